@@ -1,0 +1,38 @@
+"""An object-oriented optimizer library for JAX, in which an optimizer is a pytree."""
+
+from . import schedules as schedules, tree as tree
+from ._containers.chain import Chain as Chain, ChainState as ChainState
+from ._leafwise import AbstractLeafwise as AbstractLeafwise, counter as counter
+from ._optimizers.adam import (
+    Adam as Adam,
+    AdamW as AdamW,
+    Lion as Lion,
+    NAdam as NAdam,
+    NAdamW as NAdamW,
+    RMSProp as RMSProp,
+)
+from ._optimizers.base import AbstractOptimizer as AbstractOptimizer, OptimizerState as OptimizerState
+from ._optimizers.sgd import SGD as SGD
+from ._rules import by_path as by_path
+from ._schedule import AbstractSchedule as AbstractSchedule, number as number
+from ._transform import (
+    AbstractStatelessTransform as AbstractStatelessTransform,
+    AbstractTransform as AbstractTransform,
+    EmptyState as EmptyState,
+    apply_updates as apply_updates,
+)
+from ._transforms.adaptive import (
+    ScaleByAdam as ScaleByAdam,
+    ScaleByLion as ScaleByLion,
+    ScaleByRMS as ScaleByRMS,
+    ScaleByStddev as ScaleByStddev,
+)
+from ._transforms.basic import Identity as Identity, SetToZero as SetToZero, Stateless as Stateless
+from ._transforms.clipping import Clip as Clip, ClipByGlobalNorm as ClipByGlobalNorm
+from ._transforms.momentum import Ema as Ema, Trace as Trace
+from ._transforms.regularization import AddDecayedWeights as AddDecayedWeights
+from ._transforms.scaling import (
+    Scale as Scale,
+    ScaleByLearningRate as ScaleByLearningRate,
+    ScaleBySchedule as ScaleBySchedule,
+)

@@ -1,0 +1,49 @@
+"""Sentences for users: what is wrong, what was needed, and the call that works."""
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def listing(items: Iterable[Any], limit: int = 12) -> str:
+    """The items in backticks, shortened where there are many."""
+    items = [f"`{item}`" for item in items]
+    more = f", and {len(items) - limit} more" if len(items) > limit else ""
+    return ", ".join(items[:limit]) + more if items else "none"
+
+
+def suggestion(word: str, possibilities: Sequence[str]) -> str:
+    """A question after a misspelt word, or nothing."""
+    close = difflib.get_close_matches(word, possibilities, n=1, cutoff=0.6)
+    return f" Did you mean `{close[0]}`?" if close else ""
+
+
+class Requirement(NamedTuple):
+    """What a number must be: a test on arrays, and its words."""
+
+    holds: Callable[[Any], Any]
+    words: str
+
+
+DECAY = Requirement(lambda x: (x >= 0) & (x < 1), "must be in [0, 1)")
+NON_NEGATIVE = Requirement(lambda x: x >= 0, "must not be negative")
+POSITIVE = Requirement(lambda x: x > 0, "must be positive")
+AT_LEAST_ONE = Requirement(lambda x: x >= 1, "must be at least 1")
+
+
+def checked(call: str, value: Any, requirement: Requirement, *, deferred: bool) -> Any:
+    """The number, refused unless it is what was required.
+
+    A number that is known now is checked now. One that is traced is checked when the program runs, if `deferred`.
+    """
+    if isinstance(value, jax.core.Tracer):
+        broken = jnp.logical_not(requirement.holds(value))
+        return eqx.error_if(value, broken, f"{call} {requirement.words}.") if deferred else value
+    if isinstance(value, (jax.Array, np.ndarray, np.generic)) and not np.all(requirement.holds(np.asarray(value))):
+        raise ValueError(f"{call} {requirement.words}, got {value}.")
+    return value

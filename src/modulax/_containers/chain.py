@@ -1,0 +1,132 @@
+"""Transforms one after the other."""
+
+import itertools
+import re
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from typing import Any, overload
+
+import equinox as eqx
+
+from .._checks import listing
+from .._hyperparameters import format_value
+from .._leafwise import AbstractLeafwise, reads_all_updates, run_rules
+from .._transform import AbstractTransform
+from .._types import Params, State, Updates
+
+
+class ChainState(eqx.Module):
+    """The states of a chain's parts, by name; `state[0]` and `state["clip"]` read one of them."""
+
+    parts: OrderedDict[str, State]
+
+    def __getitem__(self, key: int | str) -> State:
+        return self.parts[key] if isinstance(key, str) else list(self.parts.values())[key]
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+
+class Chain(AbstractTransform):
+    """Applies transforms one after the other: each sees what the one before returned.
+
+    Parts have names, given or derived from their class (`scale_by_adam`, a second one `scale_by_adam_2`). The state is
+    stored under the names, so a part that is inserted later does not rename the others:
+
+        Chain(ClipByGlobalNorm(1.0), AdamW(1e-3))
+        Chain(clip=ClipByGlobalNorm(1.0), adam=ScaleByAdam(), rate=ScaleByLearningRate(1e-3))
+
+    A chain reads as a sequence (`chain[0]`, `chain[1:]`, `len`, iteration over the parts) and as a mapping
+    (`chain["clip"]`, `"clip" in chain`). Consecutive rules on one array (`AbstractLeafwise`) run as one function of an
+    array. An empty chain is the identity.
+
+    Args:
+        parts: transforms, named after their classes.
+        named: transforms by name, behind the others.
+    """
+
+    parts: OrderedDict[str, AbstractTransform]
+
+    def __init__(self, *parts: AbstractTransform, **named: AbstractTransform):
+        found: OrderedDict[str, AbstractTransform] = OrderedDict()
+        for part in parts:
+            found[_free_name(part, {*found, *named})] = part
+        found.update(named)
+        for name, part in found.items():
+            if not isinstance(part, AbstractTransform):
+                raise ValueError(
+                    f"`Chain({name}=...)` must be a transform, got {part!r}. A function of the updates becomes one "
+                    "with `Stateless(function)`."
+                )
+        self.parts = found
+
+    def init(self, params: Params) -> ChainState:
+        """The states of all parts."""
+        return ChainState(OrderedDict((name, part.init(params)) for name, part in self.parts.items()))
+
+    def update(
+        self, updates: Updates, state: ChainState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, ChainState]:
+        """One step of every part in turn."""
+        new: OrderedDict[str, State] = OrderedDict()
+        for run in _runs(self.parts):
+            names = list(run)
+            if isinstance(run[names[0]], AbstractLeafwise):
+                rules = [rule for rule in run.values() if isinstance(rule, AbstractLeafwise)]
+                updates, states = run_rules(rules, updates, [state.parts[name] for name in names], params)
+                new.update(zip(names, states, strict=True))
+            else:
+                (name,) = names
+                updates, new[name] = run[name].update(updates, state.parts[name], params, **extra)
+        return updates, ChainState(new)
+
+    def at(self, state: ChainState) -> "Chain":
+        """This chain with every schedule replaced by its number for the next step."""
+        return Chain(**{name: part.at(state.parts[name]) for name, part in self.parts.items()})
+
+    @overload
+    def __getitem__(self, key: int | str) -> AbstractTransform: ...
+    @overload
+    def __getitem__(self, key: slice) -> "Chain": ...
+    def __getitem__(self, key: int | str | slice) -> "AbstractTransform | Chain":
+        if isinstance(key, slice):
+            return Chain(**dict(list(self.parts.items())[key]))
+        if isinstance(key, str) and key not in self.parts:
+            raise KeyError(f"`Chain` has no part {key!r}; it has {listing(self.parts)}.")
+        return self.parts[key] if isinstance(key, str) else list(self.parts.values())[key]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.parts
+
+    def __iter__(self) -> Iterator[AbstractTransform]:
+        return iter(self.parts.values())
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def __repr__(self) -> str:
+        items = [f"{name}={format_value(part)}" for name, part in self.parts.items()]
+        line = f"Chain({', '.join(items)})"
+        if len(line) <= 100 and "\n" not in line:
+            return line
+        return "\n".join(["Chain(", *("  " + item.replace("\n", "\n  ") + "," for item in items), ")"])
+
+
+def _free_name(part: object, taken: set[str]) -> str:
+    """The part's class name in snake case (`scale_by_rms`, `adamw`), numbered from the second on."""
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z].)", "_", type(part).__name__).lower()
+    numbered = (f"{name}_{i}" for i in itertools.count(2))
+    return name if name not in taken else next(n for n in numbered if n not in taken)
+
+
+def _runs(parts: Mapping[str, AbstractTransform]) -> Iterator[dict[str, AbstractTransform]]:
+    """The parts in order, consecutive rules on one array together, every other part by itself."""
+    run: dict[str, AbstractTransform] = {}
+    for name, part in parts.items():
+        joins = isinstance(part, AbstractLeafwise) and not reads_all_updates(part)
+        if run and not (joins and all(isinstance(p, AbstractLeafwise) for p in run.values())):
+            yield run
+            run = {}
+        run[name] = part
+    if run:
+        yield run

@@ -1,0 +1,237 @@
+"""Entry points: `init`, `update` and `step` as compiled functions of the transform itself.
+
+`jax.jit` takes arrays and numbers; a model also holds activation functions, strings and flags. Here one flatten
+separates the two: arrays and numbers are traced, so a changed hyperparameter never retraces, and the rest is part of
+the cache key. `equinox.filter_jit` does the same, but waits for the result of every call.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+
+from ._hyperparameters import ARRAY_TYPES
+from ._numerics import default_float
+from ._tracing import is_tracing, tracing
+
+
+_ABSENT = object()  # a leaf that is traced, in the static half of a key
+
+
+class _Key:
+    """The static half of the arguments: their structure and the leaves that are no arrays."""
+
+    __slots__ = ("_hash", "statics", "treedef")
+
+    def __init__(self, treedef: Any, statics: tuple[Any, ...]):
+        self.treedef = treedef
+        self.statics = statics
+        self._hash = hash((treedef, tuple(map(_safe_hash, statics))))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Key and self.treedef == other.treedef and self.statics == other.statics
+
+    def fill(self, traced: Sequence[Any]) -> Any:
+        """The arguments, put together again."""
+        if self.statics:
+            remaining = iter(traced)
+            traced = [next(remaining) if x is _ABSENT else x for x in self.statics]
+        return self.treedef.unflatten(traced)
+
+
+def _safe_hash(x: Any) -> int:
+    try:
+        return hash(x)
+    except TypeError:
+        return 0
+
+
+_array_types: set[type] = {np.ndarray}
+
+
+def _all_arrays(leaves: Sequence[Any]) -> bool:
+    """Whether all leaves are arrays, asked once per type instead of once per leaf."""
+    for kind in set(map(type, leaves)) - _array_types:
+        if not issubclass(kind, (*ARRAY_TYPES, jax.core.Tracer)) and not isinstance(
+            next(x for x in leaves if type(x) is kind), jax.Array
+        ):
+            return False
+        _array_types.add(kind)
+    return True
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, (int, float, complex)) and not isinstance(x, bool)
+
+
+def _traced_number(x: Any, *, hyperparameter: bool) -> Any:
+    if hyperparameter or isinstance(x, float):
+        return np.asarray(x, default_float())
+    return np.asarray(x, jax.dtypes.canonicalize_dtype(type(x)))
+
+
+class Program:
+    """A function of a transform and trees, compiled for what in its arguments is an array or a number.
+
+    Args:
+        function: called as `function(transform, *trees)`.
+        models: which of the trees may be whole models: what is no array in them is dropped, not kept as static.
+        donated: the first and the last of the trees that give their buffers away, if any do.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], models: tuple[int, ...], donated: tuple[int, int] | None = None
+    ):
+        self._models, self._donated = models, donated
+
+        def run(kept: list[Any], given: list[Any], start: int, key: _Key) -> Any:
+            transform, *trees = key.fill([*kept[:start], *given, *kept[start:]])
+            with tracing():
+                return function(_strong(transform), *trees)
+
+        run.__name__ = run.__qualname__ = function.__name__
+        self._compiled = jax.jit(run, static_argnums=(2, 3), donate_argnums=() if donated is None else 1)
+
+    def __call__(self, *args: Any) -> Any:
+        leaves, treedef = jtu.tree_flatten(args)
+        leaves = [on_device(x) if type(x) is np.ndarray else x for x in leaves]
+        statics: tuple[Any, ...] = ()
+        sizes: list[int] = []
+        all_arrays = _all_arrays(leaves)
+        if self._donated is not None or not all_arrays:
+            sizes = [child.num_leaves for child in treedef.children()]
+        if not all_arrays:
+            leaves, sizes, statics = self._split(leaves, sizes)
+        key = _Key(treedef, statics)
+        if self._donated is None:
+            return self._compiled(leaves, [], 0, key)
+        first, last = self._donated
+        start, stop = sum(sizes[:first]), sum(sizes[: last + 1])
+        return self._compiled([*leaves[:start], *leaves[stop:]], leaves[start:stop], start, key)
+
+    def _split(
+        self, leaves: Sequence[Any], sizes: Sequence[int]
+    ) -> tuple[list[Any], list[int], tuple[Any, ...]]:
+        """The leaves to trace, how many of them each argument has, and the rest in its place."""
+        traced, traced_sizes, statics, start = [], [], [], 0
+        for role, size in enumerate(sizes):
+            before = len(traced)
+            for x in leaves[start : start + size]:
+                if isinstance(x, ARRAY_TYPES):
+                    traced.append(x)
+                    statics.append(_ABSENT)
+                elif role in self._models:
+                    statics.append(None)
+                elif _is_number(x):
+                    traced.append(_traced_number(x, hyperparameter=role == 0))
+                    statics.append(_ABSENT)
+                else:
+                    statics.append(x)
+            start += size
+            traced_sizes.append(len(traced) - before)
+        return traced, traced_sizes, tuple(statics)
+
+
+_device_numbers: dict[tuple[int, bool], tuple[np.ndarray, jax.Array]] = {}
+
+
+def on_device(x: np.ndarray) -> Any:
+    """A number of a transform as a JAX array, sent to the device once instead of at every step.
+
+    Only what cannot change is remembered: the numbers that a field's converter made are read-only.
+    """
+    if x.flags.writeable or x.ndim > 0:
+        return x
+    key = (id(x), jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
+    found = _device_numbers.get(key)
+    if found is None:
+        array = jnp.asarray(x)
+        if isinstance(array, jax.core.Tracer):
+            return x
+        if len(_device_numbers) > 10_000:
+            _device_numbers.clear()
+        found = _device_numbers[key] = (x, array)  # the number is held, so that its id stays its own
+    return found[1]
+
+
+def _strong(transform: Any) -> Any:
+    """The transform with all its numbers in JAX's default float dtype, so that they never mix dtypes."""
+    dtype = default_float()
+
+    def cast(x: Any) -> Any:
+        is_float = isinstance(x, ARRAY_TYPES) and jnp.issubdtype(x.dtype, jnp.floating)
+        return x.astype(dtype) if is_float else x
+
+    return jtu.tree_map(cast, transform)
+
+
+class BoundEntry:
+    """`transform.init` or `transform.update`: a function that JAX can hash, by the identity of its transform.
+
+    JAX hashes what it compiles and Equinox hashes a bound method by its leaves; but arrays do not hash.
+    """
+
+    __slots__ = ("__weakref__", "entry", "owner")
+
+    def __init__(self, entry: "Entry", owner: Any):
+        self.entry, self.owner = entry, owner
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.entry(self.owner, *args, **kwargs)
+
+    def __hash__(self) -> int:
+        return hash((id(self.entry), id(self.owner)))
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is BoundEntry and self.entry is other.entry and self.owner is other.owner
+
+    def __repr__(self) -> str:
+        return f"<`{self.entry.__name__}` of {self.owner!r}>"
+
+    @property
+    def __name__(self) -> str:
+        return self.entry.__name__
+
+    @property
+    def __doc__(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.entry.__doc__
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        return functools.partial(self.entry.function, self.owner)
+
+
+class Entry:
+    """A method that is compiled when it is called from outside, and plain inside of another entry point.
+
+    Args:
+        function: the method as it was written.
+        call: how it is called from outside: `call(program, transform, *args, **kwargs)`.
+        inside: how it is called from a container: `inside(function, transform, *args, **kwargs)`.
+        program: the compiled function.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        call: Callable[..., Any],
+        inside: Callable[..., Any],
+        program: Program,
+    ):
+        self.function, self._call, self._inside, self._program = function, call, inside, program
+        functools.update_wrapper(self, function)
+
+    def __get__(self, owner: Any, _: type | None = None) -> Any:
+        return self if owner is None else BoundEntry(self, owner)
+
+    def __call__(self, transform: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_tracing():
+            return self._inside(self.function, transform, *args, **kwargs)
+        return self._call(self._program, transform, *args, **kwargs)

@@ -1,0 +1,214 @@
+"""Modules whose leaves are numbers: how these are stored, printed, listed, addressed and changed."""
+
+import dataclasses
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+import equinox as eqx
+import jax
+import jax.tree_util as jtu
+import numpy as np
+import optree
+
+from ._checks import checked, listing, suggestion
+from ._numerics import default_float
+from ._tracing import is_tracing
+from .tree._paths import dotted, matches
+
+
+ARRAY_TYPES = (jax.Array, np.ndarray, np.generic)
+
+
+def as_scalar(x: Any) -> Any:
+    """A number as it is stored: a NumPy scalar, or the JAX array or tracer that was given, without weak type."""
+    if isinstance(x, jax.Array):
+        return jax.lax.convert_element_type(x, x.dtype) if x.aval.weak_type else x
+    if isinstance(x, (bool, int, float, np.ndarray, np.generic)):
+        scalar = np.array(x, default_float())
+        scalar.setflags(write=False)
+        return scalar
+    return x
+
+
+def _is_parameter_of_its_own(x: Any) -> bool:
+    return isinstance(x, AbstractHyperparameters)
+
+
+class AbstractHyperparameters(eqx.Module):
+    """A Module whose leaves are numbers and whose static fields are everything else.
+
+    The base of transforms and schedules: it prints itself as it was written, lists its numbers by path and changes
+    them by path. Numbers are declared with `modulax.number()`.
+    """
+
+    def __check_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if field.metadata.get("number"):
+                value = _check_number(self, field, getattr(self, field.name))
+                object.__setattr__(self, field.name, value)
+        # NNX takes an attribute with arrays inside for data only where its class is declared to be that. A stock
+        # `nnx.Optimizer` then holds our optimizers with their numbers live.
+        nnx = sys.modules.get("flax.nnx")
+        if nnx is not None:
+            nnx.register_data_type(type(self))
+
+    def __repr__(self) -> str:
+        return _format(self)
+
+    def addresses(self) -> dict[str, optree.PyTreeAccessor]:
+        """Where each hyperparameter stands: an accessor for every number, and for every schedule, by dotted path.
+
+        An accessor prints as the code that reads the number, reads it when called, and is the `where` of
+        `equinox.tree_at`.
+        """
+        return {dotted(path): _accessor(self, path) for path, _ in _addressed(self)}
+
+    def hyperparameters(self) -> dict[str, Any]:
+        """Every number by its dotted path; those of a schedule stand under the path of the schedule."""
+        return {dotted(path): leaf for path, leaf in jtu.tree_leaves_with_path(self)}
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with other hyperparameters.
+
+        A name is a field of this object, the dotted path of a hyperparameter (or the end of one, where that is
+        unambiguous), or a shell-style pattern, which changes all that it fits:
+
+            optimizer.replace(learning_rate=3e-4)
+            chain.replace(**{"adam.b1": 0.95})
+            chain.replace(**{"*.weight_decay": 0.0})
+
+        The new values are converted and checked like those of a constructor. A name that fits nothing is refused.
+        """
+        out = self
+        for name, value in changes.items():
+            for path in _find(self, name):
+                out = _with(out, path, value)
+        return out
+
+
+def _check_number(owner: object, field: dataclasses.Field, value: Any) -> Any:
+    call = f"`{type(owner).__name__}({field.name}=...)`"
+    if value is None and field.metadata["optional"]:
+        return None
+    shape = getattr(value, "shape", None)
+    if shape is None and not isinstance(value, AbstractHyperparameters):
+        raise ValueError(f"{call} must be a number or a schedule, got {value!r} of type `{type(value).__name__}`.")
+    if shape:
+        raise ValueError(
+            f"{call} must be a scalar, got an array of shape {shape}. For a batch of them, one per number, write "
+            f"`eqx.filter_vmap(lambda x: {type(owner).__name__}({field.name}=x, ...))(numbers)`."
+        )
+    requirement = field.metadata["needs"]
+    # Inside of our own programs every number is traced. It was checked when it was given, and a check in every step
+    # would cost more than the step of a small model.
+    return value if requirement is None else checked(call, value, requirement, deferred=not is_tracing())
+
+
+def _addressed(module: AbstractHyperparameters) -> Iterator[tuple[Any, Any]]:
+    """The key path of every leaf, and of every schedule that a field holds."""
+    for field in dataclasses.fields(module):
+        if field.metadata.get("static"):
+            continue
+        value = getattr(module, field.name)
+        head = (jtu.GetAttrKey(field.name),)
+        if field.metadata.get("number") and isinstance(value, AbstractHyperparameters):
+            yield head, value
+        for path, leaf in jtu.tree_leaves_with_path(value, is_leaf=_is_parameter_of_its_own):
+            if isinstance(leaf, AbstractHyperparameters):
+                yield from ((head + path + rest, x) for rest, x in _addressed(leaf))
+            else:
+                yield head + path, leaf
+
+
+def _accessor(root: object, path: tuple[Any, ...]) -> optree.PyTreeAccessor:
+    entries, node = [], root
+    for key in path:
+        if isinstance(key, jtu.GetAttrKey):
+            entry = optree.GetAttrEntry(key.name, type(node), optree.PyTreeKind.CUSTOM)
+        elif isinstance(key, jtu.SequenceKey):
+            entry = optree.SequenceEntry(key.idx, type(node), optree.PyTreeKind.TUPLE)
+        else:
+            entry = optree.MappingEntry(key.key, type(node), optree.PyTreeKind.DICT)
+        entries.append(entry)
+        node = entry(node)
+    return optree.PyTreeAccessor(entries)
+
+
+def _find(module: AbstractHyperparameters, name: str) -> list[tuple[Any, ...]]:
+    """The key paths that a name given to `replace` stands for."""
+    if name in {field.name for field in dataclasses.fields(module)}:
+        return [(jtu.GetAttrKey(name),)]
+    paths = {dotted(path): path for path, _ in _addressed(module)}
+    if name in paths:
+        return [paths[name]]
+    found = [dotted_path for dotted_path in paths if matches(dotted_path, "*." + name)]
+    found = found or [dotted_path for dotted_path in paths if matches(dotted_path, name)]
+    has_wildcard = any(c in name for c in "*?[")
+    owner = type(module).__name__
+    if not found:
+        fields = [field.name for field in dataclasses.fields(module)]
+        names = list(dict.fromkeys(fields + list(paths)))
+        raise ValueError(
+            f"`{owner}.replace({name}=...)`: there is no hyperparameter `{name}`.{suggestion(name, names)} "
+            f"It has {listing(names)}."
+        )
+    if len(found) > 1 and not has_wildcard:
+        raise ValueError(
+            f"`{owner}.replace({name}=...)` is ambiguous: it could be {listing(found)}. Write one of them as "
+            f'`replace(**{{"{found[0]}": ...}})`, or change them all with `replace(**{{"*.{name}": ...}})`.'
+        )
+    return [paths[path] for path in found]
+
+
+def _with(node: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """The node with `value` at `path`; every Module on the way is converted and checked anew."""
+    if not path:
+        return value
+    if isinstance(node, eqx.Module):
+        name = path[0].name
+        return _rebuilt(node, name, _with(getattr(node, name), path[1:], value))
+    children, treedef = jtu.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
+    return treedef.unflatten([_with(x, path[1:], value) if key[0] == path[0] else x for key, x in children])
+
+
+def _rebuilt(module: Any, name: str, value: Any) -> Any:
+    """The Module with another value in one field, as its constructor would have left it.
+
+    `dataclasses.replace` would call an `__init__` that need not take the fields (a Chain's takes parts), and
+    `equinox.tree_at` neither converts nor checks.
+    """
+    cls = type(module)
+    new = object.__new__(cls)
+    for field in dataclasses.fields(module):
+        if field.name == name:
+            converter = field.metadata.get("converter", lambda x: x)
+            object.__setattr__(new, name, converter(value))
+        else:
+            object.__setattr__(new, field.name, getattr(module, field.name))
+    for parent in cls.__mro__:
+        if "__check_init__" in parent.__dict__:
+            parent.__dict__["__check_init__"](new)
+    return new
+
+
+def format_value(x: Any) -> str:
+    """A value as it would be written: a number as a number, a batch by its dtype and shape."""
+    if isinstance(x, jax.core.Tracer) or (isinstance(x, ARRAY_TYPES) and np.ndim(x) > 0):
+        return f"{x.dtype}{list(x.shape)}"
+    if isinstance(x, ARRAY_TYPES) and np.issubdtype(x.dtype, np.number):
+        return str(np.asarray(x)[()])
+    if isinstance(x, Mapping):
+        return "{" + ", ".join(f"{key!r}: {format_value(value)}" for key, value in x.items()) + "}"
+    if isinstance(x, tuple) and not hasattr(x, "_fields"):
+        return "(" + ", ".join(map(format_value, x)) + ("," if len(x) == 1 else "") + ")"
+    return getattr(x, "__qualname__", None) or repr(x)
+
+
+def _format(module: eqx.Module, width: int = 100) -> str:
+    items = [f"{f.name}={format_value(getattr(module, f.name))}" for f in dataclasses.fields(module) if f.repr]
+    name = type(module).__name__
+    line = f"{name}({', '.join(items)})"
+    if len(line) <= width and "\n" not in line:
+        return line
+    return "\n".join([f"{name}(", *("  " + item.replace("\n", "\n  ") + "," for item in items), ")"])

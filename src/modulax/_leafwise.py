@@ -1,0 +1,235 @@
+"""Transforms that are a rule on one array, and how several of them run as one."""
+
+import abc
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, PyTree
+
+from ._numerics import at_least_float32, default_float, real_dtype, safe_increment
+from ._schedule import has_schedule, resolve
+from ._rules import select
+from ._transform import AbstractTransform, EmptyState, check_call
+from ._types import Params, State, Updates
+from .tree._align import align
+from .tree._leafmap import map_leaves
+
+
+def counter() -> Any:
+    """The field `count` of a leafwise state: how many steps were done, shared by all leaves."""
+    return eqx.field(default=None, kw_only=True)
+
+
+class AbstractLeafwise(AbstractTransform):
+    """A transform that does the same to every array: write the equations on one array, and nothing else.
+
+    The state of one array and of the whole tree are one class. Its fields are what `init_leaf` returns for an array;
+    in the whole state each of them is a tree. A field `count = counter()` counts the steps:
+
+        class HeavyBallState(eqx.Module):
+            velocity: PyTree
+
+        class HeavyBall(AbstractLeafwise):
+            decay: Number = number(0.9)
+
+            def init_leaf(self, p):
+                return HeavyBallState(jnp.zeros_like(p))
+
+            def update_leaf(self, now, g, s, p):
+                v = self.decay * s.velocity + g
+                return v, HeavyBallState(v)
+
+    Arithmetic is done in at least float32; what is returned or stored is cast to the dtype it had. Leaves of one
+    shape are traced once, and in a `Chain` consecutive rules run as one function of an array. Where the state counts,
+    a schedule may stand in any field.
+    """
+
+    def init_leaf(self, p: Array) -> State:
+        """The state of one array; `EmptyState()` where there is none."""
+        del p
+        return EmptyState()
+
+    def prepare(self, count: Array | None) -> PyTree:
+        """Numbers that all leaves share, computed once a step and given to `update_leaf` as `now`.
+
+        `count` is the number of steps done before, as a float, or None for a state that does not count.
+        """
+        del count
+
+    def survey(self, count: Array | None, updates: Updates, params: Params | None) -> PyTree:
+        """`prepare` for numbers that depend on all updates, such as a norm. A rule that has it begins a new run."""
+        del updates, params
+        return self.prepare(count)
+
+    @abc.abstractmethod
+    def update_leaf(self, now: Any, g: Array, s: Any, p: Array | None) -> tuple[Array, State]:
+        """The new update and the new state of one array.
+
+        Args:
+            now: what `prepare` returned.
+            g: the update, in at least float32.
+            s: the state of this array.
+            p: the parameter, or None where `update` was called without.
+        """
+
+    def where(self, tree: PyTree) -> Sequence[bool] | None:
+        """Which leaves the rule is for, in JAX's order; None for all. The others pass through unchanged."""
+        del tree
+
+    def init(self, params: Params) -> State:
+        """The state of the whole tree."""
+        leaves, treedef = jtu.tree_flatten(params)
+        chosen = self.where(params) or [True] * len(leaves)
+        states = [self.init_leaf(p) if c else None for p, c in zip(leaves, chosen, strict=True)]
+        example = next((s for s in states if s is not None), None)
+        if example is None:
+            example = jax.eval_shape(self.init_leaf, jax.ShapeDtypeStruct((), default_float()))
+        trees = {
+            name: treedef.unflatten([None if s is None else getattr(s, name) for s in states])
+            for name in _tree_fields(example)
+        }
+        count = {"count": jnp.zeros((), jnp.int32)} if _counts(example) else {}
+        return type(example)(**count, **trees)
+
+    def update(
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, State]:
+        """One step of the rule on every leaf."""
+        del extra
+        updates, (state,) = run_rules([self], updates, [state], params)
+        return updates, state
+
+
+def _counts(state: State) -> bool:
+    return any(f.name == "count" for f in dataclasses.fields(state))
+
+
+def _tree_fields(state: State) -> list[str]:
+    return [f.name for f in dataclasses.fields(state) if f.name != "count"]
+
+
+def reads_all_updates(rule: AbstractLeafwise) -> bool:
+    """Whether the rule's shared numbers depend on all updates, so that it cannot follow another in one run."""
+    return type(rule).survey is not AbstractLeafwise.survey
+
+
+class _Part:
+    """One rule of a run with its state taken apart: for each leaf that it is for, the values of the state's fields."""
+
+    def __init__(self, rule: AbstractLeafwise, state: State, updates: Updates, params: Params | None, size: int):
+        name = type(rule).__name__
+        count = state.count if _counts(state) else None
+        self.rule = resolve(rule, count) if count is not None and has_schedule(rule) else rule
+        check_call(self.rule, params)
+        self.now = self.rule.survey(None if count is None else count.astype(default_float()), updates, params)
+        self.chosen = list(self.rule.where(updates) or [True] * size)
+        self._state, self._fields = state, _tree_fields(state)
+        self._indices = [i for i, chosen in enumerate(self.chosen) if chosen]
+        like = updates if all(self.chosen) else select(updates, self.chosen)
+        aligned = [
+            align(
+                getattr(state, field),
+                like,
+                lambda: f"`{name}.update`: the updates are another tree than the parameters that `init` was given.",
+            )
+            for field in self._fields
+        ]
+        self._rebuild = [rebuild for _, rebuild in aligned]
+        self.values = dict(zip(self._indices, zip(*(v for v, _ in aligned), strict=True), strict=False))
+
+    def of_leaf(self, i: int) -> tuple[Any, ...]:
+        """The values of the state's fields at leaf `i`."""
+        return self.values.get(i, ())
+
+    def as_state(self, values: Sequence[Any]) -> State:
+        """The state of one array."""
+        return type(self._state)(**dict(zip(self._fields, values, strict=True)))
+
+    def as_values(self, state: State) -> tuple[Any, ...]:
+        """The fields of the state of one array."""
+        return tuple(getattr(state, field) for field in self._fields)
+
+    def finish(self) -> State:
+        """The state of the whole tree, put together again."""
+        columns = zip(*(self.values[i] for i in self._indices), strict=True) if self._fields else ()
+        columns = list(columns) or [()] * len(self._fields)
+        trees = {f: put(list(c)) for f, put, c in zip(self._fields, self._rebuild, columns, strict=True)}
+        count = {"count": safe_increment(self._state.count)} if _counts(self._state) else {}
+        return type(self._state)(**count, **trees)
+
+
+def run_rules(
+    rules: Sequence[AbstractLeafwise], updates: Updates, states: Sequence[State], params: Params | None
+) -> tuple[Updates, list[State]]:
+    """Several rules, one after the other, as one function of an array; only the first may survey all updates."""
+    leaves, treedef = jtu.tree_flatten(updates)
+    param_leaves = [None] * len(leaves) if params is None else jtu.tree_leaves(params)
+    parts = [_Part(rule, state, updates, params, len(leaves)) for rule, state in zip(rules, states, strict=True)]
+    numbers, numbers_def = jtu.tree_flatten([(part.rule, part.now) for part in parts])
+    kinds = list(zip(*(part.chosen for part in parts), strict=True))
+    for kind in dict.fromkeys(kinds):
+        active = [part for part, is_active in zip(parts, kind, strict=True) if is_active]
+        indices = [i for i, k in enumerate(kinds) if k == kind]
+        if not active:
+            continue
+
+        def on_leaf(numbers, g, p, values, active=active):
+            at_work = [pair for part, pair in zip(parts, numbers_def.unflatten(numbers), strict=True) if part in active]
+            return _run_on_leaf(active, at_work, g, p, values)
+
+        columns = [(leaves[i], param_leaves[i], [part.of_leaf(i) for part in active]) for i in indices]
+        for i, (u, values) in zip(indices, map_leaves(on_leaf, numbers, columns), strict=True):
+            leaves[i] = u
+            for part, value in zip(active, values, strict=True):
+                part.values[i] = value
+    return treedef.unflatten(leaves), [part.finish() for part in parts]
+
+
+def _run_on_leaf(
+    parts: Sequence[_Part],
+    at_work: Sequence[tuple[AbstractLeafwise, Any]],
+    g: Array,
+    p: Array | None,
+    values: Sequence[tuple[Any, ...]],
+) -> tuple[Array, list[tuple[Any, ...]]]:
+    """The rules on one array. Between them the update keeps the dtype of the arithmetic."""
+    dtype = at_least_float32(g.dtype if p is None else jnp.promote_types(g.dtype, p.dtype))
+    u, p = g.astype(dtype), None if p is None else p.astype(dtype)
+    new_values = []
+    # A real number times a complex array is meant to be complex, which strict promotion would refuse.
+    is_complex = jnp.issubdtype(dtype, jnp.complexfloating)
+    with jax.numpy_dtype_promotion("standard") if is_complex else contextlib.nullcontext():
+        for part, pair, value in zip(parts, at_work, values, strict=True):
+            rule, now = _cast(pair, dtype)
+            with jax.named_scope(type(rule).__name__):
+                u, state = rule.update_leaf(now, u, part.as_state(_cast(value, dtype)), p)
+            new_value = part.as_values(state)
+            _check_same_shapes(rule, (g, value), (u, new_value))
+            new_values.append(jtu.tree_map(lambda new, old: new.astype(old.dtype), new_value, value))
+    return u.astype(g.dtype), new_values
+
+
+def _cast(tree: PyTree, dtype: Any) -> PyTree:
+    """The tree with its floats in `dtype`, real ones in the real dtype beside it."""
+
+    def cast(x: Array) -> Array:
+        if jnp.issubdtype(x.dtype, jnp.complexfloating):
+            return x.astype(jnp.promote_types(dtype, jnp.complex64))
+        return x.astype(real_dtype(dtype)) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+    return jtu.tree_map(cast, tree)
+
+
+def _check_same_shapes(rule: AbstractLeafwise, before: Any, after: Any) -> None:
+    shapes, new_shapes = (jtu.tree_map(lambda x: x.shape, tree) for tree in (before, after))
+    if shapes != new_shapes:
+        raise ValueError(
+            f"`{type(rule).__name__}.update_leaf` was given an update and a state of shapes {shapes} and returned "
+            f"{new_shapes}. A rule keeps every shape."
+        )

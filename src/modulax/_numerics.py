@@ -1,0 +1,53 @@
+"""Arithmetic that is right at the edges: zero, overflow, low precision, complex numbers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, DTypeLike, Inexact, Int
+
+
+def default_float() -> np.dtype:
+    """The float dtype of JAX: float32, or float64 under `jax_enable_x64`."""
+    return jax.dtypes.canonicalize_dtype(float)
+
+
+def at_least_float32(dtype: DTypeLike) -> np.dtype:
+    """The dtype in which arithmetic on `dtype` is done: never less than float32, complex if `dtype` is."""
+    return jnp.promote_types(dtype, jnp.float32)
+
+
+def real_dtype(dtype: DTypeLike) -> np.dtype:
+    """The dtype of the absolute value of a number of this dtype."""
+    return jnp.finfo(dtype).dtype
+
+
+def abs_sq(x: Inexact[Array, "*shape"]) -> Inexact[Array, "*shape"]:
+    r"""$|x|^2$, which is real for complex `x` too and, unlike `abs(x) ** 2`, differentiable at zero."""
+    if jnp.iscomplexobj(x):
+        return x.real**2 + x.imag**2
+    return x * x
+
+
+@jax.custom_jvp
+def safe_sqrt(x: Inexact[Array, "*shape"]) -> Inexact[Array, "*shape"]:
+    r"""$\sqrt x$ whose derivative at zero is zero instead of infinity.
+
+    An optimizer takes the square root of moments that are exactly zero wherever a parameter has had no gradient, and
+    `inf * 0` would make every hypergradient NaN. The forward pass is one square root: the rule costs only whoever
+    differentiates.
+    """
+    return jnp.sqrt(x)
+
+
+@safe_sqrt.defjvp
+def _safe_sqrt_jvp(primals, tangents):
+    (x,), (dx,) = primals, tangents
+    y = safe_sqrt(x)
+    positive = y > 0
+    return y, jnp.where(positive, dx / (2 * jnp.where(positive, y, 1)), jnp.zeros_like(dx))
+
+
+def safe_increment(count: Int[Array, "*shape"]) -> Int[Array, "*shape"]:
+    """`count + 1`, or `count` where that would overflow: a step counter saturates, it never turns negative."""
+    limit = jnp.iinfo(count.dtype).max
+    return jnp.where(count < limit, count + jnp.ones_like(count), count)

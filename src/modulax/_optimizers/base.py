@@ -1,0 +1,57 @@
+"""Optimizers: flat hyperparameters, and one expression that says which transform they mean."""
+
+import abc
+from typing import Any, ClassVar, Self
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from .._numerics import safe_increment
+from .._schedule import resolve
+from .._transform import AbstractTransform
+from .._types import Count, Params, State, Updates
+
+
+class OptimizerState(eqx.Module):
+    """The state of an optimizer: the number of steps done, by which its schedules go, and its transform's state."""
+
+    step: Count
+    inner: State
+
+
+class AbstractOptimizer(AbstractTransform):
+    """A transform with a famous name: fields for its hyperparameters, and `transform()` for what it is made of.
+
+        class Momentum(AbstractOptimizer):
+            learning_rate: Hyperparameter = number()
+            decay: Hyperparameter = number(0.9)
+
+            def transform(self):
+                return Chain(Trace(self.decay), ScaleByLearningRate(self.learning_rate))
+
+    At every update each schedule among the fields is replaced by its number at that step, then `transform()` is built
+    from plain numbers; so every hyperparameter of every optimizer may be a schedule.
+    """
+
+    resolves_schedules: ClassVar[bool] = True
+
+    @abc.abstractmethod
+    def transform(self) -> AbstractTransform:
+        """What this optimizer is made of, when all its fields are plain numbers."""
+
+    def init(self, params: Params) -> OptimizerState:
+        """The state before the first step."""
+        step = jnp.zeros((), jnp.int32)
+        return OptimizerState(step, resolve(self, step).transform().init(params))
+
+    def update(
+        self, updates: Updates, state: OptimizerState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, OptimizerState]:
+        """One step of `transform()`, with the numbers in force at this step."""
+        transform = resolve(self, state.step).transform()
+        updates, inner = transform.update(updates, state.inner, params, **extra)
+        return updates, OptimizerState(safe_increment(state.step), inner)
+
+    def at(self, state: OptimizerState) -> Self:
+        """This optimizer with every schedule replaced by its number for the next step."""
+        return resolve(self, state.step)

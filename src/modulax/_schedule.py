@@ -1,0 +1,99 @@
+"""Numbers and schedules: what a hyperparameter may be."""
+
+import abc
+import dataclasses
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, PyTree, Real
+
+from ._checks import Requirement
+from ._hyperparameters import ARRAY_TYPES, AbstractHyperparameters, as_scalar
+from ._numerics import default_float
+from ._types import ScheduleFunction
+
+
+class AbstractSchedule(AbstractHyperparameters):
+    """A map from a step count to a number, which may stand in any numeric field of a transform.
+
+    Write `__call__(step)`. The numbers of a schedule are fields made with `modulax.number()`, so that it can be swept,
+    changed and differentiated like everything else.
+    """
+
+    @abc.abstractmethod
+    def __call__(self, step: ArrayLike) -> Any:
+        """The number at a step: an integer scalar, traced where an optimizer calls."""
+
+
+class WrappedSchedule(AbstractSchedule):
+    """A plain function of the step, such as a lambda or one of optax's schedules, as a schedule.
+
+    A function that is given where a number is expected is wrapped by itself. What it computes with is part of the
+    program: to change or sweep a number inside it, write an `AbstractSchedule`.
+
+    Args:
+        function: maps a step to a number.
+    """
+
+    function: ScheduleFunction = eqx.field(static=True)
+
+    def __call__(self, step: ArrayLike) -> Float[Array, ""]:
+        """What the function returns, in JAX's default float dtype."""
+        return jnp.asarray(self.function(step)).astype(default_float())
+
+
+if TYPE_CHECKING:
+    # A plain union, because pyright rejects arithmetic (`-self.learning_rate`) on jaxtyping's scalar types.
+    Number: TypeAlias = float | int | np.ndarray | np.generic | Array
+    Hyperparameter: TypeAlias = Number | ScheduleFunction
+else:
+    Number: TypeAlias = Real[ArrayLike, ""] | AbstractSchedule
+    Hyperparameter: TypeAlias = Number
+
+
+def is_schedule(x: Any) -> bool:
+    """Whether `x` is a schedule, for `is_leaf=`."""
+    return isinstance(x, AbstractSchedule)
+
+
+def has_schedule(tree: PyTree) -> bool:
+    """Whether a schedule stands anywhere in the tree."""
+    return any(map(is_schedule, jtu.tree_leaves(tree, is_leaf=is_schedule)))
+
+
+def resolve(tree: PyTree, step: ArrayLike) -> PyTree:
+    """The tree with every schedule in it replaced by its number at `step`."""
+
+    def number_now(x: Any) -> Any:
+        return jnp.asarray(x(step)).astype(default_float()) if is_schedule(x) else x
+
+    return jtu.tree_map(number_now, tree, is_leaf=is_schedule)
+
+
+def as_number(x: Any) -> Any:
+    """A hyperparameter as it is stored: a scalar, a schedule, or None."""
+    if callable(x) and not isinstance(x, (AbstractSchedule, *ARRAY_TYPES)):
+        return WrappedSchedule(x)
+    return as_scalar(x)
+
+
+def number(
+    default: Any = dataclasses.MISSING, *, needs: Requirement | None = None, optional: bool = False
+) -> Any:
+    """A field that holds a hyperparameter: a number, or a schedule.
+
+    Whatever is given becomes a leaf: a Python number a NumPy scalar of JAX's default float dtype, which starts no
+    backend, has no weak type and survives donation; a plain function a `WrappedSchedule`. JAX arrays and tracers are
+    kept as they are.
+
+    Args:
+        default: the field's default, if it has one.
+        needs: what the number must be, where a wrong one is certain to be a mistake.
+        optional: whether None is a value too, for a part that is left out.
+    """
+    given = {} if default is dataclasses.MISSING else {"default": default}
+    metadata = {"number": True, "optional": optional, "needs": needs}
+    return eqx.field(converter=as_number, metadata=metadata, **given)

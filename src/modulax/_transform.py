@@ -1,0 +1,200 @@
+"""The protocol: `init`, `update`, and what every transform does at its boundary."""
+
+import abc
+import functools
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import PyTree
+
+from ._entry import Entry, Program
+from ._hyperparameters import ARRAY_TYPES, AbstractHyperparameters
+from ._numerics import at_least_float32
+from ._schedule import has_schedule
+from ._types import Params, State, Updates
+from .tree._align import align, paired
+from .tree._leafmap import map_leaves
+from .tree._math import trainable
+
+
+class EmptyState(eqx.Module):
+    """The state of a transform that has none."""
+
+
+def missing(transform: object, argument: str, example: str) -> ValueError:
+    """The error of a transform that needs an argument it was not given."""
+    return ValueError(f"`{type(transform).__name__}` needs `{argument}`: call `{example}`.")
+
+
+def check_call(transform: "AbstractTransform", params: Params | None) -> None:
+    """Refuses an update that lacks the parameters, or a schedule where nobody counts the steps."""
+    name = type(transform).__name__
+    if transform.needs_params and params is None:
+        raise missing(transform, "params", "update(updates, state, params)")
+    if not transform.resolves_schedules and (field := _schedule_field(transform)):
+        raise ValueError(
+            f"`{name}({field}=...)` is a schedule, and `{name}` alone does not count the steps. "
+            f"Write `Scheduled({name}({field}=...))`, or use the schedule in an optimizer such as `AdamW`."
+        )
+
+
+def _schedule_field(transform: "AbstractTransform") -> str | None:
+    numbers = [f for f in transform.__dataclass_fields__.values() if f.metadata.get("number")]
+    return next((f.name for f in numbers if has_schedule(getattr(transform, f.name))), None)
+
+
+def _init_entry(method: Any, name: str) -> Entry:
+    def inside(function: Any, transform: "AbstractTransform", params: Params) -> State:
+        with jax.named_scope(f"{type(transform).__name__}.init"):
+            return function(transform, params)
+
+    def run(transform: "AbstractTransform", params: Params) -> State:
+        return inside(method, transform, trainable(params))
+
+    def call(program: Program, transform: "AbstractTransform", params: Params) -> State:
+        return program(transform, params)
+
+    run.__name__ = run.__qualname__ = f"{name}.init"
+    return Entry(method, call, inside, Program(run, models=(1,)))
+
+
+def _update_entry(method: Any, name: str) -> Entry:
+    def inside(function, transform, updates, state, params=None, **extra):
+        check_call(transform, params)
+        with jax.named_scope(type(transform).__name__):
+            return function(transform, updates, state, params, **extra)
+
+    def run(transform, updates, state, params, extra):
+        updates, params = trainable(updates), trainable(params)
+        if params is not None:
+            params = paired(params, updates, name)
+        return inside(method, transform, updates, state, params, **extra)
+
+    def call(program, transform, updates, state, params=None, **extra):
+        return program(transform, updates, state, params, extra)
+
+    run.__name__ = run.__qualname__ = f"{name}.update"
+    return Entry(method, call, inside, Program(run, models=(1, 3)))
+
+
+class AbstractTransform(AbstractHyperparameters):
+    """A gradient transformation: a Module whose fields are its hyperparameters.
+
+    Write `init(params)` and `update(updates, state, params=None, **extra)` as plain functions of trees in which every
+    leaf is a floating or complex array, and return a state that is a Module of arrays. Called from outside, both run
+    compiled: numbers are traced, so that a changed one never retraces; the rest of a model (functions, flags, integer
+    arrays) passes them by. Called from a container they are part of the container's program.
+
+    A rule on one array needs no tree code: see `AbstractLeafwise`.
+    """
+
+    needs_params: ClassVar[bool] = False
+    """Whether `update` refuses `params=None`."""
+
+    resolves_schedules: ClassVar[bool] = False
+    """Whether a schedule may stand in this transform's own fields, because it knows the step."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # Every class has entry points of its own, so that a profile names the class that ran.
+        for name, wrap in (("init", _init_entry), ("update", _update_entry)):
+            method = getattr(cls, name)
+            method = method.function if isinstance(method, Entry) else method
+            if not getattr(method, "__isabstractmethod__", False):
+                setattr(cls, name, wrap(method, cls.__name__))
+
+    @abc.abstractmethod
+    def init(self, params: Params) -> State:
+        """The state for these parameters, before the first step."""
+
+    @abc.abstractmethod
+    def update(self, updates: Updates, state: State, params: Params | None = None, **extra: Any) -> tuple[Updates, State]:
+        """One step: the transformed updates, each of the dtype it came with, and the new state."""
+
+    def step(
+        self, grads: Updates, state: State, params: Params, *, donate: bool = False, **extra: Any
+    ) -> tuple[Params, State]:
+        """One step of training as one program: update, and apply to the parameters.
+
+        Args:
+            grads: the gradients.
+            state: the optimizer's state.
+            params: the parameters, or the whole model.
+            donate: whether the buffers of `params` and `state` may be reused for the result. They must not be used
+                again afterwards; a large model then needs no second copy, and the step is faster.
+            extra: handed to `update`.
+
+        Returns:
+            the new parameters (the whole model, if that was given) and the new state.
+        """
+        program = _step_program(type(self), donate)
+        leaves, treedef = jtu.tree_flatten(params)
+        new_leaves, state = program(self, grads, state, params, extra)
+        arrays = iter(new_leaves)
+        return treedef.unflatten([next(arrays) if isinstance(x, ARRAY_TYPES) else x for x in leaves]), state
+
+    def at(self, state: State) -> "AbstractTransform":
+        """This transform with every schedule replaced by its number for the step that comes next."""
+        del state
+        return self
+
+    def hyperparameters(self, state: State | None = None) -> dict[str, Any]:
+        """Every number by its dotted path; with a state, those in force at the next step, schedules resolved."""
+        module = self if state is None else self.at(state)
+        return AbstractHyperparameters.hyperparameters(module)
+
+
+class AbstractStatelessTransform(AbstractTransform):
+    """A transform without state: write `apply(updates, params, **extra)`, on trees."""
+
+    @abc.abstractmethod
+    def apply(self, updates: Updates, params: Params | None, **extra: Any) -> Updates:
+        """The transformed updates."""
+
+    def init(self, params: Params) -> EmptyState:
+        """The empty state."""
+        del params
+        return EmptyState()
+
+    def update(
+        self, updates: Updates, state: EmptyState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, EmptyState]:
+        """What `apply` returns, and the empty state."""
+        return self.apply(updates, params, **extra), state
+
+
+def _add(_: None, p: jax.Array, u: jax.Array) -> jax.Array:
+    dtype = jnp.promote_types(at_least_float32(p.dtype), u.dtype)
+    return (p.astype(dtype) + u.astype(dtype)).astype(p.dtype)
+
+
+def apply_updates(params: PyTree, updates: Updates) -> PyTree:
+    """The parameters plus the updates, each in the parameter's own dtype.
+
+    Where an update is absent (None) the parameter is kept as it is, so that a whole model with activation functions,
+    flags and integer arrays can be given.
+    """
+    leaves, treedef = jtu.tree_flatten(params)
+    trained = [i for i, x in enumerate(leaves) if eqx.is_inexact_array(x)]
+    like = treedef.unflatten([x if eqx.is_inexact_array(x) else None for x in leaves])
+    values, _ = align(updates, like, lambda: "`apply_updates`: the updates are another tree than the parameters.")
+    columns = [(leaves[i], u) for i, u in zip(trained, values, strict=True) if u is not None]
+    places = [i for i, u in zip(trained, values, strict=True) if u is not None]
+    for i, new in zip(places, map_leaves(_add, None, columns), strict=True):
+        leaves[i] = new
+    return treedef.unflatten(leaves)
+
+
+@functools.lru_cache(maxsize=None)
+def _step_program(cls: type, donate: bool) -> Program:
+    def run(transform, grads, state, params, extra):
+        grads = trainable(grads)
+        trained = paired(trainable(params), grads, cls.__name__)
+        updates, state = transform.update(grads, state, trained, **extra)
+        return jtu.tree_leaves(apply_updates(params, updates)), state
+
+    run.__name__ = run.__qualname__ = f"{cls.__name__}.step"
+    return Program(run, models=(1, 3), donated=(2, 3) if donate else None)

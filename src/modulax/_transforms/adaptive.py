@@ -1,0 +1,247 @@
+"""Steps whose length adapts to the size of past gradients: Adam, RMSProp, Lion."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, PyTree
+
+from .._checks import DECAY
+from .._leafwise import AbstractLeafwise, counter
+from .._numerics import abs_sq, at_least_float32, real_dtype, safe_sqrt
+from .._schedule import Number, number
+from .._types import Count
+
+
+def second_moment_like(p: Array, value: Any = 0) -> Array:
+    """An accumulator for squares: real, and at least float32, because bfloat16 cannot hold increments of 1e-3."""
+    return jnp.full_like(p, value, at_least_float32(real_dtype(p.dtype)))
+
+
+class ScaleByAdamState(eqx.Module):
+    """The state of `ScaleByAdam`: the number of steps done, and the first and second moments of the updates."""
+
+    count: Count | None = counter()
+    mu: PyTree
+    nu: PyTree
+
+
+class AdamNumbers(NamedTuple):
+    """What all leaves share in a step of Adam: the weights of the new update, and the bias corrections."""
+
+    c1: Array
+    c2: Array
+    debias1: Array
+    debias2: Array
+    debias1_next: Array
+
+
+class ScaleByAdam(AbstractLeafwise):
+    r"""Adam's direction: the mean of the updates over the root of their mean square.
+
+    $$
+    \begin{aligned}
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
+    v_t &= \beta_2 v_{t-1} + (1 - \beta_2) |g_t|^2 \\
+    \hat m_t &= m_t / (1 - \beta_1^t), \qquad \hat v_t = v_t / (1 - \beta_2^t) \\
+    u_t &= \hat m_t / (\sqrt{\hat v_t + \bar\varepsilon} + \varepsilon)
+    \end{aligned}
+    $$
+
+    With `nesterov`, Dozat's look-ahead replaces the mean: $\hat m_t = \beta_1 m_t / (1 - \beta_1^{t+1}) + (1 -
+    \beta_1) g_t / (1 - \beta_1^t)$.
+
+    Args:
+        b1: the decay $\beta_1$ of the mean.
+        b2: the decay $\beta_2$ of the mean square.
+        eps: $\varepsilon$, added outside the root.
+        eps_root: $\bar\varepsilon$, added inside the root.
+        mu_dtype: the dtype of the mean; by default the parameter's. The mean square is at least float32.
+        nesterov: whether to look ahead.
+
+    References:
+        Kingma and Ba, [Adam: A Method for Stochastic Optimization](https://arxiv.org/abs/1412.6980), 2014;
+        Dozat, [Incorporating Nesterov Momentum into Adam](https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ), 2016.
+    """
+
+    b1: Number = number(0.9, needs=DECAY)
+    b2: Number = number(0.999, needs=DECAY)
+    eps: Number = number(1e-8)
+    eps_root: Number = number(0.0)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nesterov: bool = eqx.field(static=True, default=False)
+
+    def init_leaf(self, p):
+        return ScaleByAdamState(mu=jnp.zeros_like(p, self.mu_dtype), nu=second_moment_like(p))
+
+    def prepare(self, count):
+        t = count + 1
+        return AdamNumbers(
+            c1=1 - self.b1,
+            c2=1 - self.b2,
+            debias1=1 / (1 - self.b1**t),
+            debias2=1 / (1 - self.b2**t),
+            debias1_next=1 / (1 - self.b1 ** (t + 1)),
+        )
+
+    def update_leaf(self, now, g, s, p):
+        del p
+        mu = self.b1 * s.mu + now.c1 * g
+        nu = self.b2 * s.nu + now.c2 * abs_sq(g)
+        if self.nesterov:
+            mu_hat = self.b1 * mu * now.debias1_next + now.c1 * g * now.debias1
+        else:
+            mu_hat = mu * now.debias1
+        nu_hat = nu * now.debias2
+        u = mu_hat / (safe_sqrt(nu_hat + self.eps_root) + self.eps)
+        return u, ScaleByAdamState(mu=mu, nu=nu)
+
+
+class ScaleByRMSState(eqx.Module):
+    """The state of `ScaleByRMS`: the number of steps done and the mean square of the updates."""
+
+    count: Count | None = counter()
+    nu: PyTree
+
+
+class ScaleByRMS(AbstractLeafwise):
+    r"""Divides the updates by the root of their mean square.
+
+    $$
+    \begin{aligned}
+    v_t &= \beta v_{t-1} + (1 - \beta) |g_t|^2 \\
+    u_t &= g_t / \sqrt{v_t + \varepsilon} \quad\text{or}\quad g_t / (\sqrt{v_t} + \varepsilon)
+    \end{aligned}
+    $$
+
+    Args:
+        decay: the decay $\beta$ of the mean square.
+        eps: $\varepsilon$.
+        initial_scale: the mean square at the start.
+        eps_in_sqrt: whether $\varepsilon$ is added inside the root.
+        bias_correction: whether to divide $v_t$ by $1 - \beta^t$, against a start at zero.
+
+    References:
+        Tieleman and Hinton, [Lecture 6.5: rmsprop](https://www.cs.toronto.edu/~tijmen/csc321/slides/lecture_slides_lec6.pdf), 2012.
+    """
+
+    decay: Number = number(0.9, needs=DECAY)
+    eps: Number = number(1e-8)
+    initial_scale: Number = number(0.0)
+    eps_in_sqrt: bool = eqx.field(static=True, default=True)
+    bias_correction: bool = eqx.field(static=True, default=False)
+
+    def init_leaf(self, p):
+        return ScaleByRMSState(nu=second_moment_like(p, self.initial_scale))
+
+    def prepare(self, count):
+        t = count + 1
+        return 1 / (1 - self.decay**t)
+
+    def update_leaf(self, now, g, s, p):
+        del p
+        nu = self.decay * s.nu + (1 - self.decay) * abs_sq(g)
+        nu_hat = nu * now if self.bias_correction else nu
+        u = g / root_with_eps(nu_hat, self.eps, self.eps_in_sqrt)
+        return u, ScaleByRMSState(nu=nu)
+
+
+class ScaleByStddevState(eqx.Module):
+    """The state of `ScaleByStddev`: the number of steps done, the mean and the mean square of the updates."""
+
+    count: Count | None = counter()
+    mu: PyTree
+    nu: PyTree
+
+
+class ScaleByStddev(AbstractLeafwise):
+    r"""Divides the updates by their running standard deviation: the centred variant of `ScaleByRMS`.
+
+    $$
+    \begin{aligned}
+    m_t &= \beta m_{t-1} + (1 - \beta) g_t \\
+    v_t &= \beta v_{t-1} + (1 - \beta) |g_t|^2 \\
+    u_t &= g_t / \sqrt{v_t - |m_t|^2 + \varepsilon}
+        \quad\text{or}\quad g_t / (\sqrt{v_t - |m_t|^2} + \varepsilon)
+    \end{aligned}
+    $$
+
+    Args:
+        decay: the decay $\beta$ of both means.
+        eps: $\varepsilon$.
+        initial_scale: the mean square at the start.
+        eps_in_sqrt: whether $\varepsilon$ is added inside the root.
+        bias_correction: whether to divide both means by $1 - \beta^t$, against a start at zero.
+
+    References:
+        Graves, [Generating Sequences With Recurrent Neural Networks](https://arxiv.org/abs/1308.0850), 2013.
+    """
+
+    decay: Number = number(0.9, needs=DECAY)
+    eps: Number = number(1e-8)
+    initial_scale: Number = number(0.0)
+    eps_in_sqrt: bool = eqx.field(static=True, default=True)
+    bias_correction: bool = eqx.field(static=True, default=False)
+
+    def init_leaf(self, p):
+        dtype = at_least_float32(p.dtype)
+        return ScaleByStddevState(mu=jnp.zeros_like(p, dtype), nu=second_moment_like(p, self.initial_scale))
+
+    def prepare(self, count):
+        t = count + 1
+        return 1 / (1 - self.decay**t)
+
+    def update_leaf(self, now, g, s, p):
+        del p
+        mu = self.decay * s.mu + (1 - self.decay) * g
+        nu = self.decay * s.nu + (1 - self.decay) * abs_sq(g)
+        mu_hat, nu_hat = (mu * now, nu * now) if self.bias_correction else (mu, nu)
+        # A variance is not negative; the difference of two rounded numbers may be.
+        variance = jnp.maximum(nu_hat - abs_sq(mu_hat), 0)
+        u = g / root_with_eps(variance, self.eps, self.eps_in_sqrt)
+        return u, ScaleByStddevState(mu=mu, nu=nu)
+
+
+class ScaleByLionState(eqx.Module):
+    """The state of `ScaleByLion`: the number of steps done and the momentum."""
+
+    count: Count | None = counter()
+    mu: PyTree
+
+
+class ScaleByLion(AbstractLeafwise):
+    r"""Lion's direction: the sign of an interpolation between momentum and update.
+
+    $$
+    \begin{aligned}
+    u_t &= \operatorname{sign}(\beta_1 m_{t-1} + (1 - \beta_1) g_t) \\
+    m_t &= \beta_2 m_{t-1} + (1 - \beta_2) g_t
+    \end{aligned}
+    $$
+
+    Args:
+        b1: the weight $\beta_1$ of the momentum in the direction.
+        b2: the decay $\beta_2$ of the momentum.
+        mu_dtype: the dtype of the momentum; by default the parameter's.
+
+    References:
+        Chen et al., [Symbolic Discovery of Optimization Algorithms](https://arxiv.org/abs/2302.06675), 2023.
+    """
+
+    b1: Number = number(0.9, needs=DECAY)
+    b2: Number = number(0.99, needs=DECAY)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def init_leaf(self, p):
+        return ScaleByLionState(mu=jnp.zeros_like(p, self.mu_dtype))
+
+    def update_leaf(self, now, g, s, p):
+        del now, p
+        u = jnp.sign(self.b1 * s.mu + (1 - self.b1) * g)
+        mu = self.b2 * s.mu + (1 - self.b2) * g
+        return u, ScaleByLionState(mu=mu)
+
+
+def root_with_eps(x: Array, eps: Any, inside: bool) -> Array:
+    """The root of `x + eps`, or the root of `x`, plus `eps`."""
+    return safe_sqrt(x + eps) if inside else safe_sqrt(x) + eps

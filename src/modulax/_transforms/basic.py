@@ -1,0 +1,46 @@
+"""The simplest transforms: nothing, zero, a function."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from .._leafwise import AbstractLeafwise
+from .._transform import AbstractStatelessTransform
+from .._types import Params, Updates
+
+
+class Identity(AbstractLeafwise):
+    """Returns the updates as they came; for a part of a chain that is left out by a condition."""
+
+    def update_leaf(self, now, g, s, p):
+        del now, p
+        return g, s
+
+
+class SetToZero(AbstractLeafwise):
+    """Returns zeros: the parameters stay as they are. To freeze some of them, use `Freeze`."""
+
+    def update_leaf(self, now, g, s, p):
+        del now, p
+        return jnp.zeros_like(g), s
+
+
+class Stateless(AbstractStatelessTransform):
+    """A plain function of the updates and the parameters as a transform.
+
+        Stateless(lambda updates, params: jax.tree.map(jnp.sign, updates))
+
+    Args:
+        function: maps `(updates, params)` to updates; `params` is None where `update` was called without.
+    """
+
+    function: Callable[[Updates, Params | None], Updates] = eqx.field(static=True)
+
+    def apply(self, updates: Updates, params: Params | None, **extra: Any) -> Updates:
+        """What the function returns."""
+        del extra
+        return self.function(updates, params)
+
+

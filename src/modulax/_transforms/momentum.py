@@ -1,0 +1,93 @@
+"""Running averages of the updates: momentum, and the exponential moving average."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import DTypeLike, PyTree
+
+from .._checks import DECAY
+from .._leafwise import AbstractLeafwise, counter
+from .._schedule import Number, number
+from .._types import Count
+
+
+class TraceState(eqx.Module):
+    """The state of `Trace`: the accumulated updates."""
+
+    trace: PyTree
+
+
+class Trace(AbstractLeafwise):
+    r"""Momentum: adds the decayed sum of past updates.
+
+    $$
+    \begin{aligned}
+    v_t &= g_t + \mu v_{t-1} \\
+    u_t &= v_t \quad\text{or, with Nesterov's look-ahead,}\quad u_t = g_t + \mu v_t
+    \end{aligned}
+    $$
+
+    It is the sum, not the average (`Ema`), so the steady step is $1/(1-\mu)$ times as long.
+
+    Args:
+        decay: the momentum $\mu$.
+        nesterov: whether to look ahead.
+        accumulator_dtype: the dtype of $v$; by default the parameter's.
+
+    References:
+        Polyak, [Some methods of speeding up the convergence of iteration methods](https://doi.org/10.1016/0041-5553(64)90137-5), 1964;
+        Sutskever et al., [On the importance of initialization and momentum in deep learning](https://proceedings.mlr.press/v28/sutskever13.html), 2013.
+    """
+
+    decay: Number = number(0.9)
+    nesterov: bool = eqx.field(static=True, default=False)
+    accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def init_leaf(self, p):
+        return TraceState(trace=jnp.zeros_like(p, self.accumulator_dtype))
+
+    def update_leaf(self, now, g, s, p):
+        del now, p
+        v = g + self.decay * s.trace
+        u = g + self.decay * v if self.nesterov else v
+        return u, TraceState(trace=v)
+
+
+class EmaState(eqx.Module):
+    """The state of `Ema`: the number of steps done and the average so far, without bias correction."""
+
+    count: Count | None = counter()
+    ema: PyTree
+
+
+class Ema(AbstractLeafwise):
+    r"""The exponential moving average of the updates.
+
+    $$
+    \begin{aligned}
+    m_t &= \beta m_{t-1} + (1 - \beta) g_t \\
+    u_t &= m_t / (1 - \beta^t) \quad\text{(or } m_t \text{, without correction)}
+    \end{aligned}
+    $$
+
+    Args:
+        decay: the decay $\beta$.
+        debias: whether to correct for the start at zero.
+        accumulator_dtype: the dtype of $m$; by default the parameter's.
+    """
+
+    decay: Number = number(needs=DECAY)
+    debias: bool = eqx.field(static=True, default=True)
+    accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def init_leaf(self, p):
+        return EmaState(ema=jnp.zeros_like(p, self.accumulator_dtype))
+
+    def prepare(self, count):
+        t = count + 1
+        return 1 - self.decay**t
+
+    def update_leaf(self, now, g, s, p):
+        del p
+        m = self.decay * s.ema + (1 - self.decay) * g
+        u = m / now if self.debias else m
+        return u, EmaState(ema=m)

@@ -1,0 +1,31 @@
+"""Arithmetic on whole trees."""
+
+import functools
+import operator
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, DTypeLike, Float, PyTree
+
+from .._numerics import abs_sq, at_least_float32, default_float, safe_sqrt
+
+
+def trainable(tree: PyTree) -> PyTree:
+    """The tree with everything that is no floating or complex array replaced by None."""
+    return jtu.tree_map(lambda x: x if eqx.is_inexact_array(x) else None, tree)
+
+
+def zeros_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
+    """Zeros of the same shapes, and of the same dtypes unless another is given."""
+    return jtu.tree_map(lambda x: jnp.zeros(x.shape, dtype or x.dtype), tree)
+
+
+def norm(tree: PyTree) -> Float[Array, ""]:
+    r"""The Euclidean norm of all leaves together, $\sqrt{\sum_i |x_i|^2}$.
+
+    It is accumulated in at least float32 and differentiable at zero.
+    """
+    squares = [jnp.sum(abs_sq(x.astype(at_least_float32(x.dtype)))) for x in jtu.tree_leaves(tree)]
+    dtype = functools.reduce(jnp.promote_types, [s.dtype for s in squares], default_float())
+    return safe_sqrt(functools.reduce(operator.add, [s.astype(dtype) for s in squares], jnp.zeros((), dtype)))

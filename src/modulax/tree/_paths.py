@@ -1,0 +1,58 @@
+"""Dotted paths: one name for a leaf in errors, rules, tables and checkpoints.
+
+A path is the keys that lead to a leaf, joined by dots: `layers.0.weight`. It reads the same whether the tree is made
+of dicts, tuples, Equinox modules or NNX variables (the box of a variable is no part of the path).
+"""
+
+import fnmatch
+import sys
+from typing import Any
+
+import jax.tree_util as jtu
+from jaxtyping import PyTree
+
+
+def _key_name(key: Any) -> str:
+    for attribute in ("name", "key", "idx"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)
+
+
+def dotted(path: tuple[Any, ...]) -> str:
+    """The dotted form of one of JAX's key paths."""
+    return ".".join(map(_key_name, path))
+
+
+def _is_none(x: Any) -> bool:
+    return x is None
+
+
+def leaves_with_paths(tree: PyTree, *, with_none: bool = False) -> list[tuple[str, Any]]:
+    """The leaves of a tree with their dotted paths, in JAX's order; on request also where a leaf is absent (None)."""
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is None:
+        found = jtu.tree_leaves_with_path(tree, is_leaf=_is_none if with_none else None)
+        return [(dotted(path), leaf) for path, leaf in found]
+    out = []
+    for path, leaf in jtu.tree_leaves_with_path(tree, is_leaf=lambda x: isinstance(x, nnx.Variable) or _is_none(x)):
+        if isinstance(leaf, nnx.Variable):
+            inside = jtu.tree_leaves_with_path(leaf, is_leaf=_is_none if with_none else None)
+            out += [(dotted(path + rest[1:]), x) for rest, x in inside]
+        elif with_none or leaf is not None:
+            out.append((dotted(path), leaf))
+    return out
+
+
+def leaf_paths(tree: PyTree, *, with_none: bool = False) -> list[str]:
+    """The dotted path of every leaf, in JAX's order."""
+    return [path for path, _ in leaves_with_paths(tree, with_none=with_none)]
+
+
+def matches(path: str, pattern: str) -> bool:
+    """Whether a shell-style pattern fits a dotted path.
+
+    `*` also spans dots, and a pattern that begins with `*.` fits at the root too: `*.bias` fits `bias` and
+    `layers.0.bias`.
+    """
+    return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase("." + path, pattern)
