@@ -2,6 +2,20 @@
 
 from . import schedules as schedules, tree as tree
 from ._containers.chain import Chain as Chain, ChainState as ChainState
+from ._containers.accumulation import MultiSteps as MultiSteps, MultiStepsState as MultiStepsState
+from ._containers.partition import (
+    Freeze as Freeze,
+    Masked as Masked,
+    MaskedState as MaskedState,
+    Partition as Partition,
+    PartitionState as PartitionState,
+)
+from ._containers.schedule import (
+    Injected as Injected,
+    InjectedState as InjectedState,
+    OptimizerState as OptimizerState,
+    Scheduled as Scheduled,
+)
 from ._leafwise import AbstractLeafwise as AbstractLeafwise, counter as counter
 from ._optimizers.adam import (
     Adam as Adam,
@@ -11,7 +25,7 @@ from ._optimizers.adam import (
     NAdamW as NAdamW,
     RMSProp as RMSProp,
 )
-from ._optimizers.base import AbstractOptimizer as AbstractOptimizer, OptimizerState as OptimizerState
+from ._optimizers.base import AbstractOptimizer as AbstractOptimizer
 from ._optimizers.sgd import SGD as SGD
 from ._rules import by_path as by_path
 from ._schedule import AbstractSchedule as AbstractSchedule, number as number

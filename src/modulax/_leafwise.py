@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, PyTree
 
-from ._numerics import at_least_float32, default_float, real_dtype, safe_increment
+from ._numerics import at_least_float32, common_dtype, default_float, real_dtype, safe_increment
 from ._schedule import has_schedule, resolve
 from ._rules import select
 from ._transform import AbstractTransform, EmptyState, check_call
@@ -199,7 +199,7 @@ def _run_on_leaf(
     values: Sequence[tuple[Any, ...]],
 ) -> tuple[Array, list[tuple[Any, ...]]]:
     """The rules on one array. Between them the update keeps the dtype of the arithmetic."""
-    dtype = at_least_float32(g.dtype if p is None else jnp.promote_types(g.dtype, p.dtype))
+    dtype = at_least_float32(g.dtype, *([] if p is None else [p.dtype]))
     u, p = g.astype(dtype), None if p is None else p.astype(dtype)
     new_values = []
     # A real number times a complex array is meant to be complex, which strict promotion would refuse.
@@ -220,7 +220,7 @@ def _cast(tree: PyTree, dtype: Any) -> PyTree:
 
     def cast(x: Array) -> Array:
         if jnp.issubdtype(x.dtype, jnp.complexfloating):
-            return x.astype(jnp.promote_types(dtype, jnp.complex64))
+            return x.astype(common_dtype(dtype, jnp.complex64))
         return x.astype(real_dtype(dtype)) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
     return jtu.tree_map(cast, tree)

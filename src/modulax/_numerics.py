@@ -1,5 +1,7 @@
 """Arithmetic that is right at the edges: zero, overflow, low precision, complex numbers."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +13,15 @@ def default_float() -> np.dtype:
     return jax.dtypes.canonicalize_dtype(float)
 
 
-def at_least_float32(dtype: DTypeLike) -> np.dtype:
-    """The dtype in which arithmetic on `dtype` is done: never less than float32, complex if `dtype` is."""
-    return jnp.promote_types(dtype, jnp.float32)
+def common_dtype(*dtypes: DTypeLike) -> np.dtype:
+    """The dtype that holds them all, whatever the user's rules of promotion."""
+    with jax.numpy_dtype_promotion("standard"):
+        return functools.reduce(jnp.promote_types, dtypes)
+
+
+def at_least_float32(*dtypes: DTypeLike) -> np.dtype:
+    """The dtype in which arithmetic on these is done: never less than float32, complex if one of them is."""
+    return common_dtype(*dtypes, jnp.float32)
 
 
 def real_dtype(dtype: DTypeLike) -> np.dtype:

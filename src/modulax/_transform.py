@@ -167,7 +167,7 @@ class AbstractStatelessTransform(AbstractTransform):
 
 
 def _add(_: None, p: jax.Array, u: jax.Array) -> jax.Array:
-    dtype = jnp.promote_types(at_least_float32(p.dtype), u.dtype)
+    dtype = at_least_float32(p.dtype, u.dtype)
     return (p.astype(dtype) + u.astype(dtype)).astype(p.dtype)
 
 

@@ -3,20 +3,13 @@
 import abc
 from typing import Any, ClassVar, Self
 
-import equinox as eqx
 import jax.numpy as jnp
 
+from .._containers.schedule import OptimizerState
 from .._numerics import safe_increment
 from .._schedule import resolve
 from .._transform import AbstractTransform
-from .._types import Count, Params, State, Updates
-
-
-class OptimizerState(eqx.Module):
-    """The state of an optimizer: the number of steps done, by which its schedules go, and its transform's state."""
-
-    step: Count
-    inner: State
+from .._types import Params, Updates
 
 
 class AbstractOptimizer(AbstractTransform):

@@ -136,12 +136,12 @@ class ScaleByRMS(AbstractLeafwise):
 
     def prepare(self, count):
         t = count + 1
-        return 1 / (1 - self.decay**t)
+        return 1 - self.decay**t
 
     def update_leaf(self, now, g, s, p):
         del p
         nu = self.decay * s.nu + (1 - self.decay) * abs_sq(g)
-        nu_hat = nu * now if self.bias_correction else nu
+        nu_hat = nu / now if self.bias_correction else nu
         u = g / root_with_eps(nu_hat, self.eps, self.eps_in_sqrt)
         return u, ScaleByRMSState(nu=nu)
 
@@ -189,13 +189,13 @@ class ScaleByStddev(AbstractLeafwise):
 
     def prepare(self, count):
         t = count + 1
-        return 1 / (1 - self.decay**t)
+        return 1 - self.decay**t
 
     def update_leaf(self, now, g, s, p):
         del p
         mu = self.decay * s.mu + (1 - self.decay) * g
         nu = self.decay * s.nu + (1 - self.decay) * abs_sq(g)
-        mu_hat, nu_hat = (mu * now, nu * now) if self.bias_correction else (mu, nu)
+        mu_hat, nu_hat = (mu / now, nu / now) if self.bias_correction else (mu, nu)
         # A variance is not negative; the difference of two rounded numbers may be.
         variance = jnp.maximum(nu_hat - abs_sq(mu_hat), 0)
         u = g / root_with_eps(variance, self.eps, self.eps_in_sqrt)

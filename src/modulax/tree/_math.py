@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, Float, PyTree
 
-from .._numerics import abs_sq, at_least_float32, default_float, safe_sqrt
+from .._numerics import abs_sq, at_least_float32, common_dtype, default_float, safe_sqrt
 
 
 def trainable(tree: PyTree) -> PyTree:
@@ -27,5 +27,5 @@ def norm(tree: PyTree) -> Float[Array, ""]:
     It is accumulated in at least float32 and differentiable at zero.
     """
     squares = [jnp.sum(abs_sq(x.astype(at_least_float32(x.dtype)))) for x in jtu.tree_leaves(tree)]
-    dtype = functools.reduce(jnp.promote_types, [s.dtype for s in squares], default_float())
+    dtype = common_dtype(default_float(), *(s.dtype for s in squares))
     return safe_sqrt(functools.reduce(operator.add, [s.astype(dtype) for s in squares], jnp.zeros((), dtype)))

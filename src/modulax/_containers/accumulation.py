@@ -1,0 +1,139 @@
+"""Several small batches for one step."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Bool, DTypeLike, PyTree
+
+from .._checks import AT_LEAST_ONE
+from .._numerics import at_least_float32, safe_increment
+from .._schedule import Hyperparameter, number, resolve
+from .._transform import AbstractTransform
+from .._types import Count, Params, State, Updates
+from ..tree._align import align
+
+
+class MultiStepsState(eqx.Module):
+    """The state of `MultiSteps`.
+
+    `mini_step` counts the batches since the last step and `gradient_step` the steps; `acc_grads` is the mean or the
+    sum so far, and `skip_state` whatever `should_skip` reported at the last call.
+    """
+
+    mini_step: Count
+    gradient_step: Count
+    inner_opt_state: State
+    acc_grads: PyTree
+    skip_state: PyTree
+
+
+class MultiSteps(AbstractTransform):
+    """Accumulates the updates of `every_k` calls and hands their mean to a transform: a large batch in small parts.
+
+    Between two steps the updates are zero and the inner transform does not run. The accumulator starts afresh after
+    each step, so an infinity in one batch spoils that step and nothing after it; `should_skip` keeps it out.
+
+    Args:
+        inner: the transform that sees the accumulated updates.
+        every_k: how many calls make a step; a schedule of the number of steps done, for a batch that grows.
+        use_grad_mean: whether to average; else the sum is handed on.
+        should_skip: a function of `(updates, gradient_step, params)` that returns whether to leave this batch out, and
+            a tree of arrays to keep in `state.skip_state`.
+        accumulator_dtype: the dtype of the accumulator; by default the parameter's, at least float32.
+    """
+
+    inner: AbstractTransform
+    every_k: Hyperparameter = number(needs=AT_LEAST_ONE)
+    use_grad_mean: bool = eqx.field(static=True, default=True)
+    should_skip: Callable[[Updates, Array, Params | None], tuple[Bool[Array, ""], PyTree]] | None = eqx.field(
+        static=True, default=None
+    )
+    accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    resolves_schedules: ClassVar[bool] = True
+
+    def init(self, params: Params) -> MultiStepsState:
+        """The inner state, and an empty accumulator."""
+        step = jnp.zeros((), jnp.int32)
+        _, skip_state = self._skip(jtu.tree_map(jnp.zeros_like, params), step, params)
+        return MultiStepsState(
+            mini_step=jnp.zeros((), jnp.int32),
+            gradient_step=step,
+            inner_opt_state=self.inner.init(params),
+            acc_grads=jtu.tree_map(lambda p: jnp.zeros_like(p, self._dtype(p)), params),
+            skip_state=skip_state,
+        )
+
+    def update(
+        self, updates: Updates, state: MultiStepsState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, MultiStepsState]:
+        """Takes one batch in, and makes a step if it was the last of `every_k`."""
+        every_k = resolve(self.every_k, state.gradient_step)
+        leaves, treedef = jtu.tree_flatten(updates)
+        acc_leaves, rebuild = align(
+            state.acc_grads,
+            updates,
+            lambda: "`MultiSteps.update`: the updates are another tree than the parameters that `init` was given.",
+        )
+        n = state.mini_step + 1
+        skip, skip_state = self._skip(updates, state.gradient_step, params)
+        acc_grads = [self._accumulate(a, g, n) for a, g in zip(acc_leaves, leaves, strict=True)]
+
+        def emit() -> tuple[Updates, MultiStepsState]:
+            new, inner_opt_state = self.inner.update(
+                treedef.unflatten(acc_grads), state.inner_opt_state, params, **extra
+            )
+            new = jtu.tree_map(lambda u, g: u.astype(g.dtype), new, updates)
+            return new, MultiStepsState(
+                mini_step=jnp.zeros_like(state.mini_step),
+                gradient_step=safe_increment(state.gradient_step),
+                inner_opt_state=inner_opt_state,
+                acc_grads=rebuild([jnp.zeros_like(a) for a in acc_leaves]),
+                skip_state=skip_state,
+            )
+
+        def hold() -> tuple[Updates, MultiStepsState]:
+            kept = [jnp.where(skip, old, new) for old, new in zip(acc_leaves, acc_grads, strict=True)]
+            return jtu.tree_map(jnp.zeros_like, updates), MultiStepsState(
+                mini_step=jnp.where(skip, state.mini_step, n),
+                gradient_step=state.gradient_step,
+                inner_opt_state=state.inner_opt_state,
+                acc_grads=rebuild(kept),
+                skip_state=skip_state,
+            )
+
+        return jax.lax.cond(jnp.logical_not(skip) & (n.astype(every_k.dtype) >= every_k), emit, hold)
+
+    def at(self, state: MultiStepsState) -> "MultiSteps":
+        """This transform with every schedule replaced by its number for the next step."""
+        every_k = resolve(self.every_k, state.gradient_step)
+        inner = self.inner.at(state.inner_opt_state)
+        return MultiSteps(inner, every_k, self.use_grad_mean, self.should_skip, self.accumulator_dtype)
+
+    def has_updated(self, state: MultiStepsState) -> Bool[Array, ""]:
+        """Whether the last call made a step."""
+        return (state.mini_step == 0) & (state.gradient_step > 0)
+
+    def _dtype(self, p: Array) -> Any:
+        return at_least_float32(p.dtype) if self.accumulator_dtype is None else self.accumulator_dtype
+
+    def _accumulate(self, acc: Array, g: Array, n: Array) -> Array:
+        dtype = at_least_float32(acc.dtype, g.dtype)
+        a, g = acc.astype(dtype), g.astype(dtype)
+        return (a + (g - a) / n.astype(dtype) if self.use_grad_mean else a + g).astype(acc.dtype)
+
+    def _skip(self, updates: Updates, step: Array, params: Params | None) -> tuple[Array, PyTree]:
+        if self.should_skip is None:
+            return jnp.zeros((), bool), ()
+        skip, skip_state = self.should_skip(updates, step, params)
+        skip = jnp.asarray(skip)
+        if skip.shape != () or skip.dtype != bool:
+            raise ValueError(
+                "`MultiSteps(should_skip=...)` must return a boolean scalar and a tree, got an array of shape "
+                f"{skip.shape} and dtype {skip.dtype}."
+            )
+        return skip, skip_state
