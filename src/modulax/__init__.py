@@ -1,8 +1,8 @@
 """An object-oriented optimizer library for JAX, in which an optimizer is a pytree."""
 
 from . import schedules as schedules, tree as tree
-from ._containers.chain import Chain as Chain, ChainState as ChainState
 from ._containers.accumulation import MultiSteps as MultiSteps, MultiStepsState as MultiStepsState
+from ._containers.chain import Chain as Chain, ChainState as ChainState
 from ._containers.partition import (
     Freeze as Freeze,
     Masked as Masked,
@@ -16,7 +16,8 @@ from ._containers.schedule import (
     OptimizerState as OptimizerState,
     Scheduled as Scheduled,
 )
-from ._leafwise import AbstractLeafwise as AbstractLeafwise, counter as counter
+from ._describe import Description as Description, LeafDescription as LeafDescription, describe as describe
+from ._leafwise import AbstractLeafwise as AbstractLeafwise
 from ._optimizers.adam import (
     Adam as Adam,
     AdamW as AdamW,

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 
 def listing(items: Iterable[Any], limit: int = 12) -> str:
@@ -41,7 +42,7 @@ def checked(call: str, value: Any, requirement: Requirement, *, deferred: bool) 
 
     A number that is known now is checked now. One that is traced is checked when the program runs, if `deferred`.
     """
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, Tracer):
         broken = jnp.logical_not(requirement.holds(value))
         return eqx.error_if(value, broken, f"{call} {requirement.words}.") if deferred else value
     if isinstance(value, (jax.Array, np.ndarray, np.generic)) and not np.all(requirement.holds(np.asarray(value))):

@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+from jax.core import Tracer
 
 from ._hyperparameters import ARRAY_TYPES
 from ._numerics import default_float
 from ._tracing import is_tracing, tracing
-
 
 _ABSENT = object()  # a leaf that is traced, in the static half of a key
 
@@ -59,7 +59,7 @@ _array_types: set[type] = {np.ndarray}
 def _all_arrays(leaves: Sequence[Any]) -> bool:
     """Whether all leaves are arrays, asked once per type instead of once per leaf."""
     for kind in set(map(type, leaves)) - _array_types:
-        if not issubclass(kind, (*ARRAY_TYPES, jax.core.Tracer)) and not isinstance(
+        if not issubclass(kind, (*ARRAY_TYPES, Tracer)) and not isinstance(
             next(x for x in leaves if type(x) is kind), jax.Array
         ):
             return False
@@ -86,9 +86,7 @@ class Program:
         donated: the first and the last of the trees that give their buffers away, if any do.
     """
 
-    def __init__(
-        self, function: Callable[..., Any], models: tuple[int, ...], donated: tuple[int, int] | None = None
-    ):
+    def __init__(self, function: Callable[..., Any], models: tuple[int, ...], donated: tuple[int, int] | None = None):
         self._models, self._donated = models, donated
 
         def run(kept: list[Any], given: list[Any], start: int, key: _Key) -> Any:
@@ -116,9 +114,7 @@ class Program:
         start, stop = sum(sizes[:first]), sum(sizes[: last + 1])
         return self._compiled([*leaves[:start], *leaves[stop:]], leaves[start:stop], start, key)
 
-    def _split(
-        self, leaves: Sequence[Any], sizes: Sequence[int]
-    ) -> tuple[list[Any], list[int], tuple[Any, ...]]:
+    def _split(self, leaves: Sequence[Any], sizes: Sequence[int]) -> tuple[list[Any], list[int], tuple[Any, ...]]:
         """The leaves to trace, how many of them each argument has, and the rest in its place."""
         traced, traced_sizes, statics, start = [], [], [], 0
         for role, size in enumerate(sizes):
@@ -153,7 +149,7 @@ def on_device(x: np.ndarray) -> Any:
     found = _device_numbers.get(key)
     if found is None:
         array = jnp.asarray(x)
-        if isinstance(array, jax.core.Tracer):
+        if isinstance(array, Tracer):
             return x
         if len(_device_numbers) > 10_000:
             _device_numbers.clear()
@@ -217,6 +213,8 @@ class Entry:
         inside: how it is called from a container: `inside(function, transform, *args, **kwargs)`.
         program: the compiled function.
     """
+
+    __name__: str
 
     def __init__(
         self,

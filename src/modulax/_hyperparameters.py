@@ -7,15 +7,16 @@ from typing import Any, Self
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 import optree
+from jax.core import Tracer
 
 from ._checks import checked, listing, suggestion
 from ._numerics import default_float
 from ._tracing import is_tracing
 from .tree._paths import dotted, matches
-
 
 ARRAY_TYPES = (jax.Array, np.ndarray, np.generic)
 
@@ -122,7 +123,8 @@ def _addressed(module: AbstractHyperparameters) -> Iterator[tuple[Any, Any]]:
 
 
 def _accessor(root: object, path: tuple[Any, ...]) -> optree.PyTreeAccessor:
-    entries, node = [], root
+    entries: list[Any] = []
+    node: Any = root
     for key in path:
         if isinstance(key, jtu.GetAttrKey):
             entry = optree.GetAttrEntry(key.name, type(node), optree.PyTreeKind.CUSTOM)
@@ -194,10 +196,11 @@ def _rebuilt(module: Any, name: str, value: Any) -> Any:
 
 def format_value(x: Any) -> str:
     """A value as it would be written: a number as a number, a batch by its dtype and shape."""
-    if isinstance(x, jax.core.Tracer) or (isinstance(x, ARRAY_TYPES) and np.ndim(x) > 0):
+    if isinstance(x, Tracer) or (isinstance(x, ARRAY_TYPES) and np.ndim(x) > 0):
         return f"{x.dtype}{list(x.shape)}"
-    if isinstance(x, ARRAY_TYPES) and np.issubdtype(x.dtype, np.number):
-        return str(np.asarray(x)[()])
+    if isinstance(x, ARRAY_TYPES) and jnp.issubdtype(x.dtype, jnp.number):
+        text = str(np.asarray(x)[()])  # the shortest that reads back as the same number of this dtype
+        return repr(float(text)) if jnp.issubdtype(x.dtype, jnp.floating) else text
     if isinstance(x, Mapping):
         return "{" + ", ".join(f"{key!r}: {format_value(value)}" for key, value in x.items()) + "}"
     if isinstance(x, tuple) and not hasattr(x, "_fields"):

@@ -6,31 +6,26 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, PyTree
 
 from ._numerics import at_least_float32, common_dtype, default_float, real_dtype, safe_increment
-from ._schedule import has_schedule, resolve
 from ._rules import select
+from ._schedule import has_schedule, resolve
 from ._transform import AbstractTransform, EmptyState, check_call
 from ._types import Params, State, Updates
 from .tree._align import align
 from .tree._leafmap import map_leaves
 
 
-def counter() -> Any:
-    """The field `count` of a leafwise state: how many steps were done, shared by all leaves."""
-    return eqx.field(default=None, kw_only=True)
-
-
 class AbstractLeafwise(AbstractTransform):
     """A transform that does the same to every array: write the equations on one array, and nothing else.
 
     The state of one array and of the whole tree are one class. Its fields are what `init_leaf` returns for an array;
-    in the whole state each of them is a tree. A field `count = counter()` counts the steps:
+    in the whole state each of them is a tree. A last field `count: Count | None = None` counts the steps, once for
+    all leaves; the rule leaves it alone:
 
         class HeavyBallState(eqx.Module):
             velocity: PyTree
@@ -55,20 +50,20 @@ class AbstractLeafwise(AbstractTransform):
         del p
         return EmptyState()
 
-    def prepare(self, count: Array | None) -> PyTree:
+    def prepare(self, count: Any) -> Any:
         """Numbers that all leaves share, computed once a step and given to `update_leaf` as `now`.
 
         `count` is the number of steps done before, as a float, or None for a state that does not count.
         """
         del count
 
-    def survey(self, count: Array | None, updates: Updates, params: Params | None) -> PyTree:
+    def survey(self, count: Any, updates: Updates, params: Params | None) -> Any:
         """`prepare` for numbers that depend on all updates, such as a norm. A rule that has it begins a new run."""
         del updates, params
         return self.prepare(count)
 
     @abc.abstractmethod
-    def update_leaf(self, now: Any, g: Array, s: Any, p: Array | None) -> tuple[Array, State]:
+    def update_leaf(self, now: Any, g: Array, s: Any, p: Any) -> tuple[Any, State]:
         """The new update and the new state of one array.
 
         Args:

@@ -16,7 +16,7 @@ def default_float() -> np.dtype:
 def common_dtype(*dtypes: DTypeLike) -> np.dtype:
     """The dtype that holds them all, whatever the user's rules of promotion."""
     with jax.numpy_dtype_promotion("standard"):
-        return functools.reduce(jnp.promote_types, dtypes)
+        return jnp.dtype(functools.reduce(jnp.promote_types, dtypes))
 
 
 def at_least_float32(*dtypes: DTypeLike) -> np.dtype:

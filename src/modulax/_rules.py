@@ -59,7 +59,7 @@ class by_path(AbstractRule):  # noqa: N801 (read as a function: `labels=by_path(
                 continue
             if not fits:
                 raise ValueError(
-                    f"`{self!r}`: no pattern fits the leaf `{path}`. Add one for it, or a last `\"*\"` for the rest."
+                    f'`{self!r}`: no pattern fits the leaf `{path}`. Add one for it, or a last `"*"` for the rest.'
                 )
             found.append(fits[0][1])
         unused = [pattern for pattern, _ in self.patterns if pattern not in used]
@@ -143,7 +143,7 @@ def _longest_prefix(path: str, labels: Mapping[str, Any]) -> str | None:
 
 
 def as_rule(x: Any) -> AbstractRule | None:
-    """A mask or labels as they are stored: a rule. A callable Module is a tree of labels, a plain callable a function."""
+    """A mask or labels as a rule. A callable Module is a tree of labels, a plain callable a function."""
     if x is None or isinstance(x, AbstractRule):
         return x
     is_plain_leaf = jtu.all_leaves([x])

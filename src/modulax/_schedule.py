@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
-import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree, Real
 
 from ._checks import Requirement
@@ -47,8 +46,9 @@ class WrappedSchedule(AbstractSchedule):
 
 if TYPE_CHECKING:
     # A plain union, because pyright rejects arithmetic (`-self.learning_rate`) on jaxtyping's scalar types.
-    Number: TypeAlias = float | int | np.ndarray | np.generic | Array
-    Hyperparameter: TypeAlias = Number | ScheduleFunction
+    Number: TypeAlias = float | int | Array
+    # A number, a schedule or a plain function of the step: the field's converter decides.
+    Hyperparameter: TypeAlias = Any
 else:
     Number: TypeAlias = Real[ArrayLike, ""] | AbstractSchedule
     Hyperparameter: TypeAlias = Number
@@ -80,9 +80,7 @@ def as_number(x: Any) -> Any:
     return as_scalar(x)
 
 
-def number(
-    default: Any = dataclasses.MISSING, *, needs: Requirement | None = None, optional: bool = False
-) -> Any:
+def number(default: Any = dataclasses.MISSING, *, needs: Requirement | None = None, optional: bool = False) -> Any:
     """A field that holds a hyperparameter: a number, or a schedule.
 
     Whatever is given becomes a leaf: a Python number a NumPy scalar of JAX's default float dtype, which starts no
@@ -97,3 +95,8 @@ def number(
     given = {} if default is dataclasses.MISSING else {"default": default}
     metadata = {"number": True, "optional": optional, "needs": needs}
     return eqx.field(converter=as_number, metadata=metadata, **given)
+
+
+def numbers() -> Any:
+    """A field that holds a tuple of numbers."""
+    return eqx.field(converter=lambda xs: tuple(map(as_number, xs)))

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
@@ -111,7 +110,9 @@ class AbstractTransform(AbstractHyperparameters):
         """The state for these parameters, before the first step."""
 
     @abc.abstractmethod
-    def update(self, updates: Updates, state: State, params: Params | None = None, **extra: Any) -> tuple[Updates, State]:
+    def update(
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, State]:
         """One step: the transformed updates, each of the dtype it came with, and the new state."""
 
     def step(
@@ -188,7 +189,7 @@ def apply_updates(params: PyTree, updates: Updates) -> PyTree:
     return treedef.unflatten(leaves)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _step_program(cls: type, donate: bool) -> Program:
     def run(transform, grads, state, params, extra):
         grads = trainable(grads)

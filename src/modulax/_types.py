@@ -5,7 +5,6 @@ from typing import Any, TypeAlias
 
 from jaxtyping import Array, Inexact, Int, PyTree
 
-
 Params: TypeAlias = PyTree
 Updates: TypeAlias = PyTree
 State: TypeAlias = PyTree

@@ -170,7 +170,8 @@ class RMSProp(AbstractOptimizer):
         bias_correction: whether the mean square is corrected for its start.
 
     References:
-        Tieleman and Hinton, [Lecture 6.5: rmsprop](https://www.cs.toronto.edu/~tijmen/csc321/slides/lecture_slides_lec6.pdf), 2012;
+        Tieleman and Hinton,
+        [Lecture 6.5](https://www.cs.toronto.edu/~tijmen/csc321/slides/lecture_slides_lec6.pdf), 2012;
         Graves, [Generating Sequences With Recurrent Neural Networks](https://arxiv.org/abs/1308.0850), 2013.
     """
 
@@ -192,9 +193,10 @@ class RMSProp(AbstractOptimizer):
 
 
 class Lion(AbstractOptimizer):
-    r"""Steps of exactly the learning rate in every coordinate: $w_{t+1} = w_t - \eta (u_t + \lambda w_t)$, with $u_t$ of `ScaleByLion`.
+    r"""Steps of exactly the learning rate in every coordinate, by the sign of the momentum.
 
-    It wants a learning rate some 3 to 10 times smaller than Adam's, and a weight decay as much larger.
+    $w_{t+1} = w_t - \eta (u_t + \lambda w_t)$, with $u_t$ of `ScaleByLion`. It wants a learning rate some 3 to
+    10 times smaller than Adam's, and a weight decay as much larger.
 
     Args:
         learning_rate: $\eta$.

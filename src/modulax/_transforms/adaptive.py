@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, PyTree
 
 from .._checks import DECAY
-from .._leafwise import AbstractLeafwise, counter
+from .._leafwise import AbstractLeafwise
 from .._numerics import abs_sq, at_least_float32, real_dtype, safe_sqrt
 from .._schedule import Number, number
 from .._types import Count
@@ -21,19 +21,19 @@ def second_moment_like(p: Array, value: Any = 0) -> Array:
 class ScaleByAdamState(eqx.Module):
     """The state of `ScaleByAdam`: the number of steps done, and the first and second moments of the updates."""
 
-    count: Count | None = counter()
     mu: PyTree
     nu: PyTree
+    count: Count | None = None
 
 
 class AdamNumbers(NamedTuple):
     """What all leaves share in a step of Adam: the weights of the new update, and the bias corrections."""
 
-    c1: Array
-    c2: Array
-    debias1: Array
-    debias2: Array
-    debias1_next: Array
+    c1: Number
+    c2: Number
+    debias1: Number
+    debias2: Number
+    debias1_next: Number
 
 
 class ScaleByAdam(AbstractLeafwise):
@@ -100,8 +100,8 @@ class ScaleByAdam(AbstractLeafwise):
 class ScaleByRMSState(eqx.Module):
     """The state of `ScaleByRMS`: the number of steps done and the mean square of the updates."""
 
-    count: Count | None = counter()
     nu: PyTree
+    count: Count | None = None
 
 
 class ScaleByRMS(AbstractLeafwise):
@@ -122,7 +122,8 @@ class ScaleByRMS(AbstractLeafwise):
         bias_correction: whether to divide $v_t$ by $1 - \beta^t$, against a start at zero.
 
     References:
-        Tieleman and Hinton, [Lecture 6.5: rmsprop](https://www.cs.toronto.edu/~tijmen/csc321/slides/lecture_slides_lec6.pdf), 2012.
+        Tieleman and Hinton,
+        [Lecture 6.5](https://www.cs.toronto.edu/~tijmen/csc321/slides/lecture_slides_lec6.pdf), 2012.
     """
 
     decay: Number = number(0.9, needs=DECAY)
@@ -149,9 +150,9 @@ class ScaleByRMS(AbstractLeafwise):
 class ScaleByStddevState(eqx.Module):
     """The state of `ScaleByStddev`: the number of steps done, the mean and the mean square of the updates."""
 
-    count: Count | None = counter()
     mu: PyTree
     nu: PyTree
+    count: Count | None = None
 
 
 class ScaleByStddev(AbstractLeafwise):
@@ -205,8 +206,8 @@ class ScaleByStddev(AbstractLeafwise):
 class ScaleByLionState(eqx.Module):
     """The state of `ScaleByLion`: the number of steps done and the momentum."""
 
-    count: Count | None = counter()
     mu: PyTree
+    count: Count | None = None
 
 
 class ScaleByLion(AbstractLeafwise):

@@ -42,5 +42,3 @@ class Stateless(AbstractStatelessTransform):
         """What the function returns."""
         del extra
         return self.function(updates, params)
-
-

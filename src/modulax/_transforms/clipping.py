@@ -41,7 +41,8 @@ class ClipByGlobalNorm(AbstractLeafwise):
         max_norm: the bound $\Delta$.
 
     References:
-        Pascanu et al., [On the difficulty of training recurrent neural networks](https://arxiv.org/abs/1211.5063), 2013.
+        Pascanu et al., [On the difficulty of training recurrent neural networks](https://arxiv.org/abs/1211.5063),
+        2013.
     """
 
     max_norm: Number = number(needs=NON_NEGATIVE)

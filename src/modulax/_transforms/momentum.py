@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import DTypeLike, PyTree
 
 from .._checks import DECAY
-from .._leafwise import AbstractLeafwise, counter
+from .._leafwise import AbstractLeafwise
 from .._schedule import Number, number
 from .._types import Count
 
@@ -34,8 +34,10 @@ class Trace(AbstractLeafwise):
         accumulator_dtype: the dtype of $v$; by default the parameter's.
 
     References:
-        Polyak, [Some methods of speeding up the convergence of iteration methods](https://doi.org/10.1016/0041-5553(64)90137-5), 1964;
-        Sutskever et al., [On the importance of initialization and momentum in deep learning](https://proceedings.mlr.press/v28/sutskever13.html), 2013.
+        Polyak, [Some methods of speeding up the convergence of iteration
+        methods](https://doi.org/10.1016/0041-5553(64)90137-5), 1964;
+        Sutskever et al., [On the importance of initialization and momentum in deep
+        learning](https://proceedings.mlr.press/v28/sutskever13.html), 2013.
     """
 
     decay: Number = number(0.9)
@@ -55,8 +57,8 @@ class Trace(AbstractLeafwise):
 class EmaState(eqx.Module):
     """The state of `Ema`: the number of steps done and the average so far, without bias correction."""
 
-    count: Count | None = counter()
     ema: PyTree
+    count: Count | None = None
 
 
 class Ema(AbstractLeafwise):

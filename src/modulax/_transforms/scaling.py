@@ -1,8 +1,10 @@
 """Multiplication by a number: a constant, a learning rate, a schedule."""
 
+from typing import Any
+
 import equinox as eqx
 
-from .._leafwise import AbstractLeafwise, counter
+from .._leafwise import AbstractLeafwise
 from .._schedule import Hyperparameter, Number, is_schedule, number
 from .._transform import EmptyState
 from .._types import Count
@@ -25,7 +27,7 @@ class Scale(AbstractLeafwise):
 class ScaleByScheduleState(eqx.Module):
     """The state of a factor that follows a schedule: the number of steps done."""
 
-    count: Count | None = counter()
+    count: Count | None = None
 
 
 class ScaleBySchedule(AbstractLeafwise):
@@ -43,9 +45,13 @@ class ScaleBySchedule(AbstractLeafwise):
         del p
         return ScaleByScheduleState()
 
+    def prepare(self, count):
+        del count
+        return self.step_size
+
     def update_leaf(self, now, g, s, p):
-        del now, p
-        return self.step_size * g, s
+        del p
+        return now * g, s
 
 
 class ScaleByLearningRate(AbstractLeafwise):
@@ -65,7 +71,8 @@ class ScaleByLearningRate(AbstractLeafwise):
 
     def prepare(self, count):
         del count
-        return -self.learning_rate if self.flip_sign else self.learning_rate
+        rate: Any = self.learning_rate
+        return -rate if self.flip_sign else rate
 
     def update_leaf(self, now, g, s, p):
         del p

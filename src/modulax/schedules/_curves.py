@@ -4,22 +4,22 @@ import abc
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float
 
 from .._checks import NON_NEGATIVE, POSITIVE
 from .._numerics import default_float
-from .._schedule import AbstractSchedule, Number, as_number, number
+from .._schedule import AbstractSchedule, Number, as_number, number, numbers
 
 
 class AbstractCurve(AbstractSchedule):
     """A schedule that is arithmetic on its numbers, all in JAX's default float dtype."""
 
     @abc.abstractmethod
-    def value(self, t: Float[Array, ""]) -> Array:
+    def value(self, t: Float[Array, "..."]) -> Any:
         """The number at step `t`."""
 
     def __call__(self, step: ArrayLike) -> Float[Array, "..."]:
@@ -80,7 +80,8 @@ class CosineDecay(AbstractCurve):
         exponent: the power $p$.
 
     References:
-        Loshchilov and Hutter, [SGDR: Stochastic Gradient Descent with Warm Restarts](https://arxiv.org/abs/1608.03983), 2016.
+        Loshchilov and Hutter, [SGDR: Stochastic Gradient Descent with Warm
+        Restarts](https://arxiv.org/abs/1608.03983), 2016.
     """
 
     init_value: Number = number()
@@ -121,7 +122,7 @@ class WarmupCosineDecay(AbstractCurve):
 
     def __check_init__(self) -> None:
         w, d = self.warmup_steps, self.decay_steps
-        if not isinstance(w - d, jax.core.Tracer) and np.any(w >= d):
+        if not isinstance(w - d, Tracer) and np.any(w >= d):
             raise ValueError(
                 f"`WarmupCosineDecay(decay_steps=...)` is the length of the whole schedule and must be more than "
                 f"`warmup_steps={w}`, got {d}."
@@ -150,14 +151,14 @@ class PiecewiseConstant(AbstractCurve):
     """
 
     init_value: Number = number()
-    boundaries: tuple[Number, ...]
-    scales: tuple[Number, ...]
+    boundaries: tuple[Number, ...] = numbers()
+    scales: tuple[Number, ...] = numbers()
 
     def __init__(self, init_value: Number, boundaries_and_scales: Mapping[Any, Number] | None = None):
         changes = dict(boundaries_and_scales or {})
         self.init_value = init_value
-        self.boundaries = tuple(map(as_number, changes))
-        self.scales = tuple(map(as_number, changes.values()))
+        self.boundaries = tuple(changes)
+        self.scales = tuple(changes.values())
 
     def value(self, t):
         out = jnp.broadcast_to(self.init_value, t.shape)
@@ -179,12 +180,12 @@ class Join(AbstractSchedule):
     """
 
     schedules: tuple[AbstractSchedule, ...]
-    boundaries: tuple[Number, ...]
+    boundaries: tuple[Number, ...] = numbers()
 
     def __init__(self, schedules: Any, boundaries: Any):
         found = tuple(x if isinstance(x := as_number(s), AbstractSchedule) else Constant(x) for s in schedules)
         self.schedules = found
-        self.boundaries = tuple(map(as_number, boundaries))
+        self.boundaries = tuple(boundaries)
         if len(self.schedules) != len(self.boundaries) + 1:
             raise ValueError(
                 f"`Join` needs one boundary between each two schedules, got {len(self.schedules)} schedules and "

@@ -54,9 +54,7 @@ def difference(got: list[str], needed: list[str]) -> str:
 
 def paired(params: PyTree, updates: PyTree, name: str) -> PyTree:
     """The parameters in the structure of the updates, refused unless both have the same paths and shapes."""
-    values, _ = align(
-        params, updates, lambda: f"`{name}.update`: the parameters are another tree than the updates."
-    )
+    values, _ = align(params, updates, lambda: f"`{name}.update`: the parameters are another tree than the updates.")
     for (path, u), p in zip(leaves_with_paths(updates), values, strict=True):
         shape = getattr(p, "shape", None)
         if shape != u.shape:

@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.tree_util as jtu
 
-
 CHUNK = 16
 
 

@@ -1,0 +1,133 @@
+"""Every check of the project. `nox -l` lists them; CI runs them and nothing else."""
+
+import os
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2.9"  # nox.project.dependency_groups
+nox.options.reuse_existing_virtualenvs = True
+nox.options.error_on_external_run = True
+nox.options.default_venv_backend = "virtualenv"  # also where uv is there: one way, everywhere
+nox.options.sessions = ["lint", "typecheck", "tests", "docs"]
+
+ROOT = Path(__file__).parent
+PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
+# Everything is checked on the CPU, so that the answer is the same everywhere. An accelerator is
+# used when the caller asks for it: JAX_PLATFORMS=cuda nox -s benchmarks
+ENVIRONMENT = {
+    "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "cpu"),
+    "MPLBACKEND": "Agg",
+    "PYTHONUNBUFFERED": "1",
+}
+# A script of examples/ that takes minutes says so, with this comment in its first lines.
+SLOW = "# nox: slow"
+
+
+EVERY_EXTRA = "[nnx,orbax,plot]"
+
+
+def install(session: nox.Session, group: str, *modulax: str) -> None:
+    """Install a dependency group, and modulax in place where its requirement is given (`-e .`).
+
+    One call of pip, so that one resolution covers both. The versions that the project is tested
+    with are constraints; MODULAX_UNPINNED=1 takes whatever is newest instead.
+    """
+    pinned = [] if os.environ.get("MODULAX_UNPINNED") else ["-c", str(ROOT / ".ci/constraints.txt")]
+    requirements = nox.project.dependency_groups(PYPROJECT, group)
+    session.install("--quiet", *pinned, *requirements, *modulax)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style, import order, likely bugs and formatting (`-- --fix` repairs what can be repaired)."""
+    install(session, "lint")
+    fix = "--fix" in session.posargs
+    session.run("ruff", "check", *(["--fix"] if fix else []))
+    session.run("ruff", "format", *([] if fix else ["--diff"]))
+
+
+@nox.session
+def typecheck(session: nox.Session) -> None:
+    """Pyright over src, tests, examples, benchmarks and this file."""
+    install(session, "typecheck", "-e", f".{EVERY_EXTRA}")
+    python = str(Path(session.bin) / "python")
+    session.run("pyright", "--pythonpath", python, *session.posargs)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """The test suite; arguments after `--` go to pytest (`-- -n 0 -k adam`)."""
+    install(session, "tests", "-e", f".{EVERY_EXTRA}")
+    # One worker per core; a worker keeps all its cores busy while XLA compiles, so not more than 8.
+    workers = ["-n", "logical", "--maxprocesses", "8", "--dist", "worksteal"]
+    session.run("python", "-m", "pytest", *workers, *session.posargs, env=ENVIRONMENT)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation; every notebook is executed, every warning is an error."""
+    install(session, "docs", "-e", f".{EVERY_EXTRA}")
+    sphinx = ["sphinx-build", "-W", "--keep-going", "-b", "html", *session.posargs]
+    session.run(*sphinx, "docs", "docs/_build/html", env=ENVIRONMENT)
+
+
+@nox.session
+def examples(session: nox.Session) -> None:
+    """Run every script of examples/ that is not marked slow (`-- --slow` runs those as well)."""
+    install(session, "examples", "-e", f".{EVERY_EXTRA}")
+    scripts = sorted((ROOT / "examples").glob("*.py"))
+    if not scripts:
+        session.error("there is no script in examples/")
+    session.chdir(session.create_tmp())  # what a script writes does not litter the repository
+    for script in scripts:
+        if SLOW in script.read_text(encoding="utf-8")[:1000] and "--slow" not in session.posargs:
+            session.log(f"{script.name} is marked slow: skipped")
+        else:
+            session.run("python", str(script), env=ENVIRONMENT)
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Train, sweep, plot, save and restore on scikit-learn's digits, in under two minutes."""
+    install(session, "examples", "-e", f".{EVERY_EXTRA}")
+    session.run("python", "examples/digits.py", *session.posargs, env=ENVIRONMENT)
+
+
+@nox.session
+def benchmarks(session: nox.Session) -> None:
+    """Measure against optax and write benchmarks/RESULTS.md (`-- --quick`: does it run?)."""
+    install(session, "benchmarks", "-e", ".")
+    session.run("python", "benchmarks/run.py", *session.posargs, env=ENVIRONMENT)
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build wheel and sdist; the wheel must import in an environment with nothing else in it."""
+    session.install("build>=1.2")
+    temporary = Path(session.create_tmp()).resolve()
+    dist, bare = temporary / "dist", temporary / "bare"
+    for old in dist.glob("*"):
+        old.unlink()
+    session.run("python", "-m", "build", "--outdir", str(dist), str(ROOT))
+    (wheel,) = dist.glob("*.whl")
+
+    session.run("python", "-m", "venv", "--clear", str(bare))
+    python = str(bare / ("Scripts" if os.name == "nt" else "bin") / "python")
+    run = {"external": True, "env": ENVIRONMENT}  # external: another environment than the session's
+    session.run(python, "-m", "pip", "install", "--quiet", str(wheel), **run)
+    session.chdir(temporary)  # so that nothing is imported from the checkout
+    session.run(python, "-I", "-c", SMOKE, **run)
+
+
+SMOKE = """
+import importlib.metadata, importlib.resources, sys
+import modulax
+from modulax import *
+root = importlib.resources.files("modulax")
+assert "site-packages" in str(root), root
+assert (root / "py.typed").is_file(), "py.typed is missing from the wheel"
+extras = {"flax", "orbax", "optax", "matplotlib", "chex"} & set(sys.modules)
+assert not extras, f"the bare import pulls in {extras}"
+print("modulax", importlib.metadata.version("modulax"), "imports from its wheel")
+"""

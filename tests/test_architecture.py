@@ -1,0 +1,418 @@
+"""The house rules that a machine can check, on the files of `src/modulax` as they lie on disk.
+
+The tables at the top are the rules; what follows only reads them. Nothing here imports modulax,
+except one fresh interpreter that does nothing else.
+"""
+
+import ast
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+
+class Layer(NamedTuple):
+    """Modules and packages of one height: they may import every layer that stands before theirs.
+
+    In an ordered layer, a module may also import those that stand before it in the layer. In the
+    others, the modules know nothing of each other.
+    """
+
+    modules: tuple[str, ...]
+    ordered: bool = False
+
+
+# From the bottom up: imports go down only. A name is a file or a package, and need not exist yet.
+# Within a package, imports are free as long as they make no circle.
+LAYERS = (
+    Layer(("_types", "_numerics", "_tracing", "_checks")),
+    Layer(("tree", "linalg", "losses", "projections")),
+    Layer(
+        (
+            "_hyperparameters",
+            "_number",
+            "_entry",
+            "_schedule",
+            "_rules",
+            "_transform",
+            "_leafwise",
+        ),
+        ordered=True,
+    ),
+    Layer(("schedules", "_transforms", "estimators")),
+    Layer(("_containers",)),
+    Layer(("_optimizers", "_describe"), ordered=True),
+    Layer(("sweeps", "integrations", "compat", "testing")),
+    Layer(("nnx", "linen", "checkpoint")),
+)
+
+# Third parties beyond the base dependencies of pyproject.toml, and who alone may import them.
+EDGES = {
+    "integrations": {"flax", "orbax", "optax"},
+    "testing": {"flax", "orbax", "optax"},
+    "compat": {"flax", "orbax", "optax"},
+    "nnx": {"flax"},
+    "linen": {"flax"},
+    "checkpoint": {"orbax"},
+    "sweeps": set[str](),
+}
+# `import modulax` loads no edge and none of these.
+NOT_IMPORTED = {"flax", "orbax", "optax", "matplotlib", "chex"}
+
+# Imports inside a function: (file below src/modulax, module as written) and the reason.
+LAZY_IMPORTS: dict[tuple[str, str], str] = {}
+
+# Concrete classes that may have subclasses, and the reason.
+NOT_FINAL: dict[str, str] = {}
+# Abstract classes that leave nothing to their subclasses, and the reason.
+SHARED_CODE = {
+    "AbstractHyperparameters": "numbers, `replace` and repr: alike in transforms and schedules",
+}
+
+MOST_LINES = 500
+MOST_MEDIAN_LINES = 200
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "modulax"
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+# --- Reading the files ---------------------------------------------------------------------------
+
+
+class Import(NamedTuple):
+    line: int
+    module: str  # absolute; of a relative import, the module it resolves to
+    names: dict[str, str]  # bound name -> imported name; empty for `import x`
+    relative: bool
+    nested: bool  # inside a function or class
+
+    @property
+    def root(self) -> str:
+        return self.module.partition(".")[0]
+
+
+@dataclass(frozen=True)
+class Source:
+    path: Path
+
+    def __str__(self) -> str:
+        return self.path.relative_to(PACKAGE).as_posix()
+
+    @cached_property
+    def text(self) -> str:
+        return self.path.read_text(encoding="utf-8")
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, str(self.path))
+
+    @cached_property
+    def module(self) -> str:
+        """The dotted name, starting with modulax."""
+        parts = self.path.relative_to(PACKAGE.parent).with_suffix("").parts
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+    @cached_property
+    def top(self) -> str:
+        """The name that LAYERS knows: the first part below modulax, or "" for modulax itself."""
+        return f"{self.module}..".split(".")[1]
+
+    @cached_property
+    def imports(self) -> list[Import]:
+        return list(self._imports(self.tree, nested=False))
+
+    def _imports(self, node: ast.AST, *, nested: bool) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                for alias in child.names:
+                    yield Import(child.lineno, alias.name, {}, relative=False, nested=nested)
+            elif isinstance(child, ast.ImportFrom):
+                yield from self._import_from(child, nested=nested)
+            else:
+                scopes = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
+                yield from self._imports(child, nested=nested or isinstance(child, scopes))
+
+    def _import_from(self, node: ast.ImportFrom, *, nested: bool) -> Iterator[Import]:
+        package = self.module.split(".")
+        if self.path.name != "__init__.py":
+            package = package[:-1]
+        package = package[: len(package) - node.level + 1] if node.level else []
+        module = ".".join([*package, *([node.module] if node.module else [])])
+        names: dict[str, str] = {}
+        for alias in node.names:
+            if node.level and f"{module}.{alias.name}" in SOURCES:  # from . import module
+                submodule = f"{module}.{alias.name}"
+                yield Import(node.lineno, submodule, {}, relative=True, nested=nested)
+            else:
+                names[alias.asname or alias.name] = alias.name
+        if names:
+            yield Import(node.lineno, module, names, relative=node.level > 0, nested=nested)
+
+
+SOURCES = {source.module: source for source in sorted(map(Source, PACKAGE.rglob("*.py")), key=str)}
+HEIGHT = {
+    name: (height, place if layer.ordered else 0)
+    for height, layer in enumerate(LAYERS)
+    for place, name in enumerate(layer.modules)
+}
+each_source = pytest.mark.parametrize("source", [pytest.param(s, id=str(s)) for s in SOURCES.values()])
+
+
+# --- Imports -------------------------------------------------------------------------------------
+
+
+def test_there_is_something_to_check():
+    assert "modulax" in SOURCES, f"{PACKAGE} has no __init__.py"
+
+
+def test_every_module_has_a_layer():
+    names = [name for layer in LAYERS for name in layer.modules]
+    assert len(names) == len(set(names)), "a name stands twice in LAYERS"
+    missing = {source.top for source in SOURCES.values()} - {"", *names}
+    assert not missing, f"add to LAYERS in {Path(__file__).name}: {sorted(missing)}"
+    assert set(names) >= EDGES.keys(), "an edge has no layer"
+
+
+def _mistake(source: Source, imported: Import) -> str | None:
+    """What is wrong with an import of modulax by modulax."""
+    target = f"{imported.module}..".split(".")[1]
+    if not imported.relative:
+        return "an absolute import of modulax; write it relatively"
+    if imported.module not in SOURCES:
+        return "no such module"
+    if source.top == "":
+        return "modulax itself imports no edge" if target in EDGES else None
+    if target == "":
+        return "nothing below imports modulax itself"
+    if target == source.top or target not in HEIGHT or source.top not in HEIGHT:
+        return None  # siblings; an unknown name has a test of its own
+    return None if HEIGHT[target] < HEIGHT[source.top] else "imports go down only, see LAYERS"
+
+
+@each_source
+def test_imports_go_down_only(source: Source):
+    mistakes = [
+        f"{source}:{i.line} imports {i.module}: {mistake}"
+        for i in source.imports
+        if i.root == "modulax" and (mistake := _mistake(source, i))
+    ]
+    assert not mistakes, "\n".join(mistakes)
+
+
+def test_imports_make_no_circle():
+    def below(module: str) -> set[str]:
+        return {
+            i.module for i in SOURCES[module].imports if i.module in SOURCES and i.module != module and not i.nested
+        }
+
+    remaining = {module: below(module) for module in SOURCES}
+    while ready := [module for module, needs in remaining.items() if not needs & remaining.keys()]:
+        for module in ready:
+            del remaining[module]
+    circle = {m: sorted(needs & remaining.keys()) for m, needs in remaining.items()}
+    assert not circle, f"modules that import each other, or wait for some that do: {circle}"
+
+
+@each_source
+def test_imports_stand_at_the_top(source: Source):
+    lazy = [
+        f"{source}:{i.line} imports {i.module} inside a function"
+        for i in source.imports
+        if i.nested and (str(source), i.module) not in LAZY_IMPORTS
+    ]
+    assert not lazy, "\n".join([*lazy, "move it to the top, or give the reason in LAZY_IMPORTS"])
+
+
+def test_lazy_imports_exist():
+    found = {(str(source), i.module) for source in SOURCES.values() for i in source.imports if i.nested}
+    assert not LAZY_IMPORTS.keys() - found, "remove from LAZY_IMPORTS what is no longer there"
+
+
+@each_source
+def test_third_party_imports(source: Source):
+    declared = {
+        re.split(r"[^\w-]", requirement)[0].replace("-", "_").lower()
+        for requirement in PYPROJECT["project"]["dependencies"]
+    }
+    allowed = declared | sys.stdlib_module_names | {"modulax"} | EDGES.get(source.top, set())
+    strangers = [f"{source}:{i.line} imports {i.module}" for i in source.imports if i.root not in allowed]
+    assert not strangers, "\n".join([*strangers, f"allowed beside the standard library: {declared}"])
+
+
+def test_bare_import():
+    """`import modulax` is light: no extra is loaded and JAX has not looked for devices yet."""
+    program = """
+import json, sys
+import modulax
+from jax._src import xla_bridge
+print(json.dumps([sorted(sys.modules), xla_bridge.backends_are_initialized()]))
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300)
+    assert run.returncode == 0, run.stderr
+    modules, backend_is_started = json.loads(run.stdout)
+    loaded = NOT_IMPORTED & {name.partition(".")[0] for name in modules}
+    edges = [name for name in modules if re.match(rf"modulax\.({'|'.join(EDGES)})\b", name)]
+    assert not loaded, f"import modulax imports {loaded}"
+    assert not edges, f"import modulax imports its edges {edges}"
+    assert not backend_is_started, "import modulax starts a JAX backend"
+
+
+# --- Size ----------------------------------------------------------------------------------------
+
+
+@each_source
+def test_file_length(source: Source):
+    assert len(source.text.splitlines()) <= MOST_LINES
+
+
+def test_median_file_length():
+    lengths = [len(source.text.splitlines()) for source in SOURCES.values()]
+    assert statistics.median(lengths) <= MOST_MEDIAN_LINES
+
+
+# --- Classes -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Class:
+    source: Source
+    node: ast.ClassDef
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.node.lineno} {self.name}"
+
+    @property
+    def is_named_abstract(self) -> bool:
+        return self.name.lstrip("_").startswith("Abstract")
+
+    @cached_property
+    def bases(self) -> "list[Class]":
+        """Its direct bases among the classes of modulax."""
+        found = (_find(self.source.module, _dotted(base)) for base in self.node.bases)
+        return [base for base in found if base is not None]
+
+    @cached_property
+    def foreign_bases(self) -> list[str]:
+        names = map(_dotted, self.node.bases)
+        return [name for name in names if _find(self.source.module, name) is None]
+
+    @cached_property
+    def is_dataclass(self) -> bool:
+        return (
+            any("dataclass" in ast.unparse(decorator) for decorator in self.node.decorator_list)
+            or any(name.endswith(("Module", "NamedTuple")) for name in self.foreign_bases)
+            or any(base.is_dataclass for base in self.bases)
+        )
+
+    @cached_property
+    def undefined(self) -> set[str]:
+        """The abstract members, its own and inherited, that it leaves to its subclasses."""
+        inherited = {name for base in self.bases for name in base.undefined}
+        return (inherited - self._defines()) | self._declares()
+
+    def _defines(self) -> set[str]:
+        return {name for statement in self.node.body if not _is_abstract(statement) for name in _bound_names(statement)}
+
+    def _declares(self) -> set[str]:
+        return {name for statement in self.node.body if _is_abstract(statement) for name in _bound_names(statement)}
+
+
+def _dotted(node: ast.expr) -> str:
+    return ast.unparse(node.value if isinstance(node, ast.Subscript) else node)
+
+
+def _bound_names(statement: ast.stmt) -> list[str]:
+    match statement:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            return [name]
+        case ast.Assign(targets=targets):
+            return [t.id for t in targets if isinstance(t, ast.Name)]
+    return []
+
+
+def _is_abstract(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            return any("abstract" in ast.unparse(d) for d in statement.decorator_list)
+        case ast.AnnAssign():
+            return "AbstractVar[" in (note := ast.unparse(statement.annotation)) or ("AbstractClassVar[" in note)
+    return False
+
+
+CLASSES = {
+    (source.module, node.name): Class(source, node)
+    for source in SOURCES.values()
+    for node in ast.walk(source.tree)
+    if isinstance(node, ast.ClassDef)
+}
+each_class = pytest.mark.parametrize(
+    "cls", [pytest.param(c, id=f"{module}.{name}") for (module, name), c in CLASSES.items()]
+)
+
+
+def _find(module: str, name: str) -> Class | None:
+    """The class of modulax that `name` means in `module`, through imports and re-exports."""
+    if (module, name) in CLASSES:
+        return CLASSES[module, name]
+    first, _, rest = name.partition(".")
+    for i in SOURCES[module].imports:
+        if i.module not in SOURCES:
+            continue
+        if first in i.names:
+            return _find(i.module, i.names[first] + (f".{rest}" if rest else ""))
+        if rest and not i.names and i.module.endswith(f".{first}"):
+            return _find(i.module, rest)
+    return None
+
+
+@each_class
+def test_class_is_abstract_or_final(cls: Class):
+    if cls.is_named_abstract:
+        assert cls.undefined or cls.name in SHARED_CODE, (
+            f"{cls} leaves nothing to its subclasses; give it an abstract method or AbstractVar, or another name"
+        )
+    else:
+        foreign = {name.rpartition(".")[2] for name in cls.foreign_bases}
+        assert "Protocol" in foreign or not cls.undefined, (
+            f"{cls} does not define {sorted(cls.undefined)}; define it, or call the class Abstract…"
+        )
+    for base in cls.bases:
+        assert base.is_named_abstract or base.name in NOT_FINAL, (
+            f"{cls} subclasses {base}, which is final; wrap it, or share an abstract base"
+        )
+
+
+@each_class
+def test_every_field_is_annotated(cls: Class):
+    """In a dataclass, an attribute without an annotation is no field but a silent constant."""
+    if not cls.is_dataclass:
+        return
+    bare = [
+        f"{cls.source}:{statement.lineno} {cls.name}.{name}"
+        for statement in cls.node.body
+        if isinstance(statement, ast.Assign)
+        for name in _bound_names(statement)
+        if not (name.startswith("__") and name.endswith("__"))
+    ]
+    assert not bare, "\n".join([*bare, "annotate it, with ClassVar if it is not a field"])
+
+
+def test_exceptions_to_the_classes_exist():
+    names = {cls.name for cls in CLASSES.values()}
+    assert not (NOT_FINAL.keys() | SHARED_CODE.keys()) - names, "remove what is no longer there"

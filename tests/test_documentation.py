@@ -1,0 +1,205 @@
+"""The documentation is true: every Python block runs, every public name is documented.
+
+The blocks of one page share a namespace and run from top to bottom, as a reader would type them,
+under JAX's default settings and in an empty folder. There is no way to mark a block as not to be
+run: what does not run is not Python, and belongs in a ```text block.
+"""
+
+import importlib
+import inspect
+import pkgutil
+import re
+import sys
+import traceback
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import pytest
+
+import modulax
+
+from .settings import jax_defaults
+
+ROOT = Path(__file__).parents[1]
+BUILT = {"_build", "notebooks"}  # below docs/: what sphinx makes
+PAGES = sorted(
+    page
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    if not BUILT & set(page.relative_to(ROOT).parts)
+)
+API_PAGES = sorted((ROOT / "docs" / "api").glob("*.md"))
+
+RUN = {"python", "{code-cell}", "{code-cell} python", "{code-cell} ipython3"}
+LOOKS_LIKE_PYTHON = re.compile(r"\b(python\w*|py\d?|pycon|ipython\w*|code-cell)\b")
+
+
+# --- Blocks --------------------------------------------------------------------------------------
+
+
+class Block(NamedTuple):
+    line: int  # of the first line of code
+    info: str
+    code: str
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """The fenced blocks of a Markdown text."""
+    fence = indent = info = ""
+    code: list[str] = []
+    start = 0
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not fence:
+            opening = re.match(r"( *)(`{3,}|~{3,})\s*(.*?)\s*$", line)
+            if opening and "`" not in opening[3]:
+                indent, fence, info = opening.groups()
+                code, start = [], number + 1
+        elif re.fullmatch(rf" *{fence[0]}{{{len(fence)},}}\s*", line):
+            yield Block(start, info, "\n".join(code))
+            fence = ""
+        else:
+            code.append(line.removeprefix(indent))
+    assert not fence, f"the block that begins in line {start - 1} has no end"
+
+
+def options_blanked(code: str) -> str:
+    """The code of a cell without its `:option:` lines; every line keeps its number."""
+    lines = code.split("\n")
+    for i, line in enumerate(lines):
+        if not line.startswith(":"):
+            break
+        lines[i] = ""
+    return "\n".join(lines)
+
+
+@pytest.fixture
+def namespace() -> Iterator[types.ModuleType]:
+    """The module in which a page runs; pickle and dataclasses find its classes there."""
+    module = types.ModuleType("documentation_page")
+    sys.modules[module.__name__] = module
+    yield module
+    del sys.modules[module.__name__]
+
+
+@pytest.fixture
+def reader_settings() -> Iterator[None]:
+    """The settings that a reader has, not the strict ones of the tests; a page may turn on x64."""
+    with jax_defaults():
+        yield
+    jax.config.update("jax_enable_x64", False)
+
+
+@pytest.mark.usefixtures("reader_settings")
+@pytest.mark.parametrize("page", [pytest.param(p, id=str(p.relative_to(ROOT))) for p in PAGES])
+def test_blocks_run(page: Path, namespace: types.ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    name = page.relative_to(ROOT)
+    for block in blocks(page.read_text(encoding="utf-8")):
+        if block.info not in RUN:
+            assert not LOOKS_LIKE_PYTHON.search(block.info), (
+                f"{name}:{block.line - 1}: ```{block.info} is not run. Write ```python for code "
+                "that runs, and ```text for what is not code."
+            )
+            continue
+        # Empty lines before the code, so that a traceback shows the lines of the page.
+        code = "\n" * (block.line - 1) + options_blanked(block.code)
+        try:
+            exec(compile(code, str(page), "exec"), namespace.__dict__)
+        except Exception as error:
+            line = line_in(page, error) or block.line
+            frames = error.__traceback__ and error.__traceback__.tb_next  # without this one
+            trace = "".join(traceback.format_exception(error.with_traceback(frames)))
+            message = f"{name}:{line}: the block of line {block.line} fails\n{trace}"
+        else:
+            continue
+        pytest.fail(message, pytrace=False)
+
+
+def line_in(page: Path, error: Exception) -> int | None:
+    """The line of the page at which it failed."""
+    if isinstance(error, SyntaxError) and error.filename == str(page):
+        return error.lineno
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((f.lineno for f in reversed(frames) if f.filename == str(page)), None)
+
+
+def test_blocks_are_found():
+    text = "a\n```python\nx\n```\n\n  ~~~text\n  ```python\n    y\n  ~~~\n"
+    text += "```{code-cell}\n:tags: []\nz\n```"
+    found = [(b.line, b.info, options_blanked(b.code)) for b in blocks(text)]
+    assert found == [
+        (3, "python", "x"),
+        (7, "text", "```python\n  y"),
+        (11, "{code-cell}", "\nz"),
+    ]
+
+
+# --- Public names --------------------------------------------------------------------------------
+
+
+class Public(NamedTuple):
+    name: str  # as a user writes it: modulax.schedules.Linear
+    value: object
+
+
+def public_modules(module: types.ModuleType = modulax) -> Iterator[types.ModuleType]:
+    yield module
+    for info in pkgutil.iter_modules(getattr(module, "__path__", [])):
+        if not info.name.startswith("_"):
+            yield from public_modules(importlib.import_module(f"{module.__name__}.{info.name}"))
+
+
+def public_names() -> Iterator[Public]:
+    for module in public_modules():
+        for name in getattr(module, "__all__", dir(module)):
+            value = getattr(module, name)
+            elsewhere = getattr(value, "__module__", None) or "modulax"
+            if not name.startswith("_") and not inspect.ismodule(value) and elsewhere.partition(".")[0] == "modulax":
+                yield Public(f"{module.__name__}.{name}", value)
+
+
+each_public = pytest.mark.parametrize("public", [pytest.param(public, id=public.name) for public in public_names()])
+
+
+def test_public_modules_have_a_docstring():
+    assert not [module.__name__ for module in public_modules() if not module.__doc__]
+
+
+@each_public
+def test_public_name_has_a_docstring(public: Public):
+    if not (inspect.isclass(public.value) or inspect.isroutine(public.value)):
+        return  # a constant, or an alias of a type
+    # A class inherits the docstring of its base, which is not about the class.
+    is_class = inspect.isclass(public.value)
+    doc = vars(public.value).get("__doc__") if is_class else public.value.__doc__
+    assert doc, f"{public.name} has no docstring of its own"
+    written_by_dataclass = doc.startswith(f"{public.name.rpartition('.')[2]}(")
+    assert not written_by_dataclass, f"{public.name} has no docstring but the one of a dataclass"
+
+
+@each_public
+def test_public_name_is_in_the_api_pages(public: Public):
+    text = "\n".join(page.read_text(encoding="utf-8") for page in API_PAGES)
+    written = set(re.findall(r"modulax(?:\.\w+)+", text))
+    names = {other.name for other in public_names() if other.value is public.value}
+    is_written = not names.isdisjoint(written)
+    assert is_written, f"no page of docs/api/ has {' or '.join(sorted(names))}"
+
+
+def test_api_pages_name_what_exists():
+    """A directive that names nothing breaks the build of the documentation; here it says so."""
+    directive = re.compile(r"^ *\.\. auto(?:class|function|data|method)::\s*([\w.]+)", re.MULTILINE)
+    written = [(page.name, name) for page in API_PAGES for name in directive.findall(page.read_text(encoding="utf-8"))]
+    assert len(written) == len(set(written)), "a page documents a name twice"
+    missing = [f"{page}: {name}" for page, name in written if not exists(name)]
+    assert not missing, "\n".join(missing)
+
+
+def exists(dotted: str) -> bool:
+    try:
+        pkgutil.resolve_name(dotted)
+    except (ImportError, AttributeError):
+        return False
+    return True
