@@ -23,20 +23,24 @@ _ABSENT = object()  # a leaf that is traced, in the static half of a key
 
 
 class _Key:
-    """The static half of the arguments: their structure and the leaves that are no arrays."""
+    """The static half of the arguments: their structures and the leaves that are no arrays."""
 
-    __slots__ = ("_hash", "statics", "treedef")
+    __slots__ = ("_hash", "statics", "transform_def", "treedef")
 
-    def __init__(self, treedef: Any, statics: tuple[Any, ...]):
-        self.treedef = treedef
-        self.statics = statics
-        self._hash = hash((treedef, tuple(map(_safe_hash, statics))))
+    def __init__(self, transform_def: Any, treedef: Any, statics: tuple[Any, ...]):
+        self.transform_def, self.treedef, self.statics = transform_def, treedef, statics
+        self._hash = hash((transform_def, treedef, tuple(map(_safe_hash, statics))))
 
     def __hash__(self) -> int:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is _Key and self.treedef == other.treedef and self.statics == other.statics
+        return (
+            type(other) is _Key
+            and self.treedef == other.treedef
+            and self.transform_def == other.transform_def
+            and self.statics == other.statics
+        )
 
     def fill(self, traced: Sequence[Any]) -> Any:
         """The arguments, put together again."""
@@ -67,16 +71,6 @@ def _all_arrays(leaves: Sequence[Any]) -> bool:
     return True
 
 
-def _is_number(x: Any) -> bool:
-    return isinstance(x, (int, float, complex)) and not isinstance(x, bool)
-
-
-def _traced_number(x: Any, *, hyperparameter: bool) -> Any:
-    if hyperparameter or isinstance(x, float):
-        return np.asarray(x, default_float())
-    return np.asarray(x, jax.dtypes.canonicalize_dtype(type(x)))
-
-
 class Program:
     """A function of a transform and trees, compiled for what in its arguments is an array or a number.
 
@@ -86,20 +80,23 @@ class Program:
         donated: the first and the last of the trees that give their buffers away, if any do.
     """
 
-    def __init__(self, function: Callable[..., Any], models: tuple[int, ...], donated: tuple[int, int] | None = None):
+    def __init__(
+        self, function: Callable[..., Any], models: tuple[int, ...], donated: tuple[int, int] | None = None
+    ):
         self._models, self._donated = models, donated
 
-        def run(kept: list[Any], given: list[Any], start: int, key: _Key) -> Any:
-            transform, *trees = key.fill([*kept[:start], *given, *kept[start:]])
+        def run(numbers: list[Any], kept: list[Any], given: list[Any], start: int, key: _Key) -> Any:
+            trees = key.fill([*kept[:start], *given, *kept[start:]])
             with tracing():
-                return function(_strong(transform), *trees)
+                return function(_strong(key.transform_def.unflatten(numbers)), *trees)
 
         run.__name__ = run.__qualname__ = function.__name__
-        self._compiled = jax.jit(run, static_argnums=(2, 3), donate_argnums=() if donated is None else 1)
+        self._compiled = jax.jit(run, static_argnums=(3, 4), donate_argnums=() if donated is None else 2)
 
-    def __call__(self, *args: Any) -> Any:
-        leaves, treedef = jtu.tree_flatten(args)
-        leaves = [on_device(x) if type(x) is np.ndarray else x for x in leaves]
+    def __call__(self, transform: Any, *trees: Any) -> Any:
+        numbers, transform_def = jtu.tree_flatten(transform)
+        numbers = [x if isinstance(x, jax.Array) else _number(x) for x in numbers]
+        leaves, treedef = jtu.tree_flatten(trees)
         statics: tuple[Any, ...] = ()
         sizes: list[int] = []
         all_arrays = _all_arrays(leaves)
@@ -107,14 +104,16 @@ class Program:
             sizes = [child.num_leaves for child in treedef.children()]
         if not all_arrays:
             leaves, sizes, statics = self._split(leaves, sizes)
-        key = _Key(treedef, statics)
+        key = _Key(transform_def, treedef, statics)
         if self._donated is None:
-            return self._compiled(leaves, [], 0, key)
+            return self._compiled(numbers, leaves, [], 0, key)
         first, last = self._donated
         start, stop = sum(sizes[:first]), sum(sizes[: last + 1])
-        return self._compiled([*leaves[:start], *leaves[stop:]], leaves[start:stop], start, key)
+        return self._compiled(numbers, [*leaves[:start], *leaves[stop:]], leaves[start:stop], start, key)
 
-    def _split(self, leaves: Sequence[Any], sizes: Sequence[int]) -> tuple[list[Any], list[int], tuple[Any, ...]]:
+    def _split(
+        self, leaves: Sequence[Any], sizes: Sequence[int]
+    ) -> tuple[list[Any], list[int], tuple[Any, ...]]:
         """The leaves to trace, how many of them each argument has, and the rest in its place."""
         traced, traced_sizes, statics, start = [], [], [], 0
         for role, size in enumerate(sizes):
@@ -125,14 +124,19 @@ class Program:
                     statics.append(_ABSENT)
                 elif role in self._models:
                     statics.append(None)
-                elif _is_number(x):
-                    traced.append(_traced_number(x, hyperparameter=role == 0))
+                elif isinstance(x, (int, float, complex)) and not isinstance(x, bool):
+                    traced.append(np.asarray(x, jax.dtypes.canonicalize_dtype(type(x))))
                     statics.append(_ABSENT)
                 else:
                     statics.append(x)
             start += size
             traced_sizes.append(len(traced) - before)
         return traced, traced_sizes, tuple(statics)
+
+
+def _number(x: Any) -> Any:
+    """A leaf of a transform that is no JAX array, as one or as a NumPy scalar: a raw float is traced as well."""
+    return on_device(x if isinstance(x, (np.ndarray, np.generic)) else np.asarray(x, default_float()))
 
 
 _device_numbers: dict[tuple[int, bool], tuple[np.ndarray, jax.Array]] = {}

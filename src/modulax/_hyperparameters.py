@@ -48,6 +48,8 @@ class AbstractHyperparameters(eqx.Module):
             if field.metadata.get("number"):
                 value = _check_number(self, field, getattr(self, field.name))
                 object.__setattr__(self, field.name, value)
+            elif not field.metadata.get("static"):
+                _check_leaves(self, field.name, getattr(self, field.name))
         # NNX takes an attribute with arrays inside for data only where its class is declared to be that. A stock
         # `nnx.Optimizer` then holds our optimizers with their numbers live.
         nnx = sys.modules.get("flax.nnx")
@@ -86,6 +88,16 @@ class AbstractHyperparameters(eqx.Module):
             for path in _find(self, name):
                 out = _with(out, path, value)
         return out
+
+
+def _check_leaves(owner: object, name: str, value: Any) -> None:
+    for leaf in jtu.tree_leaves(value):
+        if not isinstance(leaf, (*ARRAY_TYPES, int, float, complex, jax.ShapeDtypeStruct)):
+            raise ValueError(
+                f"`{type(owner).__name__}({name}=...)` holds {leaf!r}, which is no number. Every leaf of a transform "
+                f"is a number, so that JAX takes it as an argument; declare the field with "
+                f"`{name}: ... = equinox.field(static=True)`."
+            )
 
 
 def _check_number(owner: object, field: dataclasses.Field, value: Any) -> Any:

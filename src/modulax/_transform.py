@@ -57,7 +57,7 @@ def _init_entry(method: Any, name: str) -> Entry:
         return program(transform, params)
 
     run.__name__ = run.__qualname__ = f"{name}.init"
-    return Entry(method, call, inside, Program(run, models=(1,)))
+    return Entry(method, call, inside, Program(run, models=(0,)))
 
 
 def _update_entry(method: Any, name: str) -> Entry:
@@ -76,7 +76,7 @@ def _update_entry(method: Any, name: str) -> Entry:
         return program(transform, updates, state, params, extra)
 
     run.__name__ = run.__qualname__ = f"{name}.update"
-    return Entry(method, call, inside, Program(run, models=(1, 3)))
+    return Entry(method, call, inside, Program(run, models=(0, 2)))
 
 
 class AbstractTransform(AbstractHyperparameters):
@@ -198,4 +198,4 @@ def _step_program(cls: type, donate: bool) -> Program:
         return jtu.tree_leaves(apply_updates(params, updates)), state
 
     run.__name__ = run.__qualname__ = f"{cls.__name__}.step"
-    return Program(run, models=(1, 3), donated=(2, 3) if donate else None)
+    return Program(run, models=(0, 2), donated=(1, 2) if donate else None)
