@@ -80,9 +80,7 @@ class Program:
         donated: the first and the last of the trees that give their buffers away, if any do.
     """
 
-    def __init__(
-        self, function: Callable[..., Any], models: tuple[int, ...], donated: tuple[int, int] | None = None
-    ):
+    def __init__(self, function: Callable[..., Any], models: tuple[int, ...], donated: tuple[int, int] | None = None):
         self._models, self._donated = models, donated
 
         def run(numbers: list[Any], kept: list[Any], given: list[Any], start: int, key: _Key) -> Any:
@@ -111,9 +109,7 @@ class Program:
         start, stop = sum(sizes[:first]), sum(sizes[: last + 1])
         return self._compiled(numbers, [*leaves[:start], *leaves[stop:]], leaves[start:stop], start, key)
 
-    def _split(
-        self, leaves: Sequence[Any], sizes: Sequence[int]
-    ) -> tuple[list[Any], list[int], tuple[Any, ...]]:
+    def _split(self, leaves: Sequence[Any], sizes: Sequence[int]) -> tuple[list[Any], list[int], tuple[Any, ...]]:
         """The leaves to trace, how many of them each argument has, and the rest in its place."""
         traced, traced_sizes, statics, start = [], [], [], 0
         for role, size in enumerate(sizes):

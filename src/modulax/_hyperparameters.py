@@ -14,6 +14,7 @@ import optree
 from jax.core import Tracer
 
 from ._checks import checked, listing, suggestion
+from ._module import AbstractModule
 from ._numerics import default_float
 from ._tracing import is_tracing
 from .tree._paths import dotted, matches
@@ -36,7 +37,7 @@ def _is_parameter_of_its_own(x: Any) -> bool:
     return isinstance(x, AbstractHyperparameters)
 
 
-class AbstractHyperparameters(eqx.Module):
+class AbstractHyperparameters(AbstractModule):
     """A Module whose leaves are numbers and whose static fields are everything else.
 
     The base of transforms and schedules: it prints itself as it was written, lists its numbers by path and changes

@@ -27,7 +27,7 @@ class AbstractLeafwise(AbstractTransform):
     in the whole state each of them is a tree. A last field `count: Count | None = None` counts the steps, once for
     all leaves; the rule leaves it alone:
 
-        class HeavyBallState(eqx.Module):
+        class HeavyBallState(AbstractState):
             velocity: PyTree
 
         class HeavyBall(AbstractLeafwise):

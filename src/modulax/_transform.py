@@ -11,6 +11,7 @@ from jaxtyping import PyTree
 
 from ._entry import Entry, Program
 from ._hyperparameters import ARRAY_TYPES, AbstractHyperparameters
+from ._module import AbstractState
 from ._numerics import at_least_float32
 from ._schedule import has_schedule
 from ._types import Params, State, Updates
@@ -19,7 +20,7 @@ from .tree._leafmap import map_leaves
 from .tree._math import trainable
 
 
-class EmptyState(eqx.Module):
+class EmptyState(AbstractState):
     """The state of a transform that has none."""
 
 

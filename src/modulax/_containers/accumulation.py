@@ -10,6 +10,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Bool, DTypeLike, PyTree
 
 from .._checks import AT_LEAST_ONE
+from .._module import AbstractState
 from .._numerics import at_least_float32, safe_increment
 from .._schedule import Hyperparameter, number, resolve
 from .._transform import AbstractTransform
@@ -17,7 +18,7 @@ from .._types import Count, Params, State, Updates
 from ..tree._align import align
 
 
-class MultiStepsState(eqx.Module):
+class MultiStepsState(AbstractState):
     """The state of `MultiSteps`.
 
     `mini_step` counts the batches since the last step and `gradient_step` the steps; `acc_grads` is the mean or the

@@ -6,16 +6,15 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any, overload
 
-import equinox as eqx
-
 from .._checks import listing
 from .._hyperparameters import format_value
 from .._leafwise import AbstractLeafwise, reads_all_updates, run_rules
+from .._module import AbstractState
 from .._transform import AbstractTransform
 from .._types import Params, State, Updates
 
 
-class ChainState(eqx.Module):
+class ChainState(AbstractState):
     """The states of a chain's parts, by name; `state[0]` and `state["clip"]` read one of them."""
 
     parts: OrderedDict[str, State]

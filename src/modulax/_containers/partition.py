@@ -10,13 +10,14 @@ import jax.tree_util as jtu
 
 from .._checks import listing
 from .._leafwise import AbstractLeafwise
+from .._module import AbstractState
 from .._rules import AbstractRule, as_rule, mask_of, select
 from .._transform import AbstractTransform
 from .._types import Params, State, Updates
 from ..tree._paths import leaf_paths
 
 
-class MaskedState(eqx.Module):
+class MaskedState(AbstractState):
     """The state of `Masked`: that of the inner transform, with None where a leaf is masked out."""
 
     inner_state: State
@@ -87,7 +88,7 @@ class Freeze(AbstractLeafwise):
         return jnp.zeros_like(g), s
 
 
-class PartitionState(eqx.Module):
+class PartitionState(AbstractState):
     """The states of a partition's transforms, by label."""
 
     inner_states: OrderedDict[Hashable, State]

@@ -2,17 +2,17 @@
 
 from typing import Any, ClassVar
 
-import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
+from .._module import AbstractState
 from .._numerics import default_float, safe_increment
 from .._schedule import is_schedule, resolve
 from .._transform import AbstractTransform
 from .._types import Count, Params, State, Updates
 
 
-class OptimizerState(eqx.Module):
+class OptimizerState(AbstractState):
     """The number of steps done, by which schedules go, and the state of the transform inside."""
 
     step: Count
@@ -52,7 +52,7 @@ class Scheduled(AbstractTransform):
         return Scheduled(resolve(self.inner, state.step).at(state.inner))
 
 
-class InjectedState(eqx.Module):
+class InjectedState(AbstractState):
     """The state of `Injected`: the inner transform itself with its numbers as arrays, and its state.
 
     `state.hyperparameters.learning_rate` reads a number, and `equinox.tree_at(lambda s:

@@ -8,6 +8,7 @@ from jaxtyping import Array, DTypeLike, PyTree
 
 from .._checks import DECAY
 from .._leafwise import AbstractLeafwise
+from .._module import AbstractState
 from .._numerics import abs_sq, at_least_float32, real_dtype, safe_sqrt
 from .._schedule import Number, number
 from .._types import Count
@@ -18,7 +19,7 @@ def second_moment_like(p: Array, value: Any = 0) -> Array:
     return jnp.full_like(p, value, at_least_float32(real_dtype(p.dtype)))
 
 
-class ScaleByAdamState(eqx.Module):
+class ScaleByAdamState(AbstractState):
     """The state of `ScaleByAdam`: the number of steps done, and the first and second moments of the updates."""
 
     mu: PyTree
@@ -97,7 +98,7 @@ class ScaleByAdam(AbstractLeafwise):
         return u, ScaleByAdamState(mu=mu, nu=nu)
 
 
-class ScaleByRMSState(eqx.Module):
+class ScaleByRMSState(AbstractState):
     """The state of `ScaleByRMS`: the number of steps done and the mean square of the updates."""
 
     nu: PyTree
@@ -147,7 +148,7 @@ class ScaleByRMS(AbstractLeafwise):
         return u, ScaleByRMSState(nu=nu)
 
 
-class ScaleByStddevState(eqx.Module):
+class ScaleByStddevState(AbstractState):
     """The state of `ScaleByStddev`: the number of steps done, the mean and the mean square of the updates."""
 
     mu: PyTree
@@ -203,7 +204,7 @@ class ScaleByStddev(AbstractLeafwise):
         return u, ScaleByStddevState(mu=mu, nu=nu)
 
 
-class ScaleByLionState(eqx.Module):
+class ScaleByLionState(AbstractState):
     """The state of `ScaleByLion`: the number of steps done and the momentum."""
 
     mu: PyTree

@@ -6,11 +6,12 @@ from jaxtyping import DTypeLike, PyTree
 
 from .._checks import DECAY
 from .._leafwise import AbstractLeafwise
+from .._module import AbstractState
 from .._schedule import Number, number
 from .._types import Count
 
 
-class TraceState(eqx.Module):
+class TraceState(AbstractState):
     """The state of `Trace`: the accumulated updates."""
 
     trace: PyTree
@@ -54,7 +55,7 @@ class Trace(AbstractLeafwise):
         return u, TraceState(trace=v)
 
 
-class EmaState(eqx.Module):
+class EmaState(AbstractState):
     """The state of `Ema`: the number of steps done and the average so far, without bias correction."""
 
     ema: PyTree

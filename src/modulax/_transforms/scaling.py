@@ -5,6 +5,7 @@ from typing import Any
 import equinox as eqx
 
 from .._leafwise import AbstractLeafwise
+from .._module import AbstractState
 from .._schedule import Hyperparameter, Number, is_schedule, number
 from .._transform import EmptyState
 from .._types import Count
@@ -24,7 +25,7 @@ class Scale(AbstractLeafwise):
         return self.step_size * g, s
 
 
-class ScaleByScheduleState(eqx.Module):
+class ScaleByScheduleState(AbstractState):
     """The state of a factor that follows a schedule: the number of steps done."""
 
     count: Count | None = None

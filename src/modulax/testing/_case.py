@@ -1,0 +1,223 @@
+"""What a law is given: a transform, parameters, and the ways to run, vary and compare them."""
+
+import contextlib
+import dataclasses
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Array, DTypeLike, PyTree
+
+from .._hyperparameters import ARRAY_TYPES
+from .._transform import AbstractTransform
+from .._types import Params, State, Updates
+from ..tree._math import trainable
+from ..tree._paths import leaves_with_paths
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def default_params() -> dict[str, Any]:
+    """A small tree with what real ones have: nesting, a tuple, several shapes, a scalar."""
+    kernel = np.asarray([[-2.5, 1.0], [0.4, -0.1], [1.5, 3.0]])
+    tree = {"dense": {"bias": np.asarray([0.3, -0.2]), "kernel": kernel}, "pair": (np.asarray(0.7),)}
+    return jtu.tree_map(lambda x: jnp.asarray(x, jnp.float32), tree)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A transform under test.
+
+    Args:
+        transform: the transform.
+        params: parameters, every leaf a floating or complex array.
+        extra: the extra arguments that its `update` needs, or a function of `(params, updates)`
+            that returns them.
+        rtol: how far two ways of computing the same may differ in float32, relative to the largest
+            entry of an array.
+    """
+
+    transform: AbstractTransform
+    params: Params = dataclasses.field(default_factory=default_params)
+    extra: Mapping[str, Any] | Callable[[Any, Any], Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    rtol: float = 1e-6
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "params", trainable(self.params))
+
+    def updates(self, seed: int = 0, like: Params = None) -> Updates:
+        """Some updates for the parameters (or for `like`): the same for the same seed, none zero."""
+        random = np.random.default_rng(seed)
+
+        def one(p: Any) -> Array:
+            x = random.uniform(0.1, 2.0, p.shape) * random.choice([-1.0, 1.0], p.shape)
+            if jnp.iscomplexobj(p):
+                x = x + 1j * random.uniform(0.1, 2.0, p.shape)
+            return jnp.asarray(x, p.dtype)
+
+        return jtu.tree_map(one, self.params if like is None else like)
+
+    def init(self, params: Params = None) -> State:
+        """The state for the parameters (or for others)."""
+        return self.transform.init(self.params if params is None else params)
+
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params = None,
+        transform: AbstractTransform | None = None,
+    ) -> tuple[Updates, State]:
+        """One step, with the extra arguments; of another transform where one is given."""
+        params = self.params if params is None else params
+        transform = self.transform if transform is None else transform
+        return transform.update(updates, state, params, **self.extra_for(params, updates))
+
+    def extra_for(self, params: Params, updates: Updates) -> Mapping[str, Any]:
+        """The extra arguments for these trees."""
+        return self.extra(params, updates) if callable(self.extra) else self.extra
+
+    def numbers(self) -> dict[str, Any]:
+        """The hyperparameters by path."""
+        return self.transform.hyperparameters()
+
+
+def needs(
+    condition: Callable[[Case], bool] = lambda case: True, *, packages: tuple[str, ...] = ()
+) -> Callable[[Function], Function]:
+    """Declares the cases that a law speaks of, and the packages without which it cannot be run."""
+
+    def declare(law: Function) -> Function:
+        law.condition, law.packages = condition, packages  # pyright: ignore[reportFunctionMemberAccess]
+        return law
+
+    return declare
+
+
+def has_numbers(case: Case) -> bool:
+    """Whether the transform has hyperparameters."""
+    return bool(case.numbers())
+
+
+def optional(name: str) -> Any:
+    """A package that need not be installed; a law that uses it declares it with `needs`."""
+    return importlib.import_module(name)
+
+
+def is_installed(name: str) -> bool:
+    """Whether `optional(name)` would find it."""
+    return importlib.util.find_spec(name.partition(".")[0]) is not None
+
+
+def expect(condition: Any, message: str) -> None:
+    """An AssertionError with this message, unless the condition holds."""
+    if not condition:
+        raise AssertionError(message)
+
+
+def other_value(x: Any, weight: float = 0.5) -> float:
+    """Another value for a number, allowed wherever the number was: in [0, 1), positive, at least 1."""
+    return float(weight * np.asarray(x) + (1 - weight) * (1 if x >= 1 else 0.5))
+
+
+def cast(tree: PyTree, dtype: DTypeLike) -> PyTree:
+    """The tree with all its leaves in a dtype."""
+    return jtu.tree_map(lambda x: jnp.asarray(x).astype(dtype), tree)
+
+
+def in_float64(tree: PyTree) -> PyTree:
+    """The tree in double precision, inside of `jax.enable_x64(True)`."""
+    return jtu.tree_map(
+        lambda x: jnp.asarray(
+            np.asarray(x).astype(complex if np.iscomplexobj(x) else float)
+            if np.issubdtype(np.asarray(x).dtype, np.inexact)
+            else np.asarray(x)
+        ),
+        tree,
+    )
+
+
+def avals(tree: PyTree) -> PyTree:
+    """Shapes and dtypes."""
+    return jtu.tree_map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), tree)
+
+
+def expect_same_avals(after: PyTree, before: PyTree, what: str) -> None:
+    """Refuses another structure, shape or dtype, and says where."""
+    expect(
+        jtu.tree_structure(after) == jtu.tree_structure(before),
+        f"{what}: the structure became {jtu.tree_structure(after)}, it was {jtu.tree_structure(before)}.",
+    )
+    for (path, a), b in zip(leaves_with_paths(after), jtu.tree_leaves(before), strict=True):
+        expect(
+            (a.shape, a.dtype) == (b.shape, b.dtype),
+            f"{what}: at `{path}` {b.dtype}{list(b.shape)} became {a.dtype}{list(a.shape)}.",
+        )
+
+
+def expect_close(actual: PyTree, desired: PyTree, what: str, rtol: float = 0.0) -> None:
+    """Refuses a difference of more than `rtol` times the largest entry of an array; 0 is equality."""
+    expect(
+        jtu.tree_structure(actual) == jtu.tree_structure(desired),
+        f"{what}: the structures differ, {jtu.tree_structure(actual)} and {jtu.tree_structure(desired)}.",
+    )
+    for (path, a), d in zip(leaves_with_paths(actual), jtu.tree_leaves(desired), strict=True):
+        a, d = np.asarray(a), np.asarray(d)
+        if not np.issubdtype(d.dtype, np.inexact) and d.dtype != jnp.bfloat16:
+            equal = np.array_equal(a, d)
+        else:
+            a, d = (x.astype(np.result_type(x.dtype.type(0).item(), 1.0)) for x in (a, d))
+            scale = np.max(np.abs(d), initial=0)
+            equal = a.shape == d.shape and bool(np.all(np.abs(a - d) <= rtol * scale))
+        expect(equal, f"{what}: at `{path}` there is {a} instead of {d}.")
+
+
+def expect_finite(tree: PyTree, what: str) -> None:
+    """Refuses NaN and infinity, and says where."""
+    for path, x in leaves_with_paths(tree):
+        expect(np.all(np.isfinite(np.asarray(x, np.complex128))), f"{what}: at `{path}` there is {x}.")
+
+
+@contextlib.contextmanager
+def counting_traces() -> Iterator[list[str]]:
+    """A list that grows whenever JAX traces a function."""
+    traces: list[str] = []
+
+    def listen(event: str, duration: float, **metadata: Any) -> None:
+        del duration
+        if event == "/jax/core/compile/jaxpr_trace_duration":
+            traces.append(str(metadata.get("fun_name", "a function")))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield traces
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+@contextlib.contextmanager
+def as_others_set_jax() -> Iterator[None]:
+    """JAX's own rules of promotion, which flax and optax rely on."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def state_paths(state: State) -> list[str]:
+    """The dotted path of every array in a state."""
+    return [path for path, _ in leaves_with_paths(state)]
+
+
+def is_strong_array(x: Any) -> bool:
+    """Whether `x` is a JAX array without weak type."""
+    return isinstance(x, jax.Array) and not x.aval.weak_type
+
+
+def is_number(x: Any) -> bool:
+    """Whether `x` is stored as a number is: an array without axes."""
+    return isinstance(x, ARRAY_TYPES) and np.ndim(x) == 0
+

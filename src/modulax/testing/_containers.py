@@ -1,0 +1,145 @@
+"""Laws on composition: a transform does the same inside of every container, ours and others'."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+
+from .._containers.accumulation import MultiSteps
+from .._containers.chain import Chain
+from .._containers.partition import Masked, Partition
+from .._containers.schedule import Injected, Scheduled
+from .._hyperparameters import AbstractHyperparameters
+from .._transforms.basic import SetToZero
+from .._transforms.scaling import Scale
+from ._case import Case, as_others_set_jax, expect, expect_close, expect_finite, in_float64, needs, optional
+
+
+def _run(case: Case, transform: Any, steps: int = 3) -> list[Any]:
+    """The updates of a few steps."""
+    state, out = transform.init(case.params), []
+    for seed in range(steps):
+        updates, state = case.update(case.updates(seed), state, transform=transform)
+        out.append(updates)
+    return out
+
+
+def law_a_chain_is_its_parts_one_by_one(case: Case) -> None:
+    """In a chain, where rules on one array run as one function, it does what it does by itself."""
+
+    with jax.enable_x64(True):  # so that a difference is one of meaning, not of rounding
+        params, *grads = in_float64((case.params, case.updates(0), case.updates(1)))
+        parts = [Scale(3.0), case.transform, Scale(0.25)]
+        chain = Chain(*parts)
+        state, states = chain.init(params), [part.init(params) for part in parts]
+        for g in grads:
+            updates, state = case.update(g, state, params, transform=chain)
+            one_by_one = g
+            for i, part in enumerate(parts):
+                one_by_one, states[i] = case.update(one_by_one, states[i], params, transform=part)
+            expect_close(updates, one_by_one, "the chain's updates", 1e-13)
+        expect_close(list(state.parts.values()), states, "the chain's states", 1e-13)
+
+
+def law_a_mask_of_all_is_no_mask(case: Case) -> None:
+    """`Masked` with every leaf chosen is the transform itself, with none it is the identity."""
+
+    def everywhere(value: bool) -> Any:
+        return lambda tree: jtu.tree_map(lambda _: value, tree)
+
+    masked = _run(case, Masked(case.transform, everywhere(True)))
+    expect_close(masked, _run(case, case.transform), "`Masked` with all leaves", case.rtol)
+    identity = _run(case, Masked(case.transform, everywhere(False)))
+    expect_close(identity, [case.updates(seed) for seed in range(3)], "`Masked` with none")
+
+
+def law_a_partition_gives_each_leaf_its_own(case: Case) -> None:
+    """In a `Partition`, it does to its leaves what `Masked` does, and the others are another's."""
+    leaves, treedef = jtu.tree_flatten(case.params)
+    labels = treedef.unflatten(["this" if i % 2 else "zero" for i in range(len(leaves))])
+    mask = jtu.tree_map(lambda label: label == "this", labels)
+    # As functions, because parameters may be Modules, which have no room for labels.
+    partition = Partition({"this": case.transform, "zero": SetToZero()}, lambda _: labels)
+    masked = Masked(case.transform, lambda _: mask)
+    zero = [
+        jtu.tree_map(lambda u, m: u if m else jnp.zeros_like(u), updates, mask)
+        for updates in _run(case, masked)
+    ]
+    expect_close(_run(case, partition), zero, "`Partition`", case.rtol)
+
+
+def law_multisteps_steps_on_the_mean(case: Case) -> None:
+    """`MultiSteps` returns zeros, then a step on the mean of what it was given."""
+    zeros, first, _, second = _run(case, MultiSteps(case.transform, 2), steps=4)
+    expect_close(zeros, jtu.tree_map(jnp.zeros_like, zeros), "between two steps")
+    state = case.init()
+    for seeds, step in (((0, 1), first), ((2, 3), second)):
+        mean = jtu.tree_map(lambda *g: sum(g) / 2, *(case.updates(seed) for seed in seeds))
+        expected, state = case.update(mean, state)
+        expect_close(step, expected, "a step on the mean", 10 * case.rtol)
+
+
+def law_numbers_in_the_state_are_the_same_numbers(case: Case) -> None:
+    """`Injected` and `Scheduled` change nothing as long as nobody changes a number."""
+    expected = _run(case, case.transform)
+    expect_close(_run(case, Injected(case.transform)), expected, "`Injected`", case.rtol)
+    expect_close(_run(case, Scheduled(case.transform)), expected, "`Scheduled`", case.rtol)
+
+
+def _declare_to_nnx(tree: Any) -> None:
+    """What a constructor does where `flax.nnx` was imported before: this transform may be older."""
+    if isinstance(tree, AbstractHyperparameters):
+        for part in jtu.tree_leaves(tree, is_leaf=lambda x: x is not tree):
+            _declare_to_nnx(part)
+        tree.__check_init__()
+
+
+@needs(lambda case: not case.extra, packages=("flax",))
+def law_nnx_optimizers_take_it(case: Case) -> None:
+    """A stock `flax.nnx.Optimizer` trains with it, inside of `nnx.jit`."""
+    nnx = optional("flax.nnx")
+    _declare_to_nnx(case.transform)
+
+    class Net(nnx.Module):
+        def __init__(self) -> None:
+            self.dense = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+
+    def loss(net: Any) -> Any:
+        return jnp.sum(net.dense(jnp.ones((1, 2))) ** 2)
+
+    @nnx.jit
+    def step(net: Any, optimizer: Any) -> None:
+        optimizer.update(net, nnx.grad(loss)(net))
+
+    def params_of(net: Any) -> Any:
+        return nnx.to_pure_dict(nnx.state(net, nnx.Param))
+
+    with as_others_set_jax():
+        net = Net()
+        params, grads = params_of(net), nnx.to_pure_dict(nnx.grad(loss)(net))
+        updates, _ = case.transform.update(grads, case.transform.init(params), params)
+        optimizer = nnx.Optimizer(net, case.transform, wrt=nnx.Param)
+        step(net, optimizer)
+        expected = jtu.tree_map(lambda p, u: p + u, params, updates)
+        expect_close(params_of(net), expected, "the parameters after a step", max(case.rtol, 1e-6))
+        step(net, optimizer)
+        expect_finite(params_of(net), "the parameters")
+        expect(np.asarray(optimizer.step[...]) == 2, "the optimizer did not count its steps.")
+
+
+@needs(lambda case: not case.extra, packages=("optax",))
+def law_optax_chains_take_it(case: Case) -> None:
+    """`optax.chain` takes it for one of its own, and it does the same there."""
+    optax = optional("optax")
+    with as_others_set_jax():
+        chain = optax.chain(optax.scale(3.0), case.transform, optax.scale(0.25))
+        state = chain.init(case.params)
+        own = case.init()
+        for seed in range(2):
+            updates, state = chain.update(case.updates(seed), state, case.params)
+            scaled = jtu.tree_map(lambda g: 3.0 * g, case.updates(seed))
+            expected, own = case.update(scaled, own)
+            expected = jtu.tree_map(lambda u: 0.25 * u, expected)
+            expect_close(updates, expected, "the updates of an optax chain", case.rtol)

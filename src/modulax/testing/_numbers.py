@@ -1,0 +1,220 @@
+"""Laws on numbers: hyperparameters, gradients, edges of the floating-point range."""
+
+import functools
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+
+from ..tree._paths import leaves_with_paths
+from ._case import (
+    Case,
+    avals,
+    cast,
+    expect,
+    expect_close,
+    expect_finite,
+    expect_same_avals,
+    has_numbers,
+    in_float64,
+    needs,
+    other_value,
+)
+
+
+def _steps(case: Case, transform: Any, grads: Any, params: Any, steps: int = 2) -> Any:
+    """The updates of a few steps from the start, the parameters moving with them."""
+
+    def body(carry: Any, factor: Any) -> Any:
+        params, state = carry
+        g = jtu.tree_map(lambda g: g * factor, grads)
+        updates, state = case.update(g, state, params, transform=transform)
+        return (jtu.tree_map(lambda p, u: p + u, params, updates), state), updates
+
+    start = params, transform.init(params)
+    factors = jnp.asarray([1 - 0.3 * i for i in range(steps)], float)
+    return jax.lax.scan(body, start, factors)[1]
+
+
+@needs(has_numbers)
+def law_a_batch_of_transforms_is_a_loop(case: Case) -> None:
+    """`vmap` over transforms, each with numbers of its own, gives what a loop over them gives."""
+    with jax.enable_x64(True):
+        batch = [
+            jtu.tree_map(lambda x, w=w: jnp.asarray(other_value(x, w), float), case.transform)
+            for w in (1.0, 0.8, 0.5)
+        ]
+        stacked = jtu.tree_map(lambda *x: np.stack(x), *batch)
+        params, grads = in_float64((case.params, case.updates()))
+
+        def run(transform: Any) -> Any:
+            return _steps(case, transform, grads, params)
+
+        mapped = eqx.filter_vmap(run)(stacked)
+        single = jax.jit(run)
+        loop = jtu.tree_map(lambda *x: np.stack(x), *[single(transform) for transform in batch])
+        # In double precision: 1 - b2**t loses four digits, which is no fault of the batch.
+        expect_close(mapped, loop, "a batch of transforms", 1e-11)
+
+
+def law_gradients_are_finite_and_right(case: Case) -> None:
+    """Gradients with respect to every number and to the updates are right, and finite at zero updates.
+
+    Where an update is exactly zero so are the moments, and a naive square root has no derivative there:
+    one NaN spoils every hypergradient. Take a root that is differentiable at zero.
+    """
+    with jax.enable_x64(True):
+        leaves, treedef = jtu.tree_flatten(case.transform)
+        vector = np.asarray([float(x) for x in leaves], float)
+        params, grads = in_float64((case.params, case.updates()))
+        direction, weights = in_float64((case.updates(1), case.updates(2)))
+
+        @jax.jit
+        @functools.partial(jax.value_and_grad, argnums=(0, 1, 2))
+        def total(vector: Any, shift: Any, grads: Any) -> Any:
+            g = jtu.tree_map(lambda g, d: g + shift * d, grads, direction)
+            steps = _steps(case, treedef.unflatten(list(vector)), g, params)
+            pairs = zip(jtu.tree_leaves(steps), jtu.tree_leaves(weights), strict=True)
+            return sum(jnp.sum(u * w[None]) for u, w in pairs)
+
+        zero = np.zeros(())
+        partly = [x * (i % 2) for i, x in enumerate(jtu.tree_leaves(grads))]
+        for what, g in (
+            ("partly zero", jtu.tree_structure(grads).unflatten(partly)),
+            ("zero", jtu.tree_map(jnp.zeros_like, grads)),
+        ):
+            _, (by_number, _, by_update) = total(vector, zero, g)
+            by_name = dict(zip(case.numbers(), by_number, strict=True))
+            expect_finite(by_name, f"the gradient at {what} updates")
+            expect_finite(by_update, f"the gradient with respect to {what} updates")
+        # Away from the corners: a number that is tiny, and one that counts steps and is whole.
+        vector = np.asarray([_generic(x) for x in vector])
+        value, (by_number, by_shift, _) = total(vector, zero, grads)
+        for i, name in enumerate([*case.numbers(), "the updates"]):
+            move, shift = np.zeros_like(vector), zero
+            if i < len(vector):
+                h = move[i] = 1e-5 * min(abs(vector[i]), 1.0)
+                found = by_number[i]
+            else:
+                h = shift = np.asarray(1e-6)
+                found = by_shift
+            ahead, behind = (total(vector + s * move, s * shift, grads)[0] for s in (1, -1))
+            difference = float(ahead - behind) / (2 * float(h))
+            noise = 1e-14 * max(abs(float(value)), 1.0) / float(h)
+            expect(
+                abs(float(found) - difference) <= 1e-5 * abs(difference) + noise,
+                f"the gradient with respect to `{name}` is {found}, finite differences give "
+                f"{difference}.",
+            )
+
+
+def _generic(x: float) -> float:
+    if abs(x) < 1e-3:
+        return 1e-3
+    return x + 0.5 if x >= 1 and x == round(x) else x
+
+
+def law_updates_of_every_size_stay_finite(case: Case) -> None:
+    """Zero, tiny (1e-30) and huge (1e30) updates give finite updates, whatever came before."""
+    sizes = (0.0, 1e-30, 1.0, 1e30)
+    for first in sizes:
+        state = case.init()
+        for size in (first, first, 1.0, 0.0):
+            grads = jtu.tree_map(lambda g, s=size: g * s, case.updates())
+            updates, state = case.update(grads, state)
+            expect_finite(updates, f"updates of size {size} after updates of size {first}")
+
+
+def law_zeros_are_fine_in_low_precision(case: Case) -> None:
+    """In float16 and bfloat16, where 1e-8 underflows, zero updates give finite updates."""
+
+    @jax.jit
+    def run(params: Any, grads: Any) -> Any:
+        state = case.init(params)
+        for _ in range(2):
+            updates, state = case.update(grads, state, params)
+        return updates, state
+
+    for dtype in (jnp.float16, jnp.bfloat16):
+        params = cast(case.params, dtype)
+        grads = jtu.tree_map(jnp.zeros_like, params)
+        updates, state = run(params, grads)
+        expect_same_avals(updates, grads, "updates")
+        expect_finite(updates, f"zero updates in {np.dtype(dtype).name}")
+        expect_finite(state, f"the state after zero updates in {np.dtype(dtype).name}")
+
+
+def law_strict_promotion_is_obeyed(case: Case) -> None:
+    """Works under `jax_numpy_dtype_promotion="strict"` and `jax_numpy_rank_promotion="raise"`.
+
+    Cast where dtypes meet; nothing else keeps a hyperparameter from changing the dtype of an update.
+    """
+    dtypes = (jnp.float32, jnp.bfloat16, jnp.float16)
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        for dtype in dtypes:
+            params = jtu.tree_map(lambda p, d=dtype: jax.ShapeDtypeStruct(p.shape, d), case.params)
+            grads = case.updates(like=params)
+            state = jax.eval_shape(case.transform.init, params)
+            updates, _ = jax.eval_shape(lambda g, s, p: case.update(g, s, p), grads, state, params)
+            expect_same_avals(updates, params, f"updates in {np.dtype(dtype).name}")
+
+
+@needs(has_numbers)
+def law_hyperparameters_change_no_dtype(case: Case) -> None:
+    """The dtype in which a hyperparameter is given changes no dtype of an update or a state."""
+
+    def shapes(transform: Any, params: Any) -> Any:
+        def run(transform: Any, params: Any) -> Any:
+            state = transform.init(params)
+            return case.update(params, state, params, transform=transform), state
+
+        return jax.eval_shape(run, transform, params)
+
+    for params_dtype in (jnp.float32, jnp.bfloat16):
+        params = avals(cast(case.params, params_dtype))
+        expected = shapes(case.transform, params)
+        for dtype in (jnp.float64, jnp.float32, jnp.bfloat16):
+            with jax.enable_x64(dtype == jnp.float64):
+                given = jtu.tree_map(
+                    lambda x, d=dtype: jnp.asarray(np.asarray(x), d), case.transform
+                )
+                found = shapes(given, params)
+            what = f"{np.dtype(params_dtype).name}, with hyperparameters in {np.dtype(dtype).name}"
+            expect_same_avals(found, expected, what)
+
+
+def law_counters_saturate(case: Case) -> None:
+    """A counter stops at the largest integer instead of turning negative."""
+
+    def is_integer(x: Any) -> bool:
+        return jnp.issubdtype(x.dtype, jnp.integer)
+
+    state = jtu.tree_map(
+        lambda x: jnp.full_like(x, jnp.iinfo(x.dtype).max) if is_integer(x) else x, case.init()
+    )
+    for _ in range(2):
+        updates, state = case.update(case.updates(), state)
+    expect_finite(updates, "updates at the end of the counter")
+    for path, x in leaves_with_paths(state):
+        expect(not is_integer(x) or np.all(x >= 0), f"the counter at `{path}` overflowed to {x}.")
+
+
+def law_unknown_extra_arguments_are_ignored(case: Case) -> None:
+    """Extra arguments that a transform does not know are ignored: others in a chain may need them."""
+    grads, state = case.updates(), case.init()
+    expected = case.update(grads, state)
+    found = case.transform.update(
+        grads,
+        state,
+        case.params,
+        unknown_array=jnp.ones(3),
+        unknown_number=1.5,
+        unknown_function=len,
+        unknown_text="text",
+        unknown_nothing=None,
+        **case.extra_for(case.params, grads),
+    )
+    expect_close(found, expected, "with unknown extra arguments")

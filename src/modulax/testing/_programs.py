@@ -1,0 +1,240 @@
+"""Laws on programs: entry points, compilation, control flow, donation."""
+
+import warnings
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+
+from .._hyperparameters import AbstractHyperparameters
+from ..tree._paths import leaves_with_paths
+from ._case import (
+    Case,
+    counting_traces,
+    expect,
+    expect_close,
+    expect_same_avals,
+    has_numbers,
+    needs,
+    other_value,
+)
+
+
+def law_scan_carries_the_state(case: Case) -> None:
+    """`jax.lax.scan` over `update` gives what a Python loop gives."""
+    grads = [case.updates(seed) for seed in range(3)]
+    state, loop = case.init(), []
+    for g in grads:
+        updates, state = case.update(g, state)
+        loop.append(updates)
+
+    def body(state: Any, g: Any) -> tuple[Any, Any]:
+        updates, state = case.update(g, state)
+        return state, updates
+
+    stacked = jtu.tree_map(lambda *x: jnp.stack(x), *grads)
+    scanned_state, scanned = jax.lax.scan(body, case.init(), stacked)
+    expect_close(scanned, jtu.tree_map(lambda *x: jnp.stack(x), *loop), "scan", case.rtol)
+    expect_close(scanned_state, state, "the state after a scan", case.rtol)
+
+
+def law_both_branches_of_a_cond_may_return_it(case: Case) -> None:
+    """A step and no step have the same type, so that `jax.lax.cond` can choose between them."""
+    grads, state = case.updates(), case.init()
+
+    @jax.jit
+    def maybe(is_step: Any, grads: Any, state: Any) -> Any:
+        return jax.lax.cond(is_step, case.update, lambda g, s: (g, s), grads, state)
+
+    expect_close(maybe(True, grads, state), case.update(grads, state), "a step", case.rtol)
+    expect_close(maybe(False, grads, state), (grads, state), "no step")
+
+
+def _variants(case: Case, path: str, weight: float) -> dict[str, Any]:
+    """The transform with one number changed, in every way that there is."""
+    transform = case.transform
+    x = other_value(case.numbers()[path], weight)
+    where = _accessor(transform, path)
+    return {
+        "replaced by a float": transform.replace(**{path: x}),
+        "replaced by a NumPy array": transform.replace(**{path: np.asarray(x, np.float32)}),
+        "replaced by a JAX array": transform.replace(**{path: jnp.asarray(x, jnp.float32)}),
+        "set to a bare float with `tree_at`": eqx.tree_at(where, transform, x),
+    }
+
+
+def _accessor(transform: AbstractHyperparameters, path: str) -> Any:
+    place = list(transform.hyperparameters()).index(path)
+    return lambda tree: jtu.tree_leaves(tree)[place]
+
+
+def law_a_second_step_is_not_traced(case: Case) -> None:
+    """The second step runs the program of the first: the state that comes out is the one that went in.
+
+    A weak type, another dtype or a Python number in the new state would make another program of it.
+    """
+    grads, state = case.updates(), case.init()
+    _, state = jax.block_until_ready(case.update(grads, state))
+    with counting_traces() as traces:
+        for _ in range(2):
+            _, state = case.update(grads, state)
+    expect(not traces, f"later steps traced {traces}.")
+
+
+@needs(has_numbers)
+def law_a_changed_number_is_not_traced(case: Case) -> None:
+    """A changed hyperparameter is another input, not another program, in whatever way it was changed.
+
+    Declare it with `modulax.number()`; a static field is for what changes the program.
+    """
+    grads, state = case.updates(), case.init()
+    variants = {
+        f"`{path}` {how}": transform
+        for weight in (0.5, 0.7)
+        for path in case.numbers()
+        for how, transform in _variants(case, path, weight).items()
+    }
+    jax.block_until_ready(case.update(grads, state))
+    for how, transform in variants.items():
+        with counting_traces() as traces:
+            case.update(grads, state, transform=transform)
+        expect(not traces, f"with {how}, `update` was traced again: {traces}.")
+
+
+@needs(has_numbers)
+def law_a_changed_number_is_not_traced_in_your_own_jit(case: Case) -> None:
+    """The same for a transform that is an argument of a jitted function.
+
+    Bare floats that `tree_at` puts there have a weak type, which JAX counts as another type: they are
+    traced once more, all together.
+    """
+    traces = 0
+
+    @jax.jit
+    def step(transform: Any, grads: Any, state: Any) -> Any:
+        nonlocal traces
+        traces += 1
+        return case.update(grads, state, transform=transform)
+
+    grads, state = case.updates(), case.init()
+    _, state = step(case.transform, grads, state)
+    for path in case.numbers():
+        for how, transform in _variants(case, path, 0.5).items():
+            if "bare" not in how:
+                _, state = step(transform, grads, state)
+                expect(traces == 1, f"with `{path}` {how}, the step was traced again.")
+    for weight in (0.5, 0.6):
+        bare = jtu.tree_map(lambda x, w=weight: other_value(x, w), case.transform)
+        _, state = step(bare, grads, state)
+    expect(traces <= 2, "bare floats were traced more than once.")
+
+
+def law_methods_can_be_transformed(case: Case) -> None:
+    """`init` and `update` can be handed to `jax.jit`, `jax.eval_shape`, `jax.make_jaxpr` and `vmap`."""
+    grads, state = case.updates(), case.init()
+    updates, new_state = case.update(grads, state)
+    extra = case.extra_for(case.params, grads)
+    expect_close(jax.jit(case.transform.init)(case.params), state, "`jax.jit(init)`")
+    shapes = jax.eval_shape(case.transform.init, case.params)
+    expect_same_avals(shapes, state, "`jax.eval_shape(init, params)`")
+    jax.make_jaxpr(case.transform.init)(case.params)
+    if not extra:  # JAX takes functions and text as arguments for nothing
+        donated = jtu.tree_map(jnp.copy, state)
+        jitted = jax.jit(case.transform.update, donate_argnums=1)
+        result = jitted(grads, donated, case.params)
+        expect_close(result, (updates, new_state), "`jax.jit(update, donate_argnums=1)`", case.rtol)
+
+
+def law_update_can_be_vmapped(case: Case) -> None:
+    """`jax.vmap(update)` over stacked updates, states and parameters is a stack of steps."""
+    n = 3
+    params = [jtu.tree_map(lambda p, i=i: p * (1 + i), case.params) for i in range(n)]
+    states = [case.init(p) for p in params]
+    grads = [case.updates(seed) for seed in range(n)]
+    loop = []
+    for i in range(n):
+        _, states[i] = case.update(grads[i], states[i], params[i])
+        loop.append(case.update(grads[n - 1 - i], states[i], params[i]))
+
+    def stack(*trees: Any) -> Any:
+        return jtu.tree_map(lambda *x: jnp.stack(x), *trees)
+
+    mapped = jax.vmap(case.update)(stack(*grads[::-1]), stack(*states), stack(*params))
+    expect_close(mapped, stack(*loop), "`jax.vmap(update)`", case.rtol)
+
+
+def law_update_returns_before_the_result_is_ready(case: Case) -> None:
+    """`update` only starts the computation; whoever needs the numbers waits for them.
+
+    It is called with updates that are still being computed and must be back before they are. Neither
+    look at a value in Python, nor use a callback.
+    """
+
+    @jax.jit
+    def late(updates: Any, repetitions: Any) -> Any:
+        matrix = jnp.full((256, 256), 1e-3)
+        work = jax.lax.fori_loop(0, repetitions, lambda _, y: y @ matrix + 1e-3, matrix)
+        return jtu.tree_map(lambda x: x + work[0, 0].astype(x.dtype), updates)
+
+    grads, state = case.updates(), case.init()
+    jax.block_until_ready(case.update(late(grads, 1), state))
+    for repetitions in (200, 1000, 5000):  # longer where something else kept the machine busy
+        delayed = late(grads, repetitions)
+        result = case.update(delayed, state)
+        came_first = not any(x.is_ready() for x in jtu.tree_leaves(delayed))
+        jax.block_until_ready(result)
+        if came_first:
+            return
+    raise AssertionError("`update` returned only when its result was ready.")
+
+
+def law_states_can_be_donated(case: Case) -> None:
+    """Fresh parameters and state can both be donated, and the transform is usable afterwards.
+
+    Two fields of a state never share an array, nor does a state share one with the parameters or with
+    the transform: a buffer can be given away only once. Make each with `jnp.zeros_like` or `jnp.copy`.
+    """
+    fresh = jtu.tree_map(jnp.copy, case.params)
+    state = case.init(fresh)
+    held: dict[int, str] = {}
+    trees = (("params", fresh), ("state", state), ("transform", case.transform))
+    for root, tree in trees:
+        for path, x in leaves_with_paths(tree):
+            if isinstance(x, jax.Array):
+                other = held.setdefault(x.unsafe_buffer_pointer(), f"{root}.{path}")
+                is_own = other == f"{root}.{path}" or not {root, other.partition(".")[0]} & {"state"}
+                expect(is_own, f"`{root}.{path}` and `{other}` are one buffer.")
+
+    def step(params: Any, state: Any, grads: Any) -> Any:
+        updates, state = case.update(grads, state, params)
+        return jtu.tree_map(lambda p, u: p + u, params, updates), state
+
+    grads = case.updates()
+    expected = step(*step(case.params, case.init(), grads), grads)
+    donating = jax.jit(step, donate_argnums=(0, 1))
+    result = donating(*donating(fresh, state, grads), grads)
+    expect_close(result, expected, "with donated buffers", case.rtol)
+    extra = case.extra_for(case.params, grads)
+    fresh, state = jtu.tree_map(jnp.copy, (case.params, case.init()))
+    for _ in range(2):
+        fresh, state = case.transform.step(grads, state, fresh, donate=True, **extra)
+    expect_close((fresh, state), expected, "`step(donate=True)`", case.rtol)
+
+
+def law_the_transform_survives_donation(case: Case) -> None:
+    """Where everything is donated, the transform among it, its numbers are still there afterwards."""
+    everything = eqx.filter_jit(
+        lambda transform, grads, state: case.update(grads, state, transform=transform),
+        donate="all",
+    )
+    before = {path: np.array(x) for path, x in case.numbers().items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some buffers have no use in the result
+        everything(case.transform, case.updates(), case.init())
+    for path, x in case.numbers().items():
+        is_alive = not (isinstance(x, jax.Array) and x.is_deleted())
+        expect(is_alive and np.array_equal(x, before[path]), f"`{path}` was given away.")
+    case.update(case.updates(), case.init())

@@ -1,0 +1,233 @@
+"""Laws on trees: whatever comes in as a tree goes out as the same tree."""
+
+import copy
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+
+from .._transform import apply_updates
+from ..tree._math import trainable
+from ..tree._paths import leaves_with_paths
+from ._case import (
+    Case,
+    avals,
+    cast,
+    expect,
+    expect_close,
+    expect_finite,
+    expect_same_avals,
+    is_strong_array,
+    needs,
+    state_paths,
+)
+
+
+def _one_step(case: Case, params: Any, updates: Any) -> tuple[Any, Any, Any]:
+    """Shapes and dtypes of a state, and of what a step makes of updates and state."""
+
+    def run(params: Any, updates: Any) -> tuple[Any, Any, Any]:
+        state = case.transform.init(params)
+        return state, *case.update(updates, state, params)
+
+    return jax.eval_shape(run, params, updates)
+
+
+def law_structure_shapes_and_dtypes_are_kept(case: Case) -> None:
+    """Updates leave with the structure, shapes and dtypes they came with, and so does the state.
+
+    Compute in at least float32 and cast back what is returned or stored; `AbstractLeafwise` does.
+    """
+    for dtype in (jnp.float32, jnp.bfloat16, jnp.float16, jnp.float64):
+        with jax.enable_x64(dtype == jnp.float64):
+            params = jtu.tree_map(lambda p, d=dtype: jax.ShapeDtypeStruct(p.shape, d), case.params)
+            state, updates, new_state = _one_step(case, params, params)
+            name = np.dtype(dtype).name
+            expect_same_avals(updates, params, f"updates in {name}")
+            expect_same_avals(new_state, state, f"the state of parameters in {name}")
+
+
+def law_updates_keep_their_dtype_beside_other_parameters(case: Case) -> None:
+    """Where updates and parameters have different dtypes, the updates keep theirs."""
+    low = jtu.tree_map(lambda p: jax.ShapeDtypeStruct(p.shape, jnp.bfloat16), case.params)
+    for params, grads in ((avals(case.params), low), (low, avals(case.params))):
+        state, updates, new_state = _one_step(case, params, grads)
+        expect_same_avals(updates, grads, "updates")
+        expect_same_avals(new_state, state, "the state")
+
+
+def law_complex_parameters_work(case: Case) -> None:
+    """Complex parameters are supported: dtypes are kept and numbers are finite.
+
+    Use |g|² for squares. Where the algorithm is not defined for them, exempt the transform.
+    """
+    params = cast(case.params, jnp.complex64)
+    grads = case.updates(like=params)
+
+    @jax.jit
+    def run(params: Any, grads: Any) -> Any:
+        state = case.init(params)
+        return case.update(grads, state, params), state
+
+    (updates, new_state), state = run(params, grads)
+    expect_same_avals(updates, grads, "complex updates")
+    expect_same_avals(new_state, state, "the state of complex parameters")
+    expect_finite(updates, "complex updates")
+
+
+def law_state_is_a_module_of_arrays(case: Case) -> None:
+    """A state is a Module whose leaves are JAX arrays, none of them empty or of weak type.
+
+    That holds for parameters of weak type too, such as `jnp.asarray(0.7)`. Checkpoints drop weak types,
+    so that the first step after a restore would trace anew; they refuse empty arrays. Make numbers with
+    `jnp.zeros((), dtype)`; absent is None.
+    """
+    state = case.init()
+    _, new_state = case.update(case.updates(), state)
+    weak = jtu.tree_map(lambda p: jnp.broadcast_to(jnp.asarray(0.5), p.shape), case.params)
+    of_weak = case.init(weak)
+    for name, s in (
+        ("`init`", state),
+        ("`update`", new_state),
+        ("`init`, given parameters of weak type,", of_weak),
+    ):
+        expect(isinstance(s, eqx.Module), f"{name} returned a state of type `{type(s).__name__}`.")
+        for path, x in leaves_with_paths(s):
+            is_fine = is_strong_array(x) and x.size > 0
+            expect(is_fine, f"{name} returned a state with {x!r} at `{path}`.")
+
+
+def law_absent_leaves_stay_absent(case: Case) -> None:
+    """Where a parameter is None, so is its update, and the state holds nothing for it."""
+    paths = [path for path, _ in leaves_with_paths(case.params)]
+    leaves, treedef = jtu.tree_flatten(case.params)
+    keep = [i % 2 == 0 for i in range(len(leaves))]
+    absent = [path for path, k in zip(paths, keep, strict=True) if not k]
+
+    def thin(tree: Any) -> Any:
+        pairs = zip(jtu.tree_leaves(tree), keep, strict=True)
+        return treedef.unflatten([x if k else None for x, k in pairs])
+
+    params, grads = thin(case.params), thin(case.updates())
+    state = case.init(params)
+    updates, new_state = case.update(grads, state, params)
+    expect_same_avals(updates, grads, "updates with absent leaves")
+    expect_same_avals(new_state, state, "the state")
+    held = [p for p in state_paths(state) if any(("." + p).endswith("." + a) for a in absent)]
+    expect(not held, f"the state holds arrays for absent parameters, at {held}.")
+
+
+def law_empty_trees_are_fine(case: Case) -> None:
+    """Nothing to optimize is no error: `{}`, and a tree in which every leaf is None."""
+    nothing = jtu.tree_map(lambda _: None, case.params)
+    for params in ({}, nothing):
+        state = case.init(params)
+        updates, new_state = case.update(params, state, params)
+        expect_same_avals(updates, params, "updates of an empty tree")
+        expect_same_avals(new_state, state, "the state of an empty tree")
+
+
+def law_leaves_without_elements_are_fine(case: Case) -> None:
+    """An array of size zero passes through, and the others are transformed as if it were not there."""
+    leaves, treedef = jtu.tree_flatten(case.params)
+    params = treedef.unflatten([jnp.zeros((0, 3)), *leaves[1:]])
+    grads = case.updates(like=params)
+    state = case.init(params)
+    updates, new_state = case.update(grads, state, params)
+    expect_same_avals(updates, grads, "updates")
+    expect_same_avals(new_state, state, "the state")
+    expect_finite(updates, "updates")
+
+
+@needs(lambda case: isinstance(case.params, dict))
+def law_whole_models_are_fine(case: Case) -> None:
+    """`init`, `update` and `step` take a whole model, and only its floating arrays are transformed.
+
+    Functions, text, flags, None and integer arrays are absent in the state and come back untouched.
+    """
+    others = {
+        "activation": jax.nn.relu,
+        "flag": True,
+        "missing": None,
+        "name": "text",
+        "rate": 0.5,
+        "table": jnp.arange(3),
+    }
+    mlp = eqx.nn.MLP(2, 2, 2, 0, key=jax.random.key(0))
+    model = {**case.params, **others, "mlp": mlp}
+    pure = trainable(model)
+    grads = case.updates(like=pure)
+    state = case.init(model)
+    expect_same_avals(state, jax.eval_shape(case.transform.init, pure), "the state of a model")
+    extra = case.extra_for(pure, grads)
+    updates, _ = case.transform.update(grads, state, model, **extra)
+    expect_same_avals(updates, grads, "the updates of a model")
+    applied = apply_updates(model, updates)
+    stepped, _ = case.transform.step(grads, state, model, **extra)
+    for new in (applied, stepped):
+        expect(
+            all(new[k] is others[k] for k in others if k != "table")
+            and np.array_equal(new["table"], others["table"])
+            and new["mlp"].activation is mlp.activation,
+            "what is no parameter in a model did not come back as it was.",
+        )
+    expect_close(trainable(stepped), trainable(applied), "`step`, against `update` and apply", case.rtol)
+    moved = jtu.tree_map(lambda p, u: p + u, pure, updates)
+    expect_close(trainable(applied), moved, "`apply_updates`", case.rtol)
+
+
+def law_inputs_are_not_modified(case: Case) -> None:
+    """`init` and `update` leave their arguments as they were, NumPy arrays and dicts included."""
+    params, grads = (jtu.tree_map(np.array, tree) for tree in (case.params, case.updates()))
+    before = copy.deepcopy((params, grads))
+    state = case.init(params)
+    state_before = jtu.tree_map(np.array, state)
+    for _ in range(2):
+        case.update(grads, state, params)
+    expect_close((params, grads), before, "the arguments after an update")
+    expect_close(jtu.tree_map(np.array, state), state_before, "the state after an update")
+
+
+@needs(lambda case: isinstance(case.params, dict) and len(case.params) > 1)
+def law_the_order_of_a_dict_does_not_matter(case: Case) -> None:
+    """Dicts with equal keys are equal, in whatever order the keys were inserted."""
+
+    def turned(tree: Any) -> Any:
+        if not isinstance(tree, dict):
+            return tree
+        return {key: turned(tree[key]) for key in reversed(tree)}
+
+    results = []
+    for order in (lambda tree: tree, turned):
+        params = order(case.params)
+        state = case.init(params)
+        for seed in range(2):
+            updates, state = case.update(order(case.updates(seed)), state, params)
+        results.append((updates, state))
+    mixed = case.update(turned(case.updates()), case.init(), case.params)
+    expect_close(results[1], results[0], "the keys in another order")
+    expect_close(mixed, case.update(case.updates(), case.init()), "updates in another order")
+
+
+def law_sharding_is_kept(case: Case) -> None:
+    """Updates leave with the sharding they came with, and parameters stepped with theirs."""
+    devices = np.array(jax.devices())
+    mesh = jax.sharding.Mesh(devices, ("d",))
+
+    def place(x: jax.Array) -> jax.Array:
+        fits = x.ndim > 0 and x.shape[-1] % len(devices) == 0
+        axes = [*[None] * (x.ndim - 1), "d"] if fits else []
+        return jax.device_put(x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes)))
+
+    params, grads = (jtu.tree_map(place, tree) for tree in (case.params, case.updates()))
+    state = case.init(params)
+    for _ in range(2):
+        updates, state = case.update(grads, state, params)
+        for (path, u), g in zip(leaves_with_paths(updates), jtu.tree_leaves(grads), strict=True):
+            expect(
+                u.sharding.is_equivalent_to(g.sharding, u.ndim),
+                f"the update at `{path}` came as {g.sharding} and left as {u.sharding}.",
+            )

@@ -1,0 +1,364 @@
+"""An instance of every public transform and schedule, with its twin in optax if it has one.
+
+Whoever writes a class registers it here and inherits every test of `test_contract.py`; with a twin,
+those of `test_parity.py` too.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+import modulax as mx
+from modulax import schedules
+from modulax.tree import norm
+
+
+@dataclasses.dataclass(frozen=True)
+class Instance:
+    """A transform or a schedule under test.
+
+    Args:
+        name: what the test is called.
+        make: builds it, from no arguments.
+        optax: builds its twin, if it has one.
+        extra: the extra arguments that `update` needs.
+        exemptions: the laws that do not hold, by name, with the reason. They are expected to fail.
+        rtol: how far two ways of computing the same may differ in float32.
+    """
+
+    name: str
+    make: Callable[[], Any]
+    optax: Callable[[], Any] | None = None
+    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    exemptions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    rtol: float = 1e-6
+
+    def __str__(self) -> str:
+        return self.name
+
+
+# Functions that stand in static fields have names, because lambdas cannot be pickled.
+
+
+def matrices(tree: Any) -> Any:
+    """A mask: leaves with two axes or more."""
+    return jax.tree.map(lambda x: x.ndim > 1, tree)
+
+
+def doubled(updates: Any, params: Any) -> Any:
+    del params
+    return jax.tree.map(lambda u: u + u, updates)
+
+
+def kind(tree: Any) -> Any:
+    """Labels: `matrix` for leaves with two axes or more, `other` for the rest."""
+    return jax.tree.map(lambda x: "matrix" if x.ndim > 1 else "other", tree)
+
+
+def is_huge(updates: Any, step: Any, params: Any) -> Any:
+    del step, params
+    size = norm(updates)
+    return size > 1e6, {"norm": size}
+
+
+def decaying(step: Any) -> Any:
+    """A plain function as a schedule."""
+    return 0.1 / (1 + step)
+
+
+def growing(step: Any) -> Any:
+    return jnp.where(step < 2, 1, 3)
+
+
+BIASES = mx.by_path({"*bias": True, "*": False})
+KERNELS = mx.by_path({"*bias": False, "*": True})
+
+
+def not_bias(tree: Any) -> Any:
+    """What `KERNELS` means, for optax."""
+
+    def is_kernel(path: Any, leaf: Any) -> bool:
+        del leaf
+        return str(getattr(path[-1], "key", "")) != "bias"
+
+    return jax.tree_util.tree_map_with_path(is_kernel, tree)
+
+
+def is_bias(tree: Any) -> Any:
+    return jax.tree.map(lambda x: not x, not_bias(tree))
+
+
+def bias_or_rest(tree: Any) -> Any:
+    return jax.tree.map(lambda x: "rest" if x else "bias", not_bias(tree))
+
+
+WARMUP = {"init_value": 0.0, "peak_value": 0.1, "warmup_steps": 5, "decay_steps": 30}
+
+TRANSFORMS = (
+    # --- basic
+    Instance("Identity", mx.Identity, optax.identity),
+    Instance("SetToZero", mx.SetToZero, optax.set_to_zero),
+    Instance(
+        "Stateless", lambda: mx.Stateless(doubled), lambda: optax.stateless(doubled)
+    ),
+    # --- scaling
+    Instance("Scale", lambda: mx.Scale(-0.5), lambda: optax.scale(-0.5)),
+    Instance(
+        "ScaleBySchedule",
+        lambda: mx.ScaleBySchedule(schedules.Linear(1.0, 0.1, 20)),
+        lambda: optax.scale_by_schedule(optax.linear_schedule(1.0, 0.1, 20)),
+    ),
+    Instance(
+        "ScaleBySchedule-number", lambda: mx.ScaleBySchedule(0.3), lambda: optax.scale(0.3)
+    ),
+    Instance(
+        "ScaleByLearningRate",
+        lambda: mx.ScaleByLearningRate(0.1),
+        lambda: optax.scale_by_learning_rate(0.1),
+    ),
+    Instance(
+        "ScaleByLearningRate-schedule",
+        lambda: mx.ScaleByLearningRate(schedules.CosineDecay(0.1, 20, 0.1)),
+        lambda: optax.scale_by_learning_rate(optax.cosine_decay_schedule(0.1, 20, 0.1)),
+    ),
+    Instance(
+        "ScaleByLearningRate-ascent",
+        lambda: mx.ScaleByLearningRate(0.1, flip_sign=False),
+        lambda: optax.scale_by_learning_rate(0.1, flip_sign=False),
+    ),
+    # --- momentum
+    Instance("Trace", lambda: mx.Trace(0.8), lambda: optax.trace(0.8)),
+    Instance(
+        "Trace-nesterov", lambda: mx.Trace(0.8, True), lambda: optax.trace(0.8, nesterov=True)
+    ),
+    Instance("Trace-float32", lambda: mx.Trace(0.8, accumulator_dtype=jnp.float32)),
+    Instance("Ema", lambda: mx.Ema(0.9), lambda: optax.ema(0.9)),
+    Instance(
+        "Ema-biased", lambda: mx.Ema(0.9, debias=False), lambda: optax.ema(0.9, debias=False)
+    ),
+    # --- adaptive
+    Instance("ScaleByAdam", mx.ScaleByAdam, optax.scale_by_adam),
+    Instance(
+        "ScaleByAdam-nesterov",
+        lambda: mx.ScaleByAdam(0.8, 0.95, 1e-6, nesterov=True),
+        lambda: optax.scale_by_adam(0.8, 0.95, 1e-6, nesterov=True),
+    ),
+    Instance(
+        "ScaleByAdam-eps_root",
+        lambda: mx.ScaleByAdam(eps=1e-4, eps_root=1e-6, mu_dtype=jnp.float32),
+    ),
+    Instance("ScaleByRMS", mx.ScaleByRMS, optax.scale_by_rms),
+    Instance(
+        "ScaleByRMS-corrected",
+        lambda: mx.ScaleByRMS(0.95, 1e-4, 0.1, eps_in_sqrt=False, bias_correction=True),
+        lambda: optax.scale_by_rms(0.95, 1e-4, 0.1, eps_in_sqrt=False, bias_correction=True),
+    ),
+    Instance(
+        "ScaleByStddev",
+        lambda: mx.ScaleByStddev(eps=1e-3),
+        lambda: optax.scale_by_stddev(eps=1e-3),
+    ),
+    Instance(
+        "ScaleByStddev-corrected",
+        # The first variance is exactly zero, so a small eps would only measure rounding.
+        lambda: mx.ScaleByStddev(0.9, 1e-2, eps_in_sqrt=False, bias_correction=True),
+        lambda: optax.scale_by_stddev(0.9, 1e-2, eps_in_sqrt=False, bias_correction=True),
+    ),
+    Instance("ScaleByLion", mx.ScaleByLion, optax.scale_by_lion),
+    # --- clipping, regularization
+    Instance("Clip", lambda: mx.Clip(0.7), lambda: optax.clip(0.7)),
+    Instance(
+        "ClipByGlobalNorm",
+        lambda: mx.ClipByGlobalNorm(1.5),
+        lambda: optax.clip_by_global_norm(1.5),
+    ),
+    Instance(
+        "AddDecayedWeights",
+        lambda: mx.AddDecayedWeights(0.1),
+        lambda: optax.add_decayed_weights(0.1),
+    ),
+    Instance(
+        "AddDecayedWeights-mask",
+        lambda: mx.AddDecayedWeights(0.1, mask=KERNELS),
+        lambda: optax.add_decayed_weights(0.1, mask=not_bias),
+    ),
+    # --- containers
+    Instance("Chain-empty", mx.Chain, optax.identity),
+    Instance(
+        "Chain-fused",
+        lambda: mx.Chain(
+            mx.Clip(1.0), mx.ScaleByAdam(), mx.AddDecayedWeights(0.01), mx.ScaleByLearningRate(0.1)
+        ),
+        lambda: optax.chain(
+            optax.clip(1.0),
+            optax.scale_by_adam(),
+            optax.add_decayed_weights(0.01),
+            optax.scale(-0.1),
+        ),
+    ),
+    Instance(
+        "Chain-runs",
+        lambda: mx.Chain(
+            mx.Trace(0.5),
+            mx.ClipByGlobalNorm(1.0),
+            mx.AdamW(0.1, mask=KERNELS),
+            mx.Stateless(doubled),
+            scale=mx.Scale(0.5),
+        ),
+        lambda: optax.chain(
+            optax.trace(0.5),
+            optax.clip_by_global_norm(1.0),
+            optax.adamw(0.1, mask=not_bias),
+        ),
+    ),
+    Instance(
+        "Masked",
+        lambda: mx.Masked(mx.Adam(0.1), KERNELS),
+        lambda: optax.masked(optax.adam(0.1), not_bias),
+    ),
+    Instance(
+        "Masked-function",
+        lambda: mx.Masked(mx.Trace(0.9), matrices),
+        lambda: optax.masked(optax.trace(0.9), matrices),
+    ),
+    Instance("Freeze", lambda: mx.Freeze(BIASES), lambda: optax.freeze(is_bias)),
+    Instance(
+        "Partition",
+        lambda: mx.Partition(
+            {"rest": mx.AdamW(0.1), "bias": mx.SGD(0.2, 0.9)},
+            mx.by_path({"*bias": "bias", "*": "rest"}),
+        ),
+        lambda: optax.partition(
+            {"rest": optax.adamw(0.1), "bias": optax.sgd(0.2, 0.9)}, bias_or_rest
+        ),
+    ),
+    Instance(
+        "Partition-function",
+        lambda: mx.Partition(
+            {"other": mx.SetToZero(), "matrix": mx.ClipByGlobalNorm(1.0), "unused": mx.Scale(2.0)},
+            kind,
+        ),
+        lambda: optax.partition(
+            {"other": optax.set_to_zero(), "matrix": optax.clip_by_global_norm(1.0)}, kind
+        ),
+    ),
+    Instance(
+        "MultiSteps",
+        lambda: mx.MultiSteps(mx.AdamW(0.1), 3),
+        lambda: optax.MultiSteps(optax.adamw(0.1), 3),
+    ),
+    Instance(
+        "MultiSteps-schedule",
+        lambda: mx.MultiSteps(mx.SGD(0.1, 0.9), growing, should_skip=is_huge),
+        lambda: optax.MultiSteps(optax.sgd(0.1, 0.9), growing),
+    ),
+    Instance(
+        "MultiSteps-sum",
+        lambda: mx.MultiSteps(mx.Adam(0.1), 2, use_grad_mean=False),
+        lambda: optax.MultiSteps(optax.adam(0.1), 2, use_grad_mean=False),
+    ),
+    Instance(
+        "Scheduled",
+        lambda: mx.Scheduled(
+            mx.Chain(
+                mx.ScaleByAdam(b1=schedules.Linear(0.8, 0.95, 10)),
+                mx.AddDecayedWeights(schedules.Constant(0.01)),
+                mx.ScaleByLearningRate(0.1),
+            )
+        ),
+    ),
+    Instance(
+        "Injected",
+        lambda: mx.Injected(mx.AdamW(0.1)),
+        lambda: optax.inject_hyperparams(optax.adamw)(0.1),
+    ),
+    Instance(
+        "Injected-schedule",
+        lambda: mx.Injected(mx.SGD(schedules.Linear(0.1, 0.01, 20), 0.9)),
+        lambda: optax.inject_hyperparams(optax.sgd)(optax.linear_schedule(0.1, 0.01, 20), 0.9),
+    ),
+    # --- optimizers
+    Instance("SGD", lambda: mx.SGD(0.05), lambda: optax.sgd(0.05)),
+    Instance(
+        "SGD-nesterov",
+        lambda: mx.SGD(0.05, momentum=0.9, nesterov=True),
+        lambda: optax.sgd(0.05, momentum=0.9, nesterov=True),
+    ),
+    Instance(
+        "SGD-schedules",
+        lambda: mx.SGD(decaying, momentum=schedules.Linear(0.5, 0.9, 10)),
+    ),
+    Instance("Adam", lambda: mx.Adam(0.05), lambda: optax.adam(0.05)),
+    Instance("AdamW", lambda: mx.AdamW(0.05), lambda: optax.adamw(0.05)),
+    Instance(
+        "AdamW-mask",
+        lambda: mx.AdamW(0.05, 0.8, 0.99, weight_decay=0.1, mask=KERNELS, nesterov=True),
+        lambda: optax.adamw(0.05, 0.8, 0.99, weight_decay=0.1, mask=not_bias, nesterov=True),
+    ),
+    Instance(
+        "AdamW-schedule",
+        lambda: mx.AdamW(schedules.WarmupCosineDecay(**WARMUP)),
+        lambda: optax.adamw(optax.warmup_cosine_decay_schedule(**WARMUP)),
+    ),
+    Instance("NAdam", lambda: mx.NAdam(0.05), lambda: optax.nadam(0.05)),
+    Instance(
+        "NAdamW",
+        lambda: mx.NAdamW(0.05, weight_decay=0.01),
+        lambda: optax.nadamw(0.05, weight_decay=0.01),
+    ),
+    Instance("RMSProp", lambda: mx.RMSProp(0.05), lambda: optax.rmsprop(0.05)),
+    Instance(
+        "RMSProp-momentum",
+        lambda: mx.RMSProp(0.05, eps_in_sqrt=False, momentum=0.8, nesterov=True),
+        lambda: optax.rmsprop(0.05, eps_in_sqrt=False, momentum=0.8, nesterov=True),
+    ),
+    Instance(
+        "RMSProp-centered",
+        lambda: mx.RMSProp(0.05, eps=1e-2, centered=True, bias_correction=True),
+        lambda: optax.rmsprop(0.05, eps=1e-2, centered=True, bias_correction=True),
+    ),
+    Instance("Lion", lambda: mx.Lion(0.05), lambda: optax.lion(0.05)),
+    Instance(
+        "Lion-mask",
+        lambda: mx.Lion(0.05, weight_decay=0.1, mask=KERNELS, mu_dtype=jnp.float32),
+    ),
+)
+
+SCHEDULES = (
+    Instance("Constant", lambda: schedules.Constant(0.3), lambda: optax.constant_schedule(0.3)),
+    Instance(
+        "Linear",
+        lambda: schedules.Linear(1.0, 0.1, 20, transition_begin=5),
+        lambda: optax.linear_schedule(1.0, 0.1, 20, transition_begin=5),
+    ),
+    Instance(
+        "CosineDecay",
+        lambda: schedules.CosineDecay(0.5, 30, 0.1, 1.5),
+        lambda: optax.cosine_decay_schedule(0.5, 30, 0.1, 1.5),
+    ),
+    Instance(
+        "WarmupCosineDecay",
+        lambda: schedules.WarmupCosineDecay(**WARMUP, end_value=0.01, exponent=2.0),
+        lambda: optax.warmup_cosine_decay_schedule(**WARMUP, end_value=0.01, exponent=2.0),
+    ),
+    Instance(
+        "PiecewiseConstant",
+        lambda: schedules.PiecewiseConstant(1.0, {10: 0.5, 20: 0.1}),
+        lambda: optax.piecewise_constant_schedule(1.0, {10: 0.5, 20: 0.1}),
+    ),
+    Instance(
+        "Join",
+        lambda: schedules.Join([schedules.Linear(0.0, 1.0, 10), 0.5, decaying], [10, 20]),
+        lambda: optax.join_schedules(
+            [optax.linear_schedule(0.0, 1.0, 10), optax.constant_schedule(0.5), decaying], [10, 20]
+        ),
+    ),
+    Instance("WrappedSchedule", lambda: schedules.WrappedSchedule(decaying), lambda: decaying),
+)
+
+EVERYTHING = TRANSFORMS + SCHEDULES
+assert len({i.name for i in EVERYTHING}) == len(EVERYTHING), "two instances have one name"
