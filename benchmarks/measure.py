@@ -1,0 +1,47 @@
+"""Ratios of two or more ways to do the same, measured so that a noisy machine disturbs all of them alike."""
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+
+def interleaved(
+    runs: Sequence[Callable[[], Any]], rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> tuple[list[float], list[float]]:
+    """The median time of each way in seconds, and the median of its ratio to the first in the same round.
+
+    In every round each way runs once, in an order that turns, and waits for its result.
+    """
+    for run in runs:
+        jax.block_until_ready(run())
+    times: list[list[float]] = [[] for _ in runs]
+    gc.disable()
+    try:
+        for i in range(rounds):
+            for j in range(len(runs)):
+                k = (i + j) % len(runs)
+                start = clock()
+                jax.block_until_ready(runs[k]())
+                times[k].append(clock() - start)
+    finally:
+        gc.enable()
+    ratios = [statistics.median(a / b for a, b in zip(t, times[0], strict=True)) for t in times]
+    return [statistics.median(t) for t in times], ratios
+
+
+def seconds(x: float) -> str:
+    """A duration with three significant digits."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if x >= scale:
+            return f"{x / scale:.3g} {unit}"
+    return f"{x / 1e-9:.3g} ns"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
+    return "\n".join(lines)

@@ -1,0 +1,222 @@
+"""Measures modulax against optax in one process and writes `RESULTS.md` beside this file.
+
+Ratios are modulax over optax: below one, modulax is faster. `--quick` runs every part once, on small trees, and
+writes nothing; `--only NAME` runs one part.
+"""
+
+import argparse
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import measure
+import optax
+from measure import interleaved, seconds, table
+
+import modulax
+
+SHAPES = ((64, 64), (64,), (128, 64))
+
+
+def tree(leaves: int) -> dict[str, jax.Array]:
+    """Parameters of a few shapes, as a model of many equal layers has them."""
+    return {f"layer{i}": jnp.full(SHAPES[i % len(SHAPES)], 0.1) for i in range(leaves)}
+
+
+def modulax_step(optimizer: Any, params: Any, state: Any, grads: Any) -> Any:
+    updates, state = optimizer.update(grads, state, params)
+    return modulax.apply_updates(params, updates), state
+
+
+def optax_step(optimizer: Any) -> Callable[..., Any]:
+    def step(params: Any, state: Any, grads: Any) -> Any:
+        updates, state = optimizer.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    return step
+
+
+def eager(quick: bool) -> str:
+    """`optimizer.update` as it is, against `jax.jit(tx.update)`."""
+    rows = []
+    for leaves in (10,) if quick else (10, 100, 1000):
+        params = tree(leaves)
+        ours, theirs = modulax.AdamW(1e-3), optax.adamw(1e-3)
+        state, their_state = ours.init(params), theirs.init(params)
+        update = jax.jit(theirs.update)
+        (t, u), (_, ratio) = interleaved(
+            [lambda: update(params, their_state, params), lambda: ours.update(params, state, params)],  # noqa: B023
+            3 if quick else 3000 // leaves + 30,
+        )
+        returned, ready = [], []
+        for _ in range(3 if quick else 20):
+            start = time.perf_counter()
+            result = ours.update(params, state, params)
+            returned.append(time.perf_counter() - start)
+            jax.block_until_ready(result)
+            ready.append(time.perf_counter() - start)
+        rows.append([str(leaves), seconds(t), seconds(u), f"{ratio:.2f}", seconds(min(returned)), seconds(min(ready))])
+    head = ["leaves", "optax, jitted", "modulax, eager", "ratio", "returns after", "ready after"]
+    return table(head, rows)
+
+
+def step(quick: bool) -> str:
+    """Update and apply inside one `jax.jit`."""
+    rows = []
+    for leaves in (10,) if quick else (10, 100, 150, 1000):
+        params = tree(leaves)
+        ours, theirs = modulax.AdamW(1e-3), optax.adamw(1e-3)
+        state, their_state = ours.init(params), theirs.init(params)
+        on_device = jax.device_put(ours)
+        their_step = jax.jit(optax_step(theirs))
+        our_step = jax.jit(modulax_step)
+        closed = jax.jit(lambda p, s, g: modulax_step(ours, p, s, g))  # noqa: B023
+        times, ratios = interleaved(
+            [
+                lambda: their_step(params, their_state, params),  # noqa: B023
+                lambda: closed(params, state, params),  # noqa: B023
+                lambda: our_step(on_device, params, state, params),  # noqa: B023
+                lambda: our_step(ours, params, state, params),  # noqa: B023
+                lambda: ours.step(params, state, params),  # noqa: B023
+            ],
+            3 if quick else 3000 // leaves + 30,
+        )
+        rows.append([str(leaves), seconds(times[0]), *(f"{ratio:.2f}" for ratio in ratios[1:])])
+    head = ["leaves", "optax", "closed over", "argument, on the device", "argument, as built", "`optimizer.step`"]
+    return table(head, rows)
+
+
+def program(quick: bool) -> str:
+    """How long the program of update-and-apply takes to trace and lower, and to compile."""
+    rows = []
+    for leaves in (10,) if quick else (150, 1000):
+        params = tree(leaves)
+        ours, theirs = modulax.AdamW(1e-3), optax.adamw(1e-3)
+        state, their_state = ours.init(params), theirs.init(params)
+
+        def lower_theirs() -> Any:
+            fresh = optax_step(theirs)  # noqa: B023
+            return jax.jit(lambda *args: fresh(*args)).lower(params, their_state, params)  # noqa: B023
+
+        def lower_ours() -> Any:
+            return jax.jit(lambda *args: modulax_step(*args)).lower(ours, params, state, params)  # noqa: B023
+
+        rounds = 1 if quick else 1500 // leaves + 4
+        (t, u), (_, lowering) = interleaved([lower_theirs, lower_ours], rounds)
+        compiled = []
+        for _ in range(rounds):
+            pair = []
+            for lowered in (lower_theirs(), lower_ours()):
+                start = time.perf_counter()
+                lowered.compile()
+                pair.append(time.perf_counter() - start)
+            compiled.append(pair)
+        their_time, our_time = (measure.statistics.median(column) for column in zip(*compiled, strict=True))
+        ratio = measure.statistics.median(b / a for a, b in compiled)
+        lowered_row = [str(leaves), seconds(t), seconds(u), f"{lowering:.2f}"]
+        rows.append([*lowered_row, seconds(their_time), seconds(our_time), f"{ratio:.2f}"])
+    head = ["leaves", "optax, trace + lower", "modulax", "ratio", "optax, compile", "modulax", "ratio"]
+    return table(head, rows)
+
+
+def sweep(quick: bool) -> str:
+    """32 learning rates from the first trace to the last step: as closures one by one, and as one `vmap`."""
+    count, steps = (4, 5) if quick else (32, 100)
+    rates = [10 ** (-4 + 3 * i / count) for i in range(count)]
+    params = {f"layer{i}": jnp.full((32, 32), 0.1) for i in range(6)}
+
+    def loss(p: Any) -> jax.Array:
+        x = jnp.ones(32)
+        for w in p.values():
+            x = jnp.tanh(w @ x)
+        return jnp.sum((x - 0.5) ** 2)
+
+    def closures() -> Any:
+        out = []
+        for rate in rates:
+            tx = optax.adamw(rate)
+
+            @jax.jit
+            def train(p: Any, s: Any) -> Any:
+                def body(carry: Any, _: Any) -> Any:
+                    p, s = carry
+                    updates, s = tx.update(jax.grad(loss)(p), s, p)  # noqa: B023
+                    return (optax.apply_updates(p, updates), s), None
+
+                return jax.lax.scan(body, (p, s), length=steps)[0][0]
+
+            out.append(train(params, tx.init(params)))
+        return out
+
+    def batch() -> Any:
+        @eqx.filter_jit
+        @eqx.filter_vmap(in_axes=(eqx.if_array(0), None))
+        def train(optimizer: Any, p: Any) -> Any:
+            def body(carry: Any, _: Any) -> Any:
+                p, s = carry
+                updates, s = optimizer.update(jax.grad(loss)(p), s, p)
+                return (modulax.apply_updates(p, updates), s), None
+
+            return jax.lax.scan(body, (p, optimizer.init(p)), length=steps)[0][0]
+
+        return train(eqx.filter_vmap(modulax.AdamW)(jnp.asarray(rates)), params)
+
+    (t, u), (_, ratio) = interleaved([closures, batch], 1 if quick else 3)
+    return table(
+        ["rates", "optax, closures", "modulax, one vmap", "ratio"],
+        [[str(count), seconds(t), seconds(u), f"{ratio:.3f}"]],
+    )
+
+
+def donation(quick: bool) -> str:
+    """`optimizer.step` on one large parameter, with and without `donate=True`."""
+    size = 10_000 if quick else 8_000_000
+    optimizer = modulax.AdamW(1e-3)
+    grads = {"w": jnp.full((size,), 0.1)}
+    kept = [jax.tree.map(jnp.copy, grads), None]
+    kept[1] = optimizer.init(kept[0])
+    given = [jax.tree.map(jnp.copy, grads), None]
+    given[1] = optimizer.init(given[0])
+
+    def keep() -> Any:
+        return optimizer.step(grads, kept[1], kept[0])
+
+    def give() -> Any:
+        given[:] = optimizer.step(grads, given[1], given[0], donate=True)
+        return given
+
+    (t, u), (_, ratio) = interleaved([keep, give], 3 if quick else 40)
+    return table(["parameters", "kept", "donated", "ratio"], [[f"{size:,}", seconds(t), seconds(u), f"{ratio:.2f}"]])
+
+
+PARTS = {"eager": eager, "step": step, "program": program, "sweep": sweep, "donation": donation}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", choices=PARTS)
+    arguments = parser.parse_args()
+    versions = ", ".join(f"{m.__name__} {m.__version__}" for m in (jax, eqx, optax))
+    text = [
+        "# Results",
+        "Written by `nox -s benchmarks`. Ratios are modulax over optax, medians over interleaved rounds in one "
+        "process; AdamW throughout.",
+        f"{versions}; Python {platform.python_version()}, {jax.default_backend()}, {os.cpu_count()} cores.",
+    ]
+    for name, part in PARTS.items():
+        if arguments.only in (None, name):
+            text.append(f"## {name.capitalize()}\n\n{part.__doc__}\n\n{part(arguments.quick)}")
+            print(text[-1], end="\n\n", flush=True)
+    if not arguments.quick and arguments.only is None:
+        Path(__file__).with_name("RESULTS.md").write_text("\n\n".join(text) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
