@@ -3,7 +3,7 @@
 import dataclasses
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import equinox as eqx
 import jax
@@ -43,6 +43,9 @@ class AbstractHyperparameters(AbstractModule):
     The base of transforms and schedules: it prints itself as it was written, lists its numbers by path and changes
     them by path. Numbers are declared with `modulax.number()`.
     """
+
+    counts_steps: ClassVar[bool] = False
+    """Whether schedules inside follow a counter of this object's own."""
 
     def __check_init__(self) -> None:
         for field in dataclasses.fields(self):

@@ -4,7 +4,7 @@ import abc
 import contextlib
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from jaxtyping import Array, PyTree
 
 from ._numerics import at_least_float32, common_dtype, default_float, real_dtype, safe_increment
 from ._rules import select
-from ._schedule import has_schedule, resolve
+from ._schedule import resolve
 from ._transform import AbstractTransform, EmptyState, check_call
 from ._types import Params, State, Updates
 from .tree._align import align
@@ -44,6 +44,8 @@ class AbstractLeafwise(AbstractTransform):
     shape are traced once, and in a `Chain` consecutive rules run as one function of an array. Where the state counts,
     a schedule may stand in any field.
     """
+
+    _is_checked_elsewhere: ClassVar[bool] = True  # each part of a run is checked by itself, with its schedules resolved
 
     def init_leaf(self, p: Array) -> State:
         """The state of one array; `EmptyState()` where there is none."""
@@ -92,6 +94,10 @@ class AbstractLeafwise(AbstractTransform):
         count = {"count": jnp.zeros((), jnp.int32)} if _counts(example) else {}
         return type(example)(**count, **trees)
 
+    def at(self, state: State) -> Self:
+        """This rule with its schedules, if it counts the steps for them, replaced by their numbers for the next one."""
+        return resolve(self, state.count) if _counts(state) else self
+
     def update(
         self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, State]:
@@ -120,21 +126,15 @@ class _Part:
     def __init__(self, rule: AbstractLeafwise, state: State, updates: Updates, params: Params | None, size: int):
         name = type(rule).__name__
         count = state.count if _counts(state) else None
-        self.rule = resolve(rule, count) if count is not None and has_schedule(rule) else rule
+        self.rule = rule.at(state)
         check_call(self.rule, params)
         self.now = self.rule.survey(None if count is None else count.astype(default_float()), updates, params)
         self.chosen = list(self.rule.where(updates) or [True] * size)
         self._state, self._fields = state, _tree_fields(state)
         self._indices = [i for i, chosen in enumerate(self.chosen) if chosen]
         like = updates if all(self.chosen) else select(updates, self.chosen)
-        aligned = [
-            align(
-                getattr(state, field),
-                like,
-                lambda: f"`{name}.update`: the updates are another tree than the parameters that `init` was given.",
-            )
-            for field in self._fields
-        ]
+        whose = "the parameters that `init` was given"
+        aligned = [align(getattr(state, field), like, f"{name}.update", whose) for field in self._fields]
         self._rebuild = [rebuild for _, rebuild in aligned]
         self.values = dict(zip(self._indices, zip(*(v for v, _ in aligned), strict=True), strict=False))
 
@@ -203,7 +203,14 @@ def _run_on_leaf(
         for part, pair, value in zip(parts, at_work, values, strict=True):
             rule, now = _cast(pair, dtype)
             with jax.named_scope(type(rule).__name__):
-                u, state = rule.update_leaf(now, u, part.as_state(_cast(value, dtype)), p)
+                try:
+                    u, state = rule.update_leaf(now, u, part.as_state(_cast(value, dtype)), p)
+                except TypeError as error:
+                    raise ValueError(
+                        f"`{type(rule).__name__}.update_leaf` failed on an update of shape {g.shape} with a state of "
+                        f"shapes {jtu.tree_map(jnp.shape, value)}: {error} The updates must have the shapes of the "
+                        "parameters that `init` was given."
+                    ) from error
             new_value = part.as_values(state)
             _check_same_shapes(rule, (g, value), (u, new_value))
             new_values.append(jtu.tree_map(lambda new, old: new.astype(old.dtype), new_value, value))

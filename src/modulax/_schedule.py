@@ -65,12 +65,19 @@ def has_schedule(tree: PyTree) -> bool:
 
 
 def resolve(tree: PyTree, step: ArrayLike) -> PyTree:
-    """The tree with every schedule in it replaced by its number at `step`."""
+    """The tree with every schedule in it replaced by its number at `step`.
+
+    What lies deeper in the tree and counts its own steps (`counts_steps`) is left alone: inside of `MultiSteps` an
+    optimizer makes fewer steps than outside.
+    """
+
+    def stops(x: Any) -> bool:
+        return is_schedule(x) or (x is not tree and isinstance(x, AbstractHyperparameters) and x.counts_steps)
 
     def number_now(x: Any) -> Any:
         return jnp.asarray(x(step)).astype(default_float()) if is_schedule(x) else x
 
-    return jtu.tree_map(number_now, tree, is_leaf=is_schedule)
+    return jtu.tree_map(number_now, tree, is_leaf=stops)
 
 
 def as_number(x: Any) -> Any:

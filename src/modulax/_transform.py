@@ -9,15 +9,17 @@ import jax
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
+from ._checks import listing
 from ._entry import Entry, Program
 from ._hyperparameters import ARRAY_TYPES, AbstractHyperparameters
 from ._module import AbstractState
 from ._numerics import at_least_float32
 from ._schedule import has_schedule
 from ._types import Params, State, Updates
-from .tree._align import align, paired
+from .tree._align import paired
 from .tree._leafmap import map_leaves
 from .tree._math import trainable
+from .tree._paths import leaf_paths, leaves_with_paths
 
 
 class EmptyState(AbstractState):
@@ -34,7 +36,7 @@ def check_call(transform: "AbstractTransform", params: Params | None) -> None:
     name = type(transform).__name__
     if transform.needs_params and params is None:
         raise missing(transform, "params", "update(updates, state, params)")
-    if not transform.resolves_schedules and (field := _schedule_field(transform)):
+    if not transform.counts_steps and (field := _schedule_field(transform)):
         raise ValueError(
             f"`{name}({field}=...)` is a schedule, and `{name}` alone does not count the steps. "
             f"Write `Scheduled({name}({field}=...))`, or use the schedule in an optimizer such as `AdamW`."
@@ -63,7 +65,8 @@ def _init_entry(method: Any, name: str) -> Entry:
 
 def _update_entry(method: Any, name: str) -> Entry:
     def inside(function, transform, updates, state, params=None, **extra):
-        check_call(transform, params)
+        if not transform._is_checked_elsewhere:
+            check_call(transform, params)
         with jax.named_scope(type(transform).__name__):
             return function(transform, updates, state, params, **extra)
 
@@ -94,8 +97,7 @@ class AbstractTransform(AbstractHyperparameters):
     needs_params: ClassVar[bool] = False
     """Whether `update` refuses `params=None`."""
 
-    resolves_schedules: ClassVar[bool] = False
-    """Whether a schedule may stand in this transform's own fields, because it knows the step."""
+    _is_checked_elsewhere: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -180,14 +182,27 @@ def apply_updates(params: PyTree, updates: Updates) -> PyTree:
     flags and integer arrays can be given.
     """
     leaves, treedef = jtu.tree_flatten(params)
-    trained = [i for i, x in enumerate(leaves) if eqx.is_inexact_array(x)]
     like = treedef.unflatten([x if eqx.is_inexact_array(x) else None for x in leaves])
-    values, _ = align(updates, like, lambda: "`apply_updates`: the updates are another tree than the parameters.")
-    columns = [(leaves[i], u) for i, u in zip(trained, values, strict=True) if u is not None]
-    places = [i for i, u in zip(trained, values, strict=True) if u is not None]
-    for i, new in zip(places, map_leaves(_add, None, columns), strict=True):
+    trained = [i for i, x in enumerate(leaves) if eqx.is_inexact_array(x)]
+    pairs = [(i, u) for i, u in zip(trained, _updates_at(like, updates), strict=True) if u is not None]
+    for (i, _), new in zip(pairs, map_leaves(_add, None, [(leaves[i], u) for i, u in pairs]), strict=True):
         leaves[i] = new
     return treedef.unflatten(leaves)
+
+
+def _updates_at(params: PyTree, updates: Updates) -> list[Any]:
+    """The update of each leaf of the parameters, None where it has none; paired by path if the structures differ."""
+    try:
+        return jtu.tree_structure(params).flatten_up_to(updates)
+    except ValueError:
+        by_path = dict(leaves_with_paths(updates))
+    paths = leaf_paths(params)
+    if unknown := [path for path in by_path if path not in paths]:
+        raise ValueError(
+            f"`apply_updates`: there are updates at {listing(unknown)}, where the parameters have no floating or "
+            f"complex array; they have {listing(paths)}."
+        )
+    return [by_path.get(path) for path in paths]
 
 
 @functools.cache

@@ -55,7 +55,7 @@ class MultiSteps(AbstractTransform):
     )
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    resolves_schedules: ClassVar[bool] = True
+    counts_steps: ClassVar[bool] = True
 
     def init(self, params: Params) -> MultiStepsState:
         """The inner state, and an empty accumulator."""
@@ -76,9 +76,7 @@ class MultiSteps(AbstractTransform):
         every_k = resolve(self.every_k, state.gradient_step)
         leaves, treedef = jtu.tree_flatten(updates)
         acc_leaves, rebuild = align(
-            state.acc_grads,
-            updates,
-            lambda: "`MultiSteps.update`: the updates are another tree than the parameters that `init` was given.",
+            state.acc_grads, updates, "MultiSteps.update", "the parameters that `init` was given"
         )
         n = state.mini_step + 1
         skip, skip_state = self._skip(updates, state.gradient_step, params)

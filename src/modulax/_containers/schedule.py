@@ -33,7 +33,7 @@ class Scheduled(AbstractTransform):
 
     inner: AbstractTransform
 
-    resolves_schedules: ClassVar[bool] = True
+    counts_steps: ClassVar[bool] = True
 
     def init(self, params: Params) -> OptimizerState:
         """The inner state, and a counter at zero."""
@@ -76,7 +76,7 @@ class Injected(AbstractTransform):
 
     inner: AbstractTransform
 
-    resolves_schedules: ClassVar[bool] = True
+    counts_steps: ClassVar[bool] = True
 
     def init(self, params: Params) -> InjectedState:
         """A copy of the numbers, and the inner state."""
@@ -93,13 +93,13 @@ class Injected(AbstractTransform):
         updates, inner_state = inner.update(updates, state.inner_state, params, **extra)
         return updates, InjectedState(safe_increment(state.count), inner, inner_state)
 
-    def at(self, state: InjectedState) -> AbstractTransform:
-        """The inner transform with the numbers that are in force at the next step."""
-        return self._in_force(state).at(state.inner_state)
+    def at(self, state: InjectedState) -> "Injected":
+        """This transform with the numbers that are in force at the next step."""
+        return Injected(self._in_force(state).at(state.inner_state))
 
     def _in_force(self, state: InjectedState) -> Any:
-        def number_now(own: Any, stored: Any) -> Any:
-            return own(state.count) if is_schedule(own) else stored
+        def ruling(own: Any, stored: Any) -> Any:
+            return own if is_schedule(own) else stored
 
-        numbers = jtu.tree_map(number_now, self.inner, state.hyperparameters, is_leaf=is_schedule)
-        return jtu.tree_map(lambda x: jnp.asarray(x, default_float()), numbers)
+        numbers = jtu.tree_map(ruling, self.inner, state.hyperparameters, is_leaf=is_schedule)
+        return jtu.tree_map(lambda x: jnp.asarray(x, default_float()), resolve(numbers, state.count))

@@ -26,7 +26,7 @@ class AbstractOptimizer(AbstractTransform):
     from plain numbers; so every hyperparameter of every optimizer may be a schedule.
     """
 
-    resolves_schedules: ClassVar[bool] = True
+    counts_steps: ClassVar[bool] = True
 
     @abc.abstractmethod
     def transform(self) -> AbstractTransform:

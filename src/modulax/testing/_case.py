@@ -220,4 +220,3 @@ def is_strong_array(x: Any) -> bool:
 def is_number(x: Any) -> bool:
     """Whether `x` is stored as a number is: an array without axes."""
     return isinstance(x, ARRAY_TYPES) and np.ndim(x) == 0
-

@@ -28,7 +28,6 @@ def _run(case: Case, transform: Any, steps: int = 3) -> list[Any]:
 
 def law_a_chain_is_its_parts_one_by_one(case: Case) -> None:
     """In a chain, where rules on one array run as one function, it does what it does by itself."""
-
     with jax.enable_x64(True):  # so that a difference is one of meaning, not of rounding
         params, *grads = in_float64((case.params, case.updates(0), case.updates(1)))
         parts = [Scale(3.0), case.transform, Scale(0.25)]
@@ -63,10 +62,7 @@ def law_a_partition_gives_each_leaf_its_own(case: Case) -> None:
     # As functions, because parameters may be Modules, which have no room for labels.
     partition = Partition({"this": case.transform, "zero": SetToZero()}, lambda _: labels)
     masked = Masked(case.transform, lambda _: mask)
-    zero = [
-        jtu.tree_map(lambda u, m: u if m else jnp.zeros_like(u), updates, mask)
-        for updates in _run(case, masked)
-    ]
+    zero = [jtu.tree_map(lambda u, m: u if m else jnp.zeros_like(u), updates, mask) for updates in _run(case, masked)]
     expect_close(_run(case, partition), zero, "`Partition`", case.rtol)
 
 

@@ -110,8 +110,6 @@ def _report(transform: AbstractTransform, broken: list[tuple[Law, Exception]]) -
         kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
         found = f"{kind}{error}".strip()
         statement = law.statement.replace("\n", "\n    ")
-        parts.append(
-            f"Law `{law.name}`:\n    {statement}\n  But: " + found.replace("\n", "\n    ")
-        )
+        parts.append(f"Law `{law.name}`:\n    {statement}\n  But: " + found.replace("\n", "\n    "))
     parts.append("A law that cannot hold is excused by `check_transform(..., exempt={name: reason})`.")
     return "\n\n".join(parts)

@@ -44,8 +44,7 @@ def law_a_batch_of_transforms_is_a_loop(case: Case) -> None:
     """`vmap` over transforms, each with numbers of its own, gives what a loop over them gives."""
     with jax.enable_x64(True):
         batch = [
-            jtu.tree_map(lambda x, w=w: jnp.asarray(other_value(x, w), float), case.transform)
-            for w in (1.0, 0.8, 0.5)
+            jtu.tree_map(lambda x, w=w: jnp.asarray(other_value(x, w), float), case.transform) for w in (1.0, 0.8, 0.5)
         ]
         stacked = jtu.tree_map(lambda *x: np.stack(x), *batch)
         params, grads = in_float64((case.params, case.updates()))
@@ -106,8 +105,7 @@ def law_gradients_are_finite_and_right(case: Case) -> None:
             noise = 1e-14 * max(abs(float(value)), 1.0) / float(h)
             expect(
                 abs(float(found) - difference) <= 1e-5 * abs(difference) + noise,
-                f"the gradient with respect to `{name}` is {found}, finite differences give "
-                f"{difference}.",
+                f"the gradient with respect to `{name}` is {found}, finite differences give {difference}.",
             )
 
 
@@ -175,12 +173,10 @@ def law_hyperparameters_change_no_dtype(case: Case) -> None:
 
     for params_dtype in (jnp.float32, jnp.bfloat16):
         params = avals(cast(case.params, params_dtype))
-        expected = shapes(case.transform, params)
         for dtype in (jnp.float64, jnp.float32, jnp.bfloat16):
             with jax.enable_x64(dtype == jnp.float64):
-                given = jtu.tree_map(
-                    lambda x, d=dtype: jnp.asarray(np.asarray(x), d), case.transform
-                )
+                expected = shapes(case.transform, params)
+                given = jtu.tree_map(lambda x, d=dtype: jnp.asarray(np.asarray(x), d), case.transform)
                 found = shapes(given, params)
             what = f"{np.dtype(params_dtype).name}, with hyperparameters in {np.dtype(dtype).name}"
             expect_same_avals(found, expected, what)
@@ -192,9 +188,7 @@ def law_counters_saturate(case: Case) -> None:
     def is_integer(x: Any) -> bool:
         return jnp.issubdtype(x.dtype, jnp.integer)
 
-    state = jtu.tree_map(
-        lambda x: jnp.full_like(x, jnp.iinfo(x.dtype).max) if is_integer(x) else x, case.init()
-    )
+    state = jtu.tree_map(lambda x: jnp.full_like(x, jnp.iinfo(x.dtype).max) if is_integer(x) else x, case.init())
     for _ in range(2):
         updates, state = case.update(case.updates(), state)
     expect_finite(updates, "updates at the end of the counter")

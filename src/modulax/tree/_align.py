@@ -10,16 +10,17 @@ from .._checks import listing
 from ._paths import leaf_paths, leaves_with_paths
 
 
-def align(tree: PyTree, like: PyTree, describe: Callable[[], str]) -> tuple[list[Any], Callable[[list[Any]], PyTree]]:
+def align(tree: PyTree, like: PyTree, owner: str, whose: str) -> tuple[list[Any], Callable[[list[Any]], PyTree]]:
     """What `tree` holds at each leaf of `like`, and the function that puts new values back in `tree`'s own structure.
 
     Equal structures are paired as they are. Others are paired by path, so that containers of another type and modules
     of other static metadata still fit.
 
     Args:
-        tree: the tree to take apart.
-        like: the tree whose leaves give the order.
-        describe: the beginning of the error's sentence.
+        tree: the tree to take apart, which has the right leaves.
+        like: the updates, whose leaves give the order.
+        owner: the call that is at fault if they do not fit.
+        whose: what `tree` is, for the error.
     """
     treedef = jtu.tree_structure(like)
     try:
@@ -30,7 +31,10 @@ def align(tree: PyTree, like: PyTree, describe: Callable[[], str]) -> tuple[list
     by_path = dict(found)
     paths = leaf_paths(like)
     if set(paths) != set(by_path):
-        raise ValueError(describe() + " " + difference(leaf_paths(tree), paths))
+        lacking = [path for path, _ in found if path not in paths]
+        unknown = [path for path in paths if path not in by_path]
+        parts = [f"lack {listing(lacking)}"] * bool(lacking) + [f"have an unknown {listing(unknown)}"] * bool(unknown)
+        raise ValueError(f"`{owner}`: the updates must have the leaves of {whose}; they {' and '.join(parts)}.")
     own_treedef = jtu.tree_structure(tree)
     order = {path: i for i, path in enumerate(paths)}
 
@@ -40,21 +44,9 @@ def align(tree: PyTree, like: PyTree, describe: Callable[[], str]) -> tuple[list
     return [by_path[path] for path in paths], rebuild
 
 
-def difference(got: list[str], needed: list[str]) -> str:
-    """A sentence on what is missing in one list of paths, and what is too much."""
-    missing = [path for path in needed if path not in got]
-    extra = [path for path in got if path not in needed]
-    parts = []
-    if missing:
-        parts.append(f"There is nothing at {listing(missing)}.")
-    if extra:
-        parts.append(f"There is something unknown at {listing(extra)}.")
-    return " ".join(parts)
-
-
 def paired(params: PyTree, updates: PyTree, name: str) -> PyTree:
     """The parameters in the structure of the updates, refused unless both have the same paths and shapes."""
-    values, _ = align(params, updates, lambda: f"`{name}.update`: the parameters are another tree than the updates.")
+    values, _ = align(params, updates, f"{name}.update", "the parameters")
     for (path, u), p in zip(leaves_with_paths(updates), values, strict=True):
         shape = getattr(p, "shape", None)
         if shape != u.shape:
