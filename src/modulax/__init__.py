@@ -18,6 +18,7 @@ from ._containers.schedule import (
 )
 from ._describe import Description as Description, LeafDescription as LeafDescription, describe as describe
 from ._leafwise import AbstractLeafwise as AbstractLeafwise
+from ._module import AbstractState as AbstractState
 from ._optimizers.adam import (
     Adam as Adam,
     AdamW as AdamW,
@@ -38,16 +39,21 @@ from ._transform import (
 )
 from ._transforms.adaptive import (
     ScaleByAdam as ScaleByAdam,
+    ScaleByAdamState as ScaleByAdamState,
     ScaleByLion as ScaleByLion,
+    ScaleByLionState as ScaleByLionState,
     ScaleByRMS as ScaleByRMS,
+    ScaleByRMSState as ScaleByRMSState,
     ScaleByStddev as ScaleByStddev,
+    ScaleByStddevState as ScaleByStddevState,
 )
 from ._transforms.basic import Identity as Identity, SetToZero as SetToZero, Stateless as Stateless
 from ._transforms.clipping import Clip as Clip, ClipByGlobalNorm as ClipByGlobalNorm
-from ._transforms.momentum import Ema as Ema, Trace as Trace
+from ._transforms.momentum import Ema as Ema, EmaState as EmaState, Trace as Trace, TraceState as TraceState
 from ._transforms.regularization import AddDecayedWeights as AddDecayedWeights
 from ._transforms.scaling import (
     Scale as Scale,
     ScaleByLearningRate as ScaleByLearningRate,
     ScaleBySchedule as ScaleBySchedule,
+    ScaleByScheduleState as ScaleByScheduleState,
 )

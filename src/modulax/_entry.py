@@ -135,10 +135,10 @@ def _number(x: Any) -> Any:
     return on_device(x if isinstance(x, (np.ndarray, np.generic)) else np.asarray(x, default_float()))
 
 
-_device_numbers: dict[tuple[int, bool], tuple[np.ndarray, jax.Array]] = {}
+_device_numbers: dict[tuple[int, bool], tuple[np.ndarray | np.generic, jax.Array]] = {}
 
 
-def on_device(x: np.ndarray) -> Any:
+def on_device(x: np.ndarray | np.generic) -> Any:
     """A number of a transform as a JAX array, sent to the device once instead of at every step.
 
     Only what cannot change is remembered: the numbers that a field's converter made are read-only.
@@ -179,7 +179,7 @@ class BoundEntry:
     def __init__(self, entry: "Entry", owner: Any):
         self.entry, self.owner = entry, owner
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.entry(self.owner, *args, **kwargs)
 
     def __hash__(self) -> int:
@@ -229,7 +229,7 @@ class Entry:
     def __get__(self, owner: Any, _: type | None = None) -> Any:
         return self if owner is None else BoundEntry(self, owner)
 
-    def __call__(self, transform: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, transform: Any, /, *args: Any, **kwargs: Any) -> Any:
         if is_tracing():
             return self._inside(self.function, transform, *args, **kwargs)
         return self._call(self._program, transform, *args, **kwargs)

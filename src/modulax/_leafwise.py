@@ -18,6 +18,7 @@ from ._transform import AbstractTransform, EmptyState, check_call
 from ._types import Params, State, Updates
 from .tree._align import align
 from .tree._leafmap import map_leaves
+from .tree._paths import leaf_paths
 
 
 class AbstractLeafwise(AbstractTransform):
@@ -179,7 +180,13 @@ def run_rules(
             return _run_on_leaf(active, at_work, g, p, values)
 
         columns = [(leaves[i], param_leaves[i], [part.of_leaf(i) for part in active]) for i in indices]
-        for i, (u, values) in zip(indices, map_leaves(on_leaf, numbers, columns), strict=True):
+        try:
+            results = map_leaves(on_leaf, numbers, columns)
+        except _LeafError as error:
+            paths = leaf_paths(updates)
+            at = next(paths[i] for i, column in zip(indices, columns, strict=True) if error.is_about(column))
+            raise ValueError(f"{error} at `{at}`: {error.__cause__}") from error.__cause__
+        for i, (u, values) in zip(indices, results, strict=True):
             leaves[i] = u
             for part, value in zip(active, values, strict=True):
                 part.values[i] = value
@@ -206,11 +213,7 @@ def _run_on_leaf(
                 try:
                     u, state = rule.update_leaf(now, u, part.as_state(_cast(value, dtype)), p)
                 except TypeError as error:
-                    raise ValueError(
-                        f"`{type(rule).__name__}.update_leaf` failed on an update of shape {g.shape} with a state of "
-                        f"shapes {jtu.tree_map(jnp.shape, value)}: {error} The updates must have the shapes of the "
-                        "parameters that `init` was given."
-                    ) from error
+                    raise _LeafError(rule, g.shape, jtu.tree_map(jnp.shape, value)) from error
             new_value = part.as_values(state)
             _check_same_shapes(rule, (g, value), (u, new_value))
             new_values.append(jtu.tree_map(lambda new, old: new.astype(old.dtype), new_value, value))
@@ -226,6 +229,22 @@ def _cast(tree: PyTree, dtype: Any) -> PyTree:
         return x.astype(real_dtype(dtype)) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
     return jtu.tree_map(cast, tree)
+
+
+class _LeafError(Exception):
+    """A rule failed on a leaf, of which inside of a trace only the shapes are known."""
+
+    def __init__(self, rule: AbstractLeafwise, shape: tuple[int, ...], state_shapes: Any):
+        super().__init__(
+            f"`{type(rule).__name__}.update`: an update of shape {shape} does not fit the state, of shapes "
+            f"{state_shapes}; the updates must have the shapes of the parameters that `init` was given. The rule failed"
+        )
+        self._shape, self._state_shapes = shape, state_shapes
+
+    def is_about(self, column: tuple[Any, ...]) -> bool:
+        """Whether it was raised by a leaf like this one."""
+        g, _, values = column
+        return g.shape == self._shape and self._state_shapes in jtu.tree_map(jnp.shape, list(values))
 
 
 def _check_same_shapes(rule: AbstractLeafwise, before: Any, after: Any) -> None:

@@ -33,7 +33,7 @@ class by_path(AbstractRule):  # noqa: N801 (read as a function: `labels=by_path(
         patterns: a mapping from pattern to label, in the order in which they are tried.
     """
 
-    def __init__(self, patterns: Mapping[str, Any]):
+    def __init__(self, patterns: Any):
         if not isinstance(patterns, Mapping) or not patterns:
             raise ValueError('`by_path` needs a mapping from patterns to labels, such as `by_path({"*": True})`.')
         self.patterns = tuple(patterns.items())

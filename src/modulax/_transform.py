@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
@@ -49,14 +50,14 @@ def _schedule_field(transform: "AbstractTransform") -> str | None:
 
 
 def _init_entry(method: Any, name: str) -> Entry:
-    def inside(function: Any, transform: "AbstractTransform", params: Params) -> State:
+    def inside(function: Any, transform: "AbstractTransform", /, params: Params) -> State:
         with jax.named_scope(f"{type(transform).__name__}.init"):
             return function(transform, params)
 
     def run(transform: "AbstractTransform", params: Params) -> State:
         return inside(method, transform, trainable(params))
 
-    def call(program: Program, transform: "AbstractTransform", params: Params) -> State:
+    def call(program: Program, transform: "AbstractTransform", /, params: Params) -> State:
         return program(transform, params)
 
     run.__name__ = run.__qualname__ = f"{name}.init"
@@ -64,7 +65,7 @@ def _init_entry(method: Any, name: str) -> Entry:
 
 
 def _update_entry(method: Any, name: str) -> Entry:
-    def inside(function, transform, updates, state, params=None, **extra):
+    def inside(function, transform, /, updates, state, params=None, **extra):
         if not transform._is_checked_elsewhere:
             check_call(transform, params)
         with jax.named_scope(type(transform).__name__):
@@ -76,7 +77,7 @@ def _update_entry(method: Any, name: str) -> Entry:
             params = paired(params, updates, name)
         return inside(method, transform, updates, state, params, **extra)
 
-    def call(program, transform, updates, state, params=None, **extra):
+    def call(program, transform, /, updates, state, params=None, **extra):
         return program(transform, updates, state, params, extra)
 
     run.__name__ = run.__qualname__ = f"{name}.update"
@@ -185,6 +186,13 @@ def apply_updates(params: PyTree, updates: Updates) -> PyTree:
     like = treedef.unflatten([x if eqx.is_inexact_array(x) else None for x in leaves])
     trained = [i for i, x in enumerate(leaves) if eqx.is_inexact_array(x)]
     pairs = [(i, u) for i, u in zip(trained, _updates_at(like, updates), strict=True) if u is not None]
+    for i, u in pairs:
+        if jnp.shape(u) != leaves[i].shape:
+            path = leaf_paths(like)[trained.index(i)]
+            raise ValueError(
+                f"`apply_updates`: at `{path}` the update has shape {jnp.shape(u)} and the parameter "
+                f"{leaves[i].shape}. They must be equal; nothing is broadcast."
+            )
     for (i, _), new in zip(pairs, map_leaves(_add, None, [(leaves[i], u) for i, u in pairs]), strict=True):
         leaves[i] = new
     return treedef.unflatten(leaves)

@@ -1,0 +1,261 @@
+"""Chains, masks, partitions: how they are built, read and addressed."""
+
+from collections import OrderedDict
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+from flax.core import FrozenDict
+
+import modulax as mx
+from modulax import schedules
+
+PARAMS = {"dense": {"bias": jnp.ones(2), "kernel": jnp.ones((3, 2))}, "scale": jnp.ones(())}
+
+
+def _update(transform: Any, params: Any = None) -> Any:
+    params = PARAMS if params is None else params
+    return transform.update(params, transform.init(params), params)[0]
+
+
+# --- Chain -----------------------------------------------------------------------------------------
+
+
+def test_parts_are_named_after_their_classes():
+    chain = mx.Chain(mx.ScaleByAdam(), mx.ClipByGlobalNorm(1.0), mx.ScaleByAdam(), mx.AdamW(0.1))
+    names = ["scale_by_adam", "clip_by_global_norm", "scale_by_adam_2"]
+    assert list(chain.parts)[:3] == names
+    assert list(chain.init(PARAMS).parts) == list(chain.parts)
+
+
+def test_a_chain_is_a_sequence_and_a_mapping():
+    clip, adam, rate = mx.Clip(1.0), mx.ScaleByAdam(), mx.ScaleByLearningRate(0.1)
+    chain = mx.Chain(clip, adam=adam, rate=rate)
+    assert len(chain) == 3
+    assert list(chain) == [clip, adam, rate]
+    assert chain[0] is clip
+    assert chain[-1] is chain["rate"] is rate
+    assert "adam" in chain
+    assert "adamw" not in chain
+    assert list(chain[1:].parts) == ["adam", "rate"]
+    assert isinstance(chain[:1], mx.Chain)
+    with pytest.raises(IndexError):
+        chain[3]
+
+
+def test_a_state_is_read_by_index_and_by_name():
+    chain = mx.Chain(mx.Clip(1.0), adam=mx.ScaleByAdam())
+    state = chain.init(PARAMS)
+    assert state[1] is state["adam"] is state[-1]
+    assert len(state) == 2
+    assert state["adam"].count == 0
+
+
+def test_the_order_survives_a_tree_map():
+    """Dicts would be sorted by their keys."""
+    chain = mx.Chain(z=mx.Scale(2.0), a=mx.Clip(1.0))
+    mapped = jtu.tree_map(lambda x: x, chain)
+    assert list(mapped.parts) == ["z", "a"]
+    assert _update(mapped)["scale"] == 1  # twice, then clipped
+    state = jax.jit(lambda s: s)(chain.init(PARAMS))
+    assert list(state.parts) == ["z", "a"]
+
+
+def test_a_part_that_is_inserted_renames_none():
+    """So that a checkpoint of the shorter chain fits the longer one by its paths."""
+    short = mx.Chain(mx.ScaleByAdam(), mx.Trace(0.9))
+    long = mx.Chain(mx.Clip(1.0), mx.ScaleByAdam(), mx.Ema(0.9), mx.Trace(0.9))
+
+    def paths(chain: Any) -> set[str]:
+        return {jtu.keystr(p) for p, _ in jtu.tree_leaves_with_path(chain.init(PARAMS))}
+
+    assert paths(short) < paths(long)
+
+
+def test_an_extra_argument_reaches_every_part():
+    class Times(mx.AbstractStatelessTransform):
+        def apply(self, updates: Any, params: Any, **extra: Any) -> Any:
+            return jtu.tree_map(lambda u: u * extra["value"], updates)
+
+    chain = mx.Chain(mx.Clip(1.0), mx.Masked(Times(), lambda _: True), Times())
+    u, _ = chain.update(PARAMS, chain.init(PARAMS), PARAMS, value=jnp.asarray(3.0))
+    np.testing.assert_array_equal(u["scale"], 9)
+
+
+def test_a_fused_chain_in_float32():
+    """Between rules the update stays in float32, also for bfloat16 parameters."""
+    parts = [mx.Scale(1 / 3), mx.Scale(3.0)]
+    g = {"w": jnp.asarray(np.random.default_rng(0).normal(size=64), jnp.bfloat16)}
+    fused = _update(mx.Chain(*parts), g)
+    np.testing.assert_array_equal(fused["w"], g["w"])
+    alone = _update(parts[1], _update(parts[0], g))
+    assert not np.array_equal(alone["w"], g["w"])
+    full = {"w": jnp.asarray(np.random.default_rng(0).normal(size=64), jnp.float32)}
+    chain = [mx.Trace(0.9), mx.ScaleByAdam(), mx.AddDecayedWeights(0.1), mx.ScaleByLearningRate(0.1)]
+    one_by_one = full
+    for part in chain:
+        one_by_one = part.update(one_by_one, part.init(full), full)[0]
+    np.testing.assert_allclose(_update(mx.Chain(*chain), full)["w"], one_by_one["w"], rtol=1e-6)
+
+
+# --- Masks and labels ------------------------------------------------------------------------------
+
+MASKS = {
+    "tree": {"dense": {"bias": False, "kernel": True}, "scale": True},
+    "prefix": {"dense": True, "scale": False},
+    "numpy": {"dense": np.bool_(True), "scale": np.bool_(False)},
+    "frozen": FrozenDict({"dense": FrozenDict({"bias": False, "kernel": True}), "scale": True}),
+    "everything": True,
+    "function": lambda tree: jtu.tree_map(lambda x: x.ndim > 0, tree),
+    "prefix function": lambda tree: {"dense": False, "scale": True},
+    "rules": mx.by_path({"dense.kernel": True, "*": False}),
+}
+CHOSEN = {
+    "tree": {"dense.kernel", "scale"},
+    "prefix": {"dense.bias", "dense.kernel"},
+    "numpy": {"dense.bias", "dense.kernel"},
+    "frozen": {"dense.kernel", "scale"},
+    "everything": {"dense.bias", "dense.kernel", "scale"},
+    "function": {"dense.bias", "dense.kernel"},
+    "prefix function": {"scale"},
+    "rules": {"dense.kernel"},
+}
+
+
+def _paths_where(tree: Any, condition: Any) -> set[str]:
+    return {
+        ".".join(key.key for key in path)
+        for path, x in jtu.tree_leaves_with_path(tree)
+        if condition(np.asarray(x))
+    }
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_a_mask_can_be_written_in_many_ways(name: str):
+    mask = MASKS[name]
+    doubled = _update(mx.Masked(mx.Scale(2.0), mask))
+    assert _paths_where(doubled, lambda x: np.all(x == 2)) == CHOSEN[name]
+    assert _paths_where(doubled, lambda x: np.all(x == 1)) == CHOSEN["everything"] - CHOSEN[name]
+    frozen = _update(mx.Freeze(mask))
+    assert _paths_where(frozen, lambda x: np.all(x == 0)) == CHOSEN[name]
+    decayed = _update(mx.AddDecayedWeights(1.0, mask))
+    assert _paths_where(decayed, lambda x: np.all(x == 2)) == CHOSEN[name]
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masked_leaves_have_no_state(name: str):
+    state = mx.Masked(mx.Trace(0.9), MASKS[name]).init(PARAMS)
+    assert _paths_where(state.inner_state.trace, lambda _: True) == CHOSEN[name]
+
+
+def test_a_masked_out_parameter_is_unknown_to_the_norm():
+    """The inner transform sees its own leaves alone."""
+    g = {"a": jnp.asarray([3.0, 4.0]), "b": jnp.asarray([100.0])}
+    u = _update(mx.Masked(mx.ClipByGlobalNorm(5.0), {"a": True, "b": False}), g)
+    np.testing.assert_array_equal(u["a"], g["a"])
+    np.testing.assert_array_equal(u["b"], g["b"])
+
+
+def test_a_partition_runs_each_on_its_own():
+    labels = {"dense": {"bias": "b", "kernel": "a"}, "scale": "b"}
+    transform = mx.Partition({"b": mx.Scale(3.0), "a": mx.Trace(0.9), "idle": mx.Adam(0.1)}, labels)
+    state = transform.init(PARAMS)
+    assert list(state.inner_states) == ["b", "a", "idle"]
+    assert _paths_where(state.inner_states["a"].trace, lambda _: True) == {"dense.kernel"}
+    assert not jtu.tree_leaves(state.inner_states["idle"].inner["scale_by_adam"].mu)
+    u, _ = transform.update(PARAMS, state, PARAMS)
+    assert _paths_where(u, lambda x: np.all(x == 3)) == {"dense.bias", "scale"}
+
+
+def test_labels_may_be_a_callable_module():
+    """A Module that can be called is a tree of labels, never a function."""
+
+    class Model(eqx.Module):
+        weight: Any
+        bias: Any
+
+        def __call__(self, x: Any) -> Any:
+            raise AssertionError("the model was called")
+
+    params, mask = Model(jnp.ones(2), jnp.ones(2)), Model(True, False)
+    u = _update(mx.Masked(mx.Scale(2.0), mask), params)
+    np.testing.assert_array_equal(u.weight, 2)
+    np.testing.assert_array_equal(u.bias, 1)
+
+
+def test_the_first_pattern_wins():
+    rules = OrderedDict({"dense.bias": "a", "dense.*": "b", "*": "c"})
+    transform = mx.Partition(
+        {"a": mx.Scale(1.0), "b": mx.Scale(2.0), "c": mx.Scale(3.0)}, mx.by_path(rules)
+    )
+    u = _update(transform)
+    found = (u["dense"]["bias"][0], u["dense"]["kernel"][0, 0], u["scale"])
+    assert found == (1, 2, 3)
+
+
+def test_a_pattern_fits_at_the_root_and_below():
+    for params in ({"bias": jnp.ones(2)}, {"layers": [{"bias": jnp.ones(2)}]}):
+        u = _update(mx.Masked(mx.Scale(2.0), mx.by_path({"*.bias": True})), params)
+        np.testing.assert_array_equal(jtu.tree_leaves(u)[0], 2)
+
+
+# --- Numbers ---------------------------------------------------------------------------------------
+
+
+def test_numbers_are_listed_by_path():
+    transform = mx.Chain(
+        clip=mx.ClipByGlobalNorm(1.0), opt=mx.SGD(schedules.Linear(1.0, 0.0, 4), momentum=0.5)
+    )
+    assert dict(transform.hyperparameters()) == {
+        "parts.clip.max_norm": 1.0,
+        "parts.opt.learning_rate.init_value": 1.0,
+        "parts.opt.learning_rate.end_value": 0.0,
+        "parts.opt.learning_rate.transition_steps": 4.0,
+        "parts.opt.learning_rate.transition_begin": 0.0,
+        "parts.opt.momentum": 0.5,
+    }
+
+
+def test_the_numbers_in_force():
+    transform = mx.AdamW(schedules.Linear(1.0, 0.0, 4), weight_decay=lambda step: jnp.asarray(0.5))
+    state = transform.init(PARAMS)
+    rates = []
+    for _ in range(3):
+        rates.append(float(transform.hyperparameters(state)["learning_rate"]))
+        _, state = transform.update(PARAMS, state, PARAMS)
+    assert rates == [1.0, 0.75, 0.5]
+    assert transform.hyperparameters(state)["weight_decay"] == 0.5
+    assert "learning_rate.init_value" in transform.hyperparameters()
+
+
+def test_a_number_may_become_a_schedule_and_back():
+    transform = mx.SGD(0.1)
+    scheduled = transform.replace(learning_rate=schedules.Linear(1.0, 0.0, 4))
+    assert isinstance(scheduled.learning_rate, mx.AbstractSchedule)
+    state = scheduled.init(PARAMS)
+    assert jtu.tree_structure(state) == jtu.tree_structure(transform.init(PARAMS))
+    assert scheduled.replace(learning_rate=0.1).learning_rate == transform.learning_rate
+    wrapped = transform.replace(learning_rate=lambda step: jnp.asarray(0.5))
+    np.testing.assert_allclose(_update(wrapped)["scale"], -0.5)
+
+
+def test_addresses_read_and_change():
+    chain = mx.Chain(mx.Clip(1.0), adam=mx.Adam(0.1))
+    address = chain.addresses()["parts.adam.b1"]
+    assert address(chain) is chain["adam"].b1
+    changed = eqx.tree_at(address, chain, np.float32(0.5))
+    assert changed["adam"].b1 == 0.5
+    assert chain["adam"].b1 == np.float32(0.9)
+    assert "b1" in address.codify("chain")
+
+
+def test_many_numbers_by_one_pattern():
+    chain = mx.Chain(mx.AdamW(0.1), mx.Lion(0.2))
+    changed = chain.replace(**{"*.weight_decay": 0.0, "lion.b1": 0.5})
+    assert changed[0].weight_decay == changed[1].weight_decay == 0
+    assert changed["lion"].b1 == 0.5
+    assert changed["adamw"].b1 == chain["adamw"].b1

@@ -1,0 +1,67 @@
+"""Every optimizer solves every problem, with a learning rate that suits it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import modulax as mx
+from modulax import schedules
+
+from .problems import PROBLEMS
+
+STEPS = 400
+
+
+def _rate(rate: float) -> schedules.CosineDecay:
+    return schedules.CosineDecay(rate, STEPS)
+
+
+OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
+    "SGD": lambda rate: mx.SGD(_rate(rate)),
+    "momentum": lambda rate: mx.SGD(_rate(rate / 5), momentum=0.9),
+    "nesterov": lambda rate: mx.SGD(_rate(rate / 5), momentum=0.9, nesterov=True),
+    "Adam": lambda rate: mx.Adam(_rate(rate)),
+    "AdamW": lambda rate: mx.AdamW(_rate(rate), weight_decay=1e-6),
+    "NAdam": lambda rate: mx.NAdam(_rate(rate)),
+    "NAdamW": lambda rate: mx.NAdamW(_rate(rate), weight_decay=1e-6),
+    "RMSProp": lambda rate: mx.RMSProp(_rate(rate / 2)),
+    "RMSProp-centered": lambda rate: mx.RMSProp(_rate(rate / 5), eps=1e-3, centered=True),
+    "Lion": lambda rate: mx.Lion(_rate(rate / 3), weight_decay=1e-6),
+    "clipped": lambda rate: mx.Chain(mx.ClipByGlobalNorm(1.0), mx.Adam(_rate(rate))),
+}
+GRADIENT_DESCENT = {"SGD", "momentum", "nesterov"}
+# For each problem, the learning rates of gradient descent and of the methods with a step of fixed size,
+# and the fraction of the loss that may be left.
+TARGETS = {
+    "bowl": (0.3, 0.3, 1e-4),
+    "rotated": (0.9, 0.1, 5e-2),
+    "rosenbrock": (1.5e-3, 0.1, 0.15),
+    "digits": (1.0, 0.05, 0.15),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_solves(problem: str, name: str):
+    slow, fast, target = TARGETS[problem]
+    transform = OPTIMIZERS[name](slow if name in GRADIENT_DESCENT else fast)
+    before, after = PROBLEMS[problem]().run(transform, STEPS)
+    assert after <= target * before
+
+
+def test_momentum_is_faster_than_none():
+    """On an ill-conditioned quadratic, which is what it was invented for."""
+    problem = PROBLEMS["rotated"]()
+    _, plain = problem.run(mx.SGD(0.9), 200)
+    _, heavy_ball = problem.run(mx.SGD(0.9, momentum=0.8), 200)
+    assert heavy_ball < 0.1 * plain
+
+
+def test_frozen_parameters_stay():
+    problem = PROBLEMS["bowl"]()
+    frozen = mx.Chain(mx.SGD(0.5), mx.Freeze(mx.by_path({"a": True, "*": False})))
+    params: Any = problem.start
+    _, after = problem.run(frozen, 50)
+    assert after == pytest.approx(0.5 * 3 * 3.0**2)
+    assert params["a"].shape == (3,)

@@ -1,0 +1,78 @@
+"""The dry run: a row for each parameter, and exact sizes."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+
+import modulax
+from modulax import by_path, schedules
+
+from .instances import TRANSFORMS, Instance
+
+
+def params():
+    return {"w": jnp.ones((3, 4)), "bias": jnp.ones(4, jnp.bfloat16), "scalar": jnp.ones(())}
+
+
+def column(optimizer, name, tree=None):
+    return {row.path: getattr(row, name) for row in modulax.describe(optimizer, tree or params()).leaves}
+
+
+def test_the_table_reads_well():
+    optimizer = modulax.AdamW(1e-3, weight_decay=0.1, mask=by_path({"w": True, "*": False}))
+    assert str(modulax.describe(optimizer, params())) == "\n".join(
+        [
+            "path    shape         learning rate  weight decay  state bytes",
+            "--------------------------------------------------------------",
+            "bias    bfloat16[4]   0.001                                 24",
+            "scalar  float32[]     0.001                                  8",
+            "w       float32[3,4]  0.001          0.1                    96",
+            "",
+            "17 parameters, 136 bytes of state (8 of them shared)",
+        ]
+    )
+
+
+def test_groups_are_the_labels_of_partitions_and_what_is_frozen():
+    optimizer = modulax.Chain(
+        modulax.Partition(
+            {"matrix": modulax.Lion(1e-4), "rest": modulax.AdamW(schedules.Linear(0.0, 1.0, 5))},
+            by_path({"w": "matrix", "*": "rest"}),
+        ),
+        modulax.Freeze(by_path({"scalar": True, "*": False})),
+    )
+    assert column(optimizer, "group") == {"bias": "rest", "scalar": "frozen", "w": "matrix"}
+    assert column(optimizer, "learning_rate") == {"bias": "Linear", "scalar": "", "w": "0.0001"}
+    assert column(optimizer, "weight_decay") == {"bias": "0.0001", "scalar": "", "w": "0.001"}
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda t: modulax.MultiSteps(t, 2),
+        modulax.Injected,
+        modulax.Scheduled,
+        lambda t: modulax.Masked(t, by_path({"*": True})),
+    ],
+    ids=["MultiSteps", "Injected", "Scheduled", "Masked"],
+)
+def test_it_looks_through_containers(wrap):
+    assert set(column(wrap(modulax.AdamW(0.5)), "learning_rate").values()) == {"0.5"}
+
+
+@pytest.mark.parametrize("instance", TRANSFORMS, ids=str)
+def test_the_bytes_are_those_of_the_state(instance: Instance):
+    transform, tree = instance.make(), params()
+    description = modulax.describe(transform, tree)
+    sizes = [x.nbytes for x in jax.tree.leaves(transform.init(tree))]
+    assert description.total_bytes == sum(sizes)
+    assert description.total_bytes == description.shared_bytes + sum(row.state_bytes for row in description.leaves)
+
+
+def test_a_whole_model_or_its_shapes_will_do(key):
+    model = eqx.nn.MLP(2, 1, 4, 1, key=key)
+    whole = str(modulax.describe(modulax.Adam(1e-3), model))
+    shapes = eqx.filter_eval_shape(lambda: eqx.nn.MLP(2, 1, 4, 1, key=jax.random.key(0)))
+    assert str(modulax.describe(modulax.Adam(1e-3), shapes)) == whole
+    assert "layers.0.weight" in whole

@@ -1,0 +1,205 @@
+"""Entry points: what `init`, `update` and `step` owe to whoever calls them."""
+
+import pickle
+import time
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import modulax
+from modulax import schedules
+
+
+def params():
+    return {"w": jnp.arange(6.0).reshape(2, 3), "b": jnp.ones(3)}
+
+
+def test_the_bound_methods_hash_by_the_identity_of_their_optimizer():
+    a, b = modulax.AdamW(1e-3), modulax.AdamW(1e-3)
+    assert hash(a.update) == hash(a.update)
+    assert a.update == a.update
+    assert a.update != b.update
+    assert a.update != a.init
+
+
+def test_jit_of_the_same_bound_method_compiles_once():
+    optimizer = modulax.AdamW(1e-3)
+    state = optimizer.init(params())
+    with jax.log_compiles(False):
+        before = jax.jit(optimizer.update)
+        before(params(), state, params())
+        again = jax.jit(optimizer.update)
+        again(params(), state, params())
+    assert again._cache_size() == 1  # one function, so one cache
+
+
+def test_positional_and_keyword_params_share_one_program():
+    traces = []
+
+    class Counting(modulax.AbstractStatelessTransform):
+        def apply(self, updates, params, **extra):
+            traces.append(sorted(extra))
+            return updates
+
+    transform = Counting()
+    transform.update(params(), transform.init(params()), params())
+    transform.update(params(), transform.init(params()), params=params())
+    transform.update(updates=params(), state=transform.init(params()), params=params())
+    assert len(traces) == 1
+
+
+def test_a_number_among_the_extra_arguments_is_traced_and_a_function_is_static():
+    traces = []
+
+    class Weighted(modulax.AbstractStatelessTransform):
+        def apply(self, updates, params, *, value, function, **extra):
+            traces.append(value)
+            return jax.tree.map(lambda g: function(g) * value, updates)
+
+    transform = Weighted()
+    state = transform.init(params())
+    for value in (1.0, 2.0, 3.0):
+        out, _ = transform.update(params(), state, value=value, function=jnp.negative)
+        np.testing.assert_allclose(out["b"], -value)
+    assert len(traces) == 1
+    transform.update(params(), state, value=1.0, function=jnp.abs)
+    assert len(traces) == 2
+
+
+def test_the_compiled_program_names_the_transforms():
+    optimizer = modulax.Chain(modulax.ClipByGlobalNorm(1.0), modulax.AdamW(1e-3))
+    state = optimizer.init(params())
+    text = jax.jit(optimizer.update).lower(params(), state, params()).compile().as_text()
+    for name in ("ClipByGlobalNorm", "AdamW", "ScaleByAdam", "AddDecayedWeights", "ScaleByLearningRate"):
+        assert f"/{name}/" in text, name
+
+
+def test_the_profile_names_the_class_that_ran():
+    traced = jax.jit(lambda o, g, s, p: o.update(g, s, p)).trace(
+        modulax.Adam(1e-3), params(), modulax.Adam(1e-3).init(params()), params()
+    )
+    assert "name=Adam.update" in str(traced.jaxpr)
+
+
+def test_update_returns_before_its_result_is_ready():
+    # A large step must return long before it ends. Several tries, because a busy machine may interrupt the first ones.
+    optimizer = modulax.AdamW(1e-3)
+    large = {"w": jnp.ones((8_000_000,))}
+    state = optimizer.init(large)
+    jax.block_until_ready(optimizer.update(large, state, large))
+    fractions = []
+    for _ in range(20):
+        start = time.perf_counter()
+        result = optimizer.update(large, state, large)
+        returned = time.perf_counter() - start
+        jax.block_until_ready(result)
+        fractions.append(returned / (time.perf_counter() - start))
+    assert min(fractions) < 0.5
+
+
+@pytest.mark.parametrize("donate", [False, True])
+def test_step_is_update_and_apply(donate):
+    optimizer = modulax.AdamW(1e-2, weight_decay=0.1)
+    state = optimizer.init(params())
+    updates, expected_state = optimizer.update(params(), state, params())
+    expected = modulax.apply_updates(params(), updates)
+    given = params()
+    got, got_state = optimizer.step(params(), optimizer.init(params()), given, donate=donate)
+    assert eqx.tree_equal(got, expected, rtol=1e-6)
+    assert eqx.tree_equal(got_state, expected_state, rtol=1e-6)
+    assert given["w"].is_deleted() == donate
+
+
+@pytest.mark.parametrize("donate", [False, True])
+def test_step_takes_a_whole_model_and_returns_it_whole(key, donate):
+    class Model(eqx.Module):
+        mlp: eqx.nn.MLP
+        steps: jax.Array
+        name: str
+        rate: float
+
+    model = Model(eqx.nn.MLP(2, 1, 4, 1, key=key), jnp.asarray(7), "model", 0.5)
+    optimizer = modulax.AdamW(1e-2)
+    grads = eqx.filter_grad(lambda m: jnp.sum(m.mlp(jnp.ones(2))))(model)
+    before = jax.tree.map(np.asarray, eqx.filter(model, eqx.is_array))
+    new, state = optimizer.step(grads, optimizer.init(model), model, donate=donate)
+    assert jax.tree.structure(new) == jax.tree.structure(model)
+    assert new.name == "model"
+    assert new.rate == 0.5
+    assert int(new.steps) == 7
+    assert new.mlp.activation is model.mlp.activation
+    assert not np.allclose(new.mlp.layers[0].weight, before.mlp.layers[0].weight)
+    assert state.inner["scale_by_adam"].mu.steps is None
+
+
+def test_step_itself_can_be_compiled():
+    optimizer = modulax.Adam(1e-3)
+    state = optimizer.init(params())
+    new, _ = jax.jit(optimizer.step)(params(), state, params())
+    expected, _ = optimizer.step(params(), state, params())
+    assert eqx.tree_equal(new, expected, rtol=1e-6)
+
+
+def test_donation_leaves_the_numbers_of_the_optimizer_alone():
+    optimizer = modulax.Injected(modulax.AdamW(jnp.asarray(1e-3)))
+    p = params()
+    state = optimizer.init(p)
+    for _ in range(3):
+        p, state = optimizer.step(params(), state, p, donate=True)
+    assert float(optimizer.inner.learning_rate) == pytest.approx(1e-3)
+
+
+def test_a_number_on_the_device_is_remembered_only_while_it_cannot_change():
+    raw = np.asarray(0.5, np.float32)  # writeable: a user's own array
+    optimizer = eqx.tree_at(lambda o: o.step_size, modulax.Scale(1.0), raw)
+    state = optimizer.init(params())
+    first, _ = optimizer.update(params(), state)
+    raw[...] = 2.0
+    second, _ = optimizer.update(params(), state)
+    np.testing.assert_allclose(second["b"], 4 * first["b"])
+
+
+def test_update_keeps_the_sharding_of_parameters_and_state():
+    mesh = Mesh(np.asarray(jax.devices()[:2]), ("data",))
+    sharding = NamedSharding(mesh, PartitionSpec("data"))
+    p = {"w": jax.device_put(jnp.arange(8.0), sharding)}
+    optimizer = modulax.AdamW(1e-3)
+    state = jax.jit(optimizer.init, out_shardings=None)(p)
+    updates, state = optimizer.update(p, state, p)
+    new = modulax.apply_updates(p, updates)
+    assert new["w"].sharding.is_equivalent_to(sharding, 1)
+    assert state.inner["scale_by_adam"].mu["w"].sharding.is_equivalent_to(sharding, 1)
+
+
+def test_a_static_leaf_of_a_transform_is_refused_with_the_remedy():
+    class Bad(modulax.AbstractStatelessTransform):
+        function: object
+
+        def apply(self, updates, params, **extra):
+            return updates
+
+    with pytest.raises(ValueError, match=r"`Bad\(function=...\)` holds .*static=True"):
+        Bad(jnp.sin)
+
+
+def test_an_update_inside_of_scan_sees_its_schedule_move():
+    optimizer = modulax.SGD(schedules.Linear(0.0, 1.0, 10))
+
+    def body(carry, _):
+        p, state = carry
+        return optimizer.step({"w": jnp.ones(())}, state, p), None
+
+    start = ({"w": jnp.zeros(())}, optimizer.init({"w": jnp.zeros(())}))
+    (p, _), _ = jax.lax.scan(body, start, length=10)
+    np.testing.assert_allclose(p["w"], -sum(i / 10 for i in range(10)), rtol=1e-6)
+
+
+def test_an_optimizer_survives_pickle():
+    optimizer = modulax.AdamW(1e-3, mask=modulax.by_path({"b": False, "*": True}))
+    again = pickle.loads(pickle.dumps(optimizer))
+    assert repr(again) == repr(optimizer)
+    assert eqx.tree_equal(again.init(params()), optimizer.init(params()))

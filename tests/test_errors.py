@@ -1,0 +1,321 @@
+"""Bad input is answered with a sentence: what is wrong, where, what was needed."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+
+import modulax as mx
+from modulax import schedules
+
+PARAMS = {"dense": {"bias": jnp.ones(2), "kernel": jnp.ones((3, 2))}, "scale": jnp.ones(())}
+TRANSFORMS: dict[str, Callable[[], Any]] = {
+    "AdamW": lambda: mx.AdamW(0.1),
+    "SGD": lambda: mx.SGD(0.1, 0.9),
+    "ScaleByAdam": mx.ScaleByAdam,
+    "Chain": lambda: mx.Chain(mx.Clip(1.0), mx.ScaleByRMS()),
+    "MultiSteps": lambda: mx.MultiSteps(mx.Adam(0.1), 2),
+    "Injected": lambda: mx.Injected(mx.Adam(0.1)),
+}
+each_transform = pytest.mark.parametrize("name", TRANSFORMS)
+
+
+def words(*parts: str) -> str:
+    """A pattern for a message in which these parts follow each other."""
+    return "(?s)" + ".*".join(map(re.escape, parts))
+
+
+def without(tree: Any, *path: str) -> Any:
+    """A copy of nested dicts without one entry."""
+    head, *rest = path
+    if not rest:
+        return {k: v for k, v in tree.items() if k != head}
+    return {k: without(v, *rest) if k == head else v for k, v in tree.items()}
+
+
+# --- Trees that do not fit -------------------------------------------------------------------------
+
+
+@each_transform
+def test_a_missing_gradient(name: str):
+    transform = TRANSFORMS[name]()
+    state = transform.init(PARAMS)
+    with pytest.raises(ValueError, match=words(f"`{name}.update`", "the parameters", "lack `dense.bias`")):
+        transform.update(without(PARAMS, "dense", "bias"), state, PARAMS)
+
+
+@pytest.mark.parametrize("name", sorted(TRANSFORMS.keys() - {"AdamW"}))  # which needs them
+def test_a_missing_gradient_is_seen_without_parameters(name: str):
+    """The state knows which leaves there are."""
+    transform = TRANSFORMS[name]()
+    state = transform.init(PARAMS)
+    with pytest.raises(ValueError, match=words(".update`", "the parameters that `init` was given", "lack `dense.bias`")):
+        transform.update(without(PARAMS, "dense", "bias"), state)
+
+
+@each_transform
+def test_a_gradient_too_many(name: str):
+    transform = TRANSFORMS[name]()
+    state = transform.init(PARAMS)
+    with pytest.raises(ValueError, match=words(f"`{name}.update`", "unknown `more`")):
+        transform.update({**PARAMS, "more": jnp.ones(2)}, state, PARAMS)
+
+
+@each_transform
+def test_a_gradient_of_another_structure(name: str):
+    transform = TRANSFORMS[name]()
+    state = transform.init(PARAMS)
+    with pytest.raises(ValueError, match=words(f"`{name}.update`", "lack", "`dense.kernel`", "unknown `0`")):
+        transform.update(tuple(jax.tree.leaves(PARAMS)), state, PARAMS)
+
+
+@each_transform
+@pytest.mark.parametrize("shape", [(1, 2), (2,), (), (3, 1)])
+def test_a_gradient_of_another_shape(name: str, shape: tuple[int, ...]):
+    """Also where it could be broadcast, which is never meant."""
+    transform = TRANSFORMS[name]()
+    state = transform.init(PARAMS)
+    grads = {**PARAMS, "dense": {**PARAMS["dense"], "kernel": jnp.ones(shape)}}
+    with pytest.raises(ValueError, match=words(f"`{name}.update`", "`dense.kernel`", str(shape), "(3, 2)")):
+        transform.update(grads, state, PARAMS)
+
+
+@pytest.mark.parametrize("name", ["SGD", "ScaleByAdam", "Chain", "MultiSteps", "Injected"])
+@pytest.mark.parametrize("shape", [(1, 2), (2,), ()])
+def test_a_gradient_of_another_shape_than_the_state(name: str, shape: tuple[int, ...]):
+    """Without parameters, the state knows the shapes."""
+    transform = TRANSFORMS[name]()
+    state = transform.init(PARAMS)
+    grads = {**PARAMS, "dense": {**PARAMS["dense"], "kernel": jnp.ones(shape)}}
+    with pytest.raises(ValueError, match="dense.kernel"):
+        transform.update(grads, state)
+
+
+def test_a_state_of_other_parameters():
+    transform = mx.Adam(0.1)
+    state = transform.init(without(PARAMS, "scale"))
+    with pytest.raises(ValueError, match=words("the parameters that `init` was given", "unknown `scale`")):
+        transform.update(PARAMS, state, PARAMS)
+
+
+@pytest.mark.parametrize("donate", [True, False])
+def test_step_with_gradients_that_do_not_fit(donate: bool):
+    transform = mx.AdamW(0.1)
+    params = jax.tree.map(jnp.copy, PARAMS)
+    grads = without(PARAMS, "dense", "kernel")
+    with pytest.raises(ValueError, match=words("`AdamW.", "`dense.kernel`")):
+        transform.step(grads, transform.init(params), params, donate=donate)
+
+
+def test_applying_updates_that_do_not_fit():
+    with pytest.raises(ValueError, match=words("`apply_updates`", "`more`", "`dense.bias`")):
+        mx.apply_updates(PARAMS, {**PARAMS, "more": jnp.ones(2)})
+    model = {**PARAMS, "table": jnp.arange(2)}
+    with pytest.raises(ValueError, match=words("`apply_updates`", "`table`")):
+        mx.apply_updates(model, {**PARAMS, "table": jnp.ones(2)})
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (2,), ()])
+def test_applying_updates_of_another_shape(shape: tuple[int, ...]):
+    """A sum would broadcast silently, or give the parameter another shape."""
+    updates = {**PARAMS, "dense": {**PARAMS["dense"], "kernel": jnp.ones(shape)}}
+    with pytest.raises(ValueError, match="dense.kernel"):
+        mx.apply_updates(PARAMS, updates)
+
+
+# --- Parameters that are needed --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "transform, name",
+    [
+        pytest.param(mx.AddDecayedWeights(0.1), "AddDecayedWeights", id="alone"),
+        pytest.param(mx.AdamW(0.1), "AddDecayedWeights", id="optimizer"),
+        pytest.param(mx.Chain(mx.Clip(1.0), mx.AddDecayedWeights(0.1)), "AddDecayedWeights", id="chain"),
+        pytest.param(mx.MultiSteps(mx.Lion(0.1), 2), "AddDecayedWeights", id="multisteps"),
+        pytest.param(mx.Masked(mx.AddDecayedWeights(0.1), lambda t: True), "AddDecayedWeights", id="masked"),
+    ],
+)
+def test_params_are_needed(transform: Any, name: str):
+    state = transform.init(PARAMS)
+    with pytest.raises(ValueError, match=words(f"`{name}` needs `params`", "update(updates, state, params)")):
+        transform.update(PARAMS, state)
+
+
+# --- Masks, labels, rules --------------------------------------------------------------------------
+
+BOTH = {"a": mx.SGD(0.1), "b": mx.SGD(0.2)}
+
+
+def test_an_unknown_label():
+    transform = mx.Partition(BOTH, mx.by_path({"*bias": "c", "*": "a"}))
+    with pytest.raises(ValueError, match=words("`Partition`", "`dense.bias`", "'c'", "`a`, `b`")):
+        transform.init(PARAMS)
+
+
+def test_a_rule_that_fits_nothing():
+    transform = mx.Masked(mx.SGD(0.1), mx.by_path({"*biass": False, "*": True}))
+    with pytest.raises(ValueError, match=words("`*biass` fits no leaf", "`dense.bias`, `dense.kernel`, `scale`")):
+        transform.init(PARAMS)
+
+
+def test_a_leaf_that_no_rule_fits():
+    transform = mx.Masked(mx.SGD(0.1), mx.by_path({"dense.*": True}))
+    with pytest.raises(ValueError, match=words("no pattern fits the leaf `scale`")):
+        transform.init(PARAMS)
+
+
+def test_a_tree_of_labels_that_lacks_one():
+    transform = mx.Partition(BOTH, {"dense": "a"})
+    with pytest.raises(ValueError, match=words("none for the leaf `scale`", "`dense`")):
+        transform.init(PARAMS)
+
+
+def test_a_tree_of_labels_with_one_too_many():
+    transform = mx.Partition(BOTH, {"dense": "a", "scale": "b", "head": "b"})
+    with pytest.raises(ValueError, match=words("`head`", "`dense.bias`, `dense.kernel`, `scale`")):
+        transform.init(PARAMS)
+
+
+def test_a_mask_that_is_not_boolean():
+    transform = mx.Masked(mx.SGD(0.1), {"dense": "yes", "scale": True})
+    with pytest.raises(ValueError, match=words("`Masked(mask=...)`", "'yes' at `dense.bias`")):
+        transform.init(PARAMS)
+
+
+def test_a_mask_of_arrays():
+    with pytest.raises(ValueError, match=words("holds Python values such as `True`", "shape (2,)")):
+        mx.Masked(mx.SGD(0.1), jnp.asarray([True, False]))
+
+
+@pytest.mark.parametrize("patterns", [{}, [("*", True)], None])
+def test_patterns_that_are_none(patterns: Any):
+    with pytest.raises((ValueError, TypeError), match="mapping|patterns"):
+        mx.by_path(patterns)
+
+
+# --- Numbers ---------------------------------------------------------------------------------------
+
+BAD_NUMBERS = [
+    pytest.param(mx.ClipByGlobalNorm, "max_norm", -1.0, "must not be negative", id="max_norm"),
+    pytest.param(mx.Clip, "max_delta", -0.5, "must not be negative", id="max_delta"),
+    pytest.param(lambda b1: mx.Adam(0.1, b1), "b1", 1.5, "must be in [0, 1)", id="b1"),
+    pytest.param(lambda b1: mx.AdamW(0.1, b1), "b1", 1.0, "must be in [0, 1)", id="b1=1"),
+    pytest.param(lambda b2: mx.ScaleByAdam(b2=b2), "b2", -0.1, "must be in [0, 1)", id="b2"),
+    pytest.param(mx.Ema, "decay", 2.0, "must be in [0, 1)", id="decay"),
+    pytest.param(lambda k: mx.MultiSteps(mx.SGD(0.1), k), "every_k", 0.0, "must be at least 1", id="every_k"),
+    pytest.param(
+        lambda n: schedules.Linear(0.0, 1.0, n), "transition_steps", 0.0, "must be positive", id="steps"
+    ),
+]
+
+
+@pytest.mark.parametrize("make, field, value, what", BAD_NUMBERS)
+def test_a_number_that_is_out_of_range(make: Any, field: str, value: float, what: str):
+    for given in (value, jnp.asarray(value, jnp.float32)):
+        with pytest.raises(ValueError, match=words(f"({field}=...)`", what, str(value))):
+            make(given)
+
+
+@pytest.mark.parametrize("make, field, value, what", BAD_NUMBERS)
+def test_a_traced_number_that_is_out_of_range(make: Any, field: str, value: float, what: str):
+    """It is found when the program runs."""
+    del field
+    with pytest.raises(Exception, match=re.escape(what)):
+        jax.block_until_ready(eqx.filter_jit(make)(jnp.asarray(value, jnp.float32)))
+    with pytest.raises(Exception, match=re.escape(what)):
+        jax.block_until_ready(eqx.filter_vmap(make)(jnp.asarray([0.5, value], jnp.float32)))
+
+
+@pytest.mark.parametrize("make, field, value, what", BAD_NUMBERS)
+def test_a_number_that_is_replaced_by_one_out_of_range(make: Any, field: str, value: float, what: str):
+    good = make(1.0 if "1)" not in what else 0.5)
+    with pytest.raises(ValueError, match=words(f"({field}=...)`", what)):
+        good.replace(**{field: value})
+
+
+def test_an_array_where_a_number_belongs():
+    """The sentence says how to build a batch."""
+    match = words("`AdamW(learning_rate=...)` must be a scalar", "shape (2,)", "eqx.filter_vmap(")
+    with pytest.raises(ValueError, match=match):
+        mx.AdamW(jnp.asarray([0.1, 0.2]))
+    with pytest.raises(ValueError, match=words("`SGD(momentum=...)` must be a scalar")):
+        mx.SGD(0.1, momentum=jnp.ones(1))
+
+
+@pytest.mark.parametrize("value", ["0.1", None, [0.1]])
+def test_something_where_a_number_belongs(value: Any):
+    """Where annotations are not checked; in these tests beartype may be the first to complain."""
+    with pytest.raises((ValueError, TypeError), match="learning_rate"):
+        mx.AdamW(value)
+
+
+def test_a_warm_up_longer_than_the_schedule():
+    with pytest.raises(ValueError, match=words("`WarmupCosineDecay(decay_steps=...)`", "warmup_steps")):
+        schedules.WarmupCosineDecay(0.0, 1.0, 100, 50)
+
+
+def test_boundaries_that_do_not_fit():
+    with pytest.raises(ValueError, match=words("`Join` needs one boundary", "2 schedules", "0 boundaries")):
+        schedules.Join([0.1, 0.2], [])
+
+
+# --- Names -----------------------------------------------------------------------------------------
+
+
+def test_a_typo_in_replace():
+    match = words("`AdamW.replace(lerning_rate=...)`", "Did you mean `learning_rate`?", "`b1`")
+    with pytest.raises(ValueError, match=match):
+        mx.AdamW(0.1).replace(lerning_rate=0.2)
+
+
+def test_an_ambiguous_name():
+    chain = mx.Chain(a=mx.Adam(0.1), b=mx.Adam(0.2))
+    match = words("is ambiguous", "`parts.a.b1`, `parts.b.b1`", '{"*.b1": ...}')
+    with pytest.raises(ValueError, match=match):
+        chain.replace(b1=0.5)
+    changed = chain.replace(**{"*.b1": 0.5})
+    assert changed["a"].b1 == changed["b"].b1 == 0.5
+    assert chain.replace(**{"a.b1": 0.5})["b"].b1 == chain["b"].b1
+
+
+def test_a_pattern_that_fits_no_name():
+    with pytest.raises(ValueError, match=words("there is no hyperparameter `*.weight`", "`learning_rate`")):
+        mx.Adam(0.1).replace(**{"*.weight": 0.0})
+
+
+def test_an_unknown_part_of_a_chain():
+    with pytest.raises(KeyError, match=words("`Chain` has no part 'adm'", "`adam`")):
+        mx.Chain(adam=mx.Adam(0.1))["adm"]
+
+
+def test_a_function_in_a_chain():
+    with pytest.raises((ValueError, TypeError), match="Stateless|parts"):
+        mx.Chain(lambda g: g)
+
+
+# --- Schedules where nobody counts -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "transform, field",
+    [
+        pytest.param(mx.Scale(schedules.Constant(1.0)), "Scale(step_size=...)", id="Scale"),
+        pytest.param(mx.Trace(lambda step: 0.9), "Trace(decay=...)", id="Trace"),
+        pytest.param(
+            mx.Chain(mx.ClipByGlobalNorm(schedules.Constant(1.0))),
+            "ClipByGlobalNorm(max_norm=...)",
+            id="chain",
+        ),
+    ],
+)
+def test_a_schedule_in_a_transform_that_does_not_count(transform: Any, field: str):
+    match = words(f"`{field}` is a schedule", "does not count the steps", "Scheduled(")
+    with pytest.raises(ValueError, match=match):
+        transform.update(PARAMS, transform.init(PARAMS), PARAMS)
+    counted = mx.Scheduled(transform)
+    counted.update(PARAMS, counted.init(PARAMS), PARAMS)

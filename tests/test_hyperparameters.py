@@ -1,0 +1,169 @@
+"""Hyperparameters: stored as scalars, printed as written, listed and changed by path."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import modulax
+from modulax import schedules
+
+
+def chain():
+    return modulax.Chain(modulax.ClipByGlobalNorm(1.0), modulax.AdamW(1e-3), modulax.Adam(1e-2))
+
+
+@pytest.mark.parametrize("value", [1, 0.5, np.float64(0.25), np.asarray(2), True], ids=repr)
+def test_a_number_is_stored_as_a_scalar_of_the_default_float_dtype(value):
+    stored = modulax.Scale(value).step_size
+    assert isinstance(stored, np.ndarray)
+    assert stored.shape == ()
+    assert stored.dtype == np.float32
+    assert not stored.flags.writeable
+    assert stored == np.float32(value)
+
+
+def test_under_x64_a_number_keeps_double_precision(x64):
+    assert modulax.Scale(0.1).step_size == 0.1
+    assert modulax.Scale(0.1).step_size.dtype == np.float64
+
+
+def test_the_number_of_a_user_is_copied():
+    mine = np.asarray(0.5, np.float32)
+    transform = modulax.Scale(mine)
+    mine[...] = 2.0
+    assert transform.step_size == 0.5
+
+
+def test_a_jax_array_is_kept_and_loses_its_weak_type():
+    weak = jnp.asarray(0.5)
+    assert weak.aval.weak_type
+    assert not modulax.Scale(weak).step_size.aval.weak_type
+    assert modulax.Scale(jnp.asarray(0.5, jnp.bfloat16)).step_size.dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize(
+    "transform, text",
+    [
+        (modulax.Scale(0.1), "Scale(step_size=0.1)"),
+        (modulax.Scale(1e-8), "Scale(step_size=1e-08)"),
+        (modulax.Scale(100), "Scale(step_size=100.0)"),
+        (modulax.Ema(0.99), "Ema(decay=0.99, debias=True, accumulator_dtype=None)"),
+        (modulax.Trace(0.9, accumulator_dtype=jnp.bfloat16), "accumulator_dtype=bfloat16"),
+        (modulax.Scheduled(modulax.Scale(0.5)), "Scheduled(inner=Scale(step_size=0.5))"),
+        (modulax.Chain(modulax.Clip(1.0)), "Chain(clip=Clip(max_delta=1.0))"),
+        (schedules.PiecewiseConstant(1.0, {10: 0.5}), "boundaries=(10.0,), scales=(0.5,)"),
+        (modulax.Freeze(modulax.by_path({"*": True})), "Freeze(mask=by_path({'*': True}))"),
+        (eqx.filter_vmap(modulax.Scale)(jnp.arange(3.0)), "Scale(step_size=float32[3])"),
+    ],
+    ids=str,
+)
+def test_the_repr_reads_as_it_was_written(transform, text):
+    assert text in repr(transform)
+
+
+def test_a_traced_number_prints_its_shape():
+    seen = []
+    jax.jit(lambda t: seen.append(repr(t)))(modulax.Scale(1.0))
+    assert seen == ["Scale(step_size=float32[])"]
+
+
+def test_the_numbers_are_listed_by_path():
+    assert list(chain().hyperparameters())[:3] == [
+        "parts.clip_by_global_norm.max_norm",
+        "parts.adamw.learning_rate",
+        "parts.adamw.b1",
+    ]
+    optimizer = modulax.SGD(schedules.Linear(0.0, 0.5, 10), momentum=0.9)
+    assert optimizer.hyperparameters() == {
+        "learning_rate.init_value": 0.0,
+        "learning_rate.end_value": 0.5,
+        "learning_rate.transition_steps": 10.0,
+        "learning_rate.transition_begin": 0.0,
+        "momentum": np.float32(0.9),
+    }
+
+
+def test_with_a_state_the_numbers_are_those_in_force():
+    optimizer = modulax.MultiSteps(modulax.SGD(schedules.Linear(0.0, 0.5, 10), momentum=0.9), 2)
+    p = {"w": jnp.ones(2)}
+    state = optimizer.init(p)
+    for _ in range(6):
+        _, state = optimizer.update(p, state, p)
+    now = {name: float(x) for name, x in optimizer.hyperparameters(state).items()}
+    assert now == {
+        "inner.learning_rate": pytest.approx(0.15),
+        "inner.momentum": pytest.approx(0.9),
+        "every_k": 2.0,
+    }
+
+
+@pytest.mark.parametrize(
+    "name, changed",
+    [
+        ("parts.adamw.b1", ["parts.adamw.b1"]),
+        ("adamw.b1", ["parts.adamw.b1"]),
+        ("max_norm", ["parts.clip_by_global_norm.max_norm"]),
+        ("*.b1", ["parts.adamw.b1", "parts.adam.b1"]),
+        ("*adam.*b1", ["parts.adam.b1"]),
+    ],
+)
+def test_replace_changes_what_the_name_fits(name, changed):
+    new = chain().replace(**{name: 0.25}).hyperparameters()
+    old = chain().hyperparameters()
+    assert [path for path in old if new[path] != old[path]] == changed
+    assert all(new[path] == 0.25 for path in changed)
+
+
+def test_replace_takes_static_fields_whole_parts_and_schedules():
+    assert modulax.Trace(0.9).replace(nesterov=True).nesterov
+    optimizer = modulax.AdamW(1e-3).replace(learning_rate=schedules.Constant(0.5), mask=modulax.by_path({"*": True}))
+    assert isinstance(optimizer.learning_rate, schedules.Constant)
+    assert optimizer.replace(learning_rate=0.25).learning_rate == 0.25
+    assert optimizer.replace(**{"learning_rate.constant": 0.125}).learning_rate(0) == 0.125
+    nested = modulax.Chain(optimizer).replace(**{"adamw.learning_rate": lambda step: 1.0})
+    assert isinstance(nested["adamw"].learning_rate, schedules.WrappedSchedule)
+
+
+def test_replace_checks_and_converts():
+    with pytest.raises(ValueError, match=r"`AdamW\(b1=...\)` must be in \[0, 1\), got 1.5"):
+        chain().replace(**{"adamw.b1": 1.5})
+    assert modulax.Scale(1.0).replace(step_size=2).step_size.dtype == np.float32
+
+
+def test_replace_keeps_the_treedef_so_that_nothing_retraces():
+    assert jax.tree.structure(chain().replace(**{"*.b1": 0.5})) == jax.tree.structure(chain())
+
+
+def test_an_address_reads_prints_and_serves_tree_at():
+    addresses = chain().addresses()
+    assert addresses["parts.adam.b2"].codify("chain") == "chain.parts['adam'].b2"
+    assert addresses["parts.adam.b2"](chain()) == np.float32(0.999)
+    changed = eqx.tree_at(addresses["parts.adam.b2"], chain(), 0.5)
+    assert changed.parts["adam"].b2 == 0.5
+    both = modulax.SGD(schedules.PiecewiseConstant(1.0, {5: 0.5, 7: 0.1})).addresses()
+    assert both["learning_rate.scales.1"].codify("sgd") == "sgd.learning_rate.scales[1]"
+    assert "learning_rate" in both  # a schedule has an address as a whole, too
+
+
+def test_a_batch_is_made_by_vmap_and_refused_otherwise():
+    with pytest.raises(ValueError, match=r"must be a scalar, got an array of shape \(2,\).*eqx.filter_vmap"):
+        modulax.AdamW(jnp.asarray([0.1, 0.2]))
+    batch = eqx.filter_vmap(modulax.AdamW)(jnp.asarray([0.1, 0.2]))
+    assert batch.learning_rate.shape == (2,)
+
+
+@pytest.mark.parametrize("value", ["fast", None, [1.0], object()], ids=lambda x: type(x).__name__)
+def test_what_is_no_number_is_refused(value):
+    with pytest.raises(ValueError, match=r"`Scale\(step_size=...\)` must be a number or a schedule"):
+        modulax.Scale(value)
+
+
+def test_an_optional_number_may_be_none():
+    assert modulax.SGD(0.1, momentum=None).momentum is None
+
+
+def test_a_shape_may_stand_for_a_number():
+    shapes = jax.eval_shape(lambda: modulax.AdamW(1e-3))
+    assert shapes.learning_rate.shape == ()

@@ -1,0 +1,252 @@
+"""Whole models: Equinox networks with functions, flags and state go through every method."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+
+import modulax as mx
+
+OPTIMIZERS = [
+    mx.AdamW(1e-2, mask=mx.by_path({"*.bias": False, "*": True})),
+    mx.SGD(1e-2, momentum=0.9),
+    mx.Chain(mx.ClipByGlobalNorm(1.0), mx.Lion(1e-3)),
+    mx.MultiSteps(mx.RMSProp(1e-2), 2),
+    mx.Partition(
+        {"bias": mx.SGD(1e-2), "weight": mx.Adam(1e-2)},
+        mx.by_path({"*.bias": "bias", "*": "weight"}),
+    ),
+]
+each_optimizer = pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda t: type(t).__name__)
+
+
+class Net(eqx.Module):
+    """A model with everything that models hold."""
+
+    mlp: eqx.nn.MLP
+    embedding: eqx.nn.Embedding
+    table: jax.Array
+    name: str
+    activation: Any
+    is_training: bool
+    missing: None
+    dropout: float
+
+    def __init__(self, key: Any):
+        one, two = jax.random.split(key)
+        self.mlp = eqx.nn.MLP(3, 1, 4, 1, key=one)
+        self.embedding = eqx.nn.Embedding(5, 3, key=two)
+        self.table = jnp.arange(4)
+        self.name = "net"
+        self.activation = jax.nn.gelu
+        self.is_training = True
+        self.missing = None
+        self.dropout = 0.5
+
+    def __call__(self, index: Any) -> Any:
+        return self.activation(self.mlp(self.embedding(index)))
+
+
+def _loss(model: Any, indices: Any) -> Any:
+    return jnp.mean((jax.vmap(model)(indices) - 1.0) ** 2)
+
+
+@each_optimizer
+def test_a_model_trains_unfiltered(optimizer: Any, key: Any):
+    model, indices = Net(key), jnp.arange(5)
+    state = optimizer.init(model)
+    assert all(isinstance(x, jax.Array) for x in jtu.tree_leaves(state))
+    before = _loss(model, indices)
+    for _ in range(20):
+        grads = eqx.filter_grad(_loss)(model, indices)
+        model, state = optimizer.step(grads, state, model)
+    assert _loss(model, indices) < before
+    assert model.activation is jax.nn.gelu
+    assert (model.name, model.is_training, model.missing, model.dropout) == ("net", True, None, 0.5)
+    np.testing.assert_array_equal(model.table, jnp.arange(4))
+    assert model.table.dtype == jnp.int32
+
+
+def test_a_filtered_model_gives_the_same(key: Any):
+    model, indices, optimizer = Net(key), jnp.arange(5), mx.AdamW(1e-2)
+    params, static = eqx.partition(model, eqx.is_inexact_array)
+    grads = eqx.filter_grad(_loss)(model, indices)
+    whole, _ = optimizer.update(grads, optimizer.init(model), model)
+    pure, _ = optimizer.update(grads, optimizer.init(params), params)
+    for a, b in zip(jtu.tree_leaves(whole), jtu.tree_leaves(pure), strict=True):
+        np.testing.assert_array_equal(a, b)
+    applied = mx.apply_updates(model, whole)
+    combined = eqx.combine(mx.apply_updates(params, pure), static)
+    assert eqx.tree_equal(applied, combined)
+
+
+def test_a_step_in_one_jit(key: Any):
+    """With `eqx.filter_jit` around the whole step, as Equinox's users write it."""
+    optimizer = mx.AdamW(1e-2)
+
+    @eqx.filter_jit(donate="all")
+    def step(model: Any, state: Any, indices: Any) -> Any:
+        value, grads = eqx.filter_value_and_grad(_loss)(model, indices)
+        model, state = optimizer.step(grads, state, model)
+        return model, state, value
+
+    model = Net(key)
+    state = optimizer.init(model)
+    values = []
+    for _ in range(5):
+        model, state, value = step(model, state, jnp.arange(5))
+        values.append(float(value))
+    assert values == sorted(values, reverse=True)
+    assert state.step == 5
+
+
+@pytest.mark.parametrize("donate", [True, False])
+def test_donation_of_a_model(donate: bool, key: Any):
+    """What is no parameter survives; the parameters are given away if they may be."""
+    model, optimizer = Net(key), mx.SGD(1e-2)
+    grads = eqx.filter_grad(_loss)(model, jnp.arange(5))
+    new, _ = optimizer.step(grads, optimizer.init(model), model, donate=donate)
+    assert model.mlp.layers[0].weight.is_deleted() == donate
+    np.testing.assert_array_equal(new.table, jnp.arange(4))
+    assert not any(x.is_deleted() for x in jtu.tree_leaves(grads))
+
+
+class Normed(eqx.Module):
+    """A model with state of its own."""
+
+    linear: eqx.nn.Linear
+    norm: eqx.nn.BatchNorm
+
+    def __init__(self, key: Any):
+        self.linear = eqx.nn.Linear(3, 2, key=key)
+        self.norm = eqx.nn.BatchNorm(2, "batch", mode="batch")
+
+    def __call__(self, x: Any, state: Any) -> Any:
+        return self.norm(self.linear(x), state)
+
+
+def test_batch_norm(key: Any):
+    model, model_state = eqx.nn.make_with_state(Normed)(key)
+    optimizer = mx.AdamW(1e-2)
+    state = optimizer.init(model)
+    x = jax.random.normal(key, (6, 3))
+
+    def loss(model: Any, model_state: Any) -> Any:
+        run = jax.vmap(model, axis_name="batch", in_axes=(0, None), out_axes=(0, None))
+        y, model_state = run(x, model_state)
+        return jnp.mean((y - 1) ** 2), model_state
+
+    for _ in range(2):
+        grads, model_state = eqx.filter_grad(loss, has_aux=True)(model, model_state)
+        model, state = optimizer.step(grads, state, model)
+    assert jnp.all(jnp.isfinite(model.linear.weight))
+    assert state.step == 2
+
+
+def test_shared_layers(key: Any):
+    """A weight that stands in two places is one parameter, with one state."""
+
+    class Tied(eqx.Module):
+        shared: eqx.nn.Shared
+
+        def __init__(self, key: Any):
+            one, two = jax.random.split(key)
+            pair = (eqx.nn.Embedding(4, 3, key=one), eqx.nn.Linear(3, 4, use_bias=False, key=two))
+            self.shared = eqx.nn.Shared(pair, lambda p: p[1].weight, lambda p: p[0].weight)
+
+        def __call__(self, index: Any) -> Any:
+            embedding, linear = self.shared()
+            return linear(embedding(index))
+
+    model, optimizer = Tied(key), mx.SGD(0.1, 0.9)
+    grads = eqx.filter_grad(lambda m: jnp.sum(m(jnp.asarray(1)) ** 2))(model)
+    new, state = optimizer.step(grads, optimizer.init(model), model)
+    assert len(jtu.tree_leaves(state.inner["trace"])) == 1
+    embedding, linear = new.shared()
+    np.testing.assert_array_equal(embedding.weight, linear.weight)
+
+
+def test_updates_from_another_container_fit():
+    """Trees are paired by path: a list for a tuple, a Module with other static fields."""
+    params = {"layers": (jnp.ones(2), jnp.ones(3))}
+    optimizer = mx.Adam(0.1)
+    state = optimizer.init(params)
+    as_list = {"layers": [jnp.ones(2), jnp.ones(3)]}
+    updates, new_state = optimizer.update(as_list, state, params)
+    assert jtu.tree_structure(updates) == jtu.tree_structure(as_list)
+    assert jtu.tree_structure(new_state) == jtu.tree_structure(state)
+    expected, _ = optimizer.update(params, state, params)
+    for a, b in zip(jtu.tree_leaves(updates), jtu.tree_leaves(expected), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+# --- Several devices -------------------------------------------------------------------------------
+
+PROGRAM = """
+import json
+import jax, jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+import numpy as np
+import modulax as mx
+
+mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
+put = lambda x, *axes: jax.device_put(x, NamedSharding(mesh, P(*axes)))
+params = {"w": put(jnp.ones((8, 4)), "data", "model"), "b": put(jnp.ones(4), "model"), "s": put(jnp.ones(()))}
+alone = jax.tree.map(lambda p: jnp.asarray(np.asarray(p)), params)
+optimizer = mx.AdamW(0.1)
+
+@jax.jit
+def step(params, state):
+    grads = jax.tree.map(lambda p: p * 0.5 - 1.0, params)
+    return optimizer.step(grads, state, params)
+
+same = lambda a, b: a.sharding.is_equivalent_to(b.sharding, a.ndim)
+kept = []
+ends = []
+for start in (params, alone):
+    p, state = start, optimizer.init(start)
+    for _ in range(3):
+        new, state = step(p, state)
+        kept += [same(a, b) for a, b in zip(jax.tree.leaves(new), jax.tree.leaves(p))]
+        p = new
+    ends.append(p)
+grads = jax.tree.map(jnp.ones_like, params)
+updates, _ = optimizer.update(grads, optimizer.init(params), params)
+kept += [same(u, g) for u, g in zip(jax.tree.leaves(updates), jax.tree.leaves(grads))]
+adam = step(*step(params, optimizer.init(params)))[1].inner["scale_by_adam"]
+spread = [same(m, params["w"]) for m in (adam.mu["w"], adam.nu["w"])]
+error = max(float(jnp.max(jnp.abs(np.asarray(a) - np.asarray(b))))
+            for a, b in zip(jax.tree.leaves(ends[0]), jax.tree.leaves(ends[1])))
+print(json.dumps([len(jax.devices()), all(kept), all(spread), error]))
+"""
+
+
+def test_eight_devices():
+    """Parameters and moments stay spread over the devices, and the numbers are those of one device."""
+    environment = {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+    }
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env=environment,
+    )
+    assert run.returncode == 0, run.stderr
+    devices, kept, spread, error = json.loads(run.stdout)
+    assert devices == 8
+    assert kept, "a parameter or an update lost its sharding"
+    assert spread, "the moments are not spread like their parameter"
+    assert error < 1e-6

@@ -1,0 +1,168 @@
+"""MultiSteps: what it accumulates, when it steps, and what it leaves out."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+
+import modulax as mx
+from modulax import schedules
+
+runs: list[int] = []
+
+
+class Noted(mx.AbstractTransform):
+    """Notes each time that it is really run, and returns what it was given."""
+
+    def init(self, params: Any) -> mx.EmptyState:
+        del params
+        return mx.EmptyState()
+
+    def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        del params, extra
+        jax.debug.callback(lambda: runs.append(1))
+        return updates, state
+
+
+def _feed(transform: Any, gradients: Any, params: Any = None) -> tuple[list[Any], Any]:
+    params = jnp.zeros(2) if params is None else params
+    state, out = transform.init(params), []
+    for g in gradients:
+        u, state = transform.update(jnp.full_like(params, g), state, params)
+        out.append(u)
+    jax.effects_barrier()
+    return out, state
+
+
+def _steps(transform: Any, gradients: Any) -> list[float]:
+    return [float(u[0]) for u in _feed(transform, gradients)[0]]
+
+
+def test_the_inner_transform_runs_only_when_a_step_is_made():
+    runs.clear()
+    out = _steps(mx.MultiSteps(Noted(), 3), [1.0, 2.0, 6.0, 1.0, 1.0])
+    assert out == [0, 0, 3, 0, 0]
+    assert len(runs) == 1
+
+
+def test_the_sum_instead_of_the_mean():
+    transform = mx.MultiSteps(mx.Identity(), 2, use_grad_mean=False)
+    assert _steps(transform, [1.0, 2.0, 3.0, 4.0]) == [0, 3, 0, 7]
+
+
+def test_a_schedule_of_steps():
+    """One batch for the first step, two for the second, three for the third: it counts steps."""
+    transform = mx.MultiSteps(mx.Identity(), schedules.Linear(1.0, 3.0, 2))
+    out = _steps(transform, [1.0] * 6 + [5.0] * 3)
+    assert [u != 0 for u in out] == [True, False, True, False, False, True, False, False, True]
+    assert out[-1] == pytest.approx(5.0)
+
+
+def test_a_schedule_is_seen_in_the_numbers_in_force():
+    transform = mx.MultiSteps(mx.SGD(0.1), schedules.Linear(1.0, 3.0, 2))
+    state = transform.init(jnp.zeros(2))
+    assert transform.hyperparameters(state)["every_k"] == 1
+    _, state = transform.update(jnp.ones(2), state)
+    assert transform.hyperparameters(state)["every_k"] == 2
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+def test_an_infinite_gradient_spoils_one_step_and_no_more(bad: float):
+    out, state = _feed(mx.MultiSteps(mx.SGD(1.0), 2), [1.0, bad, 1.0, 3.0])
+    assert not np.any(np.isfinite(out[1]))
+    np.testing.assert_array_equal(out[2], 0)
+    np.testing.assert_array_equal(out[3], -2)
+    assert all(np.all(np.isfinite(x)) for x in jtu.tree_leaves(state))
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_nothing_leaks_between_two_steps(bad: float):
+    """The updates that are held back are zeros, whatever came in."""
+    out, _ = _feed(mx.MultiSteps(mx.SGD(1.0), 3), [bad, 1.0])
+    np.testing.assert_array_equal(out, 0)
+
+
+def _not_finite(updates: Any, step: Any, params: Any) -> tuple[Any, Any]:
+    del step, params
+    bad = jnp.logical_not(jnp.all(jnp.isfinite(updates)))
+    return bad, {"bad": bad}
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+@pytest.mark.parametrize("mean", [True, False])
+def test_a_batch_can_be_left_out(bad: float, mean: bool):
+    """It counts for nothing: the step is made of the others, and comes one call later."""
+    transform = mx.MultiSteps(mx.Identity(), 2, use_grad_mean=mean, should_skip=_not_finite)
+    out, state = _feed(transform, [1.0, bad, 3.0, bad])
+    scale = 1 if mean else 2
+    np.testing.assert_array_equal([u[0] for u in out], [0, 0, 2 * scale, 0])
+    assert state.skip_state["bad"]
+    assert state.mini_step == 0
+    assert state.gradient_step == 1
+    np.testing.assert_array_equal(state.acc_grads, 0)
+
+
+def test_what_should_skip_sees():
+    def after_two(updates: Any, step: Any, params: Any) -> tuple[Any, Any]:
+        return step >= 2, {"sum": jnp.sum(updates) + jnp.sum(params)}
+
+    transform = mx.MultiSteps(mx.Identity(), 1, should_skip=after_two)
+    out, state = _feed(transform, [1.0, 2.0, 3.0, 4.0], jnp.ones(2))
+    assert [float(u[0]) for u in out] == [1, 2, 0, 0]
+    assert state.skip_state["sum"] == 2 * 4 + 2
+
+
+def test_should_skip_must_return_a_boolean():
+    transform = mx.MultiSteps(mx.Identity(), 2, should_skip=lambda u, s, p: (jnp.sum(u), ()))
+    with pytest.raises(ValueError, match=r"`MultiSteps\(should_skip=\.\.\.\)` must return a boolean"):
+        transform.init(jnp.zeros(2))
+
+
+def test_whether_it_has_updated():
+    transform = mx.MultiSteps(mx.SGD(0.1), 2)
+    state = transform.init(jnp.zeros(2))
+    seen = []
+    for _ in range(5):
+        _, state = transform.update(jnp.ones(2), state)
+        seen.append(bool(transform.has_updated(state)))
+    assert seen == [False, True, False, True, False]
+
+
+def test_a_bfloat16_mean_is_accumulated_in_float32():
+    """256 + 1 is 256 in bfloat16."""
+    transform = mx.MultiSteps(mx.Identity(), 4, use_grad_mean=False)
+    out, state = _feed(transform, [256.0, 1.0, 1.0, 2.0], jnp.zeros(2, jnp.bfloat16))
+    assert state.acc_grads.dtype == jnp.float32
+    assert out[-1].dtype == jnp.bfloat16
+    np.testing.assert_array_equal(out[-1], 260)
+
+
+def test_one_batch_per_step_is_the_transform_itself():
+    alone, _ = _feed(mx.Adam(0.1), [1.0, -2.0, 3.0])
+    wrapped, _ = _feed(mx.MultiSteps(mx.Adam(0.1), 1), [1.0, -2.0, 3.0])
+    np.testing.assert_allclose(wrapped, alone, rtol=1e-6)
+
+
+def test_inside_out():
+    """Two levels: four batches make a step."""
+    transform = mx.MultiSteps(mx.MultiSteps(mx.Identity(), 2), 2)
+    assert _steps(transform, [1.0, 2.0, 3.0, 6.0]) == [0, 0, 0, 3]
+
+
+def test_k_can_be_swept():
+    """The number of batches is a number: transforms with different ones run as one program."""
+    many = eqx.filter_vmap(lambda k: mx.MultiSteps(mx.Identity(), k))(jnp.asarray([1.0, 2.0]))
+
+    def run(transform: Any) -> Any:
+        state = transform.init(jnp.zeros(2))
+        first, state = transform.update(jnp.ones(2), state)
+        second, _ = transform.update(3 * jnp.ones(2), state)
+        return first[0], second[0]
+
+    first, second = eqx.filter_vmap(run)(many)
+    np.testing.assert_array_equal(first, [1, 0])
+    np.testing.assert_array_equal(second, [3, 2])

@@ -1,0 +1,290 @@
+"""Facts about numbers: precision, retracing, sweeps and hypergradients."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+
+import modulax as mx
+from modulax import schedules
+from modulax.testing import default_params
+
+# --- Low precision ---------------------------------------------------------------------------------
+
+
+def _constant_gradients(transform: Any, w: jax.Array, steps: int) -> tuple[jax.Array, Any]:
+    def body(carry: Any, _: None) -> Any:
+        w, state = carry
+        return transform.step(jnp.ones_like(w), state, w), None
+
+    return jax.jit(lambda w: jax.lax.scan(body, (w, transform.init(w)), length=steps)[0])(w)
+
+
+def test_the_second_moment_does_not_stall_in_bfloat16():
+    """1 - 0.999²⁰⁰⁰ = 0.865; an accumulator in bfloat16 stops at 0.5, where it cannot hold 1e-3 more."""
+    w, state = _constant_gradients(mx.AdamW(1e-5), jnp.ones((2,), jnp.bfloat16), 2000)
+    nu = state.inner["scale_by_adam"].nu
+    assert w.dtype == jnp.bfloat16
+    assert nu.dtype == jnp.float32
+    np.testing.assert_allclose(nu, 1 - 0.999**2000, rtol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+@pytest.mark.parametrize("make", [mx.Adam, mx.AdamW, mx.NAdam, mx.RMSProp, mx.Lion, mx.SGD])
+def test_low_precision_follows_float32(make: Callable[[float], Any], dtype: Any):
+    """Twenty steps end where float32 ends, up to the rounding of the parameters."""
+    ends = []
+    for d in (dtype, jnp.float32):
+        transform, w = make(1e-2), jnp.asarray([1.0, -2.0, 0.5], d)
+        state = transform.init(w)
+        for _ in range(20):
+            w, state = transform.step(w * jnp.asarray([1, 0, 1], d), state, w)
+        assert w.dtype == d
+        ends.append(np.asarray(w, np.float32))
+    np.testing.assert_allclose(ends[0], ends[1], atol=20 * 2 * float(jnp.finfo(dtype).eps))
+
+
+def test_a_decay_close_to_one_survives_bfloat16():
+    """bfloat16(0.999) is 1, which would make the bias correction divide by zero."""
+    w = jnp.ones((2,), jnp.bfloat16)
+    transform = mx.ScaleByAdam(b2=0.999)
+    u, _ = transform.update(w, transform.init(w))
+    np.testing.assert_array_equal(u, jnp.ones((2,), jnp.bfloat16))
+
+
+def test_the_global_norm_does_not_overflow_in_float16():
+    g = jnp.full((4,), 300.0, jnp.float16)  # 4 · 300² is more than float16 holds
+    u, _ = mx.ClipByGlobalNorm(1.0).update(g, mx.ClipByGlobalNorm(1.0).init(g))
+    np.testing.assert_allclose(u, 0.5, rtol=1e-3)
+
+
+def test_a_dtype_of_the_state_is_kept():
+    w = jnp.ones((2,), jnp.bfloat16)
+    state = mx.AdamW(1e-3, mu_dtype=jnp.float32).init(w)
+    assert state.inner["scale_by_adam"].mu.dtype == jnp.float32
+    state = mx.AdamW(1e-3, mu_dtype=jnp.bfloat16).init(jnp.ones(2))
+    assert state.inner["scale_by_adam"].mu.dtype == jnp.bfloat16
+    state = mx.SGD(1e-3, 0.9, accumulator_dtype=jnp.float32).init(w)
+    assert state.inner["trace"].trace.dtype == jnp.float32
+    state = mx.MultiSteps(mx.SGD(0.1), 2, accumulator_dtype=jnp.bfloat16).init(jnp.ones(2))
+    assert state.acc_grads.dtype == jnp.bfloat16
+
+
+# --- Retracing -------------------------------------------------------------------------------------
+
+
+def _random_changes(transform: Any, count: int) -> list[Any]:
+    """The transform with one random number after the other changed, as floats and as arrays."""
+    random = np.random.default_rng(0)
+    kinds = (float, np.float32, lambda x: np.asarray(x, np.float32), lambda x: jnp.asarray(x, jnp.float32))
+    names = list(transform.hyperparameters())
+    changed = []
+    for i in range(count):
+        name, value = random.choice(names), random.uniform(0.1, 0.9)
+        transform = transform.replace(**{str(name): kinds[i % len(kinds)](value)})
+        changed.append(transform)
+    return changed
+
+
+class Probe(mx.AbstractTransform):
+    """Counts how often it is traced."""
+
+    calls: list[str] = eqx.field(static=True)
+    factor: Any = mx.number(1.0)
+
+    def init(self, params: Any) -> mx.EmptyState:
+        del params
+        return mx.EmptyState()
+
+    def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        del params, extra
+        self.calls.append("update")
+        return jtu.tree_map(lambda g: self.factor * g, updates), state
+
+
+class Calls(list[str]):
+    """A list that can be a static field."""
+
+    def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+def test_a_hundred_changes_are_one_trace():
+    calls = Calls()
+    transform = mx.Chain(Probe(calls), mx.AdamW(1e-3), mx.Trace(0.9))
+    params = default_params()
+    state = transform.init(params)
+    for changed in _random_changes(transform, 100):
+        _, state = changed.update(params, state, params)
+    assert len(calls) == 1
+
+
+def test_a_hundred_changes_are_one_trace_in_a_jitted_step():
+    calls = Calls()
+    transform = mx.Chain(Probe(calls), mx.AdamW(schedules.Linear(0.1, 0.2, 10)))
+    params = default_params()
+    traces = 0
+
+    @jax.jit
+    def step(transform: Any, grads: Any, state: Any, params: Any) -> Any:
+        nonlocal traces
+        traces += 1
+        return transform.step(grads, state, params)
+
+    state = transform.init(params)
+    for changed in _random_changes(transform, 100):
+        params, state = step(changed, params, state, params)
+    assert traces == len(calls) == 1
+
+
+# --- Sweeps ----------------------------------------------------------------------------------------
+
+
+def _loss(params: Any) -> jax.Array:
+    return sum((jnp.sum((p - 0.5) ** 2) for p in jtu.tree_leaves(params)), jnp.zeros(()))
+
+
+def _train(transform: Any, steps: int = 20) -> Any:
+    def body(carry: Any, _: None) -> Any:
+        params, state = carry
+        return transform.step(jax.grad(_loss)(params), state, params), None
+
+    params = default_params()
+    return jax.lax.scan(body, (params, transform.init(params)), length=steps)[0][0]
+
+
+@pytest.mark.parametrize("make", [mx.AdamW, mx.SGD, lambda lr: mx.Chain(mx.Clip(1.0), mx.Lion(lr))])
+def test_a_sweep_is_a_loop(make: Callable[[Any], Any]):
+    rates = jnp.geomspace(1e-4, 1e-1, 5)
+    swept = eqx.filter_jit(eqx.filter_vmap(_train))(eqx.filter_vmap(make)(rates))
+    for i, rate in enumerate(np.asarray(rates)):
+        one = eqx.filter_jit(_train)(make(float(rate)))
+        for a, d in zip(jtu.tree_leaves(swept), jtu.tree_leaves(one), strict=True):
+            np.testing.assert_allclose(a[i], d, rtol=1e-6)
+
+
+def test_a_sweep_over_a_schedule():
+    """Any number of any schedule can be swept."""
+
+    def make(peak: Any) -> Any:
+        return mx.SGD(schedules.WarmupCosineDecay(0.0, peak, 5, 20))
+
+    peaks = jnp.asarray([0.01, 0.1])
+    swept = eqx.filter_vmap(_train)(eqx.filter_vmap(make)(peaks))
+    one = _train(make(0.1))
+    np.testing.assert_allclose(swept["dense"]["bias"][1], one["dense"]["bias"], rtol=1e-6)
+    assert not np.allclose(swept["dense"]["bias"][0], one["dense"]["bias"])
+
+
+# --- Hypergradients --------------------------------------------------------------------------------
+
+NAMES = ("learning_rate", "b1", "b2", "eps", "weight_decay")
+
+
+def _hyper_loss(numbers: Any, make: Callable[..., Any]) -> jax.Array:
+    """The loss after 30 steps; one leaf never has a gradient, so its moments are exactly zero."""
+    transform = make(*numbers)
+    params = {"used": jnp.asarray([1.0, -2.0, 0.3]), "unused": jnp.ones(2)}
+
+    def loss(params: Any) -> jax.Array:
+        return jnp.sum(jnp.cosh(params["used"] - 0.5)) + 0.0 * jnp.sum(params["unused"])
+
+    def body(carry: Any, _: None) -> Any:
+        params, state = carry
+        return transform.step(jax.grad(loss)(params), state, params), None
+
+    start = (params, transform.init(params))
+    (params, _), _ = jax.lax.scan(body, start, length=30)
+    return loss(params) + jnp.sum(params["unused"] ** 2)
+
+
+def _adamw(lr: Any, b1: Any, b2: Any, eps: Any, decay: Any) -> Any:
+    return mx.AdamW(lr, b1, b2, eps, weight_decay=decay)
+
+
+def _scheduled(peak: Any, warmup: Any, end: Any) -> Any:
+    return mx.AdamW(schedules.WarmupCosineDecay(0.0, peak, warmup, 30, end))
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(
+    "make, numbers",
+    [
+        pytest.param(_adamw, (0.02, 0.9, 0.99, 1e-3, 0.1), id="adamw"),
+        pytest.param(_scheduled, (0.05, 4.5, 0.01), id="schedule"),
+    ],
+)
+def test_hypergradients_are_right(make: Callable[..., Any], numbers: tuple[float, ...]):
+    value = jax.jit(lambda v: _hyper_loss(tuple(v), make))
+    gradient = np.asarray(jax.jit(jax.grad(lambda v: _hyper_loss(tuple(v), make)))(np.asarray(numbers)))
+    assert np.all(np.isfinite(gradient))
+    for i, x in enumerate(numbers):
+        h = np.zeros(len(numbers))
+        h[i] = 1e-5 * x
+        difference = (value(numbers + h) - value(numbers - h)) / (2 * h[i])
+        np.testing.assert_allclose(gradient[i], difference, rtol=1e-5)
+
+
+@pytest.mark.parametrize("make", [mx.Adam, mx.AdamW, mx.NAdamW, mx.RMSProp, mx.SGD, mx.Lion])
+def test_hypergradients_are_finite_in_float32(make: Callable[[Any], Any]):
+    gradient = jax.jit(jax.grad(lambda lr: _hyper_loss((lr,), make)))(0.01)
+    assert np.isfinite(gradient)
+    assert gradient != 0
+
+
+# --- Many leaves -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "transform", [mx.AdamW(0.1), mx.Chain(mx.Clip(0.5), mx.Trace(0.9))], ids=["AdamW", "Chain"]
+)
+def test_many_leaves_of_one_shape_are_each_their_own(transform: Any):
+    """Leaves are traced once per shape and called in groups: none may get another's numbers."""
+    random = np.random.default_rng(0)
+    n = 37
+    params = {f"leaf{i:02}": jnp.asarray(random.normal(size=3), jnp.float32) for i in range(n)}
+    params["odd"] = jnp.ones((2, 2))
+    grads = jtu.tree_map(lambda p: jnp.asarray(random.normal(size=p.shape), jnp.float32), params)
+    together, state = transform.update(grads, transform.init(params), params)
+    together, _ = transform.update(grads, state, params)
+    for key in ("leaf00", "leaf15", "leaf16", "leaf31", "leaf36", "odd"):
+        g, p = grads[key], params[key]
+        alone, own = transform.update(g, transform.init(p), p)
+        alone, _ = transform.update(g, own, p)
+        np.testing.assert_allclose(together[key], alone, rtol=1e-6)
+
+
+# --- Edges of single transforms --------------------------------------------------------------------
+
+
+def test_clipping_by_norm_at_the_edges():
+    zero, g = jnp.zeros(2), jnp.asarray([3.0, 4.0])
+
+    def clip(bound: float, g: jax.Array) -> np.ndarray:
+        return np.asarray(mx.ClipByGlobalNorm(bound).update(g, mx.EmptyState())[0])
+
+    np.testing.assert_array_equal(clip(0.0, zero), zero)  # not 0/0
+    np.testing.assert_array_equal(clip(0.0, g), zero)
+    np.testing.assert_array_equal(clip(5.0, g), g)
+    np.testing.assert_allclose(clip(2.5, g), [1.5, 2.0], rtol=1e-6)
+    np.testing.assert_array_equal(clip(1.0, jnp.asarray([jnp.inf, 1.0])), zero)
+    assert np.all(np.isnan(clip(1.0, jnp.asarray([jnp.nan, 1.0]))))  # a NaN is not hidden
+
+
+@pytest.mark.parametrize("make", [mx.Adam, mx.RMSProp, mx.SGD])
+def test_complex_parameters_are_pairs_of_real_ones_where_the_method_is_linear(make: Any):
+    """|g|² keeps the phase: a rotated gradient gives the rotated update."""
+    g = jnp.asarray([1.0 + 2.0j, -0.5j], jnp.complex64)
+    turn = jnp.asarray(np.exp(0.7j), jnp.complex64)
+    transform = make(0.1)
+    u, _ = transform.update(g, transform.init(g), g)
+    v, _ = transform.update(g * turn[None], transform.init(g), g)
+    np.testing.assert_allclose(v, u * turn[None], rtol=1e-5)

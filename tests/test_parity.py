@@ -1,0 +1,105 @@
+"""In double precision over 50 steps, each transform equals its twin in optax.
+
+The second oracle, equations transcribed to NumPy, is in `test_equations.py`.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import optax
+import pytest
+
+from . import settings
+from .instances import SCHEDULES, TRANSFORMS, Instance
+
+pytestmark = pytest.mark.usefixtures("x64")
+STEPS = 50
+# optax computes schedules in float32, also where everything else is in float64.
+RTOL, SCHEDULE_RTOL = 1e-12, 1e-6
+
+
+def tree(seed: int) -> dict[str, Any]:
+    """A scalar, vectors, a matrix, a convolution's kernel, nested."""
+    random = np.random.default_rng(seed)
+    shapes = {
+        "scalar": (),
+        "dense": {"kernel": (3, 2), "bias": (2,)},
+        "conv": {"kernel": (2, 2, 3, 2), "bias": (2,)},
+    }
+    return jtu.tree_map(
+        lambda shape: jnp.asarray(random.normal(size=shape)),
+        shapes,
+        is_leaf=lambda x: isinstance(x, tuple),
+    )
+
+
+def trajectory(transform: Any, *, steps: int = STEPS) -> Any:
+    """The updates of all steps, on gradients that depend on the parameters and on the step."""
+
+    def body(carry: Any, noise: Any) -> Any:
+        params, state = carry
+        grads = jtu.tree_map(lambda p, n: 0.5 * p + n, params, noise)
+        updates, state = transform.update(grads, state, params)
+        return (jtu.tree_map(jnp.add, params, updates), state), updates
+
+    params = tree(0)
+    noise = jtu.tree_map(lambda *x: jnp.stack(x), *(tree(1 + i) for i in range(steps)))
+    start = (params, transform.init(params))
+    return jax.jit(lambda start, noise: jax.lax.scan(body, start, noise)[1])(start, noise)
+
+
+def assert_close(actual: Any, desired: Any, rtol: float) -> None:
+    """Relative to the largest entry of a leaf at each step."""
+    assert jtu.tree_structure(actual) == jtu.tree_structure(desired)
+    for (path, a), d in zip(
+        jtu.tree_leaves_with_path(actual), jtu.tree_leaves(desired), strict=True
+    ):
+        a, d = (np.asarray(x).reshape(len(x), -1) for x in (a, d))
+        scale = np.max(np.abs(d), axis=1, keepdims=True)
+        scale = np.maximum(scale, 0.01 * np.max(scale))  # where the steps cross zero
+        error = np.max(np.abs(a - d) / np.where(scale > 0, scale, 1))
+        assert error <= rtol, f"{jtu.keystr(path)}: {error}"
+
+
+def _uses_schedule(instance: Instance) -> bool:
+    return "schedule" in instance.name.lower()
+
+
+def _with_twin(instances: tuple[Instance, ...]) -> list[Any]:
+    return [pytest.param(i, id=str(i)) for i in instances if i.optax is not None]
+
+
+@pytest.mark.parametrize("instance", _with_twin(TRANSFORMS))
+def test_equals_optax(instance: Instance):
+    assert instance.optax is not None
+    ours = trajectory(instance.make())
+    with settings.jax_defaults():
+        twin = instance.optax()
+        theirs = trajectory(twin)
+    assert_close(ours, theirs, SCHEDULE_RTOL if _uses_schedule(instance) else RTOL)
+
+
+@pytest.mark.parametrize("instance", _with_twin(SCHEDULES))
+def test_schedule_equals_optax(instance: Instance):
+    assert instance.optax is not None
+    schedule, twin = instance.make(), instance.optax()
+    steps = jnp.arange(40)
+    with settings.jax_defaults():
+        theirs = jax.vmap(twin)(steps)
+    ours = jax.vmap(schedule)(steps)
+    np.testing.assert_allclose(ours, theirs, rtol=SCHEDULE_RTOL, atol=1e-7)
+
+
+def test_every_optimizer_has_a_twin():
+    """Those without are variants that optax does not have; their class is compared elsewhere."""
+    with_twin = {type(i.make()) for i in TRANSFORMS if i.optax is not None}
+    assert {type(i.make()).__name__ for i in TRANSFORMS} - {c.__name__ for c in with_twin} == {
+        "Scheduled"
+    }
+
+
+def test_optax_is_the_version_that_was_compared():
+    assert optax.__version__.startswith("0.2.")

@@ -1,0 +1,71 @@
+"""What a user may import, and what importing costs."""
+
+import inspect
+
+import equinox as eqx
+import pytest
+
+import modulax
+import modulax.schedules
+import modulax.testing
+import modulax.tree
+
+MODULES = (modulax, modulax.schedules, modulax.tree, modulax.testing)
+PROMISED = {
+    modulax: """
+        AbstractLeafwise AbstractOptimizer AbstractSchedule AbstractState AbstractStatelessTransform AbstractTransform
+        Adam AdamW AddDecayedWeights Chain ChainState Clip ClipByGlobalNorm Description Ema EmptyState Freeze Identity
+        Injected InjectedState LeafDescription Lion Masked MaskedState MultiSteps MultiStepsState NAdam NAdamW
+        OptimizerState Partition PartitionState RMSProp SGD Scale ScaleByAdam ScaleByAdamState ScaleByLearningRate
+        ScaleByLion ScaleByLionState ScaleByRMS ScaleByRMSState ScaleBySchedule ScaleByScheduleState ScaleByStddev
+        ScaleByStddevState Scheduled SetToZero Stateless Trace TraceState EmaState apply_updates by_path describe
+        number schedules tree
+    """,
+    modulax.schedules: """
+        AbstractSchedule Constant CosineDecay Join Linear PiecewiseConstant WarmupCosineDecay WrappedSchedule
+    """,
+    modulax.tree: "leaf_paths norm zeros_like",
+    modulax.testing: "LAWS Case Law check_transform default_params",
+}
+
+
+def public_names(module) -> set[str]:
+    """What the module offers: names without an underscore that are no submodules brought in by an import."""
+    promised_modules = {"schedules", "tree"}
+    return {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and (not inspect.ismodule(value) or name in promised_modules)
+    }
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)
+def test_the_public_names_are_the_promised_ones(module):
+    # `modulax.testing` is an attribute of `modulax` only because this file imports it.
+    assert public_names(module) == set(PROMISED[module].split())
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)
+def test_every_public_object_has_a_docstring_of_its_own(module):
+    for name in public_names(module):
+        value = getattr(module, name)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            assert value.__dict__.get("__doc__") or (not inspect.isclass(value) and value.__doc__), name
+
+
+def test_the_docstring_of_a_class_names_every_field():
+    for module in MODULES:
+        for name in public_names(module):
+            cls = getattr(module, name)
+            is_module = inspect.isclass(cls) and issubclass(cls, eqx.Module)
+            if is_module and not inspect.isabstract(cls) and not issubclass(cls, modulax.AbstractState):
+                undocumented = [p for p in inspect.signature(cls).parameters if f"{p}:" not in (cls.__doc__ or "")]
+                assert not undocumented, f"{name}: {undocumented}"
+
+
+def test_every_abstract_class_refuses_to_be_made():
+    for name in public_names(modulax):
+        cls = getattr(modulax, name)
+        if inspect.isclass(cls) and name.startswith("Abstract") and name != "AbstractState":
+            with pytest.raises(TypeError, match="abstract"):
+                cls()

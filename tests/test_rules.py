@@ -1,0 +1,127 @@
+"""Masks and labels: trees, functions and rules on paths, and what they say when they do not fit."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+from flax.core import FrozenDict
+
+import modulax
+from modulax import by_path
+from modulax._rules import as_rule
+
+from .settings import jax_defaults
+
+
+def params():
+    return {"layer": {"w": jnp.ones((2, 2)), "bias": jnp.ones(2)}, "bias": jnp.ones(()), "norm": [jnp.ones(2)]}
+
+
+def labels(rule, tree=None):
+    tree = params() if tree is None else tree
+    return dict(zip(modulax.tree.leaf_paths(tree), as_rule(rule).labels(tree), strict=True))
+
+
+def test_the_first_pattern_that_fits_wins():
+    assert labels(by_path({"*.bias": "b", "norm*": "n", "*": "w"})) == {
+        "bias": "b",
+        "layer.bias": "b",
+        "layer.w": "w",
+        "norm.0": "n",
+    }
+
+
+@pytest.mark.parametrize(
+    "patterns, message",
+    [
+        ({"*.bias": 1}, r"no pattern fits the leaf `layer\.w`"),
+        ({"*.kernel": 1, "*": 2}, r"the pattern `\*\.kernel` fits no leaf\. The paths are `bias`, `layer\.bias`"),
+    ],
+)
+def test_rules_that_do_not_fit_list_the_paths(patterns, message):
+    with pytest.raises(ValueError, match=message):
+        as_rule(by_path(patterns)).labels(params())
+
+
+def test_a_rule_about_what_is_absent_is_no_mistake(key):
+    model = eqx.nn.Linear(2, 2, use_bias=False, key=key)
+    assert labels(by_path({"*.bias": 1, "*": 2}), eqx.filter(model, eqx.is_array)) == {"weight": 2}
+
+
+@pytest.mark.parametrize("patterns", [None, {}, ["*"]])
+def test_by_path_needs_a_mapping(patterns):
+    with pytest.raises(ValueError, match="needs a mapping from patterns to labels"):
+        by_path(patterns)
+
+
+def test_a_tree_may_be_a_prefix_and_may_have_other_containers():
+    expected = {"bias": 1, "layer.bias": 2, "layer.w": 2, "norm.0": 3}
+    assert labels({"layer": 2, "bias": 1, "norm": 3}) == expected
+    assert labels(FrozenDict({"layer": 2, "bias": 1, "norm": (3,)})) == expected
+    assert set(labels("all").values()) == {"all"}
+
+
+def test_trees_that_do_not_fit_say_where():
+    with pytest.raises(ValueError, match=r"has none for the leaf `norm\.0`; it has `bias`, `layer`"):
+        labels({"layer": 2, "bias": 1})
+    with pytest.raises(ValueError, match=r"has `nrom`, which the parameters do not have"):
+        labels({"layer": 2, "bias": 1, "norm": 1, "nrom": 1})
+
+
+def test_a_function_is_called_with_the_tree():
+    assert labels(lambda tree: jax.tree.map(lambda x: x.ndim > 1, tree)) == {
+        "bias": False,
+        "layer.bias": False,
+        "layer.w": True,
+        "norm.0": False,
+    }
+
+
+def test_a_callable_module_is_a_tree_and_is_never_called(key):
+    model = eqx.nn.MLP(2, 2, 4, 1, key=key)  # callable, and of the same structure as its labels
+    mask = jax.tree.map(lambda x: eqx.is_array(x) and x.ndim > 1, model)
+    optimizer = modulax.AdamW(1e-3, weight_decay=1.0, mask=mask)
+    zeros = jax.tree.map(lambda x: jnp.zeros_like(x) if eqx.is_array(x) else None, model)
+    updates, _ = optimizer.update(zeros, optimizer.init(model), model)
+    assert bool(jnp.any(updates.layers[0].weight != 0))
+    assert not bool(jnp.any(updates.layers[0].bias != 0))
+
+
+@pytest.mark.parametrize("make", [by_path, lambda labels: {"w": labels["w"], "b": labels["*"]}])
+def test_equal_rules_are_equal_and_do_not_retrace(make):
+    assert as_rule(make({"w": True, "*": False})) == as_rule(make({"w": True, "*": False}))
+    assert hash(as_rule(make({"w": True, "*": False}))) == hash(as_rule(make({"w": True, "*": False})))
+    assert as_rule(make({"w": True, "*": False})) != as_rule(make({"w": True, "*": True}))
+
+
+def test_a_mask_of_something_else_than_booleans_is_refused():
+    transform = modulax.Masked(modulax.Scale(1.0), by_path({"*.bias": "no", "*": True}))
+    with pytest.raises(ValueError, match=r"`Masked\(mask=...\)` needs `True` or `False` .* got 'no' at `bias`"):
+        transform.init(params())
+
+
+def test_a_mask_of_arrays_is_refused():
+    with pytest.raises(ValueError, match="holds Python values"):
+        modulax.Freeze({"w": jnp.ones(3, bool)})
+
+
+def test_an_unknown_label_is_refused_with_the_known_ones():
+    transform = modulax.Partition(
+        {"a": modulax.Scale(1.0), "b": modulax.Scale(2.0)}, by_path({"*.bias": "c", "*": "a"})
+    )
+    with pytest.raises(ValueError, match=r"the leaf `bias` is labelled 'c'.*there are `a`, `b`"):
+        transform.init(params())
+
+
+def test_paths_of_an_nnx_model_have_no_box_of_the_variable():
+    with jax_defaults():
+        state = nnx.state(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), nnx.Param)
+    assert modulax.tree.leaf_paths(state) == ["bias", "kernel"]
+    assert modulax.tree.leaf_paths(nnx.as_pure(state)) == ["bias", "kernel"]
+
+
+def test_paths_of_modules_and_containers_read_alike(key):
+    linear = eqx.nn.Linear(2, 3, key=key)
+    assert modulax.tree.leaf_paths({"a": [linear]}) == ["a.0.weight", "a.0.bias"]
+    assert modulax.tree.leaf_paths({"a": [{"weight": jnp.ones(1), "bias": jnp.ones(1)}]}) == ["a.0.bias", "a.0.weight"]

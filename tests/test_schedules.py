@@ -1,0 +1,151 @@
+"""What every schedule promises, on each of them."""
+
+import pickle
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+
+import modulax as mx
+from modulax import schedules
+
+from .instances import SCHEDULES, Instance
+
+each_schedule = pytest.mark.parametrize("instance", [pytest.param(i, id=i.name) for i in SCHEDULES])
+LATE = 2**31 - 1
+
+
+@each_schedule
+def test_a_value_is_a_float_scalar(instance: Instance):
+    schedule = instance.make()
+    values = [schedule(t) for t in (3, np.int64(3), jnp.asarray(3), jnp.asarray(3, jnp.uint32))]
+    for value in values:
+        assert isinstance(value, jax.Array)
+        assert value.shape == ()
+        assert value.dtype == jnp.float32
+        assert not value.aval.weak_type
+        assert value == values[0]
+
+
+@each_schedule
+def test_it_is_finite_until_the_end_of_counting(instance: Instance):
+    schedule = instance.make()
+    for t in (0, 1, 10**6, LATE):
+        assert np.isfinite(schedule(t)), t
+
+
+@each_schedule
+@pytest.mark.usefixtures("x64")
+def test_it_computes_in_double_precision(instance: Instance):
+    schedule = instance.make()
+    assert schedule(jnp.asarray(3, jnp.int32)).dtype == jnp.float64
+
+
+@each_schedule
+def test_it_runs_in_every_transformation(instance: Instance):
+    schedule, steps = instance.make(), jnp.arange(30)
+    loop = np.asarray([schedule(t) for t in range(30)])
+    np.testing.assert_allclose(jax.vmap(schedule)(steps), loop, rtol=1e-6)
+    np.testing.assert_allclose(jax.lax.map(jax.jit(schedule), steps), loop, rtol=1e-6)
+
+
+@each_schedule
+def test_it_is_a_tree_of_numbers(instance: Instance):
+    schedule = instance.make()
+    assert all(np.ndim(x) == 0 and x.dtype == jnp.float32 for x in jtu.tree_leaves(schedule))
+    rebuilt = pickle.loads(pickle.dumps(schedule))
+    assert jtu.tree_structure(rebuilt) == jtu.tree_structure(schedule)
+    assert eqx.tree_equal(rebuilt, schedule)
+    assert repr(schedule).startswith(instance.name + "(")
+    assert "array" not in repr(schedule).lower()
+
+
+@each_schedule
+def test_a_changed_number_is_not_traced(instance: Instance):
+    schedule, traces = instance.make(), 0
+
+    @jax.jit
+    def value(schedule: Any, t: Any) -> Any:
+        nonlocal traces
+        traces += 1
+        return schedule(t)
+
+    value(schedule, 3)
+    for path in schedule.hyperparameters():
+        value(schedule.replace(**{path: 1.5}), 3)
+        value(schedule.replace(**{path: jnp.asarray(1.5, jnp.float32)}), 4)
+    assert traces == 1
+
+
+@each_schedule
+def test_gradients_are_finite(instance: Instance):
+    schedule = instance.make()
+    numbers, treedef = jtu.tree_flatten(schedule)
+
+    def total(numbers: Any) -> Any:
+        return jnp.sum(jax.vmap(treedef.unflatten(numbers))(jnp.arange(40)))
+
+    for gradient in jax.grad(total)([jnp.asarray(x) for x in numbers]):
+        assert np.isfinite(gradient)
+
+
+@each_schedule
+@pytest.mark.parametrize("field", ["learning_rate", "momentum"])
+def test_it_may_stand_in_any_field(instance: Instance, field: str):
+    """And the state is that of a plain number, so that one may replace the other in a run."""
+    schedule = instance.make()
+    numbers = {"learning_rate": 0.5, "momentum": 0.5}
+    plain, scheduled = mx.SGD(**numbers), mx.SGD(**{**numbers, field: schedule})
+    g = jnp.ones(2)
+    state = plain.init(g)
+    assert jtu.tree_structure(scheduled.init(g)) == jtu.tree_structure(state)
+    for t in range(3):
+        now = plain.replace(**{field: schedule(t)})
+        expected, _ = now.update(g, state)
+        found, state = scheduled.update(g, state)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@each_schedule
+def test_a_batch_of_schedules(instance: Instance):
+    schedule = instance.make()
+    if not jtu.tree_leaves(schedule):
+        assert instance.name == "WrappedSchedule"
+        return
+    batch = jtu.tree_map(lambda x: jnp.stack([jnp.asarray(x)] * 3), schedule)
+    values = eqx.filter_vmap(lambda s: s(7))(batch)
+    np.testing.assert_allclose(values, [schedule(7)] * 3, rtol=1e-6)
+
+
+def test_boundaries():
+    """What changes at a step is changed at that step."""
+    piecewise = schedules.PiecewiseConstant(1.0, {3: 0.5})
+    assert [float(piecewise(t)) for t in (2, 3, 4)] == [1, 0.5, 0.5]
+    join = schedules.Join([1.0, schedules.Linear(5.0, 6.0, 2)], [3])
+    assert [float(join(t)) for t in (2, 3, 4, 5, 6)] == [1, 5, 5.5, 6, 6]
+    warmup = schedules.WarmupCosineDecay(0.0, 1.0, 0, 10)
+    assert warmup(0) == 1  # no warm-up: no division by zero either
+    assert schedules.CosineDecay(1.0, 10, 0.25)(10) == 0.25
+    assert schedules.CosineDecay(1.0, 10, 0.25)(10_000) == 0.25
+
+
+def test_a_schedule_of_schedules():
+    inner = schedules.Join([schedules.Linear(0.0, 1.0, 2), 1.0], [2])
+    outer = schedules.Join([inner, 0.0], [5])
+    assert [float(outer(t)) for t in range(7)] == [0, 0.5, 1, 1, 1, 0, 0]
+
+
+def test_a_plain_function_is_wrapped():
+    def rate(step: Any) -> float:
+        del step
+        return 0.25
+
+    transform = mx.SGD(rate)
+    assert isinstance(transform.learning_rate, schedules.WrappedSchedule)
+    assert jtu.tree_leaves(transform) == []
+    assert "rate" in repr(transform)
+    np.testing.assert_allclose(transform.update(jnp.ones(2), transform.init(jnp.ones(2)))[0], -0.25)
