@@ -185,7 +185,7 @@ def run_rules(
         except _LeafError as error:
             paths = leaf_paths(updates)
             at = next(paths[i] for i, column in zip(indices, columns, strict=True) if error.is_about(column))
-            raise ValueError(f"{error} at `{at}`: {error.__cause__}") from error.__cause__
+            raise ValueError(f"{error}, at `{at}`. {error.__cause__ or ''}".strip()) from error.__cause__
         for i, (u, values) in zip(indices, results, strict=True):
             leaves[i] = u
             for part, value in zip(active, values, strict=True):
@@ -212,10 +212,11 @@ def _run_on_leaf(
             with jax.named_scope(type(rule).__name__):
                 try:
                     u, state = rule.update_leaf(now, u, part.as_state(_cast(value, dtype)), p)
-                except TypeError as error:
+                except (TypeError, ValueError) as error:  # what jnp raises for shapes that do not fit
                     raise _LeafError(rule, g.shape, jtu.tree_map(jnp.shape, value)) from error
             new_value = part.as_values(state)
-            _check_same_shapes(rule, (g, value), (u, new_value))
+            if jtu.tree_map(jnp.shape, (u, new_value)) != jtu.tree_map(jnp.shape, (g, value)):
+                raise _LeafError(rule, g.shape, jtu.tree_map(jnp.shape, value))
             new_values.append(jtu.tree_map(lambda new, old: new.astype(old.dtype), new_value, value))
     return u.astype(g.dtype), new_values
 
@@ -236,8 +237,8 @@ class _LeafError(Exception):
 
     def __init__(self, rule: AbstractLeafwise, shape: tuple[int, ...], state_shapes: Any):
         super().__init__(
-            f"`{type(rule).__name__}.update`: an update of shape {shape} does not fit the state, of shapes "
-            f"{state_shapes}; the updates must have the shapes of the parameters that `init` was given. The rule failed"
+            f"`{type(rule).__name__}.update`: a rule keeps every shape, and the updates have the shapes of the "
+            f"parameters that `init` was given; but an update of shape {shape} met a state of shapes {state_shapes}"
         )
         self._shape, self._state_shapes = shape, state_shapes
 
@@ -245,12 +246,3 @@ class _LeafError(Exception):
         """Whether it was raised by a leaf like this one."""
         g, _, values = column
         return g.shape == self._shape and self._state_shapes in jtu.tree_map(jnp.shape, list(values))
-
-
-def _check_same_shapes(rule: AbstractLeafwise, before: Any, after: Any) -> None:
-    shapes, new_shapes = (jtu.tree_map(lambda x: x.shape, tree) for tree in (before, after))
-    if shapes != new_shapes:
-        raise ValueError(
-            f"`{type(rule).__name__}.update_leaf` was given an update and a state of shapes {shapes} and returned "
-            f"{new_shapes}. A rule keeps every shape."
-        )

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ._checks import listing
-from .tree._paths import leaf_paths, leaves_with_paths, matches
+from .tree._paths import leaf_paths, leaves_with_paths, longest_prefix, matches
 
 
 class AbstractRule(abc.ABC):
@@ -117,7 +117,7 @@ class _Tree(AbstractRule):
         labels = dict(leaves_with_paths(jtu.tree_unflatten(self.treedef, self.leaves)))
         unused, found = set(labels), []
         for path, leaf in leaves_with_paths(tree, with_none=True):
-            prefix = _longest_prefix(path, labels)
+            prefix = longest_prefix(path, labels)
             unused.discard(prefix)
             if leaf is None:
                 continue
@@ -131,15 +131,6 @@ class _Tree(AbstractRule):
                 f"Their leaves are {listing(paths)}."
             )
         return found
-
-
-def _longest_prefix(path: str, labels: Mapping[str, Any]) -> str | None:
-    candidate = path
-    while candidate not in labels:
-        if not candidate:
-            return None
-        candidate = candidate.rpartition(".")[0]
-    return candidate
 
 
 def as_rule(x: Any) -> AbstractRule | None:

@@ -20,7 +20,9 @@ from ._types import Params, State, Updates
 from .tree._align import paired
 from .tree._leafmap import map_leaves
 from .tree._math import trainable
-from .tree._paths import leaf_paths, leaves_with_paths
+from .tree._paths import leaf_paths, leaves_with_paths, longest_prefix
+
+_MISSING = object()
 
 
 class EmptyState(AbstractState):
@@ -203,14 +205,20 @@ def _updates_at(params: PyTree, updates: Updates) -> list[Any]:
     try:
         return jtu.tree_structure(params).flatten_up_to(updates)
     except ValueError:
-        by_path = dict(leaves_with_paths(updates))
+        found = leaves_with_paths(updates, with_none=True)
+    by_path = dict(found)
     paths = leaf_paths(params)
-    if unknown := [path for path in by_path if path not in paths]:
+    values = [by_path.get(longest_prefix(path, by_path), _MISSING) for path in paths]
+    lacking = [path for path, value in zip(paths, values, strict=True) if value is _MISSING]
+    unknown = [path for path, value in found if value is not None and path not in paths]
+    if lacking or unknown:
+        parts = [f"lack {listing(lacking)}"] * bool(lacking) + [f"have an unknown {listing(unknown)}"] * bool(unknown)
         raise ValueError(
-            f"`apply_updates`: there are updates at {listing(unknown)}, where the parameters have no floating or "
-            f"complex array; they have {listing(paths)}."
+            f"`apply_updates`: the updates must have the leaves of the parameters, {listing(paths)}; they "
+            f"{' and '.join(parts)}. "
+            "Where a parameter shall stay as it is, its update is None."
         )
-    return [by_path.get(path) for path in paths]
+    return values
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from .._numerics import at_least_float32, safe_increment
 from .._schedule import Hyperparameter, number, resolve
 from .._transform import AbstractTransform
 from .._types import Count, Params, State, Updates
-from ..tree._align import align
+from ..tree._align import align, check_same_shapes
 
 
 class MultiStepsState(AbstractState):
@@ -78,6 +78,7 @@ class MultiSteps(AbstractTransform):
         acc_leaves, rebuild = align(
             state.acc_grads, updates, "MultiSteps.update", "the parameters that `init` was given"
         )
+        check_same_shapes(updates, acc_leaves, "MultiSteps.update")
         n = state.mini_step + 1
         skip, skip_state = self._skip(updates, state.gradient_step, params)
         acc_grads = [self._accumulate(a, g, n) for a, g in zip(acc_leaves, leaves, strict=True)]

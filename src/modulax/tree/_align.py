@@ -47,11 +47,16 @@ def align(tree: PyTree, like: PyTree, owner: str, whose: str) -> tuple[list[Any]
 def paired(params: PyTree, updates: PyTree, name: str) -> PyTree:
     """The parameters in the structure of the updates, refused unless both have the same paths and shapes."""
     values, _ = align(params, updates, f"{name}.update", "the parameters")
-    for (path, u), p in zip(leaves_with_paths(updates), values, strict=True):
-        shape = getattr(p, "shape", None)
+    check_same_shapes(updates, values, f"{name}.update")
+    return jtu.tree_structure(updates).unflatten(values)
+
+
+def check_same_shapes(updates: PyTree, values: list[Any], owner: str) -> None:
+    """Refuses updates of other shapes than the parameters, or than what is like them."""
+    for (path, u), value in zip(leaves_with_paths(updates), values, strict=True):
+        shape = getattr(value, "shape", None)
         if shape != u.shape:
             raise ValueError(
-                f"`{name}.update`: at `{path}` the update has shape {u.shape} and the parameter {shape}. "
+                f"`{owner}`: at `{path}` the update has shape {u.shape} and the parameter {shape}. "
                 "They must be equal; nothing is broadcast."
             )
-    return jtu.tree_structure(updates).unflatten(values)

@@ -6,6 +6,7 @@ of dicts, tuples, Equinox modules or NNX variables (the box of a variable is no 
 
 import fnmatch
 import sys
+from collections.abc import Container
 from typing import Any
 
 import jax.tree_util as jtu
@@ -56,3 +57,12 @@ def matches(path: str, pattern: str) -> bool:
     `layers.0.bias`.
     """
     return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase("." + path, pattern)
+
+
+def longest_prefix(path: str, known: Container[str]) -> str | None:
+    """The longest beginning of a dotted path that is known, down to the root (the empty path); or None."""
+    while path not in known:
+        if not path:
+            return None
+        path = path.rpartition(".")[0]
+    return path
