@@ -75,6 +75,8 @@ LAZY_IMPORTS: dict[tuple[str, str], str] = {}
 NOT_FINAL: dict[str, str] = {}
 # Abstract classes that leave nothing to their subclasses, and the reason.
 SHARED_CODE = {
+    "AbstractModule": "how methods are bound: alike in transforms, schedules and states",
+    "AbstractState": "the states of all transforms, which share nothing but that",
     "AbstractHyperparameters": "numbers, `replace` and repr: alike in transforms and schedules",
 }
 

@@ -213,6 +213,8 @@ def _run_on_leaf(
                 try:
                     u, state = rule.update_leaf(now, u, part.as_state(_cast(value, dtype)), p)
                 except (TypeError, ValueError) as error:  # what jnp raises for shapes that do not fit
+                    if all(x.shape == g.shape for x in jtu.tree_leaves(value)):
+                        raise
                     raise _LeafError(rule, g.shape, jtu.tree_map(jnp.shape, value)) from error
             new_value = part.as_values(state)
             if jtu.tree_map(jnp.shape, (u, new_value)) != jtu.tree_map(jnp.shape, (g, value)):

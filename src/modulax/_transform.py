@@ -214,8 +214,8 @@ def _updates_at(params: PyTree, updates: Updates) -> list[Any]:
     if lacking or unknown:
         parts = [f"lack {listing(lacking)}"] * bool(lacking) + [f"have an unknown {listing(unknown)}"] * bool(unknown)
         raise ValueError(
-            f"`apply_updates`: the updates must have the leaves of the parameters, {listing(paths)}; they "
-            f"{' and '.join(parts)}. "
+            f"`apply_updates`: the updates must have the leaves of the parameters; they {' and '.join(parts)}. "
+            f"The parameters have {listing(paths)}. "
             "Where a parameter shall stay as it is, its update is None."
         )
     return values

@@ -1,0 +1,327 @@
+"""`check_transform`: a good transform passes, and each planted fault breaks the law against it."""
+
+import subprocess
+import sys
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import pytest
+
+import modulax as mx
+from modulax.testing import LAWS, Case, check_transform
+
+
+class HeavyBallState(eqx.Module):
+    """One tree of velocities."""
+
+    velocity: Any
+
+
+class HeavyBall(mx.AbstractLeafwise):
+    """A good transform, as an author outside the library writes it."""
+
+    decay: Any = mx.number(0.9)
+
+    def init_leaf(self, p: Any) -> HeavyBallState:
+        return HeavyBallState(jnp.zeros(p.shape, p.dtype))
+
+    def update_leaf(self, now: Any, g: Any, s: Any, p: Any) -> Any:
+        v = self.decay * s.velocity + g
+        return v, HeavyBallState(v)
+
+
+def test_a_good_transform_passes():
+    check_transform(HeavyBall(0.5))
+
+
+# --- Faults ----------------------------------------------------------------------------------------
+
+
+class AbstractFaulty(mx.AbstractTransform):
+    """A stateless transform of trees, for faults in its `change`."""
+
+    factor: eqx.AbstractVar[Any]
+
+    def init(self, params: Any) -> Any:
+        del params
+        return mx.EmptyState()
+
+    def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        del params, extra
+        return jtu.tree_map(self.change, updates), state
+
+    def change(self, g: Any) -> Any:
+        return g * self.factor.astype(g.dtype)
+
+
+class DtypeLeak(AbstractFaulty):
+    """The update takes the dtype of the number."""
+
+    factor: Any = mx.number(0.5)
+
+    def change(self, g: Any) -> Any:
+        return g.astype(self.factor.dtype) * self.factor
+
+
+class Retraced(AbstractFaulty):
+    """Its number is part of the program; it is listed all the same."""
+
+    factor: Any = mx.number(0.5)
+    flag: float = eqx.field(static=True, default=1.0)
+
+    def replace(self, **changes: Any) -> Any:
+        new = AbstractFaulty.replace(self, **changes)
+        return Retraced(new.factor, float(new.factor))
+
+
+class HostCallback(AbstractFaulty):
+    """It asks Python in the middle of the computation, and waits for the answer."""
+
+    factor: Any = mx.number(0.5)
+
+    def change(self, g: Any) -> Any:
+        return jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct(g.shape, g.dtype), g)
+
+
+class NaiveRoot(AbstractFaulty):
+    """The root of a square has no derivative at zero."""
+
+    factor: Any = mx.number(0.5)
+
+    def change(self, g: Any) -> Any:
+        return g / (jnp.sqrt(g * g) + self.factor.astype(g.dtype))
+
+
+class ZeroByZero(AbstractFaulty):
+    """No epsilon."""
+
+    factor: Any = mx.number(0.5)
+
+    def change(self, g: Any) -> Any:
+        return g / jnp.abs(g) * self.factor.astype(g.dtype)
+
+
+class Underflow(AbstractFaulty):
+    """An epsilon that float16 does not hold."""
+
+    factor: Any = mx.number(1e-8)
+
+    def change(self, g: Any) -> Any:
+        return g / (jnp.abs(g) + self.factor.astype(g.dtype))
+
+
+class Promoting(AbstractFaulty):
+    """Relies on JAX to promote dtypes."""
+
+    factor: Any = mx.number(0.5)
+
+    def change(self, g: Any) -> Any:
+        return (g * self.factor).astype(g.dtype)
+
+
+class RealOnly(AbstractFaulty):
+    """g² in place of |g|², clipped to be positive."""
+
+    factor: Any = mx.number(0.5)
+
+    def change(self, g: Any) -> Any:
+        return g * jnp.sqrt(jnp.maximum(g * g, 0)) * self.factor.astype(g.dtype)
+
+
+class Flattened(AbstractFaulty):
+    """Scalars become vectors."""
+
+    factor: Any = mx.number(0.5)
+
+    def change(self, g: Any) -> Any:
+        return jnp.atleast_1d(g)
+
+
+class Stale(mx.AbstractTransform):
+    """Returns the update of the step before. Each law on composition holds for it; its oracle fails."""
+
+    def init(self, params: Any) -> Any:
+        return HeavyBallState(jtu.tree_map(jnp.zeros_like, params))
+
+    def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        del params, extra
+        return state.velocity, HeavyBallState(updates)
+
+
+class WeakState(mx.AbstractTransform):
+    """A state of Python's own type of number."""
+
+    def init(self, params: Any) -> Any:
+        return HeavyBallState(jtu.tree_map(lambda p: jnp.full(p.shape, 0.5), params))
+
+    def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        del params, extra
+        return updates, state
+
+
+class Wrapping(mx.AbstractTransform):
+    """A counter that overflows."""
+
+    def init(self, params: Any) -> Any:
+        del params
+        return HeavyBallState(jnp.zeros((), jnp.int32))
+
+    def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        del params, extra
+        return updates, HeavyBallState(state.velocity + 1)
+
+
+class Incurious(mx.AbstractTransform):
+    """Knows no extra arguments."""
+
+    def init(self, params: Any) -> Any:
+        del params
+        return mx.EmptyState()
+
+    def update(self, updates: Any, state: Any, params: Any = None) -> Any:  # pyright: ignore
+        del params
+        return updates, state
+
+
+class Reordered(mx.AbstractTransform):
+    """Pairs the leaves of two trees by their order of insertion."""
+
+    def init(self, params: Any) -> Any:
+        values = [jnp.zeros_like(x) for x in params.values()] if isinstance(params, dict) else []
+        return HeavyBallState(values)
+
+    def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        del params, extra
+        return updates, state
+
+
+class Greedy(mx.AbstractTransform):
+    """Changes the dict that it was given."""
+
+    def init(self, params: Any) -> Any:
+        del params
+        return mx.EmptyState()
+
+    def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        del extra
+        return jtu.tree_map(lambda g: jnp.zeros(g.shape), updates), state
+
+
+class OnePlaceholder(mx.AbstractTransform):
+    """An empty array for what is absent."""
+
+    def init(self, params: Any) -> Any:
+        del params
+        return HeavyBallState(jnp.zeros((0,)))
+
+    def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        del params, extra
+        return updates, state
+
+
+class Keeper(mx.AbstractTransform):
+    """Holds the parameters themselves in its state, instead of a copy, and outside of a program."""
+
+    factor: Any = mx.number(0.5)
+
+    def init(self, params: Any) -> Any:
+        return HeavyBallState(params)
+
+    def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        del params, extra
+        return jtu.tree_map(lambda g, p: g - 0 * p.astype(g.dtype), updates, state.velocity), state
+
+
+FAULTS: list[tuple[Any, str, str]] = [
+    (DtypeLeak(), "structure_shapes_and_dtypes_are_kept", "became float32"),
+    (DtypeLeak(), "hyperparameters_change_no_dtype", "became bfloat16"),
+    (Retraced(), "a_changed_number_is_not_traced", "was traced again"),
+    (HostCallback(), "update_returns_before_the_result_is_ready", "result was ready"),
+    (NaiveRoot(), "gradients_are_finite_and_right", "nan"),
+    (ZeroByZero(), "updates_of_every_size_stay_finite", "nan"),
+    (Underflow(), "zeros_are_fine_in_low_precision", "nan"),
+    (Promoting(), "strict_promotion_is_obeyed", "promotion"),
+    (RealOnly(), "complex_parameters_work", ""),
+    (Flattened(), "structure_shapes_and_dtypes_are_kept", "float32[1]"),
+    (WeakState(), "state_is_a_module_of_arrays", "weak_type=True"),
+    (OnePlaceholder(), "state_is_a_module_of_arrays", "float32[0]"),
+    (Wrapping(), "counters_saturate", "overflowed to -2147483648"),
+    (Incurious(), "unknown_extra_arguments_are_ignored", "unexpected keyword"),
+    (Greedy(), "structure_shapes_and_dtypes_are_kept", "bfloat16"),
+]
+
+
+@pytest.mark.parametrize(
+    "transform, law, words", FAULTS, ids=[f"{type(t).__name__}-{law}" for t, law, _ in FAULTS]
+)
+def test_a_fault_breaks_a_law(transform: Any, law: str, words: str):
+    with pytest.raises(Exception) as caught:
+        LAWS[law].check(Case(transform))
+    assert words in str(caught.value)
+
+
+def test_the_report_teaches():
+    exempt = {name: "not the point here" for name in LAWS.keys() - {"counters_saturate", "the_repr_can_be_read"}}
+    with pytest.raises(AssertionError) as caught:
+        check_transform(Wrapping(), exempt=exempt)
+    text = str(caught.value)
+    assert text.startswith("`Wrapping()` breaks a law")
+    assert "Law `counters_saturate`" in text
+    assert "A counter stops at the largest integer" in text
+    assert "But: the counter at `velocity` overflowed to -2147483648." in text
+    assert "exempt" in text
+    check_transform(Wrapping(), exempt={**exempt, "counters_saturate": "an example of a fault"})
+
+
+def test_parameters_and_extra_arguments_can_be_given():
+    seen = []
+
+    class Valued(mx.AbstractStatelessTransform):
+        """Needs `value=`."""
+
+        def apply(self, updates: Any, params: Any, **extra: Any) -> Any:
+            seen.append(jtu.tree_structure(params))
+            return jtu.tree_map(lambda u: u * extra["value"].astype(u.dtype), updates)
+
+    only = "scan_carries_the_state"
+    exempt = LAWS.keys() - {only}
+    params = [jnp.ones(2), "no array"]
+    with pytest.raises(AssertionError, match="KeyError: 'value'"):
+        check_transform(Valued(), params, exempt=exempt)
+    seen.clear()
+    check_transform(Valued(), params, extra={"value": jnp.asarray(2.0)}, exempt=exempt)
+    assert set(seen) == {jtu.tree_structure([0, None])}
+    check_transform(Valued(), params, extra=lambda p, u: {"value": jnp.sum(p[0])}, exempt=exempt)
+
+
+def test_unknown_exemptions_are_refused():
+    with pytest.raises(ValueError, match=r"there is no law `counters_saturat`. Did you mean `counters_saturate`"):
+        check_transform(HeavyBall(), exempt=["counters_saturat"])
+
+
+def test_only_transforms_are_checked():
+    with pytest.raises(TypeError, match="check_transform"):
+        check_transform(lambda g: g)  # pyright: ignore[reportArgumentType]
+
+
+def test_every_law_says_what_it_promises():
+    for name, law in LAWS.items():
+        first = law.statement.splitlines()[0]
+        assert first.endswith((".", ":")), name
+        assert len(first) > 20, name
+
+
+def test_it_is_importable_without_any_extra():
+    program = """
+import sys
+for name in ("flax", "optax", "orbax", "pytest", "hypothesis", "chex"):
+    sys.modules[name] = None
+import modulax.testing
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert run.returncode == 0, run.stderr
