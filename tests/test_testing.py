@@ -77,13 +77,18 @@ class Retraced(AbstractFaulty):
         return Retraced(new.factor, float(new.factor))
 
 
-class HostCallback(AbstractFaulty):
-    """It asks Python in the middle of the computation, and waits for the answer."""
+class Waiting(AbstractFaulty):
+    """Looks at its result before it hands it on, as `eqx.filter_jit` does."""
 
     factor: Any = mx.number(0.5)
 
-    def change(self, g: Any) -> Any:
-        return jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct(g.shape, g.dtype), g)
+
+def _update_and_wait(self: Waiting, *args: Any, **kwargs: Any) -> Any:
+    return jax.block_until_ready(AbstractFaulty.update(self, *args, **kwargs))
+
+
+# Behind the back of the class, whose own `update` would run inside of a program, where nobody can wait.
+type.__setattr__(Waiting, "update", _update_and_wait)
 
 
 class NaiveRoot(AbstractFaulty):
@@ -123,12 +128,12 @@ class Promoting(AbstractFaulty):
 
 
 class RealOnly(AbstractFaulty):
-    """g² in place of |g|², clipped to be positive."""
+    """Right for real numbers alone."""
 
     factor: Any = mx.number(0.5)
 
     def change(self, g: Any) -> Any:
-        return g * jnp.sqrt(jnp.maximum(g * g, 0)) * self.factor.astype(g.dtype)
+        return jnp.where(jnp.imag(g) == 0, g, jnp.nan)
 
 
 class Flattened(AbstractFaulty):
@@ -237,18 +242,17 @@ class Keeper(mx.AbstractTransform):
 
 FAULTS: list[tuple[Any, str, str]] = [
     (DtypeLeak(), "structure_shapes_and_dtypes_are_kept", "became float32"),
-    (DtypeLeak(), "hyperparameters_change_no_dtype", "became bfloat16"),
     (Retraced(), "a_changed_number_is_not_traced", "was traced again"),
-    (HostCallback(), "update_returns_before_the_result_is_ready", "result was ready"),
+    (Waiting(), "update_returns_before_the_result_is_ready", "result was ready"),
     (NaiveRoot(), "gradients_are_finite_and_right", "nan"),
     (ZeroByZero(), "updates_of_every_size_stay_finite", "nan"),
     (Underflow(), "zeros_are_fine_in_low_precision", "nan"),
     (Promoting(), "strict_promotion_is_obeyed", "promotion"),
-    (RealOnly(), "complex_parameters_work", ""),
+    (RealOnly(), "complex_parameters_work", "nan"),
     (Flattened(), "structure_shapes_and_dtypes_are_kept", "float32[1]"),
     (WeakState(), "state_is_a_module_of_arrays", "weak_type=True"),
-    (OnePlaceholder(), "state_is_a_module_of_arrays", "float32[0]"),
-    (Wrapping(), "counters_saturate", "overflowed to -2147483648"),
+    (OnePlaceholder(), "state_is_a_module_of_arrays", "shape=(0,)"),
+    (Wrapping(), "counters_saturate", "overflowed to -2147483647"),
     (Incurious(), "unknown_extra_arguments_are_ignored", "unexpected keyword"),
     (Greedy(), "structure_shapes_and_dtypes_are_kept", "bfloat16"),
 ]
@@ -271,7 +275,7 @@ def test_the_report_teaches():
     assert text.startswith("`Wrapping()` breaks a law")
     assert "Law `counters_saturate`" in text
     assert "A counter stops at the largest integer" in text
-    assert "But: the counter at `velocity` overflowed to -2147483648." in text
+    assert "But: the counter at `velocity` overflowed to -2147483647." in text
     assert "exempt" in text
     check_transform(Wrapping(), exempt={**exempt, "counters_saturate": "an example of a fault"})
 

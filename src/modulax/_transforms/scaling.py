@@ -1,7 +1,5 @@
 """Multiplication by a number: a constant, a learning rate, a schedule."""
 
-from typing import Any
-
 import equinox as eqx
 
 from .._leafwise import AbstractLeafwise
@@ -72,9 +70,8 @@ class ScaleByLearningRate(AbstractLeafwise):
 
     def prepare(self, count):
         del count
-        rate: Any = self.learning_rate
-        return -rate if self.flip_sign else rate
+        return self.learning_rate
 
     def update_leaf(self, now, g, s, p):
         del p
-        return now * g, s
+        return -(now * g) if self.flip_sign else now * g, s

