@@ -51,7 +51,7 @@ class Problem:
 
 
 def _bowl(params: Any) -> jax.Array:
-    return 0.5 * sum(jnp.sum((p - 1) ** 2) for p in jtu.tree_leaves(params))
+    return 0.5 * sum((jnp.sum((p - 1) ** 2) for p in jtu.tree_leaves(params)), jnp.zeros(()))
 
 
 def _rotated(x: jax.Array, matrix: jax.Array) -> jax.Array:

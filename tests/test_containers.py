@@ -128,9 +128,7 @@ CHOSEN = {
 
 def _paths_where(tree: Any, condition: Any) -> set[str]:
     return {
-        ".".join(key.key for key in path)
-        for path, x in jtu.tree_leaves_with_path(tree)
-        if condition(np.asarray(x))
+        ".".join(key.key for key in path) for path, x in jtu.tree_leaves_with_path(tree) if condition(np.asarray(x))
     }
 
 
@@ -189,9 +187,7 @@ def test_labels_may_be_a_callable_module():
 
 def test_the_first_pattern_wins():
     rules = OrderedDict({"dense.bias": "a", "dense.*": "b", "*": "c"})
-    transform = mx.Partition(
-        {"a": mx.Scale(1.0), "b": mx.Scale(2.0), "c": mx.Scale(3.0)}, mx.by_path(rules)
-    )
+    transform = mx.Partition({"a": mx.Scale(1.0), "b": mx.Scale(2.0), "c": mx.Scale(3.0)}, mx.by_path(rules))
     u = _update(transform)
     found = (u["dense"]["bias"][0], u["dense"]["kernel"][0, 0], u["scale"])
     assert found == (1, 2, 3)
@@ -207,9 +203,7 @@ def test_a_pattern_fits_at_the_root_and_below():
 
 
 def test_numbers_are_listed_by_path():
-    transform = mx.Chain(
-        clip=mx.ClipByGlobalNorm(1.0), opt=mx.SGD(schedules.Linear(1.0, 0.0, 4), momentum=0.5)
-    )
+    transform = mx.Chain(clip=mx.ClipByGlobalNorm(1.0), opt=mx.SGD(schedules.Linear(1.0, 0.0, 4), momentum=0.5))
     assert dict(transform.hyperparameters()) == {
         "parts.clip.max_norm": 1.0,
         "parts.opt.learning_rate.init_value": 1.0,
@@ -244,18 +238,18 @@ def test_a_number_may_become_a_schedule_and_back():
 
 
 def test_addresses_read_and_change():
-    chain = mx.Chain(mx.Clip(1.0), adam=mx.Adam(0.1))
+    chain: Any = mx.Chain(mx.Clip(1.0), adam=mx.Adam(0.1))
     address = chain.addresses()["parts.adam.b1"]
     assert address(chain) is chain["adam"].b1
-    changed = eqx.tree_at(address, chain, np.float32(0.5))
+    changed: Any = eqx.tree_at(address, chain, np.float32(0.5))
     assert changed["adam"].b1 == 0.5
     assert chain["adam"].b1 == np.float32(0.9)
     assert "b1" in address.codify("chain")
 
 
 def test_many_numbers_by_one_pattern():
-    chain = mx.Chain(mx.AdamW(0.1), mx.Lion(0.2))
-    changed = chain.replace(**{"*.weight_decay": 0.0, "lion.b1": 0.5})
+    chain: Any = mx.Chain(mx.AdamW(0.1), mx.Lion(0.2))
+    changed: Any = chain.replace(**{"*.weight_decay": 0.0, "lion.b1": 0.5})
     assert changed[0].weight_decay == changed[1].weight_decay == 0
     assert changed["lion"].b1 == 0.5
     assert changed["adamw"].b1 == chain["adamw"].b1

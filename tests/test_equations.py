@@ -262,9 +262,7 @@ def test_schedule_equals_its_equation(name: str):
 def test_a_scheduled_rate_is_the_curve(name: str):
     """An optimizer's first step takes the schedule at zero, the next one at one."""
     make, transcription = CURVES[name]
-    expected = start() - np.cumsum(
-        [transcription(t) * g for t, g in enumerate(gradients())], axis=0
-    )
+    expected = start() - np.cumsum([transcription(t) * g for t, g in enumerate(gradients())], axis=0)
     np.testing.assert_allclose(points(mx.SGD(make())), expected, rtol=1e-10)
 
 

@@ -53,7 +53,9 @@ def test_a_missing_gradient_is_seen_without_parameters(name: str):
     """The state knows which leaves there are."""
     transform = TRANSFORMS[name]()
     state = transform.init(PARAMS)
-    with pytest.raises(ValueError, match=words(".update`", "the parameters that `init` was given", "lack `dense.bias`")):
+    with pytest.raises(
+        ValueError, match=words(".update`", "the parameters that `init` was given", "lack `dense.bias`")
+    ):
         transform.update(without(PARAMS, "dense", "bias"), state)
 
 
@@ -91,7 +93,7 @@ def test_a_gradient_of_another_shape_than_the_state(name: str, shape: tuple[int,
     transform = TRANSFORMS[name]()
     state = transform.init(PARAMS)
     grads = {**PARAMS, "dense": {**PARAMS["dense"], "kernel": jnp.ones(shape)}}
-    with pytest.raises(ValueError, match="dense.kernel"):
+    with pytest.raises(ValueError, match=r"`dense\.kernel`"):
         transform.update(grads, state)
 
 
@@ -123,7 +125,7 @@ def test_applying_updates_that_do_not_fit():
 def test_applying_updates_of_another_shape(shape: tuple[int, ...]):
     """A sum would broadcast silently, or give the parameter another shape."""
     updates = {**PARAMS, "dense": {**PARAMS["dense"], "kernel": jnp.ones(shape)}}
-    with pytest.raises(ValueError, match="dense.kernel"):
+    with pytest.raises(ValueError, match=r"`dense\.kernel`"):
         mx.apply_updates(PARAMS, updates)
 
 
@@ -194,7 +196,7 @@ def test_a_mask_of_arrays():
 
 @pytest.mark.parametrize("patterns", [{}, [("*", True)], None])
 def test_patterns_that_are_none(patterns: Any):
-    with pytest.raises((ValueError, TypeError), match="mapping|patterns"):
+    with pytest.raises((ValueError, TypeError), match=r"mapping|patterns"):
         mx.by_path(patterns)
 
 
@@ -208,9 +210,7 @@ BAD_NUMBERS = [
     pytest.param(lambda b2: mx.ScaleByAdam(b2=b2), "b2", -0.1, "must be in [0, 1)", id="b2"),
     pytest.param(mx.Ema, "decay", 2.0, "must be in [0, 1)", id="decay"),
     pytest.param(lambda k: mx.MultiSteps(mx.SGD(0.1), k), "every_k", 0.0, "must be at least 1", id="every_k"),
-    pytest.param(
-        lambda n: schedules.Linear(0.0, 1.0, n), "transition_steps", 0.0, "must be positive", id="steps"
-    ),
+    pytest.param(lambda n: schedules.Linear(0.0, 1.0, n), "transition_steps", 0.0, "must be positive", id="steps"),
 ]
 
 
@@ -274,11 +274,11 @@ def test_a_typo_in_replace():
 
 
 def test_an_ambiguous_name():
-    chain = mx.Chain(a=mx.Adam(0.1), b=mx.Adam(0.2))
+    chain: Any = mx.Chain(a=mx.Adam(0.1), b=mx.Adam(0.2))
     match = words("is ambiguous", "`parts.a.b1`, `parts.b.b1`", '{"*.b1": ...}')
     with pytest.raises(ValueError, match=match):
         chain.replace(b1=0.5)
-    changed = chain.replace(**{"*.b1": 0.5})
+    changed: Any = chain.replace(**{"*.b1": 0.5})
     assert changed["a"].b1 == changed["b"].b1 == 0.5
     assert chain.replace(**{"a.b1": 0.5})["b"].b1 == chain["b"].b1
 
@@ -294,8 +294,12 @@ def test_an_unknown_part_of_a_chain():
 
 
 def test_a_function_in_a_chain():
-    with pytest.raises((ValueError, TypeError), match="Stateless|parts"):
-        mx.Chain(lambda g: g)
+    with pytest.raises((ValueError, TypeError), match=r"Stateless|parts"):
+        mx.Chain(lambda g: g)  # pyright: ignore[reportArgumentType]
+
+
+CONSTANT: Any = schedules.Constant(1.0)
+FUNCTION: Any = lambda step: 0.9  # noqa: E731 (as users write it)
 
 
 # --- Schedules where nobody counts -----------------------------------------------------------------
@@ -304,10 +308,10 @@ def test_a_function_in_a_chain():
 @pytest.mark.parametrize(
     "transform, field",
     [
-        pytest.param(mx.Scale(schedules.Constant(1.0)), "Scale(step_size=...)", id="Scale"),
-        pytest.param(mx.Trace(lambda step: 0.9), "Trace(decay=...)", id="Trace"),
+        pytest.param(mx.Scale(CONSTANT), "Scale(step_size=...)", id="Scale"),
+        pytest.param(mx.Trace(FUNCTION), "Trace(decay=...)", id="Trace"),
         pytest.param(
-            mx.Chain(mx.ClipByGlobalNorm(schedules.Constant(1.0))),
+            mx.Chain(mx.ClipByGlobalNorm(CONSTANT)),
             "ClipByGlobalNorm(max_norm=...)",
             id="chain",
         ),

@@ -16,7 +16,7 @@ G = jnp.asarray([1.0, -2.0])
 
 
 def test_the_numbers_can_be_read():
-    transform = mx.Injected(mx.AdamW(0.1, b1=0.8))
+    transform: Any = mx.Injected(mx.AdamW(0.1, b1=0.8))
     numbers = transform.init(G).hyperparameters
     assert isinstance(numbers, mx.AdamW)
     assert numbers.learning_rate == np.float32(0.1)
@@ -26,8 +26,8 @@ def test_the_numbers_can_be_read():
 
 
 def test_the_numbers_in_the_state_rule():
-    transform = mx.Injected(mx.SGD(0.1))
-    state = transform.init(G)
+    transform: Any = mx.Injected(mx.SGD(0.1))
+    state: Any = transform.init(G)
     state = eqx.tree_at(lambda s: s.hyperparameters.learning_rate, state, jnp.asarray(0.5))
     u, state = transform.update(G, state)
     np.testing.assert_allclose(u, -0.5 * G)
@@ -40,8 +40,8 @@ def test_the_numbers_in_the_state_rule():
 
 
 def test_a_raw_number_in_the_state_is_fine():
-    transform = mx.Injected(mx.SGD(0.1))
-    state = eqx.tree_at(lambda s: s.hyperparameters.learning_rate, transform.init(G), 0.25)
+    transform: Any = mx.Injected(mx.SGD(0.1))
+    state: Any = eqx.tree_at(lambda s: s.hyperparameters.learning_rate, transform.init(G), 0.25)
     u, new_state = transform.update(G, state)
     np.testing.assert_allclose(u, -0.25 * G)
     assert new_state.hyperparameters.learning_rate.dtype == jnp.float32
@@ -49,8 +49,8 @@ def test_a_raw_number_in_the_state_is_fine():
 
 
 def test_a_schedule_rules_its_own_field():
-    transform = mx.Injected(mx.SGD(schedules.Linear(1.0, 0.0, 4), momentum=0.5))
-    state = transform.init(G)
+    transform: Any = mx.Injected(mx.SGD(schedules.Linear(1.0, 0.0, 4), momentum=0.5))
+    state: Any = transform.init(G)
     assert state.hyperparameters.learning_rate == 1.0
     state = eqx.tree_at(lambda s: s.hyperparameters.learning_rate, state, jnp.asarray(9.0))
     state = eqx.tree_at(lambda s: s.hyperparameters.momentum, state, jnp.asarray(0.0))
@@ -64,7 +64,7 @@ def test_a_schedule_rules_its_own_field():
 
 def test_inside_jit_with_a_static_optimizer():
     """The transform is closed over; a number that changes in the state traces nothing."""
-    transform = mx.Injected(mx.AdamW(0.1))
+    transform: Any = mx.Injected(mx.AdamW(0.1))
     traces = 0
 
     @jax.jit
@@ -76,7 +76,7 @@ def test_inside_jit_with_a_static_optimizer():
         halved = eqx.tree_at(lambda n: n.learning_rate, numbers, numbers.learning_rate / 2)
         return u, eqx.tree_at(lambda s: s.hyperparameters, state, halved)
 
-    state = transform.init(G)
+    state: Any = transform.init(G)
     for i in range(3):
         assert state.hyperparameters.learning_rate == np.float32(0.1) / 2**i
         _, state = step(state, G)
@@ -88,8 +88,8 @@ def test_inside_jit_with_a_static_optimizer():
 
 def test_a_chain_inside():
     inner = mx.Chain(clip=mx.ClipByGlobalNorm(1.0), sgd=mx.SGD(0.1))
-    transform = mx.Injected(inner)
-    state = transform.init(G)
+    transform: Any = mx.Injected(inner)
+    state: Any = transform.init(G)
     assert state.hyperparameters["clip"].max_norm == 1.0
     state = eqx.tree_at(lambda s: s.hyperparameters["clip"].max_norm, state, jnp.asarray(100.0))
     u, _ = transform.update(G, state)
@@ -98,7 +98,7 @@ def test_a_chain_inside():
 
 def test_the_state_has_its_own_copy():
     """Donating the state does not take the transform's numbers away."""
-    transform = mx.Injected(mx.SGD(jnp.asarray(0.1, jnp.float32)))
+    transform: Any = mx.Injected(mx.SGD(jnp.asarray(0.1, jnp.float32)))
 
     @functools.partial(jax.jit, donate_argnums=0)
     def step(state: Any, g: Any) -> Any:
@@ -111,9 +111,9 @@ def test_the_state_has_its_own_copy():
 
 def test_the_numbers_do_not_depend_on_the_parameters_dtype():
     """In bfloat16, b2 = 0.999 is 1."""
-    transform = mx.Injected(mx.AdamW(0.1))
+    transform: Any = mx.Injected(mx.AdamW(0.1))
     g = jnp.ones(2, jnp.bfloat16)
-    state = transform.init(g)
+    state: Any = transform.init(g)
     assert state.hyperparameters.b2 == np.float32(0.999)
     u, _ = transform.update(g, state, g)
     assert u.dtype == jnp.bfloat16
@@ -121,8 +121,8 @@ def test_the_numbers_do_not_depend_on_the_parameters_dtype():
 
 
 def test_gradients_through_the_state():
-    transform = mx.Injected(mx.SGD(0.1))
-    state = transform.init(G)
+    transform: Any = mx.Injected(mx.SGD(0.1))
+    state: Any = transform.init(G)
 
     def loss(rate: Any) -> Any:
         changed = eqx.tree_at(lambda s: s.hyperparameters.learning_rate, state, rate)

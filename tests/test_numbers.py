@@ -4,6 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import hypothesis
+import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -73,6 +75,29 @@ def test_a_dtype_of_the_state_is_kept():
     assert state.inner["trace"].trace.dtype == jnp.float32
     state = mx.MultiSteps(mx.SGD(0.1), 2, accumulator_dtype=jnp.bfloat16).init(jnp.ones(2))
     assert state.acc_grads.dtype == jnp.bfloat16
+
+
+# --- Updates of any size ---------------------------------------------------------------------------
+
+ANY = st.floats(-(2.0**100), 2.0**100, width=32) | st.sampled_from([0.0, -0.0, 1e-45, 1e-38, 1.0, -1e30])
+SHAPE_KEEPERS = {
+    "AdamW": mx.AdamW(0.1),
+    "NAdam": mx.NAdam(0.1),
+    "RMSProp": mx.RMSProp(0.1, centered=True),
+    "Lion": mx.Lion(0.1),
+    "clipped": mx.Chain(mx.ClipByGlobalNorm(1.0), mx.Clip(0.5), mx.Ema(0.9)),
+}
+
+
+@pytest.mark.parametrize("name", SHAPE_KEEPERS)
+@hypothesis.given(first=st.lists(ANY, min_size=3, max_size=3), second=st.lists(ANY, min_size=3, max_size=3))
+@hypothesis.settings(max_examples=60)
+def test_any_finite_update_gives_a_finite_one(name: str, first: list[float], second: list[float]):
+    transform, w = SHAPE_KEEPERS[name], jnp.ones(3)
+    state = transform.init(w)
+    for g in (first, second):
+        u, state = transform.update(jnp.asarray(g, jnp.float32), state, w)
+        assert np.all(np.isfinite(u))
 
 
 # --- Retracing -------------------------------------------------------------------------------------
@@ -243,9 +268,7 @@ def test_hypergradients_are_finite_in_float32(make: Callable[[Any], Any]):
 # --- Many leaves -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "transform", [mx.AdamW(0.1), mx.Chain(mx.Clip(0.5), mx.Trace(0.9))], ids=["AdamW", "Chain"]
-)
+@pytest.mark.parametrize("transform", [mx.AdamW(0.1), mx.Chain(mx.Clip(0.5), mx.Trace(0.9))], ids=["AdamW", "Chain"])
 def test_many_leaves_of_one_shape_are_each_their_own(transform: Any):
     """Leaves are traced once per shape and called in groups: none may get another's numbers."""
     random = np.random.default_rng(0)

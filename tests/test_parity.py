@@ -54,9 +54,7 @@ def trajectory(transform: Any, *, steps: int = STEPS) -> Any:
 def assert_close(actual: Any, desired: Any, rtol: float) -> None:
     """Relative to the largest entry of a leaf at each step."""
     assert jtu.tree_structure(actual) == jtu.tree_structure(desired)
-    for (path, a), d in zip(
-        jtu.tree_leaves_with_path(actual), jtu.tree_leaves(desired), strict=True
-    ):
+    for (path, a), d in zip(jtu.tree_leaves_with_path(actual), jtu.tree_leaves(desired), strict=True):
         a, d = (np.asarray(x).reshape(len(x), -1) for x in (a, d))
         scale = np.max(np.abs(d), axis=1, keepdims=True)
         scale = np.maximum(scale, 0.01 * np.max(scale))  # where the steps cross zero
@@ -96,9 +94,7 @@ def test_schedule_equals_optax(instance: Instance):
 def test_every_optimizer_has_a_twin():
     """Those without are variants that optax does not have; their class is compared elsewhere."""
     with_twin = {type(i.make()) for i in TRANSFORMS if i.optax is not None}
-    assert {type(i.make()).__name__ for i in TRANSFORMS} - {c.__name__ for c in with_twin} == {
-        "Scheduled"
-    }
+    assert {type(i.make()).__name__ for i in TRANSFORMS} - {c.__name__ for c in with_twin} == {"Scheduled"}
 
 
 def test_optax_is_the_version_that_was_compared():

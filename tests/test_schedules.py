@@ -99,7 +99,7 @@ def test_gradients_are_finite(instance: Instance):
 def test_it_may_stand_in_any_field(instance: Instance, field: str):
     """And the state is that of a plain number, so that one may replace the other in a run."""
     schedule = instance.make()
-    numbers = {"learning_rate": 0.5, "momentum": 0.5}
+    numbers: dict[str, Any] = {"learning_rate": 0.5, "momentum": 0.5}
     plain, scheduled = mx.SGD(**numbers), mx.SGD(**{**numbers, field: schedule})
     g = jnp.ones(2)
     state = plain.init(g)

@@ -1,5 +1,6 @@
 """`check_transform`: a good transform passes, and each planted fault breaks the law against it."""
 
+import re
 import subprocess
 import sys
 from typing import Any
@@ -258,17 +259,14 @@ FAULTS: list[tuple[Any, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    "transform, law, words", FAULTS, ids=[f"{type(t).__name__}-{law}" for t, law, _ in FAULTS]
-)
+@pytest.mark.parametrize("transform, law, words", FAULTS, ids=[f"{type(t).__name__}-{law}" for t, law, _ in FAULTS])
 def test_a_fault_breaks_a_law(transform: Any, law: str, words: str):
-    with pytest.raises(Exception) as caught:
+    with pytest.raises(Exception, match=re.escape(words)):
         LAWS[law].check(Case(transform))
-    assert words in str(caught.value)
 
 
 def test_the_report_teaches():
-    exempt = {name: "not the point here" for name in LAWS.keys() - {"counters_saturate", "the_repr_can_be_read"}}
+    exempt = dict.fromkeys(LAWS.keys() - {"counters_saturate", "the_repr_can_be_read"}, "not the point here")
     with pytest.raises(AssertionError) as caught:
         check_transform(Wrapping(), exempt=exempt)
     text = str(caught.value)
@@ -325,7 +323,5 @@ for name in ("flax", "optax", "orbax", "pytest", "hypothesis", "chex"):
     sys.modules[name] = None
 import modulax.testing
 """
-    run = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300
-    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300)
     assert run.returncode == 0, run.stderr

@@ -17,6 +17,7 @@ from ._checks import checked, listing, suggestion
 from ._module import AbstractModule
 from ._numerics import default_float
 from ._tracing import is_tracing
+from .tree._math import strong
 from .tree._paths import dotted, matches
 
 ARRAY_TYPES = (jax.Array, np.ndarray, np.generic)
@@ -25,7 +26,7 @@ ARRAY_TYPES = (jax.Array, np.ndarray, np.generic)
 def as_scalar(x: Any) -> Any:
     """A number as it is stored: a NumPy scalar, or the JAX array or tracer that was given, without weak type."""
     if isinstance(x, jax.Array):
-        return jax.lax.convert_element_type(x, x.dtype) if x.aval.weak_type else x
+        return strong(x)
     if isinstance(x, (bool, int, float, np.ndarray, np.generic)):
         scalar = np.array(x, default_float())
         scalar.setflags(write=False)

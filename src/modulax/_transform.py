@@ -206,7 +206,7 @@ def _updates_at(params: PyTree, updates: Updates) -> list[Any]:
         return jtu.tree_structure(params).flatten_up_to(updates)
     except ValueError:
         found = leaves_with_paths(updates, with_none=True)
-    by_path = dict(found)
+    by_path: dict[str | None, Any] = dict(found)
     paths = leaf_paths(params)
     values = [by_path.get(longest_prefix(path, by_path), _MISSING) for path in paths]
     lacking = [path for path, value in zip(paths, values, strict=True) if value is _MISSING]

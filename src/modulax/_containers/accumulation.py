@@ -79,7 +79,7 @@ class MultiSteps(AbstractTransform):
             state.acc_grads, updates, "MultiSteps.update", "the parameters that `init` was given"
         )
         check_same_shapes(updates, acc_leaves, "MultiSteps.update")
-        n = state.mini_step + 1
+        n = safe_increment(state.mini_step)
         skip, skip_state = self._skip(updates, state.gradient_step, params)
         acc_grads = [self._accumulate(a, g, n) for a, g in zip(acc_leaves, leaves, strict=True)]
 

@@ -188,8 +188,8 @@ def counting_traces() -> Iterator[list[str]]:
     """A list that grows whenever JAX traces a function."""
     traces: list[str] = []
 
-    def listen(event: str, duration: float, **metadata: Any) -> None:
-        del duration
+    def listen(event: str, duration_secs: float, **metadata: str | int) -> None:
+        del duration_secs
         if event == "/jax/core/compile/jaxpr_trace_duration":
             traces.append(str(metadata.get("fun_name", "a function")))
 

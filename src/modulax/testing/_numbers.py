@@ -130,19 +130,15 @@ def law_zeros_are_fine_in_low_precision(case: Case) -> None:
     """In float16 and bfloat16, where 1e-8 underflows, zero updates give finite updates."""
 
     @jax.jit
-    def run(params: Any, grads: Any) -> Any:
-        def body(state: Any, _: None) -> Any:
-            updates, state = case.update(grads, state, params)
-            return state, updates
+    def run(many: list[Any]) -> list[Any]:
+        return [case.update(grads, case.init(params), params) for params, grads in many]
 
-        return jax.lax.scan(body, case.init(params), length=8)
-
-    for dtype in (jnp.float16, jnp.bfloat16):
-        params = cast(case.params, dtype)
-        grads = jtu.tree_map(jnp.zeros_like, params)
-        state, updates = run(params, grads)
-        last = jtu.tree_map(lambda u: u[-1], updates)
-        expect_same_avals(last, grads, "updates")
+    dtypes = (jnp.float16, jnp.bfloat16)
+    params = [cast(case.params, dtype) for dtype in dtypes]
+    grads = [jtu.tree_map(jnp.zeros_like, p) for p in params]
+    results = run(list(zip(params, grads, strict=True)))
+    for dtype, g, (updates, state) in zip(dtypes, grads, results, strict=True):
+        expect_same_avals(updates, g, "updates")
         expect_finite(updates, f"zero updates in {np.dtype(dtype).name}")
         expect_finite(state, f"the state after zero updates in {np.dtype(dtype).name}")
 
@@ -193,7 +189,7 @@ def law_counters_saturate(case: Case) -> None:
     state = jtu.tree_map(lambda x: jnp.full_like(x, jnp.iinfo(x.dtype).max) if is_integer(x) else x, case.init())
     for _ in range(2):
         updates, state = case.update(case.updates(), state)
-    expect_finite(updates, "updates at the end of the counter")
+        expect_finite(updates, "updates at the end of the counter")
     for path, x in leaves_with_paths(state):
         expect(not is_integer(x) or np.all(x >= 0), f"the counter at `{path}` overflowed to {x}.")
 

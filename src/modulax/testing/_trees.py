@@ -160,8 +160,7 @@ def law_whole_models_are_fine(case: Case) -> None:
     stepped, _ = case.transform.step(grads, state, model, **extra)
     for new in (applied, stepped):
         expect(
-            all(new[k] is others[k] for k in others if k != "table")
-            and np.array_equal(new["table"], others["table"]),
+            all(new[k] is others[k] for k in others if k != "table") and np.array_equal(new["table"], others["table"]),
             "what is no parameter in a model did not come back as it was.",
         )
     expect_close(trainable(stepped), trainable(applied), "`step`, against `update` and apply", case.rtol)
@@ -190,7 +189,7 @@ def law_the_order_of_a_dict_does_not_matter(case: Case) -> None:
             return tree
         return {key: turned(tree[key]) for key in reversed(tree)}
 
-    results = []
+    results, updates = [], None
     for order in (lambda tree: tree, turned):
         params = order(case.params)
         state = case.init(params)

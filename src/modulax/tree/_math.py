@@ -2,8 +2,10 @@
 
 import functools
 import operator
+from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, Float, PyTree
@@ -12,8 +14,14 @@ from .._numerics import abs_sq, at_least_float32, common_dtype, default_float, s
 
 
 def trainable(tree: PyTree) -> PyTree:
-    """The tree with everything that is no floating or complex array replaced by None."""
-    return jtu.tree_map(lambda x: x if eqx.is_inexact_array(x) else None, tree)
+    """The tree with everything that is no floating or complex array replaced by None, and without weak types."""
+    return jtu.tree_map(lambda x: strong(x) if eqx.is_inexact_array(x) else None, tree)
+
+
+def strong(x: Any) -> Any:
+    """The array without weak type: a state like it keeps its dtype, and a restored one does not retrace."""
+    is_weak = isinstance(x, jax.Array) and x.aval.weak_type
+    return jax.lax.convert_element_type(x, x.dtype) if is_weak else x
 
 
 def zeros_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:

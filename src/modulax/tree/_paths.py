@@ -59,7 +59,7 @@ def matches(path: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase("." + path, pattern)
 
 
-def longest_prefix(path: str, known: Container[str]) -> str | None:
+def longest_prefix(path: str, known: Container[Any]) -> str | None:
     """The longest beginning of a dotted path that is known, down to the root (the empty path); or None."""
     while path not in known:
         if not path:
