@@ -100,9 +100,7 @@ def inline(text: str) -> str:
                 return "\\" + match[0]
         before, after = text[: match.start()][-1:], text[match.end() :][:1]
         # Markup within a word needs an escaped space, which vanishes.
-        return (
-            ("" if before in {"", " ", "\n"} else "\\ ") + new + ("\\ " if after.isalnum() else "")
-        )
+        return ("" if before in {"", " ", "\n"} else "\\ ") + new + ("\\ " if after.isalnum() else "")
 
     return INLINE.sub(replace, text)
 

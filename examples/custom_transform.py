@@ -45,7 +45,7 @@ class ScaleByAdaMax(mx.AbstractLeafwise):
     def init_leaf(self, p: Array) -> ScaleByAdaMaxState:
         # In bfloat16, 0.999 times a number is that number: what decays slowly is stored in float32 at least.
         real = np.promote_types(p.real.dtype, np.float32)
-        return ScaleByAdaMaxState(mu=mx.tree.zeros_like(p), nu=mx.tree.zeros_like(p, real))
+        return ScaleByAdaMaxState(mu=jnp.zeros_like(p), nu=jnp.zeros_like(p, real))
 
     def prepare(self, count: Any) -> Any:
         t = count + 1
