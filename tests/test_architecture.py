@@ -35,7 +35,7 @@ class Layer(NamedTuple):
 # Within a package, imports are free as long as they make no circle.
 LAYERS = (
     Layer(("_types", "_numerics", "_module", "_tracing", "_checks")),
-    Layer(("tree", "linalg", "losses", "projections")),
+    Layer(("numerics", "tree", "linalg", "losses", "projections")),
     Layer(
         (
             "_hyperparameters",

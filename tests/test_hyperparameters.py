@@ -1,5 +1,7 @@
 """Hyperparameters: stored as scalars, printed as written, listed and changed by path."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -14,9 +16,9 @@ def chain():
     return modulax.Chain(modulax.ClipByGlobalNorm(1.0), modulax.AdamW(1e-3), modulax.Adam(1e-2))
 
 
-@pytest.mark.parametrize("value", [1, 0.5, np.float64(0.25), np.asarray(2), True], ids=repr)
+@pytest.mark.parametrize("value", [1, 0.5, np.float64(0.25), np.asarray(2)], ids=repr)
 def test_a_number_is_stored_as_a_scalar_of_the_default_float_dtype(value):
-    stored = modulax.Scale(value).step_size
+    stored: Any = modulax.Scale(value).step_size
     assert isinstance(stored, np.ndarray)
     assert stored.shape == ()
     assert stored.dtype == np.float32
@@ -25,22 +27,25 @@ def test_a_number_is_stored_as_a_scalar_of_the_default_float_dtype(value):
 
 
 def test_under_x64_a_number_keeps_double_precision(x64):
-    assert modulax.Scale(0.1).step_size == 0.1
-    assert modulax.Scale(0.1).step_size.dtype == np.float64
+    stored: Any = modulax.Scale(0.1).step_size
+    assert stored == 0.1
+    assert stored.dtype == np.float64
 
 
 def test_the_number_of_a_user_is_copied():
-    mine = np.asarray(0.5, np.float32)
+    mine: Any = np.asarray(0.5, np.float32)
     transform = modulax.Scale(mine)
     mine[...] = 2.0
     assert transform.step_size == 0.5
 
 
 def test_a_jax_array_is_kept_and_loses_its_weak_type():
-    weak = jnp.asarray(0.5)
+    weak: Any = jnp.asarray(0.5)
     assert weak.aval.weak_type
-    assert not modulax.Scale(weak).step_size.aval.weak_type
-    assert modulax.Scale(jnp.asarray(0.5, jnp.bfloat16)).step_size.dtype == jnp.bfloat16
+    strong: Any = modulax.Scale(weak).step_size
+    assert not strong.aval.weak_type
+    low: Any = modulax.Scale(jnp.asarray(0.5, jnp.bfloat16)).step_size
+    assert low.dtype == jnp.bfloat16
 
 
 @pytest.mark.parametrize(
@@ -123,13 +128,14 @@ def test_replace_takes_static_fields_whole_parts_and_schedules():
     assert optimizer.replace(learning_rate=0.25).learning_rate == 0.25
     assert optimizer.replace(**{"learning_rate.constant": 0.125}).learning_rate(0) == 0.125
     nested = modulax.Chain(optimizer).replace(**{"adamw.learning_rate": lambda step: 1.0})
-    assert isinstance(nested["adamw"].learning_rate, schedules.WrappedSchedule)
+    assert isinstance(nested.addresses()["parts.adamw.learning_rate"](nested), schedules.WrappedSchedule)
 
 
 def test_replace_checks_and_converts():
     with pytest.raises(ValueError, match=r"`AdamW\(b1=...\)` must be in \[0, 1\), got 1.5"):
         chain().replace(**{"adamw.b1": 1.5})
-    assert modulax.Scale(1.0).replace(step_size=2).step_size.dtype == np.float32
+    changed: Any = modulax.Scale(1.0).replace(step_size=2).step_size
+    assert changed.dtype == np.float32
 
 
 def test_replace_keeps_the_treedef_so_that_nothing_retraces():
@@ -154,7 +160,7 @@ def test_a_batch_is_made_by_vmap_and_refused_otherwise():
     assert batch.learning_rate.shape == (2,)
 
 
-@pytest.mark.parametrize("value", ["fast", None, [1.0], object()], ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize("value", ["fast", None, [1.0], object(), True, np.True_], ids=["text", "none", "list", "object", "bool", "numpy-bool"])
 def test_what_is_no_number_is_refused(value):
     with pytest.raises(ValueError, match=r"`Scale\(step_size=...\)` must be a number or a schedule"):
         modulax.Scale(value)

@@ -6,11 +6,12 @@ import equinox as eqx
 import pytest
 
 import modulax
+import modulax.numerics
 import modulax.schedules
 import modulax.testing
 import modulax.tree
 
-MODULES = (modulax, modulax.schedules, modulax.tree, modulax.testing)
+MODULES = (modulax, modulax.numerics, modulax.schedules, modulax.tree, modulax.testing)
 PROMISED = {
     modulax: """
         AbstractLeafwise AbstractOptimizer AbstractSchedule AbstractState AbstractStatelessTransform AbstractTransform
@@ -19,8 +20,9 @@ PROMISED = {
         OptimizerState Partition PartitionState RMSProp SGD Scale ScaleByAdam ScaleByAdamState ScaleByLearningRate
         ScaleByLion ScaleByLionState ScaleByRMS ScaleByRMSState ScaleBySchedule ScaleByScheduleState ScaleByStddev
         ScaleByStddevState Scheduled SetToZero Stateless Trace TraceState EmaState apply_updates by_path describe
-        number schedules tree
+        number numerics schedules tree Number Hyperparameter
     """,
+    modulax.numerics: "abs_sq at_least_float32 safe_increment safe_sqrt",
     modulax.schedules: """
         AbstractSchedule Constant CosineDecay Join Linear PiecewiseConstant WarmupCosineDecay WrappedSchedule
     """,
@@ -31,7 +33,7 @@ PROMISED = {
 
 def public_names(module) -> set[str]:
     """What the module offers: names without an underscore that are no submodules brought in by an import."""
-    promised_modules = {"schedules", "tree"}
+    promised_modules = {"numerics", "schedules", "tree"}
     return {
         name
         for name, value in vars(module).items()

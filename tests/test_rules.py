@@ -9,7 +9,7 @@ from flax.core import FrozenDict
 
 import modulax
 from modulax import by_path
-from modulax._rules import as_rule
+from modulax._rules import AbstractRule, as_rule
 
 from .settings import jax_defaults
 
@@ -18,9 +18,15 @@ def params():
     return {"layer": {"w": jnp.ones((2, 2)), "bias": jnp.ones(2)}, "bias": jnp.ones(()), "norm": [jnp.ones(2)]}
 
 
+def rule_of(x) -> AbstractRule:
+    rule = as_rule(x)
+    assert rule is not None
+    return rule
+
+
 def labels(rule, tree=None):
     tree = params() if tree is None else tree
-    return dict(zip(modulax.tree.leaf_paths(tree), as_rule(rule).labels(tree), strict=True))
+    return dict(zip(modulax.tree.leaf_paths(tree), rule_of(rule).labels(tree), strict=True))
 
 
 def test_the_first_pattern_that_fits_wins():
@@ -41,7 +47,7 @@ def test_the_first_pattern_that_fits_wins():
 )
 def test_rules_that_do_not_fit_list_the_paths(patterns, message):
     with pytest.raises(ValueError, match=message):
-        as_rule(by_path(patterns)).labels(params())
+        rule_of(by_path(patterns)).labels(params())
 
 
 def test_a_rule_about_what_is_absent_is_no_mistake(key):

@@ -1,6 +1,6 @@
 """An object-oriented optimizer library for JAX, in which an optimizer is a pytree."""
 
-from . import schedules as schedules, tree as tree
+from . import numerics as numerics, schedules as schedules, tree as tree
 from ._containers.accumulation import MultiSteps as MultiSteps, MultiStepsState as MultiStepsState
 from ._containers.chain import Chain as Chain, ChainState as ChainState
 from ._containers.partition import (
@@ -30,7 +30,12 @@ from ._optimizers.adam import (
 from ._optimizers.base import AbstractOptimizer as AbstractOptimizer
 from ._optimizers.sgd import SGD as SGD
 from ._rules import by_path as by_path
-from ._schedule import AbstractSchedule as AbstractSchedule, number as number
+from ._schedule import (
+    AbstractSchedule as AbstractSchedule,
+    Hyperparameter as Hyperparameter,
+    Number as Number,
+    number as number,
+)
 from ._transform import (
     AbstractStatelessTransform as AbstractStatelessTransform,
     AbstractTransform as AbstractTransform,

@@ -27,7 +27,7 @@ def as_scalar(x: Any) -> Any:
     """A number as it is stored: a NumPy scalar, or the JAX array or tracer that was given, without weak type."""
     if isinstance(x, jax.Array):
         return strong(x)
-    if isinstance(x, (bool, int, float, np.ndarray, np.generic)):
+    if isinstance(x, (int, float, np.ndarray, np.generic)) and not isinstance(x, (bool, np.bool_)):
         scalar = np.array(x, default_float())
         scalar.setflags(write=False)
         return scalar
@@ -115,12 +115,26 @@ def _check_number(owner: object, field: dataclasses.Field, value: Any) -> Any:
     if shape:
         raise ValueError(
             f"{call} must be a scalar, got an array of shape {shape}. For a batch of them, one per number, write "
-            f"`eqx.filter_vmap(lambda x: {type(owner).__name__}({field.name}=x, ...))(numbers)`."
+            f"`eqx.filter_vmap(lambda x: {type(owner).__name__}({field.name}=x, ...))(numbers)`; to change one, "
+            f"`eqx.filter_vmap(lambda t, x: t.replace({field.name}=x))(batch, numbers)`."
         )
     requirement = field.metadata["needs"]
     # Inside of our own programs every number is traced. It was checked when it was given, and a check in every step
     # would cost more than the step of a small model.
     return value if requirement is None else checked(call, value, requirement, deferred=not is_tracing())
+
+
+def batched_number(module: AbstractHyperparameters) -> str | None:
+    """The path of a number that is no scalar, if there is one: the module is a batch of many."""
+    for field in dataclasses.fields(module):
+        value = getattr(module, field.name)
+        if field.metadata.get("number") and getattr(value, "shape", ()):
+            return field.name
+        if not field.metadata.get("static"):
+            for leaf in jtu.tree_leaves(value, is_leaf=_is_parameter_of_its_own):
+                if isinstance(leaf, AbstractHyperparameters) and (inside := batched_number(leaf)):
+                    return f"{field.name}.{inside}"
+    return None
 
 
 def _addressed(module: AbstractHyperparameters) -> Iterator[tuple[Any, Any]]:

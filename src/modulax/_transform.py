@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 
 from ._checks import listing
 from ._entry import Entry, Program
-from ._hyperparameters import ARRAY_TYPES, AbstractHyperparameters
+from ._hyperparameters import ARRAY_TYPES, AbstractHyperparameters, batched_number
 from ._module import AbstractState
 from ._numerics import at_least_float32
 from ._schedule import has_schedule
@@ -46,6 +46,16 @@ def check_call(transform: "AbstractTransform", params: Params | None) -> None:
         )
 
 
+def check_scalars(transform: "AbstractTransform") -> None:
+    """Refuses a batch of transforms that is called like one."""
+    if path := batched_number(transform):
+        name = type(transform).__name__
+        raise ValueError(
+            f"`{name}` is a batch of many: `{path}` is no scalar. Call it under `vmap`, as in "
+            f"`eqx.filter_vmap(lambda t, params: t.init(params), in_axes=(eqx.if_array(0), None))(batch, params)`."
+        )
+
+
 def _schedule_field(transform: "AbstractTransform") -> str | None:
     numbers = [f for f in transform.__dataclass_fields__.values() if f.metadata.get("number")]
     return next((f.name for f in numbers if has_schedule(getattr(transform, f.name))), None)
@@ -57,6 +67,7 @@ def _init_entry(method: Any, name: str) -> Entry:
             return function(transform, params)
 
     def run(transform: "AbstractTransform", params: Params) -> State:
+        check_scalars(transform)
         return inside(method, transform, trainable(params))
 
     def call(program: Program, transform: "AbstractTransform", /, params: Params) -> State:
@@ -74,9 +85,10 @@ def _update_entry(method: Any, name: str) -> Entry:
             return function(transform, updates, state, params, **extra)
 
     def run(transform, updates, state, params, extra):
+        check_scalars(transform)
         updates, params = trainable(updates), trainable(params)
         if params is not None:
-            params = paired(params, updates, name)
+            params = paired(params, updates, f"{name}.update")
         return inside(method, transform, updates, state, params, **extra)
 
     def call(program, transform, /, updates, state, params=None, **extra):
@@ -225,7 +237,7 @@ def _updates_at(params: PyTree, updates: Updates) -> list[Any]:
 def _step_program(cls: type, donate: bool) -> Program:
     def run(transform, grads, state, params, extra):
         grads = trainable(grads)
-        trained = paired(trainable(params), grads, cls.__name__)
+        trained = paired(trainable(params), grads, f"{cls.__name__}.step")
         updates, state = transform.update(grads, state, trained, **extra)
         return jtu.tree_leaves(apply_updates(params, updates)), state
 

@@ -36,7 +36,8 @@ class MultiSteps(AbstractTransform):
     """Accumulates the updates of `every_k` calls and hands their mean to a transform: a large batch in small parts.
 
     Between two steps the updates are zero and the inner transform does not run. The accumulator starts afresh after
-    each step, so an infinity in one batch spoils that step and nothing after it; `should_skip` keeps it out.
+    each step, so an infinity in one batch reaches the inner transform once, in that step (which a transform with
+    moments may remember); `should_skip` keeps it out altogether.
 
     Args:
         inner: the transform that sees the accumulated updates.

@@ -53,10 +53,12 @@ class Chain(AbstractTransform):
         found.update(named)
         for name, part in found.items():
             if not isinstance(part, AbstractTransform):
-                raise ValueError(
-                    f"`Chain({name}=...)` must be a transform, got {part!r}. A function of the updates becomes one "
-                    "with `Stateless(function)`."
+                remedy = (
+                    "One of optax's can hold ours, as in `optax.chain(...)`, but not the other way round."
+                    if hasattr(part, "update")
+                    else "A function of the updates becomes one with `Stateless(function)`."
                 )
+                raise ValueError(f"`Chain`: the part `{name}` is no transform of modulax: {part!r}. {remedy}")
         self.parts = found
 
     def init(self, params: Params) -> ChainState:
@@ -67,6 +69,12 @@ class Chain(AbstractTransform):
         self, updates: Updates, state: ChainState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, ChainState]:
         """One step of every part in turn."""
+        if not isinstance(state, ChainState) or list(state.parts) != list(self.parts):
+            held = listing(state.parts) if isinstance(state, ChainState) else f"`{type(state).__name__}`"
+            raise ValueError(
+                f"`Chain.update` was given the state of another transform: it holds {held}, and the parts are "
+                f"{listing(self.parts)}. Call `init` for this one."
+            )
         new: OrderedDict[str, State] = OrderedDict()
         for run in _runs(self.parts):
             names = list(run)

@@ -44,10 +44,10 @@ def align(tree: PyTree, like: PyTree, owner: str, whose: str) -> tuple[list[Any]
     return [by_path[path] for path in paths], rebuild
 
 
-def paired(params: PyTree, updates: PyTree, name: str) -> PyTree:
+def paired(params: PyTree, updates: PyTree, owner: str) -> PyTree:
     """The parameters in the structure of the updates, refused unless both have the same paths and shapes."""
-    values, _ = align(params, updates, f"{name}.update", "the parameters")
-    check_same_shapes(updates, values, f"{name}.update")
+    values, _ = align(params, updates, owner, "the parameters")
+    check_same_shapes(updates, values, owner)
     return jtu.tree_structure(updates).unflatten(values)
 
 
