@@ -160,7 +160,10 @@ def test_a_batch_is_made_by_vmap_and_refused_otherwise():
     assert batch.learning_rate.shape == (2,)
 
 
-@pytest.mark.parametrize("value", ["fast", None, [1.0], object(), True, np.True_], ids=["text", "none", "list", "object", "bool", "numpy-bool"])
+NO_NUMBERS = {"text": "fast", "none": None, "list": [1.0], "object": object(), "bool": True, "numpy": np.True_}
+
+
+@pytest.mark.parametrize("value", NO_NUMBERS.values(), ids=NO_NUMBERS)
 def test_what_is_no_number_is_refused(value):
     with pytest.raises(ValueError, match=r"`Scale\(step_size=...\)` must be a number or a schedule"):
         modulax.Scale(value)

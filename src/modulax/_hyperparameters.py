@@ -110,7 +110,7 @@ def _check_number(owner: object, field: dataclasses.Field, value: Any) -> Any:
     if value is None and field.metadata["optional"]:
         return None
     shape = getattr(value, "shape", None)
-    is_number = shape is not None and getattr(value, "dtype", bool) != bool
+    is_number = shape is not None and jnp.issubdtype(getattr(value, "dtype", np.bool_), jnp.number)
     if not is_number and not isinstance(value, AbstractHyperparameters):
         raise ValueError(f"{call} must be a number or a schedule, got {value!r} of type `{type(value).__name__}`.")
     if shape:
