@@ -107,7 +107,6 @@ WARMUP = {"init_value": 0.0, "peak_value": 0.1, "warmup_steps": 5, "decay_steps"
 
 # Laws that do not hold, and why.
 ROUNDED = {"gradients_are_finite_and_right": "a state in float32: finite differences measure its rounding"}
-REAL = {"complex_parameters_work": "a real dtype asked for the momentum drops the imaginary part"}
 CONSTANT = {"sharding_is_kept": "the updates are constants, and XLA puts those on one device"}
 
 TRANSFORMS = (
@@ -145,7 +144,7 @@ TRANSFORMS = (
     Instance(
         "Trace-float32",
         lambda: mx.Trace(0.8, accumulator_dtype=jnp.float32),
-        exemptions=ROUNDED | REAL,
+        exemptions=ROUNDED,
         is_variant=True,
     ),
     Instance("Ema", lambda: mx.Ema(0.9), lambda: optax.ema(0.9)),
@@ -161,7 +160,7 @@ TRANSFORMS = (
     Instance(
         "ScaleByAdam-eps_root",
         lambda: mx.ScaleByAdam(eps=1e-4, eps_root=1e-6, mu_dtype=jnp.float32),
-        exemptions=ROUNDED | REAL,
+        exemptions=ROUNDED,
         is_variant=True,
     ),
     Instance("ScaleByRMS", mx.ScaleByRMS, optax.scale_by_rms),
@@ -344,7 +343,6 @@ TRANSFORMS = (
     Instance(
         "Lion-mask",
         lambda: mx.Lion(0.05, weight_decay=0.1, mask=KERNELS, mu_dtype=jnp.float32),
-        exemptions=REAL,
         is_variant=True,
     ),
 )

@@ -146,12 +146,7 @@ def _updates(transform: Any, steps: int = 8) -> np.ndarray:
     "inner",
     [
         mx.MultiSteps(mx.SGD(schedules.Linear(1.0, 0.0, 4)), 2),
-        pytest.param(
-            mx.MultiSteps(mx.SGD(1.0), schedules.Linear(1.0, 3.0, 2)),
-            marks=pytest.mark.xfail(
-                reason="`resolve` takes the outer counter where the tree itself counts", strict=True
-            ),
-        ),
+        mx.MultiSteps(mx.SGD(1.0), schedules.Linear(1.0, 3.0, 2)),
         mx.Injected(mx.SGD(schedules.Linear(1.0, 0.0, 4))),
         mx.Chain(mx.MultiSteps(mx.ScaleBySchedule(schedules.Linear(1.0, 0.0, 4)), 2)),
     ],

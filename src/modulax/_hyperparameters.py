@@ -48,6 +48,9 @@ class AbstractHyperparameters(AbstractModule):
     counts_steps: ClassVar[bool] = False
     """Whether schedules inside follow a counter of this object's own."""
 
+    keeps_own_pace: ClassVar[bool] = False
+    """Whether that counter makes other steps than the caller's."""
+
     def __check_init__(self) -> None:
         for field in dataclasses.fields(self):
             if field.metadata.get("number"):

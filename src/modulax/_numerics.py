@@ -29,6 +29,13 @@ def real_dtype(dtype: DTypeLike) -> np.dtype:
     return jnp.finfo(dtype).dtype
 
 
+def zeros_in(x: Inexact[Array, "*shape"], dtype: DTypeLike | None) -> Inexact[Array, "*shape"]:
+    """Zeros of the array's shape in the dtype that was asked for, or the array's own; complex if the array is."""
+    if dtype is None or not jnp.iscomplexobj(x):
+        return jnp.zeros_like(x, dtype)
+    return jnp.zeros_like(x, common_dtype(dtype, jnp.complex64))
+
+
 def abs_sq(x: Inexact[Array, "*shape"]) -> Inexact[Array, "*shape"]:
     r"""$|x|^2$, which is real for complex `x` too and, unlike `abs(x) ** 2`, differentiable at zero."""
     if jnp.iscomplexobj(x):

@@ -72,7 +72,9 @@ def resolve(tree: PyTree, step: ArrayLike) -> PyTree:
     """
 
     def stops(x: Any) -> bool:
-        return is_schedule(x) or (x is not tree and isinstance(x, AbstractHyperparameters) and x.counts_steps)
+        if isinstance(x, AbstractHyperparameters) and x.counts_steps:
+            return x is not tree or x.keeps_own_pace
+        return is_schedule(x)
 
     def number_now(x: Any) -> Any:
         return jnp.asarray(x(step)).astype(default_float()) if is_schedule(x) else x

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, DTypeLike, PyTree
 
 from .._checks import AT_LEAST_ONE
 from .._module import AbstractState
-from .._numerics import at_least_float32, safe_increment
+from .._numerics import at_least_float32, safe_increment, zeros_in
 from .._schedule import Hyperparameter, number, resolve
 from .._transform import AbstractTransform
 from .._types import Count, Params, State, Updates
@@ -57,6 +57,7 @@ class MultiSteps(AbstractTransform):
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     counts_steps: ClassVar[bool] = True
+    keeps_own_pace: ClassVar[bool] = True
 
     def init(self, params: Params) -> MultiStepsState:
         """The inner state, and an empty accumulator."""
@@ -66,7 +67,7 @@ class MultiSteps(AbstractTransform):
             mini_step=jnp.zeros((), jnp.int32),
             gradient_step=step,
             inner_opt_state=self.inner.init(params),
-            acc_grads=jtu.tree_map(lambda p: jnp.zeros_like(p, self._dtype(p)), params),
+            acc_grads=jtu.tree_map(lambda p: zeros_in(p, self._dtype(p)), params),
             skip_state=skip_state,
         )
 

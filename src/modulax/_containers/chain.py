@@ -92,10 +92,10 @@ class Chain(AbstractTransform):
         return Chain(**{name: part.at(state.parts[name]) for name, part in self.parts.items()})
 
     @overload
-    def __getitem__(self, key: int | str) -> AbstractTransform: ...
+    def __getitem__(self, key: int | str) -> Any: ...
     @overload
     def __getitem__(self, key: slice) -> "Chain": ...
-    def __getitem__(self, key: int | str | slice) -> "AbstractTransform | Chain":
+    def __getitem__(self, key: int | str | slice) -> Any:
         if isinstance(key, slice):
             return Chain(**dict(list(self.parts.items())[key]))
         if isinstance(key, str) and key not in self.parts:

@@ -60,7 +60,7 @@ class InjectedState(AbstractState):
     """
 
     count: Count
-    hyperparameters: AbstractTransform
+    hyperparameters: Any
     inner_state: State
 
 

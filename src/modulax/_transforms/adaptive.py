@@ -9,7 +9,7 @@ from jaxtyping import Array, DTypeLike, PyTree
 from .._checks import DECAY
 from .._leafwise import AbstractLeafwise
 from .._module import AbstractState
-from .._numerics import abs_sq, at_least_float32, real_dtype, safe_sqrt
+from .._numerics import abs_sq, at_least_float32, real_dtype, safe_sqrt, zeros_in
 from .._schedule import Number, number
 from .._types import Count
 
@@ -73,7 +73,7 @@ class ScaleByAdam(AbstractLeafwise):
     nesterov: bool = eqx.field(static=True, default=False)
 
     def init_leaf(self, p):
-        return ScaleByAdamState(mu=jnp.zeros_like(p, self.mu_dtype), nu=second_moment_like(p))
+        return ScaleByAdamState(mu=zeros_in(p, self.mu_dtype), nu=second_moment_like(p))
 
     def prepare(self, count):
         t = count + 1
@@ -235,7 +235,7 @@ class ScaleByLion(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def init_leaf(self, p):
-        return ScaleByLionState(mu=jnp.zeros_like(p, self.mu_dtype))
+        return ScaleByLionState(mu=zeros_in(p, self.mu_dtype))
 
     def update_leaf(self, now, g, s, p):
         del now, p

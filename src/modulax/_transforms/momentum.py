@@ -1,12 +1,12 @@
 """Running averages of the updates: momentum, and the exponential moving average."""
 
 import equinox as eqx
-import jax.numpy as jnp
 from jaxtyping import DTypeLike, PyTree
 
 from .._checks import DECAY
 from .._leafwise import AbstractLeafwise
 from .._module import AbstractState
+from .._numerics import zeros_in
 from .._schedule import Number, number
 from .._types import Count
 
@@ -46,7 +46,7 @@ class Trace(AbstractLeafwise):
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def init_leaf(self, p):
-        return TraceState(trace=jnp.zeros_like(p, self.accumulator_dtype))
+        return TraceState(trace=zeros_in(p, self.accumulator_dtype))
 
     def update_leaf(self, now, g, s, p):
         del now, p
@@ -83,7 +83,7 @@ class Ema(AbstractLeafwise):
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def init_leaf(self, p):
-        return EmaState(ema=jnp.zeros_like(p, self.accumulator_dtype))
+        return EmaState(ema=zeros_in(p, self.accumulator_dtype))
 
     def prepare(self, count):
         t = count + 1
