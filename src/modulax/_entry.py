@@ -15,7 +15,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
-from ._hyperparameters import ARRAY_TYPES
+from ._hyperparameters import ARRAY_TYPES, batched_number
 from ._numerics import default_float
 from ._tracing import is_tracing, tracing
 
@@ -85,8 +85,10 @@ class Program:
 
         def run(numbers: list[Any], kept: list[Any], given: list[Any], start: int, key: _Key) -> Any:
             trees = key.fill([*kept[:start], *given, *kept[start:]])
+            transform = _strong(key.transform_def.unflatten(numbers))
+            _check_scalars(transform)
             with tracing():
-                return function(_strong(key.transform_def.unflatten(numbers)), *trees)
+                return function(transform, *trees)
 
         run.__name__ = run.__qualname__ = function.__name__
         self._compiled = jax.jit(run, static_argnums=(3, 4), donate_argnums=() if donated is None else 2)
@@ -166,6 +168,16 @@ def _strong(transform: Any) -> Any:
         return x.astype(dtype) if is_float else x
 
     return jtu.tree_map(cast, transform)
+
+
+def _check_scalars(transform: Any) -> None:
+    """Refuses a batch of transforms that is called like one."""
+    if path := batched_number(transform):
+        name = type(transform).__name__
+        raise ValueError(
+            f"`{name}` is a batch of many: `{path}` is no scalar. Call it under `vmap`, as in "
+            f"`eqx.filter_vmap(lambda t, params: t.init(params), in_axes=(eqx.if_array(0), None))(batch, params)`."
+        )
 
 
 class BoundEntry:

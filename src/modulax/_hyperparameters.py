@@ -243,10 +243,15 @@ def format_value(x: Any) -> str:
     return getattr(x, "__qualname__", None) or repr(x)
 
 
-def _format(module: eqx.Module, width: int = 100) -> str:
-    items = [f"{f.name}={format_value(getattr(module, f.name))}" for f in dataclasses.fields(module) if f.repr]
-    name = type(module).__name__
-    line = f"{name}({', '.join(items)})"
+def _format(module: eqx.Module) -> str:
+    items = {f.name: getattr(module, f.name) for f in dataclasses.fields(module) if f.repr}
+    return format_call(type(module).__name__, items)
+
+
+def format_call(name: str, items: Mapping[str, Any], width: int = 100) -> str:
+    """A call with named arguments, on one line if it fits."""
+    texts = [f"{key}={format_value(value)}" for key, value in items.items()]
+    line = f"{name}({', '.join(texts)})"
     if len(line) <= width and "\n" not in line:
         return line
-    return "\n".join([f"{name}(", *("  " + item.replace("\n", "\n  ") + "," for item in items), ")"])
+    return "\n".join([f"{name}(", *("  " + text.replace("\n", "\n  ") + "," for text in texts), ")"])

@@ -12,12 +12,12 @@ from jaxtyping import PyTree
 
 from ._checks import listing
 from ._entry import Entry, Program
-from ._hyperparameters import ARRAY_TYPES, AbstractHyperparameters, batched_number
+from ._hyperparameters import ARRAY_TYPES, AbstractHyperparameters
 from ._module import AbstractState
 from ._numerics import at_least_float32
 from ._schedule import has_schedule
 from ._types import Params, State, Updates
-from .tree._align import paired
+from .tree._align import misfit, paired
 from .tree._leafmap import map_leaves
 from .tree._math import trainable
 from .tree._paths import leaf_paths, leaves_with_paths, longest_prefix
@@ -46,16 +46,6 @@ def check_call(transform: "AbstractTransform", params: Params | None) -> None:
         )
 
 
-def check_scalars(transform: "AbstractTransform") -> None:
-    """Refuses a batch of transforms that is called like one."""
-    if path := batched_number(transform):
-        name = type(transform).__name__
-        raise ValueError(
-            f"`{name}` is a batch of many: `{path}` is no scalar. Call it under `vmap`, as in "
-            f"`eqx.filter_vmap(lambda t, params: t.init(params), in_axes=(eqx.if_array(0), None))(batch, params)`."
-        )
-
-
 def _schedule_field(transform: "AbstractTransform") -> str | None:
     numbers = [f for f in transform.__dataclass_fields__.values() if f.metadata.get("number")]
     return next((f.name for f in numbers if has_schedule(getattr(transform, f.name))), None)
@@ -67,7 +57,6 @@ def _init_entry(method: Any, name: str) -> Entry:
             return function(transform, params)
 
     def run(transform: "AbstractTransform", params: Params) -> State:
-        check_scalars(transform)
         return inside(method, transform, trainable(params))
 
     def call(program: Program, transform: "AbstractTransform", /, params: Params) -> State:
@@ -85,7 +74,6 @@ def _update_entry(method: Any, name: str) -> Entry:
             return function(transform, updates, state, params, **extra)
 
     def run(transform, updates, state, params, extra):
-        check_scalars(transform)
         updates, params = trainable(updates), trainable(params)
         if params is not None:
             params = paired(params, updates, f"{name}.update")
@@ -224,10 +212,8 @@ def _updates_at(params: PyTree, updates: Updates) -> list[Any]:
     lacking = [path for path, value in zip(paths, values, strict=True) if value is _MISSING]
     unknown = [path for path, value in found if value is not None and path not in paths]
     if lacking or unknown:
-        parts = [f"lack {listing(lacking)}"] * bool(lacking) + [f"have an unknown {listing(unknown)}"] * bool(unknown)
         raise ValueError(
-            f"`apply_updates`: the updates must have the leaves of the parameters; they {' and '.join(parts)}. "
-            f"The parameters have {listing(paths)}. "
+            f"{misfit('apply_updates', 'the parameters', lacking, unknown)} The parameters have {listing(paths)}. "
             "Where a parameter shall stay as it is, its update is None."
         )
     return values

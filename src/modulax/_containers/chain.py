@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, overload
 
 from .._checks import listing
-from .._hyperparameters import format_value
+from .._hyperparameters import format_call
 from .._leafwise import AbstractLeafwise, reads_all_updates, run_rules
 from .._module import AbstractState
 from .._transform import AbstractTransform
@@ -112,11 +112,7 @@ class Chain(AbstractTransform):
         return len(self.parts)
 
     def __repr__(self) -> str:
-        items = [f"{name}={format_value(part)}" for name, part in self.parts.items()]
-        line = f"Chain({', '.join(items)})"
-        if len(line) <= 100 and "\n" not in line:
-            return line
-        return "\n".join(["Chain(", *("  " + item.replace("\n", "\n  ") + "," for item in items), ")"])
+        return format_call("Chain", self.parts)
 
 
 def _free_name(part: object, taken: set[str]) -> str:

@@ -33,8 +33,7 @@ def align(tree: PyTree, like: PyTree, owner: str, whose: str) -> tuple[list[Any]
     if set(paths) != set(by_path):
         lacking = [path for path, _ in found if path not in paths]
         unknown = [path for path in paths if path not in by_path]
-        parts = [f"lack {listing(lacking)}"] * bool(lacking) + [f"have an unknown {listing(unknown)}"] * bool(unknown)
-        raise ValueError(f"`{owner}`: the updates must have the leaves of {whose}; they {' and '.join(parts)}.")
+        raise ValueError(misfit(owner, whose, lacking, unknown))
     own_treedef = jtu.tree_structure(tree)
     order = {path: i for i, path in enumerate(paths)}
 
@@ -42,6 +41,12 @@ def align(tree: PyTree, like: PyTree, owner: str, whose: str) -> tuple[list[Any]
         return own_treedef.unflatten([values[order[path]] for path, _ in found])
 
     return [by_path[path] for path in paths], rebuild
+
+
+def misfit(owner: str, whose: str, lacking: list[str], unknown: list[str]) -> str:
+    """The sentence on updates that have other leaves than they must."""
+    parts = [f"lack {listing(lacking)}"] * bool(lacking) + [f"have an unknown {listing(unknown)}"] * bool(unknown)
+    return f"`{owner}`: the updates must have the leaves of {whose}; they {' and '.join(parts)}."
 
 
 def paired(params: PyTree, updates: PyTree, owner: str) -> PyTree:
