@@ -29,6 +29,11 @@ def interleaved(
                 times[k].append(clock() - start)
     finally:
         gc.enable()
+    return medians(times)
+
+
+def medians(times: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
+    """The median of each way's times, and the median of its ratio to the first in the same round."""
     ratios = [statistics.median(a / b for a, b in zip(t, times[0], strict=True)) for t in times]
     return [statistics.median(t) for t in times], ratios
 

@@ -5,6 +5,7 @@ writes nothing; `--only NAME` runs one part.
 """
 
 import argparse
+import gc
 import inspect
 import os
 import platform
@@ -17,7 +18,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from measure import interleaved, seconds, table
+from measure import interleaved, medians, seconds, table
 
 import modulax
 
@@ -26,7 +27,7 @@ SHAPES = ((64, 64), (64,), (128, 64))
 
 def tree(leaves: int) -> dict[str, jax.Array]:
     """Parameters of a few shapes, as a model of many equal layers has them."""
-    return {f"layer{i}": jnp.full(SHAPES[i % len(SHAPES)], 0.1) for i in range(leaves)}
+    return {f"layer{i}": jnp.full(SHAPES[i % len(SHAPES)], 0.1, jnp.float32) for i in range(leaves)}
 
 
 def modulax_step(optimizer: Any, params: Any, state: Any, grads: Any) -> Any:
@@ -96,36 +97,36 @@ def program(quick: bool) -> str:
     """How long update-and-apply takes to trace and lower, and to compile; the optimizer closed over, or an argument.
 
     optax closes over its hyperparameters, which makes them constants of the program. As an argument they are live:
-    a new number needs no new program.
+    a new number needs no new program. The parameters have new names every time, so that nothing is found in a cache.
     """
     rows = []
+    ours, theirs = modulax.AdamW(1e-3), optax.adamw(1e-3)
+    ways: dict[str, Callable[..., Any]] = {
+        "optax": lambda p, _, s: jax.jit(lambda *a: optax_step(theirs)(*a)).lower(p, s, p),
+        "closed over": lambda p, s, _: jax.jit(lambda *a: modulax_step(ours, *a)).lower(p, s, p),
+        "argument": lambda p, s, _: jax.jit(lambda *a: modulax_step(*a)).lower(ours, p, s, p),
+    }
     for leaves in (10,) if quick else (150, 1000):
-        params = tree(leaves)
-        ours, theirs = modulax.AdamW(1e-3), optax.adamw(1e-3)
-        state, their_state = ours.init(params), theirs.init(params)
-        their_step = optax_step(theirs)
-        lowerings: dict[str, Callable[[], Any]] = {
-            "optax": lambda: jax.jit(lambda *a: their_step(*a)).lower(params, their_state, params),  # noqa: B023
-            "closed over": lambda: jax.jit(lambda *a: modulax_step(ours, *a)).lower(params, state, params),  # noqa: B023
-            "argument": lambda: jax.jit(lambda *a: modulax_step(*a)).lower(ours, params, state, params),  # noqa: B023
-        }
-        rounds = 1 if quick else 1500 // leaves + 5
-        lower_times, lower_ratios = interleaved(list(lowerings.values()), rounds)
-        lowered = iter([[lower() for lower in lowerings.values()] for _ in range(rounds + 1)])
-        now: list[Any] = []
-
-        def compile_next(i: int) -> None:
-            # A lowered program is compiled once; the first way of a round fetches a fresh set for all.
-            if not now or now[0][i] is None:  # noqa: B023
-                now[:] = [next(lowered)]  # noqa: B023
-            now[0][i].compile()  # noqa: B023
-            now[0][i] = None  # noqa: B023
-
-        ways = [lambda i=i: compile_next(i) for i in range(len(lowerings))]
-        compile_times, compile_ratios = interleaved(ways, rounds)
-        for i, name in enumerate(lowerings):
-            row = [seconds(lower_times[i]), f"{lower_ratios[i]:.2f}", seconds(compile_times[i])]
-            rows.append([str(leaves), name, *row, f"{compile_ratios[i]:.2f}"])
+        rounds = 1 if quick else 3000 // leaves + 5
+        lower_times: list[list[float]] = [[] for _ in ways]
+        compile_times: list[list[float]] = [[] for _ in ways]
+        for i in range(-1, rounds):  # the first round warms up
+            for j in range(len(ways)):
+                k = (i + j) % len(ways)
+                params = {f"{name}.{i}.{j}": p for name, p in tree(leaves).items()}
+                trees = params, jax.eval_shape(ours.init, params), jax.eval_shape(theirs.init, params)
+                gc.collect()
+                start = time.perf_counter()
+                lowered = list(ways.values())[k](*trees)
+                between = time.perf_counter()
+                lowered.compile()
+                if i >= 0:
+                    lower_times[k].append(between - start)
+                    compile_times[k].append(time.perf_counter() - between)
+        lowering, compiling = medians(lower_times), medians(compile_times)
+        for i, name in enumerate(ways):
+            row = [seconds(lowering[0][i]), f"{lowering[1][i]:.2f}", seconds(compiling[0][i])]
+            rows.append([str(leaves), name, *row, f"{compiling[1][i]:.2f}"])
     return table(["leaves", "", "trace + lower", "ratio", "compile", "ratio"], rows)
 
 

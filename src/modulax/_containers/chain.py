@@ -6,24 +6,37 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any, overload
 
+import equinox as eqx
+
 from .._checks import listing
 from .._hyperparameters import format_call
 from .._leafwise import AbstractLeafwise, reads_all_updates, run_rules
 from .._module import AbstractState
-from .._transform import AbstractTransform
+from .._transform import AbstractTransform, EmptyState
 from .._types import Params, State, Updates
 
 
 class ChainState(AbstractState):
-    """The states of a chain's parts, by name; `state[0]` and `state["clip"]` read one of them."""
+    """The states of a chain's parts, by name; `state[0]` and `state["clip"]` read one of them.
 
-    parts: OrderedDict[str, State]
+    A part without state takes no place in it: inserting one changes no checkpoint, and costs no step.
+    """
+
+    parts: dict[str, State]
+    names: tuple[str, ...] = eqx.field(static=True)
+
+    def __init__(self, states: Mapping[str, State]):
+        self.parts = {name: state for name, state in states.items() if not isinstance(state, EmptyState)}
+        self.names = tuple(states)
 
     def __getitem__(self, key: int | str) -> State:
-        return self.parts[key] if isinstance(key, str) else list(self.parts.values())[key]
+        name = key if isinstance(key, str) else self.names[key]
+        if name not in self.names:
+            raise KeyError(f"This state of a chain has no part {name!r}; it has {listing(self.names)}.")
+        return self.parts.get(name, EmptyState())
 
     def __len__(self) -> int:
-        return len(self.parts)
+        return len(self.names)
 
 
 class Chain(AbstractTransform):
@@ -63,33 +76,33 @@ class Chain(AbstractTransform):
 
     def init(self, params: Params) -> ChainState:
         """The states of all parts."""
-        return ChainState(OrderedDict((name, part.init(params)) for name, part in self.parts.items()))
+        return ChainState({name: part.init(params) for name, part in self.parts.items()})
 
     def update(
         self, updates: Updates, state: ChainState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, ChainState]:
         """One step of every part in turn."""
-        if not isinstance(state, ChainState) or list(state.parts) != list(self.parts):
-            held = listing(state.parts) if isinstance(state, ChainState) else f"`{type(state).__name__}`"
+        if not isinstance(state, ChainState) or state.names != tuple(self.parts):
+            held = listing(state.names) if isinstance(state, ChainState) else f"`{type(state).__name__}`"
             raise ValueError(
                 f"`Chain.update` was given the state of another transform: it holds {held}, and the parts are "
                 f"{listing(self.parts)}. Call `init` for this one."
             )
-        new: OrderedDict[str, State] = OrderedDict()
+        new: dict[str, State] = {}
         for run in _runs(self.parts):
             names = list(run)
             if isinstance(run[names[0]], AbstractLeafwise):
                 rules = [rule for rule in run.values() if isinstance(rule, AbstractLeafwise)]
-                updates, states = run_rules(rules, updates, [state.parts[name] for name in names], params)
+                updates, states = run_rules(rules, updates, [state[name] for name in names], params)
                 new.update(zip(names, states, strict=True))
             else:
                 (name,) = names
-                updates, new[name] = run[name].update(updates, state.parts[name], params, **extra)
+                updates, new[name] = run[name].update(updates, state[name], params, **extra)
         return updates, ChainState(new)
 
     def at(self, state: ChainState) -> "Chain":
         """This chain with every schedule replaced by its number for the next step."""
-        return Chain(**{name: part.at(state.parts[name]) for name, part in self.parts.items()})
+        return Chain(**{name: part.at(state[name]) for name, part in self.parts.items()})
 
     @overload
     def __getitem__(self, key: int | str) -> Any: ...

@@ -32,9 +32,9 @@ class AdamNumbers(NamedTuple):
 
     c1: Number
     c2: Number
-    debias1: Number
-    debias2: Number
-    debias1_next: Number
+    bias1: Number
+    bias2: Number
+    bias1_next: Number
 
 
 class ScaleByAdam(AbstractLeafwise):
@@ -80,9 +80,9 @@ class ScaleByAdam(AbstractLeafwise):
         return AdamNumbers(
             c1=1 - self.b1,
             c2=1 - self.b2,
-            debias1=1 / (1 - self.b1**t),
-            debias2=1 / (1 - self.b2**t),
-            debias1_next=1 / (1 - self.b1 ** (t + 1)),
+            bias1=1 - self.b1**t,
+            bias2=1 - self.b2**t,
+            bias1_next=1 - self.b1 ** (t + 1),
         )
 
     def update_leaf(self, now, g, s, p):
@@ -90,11 +90,11 @@ class ScaleByAdam(AbstractLeafwise):
         mu = self.b1 * s.mu + now.c1 * g
         nu = self.b2 * s.nu + now.c2 * abs_sq(g)
         if self.nesterov:
-            mu_hat = self.b1 * mu * now.debias1_next + now.c1 * g * now.debias1
+            mu_hat = self.b1 * mu / now.bias1_next + now.c1 * g / now.bias1
         else:
-            mu_hat = mu * now.debias1
-        nu_hat = nu * now.debias2
-        u = mu_hat / (safe_sqrt(nu_hat + self.eps_root) + self.eps)
+            mu_hat = mu / now.bias1
+        nu_hat = nu / now.bias2
+        u = mu_hat / (self.eps + safe_sqrt(self.eps_root + nu_hat))
         return u, ScaleByAdamState(mu=mu, nu=nu)
 
 
@@ -246,4 +246,4 @@ class ScaleByLion(AbstractLeafwise):
 
 def root_with_eps(x: Array, eps: Any, inside: bool) -> Array:
     """The root of `x + eps`, or the root of `x`, plus `eps`."""
-    return safe_sqrt(x + eps) if inside else safe_sqrt(x) + eps
+    return safe_sqrt(eps + x) if inside else eps + safe_sqrt(x)

@@ -34,4 +34,4 @@ class AddDecayedWeights(AbstractLeafwise):
 
     def update_leaf(self, now, g, s, p):
         del now
-        return g + self.weight_decay * p, s
+        return self.weight_decay * p + g, s

@@ -70,8 +70,8 @@ class ScaleByLearningRate(AbstractLeafwise):
 
     def prepare(self, count):
         del count
-        return self.learning_rate
+        return -self.learning_rate if self.flip_sign else self.learning_rate
 
     def update_leaf(self, now, g, s, p):
         del p
-        return -(now * g) if self.flip_sign else now * g, s
+        return now * g, s

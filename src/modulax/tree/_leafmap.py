@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.tree_util as jtu
 
-CHUNK = 16
+CHUNK = 8
 
 
 def map_leaves(function: Callable[..., Any], shared: Any, columns: Sequence[tuple[Any, ...]]) -> list[Any]:
