@@ -91,7 +91,7 @@ class Program:
                 return function(transform, *trees)
 
         run.__name__ = run.__qualname__ = function.__name__
-        self._compiled = jax.jit(run, static_argnums=(3, 4), donate_argnums=() if donated is None else 2)
+        self._compiled = jax.jit(run, static_argnums=(3, 4), donate_argnums=() if donated is None else 2, inline=True)
 
     def __call__(self, transform: Any, *trees: Any) -> Any:
         numbers, transform_def = jtu.tree_flatten(transform)
