@@ -49,13 +49,13 @@ class ScaleByAdaMax(mx.AbstractLeafwise):
 
     def prepare(self, count: Any) -> Any:
         t = count + 1
-        return 1 / (1 - self.b1**t)
+        return 1 - self.b1**t
 
     def update_leaf(self, now: Any, g: Array, s: Any, p: Any) -> tuple[Array, ScaleByAdaMaxState]:
         del p
         mu = self.b1 * s.mu + (1 - self.b1) * g
         nu = jnp.maximum(self.b2 * s.nu, jnp.abs(g))
-        u = now * mu / (nu + self.eps)
+        u = mu / now / (self.eps + nu)
         return u, ScaleByAdaMaxState(mu, nu)
 
 

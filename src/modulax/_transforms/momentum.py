@@ -50,8 +50,8 @@ class Trace(AbstractLeafwise):
 
     def update_leaf(self, now, g, s, p):
         del now, p
-        v = g + self.decay * s.trace
-        u = g + self.decay * v if self.nesterov else v
+        v = self.decay * s.trace + g
+        u = self.decay * v + g if self.nesterov else v
         return u, TraceState(trace=v)
 
 
