@@ -88,7 +88,7 @@ def test_the_profile_names_the_class_that_ran():
     lowered = jax.jit(lambda o, g, s, p: o.update(g, s, p)).lower(
         optimizer, params(), optimizer.init(params()), params()
     )
-    assert "/Adam/Chain/jit(on_leaf)/ScaleByAdam/sqrt" in lowered.compile().as_text()
+    assert "/Adam/Chain/jit(on_leaf)/ScaleByAdam/sqrt" in str(lowered.compile().as_text())
 
 
 def test_a_caller_s_program_has_the_equations_and_no_call():
