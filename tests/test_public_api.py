@@ -6,12 +6,24 @@ import equinox as eqx
 import pytest
 
 import modulax
+import modulax.checkpoint
+import modulax.linen
+import modulax.nnx
 import modulax.numerics
 import modulax.schedules
 import modulax.testing
 import modulax.tree
 
-MODULES = (modulax, modulax.numerics, modulax.schedules, modulax.tree, modulax.testing)
+MODULES = (
+    modulax,
+    modulax.numerics,
+    modulax.schedules,
+    modulax.tree,
+    modulax.testing,
+    modulax.nnx,
+    modulax.linen,
+    modulax.checkpoint,
+)
 PROMISED = {
     modulax: """
         AbstractLeafwise AbstractOptimizer AbstractSchedule AbstractState AbstractStatelessTransform AbstractTransform
@@ -20,7 +32,7 @@ PROMISED = {
         OptimizerState Partition PartitionState RMSProp SGD Scale ScaleByAdam ScaleByAdamState ScaleByLearningRate
         ScaleByLion ScaleByLionState ScaleByRMS ScaleByRMSState ScaleBySchedule ScaleByScheduleState ScaleByStddev
         ScaleByStddevState Scheduled SetToZero Stateless Trace TraceState EmaState apply_updates by_path describe
-        number numerics schedules tree Number Hyperparameter
+        number numerics schedules state_sharding tree Number Hyperparameter
     """,
     modulax.numerics: "abs_sq at_least_float32 safe_increment safe_sqrt",
     modulax.schedules: """
@@ -28,6 +40,9 @@ PROMISED = {
     """,
     modulax.tree: "leaf_paths norm zeros_like",
     modulax.testing: "LAWS Case Law check_transform default_params",
+    modulax.nnx: "Hyperparameter Optimizer labels",
+    modulax.linen: "TrainState",
+    modulax.checkpoint: "Report from_optax from_torch load_state_dict restore save state_dict",
 }
 
 
@@ -43,7 +58,7 @@ def public_names(module) -> set[str]:
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)
 def test_the_public_names_are_the_promised_ones(module):
-    # `modulax.testing` is an attribute of `modulax` only because this file imports it.
+    # The edges are attributes of `modulax` only because this file imports them.
     assert public_names(module) == set(PROMISED[module].split())
 
 

@@ -36,6 +36,7 @@ from ._schedule import (
     Number as Number,
     number as number,
 )
+from ._sharding import state_sharding as state_sharding
 from ._transform import (
     AbstractStatelessTransform as AbstractStatelessTransform,
     AbstractTransform as AbstractTransform,

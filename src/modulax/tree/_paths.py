@@ -20,29 +20,39 @@ def _key_name(key: Any) -> str:
     return str(key)
 
 
+def key_names(path: tuple[Any, ...]) -> tuple[str, ...]:
+    """The names of the keys in one of JAX's key paths."""
+    return tuple(map(_key_name, path))
+
+
 def dotted(path: tuple[Any, ...]) -> str:
     """The dotted form of one of JAX's key paths."""
-    return ".".join(map(_key_name, path))
+    return ".".join(key_names(path))
 
 
 def _is_none(x: Any) -> bool:
     return x is None
 
 
-def leaves_with_paths(tree: PyTree, *, with_none: bool = False) -> list[tuple[str, Any]]:
-    """The leaves of a tree with their dotted paths, in JAX's order; on request also where a leaf is absent (None)."""
+def named_leaves(tree: PyTree, *, with_none: bool = False) -> list[tuple[tuple[str, ...], Any]]:
+    """The leaves of a tree with the names of the keys that lead to them, in JAX's order; on request also None."""
     nnx = sys.modules.get("flax.nnx")
     if nnx is None:
         found = jtu.tree_leaves_with_path(tree, is_leaf=_is_none if with_none else None)
-        return [(dotted(path), leaf) for path, leaf in found]
+        return [(key_names(path), leaf) for path, leaf in found]
     out = []
     for path, leaf in jtu.tree_leaves_with_path(tree, is_leaf=lambda x: isinstance(x, nnx.Variable) or _is_none(x)):
         if isinstance(leaf, nnx.Variable):
             inside = jtu.tree_leaves_with_path(leaf, is_leaf=_is_none if with_none else None)
-            out += [(dotted(path + rest[1:]), x) for rest, x in inside]
+            out += [(key_names(path + rest[1:]), x) for rest, x in inside]
         elif with_none or leaf is not None:
-            out.append((dotted(path), leaf))
+            out.append((key_names(path), leaf))
     return out
+
+
+def leaves_with_paths(tree: PyTree, *, with_none: bool = False) -> list[tuple[str, Any]]:
+    """The leaves of a tree with their dotted paths, in JAX's order; on request also where a leaf is absent (None)."""
+    return [(".".join(names), leaf) for names, leaf in named_leaves(tree, with_none=with_none)]
 
 
 def leaf_paths(tree: PyTree, *, with_none: bool = False) -> list[str]:

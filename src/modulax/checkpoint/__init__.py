@@ -1,0 +1,9 @@
+"""Checkpoints by name: what survives a changed program is restored, and a report says what was not.
+
+Ordinary orbax trees; `save` and `restore` need orbax (`pip install modulax[orbax]`), the rest does not.
+"""
+
+from ._convert import load_state_dict as load_state_dict, state_dict as state_dict
+from ._foreign import from_optax as from_optax, from_torch as from_torch
+from ._names import Report as Report
+from ._store import restore as restore, save as save

@@ -1,0 +1,149 @@
+"""Stored arrays into the leaves of a template: same shape, same dtype, and where the template has them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import PyTree
+
+from ..tree._paths import key_names, named_leaves
+from ._names import STORED, Rename, Report, join, match, split, stored
+
+
+def is_key(x: Any) -> bool:
+    """Whether this is a typed array of random keys."""
+    return isinstance(x, (jax.Array, jax.ShapeDtypeStruct)) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def plain(x: Any) -> Any:
+    """What is stored for a leaf: numbers as arrays, random keys as their data."""
+    if isinstance(x, (bool, int, float, complex)):
+        return np.asarray(x)
+    return jax.random.key_data(x) if is_key(x) else x
+
+
+def as_stored(x: Any) -> jax.ShapeDtypeStruct:
+    """Shape, dtype and sharding of what is stored for a leaf of a template."""
+    if is_key(x):
+        return jax.eval_shape(jax.random.key_data, x)
+    if isinstance(x, (bool, int, float, complex)):
+        x = np.asarray(x)
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None))
+
+
+def check(name: str, source: str, leaf: Any, saved: Any) -> None:
+    """Refuses an array that would not fit the leaf, or would change its dtype."""
+    wanted = as_stored(leaf)
+    if tuple(saved.shape) != wanted.shape:
+        raise ValueError(
+            f"`{source}` has shape {tuple(saved.shape)} in the checkpoint, and `{name}` of the template has "
+            f"{wanted.shape}. Give a template of the shapes that were saved, or leave the name out with "
+            f"`rename=lambda name: None if name == {source!r} else name` and `strict=False`."
+        )
+    is_number = isinstance(leaf, (bool, int, float, complex))
+    if np.dtype(saved.dtype) != wanted.dtype and not (is_number and np.dtype(saved.dtype).kind == wanted.dtype.kind):
+        raise ValueError(
+            f"`{source}` is {np.dtype(saved.dtype)} in the checkpoint, and `{name}` of the template is {wanted.dtype}. "
+            f"A restore changes no dtype: give a template of the dtype that was saved, and cast what comes back."
+        )
+
+
+def into(leaf: Any, value: Any) -> Any:
+    """The value as what the template has there: a number, a NumPy array, or a JAX array on the same devices."""
+    if isinstance(leaf, (bool, int, float, complex)):
+        return type(leaf)(np.asarray(value).item())
+    if isinstance(leaf, np.generic):
+        return np.asarray(value)[()]
+    if isinstance(leaf, np.ndarray):
+        value = np.array(value)
+        value.setflags(write=leaf.flags.writeable)
+        return value
+    if is_key(leaf):
+        return jax.random.wrap_key_data(jnp.asarray(value), impl=jax.random.key_impl(leaf))
+    sharding = leaf.sharding
+    return jnp.asarray(value) if sharding is None else jax.device_put(value, sharding)
+
+
+def fill(
+    template: PyTree,
+    saved: Mapping[str, Any],
+    fetch: Callable[[dict[str, Any]], Mapping[str, Any]],
+    rename: Rename,
+    strict: bool,
+) -> tuple[PyTree, Report]:
+    """The template with its leaves filled, and what became of the names.
+
+    Args:
+        template: the tree.
+        saved: what there is, by name, with shape and dtype.
+        fetch: given the leaf of the template for every name that is wanted, the arrays.
+        rename: rules for the names.
+        strict: whether the names must agree.
+    """
+    leaves = stored(template)
+    report = match(leaves, saved, rename, strict)
+    for name, source in report.restored.items():
+        check(name, source, leaves[name], saved[source])
+    for name in report.kept:
+        if isinstance(leaves[name], jax.ShapeDtypeStruct):
+            raise ValueError(
+                f"`{name}` of the template is a `jax.ShapeDtypeStruct` without values, and the checkpoint does not "
+                f"have it. Put an array there that can be kept."
+            )
+    values = fetch({source: leaves[name] for name, source in report.restored.items()})
+    new = {name: into(leaves[name], values[source]) for name, source in report.restored.items()}
+    out = [new.get(join(names), x) if isinstance(x, STORED) else x for names, x in named_leaves(template)]
+    return jtu.tree_unflatten(jtu.tree_structure(template), out), report
+
+
+def state_dict(tree: PyTree) -> dict[str, Any]:
+    """The arrays and numbers of a tree by flat names, for `numpy.savez`, safetensors, or another library.
+
+        np.savez("checkpoint.npz", **state_dict({"params": params, "state": state}))
+
+    Typed random keys are given as their data. Functions, strings and what else is no array are left out.
+    """
+    return {name: plain(x) for name, x in stored(tree).items()}
+
+
+def load_state_dict(
+    template: PyTree, flat: Mapping[str, Any], *, rename: Rename = None, strict: bool = True
+) -> tuple[PyTree, Report]:
+    """The template with its leaves filled from flat names; the counterpart of `state_dict`.
+
+    Args:
+        template: a tree of the structure that is wanted, with arrays or `jax.ShapeDtypeStruct` at the leaves.
+        flat: arrays by name.
+        rename: see `restore`.
+        strict: see `restore`.
+
+    Returns:
+        the filled tree, and a `Report`.
+    """
+    flat = {name: np.asarray(x) if not isinstance(x, jax.Array) else x for name, x in flat.items()}
+    return fill(template, flat, lambda wanted: {name: flat[name] for name in wanted}, rename, strict)
+
+
+def nested(flat: Mapping[tuple[str, ...], Any]) -> dict[str, Any]:
+    """Nested dicts by the keys of the paths, escaped: orbax joins them by dots, and would write two arrays as one."""
+    out: dict[str, Any] = {}
+    for keys, value in flat.items():
+        at = out
+        keys = [join((key,)) for key in keys]
+        for key in keys[:-1]:
+            at = at.setdefault(key, {})
+        at[keys[-1]] = value
+    return out
+
+
+def flattened(tree: PyTree) -> list[tuple[tuple[str, ...], Any]]:
+    """The leaves of a tree of orbax's with the keys of their paths; keys that orbax wrote itself are not escaped."""
+
+    def key(name: str) -> str:
+        keys = split(name)
+        return keys[0] if len(keys) == 1 and join(keys) == name else name
+
+    return [(tuple(map(key, key_names(path))), x) for path, x in jtu.tree_leaves_with_path(tree)]

@@ -1,0 +1,351 @@
+"""Checkpoints by name: what is restored, what is refused, and what survives a changed program."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import modulax as mx
+from modulax import checkpoint
+
+from .settings import jax_defaults
+
+PARAMS = {"encoder": {"w": jnp.arange(6.0).reshape(2, 3), "b": jnp.zeros(3)}, "head": [jnp.ones((3, 1))]}
+GRADS = jtu.tree_map(lambda p: p + 1, PARAMS)
+
+
+@pytest.fixture(autouse=True)
+def _defaults():
+    with jax_defaults():
+        yield
+
+
+def trained(optimizer: Any, steps: int = 2, params: Any = PARAMS) -> tuple[Any, Any]:
+    state = optimizer.init(params)
+    for _ in range(steps):
+        params, state = optimizer.step(jtu.tree_map(lambda p: p + 1, params), state, params)
+    return params, state
+
+
+def assert_equal(a: Any, b: Any) -> None:
+    assert jtu.tree_structure(a) == jtu.tree_structure(b)
+    for x, y in zip(jtu.tree_leaves(a), jtu.tree_leaves(b), strict=True):
+        assert type(x) is type(y) or (isinstance(x, jax.Array) and isinstance(y, jax.Array))
+        np.testing.assert_array_equal(x, y)
+
+
+def as_numpy(tree: Any) -> Any:
+    return jtu.tree_map(np.asarray, tree)
+
+
+class Net(eqx.Module):
+    layers: list
+    activation: Any
+    name: str
+
+    def __init__(self, key: Any):
+        self.layers = [eqx.nn.Linear(3, 4, key=key), eqx.nn.Dropout(0.25), eqx.nn.Linear(4, 2, key=key)]
+        self.activation, self.name = jnp.tanh, "net"
+
+
+def test_a_whole_training_goes_there_and_back(tmp_path: Path):
+    model = Net(jax.random.key(0))
+    optimizer = mx.Chain(mx.ClipByGlobalNorm(1.0), mx.AdamW(mx.schedules.CosineDecay(1e-2, 100)))
+    tree = {
+        "model": model,
+        "optimizer": optimizer,
+        "state": optimizer.init(model),
+        "key": jax.random.key(7),
+        "step": 12,
+        "low": jnp.ones(3, jnp.bfloat16),
+        "scalar": np.float32(0.5),
+    }
+    checkpoint.save(tmp_path / "a", tree)
+    template = {**tree, "model": Net(jax.random.key(1)), "step": 0, "key": jax.random.key(8)}
+    template["low"] = jnp.zeros(3, jnp.bfloat16)
+    restored, report = checkpoint.restore(tmp_path / "a", template)
+    np.testing.assert_array_equal(jax.random.key_data(restored.pop("key")), jax.random.key_data(tree.pop("key")))
+    assert_equal(eqx.filter(restored, eqx.is_array_like), eqx.filter(tree, eqx.is_array_like))
+    assert restored["model"].activation is jnp.tanh
+    assert restored["model"].name == "net"
+    assert restored["step"] == 12
+    assert type(restored["step"]) is int
+    assert not report.kept
+    assert not report.unused
+    # A number of an optimizer stays the read-only NumPy scalar that is sent to the device once.
+    assert not restored["optimizer"]["adamw"].b1.flags.writeable
+
+
+def test_an_nnx_model_and_its_optimizer(tmp_path: Path):
+    from flax import nnx
+
+    import modulax.nnx
+
+    def make(seed: int) -> Any:
+        model = nnx.Linear(3, 2, rngs=nnx.Rngs(seed))
+        return {"model": nnx.state(model), "optimizer": nnx.state(modulax.nnx.Optimizer(model, mx.AdamW(1e-2)))}
+
+    tree = make(0)
+    checkpoint.save(tmp_path / "a", tree)
+    restored, report = checkpoint.restore(tmp_path / "a", make(1))
+    assert_equal(nnx.as_pure(restored), nnx.as_pure(tree))
+    assert "model.kernel" in report.restored
+
+
+def test_names_may_hold_dots_and_slashes(tmp_path: Path):
+    tree = {
+        "a.b": jnp.ones(1),
+        "a": {"b": jnp.zeros(1)},
+        "c/d": jnp.full(1, 2.0),
+        "c": {"d": jnp.full(1, 3.0)},
+        "e\\.f": jnp.full(1, 4.0),
+    }
+    assert set(checkpoint.state_dict(tree)) == {r"a\.b", "a.b", "c/d", "c.d", r"e\\\.f"}
+    checkpoint.save(tmp_path / "a", tree)
+    restored, _ = checkpoint.restore(tmp_path / "a", jtu.tree_map(jnp.zeros_like, tree))
+    assert_equal(restored, tree)
+
+
+def test_state_dict_is_for_npz(tmp_path: Path):
+    optimizer = mx.AdamW(1e-3)
+    params, state = trained(optimizer)
+    np.savez(tmp_path / "a.npz", **checkpoint.state_dict((params, state)))
+    with np.load(tmp_path / "a.npz") as stored:
+        assert "1.inner.parts.scale_by_adam.mu.encoder.w" in stored
+        restored, report = checkpoint.load_state_dict((PARAMS, optimizer.init(PARAMS)), dict(stored))
+    assert_equal(restored, (params, state))
+    assert str(report) == "restored 11, kept 0, unused 0"
+
+
+def test_a_renamed_module_is_renamed_in_all_moments(tmp_path: Path):
+    optimizer = mx.AdamW(1e-3)
+    params, state = trained(optimizer)
+    checkpoint.save(tmp_path / "a", {"params": params, "state": state})
+    new = {"backbone": PARAMS["encoder"], "head": PARAMS["head"]}
+    template = {"params": new, "state": optimizer.init(new)}
+    with pytest.raises(ValueError, match=r"the checkpoint lacks `params.backbone.b`.*\(it has `params.encoder.b`\)"):
+        checkpoint.restore(tmp_path / "a", template)
+    restored, report = checkpoint.restore(tmp_path / "a", template, rename={"encoder": "backbone"})
+    np.testing.assert_array_equal(restored["params"]["backbone"]["w"], params["encoder"]["w"])
+    adam = restored["state"].inner["scale_by_adam"]
+    np.testing.assert_array_equal(adam.nu["backbone"]["w"], state.inner["scale_by_adam"].nu["encoder"]["w"])
+    assert "moved   params.encoder.b -> params.backbone.b" in str(report)
+    by_function, _ = checkpoint.restore(
+        tmp_path / "a", template, rename=lambda name: name.replace("encoder", "backbone")
+    )
+    assert_equal(by_function, restored)
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        (mx.AdamW(1e-3), mx.Chain(mx.ClipByGlobalNorm(1.0), mx.AdamW(1e-3))),
+        (mx.Chain(mx.ClipByGlobalNorm(1.0), mx.AdamW(1e-3)), mx.AdamW(1e-3)),
+        (mx.AdamW(1e-3), mx.AdamW(mx.schedules.Linear(1e-3, 0.0, 10))),
+        (mx.AdamW(1e-3), mx.MultiSteps(mx.AdamW(1e-3), 2)),
+        (mx.MultiSteps(mx.AdamW(1e-3), 2), mx.AdamW(1e-3)),
+        (mx.Chain(mx.ScaleByAdam(), mx.Scale(-0.1)), mx.Chain(mx.Ema(0.9), mx.ScaleByAdam(), mx.Scale(-0.1))),
+        (mx.Chain(mx.Ema(0.9), mx.ScaleByAdam(), mx.Scale(-0.1)), mx.Chain(mx.ScaleByAdam(), mx.Scale(-0.1))),
+        (mx.SGD(0.1, momentum=0.9), mx.Injected(mx.SGD(0.1, momentum=0.9))),
+    ],
+    ids=[
+        "into a chain",
+        "out of a chain",
+        "a schedule",
+        "into MultiSteps",
+        "out of MultiSteps",
+        "an average before",
+        "no average before",
+        "into Injected",
+    ],
+)
+def test_what_survives_a_changed_optimizer_is_restored(before: Any, after: Any, tmp_path: Path):
+    _, state = trained(before)
+    checkpoint.save(tmp_path / "a", state)
+    fresh = after.init(PARAMS)
+    restored, report = checkpoint.restore(tmp_path / "a", fresh, strict=False)
+    assert jtu.tree_structure(restored) == jtu.tree_structure(fresh)
+    old, new = checkpoint.state_dict(state), checkpoint.state_dict(restored)
+    moments = [name for name in report.restored if {"mu", "nu", "trace"} & set(name.split("."))]
+    assert len(moments) == sum(bool({"mu", "nu", "trace"} & set(name.split("."))) for name in old)
+    for name, source in report.restored.items():
+        np.testing.assert_array_equal(new[name], old[source])
+    for name in report.kept:
+        np.testing.assert_array_equal(new[name], checkpoint.state_dict(fresh)[name])
+    assert set(report.restored) | set(report.kept) == set(new)
+    assert set(report.restored.values()) | set(report.unused) == set(old)
+
+
+def test_a_parameter_that_comes_and_one_that_goes(tmp_path: Path):
+    optimizer = mx.AdamW(1e-3)
+    params, state = trained(optimizer)
+    checkpoint.save(tmp_path / "a", {"params": params, "state": state})
+    new = {"encoder": PARAMS["encoder"], "neck": jnp.full(2, 5.0)}
+    restored, report = checkpoint.restore(tmp_path / "a", {"params": new, "state": optimizer.init(new)}, strict=False)
+    np.testing.assert_array_equal(restored["params"]["encoder"]["w"], params["encoder"]["w"])
+    np.testing.assert_array_equal(restored["params"]["neck"], new["neck"])
+    assert report.kept[0] == "params.neck"
+    assert len(report.kept) == 3
+    assert report.unused[0] == "params.head.0"
+    assert len(report.unused) == 3
+
+
+def test_what_is_refused():
+    def refused(template: Any, flat: Any, match: str, **options: Any) -> None:
+        with pytest.raises(ValueError, match=match):
+            checkpoint.load_state_dict(template, flat, **options)
+
+    x = jnp.ones((2, 3))
+    refused(
+        {"w": x}, {"w": np.ones((3, 2), np.float32)}, r"`w` has shape \(3, 2\) in the checkpoint, and .* has \(2, 3\)"
+    )
+    refused({"w": x}, {"w": np.ones((2, 3))}, r"`w` is float64 in the checkpoint, and `w` of the template is float32")
+    refused({"n": 3}, {"n": np.ones(())}, r"`n` is float64 in the checkpoint, and `n` of the template is int64")
+    refused({"n": 3}, {"n": np.ones(2, int)}, r"`n` has shape \(2,\) in the checkpoint, and .* has \(\)")
+    abstract = {"w": x, "v": jax.ShapeDtypeStruct((2,), jnp.float32)}
+    refused(abstract, {"w": x}, r"`v` of the template is a `jax.ShapeDtypeStruct` without values", strict=False)
+    refused(
+        {"w": x},
+        {"u": x, "v": x},
+        r"`rename` gives `u` and `v` of the checkpoint the same name, `w`",
+        rename={"u": "w", "v": "w"},
+    )
+    refused({"w": x}, {"w": x}, r"nothing in the checkpoint is called `vv`; it has `w`", rename={"vv": "w"})
+    refused({"w": x}, {"w": x, "v": x}, r"the template has no place for `v`. Give `rename=.*`strict=False`")
+    refused({"w": x}, {}, r"the checkpoint lacks `w`")
+    filled, _ = checkpoint.load_state_dict({"w": jax.ShapeDtypeStruct((2, 3), jnp.float32)}, {"w": x})
+    np.testing.assert_array_equal(filled["w"], x)
+    with pytest.raises(ValueError, match="a tree without arrays"):
+        checkpoint.save("/nowhere", {"a": None})
+
+
+def test_a_checkpoint_of_another_optimizer_is_refused_and_told(tmp_path: Path):
+    checkpoint.save(tmp_path / "a", mx.SGD(0.1, momentum=0.9).init(PARAMS))
+    template = mx.AdamW(1e-3).init(PARAMS)
+    with pytest.raises(ValueError, match=r"lacks `inner.parts.scale_by_adam.mu.*no place for `inner.parts.trace.trace"):
+        checkpoint.restore(tmp_path / "a", template)
+
+
+def test_orbax_takes_optimizers_and_states_as_they_are(tmp_path: Path):
+    optimizer = mx.Chain(mx.ClipByGlobalNorm(1.0), mx.AdamW(1e-3))
+    params, state = trained(optimizer)
+    tree = {"params": params, "optimizer": optimizer, "state": state}
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "standard", tree)
+        checkpointer.wait_until_finished()
+        assert_equal(as_numpy(checkpointer.restore(tmp_path / "standard", tree)), as_numpy(tree))
+    with ocp.CheckpointManager(tmp_path / "managed") as manager:
+        manager.save(3, args=ocp.args.StandardSave(tree))
+        manager.wait_until_finished()
+        assert_equal(as_numpy(manager.restore(3, args=ocp.args.StandardRestore(tree))), as_numpy(tree))
+    v1 = pytest.importorskip("orbax.checkpoint.experimental.v1")
+    v1.save(tmp_path / "v1", tree)
+    assert_equal(as_numpy(v1.load(tmp_path / "v1", tree)), as_numpy(tree))
+    for folder in ("standard", "managed/3", "v1"):
+        template = {"params": PARAMS, "optimizer": optimizer, "state": optimizer.init(PARAMS)}
+        restored, report = checkpoint.restore(tmp_path / folder, template)
+        assert_equal(restored, tree)
+        assert not report.kept
+
+
+def test_an_existing_checkpoint_is_replaced_only_on_request(tmp_path: Path):
+    checkpoint.save(tmp_path / "a", {"w": jnp.ones(2)})
+    with pytest.raises(FileExistsError, match="Give `overwrite=True` to replace it"):
+        checkpoint.save(tmp_path / "a", {"w": jnp.zeros(2)})
+    checkpoint.save(tmp_path / "a", {"w": jnp.zeros(2)}, overwrite=True)
+    assert checkpoint.restore(tmp_path / "a", {"w": jnp.ones(2)})[0]["w"].tolist() == [0, 0]
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_damaged_checkpoint_is_refused_and_nothing_is_lost(tmp_path: Path):
+    template = {"w": jnp.ones((64, 64)), "v": jnp.zeros(3)}
+    with pytest.raises(FileNotFoundError, match="There is no checkpoint at"):
+        checkpoint.restore(tmp_path / "a", template)
+    (tmp_path / "a").mkdir()
+    with pytest.raises(ValueError, match=r"cannot be read. It is damaged, was not finished"):
+        checkpoint.restore(tmp_path / "a", template)
+    (tmp_path / "a").rmdir()
+    for i, victim in enumerate(("_METADATA", "manifest.ocdbt", "d")):
+        path = tmp_path / str(i)
+        checkpoint.save(path, jtu.tree_map(lambda x: x + 1, template))
+        files = [path / victim] if (path / victim).is_file() else [p for p in path.rglob("d/*") if p.is_file()]
+        for file in files:
+            file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+        with pytest.raises(ValueError, match=r"cannot be read. It is damaged"):
+            checkpoint.restore(path, template)
+    np.testing.assert_array_equal(template["w"], 1)
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OSError, match=r"could not be written to .*Nothing was changed"):
+        checkpoint.save(tmp_path / "file" / "a", {"w": jnp.ones(2)})
+
+
+_WRITER = """
+import sys, jax.numpy as jnp
+from modulax import checkpoint
+path = sys.argv[1]
+checkpoint.save(path, {"w": jnp.full((4_000_000,), 0.0)}, overwrite=True)
+print("ready", flush=True)
+i = 0
+while True:
+    i += 1
+    checkpoint.save(path, {"w": jnp.full((4_000_000,), float(i))}, overwrite=True)
+"""
+
+
+def test_a_save_that_is_killed_leaves_the_checkpoint_before_it(tmp_path: Path):
+    """A real process, killed while it saves over and over; what is on the disk is whole."""
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    for delay in (0.05, 0.2):
+        path = tmp_path / str(delay)
+        command = [sys.executable, "-c", _WRITER, str(path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            time.sleep(delay)
+            process.send_signal(signal.SIGKILL)
+        w = checkpoint.restore(path, {"w": jnp.zeros((4_000_000,))})[0]["w"]
+        assert jnp.all(w == w[0])
+
+
+def test_a_restore_keeps_or_changes_the_sharding_as_the_template_says(tmp_path: Path):
+    devices = np.array(jax.devices())
+    over = NamedSharding(Mesh(devices, ("data",)), PartitionSpec("data"))
+    params = {"w": jax.device_put(jnp.arange(64.0).reshape(8, 8), over)}
+    optimizer = mx.AdamW(1e-3)
+    shardings = mx.state_sharding(optimizer, params)
+    state = jax.jit(optimizer.init, out_shardings=shardings)(params)
+    adam = state.inner["scale_by_adam"]
+    assert adam.mu["w"].sharding == adam.nu["w"].sharding == over
+    assert adam.count.sharding.is_fully_replicated
+    assert len(adam.count.sharding.device_set) == len(devices)
+    params, state = optimizer.step(params, state, params)
+    checkpoint.save(tmp_path / "a", (params, state))
+    grid = Mesh(devices.reshape(2, -1), ("x", "y"))
+    for sharding in (over, NamedSharding(grid, PartitionSpec("y", "x")), jax.sharding.SingleDeviceSharding(devices[0])):
+        spec = {"w": jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=sharding)}
+        places = mx.state_sharding(optimizer, spec)
+        shapes = jax.eval_shape(optimizer.init, spec)
+        abstract = jtu.tree_map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, places)
+        (new, new_state), _ = checkpoint.restore(tmp_path / "a", (spec, abstract))
+        assert new["w"].sharding == new_state.inner["scale_by_adam"].mu["w"].sharding == sharding
+        assert_equal(as_numpy((new, new_state)), as_numpy((params, state)))
+
+
+def test_state_sharding_needs_shardings():
+    with pytest.raises(ValueError, match="reads the shardings of the parameters, and some have none"):
+        mx.state_sharding(mx.AdamW(1e-3), {"w": jax.ShapeDtypeStruct((2,), jnp.float32)})

@@ -1,0 +1,160 @@
+"""States of optax and of torch as ours: training goes on exactly where it was."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import optax
+import pytest
+
+import modulax as mx
+from modulax import checkpoint
+
+from .settings import jax_defaults
+
+PARAMS = {"hidden": {"weight": np.linspace(-1, 1, 6).reshape(2, 3), "bias": np.full(2, 0.1)}, "scale": np.asarray(2.0)}
+
+
+def gradient(params: Any, i: int) -> Any:
+    return jtu.tree_map(lambda p: jnp.sin(p * (i + 1)) + 0.1, params)
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    with jax_defaults(), jax.enable_x64(True):
+        yield
+
+
+CASES: dict[str, Any] = {
+    "adam": lambda: (optax.adam(1e-2), mx.Adam(1e-2)),
+    "adamw with a schedule": lambda: (
+        optax.adamw(optax.cosine_decay_schedule(1e-2, 20)),
+        mx.AdamW(mx.schedules.CosineDecay(1e-2, 20)),
+    ),
+    "sgd with momentum": lambda: (optax.sgd(1e-2, momentum=0.9), mx.SGD(1e-2, momentum=0.9)),
+    "rmsprop": lambda: (optax.rmsprop(1e-2), mx.RMSProp(1e-2)),
+    "rmsprop, centered, with momentum": lambda: (
+        optax.rmsprop(1e-2, centered=True, momentum=0.9),
+        mx.RMSProp(1e-2, centered=True, momentum=0.9),
+    ),
+    "lion": lambda: (optax.lion(1e-2), mx.Lion(1e-2)),
+    "a chain": lambda: (
+        optax.chain(optax.clip(1.0), optax.ema(0.9), optax.scale_by_adam(), optax.scale(-0.1)),
+        mx.Chain(mx.Clip(1.0), mx.Ema(0.9), mx.ScaleByAdam(), mx.Scale(-0.1)),
+    ),
+    "a chain of an optimizer": lambda: (
+        optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-2)),
+        mx.Chain(mx.ClipByGlobalNorm(1.0), mx.AdamW(1e-2)),
+    ),
+    "MultiSteps": lambda: (optax.MultiSteps(optax.adamw(1e-2), 2), mx.MultiSteps(mx.AdamW(1e-2), 2)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_training_goes_on_from_a_state_of_optax(name: str):
+    theirs, ours = CASES[name]()
+    # optax computes schedules, and accumulates in MultiSteps, in float32.
+    rtol = {"adamw with a schedule": 1e-6, "MultiSteps": 1e-9}.get(name, 1e-12)
+    params = jtu.tree_map(jnp.asarray, PARAMS)
+    their_state = theirs.init(params)
+    for i in range(5):
+        updates, their_state = theirs.update(gradient(params, i), their_state, params)
+        params = optax.apply_updates(params, updates)
+    state, report = checkpoint.from_optax(ours.init(params), their_state)
+    # Only counters may be without counterpart: optax has none where nothing needs it.
+    assert all(name.split(".")[-1] in ("step", "count") for name in report.kept), report
+    mine = params
+    for i in range(5, 10):
+        updates, their_state = theirs.update(gradient(params, i), their_state, params)
+        params = optax.apply_updates(params, updates)
+        mine, state = ours.step(gradient(mine, i), state, mine)
+        jtu.tree_map(lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol), mine, params)
+
+
+def test_a_state_that_does_not_correspond_is_refused():
+    params = jtu.tree_map(jnp.asarray, PARAMS)
+    with pytest.raises(ValueError, match="`from_optax` found nothing in tuple that the state of modulax has"):
+        checkpoint.from_optax(mx.SGD(0.1, momentum=0.9).init(params), optax.sgd(0.1).init(params))
+
+
+def test_moments_take_the_dtype_that_they_have_here():
+    """optax keeps the second moment of a bfloat16 parameter in bfloat16."""
+    params = jtu.tree_map(lambda p: jnp.asarray(p, jnp.bfloat16), PARAMS)
+    theirs = optax.adam(1e-2)
+    _, their_state = theirs.update(params, theirs.init(params))
+    state, _ = checkpoint.from_optax(mx.Adam(1e-2).init(params), their_state)
+    assert state.inner["scale_by_adam"].nu["scale"].dtype == jnp.float32
+    assert state.inner["scale_by_adam"].nu["scale"] == pytest.approx(4e-3, rel=1e-2)
+
+
+def test_what_found_no_place_is_reported():
+    params = jtu.tree_map(jnp.asarray, PARAMS)
+    theirs = optax.chain(optax.ema(0.9), optax.scale_by_adam()).init(params)
+    _, report = checkpoint.from_optax(mx.ScaleByAdam().init(params), theirs)
+    assert set(report.unused) == {f"optax.0.ema.{name}" for name in ("hidden.weight", "hidden.bias", "scale")}
+
+
+# torch's update rules, transcribed from the pseudocode of its documentation, on NumPy arrays.
+
+
+def torch_adamw(p: Any, g: Any, s: dict[str, Any]) -> Any:
+    s["step"] = s.get("step", 0) + 1
+    s["exp_avg"] = 0.9 * s.get("exp_avg", 0) + 0.1 * g
+    s["exp_avg_sq"] = 0.999 * s.get("exp_avg_sq", 0) + (1 - 0.999) * g * g
+    p = p - 1e-2 * 1e-2 * p
+    m_hat, v_hat = s["exp_avg"] / (1 - 0.9 ** s["step"]), s["exp_avg_sq"] / (1 - 0.999 ** s["step"])
+    return p - 1e-2 * m_hat / (np.sqrt(v_hat) + 1e-8)
+
+
+def torch_sgd(p: Any, g: Any, s: dict[str, Any]) -> Any:
+    s["momentum_buffer"] = 0.9 * s["momentum_buffer"] + g if "momentum_buffer" in s else g
+    return p - 1e-2 * s["momentum_buffer"]
+
+
+def torch_rmsprop(p: Any, g: Any, s: dict[str, Any]) -> Any:
+    s["step"] = s.get("step", 0) + 1
+    s["square_avg"] = 0.99 * s.get("square_avg", 0) + (1 - 0.99) * g * g
+    s["momentum_buffer"] = 0.9 * s.get("momentum_buffer", 0) + g / (np.sqrt(s["square_avg"]) + 1e-8)
+    return p - 1e-2 * s["momentum_buffer"]
+
+
+TORCH: dict[str, Any] = {
+    "AdamW": (torch_adamw, lambda: mx.AdamW(1e-2, weight_decay=1e-2)),
+    "SGD": (torch_sgd, lambda: mx.SGD(1e-2, momentum=0.9)),
+    "RMSprop": (torch_rmsprop, lambda: mx.RMSProp(1e-2, decay=0.99, eps_in_sqrt=False, momentum=0.9)),
+}
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_training_goes_on_from_a_state_of_torch(name: str):
+    rule, make = TORCH[name]
+    ours = make()
+    names = {"hidden.weight": 0, "hidden.bias": 1, "scale": 2}
+    flat = {0: PARAMS["hidden"]["weight"].T, 1: PARAMS["hidden"]["bias"], 2: PARAMS["scale"]}  # (out, in), say
+    states: dict[int, dict[str, Any]] = {0: {}, 1: {}, 2: {}}
+
+    def advance(i: int) -> None:
+        for key in flat:
+            flat[key] = rule(flat[key], np.sin(flat[key] * (i + 1)) + 0.1, states[key])
+
+    for i in range(5):
+        advance(i)
+    state_dict = {"state": states, "param_groups": [{"lr": 1e-2, "params": [0, 1, 2]}]}
+    mine = {"hidden": {"weight": jnp.asarray(flat[0].T), "bias": jnp.asarray(flat[1])}, "scale": jnp.asarray(flat[2])}
+    transpose = lambda path, x: x.T  # noqa: E731
+    state, report = checkpoint.from_torch(ours.init(mine), state_dict, names, transpose)
+    assert all(name.split(".")[-1] in ("step", "count") for name in report.kept)
+    for i in range(5, 10):
+        advance(i)
+        mine, state = ours.step(gradient(mine, i), state, mine)
+        np.testing.assert_allclose(mine["hidden"]["weight"], flat[0].T, rtol=1e-12)
+        np.testing.assert_allclose(mine["hidden"]["bias"], flat[1], rtol=1e-12)
+        np.testing.assert_allclose(mine["scale"], flat[2], rtol=1e-12)
+
+
+def test_a_name_that_torch_does_not_have():
+    state = mx.AdamW(1e-2).init({"w": jnp.ones(2)})
+    with pytest.raises(ValueError, match="`names` wants `7` for `w`, and torch's state has `0`"):
+        checkpoint.from_torch(state, {"state": {0: {}}}, {"w": 7})

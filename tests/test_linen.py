@@ -1,0 +1,90 @@
+"""Flax Linen: its `TrainState` as it is, and `modulax.linen.TrainState` with the optimizer as data."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import optax
+import pytest
+from flax.training import train_state
+
+import modulax as mx
+import modulax.linen
+
+from .settings import jax_defaults
+
+MODEL = nn.Sequential([nn.Dense(8), jnp.tanh, nn.Dense(1)])
+X = jnp.linspace(-1, 1, 16)[:, None]
+PARAMS = MODEL.init(jax.random.key(0), X)
+
+
+@pytest.fixture(autouse=True)
+def _defaults():
+    with jax_defaults():
+        yield
+
+
+def loss(params: Any) -> jax.Array:
+    output: Any = MODEL.apply(params, X)
+    return jnp.mean((output - jnp.sin(3 * X)) ** 2)
+
+
+def step(state: Any, _: Any = None) -> Any:
+    value, grads = jax.value_and_grad(loss)(state.params)
+    return state.apply_gradients(grads=grads), value
+
+
+def create(cls: Any, tx: Any) -> Any:
+    return cls.create(apply_fn=MODEL.apply, params=PARAMS, tx=tx)
+
+
+@pytest.mark.parametrize("cls", [train_state.TrainState, modulax.linen.TrainState], ids=["flax", "modulax"])
+def test_it_trains_like_optax(cls: Any):
+    ours, theirs = create(cls, mx.AdamW(1e-2)), create(train_state.TrainState, optax.adamw(1e-2))
+    jitted = jax.jit(step)
+    for _ in range(100):
+        (ours, a), (theirs, b) = jitted(ours), jitted(theirs)
+        np.testing.assert_allclose(a, b, atol=1e-5)
+    assert ours.step == 100
+
+
+def test_numbers_are_data():
+    traces = []
+
+    @jax.jit
+    def train_step(state):
+        traces.append(1)
+        return step(state)
+
+    state = create(modulax.linen.TrainState, mx.SGD(0.1))
+    for rate in (0.1, 0.01, 0.0):
+        before = state.params
+        state, _ = train_step(state.replace(tx=state.tx.replace(learning_rate=rate)))
+    jtu.tree_map(np.testing.assert_array_equal, state.params, before)
+    assert len(traces) == 1
+
+
+def test_it_is_carried_by_scan():
+    state, values = jax.lax.scan(step, create(modulax.linen.TrainState, mx.AdamW(1e-2)), length=20)
+    alone = create(modulax.linen.TrainState, mx.AdamW(1e-2))
+    one_by_one = []
+    for _ in range(20):
+        alone, value = jax.jit(step)(alone)
+        one_by_one.append(value)
+    np.testing.assert_allclose(values, one_by_one, rtol=1e-3)
+    assert isinstance(state.tx, mx.AdamW)
+
+
+def test_a_sweep_is_one_vmap():
+    rates = jnp.array([1e-3, 1e-2, 1e-1])
+
+    @jax.vmap
+    def train(rate):
+        return jax.lax.scan(step, create(modulax.linen.TrainState, mx.AdamW(rate)), length=10)[1]
+
+    for row, rate in zip(train(rates), rates, strict=True):
+        alone = jax.lax.scan(step, create(modulax.linen.TrainState, mx.AdamW(float(rate))), length=10)[1]
+        np.testing.assert_allclose(row, alone, rtol=1e-3)

@@ -1,0 +1,300 @@
+"""`modulax.nnx.Optimizer` and the stock `flax.nnx.Optimizer`, in graph and in tree mode, under NNX's transforms."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import modulax as mx
+import modulax.nnx
+
+from .settings import jax_defaults
+
+each_mode = pytest.mark.parametrize("graph", [True, False], ids=["graph", "tree"])
+
+
+class Net(nnx.Module):
+    """A model with trained weights, statistics that are not trained, and functions."""
+
+    def __init__(self, rngs: nnx.Rngs):
+        self.hidden = nnx.Linear(3, 8, use_bias=False, rngs=rngs)
+        self.norm = nnx.BatchNorm(8, rngs=rngs)
+        self.out = nnx.Linear(8, 2, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.out(jnp.tanh(self.norm(self.hidden(x))))
+
+
+@pytest.fixture(autouse=True)
+def _defaults():
+    with jax_defaults():
+        yield
+
+
+def batch(seed: int = 0) -> tuple[jax.Array, jax.Array]:
+    x = jax.random.normal(jax.random.key(seed), (16, 3))
+    return x, x[:, :2] ** 2
+
+
+def loss(model: Any, x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.mean((model(x) - y) ** 2)
+
+
+def step(model: Any, optimizer: Any, x: jax.Array, y: jax.Array) -> jax.Array:
+    value, grads = nnx.value_and_grad(loss, graph=optimizer.graph)(model, x, y)
+    optimizer.update(model, grads)
+    return value
+
+
+def train(optimizer: Any, model: Any, steps: int, graph: bool) -> list[float]:
+    jitted = nnx.jit(step, graph=graph)
+    return [float(jitted(model, optimizer, *batch(i % 4))) for i in range(steps)]
+
+
+@each_mode
+def test_it_trains_like_optax_and_leaves_statistics_to_the_model(graph: bool):
+    ours, theirs = Net(nnx.Rngs(0)), Net(nnx.Rngs(0))
+    optimizer = modulax.nnx.Optimizer(ours, mx.AdamW(1e-2), graph=graph)
+    reference = nnx.Optimizer(theirs, optax.adamw(1e-2), wrt=nnx.Param, graph=graph)
+    np.testing.assert_allclose(train(optimizer, ours, 100, graph), train(reference, theirs, 100, graph), rtol=2e-5)
+    assert optimizer.step[...] == 100
+    assert "norm" in nnx.state(ours, nnx.BatchStat)
+    for a, b in zip(jtu.tree_leaves(nnx.state(ours)), jtu.tree_leaves(nnx.state(theirs)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
+
+
+@each_mode
+def test_numbers_change_while_it_trains_and_nothing_is_traced_again(graph: bool):
+    model, traces = Net(nnx.Rngs(0)), []
+    optimizer = modulax.nnx.Optimizer(model, mx.AdamW(1e-2, weight_decay=0.0), graph=graph)
+
+    @nnx.jit(graph=graph)
+    def train_step(model, optimizer, x, y):
+        traces.append(1)
+        return step(model, optimizer, x, y)
+
+    for rate in (1e-2, 1e-3, 0.0):
+        optimizer.hyperparameters.learning_rate[...] = rate
+        before = np.asarray(model.out.kernel[...])
+        train_step(model, optimizer, *batch())
+        moved = np.abs(np.asarray(model.out.kernel[...]) - before).max()
+        assert moved == 0 if rate == 0 else 0 < moved < 2 * rate
+    assert len(traces) == 1
+    assert optimizer.in_force()["learning_rate"] == 0
+
+
+@each_mode
+def test_a_number_may_be_written_inside_a_jitted_step(graph: bool):
+    model = Net(nnx.Rngs(0))
+    optimizer = modulax.nnx.Optimizer(model, mx.SGD(1.0), graph=graph)
+
+    @nnx.jit(graph=graph)
+    def decay_and_step(model, optimizer, x, y):
+        rate = optimizer.hyperparameters.learning_rate
+        rate[...] = rate[...] * 0.5
+        step(model, optimizer, x, y)
+
+    for _ in range(3):
+        decay_and_step(model, optimizer, *batch())
+    assert optimizer.hyperparameters.learning_rate[...] == 0.125
+
+
+def test_a_schedule_rules_and_its_own_numbers_are_live():
+    model = Net(nnx.Rngs(0))
+    optimizer = modulax.nnx.Optimizer(model, mx.SGD(mx.schedules.Linear(1.0, 0.0, 10)))
+    train(optimizer, model, 5, True)
+    assert optimizer.in_force()["learning_rate"] == pytest.approx(0.5)
+    optimizer.hyperparameters.learning_rate.init_value[...] = 2.0
+    assert optimizer.in_force()["learning_rate"] == pytest.approx(1.0)
+
+
+def test_groups_by_type_by_path_and_by_predicate():
+    class Adapted(nnx.Module):
+        def __init__(self, rngs):
+            self.base = nnx.Linear(3, 3, rngs=rngs)
+            self.lora = nnx.LoRA(3, 2, 3, rngs=rngs)
+
+        def __call__(self, x):
+            return self.base(x) + self.lora(x)
+
+    model = Adapted(nnx.Rngs(0))
+    labels = modulax.nnx.labels(model, {nnx.LoRAParam: "lora", ...: "base"})
+    optimizer = modulax.nnx.Optimizer(model, mx.Partition({"lora": mx.SGD(0.1), "base": mx.SetToZero()}, labels))
+    before = jax.tree.map(np.asarray, nnx.to_pure_dict(nnx.state(model, nnx.Param)))
+    x, _ = batch()
+    grads = nnx.grad(lambda m: jnp.sum(m(x) ** 2))(model)
+    optimizer.update(model, grads)
+    after = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    jax.tree.map(np.testing.assert_array_equal, before["base"], after["base"])
+    assert (before["lora"]["lora_b"] != after["lora"]["lora_b"]).any()
+
+    mask = modulax.nnx.labels(
+        Net(nnx.Rngs(0)), {nnx.PathContains("bias"): False, nnx.PathContains("norm"): False, ...: True}
+    )
+    assert mask["norm"] == {"bias": False, "scale": False}
+    assert mask["out"] == {"bias": False, "kernel": True}
+    by_size = modulax.nnx.labels(Net(nnx.Rngs(0)), {lambda path, p: p[...].ndim > 1: "matrix", ...: "vector"})
+    assert by_size["out"] == {"bias": "vector", "kernel": "matrix"}
+
+
+def test_labels_teach():
+    model = Net(nnx.Rngs(0))
+    with pytest.raises(ValueError, match=r"no filter fits the Param at `hidden.kernel`. Add one for it, or a last"):
+        modulax.nnx.labels(model, {nnx.LoRAParam: "lora"})
+    with pytest.raises(ValueError, match=r"LoRAParam'> fits no variable"):
+        modulax.nnx.labels(model, {nnx.LoRAParam: "lora", ...: "rest"})
+    with pytest.raises(ValueError, match=r"needs a transform of modulax.*For one of optax's, use `flax.nnx.Optimizer`"):
+        modulax.nnx.Optimizer(model, optax.adam(1e-3))
+
+
+@each_mode
+def test_split_merge_update_state_and_clone(graph: bool):
+    model = Net(nnx.Rngs(0))
+    optimizer = modulax.nnx.Optimizer(model, mx.AdamW(1e-2), graph=graph)
+    train(optimizer, model, 3, graph)
+    graphdef, state = nnx.split(optimizer, graph=graph)
+    copy, model_copy = nnx.merge(graphdef, state, copy=True), nnx.clone(model, graph=graph)
+    copy_of_copy = nnx.clone(copy, graph=graph)
+    clone, model_clone = nnx.clone(optimizer, graph=graph), nnx.clone(model, graph=graph)
+    expected = train(optimizer, model, 3, graph)
+    assert train(copy, model_copy, 3, graph) == expected
+    assert train(clone, model_clone, 3, graph) == expected
+    nnx.update(optimizer, nnx.state(copy_of_copy, graph=graph))
+    assert optimizer.step[...] == 3
+    assert isinstance(optimizer.hyperparameters, mx.AdamW)
+    numbers = nnx.state(optimizer, modulax.nnx.Hyperparameter, graph=graph)
+    assert len(jtu.tree_leaves(numbers)) == len(mx.AdamW(1e-2).hyperparameters())
+
+
+@each_mode
+def test_an_ensemble_with_a_learning_rate_each_is_one_vmap(graph: bool):
+    rates = jnp.array([1e-3, 1e-2, 1e-1])
+
+    @nnx.vmap(in_axes=0, graph=graph)
+    def make(rate):
+        model = Net(nnx.Rngs(0))
+        return model, modulax.nnx.Optimizer(model, mx.SGD(rate), graph=graph)
+
+    models, optimizers = make(rates)
+
+    @nnx.jit(graph=graph)
+    @nnx.vmap(in_axes=(0, 0, None, None), graph=graph)
+    def train_step(model, optimizer, x, y):
+        return step(model, optimizer, x, y)
+
+    values = [train_step(models, optimizers, *batch(i)) for i in range(3)][-1]
+    for i, rate in enumerate(rates):
+        model = Net(nnx.Rngs(0))
+        optimizer = modulax.nnx.Optimizer(model, mx.SGD(float(rate)), graph=graph)
+        alone = [step(model, optimizer, *batch(j)) for j in range(3)]
+        np.testing.assert_allclose(values[i], alone[-1], rtol=1e-5)
+
+
+@each_mode
+def test_scan_over_steps(graph: bool):
+    model = Net(nnx.Rngs(0))
+    optimizer = modulax.nnx.Optimizer(model, mx.AdamW(1e-2), graph=graph)
+
+    @nnx.scan(in_axes=(nnx.Carry, 0), out_axes=(nnx.Carry, 0), graph=graph)
+    def train_step(carry, data):
+        return carry, step(*carry, *data)
+
+    batches = [batch(i % 4) for i in range(6)]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *batches)
+    _, values = train_step((model, optimizer), stacked)
+    fresh = Net(nnx.Rngs(0))
+    alone = train(modulax.nnx.Optimizer(fresh, mx.AdamW(1e-2), graph=graph), fresh, 6, graph)
+    np.testing.assert_allclose(values, alone, rtol=1e-5)
+
+
+@each_mode
+def test_both_sides_of_a_cond(graph: bool):
+    model = Net(nnx.Rngs(0))
+    optimizer = modulax.nnx.Optimizer(model, mx.AdamW(1e-2), graph=graph)
+    grads = nnx.grad(loss, graph=graph)(model, *batch())
+
+    @nnx.jit(graph=graph)
+    def maybe(flag, model, optimizer, grads):
+        nnx.cond(flag, lambda m, o, g: o.update(m, g), lambda m, o, g: None, model, optimizer, grads, graph=graph)
+
+    maybe(False, model, optimizer, grads)
+    assert optimizer.step[...] == 0
+    maybe(True, model, optimizer, grads)
+    assert optimizer.step[...] == 1
+
+
+@each_mode
+def test_remat_and_eval_shape(graph: bool):
+    model = Net(nnx.Rngs(0))
+    optimizer = modulax.nnx.Optimizer(model, mx.AdamW(1e-2), graph=graph)
+
+    def rematerialized(model, x, y):
+        return nnx.remat(loss, graph=graph)(model, x, y)
+
+    value, grads = nnx.value_and_grad(rematerialized, graph=graph)(model, *batch())
+    optimizer.update(model, grads)
+    assert jnp.isfinite(value)
+
+    def make():
+        model = Net(nnx.Rngs(0))
+        return model, modulax.nnx.Optimizer(model, mx.AdamW(1e-2), graph=graph)
+
+    _, abstract = nnx.eval_shape(make, graph=graph)
+    shapes = jax.tree.map(jnp.shape, nnx.as_pure(nnx.state(abstract, graph=graph)))
+    assert shapes == jax.tree.map(jnp.shape, nnx.as_pure(nnx.state(optimizer, graph=graph)))
+
+
+def test_moments_carry_metadata_and_live_where_the_parameters_are():
+    mesh = Mesh(np.array(jax.devices()[:2]), ("data",))
+    sharding = NamedSharding(mesh, PartitionSpec("data"))
+
+    class Sharded(nnx.Module):
+        def __init__(self):
+            self.w = nnx.Param(jax.device_put(jnp.ones((4, 3)), sharding), color="blue")
+
+    model = Sharded()
+    optimizer = modulax.nnx.Optimizer(model, mx.AdamW(1e-2))
+    for moment in (optimizer.opt_state.inner["scale_by_adam"].mu, optimizer.opt_state.inner["scale_by_adam"].nu):
+        assert moment["w"].get_metadata()["color"] == "blue"
+        assert isinstance(moment["w"], nnx.OptState)
+        assert moment["w"][...].sharding == sharding
+    optimizer.update(model, nnx.state(model, nnx.Param))
+    assert model.w[...].sharding.is_equivalent_to(sharding, 2)
+    assert optimizer.opt_state.inner["scale_by_adam"].mu["w"][...].sharding.is_equivalent_to(sharding, 2)
+
+
+def test_a_stacked_parameter_keeps_its_real_sharding():
+    """Under `nnx.vmap` the names of a parameter's axes are one too few; its array knows better (flax issue 5112)."""
+    mesh = Mesh(np.array(jax.devices()[:2]), ("data",))
+    sharding = NamedSharding(mesh, PartitionSpec(None, "data"))
+
+    @nnx.vmap(in_axes=0, out_axes=0)
+    def make(seed):
+        del seed
+        return nnx.Dict(w=nnx.Param(jnp.ones((4,)), out_sharding=("data",)))
+
+    with nnx.use_eager_sharding(False):
+        model = make(jnp.arange(3))
+    model.w.set_value(jax.device_put(model.w[...], sharding))
+    optimizer = modulax.nnx.Optimizer(model, mx.AdamW(1e-2))
+    assert optimizer.opt_state.inner["scale_by_adam"].mu["w"][...].sharding.is_equivalent_to(sharding, 2)
+
+
+def test_extra_arguments_reach_the_transform():
+    seen = {}
+
+    class Watch(mx.AbstractStatelessTransform):
+        def apply(self, updates, params, **extra):
+            seen.update(extra)
+            return updates
+
+    model = Net(nnx.Rngs(0))
+    optimizer = modulax.nnx.Optimizer(model, mx.Chain(Watch(), mx.Scale(-0.1)))
+    optimizer.update(model, nnx.state(model, nnx.Param), value=jnp.ones(()))
+    assert set(seen) == {"value"}
