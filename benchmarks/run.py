@@ -18,9 +18,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
+from flax import nnx
 from measure import interleaved, medians, seconds, table
 
 import modulax
+import modulax.nnx
 
 SHAPES = ((64, 64), (64,), (128, 64))
 
@@ -200,7 +202,44 @@ def donation(quick: bool) -> str:
     return table(["parameters", "kept", "donated", "ratio"], [[f"{size:,}", seconds(t), seconds(u), f"{ratio:.2f}"]])
 
 
-PARTS = {"eager": eager, "step": step, "program": program, "sweep": sweep, "donation": donation}
+def nnx_step(quick: bool) -> str:
+    """One training step of a Flax NNX model under `nnx.jit`: `flax.nnx.Optimizer` with optax, and ours.
+
+    Ours carries every hyperparameter as an `nnx.Variable`; "stock" is `flax.nnx.Optimizer` with an optimizer of modulax.
+    """
+    rows = []
+    for layers in (2,) if quick else (4, 16, 64):
+        for graph in (True, False):
+
+            def train_step(model: Any, optimizer: Any, graph: bool = graph) -> jax.Array:
+                def loss(model: Any) -> jax.Array:
+                    return jnp.mean(model(jnp.ones((8, 32))) ** 2)
+
+                value, grads = nnx.value_and_grad(loss, graph=graph)(model)
+                optimizer.update(model, grads)
+                return value
+
+            step = nnx.jit(train_step, graph=graph)
+            models = [
+                nnx.Sequential(*(nnx.Linear(32, 32, rngs=nnx.Rngs(0)) for _ in range(layers))) for _ in range(3)
+            ]
+            stock: Any = modulax.AdamW(1e-3)
+            optimizers = [
+                nnx.Optimizer(models[0], optax.adamw(1e-3), wrt=nnx.Param, graph=graph),
+                nnx.Optimizer(models[1], stock, wrt=nnx.Param, graph=graph),
+                modulax.nnx.Optimizer(models[2], modulax.AdamW(1e-3), graph=graph),
+            ]
+            ways = [
+                lambda m=m, o=o, step=step: step(m, o)  # noqa: B023
+                for m, o in zip(models, optimizers, strict=True)
+            ]
+            times, ratios = interleaved(ways, 3 if quick else 4000 // layers)
+            mode = "graph" if graph else "tree"
+            rows.append([str(2 * layers), mode, seconds(times[0]), *(f"{ratio:.2f}" for ratio in ratios[1:])])
+    return table(["leaves", "mode", "optax", "modulax, stock", "`modulax.nnx.Optimizer`"], rows)
+
+
+PARTS = {"eager": eager, "step": step, "program": program, "sweep": sweep, "donation": donation, "nnx": nnx_step}
 
 
 def main() -> None:

@@ -14,8 +14,16 @@ from .._numerics import abs_sq, at_least_float32, common_dtype, default_float, s
 
 
 def trainable(tree: PyTree) -> PyTree:
-    """The tree with everything that is no floating or complex array replaced by None, and without weak types."""
-    return jtu.tree_map(lambda x: strong(x) if eqx.is_inexact_array(x) else None, tree)
+    """The tree with everything that is no floating or complex array replaced by None, and without weak types.
+
+    Where an Equinox model keeps its state, before `make_with_state` took it out, nothing is trained either: so `init`
+    may come before or after (equinox issue 1118).
+    """
+    return jtu.tree_map(lambda x: strong(x) if eqx.is_inexact_array(x) else None, tree, is_leaf=_is_state_index)
+
+
+def _is_state_index(x: Any) -> bool:
+    return isinstance(x, eqx.nn.StateIndex)
 
 
 def strong(x: Any) -> Any:
