@@ -205,7 +205,7 @@ def donation(quick: bool) -> str:
 def nnx_step(quick: bool) -> str:
     """One training step of a Flax NNX model under `nnx.jit`: `flax.nnx.Optimizer` with optax, and ours.
 
-    Ours carries every hyperparameter as an `nnx.Variable`; "stock" is `flax.nnx.Optimizer` with an optimizer of modulax.
+    Ours carries every hyperparameter as an `nnx.Variable`; "stock" is `flax.nnx.Optimizer` with one of modulax.
     """
     rows = []
     for layers in (2,) if quick else (4, 16, 64):
@@ -220,19 +220,14 @@ def nnx_step(quick: bool) -> str:
                 return value
 
             step = nnx.jit(train_step, graph=graph)
-            models = [
-                nnx.Sequential(*(nnx.Linear(32, 32, rngs=nnx.Rngs(0)) for _ in range(layers))) for _ in range(3)
-            ]
+            models = [nnx.Sequential(*(nnx.Linear(32, 32, rngs=nnx.Rngs(0)) for _ in range(layers))) for _ in range(3)]
             stock: Any = modulax.AdamW(1e-3)
             optimizers = [
                 nnx.Optimizer(models[0], optax.adamw(1e-3), wrt=nnx.Param, graph=graph),
                 nnx.Optimizer(models[1], stock, wrt=nnx.Param, graph=graph),
                 modulax.nnx.Optimizer(models[2], modulax.AdamW(1e-3), graph=graph),
             ]
-            ways = [
-                lambda m=m, o=o, step=step: step(m, o)  # noqa: B023
-                for m, o in zip(models, optimizers, strict=True)
-            ]
+            ways = [lambda m=m, o=o, step=step: step(m, o) for m, o in zip(models, optimizers, strict=True)]
             times, ratios = interleaved(ways, 3 if quick else 4000 // layers)
             mode = "graph" if graph else "tree"
             rows.append([str(2 * layers), mode, seconds(times[0]), *(f"{ratio:.2f}" for ratio in ratios[1:])])

@@ -133,10 +133,13 @@ class Normed(eqx.Module):
         return self.norm(self.linear(x), state)
 
 
-def test_batch_norm(key: Any):
-    model, model_state = eqx.nn.make_with_state(Normed)(key)
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_batch_norm(order: str, key: Any):
+    """`init` may come before or after the model's state is taken out (equinox issue 1118)."""
     optimizer = mx.AdamW(1e-2)
-    state = optimizer.init(model)
+    model, model_state = eqx.nn.make_with_state(Normed)(key)
+    state = optimizer.init(Normed(key) if order == "before" else model)
+    assert "norm.batch_state_index.init.0" not in str(mx.tree.leaf_paths(state))
     x = jax.random.normal(key, (6, 3))
 
     def loss(model: Any, model_state: Any) -> Any:

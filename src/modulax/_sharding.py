@@ -53,7 +53,10 @@ def state_sharding(transform: AbstractTransform, params: Params) -> PyTree:
             "`jax.ShapeDtypeStruct(shape, dtype, sharding=...)`."
         )
     meshes = [s.mesh for s in shardings if isinstance(s, jax.sharding.NamedSharding)]
-    everywhere = jax.sharding.NamedSharding(meshes[0], jax.sharding.PartitionSpec()) if meshes else None
-    found = [shardings[i] if i is not None else everywhere for i in owners(state, params)]
-    elsewhere = shardings[0] if shardings else None  # without a mesh, all parameters are on one device
-    return jtu.tree_unflatten(jtu.tree_structure(state), [s if s is not None else elsewhere for s in found])
+    if meshes:  # what nobody placed goes where the rest is
+        everywhere = jax.sharding.NamedSharding(meshes[0], jax.sharding.PartitionSpec())
+        shardings = [everywhere if isinstance(s, jax.sharding.SingleDeviceSharding) else s for s in shardings]
+    else:
+        everywhere = shardings[0] if shardings else None
+    found = [everywhere if i is None else shardings[i] for i in owners(state, params)]
+    return jtu.tree_unflatten(jtu.tree_structure(state), found)

@@ -95,27 +95,45 @@ def _apply_rules(name: str, rules: Mapping[str, str], used: set[str]) -> str:
     return name
 
 
-_WRAPPING = {"inner", "parts", "inner_opt_state"}
+_NESTING = {
+    "inner",
+    "inner_state",
+    "inner_states",
+    "inner_opt_state",
+    "parts",
+}  # the fields in which transforms keep the states of others
 
 
-def _core(name: str) -> tuple[str, ...]:
-    """The keys of a name without those that only say how transforms are nested."""
-    return tuple(key for key in split(name) if key not in _WRAPPING)
+def _differ_by_nesting(name: str, other: str) -> bool:
+    """Whether one name is the other after a state was put into a container, or taken out of one."""
+    a, b = list(split(name)), list(split(other))
+    while a and b and a[-1] == b[-1]:
+        a, b = a[:-1], b[:-1]
+    while a and b and a[0] == b[0]:
+        a, b = a[1:], b[1:]
+    is_nested = not _NESTING.isdisjoint(a) or not _NESTING.isdisjoint(b)
+    return is_nested and (_NESTING.issuperset(a) or _NESTING.issuperset(b))
 
 
 def match(template: Mapping[str, Any], saved: Mapping[str, Any], rename: Rename, strict: bool) -> Report:
     """Which leaf of the template is filled from which name of the checkpoint.
 
-    Equal names belong together. Without `strict`, what is left over on both sides belongs together if one of the names
-    is the end of the other, nesting words aside, and no other name fits: that is what a transform's state looks like
-    after it was put into a chain or taken out of one.
+    Equal names belong together. Without `strict`, what is left over on both sides belongs together if the names differ
+    only in how the state of a transform is nested, the shapes are equal, and no other name fits.
     """
     names = renamed(saved, rename)
     restored = {name: names[name] for name in template if name in names}
     kept = [name for name in template if name not in restored]
     unused = {name: old for name, old in names.items() if name not in restored}
     if not strict:
-        fits = {name: [u for u in unused if _fits(name, u, template[name], saved[unused[u]])] for name in kept}
+        fits = {
+            name: [
+                other
+                for other, source in unused.items()
+                if np.shape(template[name]) == np.shape(saved[source]) and _differ_by_nesting(name, other)
+            ]
+            for name in kept
+        }
         for name, candidates in fits.items():
             if len(candidates) == 1 and sum(candidates[0] in others for others in fits.values()) == 1:
                 restored[name] = unused.pop(candidates[0])
@@ -124,11 +142,6 @@ def match(template: Mapping[str, Any], saved: Mapping[str, Any], rename: Rename,
     if strict and (report.kept or report.unused):
         raise ValueError(_mismatch(report))
     return report
-
-
-def _fits(name: str, other: str, x: Any, y: Any) -> bool:
-    a, b = sorted((_core(name), _core(other)), key=len)
-    return b[len(b) - len(a) :] == a and np.shape(x) == np.shape(y)
 
 
 def _mismatch(report: Report) -> str:

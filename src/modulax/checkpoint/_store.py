@@ -1,5 +1,6 @@
 """Checkpoints on disk, as ordinary orbax trees."""
 
+import contextlib
 import importlib
 import os
 import shutil
@@ -87,12 +88,13 @@ def restore(
     """
     ocp = _orbax()
     folder = _folder(Path(os.path.abspath(path)))
-    with ocp.PyTreeCheckpointer() as checkpointer:
+    with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
         try:
-            tree = _tree(checkpointer.metadata(folder))
+            tree = _tree(handler.metadata(folder))
         except Exception as error:
             raise _damaged(folder, error) from error
-        names = [join(keys) for keys, _ in flattened(tree)]
+        wanted_names = stored(template)
+        names = [_unboxed(join(keys), wanted_names) for keys, _ in flattened(tree)]
         specs, treedef = jtu.tree_flatten(tree)
         saved = dict(zip(names, specs, strict=True))
 
@@ -101,7 +103,7 @@ def restore(
             how = [_how(ocp, wanted.get(name), saved[name]) for name in names]
             arguments = ocp.args.PyTreeRestore(treedef.unflatten(item), treedef.unflatten(how))
             try:
-                found = checkpointer.restore(folder, args=arguments)
+                found = handler.restore(folder, args=arguments)
             except Exception as error:
                 raise _damaged(folder, error) from error
             return dict(zip(names, treedef.flatten_up_to(found), strict=True))
@@ -109,9 +111,14 @@ def restore(
         return fill(template, saved, fetch, rename, strict)
 
 
+def _unboxed(name: str, wanted: Mapping[str, Any]) -> str:
+    """The name without the `value` that orbax adds for an NNX variable, which is a box and no part of a path."""
+    inside = name.removesuffix(".value")
+    return inside if inside in wanted and name not in wanted else name
+
+
 def _tree(metadata: Any) -> PyTree:
     """The tree of shapes and dtypes in what orbax says of a checkpoint."""
-    metadata = getattr(metadata, "item_metadata", metadata)
     tree = getattr(metadata, "tree", metadata)
     if not tree:
         raise ValueError("it holds no tree of arrays")

@@ -1,0 +1,143 @@
+"""The training examples: real models, optax's loss curves, and runs that are killed and go on bit for bit."""
+
+import hashlib
+import importlib
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.tree_util as jtu
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from flax.training import train_state
+
+import modulax as mx
+import modulax.linen
+import modulax.nnx
+
+from .settings import jax_defaults
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+class Training(NamedTuple):
+    """How an example is told to use an optimizer of ours, and the same of optax."""
+
+    ours: Callable[[], Any]
+    theirs: Callable[[], Any]
+
+
+def is_no_norm(params: Any) -> Any:
+    return jtu.tree_map_with_path(lambda path, _: not any("norm" in str(key) for key in path), params)
+
+
+def is_no_bias(params: Any) -> Any:
+    return jtu.tree_map_with_path(lambda path, _: "bias" not in str(path[-1]), params)
+
+
+def in_nnx(ours: Any, theirs: Any) -> Training:
+    return Training(
+        lambda: lambda model: modulax.nnx.Optimizer(model, ours),
+        lambda: lambda model: nnx.Optimizer(model, theirs, wrt=nnx.Param),
+    )
+
+
+def linen(cls: Any, tx: Any) -> Any:
+    return lambda params: cls.create(apply_fn=lambda params, x: x, params=params, tx=tx)
+
+
+# Decays that float32 can hold. Of 0.999 it cannot, and then `1 - b2` differs: optax rounds after the subtraction, which
+# makes its second moment too large by 1e-5, and we before it.
+B1, B2 = 0.875, 1 - 2**-10
+
+TRAININGS = {
+    "nnx_transformer": in_nnx(mx.AdamW(3e-3, B1, B2), optax.adamw(3e-3, B1, B2)),
+    "nnx_cnn": in_nnx(
+        mx.AdamW(1e-3, B1, B2, weight_decay=1e-2, mask=mx.by_path({"norm*": False, "*": True})),
+        optax.adamw(1e-3, B1, B2, weight_decay=1e-2, mask=is_no_norm),
+    ),
+    "linen_mlp": Training(
+        lambda: linen(modulax.linen.TrainState, mx.SGD(mx.schedules.CosineDecay(0.1, 100), momentum=0.9)),
+        lambda: linen(train_state.TrainState, optax.sgd(optax.cosine_decay_schedule(0.1, 100), momentum=0.9)),
+    ),
+    "equinox_cnn": Training(
+        lambda: mx.AdamW(1e-3, B1, B2, weight_decay=1e-2, mask=mx.by_path({"norm*": False, "*": True})),
+        lambda: optax.adamw(1e-3, B1, B2, weight_decay=1e-2, mask=is_no_norm),
+    ),
+    "equinox_rnn": Training(
+        lambda: mx.Chain(mx.ClipByGlobalNorm(1.0), mx.Adam(3e-3, B1, B2)),
+        lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.adam(3e-3, B1, B2)),
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def _defaults(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    with jax_defaults():
+        yield
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_the_loss_curve_is_that_of_optax(name: str, tmp_path: Path):
+    example = importlib.import_module(name)
+    _, ours = example.train(tmp_path / "ours", 100, TRAININGS[name].ours())
+    _, theirs = example.train(tmp_path / "theirs", 100, TRAININGS[name].theirs())
+    assert len(ours) == 100
+    assert ours[-1] < 0.8 * ours[0]
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+_RUN = """
+import os, signal, sys, time
+from pathlib import Path
+sys.path[:0] = [{examples!r}, {root!r}]
+import {name}
+from tests.test_training import digest
+
+def on_step(step, loss):
+    time.sleep(0.03)  # a checkpoint in the background needs time to be written
+    if step == {die_at}:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+arrays, losses = {name}.train(Path({folder!r}), 40, on_step=on_step)
+print(len(losses), digest(arrays))
+"""
+
+
+def digest(arrays: Any) -> str:
+    """A hash of every bit of a tree of arrays."""
+    hashed = hashlib.sha256()
+    for x in jtu.tree_leaves(arrays):
+        is_key = jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key)
+        hashed.update(np.asarray(jax.random.key_data(x) if is_key else x).tobytes())
+    return hashed.hexdigest()
+
+
+def run(name: str, folder: Path, die_at: int = -1) -> subprocess.CompletedProcess[str]:
+    root = EXAMPLES.parent
+    source = _RUN.format(examples=str(EXAMPLES), root=str(root), name=name, die_at=die_at, folder=str(folder))
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    return subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, env=environment, check=False)
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_a_run_that_is_killed_goes_on_bit_for_bit(name: str, tmp_path: Path):
+    """A real process is killed at a random step, another one goes on; checkpoints in the background included."""
+    die_at = random.Random(name).randrange(25, 39)
+    killed = run(name, tmp_path / "killed", die_at)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    resumed = run(name, tmp_path / "killed")
+    assert resumed.returncode == 0, resumed.stderr
+    count, after = resumed.stdout.split()
+    assert 0 < int(count) < 40  # it did go on, and not from the beginning
+    whole = run(name, tmp_path / "whole")
+    assert whole.stdout.split() == ["40", after], whole.stderr
