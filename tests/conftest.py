@@ -34,8 +34,8 @@ def _apply_strict_settings() -> None:
 
 
 _apply_strict_settings()
-# Two devices, so that placement and sharding can be tested on a machine with one processor.
-jax.config.update("jax_num_cpu_devices", 2)
+# Eight devices, so that placement and sharding can be tested on a machine with one processor.
+jax.config.update("jax_num_cpu_devices", 8)
 # The same examples at every run; no limits on time, because the first example of a test compiles;
 # and the fixtures of a test hold for all its examples (x64 does).
 hypothesis.settings.register_profile(
