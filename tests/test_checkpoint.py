@@ -134,6 +134,16 @@ def test_state_dict_is_for_npz(tmp_path: Path):
     assert str(report) == "restored 11, kept 0, unused 0"
 
 
+def test_npz_forgets_the_name_of_bfloat16_and_the_template_knows_it(tmp_path: Path):
+    tree = {"w": jnp.arange(3, dtype=jnp.bfloat16)}
+    np.savez(tmp_path / "a.npz", **checkpoint.state_dict(tree))
+    with np.load(tmp_path / "a.npz") as stored:
+        restored, _ = checkpoint.load_state_dict({"w": jnp.zeros(3, jnp.bfloat16)}, dict(stored))
+        assert_equal(restored, tree)
+        with pytest.raises(ValueError, match="`w` of the template is float32"):
+            checkpoint.load_state_dict({"w": jnp.zeros(3)}, dict(stored))
+
+
 def test_a_renamed_module_is_renamed_in_all_moments(tmp_path: Path):
     optimizer = mx.AdamW(1e-3)
     params, state = trained(optimizer)

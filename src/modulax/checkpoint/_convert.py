@@ -43,16 +43,24 @@ def check(name: str, source: str, leaf: Any, saved: Any) -> None:
             f"{wanted.shape}. Give a template of the shapes that were saved, or leave the name out with "
             f"`rename=lambda name: None if name == {source!r} else name` and `strict=False`."
         )
-    is_number = isinstance(leaf, (bool, int, float, complex))
-    if np.dtype(saved.dtype) != wanted.dtype and not (is_number and np.dtype(saved.dtype).kind == wanted.dtype.kind):
+    found = np.dtype(saved.dtype)
+    is_number = isinstance(leaf, (bool, int, float, complex)) and found.kind == wanted.dtype.kind
+    if found != wanted.dtype and not is_number and not _is_nameless(found, wanted.dtype):
         raise ValueError(
-            f"`{source}` is {np.dtype(saved.dtype)} in the checkpoint, and `{name}` of the template is {wanted.dtype}. "
+            f"`{source}` is {found} in the checkpoint, and `{name}` of the template is {wanted.dtype}. "
             f"A restore changes no dtype: give a template of the dtype that was saved, and cast what comes back."
         )
 
 
+def _is_nameless(found: np.dtype, wanted: np.dtype) -> bool:
+    """Whether this is what NumPy's files make of bfloat16 and its kind: the bytes, without their name."""
+    return found.kind == "V" and found.itemsize == wanted.itemsize
+
+
 def into(leaf: Any, value: Any) -> Any:
     """The value as what the template has there: a number, a NumPy array, or a JAX array on the same devices."""
+    if isinstance(value, np.ndarray) and value.dtype.kind == "V":
+        value = value.view(as_stored(leaf).dtype)
     if isinstance(leaf, (bool, int, float, complex)):
         return type(leaf)(np.asarray(value).item())
     if isinstance(leaf, np.generic):
