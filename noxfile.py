@@ -97,7 +97,7 @@ def demo(session: nox.Session) -> None:
 @nox.session
 def benchmarks(session: nox.Session) -> None:
     """Measure against optax and write benchmarks/RESULTS.md (`-- --quick`: does it run?)."""
-    install(session, "benchmarks", "-e", ".")
+    install(session, "benchmarks", "-e", f".{EVERY_EXTRA}")
     session.run("python", "benchmarks/run.py", *session.posargs, env=ENVIRONMENT)
 
 

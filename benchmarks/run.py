@@ -6,9 +6,11 @@ writes nothing; `--only NAME` runs one part.
 
 import argparse
 import gc
+import importlib
 import inspect
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -202,39 +204,53 @@ def donation(quick: bool) -> str:
     return table(["parameters", "kept", "donated", "ratio"], [[f"{size:,}", seconds(t), seconds(u), f"{ratio:.2f}"]])
 
 
-def nnx_step(quick: bool) -> str:
+def training(quick: bool) -> str:
     """One training step of a Flax NNX model under `nnx.jit`: `flax.nnx.Optimizer` with optax, and ours.
 
-    Ours carries every hyperparameter as an `nnx.Variable`; "stock" is `flax.nnx.Optimizer` with one of modulax.
+    The models are the CNN and the transformer of `examples/`, and an MLP so small that nearly all is overhead. Ours
+    carries every hyperparameter as an `nnx.Variable`; "stock" is `flax.nnx.Optimizer` with one of modulax.
     """
+    sys.path.append(str(Path(__file__).parents[1] / "examples"))
+    cnn, transformer = importlib.import_module("nnx_cnn"), importlib.import_module("nnx_transformer")
+    data = jnp.ones((8, 32))
+
+    def mlp() -> Any:
+        return nnx.Sequential(*(nnx.Linear(32, 32, rngs=nnx.Rngs(0)) for _ in range(4)))
+
+    models: dict[str, tuple[Callable[[], Any], Callable[..., Any], Any]] = {
+        "small MLP": (mlp, lambda model, x, y: jnp.mean((model(x) - y) ** 2), (data, data)),
+        "CNN": (lambda: cnn.CNN(nnx.Rngs(0)), cnn.loss_fn, (cnn.IMAGES[:64], cnn.LABELS[:64])),
+        "transformer": (lambda: transformer.Transformer(nnx.Rngs(0)), transformer.loss_fn, transformer.batch(0)),
+    }
     rows = []
-    for layers in (2,) if quick else (4, 16, 64):
+    for name, (make, loss, arguments) in models.items():
         for graph in (True, False):
 
-            def train_step(model: Any, optimizer: Any, graph: bool = graph) -> jax.Array:
-                def loss(model: Any) -> jax.Array:
-                    return jnp.mean(model(jnp.ones((8, 32))) ** 2)
-
-                value, grads = nnx.value_and_grad(loss, graph=graph)(model)
+            @nnx.jit(graph=graph)
+            def step(model: Any, optimizer: Any, *data: Any, graph: bool = graph, loss: Any = loss) -> Any:
+                value, grads = nnx.value_and_grad(loss, graph=graph)(model, *data)
                 optimizer.update(model, grads)
                 return value
 
-            step = nnx.jit(train_step, graph=graph)
-            models = [nnx.Sequential(*(nnx.Linear(32, 32, rngs=nnx.Rngs(0)) for _ in range(layers))) for _ in range(3)]
+            trained = [make() for _ in range(3)]
             stock: Any = modulax.AdamW(1e-3)
             optimizers = [
-                nnx.Optimizer(models[0], optax.adamw(1e-3), wrt=nnx.Param, graph=graph),
-                nnx.Optimizer(models[1], stock, wrt=nnx.Param, graph=graph),
-                modulax.nnx.Optimizer(models[2], modulax.AdamW(1e-3), graph=graph),
+                nnx.Optimizer(trained[0], optax.adamw(1e-3), wrt=nnx.Param, graph=graph),
+                nnx.Optimizer(trained[1], stock, wrt=nnx.Param, graph=graph),
+                modulax.nnx.Optimizer(trained[2], modulax.AdamW(1e-3), graph=graph),
             ]
-            ways = [lambda m=m, o=o, step=step: step(m, o) for m, o in zip(models, optimizers, strict=True)]
-            times, ratios = interleaved(ways, 3 if quick else 4000 // layers)
+            ways = [
+                lambda m=m, o=o, step=step, arguments=arguments: step(m, o, *arguments)
+                for m, o in zip(trained, optimizers, strict=True)
+            ]
+            times, ratios = interleaved(ways, 3 if quick else 600)
+            leaves = len(jax.tree.leaves(nnx.state(trained[0], nnx.Param)))
             mode = "graph" if graph else "tree"
-            rows.append([str(2 * layers), mode, seconds(times[0]), *(f"{ratio:.2f}" for ratio in ratios[1:])])
-    return table(["leaves", "mode", "optax", "modulax, stock", "`modulax.nnx.Optimizer`"], rows)
+            rows.append([name, str(leaves), mode, seconds(times[0]), *(f"{ratio:.2f}" for ratio in ratios[1:])])
+    return table(["model", "leaves", "mode", "optax", "modulax, stock", "`modulax.nnx.Optimizer`"], rows)
 
 
-PARTS = {"eager": eager, "step": step, "program": program, "sweep": sweep, "donation": donation, "nnx": nnx_step}
+PARTS = {"eager": eager, "step": step, "program": program, "sweep": sweep, "donation": donation, "training": training}
 
 
 def main() -> None:
