@@ -228,7 +228,10 @@ def training(quick: bool) -> str:
 
             @nnx.jit(graph=graph)
             def step(model: Any, optimizer: Any, *data: Any, graph: bool = graph, loss: Any = loss) -> Any:
-                value, grads = nnx.value_and_grad(loss, graph=graph)(model, *data)
+                graphdef, params, rest = nnx.split(model, nnx.Param, ..., graph=graph)  # rest has integers
+                value, grads = jax.value_and_grad(lambda p: loss(nnx.merge(graphdef, p, rest, copy=True), *data))(
+                    params
+                )
                 optimizer.update(model, grads)
                 return value
 
