@@ -154,6 +154,43 @@ def test_batch_norm(order: str, key: Any):
     assert state.step == 2
 
 
+def test_frozen_parts(key: Any):
+    """What `eqx.partition` left out has no gradient, no state, and stays what it is."""
+    model = eqx.nn.MLP(2, 1, 4, 1, key=key)
+    is_trained = eqx.tree_at(lambda m: m.layers[1], jtu.tree_map(lambda _: False, model), replace=True)
+    part, rest = eqx.partition(model, is_trained)
+    optimizer = mx.AdamW(1e-1)
+    state = optimizer.init(eqx.filter(part, eqx.is_inexact_array))
+    assert mx.tree.leaf_paths(state.inner["scale_by_adam"].mu) == ["layers.1.weight", "layers.1.bias"]
+    grads = eqx.filter_grad(lambda part: jnp.sum(eqx.combine(part, rest)(jnp.ones(2))))(part)
+    part, state = optimizer.step(grads, state, part)
+    new = eqx.combine(part, rest)
+    np.testing.assert_array_equal(new.layers[0].weight, model.layers[0].weight)
+    assert jnp.all(new.layers[1].weight != model.layers[1].weight)
+
+
+def test_an_ensemble_is_one_vmap(key: Any):
+    """Models and optimizers in a batch, against a loop over them."""
+    keys, rates = jax.random.split(key, 3), jnp.array([1e-3, 1e-2, 1e-1])
+
+    def make(key: Any) -> Any:
+        return eqx.nn.MLP(2, 1, 4, 1, key=key)
+
+    def train(model: Any, rate: Any) -> Any:
+        optimizer = mx.AdamW(rate)
+        state = optimizer.init(model)
+        for _ in range(3):
+            grads = eqx.filter_grad(lambda model: jnp.sum(model(jnp.ones(2)) ** 2))(model)
+            model, state = optimizer.step(grads, state, model)
+        return eqx.filter(model, eqx.is_array)
+
+    together = eqx.filter_jit(eqx.filter_vmap(train))(eqx.filter_vmap(make)(keys), rates)
+    for i in range(3):
+        alone = train(make(keys[i]), float(rates[i]))
+        for a, b in zip(jtu.tree_leaves(together), jtu.tree_leaves(alone), strict=True):
+            np.testing.assert_allclose(a[i], b, rtol=1e-5)
+
+
 def test_shared_layers(key: Any):
     """A weight that stands in two places is one parameter, with one state."""
 
