@@ -203,7 +203,7 @@ def law_the_order_of_a_dict_does_not_matter(case: Case) -> None:
 
 def law_sharding_is_kept(case: Case) -> None:
     """Updates leave with the sharding they came with, and parameters stepped with theirs."""
-    devices = np.array(jax.devices())
+    devices = np.array(jax.devices()[:2])  # two, because the last axes of small trees are seldom divisible by more
     mesh = jax.sharding.Mesh(devices, ("d",))
 
     def place(x: jax.Array) -> jax.Array:
