@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,22 +30,18 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 class Training(NamedTuple):
     """How an example is told to use an optimizer of ours, and the same of optax."""
 
-    ours: Callable[[], Any]
-    theirs: Callable[[], Any]
+    ours: Any
+    theirs: Any
 
 
 def is_no_norm(params: Any) -> Any:
     return jtu.tree_map_with_path(lambda path, _: not any("norm" in str(key) for key in path), params)
 
 
-def is_no_bias(params: Any) -> Any:
-    return jtu.tree_map_with_path(lambda path, _: "bias" not in str(path[-1]), params)
-
-
 def in_nnx(ours: Any, theirs: Any) -> Training:
     return Training(
-        lambda: lambda model: modulax.nnx.Optimizer(model, ours),
-        lambda: lambda model: nnx.Optimizer(model, theirs, wrt=nnx.Param),
+        lambda model: modulax.nnx.Optimizer(model, ours),
+        lambda model: nnx.Optimizer(model, theirs, wrt=nnx.Param),
     )
 
 
@@ -65,16 +60,16 @@ TRAININGS = {
         optax.adamw(1e-3, B1, B2, weight_decay=1e-2, mask=is_no_norm),
     ),
     "linen_mlp": Training(
-        lambda: linen(modulax.linen.TrainState, mx.SGD(mx.schedules.CosineDecay(0.1, 100), momentum=0.9)),
-        lambda: linen(train_state.TrainState, optax.sgd(optax.cosine_decay_schedule(0.1, 100), momentum=0.9)),
+        linen(modulax.linen.TrainState, mx.SGD(mx.schedules.CosineDecay(0.1, 100), momentum=0.9)),
+        linen(train_state.TrainState, optax.sgd(optax.cosine_decay_schedule(0.1, 100), momentum=0.9)),
     ),
     "equinox_cnn": Training(
-        lambda: mx.AdamW(1e-3, B1, B2, weight_decay=1e-2, mask=mx.by_path({"norm*": False, "*": True})),
-        lambda: optax.adamw(1e-3, B1, B2, weight_decay=1e-2, mask=is_no_norm),
+        mx.AdamW(1e-3, B1, B2, weight_decay=1e-2, mask=mx.by_path({"norm*": False, "*": True})),
+        optax.adamw(1e-3, B1, B2, weight_decay=1e-2, mask=is_no_norm),
     ),
     "equinox_rnn": Training(
-        lambda: mx.Chain(mx.ClipByGlobalNorm(1.0), mx.Adam(3e-3, B1, B2)),
-        lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.adam(3e-3, B1, B2)),
+        mx.Chain(mx.ClipByGlobalNorm(1.0), mx.Adam(3e-3, B1, B2)),
+        optax.chain(optax.clip_by_global_norm(1.0), optax.adam(3e-3, B1, B2)),
     ),
 }
 
@@ -89,8 +84,8 @@ def _defaults(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("name", TRAININGS)
 def test_the_loss_curve_is_that_of_optax(name: str, tmp_path: Path):
     example = importlib.import_module(name)
-    _, ours = example.train(tmp_path / "ours", 100, TRAININGS[name].ours())
-    _, theirs = example.train(tmp_path / "theirs", 100, TRAININGS[name].theirs())
+    _, ours = example.train(tmp_path / "ours", 100, TRAININGS[name].ours)
+    _, theirs = example.train(tmp_path / "theirs", 100, TRAININGS[name].theirs)
     assert len(ours) == 100
     assert ours[-1] < 0.8 * ours[0]
     np.testing.assert_allclose(ours, theirs, atol=1e-5)

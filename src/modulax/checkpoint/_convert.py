@@ -9,8 +9,8 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from ..tree._paths import key_names, named_leaves
-from ._names import STORED, Rename, Report, join, match, split, stored
+from ..tree._paths import named_leaves
+from ._names import STORED, Rename, Report, join, match, stored
 
 
 def is_key(x: Any) -> bool:
@@ -133,25 +133,3 @@ def load_state_dict(
     """
     flat = {name: np.asarray(x) if not isinstance(x, jax.Array) else x for name, x in flat.items()}
     return fill(template, flat, lambda wanted: {name: flat[name] for name in wanted}, rename, strict)
-
-
-def nested(flat: Mapping[tuple[str, ...], Any]) -> dict[str, Any]:
-    """Nested dicts by the keys of the paths, escaped: orbax joins them by dots, and would write two arrays as one."""
-    out: dict[str, Any] = {}
-    for keys, value in flat.items():
-        at = out
-        keys = [join((key,)) for key in keys]
-        for key in keys[:-1]:
-            at = at.setdefault(key, {})
-        at[keys[-1]] = value
-    return out
-
-
-def flattened(tree: PyTree) -> list[tuple[tuple[str, ...], Any]]:
-    """The leaves of a tree of orbax's with the keys of their paths; keys that orbax wrote itself are not escaped."""
-
-    def key(name: str) -> str:
-        keys = split(name)
-        return keys[0] if len(keys) == 1 and join(keys) == name else name
-
-    return [(tuple(map(key, key_names(path))), x) for path, x in jtu.tree_leaves_with_path(tree)]

@@ -14,7 +14,8 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from ._convert import as_stored, fill, flattened, is_key, nested, plain
+from ..tree._paths import key_names
+from ._convert import as_stored, fill, is_key, plain
 from ._names import Rename, Report, join, split, stored
 
 
@@ -40,7 +41,7 @@ def save(path: str | os.PathLike[str], tree: PyTree, *, overwrite: bool = False)
     """
     ocp = _orbax()
     target = Path(os.path.abspath(path))
-    flat = {split(name): plain(x) for name, x in stored(tree).items()}
+    flat = {name: _as_array(plain(x)) for name, x in stored(tree).items()}
     if not flat:
         raise ValueError("`save` was given a tree without arrays or numbers.")
     if target.exists() and not overwrite:
@@ -49,7 +50,7 @@ def save(path: str | os.PathLike[str], tree: PyTree, *, overwrite: bool = False)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with ocp.StandardCheckpointer() as checkpointer:
-            checkpointer.save(fresh, nested({keys: _as_array(x) for keys, x in flat.items()}))
+            checkpointer.save(fresh, _nested(flat))
     except OSError as error:
         raise OSError(f"The checkpoint could not be written to `{target}`: {error}. Nothing was changed.") from error
     if fresh != target:
@@ -61,6 +62,28 @@ def save(path: str | os.PathLike[str], tree: PyTree, *, overwrite: bool = False)
 
 def _as_array(x: Any) -> Any:
     return x if isinstance(x, jax.Array) else np.asarray(x)
+
+
+def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested dicts by the keys of the names, escaped: orbax joins them by dots, and would write two arrays as one."""
+    out: dict[str, Any] = {}
+    for name, value in flat.items():
+        *outer, last = (join((key,)) for key in split(name))
+        at = out
+        for key in outer:
+            at = at.setdefault(key, {})
+        at[last] = value
+    return out
+
+
+def _flattened(tree: PyTree) -> list[tuple[tuple[str, ...], Any]]:
+    """The leaves of a tree of orbax's with the keys of their paths; keys that orbax wrote itself are not escaped."""
+
+    def key(name: str) -> str:
+        keys = split(name)
+        return keys[0] if len(keys) == 1 and join(keys) == name else name
+
+    return [(tuple(map(key, key_names(path))), x) for path, x in jtu.tree_leaves_with_path(tree)]
 
 
 def restore(
@@ -94,7 +117,7 @@ def restore(
         except Exception as error:
             raise _damaged(folder, error) from error
         wanted_names = stored(template)
-        names = [_unboxed(join(keys), wanted_names) for keys, _ in flattened(tree)]
+        names = [_unboxed(join(keys), wanted_names) for keys, _ in _flattened(tree)]
         specs, treedef = jtu.tree_flatten(tree)
         saved = dict(zip(names, specs, strict=True))
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.core
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from flax import nnx
+from jax.core import Tracer
 from jaxtyping import PyTree
 
 from .._sharding import owners, state_sharding
@@ -90,7 +90,7 @@ class Optimizer(nnx.Pytree):
 
 def _init(optimizer: AbstractTransform, params: PyTree) -> PyTree:
     """The state, made where the parameters are."""
-    shardings = [getattr(x, "sharding", None) for x in jtu.tree_leaves(params) if not isinstance(x, jax.core.Tracer)]
+    shardings = [getattr(x, "sharding", None) for x in jtu.tree_leaves(params) if not isinstance(x, Tracer)]
     if any(isinstance(s, jax.sharding.NamedSharding) for s in shardings):
         return jax.jit(optimizer.init, out_shardings=state_sharding(optimizer, params))(params)
     return optimizer.init(params)
