@@ -7,11 +7,13 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import modulax as mx
+import modulax.checkpoint
 import modulax.nnx
 
 from .settings import jax_defaults
@@ -260,13 +262,14 @@ def test_moments_carry_metadata_and_live_where_the_parameters_are():
 
     model = Sharded()
     optimizer = modulax.nnx.Optimizer(model, mx.AdamW(1e-2))
-    for moment in (optimizer.opt_state.inner["scale_by_adam"].mu, optimizer.opt_state.inner["scale_by_adam"].nu):
-        assert moment["w"].get_metadata()["color"] == "blue"
-        assert isinstance(moment["w"], nnx.OptState)
-        assert moment["w"][...].sharding == sharding
+    for field in ("mu", "nu"):
+        moment = optimizer.opt_state[f"inner.parts.scale_by_adam.{field}.w"]
+        assert moment.get_metadata()["color"] == "blue"
+        assert isinstance(moment, nnx.OptState)
+        assert moment[...].sharding == sharding
     optimizer.update(model, nnx.state(model, nnx.Param))
     assert model.w[...].sharding.is_equivalent_to(sharding, 2)
-    assert optimizer.opt_state.inner["scale_by_adam"].mu["w"][...].sharding.is_equivalent_to(sharding, 2)
+    assert optimizer.state.inner["scale_by_adam"].mu["w"][...].sharding.is_equivalent_to(sharding, 2)
 
 
 def test_a_stacked_parameter_keeps_its_real_sharding():
@@ -283,7 +286,48 @@ def test_a_stacked_parameter_keeps_its_real_sharding():
         model = make(jnp.arange(3))
     model.w.set_value(jax.device_put(model.w[...], sharding))
     optimizer = modulax.nnx.Optimizer(model, mx.AdamW(1e-2))
-    assert optimizer.opt_state.inner["scale_by_adam"].mu["w"][...].sharding.is_equivalent_to(sharding, 2)
+    assert optimizer.state.inner["scale_by_adam"].mu["w"][...].sharding.is_equivalent_to(sharding, 2)
+
+
+@each_mode
+def test_steps_are_counted_for_bare_transforms_too(graph: bool):
+    model = Net(nnx.Rngs(0))
+    optimizer = modulax.nnx.Optimizer(model, mx.Chain(mx.ScaleByAdam(), mx.ScaleByLearningRate(1e-2)), graph=graph)
+    train(optimizer, model, 3, graph)
+    assert optimizer.step[...] == 3
+    assert optimizer.state["scale_by_adam"].count == 3
+
+
+@each_mode
+def test_names_in_a_checkpoint_are_those_of_the_tree(graph: bool, tmp_path):
+    """The state is held flat, with a dot in a parameter's name too; its names are as if it were not."""
+
+    class Dotted(nnx.Module):
+        def __init__(self):
+            self.layers = nnx.Dict({"a.b": nnx.Linear(2, 2, rngs=nnx.Rngs(0))})
+
+    model = Dotted()
+    optimizer = modulax.nnx.Optimizer(model, mx.AdamW(1e-2), graph=graph)
+    optimizer.update(model, nnx.state(model, nnx.Param, graph=graph))
+    state = nnx.state(optimizer, graph=graph)
+    names = {name.removeprefix("opt_state.") for name in modulax.checkpoint.state_dict(state)}
+    assert names >= set(modulax.checkpoint.state_dict(optimizer.state))
+    modulax.checkpoint.save(tmp_path / "here", state)
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "orbax", state)
+
+    class Renamed(nnx.Module):
+        def __init__(self):
+            self.blocks = nnx.Dict({"a.b": nnx.Linear(2, 2, rngs=nnx.Rngs(1))})
+
+    for folder in ("here", "orbax"):
+        other = modulax.nnx.Optimizer(Renamed(), mx.AdamW(1e-2), graph=graph)
+        template = nnx.state(other, graph=graph)
+        restored, _ = modulax.checkpoint.restore(tmp_path / folder, template, rename={"layers": "blocks"})
+        nnx.update(other, restored)
+        assert other.step[...] == 1
+        for a, b in zip(jtu.tree_leaves(optimizer.state), jtu.tree_leaves(other.state), strict=True):
+            np.testing.assert_array_equal(a, b)
 
 
 def test_extra_arguments_reach_the_transform():

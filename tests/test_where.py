@@ -82,7 +82,9 @@ class NNX:
         return scanned(carry, jnp.arange(length))
 
     def moments(self, carry: Any) -> Any:
-        return nnx.as_pure(carry[1].opt_state).inner["scale_by_adam"].mu
+        ours = isinstance(carry[1], modulax.nnx.Optimizer)
+        state = carry[1].state if ours else nnx.as_pure(carry[1].opt_state)
+        return state.inner["scale_by_adam"].mu
 
 
 class Functional:

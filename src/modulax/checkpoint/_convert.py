@@ -9,8 +9,8 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from ..tree._paths import named_leaves
-from ._names import STORED, Rename, Report, join, match, stored
+from ..tree._paths import join, named_leaves
+from ._names import STORED, Rename, Report, match, stored
 
 
 def is_key(x: Any) -> bool:

@@ -12,9 +12,9 @@ from jaxtyping import PyTree
 from .._checks import listing
 from .._module import AbstractState
 from .._types import State
-from ..tree._paths import named_leaves
+from ..tree._paths import join, named_leaves
 from ._convert import load_state_dict
-from ._names import Report, join, stored
+from ._names import Report, stored
 
 _COUNTERS = {"count", "step"}
 

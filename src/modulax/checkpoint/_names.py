@@ -2,7 +2,6 @@
 
 import dataclasses
 import difflib
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,21 +10,11 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._checks import listing
-from ..tree._paths import named_leaves
+from ..tree._paths import join, named_leaves, split
 
 Rename = Mapping[str, str] | Callable[[str], str | None] | None
 
 STORED = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct, bool, int, float, complex)
-
-
-def join(names: tuple[str, ...]) -> str:
-    r"""The keys of a path as one name, joined by dots; a dot inside of a key is written `\.`."""
-    return ".".join(re.sub(r"([.\\])", r"\\\1", name) for name in names)
-
-
-def split(name: str) -> tuple[str, ...]:
-    """The keys that `join` made a name of."""
-    return tuple(re.sub(r"\\(.)", r"\1", key) for key in re.findall(r"(?:^|(?<=\.))((?:[^.\\]|\\.)*)(?=\.|$)", name))
 
 
 def stored(tree: PyTree) -> dict[str, Any]:

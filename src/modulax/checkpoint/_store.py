@@ -14,9 +14,9 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from ..tree._paths import key_names
+from ..tree._paths import is_joined, join, key_names, split
 from ._convert import as_stored, fill, is_key, plain
-from ._names import Rename, Report, join, split, stored
+from ._names import Rename, Report, stored
 
 
 def _orbax() -> Any:
@@ -117,7 +117,8 @@ def restore(
         except Exception as error:
             raise _damaged(folder, error) from error
         wanted_names = stored(template)
-        names = [_unboxed(join(keys), wanted_names) for keys, _ in _flattened(tree)]
+        joined = _joined(template)
+        names = [_unboxed(join(_taken_apart(keys, joined)), wanted_names) for keys, _ in _flattened(tree)]
         specs, treedef = jtu.tree_flatten(tree)
         saved = dict(zip(names, specs, strict=True))
 
@@ -134,10 +135,24 @@ def restore(
         return fill(template, saved, fetch, rename, strict)
 
 
+def _joined(template: PyTree) -> set[tuple[str, ...]]:
+    """Where a template has keys that are whole paths, as `modulax.nnx.Optimizer` keeps its state."""
+    paths = [path for path, _ in jtu.tree_leaves_with_path(template)]
+    return {key_names(path[:i]) for path in paths for i, key in enumerate(path) if is_joined(key)}
+
+
+def _taken_apart(keys: tuple[str, ...], joined: set[tuple[str, ...]]) -> tuple[str, ...]:
+    """The keys in a checkpoint that orbax wrote, where a whole path is one key as any other."""
+    at = next((i for i in range(len(keys)) if keys[:i] in joined), None)
+    return keys if at is None else keys[:at] + split(keys[at]) + keys[at + 1 :]
+
+
 def _unboxed(name: str, wanted: Mapping[str, Any]) -> str:
     """The name without the `value` that orbax adds for an NNX variable, which is a box and no part of a path."""
     inside = name.removesuffix(".value")
-    return inside if inside in wanted and name not in wanted else name
+    if inside in wanted:
+        return name if name in wanted else inside
+    return name if any(other.endswith(".value") for other in wanted) else inside
 
 
 def _tree(metadata: Any) -> PyTree:

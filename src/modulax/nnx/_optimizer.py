@@ -10,16 +10,30 @@ from flax import nnx
 from jax.core import Tracer
 from jaxtyping import PyTree
 
+from .._containers.schedule import OptimizerState
 from .._sharding import owners, state_sharding
 from .._transform import AbstractTransform
+from ..tree._paths import JoinedNames, join, named_leaves
 
 
 class Hyperparameter(nnx.Variable):
     """A number of an optimizer, which NNX carries into and out of its transforms like any other variable."""
 
 
-def _is_variable(x: Any) -> bool:
-    return isinstance(x, nnx.Variable)
+class _Structure:
+    """What a flat state was made of: the names of its arrays in JAX's order, and the tree."""
+
+    def __init__(self, names: tuple[str, ...], treedef: Any) -> None:
+        self.names, self.treedef = names, treedef
+        self._hash = hash((names, treedef))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, _Structure) and (self.names, self.treedef) == (other.names, other.treedef)
 
 
 class Optimizer(nnx.Pytree):
@@ -42,10 +56,9 @@ class Optimizer(nnx.Pytree):
         graph: graph mode or tree mode, as in `nnx.Optimizer`; by default what `nnx.set_graph_mode` says.
 
     Attributes:
-        step: how many updates were done.
         hyperparameters: the optimizer, with an `nnx.Variable` in the place of every number.
-        opt_state: the state, with an `nnx.OptState` in the place of every array. Moments carry the metadata of their
-            parameters and are made where the parameters are.
+        opt_state: the arrays of the state by their dotted paths, an `nnx.OptState` each. Moments carry the metadata of
+            their parameters and are made where the parameters are.
     """
 
     def __init__(self, model: Any, optimizer: Any, *, wrt: Any = nnx.Param, graph: bool | None = None) -> None:
@@ -57,9 +70,12 @@ class Optimizer(nnx.Pytree):
         self.wrt, self.graph = wrt, graph
         variables = nnx.state(model, wrt, graph=graph)
         params = nnx.as_pure(variables)
-        self.step = nnx.OptState(jnp.zeros((), jnp.uint32))
+        state = _init(optimizer, params)
         self.hyperparameters = nnx.data(jtu.tree_map(lambda x: Hyperparameter(jnp.asarray(x)), optimizer))
-        self.opt_state = nnx.data(_boxed(_init(optimizer, params), params, variables))
+        # Flat, because NNX takes every node apart by itself, in every call: nested, it is a tenth of a small step.
+        self.opt_state = nnx.data(_boxed(state, params, variables))
+        self._structure = _Structure(tuple(self.opt_state), jtu.tree_structure(state))
+        self._steps = None if isinstance(state, OptimizerState) else nnx.OptState(jnp.zeros((), jnp.int32))
 
     def update(self, model: Any, grads: Any, /, **extra: Any) -> None:
         """One step: changes the model's variables, the state and the step count in place.
@@ -71,12 +87,22 @@ class Optimizer(nnx.Pytree):
         """
         params = nnx.as_pure(nnx.state(model, self.wrt, graph=self.graph))
         grads = nnx.as_pure(nnx.state(grads, self.wrt, graph=self.graph))
-        params, state = self.transform.step(grads, nnx.as_pure(self.opt_state), params, **nnx.as_pure(extra))
+        params, state = self.transform.step(grads, self.state, params, **nnx.as_pure(extra))
         nnx.update(model, params)
-        boxes = jtu.tree_leaves(self.opt_state, is_leaf=_is_variable)
-        for box, value in zip(boxes, jtu.tree_leaves(state), strict=True):
-            box.set_value(value)
-        self.step[...] += 1
+        for name, value in zip(self._structure.names, jtu.tree_leaves(state), strict=True):
+            self.opt_state[name].set_value(value)
+        if self._steps is not None:
+            self._steps[...] += 1
+
+    @property
+    def step(self) -> nnx.Variable:
+        """How many updates were done."""
+        return self.opt_state["step"] if self._steps is None else self._steps
+
+    @property
+    def state(self) -> PyTree:
+        """The state of the transform, made of the arrays that the variables hold now."""
+        return self._structure.treedef.unflatten([self.opt_state[name].get_value() for name in self._structure.names])
 
     @property
     def transform(self) -> AbstractTransform:
@@ -85,7 +111,7 @@ class Optimizer(nnx.Pytree):
 
     def in_force(self) -> dict[str, Any]:
         """Every number by its dotted path, as the next update will use it, schedules resolved."""
-        return self.transform.hyperparameters(nnx.as_pure(self.opt_state))
+        return self.transform.hyperparameters(self.state)
 
 
 def _init(optimizer: AbstractTransform, params: PyTree) -> PyTree:
@@ -96,10 +122,9 @@ def _init(optimizer: AbstractTransform, params: PyTree) -> PyTree:
     return optimizer.init(params)
 
 
-def _boxed(state: PyTree, params: PyTree, variables: PyTree) -> PyTree:
-    """The state in variables, each with the metadata of the parameter that it belongs to."""
-    boxes = jtu.tree_leaves(variables, is_leaf=_is_variable)
-    leaves, treedef = jtu.tree_flatten(state)
+def _boxed(state: PyTree, params: PyTree, variables: PyTree) -> dict[str, nnx.Variable]:
+    """The arrays of a state by name, in variables with the metadata of the parameters that they belong to."""
+    boxes = jtu.tree_leaves(variables, is_leaf=lambda x: isinstance(x, nnx.Variable))
 
     def box(x: Any, owner: int | None) -> nnx.Variable:
         if owner is None:
@@ -109,7 +134,8 @@ def _boxed(state: PyTree, params: PyTree, variables: PyTree) -> PyTree:
             metadata["out_sharding"] = metadata.pop("optimizer_sharding")
         return nnx.optimizer.OptVariable(x, **metadata)
 
-    return treedef.unflatten([box(x, owner) for x, owner in zip(leaves, owners(state, params), strict=True)])
+    owned = zip(named_leaves(state), owners(state, params), strict=True)
+    return {JoinedNames(join(names)): box(x, owner) for (names, x), owner in owned}
 
 
 def labels(model: Any, groups: Mapping[Any, Any], wrt: Any = nnx.Param) -> PyTree:

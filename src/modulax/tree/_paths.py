@@ -5,6 +5,7 @@ of dicts, tuples, Equinox modules or NNX variables (the box of a variable is no 
 """
 
 import fnmatch
+import re
 import sys
 from collections.abc import Container
 from typing import Any
@@ -13,16 +14,37 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 
-def _key_name(key: Any) -> str:
+def join(names: tuple[str, ...]) -> str:
+    r"""The names of a path as one, joined by dots; a dot inside of a name is written `\.`."""
+    return ".".join(re.sub(r"([.\\])", r"\\\1", name) for name in names)
+
+
+def split(name: str) -> tuple[str, ...]:
+    """The names that `join` made one of."""
+    return tuple(re.sub(r"\\(.)", r"\1", key) for key in re.findall(r"(?:^|(?<=\.))((?:[^.\\]|\\.)*)(?=\.|$)", name))
+
+
+class JoinedNames(str):
+    """A key that is a whole path, as `join` writes it: in a longer path it reads as the names that it joins."""
+
+
+def is_joined(key: Any) -> bool:
+    """Whether a key in one of JAX's key paths is a whole path."""
+    return isinstance(getattr(key, "key", None), JoinedNames)
+
+
+def _key_names(key: Any) -> tuple[str, ...]:
+    if is_joined(key):
+        return split(key.key)
     for attribute in ("name", "key", "idx"):
         if hasattr(key, attribute):
-            return str(getattr(key, attribute))
-    return str(key)
+            return (str(getattr(key, attribute)),)
+    return (str(key),)
 
 
 def key_names(path: tuple[Any, ...]) -> tuple[str, ...]:
     """The names of the keys in one of JAX's key paths."""
-    return tuple(map(_key_name, path))
+    return tuple(name for key in path for name in _key_names(key))
 
 
 def dotted(path: tuple[Any, ...]) -> str:
