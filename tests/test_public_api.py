@@ -38,7 +38,9 @@ PROMISED = {
     modulax.schedules: """
         AbstractSchedule Constant CosineDecay Join Linear PiecewiseConstant WarmupCosineDecay WrappedSchedule
     """,
-    modulax.tree: "leaf_paths norm zeros_like",
+    modulax.tree: """
+        bias_correction leaf_paths norm update_infinity_moment update_moment update_moment_per_elem_norm zeros_like
+    """,
     modulax.testing: "LAWS Case Law check_transform default_params",
     modulax.nnx: "Hyperparameter Optimizer labels",
     modulax.linen: "TrainState",

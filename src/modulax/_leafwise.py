@@ -3,9 +3,10 @@
 import abc
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -25,8 +26,8 @@ class AbstractLeafwise(AbstractTransform):
     """A transform that does the same to every array: write the equations on one array, and nothing else.
 
     The state of one array and of the whole tree are one class. Its fields are what `init_leaf` returns for an array;
-    in the whole state each of them is a tree. A last field `count: Count | None = None` counts the steps, once for
-    all leaves; the rule leaves it alone:
+    in the whole state each of them is a tree. Fields with the default None belong to all leaves together, and the rule
+    leaves them alone: `count: Count | None = None` counts the steps, others are written by `init_shared` and `share`:
 
         class HeavyBallState(AbstractState):
             velocity: PyTree
@@ -60,10 +61,24 @@ class AbstractLeafwise(AbstractTransform):
         """
         del count
 
-    def survey(self, count: Any, updates: Updates, params: Params | None) -> Any:
-        """`prepare` for numbers that depend on all updates, such as a norm. A rule that has it begins a new run."""
-        del updates, params
+    def survey(self, count: Any, state: Any, updates: Updates, params: Params | None, **extra: Any) -> Any:
+        """`prepare` for numbers that depend on all leaves, such as a norm, or on extra arguments.
+
+        The trees of the state have the structure of the updates; everything is in at least float32. A rule that has it
+        begins a new run in a chain.
+        """
+        del state, updates, params, extra
         return self.prepare(count)
+
+    def init_shared(self, params: Params) -> dict[str, Array]:
+        """The fields of the state that belong to all leaves together, without the count, before the first step."""
+        del params
+        return {}
+
+    def share(self, now: Any) -> dict[str, Array]:
+        """What these fields are after a step, from what `survey` returned."""
+        del now
+        return {}
 
     @abc.abstractmethod
     def update_leaf(self, now: Any, g: Array, s: Any, p: Any) -> tuple[Any, State]:
@@ -93,7 +108,7 @@ class AbstractLeafwise(AbstractTransform):
             for name in _tree_fields(example)
         }
         count = {"count": jnp.zeros((), jnp.int32)} if _counts(example) else {}
-        return type(example)(**count, **trees)
+        return type(example)(**count, **self.init_shared(params), **trees)
 
     def at(self, state: State) -> Self:
         """This rule with its schedules, if it counts the steps for them, replaced by their numbers for the next one."""
@@ -103,8 +118,7 @@ class AbstractLeafwise(AbstractTransform):
         self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, State]:
         """One step of the rule on every leaf."""
-        del extra
-        updates, (state,) = run_rules([self], updates, [state], params)
+        updates, (state,) = run_rules([self], updates, [state], params, extra)
         return updates, state
 
 
@@ -113,23 +127,30 @@ def _counts(state: State) -> bool:
 
 
 def _tree_fields(state: State) -> list[str]:
-    return [f.name for f in dataclasses.fields(state) if f.name != "count"]
+    return [f.name for f in dataclasses.fields(state) if f.default is dataclasses.MISSING]
 
 
 def reads_all_updates(rule: AbstractLeafwise) -> bool:
-    """Whether the rule's shared numbers depend on all updates, so that it cannot follow another in one run."""
+    """Whether the rule's shared numbers depend on all leaves, so that it cannot follow another in one run."""
     return type(rule).survey is not AbstractLeafwise.survey
 
 
 class _Part:
     """One rule of a run with its state taken apart: for each leaf that it is for, the values of the state's fields."""
 
-    def __init__(self, rule: AbstractLeafwise, state: State, updates: Updates, params: Params | None, size: int):
+    def __init__(
+        self,
+        rule: AbstractLeafwise,
+        state: State,
+        updates: Updates,
+        params: Params | None,
+        extra: Mapping[str, Any],
+        size: int,
+    ):
         name = type(rule).__name__
-        count = state.count if _counts(state) else None
+        count = state.count.astype(default_float()) if _counts(state) else None
         self.rule = rule.at(state)
-        check_call(self.rule, params)
-        self.now = self.rule.survey(None if count is None else count.astype(default_float()), updates, params)
+        check_call(self.rule, params, extra)
         self.chosen = list(self.rule.where(updates) or [True] * size)
         self._state, self._fields = state, _tree_fields(state)
         self._indices = [i for i, chosen in enumerate(self.chosen) if chosen]
@@ -138,6 +159,13 @@ class _Part:
         aligned = [align(getattr(state, field), like, f"{name}.update", whose) for field in self._fields]
         self._rebuild = [rebuild for _, rebuild in aligned]
         self.values = dict(zip(self._indices, zip(*(v for v, _ in aligned), strict=True), strict=False))
+        if reads_all_updates(rule):
+            trees = {f: jtu.tree_structure(like).unflatten(v) for f, (v, _) in zip(self._fields, aligned, strict=True)}
+            params = params if params is None or like is updates else select(params, self.chosen)
+            everything = (dataclasses.replace(state, **trees), like, params)
+            self.now = self.rule.survey(count, *_upcast(everything), **extra)
+        else:
+            self.now = self.rule.prepare(count)
 
     def of_leaf(self, i: int) -> tuple[Any, ...]:
         """The values of the state's fields at leaf `i`."""
@@ -157,16 +185,22 @@ class _Part:
         columns = list(columns) or [()] * len(self._fields)
         trees = {f: put(list(c)) for f, put, c in zip(self._fields, self._rebuild, columns, strict=True)}
         count = {"count": safe_increment(self._state.count)} if _counts(self._state) else {}
-        return type(self._state)(**count, **trees)
+        shared = {f: x.astype(getattr(self._state, f).dtype) for f, x in self.rule.share(self.now).items()}
+        return type(self._state)(**count, **shared, **trees)
 
 
 def run_rules(
-    rules: Sequence[AbstractLeafwise], updates: Updates, states: Sequence[State], params: Params | None
+    rules: Sequence[AbstractLeafwise],
+    updates: Updates,
+    states: Sequence[State],
+    params: Params | None,
+    extra: Mapping[str, Any],
 ) -> tuple[Updates, list[State]]:
-    """Several rules, one after the other, as one function of an array; only the first may survey all updates."""
+    """Several rules, one after the other, as one function of an array; only the first may survey all leaves."""
     leaves, treedef = jtu.tree_flatten(updates)
     param_leaves = [None] * len(leaves) if params is None else jtu.tree_leaves(params)
-    parts = [_Part(rule, state, updates, params, len(leaves)) for rule, state in zip(rules, states, strict=True)]
+    size = len(leaves)
+    parts = [_Part(rule, state, updates, params, extra, size) for rule, state in zip(rules, states, strict=True)]
     numbers, numbers_def = jtu.tree_flatten([(part.rule, part.now) for part in parts])
     kinds = list(zip(*(part.chosen for part in parts), strict=True))
     for kind in dict.fromkeys(kinds):
@@ -221,6 +255,11 @@ def _run_on_leaf(
                 raise _LeafError(rule, g.shape, jtu.tree_map(jnp.shape, value))
             new_values.append(jtu.tree_map(lambda new, old: new.astype(old.dtype), new_value, value))
     return u.astype(g.dtype), new_values
+
+
+def _upcast(tree: PyTree) -> PyTree:
+    """The tree with its floats in at least float32."""
+    return jtu.tree_map(lambda x: x.astype(at_least_float32(x.dtype)) if eqx.is_inexact_array(x) else x, tree)
 
 
 def _cast(tree: PyTree, dtype: Any) -> PyTree:

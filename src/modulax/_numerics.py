@@ -1,6 +1,7 @@
 """Arithmetic that is right at the edges: zero, overflow, low precision, complex numbers."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +42,21 @@ def abs_sq(x: Inexact[Array, "*shape"]) -> Inexact[Array, "*shape"]:
     if jnp.iscomplexobj(x):
         return x.real**2 + x.imag**2
     return x * x
+
+
+def moment(decay: Any, m: Any, x: Any, rest: Any = None) -> Any:
+    r"""A running average with a new value, $\beta m + (1 - \beta) x$; `rest` is $1 - \beta$ where it is known already."""
+    return decay * m + (1 - decay if rest is None else rest) * x
+
+
+def infinity_moment(decay: Any, m: Any, x: Any, eps: Any) -> Any:
+    r"""The running maximum of absolute values, $\max(\beta m, |x| + \varepsilon)$."""
+    return jnp.maximum(decay * m, eps + jnp.abs(x))
+
+
+def bias(decay: Any, t: Any) -> Any:
+    r"""What a running average that began at zero must be divided by after $t$ values: $1 - \beta^t$."""
+    return 1 - decay**t
 
 
 @jax.custom_jvp

@@ -2,6 +2,7 @@
 
 import abc
 import functools
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -28,20 +29,31 @@ class EmptyState(AbstractState):
     """The state of a transform that has none."""
 
 
-def missing(transform: object, argument: str, example: str) -> ValueError:
-    """The error of a transform that needs an argument it was not given."""
-    return ValueError(f"`{type(transform).__name__}` needs `{argument}`: call `{example}`.")
-
-
-def check_call(transform: "AbstractTransform", params: Params | None) -> None:
-    """Refuses an update that lacks the parameters, or a schedule where nobody counts the steps."""
+def check_call(transform: "AbstractTransform", params: Params | None, extra: Mapping[str, Any]) -> None:
+    """Refuses an update that lacks the parameters or an extra argument, or a schedule where nobody counts the steps."""
     name = type(transform).__name__
     if transform.needs_params and params is None:
-        raise missing(transform, "params", "update(updates, state, params)")
+        raise ValueError(f"`{name}` needs `params`: call `update(updates, state, params)`.")
+    if lacking := [argument for argument in transform.needs_extra if extra.get(argument) is None]:
+        call = ", ".join(f"{argument}=..." for argument in transform.needs_extra)
+        raise ValueError(
+            f"`{name}` needs `{lacking[0]}`: call `update(updates, state, params, {call})` or "
+            f"`step(grads, state, params, {call})`."
+        )
     if not transform.counts_steps and (field := _schedule_field(transform)):
         raise ValueError(
             f"`{name}({field}=...)` is a schedule, and `{name}` alone does not count the steps. "
             f"Write `Scheduled({name}({field}=...))`, or use the schedule in an optimizer such as `AdamW`."
+        )
+
+
+def refuse_complex(transform: "AbstractTransform", params: Params) -> None:
+    """Refuses complex parameters, by the name of the transform that is not defined for them."""
+    found = [path for path, p in leaves_with_paths(params) if jnp.issubdtype(p.dtype, jnp.complexfloating)]
+    if found:
+        raise ValueError(
+            f"`{type(transform).__name__}` is not defined for complex parameters, and {listing(found)} is complex. "
+            f"Train the real and the imaginary part as two parameters, or take an optimizer that is."
         )
 
 
@@ -52,6 +64,8 @@ def _schedule_field(transform: "AbstractTransform") -> str | None:
 
 def _init_entry(method: Any, name: str) -> Entry:
     def inside(function: Any, transform: "AbstractTransform", /, params: Params) -> State:
+        if not transform.takes_complex:
+            refuse_complex(transform, params)
         with jax.named_scope(f"{type(transform).__name__}.init"):
             return function(transform, params)
 
@@ -68,7 +82,7 @@ def _init_entry(method: Any, name: str) -> Entry:
 def _update_entry(method: Any, name: str) -> Entry:
     def inside(function, transform, /, updates, state, params=None, **extra):
         if not transform._is_checked_elsewhere:
-            check_call(transform, params)
+            check_call(transform, params, extra)
         with jax.named_scope(type(transform).__name__):
             return function(transform, updates, state, params, **extra)
 
@@ -98,6 +112,12 @@ class AbstractTransform(AbstractHyperparameters):
 
     needs_params: ClassVar[bool] = False
     """Whether `update` refuses `params=None`."""
+
+    needs_extra: ClassVar[tuple[str, ...]] = ()
+    """The extra arguments without which `update` cannot do its work, such as `value`, the loss."""
+
+    takes_complex: ClassVar[bool] = True
+    """Whether it is defined for complex parameters; if not, `init` refuses them by its name."""
 
     _is_checked_elsewhere: ClassVar[bool] = False
 

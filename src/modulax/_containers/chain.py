@@ -93,7 +93,7 @@ class Chain(AbstractTransform):
             names = list(run)
             if isinstance(run[names[0]], AbstractLeafwise):
                 rules = [rule for rule in run.values() if isinstance(rule, AbstractLeafwise)]
-                updates, states = run_rules(rules, updates, [state[name] for name in names], params)
+                updates, states = run_rules(rules, updates, [state[name] for name in names], params, extra)
                 new.update(zip(names, states, strict=True))
             else:
                 (name,) = names

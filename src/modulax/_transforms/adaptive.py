@@ -9,7 +9,7 @@ from jaxtyping import Array, DTypeLike, PyTree
 from .._checks import DECAY
 from .._leafwise import AbstractLeafwise
 from .._module import AbstractState
-from .._numerics import abs_sq, at_least_float32, real_dtype, safe_sqrt, zeros_in
+from .._numerics import abs_sq, at_least_float32, bias, moment, real_dtype, safe_sqrt, zeros_in
 from .._schedule import Number, number
 from .._types import Count
 
@@ -80,15 +80,15 @@ class ScaleByAdam(AbstractLeafwise):
         return AdamNumbers(
             c1=1 - self.b1,
             c2=1 - self.b2,
-            bias1=1 - self.b1**t,
-            bias2=1 - self.b2**t,
-            bias1_next=1 - self.b1 ** (t + 1),
+            bias1=bias(self.b1, t),
+            bias2=bias(self.b2, t),
+            bias1_next=bias(self.b1, t + 1),
         )
 
     def update_leaf(self, now, g, s, p):
         del p
-        mu = self.b1 * s.mu + now.c1 * g
-        nu = self.b2 * s.nu + now.c2 * abs_sq(g)
+        mu = moment(self.b1, s.mu, g, now.c1)
+        nu = moment(self.b2, s.nu, abs_sq(g), now.c2)
         if self.nesterov:
             mu_hat = self.b1 * mu / now.bias1_next + now.c1 * g / now.bias1
         else:
@@ -137,12 +137,11 @@ class ScaleByRMS(AbstractLeafwise):
         return ScaleByRMSState(nu=second_moment_like(p, self.initial_scale))
 
     def prepare(self, count):
-        t = count + 1
-        return 1 - self.decay**t
+        return bias(self.decay, count + 1)
 
     def update_leaf(self, now, g, s, p):
         del p
-        nu = self.decay * s.nu + (1 - self.decay) * abs_sq(g)
+        nu = moment(self.decay, s.nu, abs_sq(g))
         nu_hat = nu / now if self.bias_correction else nu
         u = g / root_with_eps(nu_hat, self.eps, self.eps_in_sqrt)
         return u, ScaleByRMSState(nu=nu)
@@ -190,13 +189,12 @@ class ScaleByStddev(AbstractLeafwise):
         return ScaleByStddevState(mu=jnp.zeros_like(p, dtype), nu=second_moment_like(p, self.initial_scale))
 
     def prepare(self, count):
-        t = count + 1
-        return 1 - self.decay**t
+        return bias(self.decay, count + 1)
 
     def update_leaf(self, now, g, s, p):
         del p
-        mu = self.decay * s.mu + (1 - self.decay) * g
-        nu = self.decay * s.nu + (1 - self.decay) * abs_sq(g)
+        mu = moment(self.decay, s.mu, g)
+        nu = moment(self.decay, s.nu, abs_sq(g))
         mu_hat, nu_hat = (mu / now, nu / now) if self.bias_correction else (mu, nu)
         # A variance is not negative; the difference of two rounded numbers may be.
         variance = jnp.maximum(nu_hat - abs_sq(mu_hat), 0)
@@ -239,8 +237,8 @@ class ScaleByLion(AbstractLeafwise):
 
     def update_leaf(self, now, g, s, p):
         del now, p
-        u = jnp.sign(self.b1 * s.mu + (1 - self.b1) * g)
-        mu = self.b2 * s.mu + (1 - self.b2) * g
+        u = jnp.sign(moment(self.b1, s.mu, g))
+        mu = moment(self.b2, s.mu, g)
         return u, ScaleByLionState(mu=mu)
 
 

@@ -47,8 +47,8 @@ class ClipByGlobalNorm(AbstractLeafwise):
 
     max_norm: Number = number(needs=NON_NEGATIVE)
 
-    def survey(self, count, updates, params):
-        del count, params
+    def survey(self, count, state, updates, params, **extra):
+        del count, state, params, extra
         total = norm(updates)
         exceeds = total > self.max_norm
         factor = jnp.where(exceeds, self.max_norm / jnp.where(exceeds, total, 1), 1)

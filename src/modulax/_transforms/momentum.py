@@ -6,7 +6,7 @@ from jaxtyping import DTypeLike, PyTree
 from .._checks import DECAY
 from .._leafwise import AbstractLeafwise
 from .._module import AbstractState
-from .._numerics import zeros_in
+from .._numerics import bias, moment, zeros_in
 from .._schedule import Number, number
 from .._types import Count
 
@@ -86,11 +86,10 @@ class Ema(AbstractLeafwise):
         return EmaState(ema=zeros_in(p, self.accumulator_dtype))
 
     def prepare(self, count):
-        t = count + 1
-        return 1 - self.decay**t
+        return bias(self.decay, count + 1)
 
     def update_leaf(self, now, g, s, p):
         del p
-        m = self.decay * s.ema + (1 - self.decay) * g
+        m = moment(self.decay, s.ema, g)
         u = m / now if self.debias else m
         return u, EmaState(ema=m)

@@ -61,11 +61,16 @@ def law_updates_keep_their_dtype_beside_other_parameters(case: Case) -> None:
 
 
 def law_complex_parameters_work(case: Case) -> None:
-    """Complex parameters are supported: dtypes are kept and numbers are finite.
+    """Complex parameters are supported, dtypes kept and numbers finite, or `init` refuses them by name.
 
-    Use |g|² for squares. Where the algorithm is not defined for them, exempt the transform.
+    Use |g|² for squares. Where the algorithm is not defined for them, say `takes_complex = False`.
     """
     params = cast(case.params, jnp.complex64)
+    try:
+        case.init(params)
+    except ValueError as error:
+        expect("is not defined for complex parameters" in str(error), f"complex parameters: {error}")
+        return
     grads = case.updates(like=params)
     state, updates, new_state = jax.jit(functools.partial(_start_and_step, case))(params, grads)
     expect_same_avals(updates, grads, "complex updates")

@@ -1,4 +1,10 @@
 """Functions on pytrees of arrays, and the dotted paths of their leaves."""
 
 from ._math import norm as norm, zeros_like as zeros_like
+from ._moments import (
+    bias_correction as bias_correction,
+    update_infinity_moment as update_infinity_moment,
+    update_moment as update_moment,
+    update_moment_per_elem_norm as update_moment_per_elem_norm,
+)
 from ._paths import leaf_paths as leaf_paths

@@ -7,7 +7,7 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._checks import listing
-from ._paths import leaf_paths, leaves_with_paths
+from ._paths import leaf_paths, leaves_with_paths, longest_prefix
 
 
 def align(tree: PyTree, like: PyTree, owner: str, whose: str) -> tuple[list[Any], Callable[[list[Any]], PyTree]]:
@@ -27,20 +27,34 @@ def align(tree: PyTree, like: PyTree, owner: str, whose: str) -> tuple[list[Any]
         return treedef.flatten_up_to(tree), treedef.unflatten
     except ValueError:
         pass
-    found = leaves_with_paths(tree)
-    by_path = dict(found)
+    found = leaves_with_paths(tree, with_none=True)
     paths = leaf_paths(like)
-    if set(paths) != set(by_path):
-        lacking = [path for path, _ in found if path not in paths]
-        unknown = [path for path in paths if path not in by_path]
+    held: dict[str, list[tuple[int, Any, bool]]] = {path: [] for path in paths}
+    lacking = []
+    for i, (path, leaf) in enumerate(found):
+        owner_path = longest_prefix(path, held)
+        if owner_path is not None:
+            held[owner_path].append((i, leaf, owner_path == path))
+        elif leaf is not None:
+            lacking.append(path)
+    unknown = [path for path in paths if not held[path]]
+    if lacking or unknown:
         raise ValueError(misfit(owner, whose, lacking, unknown))
-    own_treedef = jtu.tree_structure(tree)
-    order = {path: i for i, path in enumerate(paths)}
+    own_treedef = jtu.tree_structure(tree, is_leaf=lambda x: x is None)
+
+    def value(path: str) -> Any:
+        """What stands at a path: an array, None, or several arrays below it as a list."""
+        return held[path][0][1] if held[path][0][2] else [leaf for _, leaf, _ in held[path]]
 
     def rebuild(values: list[Any]) -> PyTree:
-        return own_treedef.unflatten([values[order[path]] for path, _ in found])
+        leaves: list[Any] = [None] * len(found)
+        for path, new in zip(paths, values, strict=True):
+            parts = [new] if held[path][0][2] else new
+            for (i, _, _), part in zip(held[path], parts, strict=True):
+                leaves[i] = part
+        return own_treedef.unflatten(leaves)
 
-    return [by_path[path] for path in paths], rebuild
+    return [value(path) for path in paths], rebuild
 
 
 def misfit(owner: str, whose: str, lacking: list[str], unknown: list[str]) -> str:
