@@ -4,10 +4,9 @@ The transcriptions are written from the cited papers, one function per algorithm
 gradients and a first point to the list of points.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -15,31 +14,9 @@ import pytest
 import modulax as mx
 from modulax import schedules
 
+from .oracles import ETA, SIZE, Points, gradients, points, start
+
 pytestmark = pytest.mark.usefixtures("x64")
-STEPS, SIZE = 50, 7
-ETA = 0.03
-Points = Iterator[np.ndarray]
-
-
-def gradients() -> np.ndarray:
-    random = np.random.default_rng(0)
-    return random.normal(size=(STEPS, SIZE)) * np.geomspace(1e-3, 1e2, SIZE)
-
-
-def start() -> np.ndarray:
-    return np.random.default_rng(1).normal(size=SIZE)
-
-
-def points(transform: Any) -> np.ndarray:
-    """The points that a transform visits."""
-
-    def body(carry: Any, g: Any) -> Any:
-        w, state = carry
-        u, state = transform.update(g, state, w)
-        return (w + u, state), w + u
-
-    w = jnp.asarray(start())
-    return np.asarray(jax.lax.scan(body, (w, transform.init(w)), jnp.asarray(gradients()))[1])
 
 
 # --- Kingma and Ba 2014, algorithm 1; Loshchilov and Hutter 2017, algorithm 2; Dozat 2016 ----------

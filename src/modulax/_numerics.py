@@ -45,7 +45,7 @@ def abs_sq(x: Inexact[Array, "*shape"]) -> Inexact[Array, "*shape"]:
 
 
 def moment(decay: Any, m: Any, x: Any, rest: Any = None) -> Any:
-    r"""A running average with a new value, $\beta m + (1 - \beta) x$; `rest` is $1 - \beta$ where it is known already."""
+    r"""A running average with a new value, $\beta m + (1 - \beta) x$; `rest` is $1 - \beta$, if it is known already."""
     return decay * m + (1 - decay if rest is None else rest) * x
 
 

@@ -119,6 +119,9 @@ class AbstractTransform(AbstractHyperparameters):
     takes_complex: ClassVar[bool] = True
     """Whether it is defined for complex parameters; if not, `init` refuses them by its name."""
 
+    cites: ClassVar[tuple[str, ...]] = ()
+    """Keys in the bibliography, for `modulax.citation`."""
+
     _is_checked_elsewhere: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -1,113 +1,28 @@
-"""An instance of every public transform and schedule, with its twin in optax if it has one.
+"""The transforms and optimizers of the foundation, and the containers."""
 
-Whoever writes a class registers it here and inherits every test of `test_contract.py`; with a twin,
-those of `test_parity.py` too.
-"""
-
-import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any
-
-import jax
 import jax.numpy as jnp
 import optax
 
 import modulax as mx
 from modulax import schedules
-from modulax.tree import norm
 
-
-@dataclasses.dataclass(frozen=True)
-class Instance:
-    """A transform or a schedule under test.
-
-    Args:
-        name: what the test is called.
-        make: builds it, from no arguments.
-        optax: builds its twin, if it has one.
-        extra: the extra arguments that `update` needs.
-        exemptions: the laws that do not hold, by name, with the reason. They are expected to fail.
-        is_variant: whether its class stands here before, so that only the laws on numbers are checked
-            again: composition and storage know nothing of a flag or of another number.
-        rtol: how far two ways of computing the same may differ in float32.
-    """
-
-    name: str
-    make: Callable[[], Any]
-    optax: Callable[[], Any] | None = None
-    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    exemptions: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    is_variant: bool = False
-    rtol: float = 1e-6
-
-    def __str__(self) -> str:
-        return self.name
-
-
-# Functions that stand in static fields have names, because lambdas cannot be pickled.
-
-
-def matrices(tree: Any) -> Any:
-    """A mask: leaves with two axes or more."""
-    return jax.tree.map(lambda x: x.ndim > 1, tree)
-
-
-def doubled(updates: Any, params: Any) -> Any:
-    del params
-    return jax.tree.map(lambda u: u + u, updates)
-
-
-def kind(tree: Any) -> Any:
-    """Labels: `matrix` for leaves with two axes or more, `other` for the rest."""
-    return jax.tree.map(lambda x: "matrix" if x.ndim > 1 else "other", tree)
-
-
-def is_huge(updates: Any, step: Any, params: Any) -> Any:
-    del step, params
-    size = norm(updates)
-    return size > 1e6, {"norm": size}
-
-
-def decaying(step: Any) -> Any:
-    """A plain function as a schedule."""
-    return 0.1 / (1 + jnp.asarray(step).astype(float))
-
-
-def growing(step: Any) -> Any:
-    return jnp.where(step < 2, 1, 3)
-
-
-BIASES = mx.by_path({"*bias": True, "*": False})
-KERNELS = mx.by_path({"*bias": False, "*": True})
-
-
-def not_bias(tree: Any) -> Any:
-    """What `KERNELS` means, for optax."""
-
-    def is_kernel(path: Any, leaf: Any) -> bool:
-        del leaf
-        return str(getattr(path[-1], "key", "")) != "bias"
-
-    return jax.tree_util.tree_map_with_path(is_kernel, tree)
-
-
-def is_bias(tree: Any) -> Any:
-    return jax.tree.map(lambda x: not x, not_bias(tree))
-
-
-def bias_or_rest(tree: Any) -> Any:
-    return jax.tree.map(lambda x: "rest" if x else "bias", not_bias(tree))
-
-
-# Bare transforms take schedules inside of `Scheduled` alone, which the annotations do not say.
-B1: Any = schedules.Linear(0.8, 0.95, 10)
-DECAY: Any = schedules.Constant(0.01)
-FROZEN: Any = is_bias
-WARMUP = {"init_value": 0.0, "peak_value": 0.1, "warmup_steps": 5, "decay_steps": 30}
-
-# Laws that do not hold, and why.
-ROUNDED = {"gradients_are_finite_and_right": "a state in float32: finite differences measure its rounding"}
-CONSTANT = {"sharding_is_kept": "the updates are constants, and XLA puts those on one device"}
+from ._instance import CONSTANT, ROUNDED, Instance
+from ._masks import (
+    B1,
+    BIASES,
+    DECAY,
+    FROZEN,
+    KERNELS,
+    WARMUP,
+    bias_or_rest,
+    decaying,
+    doubled,
+    growing,
+    is_huge,
+    kind,
+    matrices,
+    not_bias,
+)
 
 TRANSFORMS = (
     # --- basic
@@ -346,38 +261,3 @@ TRANSFORMS = (
         is_variant=True,
     ),
 )
-
-SCHEDULES = (
-    Instance("Constant", lambda: schedules.Constant(0.3), lambda: optax.constant_schedule(0.3)),
-    Instance(
-        "Linear",
-        lambda: schedules.Linear(1.0, 0.1, 20, transition_begin=5),
-        lambda: optax.linear_schedule(1.0, 0.1, 20, transition_begin=5),
-    ),
-    Instance(
-        "CosineDecay",
-        lambda: schedules.CosineDecay(0.5, 30, 0.1, 1.5),
-        lambda: optax.cosine_decay_schedule(0.5, 30, 0.1, 1.5),
-    ),
-    Instance(
-        "WarmupCosineDecay",
-        lambda: schedules.WarmupCosineDecay(**WARMUP, end_value=0.01, exponent=2.0),
-        lambda: optax.warmup_cosine_decay_schedule(**WARMUP, end_value=0.01, exponent=2.0),
-    ),
-    Instance(
-        "PiecewiseConstant",
-        lambda: schedules.PiecewiseConstant(1.0, {10: 0.5, 20: 0.1}),
-        lambda: optax.piecewise_constant_schedule(1.0, {10: 0.5, 20: 0.1}),
-    ),
-    Instance(
-        "Join",
-        lambda: schedules.Join([schedules.Linear(0.0, 1.0, 10), 0.5, decaying], [10, 20]),
-        lambda: optax.join_schedules(
-            [optax.linear_schedule(0.0, 1.0, 10), optax.constant_schedule(0.5), decaying], [10, 20]
-        ),
-    ),
-    Instance("WrappedSchedule", lambda: schedules.WrappedSchedule(decaying), lambda: decaying),
-)
-
-EVERYTHING = TRANSFORMS + SCHEDULES
-assert len({i.name for i in EVERYTHING}) == len(EVERYTHING), "two instances have one name"

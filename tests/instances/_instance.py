@@ -1,0 +1,58 @@
+"""What a test of all transforms is given."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Instance:
+    """A transform or a schedule under test.
+
+    Args:
+        name: what the test is called.
+        make: builds it, from no arguments.
+        optax: builds its twin, if it has one.
+        extra: the extra arguments that `update` needs.
+        exemptions: the laws that do not hold, by name, with the reason. They are expected to fail.
+        is_variant: whether its class stands here before, so that only the laws on numbers are checked
+            again: composition and storage know nothing of a flag or of another number.
+        rtol: how far two ways of computing the same may differ in float32.
+    """
+
+    name: str
+    make: Callable[[], Any]
+    optax: Callable[[], Any] | None = None
+    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    exemptions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    is_variant: bool = False
+    rtol: float = 1e-6
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """Where modulax differs from optax on purpose: a row of `docs/conformance.md`.
+
+    Args:
+        subject: the class, and the situation if it is not all of it.
+        ours: what modulax does.
+        optax: what optax 0.2.8 does.
+        why: the reason.
+        reference: the paper, the reference implementation or the issue that says so.
+        test: `file.py::name` of the test that shows the two differ.
+    """
+
+    subject: str
+    ours: str
+    optax: str
+    why: str
+    reference: str
+    test: str
+
+
+# Laws that do not hold, and why.
+ROUNDED = {"gradients_are_finite_and_right": "a state in float32: finite differences measure its rounding"}
+CONSTANT = {"sharding_is_kept": "the updates are constants, and XLA puts those on one device"}

@@ -1,0 +1,71 @@
+"""Masks, labels, schedules and functions that the instances share."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import modulax as mx
+from modulax import schedules
+from modulax.tree import norm
+
+# Functions that stand in static fields have names, because lambdas cannot be pickled.
+
+
+def matrices(tree: Any) -> Any:
+    """A mask: leaves with two axes or more."""
+    return jax.tree.map(lambda x: x.ndim > 1, tree)
+
+
+def doubled(updates: Any, params: Any) -> Any:
+    del params
+    return jax.tree.map(lambda u: u + u, updates)
+
+
+def kind(tree: Any) -> Any:
+    """Labels: `matrix` for leaves with two axes or more, `other` for the rest."""
+    return jax.tree.map(lambda x: "matrix" if x.ndim > 1 else "other", tree)
+
+
+def is_huge(updates: Any, step: Any, params: Any) -> Any:
+    del step, params
+    size = norm(updates)
+    return size > 1e6, {"norm": size}
+
+
+def decaying(step: Any) -> Any:
+    """A plain function as a schedule."""
+    return 0.1 / (1 + jnp.asarray(step).astype(float))
+
+
+def growing(step: Any) -> Any:
+    return jnp.where(step < 2, 1, 3)
+
+
+BIASES = mx.by_path({"*bias": True, "*": False})
+KERNELS = mx.by_path({"*bias": False, "*": True})
+
+
+def not_bias(tree: Any) -> Any:
+    """What `KERNELS` means, for optax."""
+
+    def is_kernel(path: Any, leaf: Any) -> bool:
+        del leaf
+        return str(getattr(path[-1], "key", "")) != "bias"
+
+    return jax.tree_util.tree_map_with_path(is_kernel, tree)
+
+
+def is_bias(tree: Any) -> Any:
+    return jax.tree.map(lambda x: not x, not_bias(tree))
+
+
+def bias_or_rest(tree: Any) -> Any:
+    return jax.tree.map(lambda x: "rest" if x else "bias", not_bias(tree))
+
+
+# Bare transforms take schedules inside of `Scheduled` alone, which the annotations do not say.
+B1: Any = schedules.Linear(0.8, 0.95, 10)
+DECAY: Any = schedules.Constant(0.01)
+FROZEN: Any = is_bias
+WARMUP = {"init_value": 0.0, "peak_value": 0.1, "warmup_steps": 5, "decay_steps": 30}
