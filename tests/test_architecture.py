@@ -50,7 +50,7 @@ LAYERS = (
     ),
     Layer(("schedules", "_transforms", "estimators")),
     Layer(("_containers",)),
-    Layer(("_optimizers", "_describe", "_sharding"), ordered=True),
+    Layer(("_optimizers", "_describe", "_sharding", "_registry"), ordered=True),
     Layer(("sweeps", "integrations", "compat", "testing")),
     Layer(("nnx", "linen", "checkpoint")),
 )

@@ -29,6 +29,7 @@ from ._optimizers.adam import (
 )
 from ._optimizers.base import AbstractOptimizer as AbstractOptimizer
 from ._optimizers.sgd import SGD as SGD
+from ._registry import Card as Card, available as available, card as card, citation as citation, get as get
 from ._rules import by_path as by_path
 from ._schedule import (
     AbstractSchedule as AbstractSchedule,

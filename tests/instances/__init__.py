@@ -9,5 +9,6 @@ from ._instance import Instance as Instance
 
 TRANSFORMS = foundation.TRANSFORMS
 SCHEDULES = curves.SCHEDULES
+DIFFERENCES = foundation.DIFFERENCES
 EVERYTHING = TRANSFORMS + SCHEDULES
 assert len({i.name for i in EVERYTHING}) == len(EVERYTHING), "two instances have one name"

@@ -6,7 +6,7 @@ import optax
 import modulax as mx
 from modulax import schedules
 
-from ._instance import CONSTANT, ROUNDED, Instance
+from ._instance import CONSTANT, ROUNDED, Difference, Instance
 from ._masks import (
     B1,
     BIASES,
@@ -259,5 +259,56 @@ TRANSFORMS = (
         "Lion-mask",
         lambda: mx.Lion(0.05, weight_decay=0.1, mask=KERNELS, mu_dtype=jnp.float32),
         is_variant=True,
+    ),
+)
+
+DIFFERENCES = (
+    Difference(
+        "second moments of low-precision parameters",
+        "stored in float32",
+        "stored in the dtype of the parameter",
+        "bfloat16 cannot hold increments of a thousandth: the moment stalls",
+        "design, section on numbers",
+        "test_conformance.py::test_second_moments_do_not_stall",
+    ),
+    Difference(
+        "zero gradients in float16",
+        "zero updates: arithmetic is done in at least float32",
+        "NaN, because eps underflows",
+        "a parameter without a gradient is no error",
+        "optax issues 1754, 1784, 1789",
+        "test_conformance.py::test_zero_gradients_in_half_precision",
+    ),
+    Difference(
+        "`ClipByGlobalNorm` with an infinite entry, or with a bound of zero",
+        "zeros",
+        "NaN",
+        "0 / 0 and inf · 0 have no use for anybody",
+        "optax PR 1752",
+        "test_conformance.py::test_clipping_makes_no_nan",
+    ),
+    Difference(
+        "`MultiSteps` with an infinite gradient",
+        "the accumulator begins anew with the next batch; the inner transform runs once per batch",
+        "the accumulator stays NaN for ever; the inner transform runs on every mini-step",
+        "one bad batch shall not end a run",
+        "optax issues 472, 828",
+        "test_conformance.py::test_multisteps_recovers",
+    ),
+    Difference(
+        "`Injected` on bfloat16 parameters",
+        "numbers keep their dtype",
+        "numbers are cast to the dtype of the parameters: 0.999 becomes 1, and Adam's update NaN",
+        "a hyperparameter has nothing to do with the dtype of a parameter",
+        "optax issue 1414",
+        "test_conformance.py::test_injected_numbers_keep_their_dtype",
+    ),
+    Difference(
+        "some schedules, such as `Linear`, under `jax_enable_x64`",
+        "computed in float64",
+        "computed in float32",
+        "what was asked for",
+        "design, section on schedules",
+        "test_conformance.py::test_schedules_are_as_precise_as_asked_for",
     ),
 )

@@ -1,6 +1,6 @@
 """Adam and its kin: Nesterov momentum, decoupled weight decay, RMSProp, Lion."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 from jaxtyping import DTypeLike
@@ -65,6 +65,8 @@ class NAdam(AbstractOptimizer):
     References:
         Dozat, [Incorporating Nesterov Momentum into Adam](https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ), 2016.
     """
+
+    cites: ClassVar[tuple[str, ...]] = ("dozat2016",)
 
     learning_rate: Hyperparameter = number()
     b1: Hyperparameter = number(0.9, needs=DECAY)
@@ -135,6 +137,8 @@ class NAdamW(AbstractOptimizer):
         Dozat, [Incorporating Nesterov Momentum into Adam](https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ), 2016;
         Loshchilov and Hutter, [Decoupled Weight Decay Regularization](https://arxiv.org/abs/1711.05101), 2017.
     """
+
+    cites: ClassVar[tuple[str, ...]] = ("dozat2016",)
 
     learning_rate: Hyperparameter = number()
     b1: Hyperparameter = number(0.9, needs=DECAY)

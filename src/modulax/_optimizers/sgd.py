@@ -1,5 +1,7 @@
 """Gradient descent, with and without momentum."""
 
+from typing import ClassVar
+
 import equinox as eqx
 from jaxtyping import DTypeLike
 
@@ -22,6 +24,8 @@ class SGD(AbstractOptimizer):
     References:
         Robbins and Monro, [A Stochastic Approximation Method](https://doi.org/10.1214/aoms/1177729586), 1951.
     """
+
+    cites: ClassVar[tuple[str, ...]] = ("robbins1951",)
 
     learning_rate: Hyperparameter = number()
     momentum: Hyperparameter | None = number(None, optional=True)

@@ -1,6 +1,6 @@
 """Steps whose length adapts to the size of past gradients: Adam, RMSProp, Lion."""
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -65,6 +65,8 @@ class ScaleByAdam(AbstractLeafwise):
         Dozat, [Incorporating Nesterov Momentum into Adam](https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ), 2016.
     """
 
+    cites: ClassVar[tuple[str, ...]] = ("kingma2014",)
+
     b1: Number = number(0.9, needs=DECAY)
     b2: Number = number(0.999, needs=DECAY)
     eps: Number = number(1e-8)
@@ -127,6 +129,8 @@ class ScaleByRMS(AbstractLeafwise):
         [Lecture 6.5](https://www.cs.toronto.edu/~tijmen/csc321/slides/lecture_slides_lec6.pdf), 2012.
     """
 
+    cites: ClassVar[tuple[str, ...]] = ("tieleman2012",)
+
     decay: Number = number(0.9, needs=DECAY)
     eps: Number = number(1e-8)
     initial_scale: Number = number(0.0)
@@ -178,6 +182,8 @@ class ScaleByStddev(AbstractLeafwise):
         Graves, [Generating Sequences With Recurrent Neural Networks](https://arxiv.org/abs/1308.0850), 2013.
     """
 
+    cites: ClassVar[tuple[str, ...]] = ("graves2013",)
+
     decay: Number = number(0.9, needs=DECAY)
     eps: Number = number(1e-8)
     initial_scale: Number = number(0.0)
@@ -227,6 +233,8 @@ class ScaleByLion(AbstractLeafwise):
     References:
         Chen et al., [Symbolic Discovery of Optimization Algorithms](https://arxiv.org/abs/2302.06675), 2023.
     """
+
+    cites: ClassVar[tuple[str, ...]] = ("chen2023",)
 
     b1: Number = number(0.9, needs=DECAY)
     b2: Number = number(0.99, needs=DECAY)

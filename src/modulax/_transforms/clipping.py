@@ -1,5 +1,7 @@
 """Bounds on the size of the updates: of every entry, or of all of them together."""
 
+from typing import ClassVar
+
 import jax.numpy as jnp
 
 from .._checks import NON_NEGATIVE
@@ -44,6 +46,8 @@ class ClipByGlobalNorm(AbstractLeafwise):
         Pascanu et al., [On the difficulty of training recurrent neural networks](https://arxiv.org/abs/1211.5063),
         2013.
     """
+
+    cites: ClassVar[tuple[str, ...]] = ("pascanu2013",)
 
     max_norm: Number = number(needs=NON_NEGATIVE)
 

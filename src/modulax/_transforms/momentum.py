@@ -1,5 +1,7 @@
 """Running averages of the updates: momentum, and the exponential moving average."""
 
+from typing import ClassVar
+
 import equinox as eqx
 from jaxtyping import DTypeLike, PyTree
 
@@ -40,6 +42,8 @@ class Trace(AbstractLeafwise):
         Sutskever et al., [On the importance of initialization and momentum in deep
         learning](https://proceedings.mlr.press/v28/sutskever13.html), 2013.
     """
+
+    cites: ClassVar[tuple[str, ...]] = ("polyak1964",)
 
     decay: Number = number(0.9)
     nesterov: bool = eqx.field(static=True, default=False)

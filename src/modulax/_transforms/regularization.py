@@ -25,6 +25,8 @@ class AddDecayedWeights(AbstractLeafwise):
 
     needs_params: ClassVar[bool] = True
 
+    cites: ClassVar[tuple[str, ...]] = ("loshchilov2017",)
+
     weight_decay: Number = number(0.0)
     mask: Any = eqx.field(static=True, default=None, converter=as_rule)
 

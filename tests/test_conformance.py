@@ -1,0 +1,83 @@
+"""Where modulax differs from optax on purpose: each test shows what either does.
+
+`docs/conformance.md` lists the differences; those of a family are shown beside its equations.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import modulax as mx
+from modulax import schedules
+
+from .settings import jax_defaults
+
+
+@pytest.fixture(autouse=True)
+def _defaults():
+    with jax_defaults():
+        yield
+
+
+def run(transform: Any, grads: Any, params: Any) -> Any:
+    """The last updates, and the state."""
+    state, updates = transform.init(params), None
+    for g in grads:
+        updates, state = transform.update(g, state, params)
+    return updates, state
+
+
+def test_second_moments_do_not_stall():
+    p, grads = jnp.ones(2, jnp.bfloat16), [jnp.ones(2, jnp.bfloat16)] * 2000
+    _, ours = run(mx.ScaleByRMS(0.999), grads, p)
+    _, theirs = run(optax.scale_by_rms(0.999), grads, p)
+    np.testing.assert_allclose(ours.nu, 1 - 0.999**2000, rtol=1e-3)
+    assert float(theirs.nu[0]) < 0.6
+
+
+def test_zero_gradients_in_half_precision():
+    p = jnp.ones(2, jnp.float16)
+    ours, _ = run(mx.ScaleByAdam(), [0 * p], p)
+    theirs, _ = run(optax.scale_by_adam(), [0 * p], p)
+    np.testing.assert_array_equal(ours, 0)
+    assert np.isnan(theirs).all()
+
+
+def test_clipping_makes_no_nan():
+    p = jnp.ones(2)
+    for bound, g in ((1.0, jnp.asarray([jnp.inf, 1.0])), (0.0, jnp.zeros(2))):
+        ours, _ = run(mx.ClipByGlobalNorm(bound), [g], p)
+        theirs, _ = run(optax.clip_by_global_norm(bound), [g], p)
+        np.testing.assert_array_equal(ours, 0)
+        assert np.isnan(theirs).any()
+
+
+def test_multisteps_recovers():
+    p, bad, good = jnp.ones(2), jnp.full(2, jnp.inf), jnp.ones(2)
+    grads = [bad, good, good, good]
+    ours, _ = run(mx.MultiSteps(mx.SGD(0.1), 2), grads, p)
+    theirs, _ = run(optax.MultiSteps(optax.sgd(0.1), 2), grads, p)
+    np.testing.assert_allclose(ours, -0.1, rtol=1e-6)
+    assert np.isnan(theirs).all()
+
+
+def test_injected_numbers_keep_their_dtype():
+    p = jnp.ones(2, jnp.bfloat16)
+    ours, state = run(mx.Injected(mx.Adam(0.1)), [p], p)
+    theirs, their_state = run(optax.inject_hyperparams(optax.adam)(0.1), [p], p)
+    np.testing.assert_allclose(np.asarray(ours, np.float32), -0.1, rtol=1e-2)
+    assert np.isnan(np.asarray(theirs, np.float32)).all()
+    assert {x.dtype for x in jax.tree.leaves(state.hyperparameters)} == {jnp.dtype("float32")}
+    assert their_state.hyperparams["b2"].dtype == jnp.bfloat16
+
+
+def test_schedules_are_as_precise_as_asked_for(x64: None):
+    del x64
+    count = jnp.asarray(7, jnp.int32)  # which is what a state counts in
+    ours, theirs = (np.asarray(s(count)) for s in (schedules.Linear(1.0, 0.1, 20), optax.linear_schedule(1.0, 0.1, 20)))
+    assert abs(ours - (1 - 0.9 * 7 / 20)) < 1e-15
+    assert abs(theirs - (1 - 0.9 * 7 / 20)) > 1e-9

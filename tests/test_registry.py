@@ -1,0 +1,92 @@
+"""Optimizers by name, their cards, citations, and the pages that are made from them."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import modulax as mx
+from modulax._bibliography import BIBLIOGRAPHY
+
+from . import generated
+from .instances import DIFFERENCES, TRANSFORMS
+
+TESTS = Path(__file__).parent
+
+
+def test_every_optimizer_is_found_by_its_name():
+    public = [cls for cls in vars(mx).values() if isinstance(cls, type) and issubclass(cls, mx.AbstractOptimizer)]
+    for cls in public:
+        if cls is not mx.AbstractOptimizer:
+            assert mx.get(cls.__name__) is cls
+    assert {mx.get(name) for name in mx.available()} == {*public} - {mx.AbstractOptimizer}
+
+
+def test_names_may_be_written_as_in_optax():
+    assert mx.get("adamw") is mx.get("AdamW") is mx.get("adam_w") is mx.AdamW
+    cls: Any = mx.get("adamw")
+    assert repr(cls(1e-3, weight_decay=0.1)) == repr(mx.AdamW(1e-3, weight_decay=0.1))
+
+
+def test_available_takes_a_pattern():
+    assert set(mx.available()) >= {"adam", "adamw", "lion", "sgd"}
+    assert {"adam", "adamw"} <= set(mx.available("adam*")) < set(mx.available())
+    assert mx.available("nothing*") == []
+
+
+def test_an_unknown_name_is_refused_with_those_that_are_near():
+    with pytest.raises(ValueError, match=r"no optimizer `adamv`. Did you mean one of `adamw?`"):
+        mx.get("adamv")
+
+
+def test_a_card_says_what_an_optimizer_needs_and_stores():
+    card = mx.card("adamw")
+    assert (card.name, card.optimizer, card.state_bytes, card.extra) == ("adamw", mx.AdamW, 8.0, ())
+    assert card.takes_complex
+    assert "Kingma and Ba 2014" in card.references
+    assert mx.card(mx.SGD).state_bytes == 0
+    assert mx.card(mx.SGD(0.1, momentum=0.9)).state_bytes == 4
+
+
+@pytest.mark.parametrize("name", mx.available())
+def test_every_card_is_true(name: str):
+    card = mx.card(name)
+    assert card.references, "whom is it from?"
+    assert card.summary.endswith(".")
+    instance = next(i for i in TRANSFORMS if type(i.make()) is card.optimizer)
+    assert set(card.extra) <= set(instance.extra)
+    params = jax.ShapeDtypeStruct((4, 3), jnp.complex64)
+    if card.takes_complex:
+        jax.eval_shape(instance.make().init, params)
+    else:
+        with pytest.raises(ValueError, match="is not defined for complex parameters"):
+            jax.eval_shape(instance.make().init, params)
+
+
+def test_every_citation_is_in_the_bibliography_and_is_used():
+    classes = {type(instance.make()) for instance in TRANSFORMS}
+    used = {key for cls in classes if issubclass(cls, mx.AbstractTransform) for key in cls.cites}
+    assert used == set(BIBLIOGRAPHY)
+
+
+def test_a_citation_names_the_papers_of_all_parts():
+    text = mx.citation(mx.Chain(mx.ClipByGlobalNorm(1.0), mx.MultiSteps(mx.AdamW(1e-3), 2)))
+    assert re.findall(r"@misc{(\w+),", text) == ["pascanu2013", "kingma2014", "loshchilov2017"]
+    assert "  author = {Kingma, Diederik P. and Ba, Jimmy},\n" in text
+    assert text.count("{") == text.count("}")
+    assert mx.citation(mx.Identity()) == ""
+
+
+@pytest.mark.parametrize("name", generated.PAGES)
+def test_generated_pages_are_up_to_date(name: str):
+    written = (generated.DOCS / name).read_text(encoding="utf-8")
+    assert written == generated.page(name), "run `python -m tests.generated`"
+
+
+@pytest.mark.parametrize("difference", [pytest.param(d, id=d.subject) for d in DIFFERENCES])
+def test_a_difference_has_the_test_that_it_names(difference):
+    file, _, name = difference.test.partition("::")
+    assert f"def {name}(" in (TESTS / file).read_text(encoding="utf-8")
