@@ -79,5 +79,5 @@ def test_schedules_are_as_precise_as_asked_for(x64: None):
     del x64
     count = jnp.asarray(7, jnp.int32)  # which is what a state counts in
     ours, theirs = (np.asarray(s(count)) for s in (schedules.Linear(1.0, 0.1, 20), optax.linear_schedule(1.0, 0.1, 20)))
-    assert abs(ours - (1 - 0.9 * 7 / 20)) < 1e-15
-    assert abs(theirs - (1 - 0.9 * 7 / 20)) > 1e-9
+    assert abs(float(ours) - (1 - 0.9 * 7 / 20)) < 1e-15
+    assert abs(float(theirs) - (1 - 0.9 * 7 / 20)) > 1e-9
