@@ -20,7 +20,7 @@ ENVIRONMENT = {
     "MPLBACKEND": "Agg",
     "PYTHONUNBUFFERED": "1",
 }
-# Halves the time of a test that does nothing but compile. Another XLA may not know these flags, and would refuse to start.
+# Halves the time of a test that does nothing but compile. Another XLA may not know these flags and refuse to start.
 QUICK_COMPILER = {
     "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
 }

@@ -1,0 +1,188 @@
+"""Rules whose state has numbers of all leaves together, several arrays or none at a leaf, or extra arguments."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jaxtyping import Array, Float, PyTree
+
+import modulax as mx
+from modulax.testing import check_transform
+
+PARAMS = {"a": jnp.asarray([3.0, 4.0]), "b": jnp.asarray(12.0)}
+
+
+class LargestState(mx.AbstractState):
+    """The steps, the sum of the updates, and the largest norm so far."""
+
+    total: PyTree
+    largest: Float[Array, ""] | None = None
+    count: Any = None
+
+
+class DivideByLargest(mx.AbstractLeafwise):
+    """Divides by the largest norm of the summed updates so far, and by the loss."""
+
+    needs_extra = ("value",)
+
+    floor: float = mx.number(1.0)
+
+    def init_leaf(self, p):
+        return LargestState(jnp.zeros_like(p))
+
+    def init_shared(self, params):
+        return {"largest": jnp.zeros(())}
+
+    def survey(self, count, state, updates, params, **extra):
+        norm = mx.tree.norm(jax.tree.map(jnp.add, state.total, updates)).astype(state.largest.dtype)
+        return {"largest": jnp.maximum(state.largest, norm), "value": extra["value"], "t": count + 1}
+
+    def share(self, now):
+        return {"largest": now["largest"]}
+
+    def update_leaf(self, now, g, s, p):
+        u = now["value"] * now["t"] * g / jnp.maximum(now["largest"], self.floor)
+        return u, LargestState(s.total + g)
+
+
+def test_numbers_of_all_leaves_are_kept_in_the_state():
+    rule = DivideByLargest()
+    state = rule.init(PARAMS)
+    assert (state.largest, state.count) == (0, 0)
+    assert set(state.total) == {"a", "b"}
+    updates, state = rule.update(PARAMS, state, value=2.0)
+    assert state.largest == pytest.approx(13)
+    np.testing.assert_allclose(updates["a"], 2 * PARAMS["a"] / 13, rtol=1e-6)
+    small = jax.tree.map(lambda x: -x, PARAMS)
+    updates, state = rule.update(small, state, value=1.0)
+    assert (state.largest, state.count) == (pytest.approx(13), 2)
+    np.testing.assert_allclose(updates["a"], -2 * PARAMS["a"] / 13, rtol=1e-6)
+
+
+def test_they_obey_the_laws():
+    check_transform(DivideByLargest(), extra={"value": jnp.asarray(0.5)})
+
+
+def test_in_a_chain_and_under_a_mask_they_see_their_leaves():
+    chain = mx.Chain(mx.Scale(2.0), DivideByLargest(), mx.Scale(0.5))
+    updates, state = chain.update(PARAMS, chain.init(PARAMS), value=1.0)
+    assert state["divide_by_largest"].largest == pytest.approx(26)
+    np.testing.assert_allclose(updates["b"], PARAMS["b"] / 26, rtol=1e-6)
+    masked = mx.Masked(DivideByLargest(), mx.by_path({"a": True, "b": False}))
+    updates, _ = masked.update(PARAMS, masked.init(PARAMS), value=1.0)
+    np.testing.assert_allclose(updates["a"], PARAMS["a"] / 5, rtol=1e-6)
+    assert updates["b"] == 12
+
+
+@pytest.mark.parametrize("wrap", [lambda t: t, mx.Chain, lambda t: mx.MultiSteps(t, 1)], ids=["bare", "Chain", "Multi"])
+def test_a_missing_extra_argument_is_named_with_the_call(wrap: Any):
+    transform = wrap(DivideByLargest())
+    state = transform.init(PARAMS)
+    message = r"`DivideByLargest` needs `value`: call `update\(updates, state, params, value=...\)` or `step\(grads, "
+    with pytest.raises(ValueError, match=message):
+        transform.update(PARAMS, state, PARAMS)
+    with pytest.raises(ValueError, match=message):
+        transform.step(PARAMS, state, PARAMS)
+
+
+class RowsState(mx.AbstractState):
+    """The maxima of the rows and columns of a matrix, as a list; of a vector nothing."""
+
+    largest: PyTree
+
+
+class DivideByRows(mx.AbstractLeafwise):
+    """Divides a matrix by the largest entries of its rows and columns so far."""
+
+    def init_leaf(self, p):
+        return RowsState([jnp.zeros(n) for n in p.shape] if p.ndim == 2 else None)
+
+    def update_leaf(self, now, g, s, p):
+        if s.largest is None:
+            return g, s
+        rows = jnp.maximum(s.largest[0], jnp.max(jnp.abs(g), axis=1))
+        columns = jnp.maximum(s.largest[1], jnp.max(jnp.abs(g), axis=0))
+        return g / jnp.minimum(rows[:, None], columns[None, :]), RowsState([rows, columns])
+
+
+class Pair(eqx.Module):
+    """Two leaves, with static metadata."""
+
+    matrix: Any
+    vector: Any
+    note: str = eqx.field(static=True, default="")
+
+
+def test_a_leaf_may_have_several_arrays_or_none():
+    grads = Pair(jnp.asarray([[1.0, -4.0], [2.0, 8.0]]), jnp.ones(2))
+    rule = DivideByRows()
+    state = rule.init(grads)
+    assert state.largest.vector is None
+    updates, state = rule.update(grads, state)
+    np.testing.assert_array_equal(updates.matrix, [[0.5, -1.0], [1.0, 1.0]])
+    np.testing.assert_array_equal(state.largest.matrix[0], [4, 8])
+
+
+def test_they_are_paired_by_path_where_only_metadata_differ():
+    rule = DivideByRows()
+    state = rule.init(Pair(jnp.ones((2, 2)), jnp.ones(2)))
+    updates, new_state = rule.update(Pair(4 * jnp.ones((2, 2)), jnp.ones(2), "other"), state)
+    np.testing.assert_array_equal(updates.matrix, 1)
+    np.testing.assert_array_equal(new_state.largest.matrix[1], [4, 4])
+    assert jax.tree.structure(new_state) == jax.tree.structure(state)
+    with pytest.raises(ValueError, match=r"they lack `matrix.0`, `matrix.1`"):
+        rule.update({"vector": jnp.ones(2)}, state)
+
+
+def test_complex_parameters_are_refused_by_the_name_of_who_cannot():
+    class RealOnly(mx.AbstractLeafwise):
+        takes_complex = False
+
+        def update_leaf(self, now, g, s, p):
+            return g, s
+
+    params = {"x": jnp.ones(2), "z": jnp.ones(2, jnp.complex64)}
+    with pytest.raises(ValueError, match=r"`RealOnly` is not defined for complex parameters, and `z` is complex"):
+        mx.Chain(mx.Clip(1.0), RealOnly()).init(params)
+    RealOnly().init({"x": params["x"]})
+
+
+# --- The averages as functions of trees ------------------------------------------------------------
+
+MOMENTS = {"w": jnp.asarray([0.5, -1.0]), "z": jnp.asarray([1.0 + 2.0j])}
+NEW = {"w": jnp.asarray([2.0, 3.0]), "z": jnp.asarray([3.0 - 1.0j])}
+
+
+def test_running_averages_are_those_of_optax():
+    real, real_new = {"w": MOMENTS["w"]}, {"w": NEW["w"]}
+    for order in (1, 2, 3):
+        ours = mx.tree.update_moment(real_new, real, 0.9, order)
+        np.testing.assert_allclose(
+            ours["w"], optax.tree.update_moment(real_new, real, 0.9, order)["w"], rtol=1e-6, atol=1e-6
+        )
+    norms = jax.tree.map(lambda x: jnp.abs(x), MOMENTS)
+    for order in (1, 2, 4):
+        ours = mx.tree.update_moment_per_elem_norm(NEW, norms, 0.9, order)
+        expected = jax.tree.map(lambda m, g, k=order: 0.9 * m + 0.1 * np.abs(g) ** k, norms, NEW)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), ours, expected)
+        assert ours["z"].dtype == jnp.float32
+    ours = mx.tree.update_infinity_moment(NEW, norms, 0.9, 1e-3)
+    expected = jax.tree.map(lambda m, g: np.maximum(0.9 * m, np.abs(g) + 1e-3), norms, NEW)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), ours, expected)
+    ours = mx.tree.bias_correction(MOMENTS, 0.9, 3)
+    jax.tree.map(lambda a, m: np.testing.assert_allclose(a, m / (1 - 0.9**3), rtol=1e-6), ours, MOMENTS)
+
+
+def test_running_averages_keep_the_dtype_of_the_moments():
+    low = {"w": jnp.full(2, 0.5, jnp.bfloat16)}
+    for f in (mx.tree.update_moment, mx.tree.update_moment_per_elem_norm):
+        assert f({"w": jnp.ones(2)}, low, 0.999, 2)["w"].dtype == jnp.bfloat16
+        wide = f(low, {"w": jnp.full(2, 0.5)}, 0.999, 2)
+        np.testing.assert_allclose(wide["w"], 0.999 * 0.5 + 0.001 * 0.25, rtol=1e-6)
+    corrected = mx.tree.bias_correction(low, 0.999, 1)["w"]
+    assert corrected.dtype == jnp.bfloat16
+    np.testing.assert_allclose(corrected.astype(float), 500, rtol=1e-2)

@@ -1,0 +1,55 @@
+"""Every number of every optimizer and of every transform may be a schedule."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import modulax as mx
+from modulax import schedules
+
+from .instances import TRANSFORMS, Instance
+
+PARAMS = {"w": jnp.asarray([[0.5, -2.0], [1.0, 3.0]]), "b": jnp.asarray([0.1, -0.4])}
+
+
+def _plain_numbers(transform: Any) -> dict[str, Any]:
+    """The numbers of the transform itself, those that are no schedule already."""
+    fields = {f.name for f in transform.__dataclass_fields__.values() if f.metadata.get("number")}
+    return {path: x for path, x in transform.hyperparameters().items() if path in fields}
+
+
+def _cases() -> list[Any]:
+    seen, cases = set(), []
+    for instance in TRANSFORMS:
+        transform = instance.make()
+        if type(transform) not in seen and _plain_numbers(transform):
+            seen.add(type(transform))
+            cases.append(pytest.param(instance, id=type(transform).__name__))
+    return cases
+
+
+def _run(transform: Any, instance: Instance) -> Any:
+    @jax.jit
+    def run(transform: Any) -> Any:
+        params, state, all_updates = PARAMS, transform.init(PARAMS), []
+        for t in range(3):
+            grads = jax.tree.map(lambda p, t=t: p * (1 + t), params)
+            updates, state = transform.update(grads, state, params, **instance.extra)
+            params = mx.apply_updates(params, updates)
+            all_updates.append(updates)
+        return all_updates
+
+    return run(transform)
+
+
+@pytest.mark.parametrize("instance", _cases())
+def test_constant_schedules_change_nothing(instance: Instance):
+    transform = instance.make()
+    scheduled = transform.replace(**{n: schedules.Constant(x) for n, x in _plain_numbers(transform).items()})
+    if not isinstance(transform, mx.AbstractOptimizer):
+        scheduled = mx.Scheduled(scheduled)
+    expected, found = _run(transform, instance), _run(scheduled, instance)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7), found, expected)
