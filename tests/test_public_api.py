@@ -34,6 +34,7 @@ PROMISED = {
         ScaleByStddevState Scheduled SetToZero Stateless Trace TraceState EmaState apply_updates by_path describe
         number numerics schedules state_sharding tree Number Hyperparameter
         Card available card citation get
+        bias_correction update_infinity_moment update_moment update_moment_per_elem_norm
     """,
     modulax.numerics: "abs_sq at_least_float32 safe_increment safe_sqrt",
     modulax.schedules: """

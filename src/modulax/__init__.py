@@ -64,3 +64,9 @@ from ._transforms.scaling import (
     ScaleBySchedule as ScaleBySchedule,
     ScaleByScheduleState as ScaleByScheduleState,
 )
+from .tree import (
+    bias_correction as bias_correction,
+    update_infinity_moment as update_infinity_moment,
+    update_moment as update_moment,
+    update_moment_per_elem_norm as update_moment_per_elem_norm,
+)

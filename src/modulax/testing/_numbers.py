@@ -115,6 +115,9 @@ def _generic(x: float) -> float:
     return x + 0.5 if x >= 1 and x == round(x) else x
 
 
+LOW_PRECISION = (jnp.float16, jnp.bfloat16)
+
+
 def law_updates_of_every_size_stay_finite(case: Case) -> None:
     """Zero, tiny (1e-30) and huge (1e30) updates give finite updates, whatever came before."""
     sizes = (0.0, 1e-30, 1.0, 1e30)
@@ -127,20 +130,33 @@ def law_updates_of_every_size_stay_finite(case: Case) -> None:
 
 
 def law_zeros_are_fine_in_low_precision(case: Case) -> None:
-    """In float16 and bfloat16, where 1e-8 underflows, zero updates give finite updates."""
+    """In float16 and bfloat16, where 1e-8 underflows, zero updates give finite updates, and so do those that follow.
+
+    The parameters may be zero too.
+    """
 
     @jax.jit
     def run(many: list[Any]) -> list[Any]:
-        return [case.update(grads, case.init(params), params) for params, grads in many]
+        results = []
+        for params in many:
+            state, steps = case.init(params), []
+            for size in (0.0, 1.0):
+                grads = cast(jtu.tree_map(lambda g, s=size: g * s, case.updates()), params_dtype(params))
+                steps.append(case.update(grads, state, params))
+                state = steps[-1][1]
+            results.append(steps)
+        return results
 
-    dtypes = (jnp.float16, jnp.bfloat16)
-    params = [cast(case.params, dtype) for dtype in dtypes]
-    grads = [jtu.tree_map(jnp.zeros_like, p) for p in params]
-    results = run(list(zip(params, grads, strict=True)))
-    for dtype, g, (updates, state) in zip(dtypes, grads, results, strict=True):
-        expect_same_avals(updates, g, "updates")
-        expect_finite(updates, f"zero updates in {np.dtype(dtype).name}")
-        expect_finite(state, f"the state after zero updates in {np.dtype(dtype).name}")
+    def params_dtype(params: Any) -> Any:
+        return jtu.tree_leaves(params)[0].dtype
+
+    many = [cast(jtu.tree_map(lambda p, s=s: p * s, case.params), d) for d in LOW_PRECISION for s in (1.0, 0.0)]
+    for params, steps in zip(many, run(many), strict=True):
+        name = np.dtype(params_dtype(params)).name
+        for (updates, state), after in zip(steps, ("zero updates", "zero updates and others"), strict=True):
+            expect({x.dtype for x in jtu.tree_leaves(updates)} == {params_dtype(params)}, f"{name} became another.")
+            expect_finite(updates, f"{after} in {name}")
+            expect_finite(state, f"the state after {after} in {name}")
 
 
 def law_strict_promotion_is_obeyed(case: Case) -> None:
