@@ -20,16 +20,86 @@ BIBLIOGRAPHY = {
         2023,
         "https://arxiv.org/abs/2302.06675",
     ),
+    "daskalakis2017": Reference(
+        "Daskalakis, Constantinos and Ilyas, Andrew and Syrgkanis, Vasilis and Zeng, Haoyang",
+        "Training GANs with Optimism",
+        2017,
+        "https://arxiv.org/abs/1711.00141",
+    ),
     "dozat2016": Reference(
         "Dozat, Timothy",
         "Incorporating Nesterov Momentum into Adam",
         2016,
         "https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ",
     ),
+    "duchi2011": Reference(
+        "Duchi, John and Hazan, Elad and Singer, Yoram",
+        "Adaptive Subgradient Methods for Online Learning and Stochastic Optimization",
+        2011,
+        "https://jmlr.org/papers/v12/duchi11a.html",
+    ),
+    "ginsburg2019": Reference(
+        "Ginsburg, Boris and Castonguay, Patrice and Hrinchuk, Oleksii and Kuchaiev, Oleksii and Lavrukhin, "
+        "Vitaly and Leary, Ryan and Li, Jason and Nguyen, Huyen and Zhang, Yang and Cohen, Jonathan M.",
+        "Stochastic Gradient Methods with Layer-wise Adaptive Moments for Training of Deep Networks",
+        2019,
+        "https://arxiv.org/abs/1905.11286",
+    ),
     "kingma2014": Reference(
         "Kingma, Diederik P. and Ba, Jimmy",
         "Adam: A Method for Stochastic Optimization",
         2014,
         "https://arxiv.org/abs/1412.6980",
+    ),
+    "liu2019": Reference(
+        "Liu, Liyuan and Jiang, Haoming and He, Pengcheng and Chen, Weizhu and Liu, Xiaodong and Gao, Jianfeng "
+        "and Han, Jiawei",
+        "On the Variance of the Adaptive Learning Rate and Beyond",
+        2019,
+        "https://arxiv.org/abs/1908.03265",
+    ),
+    "mokhtari2019": Reference(
+        "Mokhtari, Aryan and Ozdaglar, Asuman and Pattathil, Sarath",
+        "A Unified Analysis of Extra-gradient and Optimistic Gradient Methods for Saddle Point Problems: Proximal "
+        "Point Approach",
+        2019,
+        "https://arxiv.org/abs/1901.08511",
+    ),
+    "reddi2018": Reference(
+        "Reddi, Sashank J. and Kale, Satyen and Kumar, Sanjiv",
+        "On the Convergence of Adam and Beyond",
+        2018,
+        "https://openreview.net/forum?id=ryQu7f-RZ",
+    ),
+    "xie2022": Reference(
+        "Xie, Xingyu and Zhou, Pan and Li, Huan and Lin, Zhouchen and Yan, Shuicheng",
+        "Adan: Adaptive Nesterov Momentum Algorithm for Faster Optimizing Deep Models",
+        2022,
+        "https://arxiv.org/abs/2208.06677",
+    ),
+    "zaheer2018": Reference(
+        "Zaheer, Manzil and Reddi, Sashank J. and Sachan, Devendra and Kale, Satyen and Kumar, Sanjiv",
+        "Adaptive Methods for Nonconvex Optimization",
+        2018,
+        "https://papers.nips.cc/paper/8186-adaptive-methods-for-nonconvex-optimization",
+    ),
+    "zeiler2012": Reference(
+        "Zeiler, Matthew D.",
+        "ADADELTA: An Adaptive Learning Rate Method",
+        2012,
+        "https://arxiv.org/abs/1212.5701",
+    ),
+    "zhuang2020": Reference(
+        "Zhuang, Juntang and Tang, Tommy and Ding, Yifan and Tatikonda, Sekhar and Dvornek, Nicha and "
+        "Papademetris, Xenophon and Duncan, James S.",
+        "AdaBelief Optimizer: Adapting Stepsizes by the Belief in Observed Gradients",
+        2020,
+        "https://arxiv.org/abs/2010.07468",
+    ),
+    "zhuang2022": Reference(
+        "Zhuang, Zhenxun and Liu, Mingrui and Cutkosky, Ashok and Orabona, Francesco",
+        "Understanding AdamW through Proximal Methods and Scale-Freeness",
+        2022,
+        "https://arxiv.org/abs/2202.00089",
     ),
 }
