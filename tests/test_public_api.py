@@ -33,6 +33,11 @@ PROMISED = {
         ScaleByLion ScaleByLionState ScaleByRMS ScaleByRMSState ScaleBySchedule ScaleByScheduleState ScaleByStddev
         ScaleByStddevState Scheduled SetToZero Stateless Trace TraceState EmaState apply_updates by_path describe
         number numerics schedules state_sharding tree Number Hyperparameter
+        AMSGrad AdaBelief Adadelta Adagrad Adamax AdamaxW Adan NovoGrad OptimisticAdam OptimisticGradientDescent
+        ProximalWeightDecay RAdam ScaleByAMSGrad ScaleByAMSGradState ScaleByAdadelta ScaleByAdadeltaState
+        ScaleByAdamax ScaleByAdan ScaleByAdanState ScaleByBelief ScaleByBeliefState ScaleByNovoGrad
+        ScaleByNovoGradState ScaleByOptimisticGradient ScaleByOptimisticGradientState ScaleByRAdam ScaleByRSS
+        ScaleByRSSState ScaleByYogi Yogi
     """,
     modulax.numerics: "abs_sq at_least_float32 safe_increment safe_sqrt",
     modulax.schedules: """
