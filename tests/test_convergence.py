@@ -28,9 +28,22 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "RMSProp": lambda rate: mx.RMSProp(_rate(rate / 2)),
     "RMSProp-centered": lambda rate: mx.RMSProp(_rate(rate / 5), eps=1e-3, centered=True),
     "Lion": lambda rate: mx.Lion(_rate(rate / 3), weight_decay=1e-6),
+    "Adamax": lambda rate: mx.Adamax(_rate(rate)),
+    "AdamaxW": lambda rate: mx.AdamaxW(_rate(rate), weight_decay=1e-6),
+    "AMSGrad": lambda rate: mx.AMSGrad(_rate(rate)),
+    "AdaBelief": lambda rate: mx.AdaBelief(_rate(rate)),
+    "Yogi": lambda rate: mx.Yogi(_rate(rate)),
+    # Its first steps are as long as the gradient, which where the valley begins is 230.
+    "RAdam": lambda rate: mx.Chain(mx.ClipByGlobalNorm(1.0), mx.RAdam(_rate(rate))),
+    "NovoGrad": lambda rate: mx.NovoGrad(_rate(rate)),
+    "Adan": lambda rate: mx.Adan(_rate(rate)),
+    "Adagrad": lambda rate: mx.Adagrad(_rate(5 * rate)),
+    "Adadelta": lambda rate: mx.Adadelta(_rate(10 * rate), eps=1e-4),
+    "OptimisticAdam": lambda rate: mx.OptimisticAdam(_rate(rate)),
+    "optimistic": lambda rate: mx.OptimisticGradientDescent(_rate(0.6 * rate)),
     "clipped": lambda rate: mx.Chain(mx.ClipByGlobalNorm(1.0), mx.Adam(_rate(rate))),
 }
-GRADIENT_DESCENT = {"SGD", "momentum", "nesterov"}
+GRADIENT_DESCENT = {"SGD", "momentum", "nesterov", "optimistic"}
 # For each problem, the learning rates of gradient descent and of the methods with a step of fixed size,
 # and the fraction of the loss that may be left.
 TARGETS = {

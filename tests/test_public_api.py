@@ -35,6 +35,11 @@ PROMISED = {
         number numerics schedules state_sharding tree Number Hyperparameter
         Card available card citation get
         bias_correction update_infinity_moment update_moment update_moment_per_elem_norm
+        AMSGrad AdaBelief Adadelta Adagrad Adamax AdamaxW Adan NovoGrad OptimisticAdam OptimisticGradientDescent
+        ProximalWeightDecay RAdam ScaleByAMSGrad ScaleByAMSGradState ScaleByAdadelta ScaleByAdadeltaState
+        ScaleByAdamax ScaleByAdan ScaleByAdanState ScaleByBelief ScaleByBeliefState ScaleByNovoGrad
+        ScaleByNovoGradState ScaleByOptimisticGradient ScaleByOptimisticGradientState ScaleByRAdam ScaleByRSS
+        ScaleByRSSState ScaleByYogi Yogi
     """,
     modulax.numerics: "abs_sq at_least_float32 safe_increment safe_sqrt",
     modulax.schedules: """

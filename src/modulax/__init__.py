@@ -19,6 +19,10 @@ from ._containers.schedule import (
 from ._describe import Description as Description, LeafDescription as LeafDescription, describe as describe
 from ._leafwise import AbstractLeafwise as AbstractLeafwise
 from ._module import AbstractState as AbstractState
+from ._optimizers.adagrad import (
+    Adadelta as Adadelta,
+    Adagrad as Adagrad,
+)
 from ._optimizers.adam import (
     Adam as Adam,
     AdamW as AdamW,
@@ -26,6 +30,18 @@ from ._optimizers.adam import (
     NAdam as NAdam,
     NAdamW as NAdamW,
     RMSProp as RMSProp,
+)
+from ._optimizers.adam_family import (
+    AdaBelief as AdaBelief,
+    Adamax as Adamax,
+    AdamaxW as AdamaxW,
+    Adan as Adan,
+    AMSGrad as AMSGrad,
+    NovoGrad as NovoGrad,
+    OptimisticAdam as OptimisticAdam,
+    OptimisticGradientDescent as OptimisticGradientDescent,
+    RAdam as RAdam,
+    Yogi as Yogi,
 )
 from ._optimizers.base import AbstractOptimizer as AbstractOptimizer
 from ._optimizers.sgd import SGD as SGD
@@ -44,6 +60,18 @@ from ._transform import (
     EmptyState as EmptyState,
     apply_updates as apply_updates,
 )
+from ._transforms.accumulators import (
+    ScaleByAdadelta as ScaleByAdadelta,
+    ScaleByAdadeltaState as ScaleByAdadeltaState,
+    ScaleByAdan as ScaleByAdan,
+    ScaleByAdanState as ScaleByAdanState,
+    ScaleByNovoGrad as ScaleByNovoGrad,
+    ScaleByNovoGradState as ScaleByNovoGradState,
+    ScaleByOptimisticGradient as ScaleByOptimisticGradient,
+    ScaleByOptimisticGradientState as ScaleByOptimisticGradientState,
+    ScaleByRSS as ScaleByRSS,
+    ScaleByRSSState as ScaleByRSSState,
+)
 from ._transforms.adaptive import (
     ScaleByAdam as ScaleByAdam,
     ScaleByAdamState as ScaleByAdamState,
@@ -56,8 +84,20 @@ from ._transforms.adaptive import (
 )
 from ._transforms.basic import Identity as Identity, SetToZero as SetToZero, Stateless as Stateless
 from ._transforms.clipping import Clip as Clip, ClipByGlobalNorm as ClipByGlobalNorm
+from ._transforms.moments import (
+    ScaleByAdamax as ScaleByAdamax,
+    ScaleByAMSGrad as ScaleByAMSGrad,
+    ScaleByAMSGradState as ScaleByAMSGradState,
+    ScaleByBelief as ScaleByBelief,
+    ScaleByBeliefState as ScaleByBeliefState,
+    ScaleByRAdam as ScaleByRAdam,
+    ScaleByYogi as ScaleByYogi,
+)
 from ._transforms.momentum import Ema as Ema, EmaState as EmaState, Trace as Trace, TraceState as TraceState
-from ._transforms.regularization import AddDecayedWeights as AddDecayedWeights
+from ._transforms.regularization import (
+    AddDecayedWeights as AddDecayedWeights,
+    ProximalWeightDecay as ProximalWeightDecay,
+)
 from ._transforms.scaling import (
     Scale as Scale,
     ScaleByLearningRate as ScaleByLearningRate,

@@ -14,11 +14,17 @@ class Reference(NamedTuple):
 
 BIBLIOGRAPHY = {
     "chen2023": Reference(
-        "Chen, Xiangning and Liang, Chen and Huang, Da and Real, Esteban and Wang, Kaiyuan and Liu, Yao and Pham, Hieu "
-        "and Dong, Xuanyi and Luong, Thang and Hsieh, Cho-Jui and Lu, Yifeng and Le, Quoc V.",
+        "Chen, Xiangning and Liang, Chen and Huang, Da and Real, Esteban and Wang, Kaiyuan and Liu, Yao and Pham,"
+        " Hieu and Dong, Xuanyi and Luong, Thang and Hsieh, Cho-Jui and Lu, Yifeng and Le, Quoc V.",
         "Symbolic Discovery of Optimization Algorithms",
         2023,
         "https://arxiv.org/abs/2302.06675",
+    ),
+    "daskalakis2017": Reference(
+        "Daskalakis, Constantinos and Ilyas, Andrew and Syrgkanis, Vasilis and Zeng, Haoyang",
+        "Training GANs with Optimism",
+        2017,
+        "https://arxiv.org/abs/1711.00141",
     ),
     "dozat2016": Reference(
         "Dozat, Timothy",
@@ -26,11 +32,18 @@ BIBLIOGRAPHY = {
         2016,
         "https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ",
     ),
-    "kingma2014": Reference(
-        "Kingma, Diederik P. and Ba, Jimmy",
-        "Adam: A Method for Stochastic Optimization",
-        2014,
-        "https://arxiv.org/abs/1412.6980",
+    "duchi2011": Reference(
+        "Duchi, John and Hazan, Elad and Singer, Yoram",
+        "Adaptive Subgradient Methods for Online Learning and Stochastic Optimization",
+        2011,
+        "https://jmlr.org/papers/v12/duchi11a.html",
+    ),
+    "ginsburg2019": Reference(
+        "Ginsburg, Boris and Castonguay, Patrice and Hrinchuk, Oleksii and Kuchaiev, Oleksii and Lavrukhin, "
+        "Vitaly and Leary, Ryan and Li, Jason and Nguyen, Huyen and Zhang, Yang and Cohen, Jonathan M.",
+        "Stochastic Gradient Methods with Layer-wise Adaptive Moments for Training of Deep Networks",
+        2019,
+        "https://arxiv.org/abs/1905.11286",
     ),
     "graves2013": Reference(
         "Graves, Alex",
@@ -38,11 +51,31 @@ BIBLIOGRAPHY = {
         2013,
         "https://arxiv.org/abs/1308.0850",
     ),
+    "kingma2014": Reference(
+        "Kingma, Diederik P. and Ba, Jimmy",
+        "Adam: A Method for Stochastic Optimization",
+        2014,
+        "https://arxiv.org/abs/1412.6980",
+    ),
+    "liu2019": Reference(
+        "Liu, Liyuan and Jiang, Haoming and He, Pengcheng and Chen, Weizhu and Liu, Xiaodong and Gao, Jianfeng "
+        "and Han, Jiawei",
+        "On the Variance of the Adaptive Learning Rate and Beyond",
+        2019,
+        "https://arxiv.org/abs/1908.03265",
+    ),
     "loshchilov2017": Reference(
         "Loshchilov, Ilya and Hutter, Frank",
         "Decoupled Weight Decay Regularization",
         2017,
         "https://arxiv.org/abs/1711.05101",
+    ),
+    "mokhtari2019": Reference(
+        "Mokhtari, Aryan and Ozdaglar, Asuman and Pattathil, Sarath",
+        "A Unified Analysis of Extra-gradient and Optimistic Gradient Methods for Saddle Point Problems: Proximal"
+        " Point Approach",
+        2019,
+        "https://arxiv.org/abs/1901.08511",
     ),
     "pascanu2013": Reference(
         "Pascanu, Razvan and Mikolov, Tomas and Bengio, Yoshua",
@@ -56,6 +89,12 @@ BIBLIOGRAPHY = {
         1964,
         "https://doi.org/10.1016/0041-5553(64)90137-5",
     ),
+    "reddi2018": Reference(
+        "Reddi, Sashank J. and Kale, Satyen and Kumar, Sanjiv",
+        "On the Convergence of Adam and Beyond",
+        2018,
+        "https://openreview.net/forum?id=ryQu7f-RZ",
+    ),
     "robbins1951": Reference(
         "Robbins, Herbert and Monro, Sutton",
         "A Stochastic Approximation Method",
@@ -67,5 +106,36 @@ BIBLIOGRAPHY = {
         "Lecture 6.5: RMSProp",
         2012,
         "https://www.cs.toronto.edu/~tijmen/csc321/slides/lecture_slides_lec6.pdf",
+    ),
+    "xie2022": Reference(
+        "Xie, Xingyu and Zhou, Pan and Li, Huan and Lin, Zhouchen and Yan, Shuicheng",
+        "Adan: Adaptive Nesterov Momentum Algorithm for Faster Optimizing Deep Models",
+        2022,
+        "https://arxiv.org/abs/2208.06677",
+    ),
+    "zaheer2018": Reference(
+        "Zaheer, Manzil and Reddi, Sashank J. and Sachan, Devendra and Kale, Satyen and Kumar, Sanjiv",
+        "Adaptive Methods for Nonconvex Optimization",
+        2018,
+        "https://papers.nips.cc/paper/8186-adaptive-methods-for-nonconvex-optimization",
+    ),
+    "zeiler2012": Reference(
+        "Zeiler, Matthew D.",
+        "ADADELTA: An Adaptive Learning Rate Method",
+        2012,
+        "https://arxiv.org/abs/1212.5701",
+    ),
+    "zhuang2020": Reference(
+        "Zhuang, Juntang and Tang, Tommy and Ding, Yifan and Tatikonda, Sekhar and Dvornek, Nicha and "
+        "Papademetris, Xenophon and Duncan, James S.",
+        "AdaBelief Optimizer: Adapting Stepsizes by the Belief in Observed Gradients",
+        2020,
+        "https://arxiv.org/abs/2010.07468",
+    ),
+    "zhuang2022": Reference(
+        "Zhuang, Zhenxun and Liu, Mingrui and Cutkosky, Ashok and Orabona, Francesco",
+        "Understanding AdamW through Proximal Methods and Scale-Freeness",
+        2022,
+        "https://arxiv.org/abs/2202.00089",
     ),
 }

@@ -4,11 +4,12 @@ Whoever writes a class registers it here and inherits every test of `test_contra
 those of `test_parity.py` too.
 """
 
-from . import curves, foundation
+from . import curves, foundation, moments
 from ._instance import Instance as Instance
 
-TRANSFORMS = foundation.TRANSFORMS
+FAMILIES = (foundation, moments)
+TRANSFORMS = tuple(instance for family in FAMILIES for instance in family.TRANSFORMS)
+DIFFERENCES = tuple(difference for family in FAMILIES for difference in family.DIFFERENCES)
 SCHEDULES = curves.SCHEDULES
-DIFFERENCES = foundation.DIFFERENCES
 EVERYTHING = TRANSFORMS + SCHEDULES
 assert len({i.name for i in EVERYTHING}) == len(EVERYTHING), "two instances have one name"

@@ -1,12 +1,13 @@
 """Steps whose length adapts to the size of past gradients: Adam, RMSProp, Lion."""
 
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import KW_ONLY
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, PyTree
 
-from .._checks import DECAY
+from .._checks import DECAY, check_choice
 from .._leafwise import AbstractLeafwise
 from .._module import AbstractState
 from .._numerics import abs_sq, at_least_float32, bias, moment, real_dtype, safe_sqrt, zeros_in
@@ -20,7 +21,7 @@ def second_moment_like(p: Array, value: Any = 0) -> Array:
 
 
 class ScaleByAdamState(AbstractState):
-    """The state of `ScaleByAdam`: the number of steps done, and the first and second moments of the updates."""
+    """The state of `ScaleByAdam` and its relatives: the number of steps done, the first and second moments."""
 
     mu: PyTree
     nu: PyTree
@@ -35,6 +36,19 @@ class AdamNumbers(NamedTuple):
     bias1: Number
     bias2: Number
     bias1_next: Number
+
+
+def adam_numbers(b1: Any, b2: Any, count: Any) -> AdamNumbers:
+    """Adam's shared numbers after `count` steps, for the next one."""
+    t = count + 1
+    return AdamNumbers(c1=1 - b1, c2=1 - b2, bias1=bias(b1, t), bias2=bias(b2, t), bias1_next=bias(b1, t + 1))
+
+
+def corrected_mean(now: AdamNumbers, b1: Any, mu: Array, g: Array, nesterov: bool) -> Array:
+    """The mean corrected for its start at zero; with `nesterov`, looking one step ahead."""
+    if nesterov:
+        return b1 * mu / now.bias1_next + now.c1 * g / now.bias1
+    return mu / now.bias1
 
 
 class ScaleByAdam(AbstractLeafwise):
@@ -78,23 +92,13 @@ class ScaleByAdam(AbstractLeafwise):
         return ScaleByAdamState(mu=zeros_in(p, self.mu_dtype), nu=second_moment_like(p))
 
     def prepare(self, count):
-        t = count + 1
-        return AdamNumbers(
-            c1=1 - self.b1,
-            c2=1 - self.b2,
-            bias1=bias(self.b1, t),
-            bias2=bias(self.b2, t),
-            bias1_next=bias(self.b1, t + 1),
-        )
+        return adam_numbers(self.b1, self.b2, count)
 
     def update_leaf(self, now, g, s, p):
         del p
         mu = moment(self.b1, s.mu, g, now.c1)
         nu = moment(self.b2, s.nu, abs_sq(g), now.c2)
-        if self.nesterov:
-            mu_hat = self.b1 * mu / now.bias1_next + now.c1 * g / now.bias1
-        else:
-            mu_hat = mu / now.bias1
+        mu_hat = corrected_mean(now, self.b1, mu, g, self.nesterov)
         nu_hat = nu / now.bias2
         u = mu_hat / (self.eps + safe_sqrt(self.eps_root + nu_hat))
         return u, ScaleByAdamState(mu=mu, nu=nu)
@@ -220,15 +224,22 @@ class ScaleByLion(AbstractLeafwise):
 
     $$
     \begin{aligned}
-    u_t &= \operatorname{sign}(\beta_1 m_{t-1} + (1 - \beta_1) g_t) \\
-    m_t &= \beta_2 m_{t-1} + (1 - \beta_2) g_t
+    c_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
+    m_t &= \beta_2 m_{t-1} + (1 - \beta_2) g_t \\
+    u_t &= \operatorname{sign}(c_t)
     \end{aligned}
     $$
+
+    The sign jumps at zero. Two continuous functions may stand in its place: $u_t = \tanh(\kappa c_t)$ (`"smooth"`), and
+    $u_t = c_t / \max(1, |c_t|)$ (`"refined"`), the identity up to 1 and the sign beyond. Of a complex number the sign
+    is $c / |c|$, and the functions act on the absolute value.
 
     Args:
         b1: the weight $\beta_1$ of the momentum in the direction.
         b2: the decay $\beta_2$ of the momentum.
         mu_dtype: the dtype of the momentum; by default the parameter's.
+        mode: `"hard"` for the sign, `"smooth"` or `"refined"`.
+        smooth_beta: the slope $\kappa$ at zero of the smooth sign.
 
     References:
         Chen et al., [Symbolic Discovery of Optimization Algorithms](https://arxiv.org/abs/2302.06675), 2023.
@@ -239,15 +250,30 @@ class ScaleByLion(AbstractLeafwise):
     b1: Number = number(0.9, needs=DECAY)
     b2: Number = number(0.99, needs=DECAY)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    _: KW_ONLY
+    mode: Literal["hard", "smooth", "refined"] = eqx.field(static=True, default="hard")
+    smooth_beta: Number = number(1.0)
+
+    def __check_init__(self) -> None:
+        check_choice(self, "mode", ("hard", "smooth", "refined"))
 
     def init_leaf(self, p):
         return ScaleByLionState(mu=zeros_in(p, self.mu_dtype))
 
     def update_leaf(self, now, g, s, p):
         del now, p
-        u = jnp.sign(moment(self.b1, s.mu, g))
+        c = moment(self.b1, s.mu, g)
         mu = moment(self.b2, s.mu, g)
-        return u, ScaleByLionState(mu=mu)
+        return self._sign(c), ScaleByLionState(mu=mu)
+
+    def _sign(self, c: Array) -> Array:
+        if self.mode == "hard":
+            return jnp.sign(c)
+        if self.mode == "refined":
+            return jnp.where(jnp.abs(c) < 1, c, jnp.sign(c))
+        if jnp.iscomplexobj(c):
+            return jnp.tanh(self.smooth_beta * jnp.abs(c)) * jnp.sign(c)
+        return jnp.tanh(self.smooth_beta * c)
 
 
 def root_with_eps(x: Array, eps: Any, inside: bool) -> Array:

@@ -37,3 +37,41 @@ class AddDecayedWeights(AbstractLeafwise):
     def update_leaf(self, now, g, s, p):
         del now
         return self.weight_decay * p + g, s
+
+
+class ProximalWeightDecay(AbstractLeafwise):
+    r"""Weight decay by the parameters as they will be; it stands behind the learning rate.
+
+    $$
+    u = (g - \eta \lambda w) / (1 + \eta \lambda)
+    $$
+
+    The parameter becomes $(w + g) / (1 + \eta \lambda)$, the minimum of $\frac{1}{2\eta} \|x - (w + g)\|^2 +
+    \frac{\lambda}{2} \|x\|^2$. To first order in $\eta \lambda$ it is `AddDecayedWeights` before the learning rate;
+    unlike that it never overshoots zero.
+
+    Args:
+        learning_rate: the step size $\eta$.
+        weight_decay: the rate $\lambda$.
+        mask: the leaves that decay, as in `AddDecayedWeights`; by default all.
+
+    References:
+        Zhuang et al., [Understanding AdamW through Proximal Methods and
+        Scale-Freeness](https://arxiv.org/abs/2202.00089), 2022.
+    """
+
+    needs_params: ClassVar[bool] = True
+    cites: ClassVar[tuple[str, ...]] = ("zhuang2022",)
+
+    learning_rate: Number = number()
+    weight_decay: Number = number(0.0)
+    mask: Any = eqx.field(static=True, default=None, converter=as_rule)
+
+    def where(self, tree):
+        rule: AbstractRule | None = self.mask
+        return None if rule is None else mask_of(self, rule, tree)
+
+    def update_leaf(self, now, g, s, p):
+        del now
+        shrinkage = self.learning_rate * self.weight_decay
+        return (g - shrinkage * p) / (1 + shrinkage), s

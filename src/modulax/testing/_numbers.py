@@ -89,7 +89,7 @@ def law_gradients_are_finite_and_right(case: Case) -> None:
             by_name = dict(zip(case.numbers(), by_number, strict=True))
             expect_finite(by_name, f"the gradient at {what} updates")
             expect_finite(by_update, f"the gradient with respect to {what} updates")
-        # Away from the corners: a number that is tiny, and one that counts steps and is whole.
+        # Away from the corners: a number that is tiny, a decay near 1, and a number that counts steps and is whole.
         vector = np.asarray([_generic(x) for x in vector])
         value, (by_number, by_shift, _) = total(vector, zero, grads)
         for i, name in enumerate([*case.numbers(), "the updates"]):
@@ -112,6 +112,8 @@ def law_gradients_are_finite_and_right(case: Case) -> None:
 def _generic(x: float) -> float:
     if abs(x) < 1e-3:
         return 1e-3
+    if 0.95 < x < 1:
+        return 0.95
     return x + 0.5 if x >= 1 and x == round(x) else x
 
 

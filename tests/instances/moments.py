@@ -1,0 +1,201 @@
+"""Relatives of Adam, and optimizers that accumulate squares."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+import modulax as mx
+from modulax import schedules
+
+from ._instance import ROUNDED, Difference, Instance
+from ._masks import KERNELS, decaying, not_bias
+
+
+def shrunk(updates: Any, params: Any) -> Any:
+    """`ProximalWeightDecay(0.5, 0.2)`, which optax does not have."""
+    return jax.tree.map(lambda u, p: (u - 0.1 * p) / 1.1, updates, params)
+
+
+TRANSFORMS = (
+    # --- Lion's other signs
+    Instance(
+        "ScaleByLion-smooth",
+        lambda: mx.ScaleByLion(0.8, 0.95, mode="smooth", smooth_beta=3.0),
+        lambda: optax.scale_by_lion(0.8, 0.95, mode="smooth", smooth_beta=3.0),
+        is_variant=True,
+    ),
+    Instance(
+        "ScaleByLion-refined",
+        lambda: mx.ScaleByLion(mode="refined"),
+        lambda: optax.scale_by_lion(mode="refined"),
+        is_variant=True,
+    ),
+    # --- transforms
+    Instance("ScaleByAdamax", mx.ScaleByAdamax, optax.scale_by_adamax),
+    Instance("ScaleByAMSGrad", mx.ScaleByAMSGrad),
+    Instance(
+        "ScaleByAMSGrad-optax",
+        lambda: mx.ScaleByAMSGrad(0.8, 0.95, 1e-6, 1e-5, follow="optax"),
+        lambda: optax.scale_by_amsgrad(0.8, 0.95, 1e-6, 1e-5),
+        is_variant=True,
+    ),
+    Instance(
+        "ScaleByAMSGrad-uncorrected",
+        lambda: mx.ScaleByAMSGrad(bias_correction_mu=False, bias_correction_nu=False),
+        lambda: optax.scale_by_amsgrad(bias_correction_mu=False, bias_correction_nu=False),
+        is_variant=True,
+    ),
+    Instance(
+        "ScaleByAMSGrad-float32",
+        lambda: mx.ScaleByAMSGrad(mu_dtype=jnp.float32, bias_correction_mu=False),
+        exemptions=ROUNDED,
+        is_variant=True,
+    ),
+    Instance("ScaleByBelief", mx.ScaleByBelief, optax.scale_by_belief),
+    Instance(
+        "ScaleByBelief-nesterov",
+        lambda: mx.ScaleByBelief(0.8, 0.95, 1e-6, 1e-8, nesterov=True),
+        lambda: optax.scale_by_belief(0.8, 0.95, 1e-6, 1e-8, nesterov=True),
+        is_variant=True,
+    ),
+    Instance("ScaleByYogi", mx.ScaleByYogi, optax.scale_by_yogi),
+    Instance(
+        "ScaleByYogi-numbers",
+        lambda: mx.ScaleByYogi(0.8, 0.9, 1e-4, 1e-5, 0.3),
+        lambda: optax.scale_by_yogi(0.8, 0.9, 1e-4, 1e-5, 0.3),
+        is_variant=True,
+    ),
+    # At b2 = 0.999 optax loses the twelfth digit where ρ cancels.
+    Instance("ScaleByRAdam", lambda: mx.ScaleByRAdam(b2=0.95), lambda: optax.scale_by_radam(b2=0.95)),
+    Instance(
+        "ScaleByRAdam-nesterov",
+        lambda: mx.ScaleByRAdam(0.8, 0.9, 1e-6, 1e-5, 7.0, nesterov=True),
+        lambda: optax.scale_by_radam(0.8, 0.9, 1e-6, 1e-5, 7.0, nesterov=True),
+        is_variant=True,
+    ),
+    Instance(
+        "ScaleByNovoGrad",
+        lambda: mx.ScaleByNovoGrad(weight_decay=0.1),
+        lambda: optax.scale_by_novograd(weight_decay=0.1),
+    ),
+    Instance(
+        "ScaleByNovoGrad-numbers",
+        lambda: mx.ScaleByNovoGrad(0.8, 0.95, 1e-3, 1e-2),
+        lambda: optax.scale_by_novograd(0.8, 0.95, 1e-3, 1e-2),
+        is_variant=True,
+    ),
+    Instance("ScaleByAdan", mx.ScaleByAdan),
+    Instance(
+        "ScaleByAdan-optax",
+        lambda: mx.ScaleByAdan(0.9, 0.8, 0.95, 1e-6, 1e-5, follow="optax"),
+        lambda: optax.scale_by_adan(0.9, 0.8, 0.95, 1e-6, 1e-5),
+        is_variant=True,
+    ),
+    Instance("ScaleByAdadelta", mx.ScaleByAdadelta, optax.scale_by_adadelta),
+    Instance("ScaleByRSS", mx.ScaleByRSS, optax.scale_by_rss),
+    Instance(
+        "ScaleByOptimisticGradient",
+        lambda: mx.ScaleByOptimisticGradient(0.7, 0.4),
+        lambda: optax.scale_by_optimistic_gradient(0.7, 0.4),
+    ),
+    Instance("ProximalWeightDecay", lambda: mx.ProximalWeightDecay(0.5, 0.2), lambda: optax.stateless(shrunk)),
+    # --- optimizers
+    Instance("Adamax", lambda: mx.Adamax(0.05), lambda: optax.adamax(0.05)),
+    Instance(
+        "AdamaxW",
+        lambda: mx.AdamaxW(0.05, weight_decay=0.1, mask=KERNELS),
+        lambda: optax.adamaxw(0.05, weight_decay=0.1, mask=not_bias),
+    ),
+    Instance(
+        "AMSGrad",
+        lambda: mx.AMSGrad(0.05, bias_correction_nu=False),
+        lambda: optax.amsgrad(0.05, bias_correction_nu=False),
+    ),
+    Instance(
+        "AMSGrad-optax",
+        lambda: mx.AMSGrad(0.05, follow="optax"),
+        lambda: optax.amsgrad(0.05),
+        is_variant=True,
+    ),
+    Instance("AdaBelief", lambda: mx.AdaBelief(0.05), lambda: optax.adabelief(0.05)),
+    Instance("Yogi", lambda: mx.Yogi(0.05), lambda: optax.yogi(0.05)),
+    Instance("RAdam", lambda: mx.RAdam(0.05, b2=0.95), lambda: optax.radam(0.05, b2=0.95)),
+    Instance(
+        "RAdam-schedules",
+        lambda: mx.RAdam(decaying, schedules.Linear(0.8, 0.9, 10), threshold=schedules.Constant(6.0)),
+        is_variant=True,
+    ),
+    Instance(
+        "NovoGrad",
+        lambda: mx.NovoGrad(0.05, weight_decay=0.1),
+        lambda: optax.novograd(0.05, weight_decay=0.1),
+    ),
+    Instance("Adan", lambda: mx.Adan(0.05, weight_decay=0.1, mask=KERNELS)),
+    Instance(
+        "Adan-optax",
+        lambda: mx.Adan(0.05, weight_decay=0.1, mask=KERNELS, follow="optax"),
+        lambda: optax.adan(0.05, weight_decay=0.1, mask=not_bias),
+        is_variant=True,
+    ),
+    Instance(
+        "Adadelta",
+        lambda: mx.Adadelta(0.5, weight_decay=0.1, mask=KERNELS),
+        lambda: optax.adadelta(0.5, weight_decay=0.1, weight_decay_mask=not_bias),
+    ),
+    Instance("Adagrad", lambda: mx.Adagrad(0.05), lambda: optax.adagrad(0.05)),
+    Instance(
+        "OptimisticGradientDescent",
+        lambda: mx.OptimisticGradientDescent(0.05, 0.7, 0.4),
+        lambda: optax.optimistic_gradient_descent(0.05, 0.7, 0.4),
+    ),
+    Instance(
+        "OptimisticAdam",
+        lambda: mx.OptimisticAdam(0.05, alpha=0.9, beta=0.6),
+        lambda: optax.optimistic_adam_v2(0.05, alpha=0.9, beta=0.6),
+    ),
+)
+
+DIFFERENCES = (
+    Difference(
+        "AMSGrad",
+        "takes the maximum of the mean square as it is, and corrects its bias behind it",
+        "takes the maximum of the corrected mean square",
+        "corrected first, the first update counts 1 / (1 - b2) times; `follow='optax'` does that",
+        "https://openreview.net/forum?id=ryQu7f-RZ",
+        "test_equations_moments.py::test_amsgrad_takes_the_maximum_before_the_correction",
+    ),
+    Difference(
+        "Adan",
+        "weights the difference of the updates by b2",
+        "weights it by 1 - b2",
+        "the paper writes 1 - b2 for the number that is called b2 here; `follow='optax'` does as optax",
+        "https://arxiv.org/abs/2208.06677, algorithm 1",
+        "test_equations_moments.py::test_adan_weights_the_difference_by_b2",
+    ),
+    Difference(
+        "Adan with weight decay",
+        "divides the parameters by 1 + learning_rate * weight_decay, behind the step",
+        "subtracts learning_rate * weight_decay times the parameters, as AdamW does",
+        "the paper's decay is proximal; `follow='optax'` does as optax",
+        "https://arxiv.org/abs/2208.06677, algorithm 1",
+        "test_equations_moments.py::test_adan_decays_proximally",
+    ),
+    Difference(
+        "Adadelta without a learning rate",
+        "goes downhill with a learning rate of 1",
+        "goes uphill: with `learning_rate=None` the sign is not turned",
+        "the paper's step is minus the scaled gradient",
+        "https://arxiv.org/abs/1212.5701, algorithm 1",
+        "test_equations_moments.py::test_adadelta_needs_no_learning_rate",
+    ),
+    Difference(
+        "RAdam in float32",
+        "rectifies from the same step on as in exact arithmetic, by the right factor",
+        "loses up to all digits of the length of the average, in which two large numbers cancel",
+        "at b2 = 0.9999 the error is larger than the threshold's distance from the next step",
+        "https://arxiv.org/abs/1908.03265, algorithm 2",
+        "test_equations_moments.py::test_radam_knows_the_length_of_its_average_in_float32",
+    ),
+)
