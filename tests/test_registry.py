@@ -58,7 +58,7 @@ def test_every_card_is_true(name: str):
     assert card.summary.endswith(".")
     instance = next(i for i in TRANSFORMS if type(i.make()) is card.optimizer)
     assert set(card.extra) <= set(instance.extra)
-    params = jax.ShapeDtypeStruct((4, 3), jnp.complex64)
+    params = {name: jax.ShapeDtypeStruct((4, 3), jnp.complex64) for name in ("kernel", "bias")}
     if card.takes_complex:
         jax.eval_shape(instance.make().init, params)
     else:
