@@ -299,11 +299,12 @@ def optax_points(make: Callable[[], Any]) -> np.ndarray:
 @in_double
 def test_amsgrad_takes_the_maximum_before_the_correction():
     """After one large gradient and small ones, optax's maximum is still that of the first step, 1 / (1 - b2) times."""
-    ours, theirs = mx.ScaleByAMSGrad(eps=0.0), optax.scale_by_amsgrad(eps=0.0)
-    like_theirs = mx.ScaleByAMSGrad(eps=0.0, follow="optax")
+    ours, like_theirs = mx.ScaleByAMSGrad(eps=0.0), mx.ScaleByAMSGrad(eps=0.0, follow="optax")
+    theirs: Any = optax.scale_by_amsgrad(eps=0.0)
     params = jnp.zeros(())
     found: list[Any] = []
-    for transform in (ours, like_theirs, theirs):
+    transforms: list[Any] = [ours, like_theirs, theirs]
+    for transform in transforms:
         with settings.jax_defaults():
             state = transform.init(params)
             for g in (1.0, *[0.1] * 20):
@@ -334,14 +335,15 @@ def test_adan_decays_proximally():
     u, _ = update.update(jnp.zeros_like(w), update.init(w), w)
     np.testing.assert_allclose(w + u, w / 2.5, rtol=1e-14)
     with settings.jax_defaults():
-        twin = optax.adan(0.5, weight_decay=3.0)
+        twin: Any = optax.adan(0.5, weight_decay=3.0)
         theirs, _ = twin.update(jnp.zeros_like(w), twin.init(w), w)
     np.testing.assert_allclose(w + theirs, -0.5 * w, rtol=1e-14)
 
 
 def test_adadelta_needs_no_learning_rate():
     w = jnp.asarray([1.0, -2.0])
-    ours, twin = mx.Adadelta(), optax.adadelta()
+    ours = mx.Adadelta()
+    twin: Any = optax.adadelta()
     u, _ = ours.update(w, ours.init(w), w)
     with settings.jax_defaults():
         theirs, _ = twin.update(w, twin.init(w), w)
@@ -352,12 +354,13 @@ def test_adadelta_needs_no_learning_rate():
 @pytest.mark.parametrize("b2", [0.9, 0.999, 0.9999, 0.99999])
 def test_radam_knows_the_length_of_its_average_in_float32(b2: float):
     """It is found from the update: the direction is r_t times 1 where all gradients are 1, and 1 before."""
-    transform, twin = mx.ScaleByRAdam(b2=b2, eps=0.0), optax.scale_by_radam(b2=b2, eps=0.0)
+    transform = mx.ScaleByRAdam(b2=b2, eps=0.0)
+    twin: Any = optax.scale_by_radam(b2=b2, eps=0.0)
     g = jnp.ones(())
     state = transform.init(g)
     with settings.jax_defaults():
         their_state = twin.init(g)
-    b2 = float(np.float32(b2))
+    b2 = float(np.float32(b2))  # the number that both are given
     error, their_error = 0.0, 0.0
     for t in range(1, 40):
         u, state = transform.update(g, state)
@@ -370,10 +373,10 @@ def test_radam_knows_the_length_of_its_average_in_float32(b2: float):
         error = max(error, abs(float(u) / r - 1))
         their_error = max(their_error, abs(float(theirs) / r - 1))
     # What is left is Adam's own bias correction, which loses digits as 1 / (1 - b2) grows.
-    assert error < 1e-6 / (1 - b2)
-    assert error < 2e-2
-    if b2 > 0.9999:
-        assert not their_error < 1
+    assert error < 1e-4
+    # optax: no difference at 0.9, one percent at 0.999, and above that too long a step, too early or too late.
+    assert (their_error < 1e-5) == (b2 < 0.95)
+    assert (their_error > 0.9) == (b2 > 0.9995)
 
 
 def test_radam_is_adam_in_the_long_run():
@@ -389,9 +392,9 @@ def test_radam_is_adam_in_the_long_run():
 
 
 def first_update(transform: Any, g: np.ndarray, w: Any = None) -> np.ndarray:
-    g = jnp.asarray(g)
-    w = jnp.zeros_like(g) if w is None else w
-    return np.asarray(transform.update(g, transform.init(w), w)[0])
+    update = jnp.asarray(g)
+    w = jnp.zeros_like(update) if w is None else w
+    return np.asarray(transform.update(update, transform.init(w), w)[0])
 
 
 @in_double
