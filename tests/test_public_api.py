@@ -33,6 +33,10 @@ PROMISED = {
         ScaleByLion ScaleByLionState ScaleByRMS ScaleByRMSState ScaleBySchedule ScaleByScheduleState ScaleByStddev
         ScaleByStddevState Scheduled SetToZero Stateless Trace TraceState EmaState apply_updates by_path describe
         number numerics schedules state_sharding tree Number Hyperparameter
+        ACProp ADOPT AdEMAMix HutchinsonDiagonal HutchinsonState MADGRAD Rprop ScaleByACProp ScaleByACPropState
+        ScaleByADOPT ScaleByADOPTState ScaleByAdEMAMix ScaleByAdEMAMixState ScaleByMADGRAD ScaleByMADGRADState
+        ScaleByRprop ScaleByRpropState ScaleBySign ScaleBySimplifiedAdEMAMix ScaleBySimplifiedAdEMAMixState
+        ScaleBySophia ScaleBySophiaState SignSGD Signum SimplifiedAdEMAMix Sophia
     """,
     modulax.numerics: "abs_sq at_least_float32 safe_increment safe_sqrt",
     modulax.schedules: """

@@ -28,7 +28,16 @@ from ._optimizers.adam import (
     RMSProp as RMSProp,
 )
 from ._optimizers.base import AbstractOptimizer as AbstractOptimizer
+from ._optimizers.mixtures import (
+    ADOPT as ADOPT,
+    MADGRAD as MADGRAD,
+    ACProp as ACProp,
+    AdEMAMix as AdEMAMix,
+    SimplifiedAdEMAMix as SimplifiedAdEMAMix,
+)
 from ._optimizers.sgd import SGD as SGD
+from ._optimizers.signs import Rprop as Rprop, SignSGD as SignSGD, Signum as Signum
+from ._optimizers.sophia import Sophia as Sophia
 from ._rules import by_path as by_path
 from ._schedule import (
     AbstractSchedule as AbstractSchedule,
@@ -55,6 +64,24 @@ from ._transforms.adaptive import (
 )
 from ._transforms.basic import Identity as Identity, SetToZero as SetToZero, Stateless as Stateless
 from ._transforms.clipping import Clip as Clip, ClipByGlobalNorm as ClipByGlobalNorm
+from ._transforms.curvature import (
+    HutchinsonDiagonal as HutchinsonDiagonal,
+    HutchinsonState as HutchinsonState,
+    ScaleBySophia as ScaleBySophia,
+    ScaleBySophiaState as ScaleBySophiaState,
+)
+from ._transforms.mixtures import (
+    ScaleByACProp as ScaleByACProp,
+    ScaleByACPropState as ScaleByACPropState,
+    ScaleByAdEMAMix as ScaleByAdEMAMix,
+    ScaleByAdEMAMixState as ScaleByAdEMAMixState,
+    ScaleByADOPT as ScaleByADOPT,
+    ScaleByADOPTState as ScaleByADOPTState,
+    ScaleByMADGRAD as ScaleByMADGRAD,
+    ScaleByMADGRADState as ScaleByMADGRADState,
+    ScaleBySimplifiedAdEMAMix as ScaleBySimplifiedAdEMAMix,
+    ScaleBySimplifiedAdEMAMixState as ScaleBySimplifiedAdEMAMixState,
+)
 from ._transforms.momentum import Ema as Ema, EmaState as EmaState, Trace as Trace, TraceState as TraceState
 from ._transforms.regularization import AddDecayedWeights as AddDecayedWeights
 from ._transforms.scaling import (
@@ -62,4 +89,9 @@ from ._transforms.scaling import (
     ScaleByLearningRate as ScaleByLearningRate,
     ScaleBySchedule as ScaleBySchedule,
     ScaleByScheduleState as ScaleByScheduleState,
+)
+from ._transforms.signs import (
+    ScaleByRprop as ScaleByRprop,
+    ScaleByRpropState as ScaleByRpropState,
+    ScaleBySign as ScaleBySign,
 )
