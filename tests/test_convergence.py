@@ -41,9 +41,22 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "Adadelta": lambda rate: mx.Adadelta(_rate(10 * rate), eps=1e-4),
     "OptimisticAdam": lambda rate: mx.OptimisticAdam(_rate(rate)),
     "optimistic": lambda rate: mx.OptimisticGradientDescent(_rate(0.6 * rate)),
+    "ADOPT": lambda rate: mx.ADOPT(_rate(2 * rate), b2=0.99),
+    "AdEMAMix": lambda rate: mx.AdEMAMix(_rate(rate)),
+    "SimplifiedAdEMAMix": lambda rate: mx.SimplifiedAdEMAMix(_rate(rate / 20), b1=0.9),
+    "ACProp": lambda rate: mx.ACProp(_rate(rate / 10), eps=1e-3),
+    "MADGRAD": lambda rate: mx.MADGRAD(_rate(rate)),
+    "SignSGD": lambda rate: mx.SignSGD(_rate(rate / 3)),
+    "Signum": lambda rate: mx.Signum(_rate(rate / 3)),
+    "Rprop": lambda rate: mx.Rprop(rate / 10),
+    "Sophia": lambda rate: mx.Sophia(_rate(rate), gamma=1.0, weight_decay=1e-6),
     "clipped": lambda rate: mx.Chain(mx.ClipByGlobalNorm(1.0), mx.Adam(_rate(rate))),
 }
 GRADIENT_DESCENT = {"SGD", "momentum", "nesterov", "optimistic"}
+# What a method cannot solve, and why.
+UNSOLVED = {
+    ("rosenbrock", "SignSGD"): "without momentum it jumps from side to side of a valley that is not along an axis",
+}
 # For each problem, the learning rates of gradient descent and of the methods with a step of fixed size,
 # and the fraction of the loss that may be left.
 TARGETS = {
@@ -54,8 +67,9 @@ TARGETS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize(
+    "problem, name", [(problem, name) for problem in PROBLEMS for name in OPTIMIZERS if (problem, name) not in UNSOLVED]
+)
 def test_solves(problem: str, name: str):
     slow, fast, target = TARGETS[problem]
     transform = OPTIMIZERS[name](slow if name in GRADIENT_DESCENT else fast)

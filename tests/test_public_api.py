@@ -26,20 +26,22 @@ MODULES = (
 )
 PROMISED = {
     modulax: """
-        AbstractLeafwise AbstractOptimizer AbstractSchedule AbstractState AbstractStatelessTransform AbstractTransform
-        Adam AdamW AddDecayedWeights Chain ChainState Clip ClipByGlobalNorm Description Ema EmptyState Freeze Identity
-        Injected InjectedState LeafDescription Lion Masked MaskedState MultiSteps MultiStepsState NAdam NAdamW
-        OptimizerState Partition PartitionState RMSProp SGD Scale ScaleByAdam ScaleByAdamState ScaleByLearningRate
-        ScaleByLion ScaleByLionState ScaleByRMS ScaleByRMSState ScaleBySchedule ScaleByScheduleState ScaleByStddev
-        ScaleByStddevState Scheduled SetToZero Stateless Trace TraceState EmaState apply_updates by_path describe
-        number numerics schedules state_sharding tree Number Hyperparameter
-        Card available card citation get
-        bias_correction update_infinity_moment update_moment update_moment_per_elem_norm
-        AMSGrad AdaBelief Adadelta Adagrad Adamax AdamaxW Adan NovoGrad OptimisticAdam OptimisticGradientDescent
-        ProximalWeightDecay RAdam ScaleByAMSGrad ScaleByAMSGradState ScaleByAdadelta ScaleByAdadeltaState
-        ScaleByAdamax ScaleByAdan ScaleByAdanState ScaleByBelief ScaleByBeliefState ScaleByNovoGrad
-        ScaleByNovoGradState ScaleByOptimisticGradient ScaleByOptimisticGradientState ScaleByRAdam ScaleByRSS
-        ScaleByRSSState ScaleByYogi Yogi
+        ACProp ADOPT AMSGrad AbstractLeafwise AbstractOptimizer AbstractSchedule AbstractState
+        AbstractStatelessTransform AbstractTransform AdEMAMix AdaBelief Adadelta Adagrad Adam AdamW Adamax AdamaxW
+        Adan AddDecayedWeights Card Chain ChainState Clip ClipByGlobalNorm Description Ema EmaState EmptyState
+        Freeze HutchinsonDiagonal HutchinsonState Hyperparameter Identity Injected InjectedState LeafDescription
+        Lion MADGRAD Masked MaskedState MultiSteps MultiStepsState NAdam NAdamW NovoGrad Number OptimisticAdam
+        OptimisticGradientDescent OptimizerState Partition PartitionState ProximalWeightDecay RAdam RMSProp Rprop
+        SGD Scale ScaleByACProp ScaleByACPropState ScaleByADOPT ScaleByADOPTState ScaleByAMSGrad ScaleByAMSGradState
+        ScaleByAdEMAMix ScaleByAdEMAMixState ScaleByAdadelta ScaleByAdadeltaState ScaleByAdam ScaleByAdamState
+        ScaleByAdamax ScaleByAdan ScaleByAdanState ScaleByBelief ScaleByBeliefState ScaleByLearningRate ScaleByLion
+        ScaleByLionState ScaleByMADGRAD ScaleByMADGRADState ScaleByNovoGrad ScaleByNovoGradState
+        ScaleByOptimisticGradient ScaleByOptimisticGradientState ScaleByRAdam ScaleByRMS ScaleByRMSState ScaleByRSS
+        ScaleByRSSState ScaleByRprop ScaleByRpropState ScaleBySchedule ScaleByScheduleState ScaleBySign
+        ScaleBySimplifiedAdEMAMix ScaleBySimplifiedAdEMAMixState ScaleBySophia ScaleBySophiaState ScaleByStddev
+        ScaleByStddevState ScaleByYogi Scheduled SetToZero SignSGD Signum SimplifiedAdEMAMix Sophia Stateless Trace
+        TraceState Yogi apply_updates available bias_correction by_path card citation describe get number numerics
+        schedules state_sharding tree update_infinity_moment update_moment update_moment_per_elem_norm
     """,
     modulax.numerics: "abs_sq at_least_float32 safe_increment safe_sqrt",
     modulax.schedules: """

@@ -1,8 +1,18 @@
 """An object-oriented optimizer library for JAX, in which an optimizer is a pytree."""
 
-from . import numerics as numerics, schedules as schedules, tree as tree
-from ._containers.accumulation import MultiSteps as MultiSteps, MultiStepsState as MultiStepsState
-from ._containers.chain import Chain as Chain, ChainState as ChainState
+from . import (
+    numerics as numerics,
+    schedules as schedules,
+    tree as tree,
+)
+from ._containers.accumulation import (
+    MultiSteps as MultiSteps,
+    MultiStepsState as MultiStepsState,
+)
+from ._containers.chain import (
+    Chain as Chain,
+    ChainState as ChainState,
+)
 from ._containers.partition import (
     Freeze as Freeze,
     Masked as Masked,
@@ -16,9 +26,17 @@ from ._containers.schedule import (
     OptimizerState as OptimizerState,
     Scheduled as Scheduled,
 )
-from ._describe import Description as Description, LeafDescription as LeafDescription, describe as describe
-from ._leafwise import AbstractLeafwise as AbstractLeafwise
-from ._module import AbstractState as AbstractState
+from ._describe import (
+    Description as Description,
+    LeafDescription as LeafDescription,
+    describe as describe,
+)
+from ._leafwise import (
+    AbstractLeafwise as AbstractLeafwise,
+)
+from ._module import (
+    AbstractState as AbstractState,
+)
 from ._optimizers.adagrad import (
     Adadelta as Adadelta,
     Adagrad as Adagrad,
@@ -43,17 +61,46 @@ from ._optimizers.adam_family import (
     RAdam as RAdam,
     Yogi as Yogi,
 )
-from ._optimizers.base import AbstractOptimizer as AbstractOptimizer
-from ._optimizers.sgd import SGD as SGD
-from ._registry import Card as Card, available as available, card as card, citation as citation, get as get
-from ._rules import by_path as by_path
+from ._optimizers.base import (
+    AbstractOptimizer as AbstractOptimizer,
+)
+from ._optimizers.mixtures import (
+    ADOPT as ADOPT,
+    MADGRAD as MADGRAD,
+    ACProp as ACProp,
+    AdEMAMix as AdEMAMix,
+    SimplifiedAdEMAMix as SimplifiedAdEMAMix,
+)
+from ._optimizers.sgd import (
+    SGD as SGD,
+)
+from ._optimizers.signs import (
+    Rprop as Rprop,
+    SignSGD as SignSGD,
+    Signum as Signum,
+)
+from ._optimizers.sophia import (
+    Sophia as Sophia,
+)
+from ._registry import (
+    Card as Card,
+    available as available,
+    card as card,
+    citation as citation,
+    get as get,
+)
+from ._rules import (
+    by_path as by_path,
+)
 from ._schedule import (
     AbstractSchedule as AbstractSchedule,
     Hyperparameter as Hyperparameter,
     Number as Number,
     number as number,
 )
-from ._sharding import state_sharding as state_sharding
+from ._sharding import (
+    state_sharding as state_sharding,
+)
 from ._transform import (
     AbstractStatelessTransform as AbstractStatelessTransform,
     AbstractTransform as AbstractTransform,
@@ -82,8 +129,33 @@ from ._transforms.adaptive import (
     ScaleByStddev as ScaleByStddev,
     ScaleByStddevState as ScaleByStddevState,
 )
-from ._transforms.basic import Identity as Identity, SetToZero as SetToZero, Stateless as Stateless
-from ._transforms.clipping import Clip as Clip, ClipByGlobalNorm as ClipByGlobalNorm
+from ._transforms.basic import (
+    Identity as Identity,
+    SetToZero as SetToZero,
+    Stateless as Stateless,
+)
+from ._transforms.clipping import (
+    Clip as Clip,
+    ClipByGlobalNorm as ClipByGlobalNorm,
+)
+from ._transforms.curvature import (
+    HutchinsonDiagonal as HutchinsonDiagonal,
+    HutchinsonState as HutchinsonState,
+    ScaleBySophia as ScaleBySophia,
+    ScaleBySophiaState as ScaleBySophiaState,
+)
+from ._transforms.mixtures import (
+    ScaleByACProp as ScaleByACProp,
+    ScaleByACPropState as ScaleByACPropState,
+    ScaleByAdEMAMix as ScaleByAdEMAMix,
+    ScaleByAdEMAMixState as ScaleByAdEMAMixState,
+    ScaleByADOPT as ScaleByADOPT,
+    ScaleByADOPTState as ScaleByADOPTState,
+    ScaleByMADGRAD as ScaleByMADGRAD,
+    ScaleByMADGRADState as ScaleByMADGRADState,
+    ScaleBySimplifiedAdEMAMix as ScaleBySimplifiedAdEMAMix,
+    ScaleBySimplifiedAdEMAMixState as ScaleBySimplifiedAdEMAMixState,
+)
 from ._transforms.moments import (
     ScaleByAdamax as ScaleByAdamax,
     ScaleByAMSGrad as ScaleByAMSGrad,
@@ -93,7 +165,12 @@ from ._transforms.moments import (
     ScaleByRAdam as ScaleByRAdam,
     ScaleByYogi as ScaleByYogi,
 )
-from ._transforms.momentum import Ema as Ema, EmaState as EmaState, Trace as Trace, TraceState as TraceState
+from ._transforms.momentum import (
+    Ema as Ema,
+    EmaState as EmaState,
+    Trace as Trace,
+    TraceState as TraceState,
+)
 from ._transforms.regularization import (
     AddDecayedWeights as AddDecayedWeights,
     ProximalWeightDecay as ProximalWeightDecay,
@@ -103,6 +180,11 @@ from ._transforms.scaling import (
     ScaleByLearningRate as ScaleByLearningRate,
     ScaleBySchedule as ScaleBySchedule,
     ScaleByScheduleState as ScaleByScheduleState,
+)
+from ._transforms.signs import (
+    ScaleByRprop as ScaleByRprop,
+    ScaleByRpropState as ScaleByRpropState,
+    ScaleBySign as ScaleBySign,
 )
 from .tree import (
     bias_correction as bias_correction,

@@ -13,6 +13,18 @@ class Reference(NamedTuple):
 
 
 BIBLIOGRAPHY = {
+    "bekas2007": Reference(
+        "Bekas, Costas and Kokiopoulou, Effrosyni and Saad, Yousef",
+        "An estimator for the diagonal of a matrix",
+        2007,
+        "https://doi.org/10.1016/j.apnum.2007.01.003",
+    ),
+    "bernstein2018": Reference(
+        "Bernstein, Jeremy and Wang, Yu-Xiang and Azizzadenesheli, Kamyar and Anandkumar, Anima",
+        "signSGD: Compressed Optimisation for Non-Convex Problems",
+        2018,
+        "https://arxiv.org/abs/1802.04434",
+    ),
     "chen2023": Reference(
         "Chen, Xiangning and Liang, Chen and Huang, Da and Real, Esteban and Wang, Kaiyuan and Liu, Yao and Pham,"
         " Hieu and Dong, Xuanyi and Luong, Thang and Hsieh, Cho-Jui and Lu, Yifeng and Le, Quoc V.",
@@ -25,6 +37,13 @@ BIBLIOGRAPHY = {
         "Training GANs with Optimism",
         2017,
         "https://arxiv.org/abs/1711.00141",
+    ),
+    "defazio2021": Reference(
+        "Defazio, Aaron and Jelassi, Samy",
+        "Adaptivity without Compromise: A Momentumized, Adaptive, Dual Averaged Gradient Method for Stochastic "
+        "Optimization",
+        2021,
+        "https://arxiv.org/abs/2101.11075",
     ),
     "dozat2016": Reference(
         "Dozat, Timothy",
@@ -51,6 +70,18 @@ BIBLIOGRAPHY = {
         2013,
         "https://arxiv.org/abs/1308.0850",
     ),
+    "hutchinson1990": Reference(
+        "Hutchinson, Michael F.",
+        "A stochastic estimator of the trace of the influence matrix for Laplacian smoothing splines",
+        1990,
+        "https://doi.org/10.1080/03610919008812866",
+    ),
+    "igel2003": Reference(
+        "Igel, Christian and Hüsken, Michael",
+        "Empirical evaluation of the improved Rprop learning algorithms",
+        2003,
+        "https://doi.org/10.1016/S0925-2312(01)00700-7",
+    ),
     "kingma2014": Reference(
         "Kingma, Diederik P. and Ba, Jimmy",
         "Adam: A Method for Stochastic Optimization",
@@ -64,6 +95,12 @@ BIBLIOGRAPHY = {
         2019,
         "https://arxiv.org/abs/1908.03265",
     ),
+    "liu2023": Reference(
+        "Liu, Hong and Li, Zhiyuan and Hall, David and Liang, Percy and Ma, Tengyu",
+        "Sophia: A Scalable Stochastic Second-order Optimizer for Language Model Pre-training",
+        2023,
+        "https://arxiv.org/abs/2305.14342",
+    ),
     "loshchilov2017": Reference(
         "Loshchilov, Ilya and Hutter, Frank",
         "Decoupled Weight Decay Regularization",
@@ -76,6 +113,18 @@ BIBLIOGRAPHY = {
         " Point Approach",
         2019,
         "https://arxiv.org/abs/1901.08511",
+    ),
+    "morwani2025": Reference(
+        "Morwani, Depen and Vyas, Nikhil and Zhang, Hanlin and Kakade, Sham",
+        "Connections between Schedule-Free Optimizers, AdEMAMix, and Accelerated SGD Variants",
+        2025,
+        "https://arxiv.org/abs/2502.02431",
+    ),
+    "pagliardini2024": Reference(
+        "Pagliardini, Matteo and Ablin, Pierre and Grangier, David",
+        "The AdEMAMix Optimizer: Better, Faster, Older",
+        2024,
+        "https://arxiv.org/abs/2409.03137",
     ),
     "pascanu2013": Reference(
         "Pascanu, Razvan and Mikolov, Tomas and Bengio, Yoshua",
@@ -95,11 +144,24 @@ BIBLIOGRAPHY = {
         2018,
         "https://openreview.net/forum?id=ryQu7f-RZ",
     ),
+    "riedmiller1993": Reference(
+        "Riedmiller, Martin and Braun, Heinrich",
+        "A direct adaptive method for faster backpropagation learning: the RPROP algorithm",
+        1993,
+        "https://doi.org/10.1109/ICNN.1993.298623",
+    ),
     "robbins1951": Reference(
         "Robbins, Herbert and Monro, Sutton",
         "A Stochastic Approximation Method",
         1951,
         "https://doi.org/10.1214/aoms/1177729586",
+    ),
+    "taniguchi2024": Reference(
+        "Taniguchi, Shohei and Harada, Keno and Minegishi, Gouki and Oshima, Yuta and Jeong, Seong Cheol and "
+        "Nagahara, Go and Iiyama, Tomoshi and Suzuki, Masahiro and Iwasawa, Yusuke and Matsuo, Yutaka",
+        "ADOPT: Modified Adam Can Converge with Any β2 with the Optimal Rate",
+        2024,
+        "https://arxiv.org/abs/2411.02853",
     ),
     "tieleman2012": Reference(
         "Tieleman, Tijmen and Hinton, Geoffrey",
@@ -131,6 +193,12 @@ BIBLIOGRAPHY = {
         "AdaBelief Optimizer: Adapting Stepsizes by the Belief in Observed Gradients",
         2020,
         "https://arxiv.org/abs/2010.07468",
+    ),
+    "zhuang2021": Reference(
+        "Zhuang, Juntang and Ding, Yifan and Tang, Tommy and Dvornek, Nicha and Tatikonda, Sekhar and Duncan, James S.",
+        "Momentum Centering and Asynchronous Update for Adaptive Gradient Methods",
+        2021,
+        "https://arxiv.org/abs/2110.05454",
     ),
     "zhuang2022": Reference(
         "Zhuang, Zhenxun and Liu, Mingrui and Cutkosky, Ashok and Orabona, Francesco",

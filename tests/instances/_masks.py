@@ -42,6 +42,13 @@ def growing(step: Any) -> Any:
     return jnp.where(step < 2, 1, 3)
 
 
+def bowl(params: Any) -> Any:
+    """An objective whose curvature depends on the point, is not diagonal, and is bounded."""
+    leaves = [p.astype(float) for p in jax.tree.leaves(params)]
+    total = sum((jnp.sum(p) for p in leaves), jnp.zeros(()))
+    return sum((jnp.sum(jnp.sqrt(1 + p**2)) for p in leaves), 0.05 * total**2)
+
+
 BIASES = mx.by_path({"*bias": True, "*": False})
 KERNELS = mx.by_path({"*bias": False, "*": True})
 

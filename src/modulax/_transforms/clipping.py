@@ -1,13 +1,21 @@
 """Bounds on the size of the updates: of every entry, or of all of them together."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from .._checks import NON_NEGATIVE
 from .._leafwise import AbstractLeafwise
 from .._schedule import Number, number
 from ..tree._math import norm
+
+
+def clip_entries(x: Array, bound: Any) -> Array:
+    """Every entry, or its real and its imaginary part, in the interval from `-bound` to `bound`."""
+    if jnp.iscomplexobj(x):
+        return jnp.clip(x.real, -bound, bound) + 1j * jnp.clip(x.imag, -bound, bound)
+    return jnp.clip(x, -bound, bound)
 
 
 class Clip(AbstractLeafwise):
@@ -23,10 +31,7 @@ class Clip(AbstractLeafwise):
 
     def update_leaf(self, now, g, s, p):
         del now, p
-        bound = self.max_delta
-        if jnp.iscomplexobj(g):
-            return jnp.clip(g.real, -bound, bound) + 1j * jnp.clip(g.imag, -bound, bound), s
-        return jnp.clip(g, -bound, bound), s
+        return clip_entries(g, self.max_delta), s
 
 
 class ClipByGlobalNorm(AbstractLeafwise):

@@ -1,0 +1,198 @@
+"""Contributed adaptive methods, sign methods, and Sophia."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from optax import contrib
+
+import modulax as mx
+from modulax import schedules
+
+from ._instance import ROUNDED, Difference, Instance
+from ._masks import KERNELS, bowl, decaying, not_bias
+
+OBJECTIVE = {"obj_fn": bowl}
+# Schedules in bare transforms that count, which the annotations do not say.
+ALPHA: Any = schedules.Linear(0.0, 5.0, 20)
+B3: Any = schedules.Linear(0.9, 0.999, 20)
+
+
+def square_root(step: Any) -> Any:
+    """A bound that depends on the step."""
+    return step**0.5
+
+
+def counting_in_float64(twin: Any) -> Any:
+    """A transform of optax that takes roots of its counter, which are in float32 as long as that is an integer."""
+
+    def init(params: Any) -> Any:
+        is_count = jnp.dtype(jnp.int32)
+        return jax.tree.map(lambda x: x.astype(float) if x.dtype == is_count else x, twin.init(params))
+
+    return optax.GradientTransformationExtraArgs(init, twin.update)
+
+
+TRANSFORMS = (
+    # --- mixtures
+    Instance("ScaleByADOPT", mx.ScaleByADOPT, contrib.scale_by_adopt),
+    Instance(
+        "ScaleByADOPT-nesterov",
+        lambda: mx.ScaleByADOPT(0.8, 0.95, 1e-3, nesterov=True, clip_value_fn=square_root),
+        lambda: contrib.scale_by_adopt(0.8, 0.95, 1e-3, nesterov=True, clip_value_fn=square_root),
+        is_variant=True,
+    ),
+    Instance(
+        "ScaleByADOPT-unclipped",
+        lambda: mx.ScaleByADOPT(use_clipping=False),
+        lambda: contrib.scale_by_adopt(use_clipping=False),
+        is_variant=True,
+    ),
+    Instance("ScaleByAdEMAMix", mx.ScaleByAdEMAMix, contrib.scale_by_ademamix),
+    Instance(
+        "ScaleByAdEMAMix-schedules",
+        lambda: mx.ScaleByAdEMAMix(0.8, 0.95, B3, ALPHA, 1e-4, 1e-6),
+        lambda: contrib.scale_by_ademamix(
+            0.8, 0.95, optax.linear_schedule(0.9, 0.999, 20), optax.linear_schedule(0.0, 5.0, 20), 1e-4, 1e-6
+        ),
+        is_variant=True,
+    ),
+    Instance(
+        "ScaleByAdEMAMix-float32",
+        lambda: mx.ScaleByAdEMAMix(mu_dtype=jnp.float32),
+        exemptions=ROUNDED,
+        is_variant=True,
+    ),
+    Instance("ScaleBySimplifiedAdEMAMix", mx.ScaleBySimplifiedAdEMAMix, contrib.scale_by_simplified_ademamix),
+    Instance(
+        "ScaleBySimplifiedAdEMAMix-alpha",
+        lambda: mx.ScaleBySimplifiedAdEMAMix(0.9, 0.99, 2.0, 1e-4, 1e-6),
+        lambda: contrib.scale_by_simplified_ademamix(0.9, 0.99, 2.0, 1e-4, 1e-6),
+        is_variant=True,
+    ),
+    Instance(
+        "ScaleByACProp", mx.ScaleByACProp, rtol=1e-5
+    ),  # 1 - b2 divides what it multiplied: in float32, four digits
+    Instance(
+        "ScaleByACProp-optax",
+        lambda: mx.ScaleByACProp(0.8, 0.95, 1e-4, 1e-6, follow="optax"),
+        lambda: contrib.scale_by_acprop(0.8, 0.95, 1e-4, 1e-6),
+        is_variant=True,
+    ),
+    Instance(
+        "ScaleByMADGRAD", lambda: mx.ScaleByMADGRAD(0.05), lambda: counting_in_float64(contrib.scale_by_madgrad(0.05))
+    ),
+    # --- signs
+    Instance("ScaleBySign", mx.ScaleBySign, optax.scale_by_sign),
+    Instance("ScaleByRprop", lambda: mx.ScaleByRprop(0.1)),
+    Instance(
+        "ScaleByRprop-optax",
+        lambda: mx.ScaleByRprop(0.1, 0.4, 1.5, 1e-3, 0.5, follow="optax"),
+        lambda: optax.scale_by_rprop(0.1, 0.4, 1.5, 1e-3, 0.5),
+        is_variant=True,
+    ),
+    # --- curvature
+    Instance("HutchinsonDiagonal", mx.HutchinsonDiagonal, contrib.hutchinson_estimator_diag_hessian, extra=OBJECTIVE),
+    Instance("ScaleBySophia", mx.ScaleBySophia, extra=OBJECTIVE),
+    Instance(
+        "ScaleBySophia-optax",
+        lambda: mx.ScaleBySophia(0.9, 0.8, 1e-3, 0.5, 2.0, 3, follow="optax"),
+        lambda: contrib.sophia(-1.0, 0.9, 0.8, 1e-3, 0.0, gamma=0.5, clip_threshold=2.0, update_interval=3),
+        extra=OBJECTIVE,
+        is_variant=True,
+    ),
+    Instance(
+        "ScaleBySophia-unclipped",
+        lambda: mx.ScaleBySophia(eps=0.1, gamma=1.0, clip_threshold=None, follow="optax"),
+        lambda: contrib.sophia(-1.0, eps=0.1, weight_decay=0.0, gamma=1.0, clip_threshold=None),
+        extra=OBJECTIVE,
+        is_variant=True,
+    ),
+    # --- optimizers
+    Instance("ADOPT", lambda: mx.ADOPT(0.05), lambda: contrib.adopt(0.05)),
+    Instance("AdEMAMix", lambda: mx.AdEMAMix(0.05), lambda: contrib.ademamix(0.05)),
+    Instance(
+        "AdEMAMix-mask",
+        lambda: mx.AdEMAMix(0.05, b3=0.99, weight_decay=0.1, mask=KERNELS),
+        lambda: contrib.ademamix(0.05, b3=0.99, weight_decay=0.1, mask=not_bias),
+        is_variant=True,
+    ),
+    Instance("SimplifiedAdEMAMix", lambda: mx.SimplifiedAdEMAMix(0.01), lambda: contrib.simplified_ademamix(0.01)),
+    Instance(
+        "SimplifiedAdEMAMix-mask",
+        lambda: mx.SimplifiedAdEMAMix(0.01, alpha=3.0, weight_decay=0.1, mask=KERNELS),
+        lambda: contrib.simplified_ademamix(0.01, alpha=3.0, weight_decay=0.1, mask=not_bias),
+        is_variant=True,
+    ),
+    Instance("ACProp", lambda: mx.ACProp(0.05), rtol=1e-5),
+    Instance(
+        "ACProp-optax",
+        lambda: mx.ACProp(0.05, weight_decay=0.1, mask=KERNELS, follow="optax"),
+        lambda: contrib.acprop(0.05, weight_decay=0.1, mask=not_bias),
+        is_variant=True,
+    ),
+    Instance("MADGRAD", lambda: mx.MADGRAD(0.05), lambda: counting_in_float64(contrib.madgrad(0.05))),
+    Instance(
+        "MADGRAD-decay",
+        lambda: mx.MADGRAD(0.05, 0.5, 0.1, 1e-3),
+        lambda: counting_in_float64(contrib.madgrad(0.05, 0.5, 0.1, 1e-3)),
+        is_variant=True,
+    ),
+    Instance(
+        "MADGRAD-schedule",
+        lambda: mx.MADGRAD(schedules.Linear(0.1, 0.01, 20)),
+        lambda: counting_in_float64(contrib.madgrad(optax.linear_schedule(0.1, 0.01, 20))),
+        is_variant=True,
+    ),
+    Instance("SignSGD", lambda: mx.SignSGD(0.05), lambda: optax.sign_sgd(0.05)),
+    Instance("Signum", lambda: mx.Signum(0.05), lambda: optax.signum(0.05)),
+    Instance("Rprop", lambda: mx.Rprop(0.05)),
+    Instance(
+        "Rprop-optax",
+        lambda: mx.Rprop(0.05, follow="optax"),
+        lambda: optax.rprop(0.05),
+        is_variant=True,
+    ),
+    Instance("Sophia", lambda: mx.Sophia(0.05), extra=OBJECTIVE),
+    Instance(
+        "Sophia-optax",
+        lambda: mx.Sophia(0.05, weight_decay=0.1, mask=KERNELS, gamma=0.5, update_interval=2, follow="optax"),
+        lambda: contrib.sophia(0.05, weight_decay=0.1, weight_decay_mask=not_bias, gamma=0.5, update_interval=2),
+        extra=OBJECTIVE,
+        is_variant=True,
+    ),
+    Instance(
+        "Sophia-functions",
+        lambda: mx.Sophia(decaying, clip_threshold=None, hessian_diagonal_fn=mx.HutchinsonDiagonal(3)),
+        extra=OBJECTIVE,
+        is_variant=True,
+    ),
+)
+
+DIFFERENCES = (
+    Difference(
+        "ScaleByRprop, Rprop",
+        "Returns the step of this gradient.",
+        "Returns the step of the gradient before; the first one is zero.",
+        'The algorithm has no delay. `follow="optax"` for optax\'s.',
+        "Riedmiller and Braun 1993; Igel and Hüsken 2003; optax PR 1725",
+        "test_equations_mixtures.py::test_rprop_steps_at_once",
+    ),
+    Difference(
+        "ScaleByACProp, ACProp",
+        "The variance is that about the mean which has the gradient in it, g - m_t.",
+        "About the mean before, g - m_{t-1}: larger by 1 / b1 in every step.",
+        "The paper and the authors' code take the new mean. `follow=\"optax\"` for optax's.",
+        "Zhuang et al. 2021, algorithm 2; https://github.com/juntang-zhuang/ACProp-Optimizer",
+        "test_equations_mixtures.py::test_acprop_deviates_from_the_new_mean",
+    ),
+    Difference(
+        "ScaleBySophia, Sophia",
+        "An estimate of the curvature is used in the step in which it is made; the mean is not corrected.",
+        "It is used from the next step on, so that the first step divides by eps; the mean is bias-corrected.",
+        'Algorithm 3 of the paper. `follow="optax"` for optax\'s.',
+        "Liu et al. 2023, algorithm 3",
+        "test_sophia.py::test_an_estimate_is_used_at_once",
+    ),
+)
