@@ -28,6 +28,8 @@ from ._optimizers.adam import (
     RMSProp as RMSProp,
 )
 from ._optimizers.base import AbstractOptimizer as AbstractOptimizer
+from ._optimizers.factored import SM3 as SM3, Adafactor as Adafactor
+from ._optimizers.layerwise import LAMB as LAMB, LARS as LARS, Fromage as Fromage
 from ._optimizers.sgd import SGD as SGD
 from ._rules import by_path as by_path
 from ._schedule import (
@@ -54,7 +56,33 @@ from ._transforms.adaptive import (
     ScaleByStddevState as ScaleByStddevState,
 )
 from ._transforms.basic import Identity as Identity, SetToZero as SetToZero, Stateless as Stateless
-from ._transforms.clipping import Clip as Clip, ClipByGlobalNorm as ClipByGlobalNorm
+from ._transforms.clipping import (
+    AdaptiveGradClip as AdaptiveGradClip,
+    Clip as Clip,
+    ClipByBlockRMS as ClipByBlockRMS,
+    ClipByGlobalNorm as ClipByGlobalNorm,
+    unitwise_clip as unitwise_clip,
+    unitwise_norm as unitwise_norm,
+)
+from ._transforms.constraints import (
+    KeepParamsNonnegative as KeepParamsNonnegative,
+    ZeroNaNs as ZeroNaNs,
+    ZeroNaNsState as ZeroNaNsState,
+)
+from ._transforms.factored import (
+    FactoredState as FactoredState,
+    ScaleByFactoredRMS as ScaleByFactoredRMS,
+    ScaleBySM3 as ScaleBySM3,
+    ScaleBySM3State as ScaleBySM3State,
+)
+from ._transforms.layerwise import (
+    Centralize as Centralize,
+    Normalize as Normalize,
+    NormalizeByUpdateNorm as NormalizeByUpdateNorm,
+    ScaleByParamBlockNorm as ScaleByParamBlockNorm,
+    ScaleByParamBlockRMS as ScaleByParamBlockRMS,
+    ScaleByTrustRatio as ScaleByTrustRatio,
+)
 from ._transforms.momentum import Ema as Ema, EmaState as EmaState, Trace as Trace, TraceState as TraceState
 from ._transforms.regularization import AddDecayedWeights as AddDecayedWeights
 from ._transforms.scaling import (
