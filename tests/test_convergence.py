@@ -28,9 +28,19 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "RMSProp": lambda rate: mx.RMSProp(_rate(rate / 2)),
     "RMSProp-centered": lambda rate: mx.RMSProp(_rate(rate / 5), eps=1e-3, centered=True),
     "Lion": lambda rate: mx.Lion(_rate(rate / 3), weight_decay=1e-6),
+    "LARS": lambda rate: mx.LARS(_rate(rate / 3), trust_coefficient=1.0),
+    "LAMB": lambda rate: mx.LAMB(_rate(rate)),
+    "Fromage": lambda rate: mx.Fromage(_rate(3 * rate)),
+    "Adafactor": lambda rate: mx.Adafactor(_rate(3 * rate), min_dim_size_to_factor=2),
+    "Adafactor-momentum": lambda rate: mx.Adafactor(
+        _rate(rate), min_dim_size_to_factor=2, multiply_by_parameter_scale=False, momentum=0.9
+    ),
+    "SM3": lambda rate: mx.SM3(_rate(10 * rate)),
+    "NoisySGD": lambda rate: mx.NoisySGD(_rate(rate), 1e-3),
+    "normalized": lambda rate: mx.Chain(mx.Normalize(), mx.SGD(_rate(rate))),
     "clipped": lambda rate: mx.Chain(mx.ClipByGlobalNorm(1.0), mx.Adam(_rate(rate))),
 }
-GRADIENT_DESCENT = {"SGD", "momentum", "nesterov"}
+GRADIENT_DESCENT = {"SGD", "NoisySGD", "momentum", "nesterov"}
 # For each problem, the learning rates of gradient descent and of the methods with a step of fixed size,
 # and the fraction of the loss that may be left.
 TARGETS = {

@@ -1,6 +1,5 @@
 """Methods with little memory: Adafactor and SM3, against their equations, and how many bytes they need."""
 
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -86,10 +85,11 @@ def relative(t: int) -> float:
 
 def sm3(beta1: float = 0.9, beta2: float = 1.0, eps: float = 1e-8, shape: tuple[int, ...] = SHAPE) -> Iterator[Any]:
     w, m = start(shape), np.zeros(shape)
-    sets = [(axis, k) for axis, n in enumerate(shape) for k in range(n)]
-    mu = dict.fromkeys(sets, 0.0)
+    sets: list[Any] = [(axis, k) for axis, n in enumerate(shape) for k in range(n)]
+    mu: dict[Any, Any] = dict.fromkeys(sets, 0.0)
     for g in gradients(shape):
-        nu, new = np.zeros(shape), dict.fromkeys(sets, 0.0)
+        nu = np.zeros(shape)
+        new: dict[Any, Any] = dict.fromkeys(sets, 0.0)
         for i in np.ndindex(shape):
             least = min(mu[axis, k] for axis, k in enumerate(i))
             nu[i] = least + g[i] ** 2 if beta2 == 1 else beta2 * least + (1 - beta2) * g[i] ** 2
@@ -251,7 +251,7 @@ def test_the_relative_step_is_not_that_of_optax():
     np.testing.assert_allclose(theirs, -2, rtol=1e-6)
     np.testing.assert_allclose(few_steps(mx.Adafactor(follow="optax"), params, 1), theirs, rtol=1e-6)
     np.testing.assert_allclose(few_steps(mx.Adafactor(), params, 1), -2e-2, rtol=1e-6)
-    with pytest.raises(ValueError, match=re.escape("`Adafactor(follow=...)` must be one of `'paper'`, `'optax'`")):
+    with pytest.raises(ValueError, match=r"Adafactor\(follow=.*'paper'.*'optax'"):
         mx.Adafactor().replace(follow="keras")
 
 

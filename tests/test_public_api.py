@@ -33,9 +33,10 @@ PROMISED = {
         ScaleByLion ScaleByLionState ScaleByRMS ScaleByRMSState ScaleBySchedule ScaleByScheduleState ScaleByStddev
         ScaleByStddevState Scheduled SetToZero Stateless Trace TraceState EmaState apply_updates by_path describe
         number numerics schedules state_sharding tree Number Hyperparameter
-        Adafactor AdaptiveGradClip Centralize ClipByBlockRMS FactoredState Fromage KeepParamsNonnegative LAMB LARS
-        Normalize NormalizeByUpdateNorm SM3 ScaleByFactoredRMS ScaleByParamBlockNorm ScaleByParamBlockRMS ScaleBySM3
-        ScaleBySM3State ScaleByTrustRatio ZeroNaNs ZeroNaNsState unitwise_clip unitwise_norm
+        Adafactor AdaptiveGradClip AddNoise AddNoiseState Centralize ClipByBlockRMS FactoredState Fromage
+        KeepParamsNonnegative LAMB LARS NoisySGD Normalize NormalizeByUpdateNorm SM3 ScaleByFactoredRMS
+        ScaleByParamBlockNorm ScaleByParamBlockRMS ScaleBySM3 ScaleBySM3State ScaleByTrustRatio ZeroNaNs
+        ZeroNaNsState unitwise_clip unitwise_norm
     """,
     modulax.numerics: "abs_sq at_least_float32 safe_increment safe_sqrt",
     modulax.schedules: """

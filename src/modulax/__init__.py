@@ -30,6 +30,7 @@ from ._optimizers.adam import (
 from ._optimizers.base import AbstractOptimizer as AbstractOptimizer
 from ._optimizers.factored import SM3 as SM3, Adafactor as Adafactor
 from ._optimizers.layerwise import LAMB as LAMB, LARS as LARS, Fromage as Fromage
+from ._optimizers.noisy import NoisySGD as NoisySGD
 from ._optimizers.sgd import SGD as SGD
 from ._rules import by_path as by_path
 from ._schedule import (
@@ -84,6 +85,7 @@ from ._transforms.layerwise import (
     ScaleByTrustRatio as ScaleByTrustRatio,
 )
 from ._transforms.momentum import Ema as Ema, EmaState as EmaState, Trace as Trace, TraceState as TraceState
+from ._transforms.noise import AddNoise as AddNoise, AddNoiseState as AddNoiseState
 from ._transforms.regularization import AddDecayedWeights as AddDecayedWeights
 from ._transforms.scaling import (
     Scale as Scale,

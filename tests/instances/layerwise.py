@@ -74,6 +74,8 @@ TRANSFORMS = (
     # --- constraints
     Instance("ZeroNaNs", mx.ZeroNaNs, optax.zero_nans),
     Instance("KeepParamsNonnegative", mx.KeepParamsNonnegative, optax.keep_params_nonnegative),
+    # --- noise: the same as optax's, from the same key
+    Instance("AddNoise", lambda: mx.AddNoise(0.5, 0.7, key=3), lambda: optax.add_noise(0.5, 0.7, key=3)),
     # --- little memory
     Instance("ScaleBySM3", mx.ScaleBySM3, lambda: with_scalars(optax.scale_by_sm3())),
     Instance(
@@ -152,6 +154,8 @@ TRANSFORMS = (
         lambda: optax_adafactor(1.0, optax.clip_by_block_rms(1.0), factored=False, epsilon=1e-3),
         is_variant=True,
     ),
+    Instance("NoisySGD", lambda: mx.NoisySGD(0.05), lambda: optax.noisy_sgd(0.05, key=0)),
+    Instance("NoisySGD-schedules", lambda: mx.NoisySGD(decaying, decaying, key=1), is_variant=True),
     Instance("SM3", lambda: mx.SM3(0.05), lambda: with_scalars(optax.sm3(0.05))),
 )
 
