@@ -304,7 +304,8 @@ def test_optax_divides_zero_by_zero():
     zeros = jnp.zeros(3)
     with settings.jax_defaults():
         for twin in (optax.contrib.normalize(), optax.clip_by_global_norm(0.0)):
-            assert np.all(np.isnan(twin.update(zeros, twin.init(zeros))[0]))
+            u: Any = twin.update(zeros, twin.init(zeros))[0]
+            assert np.all(np.isnan(u))
 
 
 @pytest.mark.parametrize("dtype", LOW)
