@@ -50,9 +50,19 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "Signum": lambda rate: mx.Signum(_rate(rate / 3)),
     "Rprop": lambda rate: mx.Rprop(rate / 10),
     "Sophia": lambda rate: mx.Sophia(_rate(rate), gamma=1.0, weight_decay=1e-6),
+    "LARS": lambda rate: mx.LARS(_rate(rate / 3), trust_coefficient=1.0),
+    "LAMB": lambda rate: mx.LAMB(_rate(rate)),
+    "Fromage": lambda rate: mx.Fromage(_rate(3 * rate)),
+    "Adafactor": lambda rate: mx.Adafactor(_rate(3 * rate), min_dim_size_to_factor=2),
+    "Adafactor-momentum": lambda rate: mx.Adafactor(
+        _rate(rate), min_dim_size_to_factor=2, multiply_by_parameter_scale=False, momentum=0.9
+    ),
+    "SM3": lambda rate: mx.SM3(_rate(10 * rate)),
+    "NoisySGD": lambda rate: mx.NoisySGD(_rate(rate), 1e-3),
+    "normalized": lambda rate: mx.Chain(mx.Normalize(), mx.SGD(_rate(rate))),
     "clipped": lambda rate: mx.Chain(mx.ClipByGlobalNorm(1.0), mx.Adam(_rate(rate))),
 }
-GRADIENT_DESCENT = {"SGD", "momentum", "nesterov", "optimistic"}
+GRADIENT_DESCENT = {"SGD", "NoisySGD", "momentum", "nesterov", "optimistic"}
 # What a method cannot solve, and why.
 UNSOLVED = {
     ("rosenbrock", "SignSGD"): "without momentum it jumps from side to side of a valley that is not along an axis",

@@ -47,7 +47,9 @@ def trajectory(transform: Any, extra: Any = None, *, steps: int = STEPS) -> Any:
         grads = jtu.tree_map(lambda p, n: 0.5 * p + n, params, noise)
         given = extra(params, grads) if callable(extra) else extra or {}
         updates, state = transform.update(grads, state, params, **given)
-        return (jtu.tree_map(jnp.add, params, updates), state), updates
+        # Bounded, because some transforms lead away: without a learning rate, up the hill.
+        params = jtu.tree_map(lambda p, u: p + jnp.clip(u, -1, 1), params, updates)
+        return (params, state), updates
 
     params = tree(0)
     noise = jtu.tree_map(lambda *x: jnp.stack(x), *(tree(1 + i) for i in range(steps)))

@@ -27,21 +27,25 @@ MODULES = (
 PROMISED = {
     modulax: """
         ACProp ADOPT AMSGrad AbstractLeafwise AbstractOptimizer AbstractSchedule AbstractState
-        AbstractStatelessTransform AbstractTransform AdEMAMix AdaBelief Adadelta Adagrad Adam AdamW Adamax AdamaxW
-        Adan AddDecayedWeights Card Chain ChainState Clip ClipByGlobalNorm Description Ema EmaState EmptyState
-        Freeze HutchinsonDiagonal HutchinsonState Hyperparameter Identity Injected InjectedState LeafDescription
-        Lion MADGRAD Masked MaskedState MultiSteps MultiStepsState NAdam NAdamW NovoGrad Number OptimisticAdam
-        OptimisticGradientDescent OptimizerState Partition PartitionState ProximalWeightDecay RAdam RMSProp Rprop
-        SGD Scale ScaleByACProp ScaleByACPropState ScaleByADOPT ScaleByADOPTState ScaleByAMSGrad ScaleByAMSGradState
-        ScaleByAdEMAMix ScaleByAdEMAMixState ScaleByAdadelta ScaleByAdadeltaState ScaleByAdam ScaleByAdamState
-        ScaleByAdamax ScaleByAdan ScaleByAdanState ScaleByBelief ScaleByBeliefState ScaleByLearningRate ScaleByLion
-        ScaleByLionState ScaleByMADGRAD ScaleByMADGRADState ScaleByNovoGrad ScaleByNovoGradState
-        ScaleByOptimisticGradient ScaleByOptimisticGradientState ScaleByRAdam ScaleByRMS ScaleByRMSState ScaleByRSS
-        ScaleByRSSState ScaleByRprop ScaleByRpropState ScaleBySchedule ScaleByScheduleState ScaleBySign
-        ScaleBySimplifiedAdEMAMix ScaleBySimplifiedAdEMAMixState ScaleBySophia ScaleBySophiaState ScaleByStddev
-        ScaleByStddevState ScaleByYogi Scheduled SetToZero SignSGD Signum SimplifiedAdEMAMix Sophia Stateless Trace
-        TraceState Yogi apply_updates available bias_correction by_path card citation describe get number numerics
-        schedules state_sharding tree update_infinity_moment update_moment update_moment_per_elem_norm
+        AbstractStatelessTransform AbstractTransform AdEMAMix AdaBelief Adadelta Adafactor Adagrad Adam AdamW Adamax
+        AdamaxW Adan AdaptiveGradClip AddDecayedWeights AddNoise AddNoiseState Card Centralize Chain ChainState Clip
+        ClipByBlockRMS ClipByGlobalNorm Description Ema EmaState EmptyState FactoredState Freeze Fromage
+        HutchinsonDiagonal HutchinsonState Hyperparameter Identity Injected InjectedState KeepParamsNonnegative LAMB
+        LARS LeafDescription Lion MADGRAD Masked MaskedState MultiSteps MultiStepsState NAdam NAdamW NoisySGD
+        Normalize NormalizeByUpdateNorm NovoGrad Number OptimisticAdam OptimisticGradientDescent OptimizerState
+        Partition PartitionState ProximalWeightDecay RAdam RMSProp Rprop SGD SM3 Scale ScaleByACProp
+        ScaleByACPropState ScaleByADOPT ScaleByADOPTState ScaleByAMSGrad ScaleByAMSGradState ScaleByAdEMAMix
+        ScaleByAdEMAMixState ScaleByAdadelta ScaleByAdadeltaState ScaleByAdam ScaleByAdamState ScaleByAdamax
+        ScaleByAdan ScaleByAdanState ScaleByBelief ScaleByBeliefState ScaleByFactoredRMS ScaleByLearningRate
+        ScaleByLion ScaleByLionState ScaleByMADGRAD ScaleByMADGRADState ScaleByNovoGrad ScaleByNovoGradState
+        ScaleByOptimisticGradient ScaleByOptimisticGradientState ScaleByParamBlockNorm ScaleByParamBlockRMS
+        ScaleByRAdam ScaleByRMS ScaleByRMSState ScaleByRSS ScaleByRSSState ScaleByRprop ScaleByRpropState ScaleBySM3
+        ScaleBySM3State ScaleBySchedule ScaleByScheduleState ScaleBySign ScaleBySimplifiedAdEMAMix
+        ScaleBySimplifiedAdEMAMixState ScaleBySophia ScaleBySophiaState ScaleByStddev ScaleByStddevState
+        ScaleByTrustRatio ScaleByYogi Scheduled SetToZero SignSGD Signum SimplifiedAdEMAMix Sophia Stateless Trace
+        TraceState Yogi ZeroNaNs ZeroNaNsState apply_updates available bias_correction by_path card citation
+        describe get number numerics schedules state_sharding tree unitwise_clip unitwise_norm
+        update_infinity_moment update_moment update_moment_per_elem_norm
     """,
     modulax.numerics: "abs_sq at_least_float32 safe_increment safe_sqrt",
     modulax.schedules: """

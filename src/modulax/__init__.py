@@ -64,12 +64,24 @@ from ._optimizers.adam_family import (
 from ._optimizers.base import (
     AbstractOptimizer as AbstractOptimizer,
 )
+from ._optimizers.factored import (
+    SM3 as SM3,
+    Adafactor as Adafactor,
+)
+from ._optimizers.layerwise import (
+    LAMB as LAMB,
+    LARS as LARS,
+    Fromage as Fromage,
+)
 from ._optimizers.mixtures import (
     ADOPT as ADOPT,
     MADGRAD as MADGRAD,
     ACProp as ACProp,
     AdEMAMix as AdEMAMix,
     SimplifiedAdEMAMix as SimplifiedAdEMAMix,
+)
+from ._optimizers.noisy import (
+    NoisySGD as NoisySGD,
 )
 from ._optimizers.sgd import (
     SGD as SGD,
@@ -135,14 +147,37 @@ from ._transforms.basic import (
     Stateless as Stateless,
 )
 from ._transforms.clipping import (
+    AdaptiveGradClip as AdaptiveGradClip,
     Clip as Clip,
+    ClipByBlockRMS as ClipByBlockRMS,
     ClipByGlobalNorm as ClipByGlobalNorm,
+    unitwise_clip as unitwise_clip,
+    unitwise_norm as unitwise_norm,
+)
+from ._transforms.constraints import (
+    KeepParamsNonnegative as KeepParamsNonnegative,
+    ZeroNaNs as ZeroNaNs,
+    ZeroNaNsState as ZeroNaNsState,
 )
 from ._transforms.curvature import (
     HutchinsonDiagonal as HutchinsonDiagonal,
     HutchinsonState as HutchinsonState,
     ScaleBySophia as ScaleBySophia,
     ScaleBySophiaState as ScaleBySophiaState,
+)
+from ._transforms.factored import (
+    FactoredState as FactoredState,
+    ScaleByFactoredRMS as ScaleByFactoredRMS,
+    ScaleBySM3 as ScaleBySM3,
+    ScaleBySM3State as ScaleBySM3State,
+)
+from ._transforms.layerwise import (
+    Centralize as Centralize,
+    Normalize as Normalize,
+    NormalizeByUpdateNorm as NormalizeByUpdateNorm,
+    ScaleByParamBlockNorm as ScaleByParamBlockNorm,
+    ScaleByParamBlockRMS as ScaleByParamBlockRMS,
+    ScaleByTrustRatio as ScaleByTrustRatio,
 )
 from ._transforms.mixtures import (
     ScaleByACProp as ScaleByACProp,
@@ -170,6 +205,10 @@ from ._transforms.momentum import (
     EmaState as EmaState,
     Trace as Trace,
     TraceState as TraceState,
+)
+from ._transforms.noise import (
+    AddNoise as AddNoise,
+    AddNoiseState as AddNoiseState,
 )
 from ._transforms.regularization import (
     AddDecayedWeights as AddDecayedWeights,

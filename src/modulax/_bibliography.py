@@ -13,6 +13,12 @@ class Reference(NamedTuple):
 
 
 BIBLIOGRAPHY = {
+    "anil2019": Reference(
+        "Anil, Rohan and Gupta, Vineet and Koren, Tomer and Singer, Yoram",
+        "Memory-Efficient Adaptive Optimization",
+        2019,
+        "https://arxiv.org/abs/1901.11150",
+    ),
     "bekas2007": Reference(
         "Bekas, Costas and Kokiopoulou, Effrosyni and Saad, Yousef",
         "An estimator for the diagonal of a matrix",
@@ -24,6 +30,18 @@ BIBLIOGRAPHY = {
         "signSGD: Compressed Optimisation for Non-Convex Problems",
         2018,
         "https://arxiv.org/abs/1802.04434",
+    ),
+    "bernstein2020": Reference(
+        "Bernstein, Jeremy and Vahdat, Arash and Yue, Yisong and Liu, Ming-Yu",
+        "On the distance between two neural networks and the stability of learning",
+        2020,
+        "https://arxiv.org/abs/2002.03432",
+    ),
+    "brock2021": Reference(
+        "Brock, Andrew and De, Soham and Smith, Samuel L. and Simonyan, Karen",
+        "High-Performance Large-Scale Image Recognition Without Normalization",
+        2021,
+        "https://arxiv.org/abs/2102.06171",
     ),
     "chen2023": Reference(
         "Chen, Xiangning and Liang, Chen and Huang, Da and Real, Esteban and Wang, Kaiyuan and Liu, Yao and Pham,"
@@ -56,6 +74,12 @@ BIBLIOGRAPHY = {
         "Adaptive Subgradient Methods for Online Learning and Stochastic Optimization",
         2011,
         "https://jmlr.org/papers/v12/duchi11a.html",
+    ),
+    "foret2020": Reference(
+        "Foret, Pierre and Kleiner, Ariel and Mobahi, Hossein and Neyshabur, Behnam",
+        "Sharpness-Aware Minimization for Efficiently Improving Generalization",
+        2020,
+        "https://arxiv.org/abs/2010.01412",
     ),
     "ginsburg2019": Reference(
         "Ginsburg, Boris and Castonguay, Patrice and Hrinchuk, Oleksii and Kuchaiev, Oleksii and Lavrukhin, "
@@ -120,6 +144,13 @@ BIBLIOGRAPHY = {
         2025,
         "https://arxiv.org/abs/2502.02431",
     ),
+    "neelakantan2015": Reference(
+        "Neelakantan, Arvind and Vilnis, Luke and Le, Quoc V. and Sutskever, Ilya and Kaiser, Lukasz and Kurach, "
+        "Karol and Martens, James",
+        "Adding Gradient Noise Improves Learning for Very Deep Networks",
+        2015,
+        "https://arxiv.org/abs/1511.06807",
+    ),
     "pagliardini2024": Reference(
         "Pagliardini, Matteo and Ablin, Pierre and Grangier, David",
         "The AdEMAMix Optimizer: Better, Faster, Older",
@@ -156,6 +187,12 @@ BIBLIOGRAPHY = {
         1951,
         "https://doi.org/10.1214/aoms/1177729586",
     ),
+    "shazeer2018": Reference(
+        "Shazeer, Noam and Stern, Mitchell",
+        "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost",
+        2018,
+        "https://arxiv.org/abs/1804.04235",
+    ),
     "taniguchi2024": Reference(
         "Taniguchi, Shohei and Harada, Keno and Minegishi, Gouki and Oshima, Yuta and Jeong, Seong Cheol and "
         "Nagahara, Go and Iiyama, Tomoshi and Suzuki, Masahiro and Iwasawa, Yusuke and Matsuo, Yutaka",
@@ -174,6 +211,25 @@ BIBLIOGRAPHY = {
         "Adan: Adaptive Nesterov Momentum Algorithm for Faster Optimizing Deep Models",
         2022,
         "https://arxiv.org/abs/2208.06677",
+    ),
+    "yong2020": Reference(
+        "Yong, Hongwei and Huang, Jianqiang and Hua, Xiansheng and Zhang, Lei",
+        "Gradient Centralization: A New Optimization Technique for Deep Neural Networks",
+        2020,
+        "https://arxiv.org/abs/2004.01461",
+    ),
+    "you2017": Reference(
+        "You, Yang and Gitman, Igor and Ginsburg, Boris",
+        "Large Batch Training of Convolutional Networks",
+        2017,
+        "https://arxiv.org/abs/1708.03888",
+    ),
+    "you2019": Reference(
+        "You, Yang and Li, Jing and Reddi, Sashank and Hseu, Jonathan and Kumar, Sanjiv and Bhojanapalli, Srinadh"
+        " and Song, Xiaodan and Demmel, James and Keutzer, Kurt and Hsieh, Cho-Jui",
+        "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes",
+        2019,
+        "https://arxiv.org/abs/1904.00962",
     ),
     "zaheer2018": Reference(
         "Zaheer, Manzil and Reddi, Sashank J. and Sachan, Devendra and Kale, Satyen and Kumar, Sanjiv",

@@ -3,10 +3,17 @@
 from typing import Any, ClassVar
 
 import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array
 
 from .._leafwise import AbstractLeafwise
 from .._rules import AbstractRule, as_rule, mask_of
 from .._schedule import Number, number
+
+
+def decayed(weight_decay: Any, p: Array) -> Array:
+    """The decay times the parameter; a decay of zero adds nothing, to an infinite parameter neither."""
+    return weight_decay * jnp.where(jnp.isfinite(p) | (weight_decay != 0), p, jnp.zeros_like(p))
 
 
 class AddDecayedWeights(AbstractLeafwise):
@@ -36,7 +43,7 @@ class AddDecayedWeights(AbstractLeafwise):
 
     def update_leaf(self, now, g, s, p):
         del now
-        return self.weight_decay * p + g, s
+        return decayed(self.weight_decay, p) + g, s
 
 
 class ProximalWeightDecay(AbstractLeafwise):

@@ -52,7 +52,7 @@ def law_equinox_can_save_it(case: Case) -> None:
     file = io.BytesIO()
     eqx.tree_serialise_leaves(file, original)
     file.seek(0)
-    blank = jtu.tree_map(lambda x: x * 0, original)
+    blank = jtu.tree_map(lambda x: x * x.dtype.type(0), original)
     _expect_to_continue(case, eqx.tree_deserialise_leaves(file, blank), original)
 
 

@@ -1,0 +1,178 @@
+"""Steps in proportion to the parameters of each array: LARS, LAMB, Fromage."""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import PyTree
+
+from .._checks import DECAY, NON_NEGATIVE, check_choice
+from .._containers.chain import Chain
+from .._rules import AbstractRule, as_rule
+from .._schedule import Hyperparameter, number
+from .._transforms.adaptive import ScaleByAdam
+from .._transforms.layerwise import ScaleByTrustRatio
+from .._transforms.momentum import Trace
+from .._transforms.regularization import AddDecayedWeights
+from .._transforms.scaling import ScaleByLearningRate
+from .._types import Follow
+from .base import AbstractOptimizer
+
+
+class _Both(AbstractRule):
+    """A mask: the leaves for which each of two masks says what is wanted of it. None stands for all leaves."""
+
+    def __init__(self, masks: tuple[AbstractRule | None, ...], wanted: tuple[bool, ...]):
+        self.masks, self.wanted = masks, wanted
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Both and (self.masks, self.wanted) == (other.masks, other.wanted)
+
+    def __hash__(self) -> int:
+        return hash((self.masks, self.wanted))
+
+    def labels(self, tree: PyTree) -> list[Any]:
+        every = [True] * len(jtu.tree_leaves(tree))
+        found = [every if mask is None else mask.labels(tree) for mask in self.masks]
+        # What is no boolean is handed on, to be refused by whom the mask is for.
+        return [
+            next((x for x in labels if not isinstance(x, bool)), labels == self.wanted)
+            for labels in zip(*found, strict=True)
+        ]
+
+
+class LARS(AbstractOptimizer):
+    r"""Momentum whose steps are, for each array, a fraction of the norm of its parameters.
+
+    $$
+    \begin{aligned}
+    \lambda_t &= \eta\, c\, \frac{\|w_t\|}{\|g_t\| + \beta \|w_t\| + \varepsilon} \\
+    v_{t+1} &= \mu v_t + \lambda_t (g_t + \beta w_t), \qquad w_{t+1} = w_t - v_{t+1}
+    \end{aligned}
+    $$
+
+    with the norms of one array. Where the denominator is zero, or $w_t$ is, it takes $\eta$ for $\lambda_t$.
+
+    Args:
+        learning_rate: $\eta$.
+        weight_decay: $\beta$.
+        mask: the leaves that decay, as in `AddDecayedWeights`; by default all.
+        trust_coefficient: $c$.
+        eps: $\varepsilon$.
+        trust_ratio_mask: the leaves whose steps are in proportion; by default all. The others take gradient descent.
+        momentum: the decay $\mu$.
+        nesterov: whether the momentum looks ahead.
+        follow: whose ratio it is where parameters decay: the paper's, as above, or optax's, which divides by
+            $\|g_t + \beta w_t\|$.
+
+    References:
+        You et al., [Large Batch Training of Convolutional Networks](https://arxiv.org/abs/1708.03888), 2017.
+    """
+
+    cites: ClassVar[tuple[str, ...]] = ("you2017",)
+
+    learning_rate: Hyperparameter = number()
+    weight_decay: Hyperparameter = number(0.0)
+    mask: Any = eqx.field(static=True, default=None, converter=as_rule)
+    trust_coefficient: Hyperparameter = number(0.001)
+    eps: Hyperparameter = number(0.0)
+    trust_ratio_mask: Any = eqx.field(static=True, default=None, converter=as_rule)
+    momentum: Hyperparameter = number(0.9)
+    nesterov: bool = eqx.field(static=True, default=False)
+    follow: Follow = eqx.field(static=True, default="paper", kw_only=True)
+
+    def __check_init__(self) -> None:
+        check_choice(self, "follow", ("paper", "optax"))
+
+    def transform(self) -> Chain:
+        scaled = ScaleByTrustRatio(trust_coefficient=self.trust_coefficient, eps=self.eps, mask=self.trust_ratio_mask)
+        if self.follow == "optax":
+            parts = [AddDecayedWeights(self.weight_decay, self.mask), scaled]
+        else:
+            decays_only, both, scaled_only = (
+                _Both((self.mask, self.trust_ratio_mask), wanted)
+                for wanted in ((True, False), (True, True), (False, True))
+            )
+            parts = [
+                AddDecayedWeights(self.weight_decay, decays_only),
+                scaled.replace(weight_decay=self.weight_decay, mask=both),
+                scaled.replace(mask=scaled_only),
+            ]
+        return Chain(*parts, ScaleByLearningRate(self.learning_rate), Trace(self.momentum, self.nesterov))
+
+
+class LAMB(AbstractOptimizer):
+    r"""AdamW whose steps are, for each array, a fraction of the norm of its parameters.
+
+    $$
+    w_{t+1} = w_t - \eta \frac{\|w_t\|}{\|u_t + \lambda w_t\|} (u_t + \lambda w_t)
+    $$
+
+    with $u_t$ of `ScaleByAdam` and the norms of one array. Where one of them is zero, the ratio is 1.
+
+    Args:
+        learning_rate: $\eta$.
+        b1: the decay of the mean.
+        b2: the decay of the mean square.
+        eps: added to the root of the mean square.
+        eps_root: added to the mean square inside the root.
+        weight_decay: $\lambda$.
+        mask: the leaves that decay, as in `AddDecayedWeights`; by default all.
+
+    References:
+        You et al., [Large Batch Optimization for Deep Learning: Training BERT in 76
+        minutes](https://arxiv.org/abs/1904.00962), 2019.
+    """
+
+    cites: ClassVar[tuple[str, ...]] = ("you2019",)
+
+    learning_rate: Hyperparameter = number()
+    b1: Hyperparameter = number(0.9, needs=DECAY)
+    b2: Hyperparameter = number(0.999, needs=DECAY)
+    eps: Hyperparameter = number(1e-6)
+    eps_root: Hyperparameter = number(0.0)
+    weight_decay: Hyperparameter = number(0.0)
+    mask: Any = eqx.field(static=True, default=None, converter=as_rule)
+
+    def transform(self) -> Chain:
+        return Chain(
+            ScaleByAdam(self.b1, self.b2, self.eps, self.eps_root),
+            AddDecayedWeights(self.weight_decay, self.mask),
+            ScaleByTrustRatio(),
+            ScaleByLearningRate(self.learning_rate),
+        )
+
+
+class Fromage(AbstractOptimizer):
+    r"""Gradient descent whose steps are, for each array, a fraction of the norm of its parameters.
+
+    $$
+    w_{t+1} = \frac{1}{\sqrt{1 + \eta^2}} \left(w_t - \eta \frac{\|w_t\|}{\|g_t\|} g_t\right)
+    $$
+
+    with the norms of one array, each raised to a least value. The first factor keeps the norm of the parameters from
+    growing where the gradient is orthogonal to them.
+
+    Args:
+        learning_rate: $\eta$, the size of a step in proportion to the parameters.
+        min_norm: the least value of both norms.
+
+    References:
+        Bernstein et al., [On the distance between two neural networks and the stability of
+        learning](https://arxiv.org/abs/2002.03432), 2020.
+    """
+
+    cites: ClassVar[tuple[str, ...]] = ("bernstein2020",)
+
+    learning_rate: Hyperparameter = number()
+    min_norm: Hyperparameter = number(1e-6, needs=NON_NEGATIVE)
+
+    def transform(self) -> Chain:
+        root = jnp.sqrt(1 + self.learning_rate**2)
+        shrinkage = -(self.learning_rate**2) / (root * (1 + root))  # 1 / root - 1, without the cancellation
+        return Chain(
+            ScaleByTrustRatio(self.min_norm),
+            ScaleByLearningRate(self.learning_rate / root),
+            AddDecayedWeights(shrinkage),
+        )

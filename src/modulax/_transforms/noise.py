@@ -1,0 +1,78 @@
+"""Noise that is added to the updates."""
+
+from typing import Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array
+
+from .._checks import NON_NEGATIVE
+from .._module import AbstractState
+from .._numerics import at_least_float32, default_float, real_dtype, safe_increment, safe_sqrt
+from .._random import key, next_keys
+from .._schedule import Number, number, resolve
+from .._transform import AbstractTransform
+from .._types import Count, Params, Updates
+
+
+class AddNoiseState(AbstractState):
+    """The state of `AddNoise`: the number of steps done, and raw data of the key for the next noise."""
+
+    count: Count
+    rng_key: Array
+
+
+class AddNoise(AbstractTransform):
+    r"""Adds independent Gaussian noise to every entry, less from step to step.
+
+    $$
+    u_t = g_t + \sigma_t z_t, \qquad z_t \sim \mathcal{N}(0, 1), \qquad
+        \sigma_t^2 = \frac{\eta}{(1 + t)^\gamma}, \quad t = 0, 1, \dots
+    $$
+
+    For a complex entry the variance is that of both parts together.
+
+    Args:
+        eta: the variance $\eta$ at the first step.
+        gamma: the exponent $\gamma$ of its decay.
+        key: a seed, or a JAX key, for the noise.
+
+    References:
+        Neelakantan et al., [Adding Gradient Noise Improves Learning for Very Deep
+        Networks](https://arxiv.org/abs/1511.06807), 2015.
+    """
+
+    counts_steps: ClassVar[bool] = True
+    cites: ClassVar[tuple[str, ...]] = ("neelakantan2015",)
+
+    eta: Number = number(needs=NON_NEGATIVE)
+    gamma: Number = number()
+    key: Any = key()
+
+    def init(self, params: Params) -> AddNoiseState:
+        """A counter at zero, and a copy of the key."""
+        del params
+        return AddNoiseState(count=jnp.zeros((), jnp.int32), rng_key=jnp.array(self.key, copy=True))
+
+    def update(
+        self, updates: Updates, state: AddNoiseState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, AddNoiseState]:
+        """The updates with noise, in the dtypes they came with, and the next key."""
+        del params, extra
+        now = self.at(state)
+        deviation = safe_sqrt(now.eta / (1 + state.count.astype(default_float())) ** now.gamma)
+        leaves, treedef = jtu.tree_flatten(updates)
+        kept, keys = next_keys(state.rng_key, len(leaves))
+        noisy = [_with_noise(g, k, deviation) for g, k in zip(leaves, keys, strict=True)]
+        return treedef.unflatten(noisy), AddNoiseState(count=safe_increment(state.count), rng_key=kept)
+
+    def at(self, state: AddNoiseState) -> Self:
+        """This transform with its schedules replaced by their numbers for the next step."""
+        return resolve(self, state.count)
+
+
+def _with_noise(g: Array, k: Array, deviation: Array) -> Array:
+    dtype = at_least_float32(g.dtype)
+    noise = jax.random.normal(k, g.shape, dtype) * deviation.astype(real_dtype(dtype)).astype(dtype)
+    return (g.astype(dtype) + noise).astype(g.dtype)

@@ -1,0 +1,211 @@
+"""Steps in proportion to the parameters, clipping, constraints, noise, and methods with little memory."""
+
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import optax
+
+import modulax as mx
+
+from ._instance import Difference, Instance
+from ._masks import BIASES, KERNELS, decaying, is_bias, matrices, not_bias
+
+
+def power_decay(step, exponent):
+    """optax rounds its own to float32."""
+    return 1 - (step + 1.0) ** -exponent
+
+
+def bounded_decay(step, exponent):
+    return jnp.minimum(power_decay(step, exponent), 0.9)
+
+
+def optax_adafactor(rate, *middle, momentum=None, decay=None, **factored):
+    """`optax.adafactor`, with the decay of the mean square in double precision."""
+    parts = [
+        optax.scale_by_factored_rms(**factored, decay_rate_fn=power_decay),
+        *middle,
+        optax.scale_by_learning_rate(rate, flip_sign=False),
+        optax.scale_by_param_block_rms(),
+    ]
+    if momentum is not None:
+        parts.append(optax.ema(momentum, debias=False))
+    if decay is not None:
+        parts.append(optax.add_decayed_weights(decay, mask=not_bias))
+    return optax.chain(*parts, optax.scale(-1.0))
+
+
+def with_scalars(twin):
+    """optax's SM3 has no scalars: here they are vectors of one entry."""
+
+    def vectors(tree):
+        return jtu.tree_map(jnp.atleast_1d, tree)
+
+    def update(updates, state, params=None):
+        del params
+        new, state = twin.update(vectors(updates), state)
+        return jtu.tree_map(lambda u, g: u.reshape(g.shape), new, updates), state
+
+    return optax.GradientTransformation(lambda params: twin.init(vectors(params)), update)
+
+
+TRANSFORMS = (
+    # --- in proportion to the parameters, normalized, centred
+    Instance("ScaleByTrustRatio", mx.ScaleByTrustRatio, optax.scale_by_trust_ratio),
+    Instance(
+        "ScaleByTrustRatio-numbers",
+        lambda: mx.ScaleByTrustRatio(1.5, 0.1, 0.01),
+        lambda: optax.scale_by_trust_ratio(1.5, 0.1, 0.01),
+        is_variant=True,
+    ),
+    Instance("ScaleByTrustRatio-decay", lambda: mx.ScaleByTrustRatio(weight_decay=0.1, mask=KERNELS), is_variant=True),
+    Instance("ScaleByParamBlockNorm", mx.ScaleByParamBlockNorm, optax.scale_by_param_block_norm),
+    Instance("ScaleByParamBlockRMS", mx.ScaleByParamBlockRMS, optax.scale_by_param_block_rms),
+    Instance(
+        "NormalizeByUpdateNorm",
+        lambda: mx.NormalizeByUpdateNorm(0.5, 1e-3),
+        lambda: optax.normalize_by_update_norm(0.5, 1e-3),
+    ),
+    Instance("Normalize", mx.Normalize, optax.contrib.normalize),
+    Instance("Centralize", mx.Centralize, optax.centralize),
+    Instance("Centralize-last", lambda: mx.Centralize(output_axis=-1), is_variant=True),
+    # --- clipping
+    Instance("ClipByBlockRMS", lambda: mx.ClipByBlockRMS(0.7), lambda: optax.clip_by_block_rms(0.7)),
+    Instance("AdaptiveGradClip", lambda: mx.AdaptiveGradClip(0.3), lambda: optax.adaptive_grad_clip(0.3)),
+    # --- constraints
+    Instance("ZeroNaNs", mx.ZeroNaNs, optax.zero_nans),
+    Instance("KeepParamsNonnegative", mx.KeepParamsNonnegative, optax.keep_params_nonnegative),
+    # --- noise: the same as optax's, from the same key
+    Instance("AddNoise", lambda: mx.AddNoise(0.5, 0.7, key=3), lambda: optax.add_noise(0.5, 0.7, key=3)),
+    # --- little memory
+    Instance("ScaleBySM3", mx.ScaleBySM3, lambda: with_scalars(optax.scale_by_sm3())),
+    Instance(
+        "ScaleBySM3-decay",
+        lambda: mx.ScaleBySM3(0.5, 0.9, 1e-4),
+        lambda: with_scalars(optax.scale_by_sm3(0.5, 0.9, 1e-4)),
+        is_variant=True,
+    ),
+    Instance(
+        "ScaleByFactoredRMS",
+        lambda: mx.ScaleByFactoredRMS(min_dim_size_to_factor=2),
+        lambda: optax.scale_by_factored_rms(min_dim_size_to_factor=2, decay_rate_fn=power_decay),
+    ),
+    Instance(
+        "ScaleByFactoredRMS-whole",
+        lambda: mx.ScaleByFactoredRMS(False, decay_rate=0.6, epsilon=1e-3, decay_rate_fn=bounded_decay),
+        lambda: optax.scale_by_factored_rms(False, 0.6, epsilon=1e-3, decay_rate_fn=bounded_decay),
+        is_variant=True,
+    ),
+    # --- optimizers
+    Instance("LARS", lambda: mx.LARS(0.5), lambda: optax.lars(0.5)),
+    Instance(
+        "LARS-optax",
+        lambda: mx.LARS(0.5, 0.1, KERNELS, 0.02, 1e-3, BIASES, 0.8, nesterov=True, follow="optax"),
+        lambda: optax.lars(0.5, 0.1, not_bias, 0.02, 1e-3, is_bias, 0.8, nesterov=True),
+        is_variant=True,
+    ),
+    Instance("LARS-decay", lambda: mx.LARS(0.5, 0.1, KERNELS, 0.02, trust_ratio_mask=matrices), is_variant=True),
+    Instance("LAMB", lambda: mx.LAMB(0.05), lambda: optax.lamb(0.05)),
+    Instance(
+        "LAMB-decay",
+        lambda: mx.LAMB(0.05, 0.8, 0.95, 1e-4, 1e-5, 0.1, KERNELS),
+        lambda: optax.lamb(0.05, 0.8, 0.95, 1e-4, 1e-5, 0.1, not_bias),
+        is_variant=True,
+    ),
+    Instance("Fromage", lambda: mx.Fromage(0.05), lambda: optax.fromage(0.05)),
+    Instance(
+        "Fromage-schedule",
+        lambda: mx.Fromage(decaying, 1e-2),
+        lambda: optax.fromage(decaying, 1e-2),
+        is_variant=True,
+    ),
+    Instance(
+        "Adafactor",
+        lambda: mx.Adafactor(0.05, 2),
+        lambda: optax_adafactor(0.05, optax.clip_by_block_rms(1.0), min_dim_size_to_factor=2),
+    ),
+    Instance(
+        "Adafactor-schedule",
+        lambda: mx.Adafactor(decaying, 2, momentum=0.8, dtype_momentum=None, weight_decay_rate=0.01, mask=KERNELS),
+        lambda: optax_adafactor(
+            decaying,
+            optax.clip_by_block_rms(1.0),
+            momentum=0.8,
+            decay=0.01,
+            min_dim_size_to_factor=2,
+        ),
+        is_variant=True,
+    ),
+    Instance(
+        "Adafactor-momentum",
+        lambda: mx.Adafactor(
+            0.05, 2, clipping_threshold=None, momentum=0.9, dtype_momentum=None, weight_decay_rate=0.01, mask=KERNELS
+        ),
+        lambda: optax_adafactor(0.05, momentum=0.9, decay=0.01, min_dim_size_to_factor=2),
+        is_variant=True,
+    ),
+    Instance(
+        "Adafactor-relative",
+        lambda: mx.Adafactor(min_dim_size_to_factor=2, decay_offset=3, multiply_by_parameter_scale=False),
+        is_variant=True,
+    ),
+    Instance(
+        "Adafactor-whole",
+        lambda: mx.Adafactor(eps=1e-3, factored=False, follow="optax"),
+        lambda: optax_adafactor(1.0, optax.clip_by_block_rms(1.0), factored=False, epsilon=1e-3),
+        is_variant=True,
+    ),
+    Instance("NoisySGD", lambda: mx.NoisySGD(0.05), lambda: optax.noisy_sgd(0.05, key=0)),
+    Instance("NoisySGD-schedules", lambda: mx.NoisySGD(decaying, decaying, key=1), is_variant=True),
+    Instance("SM3", lambda: mx.SM3(0.05), lambda: with_scalars(optax.sm3(0.05))),
+)
+
+DIFFERENCES = (
+    Difference(
+        "LARS with weight decay",
+        "divides by ‖g‖ + λ‖w‖",
+        "divides by ‖g + λw‖; `LARS(follow='optax')` does so too",
+        "it is the paper's equation 6",
+        "https://arxiv.org/abs/1708.03888",
+        "test_equations_layerwise.py::test_the_ratio_of_lars_is_not_that_of_optax",
+    ),
+    Difference(
+        "Adafactor(learning_rate=None)",
+        "takes steps of min(1e-2, 1/√t)",
+        "takes no rate at all, that is steps of 1; `Adafactor(follow='optax')` does so too",
+        "it is the paper's algorithm 4; a step as long as the parameters does not converge",
+        "https://arxiv.org/abs/1804.04235",
+        "test_factored.py::test_the_relative_step_is_not_that_of_optax",
+    ),
+    Difference(
+        "Adafactor(decay_offset=...) on a fresh state",
+        "the decay of a step that the offset leaves no number for is 0",
+        "NaN from the first step",
+        "a power of a negative number is no number",
+        "https://github.com/google-deepmind/optax/pull/1791",
+        "test_factored.py::test_an_offset_on_a_fresh_state",
+    ),
+    Difference(
+        "SM3 on scalars",
+        "one sum of squares",
+        "raises IndexError",
+        "a scalar is a vector of one entry",
+        "https://github.com/google-deepmind/optax/pull/1736",
+        "test_factored.py::test_sm3_takes_scalars",
+    ),
+    Difference(
+        "Normalize of zero updates",
+        "zero",
+        "NaN",
+        "nothing has no direction",
+        "https://github.com/google-deepmind/optax/pull/1743",
+        "test_equations_layerwise.py::test_optax_divides_zero_by_zero",
+    ),
+    Difference(
+        "ClipByGlobalNorm(0) of zero updates",
+        "zero",
+        "NaN",
+        "zero does not exceed a bound of zero",
+        "https://github.com/google-deepmind/optax/pull/1752",
+        "test_equations_layerwise.py::test_optax_divides_zero_by_zero",
+    ),
+)
