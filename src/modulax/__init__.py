@@ -1,6 +1,6 @@
 """An object-oriented optimizer library for JAX, in which an optimizer is a pytree."""
 
-from . import numerics as numerics, schedules as schedules, tree as tree
+from . import linalg as linalg, numerics as numerics, schedules as schedules, tree as tree
 from ._containers.accumulation import MultiSteps as MultiSteps, MultiStepsState as MultiStepsState
 from ._containers.chain import Chain as Chain, ChainState as ChainState
 from ._containers.partition import (
@@ -28,6 +28,8 @@ from ._optimizers.adam import (
     RMSProp as RMSProp,
 )
 from ._optimizers.base import AbstractOptimizer as AbstractOptimizer
+from ._optimizers.galore import GaLore as GaLore
+from ._optimizers.muon import Muon as Muon
 from ._optimizers.sgd import SGD as SGD
 from ._rules import by_path as by_path
 from ._schedule import (
@@ -55,7 +57,18 @@ from ._transforms.adaptive import (
 )
 from ._transforms.basic import Identity as Identity, SetToZero as SetToZero, Stateless as Stateless
 from ._transforms.clipping import Clip as Clip, ClipByGlobalNorm as ClipByGlobalNorm
+from ._transforms.galore import (
+    GaLoreDimensionNumbers as GaLoreDimensionNumbers,
+    GaLoreState as GaLoreState,
+    ScaleByGaLore as ScaleByGaLore,
+)
 from ._transforms.momentum import Ema as Ema, EmaState as EmaState, Trace as Trace, TraceState as TraceState
+from ._transforms.muon import (
+    MuonDimensionNumbers as MuonDimensionNumbers,
+    MuonState as MuonState,
+    ScaleByMuon as ScaleByMuon,
+    ScaleByShape as ScaleByShape,
+)
 from ._transforms.regularization import AddDecayedWeights as AddDecayedWeights
 from ._transforms.scaling import (
     Scale as Scale,

@@ -1,7 +1,7 @@
 """The words that signatures are written in."""
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from jaxtyping import Array, Inexact, Int, PyTree
 
@@ -11,3 +11,4 @@ State: TypeAlias = PyTree
 Count: TypeAlias = Int[Array, ""]
 Leaf: TypeAlias = Inexact[Array, "..."]
 ScheduleFunction: TypeAlias = Callable[[Any], Any]
+Follow: TypeAlias = Literal["paper", "optax"]

@@ -1,0 +1,163 @@
+"""Methods for matrices: Muon, GaLore; and differential privacy."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+import modulax as mx
+from modulax import schedules
+
+from ._instance import ROUNDED, Difference, Instance
+from ._masks import KERNELS, decaying, growing, not_bias
+
+DION = (
+    (4.0848, -6.8946, 2.9270),
+    (3.9505, -6.3029, 2.6377),
+    (3.7418, -5.5913, 2.3037),
+    (2.8769, -3.1427, 1.2046),
+    (2.8366, -3.0525, 1.2012),
+)
+# optax decomposes matrices in float32 always.
+IN_FLOAT32: Any = {"optax_rtol": 1e-5}
+
+
+def two_axes(tree: Any) -> Any:
+    return jax.tree.map(lambda x: x.ndim == 2, tree)
+
+
+def last_two_axes(tree: Any) -> Any:
+    """Every array that has two axes or more as matrices of its last two."""
+    return jax.tree.map(lambda x: mx.MuonDimensionNumbers(-2, -1) if x.ndim > 1 else None, tree)
+
+
+def last_two_axes_for_optax(tree: Any) -> Any:
+    return jax.tree.map(lambda x: optax.contrib.MuonDimensionNumbers(-2, -1) if x.ndim > 1 else None, tree)
+
+
+def flattened(tree: Any) -> Any:
+    """The kernel of a convolution as one matrix, and so every other array."""
+    return jax.tree.map(lambda x: mx.GaLoreDimensionNumbers(tuple(range(x.ndim - 1)), -1) if x.ndim > 1 else None, tree)
+
+
+def flattened_for_optax(tree: Any) -> Any:
+    def numbers(x: Any) -> Any:
+        return optax.contrib.GaLoreDimensionNumbers(tuple(range(x.ndim - 1)), -1) if x.ndim > 1 else None
+
+    return jax.tree.map(numbers, tree)
+
+
+def scale_by_muon(**arguments: Any) -> Any:
+    """optax's takes nothing but matrices."""
+    specification = optax.contrib.MuonDimensionNumbers()
+    inner = optax.contrib.scale_by_muon(
+        **arguments, weight_dimension_numbers=lambda tree: jax.tree.map(lambda _: specification, tree)
+    )
+    return optax.masked(inner, two_axes)
+
+
+def scale_by_shape(**arguments: Any) -> Any:
+    specification = optax.contrib.MuonDimensionNumbers()
+    inner = optax.contrib._muon.scale_by_shape(  # pyright: ignore[reportAttributeAccessIssue]
+        **arguments, weight_dimension_numbers=lambda tree: jax.tree.map(lambda _: specification, tree)
+    )
+    return optax.masked(inner, two_axes)
+
+
+TRANSFORMS = (
+    # --- Muon
+    Instance("ScaleByMuon", mx.ScaleByMuon),
+    Instance("ScaleByMuon-optax", lambda: mx.ScaleByMuon(follow="optax"), scale_by_muon, is_variant=True),
+    Instance(
+        "ScaleByMuon-adaptive",
+        lambda: mx.ScaleByMuon("dion", beta=0.9, eps=1e-4, nesterov=False, adaptive=True, follow="optax"),
+        lambda: scale_by_muon(ns_coeffs=DION, beta=0.9, eps=1e-4, nesterov=False, adaptive=True),
+        is_variant=True,
+    ),
+    *(
+        Instance(
+            f"ScaleByMuon-{name}",
+            lambda name=name: mx.ScaleByMuon(ns_steps=3, preconditioning=name, follow="optax"),
+            lambda name=name: scale_by_muon(ns_steps=3, preconditioning=name),
+            is_variant=True,
+        )
+        for name in ("spectral", "aol", "schatten")
+    ),
+    Instance("ScaleByMuon-float32", lambda: mx.ScaleByMuon(mu_dtype=jnp.float32), exemptions=ROUNDED, is_variant=True),
+    Instance("ScaleByShape", mx.ScaleByShape, scale_by_shape),
+    Instance(
+        "ScaleByShape-rms",
+        lambda: mx.ScaleByShape(consistent_rms=0.2),
+        lambda: scale_by_shape(consistent_rms=0.2),
+        is_variant=True,
+    ),
+    Instance("Muon", lambda: mx.Muon(0.05)),
+    Instance("Muon-optax", lambda: mx.Muon(0.05, follow="optax"), lambda: optax.contrib.muon(0.05), is_variant=True),
+    Instance(
+        "Muon-mask",
+        lambda: mx.Muon(
+            0.05,
+            beta=0.9,
+            weight_decay=0.1,
+            mask=KERNELS,
+            adam_b1=0.8,
+            adam_b2=0.99,
+            adam_eps_root=1e-6,
+            adam_weight_decay=0.2,
+            adam_learning_rate=0.01,
+            muon_weight_dimension_numbers=last_two_axes,
+            consistent_rms=0.2,
+            follow="optax",
+        ),
+        lambda: optax.contrib.muon(
+            0.05,
+            beta=0.9,
+            weight_decay=0.1,
+            weight_decay_mask=not_bias,
+            adam_b1=0.8,
+            adam_b2=0.99,
+            adam_eps_root=1e-6,
+            adam_weight_decay=0.2,
+            adam_learning_rate=0.01,
+            muon_weight_dimension_numbers=last_two_axes_for_optax,
+            consistent_rms=0.2,
+        ),
+        is_variant=True,
+    ),
+    Instance(
+        "Muon-schedules",
+        lambda: mx.Muon(decaying, beta=schedules.Linear(0.8, 0.95, 10), weight_decay=decaying),
+        is_variant=True,
+    ),
+    # --- GaLore
+    Instance("ScaleByGaLore", mx.ScaleByGaLore),
+    Instance(
+        "ScaleByGaLore-optax",
+        lambda: mx.ScaleByGaLore(1, 3, 0.25, follow="optax"),
+        lambda: optax.contrib.scale_by_galore(1, 3, 0.25),
+        **IN_FLOAT32,
+        is_variant=True,
+    ),
+    Instance(
+        "ScaleByGaLore-tensors",
+        lambda: mx.ScaleByGaLore(2, 7, 1.0, mx.Trace(0.8), flattened, follow="optax"),
+        lambda: optax.contrib.scale_by_galore(2, 7, 1.0, optax.trace(0.8), flattened_for_optax),
+        **IN_FLOAT32,
+        is_variant=True,
+    ),
+    Instance("GaLore", lambda: mx.GaLore(0.05, rank=1)),
+    Instance(
+        "GaLore-optax",
+        lambda: mx.GaLore(0.05, 1, 5, 0.5, weight_decay=0.1, mask=KERNELS, follow="optax"),
+        lambda: optax.contrib.galore(0.05, 1, 5, 0.5, weight_decay=0.1, mask=not_bias),
+        **IN_FLOAT32,
+        is_variant=True,
+    ),
+    Instance(
+        "GaLore-schedules",
+        lambda: mx.GaLore(decaying, 1, growing, base_optimizer=mx.AdamW(1.0, b1=schedules.Linear(0.8, 0.95, 10))),
+        is_variant=True,
+    ),
+)
+DIFFERENCES: tuple[Difference, ...] = ()
