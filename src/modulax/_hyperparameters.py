@@ -16,6 +16,7 @@ from jax.core import Tracer
 from ._checks import checked, listing, suggestion
 from ._module import AbstractModule
 from ._numerics import default_float
+from ._random import is_key_data
 from ._tracing import is_tracing
 from .tree._math import strong
 from .tree._paths import dotted, matches
@@ -68,7 +69,7 @@ class AbstractHyperparameters(AbstractModule):
         return _format(self)
 
     def addresses(self) -> dict[str, optree.PyTreeAccessor]:
-        """Where each hyperparameter stands: an accessor for every number, and for every schedule, by dotted path.
+        """Where each hyperparameter stands: an accessor for every number, schedule and random key, by dotted path.
 
         An accessor prints as the code that reads the number, reads it when called, and is the `where` of
         `equinox.tree_at`.
@@ -77,7 +78,7 @@ class AbstractHyperparameters(AbstractModule):
 
     def hyperparameters(self) -> dict[str, Any]:
         """Every number by its dotted path; those of a schedule stand under the path of the schedule."""
-        return {dotted(path): leaf for path, leaf in jtu.tree_leaves_with_path(self)}
+        return {dotted(path): leaf for path, leaf in jtu.tree_leaves_with_path(self) if not is_key_data(leaf)}
 
     def replace(self, **changes: Any) -> Self:
         """A copy with other hyperparameters.
@@ -230,7 +231,10 @@ def _rebuilt(module: Any, name: str, value: Any) -> Any:
 
 
 def format_value(x: Any) -> str:
-    """A value as it would be written: a number as a number, a batch by its dtype and shape."""
+    """A value as it would be written: a number as a number, a key as its seed, a batch by its dtype and shape."""
+    if is_key_data(x) and isinstance(x, ARRAY_TYPES) and not isinstance(x, Tracer) and x.shape == (2,):
+        high, low = np.asarray(x).tolist()
+        return str(high << 32 | low)
     if isinstance(x, Tracer) or (isinstance(x, ARRAY_TYPES) and np.ndim(x) > 0):
         return f"{x.dtype}{list(x.shape)}"
     if isinstance(x, ARRAY_TYPES) and jnp.issubdtype(x.dtype, jnp.number):

@@ -13,18 +13,22 @@ from jaxtyping import Array
 _GENERATORS = {2: "threefry2x32", 4: "rbg"}
 
 
+def is_key_data(x: Any) -> bool:
+    """Whether `x` is raw key data, or a batch of it: the one leaf of a transform that is no number."""
+    return getattr(x, "dtype", None) == np.uint32 and x.shape[-1:] in {(length,) for length in _GENERATORS}
+
+
 def as_key(x: Any) -> Any:
     """A seed or a JAX key as raw key data, an array of uint32, which every checkpoint can hold.
 
     From a Python integer it is made with NumPy, so that no backend is started: `jax.random.key(seed)` of JAX's default
     generator. Raw key data, and a batch of it, is kept as it is.
     """
-    dtype = getattr(x, "dtype", None)
-    if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):
-        return jax.random.key_data(x)
-    if dtype == np.uint32 and x.shape[-1:] in {(length,) for length in _GENERATORS}:
+    if is_key_data(x):
         return x
-    if isinstance(x, jax.Array) and x.ndim == 0 and jnp.issubdtype(dtype, jnp.integer):
+    if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return jax.random.key_data(x)
+    if isinstance(x, jax.Array) and x.ndim == 0 and jnp.issubdtype(x.dtype, jnp.integer):
         return jax.random.key_data(jax.random.key(x, impl="threefry2x32"))
     if isinstance(x, (int, np.integer)) and not isinstance(x, bool):
         seed = operator.index(x) % 2**64

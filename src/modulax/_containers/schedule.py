@@ -7,6 +7,7 @@ import jax.tree_util as jtu
 
 from .._module import AbstractState
 from .._numerics import default_float, safe_increment
+from .._random import is_key_data
 from .._schedule import is_schedule, resolve
 from .._transform import AbstractTransform
 from .._types import Count, Params, State, Updates
@@ -82,7 +83,7 @@ class Injected(AbstractTransform):
         """A copy of the numbers, and the inner state."""
         count = jnp.zeros((), jnp.int32)
         # A copy, so that donating the state does not delete the numbers of the transform.
-        inner = jtu.tree_map(lambda x: jnp.array(x, default_float()), resolve(self.inner, count))
+        inner = jtu.tree_map(lambda x: jnp.array(x, _dtype(x)), resolve(self.inner, count))
         return InjectedState(count, inner, inner.init(params))
 
     def update(
@@ -102,4 +103,8 @@ class Injected(AbstractTransform):
             return own if is_schedule(own) else stored
 
         numbers = jtu.tree_map(ruling, self.inner, state.hyperparameters, is_leaf=is_schedule)
-        return jtu.tree_map(lambda x: jnp.asarray(x, default_float()), resolve(numbers, state.count))
+        return jtu.tree_map(lambda x: jnp.asarray(x, _dtype(x)), resolve(numbers, state.count))
+
+
+def _dtype(x: Any) -> Any:
+    return x.dtype if is_key_data(x) else default_float()

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, DTypeLike, PyTree
 
 from .._hyperparameters import ARRAY_TYPES
+from .._random import is_key_data
 from .._transform import AbstractTransform
 from .._types import Params, State, Updates
 from ..tree._math import trainable
@@ -123,6 +124,11 @@ def expect(condition: Any, message: str) -> None:
 def other_value(x: Any, weight: float = 0.5) -> float:
     """Another value for a number, allowed wherever the number was: in [0, 1), positive, at least 1."""
     return float(weight * np.asarray(x) + (1 - weight) * (1 if x >= 1 else 0.5))
+
+
+def map_numbers(function: Callable[[Any], Any], transform: Any) -> Any:
+    """The transform with a function of each of its numbers in their places; a random key is no number."""
+    return jtu.tree_map(lambda x: x if is_key_data(x) else function(x), transform)
 
 
 def cast(tree: PyTree, dtype: DTypeLike) -> PyTree:

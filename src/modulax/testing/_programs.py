@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from .._hyperparameters import AbstractHyperparameters
 from ..tree._paths import leaves_with_paths
 from ._case import (
     Case,
@@ -18,6 +17,7 @@ from ._case import (
     expect_close,
     expect_same_avals,
     has_numbers,
+    map_numbers,
     needs,
     other_value,
 )
@@ -57,18 +57,13 @@ def _variants(case: Case, path: str, weight: float) -> dict[str, Any]:
     """The transform with one number changed, in every way that there is."""
     transform = case.transform
     x = other_value(case.numbers()[path], weight)
-    where = _accessor(transform, path)
+    where = transform.addresses()[path]
     return {
         "replaced by a float": transform.replace(**{path: x}),
         "replaced by a NumPy array": transform.replace(**{path: np.asarray(x, np.float32)}),
         "replaced by a JAX array": transform.replace(**{path: jnp.asarray(x, jnp.float32)}),
         "set to a bare float with `tree_at`": eqx.tree_at(where, transform, x),
     }
-
-
-def _accessor(transform: AbstractHyperparameters, path: str) -> Any:
-    place = list(transform.hyperparameters()).index(path)
-    return lambda tree: jtu.tree_leaves(tree)[place]
 
 
 def law_a_second_step_is_not_traced(case: Case) -> None:
@@ -127,7 +122,7 @@ def law_a_changed_number_is_not_traced_in_your_own_jit(case: Case) -> None:
                 _, state = step(transform, grads, state)
                 expect(traces == 1, f"with `{path}` {how}, the step was traced again.")
     for weight in (0.5, 0.6):
-        bare = jtu.tree_map(lambda x, w=weight: other_value(x, w), case.transform)
+        bare = map_numbers(lambda x, w=weight: other_value(x, w), case.transform)
         _, state = step(bare, grads, state)
     expect(traces <= 2, "bare floats were traced more than once.")
 

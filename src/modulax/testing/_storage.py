@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
+from .._random import is_key_data
 from ._case import (
     Case,
     counting_traces,
@@ -21,6 +22,7 @@ from ._case import (
     expect_same_avals,
     has_numbers,
     is_number,
+    map_numbers,
     needs,
     optional,
     other_value,
@@ -84,7 +86,8 @@ def law_every_number_has_an_address(case: Case) -> None:
     numbers = case.numbers()
     transform = case.transform
     addresses = transform.addresses()
-    expect(len(numbers) == len(jtu.tree_leaves(transform)), "two numbers have one path.")
+    leaves = [x for x in jtu.tree_leaves(transform) if not is_key_data(x)]
+    expect(len(numbers) == len(leaves), "two numbers have one path.")
     expect(set(numbers) <= set(addresses), "a listed number has no address.")
     for path, x in numbers.items():
         expect(is_number(x), f"`{path}` holds {x!r}, which is no single number.")
@@ -140,6 +143,6 @@ def law_the_repr_can_be_read(case: Case) -> None:
             shown = re.findall(rf"\b{field}=([-+.e\d]+)", text)
             right = [s for s in shown if np.float32(s) == np.float32(x) and len(s) <= 12]
             expect(right, f"{text!r} does not show that `{field}` is {x}.")
-    batch = repr(jtu.tree_map(lambda x: jnp.zeros(3), case.transform))
+    batch = repr(map_numbers(lambda x: jnp.zeros(3), case.transform))
     shows_shapes = not case.numbers() or "float32[3]" in batch
     expect(shows_shapes, f"{batch!r}, a batch of three, does not show `float32[3]`.")
