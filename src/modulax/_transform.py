@@ -29,10 +29,15 @@ class EmptyState(AbstractState):
     """The state of a transform that has none."""
 
 
-def check_call(transform: "AbstractTransform", params: Params | None, extra: Mapping[str, Any]) -> None:
-    """Refuses an update that lacks the parameters or an extra argument, or a schedule where nobody counts the steps."""
+def check_call(
+    transform: "AbstractTransform", updates: Updates, params: Params | None, extra: Mapping[str, Any]
+) -> None:
+    """Refuses an update that lacks the parameters or an extra argument, or a schedule where nobody counts the steps.
+
+    Where the updates are None, which is the tree without a leaf, so may the parameters be.
+    """
     name = type(transform).__name__
-    if transform.needs_params and params is None:
+    if transform.needs_params and params is None and updates is not None:
         raise ValueError(f"`{name}` needs `params`: call `update(updates, state, params)`.")
     if lacking := [argument for argument in transform.needs_extra if extra.get(argument) is None]:
         call = ", ".join(f"{argument}=..." for argument in transform.needs_extra)
@@ -82,7 +87,7 @@ def _init_entry(method: Any, name: str) -> Entry:
 def _update_entry(method: Any, name: str) -> Entry:
     def inside(function, transform, /, updates, state, params=None, **extra):
         if not transform._is_checked_elsewhere:
-            check_call(transform, params, extra)
+            check_call(transform, updates, params, extra)
         with jax.named_scope(type(transform).__name__):
             return function(transform, updates, state, params, **extra)
 
