@@ -36,12 +36,14 @@ def tree(seed: int) -> dict[str, Any]:
     )
 
 
-def trajectory(transform: Any, *, steps: int = STEPS) -> Any:
-    """The updates of all steps, on gradients that depend on the parameters and on the step."""
+def trajectory(transform: Any, *, steps: int = STEPS, examples: int = 0) -> Any:
+    """The updates of all steps, on gradients that depend on the parameters, on the step and on the example."""
 
     def body(carry: Any, noise: Any) -> Any:
         params, state = carry
         grads = jtu.tree_map(lambda p, n: 0.5 * p + n, params, noise)
+        if examples:
+            grads = jtu.tree_map(lambda g: jnp.stack([(i + 1) * g for i in range(examples)]), grads)
         updates, state = transform.update(grads, state, params)
         return (jtu.tree_map(jnp.add, params, updates), state), updates
 
@@ -73,10 +75,10 @@ def _with_twin(instances: tuple[Instance, ...]) -> list[Any]:
 @pytest.mark.parametrize("instance", _with_twin(TRANSFORMS))
 def test_equals_optax(instance: Instance):
     assert instance.optax is not None
-    ours = trajectory(instance.make())
+    ours = trajectory(instance.make(), examples=instance.examples)
     with settings.jax_defaults():
         twin = instance.optax()
-        theirs = trajectory(twin)
+        theirs = trajectory(twin, examples=instance.examples)
     assert_close(ours, theirs, SCHEDULE_RTOL if _uses_schedule(instance) else instance.optax_rtol)
 
 

@@ -62,6 +62,13 @@ def refuse_complex(transform: "AbstractTransform", params: Params) -> None:
         )
 
 
+def sees_examples(transform: "AbstractTransform") -> bool:
+    """Whether it, or a transform inside of it, takes the updates of each example by itself."""
+    parts = jtu.tree_leaves(transform, is_leaf=lambda x: x is not transform and isinstance(x, AbstractTransform))
+    inside = (sees_examples(part) for part in parts if isinstance(part, AbstractTransform))
+    return transform.takes_examples or any(inside)
+
+
 def _schedule_field(transform: "AbstractTransform") -> str | None:
     numbers = [f for f in transform.__dataclass_fields__.values() if f.metadata.get("number")]
     return next((f.name for f in numbers if has_schedule(getattr(transform, f.name))), None)
@@ -94,7 +101,7 @@ def _update_entry(method: Any, name: str) -> Entry:
     def run(transform, updates, state, params, extra):
         updates, params = trainable(updates), trainable(params)
         if params is not None:
-            params = paired(params, updates, f"{name}.update")
+            params = paired(params, updates, f"{name}.update", per_example=sees_examples(transform))
         return inside(method, transform, updates, state, params, **extra)
 
     def call(program, transform, /, updates, state, params=None, **extra):
@@ -123,6 +130,12 @@ class AbstractTransform(AbstractHyperparameters):
 
     takes_complex: ClassVar[bool] = True
     """Whether it is defined for complex parameters; if not, `init` refuses them by its name."""
+
+    takes_examples: ClassVar[bool] = False
+    """Whether `update` takes the updates of each example by itself, on a leading axis, and returns them without it.
+
+    A container or a chain does if one of its parts does; an optimizer says so itself.
+    """
 
     cites: ClassVar[tuple[str, ...]] = ()
     """Keys in the bibliography, for `modulax.citation`."""
@@ -252,7 +265,7 @@ def _updates_at(params: PyTree, updates: Updates) -> list[Any]:
 def _step_program(cls: type, donate: bool) -> Program:
     def run(transform, grads, state, params, extra):
         grads = trainable(grads)
-        trained = paired(trainable(params), grads, f"{cls.__name__}.step")
+        trained = paired(trainable(params), grads, f"{cls.__name__}.step", per_example=sees_examples(transform))
         updates, state = transform.update(grads, state, trained, **extra)
         return jtu.tree_leaves(apply_updates(params, updates)), state
 
