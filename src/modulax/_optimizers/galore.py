@@ -1,7 +1,7 @@
 """Adam and others on gradients of low rank."""
 
 from dataclasses import KW_ONLY
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 
@@ -38,6 +38,8 @@ class GaLore(AbstractOptimizer):
         Zhao et al., [GaLore: Memory-Efficient LLM Training by Gradient Low-Rank
         Projection](https://arxiv.org/abs/2403.03507), 2024.
     """
+
+    cites: ClassVar[tuple[str, ...]] = ("zhao2024",)
 
     learning_rate: Hyperparameter = number()
     rank: int = eqx.field(static=True, default=128)

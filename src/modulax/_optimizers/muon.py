@@ -1,7 +1,7 @@
 """Muon for the matrices, AdamW for the rest."""
 
 from dataclasses import KW_ONLY
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 from jaxtyping import DTypeLike
@@ -56,6 +56,8 @@ class Muon(AbstractOptimizer):
         networks](https://kellerjordan.github.io/posts/muon/), 2024;
         Liu et al., [Muon is Scalable for LLM Training](https://arxiv.org/abs/2502.16982), 2025.
     """
+
+    cites: ClassVar[tuple[str, ...]] = ("jordan2024",)
 
     learning_rate: Hyperparameter = number()
     ns_coeffs: Any = eqx.field(static=True, default=(3.4445, -4.775, 2.0315), converter=as_coefficients)

@@ -144,8 +144,8 @@ class ScaleByGaLore(AbstractTransform):
                 )
 
         def fresh() -> list[Array]:
-            matrices = [side.turned(_wide(g)) for g, side in zip(jtu.tree_leaves(like), chosen, strict=True)]
-            directions = together(lambda x: leading_directions(x, min(self.rank, *x.shape[-2:])), matrices)
+            matrices = [side.matrix.of(_wide(g)) for g, side in zip(jtu.tree_leaves(like), chosen, strict=True)]
+            directions = together(self._directions, matrices)
             return [d.astype(old.dtype) for d, old in zip(directions, held, strict=True)]
 
         is_due = state.count % jnp.round(now.update_proj_gap).astype(jnp.int32) == 0
@@ -159,7 +159,7 @@ class ScaleByGaLore(AbstractTransform):
             **extra,
         )
         out = [
-            u if side is None else now._scaled(side.up(u, projector)).astype(g.dtype)
+            u if side is None or projector is None else now._scaled(side.up(u, projector)).astype(g.dtype)
             for u, projector, side, g in zip(jtu.tree_leaves(new), projectors, sides, leaves, strict=True)
         ]
         return treedef.unflatten(out), GaLoreState(safe_increment(state.count), base_state, rebuild(held))
@@ -175,32 +175,31 @@ class ScaleByGaLore(AbstractTransform):
     def _scaled(self, u: Array) -> Array:
         return jnp.asarray(self.scale).astype(u.dtype) * u
 
+    def _directions(self, x: Array) -> Array:
+        rows, columns = x.shape[-2:]
+        return leading_directions(x, min(self.rank, rows, columns), not self._is_rows(rows, columns))
+
+    def _is_rows(self, rows: int, columns: int) -> bool:
+        """Whether the rows are the side that is projected; of a square matrix they are."""
+        return rows <= columns if self.follow == "paper" else rows >= columns
+
     def _sides(self, tree: PyTree) -> "list[_Side | None]":
         rule: AbstractRule = self.weight_dimension_numbers
         matrices = matrices_of("ScaleByGaLore(weight_dimension_numbers=...)", rule, tree)
-        return [None if m is None else _Side(m, self.follow == "paper") for m in matrices]
+        return [None if m is None else _Side(m, self._is_rows(*m.size)) for m in matrices]
 
 
 class _Side(NamedTuple):
-    """The side of a matrix that is projected: the smaller one or the larger; of a square one, the rows."""
+    """The side of a matrix that is projected."""
 
     matrix: Matrix
-    smaller: bool
-
-    @property
-    def is_rows(self) -> bool:
-        rows, columns = self.matrix.size
-        return rows == columns or (rows < columns) == self.smaller
+    is_rows: bool
 
     def shape(self, rank: int) -> tuple[int, ...]:
         """The shape of the projector."""
         rows, columns = self.matrix.size
         batch = [self.matrix.shape[axis] for axis in self.matrix.batch]
         return (*batch, rows if self.is_rows else columns, min(rank, rows, columns))
-
-    def turned(self, x: Array) -> Array:
-        """The matrix with the side that is projected as its rows."""
-        return self.matrix.of(x) if self.is_rows else adjoint(self.matrix.of(x))
 
     def down(self, x: Array, projector: Array) -> Array:
         """What is left of a matrix."""

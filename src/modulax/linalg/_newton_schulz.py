@@ -84,13 +84,13 @@ def check_preconditioning(name: str) -> None:
 
 
 def orthogonalize(
-    x: Inexact[Array, "*batch m n"],
+    x: Inexact[Array, "..."],
     coefficients: str | Sequence[float] | Sequence[Sequence[float]] = "standard",
     steps: int = 5,
     *,
     preconditioning: str = "frobenius",
     eps: ArrayLike = 1e-8,
-) -> Inexact[Array, "*batch m n"]:
+) -> Inexact[Array, "..."]:
     r"""Nearly the orthogonal matrix that is nearest to each matrix: the singular values become about one.
 
     After a division that brings the singular values into $[0, 1]$, every step applies an odd polynomial to them:

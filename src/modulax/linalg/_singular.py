@@ -1,7 +1,6 @@
 """Singular vectors that can be differentiated where singular values coincide."""
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +10,11 @@ from .._numerics import at_least_float32
 from ._products import adjoint
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def leading_directions(x: Inexact[Array, "*batch m n"], rank: int) -> Inexact[Array, "*batch m rank"]:
-    r"""The left singular vectors of the largest singular values, as orthonormal columns.
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
+def leading_directions(
+    x: Inexact[Array, "*batch m n"], rank: int, right: bool = False
+) -> Inexact[Array, "*batch side rank"]:
+    r"""The singular vectors of the largest singular values, as orthonormal columns.
 
     The derivative has no part along directions whose singular values are equal, where it is not defined, so that it is
     finite for a matrix of zeros as well. The decomposition is done in at least float32.
@@ -21,24 +22,28 @@ def leading_directions(x: Inexact[Array, "*batch m n"], rank: int) -> Inexact[Ar
     Args:
         x: a matrix, or a batch of them.
         rank: how many vectors, at most the smaller side of the matrix.
+        right: whether to return the right singular vectors, which span the rows, instead of the left ones.
     """
-    return _decomposition(x)[0][..., :rank].astype(x.dtype)
+    return _decomposition(x, right)[0][..., :rank].astype(x.dtype)
 
 
-def _decomposition(x: Array) -> Any:
-    return jnp.linalg.svd(x.astype(at_least_float32(x.dtype)), full_matrices=False)
+def _decomposition(x: Array, right: bool) -> tuple[Array, Array, Array]:
+    """Of the matrix, or of its adjoint."""
+    u, s, vh = jnp.linalg.svd(x.astype(at_least_float32(x.dtype)), full_matrices=False)
+    return (adjoint(vh), s, adjoint(u)) if right else (u, s, vh)
 
 
 @leading_directions.defjvp
-def _leading_directions_jvp(rank, primals, tangents):
+def _leading_directions_jvp(rank, right, primals, tangents):
     (x,), (dx,) = primals, tangents
-    u, s, vh = _decomposition(x)
+    u, s, vh = _decomposition(x, right)
     s = s.astype(u.dtype)
-    inner = adjoint(u) @ dx.astype(u.dtype) @ adjoint(vh)
+    dx = (adjoint(dx) if right else dx).astype(u.dtype)
+    inner = adjoint(u) @ dx @ adjoint(vh)
     # How fast the vectors turn into each other, and out of the space that they span.
     turning = inner * s[..., None, :] + s[..., :, None] * adjoint(inner)
     du = u @ (turning * _reciprocal(s[..., None, :] ** 2 - s[..., :, None] ** 2))
-    du += (dx.astype(u.dtype) @ adjoint(vh) - u @ inner) * _reciprocal(s)[..., None, :]
+    du += (dx @ adjoint(vh) - u @ inner) * _reciprocal(s)[..., None, :]
     return u[..., :rank].astype(x.dtype), du[..., :rank].astype(x.dtype)
 
 
