@@ -28,6 +28,9 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "RMSProp": lambda rate: mx.RMSProp(_rate(rate / 2)),
     "RMSProp-centered": lambda rate: mx.RMSProp(_rate(rate / 5), eps=1e-3, centered=True),
     "Lion": lambda rate: mx.Lion(_rate(rate / 3), weight_decay=1e-6),
+    "Muon": lambda rate: mx.Muon(_rate(rate)),
+    "Muon-rms": lambda rate: mx.Muon(_rate(rate), consistent_rms=0.2),
+    "GaLore": lambda rate: mx.GaLore(_rate(rate), 4, 50),
     "clipped": lambda rate: mx.Chain(mx.ClipByGlobalNorm(1.0), mx.Adam(_rate(rate))),
 }
 GRADIENT_DESCENT = {"SGD", "momentum", "nesterov"}

@@ -7,6 +7,7 @@ import pytest
 
 import modulax
 import modulax.checkpoint
+import modulax.linalg
 import modulax.linen
 import modulax.nnx
 import modulax.numerics
@@ -16,6 +17,7 @@ import modulax.tree
 
 MODULES = (
     modulax,
+    modulax.linalg,
     modulax.numerics,
     modulax.schedules,
     modulax.tree,
@@ -32,8 +34,12 @@ PROMISED = {
         OptimizerState Partition PartitionState RMSProp SGD Scale ScaleByAdam ScaleByAdamState ScaleByLearningRate
         ScaleByLion ScaleByLionState ScaleByRMS ScaleByRMSState ScaleBySchedule ScaleByScheduleState ScaleByStddev
         ScaleByStddevState Scheduled SetToZero Stateless Trace TraceState EmaState apply_updates by_path describe
-        number numerics schedules state_sharding tree Number Hyperparameter
+        linalg number numerics schedules state_sharding tree Number Hyperparameter
+        DPSGD DifferentiallyPrivateAggregate DifferentiallyPrivateAggregateState GaLore GaLoreDimensionNumbers
+        GaLoreState Muon MuonDimensionNumbers MuonState ScaleByGaLore ScaleByMuon ScaleByShape
+        per_example_global_norm_clip per_example_layer_norm_clip
     """,
+    modulax.linalg: "leading_directions orthogonalize",
     modulax.numerics: "abs_sq at_least_float32 safe_increment safe_sqrt",
     modulax.schedules: """
         AbstractSchedule Constant CosineDecay Join Linear PiecewiseConstant WarmupCosineDecay WrappedSchedule
@@ -50,7 +56,7 @@ PROMISED = {
 
 def public_names(module) -> set[str]:
     """What the module offers: names without an underscore that are no submodules brought in by an import."""
-    promised_modules = {"numerics", "schedules", "tree"}
+    promised_modules = {"linalg", "numerics", "schedules", "tree"}
     return {
         name
         for name, value in vars(module).items()

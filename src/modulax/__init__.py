@@ -30,6 +30,7 @@ from ._optimizers.adam import (
 from ._optimizers.base import AbstractOptimizer as AbstractOptimizer
 from ._optimizers.galore import GaLore as GaLore
 from ._optimizers.muon import Muon as Muon
+from ._optimizers.privacy import DPSGD as DPSGD
 from ._optimizers.sgd import SGD as SGD
 from ._rules import by_path as by_path
 from ._schedule import (
@@ -68,6 +69,12 @@ from ._transforms.muon import (
     MuonState as MuonState,
     ScaleByMuon as ScaleByMuon,
     ScaleByShape as ScaleByShape,
+)
+from ._transforms.privacy import (
+    DifferentiallyPrivateAggregate as DifferentiallyPrivateAggregate,
+    DifferentiallyPrivateAggregateState as DifferentiallyPrivateAggregateState,
+    per_example_global_norm_clip as per_example_global_norm_clip,
+    per_example_layer_norm_clip as per_example_layer_norm_clip,
 )
 from ._transforms.regularization import AddDecayedWeights as AddDecayedWeights
 from ._transforms.scaling import (

@@ -1,6 +1,9 @@
 """Bounds on the size of the updates: of every entry, or of all of them together."""
 
+from typing import Any
+
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from .._checks import NON_NEGATIVE
 from .._leafwise import AbstractLeafwise
@@ -27,6 +30,18 @@ class Clip(AbstractLeafwise):
         return jnp.clip(g, -bound, bound), s
 
 
+def factor_within(bound: Any, total: Array) -> Array:
+    """What something of norm `total` is multiplied by so that its norm is at most `bound`; NaN for NaN."""
+    exceeds = total > bound
+    factor = jnp.where(exceeds, bound / jnp.where(exceeds, total, 1), 1)
+    return jnp.where(jnp.isnan(total), total, factor)
+
+
+def scaled_down(x: Array, factor: Array) -> Array:
+    """The array times the factor, where a factor of zero makes zero of an infinity too."""
+    return jnp.where(factor == 0, jnp.zeros_like(x), factor * x)
+
+
 class ClipByGlobalNorm(AbstractLeafwise):
     r"""Scales all updates together so that their norm is at most a given one.
 
@@ -49,11 +64,8 @@ class ClipByGlobalNorm(AbstractLeafwise):
 
     def survey(self, count, state, updates, params, **extra):
         del count, state, params, extra
-        total = norm(updates)
-        exceeds = total > self.max_norm
-        factor = jnp.where(exceeds, self.max_norm / jnp.where(exceeds, total, 1), 1)
-        return jnp.where(jnp.isnan(total), total, factor)
+        return factor_within(self.max_norm, norm(updates))
 
     def update_leaf(self, now, g, s, p):
         del p
-        return jnp.where(now == 0, jnp.zeros_like(g), now * g), s
+        return scaled_down(g, now), s
