@@ -37,7 +37,7 @@ LAWS_ON_NUMBERS = {
 
 
 def _case(instance: Instance) -> Case:
-    return Case(instance.make(), extra=instance.extra, rtol=instance.rtol)
+    return Case(instance.make(), extra=instance.extra, rtol=instance.rtol, examples=instance.examples)
 
 
 def _params() -> Iterator[object]:

@@ -29,23 +29,26 @@ PROMISED = {
         ACProp ADOPT AMSGrad AbstractLeafwise AbstractOptimizer AbstractSchedule AbstractState
         AbstractStatelessTransform AbstractTransform AdEMAMix AdaBelief Adadelta Adafactor Adagrad Adam AdamW Adamax
         AdamaxW Adan AdaptiveGradClip AddDecayedWeights AddNoise AddNoiseState Card Centralize Chain ChainState Clip
-        ClipByBlockRMS ClipByGlobalNorm Description Ema EmaState EmptyState FactoredState Freeze Fromage
-        HutchinsonDiagonal HutchinsonState Hyperparameter Identity Injected InjectedState KeepParamsNonnegative LAMB
-        LARS LeafDescription Lion MADGRAD Masked MaskedState MultiSteps MultiStepsState NAdam NAdamW NoisySGD
-        Normalize NormalizeByUpdateNorm NovoGrad Number OptimisticAdam OptimisticGradientDescent OptimizerState
-        Partition PartitionState ProximalWeightDecay RAdam RMSProp Rprop SGD SM3 Scale ScaleByACProp
-        ScaleByACPropState ScaleByADOPT ScaleByADOPTState ScaleByAMSGrad ScaleByAMSGradState ScaleByAdEMAMix
-        ScaleByAdEMAMixState ScaleByAdadelta ScaleByAdadeltaState ScaleByAdam ScaleByAdamState ScaleByAdamax
-        ScaleByAdan ScaleByAdanState ScaleByBelief ScaleByBeliefState ScaleByFactoredRMS ScaleByLearningRate
-        ScaleByLion ScaleByLionState ScaleByMADGRAD ScaleByMADGRADState ScaleByNovoGrad ScaleByNovoGradState
+        ClipByBlockRMS ClipByGlobalNorm DPSGD Description DifferentiallyPrivateAggregate
+        DifferentiallyPrivateAggregateState Ema EmaState EmptyState FactoredState Freeze Fromage GaLore
+        GaLoreDimensionNumbers GaLoreState HutchinsonDiagonal HutchinsonState Hyperparameter Identity Injected
+        InjectedState KeepParamsNonnegative LAMB LARS LeafDescription Lion MADGRAD Masked MaskedState MultiSteps
+        MultiStepsState Muon MuonDimensionNumbers MuonState NAdam NAdamW NoisySGD Normalize NormalizeByUpdateNorm
+        NovoGrad Number OptimisticAdam OptimisticGradientDescent OptimizerState Partition PartitionState
+        ProximalWeightDecay RAdam RMSProp Rprop SGD SM3 Scale ScaleByACProp ScaleByACPropState ScaleByADOPT
+        ScaleByADOPTState ScaleByAMSGrad ScaleByAMSGradState ScaleByAdEMAMix ScaleByAdEMAMixState ScaleByAdadelta
+        ScaleByAdadeltaState ScaleByAdam ScaleByAdamState ScaleByAdamax ScaleByAdan ScaleByAdanState ScaleByBelief
+        ScaleByBeliefState ScaleByFactoredRMS ScaleByGaLore ScaleByLearningRate ScaleByLion ScaleByLionState
+        ScaleByMADGRAD ScaleByMADGRADState ScaleByMuon ScaleByNovoGrad ScaleByNovoGradState
         ScaleByOptimisticGradient ScaleByOptimisticGradientState ScaleByParamBlockNorm ScaleByParamBlockRMS
         ScaleByRAdam ScaleByRMS ScaleByRMSState ScaleByRSS ScaleByRSSState ScaleByRprop ScaleByRpropState ScaleBySM3
-        ScaleBySM3State ScaleBySchedule ScaleByScheduleState ScaleBySign ScaleBySimplifiedAdEMAMix
+        ScaleBySM3State ScaleBySchedule ScaleByScheduleState ScaleByShape ScaleBySign ScaleBySimplifiedAdEMAMix
         ScaleBySimplifiedAdEMAMixState ScaleBySophia ScaleBySophiaState ScaleByStddev ScaleByStddevState
         ScaleByTrustRatio ScaleByYogi Scheduled SetToZero SignSGD Signum SimplifiedAdEMAMix Sophia Stateless Trace
         TraceState Yogi ZeroNaNs ZeroNaNsState apply_updates available bias_correction by_path card citation
-        describe get number numerics schedules state_sharding tree unitwise_clip unitwise_norm
-        update_infinity_moment update_moment update_moment_per_elem_norm
+        describe get linalg number numerics per_example_global_norm_clip per_example_layer_norm_clip schedules
+        state_sharding tree unitwise_clip unitwise_norm update_infinity_moment update_moment
+        update_moment_per_elem_norm
     """,
     modulax.numerics: "abs_sq at_least_float32 safe_increment safe_sqrt",
     modulax.schedules: """

@@ -1,6 +1,7 @@
 """An object-oriented optimizer library for JAX, in which an optimizer is a pytree."""
 
 from . import (
+    linalg as linalg,
     numerics as numerics,
     schedules as schedules,
     tree as tree,
@@ -68,6 +69,9 @@ from ._optimizers.factored import (
     SM3 as SM3,
     Adafactor as Adafactor,
 )
+from ._optimizers.galore import (
+    GaLore as GaLore,
+)
 from ._optimizers.layerwise import (
     LAMB as LAMB,
     LARS as LARS,
@@ -80,8 +84,14 @@ from ._optimizers.mixtures import (
     AdEMAMix as AdEMAMix,
     SimplifiedAdEMAMix as SimplifiedAdEMAMix,
 )
+from ._optimizers.muon import (
+    Muon as Muon,
+)
 from ._optimizers.noisy import (
     NoisySGD as NoisySGD,
+)
+from ._optimizers.privacy import (
+    DPSGD as DPSGD,
 )
 from ._optimizers.sgd import (
     SGD as SGD,
@@ -171,6 +181,11 @@ from ._transforms.factored import (
     ScaleBySM3 as ScaleBySM3,
     ScaleBySM3State as ScaleBySM3State,
 )
+from ._transforms.galore import (
+    GaLoreDimensionNumbers as GaLoreDimensionNumbers,
+    GaLoreState as GaLoreState,
+    ScaleByGaLore as ScaleByGaLore,
+)
 from ._transforms.layerwise import (
     Centralize as Centralize,
     Normalize as Normalize,
@@ -206,9 +221,21 @@ from ._transforms.momentum import (
     Trace as Trace,
     TraceState as TraceState,
 )
+from ._transforms.muon import (
+    MuonDimensionNumbers as MuonDimensionNumbers,
+    MuonState as MuonState,
+    ScaleByMuon as ScaleByMuon,
+    ScaleByShape as ScaleByShape,
+)
 from ._transforms.noise import (
     AddNoise as AddNoise,
     AddNoiseState as AddNoiseState,
+)
+from ._transforms.privacy import (
+    DifferentiallyPrivateAggregate as DifferentiallyPrivateAggregate,
+    DifferentiallyPrivateAggregateState as DifferentiallyPrivateAggregateState,
+    per_example_global_norm_clip as per_example_global_norm_clip,
+    per_example_layer_norm_clip as per_example_layer_norm_clip,
 )
 from ._transforms.regularization import (
     AddDecayedWeights as AddDecayedWeights,

@@ -13,6 +13,13 @@ class Reference(NamedTuple):
 
 
 BIBLIOGRAPHY = {
+    "abadi2016": Reference(
+        "Abadi, Martin and Chu, Andy and Goodfellow, Ian and McMahan, H. Brendan and Mironov, Ilya and Talwar, "
+        "Kunal and Zhang, Li",
+        "Deep Learning with Differential Privacy",
+        2016,
+        "https://arxiv.org/abs/1607.00133",
+    ),
     "anil2019": Reference(
         "Anil, Rohan and Gupta, Vineet and Koren, Tomer and Singer, Yoram",
         "Memory-Efficient Adaptive Optimization",
@@ -105,6 +112,13 @@ BIBLIOGRAPHY = {
         "Empirical evaluation of the improved Rprop learning algorithms",
         2003,
         "https://doi.org/10.1016/S0925-2312(01)00700-7",
+    ),
+    "jordan2024": Reference(
+        "Jordan, Keller and Jin, Yuchen and Boza, Vlado and You, Jiacheng and Cesista, Franz and Newhouse, Laker "
+        "and Bernstein, Jeremy",
+        "Muon: An optimizer for hidden layers in neural networks",
+        2024,
+        "https://kellerjordan.github.io/posts/muon/",
     ),
     "kingma2014": Reference(
         "Kingma, Diederik P. and Ba, Jimmy",
@@ -242,6 +256,12 @@ BIBLIOGRAPHY = {
         "ADADELTA: An Adaptive Learning Rate Method",
         2012,
         "https://arxiv.org/abs/1212.5701",
+    ),
+    "zhao2024": Reference(
+        "Zhao, Jiawei and Zhang, Zhenyu and Chen, Beidi and Wang, Zhangyang and Anandkumar, Anima and Tian, Yuandong",
+        "GaLore: Memory-Efficient LLM Training by Gradient Low-Rank Projection",
+        2024,
+        "https://arxiv.org/abs/2403.03507",
     ),
     "zhuang2020": Reference(
         "Zhuang, Juntang and Tang, Tommy and Ding, Yifan and Tatikonda, Sekhar and Dvornek, Nicha and "

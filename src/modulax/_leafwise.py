@@ -150,7 +150,7 @@ class _Part:
         name = type(rule).__name__
         count = state.count.astype(default_float()) if _counts(state) else None
         self.rule = rule.at(state)
-        check_call(self.rule, params, extra)
+        check_call(self.rule, updates, params, extra)
         self.chosen = list(self.rule.where(updates) or [True] * size)
         self._state, self._fields = state, _tree_fields(state)
         self._indices = [i for i, chosen in enumerate(self.chosen) if chosen]

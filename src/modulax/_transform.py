@@ -29,10 +29,15 @@ class EmptyState(AbstractState):
     """The state of a transform that has none."""
 
 
-def check_call(transform: "AbstractTransform", params: Params | None, extra: Mapping[str, Any]) -> None:
-    """Refuses an update that lacks the parameters or an extra argument, or a schedule where nobody counts the steps."""
+def check_call(
+    transform: "AbstractTransform", updates: Updates, params: Params | None, extra: Mapping[str, Any]
+) -> None:
+    """Refuses an update that lacks the parameters or an extra argument, or a schedule where nobody counts the steps.
+
+    Where the updates are None, which is the tree without a leaf, so may the parameters be.
+    """
     name = type(transform).__name__
-    if transform.needs_params and params is None:
+    if transform.needs_params and params is None and updates is not None:
         raise ValueError(f"`{name}` needs `params`: call `update(updates, state, params)`.")
     if lacking := [argument for argument in transform.needs_extra if extra.get(argument) is None]:
         call = ", ".join(f"{argument}=..." for argument in transform.needs_extra)
@@ -55,6 +60,13 @@ def refuse_complex(transform: "AbstractTransform", params: Params) -> None:
             f"`{type(transform).__name__}` is not defined for complex parameters, and {listing(found)} is complex. "
             f"Train the real and the imaginary part as two parameters, or take an optimizer that is."
         )
+
+
+def sees_examples(transform: "AbstractTransform") -> bool:
+    """Whether it, or a transform inside of it, takes the updates of each example by itself."""
+    parts = jtu.tree_leaves(transform, is_leaf=lambda x: x is not transform and isinstance(x, AbstractTransform))
+    inside = (sees_examples(part) for part in parts if isinstance(part, AbstractTransform))
+    return transform.takes_examples or any(inside)
 
 
 def _schedule_field(transform: "AbstractTransform") -> str | None:
@@ -82,14 +94,14 @@ def _init_entry(method: Any, name: str) -> Entry:
 def _update_entry(method: Any, name: str) -> Entry:
     def inside(function, transform, /, updates, state, params=None, **extra):
         if not transform._is_checked_elsewhere:
-            check_call(transform, params, extra)
+            check_call(transform, updates, params, extra)
         with jax.named_scope(type(transform).__name__):
             return function(transform, updates, state, params, **extra)
 
     def run(transform, updates, state, params, extra):
         updates, params = trainable(updates), trainable(params)
         if params is not None:
-            params = paired(params, updates, f"{name}.update")
+            params = paired(params, updates, f"{name}.update", per_example=sees_examples(transform))
         return inside(method, transform, updates, state, params, **extra)
 
     def call(program, transform, /, updates, state, params=None, **extra):
@@ -118,6 +130,12 @@ class AbstractTransform(AbstractHyperparameters):
 
     takes_complex: ClassVar[bool] = True
     """Whether it is defined for complex parameters; if not, `init` refuses them by its name."""
+
+    takes_examples: ClassVar[bool] = False
+    """Whether `update` takes the updates of each example by itself, on a leading axis, and returns them without it.
+
+    A container or a chain does if one of its parts does; an optimizer says so itself.
+    """
 
     cites: ClassVar[tuple[str, ...]] = ()
     """Keys in the bibliography, for `modulax.citation`."""
@@ -247,7 +265,7 @@ def _updates_at(params: PyTree, updates: Updates) -> list[Any]:
 def _step_program(cls: type, donate: bool) -> Program:
     def run(transform, grads, state, params, extra):
         grads = trainable(grads)
-        trained = paired(trainable(params), grads, f"{cls.__name__}.step")
+        trained = paired(trainable(params), grads, f"{cls.__name__}.step", per_example=sees_examples(transform))
         updates, state = transform.update(grads, state, trained, **extra)
         return jtu.tree_leaves(apply_updates(params, updates)), state
 

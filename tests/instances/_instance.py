@@ -18,6 +18,8 @@ class Instance:
         is_variant: whether its class stands here before, so that only the laws on numbers are checked
             again: composition and storage know nothing of a flag or of another number.
         rtol: how far two ways of computing the same may differ in float32.
+        optax_rtol: how far optax may differ in double precision: more where a part of it is in float32.
+        examples: how many examples its updates have on a leading axis, if it takes examples.
     """
 
     name: str
@@ -27,6 +29,8 @@ class Instance:
     exemptions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     is_variant: bool = False
     rtol: float = 1e-6
+    optax_rtol: float = 1e-12
+    examples: int = 0
 
     def __str__(self) -> str:
         return self.name

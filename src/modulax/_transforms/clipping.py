@@ -37,6 +37,18 @@ class Clip(AbstractLeafwise):
         return clip_entries(g, self.max_delta), s
 
 
+def factor_within(bound: Any, total: Array) -> Array:
+    """What something of norm `total` is multiplied by so that its norm is at most `bound`; NaN for NaN."""
+    exceeds = total > bound
+    factor = jnp.where(exceeds, bound / jnp.where(exceeds, total, 1), 1)
+    return jnp.where(jnp.isnan(total), total, factor)
+
+
+def scaled_down(x: Array, factor: Array) -> Array:
+    """The array times the factor, where a factor of zero makes zero of an infinity too."""
+    return jnp.where(factor == 0, jnp.zeros_like(x), factor * x)
+
+
 class ClipByGlobalNorm(AbstractLeafwise):
     r"""Scales all updates together so that their norm is at most a given one.
 
@@ -61,11 +73,11 @@ class ClipByGlobalNorm(AbstractLeafwise):
 
     def survey(self, count, state, updates, params, **extra):
         del count, state, params, extra
-        return _factor(norm(updates), self.max_norm)
+        return factor_within(self.max_norm, norm(updates))
 
     def update_leaf(self, now, g, s, p):
         del p
-        return _shrunk(now, g), s
+        return scaled_down(g, now), s
 
 
 class ClipByBlockRMS(AbstractLeafwise):
@@ -92,7 +104,7 @@ class ClipByBlockRMS(AbstractLeafwise):
 
     def update_leaf(self, now, g, s, p):
         del now, p
-        return _shrunk(_factor(block_rms(g), self.threshold), g), s
+        return scaled_down(g, factor_within(self.threshold, block_rms(g))), s
 
 
 class AdaptiveGradClip(AbstractLeafwise):
@@ -174,15 +186,3 @@ def _axes_of_a_unit(shape: tuple[int, ...]) -> tuple[int, ...]:
         f"`unitwise_norm` knows the units of arrays with up to 5 axes, got the shape {shape}. Say which axes belong "
         "to one unit: `unitwise_norm(x, axis=(0, 1))` or `AdaptiveGradClip(clipping, axis=(0, 1))`."
     )
-
-
-def _factor(size: Array, bound: Any) -> Array:
-    """What scales something of this size down to the bound; NaN stays NaN."""
-    exceeds = size > bound
-    factor = jnp.where(exceeds, bound / jnp.where(exceeds, size, 1), 1)
-    return jnp.where(jnp.isnan(size), size, factor)
-
-
-def _shrunk(factor: Array, g: Array) -> Array:
-    """The update times the factor; zero where that is zero, though the update be infinite."""
-    return jnp.where(factor == 0, jnp.zeros_like(g), factor * g)

@@ -41,18 +41,21 @@ class Case:
             that returns them.
         rtol: how far two ways of computing the same may differ in float32, relative to the largest
             entry of an array.
+        examples: how many examples its updates have on a leading axis, if it takes examples.
     """
 
     transform: AbstractTransform
     params: Params = dataclasses.field(default_factory=default_params)
     extra: Mapping[str, Any] | Callable[[Any, Any], Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     rtol: float = 1e-6
+    examples: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "params", trainable(self.params))
 
     def updates(self, seed: int = 0, like: Params = None) -> Updates:
         """Some updates for the parameters (or for `like`): the same for the same seed, none zero."""
+        like = self.given(self.params if like is None else like)
         random = np.random.default_rng(seed)
 
         def one(p: Any) -> Array:
@@ -61,7 +64,24 @@ class Case:
                 x = x + 1j * random.uniform(0.1, 2.0, p.shape)
             return jnp.asarray(x, p.dtype)
 
-        return jtu.tree_map(one, self.params if like is None else like)
+        return jtu.tree_map(one, like)
+
+    def given(self, tree: PyTree) -> PyTree:
+        """Arrays like parameters, or their shapes and dtypes, as updates are: each repeated for every example."""
+        if not self.examples:
+            return tree
+
+        def repeated(x: Any) -> Any:
+            shape = (self.examples, *x.shape)
+            return jax.ShapeDtypeStruct(shape, x.dtype) if _is_aval(x) else jnp.broadcast_to(x, shape)
+
+        return jtu.tree_map(repeated, tree)
+
+    def returned(self, updates: PyTree) -> PyTree:
+        """Updates, or their shapes and dtypes, as those that are returned for them: without the axis of examples."""
+        if not self.examples:
+            return updates
+        return jtu.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) if _is_aval(x) else x[0], updates)
 
     def init(self, params: Params = None) -> State:
         """The state for the parameters (or for others)."""
@@ -88,6 +108,10 @@ class Case:
         return self.transform.hyperparameters()
 
 
+def _is_aval(x: Any) -> bool:
+    return isinstance(x, jax.ShapeDtypeStruct)
+
+
 def needs(
     condition: Callable[[Case], bool] = lambda case: True, *, packages: tuple[str, ...] = ()
 ) -> Callable[[Function], Function]:
@@ -98,6 +122,11 @@ def needs(
         return law
 
     return declare
+
+
+def takes_whole_updates(case: Case) -> bool:
+    """Whether the updates have the shapes of the parameters, so that any transform can stand before it."""
+    return not case.examples
 
 
 def has_numbers(case: Case) -> bool:

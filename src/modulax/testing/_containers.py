@@ -14,7 +14,17 @@ from .._containers.schedule import Injected, Scheduled
 from .._hyperparameters import AbstractHyperparameters
 from .._transforms.basic import SetToZero
 from .._transforms.scaling import Scale
-from ._case import Case, as_others_set_jax, expect, expect_close, expect_finite, in_float64, needs, optional
+from ._case import (
+    Case,
+    as_others_set_jax,
+    expect,
+    expect_close,
+    expect_finite,
+    in_float64,
+    needs,
+    optional,
+    takes_whole_updates,
+)
 
 
 def _run(case: Case, transform: Any, steps: int = 3) -> list[Any]:
@@ -30,7 +40,8 @@ def law_a_chain_is_its_parts_one_by_one(case: Case) -> None:
     """In a chain, where rules on one array run as one function, it does what it does by itself."""
     with jax.enable_x64(True):  # so that a difference is one of meaning, not of rounding
         params, *grads = in_float64((case.params, case.updates(0), case.updates(1)))
-        parts = [Scale(3.0), case.transform, Scale(0.25)]
+        # What takes examples is the first part of a chain.
+        parts = [*([] if case.examples else [Scale(3.0)]), case.transform, Scale(0.25)]
         chain = Chain(*parts)
         state, states = chain.init(params), [part.init(params) for part in parts]
         for g in grads:
@@ -66,6 +77,7 @@ def law_a_partition_gives_each_leaf_its_own(case: Case) -> None:
     expect_close(_run(case, partition), zero, "`Partition`", case.rtol)
 
 
+@needs(takes_whole_updates)
 def law_multisteps_steps_on_the_mean(case: Case) -> None:
     """`MultiSteps` returns zeros, then a step on the mean of what it was given."""
     zeros, first, _, second = _run(case, MultiSteps(case.transform, 2), steps=4)
@@ -92,7 +104,7 @@ def _declare_to_nnx(tree: Any) -> None:
         tree.__check_init__()
 
 
-@needs(lambda case: not case.extra, packages=("flax",))
+@needs(lambda case: not case.extra and not case.examples, packages=("flax",))
 def law_nnx_optimizers_take_it(case: Case) -> None:
     """A stock `flax.nnx.Optimizer` trains with it, inside of `nnx.jit`."""
     nnx = optional("flax.nnx")

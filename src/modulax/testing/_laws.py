@@ -57,6 +57,7 @@ def check_transform(
     *,
     extra: Mapping[str, Any] | Callable[[Any, Any], Mapping[str, Any]] | None = None,
     exempt: Collection[str] = (),
+    examples: int = 0,
 ) -> None:
     """Checks a transform of your own against every law that those of modulax obey.
 
@@ -75,6 +76,7 @@ def check_transform(
             returns them.
         exempt: the names of laws that do not hold, best as a mapping from name to reason. The names
             are in `modulax.testing.LAWS`.
+        examples: how many examples its updates shall have on a leading axis, if it takes examples.
 
     Raises:
         AssertionError: names each law that is broken, and says what was expected.
@@ -89,7 +91,7 @@ def check_transform(
                 f"`check_transform(exempt=...)`: there is no law `{name}`.{hint} "
                 f"There are {listing(LAWS, limit=len(LAWS))}."
             )
-    case = Case(transform, default_params() if params is None else params, extra or {})
+    case = Case(transform, default_params() if params is None else params, extra or {}, examples=examples)
     broken = []
     for name, law in LAWS.items():
         if name in exempt or not law.speaks_of(case):

@@ -69,7 +69,7 @@ def law_gradients_are_finite_and_right(case: Case) -> None:
     with jax.enable_x64(True):
         vector = np.asarray([float(x) for x in case.numbers().values()], float)
         params, grads = in_float64((case.params, case.updates()))
-        direction, weights = in_float64((case.updates(1), case.updates(2)))
+        direction, weights = in_float64((case.updates(1), case.returned(case.updates(2))))
 
         @jax.jit
         @functools.partial(jax.value_and_grad, argnums=(0, 1, 2))
@@ -184,7 +184,7 @@ def law_hyperparameters_change_no_dtype(case: Case) -> None:
     def shapes(transform: Any, params: Any) -> Any:
         def run(transform: Any, params: Any) -> Any:
             state = transform.init(params)
-            return case.update(params, state, params, transform=transform), state
+            return case.update(case.given(params), state, params, transform=transform), state
 
         return jax.eval_shape(run, transform, params)
 

@@ -63,10 +63,20 @@ def misfit(owner: str, whose: str, lacking: list[str], unknown: list[str]) -> st
     return f"`{owner}`: the updates must have the leaves of {whose}; they {' and '.join(parts)}."
 
 
-def paired(params: PyTree, updates: PyTree, owner: str) -> PyTree:
-    """The parameters in the structure of the updates, refused unless both have the same paths and shapes."""
+def paired(params: PyTree, updates: PyTree, owner: str, *, per_example: bool = False) -> PyTree:
+    """The parameters in the structure of the updates, refused unless both have the same paths and shapes.
+
+    Args:
+        params: the parameters.
+        updates: the updates.
+        owner: the call that is at fault if they do not fit.
+        per_example: whether the updates have a leading axis more, of examples, which is equally long everywhere.
+    """
     values, _ = align(params, updates, owner, "the parameters")
-    check_same_shapes(updates, values, owner)
+    if per_example:
+        check_examples(updates, values, owner)
+    else:
+        check_same_shapes(updates, values, owner)
     return jtu.tree_structure(updates).unflatten(values)
 
 
@@ -78,4 +88,17 @@ def check_same_shapes(updates: PyTree, values: list[Any], owner: str) -> None:
             raise ValueError(
                 f"`{owner}`: at `{path}` the update has shape {u.shape} and the parameter {shape}. "
                 "They must be equal; nothing is broadcast."
+            )
+
+
+def check_examples(updates: PyTree, values: list[Any], owner: str) -> None:
+    """Refuses updates that have not the parameters' shapes behind a leading axis, of one length for all."""
+    n = next((u.shape[0] for _, u in leaves_with_paths(updates) if u.ndim), None)
+    for (path, u), value in zip(leaves_with_paths(updates), values, strict=True):
+        if u.shape != (n, *value.shape):
+            needed = ", ".join(map(str, ("n", *value.shape)))
+            raise ValueError(
+                f"`{owner}` needs the updates of each example by itself, on a leading axis: at `{path}` the update has "
+                f"shape {u.shape} and the parameter {value.shape}; needed is ({needed}), with one n for all. "
+                f"`jax.vmap(jax.grad(loss), in_axes=(None, 0))(params, examples)` returns such updates."
             )

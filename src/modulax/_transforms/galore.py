@@ -1,0 +1,228 @@
+"""Gradients of low rank: GaLore."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, PyTree
+
+from .._checks import AT_LEAST_ONE, check_choice
+from .._module import AbstractState
+from .._numerics import at_least_float32, safe_increment
+from .._rules import AbstractRule, select
+from .._schedule import Number, number, resolve
+from .._transform import AbstractTransform
+from .._types import Count, Follow, Params, State, Updates
+from ..linalg import leading_directions
+from ..linalg._products import adjoint
+from ..tree._align import align
+from .adaptive import ScaleByAdam
+from .matrices import Axes, Matrix, hashable, matrices_as, matrices_of, together
+
+
+@dataclasses.dataclass(frozen=True)
+class GaLoreDimensionNumbers:
+    """Which axes of an array are the rows of a matrix, and which the columns. All others are a batch of matrices.
+
+    A projection of attention with axes for embedding, head and the entries of a head is `GaLoreDimensionNumbers(0, (1,
+    2))`.
+
+    Args:
+        reduction_axis: the axis, or the axes, of the rows.
+        output_axis: the axis, or the axes, of the columns.
+    """
+
+    reduction_axis: Axes = 0
+    output_axis: Axes = 1
+
+    def __post_init__(self) -> None:
+        for field in ("reduction_axis", "output_axis"):
+            object.__setattr__(self, field, hashable(getattr(self, field)))
+
+
+class GaLoreState(AbstractState):
+    """The state of `ScaleByGaLore`: the steps done, the inner transform's state, and a projector for every matrix."""
+
+    count: Count
+    base_optimizer_state: State
+    projector: PyTree
+
+
+def adam_unless_given(x: Any) -> Any:
+    """The inner transform, by default Adam's direction."""
+    return ScaleByAdam() if x is None else x
+
+
+class ScaleByGaLore(AbstractTransform):
+    r"""Runs a transform on a few leading directions of every matrix, so that its state is small.
+
+    $$
+    \begin{aligned}
+    P_t &= \begin{cases} U_{:,1:r} \text{ of } g_t = U \Sigma V^\top & t \equiv 0 \pmod T \\ P_{t-1} &
+        \text{else} \end{cases} \\
+    u_t &= \alpha\, P_t\, \rho(P_t^\top g_t)
+    \end{aligned}
+    $$
+
+    $\rho$ is the inner transform, whose moments have $r \times n$ entries instead of $m \times n$. That is for a matrix
+    with at most as many rows as columns; of a taller one the columns are projected, $u_t = \alpha\, \rho(g_t Q_t)
+    Q_t^\top$ with $Q_t = V_{:,1:r}$. So it is always the smaller side that shrinks. optax projects the larger side;
+    `follow="optax"` does too.
+
+    The inner transform sees the parameters projected in the same way. What is no matrix it sees as it is.
+
+    Args:
+        rank: the rank $r$; a matrix with a smaller side is not shrunk, but turned.
+        update_proj_gap: the number $T$ of steps between two projectors.
+        scale: the factor $\alpha$.
+        base_optimizer: the inner transform $\rho$; by default `ScaleByAdam()`.
+        weight_dimension_numbers: which parameters are matrices: a `GaLoreDimensionNumbers` for all that have two axes
+            or more; a tree of them, with None for those that are none, or a function of the parameters that returns
+            one; `by_path({...})`. By default those of two axes.
+        follow: which side is projected: the smaller one, `"paper"`, or the larger, `"optax"`.
+
+    References:
+        Zhao et al., [GaLore: Memory-Efficient LLM Training by Gradient Low-Rank
+        Projection](https://arxiv.org/abs/2403.03507), 2024.
+    """
+
+    counts_steps: ClassVar[bool] = True
+    cites: ClassVar[tuple[str, ...]] = ("zhao2024",)
+
+    rank: int = eqx.field(static=True, default=128)
+    update_proj_gap: Number = number(200, needs=AT_LEAST_ONE)
+    scale: Number = number(1.0)
+    base_optimizer: AbstractTransform = eqx.field(default=None, converter=adam_unless_given)
+    weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(GaLoreDimensionNumbers))
+    _: dataclasses.KW_ONLY
+    follow: Follow = eqx.field(static=True, default="paper")
+
+    def __check_init__(self) -> None:
+        check_choice(self, "follow", ("paper", "optax"))
+        if not isinstance(self.rank, int) or self.rank < 1:
+            raise ValueError(f"`ScaleByGaLore(rank=...)` must be a positive integer, got {self.rank!r}.")
+        if not isinstance(self.base_optimizer, AbstractTransform):
+            raise ValueError(
+                f"`ScaleByGaLore(base_optimizer=...)` must be a transform of modulax such as `ScaleByAdam()`, got "
+                f"{self.base_optimizer!r}."
+            )
+
+    def init(self, params: Params) -> GaLoreState:
+        """Projectors of zeros, which the first step replaces, and the inner state for what is left of each matrix."""
+        leaves, treedef = jtu.tree_flatten(params)
+        sides = self._sides(params)
+        projectors = [
+            None if side is None else jnp.zeros(side.shape(self.rank), p.dtype)
+            for p, side in zip(leaves, sides, strict=True)
+        ]
+        small = jtu.tree_map(lambda x, p: x.astype(p.dtype), _projected(params, projectors, sides), params)
+        return GaLoreState(
+            count=jnp.zeros((), jnp.int32),
+            base_optimizer_state=self.base_optimizer.init(small),
+            projector=treedef.unflatten(projectors),
+        )
+
+    def update(
+        self, updates: Updates, state: GaLoreState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, GaLoreState]:
+        """One step of the inner transform on what is left of each matrix."""
+        now = resolve(self, state.count)
+        leaves, treedef = jtu.tree_flatten(updates)
+        sides = self._sides(updates)
+        like = select(updates, [side is not None for side in sides])
+        held, rebuild = align(state.projector, like, "ScaleByGaLore.update", "the parameters that `init` was given")
+        chosen = [side for side in sides if side is not None]
+        for g, projector, side in zip(jtu.tree_leaves(like), held, chosen, strict=True):
+            if projector.shape != side.shape(self.rank):
+                raise ValueError(
+                    f"`ScaleByGaLore.update`: updates have the shapes of the parameters that `init` was given; but an "
+                    f"update of shape {g.shape} met a projector of shape {projector.shape}."
+                )
+
+        def fresh() -> list[Array]:
+            matrices = [side.matrix.of(_wide(g)) for g, side in zip(jtu.tree_leaves(like), chosen, strict=True)]
+            directions = together(self._directions, matrices)
+            return [d.astype(old.dtype) for d, old in zip(directions, held, strict=True)]
+
+        is_due = state.count % jnp.round(now.update_proj_gap).astype(jnp.int32) == 0
+        held = jax.lax.cond(is_due, fresh, lambda: held)
+        remaining = iter(held)
+        projectors = [None if side is None else next(remaining) for side in sides]
+        new, base_state = now.base_optimizer.update(
+            _projected(updates, projectors, sides),
+            state.base_optimizer_state,
+            None if params is None else _projected(params, projectors, sides),
+            **extra,
+        )
+        out = [
+            u if side is None or projector is None else now._scaled(side.up(u, projector)).astype(g.dtype)
+            for u, projector, side, g in zip(jtu.tree_leaves(new), projectors, sides, leaves, strict=True)
+        ]
+        return treedef.unflatten(out), GaLoreState(safe_increment(state.count), base_state, rebuild(held))
+
+    def at(self, state: GaLoreState) -> "ScaleByGaLore":
+        """This transform with every schedule replaced by its number for the next step."""
+        now = resolve(self, state.count)
+        base = now.base_optimizer.at(state.base_optimizer_state)
+        return ScaleByGaLore(
+            self.rank, now.update_proj_gap, now.scale, base, self.weight_dimension_numbers, follow=self.follow
+        )
+
+    def _scaled(self, u: Array) -> Array:
+        return jnp.asarray(self.scale).astype(u.dtype) * u
+
+    def _directions(self, x: Array) -> Array:
+        rows, columns = x.shape[-2:]
+        return leading_directions(x, min(self.rank, rows, columns), not self._is_rows(rows, columns))
+
+    def _is_rows(self, rows: int, columns: int) -> bool:
+        """Whether the rows are the side that is projected; of a square matrix they are."""
+        return rows <= columns if self.follow == "paper" else rows >= columns
+
+    def _sides(self, tree: PyTree) -> "list[_Side | None]":
+        rule: AbstractRule = self.weight_dimension_numbers
+        matrices = matrices_of("ScaleByGaLore(weight_dimension_numbers=...)", rule, tree)
+        return [None if m is None else _Side(m, self._is_rows(*m.size)) for m in matrices]
+
+
+class _Side(NamedTuple):
+    """The side of a matrix that is projected."""
+
+    matrix: Matrix
+    is_rows: bool
+
+    def shape(self, rank: int) -> tuple[int, ...]:
+        """The shape of the projector."""
+        rows, columns = self.matrix.size
+        batch = [self.matrix.shape[axis] for axis in self.matrix.batch]
+        return (*batch, rows if self.is_rows else columns, min(rank, rows, columns))
+
+    def down(self, x: Array, projector: Array) -> Array:
+        """What is left of a matrix."""
+        x = self.matrix.of(_wide(x, projector))
+        projector = projector.astype(x.dtype)
+        return adjoint(projector) @ x if self.is_rows else x @ projector
+
+    def up(self, x: Array, projector: Array) -> Array:
+        """The matrix that is left of, by the transpose of the projection."""
+        projector = projector.astype(x.dtype)
+        return self.matrix.back(projector @ x if self.is_rows else x @ adjoint(projector))
+
+
+def _wide(x: Array, *others: Array) -> Array:
+    return x.astype(at_least_float32(x.dtype, *(y.dtype for y in others)))
+
+
+def _projected(tree: PyTree, projectors: Sequence[Array | None], sides: Sequence[_Side | None]) -> PyTree:
+    """What is left of every matrix, and everything else as it is."""
+    leaves, treedef = jtu.tree_flatten(tree)
+    return treedef.unflatten(
+        [
+            x if side is None or projector is None else side.down(x, projector)
+            for x, projector, side in zip(leaves, projectors, sides, strict=True)
+        ]
+    )

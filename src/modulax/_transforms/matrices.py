@@ -1,0 +1,187 @@
+"""Which parameters are matrices: the axes of an array that are a matrix's rows, and those that are its columns."""
+
+import collections
+import dataclasses
+import math
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from .._rules import AbstractRule, as_rule
+from .._types import Params
+from ..tree._paths import leaf_paths
+
+Axes = int | Sequence[int]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class _ByAxes(AbstractRule):
+    """One specification for all arrays of two axes, which is the default, or of two or more."""
+
+    numbers: Any
+    more: bool
+
+    def __repr__(self) -> str:
+        return repr(self.numbers) if self.more else "None"
+
+    def labels(self, tree: PyTree) -> list[Any]:
+        return [self.numbers if x.ndim == 2 or (self.more and x.ndim > 2) else None for x in jtu.tree_leaves(tree)]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class _Specified:
+    """A function that returns a tree of specifications, all of them leaves."""
+
+    function: Callable[[Params], PyTree]
+    kind: type
+
+    def __call__(self, tree: Params) -> PyTree:
+        return _as_leaves(self.function(tree), self.kind)
+
+    def __repr__(self) -> str:
+        return getattr(self.function, "__qualname__", repr(self.function))
+
+
+def _is_specification(x: Any) -> bool:
+    return hasattr(x, "reduction_axis") and hasattr(x, "output_axis")
+
+
+def _as_leaves(tree: PyTree, kind: type) -> PyTree:
+    """The tree with None as False, and with optax's specifications, which are tuples, as ours."""
+
+    def leaf(x: Any) -> Any:
+        if x is None:
+            return False
+        return kind(x.reduction_axis, x.output_axis) if _is_specification(x) else x
+
+    return jtu.tree_map(leaf, tree, is_leaf=lambda x: x is None or _is_specification(x))
+
+
+def matrices_as(kind: type) -> Callable[[Any], AbstractRule]:
+    """A converter for the fields called `weight_dimension_numbers`: which parameters are matrices, as a rule.
+
+    Args:
+        kind: the class of the specifications.
+    """
+
+    def convert(x: Any) -> AbstractRule:
+        if x is None:
+            return _ByAxes(kind(), more=False)
+        if isinstance(x, AbstractRule):
+            return x
+        if _is_specification(x):
+            return _ByAxes(_as_leaves(x, kind), more=True)
+        is_function = callable(x) and jtu.all_leaves([x])
+        rule = as_rule(_Specified(x, kind) if is_function else _as_leaves(x, kind))
+        assert rule is not None
+        return rule
+
+    return convert
+
+
+@dataclasses.dataclass(frozen=True)
+class Matrix:
+    """How an array is a matrix, or a batch of them: its shape, and the axes of the batch, the rows and the columns."""
+
+    shape: tuple[int, ...]
+    batch: tuple[int, ...]
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """How many rows and columns there are: what a linear layer takes in and gives out."""
+        n_rows, n_columns = (math.prod(self.shape[axis] for axis in axes) for axes in (self.rows, self.columns))
+        return n_rows, n_columns
+
+    def of(self, x: Array) -> Array:
+        """The array as a batch of matrices."""
+        batch = [self.shape[axis] for axis in self.batch]
+        return x.transpose(self._order).reshape(*batch, *self.size)
+
+    def back(self, y: Array) -> Array:
+        """The array that `of` made these matrices from."""
+        y = y.reshape([self.shape[axis] for axis in self._order])
+        return y.transpose(sorted(range(len(self.shape)), key=self._order.__getitem__))
+
+    @property
+    def _order(self) -> tuple[int, ...]:
+        return self.batch + self.rows + self.columns
+
+
+def matrices_of(call: str, rule: AbstractRule, tree: PyTree) -> list[Matrix | None]:
+    """How each leaf is a matrix, in JAX's order; None for one that is none, or has no elements.
+
+    Args:
+        call: what to name in an error, such as `ScaleByMuon(weight_dimension_numbers=...)`.
+        rule: a rule that `matrices_as` made.
+        tree: the parameters, or the updates.
+    """
+    found: list[Matrix | None] = []
+    for path, x, label in zip(leaf_paths(tree), jtu.tree_leaves(tree), rule.labels(tree), strict=True):
+        if label is None or label is False or x.size == 0:
+            found.append(None)
+            continue
+        if not _is_specification(label):
+            raise ValueError(f"`{call}` has {label!r} for `{path}`; it must be None, or name the axes of a matrix.")
+        rows, columns = (_tuple(axes) for axes in (label.reduction_axis, label.output_axis))
+        used = [axis + x.ndim if axis < 0 else axis for axis in rows + columns]
+        if not rows or not columns or len(set(used)) < len(used) or not set(used) <= set(range(x.ndim)):
+            raise ValueError(
+                f"`{call}` has {label!r} for `{path}` of shape {x.shape}: rows and columns are axes of the array, at "
+                f"least one each, and none of them twice. A parameter that is no matrix has None."
+            )
+        batch = tuple(axis for axis in range(x.ndim) if axis not in used)
+        found.append(Matrix(tuple(x.shape), batch, tuple(used[: len(rows)]), tuple(used[len(rows) :])))
+    return found
+
+
+def together(function: Callable[[Array], Array], matrices: Sequence[Array]) -> list[Array]:
+    """`function` of each batch of matrices; those whose matrices are of one shape go through it as one batch."""
+    kinds: dict[Hashable, list[int]] = collections.defaultdict(list)
+    for i, x in enumerate(matrices):
+        kinds[x.shape[-2:], x.dtype].append(i)
+    out = list(matrices)
+    for indices in kinds.values():
+        if len(indices) == 1:
+            out[indices[0]] = function(matrices[indices[0]])
+            continue
+        flat = [matrices[i].reshape(-1, *matrices[i].shape[-2:]) for i in indices]
+        results = function(jnp.concatenate(flat))
+        ends = np.cumsum([len(x) for x in flat])
+        for i, x, end in zip(indices, flat, ends, strict=True):
+            out[i] = results[end - len(x) : end].reshape(*matrices[i].shape[:-2], *results.shape[1:])
+    return out
+
+
+def _tuple(axes: Axes) -> tuple[int, ...]:
+    return (axes,) if isinstance(axes, int) else tuple(axes)
+
+
+def hashable(axes: Axes) -> Axes:
+    """The axes as an integer or a tuple."""
+    return axes if isinstance(axes, int) else tuple(axes)
+
+
+@dataclasses.dataclass(frozen=True)
+class MatrixLabels(AbstractRule):
+    """Labels for a `Partition`: one for matrices, another for everything else.
+
+    Args:
+        call: what to name in an error.
+        rule: a rule that `matrices_as` made.
+        matrix: the label of matrices.
+        other: the label of the rest.
+    """
+
+    call: str
+    rule: AbstractRule
+    matrix: str
+    other: str
+
+    def labels(self, tree: PyTree) -> list[Any]:
+        return [self.other if m is None else self.matrix for m in matrices_of(self.call, self.rule, tree)]

@@ -1,0 +1,227 @@
+"""Steps along orthogonal matrices: Muon."""
+
+import dataclasses
+import math
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, DTypeLike, PyTree
+
+from .._checks import DECAY, check_choice
+from .._leafwise import AbstractLeafwise, run_rules
+from .._module import AbstractState
+from .._numerics import at_least_float32, bias, moment, zeros_in
+from .._rules import AbstractRule
+from .._schedule import Number, number, resolve
+from .._transform import AbstractStatelessTransform, AbstractTransform
+from .._types import Count, Follow, Params, Updates
+from ..linalg import orthogonalize
+from ..linalg._newton_schulz import PRECONDITIONINGS, as_coefficients
+from .matrices import Axes, Matrix, hashable, matrices_as, matrices_of, together
+
+
+@dataclasses.dataclass(frozen=True)
+class MuonDimensionNumbers:
+    """Which axes of an array are the rows of a matrix, and which the columns. All others are a batch of matrices.
+
+    A linear layer $y = x W$ takes in the rows and gives out the columns. The kernel of a convolution, with axes for
+    height, width, input and output, is `MuonDimensionNumbers((0, 1, 2), 3)`.
+
+    Args:
+        reduction_axis: the axis, or the axes, of the rows.
+        output_axis: the axis, or the axes, of the columns.
+    """
+
+    reduction_axis: Axes = 0
+    output_axis: Axes = 1
+
+    def __post_init__(self) -> None:
+        for field in ("reduction_axis", "output_axis"):
+            object.__setattr__(self, field, hashable(getattr(self, field)))
+
+
+class MuonState(AbstractState):
+    """The state of `ScaleByMuon`: the number of steps done and the momentum; None for what is no matrix."""
+
+    mu: PyTree
+    count: Count | None = None
+
+
+class _MuonMomentum(AbstractLeafwise):
+    """The rule on one array in Muon: what is orthogonalized."""
+
+    owner: "ScaleByMuon"
+
+    def where(self, tree):
+        return [matrix is not None for matrix in self.owner.matrices(tree)]
+
+    def init_leaf(self, p):
+        return MuonState(mu=zeros_in(p, self.owner.mu_dtype))
+
+    def prepare(self, count):
+        beta, t = self.owner.beta, count + 1
+        if self.owner.follow == "paper":
+            return None, None
+        return bias(beta, t), bias(beta, t + 1)
+
+    def update_leaf(self, now, g, s, p):
+        del p
+        beta = self.owner.beta
+        bias_now, bias_next = now
+        mu = moment(beta, s.mu, g)
+        if self.owner.follow == "paper":
+            u = moment(beta, mu, g) if self.owner.nesterov else mu
+        else:
+            u = moment(beta, mu / bias_next, g / bias_now) if self.owner.nesterov else mu / bias_now
+        return u, MuonState(mu=mu)
+
+
+class ScaleByMuon(AbstractTransform):
+    r"""Muon's direction: the momentum of every matrix, made orthogonal.
+
+    $$
+    \begin{aligned}
+    m_t &= \beta m_{t-1} + (1 - \beta) g_t \\
+    d_t &= \beta m_t + (1 - \beta) g_t \quad\text{(or } m_t \text{, without Nesterov's look-ahead)} \\
+    u_t &= U V^\top \quad\text{where}\quad d_t = U \Sigma V^\top
+    \end{aligned}
+    $$
+
+    The last line is done by `linalg.orthogonalize`, up to factors near one. With `adaptive` the update is $\langle d_t,
+    u_t \rangle u_t$, as long as the direction is in the nuclear norm. Matrices of one shape, or of its transpose, are
+    orthogonalized together, as one batch. What is no matrix passes through unchanged: `Muon` trains it with AdamW.
+
+    optax corrects the two terms of the look-ahead for the start at zero, each by another factor: $d_t = \beta m_t / (1
+    - \beta^{t+1}) + (1 - \beta) g_t / (1 - \beta^t)$. `follow="optax"` does too.
+
+    Args:
+        ns_coeffs: the coefficients of the Newton-Schulz iteration: three numbers, or a triple for every step, or
+            `"standard"` or `"dion"`.
+        ns_steps: how many steps are made with one triple.
+        beta: the decay $\beta$ of the momentum.
+        eps: added to the norm by which a matrix is divided before the first step.
+        mu_dtype: the dtype of the momentum; by default the parameter's.
+        nesterov: whether to look ahead.
+        adaptive: whether to multiply by the nuclear norm.
+        preconditioning: what a matrix is divided by before the first step: `"frobenius"`, `"spectral"`, `"aol"` or
+            `"schatten"`, see `linalg.orthogonalize`.
+        weight_dimension_numbers: which parameters are matrices: a `MuonDimensionNumbers` for all that have two axes or
+            more; a tree of them, with None for those that are none, or a function of the parameters that returns one;
+            `by_path({...})`. By default those of two axes.
+        follow: `"paper"` for the momentum as it is, `"optax"` for its bias correction.
+
+    References:
+        Jordan et al., [Muon: An optimizer for hidden layers in neural
+        networks](https://kellerjordan.github.io/posts/muon/), 2024;
+        Bernstein and Newhouse, [Old Optimizer, New Norm: An Anthology](https://arxiv.org/abs/2409.20325), 2024.
+    """
+
+    counts_steps: ClassVar[bool] = True
+    cites: ClassVar[tuple[str, ...]] = ("jordan2024",)
+
+    ns_coeffs: Any = eqx.field(static=True, default=(3.4445, -4.775, 2.0315), converter=as_coefficients)
+    ns_steps: int = eqx.field(static=True, default=5)
+    beta: Number = number(0.95, needs=DECAY)
+    eps: Number = number(1e-8)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    _: dataclasses.KW_ONLY
+    nesterov: bool = eqx.field(static=True, default=True)
+    adaptive: bool = eqx.field(static=True, default=False)
+    preconditioning: str = eqx.field(static=True, default="frobenius")
+    weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(MuonDimensionNumbers))
+    follow: Follow = eqx.field(static=True, default="paper")
+
+    def __check_init__(self) -> None:
+        check_choice(self, "preconditioning", tuple(PRECONDITIONINGS))
+        check_choice(self, "follow", ("paper", "optax"))
+
+    def matrices(self, tree: PyTree) -> list[Matrix | None]:
+        """How each leaf is a matrix, in JAX's order; None for one that is none."""
+        rule: AbstractRule = self.weight_dimension_numbers
+        return matrices_of("ScaleByMuon(weight_dimension_numbers=...)", rule, tree)
+
+    def init(self, params: Params) -> MuonState:
+        """No momentum, and no state for what is no matrix."""
+        return _MuonMomentum(self).init(params)
+
+    def update(
+        self, updates: Updates, state: MuonState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, MuonState]:
+        """The orthogonal direction of every matrix."""
+        wide = jtu.tree_map(lambda g: g.astype(at_least_float32(g.dtype)), updates)
+        rule = _MuonMomentum(self.at(state))
+        directions, (new_state,) = run_rules([rule], wide, [state], params, extra)
+        leaves, treedef = jtu.tree_flatten(updates)
+        found = [
+            (i, matrix, matrix.of(d))
+            for i, (matrix, d) in enumerate(zip(self.matrices(updates), jtu.tree_leaves(directions), strict=True))
+            if matrix is not None
+        ]
+        orthogonal = together(rule.owner._orthogonal, [_wide(d) for _, _, d in found])
+        for (i, matrix, d), o in zip(found, orthogonal, strict=True):
+            o = o if o.shape == d.shape else jnp.swapaxes(o, -1, -2)
+            u = _nuclear_norm(d, o) * o if self.adaptive else o
+            leaves[i] = matrix.back(u).astype(leaves[i].dtype)
+        return treedef.unflatten(leaves), new_state
+
+    def at(self, state: MuonState) -> "ScaleByMuon":
+        """This transform with every schedule replaced by its number for the next step."""
+        assert state.count is not None
+        return resolve(self, state.count)
+
+    def _orthogonal(self, x: Array) -> Array:
+        return orthogonalize(x, self.ns_coeffs, self.ns_steps, preconditioning=self.preconditioning, eps=self.eps)
+
+
+def _wide(x: Array) -> Array:
+    """The matrices with no more rows than columns, transposed if need be."""
+    return jnp.swapaxes(x, -1, -2) if x.shape[-2] > x.shape[-1] else x
+
+
+def _nuclear_norm(x: Array, orthogonal: Array) -> Array:
+    """The sum of the singular values, from the orthogonal matrix beside it."""
+    return jnp.sum((x.conj() * orthogonal).real, axis=(-2, -1), keepdims=True).astype(x.dtype)
+
+
+class ScaleByShape(AbstractStatelessTransform):
+    r"""Multiplies the updates of a matrix by a factor of its shape, so that a learning rate suits all widths.
+
+    $$
+    u = g \sqrt{\max(1, n / m)} \quad\text{or}\quad u = \rho g \sqrt{\max(m, n)}
+    $$
+
+    for $m$ rows (inputs) and $n$ columns (outputs). Of an orthogonal matrix the second one has entries whose root mean
+    square is $\rho$; 0.2 is about that of Adam, with whose learning rates it then works.
+
+    Args:
+        weight_dimension_numbers: which parameters are matrices, as in `ScaleByMuon`; the others pass through.
+        consistent_rms: $\rho$; None for the first form.
+
+    References:
+        Jordan, [Muon](https://github.com/KellerJordan/Muon), 2024;
+        Liu et al., [Muon is Scalable for LLM Training](https://arxiv.org/abs/2502.16982), 2025.
+    """
+
+    weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(MuonDimensionNumbers))
+    consistent_rms: Number | None = number(None, optional=True)
+
+    def apply(self, updates: Updates, params: Params | None, **extra: Any) -> Updates:
+        """The updates, each times the factor of its shape."""
+        del params, extra
+        rule: AbstractRule = self.weight_dimension_numbers
+        matrices = matrices_of("ScaleByShape(weight_dimension_numbers=...)", rule, updates)
+        leaves, treedef = jtu.tree_flatten(updates)
+        return treedef.unflatten(
+            [g if m is None else self._scaled(g, m) for g, m in zip(leaves, matrices, strict=True)]
+        )
+
+    def _scaled(self, g: Array, matrix: Matrix) -> Array:
+        rows, columns = matrix.size
+        wide = g.astype(at_least_float32(g.dtype))
+        rms = self.consistent_rms
+        if rms is None:
+            return (math.sqrt(max(1, columns / rows)) * wide).astype(g.dtype)
+        rms = jnp.asarray(rms).astype(wide.dtype)
+        return (rms * math.sqrt(max(rows, columns)) * wide).astype(g.dtype)

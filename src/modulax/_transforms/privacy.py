@@ -1,0 +1,160 @@
+"""Differential privacy: gradients clipped example by example, and noise."""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, ArrayLike, Int, Key, PyTree, UInt32
+
+from .._checks import NON_NEGATIVE
+from .._module import AbstractState
+from .._numerics import at_least_float32, default_float
+from .._random import as_key, next_keys
+from .._schedule import Number, number
+from .._transform import AbstractTransform
+from .._types import Params, Updates
+from ..tree._math import norm
+from ..tree._paths import leaves_with_paths
+from .clipping import factor_within, scaled_down
+
+
+def per_example_global_norm_clip(grads: Updates, l2_norm_clip: ArrayLike) -> tuple[Updates, Int[Array, ""]]:
+    r"""Scales down the gradient of each example so that its norm, of all arrays together, is at most a given one.
+
+    Args:
+        grads: the gradients; every array has a leading axis of examples.
+        l2_norm_clip: the bound $C$.
+
+    Returns:
+        the sum of the clipped gradients, without the leading axis, and how many of them were longer than the bound.
+
+    References:
+        Abadi et al., [Deep Learning with Differential Privacy](https://arxiv.org/abs/1607.00133), 2016.
+    """
+    _check_leading_axis("per_example_global_norm_clip", grads)
+    sums, counts = _clipped_sum(grads, jnp.asarray(l2_norm_clip).astype(default_float()))
+    return sums, counts
+
+
+def per_example_layer_norm_clip(
+    grads: Updates, global_l2_norm_clip: ArrayLike, uniform: bool = True
+) -> tuple[Updates, PyTree[Int[Array, ""]]]:
+    r"""Scales down the gradient of each example, array by array, so that the norm of all is at most a given one.
+
+    Args:
+        grads: the gradients; every array has a leading axis of examples.
+        global_l2_norm_clip: the bound $C$ for all $K$ arrays together.
+        uniform: whether the bound of each array is $C / \sqrt K$; else it is $C \sqrt{D_i / D}$, by the share of its
+            entries in all $D$.
+
+    Returns:
+        the sum of the clipped gradients, without the leading axis, and for each array how many were longer than its
+        bound.
+
+    References:
+        McMahan et al., [Learning Differentially Private Recurrent Language Models](https://arxiv.org/abs/1710.06963),
+        2017.
+    """
+    _check_leading_axis("per_example_layer_norm_clip", grads)
+    leaves, treedef = jtu.tree_flatten(grads)
+    sizes = [g[0].size for g in leaves]
+    shares = [1 / len(leaves) if uniform else size / sum(sizes) for size in sizes]
+    bound = jnp.asarray(global_l2_norm_clip).astype(default_float())
+    pairs = [_clipped_sum(g, bound * share**0.5) for g, share in zip(leaves, shares, strict=True)]
+    return treedef.unflatten([s for s, _ in pairs]), treedef.unflatten([n for _, n in pairs])
+
+
+def _clipped_sum(grads: PyTree, bound: Array) -> tuple[PyTree, Array]:
+    totals = jax.vmap(norm)(grads) if jtu.tree_leaves(grads) else jnp.zeros(0, default_float())
+    factors = factor_within(bound.astype(totals.dtype), totals)
+
+    def leaf(g: Array) -> Array:
+        wide = g.astype(at_least_float32(g.dtype))
+        factor = factors.astype(wide.real.dtype).reshape(-1, *[1] * (g.ndim - 1)).astype(wide.dtype)
+        return jnp.sum(scaled_down(wide, factor), axis=0).astype(g.dtype)
+
+    return jtu.tree_map(leaf, grads), jnp.sum(totals > bound.astype(totals.dtype)).astype(jnp.int32)
+
+
+def _check_leading_axis(name: str, grads: PyTree) -> None:
+    found = leaves_with_paths(grads)
+    for path, g in found:
+        if g.ndim == 0 or g.shape[:1] != found[0][1].shape[:1] or len(g) == 0:
+            raise ValueError(
+                f"`{name}` needs the gradient of each example by itself: every array has a leading axis of one length, "
+                f"at least 1; at `{path}` the shape is {g.shape}. "
+                f"`jax.vmap(jax.grad(loss), in_axes=(None, 0))(params, examples)` returns such gradients."
+            )
+
+
+def secret_key() -> Any:
+    """A field for a random key that must be given, as a seed or a JAX key."""
+    return eqx.field(converter=as_key, metadata={"key": True})
+
+
+class DifferentiallyPrivateAggregateState(AbstractState):
+    """The state of `DifferentiallyPrivateAggregate`: the key of the noise that comes next, as raw data."""
+
+    rng_key: UInt32[Array, "..."]
+
+
+class DifferentiallyPrivateAggregate(AbstractTransform):
+    r"""The mean of the examples' updates, each clipped, with noise: what differential privacy needs.
+
+    $$
+    u = \frac 1 n \Bigl( \sum_{i=1}^n g_i \min(1, C / \|g_i\|_2) + \mathcal N(0, \sigma^2 C^2 I) \Bigr)
+    $$
+
+    `update` is given the update $g_i$ of each example by itself, on a leading axis of every array, as
+    `jax.vmap(jax.grad(loss), in_axes=(None, 0))` returns them; so it is the first part of a chain. What privacy follows
+    depends on how the examples were drawn, and on the number of steps. `MultiSteps` cannot be put around it: the sum
+    of several batches, each with its noise, is another algorithm.
+
+    Args:
+        l2_norm_clip: the bound $C$ on the norm of one example's update.
+        noise_multiplier: $\sigma$, the standard deviation of the noise as a multiple of $C$.
+        key: a seed, or a JAX key. Whoever knows it knows the noise, so that there is no default.
+
+    References:
+        Abadi et al., [Deep Learning with Differential Privacy](https://arxiv.org/abs/1607.00133), 2016.
+    """
+
+    takes_complex: ClassVar[bool] = False
+    takes_examples: ClassVar[bool] = True
+    cites: ClassVar[tuple[str, ...]] = ("abadi2016",)
+
+    l2_norm_clip: Number = number(needs=NON_NEGATIVE)
+    noise_multiplier: Number = number(needs=NON_NEGATIVE)
+    key: Any = secret_key()
+
+    def init(self, params: Params) -> DifferentiallyPrivateAggregateState:
+        """A copy of the key."""
+        del params
+        return DifferentiallyPrivateAggregateState(rng_key=jnp.array(self.key, copy=True))
+
+    def update(
+        self,
+        updates: Updates,
+        state: DifferentiallyPrivateAggregateState,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, DifferentiallyPrivateAggregateState]:
+        """The noisy mean, in the shapes of the parameters."""
+        del params, extra
+        _check_leading_axis("DifferentiallyPrivateAggregate.update", updates)
+        wide = jtu.tree_map(lambda g: g.astype(at_least_float32(g.dtype)), updates)
+        sums, _ = per_example_global_norm_clip(wide, self.l2_norm_clip)
+        leaves, treedef = jtu.tree_flatten(updates)
+        kept, keys = next_keys(state.rng_key, len(leaves))
+        std = jnp.asarray(self.l2_norm_clip) * jnp.asarray(self.noise_multiplier)
+        means = [
+            _noisy_mean(s, std, k, len(g)).astype(g.dtype)
+            for s, g, k in zip(jtu.tree_leaves(sums), leaves, keys, strict=True)
+        ]
+        return treedef.unflatten(means), DifferentiallyPrivateAggregateState(rng_key=kept)
+
+
+def _noisy_mean(total: Array, std: Array, key: Key[Array, ""], n: int) -> Array:
+    return (total + std.astype(total.dtype) * jax.random.normal(key, total.shape, total.dtype)) / n

@@ -1,0 +1,53 @@
+"""Singular vectors that can be differentiated where singular values coincide."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Inexact
+
+from .._numerics import at_least_float32
+from ._products import adjoint
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
+def leading_directions(
+    x: Inexact[Array, "*batch m n"], rank: int, right: bool = False
+) -> Inexact[Array, "*batch side rank"]:
+    r"""The singular vectors of the largest singular values, as orthonormal columns.
+
+    The derivative has no part along directions whose singular values are equal, where it is not defined, so that it is
+    finite for a matrix of zeros as well. The decomposition is done in at least float32.
+
+    Args:
+        x: a matrix, or a batch of them.
+        rank: how many vectors, at most the smaller side of the matrix.
+        right: whether to return the right singular vectors, which span the rows, instead of the left ones.
+    """
+    return _decomposition(x, right)[0][..., :rank].astype(x.dtype)
+
+
+def _decomposition(x: Array, right: bool) -> tuple[Array, Array, Array]:
+    """Of the matrix, or of its adjoint."""
+    u, s, vh = jnp.linalg.svd(x.astype(at_least_float32(x.dtype)), full_matrices=False)
+    return (adjoint(vh), s, adjoint(u)) if right else (u, s, vh)
+
+
+@leading_directions.defjvp
+def _leading_directions_jvp(rank, right, primals, tangents):
+    (x,), (dx,) = primals, tangents
+    u, s, vh = _decomposition(x, right)
+    s = s.astype(u.dtype)
+    dx = (adjoint(dx) if right else dx).astype(u.dtype)
+    inner = adjoint(u) @ dx @ adjoint(vh)
+    # How fast the vectors turn into each other, and out of the space that they span.
+    turning = inner * s[..., None, :] + s[..., :, None] * adjoint(inner)
+    du = u @ (turning * _reciprocal(s[..., None, :] ** 2 - s[..., :, None] ** 2))
+    du += (dx @ adjoint(vh) - u @ inner) * _reciprocal(s)[..., None, :]
+    return u[..., :rank].astype(x.dtype), du[..., :rank].astype(x.dtype)
+
+
+def _reciprocal(x: Array) -> Array:
+    """One over each number, and zero over zero."""
+    is_zero = x == 0
+    return jnp.where(is_zero, jnp.zeros_like(x), 1 / jnp.where(is_zero, jnp.ones_like(x), x))

@@ -1,0 +1,241 @@
+"""Methods for matrices: Muon, GaLore; and differential privacy."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+import modulax as mx
+from modulax import schedules
+
+from ._instance import ROUNDED, Difference, Instance
+from ._masks import KERNELS, decaying, growing, not_bias
+
+DION = (
+    (4.0848, -6.8946, 2.9270),
+    (3.9505, -6.3029, 2.6377),
+    (3.7418, -5.5913, 2.3037),
+    (2.8769, -3.1427, 1.2046),
+    (2.8366, -3.0525, 1.2012),
+)
+# optax decomposes matrices in float32 always.
+IN_FLOAT32: Any = {"optax_rtol": 1e-5}
+
+
+def two_axes(tree: Any) -> Any:
+    return jax.tree.map(lambda x: x.ndim == 2, tree)
+
+
+def last_two_axes(tree: Any) -> Any:
+    """Every array that has two axes or more as matrices of its last two."""
+    return jax.tree.map(lambda x: mx.MuonDimensionNumbers(-2, -1) if x.ndim > 1 else None, tree)
+
+
+def last_two_axes_for_optax(tree: Any) -> Any:
+    return jax.tree.map(lambda x: optax.contrib.MuonDimensionNumbers(-2, -1) if x.ndim > 1 else None, tree)
+
+
+def flattened(tree: Any) -> Any:
+    """The kernel of a convolution as one matrix, and so every other array."""
+    return jax.tree.map(lambda x: mx.GaLoreDimensionNumbers(tuple(range(x.ndim - 1)), -1) if x.ndim > 1 else None, tree)
+
+
+def flattened_for_optax(tree: Any) -> Any:
+    def numbers(x: Any) -> Any:
+        return optax.contrib.GaLoreDimensionNumbers(tuple(range(x.ndim - 1)), -1) if x.ndim > 1 else None
+
+    return jax.tree.map(numbers, tree)
+
+
+def scale_by_muon(**arguments: Any) -> Any:
+    """optax's takes nothing but matrices."""
+    specification = optax.contrib.MuonDimensionNumbers()
+    inner = optax.contrib.scale_by_muon(
+        **arguments, weight_dimension_numbers=lambda tree: jax.tree.map(lambda _: specification, tree)
+    )
+    return optax.masked(inner, two_axes)
+
+
+def scale_by_shape(**arguments: Any) -> Any:
+    specification = optax.contrib.MuonDimensionNumbers()
+    inner = optax.contrib._muon.scale_by_shape(  # pyright: ignore[reportAttributeAccessIssue]
+        **arguments, weight_dimension_numbers=lambda tree: jax.tree.map(lambda _: specification, tree)
+    )
+    return optax.masked(inner, two_axes)
+
+
+TRANSFORMS = (
+    # --- Muon
+    Instance("ScaleByMuon", mx.ScaleByMuon),
+    Instance("ScaleByMuon-optax", lambda: mx.ScaleByMuon(follow="optax"), scale_by_muon, is_variant=True),
+    Instance(
+        "ScaleByMuon-adaptive",
+        lambda: mx.ScaleByMuon("dion", beta=0.9, eps=1e-4, nesterov=False, adaptive=True, follow="optax"),
+        lambda: scale_by_muon(ns_coeffs=DION, beta=0.9, eps=1e-4, nesterov=False, adaptive=True),
+        is_variant=True,
+    ),
+    *(
+        Instance(
+            f"ScaleByMuon-{name}",
+            lambda name=name: mx.ScaleByMuon(ns_steps=3, preconditioning=name, follow="optax"),
+            lambda name=name: scale_by_muon(ns_steps=3, preconditioning=name),
+            is_variant=True,
+        )
+        for name in ("spectral", "aol", "schatten")
+    ),
+    Instance("ScaleByMuon-float32", lambda: mx.ScaleByMuon(mu_dtype=jnp.float32), exemptions=ROUNDED, is_variant=True),
+    Instance("ScaleByShape", mx.ScaleByShape, scale_by_shape),
+    Instance(
+        "ScaleByShape-rms",
+        lambda: mx.ScaleByShape(consistent_rms=0.2),
+        lambda: scale_by_shape(consistent_rms=0.2),
+        is_variant=True,
+    ),
+    Instance("Muon", lambda: mx.Muon(0.05)),
+    Instance("Muon-optax", lambda: mx.Muon(0.05, follow="optax"), lambda: optax.contrib.muon(0.05), is_variant=True),
+    Instance(
+        "Muon-mask",
+        lambda: mx.Muon(
+            0.05,
+            beta=0.9,
+            weight_decay=0.1,
+            mask=KERNELS,
+            adam_b1=0.8,
+            adam_b2=0.99,
+            adam_eps_root=1e-6,
+            adam_weight_decay=0.2,
+            adam_learning_rate=0.01,
+            muon_weight_dimension_numbers=last_two_axes,
+            consistent_rms=0.2,
+            follow="optax",
+        ),
+        lambda: optax.contrib.muon(
+            0.05,
+            beta=0.9,
+            weight_decay=0.1,
+            weight_decay_mask=not_bias,
+            adam_b1=0.8,
+            adam_b2=0.99,
+            adam_eps_root=1e-6,
+            adam_weight_decay=0.2,
+            adam_learning_rate=0.01,
+            muon_weight_dimension_numbers=last_two_axes_for_optax,
+            consistent_rms=0.2,
+        ),
+        is_variant=True,
+    ),
+    Instance(
+        "Muon-schedules",
+        lambda: mx.Muon(decaying, beta=schedules.Linear(0.8, 0.95, 10), weight_decay=decaying),
+        is_variant=True,
+    ),
+    # --- GaLore
+    Instance("ScaleByGaLore", mx.ScaleByGaLore),
+    Instance(
+        "ScaleByGaLore-optax",
+        lambda: mx.ScaleByGaLore(1, 3, 0.25, follow="optax"),
+        lambda: optax.contrib.scale_by_galore(1, 3, 0.25),
+        **IN_FLOAT32,
+        is_variant=True,
+    ),
+    Instance(
+        "ScaleByGaLore-tensors",
+        lambda: mx.ScaleByGaLore(2, 7, 1.0, mx.Trace(0.8), flattened, follow="optax"),
+        lambda: optax.contrib.scale_by_galore(2, 7, 1.0, optax.trace(0.8), flattened_for_optax),
+        **IN_FLOAT32,
+        is_variant=True,
+    ),
+    Instance("GaLore", lambda: mx.GaLore(0.05, rank=1)),
+    Instance(
+        "GaLore-optax",
+        lambda: mx.GaLore(0.05, 1, 5, 0.5, weight_decay=0.1, mask=KERNELS, follow="optax"),
+        lambda: optax.contrib.galore(0.05, 1, 5, 0.5, weight_decay=0.1, mask=not_bias),
+        **IN_FLOAT32,
+        is_variant=True,
+    ),
+    Instance(
+        "GaLore-schedules",
+        lambda: mx.GaLore(decaying, 1, growing, base_optimizer=mx.AdamW(1.0, b1=schedules.Linear(0.8, 0.95, 10))),
+        is_variant=True,
+    ),
+    # --- differential privacy; the noise of optax is another, so the twins have none
+    Instance("DifferentiallyPrivateAggregate", lambda: mx.DifferentiallyPrivateAggregate(1.5, 0.3, 0), examples=3),
+    Instance(
+        "DifferentiallyPrivateAggregate-silent",
+        lambda: mx.DifferentiallyPrivateAggregate(1.5, 0.0, 0),
+        lambda: optax.contrib.differentially_private_aggregate(1.5, 0.0, 0),
+        is_variant=True,
+        examples=3,
+    ),
+    Instance("DPSGD", lambda: mx.DPSGD(0.05, 1.5, 0.3, jax.random.key(7)), examples=3),
+    Instance(
+        "DPSGD-silent",
+        lambda: mx.DPSGD(0.05, 1.5, 0.0, 0, 0.9, True),
+        # `optax.contrib.dpsgd` itself warns that its seed is deprecated.
+        lambda: optax.chain(
+            optax.contrib.differentially_private_aggregate(1.5, 0.0, 0), optax.sgd(0.05, 0.9, nesterov=True)
+        ),
+        is_variant=True,
+        examples=3,
+    ),
+)
+JORDAN = "https://kellerjordan.github.io/posts/muon/"
+DIFFERENCES: tuple[Difference, ...] = (
+    Difference(
+        "ScaleByMuon",
+        'Nesterov\'s look-ahead on the average as it is; `follow="optax"` as optax',
+        "corrects the two terms of the look-ahead for the start at zero by two factors",
+        "an orthogonal direction does not depend on the length of the momentum, so that there is nothing to correct",
+        f"{JORDAN}, torch.optim.Muon",
+        "test_muon.py::test_the_momentum_of_optax_is_corrected_unevenly",
+    ),
+    Difference(
+        "Muon",
+        'AdamW beside it; NAdamW with `follow="optax"`',
+        "NAdamW beside it wherever Muon looks ahead",
+        "the look-ahead is Muon's",
+        f"{JORDAN}, https://github.com/KellerJordan/Muon",
+        "test_muon.py::test_the_adam_of_optax_beside_muon_looks_ahead",
+    ),
+    Difference(
+        "ScaleByMuon, a matrix of zeros in float16",
+        "stays zero",
+        "NaN: 1e-8 is zero in float16",
+        "arithmetic is done in at least float32",
+        "",
+        "test_muon.py::test_a_matrix_of_zeros_stays",
+    ),
+    Difference(
+        "ScaleByMuon(adaptive=True), a batch of matrices in one array",
+        "each matrix times its own nuclear norm",
+        "all matrices of the array times the sum of their norms",
+        "the dual norm is that of a matrix",
+        "https://arxiv.org/abs/2409.20325",
+        "test_muon.py::test_an_adaptive_update_is_as_long_as_the_momentum",
+    ),
+    Difference(
+        "ScaleByMuon, parameters that are no matrices",
+        "pass through",
+        "an error",
+        "as everywhere where a transform is for some leaves alone",
+        "",
+        "test_muon.py::test_together_is_as_one_by_one",
+    ),
+    Difference(
+        "GaLore",
+        'the smaller side of a matrix is projected; the larger one with `follow="optax"`',
+        "the larger side is projected",
+        "where the rank is that of the matrix nothing is lost",
+        "https://arxiv.org/abs/2403.03507, algorithm 2",
+        "test_equations_matrices.py::test_the_larger_side_loses_something",
+    ),
+    Difference(
+        "DifferentiallyPrivateAggregate, DPSGD",
+        "`key` must be given",
+        "a missing key is 0, with a warning",
+        "noise that everybody knows hides nothing",
+        "",
+        "test_equations_matrices.py::test_gradients_of_examples_are_asked_for",
+    ),
+)

@@ -1,0 +1,373 @@
+"""Methods for matrices and differential privacy against their equations, transcribed to NumPy from the papers."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+
+import modulax as mx
+from modulax import linalg
+
+from . import oracles
+from .oracles import ETA, STEPS
+from .test_equations import adam
+
+pytestmark = pytest.mark.usefixtures("x64")
+SHAPES = ((4, 6), (6, 4), (5, 5))
+Matrices = Iterator[np.ndarray]
+
+
+def gradients(shape: tuple[int, ...]) -> np.ndarray:
+    return np.random.default_rng(2).normal(size=(STEPS, *shape))
+
+
+def start(shape: tuple[int, ...]) -> np.ndarray:
+    return np.random.default_rng(3).normal(size=shape)
+
+
+def points(transform: Any, w: Any, grads: Any) -> Any:
+    """The points that a transform visits, on any tree."""
+
+    def body(carry: Any, g: Any) -> Any:
+        w, state = carry
+        u, state = transform.update(g, state, w)
+        w = jtu.tree_map(jnp.add, w, u)
+        return (w, state), w
+
+    w, grads = jtu.tree_map(jnp.asarray, (w, grads))
+    return jtu.tree_map(np.asarray, jax.lax.scan(body, (w, transform.init(w)), grads)[1])
+
+
+# --- Jordan et al. 2024, the blog post and the code of torch.optim.Muon ------------------------------
+
+
+def newton_schulz(g: np.ndarray, steps: int = 5, eps: float = 1e-8) -> np.ndarray:
+    a, b, c = 3.4445, -4.7750, 2.0315
+    x = g / (np.linalg.norm(g) + eps)
+    if len(g) > len(g.T):
+        x = x.T
+    for _ in range(steps):
+        s = x @ x.T
+        x = a * x + (b * s + c * s @ s) @ x
+    return x.T if len(g) > len(g.T) else x
+
+
+def muon(
+    shape: tuple[int, int],
+    mu: float = 0.95,
+    nesterov: bool = True,
+    decay: float = 0.0,
+    rms: float | None = None,
+    corrected: bool = False,
+) -> Matrices:
+    """In the layout of JAX, rows in and columns out, which is the transpose of torch's."""
+    w, m = start(shape).T, 0.0
+    n_out, n_in = w.shape
+    scale = max(1, n_out / n_in) ** 0.5 if rms is None else rms * max(n_out, n_in) ** 0.5
+    for t, g in enumerate(gradients(shape).transpose(0, 2, 1), 1):
+        m = mu * m + (1 - mu) * g
+        if corrected:  # optax
+            update = mu * m / (1 - mu ** (t + 1)) + (1 - mu) * g / (1 - mu**t)
+        else:
+            update = (1 - mu) * g + mu * m if nesterov else m
+        w = w - ETA * (scale * newton_schulz(update) + decay * w)
+        yield w.T
+
+
+# --- Zhao et al. 2024, algorithm 2: GaLore with Adam -------------------------------------------------
+
+
+def galore(shape: tuple[int, int], r: int, gap: int, alpha: float = 1.0, larger: bool = False) -> Matrices:
+    w, m, v, p = start(shape), 0.0, 0.0, np.zeros(0)
+    rows, columns = shape
+    left = (rows >= columns) if larger else (rows <= columns)
+    for t, g in enumerate(gradients(shape)):
+        if t % gap == 0:
+            u, _, vh = np.linalg.svd(g, full_matrices=False)
+            p = u[:, :r] if left else vh[:r].T
+        low = p.T @ g if left else g @ p
+        m = 0.9 * m + 0.1 * low
+        v = 0.999 * v + 0.001 * low**2
+        n = (m / (1 - 0.9 ** (t + 1))) / (np.sqrt(v / (1 - 0.999 ** (t + 1))) + 1e-8)
+        w = w - ETA * alpha * (p @ n if left else n @ p.T)
+        yield w
+
+
+CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], Matrices]]] = {
+    "Muon": (lambda: mx.Muon(ETA), muon),
+    "Muon-plain": (lambda: mx.Muon(ETA, beta=0.8, nesterov=False), lambda s: muon(s, 0.8, False)),
+    "Muon-decay": (lambda: mx.Muon(ETA, weight_decay=0.1), lambda s: muon(s, decay=0.1)),
+    "Muon-rms": (lambda: mx.Muon(ETA, consistent_rms=0.2), lambda s: muon(s, rms=0.2)),
+    "Muon-optax": (lambda: mx.Muon(ETA, follow="optax"), lambda s: muon(s, corrected=True)),
+    "GaLore": (lambda: mx.GaLore(ETA, 2, 7), lambda s: galore(s, 2, 7)),
+    "GaLore-scale": (lambda: mx.GaLore(ETA, 3, 1, 0.25), lambda s: galore(s, 3, 1, 0.25)),
+    "GaLore-optax": (lambda: mx.GaLore(ETA, 2, 7, follow="optax"), lambda s: galore(s, 2, 7, larger=True)),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_equals_its_equations(name: str, shape: tuple[int, int]):
+    make, transcription = CASES[name]
+    found = points(make(), start(shape), gradients(shape))
+    # The directions of a projector are as exact as the gaps between the singular values.
+    np.testing.assert_allclose(found, np.stack(list(transcription(shape))), rtol=1e-10, atol=1e-12)
+
+
+def test_adamw_stands_beside_muon():
+    """What is no matrix takes the steps of AdamW, with learning rate and numbers of its own."""
+    optimizer = mx.Muon(1.0, adam_learning_rate=ETA, adam_b1=0.8, adam_b2=0.95, eps=1e-3, adam_weight_decay=0.1)
+    found = points(
+        optimizer,
+        {"v": oracles.start(), "w": start((4, 6))},
+        {"v": oracles.gradients(), "w": gradients((4, 6))},
+    )
+    np.testing.assert_allclose(found["v"], np.stack(list(adam(0.8, 0.95, 1e-3, decay=0.1))), rtol=1e-12)
+
+
+# --- Newton-Schulz and the polynomials -----------------------------------------------------------------
+
+
+def test_the_cubic_iteration_converges_to_the_polar_factor():
+    x = start((3, 5, 4))
+    u, _, vh = np.linalg.svd(x, full_matrices=False)
+    found = linalg.orthogonalize(jnp.asarray(x), (1.5, -0.5, 0.0), 40)
+    np.testing.assert_allclose(found, u @ vh, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["frobenius", "spectral", "aol", "schatten"])
+@pytest.mark.parametrize("coefficients", ["standard", "dion"])
+def test_orthogonalize_is_a_polynomial_of_the_singular_values(name: str, coefficients: str):
+    """With a bound that is one number, which that of each row, `"aol"`, is not."""
+    x = start((4, 6))
+    u, s, vh = np.linalg.svd(x, full_matrices=False)
+    size = {"frobenius": np.sqrt(np.sum(s**2)), "spectral": s[0], "schatten": np.sum(s**4) ** 0.25}.get(name)
+    if size is None:
+        gram = np.abs(x @ x.T).sum(axis=1)
+        u, s, vh = np.linalg.svd(x / np.sqrt(gram)[:, None], full_matrices=False)
+        assert s[0] <= 1
+        size = 1.0
+    s = s / size
+    table = linalg._newton_schulz.PRESETS[coefficients]
+    for a, b, c in table * 5 if len(table) == 1 else table:
+        s = a * s + b * s**3 + c * s**5
+    found = linalg.orthogonalize(jnp.asarray(x), coefficients, preconditioning=name, eps=0.0)
+    np.testing.assert_allclose(found, u @ np.diag(s) @ vh, atol=1e-12)
+
+
+# --- Laws of GaLore ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_full_rank_loses_nothing(shape: tuple[int, int]):
+    """The smaller side is turned, not shrunk: gradient descent inside is gradient descent."""
+    inside = points(mx.GaLore(ETA, base_optimizer=mx.Identity()), start(shape), gradients(shape))
+    np.testing.assert_allclose(inside, points(mx.SGD(ETA), start(shape), gradients(shape)), rtol=1e-9)
+
+
+def test_the_larger_side_loses_something():
+    """optax's choice differs from the paper's: the same, on the larger side, is no gradient descent."""
+    larger = mx.GaLore(ETA, base_optimizer=mx.Identity(), follow="optax")
+    found = points(larger, start((4, 6)), gradients((4, 6)))
+    assert not np.allclose(found, points(mx.SGD(ETA), start((4, 6)), gradients((4, 6))), rtol=1e-2)
+
+
+def test_an_update_has_the_rank():
+    u, _ = (t := mx.ScaleByGaLore(2)).update(jnp.asarray(start((6, 9))), t.init(jnp.ones((6, 9))))
+    np.testing.assert_array_less(np.linalg.svd(u, compute_uv=False)[2:], 1e-12)
+
+
+def test_the_state_is_small():
+    """The moments of an m × n matrix have r × n entries, where m is the smaller side; other leaves are as they are."""
+    params = {"wide": jnp.ones((4, 9)), "tall": jnp.ones((9, 4)), "bias": jnp.ones(4)}
+    state = mx.ScaleByGaLore(2).init(params)
+    moments = jtu.tree_map(jnp.shape, state.base_optimizer_state.mu, is_leaf=lambda x: isinstance(x, jax.Array))
+    assert moments == {"wide": (2, 9), "tall": (9, 2), "bias": (4,)}
+    assert state.projector["bias"] is None
+    assert state.projector["wide"].shape == state.projector["tall"].shape == (4, 2)
+
+
+def test_the_projector_changes_with_the_gap_alone():
+    transform, w = mx.ScaleByGaLore(2, 3), jnp.asarray(start((4, 6)))
+    state, seen = transform.init(w), []
+    for g in gradients((4, 6))[:7]:
+        _, state = transform.update(jnp.asarray(g), state)
+        seen.append(np.asarray(state.projector))
+    assert [np.array_equal(a, b) for a, b in itertools.pairwise(seen)] == [True, True, False] * 2
+
+
+def test_what_is_projected_may_need_parameters():
+    """An inner transform with weight decay sees the parameters, projected like the gradient."""
+    transform = mx.ScaleByGaLore(2, base_optimizer=mx.Chain(mx.AddDecayedWeights(0.1)))
+    g, w = gradients((4, 6))[0], start((4, 6))
+    found, _ = transform.update(jnp.asarray(g), transform.init(jnp.asarray(w)), jnp.asarray(w))
+    p = np.linalg.svd(g)[0][:, :2]
+    np.testing.assert_allclose(found, p @ p.T @ (g + 0.1 * w), rtol=1e-10)
+
+
+def test_batches_of_matrices_are_projected_one_by_one():
+    g = gradients((3, 4, 6))[0]
+    batch = mx.ScaleByGaLore(2, weight_dimension_numbers=mx.GaLoreDimensionNumbers(-2, -1))
+    found, _ = batch.update(jnp.asarray(g), batch.init(jnp.asarray(g)))
+    single = mx.ScaleByGaLore(2)
+    for u, x in zip(found, g, strict=True):
+        expected, _ = single.update(jnp.asarray(x), single.init(jnp.asarray(x)))
+        np.testing.assert_allclose(u, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("right", [False, True])
+def test_the_derivative_of_directions(right: bool):
+    """Right where the singular values differ, finite where they coincide."""
+    x, dx = jnp.asarray(start((3, 5, 4))), jnp.asarray(start((3, 5, 4))[::-1].copy())
+
+    def spans(x: jax.Array) -> jax.Array:
+        u = linalg.leading_directions(x, 2, right)
+        return u @ jnp.swapaxes(u, -1, -2)  # whatever the signs
+
+    _, found = jax.jvp(spans, (x,), (dx,))
+    difference = (spans(x + 1e-6 * dx) - spans(x - 1e-6 * dx)) / 2e-6
+    np.testing.assert_allclose(found, difference, atol=1e-7)
+    for x in (jnp.zeros((3, 4)), jnp.eye(3)):
+        assert np.all(np.isfinite(jax.jacobian(lambda x: linalg.leading_directions(x, 2))(x)))
+
+
+# --- Abadi et al. 2016, algorithm 1 --------------------------------------------------------------------
+
+
+def per_example(n: int = 5) -> dict[str, np.ndarray]:
+    """Gradients of examples, some longer than one and some shorter."""
+    random = np.random.default_rng(4)
+    sizes = np.geomspace(0.05, 3, n)
+    return {k: np.einsum("i,ti...->ti...", sizes, random.normal(size=(STEPS, n, *s))) for k, s in PARTS.items()}
+
+
+PARTS = {"w": (3, 2), "b": (4,)}
+
+
+def dpsgd(bound: float, eta: float = ETA) -> Iterator[dict[str, np.ndarray]]:
+    point = {k: start(shape) for k, shape in PARTS.items()}
+    grads = per_example()
+    for t in range(STEPS):
+        n = len(grads["w"][t])
+        total = dict.fromkeys(PARTS, 0.0)
+        for i in range(n):
+            length = np.sqrt(sum(np.sum(grads[k][t][i] ** 2) for k in PARTS))
+            total = {k: total[k] + grads[k][t][i] / max(1, length / bound) for k in PARTS}
+        point = {k: point[k] - eta * total[k] / n for k in PARTS}
+        yield point
+
+
+def test_dpsgd_equals_its_equations():
+    found = points(mx.DPSGD(ETA, 1.0, 0.0, 0), {k: start(s) for k, s in PARTS.items()}, per_example())
+    expected = list(dpsgd(1.0))
+    for k in PARTS:
+        np.testing.assert_allclose(found[k], np.stack([point[k] for point in expected]), rtol=1e-12)
+
+
+def test_the_noise_has_its_deviation_and_no_memory():
+    """Mean zero, standard deviation σ C / n, and independent of leaf, step and key."""
+    sigma, bound, n, size = 0.7, 2.0, 4, 20_000
+    grads = {"a": jnp.zeros((n, size)), "b": jnp.zeros((n, size))}
+    transform = mx.DifferentiallyPrivateAggregate(bound, sigma, 3)
+    state, draws = transform.init(jtu.tree_map(lambda g: g[0], grads)), []
+    for _ in range(2):
+        u, state = transform.update(grads, state)
+        draws += [u["a"], u["b"]]
+    other = mx.DifferentiallyPrivateAggregate(bound, sigma, 4)
+    draws.append(other.update(grads, other.init(grads))[0]["a"])
+    noise = np.stack(draws) * n / (sigma * bound)
+    np.testing.assert_allclose(np.cov(noise), np.eye(5), atol=5 / np.sqrt(size))
+    np.testing.assert_allclose(noise.mean(axis=1), 0, atol=5 / np.sqrt(size))
+    assert abs(np.mean(noise**4) - 3) < 0.2
+
+
+def test_the_same_key_is_the_same_noise():
+    grads = {"a": jnp.zeros((2, 3))}
+    for key in (5, jax.random.key(5)):
+        transform = mx.DifferentiallyPrivateAggregate(1.0, 1.0, key)
+        u, _ = transform.update(grads, transform.init(grads))
+        expected, _ = (t := mx.DifferentiallyPrivateAggregate(1.0, 1.0, 5)).update(grads, t.init(grads))
+        np.testing.assert_array_equal(u["a"], expected["a"])
+
+
+def test_one_example_moves_the_sum_by_at_most_the_bound():
+    """However long it is, and also where its norm overflows."""
+    random = np.random.default_rng(5)
+    for size in (1e-3, 1.0, 1e6, 1e200):
+        others = {k: random.normal(size=(4, *s)) for k, s in PARTS.items()}
+        one = {k: size * random.normal(size=(1, *s)) for k, s in PARTS.items()}
+        without, _ = mx.per_example_global_norm_clip(jtu.tree_map(jnp.asarray, others), 0.5)
+        both = jtu.tree_map(lambda a, b: jnp.asarray(np.concatenate([a, b])), others, one)
+        with_it, _ = mx.per_example_global_norm_clip(both, 0.5)
+        moved = mx.tree.norm(jtu.tree_map(jnp.subtract, with_it, without))
+        assert moved <= 0.5 * (1 + 1e-12)
+
+
+def test_clipped_examples_are_counted():
+    grads = {"a": jnp.asarray([[3.0, 4.0], [0.0, 0.0], [0.3, 0.4]]), "b": jnp.zeros((3, 2, 1))}
+    total, count = mx.per_example_global_norm_clip(grads, 1.0)
+    np.testing.assert_allclose(total["a"], [0.9, 1.2])
+    assert count == 1
+    assert count.dtype == jnp.int32
+    _, none = mx.per_example_global_norm_clip(grads, jnp.inf)
+    _, every = mx.per_example_global_norm_clip(grads, 0.0)
+    assert (none, every) == (0, 2)
+
+
+@pytest.mark.parametrize("uniform", [True, False])
+def test_layers_are_clipped_by_themselves(uniform: bool):
+    grads = per_example()
+    grads = {k: jnp.asarray(g[0]) for k, g in grads.items()}
+    found, counts = mx.per_example_layer_norm_clip(grads, 0.8, uniform)
+    for k, shape in PARTS.items():
+        share = 1 / 2 if uniform else np.prod(shape) / 10
+        bound = 0.8 * np.sqrt(share)
+        lengths = [np.linalg.norm(np.asarray(g).ravel()) for g in grads[k]]
+        expected = sum(np.asarray(g) * min(1, bound / x) for g, x in zip(grads[k], lengths, strict=True))
+        np.testing.assert_allclose(found[k], expected, rtol=1e-12)
+        assert int(counts[k]) == sum(x > bound for x in lengths)
+
+
+def test_gradients_of_examples_are_asked_for():
+    w = {"w": jnp.ones((3, 2)), "b": jnp.ones(2)}
+    optimizer = mx.DPSGD(0.1, 1.0, 1.0, 0)
+    state = optimizer.init(w)
+    for call in (optimizer.update, optimizer.step):
+        with pytest.raises(ValueError, match=r"leading axis: at `b` .* needed is \(n, 2\)"):
+            call(w, state, w)
+    with pytest.raises(ValueError, match=r"per_example_global_norm_clip.*at `b` the shape is"):
+        mx.per_example_global_norm_clip({"a": jnp.ones((2, 3)), "b": jnp.ones((3, 3))}, 1.0)
+    with pytest.raises(TypeError, match="key"):
+        mx.DPSGD(0.1, 1.0, 1.0)  # pyright: ignore[reportCallIssue]
+
+
+def test_it_is_the_first_part_of_a_chain():
+    """A container takes examples where a part of it does."""
+    chain = mx.Scheduled(mx.Chain(mx.DifferentiallyPrivateAggregate(1.0, 0.0, 0), mx.Adam(0.1)))
+    grads = {k: jnp.asarray(g[0]) for k, g in per_example().items()}
+    w = {k: jnp.asarray(start(s)) for k, s in PARTS.items()}
+    moved, _ = chain.step(grads, chain.init(w), w)
+    assert jtu.tree_map(jnp.shape, moved) == jtu.tree_map(jnp.shape, w)
+    with pytest.raises(ValueError, match="They must be equal"):
+        mx.Adam(0.1).update(grads, mx.Adam(0.1).init(w), w)
+
+
+def test_dpsgd_finds_the_mean_of_the_examples():
+    """The minimum of the mean of ½‖w - x‖², up to the noise."""
+    examples = jnp.asarray(np.random.default_rng(6).normal(size=(50, 3)))
+    optimizer = mx.DPSGD(mx.schedules.CosineDecay(0.5, 200), 5.0, 0.05, 0, momentum=0.5)
+
+    def body(carry: Any, _: None) -> Any:
+        w, state = carry
+        grads = jax.vmap(lambda x: w - x)(examples)
+        u, state = optimizer.update(grads, state, w)
+        return (w + u, state), None
+
+    w = jnp.full((3,), 4.0)
+    (w, _), _ = jax.lax.scan(body, (w, optimizer.init(w)), length=200)
+    np.testing.assert_allclose(w, examples.mean(axis=0), atol=0.02)

@@ -1,0 +1,303 @@
+"""Muon: what follows from orthogonality, batches, axes, edges; and where it differs from optax."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+
+import modulax as mx
+from modulax import by_path, linalg
+from modulax.schedules import Linear
+
+SHAPES = ((4, 4), (3, 7), (7, 3), (16, 64), (64, 48), (32, 32))
+
+
+def well_conditioned(shape: tuple[int, int], seed: int = 0) -> jax.Array:
+    """A matrix with singular values between 1 and 3."""
+    random = np.random.default_rng(seed)
+    u, _, vh = np.linalg.svd(random.normal(size=shape), full_matrices=False)
+    return jnp.asarray(u @ np.diag(random.uniform(1, 3, size=min(shape))) @ vh, jnp.float32)
+
+
+def first_update(transform: Any, g: Any, params: Any = None) -> Any:
+    return transform.update(g, transform.init(g if params is None else params))[0]
+
+
+# --- Orthogonality -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("preconditioning", ["frobenius", "spectral", "aol", "schatten"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_singular_values_of_an_update_are_about_one(shape: tuple[int, int], preconditioning: Any):
+    transform = mx.ScaleByMuon(preconditioning=preconditioning)
+    found = np.linalg.svd(first_update(transform, well_conditioned(shape)), compute_uv=False)
+    assert found.min() >= 0.68
+    assert found.max() <= 1.14
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-8, 1e4, 1e30])
+def test_the_size_of_a_matrix_does_not_matter(size: float):
+    """Also where the squares of its entries vanish or overflow."""
+    x = well_conditioned((5, 4))
+    for preconditioning in ("frobenius", "spectral", "aol", "schatten"):
+        expected = linalg.orthogonalize(x, preconditioning=preconditioning, eps=0.0)
+        found = linalg.orthogonalize(size * x, preconditioning=preconditioning, eps=0.0)
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.usefixtures("x64")
+def test_rotated_gradients_take_rotated_steps():
+    """Muon knows no axes: U W V takes the steps of W, turned alike."""
+    random = np.random.default_rng(1)
+    u, v = (np.linalg.qr(random.normal(size=(n, n)))[0] for n in (4, 6))
+    transform, grads = mx.ScaleByMuon(), random.normal(size=(10, 4, 6))
+    state, turned_state = transform.init(jnp.zeros((4, 6))), transform.init(jnp.zeros((4, 6)))
+    for g in grads:
+        step, state = transform.update(jnp.asarray(g), state)
+        turned, turned_state = transform.update(jnp.asarray(u @ g @ v), turned_state)
+        np.testing.assert_allclose(turned, u @ np.asarray(step) @ v, atol=1e-10)
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_sum_of_the_blog_post_is_the_average_of_its_code():
+    """M = μM + G and its look-ahead have the directions of the average that is kept here."""
+    transform, m = mx.ScaleByMuon(eps=0.0), np.zeros((4, 6))
+    state = transform.init(jnp.asarray(m))
+    for g in np.random.default_rng(2).normal(size=(10, 4, 6)):
+        m = 0.95 * m + g
+        found, state = transform.update(jnp.asarray(g), state)
+        np.testing.assert_allclose(found, linalg.orthogonalize(jnp.asarray(g + 0.95 * m), eps=0.0), atol=1e-11)
+
+
+@pytest.mark.usefixtures("x64")
+def test_an_adaptive_update_is_as_long_as_the_momentum():
+    """⟨D, UVᵀ⟩ is the nuclear norm of D where UVᵀ is exactly orthogonal; each matrix of a batch by itself."""
+    x = np.random.default_rng(3).normal(size=(2, 5, 4)) * np.asarray([1.0, 100.0])[:, None, None]
+    transform = mx.ScaleByMuon(
+        (1.5, -0.5, 0.0),
+        40,
+        beta=0.0,
+        adaptive=True,
+        weight_dimension_numbers=mx.MuonDimensionNumbers(-2, -1),
+    )
+    u, s, vh = np.linalg.svd(x, full_matrices=False)
+    np.testing.assert_allclose(
+        first_update(transform, jnp.asarray(x)), s.sum(axis=1)[:, None, None] * (u @ vh), rtol=1e-9, atol=1e-9
+    )
+
+
+# --- Edges ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("preconditioning", ["frobenius", "spectral", "aol", "schatten"])
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32], ids=lambda d: np.dtype(d).name)
+def test_a_matrix_of_zeros_stays(dtype: Any, preconditioning: Any):
+    """optax divides it by 1e-8, which is zero in float16."""
+    zero = jnp.zeros((3, 2), dtype)
+    transform = mx.Muon(0.1, preconditioning=preconditioning)
+    update, state = transform.update(zero, transform.init(zero), zero)
+    assert update.dtype == dtype
+    assert not update.any()
+    update, _ = transform.update(jnp.ones_like(zero), state, zero)
+    assert np.all(np.isfinite(update))
+    assert update.any()
+
+
+@pytest.mark.parametrize("preconditioning", ["frobenius", "spectral", "aol", "schatten"])
+def test_gradients_through_zeros_and_equal_singular_values_are_finite(preconditioning: str):
+    for x in (jnp.zeros((3, 2)), jnp.eye(3), jnp.asarray([[1.0, 2.0], [0.0, 0.0]])):
+        gradient = jax.grad(lambda x: linalg.orthogonalize(x, preconditioning=preconditioning).sum())(x)
+        assert np.all(np.isfinite(gradient))
+
+
+def test_complex_matrices_become_unitary():
+    real, imaginary = well_conditioned((5, 4), 1), well_conditioned((5, 4), 2)
+    for preconditioning in ("frobenius", "spectral", "aol", "schatten"):
+        found = linalg.orthogonalize(jax.lax.complex(real, imaginary), preconditioning=preconditioning)
+        values = np.linalg.svd(found, compute_uv=False)
+        assert values.min() >= 0.6
+        assert values.max() <= 1.14
+
+
+def test_other_steps_and_coefficients():
+    x = well_conditioned((4, 6))
+    three = linalg.orthogonalize(x, steps=3)
+    np.testing.assert_allclose(linalg.orthogonalize(x, [(3.4445, -4.775, 2.0315)] * 3), three, rtol=1e-5)
+    assert mx.Muon(0.1, "dion").ns_coeffs == "dion"
+    assert mx.Muon(0.1, np.ones((2, 3))).ns_coeffs == ((1.0, 1.0, 1.0), (1.0, 1.0, 1.0))
+
+
+# --- Batches -------------------------------------------------------------------------------------------
+
+
+def _equations(jaxpr: Any) -> Iterator[Any]:
+    for equation in jaxpr.eqns:
+        yield equation
+        for value in equation.params.values():
+            for x in value if isinstance(value, (tuple, list)) else [value]:
+                inside = getattr(x, "jaxpr", x)
+                if hasattr(inside, "eqns"):
+                    yield from _equations(inside)
+
+
+def _products(params: Any) -> int:
+    transform = mx.ScaleByMuon()
+    jaxpr = jax.make_jaxpr(transform.update)(params, transform.init(params))
+    return sum(equation.primitive.name == "dot_general" for equation in _equations(jaxpr.jaxpr))
+
+
+def test_matrices_of_one_shape_are_orthogonalized_together():
+    """Five steps of three products for each shape, however many matrices there are, lying or standing."""
+    one = {"w": jnp.ones((4, 8))}
+    many = {f"w{i}": jnp.ones((4, 8) if i % 2 else (8, 4)) for i in range(20)}
+    others = {f"v{i}": jnp.ones((3, 3)) for i in range(5)}
+    assert _products(one) == _products(many) == 15
+    assert _products({**many, **others}) == 30
+
+
+def test_together_is_as_one_by_one():
+    random = np.random.default_rng(4)
+    shapes = {"a": (4, 6), "b": (6, 4), "c": (4, 6), "d": (5, 5), "e": (2, 4, 6), "f": (6,)}
+    grads = {k: jnp.asarray(random.normal(size=s), jnp.float32) for k, s in shapes.items()}
+    found = first_update(mx.ScaleByMuon(weight_dimension_numbers=mx.MuonDimensionNumbers(-2, -1)), grads)
+    for k in "abcd":
+        np.testing.assert_allclose(found[k], first_update(mx.ScaleByMuon(), grads[k]), atol=1e-6)
+    for u, g in zip(found["e"], grads["e"], strict=True):
+        np.testing.assert_allclose(u, first_update(mx.ScaleByMuon(), g), atol=1e-6)
+    np.testing.assert_array_equal(found["f"], grads["f"])
+
+
+# --- Axes ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "shape, numbers",
+    [
+        ((3, 3, 4, 8), mx.MuonDimensionNumbers((0, 1, 2), 3)),
+        ((6, 2, 5), mx.MuonDimensionNumbers(0, (1, 2))),
+        ((6, 2, 5), mx.MuonDimensionNumbers([-1], [0, 1])),
+    ],
+    ids=["convolution", "attention", "negative"],
+)
+def test_a_kernel_is_the_matrix_of_its_axes(shape: tuple[int, ...], numbers: mx.MuonDimensionNumbers):
+    """An update of it, with the factor of the shape, is that of the matrix."""
+    g = np.random.default_rng(5).normal(size=shape).astype(np.float32)
+
+    def axes(x: Any) -> tuple[int, ...]:
+        return tuple(a % g.ndim for a in ([x] if isinstance(x, int) else x))
+
+    rows, columns = axes(numbers.reduction_axis), axes(numbers.output_axis)
+    n_rows = int(np.prod([shape[a] for a in rows]))
+    matrix = g.transpose(rows + columns).reshape(n_rows, -1)
+    kernel, plain = mx.Muon(0.1, muon_weight_dimension_numbers=numbers), mx.Muon(0.1)
+    found, _ = kernel.update(g, kernel.init(g), g)
+    expected, _ = plain.update(matrix, plain.init(matrix), matrix)
+    back = np.asarray(found).transpose(rows + columns).reshape(n_rows, -1)
+    np.testing.assert_allclose(back, expected, atol=1e-6)
+
+
+def _by_function(tree: Any) -> Any:
+    return jtu.tree_map(lambda x: mx.MuonDimensionNumbers() if x.shape == (3, 3) else None, tree)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"embedding": None, "layer": {"bias": None, "w": mx.MuonDimensionNumbers()}},
+        {"embedding": None, "layer": mx.MuonDimensionNumbers()},
+        _by_function,
+        by_path({"*.w": mx.MuonDimensionNumbers(), "*": None}),
+    ],
+    ids=["tree", "prefix", "function", "paths"],
+)
+def test_who_is_a_matrix_can_be_said(numbers: Any):
+    """The embedding is AdamW's, although it has two axes."""
+    params = {"embedding": jnp.ones((3, 4)), "layer": {"w": well_conditioned((3, 3)), "bias": jnp.ones(3)}}
+    if isinstance(numbers, dict) and not isinstance(numbers["layer"], dict):
+        del params["layer"]["bias"]
+    optimizer = mx.Muon(0.1, muon_weight_dimension_numbers=numbers)
+    state = optimizer.init(params)
+    updates, _ = optimizer.update(params, state, params)
+    np.testing.assert_allclose(updates["embedding"], -0.1, rtol=1e-4)
+    assert not np.allclose(np.abs(updates["layer"]["w"]), 0.1, rtol=1e-2)
+    held = state.inner.inner_states["muon"]["scale_by_muon"].mu
+    assert held["embedding"] is None
+    assert held["layer"]["w"].shape == (3, 3)
+
+
+@pytest.mark.parametrize(
+    "numbers, message",
+    [
+        (mx.MuonDimensionNumbers(0, 0), "none of them twice"),
+        (mx.MuonDimensionNumbers(0, -2), "none of them twice"),
+        (mx.MuonDimensionNumbers(0, 2), "axes of the array"),
+        (mx.MuonDimensionNumbers((), 1), "least one each"),
+        (by_path({"*": True}), "has True for `w`"),
+    ],
+    ids=["twice", "negative", "beyond", "none", "label"],
+)
+def test_axes_that_are_none_are_refused(numbers: Any, message: str):
+    with pytest.raises(ValueError, match=f"ScaleByMuon.weight_dimension_numbers=.*{message}"):
+        mx.ScaleByMuon(weight_dimension_numbers=numbers).init({"w": jnp.ones((2, 2))})
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: mx.Muon(0.1, preconditioning="frobenus"), "Did you mean `frobenius`"),
+        (lambda: mx.Muon(0.1).replace(follow="jordan"), r"follow=.*'paper'.*'optax'"),  # pyright: ignore
+        (lambda: mx.ScaleByMuon((1.0, 2.0)), "three numbers"),
+        (lambda: mx.ScaleByMuon("quintic"), "`standard`, `dion`"),
+        (lambda: mx.ScaleByMuon(beta=1.0), "must be in"),
+        (lambda: linalg.orthogonalize(jnp.ones(3)), r"needs a matrix .* shape \(3,\)"),
+        (lambda: linalg.orthogonalize(jnp.ones((3, 3)), preconditioning="l1"), "`frobenius`, `spectral`"),
+        (lambda: mx.GaLore(0.1, rank=0).init(jnp.ones((2, 2))), "rank=.*positive integer"),
+        (lambda: mx.ScaleByGaLore(base_optimizer=len), "a transform of modulax"),  # pyright: ignore
+        (lambda: mx.ScaleByGaLore().replace(follow="std"), r"ScaleByGaLore.follow=.*'paper'.*'optax'"),  # pyright: ignore
+    ],
+)
+def test_mistakes_are_explained(make: Any, message: str):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_schedule_goes_by_the_steps_of_the_state():
+    """The state counts, so that no `Scheduled` is needed around the bare transform."""
+    beta: Any = Linear(0.5, 0.9, 4)
+    g, transform = well_conditioned((3, 4)), mx.ScaleByMuon(beta=beta)
+    state = transform.init(g)
+    for i in range(3):
+        assert float(transform.hyperparameters(state)["beta"]) == pytest.approx(0.5 + 0.1 * i)
+        _, state = transform.update(g, state)
+    expected = 1 - 0.5 * 0.6 * 0.7
+    np.testing.assert_allclose(state.mu, expected * g, rtol=1e-5)
+
+
+# --- Where optax differs -------------------------------------------------------------------------------
+
+
+def _second_update(transform: Any, params: Any) -> Any:
+    random = np.random.default_rng(6)
+    state, updates = transform.init(params), None
+    for _ in range(3):
+        g = jtu.tree_map(lambda p: jnp.asarray(random.normal(size=p.shape), p.dtype), params)
+        updates, state = transform.update(g, state, params)
+    return updates
+
+
+def test_the_momentum_of_optax_is_corrected_unevenly():
+    w = jnp.zeros((4, 6))
+    paper, optax = (_second_update(mx.ScaleByMuon(follow=f), w) for f in ("paper", "optax"))
+    assert np.max(np.abs(paper - optax)) > 1e-3
+
+
+def test_the_adam_of_optax_beside_muon_looks_ahead():
+    b = jnp.zeros(5)
+    paper, optax = (_second_update(mx.Muon(0.1, follow=f), b) for f in ("paper", "optax"))
+    np.testing.assert_array_equal(paper, _second_update(mx.AdamW(0.1, weight_decay=0.0), b))
+    np.testing.assert_array_equal(optax, _second_update(mx.NAdamW(0.1, weight_decay=0.0), b))
+    assert np.max(np.abs(paper - optax)) > 1e-3
