@@ -24,6 +24,15 @@ def suggestion(word: str, possibilities: Sequence[str]) -> str:
     return f" Did you mean `{close[0]}`?" if close else ""
 
 
+def check_choice(owner: object, field: str, options: Sequence[str]) -> None:
+    """Refuses a word in a field that is none of the options."""
+    value = getattr(owner, field)
+    if value not in options:
+        call = f"`{type(owner).__name__}({field}=...)`"
+        close = suggestion(value, options) if isinstance(value, str) else ""
+        raise ValueError(f"{call} must be one of {listing(map(repr, options))}, got {value!r}.{close}")
+
+
 class Requirement(NamedTuple):
     """What a number must be: a test on arrays, and its words."""
 
