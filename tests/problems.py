@@ -39,7 +39,7 @@ class Problem:
             def body(carry: Any, _: None) -> Any:
                 params, state = carry
                 value, grads = jax.value_and_grad(self.loss)(params)
-                updates, state = transform.update(grads, state, params)
+                updates, state = transform.update(grads, state, params, value=value)
                 return (jtu.tree_map(jnp.add, params, updates), state), value
 
             start = (params, transform.init(params))

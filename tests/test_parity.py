@@ -36,19 +36,29 @@ def tree(seed: int) -> dict[str, Any]:
     )
 
 
-def trajectory(transform: Any, *, steps: int = STEPS) -> Any:
-    """The updates of all steps, on gradients that depend on the parameters and on the step."""
+def trajectory(transform: Any, extra: Any = None, *, steps: int = STEPS) -> Any:
+    """The updates of all steps, on gradients that depend on the parameters and on the step.
+
+    `extra` holds extra arguments, or is a function of parameters and gradients that returns them.
+    """
 
     def body(carry: Any, noise: Any) -> Any:
         params, state = carry
         grads = jtu.tree_map(lambda p, n: 0.5 * p + n, params, noise)
-        updates, state = transform.update(grads, state, params)
+        given = extra(params, grads) if callable(extra) else extra or {}
+        updates, state = transform.update(grads, state, params, **given)
         return (jtu.tree_map(jnp.add, params, updates), state), updates
 
     params = tree(0)
     noise = jtu.tree_map(lambda *x: jnp.stack(x), *(tree(1 + i) for i in range(steps)))
     start = (params, transform.init(params))
     return jax.jit(lambda start, noise: jax.lax.scan(body, start, noise)[1])(start, noise)
+
+
+def _with_extra(twin: Any) -> Any:
+    """A transform of optax that ignores the extra arguments that it does not know."""
+    is_pair = isinstance(twin, optax.GradientTransformation)
+    return optax.with_extra_args_support(twin) if is_pair else twin
 
 
 def assert_close(actual: Any, desired: Any, rtol: float) -> None:
@@ -73,10 +83,10 @@ def _with_twin(instances: tuple[Instance, ...]) -> list[Any]:
 @pytest.mark.parametrize("instance", _with_twin(TRANSFORMS))
 def test_equals_optax(instance: Instance):
     assert instance.optax is not None
-    ours = trajectory(instance.make())
+    ours = trajectory(instance.make(), instance.extra)
     with settings.jax_defaults():
         twin = instance.optax()
-        theirs = trajectory(twin)
+        theirs = trajectory(_with_extra(twin), instance.extra)
     assert_close(ours, theirs, SCHEDULE_RTOL if _uses_schedule(instance) else RTOL)
 
 

@@ -13,7 +13,7 @@ class Instance:
         name: what the test is called.
         make: builds it, from no arguments.
         optax: builds its twin, if it has one.
-        extra: the extra arguments that `update` needs.
+        extra: the extra arguments that `update` needs, or a function of parameters and updates that returns them.
         exemptions: the laws that do not hold, by name, with the reason. They are expected to fail.
         is_variant: whether its class stands here before, so that only the laws on numbers are checked
             again: composition and storage know nothing of a flag or of another number.
@@ -23,7 +23,7 @@ class Instance:
     name: str
     make: Callable[[], Any]
     optax: Callable[[], Any] | None = None
-    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    extra: Mapping[str, Any] | Callable[[Any, Any], Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     exemptions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     is_variant: bool = False
     rtol: float = 1e-6
