@@ -37,8 +37,8 @@ def is_huge(updates: Any, step: Any, params: Any) -> Any:
 def loss(params: Any, updates: Any) -> Any:
     """The extra argument `value`: a loss whose gradient is half of the parameters."""
     del updates
-    squares = [jnp.sum(abs_sq(jnp.asarray(p).astype(jnp.promote_types(p.dtype, "f4")))) for p in jax.tree.leaves(params)]
-    return {"value": 1.0 + 0.25 * sum(x.astype(float) for x in squares)} if squares else {"value": jnp.ones(())}
+    squares = [jnp.sum(abs_sq(jnp.asarray(p))) for p in jax.tree.leaves(params)]
+    return {"value": sum((0.25 * x.astype(float) for x in squares), jnp.ones((), float))}
 
 
 def decaying(step: Any) -> Any:
