@@ -27,6 +27,8 @@ def as_scalar(x: Any) -> Any:
     """A number as it is stored: a NumPy scalar, or the JAX array or tracer that was given, without weak type."""
     if isinstance(x, jax.Array):
         return strong(x)
+    if isinstance(x, np.ndarray) and x.base is None and not x.flags.writeable and x.dtype == default_float():
+        return x  # as it is stored already
     if isinstance(x, (int, float, np.ndarray, np.generic)) and not isinstance(x, (bool, np.bool_)):
         scalar = np.array(x, default_float())
         scalar.setflags(write=False)
