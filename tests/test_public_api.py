@@ -33,6 +33,10 @@ PROMISED = {
         ScaleByLion ScaleByLionState ScaleByRMS ScaleByRMSState ScaleBySchedule ScaleByScheduleState ScaleByStddev
         ScaleByStddevState Scheduled SetToZero Stateless Trace TraceState EmaState apply_updates by_path describe
         number numerics schedules state_sharding tree Number Hyperparameter
+        COCOB COCOBState DAdaptAdamW DAdaptAdamWState DoG DoGState DoWG DoWGState InitialStep MoMo MoMoAdam
+        MomoAdamState MomoState PolyakSGD Prodigy ProdigyState ScaleByCOCOB ScaleByDAdaptAdam
+        ScaleByDistanceOverGradients ScaleByDistanceOverGradientsState ScaleByDoG ScaleByDoWG ScaleByMoMo
+        ScaleByMoMoAdam ScaleByPolyak ScaleByProdigy
     """,
     modulax.numerics: "abs_sq at_least_float32 safe_increment safe_sqrt",
     modulax.schedules: """

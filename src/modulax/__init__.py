@@ -29,6 +29,16 @@ from ._optimizers.adam import (
 )
 from ._optimizers.base import AbstractOptimizer as AbstractOptimizer
 from ._optimizers.sgd import SGD as SGD
+from ._optimizers.tuning_free import (
+    COCOB as COCOB,
+    DAdaptAdamW as DAdaptAdamW,
+    DoG as DoG,
+    DoWG as DoWG,
+    MoMo as MoMo,
+    MoMoAdam as MoMoAdam,
+    PolyakSGD as PolyakSGD,
+    Prodigy as Prodigy,
+)
 from ._rules import by_path as by_path
 from ._schedule import (
     AbstractSchedule as AbstractSchedule,
@@ -55,6 +65,15 @@ from ._transforms.adaptive import (
 )
 from ._transforms.basic import Identity as Identity, SetToZero as SetToZero, Stateless as Stateless
 from ._transforms.clipping import Clip as Clip, ClipByGlobalNorm as ClipByGlobalNorm
+from ._transforms.distance import (
+    COCOBState as COCOBState,
+    DoGState as DoGState,
+    DoWGState as DoWGState,
+    InitialStep as InitialStep,
+    ScaleByCOCOB as ScaleByCOCOB,
+    ScaleByDoG as ScaleByDoG,
+    ScaleByDoWG as ScaleByDoWG,
+)
 from ._transforms.momentum import Ema as Ema, EmaState as EmaState, Trace as Trace, TraceState as TraceState
 from ._transforms.regularization import AddDecayedWeights as AddDecayedWeights
 from ._transforms.scaling import (
@@ -62,4 +81,19 @@ from ._transforms.scaling import (
     ScaleByLearningRate as ScaleByLearningRate,
     ScaleBySchedule as ScaleBySchedule,
     ScaleByScheduleState as ScaleByScheduleState,
+)
+from ._transforms.step_size import (
+    MomoAdamState as MomoAdamState,
+    MomoState as MomoState,
+    ScaleByDistanceOverGradients as ScaleByDistanceOverGradients,
+    ScaleByDistanceOverGradientsState as ScaleByDistanceOverGradientsState,
+    ScaleByMoMo as ScaleByMoMo,
+    ScaleByMoMoAdam as ScaleByMoMoAdam,
+    ScaleByPolyak as ScaleByPolyak,
+)
+from ._transforms.tuning_free import (
+    DAdaptAdamWState as DAdaptAdamWState,
+    ProdigyState as ProdigyState,
+    ScaleByDAdaptAdam as ScaleByDAdaptAdam,
+    ScaleByProdigy as ScaleByProdigy,
 )

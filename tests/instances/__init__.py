@@ -4,10 +4,10 @@ Whoever writes a class registers it here and inherits every test of `test_contra
 those of `test_parity.py` too.
 """
 
-from . import curves, foundation
+from . import curves, foundation, tuning_free
 from ._instance import Instance as Instance
 
-TRANSFORMS = foundation.TRANSFORMS
+TRANSFORMS = foundation.TRANSFORMS + tuning_free.TRANSFORMS
 SCHEDULES = curves.SCHEDULES
 EVERYTHING = TRANSFORMS + SCHEDULES
 assert len({i.name for i in EVERYTHING}) == len(EVERYTHING), "two instances have one name"
