@@ -28,6 +28,16 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "RMSProp": lambda rate: mx.RMSProp(_rate(rate / 2)),
     "RMSProp-centered": lambda rate: mx.RMSProp(_rate(rate / 5), eps=1e-3, centered=True),
     "Lion": lambda rate: mx.Lion(_rate(rate / 3), weight_decay=1e-6),
+    # These find their own step size: the rate is no matter to them.
+    "Prodigy": lambda rate: mx.Prodigy(_rate(1.0)),
+    "DAdaptAdamW": lambda rate: mx.DAdaptAdamW(_rate(1.0)),
+    "DoG": lambda rate: mx.DoG(init_step=("heuristic", 1e-2)),
+    "DoWG": lambda rate: mx.DoWG(),
+    "DoG-layerwise": lambda rate: mx.Chain(mx.ScaleByDistanceOverGradients(1e-2), mx.Scale(-1.0)),
+    "COCOB": lambda rate: mx.COCOB(alpha=10.0),
+    "PolyakSGD": lambda rate: mx.PolyakSGD(),
+    "MoMo": lambda rate: mx.MoMo(),
+    "MoMoAdam": lambda rate: mx.MoMoAdam(1.0),
     "clipped": lambda rate: mx.Chain(mx.ClipByGlobalNorm(1.0), mx.Adam(_rate(rate))),
 }
 GRADIENT_DESCENT = {"SGD", "momentum", "nesterov"}

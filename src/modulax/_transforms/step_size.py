@@ -340,12 +340,12 @@ class ScaleByMoMoAdam(AbstractLeafwise):
         t = count + 1
         rho, bias2 = bias(self.b1, t), bias(self.b2, t)
 
-        def squared(m: Array, v: Array, g: Array) -> Array:
-            return abs_sq(moment(self.b1, m, g)) / self._scale(bias2, moment(self.b2, v, abs_sq(g)))
+        def preconditioned(m: Array, v: Array, g: Array) -> Array:
+            return m / self._scale(bias2, moment(self.b2, v, abs_sq(g)))
 
         mean = jtu.tree_map(lambda m, g: moment(self.b1, m, g), state.exp_avg, updates)
-        norm_sq = total(squared, state.exp_avg, state.exp_avg_sq, updates)
-        products = vdot(updates, params), vdot(mean, params), norm_sq
+        direction = jtu.tree_map(preconditioned, mean, state.exp_avg_sq, updates)
+        products = vdot(updates, params), vdot(mean, params), vdot(mean, direction)
         return momo_numbers(self, state, self.b1, (rho, bias2), loss_of(value), products)
 
     def _scale(self, bias2: Any, v: Array) -> Array:
