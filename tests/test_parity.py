@@ -45,7 +45,7 @@ def trajectory(transform: Any, extra: Any = None, *, steps: int = STEPS) -> Any:
     def body(carry: Any, noise: Any) -> Any:
         params, state = carry
         grads = jtu.tree_map(lambda p, n: 0.5 * p + n, params, noise)
-        given = extra(params, grads) if callable(extra) else extra or {}
+        given: Any = extra(params, grads) if callable(extra) else extra or {}
         updates, state = transform.update(grads, state, params, **given)
         return (jtu.tree_map(jnp.add, params, updates), state), updates
 

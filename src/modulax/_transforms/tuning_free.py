@@ -26,9 +26,21 @@ def wide_zeros(p: Array) -> Array:
     return zeros_in(p, at_least_float32(p.dtype))
 
 
-def adam_correction(b1: Any, b2: Any, count: Any) -> Any:
-    """What Adam's bias corrections make of the step size."""
-    return safe_sqrt(bias(b2, count + 1)) / bias(b1, count + 1)
+def first_estimate(estim_lr0: Any) -> dict[str, Array]:
+    """The numbers in the state before the first step."""
+    return {
+        "estim_lr": jnp.array(estim_lr0, default_float()),
+        "numerator_weighted": jnp.zeros((), default_float()),
+    }
+
+
+def estimated_rate(rule: "ScaleByProdigy | ScaleByDAdaptAdam", state: Any) -> Array:
+    """The step size of the step that comes next; with Adam's bias corrections, where optax is followed."""
+    rate = rule.learning_rate * state.estim_lr
+    if rule.follow == "paper":
+        return rate
+    t = state.count.astype(default_float()) + 1
+    return rate * (safe_sqrt(bias(rule.b2, t)) / bias(rule.b1, t))
 
 
 class ProdigyState(AbstractState):
@@ -116,21 +128,11 @@ class ScaleByProdigy(AbstractLeafwise):
 
     def init_shared(self, params):
         del params
-        return {
-            "estim_lr": jnp.array(self.estim_lr0, default_float()),
-            "numerator_weighted": jnp.zeros((), default_float()),
-        }
-
-    def rate(self, state: ProdigyState) -> Any:
-        """The step size of the step that comes next."""
-        rate = self.learning_rate * state.estim_lr
-        if self.follow == "paper":
-            return rate
-        return rate * adam_correction(self.b1, self.b2, state.count.astype(default_float()))
+        return first_estimate(self.estim_lr0)
 
     def survey(self, count, state, updates, params, **extra):
         del count, extra
-        d, rate = state.estim_lr, self.rate(state)
+        d, rate = state.estim_lr, estimated_rate(self, state)
         growth = d / self.estim_lr0
         weight = growth * (d if self.safeguard_warmup else rate)
         beta3 = safe_sqrt(self.b2) if self.beta3 is None else self.beta3
@@ -206,7 +208,6 @@ class ScaleByDAdaptAdam(AbstractLeafwise):
         Defazio and Mishchenko, [Learning-Rate-Free Learning by D-Adaptation](https://arxiv.org/abs/2301.07733), 2023.
     """
 
-    needs_params: ClassVar[bool] = False
     cites: ClassVar[tuple[str, ...]] = ("defazio2023",)
 
     learning_rate: Hyperparameter = number(1.0)
@@ -224,21 +225,11 @@ class ScaleByDAdaptAdam(AbstractLeafwise):
 
     def init_shared(self, params):
         del params
-        return {
-            "estim_lr": jnp.array(self.estim_lr0, default_float()),
-            "numerator_weighted": jnp.zeros((), default_float()),
-        }
-
-    def rate(self, state: DAdaptAdamWState) -> Any:
-        """The step size of the step that comes next."""
-        rate = self.learning_rate * state.estim_lr
-        if self.follow == "paper":
-            return rate
-        return rate * adam_correction(self.b1, self.b2, state.count.astype(default_float()))
+        return first_estimate(self.estim_lr0)
 
     def survey(self, count, state, updates, params, **extra):
         del count, params, extra
-        rate, decay = self.rate(state), safe_sqrt(self.b2)
+        rate, decay = estimated_rate(self, state), safe_sqrt(self.b2)
 
         def preconditioned(s: Array, v: Array, g: Array) -> Array:
             v = moment(self.b2, v, abs_sq(g)) if self.follow == "paper" else v
@@ -267,7 +258,7 @@ class StepWithDecay(AbstractTransform):
     The state is that of the rule.
 
     Args:
-        rule: the rule, which has a method `rate(state)`.
+        rule: the rule.
         weight_decay: $\lambda$.
         mask: the leaves that decay; by default all.
     """
@@ -282,7 +273,7 @@ class StepWithDecay(AbstractTransform):
         return self.rule.init(params)
 
     def update(self, updates, state, params=None, **extra):
-        decay = AddDecayedWeights(self.rule.at(state).rate(state) * self.weight_decay, self.mask)
+        decay = AddDecayedWeights(estimated_rate(self.rule.at(state), state) * self.weight_decay, self.mask)
         rules, states = [self.rule, decay, Scale(-1.0)], [state, EmptyState(), EmptyState()]
         updates, (state, _, _) = run_rules(rules, updates, states, params, extra)
         return updates, state
