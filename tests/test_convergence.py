@@ -63,6 +63,16 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "Muon": lambda rate: mx.Muon(_rate(rate)),
     "Muon-rms": lambda rate: mx.Muon(_rate(rate), consistent_rms=0.2),
     "GaLore": lambda rate: mx.GaLore(_rate(rate), 4, 50),
+    # These find their own step size: the rate is no matter to them.
+    "Prodigy": lambda rate: mx.Prodigy(_rate(1.0)),
+    "DAdaptAdamW": lambda rate: mx.DAdaptAdamW(_rate(1.0)),
+    "DoG": lambda rate: mx.DoG(init_step=("heuristic", 1e-2)),
+    "DoWG": lambda rate: mx.DoWG(),
+    "DoG-layerwise": lambda rate: mx.Chain(mx.ScaleByDistanceOverGradients(1e-2), mx.Scale(-1.0)),
+    "COCOB": lambda rate: mx.COCOB(alpha=10.0),
+    "PolyakSGD": lambda rate: mx.PolyakSGD(),
+    "MoMo": lambda rate: mx.MoMo(),
+    "MoMoAdam": lambda rate: mx.MoMoAdam(1.0),
     "clipped": lambda rate: mx.Chain(mx.ClipByGlobalNorm(1.0), mx.Adam(_rate(rate))),
 }
 GRADIENT_DESCENT = {"SGD", "NoisySGD", "momentum", "nesterov", "optimistic"}

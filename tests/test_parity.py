@@ -45,7 +45,7 @@ def trajectory(transform: Any, extra: Any = None, *, steps: int = STEPS, example
     def body(carry: Any, noise: Any) -> Any:
         params, state = carry
         grads = jtu.tree_map(lambda p, n: 0.5 * p + n, params, noise)
-        given = extra(params, grads) if callable(extra) else extra or {}
+        given: Any = extra(params, grads) if callable(extra) else extra or {}
         if examples:
             grads = jtu.tree_map(lambda g: jnp.stack([(i + 1) * g for i in range(examples)]), grads)
         updates, state = transform.update(grads, state, params, **given)

@@ -28,19 +28,22 @@ PROMISED = {
     modulax: """
         ACProp ADOPT AMSGrad AbstractLeafwise AbstractOptimizer AbstractSchedule AbstractState
         AbstractStatelessTransform AbstractTransform AdEMAMix AdaBelief Adadelta Adafactor Adagrad Adam AdamW Adamax
-        AdamaxW Adan AdaptiveGradClip AddDecayedWeights AddNoise AddNoiseState Card Centralize Chain ChainState Clip
-        ClipByBlockRMS ClipByGlobalNorm DPSGD Description DifferentiallyPrivateAggregate
-        DifferentiallyPrivateAggregateState Ema EmaState EmptyState FactoredState Freeze Fromage GaLore
-        GaLoreDimensionNumbers GaLoreState HutchinsonDiagonal HutchinsonState Hyperparameter Identity Injected
-        InjectedState KeepParamsNonnegative LAMB LARS LeafDescription Lion MADGRAD Masked MaskedState MultiSteps
+        AdamaxW Adan AdaptiveGradClip AddDecayedWeights AddNoise AddNoiseState COCOB COCOBState Card Centralize
+        Chain ChainState Clip ClipByBlockRMS ClipByGlobalNorm DAdaptAdamW DAdaptAdamWState DPSGD Description
+        DifferentiallyPrivateAggregate DifferentiallyPrivateAggregateState DoG DoGState DoWG DoWGState Ema EmaState
+        EmptyState FactoredState Freeze Fromage GaLore GaLoreDimensionNumbers GaLoreState HutchinsonDiagonal
+        HutchinsonState Hyperparameter Identity InitialStep Injected InjectedState KeepParamsNonnegative LAMB LARS
+        LeafDescription Lion MADGRAD Masked MaskedState MoMo MoMoAdam MomoAdamState MomoState MultiSteps
         MultiStepsState Muon MuonDimensionNumbers MuonState NAdam NAdamW NoisySGD Normalize NormalizeByUpdateNorm
-        NovoGrad Number OptimisticAdam OptimisticGradientDescent OptimizerState Partition PartitionState
-        ProximalWeightDecay RAdam RMSProp Rprop SGD SM3 Scale ScaleByACProp ScaleByACPropState ScaleByADOPT
-        ScaleByADOPTState ScaleByAMSGrad ScaleByAMSGradState ScaleByAdEMAMix ScaleByAdEMAMixState ScaleByAdadelta
-        ScaleByAdadeltaState ScaleByAdam ScaleByAdamState ScaleByAdamax ScaleByAdan ScaleByAdanState ScaleByBelief
-        ScaleByBeliefState ScaleByFactoredRMS ScaleByGaLore ScaleByLearningRate ScaleByLion ScaleByLionState
-        ScaleByMADGRAD ScaleByMADGRADState ScaleByMuon ScaleByNovoGrad ScaleByNovoGradState
-        ScaleByOptimisticGradient ScaleByOptimisticGradientState ScaleByParamBlockNorm ScaleByParamBlockRMS
+        NovoGrad Number OptimisticAdam OptimisticGradientDescent OptimizerState Partition PartitionState PolyakSGD
+        Prodigy ProdigyState ProximalWeightDecay RAdam RMSProp Rprop SGD SM3 Scale ScaleByACProp ScaleByACPropState
+        ScaleByADOPT ScaleByADOPTState ScaleByAMSGrad ScaleByAMSGradState ScaleByAdEMAMix ScaleByAdEMAMixState
+        ScaleByAdadelta ScaleByAdadeltaState ScaleByAdam ScaleByAdamState ScaleByAdamax ScaleByAdan ScaleByAdanState
+        ScaleByBelief ScaleByBeliefState ScaleByCOCOB ScaleByDAdaptAdam ScaleByDistanceOverGradients
+        ScaleByDistanceOverGradientsState ScaleByDoG ScaleByDoWG ScaleByFactoredRMS ScaleByGaLore
+        ScaleByLearningRate ScaleByLion ScaleByLionState ScaleByMADGRAD ScaleByMADGRADState ScaleByMoMo
+        ScaleByMoMoAdam ScaleByMuon ScaleByNovoGrad ScaleByNovoGradState ScaleByOptimisticGradient
+        ScaleByOptimisticGradientState ScaleByParamBlockNorm ScaleByParamBlockRMS ScaleByPolyak ScaleByProdigy
         ScaleByRAdam ScaleByRMS ScaleByRMSState ScaleByRSS ScaleByRSSState ScaleByRprop ScaleByRpropState ScaleBySM3
         ScaleBySM3State ScaleBySchedule ScaleByScheduleState ScaleByShape ScaleBySign ScaleBySimplifiedAdEMAMix
         ScaleBySimplifiedAdEMAMixState ScaleBySophia ScaleBySophiaState ScaleByStddev ScaleByStddevState

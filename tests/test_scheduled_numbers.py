@@ -37,7 +37,10 @@ def _run(transform: Any, instance: Instance) -> Any:
         params, state, all_updates = PARAMS, transform.init(PARAMS), []
         for t in range(3):
             grads = jax.tree.map(lambda p, t=t: p * (1 + t), params)
-            updates, state = transform.update(grads, state, params, **instance.extra)
+            if instance.examples:
+                grads = jax.tree.map(lambda g: jnp.stack([g] * instance.examples), grads)
+            extra: Any = instance.extra(params, grads) if callable(instance.extra) else instance.extra
+            updates, state = transform.update(grads, state, params, **extra)
             params = mx.apply_updates(params, updates)
             all_updates.append(updates)
         return all_updates

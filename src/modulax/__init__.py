@@ -104,6 +104,16 @@ from ._optimizers.signs import (
 from ._optimizers.sophia import (
     Sophia as Sophia,
 )
+from ._optimizers.tuning_free import (
+    COCOB as COCOB,
+    DAdaptAdamW as DAdaptAdamW,
+    DoG as DoG,
+    DoWG as DoWG,
+    MoMo as MoMo,
+    MoMoAdam as MoMoAdam,
+    PolyakSGD as PolyakSGD,
+    Prodigy as Prodigy,
+)
 from ._registry import (
     Card as Card,
     available as available,
@@ -174,6 +184,15 @@ from ._transforms.curvature import (
     HutchinsonState as HutchinsonState,
     ScaleBySophia as ScaleBySophia,
     ScaleBySophiaState as ScaleBySophiaState,
+)
+from ._transforms.distance import (
+    COCOBState as COCOBState,
+    DoGState as DoGState,
+    DoWGState as DoWGState,
+    InitialStep as InitialStep,
+    ScaleByCOCOB as ScaleByCOCOB,
+    ScaleByDoG as ScaleByDoG,
+    ScaleByDoWG as ScaleByDoWG,
 )
 from ._transforms.factored import (
     FactoredState as FactoredState,
@@ -251,6 +270,21 @@ from ._transforms.signs import (
     ScaleByRprop as ScaleByRprop,
     ScaleByRpropState as ScaleByRpropState,
     ScaleBySign as ScaleBySign,
+)
+from ._transforms.step_size import (
+    MomoAdamState as MomoAdamState,
+    MomoState as MomoState,
+    ScaleByDistanceOverGradients as ScaleByDistanceOverGradients,
+    ScaleByDistanceOverGradientsState as ScaleByDistanceOverGradientsState,
+    ScaleByMoMo as ScaleByMoMo,
+    ScaleByMoMoAdam as ScaleByMoMoAdam,
+    ScaleByPolyak as ScaleByPolyak,
+)
+from ._transforms.tuning_free import (
+    DAdaptAdamWState as DAdaptAdamWState,
+    ProdigyState as ProdigyState,
+    ScaleByDAdaptAdam as ScaleByDAdaptAdam,
+    ScaleByProdigy as ScaleByProdigy,
 )
 from .tree import (
     bias_correction as bias_correction,

@@ -70,6 +70,12 @@ BIBLIOGRAPHY = {
         2021,
         "https://arxiv.org/abs/2101.11075",
     ),
+    "defazio2023": Reference(
+        "Defazio, Aaron and Mishchenko, Konstantin",
+        "Learning-Rate-Free Learning by D-Adaptation",
+        2023,
+        "https://arxiv.org/abs/2301.07733",
+    ),
     "dozat2016": Reference(
         "Dozat, Timothy",
         "Incorporating Nesterov Momentum into Adam",
@@ -87,6 +93,12 @@ BIBLIOGRAPHY = {
         "Sharpness-Aware Minimization for Efficiently Improving Generalization",
         2020,
         "https://arxiv.org/abs/2010.01412",
+    ),
+    "garrigos2023": Reference(
+        "Garrigos, Guillaume and Gower, Robert M. and Schaipp, Fabian",
+        "Function Value Learning: Adaptive Learning Rates Based on the Polyak Stepsize and Function Splitting in ERM",
+        2023,
+        "https://arxiv.org/abs/2307.14528",
     ),
     "ginsburg2019": Reference(
         "Ginsburg, Boris and Castonguay, Patrice and Hrinchuk, Oleksii and Kuchaiev, Oleksii and Lavrukhin, "
@@ -113,12 +125,24 @@ BIBLIOGRAPHY = {
         2003,
         "https://doi.org/10.1016/S0925-2312(01)00700-7",
     ),
+    "ivgi2023": Reference(
+        "Ivgi, Maor and Hinder, Oliver and Carmon, Yair",
+        "DoG is SGD's Best Friend: A Parameter-Free Dynamic Step Size Schedule",
+        2023,
+        "https://arxiv.org/abs/2302.12022",
+    ),
     "jordan2024": Reference(
         "Jordan, Keller and Jin, Yuchen and Boza, Vlado and You, Jiacheng and Cesista, Franz and Newhouse, Laker "
         "and Bernstein, Jeremy",
         "Muon: An optimizer for hidden layers in neural networks",
         2024,
         "https://kellerjordan.github.io/posts/muon/",
+    ),
+    "khaled2023": Reference(
+        "Khaled, Ahmed and Mishchenko, Konstantin and Jin, Chi",
+        "DoWG Unleashed: An Efficient Universal Parameter-Free Gradient Descent Method",
+        2023,
+        "https://arxiv.org/abs/2305.16284",
     ),
     "kingma2014": Reference(
         "Kingma, Diederik P. and Ba, Jimmy",
@@ -139,11 +163,23 @@ BIBLIOGRAPHY = {
         2023,
         "https://arxiv.org/abs/2305.14342",
     ),
+    "loizou2020": Reference(
+        "Loizou, Nicolas and Vaswani, Sharan and Laradji, Issam and Lacoste-Julien, Simon",
+        "Stochastic Polyak Step-size for SGD: An Adaptive Learning Rate for Fast Convergence",
+        2020,
+        "https://arxiv.org/abs/2002.10542",
+    ),
     "loshchilov2017": Reference(
         "Loshchilov, Ilya and Hutter, Frank",
         "Decoupled Weight Decay Regularization",
         2017,
         "https://arxiv.org/abs/1711.05101",
+    ),
+    "mishchenko2023": Reference(
+        "Mishchenko, Konstantin and Defazio, Aaron",
+        "Prodigy: An Expeditiously Adaptive Parameter-Free Learner",
+        2023,
+        "https://arxiv.org/abs/2306.06101",
     ),
     "mokhtari2019": Reference(
         "Mokhtari, Aryan and Ozdaglar, Asuman and Pattathil, Sarath",
@@ -164,6 +200,12 @@ BIBLIOGRAPHY = {
         "Adding Gradient Noise Improves Learning for Very Deep Networks",
         2015,
         "https://arxiv.org/abs/1511.06807",
+    ),
+    "orabona2017": Reference(
+        "Orabona, Francesco and Tommasi, Tatiana",
+        "Training Deep Networks without Learning Rates Through Coin Betting",
+        2017,
+        "https://arxiv.org/abs/1705.07795",
     ),
     "pagliardini2024": Reference(
         "Pagliardini, Matteo and Ablin, Pierre and Grangier, David",
@@ -200,6 +242,12 @@ BIBLIOGRAPHY = {
         "A Stochastic Approximation Method",
         1951,
         "https://doi.org/10.1214/aoms/1177729586",
+    ),
+    "schaipp2023": Reference(
+        "Schaipp, Fabian and Ohana, Ruben and Eickenberg, Michael and Defazio, Aaron and Gower, Robert M.",
+        "MoMo: Momentum Models for Adaptive Learning Rates",
+        2023,
+        "https://arxiv.org/abs/2305.07583",
     ),
     "shazeer2018": Reference(
         "Shazeer, Noam and Stern, Mitchell",

@@ -28,6 +28,8 @@ def as_scalar(x: Any) -> Any:
     """A number as it is stored: a NumPy scalar, or the JAX array or tracer that was given, without weak type."""
     if isinstance(x, jax.Array):
         return strong(x)
+    if isinstance(x, np.ndarray) and x.base is None and not x.flags.writeable and x.dtype == default_float():
+        return x  # as it is stored already
     if isinstance(x, (int, float, np.ndarray, np.generic)) and not isinstance(x, (bool, np.bool_)):
         scalar = np.array(x, default_float())
         scalar.setflags(write=False)
@@ -57,6 +59,9 @@ class AbstractHyperparameters(AbstractModule):
             if field.metadata.get("number"):
                 value = _check_number(self, field, getattr(self, field.name))
                 object.__setattr__(self, field.name, value)
+            elif field.metadata.get("numbers"):
+                values = _check_numbers(self, field, getattr(self, field.name))
+                object.__setattr__(self, field.name, values)
             elif not field.metadata.get("static"):
                 _check_leaves(self, field.name, getattr(self, field.name))
         # NNX takes an attribute with arrays inside for data only where its class is declared to be that. A stock
@@ -129,11 +134,22 @@ def _check_number(owner: object, field: dataclasses.Field, value: Any) -> Any:
     return value if requirement is None else checked(call, value, requirement, deferred=not is_tracing())
 
 
+def _check_numbers(owner: object, field: dataclasses.Field, values: Any) -> tuple[Any, ...]:
+    """A tuple of numbers, refused unless it has as many as the field's default."""
+    call = f"`{type(owner).__name__}({field.name}=...)`"
+    default = () if field.default is dataclasses.MISSING else field.default
+    if not isinstance(values, tuple) or (default and len(values) != len(default)):
+        wanted = f"{len(default)} numbers, such as `{field.name}={default}`" if default else "numbers"
+        raise ValueError(f"{call} must be a tuple of {wanted}; got {values!r}.")
+    return tuple(_check_number(owner, field, value) for value in values)
+
+
 def batched_number(module: AbstractHyperparameters) -> str | None:
     """The path of a number that is no scalar, if there is one: the module is a batch of many."""
     for field in dataclasses.fields(module):
         value = getattr(module, field.name)
-        if field.metadata.get("number") and getattr(value, "shape", ()):
+        held = value if field.metadata.get("numbers") else (value,) if field.metadata.get("number") else ()
+        if any(getattr(x, "shape", ()) for x in held):
             return field.name
         if not field.metadata.get("static"):
             for leaf in jtu.tree_leaves(value, is_leaf=_is_parameter_of_its_own):
@@ -153,6 +169,8 @@ def _addressed(module: AbstractHyperparameters) -> Iterator[tuple[Any, Any]]:
             yield head, value
         for path, leaf in jtu.tree_leaves_with_path(value, is_leaf=_is_parameter_of_its_own):
             if isinstance(leaf, AbstractHyperparameters):
+                if field.metadata.get("numbers"):
+                    yield head + path, leaf
                 yield from ((head + path + rest, x) for rest, x in _addressed(leaf))
             else:
                 yield head + path, leaf

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -64,14 +63,17 @@ class AbstractLeafwise(AbstractTransform):
     def survey(self, count: Any, state: Any, updates: Updates, params: Params | None, **extra: Any) -> Any:
         """`prepare` for numbers that depend on all leaves, such as a norm, or on extra arguments.
 
-        The trees of the state have the structure of the updates; everything is in at least float32. A rule that has it
-        begins a new run in a chain.
+        The trees of the state have the structure of the updates. Everything is in JAX's default float dtype, as the
+        rule's own numbers are, so that leaves of different dtypes meet. A rule that has it begins a new run in a chain.
         """
         del state, updates, params, extra
         return self.prepare(count)
 
     def init_shared(self, params: Params) -> dict[str, Array]:
-        """The fields of the state that belong to all leaves together, without the count, before the first step."""
+        """The fields of the state that belong to all leaves together, without the count, before the first step.
+
+        Make numbers with `jnp.array(x, default_float())`, which copies: a state shares no array with the rule.
+        """
         del params
         return {}
 
@@ -163,7 +165,8 @@ class _Part:
             trees = {f: jtu.tree_structure(like).unflatten(v) for f, (v, _) in zip(self._fields, aligned, strict=True)}
             params = params if params is None or like is updates else select(params, self.chosen)
             everything = (dataclasses.replace(state, **trees), like, params)
-            self.now = self.rule.survey(count, *_upcast(everything), **extra)
+            with _promotion(jtu.tree_leaves(everything)):
+                self.now = self.rule.survey(count, *_cast(everything, default_float()), **extra)
         else:
             self.now = self.rule.prepare(count)
 
@@ -238,9 +241,7 @@ def _run_on_leaf(
     dtype = at_least_float32(g.dtype, *([] if p is None else [p.dtype]))
     u, p = g.astype(dtype), None if p is None else p.astype(dtype)
     new_values = []
-    # A real number times a complex array is meant to be complex, which strict promotion would refuse.
-    is_complex = jnp.issubdtype(dtype, jnp.complexfloating)
-    with jax.numpy_dtype_promotion("standard") if is_complex else contextlib.nullcontext():
+    with _promotion([u]):
         for part, pair, value in zip(parts, at_work, values, strict=True):
             rule, now = _cast(pair, dtype)
             with jax.named_scope(type(rule).__name__):
@@ -257,9 +258,10 @@ def _run_on_leaf(
     return u.astype(g.dtype), new_values
 
 
-def _upcast(tree: PyTree) -> PyTree:
-    """The tree with its floats in at least float32."""
-    return jtu.tree_map(lambda x: x.astype(at_least_float32(x.dtype)) if eqx.is_inexact_array(x) else x, tree)
+def _promotion(arrays: Sequence[Array]) -> contextlib.AbstractContextManager[None]:
+    """A real number times a complex array is meant to be complex, which strict promotion would refuse."""
+    is_complex = any(jnp.issubdtype(x.dtype, jnp.complexfloating) for x in arrays)
+    return jax.numpy_dtype_promotion("standard") if is_complex else contextlib.nullcontext()
 
 
 def _cast(tree: PyTree, dtype: Any) -> PyTree:

@@ -54,6 +54,11 @@ def infinity_moment(decay: Any, m: Any, x: Any, eps: Any) -> Any:
     return jnp.maximum(decay * m, eps + jnp.abs(x))
 
 
+def ratio(x: Any, y: Any) -> Any:
+    """`x / y` where `y` is positive, and zero where it is not: nothing has happened yet."""
+    return jnp.where(y > 0, x / jnp.where(y > 0, y, 1), 0)
+
+
 def bias(decay: Any, t: Any) -> Any:
     r"""What a running average that began at zero must be divided by after $t$ values: $1 - \beta^t$."""
     return 1 - decay**t

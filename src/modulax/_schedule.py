@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import equinox as eqx
@@ -106,6 +107,16 @@ def number(default: Any = dataclasses.MISSING, *, needs: Requirement | None = No
     return eqx.field(converter=as_number, metadata=metadata, **given)
 
 
-def numbers() -> Any:
-    """A field that holds a tuple of numbers."""
-    return eqx.field(converter=lambda xs: tuple(map(as_number, xs)))
+def numbers(default: Any = dataclasses.MISSING, *, needs: Requirement | None = None) -> Any:
+    """A field that holds a tuple of hyperparameters, each a number or a schedule.
+
+    Args:
+        default: the field's default, if it has one.
+        needs: what each of the numbers must be.
+    """
+    given = {} if default is dataclasses.MISSING else {"default": default}
+    return eqx.field(converter=_as_numbers, metadata={"numbers": True, "optional": False, "needs": needs}, **given)
+
+
+def _as_numbers(xs: Any) -> Any:
+    return tuple(map(as_number, xs)) if isinstance(xs, Iterable) else xs

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 import modulax as mx
 from modulax import schedules
+from modulax.numerics import abs_sq
 from modulax.tree import norm
 
 # Functions that stand in static fields have names, because lambdas cannot be pickled.
@@ -31,6 +32,13 @@ def is_huge(updates: Any, step: Any, params: Any) -> Any:
     del step, params
     size = norm(updates)
     return size > 1e6, {"norm": size}
+
+
+def loss(params: Any, updates: Any) -> Any:
+    """The extra argument `value`: a loss whose gradient is half of the parameters."""
+    del updates
+    squares = [jnp.sum(abs_sq(jnp.asarray(p))) for p in jax.tree.leaves(params)]
+    return {"value": sum((0.25 * x.astype(float) for x in squares), jnp.ones((), float))}
 
 
 def decaying(step: Any) -> Any:

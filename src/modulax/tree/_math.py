@@ -2,6 +2,7 @@
 
 import functools
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -37,11 +38,22 @@ def zeros_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
     return jtu.tree_map(lambda x: jnp.zeros(x.shape, dtype or x.dtype), tree)
 
 
+def total(function: Callable[..., Array], *trees: PyTree) -> Float[Array, ""]:
+    """The sum of `function(*leaves)` over all entries of all leaves, in at least float32."""
+    leaves = zip(*map(jtu.tree_leaves, trees), strict=True)
+    sums = [jnp.sum(function(*(x.astype(at_least_float32(x.dtype)) for x in xs))) for xs in leaves]
+    dtype = common_dtype(default_float(), *(s.dtype for s in sums))
+    return functools.reduce(operator.add, [s.astype(dtype) for s in sums], jnp.zeros((), dtype))
+
+
 def norm(tree: PyTree) -> Float[Array, ""]:
     r"""The Euclidean norm of all leaves together, $\sqrt{\sum_i |x_i|^2}$.
 
     It is accumulated in at least float32 and differentiable at zero.
     """
-    squares = [jnp.sum(abs_sq(x.astype(at_least_float32(x.dtype)))) for x in jtu.tree_leaves(tree)]
-    dtype = common_dtype(default_float(), *(s.dtype for s in squares))
-    return safe_sqrt(functools.reduce(operator.add, [s.astype(dtype) for s in squares], jnp.zeros((), dtype)))
+    return safe_sqrt(total(abs_sq, tree))
+
+
+def vdot(x: PyTree, y: PyTree) -> Float[Array, ""]:
+    r"""The inner product of all leaves together, $\operatorname{Re} \sum_i \bar x_i y_i$."""
+    return total(lambda x, y: jnp.real(jnp.conj(x) * y), x, y)

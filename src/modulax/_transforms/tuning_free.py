@@ -1,0 +1,279 @@
+"""Adam with a step size that is estimated on the way: Prodigy and D-Adaptation."""
+
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Float, PyTree
+
+from .._checks import DECAY, POSITIVE, check_choice
+from .._leafwise import AbstractLeafwise, run_rules
+from .._module import AbstractState
+from .._numerics import abs_sq, at_least_float32, bias, default_float, moment, ratio, safe_sqrt, zeros_in
+from .._rules import as_rule
+from .._schedule import Hyperparameter, Number, number
+from .._transform import AbstractTransform, EmptyState
+from .._types import Count
+from ..tree._math import total, vdot
+from .adaptive import second_moment_like
+from .regularization import AddDecayedWeights
+from .scaling import Scale
+
+
+def wide_zeros(p: Array) -> Array:
+    """Zeros in at least float32, for sums of terms that are tiny beside the parameter."""
+    return zeros_in(p, at_least_float32(p.dtype))
+
+
+def first_estimate(estim_lr0: Any) -> dict[str, Array]:
+    """The numbers in the state before the first step."""
+    return {
+        "estim_lr": jnp.array(estim_lr0, default_float()),
+        "numerator_weighted": jnp.zeros((), default_float()),
+    }
+
+
+def estimated_rate(rule: "ScaleByProdigy | ScaleByDAdaptAdam", state: Any) -> Array:
+    """The step size of the step that comes next; with Adam's bias corrections, where optax is followed."""
+    rate = rule.learning_rate * state.estim_lr
+    if rule.follow == "paper":
+        return rate
+    t = state.count.astype(default_float()) + 1
+    return rate * (safe_sqrt(bias(rule.b2, t)) / bias(rule.b1, t))
+
+
+class ProdigyState(AbstractState):
+    """The state of `ScaleByProdigy`: Adam's moments, the weighted sum of the gradients, the start, and the estimate."""
+
+    exp_avg: PyTree
+    exp_avg_sq: PyTree
+    grad_sum: PyTree
+    params0: PyTree
+    estim_lr: Float[Array, ""] | None = None
+    numerator_weighted: Float[Array, ""] | None = None
+    count: Count | None = None
+
+
+class ProdigyNumbers(NamedTuple):
+    """What all leaves share in a step of Prodigy: $d_t$, the step size, the weight of a gradient, and what follows."""
+
+    estimate: Array
+    rate: Array
+    weight: Array
+    beta3: Number
+    eps: Array
+    estim_lr: Array
+    numerator_weighted: Array
+
+
+class ScaleByProdigy(AbstractLeafwise):
+    r"""Adam's direction times a step size that Prodigy finds: an estimate of the distance to the solution.
+
+    $$
+    \begin{aligned}
+    m_{t+1} &= \beta_1 m_t + (1 - \beta_1) d_t g_t \\
+    v_{t+1} &= \beta_2 v_t + (1 - \beta_2) d_t^2 |g_t|^2 \\
+    r_{t+1} &= \beta_3 r_t + \eta_t d_t^2 \langle g_t, w_0 - w_t \rangle \\
+    s_{t+1} &= \beta_3 s_t + \eta_t d_t^2 g_t \\
+    d_{t+1} &= \max(d_t, c\, r_{t+1} / \|s_{t+1}\|_1) \\
+    u_t &= \eta_t d_t m_{t+1} / (\sqrt{v_{t+1}} + d_t \varepsilon)
+    \end{aligned}
+    $$
+
+    The inner product and the norm are over all parameters. In the state $r$ and $s$ are divided by $d_0$. As long as
+    every gradient was zero the estimate stays $d_0$.
+
+    The two sources differ: with `follow="optax"`, $\eta_t$ is multiplied by Adam's bias corrections, $\sqrt{1 -
+    \beta_2^{t+1}} / (1 - \beta_1^{t+1})$, and $\varepsilon$ by $d_{t+1}$. The paper has neither.
+
+    The learning rate stands in here, because the estimate depends on the steps that were made.
+
+    Args:
+        learning_rate: $\eta$; a schedule that ends at zero from 1.0 is recommended.
+        b1: the decay $\beta_1$ of the mean.
+        b2: the decay $\beta_2$ of the mean square.
+        beta3: the decay $\beta_3$ of $r$ and $s$; by default $\sqrt{\beta_2}$.
+        eps: $\varepsilon$.
+        estim_lr0: the first estimate $d_0$, which should be too small.
+        estim_lr_coef: the factor $c$, the number to tune if there must be one.
+        safeguard_warmup: whether to leave $\eta_t$ out of $s$, for a learning rate that warms up.
+        follow: `"paper"`, or `"optax"` for what is said above.
+
+    References:
+        Mishchenko and Defazio, [Prodigy: An Expeditiously Adaptive Parameter-Free
+        Learner](https://arxiv.org/abs/2306.06101), 2023.
+    """
+
+    needs_params: ClassVar[bool] = True
+    cites: ClassVar[tuple[str, ...]] = ("mishchenko2023",)
+
+    learning_rate: Hyperparameter = number(1.0)
+    b1: Number = number(0.9, needs=DECAY)
+    b2: Number = number(0.999, needs=DECAY)
+    beta3: Number | None = number(None, needs=DECAY, optional=True)
+    eps: Number = number(1e-8)
+    estim_lr0: Number = number(1e-6, needs=POSITIVE)
+    estim_lr_coef: Number = number(1.0)
+    safeguard_warmup: bool = eqx.field(static=True, default=False)
+    follow: Literal["paper", "optax"] = eqx.field(static=True, default="paper", kw_only=True)
+
+    def __check_init__(self) -> None:
+        check_choice(self, "follow", ("paper", "optax"))
+
+    def init_leaf(self, p):
+        return ProdigyState(
+            exp_avg=wide_zeros(p), exp_avg_sq=second_moment_like(p), grad_sum=wide_zeros(p), params0=jnp.array(p)
+        )
+
+    def init_shared(self, params):
+        del params
+        return first_estimate(self.estim_lr0)
+
+    def survey(self, count, state, updates, params, **extra):
+        del count, extra
+        d, rate = state.estim_lr, estimated_rate(self, state)
+        growth = d / self.estim_lr0
+        weight = growth * (d if self.safeguard_warmup else rate)
+        beta3 = safe_sqrt(self.b2) if self.beta3 is None else self.beta3
+        way = jtu.tree_map(jnp.subtract, state.params0, params)
+        r = beta3 * state.numerator_weighted + growth * rate * vdot(updates, way)
+        size = total(lambda s, g: jnp.abs(beta3 * s + weight * g), state.grad_sum, updates)
+        new_d = jnp.maximum(d, ratio(self.estim_lr_coef * r, size))
+        eps = self.eps * (d if self.follow == "paper" else new_d)
+        return ProdigyNumbers(d, rate, weight, beta3, eps, new_d, r)
+
+    def share(self, now):
+        return {"estim_lr": now.estim_lr, "numerator_weighted": now.numerator_weighted}
+
+    def update_leaf(self, now, g, s, p):
+        del p
+        m = moment(self.b1, s.exp_avg, now.estimate * g)
+        v = moment(self.b2, s.exp_avg_sq, abs_sq(now.estimate * g))
+        u = now.rate * m / (now.eps + safe_sqrt(v))
+        return u, ProdigyState(m, v, now.beta3 * s.grad_sum + now.weight * g, s.params0)
+
+
+class DAdaptAdamWState(AbstractState):
+    """The state of `ScaleByDAdaptAdam`: Adam's moments of the steps, the weighted gradients, and the estimate."""
+
+    exp_avg: PyTree
+    exp_avg_sq: PyTree
+    grad_sum: PyTree
+    estim_lr: Float[Array, ""] | None = None
+    numerator_weighted: Float[Array, ""] | None = None
+    count: Count | None = None
+
+
+class DAdaptNumbers(NamedTuple):
+    """What all leaves share in a step of D-Adaptation: the step size, its decay, and what follows."""
+
+    rate: Array
+    decay: Array
+    estim_lr: Array
+    numerator_weighted: Array
+
+
+class ScaleByDAdaptAdam(AbstractLeafwise):
+    r"""Adam's direction times a step size that D-Adaptation finds: a lower bound of the distance to the solution.
+
+    $$
+    \begin{aligned}
+    m_{t+1} &= \beta_1 m_t + (1 - \beta_1) \eta_t d_t g_t \\
+    v_{t+1} &= \beta_2 v_t + (1 - \beta_2) |g_t|^2 \\
+    s_{t+1} &= \sqrt{\beta_2} s_t + (1 - \sqrt{\beta_2}) \eta_t d_t g_t \\
+    r_{t+1} &= \sqrt{\beta_2} r_t
+        + (1 - \sqrt{\beta_2}) \eta_t d_t \langle g_t, s_t / (\sqrt{v_{t+1}} + \varepsilon) \rangle \\
+    d_{t+1} &= \max(d_t, r_{t+1} / ((1 - \sqrt{\beta_2}) \|s_{t+1}\|_1)) \\
+    u_t &= m_{t+1} / (\sqrt{v_{t+1}} + \varepsilon)
+    \end{aligned}
+    $$
+
+    The inner product and the norm are over all parameters. As long as every gradient was zero the estimate stays $d_0$.
+
+    The two sources differ: with `follow="optax"`, $\eta_t$ is multiplied by Adam's bias corrections, $\sqrt{1 -
+    \beta_2^{t+1}} / (1 - \beta_1^{t+1})$, and $r$ is weighted by $v_t$. The paper has no corrections, and $v_{t+1}$.
+
+    The learning rate stands in here, because the estimate depends on the steps that were made.
+
+    Args:
+        learning_rate: $\eta$; a schedule that ends at zero from 1.0 is recommended.
+        b1: the decay $\beta_1$ of the mean.
+        b2: the decay $\beta_2$ of the mean square.
+        eps: $\varepsilon$.
+        estim_lr0: the first estimate $d_0$, which should be too small.
+        follow: `"paper"`, or `"optax"` for what is said above.
+
+    References:
+        Defazio and Mishchenko, [Learning-Rate-Free Learning by D-Adaptation](https://arxiv.org/abs/2301.07733), 2023.
+    """
+
+    cites: ClassVar[tuple[str, ...]] = ("defazio2023",)
+
+    learning_rate: Hyperparameter = number(1.0)
+    b1: Number = number(0.9, needs=DECAY)
+    b2: Number = number(0.999, needs=DECAY)
+    eps: Number = number(1e-8)
+    estim_lr0: Number = number(1e-6, needs=POSITIVE)
+    follow: Literal["paper", "optax"] = eqx.field(static=True, default="paper", kw_only=True)
+
+    def __check_init__(self) -> None:
+        check_choice(self, "follow", ("paper", "optax"))
+
+    def init_leaf(self, p):
+        return DAdaptAdamWState(exp_avg=wide_zeros(p), exp_avg_sq=second_moment_like(p), grad_sum=wide_zeros(p))
+
+    def init_shared(self, params):
+        del params
+        return first_estimate(self.estim_lr0)
+
+    def survey(self, count, state, updates, params, **extra):
+        del count, params, extra
+        rate, decay = estimated_rate(self, state), safe_sqrt(self.b2)
+
+        def preconditioned(s: Array, v: Array, g: Array) -> Array:
+            v = moment(self.b2, v, abs_sq(g)) if self.follow == "paper" else v
+            return s / (self.eps + safe_sqrt(v))
+
+        s = jtu.tree_map(preconditioned, state.grad_sum, state.exp_avg_sq, updates)
+        r = moment(decay, state.numerator_weighted, rate * vdot(updates, s))
+        size = total(lambda s, g: jnp.abs(moment(decay, s, rate * g)), state.grad_sum, updates)
+        estimate = ratio(r, (1 - decay) * size)
+        return DAdaptNumbers(rate, decay, jnp.maximum(state.estim_lr, estimate), r)
+
+    def share(self, now):
+        return {"estim_lr": now.estim_lr, "numerator_weighted": now.numerator_weighted}
+
+    def update_leaf(self, now, g, s, p):
+        del p
+        m = moment(self.b1, s.exp_avg, now.rate * g)
+        v = moment(self.b2, s.exp_avg_sq, abs_sq(g))
+        u = m / (self.eps + safe_sqrt(v))
+        return u, DAdaptAdamWState(m, v, moment(now.decay, s.grad_sum, now.rate * g))
+
+
+class StepWithDecay(AbstractTransform):
+    r"""The step $-(u_t + \gamma_t \lambda w_t)$ of a rule that finds its step size $\gamma_t$ by itself.
+
+    The state is that of the rule.
+
+    Args:
+        rule: the rule.
+        weight_decay: $\lambda$.
+        mask: the leaves that decay; by default all.
+    """
+
+    needs_params: ClassVar[bool] = True
+
+    rule: ScaleByProdigy | ScaleByDAdaptAdam
+    weight_decay: Number = number(0.0)
+    mask: Any = eqx.field(static=True, default=None, converter=as_rule)
+
+    def init(self, params):
+        return self.rule.init(params)
+
+    def update(self, updates, state, params=None, **extra):
+        decay = AddDecayedWeights(estimated_rate(self.rule.at(state), state) * self.weight_decay, self.mask)
+        rules, states = [self.rule, decay, Scale(-1.0)], [state, EmptyState(), EmptyState()]
+        updates, (state, _, _) = run_rules(rules, updates, states, params, extra)
+        return updates, state

@@ -1,0 +1,197 @@
+"""Methods that find their own step size."""
+
+import jax
+import jax.numpy as jnp
+import optax
+
+import modulax as mx
+from modulax import schedules
+
+from ._instance import Difference, Instance
+from ._masks import KERNELS, loss, not_bias
+
+contrib = optax.contrib
+
+
+def _flipped(transform: optax.GradientTransformation) -> optax.GradientTransformation:
+    """The twin of a bare transform: optax has the whole optimizer only, whose sign is turned."""
+    return optax.chain(transform, optax.scale(-1.0))
+
+
+def _reshaped(transform: optax.GradientTransformation) -> optax.GradientTransformation:
+    """A twin whose scalars become arrays of shape [1], put right."""
+    shapes = optax.stateless(lambda updates, params: jax.tree.map(lambda u, p: u.reshape(p.shape), updates, params))
+    return optax.chain(transform, shapes)
+
+
+TRANSFORMS = (
+    # --- the distance travelled
+    # Without bias correction the steps depend on the root of 1 - b2, which finite differences cannot follow at 0.999.
+    Instance("ScaleByProdigy", lambda: mx.ScaleByProdigy(b2=0.99)),
+    Instance(
+        "ScaleByProdigy-optax",
+        lambda: mx.ScaleByProdigy(b2=0.99, estim_lr0=0.01, follow="optax"),
+        lambda: _flipped(contrib.prodigy(betas=(0.9, 0.99), estim_lr0=0.01)),
+        is_variant=True,
+    ),
+    Instance("Prodigy", lambda: mx.Prodigy(betas=(0.9, 0.99), weight_decay=0.01)),
+    Instance(
+        "Prodigy-optax",
+        lambda: mx.Prodigy(0.5, (0.8, 0.99), 0.9, 1e-6, 1e-2, 1.2, 0.1, follow="optax"),
+        lambda: contrib.prodigy(0.5, (0.8, 0.99), 0.9, 1e-6, 1e-2, 1.2, 0.1),
+        is_variant=True,
+    ),
+    Instance(
+        "Prodigy-schedule",
+        lambda: mx.Prodigy(schedules.Linear(1.0, 0.1, 20), (0.9, 0.99), safeguard_warmup=True, follow="optax"),
+        lambda: contrib.prodigy(optax.linear_schedule(1.0, 0.1, 20), (0.9, 0.99), safeguard_warmup=True),
+        is_variant=True,
+    ),
+    Instance("Prodigy-mask", lambda: mx.Prodigy(betas=(0.9, 0.99), weight_decay=0.1, mask=KERNELS), is_variant=True),
+    Instance("ScaleByDAdaptAdam", lambda: mx.ScaleByDAdaptAdam(b2=0.99)),
+    Instance(
+        "ScaleByDAdaptAdam-optax",
+        lambda: mx.ScaleByDAdaptAdam(b2=0.99, estim_lr0=0.01, follow="optax"),
+        lambda: _flipped(contrib.dadapt_adamw(betas=(0.9, 0.99), estim_lr0=0.01)),
+        is_variant=True,
+    ),
+    Instance("DAdaptAdamW", lambda: mx.DAdaptAdamW(betas=(0.9, 0.99), weight_decay=0.01)),
+    Instance(
+        "DAdaptAdamW-optax",
+        lambda: mx.DAdaptAdamW(0.5, (0.8, 0.99), 1e-6, 1e-2, 0.1, follow="optax"),
+        lambda: contrib.dadapt_adamw(0.5, (0.8, 0.99), 1e-6, 1e-2, 0.1),
+        is_variant=True,
+    ),
+    Instance(
+        "ScaleByDoG",
+        lambda: mx.ScaleByDoG(("distance", 0.1)),
+        lambda: _flipped(contrib.dog(1.0, ("distance", 0.1))),
+    ),
+    Instance("DoG", mx.DoG, contrib.dog),
+    Instance(
+        "DoG-learning_rate",
+        lambda: mx.DoG(0.5, ("learning_rate", 0.1), 1e-3, 0.1, KERNELS),
+        lambda: contrib.dog(0.5, ("learning_rate", 0.1), 1e-3, 0.1, not_bias),
+        is_variant=True,
+    ),
+    Instance("ScaleByDoWG", lambda: mx.ScaleByDoWG(0.1), lambda: _flipped(contrib.dowg(1.0, 0.1))),
+    Instance("DoWG", mx.DoWG, contrib.dowg),
+    Instance(
+        "DoWG-decay",
+        lambda: mx.DoWG(0.5, 0.1, 1e-3, 0.1, KERNELS),
+        lambda: contrib.dowg(0.5, 0.1, 1e-3, 0.1, not_bias),
+        is_variant=True,
+    ),
+    Instance(
+        "ScaleByDistanceOverGradients",
+        mx.ScaleByDistanceOverGradients,
+        lambda: _reshaped(optax.scale_by_distance_over_gradients()),
+    ),
+    Instance(
+        "ScaleByDistanceOverGradients-numbers",
+        lambda: mx.ScaleByDistanceOverGradients(0.01, 1e-3, global_scale=-0.5),
+        lambda: _reshaped(optax.scale_by_distance_over_gradients(0.01, 1e-3, jnp.float32, -0.5)),
+        is_variant=True,
+    ),
+    Instance("ScaleByCOCOB", mx.ScaleByCOCOB, contrib.scale_by_cocob),
+    Instance(
+        "COCOB",
+        lambda: mx.COCOB(2.0, 10.0, 1e-4, 0.1, KERNELS),
+        lambda: contrib.cocob(2.0, 10.0, 1e-4, 0.1, not_bias),
+    ),
+    # --- the loss
+    Instance("ScaleByPolyak", lambda: mx.ScaleByPolyak(0.5), lambda: optax.scale_by_polyak(0.5), extra=loss),
+    Instance(
+        "ScaleByPolyak-plus",
+        lambda: mx.ScaleByPolyak(3.0, 0.5, 0.1, "sps+"),
+        lambda: optax.scale_by_polyak(3.0, 0.5, 0.1, "sps+"),
+        extra=loss,
+        is_variant=True,
+    ),
+    Instance("PolyakSGD", mx.PolyakSGD, optax.polyak_sgd, extra=loss),
+    Instance(
+        "PolyakSGD-optax",
+        lambda: mx.PolyakSGD(0.5, 0.7, 0.5, 0.1, follow="optax"),
+        lambda: optax.polyak_sgd(0.5, 0.7, 0.5, 0.1),
+        extra=loss,
+        is_variant=True,
+    ),
+    Instance("PolyakSGD-scaled", lambda: mx.PolyakSGD(scaling=0.5), extra=loss, is_variant=True),
+    Instance("ScaleByMoMo", mx.ScaleByMoMo, lambda: _flipped(contrib.momo()), extra=loss),
+    Instance("MoMo", lambda: mx.MoMo(0.5, 0.8, 0.1), lambda: contrib.momo(0.5, 0.8, 0.1), extra=loss),
+    Instance(
+        "MoMo-bound",
+        lambda: mx.MoMo(0.5, 0.8, 5.0, 0.1, True, follow="optax"),
+        lambda: contrib.momo(0.5, 0.8, 5.0, 0.1, True),
+        extra=loss,
+        is_variant=True,
+    ),
+    Instance("MoMo-decay", lambda: mx.MoMo(0.5, weight_decay=0.1), extra=loss, is_variant=True),
+    Instance("ScaleByMoMoAdam", mx.ScaleByMoMoAdam, lambda: _flipped(contrib.momo_adam()), extra=loss),
+    Instance(
+        "MoMoAdam",
+        lambda: mx.MoMoAdam(0.5, 0.8, 0.99, 1e-4, 0.1),
+        lambda: contrib.momo_adam(0.5, 0.8, 0.99, 1e-4, 0.1),
+        extra=loss,
+    ),
+    Instance(
+        "MoMoAdam-bound",
+        lambda: mx.MoMoAdam(0.5, 0.8, 0.99, 1e-4, 5.0, 0.1, True, follow="optax"),
+        lambda: contrib.momo_adam(0.5, 0.8, 0.99, 1e-4, 5.0, 0.1, True),
+        extra=loss,
+        is_variant=True,
+    ),
+    Instance("MoMoAdam-decay", lambda: mx.MoMoAdam(0.5, weight_decay=0.1), extra=loss, is_variant=True),
+)
+
+_EQUATIONS = "test_equations_tuning_free.py"
+DIFFERENCES = (
+    Difference(
+        "Prodigy",
+        "no bias correction; eps is multiplied by the estimate before the step",
+        "Adam's bias corrections; eps is multiplied by the estimate after the step",
+        'so the paper says; `follow="optax"` does as optax does',
+        "https://arxiv.org/abs/2306.06101",
+        f"{_EQUATIONS}::test_what_optax_does_otherwise",
+    ),
+    Difference(
+        "DAdaptAdamW",
+        "no bias correction; the numerator is weighted by the new mean square",
+        "Adam's bias corrections; the numerator is weighted by the old mean square",
+        'so the paper says; `follow="optax"` does as optax does',
+        "https://arxiv.org/abs/2301.07733",
+        f"{_EQUATIONS}::test_what_optax_does_otherwise",
+    ),
+    Difference(
+        "MoMo and MoMoAdam, with weight decay",
+        "the new weights are divided by 1 + rate * decay",
+        "the old weights are divided by it, the step is not",
+        'the proximal step, as in the authors\' code; `follow="optax"` does as optax does',
+        "https://github.com/fabian-sp/MoMo",
+        f"{_EQUATIONS}::test_what_optax_does_otherwise",
+    ),
+    Difference(
+        "PolyakSGD, with a scaling",
+        "`scaling` is a factor of the step",
+        "`scaling` is a factor of the gradient, so that a smaller one makes longer steps",
+        'what optax\'s own documentation says; `follow="optax"` does as its code does',
+        "https://optax.readthedocs.io/en/latest/api/optimizers.html#optax.polyak_sgd",
+        f"{_EQUATIONS}::test_what_optax_does_otherwise",
+    ),
+    Difference(
+        "ScaleByDistanceOverGradients, of scalars",
+        "a scalar's update is a scalar",
+        "an array of shape [1]",
+        "an update has the shape of its parameter",
+        "https://github.com/google-deepmind/optax",
+        f"{_EQUATIONS}::test_a_scalar_stays_a_scalar",
+    ),
+    Difference(
+        "Prodigy and DAdaptAdamW, while all gradients or learning rates are zero",
+        "the estimate stays what it was",
+        "NaN, and for ever",
+        "0 / 0; a frozen batch or a warm-up from zero is no reason to lose a run",
+        "https://github.com/konstmish/prodigy",
+        f"{_EQUATIONS}::test_zeros_at_first_are_no_end",
+    ),
+)
