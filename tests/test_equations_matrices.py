@@ -343,7 +343,7 @@ def test_gradients_of_examples_are_asked_for():
     with pytest.raises(ValueError, match=r"per_example_global_norm_clip.*at `b` the shape is"):
         mx.per_example_global_norm_clip({"a": jnp.ones((2, 3)), "b": jnp.ones((3, 3))}, 1.0)
     with pytest.raises(TypeError, match="key"):
-        mx.DPSGD(0.1, 1.0, 1.0)  # pyright: ignore[reportCallIssue]
+        mx.DPSGD(0.1, 1.0, 1.0)
 
 
 def test_it_is_the_first_part_of_a_chain():
