@@ -249,15 +249,15 @@ def test_axes_that_are_none_are_refused(numbers: Any, message: str):
     "make, message",
     [
         (lambda: mx.Muon(0.1, preconditioning="frobenus"), "Did you mean `frobenius`"),
-        (lambda: mx.Muon(0.1).replace(follow="jordan"), r"follow=.*'paper'.*'optax'"),  # pyright: ignore
+        (lambda: mx.Muon(0.1).replace(follow="jordan"), r"follow=.*'paper'.*'optax'"),
         (lambda: mx.ScaleByMuon((1.0, 2.0)), "three numbers"),
         (lambda: mx.ScaleByMuon("quintic"), "`standard`, `dion`"),
         (lambda: mx.ScaleByMuon(beta=1.0), "must be in"),
         (lambda: linalg.orthogonalize(jnp.ones(3)), r"needs a matrix .* shape \(3,\)"),
         (lambda: linalg.orthogonalize(jnp.ones((3, 3)), preconditioning="l1"), "`frobenius`, `spectral`"),
         (lambda: mx.GaLore(0.1, rank=0).init(jnp.ones((2, 2))), "rank=.*positive integer"),
-        (lambda: mx.ScaleByGaLore(base_optimizer=len), "a transform of modulax"),  # pyright: ignore
-        (lambda: mx.ScaleByGaLore().replace(follow="std"), r"ScaleByGaLore.follow=.*'paper'.*'optax'"),  # pyright: ignore
+        (lambda: mx.ScaleByGaLore(base_optimizer=len), "a transform of modulax"),
+        (lambda: mx.ScaleByGaLore().replace(follow="std"), r"ScaleByGaLore.follow=.*'paper'.*'optax'"),
     ],
 )
 def test_mistakes_are_explained(make: Any, message: str):
