@@ -26,7 +26,7 @@ def optimizers() -> str:
                 f"`{card.optimizer.__name__}`",
                 card.summary,
                 f"{card.state_bytes:.3g}",
-                ", ".join(f"`{argument}`" for argument in card.extra),
+                ", ".join([f"`{argument}`" for argument in card.extra] + ["examples"] * card.takes_examples),
                 "yes" if card.takes_complex else "no",
                 "; ".join(card.references),
             )

@@ -47,6 +47,11 @@ def test_a_card_says_what_an_optimizer_needs_and_stores():
     assert (card.name, card.optimizer, card.state_bytes, card.extra) == ("adamw", mx.AdamW, 8.0, ())
     assert card.takes_complex
     assert "Kingma and Ba 2014" in card.references
+    assert not card.takes_examples
+    assert mx.card("dpsgd").takes_examples
+    assert mx.card("prodigy").state_bytes == 16
+    assert "obj_fn" in mx.card("sophia").extra
+    assert not mx.card("rprop").takes_complex
     assert mx.card(mx.SGD).state_bytes == 0
     assert mx.card(mx.SGD(0.1, momentum=0.9)).state_bytes == 4
 
@@ -57,7 +62,8 @@ def test_every_card_is_true(name: str):
     assert card.references, "whom is it from?"
     assert card.summary.endswith(".")
     instance = next(i for i in TRANSFORMS if type(i.make()) is card.optimizer)
-    assert set(card.extra) <= set(instance.extra)
+    array = {"w": jnp.ones(2)}
+    assert set(card.extra) <= set(instance.extra(array, array) if callable(instance.extra) else instance.extra)
     params = {name: jax.ShapeDtypeStruct((4, 3), jnp.complex64) for name in ("kernel", "bias")}
     if card.takes_complex:
         jax.eval_shape(instance.make().init, params)

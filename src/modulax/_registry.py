@@ -31,6 +31,7 @@ class Card:
         references: whom it is from, as authors and year.
         state_bytes: bytes of state per parameter, for a float32 matrix of 1024 × 1024; the parameter itself has 4.
         extra: the arguments that `update` needs beyond gradients, state and parameters.
+        takes_examples: whether it takes the gradient of each example by itself, on a leading axis.
         takes_complex: whether it is defined for complex parameters.
     """
 
@@ -40,6 +41,7 @@ class Card:
     references: tuple[str, ...]
     state_bytes: float
     extra: tuple[str, ...]
+    takes_examples: bool
     takes_complex: bool
 
 
@@ -88,7 +90,8 @@ def card(optimizer: str | type[AbstractOptimizer] | AbstractOptimizer) -> Card:
     instance = _example(cls) if isinstance(cls, type) else cls
     parameter = jax.ShapeDtypeStruct(SAMPLE, jnp.float32)
     state = jax.eval_shape(instance.init, parameter)
-    size = sum(math.prod(x.shape) * x.dtype.itemsize for x in jtu.tree_leaves(state) if x.ndim)
+    arrays = [x for x in jtu.tree_leaves(state) if x.ndim and jnp.issubdtype(x.dtype, jnp.inexact)]
+    size = sum(math.prod(x.shape) * x.dtype.itemsize for x in arrays)
     return Card(
         name=type(instance).__name__.lower(),
         optimizer=type(instance),
@@ -96,6 +99,7 @@ def card(optimizer: str | type[AbstractOptimizer] | AbstractOptimizer) -> Card:
         references=tuple(_short(key) for key in cited(instance)),
         state_bytes=size / math.prod(SAMPLE),
         extra=tuple(dict.fromkeys(argument for part in parts(instance) for argument in part.needs_extra)),
+        takes_examples=instance.takes_examples,
         takes_complex=all(part.takes_complex for part in parts(instance)),
     )
 
@@ -103,7 +107,7 @@ def card(optimizer: str | type[AbstractOptimizer] | AbstractOptimizer) -> Card:
 def _example(cls: type[AbstractOptimizer]) -> AbstractOptimizer:
     """An instance with its defaults, and 1 for every number that has none."""
     required = [f.name for f in dataclasses.fields(cls) if f.init and f.default is dataclasses.MISSING]
-    return cls(**dict.fromkeys(required, 1.0))
+    return cls(**dict.fromkeys(required, 1))
 
 
 def parts(transform: AbstractTransform) -> Iterator[AbstractTransform]:
