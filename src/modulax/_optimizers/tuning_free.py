@@ -14,6 +14,7 @@ from .._transforms.regularization import AddDecayedWeights
 from .._transforms.scaling import Scale, ScaleByLearningRate
 from .._transforms.step_size import ScaleByMoMo, ScaleByMoMoAdam, ScaleByPolyak
 from .._transforms.tuning_free import ScaleByDAdaptAdam, ScaleByProdigy, StepWithDecay
+from .._types import Follow
 from .base import AbstractOptimizer
 
 FOLLOWED = ("paper", "optax")
@@ -139,7 +140,7 @@ class DAdaptAdamW(AbstractOptimizer):
     eps: Hyperparameter = number(1e-8)
     estim_lr0: Hyperparameter = number(1e-6, needs=POSITIVE)
     weight_decay: Hyperparameter = number(0.0)
-    follow: Literal["paper", "optax"] = eqx.field(static=True, default="paper", kw_only=True)
+    follow: Follow = eqx.field(static=True, default="paper", kw_only=True)
 
     def __check_init__(self) -> None:
         check_choice(self, "follow", FOLLOWED)
@@ -184,7 +185,7 @@ class Prodigy(AbstractOptimizer):
     weight_decay: Hyperparameter = number(0.0)
     safeguard_warmup: bool = eqx.field(static=True, default=False)
     mask: Any = eqx.field(static=True, default=None, converter=as_rule)
-    follow: Literal["paper", "optax"] = eqx.field(static=True, default="paper", kw_only=True)
+    follow: Follow = eqx.field(static=True, default="paper", kw_only=True)
 
     def __check_init__(self) -> None:
         check_choice(self, "follow", FOLLOWED)
@@ -228,7 +229,7 @@ class MoMo(AbstractOptimizer):
     lower_bound: Hyperparameter = number(0.0)
     weight_decay: Hyperparameter = number(0.0)
     adapt_lower_bound: bool = eqx.field(static=True, default=False)
-    follow: Literal["paper", "optax"] = eqx.field(static=True, default="paper", kw_only=True)
+    follow: Follow = eqx.field(static=True, default="paper", kw_only=True)
 
     def __check_init__(self) -> None:
         check_choice(self, "follow", FOLLOWED)
@@ -274,7 +275,7 @@ class MoMoAdam(AbstractOptimizer):
     lower_bound: Hyperparameter = number(0.0)
     weight_decay: Hyperparameter = number(0.0)
     adapt_lower_bound: bool = eqx.field(static=True, default=False)
-    follow: Literal["paper", "optax"] = eqx.field(static=True, default="paper", kw_only=True)
+    follow: Follow = eqx.field(static=True, default="paper", kw_only=True)
 
     def __check_init__(self) -> None:
         check_choice(self, "follow", FOLLOWED)
@@ -322,7 +323,7 @@ class PolyakSGD(AbstractOptimizer):
     f_min: Hyperparameter = number(0.0)
     eps: Hyperparameter = number(0.0)
     variant: Literal["sps", "sps+"] = eqx.field(static=True, default="sps")
-    follow: Literal["paper", "optax"] = eqx.field(static=True, default="paper", kw_only=True)
+    follow: Follow = eqx.field(static=True, default="paper", kw_only=True)
 
     def __check_init__(self) -> None:
         check_choice(self, "variant", ("sps", "sps+"))

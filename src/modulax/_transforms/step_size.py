@@ -22,7 +22,7 @@ from .._numerics import (
     safe_sqrt,
 )
 from .._schedule import Hyperparameter, Number, number
-from .._types import Count
+from .._types import Count, Follow
 from ..tree._math import norm, total, vdot
 from .adaptive import second_moment_like
 
@@ -253,7 +253,7 @@ class ScaleByMoMo(AbstractLeafwise):
     lower_bound: Number = number(0.0)
     weight_decay: Number = number(0.0)
     adapt_lower_bound: bool = eqx.field(static=True, default=False)
-    follow: Literal["paper", "optax"] = eqx.field(static=True, default="paper", kw_only=True)
+    follow: Follow = eqx.field(static=True, default="paper", kw_only=True)
 
     def __check_init__(self) -> None:
         check_choice(self, "follow", ("paper", "optax"))
@@ -323,7 +323,7 @@ class ScaleByMoMoAdam(AbstractLeafwise):
     lower_bound: Number = number(0.0)
     weight_decay: Number = number(0.0)
     adapt_lower_bound: bool = eqx.field(static=True, default=False)
-    follow: Literal["paper", "optax"] = eqx.field(static=True, default="paper", kw_only=True)
+    follow: Follow = eqx.field(static=True, default="paper", kw_only=True)
 
     def __check_init__(self) -> None:
         check_choice(self, "follow", ("paper", "optax"))

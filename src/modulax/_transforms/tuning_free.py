@@ -1,6 +1,6 @@
 """Adam with a step size that is estimated on the way: Prodigy and D-Adaptation."""
 
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from .._numerics import abs_sq, at_least_float32, bias, default_float, moment, r
 from .._rules import as_rule
 from .._schedule import Hyperparameter, Number, number
 from .._transform import AbstractTransform, EmptyState
-from .._types import Count
+from .._types import Count, Follow
 from ..tree._math import total, vdot
 from .adaptive import second_moment_like
 from .regularization import AddDecayedWeights
@@ -116,7 +116,7 @@ class ScaleByProdigy(AbstractLeafwise):
     estim_lr0: Number = number(1e-6, needs=POSITIVE)
     estim_lr_coef: Number = number(1.0)
     safeguard_warmup: bool = eqx.field(static=True, default=False)
-    follow: Literal["paper", "optax"] = eqx.field(static=True, default="paper", kw_only=True)
+    follow: Follow = eqx.field(static=True, default="paper", kw_only=True)
 
     def __check_init__(self) -> None:
         check_choice(self, "follow", ("paper", "optax"))
@@ -215,7 +215,7 @@ class ScaleByDAdaptAdam(AbstractLeafwise):
     b2: Number = number(0.999, needs=DECAY)
     eps: Number = number(1e-8)
     estim_lr0: Number = number(1e-6, needs=POSITIVE)
-    follow: Literal["paper", "optax"] = eqx.field(static=True, default="paper", kw_only=True)
+    follow: Follow = eqx.field(static=True, default="paper", kw_only=True)
 
     def __check_init__(self) -> None:
         check_choice(self, "follow", ("paper", "optax"))
