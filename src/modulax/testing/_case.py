@@ -218,6 +218,12 @@ def expect_finite(tree: PyTree, what: str) -> None:
         expect(np.all(np.isfinite(np.asarray(x, np.complex128))), f"{what}: at `{path}` there is {x}.")
 
 
+def expect_no_nan(tree: PyTree, what: str) -> None:
+    """Refuses NaN, and says where."""
+    for path, x in leaves_with_paths(tree):
+        expect(not np.any(np.isnan(np.asarray(x, np.complex128))), f"{what}: at `{path}` there is {x}.")
+
+
 @contextlib.contextmanager
 def counting_traces() -> Iterator[list[str]]:
     """A list that grows whenever JAX traces a function."""
