@@ -7,6 +7,7 @@ import pytest
 
 import modulax
 import modulax.checkpoint
+import modulax.linalg
 import modulax.linen
 import modulax.nnx
 import modulax.numerics
@@ -16,6 +17,7 @@ import modulax.tree
 
 MODULES = (
     modulax,
+    modulax.linalg,
     modulax.numerics,
     modulax.schedules,
     modulax.tree,
@@ -53,6 +55,7 @@ PROMISED = {
         state_sharding tree unitwise_clip unitwise_norm update_infinity_moment update_moment
         update_moment_per_elem_norm
     """,
+    modulax.linalg: "leading_directions orthogonalize",
     modulax.numerics: "abs_sq at_least_float32 safe_increment safe_sqrt",
     modulax.schedules: """
         AbstractSchedule Constant CosineDecay Join Linear PiecewiseConstant WarmupCosineDecay WrappedSchedule
@@ -69,7 +72,7 @@ PROMISED = {
 
 def public_names(module) -> set[str]:
     """What the module offers: names without an underscore that are no submodules brought in by an import."""
-    promised_modules = {"numerics", "schedules", "tree"}
+    promised_modules = {"linalg", "numerics", "schedules", "tree"}
     return {
         name
         for name, value in vars(module).items()
