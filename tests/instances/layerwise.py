@@ -200,12 +200,4 @@ DIFFERENCES = (
         "https://github.com/google-deepmind/optax/pull/1743",
         "test_equations_layerwise.py::test_optax_divides_zero_by_zero",
     ),
-    Difference(
-        "ClipByGlobalNorm(0) of zero updates",
-        "zero",
-        "NaN",
-        "zero does not exceed a bound of zero",
-        "https://github.com/google-deepmind/optax/pull/1752",
-        "test_equations_layerwise.py::test_optax_divides_zero_by_zero",
-    ),
 )
