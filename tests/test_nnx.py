@@ -342,3 +342,38 @@ def test_extra_arguments_reach_the_transform():
     optimizer = modulax.nnx.Optimizer(model, mx.Chain(Watch(), mx.Scale(-0.1)))
     optimizer.update(model, nnx.state(model, nnx.Param), value=jnp.ones(()))
     assert set(seen) == {"value"}
+
+
+@each_mode
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        mx.SM3(0.1),
+        mx.Adafactor(0.1, min_dim_size_to_factor=2, momentum=0.9),
+        mx.Muon(0.1),
+        mx.GaLore(0.1, 2, 2),
+        mx.Prodigy(),
+        mx.DoG(),
+        mx.NoisySGD(0.1),
+    ],
+    ids=lambda optimizer: type(optimizer).__name__,
+)
+def test_states_of_every_kind(optimizer: Any, graph: bool, tmp_path):
+    """Lists, absent leaves, numbers of all leaves, keys, transforms inside: as without NNX, and from a checkpoint."""
+    model = Net(nnx.Rngs(0))
+    trained = modulax.nnx.Optimizer(model, optimizer, graph=graph)
+    params = nnx.as_pure(nnx.state(model, nnx.Param, graph=graph))
+    state = optimizer.init(params)
+    for i in range(3):
+        grads = jax.tree.map(lambda p, i=i: jnp.cos(p + i), nnx.state(model, nnx.Param, graph=graph))
+        params, state = optimizer.step(nnx.as_pure(grads), state, params)
+        nnx.jit(lambda m, o, g: o.update(m, g), graph=graph)(model, trained, grads)
+    found = nnx.as_pure(nnx.state(model, nnx.Param, graph=graph))
+    for a, b in zip(jtu.tree_leaves((found, trained.state)), jtu.tree_leaves((params, state)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    modulax.checkpoint.save(tmp_path / "a", nnx.state(trained, graph=graph))
+    other = modulax.nnx.Optimizer(Net(nnx.Rngs(1)), optimizer, graph=graph)
+    restored, _ = modulax.checkpoint.restore(tmp_path / "a", nnx.state(other, graph=graph))
+    nnx.update(other, restored)
+    for a, b in zip(jtu.tree_leaves(other.state), jtu.tree_leaves(trained.state), strict=True):
+        np.testing.assert_array_equal(a, b)

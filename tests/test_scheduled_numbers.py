@@ -12,7 +12,7 @@ from modulax import schedules
 
 from .instances import TRANSFORMS, Instance
 
-PARAMS = {"w": jnp.asarray([[0.5, -2.0], [1.0, 3.0]]), "b": jnp.asarray([0.1, -0.4])}
+PARAMS = {"kernel": jnp.asarray([[0.5, -2.0], [1.0, 3.0]]), "bias": jnp.asarray([0.1, -0.4])}
 
 
 def _plain_numbers(transform: Any) -> dict[str, Any]:

@@ -120,6 +120,14 @@ TRANSFORMS = (
         is_variant=True,
     ),
     Instance("AdaBelief", lambda: mx.AdaBelief(0.05), lambda: optax.adabelief(0.05)),
+    Instance(
+        "AdaBelief-mask",
+        lambda: mx.AdaBelief(0.05, weight_decay=0.1, mask=KERNELS, nesterov=True),
+        lambda: optax.chain(
+            optax.scale_by_belief(nesterov=True), optax.add_decayed_weights(0.1, not_bias), optax.scale(-0.05)
+        ),
+        is_variant=True,
+    ),
     Instance("Yogi", lambda: mx.Yogi(0.05), lambda: optax.yogi(0.05)),
     Instance("RAdam", lambda: mx.RAdam(0.05, b2=0.95), lambda: optax.radam(0.05, b2=0.95)),
     Instance(

@@ -130,6 +130,8 @@ class AdaBelief(AbstractOptimizer):
         b2: the decay of the squared distance.
         eps: added to the root of the squared distance.
         eps_root: added to the squared distance at every step.
+        weight_decay: the rate of decay, which is multiplied by the learning rate; None for none.
+        mask: the leaves that decay, as in `AddDecayedWeights`; by default all.
         nesterov: whether to look ahead.
 
     References:
@@ -142,13 +144,14 @@ class AdaBelief(AbstractOptimizer):
     b2: Hyperparameter = number(0.999, needs=DECAY)
     eps: Hyperparameter = number(1e-16)
     eps_root: Hyperparameter = number(1e-16)
+    weight_decay: Hyperparameter | None = number(None, optional=True)
+    mask: Any = eqx.field(static=True, default=None, converter=as_rule)
     nesterov: bool = eqx.field(static=True, default=False, kw_only=True)
 
     def transform(self) -> Chain:
-        return Chain(
-            ScaleByBelief(self.b1, self.b2, self.eps, self.eps_root, nesterov=self.nesterov),
-            ScaleByLearningRate(self.learning_rate),
-        )
+        belief = ScaleByBelief(self.b1, self.b2, self.eps, self.eps_root, nesterov=self.nesterov)
+        decay = [] if self.weight_decay is None else [AddDecayedWeights(self.weight_decay, self.mask)]
+        return Chain(belief, *decay, ScaleByLearningRate(self.learning_rate))
 
 
 class Yogi(AbstractOptimizer):
