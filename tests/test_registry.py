@@ -63,7 +63,8 @@ def test_every_card_is_true(name: str):
     assert card.summary.endswith(".")
     instance = next(i for i in TRANSFORMS if type(i.make()) is card.optimizer)
     array = {"w": jnp.ones(2)}
-    assert set(card.extra) <= set(instance.extra(array, array) if callable(instance.extra) else instance.extra)
+    extra: Any = instance.extra(array, array) if callable(instance.extra) else instance.extra
+    assert set(card.extra) <= set(extra)
     params = {name: jax.ShapeDtypeStruct((4, 3), jnp.complex64) for name in ("kernel", "bias")}
     if card.takes_complex:
         jax.eval_shape(instance.make().init, params)
