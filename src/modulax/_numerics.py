@@ -44,6 +44,14 @@ def abs_sq(x: Inexact[Array, "*shape"]) -> Inexact[Array, "*shape"]:
     return x * x
 
 
+def without_infinities(x: Inexact[Array, "*shape"]) -> Inexact[Array, "*shape"]:
+    """The array with the largest numbers of its dtype in the place of infinities; NaN stays NaN."""
+    if jnp.iscomplexobj(x):
+        return jax.lax.complex(without_infinities(x.real), without_infinities(x.imag))
+    largest = jnp.finfo(x.dtype).max
+    return jax.lax.clamp(-largest, x, largest)
+
+
 def moment(decay: Any, m: Any, x: Any, rest: Any = None) -> Any:
     r"""A running average with a new value, $\beta m + (1 - \beta) x$; `rest` is $1 - \beta$, if it is known already."""
     return decay * m + (1 - decay if rest is None else rest) * x

@@ -3,29 +3,17 @@
 from typing import Any, ClassVar
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._leafwise import AbstractLeafwise
+from .._numerics import without_infinities
 from .._rules import AbstractRule, as_rule, mask_of
 from .._schedule import Number, number
 
 
-@jax.custom_jvp
 def decayed(weight_decay: Any, p: Array) -> Array:
-    """The decay times the parameter; a decay of zero adds nothing, to an infinite parameter neither.
-
-    The derivative is that of the product, also at a decay of zero.
-    """
-    return jnp.where(weight_decay == 0, jnp.zeros_like(p), weight_decay * p)
-
-
-@decayed.defjvp
-def _decayed_jvp(primals, tangents):
-    (weight_decay, p), (d_weight_decay, d_p) = primals, tangents
-    with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array
-        return decayed(weight_decay, p), d_weight_decay * p + weight_decay * d_p
+    """The decay times the parameter; an infinite one counts as the largest number, so a decay of zero adds zero."""
+    return weight_decay * without_infinities(p)
 
 
 class AddDecayedWeights(AbstractLeafwise):
