@@ -153,7 +153,7 @@ class ACProp(AbstractOptimizer):
         learning_rate: $\eta$.
         b1: the decay of the mean, about which the variance is measured.
         b2: the decay of the variance.
-        eps: added to the standard deviation.
+        eps: added to the standard deviation. A model with ReLUs needs 1e-4 or so, see `ScaleByACProp`.
         eps_root: added to the variance in every step.
         weight_decay: $\lambda$, which is multiplied by the learning rate.
         mask: the leaves that decay, as in `AddDecayedWeights`; by default all.

@@ -233,6 +233,10 @@ class ScaleByACProp(AbstractLeafwise):
 
     The denominator knows nothing of the update that it divides. In the first step $\hat s_0 = 1$.
 
+    An entry whose updates were all alike, such as that of a unit that was dead so far, has next to no variance, and the
+    first other update makes a step of millions. Models with such units need an $\varepsilon$ of 1e-4 or so; the default
+    is the authors' and optax's.
+
     Args:
         b1: the decay $\beta_1$ of the mean.
         b2: the decay $\beta_2$ of the variance.
