@@ -21,7 +21,7 @@ ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
 }
 # The tests in which users' own code generator counts.
-NUMBERS = ("test_parity.py", "test_equations*.py", "test_training.py", "test_conformance.py")
+NUMBERS = ("test_parity.py", "test_equations*.py", "test_edges*.py", "test_training.py", "test_conformance.py")
 # Halves the time of a test that does nothing but compile. Another XLA may not know these flags and refuse to start.
 QUICK_COMPILER = {
     "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",

@@ -31,3 +31,10 @@ def points(transform: Any, **extra: Any) -> np.ndarray:
 
     w = jnp.asarray(start())
     return np.asarray(jax.lax.scan(body, (w, transform.init(w)), jnp.asarray(gradients()))[1])
+
+
+def first_update(transform: Any, g: Any, w: Any = None) -> np.ndarray:
+    """The first update for a gradient, at zero if no point is given."""
+    update = jnp.asarray(g)
+    w = jnp.zeros_like(update) if w is None else w
+    return np.asarray(transform.update(update, transform.init(w), w)[0])

@@ -14,7 +14,7 @@ import pytest
 import modulax as mx
 from modulax import schedules
 
-from .oracles import ETA, SIZE, Points, gradients, points, start
+from .oracles import ETA, SIZE, Points, first_update, gradients, points, start
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -244,11 +244,6 @@ def test_a_scheduled_rate_is_the_curve(name: str):
 
 
 # --- What follows from the equations ---------------------------------------------------------------
-
-
-def first_update(transform: Any, g: Any, w: Any = None) -> np.ndarray:
-    w = jnp.zeros_like(g) if w is None else w
-    return np.asarray(transform.update(g, transform.init(w), w)[0])
 
 
 def test_the_first_step_of_adam():

@@ -1,0 +1,108 @@
+"""Methods that find their own step size at the edges: zeros, low precision, scalars, huge gradients."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import optax
+import pytest
+
+import modulax as mx
+from modulax import schedules
+
+from . import settings
+from .oracles import gradients, start
+
+contrib = optax.contrib
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+
+@pytest.mark.parametrize("name", ["prodigy", "dadapt_adamw"])
+def test_zeros_at_first_are_no_end(name: str):
+    """A zero gradient, or a rate that warms up from zero: optax divides zero by zero, and is NaN for ever."""
+    ours, twin = {
+        "prodigy": (mx.Prodigy, contrib.prodigy),
+        "dadapt_adamw": (mx.DAdaptAdamW, contrib.dadapt_adamw),
+    }[name]
+    w = jnp.asarray(start())
+    warmup = schedules.Linear(0.0, 1.0, 3)
+    for transform, first in ((ours(), 0.0), (ours(warmup), 1.0)):
+        state, x = transform.init(w), w
+        for i, g in enumerate(gradients()[:5]):
+            x, state = transform.step((first if i == 0 else 1.0) * jnp.asarray(g), state, x)
+        assert np.all(np.isfinite(x))
+        assert np.any(x != w)
+    with settings.jax_defaults():
+        theirs = twin()
+        _, state = theirs.update(0 * w, theirs.init(w), w)
+        assert np.all(np.isnan(theirs.update(w, state, w)[0]))
+
+
+LOW: dict[str, Callable[[], Any]] = {
+    "Prodigy": mx.Prodigy,
+    "DAdaptAdamW": mx.DAdaptAdamW,
+    "DoG": mx.DoG,
+    "DoWG": mx.DoWG,
+    "COCOB": mx.COCOB,
+    "PolyakSGD": mx.PolyakSGD,
+    "MoMo": mx.MoMo,
+    "MoMoAdam": mx.MoMoAdam,
+}
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+@pytest.mark.parametrize("name", LOW)
+def test_low_precision_keeps_the_step_size(name: str, dtype: Any):
+    """The numbers of all leaves do not have the dtype of the parameters: float16 has no 1e-8."""
+    transform = LOW[name]()
+    w = jnp.asarray([1.0, -2.0, 0.5], dtype)
+    state, x = transform.init(w), w
+    for g in (0 * w, w, w, 0 * w):
+        x, state = transform.step(g, state, x, value=1.0)
+        assert np.all(np.isfinite(np.asarray(x, float)))
+    shared = [leaf for leaf in jtu.tree_leaves(state) if leaf.ndim == 0 and jnp.issubdtype(leaf.dtype, jnp.floating)]
+    assert all(leaf.dtype == jnp.float64 and np.isfinite(leaf) for leaf in shared)  # the default float under x64
+
+
+def test_leaves_of_different_dtypes_share_one_estimate():
+    params = {"half": jnp.ones(3, jnp.bfloat16), "single": jnp.ones(3, jnp.float32), "double": jnp.ones(3)}
+    for make in LOW.values():
+        transform = make()
+        updates, _ = transform.update(params, transform.init(params), params, value=1.0)
+        assert [u.dtype for u in jtu.tree_leaves(updates)] == [p.dtype for p in jtu.tree_leaves(params)]
+
+
+def test_a_scalar_stays_a_scalar():
+    w = jnp.asarray(2.0)
+    ours, twin = mx.ScaleByDistanceOverGradients(), optax.scale_by_distance_over_gradients()
+    updates, _ = ours.update(w, ours.init(w), w)
+    assert updates.shape == ()
+    with settings.jax_defaults():
+        theirs: Any = twin.update(w, twin.init(w), w)[0]
+    assert jnp.shape(theirs) == (1,)
+    np.testing.assert_allclose(updates, theirs[0], rtol=1e-12)
+
+
+def test_the_start_is_a_copy():
+    """Parameters can be given away, though the state remembers where they began."""
+    for make in (mx.Prodigy, mx.DoG, mx.DoWG, mx.COCOB, mx.ScaleByDistanceOverGradients):
+        transform, w = make(), jnp.asarray(start())
+        state = transform.init(w)
+        w, state = transform.step(jnp.ones_like(w), state, w, donate=True)
+        w, state = transform.step(jnp.ones_like(w), state, w, donate=True)
+        held = [x for x in jtu.tree_leaves(state) if x.shape == w.shape]
+        assert any(np.array_equal(x, start().astype(x.dtype)) for x in held)
+
+
+def test_huge_gradients_leave_the_bound_finite():
+    """The squared norm overflows in float32; the step is zero then, and must not be multiplied by infinity."""
+    for make in (lambda: mx.MoMo(adapt_lower_bound=True), lambda: mx.MoMoAdam(adapt_lower_bound=True)):
+        transform, w = make(), jnp.ones(3, jnp.float32)
+        with jax.enable_x64(False):
+            state = transform.init(w)
+            updates, state = transform.update(1e30 * w, state, w, value=1.0)
+        assert all(np.all(np.isfinite(x)) for x in jtu.tree_leaves((updates, state.inner[0].lb)))
