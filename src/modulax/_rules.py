@@ -152,6 +152,11 @@ def mask_of(owner: object, rule: AbstractRule, tree: PyTree) -> list[bool]:
     return labels
 
 
+def mask_or_all(owner: object, rule: AbstractRule | None, tree: PyTree) -> list[bool] | None:
+    """The rule's labels as booleans; None, which means all leaves, where there is no rule."""
+    return None if rule is None else mask_of(owner, rule, tree)
+
+
 def select(tree: PyTree, keep: Sequence[bool]) -> PyTree:
     """The tree with None wherever `keep` is false."""
     leaves, treedef = jtu.tree_flatten(tree)

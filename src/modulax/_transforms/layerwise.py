@@ -9,7 +9,7 @@ from jaxtyping import Array
 from .._checks import NON_NEGATIVE
 from .._leafwise import AbstractLeafwise
 from .._numerics import abs_sq, safe_sqrt
-from .._rules import AbstractRule, as_rule, mask_of
+from .._rules import as_rule, mask_or_all
 from .._schedule import Number, number
 from ..tree._math import norm
 from .regularization import decayed
@@ -64,8 +64,7 @@ class ScaleByTrustRatio(AbstractLeafwise):
     mask: Any = eqx.field(static=True, default=None, converter=as_rule)
 
     def where(self, tree):
-        rule: AbstractRule | None = self.mask
-        return None if rule is None else mask_of(self, rule, tree)
+        return mask_or_all(self, self.mask, tree)
 
     def update_leaf(self, now, g, s, p):
         del now

@@ -7,7 +7,7 @@ from jaxtyping import Array
 
 from .._leafwise import AbstractLeafwise
 from .._numerics import without_infinities
-from .._rules import AbstractRule, as_rule, mask_of
+from .._rules import as_rule, mask_or_all
 from .._schedule import Number, number
 
 
@@ -38,8 +38,7 @@ class AddDecayedWeights(AbstractLeafwise):
     mask: Any = eqx.field(static=True, default=None, converter=as_rule)
 
     def where(self, tree):
-        rule: AbstractRule | None = self.mask
-        return None if rule is None else mask_of(self, rule, tree)
+        return mask_or_all(self, self.mask, tree)
 
     def update_leaf(self, now, g, s, p):
         del now
@@ -75,8 +74,7 @@ class ProximalWeightDecay(AbstractLeafwise):
     mask: Any = eqx.field(static=True, default=None, converter=as_rule)
 
     def where(self, tree):
-        rule: AbstractRule | None = self.mask
-        return None if rule is None else mask_of(self, rule, tree)
+        return mask_or_all(self, self.mask, tree)
 
     def update_leaf(self, now, g, s, p):
         del now
