@@ -13,7 +13,7 @@ import numpy as np
 import optree
 from jax.core import Tracer
 
-from ._checks import checked, listing, suggestion
+from ._checks import check_choice, checked, listing, suggestion
 from ._module import AbstractModule
 from ._numerics import default_float
 from ._random import is_key_data
@@ -56,6 +56,8 @@ class AbstractHyperparameters(AbstractModule):
 
     def __check_init__(self) -> None:
         for field in dataclasses.fields(self):
+            if options := field.metadata.get("options"):
+                check_choice(self, field.name, options)
             if field.metadata.get("number"):
                 value = _check_number(self, field, getattr(self, field.name))
                 object.__setattr__(self, field.name, value)

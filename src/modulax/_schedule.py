@@ -120,3 +120,8 @@ def numbers(default: Any = dataclasses.MISSING, *, needs: Requirement | None = N
 
 def _as_numbers(xs: Any) -> Any:
     return tuple(map(as_number, xs)) if isinstance(xs, Iterable) else xs
+
+
+def followed() -> Any:
+    """A field that says whom a class follows where the two differ: the paper, or optax."""
+    return eqx.field(static=True, default="paper", kw_only=True, metadata={"options": ("paper", "optax")})

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 import equinox as eqx
 from jaxtyping import DTypeLike
 
-from .._checks import DECAY, check_choice
+from .._checks import DECAY
 from .._containers.chain import Chain
 from .._rules import as_rule
-from .._schedule import Hyperparameter, number
+from .._schedule import Hyperparameter, followed, number
 from .._transforms.accumulators import ScaleByAdan, ScaleByNovoGrad, ScaleByOptimisticGradient
 from .._transforms.adaptive import ScaleByAdam
 from .._transforms.moments import ScaleByAdamax, ScaleByAMSGrad, ScaleByBelief, ScaleByRAdam, ScaleByYogi
@@ -100,10 +100,7 @@ class AMSGrad(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     bias_correction_mu: bool = eqx.field(static=True, default=True)
     bias_correction_nu: bool = eqx.field(static=True, default=True)
-    follow: Follow = eqx.field(static=True, default="paper", kw_only=True)
-
-    def __check_init__(self) -> None:
-        check_choice(self, "follow", ("paper", "optax"))
+    follow: Follow = followed()
 
     def transform(self) -> Chain:
         return Chain(
@@ -268,10 +265,7 @@ class Adan(AbstractOptimizer):
     eps_root: Hyperparameter = number(1e-8)
     weight_decay: Hyperparameter = number(0.0)
     mask: Any = eqx.field(static=True, default=None, converter=as_rule)
-    follow: Follow = eqx.field(static=True, default="paper", kw_only=True)
-
-    def __check_init__(self) -> None:
-        check_choice(self, "follow", ("paper", "optax"))
+    follow: Follow = followed()
 
     def transform(self) -> Chain:
         direction = ScaleByAdan(self.b1, self.b2, self.b3, self.eps, self.eps_root, follow=self.follow)

@@ -6,11 +6,11 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
-from .._checks import DECAY, NON_NEGATIVE, check_choice
+from .._checks import DECAY, NON_NEGATIVE
 from .._containers.chain import Chain
 from .._numerics import default_float
 from .._rules import as_rule
-from .._schedule import Hyperparameter, number
+from .._schedule import Hyperparameter, followed, number
 from .._transforms.clipping import ClipByBlockRMS
 from .._transforms.factored import ScaleByFactoredRMS, ScaleBySM3
 from .._transforms.layerwise import ScaleByParamBlockRMS
@@ -77,10 +77,7 @@ class Adafactor(AbstractOptimizer):
     eps: Hyperparameter = number(1e-30)
     factored: bool = eqx.field(static=True, default=True)
     mask: Any = eqx.field(static=True, default=None, converter=as_rule)
-    follow: Follow = eqx.field(static=True, default="paper", kw_only=True)
-
-    def __check_init__(self) -> None:
-        check_choice(self, "follow", ("paper", "optax"))
+    follow: Follow = followed()
 
     def transform(self) -> Chain:
         rate = self.learning_rate

@@ -5,10 +5,10 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 
-from .._checks import AT_LEAST_ONE, check_choice
+from .._checks import AT_LEAST_ONE
 from .._containers.chain import Chain
 from .._rules import as_rule
-from .._schedule import Hyperparameter, number
+from .._schedule import Hyperparameter, followed, number
 from .._transform import AbstractTransform
 from .._transforms.galore import GaLoreDimensionNumbers, ScaleByGaLore, adam_unless_given
 from .._transforms.matrices import matrices_as
@@ -50,10 +50,7 @@ class GaLore(AbstractOptimizer):
     mask: Any = eqx.field(static=True, default=None, converter=as_rule)
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(GaLoreDimensionNumbers))
     _: KW_ONLY
-    follow: Follow = eqx.field(static=True, default="paper")
-
-    def __check_init__(self) -> None:
-        check_choice(self, "follow", ("paper", "optax"))
+    follow: Follow = followed()
 
     def transform(self) -> Chain:
         return Chain(

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._checks import DECAY, NON_NEGATIVE, check_choice
+from .._checks import DECAY, NON_NEGATIVE
 from .._containers.chain import Chain
 from .._rules import AbstractRule, as_rule
-from .._schedule import Hyperparameter, number
+from .._schedule import Hyperparameter, followed, number
 from .._transforms.adaptive import ScaleByAdam
 from .._transforms.layerwise import ScaleByTrustRatio
 from .._transforms.momentum import Trace
@@ -80,10 +80,7 @@ class LARS(AbstractOptimizer):
     trust_ratio_mask: Any = eqx.field(static=True, default=None, converter=as_rule)
     momentum: Hyperparameter = number(0.9)
     nesterov: bool = eqx.field(static=True, default=False)
-    follow: Follow = eqx.field(static=True, default="paper", kw_only=True)
-
-    def __check_init__(self) -> None:
-        check_choice(self, "follow", ("paper", "optax"))
+    follow: Follow = followed()
 
     def transform(self) -> Chain:
         scaled = ScaleByTrustRatio(trust_coefficient=self.trust_coefficient, eps=self.eps, mask=self.trust_ratio_mask)

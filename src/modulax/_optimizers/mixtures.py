@@ -6,10 +6,10 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import Array, DTypeLike
 
-from .._checks import DECAY, check_choice
+from .._checks import DECAY
 from .._containers.chain import Chain
 from .._rules import as_rule
-from .._schedule import Hyperparameter, number
+from .._schedule import Hyperparameter, followed, number
 from .._transforms.mixtures import (
     ScaleByACProp,
     ScaleByAdEMAMix,
@@ -171,10 +171,7 @@ class ACProp(AbstractOptimizer):
     eps_root: Hyperparameter = number(1e-16)
     weight_decay: Hyperparameter = number(0.0)
     mask: Any = eqx.field(static=True, default=None, converter=as_rule)
-    follow: Follow = eqx.field(static=True, default="paper", kw_only=True)
-
-    def __check_init__(self) -> None:
-        check_choice(self, "follow", ("paper", "optax"))
+    follow: Follow = followed()
 
     def transform(self) -> Chain:
         return Chain(

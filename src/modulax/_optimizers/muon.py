@@ -10,7 +10,7 @@ from .._checks import DECAY, check_choice
 from .._containers.chain import Chain
 from .._containers.partition import Partition
 from .._rules import as_rule
-from .._schedule import Hyperparameter, number
+from .._schedule import Hyperparameter, followed, number
 from .._transforms.matrices import MatrixLabels, matrices_as
 from .._transforms.muon import MuonDimensionNumbers, ScaleByMuon, ScaleByShape
 from .._transforms.regularization import AddDecayedWeights
@@ -80,11 +80,10 @@ class Muon(AbstractOptimizer):
         static=True, default=None, converter=matrices_as(MuonDimensionNumbers)
     )
     consistent_rms: Hyperparameter | None = number(None, optional=True)
-    follow: Follow = eqx.field(static=True, default="paper")
+    follow: Follow = followed()
 
     def __check_init__(self) -> None:
         check_choice(self, "preconditioning", tuple(PRECONDITIONINGS))
-        check_choice(self, "follow", ("paper", "optax"))
 
     def transform(self) -> Partition:
         matrices = self.muon_weight_dimension_numbers

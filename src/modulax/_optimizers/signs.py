@@ -3,9 +3,9 @@
 import equinox as eqx
 from jaxtyping import DTypeLike
 
-from .._checks import DECAY, check_choice
+from .._checks import DECAY
 from .._containers.chain import Chain
-from .._schedule import Hyperparameter, number
+from .._schedule import Hyperparameter, followed, number
 from .._transforms.momentum import Ema
 from .._transforms.scaling import Scale, ScaleByLearningRate
 from .._transforms.signs import ScaleByRprop, ScaleBySign
@@ -87,10 +87,7 @@ class Rprop(AbstractOptimizer):
     eta_plus: Hyperparameter = number(1.2)
     min_step_size: Hyperparameter = number(1e-6)
     max_step_size: Hyperparameter = number(50.0)
-    follow: Follow = eqx.field(static=True, default="paper", kw_only=True)
-
-    def __check_init__(self) -> None:
-        check_choice(self, "follow", ("paper", "optax"))
+    follow: Follow = followed()
 
     def transform(self) -> Chain:
         sizes = (self.eta_minus, self.eta_plus, self.min_step_size, self.max_step_size)

@@ -5,10 +5,10 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import DTypeLike
 
-from .._checks import AT_LEAST_ONE, DECAY, POSITIVE, check_choice
+from .._checks import AT_LEAST_ONE, DECAY, POSITIVE
 from .._containers.chain import Chain
 from .._rules import as_rule
-from .._schedule import Hyperparameter, number
+from .._schedule import Hyperparameter, followed, number
 from .._transform import AbstractTransform
 from .._transforms.curvature import HutchinsonDiagonal, ScaleBySophia
 from .._transforms.regularization import AddDecayedWeights
@@ -57,10 +57,7 @@ class Sophia(AbstractOptimizer):
     update_interval: Hyperparameter = number(10, needs=AT_LEAST_ONE)
     hessian_diagonal_fn: AbstractTransform = HutchinsonDiagonal()
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-    follow: Follow = eqx.field(static=True, default="paper", kw_only=True)
-
-    def __check_init__(self) -> None:
-        check_choice(self, "follow", ("paper", "optax"))
+    follow: Follow = followed()
 
     def transform(self) -> Chain:
         sophia = ScaleBySophia(

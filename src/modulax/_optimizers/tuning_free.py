@@ -7,7 +7,7 @@ import equinox as eqx
 from .._checks import DECAY, POSITIVE, check_choice
 from .._containers.chain import Chain
 from .._rules import as_rule
-from .._schedule import Hyperparameter, number, numbers
+from .._schedule import Hyperparameter, followed, number, numbers
 from .._transform import AbstractTransform
 from .._transforms.distance import ScaleByCOCOB, ScaleByDoG, ScaleByDoWG, as_initial_step, check_initial_step
 from .._transforms.regularization import AddDecayedWeights
@@ -16,8 +16,6 @@ from .._transforms.step_size import ScaleByMoMo, ScaleByMoMoAdam, ScaleByPolyak
 from .._transforms.tuning_free import ScaleByDAdaptAdam, ScaleByProdigy, StepWithDecay
 from .._types import Follow
 from .base import AbstractOptimizer
-
-FOLLOWED = ("paper", "optax")
 
 
 class COCOB(AbstractOptimizer):
@@ -140,10 +138,7 @@ class DAdaptAdamW(AbstractOptimizer):
     eps: Hyperparameter = number(1e-8)
     estim_lr0: Hyperparameter = number(1e-6, needs=POSITIVE)
     weight_decay: Hyperparameter = number(0.0)
-    follow: Follow = eqx.field(static=True, default="paper", kw_only=True)
-
-    def __check_init__(self) -> None:
-        check_choice(self, "follow", FOLLOWED)
+    follow: Follow = followed()
 
     def transform(self) -> StepWithDecay:
         b1, b2 = self.betas
@@ -185,10 +180,7 @@ class Prodigy(AbstractOptimizer):
     weight_decay: Hyperparameter = number(0.0)
     safeguard_warmup: bool = eqx.field(static=True, default=False)
     mask: Any = eqx.field(static=True, default=None, converter=as_rule)
-    follow: Follow = eqx.field(static=True, default="paper", kw_only=True)
-
-    def __check_init__(self) -> None:
-        check_choice(self, "follow", FOLLOWED)
+    follow: Follow = followed()
 
     def transform(self) -> StepWithDecay:
         rule = ScaleByProdigy(
@@ -229,10 +221,7 @@ class MoMo(AbstractOptimizer):
     lower_bound: Hyperparameter = number(0.0)
     weight_decay: Hyperparameter = number(0.0)
     adapt_lower_bound: bool = eqx.field(static=True, default=False)
-    follow: Follow = eqx.field(static=True, default="paper", kw_only=True)
-
-    def __check_init__(self) -> None:
-        check_choice(self, "follow", FOLLOWED)
+    follow: Follow = followed()
 
     def transform(self) -> Chain:
         rule = ScaleByMoMo(
@@ -275,10 +264,7 @@ class MoMoAdam(AbstractOptimizer):
     lower_bound: Hyperparameter = number(0.0)
     weight_decay: Hyperparameter = number(0.0)
     adapt_lower_bound: bool = eqx.field(static=True, default=False)
-    follow: Follow = eqx.field(static=True, default="paper", kw_only=True)
-
-    def __check_init__(self) -> None:
-        check_choice(self, "follow", FOLLOWED)
+    follow: Follow = followed()
 
     def transform(self) -> Chain:
         rule = ScaleByMoMoAdam(
@@ -323,11 +309,10 @@ class PolyakSGD(AbstractOptimizer):
     f_min: Hyperparameter = number(0.0)
     eps: Hyperparameter = number(0.0)
     variant: Literal["sps", "sps+"] = eqx.field(static=True, default="sps")
-    follow: Follow = eqx.field(static=True, default="paper", kw_only=True)
+    follow: Follow = followed()
 
     def __check_init__(self) -> None:
         check_choice(self, "variant", ("sps", "sps+"))
-        check_choice(self, "follow", FOLLOWED)
 
     def transform(self) -> Chain:
         polyak = ScaleByPolyak(self.f_min, self.max_learning_rate, self.eps, self.variant)

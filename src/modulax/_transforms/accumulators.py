@@ -6,11 +6,11 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, PyTree
 
-from .._checks import DECAY, NON_NEGATIVE, check_choice
+from .._checks import DECAY, NON_NEGATIVE
 from .._leafwise import AbstractLeafwise
 from .._module import AbstractState
 from .._numerics import abs_sq, at_least_float32, bias, moment, real_dtype, safe_sqrt, zeros_in
-from .._schedule import Number, number
+from .._schedule import Number, followed, number
 from .._types import Count, Follow
 from .adaptive import second_moment_like
 
@@ -215,10 +215,7 @@ class ScaleByAdan(AbstractLeafwise):
     b3: Number = number(0.99, needs=DECAY)
     eps: Number = number(1e-8)
     eps_root: Number = number(0.0)
-    follow: Follow = eqx.field(static=True, default="paper", kw_only=True)
-
-    def __check_init__(self) -> None:
-        check_choice(self, "follow", ("paper", "optax"))
+    follow: Follow = followed()
 
     def init_leaf(self, p):
         return ScaleByAdanState(m=jnp.zeros_like(p), v=jnp.zeros_like(p), n=second_moment_like(p), g=jnp.zeros_like(p))

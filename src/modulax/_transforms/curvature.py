@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, PyTree
 
-from .._checks import AT_LEAST_ONE, DECAY, POSITIVE, check_choice
+from .._checks import AT_LEAST_ONE, DECAY, POSITIVE
 from .._leafwise import AbstractLeafwise
 from .._module import AbstractState
 from .._numerics import bias, moment, zeros_in
 from .._random import key, next_keys
-from .._schedule import Number, number, resolve
+from .._schedule import Number, followed, number, resolve
 from .._transform import AbstractTransform
 from .._types import Count, Follow, Params, State, Updates
 from .adaptive import second_moment_like
@@ -137,10 +137,7 @@ class ScaleBySophia(AbstractTransform):
     update_interval: Number = number(10, needs=AT_LEAST_ONE)
     hessian_diagonal_fn: AbstractTransform = HutchinsonDiagonal()
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-    follow: Follow = eqx.field(static=True, default="paper", kw_only=True)
-
-    def __check_init__(self) -> None:
-        check_choice(self, "follow", ("paper", "optax"))
+    follow: Follow = followed()
 
     def init(self, params: Params) -> ScaleBySophiaState:
         """Zeros, and the state of the estimator."""

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, PyTree
 
-from .._checks import AT_LEAST_ONE, check_choice
+from .._checks import AT_LEAST_ONE
 from .._module import AbstractState
 from .._numerics import at_least_float32, safe_increment
 from .._rules import AbstractRule, select
-from .._schedule import Number, number, resolve
+from .._schedule import Number, followed, number, resolve
 from .._transform import AbstractTransform
 from .._types import Count, Follow, Params, State, Updates
 from ..linalg import leading_directions
@@ -99,10 +99,9 @@ class ScaleByGaLore(AbstractTransform):
     base_optimizer: AbstractTransform = eqx.field(default=None, converter=adam_unless_given)
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(GaLoreDimensionNumbers))
     _: dataclasses.KW_ONLY
-    follow: Follow = eqx.field(static=True, default="paper")
+    follow: Follow = followed()
 
     def __check_init__(self) -> None:
-        check_choice(self, "follow", ("paper", "optax"))
         if not isinstance(self.rank, int) or self.rank < 1:
             raise ValueError(f"`ScaleByGaLore(rank=...)` must be a positive integer, got {self.rank!r}.")
         if not isinstance(self.base_optimizer, AbstractTransform):

@@ -7,11 +7,11 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, PyTree
 
-from .._checks import DECAY, check_choice
+from .._checks import DECAY
 from .._leafwise import AbstractLeafwise
 from .._module import AbstractState
 from .._numerics import abs_sq, at_least_float32, bias, moment, safe_sqrt, zeros_in
-from .._schedule import Number, number
+from .._schedule import Number, followed, number
 from .._types import Count, Follow
 from .adaptive import second_moment_like
 from .clipping import clip_entries
@@ -256,10 +256,7 @@ class ScaleByACProp(AbstractLeafwise):
     b2: Number = number(0.999, needs=DECAY)
     eps: Number = number(1e-16)
     eps_root: Number = number(1e-16)
-    follow: Follow = eqx.field(static=True, default="paper", kw_only=True)
-
-    def __check_init__(self) -> None:
-        check_choice(self, "follow", ("paper", "optax"))
+    follow: Follow = followed()
 
     def init_leaf(self, p):
         return ScaleByACPropState(mu=jnp.zeros_like(p), nu=second_moment_like(p))

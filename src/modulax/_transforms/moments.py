@@ -6,11 +6,11 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, PyTree
 
-from .._checks import DECAY, NON_NEGATIVE, check_choice
+from .._checks import DECAY, NON_NEGATIVE
 from .._leafwise import AbstractLeafwise
 from .._module import AbstractState
 from .._numerics import abs_sq, bias, infinity_moment, moment, safe_sqrt, zeros_in
-from .._schedule import Number, number
+from .._schedule import Number, followed, number
 from .._types import Count, Follow
 from .adaptive import AdamNumbers, ScaleByAdamState, adam_numbers, corrected_mean, second_moment_like
 
@@ -110,10 +110,7 @@ class ScaleByAMSGrad(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     bias_correction_mu: bool = eqx.field(static=True, default=True)
     bias_correction_nu: bool = eqx.field(static=True, default=True)
-    follow: Follow = eqx.field(static=True, default="paper", kw_only=True)
-
-    def __check_init__(self) -> None:
-        check_choice(self, "follow", ("paper", "optax"))
+    follow: Follow = followed()
 
     def init_leaf(self, p):
         return ScaleByAMSGradState(

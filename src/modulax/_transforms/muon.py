@@ -14,7 +14,7 @@ from .._leafwise import AbstractLeafwise, run_rules
 from .._module import AbstractState
 from .._numerics import at_least_float32, bias, moment, zeros_in
 from .._rules import AbstractRule
-from .._schedule import Number, number, resolve
+from .._schedule import Number, followed, number, resolve
 from .._transform import AbstractStatelessTransform, AbstractTransform
 from .._types import Count, Follow, Params, Updates
 from ..linalg import orthogonalize
@@ -131,11 +131,10 @@ class ScaleByMuon(AbstractTransform):
     adaptive: bool = eqx.field(static=True, default=False)
     preconditioning: str = eqx.field(static=True, default="frobenius")
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(MuonDimensionNumbers))
-    follow: Follow = eqx.field(static=True, default="paper")
+    follow: Follow = followed()
 
     def __check_init__(self) -> None:
         check_choice(self, "preconditioning", tuple(PRECONDITIONINGS))
-        check_choice(self, "follow", ("paper", "optax"))
 
     def matrices(self, tree: PyTree) -> list[Matrix | None]:
         """How each leaf is a matrix, in JAX's order; None for one that is none."""

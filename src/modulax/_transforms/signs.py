@@ -2,15 +2,13 @@
 
 from typing import ClassVar
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from .._checks import check_choice
 from .._leafwise import AbstractLeafwise
 from .._module import AbstractState
 from .._numerics import at_least_float32
-from .._schedule import Number, number
+from .._schedule import Number, followed, number
 from .._types import Follow
 
 
@@ -78,10 +76,7 @@ class ScaleByRprop(AbstractLeafwise):
     eta_plus: Number = number(1.2)
     min_step_size: Number = number(1e-6)
     max_step_size: Number = number(50.0)
-    follow: Follow = eqx.field(static=True, default="paper", kw_only=True)
-
-    def __check_init__(self) -> None:
-        check_choice(self, "follow", ("paper", "optax"))
+    follow: Follow = followed()
 
     def init_leaf(self, p):
         dtype = at_least_float32(p.dtype)

@@ -21,7 +21,7 @@ from .._numerics import (
     real_dtype,
     safe_sqrt,
 )
-from .._schedule import Hyperparameter, Number, number
+from .._schedule import Hyperparameter, Number, followed, number
 from .._types import Count, Follow
 from ..tree._math import norm, total, vdot
 from .adaptive import second_moment_like
@@ -253,10 +253,7 @@ class ScaleByMoMo(AbstractLeafwise):
     lower_bound: Number = number(0.0)
     weight_decay: Number = number(0.0)
     adapt_lower_bound: bool = eqx.field(static=True, default=False)
-    follow: Follow = eqx.field(static=True, default="paper", kw_only=True)
-
-    def __check_init__(self) -> None:
-        check_choice(self, "follow", ("paper", "optax"))
+    follow: Follow = followed()
 
     def init_leaf(self, p):
         return MomoState(exp_avg=jnp.zeros_like(p))
@@ -323,10 +320,7 @@ class ScaleByMoMoAdam(AbstractLeafwise):
     lower_bound: Number = number(0.0)
     weight_decay: Number = number(0.0)
     adapt_lower_bound: bool = eqx.field(static=True, default=False)
-    follow: Follow = eqx.field(static=True, default="paper", kw_only=True)
-
-    def __check_init__(self) -> None:
-        check_choice(self, "follow", ("paper", "optax"))
+    follow: Follow = followed()
 
     def init_leaf(self, p):
         return MomoAdamState(exp_avg=jnp.zeros_like(p), exp_avg_sq=second_moment_like(p))

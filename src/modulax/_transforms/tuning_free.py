@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float, PyTree
 
-from .._checks import DECAY, POSITIVE, check_choice
+from .._checks import DECAY, POSITIVE
 from .._leafwise import AbstractLeafwise, run_rules
 from .._module import AbstractState
 from .._numerics import abs_sq, at_least_float32, bias, default_float, moment, ratio, safe_sqrt, zeros_in
 from .._rules import as_rule
-from .._schedule import Hyperparameter, Number, number
+from .._schedule import Hyperparameter, Number, followed, number
 from .._transform import AbstractTransform, EmptyState
 from .._types import Count, Follow
 from ..tree._math import total, vdot
@@ -116,10 +116,7 @@ class ScaleByProdigy(AbstractLeafwise):
     estim_lr0: Number = number(1e-6, needs=POSITIVE)
     estim_lr_coef: Number = number(1.0)
     safeguard_warmup: bool = eqx.field(static=True, default=False)
-    follow: Follow = eqx.field(static=True, default="paper", kw_only=True)
-
-    def __check_init__(self) -> None:
-        check_choice(self, "follow", ("paper", "optax"))
+    follow: Follow = followed()
 
     def init_leaf(self, p):
         return ProdigyState(
@@ -215,10 +212,7 @@ class ScaleByDAdaptAdam(AbstractLeafwise):
     b2: Number = number(0.999, needs=DECAY)
     eps: Number = number(1e-8)
     estim_lr0: Number = number(1e-6, needs=POSITIVE)
-    follow: Follow = eqx.field(static=True, default="paper", kw_only=True)
-
-    def __check_init__(self) -> None:
-        check_choice(self, "follow", ("paper", "optax"))
+    follow: Follow = followed()
 
     def init_leaf(self, p):
         return DAdaptAdamWState(exp_avg=wide_zeros(p), exp_avg_sq=second_moment_like(p), grad_sum=wide_zeros(p))
