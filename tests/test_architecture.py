@@ -44,6 +44,7 @@ LAYERS = (
             "_schedule",
             "_rules",
             "_transform",
+            "_wrapper",
             "_leafwise",
         ),
         ordered=True,

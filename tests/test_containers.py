@@ -208,6 +208,65 @@ def test_a_pattern_fits_at_the_root_and_below():
         np.testing.assert_array_equal(jtu.tree_leaves(u)[0], 2)
 
 
+def test_a_partition_has_a_group_for_the_rest():
+    transforms = {"double": mx.Scale(2.0), "rest": mx.Scale(-1.0)}
+    for labels in (mx.by_path({"*kernel": "double"}), {"dense": {"kernel": "double"}}, lambda _: {"dense": None}):
+        updates = _update(mx.Partition(transforms, labels, default="rest"))
+        assert updates["scale"] == updates["dense"]["bias"][0] == -1
+        assert updates["dense"]["kernel"][0, 0] == (-1 if callable(labels) else 2)
+    with pytest.raises(ValueError, match=r"no pattern fits the leaf `dense\.bias`"):
+        _update(mx.Partition(transforms, mx.by_path({"*kernel": "double"})))
+    with pytest.raises(ValueError, match=r"`Partition\(default='others'\)` must be the label of a transform"):
+        mx.Partition(transforms, mx.by_path({"*": "rest"}), default="others")
+
+
+def test_partitions_nest():
+    inner = mx.Partition({"a": mx.Scale(2.0), "b": mx.Scale(3.0)}, mx.by_path({"*bias": "a", "*": "b"}))
+    outer = mx.Partition({"dense": inner, "rest": mx.Scale(-1.0)}, mx.by_path({"dense.*": "dense"}), default="rest")
+    updates = _update(outer)
+    assert [updates["dense"]["bias"][0], updates["dense"]["kernel"][0, 0], updates["scale"]] == [2, 3, -1]
+
+
+def test_what_is_masked_out_may_become_zero():
+    updates = _update(mx.Masked(mx.Scale(2.0), mx.by_path({"*.bias": True, "*": False}), otherwise="zero"))
+    assert [updates["dense"]["bias"][0], updates["scale"]] == [2, 0]
+
+
+def test_frozen_parameters_have_no_state():
+    frozen = {"dense": {"bias": True, "kernel": False}, "scale": True}
+    for mask in (frozen, lambda _: frozen, mx.by_path({"*kernel": False, "*": True})):
+        transform = mx.selective_transform(mx.Trace(0.9), freeze_mask=mask)
+        updates = _update(transform)
+        assert [updates["dense"]["bias"][0], updates["dense"]["kernel"][0, 0], updates["scale"]] == [0, 1, 0]
+        assert [p.shape for p in jtu.tree_leaves(transform.init(PARAMS))] == [(3, 2)]
+
+
+def test_functions_of_the_parameters_see_all_of_them():
+    """Also where the transform that calls them sees a part only: the others are held."""
+
+    class Probe(mx.AbstractStatelessTransform):
+        def apply(self, updates, params, **extra):
+            value, gradient = jax.value_and_grad(extra["value_fn"])(params, power=2)
+            from_caller = extra["grad_fn"](params)
+            return jtu.tree_map(lambda u, g, c, h: u + value + g + c + h, updates, gradient, extra["grad"], from_caller)
+
+    def loss(params, power):
+        return sum(jnp.sum(p**power) for p in jtu.tree_leaves(params))
+
+    def expected(n):
+        return 1.0 + 9.0 + 2.0 + n + 2.0
+
+    extra = {"grad": jtu.tree_map(lambda p: 5 * p, PARAMS), "value_fn": loss, "grad_fn": jax.grad(loss)}
+    extra["grad_fn"] = lambda params: jax.grad(loss)(params, 2)
+    masked = mx.Masked(Probe(), mx.by_path({"*.bias": True, "*": False}))
+    partition = mx.Partition({"a": Probe(), "b": mx.Chain(Probe())}, mx.by_path({"*.bias": "a", "*": "b"}))
+    transforms: tuple[Any, ...] = (masked, mx.Chain(mx.Masked(masked, True)), partition)
+    for transform in transforms:
+        updates, _ = transform.update(PARAMS, transform.init(PARAMS), PARAMS, **extra)
+        np.testing.assert_allclose(updates["dense"]["bias"], expected(5.0))
+        np.testing.assert_allclose(updates["scale"], expected(5.0) if transform is partition else 1.0)
+
+
 # --- Numbers ---------------------------------------------------------------------------------------
 
 
@@ -262,3 +321,51 @@ def test_many_numbers_by_one_pattern():
     assert changed[0].weight_decay == changed[1].weight_decay == 0
     assert changed["lion"].b1 == 0.5
     assert changed["adamw"].b1 == chain["adamw"].b1
+
+
+# --- Parameters to evaluate ------------------------------------------------------------------------
+
+
+class _Doubled(mx.AbstractStatelessTransform):
+    """Its parameters to evaluate are marked by their state, which here is none: the absolute values, doubled."""
+
+    def apply(self, updates, params, **extra):
+        return updates
+
+    def eval_params(self, state, params):
+        return jtu.tree_map(lambda p: 2 * jnp.abs(p), params)
+
+
+class _Optimizer(mx.AbstractOptimizer):
+    learning_rate: mx.Hyperparameter = mx.number()
+
+    def transform(self):
+        return mx.Chain(_Doubled(), mx.ScaleByLearningRate(self.learning_rate))
+
+
+BIAS = mx.by_path({"*.bias": True, "*": False})
+
+
+@pytest.mark.parametrize(
+    "transform, bias, scale",
+    [
+        (mx.AdamW(0.1), 1, 1),
+        (_Doubled(), 2, 2),
+        (mx.Chain(mx.Clip(1.0), _Doubled()), 2, 2),
+        (mx.Chain(_Doubled(), _Optimizer(0.1)), 4, 4),
+        (mx.Masked(_Doubled(), BIAS), 2, 1),
+        (mx.Partition({True: _Optimizer(schedules.Linear(1.0, 0.0, 4)), False: mx.Scale(1.0)}, BIAS), 2, 1),
+        (mx.MultiSteps(mx.Scheduled(_Doubled()), 2), 2, 2),
+        (mx.Injected(_Optimizer(0.1)), 2, 2),
+    ],
+)
+def test_parameters_to_evaluate_through_any_nesting(transform: Any, bias: float, scale: float):
+    model = {**PARAMS, "activation": jax.nn.relu, "steps": 3, "table": jnp.arange(2)}
+    state = transform.init(model)
+    for averaged in (transform.eval_params(state, model), jax.jit(transform.eval_params)(state, PARAMS)):
+        np.testing.assert_allclose(averaged["dense"]["bias"], bias)
+        np.testing.assert_allclose(averaged["scale"], scale)
+    whole = transform.eval_params(state, model)
+    assert whole["activation"] is jax.nn.relu
+    assert whole["steps"] == 3
+    np.testing.assert_array_equal(whole["table"], [0, 1])

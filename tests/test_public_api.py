@@ -33,6 +33,7 @@ PROMISED = {
         AdamaxW Adan AdaptiveGradClip AddDecayedWeights AddNoise AddNoiseState COCOB COCOBState Card Centralize
         Chain ChainState Clip ClipByBlockRMS ClipByGlobalNorm DAdaptAdamW DAdaptAdamWState DPSGD Description
         DifferentiallyPrivateAggregate DifferentiallyPrivateAggregateState DoG DoGState DoWG DoWGState Ema EmaState
+        AbstractWrapper selective_transform
         EmptyState FactoredState Freeze Fromage GaLore GaLoreDimensionNumbers GaLoreState HutchinsonDiagonal
         HutchinsonState Hyperparameter Identity InitialStep Injected InjectedState KeepParamsNonnegative LAMB LARS
         LeafDescription Lion MADGRAD Masked MaskedState MoMo MoMoAdam MomoAdamState MomoState MultiSteps

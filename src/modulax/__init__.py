@@ -20,6 +20,7 @@ from ._containers.partition import (
     MaskedState as MaskedState,
     Partition as Partition,
     PartitionState as PartitionState,
+    selective_transform as selective_transform,
 )
 from ._containers.schedule import (
     Injected as Injected,
@@ -286,6 +287,7 @@ from ._transforms.tuning_free import (
     ScaleByDAdaptAdam as ScaleByDAdaptAdam,
     ScaleByProdigy as ScaleByProdigy,
 )
+from ._wrapper import AbstractWrapper as AbstractWrapper
 from .tree import (
     bias_correction as bias_correction,
     update_infinity_moment as update_infinity_moment,

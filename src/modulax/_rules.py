@@ -17,8 +17,11 @@ class AbstractRule(abc.ABC):
     """Assigns a label to every leaf of a tree. Rules are static: they hash and compare by value."""
 
     @abc.abstractmethod
-    def labels(self, tree: PyTree) -> list[Any]:
-        """The label of each leaf of `tree`, in JAX's order; absent leaves (None) have none."""
+    def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
+        """The label of each leaf of `tree`, in JAX's order; absent leaves (None) have none.
+
+        A leaf for which the rule has no label is an error; with `partial`, its label is None.
+        """
 
 
 class by_path(AbstractRule):  # noqa: N801 (read as a function: `labels=by_path({...})`)
@@ -47,7 +50,7 @@ class by_path(AbstractRule):  # noqa: N801 (read as a function: `labels=by_path(
     def __repr__(self) -> str:
         return f"by_path({dict(self.patterns)!r})"
 
-    def labels(self, tree: PyTree) -> list[Any]:
+    def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
         """The label of the first pattern that fits each leaf's path."""
         found, used = [], set()
         for path, leaf in leaves_with_paths(tree, with_none=True):
@@ -57,11 +60,11 @@ class by_path(AbstractRule):  # noqa: N801 (read as a function: `labels=by_path(
             used.update(pattern for pattern, _ in fits)
             if leaf is None:
                 continue
-            if not fits:
+            if not fits and not partial:
                 raise ValueError(
                     f'`{self!r}`: no pattern fits the leaf `{path}`. Add one for it, or a last `"*"` for the rest.'
                 )
-            found.append(fits[0][1])
+            found.append(fits[0][1] if fits else None)
         unused = [pattern for pattern, _ in self.patterns if pattern not in used]
         if unused and (found or leaf_paths(tree, with_none=True)):
             paths = leaf_paths(tree, with_none=True)
@@ -84,8 +87,28 @@ class _Function(AbstractRule):
     def __repr__(self) -> str:
         return getattr(self.function, "__qualname__", repr(self.function))
 
-    def labels(self, tree: PyTree) -> list[Any]:
-        return _Tree(self.function(tree)).labels(tree)
+    def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
+        return _Tree(self.function(tree)).labels(tree, partial=partial)
+
+
+class _Not(AbstractRule):
+    """A mask that is true where another one is false."""
+
+    def __init__(self, rule: AbstractRule):
+        self.rule = rule
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Not and self.rule == other.rule
+
+    def __hash__(self) -> int:
+        return hash((_Not, self.rule))
+
+    def __repr__(self) -> str:
+        return f"not_in({self.rule!r})"
+
+    def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
+        labels = self.rule.labels(tree, partial=partial)
+        return [not label if isinstance(label, bool) else label for label in labels]
 
 
 class _Tree(AbstractRule):
@@ -113,7 +136,7 @@ class _Tree(AbstractRule):
     def __repr__(self) -> str:
         return repr(jtu.tree_unflatten(self.treedef, self.leaves))
 
-    def labels(self, tree: PyTree) -> list[Any]:
+    def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
         labels = dict(leaves_with_paths(jtu.tree_unflatten(self.treedef, self.leaves)))
         unused, found = set(labels), []
         for path, leaf in leaves_with_paths(tree, with_none=True):
@@ -121,9 +144,9 @@ class _Tree(AbstractRule):
             unused.discard(prefix)
             if leaf is None:
                 continue
-            if prefix is None:
+            if prefix is None and not partial:
                 raise ValueError(f"The tree of labels has none for the leaf `{path}`; it has {listing(labels)}.")
-            found.append(labels[prefix])
+            found.append(None if prefix is None else labels[prefix])
         if unused:
             paths = leaf_paths(tree, with_none=True)
             raise ValueError(
@@ -141,6 +164,13 @@ def as_rule(x: Any) -> AbstractRule | None:
     return _Function(x) if callable(x) and is_plain_leaf else _Tree(x)
 
 
+def not_in(mask: Any) -> AbstractRule:
+    """The mask of the leaves that another mask leaves out."""
+    rule = as_rule(mask)
+    assert rule is not None
+    return _Not(rule)
+
+
 def mask_of(owner: object, rule: AbstractRule, tree: PyTree) -> list[bool]:
     """The rule's labels as booleans, refused if they are anything else."""
     labels = rule.labels(tree)
@@ -155,6 +185,13 @@ def mask_of(owner: object, rule: AbstractRule, tree: PyTree) -> list[bool]:
 def mask_or_all(owner: object, rule: AbstractRule | None, tree: PyTree) -> list[bool] | None:
     """The rule's labels as booleans; None, which means all leaves, where there is no rule."""
     return None if rule is None else mask_of(owner, rule, tree)
+
+
+def merge(tree: PyTree, part: PyTree, chosen: Sequence[bool]) -> PyTree:
+    """The tree with the leaves of `part`, which has only these, wherever `chosen` is true."""
+    leaves, treedef = jtu.tree_flatten(tree)
+    remaining = iter(jtu.tree_leaves(part))
+    return treedef.unflatten([next(remaining) if c else x for x, c in zip(leaves, chosen, strict=True)])
 
 
 def select(tree: PyTree, keep: Sequence[bool]) -> PyTree:

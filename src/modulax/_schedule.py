@@ -122,6 +122,11 @@ def _as_numbers(xs: Any) -> Any:
     return tuple(map(as_number, xs)) if isinstance(xs, Iterable) else xs
 
 
+def choice(options: tuple[str, ...], default: str) -> Any:
+    """A field that holds one of some words, and refuses others."""
+    return eqx.field(static=True, default=default, kw_only=True, metadata={"options": options})
+
+
 def followed() -> Any:
     """A field that says whom a class follows where the two differ: the paper, or optax."""
-    return eqx.field(static=True, default="paper", kw_only=True, metadata={"options": ("paper", "optax")})
+    return choice(("paper", "optax"), "paper")

@@ -2,7 +2,7 @@
 
 import abc
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -101,7 +101,7 @@ def _update_entry(method: Any, name: str) -> Entry:
     def run(transform, updates, state, params, extra):
         updates, params = trainable(updates), trainable(params)
         if params is not None:
-            params = paired(params, updates, f"{name}.update", per_example=sees_examples(transform))
+            params = transform.paired(params, updates, f"{name}.update")
         return inside(method, transform, updates, state, params, **extra)
 
     def call(program, transform, /, updates, state, params=None, **extra):
@@ -109,6 +109,28 @@ def _update_entry(method: Any, name: str) -> Entry:
 
     run.__name__ = run.__qualname__ = f"{name}.update"
     return Entry(method, call, inside, Program(run, models=(0, 2)))
+
+
+def _eval_entry(method: Any, name: str) -> Entry:
+    def inside(function: Any, transform: "AbstractTransform", /, state: State, params: Params) -> Params:
+        with jax.named_scope(f"{type(transform).__name__}.eval_params"):
+            return function(transform, state, params)
+
+    def run(transform: "AbstractTransform", state: State, params: Params) -> list[Any]:
+        return jtu.tree_leaves(eqx.combine(inside(method, transform, state, trainable(params)), params))
+
+    def call(program: Program, transform: "AbstractTransform", /, state: State, params: Params) -> Params:
+        return _with_arrays(params, program(transform, state, params))
+
+    run.__name__ = run.__qualname__ = f"{name}.eval_params"
+    return Entry(method, call, inside, Program(run, models=(1,)))
+
+
+def _with_arrays(model: PyTree, arrays: Sequence[Any]) -> PyTree:
+    """The model with other arrays; what is none in it stays."""
+    leaves, treedef = jtu.tree_flatten(model)
+    remaining = iter(arrays)
+    return treedef.unflatten([next(remaining) if isinstance(x, ARRAY_TYPES) else x for x in leaves])
 
 
 class AbstractTransform(AbstractHyperparameters):
@@ -150,6 +172,10 @@ class AbstractTransform(AbstractHyperparameters):
             method = method.function if isinstance(method, Entry) else method
             if not getattr(method, "__isabstractmethod__", False):
                 setattr(cls, name, wrap(method, cls.__name__))
+        if cls.eval_params is not AbstractTransform.eval_params:
+            method: Any = cls.eval_params
+            method = method.function if isinstance(method, Entry) else method
+            setattr(cls, "eval_params", _eval_entry(method, cls.__name__))  # noqa: B010 (an entry is no method)
 
     @abc.abstractmethod
     def init(self, params: Params) -> State:
@@ -178,10 +204,25 @@ class AbstractTransform(AbstractHyperparameters):
             the new parameters (the whole model, if that was given) and the new state.
         """
         program = _step_program(type(self), donate)
-        leaves, treedef = jtu.tree_flatten(params)
-        new_leaves, state = program(self, grads, state, params, extra)
-        arrays = iter(new_leaves)
-        return treedef.unflatten([next(arrays) if isinstance(x, ARRAY_TYPES) else x for x in leaves]), state
+        arrays, state = program(self, grads, state, params, extra)
+        return _with_arrays(params, arrays), state
+
+    def eval_params(self, state: State, params: Params) -> Params:
+        """The parameters to evaluate and to ship: an average where the optimizer keeps one, else the same ones.
+
+        A transform with a second set of parameters, such as Schedule-Free, holds it in its state and returns it here;
+        containers ask what they contain. What was returned once is returned again.
+
+        Args:
+            state: the optimizer's state.
+            params: the parameters that are trained, or the whole model.
+        """
+        del state
+        return params
+
+    def paired(self, params: Params, updates: Updates, owner: str) -> Params:
+        """The parameters in the structure of the updates, refused unless both have the same paths and shapes."""
+        return paired(params, updates, owner, per_example=sees_examples(self))
 
     def at(self, state: State) -> "AbstractTransform":
         """This transform with every schedule replaced by its number for the step that comes next."""
@@ -265,7 +306,7 @@ def _updates_at(params: PyTree, updates: Updates) -> list[Any]:
 def _step_program(cls: type, donate: bool) -> Program:
     def run(transform, grads, state, params, extra):
         grads = trainable(grads)
-        trained = paired(trainable(params), grads, f"{cls.__name__}.step", per_example=sees_examples(transform))
+        trained = transform.paired(trainable(params), grads, f"{cls.__name__}.step")
         updates, state = transform.update(grads, state, trained, **extra)
         return jtu.tree_leaves(apply_updates(params, updates)), state
 

@@ -1,5 +1,6 @@
 """Several small batches for one step."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -15,6 +16,7 @@ from .._numerics import at_least_float32, safe_increment, zeros_in
 from .._schedule import Hyperparameter, number, resolve
 from .._transform import AbstractTransform
 from .._types import Count, Params, State, Updates
+from .._wrapper import AbstractWrapper
 from ..tree._align import align, check_same_shapes
 
 
@@ -32,7 +34,7 @@ class MultiStepsState(AbstractState):
     skip_state: PyTree
 
 
-class MultiSteps(AbstractTransform):
+class MultiSteps(AbstractWrapper):
     """Accumulates the updates of `every_k` calls and hands their mean to a transform: a large batch in small parts.
 
     Between two steps the updates are zero and the inner transform does not run. The accumulator starts afresh after
@@ -58,6 +60,7 @@ class MultiSteps(AbstractTransform):
 
     counts_steps: ClassVar[bool] = True
     keeps_own_pace: ClassVar[bool] = True
+    holds: ClassVar[tuple[str, str]] = ("inner", "inner_opt_state")
 
     def init(self, params: Params) -> MultiStepsState:
         """The inner state, and an empty accumulator."""
@@ -113,8 +116,7 @@ class MultiSteps(AbstractTransform):
     def at(self, state: MultiStepsState) -> "MultiSteps":
         """This transform with every schedule replaced by its number for the next step."""
         every_k = resolve(self.every_k, state.gradient_step)
-        inner = self.inner.at(state.inner_opt_state)
-        return MultiSteps(inner, every_k, self.use_grad_mean, self.should_skip, self.accumulator_dtype)
+        return AbstractWrapper.at(dataclasses.replace(self, every_k=every_k), state)
 
     def has_updated(self, state: MultiStepsState) -> Bool[Array, ""]:
         """Whether the last call made a step."""

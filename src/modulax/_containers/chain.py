@@ -104,6 +104,12 @@ class Chain(AbstractTransform):
         """This chain with every schedule replaced by its number for the next step."""
         return Chain(**{name: part.at(state[name]) for name, part in self.parts.items()})
 
+    def eval_params(self, state: ChainState, params: Params) -> Params:
+        """Those of every part in turn."""
+        for name, part in self.at(state).parts.items():
+            params = part.eval_params(state[name], params)
+        return params
+
     @overload
     def __getitem__(self, key: int | str) -> Any: ...
     @overload

@@ -11,6 +11,7 @@ from .._random import is_key_data
 from .._schedule import is_schedule, resolve
 from .._transform import AbstractTransform
 from .._types import Count, Params, State, Updates
+from .._wrapper import AbstractWrapper
 
 
 class OptimizerState(AbstractState):
@@ -20,7 +21,7 @@ class OptimizerState(AbstractState):
     inner: State
 
 
-class Scheduled(AbstractTransform):
+class Scheduled(AbstractWrapper):
     """Lets schedules stand in the fields of a bare transform or a chain.
 
         Scheduled(Chain(ScaleByAdam(b1=schedules.Linear(0.8, 0.95, 1000)), ScaleByLearningRate(1e-3)))
@@ -35,6 +36,7 @@ class Scheduled(AbstractTransform):
     inner: AbstractTransform
 
     counts_steps: ClassVar[bool] = True
+    holds: ClassVar[tuple[str, str]] = ("inner", "inner")
 
     def init(self, params: Params) -> OptimizerState:
         """The inner state, and a counter at zero."""
@@ -65,7 +67,7 @@ class InjectedState(AbstractState):
     inner_state: State
 
 
-class Injected(AbstractTransform):
+class Injected(AbstractWrapper):
     """Carries the numbers of a transform in its state, for callers that hold the transform itself static.
 
     The numbers in the state rule. A schedule still rules its own field: there the state shows the number that was in

@@ -48,3 +48,7 @@ class AbstractOptimizer(AbstractTransform):
     def at(self, state: OptimizerState) -> Self:
         """This optimizer with every schedule replaced by its number for the next step."""
         return resolve(self, state.step)
+
+    def eval_params(self, state: OptimizerState, params: Params) -> Params:
+        """Those of `transform()`."""
+        return self.at(state).transform().eval_params(state.inner, params)

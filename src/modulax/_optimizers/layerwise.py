@@ -32,7 +32,8 @@ class _Both(AbstractRule):
     def __hash__(self) -> int:
         return hash((self.masks, self.wanted))
 
-    def labels(self, tree: PyTree) -> list[Any]:
+    def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
+        del partial
         every = [True] * len(jtu.tree_leaves(tree))
         found = [every if mask is None else mask.labels(tree) for mask in self.masks]
         # What is no boolean is handed on, to be refused by whom the mask is for.

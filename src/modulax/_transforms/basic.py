@@ -5,6 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import jax.tree_util as jtu
 
 from .._leafwise import AbstractLeafwise
 from .._transform import AbstractStatelessTransform
@@ -31,14 +32,21 @@ class Stateless(AbstractStatelessTransform):
     """A plain function of the updates and the parameters as a transform.
 
         Stateless(lambda updates, params: jax.tree.map(jnp.sign, updates))
+        Stateless(lambda g, p: g + 0.1 * p, leafwise=True)
 
     Args:
         function: maps `(updates, params)` to updates; `params` is None where `update` was called without.
+        leafwise: whether the function is of two arrays, and is called for every leaf.
     """
 
-    function: Callable[[Updates, Params | None], Updates] = eqx.field(static=True)
+    function: Callable[[Any, Any], Any] = eqx.field(static=True)
+    leafwise: bool = eqx.field(static=True, default=False)
 
     def apply(self, updates: Updates, params: Params | None, **extra: Any) -> Updates:
         """What the function returns."""
         del extra
-        return self.function(updates, params)
+        if not self.leafwise:
+            return self.function(updates, params)
+        if params is None:
+            return jtu.tree_map(lambda g: self.function(g, None), updates)
+        return jtu.tree_map(self.function, updates, params)

@@ -28,7 +28,8 @@ class _ByAxes(AbstractRule):
     def __repr__(self) -> str:
         return repr(self.numbers) if self.more else "None"
 
-    def labels(self, tree: PyTree) -> list[Any]:
+    def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
+        del partial
         return [self.numbers if x.ndim == 2 or (self.more and x.ndim > 2) else None for x in jtu.tree_leaves(tree)]
 
 
@@ -183,5 +184,6 @@ class MatrixLabels(AbstractRule):
     matrix: str
     other: str
 
-    def labels(self, tree: PyTree) -> list[Any]:
+    def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
+        del partial
         return [self.other if m is None else self.matrix for m in matrices_of(self.call, self.rule, tree)]

@@ -1,0 +1,84 @@
+"""What all containers of one transform have in common, and how extra arguments reach a part of the parameters."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+from jaxtyping import PyTree
+
+from ._rules import merge, select
+from ._transform import AbstractTransform
+from ._types import Params, State, Updates
+from .tree._align import paired
+from .tree._math import trainable
+
+
+class AbstractWrapper(AbstractTransform):
+    """A container of one transform: write `init` and `update`, and hand `extra` on.
+
+    The numbers in force, and the parameters to evaluate, are asked of the transform inside.
+    """
+
+    holds: ClassVar[tuple[str, str]] = ("inner", "inner_state")
+    """The field with the transform, and the field of the state with its state."""
+
+    def at(self, state: State) -> Self:
+        """This transform with every schedule replaced by its number for the next step."""
+        field, field_of_state = self.holds
+        return dataclasses.replace(self, **{field: getattr(self, field).at(getattr(state, field_of_state))})
+
+    def eval_params(self, state: State, params: Params) -> Params:
+        """Those of the transform inside."""
+        field, field_of_state = self.holds
+        inner: AbstractTransform = getattr(self.at(state), field)
+        return inner.eval_params(getattr(state, field_of_state), params)
+
+
+# Extra arguments that are trees like the parameters, and functions of the parameters.
+TREES = ("grad",)
+FUNCTIONS = ("value_fn", "obj_fn", "grad_fn")
+
+
+def extra_inside(
+    extra: Mapping[str, Any],
+    down: Callable[[PyTree], PyTree],
+    up: Callable[[PyTree], PyTree],
+) -> dict[str, Any]:
+    """The extra arguments as a transform needs them that sees the parameters in another form.
+
+    Args:
+        extra: the extra arguments as they were given.
+        down: maps a tree like the parameters to the form inside.
+        up: maps parameters in the form inside to those that a caller's function takes.
+    """
+
+    def of_inner(function: Callable[..., Any], is_gradient: bool) -> Callable[..., Any]:
+        @functools.wraps(function, updated=())
+        def call(params: Params, *args: Any, **kwargs: Any) -> Any:
+            out = function(up(params), *args, **kwargs)
+            return down(out) if is_gradient else out
+
+        return call
+
+    seen = dict(extra)
+    for name in TREES:
+        if seen.get(name) is not None:
+            seen[name] = down(seen[name])
+    for name in FUNCTIONS:
+        if seen.get(name) is not None:
+            seen[name] = of_inner(seen[name], name == "grad_fn")
+    return seen
+
+
+def extra_for(
+    extra: Mapping[str, Any], chosen: Sequence[bool], updates: Updates, params: Params | None, owner: str
+) -> dict[str, Any]:
+    """The extra arguments for a transform that sees the chosen leaves alone; the others are held as they are."""
+    if params is None:
+        return dict(extra)
+
+    def down(tree: PyTree) -> PyTree:
+        return select(paired(trainable(tree), updates, owner), chosen)
+
+    return extra_inside(extra, down, lambda part: merge(params, part, chosen))
