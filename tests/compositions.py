@@ -1,0 +1,106 @@
+"""Every container around every other one, and around optimizers of several kinds."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+import modulax as mx
+from modulax import schedules
+from modulax.numerics import abs_sq
+
+
+def bowl(params: Any) -> jax.Array:
+    """An objective for parameters of every kind, complex ones too, or none."""
+    return sum(
+        (jnp.sum(jnp.sqrt(1 + abs_sq(jnp.asarray(p)).astype(float))) for p in jax.tree.leaves(params)), jnp.zeros(())
+    )
+
+
+SLOPE = jax.grad(bowl)  # one function, so that it is traced once
+RATE = schedules.Linear(0.1, 0.01, 20)
+
+
+class Witness(mx.AbstractLeafwise):
+    """Counts, and needs the extra arguments of the others; it remembers, while traced, with which it was called."""
+
+    needs_extra: ClassVar[tuple[str, ...]] = ("value", "value_fn", "grad")
+    seen: ClassVar[list[Any]] = []
+
+    def survey(self, count, state, updates, params, *, value=None, value_fn=None, grad=None, token=None, **extra):
+        del count, state, extra
+        assert value_fn is not None
+        Witness.seen.append(token)
+        # What reaches it here has the form of its own updates and parameters.
+        assert jax.tree.structure(grad) == jax.tree.structure(updates)
+        return jnp.asarray(value).astype(float) - value_fn(params)
+
+    def update_leaf(self, now, g, s, p):
+        del p
+        return (1.0 + 0.0 * now) * g, s
+
+
+def heart() -> mx.AbstractTransform:
+    """The innermost transform: it needs extra arguments, counts, and follows a schedule."""
+    return mx.Chain(Witness(), mx.SGD(RATE, momentum=0.9))
+
+
+def extra(params: Any, updates: Any) -> dict[str, Any]:
+    """Everything that somebody might need."""
+    del updates
+    return {
+        "value": bowl(params),
+        "value_fn": bowl,
+        "obj_fn": bowl,
+        "grad": jax.tree.map(lambda p: 0.5 * p, params),
+        "grad_fn": SLOPE,
+    }
+
+
+CONTAINERS: dict[str, Callable[[Any], mx.AbstractTransform]] = {
+    "Chain": lambda t: mx.Chain(mx.Scale(0.5), t),
+    "Masked": lambda t: mx.Masked(t, mx.by_path({"*bias": False, "*": True}), otherwise="zero"),
+    "Partition": lambda t: mx.Partition({"this": t, "rest": mx.Scale(-0.1)}, mx.by_path({"*bias": "rest"}), "this"),
+    "MultiSteps": lambda t: mx.MultiSteps(t, 2),
+    "Scheduled": mx.Scheduled,
+    "Injected": mx.Injected,
+}
+OPTIMIZERS: dict[str, Callable[[], mx.AbstractTransform]] = {
+    "AdamW": lambda: mx.AdamW(RATE),
+    "Lion": lambda: mx.Lion(RATE),
+    "PolyakSGD": mx.PolyakSGD,
+    "Sophia": lambda: mx.Sophia(RATE),
+    "Muon": lambda: mx.Muon(RATE),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Composition:
+    """A container around something.
+
+    Args:
+        outer: the name of the container.
+        inner: the name of what it holds: a container around `heart()`, or an optimizer.
+    """
+
+    outer: str
+    inner: str
+
+    def __str__(self) -> str:
+        return f"{self.outer}-{self.inner}"
+
+    @property
+    def is_pair(self) -> bool:
+        return self.inner in CONTAINERS
+
+    def make(self) -> mx.AbstractTransform:
+        inside = CONTAINERS[self.inner](heart()) if self.is_pair else OPTIMIZERS[self.inner]()
+        return CONTAINERS[self.outer](inside)
+
+
+def compositions() -> Iterator[Composition]:
+    for outer in CONTAINERS:
+        for inner in (*CONTAINERS, *OPTIMIZERS):
+            yield Composition(outer, inner)

@@ -1,0 +1,80 @@
+"""Containers compose freely: every one around every other one, and around optimizers, obeys the laws.
+
+Each composition is checked for the laws that a container could break by itself, and for one of the others in turn, so
+that all laws meet all containers. MODULAX_CLOSURE=full checks every law on every composition, which takes an hour.
+"""
+
+import inspect
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+
+import modulax as mx
+from modulax.testing import LAWS, Case, Law
+
+from .compositions import CONTAINERS, RATE, Composition, Witness, compositions, extra
+
+COMPOSITIONS = tuple(compositions())
+# What a container does to trees, states and numbers; quick to check.
+ALWAYS = (
+    "structure_shapes_and_dtypes_are_kept",
+    "absent_leaves_stay_absent",
+    "empty_trees_are_fine",
+    "a_second_step_is_not_traced",
+    "a_changed_number_is_not_traced",
+    "a_number_in_force_is_listed",
+    "every_number_has_an_address",
+    "inputs_are_not_modified",
+)
+EVERY_LAW = os.environ.get("MODULAX_CLOSURE") == "full"
+
+
+def _laws(composition: Composition, index: int) -> list[Law]:
+    case = Case(composition.make(), extra=extra)
+    laws = {name: law for name, law in LAWS.items() if law.speaks_of(case)}
+    others = [law for name, law in laws.items() if name not in ALWAYS]
+    return [laws[name] for name in ALWAYS if name in laws] + (others if EVERY_LAW else [others[index % len(others)]])
+
+
+@pytest.mark.parametrize("index", range(len(COMPOSITIONS)), ids=list(map(str, COMPOSITIONS)))
+def test_a_composition_obeys_the_laws(index: int):
+    composition = COMPOSITIONS[index]
+    case = Case(composition.make(), extra=extra)
+    broken = {}
+    for law in _laws(composition, index):
+        try:
+            law.check(case)
+        except Exception as error:  # whatever it is, the other laws are checked too
+            broken[law.name] = str(error)[:300]
+    assert not broken
+
+
+@pytest.mark.parametrize("composition", [c for c in COMPOSITIONS if c.is_pair], ids=str)
+def test_extra_arguments_reach_the_heart_and_its_numbers_are_seen(composition: Composition):
+    """Through any nesting: `value`, functions of the parameters and trees like them, and unknown ones."""
+    transform, params = composition.make(), Case(mx.Identity()).params
+    state = jax.eval_shape(transform.init, params)
+    Witness.seen.clear()
+    jax.eval_shape(lambda p, s: transform.update(p, s, p, token="token", **extra(p, p)), params, state)
+    assert set(Witness.seen) == {"token"}
+    state = _done(transform.init(params), steps=5)
+    rates = {k: v for k, v in transform.hyperparameters(state).items() if k.endswith("learning_rate")}
+    np.testing.assert_allclose(list(rates.values()), [RATE(5)])
+
+
+def _done(state: Any, steps: int) -> Any:
+    """The state as it is after some steps, as far as counters tell."""
+    is_integer = lambda x: jnp.issubdtype(x.dtype, jnp.integer)  # noqa: E731
+    return jtu.tree_map(lambda x: jnp.full_like(x, steps) if is_integer(x) and x.ndim == 0 else x, state)
+
+
+def test_every_container_is_composed():
+    containers = {cls for cls in vars(mx).values() if inspect.isclass(cls) and issubclass(cls, mx.AbstractWrapper)}
+    names = {cls.__name__ for cls in containers if not inspect.isabstract(cls)} | {"Chain", "Partition"}
+    assert names == set(CONTAINERS)
+    assert len(COMPOSITIONS) >= 60
