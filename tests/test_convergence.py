@@ -76,9 +76,12 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "clipped": lambda rate: mx.Chain(mx.ClipByGlobalNorm(1.0), mx.Adam(_rate(rate))),
 }
 GRADIENT_DESCENT = {"SGD", "NoisySGD", "momentum", "nesterov", "optimistic"}
-# What a method cannot solve, and why.
-UNSOLVED = {
-    ("rosenbrock", "SignSGD"): "without momentum it jumps from side to side of a valley that is not along an axis",
+# Where a method needs a rate of its own, and more steps.
+OF_THEIR_OWN: dict[tuple[str, str], tuple[mx.AbstractTransform, int]] = {
+    # Where Rosenbrock's valley begins it is 0.009 wide and at an angle to the axes. Steps of ±rate in each coordinate
+    # stay inside of it, and drift along it, once they are shorter than about 0.003; a longer one jumps from side to
+    # side until the schedule has shortened it.
+    ("rosenbrock", "SignSGD"): (mx.SignSGD(schedules.CosineDecay(3e-3, 1000)), 1000),
 }
 # For each problem, the learning rates of gradient descent and of the methods with a step of fixed size,
 # and the fraction of the loss that may be left.
@@ -90,13 +93,13 @@ TARGETS = {
 }
 
 
-@pytest.mark.parametrize(
-    "problem, name", [(problem, name) for problem in PROBLEMS for name in OPTIMIZERS if (problem, name) not in UNSOLVED]
-)
+@pytest.mark.parametrize("problem, name", [(problem, name) for problem in PROBLEMS for name in OPTIMIZERS])
 def test_solves(problem: str, name: str):
     slow, fast, target = TARGETS[problem]
-    transform = OPTIMIZERS[name](slow if name in GRADIENT_DESCENT else fast)
-    before, after = PROBLEMS[problem]().run(transform, STEPS)
+    rate = slow if name in GRADIENT_DESCENT else fast
+    own = OF_THEIR_OWN.get((problem, name))
+    transform, steps = (OPTIMIZERS[name](rate), STEPS) if own is None else own
+    before, after = PROBLEMS[problem]().run(transform, steps)
     assert after <= target * before
 
 

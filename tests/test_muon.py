@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -127,8 +128,46 @@ def test_other_steps_and_coefficients():
     x = well_conditioned((4, 6))
     three = linalg.orthogonalize(x, steps=3)
     np.testing.assert_allclose(linalg.orthogonalize(x, [(3.4445, -4.775, 2.0315)] * 3), three, rtol=1e-5)
-    assert mx.Muon(0.1, "dion").ns_coeffs == "dion"
-    assert mx.Muon(0.1, np.ones((2, 3))).ns_coeffs == ((1.0, 1.0, 1.0), (1.0, 1.0, 1.0))
+    np.testing.assert_allclose(linalg.orthogonalize(x, jnp.asarray([3.4445, -4.775, 2.0315]), 3), three, rtol=1e-5)
+
+
+# --- Coefficients --------------------------------------------------------------------------------------
+
+
+def test_coefficients_are_numbers_like_any_other():
+    muon = mx.Muon(0.1)
+    assert [p for p in muon.hyperparameters() if "ns" in p] == ["ns_coeffs.0.0", "ns_coeffs.0.1", "ns_coeffs.0.2"]
+    assert "ns_coeffs=((3.4445, -4.775, 2.0315),)" in repr(muon)
+    changed = muon.replace(**{"ns_coeffs.0.1": -4.7})
+    assert "ns_coeffs=((3.4445, -4.7, 2.0315),)" in repr(changed)
+    for given in ((1.0, 2.0, 3.0), [1.0, 2.0, 3.0], np.arange(1.0, 4.0), jnp.arange(1.0, 4.0), [(1, 2, 3)]):
+        assert "ns_coeffs=((1.0, 2.0, 3.0),)" in repr(muon.replace(ns_coeffs=given))
+    assert np.shape(muon.replace(ns_coeffs="dion").ns_coeffs) == (5, 3)
+    assert np.shape(mx.Muon(0.1, np.ones((2, 3))).ns_coeffs) == (2, 3)
+
+
+def test_coefficients_can_be_swept_and_scheduled():
+    """Those of `"standard"` in full, and half way to a plain cubic step."""
+    g = well_conditioned((4, 6))
+    usual, cubic = np.asarray([3.4445, -4.775, 2.0315], np.float32), np.asarray([1.5, -0.5, 0.0], np.float32)
+    table = np.stack([usual, (usual + cubic) / 2])
+    expected = np.stack([linalg.orthogonalize(g, row) for row in table])
+    swept = jax.vmap(lambda row: first_update(mx.ScaleByMuon(row, beta=0.0), g))(table)
+    np.testing.assert_allclose(swept, expected, atol=1e-5)
+    batch = eqx.tree_at(lambda muon: muon.ns_coeffs[0], mx.Muon(0.1), tuple(table.T))
+    assert "ns_coeffs=((float32[2], float32[2], float32[2]),)" in repr(batch)
+    with pytest.raises(ValueError, match="batch of many: `ns_coeffs`"):
+        batch.init(g)
+
+    row: Any = tuple(Linear(a, (a + b) / 2, 1) for a, b in zip(usual, cubic, strict=True))
+    bare, optimizer = mx.ScaleByMuon(row, beta=0.0), mx.Muon(1.0, row, beta=0.0, consistent_rms=6**-0.5)
+    steps: list[tuple[Any, int]] = [(bare, 1), (optimizer, -1)]
+    for transform, sign in steps:
+        state = transform.init(g)
+        assert float(transform.hyperparameters(state)["ns_coeffs.0.0"]) == pytest.approx(3.4445)
+        for step in range(2):
+            update, state = transform.update(g, state, g)
+            np.testing.assert_allclose(sign * update, expected[step], atol=1e-5)
 
 
 # --- Batches -------------------------------------------------------------------------------------------
@@ -250,7 +289,12 @@ def test_axes_that_are_none_are_refused(numbers: Any, message: str):
     [
         (lambda: mx.Muon(0.1, preconditioning="frobenus"), "Did you mean `frobenius`"),
         (lambda: mx.Muon(0.1).replace(follow="jordan"), r"follow=.*'paper'.*'optax'"),
-        (lambda: mx.ScaleByMuon((1.0, 2.0)), "three numbers"),
+        (lambda: mx.ScaleByMuon((1.0, 2.0)), r"three numbers.*got \(1.0, 2.0\)"),
+        (lambda: mx.ScaleByMuon(((1.0, 2.0, 3.0), 4.0)), "a sequence of triples"),
+        (lambda: mx.ScaleByMuon([]), "three numbers"),
+        (lambda: mx.Muon(0.1, Linear(1.0, 2.0, 10)), "three numbers.*got Linear"),
+        (lambda: mx.Muon(0.1).replace(**{"ns_coeffs.0.1": "a"}), r"Muon\(ns_coeffs=...\).*a number or a schedule"),
+        (lambda: mx.Muon(0.1).replace(**{"ns_coeffs.0.3": 1.0}), "no hyperparameter `ns_coeffs.0.3`"),
         (lambda: mx.ScaleByMuon("quintic"), "`standard`, `dion`"),
         (lambda: mx.ScaleByMuon(beta=1.0), "must be in"),
         (lambda: linalg.orthogonalize(jnp.ones(3)), r"needs a matrix .* shape \(3,\)"),

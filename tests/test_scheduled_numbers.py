@@ -16,9 +16,14 @@ PARAMS = {"kernel": jnp.asarray([[0.5, -2.0], [1.0, 3.0]]), "bias": jnp.asarray(
 
 
 def _plain_numbers(transform: Any) -> dict[str, Any]:
-    """The numbers of the transform itself, those that are no schedule already."""
-    fields = {f.name for f in transform.__dataclass_fields__.values() if f.metadata.get("number")}
-    return {path: x for path, x in transform.hyperparameters().items() if path in fields}
+    """The numbers of the transform itself, also those in tuples; those that are no schedule already."""
+    fields = {f.name for f in transform.__dataclass_fields__.values() if f.metadata.keys() & {"number", "numbers"}}
+    of_schedules = {path for path, x in transform.addresses().items() if isinstance(x(transform), mx.AbstractSchedule)}
+    return {
+        path: x
+        for path, x in transform.hyperparameters().items()
+        if path.partition(".")[0] in fields and not any(path.startswith(s + ".") for s in of_schedules)
+    }
 
 
 def _cases() -> list[Any]:

@@ -137,22 +137,27 @@ def _check_number(owner: object, field: dataclasses.Field, value: Any) -> Any:
 
 
 def _check_numbers(owner: object, field: dataclasses.Field, values: Any) -> tuple[Any, ...]:
-    """A tuple of numbers, refused unless it has as many as the field's default."""
+    """A tuple of numbers, refused unless it has as many as the field's default or was arranged by the field."""
     call = f"`{type(owner).__name__}({field.name}=...)`"
-    default = () if field.default is dataclasses.MISSING else field.default
+    default = () if field.default is dataclasses.MISSING or field.metadata["arranged"] else field.default
     if not isinstance(values, tuple) or (default and len(values) != len(default)):
         wanted = f"{len(default)} numbers, such as `{field.name}={default}`" if default else "numbers"
         raise ValueError(f"{call} must be a tuple of {wanted}; got {values!r}.")
-    return tuple(_check_number(owner, field, value) for value in values)
+
+    def each(x: Any) -> Any:
+        return tuple(map(each, x)) if isinstance(x, tuple) else _check_number(owner, field, x)
+
+    return each(values)
 
 
 def batched_number(module: AbstractHyperparameters) -> str | None:
     """The path of a number that is no scalar, if there is one: the module is a batch of many."""
     for field in dataclasses.fields(module):
         value = getattr(module, field.name)
-        held = value if field.metadata.get("numbers") else (value,) if field.metadata.get("number") else ()
-        if any(getattr(x, "shape", ()) for x in held):
-            return field.name
+        if field.metadata.get("number") or field.metadata.get("numbers"):
+            held = jtu.tree_leaves(value, is_leaf=_is_parameter_of_its_own)
+            if any(getattr(x, "shape", ()) for x in held):
+                return field.name
         if not field.metadata.get("static"):
             for leaf in jtu.tree_leaves(value, is_leaf=_is_parameter_of_its_own):
                 if isinstance(leaf, AbstractHyperparameters) and (inside := batched_number(leaf)):
@@ -206,7 +211,7 @@ def _find(module: AbstractHyperparameters, name: str) -> list[tuple[Any, ...]]:
     owner = type(module).__name__
     if not found:
         fields = [field.name for field in dataclasses.fields(module)]
-        names = list(dict.fromkeys(fields + list(paths)))
+        names = list(dict.fromkeys([*paths, *fields]))
         raise ValueError(
             f"`{owner}.replace({name}=...)`: there is no hyperparameter `{name}`.{suggestion(name, names)} "
             f"It has {listing(names)}."

@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import equinox as eqx
@@ -107,19 +107,30 @@ def number(default: Any = dataclasses.MISSING, *, needs: Requirement | None = No
     return eqx.field(converter=as_number, metadata=metadata, **given)
 
 
-def numbers(default: Any = dataclasses.MISSING, *, needs: Requirement | None = None) -> Any:
+def numbers(
+    default: Any = dataclasses.MISSING,
+    *,
+    needs: Requirement | None = None,
+    arranged: Callable[[Any], tuple[Any, ...]] | None = None,
+) -> Any:
     """A field that holds a tuple of hyperparameters, each a number or a schedule.
 
     Args:
-        default: the field's default, if it has one.
+        default: the field's default, if it has one. There must be as many numbers as it has.
         needs: what each of the numbers must be.
+        arranged: brings what is given into the form that is stored, a tuple of numbers or of tuples of them, and
+            refuses what has no such form. There may then be more or fewer numbers than in the default.
     """
     given = {} if default is dataclasses.MISSING else {"default": default}
-    return eqx.field(converter=_as_numbers, metadata={"numbers": True, "optional": False, "needs": needs}, **given)
+    metadata = {"numbers": True, "optional": False, "needs": needs, "arranged": arranged is not None}
+    converter = _as_numbers if arranged is None else lambda xs: _as_numbers(arranged(xs))
+    return eqx.field(converter=converter, metadata=metadata, **given)
 
 
 def _as_numbers(xs: Any) -> Any:
-    return tuple(map(as_number, xs)) if isinstance(xs, Iterable) else xs
+    if not isinstance(xs, Iterable):
+        return xs
+    return tuple(_as_numbers(x) if isinstance(x, tuple) else as_number(x) for x in xs)
 
 
 def choice(options: tuple[str, ...], default: str) -> Any:

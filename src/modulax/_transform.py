@@ -70,7 +70,7 @@ def sees_examples(transform: "AbstractTransform") -> bool:
 
 
 def _schedule_field(transform: "AbstractTransform") -> str | None:
-    numbers = [f for f in transform.__dataclass_fields__.values() if f.metadata.get("number")]
+    numbers = [f for f in transform.__dataclass_fields__.values() if f.metadata.keys() & {"number", "numbers"}]
     return next((f.name for f in numbers if has_schedule(getattr(transform, f.name))), None)
 
 

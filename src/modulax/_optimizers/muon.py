@@ -10,7 +10,7 @@ from .._checks import DECAY, check_choice
 from .._containers.chain import Chain
 from .._containers.partition import Partition
 from .._rules import as_rule
-from .._schedule import Hyperparameter, followed, number
+from .._schedule import Hyperparameter, followed, number, numbers
 from .._transforms.matrices import MatrixLabels, matrices_as
 from .._transforms.muon import MuonDimensionNumbers, ScaleByMuon, ScaleByShape
 from .._transforms.regularization import AddDecayedWeights
@@ -60,7 +60,7 @@ class Muon(AbstractOptimizer):
     cites: ClassVar[tuple[str, ...]] = ("jordan2024",)
 
     learning_rate: Hyperparameter = number()
-    ns_coeffs: Any = eqx.field(static=True, default=(3.4445, -4.775, 2.0315), converter=as_coefficients)
+    ns_coeffs: Any = numbers(((3.4445, -4.775, 2.0315),), arranged=as_coefficients)
     ns_steps: int = eqx.field(static=True, default=5)
     beta: Hyperparameter = number(0.95, needs=DECAY)
     eps: Hyperparameter = number(1e-8)

@@ -14,7 +14,7 @@ from .._leafwise import AbstractLeafwise, run_rules
 from .._module import AbstractState
 from .._numerics import at_least_float32, bias, moment, zeros_in
 from .._rules import AbstractRule
-from .._schedule import Number, followed, number, resolve
+from .._schedule import Number, followed, number, numbers, resolve
 from .._transform import AbstractStatelessTransform, AbstractTransform
 from .._types import Count, Follow, Params, Updates
 from ..linalg import orthogonalize
@@ -98,7 +98,7 @@ class ScaleByMuon(AbstractTransform):
 
     Args:
         ns_coeffs: the coefficients of the Newton-Schulz iteration: three numbers, or a triple for every step, or
-            `"standard"` or `"dion"`.
+            `"standard"` or `"dion"`. They are kept as a tuple of triples, in which each may be a schedule.
         ns_steps: how many steps are made with one triple.
         beta: the decay $\beta$ of the momentum.
         eps: added to the norm by which a matrix is divided before the first step.
@@ -121,7 +121,7 @@ class ScaleByMuon(AbstractTransform):
     counts_steps: ClassVar[bool] = True
     cites: ClassVar[tuple[str, ...]] = ("jordan2024",)
 
-    ns_coeffs: Any = eqx.field(static=True, default=(3.4445, -4.775, 2.0315), converter=as_coefficients)
+    ns_coeffs: Any = numbers(((3.4445, -4.775, 2.0315),), arranged=as_coefficients)
     ns_steps: int = eqx.field(static=True, default=5)
     beta: Number = number(0.95, needs=DECAY)
     eps: Number = number(1e-8)

@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, ArrayLike, Inexact
 
 from .._checks import listing
@@ -26,26 +25,34 @@ PRESETS: dict[str, Coefficients] = {
 }
 
 
-def as_coefficients(x: Any) -> Any:
-    """A preset's name, or the coefficients as a tuple of floats or of triples of floats, which can be hashed."""
+def as_coefficients(x: Any) -> tuple[tuple[Any, Any, Any], ...]:
+    """A tuple of triples: those of a preset, or those given; three numbers are the only triple.
+
+    The numbers may be anything: Python's, arrays, tracers, schedules.
+    """
     if isinstance(x, str):
         if x not in PRESETS:
             raise ValueError(f"There are no Newton-Schulz coefficients called {x!r}; there are {listing(PRESETS)}.")
-        return x
-    table = np.asarray(x, float)
-    if table.shape != (3,) and (table.ndim != 2 or table.shape[1] != 3 or len(table) == 0):
+        return PRESETS[x]
+    rows = [_items(row) for row in _items(x) or ()]
+    if not any(rows):
+        rows = [_items(x)]
+    if not all(row and len(row) == 3 and not any(map(_items, row)) for row in rows):
         raise ValueError(
             f"Newton-Schulz coefficients are three numbers, or a sequence of triples with one for every step, got "
-            f"an array of shape {table.shape}. The usual ones are `(3.4445, -4.775, 2.0315)`."
+            f"{x!r}. The usual ones are `(3.4445, -4.775, 2.0315)`."
         )
-    return tuple(map(float, table)) if table.ndim == 1 else tuple(tuple(map(float, row)) for row in table)
+    return tuple(rows)  # pyright: ignore[reportReturnType]
 
 
-def _table(coefficients: Any, steps: int) -> Coefficients:
+def _items(x: Any) -> tuple[Any, ...] | None:
+    """What is in a tuple, a list or an array; None for a single number."""
+    return tuple(x) if isinstance(x, (tuple, list)) or getattr(x, "ndim", 0) > 0 else None
+
+
+def _table(coefficients: Any, steps: int, dtype: Any) -> list[list[Array]]:
     """The triple of every step."""
-    coefficients = as_coefficients(coefficients)
-    rows: Any = PRESETS[coefficients] if isinstance(coefficients, str) else coefficients
-    rows = rows if isinstance(rows[0], tuple) else (rows,)
+    rows = [[jnp.asarray(c).astype(dtype) for c in row] for row in as_coefficients(coefficients)]
     return rows * steps if len(rows) == 1 else rows
 
 
@@ -85,7 +92,7 @@ def check_preconditioning(name: str) -> None:
 
 def orthogonalize(
     x: Inexact[Array, "..."],
-    coefficients: str | Sequence[float] | Sequence[Sequence[float]] = "standard",
+    coefficients: str | ArrayLike | Sequence[ArrayLike] | Sequence[Sequence[ArrayLike]] = "standard",
     steps: int = 5,
     *,
     preconditioning: str = "frobenius",
@@ -106,7 +113,7 @@ def orthogonalize(
     Args:
         x: a matrix, or a batch of them.
         coefficients: $(c_0, c_1, c_2)$; or a triple for each step, of which there are then as many; or the name of a
-            preset, `"standard"` or `"dion"`.
+            preset, `"standard"` or `"dion"`. The numbers may be traced.
         steps: how many steps are made with one triple.
         preconditioning: what bounds the singular values at first: the norm of the matrix, `"frobenius"`, or, for fewer
             steps, its `"schatten"` 4-norm, which is smaller and costs as little; its `"spectral"` norm, which needs a
@@ -138,7 +145,7 @@ def orthogonalize(
     size = PRECONDITIONINGS[preconditioning](a, jnp.asarray(eps).astype(real_dtype(y.dtype)) / largest)
     size = size.astype(y.dtype)
     y, a = y / size, a / (size * jnp.swapaxes(size, -1, -2))
-    for i, (c0, c1, c2) in enumerate(_table(coefficients, steps)):
+    for i, (c0, c1, c2) in enumerate(_table(coefficients, steps, y.dtype)):
         a = gram(y) if i > 0 else a
         y = c0 * y + (c1 * a + c2 * (a @ a)) @ y
     y = jnp.swapaxes(y, -1, -2) if is_tall else y
