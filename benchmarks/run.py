@@ -253,7 +253,55 @@ def training(quick: bool) -> str:
     return table(["model", "leaves", "mode", "optax", "modulax, stock", "`modulax.nnx.Optimizer`"], rows)
 
 
-PARTS = {"eager": eager, "step": step, "program": program, "sweep": sweep, "donation": donation, "training": training}
+def containers(quick: bool) -> str:
+    """What a container adds to AdamW: update and apply inside one `jax.jit`, beside the bare optimizer, 100 leaves.
+
+    The ratio is to the bare AdamW of modulax. Some do more work by what they are for: an average to keep, a second
+    gradient step, a condition.
+    """
+    adam = modulax.AdamW(1e-3)
+    ways = {
+        "none": adam,
+        "`Chain`": modulax.Chain(adam),
+        "`Masked`": modulax.Masked(adam, True),
+        "`Partition`": modulax.Partition({"a": adam, "b": adam}, modulax.by_path({"*0": "a", "*": "b"})),
+        "`Scheduled`": modulax.Scheduled(adam),
+        "`Injected`": modulax.Injected(adam),
+        "`MultiSteps`, 1": modulax.MultiSteps(adam, 1),
+        "`ApplyIfFinite`": modulax.ApplyIfFinite(adam, 5),
+        "`ConditionallyTransform`": modulax.ConditionallyTransform(adam, lambda step: step >= 0),
+        "`Lookahead`": modulax.Lookahead(adam, 5, 0.5),
+        "`ScheduleFree`": modulax.ScheduleFree(adam, 1e-3),
+        "`Mechanize`": modulax.Mechanize(adam),
+        "`Flatten`": modulax.Flatten(adam),
+        "`SplitRealAndImaginary`": modulax.SplitRealAndImaginary(adam),
+    }
+    params = tree(10 if quick else 100)
+    runs = []
+    for transform in ways.values():
+        # Closed over, as most programs have it; each trains on, so that what happens now and then happens.
+        train = jax.jit(lambda p, s, g, t=transform: modulax_step(t, p, s, g))
+        held = [params, transform.init(params)]
+
+        def run(train: Any = train, held: list[Any] = held) -> Any:
+            held[:] = train(*held, params)
+            return held
+
+        runs.append(run)
+    times, ratios = interleaved(runs, 3 if quick else 100)
+    rows = [[name, seconds(t), f"{r:.2f}"] for name, t, r in zip(ways, times, ratios, strict=True)]
+    return table(["container", "step", "ratio"], rows)
+
+
+PARTS = {
+    "eager": eager,
+    "step": step,
+    "program": program,
+    "sweep": sweep,
+    "donation": donation,
+    "containers": containers,
+    "training": training,
+}
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ from ._schedule import AbstractSchedule, resolve
 from ._transform import AbstractTransform
 from ._transforms.basic import SetToZero
 from ._types import Params
+from ._wrapper import AbstractWrapper
 from .tree._math import trainable
 from .tree._paths import leaves_with_paths
 
@@ -133,8 +134,8 @@ def _walk(transform: AbstractTransform, tree: PyTree, rows: Sequence[LeafDescrip
                 _write([row for row in rows if getattr(row, name)], name, schedule)
     elif isinstance(transform, (Scheduled, Injected)):
         _walk(resolve(transform.inner, 0), tree, rows)
-    elif isinstance(inner := getattr(transform, "inner", None), AbstractTransform):
-        _walk(inner, tree, rows)
+    elif isinstance(transform, AbstractWrapper):
+        _walk(getattr(transform, transform.holds[0]), tree, rows)
     else:
         chosen = transform.where(tree) if isinstance(transform, AbstractLeafwise) else None
         at_work = list(rows) if chosen is None else [row for row, c in zip(rows, chosen, strict=True) if c]
