@@ -10,7 +10,7 @@ import jax.tree_util as jtu
 
 from .._checks import listing
 from .._leafwise import AbstractLeafwise
-from .._module import AbstractState
+from .._module import AbstractState, nested
 from .._rules import AbstractRule, as_rule, mask_of, select
 from .._transform import AbstractTransform
 from .._types import Params, State, Updates
@@ -20,7 +20,7 @@ from ..tree._paths import leaf_paths
 class MaskedState(AbstractState):
     """The state of `Masked`: that of the inner transform, with None where a leaf is masked out."""
 
-    inner_state: State
+    inner_state: State = nested()
 
 
 class Masked(AbstractTransform):
@@ -91,7 +91,7 @@ class Freeze(AbstractLeafwise):
 class PartitionState(AbstractState):
     """The states of a partition's transforms, by label."""
 
-    inner_states: OrderedDict[Hashable, State]
+    inner_states: OrderedDict[Hashable, State] = nested()
 
 
 class Partition(AbstractTransform):
