@@ -54,7 +54,7 @@ PROMISED = {
         TraceState Yogi ZeroNaNs ZeroNaNsState apply_updates available bias_correction by_path card citation
         describe get linalg number numerics per_example_global_norm_clip per_example_layer_norm_clip schedules
         state_sharding tree unitwise_clip unitwise_norm update_infinity_moment update_moment
-        update_moment_per_elem_norm
+        update_moment_per_elem_norm like_params nested shared
     """,
     modulax.linalg: "leading_directions orthogonalize",
     modulax.numerics: "abs_sq at_least_float32 safe_increment safe_sqrt",
@@ -63,6 +63,7 @@ PROMISED = {
     """,
     modulax.tree: """
         bias_correction leaf_paths norm update_infinity_moment update_moment update_moment_per_elem_norm zeros_like
+        filter get get_all_with_path map_params set
     """,
     modulax.testing: "LAWS Case Law check_transform default_params",
     modulax.nnx: "Hyperparameter Optimizer labels",

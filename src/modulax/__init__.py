@@ -38,6 +38,9 @@ from ._leafwise import (
 )
 from ._module import (
     AbstractState as AbstractState,
+    like_params as like_params,
+    nested as nested,
+    shared as shared,
 )
 from ._optimizers.adagrad import (
     Adadelta as Adadelta,

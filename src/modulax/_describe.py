@@ -23,6 +23,7 @@ from ._types import Params
 from ._wrapper import AbstractWrapper
 from .tree._math import trainable
 from .tree._paths import leaves_with_paths
+from .tree._state import owners
 
 
 @dataclasses.dataclass
@@ -95,15 +96,12 @@ def describe(optimizer: AbstractTransform, params: Params) -> Description:
     _walk(optimizer, params, rows)
     state = jax.eval_shape(optimizer.init, params)
     shared = 0
-    longest_first = sorted(rows, key=lambda row: -len(row.path))
-    for path, x in leaves_with_paths(state):
+    for i, x in zip(owners(state, params), jtu.tree_leaves(state), strict=True):
         size = math.prod(x.shape) * x.dtype.itemsize
-        # What the state holds for a parameter stands under the parameter's own path; counters are integers.
-        owner = next((row for row in longest_first if ("." + path).endswith("." + row.path) or not row.path), None)
-        if owner is None or jax.numpy.issubdtype(x.dtype, jax.numpy.integer):
+        if i is None:
             shared += size
         else:
-            owner.state_bytes += size
+            rows[i].state_bytes += size
     total = shared + sum(row.state_bytes for row in rows)
     return Description(rows, shared, total, sum(math.prod(x.shape) for _, x in found))
 

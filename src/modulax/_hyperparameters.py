@@ -20,6 +20,7 @@ from ._random import is_key_data
 from ._tracing import is_tracing
 from .tree._math import strong
 from .tree._paths import dotted, matches
+from .tree._search import with_value
 
 ARRAY_TYPES = (jax.Array, np.ndarray, np.generic)
 
@@ -102,7 +103,7 @@ class AbstractHyperparameters(AbstractModule):
         out = self
         for name, value in changes.items():
             for path in _find(self, name):
-                out = _with(out, path, value)
+                out = with_value(out, path, value)
         return out
 
 
@@ -222,37 +223,6 @@ def _find(module: AbstractHyperparameters, name: str) -> list[tuple[Any, ...]]:
             f'`replace(**{{"{found[0]}": ...}})`, or change them all with `replace(**{{"*.{name}": ...}})`.'
         )
     return [paths[path] for path in found]
-
-
-def _with(node: Any, path: tuple[Any, ...], value: Any) -> Any:
-    """The node with `value` at `path`; every Module on the way is converted and checked anew."""
-    if not path:
-        return value
-    if isinstance(node, eqx.Module):
-        name = path[0].name
-        return _rebuilt(node, name, _with(getattr(node, name), path[1:], value))
-    children, treedef = jtu.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
-    return treedef.unflatten([_with(x, path[1:], value) if key[0] == path[0] else x for key, x in children])
-
-
-def _rebuilt(module: Any, name: str, value: Any) -> Any:
-    """The Module with another value in one field, as its constructor would have left it.
-
-    `dataclasses.replace` would call an `__init__` that need not take the fields (a Chain's takes parts), and
-    `equinox.tree_at` neither converts nor checks.
-    """
-    cls = type(module)
-    new = object.__new__(cls)
-    for field in dataclasses.fields(module):
-        if field.name == name:
-            converter = field.metadata.get("converter", lambda x: x)
-            object.__setattr__(new, name, converter(value))
-        else:
-            object.__setattr__(new, field.name, getattr(module, field.name))
-    for parent in cls.__mro__:
-        if "__check_init__" in parent.__dict__:
-            parent.__dict__["__check_init__"](new)
-    return new
 
 
 def format_value(x: Any) -> str:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, PyTree
 
+from ._module import holds
 from ._numerics import at_least_float32, common_dtype, default_float, real_dtype, safe_increment
 from ._rules import select
 from ._schedule import resolve
@@ -129,7 +130,7 @@ def _counts(state: State) -> bool:
 
 
 def _tree_fields(state: State) -> list[str]:
-    return [f.name for f in dataclasses.fields(state) if f.default is dataclasses.MISSING]
+    return [f.name for f in dataclasses.fields(state) if holds(f) == "params"]
 
 
 def reads_all_updates(rule: AbstractLeafwise) -> bool:

@@ -1,35 +1,19 @@
 """Where the arrays of a state live: beside the parameters that they belong to."""
 
-from typing import Any
-
 import jax
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from ._transform import AbstractTransform
 from ._types import Params
-from .tree._paths import named_leaves
-
-
-def owners(state: PyTree, params: Params) -> list[int | None]:
-    """For each leaf of a state, in JAX's order, which leaf of the parameters it belongs to.
-
-    It belongs to the parameter of its shape whose path is the end of its own, the longest if there are several.
-    """
-    found = {names: (i, p.shape) for i, (names, p) in enumerate(named_leaves(params))}
-
-    def owner(names: tuple[str, ...], x: Any) -> int | None:
-        for start in range(len(names) + 1):
-            i, shape = found.get(names[start:], (None, None))
-            if shape == x.shape:
-                return i
-        return None
-
-    return [owner(names, x) for names, x in named_leaves(state)]
+from .tree._state import owners
 
 
 def state_sharding(transform: AbstractTransform, params: Params) -> PyTree:
     """The sharding of every array of the state: that of its parameter, or a copy on each device of the mesh.
+
+    What belongs to which parameter is known from the fields of the state; an array of another shape than its parameter
+    is copied.
 
     The compiled `init` does not know where its zeros will be needed, and puts them on one device. Told so, it makes
     them in place, and no device ever holds a whole copy:
@@ -58,5 +42,5 @@ def state_sharding(transform: AbstractTransform, params: Params) -> PyTree:
         shardings = [everywhere if isinstance(s, jax.sharding.SingleDeviceSharding) else s for s in shardings]
     else:
         everywhere = shardings[0] if shardings else None
-    found = [everywhere if i is None else shardings[i] for i in owners(state, params)]
+    found = [everywhere if i is None else shardings[i] for i in owners(state, params, of_same_shape=True)]
     return jtu.tree_unflatten(jtu.tree_structure(state), found)

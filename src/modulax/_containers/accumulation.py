@@ -11,7 +11,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Bool, DTypeLike, PyTree
 
 from .._checks import AT_LEAST_ONE
-from .._module import AbstractState
+from .._module import AbstractState, like_params, nested, shared
 from .._numerics import at_least_float32, safe_increment, zeros_in
 from .._schedule import Hyperparameter, number, resolve
 from .._transform import AbstractTransform
@@ -27,11 +27,11 @@ class MultiStepsState(AbstractState):
     sum so far, and `skip_state` whatever `should_skip` reported at the last call.
     """
 
-    mini_step: Count
-    gradient_step: Count
-    inner_opt_state: State
-    acc_grads: PyTree
-    skip_state: PyTree
+    mini_step: Count = shared()
+    gradient_step: Count = shared()
+    inner_opt_state: State = nested()
+    acc_grads: PyTree = like_params()
+    skip_state: PyTree = shared()
 
 
 class MultiSteps(AbstractWrapper):

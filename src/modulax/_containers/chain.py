@@ -11,7 +11,7 @@ import equinox as eqx
 from .._checks import listing
 from .._hyperparameters import format_call
 from .._leafwise import AbstractLeafwise, reads_all_updates, run_rules
-from .._module import AbstractState
+from .._module import AbstractState, nested
 from .._transform import AbstractTransform, EmptyState
 from .._types import Params, State, Updates
 
@@ -22,8 +22,8 @@ class ChainState(AbstractState):
     A part without state takes no place in it: inserting one changes no checkpoint, and costs no step.
     """
 
-    parts: dict[str, State]
     names: tuple[str, ...] = eqx.field(static=True)
+    parts: dict[str, State] = nested()
 
     def __init__(self, states: Mapping[str, State]):
         self.parts = {name: state for name, state in states.items() if not isinstance(state, EmptyState)}

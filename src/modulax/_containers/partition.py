@@ -10,7 +10,7 @@ import jax.tree_util as jtu
 
 from .._checks import listing
 from .._leafwise import AbstractLeafwise
-from .._module import AbstractState
+from .._module import AbstractState, nested
 from .._rules import AbstractRule, as_rule, mask_of, merge, not_in, select
 from .._schedule import choice
 from .._transform import AbstractTransform
@@ -22,7 +22,7 @@ from ..tree._paths import leaf_paths
 class MaskedState(AbstractState):
     """The state of `Masked`: that of the inner transform, with None where a leaf is masked out."""
 
-    inner_state: State
+    inner_state: State = nested()
 
 
 class Masked(AbstractWrapper):
@@ -109,7 +109,7 @@ class Freeze(AbstractLeafwise):
 class PartitionState(AbstractState):
     """The states of a partition's transforms, by label."""
 
-    inner_states: OrderedDict[Hashable, State]
+    inner_states: OrderedDict[Hashable, State] = nested()
 
 
 class Partition(AbstractTransform):

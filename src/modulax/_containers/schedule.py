@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
-from .._module import AbstractState
+from .._module import AbstractState, nested, shared
 from .._numerics import default_float, safe_increment
 from .._random import is_key_data
 from .._schedule import is_schedule, resolve
@@ -17,8 +17,8 @@ from .._wrapper import AbstractWrapper
 class OptimizerState(AbstractState):
     """The number of steps done, by which schedules go, and the state of the transform inside."""
 
-    step: Count
-    inner: State
+    step: Count = shared()
+    inner: State = nested()
 
 
 class Scheduled(AbstractWrapper):
@@ -62,9 +62,9 @@ class InjectedState(AbstractState):
     s.hyperparameters.learning_rate, state, 3e-4)` changes it.
     """
 
-    count: Count
-    hyperparameters: Any
-    inner_state: State
+    count: Count = shared()
+    hyperparameters: Any = shared()
+    inner_state: State = nested()
 
 
 class Injected(AbstractWrapper):

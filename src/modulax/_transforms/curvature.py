@@ -11,7 +11,7 @@ from jaxtyping import Array, DTypeLike, PyTree
 
 from .._checks import AT_LEAST_ONE, DECAY, POSITIVE
 from .._leafwise import AbstractLeafwise
-from .._module import AbstractState
+from .._module import AbstractState, like_params, nested, shared
 from .._numerics import bias, moment, zeros_in
 from .._random import key, next_keys
 from .._schedule import Number, followed, number, resolve
@@ -25,7 +25,7 @@ from .momentum import Ema, EmaState
 class HutchinsonState(AbstractState):
     """The state of `HutchinsonDiagonal`: raw data of the key for the next estimate."""
 
-    key: Array
+    key: Array = shared()
 
 
 class HutchinsonDiagonal(AbstractTransform):
@@ -85,10 +85,10 @@ class HutchinsonDiagonal(AbstractTransform):
 class ScaleBySophiaState(AbstractState):
     """The state of `ScaleBySophia`: the steps done, the means of updates and of estimates, the estimator's state."""
 
-    count: Count
-    mu: PyTree
-    nu: PyTree
-    hessian_fn_state: State
+    count: Count = shared()
+    mu: PyTree = like_params()
+    nu: PyTree = like_params()
+    hessian_fn_state: State = nested()
 
 
 class ScaleBySophia(AbstractTransform):

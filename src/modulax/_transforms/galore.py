@@ -11,7 +11,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, PyTree
 
 from .._checks import AT_LEAST_ONE
-from .._module import AbstractState
+from .._module import AbstractState, like_params, nested, shared
 from .._numerics import at_least_float32, safe_increment
 from .._rules import AbstractRule, select
 from .._schedule import Number, followed, number, resolve
@@ -47,9 +47,9 @@ class GaLoreDimensionNumbers:
 class GaLoreState(AbstractState):
     """The state of `ScaleByGaLore`: the steps done, the inner transform's state, and a projector for every matrix."""
 
-    count: Count
-    base_optimizer_state: State
-    projector: PyTree
+    count: Count = shared()
+    base_optimizer_state: State = nested()
+    projector: PyTree = like_params()
 
 
 def adam_unless_given(x: Any) -> Any:

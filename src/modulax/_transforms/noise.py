@@ -8,7 +8,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array
 
 from .._checks import NON_NEGATIVE
-from .._module import AbstractState
+from .._module import AbstractState, shared
 from .._numerics import at_least_float32, default_float, real_dtype, safe_increment, safe_sqrt
 from .._random import key, next_keys
 from .._schedule import Number, number, resolve
@@ -19,8 +19,8 @@ from .._types import Count, Params, Updates
 class AddNoiseState(AbstractState):
     """The state of `AddNoise`: the number of steps done, and raw data of the key for the next noise."""
 
-    count: Count
-    rng_key: Array
+    count: Count = shared()
+    rng_key: Array = shared()
 
 
 class AddNoise(AbstractTransform):

@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike, Int, Key, PyTree, UInt32
 
 from .._checks import NON_NEGATIVE
-from .._module import AbstractState
+from .._module import AbstractState, shared
 from .._numerics import at_least_float32, default_float
 from .._random import as_key, next_keys
 from .._schedule import Number, number
@@ -97,7 +97,7 @@ def secret_key() -> Any:
 class DifferentiallyPrivateAggregateState(AbstractState):
     """The state of `DifferentiallyPrivateAggregate`: the key of the noise that comes next, as raw data."""
 
-    rng_key: UInt32[Array, "..."]
+    rng_key: UInt32[Array, "..."] = shared()
 
 
 class DifferentiallyPrivateAggregate(AbstractTransform):

@@ -11,9 +11,10 @@ from jax.core import Tracer
 from jaxtyping import PyTree
 
 from .._containers.schedule import OptimizerState
-from .._sharding import owners, state_sharding
+from .._sharding import state_sharding
 from .._transform import AbstractTransform
 from ..tree._paths import JoinedNames, join, named_leaves
+from ..tree._state import owners
 
 
 class Hyperparameter(nnx.Variable):
@@ -134,7 +135,7 @@ def _boxed(state: PyTree, params: PyTree, variables: PyTree) -> dict[str, nnx.Va
             metadata["out_sharding"] = metadata.pop("optimizer_sharding")
         return nnx.optimizer.OptVariable(x, **metadata)
 
-    owned = zip(named_leaves(state), owners(state, params), strict=True)
+    owned = zip(named_leaves(state), owners(state, params, of_same_shape=True), strict=True)
     return {JoinedNames(join(names)): box(x, owner) for (names, x), owner in owned}
 
 

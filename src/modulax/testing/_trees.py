@@ -12,7 +12,8 @@ import numpy as np
 
 from .._transform import apply_updates
 from ..tree._math import trainable
-from ..tree._paths import leaves_with_paths
+from ..tree._paths import leaves_with_paths, named_leaves
+from ..tree._state import owners, owning_paths
 from ._case import (
     Case,
     avals,
@@ -98,6 +99,29 @@ def law_state_is_a_module_of_arrays(case: Case) -> None:
         for path, x in leaves_with_paths(s):
             is_fine = is_strong_array(x) and x.size > 0
             expect(is_fine, f"{name} returned a state with {x!r} at `{path}`.")
+
+
+def law_the_state_says_what_is_like_the_parameters(case: Case) -> None:
+    """Each array of a state stands at the path of its parameter, in a field without default, or in one that is shared.
+
+    What belongs to all parameters together, such as a counter, is declared with `modulax.shared()`, and a field that
+    holds the state of another transform with `modulax.nested()`.
+    """
+    params = avals(case.params)
+    state = jax.eval_shape(case.transform.init, params)
+    known = [names for names, _ in named_leaves(params)]
+    pieces = zip(owning_paths(state), owners(state, params), named_leaves(state), strict=True)
+    for (kind, _), owner, (names, _) in pieces:
+        path = ".".join(names)
+        expect(
+            kind != "params" or owner is not None,
+            f"`{path}` stands at the path of no parameter; declare its field with `modulax.shared()`.",
+        )
+        is_at_a_path = any(names[-len(n) :] == n for n in known if n)
+        expect(
+            kind != "shared" or not is_at_a_path,
+            f"`{path}` stands at the path of a parameter; let its field be neither shared nor have a default.",
+        )
 
 
 def law_absent_leaves_stay_absent(case: Case) -> None:

@@ -1,0 +1,248 @@
+"""Finding and changing what a state, or any other tree, holds: by name, by path, by pattern."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import PyTree
+
+from .._checks import listing, suggestion
+from ._paths import key_names, leaves_with_paths, matches
+from ._state import one_level
+
+Filtering = Callable[[str, Any], bool] | None
+_NO_DEFAULT: Any = object()
+
+
+class _Node(NamedTuple):
+    """A node of a tree: the keys that lead to it, their names, and its paths from the classes around it."""
+
+    keys: tuple[Any, ...]
+    names: tuple[str, ...]
+    aliases: tuple[str, ...]
+    value: Any
+
+    @property
+    def path(self) -> str:
+        return ".".join(self.names)
+
+
+def _nodes(
+    tree: PyTree, keys: tuple[Any, ...] = (), names: tuple[str, ...] = (), around: tuple[tuple[str, int], ...] = ()
+) -> Iterator[_Node]:
+    """The tree and everything in it, from the root down; what is absent (None) is left out."""
+    if tree is None:
+        return
+    if isinstance(tree, eqx.Module) or hasattr(tree, "_fields"):
+        around = (*around, (type(tree).__name__, len(names)))
+    yield _Node(keys, names, tuple(".".join((cls, *names[start:])) for cls, start in around), tree)
+    for path, child in one_level(tree)[0]:
+        yield from _nodes(child, keys + path, names + key_names(path), around)
+
+
+def _find(tree: PyTree, key: str, filtering: Filtering) -> list[_Node]:
+    """The nodes that a name, the end of a path or a pattern stands for.
+
+    Of what lies in one another, a pattern finds the outermost.
+    """
+    nodes = list(_nodes(tree))
+    found = [n for n in nodes if ("." + n.path).endswith("." + key) or key in n.aliases]
+    if not found and _is_pattern(key):
+        inside: dict[tuple[str, ...], None] = {}
+        for n in nodes:
+            names = [n.path] * bool(n.names) + list(n.aliases)
+            if any(n.names[:stop] in inside for stop in range(len(n.names))):
+                continue
+            if any(matches(name, "*." + key) or matches(name, key) for name in names):
+                inside[n.names] = None
+                found.append(n)
+    return [n for n in found if filtering is None or filtering(n.path, n.value)]
+
+
+def _is_pattern(key: str) -> bool:
+    return any(c in key for c in "*?[")
+
+
+def _unknown(call: str, key: str, tree: PyTree, filtering: Filtering) -> ValueError:
+    nodes = list(_nodes(tree))
+    classes = [n.aliases[-1] for n in nodes if n.aliases and "." not in n.aliases[-1]]
+    named = sorted((n for n in nodes if n.names), key=lambda n: not isinstance(n.keys[-1], jtu.GetAttrKey))
+    names = list(dict.fromkeys(n.names[-1] for n in named if not n.names[-1].isdigit()))  # fields, then keys
+    among = "" if filtering is None else " that `filtering` lets through"
+    return ValueError(
+        f"`{call}`: there is no `{key}`{among}.{suggestion(key, [*names, *classes])} The names are {listing(names)}."
+    )
+
+
+def get_all_with_path(tree: PyTree, key: str, filtering: Filtering = None) -> list[tuple[str, Any]]:
+    """Everything that a name stands for, each with its dotted path; an empty list if there is nothing.
+
+    A name is the name of a field, the key of a mapping or the name of a class; a dotted path or the end of one, which
+    may begin with the name of a class; or a shell-style pattern of these, where of things in one another the outermost
+    is found. What is found is an array, a tree or a whole state.
+
+        tree.get_all_with_path(state, "count")
+        tree.get_all_with_path(state, "ScaleByAdamState.mu")
+        tree.get_all_with_path(state, "*.mu.*bias")
+
+    Args:
+        tree: a state, a transform or any other tree; also states of other libraries.
+        key: the name.
+        filtering: a function of path and value that says what to keep.
+    """
+    return [(n.path, n.value) for n in _find(tree, key, filtering)]
+
+
+def get(tree: PyTree, key: str, default: Any = _NO_DEFAULT, filtering: Filtering = None) -> Any:
+    """The one thing that a name stands for.
+
+        mu = tree.get(state, "mu")
+        count = tree.get(state, "scale_by_adam.count")
+
+    A name that stands for several things is refused with their paths.
+
+    Args:
+        tree: a state, a transform or any other tree.
+        key: the name, see `get_all_with_path`.
+        default: what to return where there is nothing; without one that is an error, which lists what there is.
+        filtering: a function of path and value that says what to keep.
+    """
+    found = _find(tree, key, filtering)
+    if len(found) > 1:
+        paths = [n.path for n in found]
+        raise ValueError(
+            f"`tree.get(..., {key!r})` is ambiguous: it could be {listing(paths)}. Write one of them, or "
+            f"`tree.get_all_with_path(..., {key!r})` for all."
+        )
+    if not found and default is _NO_DEFAULT:
+        raise _unknown(f"tree.get(..., {key!r})", key, tree, filtering)
+    return found[0].value if found else default
+
+
+def filter(tree: PyTree, key: str, filtering: Filtering = None) -> PyTree:
+    """The tree with None everywhere but in what a name stands for.
+
+    `equinox.combine` puts it together with another, such as the moments of one run into the state of a second.
+
+    Args:
+        tree: a state, a transform or any other tree.
+        key: the name, see `get_all_with_path`.
+        filtering: a function of path and value that says what to keep.
+    """
+    found = [n.names for n in _find(tree, key, filtering)]
+    leaves, treedef = jtu.tree_flatten_with_path(tree)
+    named = [(key_names(path), leaf) for path, leaf in leaves]
+    return treedef.unflatten([x if any(names[: len(n)] == n for n in found) else None for names, x in named])
+
+
+def set(tree: PyTree, filtering: Filtering = None, /, **changes: Any) -> PyTree:
+    """A copy of the tree in which what the names stand for is replaced.
+
+        state = tree.set(state, count=0)
+        state = tree.set(state, **{"scale_by_adam.mu": moments})
+        state = tree.set(state, **{"*.count": 0})
+
+    A name that stands for several things is refused with their paths; a pattern changes all that it fits. A new value
+    has the structure and the shapes of the old, and takes over its dtypes, so that nothing is compiled anew.
+
+    Args:
+        tree: a state, a transform or any other tree.
+        filtering: a function of path and value that says what to change.
+        changes: the new values by name, see `get_all_with_path`.
+    """
+    out = tree
+    for key, value in changes.items():
+        found = _find(out, key, filtering)
+        call = f"tree.set(..., {key}=...)"
+        if not found:
+            raise _unknown(call, key, out, filtering)
+        if len(found) > 1 and not _is_pattern(key):
+            paths = [n.path for n in found]
+            raise ValueError(
+                f"`{call}` is ambiguous: it could be {listing(paths)}. Write one of them as "
+                f'`tree.set(..., **{{"{paths[0]}": ...}})`, or change them all with `**{{"*.{key}": ...}}`.'
+            )
+        for node in found:
+            out = with_value(out, node.keys, _like(node.value, value, node.path or key))
+    return out
+
+
+def _like(old: PyTree, new: PyTree, where: str) -> PyTree:
+    """The new value in the structure and the dtypes of the old one, refused if it does not fit."""
+    treedef = jtu.tree_structure(old)
+    if jtu.tree_structure(new) == treedef:
+        leaves = jtu.tree_leaves(new)
+    else:
+        found, paths = dict(leaves_with_paths(new)), [path for path, _ in leaves_with_paths(old)]
+        if found.keys() != dict.fromkeys(paths).keys():
+            raise ValueError(
+                f"`tree.set`: at `{where}` there is {_contents(paths)}, and the new value is {_contents(list(found))}. "
+                f"A new value has the structure of the old, with what shall stay as it is."
+            )
+        leaves = [found[path] for path in paths]
+    named = zip(leaves_with_paths(old), leaves, strict=True)
+    return treedef.unflatten([_leaf_like(x, y, f"{where}.{path}".strip(".")) for (path, x), y in named])
+
+
+def _contents(paths: list[str]) -> str:
+    return "a single array" if paths == [""] else f"a tree with {listing(paths)}"
+
+
+_RANKS = (np.bool_, np.integer, np.floating, np.complexfloating)
+
+
+def _rank(dtype: Any) -> int:
+    return next((i for i, kind in enumerate(_RANKS) if jnp.issubdtype(dtype, kind)), len(_RANKS))
+
+
+def _leaf_like(old: Any, new: Any, where: str) -> Any:
+    dtype = getattr(old, "dtype", None)
+    if dtype is None:
+        return new
+    new = new if hasattr(new, "dtype") else np.asarray(new)
+    if new.shape != old.shape:
+        raise ValueError(f"`tree.set`: at `{where}` the shape is {old.shape}, and the new value's is {new.shape}.")
+    if new.dtype == dtype and not isinstance(new, (np.ndarray, np.generic)):
+        return new
+    if new.dtype != dtype and _rank(new.dtype) > _rank(dtype):
+        raise ValueError(f"`tree.set`: at `{where}` there is {dtype}, which cannot hold a value of dtype {new.dtype}.")
+    if isinstance(new, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(new.shape, dtype, sharding=new.sharding)
+    is_of_numpy = isinstance(old, (np.ndarray, np.generic)) and isinstance(new, (np.ndarray, np.generic))
+    return new.astype(dtype) if is_of_numpy else jnp.asarray(new).astype(dtype)
+
+
+def with_value(node: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """The node with `value` at a key path; every Module on the way is converted and checked anew."""
+    if not path:
+        return value
+    if isinstance(node, eqx.Module):
+        name = path[0].name
+        return _rebuilt(node, name, with_value(getattr(node, name), path[1:], value))
+    children, treedef = one_level(node)
+    return treedef.unflatten([with_value(x, path[1:], value) if key == path[:1] else x for key, x in children])
+
+
+def _rebuilt(module: Any, name: str, value: Any) -> Any:
+    """The Module with another value in one field, as its constructor would have left it.
+
+    `dataclasses.replace` would call an `__init__` that need not take the fields (a Chain's takes parts), and
+    `equinox.tree_at` neither converts nor checks.
+    """
+    cls = type(module)
+    new = object.__new__(cls)
+    for field in dataclasses.fields(module):
+        if field.name == name:
+            converter = field.metadata.get("converter", lambda x: x)
+            object.__setattr__(new, name, converter(value))
+        else:
+            object.__setattr__(new, field.name, getattr(module, field.name))
+    for parent in cls.__mro__:
+        if "__check_init__" in parent.__dict__:
+            parent.__dict__["__check_init__"](new)
+    return new

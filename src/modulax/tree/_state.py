@@ -1,0 +1,189 @@
+"""Which arrays of a state belong to which parameter, as its fields say."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import PyTree
+
+from .._checks import listing
+from .._module import AbstractState, holds
+from ._paths import key_names, named_leaves
+
+Kind = Literal["params", "shared", "unknown"]
+Names = tuple[str, ...]
+
+
+@jtu.register_pytree_node_class
+class _NoParams:
+    """Parameters without a leaf. In a state that is made for them, it stands where a tree like them would."""
+
+    def tree_flatten(self):
+        return (), None
+
+    @classmethod
+    def tree_unflatten(cls, aux: None, children: Any) -> "_NoParams":
+        del aux, children
+        return cls()
+
+
+def one_level(node: PyTree) -> tuple[list[tuple[Any, PyTree]], Any]:
+    """The children of a node, each with its key path, and the node's own structure; none for a leaf."""
+    children, treedef = jtu.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
+    return ([], treedef) if jtu.treedef_is_leaf(treedef) else (children, treedef)
+
+
+def map_sections(
+    function: Callable[[Kind, Names, PyTree], Any], node: PyTree, probe: Any = None, names: Names = ()
+) -> Any:
+    """The state with `function(kind, names, value)` in the place of every value that its fields hold.
+
+    A value is of the kind `"unknown"` where no field says what it is, because it is in the state of another library's
+    transform. If `probe` is the state of that transform for parameters without a leaf, it says what is what.
+    """
+    if node is None:
+        return None
+    if isinstance(probe, _NoParams):
+        return function("params", names, node)
+    is_ours = isinstance(node, eqx.Module)
+    fields = {f.name: f for f in dataclasses.fields(node)} if is_ours else {}
+    is_nest = is_ours or (isinstance(node, (dict, list, tuple)) and (probe is not None or not hasattr(node, "_fields")))
+    if not is_nest:
+        return function("unknown" if probe is None else "shared", names, node)
+    children, treedef = one_level(node)
+    probes = one_level(probe)[0]
+    has_probes = [key for key, _ in probes] == [key for key, _ in children]
+    new = []
+    for i, (key, child) in enumerate(children):
+        below = names + key_names(key)
+        kind = _held(fields[key[0].name], child) if is_ours else "states"
+        if kind == "states":
+            new.append(map_sections(function, child, probes[i][1] if has_probes else None, below))
+        else:
+            new.append(None if child is None else function(kind, below, child))
+    return treedef.unflatten(new)
+
+
+def _held(field: dataclasses.Field, value: Any) -> Literal["params", "shared", "states"]:
+    kind = holds(field)
+    if kind != "params":
+        return kind
+    leaves = jtu.tree_leaves(value, is_leaf=lambda x: isinstance(x, AbstractState))
+    return "states" if any(isinstance(x, AbstractState) for x in leaves) else "params"
+
+
+def owning_paths(state: PyTree) -> list[tuple[Kind, Names]]:
+    """For each leaf of a state, in JAX's order: its kind, and its names within the tree like the parameters.
+
+    Where nothing says whether it is in one, these are all its names.
+    """
+    found: list[tuple[Kind, Names]] = []
+
+    def section(kind: Kind, names: Names, value: PyTree) -> None:
+        before = names if kind == "unknown" else ()
+        found.extend((kind, before + inner) for inner, _ in named_leaves(value))
+
+    map_sections(section, state)
+    return found
+
+
+def owners(state: PyTree, params: PyTree, *, of_same_shape: bool = False) -> list[int | None]:
+    """For each leaf of a state, in JAX's order, which leaf of the parameters it belongs to.
+
+    In a tree like the parameters it is the one at its path, or above it. In the state of another library, it is the one
+    whose path is the end of its own. On request, only one of its shape will do.
+    """
+    leaves = named_leaves(params)
+    indices = {names: i for i, (names, _) in enumerate(leaves)}
+    out = []
+    for (kind, names), (_, x) in zip(owning_paths(state), named_leaves(state), strict=True):
+        candidates: list[Names] = []
+        if kind == "params":
+            candidates = [names[:stop] for stop in range(len(names), -1, -1)]
+        elif kind == "unknown" and not jnp.issubdtype(x.dtype, jnp.integer):
+            candidates = [names[start:] for start in range(len(names) + 1)]
+        owner = next((indices[c] for c in candidates if c in indices), None)
+        fits = owner is not None and (not of_same_shape or leaves[owner][1].shape == x.shape)
+        out.append(owner if fits else None)
+    return out
+
+
+def map_params(
+    initable: Any,
+    f: Callable[..., Any],
+    state: PyTree,
+    /,
+    *rest: PyTree,
+    transform_non_params: Callable[[Any], Any] | None = None,
+    is_leaf: Callable[[Any], bool] | None = None,
+) -> PyTree:
+    """Maps a function over everything in a state that belongs to a parameter.
+
+        def place(x, p):  # each moment where its parameter is
+            return jax.device_put(x, p.sharding) if x.shape == p.shape else x
+
+        state = tree.map_params(optimizer, place, state, params)
+
+    A leaf need not have the shape of its parameter: Adafactor has the means of rows and columns, SM3 several arrays for
+    each parameter. Give the parameters in `rest`, and compare. Where the state holds nothing for a parameter, as under
+    a mask, `f` is not called.
+
+    Args:
+        initable: the transform. It is needed only for states of other libraries, which do not say what they hold: its
+            `init`, or a function of the parameters in its place, is then called with parameters without a leaf.
+        f: a function of a leaf, and of what stands at its parameter in each tree of `rest`.
+        state: the state.
+        rest: trees with the structure of the parameters.
+        transform_non_params: a function of every other leaf, such as a counter; by default they are kept.
+        is_leaf: where to stop in a tree like the parameters, as in `jax.tree.map`.
+    """
+    kinds = {kind for kind, _ in owning_paths(state)}
+    probe = getattr(initable, "init", initable)(_NoParams()) if "unknown" in kinds else None
+
+    def section(kind: Kind, names: Names, value: PyTree) -> PyTree:
+        if kind == "params":
+            return _mapped(f, ".".join(names), value, rest, is_leaf)
+        return value if transform_non_params is None else jtu.tree_map(transform_non_params, value)
+
+    return map_sections(section, state, probe)
+
+
+def _mapped(
+    f: Callable[..., Any],
+    where: str,
+    value: PyTree,
+    rest: tuple[PyTree, ...],
+    is_leaf: Callable[[Any], bool] | None,
+) -> PyTree:
+    leaves, treedef = jtu.tree_flatten(value, is_leaf=is_leaf)
+    columns = []
+    for tree in rest:
+        try:
+            column = treedef.flatten_up_to(tree)
+        except ValueError:  # absent leaves, several arrays for one parameter, containers of another type
+            column = None
+        if column is None or (jtu.treedef_is_leaf(treedef) and not jtu.all_leaves([tree])):  # a tree beside one array
+            column = _beside(tree, where, value, is_leaf)
+        columns.append(column)
+    return treedef.unflatten([f(*xs) for xs in zip(leaves, *columns, strict=True)])
+
+
+def _beside(tree: PyTree, where: str, value: PyTree, is_leaf: Callable[[Any], bool] | None) -> list[Any]:
+    """What stands in `tree` at each leaf of `value`, or above it."""
+    found = dict(named_leaves(tree, with_none=True))
+    out = []
+    for path, _ in jtu.tree_leaves_with_path(value, is_leaf=is_leaf):
+        names = key_names(path)
+        at = next((names[:stop] for stop in range(len(names), -1, -1) if names[:stop] in found), None)
+        if at is None:
+            paths = [".".join(n) for n in found]
+            raise ValueError(
+                f"`map_params`: the state has `{'.'.join(names)}` in `{where}`, and one of the trees has nothing "
+                f"there; it has {listing(paths)}. The trees have the structure of the parameters. If `{where}` is no "
+                f"tree like them, declare its field with `{where.rpartition('.')[2]}: ... = modulax.shared()`."
+            )
+        out.append(found[at])
+    return out
