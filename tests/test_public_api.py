@@ -60,6 +60,8 @@ PROMISED = {
     modulax.numerics: "abs_sq at_least_float32 safe_increment safe_sqrt",
     modulax.schedules: """
         AbstractSchedule Constant CosineDecay Join Linear PiecewiseConstant WarmupCosineDecay WrappedSchedule
+        CosineOneCycle ExponentialDecay InverseSqrt LinearOneCycle PiecewiseInterpolate Polynomial Power REX SGDR
+        Stretched WarmupConstant WarmupExponentialDecay WarmupStableDecay
     """,
     modulax.tree: """
         bias_correction leaf_paths norm update_infinity_moment update_moment update_moment_per_elem_norm zeros_like

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree, Real
 
-from ._checks import Requirement
+from ._checks import POSITIVE, Requirement
 from ._hyperparameters import ARRAY_TYPES, AbstractHyperparameters, as_scalar
 from ._numerics import default_float
 from ._types import ScheduleFunction
@@ -25,7 +27,40 @@ class AbstractSchedule(AbstractHyperparameters):
 
     @abc.abstractmethod
     def __call__(self, step: ArrayLike) -> Any:
-        """The number at a step: an integer scalar, traced where an optimizer calls."""
+        """The number at a step: a scalar, traced where an optimizer calls.
+
+        It is an integer, or a float inside of `over` and `Join`.
+        """
+
+    def over(self, total_steps: Any) -> "AbstractSchedule":
+        """This schedule with every duration read as a fraction of a run.
+
+            schedules.WarmupCosineDecay(0.0, 1e-3, warmup_steps=0.1, decay_steps=1.0).over(10_000)
+
+        Args:
+            total_steps: the steps of the whole run, a number like all others: it can be swept and differentiated.
+        """
+        return Stretched(self, total_steps)
+
+    def plot(self, steps: Any, ax: Any = None, **kwargs: Any) -> Any:
+        """Draws the curve with matplotlib and returns the axes. Needs `pip install "modulax[plot]"`.
+
+        Args:
+            steps: how many steps to draw, or an array of steps.
+            ax: the axes to draw on; the current ones of pyplot if not given.
+            **kwargs: what matplotlib's `Axes.plot` takes, such as `label=`.
+        """
+        try:
+            import matplotlib.pyplot as plt
+        except ImportError as error:
+            message = f'`{type(self).__name__}.plot` draws with matplotlib: `pip install "modulax[plot]"`.'
+            raise ImportError(message) from error
+        steps = np.asarray(steps)
+        steps = steps if steps.ndim else np.arange(steps)
+        ax = plt.gca() if ax is None else ax
+        ax.plot(steps, np.asarray(jax.vmap(self)(jnp.asarray(steps))), **kwargs)
+        ax.set_xlabel("step")
+        return ax
 
 
 class WrappedSchedule(AbstractSchedule):
@@ -141,3 +176,24 @@ def choice(options: tuple[str, ...], default: str) -> Any:
 def followed() -> Any:
     """A field that says whom a class follows where the two differ: the paper, or optax."""
     return choice(("paper", "optax"), "paper")
+
+
+class Stretched(AbstractSchedule):
+    r"""A schedule whose durations are fractions of a run: what `schedule.over(total_steps)` returns.
+
+    $$
+    f(t) = g(t / N)
+    $$
+
+    Args:
+        schedule: the curve $g$, which begins at 0 and at whose 1 the run is over.
+        total_steps: the steps $N$ of the whole run.
+    """
+
+    schedule: AbstractSchedule
+    total_steps: Number = number(needs=POSITIVE)
+
+    def __call__(self, step: ArrayLike) -> Any:
+        """The number of the schedule at this fraction of the run."""
+        dtype = default_float()
+        return self.schedule(jnp.asarray(step).astype(dtype) / jnp.asarray(self.total_steps).astype(dtype))

@@ -9,7 +9,7 @@ from ._instance import Instance as Instance
 
 FAMILIES = (foundation, moments, mixtures, layerwise, tuning_free, matrices)
 TRANSFORMS = tuple(instance for family in FAMILIES for instance in family.TRANSFORMS)
-DIFFERENCES = tuple(difference for family in FAMILIES for difference in family.DIFFERENCES)
+DIFFERENCES = tuple(difference for family in (*FAMILIES, curves) for difference in family.DIFFERENCES)
 SCHEDULES = curves.SCHEDULES
 EVERYTHING = TRANSFORMS + SCHEDULES
 assert len({i.name for i in EVERYTHING}) == len(EVERYTHING), "two instances have one name"

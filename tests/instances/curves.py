@@ -4,9 +4,10 @@ import optax
 
 from modulax import schedules
 
-from ._instance import Instance
+from ._instance import Difference, Instance
 from ._masks import WARMUP, decaying
 
+CYCLES = ({**WARMUP, "decay_steps": 10}, {**WARMUP, "end_value": 0.01, "exponent": 2.0, "decay_steps": 20})
 SCHEDULES = (
     Instance("Constant", lambda: schedules.Constant(0.3), lambda: optax.constant_schedule(0.3)),
     Instance(
@@ -36,5 +37,77 @@ SCHEDULES = (
             [optax.linear_schedule(0.0, 1.0, 10), optax.constant_schedule(0.5), decaying], [10, 20]
         ),
     ),
+    Instance(
+        "Polynomial",
+        lambda: schedules.Polynomial(1.0, 0.1, 2.5, 20, 5),
+        lambda: optax.polynomial_schedule(1.0, 0.1, 2.5, 20, 5),
+    ),
+    Instance(
+        "ExponentialDecay",
+        lambda: schedules.ExponentialDecay(1.0, 10, 0.3, 5, end_value=0.05),
+        lambda: optax.exponential_decay(1.0, 10, 0.3, 5, end_value=0.05),
+    ),
+    Instance("REX", lambda: schedules.REX(1.0, 25, 0.1)),
+    Instance(
+        "PiecewiseInterpolate",
+        lambda: schedules.PiecewiseInterpolate("cosine", 1.0, {10: 0.5, 15: 4.0, 30: 0.1}),
+        lambda: optax.piecewise_interpolate_schedule("cosine", 1.0, {10: 0.5, 15: 4.0, 30: 0.1}),
+    ),
+    Instance(
+        "CosineOneCycle",
+        lambda: schedules.CosineOneCycle(30, 2.0, 0.3, 20.0, 100.0),
+        lambda: optax.cosine_onecycle_schedule(30, 2.0, 0.3, 20.0, 100.0),
+    ),
+    Instance(
+        "LinearOneCycle",
+        lambda: schedules.LinearOneCycle(20, 2.0, 0.3, 0.85, 20.0, 100.0),
+        lambda: optax.linear_onecycle_schedule(20, 2.0, 0.3, 0.85, 20.0, 100.0),
+    ),
+    Instance("SGDR", lambda: schedules.SGDR(CYCLES), lambda: optax.sgdr_schedule(CYCLES)),
+    Instance(
+        "WarmupConstant",
+        lambda: schedules.WarmupConstant(0.1, 1.0, 10),
+        lambda: optax.warmup_constant_schedule(0.1, 1.0, 10),
+    ),
+    Instance(
+        "WarmupExponentialDecay",
+        lambda: schedules.WarmupExponentialDecay(0.1, 1.0, 5, 10, 0.3, 3, True, 0.05),
+        lambda: optax.warmup_exponential_decay_schedule(0.1, 1.0, 5, 10, 0.3, 3, True, 0.05),
+    ),
+    Instance("WarmupStableDecay", lambda: schedules.WarmupStableDecay(0.1, 1.0, 5, 10, 15, 0.01, "exponential")),
+    Instance("InverseSqrt", lambda: schedules.InverseSqrt(1.0, 10, 0.1)),
+    Instance("Power", lambda: schedules.Power(64.0, 4e6, 5, 20, 10, 1e-4, 0.015)),
+    Instance(
+        "Stretched",
+        lambda: schedules.CosineDecay(0.5, 0.8, 0.1, 1.5).over(30),
+        lambda: optax.cosine_decay_schedule(0.5, 24, 0.1, 1.5),
+    ),
     Instance("WrappedSchedule", lambda: schedules.WrappedSchedule(decaying), lambda: decaying),
+)
+
+DIFFERENCES = (
+    Difference(
+        "`CosineOneCycle`, `LinearOneCycle`",
+        "the peak is at the fraction of the cycle that was asked for",
+        "it is at the next whole step before",
+        "a cycle of 1.0 has a peak as well, in a schedule over a run",
+        "https://arxiv.org/abs/1708.07120",
+        "test_schedules_values.py::test_what_optax_does_otherwise",
+    ),
+    Difference(
+        "`WarmupConstant(warmup_steps=0)`",
+        "the peak, from the first step on",
+        "the initial value, for ever",
+        "without a warm-up one is behind it",
+        "",
+        "test_schedules_values.py::test_what_optax_does_otherwise",
+    ),
+    Difference(
+        "schedules with `transition_steps=0` or `decay_rate=0`",
+        "refused",
+        "constant at the initial value, with a line in the log",
+        "it is a mistake, or `Constant`",
+        "",
+        "test_schedules_values.py::test_what_optax_does_otherwise",
+    ),
 )

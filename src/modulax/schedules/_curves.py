@@ -1,32 +1,13 @@
-"""Curves over the steps of a run."""
+"""Curves from one number to another."""
 
-import abc
-from collections.abc import Mapping
 from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
-import jax.tree_util as jtu
-import numpy as np
-from jax.core import Tracer
-from jaxtyping import Array, ArrayLike, Float
 
-from .._checks import NON_NEGATIVE, POSITIVE
-from .._numerics import default_float
-from .._schedule import AbstractSchedule, Number, as_number, number, numbers
-
-
-class AbstractCurve(AbstractSchedule):
-    """A schedule that is arithmetic on its numbers, all in JAX's default float dtype."""
-
-    @abc.abstractmethod
-    def value(self, t: Float[Array, "..."]) -> Any:
-        """The number at step `t`."""
-
-    def __call__(self, step: ArrayLike) -> Float[Array, "..."]:
-        """The number at a step, an integer or a float."""
-        dtype = default_float()
-        curve = jtu.tree_map(lambda x: jnp.asarray(x).astype(dtype), self)
-        return jnp.asarray(curve.value(jnp.asarray(step).astype(dtype)))
+from .._checks import DECAY, NON_NEGATIVE, POSITIVE
+from .._schedule import Number, number
+from ._curve import AbstractCurve, half_cosine, mix, power, progress
 
 
 class Constant(AbstractCurve):
@@ -46,7 +27,7 @@ class Linear(AbstractCurve):
     r"""A line from one number to another, constant before and after.
 
     $$
-    f(t) = a + (b - a)\, x, \qquad x = \operatorname{clip}\big((t - t_0) / T, 0, 1\big)
+    f(t) = a\, (1 - x) + b\, x, \qquad x = \operatorname{clip}\big((t - t_0) / T, 0, 1\big)
     $$
 
     Args:
@@ -62,8 +43,33 @@ class Linear(AbstractCurve):
     transition_begin: Number = number(0, needs=NON_NEGATIVE)
 
     def value(self, t):
-        x = jnp.clip((t - self.transition_begin) / self.transition_steps, 0, 1)
-        return self.init_value + (self.end_value - self.init_value) * x
+        return mix(self.init_value, self.end_value, progress(t - self.transition_begin, self.transition_steps))
+
+
+class Polynomial(AbstractCurve):
+    r"""A power of what is left of the transition, constant before and after. With a power of 1 it is a line.
+
+    $$
+    f(t) = (a - b) (1 - x)^p + b, \qquad x = \operatorname{clip}\big((t - t_0) / T, 0, 1\big)
+    $$
+
+    Args:
+        init_value: the number $a$ at the start.
+        end_value: the number $b$ at the end.
+        power: the power $p$: above 1 it falls fast at first, below 1 at last.
+        transition_steps: how many steps $T$ the transition takes.
+        transition_begin: the step $t_0$ at which it begins.
+    """
+
+    init_value: Number = number()
+    end_value: Number = number()
+    power: Number = number(needs=NON_NEGATIVE)
+    transition_steps: Number = number(needs=POSITIVE)
+    transition_begin: Number = number(0, needs=NON_NEGATIVE)
+
+    def value(self, t):
+        left = 1 - progress(t - self.transition_begin, self.transition_steps)
+        return mix(self.end_value, self.init_value, power(left, self.power))
 
 
 class CosineDecay(AbstractCurve):
@@ -87,121 +93,82 @@ class CosineDecay(AbstractCurve):
     init_value: Number = number()
     decay_steps: Number = number(needs=POSITIVE)
     alpha: Number = number(0.0)
-    exponent: Number = number(1.0)
+    exponent: Number = number(1.0, needs=NON_NEGATIVE)
 
     def value(self, t):
-        cosine = _half_cosine(t / self.decay_steps) ** self.exponent
-        return self.init_value * ((1 - self.alpha) * cosine + self.alpha)
+        cosine = power(half_cosine(progress(t, self.decay_steps)), self.exponent)
+        return self.init_value * mix(self.alpha, 1, cosine)
 
 
-class WarmupCosineDecay(AbstractCurve):
-    r"""A linear warm-up, then half a period of a cosine. The usual learning rate of a transformer.
+class ExponentialDecay(AbstractCurve):
+    r"""A number that is multiplied by the same factor in every period.
 
     $$
-    f(t) = \begin{cases}
-        a + (b - a)\, t / W & t < W \\
-        c + (b - c) \left(\tfrac12 (1 + \cos \pi x)\right)^p, \quad x = \min\big((t - W) / (T - W), 1\big) & t \ge W
-    \end{cases}
+    f(t) = a\, r^x, \qquad x = \max(t - t_0, 0) / T
     $$
+
+    and, if `end_value` is given, no further than that: not below it where $r < 1$, not above it otherwise.
 
     Args:
         init_value: the number $a$ at the start.
-        peak_value: the number $b$ after the warm-up.
-        warmup_steps: how many steps $W$ the warm-up takes.
-        decay_steps: the length $T$ of the whole schedule, the warm-up included.
-        end_value: the number $c$ at the end.
-        exponent: the power $p$ of the decay.
+        transition_steps: how many steps $T$ a period takes.
+        decay_rate: the factor $r$ of a period.
+        transition_begin: the step $t_0$ at which the decay begins.
+        staircase: whether the factor is multiplied at the end of each period, $\lfloor x \rfloor$ for $x$, instead of
+            little by little.
+        end_value: the number at which the decay stops.
     """
 
     init_value: Number = number()
-    peak_value: Number = number()
-    warmup_steps: Number = number(needs=NON_NEGATIVE)
+    transition_steps: Number = number(needs=POSITIVE)
+    decay_rate: Number = number(needs=POSITIVE)
+    transition_begin: Number = number(0, needs=NON_NEGATIVE)
+    staircase: bool = eqx.field(static=True, default=False)
+    end_value: Number | None = number(None, optional=True)
+
+    def value(self, t):
+        return exponential_decay(self, self.init_value, t)
+
+
+def exponential_decay(curve: Any, init_value: Any, t: Any) -> Any:
+    """The equation of `ExponentialDecay`, with the numbers of a curve that has its fields."""
+    periods = jnp.maximum(t - curve.transition_begin, 0) / curve.transition_steps
+    if curve.staircase:
+        periods = jnp.floor(periods)
+    decayed = init_value * curve.decay_rate**periods
+    if curve.end_value is None:
+        return decayed
+    is_beyond = jnp.where(curve.decay_rate < 1, decayed < curve.end_value, decayed > curve.end_value)
+    # Once more, because what has grown to infinity has no derivative, not even behind a `where`.
+    decayed = init_value * curve.decay_rate ** jnp.where(is_beyond, 0, periods)
+    return jnp.where(is_beyond, curve.end_value, decayed)
+
+
+class REX(AbstractCurve):
+    r"""The reflected exponential: slow at first, steep at last. Good on a small budget of steps.
+
+    $$
+    f(t) = c + (a - c)\, \frac{1 - x}{(1 - \beta) + \beta\, (1 - x)}, \qquad x = \min(t / T, 1)
+    $$
+
+    The paper has $\beta = \tfrac12$ and $c = 0$. With $\beta = 0$ it is a line.
+
+    Args:
+        init_value: the number $a$ at the start.
+        decay_steps: how many steps $T$ the decay takes.
+        end_value: the number $c$ at the end.
+        beta: how far the curve bends away from the line.
+
+    References:
+        Chen, Wolfe and Kyrillidis, [REX: Revisiting Budgeted Training with an Improved
+        Schedule](https://arxiv.org/abs/2107.04197), 2021.
+    """
+
+    init_value: Number = number()
     decay_steps: Number = number(needs=POSITIVE)
     end_value: Number = number(0.0)
-    exponent: Number = number(1.0)
-
-    def __check_init__(self) -> None:
-        w, d = self.warmup_steps, self.decay_steps
-        if not isinstance(w - d, Tracer) and np.any(w >= d):
-            raise ValueError(
-                f"`WarmupCosineDecay(decay_steps=...)` is the length of the whole schedule and must be more than "
-                f"`warmup_steps={w}`, got {d}."
-            )
+    beta: Number = number(0.5, needs=DECAY)
 
     def value(self, t):
-        w, d = self.warmup_steps, self.decay_steps
-        warmup = self.init_value + (self.peak_value - self.init_value) * t / jnp.where(w > 0, w, 1)
-        cosine = _half_cosine((t - w) / (d - w)) ** self.exponent
-        decay = self.end_value + (self.peak_value - self.end_value) * cosine
-        return jnp.where(t < w, warmup, decay)
-
-
-class PiecewiseConstant(AbstractCurve):
-    r"""A number that is multiplied by a factor at each of some steps.
-
-    $$
-    f(t) = a \prod_{i:\, t \ge t_i} c_i
-    $$
-
-    The change takes effect at the boundary itself (Keras changes one step later).
-
-    Args:
-        init_value: the number $a$ at the start.
-        boundaries_and_scales: a mapping from the step $t_i$ to the factor $c_i$.
-    """
-
-    init_value: Number = number()
-    boundaries: tuple[Number, ...] = numbers()
-    scales: tuple[Number, ...] = numbers()
-
-    def __init__(self, init_value: Number, boundaries_and_scales: Mapping[Any, Number] | None = None):
-        changes = dict(boundaries_and_scales or {})
-        self.init_value = init_value
-        self.boundaries = tuple(changes)
-        self.scales = tuple(changes.values())
-
-    def value(self, t):
-        out = jnp.broadcast_to(self.init_value, t.shape)
-        for boundary, scale in zip(self.boundaries, self.scales, strict=True):
-            out = jnp.where(t >= boundary, out * scale, out)
-        return out
-
-
-class Join(AbstractSchedule):
-    r"""Schedules one after the other; each counts its own steps from the boundary at which it begins.
-
-    $$
-    f(t) = f_i(t - t_i) \quad\text{for } t_i \le t < t_{i+1}, \qquad t_0 = 0
-    $$
-
-    Args:
-        schedules: the schedules $f_i$, or numbers.
-        boundaries: the steps $t_1, t_2, \dots$ at which the second and the further ones begin.
-    """
-
-    schedules: tuple[AbstractSchedule, ...]
-    boundaries: tuple[Number, ...] = numbers()
-
-    def __init__(self, schedules: Any, boundaries: Any):
-        found = tuple(x if isinstance(x := as_number(s), AbstractSchedule) else Constant(x) for s in schedules)
-        self.schedules = found
-        self.boundaries = tuple(boundaries)
-        if len(self.schedules) != len(self.boundaries) + 1:
-            raise ValueError(
-                f"`Join` needs one boundary between each two schedules, got {len(self.schedules)} schedules and "
-                f"{len(self.boundaries)} boundaries."
-            )
-
-    def __call__(self, step: ArrayLike) -> Float[Array, "..."]:
-        """The number of the schedule whose turn it is."""
-        step = jnp.asarray(step)
-        out = self.schedules[0](step)
-        for schedule, boundary in zip(self.schedules[1:], self.boundaries, strict=True):
-            start = jnp.asarray(boundary).astype(step.dtype)
-            out = jnp.where(step < start, out, schedule(step - start))
-        return out
-
-
-def _half_cosine(x: Array) -> Array:
-    """From one to zero as `x` goes from zero to one."""
-    return 0.5 * (1 + jnp.cos(jnp.pi * jnp.clip(x, 0, 1)))
+        left = 1 - progress(t, self.decay_steps)
+        return mix(self.end_value, self.init_value, left / mix(1, left, self.beta))

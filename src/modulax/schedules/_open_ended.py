@@ -1,0 +1,195 @@
+"""Curves for runs that may be prolonged: of language models, mostly."""
+
+from typing import Any, Literal, TypeAlias
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from .._checks import NON_NEGATIVE, POSITIVE, Requirement, checked
+from .._numerics import safe_sqrt
+from .._schedule import Number, number
+from .._tracing import is_tracing
+from ._curve import AbstractCurve, after, half_cosine, mix, progress, warmed_up
+
+DecayForm: TypeAlias = Literal["linear", "1-sqrt", "cosine", "exponential"]
+_NOT_ZERO = Requirement(lambda x: x > 0, 'must be positive with `decay="exponential"`, which never reaches zero')
+
+
+def decay_form() -> Any:
+    """A field for the form of a last decay."""
+    forms = ("linear", "1-sqrt", "cosine", "exponential")
+    return eqx.field(static=True, default="linear", metadata={"options": forms})
+
+
+def check_decay_form(curve: Any, *names: str) -> None:
+    """Refuses an exponential decay between numbers that are not positive."""
+    for name in names if curve.decay == "exponential" else ():
+        call = f"`{type(curve).__name__}({name}=...)`"
+        object.__setattr__(curve, name, checked(call, getattr(curve, name), _NOT_ZERO, deferred=not is_tracing()))
+
+
+def decayed(form: str, start: Any, end: Any, x: Any) -> Any:
+    """From `start` to `end` as `x` goes from 0 to 1."""
+    if form == "exponential":
+        return start ** (1 - x) * end**x
+    left = {"linear": lambda: 1 - x, "1-sqrt": lambda: 1 - safe_sqrt(x), "cosine": lambda: half_cosine(x)}[form]()
+    return mix(end, start, left)
+
+
+class WarmupStableDecay(AbstractCurve):
+    r"""A linear warm-up, a long constant, and a decay at the end: "WSD".
+
+    $$
+    f(t) = \begin{cases}
+        a + (b - a)\, t / W & t < W \\
+        b & W \le t < W + S \\
+        c + (b - c)\, w(x), \quad x = \min\big((t - W - S) / D, 1\big) & t \ge W + S
+    \end{cases}
+    $$
+
+    A run may be prolonged before its decay has begun, which makes it the schedule for a run whose length is not yet
+    known. The decay has the form that `decay` names:
+
+    * `"linear"`: $w(x) = 1 - x$;
+    * `"1-sqrt"`: $w(x) = 1 - \sqrt x$, which Hägele et al. found better than the line;
+    * `"cosine"`: $w(x) = \tfrac12 (1 + \cos \pi x)$;
+    * `"exponential"`: $b^{1 - x} c^x$ instead of the sum. It halves in equal times, as in MiniCPM, whose
+      $0.5^{t / T}$ is $c = 0.5^{D / T} b$.
+
+    Args:
+        init_value: the number $a$ at the start.
+        peak_value: the number $b$ after the warm-up.
+        warmup_steps: how many steps $W$ the warm-up takes.
+        stable_steps: how many steps $S$ the number stays at the peak.
+        decay_steps: how many steps $D$ the decay takes.
+        end_value: the number $c$ at the end.
+        decay: the form of the decay, one of the four above.
+
+    References:
+        Hu et al., [MiniCPM: Unveiling the Potential of Small Language Models with Scalable Training
+        Strategies](https://arxiv.org/abs/2404.06395), 2024, section 4; Hägele et al., [Scaling Laws and
+        Compute-Optimal Training Beyond Fixed Training Durations](https://arxiv.org/abs/2405.18392), 2024.
+    """
+
+    init_value: Number = number()
+    peak_value: Number = number()
+    warmup_steps: Number = number(needs=NON_NEGATIVE)
+    stable_steps: Number = number(needs=NON_NEGATIVE)
+    decay_steps: Number = number(needs=POSITIVE)
+    end_value: Number = number(0.0)
+    decay: DecayForm = decay_form()
+
+    def __check_init__(self) -> None:
+        check_decay_form(self, "peak_value", "end_value")
+
+    def value(self, t):
+        def decay(t):
+            x = progress(t - self.stable_steps, self.decay_steps)
+            return decayed(self.decay, self.peak_value, self.end_value, x)
+
+        return warmed_up(t, self.init_value, self.peak_value, self.warmup_steps, decay)
+
+
+class InverseSqrt(AbstractCurve):
+    r"""A linear warm-up, then the inverse square root of the step. It has no end.
+
+    $$
+    f(t) = \begin{cases}
+        a + (b - a)\, t / W & t < W \\
+        b \sqrt{W / t} & t \ge W
+    \end{cases}
+    $$
+
+    The rate of the paper, $d^{-1/2} \min(t^{-1/2}, t\, W^{-3/2})$, is the one with $a = 0$ and $b = (d W)^{-1/2}$. It
+    counts its steps from 1, so that its first step is step 1 here; step 0 has the rate $a$.
+
+    Args:
+        peak_value: the number $b$ after the warm-up.
+        warmup_steps: how many steps $W$ the warm-up takes.
+        init_value: the number $a$ at the start.
+
+    References:
+        Vaswani et al., [Attention Is All You Need](https://arxiv.org/abs/1706.03762), 2017, equation 3.
+    """
+
+    peak_value: Number = number()
+    warmup_steps: Number = number(needs=POSITIVE)
+    init_value: Number = number(0.0)
+
+    def value(self, t):
+        def decay(t):
+            return self.peak_value * jnp.sqrt(self.warmup_steps / (self.warmup_steps + t))
+
+        return warmed_up(t, self.init_value, self.peak_value, self.warmup_steps, decay)
+
+
+class Power(AbstractCurve):
+    r"""A power of the number of tokens seen so far, whatever the batch size and the length of the run.
+
+    With $n = m t$ tokens after $t$ steps,
+
+    $$
+    g(t) = \min\big(b,\; \beta\, \alpha\, n^p\big), \qquad
+    f(t) = \begin{cases}
+        g(W)\, t / W & t < W \\
+        g(t) & W \le t < t_1 \\
+        c + (g(t_1) - c)\, w(x), \quad x = \min\big((t - t_1) / D, 1\big) & t \ge t_1
+    \end{cases}
+    $$
+
+    The constants are those that Shen et al. found with small language models in μP, and used for large ones, whatever
+    the batch size and the number of tokens. The forms of the last decay are those of `WarmupStableDecay`.
+
+    Args:
+        batch_size: the batch size $\beta$, in sequences.
+        tokens_per_step: how many tokens $m$ a step sees. In a schedule `over` a run: the tokens of the whole run.
+        warmup_steps: how many steps $W$ the warm-up takes.
+        decay_begin: the step $t_1$ at which the last decay begins. Without it there is none.
+        decay_steps: how many steps $D$ the last decay takes.
+        end_value: the number $c$ at the end.
+        peak_value: the number $b$ that is never exceeded.
+        amplitude: $\alpha$, the paper's $a$.
+        exponent: $p$, the paper's $b$. It is negative.
+        decay: the form of the last decay: `"linear"`, `"1-sqrt"`, `"cosine"` or `"exponential"`.
+
+    References:
+        Shen et al., [Power Scheduler: A Batch Size and Token Number Agnostic Learning Rate
+        Scheduler](https://arxiv.org/abs/2408.13359), 2024, equations 7 and 8.
+    """
+
+    batch_size: Number = number(needs=POSITIVE)
+    tokens_per_step: Number = number(needs=POSITIVE)
+    warmup_steps: Number = number(0, needs=NON_NEGATIVE)
+    decay_begin: Number | None = number(None, needs=NON_NEGATIVE, optional=True)
+    decay_steps: Number | None = number(None, needs=POSITIVE, optional=True)
+    end_value: Number = number(0.0)
+    peak_value: Number = number(0.02)
+    amplitude: Number = number(4.0)
+    exponent: Number = number(-0.51)
+    decay: DecayForm = decay_form()
+
+    def __check_init__(self) -> None:
+        if (self.decay_begin is None) != (self.decay_steps is None):
+            raise ValueError(
+                "`Power` needs to know when the last decay begins and how long it takes: "
+                "`Power(..., decay_begin=9_000, decay_steps=1_000)`, or neither of them."
+            )
+        if self.decay_begin is not None:
+            check_decay_form(self, "end_value")
+
+    def value(self, t):
+        begin = self.warmup_steps
+        out = jnp.where(t < begin, self._power(begin) * progress(t, begin), self._power(jnp.maximum(t, begin)))
+        if self.decay_begin is None:
+            return out
+
+        def decay(t):
+            return decayed(self.decay, self._power(self.decay_begin), self.end_value, progress(t, self.decay_steps))
+
+        return after(t, self.decay_begin, out, decay)
+
+    def _power(self, t):
+        n = self.tokens_per_step * t
+        # Before the first token the power is infinite, and the bound is what is left.
+        power = self.batch_size * self.amplitude * jnp.where(n > 0, n, 1) ** self.exponent
+        return jnp.where(n > 0, jnp.minimum(self.peak_value, power), self.peak_value)

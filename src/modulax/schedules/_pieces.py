@@ -1,0 +1,147 @@
+"""Curves and schedules that are put together from pieces."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, ArrayLike, Float
+
+from .._checks import NON_NEGATIVE
+from .._hyperparameters import format_value
+from .._numerics import default_float
+from .._schedule import AbstractSchedule, Number, as_number, number, numbers
+from ._curve import AbstractCurve, after, half_cosine, mix, progress
+from ._curves import Constant
+
+
+class PiecewiseConstant(AbstractCurve):
+    r"""A number that is multiplied by a factor at each of some steps.
+
+    $$
+    f(t) = a \prod_{i:\, t \ge t_i} c_i
+    $$
+
+    The change takes effect at the boundary itself (Keras changes one step later).
+
+    Args:
+        init_value: the number $a$ at the start.
+        boundaries_and_scales: a mapping from the step $t_i$ to the factor $c_i$.
+    """
+
+    init_value: Number = number()
+    boundaries: tuple[Number, ...] = numbers()
+    scales: tuple[Number, ...] = numbers(needs=NON_NEGATIVE)
+
+    def __init__(self, init_value: Number, boundaries_and_scales: Mapping[Any, Number] | None = None):
+        changes = dict(boundaries_and_scales or {})
+        self.init_value = init_value
+        self.boundaries = tuple(changes)
+        self.scales = tuple(changes.values())
+
+    def value(self, t):
+        out = jnp.broadcast_to(self.init_value, t.shape)
+        for boundary, scale in zip(self.boundaries, self.scales, strict=True):
+            out = jnp.where(t >= boundary, out * scale, out)
+        return out
+
+
+class PiecewiseInterpolate(AbstractCurve):
+    r"""A curve through the numbers that `PiecewiseConstant` jumps between.
+
+    $$
+    f(t) = v_{i+1} + (v_i - v_{i+1})\, w\!\left(\frac{t - t_i}{t_{i+1} - t_i}\right)
+    \quad\text{for } t_i \le t < t_{i+1}, \qquad v_{i+1} = c_{i+1} v_i, \quad v_0 = a, \quad t_0 = 0,
+    $$
+
+    with $w(x) = 1 - x$ or $w(x) = \tfrac12 (1 + \cos \pi x)$, and constant behind the last boundary. The factors are
+    multiplied as in `PiecewiseConstant`: with `{4: 0.1, 8: 0.1}` it ends at a hundredth.
+
+    Args:
+        interpolate_type: `"linear"` or `"cosine"`.
+        init_value: the number $a$ at the start.
+        boundaries_and_scales: a mapping from the step $t_i$, where the number is reached, to its factor $c_i$.
+    """
+
+    interpolate_type: Literal["linear", "cosine"] = eqx.field(static=True, metadata={"options": ("linear", "cosine")})
+    init_value: Number = number()
+    boundaries: tuple[Number, ...] = numbers(needs=NON_NEGATIVE)
+    scales: tuple[Number, ...] = numbers(needs=NON_NEGATIVE)
+
+    def __init__(
+        self,
+        interpolate_type: Literal["linear", "cosine"],
+        init_value: Number,
+        boundaries_and_scales: Mapping[Any, Number] | None = None,
+    ):
+        changes = dict(sorted((boundaries_and_scales or {}).items()))
+        self.interpolate_type = interpolate_type
+        self.init_value = init_value
+        self.boundaries = tuple(changes)
+        self.scales = tuple(changes.values())
+
+    def __check_init__(self) -> None:
+        known = [b for b in self.boundaries if not isinstance(b, (Tracer, AbstractSchedule)) and np.ndim(b) == 0]
+        if len(known) == len(self.boundaries) and np.any(np.diff(np.asarray(known)) < 0):
+            raise ValueError(
+                f"`PiecewiseInterpolate(boundaries=...)` must be in ascending order, got "
+                f"{format_value(self.boundaries)}. Make a new one, or replace them all: `replace(boundaries=(...))`."
+            )
+
+    def value(self, t):
+        values = [self.init_value]
+        for scale in self.scales:
+            values.append(values[-1] * scale)
+        return interpolated(t, self.boundaries, values, self.interpolate_type)
+
+
+def interpolated(t: Any, boundaries: Sequence[Any], values: Sequence[Any], kind: str) -> Any:
+    """A curve through the first value at 0 and the others at the boundaries."""
+    out = jnp.broadcast_to(values[0], t.shape)
+    starts = [jnp.zeros_like(values[0]), *boundaries]
+    for start, end, before, behind in zip(starts, boundaries, values, values[1:], strict=False):
+        x = progress(t - start, end - start)
+        left = half_cosine(x) if kind == "cosine" else 1 - x
+        out = jnp.where(t >= start, mix(behind, before, left), out)
+    return out
+
+
+class Join(AbstractSchedule):
+    r"""Schedules one after the other; each counts its own steps from the boundary at which it begins.
+
+    $$
+    f(t) = f_i(t - t_i) \quad\text{for } t_i \le t < t_{i+1}, \qquad t_0 = 0
+    $$
+
+    Args:
+        schedules: the schedules $f_i$, or numbers.
+        boundaries: the steps $t_1, t_2, \dots$ at which the second and the further ones begin.
+    """
+
+    schedules: tuple[AbstractSchedule, ...]
+    boundaries: tuple[Number, ...] = numbers()
+
+    def __init__(self, schedules: Any, boundaries: Any):
+        found = tuple(x if isinstance(x := as_number(s), AbstractSchedule) else Constant(x) for s in schedules)
+        self.schedules = found
+        self.boundaries = tuple(boundaries)
+        if len(self.schedules) != len(self.boundaries) + 1:
+            raise ValueError(
+                f"`Join` needs one boundary between each two schedules, got {len(self.schedules)} schedules and "
+                f"{len(self.boundaries)} boundaries."
+            )
+
+    def __call__(self, step: ArrayLike) -> Float[Array, "..."]:
+        """The number of the schedule whose turn it is."""
+        dtype = default_float()
+
+        def called(schedule: AbstractSchedule) -> Any:
+            return lambda t: jnp.asarray(schedule(t)).astype(dtype)
+
+        t = jnp.asarray(step).astype(dtype)
+        out = called(self.schedules[0])(t)
+        for schedule, boundary in zip(self.schedules[1:], self.boundaries, strict=True):
+            out = after(t, jnp.asarray(boundary).astype(dtype), out, called(schedule))
+        return out

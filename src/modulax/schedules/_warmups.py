@@ -1,0 +1,113 @@
+"""Curves that begin with a linear warm-up."""
+
+import equinox as eqx
+import numpy as np
+from jax.core import Tracer
+
+from .._checks import NON_NEGATIVE, POSITIVE
+from .._hyperparameters import format_value
+from .._schedule import Number, number
+from ._curve import AbstractCurve, half_cosine, mix, power, progress, warmed_up
+from ._curves import exponential_decay
+
+
+class WarmupConstant(AbstractCurve):
+    r"""A linear warm-up, then a constant.
+
+    $$
+    f(t) = a\, (1 - x) + b\, x, \qquad x = \min(t / W, 1)
+    $$
+
+    Without a warm-up, $W = 0$, it is $b$ from the first step on.
+
+    Args:
+        init_value: the number $a$ at the start.
+        peak_value: the number $b$ after the warm-up.
+        warmup_steps: how many steps $W$ the warm-up takes.
+    """
+
+    init_value: Number = number()
+    peak_value: Number = number()
+    warmup_steps: Number = number(needs=NON_NEGATIVE)
+
+    def value(self, t):
+        return mix(self.init_value, self.peak_value, progress(t, self.warmup_steps))
+
+
+class WarmupCosineDecay(AbstractCurve):
+    r"""A linear warm-up, then half a period of a cosine. The usual learning rate of a transformer.
+
+    $$
+    f(t) = \begin{cases}
+        a + (b - a)\, t / W & t < W \\
+        c + (b - c) \left(\tfrac12 (1 + \cos \pi x)\right)^p, \quad x = \min\big((t - W) / (T - W), 1\big) & t \ge W
+    \end{cases}
+    $$
+
+    Args:
+        init_value: the number $a$ at the start.
+        peak_value: the number $b$ after the warm-up.
+        warmup_steps: how many steps $W$ the warm-up takes.
+        decay_steps: the length $T$ of the whole schedule, the warm-up included.
+        end_value: the number $c$ at the end.
+        exponent: the power $p$ of the decay.
+    """
+
+    init_value: Number = number()
+    peak_value: Number = number()
+    warmup_steps: Number = number(needs=NON_NEGATIVE)
+    decay_steps: Number = number(needs=POSITIVE)
+    end_value: Number = number(0.0)
+    exponent: Number = number(1.0, needs=NON_NEGATIVE)
+
+    def __check_init__(self) -> None:
+        w, d = self.warmup_steps, self.decay_steps
+        if not isinstance(w - d, Tracer) and np.any(w >= d):
+            raise ValueError(
+                f"`WarmupCosineDecay(decay_steps=...)` is the length of the whole schedule and must be more than "
+                f"`warmup_steps={format_value(w)}`, got {format_value(d)}."
+            )
+
+    def value(self, t):
+        def decay(t):
+            cosine = power(half_cosine(progress(t, self.decay_steps - self.warmup_steps)), self.exponent)
+            return mix(self.end_value, self.peak_value, cosine)
+
+        return warmed_up(t, self.init_value, self.peak_value, self.warmup_steps, decay)
+
+
+class WarmupExponentialDecay(AbstractCurve):
+    r"""A linear warm-up, then an `ExponentialDecay` that begins to count at its end.
+
+    $$
+    f(t) = \begin{cases}
+        a + (b - a)\, t / W & t < W \\
+        b\, r^x, \quad x = \max(t - W - t_0, 0) / T & t \ge W
+    \end{cases}
+    $$
+
+    Args:
+        init_value: the number $a$ at the start.
+        peak_value: the number $b$ after the warm-up.
+        warmup_steps: how many steps $W$ the warm-up takes.
+        transition_steps: how many steps $T$ a period of the decay takes.
+        decay_rate: the factor $r$ of a period.
+        transition_begin: how many steps $t_0$ the number stays at the peak.
+        staircase: whether the factor is multiplied at the end of each period, instead of little by little.
+        end_value: the number at which the decay stops.
+    """
+
+    init_value: Number = number()
+    peak_value: Number = number()
+    warmup_steps: Number = number(needs=NON_NEGATIVE)
+    transition_steps: Number = number(needs=POSITIVE)
+    decay_rate: Number = number(needs=POSITIVE)
+    transition_begin: Number = number(0, needs=NON_NEGATIVE)
+    staircase: bool = eqx.field(static=True, default=False)
+    end_value: Number | None = number(None, optional=True)
+
+    def value(self, t):
+        def decay(t):
+            return exponential_decay(self, self.peak_value, t)
+
+        return warmed_up(t, self.init_value, self.peak_value, self.warmup_steps, decay)
