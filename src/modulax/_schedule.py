@@ -168,9 +168,9 @@ def _as_numbers(xs: Any) -> Any:
     return tuple(_as_numbers(x) if isinstance(x, tuple) else as_number(x) for x in xs)
 
 
-def choice(options: tuple[str, ...], default: str) -> Any:
+def choice(options: tuple[str, ...], default: str, *, kw_only: bool = True) -> Any:
     """A field that holds one of some words, and refuses others."""
-    return eqx.field(static=True, default=default, kw_only=True, metadata={"options": options})
+    return eqx.field(static=True, default=default, kw_only=kw_only, metadata={"options": options})
 
 
 def followed() -> Any:

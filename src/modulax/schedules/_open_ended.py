@@ -1,24 +1,17 @@
 """Curves for runs that may be prolonged: of language models, mostly."""
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
-import equinox as eqx
 import jax.numpy as jnp
 
 from .._checks import NON_NEGATIVE, POSITIVE, Requirement, checked
 from .._numerics import safe_sqrt
-from .._schedule import Number, number
+from .._schedule import Number, choice, number
 from .._tracing import is_tracing
 from ._curve import AbstractCurve, after, half_cosine, mix, progress, warmed_up
 
 DecayForm: TypeAlias = Literal["linear", "1-sqrt", "cosine", "exponential"]
 _NOT_ZERO = Requirement(lambda x: x > 0, 'must be positive with `decay="exponential"`, which never reaches zero')
-
-
-def decay_form() -> Any:
-    """A field for the form of a last decay."""
-    forms = ("linear", "1-sqrt", "cosine", "exponential")
-    return eqx.field(static=True, default="linear", metadata={"options": forms})
 
 
 def check_decay_form(curve: Any, *names: str) -> None:
@@ -77,7 +70,7 @@ class WarmupStableDecay(AbstractCurve):
     stable_steps: Number = number(needs=NON_NEGATIVE)
     decay_steps: Number = number(needs=POSITIVE)
     end_value: Number = number(0.0)
-    decay: DecayForm = decay_form()
+    decay: DecayForm = choice(get_args(DecayForm), "linear", kw_only=False)
 
     def __check_init__(self) -> None:
         check_decay_form(self, "peak_value", "end_value")
@@ -166,7 +159,7 @@ class Power(AbstractCurve):
     peak_value: Number = number(0.02)
     amplitude: Number = number(4.0)
     exponent: Number = number(-0.51)
-    decay: DecayForm = decay_form()
+    decay: DecayForm = choice(get_args(DecayForm), "linear", kw_only=False)
 
     def __check_init__(self) -> None:
         if (self.decay_begin is None) != (self.decay_steps is None):
