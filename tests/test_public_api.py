@@ -54,6 +54,8 @@ PROMISED = {
         describe get linalg number numerics per_example_global_norm_clip per_example_layer_norm_clip schedules
         state_sharding tree unitwise_clip unitwise_norm update_infinity_moment update_moment
         update_moment_per_elem_norm
+        BacktrackingLinesearchInfo LBFGS ScaleByBacktrackingLinesearch ScaleByBacktrackingLinesearchState ScaleByLBFGS
+        ScaleByLBFGSState ScaleByZoomLinesearch ScaleByZoomLinesearchState ZoomLinesearchInfo value_and_grad_from_state
     """,
     modulax.linalg: "leading_directions orthogonalize",
     modulax.numerics: "abs_sq at_least_float32 safe_increment safe_sqrt",

@@ -77,6 +77,7 @@ from ._optimizers.layerwise import (
     LARS as LARS,
     Fromage as Fromage,
 )
+from ._optimizers.lbfgs import LBFGS as LBFGS
 from ._optimizers.mixtures import (
     ADOPT as ADOPT,
     MADGRAD as MADGRAD,
@@ -213,6 +214,13 @@ from ._transforms.layerwise import (
     ScaleByParamBlockRMS as ScaleByParamBlockRMS,
     ScaleByTrustRatio as ScaleByTrustRatio,
 )
+from ._transforms.lbfgs import ScaleByLBFGS as ScaleByLBFGS, ScaleByLBFGSState as ScaleByLBFGSState
+from ._transforms.linesearch import (
+    BacktrackingLinesearchInfo as BacktrackingLinesearchInfo,
+    ScaleByBacktrackingLinesearch as ScaleByBacktrackingLinesearch,
+    ScaleByBacktrackingLinesearchState as ScaleByBacktrackingLinesearchState,
+    value_and_grad_from_state as value_and_grad_from_state,
+)
 from ._transforms.mixtures import (
     ScaleByACProp as ScaleByACProp,
     ScaleByACPropState as ScaleByACPropState,
@@ -285,6 +293,11 @@ from ._transforms.tuning_free import (
     ProdigyState as ProdigyState,
     ScaleByDAdaptAdam as ScaleByDAdaptAdam,
     ScaleByProdigy as ScaleByProdigy,
+)
+from ._transforms.zoom import (
+    ScaleByZoomLinesearch as ScaleByZoomLinesearch,
+    ScaleByZoomLinesearchState as ScaleByZoomLinesearchState,
+    ZoomLinesearchInfo as ZoomLinesearchInfo,
 )
 from .tree import (
     bias_correction as bias_correction,
