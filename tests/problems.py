@@ -39,7 +39,8 @@ class Problem:
             def body(carry: Any, _: None) -> Any:
                 params, state = carry
                 value, grads = jax.value_and_grad(self.loss)(params)
-                updates, state = transform.update(grads, state, params, value=value, obj_fn=self.loss)
+                extra = {"value": value, "grad": grads, "value_fn": self.loss, "obj_fn": self.loss}
+                updates, state = transform.update(grads, state, params, **extra)
                 return (jtu.tree_map(jnp.add, params, updates), state), value
 
             start = (params, transform.init(params))

@@ -73,6 +73,9 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "PolyakSGD": lambda rate: mx.PolyakSGD(),
     "MoMo": lambda rate: mx.MoMo(),
     "MoMoAdam": lambda rate: mx.MoMoAdam(1.0),
+    "LBFGS": lambda rate: mx.LBFGS(),
+    "backtracking": lambda rate: mx.Chain(mx.SGD(1.0), mx.ScaleByBacktrackingLinesearch(20)),
+    "zoom": lambda rate: mx.Chain(mx.SGD(1.0), mx.ScaleByZoomLinesearch(20)),
     "clipped": lambda rate: mx.Chain(mx.ClipByGlobalNorm(1.0), mx.Adam(_rate(rate))),
 }
 GRADIENT_DESCENT = {"SGD", "NoisySGD", "momentum", "nesterov", "optimistic"}

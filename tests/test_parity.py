@@ -36,15 +36,18 @@ def tree(seed: int) -> dict[str, Any]:
     )
 
 
-def trajectory(transform: Any, extra: Any = None, *, steps: int = STEPS, examples: int = 0) -> Any:
+def trajectory(
+    transform: Any, extra: Any = None, *, steps: int = STEPS, examples: int = 0, updates_at: Any = None
+) -> Any:
     """The updates of all steps, on gradients that depend on the parameters, on the step and on the example.
 
-    `extra` holds extra arguments, or is a function of parameters and gradients that returns them.
+    `extra` holds extra arguments, or is a function of parameters and gradients that returns them; `updates_at`, if it
+    is given, a function of the parameters that returns other gradients.
     """
 
     def body(carry: Any, noise: Any) -> Any:
         params, state = carry
-        grads = jtu.tree_map(lambda p, n: 0.5 * p + n, params, noise)
+        grads = updates_at(params) if updates_at else jtu.tree_map(lambda p, n: 0.5 * p + n, params, noise)
         given: Any = extra(params, grads) if callable(extra) else extra or {}
         if examples:
             grads = jtu.tree_map(lambda g: jnp.stack([(i + 1) * g for i in range(examples)]), grads)
@@ -87,10 +90,11 @@ def _with_twin(instances: tuple[Instance, ...]) -> list[Any]:
 @pytest.mark.parametrize("instance", _with_twin(TRANSFORMS))
 def test_equals_optax(instance: Instance):
     assert instance.optax is not None
-    ours = trajectory(instance.make(), instance.extra, examples=instance.examples)
+    given: Any = {"examples": instance.examples, "updates_at": instance.updates}
+    ours = trajectory(instance.make(), instance.extra, **given)
     with settings.jax_defaults():
         twin = instance.optax()
-        theirs = trajectory(_with_extra(twin), instance.extra, examples=instance.examples)
+        theirs = trajectory(_with_extra(twin), instance.extra, **given)
     assert_close(ours, theirs, SCHEDULE_RTOL if _uses_schedule(instance) else instance.optax_rtol)
 
 

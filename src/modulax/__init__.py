@@ -81,6 +81,9 @@ from ._optimizers.layerwise import (
     LARS as LARS,
     Fromage as Fromage,
 )
+from ._optimizers.lbfgs import (
+    LBFGS as LBFGS,
+)
 from ._optimizers.mixtures import (
     ADOPT as ADOPT,
     MADGRAD as MADGRAD,
@@ -217,6 +220,16 @@ from ._transforms.layerwise import (
     ScaleByParamBlockRMS as ScaleByParamBlockRMS,
     ScaleByTrustRatio as ScaleByTrustRatio,
 )
+from ._transforms.lbfgs import (
+    ScaleByLBFGS as ScaleByLBFGS,
+    ScaleByLBFGSState as ScaleByLBFGSState,
+)
+from ._transforms.linesearch import (
+    BacktrackingLinesearchInfo as BacktrackingLinesearchInfo,
+    ScaleByBacktrackingLinesearch as ScaleByBacktrackingLinesearch,
+    ScaleByBacktrackingLinesearchState as ScaleByBacktrackingLinesearchState,
+    value_and_grad_from_state as value_and_grad_from_state,
+)
 from ._transforms.mixtures import (
     ScaleByACProp as ScaleByACProp,
     ScaleByACPropState as ScaleByACPropState,
@@ -290,7 +303,14 @@ from ._transforms.tuning_free import (
     ScaleByDAdaptAdam as ScaleByDAdaptAdam,
     ScaleByProdigy as ScaleByProdigy,
 )
-from ._wrapper import AbstractWrapper as AbstractWrapper
+from ._transforms.zoom import (
+    ScaleByZoomLinesearch as ScaleByZoomLinesearch,
+    ScaleByZoomLinesearchState as ScaleByZoomLinesearchState,
+    ZoomLinesearchInfo as ZoomLinesearchInfo,
+)
+from ._wrapper import (
+    AbstractWrapper as AbstractWrapper,
+)
 from .tree import (
     bias_correction as bias_correction,
     update_infinity_moment as update_infinity_moment,

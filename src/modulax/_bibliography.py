@@ -113,6 +113,12 @@ BIBLIOGRAPHY = {
         2013,
         "https://arxiv.org/abs/1308.0850",
     ),
+    "hager2006": Reference(
+        "Hager, William W. and Zhang, Hongchao",
+        "Algorithm 851: CG_DESCENT, a Conjugate Gradient Method with Guaranteed Descent",
+        2006,
+        "https://doi.org/10.1145/1132973.1132979",
+    ),
     "hutchinson1990": Reference(
         "Hutchinson, Michael F.",
         "A stochastic estimator of the trace of the influence matrix for Laplacian smoothing splines",
@@ -149,6 +155,12 @@ BIBLIOGRAPHY = {
         "Adam: A Method for Stochastic Optimization",
         2014,
         "https://arxiv.org/abs/1412.6980",
+    ),
+    "liu1989": Reference(
+        "Liu, Dong C. and Nocedal, Jorge",
+        "On the limited memory BFGS method for large scale optimization",
+        1989,
+        "https://doi.org/10.1007/BF01589116",
     ),
     "liu2019": Reference(
         "Liu, Liyuan and Jiang, Haoming and He, Pengcheng and Chen, Weizhu and Liu, Xiaodong and Gao, Jianfeng "
@@ -200,6 +212,12 @@ BIBLIOGRAPHY = {
         "Adding Gradient Noise Improves Learning for Very Deep Networks",
         2015,
         "https://arxiv.org/abs/1511.06807",
+    ),
+    "nocedal2006": Reference(
+        "Nocedal, Jorge and Wright, Stephen J.",
+        "Numerical Optimization",
+        2006,
+        "https://doi.org/10.1007/978-0-387-40065-5",
     ),
     "orabona2017": Reference(
         "Orabona, Francesco and Tommasi, Tatiana",
@@ -267,6 +285,13 @@ BIBLIOGRAPHY = {
         "Lecture 6.5: RMSProp",
         2012,
         "https://www.cs.toronto.edu/~tijmen/csc321/slides/lecture_slides_lec6.pdf",
+    ),
+    "vaswani2019": Reference(
+        "Vaswani, Sharan and Mishkin, Aaron and Laradji, Issam and Schmidt, Mark and Gidel, Gauthier and "
+        "Lacoste-Julien, Simon",
+        "Painless Stochastic Gradient: Interpolation, Line-Search, and Convergence Rates",
+        2019,
+        "https://arxiv.org/abs/1905.09997",
     ),
     "xie2022": Reference(
         "Xie, Xingyu and Zhou, Pan and Li, Huan and Lin, Zhouchen and Yan, Shuicheng",

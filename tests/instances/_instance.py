@@ -20,6 +20,8 @@ class Instance:
         rtol: how far two ways of computing the same may differ in float32.
         optax_rtol: how far optax may differ in double precision: more where a part of it is in float32.
         examples: how many examples its updates have on a leading axis, if it takes examples.
+        updates: a function of the parameters that returns the updates on which it is compared with optax, if it is
+            meant for some only, such as gradients of one loss, or steps that lead downhill.
     """
 
     name: str
@@ -31,6 +33,7 @@ class Instance:
     rtol: float = 1e-6
     optax_rtol: float = 1e-12
     examples: int = 0
+    updates: Callable[[Any], Any] | None = None
 
     def __str__(self) -> str:
         return self.name

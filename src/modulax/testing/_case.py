@@ -207,9 +207,15 @@ def expect_close(actual: PyTree, desired: PyTree, what: str, rtol: float = 0.0) 
             equal = np.array_equal(a, d)
         else:
             a, d = (x.astype(np.result_type(x.dtype.type(0).item(), 1.0)) for x in (a, d))
-            scale = np.max(np.abs(d), initial=0)
-            equal = a.shape == d.shape and bool(np.all(np.abs(a - d) <= rtol * scale))
+            equal = a.shape == d.shape and _is_close(a, d, rtol)
         expect(equal, f"{what}: at `{path}` there is {a} instead of {d}.")
+
+
+def _is_close(a: np.ndarray, d: np.ndarray, rtol: float) -> bool:
+    """Whether all entries are close; infinities, which have no difference, must be the same."""
+    is_finite = np.isfinite(a) & np.isfinite(d)
+    near = np.abs(a[is_finite] - d[is_finite]) <= rtol * np.max(np.abs(d[is_finite]), initial=0)
+    return bool(np.all(near)) and np.array_equal(a[~is_finite], d[~is_finite])
 
 
 def expect_finite(tree: PyTree, what: str) -> None:

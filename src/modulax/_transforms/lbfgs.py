@@ -1,0 +1,181 @@
+"""L-BFGS: the directions of Newton's method, from the last few gradients."""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Bool, Float, Inexact, Int, PyTree
+
+from .._module import AbstractState, like_params, shared
+from .._numerics import abs_sq, at_least_float32, default_float, safe_increment, safe_sqrt
+from .._transform import AbstractTransform
+from .._types import Count, Params, Updates
+from ..tree._align import align, check_same_shapes
+from ..tree._math import norm, total, vdot
+from .line import Scalar, check_steps, times
+
+Leaves = list[Inexact[Array, "..."]]
+
+
+class ScaleByLBFGSState(AbstractState):
+    """The state of `ScaleByLBFGS`: one more than the pairs that were kept, the last point, the pairs, their weights.
+
+    The memories have a leading axis for the pairs, of which the one that was kept as number `i`, counted from zero,
+    stands at `i % memory_size`. The weight of an empty place is zero.
+    """
+
+    count: Count = shared()
+    params: PyTree = like_params()
+    updates: PyTree = like_params()
+    diff_params_memory: PyTree = like_params()
+    diff_updates_memory: PyTree = like_params()
+    weights_memory: Float[Array, " memory"] = shared()
+
+
+class ScaleByLBFGS(AbstractTransform):
+    r"""Multiplies the gradient by an estimate of the inverse Hessian, made of the last steps: $u_k = H_k g_k$.
+
+    $$
+    \begin{aligned}
+    s_j &= w_{j+1} - w_j, \qquad y_j = g_{j+1} - g_j, \qquad \rho_j = 1 / (s_j^\top y_j) \\
+    H &\leftarrow (I - \rho_j s_j y_j^\top)\, H\, (I - \rho_j y_j s_j^\top) + \rho_j s_j s_j^\top
+    \end{aligned}
+    $$
+
+    for the last $m$ pairs, the oldest first, starting from $H = \gamma I$, with $\gamma = s^\top y / y^\top y$ of the
+    newest pair, and $\min(1, 1 / \|g\|)$ before there is one. $H$ itself is never formed.
+
+    A pair without positive curvature is left out, $s^\top y \le \varepsilon \|s\| \|y\|$ with the machine's
+    $\varepsilon$: so $H$ stays positive definite and finite, and $-H g$ leads downhill. The inner products are
+    $\operatorname{Re} \bar x^\top y$, which is the method in real and imaginary parts for complex parameters, whose
+    updates are the conjugates of what `jax.grad` returns. The memories are in at least float32.
+
+    A line search behind it finds the step size, and keeps the curvature positive:
+
+        Chain(ScaleByLBFGS(), Scale(-1.0), ScaleByZoomLinesearch(20, initial_guess_strategy="one"))
+
+    Args:
+        memory_size: $m$.
+        scale_init_precond: whether to begin with $\gamma$ as above; else with 1.
+
+    References:
+        Nocedal and Wright, [Numerical Optimization](https://doi.org/10.1007/978-0-387-40065-5), 2006, algorithms 7.4
+        and 7.5;
+        Liu and Nocedal, [On the limited memory BFGS method for large scale
+        optimization](https://doi.org/10.1007/BF01589116), 1989.
+    """
+
+    needs_params: ClassVar[bool] = True
+    cites: ClassVar[tuple[str, ...]] = ("nocedal2006", "liu1989")
+
+    memory_size: int = eqx.field(static=True, default=10)
+    scale_init_precond: bool = eqx.field(static=True, default=True)
+
+    def __check_init__(self) -> None:
+        check_steps(self, "memory_size")
+
+    def init(self, params: Params) -> ScaleByLBFGSState:
+        """Empty memories."""
+
+        def memory(p: Array) -> Array:
+            return jnp.zeros((self.memory_size, *p.shape), at_least_float32(p.dtype))
+
+        return ScaleByLBFGSState(
+            count=jnp.zeros((), jnp.int32),
+            params=jtu.tree_map(jnp.zeros_like, params),
+            updates=jtu.tree_map(lambda p: jnp.zeros_like(p, at_least_float32(p.dtype)), params),
+            diff_params_memory=jtu.tree_map(memory, params),
+            diff_updates_memory=jtu.tree_map(memory, params),
+            weights_memory=jnp.zeros((self.memory_size,), default_float()),
+        )
+
+    def update(
+        self, updates: Updates, state: ScaleByLBFGSState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, ScaleByLBFGSState]:
+        """The direction, and the memory with the pair of the last step."""
+        del extra
+        leaves, treedef = jtu.tree_flatten(updates)
+        fields = ("params", "updates", "diff_params_memory", "diff_updates_memory")
+        whose = "the parameters that `init` was given"
+        (w, put_w), (g, put_g), (memory_s, put_s), (memory_y, put_y) = (
+            align(getattr(state, field), updates, "ScaleByLBFGS.update", whose) for field in fields
+        )
+        check_same_shapes(updates, w, "ScaleByLBFGS.update")
+        new_w, new_g = jtu.tree_leaves(params), [x.astype(m.dtype) for x, m in zip(leaves, g, strict=True)]
+        s = [a.astype(m.dtype) - b.astype(m.dtype) for a, b, m in zip(new_w, w, memory_s, strict=True)]
+        y = [a - b for a, b in zip(new_g, g, strict=True)]
+        is_kept, weight = _weight(s, y, state.count)
+        place = (state.count - 1) % self.memory_size
+        memory_s, memory_y, weights = jtu.tree_map(
+            lambda memory, x: memory.at[place].set(jnp.where(is_kept, x, memory[place])),
+            (memory_s, memory_y, state.weights_memory),
+            (s, y, weight),
+        )
+        count = jnp.where(is_kept | (state.count == 0), safe_increment(state.count), state.count)
+        oldest_first = (count - 1 + jnp.arange(self.memory_size, dtype=count.dtype)) % self.memory_size
+        scale = self._scale(new_g, memory_y, weights, oldest_first[-1])
+        direction = _two_loops(new_g, memory_s, memory_y, weights, oldest_first, scale)
+        return treedef.unflatten(
+            [d.astype(u.dtype) for d, u in zip(direction, leaves, strict=True)]
+        ), ScaleByLBFGSState(
+            count=count,
+            params=put_w([jnp.array(p, old.dtype, copy=True) for p, old in zip(new_w, w, strict=True)]),
+            updates=put_g([jnp.array(x, copy=True) for x in new_g]),
+            diff_params_memory=put_s(memory_s),
+            diff_updates_memory=put_y(memory_y),
+            weights_memory=weights,
+        )
+
+    def _scale(self, g: Leaves, memory_y: Leaves, weights: Array, newest: Int[Array, ""]) -> Scalar:
+        """What the estimate begins with: this times the identity."""
+        if not self.scale_init_precond:
+            return jnp.ones((), weights.dtype)
+        weight = weights[newest]
+        has_pair = weight > 0
+        curvature = weight * total(abs_sq, [m[newest] for m in memory_y])
+        return jnp.where(has_pair, 1 / jnp.where(has_pair, curvature, 1), 1 / jnp.maximum(_safe_norm(g), 1))
+
+
+def _weight(s: Leaves, y: Leaves, count: Count) -> tuple[Bool[Array, ""], Scalar]:
+    """Whether a pair has curvature enough to be kept, and one over its inner product."""
+    product, size_s, size_y = vdot(s, y), total(abs_sq, s), total(abs_sq, y)
+    limits = jnp.finfo(product.dtype)
+    # Beyond these limits, the reciprocals of what is positive overflow.
+    is_kept = (count > 0) & (product > limits.eps * safe_sqrt(size_s) * safe_sqrt(size_y))
+    is_kept &= (product >= limits.tiny) & (size_y >= limits.tiny) & jnp.isfinite(product) & jnp.isfinite(size_y)
+    weight = jnp.where(is_kept, 1 / jnp.where(is_kept, product, 1), 0)
+    return is_kept, weight.astype(default_float())
+
+
+def _safe_norm(leaves: Leaves) -> Scalar:
+    """The norm, also where the squares would overflow."""
+    largest = jnp.max(jnp.stack([jnp.ones((), default_float()), *map(_largest, leaves)]))
+    unit = jax.lax.stop_gradient(jnp.where(jnp.isfinite(largest), largest, 1))
+    return unit * norm([times(x, 1 / unit) for x in leaves])
+
+
+def _largest(x: Array) -> Scalar:
+    return jnp.max(jnp.abs(x), initial=0).astype(default_float())
+
+
+def _two_loops(
+    g: Leaves, memory_s: Leaves, memory_y: Leaves, weights: Array, oldest_first: Int[Array, " memory"], scale: Scalar
+) -> Leaves:
+    """Nocedal and Wright, algorithm 7.4."""
+
+    def plus(x: Leaves, factor: Scalar, direction: Leaves) -> Leaves:
+        return [a + times(d, factor) for a, d in zip(x, direction, strict=True)]
+
+    def back(q: Leaves, i: Array) -> tuple[Leaves, Scalar]:
+        alpha = weights[i] * vdot([m[i] for m in memory_s], q).astype(weights.dtype)
+        return plus(q, -alpha, [m[i] for m in memory_y]), alpha
+
+    def forth(r: Leaves, step: tuple[Array, Scalar]) -> tuple[Leaves, None]:
+        i, alpha = step
+        beta = weights[i] * vdot([m[i] for m in memory_y], r).astype(weights.dtype)
+        return plus(r, alpha - beta, [m[i] for m in memory_s]), None
+
+    q, alphas = jax.lax.scan(back, g, oldest_first, reverse=True)
+    return jax.lax.scan(forth, [times(x, scale) for x in q], (oldest_first, alphas))[0]

@@ -1,0 +1,157 @@
+"""The objective along a direction, for line searches: its value and slope, and a loop that can be differentiated."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Float
+
+from .._checks import listing
+from .._numerics import at_least_float32
+from .._transform import apply_updates
+from .._types import Params, Updates
+from ..tree._math import vdot
+from ..tree._paths import leaves_with_paths
+from .step_size import loss_of
+
+Carry = TypeVar("Carry")
+Scalar = Float[Array, ""]
+Objective = Callable[[Params], Scalar]
+
+
+def times(x: Any, scalar: Any) -> Array:
+    """An array times a real number, computed in at least float32, in the dtype of the array."""
+    wide = at_least_float32(x.dtype)
+    return (x.astype(wide) * scalar.astype(wide)).astype(x.dtype)
+
+
+class Trial(NamedTuple):
+    """A step that was tried: where it led, and by how much it misses the conditions of a line search."""
+
+    step: Scalar
+    value: Scalar
+    grad: Updates
+    decrease_error: Scalar
+    curvature_error: Any = None
+
+
+class Line(NamedTuple):
+    """The points `params + step * updates`, with the objective there.
+
+    Gradients are as `jax.grad` returns them: of complex parameters they are the conjugates of what one descends along.
+    """
+
+    objective: Objective
+    params: Params
+    updates: Updates
+
+    def scaled(self, step: Scalar) -> Updates:
+        """The updates times the step, in their own dtypes; zeros for a step of zero, whatever the updates are."""
+        return jtu.tree_map(lambda u: jnp.where(step == 0, jnp.zeros_like(u), times(u, step)), self.updates)
+
+    def at(self, step: Scalar) -> Params:
+        """The point that a step of this length leads to, rounded as it will be."""
+        return apply_updates(self.params, self.scaled(step))
+
+    def slope(self, grad: Updates) -> Scalar:
+        """The derivative of the objective along the line, from its gradient."""
+        return vdot(jtu.tree_map(jnp.conj, grad), self.updates)
+
+
+def line_of(
+    owner: str, updates: Updates, params: Params, grad: Updates, value_fn: Any, extra: Mapping[str, Any]
+) -> tuple[Line, Updates]:
+    """The line through the parameters along the updates, and the gradient there as `jax.grad` returns it."""
+    objective = _objective(owner, value_fn, extra)
+    by_path = dict(leaves_with_paths(grad))
+    pairs = leaves_with_paths(params)
+    if lacking := [path for path, p in pairs if getattr(by_path.get(path), "shape", None) != p.shape]:
+        raise ValueError(
+            f"`{owner}` needs the gradient at the parameters, `grad`, with the leaves and shapes of these: it lacks "
+            f"{listing(lacking)}. Call `update(updates, state, params, value=value, grad=grads, value_fn=loss)`."
+        )
+    here = [jnp.conj(jnp.asarray(by_path[path])).astype(p.dtype) for path, p in pairs]
+    return Line(objective, params, updates), jtu.tree_structure(params).unflatten(here)
+
+
+def _objective(owner: str, value_fn: Any, extra: Mapping[str, Any]) -> Objective:
+    """`value_fn` as a function of the parameters alone: what else its signature names is taken from `extra`."""
+    if not callable(value_fn):
+        raise ValueError(
+            f"`{owner}` needs `value_fn`, the function that is minimized, which takes the parameters and returns a "
+            f"number; got {value_fn!r}."
+        )
+    named = list(inspect.signature(value_fn).parameters.values())[1:]
+    given = {p.name: extra[p.name] for p in named if p.name in extra}
+    needed = [p for p in named if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if lacking := [p.name for p in needed if p.name not in given]:
+        call = ", ".join(f"{name}=..." for name in lacking)
+        raise ValueError(
+            f"`{owner}`: `value_fn` takes {listing(lacking)} besides the parameters. Give it to `update` as well, "
+            f"`update(..., value_fn=loss, {call})`, or bind it: `value_fn=jax.tree_util.Partial(loss, {call})`."
+        )
+
+    def objective(params: Params) -> Scalar:
+        value: Any = value_fn(params, **given)
+        if jnp.shape(value) != ():
+            raise ValueError(f"`{owner}`: `value_fn` must return one number, got an array of shape {jnp.shape(value)}.")
+        return loss_of(value)
+
+    return objective
+
+
+def bounded_loop(proceeds: Callable[[Carry], Array], body: Callable[[Carry], Carry], start: Carry, most: int) -> Carry:
+    """`jax.lax.while_loop` of at most so many rounds, which can also be differentiated in reverse."""
+    # What the functions close over becomes an argument, because `custom_jvp` sees no other tracers.
+    functions = eqx.filter_closure_convert(proceeds, start), eqx.filter_closure_convert(body, start)
+    arrays, static = eqx.partition((functions, start), eqx.is_array)
+
+    def while_it_proceeds(arrays: Any) -> Carry:
+        (proceeds, body), start = eqx.combine(arrays, static)
+
+        def going(carry: tuple[Array, Carry]) -> Array:
+            return (carry[0] < most) & proceeds(carry[1])
+
+        done = jnp.zeros((), jnp.int32), start
+        return jax.lax.while_loop(going, lambda carry: (carry[0] + 1, body(carry[1])), done)[1]
+
+    def every_round(arrays: Any) -> Carry:
+        (proceeds, body), start = eqx.combine(arrays, static)
+
+        def one(carry: Carry, _: None) -> tuple[Carry, None]:
+            return jax.lax.cond(proceeds(carry), lambda: body(carry), lambda: carry), None
+
+        return jax.lax.scan(one, start, length=most)[0]
+
+    loop = jax.custom_jvp(while_it_proceeds)
+    loop.defjvp(lambda primals, tangents: jax.jvp(every_round, primals, tangents))
+    return loop(arrays)
+
+
+def check_steps(owner: object, field: str) -> None:
+    """Refuses a number of steps that is no positive integer."""
+    steps = getattr(owner, field)
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+        raise ValueError(f"`{type(owner).__name__}({field}=...)` must be a positive integer, got {steps!r}.")
+
+
+def miss(excess: Scalar, is_fine: Array) -> Scalar:
+    """By how much a condition is missed: zero if it is met, infinity where nothing is known."""
+    return jnp.where(is_fine & ~jnp.isnan(excess), jnp.maximum(excess, 0), jnp.inf)
+
+
+def report(owner: object, tried: Array, value: Scalar, slope: Scalar, found: Trial) -> None:
+    """Prints a line about a search."""
+    message = (
+        "{name}: step size {step} after {tried} evaluations; loss {value} -> {new_value}, slope {slope} at first; "
+        "decrease error {decrease}"
+    )
+    numbers: dict[str, Any] = {"step": found.step, "tried": tried, "value": value, "new_value": found.value}
+    numbers |= {"slope": slope, "decrease": found.decrease_error}
+    if found.curvature_error is not None:
+        message, numbers["curvature"] = message + ", curvature error {curvature}", found.curvature_error
+    jax.debug.print(message.replace("{name}", type(owner).__name__), **numbers)

@@ -1,0 +1,255 @@
+"""A line search for the strong Wolfe conditions."""
+
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, ArrayLike, Bool, PyTree
+
+from .._checks import AT_LEAST_ONE, NON_NEGATIVE, POSITIVE
+from .._module import AbstractState, like_params, shared
+from .._numerics import default_float, safe_sqrt
+from .._schedule import Number, number
+from .._transform import AbstractTransform
+from .._types import Count, Params, Updates
+from .line import Line, Scalar, Trial, bounded_loop, check_steps, line_of, miss, report
+from .step_size import loss_of
+
+
+class ZoomLinesearchInfo(AbstractState):
+    """What a zoom line search found: after how many evaluations, and by how much its step misses the conditions.
+
+    Zeros are success. A positive `decrease_error` is a step that does not decrease the loss enough; a positive
+    `curvature_error` alone is less of a worry, the step was only too short.
+    """
+
+    num_linesearch_steps: Count
+    decrease_error: Scalar
+    curvature_error: Scalar
+
+
+class ScaleByZoomLinesearchState(AbstractState):
+    """The state of `ScaleByZoomLinesearch`: the last step's length, the loss and its gradient where it led."""
+
+    learning_rate: Scalar = shared()
+    value: Scalar = shared()
+    grad: PyTree = like_params()
+    info: ZoomLinesearchInfo = shared()
+
+
+class _Point(NamedTuple):
+    """The length of a step, with the loss and its slope there."""
+
+    step: Scalar
+    value: Scalar
+    slope: Scalar
+
+
+class _Search(NamedTuple):
+    """What the search knows: a bracket, once it is `bracketed`; before, `low` is the last step that was tried."""
+
+    tried: Count
+    bracketed: Bool[Array, ""]
+    stopped: Bool[Array, ""]
+    low: _Point
+    high: _Point
+    other: _Point
+    best: Trial
+
+
+class ScaleByZoomLinesearch(AbstractTransform):
+    r"""Scales the updates by a step size at which the loss is lower and its slope smaller: the strong Wolfe conditions.
+
+    Along the line $\phi(\eta) = f(w + \eta u)$ it looks for
+
+    $$
+    \begin{aligned}
+    \phi(\eta) &\le \phi(0) + c_1 \eta\, \phi'(0) + \epsilon, \qquad |\phi'(\eta)| \le c_2 |\phi'(0)| + \epsilon
+    \end{aligned}
+    $$
+
+    The step is made longer until an interval holds such a point, and the interval is narrowed by cubic and quadratic
+    interpolation. Near a minimum, where the loss differs by its rounding error only, the first condition may be
+    replaced by one on slopes, $\phi'(\eta) \le (2 c_1 - 1)\, \phi'(0) + \epsilon$, as long as
+    $\phi(\eta) \le \phi(0) + c_3 |\phi(0)| + \epsilon$.
+
+    Updates are the direction of the step: they must lead downhill, as in
+
+        Chain(SGD(1.0), ScaleByZoomLinesearch(20))
+
+    `update` needs the loss `value`, its gradient `grad`, both at the parameters, and the loss itself, `value_fn`, a
+    function of the parameters. Those extra arguments that its signature names, such as `batch`, are handed to it. Let
+    it be the same function at every step, or a `jax.tree_util.Partial` with the batch, so that nothing is compiled
+    again. Of a whole model it is given the floating arrays, and None for the rest: `eqx.combine` puts them together.
+
+    The loss and the gradient where the step leads are kept in the state: `value_and_grad_from_state` reads them, if
+    nothing changes the updates afterwards.
+
+    If no step is found, the one of the smallest loss is taken among those that were tried and decrease it enough, or
+    among all; steps to where the loss is not finite are never taken. `state.info` says what happened.
+
+    Of complex parameters, both updates and `grad` are along the conjugates of what `jax.grad` returns.
+
+    Args:
+        max_linesearch_steps: how many steps to try at most; each costs a loss and a gradient.
+        max_learning_rate: the longest step, or None.
+        tol: $\epsilon$.
+        increase_factor: by which the step is made longer until there is an interval.
+        slope_rtol: $c_1$.
+        curv_rtol: $c_2$; infinity for no condition on the slope.
+        approx_dec_rtol: $c_3$, or None for no condition but the first.
+        stepsize_precision: the interval that is too short to be narrowed further, once the loss decreases enough.
+        initial_guess_strategy: what is tried first: the step size of the last time, `"keep"`, or 1, `"one"`, as is
+            right for Newton's method and its relatives.
+        verbose: whether to print a line about each search.
+
+    References:
+        Nocedal and Wright, [Numerical Optimization](https://doi.org/10.1007/978-0-387-40065-5), 2006, algorithms 3.5
+        and 3.6;
+        Hager and Zhang, [Algorithm 851: CG_DESCENT, a conjugate gradient method with guaranteed
+        descent](https://doi.org/10.1145/1132973.1132979), 2006.
+    """
+
+    needs_params: ClassVar[bool] = True
+    needs_extra: ClassVar[tuple[str, ...]] = ("value", "grad", "value_fn")
+    cites: ClassVar[tuple[str, ...]] = ("nocedal2006", "hager2006")
+
+    max_linesearch_steps: int = eqx.field(static=True)
+    max_learning_rate: Number | None = number(None, needs=POSITIVE, optional=True)
+    tol: Number = number(0.0, needs=NON_NEGATIVE)
+    increase_factor: Number = number(2.0, needs=AT_LEAST_ONE)
+    slope_rtol: Number = number(1e-4, needs=NON_NEGATIVE)
+    curv_rtol: Number = number(0.9, needs=NON_NEGATIVE)
+    approx_dec_rtol: Number | None = number(1e-6, needs=NON_NEGATIVE, optional=True)
+    stepsize_precision: Number = number(1e-5, needs=NON_NEGATIVE)
+    initial_guess_strategy: Literal["keep", "one"] = eqx.field(
+        static=True, default="keep", metadata={"options": ("keep", "one")}
+    )
+    verbose: bool = eqx.field(static=True, default=False)
+
+    def __check_init__(self) -> None:
+        check_steps(self, "max_linesearch_steps")
+
+    def init(self, params: Params) -> ScaleByZoomLinesearchState:
+        """A step size of 1, and a loss of infinity, which stands for none."""
+        dtype = default_float()
+        info = ZoomLinesearchInfo(jnp.zeros((), jnp.int32), jnp.full((), jnp.inf, dtype), jnp.full((), jnp.inf, dtype))
+        grad = jtu.tree_map(jnp.zeros_like, params)
+        return ScaleByZoomLinesearchState(jnp.ones((), dtype), jnp.full((), jnp.inf, dtype), grad, info)
+
+    def update(
+        self,
+        updates: Updates,
+        state: ScaleByZoomLinesearchState,
+        params: Params | None = None,
+        value: ArrayLike | None = None,
+        grad: Updates = None,
+        value_fn: Any = None,
+        **extra: Any,
+    ) -> tuple[Updates, ScaleByZoomLinesearchState]:
+        """The updates times the step size that was found, and what was found."""
+        assert value is not None
+        line, here = line_of("ScaleByZoomLinesearch", updates, params, grad, value_fn, extra)
+        start = _Point(jnp.zeros((), default_float()), loss_of(value), line.slope(here))
+        search = self._search(line, start, here, self._first_step(state))
+        best = search.best
+        if self.verbose:
+            report(self, search.tried, start.value, start.slope, best)
+        value = jnp.where(best.step == 0, start.value, best.value)
+        info = ZoomLinesearchInfo(search.tried, best.decrease_error, best.curvature_error)
+        return line.scaled(best.step), ScaleByZoomLinesearchState(best.step, value, best.grad, info)
+
+    def _first_step(self, state: ScaleByZoomLinesearchState) -> Scalar:
+        last = state.learning_rate
+        if self.initial_guess_strategy == "one":
+            return jnp.ones_like(last)
+        return jnp.where(last > 0, last, 1)
+
+    def _search(self, line: Line, start: _Point, here: Updates, first: Scalar) -> _Search:
+        """Nocedal and Wright, algorithms 3.5 and 3.6 in one loop, so that the loss stands once in the program."""
+        value_and_grad = jax.value_and_grad(line.objective)
+        infinite = jnp.full_like(start.step, jnp.inf)
+
+        def body(s: _Search) -> _Search:
+            longer = jnp.where(s.tried == 0, first, self.increase_factor * s.low.step)
+            is_longest = jnp.zeros((), bool)
+            if self.max_learning_rate is not None:
+                is_longest = ~s.bracketed & (longer >= self.max_learning_rate)
+                longer = jnp.minimum(longer, self.max_learning_rate)
+            step = jnp.where(s.bracketed, _between(s.low, s.high, s.other), longer)
+            value, grad = value_and_grad(line.at(step))
+            new = _Point(step, value, line.slope(grad))
+            trial = Trial(step, value, grad, *self._errors(start, new))
+
+            not_lower = (value >= s.low.value) & (s.bracketed | (s.tried > 0))
+            is_high = (trial.decrease_error > 0) | not_lower
+            rises = jnp.where(s.bracketed & (s.high.step < s.low.step), -new.slope, new.slope) >= 0
+            turns = rises & ~is_high
+            low = _choose(is_high, s.low, new)
+            high = _choose(is_high, new, _choose(turns, s.low, s.high))
+            other = _choose(s.bracketed, _choose(is_high | turns, s.high, s.low), low)
+
+            is_found = jnp.maximum(trial.decrease_error, trial.curvature_error) <= self.tol
+            is_found = is_found | (is_longest & ~(is_high | turns))
+            best = _choose(is_found | self._is_better(trial, s.best), trial, s.best)
+            is_narrow = s.bracketed & (jnp.abs(s.high.step - s.low.step) <= self.stepsize_precision)
+            stopped = is_found | (is_narrow & (best.decrease_error <= self.tol))
+            return _Search(s.tried + 1, s.bracketed | is_high | turns, stopped, low, high, other, best)
+
+        nothing = Trial(start.step, infinite, here, infinite, infinite)
+        no = jnp.zeros((), bool)
+        search = _Search(jnp.zeros((), jnp.int32), no, no, start, start, start, nothing)
+        return bounded_loop(lambda s: ~s.stopped, body, search, self.max_linesearch_steps)
+
+    def _errors(self, start: _Point, new: _Point) -> tuple[Scalar, Scalar]:
+        """By how much a step misses each of the two conditions; infinity where the loss is not finite."""
+        gain = new.value - start.value
+        decrease = gain - self.slope_rtol * new.step * start.slope
+        if self.approx_dec_rtol is not None:
+            slope_error = new.slope - (2 * self.slope_rtol - 1) * start.slope
+            approximate = jnp.maximum(slope_error, gain - self.approx_dec_rtol * jnp.abs(start.value))
+            decrease = jnp.minimum(decrease, approximate)
+        bound = jnp.where(start.slope == 0, 0, self.curv_rtol * jnp.abs(start.slope))
+        is_fine = jnp.isfinite(new.value) & jnp.isfinite(new.slope)
+        return miss(decrease, is_fine), miss(jnp.abs(new.slope) - bound, is_fine)
+
+    def _is_better(self, trial: Trial, best: Trial) -> Bool[Array, ""]:
+        """Whether a step is to be preferred if none satisfies both conditions."""
+        does, did = trial.decrease_error <= self.tol, best.decrease_error <= self.tol
+        is_finite = jnp.isfinite(trial.decrease_error)
+        return is_finite & ((does & ~did) | ((does == did) & (trial.value < best.value)))
+
+
+def _choose(which: Array, x: Any, y: Any) -> Any:
+    return jtu.tree_map(lambda a, b: jnp.where(which, a, b), x, y)
+
+
+def _between(low: _Point, high: _Point, other: _Point) -> Scalar:
+    """Where the loss is expected to be smallest between two points, in units of their distance from `low` on.
+
+    The minimum of the cubic through three losses, or of the parabola through two, and one slope; the middle, if that is
+    near an end.
+    """
+    length = high.step - low.step
+    slope = low.slope * length
+    rise = high.value - low.value - slope
+    place = _over(other.step - low.step, length)
+    bend = _over(other.value - low.value - slope * place, place * place)
+    a = _over(rise - bend, 1 - place)
+    b = rise - a
+    root = safe_sqrt(jnp.maximum(b * b - 3 * a * slope, 0))
+    cubic = _over(root - b, 3 * a)
+    parabola = _over(-slope, 2 * rise)
+    is_parabola = (parabola > 0.1) & (parabola < 0.9)
+    fraction = jnp.where(is_parabola, parabola, 0.5)
+    has_third = (place != 0) & (place != 1)
+    is_cubic = has_third & (b * b >= 3 * a * slope) & (cubic > 0.2) & (cubic < 0.8)
+    return low.step + jnp.where(is_cubic, cubic, fraction) * length
+
+
+def _over(x: Scalar, y: Scalar) -> Scalar:
+    """A quotient that is zero, which is no place between two points, where it would not be finite."""
+    is_fine = (y != 0) & jnp.isfinite(x) & jnp.isfinite(y)
+    return jnp.where(is_fine, jnp.where(is_fine, x, 0) / jnp.where(is_fine, y, 1), 0)

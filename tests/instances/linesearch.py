@@ -1,0 +1,152 @@
+"""Line searches and L-BFGS."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import optax
+
+import modulax as mx
+from modulax.numerics import abs_sq, at_least_float32
+
+from ._instance import Difference, Instance
+
+
+def valley(params: Any) -> Any:
+    """A convex loss whose curvature depends on the point, and differs from leaf to leaf."""
+    leaves = [jnp.asarray(p, at_least_float32(p.dtype)) for p in jtu.tree_leaves(params)]
+    rounds = [i * jnp.sum(jnp.sqrt(1 + abs_sq(p))).astype(float) for i, p in enumerate(leaves, 1)]
+    total = sum((jnp.sum(p.real).astype(float) for p in leaves), jnp.zeros((), float))
+    return sum(rounds, 0.05 * total**2)
+
+
+@jax.jit  # one program, which is started and not waited for
+def _computed(params: Any) -> Any:
+    value, grad = jax.value_and_grad(valley)(params)
+    return value, jtu.tree_map(jnp.conj, grad)
+
+
+def uphill(params: Any) -> Any:
+    return _computed(params)[1]
+
+
+def downhill(params: Any) -> Any:
+    return jtu.tree_map(lambda g: -g, uphill(params))
+
+
+def searched(params: Any, updates: Any) -> Any:
+    """What a line search is given: the loss, its value and its gradient."""
+    del updates
+    value, grad = _computed(params)
+    return {"value": value, "grad": grad, "value_fn": valley}
+
+
+TRANSFORMS = (
+    Instance(
+        "ScaleByZoomLinesearch",
+        lambda: mx.ScaleByZoomLinesearch(4, max_learning_rate=3.0),
+        lambda: optax.scale_by_zoom_linesearch(4, max_learning_rate=3.0),
+        extra=searched,
+        updates=downhill,
+    ),
+    Instance(
+        "ScaleByZoomLinesearch-numbers",
+        lambda: mx.ScaleByZoomLinesearch(6, None, 1e-3, 3.0, 0.01, 0.3, None, 1e-3, "one"),
+        lambda: optax.scale_by_zoom_linesearch(6, None, 1e-3, 3.0, 0.01, 0.3, None, 1e-3, "one"),
+        extra=searched,
+        updates=downhill,
+        is_variant=True,
+    ),
+    Instance(
+        "ScaleByBacktrackingLinesearch",
+        lambda: mx.ScaleByBacktrackingLinesearch(4),
+        lambda: optax.scale_by_backtracking_linesearch(4),
+        extra=searched,
+        updates=downhill,
+    ),
+    Instance(
+        "ScaleByBacktrackingLinesearch-store_grad",
+        lambda: mx.ScaleByBacktrackingLinesearch(6, 0.3, 0.6, 1.2, 2.0, 1e-3, 1e-4, True),
+        lambda: optax.scale_by_backtracking_linesearch(6, 0.3, 0.6, 1.2, 2.0, 1e-3, 1e-4, True),
+        extra=searched,
+        updates=downhill,
+        is_variant=True,
+    ),
+    Instance("ScaleByLBFGS", lambda: mx.ScaleByLBFGS(3), lambda: optax.scale_by_lbfgs(3), updates=uphill),
+    Instance(
+        "LBFGS",
+        lambda: mx.LBFGS(memory_size=3, linesearch=mx.ScaleByZoomLinesearch(4, initial_guess_strategy="one")),
+        lambda: optax.lbfgs(memory_size=3, linesearch=optax.scale_by_zoom_linesearch(4, initial_guess_strategy="one")),
+        extra=searched,
+        updates=uphill,
+    ),
+    Instance(
+        "LBFGS-rate",
+        lambda: mx.LBFGS(0.1, 3, False, None),
+        lambda: optax.lbfgs(0.1, 3, False, None),
+        updates=uphill,
+        is_variant=True,
+    ),
+)
+
+_SEARCH, _LBFGS = "test_linesearch.py", "test_lbfgs.py"
+_WRIGHT = "https://doi.org/10.1007/978-0-387-40065-5"
+DIFFERENCES = (
+    Difference(
+        "ScaleByLBFGS, pairs of parameters and gradients without positive curvature",
+        "left out, and no other is forgotten for them",
+        "kept, unless their product is exactly zero; the direction may lead uphill, or be infinite",
+        "the estimate of the inverse Hessian stays positive definite",
+        "https://github.com/google-deepmind/optax/issues/1203",
+        f"{_LBFGS}::test_a_pair_of_negative_curvature_is_left_out",
+    ),
+    Difference(
+        "ScaleByLBFGS, after a step that did not move",
+        "the direction goes on as if there had been none",
+        "the direction may be zero",
+        "a step that failed is no reason to stay for ever",
+        _WRIGHT,
+        f"{_LBFGS}::test_after_no_step_there_is_still_a_direction",
+    ),
+    Difference(
+        "line searches, after a step size of zero",
+        "the next search begins with 1, or with the longest step",
+        "it begins with the last step size, and stays at zero",
+        "a batch without a finite loss is no reason to stay for ever",
+        _WRIGHT,
+        f"{_SEARCH}::test_a_step_of_zero_is_no_end_for_the_next_search",
+    ),
+    Difference(
+        "ScaleByZoomLinesearch, where no step lowers the loss enough",
+        "the step of the smallest loss that was tried",
+        "the step that was tried last",
+        "it is no worse, and often still progress",
+        _WRIGHT,
+        f"{_SEARCH}::test_of_bad_steps_the_least_bad_is_taken",
+    ),
+    Difference(
+        "ScaleByBacktrackingLinesearch, `grad` of complex parameters",
+        "the conjugate of what `jax.grad` returns, as the updates are",
+        "what `jax.grad` returns; its zoom search takes the conjugate",
+        "one convention for both searches",
+        "https://github.com/google-deepmind/optax",
+        f"{_SEARCH}::test_optax_wants_other_gradients_of_complex_parameters_for_its_other_search",
+    ),
+    Difference(
+        "ScaleByBacktrackingLinesearch, `rtol` where the loss is negative",
+        "a fraction of the loss's absolute value",
+        "a fraction of the loss, which makes the condition harder",
+        "a tolerance makes a condition easier",
+        "https://github.com/google-deepmind/optax",
+        f"{_SEARCH}::test_a_relative_tolerance_is_one_for_negative_losses_too",
+    ),
+    Difference(
+        "line searches, extra arguments that the loss does not take",
+        "ignored",
+        "refused with a TypeError",
+        "another part of the chain may need them",
+        "https://github.com/google-deepmind/optax",
+        f"{_SEARCH}::test_extra_arguments_of_others_are_no_mistake",
+    ),
+)

@@ -1,0 +1,367 @@
+"""L-BFGS: the equations, optax, scipy, and the pairs that are no use."""
+
+import itertools
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import optax
+import pytest
+import scipy.optimize
+from jax.tree_util import Partial
+
+import modulax as mx
+from modulax.testing._case import counting_traces, expect_same_avals
+
+from . import settings
+from .test_linesearch import START, given, logistic, rosenbrock, slope_of_rosenbrock
+
+
+def run(transform: Any, loss: Any, start: Any, steps: int) -> Any:
+    """The points after each step, and the states."""
+
+    def body(carry: Any, _: None) -> Any:
+        x, state = carry
+        extra = given(loss, x)
+        u, state = transform.update(extra["grad"], state, x, **extra)
+        x = jtu.tree_map(lambda x, u: x + u, x, u)
+        return (x, state), (x, state)
+
+    return jax.jit(lambda x: jax.lax.scan(body, (x, transform.init(x)), length=steps)[1])(start)
+
+
+# --- The equations ---------------------------------------------------------------------------------------------------
+
+
+def dense(pairs: Any, g: np.ndarray) -> np.ndarray:
+    """Nocedal and Wright, (6.17) with (6.20): the inverse Hessian as a matrix, times the gradient."""
+    s, y = pairs[-1]
+    identity = np.eye(len(g))
+    inverse = identity * (s @ y) / (y @ y)
+    for s, y in pairs:
+        rho = 1 / (s @ y)
+        inverse = (identity - rho * np.outer(s, y)) @ inverse @ (identity - rho * np.outer(y, s)) + rho * np.outer(s, s)
+    return inverse @ g
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("memory", [12, 3])
+def test_the_direction_is_that_of_the_dense_matrix(memory: int):
+    """Also in trees, and where old pairs are forgotten."""
+    random = np.random.default_rng(0)
+    root = random.normal(size=(5, 5))
+    hessian = root @ root.T + np.eye(5)
+    points = random.normal(size=(12, 5))
+    gradients = points @ hessian + 0.1 * points**3
+    transform = mx.ScaleByLBFGS(memory)
+
+    def tree(x: Any) -> Any:
+        return {"a": x[:3], "b": (x[3:].reshape(1, 2), None)}
+
+    def body(state: Any, step: Any) -> Any:
+        x, g = step
+        u, state = transform.update(tree(g), state, tree(x))
+        return state, jnp.concatenate([u["a"], u["b"][0][0]])
+
+    steps = jnp.asarray(points), jnp.asarray(gradients)
+    state, found = jax.jit(lambda steps: jax.lax.scan(body, transform.init(tree(steps[0][0])), steps))(steps)
+    np.testing.assert_allclose(found[0], gradients[0] * min(1, 1 / np.linalg.norm(gradients[0])), rtol=1e-12)
+    pairs = list(zip(np.diff(points, axis=0), np.diff(gradients, axis=0), strict=True))
+    for k in range(1, 12):
+        np.testing.assert_allclose(found[k], dense(pairs[max(0, k - memory) : k], gradients[k]), rtol=1e-12)
+    assert state.count == 12
+    weights = [1 / (s @ y) for s, y in pairs]
+    np.testing.assert_allclose(state.weights_memory[10 % memory], weights[10], rtol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_quadratic_is_solved_in_as_many_steps_as_it_has_dimensions():
+    """With exact searches and memory enough, as the method of conjugate gradients (Nocedal and Wright, theorem 6.4)."""
+    scales = jnp.asarray([1.0, 3.0, 10.0, 30.0])
+
+    def quadratic(x: Any) -> Any:
+        return 0.5 * jnp.sum(scales * x**2)
+
+    exact = mx.ScaleByZoomLinesearch(30, curv_rtol=1e-10, approx_dec_rtol=None, stepsize_precision=0.0)
+    points, _ = run(mx.LBFGS(linesearch=exact), quadratic, jnp.ones(4), 4)
+    assert jnp.max(jnp.abs(points[2])) > 1e-3
+    np.testing.assert_allclose(points[3], 0, atol=1e-8)
+
+
+# --- Optax and scipy -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("loss", [rosenbrock, logistic], ids=["rosenbrock", "logistic"])
+def test_sixty_steps_equal_those_of_optax(loss: Any):
+    """All of them: from rounding error to rounding error both are where the minimum is."""
+    points, states = run(mx.LBFGS(), loss, jnp.asarray(START), 60)
+    with settings.jax_defaults():
+        expected, _ = run(optax.lbfgs(), loss, jnp.asarray(START), 60)
+    np.testing.assert_allclose(points, expected, rtol=1e-12, atol=2e-12)
+    assert jnp.all(jnp.isfinite(states.inner[0].weights_memory))
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_valley_in_four_dimensions_is_solved_within_fifty_steps():
+    points, _ = run(mx.LBFGS(), rosenbrock, jnp.asarray(START), 50)
+    assert min(rosenbrock(x) for x in np.asarray(points)) < 1e-18
+    assert rosenbrock(np.asarray(points[-1])) < 1e-18
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("loss", [rosenbrock, logistic], ids=["rosenbrock", "logistic"])
+def test_it_finds_what_scipy_finds_about_as_fast(loss: Any):
+    value_and_grad = jax.jit(jax.value_and_grad(loss))
+    theirs = scipy.optimize.minimize(
+        lambda x: tuple(map(np.asarray, value_and_grad(x))), START, jac=True, method="L-BFGS-B", tol=1e-14
+    )
+    points, _ = run(mx.LBFGS(), loss, jnp.asarray(START), 60)
+    np.testing.assert_allclose(points[-1], theirs.x, rtol=1e-5, atol=1e-6)
+    losses = np.asarray(jax.vmap(loss)(points))
+    gap = losses - losses.min()
+    needed = np.argmax(gap <= max(theirs.fun - losses.min(), 1e-14)) + 1
+    assert losses.min() <= theirs.fun + 1e-14
+    assert needed <= 1.3 * theirs.nit + 3
+
+
+@pytest.mark.usefixtures("x64")
+def test_its_steps_satisfy_the_strong_wolfe_conditions():
+    """As long as the loss is more than its rounding error; tried first, and mostly taken, is the step of 1."""
+    search = mx.ScaleByZoomLinesearch(20, approx_dec_rtol=None, initial_guess_strategy="one")
+    points, states = run(mx.LBFGS(linesearch=search), rosenbrock, jnp.asarray(START), 40)
+    points = np.concatenate([START[None], np.asarray(points)])
+    for x, new in itertools.pairwise(points):
+        before, after = (slope_of_rosenbrock(z) @ (new - x) for z in (x, new))
+        if rosenbrock(x) > 1e-12:
+            assert before < 0
+            assert rosenbrock(new) <= rosenbrock(x) + 1e-4 * before + 1e-14
+            assert abs(after) <= 0.9 * abs(before)
+    steps = states.inner[2].learning_rate
+    assert jnp.mean(steps == 1) > 0.6
+
+
+# --- Pairs that are no use -------------------------------------------------------------------------------------------
+
+
+def test_a_pair_of_negative_curvature_is_left_out():
+    """The direction stays one of descent; optax keeps the pair and goes uphill."""
+    points = jnp.asarray([[0.1, 0.2], [0.11, 0.21], [0.2, 0.1]])
+    gradients = jnp.asarray([[1.0, 1.0], [0.9, 0.9], [1.5, 0.1]])
+
+    def directions(transform: Any) -> Any:
+        state, out = transform.init(points[0]), []
+        for x, g in zip(points, gradients, strict=True):
+            u, state = transform.update(g, state, x)
+            out.append((float(jnp.vdot(u, g)), state))
+        return out
+
+    ours = directions(mx.ScaleByLBFGS(3))
+    assert all(descent > 0 for descent, _ in ours)
+    np.testing.assert_array_equal(ours[1][1].weights_memory, 0)
+    assert [int(state.count) for _, state in ours] == [1, 1, 2]
+    assert ours[2][1].weights_memory[0] > 0
+    with settings.jax_defaults():
+        theirs = directions(optax.scale_by_lbfgs(3))
+    assert theirs[1][0] < 0
+
+
+def test_a_pair_that_is_left_out_displaces_no_other():
+    x, g = jnp.asarray([1.0, 2.0]), jnp.asarray([3.0, 1.0])
+    transform = mx.ScaleByLBFGS(2)
+    state = transform.init(x)
+    for moved, changed in ((0.0, 0.0), (1.0, 2.0), (3.0, 7.0)):
+        _, state = transform.update(g + changed, state, x + moved)
+    before, u = state, g
+    for _ in range(4):  # nothing moves, and nothing changes
+        u, state = transform.update(g + 7.0, state, x + 3.0)
+    assert eqx.tree_equal(state, before)
+    expected = dense([(np.ones(2), 2 * np.ones(2)), (2 * np.ones(2), 5 * np.ones(2))], np.asarray(g) + 7)
+    np.testing.assert_allclose(u, expected, rtol=1e-5)
+
+
+def test_after_no_step_there_is_still_a_direction():
+    """optax's scale is then 0 / 0 or 0."""
+    x, g = jnp.ones(2), jnp.asarray([0.3, 0.4])
+    ours, theirs = mx.ScaleByLBFGS(), optax.scale_by_lbfgs()
+    _, state = ours.update(g, ours.init(x), x)
+    update, _ = ours.update(2 * g, state, x)
+    np.testing.assert_allclose(update, 2 * g)
+    with settings.jax_defaults():
+        _, stuck = theirs.update(g, theirs.init(x), x)
+        update, _ = theirs.update(2 * g, stuck, x)
+    np.testing.assert_array_equal(update, 0)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
+def test_pairs_of_any_size_leave_everything_finite(dtype: Any):
+    """Products that vanish or overflow, gradients that are zero, and steps far below the rounding error of 1."""
+    sizes = [0.0, 1e-30, 1e-20, 1e-7, 1.0, 1e3, 1e4] + ([1e19, 1e30] if dtype == jnp.float32 else [])
+    steps = jnp.asarray([(s, y) for s in sizes for y in sizes], dtype)
+    base = jnp.asarray([1.0, -0.5, 0.25], dtype)
+    transform = mx.ScaleByLBFGS(4)
+
+    @jax.jit
+    def follow(size: Any) -> Any:
+        first, second = (base * 0, base * 0), (base * size[0], base * size[1])
+        state, out = transform.init(base), []
+        for x, g in (first, second, first, second, (base, base), second):
+            u, state = transform.update(g, state, x)
+            out.append((u, state.weights_memory))
+        return out, state
+
+    for x in jtu.tree_leaves(jax.vmap(follow)(steps)):
+        assert not np.any(np.isnan(np.asarray(x, float)))
+    *_, (_, weights) = jax.vmap(follow)(steps)[0]
+    assert np.all(np.isfinite(weights))
+
+
+@pytest.mark.usefixtures("x64")
+def test_converged_it_stays():
+    """Long after, in float32 under x64 too, whose dtypes stay what they are."""
+    dtype = jnp.float32
+    start = jnp.asarray([-1.2, 1.0], dtype)
+    points, states = run(mx.LBFGS(memory_size=3), rosenbrock, start, 150)
+    for x in jtu.tree_leaves((points, states)):
+        assert jnp.all(jnp.isfinite(x))
+    np.testing.assert_allclose(points[-1], 1, rtol=1e-5)
+    assert points.dtype == states.inner[0].diff_params_memory.dtype == dtype
+    assert states.inner[2].value.dtype == states.inner[0].weights_memory.dtype == jnp.float64
+
+
+def test_what_has_no_gradient_does_not_move():
+    x = jnp.ones(3)
+    points, states = run(mx.LBFGS(), lambda x: jnp.zeros(()), x, 5)
+    np.testing.assert_array_equal(points, 1)
+    assert all(np.all(np.isfinite(x)) for x in jtu.tree_leaves(states))
+
+
+def test_memories_are_in_float32():
+    params = {"a": jnp.ones(2, jnp.bfloat16), "b": jnp.ones((2, 1), jnp.float32)}
+    state = mx.ScaleByLBFGS(3).init(params)
+    for field in ("updates", "diff_params_memory", "diff_updates_memory"):
+        assert {x.dtype for x in jtu.tree_leaves(getattr(state, field))} == {jnp.dtype("float32")}
+    assert state.params["a"].dtype == jnp.bfloat16
+    assert state.diff_params_memory["b"].shape == (3, 2, 1)
+
+
+# --- With others -----------------------------------------------------------------------------------------------------
+
+
+def test_complex_parameters_are_their_parts():
+    matrix = np.asarray([[1, -2], [3, 4], [-4 + 2j, 5 - 3j], [-2 - 2j, 6]], np.complex64)
+    z = jnp.asarray(np.asarray([1 - 1j, 1j], np.complex64))
+
+    def loss(z: Any) -> Any:
+        return jnp.sum(jnp.sqrt(1 + jnp.abs(jnp.asarray(matrix) @ z - 1) ** 2))
+
+    def of_parts(x: Any) -> Any:
+        return loss(jax.lax.complex(x[0], x[1]))
+
+    def body(carry: Any, _: None) -> Any:
+        z, state = carry
+        value, grad = jax.value_and_grad(loss)(z)
+        extra = {"value": value, "grad": grad.conj(), "value_fn": loss}
+        u, state = optimizer.update(grad.conj(), state, z, **extra)
+        return (z + u, state), z + u
+
+    optimizer = mx.LBFGS()
+    points, _ = run(optimizer, of_parts, jnp.stack([z.real, z.imag]), 12)
+    found = jax.jit(lambda z: jax.lax.scan(body, (z, optimizer.init(z)), length=12)[1])(z)
+    np.testing.assert_allclose(found, np.asarray(points[:, 0]) + 1j * np.asarray(points[:, 1]), rtol=0.02, atol=1e-3)
+    np.testing.assert_allclose(jnp.abs(jax.grad(loss)(found[-1])), 0, atol=0.01)
+
+
+def test_several_starts_at_once_each_stop_by_themselves():
+    """Under `vmap`, in a chain, in a loop until the gradients are small."""
+    chain = mx.Chain(mx.ScaleByLBFGS(), mx.Scale(-1.0), mx.ScaleByZoomLinesearch(20, initial_guess_strategy="one"))
+    value_and_grad = mx.value_and_grad_from_state(rosenbrock)
+
+    def solve(x: Any) -> Any:
+        def proceeds(carry: Any) -> Any:
+            x, state, count = carry
+            return (mx.tree.norm(value_and_grad(x, state=state)[1]) > 1e-3) & (count < 60)
+
+        def body(carry: Any) -> Any:
+            x, state, count = carry
+            value, grad = value_and_grad(x, state=state)
+            x, state = chain.step(grad, state, x, value=value, grad=grad, value_fn=rosenbrock)
+            return x, state, count + 1
+
+        return jax.lax.while_loop(proceeds, body, (x, chain.init(x), 0))
+
+    starts = jnp.asarray([[-1.2, 1.0], [0.0, 0.0], [1.0, 1.0]])
+    points, _, counts = jax.jit(jax.vmap(solve))(starts)
+    np.testing.assert_allclose(points, 1, atol=3e-3)
+    assert counts[2] == 0 < counts[1] < counts[0] < 60
+
+
+def test_a_second_step_on_another_batch_is_not_traced():
+    """Nor a changed number of the line search. The state may be given away."""
+
+    def loss(x: Any, batch: Any) -> Any:
+        return jnp.mean((batch @ x - 1) ** 2)
+
+    optimizer = mx.LBFGS(memory_size=2)
+    x = jnp.ones(3)
+    state = optimizer.init(x)
+    value_and_grad = jax.jit(jax.value_and_grad(loss))
+
+    def step(optimizer: Any, x: Any, state: Any, batch: Any) -> Any:
+        value, grad = value_and_grad(x, batch)
+        bound = Partial(loss, batch=batch)
+        return optimizer.step(grad, state, x, donate=True, value=value, grad=grad, value_fn=bound)
+
+    batches = np.random.default_rng(0).normal(size=(4, 5, 3)).astype(np.float32)
+    before = jtu.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
+    x, state = step(optimizer, x, state, jnp.asarray(batches[0]))
+    with counting_traces() as traces:
+        x, state = step(optimizer, x, state, jnp.asarray(batches[1]))
+        x, state = step(optimizer.replace(curv_rtol=0.5), x, state, jnp.asarray(batches[2]))
+    assert not traces
+    expect_same_avals(state, before, "the state")
+
+
+def test_several_batches_for_one_step():
+    """`MultiSteps` hands the loss on at the last of them."""
+    halves = jnp.asarray([[1.0, 2.0, 3.0], [3.0, -1.0, 0.5]])
+
+    def loss(x: Any, rows: Any = halves) -> Any:
+        return jnp.mean((rows @ x - 1) ** 2)
+
+    many, one = mx.MultiSteps(mx.LBFGS(), 2), mx.LBFGS()
+    x = y = jnp.zeros(3)
+    accumulated, state = many.init(x), one.init(y)
+    for _ in range(3):
+        extra = given(loss, y)
+        for row in halves:
+            x, accumulated = many.step(jax.grad(loss)(y, row[None]), accumulated, x, **extra)
+        y, state = one.step(extra["grad"], state, y, **extra)
+    np.testing.assert_allclose(x, y, rtol=1e-5)
+
+
+def test_without_a_line_search_it_takes_a_learning_rate():
+    """Or a schedule."""
+
+    def bowl(x: Any) -> Any:
+        return jnp.sum(jnp.asarray([1.0, 10.0]) * x**2)
+
+    optimizer = mx.LBFGS(mx.schedules.Linear(1.0, 0.5, 10), linesearch=None)
+    points, _ = run(optimizer, bowl, jnp.ones(2), 20)
+    np.testing.assert_allclose(points[-1], 0, atol=1e-4)
+    first = optimizer.update(jnp.full(2, 2.0), optimizer.init(jnp.ones(2)), jnp.ones(2))[0]
+    np.testing.assert_allclose(first, -np.full(2, np.sqrt(0.5)), rtol=1e-6)
+
+
+def test_wrong_arguments_are_refused():
+    with pytest.raises(ValueError, match=r"`ScaleByLBFGS\(memory_size=...\)` must be a positive integer, got 0"):
+        mx.ScaleByLBFGS(0)
+    with pytest.raises(ValueError, match=r"`LBFGS\(linesearch=...\)` must be a transform such as `ScaleByZoomL"):
+        mx.LBFGS().replace(linesearch=optax.scale_by_zoom_linesearch(20))
+    transform = mx.ScaleByLBFGS()
+    state = transform.init(jnp.ones(3))
+    with pytest.raises(ValueError, match=r"`ScaleByLBFGS.update`: at `` the update has shape \(2,\)"):
+        transform.update(jnp.ones(2), state, jnp.ones(2))
