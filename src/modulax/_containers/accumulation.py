@@ -116,7 +116,7 @@ class MultiSteps(AbstractWrapper):
     def at(self, state: MultiStepsState) -> "MultiSteps":
         """This transform with every schedule replaced by its number for the next step."""
         every_k = resolve(self.every_k, state.gradient_step)
-        return AbstractWrapper.at(dataclasses.replace(self, every_k=every_k), state)
+        return dataclasses.replace(self, inner=self.inner.at(state.inner_opt_state), every_k=every_k)
 
     def has_updated(self, state: MultiStepsState) -> Bool[Array, ""]:
         """Whether the last call made a step."""
