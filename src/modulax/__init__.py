@@ -14,6 +14,11 @@ from ._containers.chain import (
     Chain as Chain,
     ChainState as ChainState,
 )
+from ._containers.injection import (
+    Injected as Injected,
+    InjectedState as InjectedState,
+    inject_hyperparams as inject_hyperparams,
+)
 from ._containers.partition import (
     Freeze as Freeze,
     Masked as Masked,
@@ -23,8 +28,6 @@ from ._containers.partition import (
     selective_transform as selective_transform,
 )
 from ._containers.schedule import (
-    Injected as Injected,
-    InjectedState as InjectedState,
     OptimizerState as OptimizerState,
     Scheduled as Scheduled,
 )
@@ -127,6 +130,7 @@ from ._rules import (
 )
 from ._schedule import (
     AbstractSchedule as AbstractSchedule,
+    AbstractStatefulSchedule as AbstractStatefulSchedule,
     Hyperparameter as Hyperparameter,
     Number as Number,
     number as number,

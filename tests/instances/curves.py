@@ -38,3 +38,9 @@ SCHEDULES = (
     ),
     Instance("WrappedSchedule", lambda: schedules.WrappedSchedule(decaying), lambda: decaying),
 )
+
+STATEFUL = (
+    Instance(
+        "WrappedStatefulSchedule", lambda: schedules.WrappedStatefulSchedule(optax.schedules.WrappedSchedule(decaying))
+    ),
+)
