@@ -10,6 +10,13 @@ from ._containers.accumulation import (
     MultiSteps as MultiSteps,
     MultiStepsState as MultiStepsState,
 )
+from ._containers.adapters import (
+    FromOptax as FromOptax,
+    FromOptaxState as FromOptaxState,
+    from_optax as from_optax,
+    to_optax as to_optax,
+    with_extra_args_support as with_extra_args_support,
+)
 from ._containers.chain import (
     Chain as Chain,
     ChainState as ChainState,

@@ -222,6 +222,13 @@ TRANSFORMS = (
         exemptions=ROUNDED,
         is_variant=True,
     ),
+    # --- adapters
+    Instance(
+        "FromOptax",
+        lambda: mx.from_optax(optax.sgd(0.05, momentum=0.9)),
+        lambda: optax.sgd(0.05, momentum=0.9),
+        exemptions={"pickle_can_save_it": "optax's functions are local ones, which pickle refuses"},
+    ),
     # --- optimizers
     Instance("SGD", lambda: mx.SGD(0.05), lambda: optax.sgd(0.05)),
     Instance(
