@@ -316,3 +316,22 @@ def test_equals_optax_where_a_number_is_overwritten(case: str):
     with settings.jax_defaults():
         expected = run(theirs())
     np.testing.assert_allclose(found, expected, rtol=rtol, atol=rtol * np.max(np.abs(expected)))
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_dtype_of_the_numbers_is_not_that_of_the_arithmetic():
+    """A decay that is kept in float32 is that number in double precision; optax takes its powers in float32."""
+    rounded = np.float32(0.999)
+    g = jnp.asarray([1.0, -2.0])
+
+    def second_update(transform: Any) -> Any:
+        _, state = transform.update(g, transform.init(g), g)
+        return transform.update(2 * g, state, g)[0]
+
+    expected = second_update(mx.Adam(1.0, b1=0.5, b2=float(rounded)))
+    np.testing.assert_allclose(
+        second_update(mx.Injected(mx.Adam(1.0, b1=0.5), hyperparam_dtype=jnp.float32)), expected, rtol=1e-12
+    )
+    with settings.jax_defaults():
+        theirs = second_update(optax.inject_hyperparams(optax.adam, hyperparam_dtype=jnp.float32)(1.0, b1=0.5))
+    assert np.max(np.abs(theirs / expected - 1)) > 1e-7

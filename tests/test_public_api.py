@@ -34,6 +34,7 @@ PROMISED = {
         Chain ChainState Clip ClipByBlockRMS ClipByGlobalNorm DAdaptAdamW DAdaptAdamWState DPSGD Description
         DifferentiallyPrivateAggregate DifferentiallyPrivateAggregateState DoG DoGState DoWG DoWGState Ema EmaState
         AbstractWrapper selective_transform
+        AbstractStatefulSchedule FromOptax FromOptaxState from_optax inject_hyperparams to_optax with_extra_args_support
         EmptyState FactoredState Freeze Fromage GaLore GaLoreDimensionNumbers GaLoreState HutchinsonDiagonal
         HutchinsonState Hyperparameter Identity InitialStep Injected InjectedState KeepParamsNonnegative LAMB LARS
         LeafDescription Lion MADGRAD Masked MaskedState MoMo MoMoAdam MomoAdamState MomoState MultiSteps
@@ -59,7 +60,8 @@ PROMISED = {
     modulax.linalg: "leading_directions orthogonalize",
     modulax.numerics: "abs_sq at_least_float32 safe_increment safe_sqrt",
     modulax.schedules: """
-        AbstractSchedule Constant CosineDecay Join Linear PiecewiseConstant WarmupCosineDecay WrappedSchedule
+        AbstractSchedule AbstractStatefulSchedule Constant CosineDecay Join Linear PiecewiseConstant WarmupCosineDecay
+        WrappedSchedule WrappedStatefulSchedule
     """,
     modulax.tree: """
         bias_correction leaf_paths norm update_infinity_moment update_moment update_moment_per_elem_norm zeros_like

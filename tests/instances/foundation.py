@@ -321,6 +321,14 @@ DIFFERENCES = (
         "test_conformance.py::test_injected_numbers_keep_their_dtype",
     ),
     Difference(
+        "`Injected(hyperparam_dtype=...)`",
+        "the numbers are kept in that dtype, and arithmetic with them is done in JAX's own",
+        "powers of a decay are computed in that dtype",
+        "where numbers are kept is no matter of how precisely is computed",
+        "design, section on numbers",
+        "test_injected.py::test_the_dtype_of_the_numbers_is_not_that_of_the_arithmetic",
+    ),
+    Difference(
         "some schedules, such as `Linear`, under `jax_enable_x64`",
         "computed in float64",
         "computed in float32",
