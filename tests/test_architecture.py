@@ -69,9 +69,11 @@ EDGES = {
 # `import modulax` loads no edge and none of these.
 NOT_IMPORTED = {"flax", "orbax", "optax", "matplotlib", "chex"}
 
-# Imports inside a function: (file below src/modulax, module as written) and the reason.
+# Imports inside a function: (file below src/modulax, module as written) and the reason. What stands here may be a third
+# party that the file could not import at the top.
 LAZY_IMPORTS: dict[tuple[str, str], str] = {
     ("_schedule.py", "matplotlib.pyplot"): "an extra, which only `AbstractSchedule.plot` needs",
+    ("_containers/adapters.py", "optax"): "`to_optax` makes what only whoever has optax asks for",
 }
 
 # Concrete classes that may have subclasses, and the reason.

@@ -1,16 +1,21 @@
 """Injected: numbers that live in the state, for callers that hold the optimizer static."""
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import modulax as mx
-from modulax import schedules
+from modulax import checkpoint, schedules
+from modulax.testing._case import counting_traces
+
+from . import settings
 
 G = jnp.asarray([1.0, -2.0])
 
@@ -156,3 +161,177 @@ def _updates(transform: Any, steps: int = 8) -> np.ndarray:
 def test_a_schedule_goes_by_the_counter_next_to_it(inner: Any, outer: Any):
     """Inside of MultiSteps that is the number of steps, not of calls, whatever stands around it."""
     np.testing.assert_allclose(_updates(outer(inner)), _updates(inner), rtol=1e-6)
+
+
+# --- Some of the numbers, in some dtype -------------------------------------------------------------
+
+
+def test_some_numbers_stay_out_of_the_state():
+    transform: Any = mx.Injected(mx.AdamW(0.1, b1=0.8), static_args=("b*", "eps"))
+    state: Any = transform.init(G)
+    numbers = state.hyperparameters
+    assert numbers.b1 is None
+    assert numbers.b2 is None
+    assert numbers.eps is None
+    assert numbers.learning_rate == np.float32(0.1)
+    expected = mx.AdamW(0.1, b1=0.8)
+    for of in (state, transform.update(G, state, G)[1]):
+        u, _ = transform.update(G, of, G)
+        inner: Any = mx.OptimizerState(of.count, of.inner_state.inner)
+        np.testing.assert_allclose(u, expected.update(G, inner, G)[0], rtol=1e-6)
+    # What the transform has there rules, and can be changed there.
+    u, _ = transform.replace(b1=0.0).update(G, state, G)
+    assert transform.replace(b1=0.0).hyperparameters(state)["inner.b1"] == 0
+    np.testing.assert_allclose(u, expected.replace(b1=0.0).update(G, mx.AdamW(0.1, b1=0.0).init(G), G)[0], rtol=1e-6)
+
+
+def test_a_schedule_and_a_part_may_stay_out_as_a_whole():
+    inner = mx.Chain(clip=mx.ClipByGlobalNorm(1.0), sgd=mx.SGD(schedules.Linear(1.0, 0.0, 4), momentum=0.5))
+    kept: Any = mx.Injected(inner, static_args="sgd").init(G).hyperparameters
+    assert mx.tree.leaf_paths(kept) == ["parts.clip.max_norm"]
+    transform: Any = mx.Injected(inner["sgd"], static_args="learning_rate")
+    assert mx.tree.leaf_paths(transform.init(G).hyperparameters) == ["momentum"]
+    np.testing.assert_allclose(_updates(transform, 3), _updates(inner["sgd"], 3))
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
+def test_the_dtype_of_the_numbers(dtype: Any):
+    """It is that in the state; arithmetic, updates and the state of the transform keep theirs."""
+    transform: Any = mx.Injected(mx.SGD(schedules.Constant(0.1), momentum=0.9), hyperparam_dtype=dtype)
+    state: Any = transform.init(G)
+    u, new = transform.update(G, state, G)
+    for s in (state, new):
+        assert s.hyperparameters.learning_rate.dtype == s.hyperparameters.momentum.dtype == dtype
+    assert transform.hyperparameters(state)["inner.momentum"] == jnp.asarray(0.9, dtype).astype(jnp.float32)
+    np.testing.assert_array_equal(u, -jnp.asarray(0.1, dtype).astype(jnp.float32) * G)
+    assert mx.tree.leaf_paths(new) == mx.tree.leaf_paths(state)
+
+
+def test_overwriting_with_a_bare_number_is_not_traced():
+    transform: Any = mx.Injected(mx.AdamW(0.1))
+    _, state = transform.update(G, transform.init(G), G)
+    with counting_traces() as traces:
+        for value in (0.5, np.float32(0.25), np.asarray(0.125, np.float32), jnp.asarray(1.0, jnp.float32)):
+            changed = eqx.tree_at(lambda s: s.hyperparameters.learning_rate, state, value)
+            transform.update(G, changed, G)
+        _, new = transform.update(G, changed, G)
+        transform.update(G, new, G)
+    assert not [name for name in traces if "update" in name], traces
+    assert new.hyperparameters.learning_rate == 1.0
+
+
+@pytest.mark.parametrize(
+    "given, text",
+    [
+        ({"static_args": "lerning_rate"}, r"no number `lerning_rate`. Did you mean `learning_rate`\?.*`b1`"),
+        ({"hyperparam_dtype": jnp.int32}, r"must be a floating dtype such as `jnp.float32`"),
+    ],
+    ids=["name", "dtype"],
+)
+def test_what_makes_no_sense_is_refused(given: Any, text: str):
+    with pytest.raises(ValueError, match=text):
+        mx.Injected(mx.AdamW(0.1), **given)
+
+
+def test_by_the_name_it_has_in_optax():
+    transform = mx.inject_hyperparams(mx.AdamW, static_args="b1", hyperparam_dtype=jnp.float32)(0.1, b2=0.99)
+    assert eqx.tree_equal(transform, mx.Injected(mx.AdamW(0.1, b2=0.99), ("b1",), jnp.float32))
+    with pytest.raises(ValueError, match=r"`Injected\(inner=...\)` is no transform of modulax.*`from_optax\(...\)`"):
+        transform.replace(inner=optax.adamw(0.1))
+
+
+def test_it_is_donated_saved_and_restored(tmp_path: Path):
+    transform: Any = mx.Injected(mx.MultiSteps(mx.AdamW(0.1, b1=schedules.Linear(0.0, 0.9, 4)), 2), "every_k")
+    state, p = transform.init(G), jnp.copy(G)
+    for _ in range(3):
+        p, state = transform.step(G, state, p, donate=True)
+    checkpoint.save(tmp_path / "state", state)
+    restored, _ = checkpoint.restore(tmp_path / "state", transform.init(G))
+    assert eqx.tree_equal(restored, state)
+
+
+# --- Against optax ----------------------------------------------------------------------------------
+
+
+def _ours_and_theirs() -> dict[str, Any]:
+    line, theirs = schedules.Linear(0.1, 0.02, 40), optax.linear_schedule(0.1, 0.02, 40)
+    return {
+        "numbers": (mx.Injected(mx.AdamW(0.1)), lambda: optax.inject_hyperparams(optax.adamw)(0.1), 1e-12),
+        "schedules": (
+            mx.inject_hyperparams(mx.AdamW)(0.1, b1=line, weight_decay=line),
+            lambda: optax.inject_hyperparams(optax.adamw)(0.1, b1=theirs, weight_decay=theirs),
+            1e-6,
+        ),
+        "dtype": (
+            # AdamW's powers of a decay are in double precision here, and in that of the decay there.
+            mx.inject_hyperparams(mx.SGD, "momentum", jnp.float32)(0.1, momentum=0.9),
+            lambda: optax.inject_hyperparams(optax.sgd, "momentum", jnp.float32)(0.1, momentum=0.9),
+            1e-12,
+        ),
+        "inside": (
+            mx.MultiSteps(mx.Injected(mx.AdamW(0.1)), 3),
+            lambda: optax.MultiSteps(optax.inject_hyperparams(optax.adamw)(0.1), 3, accumulator_dtype=float),
+            1e-12,
+        ),
+    }
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("case", list(_ours_and_theirs()))
+def test_equals_optax_where_a_number_is_overwritten(case: str):
+    """Over 60 steps in double precision, the learning rate halved in the state after half of them."""
+    ours, theirs, rtol = _ours_and_theirs()[case]
+
+    def halved(state: Any) -> Any:
+        inside = getattr(state, "inner_opt_state", state)
+        if isinstance(inside, mx.InjectedState):
+            changed: Any = eqx.tree_at(lambda s: s.hyperparameters.learning_rate, inside, replace_fn=lambda x: x / 2)
+        else:
+            numbers = inside.hyperparams | {"learning_rate": inside.hyperparams["learning_rate"] / 2}
+            changed = inside._replace(hyperparams=numbers)
+        if inside is state:
+            return changed
+        is_ours = isinstance(state, eqx.Module)
+        return (
+            eqx.tree_at(lambda s: s.inner_opt_state, state, changed)
+            if is_ours
+            else state._replace(inner_opt_state=changed)
+        )
+
+    def run(transform: Any) -> Any:
+        def body(carry: Any, noise: Any) -> Any:
+            p, state = carry
+            u, state = transform.update(p + noise, state, p)
+            return (p + u, state), u
+
+        @jax.jit
+        def both(p: Any, noise: Any) -> Any:
+            p, first = jax.lax.scan(body, (p, transform.init(p)), noise[:30])
+            return first, jax.lax.scan(body, (p[0], halved(p[1])), noise[30:])[1]
+
+        return np.concatenate(both(jnp.asarray([1.0, -2.0, 0.5]), jnp.asarray(noises)))
+
+    noises = np.random.default_rng(0).normal(size=(60, 3))
+    found = run(ours)
+    with settings.jax_defaults():
+        expected = run(theirs())
+    np.testing.assert_allclose(found, expected, rtol=rtol, atol=rtol * np.max(np.abs(expected)))
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_dtype_of_the_numbers_is_not_that_of_the_arithmetic():
+    """A decay that is kept in float32 is that number in double precision; optax takes its powers in float32."""
+    rounded = np.float32(0.999)
+    g = jnp.asarray([1.0, -2.0])
+
+    def second_update(transform: Any) -> Any:
+        _, state = transform.update(g, transform.init(g), g)
+        return transform.update(2 * g, state, g)[0]
+
+    expected = second_update(mx.Adam(1.0, b1=0.5, b2=float(rounded)))
+    np.testing.assert_allclose(
+        second_update(mx.Injected(mx.Adam(1.0, b1=0.5), hyperparam_dtype=jnp.float32)), expected, rtol=1e-12
+    )
+    with settings.jax_defaults():
+        theirs = second_update(optax.inject_hyperparams(optax.adam, hyperparam_dtype=jnp.float32)(1.0, b1=0.5))
+    assert np.max(np.abs(theirs / expected - 1)) > 1e-7

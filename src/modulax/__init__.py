@@ -10,9 +10,21 @@ from ._containers.accumulation import (
     MultiSteps as MultiSteps,
     MultiStepsState as MultiStepsState,
 )
+from ._containers.adapters import (
+    FromOptax as FromOptax,
+    FromOptaxState as FromOptaxState,
+    from_optax as from_optax,
+    to_optax as to_optax,
+    with_extra_args_support as with_extra_args_support,
+)
 from ._containers.chain import (
     Chain as Chain,
     ChainState as ChainState,
+)
+from ._containers.injection import (
+    Injected as Injected,
+    InjectedState as InjectedState,
+    inject_hyperparams as inject_hyperparams,
 )
 from ._containers.partition import (
     Freeze as Freeze,
@@ -23,8 +35,6 @@ from ._containers.partition import (
     selective_transform as selective_transform,
 )
 from ._containers.schedule import (
-    Injected as Injected,
-    InjectedState as InjectedState,
     OptimizerState as OptimizerState,
     Scheduled as Scheduled,
 )
@@ -133,6 +143,7 @@ from ._rules import (
 )
 from ._schedule import (
     AbstractSchedule as AbstractSchedule,
+    AbstractStatefulSchedule as AbstractStatefulSchedule,
     Hyperparameter as Hyperparameter,
     Number as Number,
     number as number,

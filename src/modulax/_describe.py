@@ -10,13 +10,14 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from ._containers.chain import Chain
+from ._containers.injection import Injected
 from ._containers.partition import Freeze, Masked, Partition
-from ._containers.schedule import Injected, Scheduled
+from ._containers.schedule import Scheduled
 from ._hyperparameters import format_value
 from ._leafwise import AbstractLeafwise
 from ._optimizers.base import AbstractOptimizer
 from ._rules import select
-from ._schedule import AbstractSchedule, resolve
+from ._schedule import in_force, is_schedule, schedule_states
 from ._transform import AbstractTransform
 from ._transforms.basic import SetToZero
 from ._types import Params
@@ -125,13 +126,13 @@ def _walk(transform: AbstractTransform, tree: PyTree, rows: Sequence[LeafDescrip
                     row.group = f"{row.group}/{label}" if row.group else str(label)
             _walk_some(transform.transforms[label], tree, rows, chosen)
     elif isinstance(transform, AbstractOptimizer):
-        _walk(resolve(transform, 0).transform(), tree, rows)
+        _walk(_at_start(transform).transform(), tree, rows)
         for name in ("learning_rate", "weight_decay"):
             schedule = getattr(transform, name, None)
-            if isinstance(schedule, AbstractSchedule):
+            if is_schedule(schedule):
                 _write([row for row in rows if getattr(row, name)], name, schedule)
     elif isinstance(transform, (Scheduled, Injected)):
-        _walk(resolve(transform.inner, 0), tree, rows)
+        _walk(_at_start(transform.inner), tree, rows)
     elif isinstance(transform, AbstractWrapper):
         _walk(getattr(transform, transform.holds[0]), tree, rows)
     else:
@@ -144,6 +145,10 @@ def _walk(transform: AbstractTransform, tree: PyTree, rows: Sequence[LeafDescrip
                 row.group, row.learning_rate, row.weight_decay = "frozen", "", ""
 
 
+def _at_start(transform: Any) -> Any:
+    return in_force(transform, 0, schedule_states(transform))
+
+
 def _walk_some(
     transform: AbstractTransform, tree: PyTree, rows: Sequence[LeafDescription], chosen: Sequence[bool]
 ) -> None:
@@ -153,6 +158,6 @@ def _walk_some(
 def _write(rows: Sequence[LeafDescription], name: str, value: Any) -> None:
     if value is None:
         return
-    text = type(value).__name__ if isinstance(value, AbstractSchedule) else format_value(value)
+    text = type(value).__name__ if is_schedule(value) else format_value(value)
     for row in rows:
         setattr(row, name, text)

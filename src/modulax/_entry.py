@@ -129,6 +129,8 @@ class Program:
                     statics.append(x)
             start += size
             traced_sizes.append(len(traced) - before)
+        if all(x is _ABSENT for x in statics):  # a number in the place of an array is no other program
+            statics = []
         return traced, traced_sizes, tuple(statics)
 
 

@@ -55,6 +55,9 @@ class AbstractHyperparameters(AbstractModule):
     keeps_own_pace: ClassVar[bool] = False
     """Whether that counter makes other steps than the caller's."""
 
+    keeps_schedules: ClassVar[bool] = False
+    """Whether the states of stateful schedules inside are kept in this object's own state."""
+
     def __check_init__(self) -> None:
         for field in dataclasses.fields(self):
             if options := field.metadata.get("options"):

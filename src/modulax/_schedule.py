@@ -2,8 +2,8 @@
 
 import abc
 import dataclasses
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import equinox as eqx
 import jax
@@ -15,7 +15,9 @@ from jaxtyping import Array, ArrayLike, Float, PyTree, Real
 from ._checks import POSITIVE, Requirement
 from ._hyperparameters import ARRAY_TYPES, AbstractHyperparameters, as_scalar
 from ._numerics import default_float
-from ._types import ScheduleFunction
+from ._types import ScheduleFunction, State
+from .tree._math import strong
+from .tree._paths import JoinedNames, join, key_names
 
 
 class AbstractSchedule(AbstractHyperparameters):
@@ -80,19 +82,71 @@ class WrappedSchedule(AbstractSchedule):
         return jnp.asarray(self.function(step)).astype(default_float())
 
 
+class AbstractStatefulSchedule(AbstractHyperparameters):
+    """A number that depends on what happened so far, such as on the losses, and not on the step alone.
+
+    Write `init()`, `update(state, **extra)` and `__call__(state, **extra)`. It may stand in the numeric fields of every
+    optimizer, and of what is inside of `Scheduled` or `Injected`; these keep its state in theirs. At each step they ask
+    for the number and then for the new state, and both methods see the extra arguments of that step, such as the loss.
+    Before there are any, `__call__(state)` is asked without.
+
+    A schedule that stands in one of its own fields arrives there as a number.
+    """
+
+    needs_extra: ClassVar[tuple[str, ...]] = ()
+    """The extra arguments without which it cannot do its work, such as `value`, the loss."""
+
+    @abc.abstractmethod
+    def init(self) -> State:
+        """The state before the first step: any tree of arrays."""
+
+    @abc.abstractmethod
+    def update(self, state: State, **extra: Any) -> State:
+        """The state after a step, with the structure, shapes and dtypes that it had."""
+
+    @abc.abstractmethod
+    def __call__(self, state: State, **extra: Any) -> Any:
+        """The number at a step, given the state before it."""
+
+
+class WrappedStatefulSchedule(AbstractStatefulSchedule):
+    """Another library's stateful schedule, such as optax's: an object with `init`, `update` and `__call__`.
+
+    One that is given where a number is expected is wrapped by itself. What it computes with is part of the program: to
+    change or sweep a number inside it, write an `AbstractStatefulSchedule`.
+
+    Args:
+        schedule: the object.
+    """
+
+    schedule: Any = eqx.field(static=True)
+
+    def init(self) -> State:
+        """What the object returns."""
+        return self.schedule.init()
+
+    def update(self, state: State, **extra: Any) -> State:
+        """What the object returns."""
+        return self.schedule.update(state, **extra)
+
+    def __call__(self, state: State, **extra: Any) -> Any:
+        """What the object returns."""
+        return self.schedule(state, **extra)
+
+
 if TYPE_CHECKING:
     # A plain union, because pyright rejects arithmetic (`-self.learning_rate`) on jaxtyping's scalar types.
     Number: TypeAlias = float | int | Array
     # A number, a schedule or a plain function of the step: the field's converter decides.
     Hyperparameter: TypeAlias = Any
 else:
-    Number: TypeAlias = Real[ArrayLike, ""] | AbstractSchedule
+    Number: TypeAlias = Real[ArrayLike, ""] | AbstractSchedule | AbstractStatefulSchedule
     Hyperparameter: TypeAlias = Number
 
 
 def is_schedule(x: Any) -> bool:
-    """Whether `x` is a schedule, for `is_leaf=`."""
-    return isinstance(x, AbstractSchedule)
+    """Whether `x` is a schedule, stateful or not, for `is_leaf=`."""
+    return isinstance(x, (AbstractSchedule, AbstractStatefulSchedule))
 
 
 def has_schedule(tree: PyTree) -> bool:
@@ -100,28 +154,131 @@ def has_schedule(tree: PyTree) -> bool:
     return any(map(is_schedule, jtu.tree_leaves(tree, is_leaf=is_schedule)))
 
 
-def resolve(tree: PyTree, step: ArrayLike) -> PyTree:
-    """The tree with every schedule in it replaced by its number at `step`.
+def has_stateful_schedule(tree: PyTree) -> bool:
+    """Whether one that has a state does."""
+    return any(map(_is_stateful, jtu.tree_leaves(tree, is_leaf=_is_stateful)))
 
-    What lies deeper in the tree and counts its own steps (`counts_steps`) is left alone: inside of `MultiSteps` an
+
+def _is_stateful(x: Any) -> bool:
+    return isinstance(x, AbstractStatefulSchedule)
+
+
+def resolve(tree: PyTree, step: ArrayLike) -> PyTree:
+    """The tree with every schedule of the step in it replaced by its number at `step`; stateful ones are left alone.
+
+    What lies deeper in the tree and counts its own steps (`counts_steps`) is left alone too: inside of `MultiSteps` an
     optimizer makes fewer steps than outside.
     """
 
     def stops(x: Any) -> bool:
         if isinstance(x, AbstractHyperparameters) and x.counts_steps:
             return x is not tree or x.keeps_own_pace
-        return is_schedule(x)
+        return is_schedule(x) and not (x is tree and _is_stateful(x))
 
     def number_now(x: Any) -> Any:
-        return jnp.asarray(x(step)).astype(default_float()) if is_schedule(x) else x
+        return _as_default_float(x(step)) if isinstance(x, AbstractSchedule) else x
 
     return jtu.tree_map(number_now, tree, is_leaf=stops)
 
 
+def _as_default_float(x: Any) -> Any:
+    return jnp.asarray(x).astype(default_float())
+
+
+# --- Stateful schedules: `init`, `update` and `at` of what keeps their states -----------------------
+
+
+def schedule_states(tree: PyTree) -> dict[str, State] | None:
+    """The states of the stateful schedules in the tree before the first step, by dotted path; None if there are none.
+
+    What lies deeper in the tree and keeps the states of its schedules itself (`keeps_schedules`) is left alone.
+    """
+    # Copies, because a number of the schedule's that stands in its state too could not be donated with it.
+    states = {name: resolve(schedule, 0).init() for name, schedule in _stateful(tree).items()}
+    return jtu.tree_map(lambda x: strong(jnp.array(x)), states) or None
+
+
+def in_force(
+    tree: PyTree, step: ArrayLike, states: Mapping[str, State] | None, extra: Mapping[str, Any] | None = None
+) -> PyTree:
+    """The tree with every schedule in it, stateful or not, replaced by its number.
+
+    Args:
+        tree: a transform.
+        step: the number of steps done.
+        states: the states of the stateful schedules.
+        extra: the extra arguments of this step; None where no step is made.
+    """
+    found = _stateful(tree)
+    numbers = {}
+    for name, schedule in found.items():
+        if name not in (states or {}):
+            raise ValueError(
+                f"`{type(tree).__name__}({name}=...)` is a stateful schedule, and the state holds nothing for it: it "
+                f"came after `init` was called. Call `init` of the transform that has it."
+            )
+        if extra is not None and (lacking := [x for x in schedule.needs_extra if extra.get(x) is None]):
+            call = ", ".join(f"{argument}=..." for argument in schedule.needs_extra)
+            raise ValueError(
+                f"`{type(schedule).__name__}`, the schedule of `{name}`, needs `{lacking[0]}`: call "
+                f"`update(updates, state, params, {call})` or `step(grads, state, params, {call})`."
+            )
+        numbers[name] = _as_default_float(resolve(schedule, step)((states or {})[name], **(extra or {})))
+    return resolve(_replaced(tree, numbers) if found else tree, step)
+
+
+def advance(
+    tree: PyTree, step: ArrayLike, states: Mapping[str, State] | None, extra: Mapping[str, Any]
+) -> dict[str, State] | None:
+    """The states of the stateful schedules in the tree after a step, in the dtypes that they had."""
+    new = {}
+    for name, schedule in _stateful(tree).items():
+        old = (states or {})[name]
+        state = resolve(schedule, step).update(old, **extra)
+        shapes = [jtu.tree_map(jnp.shape, x) for x in (old, state)]
+        if shapes[0] != shapes[1]:
+            raise ValueError(
+                f"`{type(schedule).__name__}.update` must return a state of the structure and the shapes that it was "
+                f"given, {shapes[0]}; it returned {shapes[1]}."
+            )
+        new[name] = jtu.tree_map(lambda x, y: jnp.asarray(x).astype(y.dtype), state, old)
+    return new or None
+
+
+def _stops_for_states(tree: PyTree) -> Callable[[Any], bool]:
+    def stops(x: Any) -> bool:
+        if isinstance(x, AbstractHyperparameters) and (x.keeps_schedules or x.keeps_own_pace):
+            return x is not tree or x.keeps_own_pace
+        return _is_stateful(x)
+
+    return stops
+
+
+def _stateful(tree: PyTree) -> dict[str, AbstractStatefulSchedule]:
+    """The stateful schedules in the tree, by dotted path."""
+    found = jtu.tree_leaves_with_path(tree, is_leaf=_stops_for_states(tree))
+    return {_name(path): x for path, x in found if _is_stateful(x)}
+
+
+def _replaced(tree: PyTree, numbers: Mapping[str, Any]) -> PyTree:
+    def number_now(path: Any, x: Any) -> Any:
+        return numbers[_name(path)] if _is_stateful(x) else x
+
+    return jtu.tree_map_with_path(number_now, tree, is_leaf=_stops_for_states(tree))
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    return JoinedNames(join(key_names(path)))
+
+
+# --- Fields -----------------------------------------------------------------------------------------
+
+
 def as_number(x: Any) -> Any:
     """A hyperparameter as it is stored: a scalar, a schedule, or None."""
-    if callable(x) and not isinstance(x, (AbstractSchedule, *ARRAY_TYPES)):
-        return WrappedSchedule(x)
+    if callable(x) and not is_schedule(x) and not isinstance(x, ARRAY_TYPES):
+        is_stateful = callable(getattr(x, "init", None)) and callable(getattr(x, "update", None))
+        return WrappedStatefulSchedule(x) if is_stateful else WrappedSchedule(x)
     return as_scalar(x)
 
 

@@ -16,7 +16,7 @@ from ._entry import Entry, Program
 from ._hyperparameters import ARRAY_TYPES, AbstractHyperparameters
 from ._module import AbstractState
 from ._numerics import at_least_float32
-from ._schedule import has_schedule
+from ._schedule import has_schedule, has_stateful_schedule
 from ._types import Params, State, Updates
 from .tree._align import misfit, paired
 from .tree._math import trainable
@@ -45,11 +45,26 @@ def check_call(
             f"`{name}` needs `{lacking[0]}`: call `update(updates, state, params, {call})` or "
             f"`step(grads, state, params, {call})`."
         )
-    if not transform.counts_steps and (field := _schedule_field(transform)):
-        raise ValueError(
-            f"`{name}({field}=...)` is a schedule, and `{name}` alone does not count the steps. "
-            f"Write `Scheduled({name}({field}=...))`, or use the schedule in an optimizer such as `AdamW`."
-        )
+    if not transform.keeps_schedules:
+        _refuse_schedules(transform)
+
+
+def _refuse_schedules(transform: "AbstractTransform") -> None:
+    """Refuses a schedule of the step where nobody counts the steps, and a stateful one where nobody keeps its state."""
+    name = type(transform).__name__
+    for field in [f.name for f in transform.__dataclass_fields__.values() if f.metadata.keys() & {"number", "numbers"}]:
+        value = getattr(transform, field)
+        remedy = f"Write `Scheduled({name}({field}=...))`, or use the schedule in an optimizer such as `AdamW`."
+        if has_stateful_schedule(value):
+            if transform.keeps_own_pace:
+                remedy = f"A schedule of the step may stand there, since `{name}` counts its steps."
+            raise ValueError(
+                f"`{name}({field}=...)` is a stateful schedule, and `{name}` keeps no state for it. {remedy}"
+            )
+        if not transform.counts_steps and has_schedule(value):
+            raise ValueError(
+                f"`{name}({field}=...)` is a schedule, and `{name}` alone does not count the steps. {remedy}"
+            )
 
 
 def refuse_complex(transform: "AbstractTransform", params: Params) -> None:
@@ -67,11 +82,6 @@ def sees_examples(transform: "AbstractTransform") -> bool:
     parts = jtu.tree_leaves(transform, is_leaf=lambda x: x is not transform and isinstance(x, AbstractTransform))
     inside = (sees_examples(part) for part in parts if isinstance(part, AbstractTransform))
     return transform.takes_examples or any(inside)
-
-
-def _schedule_field(transform: "AbstractTransform") -> str | None:
-    numbers = [f for f in transform.__dataclass_fields__.values() if f.metadata.keys() & {"number", "numbers"}]
-    return next((f.name for f in numbers if has_schedule(getattr(transform, f.name))), None)
 
 
 def _init_entry(method: Any, name: str) -> Entry:

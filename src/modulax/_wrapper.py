@@ -14,6 +14,17 @@ from .tree._align import paired
 from .tree._math import trainable
 
 
+def check_part(what: str, part: Any) -> None:
+    """Refuses a part of a container that is no transform of ours, and says how it becomes one."""
+    if isinstance(part, AbstractTransform):
+        return
+    if callable(getattr(part, "update", None)):
+        remedy = "One of optax's becomes one with `from_optax(...)`."
+    else:
+        remedy = "A function of the updates becomes one with `Stateless(function)`."
+    raise ValueError(f"{what} is no transform of modulax: {part!r}. {remedy}")
+
+
 class AbstractWrapper(AbstractTransform):
     """A container of one transform: write `init` and `update`, and hand `extra` on.
 
@@ -22,6 +33,10 @@ class AbstractWrapper(AbstractTransform):
 
     holds: ClassVar[tuple[str, str]] = ("inner", "inner_state")
     """The field with the transform, and the field of the state with its state."""
+
+    def __check_init__(self) -> None:
+        field, _ = self.holds
+        check_part(f"`{type(self).__name__}({field}=...)`", getattr(self, field))
 
     def at(self, state: State) -> Self:
         """This transform with every schedule replaced by its number for the next step."""

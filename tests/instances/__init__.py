@@ -11,5 +11,5 @@ FAMILIES = (foundation, moments, mixtures, layerwise, tuning_free, matrices, lin
 TRANSFORMS = tuple(instance for family in FAMILIES for instance in family.TRANSFORMS)
 DIFFERENCES = tuple(difference for family in (*FAMILIES, curves) for difference in family.DIFFERENCES)
 SCHEDULES = curves.SCHEDULES
-EVERYTHING = TRANSFORMS + SCHEDULES
+EVERYTHING = TRANSFORMS + SCHEDULES + curves.STATEFUL
 assert len({i.name for i in EVERYTHING}) == len(EVERYTHING), "two instances have one name"

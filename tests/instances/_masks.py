@@ -1,6 +1,6 @@
 """Masks, labels, schedules and functions that the instances share."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -84,3 +84,27 @@ B1: Any = schedules.Linear(0.8, 0.95, 10)
 DECAY: Any = schedules.Constant(0.01)
 FROZEN: Any = is_bias
 WARMUP = {"init_value": 0.0, "peak_value": 0.1, "warmup_steps": 5, "decay_steps": 30}
+
+
+class CautiousState(mx.AbstractState):
+    mean: Any
+
+
+class Cautious(mx.AbstractStatefulSchedule):
+    """A stateful schedule: the larger the losses so far and the loss now, the smaller the number."""
+
+    needs_extra: ClassVar[tuple[str, ...]] = ("value",)
+
+    init_value: mx.Hyperparameter = mx.number()
+    decay: mx.Hyperparameter = mx.number(0.5)
+
+    def init(self) -> CautiousState:
+        return CautiousState(jnp.zeros(()))
+
+    def update(self, state: CautiousState, *, value: Any = 0.0, **extra: Any) -> CautiousState:
+        del extra
+        return CautiousState(self.decay * state.mean + (1 - self.decay) * jnp.asarray(value, state.mean.dtype))
+
+    def __call__(self, state: CautiousState, *, value: Any = 0.0, **extra: Any) -> Any:
+        del extra
+        return self.init_value / (1 + state.mean + jnp.asarray(value, state.mean.dtype))

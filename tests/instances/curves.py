@@ -111,3 +111,9 @@ DIFFERENCES = (
         "test_schedules_values.py::test_what_optax_does_otherwise",
     ),
 )
+
+STATEFUL = (
+    Instance(
+        "WrappedStatefulSchedule", lambda: schedules.WrappedStatefulSchedule(optax.schedules.WrappedSchedule(decaying))
+    ),
+)

@@ -14,12 +14,14 @@ from ._masks import (
     FROZEN,
     KERNELS,
     WARMUP,
+    Cautious,
     bias_or_rest,
     decaying,
     doubled,
     growing,
     is_huge,
     kind,
+    loss,
     matrices,
     not_bias,
 )
@@ -213,6 +215,20 @@ TRANSFORMS = (
         lambda: mx.Injected(mx.SGD(schedules.Linear(0.1, 0.01, 20), 0.9)),
         lambda: optax.inject_hyperparams(optax.sgd)(optax.linear_schedule(0.1, 0.01, 20), 0.9),
     ),
+    Instance(
+        "Injected-some",
+        lambda: mx.Injected(mx.SGD(Cautious(0.1), 0.9), "momentum", jnp.float32),
+        extra=loss,
+        exemptions=ROUNDED,
+        is_variant=True,
+    ),
+    # --- adapters
+    Instance(
+        "FromOptax",
+        lambda: mx.from_optax(optax.sgd(0.05, momentum=0.9)),
+        lambda: optax.sgd(0.05, momentum=0.9),
+        exemptions={"pickle_can_save_it": "optax's functions are local ones, which pickle refuses"},
+    ),
     # --- optimizers
     Instance("SGD", lambda: mx.SGD(0.05), lambda: optax.sgd(0.05)),
     Instance(
@@ -222,6 +238,7 @@ TRANSFORMS = (
         is_variant=True,
     ),
     Instance("SGD-schedules", lambda: mx.SGD(decaying, momentum=schedules.Linear(0.5, 0.9, 10)), is_variant=True),
+    Instance("SGD-stateful", lambda: mx.SGD(Cautious(0.05), momentum=0.9), extra=loss, is_variant=True),
     Instance("Adam", lambda: mx.Adam(0.05), lambda: optax.adam(0.05)),
     Instance("AdamW", lambda: mx.AdamW(0.05), lambda: optax.adamw(0.05)),
     Instance(
@@ -302,6 +319,14 @@ DIFFERENCES = (
         "a hyperparameter has nothing to do with the dtype of a parameter",
         "optax issue 1414",
         "test_conformance.py::test_injected_numbers_keep_their_dtype",
+    ),
+    Difference(
+        "`Injected(hyperparam_dtype=...)`",
+        "the numbers are kept in that dtype, and arithmetic with them is done in JAX's own",
+        "powers of a decay are computed in that dtype",
+        "where numbers are kept is no matter of how precisely is computed",
+        "design, section on numbers",
+        "test_injected.py::test_the_dtype_of_the_numbers_is_not_that_of_the_arithmetic",
     ),
     Difference(
         "some schedules, such as `Linear`, under `jax_enable_x64`",

@@ -14,6 +14,7 @@ from .._leafwise import AbstractLeafwise, reads_all_updates, run_rules
 from .._module import AbstractState, nested
 from .._transform import AbstractTransform, EmptyState
 from .._types import Params, State, Updates
+from .._wrapper import check_part
 
 
 class ChainState(AbstractState):
@@ -65,13 +66,7 @@ class Chain(AbstractTransform):
             found[_free_name(part, {*found, *named})] = part
         found.update(named)
         for name, part in found.items():
-            if not isinstance(part, AbstractTransform):
-                remedy = (
-                    "One of optax's can hold ours, as in `optax.chain(...)`, but not the other way round."
-                    if hasattr(part, "update")
-                    else "A function of the updates becomes one with `Stateless(function)`."
-                )
-                raise ValueError(f"`Chain`: the part `{name}` is no transform of modulax: {part!r}. {remedy}")
+            check_part(f"`Chain`: the part `{name}`", part)
         self.parts = found
 
     def init(self, params: Params) -> ChainState:

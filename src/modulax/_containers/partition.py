@@ -15,7 +15,7 @@ from .._rules import AbstractRule, as_rule, mask_of, merge, not_in, select
 from .._schedule import choice
 from .._transform import AbstractTransform
 from .._types import Params, State, Updates
-from .._wrapper import AbstractWrapper, extra_for
+from .._wrapper import AbstractWrapper, check_part, extra_for
 from ..tree._paths import leaf_paths
 
 
@@ -134,6 +134,8 @@ class Partition(AbstractTransform):
     default: Hashable = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
+        for label, part in self.transforms.items():
+            check_part(f"`Partition`: the transform of {label!r}", part)
         if self.default is not None and self.default not in self.transforms:
             raise ValueError(
                 f"`Partition(default={self.default!r})` must be the label of a transform; "

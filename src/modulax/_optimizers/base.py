@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from .._containers.schedule import OptimizerState
 from .._numerics import safe_increment
-from .._schedule import resolve
+from .._schedule import advance, in_force, schedule_states
 from .._transform import AbstractTransform
 from .._types import Params, Updates
 
@@ -27,6 +27,7 @@ class AbstractOptimizer(AbstractTransform):
     """
 
     counts_steps: ClassVar[bool] = True
+    keeps_schedules: ClassVar[bool] = True
 
     @abc.abstractmethod
     def transform(self) -> AbstractTransform:
@@ -35,19 +36,21 @@ class AbstractOptimizer(AbstractTransform):
     def init(self, params: Params) -> OptimizerState:
         """The state before the first step."""
         step = jnp.zeros((), jnp.int32)
-        return OptimizerState(step, resolve(self, step).transform().init(params))
+        states = schedule_states(self)
+        return OptimizerState(step, in_force(self, step, states).transform().init(params), states)
 
     def update(
         self, updates: Updates, state: OptimizerState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, OptimizerState]:
         """One step of `transform()`, with the numbers in force at this step."""
-        transform = resolve(self, state.step).transform()
+        transform = in_force(self, state.step, state.schedule_states, extra).transform()
         updates, inner = transform.update(updates, state.inner, params, **extra)
-        return updates, OptimizerState(safe_increment(state.step), inner)
+        states = advance(self, state.step, state.schedule_states, extra)
+        return updates, OptimizerState(safe_increment(state.step), inner, states)
 
     def at(self, state: OptimizerState) -> Self:
         """This optimizer with every schedule replaced by its number for the next step."""
-        return resolve(self, state.step)
+        return in_force(self, state.step, state.schedule_states)
 
     def eval_params(self, state: OptimizerState, params: Params) -> Params:
         """Those of `transform()`."""

@@ -25,6 +25,8 @@ def from_optax(template: State, state: PyTree) -> tuple[State, Report]:
         optimizer = mx.AdamW(1e-3)
         state, report = mx.checkpoint.from_optax(optimizer.init(params), optax_state)
 
+    What is converted is the state. The optimizers of optax themselves stand among ours by `modulax.from_optax`.
+
     Parts are paired by the names of their fields, in their order: `mu` and `nu`, `trace`, `acc_grads` and so on. The
     steps that an optimizer counts for its schedules are taken from the first part that counts. Moments take the dtype
     that they have here.

@@ -2,8 +2,10 @@
 
 from .._schedule import (
     AbstractSchedule as AbstractSchedule,
+    AbstractStatefulSchedule as AbstractStatefulSchedule,
     Stretched as Stretched,
     WrappedSchedule as WrappedSchedule,
+    WrappedStatefulSchedule as WrappedStatefulSchedule,
 )
 from ._curves import (
     REX as REX,

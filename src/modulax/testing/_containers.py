@@ -9,8 +9,9 @@ import numpy as np
 
 from .._containers.accumulation import MultiSteps
 from .._containers.chain import Chain
+from .._containers.injection import Injected
 from .._containers.partition import Masked, Partition
-from .._containers.schedule import Injected, Scheduled
+from .._containers.schedule import Scheduled
 from .._hyperparameters import AbstractHyperparameters
 from .._transforms.basic import SetToZero
 from .._transforms.scaling import Scale
