@@ -12,20 +12,7 @@ import pytest
 import modulax as mx
 from modulax import schedules
 
-runs: list[int] = []
-
-
-class Noted(mx.AbstractTransform):
-    """Notes each time that it is really run, and returns what it was given."""
-
-    def init(self, params: Any) -> mx.EmptyState:
-        del params
-        return mx.EmptyState()
-
-    def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
-        del params, extra
-        jax.debug.callback(lambda: runs.append(1))
-        return updates, state
+from .probes import Noted, runs
 
 
 def _feed(transform: Any, gradients: Any, params: Any = None) -> tuple[list[Any], Any]:

@@ -14,6 +14,14 @@ from ._containers.chain import (
     Chain as Chain,
     ChainState as ChainState,
 )
+from ._containers.gating import (
+    ApplyIfFinite as ApplyIfFinite,
+    ApplyIfFiniteState as ApplyIfFiniteState,
+    ConditionallyMask as ConditionallyMask,
+    ConditionallyMaskState as ConditionallyMaskState,
+    ConditionallyTransform as ConditionallyTransform,
+    ConditionallyTransformState as ConditionallyTransformState,
+)
 from ._containers.partition import (
     Freeze as Freeze,
     Masked as Masked,

@@ -57,3 +57,19 @@ def checked(call: str, value: Any, requirement: Requirement, *, deferred: bool) 
     if isinstance(value, (jax.Array, np.ndarray, np.generic)) and not np.all(requirement.holds(np.asarray(value))):
         raise ValueError(f"{call} {requirement.words}, got {value}.")
     return value
+
+
+def boolean(call: str, value: Any, beside: str = "") -> Any:
+    """What a function of the caller's decided, as an array; refused unless it is a boolean scalar.
+
+    Args:
+        call: the argument that the function was given as.
+        value: what it returned.
+        beside: what it must return besides, for the sentence.
+    """
+    value = jnp.asarray(value)
+    if value.shape != () or value.dtype != bool:
+        raise ValueError(
+            f"{call} must return a boolean scalar{beside}, got an array of shape {value.shape} and dtype {value.dtype}."
+        )
+    return value

@@ -50,6 +50,12 @@ def growing(step: Any) -> Any:
     return jnp.where(step < 2, 1, 3)
 
 
+def two_of_three(step: Any, **extra: Any) -> Any:
+    """When a transform runs."""
+    del extra
+    return step % 3 != 1
+
+
 def bowl(params: Any) -> Any:
     """An objective whose curvature depends on the point, is not diagonal, and is bounded."""
     leaves = [p.astype(float) for p in jax.tree.leaves(params)]

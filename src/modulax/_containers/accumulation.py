@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, DTypeLike, PyTree
 
-from .._checks import AT_LEAST_ONE
+from .._checks import AT_LEAST_ONE, boolean
 from .._module import AbstractState
 from .._numerics import at_least_float32, safe_increment, zeros_in
 from .._schedule import Hyperparameter, number, resolve
@@ -134,10 +134,4 @@ class MultiSteps(AbstractWrapper):
         if self.should_skip is None:
             return jnp.zeros((), bool), ()
         skip, skip_state = self.should_skip(updates, step, params)
-        skip = jnp.asarray(skip)
-        if skip.shape != () or skip.dtype != bool:
-            raise ValueError(
-                "`MultiSteps(should_skip=...)` must return a boolean scalar and a tree, got an array of shape "
-                f"{skip.shape} and dtype {skip.dtype}."
-            )
-        return skip, skip_state
+        return boolean("`MultiSteps(should_skip=...)`", skip, " and a tree"), skip_state
