@@ -130,6 +130,47 @@ def test_the_limit_can_be_swept_and_must_not_be_negative():
         mx.ApplyIfFinite(mx.Identity(), -1)
 
 
+# --- ApplyEvery ----------------------------------------------------------------------------------
+
+
+def test_a_sum_recovers():
+    """An infinity comes through with its sum, and is gone."""
+    grads = gradients({6: np.inf})
+    updates, state = trajectory(mx.ApplyEvery(3), grads)
+    assert taken(updates) == [8]
+    np.testing.assert_allclose(updates["w"][11], grads["w"][9:12].sum(axis=0), rtol=1e-5)
+    between = [i for i in range(STEPS) if i % 3 < 2]
+    np.testing.assert_array_equal(np.asarray(updates["w"])[between], 0)
+    assert state.count.tolist() == [1, 2, 0] * (STEPS // 3)
+
+
+def test_its_k_may_change_during_the_run():
+    g, sums = jnp.ones(2), []
+    transform = mx.ApplyEvery(3)
+    state = transform.init(g)
+    for k in (3, 3, 2, 1, 2, 2):
+        updates, state = transform.replace(k=k).update(g, state)
+        sums.append(float(updates[0]))
+    assert sums == [0, 0, 3, 1, 0, 2]
+    scheduled: mx.AbstractTransform = mx.Scheduled(mx.ApplyEvery(lambda step: jnp.where(step < 3, 1, 2)))
+    state, sums = scheduled.init(g), []
+    for _ in range(7):
+        updates, state = scheduled.update(g, state)
+        sums.append(float(updates[0]))
+    assert sums == [1, 1, 1, 0, 2, 0, 2]
+    with pytest.raises(ValueError, match=r"Write `Scheduled\(ApplyEvery\(k=\.\.\.\)\)`"):
+        transform.replace(k=lambda step: 2.0).update(g, transform.init(g))
+
+
+def test_a_sum_is_kept_in_float32():
+    """256 + 1 is 256 in bfloat16."""
+    transform = mx.ApplyEvery(4)
+    state = transform.init(jnp.zeros(2, jnp.bfloat16))
+    for g in (256.0, 1.0, 1.0, 2.0):
+        updates, state = transform.update(jnp.full(2, g, jnp.bfloat16), state)
+    np.testing.assert_array_equal(updates, jnp.full(2, 260, jnp.bfloat16))
+
+
 # --- ConditionallyTransform, ConditionallyMask ----------------------------------------------------
 
 

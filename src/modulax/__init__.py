@@ -244,6 +244,8 @@ from ._transforms.moments import (
     ScaleByYogi as ScaleByYogi,
 )
 from ._transforms.momentum import (
+    ApplyEvery as ApplyEvery,
+    ApplyEveryState as ApplyEveryState,
     Ema as Ema,
     EmaState as EmaState,
     Trace as Trace,
@@ -258,6 +260,10 @@ from ._transforms.muon import (
 from ._transforms.noise import (
     AddNoise as AddNoise,
     AddNoiseState as AddNoiseState,
+)
+from ._transforms.plateau import (
+    ReduceLROnPlateauState as ReduceLROnPlateauState,
+    ReduceOnPlateau as ReduceOnPlateau,
 )
 from ._transforms.privacy import (
     DifferentiallyPrivateAggregate as DifferentiallyPrivateAggregate,

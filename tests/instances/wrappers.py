@@ -5,7 +5,7 @@ import optax
 import modulax as mx
 
 from ._instance import Difference, Instance
-from ._masks import two_of_three
+from ._masks import loss, two_of_three
 
 TRANSFORMS = (
     # --- gating
@@ -24,6 +24,15 @@ TRANSFORMS = (
         lambda: mx.ConditionallyMask(mx.SGD(0.1, 0.9), two_of_three, forward_extra_args=True),
         lambda: optax.conditionally_mask(optax.sgd(0.1, 0.9), two_of_three, forward_extra_args=True),
     ),
+    # --- accumulating
+    Instance("ApplyEvery", lambda: mx.ApplyEvery(3), lambda: optax.apply_every(3)),
+    # --- watching
+    Instance(
+        "ReduceOnPlateau",
+        lambda: mx.ReduceOnPlateau(0.5, 2, 0.01, cooldown=1, accumulation_size=2, min_scale=0.05),
+        lambda: optax.contrib.reduce_on_plateau(0.5, 2, 0.01, cooldown=1, accumulation_size=2, min_scale=0.05),
+        extra=loss,
+    ),
 )
 
 DIFFERENCES = (
@@ -34,5 +43,21 @@ DIFFERENCES = (
         "so many in a row are ignored, and not the first ones of a row alone",
         "optax PR 1746",
         "test_gating.py::test_after_giving_up_it_counts_anew",
+    ),
+    Difference(
+        "`ReduceOnPlateau` with negative values",
+        "an improvement is relative to the absolute value of the best",
+        "relative to the best with its sign: a negative value that stays as it is, or rises, is an improvement",
+        "a plateau is one below zero too",
+        "optax PR 1767",
+        "test_plateau.py::test_a_plateau_below_zero",
+    ),
+    Difference(
+        "`ReduceOnPlateau` with an infinite value",
+        "a value that is not finite is no improvement",
+        "minus infinity stays the best for ever",
+        "one bad value shall not keep the learning rate falling",
+        "follows from the definition",
+        "test_plateau.py::test_what_is_not_finite_is_never_the_best",
     ),
 )
