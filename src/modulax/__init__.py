@@ -9,6 +9,8 @@ from . import (
 from ._containers.accumulation import (
     MultiSteps as MultiSteps,
     MultiStepsState as MultiStepsState,
+    skip_large_updates as skip_large_updates,
+    skip_not_finite as skip_not_finite,
 )
 from ._containers.chain import (
     Chain as Chain,
