@@ -106,6 +106,10 @@ def test_what_should_skip_sees():
     assert state.skip_state["sum"] == 2 * 4 + 2
 
 
+def growing(step: Any) -> Any:
+    return jnp.where(step < 5, 2, 4)
+
+
 def _trajectory(transform: Any, grads: Any) -> Any:
     """The updates and the states of all steps."""
 
@@ -131,13 +135,11 @@ def test_the_functions_that_skip_are_those_of_optax():
         *((functools.partial(f, max_squared_norm=9.0) for f in (mx.skip_large_updates, optax.skip_large_updates)),),
     )
     for ours, theirs in pairs:
-        found, state = _trajectory(
-            mx.MultiSteps(mx.Adam(0.1), schedules.PiecewiseConstant(2.0, {5: 2.0}), should_skip=ours), grads
-        )
+        found, state = _trajectory(mx.MultiSteps(mx.Adam(0.1), growing, should_skip=ours), grads)
         with jax_defaults():
             multi = optax.MultiSteps(
                 optax.adam(0.1),
-                lambda step: jnp.where(step < 5, 2, 4),
+                growing,
                 should_skip_update_fn=theirs,
                 accumulator_dtype=jnp.float64,
             )

@@ -102,7 +102,7 @@ def test_the_scale_is_kept_as_precise_as_numbers_are():
     """In bfloat16, 0.9**40 would be off by percents, and the updates stay in bfloat16."""
     transform = mx.ReduceOnPlateau(0.9, patience=1)
     params = jnp.ones(2, jnp.bfloat16)
-    state = transform.init(params)
+    updates, state = params, transform.init(params)
     for _ in range(41):
         updates, state = transform.update(params, state, params, value=1.0)
     assert updates.dtype == jnp.bfloat16
@@ -130,7 +130,8 @@ def test_bad_numbers_and_a_missing_value():
     transform = mx.ReduceOnPlateau()
     with pytest.raises(ValueError, match=r"`ReduceOnPlateau` needs `value`"):
         transform.update(jnp.ones(2), transform.init(jnp.ones(2)))
-    scheduled: Any = mx.ReduceOnPlateau(lambda step: 0.5)
+    factor: Any = mx.schedules.Constant(0.5)
+    scheduled = mx.ReduceOnPlateau(factor)
     with pytest.raises(ValueError, match=r"Write `Scheduled\(ReduceOnPlateau\(factor=\.\.\.\)\)`"):
         scheduled.update(jnp.ones(2), scheduled.init(jnp.ones(2)), value=1.0)
 

@@ -32,6 +32,13 @@ from ._containers.partition import (
     PartitionState as PartitionState,
     selective_transform as selective_transform,
 )
+from ._containers.reshaping import (
+    Flatten as Flatten,
+    FlattenState as FlattenState,
+    RealAndImaginary as RealAndImaginary,
+    SplitRealAndImaginary as SplitRealAndImaginary,
+    SplitRealAndImaginaryState as SplitRealAndImaginaryState,
+)
 from ._containers.schedule import (
     Injected as Injected,
     InjectedState as InjectedState,

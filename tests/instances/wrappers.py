@@ -26,6 +26,13 @@ TRANSFORMS = (
     ),
     # --- accumulating
     Instance("ApplyEvery", lambda: mx.ApplyEvery(3), lambda: optax.apply_every(3)),
+    # --- reshaping
+    Instance(
+        "SplitRealAndImaginary",
+        lambda: mx.SplitRealAndImaginary(mx.Adam(0.1)),
+        lambda: optax.contrib.split_real_and_imaginary(optax.adam(0.1)),
+    ),
+    Instance("Flatten", lambda: mx.Flatten(mx.AdamW(0.1)), lambda: optax.flatten(optax.adamw(0.1))),
     # --- watching
     Instance(
         "ReduceOnPlateau",
@@ -36,6 +43,14 @@ TRANSFORMS = (
 )
 
 DIFFERENCES = (
+    Difference(
+        "`Flatten` of several dtypes",
+        "one vector for each dtype; every update leaves in its own",
+        "one vector in the dtype that holds them all, in which the updates leave",
+        "a bfloat16 parameter is not moved by a float32 update because a float32 one lies beside it",
+        "follows from the definition",
+        "test_reshaping.py::test_every_dtype_has_a_vector_of_its_own",
+    ),
     Difference(
         "`ApplyIfFinite` after `max_consecutive_errors`",
         "takes one update that is not finite, and begins to count anew",

@@ -110,7 +110,7 @@ class ApplyEveryState(AbstractState):
 class _Turn(NamedTuple):
     begins: Bool[Array, ""]
     ends: Bool[Array, ""]
-    count: Float[Array, ""]
+    since: Float[Array, ""]
 
 
 class ApplyEvery(AbstractLeafwise):
@@ -143,10 +143,10 @@ class ApplyEvery(AbstractLeafwise):
     def prepare(self, count):
         n = count + 1
         ends = n >= self.k
-        return _Turn(begins=count == 0, ends=ends, count=jnp.where(ends, 0, n))
+        return _Turn(begins=count == 0, ends=ends, since=jnp.where(ends, 0, n))
 
     def share(self, now):
-        return {"count": now.count}
+        return {"count": now.since}
 
     def update_leaf(self, now, g, s, p):
         del p
