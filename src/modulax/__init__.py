@@ -260,6 +260,15 @@ from ._transforms.momentum import (
     Trace as Trace,
     TraceState as TraceState,
 )
+from ._transforms.monitoring import (
+    AbstractMeasure as AbstractMeasure,
+    MeasureWithEma as MeasureWithEma,
+    MeasureWithEmaState as MeasureWithEmaState,
+    Monitor as Monitor,
+    MonitorState as MonitorState,
+    Snapshot as Snapshot,
+    SnapshotState as SnapshotState,
+)
 from ._transforms.muon import (
     MuonDimensionNumbers as MuonDimensionNumbers,
     MuonState as MuonState,

@@ -1,11 +1,20 @@
 """Containers that gate, watch and reshape, and the rules that belong to them."""
 
+from typing import Any
+
 import optax
 
 import modulax as mx
+from modulax.tree import norm
 
 from ._instance import Difference, Instance
-from ._masks import loss, two_of_three
+from ._masks import is_long, loss, norms, ratio, two_of_three
+
+
+def begun(monitor: Any) -> Any:
+    """Optax's monitor with a measurement in its first state, so that `scan` takes it."""
+    return monitor._replace(init=lambda params: monitor.update(params, monitor.init(params), params)[1])
+
 
 TRANSFORMS = (
     # --- gating
@@ -34,6 +43,12 @@ TRANSFORMS = (
     ),
     Instance("Flatten", lambda: mx.Flatten(mx.AdamW(0.1)), lambda: optax.flatten(optax.adamw(0.1))),
     # --- watching
+    Instance("Snapshot", lambda: mx.Snapshot("norms", norms), lambda: optax.snapshot("norms", norms)),
+    Instance(
+        "Monitor",
+        lambda: mx.Monitor({"norm": norm, "often": mx.MeasureWithEma(is_long, 0.9), "ratio": mx.Stateless(ratio)}),
+        lambda: begun(optax.monitor({"norm": norm})),
+    ),
     Instance(
         "ReduceOnPlateau",
         lambda: mx.ReduceOnPlateau(0.5, 2, 0.01, cooldown=1, accumulation_size=2, min_scale=0.05),
@@ -58,6 +73,14 @@ DIFFERENCES = (
         "so many in a row are ignored, and not the first ones of a row alone",
         "optax PR 1746",
         "test_gating.py::test_after_giving_up_it_counts_anew",
+    ),
+    Difference(
+        "`Monitor` and `Snapshot` before the first step",
+        "zeros where the measurements will be",
+        "no measurements in a monitor, so that `scan` refuses its state; a snapshot has measured the parameters",
+        "a state keeps its structure, and nothing was measured yet",
+        "follows from the definition",
+        "test_monitoring.py::test_before_the_first_step",
     ),
     Difference(
         "`ReduceOnPlateau` with negative values",
