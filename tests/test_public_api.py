@@ -55,6 +55,10 @@ PROMISED = {
         describe get linalg number numerics per_example_global_norm_clip per_example_layer_norm_clip schedules
         state_sharding tree unitwise_clip unitwise_norm update_infinity_moment update_moment
         update_moment_per_elem_norm
+        AbstractMeasure ApplyEvery ApplyEveryState ApplyIfFinite ApplyIfFiniteState ConditionallyMask
+        ConditionallyMaskState ConditionallyTransform ConditionallyTransformState Flatten FlattenState MeasureWithEma
+        MeasureWithEmaState Monitor MonitorState RealAndImaginary ReduceLROnPlateauState ReduceOnPlateau Snapshot
+        SnapshotState SplitRealAndImaginary SplitRealAndImaginaryState skip_large_updates skip_not_finite
     """,
     modulax.linalg: "leading_directions orthogonalize",
     modulax.numerics: "abs_sq at_least_float32 safe_increment safe_sqrt",

@@ -71,7 +71,7 @@ DIFFERENCES = (
         "takes one update that is not finite, and begins to count anew",
         "takes every further one, until there is a finite update",
         "so many in a row are ignored, and not the first ones of a row alone",
-        "optax PR 1746",
+        "https://github.com/google-deepmind/optax/pull/1746",
         "test_gating.py::test_after_giving_up_it_counts_anew",
     ),
     Difference(
@@ -87,7 +87,7 @@ DIFFERENCES = (
         "an improvement is relative to the absolute value of the best",
         "relative to the best with its sign: a negative value that stays as it is, or rises, is an improvement",
         "a plateau is one below zero too",
-        "optax PR 1767",
+        "https://github.com/google-deepmind/optax/pull/1767",
         "test_plateau.py::test_a_plateau_below_zero",
     ),
     Difference(
