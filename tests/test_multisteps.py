@@ -1,5 +1,6 @@
 """MultiSteps: what it accumulates, when it steps, and what it leaves out."""
 
+import functools
 from typing import Any
 
 import equinox as eqx
@@ -7,25 +8,14 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+import optax
 import pytest
 
 import modulax as mx
 from modulax import schedules
 
-runs: list[int] = []
-
-
-class Noted(mx.AbstractTransform):
-    """Notes each time that it is really run, and returns what it was given."""
-
-    def init(self, params: Any) -> mx.EmptyState:
-        del params
-        return mx.EmptyState()
-
-    def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
-        del params, extra
-        jax.debug.callback(lambda: runs.append(1))
-        return updates, state
+from .probes import Noted, runs
+from .settings import jax_defaults
 
 
 def _feed(transform: Any, gradients: Any, params: Any = None) -> tuple[list[Any], Any]:
@@ -114,6 +104,106 @@ def test_what_should_skip_sees():
     out, state = _feed(transform, [1.0, 2.0, 3.0, 4.0], jnp.ones(2))
     assert [float(u[0]) for u in out] == [1, 2, 0, 0]
     assert state.skip_state["sum"] == 2 * 4 + 2
+
+
+def growing(step: Any) -> Any:
+    return jnp.where(step < 5, 2, 4)
+
+
+def _trajectory(transform: Any, grads: Any) -> Any:
+    """The updates and the states of all steps."""
+
+    def body(state: Any, g: Any) -> Any:
+        updates, state = transform.update(g, state, params)
+        return state, (updates, state)
+
+    params = jtu.tree_map(lambda g: g[0] * 0, grads)
+    return jax.jit(lambda: jax.lax.scan(body, transform.init(params), grads)[1])()
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_functions_that_skip_are_those_of_optax():
+    """NaN, infinities and large batches that come and go, with a k that grows, over 60 batches."""
+    random = np.random.default_rng(0)
+    grads = {"w": random.normal(size=(60, 3)), "b": random.normal(size=60)}
+    for step in (0, 5, 6, 7, 20, 21, 33, 34, 35, 36, 59):
+        grads["w"][step, : step % 3 + 1] = [np.nan, np.inf, -np.inf][step % 3]
+    grads["b"][[3, 11, 12, 40]] = 1e3
+    grads = jtu.tree_map(jnp.asarray, grads)
+    pairs: tuple[Any, ...] = (
+        (mx.skip_not_finite, optax.skip_not_finite),
+        *((functools.partial(f, max_squared_norm=9.0) for f in (mx.skip_large_updates, optax.skip_large_updates)),),
+    )
+    for ours, theirs in pairs:
+        found, state = _trajectory(mx.MultiSteps(mx.Adam(0.1), growing, should_skip=ours), grads)
+        with jax_defaults():
+            multi = optax.MultiSteps(
+                optax.adam(0.1),
+                growing,
+                should_skip_update_fn=theirs,
+                accumulator_dtype=jnp.float64,
+            )
+            twin, their_state = _trajectory(multi, grads)
+        for a, b in zip(jtu.tree_leaves(found), jtu.tree_leaves(twin), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-14)
+            assert np.all(np.isfinite(a))
+        assert state.skip_state.keys() == their_state.skip_state.keys()
+        for name, seen in state.skip_state.items():
+            np.testing.assert_allclose(seen, their_state.skip_state[name], err_msg=name)
+        np.testing.assert_array_equal(state.mini_step, their_state.mini_step)
+        np.testing.assert_array_equal(state.gradient_step, their_state.gradient_step)
+        assert 0 < np.sum(state.skip_state["should_skip"]) < 30
+
+
+def test_a_large_batch_in_half_precision_and_of_complex_numbers():
+    """The square of the norm is real and in float32: it neither overflows nor loses its imaginary part."""
+    skip, seen = mx.skip_large_updates(jnp.full(4, 300.0, jnp.float16), 0, None, 400_000.0)
+    assert not skip
+    assert seen["norm_squared"] == 360_000
+    skip, seen = mx.skip_large_updates({"z": jnp.asarray([3.0 + 4.0j])}, 0, None, 25.0)
+    assert skip
+    assert seen["norm_squared"] == 25
+    skip, seen = mx.skip_not_finite({"z": jnp.asarray([1.0, complex(0, np.nan)]), "none": None}, 0, None)
+    assert skip
+    assert seen["num_not_finite"] == 1
+
+
+def test_a_step_on_nothing_but_skipped_batches_is_never_made():
+    runs.clear()
+    transform = mx.MultiSteps(mx.Chain(Noted(), mx.Adam(0.1)), 2, should_skip=mx.skip_not_finite)
+    out, state = _feed(transform, [np.nan, 1.0, np.inf, np.nan, 2.0, np.nan])
+    assert [bool(u[0]) for u in out] == [False, False, False, False, True, False]
+    assert len(runs) == 1
+    assert state.inner_opt_state["adam"].step == 1
+
+
+def test_the_inner_transform_sees_the_accumulators_dtype():
+    """A mean of bfloat16 numbers lies between them; optax rounds it before the inner transform sees it."""
+
+    def beyond_one(updates: Any, params: Any) -> Any:
+        del params
+        return jtu.tree_map(lambda u: 128 * (u - 1), updates)
+
+    params = jnp.zeros(2, jnp.bfloat16)
+    grads = [1.0, 1.0078125]  # neighbours in bfloat16
+    ours, _ = _feed(mx.MultiSteps(mx.Stateless(beyond_one), 2), grads, params)
+    np.testing.assert_array_equal(ours[-1], jnp.full(2, 0.5, jnp.bfloat16))
+    with jax_defaults():
+        twin = optax.MultiSteps(optax.stateless(beyond_one), 2)
+        theirs, _ = _feed(twin, grads, params)
+    assert theirs[-1][0] in (0, 1)
+    coarse, state = _feed(mx.MultiSteps(mx.Identity(), 2, accumulator_dtype=jnp.bfloat16), grads, params)
+    assert state.acc_grads.dtype == coarse[-1].dtype == jnp.bfloat16
+
+
+def test_extra_arguments_reach_the_inner_transform():
+    """Those of the batch that makes the step; the others are not asked for."""
+    transform = mx.MultiSteps(mx.PolyakSGD(max_learning_rate=10.0), 2)
+    g = jnp.asarray([1.0, 1.0])
+    state = transform.init(g)
+    for value in (100.0, 4.0):
+        updates, state = transform.update(g, state, g, value=value)
+    np.testing.assert_allclose(updates, -2.0, rtol=1e-6)
 
 
 def test_should_skip_must_return_a_boolean():

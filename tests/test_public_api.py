@@ -28,35 +28,39 @@ MODULES = (
 )
 PROMISED = {
     modulax: """
-        ACProp ADOPT AMSGrad AbstractLeafwise AbstractOptimizer AbstractSchedule AbstractState
+        ACProp ADOPT AMSGrad AbstractLeafwise AbstractMeasure AbstractOptimizer AbstractSchedule AbstractState
         AbstractStatefulSchedule AbstractStatelessTransform AbstractTransform AbstractWrapper AdEMAMix AdaBelief
         Adadelta Adafactor Adagrad Adam AdamW Adamax AdamaxW Adan AdaptiveGradClip AddDecayedWeights AddNoise
-        AddNoiseState BacktrackingLinesearchInfo COCOB COCOBState Card Centralize Chain ChainState Clip
-        ClipByBlockRMS ClipByGlobalNorm DAdaptAdamW DAdaptAdamWState DPSGD Description
-        DifferentiallyPrivateAggregate DifferentiallyPrivateAggregateState DoG DoGState DoWG DoWGState Ema EmaState
-        EmptyState FactoredState Freeze FromOptax FromOptaxState Fromage GaLore GaLoreDimensionNumbers GaLoreState
-        HutchinsonDiagonal HutchinsonState Hyperparameter Identity InitialStep Injected InjectedState
-        KeepParamsNonnegative LAMB LARS LBFGS LeafDescription Lion MADGRAD Masked MaskedState MoMo MoMoAdam
-        MomoAdamState MomoState MultiSteps MultiStepsState Muon MuonDimensionNumbers MuonState NAdam NAdamW NoisySGD
-        Normalize NormalizeByUpdateNorm NovoGrad Number OptimisticAdam OptimisticGradientDescent OptimizerState
-        Partition PartitionState PolyakSGD Prodigy ProdigyState ProximalWeightDecay RAdam RMSProp Rprop SGD SM3
-        Scale ScaleByACProp ScaleByACPropState ScaleByADOPT ScaleByADOPTState ScaleByAMSGrad ScaleByAMSGradState
-        ScaleByAdEMAMix ScaleByAdEMAMixState ScaleByAdadelta ScaleByAdadeltaState ScaleByAdam ScaleByAdamState
-        ScaleByAdamax ScaleByAdan ScaleByAdanState ScaleByBacktrackingLinesearch ScaleByBacktrackingLinesearchState
-        ScaleByBelief ScaleByBeliefState ScaleByCOCOB ScaleByDAdaptAdam ScaleByDistanceOverGradients
-        ScaleByDistanceOverGradientsState ScaleByDoG ScaleByDoWG ScaleByFactoredRMS ScaleByGaLore ScaleByLBFGS
-        ScaleByLBFGSState ScaleByLearningRate ScaleByLion ScaleByLionState ScaleByMADGRAD ScaleByMADGRADState
-        ScaleByMoMo ScaleByMoMoAdam ScaleByMuon ScaleByNovoGrad ScaleByNovoGradState ScaleByOptimisticGradient
-        ScaleByOptimisticGradientState ScaleByParamBlockNorm ScaleByParamBlockRMS ScaleByPolyak ScaleByProdigy
-        ScaleByRAdam ScaleByRMS ScaleByRMSState ScaleByRSS ScaleByRSSState ScaleByRprop ScaleByRpropState ScaleBySM3
-        ScaleBySM3State ScaleBySchedule ScaleByScheduleState ScaleByShape ScaleBySign ScaleBySimplifiedAdEMAMix
-        ScaleBySimplifiedAdEMAMixState ScaleBySophia ScaleBySophiaState ScaleByStddev ScaleByStddevState
-        ScaleByTrustRatio ScaleByYogi ScaleByZoomLinesearch ScaleByZoomLinesearchState Scheduled SetToZero SignSGD
-        Signum SimplifiedAdEMAMix Sophia Stateless Trace TraceState Yogi ZeroNaNs ZeroNaNsState ZoomLinesearchInfo
+        AddNoiseState ApplyEvery ApplyEveryState ApplyIfFinite ApplyIfFiniteState BacktrackingLinesearchInfo COCOB
+        COCOBState Card Centralize Chain ChainState Clip ClipByBlockRMS ClipByGlobalNorm ConditionallyMask
+        ConditionallyMaskState ConditionallyTransform ConditionallyTransformState DAdaptAdamW DAdaptAdamWState DPSGD
+        Description DifferentiallyPrivateAggregate DifferentiallyPrivateAggregateState DoG DoGState DoWG DoWGState
+        Ema EmaState EmptyState FactoredState Flatten FlattenState Freeze FromOptax FromOptaxState Fromage GaLore
+        GaLoreDimensionNumbers GaLoreState HutchinsonDiagonal HutchinsonState Hyperparameter Identity InitialStep
+        Injected InjectedState KeepParamsNonnegative LAMB LARS LBFGS LeafDescription Lion MADGRAD Masked MaskedState
+        MeasureWithEma MeasureWithEmaState MoMo MoMoAdam MomoAdamState MomoState Monitor MonitorState MultiSteps
+        MultiStepsState Muon MuonDimensionNumbers MuonState NAdam NAdamW NoisySGD Normalize NormalizeByUpdateNorm
+        NovoGrad Number OptimisticAdam OptimisticGradientDescent OptimizerState Partition PartitionState PolyakSGD
+        Prodigy ProdigyState ProximalWeightDecay RAdam RMSProp RealAndImaginary ReduceLROnPlateauState
+        ReduceOnPlateau Rprop SGD SM3 Scale ScaleByACProp ScaleByACPropState ScaleByADOPT ScaleByADOPTState
+        ScaleByAMSGrad ScaleByAMSGradState ScaleByAdEMAMix ScaleByAdEMAMixState ScaleByAdadelta ScaleByAdadeltaState
+        ScaleByAdam ScaleByAdamState ScaleByAdamax ScaleByAdan ScaleByAdanState ScaleByBacktrackingLinesearch
+        ScaleByBacktrackingLinesearchState ScaleByBelief ScaleByBeliefState ScaleByCOCOB ScaleByDAdaptAdam
+        ScaleByDistanceOverGradients ScaleByDistanceOverGradientsState ScaleByDoG ScaleByDoWG ScaleByFactoredRMS
+        ScaleByGaLore ScaleByLBFGS ScaleByLBFGSState ScaleByLearningRate ScaleByLion ScaleByLionState ScaleByMADGRAD
+        ScaleByMADGRADState ScaleByMoMo ScaleByMoMoAdam ScaleByMuon ScaleByNovoGrad ScaleByNovoGradState
+        ScaleByOptimisticGradient ScaleByOptimisticGradientState ScaleByParamBlockNorm ScaleByParamBlockRMS
+        ScaleByPolyak ScaleByProdigy ScaleByRAdam ScaleByRMS ScaleByRMSState ScaleByRSS ScaleByRSSState ScaleByRprop
+        ScaleByRpropState ScaleBySM3 ScaleBySM3State ScaleBySchedule ScaleByScheduleState ScaleByShape ScaleBySign
+        ScaleBySimplifiedAdEMAMix ScaleBySimplifiedAdEMAMixState ScaleBySophia ScaleBySophiaState ScaleByStddev
+        ScaleByStddevState ScaleByTrustRatio ScaleByYogi ScaleByZoomLinesearch ScaleByZoomLinesearchState Scheduled
+        SetToZero SignSGD Signum SimplifiedAdEMAMix Snapshot SnapshotState Sophia SplitRealAndImaginary
+        SplitRealAndImaginaryState Stateless Trace TraceState Yogi ZeroNaNs ZeroNaNsState ZoomLinesearchInfo
         apply_updates available bias_correction by_path card citation describe from_optax get inject_hyperparams
         like_params linalg nested number numerics per_example_global_norm_clip per_example_layer_norm_clip schedules
-        selective_transform shared state_sharding to_optax tree unitwise_clip unitwise_norm update_infinity_moment
-        update_moment update_moment_per_elem_norm value_and_grad_from_state with_extra_args_support
+        selective_transform shared skip_large_updates skip_not_finite state_sharding to_optax tree unitwise_clip
+        unitwise_norm update_infinity_moment update_moment update_moment_per_elem_norm value_and_grad_from_state
+        with_extra_args_support
     """,
     modulax.linalg: "leading_directions orthogonalize",
     modulax.numerics: "abs_sq at_least_float32 safe_increment safe_sqrt",

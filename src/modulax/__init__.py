@@ -9,6 +9,8 @@ from . import (
 from ._containers.accumulation import (
     MultiSteps as MultiSteps,
     MultiStepsState as MultiStepsState,
+    skip_large_updates as skip_large_updates,
+    skip_not_finite as skip_not_finite,
 )
 from ._containers.adapters import (
     FromOptax as FromOptax,
@@ -20,6 +22,14 @@ from ._containers.adapters import (
 from ._containers.chain import (
     Chain as Chain,
     ChainState as ChainState,
+)
+from ._containers.gating import (
+    ApplyIfFinite as ApplyIfFinite,
+    ApplyIfFiniteState as ApplyIfFiniteState,
+    ConditionallyMask as ConditionallyMask,
+    ConditionallyMaskState as ConditionallyMaskState,
+    ConditionallyTransform as ConditionallyTransform,
+    ConditionallyTransformState as ConditionallyTransformState,
 )
 from ._containers.injection import (
     Injected as Injected,
@@ -33,6 +43,13 @@ from ._containers.partition import (
     Partition as Partition,
     PartitionState as PartitionState,
     selective_transform as selective_transform,
+)
+from ._containers.reshaping import (
+    Flatten as Flatten,
+    FlattenState as FlattenState,
+    RealAndImaginary as RealAndImaginary,
+    SplitRealAndImaginary as SplitRealAndImaginary,
+    SplitRealAndImaginaryState as SplitRealAndImaginaryState,
 )
 from ._containers.schedule import (
     OptimizerState as OptimizerState,
@@ -263,10 +280,21 @@ from ._transforms.moments import (
     ScaleByYogi as ScaleByYogi,
 )
 from ._transforms.momentum import (
+    ApplyEvery as ApplyEvery,
+    ApplyEveryState as ApplyEveryState,
     Ema as Ema,
     EmaState as EmaState,
     Trace as Trace,
     TraceState as TraceState,
+)
+from ._transforms.monitoring import (
+    AbstractMeasure as AbstractMeasure,
+    MeasureWithEma as MeasureWithEma,
+    MeasureWithEmaState as MeasureWithEmaState,
+    Monitor as Monitor,
+    MonitorState as MonitorState,
+    Snapshot as Snapshot,
+    SnapshotState as SnapshotState,
 )
 from ._transforms.muon import (
     MuonDimensionNumbers as MuonDimensionNumbers,
@@ -277,6 +305,10 @@ from ._transforms.muon import (
 from ._transforms.noise import (
     AddNoise as AddNoise,
     AddNoiseState as AddNoiseState,
+)
+from ._transforms.plateau import (
+    ReduceLROnPlateauState as ReduceLROnPlateauState,
+    ReduceOnPlateau as ReduceOnPlateau,
 )
 from ._transforms.privacy import (
     DifferentiallyPrivateAggregate as DifferentiallyPrivateAggregate,

@@ -41,8 +41,10 @@ class Requirement(NamedTuple):
 
 
 DECAY = Requirement(lambda x: (x >= 0) & (x < 1), "must be in [0, 1)")
+FRACTION = Requirement(lambda x: (x > 0) & (x < 1), "must be between 0 and 1")
 NON_NEGATIVE = Requirement(lambda x: x >= 0, "must not be negative")
 POSITIVE = Requirement(lambda x: x > 0, "must be positive")
+AT_MOST_ONE = Requirement(lambda x: (x >= 0) & (x <= 1), "must be in [0, 1]")
 AT_LEAST_ONE = Requirement(lambda x: x >= 1, "must be at least 1")
 
 
@@ -56,4 +58,20 @@ def checked(call: str, value: Any, requirement: Requirement, *, deferred: bool) 
         return eqx.error_if(value, broken, f"{call} {requirement.words}.") if deferred else value
     if isinstance(value, (jax.Array, np.ndarray, np.generic)) and not np.all(requirement.holds(np.asarray(value))):
         raise ValueError(f"{call} {requirement.words}, got {value}.")
+    return value
+
+
+def boolean(call: str, value: Any, beside: str = "") -> Any:
+    """What a function of the caller's decided, as an array; refused unless it is a boolean scalar.
+
+    Args:
+        call: the argument that the function was given as.
+        value: what it returned.
+        beside: what it must return besides, for the sentence.
+    """
+    value = jnp.asarray(value)
+    if value.shape != () or value.dtype != bool:
+        raise ValueError(
+            f"{call} must return a boolean scalar{beside}, got an array of shape {value.shape} and dtype {value.dtype}."
+        )
     return value

@@ -79,7 +79,11 @@ class AbstractLeafwise(AbstractTransform):
         return {}
 
     def share(self, now: Any) -> dict[str, Array]:
-        """What these fields are after a step, from what `survey` returned."""
+        """What these fields are after a step, from what `prepare` or `survey` returned.
+
+        If the count is among them, the rule counts something else than its steps, from which it begins anew; its `at`
+        then returns the rule itself, because no schedule goes by such a count.
+        """
         del now
         return {}
 
@@ -190,7 +194,7 @@ class _Part:
         trees = {f: put(list(c)) for f, put, c in zip(self._fields, self._rebuild, columns, strict=True)}
         count = {"count": safe_increment(self._state.count)} if _counts(self._state) else {}
         shared = {f: x.astype(getattr(self._state, f).dtype) for f, x in self.rule.share(self.now).items()}
-        return type(self._state)(**count, **shared, **trees)
+        return type(self._state)(**{**count, **shared}, **trees)
 
 
 def run_rules(

@@ -50,6 +50,26 @@ def growing(step: Any) -> Any:
     return jnp.where(step < 2, 1, 3)
 
 
+def two_of_three(step: Any, **extra: Any) -> Any:
+    """When a transform runs."""
+    del extra
+    return step % 3 != 1
+
+
+def is_long(updates: Any) -> Any:
+    return norm(updates) > 1
+
+
+def norms(updates: Any) -> Any:
+    """The norm of each leaf."""
+    return jax.tree.map(norm, updates)
+
+
+def ratio(updates: Any, params: Any) -> Any:
+    """How long a step is, relative to where it begins."""
+    return norm(updates) / (1e-6 + norm(params))
+
+
 def bowl(params: Any) -> Any:
     """An objective whose curvature depends on the point, is not diagonal, and is bounded."""
     leaves = [p.astype(float) for p in jax.tree.leaves(params)]

@@ -1,6 +1,8 @@
 """Several small batches for one step."""
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -8,16 +10,17 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Bool, DTypeLike, PyTree
+from jaxtyping import Array, ArrayLike, Bool, DTypeLike, PyTree
 
-from .._checks import AT_LEAST_ONE
+from .._checks import AT_LEAST_ONE, boolean
 from .._module import AbstractState, like_params, nested, shared
-from .._numerics import at_least_float32, safe_increment, zeros_in
+from .._numerics import abs_sq, at_least_float32, safe_increment, zeros_in
 from .._schedule import Hyperparameter, number, resolve
 from .._transform import AbstractTransform
 from .._types import Count, Params, State, Updates
 from .._wrapper import AbstractWrapper
 from ..tree._align import align, check_same_shapes
+from ..tree._math import total
 
 
 class MultiStepsState(AbstractState):
@@ -39,14 +42,16 @@ class MultiSteps(AbstractWrapper):
 
     Between two steps the updates are zero and the inner transform does not run. The accumulator starts afresh after
     each step, so an infinity in one batch reaches the inner transform once, in that step (which a transform with
-    moments may remember); `should_skip` keeps it out altogether.
+    moments may remember); `should_skip` keeps it out altogether:
+
+        MultiSteps(AdamW(1e-3), 4, should_skip=skip_not_finite)
 
     Args:
         inner: the transform that sees the accumulated updates.
         every_k: how many calls make a step; a schedule of the number of steps done, for a batch that grows.
         use_grad_mean: whether to average; else the sum is handed on.
         should_skip: a function of `(updates, gradient_step, params)` that returns whether to leave this batch out, and
-            a tree of arrays to keep in `state.skip_state`.
+            a tree of arrays to keep in `state.skip_state`, such as `skip_not_finite`.
         accumulator_dtype: the dtype of the accumulator; by default the parameter's, at least float32.
     """
 
@@ -134,10 +139,50 @@ class MultiSteps(AbstractWrapper):
         if self.should_skip is None:
             return jnp.zeros((), bool), ()
         skip, skip_state = self.should_skip(updates, step, params)
-        skip = jnp.asarray(skip)
-        if skip.shape != () or skip.dtype != bool:
-            raise ValueError(
-                "`MultiSteps(should_skip=...)` must return a boolean scalar and a tree, got an array of shape "
-                f"{skip.shape} and dtype {skip.dtype}."
-            )
-        return skip, skip_state
+        return boolean("`MultiSteps(should_skip=...)`", skip, " and a tree"), skip_state
+
+
+def skip_not_finite(
+    updates: Updates, gradient_step: ArrayLike, params: Params | None
+) -> tuple[Bool[Array, ""], dict[str, Array]]:
+    """Leaves out batches with a NaN or an infinity in them: `MultiSteps(..., should_skip=skip_not_finite)`.
+
+    Args:
+        updates: the updates of the batch.
+        gradient_step: not looked at.
+        params: not looked at.
+
+    Returns:
+        whether there is one, and `{"should_skip": ..., "num_not_finite": ...}`: the same, and how many there are.
+    """
+    del gradient_step, params
+    bad = [jnp.sum(jnp.logical_not(jnp.isfinite(u)), dtype=jnp.int32) for u in jtu.tree_leaves(updates)]
+    num_not_finite = functools.reduce(operator.add, bad, jnp.zeros((), jnp.int32))
+    should_skip = num_not_finite > 0
+    return should_skip, {"should_skip": should_skip, "num_not_finite": num_not_finite}
+
+
+def skip_large_updates(
+    updates: Updates, gradient_step: ArrayLike, params: Params | None, max_squared_norm: ArrayLike
+) -> tuple[Bool[Array, ""], dict[str, Array]]:
+    """Leaves out batches whose updates are large altogether, or not finite.
+
+        MultiSteps(..., should_skip=functools.partial(skip_large_updates, max_squared_norm=100.0))
+
+    Make the partial function once: a new one is another program, and the limit inside is no hyperparameter.
+
+    Args:
+        updates: the updates of the batch.
+        gradient_step: not looked at.
+        params: not looked at.
+        max_squared_norm: the square of the norm from which on a batch is left out.
+
+    Returns:
+        whether the square of the norm is not below the limit, and `{"should_skip": ..., "norm_squared": ...}`: the
+        same, and that square.
+    """
+    del gradient_step, params
+    norm_squared = total(abs_sq, updates)
+    # Asked in this way, because a NaN is not below the limit either.
+    should_skip = jnp.logical_not(norm_squared < max_squared_norm)
+    return should_skip, {"should_skip": should_skip, "norm_squared": norm_squared}

@@ -1,14 +1,15 @@
-"""Running averages of the updates: momentum, and the exponential moving average."""
+"""Sums and averages of the updates: momentum, the exponential moving average, the sum of several."""
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
-from jaxtyping import DTypeLike, PyTree
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, DTypeLike, Float, PyTree
 
-from .._checks import DECAY
+from .._checks import AT_LEAST_ONE, DECAY
 from .._leafwise import AbstractLeafwise
 from .._module import AbstractState
-from .._numerics import bias, moment, zeros_in
+from .._numerics import at_least_float32, bias, moment, zeros_in
 from .._schedule import Number, number
 from .._types import Count
 
@@ -97,3 +98,58 @@ class Ema(AbstractLeafwise):
         m = moment(self.decay, s.ema, g)
         u = m / now if self.debias else m
         return u, EmaState(ema=m)
+
+
+class ApplyEveryState(AbstractState):
+    """The state of `ApplyEvery`: the number of updates since it last let some through, and their sum."""
+
+    grad_acc: PyTree
+    count: Count | None = None
+
+
+class _Turn(NamedTuple):
+    begins: Bool[Array, ""]
+    ends: Bool[Array, ""]
+    since: Float[Array, ""]
+
+
+class ApplyEvery(AbstractLeafwise):
+    r"""Holds the updates back, and lets the sum of $k$ of them through at every $k$-th step.
+
+    $$
+    \begin{aligned}
+    a_t &= g_t \quad\text{at the first of } k \text{ steps, else}\quad a_t = a_{t-1} + g_t \\
+    u_t &= a_t \quad\text{at the last of } k \text{ steps, else}\quad u_t = 0
+    \end{aligned}
+    $$
+
+    In a chain the other transforms run at every step, on each update or on zeros. To give a transform one large batch
+    in small parts, use `MultiSteps`. A sum with an infinity or a NaN in it comes through once; the next begins anew.
+
+    Args:
+        k: how many updates make a step.
+    """
+
+    k: Number = number(1, needs=AT_LEAST_ONE)
+
+    def at(self, state):
+        """The rule itself: it counts to $k$, which is nothing that a schedule could go by."""
+        del state
+        return self
+
+    def init_leaf(self, p):
+        return ApplyEveryState(grad_acc=zeros_in(p, at_least_float32(p.dtype)))
+
+    def prepare(self, count):
+        n = count + 1
+        ends = n >= self.k
+        return _Turn(begins=count == 0, ends=ends, since=jnp.where(ends, 0, n))
+
+    def share(self, now):
+        return {"count": now.since}
+
+    def update_leaf(self, now, g, s, p):
+        del p
+        acc = jnp.where(now.begins, g, s.grad_acc + g)
+        u = jnp.where(now.ends, acc, jnp.zeros_like(acc))
+        return u, ApplyEveryState(grad_acc=acc)

@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, DTypeLike, Float, PyTree
+from jaxtyping import Array, Bool, DTypeLike, Float, PyTree
 
 from .._numerics import abs_sq, at_least_float32, common_dtype, default_float, safe_sqrt
 
@@ -57,3 +57,9 @@ def norm(tree: PyTree) -> Float[Array, ""]:
 def vdot(x: PyTree, y: PyTree) -> Float[Array, ""]:
     r"""The inner product of all leaves together, $\operatorname{Re} \sum_i \bar x_i y_i$."""
     return total(lambda x, y: jnp.real(jnp.conj(x) * y), x, y)
+
+
+def all_finite(tree: PyTree) -> Bool[Array, ""]:
+    """Whether no entry of any leaf is NaN or infinite."""
+    found = [jnp.all(jnp.isfinite(x)) for x in jtu.tree_leaves(tree)]
+    return functools.reduce(jnp.logical_and, found, jnp.ones((), bool))

@@ -1,0 +1,254 @@
+"""Watching the updates on their way: measurements that are kept in the state."""
+
+import abc
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, DTypeLike, PyTree
+
+from .._checks import DECAY
+from .._hyperparameters import AbstractHyperparameters, format_value
+from .._module import AbstractState, shared
+from .._numerics import at_least_float32, default_float
+from .._schedule import Hyperparameter, number
+from .._transform import AbstractTransform, EmptyState
+from .._types import Params, State, Updates
+from ..tree._align import align
+from .momentum import Ema, EmaState
+
+
+class AbstractMeasure(AbstractHyperparameters):
+    """A measurement that has a state of its own, or looks at more than the updates, for `Monitor`.
+
+    Write `init(params)` and `update(updates, state, params=None, **extra)`, which returns the measurement, any tree of
+    arrays, and the new state. Numbers are fields as in transforms.
+    """
+
+    needs_extra: ClassVar[tuple[str, ...]] = ()
+    """The extra arguments, each a number such as `value`, without which it cannot measure."""
+
+    @abc.abstractmethod
+    def init(self, params: Params) -> State:
+        """The state before the first measurement."""
+
+    @abc.abstractmethod
+    def update(
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
+    ) -> tuple[PyTree, State]:
+        """The measurement, and the new state."""
+
+    def at(self, state: State) -> "AbstractMeasure":
+        """This measure with every schedule replaced by its number for the next step."""
+        del state
+        return self
+
+
+class _Function(AbstractMeasure):
+    """A plain function of the updates as a measure."""
+
+    function: Callable[[Updates], PyTree] = eqx.field(static=True)
+
+    def init(self, params: Params) -> EmptyState:
+        del params
+        return EmptyState()
+
+    def update(
+        self, updates: Updates, state: EmptyState, params: Params | None = None, **extra: Any
+    ) -> tuple[PyTree, EmptyState]:
+        del params, extra
+        return self.function(updates), state
+
+    def __repr__(self) -> str:
+        return format_value(self.function)
+
+
+def as_measure(x: Any) -> Any:
+    """What measures: a measure, a transform whose updates are the measurement, or a function of the updates."""
+    if isinstance(x, (AbstractMeasure, AbstractTransform)):
+        return x
+    if not callable(x):
+        raise ValueError(
+            f"A measure is a function of the updates, such as `modulax.tree.norm`, an `AbstractMeasure` such as "
+            f"`MeasureWithEma`, or a transform such as `Stateless`; got {x!r}."
+        )
+    return _Function(x)
+
+
+def _needs_extra(measure: Any) -> set[str]:
+    """The extra arguments that it, or a measure or transform inside of it, cannot do without."""
+    kinds = (AbstractMeasure, AbstractTransform)
+    parts = jtu.tree_leaves(measure, is_leaf=lambda x: x is not measure and isinstance(x, kinds))
+    return set(measure.needs_extra).union(*(_needs_extra(part) for part in parts if isinstance(part, kinds)))
+
+
+def _blank(measure: Any, params: Params) -> tuple[PyTree, State]:
+    """A measurement of zeros, with the shapes and dtypes of those to come, and the measure's state."""
+    state = measure.init(params)
+    extra = {name: jnp.zeros((), default_float()) for name in _needs_extra(measure)}
+    shapes, _ = jax.eval_shape(lambda p, s: measure.update(p, s, p, **extra), params, state)
+    return jtu.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), state
+
+
+def _kept(measurement: PyTree, before: PyTree, owner: str) -> PyTree:
+    """A copy of the measurement, in the structure and the dtypes that it had before."""
+    old, rebuild = align(before, measurement, f"{owner}.update", "the measurement that `init` saw")
+    new = jtu.tree_leaves(measurement)
+    return rebuild([jnp.array(x, y.dtype, copy=True) for x, y in zip(new, old, strict=True)])
+
+
+class SnapshotState(AbstractState):
+    """The state of `Snapshot`: the last measurement, under its name."""
+
+    measurement: dict[str, PyTree] = shared()
+
+
+class Snapshot(AbstractTransform):
+    """Keeps a measurement of the updates in the state; they pass through unchanged.
+
+        Chain(AdamW(1e-3), Snapshot("step_size", modulax.tree.norm))
+
+    In a chain it sees what the part before it returned. Before the first step there are zeros. For several
+    measurements, or a running average, use `Monitor`.
+
+    Args:
+        measure_name: the name under which the measurement stands in `state.measurement`.
+        measure: a function of the updates that returns an array, or a tree of arrays.
+    """
+
+    measure_name: str = eqx.field(static=True)
+    measure: Callable[[Updates], PyTree] = eqx.field(static=True)
+
+    def init(self, params: Params) -> SnapshotState:
+        """Zeros where the measurement will be."""
+        blank, _ = _blank(_Function(self.measure), params)
+        return SnapshotState({self.measure_name: blank})
+
+    def update(
+        self, updates: Updates, state: SnapshotState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, SnapshotState]:
+        """The updates as they came, and their measurement."""
+        del params, extra
+        before = state.measurement[self.measure_name]
+        return updates, SnapshotState({self.measure_name: _kept(self.measure(updates), before, "Snapshot")})
+
+
+class MonitorState(AbstractState):
+    """The state of `Monitor`: the last measurements and the states of the measures, by name."""
+
+    measurements: dict[str, PyTree] = shared()
+    measure_states: dict[str, State] = shared()
+
+
+def _as_measures(measures: Any) -> OrderedDict[str, Any]:
+    if not isinstance(measures, Mapping):
+        raise ValueError(
+            f"`Monitor(measures=...)` is a mapping from names to measures, such as "
+            f'`Monitor({{"norm": modulax.tree.norm}})`; got {measures!r}.'
+        )
+    return OrderedDict((name, as_measure(measure)) for name, measure in measures.items())
+
+
+class Monitor(AbstractTransform):
+    """Keeps measurements of the updates in the state; they pass through unchanged.
+
+        Chain(
+            Monitor({"gradient": modulax.tree.norm, "average": MeasureWithEma(modulax.tree.norm, 0.99)}),
+            AdamW(1e-3),
+        )
+
+    In a chain it sees what the part before it returned, and `state["monitor"].measurements["gradient"]` reads what it
+    saw at the last step; before the first there are zeros. The measurements are part of the compiled step: they cost
+    what they compute, and nobody waits for them until they are looked at.
+
+    Args:
+        measures: by name, what is measured: a function of the updates that returns an array or a tree of arrays;
+            an `AbstractMeasure` such as `MeasureWithEma`; or a transform, whose updates are the measurement, such as
+            `Stateless(function)` for a function of the updates and the parameters.
+    """
+
+    measures: OrderedDict[str, Any] = eqx.field(converter=_as_measures)
+
+    def init(self, params: Params) -> MonitorState:
+        """Zeros where the measurements will be, and the states of the measures."""
+        blanks = {name: _blank(measure, params) for name, measure in self.measures.items()}
+        return MonitorState(
+            measurements={name: blank for name, (blank, _) in blanks.items()},
+            measure_states={name: state for name, (_, state) in blanks.items()},
+        )
+
+    def update(
+        self, updates: Updates, state: MonitorState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, MonitorState]:
+        """The updates as they came, and their measurements."""
+        measurements, states = {}, {}
+        for name, measure in self.measures.items():
+            measured, states[name] = measure.update(updates, state.measure_states[name], params, **extra)
+            measurements[name] = _kept(measured, state.measurements[name], "Monitor")
+        return updates, MonitorState(measurements, states)
+
+    def at(self, state: MonitorState) -> "Monitor":
+        """This transform with every schedule replaced by its number for the next step."""
+        return Monitor({name: measure.at(state.measure_states[name]) for name, measure in self.measures.items()})
+
+
+class MeasureWithEmaState(AbstractState):
+    """The state of `MeasureWithEma`: that of the average, and that of what is averaged."""
+
+    ema_state: EmaState = shared()
+    measure_state: State = shared()
+
+
+class MeasureWithEma(AbstractMeasure):
+    """The exponential moving average of a measurement, for `Monitor`.
+
+        Monitor({"norm": MeasureWithEma(modulax.tree.norm, decay=0.99)})
+
+    Booleans and integers are averaged as numbers, so the average of `lambda u: norm(u) > 1.0` is how often the updates
+    were long. A NaN in the measurement stays in the average; put `Monitor` inside of `ApplyIfFinite` to keep it out.
+
+    Args:
+        measure: what is averaged: whatever `Monitor` takes.
+        decay: the decay of the average.
+        debias: whether to correct for the start at zero.
+        accumulator_dtype: the dtype of the average; by default the measurement's, at least float32.
+    """
+
+    measure: Any = eqx.field(converter=as_measure)
+    decay: Hyperparameter = number(needs=DECAY)
+    debias: bool = eqx.field(static=True, default=True)
+    accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def init(self, params: Params) -> MeasureWithEmaState:
+        """An average of zeros, and the state of what is averaged."""
+        blank, state = _blank(self.measure, params)
+        return MeasureWithEmaState(self._ema().init(_as_floats(blank)), state)
+
+    def update(
+        self, updates: Updates, state: MeasureWithEmaState, params: Params | None = None, **extra: Any
+    ) -> tuple[PyTree, MeasureWithEmaState]:
+        """The average with a new measurement in it."""
+        measured, measure_state = self.measure.update(updates, state.measure_state, params, **extra)
+        average, ema_state = self._ema().update(_as_floats(measured), state.ema_state)
+        return average, MeasureWithEmaState(ema_state, measure_state)
+
+    def at(self, state: MeasureWithEmaState) -> "MeasureWithEma":
+        """This measure with every schedule replaced by its number for the next step."""
+        decay = self._ema().at(state.ema_state).decay
+        return dataclasses.replace(self, measure=self.measure.at(state.measure_state), decay=decay)
+
+    def _ema(self) -> Ema:
+        return Ema(self.decay, self.debias, self.accumulator_dtype)
+
+
+def _as_floats(tree: PyTree) -> PyTree:
+    def one(x: Any) -> Array:
+        x = jnp.asarray(x)
+        return x.astype(at_least_float32(x.dtype) if jnp.issubdtype(x.dtype, jnp.inexact) else default_float())
+
+    return jtu.tree_map(one, tree)

@@ -1,0 +1,210 @@
+"""Snapshot, Monitor, MeasureWithEma: what they keep, and where it is read."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import optax
+import pytest
+from flax.core import FrozenDict
+
+import modulax as mx
+from modulax.tree import norm
+
+from .settings import jax_defaults
+
+STEPS = 60
+PARAMS = {"dense": {"kernel": jnp.ones((3, 2)), "bias": jnp.ones(2)}, "scale": jnp.ones(())}
+
+
+def is_long(updates: Any) -> Any:
+    return norm(updates) > 2.5
+
+
+def largest(updates: Any) -> Any:
+    return jtu.tree_map(lambda u: jnp.max(jnp.abs(u)), updates)
+
+
+def ratio(updates: Any, params: Any) -> Any:
+    return norm(updates) / norm(params)
+
+
+@pytest.mark.usefixtures("x64")
+def test_measurements_are_those_of_optax():
+    """In a chain, behind momentum and before clipping; averages of numbers, of truths and of trees."""
+    random = np.random.default_rng(0)
+    gradients = {"w": jnp.asarray(random.normal(size=(STEPS, 3))), "b": jnp.asarray(random.normal(size=STEPS))}
+
+    def chain(library: Any, momentum: Any, snapshot: Any, monitor: Any, ema: Any, clip: Any) -> Any:
+        measures = {
+            "norm": norm,
+            "often": ema(is_long, 0.9),
+            "slow": ema(norm, 0.95, debias=False),
+            "largest": ema(largest, 0.5),
+        }
+        return library(momentum(0.9), snapshot("seen", largest), monitor(measures), clip(1.0))
+
+    ours = chain(mx.Chain, mx.Trace, mx.Snapshot, mx.Monitor, mx.MeasureWithEma, mx.ClipByGlobalNorm)
+    params = jtu.tree_map(lambda g: g[0], gradients)
+
+    def body(state: Any, g: Any) -> Any:
+        updates, state = ours.update(g, state)
+        return state, (updates, state["snapshot"].measurement["seen"], state["monitor"].measurements)
+
+    found = jax.jit(lambda: jax.lax.scan(body, ours.init(params), gradients)[1])()
+    with jax_defaults():
+        functions = (optax.trace, optax.snapshot, optax.monitor, optax.measure_with_ema, optax.clip_by_global_norm)
+        theirs = chain(optax.chain, *functions)
+        state, update = theirs.init(params), jax.jit(theirs.update)
+        for step in range(STEPS):
+            updates, state = update(jtu.tree_map(lambda g, i=step: g[i], gradients), state)
+            twin = (updates, state[1].measurement["seen"], state[2].measurements)
+            now = jtu.tree_map(lambda x, i=step: x[i], found)
+            assert jtu.tree_structure(now) == jtu.tree_structure(twin)
+            for a, b in zip(jtu.tree_leaves(now), jtu.tree_leaves(twin), strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-12)
+    assert 0 < found[2]["often"][-1] < 1
+
+
+def test_before_the_first_step():
+    """There are zeros of the right shapes, so that `scan` can carry the state; optax's monitor has nothing."""
+    snapshot, monitor = mx.Snapshot("norm", norm), mx.Monitor({"largest": largest, "long": is_long})
+    assert snapshot.init(PARAMS).measurement["norm"] == 0
+    zeros = {"largest": jtu.tree_map(lambda _: 0.0, PARAMS), "long": False}
+    jtu.tree_map(np.testing.assert_array_equal, monitor.init(PARAMS).measurements, zeros)
+    with jax_defaults():
+        begin: Any = optax.snapshot("norm", norm).init(PARAMS)
+        assert begin.measurement["norm"] == 3
+        twin: Any = optax.monitor({"norm": norm})
+        assert twin.init(PARAMS).measurements == {}
+        with pytest.raises(TypeError, match="same pytree structure"):
+            jax.lax.scan(lambda state, _: twin.update(PARAMS, state)[::-1], twin.init(PARAMS), length=2)
+
+
+def test_what_users_watch():
+    """The gradient's norm, that of each layer, and how long the step is beside the parameters, read in any nesting."""
+    watched = mx.Chain(
+        mx.Monitor({"gradient": norm, "layers": lambda g: {name: norm(layer) for name, layer in g.items()}}),
+        mx.SGD(0.1),
+        step=mx.Monitor({"ratio": mx.Stateless(ratio), "average": mx.MeasureWithEma(mx.Stateless(ratio), 0.9)}),
+    )
+    g = jtu.tree_map(lambda p: 2 * p, PARAMS)
+    nested: tuple[tuple[Any, Any], ...] = (
+        (watched, lambda s: s),
+        (mx.ApplyIfFinite(mx.Masked(watched, True), 3), lambda s: s.inner_state.inner_state),
+        (mx.MultiSteps(mx.Scheduled(watched), 1), lambda s: s.inner_opt_state.inner),
+        (mx.Partition({"all": watched}, lambda _: "all"), lambda s: s.inner_states["all"]),
+    )
+    for transform, where in nested:
+        _, state = transform.step(g, transform.init(PARAMS), PARAMS)
+        seen = where(state)
+        np.testing.assert_allclose(seen["monitor"].measurements["gradient"], 6.0, rtol=1e-6)
+        np.testing.assert_allclose(seen["monitor"].measurements["layers"]["dense"], 2 * 8**0.5, rtol=1e-6)
+        for name in ("ratio", "average"):
+            np.testing.assert_allclose(seen["step"].measurements[name], 0.2, rtol=1e-6)
+
+
+def test_an_average_counts_what_its_container_lets_through():
+    """Inside of `ApplyIfFinite` a bad batch is not seen; outside of it, it stays in the average."""
+    measure = {"mean": mx.MeasureWithEma(norm, 0.5)}
+    inside: Any = mx.ApplyIfFinite(mx.Chain(mx.Monitor(measure), mx.SGD(0.1)), 3)
+    outside: Any = mx.Chain(mx.Monitor(measure), mx.ApplyIfFinite(mx.SGD(0.1), 3))
+    states = [inside.init(jnp.zeros(2)), outside.init(jnp.zeros(2))]
+    for g in ([3.0, 4.0], [jnp.nan, 1.0], [3.0, 4.0]):
+        states = [t.update(jnp.asarray(g), s)[1] for t, s in zip((inside, outside), states, strict=True)]
+    np.testing.assert_allclose(states[0].inner_state["monitor"].measurements["mean"], 5.0, rtol=1e-6)
+    assert np.isnan(states[1]["monitor"].measurements["mean"])
+
+
+class Loss(mx.AbstractMeasure):
+    """The loss, scaled by a number, and how often it was seen."""
+
+    scale: mx.Number = mx.number(1.0)
+    needs_extra = ("value",)
+
+    def init(self, params: Any) -> Any:
+        del params
+        return jnp.zeros((), jnp.int32)
+
+    def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        return {"loss": self.scale * extra["value"], "seen": state + 1}, state + 1
+
+
+def test_a_measure_of_ones_own_with_extra_arguments():
+    measures = {"loss": Loss(2.0), "smooth": mx.MeasureWithEma(Loss(), 0.5)}
+    transform = mx.Chain(mx.Monitor(measures), mx.PolyakSGD())
+    state = transform.init(jnp.zeros(2))
+    for value in (4.0, 1.0):
+        _, state = transform.update(jnp.ones(2), state, jnp.zeros(2), value=jnp.asarray(value))
+    seen = state["monitor"].measurements
+    assert seen["loss"] == {"loss": 2, "seen": 2}
+    np.testing.assert_allclose(seen["smooth"]["loss"], 2.0, rtol=1e-6)
+    path = "parts.monitor.measures.loss.scale"
+    assert transform.hyperparameters()[path] == 2
+    changed = transform.replace(**{path: 3.0})
+    _, state = changed.update(jnp.ones(2), state, jnp.zeros(2), value=jnp.asarray(1.0))
+    assert state["monitor"].measurements["loss"]["loss"] == 3
+
+
+def test_a_transform_may_measure():
+    """What it would have made of the updates, which pass unchanged."""
+    transform = mx.Monitor({"adam": mx.ScaleByAdam()})
+    state = transform.init(PARAMS)
+    for _ in range(3):
+        updates, state = transform.update(PARAMS, state)
+        jtu.tree_map(np.testing.assert_array_equal, updates, PARAMS)
+    jtu.tree_map(lambda x: np.testing.assert_allclose(x, 1, rtol=1e-5), state.measurements["adam"])
+    assert state.measure_states["adam"].count == 3
+
+
+def test_the_decay_may_follow_a_schedule():
+    decay = mx.schedules.Linear(0.0, 0.9, 9)
+    transform = mx.Monitor({"mean": mx.MeasureWithEma(norm, decay, debias=False)})
+    state, mean = transform.init(jnp.zeros(1)), 0.0
+    for step in range(4):
+        b = 0.1 * step
+        found = transform.hyperparameters(state)["measures.mean.decay"]
+        np.testing.assert_allclose(found, b, rtol=1e-6)
+        mean = b * mean + (1 - b) * (step + 1)
+        _, state = transform.update(jnp.full(1, step + 1.0), state)
+        np.testing.assert_allclose(state.measurements["mean"], mean, rtol=1e-6)
+
+
+def test_dtypes_and_structures_are_those_of_the_first_state():
+    """Whatever the updates are like; and an average of bfloat16 numbers does not stall."""
+
+    def first(updates: Any) -> Any:
+        return {"least": updates["b"][0], "all": updates}
+
+    params = {"b": jnp.ones(2), "a": jnp.ones(1)}
+    grads = FrozenDict(jtu.tree_map(lambda p: p.astype(jnp.bfloat16), params))
+    transform = mx.Monitor({"first": first, "mean": mx.MeasureWithEma(lambda u: u["b"][0], 0.999)})
+    begin = transform.init(params)
+    _, state = transform.update(grads, begin, params)
+    assert jtu.tree_structure(state) == jtu.tree_structure(begin)
+    assert jtu.tree_map(lambda x: x.dtype, state) == jtu.tree_map(lambda x: x.dtype, begin)
+    low = transform.init(jtu.tree_map(lambda p: p.astype(jnp.bfloat16), params))
+    assert low.measurements["first"]["least"].dtype == jnp.bfloat16
+    assert low.measurements["mean"].dtype == low.measure_states["mean"].ema_state.ema.dtype == jnp.float32
+
+
+def test_a_snapshot_is_a_copy():
+    """The updates themselves may be kept: donating the state takes nobody else's arrays."""
+    transform = mx.Snapshot("updates", lambda updates: updates)
+    state = transform.init(PARAMS)
+    grads = jtu.tree_map(jnp.copy, PARAMS)
+    for _ in range(3):
+        _, state = transform.step(grads, state, jtu.tree_map(jnp.copy, PARAMS), donate=True)
+    jtu.tree_map(np.testing.assert_array_equal, state.measurement["updates"], grads)
+
+
+def test_what_is_no_measure_is_refused():
+    not_a_measure: Any = 3.0
+    with pytest.raises(ValueError, match=r"A measure is a function of the updates.*got 3\.0"):
+        mx.Monitor({"norm": not_a_measure})
+    no_mapping: Any = norm
+    with pytest.raises(ValueError, match=r"`Monitor\(measures=\.\.\.\)` is a mapping from names to measures"):
+        mx.Monitor(no_mapping)
+    assert repr(mx.Monitor({"norm": norm})) == "Monitor(measures={'norm': norm})"

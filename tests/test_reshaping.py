@@ -1,0 +1,215 @@
+"""Containers whose transform sees the parameters in another form: what it sees, and what comes back."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import optax
+import pytest
+
+import modulax as mx
+from modulax.numerics import abs_sq
+
+from .settings import jax_defaults
+
+STEPS = 60
+
+
+def trajectory(transform: Any, params: Any, gradients: Any) -> Any:
+    """The updates of all steps, the parameters moving with them."""
+
+    def body(carry: Any, g: Any) -> Any:
+        params, state = carry
+        updates, state = transform.update(g, state, params)
+        return (jtu.tree_map(lambda p, u: p + u, params, updates), state), updates
+
+    return jax.jit(lambda: jax.lax.scan(body, (params, transform.init(params)), gradients)[1])()
+
+
+def complex_tree(*axes: int) -> Any:
+    random = np.random.default_rng(len(axes))
+    parts = random.normal(size=(2, *axes, 3))
+    return {"z": jnp.asarray(parts[0] + 1j * parts[1]), "r": jnp.asarray(random.normal(size=(*axes, 2)))}
+
+
+class Seen(mx.AbstractStatelessTransform):
+    """Uses every extra argument that is a tree or a function; its parameters to evaluate are one more than others."""
+
+    def apply(self, updates: Any, params: Any, **extra: Any) -> Any:
+        gradient = jax.grad(extra["value_fn"])(params)
+        from_caller = extra["grad_fn"](params)
+        given = (updates, gradient, extra["grad"], from_caller)
+        return jtu.tree_map(lambda u, g, c, h: 1000 * u + 100 * g + 10 * c + h, *given)
+
+    def eval_params(self, state: Any, params: Any) -> Any:
+        return jtu.tree_map(lambda p: p + 1, params)
+
+
+# --- SplitRealAndImaginary -----------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("x64")
+def test_complex_parameters_are_trained_as_by_optax():
+    params, gradients = complex_tree(), complex_tree(STEPS)
+    ours = trajectory(mx.SplitRealAndImaginary(mx.Adam(0.1)), params, gradients)
+    with jax_defaults():
+        theirs = trajectory(optax.contrib.split_real_and_imaginary(optax.adam(0.1)), params, gradients)
+    jtu.tree_map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), ours, theirs)
+    unsplit = trajectory(mx.Adam(0.1), params, gradients)
+    np.testing.assert_allclose(ours["r"], unsplit["r"], rtol=1e-12)
+    assert not np.allclose(ours["z"], unsplit["z"])
+
+
+@pytest.mark.usefixtures("x64")
+def test_what_is_not_defined_for_complex_numbers_trains_their_parts():
+    """As two parameters, each with the real or the imaginary parts; the state has a moment of each."""
+    params, gradients = complex_tree(), complex_tree(STEPS)
+    with pytest.raises(ValueError, match="is not defined for complex parameters"):
+        mx.Rprop(0.1).init(params)
+    transform = mx.SplitRealAndImaginary(mx.Rprop(0.1))
+    together = trajectory(transform, params, gradients)["z"]
+    for part in (jnp.real, jnp.imag):
+        alone = trajectory(mx.Rprop(0.1), part(params["z"]), part(gradients["z"]))
+        np.testing.assert_allclose(part(together), alone, rtol=1e-12)
+
+
+def test_it_descends():
+    """The gradients of JAX are conjugate: with that undone, complex parameters find their target."""
+    target = {"z": jnp.asarray([1 + 2j, -3j]), "r": jnp.asarray([2.0])}
+
+    def loss(params: Any) -> Any:
+        return sum(jnp.sum(abs_sq(params[name] - target[name])) for name in target)
+
+    optimizer = mx.SplitRealAndImaginary(mx.Rprop(0.1))
+    params = jtu.tree_map(jnp.zeros_like, target)
+
+    def body(carry: Any, _: Any) -> Any:
+        params, state = carry
+        grads = jtu.tree_map(jnp.conj, jax.grad(loss)(params))
+        return optimizer.step(grads, state, params), None
+
+    (params, _), _ = jax.lax.scan(body, (params, optimizer.init(params)), length=60)
+    jtu.tree_map(lambda p, t: np.testing.assert_allclose(p, t, atol=1e-3), params, target)
+
+
+def test_the_state_and_the_masks_inside_have_the_parts():
+    params = {"z": jnp.ones(2, jnp.complex64), "r": jnp.ones(3)}
+    inner = mx.Chain(mx.Trace(0.9), mx.Masked(mx.SetToZero(), mx.by_path({"*.imaginary": True, "*": False})))
+    transform = mx.SplitRealAndImaginary(inner)
+    state = transform.init(params)
+    trace = state.inner_state["trace"].trace
+    assert isinstance(trace["z"], mx.RealAndImaginary)
+    assert trace["z"].real.dtype == trace["r"].dtype == jnp.float32
+    updates, _ = transform.update(jtu.tree_map(lambda p: p * 2, params), state, params)
+    updates, _ = transform.update({"z": (1 + 1j) * params["z"], "r": params["r"]}, state, params)
+    np.testing.assert_array_equal(updates["z"], [1, 1])
+
+
+def test_extra_arguments_of_complex_parameters():
+    """Trees are split, and functions see complex parameters; a gradient inside is that of two real parameters."""
+    params = {"z": jnp.asarray([1 + 2j, 3 - 1j]), "r": jnp.asarray([2.0])}
+
+    def loss(params: Any) -> Any:
+        return jnp.sum(jnp.abs(params["z"]) ** 2) + jnp.sum(params["r"] ** 2)
+
+    extra = {
+        "value_fn": loss,
+        "grad_fn": lambda params: jtu.tree_map(lambda p: -p, params),
+        "grad": jtu.tree_map(lambda p: 3 * p, params),
+    }
+    transform = mx.SplitRealAndImaginary(Seen())
+    updates, _ = transform.update(params, transform.init(params), params, **extra)
+    expected = jtu.tree_map(lambda p: (1000 + 200 + 30 - 1) * p, params)
+    jtu.tree_map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), updates, expected)
+    averaged = transform.eval_params(transform.init(params), params)
+    np.testing.assert_allclose(averaged["z"], params["z"] + (1 + 1j))
+    np.testing.assert_allclose(averaged["r"], params["r"] + 1)
+
+
+# --- Flatten -------------------------------------------------------------------------------------
+
+MIXED = {
+    "a": np.ones((2, 3), np.float32),
+    "b": jnp.ones(4, jnp.bfloat16),
+    "c": np.ones((), np.float32),
+    "none": None,
+    "z": np.ones(2, np.complex64),
+    "empty": np.ones((0, 3), np.float16),
+}
+
+
+def test_every_dtype_has_a_vector_of_its_own():
+    params = jtu.tree_map(jnp.asarray, MIXED)
+    transform = mx.Flatten(mx.Trace(0.9))
+    state = transform.init(params)
+    found = {name: (x.dtype.name, x.shape) for name, x in state.inner_state.trace.items()}
+    assert found == {name: (name, (n,)) for name, n in (("float32", 7), ("bfloat16", 4), ("complex64", 2))}
+    updates, _ = transform.update(params, state, params)
+    jtu.tree_map(np.testing.assert_array_equal, updates, params)
+    assert jtu.tree_map(lambda x: x.dtype, updates) == jtu.tree_map(lambda x: x.dtype, params)
+    assert updates["none"] is None
+    with jax_defaults():
+        twin = optax.flatten(optax.trace(0.9))
+        del params["z"]
+        theirs: Any = twin.update(params, twin.init(params), params)[0]
+    assert theirs["b"].dtype == jnp.float32
+
+
+def test_it_does_the_same_as_without():
+    random = np.random.default_rng(0)
+    gradients = jtu.tree_map(lambda x: jnp.asarray(random.normal(size=(5, *x.shape)), x.dtype), MIXED)
+    params = jtu.tree_map(jnp.asarray, MIXED)
+    for inner in (mx.Chain(mx.Clip(0.5), mx.Adam(0.1)), mx.MultiSteps(mx.SGD(0.1, 0.9), 2)):
+        plain = trajectory(inner, params, gradients)
+        flat = trajectory(mx.Flatten(inner), params, gradients)
+        for a, b in zip(jtu.tree_leaves(plain), jtu.tree_leaves(flat), strict=True):
+            rtol = 1e-2 if a.dtype == jnp.bfloat16 else 1e-5
+            np.testing.assert_allclose(a.astype(complex), b.astype(complex), rtol=rtol, atol=1e-6)
+
+
+def test_updates_of_another_dtype_than_the_parameters():
+    """Each vector holds the arrays of one dtype of the parameters, whatever the updates have."""
+    params = {"a": jnp.ones(2), "b": jnp.ones(3), "c": jnp.ones(2, jnp.bfloat16)}
+    grads = {"a": jnp.ones(2, jnp.bfloat16), "b": jnp.full(3, 1 / 3), "c": jnp.full(2, 1 / 3)}
+    transform = mx.Flatten(mx.Trace(0.9))
+    updates, state = grads, transform.init(params)
+    for _ in range(2):
+        updates, state = transform.update(grads, state, params)
+    assert jtu.tree_map(lambda x: x.dtype, updates) == jtu.tree_map(lambda x: x.dtype, grads)
+    np.testing.assert_allclose(updates["b"], 1.9 / 3, rtol=1e-6)
+    with pytest.raises(ValueError, match="must have the leaves of the parameters that `init` was given"):
+        transform.update(jtu.tree_map(lambda g: g.astype(jnp.float16), grads), state)
+
+
+def test_extra_arguments_and_parameters_to_evaluate_of_vectors():
+    params = {"a": jnp.asarray([[1.0, 2.0], [3.0, 4.0]]), "b": jnp.asarray(5.0)}
+
+    def loss(params: Any) -> Any:
+        return jnp.sum(params["a"] ** 2) + jnp.sum(params["b"] ** 3)
+
+    extra = {
+        "value_fn": loss,
+        "grad_fn": lambda params: jtu.tree_map(lambda p: -p, params),
+        "grad": jtu.tree_map(lambda p: 3 * p, params),
+    }
+    transform: mx.AbstractTransform = mx.Chain(mx.Flatten(mx.Flatten(Seen())))
+    state = transform.init(params)
+    updates, _ = transform.update(params, state, params, **extra)
+    np.testing.assert_allclose(updates["a"], (1000 + 200 + 30 - 1) * params["a"], rtol=1e-6)
+    np.testing.assert_allclose(updates["b"], (1000 + 30 - 1) * 5 + 100 * 3 * 25, rtol=1e-6)
+    averaged = transform.eval_params(state, params)
+    jtu.tree_map(lambda a, p: np.testing.assert_allclose(a, p + 1), averaged, params)
+
+
+def test_the_gradients_of_examples_are_flattened_each_by_itself():
+    random = np.random.default_rng(0)
+    params = {"a": jnp.zeros((2, 2)), "b": jnp.zeros(3)}
+    grads = jtu.tree_map(lambda p: jnp.asarray(random.normal(size=(4, *p.shape)), p.dtype), params)
+    inner = mx.DifferentiallyPrivateAggregate(0.5, 0.0, 0)
+    expected, _ = inner.update(grads, inner.init(params), params)
+    transform = mx.Flatten(inner)
+    for given in (params, None):
+        updates, _ = transform.update(grads, transform.init(params), given)
+        jtu.tree_map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), updates, expected)
