@@ -60,11 +60,6 @@ def is_long(updates: Any) -> Any:
     return norm(updates) > 1
 
 
-def norms(updates: Any) -> Any:
-    """The norm of each leaf."""
-    return jax.tree.map(norm, updates)
-
-
 def ratio(updates: Any, params: Any) -> Any:
     """How long a step is, relative to where it begins."""
     return norm(updates) / (1e-6 + norm(params))

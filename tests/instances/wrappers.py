@@ -8,7 +8,7 @@ import modulax as mx
 from modulax.tree import norm
 
 from ._instance import Difference, Instance
-from ._masks import is_long, loss, norms, ratio, two_of_three
+from ._masks import is_long, loss, ratio, two_of_three
 
 
 def begun(monitor: Any) -> Any:
@@ -43,7 +43,7 @@ TRANSFORMS = (
     ),
     Instance("Flatten", lambda: mx.Flatten(mx.AdamW(0.1)), lambda: optax.flatten(optax.adamw(0.1))),
     # --- watching
-    Instance("Snapshot", lambda: mx.Snapshot("norms", norms), lambda: optax.snapshot("norms", norms)),
+    Instance("Snapshot", lambda: mx.Snapshot("norm", norm), lambda: optax.snapshot("norm", norm)),
     Instance(
         "Monitor",
         lambda: mx.Monitor({"norm": norm, "often": mx.MeasureWithEma(is_long, 0.9), "ratio": mx.Stateless(ratio)}),
