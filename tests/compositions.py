@@ -19,6 +19,17 @@ def bowl(params: Any) -> jax.Array:
     )
 
 
+def every_second(tree: Any) -> Any:
+    """A mask for trees of any form: the first leaf, the third, and so on."""
+    leaves, treedef = jax.tree.flatten(tree)
+    return treedef.unflatten([i % 2 == 0 for i in range(len(leaves))])
+
+
+def is_not_third(step: Any) -> jax.Array:
+    """A condition that holds at some steps; it has a name, because lambdas cannot be pickled."""
+    return step % 3 != 2
+
+
 SLOPE = jax.grad(bowl)  # one function, so that it is traced once
 RATE = schedules.Linear(0.1, 0.01, 20)
 
@@ -61,11 +72,16 @@ def extra(params: Any, updates: Any) -> dict[str, Any]:
 
 CONTAINERS: dict[str, Callable[[Any], mx.AbstractTransform]] = {
     "Chain": lambda t: mx.Chain(mx.Scale(0.5), t),
-    "Masked": lambda t: mx.Masked(t, mx.by_path({"*bias": False, "*": True}), otherwise="zero"),
-    "Partition": lambda t: mx.Partition({"this": t, "rest": mx.Scale(-0.1)}, mx.by_path({"*bias": "rest"}), "this"),
+    "Masked": lambda t: mx.Masked(t, every_second, otherwise="zero"),
+    "Partition": lambda t: mx.Partition({True: t, False: mx.Scale(-0.1)}, every_second),
     "MultiSteps": lambda t: mx.MultiSteps(t, 2),
     "Scheduled": mx.Scheduled,
     "Injected": mx.Injected,
+    "ApplyIfFinite": lambda t: mx.ApplyIfFinite(t, 3),
+    "ConditionallyTransform": lambda t: mx.ConditionallyTransform(t, is_not_third),
+    "ConditionallyMask": lambda t: mx.ConditionallyMask(t, is_not_third),
+    "Flatten": mx.Flatten,
+    "SplitRealAndImaginary": mx.SplitRealAndImaginary,
 }
 OPTIMIZERS: dict[str, Callable[[], mx.AbstractTransform]] = {
     "AdamW": lambda: mx.AdamW(RATE),
