@@ -196,26 +196,26 @@ def test_after_no_step_there_is_still_a_direction():
     np.testing.assert_array_equal(update, 0)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.float32])
 def test_pairs_of_any_size_leave_everything_finite(dtype: Any):
     """Products that vanish or overflow, gradients that are zero, and steps far below the rounding error of 1."""
     sizes = [0.0, 1e-30, 1e-20, 1e-7, 1.0, 1e3, 1e4] + ([1e19, 1e30] if dtype == jnp.float32 else [])
-    steps = jnp.asarray([(s, y) for s in sizes for y in sizes], dtype)
+    pairs = jnp.asarray([(s, y) for s in sizes for y in sizes], dtype)
     base = jnp.asarray([1.0, -0.5, 0.25], dtype)
     transform = mx.ScaleByLBFGS(4)
 
-    @jax.jit
     def follow(size: Any) -> Any:
-        first, second = (base * 0, base * 0), (base * size[0], base * size[1])
-        state, out = transform.init(base), []
-        for x, g in (first, second, first, second, (base, base), second):
-            u, state = transform.update(g, state, x)
-            out.append((u, state.weights_memory))
-        return out, state
+        def body(state: Any, step: Any) -> Any:
+            u, state = transform.update(base * step[1], state, base * step[0])
+            return state, (u, state.weights_memory)
 
-    for x in jtu.tree_leaves(jax.vmap(follow)(steps)):
+        zero = jnp.zeros_like(size)
+        steps = jnp.stack([zero, size, zero, size, jnp.ones_like(size), size])
+        return jax.lax.scan(body, transform.init(base), steps)
+
+    state, (updates, weights) = jax.jit(jax.vmap(follow))(pairs)
+    for x in jtu.tree_leaves((state, updates)):
         assert not np.any(np.isnan(np.asarray(x, float)))
-    *_, (_, weights) = jax.vmap(follow)(steps)[0]
     assert np.all(np.isfinite(weights))
 
 
@@ -251,9 +251,10 @@ def test_memories_are_in_float32():
 # --- With others -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("x64")
 def test_complex_parameters_are_their_parts():
-    matrix = np.asarray([[1, -2], [3, 4], [-4 + 2j, 5 - 3j], [-2 - 2j, 6]], np.complex64)
-    z = jnp.asarray(np.asarray([1 - 1j, 1j], np.complex64))
+    matrix = np.asarray([[1, -2], [3, 4], [-4 + 2j, 5 - 3j], [-2 - 2j, 6]], np.complex128)
+    z = jnp.asarray(np.asarray([1 - 1j, 1j], np.complex128))
 
     def loss(z: Any) -> Any:
         return jnp.sum(jnp.sqrt(1 + jnp.abs(jnp.asarray(matrix) @ z - 1) ** 2))
@@ -271,8 +272,8 @@ def test_complex_parameters_are_their_parts():
     optimizer = mx.LBFGS()
     points, _ = run(optimizer, of_parts, jnp.stack([z.real, z.imag]), 12)
     found = jax.jit(lambda z: jax.lax.scan(body, (z, optimizer.init(z)), length=12)[1])(z)
-    np.testing.assert_allclose(found, np.asarray(points[:, 0]) + 1j * np.asarray(points[:, 1]), rtol=0.02, atol=1e-3)
-    np.testing.assert_allclose(jnp.abs(jax.grad(loss)(found[-1])), 0, atol=0.01)
+    np.testing.assert_allclose(found, np.asarray(points[:, 0]) + 1j * np.asarray(points[:, 1]), rtol=1e-6)
+    np.testing.assert_allclose(jnp.abs(jax.grad(loss)(found[-1])), 0, atol=1e-3)
 
 
 def test_several_starts_at_once_each_stop_by_themselves():

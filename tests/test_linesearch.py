@@ -147,8 +147,8 @@ def test_a_parabola_is_solved_by_one_interpolation():
     [
         (mx.ScaleByZoomLinesearch, optax.scale_by_zoom_linesearch),
         (
-            lambda n: mx.ScaleByZoomLinesearch(n, None, 1e-8, 3.0, 0.01, 0.2, 1e-3, 1e-3, "one"),
-            lambda n: optax.scale_by_zoom_linesearch(n, None, 1e-8, 3.0, 0.01, 0.2, 1e-3, 1e-3, "one"),
+            lambda n: mx.ScaleByZoomLinesearch(n, None, 1e-8, 3.0, 0.01, 0.2, None, 1e-3, "one"),
+            lambda n: optax.scale_by_zoom_linesearch(n, None, 1e-8, 3.0, 0.01, 0.2, None, 1e-3, "one"),
         ),
         (
             lambda n: mx.ScaleByBacktrackingLinesearch(n, store_grad=True),
@@ -452,9 +452,9 @@ def test_optax_wants_other_gradients_of_complex_parameters_for_its_other_search(
         assert loss(z + updates) > value
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
-def test_the_stored_loss_is_that_of_the_rounded_point(dtype: Any):
+def test_the_stored_loss_is_that_of_the_rounded_point():
     """So that the next search starts from the loss of the parameters that there are."""
+    dtype = jnp.bfloat16
     x = jnp.asarray([1.37, -2.6, 0.11], dtype)
     for search in (ZOOM, BACKTRACKING):
         u, state = one_search(search, lambda x: jnp.sum(x.astype(jnp.float32) ** 4), x, -x)

@@ -106,7 +106,8 @@ def card(optimizer: str | type[AbstractOptimizer] | AbstractOptimizer) -> Card:
 
 def _example(cls: type[AbstractOptimizer]) -> AbstractOptimizer:
     """An instance with its defaults, and 1 for every number that has none."""
-    required = [f.name for f in dataclasses.fields(cls) if f.init and f.default is dataclasses.MISSING]
+    fields = [f for f in dataclasses.fields(cls) if f.init and f.default_factory is dataclasses.MISSING]
+    required = [f.name for f in fields if f.default is dataclasses.MISSING]
     return cls(**dict.fromkeys(required, 1))
 
 

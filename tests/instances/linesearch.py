@@ -51,14 +51,6 @@ TRANSFORMS = (
         updates=downhill,
     ),
     Instance(
-        "ScaleByZoomLinesearch-numbers",
-        lambda: mx.ScaleByZoomLinesearch(6, None, 1e-3, 3.0, 0.01, 0.3, None, 1e-3, "one"),
-        lambda: optax.scale_by_zoom_linesearch(6, None, 1e-3, 3.0, 0.01, 0.3, None, 1e-3, "one"),
-        extra=searched,
-        updates=downhill,
-        is_variant=True,
-    ),
-    Instance(
         "ScaleByBacktrackingLinesearch",
         lambda: mx.ScaleByBacktrackingLinesearch(4),
         lambda: optax.scale_by_backtracking_linesearch(4),

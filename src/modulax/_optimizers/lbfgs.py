@@ -12,6 +12,10 @@ from .._transforms.zoom import ScaleByZoomLinesearch
 from .base import AbstractOptimizer
 
 
+def _zoom() -> ScaleByZoomLinesearch:
+    return ScaleByZoomLinesearch(20, initial_guess_strategy="one")
+
+
 class LBFGS(AbstractOptimizer):
     r"""L-BFGS: a quasi-Newton method with a line search, for losses without noise, such as on a full batch.
 
@@ -30,7 +34,8 @@ class LBFGS(AbstractOptimizer):
         learning_rate: a factor of the direction, or None for 1. The line search finds the step size.
         memory_size: the number of pairs that are kept; the state has twice as many numbers per parameter.
         scale_init_precond: whether the estimate of the inverse Hessian begins with a scaled identity.
-        linesearch: the transform that finds the step size, or None for none.
+        linesearch: the transform that finds the step size, or None for none; by default
+            `ScaleByZoomLinesearch(20, initial_guess_strategy="one")`.
 
     References:
         Nocedal and Wright, [Numerical Optimization](https://doi.org/10.1007/978-0-387-40065-5), 2006, algorithm 7.5;
@@ -41,7 +46,8 @@ class LBFGS(AbstractOptimizer):
     learning_rate: Hyperparameter | None = number(None, optional=True)
     memory_size: int = eqx.field(static=True, default=10)
     scale_init_precond: bool = eqx.field(static=True, default=True)
-    linesearch: AbstractTransform | None = ScaleByZoomLinesearch(20, initial_guess_strategy="one")
+    # Made for each optimizer: numbers that are made at the import are rounded to float32, also under x64.
+    linesearch: AbstractTransform | None = eqx.field(default_factory=_zoom)
 
     def __check_init__(self) -> None:
         if self.linesearch is not None and not isinstance(self.linesearch, AbstractTransform):

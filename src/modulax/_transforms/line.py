@@ -64,8 +64,8 @@ class Line(NamedTuple):
 
 def line_of(
     owner: str, updates: Updates, params: Params, grad: Updates, value_fn: Any, extra: Mapping[str, Any]
-) -> tuple[Line, Updates]:
-    """The line through the parameters along the updates, and the gradient there as `jax.grad` returns it."""
+) -> tuple[Line, Updates, Scalar]:
+    """The line through the parameters along the updates; the gradient there as `jax.grad` returns it, and the slope."""
     objective = _objective(owner, value_fn, extra)
     by_path = dict(leaves_with_paths(grad))
     pairs = leaves_with_paths(params)
@@ -74,8 +74,9 @@ def line_of(
             f"`{owner}` needs the gradient at the parameters, `grad`, with the leaves and shapes of these: it lacks "
             f"{listing(lacking)}. Call `update(updates, state, params, value=value, grad=grads, value_fn=loss)`."
         )
-    here = [jnp.conj(jnp.asarray(by_path[path])).astype(p.dtype) for path, p in pairs]
-    return Line(objective, params, updates), jtu.tree_structure(params).unflatten(here)
+    line = Line(objective, params, updates)
+    here = jtu.tree_structure(params).unflatten([jnp.conj(jnp.asarray(by_path[path])) for path, _ in pairs])
+    return line, jtu.tree_map(lambda g, p: g.astype(p.dtype), here, params), line.slope(here)
 
 
 def _objective(owner: str, value_fn: Any, extra: Mapping[str, Any]) -> Objective:

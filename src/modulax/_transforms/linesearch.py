@@ -112,9 +112,8 @@ class ScaleByBacktrackingLinesearch(AbstractTransform):
     ) -> tuple[Updates, ScaleByBacktrackingLinesearchState]:
         """The updates times the step size that was found, and what was found."""
         assert value is not None
-        line, here = line_of("ScaleByBacktrackingLinesearch", updates, params, grad, value_fn, extra)
-        value, slope = loss_of(value), line.slope(here)
-        last = state.learning_rate
+        line, here, slope = line_of("ScaleByBacktrackingLinesearch", updates, params, grad, value_fn, extra)
+        value, last = loss_of(value), state.learning_rate
         first = jnp.where(last > 0, self.increase_factor * jnp.where(last > 0, last, 1), jnp.inf)
         tried, trial = self._search(line, value, slope, here, jnp.minimum(first, self.max_learning_rate))
         fails = ~jnp.isfinite(trial.value)

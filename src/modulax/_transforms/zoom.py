@@ -65,9 +65,7 @@ class ScaleByZoomLinesearch(AbstractTransform):
     Along the line $\phi(\eta) = f(w + \eta u)$ it looks for
 
     $$
-    \begin{aligned}
-    \phi(\eta) &\le \phi(0) + c_1 \eta\, \phi'(0) + \epsilon, \qquad |\phi'(\eta)| \le c_2 |\phi'(0)| + \epsilon
-    \end{aligned}
+    \phi(\eta) \le \phi(0) + c_1 \eta\, \phi'(0) + \epsilon, \qquad |\phi'(\eta)| \le c_2 |\phi'(0)| + \epsilon
     $$
 
     The step is made longer until an interval holds such a point, and the interval is narrowed by cubic and quadratic
@@ -151,8 +149,8 @@ class ScaleByZoomLinesearch(AbstractTransform):
     ) -> tuple[Updates, ScaleByZoomLinesearchState]:
         """The updates times the step size that was found, and what was found."""
         assert value is not None
-        line, here = line_of("ScaleByZoomLinesearch", updates, params, grad, value_fn, extra)
-        start = _Point(jnp.zeros((), default_float()), loss_of(value), line.slope(here))
+        line, here, slope = line_of("ScaleByZoomLinesearch", updates, params, grad, value_fn, extra)
+        start = _Point(jnp.zeros((), default_float()), loss_of(value), slope)
         search = self._search(line, start, here, self._first_step(state))
         best = search.best
         if self.verbose:
@@ -227,10 +225,10 @@ def _choose(which: Array, x: Any, y: Any) -> Any:
 
 
 def _between(low: _Point, high: _Point, other: _Point) -> Scalar:
-    """Where the loss is expected to be smallest between two points, in units of their distance from `low` on.
+    """Where the loss is expected to be smallest between two points.
 
-    The minimum of the cubic through three losses, or of the parabola through two, and one slope; the middle, if that is
-    near an end.
+    That is the minimum of the cubic through three losses and a slope, or if it is near an end, of the parabola through
+    two and a slope, or the middle.
     """
     length = high.step - low.step
     slope = low.slope * length
