@@ -48,7 +48,7 @@ LAYERS = (
         ),
         ordered=True,
     ),
-    Layer(("schedules", "_transforms", "estimators")),
+    Layer(("schedules", "_transforms", "estimators", "microbatching")),
     Layer(("_containers",)),
     Layer(("_optimizers", "_describe", "_sharding", "_registry"), ordered=True),
     Layer(("sweeps", "integrations", "compat", "testing")),

@@ -9,6 +9,7 @@ import modulax
 import modulax.checkpoint
 import modulax.linalg
 import modulax.linen
+import modulax.microbatching
 import modulax.nnx
 import modulax.numerics
 import modulax.schedules
@@ -18,6 +19,7 @@ import modulax.tree
 MODULES = (
     modulax,
     modulax.linalg,
+    modulax.microbatching,
     modulax.numerics,
     modulax.schedules,
     modulax.tree,
@@ -53,7 +55,10 @@ PROMISED = {
         TraceState Yogi ZeroNaNs ZeroNaNsState apply_updates available bias_correction by_path card citation
         describe get linalg number numerics per_example_global_norm_clip per_example_layer_norm_clip schedules
         state_sharding tree unitwise_clip unitwise_norm update_infinity_moment update_moment
-        update_moment_per_elem_norm like_params nested shared
+        update_moment_per_elem_norm like_params microbatch microbatching nested shared
+    """,
+    modulax.microbatching: """
+        AccumulationType Accumulator IndividualOutputs micro_grad micro_vmap microbatch reshape_batch_axis
     """,
     modulax.linalg: "leading_directions orthogonalize",
     modulax.numerics: "abs_sq at_least_float32 safe_increment safe_sqrt",
@@ -73,7 +78,7 @@ PROMISED = {
 
 def public_names(module) -> set[str]:
     """What the module offers: names without an underscore that are no submodules brought in by an import."""
-    promised_modules = {"linalg", "numerics", "schedules", "tree"}
+    promised_modules = {"linalg", "microbatching", "numerics", "schedules", "tree"}
     return {
         name
         for name, value in vars(module).items()

@@ -2,6 +2,7 @@
 
 from . import (
     linalg as linalg,
+    microbatching as microbatching,
     numerics as numerics,
     schedules as schedules,
     tree as tree,
@@ -288,6 +289,9 @@ from ._transforms.tuning_free import (
     ProdigyState as ProdigyState,
     ScaleByDAdaptAdam as ScaleByDAdaptAdam,
     ScaleByProdigy as ScaleByProdigy,
+)
+from .microbatching import (
+    microbatch as microbatch,
 )
 from .tree import (
     bias_correction as bias_correction,
