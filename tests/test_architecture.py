@@ -50,7 +50,7 @@ LAYERS = (
     ),
     Layer(("schedules", "_transforms", "estimators", "microbatching")),
     Layer(("_containers",)),
-    Layer(("_optimizers", "_describe", "_sharding", "_registry"), ordered=True),
+    Layer(("aggregate", "_optimizers", "_describe", "_sharding", "_registry"), ordered=True),
     Layer(("sweeps", "integrations", "compat", "testing")),
     Layer(("nnx", "linen", "checkpoint")),
 )

@@ -6,6 +6,7 @@ import equinox as eqx
 import pytest
 
 import modulax
+import modulax.aggregate
 import modulax.checkpoint
 import modulax.linalg
 import modulax.linen
@@ -18,6 +19,7 @@ import modulax.tree
 
 MODULES = (
     modulax,
+    modulax.aggregate,
     modulax.linalg,
     modulax.microbatching,
     modulax.numerics,
@@ -55,7 +57,14 @@ PROMISED = {
         TraceState Yogi ZeroNaNs ZeroNaNsState apply_updates available bias_correction by_path card citation
         describe get linalg number numerics per_example_global_norm_clip per_example_layer_norm_clip schedules
         state_sharding tree unitwise_clip unitwise_norm update_infinity_moment update_moment
-        update_moment_per_elem_norm like_params microbatch microbatching nested shared
+        update_moment_per_elem_norm aggregate like_params microbatch microbatching nested
+        shared
+    """,
+    modulax.aggregate: """
+        AbstractAggregator AccumulateAvgUpdates AccumulateAvgUpdatesState AddMeanVarianceToOpt Aggregator
+        AggregatorUpdateFn AverageIncrementallyUpdates AveragePerElementUpdates GetPerElementMeanAndSumSqDiffGrads
+        PerElementMeanAndSumSqDiffGradsState PerElementMeanAndVarianceEMAState Process ProcessState
+        TrackPerElementMeanAndVarianceWithEma get_batch_size_from_per_elt_updates get_unbiased_mean_and_variance_ema
     """,
     modulax.microbatching: """
         AccumulationType Accumulator IndividualOutputs micro_grad micro_vmap microbatch reshape_batch_axis
@@ -78,7 +87,7 @@ PROMISED = {
 
 def public_names(module) -> set[str]:
     """What the module offers: names without an underscore that are no submodules brought in by an import."""
-    promised_modules = {"linalg", "microbatching", "numerics", "schedules", "tree"}
+    promised_modules = {"aggregate", "linalg", "microbatching", "numerics", "schedules", "tree"}
     return {
         name
         for name, value in vars(module).items()

@@ -1,6 +1,7 @@
 """An object-oriented optimizer library for JAX, in which an optimizer is a pytree."""
 
 from . import (
+    aggregate as aggregate,
     linalg as linalg,
     microbatching as microbatching,
     numerics as numerics,

@@ -20,6 +20,7 @@ from ._schedule import AbstractSchedule, resolve
 from ._transform import AbstractTransform
 from ._transforms.basic import SetToZero
 from ._types import Params
+from .aggregate import AddMeanVarianceToOpt, Process
 from .tree._math import trainable
 from .tree._paths import leaves_with_paths
 from .tree._state import owners
@@ -129,6 +130,11 @@ def _walk(transform: AbstractTransform, tree: PyTree, rows: Sequence[LeafDescrip
             schedule = getattr(transform, name, None)
             if isinstance(schedule, AbstractSchedule):
                 _write([row for row in rows if getattr(row, name)], name, schedule)
+    elif isinstance(transform, Process):
+        for part in (transform.preprocessor, transform.aggregator, transform.postprocessor):
+            _walk(part, tree, rows)
+    elif isinstance(transform, AddMeanVarianceToOpt):
+        _walk(transform.transform(), tree, rows)
     elif isinstance(transform, (Scheduled, Injected)):
         _walk(resolve(transform.inner, 0), tree, rows)
     elif isinstance(inner := getattr(transform, "inner", None), AbstractTransform):

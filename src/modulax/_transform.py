@@ -62,11 +62,18 @@ def refuse_complex(transform: "AbstractTransform", params: Params) -> None:
         )
 
 
+def axes_of_examples(transform: "AbstractTransform") -> tuple[int, ...]:
+    """The axes of examples in the updates that it, or a transform inside of it, takes; none for those of the whole."""
+    if transform.takes_examples:
+        return transform.example_axes
+    parts = jtu.tree_leaves(transform, is_leaf=lambda x: x is not transform and isinstance(x, AbstractTransform))
+    inside = (axes_of_examples(part) for part in parts if isinstance(part, AbstractTransform))
+    return next(filter(None, inside), ())
+
+
 def sees_examples(transform: "AbstractTransform") -> bool:
     """Whether it, or a transform inside of it, takes the updates of each example by itself."""
-    parts = jtu.tree_leaves(transform, is_leaf=lambda x: x is not transform and isinstance(x, AbstractTransform))
-    inside = (sees_examples(part) for part in parts if isinstance(part, AbstractTransform))
-    return transform.takes_examples or any(inside)
+    return bool(axes_of_examples(transform))
 
 
 def _schedule_field(transform: "AbstractTransform") -> str | None:
@@ -101,7 +108,7 @@ def _update_entry(method: Any, name: str) -> Entry:
     def run(transform, updates, state, params, extra):
         updates, params = trainable(updates), trainable(params)
         if params is not None:
-            params = paired(params, updates, f"{name}.update", per_example=sees_examples(transform))
+            params = paired(params, updates, f"{name}.update", per_example=axes_of_examples(transform))
         return inside(method, transform, updates, state, params, **extra)
 
     def call(program, transform, /, updates, state, params=None, **extra):
@@ -136,6 +143,9 @@ class AbstractTransform(AbstractHyperparameters):
 
     A container or a chain does if one of its parts does; an optimizer says so itself.
     """
+
+    example_axes: ClassVar[tuple[int, ...]] = (0,)
+    """The axes of the examples, if it takes them."""
 
     cites: ClassVar[tuple[str, ...]] = ()
     """Keys in the bibliography, for `modulax.citation`."""
@@ -265,7 +275,7 @@ def _updates_at(params: PyTree, updates: Updates) -> list[Any]:
 def _step_program(cls: type, donate: bool) -> Program:
     def run(transform, grads, state, params, extra):
         grads = trainable(grads)
-        trained = paired(trainable(params), grads, f"{cls.__name__}.step", per_example=sees_examples(transform))
+        trained = paired(trainable(params), grads, f"{cls.__name__}.step", per_example=axes_of_examples(transform))
         updates, state = transform.update(grads, state, trained, **extra)
         return jtu.tree_leaves(apply_updates(params, updates)), state
 
