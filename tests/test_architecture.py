@@ -49,9 +49,9 @@ LAYERS = (
         ),
         ordered=True,
     ),
-    Layer(("schedules", "_transforms", "estimators")),
+    Layer(("schedules", "_transforms", "estimators", "microbatching")),
     Layer(("_containers",)),
-    Layer(("_optimizers", "_describe", "_sharding", "_registry"), ordered=True),
+    Layer(("aggregate", "_optimizers", "_describe", "_sharding", "_registry"), ordered=True),
     Layer(("sweeps", "integrations", "compat", "testing")),
     Layer(("nnx", "linen", "checkpoint")),
 )

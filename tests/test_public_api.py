@@ -6,9 +6,11 @@ import equinox as eqx
 import pytest
 
 import modulax
+import modulax.aggregate
 import modulax.checkpoint
 import modulax.linalg
 import modulax.linen
+import modulax.microbatching
 import modulax.nnx
 import modulax.numerics
 import modulax.schedules
@@ -17,7 +19,9 @@ import modulax.tree
 
 MODULES = (
     modulax,
+    modulax.aggregate,
     modulax.linalg,
+    modulax.microbatching,
     modulax.numerics,
     modulax.schedules,
     modulax.tree,
@@ -56,11 +60,21 @@ PROMISED = {
         ScaleByStddevState ScaleByTrustRatio ScaleByYogi ScaleByZoomLinesearch ScaleByZoomLinesearchState Scheduled
         SetToZero SignSGD Signum SimplifiedAdEMAMix Snapshot SnapshotState Sophia SplitRealAndImaginary
         SplitRealAndImaginaryState Stateless Trace TraceState Yogi ZeroNaNs ZeroNaNsState ZoomLinesearchInfo
-        apply_updates available bias_correction by_path card citation describe from_optax get inject_hyperparams
-        like_params linalg nested number numerics per_example_global_norm_clip per_example_layer_norm_clip schedules
-        selective_transform shared skip_large_updates skip_not_finite state_sharding to_optax tree unitwise_clip
-        unitwise_norm update_infinity_moment update_moment update_moment_per_elem_norm value_and_grad_from_state
+        aggregate apply_updates available bias_correction by_path card citation describe from_optax get
+        inject_hyperparams like_params linalg microbatch microbatching nested number numerics
+        per_example_global_norm_clip per_example_layer_norm_clip schedules selective_transform shared
+        skip_large_updates skip_not_finite state_sharding to_optax tree unitwise_clip unitwise_norm
+        update_infinity_moment update_moment update_moment_per_elem_norm value_and_grad_from_state
         with_extra_args_support
+    """,
+    modulax.aggregate: """
+        AbstractAggregator AccumulateAvgUpdates AccumulateAvgUpdatesState AddMeanVarianceToOpt Aggregator
+        AggregatorUpdateFn AverageIncrementallyUpdates AveragePerElementUpdates GetPerElementMeanAndSumSqDiffGrads
+        PerElementMeanAndSumSqDiffGradsState PerElementMeanAndVarianceEMAState Process ProcessState
+        TrackPerElementMeanAndVarianceWithEma get_batch_size_from_per_elt_updates get_unbiased_mean_and_variance_ema
+    """,
+    modulax.microbatching: """
+        AccumulationType Accumulator IndividualOutputs micro_grad micro_vmap microbatch reshape_batch_axis
     """,
     modulax.linalg: "leading_directions orthogonalize",
     modulax.numerics: "abs_sq at_least_float32 safe_increment safe_sqrt",
@@ -84,7 +98,7 @@ PROMISED = {
 
 def public_names(module) -> set[str]:
     """What the module offers: names without an underscore that are no submodules brought in by an import."""
-    promised_modules = {"linalg", "numerics", "schedules", "tree"}
+    promised_modules = {"aggregate", "linalg", "microbatching", "numerics", "schedules", "tree"}
     return {
         name
         for name, value in vars(module).items()

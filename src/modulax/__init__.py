@@ -1,7 +1,9 @@
 """An object-oriented optimizer library for JAX, in which an optimizer is a pytree."""
 
 from . import (
+    aggregate as aggregate,
     linalg as linalg,
+    microbatching as microbatching,
     numerics as numerics,
     schedules as schedules,
     tree as tree,
@@ -353,6 +355,9 @@ from ._transforms.zoom import (
 )
 from ._wrapper import (
     AbstractWrapper as AbstractWrapper,
+)
+from .microbatching import (
+    microbatch as microbatch,
 )
 from .tree import (
     bias_correction as bias_correction,

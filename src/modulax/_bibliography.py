@@ -50,6 +50,12 @@ BIBLIOGRAPHY = {
         2021,
         "https://arxiv.org/abs/2102.06171",
     ),
+    "chan1983": Reference(
+        "Chan, Tony F. and Golub, Gene H. and LeVeque, Randall J.",
+        "Algorithms for Computing the Sample Variance: Analysis and Recommendations",
+        1983,
+        "https://doi.org/10.1080/00031305.1983.10483115",
+    ),
     "chen2023": Reference(
         "Chen, Xiangning and Liang, Chen and Huang, Da and Real, Esteban and Wang, Kaiyuan and Liu, Yao and Pham,"
         " Hieu and Dong, Xuanyi and Luong, Thang and Hsieh, Cho-Jui and Lu, Yifeng and Le, Quoc V.",

@@ -22,6 +22,7 @@ from ._transform import AbstractTransform
 from ._transforms.basic import SetToZero
 from ._types import Params
 from ._wrapper import AbstractWrapper
+from .aggregate import AddMeanVarianceToOpt, Process
 from .tree._math import trainable
 from .tree._paths import leaves_with_paths
 from .tree._state import owners
@@ -131,6 +132,11 @@ def _walk(transform: AbstractTransform, tree: PyTree, rows: Sequence[LeafDescrip
             schedule = getattr(transform, name, None)
             if is_schedule(schedule):
                 _write([row for row in rows if getattr(row, name)], name, schedule)
+    elif isinstance(transform, Process):
+        for part in (transform.preprocessor, transform.aggregator, transform.postprocessor):
+            _walk(part, tree, rows)
+    elif isinstance(transform, AddMeanVarianceToOpt):
+        _walk(transform.transform(), tree, rows)
     elif isinstance(transform, (Scheduled, Injected)):
         _walk(_at_start(transform.inner), tree, rows)
     elif isinstance(transform, AbstractWrapper):

@@ -9,6 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import PyTree
 
 from ._checks import listing
@@ -77,11 +78,24 @@ def refuse_complex(transform: "AbstractTransform", params: Params) -> None:
         )
 
 
+def axes_of_examples(transform: "AbstractTransform") -> tuple[int, ...]:
+    """The axes of examples in the updates that it, or a transform inside of it, takes; none for those of the whole."""
+    if transform.takes_examples:
+        return transform.example_axes
+    parts = jtu.tree_leaves(transform, is_leaf=lambda x: x is not transform and isinstance(x, AbstractTransform))
+    inside = (axes_of_examples(part) for part in parts if isinstance(part, AbstractTransform))
+    return next(filter(None, inside), ())
+
+
 def sees_examples(transform: "AbstractTransform") -> bool:
     """Whether it, or a transform inside of it, takes the updates of each example by itself."""
-    parts = jtu.tree_leaves(transform, is_leaf=lambda x: x is not transform and isinstance(x, AbstractTransform))
-    inside = (sees_examples(part) for part in parts if isinstance(part, AbstractTransform))
-    return transform.takes_examples or any(inside)
+    return bool(axes_of_examples(transform))
+
+
+def zeros_returned(transform: "AbstractTransform", updates: Updates) -> Updates:
+    """Zeros like what the transform returns for these updates: without the axes of examples."""
+    axes = axes_of_examples(transform)
+    return jtu.tree_map(lambda u: jnp.zeros(np.delete(u.shape, axes) if axes else u.shape, u.dtype), updates)
 
 
 def _init_entry(method: Any, name: str) -> Entry:
@@ -169,6 +183,9 @@ class AbstractTransform(AbstractHyperparameters):
     A container or a chain does if one of its parts does; an optimizer says so itself.
     """
 
+    example_axes: ClassVar[tuple[int, ...]] = (0,)
+    """The axes of the examples, if it takes them."""
+
     cites: ClassVar[tuple[str, ...]] = ()
     """Keys in the bibliography, for `modulax.citation`."""
 
@@ -232,7 +249,7 @@ class AbstractTransform(AbstractHyperparameters):
 
     def paired(self, params: Params, updates: Updates, owner: str) -> Params:
         """The parameters in the structure of the updates, refused unless both have the same paths and shapes."""
-        return paired(params, updates, owner, per_example=sees_examples(self))
+        return paired(params, updates, owner, per_example=axes_of_examples(self))
 
     def at(self, state: State) -> "AbstractTransform":
         """This transform with every schedule replaced by its number for the step that comes next."""

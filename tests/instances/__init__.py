@@ -4,10 +4,21 @@ Whoever writes a class registers it here and inherits every test of `test_contra
 those of `test_parity.py` too.
 """
 
-from . import curves, foundation, layerwise, linesearch, matrices, mixtures, moments, tuning_free, wrappers
+from . import (
+    aggregating,
+    curves,
+    foundation,
+    layerwise,
+    linesearch,
+    matrices,
+    mixtures,
+    moments,
+    tuning_free,
+    wrappers,
+)
 from ._instance import Instance as Instance
 
-FAMILIES = (foundation, moments, mixtures, layerwise, tuning_free, matrices, linesearch, wrappers)
+FAMILIES = (foundation, moments, mixtures, layerwise, tuning_free, matrices, linesearch, wrappers, aggregating)
 TRANSFORMS = tuple(instance for family in FAMILIES for instance in family.TRANSFORMS)
 DIFFERENCES = tuple(difference for family in (*FAMILIES, curves) for difference in family.DIFFERENCES)
 SCHEDULES = curves.SCHEDULES

@@ -6,14 +6,13 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.tree_util as jtu
 from jaxtyping import Array, Bool
 
 from .._checks import NON_NEGATIVE, boolean
 from .._module import AbstractState, nested, shared
 from .._numerics import default_float, safe_increment
 from .._schedule import Number, number
-from .._transform import AbstractTransform, sees_examples
+from .._transform import AbstractTransform, sees_examples, zeros_returned
 from .._types import Count, Params, State, Updates
 from .._wrapper import AbstractWrapper
 from ..tree._math import all_finite
@@ -34,12 +33,6 @@ def _run_if(
         lambda: inner.update(updates, inner_state, params, **extra),
         lambda: (otherwise, inner_state),
     )
-
-
-def _zeros(inner: AbstractTransform, updates: Updates) -> Updates:
-    """Zeros like what the transform returns for these updates."""
-    one = (lambda u: u[0]) if sees_examples(inner) else (lambda u: u)
-    return jtu.tree_map(lambda u: jnp.zeros_like(one(u)), updates)
 
 
 class ApplyIfFiniteState(AbstractState):
@@ -89,7 +82,13 @@ class ApplyIfFinite(AbstractWrapper):
         count = jnp.where(is_finite, 0, safe_increment(state.notfinite_count))
         gives_up = count.astype(default_float()) > self.max_consecutive_errors
         updates, inner_state = _run_if(
-            is_finite | gives_up, self.inner, updates, state.inner_state, params, extra, _zeros(self.inner, updates)
+            is_finite | gives_up,
+            self.inner,
+            updates,
+            state.inner_state,
+            params,
+            extra,
+            zeros_returned(self.inner, updates),
         )
         return updates, ApplyIfFiniteState(
             notfinite_count=jnp.where(gives_up, 0, count),
@@ -177,7 +176,7 @@ class ConditionallyMask(AbstractWrapper):
         self, updates: Updates, state: ConditionallyMaskState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, ConditionallyMaskState]:
         """One step of the inner transform if it is time for it, else zeros."""
-        zeros = _zeros(self.inner, updates)
+        zeros = zeros_returned(self.inner, updates)
         is_time = _is_time(self, state.step, extra)
         updates, inner_state = _run_if(is_time, self.inner, updates, state.inner_state, params, extra, zeros)
         return updates, ConditionallyMaskState(safe_increment(state.step), inner_state)

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, PyTree
 
 from .._module import AbstractModule, AbstractState, nested, shared
 from .._numerics import common_dtype
-from .._transform import AbstractTransform, sees_examples
+from .._transform import AbstractTransform, axes_of_examples
 from .._types import Params, State, Updates
 from .._wrapper import AbstractWrapper, extra_inside
 from ..tree._align import paired
@@ -160,7 +160,7 @@ class Flatten(AbstractReshaping):
     def form(self, params: Params, *, of_updates: bool = False) -> Form:
         """The arrays of each dtype, one behind the other. Those without elements have no place there."""
         leaves, treedef = jtu.tree_flatten(params)
-        axes = 1 if of_updates and sees_examples(self.inner) else 0
+        axes = len(axes_of_examples(self.inner)) if of_updates else 0
         shapes = [x.shape[axes:] for x in leaves]
         sizes = [math.prod(shape) for shape in shapes]
         places: dict[str, list[int]] = {}

@@ -63,18 +63,18 @@ def misfit(owner: str, whose: str, lacking: list[str], unknown: list[str]) -> st
     return f"`{owner}`: the updates must have the leaves of {whose}; they {' and '.join(parts)}."
 
 
-def paired(params: PyTree, updates: PyTree, owner: str, *, per_example: bool = False) -> PyTree:
+def paired(params: PyTree, updates: PyTree, owner: str, *, per_example: tuple[int, ...] = ()) -> PyTree:
     """The parameters in the structure of the updates, refused unless both have the same paths and shapes.
 
     Args:
         params: the parameters.
         updates: the updates.
         owner: the call that is at fault if they do not fit.
-        per_example: whether the updates have a leading axis more, of examples, which is equally long everywhere.
+        per_example: the axes of examples, which the updates have more than the parameters, equally long everywhere.
     """
     values, _ = align(params, updates, owner, "the parameters")
     if per_example:
-        check_examples(updates, values, owner)
+        check_examples(updates, values, owner, per_example)
     else:
         check_same_shapes(updates, values, owner)
     return jtu.tree_structure(updates).unflatten(values)
@@ -91,12 +91,22 @@ def check_same_shapes(updates: PyTree, values: list[Any], owner: str) -> None:
             )
 
 
-def check_examples(updates: PyTree, values: list[Any], owner: str) -> None:
-    """Refuses updates that have not the parameters' shapes behind a leading axis, of one length for all."""
-    n = next((u.shape[0] for _, u in leaves_with_paths(updates) if u.ndim), None)
+def check_examples(updates: PyTree, values: list[Any], owner: str, axes: tuple[int, ...] = (0,)) -> None:
+    """Refuses updates that have not the parameters' shapes beside the axes of examples, of one length for all."""
+    lengths = None
     for (path, u), value in zip(leaves_with_paths(updates), values, strict=True):
-        if u.shape != (n, *value.shape):
+        at = [axis % u.ndim for axis in axes if -u.ndim <= axis < u.ndim]
+        rest = tuple(length for i, length in enumerate(u.shape) if i not in at)
+        found = [u.shape[i] for i in at]
+        lengths = found if lengths is None else lengths
+        if rest != value.shape or found != lengths or len(at) != len(axes):
             needed = ", ".join(map(str, ("n", *value.shape)))
+            if axes != (0,):
+                raise ValueError(
+                    f"`{owner}` needs the updates of each example by itself, on axes {axes}: at `{path}` the update "
+                    f"has shape {u.shape} and the parameter {value.shape}. Without these axes the shapes must be "
+                    f"equal, and along them all updates equally long."
+                )
             raise ValueError(
                 f"`{owner}` needs the updates of each example by itself, on a leading axis: at `{path}` the update has "
                 f"shape {u.shape} and the parameter {value.shape}; needed is ({needed}), with one n for all. "

@@ -1,0 +1,155 @@
+"""Means of the updates of the examples, of one batch or of several."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Bool, PyTree
+
+from .._leafwise import AbstractLeafwise
+from .._module import AbstractState
+from .._numerics import at_least_float32, safe_increment, zeros_in
+from .._transform import EmptyState
+from .._types import Count, Params, State, Updates
+from ._base import AbstractAggregator, as_axes, check_steps, means
+
+
+class AveragePerElementUpdates(AbstractAggregator):
+    r"""The mean of the examples' updates, $u = \frac 1 n \sum_i g_i$.
+
+    Args:
+        per_elt_axis: the axis of the examples, or the axes.
+    """
+
+    per_elt_axis: int | Sequence[int] = eqx.field(static=True, default=0, converter=as_axes)
+
+    @property
+    def example_axes(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return as_axes(self.per_elt_axis)
+
+    def init(self, params: Params) -> EmptyState:
+        """The empty state."""
+        del params
+        return EmptyState()
+
+    def aggregate(
+        self, updates: Updates, state: EmptyState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, dict[str, Any], EmptyState]:
+        """The mean."""
+        del params, extra
+        mean = means(updates, self.example_axes)
+        return jtu.tree_map(lambda m, g: m.astype(g.dtype), mean, updates), {}, state
+
+
+class AccumulateAvgUpdatesState(AbstractState):
+    """The state of `AccumulateAvgUpdates`: the mean so far, of how many batches, and whether the last one completed it.
+
+    For a single step there is none.
+    """
+
+    avg_grad: PyTree
+    micro_step: Count | None = None
+    ready: Bool[Array, ""] | None = None
+
+
+class _Now(NamedTuple):
+    """The number of batches with this one, as it stands in the state, and whether it is the last."""
+
+    n: Array
+    is_last: Array
+
+
+class AccumulateAvgUpdates(AbstractLeafwise):
+    r"""The mean of the updates of $k$ batches, every $k$-th time; zeros in between.
+
+    With $m$ the number of batches since the last time, this one included:
+
+    $$
+    a \leftarrow a + (g - a) / m, \qquad
+    u = \begin{cases} a, \text{ and then } a \leftarrow 0 & m = k \\ 0 & m < k \end{cases}
+    $$
+
+    What stands behind it in a chain sees the zeros. `Process` spares it them; so does `MultiSteps`, which wraps it, and
+    takes a schedule of $k$.
+
+    Args:
+        accumulation_steps: $k$. With 1 there is no state.
+    """
+
+    accumulation_steps: int = eqx.field(static=True)
+
+    def __check_init__(self) -> None:
+        check_steps(self, self.accumulation_steps)
+
+    def init_leaf(self, p):
+        if self.accumulation_steps == 1:
+            return EmptyState()
+        return AccumulateAvgUpdatesState(avg_grad=zeros_in(p, at_least_float32(p.real.dtype)))
+
+    def init_shared(self, params):
+        del params
+        if self.accumulation_steps == 1:
+            return {}
+        return {"micro_step": jnp.zeros((), jnp.int32), "ready": jnp.zeros((), bool)}
+
+    def survey(self, count, state, updates, params, **extra):
+        del count, updates, params, extra
+        if self.accumulation_steps == 1:
+            return None
+        n = safe_increment(state.micro_step)
+        return _Now(n, n >= self.accumulation_steps)
+
+    def share(self, now):
+        if now is None:
+            return {}
+        return {"micro_step": jnp.where(now.is_last, 0, now.n), "ready": now.is_last}
+
+    def update_leaf(self, now, g, s, p):
+        del p
+        if now is None:
+            return g, s
+        mean = s.avg_grad + (g - s.avg_grad) / now.n.astype(g.dtype)
+        zero = jnp.zeros_like(mean)
+        new_state = AccumulateAvgUpdatesState(avg_grad=jnp.where(now.is_last, zero, mean))
+        return jnp.where(now.is_last, mean, zero), new_state
+
+
+def _axes_or_none(axes: int | Sequence[int] | None) -> tuple[int, ...] | None:
+    return None if axes is None else as_axes(axes)
+
+
+class AverageIncrementallyUpdates(AbstractAggregator):
+    """The mean over the examples of several batches: `AveragePerElementUpdates`, then `AccumulateAvgUpdates`.
+
+    Args:
+        per_elt_axis: the axis of the examples, or the axes. None for updates that are those of a whole batch already.
+        accumulation_steps: how many batches are averaged. With 1 there is no state.
+    """
+
+    per_elt_axis: int | Sequence[int] | None = eqx.field(static=True, converter=_axes_or_none)
+    accumulation_steps: int = eqx.field(static=True)
+
+    def __check_init__(self) -> None:
+        check_steps(self, self.accumulation_steps)
+
+    @property
+    def takes_examples(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.per_elt_axis is not None
+
+    @property
+    def example_axes(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return () if self.per_elt_axis is None else as_axes(self.per_elt_axis)
+
+    def init(self, params: Params) -> State:
+        """That of `AccumulateAvgUpdates`."""
+        return AccumulateAvgUpdates(self.accumulation_steps).init(params)
+
+    def aggregate(
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, dict[str, Any], State]:
+        """The mean of all examples after the last batch, zeros before."""
+        mean = means(updates, self.example_axes) if self.takes_examples else updates
+        mean, state = AccumulateAvgUpdates(self.accumulation_steps).update(mean, state, params, **extra)
+        return jtu.tree_map(lambda m, g: m.astype(g.dtype), mean, updates), {}, state

@@ -1,0 +1,171 @@
+"""From the gradients of the examples to the step: before, at and behind their aggregation."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+
+from .._checks import DECAY
+from .._containers.chain import Chain
+from .._module import AbstractState, nested
+from .._schedule import Number, number
+from .._transform import AbstractTransform
+from .._transforms.basic import Identity
+from .._types import Params, State, Updates
+from ..tree._search import get_all_with_path
+from ._base import AbstractAggregator, as_axes
+from ._statistics import GetPerElementMeanAndSumSqDiffGrads, TrackPerElementMeanAndVarianceWithEma
+
+
+class ProcessState(AbstractState):
+    """The states of the three parts of a `Process`."""
+
+    preprocess_state: State = nested()
+    aggregate_state: State = nested()
+    postprocess_state: State = nested()
+
+
+class Process(AbstractTransform):
+    """Transforms the updates of each example, aggregates them, and transforms the result.
+
+        Process(Identity(), AverageIncrementallyUpdates(per_elt_axis=0, accumulation_steps=4), AdamW(1e-3))
+
+    An aggregator that is not ready, because it waits for further batches, has a field `ready` in its state that says
+    so. The updates are then zero, and the postprocessor does not run.
+
+    Args:
+        preprocessor: sees the updates of all examples at once, with their axis.
+        aggregator: makes one update of them: an aggregator, `DifferentiallyPrivateAggregate`, or any transform of the
+            updates of a whole batch.
+        postprocessor: sees the aggregated update: an optimizer.
+        aggregator_has_aux: whether what else the aggregator has found out becomes extra arguments of the postprocessor.
+    """
+
+    preprocessor: AbstractTransform
+    aggregator: AbstractTransform
+    postprocessor: AbstractTransform
+    aggregator_has_aux: bool = eqx.field(static=True, default=False)
+
+    def __check_init__(self) -> None:
+        for name in ("preprocessor", "aggregator", "postprocessor"):
+            part = getattr(self, name)
+            if not isinstance(part, AbstractTransform):
+                raise ValueError(f"`Process({name}=...)` must be a transform of modulax, got {part!r}.")
+        if self.aggregator_has_aux and not isinstance(self.aggregator, AbstractAggregator):
+            raise ValueError(
+                f"`Process(aggregator_has_aux=True)` needs an aggregator that finds out more than the update, such as "
+                f"`GetPerElementMeanAndSumSqDiffGrads()`; `{type(self.aggregator).__name__}` does not."
+            )
+
+    def init(self, params: Params) -> ProcessState:
+        """The states of the three parts."""
+        return ProcessState(
+            preprocess_state=self.preprocessor.init(params),
+            aggregate_state=self.aggregator.init(params),
+            postprocess_state=self.postprocessor.init(params),
+        )
+
+    def update(
+        self, updates: Updates, state: ProcessState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, ProcessState]:
+        """One step of the three parts; of the last one only where the aggregator is ready."""
+        updates, before = self.preprocessor.update(updates, state.preprocess_state, params, **extra)
+        if isinstance(self.aggregator, AbstractAggregator):
+            aggregated, aux, held = self.aggregator.aggregate(updates, state.aggregate_state, params, **extra)
+        else:
+            aggregated, held = self.aggregator.update(updates, state.aggregate_state, params, **extra)
+            aux = {}
+        extra = extra | aux if self.aggregator_has_aux else extra
+
+        def go_on() -> tuple[Updates, State]:
+            new, behind = self.postprocessor.update(aggregated, state.postprocess_state, params, **extra)
+            return jtu.tree_map(lambda u, g: u.astype(g.dtype), new, aggregated), behind
+
+        def wait() -> tuple[Updates, State]:
+            return jtu.tree_map(jnp.zeros_like, aggregated), state.postprocess_state
+
+        def is_flag(path: str, x: Any) -> bool:
+            del path  # a parameter may be called `ready` too, but is no flag
+            return getattr(x, "shape", None) == () and jnp.issubdtype(x.dtype, jnp.bool_)
+
+        flags = [flag for _, flag in get_all_with_path(held, "ready", is_flag)]
+        new, behind = jax.lax.cond(jnp.all(jnp.stack(flags)), go_on, wait) if flags else go_on()
+        return new, ProcessState(preprocess_state=before, aggregate_state=held, postprocess_state=behind)
+
+    def at(self, state: ProcessState) -> "Process":
+        """This transform with every schedule replaced by its number for the next step."""
+        return Process(
+            self.preprocessor.at(state.preprocess_state),
+            self.aggregator.at(state.aggregate_state),
+            self.postprocessor.at(state.postprocess_state),
+            self.aggregator_has_aux,
+        )
+
+    def eval_params(self, state: ProcessState, params: Params) -> Params:
+        """Those of the postprocessor."""
+        return self.at(state).postprocessor.eval_params(state.postprocess_state, params)
+
+
+class AddMeanVarianceToOpt(AbstractTransform):
+    """Gives an optimizer the mean of the examples' updates, and remembers their mean and variance.
+
+        optimizer = AddMeanVarianceToOpt(AdamW(1e-3))
+        updates, state = optimizer.update(gradients_of_examples, state, params)
+        mean, variance = get_unbiased_mean_and_variance_ema(state)
+
+    It is a `Process` of `GetPerElementMeanAndSumSqDiffGrads` and a chain of `TrackPerElementMeanAndVarianceWithEma` and
+    the optimizer.
+
+    Args:
+        opt: the optimizer, or any transform of the updates of a whole batch.
+        ema_decay: the decay of the moving averages.
+        per_elt_axis: the axis of the examples, or the axes.
+        accumulation_steps: how many batches make a step of the optimizer.
+    """
+
+    opt: AbstractTransform
+    ema_decay: Number = number(0.9, needs=DECAY)
+    per_elt_axis: int | Sequence[int] = eqx.field(static=True, default=0, converter=as_axes)
+    accumulation_steps: int = eqx.field(static=True, default=1)
+
+    def __check_init__(self) -> None:
+        self.transform()  # which checks what it is made of
+
+    @property
+    def takes_examples(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return True
+
+    @property
+    def example_axes(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return as_axes(self.per_elt_axis)
+
+    def transform(self) -> Process:
+        """What it is made of."""
+        return Process(
+            Identity(),
+            GetPerElementMeanAndSumSqDiffGrads(self.per_elt_axis, self.accumulation_steps),
+            Chain(TrackPerElementMeanAndVarianceWithEma(self.ema_decay), self.opt),
+            aggregator_has_aux=True,
+        )
+
+    def init(self, params: Params) -> ProcessState:
+        """That of the process."""
+        return self.transform().init(params)
+
+    def update(
+        self, updates: Updates, state: ProcessState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, ProcessState]:
+        """One step of the process."""
+        return self.transform().update(updates, state, params, **extra)
+
+    def at(self, state: ProcessState) -> "AddMeanVarianceToOpt":
+        """This transform with every schedule replaced by its number for the next step."""
+        opt = self.opt.at(state.postprocess_state[1])
+        return AddMeanVarianceToOpt(opt, self.ema_decay, self.per_elt_axis, self.accumulation_steps)
+
+    def eval_params(self, state: ProcessState, params: Params) -> Params:
+        """Those of the optimizer."""
+        return self.transform().eval_params(state, params)

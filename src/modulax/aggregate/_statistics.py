@@ -1,0 +1,250 @@
+"""How much the examples of a batch disagree: the mean and the variance of their updates."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Bool, Float, PyTree
+
+from .._checks import DECAY, listing
+from .._module import AbstractState, like_params, shared
+from .._numerics import (
+    abs_sq,
+    at_least_float32,
+    bias,
+    default_float,
+    moment,
+    ratio,
+    real_dtype,
+    safe_increment,
+    zeros_in,
+)
+from .._schedule import Number, number
+from .._transform import AbstractTransform, EmptyState
+from .._types import Count, Params, State, Updates
+from ..tree._align import align
+from ..tree._paths import leaf_paths, leaves_with_paths
+from ..tree._search import get_all_with_path
+from ._base import AbstractAggregator, as_axes, check_steps, get_batch_size_from_per_elt_updates, wide
+
+_WHOSE = "the parameters that `init` was given"
+
+
+class PerElementMeanAndSumSqDiffGradsState(AbstractState):
+    """The state of `GetPerElementMeanAndSumSqDiffGrads` over several batches.
+
+    It has the number of batches so far, whether the last one was the last, their mean, and the sum of squared
+    differences to it.
+    """
+
+    micro_step: Count = shared()
+    ready: Bool[Array, ""] = shared()
+    mean_grads: PyTree = like_params()
+    sum_sq_diff_grads: PyTree = like_params()
+
+
+class GetPerElementMeanAndSumSqDiffGrads(AbstractAggregator):
+    r"""The mean of the examples' updates, and with it their squared differences to the mean, added up.
+
+    $$
+    \bar g = \frac 1 n \sum_i g_i, \qquad S = \sum_i |g_i - \bar g|^2
+    $$
+
+    so that $S / (n - 1)$ estimates the variance of one example's update. In `Process` what stands behind it is given
+    the extra arguments `sum_sq_diff_grads`, $S$, and `sample_size`, $n$. Over several batches of $n$ examples, of which
+    this is the $m$-th, both are those of all examples together:
+
+    $$
+    \delta = \bar g - a, \qquad a \leftarrow a + \delta / m, \qquad
+    S \leftarrow S + S_m + \delta^2\, n\, (m - 1) / m
+    $$
+
+    Args:
+        per_elt_axis: the axis of the examples, or the axes.
+        accumulation_steps: the number of batches. Before the last one, the update is zero. With 1 there is no state.
+
+    References:
+        Chan, Golub and LeVeque, [Algorithms for Computing the Sample
+        Variance](https://doi.org/10.1080/00031305.1983.10483115), 1983.
+    """
+
+    cites: ClassVar[tuple[str, ...]] = ("chan1983",)
+
+    per_elt_axis: int | Sequence[int] = eqx.field(static=True, default=0, converter=as_axes)
+    accumulation_steps: int = eqx.field(static=True, default=1)
+
+    def __check_init__(self) -> None:
+        check_steps(self, self.accumulation_steps)
+
+    @property
+    def example_axes(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return as_axes(self.per_elt_axis)
+
+    def init(self, params: Params) -> State:
+        """Zeros, or the empty state for one batch."""
+        if self.accumulation_steps == 1:
+            return EmptyState()
+        return PerElementMeanAndSumSqDiffGradsState(
+            micro_step=jnp.zeros((), jnp.int32),
+            ready=jnp.zeros((), bool),
+            mean_grads=_zeros(params),
+            sum_sq_diff_grads=_real_zeros(params),
+        )
+
+    def aggregate(
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, dict[str, Any], State]:
+        """The mean; the sum of squared differences, and of how many examples it is."""
+        del params, extra
+        size = get_batch_size_from_per_elt_updates(updates, self.example_axes)
+        leaves, treedef = jtu.tree_flatten(updates)
+        pairs = [self._of_batch(wide(g)) for g in leaves]
+        if self.accumulation_steps == 1:
+            sample_size = jnp.asarray(size, default_float())
+        else:
+            pairs, state, sample_size = self._accumulated(updates, pairs, size, state)
+        mean = treedef.unflatten([m.astype(g.dtype) for (m, _), g in zip(pairs, leaves, strict=True)])
+        squares = treedef.unflatten([s for _, s in pairs])
+        return mean, {"sum_sq_diff_grads": squares, "sample_size": sample_size}, state
+
+    def _of_batch(self, g: Array) -> tuple[Array, Array]:
+        axes = self.example_axes
+        mean = jnp.mean(g, axis=axes, keepdims=True)
+        return jnp.squeeze(mean, axes), jnp.sum(abs_sq(g - mean), axis=axes)
+
+    def _accumulated(
+        self, updates: Updates, pairs: list[tuple[Array, Array]], size: int, state: State
+    ) -> tuple[list[tuple[Array, Array]], State, Array]:
+        owner = "GetPerElementMeanAndSumSqDiffGrads.update"
+        held_means, put_means = align(state.mean_grads, updates, owner, _WHOSE)
+        held_sums, put_sums = align(state.sum_sq_diff_grads, updates, owner, _WHOSE)
+        m = safe_increment(state.micro_step)
+        is_last = m >= self.accumulation_steps
+        new, kept = [], []
+        for (mean, squares), a, s in zip(pairs, held_means, held_sums, strict=True):
+            n = m.astype(squares.dtype)
+            delta = mean - a.astype(mean.dtype)
+            a_new = a.astype(mean.dtype) + delta / n.astype(mean.dtype)
+            s_new = s.astype(squares.dtype) + squares + abs_sq(delta) * (size * (n - 1) / n)
+            new.append(tuple(jnp.where(is_last, x, 0) for x in (a_new, s_new)))
+            kept.append([jnp.where(is_last, 0, x).astype(old.dtype) for x, old in ((a_new, a), (s_new, s))])
+        state = PerElementMeanAndSumSqDiffGradsState(
+            micro_step=jnp.where(is_last, 0, m),
+            ready=is_last,
+            mean_grads=put_means([a for a, _ in kept]),
+            sum_sq_diff_grads=put_sums([s for _, s in kept]),
+        )
+        return new, state, jnp.where(is_last, m * size, 0).astype(default_float())
+
+
+def _zeros(params: Params) -> PyTree:
+    return jtu.tree_map(lambda p: zeros_in(p, at_least_float32(real_dtype(p.dtype))), params)
+
+
+def _real_zeros(params: Params) -> PyTree:
+    return jtu.tree_map(lambda p: jnp.zeros(p.shape, at_least_float32(real_dtype(p.dtype))), params)
+
+
+class PerElementMeanAndVarianceEMAState(AbstractState):
+    """The state of `TrackPerElementMeanAndVarianceWithEma`: the steps done, the decay, and both averages."""
+
+    count: Count = shared()
+    ema_decay: Float[Array, ""] = shared()
+    mean_grads_ema: PyTree = like_params()
+    variance_grads_ema: PyTree = like_params()
+
+
+class TrackPerElementMeanAndVarianceWithEma(AbstractTransform):
+    r"""Remembers moving averages of the mean and the variance of the examples' updates. The updates pass through.
+
+    $$
+    m_t = \beta m_{t-1} + (1 - \beta)\, u_t, \qquad v_t = \beta v_{t-1} + (1 - \beta)\, S / (n - 1)
+    $$
+
+    It stands behind `GetPerElementMeanAndSumSqDiffGrads` in a `Process`, which gives it $S$ and $n$. Of a single
+    example there is no variance; it counts as zero. `get_unbiased_mean_and_variance_ema` reads the averages.
+
+    Args:
+        ema_decay: the decay $\beta$.
+    """
+
+    needs_extra: ClassVar[tuple[str, ...]] = ("sum_sq_diff_grads", "sample_size")
+
+    ema_decay: Number = number(0.9, needs=DECAY)
+
+    def init(self, params: Params) -> PerElementMeanAndVarianceEMAState:
+        """Averages of nothing."""
+        return PerElementMeanAndVarianceEMAState(
+            count=jnp.zeros((), jnp.int32),
+            ema_decay=jnp.array(self.ema_decay, default_float()),
+            mean_grads_ema=_zeros(params),
+            variance_grads_ema=_real_zeros(params),
+        )
+
+    def update(
+        self,
+        updates: Updates,
+        state: PerElementMeanAndVarianceEMAState,
+        params: Params | None = None,
+        sum_sq_diff_grads: Any = None,
+        sample_size: Any = None,
+        **extra: Any,
+    ) -> tuple[Updates, PerElementMeanAndVarianceEMAState]:
+        """The updates as they are, and the averages with them."""
+        del params, extra
+        freedom = jnp.maximum(jnp.asarray(sample_size).astype(default_float()) - 1, 1)
+        squares = _of_leaves(sum_sq_diff_grads, updates)
+        variances = [s / freedom.astype(s.dtype) for s in squares]
+        return updates, PerElementMeanAndVarianceEMAState(
+            count=safe_increment(state.count),
+            ema_decay=jnp.asarray(self.ema_decay).astype(state.ema_decay.dtype),
+            mean_grads_ema=self._averaged(state.mean_grads_ema, jtu.tree_leaves(updates), updates),
+            variance_grads_ema=self._averaged(state.variance_grads_ema, variances, updates),
+        )
+
+    def _averaged(self, averages: PyTree, values: list[Array], updates: Updates) -> PyTree:
+        held, rebuild = align(averages, updates, f"{type(self).__name__}.update", _WHOSE)
+        decay = jnp.asarray(self.ema_decay)
+        pairs = zip(held, values, strict=True)
+        return rebuild([moment(decay.astype(old.dtype), old, x.astype(old.dtype)) for old, x in pairs])
+
+
+def _of_leaves(squares: PyTree, updates: Updates) -> list[Array]:
+    """The sums of squares of the leaves of the updates, which may be some of all, in a group of a `Partition`."""
+    found = dict(leaves_with_paths(squares))
+    paths = leaf_paths(updates)
+    lacking = [path for path in paths if path not in found]
+    if lacking:
+        raise ValueError(
+            f"`TrackPerElementMeanAndVarianceWithEma.update(sum_sq_diff_grads=...)` must be a tree like the updates; "
+            f"it lacks {listing(lacking)}."
+        )
+    return [found[path] for path in paths]
+
+
+def get_unbiased_mean_and_variance_ema(state: PyTree) -> tuple[PyTree, PyTree]:
+    r"""The averages that `TrackPerElementMeanAndVarianceWithEma` keeps, corrected for their start at zero.
+
+    They are divided by $1 - \beta^t$. Before the first step they are zero.
+
+    Args:
+        state: any state with one of `TrackPerElementMeanAndVarianceWithEma` in it.
+
+    Returns:
+        the mean and the variance of one example's update.
+    """
+    found = get_all_with_path(state, "PerElementMeanAndVarianceEMAState")
+    if len(found) != 1:
+        raise ValueError(
+            f"`get_unbiased_mean_and_variance_ema` needs a state with one `PerElementMeanAndVarianceEMAState` in it, "
+            f"such as that of `AddMeanVarianceToOpt`; there are {len(found)}."
+        )
+    held = found[0][1]
+    factor = bias(held.ema_decay, held.count.astype(held.ema_decay.dtype))
+
+    def corrected(x: Array) -> Array:
+        return ratio(x, factor.astype(x.dtype))
+
+    return jtu.tree_map(corrected, held.mean_grads_ema), jtu.tree_map(corrected, held.variance_grads_ema)

@@ -1,0 +1,121 @@
+"""Aggregators of the examples' updates, and what is made of them."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from optax.experimental import aggregating
+
+import modulax as mx
+from modulax import aggregate
+from modulax.numerics import abs_sq, at_least_float32
+
+from ._instance import Difference, Instance
+
+
+def no_state(params: Any) -> mx.EmptyState:
+    del params
+    return mx.EmptyState()
+
+
+def middle(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+    """The updates in the middle between the least and the largest."""
+    del params, extra
+    return jax.tree.map(lambda g: (g[0] + g[1]) / jnp.asarray(2, g.dtype), updates), state
+
+
+def halved(updates: Any, params: Any) -> Any:
+    del params
+    return jax.tree.map(lambda g: g / jnp.asarray(2, g.dtype), updates)
+
+
+def statistics(params: Any, updates: Any) -> Any:
+    """What `TrackPerElementMeanAndVarianceWithEma` needs: sums of squares of five examples."""
+    del updates
+    squares = jax.tree.map(lambda p: abs_sq(jnp.asarray(p).astype(at_least_float32(p.dtype))), params)
+    return {"sum_sq_diff_grads": squares, "sample_size": jnp.asarray(5)}
+
+
+TRANSFORMS = (
+    Instance(
+        "AveragePerElementUpdates",
+        aggregate.AveragePerElementUpdates,
+        aggregating.average_per_element_updates,
+        examples=3,
+    ),
+    Instance(
+        "AccumulateAvgUpdates",
+        lambda: aggregate.AccumulateAvgUpdates(3),
+        lambda: aggregating.accumulate_avg_updates(3),
+    ),
+    Instance(
+        "AccumulateAvgUpdates-single",
+        lambda: aggregate.AccumulateAvgUpdates(1),
+        lambda: aggregating.accumulate_avg_updates(1),
+        is_variant=True,
+    ),
+    Instance(
+        "AverageIncrementallyUpdates",
+        lambda: aggregate.AverageIncrementallyUpdates(0, 2),
+        lambda: aggregating.average_incrementally_updates(0, 2),
+        examples=3,
+    ),
+    Instance(
+        "GetPerElementMeanAndSumSqDiffGrads",
+        lambda: aggregate.GetPerElementMeanAndSumSqDiffGrads(accumulation_steps=2),
+        examples=3,
+    ),
+    Instance(
+        "TrackPerElementMeanAndVarianceWithEma",
+        aggregate.TrackPerElementMeanAndVarianceWithEma,
+        aggregating.track_per_element_mean_and_variance_with_ema,
+        extra=statistics,
+    ),
+    Instance(
+        "Aggregator",
+        lambda: aggregate.Aggregator(no_state, middle),
+        lambda: aggregating.Aggregator(optax.init_empty_state, middle),
+        examples=3,
+    ),
+    Instance(
+        "Process",
+        lambda: aggregate.Process(mx.Stateless(halved), aggregate.AverageIncrementallyUpdates(0, 3), mx.Adam(0.1)),
+        lambda: aggregating.process(
+            optax.stateless(halved), aggregating.average_incrementally_updates(0, 3), optax.adam(0.1)
+        ),
+        examples=3,
+    ),
+    Instance(
+        "AddMeanVarianceToOpt",
+        lambda: aggregate.AddMeanVarianceToOpt(mx.Adam(0.1)),
+        lambda: aggregating.add_mean_variance_to_opt(optax.adam(0.1)),
+        examples=3,
+    ),
+    Instance(
+        "AddMeanVarianceToOpt-accumulated",
+        lambda: aggregate.AddMeanVarianceToOpt(mx.SGD(0.1, 0.9), 0.5, accumulation_steps=3),
+        lambda: aggregating.add_mean_variance_to_opt(optax.sgd(0.1, 0.9), 0.5, accumulation_steps=3),
+        examples=3,
+        is_variant=True,
+    ),
+)
+
+DIFFERENCES = (
+    Difference(
+        "`aggregate.AddMeanVarianceToOpt`, given a single example",
+        "its variance counts as zero",
+        "0 / 0: the moving average is NaN for ever",
+        "a last batch of one example shall not end the statistics of a run",
+        "definition of the sample variance",
+        "test_aggregate.py::test_a_single_example_has_no_variance",
+    ),
+    Difference(
+        "`aggregate.AddMeanVarianceToOpt` over several batches, under `jax_enable_x64`",
+        "variances in float64",
+        "variances right to seven digits: the factors of the counters are computed in float32",
+        "what was asked for",
+        "design, section on numbers",
+        "test_aggregate.py::test_variances_of_several_batches_are_in_double_precision",
+    ),
+)

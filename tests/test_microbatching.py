@@ -1,0 +1,315 @@
+"""Batches in parts: the same results as optax and as the whole batch, in the memory of a part."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import optax
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+import modulax as mx
+from modulax.microbatching import (
+    AccumulationType,
+    Accumulator,
+    micro_grad,
+    micro_vmap,
+    microbatch,
+    reshape_batch_axis,
+)
+
+from .settings import jax_defaults
+
+KINDS = [AccumulationType.SUM, AccumulationType.MEAN, AccumulationType.RUNNING_MEAN, AccumulationType.CONCAT]
+
+
+def theirs(kind: Any) -> Any:
+    return jtu.tree_map(lambda k: optax.microbatching.AccumulationType[k.name], kind)
+
+
+@pytest.fixture
+def batch() -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    return {"x": random.normal(size=(12, 3)), "y": random.normal(size=12)}
+
+
+PARAMS = {"w": np.array([0.3, -1.2, 0.7]), "b": np.array(0.4)}
+
+
+def errors(params: Any, batch: Any) -> Any:
+    return jnp.dot(batch["x"], params["w"]) + params["b"] - batch["y"]
+
+
+def loss(params: Any, batch: Any) -> Any:
+    return 0.5 * jnp.mean(errors(params, batch) ** 2)
+
+
+def expect_close(actual: Any, desired: Any, rtol: float = 1e-12) -> None:
+    assert jtu.tree_structure(actual) == jtu.tree_structure(desired)
+    for a, d in zip(jtu.tree_leaves(actual), jtu.tree_leaves(desired), strict=True):
+        assert (a.shape, a.dtype) == (d.shape, d.dtype)
+        np.testing.assert_allclose(a, d, rtol=rtol, atol=rtol)
+
+
+# --- Parity with optax -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("real", [None, 2])
+def test_microbatch_agrees_with_optax_for_every_accumulation(batch, real: int | None):
+    def fun(params: Any, *, batch: Any) -> Any:
+        e = errors(params, batch)
+        return {kind.name: (jnp.sum(e**2), e, e[:, None] * batch["x"]) for kind in KINDS}
+
+    with jax.enable_x64(True), jax_defaults():
+        kinds = {kind.name: kind for kind in KINDS}
+        settings: dict[str, Any] = {"argnames": "batch", "num_real_microbatches": real}
+        ours = jax.jit(microbatch(fun, (), 3, kinds, **settings))(PARAMS, batch=batch)
+        reference = jax.jit(optax.microbatch(fun, (), 3, theirs(kinds), **settings))(PARAMS, batch=batch)
+        expect_close(ours, reference)
+        if real is None:
+            np.testing.assert_allclose(ours["CONCAT"][1], errors(PARAMS, batch))  # the examples in their order
+
+
+def test_micro_grad_agrees_with_optax(batch):
+    """Gradients of each example, transformed, with metrics and other outputs, for every accumulation."""
+
+    def with_aux(params: Any, x: Any, y: Any) -> Any:
+        e = errors(params, {"x": x, "y": y})
+        return 0.5 * jnp.mean(e**2), {"error": e}
+
+    def transform(g: Any) -> Any:
+        return {kind.name: (g, jtu.tree_map(jnp.square, g)) for kind in KINDS}
+
+    with jax.enable_x64(True), jax_defaults():
+        for kinds, sizes in (({kind.name: kind for kind in KINDS}, (None, 4)), (AccumulationType.SUM, (1,))):
+            for size in sizes:
+                settings: dict[str, Any] = {
+                    "has_aux": True,
+                    "batch_argnums": (1, 2),
+                    "microbatch_size": size,
+                    "transform_fn": transform,
+                    "metrics_fn": mx.tree.norm,
+                }
+                args = (PARAMS, batch["x"], batch["y"])
+                ours = jax.jit(micro_grad(with_aux, accumulator=kinds, **settings))(*args)
+                reference = optax.microbatching.micro_grad(with_aux, accumulator=theirs(kinds), **settings)
+                grads, each = jax.jit(reference)(*args)
+                expect_close(ours, (grads, type(ours[1])(*each)))
+
+
+def test_micro_vmap_agrees_with_optax(batch):
+    def fun(w: Any, x: Any, *, y: Any) -> Any:
+        return {kind.name: (x * y, jnp.vdot(w, x)) for kind in KINDS}
+
+    kinds = {kind.name: kind for kind in KINDS}
+    with jax.enable_x64(True), jax_defaults():
+        for size, real in ((None, None), (3, None), (3, 1)):
+            settings: dict[str, Any] = {"microbatch_size": size, "num_real_microbatches": real}
+            args = (PARAMS["w"], batch["x"].T.copy())
+            ours = jax.jit(micro_vmap(fun, (None, 1), accumulator=kinds, **settings))(*args, y=batch["y"])
+            in_axes: Any = (None, 1)
+            reference = optax.microbatching.micro_vmap(fun, in_axes, accumulator=theirs(kinds), **settings)
+            expect_close(ours, jax.jit(reference)(*args, y=batch["y"]))
+
+
+def test_reshape_batch_axis_agrees_with_optax():
+    x = jnp.arange(48.0).reshape(2, 12, 2)
+    ours = reshape_batch_axis({"x": x, "name": "text"}, 4, 1)
+    np.testing.assert_array_equal(ours["x"], optax.microbatching.reshape_batch_axis(x, 4, 1))
+    np.testing.assert_array_equal(reshape_batch_axis(x, 4, -2), ours["x"])
+    assert ours["name"] == "text"
+
+
+# --- Laws --------------------------------------------------------------------------------------------
+
+
+def test_parts_add_up_to_the_whole(batch):
+    """In every size, differentiated, mapped and compiled, the mean over the parts is the loss of the batch."""
+    with jax.enable_x64(True):
+        value, grads = jax.value_and_grad(loss)(PARAMS, batch)
+        for size in (1, 4, 12):
+            parts = microbatch(loss, 1, size, AccumulationType.MEAN)
+            expect_close(jax.jit(jax.value_and_grad(parts))(PARAMS, batch), (value, grads))
+        inside = microbatch(jax.value_and_grad(loss), 1, 4, AccumulationType.MEAN)
+        expect_close(jax.jit(inside)(PARAMS, batch), (value, grads))
+        two = jtu.tree_map(lambda p: np.stack([p, 2 * p]), PARAMS)
+        mapped = jax.vmap(microbatch(loss, 1, 4, AccumulationType.MEAN), in_axes=(0, None))(two, batch)
+        np.testing.assert_allclose(mapped[0], value)
+
+
+def test_the_number_of_real_microbatches_is_data(batch):
+    """A partly filled batch compiles nothing anew, has gradients, and means what the filled rows mean."""
+    traces = []
+
+    @jax.jit
+    def value_and_grad(params: Any, batch: Any, real: Any) -> Any:
+        traces.append(1)
+        parts = microbatch(loss, 1, 3, AccumulationType.RUNNING_MEAN, num_real_microbatches=real)
+        return jax.value_and_grad(parts)(params, batch)
+
+    with jax.enable_x64(True):
+        for real in (1, 2, 4):
+            rows = np.concatenate([np.arange(12)[i::4] for i in range(real)])
+            filled = {"x": batch["x"][rows], "y": batch["y"][rows]}
+            expect_close(value_and_grad(PARAMS, batch, np.int32(real)), jax.value_and_grad(loss)(PARAMS, filled))
+    assert len(traces) == 1
+
+
+def test_gradients_of_examples_feed_differential_privacy(batch):
+    """Clipped and summed on the way is what `DPSGD` does with all of them at once, without noise."""
+    with jax.enable_x64(True):
+        bound = 0.8
+        all_at_once = micro_grad(loss, accumulator=AccumulationType.CONCAT, microbatch_size=4)
+        all_grads, _ = jax.jit(all_at_once)(PARAMS, batch)
+        optimizer = mx.DPSGD(0.1, bound, 0.0, key=0)
+        new, _ = optimizer.step(all_grads, optimizer.init(PARAMS), PARAMS)
+
+        def clip(g: Any) -> Any:
+            factor = jnp.minimum(1.0, bound / mx.tree.norm(g))
+            return jtu.tree_map(lambda x: factor * x, g)
+
+        in_parts = micro_grad(
+            loss,
+            accumulator=AccumulationType.MEAN,
+            microbatch_size=4,
+            transform_fn=clip,
+            metrics_fn=mx.tree.norm,
+        )
+        mean, each = jax.jit(in_parts)(PARAMS, batch)
+        assert 0 < np.sum(each.metrics > bound) < 12
+        expect_close(new, jtu.tree_map(lambda p, g: p - 0.1 * g, PARAMS, mean))
+        np.testing.assert_allclose(each.values, 0.5 * errors(PARAMS, batch) ** 2)
+
+
+def test_sums_of_low_precision_are_added_up_in_float32():
+    """Thousand times one in bfloat16, whose own arithmetic stops at 256."""
+    ones = jnp.ones((1000, 1), jnp.bfloat16)
+    for function in (
+        microbatch(jnp.sum, 0, 1, AccumulationType.SUM),
+        micro_vmap(jnp.sum, microbatch_size=2, accumulator=AccumulationType.SUM),
+        micro_vmap(jnp.sum, microbatch_size=2, accumulator=AccumulationType.RUNNING_MEAN),
+    ):
+        out = jax.jit(function)(ones)
+        assert out.dtype == jnp.bfloat16
+        assert out in (1000, 1)
+
+
+def test_models_with_functions_and_flags(key):
+    """A model as parameters, a batch with a text in it, and gradients only where there are arrays."""
+    model = eqx.nn.MLP(3, 1, 4, 1, key=key)
+
+    def model_loss(model: Any, batch: Any) -> Any:
+        assert batch["name"] == "digits"
+        return jnp.mean((jax.vmap(model)(batch["x"])[:, 0] - batch["y"]) ** 2)
+
+    batch = {"x": jnp.ones((6, 3)) * jnp.arange(6.0)[:, None], "y": jnp.arange(6.0), "name": "digits"}
+    expected = eqx.filter_jit(eqx.filter_grad(model_loss))(model, batch)
+    compiled = eqx.filter_jit(micro_grad(model_loss, accumulator=AccumulationType.MEAN, microbatch_size=3))
+    grads, each = compiled(model, batch)
+    assert each.values.shape == (6,)
+    expect_close(grads, expected, 1e-5)
+    parts = microbatch(eqx.filter_grad(model_loss), 1, 2, AccumulationType.MEAN)
+    expect_close(eqx.filter_jit(parts)(model, batch), expected, 1e-5)
+    new = mx.apply_updates(model, grads)
+    assert new.activation is model.activation
+
+
+def test_an_accumulator_of_your_own(batch):
+    """The largest of all, and how many parts there were."""
+    largest = Accumulator(
+        init=lambda value: (jtu.tree_map(lambda v: jnp.full(v.shape, -jnp.inf, v.dtype), value), jnp.zeros(())),
+        update=lambda carry, value, i: (jtu.tree_map(jnp.maximum, carry[0], value), carry[1] + 1),
+        finalize=lambda carry: {"max": carry[0], "parts": carry[1]},
+        aggregate=lambda values: jtu.tree_map(lambda v: jnp.max(v, axis=0), values),
+    )
+    x = jnp.asarray(batch["x"], jnp.float32)
+    for size in (None, 3):
+        out, total = micro_vmap(lambda x: (x**2, x), microbatch_size=size, accumulator=(largest, AccumulationType.SUM))(
+            x
+        )
+        np.testing.assert_array_equal(out["max"], jnp.max(x**2, axis=0))
+        assert out["parts"] == (1 if size is None else 4)
+        np.testing.assert_allclose(total, x.sum(0), rtol=1e-5)
+
+
+def test_counts_and_flags_keep_their_meaning():
+    x = jnp.arange(8)
+    counts = micro_vmap(lambda x: x > 2, microbatch_size=2, accumulator=AccumulationType.SUM)(x)
+    assert counts == 5
+    assert microbatch(jnp.sum, 0, 2)(x).dtype == x.dtype
+
+
+def test_it_needs_the_memory_of_a_part(key):
+    """The temporary memory of the compiled programs, as XLA counts it."""
+    w = jax.random.normal(key, (64, 64))
+    x = jnp.ones((512, 64))
+
+    def sum_of_losses(w: Any, x: Any) -> Any:
+        for _ in range(4):
+            x = jnp.tanh(x @ w)
+        return jnp.sum(x)
+
+    def temporary(function: Any) -> int:
+        analysis: Any = jax.jit(function).lower(w, x).compile().memory_analysis()
+        return analysis.temp_size_in_bytes
+
+    whole = temporary(jax.grad(sum_of_losses))
+    assert temporary(jax.grad(microbatch(sum_of_losses, 1, 16))) < whole / 8
+    assert temporary(microbatch(jax.grad(sum_of_losses), 1, 16)) < whole / 8
+
+    per_example = jax.vmap(jax.grad(sum_of_losses), in_axes=(None, 0))
+    all_at_once = temporary(lambda w, x: jnp.sum(jnp.abs(per_example(w, x)), axis=0))
+    in_parts = temporary(micro_grad(sum_of_losses, microbatch_size=16, transform_fn=jnp.abs))
+    assert in_parts < all_at_once / 8
+
+
+def test_a_spread_batch_stays_spread():
+    """Each device has its share of every part; also where axes of the mesh are explicit."""
+    for kind in (AxisType.Auto, AxisType.Explicit):
+        mesh = jax.make_mesh((2,), ("data",), axis_types=(kind,), devices=jax.devices()[:2])
+        x = jax.device_put(jnp.arange(24.0).reshape(12, 2), NamedSharding(mesh, PartitionSpec("data")))
+        with jax.set_mesh(mesh):
+            cut = jax.jit(lambda x: reshape_batch_axis(x, 4))(x)
+            assert cut.sharding.is_equivalent_to(NamedSharding(mesh, PartitionSpec(None, "data")), 3)
+            kinds = (AccumulationType.CONCAT, AccumulationType.SUM)
+            rows, total = jax.jit(microbatch(lambda x: (2 * x, jnp.sum(x, axis=0)), 0, 4, kinds))(x)
+        np.testing.assert_array_equal(rows, 2 * np.arange(24.0).reshape(12, 2))
+        np.testing.assert_array_equal(total, np.arange(24.0).reshape(12, 2).sum(0))
+
+
+# --- Errors --------------------------------------------------------------------------------------------
+
+
+def pair(w: Any, x: Any) -> Any:
+    return x * w, jnp.sum(x * w)
+
+
+X = np.ones((12, 2), np.float32)
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: microbatch(pair, 1, 5)(1.0, X), r"12 examples cannot be cut into parts of 5. .* 1, 2, 3, 4, 6, 12"),
+        (lambda: microbatch(pair, 1, 0)(1.0, X), r"`microbatch\(microbatch_size=...\)` must be a positive integer"),
+        (lambda: microbatch(pair, 1, 3)(1.0, x=X), "argument 1 of `pair` has the examples, and the call gives 1"),
+        (lambda: microbatch(pair, (), 3, argnames="x")(1.0, X), "the argument `x` of `pair` has the examples, and"),
+        (lambda: microbatch(pair, 0, 3)(1.0, X), r"there is no array in `args\[0\]`"),
+        (lambda: microbatch(pair, 1, 3, in_axes=2)(1.0, X), r"`args\[1\]` has shape \(12, 2\), .* on axis 2"),
+        (lambda: microbatch(pair, 1, 3, in_axes=(0, 0)), "has 2 axes, for the 1 arguments of `argnums`"),
+        (lambda: microbatch(pair, (0, 1), 3)(X[:3], X), r"there are 3 in `args\[0\]`, 12 in `args\[1\]`"),
+        (lambda: microbatch(pair, 1, 3, "sum")(1.0, X), "or an `Accumulator`, got 'sum'"),
+        (lambda: microbatch(pair, 1, 3, (AccumulationType.SUM,))(1.0, X), "one for all, or a tree of the structure"),
+        (lambda: microbatch(jnp.sum, 0, 3, AccumulationType.MEAN)(jnp.arange(6)), "for floating results, .* int32"),
+        (lambda: micro_vmap(pair, (None, 0), 1), "must be 0, got 1"),
+        (lambda: micro_vmap(pair, (None, 0))(1.0), "has 2 axes, and the call gives 1"),
+        (lambda: micro_grad(loss, batch_argnums=2)(1.0, X), "the call gives 2 arguments by position"),
+    ],
+    ids=range(14),
+)
+def test_what_does_not_fit_is_refused(call: Any, message: str):
+    with pytest.raises(ValueError, match=message):
+        call()
