@@ -16,6 +16,7 @@ from ._entry import Entry, Program
 from ._hyperparameters import ARRAY_TYPES, AbstractHyperparameters
 from ._module import AbstractState
 from ._numerics import at_least_float32
+from ._pair import LookaheadParams, single
 from ._schedule import has_schedule
 from ._types import Params, State, Updates
 from .tree._align import misfit, paired
@@ -62,6 +63,16 @@ def refuse_complex(transform: "AbstractTransform", params: Params) -> None:
         )
 
 
+def refuse_pair(transform: "AbstractTransform", params: Params) -> None:
+    """Refuses the pair of parameters that `Lookahead` alone knows how to train."""
+    if isinstance(params, LookaheadParams):
+        raise ValueError(
+            f"`{type(transform).__name__}` was given `LookaheadParams`, which only a `Lookahead` itself takes. Put "
+            f"`Lookahead` outermost, as in `Lookahead(Chain(...), 5, 0.5)`, or give plain parameters: `Lookahead` then "
+            f"keeps the slow ones in its state, and `eval_params(state, params)` returns them."
+        )
+
+
 def sees_examples(transform: "AbstractTransform") -> bool:
     """Whether it, or a transform inside of it, takes the updates of each example by itself."""
     parts = jtu.tree_leaves(transform, is_leaf=lambda x: x is not transform and isinstance(x, AbstractTransform))
@@ -82,6 +93,8 @@ def _init_entry(method: Any, name: str) -> Entry:
             return function(transform, params)
 
     def run(transform: "AbstractTransform", params: Params) -> State:
+        if not transform.takes_pairs:
+            refuse_pair(transform, params)
         return inside(method, transform, trainable(params))
 
     def call(program: Program, transform: "AbstractTransform", /, params: Params) -> State:
@@ -120,6 +133,7 @@ def _eval_entry(method: Any, name: str) -> Entry:
         return jtu.tree_leaves(eqx.combine(inside(method, transform, state, trainable(params)), params))
 
     def call(program: Program, transform: "AbstractTransform", /, state: State, params: Params) -> Params:
+        params = single(params)
         return _with_arrays(params, program(transform, state, params))
 
     run.__name__ = run.__qualname__ = f"{name}.eval_params"
@@ -158,6 +172,9 @@ class AbstractTransform(AbstractHyperparameters):
 
     A container or a chain does if one of its parts does; an optimizer says so itself.
     """
+
+    takes_pairs: ClassVar[bool] = False
+    """Whether it takes `LookaheadParams` where others take parameters."""
 
     cites: ClassVar[tuple[str, ...]] = ()
     """Keys in the bibliography, for `modulax.citation`."""
@@ -222,6 +239,7 @@ class AbstractTransform(AbstractHyperparameters):
 
     def paired(self, params: Params, updates: Updates, owner: str) -> Params:
         """The parameters in the structure of the updates, refused unless both have the same paths and shapes."""
+        refuse_pair(self, params)
         return paired(params, updates, owner, per_example=sees_examples(self))
 
     def at(self, state: State) -> "AbstractTransform":
