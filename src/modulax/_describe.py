@@ -20,6 +20,7 @@ from ._schedule import AbstractSchedule, resolve
 from ._transform import AbstractTransform
 from ._transforms.basic import SetToZero
 from ._types import Params
+from ._wrapper import AbstractWrapper
 from .tree._math import trainable
 from .tree._paths import leaves_with_paths
 
@@ -133,7 +134,7 @@ def _walk(transform: AbstractTransform, tree: PyTree, rows: Sequence[LeafDescrip
                 _write([row for row in rows if getattr(row, name)], name, schedule)
     elif isinstance(transform, (Scheduled, Injected)):
         _walk(resolve(transform.inner, 0), tree, rows)
-    elif isinstance(inner := getattr(transform, "inner", None), AbstractTransform):
+    elif isinstance(inner := _inside(transform), AbstractTransform):
         _walk(inner, tree, rows)
     else:
         chosen = transform.where(tree) if isinstance(transform, AbstractLeafwise) else None
@@ -143,6 +144,12 @@ def _walk(transform: AbstractTransform, tree: PyTree, rows: Sequence[LeafDescrip
         if isinstance(transform, (Freeze, SetToZero)):
             for row in at_work:
                 row.group, row.learning_rate, row.weight_decay = "frozen", "", ""
+
+
+def _inside(transform: AbstractTransform) -> Any:
+    """The transform that a container holds, if it is one of a single transform."""
+    field = transform.holds[0] if isinstance(transform, AbstractWrapper) else "inner"
+    return getattr(transform, field, None)
 
 
 def _walk_some(
