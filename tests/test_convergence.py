@@ -73,9 +73,15 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "PolyakSGD": lambda rate: mx.PolyakSGD(),
     "MoMo": lambda rate: mx.MoMo(),
     "MoMoAdam": lambda rate: mx.MoMoAdam(1.0),
+    # Averages make up for the decay that they do without.
+    "ScheduleFreeSGD": lambda rate: mx.ScheduleFreeSGD(2 * rate),
+    "ScheduleFreeAdamW": lambda rate: mx.ScheduleFreeAdamW(rate),
+    "Lookahead": lambda rate: mx.Lookahead(mx.SGD(_rate(rate / 5), momentum=0.9), 5, 0.8),
+    "SAM": lambda rate: mx.SAM(mx.Adam(_rate(rate)), mx.Chain(mx.Normalize(), mx.SGD(0.01))),
+    "Mechanize": lambda rate: mx.Mechanize(mx.SGD(_rate(1.0), momentum=0.9), s_init=2e-4),
     "clipped": lambda rate: mx.Chain(mx.ClipByGlobalNorm(1.0), mx.Adam(_rate(rate))),
 }
-GRADIENT_DESCENT = {"SGD", "NoisySGD", "momentum", "nesterov", "optimistic"}
+GRADIENT_DESCENT = {"SGD", "NoisySGD", "momentum", "nesterov", "optimistic", "ScheduleFreeSGD", "Lookahead"}
 # What a method cannot solve, and why.
 UNSOLVED = {
     ("rosenbrock", "SignSGD"): "without momentum it jumps from side to side of a valley that is not along an axis",

@@ -34,6 +34,8 @@ PROMISED = {
         Chain ChainState Clip ClipByBlockRMS ClipByGlobalNorm DAdaptAdamW DAdaptAdamWState DPSGD Description
         DifferentiallyPrivateAggregate DifferentiallyPrivateAggregateState DoG DoGState DoWG DoWGState Ema EmaState
         AbstractWrapper selective_transform
+        Lookahead LookaheadParams LookaheadState MechanicState Mechanize SAM SAMState ScheduleFree ScheduleFreeAdamW
+        ScheduleFreeSGD ScheduleFreeState incremental_update periodic_update schedule_free_eval_params
         EmptyState FactoredState Freeze Fromage GaLore GaLoreDimensionNumbers GaLoreState HutchinsonDiagonal
         HutchinsonState Hyperparameter Identity InitialStep Injected InjectedState KeepParamsNonnegative LAMB LARS
         LeafDescription Lion MADGRAD Masked MaskedState MoMo MoMoAdam MomoAdamState MomoState MultiSteps

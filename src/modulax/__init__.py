@@ -14,6 +14,14 @@ from ._containers.chain import (
     Chain as Chain,
     ChainState as ChainState,
 )
+from ._containers.lookahead import (
+    Lookahead as Lookahead,
+    LookaheadState as LookaheadState,
+)
+from ._containers.mechanic import (
+    MechanicState as MechanicState,
+    Mechanize as Mechanize,
+)
 from ._containers.partition import (
     Freeze as Freeze,
     Masked as Masked,
@@ -27,6 +35,15 @@ from ._containers.schedule import (
     InjectedState as InjectedState,
     OptimizerState as OptimizerState,
     Scheduled as Scheduled,
+)
+from ._containers.schedule_free import (
+    ScheduleFree as ScheduleFree,
+    ScheduleFreeState as ScheduleFreeState,
+    schedule_free_eval_params as schedule_free_eval_params,
+)
+from ._containers.sharpness import (
+    SAM as SAM,
+    SAMState as SAMState,
 )
 from ._describe import (
     Description as Description,
@@ -94,6 +111,10 @@ from ._optimizers.noisy import (
 from ._optimizers.privacy import (
     DPSGD as DPSGD,
 )
+from ._optimizers.schedule_free import (
+    ScheduleFreeAdamW as ScheduleFreeAdamW,
+    ScheduleFreeSGD as ScheduleFreeSGD,
+)
 from ._optimizers.sgd import (
     SGD as SGD,
 )
@@ -114,6 +135,9 @@ from ._optimizers.tuning_free import (
     MoMoAdam as MoMoAdam,
     PolyakSGD as PolyakSGD,
     Prodigy as Prodigy,
+)
+from ._pair import (
+    LookaheadParams as LookaheadParams,
 )
 from ._registry import (
     Card as Card,
@@ -293,4 +317,8 @@ from .tree import (
     update_infinity_moment as update_infinity_moment,
     update_moment as update_moment,
     update_moment_per_elem_norm as update_moment_per_elem_norm,
+)
+from .tree._moments import (
+    incremental_update as incremental_update,
+    periodic_update as periodic_update,
 )

@@ -4,10 +4,10 @@ Whoever writes a class registers it here and inherits every test of `test_contra
 those of `test_parity.py` too.
 """
 
-from . import curves, foundation, layerwise, matrices, mixtures, moments, tuning_free
+from . import averaging, curves, foundation, layerwise, matrices, mixtures, moments, tuning_free
 from ._instance import Instance as Instance
 
-FAMILIES = (foundation, moments, mixtures, layerwise, tuning_free, matrices)
+FAMILIES = (foundation, moments, mixtures, layerwise, tuning_free, matrices, averaging)
 TRANSFORMS = tuple(instance for family in FAMILIES for instance in family.TRANSFORMS)
 DIFFERENCES = tuple(difference for family in FAMILIES for difference in family.DIFFERENCES)
 SCHEDULES = curves.SCHEDULES
