@@ -32,7 +32,7 @@ class Problem:
         return self.name
 
     def run(self, transform: Any, steps: int) -> tuple[float, float]:
-        """The loss at the start and after some steps, by how far each is above the best."""
+        """The loss at the start, and that of the parameters to evaluate after some steps, both above the best."""
 
         @jax.jit
         def train(transform: Any, params: Any) -> Any:
@@ -44,8 +44,8 @@ class Problem:
                 return (jtu.tree_map(jnp.add, params, updates), state), value
 
             start = (params, transform.init(params))
-            (params, _), values = jax.lax.scan(body, start, length=steps)
-            return values[0], self.loss(params)
+            (params, state), values = jax.lax.scan(body, start, length=steps)
+            return values[0], self.loss(transform.eval_params(state, params))
 
         before, after = train(transform, self.start)
         return float(before) - self.best, float(after) - self.best

@@ -43,6 +43,7 @@ LAYERS = (
             "_entry",
             "_schedule",
             "_rules",
+            "_pair",
             "_transform",
             "_wrapper",
             "_leafwise",

@@ -76,9 +76,15 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "LBFGS": lambda rate: mx.LBFGS(),
     "backtracking": lambda rate: mx.Chain(mx.SGD(1.0), mx.ScaleByBacktrackingLinesearch(20)),
     "zoom": lambda rate: mx.Chain(mx.SGD(1.0), mx.ScaleByZoomLinesearch(20)),
+    # Averages make up for the decay that they do without.
+    "ScheduleFreeSGD": lambda rate: mx.ScheduleFreeSGD(2 * rate),
+    "ScheduleFreeAdamW": lambda rate: mx.ScheduleFreeAdamW(rate),
+    "Lookahead": lambda rate: mx.Lookahead(mx.SGD(_rate(rate / 5), momentum=0.9), 5, 0.8),
+    "SAM": lambda rate: mx.SAM(mx.Adam(_rate(rate)), mx.Chain(mx.Normalize(), mx.SGD(0.01))),
+    "Mechanize": lambda rate: mx.Mechanize(mx.SGD(_rate(1.0), momentum=0.9), s_init=2e-4),
     "clipped": lambda rate: mx.Chain(mx.ClipByGlobalNorm(1.0), mx.Adam(_rate(rate))),
 }
-GRADIENT_DESCENT = {"SGD", "NoisySGD", "momentum", "nesterov", "optimistic"}
+GRADIENT_DESCENT = {"SGD", "NoisySGD", "momentum", "nesterov", "optimistic", "ScheduleFreeSGD", "Lookahead"}
 # Where a method needs a rate of its own, and more steps.
 OF_THEIR_OWN: dict[tuple[str, str], tuple[mx.AbstractTransform, int]] = {
     # Where Rosenbrock's valley begins it is 0.009 wide and at an angle to the axes. Steps of ±rate in each coordinate

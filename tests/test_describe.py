@@ -54,8 +54,9 @@ def test_groups_are_the_labels_of_partitions_and_what_is_frozen():
         modulax.Injected,
         modulax.Scheduled,
         lambda t: modulax.Masked(t, by_path({"*": True})),
+        lambda t: modulax.Lookahead(t, 5, 0.5),
     ],
-    ids=["MultiSteps", "Injected", "Scheduled", "Masked"],
+    ids=["MultiSteps", "Injected", "Scheduled", "Masked", "Lookahead"],
 )
 def test_it_looks_through_containers(wrap):
     assert set(column(wrap(modulax.AdamW(0.5)), "learning_rate").values()) == {"0.5"}

@@ -78,6 +78,14 @@ def test_it_is_carried_by_scan():
     assert isinstance(state.tx, mx.AdamW)
 
 
+def test_parameters_to_evaluate():
+    state, _ = jax.lax.scan(step, create(modulax.linen.TrainState, mx.ScheduleFreeSGD(0.5)), length=50)
+    jtu.tree_map(np.testing.assert_array_equal, state.eval_params, state.opt_state.inner.x)
+    assert loss(state.eval_params) < 0.5 * loss(PARAMS)
+    plain = create(modulax.linen.TrainState, mx.SGD(0.5))
+    jtu.tree_map(np.testing.assert_array_equal, plain.eval_params, plain.params)
+
+
 def test_a_sweep_is_one_vmap():
     rates = jnp.array([1e-3, 1e-2, 1e-1])
 

@@ -345,6 +345,22 @@ def test_extra_arguments_reach_the_transform():
 
 
 @each_mode
+def test_parameters_to_evaluate(graph: bool):
+    model = Net(nnx.Rngs(0))
+    optimizer = modulax.nnx.Optimizer(model, mx.Chain(mx.Clip(1.0), mx.ScheduleFreeSGD(0.1)), graph=graph)
+    train(optimizer, model, 5, graph)
+    trained = jtu.tree_map(jnp.copy, nnx.as_pure(nnx.state(model, nnx.Param, graph=graph)))
+    averaged = nnx.clone(model, graph=graph)
+    nnx.update(averaged, optimizer.eval_params(model))
+    found = nnx.as_pure(nnx.state(averaged, nnx.Param, graph=graph))
+    mean = mx.schedule_free_eval_params(optimizer.state, trained)
+    jtu.tree_map(np.testing.assert_array_equal, found, mean)
+    assert np.any(found["out"]["kernel"] != trained["out"]["kernel"])
+    kept = nnx.as_pure(nnx.state(model, nnx.Param, graph=graph))
+    jtu.tree_map(np.testing.assert_array_equal, kept, trained)
+
+
+@each_mode
 @pytest.mark.parametrize(
     "optimizer",
     [

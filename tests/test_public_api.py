@@ -41,14 +41,15 @@ PROMISED = {
         Description DifferentiallyPrivateAggregate DifferentiallyPrivateAggregateState DoG DoGState DoWG DoWGState
         Ema EmaState EmptyState FactoredState Flatten FlattenState Freeze FromOptax FromOptaxState Fromage GaLore
         GaLoreDimensionNumbers GaLoreState HutchinsonDiagonal HutchinsonState Hyperparameter Identity InitialStep
-        Injected InjectedState KeepParamsNonnegative LAMB LARS LBFGS LeafDescription Lion MADGRAD Masked MaskedState
-        MeasureWithEma MeasureWithEmaState MoMo MoMoAdam MomoAdamState MomoState Monitor MonitorState MultiSteps
-        MultiStepsState Muon MuonDimensionNumbers MuonState NAdam NAdamW NoisySGD Normalize NormalizeByUpdateNorm
-        NovoGrad Number OptimisticAdam OptimisticGradientDescent OptimizerState Partition PartitionState PolyakSGD
-        Prodigy ProdigyState ProximalWeightDecay RAdam RMSProp RealAndImaginary ReduceLROnPlateauState
-        ReduceOnPlateau Rprop SGD SM3 Scale ScaleByACProp ScaleByACPropState ScaleByADOPT ScaleByADOPTState
-        ScaleByAMSGrad ScaleByAMSGradState ScaleByAdEMAMix ScaleByAdEMAMixState ScaleByAdadelta ScaleByAdadeltaState
-        ScaleByAdam ScaleByAdamState ScaleByAdamax ScaleByAdan ScaleByAdanState ScaleByBacktrackingLinesearch
+        Injected InjectedState KeepParamsNonnegative LAMB LARS LBFGS LeafDescription Lion Lookahead LookaheadParams
+        LookaheadState MADGRAD Masked MaskedState MeasureWithEma MeasureWithEmaState MechanicState Mechanize MoMo
+        MoMoAdam MomoAdamState MomoState Monitor MonitorState MultiSteps MultiStepsState Muon MuonDimensionNumbers
+        MuonState NAdam NAdamW NoisySGD Normalize NormalizeByUpdateNorm NovoGrad Number OptimisticAdam
+        OptimisticGradientDescent OptimizerState Partition PartitionState PolyakSGD Prodigy ProdigyState
+        ProximalWeightDecay RAdam RMSProp RealAndImaginary ReduceLROnPlateauState ReduceOnPlateau Rprop SAM SAMState
+        SGD SM3 Scale ScaleByACProp ScaleByACPropState ScaleByADOPT ScaleByADOPTState ScaleByAMSGrad
+        ScaleByAMSGradState ScaleByAdEMAMix ScaleByAdEMAMixState ScaleByAdadelta ScaleByAdadeltaState ScaleByAdam
+        ScaleByAdamState ScaleByAdamax ScaleByAdan ScaleByAdanState ScaleByBacktrackingLinesearch
         ScaleByBacktrackingLinesearchState ScaleByBelief ScaleByBeliefState ScaleByCOCOB ScaleByDAdaptAdam
         ScaleByDistanceOverGradients ScaleByDistanceOverGradientsState ScaleByDoG ScaleByDoWG ScaleByFactoredRMS
         ScaleByGaLore ScaleByLBFGS ScaleByLBFGSState ScaleByLearningRate ScaleByLion ScaleByLionState ScaleByMADGRAD
@@ -57,12 +58,13 @@ PROMISED = {
         ScaleByPolyak ScaleByProdigy ScaleByRAdam ScaleByRMS ScaleByRMSState ScaleByRSS ScaleByRSSState ScaleByRprop
         ScaleByRpropState ScaleBySM3 ScaleBySM3State ScaleBySchedule ScaleByScheduleState ScaleByShape ScaleBySign
         ScaleBySimplifiedAdEMAMix ScaleBySimplifiedAdEMAMixState ScaleBySophia ScaleBySophiaState ScaleByStddev
-        ScaleByStddevState ScaleByTrustRatio ScaleByYogi ScaleByZoomLinesearch ScaleByZoomLinesearchState Scheduled
-        SetToZero SignSGD Signum SimplifiedAdEMAMix Snapshot SnapshotState Sophia SplitRealAndImaginary
-        SplitRealAndImaginaryState Stateless Trace TraceState Yogi ZeroNaNs ZeroNaNsState ZoomLinesearchInfo
-        aggregate apply_updates available bias_correction by_path card citation describe from_optax get
-        inject_hyperparams like_params linalg microbatch microbatching nested number numerics
-        per_example_global_norm_clip per_example_layer_norm_clip schedules selective_transform shared
+        ScaleByStddevState ScaleByTrustRatio ScaleByYogi ScaleByZoomLinesearch ScaleByZoomLinesearchState
+        ScheduleFree ScheduleFreeAdamW ScheduleFreeSGD ScheduleFreeState Scheduled SetToZero SignSGD Signum
+        SimplifiedAdEMAMix Snapshot SnapshotState Sophia SplitRealAndImaginary SplitRealAndImaginaryState Stateless
+        Trace TraceState Yogi ZeroNaNs ZeroNaNsState ZoomLinesearchInfo aggregate apply_updates available
+        bias_correction by_path card citation describe from_optax get incremental_update inject_hyperparams
+        like_params linalg microbatch microbatching nested number numerics per_example_global_norm_clip
+        per_example_layer_norm_clip periodic_update schedule_free_eval_params schedules selective_transform shared
         skip_large_updates skip_not_finite state_sharding to_optax tree unitwise_clip unitwise_norm
         update_infinity_moment update_moment update_moment_per_elem_norm value_and_grad_from_state
         with_extra_args_support

@@ -38,6 +38,14 @@ from ._containers.injection import (
     InjectedState as InjectedState,
     inject_hyperparams as inject_hyperparams,
 )
+from ._containers.lookahead import (
+    Lookahead as Lookahead,
+    LookaheadState as LookaheadState,
+)
+from ._containers.mechanic import (
+    MechanicState as MechanicState,
+    Mechanize as Mechanize,
+)
 from ._containers.partition import (
     Freeze as Freeze,
     Masked as Masked,
@@ -56,6 +64,15 @@ from ._containers.reshaping import (
 from ._containers.schedule import (
     OptimizerState as OptimizerState,
     Scheduled as Scheduled,
+)
+from ._containers.schedule_free import (
+    ScheduleFree as ScheduleFree,
+    ScheduleFreeState as ScheduleFreeState,
+    schedule_free_eval_params as schedule_free_eval_params,
+)
+from ._containers.sharpness import (
+    SAM as SAM,
+    SAMState as SAMState,
 )
 from ._describe import (
     Description as Description,
@@ -129,6 +146,10 @@ from ._optimizers.noisy import (
 from ._optimizers.privacy import (
     DPSGD as DPSGD,
 )
+from ._optimizers.schedule_free import (
+    ScheduleFreeAdamW as ScheduleFreeAdamW,
+    ScheduleFreeSGD as ScheduleFreeSGD,
+)
 from ._optimizers.sgd import (
     SGD as SGD,
 )
@@ -149,6 +170,9 @@ from ._optimizers.tuning_free import (
     MoMoAdam as MoMoAdam,
     PolyakSGD as PolyakSGD,
     Prodigy as Prodigy,
+)
+from ._pair import (
+    LookaheadParams as LookaheadParams,
 )
 from ._registry import (
     Card as Card,
@@ -364,4 +388,8 @@ from .tree import (
     update_infinity_moment as update_infinity_moment,
     update_moment as update_moment,
     update_moment_per_elem_norm as update_moment_per_elem_norm,
+)
+from .tree._moments import (
+    incremental_update as incremental_update,
+    periodic_update as periodic_update,
 )

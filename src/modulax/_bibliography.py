@@ -63,6 +63,12 @@ BIBLIOGRAPHY = {
         2023,
         "https://arxiv.org/abs/2302.06675",
     ),
+    "cutkosky2023": Reference(
+        "Cutkosky, Ashok and Defazio, Aaron and Mehta, Harsh",
+        "Mechanic: A Learning Rate Tuner",
+        2023,
+        "https://arxiv.org/abs/2306.00144",
+    ),
     "daskalakis2017": Reference(
         "Daskalakis, Constantinos and Ilyas, Andrew and Syrgkanis, Vasilis and Zeng, Haoyang",
         "Training GANs with Optimism",
@@ -81,6 +87,13 @@ BIBLIOGRAPHY = {
         "Learning-Rate-Free Learning by D-Adaptation",
         2023,
         "https://arxiv.org/abs/2301.07733",
+    ),
+    "defazio2024": Reference(
+        "Defazio, Aaron and Yang, Xingyu and Mehta, Harsh and Mishchenko, Konstantin and Khaled, Ahmed and Cutkosky, "
+        "Ashok",
+        "The Road Less Scheduled",
+        2024,
+        "https://arxiv.org/abs/2405.15682",
     ),
     "dozat2016": Reference(
         "Dozat, Timothy",
@@ -335,6 +348,12 @@ BIBLIOGRAPHY = {
         "ADADELTA: An Adaptive Learning Rate Method",
         2012,
         "https://arxiv.org/abs/1212.5701",
+    ),
+    "zhang2019": Reference(
+        "Zhang, Michael R. and Lucas, James and Hinton, Geoffrey and Ba, Jimmy",
+        "Lookahead Optimizer: k steps forward, 1 step back",
+        2019,
+        "https://arxiv.org/abs/1907.08610",
     ),
     "zhao2024": Reference(
         "Zhao, Jiawei and Zhang, Zhenyu and Chen, Beidi and Wang, Zhangyang and Anandkumar, Anima and Tian, Yuandong",

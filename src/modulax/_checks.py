@@ -41,10 +41,10 @@ class Requirement(NamedTuple):
 
 
 DECAY = Requirement(lambda x: (x >= 0) & (x < 1), "must be in [0, 1)")
-FRACTION = Requirement(lambda x: (x > 0) & (x < 1), "must be between 0 and 1")
+PROPER_FRACTION = Requirement(lambda x: (x > 0) & (x < 1), "must be between 0 and 1")
+FRACTION = Requirement(lambda x: (x >= 0) & (x <= 1), "must be in [0, 1]")
 NON_NEGATIVE = Requirement(lambda x: x >= 0, "must not be negative")
 POSITIVE = Requirement(lambda x: x > 0, "must be positive")
-AT_MOST_ONE = Requirement(lambda x: (x >= 0) & (x <= 1), "must be in [0, 1]")
 AT_LEAST_ONE = Requirement(lambda x: x >= 1, "must be at least 1")
 
 

@@ -30,11 +30,19 @@ def real_dtype(dtype: DTypeLike) -> np.dtype:
     return jnp.finfo(dtype).dtype
 
 
+def _dtype_for(x: Inexact[Array, "..."], dtype: DTypeLike | None) -> DTypeLike | None:
+    """The dtype that was asked for beside an array: complex if the array is."""
+    return dtype if dtype is None or not jnp.iscomplexobj(x) else common_dtype(dtype, jnp.complex64)
+
+
 def zeros_in(x: Inexact[Array, "*shape"], dtype: DTypeLike | None) -> Inexact[Array, "*shape"]:
     """Zeros of the array's shape in the dtype that was asked for, or the array's own; complex if the array is."""
-    if dtype is None or not jnp.iscomplexobj(x):
-        return jnp.zeros_like(x, dtype)
-    return jnp.zeros_like(x, common_dtype(dtype, jnp.complex64))
+    return jnp.zeros_like(x, _dtype_for(x, dtype))
+
+
+def copy_in(x: Inexact[Array, "*shape"], dtype: DTypeLike | None = None) -> Inexact[Array, "*shape"]:
+    """A copy of the array in the dtype that was asked for, or the array's own; complex if the array is."""
+    return jnp.array(x, _dtype_for(x, dtype), copy=True)
 
 
 def abs_sq(x: Inexact[Array, "*shape"]) -> Inexact[Array, "*shape"]:

@@ -17,6 +17,7 @@ from ._entry import Entry, Program
 from ._hyperparameters import ARRAY_TYPES, AbstractHyperparameters
 from ._module import AbstractState
 from ._numerics import at_least_float32
+from ._pair import LookaheadParams, single
 from ._schedule import has_schedule, has_stateful_schedule
 from ._types import Params, State, Updates
 from .tree._align import misfit, paired
@@ -87,6 +88,16 @@ def axes_of_examples(transform: "AbstractTransform") -> tuple[int, ...]:
     return next(filter(None, inside), ())
 
 
+def refuse_pair(transform: "AbstractTransform", params: Params) -> None:
+    """Refuses the pair of parameters that `Lookahead` alone knows how to train."""
+    if isinstance(params, LookaheadParams):
+        raise ValueError(
+            f"`{type(transform).__name__}` was given `LookaheadParams`, which only a `Lookahead` itself takes. Put "
+            f"`Lookahead` outermost, as in `Lookahead(Chain(...), 5, 0.5)`, or give plain parameters: `Lookahead` then "
+            f"keeps the slow ones in its state, and `eval_params(state, params)` returns them."
+        )
+
+
 def sees_examples(transform: "AbstractTransform") -> bool:
     """Whether it, or a transform inside of it, takes the updates of each example by itself."""
     return bool(axes_of_examples(transform))
@@ -106,6 +117,8 @@ def _init_entry(method: Any, name: str) -> Entry:
             return function(transform, params)
 
     def run(transform: "AbstractTransform", params: Params) -> State:
+        if not transform.takes_pairs:
+            refuse_pair(transform, params)
         return inside(method, transform, trainable(params))
 
     def call(program: Program, transform: "AbstractTransform", /, params: Params) -> State:
@@ -144,6 +157,7 @@ def _eval_entry(method: Any, name: str) -> Entry:
         return jtu.tree_leaves(eqx.combine(inside(method, transform, state, trainable(params)), params))
 
     def call(program: Program, transform: "AbstractTransform", /, state: State, params: Params) -> Params:
+        params = single(params)
         return _with_arrays(params, program(transform, state, params))
 
     run.__name__ = run.__qualname__ = f"{name}.eval_params"
@@ -185,6 +199,9 @@ class AbstractTransform(AbstractHyperparameters):
 
     example_axes: ClassVar[tuple[int, ...]] = (0,)
     """The axes of the examples, if it takes them."""
+
+    takes_pairs: ClassVar[bool] = False
+    """Whether it takes `LookaheadParams` where others take parameters."""
 
     cites: ClassVar[tuple[str, ...]] = ()
     """Keys in the bibliography, for `modulax.citation`."""
@@ -249,6 +266,7 @@ class AbstractTransform(AbstractHyperparameters):
 
     def paired(self, params: Params, updates: Updates, owner: str) -> Params:
         """The parameters in the structure of the updates, refused unless both have the same paths and shapes."""
+        refuse_pair(self, params)
         return paired(params, updates, owner, per_example=axes_of_examples(self))
 
     def at(self, state: State) -> "AbstractTransform":

@@ -6,6 +6,7 @@ those of `test_parity.py` too.
 
 from . import (
     aggregating,
+    averaging,
     curves,
     foundation,
     layerwise,
@@ -18,7 +19,18 @@ from . import (
 )
 from ._instance import Instance as Instance
 
-FAMILIES = (foundation, moments, mixtures, layerwise, tuning_free, matrices, linesearch, wrappers, aggregating)
+FAMILIES = (
+    foundation,
+    moments,
+    mixtures,
+    layerwise,
+    tuning_free,
+    matrices,
+    linesearch,
+    wrappers,
+    aggregating,
+    averaging,
+)
 TRANSFORMS = tuple(instance for family in FAMILIES for instance in family.TRANSFORMS)
 DIFFERENCES = tuple(difference for family in (*FAMILIES, curves) for difference in family.DIFFERENCES)
 SCHEDULES = curves.SCHEDULES

@@ -10,7 +10,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from .._checks import DECAY, Requirement
+from .._checks import DECAY, FRACTION
 from .._leafwise import AbstractLeafwise
 from .._module import AbstractState
 from .._numerics import abs_sq, moment, safe_sqrt
@@ -64,7 +64,7 @@ class ScaleBySM3(AbstractLeafwise):
     cites: ClassVar[tuple[str, ...]] = ("anil2019",)
 
     b1: Number = number(0.9, needs=DECAY)
-    b2: Number = number(1.0, needs=Requirement(lambda x: (x >= 0) & (x <= 1), "must be in [0, 1]"))
+    b2: Number = number(1.0, needs=FRACTION)
     eps: Number = number(1e-8)
 
     def init_leaf(self, p):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float
 
-from .._checks import AT_LEAST_ONE, AT_MOST_ONE, FRACTION, NON_NEGATIVE
+from .._checks import AT_LEAST_ONE, FRACTION, NON_NEGATIVE, PROPER_FRACTION
 from .._leafwise import AbstractLeafwise
 from .._module import AbstractState
 from .._numerics import default_float, safe_increment
@@ -62,9 +62,9 @@ class ReduceOnPlateau(AbstractLeafwise):
 
     needs_extra: ClassVar[tuple[str, ...]] = ("value",)
 
-    factor: Number = number(0.1, needs=FRACTION)
+    factor: Number = number(0.1, needs=PROPER_FRACTION)
     patience: Number = number(10, needs=AT_LEAST_ONE)
-    rtol: Number = number(1e-4, needs=AT_MOST_ONE)
+    rtol: Number = number(1e-4, needs=FRACTION)
     atol: Number = number(0.0, needs=NON_NEGATIVE)
     cooldown: Number = number(0, needs=NON_NEGATIVE)
     accumulation_size: Number = number(1, needs=AT_LEAST_ONE)

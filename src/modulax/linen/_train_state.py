@@ -19,3 +19,8 @@ class TrainState(train_state.TrainState):
 
     params: Any = struct.field(pytree_node=True)
     tx: Any = struct.field(pytree_node=True)
+
+    @property
+    def eval_params(self) -> Any:
+        """The parameters to evaluate and to ship: an average where the optimizer keeps one, else the same ones."""
+        return self.tx.eval_params(self.opt_state, self.params)

@@ -95,6 +95,18 @@ class Optimizer(nnx.Pytree):
         if self._steps is not None:
             self._steps[...] += 1
 
+    def eval_params(self, model: Any, /) -> PyTree:
+        """The parameters to evaluate and to ship, such as the average of Schedule-Free, to be put into a copy.
+
+            averaged = nnx.clone(model)
+            nnx.update(averaged, optimizer.eval_params(model))
+
+        Args:
+            model: the model that the optimizer was made for, which stays as it is.
+        """
+        params = nnx.as_pure(nnx.state(model, self.wrt, graph=self.graph))
+        return self.transform.eval_params(self.state, params)
+
     @property
     def step(self) -> nnx.Variable:
         """How many updates were done."""

@@ -6,14 +6,12 @@ from typing import Any, Self
 import numpy as np
 from jax.core import Tracer
 
-from .._checks import POSITIVE, Requirement
+from .._checks import FRACTION, POSITIVE
 from .._hyperparameters import format_value
 from .._schedule import Number, number
 from ._curve import AbstractCurve, after
 from ._pieces import interpolated
 from ._warmups import WarmupCosineDecay
-
-_FRACTION = Requirement(lambda x: (x >= 0) & (x <= 1), "must be in [0, 1]")
 
 
 class CosineOneCycle(AbstractCurve):
@@ -36,7 +34,7 @@ class CosineOneCycle(AbstractCurve):
 
     transition_steps: Number = number(needs=POSITIVE)
     peak_value: Number = number()
-    pct_start: Number = number(0.3, needs=_FRACTION)
+    pct_start: Number = number(0.3, needs=FRACTION)
     div_factor: Number = number(25.0, needs=POSITIVE)
     final_div_factor: Number = number(1e4, needs=POSITIVE)
 
@@ -66,8 +64,8 @@ class LinearOneCycle(AbstractCurve):
 
     transition_steps: Number = number(needs=POSITIVE)
     peak_value: Number = number()
-    pct_start: Number = number(0.3, needs=_FRACTION)
-    pct_final: Number = number(0.85, needs=_FRACTION)
+    pct_start: Number = number(0.3, needs=FRACTION)
+    pct_final: Number = number(0.85, needs=FRACTION)
     div_factor: Number = number(25.0, needs=POSITIVE)
     final_div_factor: Number = number(1e4, needs=POSITIVE)
 

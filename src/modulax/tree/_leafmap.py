@@ -5,7 +5,11 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import jax.tree_util as jtu
+from jaxtyping import Array
+
+from .._numerics import at_least_float32, real_dtype
 
 CHUNK = 8
 
@@ -35,3 +39,37 @@ def map_leaves(function: Callable[..., Any], shared: Any, columns: Sequence[tupl
         for i in indices:
             out[i] = one(shared, *columns[i])
     return out
+
+
+def map_arithmetic(
+    rule: Callable[..., Sequence[Array]],
+    numbers: Any,
+    columns: Sequence[Sequence[Array]],
+    like: Sequence[Sequence[Any]],
+) -> list[list[Array]]:
+    """`rule(numbers, *arrays)` on every leaf, computed in at least float32.
+
+    Args:
+        rule: a function of the numbers, in the dtype of the arithmetic, and of one array from each column.
+        numbers: a tree of scalars that all leaves share.
+        columns: for each argument of the rule its arrays, leaf by leaf.
+        like: for each result of the rule the arrays whose dtypes it shall have, leaf by leaf.
+
+    Returns:
+        a column of arrays for each result.
+    """
+
+    def one(numbers: Any, arrays: Sequence[Array], examples: Sequence[Any]) -> list[Array]:
+        dtype = at_least_float32(*(x.dtype for x in arrays))
+        numbers = jtu.tree_map(lambda n: n.astype(real_dtype(dtype)) if _is_float(n) else n, numbers)
+        with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
+            results = rule(numbers, *(x.astype(dtype) for x in arrays))
+        return [new.astype(example.dtype) for new, example in zip(results, examples, strict=True)]
+
+    rows = list(zip(zip(*columns, strict=True), zip(*like, strict=True), strict=True))
+    results = map_leaves(one, jtu.tree_map(jnp.asarray, numbers), rows)
+    return [[row[i] for row in results] for i in range(len(like))]
+
+
+def _is_float(x: Array) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.floating)

@@ -1,13 +1,17 @@
 """Running averages of whole trees, for optimizers that are written as functions of trees."""
 
 from collections.abc import Callable
+from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import Array, ArrayLike, PyTree
 
 from .._numerics import abs_sq, at_least_float32, bias, infinity_moment, moment, real_dtype, safe_sqrt
+from ._math import trainable
 
 
 def _wide(x: Array, beside: Array) -> Array:
@@ -86,3 +90,51 @@ def bias_correction(moment: PyTree, decay: ArrayLike, count: ArrayLike) -> PyTre
             return (wide / bias(_number(decay, wide), _number(count, wide))).astype(m.dtype)
 
     return jtu.tree_map(leaf, moment)
+
+
+def incremental_update(new_tensors: PyTree, old_tensors: PyTree, step_size: ArrayLike) -> PyTree:
+    r"""A step of an exponential moving average of parameters: $\alpha\, w + (1 - \alpha)\, \bar w$.
+
+    Each average keeps its dtype, and is computed in at least float32. What is no floating or complex array in a model
+    (functions, flags, counters) comes from the new one.
+
+    Args:
+        new_tensors: the parameters $w$ as they are, or the whole model.
+        old_tensors: their average $\bar w$ so far.
+        step_size: the weight $\alpha$ of the new ones.
+
+    References:
+        Polyak and Juditsky, [Acceleration of Stochastic Approximation by
+        Averaging](https://doi.org/10.1137/0330046), 1992.
+    """
+
+    def rule(step_size: Array, mean: Array, x: Array) -> Array:
+        return moment(1 - step_size, mean, x, step_size)
+
+    averages = _combined(rule, trainable(old_tensors), trainable(new_tensors), step_size)
+    return eqx.combine(averages, new_tensors)
+
+
+def periodic_update(new_tensors: PyTree, old_tensors: PyTree, steps: ArrayLike, update_period: ArrayLike) -> PyTree:
+    """The new parameters at every `update_period`-th step, else the old ones: the target network of a learner.
+
+    Each array keeps the dtype of the old one. What is no array in a model (functions, flags) comes from the new one.
+
+    Args:
+        new_tensors: the parameters as they are, or the whole model.
+        old_tensors: the copy so far.
+        steps: the number of steps done.
+        update_period: every how many of them to copy.
+
+    References:
+        Mnih et al., [Human-level control through deep reinforcement learning](https://doi.org/10.1038/nature14236),
+        2015.
+    """
+    steps = jnp.asarray(steps)
+    is_due = steps % jnp.asarray(update_period, steps.dtype) == 0
+
+    def chosen(new: Any, old: Any) -> Any:
+        is_array = isinstance(new, (jax.Array, np.ndarray))
+        return jnp.where(is_due, jnp.asarray(new, old.dtype), old) if is_array else new
+
+    return jtu.tree_map(chosen, new_tensors, old_tensors)

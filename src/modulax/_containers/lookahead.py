@@ -1,0 +1,127 @@
+"""Fast steps, and slow parameters that follow them."""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, PyTree
+
+from .._checks import AT_LEAST_ONE
+from .._module import AbstractState, like_params, nested, shared
+from .._numerics import copy_in, default_float, safe_increment
+from .._pair import LookaheadParams
+from .._schedule import Number, number
+from .._transform import AbstractTransform, apply_updates
+from .._types import Count, Params, State, Updates
+from .._wrapper import WHOSE, AbstractWrapper, in_dtypes_of
+from ..tree._align import align
+from ..tree._leafmap import map_arithmetic
+
+
+class LookaheadState(AbstractState):
+    """The state of `Lookahead`: `slow` holds the slow parameters, None where the caller holds them in a pair."""
+
+    fast_state: State = nested()
+    steps_since_sync: Count = shared()
+    slow: PyTree = like_params()
+
+
+class Lookahead(AbstractWrapper):
+    r"""Lets an optimizer run ahead for $k$ steps, then goes a part of the way, and starts the next round from there.
+
+    $$
+    \begin{aligned}
+    \theta_{t,0} &= \phi_t, \qquad \theta_{t,i+1} = \theta_{t,i} + u_{t,i}, \quad i = 0, \dots, k - 1 \\
+    \phi_{t+1} &= \phi_t + \alpha (\theta_{t,k} - \phi_t)
+    \end{aligned}
+    $$
+
+    The fast parameters $\theta$ are trained, the slow ones $\phi$ are those to evaluate. Given plain parameters, it
+    keeps the slow ones in its state, `eval_params(state, params)` returns them, and it works inside of any container.
+    Given `LookaheadParams`, the gradients are those of `params.fast` and the updates are such a pair too, as in optax.
+    Nothing may change the updates behind it.
+
+    Args:
+        fast_optimizer: the optimizer that runs ahead.
+        sync_period: the number $k$ of its steps in a round.
+        slow_step_size: $\alpha$, the part of the way.
+        reset_state: whether it starts each round with a fresh state, for the parameters where the round begins. Its
+            schedules start anew as well.
+
+    References:
+        Zhang et al., [Lookahead Optimizer: k steps forward, 1 step back](https://arxiv.org/abs/1907.08610), 2019.
+    """
+
+    fast_optimizer: AbstractTransform
+    sync_period: Number = number(needs=AT_LEAST_ONE)
+    slow_step_size: Number = number()
+    reset_state: bool = eqx.field(static=True, default=False)
+
+    needs_params: ClassVar[bool] = True
+    takes_pairs: ClassVar[bool] = True
+    holds: ClassVar[tuple[str, str]] = ("fast_optimizer", "fast_state")
+    cites: ClassVar[tuple[str, ...]] = ("zhang2019",)
+
+    def init(self, params: Params) -> LookaheadState:
+        """The fast optimizer's state and, for plain parameters, a copy of them."""
+        is_pair = isinstance(params, LookaheadParams)
+        return LookaheadState(
+            fast_state=self.fast_optimizer.init(params.fast if is_pair else params),
+            steps_since_sync=jnp.zeros((), jnp.int32),
+            slow=None if is_pair else jtu.tree_map(copy_in, params),
+        )
+
+    def update(
+        self, updates: Updates, state: LookaheadState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, LookaheadState]:
+        """A fast step; after the last of a round both sets of parameters meet."""
+        is_pair = isinstance(params, LookaheadParams)
+        if updates is not None and is_pair == (state.slow is not None):
+            given = ("a pair", "plain parameters") if is_pair else ("plain parameters", "`LookaheadParams`")
+            raise ValueError(
+                f"`Lookahead.update` was given {given[0]}, and `init` {given[1]}. Give both the same: with plain "
+                f"parameters the slow ones are kept in the state."
+            )
+        fast, slow = (params.fast, params.slow) if is_pair else (params, state.slow)
+        steps, fast_state = self.fast_optimizer.update(updates, state.fast_state, fast, **extra)
+        n = safe_increment(state.steps_since_sync)
+        is_due = n.astype(default_float()) >= self.sync_period
+
+        def meet(now: Any, u: Array, fast: Array, slow: Array) -> tuple[Array, ...]:
+            is_due, slow_step_size = now
+            ahead = fast + u - slow
+            slow_step = jnp.where(is_due, slow_step_size * ahead, 0)
+            fast_step = jnp.where(is_due, u - (1 - slow_step_size) * ahead, u)
+            return fast_step, slow_step if is_pair else slow + slow_step
+
+        g, treedef = jtu.tree_flatten(updates)
+        slow_leaves, put = align(slow, updates, "Lookahead.update", WHOSE)
+        columns = jtu.tree_leaves(steps), jtu.tree_leaves(fast), slow_leaves
+        out, new_slow = map_arithmetic(meet, (is_due, self.slow_step_size), columns, (g, g if is_pair else slow_leaves))
+        fast_steps = treedef.unflatten(out)
+        if self.reset_state:
+            fresh = self.fast_optimizer.init(apply_updates(fast, fast_steps))
+            fast_state = jtu.tree_map(lambda new, old: jnp.where(is_due, new, old), fresh, fast_state)
+        new_state = LookaheadState(
+            fast_state=fast_state,
+            steps_since_sync=jnp.where(is_due, jnp.zeros_like(n), n),
+            slow=None if is_pair else put(new_slow),
+        )
+        return LookaheadParams(fast_steps, treedef.unflatten(new_slow)) if is_pair else fast_steps, new_state
+
+    def eval_params(self, state: LookaheadState, params: Params) -> Params:
+        """The slow parameters."""
+        return params if state.slow is None else in_dtypes_of(params, state.slow, "Lookahead.eval_params")
+
+    def paired(self, params: Params, updates: Updates, owner: str) -> Params:
+        """The parameters, or both of a pair, in the structure of the updates."""
+        if isinstance(updates, LookaheadParams):
+            raise ValueError(
+                f"`{owner}` was given updates for a pair of parameters. Give the gradients of the fast ones, "
+                f"`jax.grad(loss)(params.fast)`."
+            )
+        if not isinstance(params, LookaheadParams):
+            return AbstractWrapper.paired(self, params, updates, owner)
+        fast, slow = (AbstractWrapper.paired(self, p, updates, owner) for p in (params.fast, params.slow))
+        return LookaheadParams(fast, slow)
