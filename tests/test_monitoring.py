@@ -156,7 +156,7 @@ def test_a_transform_may_measure():
         updates, state = transform.update(PARAMS, state)
         jtu.tree_map(np.testing.assert_array_equal, updates, PARAMS)
     jtu.tree_map(lambda x: np.testing.assert_allclose(x, 1, rtol=1e-5), state.measurements["adam"])
-    assert state.measure_states["adam"].count == 3
+    assert state.measure_states[0].count == 3
 
 
 def test_the_decay_may_follow_a_schedule():
@@ -187,7 +187,7 @@ def test_dtypes_and_structures_are_those_of_the_first_state():
     assert jtu.tree_map(lambda x: x.dtype, state) == jtu.tree_map(lambda x: x.dtype, begin)
     low = transform.init(jtu.tree_map(lambda p: p.astype(jnp.bfloat16), params))
     assert low.measurements["first"]["least"].dtype == jnp.bfloat16
-    assert low.measurements["mean"].dtype == low.measure_states["mean"].ema_state.ema.dtype == jnp.float32
+    assert low.measurements["mean"].dtype == low.measure_states[1].ema_state.ema.dtype == jnp.float32
 
 
 def test_a_snapshot_is_a_copy():

@@ -139,10 +139,13 @@ class Snapshot(AbstractTransform):
 
 
 class MonitorState(AbstractState):
-    """The state of `Monitor`: the last measurements and the states of the measures, by name."""
+    """The state of `Monitor`: the last measurements by name, and the states of the measures in the same order.
+
+    The name of a measurement stands in it once, so that it can be found by that alone.
+    """
 
     measurements: dict[str, PyTree] = shared()
-    measure_states: dict[str, State] = shared()
+    measure_states: tuple[State, ...] = shared()
 
 
 def _as_measures(measures: Any) -> OrderedDict[str, Any]:
@@ -176,25 +179,25 @@ class Monitor(AbstractTransform):
 
     def init(self, params: Params) -> MonitorState:
         """Zeros where the measurements will be, and the states of the measures."""
-        blanks = {name: _blank(measure, params) for name, measure in self.measures.items()}
-        return MonitorState(
-            measurements={name: blank for name, (blank, _) in blanks.items()},
-            measure_states={name: state for name, (_, state) in blanks.items()},
-        )
+        blanks = [_blank(measure, params) for measure in self.measures.values()]
+        measurements = {name: blank for name, (blank, _) in zip(self.measures, blanks, strict=True)}
+        return MonitorState(measurements, tuple(state for _, state in blanks))
 
     def update(
         self, updates: Updates, state: MonitorState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, MonitorState]:
         """The updates as they came, and their measurements."""
-        measurements, states = {}, {}
-        for name, measure in self.measures.items():
-            measured, states[name] = measure.update(updates, state.measure_states[name], params, **extra)
+        measurements, states = {}, []
+        for (name, measure), before in zip(self.measures.items(), state.measure_states, strict=True):
+            measured, after = measure.update(updates, before, params, **extra)
             measurements[name] = _kept(measured, state.measurements[name], "Monitor")
-        return updates, MonitorState(measurements, states)
+            states.append(after)
+        return updates, MonitorState(measurements, tuple(states))
 
     def at(self, state: MonitorState) -> "Monitor":
         """This transform with every schedule replaced by its number for the next step."""
-        return Monitor({name: measure.at(state.measure_states[name]) for name, measure in self.measures.items()})
+        pairs = zip(self.measures.items(), state.measure_states, strict=True)
+        return Monitor({name: measure.at(before) for (name, measure), before in pairs})
 
 
 class MeasureWithEmaState(AbstractState):
