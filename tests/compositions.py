@@ -82,13 +82,17 @@ CONTAINERS: dict[str, Callable[[Any], mx.AbstractTransform]] = {
     "ConditionallyMask": lambda t: mx.ConditionallyMask(t, is_not_third),
     "Flatten": mx.Flatten,
     "SplitRealAndImaginary": mx.SplitRealAndImaginary,
+    "Lookahead": lambda t: mx.Lookahead(t, 2, 0.5),
+    "ScheduleFree": lambda t: mx.ScheduleFree(t, 0.1),
+    "SAM": lambda t: mx.SAM(t, mx.SGD(0.05)),
+    "Mechanize": mx.Mechanize,
 }
 OPTIMIZERS: dict[str, Callable[[], mx.AbstractTransform]] = {
     "AdamW": lambda: mx.AdamW(RATE),
-    "Lion": lambda: mx.Lion(RATE),
     "PolyakSGD": mx.PolyakSGD,
     "Sophia": lambda: mx.Sophia(RATE),
     "Muon": lambda: mx.Muon(RATE),
+    "ScheduleFreeAdamW": lambda: mx.ScheduleFreeAdamW(RATE),
 }
 
 

@@ -77,4 +77,4 @@ def test_every_container_is_composed():
     containers = {cls for cls in vars(mx).values() if inspect.isclass(cls) and issubclass(cls, mx.AbstractWrapper)}
     names = {cls.__name__ for cls in containers if not inspect.isabstract(cls)} | {"Chain", "Partition"}
     assert names == set(CONTAINERS)
-    assert len(COMPOSITIONS) >= 60
+    assert len(COMPOSITIONS) >= 300

@@ -248,16 +248,18 @@ def test_functions_of_the_parameters_see_all_of_them():
         def apply(self, updates, params, **extra):
             value, gradient = jax.value_and_grad(extra["value_fn"])(params, power=2)
             from_caller = extra["grad_fn"](params)
-            return jtu.tree_map(lambda u, g, c, h: u + value + g + c + h, updates, gradient, extra["grad"], from_caller)
+            trees = updates, gradient, extra["grad"], from_caller, extra["curvature"]
+            return jtu.tree_map(lambda *xs: value + sum(xs), *trees)
 
     def loss(params, power):
         return sum(jnp.sum(p**power) for p in jtu.tree_leaves(params))
 
     def expected(n):
-        return 1.0 + 9.0 + 2.0 + n + 2.0
+        return 1.0 + 9.0 + 2.0 + n + 2.0 + 3.0
 
     extra = {"grad": jtu.tree_map(lambda p: 5 * p, PARAMS), "value_fn": loss, "grad_fn": jax.grad(loss)}
     extra["grad_fn"] = lambda params: jax.grad(loss)(params, 2)
+    extra["curvature"] = jtu.tree_map(lambda p: 3 * p, PARAMS)  # known by its structure and shapes
     masked = mx.Masked(Probe(), mx.by_path({"*.bias": True, "*": False}))
     partition = mx.Partition({"a": Probe(), "b": mx.Chain(Probe())}, mx.by_path({"*.bias": "a", "*": "b"}))
     transforms: tuple[Any, ...] = (masked, mx.Chain(mx.Masked(masked, True)), partition)

@@ -5,6 +5,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
+import equinox as eqx
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
@@ -67,20 +68,24 @@ def widened(updates: Updates) -> Updates:
     return jtu.tree_map(lambda g: g.astype(at_least_float32(g.dtype)), updates)
 
 
-# Extra arguments that are trees like the parameters, and functions of the parameters.
+# Extra arguments that are trees like the parameters, whatever they are made of, and functions of the parameters.
 TREES = ("grad",)
 FUNCTIONS = ("value_fn", "obj_fn", "grad_fn")
 
 
 def extra_inside(
     extra: Mapping[str, Any],
+    updates: Updates,
     down: Callable[[PyTree], PyTree],
     up: Callable[[PyTree], PyTree],
 ) -> dict[str, Any]:
     """The extra arguments as a transform needs them that sees the parameters in another form.
 
+    Trees of the updates' structure and shapes are brought into that form too, whatever they are called.
+
     Args:
         extra: the extra arguments as they were given.
+        updates: the updates as they were given.
         down: maps a tree like the parameters to the form inside.
         up: maps parameters in the form inside to those that a caller's function takes.
     """
@@ -94,23 +99,36 @@ def extra_inside(
         return call
 
     seen = dict(extra)
-    for name in TREES:
-        if seen.get(name) is not None:
-            seen[name] = down(seen[name])
+    for name, value in extra.items():
+        if value is not None and (name in TREES or _is_like(value, updates)):
+            seen[name] = down(value)
     for name in FUNCTIONS:
         if seen.get(name) is not None:
             seen[name] = of_inner(seen[name], name == "grad_fn")
     return seen
 
 
+def _is_like(tree: PyTree, updates: Updates) -> bool:
+    """Whether it is a tree, no single array, of floating or complex arrays of the shapes of the updates."""
+    leaves, treedef = jtu.tree_flatten(updates)
+    return (
+        not jtu.treedef_is_leaf(treedef)
+        and jtu.tree_structure(tree) == treedef
+        and all(
+            eqx.is_inexact_array(x) and x.shape == u.shape for x, u in zip(jtu.tree_leaves(tree), leaves, strict=True)
+        )
+    )
+
+
 def extra_for(
     extra: Mapping[str, Any], chosen: Sequence[bool], updates: Updates, params: Params | None, owner: str
 ) -> dict[str, Any]:
     """The extra arguments for a transform that sees the chosen leaves alone; the others are held as they are."""
-    if params is None:
-        return dict(extra)
 
     def down(tree: PyTree) -> PyTree:
         return select(paired(trainable(tree), updates, owner), chosen)
 
-    return extra_inside(extra, down, lambda part: merge(params, part, chosen))
+    def up(part: PyTree) -> PyTree:
+        return part if params is None else merge(params, part, chosen)
+
+    return extra_inside(extra, updates, down, up)

@@ -53,7 +53,7 @@ class AbstractReshaping(AbstractWrapper):
             return form.down(paired(trainable(tree), updates, f"{type(self).__name__}.update"))
 
         inner_params = None if params is None else form.down(params)
-        inner_extra = extra_inside(extra, down, form.up)
+        inner_extra = extra_inside(extra, updates, down, form.up)
         new, inner_state = self.inner.update(form.down(updates), state.inner_state, inner_params, **inner_extra)
         return _returned(form.up(new), updates), dataclasses.replace(state, inner_state=inner_state)
 
