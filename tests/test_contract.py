@@ -64,7 +64,7 @@ def _public_classes(module: types.ModuleType, base: type) -> set[type]:
 
 def test_every_public_class_is_registered():
     public = set[type]()
-    for module in (modulax, modulax.schedules):
+    for module in (modulax, modulax.aggregate, modulax.schedules):
         for base in (modulax.AbstractTransform, modulax.AbstractSchedule):
             public |= _public_classes(module, base)
     registered = {type(instance.make()) for instance in EVERYTHING}
