@@ -86,8 +86,7 @@ class Freeze(AbstractLeafwise):
 
         Chain(AdamW(1e-3), Freeze(by_path({"embedding*": True, "*": False})))
 
-    The transforms before it still hold a state for the frozen leaves. To save that memory, use `Partition` with
-    `SetToZero()` for them.
+    The transforms before it still hold a state for the frozen leaves. To save that memory, use `selective_transform`.
 
     Args:
         mask: the leaves that are frozen: a tree of booleans of the parameters' structure or a prefix of it, a function
