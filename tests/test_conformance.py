@@ -5,6 +5,7 @@
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -54,6 +55,32 @@ def test_clipping_makes_no_nan():
         theirs, _ = run(optax.clip_by_global_norm(bound), [g], p)
         np.testing.assert_array_equal(ours, 0)
         assert np.isnan(theirs).any()
+
+
+def test_an_empty_chain_is_the_identity():
+    p = jnp.ones(2)
+    ours, _ = run(mx.Chain(), [2 * p], p)
+    np.testing.assert_array_equal(ours, 2)
+    with pytest.raises(ValueError, match="not enough values to unpack"):
+        run(optax.chain(), [2 * p], p)
+
+
+class Layer(eqx.Module):
+    """A model that can be called, as most are; also a tree of labels for itself."""
+
+    weight: Any
+    bias: Any
+
+    def __call__(self, x: Any) -> Any:
+        return self.weight * x + self.bias
+
+
+def test_labels_may_be_a_module_that_can_be_called():
+    model, labels = Layer(jnp.ones(2), jnp.ones(2)), Layer("fast", "slow")
+    ours, _ = run(mx.Partition({"fast": mx.SGD(1.0), "slow": mx.SGD(0.1)}, labels), [model], model)
+    np.testing.assert_allclose([ours.weight[0], ours.bias[0]], [-1.0, -0.1], rtol=1e-6)
+    with pytest.raises(TypeError):  # it calls the labels
+        run(optax.partition({"fast": optax.sgd(1.0), "slow": optax.sgd(0.1)}, labels), [model], model)
 
 
 def test_multisteps_recovers():

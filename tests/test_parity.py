@@ -16,7 +16,7 @@ from . import settings
 from .instances import SCHEDULES, TRANSFORMS, Instance
 
 pytestmark = pytest.mark.usefixtures("x64")
-STEPS = 50
+STEPS = 60
 # optax computes schedules in float32, also where everything else is in float64.
 SCHEDULE_RTOL = 1e-6
 

@@ -305,6 +305,22 @@ DIFFERENCES = (
         "test_conformance.py::test_clipping_makes_no_nan",
     ),
     Difference(
+        "`Chain` of nothing",
+        "the identity",
+        "an error at `init`",
+        "a chain that is put together by a program may be empty",
+        "",
+        "test_conformance.py::test_an_empty_chain_is_the_identity",
+    ),
+    Difference(
+        "`Partition`, labels that are a Module with `__call__`",
+        "a tree of labels",
+        "called with the parameters, which fails",
+        "models can be called, and a tree of labels often is one",
+        "optax issues 913, 1373",
+        "test_conformance.py::test_labels_may_be_a_module_that_can_be_called",
+    ),
+    Difference(
         "`MultiSteps` with an infinite gradient",
         "the accumulator begins anew with the next batch; the inner transform runs once per batch",
         "the accumulator stays NaN for ever; the inner transform runs on every mini-step",
