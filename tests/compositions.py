@@ -31,7 +31,9 @@ def is_not_third(step: Any) -> jax.Array:
 
 
 SLOPE = jax.grad(bowl)  # one function, so that it is traced once
+PARAMS = {"bias": jnp.asarray([0.3, -0.2]), "kernel": jnp.asarray([[0.4, -0.1], [1.5, 3.0]])}
 RATE = schedules.Linear(0.1, 0.01, 20)
+MOMENTUM = schedules.Linear(0.9, 0.5, 20)  # a number that no container has
 
 
 class Witness(mx.AbstractLeafwise):
@@ -55,7 +57,7 @@ class Witness(mx.AbstractLeafwise):
 
 def heart() -> mx.AbstractTransform:
     """The innermost transform: it needs extra arguments, counts, and follows a schedule."""
-    return mx.Chain(Witness(), mx.SGD(RATE, momentum=0.9))
+    return mx.Chain(Witness(), mx.SGD(RATE, momentum=MOMENTUM))
 
 
 def extra(params: Any, updates: Any) -> dict[str, Any]:

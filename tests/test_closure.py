@@ -17,7 +17,7 @@ import pytest
 import modulax as mx
 from modulax.testing import LAWS, Case, Law
 
-from .compositions import CONTAINERS, RATE, Composition, Witness, compositions, extra
+from .compositions import CONTAINERS, MOMENTUM, PARAMS, Composition, Witness, compositions, extra
 
 COMPOSITIONS = tuple(compositions())
 # What a container does to trees, states and numbers; quick to check.
@@ -35,7 +35,7 @@ EVERY_LAW = os.environ.get("MODULAX_CLOSURE") == "full"
 
 
 def _laws(composition: Composition, index: int) -> list[Law]:
-    case = Case(composition.make(), extra=extra)
+    case = Case(composition.make(), PARAMS, extra)
     laws = {name: law for name, law in LAWS.items() if law.speaks_of(case)}
     others = [law for name, law in laws.items() if name not in ALWAYS]
     return [laws[name] for name in ALWAYS if name in laws] + (others if EVERY_LAW else [others[index % len(others)]])
@@ -44,7 +44,7 @@ def _laws(composition: Composition, index: int) -> list[Law]:
 @pytest.mark.parametrize("index", range(len(COMPOSITIONS)), ids=list(map(str, COMPOSITIONS)))
 def test_a_composition_obeys_the_laws(index: int):
     composition = COMPOSITIONS[index]
-    case = Case(composition.make(), extra=extra)
+    case = Case(composition.make(), PARAMS, extra)
     broken = {}
     for law in _laws(composition, index):
         try:
@@ -57,20 +57,19 @@ def test_a_composition_obeys_the_laws(index: int):
 @pytest.mark.parametrize("composition", [c for c in COMPOSITIONS if c.is_pair], ids=str)
 def test_extra_arguments_reach_the_heart_and_its_numbers_are_seen(composition: Composition):
     """Through any nesting: `value`, functions of the parameters and trees like them, and unknown ones."""
-    transform, params = composition.make(), Case(mx.Identity()).params
+    transform, params = composition.make(), PARAMS
     state = jax.eval_shape(transform.init, params)
     Witness.seen.clear()
     jax.eval_shape(lambda p, s: transform.update(p, s, p, token="token", **extra(p, p)), params, state)
     assert set(Witness.seen) == {"token"}
-    state = _done(transform.init(params), steps=5)
-    rates = {k: v for k, v in transform.hyperparameters(state).items() if k.endswith("learning_rate")}
-    np.testing.assert_allclose(list(rates.values()), [RATE(5)])
+    numbers = transform.hyperparameters(_after(state, steps=5))
+    np.testing.assert_allclose([x for path, x in numbers.items() if path.endswith(".momentum")], [MOMENTUM(5)])
 
 
-def _done(state: Any, steps: int) -> Any:
-    """The state as it is after some steps, as far as counters tell."""
+def _after(state: Any, steps: int) -> Any:
+    """A state of these shapes as it is after some steps, as far as counters tell."""
     is_integer = lambda x: jnp.issubdtype(x.dtype, jnp.integer)  # noqa: E731
-    return jtu.tree_map(lambda x: jnp.full_like(x, steps) if is_integer(x) and x.ndim == 0 else x, state)
+    return jtu.tree_map(lambda x: np.full(x.shape, steps if is_integer(x) else 0, x.dtype), state)
 
 
 def test_every_container_is_composed():
