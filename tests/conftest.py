@@ -7,6 +7,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 import atexit
+import gc
 import random
 import shutil
 import tempfile
@@ -71,6 +72,13 @@ def _share_compiled_programs() -> None:
 
 
 _share_compiled_programs()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What has been imported and collected lives until the end: no garbage collection need look at it again."""
+    del session
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
