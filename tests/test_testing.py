@@ -101,6 +101,43 @@ class NaiveRoot(AbstractFaulty):
         return g / (jnp.sqrt(g * g) + self.factor.astype(g.dtype))
 
 
+@jax.custom_jvp
+def _halved(x: Any) -> Any:
+    return x / 2
+
+
+_halved.defjvps(lambda tangent, _, x: tangent)
+
+
+class WrongDerivative(AbstractFaulty):
+    """The derivative of another function."""
+
+    factor: Any = mx.number(0.5)
+
+    def change(self, g: Any) -> Any:
+        return _halved(self.factor.astype(g.dtype)) * g
+
+
+@jax.custom_batching.custom_vmap
+def _product(x: Any, y: Any) -> Any:
+    return x * y
+
+
+@_product.def_vmap
+def _product_of_batches(size: Any, batched: Any, x: Any, y: Any) -> Any:
+    del size, batched
+    return jnp.broadcast_to(x[0] * y, (x.shape[0], *y.shape[-1:])), True
+
+
+class OneForAll(AbstractFaulty):
+    """In a batch, the number of the first one counts for all."""
+
+    factor: Any = mx.number(0.25)
+
+    def change(self, g: Any) -> Any:
+        return _product(self.factor.astype(g.dtype), g.reshape(-1)).reshape(g.shape)
+
+
 class ZeroByZero(AbstractFaulty):
     """No epsilon."""
 
@@ -244,6 +281,9 @@ class Keeper(mx.AbstractTransform):
 FAULTS: list[tuple[Any, str, str]] = [
     (DtypeLeak(), "structure_shapes_and_dtypes_are_kept", "became float32"),
     (Retraced(), "a_changed_number_is_not_traced", "was traced again"),
+    (Retraced(), "a_changed_number_is_not_traced_in_your_own_jit", "was traced again"),
+    (OneForAll(), "a_batch_of_transforms_is_a_loop", "a batch of transforms: at"),
+    (WrongDerivative(), "gradients_are_finite_and_right", "finite differences give"),
     (Waiting(), "update_returns_before_the_result_is_ready", "result was ready"),
     (NaiveRoot(), "gradients_are_finite_and_right", "nan"),
     (ZeroByZero(), "updates_of_every_size_stay_finite", "nan"),

@@ -62,7 +62,7 @@ class Case:
             x = random.uniform(0.1, 2.0, p.shape) * random.choice([-1.0, 1.0], p.shape)
             if jnp.iscomplexobj(p):
                 x = x + 1j * random.uniform(0.1, 2.0, p.shape)
-            return jnp.asarray(x, p.dtype)
+            return jnp.asarray(np.asarray(x).astype(p.dtype))
 
         return jtu.tree_map(one, like)
 
@@ -161,8 +161,18 @@ def map_numbers(function: Callable[[Any], Any], transform: Any) -> Any:
 
 
 def cast(tree: PyTree, dtype: DTypeLike) -> PyTree:
-    """The tree with all its leaves in a dtype."""
-    return jtu.tree_map(lambda x: jnp.asarray(x).astype(dtype), tree)
+    """The tree with all its leaves in a dtype, as NumPy arrays: an operation of JAX is a program to compile."""
+    return jtu.tree_map(lambda x: np.asarray(x).astype(dtype), tree)
+
+
+def scaled(tree: PyTree, factor: float) -> PyTree:
+    """The tree times a number, as NumPy arrays."""
+    return jtu.tree_map(lambda x: (np.asarray(x) * factor).astype(x.dtype), tree)
+
+
+def stack(*trees: PyTree) -> PyTree:
+    """The trees as one, with a new first axis, as NumPy arrays."""
+    return jtu.tree_map(lambda *xs: np.stack(xs), *trees)
 
 
 def in_float64(tree: PyTree) -> PyTree:

@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
@@ -23,6 +22,7 @@ from ._case import (
     in_float64,
     needs,
     optional,
+    scaled,
     takes_whole_updates,
 )
 
@@ -73,7 +73,7 @@ def law_a_partition_gives_each_leaf_its_own(case: Case) -> None:
     # As functions, because parameters may be Modules, which have no room for labels.
     partition = Partition({"this": case.transform, "zero": SetToZero()}, lambda _: labels)
     masked = Masked(case.transform, lambda _: mask)
-    zero = [jtu.tree_map(lambda u, m: u if m else jnp.zeros_like(u), updates, mask) for updates in _run(case, masked)]
+    zero = [jtu.tree_map(lambda u, m: u if m else np.zeros_like(u), updates, mask) for updates in _run(case, masked)]
     expect_close(_run(case, partition), zero, "`Partition`", case.rtol)
 
 
@@ -81,11 +81,11 @@ def law_a_partition_gives_each_leaf_its_own(case: Case) -> None:
 def law_multisteps_steps_on_the_mean(case: Case) -> None:
     """`MultiSteps` returns zeros, then a step on the mean of what it was given."""
     zeros, first, _, second = _run(case, MultiSteps(case.transform, 2), steps=4)
-    expect_close(zeros, jtu.tree_map(jnp.zeros_like, zeros), "between two steps")
+    expect_close(zeros, jtu.tree_map(np.zeros_like, zeros), "between two steps")
     state = case.init()
     for seeds, step in (((0, 1), first), ((2, 3), second)):
-        mean = jtu.tree_map(lambda *g: sum(g) / 2, *(case.updates(seed) for seed in seeds))
-        expected, state = case.update(mean, state)
+        total = jtu.tree_map(lambda a, b: np.asarray(a) + np.asarray(b), *(case.updates(seed) for seed in seeds))
+        expected, state = case.update(scaled(total, 0.5), state)
         expect_close(step, expected, "a step on the mean", 10 * case.rtol)
 
 
@@ -144,7 +144,5 @@ def law_optax_chains_take_it(case: Case) -> None:
         own = case.init()
         for seed in range(2):
             updates, state = chain.update(case.updates(seed), state, case.params)
-            scaled = jtu.tree_map(lambda g: 3.0 * g, case.updates(seed))
-            expected, own = case.update(scaled, own)
-            expected = jtu.tree_map(lambda u: 0.25 * u, expected)
-            expect_close(updates, expected, "the updates of an optax chain", case.rtol)
+            expected, own = case.update(scaled(case.updates(seed), 3.0), own)
+            expect_close(updates, scaled(expected, 0.25), "the updates of an optax chain", case.rtol)
