@@ -24,7 +24,7 @@ import modulax.nnx
 from .settings import jax_defaults
 
 X = jnp.linspace(-1, 1, 8)[:, None] * jnp.ones((8, 2))
-Y = jnp.sin(3 * X[:, :1])
+Y = jnp.sin(3 * X[:, :1]) + 0.5  # so that no gradient is zero up to rounding, by which Adam would divide
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 
 
