@@ -69,7 +69,7 @@ def test_extra_arguments_reach_the_heart_and_its_numbers_are_seen(composition: C
 def _after(state: Any, steps: int) -> Any:
     """A state of these shapes as it is after some steps, as far as counters tell."""
     is_integer = lambda x: jnp.issubdtype(x.dtype, jnp.integer)  # noqa: E731
-    return jtu.tree_map(lambda x: np.full(x.shape, steps if is_integer(x) else 0, x.dtype), state)
+    return jtu.tree_map(lambda x: np.full(x.shape, steps if is_integer(x) else 1, x.dtype), state)
 
 
 def test_every_container_is_composed():
