@@ -1,7 +1,7 @@
 """Sentences for users: what is wrong, what was needed, and the call that works."""
 
 import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -31,6 +31,23 @@ def check_choice(owner: object, field: str, options: Sequence[str]) -> None:
         call = f"`{type(owner).__name__}({field}=...)`"
         close = suggestion(value, options) if isinstance(value, str) else ""
         raise ValueError(f"{call} must be one of {listing(map(repr, options))}, got {value!r}.{close}")
+
+
+def check_extra(what: str, needs: Sequence[str], extra: Mapping[str, Any]) -> None:
+    """Refuses a step without one of the extra arguments that somebody needs, and shows the call."""
+    if lacking := [argument for argument in needs if extra.get(argument) is None]:
+        call = ", ".join(f"{argument}=..." for argument in needs)
+        raise ValueError(
+            f"{what} needs `{lacking[0]}`: call `update(updates, state, params, {call})` or "
+            f"`step(grads, state, params, {call})`."
+        )
+
+
+def check_positive_integer(owner: object, field: str) -> None:
+    """Refuses a static number that is no positive integer, such as that of the rounds of a loop."""
+    value = getattr(owner, field)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"`{type(owner).__name__}({field}=...)` must be a positive integer, got {value!r}.")
 
 
 class Requirement(NamedTuple):

@@ -162,8 +162,7 @@ class _Part:
         self._state, self._fields = state, _tree_fields(state)
         self._indices = [i for i, chosen in enumerate(self.chosen) if chosen]
         like = updates if all(self.chosen) else select(updates, self.chosen)
-        whose = "the parameters that `init` was given"
-        aligned = [align(getattr(state, field), like, f"{name}.update", whose) for field in self._fields]
+        aligned = [align(getattr(state, field), like, f"{name}.update") for field in self._fields]
         self._rebuild = [rebuild for _, rebuild in aligned]
         self.values = dict(zip(self._indices, zip(*(v for v, _ in aligned), strict=True), strict=False))
         if reads_all_updates(rule):

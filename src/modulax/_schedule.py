@@ -12,7 +12,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree, Real
 
-from ._checks import POSITIVE, Requirement
+from ._checks import POSITIVE, Requirement, check_extra
 from ._hyperparameters import ARRAY_TYPES, AbstractHyperparameters, as_scalar
 from ._numerics import default_float
 from ._types import ScheduleFunction, State
@@ -217,12 +217,8 @@ def in_force(
                 f"`{type(tree).__name__}({name}=...)` is a stateful schedule, and the state holds nothing for it: it "
                 f"came after `init` was called. Call `init` of the transform that has it."
             )
-        if extra is not None and (lacking := [x for x in schedule.needs_extra if extra.get(x) is None]):
-            call = ", ".join(f"{argument}=..." for argument in schedule.needs_extra)
-            raise ValueError(
-                f"`{type(schedule).__name__}`, the schedule of `{name}`, needs `{lacking[0]}`: call "
-                f"`update(updates, state, params, {call})` or `step(grads, state, params, {call})`."
-            )
+        if extra is not None:
+            check_extra(f"`{type(schedule).__name__}`, the schedule of `{name}`,", schedule.needs_extra, extra)
         numbers[name] = _as_default_float(resolve(schedule, step)((states or {})[name], **(extra or {})))
     return resolve(_replaced(tree, numbers) if found else tree, step)
 

@@ -12,7 +12,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from ._checks import listing
+from ._checks import check_extra, listing
 from ._entry import Entry, Program
 from ._hyperparameters import ARRAY_TYPES, AbstractHyperparameters
 from ._module import AbstractState
@@ -41,12 +41,7 @@ def check_call(
     name = type(transform).__name__
     if transform.needs_params and params is None and updates is not None:
         raise ValueError(f"`{name}` needs `params`: call `update(updates, state, params)`.")
-    if lacking := [argument for argument in transform.needs_extra if extra.get(argument) is None]:
-        call = ", ".join(f"{argument}=..." for argument in transform.needs_extra)
-        raise ValueError(
-            f"`{name}` needs `{lacking[0]}`: call `update(updates, state, params, {call})` or "
-            f"`step(grads, state, params, {call})`."
-        )
+    check_extra(f"`{name}`", transform.needs_extra, extra)
     if not transform.keeps_schedules:
         _refuse_schedules(transform)
 

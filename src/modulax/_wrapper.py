@@ -9,7 +9,6 @@ import equinox as eqx
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from ._numerics import at_least_float32
 from ._rules import merge, select
 from ._transform import AbstractTransform
 from ._types import Params, State, Updates
@@ -53,19 +52,11 @@ class AbstractWrapper(AbstractTransform):
         return inner.eval_params(getattr(state, field_of_state), params)
 
 
-WHOSE = "the parameters that `init` was given"
-
-
 def in_dtypes_of(params: Params, tree: PyTree, owner: str) -> Params:
     """A tree from a state in the structure and the dtypes of the parameters."""
     leaves, treedef = jtu.tree_flatten(params)
-    values, _ = align(tree, params, owner, WHOSE)
+    values, _ = align(tree, params, owner)
     return treedef.unflatten([x.astype(p.dtype) for x, p in zip(values, leaves, strict=True)])
-
-
-def widened(updates: Updates) -> Updates:
-    """The updates in at least float32, so that the steps that a transform makes of them are not rounded."""
-    return jtu.tree_map(lambda g: g.astype(at_least_float32(g.dtype)), updates)
 
 
 # Extra arguments that are trees like the parameters, whatever they are made of, and functions of the parameters.

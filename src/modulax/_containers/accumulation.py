@@ -85,9 +85,7 @@ class MultiSteps(AbstractWrapper):
         """Takes one batch in, and makes a step if it was the last of `every_k`."""
         every_k = resolve(self.every_k, state.gradient_step)
         leaves, treedef = jtu.tree_flatten(updates)
-        acc_leaves, rebuild = align(
-            state.acc_grads, updates, "MultiSteps.update", "the parameters that `init` was given"
-        )
+        acc_leaves, rebuild = align(state.acc_grads, updates, "MultiSteps.update")
         check_same_shapes(updates, acc_leaves, "MultiSteps.update")
         n = safe_increment(state.mini_step)
         skip, skip_state = self._skip(updates, state.gradient_step, params)

@@ -14,7 +14,7 @@ from .._pair import LookaheadParams
 from .._schedule import Number, number
 from .._transform import AbstractTransform, apply_updates
 from .._types import Count, Params, State, Updates
-from .._wrapper import WHOSE, AbstractWrapper, in_dtypes_of
+from .._wrapper import AbstractWrapper, in_dtypes_of
 from ..tree._align import align
 from ..tree._leafmap import map_arithmetic
 
@@ -96,7 +96,7 @@ class Lookahead(AbstractWrapper):
             return fast_step, slow_step if is_pair else slow + slow_step
 
         g, treedef = jtu.tree_flatten(updates)
-        slow_leaves, put = align(slow, updates, "Lookahead.update", WHOSE)
+        slow_leaves, put = align(slow, updates, "Lookahead.update")
         columns = jtu.tree_leaves(steps), jtu.tree_leaves(fast), slow_leaves
         out, new_slow = map_arithmetic(meet, (is_due, self.slow_step_size), columns, (g, g if is_pair else slow_leaves))
         fast_steps = treedef.unflatten(out)

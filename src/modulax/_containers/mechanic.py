@@ -9,15 +9,16 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from .._checks import check_positive_integer
 from .._module import AbstractState, like_params, nested, shared
 from .._numerics import at_least_float32, copy_in, default_float, safe_increment, safe_sqrt, zeros_in
 from .._schedule import Number, followed, number, resolve
 from .._transform import AbstractTransform
 from .._types import Count, Follow, Params, State, Updates
-from .._wrapper import WHOSE, AbstractWrapper, widened
+from .._wrapper import AbstractWrapper
 from ..tree._align import align
 from ..tree._leafmap import map_arithmetic
-from ..tree._math import norm, vdot
+from ..tree._math import norm, vdot, widened
 
 
 class MechanicState(AbstractState):
@@ -86,8 +87,7 @@ class Mechanize(AbstractWrapper):
     cites: ClassVar[tuple[str, ...]] = ("cutkosky2023",)
 
     def __check_init__(self) -> None:
-        if not isinstance(self.num_betas, int) or self.num_betas < 1:
-            raise ValueError(f"`Mechanize(num_betas=...)` must be a positive integer, got {self.num_betas!r}.")
+        check_positive_integer(self, "num_betas")
 
     def init(self, params: Params) -> MechanicState:
         """The start, no steps so far, and the state of the optimizer inside."""
@@ -116,12 +116,12 @@ class Mechanize(AbstractWrapper):
         steps, base_state = now.base_optimizer.update(widened(updates), state.base_optimizer_state, params, **extra)
         g, treedef = jtu.tree_flatten(updates)
         u, p = jtu.tree_leaves(steps), jtu.tree_leaves(params)
-        held, put_x0 = align(state.x0, updates, "Mechanize.update", WHOSE)
+        held, put_x0 = align(state.x0, updates, "Mechanize.update")
         # Weights that were loaded after `init` count as the start.
         x0 = [jnp.where(state.count == 0, new, old) for new, old in zip(p, held, strict=True)]
         scale = jnp.sum(state.s)
         if self._stores:
-            delta, put_delta = align(state.delta, updates, "Mechanize.update", WHOSE)
+            delta, put_delta = align(state.delta, updates, "Mechanize.update")
         else:
             (delta,), put_delta = map_arithmetic(_travelled, scale + now.eps, (p, x0), [u]), lambda _: None
         r, m, v, s = now._tuned(state, _product(g, delta, p, now.weight_decay * scale, now.eps))

@@ -14,10 +14,10 @@ from .._numerics import at_least_float32, copy_in, default_float, moment, ratio,
 from .._schedule import Hyperparameter, followed, number, resolve
 from .._transform import AbstractTransform
 from .._types import Count, Follow, Params, State, Updates
-from .._wrapper import WHOSE, AbstractWrapper, in_dtypes_of, widened
+from .._wrapper import AbstractWrapper, in_dtypes_of
 from ..tree._align import align
 from ..tree._leafmap import map_arithmetic
-from ..tree._math import trainable
+from ..tree._math import trainable, widened
 
 
 class ScheduleFreeState(AbstractState):
@@ -121,8 +121,8 @@ class ScheduleFree(AbstractWrapper):
             return z, x, y - p
 
         g, treedef = jtu.tree_flatten(updates)
-        zs, put_z = align(state.z, updates, "ScheduleFree.update", WHOSE)
-        xs, put_x = align(state.x, updates, "ScheduleFree.update", WHOSE)
+        zs, put_z = align(state.z, updates, "ScheduleFree.update")
+        xs, put_x = align(state.x, updates, "ScheduleFree.update")
         columns = zs, xs, jtu.tree_leaves(steps), jtu.tree_leaves(params)
         zs, xs, out = map_arithmetic(move, (b1, ratio(weight, weight_sum)), columns, (zs, xs, g))
         return treedef.unflatten(out), ScheduleFreeState(

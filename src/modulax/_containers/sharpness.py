@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
+from .._checks import check_positive_integer
 from .._module import AbstractState, like_params, nested, shared
 from .._numerics import copy_in, safe_increment
 from .._transform import AbstractTransform, apply_updates
 from .._types import Count, Params, State, Updates
-from .._wrapper import WHOSE, AbstractWrapper, in_dtypes_of
+from .._wrapper import AbstractWrapper, in_dtypes_of
 from ..tree._align import align, paired
 from ..tree._leafmap import map_arithmetic
 from ..tree._math import trainable
@@ -78,8 +79,7 @@ class SAM(AbstractWrapper):
     cites: ClassVar[tuple[str, ...]] = ("foret2020",)
 
     def __check_init__(self) -> None:
-        if not isinstance(self.sync_period, int) or self.sync_period < 1:
-            raise ValueError(f"`SAM(sync_period=...)` must be a positive integer, got {self.sync_period!r}.")
+        check_positive_integer(self, "sync_period")
 
     def init(self, params: Params) -> SAMState:
         """The states of both optimizers and, unless the mode is opaque, a copy of the parameters."""
@@ -96,7 +96,7 @@ class SAM(AbstractWrapper):
         """A step of the adversary or of the optimizer; in opaque mode all of a round."""
         if self.opaque_mode:
             return self._round(updates, state, params, extra)
-        held, put = align(state.cache, updates, "SAM.update", WHOSE)
+        held, put = align(state.cache, updates, "SAM.update")
         leaves, treedef = jtu.tree_flatten(params)
         is_first = state.steps_since_sync == 0
         cache = [jnp.where(is_first, p, c) for p, c in zip(leaves, held, strict=True)]

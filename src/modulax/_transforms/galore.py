@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, PyTree
 
-from .._checks import AT_LEAST_ONE
+from .._checks import AT_LEAST_ONE, check_positive_integer
 from .._module import AbstractState, like_params, nested, shared
 from .._numerics import at_least_float32, safe_increment
 from .._rules import AbstractRule, select
@@ -102,8 +102,7 @@ class ScaleByGaLore(AbstractTransform):
     follow: Follow = followed()
 
     def __check_init__(self) -> None:
-        if not isinstance(self.rank, int) or self.rank < 1:
-            raise ValueError(f"`ScaleByGaLore(rank=...)` must be a positive integer, got {self.rank!r}.")
+        check_positive_integer(self, "rank")
         if not isinstance(self.base_optimizer, AbstractTransform):
             raise ValueError(
                 f"`ScaleByGaLore(base_optimizer=...)` must be a transform of modulax such as `ScaleByAdam()`, got "
@@ -133,7 +132,7 @@ class ScaleByGaLore(AbstractTransform):
         leaves, treedef = jtu.tree_flatten(updates)
         sides = self._sides(updates)
         like = select(updates, [side is not None for side in sides])
-        held, rebuild = align(state.projector, like, "ScaleByGaLore.update", "the parameters that `init` was given")
+        held, rebuild = align(state.projector, like, "ScaleByGaLore.update")
         chosen = [side for side in sides if side is not None]
         for g, projector, side in zip(jtu.tree_leaves(like), held, chosen, strict=True):
             if projector.shape != side.shape(self.rank):

@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float, Inexact, Int, PyTree
 
+from .._checks import check_positive_integer
 from .._module import AbstractState, like_params, shared
 from .._numerics import abs_sq, at_least_float32, default_float, safe_increment, safe_sqrt
 from .._transform import AbstractTransform
 from .._types import Count, Params, Updates
 from ..tree._align import align, check_same_shapes
 from ..tree._math import norm, total, vdot
-from .line import Scalar, check_steps, times
+from .line import Scalar, times
 
 Leaves = list[Inexact[Array, "..."]]
 
@@ -74,7 +75,7 @@ class ScaleByLBFGS(AbstractTransform):
     scale_init_precond: bool = eqx.field(static=True, default=True)
 
     def __check_init__(self) -> None:
-        check_steps(self, "memory_size")
+        check_positive_integer(self, "memory_size")
 
     def init(self, params: Params) -> ScaleByLBFGSState:
         """Empty memories."""
@@ -98,9 +99,8 @@ class ScaleByLBFGS(AbstractTransform):
         del extra
         leaves, treedef = jtu.tree_flatten(updates)
         fields = ("params", "updates", "diff_params_memory", "diff_updates_memory")
-        whose = "the parameters that `init` was given"
         (w, put_w), (g, put_g), (memory_s, put_s), (memory_y, put_y) = (
-            align(getattr(state, field), updates, "ScaleByLBFGS.update", whose) for field in fields
+            align(getattr(state, field), updates, "ScaleByLBFGS.update") for field in fields
         )
         check_same_shapes(updates, w, "ScaleByLBFGS.update")
         new_w, new_g = jtu.tree_leaves(params), [x.astype(m.dtype) for x, m in zip(leaves, g, strict=True)]

@@ -133,13 +133,6 @@ def bounded_loop(proceeds: Callable[[Carry], Array], body: Callable[[Carry], Car
     return loop(arrays)
 
 
-def check_steps(owner: object, field: str) -> None:
-    """Refuses a number of steps that is no positive integer."""
-    steps = getattr(owner, field)
-    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-        raise ValueError(f"`{type(owner).__name__}({field}=...)` must be a positive integer, got {steps!r}.")
-
-
 def miss(excess: Scalar, is_fine: Array) -> Scalar:
     """By how much a condition is missed: zero if it is met, infinity where nothing is known."""
     return jnp.where(is_fine & ~jnp.isnan(excess), jnp.maximum(excess, 0), jnp.inf)

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike, PyTree
 
-from .._checks import AT_LEAST_ONE, DECAY, NON_NEGATIVE, POSITIVE
+from .._checks import AT_LEAST_ONE, DECAY, NON_NEGATIVE, POSITIVE, check_positive_integer
 from .._module import AbstractState, like_params, shared
 from .._numerics import default_float
 from .._schedule import Number, number
 from .._transform import AbstractTransform
 from .._types import Count, Params, State, Updates
-from .line import Line, Scalar, Trial, bounded_loop, check_steps, line_of, miss, report
+from .line import Line, Scalar, Trial, bounded_loop, line_of, miss, report
 from .step_size import loss_of
 from .zoom import ScaleByZoomLinesearchState
 
@@ -91,7 +91,7 @@ class ScaleByBacktrackingLinesearch(AbstractTransform):
     verbose: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self) -> None:
-        check_steps(self, "max_backtracking_steps")
+        check_positive_integer(self, "max_backtracking_steps")
 
     def init(self, params: Params) -> ScaleByBacktrackingLinesearchState:
         """A step size of 1, and a loss of infinity, which stands for none."""

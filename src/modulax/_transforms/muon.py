@@ -19,6 +19,7 @@ from .._transform import AbstractStatelessTransform, AbstractTransform
 from .._types import Count, Follow, Params, Updates
 from ..linalg import orthogonalize
 from ..linalg._newton_schulz import PRECONDITIONINGS, as_coefficients
+from ..tree._math import widened
 from .matrices import Axes, Matrix, hashable, matrices_as, matrices_of, together
 
 
@@ -149,7 +150,7 @@ class ScaleByMuon(AbstractTransform):
         self, updates: Updates, state: MuonState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, MuonState]:
         """The orthogonal direction of every matrix."""
-        wide = jtu.tree_map(lambda g: g.astype(at_least_float32(g.dtype)), updates)
+        wide = widened(updates)
         rule = _MuonMomentum(self.at(state))
         directions, (new_state,) = run_rules([rule], wide, [state], params, extra)
         leaves, treedef = jtu.tree_flatten(updates)

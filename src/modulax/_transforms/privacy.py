@@ -15,7 +15,7 @@ from .._random import as_key, next_keys
 from .._schedule import Number, number
 from .._transform import AbstractTransform
 from .._types import Params, Updates
-from ..tree._math import norm
+from ..tree._math import norm, widened
 from ..tree._paths import leaves_with_paths
 from .clipping import factor_within, scaled_down
 
@@ -144,7 +144,7 @@ class DifferentiallyPrivateAggregate(AbstractTransform):
         """The noisy mean, in the shapes of the parameters."""
         del params, extra
         _check_leading_axis("DifferentiallyPrivateAggregate.update", updates)
-        wide = jtu.tree_map(lambda g: g.astype(at_least_float32(g.dtype)), updates)
+        wide = widened(updates)
         sums, _ = per_example_global_norm_clip(wide, self.l2_norm_clip)
         leaves, treedef = jtu.tree_flatten(updates)
         kept, keys = next_keys(state.rng_key, len(leaves))

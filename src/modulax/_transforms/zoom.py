@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike, Bool, PyTree
 
-from .._checks import AT_LEAST_ONE, NON_NEGATIVE, POSITIVE
+from .._checks import AT_LEAST_ONE, NON_NEGATIVE, POSITIVE, check_positive_integer
 from .._module import AbstractState, like_params, shared
 from .._numerics import default_float, safe_sqrt
-from .._schedule import Number, number
+from .._schedule import Number, choice, number
 from .._transform import AbstractTransform
 from .._types import Count, Params, Updates
-from .line import Line, Scalar, Trial, bounded_loop, check_steps, line_of, miss, report
+from .line import Line, Scalar, Trial, bounded_loop, line_of, miss, report
 from .step_size import loss_of
 
 
@@ -122,13 +122,11 @@ class ScaleByZoomLinesearch(AbstractTransform):
     curv_rtol: Number = number(0.9, needs=NON_NEGATIVE)
     approx_dec_rtol: Number | None = number(1e-6, needs=NON_NEGATIVE, optional=True)
     stepsize_precision: Number = number(1e-5, needs=NON_NEGATIVE)
-    initial_guess_strategy: Literal["keep", "one"] = eqx.field(
-        static=True, default="keep", metadata={"options": ("keep", "one")}
-    )
+    initial_guess_strategy: Literal["keep", "one"] = choice(("keep", "one"), "keep", kw_only=False)
     verbose: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self) -> None:
-        check_steps(self, "max_linesearch_steps")
+        check_positive_integer(self, "max_linesearch_steps")
 
     def init(self, params: Params) -> ScaleByZoomLinesearchState:
         """A step size of 1, and a loss of infinity, which stands for none."""

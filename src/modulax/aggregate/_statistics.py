@@ -29,8 +29,6 @@ from ..tree._paths import leaf_paths, leaves_with_paths
 from ..tree._search import get_all_with_path
 from ._base import AbstractAggregator, as_axes, check_steps, get_batch_size_from_per_elt_updates, wide
 
-_WHOSE = "the parameters that `init` was given"
-
 
 class PerElementMeanAndSumSqDiffGradsState(AbstractState):
     """The state of `GetPerElementMeanAndSumSqDiffGrads` over several batches.
@@ -118,8 +116,8 @@ class GetPerElementMeanAndSumSqDiffGrads(AbstractAggregator):
         self, updates: Updates, pairs: list[tuple[Array, Array]], size: int, state: State
     ) -> tuple[list[tuple[Array, Array]], State, Array]:
         owner = "GetPerElementMeanAndSumSqDiffGrads.update"
-        held_means, put_means = align(state.mean_grads, updates, owner, _WHOSE)
-        held_sums, put_sums = align(state.sum_sq_diff_grads, updates, owner, _WHOSE)
+        held_means, put_means = align(state.mean_grads, updates, owner)
+        held_sums, put_sums = align(state.sum_sq_diff_grads, updates, owner)
         m = safe_increment(state.micro_step)
         is_last = m >= self.accumulation_steps
         new, kept = [], []
@@ -205,7 +203,7 @@ class TrackPerElementMeanAndVarianceWithEma(AbstractTransform):
         )
 
     def _averaged(self, averages: PyTree, values: list[Array], updates: Updates) -> PyTree:
-        held, rebuild = align(averages, updates, f"{type(self).__name__}.update", _WHOSE)
+        held, rebuild = align(averages, updates, f"{type(self).__name__}.update")
         decay = jnp.asarray(self.ema_decay)
         pairs = zip(held, values, strict=True)
         return rebuild([moment(decay.astype(old.dtype), old, x.astype(old.dtype)) for old, x in pairs])

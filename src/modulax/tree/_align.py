@@ -10,7 +10,9 @@ from .._checks import listing
 from ._paths import leaf_paths, leaves_with_paths, longest_prefix
 
 
-def align(tree: PyTree, like: PyTree, owner: str, whose: str) -> tuple[list[Any], Callable[[list[Any]], PyTree]]:
+def align(
+    tree: PyTree, like: PyTree, owner: str, whose: str = "the parameters that `init` was given"
+) -> tuple[list[Any], Callable[[list[Any]], PyTree]]:
     """What `tree` holds at each leaf of `like`, and the function that puts new values back in `tree`'s own structure.
 
     Equal structures are paired as they are. Others are paired by path, so that containers of another type and modules

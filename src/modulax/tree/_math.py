@@ -33,6 +33,11 @@ def strong(x: Any) -> Any:
     return jax.lax.convert_element_type(x, x.dtype) if is_weak else x
 
 
+def widened(tree: PyTree) -> PyTree:
+    """The tree in at least float32, so that what is computed of it is not rounded."""
+    return jtu.tree_map(lambda x: x.astype(at_least_float32(x.dtype)), tree)
+
+
 def zeros_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
     """Zeros of the same shapes, and of the same dtypes unless another is given."""
     return jtu.tree_map(lambda x: jnp.zeros(x.shape, dtype or x.dtype), tree)
