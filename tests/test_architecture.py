@@ -35,7 +35,9 @@ class Layer(NamedTuple):
 # Within a package, imports are free as long as they make no circle.
 LAYERS = (
     Layer(("_types", "_numerics", "_module", "_tracing", "_checks", "_bibliography", "_random")),
-    Layer(("numerics", "tree", "linalg", "losses", "projections")),
+    Layer(("_arrays",)),
+    Layer(("numerics", "tree", "linalg")),
+    Layer(("projections", "losses", "assignment", "perturbations", "second_order"), ordered=True),
     Layer(
         (
             "_hyperparameters",

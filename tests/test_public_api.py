@@ -20,10 +20,16 @@ import modulax.tree
 MODULES = (
     modulax,
     modulax.aggregate,
+    modulax.assignment,
+    modulax.estimators,
     modulax.linalg,
+    modulax.losses,
     modulax.microbatching,
     modulax.numerics,
+    modulax.perturbations,
+    modulax.projections,
     modulax.schedules,
+    modulax.second_order,
     modulax.tree,
     modulax.testing,
     modulax.nnx,
@@ -35,36 +41,38 @@ PROMISED = {
         ACProp ADOPT AMSGrad AbstractLeafwise AbstractMeasure AbstractOptimizer AbstractSchedule AbstractState
         AbstractStatefulSchedule AbstractStatelessTransform AbstractTransform AbstractWrapper AdEMAMix AdaBelief
         Adadelta Adafactor Adagrad Adam AdamW Adamax AdamaxW Adan AdaptiveGradClip AddDecayedWeights AddNoise
-        AddNoiseState ApplyEvery ApplyEveryState ApplyIfFinite ApplyIfFiniteState BacktrackingLinesearchInfo COCOB
-        COCOBState Card Centralize Chain ChainState Clip ClipByBlockRMS ClipByGlobalNorm ConditionallyMask
-        ConditionallyMaskState ConditionallyTransform ConditionallyTransformState DAdaptAdamW DAdaptAdamWState DPSGD
-        Description DifferentiallyPrivateAggregate DifferentiallyPrivateAggregateState DoG DoGState DoWG DoWGState
-        Ema EmaState EmptyState FactoredState Flatten FlattenState Freeze FromOptax FromOptaxState Fromage GaLore
-        GaLoreDimensionNumbers GaLoreState HutchinsonDiagonal HutchinsonState Hyperparameter Identity InitialStep
-        Injected InjectedState KeepParamsNonnegative LAMB LARS LBFGS LeafDescription Lion Lookahead LookaheadParams
-        LookaheadState MADGRAD Masked MaskedState MeasureWithEma MeasureWithEmaState MechanicState Mechanize MoMo
-        MoMoAdam MomoAdamState MomoState Monitor MonitorState MultiSteps MultiStepsState Muon MuonDimensionNumbers
-        MuonState NAdam NAdamW NoisySGD Normalize NormalizeByUpdateNorm NovoGrad Number OptimisticAdam
-        OptimisticGradientDescent OptimizerState Partition PartitionState PolyakSGD Prodigy ProdigyState
-        ProximalWeightDecay RAdam RMSProp RealAndImaginary ReduceLROnPlateauState ReduceOnPlateau Rprop SAM SAMState
-        SGD SM3 Scale ScaleByACProp ScaleByACPropState ScaleByADOPT ScaleByADOPTState ScaleByAMSGrad
-        ScaleByAMSGradState ScaleByAdEMAMix ScaleByAdEMAMixState ScaleByAdadelta ScaleByAdadeltaState ScaleByAdam
-        ScaleByAdamState ScaleByAdamax ScaleByAdan ScaleByAdanState ScaleByBacktrackingLinesearch
-        ScaleByBacktrackingLinesearchState ScaleByBelief ScaleByBeliefState ScaleByCOCOB ScaleByDAdaptAdam
-        ScaleByDistanceOverGradients ScaleByDistanceOverGradientsState ScaleByDoG ScaleByDoWG ScaleByFactoredRMS
-        ScaleByGaLore ScaleByLBFGS ScaleByLBFGSState ScaleByLearningRate ScaleByLion ScaleByLionState ScaleByMADGRAD
-        ScaleByMADGRADState ScaleByMoMo ScaleByMoMoAdam ScaleByMuon ScaleByNovoGrad ScaleByNovoGradState
-        ScaleByOptimisticGradient ScaleByOptimisticGradientState ScaleByParamBlockNorm ScaleByParamBlockRMS
-        ScaleByPolyak ScaleByProdigy ScaleByRAdam ScaleByRMS ScaleByRMSState ScaleByRSS ScaleByRSSState ScaleByRprop
-        ScaleByRpropState ScaleBySM3 ScaleBySM3State ScaleBySchedule ScaleByScheduleState ScaleByShape ScaleBySign
+        AddNoiseState ApplyEvery ApplyEveryState ApplyIfFinite ApplyIfFiniteState BacktrackingLinesearchInfo
+        COCOB COCOBState Card Centralize Chain ChainState Clip ClipByBlockRMS ClipByGlobalNorm ConditionallyMask
+        ConditionallyMaskState ConditionallyTransform ConditionallyTransformState DAdaptAdamW DAdaptAdamWState
+        DPSGD Description DifferentiallyPrivateAggregate DifferentiallyPrivateAggregateState DoG DoGState DoWG
+        DoWGState Ema EmaState EmptyState FactoredState Flatten FlattenState Freeze FromOptax FromOptaxState
+        Fromage GaLore GaLoreDimensionNumbers GaLoreState HutchinsonDiagonal HutchinsonState Hyperparameter
+        Identity InitialStep Injected InjectedState KeepParamsNonnegative LAMB LARS LBFGS LeafDescription Lion
+        Lookahead LookaheadParams LookaheadState MADGRAD Masked MaskedState MeasureWithEma MeasureWithEmaState
+        MechanicState Mechanize MoMo MoMoAdam MomoAdamState MomoState Monitor MonitorState MultiSteps
+        MultiStepsState Muon MuonDimensionNumbers MuonState NAdam NAdamW NoisySGD Normalize
+        NormalizeByUpdateNorm NovoGrad Number OptimisticAdam OptimisticGradientDescent OptimizerState Partition
+        PartitionState PolyakSGD Prodigy ProdigyState ProximalWeightDecay RAdam RMSProp RealAndImaginary
+        ReduceLROnPlateauState ReduceOnPlateau Rprop SAM SAMState SGD SM3 Scale ScaleByACProp ScaleByACPropState
+        ScaleByADOPT ScaleByADOPTState ScaleByAMSGrad ScaleByAMSGradState ScaleByAdEMAMix ScaleByAdEMAMixState
+        ScaleByAdadelta ScaleByAdadeltaState ScaleByAdam ScaleByAdamState ScaleByAdamax ScaleByAdan
+        ScaleByAdanState ScaleByBacktrackingLinesearch ScaleByBacktrackingLinesearchState ScaleByBelief
+        ScaleByBeliefState ScaleByCOCOB ScaleByDAdaptAdam ScaleByDistanceOverGradients
+        ScaleByDistanceOverGradientsState ScaleByDoG ScaleByDoWG ScaleByFactoredRMS ScaleByGaLore ScaleByLBFGS
+        ScaleByLBFGSState ScaleByLearningRate ScaleByLion ScaleByLionState ScaleByMADGRAD ScaleByMADGRADState
+        ScaleByMoMo ScaleByMoMoAdam ScaleByMuon ScaleByNovoGrad ScaleByNovoGradState ScaleByOptimisticGradient
+        ScaleByOptimisticGradientState ScaleByParamBlockNorm ScaleByParamBlockRMS ScaleByPolyak ScaleByProdigy
+        ScaleByRAdam ScaleByRMS ScaleByRMSState ScaleByRSS ScaleByRSSState ScaleByRprop ScaleByRpropState
+        ScaleBySM3 ScaleBySM3State ScaleBySchedule ScaleByScheduleState ScaleByShape ScaleBySign
         ScaleBySimplifiedAdEMAMix ScaleBySimplifiedAdEMAMixState ScaleBySophia ScaleBySophiaState ScaleByStddev
         ScaleByStddevState ScaleByTrustRatio ScaleByYogi ScaleByZoomLinesearch ScaleByZoomLinesearchState
         ScheduleFree ScheduleFreeAdamW ScheduleFreeSGD ScheduleFreeState Scheduled SetToZero SignSGD Signum
-        SimplifiedAdEMAMix Snapshot SnapshotState Sophia SplitRealAndImaginary SplitRealAndImaginaryState Stateless
-        Trace TraceState Yogi ZeroNaNs ZeroNaNsState ZoomLinesearchInfo aggregate apply_updates available
-        bias_correction by_path card citation describe from_optax get incremental_update inject_hyperparams
-        like_params linalg microbatch microbatching nested number numerics per_example_global_norm_clip
-        per_example_layer_norm_clip periodic_update schedule_free_eval_params schedules selective_transform shared
+        SimplifiedAdEMAMix Snapshot SnapshotState Sophia SplitRealAndImaginary SplitRealAndImaginaryState
+        Stateless Trace TraceState Yogi ZeroNaNs ZeroNaNsState ZoomLinesearchInfo aggregate apply_updates
+        assignment available bias_correction by_path card citation describe estimators from_optax get
+        incremental_update inject_hyperparams like_params linalg losses microbatch microbatching nested number
+        numerics per_example_global_norm_clip per_example_layer_norm_clip periodic_update perturbations
+        projections schedule_free_eval_params schedules second_order selective_transform shared
         skip_large_updates skip_not_finite state_sharding to_optax tree unitwise_clip unitwise_norm
         update_infinity_moment update_moment update_moment_per_elem_norm value_and_grad_from_state
         with_extra_args_support
@@ -78,8 +86,25 @@ PROMISED = {
     modulax.microbatching: """
         AccumulationType Accumulator IndividualOutputs micro_grad micro_vmap microbatch reshape_batch_axis
     """,
-    modulax.linalg: "leading_directions orthogonalize",
-    modulax.numerics: "abs_sq at_least_float32 safe_increment safe_sqrt",
+    modulax.assignment: """
+    """,
+    modulax.estimators: """
+    """,
+    modulax.linalg: """
+        leading_directions orthogonalize
+    """,
+    modulax.losses: """
+        cosine_distance cosine_similarity huber_loss l2_loss log_cosh squared_error
+    """,
+    modulax.numerics: """
+        abs_sq at_least_float32 safe_increment safe_sqrt
+    """,
+    modulax.perturbations: """
+    """,
+    modulax.projections: """
+    """,
+    modulax.second_order: """
+    """,
     modulax.schedules: """
         AbstractSchedule Constant CosineDecay Join Linear PiecewiseConstant WarmupCosineDecay WrappedSchedule
         CosineOneCycle ExponentialDecay InverseSqrt LinearOneCycle PiecewiseInterpolate Polynomial Power REX SGDR
@@ -100,7 +125,10 @@ PROMISED = {
 
 def public_names(module) -> set[str]:
     """What the module offers: names without an underscore that are no submodules brought in by an import."""
-    promised_modules = {"aggregate", "linalg", "microbatching", "numerics", "schedules", "tree"}
+    promised_modules = {
+        "aggregate", "assignment", "estimators", "linalg", "losses", "microbatching", "numerics", "perturbations",
+        "projections", "schedules", "second_order", "tree",
+    }  # fmt: skip
     return {
         name
         for name, value in vars(module).items()

@@ -2,10 +2,16 @@
 
 from . import (
     aggregate as aggregate,
+    assignment as assignment,
+    estimators as estimators,
     linalg as linalg,
+    losses as losses,
     microbatching as microbatching,
     numerics as numerics,
+    perturbations as perturbations,
+    projections as projections,
     schedules as schedules,
+    second_order as second_order,
     tree as tree,
 )
 from ._containers.accumulation import (

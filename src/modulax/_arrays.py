@@ -1,0 +1,129 @@
+"""What a function on arrays is given: floats, of shapes that fit, along axes that are there."""
+
+import math
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool
+
+from ._numerics import at_least_float32
+
+Axes: TypeAlias = int | tuple[int, ...] | None
+
+
+def floating(owner: str, **arrays: ArrayLike) -> list[Array]:
+    """The arguments as arrays; refused unless they hold floats."""
+    return [_of_kind(owner, name, x, jnp.floating, "floats", "jnp.float32") for name, x in arrays.items()]
+
+
+def integral(owner: str, **arrays: ArrayLike) -> list[Array]:
+    """The arguments as arrays; refused unless they hold integers."""
+    return [_of_kind(owner, name, x, jnp.integer, "integers", "jnp.int32") for name, x in arrays.items()]
+
+
+def real(owner: str, **arrays: ArrayLike) -> list[Array]:
+    """The arguments as arrays; refused if they hold complex numbers or none at all."""
+    return [
+        x if x.dtype == bool else _of_kind(owner, name, x, (jnp.floating, jnp.integer), "real numbers", "jnp.float32")
+        for name, x in ((name, _as_array(owner, name, x)) for name, x in arrays.items())
+    ]
+
+
+def _as_array(owner: str, name: str, x: Any) -> Array:
+    try:
+        return jnp.asarray(x)
+    except TypeError as error:
+        raise ValueError(f"`{owner}({name}=...)` must be an array, got {type(x).__name__}.") from error
+
+
+def _of_kind(owner: str, name: str, x: Any, kind: Any, words: str, example: str) -> Array:
+    x = _as_array(owner, name, x)
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    if not any(jnp.issubdtype(x.dtype, one) for one in kinds):
+        raise ValueError(
+            f"`{owner}({name}=...)` must hold {words}, got an array of dtype {x.dtype} and shape {x.shape}. If that is "
+            f"meant, convert it: `{name}.astype({example})`."
+        )
+    return x
+
+
+def widened(*arrays: Array) -> tuple[Any, list[Array]]:
+    """The dtype of the result, which holds all of the arrays; and the arrays in at least float32.
+
+    What is computed of them is not rounded on the way. A Python number never makes the result wider.
+    """
+    with jax.numpy_dtype_promotion("standard"):
+        dtype = jnp.result_type(*arrays)
+    return dtype, [x.astype(at_least_float32(dtype)) for x in arrays]
+
+
+def check_one_shape(owner: str, **arrays: Array) -> None:
+    """Refuses arrays of different shapes: a broadcast of `(8,)` with `(8, 1)` is a mistake that nobody would see."""
+    if len({x.shape for x in arrays.values()}) > 1:
+        raise ValueError(f"`{owner}` needs {_names(arrays)} of one shape, got {_shapes(arrays)}.")
+
+
+def broadcast(owner: str, **arrays: Array) -> list[Array]:
+    """The arrays in the shape that they have together; refused if there is none."""
+    shape = broadcast_shape(owner, **arrays)
+    return [jnp.broadcast_to(x, shape) for x in arrays.values()]
+
+
+def broadcast_shape(owner: str, **arrays: Array) -> tuple[int, ...]:
+    """The shape that the arrays have together; refused if there is none."""
+    try:
+        return np.broadcast_shapes(*(x.shape for x in arrays.values()))
+    except ValueError as error:
+        raise ValueError(
+            f"`{owner}` needs {_names(arrays)} of shapes that broadcast, got {_shapes(arrays)}."
+        ) from error
+
+
+def _names(arrays: dict[str, Array]) -> str:
+    *most, last = [f"`{name}`" for name in arrays]
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _shapes(arrays: dict[str, Array]) -> str:
+    *most, last = [str(x.shape) for x in arrays.values()]
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def axes_of(owner: str, axis: Axes, name: str, x: Array) -> tuple[int, ...]:
+    """The axes as numbers from zero; None is all of them. Refused if the array that is called `name` lacks one."""
+    if axis is None:
+        return tuple(range(x.ndim))
+    axes = (axis,) if isinstance(axis, int) else tuple(axis)
+    if not all(-x.ndim <= a < x.ndim for a in axes):
+        there = f"has the axes {-x.ndim} to {x.ndim - 1}" if x.ndim else "has no axes"
+        raise ValueError(f"`{owner}(axis={axis!r})`: `{name}` {there}, its shape is {x.shape}.")
+    axes = tuple(a % x.ndim for a in axes)
+    if len(set(axes)) < len(axes):
+        raise ValueError(f"`{owner}(axis={axis!r})` names one axis twice: `{name}` has the shape {x.shape}.")
+    return axes
+
+
+def mask_like(owner: str, where: ArrayLike | None, name: str, x: Array) -> Bool[Array, "..."] | None:
+    """The mask in the shape of an array, or None; refused if it is not made of booleans or does not fit."""
+    if where is None:
+        return None
+    mask = _as_array(owner, "where", where)
+    if mask.dtype != bool:
+        raise ValueError(f"`{owner}(where=...)` must hold booleans, got {mask.dtype}: write, say, `where != 0`.")
+    if broadcast_shape(owner, **{name: x, "where": mask}) != x.shape:
+        raise ValueError(
+            f"`{owner}` needs `where` of a shape that broadcasts to `{name}`, got {mask.shape} and {x.shape}."
+        )
+    return jnp.broadcast_to(mask, x.shape)
+
+
+def chosen(where: Bool[Array, "..."] | None, x: Array, otherwise: float = 0) -> Array:
+    """The array where the mask is true and a number elsewhere, so that nothing comes from there: not even a NaN."""
+    return x if where is None else jnp.where(where, x, jnp.full_like(x, otherwise))
+
+
+def size_of(shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
+    """How many entries there are along these axes together."""
+    return math.prod(shape[a] for a in axes)

@@ -1,0 +1,1 @@
+"""Assignments: which row goes with which column, at the least cost."""

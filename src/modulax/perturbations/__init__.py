@@ -1,0 +1,1 @@
+"""Perturbations: functions that become differentiable when their input is noisy."""

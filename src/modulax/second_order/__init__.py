@@ -1,0 +1,1 @@
+"""Second derivatives of a loss, without the matrix that they are in."""

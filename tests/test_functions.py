@@ -1,0 +1,196 @@
+"""What every function on arrays promises, on every case of `tests/functions`."""
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.test_util
+import numpy as np
+import pytest
+
+from modulax import losses, projections
+
+from .functions import CASES, Case, plain
+from .settings import jax_defaults
+
+# Every public function of these modules has a case; functions that are tested otherwise, and where.
+PUBLIC = (losses, projections)
+ELSEWHERE: dict[str, str] = {}
+
+
+def _cases(law: str, holds_for: Callable[[Case], Any] = lambda case: True) -> Any:
+    """The cases that a law speaks of; one that is exempt must break it."""
+    return pytest.mark.parametrize(
+        "case",
+        [
+            pytest.param(
+                case,
+                id=str(case),
+                marks=pytest.mark.xfail(reason=case.exemptions[law], strict=True) if law in case.exemptions else (),
+            )
+            for case in CASES
+            if holds_for(case)
+        ],
+    )
+
+
+def _value_and_gradients(case: Case, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """The result, and the gradients of a weighted sum of it by all that is differentiated."""
+    arrays, rest = case.parts(arguments)
+
+    def weighted(by: dict[str, Any], others: dict[str, Any]) -> Any:
+        result = function(**by, **others, **rest)
+        leaves = jax.tree_util.tree_leaves(result)
+        weights = [np.cos(np.arange(y.size) + i).reshape(y.shape) for i, y in enumerate(leaves)]
+        return sum(jnp.sum(y * jnp.asarray(w, y.dtype)) for y, w in zip(leaves, weights, strict=True)), result
+
+    by = {name: x for name, x in arrays.items() if name in case.differentiated}
+    others = {name: x for name, x in arrays.items() if name not in by}
+    (_, value), gradients = jax.jit(jax.value_and_grad(weighted, has_aux=True))(by, others)
+    return value, gradients
+
+
+def _assert_close(actual: Any, expected: Any, tolerance: float) -> None:
+    def compare(x: Any, y: Any) -> None:
+        y = np.asarray(y, np.float64)
+        assert x.shape == y.shape
+        largest = np.max(np.abs(y), initial=1, where=np.isfinite(y))
+        np.testing.assert_allclose(np.asarray(x, np.float64), y, rtol=tolerance, atol=tolerance * largest)
+
+    jax.tree_util.tree_map(compare, actual, expected)
+
+
+@_cases("oracle")
+@pytest.mark.usefixtures("x64")
+def test_equals_the_oracle_and_optax(case: Case):
+    arguments = case.make()
+    actual = _value_and_gradients(case, case.function, arguments)
+    _assert_close(actual[0], case.oracle(**plain(arguments)), 1e-12)
+    if case.twin is not None:
+        with jax_defaults():
+            _assert_close(actual, _value_and_gradients(case, case.twin, arguments), 1e-12)
+
+
+@_cases("float32")
+def test_is_precise_in_float32(case: Case):
+    arguments = case.make(np.float32)
+    actual = _value_and_gradients(case, case.function, arguments)
+    _assert_close(actual[0], case.oracle(**plain(arguments)), 1e-6)
+    with jax.enable_x64(True):
+        exact = _value_and_gradients(case, case.function, {**case.make(), **_as_float64(arguments)})
+    _assert_close(actual, exact, 1e-6)
+
+
+def _as_float64(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {name: x for name, x in plain(arguments).items() if isinstance(x, np.ndarray)}
+
+
+@_cases("low_precision", lambda case: case.floats)
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_keeps_a_low_dtype_and_rounds_once(case: Case, dtype: Any):
+    arguments = case.make(dtype)
+    value, gradients = _value_and_gradients(case, case.function, arguments)
+    for x in jax.tree_util.tree_leaves((value, gradients)):
+        assert x.dtype == dtype or not jnp.issubdtype(x.dtype, jnp.floating)
+    _assert_close(value, case.oracle(**plain(arguments)), 1.01 * float(jnp.finfo(dtype).eps))
+
+
+@_cases("vmap", lambda case: case.batched)
+@pytest.mark.usefixtures("x64")
+def test_eager_jitted_and_mapped_are_one(case: Case):
+    """`vmap` over two calls is each of them; and eager is jitted."""
+    calls = [case.make(seed=1), case.make(seed=2)]
+    (arrays, rest), others = case.parts(calls[0]), case.parts(calls[1])[0]
+    stacked = {name: np.stack([arrays[name], others[name]]) for name in arrays}
+    mapped = jax.jit(jax.vmap(lambda arrays: case.function(**arrays, **rest)))(stacked)
+    looped = [case.function(**arrays, **rest) for arrays in (arrays, others)]
+    _assert_close(mapped, jax.tree_util.tree_map(lambda *xs: np.stack(xs), *looped), 1e-13)
+
+
+@_cases("derivatives", lambda case: case.is_smooth and case.differentiated)
+@pytest.mark.usefixtures("x64")
+def test_derivatives_are_those_of_differences(case: Case):
+    arguments = case.make()
+    by = {name: arguments.pop(name) for name in case.differentiated}
+    function = jax.jit(lambda by: case.function(**by, **arguments))
+    jax.test_util.check_grads(function, (by,), order=1, modes=("fwd", "rev"), atol=1e-5, rtol=1e-5)
+
+
+@_cases("empty", lambda case: case.batched)
+def test_an_empty_batch_is_fine(case: Case):
+    arguments = case.make(np.float32)
+    full = jax.eval_shape(lambda: case.function(**arguments))
+    empty = case.function(**{name: x[:0] if name in case.batched else x for name, x in arguments.items()})
+    expected = jax.tree_util.tree_map(lambda x: (0, *x.shape[1:]) if x.ndim else (), full)
+    assert jax.tree_util.tree_map(lambda x: x.shape, empty) == expected
+
+
+@_cases("where", lambda case: "where" in case.make())
+@pytest.mark.usefixtures("x64")
+def test_what_is_masked_does_not_matter(case: Case):
+    """Not even if it is not finite: neither to the value nor to the gradients, which are zero there."""
+    arguments = case.make()
+    clean = _value_and_gradients(case, case.function, arguments)
+    mask = arguments["where"]
+    for bad in (np.nan, np.inf, -np.inf):
+        spoilt = {
+            name: np.where(mask, x, bad) if name in case.floats and x.shape == mask.shape else x
+            for name, x in arguments.items()
+        }
+        assert any(not np.array_equal(spoilt[name], arguments[name]) for name in case.floats)
+        _assert_close(_value_and_gradients(case, case.function, spoilt), clean, 0)
+    nothing = _value_and_gradients(case, case.function, {**arguments, "where": np.zeros_like(mask)})
+    assert all(np.isfinite(x).all() for x in jax.tree_util.tree_leaves(nothing))
+
+
+@_cases("integers", lambda case: case.floats)
+def test_integers_are_refused_where_floats_are_needed(case: Case):
+    arguments = case.make(np.float32)
+    for name in case.floats:
+        integers = jnp.ones(arguments[name].shape, jnp.int32)
+        with pytest.raises(
+            ValueError, match=rf"`{case.function.__name__}\({name}=\.\.\.\)` must hold floats, got .*int32"
+        ):
+            case.function(**{**arguments, name: integers})
+
+
+@_cases("shapes", lambda case: case.misfits)
+def test_shapes_that_do_not_fit_are_refused(case: Case):
+    arguments = case.make(np.float32)
+    for name, shape in case.misfits.items():
+        wrong = jnp.ones(shape, jnp.asarray(arguments[name]).dtype)
+        with pytest.raises(ValueError, match=re.escape(f"`{case.function.__name__}")) as error:
+            case.function(**{**arguments, name: wrong})
+        assert f"`{name}`" in str(error.value)
+        assert str(shape) in str(error.value)
+
+
+@_cases("axis", lambda case: "axis" in case.parameters and case.floats)
+def test_an_axis_that_is_not_there_is_refused(case: Case):
+    arguments = case.make(np.float32)
+    axis = jnp.ndim(arguments[case.floats[0]])
+    with pytest.raises(ValueError, match=rf"`{case.function.__name__}\(axis={axis}\)`.*has the axes"):
+        case.function(**{**arguments, "axis": axis})
+
+
+@_cases("signature", lambda case: case.twin is not None)
+def test_the_signature_is_that_of_optax(case: Case):
+    """Its arguments in its order with its defaults; there may be more after them."""
+    assert case.twin is not None
+    ours, theirs = (
+        [(p.name, p.kind, p.default) for p in inspect.signature(f).parameters.values()]
+        for f in (case.function, case.twin)
+    )
+    kept = [p for p in ours if p in theirs]
+    assert kept == theirs
+    assert all(p[2] is not inspect.Parameter.empty for p in ours if p not in theirs)
+
+
+def test_every_public_function_has_a_case():
+    for module in PUBLIC:
+        functions = {f for name, f in vars(module).items() if inspect.isfunction(f) and not name.startswith("_")}
+        elsewhere = {f for f in functions if f.__name__ in ELSEWHERE}
+        assert functions == elsewhere | {case.function for case in CASES if case.function in functions}
