@@ -15,33 +15,23 @@ Axes: TypeAlias = int | tuple[int, ...] | None
 
 def floating(owner: str, **arrays: ArrayLike) -> list[Array]:
     """The arguments as arrays; refused unless they hold floats."""
-    return [_of_kind(owner, name, x, jnp.floating, "floats", "jnp.float32") for name, x in arrays.items()]
+    return [_of_kind(owner, name, x, "floats", "jnp.float32", jnp.floating) for name, x in arrays.items()]
 
 
 def integral(owner: str, **arrays: ArrayLike) -> list[Array]:
     """The arguments as arrays; refused unless they hold integers."""
-    return [_of_kind(owner, name, x, jnp.integer, "integers", "jnp.int32") for name, x in arrays.items()]
+    return [_of_kind(owner, name, x, "integers", "jnp.int32", jnp.integer) for name, x in arrays.items()]
 
 
 def real(owner: str, **arrays: ArrayLike) -> list[Array]:
-    """The arguments as arrays; refused if they hold complex numbers or none at all."""
-    return [
-        x if x.dtype == bool else _of_kind(owner, name, x, (jnp.floating, jnp.integer), "real numbers", "jnp.float32")
-        for name, x in ((name, _as_array(owner, name, x)) for name, x in arrays.items())
-    ]
+    """The arguments as arrays; refused if they hold complex numbers."""
+    kinds = jnp.floating, jnp.integer, jnp.bool_
+    return [_of_kind(owner, name, x, "real numbers", "jnp.float32", *kinds) for name, x in arrays.items()]
 
 
-def _as_array(owner: str, name: str, x: Any) -> Array:
-    try:
-        return jnp.asarray(x)
-    except TypeError as error:
-        raise ValueError(f"`{owner}({name}=...)` must be an array, got {type(x).__name__}.") from error
-
-
-def _of_kind(owner: str, name: str, x: Any, kind: Any, words: str, example: str) -> Array:
-    x = _as_array(owner, name, x)
-    kinds = kind if isinstance(kind, tuple) else (kind,)
-    if not any(jnp.issubdtype(x.dtype, one) for one in kinds):
+def _of_kind(owner: str, name: str, x: ArrayLike, words: str, example: str, *kinds: Any) -> Array:
+    x = jnp.asarray(x)
+    if not any(jnp.issubdtype(x.dtype, kind) for kind in kinds):
         raise ValueError(
             f"`{owner}({name}=...)` must hold {words}, got an array of dtype {x.dtype} and shape {x.shape}. If that is "
             f"meant, convert it: `{name}.astype({example})`."
@@ -109,13 +99,11 @@ def mask_like(owner: str, where: ArrayLike | None, name: str, x: Array) -> Bool[
     """The mask in the shape of an array, or None; refused if it is not made of booleans or does not fit."""
     if where is None:
         return None
-    mask = _as_array(owner, "where", where)
+    mask = jnp.asarray(where)
     if mask.dtype != bool:
         raise ValueError(f"`{owner}(where=...)` must hold booleans, got {mask.dtype}: write, say, `where != 0`.")
     if broadcast_shape(owner, **{name: x, "where": mask}) != x.shape:
-        raise ValueError(
-            f"`{owner}` needs `where` of a shape that broadcasts to `{name}`, got {mask.shape} and {x.shape}."
-        )
+        raise ValueError(f"`{owner}` needs `where` of the shape of `{name}`, {x.shape}, got {mask.shape}.")
     return jnp.broadcast_to(mask, x.shape)
 
 

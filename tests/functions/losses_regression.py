@@ -3,7 +3,7 @@ import optax
 
 from modulax import losses
 
-from ._case import Case
+from ._case import Case, FunctionDifference
 
 
 def _pair(*shape):
@@ -77,4 +77,28 @@ CASES = (
     *_of_errors(losses.log_cosh, _of_error(lambda e: np.log(np.cosh(e))), optax.log_cosh),
     *_of_vectors(losses.cosine_similarity, _cosine, optax.cosine_similarity),
     *_of_vectors(losses.cosine_distance, lambda **kwargs: 1 - _cosine(**kwargs), optax.cosine_distance),
+)
+
+FUNCTION_DIFFERENCES = (
+    FunctionDifference(
+        "`cosine_similarity` of a zero vector",
+        "zero, with derivatives of zero",
+        "NaN",
+        "a vector of zeros has no direction",
+        "test_losses_regression.py::test_a_zero_vector_has_no_direction",
+    ),
+    FunctionDifference(
+        "`cosine_similarity` of long and of short vectors",
+        "that of their directions",
+        "NaN or zero, once a square overflows or vanishes",
+        "the lengths of the vectors do not matter",
+        "test_losses_regression.py::test_the_length_of_a_vector_does_not_matter",
+    ),
+    FunctionDifference(
+        "`log_cosh` of small errors",
+        "half the square",
+        "rounding errors of the size of the dtype's precision",
+        "nothing cancels",
+        "test_losses_regression.py::test_log_cosh_of_a_small_error_is_half_its_square",
+    ),
 )

@@ -137,7 +137,7 @@ def cosine_similarity(
     $$
 
     A vector of zeros has no direction: its similarity to everything is zero, and so are the derivatives. The lengths of
-    the vectors do not matter, from the smallest float to the largest.
+    the vectors do not matter, nor whether their squares are too large or too small for the dtype.
 
     Args:
         predictions: $\hat y$, vectors of floats along `axis`.

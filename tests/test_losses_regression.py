@@ -1,0 +1,80 @@
+"""Losses of regression at the edges: zero vectors, long and short ones, small and large errors."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from modulax import losses
+
+from .settings import jax_defaults
+
+
+def test_a_zero_vector_has_no_direction():
+    zeros, ones = jnp.zeros(3), jnp.ones(3)
+    both = jax.value_and_grad(losses.cosine_similarity, argnums=(0, 1))
+    for x, y in ((zeros, ones), (ones, zeros), (zeros, zeros)):
+        value, gradients = both(x, y)
+        assert value == 0
+        assert all(np.isfinite(g).all() for g in gradients)
+    assert not np.any(both(zeros, ones)[1][0])
+    with jax_defaults():
+        assert np.isnan(optax.cosine_similarity(zeros, ones))
+
+
+@pytest.mark.parametrize("size", [1e-36, 1e-25, 1e25, 1e37])
+def test_the_length_of_a_vector_does_not_matter(size: float):
+    x, y = jnp.array([1.0, 0.2, -0.5]), jnp.array([0.3, -0.7, 0.9])
+    expected = losses.cosine_similarity(x, y)
+    np.testing.assert_allclose(losses.cosine_similarity(x * size, y), expected, rtol=1e-4)
+    gradient = jax.grad(losses.cosine_similarity, argnums=1)(x * size, y)
+    np.testing.assert_allclose(gradient, jax.grad(losses.cosine_similarity, argnums=1)(x, y), rtol=1e-3)
+    with jax_defaults():
+        assert not np.isclose(optax.cosine_similarity(x * size, y), expected)
+
+
+def test_equal_vectors_are_at_no_distance_and_opposite_ones_at_two():
+    x = jnp.array([[1.0, 2.0], [-3.0, 0.5]])
+    np.testing.assert_allclose(losses.cosine_distance(x, x), 0, atol=1e-6)
+    np.testing.assert_allclose(losses.cosine_distance(x, -2 * x), 2, rtol=1e-6)
+
+
+def test_log_cosh_of_a_small_error_is_half_its_square():
+    errors = jnp.array([1e-3, 1e-5, 1e-10, 0.0])
+    np.testing.assert_allclose(losses.log_cosh(errors), errors**2 / 2, rtol=1e-6)
+    with jax_defaults():
+        assert not np.allclose(optax.log_cosh(errors), errors**2 / 2, rtol=1e-2, atol=0)
+
+
+def test_log_cosh_of_a_large_error_is_its_size():
+    errors = jnp.array([1e4, -1e30, 3e38, -jnp.inf])
+    np.testing.assert_allclose(losses.log_cosh(errors), jnp.abs(errors) - np.log(2), rtol=1e-6)
+    np.testing.assert_array_equal(jax.vmap(jax.grad(losses.log_cosh))(errors), [1, -1, 1, -1])
+    np.testing.assert_allclose(jax.grad(jax.grad(losses.log_cosh))(0.0), 1)
+
+
+def test_huber_is_half_a_square_and_then_straight():
+    value, slope = jax.vmap(jax.value_and_grad(losses.huber_loss))(jnp.array([-3.0, -1.0, 0.0, 0.5, 2.0]))
+    np.testing.assert_allclose(value, [2.5, 0.5, 0, 0.125, 1.5])
+    np.testing.assert_allclose(slope, [-1, -1, 0, 0.5, 1])
+
+
+def test_integer_targets_and_python_numbers_do_not_change_the_dtype():
+    predictions = jnp.ones(3, jnp.bfloat16)
+    assert losses.squared_error(predictions, jnp.array([1, 2, 3])).dtype == jnp.bfloat16
+    assert losses.squared_error(jnp.bfloat16(1), 2.5).dtype == jnp.bfloat16
+    assert losses.huber_loss(predictions, delta=np.float64(0.5)).dtype == jnp.bfloat16
+
+
+def test_what_is_no_array_is_refused():
+    with pytest.raises(ValueError, match=r"`l2_loss\(predictions=\.\.\.\)` must hold floats, got .* complex64"):
+        losses.l2_loss(jnp.ones(2, jnp.complex64))
+    with pytest.raises(ValueError, match=r"`l2_loss\(targets=\.\.\.\)` must hold real numbers"):
+        losses.l2_loss(jnp.ones(2), jnp.ones(2, jnp.complex64))
+    with pytest.raises(ValueError, match="names one axis twice"):
+        losses.cosine_similarity(jnp.ones((2, 2)), jnp.ones((2, 2)), axis=(0, -2))
+    with pytest.raises(ValueError, match=r"`cosine_similarity\(where=\.\.\.\)` must hold booleans, got int32"):
+        losses.cosine_similarity(jnp.ones(2), jnp.ones(2), where=jnp.array([1, 0]))
+    with pytest.raises(ValueError, match=r"`where` of the shape of `predictions`, \(2,\), got \(2, 2\)"):
+        losses.cosine_similarity(jnp.ones(2), jnp.ones(2), where=jnp.ones((2, 2), bool))
