@@ -75,6 +75,15 @@ def test_what_is_not_defined_for_complex_numbers_trains_their_parts():
         np.testing.assert_allclose(part(together), alone, rtol=1e-12)
 
 
+@pytest.mark.usefixtures("x64")
+def test_split_twice_is_split_once():
+    """The inner one finds nothing to split, and leaves the pairs of the outer one alone."""
+    params, gradients = complex_tree(), complex_tree(STEPS)
+    once = mx.SplitRealAndImaginary(mx.Rprop(0.1))
+    twice = trajectory(mx.SplitRealAndImaginary(once), params, gradients)
+    jtu.tree_map(np.testing.assert_array_equal, twice, trajectory(once, params, gradients))
+
+
 def test_it_descends():
     """The gradients of JAX are conjugate: with that undone, complex parameters find their target."""
     target = {"z": jnp.asarray([1 + 2j, -3j]), "r": jnp.asarray([2.0])}

@@ -114,7 +114,9 @@ class SplitRealAndImaginary(AbstractReshaping):
 
     def form(self, params: Params, *, of_updates: bool = False) -> Form:
         """Each complex array as a pair."""
-        del params, of_updates
+        del of_updates
+        if not any(map(jnp.iscomplexobj, jtu.tree_leaves(params))):
+            return Form(lambda tree: tree, lambda tree: tree)  # pairs in there are those of a container around this
 
         def split(x: Array) -> Any:
             return RealAndImaginary(jnp.real(x), jnp.imag(x)) if jnp.iscomplexobj(x) else x
