@@ -207,12 +207,22 @@ def test_no_frames_or_no_labels(frames: int, labels: int):
     np.testing.assert_allclose(loss, np.broadcast_to(expected, 2), rtol=1e-6)
 
 
+def test_labels_may_be_of_any_integer_dtype():
+    logits = np.random.default_rng(0).normal(size=(1, 2, 300))
+    rest = np.zeros((1, 2)), np.array([[7]]), np.zeros((1, 1))
+    for dtype in (np.uint8, np.uint32):
+        loss = _loss(logits, rest[0], rest[1].astype(dtype), rest[2])
+        np.testing.assert_allclose(loss, _loss(logits, *rest), rtol=1e-6)
+
+
 def test_a_label_that_is_none_is_seen_and_so_is_nan():
     logits = np.random.default_rng(0).normal(size=(5, 3, 3))
     logits[4, 1, 2] = np.nan
     labels = np.array([[1, 3], [-1, 0], [0, 0], [1, 0], [1, 0]])
     frames, paddings = np.zeros((5, 3)), _padding([2, 1, 1, 1, 1], 2)
     np.testing.assert_array_equal(np.isnan(_loss(logits, frames, labels, paddings)), [True, True, True, False, True])
+    with jax_defaults():
+        assert np.isfinite(_optax_loss(logits, frames, labels, paddings)[:3]).all()
     checked = jax.jit(checkify.checkify(losses.ctc_loss))
     for row in range(4):
         all_like_it = np.tile(labels[row], (5, 1)), np.tile(paddings[row], (5, 1))

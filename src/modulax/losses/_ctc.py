@@ -22,7 +22,7 @@ def ctc_loss(
     blank_id: int = 0,
     log_epsilon: ArrayLike = -1e5,
 ) -> Float[Array, " batch"]:
-    r"""Trains a model of frames to say a sequence of labels, where nobody knows which frame says which label.
+    r"""Connectionist temporal classification: for a sequence of labels, if nobody knows at which frames they are said.
 
     At every frame the model says a label or nothing, the blank $\varnothing$. An alignment $\pi$ is one class for every
     frame; what it says, $\mathcal B(\pi)$, is found by merging the equal classes that follow each other and dropping
@@ -114,7 +114,7 @@ def ctc_loss_with_forward_probs(
     dtype, sequences = _sequences("ctc_loss_with_forward_probs", *arguments)
     total, (blank, label) = _forward(sequences, keep=True)
     loss = _loss(total, sequences)
-    blank, label = (-_surprise(x.mT, sequences.log_epsilon) for x in (blank.at[-1:].set(total), label))
+    blank = blank.at[-1:].set(-_surprise(total.T, sequences.log_epsilon))
     return loss.astype(dtype), blank.astype(dtype), label.astype(dtype)
 
 
@@ -140,6 +140,7 @@ def _sequences(
 ) -> tuple[Any, _Sequences]:
     """The dtype of the result, and what was given, checked and in at least float32."""
     (logits,), (labels,) = floating(owner, logits=logits), integral(owner, labels=labels)
+    labels = labels.astype(jnp.int32)  # uint8 does not reach the number of the last class
     logit_paddings, label_paddings = real(owner, logit_paddings=logit_paddings, label_paddings=label_paddings)
     _check_shapes(owner, logits, logit_paddings, labels, label_paddings)
     classes = logits.shape[-1]
@@ -161,13 +162,13 @@ def _sequences(
     )
 
     dtype, (logits,) = widened(logits)
-    log_p = jnp.maximum(jax.nn.log_softmax(chosen(is_frame[:, :, None], logits)), LOG_ZERO)
-    index = jnp.where(is_label, jnp.where(is_class, labels, classes), blank_id)
-    log_label = jnp.take_along_axis(log_p, index[:, None, :], axis=2, mode="fill", fill_value=jnp.nan)
-    log_label = chosen(jnp.broadcast_to(is_label[:, None, :], log_label.shape), log_label, LOG_ZERO)
+    log_p = jax.nn.log_softmax(chosen(is_frame[:, :, None], logits))
+    index = jnp.where(is_class, labels, blank_id)[:, None, :]
+    penalty = jnp.where(is_label, jnp.where(is_class, 0, jnp.nan), LOG_ZERO).astype(log_p.dtype)[:, None, :]
+    log_label = jnp.take_along_axis(log_p, index, 2, mode="promise_in_bounds")
     return dtype, _Sequences(
-        log_blank=log_p[:, :, blank_id].T[:, None, :],
-        log_label=log_label.transpose(1, 2, 0),
+        log_blank=jnp.maximum(log_p[:, :, blank_id], LOG_ZERO).T[:, None, :],
+        log_label=(jnp.maximum(log_label, LOG_ZERO) + penalty).transpose(1, 2, 0),
         is_frame=is_frame.T[:, None, :],
         is_repeated=(labels == jnp.roll(labels, 1, 1)).T,
         length=jnp.sum(is_label, 1),
@@ -205,7 +206,7 @@ def _forward(sequences: _Sequences, keep: bool) -> tuple[Array, Any]:
             jnp.where(is_frame, log_blank + either, blank),
             jnp.where(is_frame, log_label + _log_add(label, before), label),
         )
-        return alphas, alphas if keep else None
+        return alphas, tuple(-_surprise(x.T, sequences.log_epsilon) for x in alphas) if keep else None
 
     blank = jnp.full((labels + 1, batch), LOG_ZERO, dtype).at[0].set(0)
     label = jnp.full((labels, batch), LOG_ZERO, dtype)
