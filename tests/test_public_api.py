@@ -95,6 +95,7 @@ PROMISED = {
     """,
     modulax.losses: """
         cosine_distance cosine_similarity huber_loss l2_loss log_cosh squared_error
+        ctc_loss ctc_loss_with_forward_probs
     """,
     modulax.numerics: """
         abs_sq at_least_float32 safe_increment safe_sqrt

@@ -1,5 +1,9 @@
 """Losses: functions of what a model says and what it should have said, one value for every example."""
 
+from ._ctc import (
+    ctc_loss as ctc_loss,
+    ctc_loss_with_forward_probs as ctc_loss_with_forward_probs,
+)
 from ._regression import (
     cosine_distance as cosine_distance,
     cosine_similarity as cosine_similarity,
