@@ -96,6 +96,9 @@ PROMISED = {
     modulax.losses: """
         cosine_distance cosine_similarity huber_loss l2_loss log_cosh squared_error
         ctc_loss ctc_loss_with_forward_probs
+        binary_dice_loss convex_kl_divergence dice_loss generalized_kl_divergence hinge_loss kl_divergence
+        kl_divergence_with_log_targets multiclass_generalized_dice_loss multiclass_hinge_loss
+        multiclass_perceptron_loss ntxent perceptron_loss ranking_softmax_loss triplet_margin_loss
     """,
     modulax.numerics: """
         abs_sq at_least_float32 safe_increment safe_sqrt

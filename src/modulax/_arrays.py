@@ -39,6 +39,14 @@ def _of_kind(owner: str, name: str, x: ArrayLike, words: str, example: str, *kin
     return x
 
 
+def numbers(owner: str, dtype: Any, **arrays: ArrayLike) -> list[Array]:
+    """The arguments as numbers of this dtype; refused if they hold several, or no real ones."""
+    found = real(owner, **arrays)
+    for name, x in zip(arrays, found, strict=True):
+        check_shape(owner, name, x, (), "one number")
+    return [x.astype(dtype) for x in found]
+
+
 def widened(*arrays: Array) -> tuple[Any, list[Array]]:
     """The dtype of the result, which holds all of the arrays; and the arrays in at least float32.
 
@@ -53,6 +61,12 @@ def check_one_shape(owner: str, **arrays: Array) -> None:
     """Refuses arrays of different shapes: a broadcast of `(8,)` with `(8, 1)` is a mistake that nobody would see."""
     if len({x.shape for x in arrays.values()}) > 1:
         raise ValueError(f"`{owner}` needs {_names(arrays)} of one shape, got {_shapes(arrays)}.")
+
+
+def check_shape(owner: str, name: str, x: Array, shape: tuple[int, ...], meaning: str) -> None:
+    """Refuses an array of another shape than this one, which means something."""
+    if x.shape != shape:
+        raise ValueError(f"`{owner}` needs `{name}` of shape {shape}, {meaning}, got {x.shape}.")
 
 
 def broadcast(owner: str, **arrays: Array) -> list[Array]:

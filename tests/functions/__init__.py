@@ -1,14 +1,32 @@
 """The functions of modulax: every public one has cases here, on which `test_functions.py` checks what is promised."""
 
-from . import losses_ctc, losses_regression
+from . import (
+    losses_contrastive,
+    losses_ctc,
+    losses_divergences,
+    losses_margins,
+    losses_ranking,
+    losses_regression,
+    losses_segmentation,
+)
 from ._case import Case as Case, FunctionDifference as FunctionDifference, plain as plain
 
 CASES: tuple[Case, ...] = (
+    *losses_contrastive.CASES,
     *losses_ctc.CASES,
+    *losses_divergences.CASES,
+    *losses_margins.CASES,
+    *losses_ranking.CASES,
     *losses_regression.CASES,
+    *losses_segmentation.CASES,
 )
 
 FUNCTION_DIFFERENCES: tuple[FunctionDifference, ...] = (
+    *losses_contrastive.FUNCTION_DIFFERENCES,
     *losses_ctc.FUNCTION_DIFFERENCES,
+    *losses_divergences.FUNCTION_DIFFERENCES,
+    *losses_margins.FUNCTION_DIFFERENCES,
+    *losses_ranking.FUNCTION_DIFFERENCES,
     *losses_regression.FUNCTION_DIFFERENCES,
+    *losses_segmentation.FUNCTION_DIFFERENCES,
 )

@@ -1,9 +1,23 @@
 """Losses: functions of what a model says and what it should have said, one value for every example."""
 
+from ._contrastive import ntxent as ntxent, triplet_margin_loss as triplet_margin_loss
 from ._ctc import (
     ctc_loss as ctc_loss,
     ctc_loss_with_forward_probs as ctc_loss_with_forward_probs,
 )
+from ._divergences import (
+    convex_kl_divergence as convex_kl_divergence,
+    generalized_kl_divergence as generalized_kl_divergence,
+    kl_divergence as kl_divergence,
+    kl_divergence_with_log_targets as kl_divergence_with_log_targets,
+)
+from ._margins import (
+    hinge_loss as hinge_loss,
+    multiclass_hinge_loss as multiclass_hinge_loss,
+    multiclass_perceptron_loss as multiclass_perceptron_loss,
+    perceptron_loss as perceptron_loss,
+)
+from ._ranking import ranking_softmax_loss as ranking_softmax_loss
 from ._regression import (
     cosine_distance as cosine_distance,
     cosine_similarity as cosine_similarity,
@@ -11,4 +25,9 @@ from ._regression import (
     l2_loss as l2_loss,
     log_cosh as log_cosh,
     squared_error as squared_error,
+)
+from ._segmentation import (
+    binary_dice_loss as binary_dice_loss,
+    dice_loss as dice_loss,
+    multiclass_generalized_dice_loss as multiclass_generalized_dice_loss,
 )

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from .._arrays import Axes, axes_of, check_one_shape, chosen, floating, mask_like, real, widened
-from .._numerics import safe_sqrt
+from ._pieces import unit
 
 
 def _errors(owner: str, predictions: ArrayLike, targets: ArrayLike | None) -> tuple[Any, Array]:
@@ -188,15 +188,4 @@ def _cosine(
     mask = mask_like(owner, where, "predictions", predictions)
     dtype, (x, y) = widened(predictions, targets)
     epsilon = epsilon.astype(x.dtype)
-    return dtype, jnp.sum(_unit(chosen(mask, x), epsilon, axes) * _unit(chosen(mask, y), epsilon, axes), axes)
-
-
-def _unit(x: Array, epsilon: Array, axes: tuple[int, ...]) -> Array:
-    """The vector divided by its length, or by the least length; zero if that is zero."""
-    # Divided by its largest entry first, so that no square overflows or vanishes. The result does not depend on it.
-    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axes, keepdims=True, initial=0))
-    largest = jnp.where(largest > 0, largest, jnp.ones_like(largest))
-    x = x / largest
-    length = jnp.maximum(safe_sqrt(jnp.sum(x**2, axes, keepdims=True)), epsilon / largest)
-    is_zero = length == 0
-    return jnp.where(is_zero, jnp.zeros_like(x), x / jnp.where(is_zero, jnp.ones_like(length), length))
+    return dtype, jnp.sum(unit(chosen(mask, x), axes, epsilon) * unit(chosen(mask, y), axes, epsilon), axes)

@@ -1,0 +1,92 @@
+import numpy as np
+import optax
+import scipy.special
+
+from modulax import losses
+
+from ._case import Case, FunctionDifference
+
+MASK = np.arange(20).reshape(5, 4) % 4 != 1
+
+
+def _logarithms(rng, *shape):
+    return scipy.special.log_softmax(rng.normal(size=shape), -1)
+
+
+def _with_targets(rng):
+    return {
+        "log_predictions": _logarithms(rng, 5, 4),
+        "targets": scipy.special.softmax(rng.normal(size=(5, 4)), -1),
+        "where": MASK,
+    }
+
+
+def _with_zeros(rng):
+    targets = np.abs(rng.normal(size=(5, 3, 4))) * (np.arange(60).reshape(5, 3, 4) % 5 > 0)
+    return {"log_predictions": rng.normal(size=(5, 3, 4)), "targets": targets, "axis": (0, 2)}
+
+
+def _with_log_targets(rng):
+    return {"log_predictions": _logarithms(rng, 5, 4), "log_targets": _logarithms(rng, 5, 4), "where": MASK}
+
+
+def _summed(terms):
+    def oracle(log_predictions, targets, axis=-1, where=True):
+        return np.sum(terms(targets, np.exp(log_predictions)), axis, where=where)
+
+    return oracle
+
+
+def _of_log_targets(log_predictions, log_targets, axis=-1, where=True):
+    return np.sum(scipy.special.rel_entr(np.exp(log_targets), np.exp(log_predictions)), axis, where=where)
+
+
+def _of_targets(function, oracle, twin):
+    floats = "log_predictions", "targets"
+    masked = {"batched": (*floats, "where"), "misfits": {"targets": (4,)}}
+    return (
+        Case(function, _with_targets, oracle, twin, "where", floats, **masked),
+        Case(function, _with_zeros, oracle, None, "zeros", floats, is_smooth=False),
+    )
+
+
+CASES = (
+    *_of_targets(losses.kl_divergence, _summed(scipy.special.rel_entr), optax.losses.kl_divergence),
+    *_of_targets(
+        losses.generalized_kl_divergence, _summed(scipy.special.kl_div), optax.losses.generalized_kl_divergence
+    ),
+    Case(
+        losses.kl_divergence_with_log_targets,
+        _with_log_targets,
+        _of_log_targets,
+        optax.losses.kl_divergence_with_log_targets,
+        "where",
+        floats=("log_predictions", "log_targets"),
+        batched=("log_predictions", "log_targets", "where"),
+        misfits={"log_targets": (5, 1)},
+    ),
+)
+
+FUNCTION_DIFFERENCES = (
+    FunctionDifference(
+        "The divergences where a target is zero",
+        "nothing is added, also if the prediction is zero; derivatives of zero",
+        "NaN, in the value or in the derivative by the targets",
+        "zero times the logarithm of zero is zero (optax PR 1786)",
+        "test_losses_divergences.py::test_a_zero_target_adds_nothing_whatever_the_prediction",
+    ),
+    FunctionDifference(
+        "`kl_divergence_with_log_targets` where a positive target underflows and the prediction is zero",
+        "infinity",
+        "NaN",
+        "the target is positive",
+        "test_losses_divergences.py::test_what_is_predicted_to_be_impossible_and_has_a_target_costs_infinity",
+    ),
+    FunctionDifference(
+        "`convex_kl_divergence`",
+        "another name of `generalized_kl_divergence`",
+        "deprecated",
+        "nothing is gained by a warning",
+        "test_losses_divergences.py::test_the_former_name_of_the_generalized_divergence",
+    ),
+)

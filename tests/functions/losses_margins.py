@@ -1,0 +1,77 @@
+import numpy as np
+import optax
+
+from modulax import losses
+
+from ._case import Case, FunctionDifference
+
+
+def _signs(rng):
+    return {"predictor_outputs": rng.normal(size=(5, 4)), "targets": np.where(rng.normal(size=(5, 4)) > 0, 1, -1)}
+
+
+def _labels(rng):
+    return {"scores": 2 * rng.normal(size=(5, 2, 4)), "labels": rng.integers(0, 4, size=(5, 2))}
+
+
+def _binary(margin):
+    return lambda predictor_outputs, targets: np.maximum(margin - targets * predictor_outputs, 0)
+
+
+def _multiclass(margin):
+    def row(scores, label):
+        others = np.delete(scores, label)
+        return max(0, others.max() + margin - scores[label])
+
+    return np.vectorize(row, signature="(n),()->()")
+
+
+def _of_signs(function, margin, twin):
+    floats = ("predictor_outputs",)
+    return Case(
+        function, _signs, _binary(margin), twin, "", floats, batched=(*floats, "targets"), misfits={"targets": (5, 1)}
+    )
+
+
+def _of_labels(function, margin, twin):
+    return Case(
+        function,
+        _labels,
+        lambda scores, labels: _multiclass(margin)(scores, labels),
+        twin,
+        floats=("scores",),
+        batched=("scores", "labels"),
+        misfits={"labels": (5, 1)},
+    )
+
+
+CASES = (
+    _of_signs(losses.hinge_loss, 1, optax.hinge_loss),
+    _of_signs(losses.perceptron_loss, 0, optax.losses.perceptron_loss),
+    _of_labels(losses.multiclass_hinge_loss, 1, optax.losses.multiclass_hinge_loss),
+    _of_labels(losses.multiclass_perceptron_loss, 0, optax.losses.multiclass_perceptron_loss),
+)
+
+FUNCTION_DIFFERENCES = (
+    FunctionDifference(
+        "Labels that are no classes, in `multiclass_hinge_loss` and `multiclass_perceptron_loss`",
+        "NaN, and reported under `checkify`",
+        "the loss of a score of zero",
+        "a wrong label must be seen",
+        "test_losses_margins.py::test_a_label_that_is_no_class_makes_the_loss_nan_and_is_reported",
+    ),
+    FunctionDifference(
+        "Infinite scores in `multiclass_hinge_loss` and `multiclass_perceptron_loss`",
+        "a class that is ruled out does not matter; one that is certain leaves no loss",
+        "NaN",
+        "the limit for large scores",
+        "test_losses_margins.py::test_infinite_scores",
+    ),
+    FunctionDifference(
+        "Predictions and targets of different shapes: `hinge_loss`, the divergences, `triplet_margin_loss`",
+        "refused",
+        "broadcast",
+        "`(8,)` with `(8, 1)` would be 64 losses",
+        "test_functions.py::test_shapes_that_do_not_fit_are_refused",
+    ),
+)

@@ -1,0 +1,142 @@
+import numpy as np
+import optax
+import scipy.special
+
+from modulax import losses
+
+from ._case import Case, FunctionDifference
+
+
+def _soft(rng, *shape):
+    return {"predictions": rng.normal(size=shape), "targets": scipy.special.softmax(3 * rng.normal(size=shape), -1)}
+
+
+def _tversky(rng):
+    return {
+        **_soft(rng, 2, 3, 2, 3),
+        "class_weights": np.array([0.5, 2.0, 1.0]),
+        "smooth": np.array(0.3),
+        "alpha": np.array(0.2),
+        "beta": np.array(0.9),
+        "reduction": "sum",
+        "ignore_background": True,
+        "axis": (0, 1, -2),
+    }
+
+
+def _probabilities(rng):
+    return {**_soft(rng, 2, 4, 3), "predictions": rng.dirichlet(np.ones(3), (2, 4)), "apply_softmax": False} | {
+        "targets": rng.integers(0, 2, size=(2, 4, 3)),
+        "reduction": "none",
+    }
+
+
+def _pixels(rng):
+    return {"predictions": rng.normal(size=(3, 4, 2)), "targets": rng.uniform(size=(3, 4, 2))}
+
+
+def _coefficients(p, t, smooth, alpha, beta, axis):
+    overlap, false_positives, false_negatives = (np.sum(x, axis) for x in (p * t, p * (1 - t), (1 - p) * t))
+    return (overlap + smooth) / (overlap + alpha * false_positives + beta * false_negatives + smooth)
+
+
+def _dice(
+    predictions,
+    targets,
+    class_weights=1.0,
+    smooth=1.0,
+    alpha=0.5,
+    beta=0.5,
+    apply_softmax=True,
+    reduction="mean",
+    ignore_background=False,
+    axis=None,
+):
+    p = scipy.special.softmax(predictions, -1) if apply_softmax else predictions
+    axis = tuple(range(1, p.ndim - 1)) if axis is None else axis
+    values = (1 - _coefficients(p, targets, smooth, alpha, beta, axis)) * class_weights
+    values = values[..., 1:] if ignore_background else values
+    return {"mean": values.mean(-1), "sum": values.sum(-1), "none": values}[reduction]
+
+
+def _generalized(predictions, targets, ignore_background=False):
+    inverses = 1 / (targets.sum((0, 1)) ** 2 + 1e-7)
+    weights = len(inverses) * inverses / inverses.sum()
+    return _dice(predictions, targets, weights, ignore_background=ignore_background).mean()
+
+
+def _binary(predictions, targets, smooth=1.0):
+    values = _coefficients(scipy.special.expit(predictions), targets, smooth, 0.5, 0.5, (1, 2))
+    return 1 - values
+
+
+_arrays = ("predictions", "targets")
+_common = {"floats": ("predictions",), "numbers": ("targets",), "batched": _arrays}
+CASES = (
+    Case(
+        losses.dice_loss,
+        lambda rng: _soft(rng, 2, 3, 2, 3),
+        _dice,
+        optax.losses.dice_loss,
+        misfits={"targets": (2, 3, 2, 4)},
+        **_common,
+    ),
+    Case(
+        losses.dice_loss,
+        _tversky,
+        _dice,
+        optax.losses.dice_loss,
+        "Tversky",
+        floats=("predictions",),
+        numbers=("targets", "class_weights", "smooth", "alpha", "beta"),
+        misfits={"class_weights": (2,), "smooth": (3,)},
+    ),
+    Case(losses.dice_loss, _probabilities, _dice, None, "probabilities", floats=("predictions",), batched=_arrays),
+    Case(
+        losses.multiclass_generalized_dice_loss,
+        lambda rng: {**_soft(rng, 3, 4, 3), "ignore_background": True},
+        _generalized,
+        optax.losses.multiclass_generalized_dice_loss,
+        misfits={"targets": (3, 4, 2)},
+        **_common,
+    ),
+    Case(
+        losses.binary_dice_loss,
+        _pixels,
+        _binary,
+        optax.losses.binary_dice_loss,
+        misfits={"targets": (3, 4, 1)},
+        **_common,
+    ),
+)
+
+FUNCTION_DIFFERENCES = (
+    FunctionDifference(
+        "`dice_loss` of empty regions without smoothing",
+        "zero",
+        "NaN",
+        "they are one",
+        "test_losses_segmentation.py::test_empty_regions",
+    ),
+    FunctionDifference(
+        "`dice_loss(apply_softmax=False)`, `binary_dice_loss(apply_sigmoid=False)`",
+        "take any probabilities, under `jit` too",
+        "look at the values, which does not work under `jit`, and refuse those of one region",
+        "values are not checked on the host",
+        "test_losses_segmentation.py::test_probabilities_of_one_region_and_under_jit",
+    ),
+    FunctionDifference(
+        "`dice_loss` of many pixels in float16",
+        "sums in float32",
+        "infinite sums, NaN",
+        "nothing is rounded on the way",
+        "test_losses_segmentation.py::test_many_pixels_in_a_low_dtype",
+    ),
+    FunctionDifference(
+        "`multiclass_generalized_dice_loss` if a class is not there",
+        "it weighs as much as the rarest that is there",
+        "it has all the weight: nothing else is learned",
+        "a class without a pixel must not decide what is learned",
+        "test_losses_segmentation.py::test_a_class_that_is_not_there_does_not_hide_the_others",
+    ),
+)
