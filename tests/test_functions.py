@@ -11,14 +11,22 @@ import jax.test_util
 import numpy as np
 import pytest
 
-from modulax import losses, projections
+from modulax import estimators, losses, projections
 
 from .functions import CASES, Case, plain
 from .settings import jax_defaults
 
 # Every public function of these modules has a case; functions that are tested otherwise, and where.
-PUBLIC = (losses, projections)
-ELSEWHERE: dict[str, str] = {}
+PUBLIC = (estimators, losses, projections)
+ELSEWHERE: dict[str, str] = {
+    "control_delta_method": "test_control_variates.py",
+    "control_variates_jacobians": "test_control_variates.py",
+    "measure_valued_jacobians": "test_estimators.py",
+    "moving_avg_baseline": "test_control_variates.py",
+    "multi_normal": "test_estimators.py",
+    "pathwise_jacobians": "test_estimators.py",
+    "score_function_jacobians": "test_estimators.py",
+}
 
 
 def _cases(law: str, holds_for: Callable[[Case], Any] = lambda case: True) -> Any:

@@ -89,6 +89,8 @@ PROMISED = {
     modulax.assignment: """
     """,
     modulax.estimators: """
+        MultiNormal control_delta_method control_variates_jacobians measure_valued_jacobians moving_avg_baseline
+        multi_normal pathwise_jacobians score_function_jacobians
     """,
     modulax.linalg: """
         leading_directions orthogonalize

@@ -1,6 +1,7 @@
 """The functions of modulax: every public one has cases here, on which `test_functions.py` checks what is promised."""
 
 from . import (
+    estimators,
     losses_contrastive,
     losses_ctc,
     losses_divergences,
@@ -22,6 +23,7 @@ CASES: tuple[Case, ...] = (
 )
 
 FUNCTION_DIFFERENCES: tuple[FunctionDifference, ...] = (
+    *estimators.FUNCTION_DIFFERENCES,
     *losses_contrastive.FUNCTION_DIFFERENCES,
     *losses_ctc.FUNCTION_DIFFERENCES,
     *losses_divergences.FUNCTION_DIFFERENCES,

@@ -1,0 +1,83 @@
+"""What every estimator is given, checked: parameters, a distribution to draw from, a function of a sample."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, PRNGKeyArray
+
+from .._arrays import floating
+from .._numerics import at_least_float32
+from .._types import Params
+
+
+def widened_params(owner: str, params: Params) -> tuple[list[Any], tuple[Array, ...]]:
+    """The dtypes of the parameters, which are those of their Jacobians; and the parameters in at least float32."""
+    if not isinstance(params, (tuple, list)):
+        raise ValueError(
+            f"`{owner}(params=...)` must be a tuple, as `dist_builder(*params)` takes it, got {_words(params)}. "
+            "Of a single parameter it is `(x,)`."
+        )
+    arrays = [floating(owner, **{f"params[{i}]": x})[0] for i, x in enumerate(params)]
+    return [x.dtype for x in arrays], tuple(x.astype(at_least_float32(x.dtype)) for x in arrays)
+
+
+def in_dtypes(dtypes: list[Any], jacobians: Sequence[Array]) -> tuple[Array, ...]:
+    """Each Jacobian in the dtype of its parameter."""
+    return tuple(x.astype(dtype) for x, dtype in zip(jacobians, dtypes, strict=True))
+
+
+def check_count(owner: str, name: str, count: int, least: int = 1) -> None:
+    """Refuses a number of samples that is no integer, or too small."""
+    if not isinstance(count, (int, np.integer)) or isinstance(count, bool) or count < least:
+        raise ValueError(f"`{owner}({name}=...)` must be an integer of at least {least}, got {count!r}.")
+
+
+def draw(owner: str, dist: Any, rng: PRNGKeyArray, num_samples: int) -> Array:
+    """Samples along the first axis; refused unless the distribution takes the call that draws them."""
+    check_count(owner, "num_samples", num_samples)
+    if not callable(getattr(dist, "sample", None)):
+        raise ValueError(
+            f"`{owner}(dist_builder=...)` must return a distribution with `sample(shape, seed)`, got {_words(dist)}."
+        )
+    signature = inspect.signature(dist.sample)
+    try:
+        signature.bind((num_samples,), seed=rng)
+    except TypeError as error:
+        raise ValueError(
+            f"`{owner}` draws by `sample((num_samples,), seed=rng)`, but what `dist_builder` returned has "
+            f"`{type(dist).__name__}.sample{signature}`: wrap it in a class with `sample(self, shape, seed)`."
+        ) from error
+    samples = jnp.asarray(dist.sample((num_samples,), seed=rng))
+    if samples.shape[:1] != (num_samples,):
+        raise ValueError(
+            f"`{owner}` needs {num_samples} samples along the first axis from `sample(({num_samples},), seed=rng)`, "
+            f"got {_words(samples)}."
+        )
+    return samples
+
+
+def scalar(
+    what: str, function: Callable[..., ArrayLike], *, is_differentiated: bool = False, hint: str = ""
+) -> Callable[..., Array]:
+    """The function as one that refuses to return anything but a single number; a float, if it is differentiated."""
+    needed = "one float, because it is differentiated" if is_differentiated else "one real number"
+
+    def checked(*args: Any) -> Array:
+        value = function(*args)
+        is_one = eqx.is_array_like(value) and jnp.shape(value) == () and not jnp.iscomplexobj(value)
+        if not is_one or (is_differentiated and not jnp.issubdtype(jnp.result_type(value), jnp.floating)):
+            raise ValueError(f"{what} must return {needed}, for one sample, got {_words(value)}.{hint}")
+        return jnp.asarray(value)
+
+    return checked
+
+
+def _words(x: Any) -> str:
+    if isinstance(x, (jax.Array, np.ndarray)):
+        return f"an array of shape {x.shape} and dtype {x.dtype}"
+    return f"`{type(x).__name__}`"

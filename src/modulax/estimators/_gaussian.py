@@ -1,0 +1,97 @@
+"""Gaussians with independent entries."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+
+from .._arrays import broadcast, floating, real, widened
+from .._module import AbstractModule
+
+
+class MultiNormal(AbstractModule):
+    r"""A Gaussian with independent entries, $\mathcal N(\mu, \operatorname{diag} e^{2s})$, as `multi_normal` makes it.
+
+    Args:
+        loc: the mean $\mu$.
+        log_scale: the logarithm $s$ of the standard deviation.
+    """
+
+    loc: Float[Array, "..."]
+    log_scale: Float[Array, "..."]
+
+    @property
+    def params(self) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+        """The mean and the logarithm of the standard deviation, as they were given."""
+        return self.loc, self.log_scale
+
+    def mean(self) -> Float[Array, "..."]:
+        """The mean, in the shape of a sample."""
+        dtype, mean, _ = entries(self)
+        return mean.astype(dtype)
+
+    def sample(self, shape: Sequence[int], seed: PRNGKeyArray) -> Float[Array, "..."]:
+        """Independent samples, which can be differentiated by the mean and the standard deviation.
+
+        Args:
+            shape: how many: the first axes of the result.
+            seed: a random key.
+        """
+        dtype, mean, _ = entries(self)
+        noise = draw_noise(self, shape, seed)
+        return (jnp.broadcast_to(mean, noise.shape) + noise).astype(dtype)
+
+    def log_prob(self, x: ArrayLike) -> Float[Array, "..."]:
+        """The logarithm of the density.
+
+        Args:
+            x: a sample, or several of them along the first axes.
+
+        Returns:
+            A value for every sample.
+        """
+        (x,) = real("multi_normal.log_prob", x=x)
+        dtype, (x, loc, log_scale) = widened(x, self.loc, self.log_scale)
+        mean, log_scale = broadcast("multi_normal", loc=loc, log_scale=log_scale)
+        n_axes = x.ndim - mean.ndim
+        if n_axes < 0 or x.shape[n_axes:] != mean.shape:
+            raise ValueError(f"`multi_normal.log_prob` needs `x` whose shape ends with {mean.shape}, got {x.shape}.")
+        mean, log_scale = (jnp.broadcast_to(y, x.shape) for y in (mean, log_scale))
+        z = (x - mean) * jnp.exp(-log_scale)
+        logs = -(z**2) / 2 - log_scale - math.log(2 * math.pi) / 2
+        return jnp.sum(logs, range(n_axes, x.ndim)).astype(dtype)
+
+
+def entries(gaussian: MultiNormal) -> tuple[Any, Array, Array]:
+    """The dtype of samples; and the mean and the log-scale of each entry, in at least float32."""
+    dtype, (loc, log_scale) = widened(gaussian.loc, gaussian.log_scale)
+    mean, log_scale = broadcast("multi_normal", loc=loc, log_scale=log_scale)
+    return dtype, mean, log_scale
+
+
+def draw_noise(gaussian: MultiNormal, shape: Sequence[int], seed: PRNGKeyArray) -> Array:
+    """What samples have beyond the mean, in at least float32."""
+    _, _, log_scale = entries(gaussian)
+    noise = jax.random.normal(seed, (*shape, *log_scale.shape), log_scale.dtype)
+    return jnp.broadcast_to(jnp.exp(log_scale), noise.shape) * noise
+
+
+def multi_normal(loc: ArrayLike, log_scale: ArrayLike) -> MultiNormal:
+    r"""A Gaussian with independent entries, $\mathcal N(\mu, \operatorname{diag} e^{2s})$, to draw from.
+
+    It is the `dist_builder` of the estimators for `params=(loc, log_scale)`. A step on the logarithm never makes the
+    standard deviation negative.
+
+    Args:
+        loc: the mean $\mu$, floats of any shape: that of a sample.
+        log_scale: the logarithm $s$ of the standard deviation, of a shape that broadcasts with the mean's.
+
+    Returns:
+        An immutable distribution with `sample(shape, seed)`, `log_prob(x)`, `mean()` and `params`.
+    """
+    loc, log_scale = floating("multi_normal", loc=loc, log_scale=log_scale)
+    broadcast("multi_normal", loc=loc, log_scale=log_scale)
+    return MultiNormal(loc, log_scale)

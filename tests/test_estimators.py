@@ -1,0 +1,355 @@
+"""Estimators of gradients: their mean is the gradient, of all that they take; the Gaussian that they draw from."""
+
+import functools
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import scipy.stats
+
+from modulax import estimators
+
+from .settings import jax_defaults
+
+SCORE = estimators.score_function_jacobians
+PATHWISE = estimators.pathwise_jacobians
+MEASURE = estimators.measure_valued_jacobians
+UNCOUPLED = functools.partial(MEASURE, coupling=False)
+each_estimator = pytest.mark.parametrize("estimator", [SCORE, PATHWISE, MEASURE], ids=["score", "pathwise", "measure"])
+
+# Functions of a Gaussian in three dimensions, and their expectations.
+A = np.array([0.5, -0.3, 0.8])
+MEAN, LOG_SCALE = np.array([0.4, -1.0, 0.7]), np.array([-0.5, 0.2, 0.0])
+
+
+def functions(x):
+    a = jnp.asarray(A, x.dtype)
+    return jnp.stack([a @ x, a @ x**2, a @ x**3, jnp.exp(a @ x), jnp.cos(a @ x)])
+
+
+def expectations(mean, log_scale):
+    a, v = jnp.asarray(A, mean.dtype), jnp.exp(2 * log_scale)
+    half = (a**2 @ v) / 2
+    along = a @ mean
+    return jnp.stack(
+        [
+            along,
+            a @ (mean**2 + v),
+            a @ (mean**3 + 3 * mean * v),
+            jnp.exp(along + half),
+            jnp.cos(along) * jnp.exp(-half),
+        ]
+    )
+
+
+def gradients_of_expectations():
+    """By the mean and by the log-scale, for each of the functions."""
+    with jax.enable_x64(True):
+        return jax.jacobian(expectations, (0, 1))(jnp.asarray(MEAN), jnp.asarray(LOG_SCALE))
+
+
+def for_each_function(jacobians_of):
+    """What `jacobians_of(function)` returns for each of the functions, in one program."""
+    return jax.jit(jax.vmap(lambda w: jacobians_of(lambda x: w @ functions(x))))(jnp.eye(5))
+
+
+def standard_errors(jacobians, expected):
+    """By how many standard errors the means over the samples, which are the last axis but one, differ."""
+    jacobians, expected = np.asarray(jacobians, np.float64), np.asarray(expected, np.float64)
+    error = jacobians.std(-2) / np.sqrt(jacobians.shape[-2])
+    return np.abs(jacobians.mean(-2) - expected) / (error + 1e-6 * (1 + np.abs(expected)))
+
+
+@pytest.mark.parametrize(
+    "estimator", [SCORE, PATHWISE, MEASURE, UNCOUPLED], ids=["score", "pathwise", "measure", "uncoupled"]
+)
+def test_the_mean_is_the_gradient(estimator, key):
+    params = jnp.asarray(MEAN, jnp.float32), jnp.asarray(LOG_SCALE, jnp.float32)
+    jacobians = for_each_function(lambda f: estimator(f, params, estimators.multi_normal, key, 100_000))
+    for actual, expected in zip(jacobians, gradients_of_expectations(), strict=True):
+        assert actual.shape == (5, 100_000, 3)
+        assert np.max(standard_errors(actual, expected)) < 4
+
+
+@pytest.mark.parametrize("estimator", [SCORE, MEASURE], ids=["score", "measure"])
+def test_functions_with_jumps(estimator, key):
+    """The probability of a half-line: a pathwise derivative would be zero."""
+    params = jnp.array(0.1), jnp.array(0.5)
+    jacobians = jax.jit(lambda: estimator(lambda x: x > 0.3, params, estimators.multi_normal, key, 100_000))()
+    sigma = np.exp(0.5)
+    density = scipy.stats.norm.pdf(0.3, 0.1, sigma)
+    for actual, expected in zip(jacobians, (density, (0.3 - 0.1) * density), strict=True):
+        assert standard_errors(actual[:, None], expected) < 4
+
+
+class Bernoulli:
+    def __init__(self, logits):
+        self.logits = logits
+
+    def sample(self, shape, seed):
+        p = jnp.broadcast_to(jax.nn.sigmoid(self.logits), (*shape, *self.logits.shape))
+        return jax.random.bernoulli(seed, p).astype(jnp.int32)
+
+    def log_prob(self, x):
+        return jnp.sum(jax.nn.log_sigmoid(jnp.where(x == 1, self.logits, -self.logits)))
+
+
+def test_discrete_samples(key):
+    logits = jnp.array([0.3, -1.0])
+    (jacobian,) = SCORE(lambda x: x @ jnp.array([2, -1]), (logits,), Bernoulli, key, 100_000)
+    p = jax.nn.sigmoid(logits)
+    assert np.max(standard_errors(jacobian, jnp.array([2.0, -1.0]) * p * (1 - p))) < 4
+    with pytest.raises(ValueError, match=r"`pathwise_jacobians` differentiates the samples.*floats, got int32"):
+        PATHWISE(lambda x: x.sum(), (logits,), Bernoulli, key, 3)
+
+
+def test_a_constant_is_noise_to_the_score_function_alone(key):
+    params = jnp.zeros(2), jnp.zeros(2)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def variance(estimator, constant):
+        jacobians = estimator(lambda x: constant + jnp.sum(jnp.sin(x)), params, estimators.multi_normal, key, 1000)
+        return jnp.stack([jnp.var(j) for j in jacobians])
+
+    assert np.all(variance(SCORE, 10.0) > 30 * variance(SCORE, 0.0))
+    for estimator in (PATHWISE, MEASURE):
+        np.testing.assert_allclose(variance(estimator, 10.0), variance(estimator, 0.0), rtol=1e-3)
+
+
+@each_estimator
+@pytest.mark.usefixtures("x64")
+def test_what_the_gaussian_is_built_from(estimator, key):
+    """Parameters of any shape, by the chain rule; a scale that all entries share; samples that are matrices."""
+    matrix = jnp.array([[1.0, 2.0], [0.5, -1.0], [0.0, 3.0]])
+    theta = jnp.array([0.3, -0.2])
+
+    def build(theta, log_scale):
+        return estimators.multi_normal((matrix @ theta).reshape(3, 1), log_scale + theta[0])
+
+    def function(x):
+        return jnp.sum(jnp.sin(x)) + x[0, 0] * x[2, 0]
+
+    entries = (matrix @ theta).reshape(3, 1), jnp.full((3, 1), 0.1 + theta[0])
+    (by_theta, by_shared), (by_mean, by_log_scale) = jax.jit(
+        lambda: (
+            estimator(function, (theta, jnp.array(0.1)), build, key, 7),
+            estimator(function, entries, estimators.multi_normal, key, 7),
+        )
+    )()
+    assert by_shared.shape == (7,)
+    np.testing.assert_allclose(by_shared, by_log_scale.sum((1, 2)), rtol=1e-12)
+    expected = by_mean[..., 0] @ matrix + by_log_scale.sum((1, 2))[:, None] * jnp.array([[1.0, 0.0]])
+    np.testing.assert_allclose(by_theta, expected, rtol=1e-12, atol=1e-14)
+
+
+class Other:
+    """A distribution of somebody else."""
+
+    def __init__(self, *params):
+        self.dist = estimators.multi_normal(*params)
+
+    def sample(self, shape, seed):
+        return self.dist.sample(shape, seed=seed)
+
+    def log_prob(self, x):
+        return self.dist.log_prob(x)
+
+
+@pytest.mark.parametrize("estimator", [SCORE, PATHWISE], ids=["score", "pathwise"])
+@pytest.mark.usefixtures("x64")
+def test_any_distribution_will_do(estimator, key):
+    params = jnp.array([[0.3, -0.2]]), jnp.array(0.1)
+    ours, theirs = jax.jit(
+        lambda: [
+            estimator(lambda x: jnp.sum(jnp.exp(x)), params, build, key, 5)
+            for build in (estimators.multi_normal, Other)
+        ]
+    )()
+    for x, y in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+def test_pathwise_is_the_derivative_of_each_sample(key):
+    params = jnp.array([0.3, -0.2]), jnp.array([0.1, 0.4])
+
+    def values(params):
+        return jax.vmap(lambda x: jnp.prod(jnp.sin(x)))(estimators.multi_normal(*params).sample((6,), seed=key))
+
+    jacobians, derivatives = jax.jit(
+        lambda: (
+            PATHWISE(lambda x: jnp.prod(jnp.sin(x)), params, estimators.multi_normal, key, 6),
+            jax.jacfwd(values)(params),
+        )
+    )()
+    for actual, expected in zip(jacobians, derivatives, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-12)
+
+
+@each_estimator
+def test_jitted_and_mapped_over_parameters(estimator, key):
+    def jacobians(mean, log_scale, key):
+        return estimator(lambda x: jnp.sum(x**3), [mean, log_scale], estimators.multi_normal, key, 4)
+
+    means, keys = jnp.array([[0.1, 0.2], [3.0, -1.0]]), jax.random.split(key)
+    mapped = jax.jit(jax.vmap(jacobians, (0, None, 0)))(means, jnp.array([0.3, -0.5]), keys)
+    jitted = jax.jit(jacobians)
+    for i in range(2):
+        one = jitted(means[i], jnp.array([0.3, -0.5]), keys[i])
+        assert isinstance(one, tuple)
+        for x, y in zip(mapped, one, strict=True):
+            np.testing.assert_allclose(x[i], y, rtol=1e-4, atol=1e-5)
+
+
+@each_estimator
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64])
+@pytest.mark.usefixtures("x64")
+def test_jacobians_have_the_dtype_of_their_parameter(estimator, dtype, key):
+    """And nothing is rounded in between: the function sees at least float32."""
+    seen = []
+
+    def function(x):
+        seen.append(x.dtype)
+        return jnp.sum(x)
+
+    params = jnp.zeros((2, 3), dtype), jnp.zeros((), jnp.float32)
+    jacobians = jax.eval_shape(lambda key: estimator(function, params, estimators.multi_normal, key, 4), key)
+    assert [(j.shape, j.dtype) for j in jacobians] == [((4, 2, 3), dtype), ((4,), jnp.float32)]
+    assert set(seen) == {jnp.dtype(jnp.float64 if dtype == jnp.float64 else jnp.float32)}
+
+
+@each_estimator
+def test_finite_for_tiny_and_large_scales(estimator, key):
+    log_scale = jnp.array([-40.0, -15.0, 0.0, 15.0, 40.0])
+    jacobians = jax.jit(
+        lambda: estimator(lambda x: jnp.sum(jnp.tanh(x)), (log_scale * 0, log_scale), estimators.multi_normal, key, 50)
+    )()
+    assert all(np.isfinite(j).all() for j in jacobians)
+
+
+def test_the_signatures_are_those_that_optax_had():
+    expected = ["function", "params", "dist_builder", "rng", "num_samples"]
+    for estimator in (SCORE, PATHWISE, MEASURE):
+        names = list(inspect.signature(estimator).parameters)
+        assert names == expected + ["coupling"] * (estimator is MEASURE)
+    assert inspect.signature(MEASURE).parameters["coupling"].default is True
+
+
+# --- The Gaussian ---------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("x64")
+def test_multi_normal_is_that_of_scipy_and_optax(key):
+    mean, log_scale = jnp.array([[0.3, -1.0], [2.0, 5.0]]), jnp.array([[0.1, -3.0]])
+    ours, theirs = estimators.multi_normal(mean, log_scale), optax.multi_normal(mean, log_scale)
+    x = jax.jit(lambda: ours.sample((3, 4), seed=key))()
+    expected = scipy.stats.norm.logpdf(x, mean, np.exp(log_scale)).sum((2, 3))
+    np.testing.assert_allclose(ours.log_prob(x), expected, rtol=1e-12)
+    with jax_defaults():
+        np.testing.assert_allclose(ours.log_prob(x), theirs.log_prob(x), rtol=1e-12)
+        np.testing.assert_allclose(x, theirs.sample((3, 4), key), rtol=1e-12)
+    assert [np.array_equal(p, q) for p, q in zip(ours.params, (mean, log_scale), strict=True)] == [True, True]
+    np.testing.assert_array_equal(ours.mean(), mean)
+    assert estimators.multi_normal(0.0, log_scale).mean().shape == (1, 2)
+
+
+def test_multi_normal_is_an_immutable_tree(key):
+    dist = estimators.multi_normal(jnp.zeros(3), 0.5)
+    with pytest.raises(AttributeError):
+        dist.loc = jnp.ones(3)
+    batch = jax.vmap(estimators.multi_normal, (0, None))(jnp.zeros((4, 3)), 0.5)
+    assert jax.vmap(lambda d, k: d.sample((2,), k))(batch, jax.random.split(key, 4)).shape == (4, 2, 3)
+    np.testing.assert_allclose(jax.jit(lambda d: d.sample((2,), key))(dist), dist.sample((2,), key), rtol=1e-6)
+
+
+def test_multi_normal_keeps_a_low_dtype_and_rounds_once(key):
+    dist = estimators.multi_normal(jnp.full(2000, 0.1, jnp.bfloat16), jnp.bfloat16(0.2))
+    x = dist.sample((), key)
+    exact = scipy.stats.norm.logpdf(x.astype(jnp.float32), float(jnp.bfloat16(0.1)), np.exp(float(jnp.bfloat16(0.2))))
+    assert x.dtype == dist.mean().dtype == dist.log_prob(x).dtype == jnp.bfloat16
+    np.testing.assert_allclose(float(dist.log_prob(x)), exact.sum(), rtol=0.004)
+
+
+def test_multi_normal_refuses_what_does_not_fit():
+    with pytest.raises(ValueError, match=r"`multi_normal\(loc=\.\.\.\)` must hold floats, got .*int32"):
+        estimators.multi_normal(jnp.zeros(3, jnp.int32), 0.0)
+    with pytest.raises(ValueError, match=r"`multi_normal` needs `loc` and `log_scale` of shapes that broadcast"):
+        estimators.multi_normal(jnp.zeros(3), jnp.zeros(2))
+    with pytest.raises(ValueError, match=r"`multi_normal.log_prob` needs `x` whose shape ends with \(3,\), got \(\)"):
+        estimators.multi_normal(jnp.zeros(3), 0.0).log_prob(1.0)
+
+
+# --- What is refused ------------------------------------------------------------------------------
+
+
+class Numpyro:
+    """Draws with the arguments of numpyro."""
+
+    def sample(self, key, sample_shape=()):
+        return jax.random.normal(key, sample_shape)
+
+
+class Entries(Other):
+    """Its log-probability has a value for each entry."""
+
+    def log_prob(self, x):
+        return -(x**2)
+
+
+class Fixed(Other):
+    """Knows of no number of samples."""
+
+    def sample(self, shape, seed):
+        del shape, seed
+        return jnp.zeros((3, 2))
+
+
+class Sampler:
+    """Has no density."""
+
+    sample = Fixed.sample
+
+
+def call(estimator, key, function=jnp.sum, params=None, build=estimators.multi_normal, n=4):
+    return estimator(function, (jnp.zeros(2), jnp.zeros(2)) if params is None else params, build, key, n)
+
+
+@each_estimator
+def test_what_does_not_fit_is_refused(estimator, key):
+    name = estimator.__name__
+    with pytest.raises(ValueError, match=rf"`{name}\(params=\.\.\.\)` must be a tuple.* `\(x,\)`"):
+        call(estimator, key, params=jnp.zeros(2))
+    with pytest.raises(ValueError, match=rf"`{name}\(params\[1\]=\.\.\.\)` must hold floats, got .*int32"):
+        call(estimator, key, params=(jnp.zeros(2), jnp.zeros(2, jnp.int32)))
+    for n in (0, -3):
+        with pytest.raises(ValueError, match=rf"`{name}\(num_samples=\.\.\.\)` must be an integer of at least 1, got"):
+            call(estimator, key, n=n)
+    with pytest.raises(ValueError, match=rf"`{name}\(function=\.\.\.\)` must return one .*, got .* of shape \(2,\)"):
+        call(estimator, key, lambda x: x)
+    with pytest.raises(ValueError, match=r"must return one .*, got `NoneType`"):
+        call(estimator, key, lambda x: None)
+
+
+@pytest.mark.parametrize("estimator", [SCORE, PATHWISE], ids=["score", "pathwise"])
+def test_a_distribution_with_another_interface_is_refused(estimator, key):
+    name = estimator.__name__
+    with pytest.raises(ValueError, match=r"must return a distribution with `sample\(shape, seed\)`, got `tuple`"):
+        call(estimator, key, build=lambda *params: params)
+    with pytest.raises(ValueError, match=rf"`{name}` draws by .*has `Numpyro.sample\(key, sample_shape=\(\)\)`: wrap"):
+        call(estimator, key, build=lambda *params: Numpyro())
+    with pytest.raises(ValueError, match=r"needs 4 samples along the first axis.*got an array of shape \(3, 2\)"):
+        call(estimator, key, build=Fixed)
+
+
+def test_what_one_estimator_needs_is_refused_by_name(key):
+    with pytest.raises(ValueError, match=r"`log_prob` of the `Entries`.*one float.*\(2,\).*`.to_event\(1\)`"):
+        call(SCORE, key, build=Entries)
+    with pytest.raises(ValueError, match=r"`score_function_jacobians` needs `log_prob\(x\)`, which the `Sampler`"):
+        call(SCORE, key, build=lambda *params: Sampler(), n=3)
+    with pytest.raises(ValueError, match=r"`measure_valued_jacobians` is for Gaussians only.*got `Other`"):
+        call(MEASURE, key, build=Other)
+    with pytest.raises(ValueError, match=r"`pathwise_jacobians\(function=\.\.\.\)` must return one float, because"):
+        call(PATHWISE, key, lambda x: jnp.sum(x > 0))
