@@ -5,6 +5,7 @@ from pathlib import Path
 
 import modulax
 
+from .functions import FUNCTION_DIFFERENCES
 from .instances import DIFFERENCES
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -41,7 +42,17 @@ def differences() -> str:
     return table(("what", "modulax", "optax 0.2.8", "why", "reference", "test"), sorted(rows))
 
 
-PAGES = {"choosing.md": optimizers, "conformance.md": differences}
+def function_differences() -> str:
+    """A row for every deliberate difference of a function from that of optax."""
+    rows = [(d.subject, d.ours, d.theirs, d.reason, f"`{d.test}`") for d in FUNCTION_DIFFERENCES]
+    return table(("what", "modulax", "optax 0.2.8", "why", "test"), sorted(rows))
+
+
+PAGES = {
+    "choosing.md": optimizers,
+    "conformance.md": differences,
+    "conformance_functions.md": function_differences,
+}
 
 
 def page(name: str) -> str:

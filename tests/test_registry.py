@@ -12,6 +12,7 @@ import modulax as mx
 from modulax._bibliography import BIBLIOGRAPHY
 
 from . import generated
+from .functions import FUNCTION_DIFFERENCES
 from .instances import DIFFERENCES, TRANSFORMS
 
 TESTS = Path(__file__).parent
@@ -93,7 +94,7 @@ def test_generated_pages_are_up_to_date(name: str):
     assert written == generated.page(name), "run `python -m tests.generated`"
 
 
-@pytest.mark.parametrize("difference", [pytest.param(d, id=d.subject) for d in DIFFERENCES])
+@pytest.mark.parametrize("difference", [pytest.param(d, id=d.subject) for d in (*DIFFERENCES, *FUNCTION_DIFFERENCES)])
 def test_a_difference_has_the_test_that_it_names(difference):
     file, _, name = difference.test.partition("::")
     assert f"def {name}(" in (TESTS / file).read_text(encoding="utf-8")
