@@ -20,6 +20,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
+from cross_entropy import cross_entropy
 from flax import nnx
 from measure import interleaved, medians, seconds, table
 
@@ -301,6 +302,7 @@ PARTS = {
     "donation": donation,
     "containers": containers,
     "training": training,
+    "cross_entropy": cross_entropy,
 }
 
 

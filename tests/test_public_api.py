@@ -95,6 +95,8 @@ PROMISED = {
     """,
     modulax.losses: """
         cosine_distance cosine_similarity huber_loss l2_loss log_cosh squared_error
+        poly_loss_cross_entropy safe_softmax_cross_entropy sigmoid_binary_cross_entropy sigmoid_focal_loss
+        smooth_labels softmax_cross_entropy softmax_cross_entropy_with_integer_labels
     """,
     modulax.numerics: """
         abs_sq at_least_float32 safe_increment safe_sqrt
