@@ -20,6 +20,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
+from cross_entropy import cross_entropy
 from ctc import ctc
 from flax import nnx
 from measure import interleaved, medians, seconds, table
@@ -303,6 +304,7 @@ PARTS = {
     "containers": containers,
     "training": training,
     "ctc": ctc,
+    "cross_entropy": cross_entropy,
 }
 
 

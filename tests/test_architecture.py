@@ -34,7 +34,7 @@ class Layer(NamedTuple):
 # From the bottom up: imports go down only. A name is a file or a package, and need not exist yet.
 # Within a package, imports are free as long as they make no circle.
 LAYERS = (
-    Layer(("_types", "_numerics", "_module", "_tracing", "_checks", "_bibliography", "_random")),
+    Layer(("_types", "_numerics", "_module", "_tracing", "_checks", "_bibliography", "_random", "_debug")),
     Layer(("_arrays",)),
     Layer(("numerics", "tree", "linalg")),
     Layer(("projections", "losses", "assignment", "perturbations", "second_order"), ordered=True),

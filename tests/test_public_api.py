@@ -101,6 +101,8 @@ PROMISED = {
         binary_dice_loss convex_kl_divergence dice_loss generalized_kl_divergence hinge_loss kl_divergence
         kl_divergence_with_log_targets multiclass_generalized_dice_loss multiclass_hinge_loss
         multiclass_perceptron_loss ntxent perceptron_loss ranking_softmax_loss triplet_margin_loss
+        poly_loss_cross_entropy safe_softmax_cross_entropy sigmoid_binary_cross_entropy sigmoid_focal_loss
+        smooth_labels softmax_cross_entropy softmax_cross_entropy_with_integer_labels
     """,
     modulax.numerics: """
         abs_sq at_least_float32 safe_increment safe_sqrt

@@ -109,16 +109,40 @@ def axes_of(owner: str, axis: Axes, name: str, x: Array) -> tuple[int, ...]:
     return axes
 
 
-def mask_like(owner: str, where: ArrayLike | None, name: str, x: Array) -> Bool[Array, "..."] | None:
-    """The mask in the shape of an array, or None; refused if it is not made of booleans or does not fit."""
+def fitted(owner: str, name: str, x: Array, **arrays: Array) -> list[Array]:
+    """The arrays in the shape of the one that is called `name`; refused if one does not fit into it."""
+    for other, y in arrays.items():
+        if broadcast_shape(owner, **{name: x, other: y}) != x.shape:
+            raise ValueError(f"`{owner}` needs `{other}` of the shape of `{name}`, {x.shape}, got {y.shape}.")
+    return [jnp.broadcast_to(y, x.shape) for y in arrays.values()]
+
+
+def without_axes(x: Array, axes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of the array without these axes: that of the examples, where the axes are those of the classes."""
+    return tuple(n for a, n in enumerate(x.shape) if a not in axes)
+
+
+def mask_like(
+    owner: str, where: ArrayLike | None, name: str, x: Array, axes: tuple[int, ...] = ()
+) -> Bool[Array, "..."] | None:
+    """The mask in the shape of an array, or None; refused if it is not made of booleans or does not fit.
+
+    A mask in the shape that the array has without `axes` is one of whole examples.
+    """
     if where is None:
         return None
     mask = jnp.asarray(where)
     if mask.dtype != bool:
         raise ValueError(f"`{owner}(where=...)` must hold booleans, got {mask.dtype}: write, say, `where != 0`.")
-    if broadcast_shape(owner, **{name: x, "where": mask}) != x.shape:
-        raise ValueError(f"`{owner}` needs `where` of the shape of `{name}`, {x.shape}, got {mask.shape}.")
-    return jnp.broadcast_to(mask, x.shape)
+    examples = without_axes(x, axes)
+    if axes and mask.shape == examples:
+        mask = jnp.expand_dims(mask, axes)
+    elif axes and 0 < mask.ndim != x.ndim:
+        raise ValueError(
+            f"`{owner}` needs `where` of the shape of `{name}`, {x.shape}, or of its examples, {examples}, "
+            f"got {mask.shape}."
+        )
+    return fitted(owner, name, x, where=mask)[0]
 
 
 def chosen(where: Bool[Array, "..."] | None, x: Array, otherwise: float = 0) -> Array:

@@ -3,6 +3,7 @@
 from . import (
     estimators,
     losses_contrastive,
+    losses_cross_entropy,
     losses_ctc,
     losses_divergences,
     losses_margins,
@@ -14,6 +15,7 @@ from ._case import Case as Case, FunctionDifference as FunctionDifference, plain
 
 CASES: tuple[Case, ...] = (
     *losses_contrastive.CASES,
+    *losses_cross_entropy.CASES,
     *losses_ctc.CASES,
     *losses_divergences.CASES,
     *losses_margins.CASES,
@@ -25,6 +27,7 @@ CASES: tuple[Case, ...] = (
 FUNCTION_DIFFERENCES: tuple[FunctionDifference, ...] = (
     *estimators.FUNCTION_DIFFERENCES,
     *losses_contrastive.FUNCTION_DIFFERENCES,
+    *losses_cross_entropy.FUNCTION_DIFFERENCES,
     *losses_ctc.FUNCTION_DIFFERENCES,
     *losses_divergences.FUNCTION_DIFFERENCES,
     *losses_margins.FUNCTION_DIFFERENCES,

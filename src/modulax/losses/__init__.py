@@ -31,3 +31,14 @@ from ._segmentation import (
     dice_loss as dice_loss,
     multiclass_generalized_dice_loss as multiclass_generalized_dice_loss,
 )
+from ._sigmoid import (
+    sigmoid_binary_cross_entropy as sigmoid_binary_cross_entropy,
+    sigmoid_focal_loss as sigmoid_focal_loss,
+)
+from ._smoothing import smooth_labels as smooth_labels
+from ._softmax import (
+    poly_loss_cross_entropy as poly_loss_cross_entropy,
+    safe_softmax_cross_entropy as safe_softmax_cross_entropy,
+    softmax_cross_entropy as softmax_cross_entropy,
+    softmax_cross_entropy_with_integer_labels as softmax_cross_entropy_with_integer_labels,
+)

@@ -1,0 +1,409 @@
+"""Cross-entropies at the edges: infinite and large logits, labels that are no class, examples that are left out."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.experimental import checkify
+from scipy import special
+
+from modulax import losses
+
+from .settings import jax_defaults
+
+INF = jnp.inf
+# One program each: op by op, every shape of every operation would be compiled by itself.
+INTEGERS, SOFTMAX, POLY = (
+    jax.jit(function, static_argnames="axis")
+    for function in (
+        losses.softmax_cross_entropy_with_integer_labels,
+        losses.softmax_cross_entropy,
+        losses.poly_loss_cross_entropy,
+    )
+)
+BINARY, FOCAL = jax.jit(losses.sigmoid_binary_cross_entropy), jax.jit(losses.sigmoid_focal_loss)
+
+
+def _all_derivatives(function, *arguments):
+    """The value, the gradients, what forward mode makes of them, and the second derivatives, by all arguments."""
+    numbers = tuple(range(len(arguments)))
+    gradients = jax.grad(function, numbers)
+    return jax.jit(
+        lambda *a: (function(*a), gradients(*a), jax.jacfwd(function, numbers)(*a), jax.jacfwd(gradients, numbers)(*a))
+    )(*arguments)
+
+
+def _all_finite(tree):
+    return all(np.isfinite(x).all() for x in jax.tree.leaves(tree))
+
+
+def _close(actual, expected, **tolerance):
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **tolerance), actual, expected)
+
+
+# --- Probabilities -------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("function", [SOFTMAX, POLY])
+def test_an_impossible_class_without_a_label_is_not_there(function):
+    logits, labels = jnp.array([0.5, -INF, 1.5]), jnp.array([0.3, 0.0, 0.7])
+    value, by_each, forward, second = _all_derivatives(function, logits, labels)
+    there = jnp.array([0, 2])
+    expected = _all_derivatives(function, logits[there], labels[there])
+    assert _all_finite((value, by_each, forward, second))
+    _close(value, expected[0], rtol=1e-14)
+    _close([g[there] for g in by_each], list(expected[1]), rtol=1e-14)
+    _close(forward, by_each, rtol=1e-14)
+    _close(jax.tree.map(lambda h: h[there][:, there], second), expected[3], rtol=1e-13, atol=1e-15)
+    assert all(g[1] == 0 for g in by_each)
+    theirs = getattr(optax.losses, function.__name__)
+    with jax_defaults():
+        assert np.isnan(theirs(logits, labels))
+        tangents = jnp.ones(3), jnp.zeros(3)
+        assert np.isnan(jax.jvp(optax.safe_softmax_cross_entropy, (logits, labels), tangents)[1])
+
+
+def test_an_impossible_class_with_a_label_loses_infinitely_much():
+    value, gradient = jax.value_and_grad(SOFTMAX)(jnp.array([0.0, -INF]), jnp.array([0.5, 0.5]))
+    assert value == INF
+    np.testing.assert_array_equal(gradient, [0.5, -0.5])
+
+
+@pytest.mark.parametrize("function", [SOFTMAX, POLY])
+def test_large_logits_have_finite_losses(function):
+    logits = jnp.array([[1e38, -2e38, 0.0], [-3e38, 3e38, -INF], [1e4, 1e4, -1e4]])
+    labels = jnp.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.5, 0.5, 0.0]])
+    value, gradients = jax.vmap(jax.value_and_grad(function, (0, 1)))(logits, labels)
+    expected = np.log(2) + (function is POLY)
+    np.testing.assert_allclose(value, [0, 0, expected], rtol=1e-6)
+    assert _all_finite(gradients)
+
+
+def test_an_example_that_is_left_out_loses_nothing():
+    logits = jnp.array([[1.0, 2.0], [jnp.nan, INF], [0.0, -1.0]])
+    labels = jnp.array([[0.5, 0.5], [jnp.nan, jnp.nan], [1.0, 0.0]])
+    where = jnp.array([True, False, True])
+    both = jax.vmap(jax.value_and_grad(SOFTMAX, (0, 1)), (0, 0, None, 0))
+    value, gradients = both(logits, labels, -1, where)
+    assert _all_finite((value, gradients))
+    assert value[1] == 0
+    assert not np.any([g[1] for g in gradients])
+    for function in (SOFTMAX, POLY):
+        by_example = function(logits, labels, where=where)
+        np.testing.assert_array_equal(by_example, function(logits, labels, where=where[:, None]))
+    with jax_defaults():
+        masked = jax.grad(lambda y: optax.softmax_cross_entropy(jnp.ones(2), y, where=jnp.array([True, False])))
+        assert np.isnan(masked(jnp.ones(2))[1])
+
+
+def test_labels_need_not_be_probabilities():
+    logits, labels = np.array([[0.5, -1.0, 2.0]]), np.array([[2.0, 0.0, -0.5]])
+    value = SOFTMAX(jnp.asarray(logits), jnp.asarray(labels))
+    np.testing.assert_allclose(value, -(labels * special.log_softmax(logits, -1)).sum(-1), rtol=1e-6)
+    one_hot = jnp.array([[False, False, True]])
+    expected = SOFTMAX(jnp.asarray(logits), one_hot.astype(jnp.float32))
+    np.testing.assert_array_equal(SOFTMAX(jnp.asarray(logits), one_hot), expected)
+    np.testing.assert_array_equal(SOFTMAX(jnp.asarray(logits), one_hot[0].astype(int)), expected)
+
+
+def test_all_axes_are_one():
+    logits = jnp.arange(6.0).reshape(2, 3)
+    labels = jnp.full((2, 3), 1 / 6)
+    together = SOFTMAX(logits.ravel(), labels.ravel())
+    np.testing.assert_allclose(SOFTMAX(logits, labels, axis=None), together, rtol=1e-6)
+    by_integer = INTEGERS(logits, jnp.array(4), axis=None)
+    np.testing.assert_allclose(by_integer, INTEGERS(logits.ravel(), jnp.array(4)), rtol=1e-6)
+    assert INTEGERS(jnp.zeros((0, 2, 3)), jnp.zeros(0, int), axis=(1, 2)).shape == (0,)
+
+
+def test_poly_loss_adds_the_probability_of_being_wrong():
+    logits, labels = jnp.array([[1.0, -1.0], [0.0, 3.0]]), jnp.eye(2)
+    entropy = SOFTMAX(logits, labels)
+    wrong = 1 - jax.nn.softmax(logits).diagonal()
+    np.testing.assert_array_equal(POLY(logits, labels, epsilon=0.0), entropy)
+    several = POLY(logits, labels, epsilon=jnp.array([[2.0], [-1.0], [0.5]]))
+    np.testing.assert_allclose(several, np.asarray(entropy) + np.outer([2.0, -1.0, 0.5], wrong), rtol=1e-6, atol=1e-7)
+
+
+# --- Integers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("x64")
+def test_integers_are_one_hot_labels():
+    """Also to second derivatives, along any axis, and when something is left out."""
+    logits, labels = jax.random.normal(jax.random.key(0), (3, 4)), jnp.array([1, 0, 3])
+    where = jnp.array([[True, True, False, True], [True, True, True, False], [False, False, True, True]])
+    weights = jnp.array([1.0, -2.0, 3.0])
+    one_hot = jax.nn.one_hot(labels, 4)
+    ours = _all_derivatives(lambda x: INTEGERS(x.T, labels, 0, where.T) @ weights, logits)
+    same = _all_derivatives(lambda x: SOFTMAX(x, one_hot, -1, where) @ weights, logits)
+    _close(ours, same, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(ours[1][0].sum(-1), 0, atol=1e-15)  # a constant added to all logits changes nothing
+
+
+def test_a_small_loss_of_large_logits_is_not_rounded_away():
+    logits, label = jnp.array([1e4, 1e4 - 7.0]), jnp.array(0)
+    np.testing.assert_allclose(INTEGERS(logits, label), np.log1p(np.exp(-7.0)), rtol=1e-4)
+    with jax_defaults():
+        theirs = optax.softmax_cross_entropy_with_integer_labels(logits, label)
+    assert not np.isclose(theirs, np.log1p(np.exp(-7.0)), rtol=0.05, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [jnp.int8, jnp.int32, jnp.uint8, jnp.uint32])
+def test_a_label_that_is_no_class_is_seen_and_spoils_nothing_else(dtype):
+    labels = jnp.array([1, -1 if jnp.issubdtype(dtype, jnp.signedinteger) else 255, 0, 3], dtype)
+    logits = jnp.arange(12.0).reshape(4, 3) ** 0.5
+    bad = jnp.array([False, True, False, True])
+    value, back = jax.vjp(lambda x: INTEGERS(x, labels), logits)
+    np.testing.assert_array_equal(np.isnan(value), bad)
+    (gradient,) = back(jnp.ones(4))
+    good = jax.nn.softmax(logits) - jax.nn.one_hot(labels, 3)
+    np.testing.assert_allclose(gradient, jnp.where(bad[:, None], 0, good), atol=1e-6)
+    if dtype == jnp.int32:
+        with jax_defaults():
+            theirs = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        assert theirs[1] == optax.softmax_cross_entropy_with_integer_labels(logits[1], jnp.array(2))
+
+
+def test_labels_of_one_byte_may_be_fewer_than_the_classes():
+    logits, labels = jax.random.normal(jax.random.key(0), (2, 300)), np.array([127, 5])
+    expected = INTEGERS(logits, jnp.asarray(labels))
+    np.testing.assert_array_equal(INTEGERS(logits, labels.astype(np.int8)), expected)
+    assert np.isfinite(expected).all()
+
+
+def _summed(logits, labels, where=None):
+    return jnp.sum(INTEGERS(logits, labels, where=where))
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [lambda f: f, jax.jit, jax.grad, lambda f: jax.vmap(f, (0, 0)), lambda f: jax.jit(jax.grad(jax.checkpoint(f)))],
+    ids=["eager", "jit", "grad", "vmap", "checkpoint"],
+)
+def test_labels_are_checked_under_checkify(transform):
+    check = checkify.checkify(transform(_summed))
+    logits, labels = jnp.zeros((4, 3)), jnp.array([0, 2, -1, 1])
+    sentence = (
+        "`softmax_cross_entropy_with_integer_labels` needs `labels` from 0 to 2, one of the 3 classes in `logits`."
+    )
+    assert sentence in str(check(logits, labels)[0].get())
+    assert check(logits, labels % 3)[0].get() is None
+
+
+def test_errors_of_others_are_kept():
+    def two(x, labels):
+        checkify.check(x > 0, "x is not positive")
+        return x * _summed(jnp.zeros((2, 3)), labels)
+
+    check = jax.jit(checkify.checkify(two))
+    good, bad = jnp.array([0, 1]), jnp.array([0, 9])
+    assert "x is not positive" in str(check(-1.0, bad)[0].get())
+    assert "x is not positive" in str(check(-1.0, good)[0].get())
+    assert "needs `labels`" in str(check(1.0, bad)[0].get())
+    assert check(1.0, good)[0].get() is None
+
+
+def test_labels_of_examples_that_are_left_out_are_not_looked_at():
+    logits, labels = jnp.array([[1.0, 2.0], [jnp.nan, 0.0], [3.0, 1.0]]), jnp.array([1, -1, 0])
+    error, value = checkify.checkify(jax.grad(_summed))(logits, labels, labels >= 0)
+    assert error.get() is None
+    np.testing.assert_array_equal(value[1], 0)
+    assert np.isfinite(value).all()
+    np.testing.assert_allclose(
+        INTEGERS(logits, labels, where=labels >= 0), [np.log1p(np.exp(-1)), 0, np.log1p(np.exp(-2))], rtol=1e-6
+    )
+
+
+def test_a_label_of_a_class_that_is_left_out_is_impossible():
+    logits, labels = jnp.array([[1.0, 7.0, 2.0]]), jnp.array([1])
+    where = jnp.array([[True, False, True]])
+    value, gradient = jax.value_and_grad(_summed)(logits, labels, where)
+    assert value == INF
+    np.testing.assert_allclose(gradient[0], [special.expit(-1), 0, special.expit(1)], rtol=1e-6)
+    with jax_defaults():
+        assert optax.softmax_cross_entropy_with_integer_labels(logits, labels, where=where) < 0
+
+
+def test_a_check_is_no_effect():
+    """JAX calls a program that has an effect, even one that does nothing, by a path that is many times slower."""
+    program = jax.make_jaxpr(INTEGERS)(jnp.zeros((4, 3)), jnp.zeros(4, int))
+    assert "modulax_checked" in str(program)
+    assert not program.effects
+
+
+def test_the_gradient_keeps_nothing_but_the_logits():
+    logits = jax.random.normal(jax.random.key(0), (16, 512), jnp.bfloat16)
+    labels = jnp.arange(16)
+    _, back = jax.vjp(lambda x: INTEGERS(x, labels), logits)
+    kept = [x for x in jax.tree.leaves(back) if isinstance(x, jax.Array)]
+    assert sum(x.nbytes for x in kept) < 1.1 * logits.nbytes
+    program = jax.make_jaxpr(jax.grad(_summed))(logits.astype(jnp.float32), labels)
+    assert "scatter" not in str(program)
+
+
+# --- Yes or no -----------------------------------------------------------------------------------
+
+
+def test_an_infinite_logit_is_certain():
+    logits, labels = jnp.array([INF, -INF, INF, -INF, INF]), jnp.array([1.0, 0.0, 0.0, 1.0, 0.5])
+    for function in (BINARY, FOCAL):
+        value, gradients = jax.vmap(jax.value_and_grad(function, (0, 1)))(logits, labels)
+        np.testing.assert_array_equal(value, [0, 0, INF, INF, INF])
+        assert _all_finite([g[:2] for g in gradients])
+    np.testing.assert_array_equal(BINARY(logits[:2], jnp.array([True, False])), 0)
+    with jax_defaults():
+        assert np.isnan(optax.sigmoid_binary_cross_entropy(logits[:2], labels[:2])).all()
+
+
+def test_binary_cross_entropy_and_its_derivatives_for_large_logits():
+    logits = np.array([-3e38, -1e4, -90.0, -20.0, 0.0, 20.0, 90.0, 1e4, 3e38])
+    function = BINARY
+    for label in (0.0, 0.3, 1.0):
+        loss = lambda x, y=label: function(x, jnp.asarray(y))  # noqa: E731
+        exact = np.where(label == 1, 0, -(1 - label) * special.log_expit(-logits)) - label * special.log_expit(logits)
+        x = jnp.asarray(logits, jnp.float32)
+        _close(jax.vmap(loss)(x), exact, rtol=1e-6, atol=1e-37)
+        gradient = (1 - label) * special.expit(logits) - label * special.expit(-logits)
+        _close(jax.vmap(jax.grad(loss))(x), gradient, rtol=1e-6, atol=1e-37)
+        second = special.expit(logits) * special.expit(-logits)
+        _close(jax.vmap(jax.grad(jax.grad(loss)))(x), second, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("alpha", [None, 0.25])
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
+def test_focal_loss_of_large_logits(gamma: float, alpha: float | None):
+    logits = np.array([-1e30, -1e4, -100.0, -50.0, -1.0, 0.0, 3.0, 50.0, 100.0, 1e4, 1e30], np.longdouble)
+    for label in (0, 1):
+        sign = 2 * label - 1  # the loss is a function of t = sign * x, and log(1 - p_t) = -softplus(t)
+        softplus = np.logaddexp(0, sign * logits)
+        weight = 1 if alpha is None else (alpha if label else 1 - alpha)
+        modulation = weight * np.exp(-gamma * softplus)
+        entropy = np.logaddexp(0, -sign * logits)
+        right = np.exp(-entropy)  # σ(t)
+        exact = modulation * entropy
+        slope = -sign * modulation * (gamma * right * entropy + np.exp(-softplus))
+
+        def loss(x, label=label):
+            return FOCAL(x, jnp.asarray(label), gamma=gamma, alpha=alpha)
+
+        value, gradient = jax.vmap(jax.value_and_grad(loss))(jnp.asarray(logits, jnp.float32))
+        _close(value, exact.astype(float), rtol=3e-6, atol=1e-37)
+        _close(gradient, slope.astype(float), rtol=3e-6, atol=1e-37)
+        small = np.abs(logits) <= 1e4
+        half = jax.vmap(jax.value_and_grad(loss))(jnp.asarray(logits[small], jnp.float16))
+        _close(half, (exact[small].astype(float), slope[small].astype(float)), rtol=1e-3, atol=1e-7)
+
+
+def test_focal_loss_has_all_derivatives_of_labels_that_are_certain():
+    logits, labels = jnp.array([-200.0, -1.0, 0.0, 2.0, 200.0]), jnp.array([0.0, 1.0])
+    grid = jnp.meshgrid(logits, labels, jnp.array([0.0, 0.5, 2.0]))
+
+    def loss(x, y, gamma):
+        return FOCAL(x, y, gamma=gamma)
+
+    by_each = jax.vmap(jax.grad(loss, (0, 1, 2)))(*map(jnp.ravel, grid))
+    assert _all_finite(by_each)
+    assert _all_finite(jax.vmap(jax.grad(jax.grad(loss)))(*map(jnp.ravel, grid)))
+    h = 1e-3
+    by_difference = (loss(2.0, 1.0, 0.5) - loss(2.0, 1 - h, 0.5)) / h
+    np.testing.assert_allclose(jax.grad(loss, 1)(2.0, 1.0, 0.5), by_difference, rtol=1e-2)
+
+
+def test_focal_loss_without_focus_is_the_cross_entropy():
+    logits, labels = jnp.array([-3.0, 0.0, 5.0]), jnp.array([0.2, 1.0, 0.0])
+    plain = BINARY(logits, labels)
+    np.testing.assert_array_equal(FOCAL(logits, labels, gamma=0.0), plain)
+    weights = 0.3 * labels + 0.7 * (1 - labels)
+    np.testing.assert_allclose(FOCAL(logits, labels, gamma=0, alpha=0.3), weights * plain)
+
+
+# --- Smoothing -----------------------------------------------------------------------------------
+
+
+def test_smoothed_labels_add_up_to_one():
+    labels = jnp.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+    where = jnp.array([[True, True, False], [True, True, True], [False, False, False]])
+    smooth = losses.smooth_labels(labels, jnp.array([[0.1], [0.3], [0.5]]), where=where)
+    np.testing.assert_allclose(smooth, [[0.05, 0.95, 0], [0.8, 0.1, 0.1], [0, 0, 0]], rtol=1e-6)
+    assert losses.smooth_labels(labels.astype(jnp.bfloat16), 0.1).dtype == jnp.bfloat16
+    with jax_defaults():
+        assert optax.smooth_labels(labels, 0.1, where=where)[0].sum() > 1.03
+
+
+def test_smoothing_mixes_the_loss_with_the_mean_over_all_classes():
+    logits = jax.random.normal(jax.random.key(0), (5, 4))
+    one_hot = jax.nn.one_hot(jnp.arange(5) % 4, 4)
+    smoothed = SOFTMAX(logits, losses.smooth_labels(one_hot, 0.2))
+    mean = -jax.nn.log_softmax(logits).mean(-1)
+    expected = 0.8 * SOFTMAX(logits, one_hot) + 0.2 * mean
+    np.testing.assert_allclose(smoothed, expected, rtol=1e-6)
+
+
+# --- Sentences -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "call,sentence",
+    [
+        (
+            lambda x, y: losses.softmax_cross_entropy_with_integer_labels(x, y.astype(jnp.float32)),
+            "`softmax_cross_entropy_with_integer_labels(labels=...)` must hold integers, the numbers of the classes, "
+            "got an array of dtype float32 and shape (4,). For probabilities or one-hot labels, "
+            "`softmax_cross_entropy(logits, labels)`.",
+        ),
+        (
+            lambda x, y: losses.softmax_cross_entropy_with_integer_labels(x, y, axis=0),
+            "`softmax_cross_entropy_with_integer_labels` needs `labels` of the shape (3,), that of `logits`, (4, 3), "
+            "without its axis of classes, got (4,).",
+        ),
+        (
+            lambda x, y: losses.softmax_cross_entropy(x, y),
+            "`softmax_cross_entropy(labels=...)` must hold a number for every class, in the shape (4, 3) of `logits`, "
+            "got integers of shape (4,). For the numbers of the classes, "
+            "`softmax_cross_entropy_with_integer_labels(logits, labels)`.",
+        ),
+        (
+            lambda x, y: losses.sigmoid_binary_cross_entropy(x[:, :1], y),
+            "`sigmoid_binary_cross_entropy` needs `labels` of the shape of `logits`, (4, 1), got (4,).",
+        ),
+        (
+            lambda x, y: losses.softmax_cross_entropy(x[:1], x),
+            "`softmax_cross_entropy` needs `labels` of the shape of `logits`, (1, 3), got (4, 3).",
+        ),
+        (
+            lambda x, y: losses.softmax_cross_entropy_with_integer_labels(x, y, where=jnp.ones(3, bool)),
+            "`softmax_cross_entropy_with_integer_labels` needs `where` of the shape of `logits`, (4, 3), or of its "
+            "examples, (4,), got (3,).",
+        ),
+        (
+            lambda x, y: losses.poly_loss_cross_entropy(x, x, epsilon=jnp.ones(3)),
+            "`poly_loss_cross_entropy` needs `loss` and `epsilon` of shapes that broadcast, got (4,) and (3,).",
+        ),
+        (
+            lambda x, y: losses.sigmoid_focal_loss(x, x, gamma=jnp.ones(4)),
+            "`sigmoid_focal_loss` needs `logits` and `gamma` of shapes that broadcast, got (4, 3) and (4,).",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_a_sentence(call, sentence: str):
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        call(jnp.zeros((4, 3)), jnp.zeros(4, int))
+
+
+def test_the_dtype_is_that_of_logits_and_labels_together():
+    half, whole, integers = jnp.zeros((2, 3), jnp.bfloat16), jnp.zeros((2, 3)), jnp.zeros((2, 3), int)
+
+    def dtypes(function, **hyperparameters):
+        return [jax.eval_shape(function, half, y, **hyperparameters).dtype for y in (half, whole, integers)]
+
+    expected = [jnp.bfloat16, jnp.float32, jnp.bfloat16]
+    for function in (SOFTMAX, losses.safe_softmax_cross_entropy, BINARY):
+        assert dtypes(function) == expected
+    assert dtypes(FOCAL, gamma=whole, alpha=0.5) == expected
+    assert dtypes(POLY, epsilon=jnp.zeros(2)) == expected
+    assert jax.eval_shape(INTEGERS, half, integers[:, 0]).dtype == jnp.bfloat16
