@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import checkify
 from jaxtyping import Array, ArrayLike, Bool
 
 from ._numerics import at_least_float32
@@ -16,6 +17,12 @@ Axes: TypeAlias = int | tuple[int, ...] | None
 def floating(owner: str, **arrays: ArrayLike) -> list[Array]:
     """The arguments as arrays; refused unless they hold floats."""
     return [_of_kind(owner, name, x, "floats", "jnp.float32", jnp.floating) for name, x in arrays.items()]
+
+
+def inexact(owner: str, **arrays: ArrayLike) -> list[Array]:
+    """The arguments as arrays; refused unless they hold floats or complex numbers."""
+    kind = "floats or complex numbers", "jnp.float32", jnp.inexact
+    return [_of_kind(owner, name, x, *kind) for name, x in arrays.items()]
 
 
 def integral(owner: str, **arrays: ArrayLike) -> list[Array]:
@@ -47,6 +54,23 @@ def widened(*arrays: Array) -> tuple[Any, list[Array]]:
     with jax.numpy_dtype_promotion("standard"):
         dtype = jnp.result_type(*arrays)
     return dtype, [x.astype(at_least_float32(dtype)) for x in arrays]
+
+
+def known(x: ArrayLike, dtype: Any) -> Any:
+    """The argument in a dtype: a NumPy array if its value is known while the program is traced."""
+    return x.astype(dtype) if isinstance(x, jax.Array) else np.asarray(x, dtype)
+
+
+def check_values(are_right: Any, sentence: str) -> None:
+    """Refuses values that are known, at once; those of arrays of JAX only under `jax.experimental.checkify`.
+
+    Where nobody debugs such a check does nothing, but for longer: a program that holds one takes ten times as long to
+    call. So there is none for numbers that are known.
+    """
+    if isinstance(are_right, jax.Array):
+        checkify.debug_check(jnp.all(are_right), sentence)
+    elif not np.all(are_right):
+        raise ValueError(sentence)
 
 
 def check_one_shape(owner: str, **arrays: Array) -> None:
