@@ -26,7 +26,7 @@ def projections(quick: bool) -> str:
         "box": ("projection_box", 1.0, (-0.5, 0.5)),
     }
     rows = []
-    for size in (1000,) if quick else (1_000_000,):
+    for size in (1000,) if quick else (10_000, 1_000_000):
         normal = np.random.default_rng(0).normal(size=size)
         weights = jnp.cos(jnp.arange(size, dtype=jnp.float32))
         for title, (name, scale, arguments) in sets.items():

@@ -18,7 +18,9 @@ from .settings import jax_defaults
 
 # Every public function of these modules has a case; functions that are tested otherwise, and where.
 PUBLIC = (losses, projections)
-ELSEWHERE: dict[str, str] = {}
+ELSEWHERE: dict[str, str] = {
+    "make_fenchel_young_loss": "test_losses_fenchel_young.py",
+}
 
 
 def _cases(law: str, holds_for: Callable[[Case], Any] = lambda case: True) -> Any:

@@ -95,6 +95,7 @@ PROMISED = {
     """,
     modulax.losses: """
         cosine_distance cosine_similarity huber_loss l2_loss log_cosh squared_error
+        make_fenchel_young_loss multiclass_sparsemax_loss sparsemax_loss
     """,
     modulax.numerics: """
         abs_sq at_least_float32 safe_increment safe_sqrt
@@ -102,6 +103,9 @@ PROMISED = {
     modulax.perturbations: """
     """,
     modulax.projections: """
+        projection_box projection_halfspace projection_hypercube projection_hyperplane projection_l1_ball
+        projection_l1_sphere projection_l2_ball projection_l2_sphere projection_linf_ball projection_non_negative
+        projection_simplex projection_vector
     """,
     modulax.second_order: """
     """,

@@ -20,9 +20,8 @@ def floating(owner: str, **arrays: ArrayLike) -> list[Array]:
 
 
 def inexact(owner: str, **arrays: ArrayLike) -> list[Array]:
-    """The arguments as arrays; refused unless they hold floats or complex numbers."""
-    kind = "floats or complex numbers", "jnp.float32", jnp.inexact
-    return [_of_kind(owner, name, x, *kind) for name, x in arrays.items()]
+    """The arguments as arrays; refused unless they hold floats, which may be complex."""
+    return [_of_kind(owner, name, x, "floats", "jnp.float32", jnp.inexact) for name, x in arrays.items()]
 
 
 def integral(owner: str, **arrays: ArrayLike) -> list[Array]:

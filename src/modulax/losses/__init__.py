@@ -1,5 +1,10 @@
 """Losses: functions of what a model says and what it should have said, one value for every example."""
 
+from ._fenchel_young import (
+    make_fenchel_young_loss as make_fenchel_young_loss,
+    multiclass_sparsemax_loss as multiclass_sparsemax_loss,
+    sparsemax_loss as sparsemax_loss,
+)
 from ._regression import (
     cosine_distance as cosine_distance,
     cosine_similarity as cosine_similarity,

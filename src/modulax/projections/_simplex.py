@@ -1,6 +1,7 @@
 """Projections onto the simplex, and onto the sphere and the ball of the sum of absolute values."""
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -112,7 +113,8 @@ def _level(absolute: bool, leaves: list[Array], scale: Array, is_needed: Array) 
 
     If `absolute`, of the absolute values. Anything if it is not needed.
     """
-    return _search(absolute, leaves, scale, is_needed)
+    search = _search_sizes if absolute else _search_values
+    return search([x.reshape(-1) for x in leaves], scale, is_needed)
 
 
 @_level.defjvp
@@ -129,41 +131,63 @@ def _level_jvp(absolute, primals, tangents):
     return (top, depth), (jnp.zeros_like(top), (d_scale - moved) / jnp.maximum(count, 1))
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _search(absolute: bool, leaves: list[Array], scale: Array, is_needed: Array) -> tuple[Array, Array]:
-    """The level, by Newton's method for the depth at which the sum above the threshold is the scale.
+def _sum_and_count(x: Array) -> tuple[Array, Array]:
+    """The sum along the last axis, and how many entries are positive, in one pass."""
+    zeros = jnp.zeros((), x.dtype), jnp.zeros((), jnp.int32)
+    sums, counts = jax.lax.reduce(
+        (x, (x > 0).astype(jnp.int32)), zeros, lambda a, b: (a[0] + b[0], a[1] + b[1]), (x.ndim - 1,)
+    )
+    return sums, counts
+
+
+def _search(
+    size: Callable[[Array], Array], vectors: list[Array], scale: Array, is_needed: Array
+) -> tuple[Array, Array]:
+    """The levels of vectors along the last axis, by Newton's method for the depth at which the sum above is the scale.
 
     The sum is convex in the depth and piecewise linear. The first depth, which is the scale, is too large, so no step
-    leads too far, and the entries above the threshold become fewer until they are the right ones. Of the surplus and of
-    the number of entries at least one is halved by every step, or nearly: there are logarithmically many at most.
+    leads too far, and the entries above the threshold become fewer until they are the right ones. The surplus times
+    their number falls to a quarter or less with every step: there are logarithmically many.
     """
-    size = jnp.abs if absolute else lambda x: x
-    none = jnp.zeros((), jnp.int32)
-
-    def is_shrinking(carry):
-        _, count, before = carry
-        return count < before
 
     def search():
-        top = functools.reduce(jnp.maximum, [jnp.max(size(x), initial=-jnp.inf) for x in leaves], -jnp.inf)
+        top = functools.reduce(
+            jnp.maximum, [jnp.max(size(x), -1, initial=-jnp.inf) for x in vectors], jnp.full_like(scale, -jnp.inf)
+        )
+
+        def is_shrinking(carry):
+            _, count, before = carry
+            return jnp.any(count < before)
 
         def newton(carry):
-            depth, before, _ = carry
-            pairs = [_sum_and_count(_above(size(x), top, depth)) for x in leaves]
-            count = sum((n for _, n in pairs), none)
-            surplus = sum(s for s, _ in pairs) - scale
-            return depth - surplus / jnp.maximum(count, 1).astype(scale.dtype), count, before
+            depth, count, before = carry
+            pairs = [_sum_and_count(_above(size(x), top[..., None], depth[..., None])) for x in vectors]
+            new = sum((n for _, n in pairs), jnp.zeros_like(count))
+            step = (sum(s for s, _ in pairs) - scale) / jnp.maximum(new, 1).astype(scale.dtype)
+            # What has shrunk to its end stays as it is while others shrink.
+            shrinks = count < before
+            return jnp.where(shrinks, depth - step, depth), jnp.where(shrinks, new, count), count
 
-        most = jnp.full_like(none, jnp.iinfo(none.dtype).max)
+        most = jnp.full(scale.shape, jnp.iinfo(jnp.int32).max, jnp.int32)
         depth, _, _ = jax.lax.while_loop(is_shrinking, newton, (scale, most - 1, most))
-        return jnp.asarray(top, scale.dtype), depth
+        return top, depth
 
-    return jax.lax.cond(is_needed, search, lambda: (jnp.zeros_like(scale), scale))
+    return jax.lax.cond(jnp.any(is_needed), search, lambda: (jnp.zeros_like(scale), scale))
 
 
-def _sum_and_count(x: Array) -> tuple[Array, Array]:
-    """The sum of the entries, and how many of them are positive, in one pass."""
-    pairs = x.reshape(-1), (x.reshape(-1) > 0).astype(jnp.int32)
-    zeros = jnp.zeros((), x.dtype), jnp.zeros((), jnp.int32)
-    sums, counts = jax.lax.reduce(pairs, zeros, lambda a, b: (a[0] + b[0], a[1] + b[1]), (0,))
-    return sums, counts
+def _mapped(search: Callable[..., tuple[Array, Array]]) -> Callable[..., tuple[Array, Array]]:
+    """The search as a program, which under `vmap` is one search of all: checkify knows no loop that was mapped."""
+    mapped = jax.custom_batching.custom_vmap(search)
+
+    @mapped.def_vmap
+    def search_all(axis_size, is_mapped, *arguments):
+        def mapped_or_repeated(x, is_mapped):
+            return x if is_mapped else jnp.broadcast_to(x, (axis_size, *x.shape))
+
+        return mapped(*jax.tree.map(mapped_or_repeated, arguments, tuple(is_mapped))), (True, True)
+
+    return jax.jit(mapped)
+
+
+_search_values = _mapped(functools.partial(_search, lambda x: x))
+_search_sizes = _mapped(functools.partial(_search, jnp.abs))

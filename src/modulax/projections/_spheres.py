@@ -48,8 +48,6 @@ def projection_l2_ball(tree: PyTree, scale: ArrayLike = 1) -> PyTree:
     """
     x = vector("projection_l2_ball", "tree", tree, inexact)
     s = x.radius(scale)
-    length, unit, _ = by_length(x.leaves, jnp.zeros_like(s))
-    is_outside = length > s
-    return x.rebuild(
-        [jnp.where(is_outside, s.astype(u.dtype) * u, leaf) for u, leaf in zip(unit, x.leaves, strict=True)]
-    )
+    length, _, ratio = by_length(x.leaves, s)
+    factor = jnp.where(length > s, ratio, jnp.ones_like(ratio))
+    return x.rebuild([leaf * factor.astype(leaf.dtype) for leaf in x.leaves])

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Inexact, PyTree
@@ -56,9 +55,7 @@ class Vector(NamedTuple):
         leaves = self._check_fit(name, value, "equal to", lambda other, own: other)
         return [x.astype(self.dtype) for x in leaves]
 
-    def _check_fit(
-        self, name: str, value: PyTree, words: str, together: Callable[..., tuple[int, ...]]
-    ) -> list[Array]:
+    def _check_fit(self, name: str, value: PyTree, words: str, together: Callable[..., tuple[int, ...]]) -> list[Array]:
         leaves = _arrays(self.owner, name, value, real)
         for path, own, other in zip(self.paths, self.leaves, leaves, strict=True):
             try:
