@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 from measure import interleaved, medians, seconds, table
+from projections import projections
 
 import modulax
 import modulax.nnx
@@ -301,6 +302,7 @@ PARTS = {
     "donation": donation,
     "containers": containers,
     "training": training,
+    "projections": projections,
 }
 
 

@@ -71,12 +71,12 @@ def test_the_gradient_is_the_sparsemax_minus_the_label():
     scores = np.random.default_rng(0).normal(size=(20, 5))
     labels = np.arange(20) % 5
     gradient = jax.jit(jax.grad(lambda s: losses.multiclass_sparsemax_loss(s, labels).sum()))(scores)
-    sparsemax = np.asarray(jax.vmap(projections.projection_simplex)(scores))
+    sparsemax = np.asarray(jax.jit(jax.vmap(projections.projection_simplex))(scores))
     assert np.mean(sparsemax == 0) > 0.2
     np.testing.assert_allclose(gradient, sparsemax - np.eye(5)[labels], atol=1e-14)
     logits = np.array([-3.0, -1, -0.2, 0, 0.7, 1, 8])
     for label in (0, 1):
-        gradient = jax.vmap(jax.grad(lambda x, y=label: losses.sparsemax_loss(x, y)))(logits)
+        gradient = jax.jit(jax.vmap(jax.grad(losses.sparsemax_loss), (0, None)))(logits, label)
         np.testing.assert_allclose(gradient, jax.nn.sparse_sigmoid(logits) - label, atol=1e-14)
 
 
@@ -87,7 +87,8 @@ def test_two_classes_are_the_binary_loss_and_make_fenchel_young_loss_the_multicl
     labels = np.arange(30) % 2
     scores = np.stack([0 * x, x], -1)
     binary = losses.sparsemax_loss(x, labels)
-    np.testing.assert_allclose(losses.multiclass_sparsemax_loss(scores, labels), binary, atol=1e-13)
+    multiclass = jax.jit(lambda s: losses.multiclass_sparsemax_loss(s, labels[: len(s)]))
+    np.testing.assert_allclose(multiclass(scores), binary, atol=1e-13)
 
     def maximum(s):
         p = projections.projection_simplex(s)
@@ -95,18 +96,17 @@ def test_two_classes_are_the_binary_loss_and_make_fenchel_young_loss_the_multicl
 
     made = jax.jit(losses.make_fenchel_young_loss(maximum))(scores, np.eye(2)[labels])
     np.testing.assert_allclose(made + 0.5, binary, atol=1e-13)
-    loss = jax.jit(lambda s: losses.multiclass_sparsemax_loss(s, labels).sum())
-    jax.test_util.check_grads(loss, (scores,), order=2, modes=["rev"])
+    jax.test_util.check_grads(multiclass, (scores[:2],), order=2, modes=["rev"])
 
 
 def test_infinite_logits():
     """And huge ones; the loss is zero as soon as the label is ahead by one."""
     x = jnp.array([jnp.inf, -jnp.inf, 1e38, -1e38])
-    for module, bad in ((losses, 0), (optax.losses, 2)):
+    for module in (losses, optax.losses):
         with jax_defaults():
-            value, slope = jax.vmap(jax.value_and_grad(lambda x: module.sparsemax_loss(x, jnp.array(0))))(x)  # noqa: B023
+            value, slope = jax.jit(jax.vmap(jax.value_and_grad(module.sparsemax_loss), (0, None)))(x, 0)
         np.testing.assert_array_equal(value, [jnp.inf, 0, x[2], 0])
-        np.testing.assert_array_equal(slope, [np.nan, np.nan, 1, 0] if bad else [1, 0, 1, 0])
+        np.testing.assert_array_equal(slope, [1, 0, 1, 0] if module is losses else [np.nan, np.nan, 1, 0])
     scores = jnp.array([[1.0, -jnp.inf, 3.0], [1e30, 2.0, -1e30], [2.0, 1.0, -jnp.inf]])
     both = jax.jit(jax.value_and_grad(lambda s, k: losses.multiclass_sparsemax_loss(s, k).sum()))
     value, gradient = both(scores, jnp.array([0, 1, 0]))

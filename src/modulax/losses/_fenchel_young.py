@@ -75,8 +75,7 @@ def sparsemax_loss(logits: ArrayLike, labels: ArrayLike) -> Float[Array, "..."]:
     L = \begin{cases} 0 & x \le -1 \\ \tfrac14 (x + 1)^2 & -1 < x < 1 \\ x & x \ge 1 \end{cases}
     $$
 
-    Its derivative by the logit is the probability of the class one, $\min(\max(\tfrac12 (1 + x), 0), 1)$ without labels,
-    minus the label: `jax.nn.sparse_sigmoid` is to it what the sigmoid is to the logistic loss.
+    Its derivative is the probability of the class one, `jax.nn.sparse_sigmoid` of the logit, minus the label.
 
     Args:
         logits: floats of any shape.
@@ -108,16 +107,16 @@ def _sparse_plus_jvp(primals, tangents):
 
 
 def multiclass_sparsemax_loss(scores: ArrayLike, labels: ArrayLike) -> Float[Array, "..."]:
-    r"""The loss of the sparsemax, whose probabilities are zero for classes far behind: `projection_simplex` of the scores.
+    r"""The loss of the sparsemax, a softmax that gives classes far behind no probability at all.
 
     $$
     L(\theta, k) = \max_p \left( \langle \theta, p \rangle + \tfrac12 (1 - \lVert p \rVert^2) \right) - \theta_k
     = \tfrac12 \lVert \hat p - e_k \rVert^2 + \max(\tau - \theta_k, 0)
     $$
 
-    with the sparsemax $\hat p$, its threshold $\tau$ and the one-hot vector $e_k$ of the label. Both terms are positive, so
-    nothing cancels. The loss is zero as soon as the score of the label is ahead of all others by one. Its gradient by the
-    scores is $\hat p - e_k$.
+    with the sparsemax $\hat p$, which is the `projection_simplex` of the scores, its threshold $\tau$ and the one-hot
+    vector $e_k$ of the label. Neither term is negative, so nothing cancels. The loss is zero as soon as the label is
+    ahead of all others by one. Its gradient by the scores is $\hat p - e_k$.
 
     Args:
         scores: $\theta$, floats of shape `(..., classes)`. A class of score $-\infty$ is impossible.

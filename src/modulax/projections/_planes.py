@@ -12,7 +12,7 @@ def projection_vector(x: PyTree, a: PyTree) -> PyTree:
     r"""The nearest multiple of a vector: the part of $x$ that lies in its direction.
 
     $$
-    \operatorname*{argmin}_{p \in \mathbb R a} \lVert x - p \rVert_2 = \frac{\langle a, x \rangle}{\langle a, a \rangle} a
+    \operatorname*{argmin}_{p = t a} \lVert x - p \rVert_2 = \frac{\langle a, x \rangle}{\langle a, a \rangle} a
     $$
 
     Args:

@@ -35,7 +35,8 @@ def projection_simplex(tree: PyTree, scale: ArrayLike = 1) -> PyTree:
         Michelot, [A Finite Algorithm for Finding the Projection of a Point onto the Canonical Simplex of
         $R^n$](https://doi.org/10.1007/BF00938486), 1986
 
-        Condat, [Fast Projection onto the Simplex and the $\ell_1$ Ball](https://doi.org/10.1007/s10107-015-0946-6), 2016
+        Condat, [Fast Projection onto the Simplex and the $\ell_1$
+        Ball](https://doi.org/10.1007/s10107-015-0946-6), 2016
 
         Martins and Astudillo, [From Softmax to Sparsemax](https://arxiv.org/abs/1602.02068), 2016
     """

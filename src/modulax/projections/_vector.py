@@ -71,8 +71,8 @@ class Vector(NamedTuple):
 
     def _other_structure(self, name: str, value: PyTree, words: str) -> ValueError:
         return ValueError(
-            f"`{self.owner}` needs `{name}` to be {words}a tree of the structure of `{self.name}`, which has the leaves "
-            f"{listing(self.paths)}; got {listing(path for path, _ in leaves_with_paths(value))}."
+            f"`{self.owner}` needs `{name}` to be {words}a tree of the structure of `{self.name}`, which has the "
+            f"leaves {listing(self.paths)}; got {listing(path for path, _ in leaves_with_paths(value))}."
         )
 
 
