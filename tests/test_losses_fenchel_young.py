@@ -1,6 +1,7 @@
 """Fenchel-Young losses: their gradients, which are predictions minus targets, and their edges."""
 
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +28,8 @@ def test_logsumexp_gives_the_cross_entropy():
     gradient = jax.jit(jax.grad(lambda *a: loss(*a).sum(), argnums=(0, 1)))
     np.testing.assert_allclose(gradient(SCORES, TARGETS)[0], softmax - TARGETS, atol=1e-12)
     np.testing.assert_allclose(gradient(SCORES, TARGETS)[1], -SCORES, atol=1e-12)
-    theirs = optax.losses.make_fenchel_young_loss(jax.nn.logsumexp)
+    make: Any = optax.losses.make_fenchel_young_loss
+    theirs = make(jax.nn.logsumexp)
     with jax_defaults():
         np.testing.assert_allclose(loss(SCORES, TARGETS), theirs(SCORES, TARGETS), rtol=1e-12)
     impossible = np.where(TARGETS == 0, -np.inf, SCORES)

@@ -272,7 +272,7 @@ def test_many_entries_of_low_precision(dtype):
     y, dx = _value_and_gradients(p.projection_simplex, x)
     assert y.dtype == dx.dtype == dtype
     np.testing.assert_allclose(
-        np.asarray(y, np.float64), simplex(np.asarray(x, np.float64)), rtol=jnp.finfo(dtype).eps, atol=1e-7
+        np.asarray(y, np.float64), simplex(np.asarray(x, np.float64)), rtol=float(jnp.finfo(dtype).eps), atol=1e-7
     )
 
 
@@ -410,7 +410,7 @@ PAIR = {"w": jnp.ones((2, 3)), "b": jnp.ones(3)}
         ),
         (
             lambda: p.projection_l2_ball(PAIR, PAIR["b"]),
-            "`projection_l2_ball(scale=...)` must be one number, got an array of shape (3,).",
+            "`projection_l2_ball` needs `scale` to be one number, got an array of shape (3,).",
         ),
         (
             lambda: p.projection_box(PAIR, {"w": 0}, 1),
@@ -432,7 +432,7 @@ PAIR = {"w": jnp.ones((2, 3)), "b": jnp.ones(3)}
         ),
         (
             lambda: p.projection_halfspace(PAIR, PAIR, jnp.ones(3)),
-            "`projection_halfspace(b=...)` must be one number, got an array of shape (3,).",
+            "`projection_halfspace` needs `b` to be one number, got an array of shape (3,).",
         ),
         (lambda: p.projection_simplex(PAIR, -1), "`projection_simplex(scale=...)` must not be negative."),
         (lambda: p.projection_box(PAIR, 1, 0.5), "`projection_box` needs `lower` to be nowhere above `upper`."),

@@ -133,7 +133,7 @@ FUNCTION_DIFFERENCES = (
     FunctionDifference(
         "`projection_simplex` in low precision and of huge entries",
         "sums in at least float32, of differences to the largest entry",
-        "sums of the entries in their dtype: in bfloat16 off by a percent, and wrong once they overflow",
+        "sums of the entries in their dtype, which are rounded, and wrong once they overflow",
         "the result is rounded once",
         "test_projections.py::test_the_simplex_of_huge_entries",
     ),

@@ -141,7 +141,7 @@ def multiclass_sparsemax_loss(scores: ArrayLike, labels: ArrayLike) -> Float[Arr
     check_values(is_class, f"`{owner}(labels=...)` must be from 0 to {classes - 1}, for {classes} classes.")
     dtype, (theta,) = widened(scores)
     losses = _sparsemax_loss(theta, jax.nn.one_hot(labels, classes, dtype=bool))
-    return jnp.where(is_class, losses, jnp.full_like(losses, jnp.nan)).astype(dtype)
+    return jnp.where(is_class, losses, jnp.nan).astype(dtype)
 
 
 @jax.custom_jvp

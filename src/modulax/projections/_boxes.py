@@ -43,7 +43,7 @@ def projection_box(tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
         A tree of the structure, shapes and dtypes of `tree`.
     """
     x = vector("projection_box", "tree", tree)
-    bounds = list(zip(x.bounds("lower", lower, tree), x.bounds("upper", upper, tree), strict=True))
+    bounds = list(zip(x.bounds("lower", lower), x.bounds("upper", upper), strict=True))
     for low, high in bounds:
         check_values(low <= high, "`projection_box` needs `lower` to be nowhere above `upper`.")
     return x.rebuild([jnp.clip(leaf, low, high) for leaf, (low, high) in zip(x.leaves, bounds, strict=True)])
@@ -65,7 +65,7 @@ def projection_hypercube(tree: PyTree, scale: PyTree = 1) -> PyTree:
         A tree of the structure, shapes and dtypes of `tree`.
     """
     x = vector("projection_hypercube", "tree", tree)
-    edges = x.bounds("scale", scale, tree)
+    edges = x.bounds("scale", scale)
     for edge in edges:
         check_values(edge >= 0, f"`projection_hypercube(scale=...)` {NON_NEGATIVE.words}.")
     return x.rebuild([jnp.clip(leaf, 0, edge) for leaf, edge in zip(x.leaves, edges, strict=True)])

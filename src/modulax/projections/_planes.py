@@ -23,7 +23,7 @@ def projection_vector(x: PyTree, a: PyTree) -> PyTree:
         A tree of the structure, shapes and dtypes of `x`.
     """
     point = vector("projection_vector", "x", x)
-    _, unit, _ = by_length(point.alike("a", a, x), jnp.zeros((), point.dtype))
+    _, unit, _ = by_length(point.alike("a", a), jnp.zeros((), point.dtype))
     along = _inner(unit, point)
     return point.rebuild([along * u for u in unit])
 
@@ -44,7 +44,7 @@ def projection_hyperplane(x: PyTree, a: PyTree, b: ArrayLike) -> PyTree:
     Returns:
         A tree of the structure, shapes and dtypes of `x`.
     """
-    point, unit, below = _below(vector("projection_hyperplane", "x", x), x, a, b)
+    point, unit, below = _below("projection_hyperplane", x, a, b)
     return point.rebuild([leaf + below * u for leaf, u in zip(point.leaves, unit, strict=True)])
 
 
@@ -64,15 +64,15 @@ def projection_halfspace(x: PyTree, a: PyTree, b: ArrayLike) -> PyTree:
     Returns:
         A tree of the structure, shapes and dtypes of `x`.
     """
-    point, unit, below = _below(vector("projection_halfspace", "x", x), x, a, b)
+    point, unit, below = _below("projection_halfspace", x, a, b)
     below = jnp.minimum(below, 0)
     return point.rebuild([leaf + below * u for leaf, u in zip(point.leaves, unit, strict=True)])
 
 
-def _below(point: Vector, x: PyTree, a: PyTree, b: ArrayLike) -> tuple[Vector, list[Array], Array]:
-    """The vector, the direction of `a`, and how far the vector lies from the hyperplane, on the side away from it."""
-    normal = point.alike("a", a, x)
-    _, unit, offset = by_length(normal, point.number("b", b))
+def _below(owner: str, x: PyTree, a: PyTree, b: ArrayLike) -> tuple[Vector, list[Array], Array]:
+    """The vector `x`, the direction of `a`, and how far `x` would have to go there to reach the plane."""
+    point = vector(owner, "x", x)
+    _, unit, offset = by_length(point.alike("a", a), point.number("b", b))
     return point, unit, offset - _inner(unit, point)
 
 
