@@ -12,6 +12,7 @@ Scalar = Float[Array, ""]
 
 
 @jax.custom_jvp
+@jax.jit
 def by_length(vector: Arrays, number: Scalar) -> tuple[Scalar, Arrays, Scalar]:
     """The length of a vector; the vector divided by it; and a number divided by it.
 
