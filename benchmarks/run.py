@@ -24,6 +24,7 @@ from cross_entropy import cross_entropy
 from ctc import ctc
 from flax import nnx
 from measure import interleaved, medians, seconds, table
+from projections import projections
 
 import modulax
 import modulax.nnx
@@ -305,6 +306,7 @@ PARTS = {
     "training": training,
     "ctc": ctc,
     "cross_entropy": cross_entropy,
+    "projections": projections,
 }
 
 

@@ -21,6 +21,7 @@ PUBLIC = (estimators, losses, projections)
 ELSEWHERE: dict[str, str] = {
     "control_delta_method": "test_control_variates.py",
     "control_variates_jacobians": "test_control_variates.py",
+    "make_fenchel_young_loss": "test_losses_fenchel_young.py",
     "measure_valued_jacobians": "test_estimators.py",
     "moving_avg_baseline": "test_control_variates.py",
     "multi_normal": "test_estimators.py",

@@ -103,6 +103,7 @@ PROMISED = {
         multiclass_perceptron_loss ntxent perceptron_loss ranking_softmax_loss triplet_margin_loss
         poly_loss_cross_entropy safe_softmax_cross_entropy sigmoid_binary_cross_entropy sigmoid_focal_loss
         smooth_labels softmax_cross_entropy softmax_cross_entropy_with_integer_labels
+        make_fenchel_young_loss multiclass_sparsemax_loss sparsemax_loss
     """,
     modulax.numerics: """
         abs_sq at_least_float32 safe_increment safe_sqrt
@@ -110,6 +111,9 @@ PROMISED = {
     modulax.perturbations: """
     """,
     modulax.projections: """
+        projection_box projection_halfspace projection_hypercube projection_hyperplane projection_l1_ball
+        projection_l1_sphere projection_l2_ball projection_l2_sphere projection_linf_ball projection_non_negative
+        projection_simplex projection_vector
     """,
     modulax.second_order: """
     """,

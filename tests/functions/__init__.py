@@ -6,10 +6,12 @@ from . import (
     losses_cross_entropy,
     losses_ctc,
     losses_divergences,
+    losses_fenchel_young,
     losses_margins,
     losses_ranking,
     losses_regression,
     losses_segmentation,
+    projections,
 )
 from ._case import Case as Case, FunctionDifference as FunctionDifference, plain as plain
 
@@ -18,10 +20,12 @@ CASES: tuple[Case, ...] = (
     *losses_cross_entropy.CASES,
     *losses_ctc.CASES,
     *losses_divergences.CASES,
+    *losses_fenchel_young.CASES,
     *losses_margins.CASES,
     *losses_ranking.CASES,
     *losses_regression.CASES,
     *losses_segmentation.CASES,
+    *projections.CASES,
 )
 
 FUNCTION_DIFFERENCES: tuple[FunctionDifference, ...] = (
@@ -30,8 +34,10 @@ FUNCTION_DIFFERENCES: tuple[FunctionDifference, ...] = (
     *losses_cross_entropy.FUNCTION_DIFFERENCES,
     *losses_ctc.FUNCTION_DIFFERENCES,
     *losses_divergences.FUNCTION_DIFFERENCES,
+    *losses_fenchel_young.FUNCTION_DIFFERENCES,
     *losses_margins.FUNCTION_DIFFERENCES,
     *losses_ranking.FUNCTION_DIFFERENCES,
     *losses_regression.FUNCTION_DIFFERENCES,
     *losses_segmentation.FUNCTION_DIFFERENCES,
+    *projections.FUNCTION_DIFFERENCES,
 )

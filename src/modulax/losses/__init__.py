@@ -11,6 +11,11 @@ from ._divergences import (
     kl_divergence as kl_divergence,
     kl_divergence_with_log_targets as kl_divergence_with_log_targets,
 )
+from ._fenchel_young import (
+    make_fenchel_young_loss as make_fenchel_young_loss,
+    multiclass_sparsemax_loss as multiclass_sparsemax_loss,
+    sparsemax_loss as sparsemax_loss,
+)
 from ._margins import (
     hinge_loss as hinge_loss,
     multiclass_hinge_loss as multiclass_hinge_loss,

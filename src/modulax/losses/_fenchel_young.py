@@ -1,0 +1,168 @@
+"""Fenchel-Young losses: for predictions that are the maximizer of something, sparse ones among them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from .._arrays import broadcast_shape, check_one_shape, check_values, floating, integral, real, widened
+from ..projections import projection_simplex
+
+
+def make_fenchel_young_loss(max_fun: Callable[..., Any]) -> Callable[..., Float[Array, "..."]]:
+    r"""The loss of a prediction that is an argmax, smooth or perturbed, from the function that returns the maximum.
+
+    For $f(\theta) = \max_p \langle \theta, p \rangle - \Omega(p)$ the loss is
+
+    $$
+    L(\theta, y) = f(\theta) - \langle \theta, y \rangle
+    $$
+
+    Its gradient by the scores is $\hat p - y$, the prediction $\hat p = \nabla f(\theta)$, which attains the maximum,
+    minus the target; it is convex, and least where the prediction is the target. Up to $\Omega(y)$, which no parameter
+    changes, it is the Fenchel-Young loss. With `jax.nn.logsumexp` it is the cross-entropy of the softmax.
+
+    Args:
+        max_fun: $f$, a function of a vector of scores, and of whatever else it needs, that returns a number.
+
+    Returns:
+        A function of `scores` $\theta$ and `targets` $y$, which hold vectors along the last axis, and of the further
+        arguments of `max_fun`, which are the same for all vectors. It returns a value for every vector. The other axes
+        broadcast. An infinite score whose target is zero counts nothing in $\langle \theta, y \rangle$.
+
+    References:
+        Blondel, Martins and Niculae, [Learning with Fenchel-Young Losses](https://arxiv.org/abs/1901.02324), 2020
+    """
+
+    def fenchel_young_loss(scores: ArrayLike, targets: ArrayLike, *args: Any, **kwargs: Any) -> Float[Array, "..."]:
+        """The maximum for the scores minus their product with the targets, for every vector along the last axis."""
+        owner = "fenchel_young_loss"
+        (scores,), (targets,) = floating(owner, scores=scores), real(owner, targets=targets)
+        if not scores.ndim or scores.shape[-1:] != targets.shape[-1:]:
+            raise ValueError(
+                f"`{owner}` needs `scores` and `targets` with a last axis of one length, got {scores.shape} and "
+                f"{targets.shape}."
+            )
+        *batch, n = broadcast_shape(owner, scores=scores, targets=targets)
+        dtype, (scores, targets) = widened(scores, targets)
+
+        def maximum(vector: Array) -> Array:
+            value = jnp.asarray(max_fun(vector, *args, **kwargs))
+            if value.shape != ():
+                raise ValueError(
+                    "`make_fenchel_young_loss(max_fun=...)` must return one number for a vector of scores, got an "
+                    f"array of shape {value.shape}."
+                )
+            return value
+
+        maxima = jax.vmap(maximum)(scores.reshape(-1, n)).reshape(scores.shape[:-1])
+        scores, targets = (jnp.broadcast_to(x, (*batch, n)) for x in (scores, targets))
+        scores = jnp.where(jnp.isinf(scores) & (targets == 0), jnp.zeros_like(scores), scores)
+        product = jnp.sum(scores * targets, -1)
+        return (jnp.broadcast_to(maxima, tuple(batch)).astype(product.dtype) - product).astype(dtype)
+
+    return fenchel_young_loss
+
+
+def sparsemax_loss(logits: ArrayLike, labels: ArrayLike) -> Float[Array, "..."]:
+    r"""The loss of the sparsemax for two classes, zero as soon as the logit is right by one.
+
+    With $x$ the logit, its sign changed where the label is one,
+
+    $$
+    L = \begin{cases} 0 & x \le -1 \\ \tfrac14 (x + 1)^2 & -1 < x < 1 \\ x & x \ge 1 \end{cases}
+    $$
+
+    Its derivative is the probability of the class one, `jax.nn.sparse_sigmoid` of the logit, minus the label.
+
+    Args:
+        logits: floats of any shape.
+        labels: zeros and ones, or booleans, of the same shape.
+
+    Returns:
+        A value for every logit, in the dtype of the logits.
+
+    References:
+        Blondel, Martins and Niculae, [Learning with Fenchel-Young Losses](https://arxiv.org/abs/1901.02324), 2020,
+        section 4.4
+    """
+    (logits,), (labels,) = floating("sparsemax_loss", logits=logits), real("sparsemax_loss", labels=labels)
+    check_one_shape("sparsemax_loss", logits=logits, labels=labels)
+    check_values((labels == 0) | (labels == 1), "`sparsemax_loss(labels=...)` must hold zeros and ones.")
+    dtype, (x,) = widened(logits)
+    return _sparse_plus(jnp.where(labels == 0, x, -x)).astype(dtype)
+
+
+@jax.custom_jvp
+def _sparse_plus(x: Array) -> Array:
+    return jnp.clip((x + 1) / 2, 0, 1) ** 2 + jax.nn.relu(x - 1)
+
+
+@_sparse_plus.defjvp
+def _sparse_plus_jvp(primals, tangents):
+    (x,), (dx,) = primals, tangents
+    return _sparse_plus(x), jnp.clip((x + 1) / 2, 0, 1) * dx
+
+
+def multiclass_sparsemax_loss(scores: ArrayLike, labels: ArrayLike) -> Float[Array, "..."]:
+    r"""The loss of the sparsemax, a softmax that gives classes far behind no probability at all.
+
+    $$
+    L(\theta, k) = \max_p \left( \langle \theta, p \rangle + \tfrac12 (1 - \lVert p \rVert^2) \right) - \theta_k
+    = \tfrac12 \lVert \hat p - e_k \rVert^2 + \max(\tau - \theta_k, 0)
+    $$
+
+    with the sparsemax $\hat p$, which is the `projection_simplex` of the scores, its threshold $\tau$ and the one-hot
+    vector $e_k$ of the label. Neither term is negative, so nothing cancels. The loss is zero as soon as the label is
+    ahead of all others by one. Its gradient by the scores is $\hat p - e_k$.
+
+    Args:
+        scores: $\theta$, floats of shape `(..., classes)`. A class of score $-\infty$ is impossible.
+        labels: $k$, integers of shape `(...)`, from zero to one less than the number of classes. For others the loss is
+            NaN, and `jax.experimental.checkify` tells.
+
+    Returns:
+        A value for every label, in the dtype of the scores.
+
+    References:
+        Martins and Astudillo, [From Softmax to Sparsemax](https://arxiv.org/abs/1602.02068), 2016
+    """
+    owner = "multiclass_sparsemax_loss"
+    (scores,), (labels,) = floating(owner, scores=scores), integral(owner, labels=labels)
+    if not scores.ndim or scores.shape[:-1] != labels.shape:
+        raise ValueError(
+            f"`{owner}` needs `labels` of the shape of `scores` without its last axis, got {labels.shape} and "
+            f"{scores.shape}."
+        )
+    labels, classes = labels.astype(jnp.int32), scores.shape[-1]
+    is_class = (labels >= 0) & (labels < classes)
+    check_values(is_class, f"`{owner}(labels=...)` must be from 0 to {classes - 1}, for {classes} classes.")
+    dtype, (theta,) = widened(scores)
+    losses = _sparsemax_loss(theta, jax.nn.one_hot(labels, classes, dtype=bool))
+    return jnp.where(is_class, losses, jnp.nan).astype(dtype)
+
+
+@jax.custom_jvp
+def _sparsemax_loss(theta: Array, is_label: Array) -> Array:
+    return _sparsemax_loss_of(_sparsemax(theta), theta, is_label)
+
+
+@_sparsemax_loss.defjvp
+def _sparsemax_loss_jvp(primals, tangents):
+    (theta, is_label), (d_theta, _) = primals, tangents
+    p = _sparsemax(theta)
+    return _sparsemax_loss_of(p, theta, is_label), jnp.sum((p - is_label.astype(p.dtype)) * d_theta, -1)
+
+
+def _sparsemax(theta: Array) -> Array:
+    rows = theta.reshape(-1, theta.shape[-1])
+    return jax.vmap(projection_simplex)(rows).reshape(theta.shape)
+
+
+def _sparsemax_loss_of(p: Array, theta: Array, is_label: Array) -> Array:
+    # The largest score is above the threshold, by the largest probability.
+    behind = jnp.max(theta, -1) - jnp.sum(jnp.where(is_label, theta, jnp.zeros_like(theta)), -1)
+    distance = jnp.sum((p - is_label.astype(p.dtype)) ** 2, -1)
+    return distance / 2 + jax.nn.relu(behind - jnp.max(p, -1))

@@ -1,0 +1,57 @@
+"""The length of a vector, whose square need not be a number of the dtype, and what is divided by it."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Inexact
+
+from .._numerics import abs_sq
+from ..tree._math import total, vdot
+
+Arrays = list[Inexact[Array, "..."]]
+Scalar = Float[Array, ""]
+
+
+@jax.custom_jvp
+@jax.jit
+def by_length(vector: Arrays, number: Scalar) -> tuple[Scalar, Arrays, Scalar]:
+    """The length of a vector; the vector divided by it; and a number divided by it.
+
+    A vector of zeros has no direction: the quotients are zero, and so are all derivatives.
+    """
+    factor, scaled = _length(vector, number)
+    return scaled / factor, *_divided(vector, number, factor, scaled)
+
+
+@by_length.defjvp
+def _by_length_jvp(primals, tangents):
+    vector, number = primals
+    d_vector, d_number = tangents
+    factor, scaled = _length(vector, number)
+    unit, quotient = _divided(vector, number, factor, scaled)
+    d_length = vdot(unit, d_vector).astype(number.dtype)
+    d_unit = [dx - u * d_length.astype(u.dtype) for u, dx in zip(unit, d_vector, strict=True)]
+    d_quotients = _divided(d_unit, d_number - quotient * d_length, factor, scaled)
+    return (scaled / factor, unit, quotient), (d_length, *d_quotients)
+
+
+def _divided(vector: Arrays, number: Scalar, factor: Scalar, scaled: Scalar) -> tuple[Arrays, Scalar]:
+    # One division for the whole vector; neither the factor nor the inverse is ever too small for the dtype.
+    inverse = jnp.where(scaled == 0, jnp.zeros_like(scaled), 1 / jnp.where(scaled == 0, jnp.ones_like(scaled), scaled))
+    return [x * factor.astype(x.dtype) * inverse.astype(x.dtype) for x in vector], number * factor * inverse
+
+
+@jax.jit
+def _length(vector: Arrays, like: Scalar) -> tuple[Scalar, Scalar]:
+    """A power of two, and the length of the vector times this power, which neither overflows nor vanishes."""
+    square = total(abs_sq, vector).astype(like.dtype)
+    limits = jnp.finfo(like.dtype)
+    # Squares below the least normal number are lost. This is so large that as many as there are entries do not matter.
+    least = sum(x.size for x in vector) * float(limits.tiny / limits.eps)
+    power = 2.0 ** (limits.maxexp * 5 // 8)
+
+    def again():
+        factor = jnp.where(square < 1, jnp.full_like(square, power), jnp.full_like(square, 1 / power))
+        return factor, jnp.sqrt(total(lambda x: abs_sq(x * factor.astype(x.dtype)), vector).astype(like.dtype))
+
+    is_exact = (square > least) & (square < jnp.inf)
+    return jax.lax.cond(is_exact, lambda: (jnp.ones_like(square), jnp.sqrt(square)), again)

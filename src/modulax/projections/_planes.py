@@ -1,0 +1,80 @@
+"""Projections onto a line, a hyperplane and the half of the space on one side of it."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, PyTree
+
+from ..tree._math import vdot
+from ._length import by_length
+from ._vector import Vector, vector
+
+
+def projection_vector(x: PyTree, a: PyTree) -> PyTree:
+    r"""The nearest multiple of a vector: the part of $x$ that lies in its direction.
+
+    $$
+    \operatorname*{argmin}_{p = t a} \lVert x - p \rVert_2 = \frac{\langle a, x \rangle}{\langle a, a \rangle} a
+    $$
+
+    Args:
+        x: $x$, a tree of arrays of floats, all of them together one vector.
+        a: $a$, a tree of the same structure and shapes. The only multiple of a zero vector is zero.
+
+    Returns:
+        A tree of the structure, shapes and dtypes of `x`.
+    """
+    point = vector("projection_vector", "x", x)
+    _, unit, _ = by_length(point.alike("a", a), jnp.zeros((), point.dtype))
+    along = _inner(unit, point)
+    return point.rebuild([along * u for u in unit])
+
+
+def projection_hyperplane(x: PyTree, a: PyTree, b: ArrayLike) -> PyTree:
+    r"""The nearest point that solves one linear equation.
+
+    $$
+    \operatorname*{argmin}_{\langle a, p \rangle = b} \lVert x - p \rVert_2
+    = x + \frac{b - \langle a, x \rangle}{\langle a, a \rangle} a
+    $$
+
+    Args:
+        x: $x$, a tree of arrays of floats, all of them together one vector.
+        a: $a$, a tree of the same structure and shapes. If it is zero there is no hyperplane, and $x$ stays what it is.
+        b: $b$, a number.
+
+    Returns:
+        A tree of the structure, shapes and dtypes of `x`.
+    """
+    point, unit, below = _below("projection_hyperplane", x, a, b)
+    return point.rebuild([leaf + below * u for leaf, u in zip(point.leaves, unit, strict=True)])
+
+
+def projection_halfspace(x: PyTree, a: PyTree, b: ArrayLike) -> PyTree:
+    r"""The nearest point that fulfils one linear inequality.
+
+    $$
+    \operatorname*{argmin}_{\langle a, p \rangle \le b} \lVert x - p \rVert_2
+    = x - \frac{\max(\langle a, x \rangle - b, 0)}{\langle a, a \rangle} a
+    $$
+
+    Args:
+        x: $x$, a tree of arrays of floats, all of them together one vector.
+        a: $a$, a tree of the same structure and shapes. If it is zero there is no halfspace, and $x$ stays what it is.
+        b: $b$, a number.
+
+    Returns:
+        A tree of the structure, shapes and dtypes of `x`.
+    """
+    point, unit, below = _below("projection_halfspace", x, a, b)
+    below = jnp.minimum(below, 0)
+    return point.rebuild([leaf + below * u for leaf, u in zip(point.leaves, unit, strict=True)])
+
+
+def _below(owner: str, x: PyTree, a: PyTree, b: ArrayLike) -> tuple[Vector, list[Array], Array]:
+    """The vector `x`, the direction of `a`, and how far `x` would have to go there to reach the plane."""
+    point = vector(owner, "x", x)
+    _, unit, offset = by_length(point.alike("a", a), point.number("b", b))
+    return point, unit, offset - _inner(unit, point)
+
+
+def _inner(unit: list[Array], point: Vector) -> Array:
+    return vdot(unit, point.leaves).astype(point.dtype)

@@ -1,0 +1,106 @@
+"""A tree as one vector, and the arguments that belong to it: a number, bounds of its entries, another such tree."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, Inexact, PyTree
+
+from .._arrays import check_values, floating, known, real
+from .._checks import NON_NEGATIVE, listing
+from .._numerics import at_least_float32, common_dtype, real_dtype
+from ..tree._paths import leaf_paths, leaves_with_paths
+
+
+class Vector(NamedTuple):
+    """A tree that an argument is, and its leaves in one precision, which is at least that of float32."""
+
+    owner: str
+    name: str
+    tree: PyTree
+    dtypes: list[Any]
+    dtype: Any
+    leaves: list[Inexact[Array, "..."]]
+
+    def rebuild(self, leaves: list[Array]) -> PyTree:
+        """A tree of the same structure and dtypes, with other leaves."""
+        leaves = [x.astype(dtype) for x, dtype in zip(leaves, self.dtypes, strict=True)]
+        return jtu.tree_structure(self.tree).unflatten(leaves)
+
+    def number(self, name: str, value: ArrayLike) -> Float[Array, ""]:
+        """An argument that is one number for the whole vector."""
+        (array,) = real(self.owner, **{name: value})
+        if array.shape != ():
+            raise ValueError(f"`{self.owner}` needs `{name}` to be one number, got an array of shape {array.shape}.")
+        return array.astype(self.dtype)
+
+    def radius(self, scale: ArrayLike) -> Float[Array, ""]:
+        """The argument `scale`, a number that must not be negative."""
+        number = self.number("scale", scale)
+        check_values(known(scale, self.dtype) >= 0, f"`{self.owner}(scale=...)` {NON_NEGATIVE.words}.")
+        return number
+
+    def bounds(self, name: str, value: PyTree) -> list[Any]:
+        """An argument that bounds every entry of the tree: one number for all of them, or a tree of bounds."""
+        try:
+            value = jax.tree.broadcast(value, self.tree)
+        except ValueError:
+            raise self._other_structure(name, value, "a number or ") from None
+        self._check_fit(name, value, "that broadcast to", np.broadcast_shapes)
+        bounds = [known(x, self.dtype) for x in jtu.tree_leaves(value)]
+        return [b.reshape((1,) * (x.ndim - b.ndim) + b.shape) for x, b in zip(self.leaves, bounds, strict=True)]
+
+    def alike(self, name: str, value: PyTree) -> list[Array]:
+        """The leaves of another argument of the structure and the shapes of the tree."""
+        if jtu.tree_structure(value) != jtu.tree_structure(self.tree):
+            raise self._other_structure(name, value, "")
+        leaves = self._check_fit(name, value, "equal to", lambda other, own: other)
+        return [x.astype(self.dtype) for x in leaves]
+
+    def _check_fit(self, name: str, value: PyTree, words: str, together: Callable[..., tuple[int, ...]]) -> list[Array]:
+        leaves = _arrays(self.owner, name, value, real)
+        for path, own, other in zip(leaf_paths(self.tree), self.leaves, leaves, strict=True):
+            try:
+                fits = together(other.shape, own.shape) == own.shape
+            except ValueError:
+                fits = False
+            if not fits:
+                raise ValueError(
+                    f"`{self.owner}` needs `{name}` of shapes {words} those of `{self.name}`, "
+                    f"got {other.shape} and {own.shape}{_at(path)}."
+                )
+        return leaves
+
+    def _other_structure(self, name: str, value: PyTree, words: str) -> ValueError:
+        return ValueError(
+            f"`{self.owner}` needs `{name}` to be {words}a tree of the structure of `{self.name}`, which has the "
+            f"leaves {listing(leaf_paths(self.tree))}; got {listing(leaf_paths(value))}."
+        )
+
+
+def vector(owner: str, name: str, tree: PyTree, kind: Callable[..., list[Array]] = floating) -> Vector:
+    """The tree as a vector; refused unless all its leaves are arrays of a kind, see `_arrays.py`."""
+    leaves = _arrays(owner, name, tree, kind)
+    dtypes = [x.dtype for x in leaves]
+    dtype = real_dtype(at_least_float32(*dtypes))
+    return Vector(owner, name, tree, dtypes, dtype, [x.astype(common_dtype(dtype, x.dtype)) for x in leaves])
+
+
+def _arrays(owner: str, name: str, tree: PyTree, kind: Callable[..., list[Array]]) -> list[Array]:
+    """The leaves as arrays of a kind, refused under the name of the argument and the path of the leaf."""
+    arrays = []
+    for path, leaf in leaves_with_paths(tree):
+        if not eqx.is_array_like(leaf):
+            raise ValueError(
+                f"`{owner}({name}=...)` must be a tree of arrays, got an object of type `{type(leaf).__name__}`"
+                f"{_at(path)}. `eqx.filter({name}, eqx.is_inexact_array)` keeps the arrays of a model."
+            )
+        arrays += kind(owner, **{f"{name}.{path}" if path else name: leaf})
+    return arrays
+
+
+def _at(path: str) -> str:
+    return f" at `{path}`" if path else ""

@@ -1,0 +1,89 @@
+import numpy as np
+import optax
+
+from modulax import losses
+
+from ._case import Case, FunctionDifference
+from .projections import simplex
+
+
+def _sparsemax(scores, labels):
+    """The maximum that defines the loss, at the sparsemax."""
+    p = np.apply_along_axis(simplex, -1, scores) if scores.size else scores
+    maxima = np.sum(p * scores + p * (1 - p) / 2, -1)
+    return maxima - np.take_along_axis(scores, labels[..., None], -1)[..., 0]
+
+
+def _binary_sparsemax(logits, labels):
+    """The maximum over the probability of the class that the label is not."""
+    x = np.where(labels == 1, -logits, logits)
+    p = np.clip((x + 1) / 2, 0, 1)
+    return p * x + p * (1 - p)
+
+
+CASES = (
+    Case(
+        losses.sparsemax_loss,
+        lambda rng: {"logits": 1.5 * rng.normal(size=(5, 4)), "labels": rng.integers(0, 2, size=(5, 4))},
+        _binary_sparsemax,
+        optax.losses.sparsemax_loss,
+        floats=("logits",),
+        batched=("logits", "labels"),
+        misfits={"labels": (5, 1)},
+    ),
+    Case(
+        losses.multiclass_sparsemax_loss,
+        lambda rng: {"scores": rng.normal(size=(5, 4)), "labels": rng.integers(0, 4, size=5)},
+        _sparsemax,
+        optax.losses.multiclass_sparsemax_loss,
+        floats=("scores",),
+        batched=("scores", "labels"),
+        misfits={"labels": (5, 1)},
+    ),
+    Case(
+        losses.multiclass_sparsemax_loss,
+        lambda rng: {"scores": rng.normal(size=(3, 2, 4)), "labels": rng.integers(0, 4, size=(3, 2))},
+        _sparsemax,
+        name="more axes",
+        floats=("scores",),
+        misfits={"labels": (3,)},
+    ),
+)
+
+FUNCTION_DIFFERENCES = (
+    FunctionDifference(
+        "`multiclass_sparsemax_loss` of scores with more axes, or one",
+        "all axes but the last are those of examples",
+        "one axis of examples, no less; more give another number",
+        "as in the other losses",
+        "test_losses_fenchel_young.py::test_one_vector_of_scores",
+    ),
+    FunctionDifference(
+        "`multiclass_sparsemax_loss` of a label that is no class",
+        "NaN",
+        "the loss of another class",
+        "nobody would see the mistake",
+        "test_losses_fenchel_young.py::test_labels_that_are_no_classes",
+    ),
+    FunctionDifference(
+        "`sparsemax_loss` of an infinite logit",
+        "a derivative of zero or one",
+        "NaN",
+        "the loss is straight there",
+        "test_losses_fenchel_young.py::test_infinite_logits",
+    ),
+    FunctionDifference(
+        "`make_fenchel_young_loss`: further arguments of `max_fun`",
+        "by position or by keyword",
+        "by keyword; by position an error",
+        "the signature has both",
+        "test_losses_fenchel_young.py::test_a_perturbed_maximum_has_its_argmax_as_gradient",
+    ),
+    FunctionDifference(
+        "`make_fenchel_young_loss` where a score is $-\\infty$ and its target zero",
+        "counts nothing",
+        "NaN",
+        "an impossible class that is not the target",
+        "test_losses_fenchel_young.py::test_logsumexp_gives_the_cross_entropy",
+    ),
+)
