@@ -136,7 +136,7 @@ def test_labels_that_are_no_classes():
     np.testing.assert_array_equal(values, [np.nan, np.nan, value])
     assert np.isfinite(gradient).all()
     check = checkify.checkify(jax.jit(losses.multiclass_sparsemax_loss))
-    sentence = "`multiclass_sparsemax_loss(labels=...)` must be from 0 to 2, for 3 classes."
+    sentence = "`multiclass_sparsemax_loss(labels=...)` must be the numbers of classes, 0 to 2."
     assert sentence in str(check(scores, labels)[0].get())
     assert check(scores, jnp.abs(labels) % 3)[0].get() is None
     error, _ = checkify.checkify(jax.jit(losses.sparsemax_loss))(scores[0], jnp.array([0, 1, 2]))
@@ -166,8 +166,7 @@ def test_labels_that_are_no_classes():
         ),
         (
             lambda: losses.multiclass_sparsemax_loss(jnp.ones((2, 3)), jnp.ones((2, 3), int)),
-            "`multiclass_sparsemax_loss` needs `labels` of the shape of `scores` without its last axis, got (2, 3) and "
-            "(2, 3).",
+            "`multiclass_sparsemax_loss` needs `labels` of shape (2,), one for every row of `scores`, got (2, 3).",
         ),
         (
             lambda: losses.multiclass_sparsemax_loss(jnp.ones((2, 3)), jnp.ones(2)),

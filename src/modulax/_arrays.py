@@ -6,7 +6,6 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import checkify
 from jaxtyping import Array, ArrayLike, Bool
 
 from ._numerics import at_least_float32
@@ -66,18 +65,6 @@ def widened(*arrays: Array) -> tuple[Any, list[Array]]:
 def known(x: ArrayLike, dtype: Any) -> Any:
     """The argument in a dtype: a NumPy array if its value is known while the program is traced."""
     return x.astype(dtype) if isinstance(x, jax.Array) else np.asarray(x, dtype)
-
-
-def check_values(are_right: Any, sentence: str) -> None:
-    """Refuses values that are known, at once; those of arrays of JAX only under `jax.experimental.checkify`.
-
-    There is no check in the program for numbers that are known: where nobody debugs it would do nothing, but a program
-    that holds one is not called by JAX's fast path, which was measured to take a tenth of the time.
-    """
-    if isinstance(are_right, jax.Array):
-        checkify.debug_check(jnp.all(are_right), sentence)
-    elif not np.all(are_right):
-        raise ValueError(sentence)
 
 
 def check_one_shape(owner: str, **arrays: Array) -> None:

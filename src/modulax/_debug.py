@@ -1,10 +1,13 @@
 """Checks of values, which cost nothing unless somebody asks for them with `checkify`."""
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental import checkify
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
-from jaxtyping import Array, Bool, Shaped
 
 # `checkify.debug_check` does nothing either, but it is an effect: JAX calls every program that has one by a slow path,
 # which takes milliseconds a step for a model of a few hundred arrays. A primitive that returns its first argument has
@@ -12,9 +15,17 @@ from jaxtyping import Array, Bool, Shaped
 _checked = Primitive("modulax_checked")
 
 
-def checked(x: Shaped[Array, "*shape"], ok: Bool[Array, ""], message: str) -> Shaped[Array, "*shape"]:
-    """The array as it is. Under `checkify.checkify`, an error with this message unless `ok`."""
-    return _checked.bind(x, ok, message=message)
+def checked(x: Any, ok: Any, message: str) -> Any:
+    """The array as it is; an error with this message if any of `ok` is false.
+
+    At once if that is known, as it is of Python's numbers and of NumPy's arrays; if it is an array of JAX, only under
+    `checkify.checkify`.
+    """
+    if isinstance(ok, jax.Array):
+        return _checked.bind(x, jnp.all(ok), message=message)
+    if not np.all(ok):
+        raise ValueError(message)
+    return x
 
 
 def _as_it_is(x, ok, *, message):

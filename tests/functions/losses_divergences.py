@@ -43,7 +43,7 @@ def _of_log_targets(log_predictions, log_targets, axis=-1, where=True):
 
 def _of_targets(function, oracle, twin):
     floats = "log_predictions", "targets"
-    masked = {"batched": (*floats, "where"), "misfits": {"targets": (4,)}}
+    masked = {"batched": (*floats, "where"), "misfits": {"targets": (5, 3)}}
     return (
         Case(function, _with_targets, oracle, twin, "where", floats, **masked),
         Case(function, _with_zeros, oracle, None, "zeros", floats, is_smooth=False),
@@ -63,7 +63,7 @@ CASES = (
         "where",
         floats=("log_predictions", "log_targets"),
         batched=("log_predictions", "log_targets", "where"),
-        misfits={"log_targets": (5, 1)},
+        misfits={"log_targets": (3, 5, 4)},
     ),
 )
 

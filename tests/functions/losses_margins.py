@@ -68,7 +68,7 @@ FUNCTION_DIFFERENCES = (
         "test_losses_margins.py::test_infinite_scores",
     ),
     FunctionDifference(
-        "Predictions and targets of different shapes: `hinge_loss`, the divergences, `triplet_margin_loss`",
+        "Predictions and targets of different shapes: `hinge_loss`, `triplet_margin_loss`",
         "refused",
         "broadcast",
         "`(8,)` with `(8, 1)` would be 64 losses",

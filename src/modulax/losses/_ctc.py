@@ -4,10 +4,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.experimental import checkify
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .._arrays import chosen, floating, integral, real, widened
+from .._debug import checked
 
 # The logarithm of zero in between: below whatever has a probability, and finite, so that differences of it are.
 LOG_ZERO = -1e30
@@ -151,18 +151,13 @@ def _sequences(
         )
     is_frame, is_label = ~logit_paddings.astype(bool), ~label_paddings.astype(bool)
     is_class = (labels >= 0) & (labels < classes) & (labels != blank_id)
-    checkify.debug_check(
-        jnp.all(is_class | ~is_label),
-        f"`{owner}(labels=...)` must hold classes from 0 to {classes - 1} other than {blank_id}, the blank, wherever "
-        "`label_paddings` is zero.",
-    )
-    checkify.debug_check(
-        jnp.all(is_label[:, :-1] | ~is_label[:, 1:]),
-        f"`{owner}(label_paddings=...)` must be zeros and then ones in every row: labels come first.",
-    )
+    needed = f"classes from 0 to {classes - 1} other than {blank_id}, the blank, wherever `label_paddings` is zero"
+    x = checked(logits, is_class | ~is_label, f"`{owner}(labels=...)` must hold {needed}.")
+    needed = "zeros and then ones in every row: labels come first"
+    x = checked(x, is_label[:, :-1] | ~is_label[:, 1:], f"`{owner}(label_paddings=...)` must be {needed}.")
 
-    dtype, (logits,) = widened(logits)
-    log_p = jax.nn.log_softmax(chosen(is_frame[:, :, None], logits))
+    dtype, (x,) = widened(x)
+    log_p = jax.nn.log_softmax(chosen(is_frame[:, :, None], x))
     index = jnp.where(is_class, labels, blank_id)[:, None, :]
     penalty = jnp.where(is_label, jnp.where(is_class, 0, jnp.nan), LOG_ZERO).astype(log_p.dtype)[:, None, :]
     log_label = jnp.take_along_axis(log_p, index, 2, mode="promise_in_bounds")
@@ -172,7 +167,7 @@ def _sequences(
         is_frame=is_frame.T[:, None, :],
         is_repeated=(labels == jnp.roll(labels, 1, 1)).T,
         length=jnp.sum(is_label, 1),
-        log_epsilon=jnp.maximum(jnp.asarray(log_epsilon, logits.dtype), float(jnp.finfo(dtype).min)),
+        log_epsilon=jnp.maximum(jnp.asarray(log_epsilon, x.dtype), float(jnp.finfo(dtype).min)),
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from .._arrays import Axes, axes_of, check_one_shape, chosen, floating, mask_like, widened
+from .._arrays import Axes, axes_of, chosen, fitted, floating, mask_like, widened
 
 
 def kl_divergence(
@@ -24,9 +24,9 @@ def kl_divergence(
 
     Args:
         log_predictions: $\log q$, floats of any shape, as from `jax.nn.log_softmax`.
-        targets: $p$, probabilities of the same shape.
+        targets: $p$, probabilities, in the shape of the predictions or in one that broadcasts to it.
         axis: along which the outcomes of one distribution lie; several, or None for all of them.
-        where: a mask of the outcomes that count; what the others hold does not matter.
+        where: a mask of the outcomes or of the distributions that count; what the others hold does not matter.
 
     Returns:
         A value for every distribution, in the dtype of the predictions.
@@ -49,9 +49,10 @@ def kl_divergence_with_log_targets(
 
     Args:
         log_predictions: $\log q$, floats of any shape, as from `jax.nn.log_softmax`.
-        log_targets: $\log p$, of the same shape; minus infinity where a target is zero, which adds nothing.
+        log_targets: $\log p$, in the shape of the predictions or in one that broadcasts to it; minus infinity where a
+            target is zero, which adds nothing.
         axis: along which the outcomes of one distribution lie; several, or None for all of them.
-        where: a mask of the outcomes that count; what the others hold does not matter.
+        where: a mask of the outcomes or of the distributions that count; what the others hold does not matter.
 
     Returns:
         A value for every distribution, in the dtype of the predictions.
@@ -80,7 +81,7 @@ def generalized_kl_divergence(
 
     Args:
         log_predictions: $\log q$, floats of any shape.
-        targets: $p$, of the same shape, at least zero.
+        targets: $p$, at least zero, in the shape of the predictions or in one that broadcasts to it.
         axis: along which the terms of one sum lie; several, or None for all of them.
         where: a mask of the terms that count; what the others hold does not matter.
 
@@ -108,11 +109,11 @@ def _arguments(
 ) -> tuple[Any, tuple[int, ...], Bool[Array, "..."] | None, list[Array]]:
     """The dtype of the result, the axes, the mask, and the logarithms of the predictions and the targets."""
     given = dict(zip(arrays, floating(owner, **arrays), strict=True))
-    check_one_shape(owner, **given)
-    log_predictions = given["log_predictions"]
+    log_predictions = given.pop("log_predictions")
+    targets = fitted(owner, "log_predictions", log_predictions, **given)
     axes = axes_of(owner, axis, "log_predictions", log_predictions)
-    mask = mask_like(owner, where, "log_predictions", log_predictions)
-    dtype, widened_arrays = widened(*given.values())
+    mask = mask_like(owner, where, "log_predictions", log_predictions, axes)
+    dtype, widened_arrays = widened(log_predictions, *targets)
     return dtype, axes, mask, widened_arrays
 
 

@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._arrays import broadcast_shape, check_one_shape, check_values, floating, integral, real, widened
+from .._arrays import broadcast_shape, check_one_shape, floating, real, widened
+from .._debug import checked
 from ..projections import projection_simplex
+from ._pieces import scores_and_labels
 
 
 def make_fenchel_young_loss(max_fun: Callable[..., Any]) -> Callable[..., Float[Array, "..."]]:
@@ -90,8 +92,8 @@ def sparsemax_loss(logits: ArrayLike, labels: ArrayLike) -> Float[Array, "..."]:
     """
     (logits,), (labels,) = floating("sparsemax_loss", logits=logits), real("sparsemax_loss", labels=labels)
     check_one_shape("sparsemax_loss", logits=logits, labels=labels)
-    check_values((labels == 0) | (labels == 1), "`sparsemax_loss(labels=...)` must hold zeros and ones.")
-    dtype, (x,) = widened(logits)
+    ok, message = (labels == 0) | (labels == 1), "`sparsemax_loss(labels=...)` must hold zeros and ones."
+    dtype, (x,) = widened(checked(logits, ok, message))
     return _sparse_plus(jnp.where(labels == 0, x, -x)).astype(dtype)
 
 
@@ -129,19 +131,10 @@ def multiclass_sparsemax_loss(scores: ArrayLike, labels: ArrayLike) -> Float[Arr
     References:
         Martins and Astudillo, [From Softmax to Sparsemax](https://arxiv.org/abs/1602.02068), 2016
     """
-    owner = "multiclass_sparsemax_loss"
-    (scores,), (labels,) = floating(owner, scores=scores), integral(owner, labels=labels)
-    if not scores.ndim or scores.shape[:-1] != labels.shape:
-        raise ValueError(
-            f"`{owner}` needs `labels` of the shape of `scores` without its last axis, got {labels.shape} and "
-            f"{scores.shape}."
-        )
-    labels, classes = labels.astype(jnp.int32), scores.shape[-1]
-    is_class = (labels >= 0) & (labels < classes)
-    check_values(is_class, f"`{owner}(labels=...)` must be from 0 to {classes - 1}, for {classes} classes.")
+    scores, is_label = scores_and_labels("multiclass_sparsemax_loss", scores, labels)
     dtype, (theta,) = widened(scores)
-    losses = _sparsemax_loss(theta, jax.nn.one_hot(labels, classes, dtype=bool))
-    return jnp.where(is_class, losses, jnp.nan).astype(dtype)
+    losses = _sparsemax_loss(theta, is_label)
+    return jnp.where(jnp.any(is_label, -1), losses, jnp.nan).astype(dtype)
 
 
 @jax.custom_jvp

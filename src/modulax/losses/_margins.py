@@ -1,12 +1,11 @@
 """Losses of scores that must win by a margin: that of a support vector machine, and that of the perceptron."""
 
-import jax
 import jax.numpy as jnp
-from jax.experimental import checkify
 from jaxtyping import Array, ArrayLike, Float
 
-from .._arrays import check_one_shape, check_shape, floating, integral, real, widened
-from .._numerics import common_dtype
+from .._arrays import check_one_shape, floating, real, widened
+from .._debug import checked
+from ._pieces import scores_and_labels
 
 
 def hinge_loss(predictor_outputs: ArrayLike, targets: ArrayLike) -> Float[Array, "..."]:
@@ -88,25 +87,14 @@ def _binary(owner: str, predictor_outputs: ArrayLike, targets: ArrayLike, margin
     (predictor_outputs,) = floating(owner, predictor_outputs=predictor_outputs)
     (targets,) = real(owner, targets=targets)
     check_one_shape(owner, predictor_outputs=predictor_outputs, targets=targets)
-    checkify.debug_check(jnp.all(jnp.abs(targets) == 1), f"`{owner}(targets=...)` must hold -1 and 1.")
-    dtype, (predictor_outputs, targets) = widened(predictor_outputs, targets)
+    ok, message = jnp.abs(targets) == 1, f"`{owner}(targets=...)` must hold -1 and 1."
+    dtype, (predictor_outputs, targets) = widened(checked(predictor_outputs, ok, message), targets)
     return jnp.maximum(margin - predictor_outputs * targets, 0).astype(dtype)
 
 
 def _multiclass(owner: str, scores: ArrayLike, labels: ArrayLike, margin: int) -> Array:
-    (scores,) = floating(owner, scores=scores)
-    (labels,) = integral(owner, labels=labels)
-    if not scores.ndim:
-        raise ValueError(f"`{owner}` needs `scores` with an axis of classes, got the shape ().")
-    check_shape(owner, "labels", labels, scores.shape[:-1], "one for every row of `scores`")
-    labels = labels.astype(common_dtype(labels.dtype, jnp.int32))  # 300 classes are too many for int8
-    classes = scores.shape[-1]
-    checkify.debug_check(
-        jnp.all((labels >= 0) & (labels < classes)),
-        f"`{owner}(labels=...)` must be the numbers of classes, 0 to {classes - 1}.",
-    )
+    scores, is_right = scores_and_labels(owner, scores, labels)
     dtype, (scores,) = widened(scores)
-    is_right = labels[..., None] == jax.lax.broadcasted_iota(labels.dtype, scores.shape, scores.ndim - 1)
     right = jnp.sum(scores, -1, where=is_right)
     largest = jnp.max(jnp.where(is_right, scores, scores + margin), -1)
     losses = jnp.where(right == jnp.inf, jnp.zeros_like(right), largest - right)  # not infinity minus infinity

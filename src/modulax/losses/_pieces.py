@@ -2,10 +2,24 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool
+from jaxtyping import Array, ArrayLike, Bool
 
-from .._arrays import chosen
-from .._numerics import ratio, safe_sqrt
+from .._arrays import check_shape, chosen, floating, integral
+from .._debug import checked
+from .._numerics import common_dtype, ratio, safe_sqrt
+
+
+def scores_and_labels(owner: str, scores: ArrayLike, labels: ArrayLike) -> tuple[Array, Bool[Array, "... classes"]]:
+    """The scores of classes along the last axis, and which of them is that of the label: none, if that is no class."""
+    (scores,) = floating(owner, scores=scores)
+    (labels,) = integral(owner, labels=labels)
+    if not scores.ndim:
+        raise ValueError(f"`{owner}` needs `scores` with an axis of classes, got the shape ().")
+    check_shape(owner, "labels", labels, scores.shape[:-1], "one for every row of `scores`")
+    labels = labels.astype(common_dtype(labels.dtype, jnp.int32))  # 300 classes are too many for int8
+    is_label = labels[..., None] == jax.lax.broadcasted_iota(labels.dtype, scores.shape, scores.ndim - 1)
+    message = f"`{owner}(labels=...)` must be the numbers of classes, 0 to {scores.shape[-1] - 1}."
+    return checked(scores, jnp.any(is_label, -1), message), is_label
 
 
 def unit(x: Array, axes: tuple[int, ...], epsilon: Array | float = 0.0) -> Array:

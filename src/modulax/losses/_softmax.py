@@ -172,7 +172,7 @@ def softmax_cross_entropy_with_integer_labels(
         present = jnp.any(mask, axes)
         loss, fits = chosen(present, loss), fits | ~present
     message = f"`{owner}` needs `labels` from 0 to {classes - 1}, one of the {classes} classes in `logits`."
-    return checked(loss.astype(dtype), jnp.all(fits), message)
+    return checked(loss.astype(dtype), fits, message)
 
 
 def _prepared(

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, PyTree
 
-from .._arrays import check_values
 from .._checks import NON_NEGATIVE
+from .._debug import checked
 from ._vector import vector
 
 
@@ -43,9 +43,9 @@ def projection_box(tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
         A tree of the structure, shapes and dtypes of `tree`.
     """
     x = vector("projection_box", "tree", tree)
-    bounds = list(zip(x.bounds("lower", lower), x.bounds("upper", upper), strict=True))
-    for low, high in bounds:
-        check_values(low <= high, "`projection_box` needs `lower` to be nowhere above `upper`.")
+    bounds = zip(x.bounds("lower", lower), x.bounds("upper", upper), strict=True)
+    message = "`projection_box` needs `lower` to be nowhere above `upper`."
+    bounds = [(low, checked(high, low <= high, message)) for low, high in bounds]
     return x.rebuild([jnp.clip(leaf, low, high) for leaf, (low, high) in zip(x.leaves, bounds, strict=True)])
 
 
@@ -65,9 +65,8 @@ def projection_hypercube(tree: PyTree, scale: PyTree = 1) -> PyTree:
         A tree of the structure, shapes and dtypes of `tree`.
     """
     x = vector("projection_hypercube", "tree", tree)
-    edges = x.bounds("scale", scale)
-    for edge in edges:
-        check_values(edge >= 0, f"`projection_hypercube(scale=...)` {NON_NEGATIVE.words}.")
+    message = f"`projection_hypercube(scale=...)` {NON_NEGATIVE.words}."
+    edges = [checked(edge, edge >= 0, message) for edge in x.bounds("scale", scale)]
     return x.rebuild([jnp.clip(leaf, 0, edge) for leaf, edge in zip(x.leaves, edges, strict=True)])
 
 

@@ -9,8 +9,9 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Inexact, PyTree
 
-from .._arrays import check_values, floating, known, real
+from .._arrays import floating, known, real
 from .._checks import NON_NEGATIVE, listing
+from .._debug import checked
 from .._numerics import at_least_float32, common_dtype, real_dtype
 from ..tree._paths import leaf_paths, leaves_with_paths
 
@@ -40,8 +41,7 @@ class Vector(NamedTuple):
     def radius(self, scale: ArrayLike) -> Float[Array, ""]:
         """The argument `scale`, a number that must not be negative."""
         number = self.number("scale", scale)
-        check_values(known(scale, self.dtype) >= 0, f"`{self.owner}(scale=...)` {NON_NEGATIVE.words}.")
-        return number
+        return checked(number, known(scale, self.dtype) >= 0, f"`{self.owner}(scale=...)` {NON_NEGATIVE.words}.")
 
     def bounds(self, name: str, value: PyTree) -> list[Any]:
         """An argument that bounds every entry of the tree: one number for all of them, or a tree of bounds."""
