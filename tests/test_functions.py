@@ -11,14 +11,19 @@ import jax.test_util
 import numpy as np
 import pytest
 
-from modulax import losses, projections
+from modulax import losses, numerics, projections
 
 from .functions import CASES, Case, plain
 from .settings import jax_defaults
 
 # Every public function of these modules has a case; functions that are tested otherwise, and where.
-PUBLIC = (losses, projections)
-ELSEWHERE: dict[str, str] = {}
+PUBLIC = (losses, numerics, projections)
+ELSEWHERE: dict[str, str] = {
+    "abs_sq": "test_numerics.py",
+    "at_least_float32": "test_numerics.py",
+    "safe_increment": "test_numerics.py",
+    "scale_gradient": "test_numerics.py",
+}
 
 
 def _cases(law: str, holds_for: Callable[[Case], Any] = lambda case: True) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, DTypeLike, Inexact, Int
+from jaxtyping import Array, ArrayLike, DTypeLike, Inexact, Real
 
 
 def default_float() -> np.dtype:
@@ -30,19 +30,19 @@ def real_dtype(dtype: DTypeLike) -> np.dtype:
     return jnp.finfo(dtype).dtype
 
 
-def _dtype_for(x: Inexact[Array, "..."], dtype: DTypeLike | None) -> DTypeLike | None:
+def dtype_for(x: Array, dtype: DTypeLike | None) -> DTypeLike | None:
     """The dtype that was asked for beside an array: complex if the array is."""
     return dtype if dtype is None or not jnp.iscomplexobj(x) else common_dtype(dtype, jnp.complex64)
 
 
 def zeros_in(x: Inexact[Array, "*shape"], dtype: DTypeLike | None) -> Inexact[Array, "*shape"]:
     """Zeros of the array's shape in the dtype that was asked for, or the array's own; complex if the array is."""
-    return jnp.zeros_like(x, _dtype_for(x, dtype))
+    return jnp.zeros_like(x, dtype_for(x, dtype))
 
 
 def copy_in(x: Inexact[Array, "*shape"], dtype: DTypeLike | None = None) -> Inexact[Array, "*shape"]:
     """A copy of the array in the dtype that was asked for, or the array's own; complex if the array is."""
-    return jnp.array(x, _dtype_for(x, dtype), copy=True)
+    return jnp.array(x, dtype_for(x, dtype), copy=True)
 
 
 def abs_sq(x: Inexact[Array, "*shape"]) -> Inexact[Array, "*shape"]:
@@ -99,7 +99,15 @@ def _safe_sqrt_jvp(primals, tangents):
     return y, jnp.where(positive, dx / (2 * jnp.where(positive, y, 1)), jnp.zeros_like(dx))
 
 
-def safe_increment(count: Int[Array, "*shape"]) -> Int[Array, "*shape"]:
-    """`count + 1`, or `count` where that would overflow: a step counter saturates, it never turns negative."""
-    limit = jnp.iinfo(count.dtype).max
-    return jnp.where(count < limit, count + jnp.ones_like(count), count)
+def safe_increment(count: Real[ArrayLike, "*shape"]) -> Real[Array, "*shape"]:
+    """`count + 1`, or `count` where that would overflow: a step counter saturates, it never turns negative.
+
+    Args:
+        count: integers or floats of any dtype, which the result has as well.
+    """
+    count = jnp.asarray(count)
+    limit = (jnp.iinfo if jnp.issubdtype(count.dtype, jnp.integer) else jnp.finfo)(count.dtype).max
+    return jnp.where(count < np.asarray(limit, count.dtype), count + jnp.ones_like(count), count)
+
+
+safe_int32_increment = safe_increment
