@@ -11,16 +11,20 @@ import jax.test_util
 import numpy as np
 import pytest
 
-from modulax import losses, numerics, projections
+from modulax import losses, numerics, perturbations, projections, second_order
 
 from .functions import CASES, Case, plain
 from .settings import jax_defaults
 
 # Every public function of these modules has a case; functions that are tested otherwise, and where.
-PUBLIC = (losses, numerics, projections)
+PUBLIC = (losses, numerics, perturbations, projections, second_order)
 ELSEWHERE: dict[str, str] = {
     "abs_sq": "test_numerics.py",
     "at_least_float32": "test_numerics.py",
+    "fisher_diag": "test_second_order.py",
+    "hessian_diag": "test_second_order.py",
+    "hvp": "test_second_order.py",
+    "make_perturbed_fun": "test_perturbations.py",
     "safe_increment": "test_numerics.py",
     "scale_gradient": "test_numerics.py",
 }

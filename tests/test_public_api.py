@@ -103,10 +103,12 @@ PROMISED = {
         scale_gradient
     """,
     modulax.perturbations: """
+        AbstractNoise Gumbel Normal make_perturbed_fun
     """,
     modulax.projections: """
     """,
     modulax.second_order: """
+        fisher_diag hessian_diag hvp
     """,
     modulax.schedules: """
         AbstractSchedule Constant CosineDecay Join Linear PiecewiseConstant WarmupCosineDecay WrappedSchedule

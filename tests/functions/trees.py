@@ -50,4 +50,32 @@ FUNCTION_DIFFERENCES = (
         "half of the numbers would be lost",
         "test_tree_functions.py::test_casts",
     ),
+    FunctionDifference(
+        "`perturbations.Normal().log_prob`",
+        "the logarithm of the density",
+        "without its constant",
+        "it is called a probability",
+        "test_perturbations.py::test_noise_is_what_its_density_says",
+    ),
+    FunctionDifference(
+        "the derivative of a perturbed function by `sigma`",
+        "right on average",
+        "without the part of the density's factor $\\sigma^{-d}$",
+        "a wider density is a lower one",
+        "test_perturbations.py::test_the_perturbed_maximum_is_the_logarithm_of_a_sum",
+    ),
+    FunctionDifference(
+        "derivatives of perturbed functions where the noise is small beside the input",
+        "those of the noise that was drawn",
+        "those of $(x + \\sigma z - x) / \\sigma$, of which in bfloat16 nothing is left",
+        "nothing cancels",
+        "test_perturbations.py::test_noise_below_the_precision_of_the_input",
+    ),
+    FunctionDifference(
+        "`hessian_diag`",
+        "16 products with the Hessian at a time, after one linearization",
+        "all at once, which takes the memory of the Hessian",
+        "only the diagonal was asked for",
+        "test_second_order.py::test_the_diagonal_needs_no_matrix",
+    ),
 )
