@@ -14,6 +14,8 @@ from modulax.perturbations import Gumbel, Normal, make_perturbed_fun
 
 from .settings import jax_defaults
 
+THEIRS: Any = optax.perturbations  # whose types are stricter than what it takes
+
 X = np.array([0.3, -0.2, 0.9])
 
 
@@ -64,7 +66,7 @@ def test_the_perturbed_maximum_is_the_logarithm_of_a_sum():
     assert_within_four_errors(estimates(perturbed, 80), all_of(exact))
 
     def of_optax(key: Any) -> Any:
-        return jax.grad(lambda sigma: optax.perturbations.make_perturbed_fun(jnp.max, 10_000, sigma)(key, X))(0.8)
+        return jax.grad(lambda sigma: THEIRS.make_perturbed_fun(jnp.max, 10_000, sigma)(key, X))(0.8)
 
     with jax_defaults():
         assert (np.abs(estimates(of_optax, 2) - all_of(exact)[1]) > 1).all()
@@ -91,7 +93,7 @@ def test_noise_is_what_its_density_says(noise: Any, exact: Any):
     assert scipy.stats.kstest(np.asarray(z), exact.cdf).pvalue > 0.01
     np.testing.assert_allclose(noise.log_prob(z), exact.logpdf(z), rtol=1e-5, atol=1e-5)
     assert noise.log_prob(z.astype(jnp.bfloat16)).dtype == jnp.bfloat16
-    theirs = getattr(optax.perturbations, type(noise).__name__)()
+    theirs = getattr(THEIRS, type(noise).__name__)()
     with jax_defaults():
         assert np.allclose(theirs.log_prob(z), exact.logpdf(z), atol=1e-3) == isinstance(noise, Gumbel)
 
@@ -121,7 +123,7 @@ def test_the_samples_and_the_derivatives_are_those_of_optax(name: str, use_basel
 
     ours = jax.jit(lambda: all_of(perturbations))()
     with jax_defaults():
-        theirs = jax.jit(lambda: all_of(optax.perturbations))()
+        theirs = jax.jit(lambda: all_of(THEIRS))()
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-11, 1e-11), ours, theirs)
 
 
@@ -145,7 +147,7 @@ def test_noise_below_the_precision_of_the_input():
     assert jacobian.dtype == jnp.bfloat16
     np.testing.assert_allclose(jacobian.astype(jnp.float32), np.eye(3), atol=0.15)
     with jax_defaults():
-        theirs = optax.perturbations.make_perturbed_fun(lambda x: x, 1000, 0.1, optax.perturbations.Normal())
+        theirs = THEIRS.make_perturbed_fun(lambda x: x, 1000, 0.1, THEIRS.Normal())
         assert not np.any(jax.jit(jax.jacobian(theirs, 1))(jax.random.key(0), x))
 
 

@@ -16,6 +16,13 @@ def default_float() -> np.dtype:
 
 def common_dtype(*dtypes: DTypeLike) -> np.dtype:
     """The dtype that holds them all, whatever the user's rules of promotion."""
+    return _common_dtype(jax.config.jax_enable_x64, dtypes)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@functools.cache
+def _common_dtype(is_x64: bool, dtypes: tuple[DTypeLike, ...]) -> np.dtype:
+    """Asked for every leaf of every tree, and so remembered; without x64 it is another one."""
+    del is_x64
     with jax.numpy_dtype_promotion("standard"):
         return jnp.dtype(functools.reduce(jnp.promote_types, dtypes))
 
@@ -23,6 +30,11 @@ def common_dtype(*dtypes: DTypeLike) -> np.dtype:
 def at_least_float32(*dtypes: DTypeLike) -> np.dtype:
     """The dtype in which arithmetic on these is done: never less than float32, complex if one of them is."""
     return common_dtype(*dtypes, jnp.float32)
+
+
+def in_dtype(x: Array, dtype: DTypeLike) -> Array:
+    """The array in a dtype; where it has that already, nothing is added to the program, nor is time spent on it."""
+    return x if x.dtype == dtype else x.astype(dtype)
 
 
 def real_dtype(dtype: DTypeLike) -> np.dtype:

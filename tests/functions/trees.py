@@ -73,7 +73,7 @@ FUNCTION_DIFFERENCES = (
     ),
     FunctionDifference(
         "`hessian_diag`",
-        "16 products with the Hessian at a time, after one linearization",
+        "32 products with the Hessian at a time, after one linearization",
         "all at once, which takes the memory of the Hessian",
         "only the diagonal was asked for",
         "test_second_order.py::test_the_diagonal_needs_no_matrix",

@@ -28,7 +28,7 @@ def scale_gradient(inputs: PyTree, scale: ArrayLike) -> PyTree:
 
     References:
         Ganin and Lempitsky, [Unsupervised Domain Adaptation by
-        Backpropagation](https://arxiv.org/abs/1409.7495), 2015, section 3.2
+        Backpropagation](https://arxiv.org/abs/1409.7495), 2015
     """
     (number,) = real("scale_gradient", scale=scale)
     if number.shape != ():

@@ -51,8 +51,7 @@ class Gumbel(AbstractNoise):
     An entry of $\theta + z$ is the largest one with the probability that the softmax of $\theta$ gives it.
 
     References:
-        Gumbel, [Statistical Theory of Extreme Values and Some Practical
-        Applications](https://ntrl.ntis.gov/NTRL/dashboard/searchResults/titleDetail/PB175818.xhtml), 1954
+        Maddison et al., [A* Sampling](https://arxiv.org/abs/1411.0030), 2014
     """
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = (), dtype: DTypeLike = float) -> Float[Array, "..."]:

@@ -71,16 +71,21 @@ def make_perturbed_fun(
         )
     sigma = np.asarray(sigma) if isinstance(sigma, int | float) else sigma
     (sigma,) = real(owner, sigma=checked(f"`{owner}(sigma=...)`", sigma, POSITIVE, deferred=False))
+    if sigma.shape != ():
+        raise ValueError(f"`{owner}(sigma=...)` must be a number, got an array of shape {sigma.shape}.")
+
+    def evaluated(moving: PyTree, fixed: PyTree) -> PyTree:
+        return jtu.tree_map(jnp.asarray, fun(eqx.combine(moving, fixed)))
 
     def perturbed(key: Array, x: PyTree) -> PyTree:
         moving, fixed = eqx.partition(x, eqx.is_inexact_array)
         _check_input(owner, moving)
-        baseline = fun(jax.lax.stop_gradient(x)) if use_baseline else None
+        baseline = evaluated(jax.lax.stop_gradient(moving), fixed) if use_baseline else None
 
         def one(key: Array) -> tuple[PyTree, PyTree]:
             """What is averaged, in at least float32; and the value itself, for its dtype."""
             z = random_like(key, widened(moving), noise.sample)
-            values = fun(eqx.combine(_at_sample(moving, sigma, z), fixed))
+            values = evaluated(_at_sample(moving, sigma, z), fixed)
             log_density = _log_density(noise, moving, sigma, z)
             wide = jtu.tree_map(_wide, values)
             differences = wide if baseline is None else jtu.tree_map(lambda v, b: v - _wide(b), wide, baseline)

@@ -14,7 +14,7 @@ from ..tree._leaves import check_shapes, columns
 from ..tree._math import trainable
 from ..tree._paths import leaves_with_paths
 
-CHUNK = 16
+CHUNK = 32
 
 Loss = Callable[[Any, Any, Any], Any]
 
@@ -65,10 +65,13 @@ def hessian_diag(loss: Loss, params: PyTree, inputs: Any, targets: Any) -> Float
         unit = (jnp.arange(flat.size) == i).astype(flat.dtype)
         return _raveled(product(unravel(unit)))[0][i]
 
-    rows = -(-flat.size // CHUNK)
+    n = flat.size
+    if n <= 4 * CHUNK:
+        return jax.vmap(entry)(jnp.arange(n))
     # The last row is filled up with indices that are none, so that there is one loop and one program.
+    rows = -(-n // CHUNK)
     entries = jax.lax.map(jax.vmap(entry), jnp.arange(rows * CHUNK).reshape(rows, CHUNK))
-    return entries.reshape(-1)[: flat.size]
+    return entries.reshape(-1)[:n]
 
 
 def fisher_diag(negative_log_likelihood: Loss, params: PyTree, inputs: Any, targets: Any) -> Float[Array, " n"]:

@@ -4,6 +4,7 @@ What two trees make has the dtype that their leaves have together. A number besi
 also if it is an array: it makes no leaf wider. The arithmetic is done in at least float32 and rounded once.
 """
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, ArrayLike, PyTree
 
-from .._numerics import at_least_float32, common_dtype, real_dtype
+from .._numerics import at_least_float32, common_dtype, in_dtype, real_dtype
 from ._leaves import columns, leaves_of
 from ._paths import leaf_paths
 
@@ -31,7 +32,7 @@ def add(tree_x: PyTree, tree_y: PyTree, *other_trees: PyTree) -> PyTree:
         A tree of sums. Leaves of two dtypes make one of the dtype that holds both; the sum is rounded once.
     """
     more = {f"other_trees[{i}]": tree for i, tree in enumerate(other_trees)}
-    return _map("tree.add", lambda *xs: jtu.tree_reduce(operator.add, xs), tree_x=tree_x, tree_y=tree_y, **more)
+    return _map("tree.add", lambda *xs: functools.reduce(operator.add, xs), tree_x=tree_x, tree_y=tree_y, **more)
 
 
 def sub(tree_x: PyTree, tree_y: PyTree) -> PyTree:
@@ -86,11 +87,11 @@ def scale(scalar: ArrayLike, tree: PyTree) -> PyTree:
     """
     leaves, treedef = leaves_of("tree.scale", "tree", tree)
     number = _number("tree.scale", "scalar", scalar)
-    return treedef.unflatten([_computed(operator.mul, [x], [number]) for x in leaves])
+    return treedef.unflatten(_each(operator.mul, [[x] for x in leaves], [number]))
 
 
 def add_scale(tree_x: PyTree, scalar: ArrayLike, tree_y: PyTree) -> PyTree:
-    r"""A tree plus a multiple of another, $x + \alpha y$, in one rounding.
+    r"""A tree plus a multiple of another, $x + \alpha y$.
 
     Where `tree_x` has None so has the result, whatever `tree_y` has there: so that gradients, which have None for what
     is not trained, can be put together with a whole model.
@@ -126,10 +127,10 @@ def clip(tree: PyTree, min_value: ArrayLike | None = None, max_value: ArrayLike 
     given = {name: _number("tree.clip", name, x) for name, x in bounds.items() if x is not None}
 
     def clipped(x: Array, *numbers: Array) -> Array:
-        low, high = (dict(zip(given, numbers, strict=True)).get(name) for name in bounds)
-        return clip_entries(x, low, high)
+        bound = dict(zip(given, numbers, strict=True))
+        return clip_entries(x, bound.get("min_value"), bound.get("max_value"))
 
-    return treedef.unflatten([_computed(clipped, [x], list(given.values())) for x in leaves])
+    return treedef.unflatten(_each(clipped, [[x] for x in leaves], list(given.values())))
 
 
 def clip_entries(x: Array, low: Any, high: Any) -> Array:
@@ -162,14 +163,14 @@ def where(condition: ArrayLike, tree_x: PyTree, tree_y: PyTree) -> PyTree:
         x, y = _of_one_shape(owner, tree_x, i, x, y)
         if x.dtype != y.dtype:
             dtype = common_dtype(x.dtype, y.dtype)
-            x, y = x.astype(dtype), y.astype(dtype)
+            x, y = in_dtype(x, dtype), in_dtype(y, dtype)
         if _shape_together(condition.shape, x.shape) != x.shape:
             path = leaf_paths(tree_x)[i]
             raise ValueError(
                 f"`{owner}(condition=...)` must broadcast to every leaf; its shape is {condition.shape}, and at "
                 f"`{path}` there is {x.shape}."
             )
-        return jnp.where(jnp.broadcast_to(condition, x.shape), x, y)
+        return jnp.where(jnp.broadcast_to(condition, x.shape) if condition.ndim else condition, x, y)
 
     return treedef.unflatten([chosen(i, x, y) for i, (x, y) in enumerate(zip(xs, ys, strict=True))])
 
@@ -205,18 +206,25 @@ def _map(owner: str, function: Callable[..., Array], *numbers: Array, **trees: P
     found, treedef = columns(owner, **trees)
     like = next(iter(trees.values()))
     rows = [_of_one_shape(owner, like, i, *xs) for i, xs in enumerate(zip(*found, strict=True))]
-    return treedef.unflatten([_computed(function, xs, numbers) for xs in rows])
+    return treedef.unflatten(_each(function, rows, numbers))
 
 
-def _computed(function: Callable[..., Array], arrays: Sequence[Array], numbers: Sequence[Array]) -> Array:
-    """`function(*arrays, *numbers)` in at least float32, rounded to the dtype that the arrays have together."""
+def _each(
+    function: Callable[..., Array], rows: Sequence[Sequence[Array]], numbers: Sequence[Array] = ()
+) -> list[Array]:
+    """`function(*arrays, *numbers)` of each row, in at least float32, rounded to the dtype that the arrays have."""
+    examples = [_of_its_kind(x) for x in numbers]
+    out = []
     with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
-        dtype = jnp.result_type(*(x.dtype for x in arrays), *(_of_its_kind(x) for x in numbers))
-        if not jnp.issubdtype(dtype, jnp.inexact):
-            return function(*(x.astype(dtype) for x in (*arrays, *numbers)))
-        wide = at_least_float32(dtype)
-        real = real_dtype(wide)
-        return function(*(x.astype(wide if jnp.iscomplexobj(x) else real) for x in (*arrays, *numbers))).astype(dtype)
+        for arrays in rows:
+            dtype = common_dtype(*(x.dtype for x in arrays))
+            dtype = jnp.result_type(dtype, *examples) if examples else dtype
+            is_inexact = jnp.issubdtype(dtype, jnp.inexact)
+            wide = at_least_float32(dtype) if is_inexact else dtype
+            real = real_dtype(wide) if is_inexact else dtype
+            y = function(*(in_dtype(x, wide if jnp.iscomplexobj(x) else real) for x in (*arrays, *numbers)))
+            out.append(in_dtype(y, dtype) if is_inexact else y)
+    return out
 
 
 def _of_its_kind(x: Array) -> Any:

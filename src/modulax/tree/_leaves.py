@@ -46,7 +46,8 @@ def _by_path(owner: str, first: str, like: PyTree, name: str, tree: PyTree) -> l
     """The leaves of a tree of other containers or metadata, put in the order of the first tree by their paths."""
     found, names = dict(named_leaves(tree)), [names for names, _ in named_leaves(like)]
     lacking = [".".join(n) for n in names if n not in found]
-    unknown = [".".join(n) for n in found if n not in names]
+    known = set(names)
+    unknown = [".".join(n) for n in found if n not in known]
     if lacking or unknown:
         parts = [f"lacks {listing(lacking)}"] * bool(lacking) + [f"has an unknown {listing(unknown)}"] * bool(unknown)
         raise ValueError(f"`{owner}`: `{name}` must have the leaves of `{first}`; it {' and '.join(parts)}.")

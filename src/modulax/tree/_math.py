@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike, Bool, Float, Inexact, Num, PyTree, Real
 
-from .._numerics import abs_sq, at_least_float32, common_dtype, default_float, safe_sqrt
+from .._numerics import abs_sq, at_least_float32, common_dtype, default_float, in_dtype, safe_sqrt
 from ._leaves import check_shapes, columns, leaves_of
 from ._paths import leaf_paths
 
@@ -46,12 +46,12 @@ def total(function: Callable[..., Array], *trees: PyTree) -> Inexact[Array, ""]:
     leaves = zip(*map(jtu.tree_leaves, trees), strict=True)
     sums = [jnp.sum(function(*_widened(*xs))) for xs in leaves]
     dtype = common_dtype(default_float(), *(s.dtype for s in sums))
-    return functools.reduce(operator.add, [s.astype(dtype) for s in sums], jnp.zeros((), dtype))
+    return functools.reduce(operator.add, [in_dtype(s, dtype) for s in sums], jnp.zeros((), dtype))
 
 
 def _widened(*xs: Array) -> list[Array]:
     dtype = at_least_float32(*(x.dtype for x in xs))
-    return [x.astype(dtype) for x in xs]
+    return [in_dtype(x, dtype) for x in xs]
 
 
 def _absolute(x: Array) -> Array:
@@ -81,7 +81,8 @@ def norm(tree: PyTree, ord: int | float | str | None = None, squared: bool = Fal
     if ord == 1:
         value = total(_absolute, leaves)
     elif ord in (math.inf, "inf", "infinity"):
-        value = _reduced(jnp.max, [_absolute(*_widened(x)) for x in leaves], jnp.zeros((), default_float()))
+        zero = jnp.zeros((), default_float())
+        value = _reduced(jnp.max, [zero, *(_absolute(_widened(x)[0]) for x in leaves)], zero)
     else:
         raise ValueError(f"`tree.norm(ord=...)` must be None, 1, 2 or `jnp.inf`, got {ord!r}.")
     return value**2 if squared else value
@@ -110,12 +111,16 @@ def vdot(tree_x: PyTree, tree_y: PyTree) -> Inexact[Array, ""]:
     """
     (xs, ys), _ = columns("tree.vdot", tree_x=tree_x, tree_y=tree_y)
     check_shapes("tree.vdot", tree_x, xs, ys)
-    return total(lambda x, y: jnp.conj(x) * y, xs, ys)
+    return total(_product, xs, ys)
 
 
 def inner(x: PyTree, y: PyTree) -> Float[Array, ""]:
     r"""The real inner product of all leaves together, $\operatorname{Re} \sum_i \bar x_i y_i$."""
-    return total(lambda x, y: jnp.real(jnp.conj(x) * y), x, y)
+    return total(lambda x, y: jnp.real(_product(x, y)), x, y)
+
+
+def _product(x: Array, y: Array) -> Array:
+    return (jnp.conj(x) if jnp.iscomplexobj(x) else x) * y
 
 
 def sum(tree: PyTree, associative_reduction: bool = False) -> Num[Array, ""]:
@@ -131,10 +136,10 @@ def sum(tree: PyTree, associative_reduction: bool = False) -> Num[Array, ""]:
         summed as integers. The sum of nothing is zero.
     """
     leaves, _ = leaves_of("tree.sum", "tree", tree)
-    sums = [jnp.sum(x.astype(at_least_float32(x.dtype)) if eqx.is_inexact_array(x) else x) for x in leaves]
+    sums = [jnp.sum(_widened(x)[0]) if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.sum(x) for x in leaves]
     dtype = common_dtype(*(s.dtype for s in sums)) if sums else default_float()
     reduce = jax.tree.reduce_associative if associative_reduction else jtu.tree_reduce
-    return reduce(operator.add, [s.astype(dtype) for s in sums] or [jnp.zeros((), dtype)])
+    return reduce(operator.add, [in_dtype(s, dtype) for s in sums] or [jnp.zeros((), dtype)])
 
 
 def max(tree: PyTree) -> Real[Array, ""]:
@@ -175,7 +180,7 @@ def _reduced(reduce: Callable[..., Array], leaves: list[Array], of_nothing: Arra
     """The extremum of those of the leaves that have one."""
     values = [reduce(x) for x in leaves if x.size]
     dtype = common_dtype(*(x.dtype for x in values or [of_nothing]))
-    return reduce(jnp.stack([x.astype(dtype) for x in values])) if values else of_nothing
+    return reduce(jnp.stack([in_dtype(x, dtype) for x in values])) if values else of_nothing
 
 
 def size(tree: PyTree) -> int:
