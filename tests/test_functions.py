@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,21 +12,29 @@ import jax.test_util
 import numpy as np
 import pytest
 
-from modulax import estimators, losses, projections
+from modulax import estimators, losses, numerics, perturbations, projections, second_order
 
 from .functions import CASES, Case, plain
 from .settings import jax_defaults
 
 # Every public function of these modules has a case; functions that are tested otherwise, and where.
-PUBLIC = (estimators, losses, projections)
+PUBLIC = (estimators, losses, numerics, perturbations, projections, second_order)
 ELSEWHERE: dict[str, str] = {
+    "abs_sq": "test_numerics.py",
+    "at_least_float32": "test_numerics.py",
     "control_delta_method": "test_control_variates.py",
     "control_variates_jacobians": "test_control_variates.py",
+    "fisher_diag": "test_second_order.py",
+    "hessian_diag": "test_second_order.py",
+    "hvp": "test_second_order.py",
     "make_fenchel_young_loss": "test_losses_fenchel_young.py",
+    "make_perturbed_fun": "test_perturbations.py",
     "measure_valued_jacobians": "test_estimators.py",
     "moving_avg_baseline": "test_control_variates.py",
     "multi_normal": "test_estimators.py",
     "pathwise_jacobians": "test_estimators.py",
+    "safe_increment": "test_numerics.py",
+    "scale_gradient": "test_numerics.py",
     "score_function_jacobians": "test_estimators.py",
 }
 
@@ -203,3 +212,8 @@ def test_every_public_function_has_a_case():
         functions = {f for name, f in vars(module).items() if inspect.isfunction(f) and not name.startswith("_")}
         elsewhere = {f for f in functions if f.__name__ in ELSEWHERE}
         assert functions == elsewhere | {case.function for case in CASES if case.function in functions}
+
+
+def test_what_is_tested_elsewhere_is_tested_there():
+    for name, file in ELSEWHERE.items():
+        assert f"{name}(" in (Path(__file__).parent / file).read_text(encoding="utf-8"), f"{file} does not call {name}"

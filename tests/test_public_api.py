@@ -76,6 +76,8 @@ PROMISED = {
         skip_large_updates skip_not_finite state_sharding to_optax tree unitwise_clip unitwise_norm
         update_infinity_moment update_moment update_moment_per_elem_norm value_and_grad_from_state
         with_extra_args_support
+        global_norm init_empty_state safe_increment safe_int32_increment safe_norm safe_root_mean_squares
+        scale_gradient tree_map_params
     """,
     modulax.aggregate: """
         AbstractAggregator AccumulateAvgUpdates AccumulateAvgUpdatesState AddMeanVarianceToOpt Aggregator
@@ -106,9 +108,11 @@ PROMISED = {
         make_fenchel_young_loss multiclass_sparsemax_loss sparsemax_loss
     """,
     modulax.numerics: """
-        abs_sq at_least_float32 safe_increment safe_sqrt
+        abs_sq at_least_float32 safe_increment safe_int32_increment safe_norm safe_root_mean_squares safe_sqrt
+        scale_gradient
     """,
     modulax.perturbations: """
+        AbstractNoise Gumbel Normal make_perturbed_fun
     """,
     modulax.projections: """
         projection_box projection_halfspace projection_hypercube projection_hyperplane projection_l1_ball
@@ -116,6 +120,7 @@ PROMISED = {
         projection_simplex projection_vector
     """,
     modulax.second_order: """
+        fisher_diag hessian_diag hvp
     """,
     modulax.schedules: """
         AbstractSchedule Constant CosineDecay Join Linear PiecewiseConstant WarmupCosineDecay WrappedSchedule
@@ -127,6 +132,8 @@ PROMISED = {
     modulax.tree: """
         bias_correction leaf_paths norm update_infinity_moment update_moment update_moment_per_elem_norm zeros_like
         filter get get_all_with_path map_params set
+        add add_scale allclose batch_shape cast cast_like clip conj div dtype full_like max min mul ones_like
+        random_like real scale size split_key_like sub sum unwrap_random_key_data vdot where
     """,
     modulax.testing: "LAWS Case Law check_transform default_params",
     modulax.nnx: "Hyperparameter Optimizer labels",

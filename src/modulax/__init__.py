@@ -205,6 +205,7 @@ from ._transform import (
     AbstractTransform as AbstractTransform,
     EmptyState as EmptyState,
     apply_updates as apply_updates,
+    init_empty_state as init_empty_state,
 )
 from ._transforms.accumulators import (
     ScaleByAdadelta as ScaleByAdadelta,
@@ -389,13 +390,26 @@ from ._wrapper import (
 from .microbatching import (
     microbatch as microbatch,
 )
+from .numerics import (
+    safe_increment as safe_increment,
+    safe_int32_increment as safe_int32_increment,
+    safe_norm as safe_norm,
+    safe_root_mean_squares as safe_root_mean_squares,
+    scale_gradient as scale_gradient,
+)
 from .tree import (
     bias_correction as bias_correction,
     update_infinity_moment as update_infinity_moment,
     update_moment as update_moment,
     update_moment_per_elem_norm as update_moment_per_elem_norm,
 )
+from .tree._math import (
+    global_norm as global_norm,
+)
 from .tree._moments import (
     incremental_update as incremental_update,
     periodic_update as periodic_update,
+)
+from .tree._state import (
+    tree_map_params as tree_map_params,
 )

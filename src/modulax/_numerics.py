@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, DTypeLike, Inexact, Int
+from jaxtyping import Array, ArrayLike, DTypeLike, Inexact, Real
 
 
 def default_float() -> np.dtype:
@@ -16,6 +16,13 @@ def default_float() -> np.dtype:
 
 def common_dtype(*dtypes: DTypeLike) -> np.dtype:
     """The dtype that holds them all, whatever the user's rules of promotion."""
+    return _common_dtype(jax.config.jax_enable_x64, dtypes)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@functools.cache
+def _common_dtype(is_x64: bool, dtypes: tuple[DTypeLike, ...]) -> np.dtype:
+    """Asked for every leaf of every tree, and so remembered; without x64 it is another one."""
+    del is_x64
     with jax.numpy_dtype_promotion("standard"):
         return jnp.dtype(functools.reduce(jnp.promote_types, dtypes))
 
@@ -25,24 +32,29 @@ def at_least_float32(*dtypes: DTypeLike) -> np.dtype:
     return common_dtype(*dtypes, jnp.float32)
 
 
+def in_dtype(x: Array, dtype: DTypeLike) -> Array:
+    """The array in a dtype; where it has that already, nothing is added to the program, nor is time spent on it."""
+    return x if x.dtype == dtype else x.astype(dtype)
+
+
 def real_dtype(dtype: DTypeLike) -> np.dtype:
     """The dtype of the absolute value of a number of this dtype."""
     return jnp.finfo(dtype).dtype
 
 
-def _dtype_for(x: Inexact[Array, "..."], dtype: DTypeLike | None) -> DTypeLike | None:
+def dtype_for(x: Array, dtype: DTypeLike | None) -> DTypeLike | None:
     """The dtype that was asked for beside an array: complex if the array is."""
     return dtype if dtype is None or not jnp.iscomplexobj(x) else common_dtype(dtype, jnp.complex64)
 
 
 def zeros_in(x: Inexact[Array, "*shape"], dtype: DTypeLike | None) -> Inexact[Array, "*shape"]:
     """Zeros of the array's shape in the dtype that was asked for, or the array's own; complex if the array is."""
-    return jnp.zeros_like(x, _dtype_for(x, dtype))
+    return jnp.zeros_like(x, dtype_for(x, dtype))
 
 
 def copy_in(x: Inexact[Array, "*shape"], dtype: DTypeLike | None = None) -> Inexact[Array, "*shape"]:
     """A copy of the array in the dtype that was asked for, or the array's own; complex if the array is."""
-    return jnp.array(x, _dtype_for(x, dtype), copy=True)
+    return jnp.array(x, dtype_for(x, dtype), copy=True)
 
 
 def abs_sq(x: Inexact[Array, "*shape"]) -> Inexact[Array, "*shape"]:
@@ -99,7 +111,15 @@ def _safe_sqrt_jvp(primals, tangents):
     return y, jnp.where(positive, dx / (2 * jnp.where(positive, y, 1)), jnp.zeros_like(dx))
 
 
-def safe_increment(count: Int[Array, "*shape"]) -> Int[Array, "*shape"]:
-    """`count + 1`, or `count` where that would overflow: a step counter saturates, it never turns negative."""
-    limit = jnp.iinfo(count.dtype).max
-    return jnp.where(count < limit, count + jnp.ones_like(count), count)
+def safe_increment(count: Real[ArrayLike, "*shape"]) -> Real[Array, "*shape"]:
+    """`count + 1`, or `count` where that would overflow: a step counter saturates, it never turns negative.
+
+    Args:
+        count: integers or floats of any dtype, which the result has as well.
+    """
+    count = jnp.asarray(count)
+    limit = (jnp.iinfo if jnp.issubdtype(count.dtype, jnp.integer) else jnp.finfo)(count.dtype).max
+    return jnp.where(count < np.asarray(limit, count.dtype), count + jnp.ones_like(count), count)
+
+
+safe_int32_increment = safe_increment

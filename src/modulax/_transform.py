@@ -31,6 +31,16 @@ class EmptyState(AbstractState):
     """The state of a transform that has none."""
 
 
+def init_empty_state(params: Params) -> EmptyState:
+    """The `init` of a transform without state.
+
+    Args:
+        params: the parameters, which do not matter.
+    """
+    del params
+    return EmptyState()
+
+
 def check_call(
     transform: "AbstractTransform", updates: Updates, params: Params | None, extra: Mapping[str, Any]
 ) -> None:

@@ -11,7 +11,9 @@ from . import (
     losses_ranking,
     losses_regression,
     losses_segmentation,
+    numerics,
     projections,
+    trees,
 )
 from ._case import Case as Case, FunctionDifference as FunctionDifference, plain as plain
 
@@ -25,6 +27,7 @@ CASES: tuple[Case, ...] = (
     *losses_ranking.CASES,
     *losses_regression.CASES,
     *losses_segmentation.CASES,
+    *numerics.CASES,
     *projections.CASES,
 )
 
@@ -39,5 +42,7 @@ FUNCTION_DIFFERENCES: tuple[FunctionDifference, ...] = (
     *losses_ranking.FUNCTION_DIFFERENCES,
     *losses_regression.FUNCTION_DIFFERENCES,
     *losses_segmentation.FUNCTION_DIFFERENCES,
+    *numerics.FUNCTION_DIFFERENCES,
     *projections.FUNCTION_DIFFERENCES,
+    *trees.FUNCTION_DIFFERENCES,
 )

@@ -18,7 +18,7 @@ from .._types import Count, Follow, Params, State, Updates
 from .._wrapper import AbstractWrapper
 from ..tree._align import align
 from ..tree._leafmap import map_arithmetic
-from ..tree._math import norm, vdot, widened
+from ..tree._math import inner, norm, widened
 
 
 class MechanicState(AbstractState):
@@ -176,6 +176,6 @@ def _product(g: list[Array], delta: list[Array], p: list[Array], decay: Any, eps
     wide = [at_least_float32(*(x.dtype for x in xs)) for xs in zip(g, delta, p, strict=True)]
     g, delta, p = ([x.astype(dtype) for x, dtype in zip(xs, wide, strict=True)] for xs in (g, delta, p))
     size = norm(p)
-    h = vdot(g, delta) + decay * norm(g) * vdot(p, delta) / (eps + size)
+    h = inner(g, delta) + decay * norm(g) * inner(p, delta) / (eps + size)
     limit = 1e-3 * np.sqrt(jnp.finfo(h.dtype).max)  # so that the sum of its squares stays finite
     return jnp.where(jnp.isnan(h), 0, jnp.clip(h, -limit, limit))

@@ -10,15 +10,9 @@ from .._checks import NON_NEGATIVE
 from .._leafwise import AbstractLeafwise
 from .._numerics import abs_sq, at_least_float32, common_dtype, safe_sqrt
 from .._schedule import Number, number
+from ..tree._arithmetic import clip_entries
 from ..tree._math import norm
 from .layerwise import block_rms
-
-
-def clip_entries(x: Array, bound: Any) -> Array:
-    """Every entry, or its real and its imaginary part, in the interval from `-bound` to `bound`."""
-    if jnp.iscomplexobj(x):
-        return jnp.clip(x.real, -bound, bound) + 1j * jnp.clip(x.imag, -bound, bound)
-    return jnp.clip(x, -bound, bound)
 
 
 class Clip(AbstractLeafwise):
@@ -34,7 +28,7 @@ class Clip(AbstractLeafwise):
 
     def update_leaf(self, now, g, s, p):
         del now, p
-        return clip_entries(g, self.max_delta), s
+        return clip_entries(g, -self.max_delta, self.max_delta), s
 
 
 def factor_within(bound: Any, total: Array) -> Array:

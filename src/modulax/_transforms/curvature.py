@@ -17,8 +17,8 @@ from .._random import key, next_keys
 from .._schedule import Number, followed, number, resolve
 from .._transform import AbstractTransform
 from .._types import Count, Follow, Params, State, Updates
+from ..tree._arithmetic import clip_entries
 from .adaptive import second_moment_like
-from .clipping import clip_entries
 from .momentum import Ema, EmaState
 
 
@@ -202,5 +202,5 @@ class _Direction(AbstractLeafwise):
         del p
         mu = moment(self.b1, s.mu, g)
         u = mu / now / jnp.maximum(self.gamma * s.nu, self.eps)
-        u = u if self.clip_threshold is None else clip_entries(u, self.clip_threshold)
+        u = u if self.clip_threshold is None else clip_entries(u, -self.clip_threshold, self.clip_threshold)
         return u, _DirectionState(mu=mu, nu=s.nu)

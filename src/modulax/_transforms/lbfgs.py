@@ -14,7 +14,7 @@ from .._numerics import abs_sq, at_least_float32, default_float, safe_increment,
 from .._transform import AbstractTransform
 from .._types import Count, Params, Updates
 from ..tree._align import align, check_same_shapes
-from ..tree._math import norm, total, vdot
+from ..tree._math import inner, norm, total
 from .line import Scalar, times
 
 Leaves = list[Inexact[Array, "..."]]
@@ -140,7 +140,7 @@ class ScaleByLBFGS(AbstractTransform):
 
 def _weight(s: Leaves, y: Leaves, count: Count) -> tuple[Bool[Array, ""], Scalar]:
     """Whether a pair has curvature enough to be kept, and one over its inner product."""
-    product, size_s, size_y = vdot(s, y), total(abs_sq, s), total(abs_sq, y)
+    product, size_s, size_y = inner(s, y), total(abs_sq, s), total(abs_sq, y)
     limits = jnp.finfo(product.dtype)
     # Beyond these limits, the reciprocals of what is positive overflow.
     is_kept = (count > 0) & (product > limits.eps * safe_sqrt(size_s) * safe_sqrt(size_y))
@@ -169,12 +169,12 @@ def _two_loops(
         return [a + times(d, factor) for a, d in zip(x, direction, strict=True)]
 
     def back(q: Leaves, i: Array) -> tuple[Leaves, Scalar]:
-        alpha = weights[i] * vdot([m[i] for m in memory_s], q).astype(weights.dtype)
+        alpha = weights[i] * inner([m[i] for m in memory_s], q).astype(weights.dtype)
         return plus(q, -alpha, [m[i] for m in memory_y]), alpha
 
     def forth(r: Leaves, step: tuple[Array, Scalar]) -> tuple[Leaves, None]:
         i, alpha = step
-        beta = weights[i] * vdot([m[i] for m in memory_y], r).astype(weights.dtype)
+        beta = weights[i] * inner([m[i] for m in memory_y], r).astype(weights.dtype)
         return plus(r, alpha - beta, [m[i] for m in memory_s]), None
 
     q, alphas = jax.lax.scan(back, g, oldest_first, reverse=True)

@@ -14,7 +14,7 @@ from .._checks import listing
 from .._numerics import at_least_float32
 from .._transform import apply_updates
 from .._types import Params, Updates
-from ..tree._math import vdot
+from ..tree._math import inner
 from ..tree._paths import leaves_with_paths
 from .step_size import loss_of
 
@@ -59,7 +59,7 @@ class Line(NamedTuple):
 
     def slope(self, grad: Updates) -> Scalar:
         """The derivative of the objective along the line, from its gradient."""
-        return vdot(jtu.tree_map(jnp.conj, grad), self.updates)
+        return inner(jtu.tree_map(jnp.conj, grad), self.updates)
 
 
 def line_of(

@@ -13,8 +13,8 @@ from .._module import AbstractState
 from .._numerics import abs_sq, at_least_float32, bias, moment, safe_sqrt, zeros_in
 from .._schedule import Number, followed, number
 from .._types import Count, Follow
+from ..tree._arithmetic import clip_entries
 from .adaptive import second_moment_like
-from .clipping import clip_entries
 
 
 def fourth_root(step: Array) -> Array:
@@ -85,7 +85,7 @@ class ScaleByADOPT(AbstractLeafwise):
     def update_leaf(self, now, g, s, p):
         del p
         c = g / jnp.maximum(safe_sqrt(s.nu), self.eps)
-        c = clip_entries(c, now.bound) if self.use_clipping else c
+        c = clip_entries(c, -now.bound, now.bound) if self.use_clipping else c
         c = jnp.where(now.is_first, 0, c)
         mu = moment(self.b1, s.mu, c)
         nu = jnp.where(now.is_first, abs_sq(g), moment(self.b2, s.nu, abs_sq(g)))

@@ -23,7 +23,7 @@ from .._numerics import (
 )
 from .._schedule import Hyperparameter, Number, followed, number
 from .._types import Count, Follow
-from ..tree._math import norm, total, vdot
+from ..tree._math import inner, norm, total
 from .adaptive import second_moment_like
 
 
@@ -266,7 +266,7 @@ class ScaleByMoMo(AbstractLeafwise):
         del extra
         beta = jnp.where(count == 0, 0, self.beta)
         mean = jtu.tree_map(lambda m, g: moment(beta, m, g), state.exp_avg, updates)
-        products = vdot(updates, params), vdot(mean, params), total(abs_sq, mean)
+        products = inner(updates, params), inner(mean, params), total(abs_sq, mean)
         return momo_numbers(self, state, beta, (1, 1), loss_of(value), products)
 
     def share(self, now):
@@ -339,7 +339,7 @@ class ScaleByMoMoAdam(AbstractLeafwise):
 
         mean = jtu.tree_map(lambda m, g: moment(self.b1, m, g), state.exp_avg, updates)
         direction = jtu.tree_map(preconditioned, mean, state.exp_avg_sq, updates)
-        products = vdot(updates, params), vdot(mean, params), vdot(mean, direction)
+        products = inner(updates, params), inner(mean, params), inner(mean, direction)
         return momo_numbers(self, state, self.b1, (rho, bias2), loss_of(value), products)
 
     def _scale(self, bias2: Any, v: Array) -> Array:

@@ -15,7 +15,7 @@ from .._rules import as_rule
 from .._schedule import Hyperparameter, Number, followed, number
 from .._transform import AbstractTransform, EmptyState
 from .._types import Count, Follow
-from ..tree._math import total, vdot
+from ..tree._math import inner, total
 from .adaptive import second_moment_like
 from .regularization import AddDecayedWeights
 from .scaling import Scale
@@ -134,7 +134,7 @@ class ScaleByProdigy(AbstractLeafwise):
         weight = growth * (d if self.safeguard_warmup else rate)
         beta3 = safe_sqrt(self.b2) if self.beta3 is None else self.beta3
         way = jtu.tree_map(jnp.subtract, state.params0, params)
-        r = beta3 * state.numerator_weighted + growth * rate * vdot(updates, way)
+        r = beta3 * state.numerator_weighted + growth * rate * inner(updates, way)
         size = total(lambda s, g: jnp.abs(beta3 * s + weight * g), state.grad_sum, updates)
         new_d = jnp.maximum(d, ratio(self.estim_lr_coef * r, size))
         eps = self.eps * (d if self.follow == "paper" else new_d)
@@ -230,7 +230,7 @@ class ScaleByDAdaptAdam(AbstractLeafwise):
             return s / (self.eps + safe_sqrt(v))
 
         s = jtu.tree_map(preconditioned, state.grad_sum, state.exp_avg_sq, updates)
-        r = moment(decay, state.numerator_weighted, rate * vdot(updates, s))
+        r = moment(decay, state.numerator_weighted, rate * inner(updates, s))
         size = total(lambda s, g: jnp.abs(moment(decay, s, rate * g)), state.grad_sum, updates)
         estimate = ratio(r, (1 - decay) * size)
         return DAdaptNumbers(rate, decay, jnp.maximum(state.estim_lr, estimate), r)

@@ -1,6 +1,38 @@
 """Functions on pytrees of arrays, and the dotted paths of their leaves."""
 
-from ._math import norm as norm, zeros_like as zeros_like
+from ._arithmetic import (
+    add as add,
+    add_scale as add_scale,
+    clip as clip,
+    conj as conj,
+    div as div,
+    mul as mul,
+    real as real,
+    scale as scale,
+    sub as sub,
+    where as where,
+)
+from ._like import (
+    batch_shape as batch_shape,
+    cast as cast,
+    cast_like as cast_like,
+    dtype as dtype,
+    full_like as full_like,
+    ones_like as ones_like,
+    random_like as random_like,
+    split_key_like as split_key_like,
+    unwrap_random_key_data as unwrap_random_key_data,
+    zeros_like as zeros_like,
+)
+from ._math import (
+    allclose as allclose,
+    max as max,
+    min as min,
+    norm as norm,
+    size as size,
+    sum as sum,
+    vdot as vdot,
+)
 from ._moments import (
     bias_correction as bias_correction,
     update_infinity_moment as update_infinity_moment,

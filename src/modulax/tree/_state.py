@@ -151,6 +151,9 @@ def map_params(
     return map_sections(section, state, probe)
 
 
+tree_map_params = map_params  # its name in the top-level package, which is optax's
+
+
 def _mapped(
     f: Callable[..., Any],
     where: str,

@@ -1,0 +1,272 @@
+"""Arithmetic on whole trees, leaf by leaf.
+
+What two trees make has the dtype that their leaves have together. A number beside them counts as a Python number does,
+also if it is an array: it makes no leaf wider. The arithmetic is done in at least float32 and rounded once.
+"""
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Array, ArrayLike, PyTree
+
+from .._numerics import at_least_float32, common_dtype, in_dtype, real_dtype
+from ._leaves import columns, leaves_of
+from ._paths import leaf_paths
+
+
+def add(tree_x: PyTree, tree_y: PyTree, *other_trees: PyTree) -> PyTree:
+    """The sum of two or more trees, leaf by leaf.
+
+    Args:
+        tree_x: a tree of arrays, whose structure the result has.
+        tree_y: a tree with leaves at the same paths.
+        other_trees: more of them.
+
+    Returns:
+        A tree of sums. Leaves of two dtypes make one of the dtype that holds both; the sum is rounded once.
+    """
+    more = {f"other_trees[{i}]": tree for i, tree in enumerate(other_trees)}
+    return _map("tree.add", lambda *xs: functools.reduce(operator.add, xs), tree_x=tree_x, tree_y=tree_y, **more)
+
+
+def sub(tree_x: PyTree, tree_y: PyTree) -> PyTree:
+    """The difference of two trees, leaf by leaf.
+
+    Args:
+        tree_x: a tree of arrays, whose structure the result has.
+        tree_y: a tree with leaves at the same paths.
+
+    Returns:
+        A tree of differences; see `add` for its dtypes.
+    """
+    return _map("tree.sub", operator.sub, tree_x=tree_x, tree_y=tree_y)
+
+
+def mul(tree_x: PyTree, tree_y: PyTree) -> PyTree:
+    """The product of two trees, leaf by leaf and entry by entry. For a tree times a number there is `scale`.
+
+    Args:
+        tree_x: a tree of arrays, whose structure the result has.
+        tree_y: a tree with leaves at the same paths; a scalar there multiplies a whole leaf.
+
+    Returns:
+        A tree of products; see `add` for its dtypes.
+    """
+    return _map("tree.mul", operator.mul, tree_x=tree_x, tree_y=tree_y)
+
+
+def div(tree_x: PyTree, tree_y: PyTree) -> PyTree:
+    """The quotient of two trees, leaf by leaf and entry by entry.
+
+    Args:
+        tree_x: a tree of arrays, whose structure the result has.
+        tree_y: a tree with leaves at the same paths; a scalar there divides a whole leaf.
+
+    Returns:
+        A tree of quotients, floats also of integers; see `add` for its dtypes.
+    """
+    return _map("tree.div", operator.truediv, tree_x=tree_x, tree_y=tree_y)
+
+
+def scale(scalar: ArrayLike, tree: PyTree) -> PyTree:
+    r"""A tree times a number, $\alpha x$.
+
+    Args:
+        scalar: $\alpha$.
+        tree: a tree of arrays.
+
+    Returns:
+        A tree of the dtypes of `tree`: an array of float32 does not make a leaf of bfloat16 wider. Only integers times
+        a float are floats, and real numbers times a complex one are complex.
+    """
+    leaves, treedef = leaves_of("tree.scale", "tree", tree)
+    number = _number("tree.scale", "scalar", scalar)
+    return treedef.unflatten(_each(operator.mul, [[x] for x in leaves], [number]))
+
+
+def add_scale(tree_x: PyTree, scalar: ArrayLike, tree_y: PyTree) -> PyTree:
+    r"""A tree plus a multiple of another, $x + \alpha y$.
+
+    Where `tree_x` has None so has the result, whatever `tree_y` has there: so that gradients, which have None for what
+    is not trained, can be put together with a whole model.
+
+    Args:
+        tree_x: a tree of arrays, whose structure the result has.
+        scalar: $\alpha$.
+        tree_y: a tree with leaves at the same paths.
+
+    Returns:
+        A tree of the dtypes that the two trees have together, which `scalar` does not make wider; see `scale`.
+    """
+    number = _number("tree.add_scale", "scalar", scalar)
+    tree_y = _without_absent(tree_y, tree_x)
+    return _map("tree.add_scale", lambda x, y, a: x + a * y, number, tree_x=tree_x, tree_y=tree_y)
+
+
+def clip(tree: PyTree, min_value: ArrayLike | None = None, max_value: ArrayLike | None = None) -> PyTree:
+    """A tree with every entry in an interval. NaN stays NaN.
+
+    Of a complex entry the real and the imaginary part are clipped, each by itself.
+
+    Args:
+        tree: a tree of arrays.
+        min_value: the smallest number that an entry may be, or None.
+        max_value: the largest number that an entry may be, or None; it wins over a greater `min_value`.
+
+    Returns:
+        A tree of the dtypes of `tree`, which the bounds do not make wider; integers between floats are floats.
+    """
+    leaves, treedef = leaves_of("tree.clip", "tree", tree)
+    bounds = {"min_value": min_value, "max_value": max_value}
+    given = {name: _number("tree.clip", name, x) for name, x in bounds.items() if x is not None}
+
+    def clipped(x: Array, *numbers: Array) -> Array:
+        bound = dict(zip(given, numbers, strict=True))
+        return clip_entries(x, bound.get("min_value"), bound.get("max_value"))
+
+    return treedef.unflatten(_each(clipped, [[x] for x in leaves], list(given.values())))
+
+
+def clip_entries(x: Array, low: Any, high: Any) -> Array:
+    """Every entry, or its real and its imaginary part, in an interval."""
+    if jnp.iscomplexobj(x):
+        return jax.lax.complex(jnp.clip(x.real, low, high), jnp.clip(x.imag, low, high))
+    return jnp.clip(x, low, high)
+
+
+def where(condition: ArrayLike, tree_x: PyTree, tree_y: PyTree) -> PyTree:
+    """One of two trees, or of each leaf some entries of the one and some of the other.
+
+    It is a choice and no arithmetic: leaves may be integers or random keys too, as in the state of a transform.
+
+    Args:
+        condition: a boolean; or an array of them, which must broadcast to the shape of every leaf.
+        tree_x: where it is true; a tree of arrays, whose structure the result has.
+        tree_y: where it is false; a tree with leaves at the same paths.
+
+    Returns:
+        A tree of the dtypes that the two trees have together.
+    """
+    owner = "tree.where"
+    condition = jnp.asarray(condition)
+    if condition.dtype != bool:
+        raise ValueError(f"`{owner}(condition=...)` must hold booleans, got {condition.dtype}: write `condition != 0`.")
+    (xs, ys), treedef = columns(owner, tree_x=tree_x, tree_y=tree_y)
+
+    def chosen(i: int, x: Array, y: Array) -> Array:
+        x, y = _of_one_shape(owner, tree_x, i, x, y)
+        if x.dtype != y.dtype:
+            dtype = common_dtype(x.dtype, y.dtype)
+            x, y = in_dtype(x, dtype), in_dtype(y, dtype)
+        if _shape_together(condition.shape, x.shape) != x.shape:
+            path = leaf_paths(tree_x)[i]
+            raise ValueError(
+                f"`{owner}(condition=...)` must broadcast to every leaf; its shape is {condition.shape}, and at "
+                f"`{path}` there is {x.shape}."
+            )
+        return jnp.where(jnp.broadcast_to(condition, x.shape) if condition.ndim else condition, x, y)
+
+    return treedef.unflatten([chosen(i, x, y) for i, (x, y) in enumerate(zip(xs, ys, strict=True))])
+
+
+def conj(tree: PyTree) -> PyTree:
+    """The complex conjugate of every leaf; a real leaf stays as it is.
+
+    Args:
+        tree: a tree of arrays.
+
+    Returns:
+        A tree of the same structure and dtypes.
+    """
+    leaves, treedef = leaves_of("tree.conj", "tree", tree)
+    return treedef.unflatten([jnp.conj(x) for x in leaves])
+
+
+def real(tree: PyTree) -> PyTree:
+    """The real part of every leaf; a real leaf stays as it is.
+
+    Args:
+        tree: a tree of arrays.
+
+    Returns:
+        A tree of the same structure.
+    """
+    leaves, treedef = leaves_of("tree.real", "tree", tree)
+    return treedef.unflatten([jnp.real(x) for x in leaves])
+
+
+def _map(owner: str, function: Callable[..., Array], *numbers: Array, **trees: PyTree) -> PyTree:
+    """`function(*leaves, *numbers)` at every leaf."""
+    found, treedef = columns(owner, **trees)
+    like = next(iter(trees.values()))
+    rows = [_of_one_shape(owner, like, i, *xs) for i, xs in enumerate(zip(*found, strict=True))]
+    return treedef.unflatten(_each(function, rows, numbers))
+
+
+def _each(
+    function: Callable[..., Array], rows: Sequence[Sequence[Array]], numbers: Sequence[Array] = ()
+) -> list[Array]:
+    """`function(*arrays, *numbers)` of each row, in at least float32, rounded to the dtype that the arrays have."""
+    examples = [_of_its_kind(x) for x in numbers]
+    out = []
+    with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
+        for arrays in rows:
+            dtype = common_dtype(*(x.dtype for x in arrays))
+            dtype = jnp.result_type(dtype, *examples) if examples else dtype
+            is_inexact = jnp.issubdtype(dtype, jnp.inexact)
+            wide = at_least_float32(dtype) if is_inexact else dtype
+            real = real_dtype(wide) if is_inexact else dtype
+            y = function(*(in_dtype(x, wide if jnp.iscomplexobj(x) else real) for x in (*arrays, *numbers)))
+            out.append(in_dtype(y, dtype) if is_inexact else y)
+    return out
+
+
+def _of_its_kind(x: Array) -> Any:
+    """A Python number of the kind of an array's, which makes nothing wider."""
+    kinds = ((jnp.complexfloating, 1j), (jnp.floating, 1.0), (jnp.integer, 1))
+    return next((number for kind, number in kinds if jnp.issubdtype(x.dtype, kind)), True)
+
+
+def _number(owner: str, name: str, x: ArrayLike) -> Array:
+    x = jnp.asarray(x)
+    if x.shape != ():
+        raise ValueError(f"`{owner}({name}=...)` must be a number, got an array of shape {x.shape}.")
+    return x
+
+
+def _of_one_shape(owner: str, like: PyTree, i: int, *xs: Array) -> list[Array]:
+    """The arrays in the shape of one of them; refused if they do not broadcast to it."""
+    shapes = [x.shape for x in xs]
+    if len(set(shapes)) == 1:
+        return list(xs)
+    shape = _shape_together(*shapes)
+    if shape not in shapes:
+        raise ValueError(
+            f"`{owner}`: at `{leaf_paths(like)[i]}` the shapes are {' and '.join(map(str, shapes))}. They must be "
+            "equal, or broadcast to one of them."
+        )
+    return [jnp.broadcast_to(x, shape) for x in xs]
+
+
+def _shape_together(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        return None
+
+
+def _without_absent(tree: PyTree, like: PyTree) -> PyTree:
+    """The tree with None where the other one has None, if what is beside it has the other's structure."""
+    try:
+        treedef = jtu.tree_structure(like, is_leaf=lambda x: x is None)
+        beside = treedef.flatten_up_to(tree)
+    except ValueError:
+        return tree
+    has = [x is not None for x in jtu.tree_leaves(like, is_leaf=lambda x: x is None)]
+    return treedef.unflatten([y if keep else None for y, keep in zip(beside, has, strict=True)])

@@ -1,0 +1,69 @@
+"""The leaves that a function of trees works on: arrays, at the same paths in all of the trees."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from .._checks import listing
+from ._paths import leaf_paths, named_leaves
+
+_NUMBERS = (np.ndarray, np.generic, bool, int, float, complex)
+
+
+def leaves_of(owner: str, name: str, tree: PyTree) -> tuple[list[Any], Any]:
+    """The leaves of a tree as arrays, and its structure; refused if one is no array."""
+    leaves, treedef = jtu.tree_flatten(tree)
+    return _as_arrays(owner, name, tree, leaves), treedef
+
+
+def columns(owner: str, **trees: PyTree) -> tuple[list[list[Array]], Any]:
+    """The leaves of each tree in the order of the first one, and its structure; refused if their paths differ."""
+    (first, like), *others = trees.items()
+    leaves, treedef = leaves_of(owner, first, like)
+    out = [leaves]
+    for name, tree in others:
+        leaves, other = jtu.tree_flatten(tree)
+        if other != treedef:
+            leaves = _by_path(owner, first, like, name, tree)
+        out.append(_as_arrays(owner, name, tree, leaves))
+    return out, treedef
+
+
+def check_shapes(owner: str, tree: PyTree, xs: Sequence[Any], ys: Sequence[Any]) -> None:
+    """Refuses leaves of different shapes; the first ones are those of the tree."""
+    for i, (x, y) in enumerate(zip(xs, ys, strict=True)):
+        if x.shape != y.shape:
+            path = leaf_paths(tree)[i]
+            raise ValueError(f"`{owner}`: at `{path}` the shapes are {x.shape} and {y.shape}. They must be equal.")
+
+
+def _by_path(owner: str, first: str, like: PyTree, name: str, tree: PyTree) -> list[Any]:
+    """The leaves of a tree of other containers or metadata, put in the order of the first tree by their paths."""
+    found, names = dict(named_leaves(tree)), [names for names, _ in named_leaves(like)]
+    lacking = [".".join(n) for n in names if n not in found]
+    known = set(names)
+    unknown = [".".join(n) for n in found if n not in known]
+    if lacking or unknown:
+        parts = [f"lacks {listing(lacking)}"] * bool(lacking) + [f"has an unknown {listing(unknown)}"] * bool(unknown)
+        raise ValueError(f"`{owner}`: `{name}` must have the leaves of `{first}`; it {' and '.join(parts)}.")
+    return [found[n] for n in names]
+
+
+def _as_arrays(owner: str, name: str, tree: PyTree, leaves: Sequence[Any]) -> list[Any]:
+    return [x if isinstance(x, jax.Array) else _array(owner, name, tree, i, x) for i, x in enumerate(leaves)]
+
+
+def _array(owner: str, name: str, tree: PyTree, i: int, x: Any) -> Any:
+    if isinstance(x, jax.ShapeDtypeStruct):
+        return x
+    if isinstance(x, _NUMBERS):
+        return jnp.asarray(x)
+    raise ValueError(
+        f"`{owner}`: `{name}` must be made of arrays, and at `{leaf_paths(tree)[i]}` there is {x!r}. "
+        f"`equinox.filter({name}, equinox.is_array)` leaves out what is none."
+    )

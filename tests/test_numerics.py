@@ -1,0 +1,202 @@
+"""Arithmetic at the edges: norms of zeros and of huge numbers, counters at their end, gradients times a number."""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import modulax as mx
+from modulax import numerics
+
+from .settings import jax_defaults
+
+THEIRS: Any = optax  # whose types are stricter than what it takes
+
+# --- Norms -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", [mx.safe_norm, mx.safe_root_mean_squares])
+def test_a_norm_of_at_most_the_least_one_has_no_derivative(norm: Any):
+    """Where `maximum` would return half of one; and the least norm has all of it."""
+    x = jnp.array([[0.0], [1e-3], [1.0]])
+    value, (by_x, by_least) = jax.vmap(jax.value_and_grad(norm, (0, 1)), (0, None))(x, 1.0)
+    np.testing.assert_array_equal(value, [1, 1, 1])
+    np.testing.assert_array_equal(by_x, np.zeros((3, 1)))
+    np.testing.assert_array_equal(by_least, [1, 1, 1])
+
+
+def test_second_derivatives_of_a_norm_are_finite_at_zero_and_right_elsewhere():
+    hessian = jax.jit(jax.hessian(mx.safe_norm))
+    np.testing.assert_array_equal(hessian(jnp.zeros(2), 0.0), np.zeros((2, 2)))
+    np.testing.assert_allclose(hessian(jnp.array([3e20, 4e20]), 0.0) * 5e20, [[0.64, -0.48], [-0.48, 0.36]], rtol=1e-5)
+
+
+VECTORS = (None, 0, 0.5, 1, 2, 3, -2, math.inf, -math.inf)
+MATRICES = (None, "fro", "nuc", 1, -1, 2, -2, math.inf, -math.inf)
+
+
+def _values_and_gradients(norm: Any, orders: Any, axis: Any, least: Any) -> Any:
+    def of_order(x: Any, ord: Any, least: Any) -> Any:
+        return jnp.sum(norm(x, least, ord, axis))
+
+    return jax.jit(lambda x: [jax.value_and_grad(of_order)(x, ord, m) for ord, m in zip(orders, least, strict=True)])
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("orders,axis", [(VECTORS, 0), (MATRICES, (0, 1)), (MATRICES, (1, 0))])
+def test_every_order_is_that_of_numpy_and_optax(orders: Any, axis: Any):
+    """With a least norm that some of the vectors have not."""
+    x = np.random.default_rng(0).normal(size=(2, 3))
+    norms = [np.linalg.norm(x, ord, axis) for ord in orders]
+    least = [0.99 * np.median(n) for n in norms]
+    found = _values_and_gradients(mx.safe_norm, orders, axis, least)(x)
+    with jax_defaults():
+        theirs = _values_and_gradients(optax.safe_norm, orders, axis, least)(x)
+    for n, m, (value, gradient), (_, their_gradient) in zip(norms, least, found, theirs, strict=True):
+        np.testing.assert_allclose(value, np.maximum(n, m).sum(), rtol=1e-12)
+        np.testing.assert_allclose(gradient, their_gradient, rtol=1e-12, atol=1e-13)
+
+
+def test_zeros_in_rows_of_any_order():
+    orders = VECTORS
+    found = _values_and_gradients(mx.safe_norm, orders, 1, [0.5] * len(orders))(jnp.zeros((2, 3)))
+    for value, gradient in found:
+        assert value == 1
+        np.testing.assert_array_equal(gradient, np.zeros((2, 3)))
+
+
+@pytest.mark.parametrize("ord,axis,what", [("fro", 0, "vectors must be a number"), (3, None, "matrices must be")])
+def test_what_is_no_order_is_refused(ord: Any, axis: Any, what: str):
+    with pytest.raises(ValueError, match=rf"`safe_norm\(ord=...\)` of {what}.*, got {ord!r}"):
+        mx.safe_norm(jnp.ones((2, 3)), 0.0, ord, axis)
+
+
+@pytest.mark.parametrize("size", [1e-37, 1e-30, 1e25, 1e38])
+def test_squares_neither_overflow_nor_vanish(size: float):
+    x = size * jnp.ones(4)
+    value, gradient = jax.value_and_grad(mx.safe_norm)(x, 0.0)
+    np.testing.assert_allclose(value, 2 * size, rtol=1e-6)
+    np.testing.assert_allclose(gradient, np.full(4, 0.5), rtol=1e-6)
+    np.testing.assert_allclose(mx.safe_root_mean_squares(x, 0.0), size, rtol=1e-6)
+    np.testing.assert_allclose(mx.safe_norm(jax.lax.complex(x, x), 0.0), 8**0.5 * size, rtol=1e-6)
+    np.testing.assert_allclose(mx.safe_norm(x, 0.0, 3), 4 ** (1 / 3) * size, rtol=1e-6)
+    with jax_defaults():
+        assert not np.isclose(optax.safe_norm(x, 0.0), 2 * size, rtol=1e-2, atol=0)
+
+
+def test_what_is_not_finite_stays_visible():
+    assert mx.safe_norm(jnp.array([1.0, jnp.inf]), 0.0) == jnp.inf
+    assert np.isnan(mx.safe_norm(jnp.array([1.0, jnp.nan]), 0.5))
+
+
+def test_a_least_norm_for_every_row():
+    x, least = jnp.array([[3.0, 4.0], [0.3, 0.4]]), jnp.array([1.0, 2.0])
+    np.testing.assert_allclose(mx.safe_norm(x, least, axis=1), [5, 2])
+    np.testing.assert_allclose(mx.safe_norm(x, least[:, None], axis=1, keepdims=True), [[5], [2]])
+    with pytest.raises(ValueError, match=r"`safe_norm\(min_norm=...\)` must be a number or have the shape \(2,\), got"):
+        mx.safe_norm(x, least[:, None], axis=1)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_norms_of_low_dtypes_are_rounded_once(dtype: Any):
+    x = jnp.full(4, 300, dtype)
+    norm = mx.safe_norm(x, np.float64(0.1))
+    assert norm.dtype == dtype
+    assert norm == dtype(600)
+    assert mx.safe_root_mean_squares(x, 0.1) == dtype(300)
+    assert jax.grad(mx.safe_norm)(x, 0.1).dtype == dtype
+
+
+def test_norms_of_integers_complex_numbers_and_nothing():
+    assert mx.safe_norm(np.array([3, 4]), 0) == 5
+    value, gradient = jax.value_and_grad(mx.safe_norm)(jnp.array([3j, -4]), 0.0)
+    assert value == 5
+    np.testing.assert_allclose(gradient, [-0.6j, -0.8], rtol=1e-6)  # JAX returns the conjugate
+    assert mx.safe_norm(jnp.zeros((0, 3)), 0.5) == 0.5
+    assert mx.safe_root_mean_squares(jnp.zeros(0), 0.5) == 0.5
+    np.testing.assert_array_equal(mx.safe_norm(jnp.zeros((0, 3)), 0.5, axis=0), [0.5, 0.5, 0.5])
+
+
+def test_an_order_needs_one_axis_or_two():
+    assert mx.safe_norm(jnp.ones((2, 2, 2)), 0.0) == np.float32(8**0.5)
+    with pytest.raises(ValueError, match=r"`safe_norm\(ord=1\)` needs one axis for vectors or two for matrices, got 3"):
+        mx.safe_norm(jnp.ones((2, 2, 2)), 0.0, ord=1)
+    with pytest.raises(ValueError, match=r"`safe_norm\(axis=2\)`: `x` has the axes -2 to 1, its shape is \(2, 2\)"):
+        mx.safe_norm(jnp.ones((2, 2)), 0.0, axis=2)
+
+
+# --- Roots, squares, counters ----------------------------------------------------------------------------------------
+
+
+def test_the_root_and_the_square_of_zero():
+    value, slope = jax.vmap(jax.value_and_grad(numerics.safe_sqrt))(jnp.array([0.0, 4.0]))
+    np.testing.assert_array_equal(value, [0, 2])
+    np.testing.assert_array_equal(slope, [0, 0.25])
+    assert numerics.abs_sq(jnp.array(3 - 4j)) == 25
+    assert jax.grad(numerics.abs_sq)(jnp.array(0j)) == 0
+    assert numerics.at_least_float32(jnp.bfloat16) == jnp.float32
+
+
+@pytest.mark.parametrize("dtype", [jnp.int8, jnp.uint32, jnp.int32, jnp.float16])
+def test_a_counter_stays_at_its_end(dtype: Any):
+    limit = (jnp.finfo if dtype == jnp.float16 else jnp.iinfo)(dtype).max
+    counts = jnp.array([0, 7, limit], dtype)
+    following = mx.safe_increment(counts)
+    assert following.dtype == dtype
+    np.testing.assert_array_equal(following, jnp.array([1, 8, limit], dtype))
+    assert mx.safe_int32_increment(3) == 4
+
+
+# --- Gradients times a number ----------------------------------------------------------------------------------------
+
+
+def scaled_square(x: Any, scale: Any) -> Any:
+    return numerics.scale_gradient({"x": x}, scale)["x"] ** 2
+
+
+def test_derivatives_are_scaled_in_both_modes_and_the_value_is_not():
+    assert scaled_square(3.0, -0.5) == 9
+    assert jax.grad(scaled_square)(3.0, -0.5) == -3
+    assert jax.jvp(lambda x: scaled_square(x, -0.5), (3.0,), (1.0,))[1] == -3
+    assert jax.hessian(scaled_square)(3.0, -0.5) == 2 * 0.25
+    with jax_defaults():
+        assert jax.grad(jax.grad(lambda x: THEIRS.scale_gradient(x, -0.5) ** 2))(3.0) == 2 * 0.25
+
+
+def test_the_scale_of_a_gradient_may_be_traced_and_differentiated():
+    slopes = jax.jit(jax.vmap(jax.grad(scaled_square), in_axes=(None, 0)))(3.0, jnp.array([0.0, 1.0, 2.0]))
+    np.testing.assert_array_equal(slopes, [0, 6, 12])
+    assert jax.grad(jax.grad(scaled_square), 1)(3.0, 2.0) == 6
+    assert jax.grad(scaled_square, 1)(3.0, 2.0) == 0
+    with jax_defaults(), pytest.raises(jax.errors.TracerBoolConversionError):
+        jax.jit(jax.grad(lambda x, s: THEIRS.scale_gradient(x, s) ** 2))(3.0, 2.0)
+
+
+def test_a_gradient_that_is_not_finite_is_stopped_too():
+    assert jax.grad(lambda x, scale: jnp.sqrt(numerics.scale_gradient(x, scale)))(0.0, 0.0) == 0
+
+
+def test_a_whole_model_passes_and_keeps_its_dtypes(key):
+    model = eqx.nn.MLP(2, 1, 3, 1, dtype=jnp.bfloat16, key=key)
+    same = numerics.scale_gradient(model, np.float64(3.0))
+    assert eqx.tree_equal(same, model)
+    x = jnp.ones(2, jnp.bfloat16)
+    plain = eqx.filter_jit(eqx.filter_grad(lambda m: m(x)[0]))(model)
+    scaled = eqx.filter_jit(eqx.filter_grad(lambda m: numerics.scale_gradient(m, np.float64(3.0))(x)[0]))(model)
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a * 3, b, strict=True), plain, scaled)
+
+
+def test_a_scale_is_a_real_number():
+    with pytest.raises(ValueError, match=r"`scale_gradient\(scale=...\)` must be a number, got an array of shape \(2,"):
+        numerics.scale_gradient(1.0, jnp.ones(2))
+    with pytest.raises(ValueError, match=r"`scale_gradient\(scale=...\)` must hold real numbers"):
+        numerics.scale_gradient(1.0, 1j)
+
+
+def test_the_state_of_what_has_none():
+    assert isinstance(mx.init_empty_state({"w": jnp.ones(2)}), mx.EmptyState)
