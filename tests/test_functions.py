@@ -11,14 +11,21 @@ import jax.test_util
 import numpy as np
 import pytest
 
-from modulax import losses, projections
+from modulax import assignment, linalg, losses, projections
 
 from .functions import CASES, Case, plain
 from .settings import jax_defaults
 
 # Every public function of these modules has a case; functions that are tested otherwise, and where.
-PUBLIC = (losses, projections)
-ELSEWHERE: dict[str, str] = {}
+PUBLIC = (assignment, linalg, losses, projections)
+ELSEWHERE: dict[str, str] = {
+    "base_hungarian_algorithm": "test_assignment.py",
+    "hungarian_algorithm": "test_assignment.py",
+    "leading_directions": "test_equations_matrices.py",
+    "matrix_inverse_pth_root": "test_linear_algebra.py",
+    "orthogonalize": "test_equations_matrices.py",
+    "power_iteration": "test_linear_algebra.py",
+}
 
 
 def _cases(law: str, holds_for: Callable[[Case], Any] = lambda case: True) -> Any:

@@ -29,6 +29,11 @@ def real(owner: str, **arrays: ArrayLike) -> list[Array]:
     return [_of_kind(owner, name, x, "real numbers", "jnp.float32", *kinds) for name, x in arrays.items()]
 
 
+def inexact(owner: str, **arrays: ArrayLike) -> list[Array]:
+    """The arguments as arrays; refused unless they hold floats or complex numbers."""
+    return [_of_kind(owner, name, x, "floats", "jnp.float32", jnp.inexact) for name, x in arrays.items()]
+
+
 def _of_kind(owner: str, name: str, x: ArrayLike, words: str, example: str, *kinds: Any) -> Array:
     x = jnp.asarray(x)
     if not any(jnp.issubdtype(x.dtype, kind) for kind in kinds):
@@ -69,6 +74,14 @@ def broadcast_shape(owner: str, **arrays: Array) -> tuple[int, ...]:
         raise ValueError(
             f"`{owner}` needs {_names(arrays)} of shapes that broadcast, got {_shapes(arrays)}."
         ) from error
+
+
+def check_matrix(owner: str, name: str, x: Array, is_square: bool = False) -> None:
+    """Refuses what is no matrix, or no square one."""
+    if x.ndim != 2 or (is_square and x.shape[0] != x.shape[1]):
+        batch = " `jax.vmap` maps over a batch of them." if x.ndim > 2 else ""
+        words = "a square matrix" if is_square else "a matrix"
+        raise ValueError(f"`{owner}({name}=...)` must be {words}, got an array of shape {x.shape}.{batch}")
 
 
 def _names(arrays: dict[str, Array]) -> str:
