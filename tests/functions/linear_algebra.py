@@ -11,9 +11,9 @@ def _problem(*shape):
     """Columns that are not far from orthogonal, so that few steps are enough; two numbers in the solution are zero."""
 
     def make(rng):
-        a = np.eye(7, 4) + 0.3 * rng.normal(size=(7, 4))
+        a = np.eye(7, 4) + 0.1 * rng.normal(size=(7, 4))
         x = np.array([1.0, -2, 2, -1])
-        return {"A": a, "b": (a @ x + 0.1 * rng.normal(size=(*shape, 7))).T, "iters": 150}
+        return {"A": a, "b": (a @ x + 0.1 * rng.normal(size=(*shape, 7))).T, "iters": 300}
 
     return make
 
@@ -24,20 +24,18 @@ def _nnls(A, b, iters, L=None):
 
 
 CASES = (
-    Case(
-        linalg.nnls, _problem(), _nnls, optax.nnls, floats=("A",), numbers=("b",), misfits={"A": (7,), "b": (4,)},
-    ),
+    Case(linalg.nnls, _problem(), _nnls, optax.nnls, floats=("A",), numbers=("b",), misfits={"b": (4,)}),
     Case(linalg.nnls, _problem(2), _nnls, optax.nnls, "columns", floats=("A",), numbers=("b",), misfits={"b": (4, 2)}),
     Case(
         linalg.nnls,
-        lambda rng: {**_problem()(rng), "L": np.array(8.0)},
+        lambda rng: {**_problem()(rng), "L": np.array(2.0)},
         _nnls,
         optax.nnls,
         "bound",
         floats=("A",),
         numbers=("b",),
     ),
-)  # fmt: skip
+)
 
 FUNCTION_DIFFERENCES = (
     FunctionDifference(
@@ -50,7 +48,7 @@ FUNCTION_DIFFERENCES = (
     FunctionDifference(
         "`base_hungarian_algorithm` where every assignment has an infinite cost",
         "as few forbidden pairs as possible",
-        "one column for two rows",
+        "a column -1",
         "an assignment is asked for",
         "test_assignment.py::test_as_few_forbidden_pairs_as_possible",
     ),
@@ -87,6 +85,13 @@ FUNCTION_DIFFERENCES = (
         "a multiple of the identity",
         "NaN in float32",
         "the ridge is what remains",
+        "test_linear_algebra.py::test_the_inverse_root_of_singular_matrices",
+    ),
+    FunctionDifference(
+        "`matrix_inverse_pth_root` of a matrix of ones",
+        "the root",
+        "a multiple of the identity, for `p=2`",
+        "the distance from the identity is a norm that falls in every step",
         "test_linear_algebra.py::test_the_inverse_root_of_singular_matrices",
     ),
     FunctionDifference(

@@ -178,7 +178,7 @@ def _unit(tree: PyTree, otherwise: PyTree) -> tuple[PyTree, Array]:
 def _eigenpair(s: _Step, tolerance: Array) -> tuple[Array, PyTree]:
     """What was found; of two vectors that the operator maps to each other, a combination that it maps to itself."""
     apart = norm(_combined(s.product, -1, s.before)).astype(tolerance.dtype)
-    alternates = (apart < tolerance) & ~s.has_converged(tolerance)
+    alternates = (apart < tolerance) & (s.length > 0) & ~s.has_converged(tolerance)
     size = safe_sqrt(s.length_before) * safe_sqrt(s.length)
     value = jnp.where(s.quotient.real < 0, -size, size)
     share = value / jnp.where(alternates, s.length, jnp.ones_like(size))
