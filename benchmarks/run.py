@@ -20,6 +20,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
+from assignment import assignment, linear_algebra
 from flax import nnx
 from measure import interleaved, medians, seconds, table
 
@@ -301,6 +302,8 @@ PARTS = {
     "donation": donation,
     "containers": containers,
     "training": training,
+    "assignment": assignment,
+    "linear algebra": linear_algebra,
 }
 
 

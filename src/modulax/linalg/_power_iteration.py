@@ -112,19 +112,25 @@ def _of_function(function: Operator, v0: PyTree, num_iters: ArrayLike, tolerance
     v0 = jtu.tree_map(lambda x: inexact("power_iteration", v0=x)[0], v0)
     _check_operator(function, v0)
     start = widened(v0)
-    unit, length = _unit(start, start)
+
+    def product_with(vector: PyTree) -> PyTree:
+        return _like(start, function(_like(v0, vector)))
+
+    vector, _ = _unit(start, start, _largest(start))
+    product = product_with(vector)
+    product, length = _unit(product, vector, _largest(product))
     tolerance, num_iters = jnp.asarray(tolerance).astype(length.dtype), jnp.asarray(num_iters).astype(int)
 
     def step(s: _Step) -> _Step:
-        product, length = _unit(_like(start, function(_like(v0, s.product))), s.product)
+        scale = jnp.where(s.length > 0, s.length, jnp.ones_like(s.length))
+        product, length = _unit(product_with(s.product), s.product, scale)
         return _Step(s.vector, s.product, product, s.length, length, s.steps + 1)
 
     def goes_on(s: _Step) -> Array:
-        return (s.steps <= num_iters) & ~((s.steps > 0) & s.has_converged(tolerance))
+        return (s.steps < num_iters) & ~s.has_converged(tolerance)
 
-    # The first step only multiplies v0.
-    last = jax.lax.while_loop(goes_on, step, _Step(unit, unit, unit, length, length, jnp.zeros((), int)))
-    value, vector = _eigenpair(last, tolerance)
+    begin = _Step(vector, vector, product, length, length, jnp.zeros((), int))
+    value, vector = _eigenpair(jax.lax.while_loop(goes_on, step, begin), tolerance)
     return value.astype(common_dtype(*(x.dtype for x in jtu.tree_leaves(v0)))), _like(v0, vector)
 
 
@@ -161,28 +167,39 @@ def _combined(x: PyTree, factor: ArrayLike, y: PyTree) -> PyTree:
     return jtu.tree_map(lambda a, b: a + jnp.asarray(factor).astype(a.dtype) * b, x, y)
 
 
-def _unit(tree: PyTree, otherwise: PyTree) -> tuple[PyTree, Array]:
-    """The tree brought to length one, or another if all of it is zero; and its length. No square overflows."""
+def _largest(tree: PyTree) -> Array:
+    """The largest absolute value, or one if there is none."""
     sizes = [jnp.max(jnp.abs(x), initial=0) for x in jtu.tree_leaves(tree)]
     dtype = common_dtype(*(s.dtype for s in sizes))
     largest = jax.lax.stop_gradient(functools.reduce(jnp.maximum, [s.astype(dtype) for s in sizes]))
-    is_zero = largest == 0
-    scale = jnp.where(is_zero, jnp.ones_like(largest), largest)
+    return jnp.where(largest > 0, largest, jnp.ones_like(largest))
+
+
+def _unit(tree: PyTree, otherwise: PyTree, scale: Array) -> tuple[PyTree, Array]:
+    """The tree brought to length one, or another if it is zero; and its length.
+
+    It is divided by a number of about its size at first, so that no square overflows or vanishes.
+    """
     scaled = jtu.tree_map(lambda x: x / scale.astype(x.dtype), tree)
-    length = norm(scaled)
+    length = norm(scaled).astype(scale.dtype)
+    is_zero = length == 0
     divisor = jnp.where(is_zero, jnp.ones_like(length), length)
     unit = jtu.tree_map(lambda x, y: jnp.where(is_zero, y, x / divisor.astype(x.dtype)), scaled, otherwise)
-    return unit, length.astype(dtype) * largest
+    return unit, length * scale
 
 
 def _eigenpair(s: _Step, tolerance: Array) -> tuple[Array, PyTree]:
     """What was found; of two vectors that the operator maps to each other, a combination that it maps to itself."""
-    apart = norm(_combined(s.product, -1, s.before)).astype(tolerance.dtype)
-    alternates = (apart < tolerance) & (s.length > 0) & ~s.has_converged(tolerance)
-    size = safe_sqrt(s.length_before) * safe_sqrt(s.length)
-    value = jnp.where(s.quotient.real < 0, -size, size)
-    share = value / jnp.where(alternates, s.length, jnp.ones_like(size))
-    mixed, _ = _unit(_combined(s.before, share, s.vector), s.product)
-    vector = jtu.tree_map(lambda x, y: jnp.where(alternates, x, y), mixed, s.product)
-    quotient = s.quotient * s.length.astype(s.quotient.dtype)
-    return jnp.where(alternates, value.astype(quotient.dtype), quotient), vector
+    value = s.quotient * s.length.astype(s.quotient.dtype)
+
+    def combination() -> tuple[Array, PyTree]:
+        apart = norm(_combined(s.product, -1, s.before)).astype(tolerance.dtype)
+        alternates = (apart < tolerance) & (s.length > 0)
+        size = safe_sqrt(s.length_before) * safe_sqrt(s.length)
+        size = jnp.where(s.quotient.real < 0, -size, size)
+        share = size / jnp.where(alternates, s.length, jnp.ones_like(size))
+        mixed, _ = _unit(_combined(s.before, share, s.vector), s.product, jnp.ones_like(size))
+        vector = jtu.tree_map(lambda x, y: jnp.where(alternates, x, y), mixed, s.product)
+        return jnp.where(alternates, size.astype(value.dtype), value), vector
+
+    return jax.lax.cond(s.has_converged(tolerance), lambda: (value, s.product), combination)
