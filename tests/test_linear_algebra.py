@@ -17,10 +17,10 @@ from .settings import jax_defaults
 FULL_LOOP = {"num_iters": 5000, "error_tolerance": 1e-12}
 
 
-def _symmetric(eigenvalues, seed: int = 0, dtype=np.float64) -> np.ndarray:
+def _symmetric(eigenvalues, seed: int = 0, is_complex: bool = False) -> np.ndarray:
     rng = np.random.default_rng(seed)
     shape = (len(eigenvalues), len(eigenvalues))
-    x = rng.normal(size=shape) + (1j * rng.normal(size=shape) if dtype == np.complex128 else 0)
+    x = rng.normal(size=shape) + (1j * rng.normal(size=shape) if is_complex else 0)
     q, _ = np.linalg.qr(x)
     return (q * eigenvalues) @ q.conj().T
 
@@ -78,7 +78,7 @@ def test_power_iteration_equals_optax(matrix):
 
 @pytest.mark.usefixtures("x64")
 def test_power_iteration_of_hermitian_matrices():
-    matrix = _symmetric([1.0, -4, 3], dtype=np.complex128)
+    matrix = _symmetric([1.0, -4, 3], is_complex=True)
     value, vector = power_iteration(jnp.asarray(matrix), **FULL_LOOP)
     np.testing.assert_allclose(value, -4, rtol=1e-12)
     np.testing.assert_allclose(matrix @ vector, -4 * vector, atol=1e-10)
@@ -210,13 +210,16 @@ def test_the_inverse_root_ends_with_the_best_that_rounding_allows():
         root, error = inverse_root(matrix, 2, ridge_epsilon=0.0, error_tolerance=0.0)
         assert np.isfinite(root).all()
         assert np.isfinite(error)
+    root, error = inverse_root(jnp.full((3, 3), jnp.nan), 2)
+    assert np.isnan(root).all()
+    assert np.isnan(error)
     nothing, error = linalg.matrix_inverse_pth_root(jnp.zeros((0, 0)), 2)
     assert nothing.shape == (0, 0)
     assert error == 0
 
 
 def test_the_inverse_root_of_hermitian_and_of_low_precision_matrices():
-    matrix = _symmetric([3.0, 1, 0.1], dtype=np.complex128)
+    matrix = _symmetric([3.0, 1, 0.1], is_complex=True)
     root, _ = inverse_root_of(jnp.asarray(matrix, jnp.complex64), 2)
     np.testing.assert_allclose(root, _inverse_root(matrix, 2), atol=1e-5)
     for dtype in (jnp.bfloat16, jnp.float16):

@@ -46,8 +46,8 @@ def hungarian_algorithm(cost_matrix: ArrayLike) -> tuple[Int[Array, " k"], Int[A
     rows, n, is_tall = _solution("hungarian_algorithm", cost_matrix)
     if n == rows.size:
         return rows, jnp.arange(n)
-    pairs = jnp.arange(n)[::-1], _inverse(rows, n)[::-1]
-    return pairs[::-1] if is_tall else pairs
+    fewer, more = jnp.arange(n)[::-1], _inverse(rows, n)[::-1]
+    return (more, fewer) if is_tall else (fewer, more)
 
 
 def base_hungarian_algorithm(cost_matrix: ArrayLike) -> tuple[Int[Array, " k"], Int[Array, " k"]]:
@@ -135,13 +135,17 @@ class _Search(NamedTuple):
 
 
 def _solve(costs: Array) -> Int[Array, " m"]:
-    r"""The row of each column, or -1. There are no more rows than columns; a row may find forbidden ones alone.
+    r"""The row of each column, or -1, of a matrix with no more rows than columns.
+
+    A row gets no column if all that are left for it are forbidden. Then, as no path leads from it to a free column,
+    none ever will, so that as many rows as possible get one.
 
     With prices $w$ of the columns, the reduced costs $c_{ij} + w_j - \min_{j'} (c_{ij'} + w_{j'})$ are not negative,
     and zero for all pairs that are matched. The lengths of paths are sums of these. The price of each column that was
     reached rises by as much as its path was shorter than the path to the free column, which keeps both true.
 
-    No number here exceeds three times the largest cost, since there is a free column, of price zero, until the end.
+    There is a free column, of price zero, until the end. Hence no price exceeds the largest cost, nor does the length
+    of the path that is chosen; and no finite number here exceeds three times the largest cost.
     """
     n, m = costs.shape
     if n == m:

@@ -41,8 +41,8 @@ def matrix_inverse_pth_root(
     T_k = \tfrac{p + 1}{p} I - \tfrac1p M_k, \qquad M_{k+1} = T_k^p M_k, \qquad H_{k+1} = H_k T_k
     $$
 
-    and begins with the $H_0$ for which $M_0 = H_0^p B$. As $M_k$ becomes the identity, $H_k$ becomes $B^{-1/p}$. Small
-    eigenvalues grow by a factor of about $e$ in a step, before convergence is quadratic.
+    and begins with the $H_0$ for which $M_0 = H_0^p B$. As $M_k$ becomes the identity, $H_k$ becomes $B^{-1/p}$. A
+    small eigenvalue of $M$ grows by a factor between 2 and $e$ in a step; near one, the convergence is quadratic.
 
     The size of the entries does not matter. For a matrix of zeros, which has no root, $\lambda_{\max}$ is taken as
     $10^{-16}$. It can be differentiated in forward mode alone, as `power_iteration`.
@@ -75,12 +75,11 @@ def matrix_inverse_pth_root(
     product = functools.partial(jnp.matmul, precision=precision)
     a = matrix.astype(dtype)
     largest = jnp.abs(power_iteration(a, precision=precision)[0])
-    largest = jnp.where(largest > 0, largest, 1e-16)
+    largest = jnp.where(largest == 0, 1e-16, largest)
     given = ridge_epsilon, error_tolerance, exponent
     ridge, tolerance, degree = (jnp.asarray(x).astype(largest.dtype) for x in given)
     num_iters = jnp.asarray(num_iters).astype(int)
     identity = jnp.eye(len(a), dtype=dtype)
-    # The matrix is divided by its largest eigenvalue, so that nothing overflows or vanishes.
     scale = (degree + 1) / (2 * (1 + ridge))
 
     def distance(remainder: Array) -> Array:
@@ -101,6 +100,7 @@ def matrix_inverse_pth_root(
     def goes_on(s: _Iterate) -> Array:
         return s.goes_on & (error(s.remainder) > tolerance) & (s.steps < num_iters)
 
+    # The matrix is divided by its largest eigenvalue, so that nothing overflows or vanishes.
     remainder = (a / largest.astype(dtype) + ridge.astype(dtype) * identity) * scale.astype(dtype)
     root = identity * (scale ** (1 / degree)).astype(dtype)
     start = _Iterate(jnp.zeros((), int), remainder, root, distance(remainder), jnp.ones((), bool))
