@@ -20,6 +20,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
+from assignment import assignment, linear_algebra
 from cross_entropy import cross_entropy
 from ctc import ctc
 from flax import nnx
@@ -307,6 +308,8 @@ PARTS = {
     "ctc": ctc,
     "cross_entropy": cross_entropy,
     "projections": projections,
+    "assignment": assignment,
+    "linear algebra": linear_algebra,
 }
 
 

@@ -36,7 +36,7 @@ class Layer(NamedTuple):
 LAYERS = (
     Layer(("_types", "_numerics", "_module", "_tracing", "_checks", "_bibliography", "_random", "_debug")),
     Layer(("_arrays",)),
-    Layer(("numerics", "tree", "linalg")),
+    Layer(("numerics", "tree", "linalg"), ordered=True),
     Layer(("projections", "losses", "assignment", "perturbations", "second_order"), ordered=True),
     Layer(
         (

@@ -12,27 +12,33 @@ import jax.test_util
 import numpy as np
 import pytest
 
-from modulax import estimators, losses, numerics, perturbations, projections, second_order
+from modulax import assignment, estimators, linalg, losses, numerics, perturbations, projections, second_order
 
 from .functions import CASES, Case, plain
 from .settings import jax_defaults
 
 # Every public function of these modules has a case; functions that are tested otherwise, and where.
-PUBLIC = (estimators, losses, numerics, perturbations, projections, second_order)
+PUBLIC = (assignment, estimators, linalg, losses, numerics, perturbations, projections, second_order)
 ELSEWHERE: dict[str, str] = {
     "abs_sq": "test_numerics.py",
     "at_least_float32": "test_numerics.py",
+    "base_hungarian_algorithm": "test_assignment.py",
     "control_delta_method": "test_control_variates.py",
     "control_variates_jacobians": "test_control_variates.py",
     "fisher_diag": "test_second_order.py",
     "hessian_diag": "test_second_order.py",
+    "hungarian_algorithm": "test_assignment.py",
     "hvp": "test_second_order.py",
+    "leading_directions": "test_equations_matrices.py",
     "make_fenchel_young_loss": "test_losses_fenchel_young.py",
     "make_perturbed_fun": "test_perturbations.py",
+    "matrix_inverse_pth_root": "test_linear_algebra.py",
     "measure_valued_jacobians": "test_estimators.py",
     "moving_avg_baseline": "test_control_variates.py",
     "multi_normal": "test_estimators.py",
+    "orthogonalize": "test_equations_matrices.py",
     "pathwise_jacobians": "test_estimators.py",
+    "power_iteration": "test_linear_algebra.py",
     "safe_increment": "test_numerics.py",
     "scale_gradient": "test_numerics.py",
     "score_function_jacobians": "test_estimators.py",

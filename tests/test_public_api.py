@@ -70,11 +70,11 @@ PROMISED = {
         SimplifiedAdEMAMix Snapshot SnapshotState Sophia SplitRealAndImaginary SplitRealAndImaginaryState
         Stateless Trace TraceState Yogi ZeroNaNs ZeroNaNsState ZoomLinesearchInfo aggregate apply_updates
         assignment available bias_correction by_path card citation describe estimators from_optax get
-        incremental_update inject_hyperparams like_params linalg losses microbatch microbatching nested number
-        numerics per_example_global_norm_clip per_example_layer_norm_clip periodic_update perturbations
-        projections schedule_free_eval_params schedules second_order selective_transform shared
-        skip_large_updates skip_not_finite state_sharding to_optax tree unitwise_clip unitwise_norm
-        update_infinity_moment update_moment update_moment_per_elem_norm value_and_grad_from_state
+        incremental_update inject_hyperparams like_params linalg losses matrix_inverse_pth_root microbatch
+        microbatching nested nnls number numerics per_example_global_norm_clip per_example_layer_norm_clip
+        periodic_update perturbations power_iteration projections schedule_free_eval_params schedules second_order
+        selective_transform shared skip_large_updates skip_not_finite state_sharding to_optax tree unitwise_clip
+        unitwise_norm update_infinity_moment update_moment update_moment_per_elem_norm value_and_grad_from_state
         with_extra_args_support
         global_norm init_empty_state safe_increment safe_int32_increment safe_norm safe_root_mean_squares
         scale_gradient tree_map_params
@@ -89,13 +89,14 @@ PROMISED = {
         AccumulationType Accumulator IndividualOutputs micro_grad micro_vmap microbatch reshape_batch_axis
     """,
     modulax.assignment: """
+        base_hungarian_algorithm hungarian_algorithm
     """,
     modulax.estimators: """
         MultiNormal control_delta_method control_variates_jacobians measure_valued_jacobians moving_avg_baseline
         multi_normal pathwise_jacobians score_function_jacobians
     """,
     modulax.linalg: """
-        leading_directions orthogonalize
+        leading_directions matrix_inverse_pth_root nnls orthogonalize power_iteration
     """,
     modulax.losses: """
         cosine_distance cosine_similarity huber_loss l2_loss log_cosh squared_error

@@ -387,6 +387,11 @@ from ._transforms.zoom import (
 from ._wrapper import (
     AbstractWrapper as AbstractWrapper,
 )
+from .linalg import (
+    matrix_inverse_pth_root as matrix_inverse_pth_root,
+    nnls as nnls,
+    power_iteration as power_iteration,
+)
 from .microbatching import (
     microbatch as microbatch,
 )

@@ -95,6 +95,14 @@ def broadcast_shape(owner: str, **arrays: Array) -> tuple[int, ...]:
         ) from error
 
 
+def check_matrix(owner: str, name: str, x: Array, is_square: bool = False) -> None:
+    """Refuses what is no matrix, or no square one."""
+    if x.ndim != 2 or (is_square and x.shape[0] != x.shape[1]):
+        batch = " `jax.vmap` maps over a batch of them." if x.ndim > 2 else ""
+        words = "a square matrix" if is_square else "a matrix"
+        raise ValueError(f"`{owner}({name}=...)` must be {words}, got an array of shape {x.shape}.{batch}")
+
+
 def _names(arrays: dict[str, Array]) -> str:
     *most, last = [f"`{name}`" for name in arrays]
     return f"{', '.join(most)} and {last}" if most else last

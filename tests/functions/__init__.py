@@ -2,6 +2,7 @@
 
 from . import (
     estimators,
+    linear_algebra,
     losses_contrastive,
     losses_cross_entropy,
     losses_ctc,
@@ -18,6 +19,7 @@ from . import (
 from ._case import Case as Case, FunctionDifference as FunctionDifference, plain as plain
 
 CASES: tuple[Case, ...] = (
+    *linear_algebra.CASES,
     *losses_contrastive.CASES,
     *losses_cross_entropy.CASES,
     *losses_ctc.CASES,
@@ -33,6 +35,7 @@ CASES: tuple[Case, ...] = (
 
 FUNCTION_DIFFERENCES: tuple[FunctionDifference, ...] = (
     *estimators.FUNCTION_DIFFERENCES,
+    *linear_algebra.FUNCTION_DIFFERENCES,
     *losses_contrastive.FUNCTION_DIFFERENCES,
     *losses_cross_entropy.FUNCTION_DIFFERENCES,
     *losses_ctc.FUNCTION_DIFFERENCES,

@@ -1,4 +1,7 @@
-"""Linear algebra on matrices and batches of them, for accelerators: products where a decomposition would be slow."""
+"""Linear algebra for accelerators: products of matrices where a decomposition would be slow."""
 
+from ._inverse_root import matrix_inverse_pth_root as matrix_inverse_pth_root
 from ._newton_schulz import orthogonalize as orthogonalize
+from ._nnls import nnls as nnls
+from ._power_iteration import power_iteration as power_iteration
 from ._singular import leading_directions as leading_directions

@@ -1,0 +1,135 @@
+"""Inverse roots of positive matrices, by products of matrices alone."""
+
+import functools
+import operator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jaxtyping import Array, ArrayLike, Float, Inexact
+
+from .._arrays import check_matrix, inexact, integral
+from .._numerics import at_least_float32, real_dtype
+from ._power_iteration import power_iteration
+
+
+class _Iterate(NamedTuple):
+    steps: Array
+    remainder: Array  # M, which becomes the identity
+    root: Array  # H
+    distance: Array  # of M from the identity
+    goes_on: Array
+
+
+def matrix_inverse_pth_root(
+    matrix: ArrayLike,
+    p: ArrayLike,
+    num_iters: ArrayLike = 100,
+    ridge_epsilon: ArrayLike = 1e-6,
+    error_tolerance: ArrayLike = 1e-6,
+    precision: jax.lax.PrecisionLike = jax.lax.Precision.HIGHEST,
+) -> tuple[Inexact[Array, "n n"], Float[Array, ""]]:
+    r"""The matrix $B^{-1/p}$ for a symmetric positive semidefinite matrix, as Shampoo preconditions with it.
+
+    It is made by products of matrices, which accelerators are good at, unlike decompositions. With a ridge, $B = A +
+    \varepsilon \lambda_{\max} I$, for the largest eigenvalue $\lambda_{\max}$ of $A$, which `power_iteration` finds,
+    Newton's iteration in its coupled form is
+
+    $$
+    M_0 = \frac{(p + 1) B}{2 (1 + \varepsilon) \lambda_{\max}}, \qquad
+    T_k = \tfrac{p + 1}{p} I - \tfrac1p M_k, \qquad M_{k+1} = T_k^p M_k, \qquad H_{k+1} = H_k T_k
+    $$
+
+    and begins with the $H_0$ for which $M_0 = H_0^p B$. As $M_k$ becomes the identity, $H_k$ becomes $B^{-1/p}$. A
+    small eigenvalue of $M$ grows by a factor between 2 and $e$ in a step; near one, the convergence is quadratic.
+
+    The size of the entries does not matter. For a matrix of zeros, which has no root, $\lambda_{\max}$ is taken as
+    $10^{-16}$. It can be differentiated in forward mode alone, as `power_iteration`.
+
+    Args:
+        matrix: $A$, a symmetric positive semidefinite matrix, or a Hermitian one.
+        p: a positive integer. Known when the function is traced, it takes fewer products.
+        num_iters: how many steps are made at most.
+        ridge_epsilon: $\varepsilon$, which bounds the condition of $B$ by about $1 / \varepsilon$.
+        error_tolerance: the error at which the iteration ends. It also ends, with the best root so far, when the error
+            does not get smaller any more, because of rounding.
+        precision: of the products.
+
+    Returns:
+        The root, in the dtype of the matrix; and the error, the largest entry of $|M - I|$. The arithmetic is done in
+        at least float32.
+
+    References:
+        Guo and Higham, [A Schur-Newton Method for the Matrix pth Root and its
+        Inverse](https://doi.org/10.1137/050643374), 2006;
+        Iannazzo, [On the Newton Method for the Matrix pth Root](https://doi.org/10.1137/050624790), 2006;
+        Anil et al., [Scalable Second Order Optimization for Deep Learning](https://arxiv.org/abs/2002.09018), 2020
+    """
+    (matrix,) = inexact("matrix_inverse_pth_root", matrix=matrix)
+    check_matrix("matrix_inverse_pth_root", "matrix", matrix, is_square=True)
+    exponent = _exponent(p)
+    dtype = at_least_float32(matrix.dtype)
+    if matrix.size == 0:
+        return matrix, jnp.zeros((), real_dtype(dtype))
+    product = functools.partial(jnp.matmul, precision=precision)
+    a = matrix.astype(dtype)
+    largest = jnp.abs(power_iteration(a, precision=precision)[0])
+    largest = jnp.where(largest == 0, 1e-16, largest)
+    given = ridge_epsilon, error_tolerance, exponent
+    ridge, tolerance, degree = (jnp.asarray(x).astype(largest.dtype) for x in given)
+    num_iters = jnp.asarray(num_iters).astype(int)
+    identity = jnp.eye(len(a), dtype=dtype)
+    scale = (degree + 1) / (2 * (1 + ridge))
+
+    def distance(remainder: Array) -> Array:
+        return jnp.linalg.norm(remainder - identity)
+
+    def error(remainder: Array) -> Array:
+        return jnp.max(jnp.abs(remainder - identity))
+
+    def step(s: _Iterate) -> _Iterate:
+        turn = (identity * (degree + 1).astype(dtype) - s.remainder) / degree.astype(dtype)
+        remainder = product(_power(turn, exponent, product), s.remainder)
+        now = distance(remainder)
+        # It falls in every step, as every eigenvalue comes nearer to one; but of the smallest that is hardly seen.
+        is_better = now < jnp.where(s.distance < 0.1, s.distance, 1.2 * s.distance)
+        new = _Iterate(s.steps + 1, remainder, product(s.root, turn), now, is_better)
+        return jax.tree_util.tree_map(lambda x, y: jnp.where(is_better, x, y), new, s._replace(goes_on=is_better))
+
+    def goes_on(s: _Iterate) -> Array:
+        return s.goes_on & (error(s.remainder) > tolerance) & (s.steps < num_iters)
+
+    # The matrix is divided by its largest eigenvalue, so that nothing overflows or vanishes.
+    remainder = (a / largest.astype(dtype) + ridge.astype(dtype) * identity) * scale.astype(dtype)
+    root = identity * (scale ** (1 / degree)).astype(dtype)
+    start = _Iterate(jnp.zeros((), int), remainder, root, distance(remainder), jnp.ones((), bool))
+    last = jax.lax.while_loop(goes_on, step, start)
+    return (last.root * (largest ** (-1 / degree)).astype(dtype)).astype(matrix.dtype), error(last.remainder)
+
+
+def _exponent(p: ArrayLike) -> int | Array:
+    """As a Python integer if it is known, else as an array; refused unless it is a positive integer."""
+    if isinstance(p, Tracer):
+        return integral("matrix_inverse_pth_root", p=p)[0]
+    try:
+        known = operator.index(p)  # pyright: ignore[reportArgumentType]
+    except TypeError:
+        known = 0
+    if known < 1:
+        raise ValueError(f"`matrix_inverse_pth_root(p=...)` must be a positive integer, got {p!r}.")
+    return known
+
+
+def _power(x: Array, exponent: int | Array, product: Any) -> Array:
+    """A matrix to a positive power, by repeated squaring."""
+    if isinstance(exponent, int):
+        half = _power(product(x, x), exponent // 2, product) if exponent > 1 else None
+        return x if half is None else product(half, x) if exponent % 2 else half
+
+    def square(loop: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        exponent, power, x = loop
+        return exponent // 2, jnp.where(exponent % 2 == 1, product(power, x), power), product(x, x)
+
+    start = exponent, jnp.eye(len(x), dtype=x.dtype), x
+    return jax.lax.while_loop(lambda loop: loop[0] > 0, square, start)[1]

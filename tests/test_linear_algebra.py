@@ -1,0 +1,332 @@
+"""Power iteration, inverse roots and non-negative least squares: by decompositions, at the edges, as sentences."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import scipy.optimize
+
+import modulax
+from modulax import linalg
+
+from .settings import jax_defaults
+
+FULL_LOOP = {"num_iters": 5000, "error_tolerance": 1e-12}
+
+
+def _symmetric(eigenvalues, seed: int = 0, is_complex: bool = False) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    shape = (len(eigenvalues), len(eigenvalues))
+    x = rng.normal(size=shape) + (1j * rng.normal(size=shape) if is_complex else 0)
+    q, _ = np.linalg.qr(x)
+    return (q * eigenvalues) @ q.conj().T
+
+
+def _inverse_root(matrix, p, ridge=1e-6) -> np.ndarray:
+    values, vectors = np.linalg.eigh(matrix)
+    return (vectors * (np.maximum(values, 0) + ridge * max(values[-1], 1e-16)) ** (-1 / p)) @ vectors.conj().T
+
+
+def _optax(function, *args, **kwargs):
+    with jax_defaults():
+        return function(*args, **kwargs)
+
+
+# One program for all calls with arrays of one shape, whatever the numbers.
+power_iteration = jax.jit(linalg.power_iteration)
+inverse_root = jax.jit(linalg.matrix_inverse_pth_root)  # of an exponent that is traced
+inverse_root_of = jax.jit(linalg.matrix_inverse_pth_root, static_argnums=1)
+their_power_iteration = jax.jit(optax.power_iteration)
+their_inverse_root = jax.jit(optax.matrix_inverse_pth_root)
+
+
+@pytest.mark.parametrize("name", ["power_iteration", "matrix_inverse_pth_root", "nnls"])
+def test_the_signature_is_that_of_optax(name: str):
+    ours, theirs = (
+        [(p.name, p.kind, p.default) for p in inspect.signature(getattr(module, name)).parameters.values()]
+        for module in (modulax, optax)
+    )
+    assert ours == theirs
+    assert getattr(modulax, name) is getattr(linalg, name)
+
+
+# --- Power iteration -----------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(
+    "matrix",
+    [
+        _symmetric([3.0, 1, -2]),
+        _symmetric([-3.0, 1, 2]),
+        np.array([[2.0, 1, 0], [0, 0.5, 1], [0, 0, -1]]),
+    ],
+    ids=["positive", "negative", "not symmetric"],
+)
+def test_power_iteration_equals_optax(matrix):
+    value, vector = power_iteration(jnp.asarray(matrix))
+    expected, expected_vector = _optax(their_power_iteration, jnp.asarray(matrix))
+    np.testing.assert_allclose(value, expected, rtol=1e-12)
+    np.testing.assert_allclose(vector, expected_vector, atol=1e-12)
+    eigenvalues = np.linalg.eigvals(matrix)
+    np.testing.assert_allclose(value, eigenvalues[np.argmax(np.abs(eigenvalues))], rtol=1e-5)
+    np.testing.assert_allclose(matrix @ vector, value * vector, atol=1e-5)
+
+
+@pytest.mark.usefixtures("x64")
+def test_power_iteration_of_hermitian_matrices():
+    matrix = _symmetric([1.0, -4, 3], is_complex=True)
+    value, vector = power_iteration(jnp.asarray(matrix), **FULL_LOOP)
+    np.testing.assert_allclose(value, -4, rtol=1e-12)
+    np.testing.assert_allclose(matrix @ vector, -4 * vector, atol=1e-10)
+    assert vector.dtype == complex
+
+
+@pytest.mark.usefixtures("x64")
+def test_power_iteration_of_a_function_of_a_tree():
+    matrix = _symmetric([3.0, 1, 0.5, -2])
+
+    def product(tree):
+        z = matrix @ jnp.concatenate([tree["a"].ravel(), tree["b"]])
+        return {"a": z[:2].reshape(1, 2), "b": z[2:]}
+
+    v0 = {"a": jnp.ones((1, 2)), "b": jnp.ones(2)}
+    value, vector = jax.jit(lambda v0: linalg.power_iteration(product, v0=v0))(v0)
+    expected, expected_vector = _optax(jax.jit(lambda v0: optax.power_iteration(product, v0=v0)), v0)
+    np.testing.assert_allclose(value, expected, rtol=1e-12)
+    jax.tree_util.tree_map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-12), vector, expected_vector)
+
+
+def test_a_function_is_given_the_dtypes_of_v0():
+    matrix = jnp.diag(jnp.array([1, 4], jnp.bfloat16))
+    value, vector = jax.jit(lambda v0: linalg.power_iteration(lambda v: matrix @ v, v0=v0))(jnp.ones(2, jnp.bfloat16))
+    assert value.dtype == vector.dtype == jnp.bfloat16
+    assert value == 4
+
+
+def test_power_iteration_of_zeros():
+    value, vector = power_iteration(jnp.zeros((3, 3)))
+    assert value == 0
+    np.testing.assert_allclose(np.linalg.norm(vector), 1, rtol=1e-6)
+    assert np.isnan(_optax(their_power_iteration, jnp.zeros((3, 3)))[0])
+    value, vector = power_iteration(jnp.eye(3), v0=jnp.zeros(3))
+    assert value == 0
+    assert not np.any(vector)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(
+    "matrix",
+    [np.diag([2.0, -2, 0.3]), np.array([[0, 8.0, 0], [2, 0, 0], [0, 0, 1]]), _symmetric([5.0, -5, 5])],
+    ids=["diagonal", "not symmetric", "three"],
+)
+def test_two_opposite_eigenvalues(matrix):
+    largest = np.max(np.abs(np.linalg.eigvals(matrix)))
+    value, vector = power_iteration(jnp.asarray(matrix))
+    np.testing.assert_allclose(np.abs(value), largest, rtol=1e-12)
+    np.testing.assert_allclose(matrix @ vector, value * vector, atol=1e-8)
+    np.testing.assert_allclose(np.linalg.norm(vector), 1)
+    value, vector = _optax(their_power_iteration, jnp.asarray(matrix))
+    assert np.abs(matrix @ vector - value * vector).max() > 0.1
+
+
+def test_limits_and_keys_may_be_traced_and_mapped():
+    matrix = jnp.asarray(_symmetric([3.0, 2.9]), jnp.float32)
+
+    @jax.jit
+    @jax.vmap
+    def value(steps, key):
+        return linalg.power_iteration(matrix, num_iters=steps, error_tolerance=jnp.float32(0), key=key)[0]
+
+    values = value(jnp.array([0, 3, 1000]), jax.random.split(jax.random.key(1), 3))
+    assert values[0] < 3 - 1e-4
+    np.testing.assert_allclose(values[2], 3, rtol=1e-6)
+
+
+@pytest.mark.usefixtures("x64")
+def test_forward_derivatives_are_those_of_the_eigenpair():
+    matrix, direction = _symmetric([3.0, 1, -2]), _symmetric([1.0, 2, 4], seed=1)
+    (value, vector), (dvalue, dvector) = jax.jvp(
+        lambda a: linalg.power_iteration(a, **FULL_LOOP), (jnp.asarray(matrix),), (jnp.asarray(direction),)
+    )
+    np.testing.assert_allclose(dvalue, vector @ direction @ vector, rtol=1e-9)
+    residual = direction @ vector + matrix @ dvector - dvalue * vector - value * dvector
+    np.testing.assert_allclose(residual, 0, atol=1e-8)
+
+
+def test_the_size_of_the_entries_does_not_matter():
+    matrix, sizes = _symmetric([3.0, 1, 0.2]), np.array([1e-35, 1e-20, 1e20, 1e35])
+    scaled = jnp.asarray(matrix * sizes[:, None, None], jnp.float32)
+    values, (roots, errors) = jax.jit(
+        jax.vmap(lambda a: (linalg.power_iteration(a)[0], linalg.matrix_inverse_pth_root(a, 4)))
+    )(scaled)
+    np.testing.assert_allclose(values / sizes, 3, rtol=1e-5)
+    np.testing.assert_allclose(roots * sizes[:, None, None] ** 0.25, [_inverse_root(matrix, 4)] * 4, atol=2e-5)
+    assert np.all(errors < 1e-5)
+    for a in scaled:
+        assert np.isnan(_optax(their_power_iteration, a)[0])
+        assert np.isnan(_optax(their_inverse_root, a, 4)[0]).any()
+
+
+# --- Inverse roots -------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 6, 8])
+def test_the_inverse_root_is_that_of_the_eigenvalues(p: int):
+    matrix = _symmetric([3.0, 0.1, 1e-3])
+    expected = _inverse_root(matrix, p)
+    tight = {"error_tolerance": 1e-13}
+    root, error = inverse_root_of(jnp.asarray(matrix), p, **tight)
+    np.testing.assert_allclose(root, expected, rtol=0, atol=1e-10 * expected.max())
+    assert error < 1e-10
+    traced, _ = inverse_root(jnp.asarray(matrix), p, **tight)
+    np.testing.assert_allclose(traced, expected, rtol=0, atol=1e-10 * expected.max())
+    theirs, _ = _optax(their_inverse_root, jnp.asarray(matrix), p, **tight)
+    assert np.allclose(theirs, expected, rtol=0, atol=1e-10 * expected.max()) == (p in (1, 2, 4, 8))
+
+
+@pytest.mark.parametrize("p", [1, 2, 4])
+def test_the_inverse_root_of_singular_matrices(p: int):
+    ones = np.ones((3, 3))
+    for matrix in (np.zeros((3, 3)), np.eye(3), ones, _symmetric([1.0, 1, 1e-9]), np.array([[4.0]]), np.array([[0.0]])):
+        expected = _inverse_root(matrix, p, 1e-3)
+        root, error = inverse_root(jnp.asarray(matrix, jnp.float32), p, ridge_epsilon=1e-3)
+        np.testing.assert_allclose(root, expected, rtol=0, atol=3e-4 * np.abs(expected).max())
+        assert error < 1e-4
+    assert np.isnan(_optax(their_inverse_root, jnp.zeros((3, 3)), p)[0]).any()
+    if p == 2:
+        theirs, _ = _optax(their_inverse_root, jnp.ones((3, 3)), p, ridge_epsilon=1e-3)
+        assert not np.any(theirs - np.diag(np.diag(theirs)))
+
+
+def test_the_inverse_root_ends_with_the_best_that_rounding_allows():
+    """Also without a ridge, also where there is no root."""
+    for eigenvalues in ([1.0, 1e-7, 1e-7], [1.0, -0.5, 0.2], [-1.0, -2.0, -2.0]):
+        matrix = jnp.asarray(_symmetric(eigenvalues), jnp.float32)
+        root, error = inverse_root(matrix, 2, ridge_epsilon=0.0, error_tolerance=0.0)
+        assert np.isfinite(root).all()
+        assert np.isfinite(error)
+    root, error = inverse_root(jnp.full((3, 3), jnp.nan), 2)
+    assert np.isnan(root).all()
+    assert np.isnan(error)
+    nothing, error = linalg.matrix_inverse_pth_root(jnp.zeros((0, 0)), 2)
+    assert nothing.shape == (0, 0)
+    assert error == 0
+
+
+def test_the_inverse_root_of_hermitian_and_of_low_precision_matrices():
+    matrix = _symmetric([3.0, 1, 0.1], is_complex=True)
+    root, _ = inverse_root_of(jnp.asarray(matrix, jnp.complex64), 2)
+    np.testing.assert_allclose(root, _inverse_root(matrix, 2), atol=1e-5)
+    for dtype in (jnp.bfloat16, jnp.float16):
+        low = jnp.asarray(_symmetric([3.0, 1, 0.5]), dtype)
+        root, error = inverse_root_of(low, 2)
+        assert root.dtype == dtype
+        assert error.dtype == jnp.float32
+        expected = _inverse_root(np.asarray(low, np.float64), 2)
+        np.testing.assert_allclose(np.asarray(root, np.float64), expected, rtol=1.1 * float(jnp.finfo(dtype).eps))
+
+
+def test_inverse_roots_of_a_batch_and_their_forward_derivatives():
+    matrices = jnp.asarray(
+        np.stack([_symmetric([3.0, 1, 0.1]), _symmetric([1.0, 1, 1]), np.zeros((3, 3))]), jnp.float32
+    )
+
+    def both(matrix):
+        return jax.jvp(lambda a: linalg.matrix_inverse_pth_root(a, 1)[0], (matrix,), (matrix,))
+
+    roots, derivatives = jax.jit(jax.vmap(both))(matrices)
+    for matrix, root in zip(matrices, roots, strict=True):
+        np.testing.assert_allclose(root, inverse_root(matrix, 1)[0], rtol=1e-4, atol=1e-6)
+    inverse = np.linalg.inv(np.asarray(matrices[0], np.float64))  # the inverse of (1 + t) A is 1 / (1 + t) of it
+    np.testing.assert_allclose(derivatives[0], -inverse, atol=1e-2)
+    assert np.isfinite(derivatives).all()
+
+
+# --- Non-negative least squares ------------------------------------------------------------------
+
+
+nnls = jax.jit(linalg.nnls, static_argnums=2)
+
+
+def _random_problem(m: int, n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(m, n)), rng.normal(size=m)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("shape", [(8, 5), (5, 8), (12, 12)], ids=str)
+def test_nnls_solves_the_problem(shape):
+    """By SciPy's active sets, and by the conditions of Karush, Kuhn and Tucker."""
+    a, b = _random_problem(*shape)
+    x = nnls(jnp.asarray(a), jnp.asarray(b), 500)
+    assert np.all(x >= 0)
+    np.testing.assert_allclose(np.linalg.norm(a @ x - b), scipy.optimize.nnls(a, b)[1], rtol=1e-9, atol=1e-9)
+    gradient = a.T @ (a @ x - b)
+    assert np.all(gradient > -1e-8)
+    np.testing.assert_allclose(x * gradient, 0, atol=1e-8)
+
+
+@pytest.mark.usefixtures("x64")
+def test_nnls_needs_fewer_steps():
+    a, b = _random_problem(20, 20)
+    least = scipy.optimize.nnls(a, b)[1]
+    for steps in (10, 100):
+        ours, theirs = (
+            np.linalg.norm(a @ _optax(function, jnp.asarray(a), jnp.asarray(b), steps) - b) - least
+            for function in (nnls, jax.jit(optax.nnls, static_argnums=2))
+        )
+        assert ours < theirs * (0.9 if steps == 10 else 1e-3)
+
+
+def test_nnls_at_the_edges():
+    both = jax.jit(jax.value_and_grad(lambda a, b: jnp.sum(linalg.nnls(a, b, 10))))
+    zeros, ones = jnp.zeros((3, 2)), jnp.ones((3, 2))
+    for a, b in ((zeros, ones[:, 0]), (ones, zeros[:, 0]), (ones, -ones[:, 0]), (zeros[:0], zeros[:0, 0])):
+        x, gradient = both(a, b)
+        assert x == 0
+        assert np.isfinite(gradient).all()
+    assert nnls(ones[:, :0], ones[:, 0], 5).shape == (0,)
+    assert not np.any(nnls(ones, ones[:, 0], 0))
+    assert not np.any(nnls(zeros, ones[:, 0], 5, L=0.0))
+
+
+def test_the_size_of_the_entries_of_a_problem_does_not_matter():
+    a, b = (jnp.asarray(x, jnp.float32) for x in _random_problem(8, 5))
+    sizes = jnp.array([1e-30, 1, 1e30])
+    expected = np.broadcast_to(nnls(a, b, 200), (3, 5))
+    for scale_a in (jnp.ones(3), sizes):
+        solve = jax.jit(jax.vmap(lambda s, t: linalg.nnls(a * s, b * t, 200, unroll=2)))
+        solutions = solve(scale_a, sizes) * (scale_a / sizes)[:, None]
+        np.testing.assert_allclose(solutions, expected, rtol=1e-4, atol=1e-6)
+
+
+# --- Sentences -----------------------------------------------------------------------------------
+
+
+def test_bad_input_is_refused():
+    for name, function in {
+        "power_iteration": linalg.power_iteration,
+        "matrix_inverse_pth_root": lambda matrix: linalg.matrix_inverse_pth_root(matrix, 2),
+    }.items():
+        with pytest.raises(ValueError, match=rf"`{name}\(matrix=...\)` must be a square matrix, .* shape \(2, 3\)\."):
+            function(jnp.ones((2, 3)))
+        with pytest.raises(ValueError, match=rf"`{name}\(matrix=...\)` must be a square .*\(4, 2, 2\). `jax.vmap`"):
+            function(jnp.ones((4, 2, 2)))
+        with pytest.raises(ValueError, match=rf"`{name}\(matrix=...\)` must hold floats, got .*int32"):
+            function(jnp.ones((2, 2), jnp.int32))
+    for p in (0, -1, 2.5):
+        with pytest.raises(ValueError, match=r"`matrix_inverse_pth_root\(p=...\)` must be a positive integer, got"):
+            linalg.matrix_inverse_pth_root(jnp.eye(2), p)
+    with pytest.raises(ValueError, match=r"`power_iteration` needs `v0` of shape \(2,\) .*, got \(3,\)"):
+        linalg.power_iteration(jnp.eye(2), v0=jnp.ones(3))
+    with pytest.raises(ValueError, match=r"of a function needs `v0`.*`power_iteration\(product, v0=params\)`"):
+        linalg.power_iteration(lambda v: v)
+    with pytest.raises(ValueError, match=r"the shapes of `v0`, \(2,\), got \(1,\)"):
+        linalg.power_iteration(lambda v: v[:1], v0=jnp.ones(2))
+    with pytest.raises(ValueError, match=r"`nnls\(iters=...\)` must be an integer, zero or more, got -1"):
+        linalg.nnls(jnp.ones((2, 2)), jnp.ones(2), -1)
