@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.experimental import checkify
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import maximum_bipartite_matching
@@ -175,6 +176,9 @@ def test_mistakes_end_and_are_valid_pairs():
     for function in BOTH:
         i, j = _pairs(function, costs)
         assert np.all(i[2] != j[2])
+    check = checkify.checkify(jax.jit(hungarian_algorithm))
+    assert "`hungarian_algorithm(cost_matrix=...)` must hold costs" in str(check(jnp.asarray(costs[2]))[0].get())
+    assert check(jnp.array([[1.0, inf], [2.0, 3.0]]))[0].get() is None
 
 
 def test_the_gradient_flows_through_the_costs():

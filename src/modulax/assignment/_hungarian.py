@@ -78,15 +78,14 @@ def _solution(owner: str, cost_matrix: ArrayLike) -> tuple[Int[Array, " m"], int
     """The row of each column, -1 where it has none, and the number of rows; transposed if the rows are more."""
     (costs,) = real(owner, cost_matrix=cost_matrix)
     check_matrix(owner, "cost_matrix", costs)
-    message = f"`{owner}(cost_matrix=...)` must hold costs; NaN and -inf are none."
-    costs = checked(costs, costs > -jnp.inf, message)
     is_tall = costs.shape[0] > costs.shape[1]
     costs = jax.lax.stop_gradient(costs.T if is_tall else costs)
     n, m = costs.shape
     if n == 0:
         rows = jnp.full(m, -1)
     elif jnp.issubdtype(costs.dtype, jnp.floating):
-        rows = _completed(_solve(_scaled(costs)), n)
+        message = f"`{owner}(cost_matrix=...)` must hold costs; NaN and -inf are none."
+        rows = _completed(_solve(_scaled(checked(costs, costs > -jnp.inf, message))), n)
     else:
         rows = _solve(_whole(costs))
     return rows, n, is_tall
