@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float, Integer
+from jaxtyping import Array, ArrayLike, Bool, Float, Integer
 
 from .._arrays import (
     Axes,
@@ -36,8 +36,9 @@ def softmax_cross_entropy(
     For one-hot labels, smoothed ones (`smooth_labels`) and those of a teacher. If every example has just one class,
     `softmax_cross_entropy_with_integer_labels` is the same in less time and memory.
 
-    A logit of $-\infty$ is a class that cannot be. If its label is zero, it is left out as by the mask: the loss and
-    all derivatives are finite. If its label is positive, the loss is infinite.
+    A logit of $-\infty$ is a class that cannot be. If its label is zero, it is left out as by the mask: the loss is
+    finite, and the derivatives are, those by this logit and this label being zero. If its label is positive, the loss
+    is infinite.
 
     Args:
         logits: $x$, floats of any size.
@@ -107,7 +108,8 @@ def poly_loss_cross_entropy(
     owner = "poly_loss_cross_entropy"
     dtype, axes, x, y = _prepared(owner, logits, labels, axis, where)
     (epsilon,) = real(owner, epsilon=epsilon)
-    wrong = jnp.sum(y * -jnp.expm1(_log_probabilities(x, y, *_sum_of_exp(x, axes))), axes)
+    log_p, counts = _log_probabilities(x, y, *_sum_of_exp(x, axes))
+    wrong = jnp.sum(y * -jnp.expm1(chosen(counts, log_p)), axes)
     wrong, epsilon = broadcast(owner, loss=wrong, epsilon=epsilon.astype(x.dtype))
     return (jnp.broadcast_to(_cross_entropy(x, y, axes), wrong.shape) + epsilon * wrong).astype(dtype)
 
@@ -178,7 +180,7 @@ def softmax_cross_entropy_with_integer_labels(
 def _prepared(
     owner: str, logits: ArrayLike, labels: ArrayLike, axis: Axes, where: ArrayLike | None
 ) -> tuple[Any, tuple[int, ...], Array, Array]:
-    """The dtype of the loss, the axes of the classes, logits and labels; -inf and zero for what is left out."""
+    """The dtype of the loss, the axes of the classes, logits and labels without what is left out."""
     (x,) = floating(owner, logits=logits)
     (y,) = real(owner, labels=labels)
     axes = axes_of(owner, axis, "logits", x)
@@ -196,7 +198,7 @@ def _prepared(
 def _sum_of_exp(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
     """The largest entry along the axes, and the sum of the exponentials of what all are below it; in at least float32.
 
-    If everything is -inf, the sum is one instead of zero.
+    Both are finite where everything is -inf: the sum is one instead of zero.
     """
     dtype = at_least_float32(x.dtype)
     top = jnp.max(jax.lax.stop_gradient(x), axes, keepdims=True, initial=jnp.finfo(x.dtype).min).astype(dtype)
@@ -209,41 +211,38 @@ def _mean(t: Array, axes: tuple[int, ...], x: Array, top: Array, total: Array) -
     return jnp.sum(jnp.exp(x.astype(top.dtype) - top) * t, axes) / jnp.squeeze(total, axes)
 
 
-def _log_probabilities(x: Array, y: Array, top: Array, total: Array) -> Array:
-    """The log-softmax of the logits; zero for what cannot be and has no label, since 0 log 0 = 0."""
+def _log_probabilities(x: Array, y: Array, top: Array, total: Array) -> tuple[Array, Bool[Array, "..."]]:
+    """The log-softmax of the logits; and where it counts: not where it is -inf and has no label, since 0 log 0 = 0."""
     log_p = x - top - jnp.log(total)
-    return chosen((y != 0) | (log_p != -jnp.inf), log_p)
+    return log_p, (y != 0) | (log_p != -jnp.inf)
 
 
 # The derivatives of both cross-entropies are given: transposed, they are one pass over the logits, without a scatter.
-# The checkpoint keeps the logits for it, in their own dtype, instead of their exponentials.
+# The checkpoint keeps the logits for it, in their own dtype, instead of their exponentials. What a rule computes anew
+# for the value is in a compiled program the same as what it computes for the derivative.
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def _cross_entropy(x: Float[Array, "..."], y: Float[Array, "..."], axes: tuple[int, ...]) -> Float[Array, "..."]:
-    return -jnp.sum(y * _log_probabilities(x, y, *_sum_of_exp(x, axes)), axes)
+    log_p, counts = _log_probabilities(x, y, *_sum_of_exp(x, axes))
+    return -jnp.sum(chosen(counts, y * log_p), axes)
 
 
 @_cross_entropy.defjvp
 def _cross_entropy_jvp(axes, primals, tangents):
-    x, y = primals
-    sums = _sum_of_exp(x, axes)
-
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def slope(dx, dy, x, y, sums):
-        by_label = jnp.sum(_log_probabilities(x, y, *sums) * dy, axes)
+        log_p, counts = _log_probabilities(x, y, *sums)
+        by_label = jnp.sum(chosen(counts, log_p) * dy, axes)
         return jnp.sum(y, axes) * _mean(dx, axes, x, *sums) - jnp.sum(y * dx, axes) - by_label
 
-    return -jnp.sum(y * _log_probabilities(x, y, *sums), axes), slope(*tangents, x, y, sums)
+    return _cross_entropy(*primals, axes), slope(*tangents, *primals, _sum_of_exp(primals[0], axes))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def _integer_cross_entropy(x: Float[Array, "..."], y: Integer[Array, "..."], axis: int) -> Float[Array, "..."]:
     """The loss for labels that are known to be classes, in at least float32."""
-    return _of_label(x, y, axis, *_sum_of_exp(x, (axis,)))
-
-
-def _of_label(x: Array, y: Array, axis: int, top: Array, total: Array) -> Array:
+    top, total = _sum_of_exp(x, (axis,))
     own = jnp.take_along_axis(x, jnp.expand_dims(y, axis), axis, mode="promise_in_bounds")
     # The largest logit is taken from both first: where it is 1e4, a loss of 1e-4 would be lost in the rounding.
     return jnp.squeeze(jnp.log(total) - (own.astype(top.dtype) - top), axis)
@@ -252,7 +251,6 @@ def _of_label(x: Array, y: Array, axis: int, top: Array, total: Array) -> Array:
 @_integer_cross_entropy.defjvp
 def _integer_cross_entropy_jvp(axis, primals, tangents):
     x, y = primals
-    sums = _sum_of_exp(x, (axis,))
 
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def slope(dx, x, sums):
@@ -260,4 +258,4 @@ def _integer_cross_entropy_jvp(axis, primals, tangents):
         is_label = jax.lax.broadcasted_iota(y.dtype, x.shape, axis) == jnp.expand_dims(y, axis)
         return _mean(dx, (axis,), x, *sums) - jnp.sum(chosen(is_label, dx), axis)
 
-    return _of_label(x, y, axis, *sums), slope(tangents[0], x, sums)
+    return _integer_cross_entropy(x, y, axis), slope(tangents[0], x, _sum_of_exp(x, (axis,)))
