@@ -74,8 +74,7 @@ def start(key: PRNGKeyArray, peak: float | Array, steps: int) -> Run:
 
 
 def cross_entropy(model: eqx.nn.MLP, images: Images, labels: Labels) -> Float[Array, ""]:
-    log_probabilities = jax.nn.log_softmax(jax.vmap(model)(images))
-    return -jnp.mean(jnp.take_along_axis(log_probabilities, labels[:, None], axis=1))
+    return jnp.mean(mx.losses.softmax_cross_entropy_with_integer_labels(jax.vmap(model)(images), labels))
 
 
 def step(run: Run, data: Data, key: PRNGKeyArray) -> tuple[Run, Float[Array, ""]]:

@@ -46,7 +46,7 @@ class CNN(eqx.Module):
 
 def loss_fn(model: CNN, statistics: eqx.nn.State, images: Array, labels: Array) -> tuple[Array, eqx.nn.State]:
     logits, statistics = jax.vmap(model, axis_name="batch", in_axes=(0, None), out_axes=(0, None))(images, statistics)
-    return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1)), statistics
+    return jnp.mean(mx.losses.softmax_cross_entropy_with_integer_labels(logits, labels)), statistics
 
 
 @eqx.filter_jit

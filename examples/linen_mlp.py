@@ -26,7 +26,7 @@ MODEL = nn.Sequential([nn.Dense(64), nn.relu, nn.Dense(64), nn.relu, nn.Dense(10
 
 def loss_fn(params: Any, images: Array, labels: Array) -> Array:
     logits: Any = MODEL.apply(params, images)
-    return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1))
+    return jnp.mean(mx.losses.softmax_cross_entropy_with_integer_labels(logits, labels))
 
 
 @jax.jit

@@ -39,7 +39,7 @@ class CNN(nnx.Module):
 
 
 def loss_fn(model: CNN, images: Float[Array, "batch 8 8 1"], labels: Int[Array, " batch"]) -> Float[Array, ""]:
-    return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(model(images)), labels[:, None], 1))
+    return jnp.mean(mx.losses.softmax_cross_entropy_with_integer_labels(model(images), labels))
 
 
 @nnx.jit

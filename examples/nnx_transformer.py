@@ -58,8 +58,7 @@ def batch(step: int) -> tuple[Int[Array, "batch time"], Int[Array, "batch time"]
 
 
 def loss_fn(model: Transformer, tokens: Array, targets: Array) -> Array:
-    log_probabilities = jax.nn.log_softmax(model(tokens))
-    return -jnp.mean(jnp.take_along_axis(log_probabilities, targets[..., None], -1))
+    return jnp.mean(mx.losses.softmax_cross_entropy_with_integer_labels(model(tokens), targets))
 
 
 @nnx.jit
