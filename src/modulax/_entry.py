@@ -152,7 +152,7 @@ def on_device(x: np.ndarray | np.generic) -> Any:
     key = (id(x), jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
     found = _device_numbers.get(key)
     if found is None:
-        array = jnp.asarray(x)
+        array = jax.device_put(x)  # `jnp.asarray` would trace and compile a program for it
         if isinstance(array, Tracer):
             return x
         if len(_device_numbers) > 10_000:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
 from .._numerics import abs_sq
-from ..tree._math import total, vdot
+from ..tree._math import inner, total
 
 Arrays = list[Inexact[Array, "..."]]
 Scalar = Float[Array, ""]
@@ -28,7 +28,7 @@ def _by_length_jvp(primals, tangents):
     d_vector, d_number = tangents
     factor, scaled = _length(vector, number)
     unit, quotient = _divided(vector, number, factor, scaled)
-    d_length = vdot(unit, d_vector).astype(number.dtype)
+    d_length = inner(unit, d_vector).astype(number.dtype)
     d_unit = [dx - u * d_length.astype(u.dtype) for u, dx in zip(unit, d_vector, strict=True)]
     d_quotients = _divided(d_unit, d_number - quotient * d_length, factor, scaled)
     return (scaled / factor, unit, quotient), (d_length, *d_quotients)

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, PyTree
 
-from ..tree._math import vdot
+from ..tree._math import inner
 from ._length import by_length
 from ._vector import Vector, vector
 
@@ -77,4 +77,4 @@ def _below(owner: str, x: PyTree, a: PyTree, b: ArrayLike) -> tuple[Vector, list
 
 
 def _inner(unit: list[Array], point: Vector) -> Array:
-    return vdot(unit, point.leaves).astype(point.dtype)
+    return inner(unit, point.leaves).astype(point.dtype)
