@@ -20,8 +20,15 @@ ENVIRONMENT = {
     "MPLBACKEND": "Agg",
     "PYTHONUNBUFFERED": "1",
 }
-# The tests in which users' own code generator counts.
-NUMBERS = ("test_equations*.py", "test_edges*.py", "test_training.py", "test_conformance.py")
+# The tests that are run with the code generator that users have: the equations of the families on which the others
+# stand, and whole trainings.
+NUMBERS = (
+    "test_equations.py",
+    "test_equations_moments.py",
+    "test_edges*.py",
+    "test_training.py",
+    "test_conformance.py",
+)
 # Compiles in a quarter of the time. Another XLA may not know these flags and refuse to start.
 QUICK_COMPILER = {
     "XLA_FLAGS": " ".join(
