@@ -322,7 +322,7 @@ def main() -> None:
     text = [
         "# Results",
         "Written by `nox -s benchmarks`. Ratios are modulax over optax, medians over interleaved rounds in one "
-        "process; AdamW throughout.",
+        "process; AdamW, where there is an optimizer.",
         f"{versions}; Python {platform.python_version()}, {jax.default_backend()}, {os.cpu_count()} cores.",
     ]
     for name, part in PARTS.items():
