@@ -13,7 +13,7 @@ SEED = 20_240_229
 
 
 class FunctionDifference(NamedTuple):
-    """What a function does on purpose otherwise than optax 0.2.8, for the table in `docs/conformance.md`."""
+    """What a function does on purpose otherwise than optax 0.2.8: a row of `docs/conformance_functions.md`."""
 
     subject: str
     ours: str
