@@ -168,7 +168,7 @@ def softmax_cross_entropy_with_integer_labels(
     classes = x.shape[axis]
     y = y if y.dtype.itemsize >= 4 else y.astype(jnp.int32)  # the number of classes need not fit into a byte
     fits = (y >= 0) & (y < classes)
-    loss = _integer_cross_entropy(x, jnp.clip(y, 0, classes - 1), axis)
+    loss = _integer_cross_entropy(x, y, axis)
     loss = jnp.where(fits, loss, jnp.full_like(loss, jnp.nan))
     if mask is not None:
         present = jnp.any(mask, axes)
@@ -206,11 +206,6 @@ def _sum_of_exp(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
     return top, jnp.where(total == 0, jnp.ones_like(total), total)
 
 
-def _mean(t: Array, axes: tuple[int, ...], x: Array, top: Array, total: Array) -> Array:
-    """The mean of an array under the softmax of the logits."""
-    return jnp.sum(jnp.exp(x.astype(top.dtype) - top) * t, axes) / jnp.squeeze(total, axes)
-
-
 def _log_probabilities(x: Array, y: Array, top: Array, total: Array) -> tuple[Array, Bool[Array, "..."]]:
     """The log-softmax of the logits; and where it counts: not where it is -inf and has no label, since 0 log 0 = 0."""
     log_p = x - top - jnp.log(total)
@@ -234,28 +229,37 @@ def _cross_entropy_jvp(axes, primals, tangents):
     def slope(dx, dy, x, y, sums):
         log_p, counts = _log_probabilities(x, y, *sums)
         by_label = jnp.sum(chosen(counts, log_p) * dy, axes)
-        return jnp.sum(y, axes) * _mean(dx, axes, x, *sums) - jnp.sum(y * dx, axes) - by_label
+        top, total = sums
+        mean = jnp.sum(jnp.exp(x - top) * dx, axes) / jnp.squeeze(total, axes)
+        return jnp.sum(y, axes) * mean - jnp.sum(y * dx, axes) - by_label
 
     return _cross_entropy(*primals, axes), slope(*tangents, *primals, _sum_of_exp(primals[0], axes))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def _integer_cross_entropy(x: Float[Array, "..."], y: Integer[Array, "..."], axis: int) -> Float[Array, "..."]:
-    """The loss for labels that are known to be classes, in at least float32."""
+    """The loss in at least float32; where the label is no class, that of another class."""
     top, total = _sum_of_exp(x, (axis,))
-    own = jnp.take_along_axis(x, jnp.expand_dims(y, axis), axis, mode="promise_in_bounds")
+    # Gathered are the bits: XLA:CPU would widen a narrow array for a gather, and then keep all of it in float32.
+    bits = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")
+    own = jnp.take_along_axis(bits, jnp.expand_dims(y, axis), axis, mode="clip")
+    own = jax.lax.bitcast_convert_type(own, x.dtype).astype(top.dtype)
     # The largest logit is taken from both first: where it is 1e4, a loss of 1e-4 would be lost in the rounding.
-    return jnp.squeeze(jnp.log(total) - (own.astype(top.dtype) - top), axis)
+    return jnp.squeeze(jnp.log(total) - (own - top), axis)
 
 
 @_integer_cross_entropy.defjvp
 def _integer_cross_entropy_jvp(axis, primals, tangents):
     x, y = primals
+    sums = _sum_of_exp(x, (axis,))
 
-    @functools.partial(jax.checkpoint, prevent_cse=False)
+    # The exponentials of float32 lie where the gradient will be. Those of narrow logits would need memory of their own,
+    # and are computed again instead.
+    @functools.partial(jax.checkpoint, prevent_cse=x.dtype != sums[0].dtype)
     def slope(dx, x, sums):
-        dx = dx.astype(sums[0].dtype)
+        top, total = sums
+        exps = jnp.exp(x.astype(top.dtype) - top)
         is_label = jax.lax.broadcasted_iota(y.dtype, x.shape, axis) == jnp.expand_dims(y, axis)
-        return _mean(dx, (axis,), x, *sums) - jnp.sum(chosen(is_label, dx), axis)
+        return jnp.sum(jnp.where(is_label, exps - total, exps) * dx.astype(top.dtype), axis) / jnp.squeeze(total, axis)
 
-    return _integer_cross_entropy(x, y, axis), slope(tangents[0], x, _sum_of_exp(x, (axis,)))
+    return _integer_cross_entropy(x, y, axis), slope(tangents[0], x, sums)
