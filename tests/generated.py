@@ -1,10 +1,12 @@
 """The pages of the documentation that are made from the registries: `python -m tests.generated` writes them."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 import modulax
 
+from .differences import Difference
 from .functions import FUNCTION_DIFFERENCES
 from .instances import DIFFERENCES
 
@@ -36,22 +38,24 @@ def optimizers() -> str:
     return table(head, rows)
 
 
-def differences() -> str:
-    """A row for every deliberate difference from optax."""
-    rows = [(d.subject, d.ours, d.optax, d.why, d.reference, f"`{d.test}`") for d in DIFFERENCES]
-    return table(("what", "modulax", "optax 0.2.8", "why", "reference", "test"), sorted(rows))
-
-
-def function_differences() -> str:
-    """A row for every deliberate difference of a function from that of optax."""
-    rows = [(d.subject, d.ours, d.theirs, d.reason, f"`{d.test}`") for d in FUNCTION_DIFFERENCES]
-    return table(("what", "modulax", "optax 0.2.8", "why", "test"), sorted(rows))
+def differences(from_optax: Sequence[Difference]) -> str:
+    """A row for everything that is on purpose otherwise than in optax."""
+    columns = [
+        ("what", [d.subject for d in from_optax]),
+        ("modulax", [d.ours for d in from_optax]),
+        ("optax 0.2.8", [d.optax for d in from_optax]),
+        ("why", [d.why for d in from_optax]),
+        ("reference", [d.reference for d in from_optax]),
+        ("test", [f"`{d.test}`" for d in from_optax]),
+    ]
+    head, cells = zip(*((name, column) for name, column in columns if any(column)), strict=True)
+    return table(head, sorted(zip(*cells, strict=True)))
 
 
 PAGES = {
     "choosing.md": optimizers,
-    "conformance.md": differences,
-    "conformance_functions.md": function_differences,
+    "conformance.md": partial(differences, DIFFERENCES),
+    "conformance_functions.md": partial(differences, FUNCTION_DIFFERENCES),
 }
 
 

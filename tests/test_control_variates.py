@@ -379,7 +379,9 @@ def test_what_does_not_fit_is_refused(key):
         inspect.unwrap(estimators.control_variates_jacobians)(
             quadratic, BASELINE(quadratic), SCORE, params, estimators.multi_normal, key, 4
         )
-    with pytest.raises(ValueError, match=r"`control_variates_jacobians\(num_samples=\.\.\.\)` must be an integer"):
+    with pytest.raises(
+        ValueError, match=r"`control_variates_jacobians\(num_samples=\.\.\.\)` must be a positive integer"
+    ):
         jacobians_of(quadratic, DELTA, SCORE, params, key, 0)
     with pytest.raises(ValueError, match=r"estimate_cv_coeffs_num_samples=\.\.\.\)` must be an integer of at least 2"):
         estimators.control_variates_jacobians(

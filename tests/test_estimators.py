@@ -325,7 +325,7 @@ def test_what_does_not_fit_is_refused(estimator, key):
     with pytest.raises(ValueError, match=rf"`{name}\(params\[1\]=\.\.\.\)` must hold floats, got .*int32"):
         call(estimator, key, params=(jnp.zeros(2), jnp.zeros(2, jnp.int32)))
     for n in (0, -3):
-        with pytest.raises(ValueError, match=rf"`{name}\(num_samples=\.\.\.\)` must be an integer of at least 1, got"):
+        with pytest.raises(ValueError, match=rf"`{name}\(num_samples=\.\.\.\)` must be a positive integer, got"):
             call(estimator, key, n=n)
     with pytest.raises(ValueError, match=rf"`{name}\(function=\.\.\.\)` must return one .*, got .* of shape \(2,\)"):
         call(estimator, key, lambda x: x)

@@ -328,5 +328,5 @@ def test_bad_input_is_refused():
         linalg.power_iteration(lambda v: v)
     with pytest.raises(ValueError, match=r"the shapes of `v0`, \(2,\), got \(1,\)"):
         linalg.power_iteration(lambda v: v[:1], v0=jnp.ones(2))
-    with pytest.raises(ValueError, match=r"`nnls\(iters=...\)` must be an integer, zero or more, got -1"):
+    with pytest.raises(ValueError, match=r"`nnls\(iters=...\)` must be an integer of at least 0, got -1"):
         linalg.nnls(jnp.ones((2, 2)), jnp.ones(2), -1)

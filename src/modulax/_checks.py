@@ -44,10 +44,15 @@ def check_extra(what: str, needs: Sequence[str], extra: Mapping[str, Any]) -> No
 
 
 def check_positive_integer(owner: object, field: str) -> None:
-    """Refuses a static number that is no positive integer, such as that of the rounds of a loop."""
-    value = getattr(owner, field)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"`{type(owner).__name__}({field}=...)` must be a positive integer, got {value!r}.")
+    """Refuses a static field that is no positive integer, such as the number of the rounds of a loop."""
+    check_integer(type(owner).__name__, field, getattr(owner, field))
+
+
+def check_integer(owner: str, name: str, value: Any, least: int = 1, hint: str = "") -> None:
+    """Refuses an argument that is no integer, or is smaller than the least."""
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
+        needed = "a positive integer" if least == 1 else f"an integer of at least {least}"
+        raise ValueError(f"`{owner}({name}=...)` must be {needed}, got {value!r}.{hint}")
 
 
 class Requirement(NamedTuple):

@@ -1,5 +1,6 @@
 """The functions of modulax: every public one has cases here, on which `test_functions.py` checks what is promised."""
 
+from ..differences import Difference
 from . import (
     estimators,
     linear_algebra,
@@ -16,7 +17,7 @@ from . import (
     projections,
     trees,
 )
-from ._case import Case as Case, FunctionDifference as FunctionDifference, plain as plain
+from ._case import Case as Case, plain as plain
 
 CASES: tuple[Case, ...] = (
     *linear_algebra.CASES,
@@ -33,7 +34,7 @@ CASES: tuple[Case, ...] = (
     *projections.CASES,
 )
 
-FUNCTION_DIFFERENCES: tuple[FunctionDifference, ...] = (
+FUNCTION_DIFFERENCES: tuple[Difference, ...] = (
     *estimators.FUNCTION_DIFFERENCES,
     *linear_algebra.FUNCTION_DIFFERENCES,
     *losses_contrastive.FUNCTION_DIFFERENCES,

@@ -3,23 +3,13 @@
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 SEED = 20_240_229
-
-
-class FunctionDifference(NamedTuple):
-    """What a function does on purpose otherwise than optax 0.2.8: a row of `docs/conformance_functions.md`."""
-
-    subject: str
-    ours: str
-    theirs: str
-    reason: str
-    test: str  # "test_file.py::test_name"
 
 
 @dataclass(frozen=True)

@@ -1,44 +1,44 @@
 """Estimators have tests of their own; optax's are those that it had before it dropped them."""
 
-from ._case import FunctionDifference
+from ..differences import Difference
 
 FUNCTION_DIFFERENCES = (
-    FunctionDifference(
+    Difference(
         "`control_variates_jacobians` with a state",
         "subtracts what was known before the samples: no bias",
         "what has seen them: a bias; at the first step, `moving_avg_baseline` leaves nothing of a single sample",
         "a baseline must not depend on the sample that it is subtracted from",
         "test_control_variates.py::test_a_baseline_brings_no_bias_even_to_a_single_sample",
     ),
-    FunctionDifference(
+    Difference(
         "`moving_avg_baseline(zero_debias=True)`",
         "the weighted mean of all values so far",
         "divides again what it has divided before: the average of ones is 50 after two steps at a decay of 0.99",
         "the weights add up to one",
         "test_control_variates.py::test_the_moving_average_is_the_weighted_mean",
     ),
-    FunctionDifference(
+    Difference(
         "`control_variates_jacobians`, the derivative of the control variate by the parameters",
         "of each sample",
         "their mean, in every row",
         "the variance over the samples is that of the estimate",
         "test_control_variates.py::test_the_variance_over_the_samples_is_that_of_the_estimate",
     ),
-    FunctionDifference(
+    Difference(
         "`control_variates_jacobians(estimate_cv_coeffs=True)`",
         "the coefficient with the least variance, whatever the units",
         "leaves out terms of the estimate, and adds 0.001 to the variance that it divides by",
         "a multiple of a control variate is as good as it",
         "test_control_variates.py::test_estimated_coefficients_reach_the_optimum",
     ),
-    FunctionDifference(
+    Difference(
         "`measure_valued_jacobians(dist_builder=...)`",
         "any function that returns a `multi_normal`; samples of any shape",
         "`multi_normal` itself; vectors",
         "the chain rule",
         "test_estimators.py::test_what_the_gaussian_is_built_from",
     ),
-    FunctionDifference(
+    Difference(
         "`multi_normal(...).sample`",
         "`sample(shape, seed)`",
         "`sample(shape, key)` in 0.2.8",

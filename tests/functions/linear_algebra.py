@@ -4,7 +4,8 @@ import scipy.optimize
 
 from modulax import linalg
 
-from ._case import Case, FunctionDifference
+from ..differences import Difference
+from ._case import Case
 
 
 def _problem(*shape):
@@ -38,63 +39,63 @@ CASES = (
 )
 
 FUNCTION_DIFFERENCES = (
-    FunctionDifference(
+    Difference(
         "`hungarian_algorithm` of large integers",
         "the least cost, exactly",
         "costs are rounded to floats: a larger one",
         "integers can be added exactly",
         "test_assignment.py::test_large_integers_are_added_up_exactly",
     ),
-    FunctionDifference(
+    Difference(
         "`base_hungarian_algorithm` where every assignment has an infinite cost",
         "as few forbidden pairs as possible",
         "a column -1",
         "an assignment is asked for",
         "test_assignment.py::test_as_few_forbidden_pairs_as_possible",
     ),
-    FunctionDifference(
+    Difference(
         "`power_iteration` of a matrix of zeros",
         "the eigenvalue zero",
         "NaN",
         "every vector is an eigenvector",
         "test_linear_algebra.py::test_power_iteration_of_zeros",
     ),
-    FunctionDifference(
+    Difference(
         "`power_iteration` where a number and its negative are the largest eigenvalues",
         "one of them, and its eigenvector",
         "a number between them, and no eigenvector",
         "the vectors go to and fro between two, whose combinations are eigenvectors",
         "test_linear_algebra.py::test_two_opposite_eigenvalues",
     ),
-    FunctionDifference(
+    Difference(
         "`power_iteration` and `matrix_inverse_pth_root` of matrices with large or small entries",
         "as of all others",
         "NaN",
         "no square may overflow or vanish",
         "test_linear_algebra.py::test_the_size_of_the_entries_does_not_matter",
     ),
-    FunctionDifference(
+    Difference(
         "`matrix_inverse_pth_root` for `p` other than 1, 2, 4, 8",
         "the root",
         "something else, and a small error",
         "the power that Newton's iteration needs is rounded to one of these",
         "test_linear_algebra.py::test_the_inverse_root_is_that_of_the_eigenvalues",
     ),
-    FunctionDifference(
+    Difference(
         "`matrix_inverse_pth_root` of a matrix of zeros",
         "a multiple of the identity",
         "NaN in float32",
         "the ridge is what remains",
         "test_linear_algebra.py::test_the_inverse_root_of_singular_matrices",
     ),
-    FunctionDifference(
+    Difference(
         "`matrix_inverse_pth_root` of a matrix of ones",
         "the root",
         "a multiple of the identity, for `p=2`",
         "the distance from the identity is a norm that falls in every step",
         "test_linear_algebra.py::test_the_inverse_root_of_singular_matrices",
     ),
-    FunctionDifference(
+    Difference(
         "`nnls` before it has converged",
         "nearer to the solution",
         "farther from it",

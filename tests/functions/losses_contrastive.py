@@ -3,7 +3,8 @@ import optax
 
 from modulax import losses
 
-from ._case import Case, FunctionDifference
+from ..differences import Difference
+from ._case import Case
 
 _vectors = ("anchors", "positives", "negatives")
 
@@ -77,35 +78,35 @@ CASES = (
 )
 
 FUNCTION_DIFFERENCES = (
-    FunctionDifference(
+    Difference(
         "`temperature`, `margin`, `norm_degree`, `eps`, `smooth`, `alpha` and `beta` of several numbers",
         "refused; `jax.vmap` maps over them",
         "broadcast",
         "what several mean is not said",
         "test_functions.py::test_shapes_that_do_not_fit_are_refused",
     ),
-    FunctionDifference(
+    Difference(
         "`ntxent` without pairs",
         "zero",
         "NaN",
         "the mean of no pair",
         "test_losses_contrastive.py::test_without_a_pair_the_loss_is_zero",
     ),
-    FunctionDifference(
+    Difference(
         "`ntxent` of short vectors",
         "that of their directions; a vector of zeros has none, and a gradient of zero",
         "vectors shorter than the dtype's precision are shortened, and have a huge gradient at zero",
         "the lengths of the vectors do not matter",
         "test_losses_contrastive.py::test_the_lengths_of_embeddings_do_not_matter",
     ),
-    FunctionDifference(
+    Difference(
         "`triplet_margin_loss` of other degrees than the even numbers",
         "distances of absolute differences",
         "powers of signed differences, NaN for fractions",
         "that is the norm",
         "test_losses_contrastive.py::test_distances_of_every_degree",
     ),
-    FunctionDifference(
+    Difference(
         "The derivative of `triplet_margin_loss` without `eps` where a positive is its anchor",
         "finite",
         "NaN",

@@ -6,7 +6,8 @@ from scipy import special
 
 from modulax import losses
 
-from ._case import Case, FunctionDifference
+from ..differences import Difference
+from ._case import Case
 
 
 def _log_softmax(x, axis, where):
@@ -201,49 +202,49 @@ CASES = (
 )
 
 FUNCTION_DIFFERENCES = (
-    FunctionDifference(
+    Difference(
         "`softmax_cross_entropy` of a logit of -inf whose label is zero",
         "finite, with all derivatives, as if the class were not there",
         "NaN; `safe_softmax_cross_entropy` has a finite value and gradient, and a forward derivative of NaN",
         "0 log 0 = 0",
         "test_cross_entropy.py::test_an_impossible_class_without_a_label_is_not_there",
     ),
-    FunctionDifference(
+    Difference(
         "`softmax_cross_entropy`, derivatives by the labels of masked classes",
         "zero",
         "NaN",
         "what is left out does not matter",
         "test_cross_entropy.py::test_an_example_that_is_left_out_loses_nothing",
     ),
-    FunctionDifference(
+    Difference(
         "`softmax_cross_entropy_with_integer_labels` of a negative label",
         "NaN; an error under `checkify`",
         "the loss of a class counted from the end",
         "-1 is how missing labels are written",
         "test_cross_entropy.py::test_a_label_that_is_no_class_is_seen_and_spoils_nothing_else",
     ),
-    FunctionDifference(
+    Difference(
         "`softmax_cross_entropy_with_integer_labels` of a masked class",
         "infinite: the class has the probability zero",
         "the loss of a logit that is masked",
         "what is left out does not matter",
         "test_cross_entropy.py::test_a_label_of_a_class_that_is_left_out_is_impossible",
     ),
-    FunctionDifference(
+    Difference(
         "`sigmoid_binary_cross_entropy` and `sigmoid_focal_loss` of an infinite logit that is right",
         "zero",
         "NaN",
         "0 log 0 = 0",
         "test_cross_entropy.py::test_an_infinite_logit_is_certain",
     ),
-    FunctionDifference(
+    Difference(
         "`smooth_labels` of masked classes",
         "zero",
         "the same as for the others",
         "the labels add up to one",
         "test_cross_entropy.py::test_smoothed_labels_add_up_to_one",
     ),
-    FunctionDifference(
+    Difference(
         "cross-entropies of logits that would be broadcast to the labels",
         "an error",
         "a value for every pair",

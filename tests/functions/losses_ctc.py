@@ -7,7 +7,8 @@ import optax
 
 from modulax import losses
 
-from ._case import Case, FunctionDifference
+from ..differences import Difference
+from ._case import Case
 
 LOG_ZERO = -100.0  # in float64 far enough away for optax, and near enough for a tolerance that says something
 
@@ -99,49 +100,49 @@ CASES = (
 )
 
 FUNCTION_DIFFERENCES = (
-    FunctionDifference(
+    Difference(
         "`ctc_loss` of a confident model",
         "never negative",
         "as far below zero as it rounds",
         "it is the negative logarithm of a probability",
         "test_ctc.py::test_a_confident_model_has_no_negative_loss",
     ),
-    FunctionDifference(
+    Difference(
         "`ctc_loss` of labels that cannot be said",
         "`-log_epsilon`, with derivatives of zero",
         "about `-log_epsilon`, with the derivatives of an alignment that says something else",
         "no change of the logits makes them possible",
         "test_ctc.py::test_labels_that_cannot_be_said_move_nothing",
     ),
-    FunctionDifference(
+    Difference(
         "`ctc_loss` of labels that are less probable than `exp(log_epsilon)`",
         "exact",
         "that of an alignment that says something else",
         "`log_epsilon` only stands for zero in the result",
         "test_ctc.py::test_improbable_labels_are_not_impossible",
     ),
-    FunctionDifference(
+    Difference(
         "`ctc_loss` with a logit of −∞",
         "that without the class",
         "NaN",
         "a class that cannot occur has the probability zero",
         "test_ctc.py::test_a_class_that_cannot_occur_is_no_class",
     ),
-    FunctionDifference(
+    Difference(
         "`ctc_loss` with a label out of range, or that is the blank",
         "NaN; a sentence under `checkify`",
         "a number",
         "a mistake should be seen",
         "test_ctc.py::test_a_label_that_is_none_is_seen_and_so_is_nan",
     ),
-    FunctionDifference(
+    Difference(
         "`ctc_loss` with NaN in padded frames",
         "they do not matter",
         "NaN",
         "what is padded does not matter",
         "test_ctc.py::test_what_is_padded_does_not_matter",
     ),
-    FunctionDifference(
+    Difference(
         "`ctc_loss_with_forward_probs` where nothing can be said, or there is no label",
         "`log_epsilon`, with derivatives of zero",
         "sums of `log_epsilon` and logits; the labels in the padding are said as well",

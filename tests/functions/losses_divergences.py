@@ -4,7 +4,8 @@ import scipy.special
 
 from modulax import losses
 
-from ._case import Case, FunctionDifference
+from ..differences import Difference
+from ._case import Case
 
 MASK = np.arange(20).reshape(5, 4) % 4 != 1
 
@@ -68,21 +69,21 @@ CASES = (
 )
 
 FUNCTION_DIFFERENCES = (
-    FunctionDifference(
+    Difference(
         "The divergences where a target is zero",
         "nothing is added, also if the prediction is zero; derivatives of zero",
         "NaN, in the value or in the derivative by the targets",
         "zero times the logarithm of zero is zero (optax PR 1786)",
         "test_losses_divergences.py::test_a_zero_target_adds_nothing_whatever_the_prediction",
     ),
-    FunctionDifference(
+    Difference(
         "`kl_divergence_with_log_targets` where a positive target underflows and the prediction is zero",
         "infinity",
         "NaN",
         "the target is positive",
         "test_losses_divergences.py::test_what_is_predicted_to_be_impossible_and_has_a_target_costs_infinity",
     ),
-    FunctionDifference(
+    Difference(
         "`convex_kl_divergence`",
         "another name of `generalized_kl_divergence`",
         "deprecated",

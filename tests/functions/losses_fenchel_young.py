@@ -3,7 +3,8 @@ import optax
 
 from modulax import losses
 
-from ._case import Case, FunctionDifference
+from ..differences import Difference
+from ._case import Case
 from .projections import simplex
 
 
@@ -51,35 +52,35 @@ CASES = (
 )
 
 FUNCTION_DIFFERENCES = (
-    FunctionDifference(
+    Difference(
         "`multiclass_sparsemax_loss` of scores with more axes, or one",
         "all axes but the last are those of examples",
         "one axis of examples, no less; more give another number",
         "as in the other losses",
         "test_losses_fenchel_young.py::test_one_vector_of_scores",
     ),
-    FunctionDifference(
+    Difference(
         "`multiclass_sparsemax_loss` of a label that is no class",
         "NaN",
         "the loss of another class",
         "nobody would see the mistake",
         "test_losses_fenchel_young.py::test_labels_that_are_no_classes",
     ),
-    FunctionDifference(
+    Difference(
         "`sparsemax_loss` of an infinite logit",
         "a derivative of zero or one",
         "NaN",
         "the loss is straight there",
         "test_losses_fenchel_young.py::test_infinite_logits",
     ),
-    FunctionDifference(
+    Difference(
         "`make_fenchel_young_loss`: further arguments of `max_fun`",
         "by position or by keyword",
         "by keyword; by position an error",
         "the signature has both",
         "test_losses_fenchel_young.py::test_a_perturbed_maximum_has_its_argmax_as_gradient",
     ),
-    FunctionDifference(
+    Difference(
         "`make_fenchel_young_loss` where a score is $-\\infty$ and its target zero",
         "counts nothing",
         "NaN",

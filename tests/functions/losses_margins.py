@@ -3,7 +3,8 @@ import optax
 
 from modulax import losses
 
-from ._case import Case, FunctionDifference
+from ..differences import Difference
+from ._case import Case
 
 
 def _signs(rng):
@@ -53,21 +54,21 @@ CASES = (
 )
 
 FUNCTION_DIFFERENCES = (
-    FunctionDifference(
+    Difference(
         "Labels that are no classes, in `multiclass_hinge_loss` and `multiclass_perceptron_loss`",
         "NaN, and reported under `checkify`",
         "the loss of a score of zero",
         "a wrong label must be seen",
         "test_losses_margins.py::test_a_label_that_is_no_class_makes_the_loss_nan_and_is_reported",
     ),
-    FunctionDifference(
+    Difference(
         "Infinite scores in `multiclass_hinge_loss` and `multiclass_perceptron_loss`",
         "a class that is ruled out does not matter; one that is certain leaves no loss",
         "NaN",
         "the limit for large scores",
         "test_losses_margins.py::test_infinite_scores",
     ),
-    FunctionDifference(
+    Difference(
         "Predictions and targets of different shapes: `hinge_loss`, `triplet_margin_loss`",
         "refused",
         "broadcast",

@@ -4,7 +4,8 @@ import scipy.special
 
 from modulax import losses
 
-from ._case import Case, FunctionDifference
+from ..differences import Difference
+from ._case import Case
 
 MASK = np.array([[1, 1, 1, 0], [1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 1, 0]], bool)
 
@@ -43,14 +44,14 @@ CASES = (
 )
 
 FUNCTION_DIFFERENCES = (
-    FunctionDifference(
+    Difference(
         "`ranking_softmax_loss` with logits of minus infinity",
         "an item without a chance and without relevance adds nothing",
         "NaN",
         "zero times the logarithm of zero is zero here",
         "test_losses_margins.py::test_an_item_without_a_chance",
     ),
-    FunctionDifference(
+    Difference(
         "The derivative of `ranking_softmax_loss` by the weights",
         "zero where an item is masked",
         "NaN",

@@ -3,7 +3,8 @@ import optax
 
 from modulax import losses
 
-from ._case import Case, FunctionDifference
+from ..differences import Difference
+from ._case import Case
 
 
 def _pair(*shape):
@@ -80,21 +81,21 @@ CASES = (
 )
 
 FUNCTION_DIFFERENCES = (
-    FunctionDifference(
+    Difference(
         "`cosine_similarity` of a zero vector",
         "zero, with derivatives of zero",
         "NaN",
         "a vector of zeros has no direction",
         "test_losses_regression.py::test_a_zero_vector_has_no_direction",
     ),
-    FunctionDifference(
+    Difference(
         "`cosine_similarity` of long and of short vectors",
         "that of their directions",
         "NaN or zero, once a square overflows or vanishes",
         "the lengths of the vectors do not matter",
         "test_losses_regression.py::test_the_length_of_a_vector_does_not_matter",
     ),
-    FunctionDifference(
+    Difference(
         "`log_cosh` of small errors",
         "half the square",
         "rounding errors of the size of the dtype's precision",

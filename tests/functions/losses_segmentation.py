@@ -4,7 +4,8 @@ import scipy.special
 
 from modulax import losses
 
-from ._case import Case, FunctionDifference
+from ..differences import Difference
+from ._case import Case
 
 
 def _soft(rng, *shape):
@@ -111,28 +112,28 @@ CASES = (
 )
 
 FUNCTION_DIFFERENCES = (
-    FunctionDifference(
+    Difference(
         "`dice_loss` of empty regions without smoothing",
         "zero",
         "NaN",
         "they are one",
         "test_losses_segmentation.py::test_empty_regions",
     ),
-    FunctionDifference(
+    Difference(
         "`dice_loss(apply_softmax=False)`, `binary_dice_loss(apply_sigmoid=False)`",
         "take any probabilities, under `jit` too",
         "look at the values, which does not work under `jit`, and refuse those of one region",
         "values are not checked on the host",
         "test_losses_segmentation.py::test_probabilities_of_one_region_and_under_jit",
     ),
-    FunctionDifference(
+    Difference(
         "`dice_loss` of many pixels in float16",
         "sums in float32",
         "infinite sums, NaN",
         "nothing is rounded on the way",
         "test_losses_segmentation.py::test_many_pixels_in_a_low_dtype",
     ),
-    FunctionDifference(
+    Difference(
         "`multiclass_generalized_dice_loss` if a class is not there",
         "it weighs as much as the rarest that is there",
         "it has all the weight: nothing else is learned",

@@ -3,7 +3,8 @@ import optax
 
 from modulax import numerics
 
-from ._case import Case, FunctionDifference
+from ..differences import Difference
+from ._case import Case
 
 
 def _norm(x, min_norm, ord=None, axis=None, keepdims=False):
@@ -46,21 +47,21 @@ CASES = (
 )
 
 FUNCTION_DIFFERENCES = (
-    FunctionDifference(
+    Difference(
         "`safe_norm` and `safe_root_mean_squares` of large and of small entries",
         "their norm",
         "infinity or the least value, once a square overflows or vanishes",
         "the entries are divided by the largest one before they are squared",
         "test_numerics.py::test_squares_neither_overflow_nor_vanish",
     ),
-    FunctionDifference(
+    Difference(
         "`safe_norm` with a least value for each row",
         "takes it",
         "fails, or compares rows with columns",
         "`keepdims` is none of its business",
         "test_numerics.py::test_a_least_norm_for_every_row",
     ),
-    FunctionDifference(
+    Difference(
         "`scale_gradient` by a traced number, and in forward mode",
         "works; what is computed of the gradient can be differentiated by the number",
         "an error",

@@ -3,7 +3,8 @@ import optax
 
 from modulax import projections
 
-from ._case import Case, FunctionDifference
+from ..differences import Difference
+from ._case import Case
 
 theirs = optax.projections
 
@@ -123,56 +124,56 @@ CASES = (
 )
 
 FUNCTION_DIFFERENCES = (
-    FunctionDifference(
+    Difference(
         "`projection_box`, `projection_hypercube` of a tree with numbers as bounds",
         "the numbers hold for all leaves",
         "an error; only a tree of bounds is taken",
         "the signature and its default, `scale=1`, say so",
         "test_projections.py::test_a_number_bounds_all_leaves",
     ),
-    FunctionDifference(
+    Difference(
         "`projection_simplex` in low precision and of huge entries",
         "sums in at least float32, of differences to the largest entry",
         "sums of the entries in their dtype, which are rounded, and wrong once they overflow",
         "the result is rounded once",
         "test_projections.py::test_the_simplex_of_huge_entries",
     ),
-    FunctionDifference(
+    Difference(
         "`projection_simplex` with `scale=0`",
         "zero",
         "NaN",
         "it is the only point",
         "test_projections.py::test_the_simplex_at_the_edges",
     ),
-    FunctionDifference(
+    Difference(
         "`projection_l1_sphere` where an entry is zero",
         "it becomes positive if it must",
         "it stays zero: the result may lie inside of the sphere",
         "both signs are equally near",
         "test_projections.py::test_zeros_go_to_the_sphere",
     ),
-    FunctionDifference(
+    Difference(
         "`projection_l2_sphere` of zero",
         "the point whose entries are equal, with a derivative of zero",
         "NaN",
         "all points are equally near",
         "test_projections.py::test_zeros_go_to_the_sphere",
     ),
-    FunctionDifference(
+    Difference(
         "`projection_l2_ball`, `projection_l2_sphere` and planes, of vectors whose square overflows or vanishes",
         "right",
         "zero, infinity or NaN",
         "the square of the length need not be a number of the dtype",
         "test_projections.py::test_the_square_of_a_length_need_not_exist",
     ),
-    FunctionDifference(
+    Difference(
         "`projection_vector`, `projection_hyperplane`, `projection_halfspace` with `a` zero",
         "zero; the other two return `x`",
         "NaN",
         "zero is the only multiple of zero, and there is no plane to project onto",
         "test_projections.py::test_a_zero_vector_defines_no_plane",
     ),
-    FunctionDifference(
+    Difference(
         "projections of a tree in a lower precision than its bounds, its `a` or `scale`",
         "have the dtypes of the tree",
         "have the wider dtype",

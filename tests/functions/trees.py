@@ -1,77 +1,77 @@
-from ._case import FunctionDifference
+from ..differences import Difference
 
 FUNCTION_DIFFERENCES = (
-    FunctionDifference(
+    Difference(
         "`tree.scale`, `tree.add_scale` and `tree.clip` by an array",
         "the dtypes of the tree; one rounding",
         "an array of float32 makes float32 of bfloat16",
         "a number never changes the dtype of a leaf",
         "test_tree_functions.py::test_a_number_makes_no_leaf_wider",
     ),
-    FunctionDifference(
+    Difference(
         "`tree.sum`, `tree.norm` and `tree.vdot` of float16 and bfloat16",
         "accumulated and returned in float32",
         "in the dtype of the leaves, where the squares of 300 overflow",
         "a sum of many numbers needs more digits than they have",
         "test_tree_functions.py::test_reductions_of_low_dtypes_are_done_in_float32",
     ),
-    FunctionDifference(
+    Difference(
         "the gradient of `tree.norm` at zero",
         "zero",
         "NaN",
         "zero is a subgradient",
         "test_tree_functions.py::test_a_norm_is_differentiable_at_zero",
     ),
-    FunctionDifference(
+    Difference(
         "`tree.max` and `tree.min` of integers",
         "an integer",
         "a float, which integers beyond $2^{24}$ do not fit in",
         "they are entries of the tree",
         "test_tree_functions.py::test_integers_are_reduced_as_integers",
     ),
-    FunctionDifference(
+    Difference(
         "the largest absolute value (`ord=jnp.inf`) of a tree without leaves",
         "zero",
         "minus infinity",
         "it is a norm",
         "test_tree_functions.py::test_trees_of_nothing",
     ),
-    FunctionDifference(
+    Difference(
         "leaves that broadcast to the shape of neither, and shapes that `tree.allclose` or `tree.vdot` would broadcast",
         "an error with the path",
         "a third shape",
         "it is a mistake that nobody would see",
         "test_tree_functions.py::test_what_does_not_fit_is_refused_by_its_path",
     ),
-    FunctionDifference(
+    Difference(
         "`tree.cast` of complex leaves to a float dtype",
         "complex leaves of that precision",
         "their real parts",
         "half of the numbers would be lost",
         "test_tree_functions.py::test_casts",
     ),
-    FunctionDifference(
+    Difference(
         "`perturbations.Normal().log_prob`",
         "the logarithm of the density",
         "without its constant",
         "it is called a probability",
         "test_perturbations.py::test_noise_is_what_its_density_says",
     ),
-    FunctionDifference(
+    Difference(
         "the derivative of a perturbed function by `sigma`",
         "right on average",
         "without the part of the density's factor $\\sigma^{-d}$",
         "a wider density is a lower one",
         "test_perturbations.py::test_the_perturbed_maximum_is_the_logarithm_of_a_sum",
     ),
-    FunctionDifference(
+    Difference(
         "derivatives of perturbed functions where the noise is small beside the input",
         "those of the noise that was drawn",
         "those of $(x + \\sigma z - x) / \\sigma$, of which in bfloat16 nothing is left",
         "nothing cancels",
         "test_perturbations.py::test_noise_below_the_precision_of_the_input",
     ),
-    FunctionDifference(
+    Difference(
         "`hessian_diag`",
         "32 products with the Hessian at a time, after one linearization",
         "all at once, which takes the memory of the Hessian",

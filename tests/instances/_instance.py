@@ -39,27 +39,6 @@ class Instance:
         return self.name
 
 
-@dataclasses.dataclass(frozen=True)
-class Difference:
-    """Where modulax differs from optax on purpose: a row of `docs/conformance.md`.
-
-    Args:
-        subject: the class, and the situation if it is not all of it.
-        ours: what modulax does.
-        optax: what optax 0.2.8 does.
-        why: the reason.
-        reference: the paper, the reference implementation or the issue that says so.
-        test: `file.py::name` of the test that shows the two differ.
-    """
-
-    subject: str
-    ours: str
-    optax: str
-    why: str
-    reference: str
-    test: str
-
-
 # Laws that do not hold, and why.
 ROUNDED = {"gradients_are_finite_and_right": "a state in float32: finite differences measure its rounding"}
 CONSTANT = {"sharding_is_kept": "the updates are constants, and XLA puts those on one device"}

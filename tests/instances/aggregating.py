@@ -11,7 +11,8 @@ import modulax as mx
 from modulax import aggregate
 from modulax.numerics import abs_sq, at_least_float32
 
-from ._instance import Difference, Instance
+from ..differences import Difference
+from ._instance import Instance
 
 
 def no_state(params: Any) -> mx.EmptyState:
@@ -107,15 +108,15 @@ DIFFERENCES = (
         "its variance counts as zero",
         "0 / 0: the moving average is NaN for ever",
         "a last batch of one example shall not end the statistics of a run",
-        "definition of the sample variance",
         "test_aggregate.py::test_a_single_example_has_no_variance",
+        "definition of the sample variance",
     ),
     Difference(
         "`aggregate.AddMeanVarianceToOpt` over several batches, under `jax_enable_x64`",
         "variances in float64",
         "variances right to seven digits: the factors of the counters are computed in float32",
         "what was asked for",
-        "design, section on numbers",
         "test_aggregate.py::test_variances_of_several_batches_are_in_double_precision",
+        "design, section on numbers",
     ),
 )

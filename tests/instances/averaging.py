@@ -7,7 +7,8 @@ import optax
 
 import modulax as mx
 
-from ._instance import Difference, Instance
+from ..differences import Difference
+from ._instance import Instance
 
 
 class PlainLookahead:
@@ -75,16 +76,16 @@ DIFFERENCES = (
         "the mean is derived from the parameters, (y - (1 - b1) z) / b1: NaN for `b1=0`, another mean when it is "
         "derived from itself, and in bfloat16 no better than the rounding of the parameters",
         "one copy of the parameters more is less than a wrong answer",
-        "https://arxiv.org/abs/2405.15682",
         "test_averaging.py::test_low_precision_loses_nothing",
+        "https://arxiv.org/abs/2405.15682",
     ),
     Difference(
         "ScheduleFree with a schedule",
         "a point weighs by the learning rate of the step that led to it",
         "it weighs by that of the step after: the count starts at 1; `follow='optax'` does so too",
         "with a warm-up from zero, the start has a weight in the mean otherwise",
-        "https://github.com/google-deepmind/optax/pull/1744",
         "test_equations_averaging.py::test_the_weights_of_optax_are_those_of_the_next_step",
+        "https://github.com/google-deepmind/optax/pull/1744",
     ),
     Difference(
         "ScheduleFreeAdamW",
@@ -92,32 +93,32 @@ DIFFERENCES = (
         "with a T-th of the rate",
         "the bias correction is AdamW's, and the warm-up begins with zero; `follow='optax'` does so too",
         "it is the paper's algorithm 1",
-        "https://arxiv.org/abs/2405.15682, algorithm 1",
         "test_equations_averaging.py::test_the_bias_correction_of_optax_weighs_no_point",
+        "https://arxiv.org/abs/2405.15682, algorithm 1",
     ),
     Difference(
         "Lookahead, plain parameters",
         "the slow parameters are kept in the state, and `eval_params` returns them: it works in any container",
         "an error in the first update: parameters are a pair, which is no tree like the gradients",
         "who wraps an optimizer should not have to change the model",
-        "https://arxiv.org/abs/1907.08610",
         "test_lookahead.py::test_both_modes_make_the_same_steps",
+        "https://arxiv.org/abs/1907.08610",
     ),
     Difference(
         "Lookahead(reset_state=True)",
         "the fresh state is for the parameters where the round begins",
         "it is for those before the last step",
         "some states, such as DoG's, remember where they began",
-        "",
         "test_lookahead.py::test_a_fresh_state_is_one_for_the_parameters_where_the_round_begins",
+        "",
     ),
     Difference(
         "SAM(sync_period=1)",
         "the optimizer alone",
         "each step starts from the parameters before the last one",
         "the cache is read before it is written",
-        "https://github.com/google-deepmind/optax",
         "test_equations_averaging.py::test_a_round_of_one_step_forgets_nothing",
+        "https://github.com/google-deepmind/optax",
     ),
     Difference(
         "Mechanize",
@@ -126,7 +127,7 @@ DIFFERENCES = (
         "the sum is computed from the parameters, the product is clipped, a negative reward is remembered; "
         "`follow='optax'` does so too",
         "in bfloat16 a sum that is computed from the parameters stays zero, and nothing is learned",
-        "https://arxiv.org/abs/2306.00144, algorithm 1",
         "test_lookahead.py::test_mechanic_learns_in_low_precision",
+        "https://arxiv.org/abs/2306.00144, algorithm 1",
     ),
 )

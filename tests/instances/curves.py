@@ -4,7 +4,8 @@ import optax
 
 from modulax import schedules
 
-from ._instance import Difference, Instance
+from ..differences import Difference
+from ._instance import Instance
 from ._masks import WARMUP, decaying
 
 CYCLES = ({**WARMUP, "decay_steps": 10}, {**WARMUP, "end_value": 0.01, "exponent": 2.0, "decay_steps": 20})
@@ -91,24 +92,24 @@ DIFFERENCES = (
         "the peak is at the fraction of the cycle that was asked for",
         "it is at the next whole step before",
         "a cycle of 1.0 has a peak as well, in a schedule over a run",
-        "https://arxiv.org/abs/1708.07120",
         "test_schedules_values.py::test_what_optax_does_otherwise",
+        "https://arxiv.org/abs/1708.07120",
     ),
     Difference(
         "`WarmupConstant(warmup_steps=0)`",
         "the peak, from the first step on",
         "the initial value, for ever",
         "without a warm-up one is behind it",
-        "",
         "test_schedules_values.py::test_what_optax_does_otherwise",
+        "",
     ),
     Difference(
         "schedules with `transition_steps=0` or `decay_rate=0`",
         "refused",
         "constant at the initial value, with a line in the log",
         "it is a mistake, or `Constant`",
-        "",
         "test_schedules_values.py::test_what_optax_does_otherwise",
+        "",
     ),
 )
 

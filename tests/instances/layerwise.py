@@ -6,7 +6,8 @@ import optax
 
 import modulax as mx
 
-from ._instance import Difference, Instance
+from ..differences import Difference
+from ._instance import Instance
 from ._masks import BIASES, KERNELS, decaying, is_bias, matrices, not_bias
 
 
@@ -165,39 +166,39 @@ DIFFERENCES = (
         "divides by ‖g‖ + λ‖w‖",
         "divides by ‖g + λw‖; `LARS(follow='optax')` does so too",
         "it is the paper's equation 6",
-        "https://arxiv.org/abs/1708.03888",
         "test_equations_layerwise.py::test_the_ratio_of_lars_is_not_that_of_optax",
+        "https://arxiv.org/abs/1708.03888",
     ),
     Difference(
         "Adafactor(learning_rate=None)",
         "takes steps of min(1e-2, 1/√t)",
         "takes no rate at all, that is steps of 1; `Adafactor(follow='optax')` does so too",
         "it is the paper's algorithm 4; a step as long as the parameters does not converge",
-        "https://arxiv.org/abs/1804.04235",
         "test_factored.py::test_the_relative_step_is_not_that_of_optax",
+        "https://arxiv.org/abs/1804.04235",
     ),
     Difference(
         "Adafactor(decay_offset=...) on a fresh state",
         "the decay of a step that the offset leaves no number for is 0",
         "NaN from the first step",
         "a power of a negative number is no number",
-        "https://github.com/google-deepmind/optax/pull/1791",
         "test_factored.py::test_an_offset_on_a_fresh_state",
+        "https://github.com/google-deepmind/optax/pull/1791",
     ),
     Difference(
         "SM3 on scalars",
         "one sum of squares",
         "raises IndexError",
         "a scalar is a vector of one entry",
-        "https://github.com/google-deepmind/optax/pull/1736",
         "test_factored.py::test_sm3_takes_scalars",
+        "https://github.com/google-deepmind/optax/pull/1736",
     ),
     Difference(
         "Normalize of zero updates",
         "zero",
         "NaN",
         "nothing has no direction",
-        "https://github.com/google-deepmind/optax/pull/1743",
         "test_equations_layerwise.py::test_optax_divides_zero_by_zero",
+        "https://github.com/google-deepmind/optax/pull/1743",
     ),
 )

@@ -10,7 +10,8 @@ import optax
 import modulax as mx
 from modulax.numerics import abs_sq, at_least_float32
 
-from ._instance import Difference, Instance
+from ..differences import Difference
+from ._instance import Instance
 
 
 def valley(params: Any) -> Any:
@@ -90,55 +91,55 @@ DIFFERENCES = (
         "left out, and no other is forgotten for them",
         "kept, unless their product is exactly zero; the direction may lead uphill, or be infinite",
         "the estimate of the inverse Hessian stays positive definite",
-        "https://github.com/google-deepmind/optax/issues/1203",
         f"{_LBFGS}::test_a_pair_of_negative_curvature_is_left_out",
+        "https://github.com/google-deepmind/optax/issues/1203",
     ),
     Difference(
         "ScaleByLBFGS, after a step that did not move",
         "the direction goes on as if there had been none",
         "the direction may be zero",
         "a step that failed is no reason to stay for ever",
-        _WRIGHT,
         f"{_LBFGS}::test_after_no_step_there_is_still_a_direction",
+        _WRIGHT,
     ),
     Difference(
         "line searches, after a step size of zero",
         "the next search begins with 1, or with the longest step",
         "it begins with the last step size, and stays at zero",
         "a batch without a finite loss is no reason to stay for ever",
-        _WRIGHT,
         f"{_SEARCH}::test_a_step_of_zero_is_no_end_for_the_next_search",
+        _WRIGHT,
     ),
     Difference(
         "ScaleByZoomLinesearch, where no step lowers the loss enough",
         "the step of the smallest loss that was tried",
         "the step that was tried last",
         "it is no worse, and often still progress",
-        _WRIGHT,
         f"{_SEARCH}::test_of_bad_steps_the_least_bad_is_taken",
+        _WRIGHT,
     ),
     Difference(
         "ScaleByBacktrackingLinesearch, `grad` of complex parameters",
         "the conjugate of what `jax.grad` returns, as the updates are",
         "what `jax.grad` returns; its zoom search takes the conjugate",
         "one convention for both searches",
-        "https://github.com/google-deepmind/optax",
         f"{_SEARCH}::test_optax_wants_other_gradients_of_complex_parameters_for_its_other_search",
+        "https://github.com/google-deepmind/optax",
     ),
     Difference(
         "ScaleByBacktrackingLinesearch, `rtol` where the loss is negative",
         "a fraction of the loss's absolute value",
         "a fraction of the loss, which makes the condition harder",
         "a tolerance makes a condition easier",
-        "https://github.com/google-deepmind/optax",
         f"{_SEARCH}::test_a_relative_tolerance_is_one_for_negative_losses_too",
+        "https://github.com/google-deepmind/optax",
     ),
     Difference(
         "line searches, extra arguments that the loss does not take",
         "ignored",
         "refused with a TypeError",
         "another part of the chain may need them",
-        "https://github.com/google-deepmind/optax",
         f"{_SEARCH}::test_extra_arguments_of_others_are_no_mistake",
+        "https://github.com/google-deepmind/optax",
     ),
 )

@@ -9,7 +9,8 @@ import optax
 import modulax as mx
 from modulax import schedules
 
-from ._instance import ROUNDED, Difference, Instance
+from ..differences import Difference
+from ._instance import ROUNDED, Instance
 from ._masks import KERNELS, decaying, growing, not_bias
 
 DION = (
@@ -187,55 +188,55 @@ DIFFERENCES: tuple[Difference, ...] = (
         'Nesterov\'s look-ahead on the average as it is; `follow="optax"` as optax',
         "corrects the two terms of the look-ahead for the start at zero by two factors",
         "an orthogonal direction does not depend on the length of the momentum, so that there is nothing to correct",
-        f"{JORDAN}, torch.optim.Muon",
         "test_muon.py::test_the_momentum_of_optax_is_corrected_unevenly",
+        f"{JORDAN}, torch.optim.Muon",
     ),
     Difference(
         "Muon",
         'AdamW beside it; NAdamW with `follow="optax"`',
         "NAdamW beside it wherever Muon looks ahead",
         "the look-ahead is Muon's",
-        f"{JORDAN}, https://github.com/KellerJordan/Muon",
         "test_muon.py::test_the_adam_of_optax_beside_muon_looks_ahead",
+        f"{JORDAN}, https://github.com/KellerJordan/Muon",
     ),
     Difference(
         "ScaleByMuon, a matrix of zeros in float16",
         "stays zero",
         "NaN: 1e-8 is zero in float16",
         "arithmetic is done in at least float32",
-        "",
         "test_muon.py::test_a_matrix_of_zeros_stays",
+        "",
     ),
     Difference(
         "ScaleByMuon(adaptive=True), a batch of matrices in one array",
         "each matrix times its own nuclear norm",
         "all matrices of the array times the sum of their norms",
         "the dual norm is that of a matrix",
-        "https://arxiv.org/abs/2409.20325",
         "test_muon.py::test_an_adaptive_update_is_as_long_as_the_momentum",
+        "https://arxiv.org/abs/2409.20325",
     ),
     Difference(
         "ScaleByMuon, parameters that are no matrices",
         "pass through",
         "an error",
         "as everywhere where a transform is for some leaves alone",
-        "",
         "test_muon.py::test_together_is_as_one_by_one",
+        "",
     ),
     Difference(
         "GaLore",
         'the smaller side of a matrix is projected; the larger one with `follow="optax"`',
         "the larger side is projected",
         "where the rank is that of the matrix nothing is lost",
-        "https://arxiv.org/abs/2403.03507, algorithm 2",
         "test_equations_matrices.py::test_the_larger_side_loses_something",
+        "https://arxiv.org/abs/2403.03507, algorithm 2",
     ),
     Difference(
         "DifferentiallyPrivateAggregate, DPSGD",
         "`key` must be given",
         "a missing key is 0, with a warning",
         "noise that everybody knows hides nothing",
-        "",
         "test_equations_matrices.py::test_gradients_of_examples_are_asked_for",
+        "",
     ),
 )

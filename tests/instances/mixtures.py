@@ -10,7 +10,8 @@ from optax import contrib
 import modulax as mx
 from modulax import schedules
 
-from ._instance import ROUNDED, Difference, Instance
+from ..differences import Difference
+from ._instance import ROUNDED, Instance
 from ._masks import KERNELS, bowl, decaying, not_bias
 
 OBJECTIVE = {"obj_fn": bowl}
@@ -176,23 +177,23 @@ DIFFERENCES = (
         "returns the step of this gradient",
         "returns the step of the gradient before; the first one is zero",
         'the algorithm has no delay; `follow="optax"` does as optax',
-        "Riedmiller and Braun 1993; Igel and Hüsken 2003; optax PR 1725",
         "test_equations_mixtures.py::test_rprop_steps_at_once",
+        "Riedmiller and Braun 1993; Igel and Hüsken 2003; optax PR 1725",
     ),
     Difference(
         "ScaleByACProp, ACProp",
         "the variance is that about the mean which has the gradient in it, g - m_t",
         "about the mean before, g - m_{t-1}: larger by 1 / b1 in every step",
         "the paper and the authors' code take the new mean; `follow='optax'` does as optax",
-        "Zhuang et al. 2021, algorithm 2; https://github.com/juntang-zhuang/ACProp-Optimizer",
         "test_equations_mixtures.py::test_acprop_deviates_from_the_new_mean",
+        "Zhuang et al. 2021, algorithm 2; https://github.com/juntang-zhuang/ACProp-Optimizer",
     ),
     Difference(
         "ScaleBySophia, Sophia",
         "an estimate of the curvature is used in the step in which it is made; the mean is not corrected",
         "it is used from the next step on, so that the first step divides by eps; the mean is bias-corrected",
         'algorithm 3 of the paper; `follow="optax"` does as optax',
-        "Liu et al. 2023, algorithm 3",
         "test_sophia.py::test_an_estimate_is_used_at_once",
+        "Liu et al. 2023, algorithm 3",
     ),
 )

@@ -9,7 +9,8 @@ import optax
 import modulax as mx
 from modulax import schedules
 
-from ._instance import ROUNDED, Difference, Instance
+from ..differences import Difference
+from ._instance import ROUNDED, Instance
 from ._masks import KERNELS, decaying, not_bias
 
 
@@ -171,39 +172,39 @@ DIFFERENCES = (
         "takes the maximum of the mean square as it is, and corrects its bias behind it",
         "takes the maximum of the corrected mean square",
         "corrected first, the first update counts 1 / (1 - b2) times; `follow='optax'` does that",
-        "https://openreview.net/forum?id=ryQu7f-RZ",
         "test_equations_moments.py::test_amsgrad_takes_the_maximum_before_the_correction",
+        "https://openreview.net/forum?id=ryQu7f-RZ",
     ),
     Difference(
         "Adan",
         "weights the difference of the updates by b2",
         "weights it by 1 - b2",
         "the paper writes 1 - b2 for the number that is called b2 here; `follow='optax'` does as optax",
-        "https://arxiv.org/abs/2208.06677, algorithm 1",
         "test_equations_moments.py::test_adan_weights_the_difference_by_b2",
+        "https://arxiv.org/abs/2208.06677, algorithm 1",
     ),
     Difference(
         "Adan with weight decay",
         "divides the parameters by 1 + learning_rate * weight_decay, behind the step",
         "subtracts learning_rate * weight_decay times the parameters, as AdamW does",
         "the paper's decay is proximal; `follow='optax'` does as optax",
-        "https://arxiv.org/abs/2208.06677, algorithm 1",
         "test_equations_moments.py::test_adan_decays_proximally",
+        "https://arxiv.org/abs/2208.06677, algorithm 1",
     ),
     Difference(
         "Adadelta without a learning rate",
         "goes downhill with a learning rate of 1",
         "goes uphill: with `learning_rate=None` the sign is not turned",
         "the paper's step is minus the scaled gradient",
-        "https://arxiv.org/abs/1212.5701, algorithm 1",
         "test_equations_moments.py::test_adadelta_needs_no_learning_rate",
+        "https://arxiv.org/abs/1212.5701, algorithm 1",
     ),
     Difference(
         "RAdam in float32",
         "rectifies from the same step on as in exact arithmetic, by the right factor",
         "the steps are one percent wrong at b2 = 0.999, and rectified from step 2 instead of 6 at b2 = 0.9999",
         "in the length of the average two large numbers cancel, unless it is written in another form",
-        "https://arxiv.org/abs/1908.03265, algorithm 2",
         "test_equations_moments.py::test_radam_knows_the_length_of_its_average_in_float32",
+        "https://arxiv.org/abs/1908.03265, algorithm 2",
     ),
 )

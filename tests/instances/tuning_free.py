@@ -7,7 +7,8 @@ import optax
 import modulax as mx
 from modulax import schedules
 
-from ._instance import Difference, Instance
+from ..differences import Difference
+from ._instance import Instance
 from ._masks import KERNELS, loss, not_bias
 
 contrib = optax.contrib
@@ -151,47 +152,47 @@ DIFFERENCES = (
         "no bias correction; eps is multiplied by the estimate before the step",
         "Adam's bias corrections; eps is multiplied by the estimate after the step",
         'so the paper says; `follow="optax"` does as optax does',
-        "https://arxiv.org/abs/2306.06101",
         f"{_EQUATIONS}::test_what_optax_does_otherwise",
+        "https://arxiv.org/abs/2306.06101",
     ),
     Difference(
         "DAdaptAdamW",
         "no bias correction; the numerator is weighted by the new mean square",
         "Adam's bias corrections; the numerator is weighted by the old mean square",
         'so the paper says; `follow="optax"` does as optax does',
-        "https://arxiv.org/abs/2301.07733",
         f"{_EQUATIONS}::test_what_optax_does_otherwise",
+        "https://arxiv.org/abs/2301.07733",
     ),
     Difference(
         "MoMo and MoMoAdam, with weight decay",
         "the new weights are divided by 1 + rate * decay",
         "the old weights are divided by it, the step is not",
         'the proximal step, as in the authors\' code; `follow="optax"` does as optax does',
-        "https://github.com/fabian-sp/MoMo",
         f"{_EQUATIONS}::test_what_optax_does_otherwise",
+        "https://github.com/fabian-sp/MoMo",
     ),
     Difference(
         "PolyakSGD, with a scaling",
         "`scaling` is a factor of the step",
         "`scaling` is a factor of the gradient, so that a smaller one makes longer steps",
         'what optax\'s own documentation says; `follow="optax"` does as its code does',
-        "https://optax.readthedocs.io/en/latest/api/optimizers.html#optax.polyak_sgd",
         f"{_EQUATIONS}::test_what_optax_does_otherwise",
+        "https://optax.readthedocs.io/en/latest/api/optimizers.html#optax.polyak_sgd",
     ),
     Difference(
         "ScaleByDistanceOverGradients, of scalars",
         "a scalar's update is a scalar",
         "an array of shape [1]",
         "an update has the shape of its parameter",
-        "https://github.com/google-deepmind/optax",
         "test_edges_tuning_free.py::test_a_scalar_stays_a_scalar",
+        "https://github.com/google-deepmind/optax",
     ),
     Difference(
         "Prodigy and DAdaptAdamW, while all gradients or learning rates are zero",
         "the estimate stays what it was",
         "NaN, and for ever",
         "0 / 0; a frozen batch or a warm-up from zero is no reason to lose a run",
-        "https://github.com/konstmish/prodigy",
         "test_edges_tuning_free.py::test_zeros_at_first_are_no_end",
+        "https://github.com/konstmish/prodigy",
     ),
 )

@@ -7,7 +7,8 @@ import optax
 import modulax as mx
 from modulax.tree import norm
 
-from ._instance import Difference, Instance
+from ..differences import Difference
+from ._instance import Instance
 from ._masks import is_long, loss, ratio, two_of_three
 
 
@@ -63,39 +64,39 @@ DIFFERENCES = (
         "one vector for each dtype; every update leaves in its own",
         "one vector in the dtype that holds them all, in which the updates leave",
         "a bfloat16 parameter is not moved by a float32 update because a float32 one lies beside it",
-        "follows from the definition",
         "test_reshaping.py::test_every_dtype_has_a_vector_of_its_own",
+        "follows from the definition",
     ),
     Difference(
         "`ApplyIfFinite` after `max_consecutive_errors`",
         "takes one update that is not finite, and begins to count anew",
         "takes every further one, until there is a finite update",
         "so many in a row are ignored, and not the first ones of a row alone",
-        "https://github.com/google-deepmind/optax/pull/1746",
         "test_gating.py::test_after_giving_up_it_counts_anew",
+        "https://github.com/google-deepmind/optax/pull/1746",
     ),
     Difference(
         "`Monitor` and `Snapshot` before the first step",
         "zeros where the measurements will be",
         "no measurements in a monitor, so that `scan` refuses its state; a snapshot has measured the parameters",
         "a state keeps its structure, and nothing was measured yet",
-        "follows from the definition",
         "test_monitoring.py::test_before_the_first_step",
+        "follows from the definition",
     ),
     Difference(
         "`ReduceOnPlateau` with negative values",
         "an improvement is relative to the absolute value of the best",
         "relative to the best with its sign: a negative value that stays as it is, or rises, is an improvement",
         "a plateau is one below zero too",
-        "https://github.com/google-deepmind/optax/pull/1767",
         "test_plateau.py::test_a_plateau_below_zero",
+        "https://github.com/google-deepmind/optax/pull/1767",
     ),
     Difference(
         "`ReduceOnPlateau` with an infinite value",
         "a value that is not finite is no improvement",
         "minus infinity stays the best for ever",
         "one bad value shall not keep the learning rate falling",
-        "follows from the definition",
         "test_plateau.py::test_what_is_not_finite_is_never_the_best",
+        "follows from the definition",
     ),
 )

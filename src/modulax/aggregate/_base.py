@@ -11,6 +11,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from .._checks import check_integer
 from .._numerics import at_least_float32
 from .._transform import AbstractTransform
 from .._types import Params, State, Updates
@@ -94,11 +95,7 @@ def as_axes(axes: int | Sequence[int]) -> tuple[int, ...]:
 
 def check_steps(owner: object, steps: Any) -> None:
     """Refuses a number of accumulation steps that is no positive integer."""
-    if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1:
-        raise ValueError(
-            f"`{type(owner).__name__}(accumulation_steps=...)` must be a positive integer, got {steps!r}. "
-            f"`MultiSteps` takes a schedule."
-        )
+    check_integer(type(owner).__name__, "accumulation_steps", steps, hint=" `MultiSteps` takes a schedule.")
 
 
 def wide(g: Array) -> Array:

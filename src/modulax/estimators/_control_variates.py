@@ -10,10 +10,10 @@ from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from .._arrays import floating
-from .._checks import DECAY, checked
+from .._checks import DECAY, check_integer, checked
 from .._numerics import at_least_float32, moment, ratio, safe_increment
 from .._types import Params
-from ._draws import check_count, draw, in_dtypes, scalar, widened_params
+from ._draws import draw, in_dtypes, scalar, widened_params
 from ._gaussian import entries, multi_normal
 
 ControlVariate: TypeAlias = tuple[Callable[..., Array], Callable[..., Array], Callable[..., Any]]
@@ -235,7 +235,7 @@ def control_variates_jacobians(
         return samples, gradients, noise
 
     if estimate_cv_coeffs:
-        check_count(owner, "estimate_cv_coeffs_num_samples", estimate_cv_coeffs_num_samples, least=2)
+        check_integer(owner, "estimate_cv_coeffs_num_samples", estimate_cv_coeffs_num_samples, least=2)
         rng, rng_of_coefficients = jax.random.split(rng)
         _, gradients, noise = terms(rng_of_coefficients, estimate_cv_coeffs_num_samples)
         coefficients = [_coefficient(g, z) for g, z in zip(gradients, noise, strict=True)]

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
 from .._arrays import floating
+from .._checks import check_integer
 from .._numerics import at_least_float32
 from .._types import Params
 
@@ -31,15 +32,9 @@ def in_dtypes(dtypes: list[Any], jacobians: Sequence[Array]) -> tuple[Array, ...
     return tuple(x.astype(dtype) for x, dtype in zip(jacobians, dtypes, strict=True))
 
 
-def check_count(owner: str, name: str, count: int, least: int = 1) -> None:
-    """Refuses a number of samples that is no integer, or too small."""
-    if not isinstance(count, (int, np.integer)) or isinstance(count, bool) or count < least:
-        raise ValueError(f"`{owner}({name}=...)` must be an integer of at least {least}, got {count!r}.")
-
-
 def draw(owner: str, dist: Any, rng: PRNGKeyArray, num_samples: int) -> Array:
     """Samples along the first axis; refused unless the distribution takes the call that draws them."""
-    check_count(owner, "num_samples", num_samples)
+    check_integer(owner, "num_samples", num_samples)
     if not callable(getattr(dist, "sample", None)):
         raise ValueError(
             f"`{owner}(dist_builder=...)` must return a distribution with `sample(shape, seed)`, got {_words(dist)}."

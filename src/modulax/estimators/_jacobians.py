@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
+from .._checks import check_integer
 from .._types import Params
-from ._draws import check_count, draw, in_dtypes, scalar, widened_params
+from ._draws import draw, in_dtypes, scalar, widened_params
 from ._gaussian import MultiNormal, draw_noise, entries
 
 
@@ -179,7 +180,7 @@ def measure_valued_jacobians(
     """
     owner = "measure_valued_jacobians"
     dtypes, params = widened_params(owner, params)
-    check_count(owner, "num_samples", num_samples)
+    check_integer(owner, "num_samples", num_samples)
     dist = dist_builder(*params)
     if not isinstance(dist, MultiNormal):
         raise ValueError(

@@ -1,15 +1,16 @@
 """Inverse roots of positive matrices, by products of matrices alone."""
 
 import functools
-import operator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float, Inexact
 
 from .._arrays import check_matrix, inexact, integral
+from .._checks import check_integer
 from .._numerics import at_least_float32, real_dtype
 from ._power_iteration import power_iteration
 
@@ -112,13 +113,9 @@ def _exponent(p: ArrayLike) -> int | Array:
     """As a Python integer if it is known, else as an array; refused unless it is a positive integer."""
     if isinstance(p, Tracer):
         return integral("matrix_inverse_pth_root", p=p)[0]
-    try:
-        known = operator.index(p)  # pyright: ignore[reportArgumentType]
-    except TypeError:
-        known = 0
-    if known < 1:
-        raise ValueError(f"`matrix_inverse_pth_root(p=...)` must be a positive integer, got {p!r}.")
-    return known
+    known: Any = p.item() if isinstance(p, (jax.Array, np.ndarray)) and p.size == 1 else p
+    check_integer("matrix_inverse_pth_root", "p", known)
+    return int(known)
 
 
 def _power(x: Array, exponent: int | Array, product: Any) -> Array:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from .._arrays import check_matrix, floating, real, widened
+from .._checks import check_integer
 
 
 def nnls(
@@ -48,8 +49,7 @@ def nnls(
     check_matrix("nnls", "A", A)
     if b.ndim not in (1, 2) or len(b) != len(A):
         raise ValueError(f"`nnls` needs `b` of shape ({len(A)},) or ({len(A)}, k) for this `A`, got {b.shape}.")
-    if not isinstance(iters, int) or isinstance(iters, bool) or iters < 0:
-        raise ValueError(f"`nnls(iters=...)` must be an integer, zero or more, got {iters!r}.")
+    check_integer("nnls", "iters", iters, least=0)
     dtype, (a, b) = widened(A, b)
     scale_a, scale_b = _largest(a), _largest(b)
     a, b = a / scale_a, b / scale_b

@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from .._checks import listing
+from .._checks import check_integer, listing
 from ..tree._paths import leaves_with_paths
 
 Batch = Sequence[tuple[str, PyTree, int]]
@@ -90,8 +90,7 @@ def number_of_examples(owner: str, batch: Batch) -> int:
 def number_of_parts(owner: str, batch: Batch, microbatch_size: int) -> int:
     """How many microbatches there are, refused unless their size divides the number of examples."""
     n = number_of_examples(owner, batch)
-    if isinstance(microbatch_size, bool) or not isinstance(microbatch_size, (int, np.integer)) or microbatch_size < 1:
-        raise ValueError(f"`{owner}(microbatch_size=...)` must be a positive integer, got {microbatch_size!r}.")
+    check_integer(owner, "microbatch_size", microbatch_size)
     if n % microbatch_size:
         fitting = [size for size in range(1, n + 1) if n % size == 0]
         nearest = sorted(sorted(fitting, key=lambda size: abs(size - microbatch_size))[:6])

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, PyTree
 
 from .._arrays import real
-from .._checks import POSITIVE, checked
+from .._checks import POSITIVE, check_integer, checked
 from .._numerics import at_least_float32, default_float, real_dtype
 from ..tree import random_like, sum as sum_of
 from ..tree._math import widened
@@ -63,8 +63,7 @@ def make_perturbed_fun(
         Estimator](https://arxiv.org/abs/1802.05098), 2018, for derivatives of any order
     """
     owner = "make_perturbed_fun"
-    if not isinstance(num_samples, int) or isinstance(num_samples, bool) or num_samples < 1:
-        raise ValueError(f"`{owner}(num_samples=...)` must be a positive integer, got {num_samples!r}.")
+    check_integer(owner, "num_samples", num_samples)
     if lacking := [name for name in ("sample", "log_prob") if not hasattr(noise, name)]:
         raise ValueError(
             f"`{owner}(noise=...)` needs the method `{lacking[0]}`, such as `Gumbel()` has; got {noise!r}."
