@@ -9,6 +9,7 @@ import modulax
 from .differences import Difference
 from .functions import FUNCTION_DIFFERENCES
 from .instances import DIFFERENCES
+from .vocabulary import rows
 
 DOCS = Path(__file__).parents[1] / "docs"
 BEGIN, END = "<!-- generated: python -m tests.generated -->", "<!-- end -->"
@@ -52,10 +53,16 @@ def differences(from_optax: Sequence[Difference]) -> str:
     return table(head, sorted(zip(*cells, strict=True)))
 
 
+def vocabulary() -> str:
+    """A row for every name of optax that is another one here."""
+    return table(("optax 0.2.8", "modulax"), rows())
+
+
 PAGES = {
     "choosing.md": optimizers,
     "conformance.md": partial(differences, DIFFERENCES),
     "conformance_functions.md": partial(differences, FUNCTION_DIFFERENCES),
+    "coming_from_optax.md": vocabulary,
 }
 
 

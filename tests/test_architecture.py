@@ -35,7 +35,7 @@ class Layer(NamedTuple):
 # Within a package, imports are free as long as they make no circle.
 LAYERS = (
     Layer(("_types", "_numerics", "_module", "_tracing", "_checks", "_bibliography", "_random", "_debug")),
-    Layer(("_arrays",)),
+    Layer(("_arrays", "_vocabulary")),
     Layer(("numerics", "tree", "linalg"), ordered=True),
     Layer(("projections", "losses", "assignment", "perturbations", "second_order"), ordered=True),
     Layer(

@@ -1,5 +1,7 @@
 """An object-oriented optimizer library for JAX, in which an optimizer is a pytree."""
 
+import typing as _typing
+
 from . import (
     aggregate as aggregate,
     assignment as assignment,
@@ -384,6 +386,9 @@ from ._transforms.zoom import (
     ScaleByZoomLinesearchState as ScaleByZoomLinesearchState,
     ZoomLinesearchInfo as ZoomLinesearchInfo,
 )
+from ._vocabulary import (
+    no_such_name as _no_such_name,
+)
 from ._wrapper import (
     AbstractWrapper as AbstractWrapper,
 )
@@ -418,3 +423,8 @@ from .tree._moments import (
 from .tree._state import (
     tree_map_params as tree_map_params,
 )
+
+if not _typing.TYPE_CHECKING:  # to a type checker, every name would be there
+
+    def __getattr__(name: str) -> object:
+        raise AttributeError(_no_such_name(name))

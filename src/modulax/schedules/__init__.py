@@ -1,5 +1,7 @@
 """Schedules: numbers that depend on the step. One may stand in any numeric field of a transform."""
 
+import typing as _typing
+
 from .._schedule import (
     AbstractSchedule as AbstractSchedule,
     AbstractStatefulSchedule as AbstractStatefulSchedule,
@@ -7,6 +9,7 @@ from .._schedule import (
     WrappedSchedule as WrappedSchedule,
     WrappedStatefulSchedule as WrappedStatefulSchedule,
 )
+from .._vocabulary import no_such_name as _no_such_name
 from ._curves import (
     REX as REX,
     Constant as Constant,
@@ -27,3 +30,8 @@ from ._warmups import (
     WarmupCosineDecay as WarmupCosineDecay,
     WarmupExponentialDecay as WarmupExponentialDecay,
 )
+
+if not _typing.TYPE_CHECKING:  # to a type checker, every name would be there
+
+    def __getattr__(name: str) -> object:
+        raise AttributeError(_no_such_name(name, "schedules"))

@@ -1,0 +1,81 @@
+"""Everything that optax has is here, and whoever asks for it by optax's name is told where."""
+
+import operator
+import subprocess
+import sys
+
+import optax
+import pytest
+
+import modulax
+from modulax._vocabulary import PLACES, RENAMED, home
+
+from .vocabulary import MODULES, NAMELESS, names
+
+HOMES = names()
+
+
+def test_nothing_of_optax_is_missing():
+    """The names are those that optax has when this runs: what a newer one adds is missed here first."""
+    assert len(HOMES) > 400
+    assert [path for path, there in HOMES.items() if there is None and _last(path) not in NAMELESS] == []
+    for there in filter(None, HOMES.values()):
+        operator.attrgetter(there)(modulax)
+
+
+def test_every_other_name_is_one_of_optax():
+    everything = {_last(path) for path in HOMES} | {"tree_utils"}
+    assert RENAMED.keys() <= everything
+    assert NAMELESS.keys() - {"ArrayTree"} <= everything
+
+
+@pytest.mark.parametrize("module", ["assignment", "losses", "microbatching", "perturbations", "projections"])
+def test_functions_are_called_the_same(module: str):
+    own = {_last(path): there for path, there in HOMES.items() if path.startswith(f"{module}.")}
+    assert own
+    assert own == {name: f"{module}.{name}" for name in own}
+
+
+@pytest.mark.parametrize("name", [name for name in vars(optax) if name in HOMES and not hasattr(modulax, name)])
+def test_optax_names_are_answered_with_ours(name: str):
+    with pytest.raises(AttributeError, match=f"no attribute '{name}'") as caught:
+        getattr(modulax, name)
+    assert name in NAMELESS or str(caught.value).endswith(f"Did you mean `modulax.{HOMES[name]}`?")
+
+
+@pytest.mark.parametrize(
+    "owner,name,answer",
+    [
+        (modulax, "adamW", "Did you mean `modulax.AdamW`?"),
+        (modulax, "ScaleByAdm", "Did you mean `ScaleByAdam`?"),
+        (modulax, "tree_clip", "Did you mean `modulax.tree.clip`?"),
+        (modulax, "tree_utils", "Did you mean `modulax.tree`?"),
+        (modulax, "contrib", "What is in `optax.contrib` is in `modulax` itself."),
+        (modulax, "nothing_like_it", "has no attribute 'nothing_like_it'."),
+        (modulax, "__wrapped__", "has no attribute '__wrapped__'."),
+        (modulax.schedules, "cosine_decay_schedule", "Did you mean `modulax.schedules.CosineDecay`?"),
+        (modulax.schedules, "Cosine", "Did you mean `CosineDecay`?"),
+    ],
+)
+def test_a_wrong_name_is_answered(owner, name: str, answer: str):
+    with pytest.raises(AttributeError) as caught:
+        getattr(owner, name)
+    assert str(caught.value).startswith(f"module '{owner.__name__}' has no attribute")
+    assert str(caught.value).endswith(answer)
+
+
+def test_a_module_that_is_not_imported_is_named():
+    ask = "import modulax; modulax.checkpoint"
+    answer = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=False)
+    assert "`import modulax.checkpoint` first" in answer.stderr
+
+
+def test_the_place_that_is_asked_first_counts():
+    assert home("clip") == "Clip"
+    assert home("clip", "tree") == "tree.clip"
+    assert home("no_such_thing") is None
+    assert set(MODULES.values()) <= set(PLACES)
+
+
+def _last(path: str) -> str:
+    return path.rpartition(".")[2]
