@@ -9,7 +9,7 @@ import modulax
 from .differences import Difference
 from .functions import FUNCTION_DIFFERENCES
 from .instances import DIFFERENCES
-from .vocabulary import rows
+from .vocabulary import ARGUMENTS, rows
 
 DOCS = Path(__file__).parents[1] / "docs"
 BEGIN, END = "<!-- generated: python -m tests.generated -->", "<!-- end -->"
@@ -58,20 +58,25 @@ def vocabulary() -> str:
     return table(("optax 0.2.8", "modulax"), rows())
 
 
+def arguments() -> str:
+    """A row for every function of optax whose arguments are called otherwise here."""
+    return table(("optax 0.2.8", "modulax"), [(f"`optax.{path}`", words) for path, words in sorted(ARGUMENTS.items())])
+
+
 PAGES = {
-    "choosing.md": optimizers,
-    "conformance.md": partial(differences, DIFFERENCES),
-    "conformance_functions.md": partial(differences, FUNCTION_DIFFERENCES),
-    "coming_from_optax.md": vocabulary,
+    "choosing.md": [optimizers],
+    "conformance.md": [partial(differences, DIFFERENCES)],
+    "conformance_functions.md": [partial(differences, FUNCTION_DIFFERENCES)],
+    "coming_from_optax.md": [arguments, vocabulary],
 }
 
 
 def page(name: str) -> str:
-    """The page with its table made anew."""
-    text = (DOCS / name).read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{PAGES[name]()}\n{END}{after}"
+    """The page with its tables made anew."""
+    start, *parts = (DOCS / name).read_text(encoding="utf-8").split(BEGIN)
+    for make, part in zip(PAGES[name], parts, strict=True):
+        start += f"{BEGIN}\n{make()}\n{END}{part.partition(END)[2]}"
+    return start
 
 
 def main() -> None:

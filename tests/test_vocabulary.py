@@ -10,9 +10,9 @@ import pytest
 import modulax
 from modulax._vocabulary import PLACES, RENAMED, home
 
-from .vocabulary import MODULES, NAMELESS, names
+from .vocabulary import ARGUMENTS, MODULES, NAMELESS, functions, has_other_arguments, names
 
-HOMES = names()
+HOMES, FUNCTIONS = names(), functions()
 
 
 def test_nothing_of_optax_is_missing():
@@ -30,10 +30,16 @@ def test_every_other_name_is_one_of_optax():
 
 
 @pytest.mark.parametrize("module", ["assignment", "losses", "microbatching", "perturbations", "projections"])
-def test_functions_are_called_the_same(module: str):
+def test_modules_of_functions_are_called_the_same(module: str):
     own = {_last(path): there for path, there in HOMES.items() if path.startswith(f"{module}.")}
     assert own
     assert own == {name: f"{module}.{name}" for name in own}
+
+
+@pytest.mark.parametrize("path", FUNCTIONS)
+def test_arguments_are_called_the_same(path: str):
+    """And have the same order and defaults, unless the page says what is otherwise; then it is."""
+    assert has_other_arguments(path, FUNCTIONS[path]) == (path in ARGUMENTS)
 
 
 @pytest.mark.parametrize("name", [name for name in vars(optax) if name in HOMES and not hasattr(modulax, name)])

@@ -1,12 +1,15 @@
 """Every public name of optax, and what it is called here."""
 
+import enum
 import inspect
 import operator
 from types import ModuleType
+from typing import Any
 
 import optax
 import optax.experimental
 
+import modulax
 from modulax._vocabulary import RENAMED, home
 
 # The modules of optax, and the place of ours that is asked first.
@@ -40,6 +43,31 @@ NAMELESS = {
     "Updates": "any pytree, also a whole model",
 }
 
+# What the arguments of a function are called here, or what their defaults are, where optax has it otherwise.
+ARGUMENTS = {
+    "adadelta": "`Adadelta(mask=...)`, as in `AdamW`, for `weight_decay_mask`; `learning_rate=1`, not None",
+    "adafactor": "`Adafactor(mask=...)` for `weight_decay_mask`",
+    "add_noise": "`AddNoise(key=0)`: an integer or a key; there is no `seed`",
+    "constant_schedule": "`schedules.Constant(constant)` for `value`",
+    "contrib.differentially_private_aggregate": "`DifferentiallyPrivateAggregate(key=...)`; there is no `seed`",
+    "contrib.dpsgd": "`DPSGD(key=...)`, an integer or a key, for `seed`",
+    "contrib.hutchinson_estimator_diag_hessian": "`HutchinsonDiagonal(key=0)`, an integer or a key, for `random_seed`",
+    "contrib.muon": "`Muon(mask=...)` for `weight_decay_mask`; `ns_coeffs` are triples, one of which stands for itself",
+    "contrib.scale_by_muon": "`ScaleByMuon(ns_coeffs=...)` are triples, one of which stands for itself",
+    "contrib.sophia": "`Sophia(mask=...)` for `weight_decay_mask`; nothing is printed",
+    "lars": "`LARS(mask=...)` for `weight_decay_mask`; `trust_ratio_mask=None` is all of them, as True is",
+    "masked": "`Masked(inner, mask)`: extra arguments in the form of the parameters are masked with them",
+    "noisy_sgd": "`NoisySGD(key=0)`: an integer or a key; there is no `seed`",
+    "optimistic_adam": "`OptimisticAdam(learning_rate, alpha=..., beta=...)`, those of v2, for `optimism`",
+    "partition": "`Partition(transforms, labels)` for `param_labels`; extra arguments as for `Masked`",
+    "scale_by_learning_rate": "`ScaleByLearningRate(learning_rate)` needs its argument",
+    "scale_by_schedule": "`ScaleBySchedule(step_size)` for `step_size_fn`",
+    "sgdr_schedule": "`schedules.SGDR(cycles)` for `cosine_kwargs`",
+    "stateless": "`Stateless(function)` for `f`",
+    "stateless_with_tree_map": "`Stateless(function, leafwise=True)`",
+    "tree.get": "`tree.get(state, name)` refuses a name that stands for nothing; `default=None` returns None",
+}
+
 
 def names() -> dict[str, str | None]:
     """The names of optax without the package, and where that is in modulax; None if it has no name of its own."""
@@ -54,7 +82,7 @@ def names() -> dict[str, str | None]:
 
 
 def rows() -> list[tuple[str, str]]:
-    """A line for every name; none for one that is the same here in the same module, or that optax itself has too."""
+    """A line for every name; none for one that is the same in the same module here, or in optax itself."""
     lines = []
     for path, there in names().items():
         module, _, name = path.rpartition(".")
@@ -63,6 +91,42 @@ def rows() -> list[tuple[str, str]]:
         if not is_same and not is_elsewhere:
             lines.append((f"`optax.{path}`", f"`modulax.{there}`" if there else NAMELESS[name]))
     return sorted(lines, key=lambda line: line[0].lower())
+
+
+def has_other_arguments(path: str, there: str) -> bool:
+    """Whether a function of optax has positional arguments, other arguments or defaults that ours has not."""
+    module, _, name = path.rpartition(".")
+    theirs = inspect.signature(vars(_module(module))[name]).parameters
+    ours = inspect.signature(operator.attrgetter(there)(modulax)).parameters
+    positional = [
+        [name for name, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD] for parameters in (theirs, ours)
+    ]
+    return (
+        positional[0] != positional[1][: len(positional[0])]
+        or not {name for name, p in theirs.items() if p.kind is p.KEYWORD_ONLY} <= ours.keys()
+        or any(_differs(p.default, ours[name].default) for name, p in theirs.items() if name in ours)
+    )
+
+
+def _differs(theirs: Any, ours: Any) -> bool:
+    """Of two defaults; functions and objects of optax cannot be the same."""
+    if isinstance(theirs, enum.Enum):
+        return theirs.name != ours.name
+    is_plain = theirs is None or (
+        isinstance(theirs, bool | int | float | str | tuple) and not hasattr(theirs, "_fields")
+    )
+    return is_plain and theirs is not ours and theirs != ours
+
+
+def functions() -> dict[str, str]:
+    """Those names that are functions in optax, each once, and where they are in modulax."""
+    found = {}
+    for path, there in names().items():
+        module, _, name = path.rpartition(".")
+        function = vars(_module(module))[name]
+        if there and (inspect.isfunction(function) or hasattr(function, "__wrapped__")):
+            found.setdefault(function, (path, there))
+    return dict(found.values())
 
 
 def _module(path: str) -> ModuleType:
