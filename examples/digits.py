@@ -52,7 +52,7 @@ class Run(eqx.Module):
 
     model: eqx.nn.MLP
     optimizer: mx.AdamW
-    state: mx.OptimizerState
+    state: mx.states.OptimizerState
 
 
 def make_model(key: PRNGKeyArray) -> eqx.nn.MLP:

@@ -1,10 +1,19 @@
-"""The pages of the documentation that are made from the registries: `python -m tests.generated` writes them."""
+"""What is made from the registries, pages of the documentation and the list of public names.
 
+`python -m tests.generated` writes all of it.
+"""
+
+import inspect
+import types
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
 import modulax
+import modulax.checkpoint
+import modulax.linen
+import modulax.nnx
+import modulax.testing
 
 from .differences import Difference
 from .functions import FUNCTION_DIFFERENCES
@@ -12,6 +21,14 @@ from .instances import DIFFERENCES
 from .vocabulary import ARGUMENTS, rows
 
 DOCS = Path(__file__).parents[1] / "docs"
+PUBLIC_NAMES = Path(__file__).parent / "public_names.txt"
+# What `import modulax` brings, and the edges, which are imported by themselves.
+PLACES = [
+    x
+    for name, x in sorted(vars(modulax).items())
+    if inspect.ismodule(x) and not name.startswith("_") and x.__name__ == f"modulax.{name}"
+]
+MODULES = (modulax, *PLACES)
 BEGIN, END = "<!-- generated: python -m tests.generated -->", "<!-- end -->"
 
 
@@ -79,7 +96,22 @@ def page(name: str) -> str:
     return start
 
 
+def public_names(module: types.ModuleType) -> set[str]:
+    """What the module offers: names without an underscore, and of the modules in it those of the library."""
+    return {
+        name
+        for name, x in vars(module).items()
+        if not name.startswith("_") and (not inspect.ismodule(x) or (module is modulax and x in PLACES))
+    }
+
+
+def names() -> str:
+    """A line for every public name."""
+    return "".join(f"{module.__name__}.{name}\n" for module in MODULES for name in sorted(public_names(module)))
+
+
 def main() -> None:
+    PUBLIC_NAMES.write_text(names(), encoding="utf-8")
     for name in PAGES:
         (DOCS / name).write_text(page(name), encoding="utf-8")
 

@@ -383,7 +383,7 @@ def test_radam_is_adam_in_the_long_run():
     """The average is as long as it gets, up to the end of the counter."""
     g = jnp.ones(())
     for count in (10**5, 10**8, 2**31 - 2):
-        state = mx.ScaleByAdamState(mu=g, nu=g + 0, count=jnp.asarray(count, jnp.int32))
+        state = mx.states.ScaleByAdamState(mu=g, nu=g + 0, count=jnp.asarray(count, jnp.int32))
         u, _ = mx.ScaleByRAdam().update(g, state)
         np.testing.assert_allclose(u, 1.0, rtol=1e-5)
 

@@ -269,7 +269,7 @@ def test_an_offset_on_a_restored_state():
     w, g = jnp.ones(3), jnp.asarray([1.0, -2.0, 3.0])
     plain, offset = mx.ScaleByFactoredRMS(), mx.ScaleByFactoredRMS(step_offset=100)
     state = plain.init(w)
-    used = mx.FactoredState(v_row=None, v_col=None, v=jnp.full(3, 7.0), count=jnp.asarray(100, jnp.int32))
+    used = mx.states.FactoredState(v_row=None, v_col=None, v=jnp.full(3, 7.0), count=jnp.asarray(100, jnp.int32))
     for _ in range(3):
         u, state = plain.update(g, state)
         v, used = offset.update(g, used)

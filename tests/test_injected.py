@@ -177,7 +177,7 @@ def test_some_numbers_stay_out_of_the_state():
     expected = mx.AdamW(0.1, b1=0.8)
     for of in (state, transform.update(G, state, G)[1]):
         u, _ = transform.update(G, of, G)
-        inner: Any = mx.OptimizerState(of.count, of.inner_state.inner)
+        inner: Any = mx.states.OptimizerState(of.count, of.inner_state.inner)
         np.testing.assert_allclose(u, expected.update(G, inner, G)[0], rtol=1e-6)
     # What the transform has there rules, and can be changed there.
     u, _ = transform.replace(b1=0.0).update(G, state, G)
@@ -284,7 +284,7 @@ def test_equals_optax_where_a_number_is_overwritten(case: str):
 
     def halved(state: Any) -> Any:
         inside = getattr(state, "inner_opt_state", state)
-        if isinstance(inside, mx.InjectedState):
+        if isinstance(inside, mx.states.InjectedState):
             changed: Any = eqx.tree_at(lambda s: s.hyperparameters.learning_rate, inside, replace_fn=lambda x: x / 2)
         else:
             numbers = inside.hyperparams | {"learning_rate": inside.hyperparams["learning_rate"] / 2}

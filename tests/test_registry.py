@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import modulax as mx
-from modulax._bibliography import BIBLIOGRAPHY
+from modulax._catalog.bibliography import BIBLIOGRAPHY
 
 from . import generated
 from .functions import FUNCTION_DIFFERENCES

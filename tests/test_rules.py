@@ -9,7 +9,7 @@ from flax.core import FrozenDict
 
 import modulax
 from modulax import by_path
-from modulax._rules import AbstractRule, as_rule
+from modulax._protocol.masks import AbstractRule, as_rule
 
 from .settings import jax_defaults
 

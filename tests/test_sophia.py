@@ -13,7 +13,7 @@ import pytest
 
 import modulax as mx
 from modulax import schedules
-from modulax._random import as_key, next_keys
+from modulax._support.keys import as_key, next_keys
 from modulax.testing._case import counting_traces
 
 from . import settings

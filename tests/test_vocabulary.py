@@ -8,7 +8,7 @@ import optax
 import pytest
 
 import modulax
-from modulax._vocabulary import PLACES, RENAMED, home
+from modulax._support.optax_names import PLACES, RENAMED, home
 
 from .vocabulary import ARGUMENTS, MODULES, NAMELESS, functions, has_other_arguments, names
 

@@ -144,7 +144,7 @@ def test_a_line_search_gets_its_functions():
 def test_the_state_is_that_of_optax():
     transform: Any = mx.from_optax(optax.adam(0.1))
     state = transform.init({"w": jnp.ones(2)})
-    assert isinstance(state, mx.FromOptaxState)
+    assert isinstance(state, mx.states.FromOptaxState)
     assert isinstance(state.inner_state[0], optax.ScaleByAdamState)
     assert mx.tree.leaf_paths(state) == ["inner_state.0.count", "inner_state.0.mu.w", "inner_state.0.nu.w"]
 

@@ -10,7 +10,7 @@ import optax
 import optax.experimental
 
 import modulax
-from modulax._vocabulary import RENAMED, home
+from modulax._support.optax_names import RENAMED, home
 
 # The modules of optax, and the place of ours that is asked first.
 MODULES = {

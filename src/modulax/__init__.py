@@ -1,5 +1,6 @@
 """An object-oriented optimizer library for JAX, in which an optimizer is a pytree."""
 
+import importlib.metadata as _metadata
 import typing as _typing
 
 from . import (
@@ -14,228 +15,136 @@ from . import (
     projections as projections,
     schedules as schedules,
     second_order as second_order,
+    states as states,
     tree as tree,
 )
-from ._containers.accumulation import (
+from ._catalog.describe import Description as Description, LeafDescription as LeafDescription, describe as describe
+from ._catalog.registry import Card as Card, available as available, card as card, citation as citation, get as get
+from ._catalog.sharding import state_sharding as state_sharding
+from ._containers.chain import Chain as Chain
+from ._containers.conditional import (
+    ApplyIfFinite as ApplyIfFinite,
+    ConditionallyMask as ConditionallyMask,
+    ConditionallyTransform as ConditionallyTransform,
+)
+from ._containers.injected import (
+    Injected as Injected,
+    inject_hyperparams as inject_hyperparams,
+)
+from ._containers.lookahead import Lookahead as Lookahead
+from ._containers.masked import (
+    Freeze as Freeze,
+    Masked as Masked,
+    selective_transform as selective_transform,
+)
+from ._containers.mechanize import Mechanize as Mechanize
+from ._containers.multi_steps import (
     MultiSteps as MultiSteps,
-    MultiStepsState as MultiStepsState,
     skip_large_updates as skip_large_updates,
     skip_not_finite as skip_not_finite,
 )
-from ._containers.adapters import (
+from ._containers.optax_adapters import (
     FromOptax as FromOptax,
-    FromOptaxState as FromOptaxState,
     from_optax as from_optax,
     to_optax as to_optax,
     with_extra_args_support as with_extra_args_support,
 )
-from ._containers.chain import (
-    Chain as Chain,
-    ChainState as ChainState,
-)
-from ._containers.gating import (
-    ApplyIfFinite as ApplyIfFinite,
-    ApplyIfFiniteState as ApplyIfFiniteState,
-    ConditionallyMask as ConditionallyMask,
-    ConditionallyMaskState as ConditionallyMaskState,
-    ConditionallyTransform as ConditionallyTransform,
-    ConditionallyTransformState as ConditionallyTransformState,
-)
-from ._containers.injection import (
-    Injected as Injected,
-    InjectedState as InjectedState,
-    inject_hyperparams as inject_hyperparams,
-)
-from ._containers.lookahead import (
-    Lookahead as Lookahead,
-    LookaheadState as LookaheadState,
-)
-from ._containers.mechanic import (
-    MechanicState as MechanicState,
-    Mechanize as Mechanize,
-)
-from ._containers.partition import (
-    Freeze as Freeze,
-    Masked as Masked,
-    MaskedState as MaskedState,
-    Partition as Partition,
-    PartitionState as PartitionState,
-    selective_transform as selective_transform,
-)
+from ._containers.partition import Partition as Partition
 from ._containers.reshaping import (
     Flatten as Flatten,
-    FlattenState as FlattenState,
     RealAndImaginary as RealAndImaginary,
     SplitRealAndImaginary as SplitRealAndImaginary,
-    SplitRealAndImaginaryState as SplitRealAndImaginaryState,
 )
-from ._containers.schedule import (
-    OptimizerState as OptimizerState,
-    Scheduled as Scheduled,
-)
+from ._containers.sam import SAM as SAM
 from ._containers.schedule_free import (
     ScheduleFree as ScheduleFree,
-    ScheduleFreeState as ScheduleFreeState,
     schedule_free_eval_params as schedule_free_eval_params,
 )
-from ._containers.sharpness import (
-    SAM as SAM,
-    SAMState as SAMState,
-)
-from ._describe import (
-    Description as Description,
-    LeafDescription as LeafDescription,
-    describe as describe,
-)
-from ._leafwise import (
-    AbstractLeafwise as AbstractLeafwise,
-)
-from ._module import (
-    AbstractState as AbstractState,
-    like_params as like_params,
-    nested as nested,
-    shared as shared,
-)
-from ._optimizers.adagrad import (
-    Adadelta as Adadelta,
-    Adagrad as Adagrad,
-)
-from ._optimizers.adam import (
-    Adam as Adam,
-    AdamW as AdamW,
-    Lion as Lion,
-    NAdam as NAdam,
-    NAdamW as NAdamW,
-    RMSProp as RMSProp,
-)
-from ._optimizers.adam_family import (
-    AdaBelief as AdaBelief,
-    Adamax as Adamax,
-    AdamaxW as AdamaxW,
-    Adan as Adan,
-    AMSGrad as AMSGrad,
-    NovoGrad as NovoGrad,
+from ._containers.scheduled import Scheduled as Scheduled
+from ._optimizers.acprop import ACProp as ACProp
+from ._optimizers.adabelief import AdaBelief as AdaBelief
+from ._optimizers.adadelta import Adadelta as Adadelta
+from ._optimizers.adafactor import Adafactor as Adafactor
+from ._optimizers.adagrad import Adagrad as Adagrad
+from ._optimizers.adam import Adam as Adam, AdamW as AdamW, NAdam as NAdam, NAdamW as NAdamW
+from ._optimizers.adamax import Adamax as Adamax, AdamaxW as AdamaxW
+from ._optimizers.adan import Adan as Adan
+from ._optimizers.ademamix import AdEMAMix as AdEMAMix, SimplifiedAdEMAMix as SimplifiedAdEMAMix
+from ._optimizers.adopt import ADOPT as ADOPT
+from ._optimizers.amsgrad import AMSGrad as AMSGrad
+from ._optimizers.cocob import COCOB as COCOB
+from ._optimizers.dadapt import DAdaptAdamW as DAdaptAdamW
+from ._optimizers.dog import DoG as DoG, DoWG as DoWG
+from ._optimizers.fromage import Fromage as Fromage
+from ._optimizers.galore import GaLore as GaLore
+from ._optimizers.lamb import LAMB as LAMB
+from ._optimizers.lars import LARS as LARS
+from ._optimizers.lbfgs import LBFGS as LBFGS
+from ._optimizers.lion import Lion as Lion
+from ._optimizers.madgrad import MADGRAD as MADGRAD
+from ._optimizers.momo import MoMo as MoMo, MoMoAdam as MoMoAdam
+from ._optimizers.muon import Muon as Muon
+from ._optimizers.noise import NoisySGD as NoisySGD
+from ._optimizers.novograd import NovoGrad as NovoGrad
+from ._optimizers.optimistic import (
     OptimisticAdam as OptimisticAdam,
     OptimisticGradientDescent as OptimisticGradientDescent,
-    RAdam as RAdam,
-    Yogi as Yogi,
 )
-from ._optimizers.base import (
-    AbstractOptimizer as AbstractOptimizer,
-)
-from ._optimizers.factored import (
-    SM3 as SM3,
-    Adafactor as Adafactor,
-)
-from ._optimizers.galore import (
-    GaLore as GaLore,
-)
-from ._optimizers.layerwise import (
-    LAMB as LAMB,
-    LARS as LARS,
-    Fromage as Fromage,
-)
-from ._optimizers.lbfgs import (
-    LBFGS as LBFGS,
-)
-from ._optimizers.mixtures import (
-    ADOPT as ADOPT,
-    MADGRAD as MADGRAD,
-    ACProp as ACProp,
-    AdEMAMix as AdEMAMix,
-    SimplifiedAdEMAMix as SimplifiedAdEMAMix,
-)
-from ._optimizers.muon import (
-    Muon as Muon,
-)
-from ._optimizers.noisy import (
-    NoisySGD as NoisySGD,
-)
-from ._optimizers.privacy import (
-    DPSGD as DPSGD,
-)
-from ._optimizers.schedule_free import (
-    ScheduleFreeAdamW as ScheduleFreeAdamW,
-    ScheduleFreeSGD as ScheduleFreeSGD,
-)
-from ._optimizers.sgd import (
-    SGD as SGD,
-)
-from ._optimizers.signs import (
-    Rprop as Rprop,
-    SignSGD as SignSGD,
-    Signum as Signum,
-)
-from ._optimizers.sophia import (
-    Sophia as Sophia,
-)
-from ._optimizers.tuning_free import (
-    COCOB as COCOB,
-    DAdaptAdamW as DAdaptAdamW,
-    DoG as DoG,
-    DoWG as DoWG,
-    MoMo as MoMo,
-    MoMoAdam as MoMoAdam,
-    PolyakSGD as PolyakSGD,
-    Prodigy as Prodigy,
-)
-from ._pair import (
-    LookaheadParams as LookaheadParams,
-)
-from ._registry import (
-    Card as Card,
-    available as available,
-    card as card,
-    citation as citation,
-    get as get,
-)
-from ._rules import (
-    by_path as by_path,
-)
-from ._schedule import (
+from ._optimizers.polyak import PolyakSGD as PolyakSGD
+from ._optimizers.privacy import DPSGD as DPSGD
+from ._optimizers.prodigy import Prodigy as Prodigy
+from ._optimizers.radam import RAdam as RAdam
+from ._optimizers.rmsprop import RMSProp as RMSProp
+from ._optimizers.rprop import Rprop as Rprop
+from ._optimizers.schedule_free import ScheduleFreeAdamW as ScheduleFreeAdamW, ScheduleFreeSGD as ScheduleFreeSGD
+from ._optimizers.sgd import SGD as SGD
+from ._optimizers.signsgd import SignSGD as SignSGD, Signum as Signum
+from ._optimizers.sm3 import SM3 as SM3
+from ._optimizers.sophia import Sophia as Sophia
+from ._optimizers.yogi import Yogi as Yogi
+from ._protocol.container import AbstractWrapper as AbstractWrapper
+from ._protocol.fields import Hyperparameter as Hyperparameter, Number as Number, number as number
+from ._protocol.leafwise import AbstractLeafwise as AbstractLeafwise
+from ._protocol.lookahead_params import LookaheadParams as LookaheadParams
+from ._protocol.masks import by_path as by_path
+from ._protocol.optimizer import AbstractOptimizer as AbstractOptimizer
+from ._protocol.schedule import (
     AbstractSchedule as AbstractSchedule,
     AbstractStatefulSchedule as AbstractStatefulSchedule,
-    Hyperparameter as Hyperparameter,
-    Number as Number,
-    number as number,
 )
-from ._sharding import (
-    state_sharding as state_sharding,
-)
-from ._transform import (
+from ._protocol.transform import (
     AbstractStatelessTransform as AbstractStatelessTransform,
     AbstractTransform as AbstractTransform,
     EmptyState as EmptyState,
     apply_updates as apply_updates,
     init_empty_state as init_empty_state,
 )
-from ._transforms.accumulators import (
-    ScaleByAdadelta as ScaleByAdadelta,
-    ScaleByAdadeltaState as ScaleByAdadeltaState,
-    ScaleByAdan as ScaleByAdan,
-    ScaleByAdanState as ScaleByAdanState,
-    ScaleByNovoGrad as ScaleByNovoGrad,
-    ScaleByNovoGradState as ScaleByNovoGradState,
-    ScaleByOptimisticGradient as ScaleByOptimisticGradient,
-    ScaleByOptimisticGradientState as ScaleByOptimisticGradientState,
-    ScaleByRSS as ScaleByRSS,
-    ScaleByRSSState as ScaleByRSSState,
+from ._support.module import (
+    AbstractState as AbstractState,
+    like_params as like_params,
+    nested as nested,
+    shared as shared,
 )
-from ._transforms.adaptive import (
-    ScaleByAdam as ScaleByAdam,
-    ScaleByAdamState as ScaleByAdamState,
-    ScaleByLion as ScaleByLion,
-    ScaleByLionState as ScaleByLionState,
-    ScaleByRMS as ScaleByRMS,
-    ScaleByRMSState as ScaleByRMSState,
-    ScaleByStddev as ScaleByStddev,
-    ScaleByStddevState as ScaleByStddevState,
+from ._support.optax_names import no_such_name as _no_such_name
+from ._transforms.acprop import ScaleByACProp as ScaleByACProp
+from ._transforms.adabelief import ScaleByBelief as ScaleByBelief
+from ._transforms.adadelta import ScaleByAdadelta as ScaleByAdadelta
+from ._transforms.adafactor import ScaleByFactoredRMS as ScaleByFactoredRMS
+from ._transforms.adagrad import ScaleByRSS as ScaleByRSS
+from ._transforms.adam import ScaleByAdam as ScaleByAdam
+from ._transforms.adamax import ScaleByAdamax as ScaleByAdamax
+from ._transforms.adan import ScaleByAdan as ScaleByAdan
+from ._transforms.ademamix import (
+    ScaleByAdEMAMix as ScaleByAdEMAMix,
+    ScaleBySimplifiedAdEMAMix as ScaleBySimplifiedAdEMAMix,
 )
-from ._transforms.basic import (
-    Identity as Identity,
-    SetToZero as SetToZero,
-    Stateless as Stateless,
+from ._transforms.adopt import ScaleByADOPT as ScaleByADOPT
+from ._transforms.amsgrad import ScaleByAMSGrad as ScaleByAMSGrad
+from ._transforms.backtracking import (
+    ScaleByBacktrackingLinesearch as ScaleByBacktrackingLinesearch,
+    value_and_grad_from_state as value_and_grad_from_state,
 )
+from ._transforms.basic import Identity as Identity, SetToZero as SetToZero, Stateless as Stateless
 from ._transforms.clipping import (
     AdaptiveGradClip as AdaptiveGradClip,
     Clip as Clip,
@@ -244,162 +153,97 @@ from ._transforms.clipping import (
     unitwise_clip as unitwise_clip,
     unitwise_norm as unitwise_norm,
 )
+from ._transforms.cocob import ScaleByCOCOB as ScaleByCOCOB
 from ._transforms.constraints import (
     KeepParamsNonnegative as KeepParamsNonnegative,
     ZeroNaNs as ZeroNaNs,
-    ZeroNaNsState as ZeroNaNsState,
 )
-from ._transforms.curvature import (
-    HutchinsonDiagonal as HutchinsonDiagonal,
-    HutchinsonState as HutchinsonState,
-    ScaleBySophia as ScaleBySophia,
-    ScaleBySophiaState as ScaleBySophiaState,
+from ._transforms.dadapt import ScaleByDAdaptAdam as ScaleByDAdaptAdam
+from ._transforms.distance_over_gradients import (
+    ScaleByDistanceOverGradients as ScaleByDistanceOverGradients,
 )
-from ._transforms.distance import (
-    COCOBState as COCOBState,
-    DoGState as DoGState,
-    DoWGState as DoWGState,
+from ._transforms.dog import (
     InitialStep as InitialStep,
-    ScaleByCOCOB as ScaleByCOCOB,
     ScaleByDoG as ScaleByDoG,
     ScaleByDoWG as ScaleByDoWG,
 )
-from ._transforms.factored import (
-    FactoredState as FactoredState,
-    ScaleByFactoredRMS as ScaleByFactoredRMS,
-    ScaleBySM3 as ScaleBySM3,
-    ScaleBySM3State as ScaleBySM3State,
-)
 from ._transforms.galore import (
     GaLoreDimensionNumbers as GaLoreDimensionNumbers,
-    GaLoreState as GaLoreState,
     ScaleByGaLore as ScaleByGaLore,
 )
-from ._transforms.layerwise import (
-    Centralize as Centralize,
-    Normalize as Normalize,
-    NormalizeByUpdateNorm as NormalizeByUpdateNorm,
-    ScaleByParamBlockNorm as ScaleByParamBlockNorm,
-    ScaleByParamBlockRMS as ScaleByParamBlockRMS,
-    ScaleByTrustRatio as ScaleByTrustRatio,
-)
-from ._transforms.lbfgs import (
-    ScaleByLBFGS as ScaleByLBFGS,
-    ScaleByLBFGSState as ScaleByLBFGSState,
-)
-from ._transforms.linesearch import (
-    BacktrackingLinesearchInfo as BacktrackingLinesearchInfo,
-    ScaleByBacktrackingLinesearch as ScaleByBacktrackingLinesearch,
-    ScaleByBacktrackingLinesearchState as ScaleByBacktrackingLinesearchState,
-    value_and_grad_from_state as value_and_grad_from_state,
-)
-from ._transforms.mixtures import (
-    ScaleByACProp as ScaleByACProp,
-    ScaleByACPropState as ScaleByACPropState,
-    ScaleByAdEMAMix as ScaleByAdEMAMix,
-    ScaleByAdEMAMixState as ScaleByAdEMAMixState,
-    ScaleByADOPT as ScaleByADOPT,
-    ScaleByADOPTState as ScaleByADOPTState,
-    ScaleByMADGRAD as ScaleByMADGRAD,
-    ScaleByMADGRADState as ScaleByMADGRADState,
-    ScaleBySimplifiedAdEMAMix as ScaleBySimplifiedAdEMAMix,
-    ScaleBySimplifiedAdEMAMixState as ScaleBySimplifiedAdEMAMixState,
-)
-from ._transforms.moments import (
-    ScaleByAdamax as ScaleByAdamax,
-    ScaleByAMSGrad as ScaleByAMSGrad,
-    ScaleByAMSGradState as ScaleByAMSGradState,
-    ScaleByBelief as ScaleByBelief,
-    ScaleByBeliefState as ScaleByBeliefState,
-    ScaleByRAdam as ScaleByRAdam,
-    ScaleByYogi as ScaleByYogi,
-)
+from ._transforms.lbfgs import ScaleByLBFGS as ScaleByLBFGS
+from ._transforms.lion import ScaleByLion as ScaleByLion
+from ._transforms.madgrad import ScaleByMADGRAD as ScaleByMADGRAD
 from ._transforms.momentum import (
     ApplyEvery as ApplyEvery,
-    ApplyEveryState as ApplyEveryState,
     Ema as Ema,
-    EmaState as EmaState,
     Trace as Trace,
-    TraceState as TraceState,
+)
+from ._transforms.momo import (
+    ScaleByMoMo as ScaleByMoMo,
+    ScaleByMoMoAdam as ScaleByMoMoAdam,
 )
 from ._transforms.monitoring import (
     AbstractMeasure as AbstractMeasure,
     MeasureWithEma as MeasureWithEma,
-    MeasureWithEmaState as MeasureWithEmaState,
     Monitor as Monitor,
-    MonitorState as MonitorState,
     Snapshot as Snapshot,
-    SnapshotState as SnapshotState,
 )
 from ._transforms.muon import (
     MuonDimensionNumbers as MuonDimensionNumbers,
-    MuonState as MuonState,
     ScaleByMuon as ScaleByMuon,
     ScaleByShape as ScaleByShape,
 )
-from ._transforms.noise import (
-    AddNoise as AddNoise,
-    AddNoiseState as AddNoiseState,
+from ._transforms.noise import AddNoise as AddNoise
+from ._transforms.normalization import (
+    Centralize as Centralize,
+    Normalize as Normalize,
+    NormalizeByUpdateNorm as NormalizeByUpdateNorm,
 )
-from ._transforms.plateau import (
-    ReduceLROnPlateauState as ReduceLROnPlateauState,
-    ReduceOnPlateau as ReduceOnPlateau,
+from ._transforms.novograd import ScaleByNovoGrad as ScaleByNovoGrad
+from ._transforms.optimistic import (
+    ScaleByOptimisticGradient as ScaleByOptimisticGradient,
 )
+from ._transforms.param_block import (
+    ScaleByParamBlockNorm as ScaleByParamBlockNorm,
+    ScaleByParamBlockRMS as ScaleByParamBlockRMS,
+)
+from ._transforms.plateau import ReduceOnPlateau as ReduceOnPlateau
+from ._transforms.polyak import ScaleByPolyak as ScaleByPolyak
 from ._transforms.privacy import (
     DifferentiallyPrivateAggregate as DifferentiallyPrivateAggregate,
-    DifferentiallyPrivateAggregateState as DifferentiallyPrivateAggregateState,
     per_example_global_norm_clip as per_example_global_norm_clip,
     per_example_layer_norm_clip as per_example_layer_norm_clip,
 )
+from ._transforms.prodigy import ScaleByProdigy as ScaleByProdigy
+from ._transforms.radam import ScaleByRAdam as ScaleByRAdam
 from ._transforms.regularization import (
     AddDecayedWeights as AddDecayedWeights,
     ProximalWeightDecay as ProximalWeightDecay,
 )
+from ._transforms.rmsprop import (
+    ScaleByRMS as ScaleByRMS,
+    ScaleByStddev as ScaleByStddev,
+)
+from ._transforms.rprop import ScaleByRprop as ScaleByRprop
 from ._transforms.scaling import (
     Scale as Scale,
     ScaleByLearningRate as ScaleByLearningRate,
     ScaleBySchedule as ScaleBySchedule,
-    ScaleByScheduleState as ScaleByScheduleState,
 )
-from ._transforms.signs import (
-    ScaleByRprop as ScaleByRprop,
-    ScaleByRpropState as ScaleByRpropState,
-    ScaleBySign as ScaleBySign,
+from ._transforms.signsgd import ScaleBySign as ScaleBySign
+from ._transforms.sm3 import ScaleBySM3 as ScaleBySM3
+from ._transforms.sophia import (
+    HutchinsonDiagonal as HutchinsonDiagonal,
+    ScaleBySophia as ScaleBySophia,
 )
-from ._transforms.step_size import (
-    MomoAdamState as MomoAdamState,
-    MomoState as MomoState,
-    ScaleByDistanceOverGradients as ScaleByDistanceOverGradients,
-    ScaleByDistanceOverGradientsState as ScaleByDistanceOverGradientsState,
-    ScaleByMoMo as ScaleByMoMo,
-    ScaleByMoMoAdam as ScaleByMoMoAdam,
-    ScaleByPolyak as ScaleByPolyak,
-)
-from ._transforms.tuning_free import (
-    DAdaptAdamWState as DAdaptAdamWState,
-    ProdigyState as ProdigyState,
-    ScaleByDAdaptAdam as ScaleByDAdaptAdam,
-    ScaleByProdigy as ScaleByProdigy,
-)
+from ._transforms.trust_ratio import ScaleByTrustRatio as ScaleByTrustRatio
+from ._transforms.yogi import ScaleByYogi as ScaleByYogi
 from ._transforms.zoom import (
     ScaleByZoomLinesearch as ScaleByZoomLinesearch,
-    ScaleByZoomLinesearchState as ScaleByZoomLinesearchState,
-    ZoomLinesearchInfo as ZoomLinesearchInfo,
 )
-from ._vocabulary import (
-    no_such_name as _no_such_name,
-)
-from ._wrapper import (
-    AbstractWrapper as AbstractWrapper,
-)
-from .linalg import (
-    matrix_inverse_pth_root as matrix_inverse_pth_root,
-    nnls as nnls,
-    power_iteration as power_iteration,
-)
-from .microbatching import (
-    microbatch as microbatch,
-)
+from .linalg import matrix_inverse_pth_root as matrix_inverse_pth_root, nnls as nnls, power_iteration as power_iteration
+from .microbatching import microbatch as microbatch
 from .numerics import (
     safe_increment as safe_increment,
     safe_int32_increment as safe_int32_increment,
@@ -413,16 +257,16 @@ from .tree import (
     update_moment as update_moment,
     update_moment_per_elem_norm as update_moment_per_elem_norm,
 )
-from .tree._math import (
-    global_norm as global_norm,
-)
-from .tree._moments import (
-    incremental_update as incremental_update,
-    periodic_update as periodic_update,
-)
-from .tree._state import (
-    tree_map_params as tree_map_params,
-)
+from .tree._math import global_norm as global_norm
+from .tree._moments import incremental_update as incremental_update, periodic_update as periodic_update
+from .tree._state import tree_map_params as tree_map_params
+
+__version__ = _metadata.version("modulax")
+
+
+def __dir__() -> list[str]:
+    return [name for name in globals() if not name.startswith("_")] + ["__version__"]
+
 
 if not _typing.TYPE_CHECKING:  # to a type checker, every name would be there
 

@@ -8,13 +8,13 @@ from typing import Any, overload
 
 import equinox as eqx
 
-from .._checks import listing
-from .._hyperparameters import format_call
-from .._leafwise import AbstractLeafwise, reads_all_updates, run_rules
-from .._module import AbstractState, nested
-from .._transform import AbstractTransform, EmptyState
-from .._types import Params, State, Updates
-from .._wrapper import check_part
+from .._protocol.container import check_part
+from .._protocol.hyperparameters import format_call
+from .._protocol.leafwise import AbstractLeafwise, reads_all_updates, run_rules
+from .._protocol.transform import AbstractTransform, EmptyState
+from .._support.checks import listing
+from .._support.module import AbstractState, nested
+from .._support.types import Params, State, Updates
 
 
 class ChainState(AbstractState):

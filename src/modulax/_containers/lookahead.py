@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, PyTree
 
-from .._checks import AT_LEAST_ONE
-from .._module import AbstractState, like_params, nested, shared
-from .._numerics import copy_in, default_float, safe_increment
-from .._pair import LookaheadParams
-from .._schedule import Number, number
-from .._transform import AbstractTransform, apply_updates
-from .._types import Count, Params, State, Updates
-from .._wrapper import AbstractWrapper, in_dtypes_of
+from .._protocol.container import AbstractWrapper, in_dtypes_of
+from .._protocol.fields import Number, number
+from .._protocol.lookahead_params import LookaheadParams
+from .._protocol.transform import AbstractTransform, apply_updates
+from .._support.arithmetic import copy_in, default_float, safe_increment
+from .._support.checks import AT_LEAST_ONE
+from .._support.module import AbstractState, like_params, nested, shared
+from .._support.types import Count, Params, State, Updates
 from ..tree._align import align
 from ..tree._leafmap import map_arithmetic
 

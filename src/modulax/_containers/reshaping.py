@@ -14,11 +14,11 @@ import jax.tree_util as jtu
 from jax.experimental.shard_alike import shard_alike
 from jaxtyping import Array, Float, PyTree
 
-from .._module import AbstractModule, AbstractState, nested, shared
-from .._numerics import common_dtype
-from .._transform import AbstractTransform, axes_of_examples
-from .._types import Params, State, Updates
-from .._wrapper import AbstractWrapper, extra_inside
+from .._protocol.container import AbstractWrapper, extra_inside
+from .._protocol.transform import AbstractTransform, axes_of_examples
+from .._support.arithmetic import common_dtype
+from .._support.module import AbstractModule, AbstractState, nested, shared
+from .._support.types import Params, State, Updates
 from ..tree._align import paired
 from ..tree._math import trainable
 

@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, Float, PyTree
 
-from .._checks import FRACTION
-from .._module import AbstractState, like_params, nested, shared
-from .._numerics import at_least_float32, copy_in, default_float, moment, ratio, safe_increment
-from .._schedule import Hyperparameter, followed, number, resolve
-from .._transform import AbstractTransform
-from .._types import Count, Follow, Params, State, Updates
-from .._wrapper import AbstractWrapper, in_dtypes_of
+from .._protocol.container import AbstractWrapper, in_dtypes_of
+from .._protocol.fields import Hyperparameter, followed, number
+from .._protocol.in_force import resolve
+from .._protocol.transform import AbstractTransform
+from .._support.arithmetic import at_least_float32, copy_in, default_float, moment, ratio, safe_increment
+from .._support.checks import FRACTION
+from .._support.module import AbstractState, like_params, nested, shared
+from .._support.types import Count, Follow, Params, State, Updates
 from ..tree._align import align
 from ..tree._leafmap import map_arithmetic
 from ..tree._math import trainable, widened

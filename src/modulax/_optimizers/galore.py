@@ -5,17 +5,17 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 
-from .._checks import AT_LEAST_ONE
 from .._containers.chain import Chain
-from .._rules import as_rule
-from .._schedule import Hyperparameter, followed, number
-from .._transform import AbstractTransform
+from .._protocol.fields import Hyperparameter, followed, number
+from .._protocol.masks import as_rule
+from .._protocol.optimizer import AbstractOptimizer
+from .._protocol.transform import AbstractTransform
+from .._support.checks import AT_LEAST_ONE
+from .._support.types import Follow
 from .._transforms.galore import GaLoreDimensionNumbers, ScaleByGaLore, adam_unless_given
 from .._transforms.matrices import matrices_as
 from .._transforms.regularization import AddDecayedWeights
 from .._transforms.scaling import ScaleByLearningRate
-from .._types import Follow
-from .base import AbstractOptimizer
 
 
 class GaLore(AbstractOptimizer):

@@ -3,13 +3,13 @@
 import equinox as eqx
 
 from .._containers.chain import Chain
-from .._schedule import Hyperparameter, number
-from .._transform import AbstractTransform
+from .._protocol.fields import Hyperparameter, number
+from .._protocol.optimizer import AbstractOptimizer
+from .._protocol.transform import AbstractTransform
 from .._transforms.basic import Identity
 from .._transforms.lbfgs import ScaleByLBFGS
 from .._transforms.scaling import Scale, ScaleByLearningRate
 from .._transforms.zoom import ScaleByZoomLinesearch
-from .base import AbstractOptimizer
 
 
 def _zoom() -> ScaleByZoomLinesearch:

@@ -6,19 +6,19 @@ from typing import Any, ClassVar
 import equinox as eqx
 from jaxtyping import DTypeLike
 
-from .._checks import DECAY, check_choice
 from .._containers.chain import Chain
 from .._containers.partition import Partition
-from .._rules import as_rule
-from .._schedule import Hyperparameter, followed, number, numbers
+from .._protocol.fields import Hyperparameter, followed, number, numbers
+from .._protocol.masks import as_rule
+from .._protocol.optimizer import AbstractOptimizer
+from .._support.checks import DECAY, check_choice
+from .._support.types import Follow
 from .._transforms.matrices import MatrixLabels, matrices_as
 from .._transforms.muon import MuonDimensionNumbers, ScaleByMuon, ScaleByShape
 from .._transforms.regularization import AddDecayedWeights
 from .._transforms.scaling import ScaleByLearningRate
-from .._types import Follow
 from ..linalg._newton_schulz import PRECONDITIONINGS, as_coefficients
 from .adam import AdamW
-from .base import AbstractOptimizer
 
 
 class Muon(AbstractOptimizer):

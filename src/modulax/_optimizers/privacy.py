@@ -4,11 +4,11 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 
-from .._checks import NON_NEGATIVE
 from .._containers.chain import Chain
-from .._schedule import Hyperparameter, number
+from .._protocol.fields import Hyperparameter, number
+from .._protocol.optimizer import AbstractOptimizer
+from .._support.checks import NON_NEGATIVE
 from .._transforms.privacy import DifferentiallyPrivateAggregate, secret_key
-from .base import AbstractOptimizer
 from .sgd import SGD
 
 

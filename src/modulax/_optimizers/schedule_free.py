@@ -7,17 +7,18 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, DTypeLike, Float
 
-from .._checks import DECAY, FRACTION, NON_NEGATIVE
 from .._containers.chain import Chain
 from .._containers.schedule_free import ScheduleFree
-from .._numerics import bias, default_float, safe_sqrt
-from .._rules import as_rule
-from .._schedule import AbstractSchedule, Hyperparameter, Number, followed, number
-from .._transforms.adaptive import ScaleByRMS
+from .._protocol.fields import Hyperparameter, Number, followed, number
+from .._protocol.masks import as_rule
+from .._protocol.optimizer import AbstractOptimizer
+from .._protocol.schedule import AbstractSchedule
+from .._support.arithmetic import bias, default_float, safe_sqrt
+from .._support.checks import DECAY, FRACTION, NON_NEGATIVE
+from .._support.types import Follow
 from .._transforms.regularization import AddDecayedWeights
+from .._transforms.rmsprop import ScaleByRMS
 from .._transforms.scaling import ScaleByLearningRate
-from .._types import Follow
-from .base import AbstractOptimizer
 
 
 class ScheduleFreeRate(AbstractSchedule):

@@ -6,10 +6,10 @@ import equinox as eqx
 from jaxtyping import DTypeLike
 
 from .._containers.chain import Chain
-from .._schedule import Hyperparameter, number
+from .._protocol.fields import Hyperparameter, number
+from .._protocol.optimizer import AbstractOptimizer
 from .._transforms.momentum import Trace
 from .._transforms.scaling import ScaleByLearningRate
-from .base import AbstractOptimizer
 
 
 class SGD(AbstractOptimizer):

@@ -5,16 +5,16 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import DTypeLike
 
-from .._checks import AT_LEAST_ONE, DECAY, POSITIVE
 from .._containers.chain import Chain
-from .._rules import as_rule
-from .._schedule import Hyperparameter, followed, number
-from .._transform import AbstractTransform
-from .._transforms.curvature import HutchinsonDiagonal, ScaleBySophia
+from .._protocol.fields import Hyperparameter, followed, number
+from .._protocol.masks import as_rule
+from .._protocol.optimizer import AbstractOptimizer
+from .._protocol.transform import AbstractTransform
+from .._support.checks import AT_LEAST_ONE, DECAY, POSITIVE
+from .._support.types import Follow
 from .._transforms.regularization import AddDecayedWeights
 from .._transforms.scaling import ScaleByLearningRate
-from .._types import Follow
-from .base import AbstractOptimizer
+from .._transforms.sophia import HutchinsonDiagonal, ScaleBySophia
 
 
 class Sophia(AbstractOptimizer):

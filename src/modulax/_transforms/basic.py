@@ -7,9 +7,9 @@ import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
-from .._leafwise import AbstractLeafwise
-from .._transform import AbstractStatelessTransform
-from .._types import Params, Updates
+from .._protocol.leafwise import AbstractLeafwise
+from .._protocol.transform import AbstractStatelessTransform
+from .._support.types import Params, Updates
 
 
 class Identity(AbstractLeafwise):

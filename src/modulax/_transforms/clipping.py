@@ -6,13 +6,13 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Inexact, Real
 
-from .._checks import NON_NEGATIVE
-from .._leafwise import AbstractLeafwise
-from .._numerics import abs_sq, at_least_float32, common_dtype, safe_sqrt
-from .._schedule import Number, number
+from .._protocol.fields import Number, number
+from .._protocol.leafwise import AbstractLeafwise
+from .._support.arithmetic import abs_sq, at_least_float32, common_dtype, safe_sqrt
+from .._support.checks import NON_NEGATIVE
 from ..tree._arithmetic import clip_entries
 from ..tree._math import norm
-from .layerwise import block_rms
+from .param_block import block_rms
 
 
 class Clip(AbstractLeafwise):

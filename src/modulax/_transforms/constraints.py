@@ -5,8 +5,8 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from .._leafwise import AbstractLeafwise
-from .._module import AbstractState
+from .._protocol.leafwise import AbstractLeafwise
+from .._support.module import AbstractState
 
 
 class ZeroNaNsState(AbstractState):

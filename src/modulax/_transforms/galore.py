@@ -10,17 +10,18 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, PyTree
 
-from .._checks import AT_LEAST_ONE, check_positive_integer
-from .._module import AbstractState, like_params, nested, shared
-from .._numerics import at_least_float32, safe_increment
-from .._rules import AbstractRule, select
-from .._schedule import Number, followed, number, resolve
-from .._transform import AbstractTransform
-from .._types import Count, Follow, Params, State, Updates
+from .._protocol.fields import Number, followed, number
+from .._protocol.in_force import resolve
+from .._protocol.masks import AbstractRule, select
+from .._protocol.transform import AbstractTransform
+from .._support.arithmetic import at_least_float32, safe_increment
+from .._support.checks import AT_LEAST_ONE, check_positive_integer
+from .._support.module import AbstractState, like_params, nested, shared
+from .._support.types import Count, Follow, Params, State, Updates
 from ..linalg import leading_directions
 from ..linalg._products import adjoint
 from ..tree._align import align
-from .adaptive import ScaleByAdam
+from .adam import ScaleByAdam
 from .matrices import Axes, Matrix, hashable, matrices_as, matrices_of, together
 
 

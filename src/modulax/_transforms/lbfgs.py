@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float, Inexact, Int, PyTree
 
-from .._checks import check_positive_integer
-from .._module import AbstractState, like_params, shared
-from .._numerics import abs_sq, at_least_float32, default_float, safe_increment, safe_sqrt
-from .._transform import AbstractTransform
-from .._types import Count, Params, Updates
+from .._protocol.transform import AbstractTransform
+from .._support.arithmetic import abs_sq, at_least_float32, default_float, safe_increment, safe_sqrt
+from .._support.checks import check_positive_integer
+from .._support.module import AbstractState, like_params, shared
+from .._support.types import Count, Params, Updates
 from ..tree._align import align, check_same_shapes
 from ..tree._math import inner, norm, total
 from .line import Scalar, times

@@ -10,16 +10,20 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float
 
-from .._checks import listing
-from .._numerics import at_least_float32
-from .._transform import apply_updates
-from .._types import Params, Updates
+from .._protocol.transform import apply_updates
+from .._support.arithmetic import at_least_float32
+from .._support.checks import listing
+from .._support.types import Params, Updates
 from ..tree._math import inner
 from ..tree._paths import leaves_with_paths
-from .step_size import loss_of
+from .polyak import loss_of
 
 Carry = TypeVar("Carry")
+
+
 Scalar = Float[Array, ""]
+
+
 Objective = Callable[[Params], Scalar]
 
 

@@ -11,8 +11,8 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from .._rules import AbstractRule, as_rule
-from .._types import Params
+from .._protocol.masks import AbstractRule, as_rule
+from .._support.types import Params
 from ..tree._paths import leaf_paths
 
 Axes = int | Sequence[int]

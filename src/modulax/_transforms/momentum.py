@@ -6,12 +6,12 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, PyTree
 
-from .._checks import AT_LEAST_ONE, DECAY
-from .._leafwise import AbstractLeafwise
-from .._module import AbstractState
-from .._numerics import at_least_float32, bias, moment, zeros_in
-from .._schedule import Number, number
-from .._types import Count
+from .._protocol.fields import Number, number
+from .._protocol.leafwise import AbstractLeafwise
+from .._support.arithmetic import at_least_float32, bias, moment, zeros_in
+from .._support.checks import AT_LEAST_ONE, DECAY
+from .._support.module import AbstractState
+from .._support.types import Count
 
 
 class TraceState(AbstractState):

@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, PyTree
 
-from .._checks import DECAY
-from .._hyperparameters import AbstractHyperparameters, format_value
-from .._module import AbstractState, shared
-from .._numerics import at_least_float32, default_float
-from .._schedule import Hyperparameter, number
-from .._transform import AbstractTransform, EmptyState
-from .._types import Params, State, Updates
+from .._protocol.fields import Hyperparameter, number
+from .._protocol.hyperparameters import AbstractHyperparameters, format_value
+from .._protocol.transform import AbstractTransform, EmptyState
+from .._support.arithmetic import at_least_float32, default_float
+from .._support.checks import DECAY
+from .._support.module import AbstractState, shared
+from .._support.types import Params, State, Updates
 from ..tree._align import align
 from .momentum import Ema, EmaState
 

@@ -9,14 +9,15 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, PyTree
 
-from .._checks import DECAY, check_choice
-from .._leafwise import AbstractLeafwise, run_rules
-from .._module import AbstractState
-from .._numerics import at_least_float32, bias, moment, zeros_in
-from .._rules import AbstractRule
-from .._schedule import Number, followed, number, numbers, resolve
-from .._transform import AbstractStatelessTransform, AbstractTransform
-from .._types import Count, Follow, Params, Updates
+from .._protocol.fields import Number, followed, number, numbers
+from .._protocol.in_force import resolve
+from .._protocol.leafwise import AbstractLeafwise, run_rules
+from .._protocol.masks import AbstractRule
+from .._protocol.transform import AbstractStatelessTransform, AbstractTransform
+from .._support.arithmetic import at_least_float32, bias, moment, zeros_in
+from .._support.checks import DECAY, check_choice
+from .._support.module import AbstractState
+from .._support.types import Count, Follow, Params, Updates
 from ..linalg import orthogonalize
 from ..linalg._newton_schulz import PRECONDITIONINGS, as_coefficients
 from ..tree._math import widened

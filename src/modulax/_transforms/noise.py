@@ -7,13 +7,14 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array
 
-from .._checks import NON_NEGATIVE
-from .._module import AbstractState, shared
-from .._numerics import at_least_float32, default_float, real_dtype, safe_increment, safe_sqrt
-from .._random import key, next_keys
-from .._schedule import Number, number, resolve
-from .._transform import AbstractTransform
-from .._types import Count, Params, Updates
+from .._protocol.fields import Number, number
+from .._protocol.in_force import resolve
+from .._protocol.transform import AbstractTransform
+from .._support.arithmetic import at_least_float32, default_float, real_dtype, safe_increment, safe_sqrt
+from .._support.checks import NON_NEGATIVE
+from .._support.keys import key, next_keys
+from .._support.module import AbstractState, shared
+from .._support.types import Count, Params, Updates
 
 
 class AddNoiseState(AbstractState):

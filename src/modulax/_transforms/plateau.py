@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float
 
-from .._checks import AT_LEAST_ONE, FRACTION, NON_NEGATIVE, PROPER_FRACTION
-from .._leafwise import AbstractLeafwise
-from .._module import AbstractState
-from .._numerics import default_float, safe_increment
-from .._schedule import Number, number
-from .._types import Count
-from .step_size import loss_of
+from .._protocol.fields import Number, number
+from .._protocol.leafwise import AbstractLeafwise
+from .._support.arithmetic import default_float, safe_increment
+from .._support.checks import AT_LEAST_ONE, FRACTION, NON_NEGATIVE, PROPER_FRACTION
+from .._support.module import AbstractState
+from .._support.types import Count
+from .polyak import loss_of
 
 
 class ReduceLROnPlateauState(AbstractState):

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike, Int, Key, PyTree, UInt32
 
-from .._checks import NON_NEGATIVE
-from .._module import AbstractState, shared
-from .._numerics import at_least_float32, default_float
-from .._random import as_key, next_keys
-from .._schedule import Number, number
-from .._transform import AbstractTransform
-from .._types import Params, Updates
+from .._protocol.fields import Number, number
+from .._protocol.transform import AbstractTransform
+from .._support.arithmetic import at_least_float32, default_float
+from .._support.checks import NON_NEGATIVE
+from .._support.keys import as_key, next_keys
+from .._support.module import AbstractState, shared
+from .._support.types import Params, Updates
 from ..tree._math import norm, widened
 from ..tree._paths import leaves_with_paths
 from .clipping import factor_within, scaled_down

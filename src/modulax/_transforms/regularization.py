@@ -5,10 +5,10 @@ from typing import Any, ClassVar
 import equinox as eqx
 from jaxtyping import Array
 
-from .._leafwise import AbstractLeafwise
-from .._numerics import without_infinities
-from .._rules import as_rule, mask_or_all
-from .._schedule import Number, number
+from .._protocol.fields import Number, number
+from .._protocol.leafwise import AbstractLeafwise
+from .._protocol.masks import as_rule, mask_or_all
+from .._support.arithmetic import without_infinities
 
 
 def decayed(weight_decay: Any, p: Array) -> Array:

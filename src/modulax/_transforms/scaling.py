@@ -2,11 +2,12 @@
 
 import equinox as eqx
 
-from .._leafwise import AbstractLeafwise
-from .._module import AbstractState
-from .._schedule import Hyperparameter, Number, is_schedule, number
-from .._transform import EmptyState
-from .._types import Count
+from .._protocol.fields import Hyperparameter, Number, number
+from .._protocol.leafwise import AbstractLeafwise
+from .._protocol.schedule import is_schedule
+from .._protocol.transform import EmptyState
+from .._support.module import AbstractState
+from .._support.types import Count
 
 
 class Scale(AbstractLeafwise):

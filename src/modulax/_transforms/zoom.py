@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike, Bool, PyTree
 
-from .._checks import AT_LEAST_ONE, NON_NEGATIVE, POSITIVE, check_positive_integer
-from .._module import AbstractState, like_params, shared
-from .._numerics import default_float, safe_sqrt
-from .._schedule import Number, choice, number
-from .._transform import AbstractTransform
-from .._types import Count, Params, Updates
+from .._protocol.fields import Number, choice, number
+from .._protocol.transform import AbstractTransform
+from .._support.arithmetic import default_float, safe_sqrt
+from .._support.checks import AT_LEAST_ONE, NON_NEGATIVE, POSITIVE, check_positive_integer
+from .._support.module import AbstractState, like_params, shared
+from .._support.types import Count, Params, Updates
 from .line import Line, Scalar, Trial, bounded_loop, line_of, miss, report
-from .step_size import loss_of
+from .polyak import loss_of
 
 
 class ZoomLinesearchInfo(AbstractState):

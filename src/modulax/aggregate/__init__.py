@@ -12,11 +12,7 @@ from ._base import (
     AggregatorUpdateFn as AggregatorUpdateFn,
     get_batch_size_from_per_elt_updates as get_batch_size_from_per_elt_updates,
 )
-from ._process import (
-    AddMeanVarianceToOpt as AddMeanVarianceToOpt,
-    Process as Process,
-    ProcessState as ProcessState,
-)
+from ._process import AddMeanVarianceToOpt as AddMeanVarianceToOpt, Process as Process, ProcessState as ProcessState
 from ._statistics import (
     GetPerElementMeanAndSumSqDiffGrads as GetPerElementMeanAndSumSqDiffGrads,
     PerElementMeanAndSumSqDiffGradsState as PerElementMeanAndSumSqDiffGradsState,

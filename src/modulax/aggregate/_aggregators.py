@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, PyTree
 
-from .._leafwise import AbstractLeafwise
-from .._module import AbstractState
-from .._numerics import at_least_float32, safe_increment, zeros_in
-from .._transform import EmptyState
-from .._types import Count, Params, State, Updates
+from .._protocol.leafwise import AbstractLeafwise
+from .._protocol.transform import EmptyState
+from .._support.arithmetic import at_least_float32, safe_increment, zeros_in
+from .._support.module import AbstractState
+from .._support.types import Count, Params, State, Updates
 from ._base import AbstractAggregator, as_axes, check_steps, means
 
 

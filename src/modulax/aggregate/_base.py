@@ -11,10 +11,10 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from .._checks import check_integer
-from .._numerics import at_least_float32
-from .._transform import AbstractTransform
-from .._types import Params, State, Updates
+from .._protocol.transform import AbstractTransform
+from .._support.arithmetic import at_least_float32
+from .._support.checks import check_integer
+from .._support.types import Params, State, Updates
 from ..tree._paths import leaves_with_paths
 
 

@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
-from .._checks import DECAY
 from .._containers.chain import Chain
-from .._module import AbstractState, nested
-from .._schedule import Number, number
-from .._transform import AbstractTransform
+from .._protocol.fields import Number, number
+from .._protocol.transform import AbstractTransform
+from .._support.checks import DECAY
+from .._support.module import AbstractState, nested
+from .._support.types import Params, State, Updates
 from .._transforms.basic import Identity
-from .._types import Params, State, Updates
 from ..tree._search import get_all_with_path
 from ._base import AbstractAggregator, as_axes
 from ._statistics import GetPerElementMeanAndSumSqDiffGrads, TrackPerElementMeanAndVarianceWithEma

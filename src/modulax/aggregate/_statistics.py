@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float, PyTree
 
-from .._checks import DECAY, listing
-from .._module import AbstractState, like_params, shared
-from .._numerics import (
+from .._protocol.fields import Number, number
+from .._protocol.transform import AbstractTransform, EmptyState
+from .._support.arithmetic import (
     abs_sq,
     at_least_float32,
     bias,
@@ -21,9 +21,9 @@ from .._numerics import (
     safe_increment,
     zeros_in,
 )
-from .._schedule import Number, number
-from .._transform import AbstractTransform, EmptyState
-from .._types import Count, Params, State, Updates
+from .._support.checks import DECAY, listing
+from .._support.module import AbstractState, like_params, shared
+from .._support.types import Count, Params, State, Updates
 from ..tree._align import align
 from ..tree._paths import leaf_paths, leaves_with_paths
 from ..tree._search import get_all_with_path

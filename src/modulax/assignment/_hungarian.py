@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Int
 
-from .._arrays import check_matrix, real, widened
-from .._debug import checked
+from .._support.arguments import check_matrix, real, widened
+from .._support.value_checks import checked
 
 
 def hungarian_algorithm(cost_matrix: ArrayLike) -> tuple[Int[Array, " k"], Int[Array, " k"]]:

@@ -9,9 +9,9 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._checks import listing
-from .._module import AbstractState
-from .._types import State
+from .._support.checks import listing
+from .._support.module import AbstractState
+from .._support.types import State
 from ..tree._paths import join, named_leaves
 from ._convert import load_state_dict
 from ._names import Report, stored

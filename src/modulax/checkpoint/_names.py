@@ -9,10 +9,11 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from .._checks import listing
+from .._support.checks import listing
 from ..tree._paths import join, named_leaves, split
 
 Rename = Mapping[str, str] | Callable[[str], str | None] | None
+
 
 STORED = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct, bool, int, float, complex)
 

@@ -9,10 +9,10 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
-from .._arrays import floating
-from .._checks import DECAY, check_integer, checked
-from .._numerics import at_least_float32, moment, ratio, safe_increment
-from .._types import Params
+from .._support.arguments import floating
+from .._support.arithmetic import at_least_float32, moment, ratio, safe_increment
+from .._support.checks import DECAY, check_integer, checked
+from .._support.types import Params
 from ._draws import draw, in_dtypes, scalar, widened_params
 from ._gaussian import entries, multi_normal
 

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
-from .._arrays import floating
-from .._checks import check_integer
-from .._numerics import at_least_float32
-from .._types import Params
+from .._support.arguments import floating
+from .._support.arithmetic import at_least_float32
+from .._support.checks import check_integer
+from .._support.types import Params
 
 
 def widened_params(owner: str, params: Params) -> tuple[list[Any], tuple[Array, ...]]:

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
-from .._arrays import broadcast, floating, real, widened
-from .._module import AbstractModule
+from .._support.arguments import broadcast, floating, real, widened
+from .._support.module import AbstractModule
 
 
 class MultiNormal(AbstractModule):

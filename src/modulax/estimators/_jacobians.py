@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
-from .._checks import check_integer
-from .._types import Params
+from .._support.checks import check_integer
+from .._support.types import Params
 from ._draws import draw, in_dtypes, scalar, widened_params
 from ._gaussian import MultiNormal, draw_noise, entries
 

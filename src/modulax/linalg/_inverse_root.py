@@ -9,9 +9,9 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float, Inexact
 
-from .._arrays import check_matrix, inexact, integral
-from .._checks import check_integer
-from .._numerics import at_least_float32, real_dtype
+from .._support.arguments import check_matrix, inexact, integral
+from .._support.arithmetic import at_least_float32, real_dtype
+from .._support.checks import check_integer
 from ._power_iteration import power_iteration
 
 

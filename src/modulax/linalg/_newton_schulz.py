@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Inexact
 
-from .._checks import listing
-from .._numerics import abs_sq, at_least_float32, real_dtype, safe_sqrt
+from .._support.arithmetic import abs_sq, at_least_float32, real_dtype, safe_sqrt
+from .._support.checks import listing
 from ._products import gram
 
 Coefficients = tuple[tuple[float, float, float], ...]
+
 
 PRESETS: dict[str, Coefficients] = {
     "standard": ((3.4445, -4.7750, 2.0315),),

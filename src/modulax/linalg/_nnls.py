@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._arrays import check_matrix, floating, real, widened
-from .._checks import check_integer
+from .._support.arguments import check_matrix, floating, real, widened
+from .._support.checks import check_integer
 
 
 def nnls(

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike, Inexact, PyTree
 
-from .._arrays import check_matrix, inexact
-from .._numerics import at_least_float32, common_dtype, real_dtype, safe_sqrt
+from .._support.arguments import check_matrix, inexact
+from .._support.arithmetic import at_least_float32, common_dtype, real_dtype, safe_sqrt
 from ..tree._math import norm, widened
 
 Operator = Callable[[PyTree], PyTree]

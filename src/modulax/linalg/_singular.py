@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Inexact
 
-from .._numerics import at_least_float32
+from .._support.arithmetic import at_least_float32
 from ._products import adjoint
 
 

@@ -1,10 +1,7 @@
 """Losses: functions of what a model says and what it should have said, one value for every example."""
 
 from ._contrastive import ntxent as ntxent, triplet_margin_loss as triplet_margin_loss
-from ._ctc import (
-    ctc_loss as ctc_loss,
-    ctc_loss_with_forward_probs as ctc_loss_with_forward_probs,
-)
+from ._ctc import ctc_loss as ctc_loss, ctc_loss_with_forward_probs as ctc_loss_with_forward_probs
 from ._divergences import (
     convex_kl_divergence as convex_kl_divergence,
     generalized_kl_divergence as generalized_kl_divergence,

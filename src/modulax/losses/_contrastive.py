@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._arrays import Axes, axes_of, check_one_shape, check_shape, floating, numbers, real, widened
+from .._support.arguments import Axes, axes_of, check_one_shape, check_shape, floating, numbers, real, widened
 from ._pieces import log_sum_exp, mean, unit
 
 

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from .._arrays import chosen, floating, integral, real, widened
-from .._debug import checked
+from .._support.arguments import chosen, floating, integral, real, widened
+from .._support.value_checks import checked
 
 # The logarithm of zero in between: below whatever has a probability, and finite, so that differences of it are.
 LOG_ZERO = -1e30

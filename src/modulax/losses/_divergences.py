@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from .._arrays import Axes, axes_of, chosen, fitted, floating, mask_like, widened
+from .._support.arguments import Axes, axes_of, chosen, fitted, floating, mask_like, widened
 
 
 def kl_divergence(

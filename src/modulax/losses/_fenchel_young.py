@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._arrays import broadcast_shape, check_one_shape, floating, real, widened
-from .._debug import checked
+from .._support.arguments import broadcast_shape, check_one_shape, floating, real, widened
+from .._support.value_checks import checked
 from ..projections import projection_simplex
 from ._pieces import scores_and_labels
 

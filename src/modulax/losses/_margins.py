@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._arrays import check_one_shape, floating, real, widened
-from .._debug import checked
+from .._support.arguments import check_one_shape, floating, real, widened
+from .._support.value_checks import checked
 from ._pieces import scores_and_labels
 
 

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool
 
-from .._arrays import check_shape, chosen, floating, integral
-from .._debug import checked
-from .._numerics import common_dtype, ratio, safe_sqrt
+from .._support.arguments import check_shape, chosen, floating, integral
+from .._support.arithmetic import common_dtype, ratio, safe_sqrt
+from .._support.value_checks import checked
 
 
 def scores_and_labels(owner: str, scores: ArrayLike, labels: ArrayLike) -> tuple[Array, Bool[Array, "... classes"]]:

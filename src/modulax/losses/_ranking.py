@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._arrays import broadcast_shape, check_one_shape, chosen, floating, mask_like, real, widened
+from .._support.arguments import broadcast_shape, check_one_shape, chosen, floating, mask_like, real, widened
 from ._pieces import log_sum_exp, mean
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._arrays import Axes, axes_of, check_one_shape, chosen, floating, mask_like, real, widened
+from .._support.arguments import Axes, axes_of, check_one_shape, chosen, floating, mask_like, real, widened
 from ._pieces import unit
 
 

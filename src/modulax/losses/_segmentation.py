@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._arrays import Axes, axes_of, check_one_shape, check_shape, floating, numbers, real, widened
-from .._numerics import ratio
+from .._support.arguments import Axes, axes_of, check_one_shape, check_shape, floating, numbers, real, widened
+from .._support.arithmetic import ratio
 from ._pieces import mean
 
 _REDUCTIONS = {"mean": lambda x: jnp.mean(x, -1), "sum": lambda x: jnp.sum(x, -1), "none": lambda x: x}

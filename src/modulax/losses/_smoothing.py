@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._arrays import Axes, axes_of, chosen, fitted, floating, mask_like, real, widened
+from .._support.arguments import Axes, axes_of, chosen, fitted, floating, mask_like, real, widened
 
 
 def smooth_labels(

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Integer
 
-from .._arrays import (
+from .._support.arguments import (
     Axes,
     axes_of,
     broadcast,
@@ -20,8 +20,8 @@ from .._arrays import (
     widened,
     without_axes,
 )
-from .._debug import checked
-from .._numerics import at_least_float32
+from .._support.arithmetic import at_least_float32
+from .._support.value_checks import checked
 
 
 def softmax_cross_entropy(
@@ -215,8 +215,6 @@ def _log_probabilities(x: Array, y: Array, top: Array, total: Array) -> tuple[Ar
 # The derivatives of both cross-entropies are given: transposed, they are one pass over the logits, without a scatter.
 # The checkpoint keeps the logits for it, in their own dtype, instead of their exponentials. What a rule computes anew
 # for the value is in a compiled program the same as what it computes for the derivative.
-
-
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def _cross_entropy(x: Float[Array, "..."], y: Float[Array, "..."], axes: tuple[int, ...]) -> Float[Array, "..."]:
     log_p, counts = _log_probabilities(x, y, *_sum_of_exp(x, axes))

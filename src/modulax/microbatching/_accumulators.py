@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, PyTree
 
-from .._numerics import at_least_float32
+from .._support.arithmetic import at_least_float32
 from ..tree._paths import leaves_with_paths
 
 

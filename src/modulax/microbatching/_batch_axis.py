@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from .._checks import check_integer, listing
+from .._support.checks import check_integer, listing
 from ..tree._paths import leaves_with_paths
 
 Batch = Sequence[tuple[str, PyTree, int]]

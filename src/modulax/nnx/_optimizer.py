@@ -10,9 +10,9 @@ from flax import nnx
 from jax.core import Tracer
 from jaxtyping import PyTree
 
-from .._containers.schedule import OptimizerState
-from .._sharding import state_sharding
-from .._transform import AbstractTransform
+from .._catalog.sharding import state_sharding
+from .._protocol.optimizer import OptimizerState
+from .._protocol.transform import AbstractTransform
 from ..tree._paths import JoinedNames, join, named_leaves
 from ..tree._state import owners
 

@@ -1,6 +1,6 @@
 """Arithmetic that is right at the edges, for transforms and losses of your own."""
 
-from .._numerics import (
+from .._support.arithmetic import (
     abs_sq as abs_sq,
     at_least_float32 as at_least_float32,
     safe_increment as safe_increment,
@@ -8,7 +8,4 @@ from .._numerics import (
     safe_sqrt as safe_sqrt,
 )
 from ._gradients import scale_gradient as scale_gradient
-from ._norms import (
-    safe_norm as safe_norm,
-    safe_root_mean_squares as safe_root_mean_squares,
-)
+from ._norms import safe_norm as safe_norm, safe_root_mean_squares as safe_root_mean_squares

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike, PyTree
 
-from .._arrays import real
-from .._numerics import at_least_float32, real_dtype
+from .._support.arguments import real
+from .._support.arithmetic import at_least_float32, real_dtype
 
 
 def scale_gradient(inputs: PyTree, scale: ArrayLike) -> PyTree:

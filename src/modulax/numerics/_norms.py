@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._arrays import Axes, axes_of, real
-from .._checks import listing
-from .._numerics import at_least_float32, default_float, real_dtype, safe_sqrt
+from .._support.arguments import Axes, axes_of, real
+from .._support.arithmetic import at_least_float32, default_float, real_dtype, safe_sqrt
+from .._support.checks import listing
 
 _MATRIX_ORDERS = (None, "fro", "f", "nuc", 1, -1, 2, -2, math.inf, -math.inf)
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float
 
-from .._module import AbstractModule
+from .._support.module import AbstractModule
 
 
 class AbstractNoise(AbstractModule):

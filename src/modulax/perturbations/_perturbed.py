@@ -10,9 +10,9 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, ArrayLike, PyTree
 
-from .._arrays import real
-from .._checks import POSITIVE, check_integer, checked
-from .._numerics import at_least_float32, default_float, real_dtype
+from .._support.arguments import real
+from .._support.arithmetic import at_least_float32, default_float, real_dtype
+from .._support.checks import POSITIVE, check_integer, checked
 from ..tree import random_like, sum as sum_of
 from ..tree._math import widened
 from ..tree._paths import leaves_with_paths

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, PyTree
 
-from .._checks import NON_NEGATIVE
-from .._debug import checked
+from .._support.checks import NON_NEGATIVE
+from .._support.value_checks import checked
 from ._vector import vector
 
 

@@ -4,10 +4,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
-from .._numerics import abs_sq
+from .._support.arithmetic import abs_sq
 from ..tree._math import inner, total
 
 Arrays = list[Inexact[Array, "..."]]
+
+
 Scalar = Float[Array, ""]
 
 

@@ -191,4 +191,6 @@ def _mapped(search: Callable[..., tuple[Array, Array]]) -> Callable[..., tuple[A
 
 
 _search_values = _mapped(functools.partial(_search, lambda x: x))
+
+
 _search_sizes = _mapped(functools.partial(_search, jnp.abs))

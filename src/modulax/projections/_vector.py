@@ -9,10 +9,10 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Inexact, PyTree
 
-from .._arrays import floating, known, real
-from .._checks import NON_NEGATIVE, listing
-from .._debug import checked
-from .._numerics import at_least_float32, common_dtype, real_dtype
+from .._support.arguments import floating, known, real
+from .._support.arithmetic import at_least_float32, common_dtype, real_dtype
+from .._support.checks import NON_NEGATIVE, listing
+from .._support.value_checks import checked
 from ..tree._paths import leaf_paths, leaves_with_paths
 
 

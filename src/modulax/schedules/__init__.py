@@ -2,14 +2,14 @@
 
 import typing as _typing
 
-from .._schedule import (
+from .._protocol.schedule import (
     AbstractSchedule as AbstractSchedule,
     AbstractStatefulSchedule as AbstractStatefulSchedule,
     Stretched as Stretched,
     WrappedSchedule as WrappedSchedule,
     WrappedStatefulSchedule as WrappedStatefulSchedule,
 )
-from .._vocabulary import no_such_name as _no_such_name
+from .._support.optax_names import no_such_name as _no_such_name
 from ._curves import (
     REX as REX,
     Constant as Constant,
@@ -20,11 +20,7 @@ from ._curves import (
 )
 from ._cycles import SGDR as SGDR, CosineOneCycle as CosineOneCycle, LinearOneCycle as LinearOneCycle
 from ._open_ended import InverseSqrt as InverseSqrt, Power as Power, WarmupStableDecay as WarmupStableDecay
-from ._pieces import (
-    Join as Join,
-    PiecewiseConstant as PiecewiseConstant,
-    PiecewiseInterpolate as PiecewiseInterpolate,
-)
+from ._pieces import Join as Join, PiecewiseConstant as PiecewiseConstant, PiecewiseInterpolate as PiecewiseInterpolate
 from ._warmups import (
     WarmupConstant as WarmupConstant,
     WarmupCosineDecay as WarmupCosineDecay,

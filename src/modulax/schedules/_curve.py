@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike, Float
 
-from .._numerics import default_float
-from .._schedule import AbstractSchedule
+from .._protocol.schedule import AbstractSchedule
+from .._support.arithmetic import default_float
 
 
 class AbstractCurve(AbstractSchedule):

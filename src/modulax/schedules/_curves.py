@@ -5,8 +5,8 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 
-from .._checks import DECAY, NON_NEGATIVE, POSITIVE
-from .._schedule import Number, number
+from .._protocol.fields import Number, number
+from .._support.checks import DECAY, NON_NEGATIVE, POSITIVE
 from ._curve import AbstractCurve, half_cosine, mix, power, progress
 
 

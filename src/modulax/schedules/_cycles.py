@@ -6,9 +6,9 @@ from typing import Any, Self
 import numpy as np
 from jax.core import Tracer
 
-from .._checks import FRACTION, POSITIVE
-from .._hyperparameters import format_value
-from .._schedule import Number, number
+from .._protocol.fields import Number, number
+from .._protocol.hyperparameters import format_value
+from .._support.checks import FRACTION, POSITIVE
 from ._curve import AbstractCurve, after
 from ._pieces import interpolated
 from ._warmups import WarmupCosineDecay

@@ -4,13 +4,15 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import jax.numpy as jnp
 
-from .._checks import NON_NEGATIVE, POSITIVE, Requirement, checked
-from .._numerics import safe_sqrt
-from .._schedule import Number, choice, number
-from .._tracing import is_tracing
+from .._protocol.fields import Number, choice, number
+from .._support.arithmetic import safe_sqrt
+from .._support.checks import NON_NEGATIVE, POSITIVE, Requirement, checked
+from .._support.tracing import is_tracing
 from ._curve import AbstractCurve, after, half_cosine, mix, progress, warmed_up
 
 DecayForm: TypeAlias = Literal["linear", "1-sqrt", "cosine", "exponential"]
+
+
 _NOT_ZERO = Requirement(lambda x: x > 0, 'must be positive with `decay="exponential"`, which never reaches zero')
 
 

@@ -9,10 +9,11 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float
 
-from .._checks import NON_NEGATIVE
-from .._hyperparameters import format_value
-from .._numerics import default_float
-from .._schedule import AbstractSchedule, Number, as_number, number, numbers
+from .._protocol.fields import Number, number, numbers
+from .._protocol.hyperparameters import format_value
+from .._protocol.schedule import AbstractSchedule, as_number
+from .._support.arithmetic import default_float
+from .._support.checks import NON_NEGATIVE
 from ._curve import AbstractCurve, after, half_cosine, mix, progress
 from ._curves import Constant
 

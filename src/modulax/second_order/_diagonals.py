@@ -16,6 +16,7 @@ from ..tree._paths import leaves_with_paths
 
 CHUNK = 32
 
+
 Loss = Callable[[Any, Any, Any], Any]
 
 

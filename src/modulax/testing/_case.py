@@ -13,10 +13,10 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, DTypeLike, PyTree
 
-from .._hyperparameters import ARRAY_TYPES
-from .._random import is_key_data
-from .._transform import AbstractTransform
-from .._types import Params, State, Updates
+from .._protocol.hyperparameters import ARRAY_TYPES
+from .._protocol.transform import AbstractTransform
+from .._support.keys import is_key_data
+from .._support.types import Params, State, Updates
 from ..tree._math import trainable
 from ..tree._paths import leaves_with_paths
 

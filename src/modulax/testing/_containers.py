@@ -6,12 +6,13 @@ import jax
 import jax.tree_util as jtu
 import numpy as np
 
-from .._containers.accumulation import MultiSteps
 from .._containers.chain import Chain
-from .._containers.injection import Injected
-from .._containers.partition import Masked, Partition
-from .._containers.schedule import Scheduled
-from .._hyperparameters import AbstractHyperparameters
+from .._containers.injected import Injected
+from .._containers.masked import Masked
+from .._containers.multi_steps import MultiSteps
+from .._containers.partition import Partition
+from .._containers.scheduled import Scheduled
+from .._protocol.hyperparameters import AbstractHyperparameters
 from .._transforms.basic import SetToZero
 from .._transforms.scaling import Scale
 from ._case import (

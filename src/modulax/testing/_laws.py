@@ -5,9 +5,9 @@ import difflib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from .._checks import listing
-from .._transform import AbstractTransform
-from .._types import Params
+from .._protocol.transform import AbstractTransform
+from .._support.checks import listing
+from .._support.types import Params
 from . import _containers, _numbers, _programs, _storage, _trees
 from ._case import Case, default_params, is_installed
 

@@ -24,15 +24,7 @@ from ._like import (
     unwrap_random_key_data as unwrap_random_key_data,
     zeros_like as zeros_like,
 )
-from ._math import (
-    allclose as allclose,
-    max as max,
-    min as min,
-    norm as norm,
-    size as size,
-    sum as sum,
-    vdot as vdot,
-)
+from ._math import allclose as allclose, max as max, min as min, norm as norm, size as size, sum as sum, vdot as vdot
 from ._moments import (
     bias_correction as bias_correction,
     update_infinity_moment as update_infinity_moment,
@@ -40,10 +32,5 @@ from ._moments import (
     update_moment_per_elem_norm as update_moment_per_elem_norm,
 )
 from ._paths import leaf_paths as leaf_paths
-from ._search import (
-    filter as filter,
-    get as get,
-    get_all_with_path as get_all_with_path,
-    set as set,
-)
+from ._search import filter as filter, get as get, get_all_with_path as get_all_with_path, set as set
 from ._state import map_params as map_params

@@ -6,7 +6,7 @@ from typing import Any
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._checks import listing
+from .._support.checks import listing
 from ._paths import leaf_paths, leaves_with_paths, longest_prefix
 
 

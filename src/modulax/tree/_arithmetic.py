@@ -15,7 +15,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, ArrayLike, PyTree
 
-from .._numerics import at_least_float32, common_dtype, in_dtype, real_dtype
+from .._support.arithmetic import at_least_float32, common_dtype, in_dtype, real_dtype
 from ._leaves import columns, leaves_of
 from ._paths import leaf_paths
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array
 
-from .._numerics import at_least_float32, real_dtype
+from .._support.arithmetic import at_least_float32, real_dtype
 
 CHUNK = 8
 

@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from .._checks import listing
+from .._support.checks import listing
 from ._paths import leaf_paths, named_leaves
 
 _NUMBERS = (np.ndarray, np.generic, bool, int, float, complex)

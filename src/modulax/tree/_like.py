@@ -11,8 +11,8 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, ArrayLike, DTypeLike, PyTree
 
-from .._checks import listing
-from .._numerics import common_dtype, default_float, dtype_for
+from .._support.arithmetic import common_dtype, default_float, dtype_for
+from .._support.checks import listing
 from ._leaves import columns, leaves_of
 from ._paths import leaf_paths
 

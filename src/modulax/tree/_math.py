@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike, Bool, Float, Inexact, Num, PyTree, Real
 
-from .._numerics import abs_sq, at_least_float32, common_dtype, default_float, in_dtype, safe_sqrt
+from .._support.arithmetic import abs_sq, at_least_float32, common_dtype, default_float, in_dtype, safe_sqrt
 from ._leaves import check_shapes, columns, leaves_of
 from ._paths import leaf_paths
 

@@ -10,7 +10,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, ArrayLike, PyTree
 
-from .._numerics import abs_sq, at_least_float32, bias, infinity_moment, moment, real_dtype, safe_sqrt
+from .._support.arithmetic import abs_sq, at_least_float32, bias, infinity_moment, moment, real_dtype, safe_sqrt
 from ._math import trainable
 
 

@@ -11,11 +11,13 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._checks import listing, suggestion
+from .._support.checks import listing, suggestion
 from ._paths import key_names, leaves_with_paths, matches
 from ._state import one_level
 
 Filtering = Callable[[str, Any], bool] | None
+
+
 _NO_DEFAULT: Any = object()
 
 

@@ -9,11 +9,13 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._checks import listing
-from .._module import AbstractState, holds
+from .._support.checks import listing
+from .._support.module import AbstractState, holds
 from ._paths import key_names, named_leaves
 
 Kind = Literal["params", "shared", "unknown"]
+
+
 Names = tuple[str, ...]
 
 

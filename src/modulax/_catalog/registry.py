@@ -1,0 +1,153 @@
+"""Optimizers by name, what there is to know of each, and whom to cite."""
+
+import dataclasses
+import difflib
+import fnmatch
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+
+from .._protocol.in_force import resolve
+from .._protocol.optimizer import AbstractOptimizer
+from .._protocol.transform import AbstractTransform
+from .._support.checks import listing
+from .bibliography import BIBLIOGRAPHY
+
+SAMPLE = (1024, 1024)
+
+
+@dataclasses.dataclass(frozen=True)
+class Card:
+    """What there is to know of an optimizer before choosing it.
+
+    Args:
+        name: the name that `get` knows it by.
+        optimizer: the class.
+        summary: one sentence.
+        references: whom it is from, as authors and year.
+        state_bytes: bytes of state per parameter, for a float32 matrix of 1024 × 1024; the parameter itself has 4.
+        extra: the arguments that `update` needs beyond gradients, state and parameters.
+        takes_examples: whether it takes the gradient of each example by itself, on a leading axis.
+        takes_complex: whether it is defined for complex parameters.
+    """
+
+    name: str
+    optimizer: type[AbstractOptimizer]
+    summary: str
+    references: tuple[str, ...]
+    state_bytes: float
+    extra: tuple[str, ...]
+    takes_examples: bool
+    takes_complex: bool
+
+
+def _registered() -> dict[str, type[AbstractOptimizer]]:
+    """The optimizers of the library: those of a user are at hand where they are written."""
+    classes = AbstractOptimizer.__subclasses__()
+    ours = [cls for cls in classes if cls.__module__.startswith("modulax.")]
+    return {cls.__name__.lower(): cls for cls in sorted(ours, key=lambda cls: cls.__name__.lower())}
+
+
+def available(pattern: str = "*") -> list[str]:
+    """The names of the optimizers that fit a shell-style pattern.
+
+        modulax.available("adam*")  # ['adam', 'adamax', 'adamaxw', 'adamw']
+
+    Args:
+        pattern: the pattern; by default all.
+    """
+    return [name for name in _registered() if fnmatch.fnmatchcase(name, pattern.lower())]
+
+
+def get(name: str) -> type[AbstractOptimizer]:
+    """The optimizer of a name, for programs that read it from a configuration.
+
+        optimizer = modulax.get("adamw")(1e-3, weight_decay=0.1)
+
+    Args:
+        name: the name of the class, in small or capital letters; underscores and hyphens do not count, so that the
+            names of optax are understood.
+    """
+    known = _registered()
+    key = name.lower().replace("_", "").replace("-", "")
+    if key not in known:
+        close = difflib.get_close_matches(key, known, n=3, cutoff=0.5) or known
+        raise ValueError(f"`modulax.get`: there is no optimizer `{name}`. Did you mean one of {listing(close)}?")
+    return known[key]
+
+
+def card(optimizer: str | type[AbstractOptimizer] | AbstractOptimizer) -> Card:
+    """What there is to know of an optimizer: what it needs, what it stores, where it is from.
+
+    Args:
+        optimizer: its name, its class, or an instance with numbers of your own.
+    """
+    cls = get(optimizer) if isinstance(optimizer, str) else optimizer
+    instance = _example(cls) if isinstance(cls, type) else cls
+    parameter = jax.ShapeDtypeStruct(SAMPLE, jnp.float32)
+    state = jax.eval_shape(instance.init, parameter)
+    arrays = [x for x in jtu.tree_leaves(state) if x.ndim and jnp.issubdtype(x.dtype, jnp.inexact)]
+    size = sum(math.prod(x.shape) * x.dtype.itemsize for x in arrays)
+    return Card(
+        name=type(instance).__name__.lower(),
+        optimizer=type(instance),
+        summary=" ".join((type(instance).__doc__ or "").split("\n\n")[0].split()),
+        references=tuple(_short(key) for key in cited(instance)),
+        state_bytes=size / math.prod(SAMPLE),
+        extra=tuple(dict.fromkeys(argument for part in parts(instance) for argument in part.needs_extra)),
+        takes_examples=instance.takes_examples,
+        takes_complex=all(part.takes_complex for part in parts(instance)),
+    )
+
+
+def _example(cls: type[AbstractOptimizer]) -> AbstractOptimizer:
+    """An instance with its defaults, and 1 for every number that has none."""
+    fields = [f for f in dataclasses.fields(cls) if f.init and f.default_factory is dataclasses.MISSING]
+    required = [f.name for f in fields if f.default is dataclasses.MISSING]
+    return cls(**dict.fromkeys(required, 1))
+
+
+def parts(transform: AbstractTransform) -> Iterator[AbstractTransform]:
+    """A transform and all that it is made of."""
+    yield transform
+    inside: Any = resolve(transform, 0).transform() if isinstance(transform, AbstractOptimizer) else transform
+    if inside is not transform:
+        yield from parts(inside)
+        return
+    leaves = jtu.tree_leaves(inside, is_leaf=lambda x: isinstance(x, AbstractTransform) and x is not inside)
+    for part in leaves:
+        if isinstance(part, AbstractTransform):
+            yield from parts(part)
+
+
+def cited(transform: AbstractTransform) -> list[str]:
+    """The keys of the papers that a transform and its parts are from, its own first."""
+    return list(dict.fromkeys(key for part in parts(transform) for key in part.cites))
+
+
+def _short(key: str) -> str:
+    """Authors and year, as one cites in a text."""
+    reference = BIBLIOGRAPHY[key]
+    names = [name.partition(",")[0] for name in reference.author.split(" and ")]
+    who = names[0] if len(names) == 1 else f"{names[0]} and {names[1]}" if len(names) == 2 else f"{names[0]} et al."
+    return f"{who} {reference.year}"
+
+
+def citation(optimizer: AbstractTransform) -> str:
+    """The papers that an optimizer is made of, as BibTeX.
+
+        print(modulax.citation(modulax.Chain(modulax.ClipByGlobalNorm(1.0), modulax.AdamW(1e-3))))
+
+    Args:
+        optimizer: any transform; the papers of all its parts are listed.
+    """
+    entries = []
+    for key in cited(optimizer):
+        reference = BIBLIOGRAPHY[key]
+        fields = [f"  {name} = {{{value}}}," for name, value in reference._asdict().items()]
+        entries.append("\n".join([f"@misc{{{key},", *fields, "}"]))
+    return "\n\n".join(entries)

@@ -1,0 +1,182 @@
+"""A learning rate that is found while training, for any optimizer."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from .._protocol.container import AbstractWrapper
+from .._protocol.fields import Number, followed, number
+from .._protocol.in_force import resolve
+from .._protocol.transform import AbstractTransform
+from .._support.arithmetic import at_least_float32, copy_in, default_float, safe_increment, safe_sqrt, zeros_in
+from .._support.checks import check_positive_integer
+from .._support.module import AbstractState, like_params, nested, shared
+from .._support.types import Count, Follow, Params, State, Updates
+from ..tree._align import align
+from ..tree._leafmap import map_arithmetic
+from ..tree._math import inner, norm, widened
+
+
+class MechanicState(AbstractState):
+    """The state of `Mechanize`: for each decay the reward `r`, the largest product `m`, the squares `v`, the scale `s`.
+
+    `x0` is where the parameters began, and `delta` the sum of the steps, None where it is computed from the parameters.
+    """
+
+    base_optimizer_state: State = nested()
+    count: Count = shared()
+    r: Float[Array, " n"] = shared()
+    m: Float[Array, " n"] = shared()
+    v: Float[Array, " n"] = shared()
+    s: Float[Array, " n"] = shared()
+    x0: PyTree = like_params()
+    delta: PyTree = like_params()
+
+
+class Mechanize(AbstractWrapper):
+    r"""Mechanic: finds the scale of an optimizer's steps, by betting on how well they went so far.
+
+    $$
+    \begin{aligned}
+    \Delta_{t+1} &= \Delta_t + u_t, \qquad u_t \text{ the step of the optimizer for } g_t \\
+    h_t &= \Big\langle \Delta_t,\; g_t + \lambda \textstyle\sum_i s_{t,i}\, \|g_t\| \frac{x_t}{\|x_t\| +
+        \varepsilon} \Big\rangle \\
+    m_t &= \max(\beta m_{t-1}, |h_t|), \qquad v_t = \beta^2 v_{t-1} + h_t^2, \qquad
+        r_t = \max(0, \beta r_{t-1} - s_t h_t) \\
+    s_{t+1} &= \big(\tfrac{s_{init}}{n} m_t + r_t\big) / (\sqrt{v_t} + \varepsilon) \\
+    x_{t+1} &= x_1 + \textstyle\sum_i s_{t+1,i}\, \Delta_{t+1}
+    \end{aligned}
+    $$
+
+    $m, v, r, s$ have an entry for each of the decays $\beta = 0.9, 0.99, 0.999, \dots$, of which the best wins. The
+    first step only looks. The optimizer inside should have a learning rate of 1, or a schedule that ends its warm-up at
+    1; it may be any but those that normalize their steps by the parameters, such as LARS. It stands last in a chain.
+
+    Both $x_1$ and $\Delta$ are in the state, so that parameters in bfloat16 learn too: a sum of tiny steps does not get
+    lost. optax computes $\Delta$ from the parameters, which saves one copy of them.
+
+    Args:
+        base_optimizer: the optimizer that makes the steps $u_t$.
+        weight_decay: $\lambda$, a pull to the origin that the scale alone sees.
+        eps: $\varepsilon$.
+        s_init: the scale at first. It grows exponentially: a small one costs few steps.
+        num_betas: the number $n$ of decays.
+        follow: whom to follow: the paper, `"paper"`; or its later form, `"optax"`, in which $\Delta_t = (x_t - x_1) /
+            (\sum_i s_{t,i} + \varepsilon)$, $\varepsilon$ is added to $|h_t|$, what is added to the reward is at most
+            $s_t m_{t-1}$, and a negative reward is remembered.
+
+    References:
+        Cutkosky, Defazio and Mehta, [Mechanic: A Learning Rate Tuner](https://arxiv.org/abs/2306.00144), 2023.
+    """
+
+    base_optimizer: AbstractTransform
+    weight_decay: Number = number(1e-2)
+    eps: Number = number(1e-8)
+    s_init: Number = number(1e-6)
+    num_betas: int = eqx.field(static=True, default=6)
+    _: dataclasses.KW_ONLY
+    follow: Follow = followed()
+
+    needs_params: ClassVar[bool] = True
+    counts_steps: ClassVar[bool] = True
+    holds: ClassVar[tuple[str, str]] = ("base_optimizer", "base_optimizer_state")
+    cites: ClassVar[tuple[str, ...]] = ("cutkosky2023",)
+
+    def __check_init__(self) -> None:
+        check_positive_integer(self, "num_betas")
+
+    def init(self, params: Params) -> MechanicState:
+        """The start, no steps so far, and the state of the optimizer inside."""
+        count = jnp.zeros((), jnp.int32)
+        now = resolve(self, count)
+
+        def zeros() -> Array:
+            return jnp.zeros(self.num_betas, default_float())
+
+        return MechanicState(
+            base_optimizer_state=now.base_optimizer.init(params),
+            count=count,
+            r=zeros(),
+            m=zeros(),
+            v=zeros(),
+            s=zeros() + now.s_init,
+            x0=jtu.tree_map(copy_in, params),
+            delta=jtu.tree_map(lambda p: zeros_in(p, at_least_float32(p.dtype)), params) if self._stores else None,
+        )
+
+    def update(
+        self, updates: Updates, state: MechanicState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, MechanicState]:
+        """One step of the optimizer inside, and a scale for all of its steps."""
+        now = resolve(self, state.count)
+        steps, base_state = now.base_optimizer.update(widened(updates), state.base_optimizer_state, params, **extra)
+        g, treedef = jtu.tree_flatten(updates)
+        u, p = jtu.tree_leaves(steps), jtu.tree_leaves(params)
+        held, put_x0 = align(state.x0, updates, "Mechanize.update")
+        # Weights that were loaded after `init` count as the start.
+        x0 = [jnp.where(state.count == 0, new, old) for new, old in zip(p, held, strict=True)]
+        scale = jnp.sum(state.s)
+        if self._stores:
+            delta, put_delta = align(state.delta, updates, "Mechanize.update")
+        else:
+            (delta,), put_delta = map_arithmetic(_travelled, scale + now.eps, (p, x0), [u]), lambda _: None
+        r, m, v, s = now._tuned(state, _product(g, delta, p, now.weight_decay * scale, now.eps))
+
+        def move(scale: Any, p: Array, x0: Array, delta: Array, u: Array) -> tuple[Array, ...]:
+            delta = delta + u
+            return x0 + scale * delta - p, delta
+
+        out, delta = map_arithmetic(move, jnp.sum(s), (p, x0, delta, u), (g, delta))
+        return treedef.unflatten(out), MechanicState(
+            base_optimizer_state=base_state,
+            count=safe_increment(state.count),
+            r=r,
+            m=m,
+            v=v,
+            s=s,
+            x0=put_x0(x0),
+            delta=put_delta(delta),
+        )
+
+    def at(self, state: MechanicState) -> "Mechanize":
+        """This transform with every schedule replaced by its number for the next step."""
+        now = resolve(self, state.count)
+        return dataclasses.replace(now, base_optimizer=now.base_optimizer.at(state.base_optimizer_state))
+
+    @property
+    def _stores(self) -> bool:
+        return self.follow == "paper"
+
+    def _tuned(self, state: MechanicState, h: Array) -> tuple[Array, ...]:
+        """The tuner: reward, largest product, squares and scale after the product of this step."""
+        dtype = state.s.dtype
+        eps, s_init, h = (jnp.asarray(x).astype(dtype) for x in (self.eps, self.s_init, h))
+        betas = jnp.asarray([1 - 0.1 ** (i + 1) for i in range(self.num_betas)], dtype)
+        v = betas**2 * state.v + h**2
+        if self.follow == "paper":
+            m = jnp.maximum(betas * state.m, jnp.abs(h))
+            r = jnp.maximum(betas * state.r - state.s * h, 0)
+        else:
+            m = jnp.maximum(betas * state.m, jnp.abs(h) + eps)
+            r = betas * state.r - state.s * jnp.clip(h, -state.m, state.m)
+        s = (s_init / self.num_betas * m + jnp.maximum(r, 0)) / (safe_sqrt(v) + eps)
+        return r, m, v, s
+
+
+def _travelled(scale: Any, p: Array, x0: Array) -> list[Array]:
+    return [(p - x0) / scale]
+
+
+def _product(g: list[Array], delta: list[Array], p: list[Array], decay: Any, eps: Any) -> Array:
+    """The product h of what was travelled and the gradient, with its decay; one that overflows counts for nothing."""
+    wide = [at_least_float32(*(x.dtype for x in xs)) for xs in zip(g, delta, p, strict=True)]
+    g, delta, p = ([x.astype(dtype) for x, dtype in zip(xs, wide, strict=True)] for xs in (g, delta, p))
+    size = norm(p)
+    h = inner(g, delta) + decay * norm(g) * inner(p, delta) / (eps + size)
+    limit = 1e-3 * np.sqrt(jnp.finfo(h.dtype).max)  # so that the sum of its squares stays finite
+    return jnp.where(jnp.isnan(h), 0, jnp.clip(h, -limit, limit))

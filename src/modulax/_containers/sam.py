@@ -1,0 +1,155 @@
+"""Sharpness-aware minimization: the gradient where the loss is worst nearby."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import PyTree
+
+from .._protocol.container import AbstractWrapper, in_dtypes_of
+from .._protocol.transform import AbstractTransform, apply_updates
+from .._support.arithmetic import copy_in, safe_increment
+from .._support.checks import check_positive_integer
+from .._support.module import AbstractState, like_params, nested, shared
+from .._support.types import Count, Params, State, Updates
+from ..tree._align import align, paired
+from ..tree._leafmap import map_arithmetic
+from ..tree._math import trainable
+
+
+class SAMState(AbstractState):
+    """The state of `SAM`: `cache` holds the parameters from which the adversary started, None in opaque mode."""
+
+    steps_since_sync: Count = shared()
+    opt_state: State = nested()
+    adv_state: State = nested()
+    cache: PyTree = like_params()
+
+
+class SAM(AbstractWrapper):
+    r"""Sharpness-aware minimization: steps by the gradient at the point nearby where the loss is highest.
+
+    $$
+    \begin{aligned}
+    \hat w_t &= w_t + \rho\, g / \|g\|_2, \qquad g = \nabla f(w_t) \\
+    w_{t+1} &= w_t + u_t, \qquad u_t \text{ the step of the optimizer for } \nabla f(\hat w_t)
+    \end{aligned}
+    $$
+
+    The adversary is an optimizer as well, whose steps are turned uphill. The one of the paper is
+
+        SAM(SGD(0.1), Chain(Normalize(), SGD(rho)))
+
+    There are two modes. By default each call makes one step, all but every `sync_period`-th of the adversary. The
+    training loop is an ordinary one, and the parameters are at $\hat w$ in between; `eval_params(state, params)`
+    always returns $w$. With `opaque_mode` one call makes the whole round, and calls `grad_fn(params, i)` for the
+    gradient after the adversary's step $i$:
+
+        grad_fn = jax.grad(lambda params, i: loss(params, batch))
+        updates, state = optimizer.update(grads, state, params, grad_fn=grad_fn)
+
+    Do so inside of your own `jit`: a new function in every step is a new program in every step. In low precision
+    prefer this mode: in the other one the way back from $\hat w$ is rounded to the dtype of the gradients.
+
+    Args:
+        optimizer: the optimizer of the parameters.
+        adv_optimizer: the adversary.
+        sync_period: the number of gradients in a round: one for the optimizer, the others for the adversary.
+        reset_state: whether the adversary starts each round with a fresh state; else with that of the round before.
+        opaque_mode: whether one call makes a whole round.
+        batch_axis_name: in opaque mode, the name of the axis over which the gradients of `grad_fn` are averaged.
+
+    References:
+        Foret et al., [Sharpness-Aware Minimization for Efficiently Improving
+        Generalization](https://arxiv.org/abs/2010.01412), 2020.
+    """
+
+    optimizer: AbstractTransform
+    adv_optimizer: AbstractTransform
+    sync_period: int = eqx.field(static=True, default=2)
+    reset_state: bool = eqx.field(static=True, default=True)
+    opaque_mode: bool = eqx.field(static=True, default=False)
+    batch_axis_name: str | None = eqx.field(static=True, default=None)
+
+    needs_params: ClassVar[bool] = True
+    holds: ClassVar[tuple[str, str]] = ("optimizer", "opt_state")
+    cites: ClassVar[tuple[str, ...]] = ("foret2020",)
+
+    def __check_init__(self) -> None:
+        check_positive_integer(self, "sync_period")
+
+    def init(self, params: Params) -> SAMState:
+        """The states of both optimizers and, unless the mode is opaque, a copy of the parameters."""
+        return SAMState(
+            steps_since_sync=jnp.zeros((), jnp.int32),
+            opt_state=self.optimizer.init(params),
+            adv_state=self.adv_optimizer.init(params),
+            cache=None if self.opaque_mode else jtu.tree_map(copy_in, params),
+        )
+
+    def update(
+        self, updates: Updates, state: SAMState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, SAMState]:
+        """A step of the adversary or of the optimizer; in opaque mode all of a round."""
+        if self.opaque_mode:
+            return self._round(updates, state, params, extra)
+        held, put = align(state.cache, updates, "SAM.update")
+        leaves, treedef = jtu.tree_flatten(params)
+        is_first = state.steps_since_sync == 0
+        cache = [jnp.where(is_first, p, c) for p, c in zip(leaves, held, strict=True)]
+
+        def adversary() -> tuple[Updates, SAMState]:
+            steps, adv_state = self.adv_optimizer.update(updates, state.adv_state, params, **extra)
+            steps = jtu.tree_map(lambda u, g: -u.astype(g.dtype), steps, updates)
+            n = safe_increment(state.steps_since_sync)
+            return steps, SAMState(n, state.opt_state, adv_state, put(cache))
+
+        def optimizer() -> tuple[Updates, SAMState]:
+            start = treedef.unflatten(cache)
+            steps, opt_state = self.optimizer.update(updates, state.opt_state, start, **extra)
+            columns = jtu.tree_leaves(steps), cache, leaves
+            (out,) = map_arithmetic(lambda _, u, c, p: [c - p + u], (), columns, [jtu.tree_leaves(updates)])
+            steps = jtu.tree_structure(updates).unflatten(out)
+            adv_state = self._adversary_after(state.adv_state, params, steps)
+            return steps, SAMState(jnp.zeros_like(state.steps_since_sync), opt_state, adv_state, put(cache))
+
+        is_last = state.steps_since_sync >= self.sync_period - 1
+        return jax.lax.cond(is_last, optimizer, adversary)
+
+    def at(self, state: SAMState) -> "SAM":
+        """This transform with every schedule replaced by its number for the next step."""
+        optimizer, adversary = self.optimizer.at(state.opt_state), self.adv_optimizer.at(state.adv_state)
+        return dataclasses.replace(self, optimizer=optimizer, adv_optimizer=adversary)
+
+    def eval_params(self, state: SAMState, params: Params) -> Params:
+        """Those from which the adversary started, as the optimizer evaluates them."""
+        if state.cache is not None:
+            cache = in_dtypes_of(params, state.cache, "SAM.eval_params")
+            params = jtu.tree_map(lambda p, c: jnp.where(state.steps_since_sync > 0, c, p), params, cache)
+        return AbstractWrapper.eval_params(self, state, params)
+
+    def _round(self, updates: Updates, state: SAMState, params: Params, extra: Any) -> tuple[Updates, SAMState]:
+        grad_fn = extra.get("grad_fn")
+        if grad_fn is None:
+            raise ValueError(
+                "`SAM(opaque_mode=True)` needs `grad_fn`: call `update(updates, state, params, grad_fn=...)` or "
+                "`step(grads, state, params, grad_fn=...)` with a function of the parameters and of the number of the "
+                "adversary's step."
+            )
+        grads, point, adv_state = updates, params, state.adv_state
+        for i in range(self.sync_period - 1):
+            steps, adv_state = self.adv_optimizer.update(grads, adv_state, point, **extra)
+            point = apply_updates(point, jtu.tree_map(jnp.negative, steps))
+            found = paired(trainable(grad_fn(point, i)), updates, "SAM(opaque_mode=True)")
+            grads = jtu.tree_map(lambda new, g: new.astype(g.dtype), found, updates)
+            if self.batch_axis_name is not None:
+                grads = jax.lax.pmean(grads, self.batch_axis_name)
+        out, opt_state = self.optimizer.update(grads, state.opt_state, params, **extra)
+        return out, SAMState(state.steps_since_sync, opt_state, self._adversary_after(adv_state, params, out), None)
+
+    def _adversary_after(self, adv_state: State, params: Params, steps: Updates) -> State:
+        """The state with which the adversary begins the next round, where these steps lead."""
+        return self.adv_optimizer.init(apply_updates(params, steps)) if self.reset_state else adv_state

@@ -1,0 +1,36 @@
+"""Gradient descent with noise."""
+
+from typing import Any, ClassVar
+
+from .._containers.chain import Chain
+from .._protocol.fields import Hyperparameter, number
+from .._protocol.optimizer import AbstractOptimizer
+from .._support.checks import NON_NEGATIVE
+from .._support.keys import key
+from .._transforms.noise import AddNoise
+from .._transforms.scaling import ScaleByLearningRate
+
+
+class NoisySGD(AbstractOptimizer):
+    r"""Gradient descent with Gaussian noise: $w_{t+1} = w_t - \alpha (g_t + \sigma_t z_t)$, the noise of `AddNoise`.
+
+    Args:
+        learning_rate: $\alpha$.
+        eta: the variance of the noise at the first step.
+        gamma: the exponent of its decay.
+        key: a seed, or a JAX key, for the noise.
+
+    References:
+        Neelakantan et al., [Adding Gradient Noise Improves Learning for Very Deep
+        Networks](https://arxiv.org/abs/1511.06807), 2015.
+    """
+
+    cites: ClassVar[tuple[str, ...]] = ("neelakantan2015",)
+
+    learning_rate: Hyperparameter = number()
+    eta: Hyperparameter = number(0.01, needs=NON_NEGATIVE)
+    gamma: Hyperparameter = number(0.55)
+    key: Any = key()
+
+    def transform(self) -> Chain:
+        return Chain(AddNoise(self.eta, self.gamma, self.key), ScaleByLearningRate(self.learning_rate))

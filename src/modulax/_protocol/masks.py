@@ -1,0 +1,200 @@
+"""Which leaves a transform is for: masks and labels as trees, functions or rules on paths."""
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import PyTree
+
+from .._support.checks import listing
+from ..tree._paths import leaf_paths, leaves_with_paths, longest_prefix, matches
+
+
+class AbstractRule(abc.ABC):
+    """Assigns a label to every leaf of a tree. Rules are static: they hash and compare by value."""
+
+    @abc.abstractmethod
+    def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
+        """The label of each leaf of `tree`, in JAX's order; absent leaves (None) have none.
+
+        A leaf for which the rule has no label is an error; with `partial`, its label is None.
+        """
+
+
+class by_path(AbstractRule):  # noqa: N801 (read as a function: `labels=by_path({...})`)
+    """Labels by shell-style patterns over the leaves' dotted paths; the first that fits wins.
+
+        mask = by_path({"*.bias": False, "*norm*": False, "*": True})
+
+    A pattern that begins with `*.` fits at the root too, so `*.bias` fits both `bias` and `layers.0.bias`. A pattern
+    that fits no path, and a leaf that no pattern fits, are errors that list the paths.
+
+    Args:
+        patterns: a mapping from pattern to label, in the order in which they are tried.
+    """
+
+    def __init__(self, patterns: Any):
+        if not isinstance(patterns, Mapping) or not patterns:
+            raise ValueError('`by_path` needs a mapping from patterns to labels, such as `by_path({"*": True})`.')
+        self.patterns = tuple(patterns.items())
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is by_path and self.patterns == other.patterns
+
+    def __hash__(self) -> int:
+        return hash(self.patterns)
+
+    def __repr__(self) -> str:
+        return f"by_path({dict(self.patterns)!r})"
+
+    def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
+        """The label of the first pattern that fits each leaf's path."""
+        found, used = [], set()
+        for path, leaf in leaves_with_paths(tree, with_none=True):
+            fits = [(pattern, label) for pattern, label in self.patterns if matches(path, pattern)]
+            # A pattern counts as used also where an earlier one wins, or where the leaf is absent: a catch-all behind
+            # exhaustive patterns, or a rule about biases on a model without any, is no mistake.
+            used.update(pattern for pattern, _ in fits)
+            if leaf is None:
+                continue
+            if not fits and not partial:
+                raise ValueError(
+                    f'`{self!r}`: no pattern fits the leaf `{path}`. Add one for it, or a last `"*"` for the rest.'
+                )
+            found.append(fits[0][1] if fits else None)
+        unused = [pattern for pattern, _ in self.patterns if pattern not in used]
+        if unused and (found or leaf_paths(tree, with_none=True)):
+            paths = leaf_paths(tree, with_none=True)
+            raise ValueError(f"`{self!r}`: the pattern `{unused[0]}` fits no leaf. The paths are {listing(paths)}.")
+        return found
+
+
+class _Function(AbstractRule):
+    """Labels by a function of the tree that returns a tree of labels."""
+
+    def __init__(self, function: Callable[[PyTree], PyTree]):
+        self.function = function
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Function and self.function == other.function
+
+    def __hash__(self) -> int:
+        return hash(self.function)
+
+    def __repr__(self) -> str:
+        return getattr(self.function, "__qualname__", repr(self.function))
+
+    def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
+        return _Tree(self.function(tree)).labels(tree, partial=partial)
+
+
+class _Not(AbstractRule):
+    """A mask that is true where another one is false."""
+
+    def __init__(self, rule: AbstractRule):
+        self.rule = rule
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Not and self.rule == other.rule
+
+    def __hash__(self) -> int:
+        return hash((_Not, self.rule))
+
+    def __repr__(self) -> str:
+        return f"not_in({self.rule!r})"
+
+    def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
+        labels = self.rule.labels(tree, partial=partial)
+        return [not label if isinstance(label, bool) else label for label in labels]
+
+
+class _Tree(AbstractRule):
+    """Labels by a tree of them, of the parameters' structure or a prefix of it.
+
+    Leaves are paired by path, so a dict stands for a FrozenDict and a list for a tuple.
+    """
+
+    def __init__(self, tree: PyTree):
+        leaves, self.treedef = jtu.tree_flatten(tree)
+        for leaf in leaves:
+            if isinstance(leaf, (jax.Array, np.ndarray)):
+                raise ValueError(
+                    f"A tree of labels or of a mask holds Python values such as `True`, got an array of shape "
+                    f"{leaf.shape}. Write `bool(...)`, or give a function of the parameters that returns the tree."
+                )
+        self.leaves = tuple(bool(leaf) if isinstance(leaf, np.bool_) else leaf for leaf in leaves)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Tree and (self.treedef, self.leaves) == (other.treedef, other.leaves)
+
+    def __hash__(self) -> int:
+        return hash((self.treedef, self.leaves))
+
+    def __repr__(self) -> str:
+        return repr(jtu.tree_unflatten(self.treedef, self.leaves))
+
+    def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
+        labels = dict(leaves_with_paths(jtu.tree_unflatten(self.treedef, self.leaves)))
+        unused, found = set(labels), []
+        for path, leaf in leaves_with_paths(tree, with_none=True):
+            prefix = longest_prefix(path, labels)
+            unused.discard(prefix)
+            if leaf is None:
+                continue
+            if prefix is None and not partial:
+                raise ValueError(f"The tree of labels has none for the leaf `{path}`; it has {listing(labels)}.")
+            found.append(None if prefix is None else labels[prefix])
+        if unused:
+            paths = leaf_paths(tree, with_none=True)
+            raise ValueError(
+                f"The tree of labels has {listing(sorted(unused))}, which the parameters do not have. "
+                f"Their leaves are {listing(paths)}."
+            )
+        return found
+
+
+def as_rule(x: Any) -> AbstractRule | None:
+    """A mask or labels as a rule. A callable Module is a tree of labels, a plain callable a function."""
+    if x is None or isinstance(x, AbstractRule):
+        return x
+    is_plain_leaf = jtu.all_leaves([x])
+    return _Function(x) if callable(x) and is_plain_leaf else _Tree(x)
+
+
+def not_in(mask: Any) -> AbstractRule:
+    """The mask of the leaves that another mask leaves out."""
+    rule = as_rule(mask)
+    assert rule is not None
+    return _Not(rule)
+
+
+def mask_of(owner: object, rule: AbstractRule, tree: PyTree) -> list[bool]:
+    """The rule's labels as booleans, refused if they are anything else."""
+    labels = rule.labels(tree)
+    for path, label in zip(leaf_paths(tree), labels, strict=True):
+        if not isinstance(label, bool):
+            raise ValueError(
+                f"`{type(owner).__name__}(mask=...)` needs `True` or `False` for every leaf, got {label!r} at `{path}`."
+            )
+    return labels
+
+
+def mask_or_all(owner: object, rule: AbstractRule | None, tree: PyTree) -> list[bool] | None:
+    """The rule's labels as booleans; None, which means all leaves, where there is no rule."""
+    return None if rule is None else mask_of(owner, rule, tree)
+
+
+def merge(tree: PyTree, part: PyTree, chosen: Sequence[bool]) -> PyTree:
+    """The tree with the leaves of `part`, which has only these, wherever `chosen` is true."""
+    leaves, treedef = jtu.tree_flatten(tree)
+    remaining = iter(jtu.tree_leaves(part))
+    return treedef.unflatten([next(remaining) if c else x for x, c in zip(leaves, chosen, strict=True)])
+
+
+def select(tree: PyTree, keep: Sequence[bool]) -> PyTree:
+    """The tree with None wherever `keep` is false."""
+    leaves, treedef = jtu.tree_flatten(tree)
+    return treedef.unflatten([x if k else None for x, k in zip(leaves, keep, strict=True)])

@@ -1,0 +1,109 @@
+"""Sentences for users: what is wrong, what was needed, and the call that works."""
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+
+def listing(items: Iterable[Any], limit: int = 12) -> str:
+    """The items in backticks, shortened where there are many."""
+    items = [f"`{item}`" for item in items]
+    more = f", and {len(items) - limit} more" if len(items) > limit else ""
+    return ", ".join(items[:limit]) + more if items else "none"
+
+
+def suggestion(word: str, possibilities: Sequence[str]) -> str:
+    """A question after a misspelt word, or nothing."""
+    close = difflib.get_close_matches(word, possibilities, n=1, cutoff=0.6)
+    return f" Did you mean `{close[0]}`?" if close else ""
+
+
+def check_choice(owner: object, field: str, options: Sequence[str]) -> None:
+    """Refuses a word in a field that is none of the options."""
+    value = getattr(owner, field)
+    if value not in options:
+        call = f"`{type(owner).__name__}({field}=...)`"
+        close = suggestion(value, options) if isinstance(value, str) else ""
+        raise ValueError(f"{call} must be one of {listing(map(repr, options))}, got {value!r}.{close}")
+
+
+def check_extra(what: str, needs: Sequence[str], extra: Mapping[str, Any]) -> None:
+    """Refuses a step without one of the extra arguments that somebody needs, and shows the call."""
+    if lacking := [argument for argument in needs if extra.get(argument) is None]:
+        call = ", ".join(f"{argument}=..." for argument in needs)
+        raise ValueError(
+            f"{what} needs `{lacking[0]}`: call `update(updates, state, params, {call})` or "
+            f"`step(grads, state, params, {call})`."
+        )
+
+
+def check_positive_integer(owner: object, field: str) -> None:
+    """Refuses a static field that is no positive integer, such as the number of the rounds of a loop."""
+    check_integer(type(owner).__name__, field, getattr(owner, field))
+
+
+def check_integer(owner: str, name: str, value: Any, least: int = 1, hint: str = "") -> None:
+    """Refuses an argument that is no integer, or is smaller than the least."""
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
+        needed = "a positive integer" if least == 1 else f"an integer of at least {least}"
+        raise ValueError(f"`{owner}({name}=...)` must be {needed}, got {value!r}.{hint}")
+
+
+class Requirement(NamedTuple):
+    """What a number must be: a test on arrays, and its words."""
+
+    holds: Callable[[Any], Any]
+    words: str
+
+
+DECAY = Requirement(lambda x: (x >= 0) & (x < 1), "must be in [0, 1)")
+
+
+PROPER_FRACTION = Requirement(lambda x: (x > 0) & (x < 1), "must be between 0 and 1")
+
+
+FRACTION = Requirement(lambda x: (x >= 0) & (x <= 1), "must be in [0, 1]")
+
+
+NON_NEGATIVE = Requirement(lambda x: x >= 0, "must not be negative")
+
+
+POSITIVE = Requirement(lambda x: x > 0, "must be positive")
+
+
+AT_LEAST_ONE = Requirement(lambda x: x >= 1, "must be at least 1")
+
+
+def checked(call: str, value: Any, requirement: Requirement, *, deferred: bool) -> Any:
+    """The number, refused unless it is what was required.
+
+    A number that is known now is checked now. One that is traced is checked when the program runs, if `deferred`.
+    """
+    if isinstance(value, Tracer):
+        broken = jnp.logical_not(requirement.holds(value))
+        return eqx.error_if(value, broken, f"{call} {requirement.words}.") if deferred else value
+    if isinstance(value, (jax.Array, np.ndarray, np.generic)) and not np.all(requirement.holds(np.asarray(value))):
+        raise ValueError(f"{call} {requirement.words}, got {value}.")
+    return value
+
+
+def boolean(call: str, value: Any, beside: str = "") -> Any:
+    """What a function of the caller's decided, as an array; refused unless it is a boolean scalar.
+
+    Args:
+        call: the argument that the function was given as.
+        value: what it returned.
+        beside: what it must return besides, for the sentence.
+    """
+    value = jnp.asarray(value)
+    if value.shape != () or value.dtype != bool:
+        raise ValueError(
+            f"{call} must return a boolean scalar{beside}, got an array of shape {value.shape} and dtype {value.dtype}."
+        )
+    return value

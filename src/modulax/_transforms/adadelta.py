@@ -1,0 +1,53 @@
+"""Adadelta: steps in the units of the parameters."""
+
+from typing import ClassVar
+
+from jaxtyping import PyTree
+
+from .._protocol.fields import Number, number
+from .._protocol.leafwise import AbstractLeafwise
+from .._support.arithmetic import abs_sq, moment, safe_sqrt, second_moment_like
+from .._support.checks import DECAY
+from .._support.module import AbstractState
+
+
+class ScaleByAdadeltaState(AbstractState):
+    """The state of `ScaleByAdadelta`: the mean squares of what came in and of what went out."""
+
+    e_g: PyTree
+    e_x: PyTree
+
+
+class ScaleByAdadelta(AbstractLeafwise):
+    r"""Adadelta's direction: the updates in the units of the parameters, for use with a learning rate of 1.
+
+    $$
+    \begin{aligned}
+    E_t &= \rho E_{t-1} + (1 - \rho) |g_t|^2 \\
+    u_t &= \frac{\sqrt{X_{t-1} + \varepsilon}}{\sqrt{E_t + \varepsilon}}\, g_t \\
+    X_t &= \rho X_{t-1} + (1 - \rho) |u_t|^2
+    \end{aligned}
+    $$
+
+    Args:
+        rho: the decay $\rho$ of both mean squares.
+        eps: $\varepsilon$, which also sets the length of the first steps.
+
+    References:
+        Zeiler, [ADADELTA: An Adaptive Learning Rate Method](https://arxiv.org/abs/1212.5701), 2012.
+    """
+
+    cites: ClassVar[tuple[str, ...]] = ("zeiler2012",)
+
+    rho: Number = number(0.9, needs=DECAY)
+    eps: Number = number(1e-6)
+
+    def init_leaf(self, p):
+        return ScaleByAdadeltaState(e_g=second_moment_like(p), e_x=second_moment_like(p))
+
+    def update_leaf(self, now, g, s, p):
+        del now, p
+        e_g = moment(self.rho, s.e_g, abs_sq(g))
+        u = safe_sqrt(self.eps + s.e_x) / safe_sqrt(self.eps + e_g) * g
+        e_x = moment(self.rho, s.e_x, abs_sq(u))
+        return u, ScaleByAdadeltaState(e_g=e_g, e_x=e_x)

@@ -1,0 +1,53 @@
+"""Adagrad: steps divided by the root of the sum of squared gradients."""
+
+from typing import ClassVar
+
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from .._protocol.fields import Number, number
+from .._protocol.leafwise import AbstractLeafwise
+from .._support.arithmetic import abs_sq, safe_sqrt, second_moment_like
+from .._support.checks import NON_NEGATIVE
+from .._support.module import AbstractState
+
+
+class ScaleByRSSState(AbstractState):
+    """The state of `ScaleByRSS`: the sum of the squares of all updates."""
+
+    sum_of_squares: PyTree
+
+
+class ScaleByRSS(AbstractLeafwise):
+    r"""AdaGrad's direction: divides the updates by the root of the sum of their squares.
+
+    $$
+    s_t = s_{t-1} + |g_t|^2, \qquad u_t = g_t / \sqrt{s_t + \varepsilon}
+    $$
+
+    The update is zero where the root is. The paper adds a constant to the root; here a start above zero and
+    $\varepsilon$ bound the first steps.
+
+    Args:
+        initial_accumulator_value: the sum at the start, $s_0$.
+        eps: $\varepsilon$, added inside the root.
+
+    References:
+        Duchi, Hazan and Singer, [Adaptive Subgradient Methods for Online Learning and Stochastic
+        Optimization](https://jmlr.org/papers/v12/duchi11a.html), 2011.
+    """
+
+    cites: ClassVar[tuple[str, ...]] = ("duchi2011",)
+
+    initial_accumulator_value: Number = number(0.1, needs=NON_NEGATIVE)
+    eps: Number = number(1e-7)
+
+    def init_leaf(self, p):
+        return ScaleByRSSState(sum_of_squares=second_moment_like(p, self.initial_accumulator_value))
+
+    def update_leaf(self, now, g, s, p):
+        del now, p
+        total = s.sum_of_squares + abs_sq(g)
+        root = safe_sqrt(self.eps + total)
+        u = jnp.where(root > 0, g / jnp.where(root > 0, root, 1), 0)
+        return u, ScaleByRSSState(sum_of_squares=total)

@@ -1,0 +1,97 @@
+"""Adam's direction, with Nesterov momentum on request."""
+
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+from jaxtyping import Array, DTypeLike, PyTree
+
+from .._protocol.fields import Number, number
+from .._protocol.leafwise import AbstractLeafwise
+from .._support.arithmetic import abs_sq, bias, moment, safe_sqrt, second_moment_like, zeros_in
+from .._support.checks import DECAY
+from .._support.module import AbstractState
+from .._support.types import Count
+
+
+class ScaleByAdamState(AbstractState):
+    """The state of `ScaleByAdam` and its relatives: the number of steps done, the first and second moments."""
+
+    mu: PyTree
+    nu: PyTree
+    count: Count | None = None
+
+
+class AdamNumbers(NamedTuple):
+    """What all leaves share in a step of Adam: the weights of the new update, and the bias corrections."""
+
+    c1: Number
+    c2: Number
+    bias1: Number
+    bias2: Number
+    bias1_next: Number
+
+
+def adam_numbers(b1: Any, b2: Any, count: Any) -> AdamNumbers:
+    """Adam's shared numbers after `count` steps, for the next one."""
+    t = count + 1
+    return AdamNumbers(c1=1 - b1, c2=1 - b2, bias1=bias(b1, t), bias2=bias(b2, t), bias1_next=bias(b1, t + 1))
+
+
+def corrected_mean(now: AdamNumbers, b1: Any, mu: Array, g: Array, nesterov: bool) -> Array:
+    """The mean corrected for its start at zero; with `nesterov`, looking one step ahead."""
+    if nesterov:
+        return b1 * mu / now.bias1_next + now.c1 * g / now.bias1
+    return mu / now.bias1
+
+
+class ScaleByAdam(AbstractLeafwise):
+    r"""Adam's direction: the mean of the updates over the root of their mean square.
+
+    $$
+    \begin{aligned}
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
+    v_t &= \beta_2 v_{t-1} + (1 - \beta_2) |g_t|^2 \\
+    \hat m_t &= m_t / (1 - \beta_1^t), \qquad \hat v_t = v_t / (1 - \beta_2^t) \\
+    u_t &= \hat m_t / (\sqrt{\hat v_t + \bar\varepsilon} + \varepsilon)
+    \end{aligned}
+    $$
+
+    With `nesterov`, Dozat's look-ahead replaces the mean: $\hat m_t = \beta_1 m_t / (1 - \beta_1^{t+1}) + (1 -
+    \beta_1) g_t / (1 - \beta_1^t)$.
+
+    Args:
+        b1: the decay $\beta_1$ of the mean.
+        b2: the decay $\beta_2$ of the mean square.
+        eps: $\varepsilon$, added outside the root.
+        eps_root: $\bar\varepsilon$, added inside the root.
+        mu_dtype: the dtype of the mean; by default the parameter's. The mean square is at least float32.
+        nesterov: whether to look ahead.
+
+    References:
+        Kingma and Ba, [Adam: A Method for Stochastic Optimization](https://arxiv.org/abs/1412.6980), 2014;
+        Dozat, [Incorporating Nesterov Momentum into Adam](https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ), 2016.
+    """
+
+    cites: ClassVar[tuple[str, ...]] = ("kingma2014",)
+
+    b1: Number = number(0.9, needs=DECAY)
+    b2: Number = number(0.999, needs=DECAY)
+    eps: Number = number(1e-8)
+    eps_root: Number = number(0.0)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    nesterov: bool = eqx.field(static=True, default=False)
+
+    def init_leaf(self, p):
+        return ScaleByAdamState(mu=zeros_in(p, self.mu_dtype), nu=second_moment_like(p))
+
+    def prepare(self, count):
+        return adam_numbers(self.b1, self.b2, count)
+
+    def update_leaf(self, now, g, s, p):
+        del p
+        mu = moment(self.b1, s.mu, g, now.c1)
+        nu = moment(self.b2, s.nu, abs_sq(g), now.c2)
+        mu_hat = corrected_mean(now, self.b1, mu, g, self.nesterov)
+        nu_hat = nu / now.bias2
+        u = mu_hat / (self.eps + safe_sqrt(self.eps_root + nu_hat))
+        return u, ScaleByAdamState(mu=mu, nu=nu)

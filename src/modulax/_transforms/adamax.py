@@ -1,0 +1,54 @@
+"""Adamax: Adam with the infinity norm."""
+
+from typing import ClassVar
+
+import jax.numpy as jnp
+
+from .._protocol.fields import Number, number
+from .._protocol.leafwise import AbstractLeafwise
+from .._support.arithmetic import bias, infinity_moment, moment, second_moment_like
+from .._support.checks import DECAY
+from .adam import ScaleByAdamState
+
+
+class ScaleByAdamax(AbstractLeafwise):
+    r"""Adamax's direction: the mean of the updates over the decayed maximum of their absolute values.
+
+    $$
+    \begin{aligned}
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
+    v_t &= \max(\beta_2 v_{t-1}, |g_t| + \varepsilon) \\
+    u_t &= m_t / ((1 - \beta_1^t)\, v_t)
+    \end{aligned}
+    $$
+
+    It is Adam with the maximum norm in place of the root mean square. The paper has no $\varepsilon$; it keeps the
+    maximum above zero where all updates are zero.
+
+    Args:
+        b1: the decay $\beta_1$ of the mean.
+        b2: the decay $\beta_2$ of the maximum.
+        eps: $\varepsilon$.
+
+    References:
+        Kingma and Ba, [Adam: A Method for Stochastic Optimization](https://arxiv.org/abs/1412.6980), 2014, section 7.1.
+    """
+
+    cites: ClassVar[tuple[str, ...]] = ("kingma2014",)
+
+    b1: Number = number(0.9, needs=DECAY)
+    b2: Number = number(0.999, needs=DECAY)
+    eps: Number = number(1e-8)
+
+    def init_leaf(self, p):
+        return ScaleByAdamState(mu=jnp.zeros_like(p), nu=second_moment_like(p))
+
+    def prepare(self, count):
+        return bias(self.b1, count + 1)
+
+    def update_leaf(self, now, g, s, p):
+        del p
+        mu = moment(self.b1, s.mu, g)
+        nu = infinity_moment(self.b2, s.nu, g, self.eps)
+        u = mu / now / nu
+        return u, ScaleByAdamState(mu=mu, nu=nu)

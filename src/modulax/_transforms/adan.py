@@ -1,0 +1,97 @@
+"""Adan: Nesterov momentum from differences of gradients."""
+
+from typing import Any, ClassVar, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from .._protocol.fields import Number, followed, number
+from .._protocol.leafwise import AbstractLeafwise
+from .._support.arithmetic import (
+    abs_sq,
+    bias,
+    moment,
+    safe_sqrt,
+    second_moment_like,
+)
+from .._support.checks import DECAY
+from .._support.module import AbstractState
+from .._support.types import Count, Follow
+
+
+class ScaleByAdanState(AbstractState):
+    """The state of `ScaleByAdan`: the steps done, three averages, and the last updates."""
+
+    m: PyTree
+    v: PyTree
+    n: PyTree
+    g: PyTree
+    count: Count | None = None
+
+
+class _AdanNumbers(NamedTuple):
+    """The bias corrections, the weight of the difference, and whether there is an update before this one."""
+
+    bias1: Any
+    bias2: Any
+    bias3: Any
+    weight: Any
+    has_last: Array
+
+
+class ScaleByAdan(AbstractLeafwise):
+    r"""Adan's direction: a mean of the updates and one of their differences, over the root mean square of the sum.
+
+    $$
+    \begin{aligned}
+    d_t &= g_t - g_{t-1}, \qquad d_1 = 0 \\
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
+    v_t &= \beta_2 v_{t-1} + (1 - \beta_2) d_t \\
+    n_t &= \beta_3 n_{t-1} + (1 - \beta_3) |g_t + \gamma d_t|^2 \\
+    u_t &= \frac{\hat m_t + \gamma \hat v_t}{\sqrt{\hat n_t + \bar\varepsilon} + \varepsilon}
+    \end{aligned}
+    $$
+
+    The hats are bias corrections: $\hat m_t = m_t / (1 - \beta_1^t)$, and so on, as in the authors' code. The
+    difference has the weight $\gamma = \beta_2$. optax gives it $\gamma = 1 - \beta_2$, because the paper writes
+    $1 - \beta$ for what is called $\beta$ here; `follow="optax"` does the same.
+
+    Args:
+        b1: the decay $\beta_1$ of the mean; $1 - \beta_1$ in the paper, and likewise the others.
+        b2: the decay $\beta_2$ of the mean of the differences.
+        b3: the decay $\beta_3$ of the mean square.
+        eps: $\varepsilon$, added outside the root.
+        eps_root: $\bar\varepsilon$, added inside the root.
+        follow: `"paper"` for $\gamma = \beta_2$, `"optax"` for $\gamma = 1 - \beta_2$.
+
+    References:
+        Xie et al., [Adan: Adaptive Nesterov Momentum Algorithm for Faster Optimizing Deep
+        Models](https://arxiv.org/abs/2208.06677), 2022.
+    """
+
+    cites: ClassVar[tuple[str, ...]] = ("xie2022",)
+
+    b1: Number = number(0.98, needs=DECAY)
+    b2: Number = number(0.92, needs=DECAY)
+    b3: Number = number(0.99, needs=DECAY)
+    eps: Number = number(1e-8)
+    eps_root: Number = number(0.0)
+    follow: Follow = followed()
+
+    def init_leaf(self, p):
+        return ScaleByAdanState(m=jnp.zeros_like(p), v=jnp.zeros_like(p), n=second_moment_like(p), g=jnp.zeros_like(p))
+
+    def prepare(self, count):
+        t = count + 1
+        weight = self.b2 if self.follow == "paper" else 1 - self.b2
+        return _AdanNumbers(bias(self.b1, t), bias(self.b2, t), bias(self.b3, t), weight, count > 0)
+
+    def update_leaf(self, now, g, s, p):
+        del p
+        difference = jnp.where(now.has_last, g - s.g, 0)
+        m = moment(self.b1, s.m, g)
+        v = moment(self.b2, s.v, difference)
+        n = moment(self.b3, s.n, abs_sq(g + now.weight * difference))
+        direction = m / now.bias1 + now.weight * v / now.bias2
+        u = direction / (self.eps + safe_sqrt(self.eps_root + n / now.bias3))
+        return u, ScaleByAdanState(m=m, v=v, n=n, g=g)

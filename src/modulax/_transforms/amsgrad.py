@@ -1,0 +1,92 @@
+"""AMSGrad: Adam with the largest second moment so far."""
+
+from typing import ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import DTypeLike, PyTree
+
+from .._protocol.fields import Number, followed, number
+from .._protocol.leafwise import AbstractLeafwise
+from .._support.arithmetic import abs_sq, moment, safe_sqrt, second_moment_like, zeros_in
+from .._support.checks import DECAY
+from .._support.module import AbstractState
+from .._support.types import Count, Follow
+from .adam import adam_numbers
+
+
+class ScaleByAMSGradState(AbstractState):
+    """The state of `ScaleByAMSGrad`: the steps done, mean and mean square of the updates, the largest mean square."""
+
+    mu: PyTree
+    nu: PyTree
+    nu_max: PyTree
+    count: Count | None = None
+
+
+class ScaleByAMSGrad(AbstractLeafwise):
+    r"""AMSGrad's direction: Adam's, with the largest mean square so far in place of the last.
+
+    $$
+    \begin{aligned}
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
+    v_t &= \beta_2 v_{t-1} + (1 - \beta_2) |g_t|^2 \\
+    \bar v_t &= \max(\bar v_{t-1}, v_t), \qquad \hat v_t = \bar v_t / (1 - \beta_2^t) \\
+    u_t &= \frac{m_t / (1 - \beta_1^t)}{\sqrt{\hat v_t + \bar\varepsilon} + \varepsilon}
+    \end{aligned}
+    $$
+
+    Without its bias correction, $\hat v_t = \bar v_t$, and the numerator is $m_t$. Three forms are in use:
+
+    * the paper's: `bias_correction_mu=False, bias_correction_nu=False`;
+    * that of torch and Keras, the default: the maximum is taken of $v_t$, and corrected behind it;
+    * optax's, `follow="optax"`: each $v_t$ is corrected before the maximum, $\bar v_t = \max(\bar v_{t-1}, v_t / (1 -
+      \beta_2^t))$ and $\hat v_t = \bar v_t$. A large first update then counts in full for ever, for $v_1$ is multiplied
+      by $1 / (1 - \beta_2)$. Without the correction of $v$ it is the same as the others.
+
+    Args:
+        b1: the decay $\beta_1$ of the mean.
+        b2: the decay $\beta_2$ of the mean square.
+        eps: $\varepsilon$, added outside the root.
+        eps_root: $\bar\varepsilon$, added inside the root.
+        mu_dtype: the dtype of the mean; by default the parameter's. The mean square is at least float32.
+        bias_correction_mu: whether the mean is corrected for its start at zero.
+        bias_correction_nu: whether the mean square is.
+        follow: `"paper"`: the maximum of the mean square as it is; `"optax"`: of the corrected one.
+
+    References:
+        Reddi, Kale and Kumar, [On the Convergence of Adam and Beyond](https://openreview.net/forum?id=ryQu7f-RZ), 2018.
+    """
+
+    cites: ClassVar[tuple[str, ...]] = ("reddi2018",)
+
+    b1: Number = number(0.9, needs=DECAY)
+    b2: Number = number(0.999, needs=DECAY)
+    eps: Number = number(1e-8)
+    eps_root: Number = number(0.0)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    bias_correction_mu: bool = eqx.field(static=True, default=True)
+    bias_correction_nu: bool = eqx.field(static=True, default=True)
+    follow: Follow = followed()
+
+    def init_leaf(self, p):
+        return ScaleByAMSGradState(
+            mu=zeros_in(p, self.mu_dtype), nu=second_moment_like(p), nu_max=second_moment_like(p)
+        )
+
+    def prepare(self, count):
+        return adam_numbers(self.b1, self.b2, count)
+
+    def update_leaf(self, now, g, s, p):
+        del p
+        mu = moment(self.b1, s.mu, g, now.c1)
+        nu = moment(self.b2, s.nu, abs_sq(g), now.c2)
+        bias1 = now.bias1 if self.bias_correction_mu else 1
+        bias2 = now.bias2 if self.bias_correction_nu else 1
+        if self.follow == "optax":
+            nu_max = nu_hat = jnp.maximum(s.nu_max, nu / bias2)
+        else:
+            nu_max = jnp.maximum(s.nu_max, nu)
+            nu_hat = nu_max / bias2
+        u = mu / bias1 / (self.eps + safe_sqrt(self.eps_root + nu_hat))
+        return u, ScaleByAMSGradState(mu=mu, nu=nu, nu_max=nu_max)

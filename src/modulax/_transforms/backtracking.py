@@ -1,0 +1,205 @@
+"""A line search for sufficient decrease, and the loss and gradient that line searches leave behind."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, ArrayLike, PyTree
+
+from .._protocol.fields import Number, number
+from .._protocol.transform import AbstractTransform
+from .._support.arithmetic import default_float
+from .._support.checks import AT_LEAST_ONE, DECAY, NON_NEGATIVE, POSITIVE, check_positive_integer
+from .._support.module import AbstractState, like_params, shared
+from .._support.types import Count, Params, State, Updates
+from .line import Line, Scalar, Trial, bounded_loop, line_of, miss, report
+from .polyak import loss_of
+from .zoom import ScaleByZoomLinesearchState
+
+
+class BacktrackingLinesearchInfo(AbstractState):
+    """What a backtracking line search found: after how many evaluations, and what its step lacks in decrease."""
+
+    num_linesearch_steps: Count
+    decrease_error: Scalar
+
+
+class ScaleByBacktrackingLinesearchState(AbstractState):
+    """The state of `ScaleByBacktrackingLinesearch`: the last step's length, and the loss where it led.
+
+    With `store_grad` also the gradient there, else None.
+    """
+
+    learning_rate: Scalar = shared()
+    value: Scalar = shared()
+    grad: PyTree = like_params()
+    info: BacktrackingLinesearchInfo = shared()
+
+
+class ScaleByBacktrackingLinesearch(AbstractTransform):
+    r"""Scales the updates by a step size at which the loss is lower, found by shortening a longer one.
+
+    $$
+    f(w + \eta u) \le f(w) + c\, \eta\, \langle u, \nabla f(w) \rangle + \delta |f(w)| + \epsilon
+    $$
+
+    The first step that is tried is a little longer than that of the last time. Updates are the direction of the step:
+    they must lead downhill, as in
+
+        Chain(SGD(1.0), ScaleByBacktrackingLinesearch(15))
+
+    `update` needs the loss `value`, its gradient `grad`, both at the parameters, and the loss itself, `value_fn`, a
+    function of the parameters; see `ScaleByZoomLinesearch` for what it is given, and for complex parameters.
+
+    If no step is found, the shortest that was tried is taken, or none if the loss is not finite there. A search after
+    that begins with the longest step. `state.info` says what happened.
+
+    Args:
+        max_backtracking_steps: how often to shorten the step at most; each time costs a loss.
+        slope_rtol: $c$.
+        decrease_factor: by which the step is shortened.
+        increase_factor: by which the step of the last time is made longer at first: 1 to begin with it, infinity to
+            begin with the longest.
+        max_learning_rate: the longest step.
+        atol: $\epsilon$.
+        rtol: $\delta$.
+        store_grad: whether to compute the gradient where the step leads and to keep it in the state, for
+            `value_and_grad_from_state`.
+        verbose: whether to print a line about each search.
+
+    References:
+        Nocedal and Wright, [Numerical Optimization](https://doi.org/10.1007/978-0-387-40065-5), 2006, algorithm 3.1;
+        Vaswani et al., [Painless Stochastic Gradient: Interpolation, Line-Search, and Convergence
+        Rates](https://arxiv.org/abs/1905.09997), 2019.
+    """
+
+    needs_params: ClassVar[bool] = True
+    needs_extra: ClassVar[tuple[str, ...]] = ("value", "grad", "value_fn")
+    cites: ClassVar[tuple[str, ...]] = ("nocedal2006", "vaswani2019")
+
+    max_backtracking_steps: int = eqx.field(static=True)
+    slope_rtol: Number = number(1e-4, needs=NON_NEGATIVE)
+    decrease_factor: Number = number(0.8, needs=DECAY)
+    increase_factor: Number = number(1.5, needs=AT_LEAST_ONE)
+    max_learning_rate: Number = number(1.0, needs=POSITIVE)
+    atol: Number = number(0.0, needs=NON_NEGATIVE)
+    rtol: Number = number(0.0, needs=NON_NEGATIVE)
+    store_grad: bool = eqx.field(static=True, default=False)
+    verbose: bool = eqx.field(static=True, default=False)
+
+    def __check_init__(self) -> None:
+        check_positive_integer(self, "max_backtracking_steps")
+
+    def init(self, params: Params) -> ScaleByBacktrackingLinesearchState:
+        """A step size of 1, and a loss of infinity, which stands for none."""
+        dtype = default_float()
+        info = BacktrackingLinesearchInfo(jnp.zeros((), jnp.int32), jnp.full((), jnp.inf, dtype))
+        grad = jtu.tree_map(jnp.zeros_like, params) if self.store_grad else None
+        return ScaleByBacktrackingLinesearchState(jnp.ones((), dtype), jnp.full((), jnp.inf, dtype), grad, info)
+
+    def update(
+        self,
+        updates: Updates,
+        state: ScaleByBacktrackingLinesearchState,
+        params: Params | None = None,
+        value: ArrayLike | None = None,
+        grad: Updates = None,
+        value_fn: Any = None,
+        **extra: Any,
+    ) -> tuple[Updates, ScaleByBacktrackingLinesearchState]:
+        """The updates times the step size that was found, and what was found."""
+        assert value is not None
+        line, here, slope = line_of("ScaleByBacktrackingLinesearch", updates, params, grad, value_fn, extra)
+        value, last = loss_of(value), state.learning_rate
+        first = jnp.where(last > 0, self.increase_factor * jnp.where(last > 0, last, 1), jnp.inf)
+        tried, trial = self._search(line, value, slope, here, jnp.minimum(first, self.max_learning_rate))
+        fails = ~jnp.isfinite(trial.value)
+        step = jnp.where(fails, 0, trial.step)
+        if self.verbose:
+            report(self, tried, value, slope, trial._replace(step=step))
+        info = BacktrackingLinesearchInfo(tried, trial.decrease_error)
+        kept = jtu.tree_map(lambda a, b: jnp.where(fails, a, b), here, trial.grad) if self.store_grad else None
+        value = jnp.where(fails, value, trial.value)
+        return line.scaled(step), ScaleByBacktrackingLinesearchState(step, value, kept, info)
+
+    def _search(self, line: Line, value: Scalar, slope: Scalar, here: Updates, first: Scalar) -> tuple[Count, Trial]:
+        """Nocedal and Wright, algorithm 3.1."""
+
+        def error(step: Scalar, new_value: Scalar) -> Scalar:
+            excess = new_value - value - self.rtol * jnp.abs(value) - self.slope_rtol * step * slope
+            return miss(excess, jnp.isfinite(new_value))
+
+        def body(carry: tuple[Count, Trial]) -> tuple[Count, Trial]:
+            tried, trial = carry
+            step = jnp.where(tried == 0, trial.step, self.decrease_factor * trial.step)
+            if not self.store_grad:
+                new_value = line.objective(line.at(step))
+                return tried + 1, Trial(step, new_value, None, error(step, new_value))
+            new_value, pullback = jax.vjp(line.objective, line.at(step))
+            decrease_error = error(step, new_value)
+            # The gradient costs more than the loss, and is of use at the last step alone.
+            is_last = (decrease_error <= self.atol) | (tried == self.max_backtracking_steps)
+            new_grad = jax.lax.cond(is_last, lambda: pullback(jnp.ones_like(new_value))[0], lambda: trial.grad)
+            return tried + 1, Trial(step, new_value, new_grad, decrease_error)
+
+        def proceeds(carry: tuple[Count, Trial]) -> Array:
+            tried, trial = carry
+            return (tried == 0) | (trial.decrease_error > self.atol)
+
+        infinite = jnp.full_like(first, jnp.inf)
+        start = Trial(first, infinite, here if self.store_grad else None, infinite)
+        return bounded_loop(proceeds, body, (jnp.zeros((), jnp.int32), start), self.max_backtracking_steps + 1)
+
+
+_STATES = (ScaleByZoomLinesearchState, ScaleByBacktrackingLinesearchState)
+
+
+def value_and_grad_from_state(value_fn: Callable[..., Array]) -> Callable[..., tuple[Array, Updates]]:
+    """`jax.value_and_grad` that takes what the last line search has computed anyway, for losses without noise.
+
+        value_and_grad = value_and_grad_from_state(loss)
+        value, grads = value_and_grad(params, state=state)
+        params, state = optimizer.step(grads, state, params, value=value, grad=grads, value_fn=loss)
+
+    The line search may stand anywhere in the state. At first, and after a search that ended where the loss is not
+    finite, both are computed. They are right only if the parameters are where the line search led: nothing may change
+    the updates after it, and the loss must be the same function as before.
+
+    Args:
+        value_fn: the loss, a function of the parameters, and of more arguments if you like.
+
+    Returns:
+        A function of the parameters, the further arguments of `value_fn`, and the keyword `state`, which returns the
+        loss, in JAX's default float dtype, and the gradient.
+    """
+
+    def value_and_grad(params: Params, *args: Any, state: State, **kwargs: Any) -> tuple[Array, Updates]:
+        found = _search_in(state)
+
+        def compute() -> tuple[Array, Updates]:
+            value, grad = eqx.filter_value_and_grad(value_fn)(params, *args, **kwargs)
+            return loss_of(value), grad
+
+        return jax.lax.cond(jnp.isfinite(found.value), lambda: (found.value, found.grad), compute)
+
+    return value_and_grad
+
+
+def _search_in(state: State) -> Any:
+    """The state of the one line search in a state."""
+    nodes = jtu.tree_leaves(state, is_leaf=lambda x: isinstance(x, _STATES))
+    found = [node for node in nodes if isinstance(node, _STATES)]
+    if len(found) != 1:
+        raise ValueError(
+            f"`value_and_grad_from_state` needs a state with one line search in it, and there are {len(found)}. "
+            "`LBFGS` has one, and so has `Chain(SGD(1.0), ScaleByZoomLinesearch(20))`; without, call `value_and_grad`."
+        )
+    if found[0].grad is None:
+        raise ValueError(
+            "`value_and_grad_from_state`: the line search keeps no gradient. Write "
+            "`ScaleByBacktrackingLinesearch(..., store_grad=True)`."
+        )
+    return found[0]

@@ -1,0 +1,71 @@
+"""COCOB: step sizes by betting on coins."""
+
+from typing import ClassVar
+
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from .._protocol.fields import Number, number
+from .._protocol.leafwise import AbstractLeafwise
+from .._support.arithmetic import ratio, second_moment_like
+from .._support.module import AbstractState
+
+
+class COCOBState(AbstractState):
+    """The state of `ScaleByCOCOB`: the start, and for each entry the bets so far."""
+
+    init_particles: PyTree
+    cumulative_gradients: PyTree
+    scale: PyTree
+    subgradients: PyTree
+    reward: PyTree
+
+
+class ScaleByCOCOB(AbstractLeafwise):
+    r"""Continuous coin betting: each entry bets a part of what it has won on the next gradient.
+
+    $$
+    \begin{aligned}
+    L_t &= \max(L_{t-1}, |g_t|), \qquad G_t = G_{t-1} + |g_t| \\
+    R_t &= \max(R_{t-1} - g_t (w_t - w_0), 0), \qquad \theta_t = \theta_{t-1} - g_t \\
+    w_{t+1} &= w_0 + \frac{\theta_t}{L_t \max(G_t + L_t, \alpha L_t)} (L_t + R_t)
+    \end{aligned}
+    $$
+
+    It returns the step $w_{t+1} - w_t$ itself, so nothing that changes its length may stand behind it. An entry whose
+    gradients have all been zero stays where it is.
+
+    Args:
+        alpha: $\alpha$, by which the first bets are made smaller.
+        eps: $L_0$, the largest gradient that is assumed at first.
+
+    References:
+        Orabona and Tommasi, [Training Deep Networks without Learning Rates Through Coin
+        Betting](https://arxiv.org/abs/1705.07795), 2017.
+    """
+
+    needs_params: ClassVar[bool] = True
+    takes_complex: ClassVar[bool] = False
+    cites: ClassVar[tuple[str, ...]] = ("orabona2017",)
+
+    alpha: Number = number(100.0)
+    eps: Number = number(1e-8)
+
+    def init_leaf(self, p):
+        return COCOBState(
+            init_particles=jnp.array(p),
+            cumulative_gradients=second_moment_like(p),
+            scale=second_moment_like(p, self.eps),
+            subgradients=second_moment_like(p),
+            reward=second_moment_like(p),
+        )
+
+    def update_leaf(self, now, g, s, p):
+        del now
+        size = jnp.maximum(s.scale, jnp.abs(g))
+        way = s.subgradients + jnp.abs(g)
+        theta = s.cumulative_gradients - g
+        reward = jnp.maximum(s.reward - g * (p - s.init_particles), 0)
+        # Two ratios of like numbers, because the product of both denominators overflows or vanishes too soon.
+        bet = ratio(theta, jnp.maximum(way + size, self.alpha * size)) * ratio(size + reward, size)
+        return s.init_particles - p + bet, COCOBState(s.init_particles, theta, size, way, reward)

@@ -1,0 +1,111 @@
+"""D-Adaptation for Adam."""
+
+from typing import ClassVar, NamedTuple
+
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Float, PyTree
+
+from .._protocol.fields import Hyperparameter, Number, followed, number
+from .._protocol.leafwise import AbstractLeafwise
+from .._support.arithmetic import abs_sq, moment, ratio, safe_sqrt, second_moment_like
+from .._support.checks import DECAY, POSITIVE
+from .._support.module import AbstractState
+from .._support.types import Count, Follow
+from ..tree._math import inner, total
+from .distance_estimate import estimated_rate, first_estimate, wide_zeros
+
+
+class DAdaptAdamWState(AbstractState):
+    """The state of `ScaleByDAdaptAdam`: Adam's moments of the steps, the weighted gradients, and the estimate."""
+
+    exp_avg: PyTree
+    exp_avg_sq: PyTree
+    grad_sum: PyTree
+    estim_lr: Float[Array, ""] | None = None
+    numerator_weighted: Float[Array, ""] | None = None
+    count: Count | None = None
+
+
+class DAdaptNumbers(NamedTuple):
+    """What all leaves share in a step of D-Adaptation: the step size, its decay, and what follows."""
+
+    rate: Array
+    decay: Array
+    estim_lr: Array
+    numerator_weighted: Array
+
+
+class ScaleByDAdaptAdam(AbstractLeafwise):
+    r"""Adam's direction times a step size that D-Adaptation finds: a lower bound of the distance to the solution.
+
+    $$
+    \begin{aligned}
+    m_{t+1} &= \beta_1 m_t + (1 - \beta_1) \eta_t d_t g_t \\
+    v_{t+1} &= \beta_2 v_t + (1 - \beta_2) |g_t|^2 \\
+    s_{t+1} &= \sqrt{\beta_2} s_t + (1 - \sqrt{\beta_2}) \eta_t d_t g_t \\
+    r_{t+1} &= \sqrt{\beta_2} r_t
+        + (1 - \sqrt{\beta_2}) \eta_t d_t \langle g_t, s_t / (\sqrt{v_{t+1}} + \varepsilon) \rangle \\
+    d_{t+1} &= \max(d_t, r_{t+1} / ((1 - \sqrt{\beta_2}) \|s_{t+1}\|_1)) \\
+    u_t &= m_{t+1} / (\sqrt{v_{t+1}} + \varepsilon)
+    \end{aligned}
+    $$
+
+    The inner product and the norm are over all parameters. As long as every gradient was zero the estimate stays $d_0$.
+
+    The two sources differ: with `follow="optax"`, $\eta_t$ is multiplied by Adam's bias corrections, $\sqrt{1 -
+    \beta_2^{t+1}} / (1 - \beta_1^{t+1})$, and $r$ is weighted by $v_t$. The paper has no corrections, and $v_{t+1}$.
+
+    The learning rate stands in here, because the estimate depends on the steps that were made.
+
+    Args:
+        learning_rate: $\eta$; a schedule that ends at zero from 1.0 is recommended.
+        b1: the decay $\beta_1$ of the mean.
+        b2: the decay $\beta_2$ of the mean square.
+        eps: $\varepsilon$.
+        estim_lr0: the first estimate $d_0$, which should be too small.
+        follow: `"paper"`, or `"optax"` for what is said above.
+
+    References:
+        Defazio and Mishchenko, [Learning-Rate-Free Learning by D-Adaptation](https://arxiv.org/abs/2301.07733), 2023.
+    """
+
+    cites: ClassVar[tuple[str, ...]] = ("defazio2023",)
+
+    learning_rate: Hyperparameter = number(1.0)
+    b1: Number = number(0.9, needs=DECAY)
+    b2: Number = number(0.999, needs=DECAY)
+    eps: Number = number(1e-8)
+    estim_lr0: Number = number(1e-6, needs=POSITIVE)
+    follow: Follow = followed()
+
+    def init_leaf(self, p):
+        return DAdaptAdamWState(exp_avg=wide_zeros(p), exp_avg_sq=second_moment_like(p), grad_sum=wide_zeros(p))
+
+    def init_shared(self, params):
+        del params
+        return first_estimate(self.estim_lr0)
+
+    def survey(self, count, state, updates, params, **extra):
+        del count, params, extra
+        rate, decay = estimated_rate(self, state), safe_sqrt(self.b2)
+
+        def preconditioned(s: Array, v: Array, g: Array) -> Array:
+            v = moment(self.b2, v, abs_sq(g)) if self.follow == "paper" else v
+            return s / (self.eps + safe_sqrt(v))
+
+        s = jtu.tree_map(preconditioned, state.grad_sum, state.exp_avg_sq, updates)
+        r = moment(decay, state.numerator_weighted, rate * inner(updates, s))
+        size = total(lambda s, g: jnp.abs(moment(decay, s, rate * g)), state.grad_sum, updates)
+        estimate = ratio(r, (1 - decay) * size)
+        return DAdaptNumbers(rate, decay, jnp.maximum(state.estim_lr, estimate), r)
+
+    def share(self, now):
+        return {"estim_lr": now.estim_lr, "numerator_weighted": now.numerator_weighted}
+
+    def update_leaf(self, now, g, s, p):
+        del p
+        m = moment(self.b1, s.exp_avg, now.rate * g)
+        v = moment(self.b2, s.exp_avg_sq, abs_sq(g))
+        u = m / (self.eps + safe_sqrt(v))
+        return u, DAdaptAdamWState(m, v, moment(now.decay, s.grad_sum, now.rate * g))

@@ -1,0 +1,201 @@
+"""DoG and DoWG: step sizes from the distance travelled."""
+
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Bool, Float, PyTree
+
+from .._protocol.fields import Number, number
+from .._protocol.hyperparameters import AbstractHyperparameters
+from .._protocol.leafwise import AbstractLeafwise
+from .._support.arithmetic import abs_sq, default_float, ratio, safe_sqrt
+from .._support.checks import check_choice
+from .._support.module import AbstractState
+from ..tree._math import norm, total
+
+
+class InitialStep(AbstractHyperparameters):
+    """How long the first step of `DoG` is; a pair `(kind, value)` becomes one by itself.
+
+    Args:
+        kind: what the value is: the `"distance"` from the start that is assumed at first; the `"learning_rate"` of the
+            first step; or, as `"heuristic"`, the factor of 1 + the norm of the parameters in that distance.
+        value: the value.
+    """
+
+    kind: Literal["distance", "learning_rate", "heuristic"] = eqx.field(static=True)
+    value: Number = number()
+
+    def __check_init__(self) -> None:
+        check_choice(self, "kind", ("distance", "learning_rate", "heuristic"))
+
+
+def as_initial_step(x: Any) -> Any:
+    """A pair as an `InitialStep`; anything else as it is."""
+    return InitialStep(*x) if isinstance(x, (tuple, list)) and len(x) == 2 else x
+
+
+def check_initial_step(owner: object, x: Any) -> None:
+    """Refuses what is no `InitialStep`."""
+    if not isinstance(x, InitialStep):
+        raise ValueError(
+            f'`{type(owner).__name__}(init_step=...)` must be a pair such as `("heuristic", 1e-6)`, got {x!r}.'
+        )
+
+
+class DoGState(AbstractState):
+    """The state of `ScaleByDoG`: the start, the largest distance from it, and the sum of squared gradients."""
+
+    init_params: PyTree
+    is_init_step: Bool[Array, ""] | None = None
+    max_dist: Float[Array, ""] | None = None
+    sum_sq_norm_grads: Float[Array, ""] | None = None
+
+
+class DoGNumbers(NamedTuple):
+    """What all leaves share in a step of DoG: the step size and what follows."""
+
+    rate: Array
+    max_dist: Array
+    sum_sq_norm_grads: Array
+
+
+class ScaleByDoG(AbstractLeafwise):
+    r"""Distance over gradients: the longest way from the start, over the root of the sum of all squared gradients.
+
+    $$
+    \begin{aligned}
+    \bar r_t &= \max(\bar r_{t-1}, \|w_t - w_0\|), \qquad G_t = G_{t-1} + \|g_t\|^2 \\
+    u_t &= \bar r_t\, g_t / \sqrt{G_t + \varepsilon}
+    \end{aligned}
+    $$
+
+    The norms are over all parameters; `ScaleByDistanceOverGradients` has one step size for each array. The authors
+    recommend to evaluate an average of the parameters.
+
+    Args:
+        init_step: the first step: `("distance", r)` for $\bar r_0 = r$, `("heuristic", a)` for $\bar r_0 = a (1 +
+            \|w_0\|)$, or `("learning_rate", eta)` for a first step of $\eta g_0$. The paper takes a heuristic 1e-6, or
+            1e-4 for models with batch normalization.
+        eps: $\varepsilon$.
+
+    References:
+        Ivgi, Hinder and Carmon, [DoG is SGD's Best Friend: A Parameter-Free Dynamic Step Size
+        Schedule](https://arxiv.org/abs/2302.12022), 2023.
+    """
+
+    needs_params: ClassVar[bool] = True
+    cites: ClassVar[tuple[str, ...]] = ("ivgi2023",)
+
+    init_step: Any = eqx.field(converter=as_initial_step)
+    eps: Number = number(1e-8)
+
+    def __check_init__(self) -> None:
+        check_initial_step(self, self.init_step)
+
+    def init_leaf(self, p):
+        return DoGState(init_params=jnp.array(p))
+
+    def init_shared(self, params):
+        first = {
+            "distance": lambda value: value,
+            "heuristic": lambda value: value * (1 + norm(params)),
+            "learning_rate": jnp.zeros_like,
+        }
+        return {
+            "is_init_step": jnp.array(True),
+            "max_dist": jnp.array(first[self.init_step.kind](self.init_step.value), default_float()),
+            "sum_sq_norm_grads": jnp.zeros((), default_float()),
+        }
+
+    def survey(self, count, state, updates, params, **extra):
+        del count, extra
+        distance = norm(jtu.tree_map(jnp.subtract, params, state.init_params))
+        max_dist = jnp.maximum(state.max_dist, distance)
+        squares = state.sum_sq_norm_grads + total(abs_sq, updates)
+        rate = ratio(max_dist, safe_sqrt(self.eps + squares))
+        if self.init_step.kind == "learning_rate":
+            rate = jnp.where(state.is_init_step, self.init_step.value, rate)
+        return DoGNumbers(rate, max_dist, squares)
+
+    def share(self, now):
+        return {
+            "is_init_step": jnp.array(False),
+            "max_dist": now.max_dist,
+            "sum_sq_norm_grads": now.sum_sq_norm_grads,
+        }
+
+    def update_leaf(self, now, g, s, p):
+        del p
+        return now.rate * g, s
+
+
+class DoWGState(AbstractState):
+    """The state of `ScaleByDoWG`: the start, weighted squares of gradients, and the largest squared distance."""
+
+    init_params: PyTree
+    weighted_sq_norm_grads: Float[Array, ""] | None = None
+    estim_sq_dist: Float[Array, ""] | None = None
+
+
+class DoWGNumbers(NamedTuple):
+    """What all leaves share in a step of DoWG: the step size and what follows."""
+
+    rate: Array
+    weighted_sq_norm_grads: Array
+    estim_sq_dist: Array
+
+
+class ScaleByDoWG(AbstractLeafwise):
+    r"""Distance over weighted gradients: DoG with each squared gradient weighted by the distance at its time.
+
+    $$
+    \begin{aligned}
+    \bar r_t^2 &= \max(\bar r_{t-1}^2, \|w_t - w_0\|^2), \qquad v_t = v_{t-1} + \bar r_t^2 \|g_t\|^2 \\
+    u_t &= \bar r_t^2\, g_t / (\sqrt{v_t} + \varepsilon)
+    \end{aligned}
+    $$
+
+    The norms are over all parameters.
+
+    Args:
+        init_estim_sq_dist: the squared distance $\bar r_0^2$ that is assumed at first; by default `eps`.
+        eps: $\varepsilon$.
+
+    References:
+        Khaled, Mishchenko and Jin, [DoWG Unleashed: An Efficient Universal Parameter-Free Gradient Descent
+        Method](https://arxiv.org/abs/2305.16284), 2023.
+    """
+
+    needs_params: ClassVar[bool] = True
+    cites: ClassVar[tuple[str, ...]] = ("khaled2023",)
+
+    init_estim_sq_dist: Number | None = number(None, optional=True)
+    eps: Number = number(1e-4)
+
+    def init_leaf(self, p):
+        return DoWGState(init_params=jnp.array(p))
+
+    def init_shared(self, params):
+        del params
+        first = self.eps if self.init_estim_sq_dist is None else self.init_estim_sq_dist
+        return {
+            "weighted_sq_norm_grads": jnp.zeros((), default_float()),
+            "estim_sq_dist": jnp.array(first, default_float()),
+        }
+
+    def survey(self, count, state, updates, params, **extra):
+        del count, extra
+        way = jtu.tree_map(jnp.subtract, params, state.init_params)
+        squared = jnp.maximum(state.estim_sq_dist, total(abs_sq, way))
+        weighted = state.weighted_sq_norm_grads + squared * total(abs_sq, updates)
+        return DoWGNumbers(ratio(squared, self.eps + safe_sqrt(weighted)), weighted, squared)
+
+    def share(self, now):
+        return {"weighted_sq_norm_grads": now.weighted_sq_norm_grads, "estim_sq_dist": now.estim_sq_dist}
+
+    def update_leaf(self, now, g, s, p):
+        del p
+        return now.rate * g, s

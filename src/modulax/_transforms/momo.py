@@ -1,0 +1,236 @@
+"""MoMo: step sizes from a model of the loss."""
+
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Float, PyTree
+
+from .._protocol.fields import Hyperparameter, Number, followed, number
+from .._protocol.leafwise import AbstractLeafwise
+from .._support.arithmetic import abs_sq, bias, default_float, moment, ratio, safe_sqrt, second_moment_like
+from .._support.checks import DECAY
+from .._support.module import AbstractState
+from .._support.types import Count, Follow
+from ..tree._math import inner, total
+from .polyak import loss_of
+
+
+class MomoState(AbstractState):
+    """The state of `ScaleByMoMo`: the averages of gradients, losses and inner products, and the bound of the loss."""
+
+    exp_avg: PyTree
+    barf: Float[Array, ""] | None = None
+    gamma: Float[Array, ""] | None = None
+    lb: Float[Array, ""] | None = None
+    count: Count | None = None
+
+
+class MomoAdamState(AbstractState):
+    """The state of `ScaleByMoMoAdam`: that of `ScaleByMoMo`, and the mean square of the gradients."""
+
+    exp_avg: PyTree
+    exp_avg_sq: PyTree
+    barf: Float[Array, ""] | None = None
+    gamma: Float[Array, ""] | None = None
+    lb: Float[Array, ""] | None = None
+    count: Count | None = None
+
+
+class MomoNumbers(NamedTuple):
+    """What all leaves share in a step of MoMo: the decay of its averages, the step, and what follows."""
+
+    beta: Array
+    correction: Any
+    tau: Array
+    decay: Array
+    barf: Array
+    gamma: Array
+    lb: Array
+
+
+def start_of_momo(lower_bound: Any) -> dict[str, Array]:
+    """The numbers in the state of MoMo before the first step."""
+    zeros = {name: jnp.zeros((), default_float()) for name in ("barf", "gamma")}
+    return {**zeros, "lb": jnp.array(lower_bound, default_float())}
+
+
+def momo_numbers(
+    rule: "ScaleByMoMo | ScaleByMoMoAdam",
+    state: Any,
+    beta: Any,
+    corrections: tuple[Any, Any],
+    loss: Array,
+    products: tuple[Array, Array, Array],
+) -> MomoNumbers:
+    """The step of MoMo.
+
+    Args:
+        rule: the rule, whose fields are read.
+        state: the state before the step.
+        beta: the decay of the averages.
+        corrections: what the averages and the mean square must be divided by.
+        loss: the loss.
+        products: of gradient and parameters, of the average gradient and the parameters, and of that with itself.
+    """
+    rho, correction = corrections
+    barf, gamma = moment(beta, state.barf, loss), moment(beta, state.gamma, products[0])
+    rate, lb = rule.learning_rate, state.lb
+    shrink = 1 + rate * rule.weight_decay
+    model = shrink * (barf - gamma) + products[1]
+    if rule.adapt_lower_bound:
+        lower = jnp.maximum(model / (2 * rho * shrink), rule.lower_bound)
+        lb = jnp.where(model < shrink * rho * lb, lower, lb)
+    gap = jnp.maximum(model - shrink * rho * lb, 0)
+    longest = rate / rho
+    tau = jnp.minimum(longest, ratio(gap, products[2]))
+    if rule.adapt_lower_bound:
+        fall = jnp.minimum(longest * products[2], gap)  # tau times the squared norm, which could be 0 * inf
+        lb = jnp.maximum((barf + products[1] - gamma - 0.5 * fall) / rho, rule.lower_bound)
+    tau = tau / shrink if rule.follow == "paper" else tau
+    return MomoNumbers(beta, correction, tau, (shrink - 1) / shrink, barf, gamma, lb)
+
+
+class ScaleByMoMo(AbstractLeafwise):
+    r"""Momentum with Polyak's step size, for a model of the loss from averages.
+
+    $$
+    \begin{aligned}
+    \bar f_t &= \beta \bar f_{t-1} + (1 - \beta) f_t, \qquad
+        \gamma_t = \beta \gamma_{t-1} + (1 - \beta) \langle g_t, w_t \rangle \\
+    m_t &= \beta m_{t-1} + (1 - \beta) g_t, \qquad \sigma = 1 + \eta \lambda \\
+    \tau_t &= \min\left(\eta, \frac{(\sigma (\bar f_t - \gamma_t - f^\star) + \langle m_t, w_t \rangle)_+}{\|m_t\|^2}
+        \right) \\
+    w_{t+1} &= (w_t - \tau_t m_t) / \sigma, \qquad u_t = w_t - w_{t+1}
+    \end{aligned}
+    $$
+
+    At the first step the averages are the values themselves. `update` needs the loss $f_t$ as the extra argument
+    `value`. Inner products and norms are over all parameters. With `adapt_lower_bound`, $f^\star$ is halved towards the
+    model where it is above it, and follows it afterwards, $f^\star \leftarrow \bar f_t - \gamma_t + \langle m_t, w_t
+    \rangle - \frac12 \tau_t \|m_t\|^2$, but never below `lower_bound`.
+
+    The weight decay $\lambda$ is a proximal step: the paper's code and derivation divide all of the new weights by
+    $\sigma$. With `follow="optax"` only $w_t$ is divided by it, not $\tau_t m_t$. Without weight decay both are one.
+
+    Args:
+        learning_rate: $\eta$, the longest step.
+        beta: the decay $\beta$ of the averages.
+        lower_bound: $f^\star$, a lower bound of the loss.
+        weight_decay: $\lambda$.
+        adapt_lower_bound: whether to estimate $f^\star$ on the way.
+        follow: `"paper"`, or `"optax"` for what is said above.
+
+    References:
+        Schaipp et al., [MoMo: Momentum Models for Adaptive Learning Rates](https://arxiv.org/abs/2305.07583), 2023.
+    """
+
+    needs_params: ClassVar[bool] = True
+    needs_extra: ClassVar[tuple[str, ...]] = ("value",)
+    cites: ClassVar[tuple[str, ...]] = ("schaipp2023",)
+
+    learning_rate: Hyperparameter = number(1.0)
+    beta: Number = number(0.9, needs=DECAY)
+    lower_bound: Number = number(0.0)
+    weight_decay: Number = number(0.0)
+    adapt_lower_bound: bool = eqx.field(static=True, default=False)
+    follow: Follow = followed()
+
+    def init_leaf(self, p):
+        return MomoState(exp_avg=jnp.zeros_like(p))
+
+    def init_shared(self, params):
+        del params
+        return start_of_momo(self.lower_bound)
+
+    def survey(self, count, state, updates, params, *, value, **extra):
+        del extra
+        beta = jnp.where(count == 0, 0, self.beta)
+        mean = jtu.tree_map(lambda m, g: moment(beta, m, g), state.exp_avg, updates)
+        products = inner(updates, params), inner(mean, params), total(abs_sq, mean)
+        return momo_numbers(self, state, beta, (1, 1), loss_of(value), products)
+
+    def share(self, now):
+        return {"barf": now.barf, "gamma": now.gamma, "lb": now.lb}
+
+    def update_leaf(self, now, g, s, p):
+        m = moment(now.beta, s.exp_avg, g)
+        return now.decay * p + now.tau * m, MomoState(m)
+
+
+class ScaleByMoMoAdam(AbstractLeafwise):
+    r"""Adam's direction with Polyak's step size, for a model of the loss from averages.
+
+    With $\bar f$, $\gamma$, $m$ and $\sigma$ as in `ScaleByMoMo`, started at zero and with $\beta_1$ for $\beta$:
+
+    $$
+    \begin{aligned}
+    v_t &= \beta_2 v_{t-1} + (1 - \beta_2) |g_t|^2 \\
+    \rho &= 1 - \beta_1^t, \qquad D = \varepsilon + \sqrt{v_t / (1 - \beta_2^t)} \\
+    \tau_t &= \min\left(\frac{\eta}{\rho}, \frac{(\sigma (\bar f_t - \gamma_t - \rho f^\star) + \langle m_t, w_t
+        \rangle)_+}{\langle m_t, m_t / D \rangle} \right) \\
+    w_{t+1} &= (w_t - \tau_t m_t / D) / \sigma, \qquad u_t = w_t - w_{t+1}
+    \end{aligned}
+    $$
+
+    `update` needs the loss $f_t$ as the extra argument `value`. What is said there of `adapt_lower_bound` and of
+    `follow` holds here too.
+
+    Args:
+        learning_rate: $\eta$, the longest step.
+        b1: the decay $\beta_1$ of the averages.
+        b2: the decay $\beta_2$ of the mean square.
+        eps: $\varepsilon$.
+        lower_bound: $f^\star$, a lower bound of the loss.
+        weight_decay: $\lambda$.
+        adapt_lower_bound: whether to estimate $f^\star$ on the way.
+        follow: `"paper"`, or `"optax"` for the weight decay that is said in `ScaleByMoMo`.
+
+    References:
+        Schaipp et al., [MoMo: Momentum Models for Adaptive Learning Rates](https://arxiv.org/abs/2305.07583), 2023.
+    """
+
+    needs_params: ClassVar[bool] = True
+    needs_extra: ClassVar[tuple[str, ...]] = ("value",)
+    cites: ClassVar[tuple[str, ...]] = ("schaipp2023",)
+
+    learning_rate: Hyperparameter = number(1e-2)
+    b1: Number = number(0.9, needs=DECAY)
+    b2: Number = number(0.999, needs=DECAY)
+    eps: Number = number(1e-8)
+    lower_bound: Number = number(0.0)
+    weight_decay: Number = number(0.0)
+    adapt_lower_bound: bool = eqx.field(static=True, default=False)
+    follow: Follow = followed()
+
+    def init_leaf(self, p):
+        return MomoAdamState(exp_avg=jnp.zeros_like(p), exp_avg_sq=second_moment_like(p))
+
+    def init_shared(self, params):
+        del params
+        return start_of_momo(self.lower_bound)
+
+    def survey(self, count, state, updates, params, *, value, **extra):
+        del extra
+        t = count + 1
+        rho, bias2 = bias(self.b1, t), bias(self.b2, t)
+
+        def preconditioned(m: Array, v: Array, g: Array) -> Array:
+            return m / self._scale(bias2, moment(self.b2, v, abs_sq(g)))
+
+        mean = jtu.tree_map(lambda m, g: moment(self.b1, m, g), state.exp_avg, updates)
+        direction = jtu.tree_map(preconditioned, mean, state.exp_avg_sq, updates)
+        products = inner(updates, params), inner(mean, params), inner(mean, direction)
+        return momo_numbers(self, state, self.b1, (rho, bias2), loss_of(value), products)
+
+    def _scale(self, bias2: Any, v: Array) -> Array:
+        return self.eps + safe_sqrt(v / bias2)
+
+    def share(self, now):
+        return {"barf": now.barf, "gamma": now.gamma, "lb": now.lb}
+
+    def update_leaf(self, now, g, s, p):
+        m = moment(self.b1, s.exp_avg, g)
+        v = moment(self.b2, s.exp_avg_sq, abs_sq(g))
+        return now.decay * p + now.tau * m / self._scale(now.correction, v), MomoAdamState(m, v)

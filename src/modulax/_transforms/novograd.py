@@ -1,0 +1,74 @@
+"""NovoGrad: one second moment per array."""
+
+from typing import ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import DTypeLike, PyTree
+
+from .._protocol.fields import Number, number
+from .._protocol.leafwise import AbstractLeafwise
+from .._support.arithmetic import abs_sq, at_least_float32, moment, real_dtype, safe_sqrt, zeros_in
+from .._support.checks import DECAY
+from .._support.module import AbstractState
+from .._support.types import Count
+
+
+class ScaleByNovoGradState(AbstractState):
+    """The state of `ScaleByNovoGrad`: the steps done, the momentum, and for each array its mean squared norm."""
+
+    mu: PyTree
+    nu: PyTree
+    count: Count | None = None
+
+
+class ScaleByNovoGrad(AbstractLeafwise):
+    r"""NovoGrad's direction: the momentum of updates that are divided, array by array, by their typical norm.
+
+    $$
+    \begin{aligned}
+    v_1 &= \|g_1\|^2, \qquad v_t = \beta_2 v_{t-1} + (1 - \beta_2) \|g_t\|^2 \\
+    m_t &= \beta_1 m_{t-1} + \frac{g_t}{\sqrt{v_t + \bar\varepsilon} + \varepsilon} + \lambda w_t, \qquad m_0 = 0 \\
+    u_t &= m_t
+    \end{aligned}
+    $$
+
+    There is one number $v$ for each array. The weight decay is part of the momentum. The momentum is a sum, not an
+    average, so the steady step is $1 / (1 - \beta_1)$ times as long as a single one. The default of $\beta_2$ is
+    optax's; the paper's is 0.98.
+
+    Args:
+        b1: the decay $\beta_1$ of the momentum.
+        b2: the decay $\beta_2$ of the squared norm.
+        eps: $\varepsilon$, added outside the root.
+        eps_root: $\bar\varepsilon$, added inside the root.
+        weight_decay: the rate $\lambda$.
+        mu_dtype: the dtype of the momentum; by default the parameter's.
+
+    References:
+        Ginsburg et al., [Stochastic Gradient Methods with Layer-wise Adaptive Moments for Training of Deep
+        Networks](https://arxiv.org/abs/1905.11286), 2019.
+    """
+
+    needs_params: ClassVar[bool] = True
+    cites: ClassVar[tuple[str, ...]] = ("ginsburg2019",)
+
+    b1: Number = number(0.9, needs=DECAY)
+    b2: Number = number(0.25, needs=DECAY)
+    eps: Number = number(1e-8)
+    eps_root: Number = number(0.0)
+    weight_decay: Number = number(0.0)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def init_leaf(self, p):
+        nu = jnp.zeros((), at_least_float32(real_dtype(p.dtype)))
+        return ScaleByNovoGradState(mu=zeros_in(p, self.mu_dtype), nu=nu)
+
+    def prepare(self, count):
+        return count == 0
+
+    def update_leaf(self, now, g, s, p):
+        square = jnp.sum(abs_sq(g))
+        nu = jnp.where(now, square, moment(self.b2, s.nu, square))
+        mu = self.b1 * s.mu + g / (self.eps + safe_sqrt(self.eps_root + nu)) + self.weight_decay * p
+        return mu, ScaleByNovoGradState(mu=mu, nu=nu)

@@ -1,0 +1,54 @@
+"""Optimistic gradient descent: a gradient extrapolated by its last change."""
+
+from typing import ClassVar
+
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from .._protocol.fields import Number, number
+from .._protocol.leafwise import AbstractLeafwise
+from .._support.module import AbstractState
+from .._support.types import Count
+
+
+class ScaleByOptimisticGradientState(AbstractState):
+    """The state of `ScaleByOptimisticGradient`: the number of steps done, and the last updates."""
+
+    previous_gradient: PyTree
+    count: Count | None = None
+
+
+class ScaleByOptimisticGradient(AbstractLeafwise):
+    r"""The update, moved on by how it changed since the last: an extrapolation to the next one.
+
+    $$
+    u_t = \alpha g_t + \beta (g_t - g_{t-1}), \qquad g_0 = g_1
+    $$
+
+    In a game, where each player's loss depends on the others, it settles where plain descent goes in circles.
+
+    Args:
+        alpha: the weight $\alpha$ of the update.
+        beta: the weight $\beta$ of its change.
+
+    References:
+        Mokhtari, Ozdaglar and Pattathil, [A Unified Analysis of Extra-gradient and Optimistic Gradient Methods for
+        Saddle Point Problems: Proximal Point Approach](https://arxiv.org/abs/1901.08511), 2019.
+    """
+
+    cites: ClassVar[tuple[str, ...]] = ("mokhtari2019",)
+
+    alpha: Number = number(1.0)
+    beta: Number = number(1.0)
+
+    def init_leaf(self, p):
+        return ScaleByOptimisticGradientState(previous_gradient=jnp.zeros_like(p))
+
+    def prepare(self, count):
+        return count > 0
+
+    def update_leaf(self, now, g, s, p):
+        del p
+        change = jnp.where(now, g - s.previous_gradient, 0)
+        u = self.alpha * g + self.beta * change
+        return u, ScaleByOptimisticGradientState(previous_gradient=g)

@@ -1,0 +1,64 @@
+"""Polyak's step size, from the loss."""
+
+from typing import ClassVar, Literal
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from .._protocol.fields import Number, number
+from .._protocol.leafwise import AbstractLeafwise
+from .._support.arithmetic import abs_sq, default_float, ratio
+from .._support.checks import check_choice
+from ..tree._math import total
+
+
+def loss_of(value: ArrayLike) -> Float[Array, ""]:
+    """The extra argument `value` beside the numbers that all leaves share."""
+    return jnp.asarray(value).astype(default_float())
+
+
+class ScaleByPolyak(AbstractLeafwise):
+    r"""Polyak's step size: the distance to the smallest loss, over the squared norm of the gradient.
+
+    $$
+    u_t = \min\left(\frac{f_t - f^\star}{\|g_t\|^2 + \varepsilon},\ \eta_{\max}\right) g_t
+    $$
+
+    `update` needs the loss $f_t$ as the extra argument `value`. The norm is over all parameters. Where all gradients
+    are zero, so is the update.
+
+    Args:
+        f_min: $f^\star$, the smallest value of the loss or a lower bound of it.
+        max_learning_rate: $\eta_{\max}$.
+        eps: $\varepsilon$.
+        variant: `"sps"`, or `"sps+"`, which takes $\max(f_t - f^\star, 0)$ and so never ascends.
+
+    References:
+        Loizou et al., [Stochastic Polyak Step-size for SGD: An Adaptive Learning Rate for Fast
+        Convergence](https://arxiv.org/abs/2002.10542), 2020;
+        Garrigos et al., [Function Value Learning: Adaptive Learning Rates Based on the Polyak Stepsize and Function
+        Splitting in ERM](https://arxiv.org/abs/2307.14528), 2023.
+    """
+
+    needs_extra: ClassVar[tuple[str, ...]] = ("value",)
+    cites: ClassVar[tuple[str, ...]] = ("loizou2020", "garrigos2023")
+
+    f_min: Number = number(0.0)
+    max_learning_rate: Number = number(1.0)
+    eps: Number = number(0.0)
+    variant: Literal["sps", "sps+"] = eqx.field(static=True, default="sps")
+
+    def __check_init__(self) -> None:
+        check_choice(self, "variant", ("sps", "sps+"))
+
+    def survey(self, count, state, updates, params, *, value, **extra):
+        del count, state, params, extra
+        gap = loss_of(value) - self.f_min
+        if self.variant == "sps+":
+            gap = jnp.maximum(gap, 0)
+        return jnp.minimum(ratio(gap, self.eps + total(abs_sq, updates)), self.max_learning_rate)
+
+    def update_leaf(self, now, g, s, p):
+        del p
+        return now * g, s

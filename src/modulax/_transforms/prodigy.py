@@ -1,0 +1,131 @@
+"""Prodigy: the distance to the solution, estimated while training."""
+
+from typing import ClassVar, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Float, PyTree
+
+from .._protocol.fields import Hyperparameter, Number, followed, number
+from .._protocol.leafwise import AbstractLeafwise
+from .._support.arithmetic import (
+    abs_sq,
+    moment,
+    ratio,
+    safe_sqrt,
+    second_moment_like,
+)
+from .._support.checks import DECAY, POSITIVE
+from .._support.module import AbstractState
+from .._support.types import Count, Follow
+from ..tree._math import inner, total
+from .distance_estimate import estimated_rate, first_estimate, wide_zeros
+
+
+class ProdigyState(AbstractState):
+    """The state of `ScaleByProdigy`: Adam's moments, the weighted sum of the gradients, the start, and the estimate."""
+
+    exp_avg: PyTree
+    exp_avg_sq: PyTree
+    grad_sum: PyTree
+    params0: PyTree
+    estim_lr: Float[Array, ""] | None = None
+    numerator_weighted: Float[Array, ""] | None = None
+    count: Count | None = None
+
+
+class ProdigyNumbers(NamedTuple):
+    """What all leaves share in a step of Prodigy: $d_t$, the step size, the weight of a gradient, and what follows."""
+
+    estimate: Array
+    rate: Array
+    weight: Array
+    beta3: Number
+    eps: Array
+    estim_lr: Array
+    numerator_weighted: Array
+
+
+class ScaleByProdigy(AbstractLeafwise):
+    r"""Adam's direction times a step size that Prodigy finds: an estimate of the distance to the solution.
+
+    $$
+    \begin{aligned}
+    m_{t+1} &= \beta_1 m_t + (1 - \beta_1) d_t g_t \\
+    v_{t+1} &= \beta_2 v_t + (1 - \beta_2) d_t^2 |g_t|^2 \\
+    r_{t+1} &= \beta_3 r_t + \eta_t d_t^2 \langle g_t, w_0 - w_t \rangle \\
+    s_{t+1} &= \beta_3 s_t + \eta_t d_t^2 g_t \\
+    d_{t+1} &= \max(d_t, c\, r_{t+1} / \|s_{t+1}\|_1) \\
+    u_t &= \eta_t d_t m_{t+1} / (\sqrt{v_{t+1}} + d_t \varepsilon)
+    \end{aligned}
+    $$
+
+    The inner product and the norm are over all parameters. In the state $r$ and $s$ are divided by $d_0$. As long as
+    every gradient was zero the estimate stays $d_0$.
+
+    The two sources differ: with `follow="optax"`, $\eta_t$ is multiplied by Adam's bias corrections, $\sqrt{1 -
+    \beta_2^{t+1}} / (1 - \beta_1^{t+1})$, and $\varepsilon$ by $d_{t+1}$. The paper has neither.
+
+    The learning rate stands in here, because the estimate depends on the steps that were made.
+
+    Args:
+        learning_rate: $\eta$; a schedule that ends at zero from 1.0 is recommended.
+        b1: the decay $\beta_1$ of the mean.
+        b2: the decay $\beta_2$ of the mean square.
+        beta3: the decay $\beta_3$ of $r$ and $s$; by default $\sqrt{\beta_2}$.
+        eps: $\varepsilon$.
+        estim_lr0: the first estimate $d_0$, which should be too small.
+        estim_lr_coef: the factor $c$, the number to tune if there must be one.
+        safeguard_warmup: whether to leave $\eta_t$ out of $s$, for a learning rate that warms up.
+        follow: `"paper"`, or `"optax"` for what is said above.
+
+    References:
+        Mishchenko and Defazio, [Prodigy: An Expeditiously Adaptive Parameter-Free
+        Learner](https://arxiv.org/abs/2306.06101), 2023.
+    """
+
+    needs_params: ClassVar[bool] = True
+    cites: ClassVar[tuple[str, ...]] = ("mishchenko2023",)
+
+    learning_rate: Hyperparameter = number(1.0)
+    b1: Number = number(0.9, needs=DECAY)
+    b2: Number = number(0.999, needs=DECAY)
+    beta3: Number | None = number(None, needs=DECAY, optional=True)
+    eps: Number = number(1e-8)
+    estim_lr0: Number = number(1e-6, needs=POSITIVE)
+    estim_lr_coef: Number = number(1.0)
+    safeguard_warmup: bool = eqx.field(static=True, default=False)
+    follow: Follow = followed()
+
+    def init_leaf(self, p):
+        return ProdigyState(
+            exp_avg=wide_zeros(p), exp_avg_sq=second_moment_like(p), grad_sum=wide_zeros(p), params0=jnp.array(p)
+        )
+
+    def init_shared(self, params):
+        del params
+        return first_estimate(self.estim_lr0)
+
+    def survey(self, count, state, updates, params, **extra):
+        del count, extra
+        d, rate = state.estim_lr, estimated_rate(self, state)
+        growth = d / self.estim_lr0
+        weight = growth * (d if self.safeguard_warmup else rate)
+        beta3 = safe_sqrt(self.b2) if self.beta3 is None else self.beta3
+        way = jtu.tree_map(jnp.subtract, state.params0, params)
+        r = beta3 * state.numerator_weighted + growth * rate * inner(updates, way)
+        size = total(lambda s, g: jnp.abs(beta3 * s + weight * g), state.grad_sum, updates)
+        new_d = jnp.maximum(d, ratio(self.estim_lr_coef * r, size))
+        eps = self.eps * (d if self.follow == "paper" else new_d)
+        return ProdigyNumbers(d, rate, weight, beta3, eps, new_d, r)
+
+    def share(self, now):
+        return {"estim_lr": now.estim_lr, "numerator_weighted": now.numerator_weighted}
+
+    def update_leaf(self, now, g, s, p):
+        del p
+        m = moment(self.b1, s.exp_avg, now.estimate * g)
+        v = moment(self.b2, s.exp_avg_sq, abs_sq(now.estimate * g))
+        u = now.rate * m / (now.eps + safe_sqrt(v))
+        return u, ProdigyState(m, v, now.beta3 * s.grad_sum + now.weight * g, s.params0)

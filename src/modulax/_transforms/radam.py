@@ -1,0 +1,100 @@
+"""RAdam: Adam with a rectified variance."""
+
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from .._protocol.fields import Number, number
+from .._protocol.leafwise import AbstractLeafwise
+from .._support.arithmetic import abs_sq, moment, safe_sqrt, second_moment_like
+from .._support.checks import DECAY
+from .adam import AdamNumbers, ScaleByAdamState, adam_numbers, corrected_mean
+
+
+class _RAdamNumbers(NamedTuple):
+    """Adam's numbers, whether the variance of its step is known by now, and by what the step is shortened."""
+
+    adam: AdamNumbers
+    is_rectified: Array
+    factor: Array
+
+
+class ScaleByRAdam(AbstractLeafwise):
+    r"""RAdam's direction: Adam's, shortened while its mean square rests on few updates.
+
+    $$
+    \begin{aligned}
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t, \qquad \hat m_t = m_t / (1 - \beta_1^t) \\
+    v_t &= \beta_2 v_{t-1} + (1 - \beta_2) |g_t|^2, \qquad \hat v_t = v_t / (1 - \beta_2^t) \\
+    \rho_\infty &= \frac{2}{1 - \beta_2} - 1, \qquad
+    \rho_t = \rho_\infty - \frac{2 t \beta_2^t}{1 - \beta_2^t} \\
+    r_t &= \sqrt{\frac{(\rho_t - 4)(\rho_t - 2)\, \rho_\infty}{(\rho_\infty - 4)(\rho_\infty - 2)\, \rho_t}} \\
+    u_t &= r_t \hat m_t / (\sqrt{\hat v_t + \bar\varepsilon} + \varepsilon)
+    \quad\text{where } \rho_t \ge \theta \text{ and } \rho_t > 4, \text{ else}\quad \hat m_t
+    \end{aligned}
+    $$
+
+    Without a known variance, which at $\beta_2 = 0.999$ are the first five steps, the direction is the plain mean. The
+    paper has $\varepsilon = 0$ and asks for $\rho_t > 4$ alone; its authors' code has the threshold of 5. In $\rho_t$
+    two numbers near $\rho_\infty$ cancel, so it is computed in another, equal form. With `nesterov`, the mean looks
+    ahead as in `ScaleByAdam`.
+
+    Args:
+        b1: the decay $\beta_1$ of the mean.
+        b2: the decay $\beta_2$ of the mean square.
+        eps: $\varepsilon$, added outside the root.
+        eps_root: $\bar\varepsilon$, added inside the root.
+        threshold: $\theta$, from which length of the average on the variance counts as known.
+        nesterov: whether to look ahead.
+
+    References:
+        Liu et al., [On the Variance of the Adaptive Learning Rate and Beyond](https://arxiv.org/abs/1908.03265), 2019.
+    """
+
+    cites: ClassVar[tuple[str, ...]] = ("liu2019",)
+
+    b1: Number = number(0.9, needs=DECAY)
+    b2: Number = number(0.999, needs=DECAY)
+    eps: Number = number(1e-8)
+    eps_root: Number = number(0.0)
+    threshold: Number = number(5.0)
+    nesterov: bool = eqx.field(static=True, default=False, kw_only=True)
+
+    def init_leaf(self, p):
+        return ScaleByAdamState(mu=jnp.zeros_like(p), nu=second_moment_like(p))
+
+    def prepare(self, count):
+        rho, rho_inf = _length_of_average(self.b2, count + 1)
+        is_rectified = (rho >= self.threshold) & (rho > 4)
+        rho, rho_inf = (jnp.where(is_rectified, x, 5) for x in (rho, rho_inf))
+        factor = jnp.sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
+        return _RAdamNumbers(adam_numbers(self.b1, self.b2, count), is_rectified, factor)
+
+    def update_leaf(self, now, g, s, p):
+        del p
+        mu = moment(self.b1, s.mu, g, now.adam.c1)
+        nu = moment(self.b2, s.nu, abs_sq(g), now.adam.c2)
+        mu_hat = corrected_mean(now.adam, self.b1, mu, g, self.nesterov)
+        rectified = now.factor * mu_hat / (self.eps + safe_sqrt(self.eps_root + nu / now.adam.bias2))
+        u = jnp.where(now.is_rectified, rectified, mu_hat)
+        return u, ScaleByAdamState(mu=mu, nu=nu)
+
+
+def _length_of_average(b2: Any, t: Any) -> tuple[Array, Array]:
+    r"""RAdam's $\rho_t$ and $\rho_\infty$.
+
+    With $\beta_2 = e^{-a}$ and $M(z) = 1 - \coth z + 1/z$ they are $1 - M(a/2) + t M(at/2)$ and $\coth(a/2)$.
+    """
+    half = -jnp.log1p(b2 - 1) / 2
+    return 1 - _m(half) + t * _m(half * t), 1 / jnp.tanh(half)
+
+
+def _m(z: Array) -> Array:
+    r"""$M(z)$ for $z > 0$, by its series where $\coth z$ and $1/z$ would cancel."""
+    is_small = z < 0.1
+    x = jnp.where(is_small, z, 0.1)
+    series = 1 - x / 3 + x**3 / 45 - 2 * x**5 / 945 + x**7 / 4725 - 2 * x**9 / 93555
+    z = jnp.where(is_small, 0.1, z)
+    return jnp.where(is_small, series, 1 / z + 2 * jnp.exp(-2 * z) / jnp.expm1(-2 * z))

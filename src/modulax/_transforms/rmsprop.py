@@ -1,0 +1,127 @@
+"""Gradients divided by their root mean square, or by their standard deviation."""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from .._protocol.fields import Number, number
+from .._protocol.leafwise import AbstractLeafwise
+from .._support.arithmetic import abs_sq, at_least_float32, bias, moment, safe_sqrt, second_moment_like
+from .._support.checks import DECAY
+from .._support.module import AbstractState
+from .._support.types import Count
+
+
+class ScaleByRMSState(AbstractState):
+    """The state of `ScaleByRMS`: the number of steps done and the mean square of the updates."""
+
+    nu: PyTree
+    count: Count | None = None
+
+
+class ScaleByRMS(AbstractLeafwise):
+    r"""Divides the updates by the root of their mean square.
+
+    $$
+    \begin{aligned}
+    v_t &= \beta v_{t-1} + (1 - \beta) |g_t|^2 \\
+    u_t &= g_t / \sqrt{v_t + \varepsilon} \quad\text{or}\quad g_t / (\sqrt{v_t} + \varepsilon)
+    \end{aligned}
+    $$
+
+    Args:
+        decay: the decay $\beta$ of the mean square.
+        eps: $\varepsilon$.
+        initial_scale: the mean square at the start.
+        eps_in_sqrt: whether $\varepsilon$ is added inside the root.
+        bias_correction: whether to divide $v_t$ by $1 - \beta^t$, against a start at zero.
+
+    References:
+        Tieleman and Hinton,
+        [Lecture 6.5](https://www.cs.toronto.edu/~tijmen/csc321/slides/lecture_slides_lec6.pdf), 2012.
+    """
+
+    cites: ClassVar[tuple[str, ...]] = ("tieleman2012",)
+
+    decay: Number = number(0.9, needs=DECAY)
+    eps: Number = number(1e-8)
+    initial_scale: Number = number(0.0)
+    eps_in_sqrt: bool = eqx.field(static=True, default=True)
+    bias_correction: bool = eqx.field(static=True, default=False)
+
+    def init_leaf(self, p):
+        return ScaleByRMSState(nu=second_moment_like(p, self.initial_scale))
+
+    def prepare(self, count):
+        return bias(self.decay, count + 1)
+
+    def update_leaf(self, now, g, s, p):
+        del p
+        nu = moment(self.decay, s.nu, abs_sq(g))
+        nu_hat = nu / now if self.bias_correction else nu
+        u = g / root_with_eps(nu_hat, self.eps, self.eps_in_sqrt)
+        return u, ScaleByRMSState(nu=nu)
+
+
+class ScaleByStddevState(AbstractState):
+    """The state of `ScaleByStddev`: the number of steps done, the mean and the mean square of the updates."""
+
+    mu: PyTree
+    nu: PyTree
+    count: Count | None = None
+
+
+class ScaleByStddev(AbstractLeafwise):
+    r"""Divides the updates by their running standard deviation: the centred variant of `ScaleByRMS`.
+
+    $$
+    \begin{aligned}
+    m_t &= \beta m_{t-1} + (1 - \beta) g_t \\
+    v_t &= \beta v_{t-1} + (1 - \beta) |g_t|^2 \\
+    u_t &= g_t / \sqrt{v_t - |m_t|^2 + \varepsilon}
+        \quad\text{or}\quad g_t / (\sqrt{v_t - |m_t|^2} + \varepsilon)
+    \end{aligned}
+    $$
+
+    Args:
+        decay: the decay $\beta$ of both means.
+        eps: $\varepsilon$.
+        initial_scale: the mean square at the start.
+        eps_in_sqrt: whether $\varepsilon$ is added inside the root.
+        bias_correction: whether to divide both means by $1 - \beta^t$, against a start at zero.
+
+    References:
+        Graves, [Generating Sequences With Recurrent Neural Networks](https://arxiv.org/abs/1308.0850), 2013.
+    """
+
+    cites: ClassVar[tuple[str, ...]] = ("graves2013",)
+
+    decay: Number = number(0.9, needs=DECAY)
+    eps: Number = number(1e-8)
+    initial_scale: Number = number(0.0)
+    eps_in_sqrt: bool = eqx.field(static=True, default=True)
+    bias_correction: bool = eqx.field(static=True, default=False)
+
+    def init_leaf(self, p):
+        dtype = at_least_float32(p.dtype)
+        return ScaleByStddevState(mu=jnp.zeros_like(p, dtype), nu=second_moment_like(p, self.initial_scale))
+
+    def prepare(self, count):
+        return bias(self.decay, count + 1)
+
+    def update_leaf(self, now, g, s, p):
+        del p
+        mu = moment(self.decay, s.mu, g)
+        nu = moment(self.decay, s.nu, abs_sq(g))
+        mu_hat, nu_hat = (mu / now, nu / now) if self.bias_correction else (mu, nu)
+        # A variance is not negative; the difference of two rounded numbers may be.
+        variance = jnp.maximum(nu_hat - abs_sq(mu_hat), 0)
+        u = g / root_with_eps(variance, self.eps, self.eps_in_sqrt)
+        return u, ScaleByStddevState(mu=mu, nu=nu)
+
+
+def root_with_eps(x: Array, eps: Any, inside: bool) -> Array:
+    """The root of `x + eps`, or the root of `x`, plus `eps`."""
+    return safe_sqrt(eps + x) if inside else eps + safe_sqrt(x)

@@ -1,0 +1,79 @@
+"""SM3: accumulators per row and column."""
+
+import functools
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, PyTree
+
+from .._protocol.fields import Number, number
+from .._protocol.leafwise import AbstractLeafwise
+from .._support.arithmetic import abs_sq, moment, safe_sqrt, second_moment_like
+from .._support.checks import DECAY, FRACTION
+from .._support.module import AbstractState
+
+
+def inverse_root(x: Array, eps: Any = 0) -> Array:
+    r"""$1 / \sqrt{x + \varepsilon}$, and zero where `x` is not positive, as its gradient."""
+    positive = x > 0
+    return jnp.where(positive, 1 / safe_sqrt(eps + jnp.where(positive, x, 1)), 0)
+
+
+class ScaleBySM3State(AbstractState):
+    """The state of `ScaleBySM3`: for each leaf the sums of squares along each axis, and the momentum."""
+
+    mu: PyTree
+    nu: PyTree
+
+
+class ScaleBySM3(AbstractLeafwise):
+    r"""SM3's direction: Adagrad with one sum of squares for each row, column and so on, instead of each entry.
+
+    The sum of an entry is the least of those it belongs to, plus its own square; the new sums are the largest of
+    their entries:
+
+    $$
+    \begin{aligned}
+    \nu_t(i) &= w \min_{a} \mu_{t-1}^a(i_a) + w' g_t(i)^2, \qquad
+    \mu_t^a(k) = \max_{i: i_a = k} \nu_t(i) \\
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t / \sqrt{\nu_t + \varepsilon}, \qquad u_t = m_t
+    \end{aligned}
+    $$
+
+    with $w = w' = 1$, as in the paper, for $\beta_2 = 1$, and else $w = \beta_2$, $w' = 1 - \beta_2$. Entries without
+    any gradient so far do not move.
+
+    State: a parameter of shape $n_1 \times \dots \times n_d$ needs $4 (n_1 + \dots + n_d)$ bytes for the sums in
+    float32, beside the momentum, which is as large as the parameter. A scalar has one sum.
+
+    Args:
+        b1: the decay $\beta_1$ of the momentum.
+        b2: the decay $\beta_2$ of the sums.
+        eps: $\varepsilon$.
+
+    References:
+        Anil et al., [Memory-Efficient Adaptive Optimization](https://arxiv.org/abs/1901.11150), 2019, SM3-II.
+    """
+
+    cites: ClassVar[tuple[str, ...]] = ("anil2019",)
+
+    b1: Number = number(0.9, needs=DECAY)
+    b2: Number = number(1.0, needs=FRACTION)
+    eps: Number = number(1e-8)
+
+    def init_leaf(self, p):
+        line = second_moment_like(p.reshape(-1)[:0])
+        lengths = [(n,) for n in p.shape] or [()]
+        return ScaleBySM3State(mu=[jnp.zeros(n, line.dtype) for n in lengths], nu=jnp.zeros_like(p))
+
+    def update_leaf(self, now, g, s, p):
+        del now, p
+        axes = range(g.ndim)
+        held, treedef = jtu.tree_flatten(s.mu)  # NNX makes a mapping of a list
+        lines = [jnp.expand_dims(mu, [i for i in axes if i != a]) for a, mu in enumerate(held)]
+        least = functools.reduce(jnp.minimum, [jnp.broadcast_to(line, g.shape) for line in lines])
+        total = self.b2 * least + jnp.where(self.b2 == 1, 1, 1 - self.b2) * abs_sq(g)
+        sums = [jnp.max(total, axis=tuple(i for i in axes if i != a), initial=0) for a in axes] or [total]
+        momentum = moment(self.b1, s.nu, inverse_root(total, self.eps) * g)
+        return momentum, ScaleBySM3State(mu=treedef.unflatten(sums), nu=momentum)

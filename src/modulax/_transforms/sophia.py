@@ -1,0 +1,206 @@
+"""Sophia: steps clipped by an estimate of the Hessian's diagonal."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, DTypeLike, PyTree
+
+from .._protocol.fields import Number, followed, number
+from .._protocol.in_force import resolve
+from .._protocol.leafwise import AbstractLeafwise
+from .._protocol.transform import AbstractTransform
+from .._support.arithmetic import bias, moment, second_moment_like, zeros_in
+from .._support.checks import AT_LEAST_ONE, DECAY, POSITIVE
+from .._support.keys import key, next_keys
+from .._support.module import AbstractState, like_params, nested, shared
+from .._support.types import Count, Follow, Params, State, Updates
+from ..tree._arithmetic import clip_entries
+from .momentum import Ema, EmaState
+
+
+class HutchinsonState(AbstractState):
+    """The state of `HutchinsonDiagonal`: raw data of the key for the next estimate."""
+
+    key: Array = shared()
+
+
+class HutchinsonDiagonal(AbstractTransform):
+    r"""Replaces the updates by an estimate of the diagonal of the Hessian: $u = r \odot \nabla^2 f(w)\, r$.
+
+    The entries of $r$ are $\pm 1$ with equal probability. The estimate is right on average, and exact where the
+    Hessian is diagonal; it costs about two gradients.
+
+    The objective $f$ is the extra argument `obj_fn`, a function of the parameters alone. Give what else it needs, such
+    as the batch, as arrays, so that nothing is compiled again:
+
+        obj_fn = jax.tree_util.Partial(loss, batch=batch)
+        transform.update(grads, state, params, obj_fn=obj_fn)
+
+    Of a whole model it is given the floating arrays, and None for the rest: `eqx.combine` puts them together.
+
+    Args:
+        key: a seed, or a JAX key, for the random signs.
+
+    References:
+        Hutchinson, [A stochastic estimator of the trace of the influence matrix for Laplacian smoothing
+        splines](https://doi.org/10.1080/03610919008812866), 1990;
+        Bekas et al., [An estimator for the diagonal of a matrix](https://doi.org/10.1016/j.apnum.2007.01.003), 2007.
+    """
+
+    needs_params: ClassVar[bool] = True
+    needs_extra: ClassVar[tuple[str, ...]] = ("obj_fn",)
+    takes_complex: ClassVar[bool] = False
+    cites: ClassVar[tuple[str, ...]] = ("hutchinson1990", "bekas2007")
+
+    key: Any = key()
+
+    def init(self, params: Params) -> HutchinsonState:
+        """A copy of the key."""
+        del params
+        return HutchinsonState(key=jnp.array(self.key, copy=True))
+
+    def update(
+        self,
+        updates: Updates,
+        state: HutchinsonState,
+        params: Params | None = None,
+        obj_fn: Callable[[Params], Array] | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, HutchinsonState]:
+        """The estimate, in the dtypes of the updates, and the next key."""
+        del extra
+        assert obj_fn is not None
+        leaves, treedef = jtu.tree_flatten(params)
+        kept, keys = next_keys(state.key, len(leaves))
+        signs = [jax.random.rademacher(k, p.shape, p.dtype) for k, p in zip(keys, leaves, strict=True)]
+        _, product = jax.jvp(jax.grad(obj_fn), (params,), (treedef.unflatten(signs),))
+        products = zip(jtu.tree_leaves(product), signs, jtu.tree_leaves(updates), strict=True)
+        return treedef.unflatten([(h * r).astype(u.dtype) for h, r, u in products]), HutchinsonState(key=kept)
+
+
+class ScaleBySophiaState(AbstractState):
+    """The state of `ScaleBySophia`: the steps done, the means of updates and of estimates, the estimator's state."""
+
+    count: Count = shared()
+    mu: PyTree = like_params()
+    nu: PyTree = like_params()
+    hessian_fn_state: State = nested()
+
+
+class ScaleBySophia(AbstractTransform):
+    r"""Sophia's direction: the mean of the updates over the curvature, each entry clipped.
+
+    $$
+    \begin{aligned}
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
+    h_t &= \begin{cases} \beta_2 h_{t-1} + (1 - \beta_2) \hat h_t & \text{in every } k\text{-th step, from the first on}
+        \\ h_{t-1} & \text{otherwise} \end{cases} \\
+    u_t &= \operatorname{clip}(m_t / \max(\gamma h_t, \varepsilon),\; \rho)
+    \end{aligned}
+    $$
+
+    Where the curvature is small, or negative, the clipped entry is $\pm\rho$. The estimate $\hat h_t$ of the Hessian's
+    diagonal is another transform's: by default Hutchinson's, with random signs, where the paper has a normal vector.
+    It needs the extra argument `obj_fn`; see `HutchinsonDiagonal`.
+
+    Args:
+        b1: the decay $\beta_1$ of the mean of the updates.
+        b2: the decay $\beta_2$ of the mean of the estimates.
+        eps: the smallest denominator $\varepsilon$.
+        gamma: $\gamma$: the larger, the fewer entries are clipped. The authors aim at 10 to 50 percent that are not.
+        clip_threshold: $\rho$, or None not to clip.
+        update_interval: $k$, the number of steps from one estimate to the next.
+        hessian_diagonal_fn: the transform that returns $\hat h_t$, given all extra arguments.
+        mu_dtype: the dtype of the mean of the updates; by default the parameter's.
+        follow: `"paper"` uses an estimate in the step in which it is made; `"optax"` from the next step on (the first
+            one divides by $\varepsilon$), and divides the mean by $1 - \beta_1^t$.
+
+    References:
+        Liu et al., [Sophia: A Scalable Stochastic Second-order Optimizer for Language Model
+        Pre-training](https://arxiv.org/abs/2305.14342), 2023, algorithm 3.
+    """
+
+    needs_params: ClassVar[bool] = True
+    takes_complex: ClassVar[bool] = False
+    counts_steps: ClassVar[bool] = True
+    cites: ClassVar[tuple[str, ...]] = ("liu2023",)
+
+    b1: Number = number(0.965, needs=DECAY)
+    b2: Number = number(0.99, needs=DECAY)
+    eps: Number = number(1e-8, needs=POSITIVE)
+    gamma: Number = number(0.01)
+    clip_threshold: Number | None = number(1.0, optional=True)
+    update_interval: Number = number(10, needs=AT_LEAST_ONE)
+    hessian_diagonal_fn: AbstractTransform = HutchinsonDiagonal()
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    follow: Follow = followed()
+
+    def init(self, params: Params) -> ScaleBySophiaState:
+        """Zeros, and the state of the estimator."""
+        direction = self._direction().init(params)
+        return ScaleBySophiaState(
+            count=direction.count,
+            mu=direction.mu,
+            nu=direction.nu,
+            hessian_fn_state=self.hessian_diagonal_fn.init(params),
+        )
+
+    def update(
+        self, updates: Updates, state: ScaleBySophiaState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, ScaleBySophiaState]:
+        """One step, with a new estimate if it is time for one."""
+        now = self.at(state)
+
+        def estimate(nu: PyTree, inner: State) -> tuple[PyTree, State]:
+            h, inner = now.hessian_diagonal_fn.update(updates, inner, params, **extra)
+            _, mean = Ema(now.b2, debias=False).update(h, EmaState(ema=nu, count=state.count), params)
+            return mean.ema, inner
+
+        is_time = state.count % jnp.asarray(now.update_interval).astype(state.count.dtype) == 0
+        nu, inner = jax.lax.cond(is_time, estimate, lambda nu, inner: (nu, inner), state.nu, state.hessian_fn_state)
+        used = nu if self.follow == "paper" else state.nu
+        before = _DirectionState(mu=state.mu, nu=used, count=state.count)
+        updates, after = now._direction().update(updates, before, params)
+        return updates, ScaleBySophiaState(count=after.count, mu=after.mu, nu=nu, hessian_fn_state=inner)
+
+    def at(self, state: ScaleBySophiaState) -> "ScaleBySophia":
+        """This transform with every schedule replaced by its number for the next step."""
+        return resolve(self, state.count)
+
+    def _direction(self) -> "_Direction":
+        corrects = self.follow == "optax"
+        return _Direction(self.b1, self.eps, self.gamma, self.clip_threshold, self.mu_dtype, corrects)
+
+
+class _DirectionState(AbstractState):
+    mu: PyTree
+    nu: PyTree
+    count: Count | None = None
+
+
+class _Direction(AbstractLeafwise):
+    """What Sophia does to one array, given the curvature."""
+
+    b1: Number = number()
+    eps: Number = number()
+    gamma: Number = number()
+    clip_threshold: Number | None = number(optional=True)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    corrects_bias: bool = eqx.field(static=True, default=False)
+
+    def init_leaf(self, p):
+        return _DirectionState(mu=zeros_in(p, self.mu_dtype), nu=second_moment_like(p))
+
+    def prepare(self, count):
+        return bias(self.b1, count + 1) if self.corrects_bias else 1
+
+    def update_leaf(self, now, g, s, p):
+        del p
+        mu = moment(self.b1, s.mu, g)
+        u = mu / now / jnp.maximum(self.gamma * s.nu, self.eps)
+        u = u if self.clip_threshold is None else clip_entries(u, -self.clip_threshold, self.clip_threshold)
+        return u, _DirectionState(mu=mu, nu=s.nu)

@@ -1,0 +1,63 @@
+"""Yogi: additive changes of the second moment."""
+
+from typing import ClassVar
+
+import jax.numpy as jnp
+
+from .._protocol.fields import Number, number
+from .._protocol.leafwise import AbstractLeafwise
+from .._support.arithmetic import abs_sq, moment, safe_sqrt, second_moment_like
+from .._support.checks import DECAY, NON_NEGATIVE
+from .adam import ScaleByAdamState, adam_numbers
+
+
+class ScaleByYogi(AbstractLeafwise):
+    r"""Yogi's direction: Adam's, with a second moment that changes by steps of the size of the new square.
+
+    $$
+    \begin{aligned}
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
+    v_t &= v_{t-1} - (1 - \beta_2) \operatorname{sign}(v_{t-1} - |g_t|^2)\, |g_t|^2 \\
+    u_t &= \frac{m_t / (1 - \beta_1^t)}{\sqrt{v_t / (1 - \beta_2^t) + \bar\varepsilon} + \varepsilon}
+    \end{aligned}
+    $$
+
+    Where Adam's moment is much larger than the new square it decays as fast as $\beta_2^t$ does; Yogi's decays slowly,
+    so the steps do not grow in a hurry. The paper's algorithm 2 has no bias correction.
+
+    Args:
+        b1: the decay $\beta_1$ of the mean.
+        b2: $\beta_2$, by which the second moment changes.
+        eps: $\varepsilon$, added outside the root.
+        eps_root: $\bar\varepsilon$, added inside the root.
+        initial_accumulator_value: where $m$ and $v$ start.
+
+    References:
+        Zaheer et al., [Adaptive Methods for Nonconvex
+        Optimization](https://papers.nips.cc/paper/8186-adaptive-methods-for-nonconvex-optimization), 2018.
+    """
+
+    cites: ClassVar[tuple[str, ...]] = ("zaheer2018",)
+
+    b1: Number = number(0.9, needs=DECAY)
+    b2: Number = number(0.999, needs=DECAY)
+    eps: Number = number(1e-3)
+    eps_root: Number = number(0.0)
+    initial_accumulator_value: Number = number(1e-6, needs=NON_NEGATIVE)
+
+    def init_leaf(self, p):
+        start = self.initial_accumulator_value
+        return ScaleByAdamState(mu=jnp.full_like(p, start), nu=second_moment_like(p, start))
+
+    def prepare(self, count):
+        return adam_numbers(self.b1, self.b2, count)
+
+    def update_leaf(self, now, g, s, p):
+        del p
+        mu = moment(self.b1, s.mu, g, now.c1)
+        square = abs_sq(g)
+        change = now.c2 * square
+        # The cases of the sign, so that a square and a moment that overflowed do not meet in a difference.
+        nu = jnp.where(square > s.nu, s.nu + change, jnp.where(square < s.nu, s.nu - change, s.nu))
+        u = mu / now.bias1 / (self.eps + safe_sqrt(self.eps_root + nu / now.bias2))
+        return u, ScaleByAdamState(mu=mu, nu=nu)

@@ -1,0 +1,71 @@
+"""The classes of states: what `init` and `update` return, for annotations and for programs that look into a state."""
+
+from ._containers.chain import ChainState as ChainState
+from ._containers.conditional import (
+    ApplyIfFiniteState as ApplyIfFiniteState,
+    ConditionallyMaskState as ConditionallyMaskState,
+    ConditionallyTransformState as ConditionallyTransformState,
+)
+from ._containers.injected import InjectedState as InjectedState
+from ._containers.lookahead import LookaheadState as LookaheadState
+from ._containers.masked import MaskedState as MaskedState
+from ._containers.mechanize import MechanicState as MechanicState
+from ._containers.multi_steps import MultiStepsState as MultiStepsState
+from ._containers.optax_adapters import FromOptaxState as FromOptaxState
+from ._containers.partition import PartitionState as PartitionState
+from ._containers.reshaping import (
+    FlattenState as FlattenState,
+    SplitRealAndImaginaryState as SplitRealAndImaginaryState,
+)
+from ._containers.sam import SAMState as SAMState
+from ._containers.schedule_free import ScheduleFreeState as ScheduleFreeState
+from ._protocol.optimizer import OptimizerState as OptimizerState
+from ._transforms.acprop import ScaleByACPropState as ScaleByACPropState
+from ._transforms.adabelief import ScaleByBeliefState as ScaleByBeliefState
+from ._transforms.adadelta import ScaleByAdadeltaState as ScaleByAdadeltaState
+from ._transforms.adafactor import FactoredState as FactoredState
+from ._transforms.adagrad import ScaleByRSSState as ScaleByRSSState
+from ._transforms.adam import ScaleByAdamState as ScaleByAdamState
+from ._transforms.adan import ScaleByAdanState as ScaleByAdanState
+from ._transforms.ademamix import (
+    ScaleByAdEMAMixState as ScaleByAdEMAMixState,
+    ScaleBySimplifiedAdEMAMixState as ScaleBySimplifiedAdEMAMixState,
+)
+from ._transforms.adopt import ScaleByADOPTState as ScaleByADOPTState
+from ._transforms.amsgrad import ScaleByAMSGradState as ScaleByAMSGradState
+from ._transforms.backtracking import (
+    BacktrackingLinesearchInfo as BacktrackingLinesearchInfo,
+    ScaleByBacktrackingLinesearchState as ScaleByBacktrackingLinesearchState,
+)
+from ._transforms.cocob import COCOBState as COCOBState
+from ._transforms.constraints import ZeroNaNsState as ZeroNaNsState
+from ._transforms.dadapt import DAdaptAdamWState as DAdaptAdamWState
+from ._transforms.distance_over_gradients import ScaleByDistanceOverGradientsState as ScaleByDistanceOverGradientsState
+from ._transforms.dog import DoGState as DoGState, DoWGState as DoWGState
+from ._transforms.galore import GaLoreState as GaLoreState
+from ._transforms.lbfgs import ScaleByLBFGSState as ScaleByLBFGSState
+from ._transforms.lion import ScaleByLionState as ScaleByLionState
+from ._transforms.madgrad import ScaleByMADGRADState as ScaleByMADGRADState
+from ._transforms.momentum import ApplyEveryState as ApplyEveryState, EmaState as EmaState, TraceState as TraceState
+from ._transforms.momo import MomoAdamState as MomoAdamState, MomoState as MomoState
+from ._transforms.monitoring import (
+    MeasureWithEmaState as MeasureWithEmaState,
+    MonitorState as MonitorState,
+    SnapshotState as SnapshotState,
+)
+from ._transforms.muon import MuonState as MuonState
+from ._transforms.noise import AddNoiseState as AddNoiseState
+from ._transforms.novograd import ScaleByNovoGradState as ScaleByNovoGradState
+from ._transforms.optimistic import ScaleByOptimisticGradientState as ScaleByOptimisticGradientState
+from ._transforms.plateau import ReduceLROnPlateauState as ReduceLROnPlateauState
+from ._transforms.privacy import DifferentiallyPrivateAggregateState as DifferentiallyPrivateAggregateState
+from ._transforms.prodigy import ProdigyState as ProdigyState
+from ._transforms.rmsprop import ScaleByRMSState as ScaleByRMSState, ScaleByStddevState as ScaleByStddevState
+from ._transforms.rprop import ScaleByRpropState as ScaleByRpropState
+from ._transforms.scaling import ScaleByScheduleState as ScaleByScheduleState
+from ._transforms.sm3 import ScaleBySM3State as ScaleBySM3State
+from ._transforms.sophia import HutchinsonState as HutchinsonState, ScaleBySophiaState as ScaleBySophiaState
+from ._transforms.zoom import (
+    ScaleByZoomLinesearchState as ScaleByZoomLinesearchState,
+    ZoomLinesearchInfo as ZoomLinesearchInfo,
+)
