@@ -39,7 +39,7 @@ MOMENTUM = schedules.Linear(0.9, 0.5, 20)  # a number that no container has
 class Witness(mx.AbstractLeafwise):
     """Counts, and needs the extra arguments of the others; it remembers, while traced, with which it was called."""
 
-    needs_extra: ClassVar[tuple[str, ...]] = ("value", "value_fn", "grad")
+    needs: ClassVar[tuple[str, ...]] = ("value", "value_fn", "grad")
     seen: ClassVar[list[Any]] = []
 
     def survey(self, count, state, updates, params, *, value=None, value_fn=None, grad=None, token=None, **extra):

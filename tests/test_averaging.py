@@ -49,10 +49,10 @@ class AveragedState(mx.AbstractState):
     ema: Any
 
 
-class Averaged(mx.AbstractWrapper):
+class Averaged(mx.AbstractContainer):
     """The moving average of the parameters that another transform would have evaluated."""
 
-    inner: mx.AbstractTransform
+    inner: mx.AbstractTransform = mx.part()
 
     def init(self, params):
         return AveragedState(self.inner.init(params), jtu.tree_map(jnp.copy, params))

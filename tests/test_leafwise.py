@@ -20,14 +20,14 @@ class LargestState(mx.AbstractState):
     """The steps, the sum of the updates, and the largest norm so far."""
 
     total: PyTree
-    largest: Float[Array, ""] | None = None
-    count: Any = None
+    largest: Float[Array, ""] | None = mx.shared(None)
+    count: Any = mx.counter()
 
 
 class DivideByLargest(mx.AbstractLeafwise):
     """Divides by the largest norm of the summed updates so far, and by the loss."""
 
-    needs_extra = ("value",)
+    needs = ("value",)
 
     floor: float = mx.number(1.0)
 

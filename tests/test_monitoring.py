@@ -122,7 +122,7 @@ class Loss(mx.AbstractMeasure):
     """The loss, scaled by a number, and how often it was seen."""
 
     scale: mx.Number = mx.number(1.0)
-    needs_extra = ("value",)
+    needs = ("value",)
 
     def init(self, params: Any) -> Any:
         del params

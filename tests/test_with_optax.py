@@ -261,11 +261,11 @@ def test_ours_and_others_by_one_name():
         (lambda: mx.from_optax(mx.SGD(0.1)), r"`from_optax` needs one of optax's.*take it as it is"),
         (lambda: mx.from_optax(optax.adam), r"`from_optax` needs one.*Write `from_optax\(optax.adamw\(1e-3\)\)`"),
         (lambda: mx.to_optax(optax.sgd(0.1)), r"`to_optax` needs a transform of modulax, such as `AdamW\(1e-3\)`"),
-        (lambda: mx.Chain(optax.sgd(0.1)), r"`Chain`: the part .* is no transform of modulax.*`from_optax\(...\)`"),
+        (lambda: mx.Chain(optax.sgd(0.1)), r"`Chain`: the part .* is not a transform of modulax.*`from_optax\(...\)`"),
         (lambda: mx.Masked(mx.SGD(0.1), KERNELS).replace(inner=optax.sgd(0.1)), r"`Masked\(inner=...\)`.*`from_optax"),
         (
             lambda: mx.Partition({"a": mx.SGD(0.1)}, {}).replace(transforms={"a": optax.sgd(0.1)}),
-            r"`Partition`: the transform of 'a' .*`from_optax",
+            r"`Partition`: the part 'a' .*`from_optax",
         ),
     ],
     ids=["ours", "function", "theirs", "Chain", "Masked", "Partition"],

@@ -102,7 +102,8 @@ from ._optimizers.signsgd import SignSGD as SignSGD, Signum as Signum
 from ._optimizers.sm3 import SM3 as SM3
 from ._optimizers.sophia import Sophia as Sophia
 from ._optimizers.yogi import Yogi as Yogi
-from ._protocol.container import AbstractWrapper as AbstractWrapper
+from ._protocol.apply_updates import apply_updates as apply_updates
+from ._protocol.container import AbstractContainer as AbstractContainer, part as part
 from ._protocol.fields import Hyperparameter as Hyperparameter, Number as Number, number as number
 from ._protocol.leafwise import AbstractLeafwise as AbstractLeafwise
 from ._protocol.lookahead_params import LookaheadParams as LookaheadParams
@@ -116,11 +117,12 @@ from ._protocol.transform import (
     AbstractStatelessTransform as AbstractStatelessTransform,
     AbstractTransform as AbstractTransform,
     EmptyState as EmptyState,
-    apply_updates as apply_updates,
+    Part as Part,
     init_empty_state as init_empty_state,
 )
 from ._support.module import (
     AbstractState as AbstractState,
+    counter as counter,
     like_params as like_params,
     nested as nested,
     shared as shared,

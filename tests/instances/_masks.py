@@ -108,7 +108,7 @@ class CautiousState(mx.AbstractState):
 class Cautious(mx.AbstractStatefulSchedule):
     """A stateful schedule: the larger the losses so far and the loss now, the smaller the number."""
 
-    needs_extra: ClassVar[tuple[str, ...]] = ("value",)
+    needs: ClassVar[tuple[str, ...]] = ("value",)
 
     init_value: mx.Hyperparameter = mx.number()
     decay: mx.Hyperparameter = mx.number(0.5)

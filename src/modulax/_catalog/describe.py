@@ -9,22 +9,13 @@ import jax
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._containers.chain import Chain
-from .._containers.injected import Injected
-from .._containers.masked import Freeze, Masked
-from .._containers.partition import Partition
-from .._containers.scheduled import Scheduled
-from .._protocol.container import AbstractWrapper
 from .._protocol.hyperparameters import format_value
-from .._protocol.in_force import in_force, schedule_states
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.masks import select
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.schedule import is_schedule
 from .._protocol.transform import AbstractTransform
 from .._support.types import Params
-from .._transforms.basic import SetToZero
-from ..aggregate import AddMeanVarianceToOpt, Process
 from ..tree._math import trainable
 from ..tree._paths import leaves_with_paths
 from ..tree._state import owners
@@ -116,56 +107,49 @@ def _shape_of(x: Any) -> jax.ShapeDtypeStruct | None:
 
 
 def _walk(transform: AbstractTransform, tree: PyTree, rows: Sequence[LeafDescription]) -> None:
-    """Writes what the transform does into the rows of the tree's leaves."""
-    if isinstance(transform, Chain):
-        for part in transform:
-            _walk(part, tree, rows)
-    elif isinstance(transform, Masked):
-        _walk_some(transform.inner, tree, rows, transform.chosen(tree))
-    elif isinstance(transform, Partition):
-        for label, chosen in transform.groups(tree).items():
-            for row, is_chosen in zip(rows, chosen, strict=True):
-                if is_chosen:
-                    row.group = f"{row.group}/{label}" if row.group else str(label)
-            _walk_some(transform.transforms[label], tree, rows, chosen)
-    elif isinstance(transform, AbstractOptimizer):
-        _walk(_at_start(transform).transform(), tree, rows)
-        for name in ("learning_rate", "weight_decay"):
-            schedule = getattr(transform, name, None)
-            if is_schedule(schedule):
-                _write([row for row in rows if getattr(row, name)], name, schedule)
-    elif isinstance(transform, Process):
-        for part in (transform.preprocessor, transform.aggregator, transform.postprocessor):
-            _walk(part, tree, rows)
-    elif isinstance(transform, AddMeanVarianceToOpt):
-        _walk(transform.transform(), tree, rows)
-    elif isinstance(transform, (Scheduled, Injected)):
-        _walk(_at_start(transform.inner), tree, rows)
-    elif isinstance(transform, AbstractWrapper):
-        _walk(getattr(transform, transform.holds[0]), tree, rows)
-    else:
-        chosen = transform.where(tree) if isinstance(transform, AbstractLeafwise) else None
-        at_work = list(rows) if chosen is None else [row for row, c in zip(rows, chosen, strict=True) if c]
-        for name in ("learning_rate", "weight_decay"):
-            _write(at_work, name, getattr(transform, name, None))
-        if isinstance(transform, (Freeze, SetToZero)):
-            for row in at_work:
-                row.group, row.learning_rate, row.weight_decay = "frozen", "", ""
+    """Write what the transform does into the rows of the tree's leaves: first its parts, then the transform itself."""
+    is_whole = True
+    for part in transform.each_part():
+        is_whole = False
+        if part.auxiliary:
+            continue
+        seen = transform.seen_by(part, tree)
+        if seen is None:
+            _walk(part.transform, tree, rows)
+        else:
+            shown = _those(rows, seen)
+            if part.key is not None:
+                for row in shown:
+                    row.group = f"{row.group}/{part.key}" if row.group else str(part.key)
+            _walk(part.transform, select(tree, seen), shown)
+    _write_numbers(transform, _those(rows, _where(transform, tree)), is_whole)
+    frozen = transform.freezes(tree)
+    for row in [] if frozen is None else _those(rows, frozen):
+        row.group, row.learning_rate, row.weight_decay = "frozen", "", ""
 
 
-def _at_start(transform: Any) -> Any:
-    return in_force(transform, 0, schedule_states(transform))
+def _those(rows: Sequence[LeafDescription], chosen: Sequence[bool] | None) -> list[LeafDescription]:
+    return list(rows) if chosen is None else [row for row, c in zip(rows, chosen, strict=True) if c]
 
 
-def _walk_some(
-    transform: AbstractTransform, tree: PyTree, rows: Sequence[LeafDescription], chosen: Sequence[bool]
-) -> None:
-    _walk(transform, select(tree, chosen), [row for row, c in zip(rows, chosen, strict=True) if c])
+def _where(transform: AbstractTransform, tree: PyTree) -> Sequence[bool] | None:
+    return transform.where(tree) if isinstance(transform, AbstractLeafwise) else None
 
 
-def _write(rows: Sequence[LeafDescription], name: str, value: Any) -> None:
-    if value is None:
-        return
-    text = type(value).__name__ if is_schedule(value) else format_value(value)
+def _write_numbers(transform: AbstractTransform, rows: Sequence[LeafDescription], is_whole: bool) -> None:
+    """Write a learning rate and a weight decay that are the transform's own, and not handed on to a part.
+
+    An optimizer hands them on as plain numbers. Where one of its parts has written such a number, the schedule that it
+    comes from is of more interest.
+    """
+    for name in ("learning_rate", "weight_decay"):
+        value = getattr(transform, name, None)
+        if is_whole and value is not None:
+            _write(rows, name, type(value).__name__ if is_schedule(value) else format_value(value))
+        elif isinstance(transform, AbstractOptimizer) and is_schedule(value):
+            _write([row for row in rows if getattr(row, name)], name, type(value).__name__)
+
+
+def _write(rows: Sequence[LeafDescription], name: str, text: str) -> None:
     for row in rows:
         setattr(row, name, text)

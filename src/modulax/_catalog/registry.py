@@ -4,16 +4,13 @@ import dataclasses
 import difflib
 import fnmatch
 import math
-from collections.abc import Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
-from .._protocol.in_force import resolve
 from .._protocol.optimizer import AbstractOptimizer
-from .._protocol.transform import AbstractTransform
+from .._protocol.transform import AbstractTransform, axes_of_examples, everything_in, extra_arguments
 from .._support.checks import listing
 from .bibliography import BIBLIOGRAPHY
 
@@ -98,9 +95,9 @@ def card(optimizer: str | type[AbstractOptimizer] | AbstractOptimizer) -> Card:
         summary=" ".join((type(instance).__doc__ or "").split("\n\n")[0].split()),
         references=tuple(_short(key) for key in cited(instance)),
         state_bytes=size / math.prod(SAMPLE),
-        extra=tuple(dict.fromkeys(argument for part in parts(instance) for argument in part.needs_extra)),
-        takes_examples=instance.takes_examples,
-        takes_complex=all(part.takes_complex for part in parts(instance)),
+        extra=tuple(dict.fromkeys(argument for part in everything_in(instance) for argument in extra_arguments(part))),
+        takes_examples=bool(axes_of_examples(instance)),
+        takes_complex=all(part.takes_complex for part in everything_in(instance)),
     )
 
 
@@ -111,22 +108,9 @@ def _example(cls: type[AbstractOptimizer]) -> AbstractOptimizer:
     return cls(**dict.fromkeys(required, 1))
 
 
-def parts(transform: AbstractTransform) -> Iterator[AbstractTransform]:
-    """A transform and all that it is made of."""
-    yield transform
-    inside: Any = resolve(transform, 0).transform() if isinstance(transform, AbstractOptimizer) else transform
-    if inside is not transform:
-        yield from parts(inside)
-        return
-    leaves = jtu.tree_leaves(inside, is_leaf=lambda x: isinstance(x, AbstractTransform) and x is not inside)
-    for part in leaves:
-        if isinstance(part, AbstractTransform):
-            yield from parts(part)
-
-
 def cited(transform: AbstractTransform) -> list[str]:
     """The keys of the papers that a transform and its parts are from, its own first."""
-    return list(dict.fromkeys(key for part in parts(transform) for key in part.cites))
+    return list(dict.fromkeys(key for part in everything_in(transform) for key in part.cites))
 
 
 def _short(key: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any, overload
 
 import equinox as eqx
 
-from .._protocol.container import check_part
+from .._protocol.container import AbstractContainer, part
 from .._protocol.hyperparameters import format_call
 from .._protocol.leafwise import AbstractLeafwise, reads_all_updates, run_rules
 from .._protocol.transform import AbstractTransform, EmptyState
@@ -40,7 +40,7 @@ class ChainState(AbstractState):
         return len(self.names)
 
 
-class Chain(AbstractTransform):
+class Chain(AbstractContainer):
     """Applies transforms one after the other: each sees what the one before returned.
 
     Parts have names, given or derived from their class (`scale_by_adam`, a second one `scale_by_adam_2`). The state is
@@ -58,16 +58,13 @@ class Chain(AbstractTransform):
         named: transforms by name, behind the others.
     """
 
-    parts: OrderedDict[str, AbstractTransform]
+    parts: OrderedDict[str, AbstractTransform] = part(state="parts")
 
     def __init__(self, *parts: AbstractTransform, **named: AbstractTransform):
         found: OrderedDict[str, AbstractTransform] = OrderedDict()
-        for part in parts:
-            found[_free_name(part, {*found, *named})] = part
-        found.update(named)
-        for name, part in found.items():
-            check_part(f"`Chain`: the part `{name}`", part)
-        self.parts = found
+        for x in parts:
+            found[_free_name(x, {*found, *named})] = x
+        self.parts = OrderedDict({**found, **named})
 
     def init(self, params: Params) -> ChainState:
         """The states of all parts."""
@@ -94,16 +91,6 @@ class Chain(AbstractTransform):
                 (name,) = names
                 updates, new[name] = run[name].update(updates, state[name], params, **extra)
         return updates, ChainState(new)
-
-    def at(self, state: ChainState) -> "Chain":
-        """This chain with every schedule replaced by its number for the next step."""
-        return Chain(**{name: part.at(state[name]) for name, part in self.parts.items()})
-
-    def eval_params(self, state: ChainState, params: Params) -> Params:
-        """Those of every part in turn."""
-        for name, part in self.at(state).parts.items():
-            params = part.eval_params(state[name], params)
-        return params
 
     @overload
     def __getitem__(self, key: int | str) -> Any: ...
@@ -139,11 +126,11 @@ def _free_name(part: object, taken: set[str]) -> str:
 def _runs(parts: Mapping[str, AbstractTransform]) -> Iterator[dict[str, AbstractTransform]]:
     """The parts in order, consecutive rules on one array together, every other part by itself."""
     run: dict[str, AbstractTransform] = {}
-    for name, part in parts.items():
-        joins = isinstance(part, AbstractLeafwise) and not reads_all_updates(part)
-        if run and not (joins and all(isinstance(p, AbstractLeafwise) for p in run.values())):
+    for name, transform in parts.items():
+        joins = isinstance(transform, AbstractLeafwise) and not reads_all_updates(transform)
+        if run and not (joins and all(isinstance(x, AbstractLeafwise) for x in run.values())):
             yield run
             run = {}
-        run[name] = part
+        run[name] = transform
     if run:
         yield run

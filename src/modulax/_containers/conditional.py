@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from .._protocol.container import AbstractWrapper
-from .._protocol.fields import Number, number
-from .._protocol.transform import AbstractTransform, sees_examples, zeros_returned
+from .._protocol.container import AbstractContainer, part
+from .._protocol.fields import Number, number, static
+from .._protocol.transform import AbstractTransform, axes_of_examples, zeros_returned
 from .._support.arithmetic import default_float, safe_increment
 from .._support.checks import NON_NEGATIVE, boolean
 from .._support.module import AbstractState, nested, shared
@@ -48,7 +48,7 @@ class ApplyIfFiniteState(AbstractState):
     inner_state: State = nested()
 
 
-class ApplyIfFinite(AbstractWrapper):
+class ApplyIfFinite(AbstractContainer):
     """Ignores updates with a NaN or an infinity in them: the step is zero, and the transform does not run.
 
         ApplyIfFinite(AdamW(1e-3), max_consecutive_errors=5)
@@ -62,7 +62,7 @@ class ApplyIfFinite(AbstractWrapper):
         max_consecutive_errors: how many bad updates in a row are ignored.
     """
 
-    inner: AbstractTransform
+    inner: AbstractTransform = part()
     max_consecutive_errors: Number = number(needs=NON_NEGATIVE)
 
     def init(self, params: Params) -> ApplyIfFiniteState:
@@ -105,7 +105,7 @@ class ConditionallyTransformState(AbstractState):
     step: Count = shared()
 
 
-class ConditionallyTransform(AbstractWrapper):
+class ConditionallyTransform(AbstractContainer):
     """Runs a transform at some steps; at the others the updates pass through unchanged.
 
         ConditionallyTransform(AddNoise(0.01, 0.55, seed), lambda step: step < 1000)
@@ -119,12 +119,12 @@ class ConditionallyTransform(AbstractWrapper):
         forward_extra_args: whether that function is given the extra arguments of `update` too, by name.
     """
 
-    inner: AbstractTransform
-    should_transform_fn: Callable[..., Any] = eqx.field(static=True)
+    inner: AbstractTransform = part()
+    should_transform_fn: Callable[..., Any] = static()
     forward_extra_args: bool = eqx.field(static=True, default=False)
 
-    def __check_init__(self) -> None:
-        if sees_examples(self.inner):
+    def check(self) -> None:
+        if axes_of_examples(self.inner):
             raise ValueError(
                 "`ConditionallyTransform` lets the updates pass when its transform does not run, but this one takes "
                 "the updates of each example by itself. Write `ConditionallyMask(...)`, which makes no step then."
@@ -150,7 +150,7 @@ class ConditionallyMaskState(AbstractState):
     inner_state: State = nested()
 
 
-class ConditionallyMask(AbstractWrapper):
+class ConditionallyMask(AbstractContainer):
     """Runs a transform at some steps; at the others the updates become zero, so that no step is made.
 
         ConditionallyMask(AdamW(1e-3), lambda step, value, **extra: value < 10.0, forward_extra_args=True)
@@ -164,8 +164,8 @@ class ConditionallyMask(AbstractWrapper):
         forward_extra_args: whether that function is given the extra arguments of `update` too, by name.
     """
 
-    inner: AbstractTransform
-    should_transform_fn: Callable[..., Any] = eqx.field(static=True)
+    inner: AbstractTransform = part()
+    should_transform_fn: Callable[..., Any] = static()
     forward_extra_args: bool = eqx.field(static=True, default=False)
 
     def init(self, params: Params) -> ConditionallyMaskState:

@@ -1,6 +1,5 @@
 """Transforms whose numbers live in the state."""
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
@@ -10,14 +9,14 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import DTypeLike
 
-from .._protocol.container import AbstractWrapper
+from .._protocol.container import AbstractContainer, part
 from .._protocol.in_force import advance, in_force, schedule_states
 from .._protocol.schedule import is_schedule
-from .._protocol.transform import AbstractTransform
+from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import default_float, safe_increment
 from .._support.checks import listing, suggestion
 from .._support.keys import is_key_data
-from .._support.module import AbstractState, nested, shared
+from .._support.module import AbstractState, nested, shared, with_fields
 from .._support.types import Count, Params, State, Updates
 from ..tree._paths import dotted, matches
 
@@ -33,14 +32,14 @@ class InjectedState(AbstractState):
     count: Count = shared()
     hyperparameters: Any = shared()
     inner_state: State = nested()
-    schedule_states: dict[str, State] | None = None
+    schedule_states: dict[str, State] | None = shared(None)
 
 
 def _as_names(x: Any) -> tuple[str, ...]:
     return (x,) if isinstance(x, str) else tuple(x)
 
 
-class Injected(AbstractWrapper):
+class Injected(AbstractContainer):
     """Carries the numbers of a transform in its state, for callers that hold the transform itself static.
 
     The numbers in the state rule, and may be overwritten with arrays or plain numbers. A schedule still rules its own
@@ -55,15 +54,13 @@ class Injected(AbstractWrapper):
             is, they change no dtype of a parameter, nor do parameters change theirs.
     """
 
-    inner: AbstractTransform
+    inner: AbstractTransform = part()
     static_args: tuple[str, ...] = eqx.field(static=True, default=(), converter=_as_names)
     hyperparam_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    counts_steps: ClassVar[bool] = True
-    keeps_schedules: ClassVar[bool] = True
+    clock: ClassVar[Clock] = "keeper"
 
-    def __check_init__(self) -> None:
-        AbstractWrapper.__check_init__(self)  # first, because what follows asks the transform for its numbers
+    def check(self) -> None:
         if self.hyperparam_dtype is not None and not jnp.issubdtype(self.hyperparam_dtype, jnp.floating):
             raise ValueError(
                 f"`Injected(hyperparam_dtype=...)` must be a floating dtype such as `jnp.float32`, got "
@@ -96,11 +93,10 @@ class Injected(AbstractWrapper):
         states = advance(self.inner, state.count, state.schedule_states, extra)
         return updates, InjectedState(safe_increment(state.count), kept, inner_state, states)
 
-    def at(self, state: InjectedState) -> "Injected":
-        """This transform with the numbers that are in force at the next step."""
+    def resolved(self, state: InjectedState) -> "Injected":
+        """Return this container with the hyperparameters in the state, and schedules at their current values."""
         inner = self._now(state, None)
-        inner = self._merged(self._kept(inner), inner)
-        return dataclasses.replace(self, inner=inner.at(state.inner_state))
+        return with_fields(self, inner=self._merged(self._kept(inner), inner))
 
     def _now(self, state: InjectedState, extra: Any) -> AbstractTransform:
         """The inner transform with the numbers of the state, and of schedules those of this step."""

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, PyTree
 
-from .._protocol.container import AbstractWrapper, in_dtypes_of
+from .._protocol.apply_updates import apply_updates
+from .._protocol.container import AbstractContainer, in_dtypes_of, part
 from .._protocol.fields import Number, number
 from .._protocol.lookahead_params import LookaheadParams
-from .._protocol.transform import AbstractTransform, apply_updates
+from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import copy_in, default_float, safe_increment
 from .._support.checks import AT_LEAST_ONE
 from .._support.module import AbstractState, like_params, nested, shared
@@ -27,7 +28,7 @@ class LookaheadState(AbstractState):
     slow: PyTree = like_params()
 
 
-class Lookahead(AbstractWrapper):
+class Lookahead(AbstractContainer):
     r"""Lets an optimizer run ahead for $k$ steps, then goes a part of the way, and starts the next round from there.
 
     $$
@@ -53,14 +54,12 @@ class Lookahead(AbstractWrapper):
         Zhang et al., [Lookahead Optimizer: k steps forward, 1 step back](https://arxiv.org/abs/1907.08610), 2019.
     """
 
-    fast_optimizer: AbstractTransform
+    fast_optimizer: AbstractTransform = part(state="fast_state")
     sync_period: Number = number(needs=AT_LEAST_ONE)
     slow_step_size: Number = number()
     reset_state: bool = eqx.field(static=True, default=False)
 
-    needs_params: ClassVar[bool] = True
-    takes_pairs: ClassVar[bool] = True
-    holds: ClassVar[tuple[str, str]] = ("fast_optimizer", "fast_state")
+    needs: ClassVar[tuple[str, ...]] = ("params",)
     cites: ClassVar[tuple[str, ...]] = ("zhang2019",)
 
     def init(self, params: Params) -> LookaheadState:
@@ -110,9 +109,13 @@ class Lookahead(AbstractWrapper):
         )
         return LookaheadParams(fast_steps, treedef.unflatten(new_slow)) if is_pair else fast_steps, new_state
 
+    # Not those of the part, which are fast: the slow ones are the average.
     def eval_params(self, state: LookaheadState, params: Params) -> Params:
-        """The slow parameters."""
+        """Return the slow parameters."""
         return params if state.slow is None else in_dtypes_of(params, state.slow, "Lookahead.eval_params")
+
+    def check_params(self, params: Params) -> None:
+        """Accept a pair of parameters too."""
 
     def paired(self, params: Params, updates: Updates, owner: str) -> Params:
         """The parameters, or both of a pair, in the structure of the updates."""
@@ -122,6 +125,6 @@ class Lookahead(AbstractWrapper):
                 f"`jax.grad(loss)(params.fast)`."
             )
         if not isinstance(params, LookaheadParams):
-            return AbstractWrapper.paired(self, params, updates, owner)
-        fast, slow = (AbstractWrapper.paired(self, p, updates, owner) for p in (params.fast, params.slow))
+            return AbstractContainer.paired(self, params, updates, owner)
+        fast, slow = (AbstractContainer.paired(self, p, updates, owner) for p in (params.fast, params.slow))
         return LookaheadParams(fast, slow)

@@ -5,12 +5,13 @@ from typing import Any, Literal
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
+from jaxtyping import PyTree
 
-from .._protocol.container import AbstractWrapper, extra_for
-from .._protocol.fields import choice
+from .._protocol.container import AbstractContainer, extra_for, part
+from .._protocol.fields import choice, static
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.masks import AbstractRule, as_rule, mask_of, merge, not_in, select
-from .._protocol.transform import AbstractTransform
+from .._protocol.transform import AbstractTransform, Part
 from .._support.module import AbstractState, nested
 from .._support.types import Params, State, Updates
 
@@ -21,7 +22,7 @@ class MaskedState(AbstractState):
     inner_state: State = nested()
 
 
-class Masked(AbstractWrapper):
+class Masked(AbstractContainer):
     """Applies a transform to some leaves; the updates of the others pass through unchanged, or become zero.
 
     To keep the others from being changed at all, say `otherwise="zero"`, or use `Freeze` or `selective_transform`.
@@ -33,8 +34,8 @@ class Masked(AbstractWrapper):
         otherwise: what becomes of the updates of the other leaves: `"keep"` or `"zero"`.
     """
 
-    inner: AbstractTransform
-    mask: Any = eqx.field(static=True, converter=as_rule)
+    inner: AbstractTransform = part()
+    mask: Any = static(converter=as_rule)
     otherwise: Literal["keep", "zero"] = choice(("keep", "zero"), "keep")
 
     def init(self, params: Params) -> MaskedState:
@@ -53,11 +54,14 @@ class Masked(AbstractWrapper):
             updates = jtu.tree_map(jnp.zeros_like, updates)
         return merge(updates, new, chosen), MaskedState(inner_state)
 
-    def eval_params(self, state: MaskedState, params: Params) -> Params:
-        """Those of the inner transform for the chosen leaves, the others as they are."""
-        chosen = self.chosen(params)
-        inner = self.inner.at(state.inner_state)
-        return merge(params, inner.eval_params(state.inner_state, select(params, chosen)), chosen)
+    def seen_by(self, part: Part, tree: PyTree) -> list[bool]:
+        """Return the chosen leaves."""
+        del part
+        return self.chosen(tree)
+
+    def freezes(self, tree: Params) -> list[bool] | None:
+        """Return the other leaves, if their updates become zero."""
+        return [not chosen for chosen in self.chosen(tree)] if self.otherwise == "zero" else None
 
     def chosen(self, tree: Params) -> list[bool]:
         """Which leaves the inner transform is for, in JAX's order."""
@@ -95,7 +99,11 @@ class Freeze(AbstractLeafwise):
         """The frozen leaves."""
         return mask_of(self, self.mask, tree)
 
+    def freezes(self, tree):
+        """Return the frozen leaves."""
+        return self.where(tree)
+
     def update_leaf(self, now, g, s, p):
-        """Zeros."""
+        """Return zeros."""
         del now, p
         return jnp.zeros_like(g), s

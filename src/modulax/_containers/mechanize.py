@@ -9,10 +9,10 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from .._protocol.container import AbstractWrapper
+from .._protocol.container import AbstractContainer, part
 from .._protocol.fields import Number, followed, number
 from .._protocol.in_force import resolve
-from .._protocol.transform import AbstractTransform
+from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import at_least_float32, copy_in, default_float, safe_increment, safe_sqrt, zeros_in
 from .._support.checks import check_positive_integer
 from .._support.module import AbstractState, like_params, nested, shared
@@ -38,7 +38,7 @@ class MechanicState(AbstractState):
     delta: PyTree = like_params()
 
 
-class Mechanize(AbstractWrapper):
+class Mechanize(AbstractContainer):
     r"""Mechanic: finds the scale of an optimizer's steps, by betting on how well they went so far.
 
     $$
@@ -74,7 +74,7 @@ class Mechanize(AbstractWrapper):
         Cutkosky, Defazio and Mehta, [Mechanic: A Learning Rate Tuner](https://arxiv.org/abs/2306.00144), 2023.
     """
 
-    base_optimizer: AbstractTransform
+    base_optimizer: AbstractTransform = part(state="base_optimizer_state")
     weight_decay: Number = number(1e-2)
     eps: Number = number(1e-8)
     s_init: Number = number(1e-6)
@@ -82,12 +82,11 @@ class Mechanize(AbstractWrapper):
     _: dataclasses.KW_ONLY
     follow: Follow = followed()
 
-    needs_params: ClassVar[bool] = True
-    counts_steps: ClassVar[bool] = True
-    holds: ClassVar[tuple[str, str]] = ("base_optimizer", "base_optimizer_state")
+    needs: ClassVar[tuple[str, ...]] = ("params",)
+    clock: ClassVar[Clock] = "steps"
     cites: ClassVar[tuple[str, ...]] = ("cutkosky2023",)
 
-    def __check_init__(self) -> None:
+    def check(self) -> None:
         check_positive_integer(self, "num_betas")
 
     def init(self, params: Params) -> MechanicState:
@@ -143,10 +142,9 @@ class Mechanize(AbstractWrapper):
             delta=put_delta(delta),
         )
 
-    def at(self, state: MechanicState) -> "Mechanize":
-        """This transform with every schedule replaced by its number for the next step."""
-        now = resolve(self, state.count)
-        return dataclasses.replace(now, base_optimizer=now.base_optimizer.at(state.base_optimizer_state))
+    def resolved(self, state: MechanicState) -> "Mechanize":
+        """Return this container with its hyperparameters, and those of its part, at their current values."""
+        return resolve(self, state.count)
 
     @property
     def _stores(self) -> bool:

@@ -1,6 +1,5 @@
 """Several small batches for one step."""
 
-import dataclasses
 import functools
 import operator
 from collections.abc import Callable
@@ -12,13 +11,13 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike, Bool, DTypeLike, PyTree
 
-from .._protocol.container import AbstractWrapper
+from .._protocol.container import AbstractContainer, part
 from .._protocol.fields import Hyperparameter, number
 from .._protocol.in_force import resolve
-from .._protocol.transform import AbstractTransform
+from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import abs_sq, at_least_float32, safe_increment, zeros_in
 from .._support.checks import AT_LEAST_ONE, boolean
-from .._support.module import AbstractState, like_params, nested, shared
+from .._support.module import AbstractState, like_params, nested, shared, with_fields
 from .._support.types import Count, Params, State, Updates
 from ..tree._align import align, check_same_shapes
 from ..tree._math import total
@@ -38,7 +37,7 @@ class MultiStepsState(AbstractState):
     skip_state: PyTree = shared()
 
 
-class MultiSteps(AbstractWrapper):
+class MultiSteps(AbstractContainer):
     """Accumulates the updates of `every_k` calls and hands their mean to a transform: a large batch in small parts.
 
     Between two steps the updates are zero and the inner transform does not run. The accumulator starts afresh after
@@ -56,7 +55,7 @@ class MultiSteps(AbstractWrapper):
         accumulator_dtype: the dtype of the accumulator; by default the parameter's, at least float32.
     """
 
-    inner: AbstractTransform
+    inner: AbstractTransform = part(state="inner_opt_state")
     every_k: Hyperparameter = number(needs=AT_LEAST_ONE)
     use_grad_mean: bool = eqx.field(static=True, default=True)
     should_skip: Callable[[Updates, Array, Params | None], tuple[Bool[Array, ""], PyTree]] | None = eqx.field(
@@ -64,9 +63,7 @@ class MultiSteps(AbstractWrapper):
     )
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    counts_steps: ClassVar[bool] = True
-    keeps_own_pace: ClassVar[bool] = True
-    holds: ClassVar[tuple[str, str]] = ("inner", "inner_opt_state")
+    clock: ClassVar[Clock] = "pace"
 
     def init(self, params: Params) -> MultiStepsState:
         """The inner state, and an empty accumulator."""
@@ -117,10 +114,9 @@ class MultiSteps(AbstractWrapper):
 
         return jax.lax.cond(jnp.logical_not(skip) & (n.astype(every_k.dtype) >= every_k), emit, hold)
 
-    def at(self, state: MultiStepsState) -> "MultiSteps":
-        """This transform with every schedule replaced by its number for the next step."""
-        every_k = resolve(self.every_k, state.gradient_step)
-        return dataclasses.replace(self, inner=self.inner.at(state.inner_opt_state), every_k=every_k)
+    def resolved(self, state: MultiStepsState) -> "MultiSteps":
+        """Return this container with `every_k` at its current value."""
+        return with_fields(self, every_k=resolve(self.every_k, state.gradient_step))
 
     def has_updated(self, state: MultiStepsState) -> Bool[Array, ""]:
         """Whether the last call made a step."""

@@ -46,9 +46,13 @@ class FromOptax(AbstractTransform):
 
     transformation: Any = eqx.field(static=True)
     hyperparams: dict[str, Any] | None = None
-    takes_examples: bool = eqx.field(static=True, default=False, kw_only=True)  # pyright: ignore
+    takes_examples: bool = eqx.field(static=True, default=False, kw_only=True)
 
-    def __check_init__(self) -> None:
+    @property
+    def example_axes(self) -> tuple[int, ...]:
+        return (0,) if self.takes_examples else ()
+
+    def check(self) -> None:
         _check_pair(self.transformation)
 
     def init(self, params: Params) -> FromOptaxState:

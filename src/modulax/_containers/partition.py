@@ -1,14 +1,16 @@
 """Different transforms for different leaves."""
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import equinox as eqx
+from jaxtyping import PyTree
 
-from .._protocol.container import check_part, extra_for
+from .._protocol.container import AbstractContainer, extra_for, part
+from .._protocol.fields import static
 from .._protocol.masks import AbstractRule, as_rule, merge, select
-from .._protocol.transform import AbstractTransform
+from .._protocol.transform import AbstractTransform, Part
 from .._support.checks import listing
 from .._support.module import AbstractState, nested
 from .._support.types import Params, State, Updates
@@ -21,7 +23,7 @@ class PartitionState(AbstractState):
     inner_states: OrderedDict[Hashable, State] = nested()
 
 
-class Partition(AbstractTransform):
+class Partition(AbstractContainer):
     """Applies to each leaf the transform of its label.
 
         Partition(
@@ -38,13 +40,11 @@ class Partition(AbstractTransform):
         default: the label of leaves that `labels` gives none; by default that is an error.
     """
 
-    transforms: OrderedDict[Hashable, AbstractTransform] = eqx.field(converter=OrderedDict)
-    labels: Any = eqx.field(static=True, converter=as_rule)
+    transforms: Mapping[Any, AbstractTransform] = part(state="inner_states", converter=OrderedDict)
+    labels: Any = static(converter=as_rule)
     default: Hashable = eqx.field(static=True, default=None)
 
-    def __check_init__(self) -> None:
-        for label, part in self.transforms.items():
-            check_part(f"`Partition`: the transform of {label!r}", part)
+    def check(self) -> None:
         if self.default is not None and self.default not in self.transforms:
             raise ValueError(
                 f"`Partition(default={self.default!r})` must be the label of a transform; "
@@ -73,19 +73,9 @@ class Partition(AbstractTransform):
             new = merge(new, group, chosen)
         return new, PartitionState(new_states)
 
-    def at(self, state: PartitionState) -> "Partition":
-        """This transform with every schedule replaced by its number for the next step."""
-        transforms = {k: t.at(state.inner_states[k]) for k, t in self.transforms.items()}
-        return Partition(transforms, self.labels, self.default)
-
-    def eval_params(self, state: PartitionState, params: Params) -> Params:
-        """For each leaf that of the transform of its label."""
-        transforms = self.at(state).transforms
-        out = params
-        for label, chosen in self.groups(params).items():
-            group = transforms[label].eval_params(state.inner_states[label], select(params, chosen))
-            out = merge(out, group, chosen)
-        return out
+    def seen_by(self, part: Part, tree: PyTree) -> list[bool]:
+        """Return the leaves that are labelled with the key of the part."""
+        return self.groups(tree)[part.key]
 
     def groups(self, tree: Params) -> dict[Hashable, list[bool]]:
         """For each label, which leaves bear it, in JAX's order."""

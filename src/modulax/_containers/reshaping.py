@@ -14,7 +14,7 @@ import jax.tree_util as jtu
 from jax.experimental.shard_alike import shard_alike
 from jaxtyping import Array, Float, PyTree
 
-from .._protocol.container import AbstractWrapper, extra_inside
+from .._protocol.container import AbstractContainer, extra_inside, part
 from .._protocol.transform import AbstractTransform, axes_of_examples
 from .._support.arithmetic import common_dtype
 from .._support.module import AbstractModule, AbstractState, nested, shared
@@ -30,7 +30,7 @@ class Form(NamedTuple):
     up: Callable[[PyTree], PyTree]
 
 
-class AbstractReshaping(AbstractWrapper):
+class AbstractReshaping(AbstractContainer):
     """A container whose transform sees the parameters in another form."""
 
     inner: eqx.AbstractVar[AbstractTransform]
@@ -57,6 +57,7 @@ class AbstractReshaping(AbstractWrapper):
         new, inner_state = self.inner.update(form.down(updates), state.inner_state, inner_params, **inner_extra)
         return _returned(form.up(new), updates), dataclasses.replace(state, inner_state=inner_state)
 
+    # The part has its evaluation parameters in the other form.
     def eval_params(self, state: Any, params: Params) -> Params:
         """Those of the inner transform, in the form of the parameters again."""
         form = self.form(params)
@@ -108,7 +109,7 @@ class SplitRealAndImaginary(AbstractReshaping):
         inner: the transform.
     """
 
-    inner: AbstractTransform
+    inner: AbstractTransform = part()
 
     state_type: ClassVar[type] = SplitRealAndImaginaryState
 
@@ -155,7 +156,7 @@ class Flatten(AbstractReshaping):
         inner: the transform.
     """
 
-    inner: AbstractTransform
+    inner: AbstractTransform = part()
 
     state_type: ClassVar[type] = FlattenState
 

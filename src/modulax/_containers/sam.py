@@ -1,6 +1,5 @@
 """Sharpness-aware minimization: the gradient where the loss is worst nearby."""
 
-import dataclasses
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -9,8 +8,9 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._protocol.container import AbstractWrapper, in_dtypes_of
-from .._protocol.transform import AbstractTransform, apply_updates
+from .._protocol.apply_updates import apply_updates
+from .._protocol.container import AbstractContainer, in_dtypes_of, part
+from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import copy_in, safe_increment
 from .._support.checks import check_positive_integer
 from .._support.module import AbstractState, like_params, nested, shared
@@ -29,7 +29,7 @@ class SAMState(AbstractState):
     cache: PyTree = like_params()
 
 
-class SAM(AbstractWrapper):
+class SAM(AbstractContainer):
     r"""Sharpness-aware minimization: steps by the gradient at the point nearby where the loss is highest.
 
     $$
@@ -67,18 +67,17 @@ class SAM(AbstractWrapper):
         Generalization](https://arxiv.org/abs/2010.01412), 2020.
     """
 
-    optimizer: AbstractTransform
-    adv_optimizer: AbstractTransform
+    optimizer: AbstractTransform = part(state="opt_state")
+    adv_optimizer: AbstractTransform = part(state="adv_state", auxiliary=True)
     sync_period: int = eqx.field(static=True, default=2)
     reset_state: bool = eqx.field(static=True, default=True)
     opaque_mode: bool = eqx.field(static=True, default=False)
     batch_axis_name: str | None = eqx.field(static=True, default=None)
 
-    needs_params: ClassVar[bool] = True
-    holds: ClassVar[tuple[str, str]] = ("optimizer", "opt_state")
+    needs: ClassVar[tuple[str, ...]] = ("params",)
     cites: ClassVar[tuple[str, ...]] = ("foret2020",)
 
-    def __check_init__(self) -> None:
+    def check(self) -> None:
         check_positive_integer(self, "sync_period")
 
     def init(self, params: Params) -> SAMState:
@@ -119,17 +118,13 @@ class SAM(AbstractWrapper):
         is_last = state.steps_since_sync >= self.sync_period - 1
         return jax.lax.cond(is_last, optimizer, adversary)
 
-    def at(self, state: SAMState) -> "SAM":
-        """This transform with every schedule replaced by its number for the next step."""
-        optimizer, adversary = self.optimizer.at(state.opt_state), self.adv_optimizer.at(state.adv_state)
-        return dataclasses.replace(self, optimizer=optimizer, adv_optimizer=adversary)
-
+    # Within a round the parameters are where the adversary went.
     def eval_params(self, state: SAMState, params: Params) -> Params:
         """Those from which the adversary started, as the optimizer evaluates them."""
         if state.cache is not None:
             cache = in_dtypes_of(params, state.cache, "SAM.eval_params")
             params = jtu.tree_map(lambda p, c: jnp.where(state.steps_since_sync > 0, c, p), params, cache)
-        return AbstractWrapper.eval_params(self, state, params)
+        return AbstractContainer.eval_params(self, state, params)
 
     def _round(self, updates: Updates, state: SAMState, params: Params, extra: Any) -> tuple[Updates, SAMState]:
         grad_fn = extra.get("grad_fn")

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, Float, PyTree
 
-from .._protocol.container import AbstractWrapper, in_dtypes_of
+from .._protocol.container import AbstractContainer, in_dtypes_of, part
 from .._protocol.fields import Hyperparameter, followed, number
 from .._protocol.in_force import resolve
-from .._protocol.transform import AbstractTransform
+from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import at_least_float32, copy_in, default_float, moment, ratio, safe_increment
 from .._support.checks import FRACTION
-from .._support.module import AbstractState, like_params, nested, shared
+from .._support.module import AbstractState, like_params, nested, shared, with_fields
 from .._support.types import Count, Follow, Params, State, Updates
 from ..tree._align import align
 from ..tree._leafmap import map_arithmetic
@@ -35,7 +35,7 @@ class ScheduleFreeState(AbstractState):
     x: PyTree = like_params()
 
 
-class ScheduleFree(AbstractWrapper):
+class ScheduleFree(AbstractContainer):
     r"""Turns an optimizer into one that needs no decay of the learning rate: it averages the points instead.
 
     $$
@@ -72,7 +72,7 @@ class ScheduleFree(AbstractWrapper):
         Defazio et al., [The Road Less Scheduled](https://arxiv.org/abs/2405.15682), 2024.
     """
 
-    base_optimizer: AbstractTransform
+    base_optimizer: AbstractTransform = part(state="base_optimizer_state")
     learning_rate: Hyperparameter = number()
     b1: Hyperparameter = number(0.9, needs=FRACTION)
     weight_lr_power: Hyperparameter = number(2.0)
@@ -80,10 +80,8 @@ class ScheduleFree(AbstractWrapper):
     _: dataclasses.KW_ONLY
     follow: Follow = followed()
 
-    needs_params: ClassVar[bool] = True
-    counts_steps: ClassVar[bool] = True
-    keeps_own_pace: ClassVar[bool] = True
-    holds: ClassVar[tuple[str, str]] = ("base_optimizer", "base_optimizer_state")
+    needs: ClassVar[tuple[str, ...]] = ("params",)
+    clock: ClassVar[Clock] = "pace"
     cites: ClassVar[tuple[str, ...]] = ("defazio2024",)
 
     def init(self, params: Params) -> ScheduleFreeState:
@@ -135,12 +133,13 @@ class ScheduleFree(AbstractWrapper):
             x=put_x(xs),
         )
 
-    def at(self, state: ScheduleFreeState) -> "ScheduleFree":
-        """This transform with every schedule replaced by its number for the next step."""
+    def resolved(self, state: ScheduleFreeState) -> "ScheduleFree":
+        """Return this container with its hyperparameters, and those of its part, at their current values."""
         learning_rate, b1, power = self._numbers(state)
-        inside = self._inside(state.step_count).at(state.base_optimizer_state)
-        return ScheduleFree(inside, learning_rate, b1, power, self.state_dtype, follow=self.follow)
+        inside = self._inside(state.step_count)
+        return with_fields(self, base_optimizer=inside, learning_rate=learning_rate, b1=b1, weight_lr_power=power)
 
+    # Not those of the part, which takes its steps from z: the mean x is kept here.
     def eval_params(self, state: ScheduleFreeState, params: Params) -> Params:
         """The mean x, in the dtypes of the parameters."""
         return in_dtypes_of(params, state.x, "ScheduleFree.eval_params")

@@ -4,15 +4,16 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
-from .._protocol.container import AbstractWrapper
+from .._protocol.container import AbstractContainer, part
 from .._protocol.in_force import advance, in_force, schedule_states
 from .._protocol.optimizer import OptimizerState
-from .._protocol.transform import AbstractTransform
+from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import safe_increment
+from .._support.module import with_fields
 from .._support.types import Params, Updates
 
 
-class Scheduled(AbstractWrapper):
+class Scheduled(AbstractContainer):
     """Lets schedules stand in the fields of a bare transform or a chain.
 
         Scheduled(Chain(ScaleByAdam(b1=schedules.Linear(0.8, 0.95, 1000)), ScaleByLearningRate(1e-3)))
@@ -24,11 +25,9 @@ class Scheduled(AbstractWrapper):
         inner: the transform.
     """
 
-    inner: AbstractTransform
+    inner: AbstractTransform = part(state="inner")
 
-    counts_steps: ClassVar[bool] = True
-    keeps_schedules: ClassVar[bool] = True
-    holds: ClassVar[tuple[str, str]] = ("inner", "inner")
+    clock: ClassVar[Clock] = "keeper"
 
     def init(self, params: Params) -> OptimizerState:
         """The inner state, and a counter at zero."""
@@ -45,6 +44,6 @@ class Scheduled(AbstractWrapper):
         states = advance(self.inner, state.step, state.schedule_states, extra)
         return updates, OptimizerState(safe_increment(state.step), inner_state, states)
 
-    def at(self, state: OptimizerState) -> "Scheduled":
-        """This transform with every schedule replaced by its number for the next step."""
-        return Scheduled(in_force(self.inner, state.step, state.schedule_states).at(state.inner))
+    def resolved(self, state: OptimizerState) -> "Scheduled":
+        """Return this container with the schedules of its part, if they follow its count, at their current values."""
+        return with_fields(self, inner=in_force(self.inner, state.step, state.schedule_states))

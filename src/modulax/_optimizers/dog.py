@@ -38,7 +38,7 @@ class DoG(AbstractOptimizer):
     weight_decay: Hyperparameter | None = number(None, optional=True)
     mask: Any = eqx.field(static=True, default=None, converter=as_rule)
 
-    def __check_init__(self) -> None:
+    def check(self) -> None:
         check_initial_step(self, self.init_step)
 
     def transform(self) -> Chain:

@@ -3,6 +3,7 @@
 import equinox as eqx
 
 from .._containers.chain import Chain
+from .._protocol.container import part
 from .._protocol.fields import Hyperparameter, number
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform
@@ -47,14 +48,7 @@ class LBFGS(AbstractOptimizer):
     memory_size: int = eqx.field(static=True, default=10)
     scale_init_precond: bool = eqx.field(static=True, default=True)
     # Made for each optimizer: numbers that are made at the import are rounded to float32, also under x64.
-    linesearch: AbstractTransform | None = eqx.field(default_factory=_zoom)
-
-    def __check_init__(self) -> None:
-        if self.linesearch is not None and not isinstance(self.linesearch, AbstractTransform):
-            raise ValueError(
-                f"`LBFGS(linesearch=...)` must be a transform such as `ScaleByZoomLinesearch(20)`, or None; got "
-                f"{self.linesearch!r}."
-            )
+    linesearch: AbstractTransform | None = part(default_factory=_zoom, optional=True)
 
     def transform(self) -> Chain:
         direction = ScaleByLBFGS(self.memory_size, self.scale_init_precond)

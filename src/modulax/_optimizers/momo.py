@@ -30,7 +30,7 @@ class MoMo(AbstractOptimizer):
         Schaipp et al., [MoMo: Momentum Models for Adaptive Learning Rates](https://arxiv.org/abs/2305.07583), 2023.
     """
 
-    needs_extra: ClassVar[tuple[str, ...]] = ("value",)
+    needs: ClassVar[tuple[str, ...]] = ("value",)
     cites: ClassVar[tuple[str, ...]] = ("schaipp2023",)
 
     learning_rate: Hyperparameter = number(1.0)
@@ -71,7 +71,7 @@ class MoMoAdam(AbstractOptimizer):
         Schaipp et al., [MoMo: Momentum Models for Adaptive Learning Rates](https://arxiv.org/abs/2305.07583), 2023.
     """
 
-    needs_extra: ClassVar[tuple[str, ...]] = ("value",)
+    needs: ClassVar[tuple[str, ...]] = ("value",)
     cites: ClassVar[tuple[str, ...]] = ("schaipp2023",)
 
     learning_rate: Hyperparameter = number(1e-2)

@@ -82,7 +82,7 @@ class Muon(AbstractOptimizer):
     consistent_rms: Hyperparameter | None = number(None, optional=True)
     follow: Follow = followed()
 
-    def __check_init__(self) -> None:
+    def check(self) -> None:
         check_choice(self, "preconditioning", tuple(PRECONDITIONINGS))
 
     def transform(self) -> Partition:

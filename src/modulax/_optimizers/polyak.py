@@ -34,7 +34,7 @@ class PolyakSGD(AbstractOptimizer):
         Convergence](https://arxiv.org/abs/2002.10542), 2020.
     """
 
-    needs_extra: ClassVar[tuple[str, ...]] = ("value",)
+    needs: ClassVar[tuple[str, ...]] = ("value",)
     cites: ClassVar[tuple[str, ...]] = ("loizou2020",)
 
     max_learning_rate: Hyperparameter = number(1.0)
@@ -44,7 +44,7 @@ class PolyakSGD(AbstractOptimizer):
     variant: Literal["sps", "sps+"] = eqx.field(static=True, default="sps")
     follow: Follow = followed()
 
-    def __check_init__(self) -> None:
+    def check(self) -> None:
         check_choice(self, "variant", ("sps", "sps+"))
 
     def transform(self) -> Chain:

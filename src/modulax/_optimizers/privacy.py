@@ -30,7 +30,11 @@ class DPSGD(AbstractOptimizer):
     """
 
     takes_complex: ClassVar[bool] = False
-    takes_examples: ClassVar[bool] = True
+
+    @property
+    def example_axes(self) -> tuple[int, ...]:
+        return (0,)
+
     cites: ClassVar[tuple[str, ...]] = ("abadi2016",)
 
     learning_rate: Hyperparameter = number()

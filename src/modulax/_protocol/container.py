@@ -1,55 +1,180 @@
-"""What all containers of one transform have in common, and how extra arguments reach a part of the parameters."""
+"""Containers: transforms that hold others.
+
+A container declares its parts, `inner: AbstractTransform = part()`, and writes `init` and `update`, which call those
+of the parts and hand `extra` on. From the declarations follow `each_part`, `at`, `eval_params` and the check of every
+part; `describe`, the registry, citations and per-example axes go by `each_part`. A container in which a part is given
+only some of the leaves says so in `seen_by`; one that counts steps for its parts resolves them in `resolved`.
+
+The functions below the class bring the extra arguments of `update` into the form in which a part sees the parameters.
+"""
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self
 
 import equinox as eqx
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
+from .._support.module import with_fields
 from .._support.types import Params, State, Updates
 from ..tree._align import align, paired
 from ..tree._math import trainable
 from .masks import merge, select
-from .transform import AbstractTransform
+from .transform import AbstractTransform, EmptyState, Part
 
 
-def check_part(what: str, part: Any) -> None:
-    """Refuses a part of a container that is no transform of ours, and says how it becomes one."""
-    if isinstance(part, AbstractTransform):
+def part(
+    default: Any = dataclasses.MISSING,
+    *,
+    default_factory: Any = dataclasses.MISSING,
+    optional: bool = False,
+    state: str | Callable[[Any], Any] = "inner_state",
+    auxiliary: bool = False,
+    converter: Callable[[Any], Any] | None = None,
+) -> Any:
+    """Declare a field that holds a transform, or a mapping of transforms, in an `AbstractContainer`.
+
+        class Twice(mx.AbstractContainer):
+            first: mx.AbstractTransform = mx.part(state="first_state")
+            others: dict[str, mx.AbstractTransform] = mx.part(state="other_states")
+
+    Args:
+        default: the field's default, if it has one.
+        default_factory: a function that makes the default.
+        optional: whether None is a value too, for a part that is left out.
+        state: the field of the container's state that holds the state of the part, or a mapping of states by the same
+            keys, in which parts without state may be left out. Or a function from the container's state to either.
+        auxiliary: whether its updates reach the parameters only through other parts, such as those of SAM's adversary.
+            `describe` and `eval_params` then leave it out.
+        converter: a function of what is given, such as `collections.OrderedDict`.
+    """
+    given = {"default": default, "default_factory": default_factory, "converter": converter}
+    given = {name: x for name, x in given.items() if x is not dataclasses.MISSING and x is not None}
+    return eqx.field(metadata={"part": state, "optional": optional, "auxiliary": auxiliary}, **given)
+
+
+def check_part(what: str, x: Any) -> None:
+    """Refuse a part that is not a transform, and say how it becomes one."""
+    if isinstance(x, AbstractTransform):
         return
-    if callable(getattr(part, "update", None)):
-        remedy = "One of optax's becomes one with `from_optax(...)`."
+    if inspect.isclass(x):
+        remedy = f"It is a class: make one, `{x.__name__}(...)`."
+    elif isinstance(x, (list, tuple)) and not hasattr(x, "_fields"):
+        remedy = "Several transforms, one after the other, are a `Chain`: write `Chain(*parts)`."
+    elif callable(getattr(x, "update", None)):
+        remedy = "If it is one of optax's, wrap it: `from_optax(...)`."
+    elif callable(x):
+        remedy = "A function of the updates becomes a transform with `Stateless(function)`."
     else:
-        remedy = "A function of the updates becomes one with `Stateless(function)`."
-    raise ValueError(f"{what} is no transform of modulax: {part!r}. {remedy}")
+        remedy = "Give one such as `AdamW(1e-3)`."
+    raise ValueError(f"{what} is not a transform of modulax: {x!r}. {remedy}")
 
 
-class AbstractWrapper(AbstractTransform):
-    """A container of one transform: write `init` and `update`, and hand `extra` on.
+class AbstractContainer(AbstractTransform):
+    """A transform that holds others: declare them with `part()`, write `init` and `update`, and hand `extra` on.
 
-    The numbers in force, and the parameters to evaluate, are asked of the transform inside.
+        class HalfSteps(mx.AbstractContainer):
+            inner: mx.AbstractTransform = mx.part()
+
+            def init(self, params):
+                return HalfStepsState(inner_state=self.inner.init(params))
+
+            def update(self, updates, state, params=None, **extra):
+                updates, inner_state = self.inner.update(updates, state.inner_state, params, **extra)
+                return jax.tree.map(lambda u: 0.5 * u, updates), HalfStepsState(inner_state)
+
+    The fields of the state that hold states of parts are declared with `nested()`.
     """
 
-    holds: ClassVar[tuple[str, str]] = ("inner", "inner_state")
-    """The field with the transform, and the field of the state with its state."""
+    def each_part(self, state: State | None = None) -> Iterator[Part]:
+        """Yield the parts in the order of the fields, each with its state if the state of the whole is given."""
+        for field in part_fields(self):
+            held = getattr(self, field.name)
+            where, auxiliary = field.metadata["part"], field.metadata["auxiliary"]
+            states: Any = None
+            if state is not None:
+                states = where(state) if callable(where) else getattr(state, where)
+            if isinstance(held, Mapping):
+                for key, x in held.items():
+                    yield Part(field.name, key, x, None if states is None else states.get(key, EmptyState()), auxiliary)
+            elif held is not None:
+                yield Part(field.name, None, held, states, auxiliary)
 
-    def __check_init__(self) -> None:
-        field, _ = self.holds
-        check_part(f"`{type(self).__name__}({field}=...)`", getattr(self, field))
+    def resolved(self, state: State) -> Self:
+        """Return this container with the hyperparameters for which it counts the steps at their current values.
+
+        These are its own and those of parts that follow its count; parts that count by themselves are left alone.
+        """
+        del state
+        return self
 
     def at(self, state: State) -> Self:
-        """This transform with every schedule replaced by its number for the next step."""
-        field, field_of_state = self.holds
-        return dataclasses.replace(self, **{field: getattr(self, field).at(getattr(state, field_of_state))})
+        """Return this container with every schedule, its own and those in its parts, replaced by its current value."""
+        now = self.resolved(state)
+        fields: dict[str, Any] = {}
+        for part in now.each_part(state):
+            at = part.transform.at(part.state)
+            if part.key is None:
+                fields[part.field] = at
+            else:
+                fields.setdefault(part.field, type(getattr(now, part.field))())[part.key] = at
+        return with_fields(now, **fields)
 
     def eval_params(self, state: State, params: Params) -> Params:
-        """Those of the transform inside."""
-        field, field_of_state = self.holds
-        inner: AbstractTransform = getattr(self.at(state), field)
-        return inner.eval_params(getattr(state, field_of_state), params)
+        """Return the evaluation parameters of the parts, asked one after the other."""
+        return eval_parts(self.at(state), state, params)
+
+    def _check_parts(self) -> None:
+        cls = type(self)
+        if not part_fields(self) and cls.each_part is AbstractContainer.each_part:
+            raise ValueError(f"`{cls.__name__}` is a container without parts. Declare one, `inner: ... = part()`.")
+        check_parts(self)
+
+
+def auxiliary_fields() -> set[str]:
+    """The names of all fields of states in which containers keep the states of auxiliary parts."""
+    found, classes = set[str](), [AbstractContainer]
+    while classes:
+        cls = classes.pop()
+        classes += cls.__subclasses__()
+        for field in dataclasses.fields(cls):
+            if field.metadata.get("auxiliary") and isinstance(field.metadata["part"], str):
+                found.add(field.metadata["part"])
+    return found
+
+
+def part_fields(module: AbstractTransform) -> list[dataclasses.Field]:
+    """The fields that are declared with `part()`."""
+    return [field for field in dataclasses.fields(module) if "part" in field.metadata]
+
+
+def check_parts(module: AbstractTransform) -> None:
+    """Refuse a value in a field that is declared with `part()` if it is not a transform, or a mapping of transforms."""
+    name = type(module).__name__
+    for field in part_fields(module):
+        held = getattr(module, field.name)
+        is_single = isinstance(field.type, type) and issubclass(field.type, AbstractTransform)
+        if isinstance(held, Mapping) and not is_single:
+            for key, x in held.items():
+                check_part(f"`{name}`: the part {key!r}", x)
+        elif held is not None or not field.metadata["optional"]:
+            check_part(f"`{name}({field.name}=...)`", held)
+
+
+def eval_parts(transform: AbstractTransform, state: State, params: Params) -> Params:
+    """The evaluation parameters of the parts of a transform whose schedules are replaced by their current values."""
+    for part in transform.each_part(state):
+        if part.auxiliary:
+            continue
+        seen = transform.seen_by(part, params)
+        if seen is None:
+            params = part.transform.eval_params(part.state, params)
+        else:
+            params = merge(params, part.transform.eval_params(part.state, select(params, seen)), seen)
+    return params
 
 
 def in_dtypes_of(params: Params, tree: PyTree, owner: str) -> Params:

@@ -1,13 +1,19 @@
-"""Entry points: `init`, `update` and `step` as compiled functions of the transform itself.
+"""Entry points: `init`, `update`, `eval_params` and `step` as compiled functions of the transform itself.
 
-`jax.jit` takes arrays and numbers; a model also holds activation functions, strings and flags. Here one flatten
-separates the two: arrays and numbers are traced, so a changed hyperparameter never retraces, and the rest is part of
-the cache key. `equinox.filter_jit` does the same, but waits for the result of every call.
+`jax.jit` takes arrays and numbers; a model also holds activation functions, strings and flags. A `Program` separates
+the two with one flatten: arrays and numbers are traced, so a changed hyperparameter never retraces, and the rest is
+part of the cache key. `equinox.filter_jit` does the same, but waits for the result of every call.
+
+`entry` makes a method of it. Called by a user, the method runs the program. Called while a program is being traced, for
+instance by a container, it is the plain function: a chain of optimizers is one program and not a nest of them. What has
+to happen at the boundary in either case (filter the model, check the arguments, name the scope in profiles) is said by
+the three classes in `boundary.py`.
 """
 
+import abc
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -57,18 +63,48 @@ def _safe_hash(x: Any) -> int:
         return 0
 
 
-_array_types: set[type] = {np.ndarray}
+class _Memory:
+    """What one process remembers between calls: the only mutable state of the library.
+
+    Two invariants make it sound. A type that is remembered as one of arrays is one for good. A number that is
+    remembered on the device cannot change (it is a read-only NumPy scalar) and is held here, so that its `id`, by which
+    it is found again, is never given to another object. Forgetting costs time and nothing else.
+    """
+
+    most_numbers: ClassVar[int] = 10_000
+
+    def __init__(self) -> None:
+        self._array_types: set[type] = {np.ndarray}
+        self._numbers: dict[tuple[int, bool], tuple[np.ndarray | np.generic, jax.Array]] = {}
+
+    def all_arrays(self, leaves: Sequence[Any]) -> bool:
+        """Whether all leaves are arrays, asked once per type instead of once per leaf."""
+        for kind in set(map(type, leaves)) - self._array_types:
+            if not issubclass(kind, (*ARRAY_TYPES, Tracer)) and not isinstance(
+                next(x for x in leaves if type(x) is kind), jax.Array
+            ):
+                return False
+            self._array_types.add(kind)
+        return True
+
+    def on_device(self, x: np.ndarray | np.generic) -> Any:
+        """A hyperparameter as a JAX array, sent to the device once instead of at every step."""
+        if x.flags.writeable or x.ndim > 0:
+            return x
+        # With x64 switched on or off, the same scalar is an array of another dtype.
+        key = (id(x), jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
+        found = self._numbers.get(key)
+        if found is None:
+            array = jax.device_put(x)  # `jnp.asarray` would trace and compile a program for it
+            if isinstance(array, Tracer):
+                return x
+            if len(self._numbers) > self.most_numbers:
+                self._numbers.clear()
+            found = self._numbers[key] = (x, array)
+        return found[1]
 
 
-def _all_arrays(leaves: Sequence[Any]) -> bool:
-    """Whether all leaves are arrays, asked once per type instead of once per leaf."""
-    for kind in set(map(type, leaves)) - _array_types:
-        if not issubclass(kind, (*ARRAY_TYPES, Tracer)) and not isinstance(
-            next(x for x in leaves if type(x) is kind), jax.Array
-        ):
-            return False
-        _array_types.add(kind)
-    return True
+memory = _Memory()
 
 
 class Program:
@@ -76,11 +112,18 @@ class Program:
 
     Args:
         function: called as `function(transform, *trees)`.
+        name: the name of the program in profiles.
         models: which of the trees may be whole models: what is no array in them is dropped, not kept as static.
         donated: the first and the last of the trees that give their buffers away, if any do.
     """
 
-    def __init__(self, function: Callable[..., Any], models: tuple[int, ...], donated: tuple[int, int] | None = None):
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        models: tuple[int, ...],
+        donated: tuple[int, int] | None = None,
+    ):
         self._models, self._donated = models, donated
 
         def run(numbers: list[Any], kept: list[Any], given: list[Any], start: int, key: _Key) -> Any:
@@ -90,7 +133,7 @@ class Program:
             with tracing():
                 return function(transform, *trees)
 
-        run.__name__ = run.__qualname__ = function.__name__
+        run.__name__ = run.__qualname__ = name
         self._compiled = jax.jit(run, static_argnums=(3, 4), donate_argnums=() if donated is None else 2, inline=True)
 
     def __call__(self, transform: Any, *trees: Any) -> Any:
@@ -99,7 +142,7 @@ class Program:
         leaves, treedef = jtu.tree_flatten(trees)
         statics: tuple[Any, ...] = ()
         sizes: list[int] = []
-        all_arrays = _all_arrays(leaves)
+        all_arrays = memory.all_arrays(leaves)
         if self._donated is not None or not all_arrays:
             sizes = [child.num_leaves for child in treedef.children()]
         if not all_arrays:
@@ -136,29 +179,7 @@ class Program:
 
 def _number(x: Any) -> Any:
     """A leaf of a transform that is no JAX array, as one or as a NumPy scalar: a raw float is traced as well."""
-    return on_device(x if isinstance(x, (np.ndarray, np.generic)) else np.asarray(x, default_float()))
-
-
-_device_numbers: dict[tuple[int, bool], tuple[np.ndarray | np.generic, jax.Array]] = {}
-
-
-def on_device(x: np.ndarray | np.generic) -> Any:
-    """A number of a transform as a JAX array, sent to the device once instead of at every step.
-
-    Only what cannot change is remembered: the numbers that a field's converter made are read-only.
-    """
-    if x.flags.writeable or x.ndim > 0:
-        return x
-    key = (id(x), jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
-    found = _device_numbers.get(key)
-    if found is None:
-        array = jax.device_put(x)  # `jnp.asarray` would trace and compile a program for it
-        if isinstance(array, Tracer):
-            return x
-        if len(_device_numbers) > 10_000:
-            _device_numbers.clear()
-        found = _device_numbers[key] = (x, array)  # the number is held, so that its id stays its own
-    return found[1]
+    return memory.on_device(x if isinstance(x, (np.ndarray, np.generic)) else np.asarray(x, default_float()))
 
 
 def _strong(transform: Any) -> Any:
@@ -182,68 +203,50 @@ def _check_scalars(transform: Any) -> None:
         )
 
 
-class BoundEntry:
-    """`transform.init` or `transform.update`: a function that JAX can hash, by the identity of its transform.
-
-    JAX hashes what it compiles and Equinox hashes a bound method by its leaves; but arrays do not hash.
-    """
-
-    __slots__ = ("__weakref__", "entry", "owner")
-
-    def __init__(self, entry: "Entry", owner: Any):
-        self.entry, self.owner = entry, owner
-
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        return self.entry(self.owner, *args, **kwargs)
-
-    def __hash__(self) -> int:
-        return hash((id(self.entry), id(self.owner)))
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is BoundEntry and self.entry is other.entry and self.owner is other.owner
-
-    def __repr__(self) -> str:
-        return f"<`{self.entry.__name__}` of {self.owner!r}>"
-
-    @property
-    def __name__(self) -> str:
-        return self.entry.__name__
-
-    @property
-    def __doc__(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.entry.__doc__
-
-    @property
-    def __wrapped__(self) -> Callable[..., Any]:
-        return functools.partial(self.entry.function, self.owner)
-
-
-class Entry:
-    """A method that is compiled when it is called from outside, and plain inside of another entry point.
+class AbstractBoundary(abc.ABC):
+    """What happens between the caller of a method and the method.
 
     Args:
-        function: the method as it was written.
-        call: how it is called from outside: `call(program, transform, *args, **kwargs)`.
-        inside: how it is called from a container: `inside(function, transform, *args, **kwargs)`.
-        program: the compiled function.
+        method: the method as it was written.
+        owner: the name of its class, which profiles show.
     """
 
-    __name__: str
+    models: ClassVar[tuple[int, ...]]
+    """Which of the arguments of the program may be whole models."""
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        call: Callable[..., Any],
-        inside: Callable[..., Any],
-        program: Program,
-    ):
-        self.function, self._call, self._inside, self._program = function, call, inside, program
-        functools.update_wrapper(self, function)
+    def __init__(self, method: Callable[..., Any], owner: str):
+        self.method, self.owner = method, owner
+        self.program = Program(self.run, f"{owner}.{method.__name__}", self.models)
 
-    def __get__(self, owner: Any, _: type | None = None) -> Any:
-        return self if owner is None else BoundEntry(self, owner)
+    @abc.abstractmethod
+    def inside(self, transform: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """The call within a program that is being traced."""
 
-    def __call__(self, transform: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if is_tracing():
-            return self._inside(self.function, transform, *args, **kwargs)
-        return self._call(self._program, transform, *args, **kwargs)
+    @abc.abstractmethod
+    def run(self, transform: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """The function that is compiled: it filters what it is given, then does what `inside` does."""
+
+    @abc.abstractmethod
+    def outside(self, transform: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """The call of a user, which runs the program."""
+
+
+def entry(boundary: AbstractBoundary) -> Callable[..., Any]:
+    """The method of a boundary, compiled when it is called by a user, and plain while another one is being traced.
+
+    It binds like any function, and a bound method hashes and compares by the identity of its owner, so that
+    `jax.jit(optimizer.update)` works although the leaves of an optimizer do not hash.
+    """
+
+    @functools.wraps(boundary.method)
+    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return (boundary.inside if is_tracing() else boundary.outside)(self, *args, **kwargs)
+
+    vars(method)["boundary"] = boundary  # for the subclass that inherits the method
+    return method
+
+
+def as_written(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method that an entry point was made from; any other method as it is."""
+    boundary = getattr(method, "boundary", None)
+    return method if boundary is None else boundary.method

@@ -62,6 +62,18 @@ def _as_numbers(xs: Any) -> Any:
     return tuple(_as_numbers(x) if isinstance(x, tuple) else as_number(x) for x in xs)
 
 
+def static(default: Any = dataclasses.MISSING, *, converter: Callable[[Any], Any] | None = None) -> Any:
+    """Declare a field that is part of the program: another value compiles another program.
+
+    Args:
+        default: the field's default, if it has one.
+        converter: a function of what is given.
+    """
+    given = {"default": default, "converter": converter}
+    given = {name: x for name, x in given.items() if x is not dataclasses.MISSING and x is not None}
+    return eqx.field(static=True, **given)
+
+
 def choice(options: tuple[str, ...], default: str, *, kw_only: bool = True) -> Any:
     """A field that holds one of some words, and refuses others."""
     return eqx.field(static=True, default=default, kw_only=kw_only, metadata={"options": options})

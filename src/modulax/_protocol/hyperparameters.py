@@ -3,7 +3,7 @@
 import dataclasses
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import equinox as eqx
 import jax
@@ -62,16 +62,25 @@ class AbstractHyperparameters(AbstractModule):
     them by path. Numbers are declared with `modulax.number()`.
     """
 
-    counts_steps: ClassVar[bool] = False
-    """Whether schedules inside follow a counter of this object's own."""
-
-    keeps_own_pace: ClassVar[bool] = False
-    """Whether that counter makes other steps than the caller's."""
-
-    keeps_schedules: ClassVar[bool] = False
-    """Whether the states of stateful schedules inside are kept in this object's own state."""
-
     def __check_init__(self) -> None:
+        # In this order, so that each check can rely on those before it. Subclasses write `check`: Equinox would run a
+        # `__check_init__` of theirs before this one.
+        self._check_fields()
+        self._check_parts()
+        self.check()
+        # NNX takes an attribute with arrays inside for data only where its class is declared to be that. A stock
+        # `nnx.Optimizer` then holds our optimizers with their hyperparameters live.
+        nnx = sys.modules.get("flax.nnx")
+        if nnx is not None:
+            nnx.register_data_type(type(self))
+
+    def check(self) -> None:
+        """Refuse values of the fields that do not fit together. The fields have been checked one by one before."""
+
+    def _check_parts(self) -> None:
+        """Check the transforms inside, for those that hold some."""
+
+    def _check_fields(self) -> None:
         for field in dataclasses.fields(self):
             if options := field.metadata.get("options"):
                 check_choice(self, field.name, options)
@@ -81,13 +90,8 @@ class AbstractHyperparameters(AbstractModule):
             elif field.metadata.get("numbers"):
                 values = _check_numbers(self, field, getattr(self, field.name))
                 object.__setattr__(self, field.name, values)
-            elif not field.metadata.get("static"):
+            elif not field.metadata.keys() & {"static", "part"}:
                 _check_leaves(self, field.name, getattr(self, field.name))
-        # NNX takes an attribute with arrays inside for data only where its class is declared to be that. A stock
-        # `nnx.Optimizer` then holds our optimizers with their numbers live.
-        nnx = sys.modules.get("flax.nnx")
-        if nnx is not None:
-            nnx.register_data_type(type(self))
 
     def __repr__(self) -> str:
         return _format(self)

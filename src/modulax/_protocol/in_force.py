@@ -12,21 +12,21 @@ from .._support.checks import check_extra
 from .._support.types import State
 from ..tree._math import strong
 from ..tree._paths import JoinedNames, join, key_names
-from .hyperparameters import AbstractHyperparameters
-from .schedule import AbstractSchedule, AbstractStatefulSchedule, _is_stateful, is_schedule
+from .schedule import AbstractSchedule, AbstractStatefulSchedule, is_schedule, is_stateful
+from .transform import AbstractTransform, extra_arguments
 
 
 def resolve(tree: PyTree, step: ArrayLike) -> PyTree:
     """The tree with every schedule of the step in it replaced by its number at `step`; stateful ones are left alone.
 
-    What lies deeper in the tree and counts its own steps (`counts_steps`) is left alone too: inside of `MultiSteps` an
+    What lies deeper in the tree and counts its own steps (its `clock`) is left alone too: inside of `MultiSteps` an
     optimizer makes fewer steps than outside.
     """
 
     def stops(x: Any) -> bool:
-        if isinstance(x, AbstractHyperparameters) and x.counts_steps:
-            return x is not tree or x.keeps_own_pace
-        return is_schedule(x) and not (x is tree and _is_stateful(x))
+        if isinstance(x, AbstractTransform) and x.clock != "caller":
+            return x is not tree or x.clock == "pace"
+        return is_schedule(x) and not (x is tree and is_stateful(x))
 
     def number_now(x: Any) -> Any:
         return _as_default_float(x(step)) if isinstance(x, AbstractSchedule) else x
@@ -68,7 +68,7 @@ def in_force(
                 f"came after `init` was called. Call `init` of the transform that has it."
             )
         if extra is not None:
-            check_extra(f"`{type(schedule).__name__}`, the schedule of `{name}`,", schedule.needs_extra, extra)
+            check_extra(f"`{type(schedule).__name__}`, the schedule of `{name}`,", extra_arguments(schedule), extra)
         numbers[name] = _as_default_float(resolve(schedule, step)((states or {})[name], **(extra or {})))
     return resolve(_replaced(tree, numbers) if found else tree, step)
 
@@ -93,9 +93,9 @@ def advance(
 
 def _stops_for_states(tree: PyTree) -> Callable[[Any], bool]:
     def stops(x: Any) -> bool:
-        if isinstance(x, AbstractHyperparameters) and (x.keeps_schedules or x.keeps_own_pace):
-            return x is not tree or x.keeps_own_pace
-        return _is_stateful(x)
+        if isinstance(x, AbstractTransform) and x.clock in ("keeper", "pace"):
+            return x is not tree or x.clock == "pace"
+        return is_stateful(x)
 
     return stops
 
@@ -103,12 +103,12 @@ def _stops_for_states(tree: PyTree) -> Callable[[Any], bool]:
 def _stateful(tree: PyTree) -> dict[str, AbstractStatefulSchedule]:
     """The stateful schedules in the tree, by dotted path."""
     found = jtu.tree_leaves_with_path(tree, is_leaf=_stops_for_states(tree))
-    return {_name(path): x for path, x in found if _is_stateful(x)}
+    return {_name(path): x for path, x in found if is_stateful(x)}
 
 
 def _replaced(tree: PyTree, numbers: Mapping[str, Any]) -> PyTree:
     def number_now(path: Any, x: Any) -> Any:
-        return numbers[_name(path)] if _is_stateful(x) else x
+        return numbers[_name(path)] if is_stateful(x) else x
 
     return jtu.tree_map_with_path(number_now, tree, is_leaf=_stops_for_states(tree))
 

@@ -4,7 +4,7 @@ import abc
 import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -12,22 +12,23 @@ import jax.tree_util as jtu
 from jaxtyping import Array, PyTree
 
 from .._support.arithmetic import at_least_float32, common_dtype, default_float, real_dtype, safe_increment
-from .._support.module import holds
+from .._support.module import kind_of
 from .._support.types import Params, State, Updates
 from ..tree._align import align
 from ..tree._leafmap import map_leaves
 from ..tree._paths import leaf_paths
 from .in_force import resolve
 from .masks import select
-from .transform import AbstractTransform, EmptyState, check_call
+from .transform import AbstractTransform, EmptyState
 
 
 class AbstractLeafwise(AbstractTransform):
     """A transform that does the same to every array: write the equations on one array, and nothing else.
 
     The state of one array and of the whole tree are one class. Its fields are what `init_leaf` returns for an array;
-    in the whole state each of them is a tree. Fields with the default None belong to all leaves together, and the rule
-    leaves them alone: `count: Count | None = None` counts the steps, others are written by `init_shared` and `share`:
+    in the whole state each of them is a tree. Two kinds of fields are left alone by `init_leaf` and `update_leaf`:
+    `count: Count | None = counter()` counts the steps, and a field declared with `shared(None)` has one value for all
+    leaves, which `init_shared` and `share` give:
 
         class HeavyBallState(AbstractState):
             velocity: PyTree
@@ -46,8 +47,6 @@ class AbstractLeafwise(AbstractTransform):
     shape are traced once, and in a `Chain` consecutive rules run as one function of an array. Where the state counts,
     a schedule may stand in any field.
     """
-
-    _is_checked_elsewhere: ClassVar[bool] = True  # each part of a run is checked by itself, with its schedules resolved
 
     def init_leaf(self, p: Array) -> State:
         """The state of one array; `EmptyState()` where there is none."""
@@ -81,8 +80,7 @@ class AbstractLeafwise(AbstractTransform):
     def share(self, now: Any) -> dict[str, Array]:
         """What these fields are after a step, from what `prepare` or `survey` returned.
 
-        If the count is among them, the rule counts something else than its steps, from which it begins anew; its `at`
-        then returns the rule itself, because no schedule goes by such a count.
+        A counter is among them only if it is declared with `counter(steps=False)`.
         """
         del now
         return {}
@@ -97,6 +95,9 @@ class AbstractLeafwise(AbstractTransform):
             s: the state of this array.
             p: the parameter, or None where `update` was called without.
         """
+
+    def check_call(self, updates: Updates, params: Params | None, extra: Mapping[str, Any]) -> None:
+        """Do nothing: `run_rules` checks each rule of a run by itself, with its schedules resolved."""
 
     def where(self, tree: PyTree) -> Sequence[bool] | None:
         """Which leaves the rule is for, in JAX's order; None for all. The others pass through unchanged."""
@@ -114,12 +115,16 @@ class AbstractLeafwise(AbstractTransform):
             name: treedef.unflatten([None if s is None else getattr(s, name) for s in states])
             for name in _tree_fields(example)
         }
-        count = {"count": jnp.zeros((), jnp.int32)} if _counts(example) else {}
+        counter = _counter(example)
+        count = {counter.name: jnp.zeros((), jnp.int32)} if counter else {}
         return type(example)(**count, **self.init_shared(params), **trees)
 
     def at(self, state: State) -> Self:
-        """This rule with its schedules, if it counts the steps for them, replaced by their numbers for the next one."""
-        return resolve(self, state.count) if _counts(state) else self
+        """Return this rule with its schedules, if its state counts the steps, replaced by their current values."""
+        counter = _counter(state)
+        if counter is None or counter.metadata["counts"] != "steps":
+            return self
+        return resolve(self, getattr(state, counter.name))
 
     def update(
         self, updates: Updates, state: State, params: Params | None = None, **extra: Any
@@ -129,12 +134,13 @@ class AbstractLeafwise(AbstractTransform):
         return updates, state
 
 
-def _counts(state: State) -> bool:
-    return any(f.name == "count" for f in dataclasses.fields(state))
+def _counter(state: State) -> dataclasses.Field | None:
+    """The field of the state that is declared as its `counter()`."""
+    return next((f for f in dataclasses.fields(state) if "counts" in f.metadata), None)
 
 
 def _tree_fields(state: State) -> list[str]:
-    return [f.name for f in dataclasses.fields(state) if holds(f) == "params"]
+    return [f.name for f in dataclasses.fields(state) if kind_of(f) == "params"]
 
 
 def reads_all_updates(rule: AbstractLeafwise) -> bool:
@@ -155,16 +161,18 @@ class _Part:
         size: int,
     ):
         name = type(rule).__name__
-        count = state.count.astype(default_float()) if _counts(state) else None
+        self._counter = _counter(state)
+        count = getattr(state, self._counter.name).astype(default_float()) if self._counter else None
         self.rule = rule.at(state)
-        check_call(self.rule, updates, params, extra)
+        AbstractTransform.check_call(self.rule, updates, params, extra)
         self.chosen = list(self.rule.where(updates) or [True] * size)
         self._state, self._fields = state, _tree_fields(state)
         self._indices = [i for i, chosen in enumerate(self.chosen) if chosen]
         like = updates if all(self.chosen) else select(updates, self.chosen)
         aligned = [align(getattr(state, field), like, f"{name}.update") for field in self._fields]
         self._rebuild = [rebuild for _, rebuild in aligned]
-        self.values = dict(zip(self._indices, zip(*(v for v, _ in aligned), strict=True), strict=False))
+        rows = zip(*(v for v, _ in aligned), strict=True) if aligned else [()] * len(self._indices)
+        self.values = dict(zip(self._indices, rows, strict=True))
         if reads_all_updates(rule):
             trees = {f: jtu.tree_structure(like).unflatten(v) for f, (v, _) in zip(self._fields, aligned, strict=True)}
             params = params if params is None or like is updates else select(params, self.chosen)
@@ -174,9 +182,15 @@ class _Part:
         else:
             self.now = self.rule.prepare(count)
 
-    def of_leaf(self, i: int) -> tuple[Any, ...]:
-        """The values of the state's fields at leaf `i`."""
-        return self.values.get(i, ())
+    def check_shapes(self, g: Array, value: tuple[Any, ...], path: str) -> None:
+        """Refuse an update of another shape than the parameter for which the state at this leaf was made."""
+        like = jax.eval_shape(self.rule.init_leaf, jax.ShapeDtypeStruct(g.shape, g.dtype))
+        needed, found = (jtu.tree_map(jnp.shape, x) for x in (self.as_values(like), value))
+        if found != needed:
+            raise ValueError(
+                f"`{type(self.rule).__name__}.update`: the updates have the shapes of the parameters that `init` was "
+                f"given; but at `{path}` an update of shape {g.shape} met a state of shapes {found}."
+            )
 
     def as_state(self, values: Sequence[Any]) -> State:
         """The state of one array."""
@@ -191,7 +205,8 @@ class _Part:
         columns = zip(*(self.values[i] for i in self._indices), strict=True) if self._fields else ()
         columns = list(columns) or [()] * len(self._fields)
         trees = {f: put(list(c)) for f, put, c in zip(self._fields, self._rebuild, columns, strict=True)}
-        count = {"count": safe_increment(self._state.count)} if _counts(self._state) else {}
+        name = self._counter and self._counter.name
+        count = {name: safe_increment(getattr(self._state, name))} if name else {}
         shared = {f: x.astype(getattr(self._state, f).dtype) for f, x in self.rule.share(self.now).items()}
         return type(self._state)(**{**count, **shared}, **trees)
 
@@ -203,61 +218,68 @@ def run_rules(
     params: Params | None,
     extra: Mapping[str, Any],
 ) -> tuple[Updates, list[State]]:
-    """Several rules, one after the other, as one function of an array; only the first may survey all leaves."""
+    """Run several rules, one after the other, as one function of an array; only the first may survey all leaves."""
     leaves, treedef = jtu.tree_flatten(updates)
     param_leaves = [None] * len(leaves) if params is None else jtu.tree_leaves(params)
     size = len(leaves)
     parts = [_Part(rule, state, updates, params, extra, size) for rule, state in zip(rules, states, strict=True)]
-    numbers, numbers_def = jtu.tree_flatten([(part.rule, part.now) for part in parts])
-    kinds = list(zip(*(part.chosen for part in parts), strict=True))
-    for kind in dict.fromkeys(kinds):
+    groups: dict[tuple[bool, ...], list[int]] = {}
+    for i, kind in enumerate(zip(*(part.chosen for part in parts), strict=True)):
+        groups.setdefault(kind, []).append(i)
+    for kind, indices in groups.items():
         active = [part for part, is_active in zip(parts, kind, strict=True) if is_active]
-        indices = [i for i, k in enumerate(kinds) if k == kind]
-        if not active:
-            continue
-
-        def on_leaf(numbers, g, p, values, active=active):
-            at_work = [pair for part, pair in zip(parts, numbers_def.unflatten(numbers), strict=True) if part in active]
-            return _run_on_leaf(active, at_work, g, p, values)
-
-        columns = [(leaves[i], param_leaves[i], [part.of_leaf(i) for part in active]) for i in indices]
-        try:
-            results = map_leaves(on_leaf, numbers, columns)
-        except _LeafError as error:
-            paths = leaf_paths(updates)
-            at = next(paths[i] for i, column in zip(indices, columns, strict=True) if error.is_about(column))
-            raise ValueError(f"{error}, at `{at}`. {error.__cause__ or ''}".strip()) from error.__cause__
-        for i, (u, values) in zip(indices, results, strict=True):
-            leaves[i] = u
-            for part, value in zip(active, values, strict=True):
-                part.values[i] = value
+        if active:
+            columns = [(leaves[i], param_leaves[i], [part.values[i] for part in active]) for i in indices]
+            for i, (u, values) in zip(indices, _run_on_leaves(active, columns, updates, indices), strict=True):
+                leaves[i] = u
+                for part, value in zip(active, values, strict=True):
+                    part.values[i] = value
     return treedef.unflatten(leaves), [part.finish() for part in parts]
+
+
+def _run_on_leaves(
+    parts: Sequence[_Part], columns: Sequence[tuple[Any, ...]], updates: Updates, indices: Sequence[int]
+) -> list[tuple[Array, list[tuple[Any, ...]]]]:
+    """The rules on the leaves at these indices, each with its update, its parameter and its values of the states."""
+    shared, shared_def = jtu.tree_flatten([(part.rule, part.now) for part in parts])
+
+    def on_leaf(shared, g, p, values):
+        return _run_on_leaf(parts, shared_def.unflatten(shared), g, p, values)
+
+    try:
+        return map_leaves(on_leaf, shared, columns)
+    except (TypeError, ValueError):  # what jax.numpy raises for shapes that do not fit
+        # All leaves of a shape are traced as one, and none of them by its path; so the leaf is found afterwards.
+        paths = leaf_paths(updates)
+        for i, (g, _, values) in zip(indices, columns, strict=True):
+            for part, value in zip(parts, values, strict=True):
+                part.check_shapes(g, value, paths[i])
+        raise
 
 
 def _run_on_leaf(
     parts: Sequence[_Part],
-    at_work: Sequence[tuple[AbstractLeafwise, Any]],
+    rules: Sequence[tuple[AbstractLeafwise, Any]],
     g: Array,
     p: Array | None,
     values: Sequence[tuple[Any, ...]],
 ) -> tuple[Array, list[tuple[Any, ...]]]:
-    """The rules on one array. Between them the update keeps the dtype of the arithmetic."""
+    """The rules, each with what it prepared, on one array. In between the update keeps the dtype of the arithmetic."""
     dtype = at_least_float32(g.dtype, *([] if p is None else [p.dtype]))
     u, p = g.astype(dtype), None if p is None else p.astype(dtype)
     new_values = []
     with _promotion([u]):
-        for part, pair, value in zip(parts, at_work, values, strict=True):
+        for part, pair, value in zip(parts, rules, values, strict=True):
             rule, now = _cast(pair, dtype)
             with jax.named_scope(type(rule).__name__):
-                try:
-                    u, state = rule.update_leaf(now, u, part.as_state(_cast(value, dtype)), p)
-                except (TypeError, ValueError) as error:  # what jnp raises for shapes that do not fit
-                    if all(x.shape == g.shape for x in jtu.tree_leaves(value)):
-                        raise
-                    raise _LeafError(rule, g.shape, jtu.tree_map(jnp.shape, value)) from error
+                u, state = rule.update_leaf(now, u, part.as_state(_cast(value, dtype)), p)
             new_value = part.as_values(state)
-            if jtu.tree_map(jnp.shape, (u, new_value)) != jtu.tree_map(jnp.shape, (g, value)):
-                raise _LeafError(rule, g.shape, jtu.tree_map(jnp.shape, value))
+            before, after = (jtu.tree_map(jnp.shape, x) for x in ((g, value), (u, new_value)))
+            if before != after:
+                raise ValueError(
+                    f"`{type(rule).__name__}.update_leaf` keeps every shape; but an update and a state of shapes "
+                    f"{before} became {after}."
+                )
             new_values.append(jtu.tree_map(lambda new, old: new.astype(old.dtype), new_value, value))
     return u.astype(g.dtype), new_values
 
@@ -277,19 +299,3 @@ def _cast(tree: PyTree, dtype: Any) -> PyTree:
         return x.astype(real_dtype(dtype)) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
     return jtu.tree_map(cast, tree)
-
-
-class _LeafError(Exception):
-    """A rule failed on a leaf, of which inside of a trace only the shapes are known."""
-
-    def __init__(self, rule: AbstractLeafwise, shape: tuple[int, ...], state_shapes: Any):
-        super().__init__(
-            f"`{type(rule).__name__}.update`: a rule keeps every shape, and the updates have the shapes of the "
-            f"parameters that `init` was given; but an update of shape {shape} met a state of shapes {state_shapes}"
-        )
-        self._shape, self._state_shapes = shape, state_shapes
-
-    def is_about(self, column: tuple[Any, ...]) -> bool:
-        """Whether it was raised by a leaf like this one."""
-        g, _, values = column
-        return g.shape == self._shape and self._state_shapes in jtu.tree_map(jnp.shape, list(values))

@@ -1,6 +1,7 @@
-"""Transforms whose numbers follow schedules."""
+"""Named optimizers: flat hyperparameters, and one expression that says which transform they mean."""
 
 import abc
+from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
 import jax.numpy as jnp
@@ -8,20 +9,21 @@ import jax.numpy as jnp
 from .._support.arithmetic import safe_increment
 from .._support.module import AbstractState, nested, shared
 from .._support.types import Count, Params, State, Updates
+from .container import check_parts, eval_parts
 from .in_force import advance, in_force, schedule_states
-from .transform import AbstractTransform
+from .transform import AbstractTransform, Clock, Part
 
 
 class OptimizerState(AbstractState):
-    """The number of steps done, by which schedules go, and the state of the transform inside.
+    """The state of every optimizer: the number of steps done, which schedules follow, and the state of `transform()`.
 
-    `schedule_states` holds the states of stateful schedules by the dotted path of the number that each is; it is None
-    where there is none.
+    `schedule_states` holds the states of stateful schedules by the dotted path of the field that each is in, or None if
+    there are none.
     """
 
     step: Count = shared()
     inner: State = nested()
-    schedule_states: dict[str, State] | None = None
+    schedule_states: dict[str, State] | None = shared(None)
 
 
 class AbstractOptimizer(AbstractTransform):
@@ -38,15 +40,17 @@ class AbstractOptimizer(AbstractTransform):
     from plain numbers; so every hyperparameter of every optimizer may be a schedule.
     """
 
-    counts_steps: ClassVar[bool] = True
-    keeps_schedules: ClassVar[bool] = True
+    clock: ClassVar[Clock] = "keeper"
 
     @abc.abstractmethod
     def transform(self) -> AbstractTransform:
-        """What this optimizer is made of, when all its fields are plain numbers."""
+        """Return what this optimizer is made of, once every field is a plain number."""
+
+    def _check_parts(self) -> None:
+        check_parts(self)  # those that are handed on to `transform()`
 
     def init(self, params: Params) -> OptimizerState:
-        """The state before the first step."""
+        """Return the state before the first step."""
         step = jnp.zeros((), jnp.int32)
         states = schedule_states(self)
         return OptimizerState(step, in_force(self, step, states).transform().init(params), states)
@@ -54,16 +58,23 @@ class AbstractOptimizer(AbstractTransform):
     def update(
         self, updates: Updates, state: OptimizerState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, OptimizerState]:
-        """One step of `transform()`, with the numbers in force at this step."""
+        """Do one step of `transform()`, with the hyperparameters of this step."""
         transform = in_force(self, state.step, state.schedule_states, extra).transform()
         updates, inner = transform.update(updates, state.inner, params, **extra)
         states = advance(self, state.step, state.schedule_states, extra)
         return updates, OptimizerState(safe_increment(state.step), inner, states)
 
     def at(self, state: OptimizerState) -> Self:
-        """This optimizer with every schedule replaced by its number for the next step."""
+        """Return this optimizer with every schedule replaced by its value at the next step."""
         return in_force(self, state.step, state.schedule_states)
 
+    def each_part(self, state: OptimizerState | None = None) -> Iterator[Part]:
+        """Yield `transform()`, at the first step or at that of the state."""
+        if state is None:
+            yield Part("transform", None, in_force(self, 0, schedule_states(self)).transform())
+        else:
+            yield Part("transform", None, self.at(state).transform(), state.inner)
+
     def eval_params(self, state: OptimizerState, params: Params) -> Params:
-        """Those of `transform()`."""
-        return self.at(state).transform().eval_params(state.inner, params)
+        """Return the evaluation parameters of `transform()`."""
+        return eval_parts(self, state, params)

@@ -89,8 +89,8 @@ class AbstractStatefulSchedule(AbstractHyperparameters):
     A schedule that stands in one of its own fields arrives there as a number.
     """
 
-    needs_extra: ClassVar[tuple[str, ...]] = ()
-    """The extra arguments without which it cannot do its work, such as `value`, the loss."""
+    needs: ClassVar[tuple[str, ...]] = ()
+    """The extra arguments of `update` that it cannot do without, such as `"value"`, the loss."""
 
     @abc.abstractmethod
     def init(self) -> State:
@@ -142,10 +142,10 @@ def has_schedule(tree: PyTree) -> bool:
 
 def has_stateful_schedule(tree: PyTree) -> bool:
     """Whether one that has a state does."""
-    return any(map(_is_stateful, jtu.tree_leaves(tree, is_leaf=_is_stateful)))
+    return any(map(is_stateful, jtu.tree_leaves(tree, is_leaf=is_stateful)))
 
 
-def _is_stateful(x: Any) -> bool:
+def is_stateful(x: Any) -> bool:
     return isinstance(x, AbstractStatefulSchedule)
 
 

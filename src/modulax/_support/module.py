@@ -1,9 +1,12 @@
-"""The base of all Modules of the library, and what the fields of a state hold."""
+"""The base of all Modules of the library, and the declarations of the fields of states."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import equinox as eqx
+
+Kind = Literal["params", "shared", "states"]
+M = TypeVar("M")
 
 
 class AbstractModule(eqx.Module):
@@ -21,38 +24,77 @@ class AbstractModule(eqx.Module):
 class AbstractState(AbstractModule):
     """The state of a transform: a Module of arrays, whose field names are those of checkpoints.
 
-    A field without default is a tree like the parameters, unless it is declared otherwise: `shared()` belongs to all
-    parameters together, as does every field with a default, and `nested()` holds the states of other transforms.
-    `modulax.tree.map_params` and `state_sharding` go by that.
+    Each field says by its declaration what it holds. `like_params()`, which may be left out, is a tree with the
+    structure of the parameters, such as a moment. `shared()` is something that all parameters have in common, such as a
+    random key; `counter()` is shared too, and counts steps. `nested()` holds the states of other transforms.
+
+        class AdamState(AbstractState):
+            mu: PyTree
+            nu: PyTree
+            count: Count | None = counter()
+
+    `modulax.tree.map_params`, `state_sharding`, `describe` and `checkpoint.restore` go by these declarations.
     """
+
+
+def _field(default: Any, **metadata: Any) -> Any:
+    given = {} if default is dataclasses.MISSING else {"default": default}
+    return eqx.field(metadata=metadata, **given)
 
 
 def like_params() -> Any:
-    """A field of a state that is a tree like the parameters, as every field without default is.
+    """Declare a field of a state as a tree with the structure of the parameters.
 
-    To write it out pleases type checkers, where the field stands behind one that is `shared()` or `nested()`.
+    A field without a declaration is one too. Write it out where the field follows one that is `shared()` or `nested()`,
+    to please type checkers.
     """
-    return eqx.field(metadata={"holds": "params"})
+    return _field(dataclasses.MISSING, holds="params")
 
 
 def shared(default: Any = dataclasses.MISSING) -> Any:
-    """A field of a state that belongs to all parameters together, such as a counter or a random key.
+    """Declare a field of a state that all parameters have in common, such as a random key or a running loss.
 
     Args:
-        default: the field's default, if it has one.
+        default: the field's default, if it has one. In the state of an `AbstractLeafwise` it is None, because
+            `init_leaf` knows one array only; `init_shared` and `share` give the values.
     """
-    given = {} if default is dataclasses.MISSING else {"default": default}
-    return eqx.field(metadata={"holds": "shared"}, **given)
+    return _field(default, holds="shared")
+
+
+def counter(*, steps: bool = True) -> Any:
+    """Declare the field that counts the steps in the state of an `AbstractLeafwise`.
+
+    Write `count: Count | None = counter()`. The base class starts it at 0, gives it to `prepare` and `survey`, and adds
+    one after every step. Schedules in the fields of the rule are read at this count.
+
+    Args:
+        steps: False if the rule itself says in `share` what the count is after a step, because it counts something
+            other than steps. No schedule can follow such a count.
+    """
+    return _field(None, holds="shared", counts="steps" if steps else "other")
 
 
 def nested() -> Any:
-    """A field of a state that holds the state of another transform, or a list or mapping of several."""
-    return eqx.field(metadata={"holds": "states"})
+    """Declare a field of a state that holds the state of another transform, or a list or mapping of several."""
+    return _field(dataclasses.MISSING, holds="states")
 
 
-def holds(field: dataclasses.Field) -> Literal["params", "shared", "states"]:
+def kind_of(field: dataclasses.Field) -> Kind:
     """What a field of a state holds: a tree like the parameters, what all of them share, or other states."""
     declared = field.metadata.get("holds")
-    if declared is not None:
-        return declared
-    return "params" if field.default is dataclasses.MISSING else "shared"
+    if declared is None and field.default is not dataclasses.MISSING:
+        raise ValueError(
+            f"The field `{field.name}` of a state has a default and no declaration. Write `{field.name}: ... = "
+            f"shared({field.default!r})` for something that all parameters have in common, `{field.name}: ... = "
+            f"counter()` for the number of steps, or leave out the default of a tree like the parameters."
+        )
+    return "params" if declared is None else declared
+
+
+def with_fields(module: M, **values: Any) -> M:
+    """A copy of a Module with other values in some fields, neither converted nor checked again."""
+    new = object.__new__(type(module))
+    for field in dataclasses.fields(module):  # pyright: ignore[reportArgumentType] (a Module is a dataclass)
+        name = field.name
+        object.__setattr__(new, name, values[name] if name in values else getattr(module, name))
+    return new

@@ -10,7 +10,7 @@ from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, moment, safe_sqrt, second_moment_like
 from .._support.checks import DECAY
-from .._support.module import AbstractState
+from .._support.module import AbstractState, counter
 from .._support.types import Count
 from .adam import adam_numbers, corrected_mean
 
@@ -20,7 +20,7 @@ class ScaleByBeliefState(AbstractState):
 
     mu: PyTree
     nu: PyTree
-    count: Count | None = None
+    count: Count | None = counter()
 
 
 class ScaleByBelief(AbstractLeafwise):

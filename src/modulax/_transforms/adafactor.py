@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, moment, safe_sqrt, second_moment_like
-from .._support.module import AbstractState
+from .._support.module import AbstractState, counter
 from .._support.types import Count
 from .sm3 import inverse_root
 
@@ -30,7 +30,7 @@ class FactoredState(AbstractState):
     v_row: PyTree
     v_col: PyTree
     v: PyTree
-    count: Count | None = None
+    count: Count | None = counter()
 
 
 class ScaleByFactoredRMS(AbstractLeafwise):

@@ -9,7 +9,7 @@ from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, bias, moment, safe_sqrt, second_moment_like, zeros_in
 from .._support.checks import DECAY
-from .._support.module import AbstractState
+from .._support.module import AbstractState, counter
 from .._support.types import Count
 
 
@@ -18,7 +18,7 @@ class ScaleByAdamState(AbstractState):
 
     mu: PyTree
     nu: PyTree
-    count: Count | None = None
+    count: Count | None = counter()
 
 
 class AdamNumbers(NamedTuple):

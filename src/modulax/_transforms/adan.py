@@ -15,7 +15,7 @@ from .._support.arithmetic import (
     second_moment_like,
 )
 from .._support.checks import DECAY
-from .._support.module import AbstractState
+from .._support.module import AbstractState, counter
 from .._support.types import Count, Follow
 
 
@@ -26,7 +26,7 @@ class ScaleByAdanState(AbstractState):
     v: PyTree
     n: PyTree
     g: PyTree
-    count: Count | None = None
+    count: Count | None = counter()
 
 
 class _AdanNumbers(NamedTuple):

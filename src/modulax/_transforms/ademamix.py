@@ -10,7 +10,7 @@ from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, bias, moment, safe_sqrt, second_moment_like, zeros_in
 from .._support.checks import DECAY
-from .._support.module import AbstractState
+from .._support.module import AbstractState, counter
 from .._support.types import Count
 
 
@@ -20,7 +20,7 @@ class ScaleByAdEMAMixState(AbstractState):
     m1: PyTree
     m2: PyTree
     nu: PyTree
-    count: Count | None = None
+    count: Count | None = counter()
 
 
 class ScaleByAdEMAMix(AbstractLeafwise):
@@ -83,7 +83,7 @@ class ScaleBySimplifiedAdEMAMixState(AbstractState):
 
     m: PyTree
     n: PyTree
-    count: Count | None = None
+    count: Count | None = counter()
 
 
 class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):

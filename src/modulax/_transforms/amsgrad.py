@@ -10,7 +10,7 @@ from .._protocol.fields import Number, followed, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, moment, safe_sqrt, second_moment_like, zeros_in
 from .._support.checks import DECAY
-from .._support.module import AbstractState
+from .._support.module import AbstractState, counter
 from .._support.types import Count, Follow
 from .adam import adam_numbers
 
@@ -21,7 +21,7 @@ class ScaleByAMSGradState(AbstractState):
     mu: PyTree
     nu: PyTree
     nu_max: PyTree
-    count: Count | None = None
+    count: Count | None = counter()
 
 
 class ScaleByAMSGrad(AbstractLeafwise):

@@ -76,8 +76,7 @@ class ScaleByBacktrackingLinesearch(AbstractTransform):
         Rates](https://arxiv.org/abs/1905.09997), 2019.
     """
 
-    needs_params: ClassVar[bool] = True
-    needs_extra: ClassVar[tuple[str, ...]] = ("value", "grad", "value_fn")
+    needs: ClassVar[tuple[str, ...]] = ("params", "value", "grad", "value_fn")
     cites: ClassVar[tuple[str, ...]] = ("nocedal2006", "vaswani2019")
 
     max_backtracking_steps: int = eqx.field(static=True)
@@ -90,7 +89,7 @@ class ScaleByBacktrackingLinesearch(AbstractTransform):
     store_grad: bool = eqx.field(static=True, default=False)
     verbose: bool = eqx.field(static=True, default=False)
 
-    def __check_init__(self) -> None:
+    def check(self) -> None:
         check_positive_integer(self, "max_backtracking_steps")
 
     def init(self, params: Params) -> ScaleByBacktrackingLinesearchState:

@@ -23,6 +23,10 @@ class Identity(AbstractLeafwise):
 class SetToZero(AbstractLeafwise):
     """Returns zeros: the parameters stay as they are. To freeze some of them, use `Freeze`."""
 
+    def freezes(self, tree):
+        """Return all leaves."""
+        return [True] * len(jtu.tree_leaves(tree))
+
     def update_leaf(self, now, g, s, p):
         del now, p
         return jnp.zeros_like(g), s

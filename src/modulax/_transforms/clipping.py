@@ -120,7 +120,7 @@ class AdaptiveGradClip(AbstractLeafwise):
         Normalization](https://arxiv.org/abs/2102.06171), 2021.
     """
 
-    needs_params: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("params",)
     cites: ClassVar[tuple[str, ...]] = ("brock2021",)
 
     clipping: Number = number(needs=NON_NEGATIVE)

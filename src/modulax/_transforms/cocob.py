@@ -44,7 +44,7 @@ class ScaleByCOCOB(AbstractLeafwise):
         Betting](https://arxiv.org/abs/1705.07795), 2017.
     """
 
-    needs_params: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("params",)
     takes_complex: ClassVar[bool] = False
     cites: ClassVar[tuple[str, ...]] = ("orabona2017",)
 

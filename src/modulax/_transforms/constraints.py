@@ -34,7 +34,7 @@ class KeepParamsNonnegative(AbstractLeafwise):
     The last part of a chain. The parameters must not be negative at the start; those that are become zero.
     """
 
-    needs_params: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("params",)
     takes_complex: ClassVar[bool] = False
 
     def update_leaf(self, now, g, s, p):

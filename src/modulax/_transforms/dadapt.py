@@ -10,7 +10,7 @@ from .._protocol.fields import Hyperparameter, Number, followed, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, moment, ratio, safe_sqrt, second_moment_like
 from .._support.checks import DECAY, POSITIVE
-from .._support.module import AbstractState
+from .._support.module import AbstractState, counter, shared
 from .._support.types import Count, Follow
 from ..tree._math import inner, total
 from .distance_estimate import estimated_rate, first_estimate, wide_zeros
@@ -22,9 +22,9 @@ class DAdaptAdamWState(AbstractState):
     exp_avg: PyTree
     exp_avg_sq: PyTree
     grad_sum: PyTree
-    estim_lr: Float[Array, ""] | None = None
-    numerator_weighted: Float[Array, ""] | None = None
-    count: Count | None = None
+    estim_lr: Float[Array, ""] | None = shared(None)
+    numerator_weighted: Float[Array, ""] | None = shared(None)
+    count: Count | None = counter()
 
 
 class DAdaptNumbers(NamedTuple):

@@ -52,7 +52,7 @@ class ScaleByDistanceOverGradients(AbstractLeafwise):
         Schedule](https://arxiv.org/abs/2302.12022), 2023.
     """
 
-    needs_params: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("params",)
     cites: ClassVar[tuple[str, ...]] = ("ivgi2023",)
 
     reps_rel: Number = number(1e-6)

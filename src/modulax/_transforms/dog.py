@@ -12,7 +12,7 @@ from .._protocol.hyperparameters import AbstractHyperparameters
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, default_float, ratio, safe_sqrt
 from .._support.checks import check_choice
-from .._support.module import AbstractState
+from .._support.module import AbstractState, shared
 from ..tree._math import norm, total
 
 
@@ -28,7 +28,7 @@ class InitialStep(AbstractHyperparameters):
     kind: Literal["distance", "learning_rate", "heuristic"] = eqx.field(static=True)
     value: Number = number()
 
-    def __check_init__(self) -> None:
+    def check(self) -> None:
         check_choice(self, "kind", ("distance", "learning_rate", "heuristic"))
 
 
@@ -49,9 +49,9 @@ class DoGState(AbstractState):
     """The state of `ScaleByDoG`: the start, the largest distance from it, and the sum of squared gradients."""
 
     init_params: PyTree
-    is_init_step: Bool[Array, ""] | None = None
-    max_dist: Float[Array, ""] | None = None
-    sum_sq_norm_grads: Float[Array, ""] | None = None
+    is_init_step: Bool[Array, ""] | None = shared(None)
+    max_dist: Float[Array, ""] | None = shared(None)
+    sum_sq_norm_grads: Float[Array, ""] | None = shared(None)
 
 
 class DoGNumbers(NamedTuple):
@@ -86,13 +86,13 @@ class ScaleByDoG(AbstractLeafwise):
         Schedule](https://arxiv.org/abs/2302.12022), 2023.
     """
 
-    needs_params: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("params",)
     cites: ClassVar[tuple[str, ...]] = ("ivgi2023",)
 
     init_step: Any = eqx.field(converter=as_initial_step)
     eps: Number = number(1e-8)
 
-    def __check_init__(self) -> None:
+    def check(self) -> None:
         check_initial_step(self, self.init_step)
 
     def init_leaf(self, p):
@@ -136,8 +136,8 @@ class DoWGState(AbstractState):
     """The state of `ScaleByDoWG`: the start, weighted squares of gradients, and the largest squared distance."""
 
     init_params: PyTree
-    weighted_sq_norm_grads: Float[Array, ""] | None = None
-    estim_sq_dist: Float[Array, ""] | None = None
+    weighted_sq_norm_grads: Float[Array, ""] | None = shared(None)
+    estim_sq_dist: Float[Array, ""] | None = shared(None)
 
 
 class DoWGNumbers(NamedTuple):
@@ -169,7 +169,7 @@ class ScaleByDoWG(AbstractLeafwise):
         Method](https://arxiv.org/abs/2305.16284), 2023.
     """
 
-    needs_params: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("params",)
     cites: ClassVar[tuple[str, ...]] = ("khaled2023",)
 
     init_estim_sq_dist: Number | None = number(None, optional=True)

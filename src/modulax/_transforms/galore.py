@@ -10,17 +10,19 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, PyTree
 
+from .._protocol.container import AbstractContainer, extra_inside, part
 from .._protocol.fields import Number, followed, number
 from .._protocol.in_force import resolve
 from .._protocol.masks import AbstractRule, select
-from .._protocol.transform import AbstractTransform
+from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import at_least_float32, safe_increment
 from .._support.checks import AT_LEAST_ONE, check_positive_integer
 from .._support.module import AbstractState, like_params, nested, shared
 from .._support.types import Count, Follow, Params, State, Updates
 from ..linalg import leading_directions
 from ..linalg._products import adjoint
-from ..tree._align import align
+from ..tree._align import align, paired
+from ..tree._math import trainable
 from .adam import ScaleByAdam
 from .matrices import Axes, Matrix, hashable, matrices_as, matrices_of, together
 
@@ -58,7 +60,7 @@ def adam_unless_given(x: Any) -> Any:
     return ScaleByAdam() if x is None else x
 
 
-class ScaleByGaLore(AbstractTransform):
+class ScaleByGaLore(AbstractContainer):
     r"""Runs a transform on a few leading directions of every matrix, so that its state is small.
 
     $$
@@ -91,24 +93,21 @@ class ScaleByGaLore(AbstractTransform):
         Projection](https://arxiv.org/abs/2403.03507), 2024.
     """
 
-    counts_steps: ClassVar[bool] = True
+    clock: ClassVar[Clock] = "steps"
     cites: ClassVar[tuple[str, ...]] = ("zhao2024",)
 
     rank: int = eqx.field(static=True, default=128)
     update_proj_gap: Number = number(200, needs=AT_LEAST_ONE)
     scale: Number = number(1.0)
-    base_optimizer: AbstractTransform = eqx.field(default=None, converter=adam_unless_given)
+    base_optimizer: AbstractTransform = part(
+        default_factory=ScaleByAdam, state="base_optimizer_state", converter=adam_unless_given
+    )
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(GaLoreDimensionNumbers))
     _: dataclasses.KW_ONLY
     follow: Follow = followed()
 
-    def __check_init__(self) -> None:
+    def check(self) -> None:
         check_positive_integer(self, "rank")
-        if not isinstance(self.base_optimizer, AbstractTransform):
-            raise ValueError(
-                f"`ScaleByGaLore(base_optimizer=...)` must be a transform of modulax such as `ScaleByAdam()`, got "
-                f"{self.base_optimizer!r}."
-            )
 
     def init(self, params: Params) -> GaLoreState:
         """Projectors of zeros, which the first step replaces, and the inner state for what is left of each matrix."""
@@ -151,11 +150,18 @@ class ScaleByGaLore(AbstractTransform):
         held = jax.lax.cond(is_due, fresh, lambda: held)
         remaining = iter(held)
         projectors = [None if side is None else next(remaining) for side in sides]
+
+        def down(tree: PyTree) -> PyTree:
+            return _projected(paired(trainable(tree), updates, "ScaleByGaLore.update"), projectors, sides)
+
+        def up(small: PyTree) -> PyTree:
+            return _moved(params, small, projectors, sides)
+
         new, base_state = now.base_optimizer.update(
             _projected(updates, projectors, sides),
             state.base_optimizer_state,
             None if params is None else _projected(params, projectors, sides),
-            **extra,
+            **extra_inside(extra, updates, down, up),
         )
         out = [
             u if side is None or projector is None else now._scaled(side.up(u, projector)).astype(g.dtype)
@@ -163,13 +169,9 @@ class ScaleByGaLore(AbstractTransform):
         ]
         return treedef.unflatten(out), GaLoreState(safe_increment(state.count), base_state, rebuild(held))
 
-    def at(self, state: GaLoreState) -> "ScaleByGaLore":
-        """This transform with every schedule replaced by its number for the next step."""
-        now = resolve(self, state.count)
-        base = now.base_optimizer.at(state.base_optimizer_state)
-        return ScaleByGaLore(
-            self.rank, now.update_proj_gap, now.scale, base, self.weight_dimension_numbers, follow=self.follow
-        )
+    def resolved(self, state: GaLoreState) -> "ScaleByGaLore":
+        """Return this container with its hyperparameters, and those of its part, at their current values."""
+        return resolve(self, state.count)
 
     def _scaled(self, u: Array) -> Array:
         return jnp.asarray(self.scale).astype(u.dtype) * u
@@ -225,3 +227,28 @@ def _projected(tree: PyTree, projectors: Sequence[Array | None], sides: Sequence
             for x, projector, side in zip(leaves, projectors, sides, strict=True)
         ]
     )
+
+
+def _moved(
+    params: Params | None, small: PyTree, projectors: Sequence[Array | None], sides: Sequence[_Side | None]
+) -> PyTree:
+    """The parameters at a point of the projected space: moved along the directions that the projection keeps.
+
+    A function of the caller's, such as `value_fn`, is asked there. The inner transform cannot move the parameters in
+    any other direction, so that what the projection drops stays as it is.
+    """
+    leaves, treedef = jtu.tree_flatten(small)
+    if params is None:
+        starts: list[Any] = [None] * len(leaves)
+    else:
+        starts = jtu.tree_leaves(params)
+
+    def moved(x: Array, start: Array | None, projector: Array | None, side: _Side | None) -> Array:
+        if side is None or projector is None:
+            return x
+        if start is None:
+            return side.up(x, projector)
+        step = x - side.down(start, projector).astype(x.dtype)
+        return (_wide(start) + side.up(step, projector)).astype(start.dtype)
+
+    return treedef.unflatten([moved(*row) for row in zip(leaves, starts, projectors, sides, strict=True)])

@@ -68,13 +68,13 @@ class ScaleByLBFGS(AbstractTransform):
         optimization](https://doi.org/10.1007/BF01589116), 1989.
     """
 
-    needs_params: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("params",)
     cites: ClassVar[tuple[str, ...]] = ("nocedal2006", "liu1989")
 
     memory_size: int = eqx.field(static=True, default=10)
     scale_init_precond: bool = eqx.field(static=True, default=True)
 
-    def __check_init__(self) -> None:
+    def check(self) -> None:
         check_positive_integer(self, "memory_size")
 
     def init(self, params: Params) -> ScaleByLBFGSState:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float
 
-from .._protocol.transform import apply_updates
+from .._protocol.apply_updates import apply_updates
 from .._support.arithmetic import at_least_float32
 from .._support.checks import listing
 from .._support.types import Params, Updates

@@ -11,7 +11,7 @@ from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import moment, zeros_in
 from .._support.checks import DECAY, check_choice
-from .._support.module import AbstractState
+from .._support.module import AbstractState, counter
 from .._support.types import Count
 
 
@@ -19,7 +19,7 @@ class ScaleByLionState(AbstractState):
     """The state of `ScaleByLion`: the number of steps done and the momentum."""
 
     mu: PyTree
-    count: Count | None = None
+    count: Count | None = counter()
 
 
 class ScaleByLion(AbstractLeafwise):
@@ -57,7 +57,7 @@ class ScaleByLion(AbstractLeafwise):
     mode: Literal["hard", "smooth", "refined"] = eqx.field(static=True, default="hard")
     smooth_beta: Number = number(1.0)
 
-    def __check_init__(self) -> None:
+    def check(self) -> None:
         check_choice(self, "mode", ("hard", "smooth", "refined"))
 
     def init_leaf(self, p):

@@ -9,7 +9,7 @@ from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, at_least_float32, second_moment_like
 from .._support.checks import DECAY
-from .._support.module import AbstractState
+from .._support.module import AbstractState, counter
 from .._support.types import Count
 
 
@@ -19,7 +19,7 @@ class ScaleByMADGRADState(AbstractState):
     grad_sum_sq: PyTree
     s: PyTree
     x0: PyTree
-    count: Count | None = None
+    count: Count | None = counter()
 
 
 class ScaleByMADGRAD(AbstractLeafwise):
@@ -48,7 +48,7 @@ class ScaleByMADGRAD(AbstractLeafwise):
         [code](https://github.com/facebookresearch/madgrad).
     """
 
-    needs_params: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("params",)
     cites: ClassVar[tuple[str, ...]] = ("defazio2021",)
 
     learning_rate: Number = number()

@@ -10,7 +10,7 @@ from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import at_least_float32, bias, moment, zeros_in
 from .._support.checks import AT_LEAST_ONE, DECAY
-from .._support.module import AbstractState
+from .._support.module import AbstractState, counter
 from .._support.types import Count
 
 
@@ -64,7 +64,7 @@ class EmaState(AbstractState):
     """The state of `Ema`: the number of steps done and the average so far, without bias correction."""
 
     ema: PyTree
-    count: Count | None = None
+    count: Count | None = counter()
 
 
 class Ema(AbstractLeafwise):
@@ -104,7 +104,7 @@ class ApplyEveryState(AbstractState):
     """The state of `ApplyEvery`: the number of updates since it last let some through, and their sum."""
 
     grad_acc: PyTree
-    count: Count | None = None
+    count: Count | None = counter(steps=False)
 
 
 class _Turn(NamedTuple):
@@ -131,11 +131,6 @@ class ApplyEvery(AbstractLeafwise):
     """
 
     k: Number = number(1, needs=AT_LEAST_ONE)
-
-    def at(self, state):
-        """The rule itself: it counts to $k$, which is nothing that a schedule could go by."""
-        del state
-        return self
 
     def init_leaf(self, p):
         return ApplyEveryState(grad_acc=zeros_in(p, at_least_float32(p.dtype)))

@@ -11,7 +11,7 @@ from .._protocol.fields import Hyperparameter, Number, followed, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, bias, default_float, moment, ratio, safe_sqrt, second_moment_like
 from .._support.checks import DECAY
-from .._support.module import AbstractState
+from .._support.module import AbstractState, counter, shared
 from .._support.types import Count, Follow
 from ..tree._math import inner, total
 from .polyak import loss_of
@@ -21,10 +21,10 @@ class MomoState(AbstractState):
     """The state of `ScaleByMoMo`: the averages of gradients, losses and inner products, and the bound of the loss."""
 
     exp_avg: PyTree
-    barf: Float[Array, ""] | None = None
-    gamma: Float[Array, ""] | None = None
-    lb: Float[Array, ""] | None = None
-    count: Count | None = None
+    barf: Float[Array, ""] | None = shared(None)
+    gamma: Float[Array, ""] | None = shared(None)
+    lb: Float[Array, ""] | None = shared(None)
+    count: Count | None = counter()
 
 
 class MomoAdamState(AbstractState):
@@ -32,10 +32,10 @@ class MomoAdamState(AbstractState):
 
     exp_avg: PyTree
     exp_avg_sq: PyTree
-    barf: Float[Array, ""] | None = None
-    gamma: Float[Array, ""] | None = None
-    lb: Float[Array, ""] | None = None
-    count: Count | None = None
+    barf: Float[Array, ""] | None = shared(None)
+    gamma: Float[Array, ""] | None = shared(None)
+    lb: Float[Array, ""] | None = shared(None)
+    count: Count | None = counter()
 
 
 class MomoNumbers(NamedTuple):
@@ -126,8 +126,7 @@ class ScaleByMoMo(AbstractLeafwise):
         Schaipp et al., [MoMo: Momentum Models for Adaptive Learning Rates](https://arxiv.org/abs/2305.07583), 2023.
     """
 
-    needs_params: ClassVar[bool] = True
-    needs_extra: ClassVar[tuple[str, ...]] = ("value",)
+    needs: ClassVar[tuple[str, ...]] = ("params", "value")
     cites: ClassVar[tuple[str, ...]] = ("schaipp2023",)
 
     learning_rate: Hyperparameter = number(1.0)
@@ -191,8 +190,7 @@ class ScaleByMoMoAdam(AbstractLeafwise):
         Schaipp et al., [MoMo: Momentum Models for Adaptive Learning Rates](https://arxiv.org/abs/2305.07583), 2023.
     """
 
-    needs_params: ClassVar[bool] = True
-    needs_extra: ClassVar[tuple[str, ...]] = ("value",)
+    needs: ClassVar[tuple[str, ...]] = ("params", "value")
     cites: ClassVar[tuple[str, ...]] = ("schaipp2023",)
 
     learning_rate: Hyperparameter = number(1e-2)

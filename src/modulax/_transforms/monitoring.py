@@ -14,7 +14,7 @@ from jaxtyping import Array, DTypeLike, PyTree
 
 from .._protocol.fields import Hyperparameter, number
 from .._protocol.hyperparameters import AbstractHyperparameters, format_value
-from .._protocol.transform import AbstractTransform, EmptyState
+from .._protocol.transform import AbstractTransform, EmptyState, extra_arguments
 from .._support.arithmetic import at_least_float32, default_float
 from .._support.checks import DECAY
 from .._support.module import AbstractState, shared
@@ -30,7 +30,7 @@ class AbstractMeasure(AbstractHyperparameters):
     arrays, and the new state. Numbers are fields as in transforms.
     """
 
-    needs_extra: ClassVar[tuple[str, ...]] = ()
+    needs: ClassVar[tuple[str, ...]] = ()
     """The extra arguments, each a number such as `value`, without which it cannot measure."""
 
     @abc.abstractmethod
@@ -80,17 +80,17 @@ def as_measure(x: Any) -> Any:
     return _Function(x)
 
 
-def _needs_extra(measure: Any) -> set[str]:
+def _extra_arguments(measure: Any) -> set[str]:
     """The extra arguments that it, or a measure or transform inside of it, cannot do without."""
     kinds = (AbstractMeasure, AbstractTransform)
     parts = jtu.tree_leaves(measure, is_leaf=lambda x: x is not measure and isinstance(x, kinds))
-    return set(measure.needs_extra).union(*(_needs_extra(part) for part in parts if isinstance(part, kinds)))
+    return set(extra_arguments(measure)).union(*(_extra_arguments(part) for part in parts if isinstance(part, kinds)))
 
 
 def _blank(measure: Any, params: Params) -> tuple[PyTree, State]:
     """A measurement of zeros, with the shapes and dtypes of those to come, and the measure's state."""
     state = measure.init(params)
-    extra = {name: jnp.zeros((), default_float()) for name in _needs_extra(measure)}
+    extra = {name: jnp.zeros((), default_float()) for name in _extra_arguments(measure)}
     shapes, _ = jax.eval_shape(lambda p, s: measure.update(p, s, p, **extra), params, state)
     return jtu.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), state
 

@@ -13,10 +13,10 @@ from .._protocol.fields import Number, followed, number, numbers
 from .._protocol.in_force import resolve
 from .._protocol.leafwise import AbstractLeafwise, run_rules
 from .._protocol.masks import AbstractRule
-from .._protocol.transform import AbstractStatelessTransform, AbstractTransform
+from .._protocol.transform import AbstractStatelessTransform, AbstractTransform, Clock
 from .._support.arithmetic import at_least_float32, bias, moment, zeros_in
 from .._support.checks import DECAY, check_choice
-from .._support.module import AbstractState
+from .._support.module import AbstractState, counter
 from .._support.types import Count, Follow, Params, Updates
 from ..linalg import orthogonalize
 from ..linalg._newton_schulz import PRECONDITIONINGS, as_coefficients
@@ -48,7 +48,7 @@ class MuonState(AbstractState):
     """The state of `ScaleByMuon`: the number of steps done and the momentum; None for what is no matrix."""
 
     mu: PyTree
-    count: Count | None = None
+    count: Count | None = counter()
 
 
 class _MuonMomentum(AbstractLeafwise):
@@ -120,7 +120,7 @@ class ScaleByMuon(AbstractTransform):
         Bernstein and Newhouse, [Old Optimizer, New Norm: An Anthology](https://arxiv.org/abs/2409.20325), 2024.
     """
 
-    counts_steps: ClassVar[bool] = True
+    clock: ClassVar[Clock] = "steps"
     cites: ClassVar[tuple[str, ...]] = ("jordan2024",)
 
     ns_coeffs: Any = numbers(((3.4445, -4.775, 2.0315),), arranged=as_coefficients)
@@ -135,7 +135,7 @@ class ScaleByMuon(AbstractTransform):
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(MuonDimensionNumbers))
     follow: Follow = followed()
 
-    def __check_init__(self) -> None:
+    def check(self) -> None:
         check_choice(self, "preconditioning", tuple(PRECONDITIONINGS))
 
     def matrices(self, tree: PyTree) -> list[Matrix | None]:

@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 from .._protocol.fields import Number, number
 from .._protocol.in_force import resolve
-from .._protocol.transform import AbstractTransform
+from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import at_least_float32, default_float, real_dtype, safe_increment, safe_sqrt
 from .._support.checks import NON_NEGATIVE
 from .._support.keys import key, next_keys
@@ -44,7 +44,7 @@ class AddNoise(AbstractTransform):
         Networks](https://arxiv.org/abs/1511.06807), 2015.
     """
 
-    counts_steps: ClassVar[bool] = True
+    clock: ClassVar[Clock] = "steps"
     cites: ClassVar[tuple[str, ...]] = ("neelakantan2015",)
 
     eta: Number = number(needs=NON_NEGATIVE)

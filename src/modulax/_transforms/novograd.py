@@ -10,7 +10,7 @@ from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, at_least_float32, moment, real_dtype, safe_sqrt, zeros_in
 from .._support.checks import DECAY
-from .._support.module import AbstractState
+from .._support.module import AbstractState, counter
 from .._support.types import Count
 
 
@@ -19,7 +19,7 @@ class ScaleByNovoGradState(AbstractState):
 
     mu: PyTree
     nu: PyTree
-    count: Count | None = None
+    count: Count | None = counter()
 
 
 class ScaleByNovoGrad(AbstractLeafwise):
@@ -50,7 +50,7 @@ class ScaleByNovoGrad(AbstractLeafwise):
         Networks](https://arxiv.org/abs/1905.11286), 2019.
     """
 
-    needs_params: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("params",)
     cites: ClassVar[tuple[str, ...]] = ("ginsburg2019",)
 
     b1: Number = number(0.9, needs=DECAY)

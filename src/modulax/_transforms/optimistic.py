@@ -7,7 +7,7 @@ from jaxtyping import PyTree
 
 from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
-from .._support.module import AbstractState
+from .._support.module import AbstractState, counter
 from .._support.types import Count
 
 
@@ -15,7 +15,7 @@ class ScaleByOptimisticGradientState(AbstractState):
     """The state of `ScaleByOptimisticGradient`: the number of steps done, and the last updates."""
 
     previous_gradient: PyTree
-    count: Count | None = None
+    count: Count | None = counter()
 
 
 class ScaleByOptimisticGradient(AbstractLeafwise):

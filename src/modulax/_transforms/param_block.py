@@ -27,7 +27,7 @@ class ScaleByParamBlockNorm(AbstractLeafwise):
         min_scale: the least factor $s$, so that parameters that begin at zero can move.
     """
 
-    needs_params: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("params",)
 
     min_scale: Number = number(1e-3)
 
@@ -51,7 +51,7 @@ class ScaleByParamBlockRMS(AbstractLeafwise):
         Cost](https://arxiv.org/abs/1804.04235), 2018, section 8.
     """
 
-    needs_params: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("params",)
     cites: ClassVar[tuple[str, ...]] = ("shazeer2018",)
 
     min_scale: Number = number(1e-3)

@@ -11,7 +11,7 @@ from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import default_float, safe_increment
 from .._support.checks import AT_LEAST_ONE, FRACTION, NON_NEGATIVE, PROPER_FRACTION
-from .._support.module import AbstractState
+from .._support.module import AbstractState, counter, shared
 from .._support.types import Count
 from .polyak import loss_of
 
@@ -24,12 +24,12 @@ class ReduceLROnPlateauState(AbstractState):
     averaged.
     """
 
-    scale: Float[Array, ""] | None = None
-    best_value: Float[Array, ""] | None = None
-    plateau_count: Count | None = None
-    cooldown_count: Count | None = None
-    count: Count | None = None
-    avg_value: Float[Array, ""] | None = None
+    scale: Float[Array, ""] | None = shared(None)
+    best_value: Float[Array, ""] | None = shared(None)
+    plateau_count: Count | None = shared(None)
+    cooldown_count: Count | None = shared(None)
+    count: Count | None = counter(steps=False)
+    avg_value: Float[Array, ""] | None = shared(None)
 
 
 class ReduceOnPlateau(AbstractLeafwise):
@@ -60,7 +60,7 @@ class ReduceOnPlateau(AbstractLeafwise):
         min_scale: the smallest scale.
     """
 
-    needs_extra: ClassVar[tuple[str, ...]] = ("value",)
+    needs: ClassVar[tuple[str, ...]] = ("value",)
 
     factor: Number = number(0.1, needs=PROPER_FRACTION)
     patience: Number = number(10, needs=AT_LEAST_ONE)
@@ -69,11 +69,6 @@ class ReduceOnPlateau(AbstractLeafwise):
     cooldown: Number = number(0, needs=NON_NEGATIVE)
     accumulation_size: Number = number(1, needs=AT_LEAST_ONE)
     min_scale: Number = number(0.0, needs=NON_NEGATIVE)
-
-    def at(self, state):
-        """The rule itself: what it counts is nothing that a schedule could go by."""
-        del state
-        return self
 
     def init_leaf(self, p):
         del p

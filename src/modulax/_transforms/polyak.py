@@ -41,7 +41,7 @@ class ScaleByPolyak(AbstractLeafwise):
         Splitting in ERM](https://arxiv.org/abs/2307.14528), 2023.
     """
 
-    needs_extra: ClassVar[tuple[str, ...]] = ("value",)
+    needs: ClassVar[tuple[str, ...]] = ("value",)
     cites: ClassVar[tuple[str, ...]] = ("loizou2020", "garrigos2023")
 
     f_min: Number = number(0.0)
@@ -49,7 +49,7 @@ class ScaleByPolyak(AbstractLeafwise):
     eps: Number = number(0.0)
     variant: Literal["sps", "sps+"] = eqx.field(static=True, default="sps")
 
-    def __check_init__(self) -> None:
+    def check(self) -> None:
         check_choice(self, "variant", ("sps", "sps+"))
 
     def survey(self, count, state, updates, params, *, value, **extra):

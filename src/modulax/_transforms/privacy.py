@@ -122,7 +122,11 @@ class DifferentiallyPrivateAggregate(AbstractTransform):
     """
 
     takes_complex: ClassVar[bool] = False
-    takes_examples: ClassVar[bool] = True
+
+    @property
+    def example_axes(self) -> tuple[int, ...]:
+        return (0,)
+
     cites: ClassVar[tuple[str, ...]] = ("abadi2016",)
 
     l2_norm_clip: Number = number(needs=NON_NEGATIVE)

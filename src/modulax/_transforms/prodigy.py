@@ -17,7 +17,7 @@ from .._support.arithmetic import (
     second_moment_like,
 )
 from .._support.checks import DECAY, POSITIVE
-from .._support.module import AbstractState
+from .._support.module import AbstractState, counter, shared
 from .._support.types import Count, Follow
 from ..tree._math import inner, total
 from .distance_estimate import estimated_rate, first_estimate, wide_zeros
@@ -30,9 +30,9 @@ class ProdigyState(AbstractState):
     exp_avg_sq: PyTree
     grad_sum: PyTree
     params0: PyTree
-    estim_lr: Float[Array, ""] | None = None
-    numerator_weighted: Float[Array, ""] | None = None
-    count: Count | None = None
+    estim_lr: Float[Array, ""] | None = shared(None)
+    numerator_weighted: Float[Array, ""] | None = shared(None)
+    count: Count | None = counter()
 
 
 class ProdigyNumbers(NamedTuple):
@@ -85,7 +85,7 @@ class ScaleByProdigy(AbstractLeafwise):
         Learner](https://arxiv.org/abs/2306.06101), 2023.
     """
 
-    needs_params: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("params",)
     cites: ClassVar[tuple[str, ...]] = ("mishchenko2023",)
 
     learning_rate: Hyperparameter = number(1.0)

@@ -30,7 +30,7 @@ class AddDecayedWeights(AbstractLeafwise):
         Loshchilov and Hutter, [Decoupled Weight Decay Regularization](https://arxiv.org/abs/1711.05101), 2017.
     """
 
-    needs_params: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("params",)
 
     cites: ClassVar[tuple[str, ...]] = ("loshchilov2017",)
 
@@ -66,7 +66,7 @@ class ProximalWeightDecay(AbstractLeafwise):
         Scale-Freeness](https://arxiv.org/abs/2202.00089), 2022.
     """
 
-    needs_params: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("params",)
     cites: ClassVar[tuple[str, ...]] = ("zhuang2022",)
 
     learning_rate: Number = number()

@@ -10,7 +10,7 @@ from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, at_least_float32, bias, moment, safe_sqrt, second_moment_like
 from .._support.checks import DECAY
-from .._support.module import AbstractState
+from .._support.module import AbstractState, counter
 from .._support.types import Count
 
 
@@ -18,7 +18,7 @@ class ScaleByRMSState(AbstractState):
     """The state of `ScaleByRMS`: the number of steps done and the mean square of the updates."""
 
     nu: PyTree
-    count: Count | None = None
+    count: Count | None = counter()
 
 
 class ScaleByRMS(AbstractLeafwise):
@@ -70,7 +70,7 @@ class ScaleByStddevState(AbstractState):
 
     mu: PyTree
     nu: PyTree
-    count: Count | None = None
+    count: Count | None = counter()
 
 
 class ScaleByStddev(AbstractLeafwise):

@@ -6,7 +6,7 @@ from .._protocol.fields import Hyperparameter, Number, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.schedule import is_schedule
 from .._protocol.transform import EmptyState
-from .._support.module import AbstractState
+from .._support.module import AbstractState, counter
 from .._support.types import Count
 
 
@@ -27,7 +27,7 @@ class Scale(AbstractLeafwise):
 class ScaleByScheduleState(AbstractState):
     """The state of a factor that follows a schedule: the number of steps done."""
 
-    count: Count | None = None
+    count: Count | None = counter()
 
 
 class ScaleBySchedule(AbstractLeafwise):

@@ -9,14 +9,15 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, PyTree
 
+from .._protocol.container import AbstractContainer, part
 from .._protocol.fields import Number, followed, number
 from .._protocol.in_force import resolve
 from .._protocol.leafwise import AbstractLeafwise
-from .._protocol.transform import AbstractTransform
+from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import bias, moment, second_moment_like, zeros_in
 from .._support.checks import AT_LEAST_ONE, DECAY, POSITIVE
 from .._support.keys import key, next_keys
-from .._support.module import AbstractState, like_params, nested, shared
+from .._support.module import AbstractState, counter, like_params, nested, shared
 from .._support.types import Count, Follow, Params, State, Updates
 from ..tree._arithmetic import clip_entries
 from .momentum import Ema, EmaState
@@ -51,8 +52,7 @@ class HutchinsonDiagonal(AbstractTransform):
         Bekas et al., [An estimator for the diagonal of a matrix](https://doi.org/10.1016/j.apnum.2007.01.003), 2007.
     """
 
-    needs_params: ClassVar[bool] = True
-    needs_extra: ClassVar[tuple[str, ...]] = ("obj_fn",)
+    needs: ClassVar[tuple[str, ...]] = ("params", "obj_fn")
     takes_complex: ClassVar[bool] = False
     cites: ClassVar[tuple[str, ...]] = ("hutchinson1990", "bekas2007")
 
@@ -91,7 +91,7 @@ class ScaleBySophiaState(AbstractState):
     hessian_fn_state: State = nested()
 
 
-class ScaleBySophia(AbstractTransform):
+class ScaleBySophia(AbstractContainer):
     r"""Sophia's direction: the mean of the updates over the curvature, each entry clipped.
 
     $$
@@ -124,9 +124,9 @@ class ScaleBySophia(AbstractTransform):
         Pre-training](https://arxiv.org/abs/2305.14342), 2023, algorithm 3.
     """
 
-    needs_params: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("params",)
     takes_complex: ClassVar[bool] = False
-    counts_steps: ClassVar[bool] = True
+    clock: ClassVar[Clock] = "steps"
     cites: ClassVar[tuple[str, ...]] = ("liu2023",)
 
     b1: Number = number(0.965, needs=DECAY)
@@ -135,7 +135,7 @@ class ScaleBySophia(AbstractTransform):
     gamma: Number = number(0.01)
     clip_threshold: Number | None = number(1.0, optional=True)
     update_interval: Number = number(10, needs=AT_LEAST_ONE)
-    hessian_diagonal_fn: AbstractTransform = HutchinsonDiagonal()
+    hessian_diagonal_fn: AbstractTransform = part(HutchinsonDiagonal(), state="hessian_fn_state", auxiliary=True)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     follow: Follow = followed()
 
@@ -153,7 +153,7 @@ class ScaleBySophia(AbstractTransform):
         self, updates: Updates, state: ScaleBySophiaState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, ScaleBySophiaState]:
         """One step, with a new estimate if it is time for one."""
-        now = self.at(state)
+        now = self.resolved(state)
 
         def estimate(nu: PyTree, inner: State) -> tuple[PyTree, State]:
             h, inner = now.hessian_diagonal_fn.update(updates, inner, params, **extra)
@@ -167,8 +167,8 @@ class ScaleBySophia(AbstractTransform):
         updates, after = now._direction().update(updates, before, params)
         return updates, ScaleBySophiaState(count=after.count, mu=after.mu, nu=nu, hessian_fn_state=inner)
 
-    def at(self, state: ScaleBySophiaState) -> "ScaleBySophia":
-        """This transform with every schedule replaced by its number for the next step."""
+    def resolved(self, state: ScaleBySophiaState) -> "ScaleBySophia":
+        """Return this transform with its schedules, and those of the estimator, at their current values."""
         return resolve(self, state.count)
 
     def _direction(self) -> "_Direction":
@@ -179,7 +179,7 @@ class ScaleBySophia(AbstractTransform):
 class _DirectionState(AbstractState):
     mu: PyTree
     nu: PyTree
-    count: Count | None = None
+    count: Count | None = counter()
 
 
 class _Direction(AbstractLeafwise):

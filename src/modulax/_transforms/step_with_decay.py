@@ -4,10 +4,11 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 
+from .._protocol.container import AbstractContainer, part
 from .._protocol.fields import Number, number
 from .._protocol.leafwise import run_rules
 from .._protocol.masks import as_rule
-from .._protocol.transform import AbstractTransform, EmptyState
+from .._protocol.transform import EmptyState
 from .dadapt import ScaleByDAdaptAdam
 from .distance_estimate import estimated_rate
 from .prodigy import ScaleByProdigy
@@ -15,7 +16,7 @@ from .regularization import AddDecayedWeights
 from .scaling import Scale
 
 
-class StepWithDecay(AbstractTransform):
+class StepWithDecay(AbstractContainer):
     r"""The step $-(u_t + \gamma_t \lambda w_t)$ of a rule that finds its step size $\gamma_t$ by itself.
 
     The state is that of the rule.
@@ -26,9 +27,9 @@ class StepWithDecay(AbstractTransform):
         mask: the leaves that decay; by default all.
     """
 
-    needs_params: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("params",)
 
-    rule: ScaleByProdigy | ScaleByDAdaptAdam
+    rule: ScaleByProdigy | ScaleByDAdaptAdam = part(state=lambda state: state)
     weight_decay: Number = number(0.0)
     mask: Any = eqx.field(static=True, default=None, converter=as_rule)
 

@@ -43,7 +43,7 @@ class ScaleByTrustRatio(AbstractLeafwise):
         You et al., [Large Batch Training of Convolutional Networks](https://arxiv.org/abs/1708.03888), 2017.
     """
 
-    needs_params: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("params",)
     cites: ClassVar[tuple[str, ...]] = ("you2017",)
 
     min_norm: Number = number(0.0, needs=NON_NEGATIVE)

@@ -110,8 +110,7 @@ class ScaleByZoomLinesearch(AbstractTransform):
         descent](https://doi.org/10.1145/1132973.1132979), 2006.
     """
 
-    needs_params: ClassVar[bool] = True
-    needs_extra: ClassVar[tuple[str, ...]] = ("value", "grad", "value_fn")
+    needs: ClassVar[tuple[str, ...]] = ("params", "value", "grad", "value_fn")
     cites: ClassVar[tuple[str, ...]] = ("nocedal2006", "hager2006")
 
     max_linesearch_steps: int = eqx.field(static=True)
@@ -125,7 +124,7 @@ class ScaleByZoomLinesearch(AbstractTransform):
     initial_guess_strategy: Literal["keep", "one"] = choice(("keep", "one"), "keep", kw_only=False)
     verbose: bool = eqx.field(static=True, default=False)
 
-    def __check_init__(self) -> None:
+    def check(self) -> None:
         check_positive_integer(self, "max_linesearch_steps")
 
     def init(self, params: Params) -> ScaleByZoomLinesearchState:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, PyTree
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.transform import EmptyState
 from .._support.arithmetic import at_least_float32, safe_increment, zeros_in
-from .._support.module import AbstractState
+from .._support.module import AbstractState, shared
 from .._support.types import Count, Params, State, Updates
 from ._base import AbstractAggregator, as_axes, check_steps, means
 
@@ -26,7 +26,7 @@ class AveragePerElementUpdates(AbstractAggregator):
     per_elt_axis: int | Sequence[int] = eqx.field(static=True, default=0, converter=as_axes)
 
     @property
-    def example_axes(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def example_axes(self) -> tuple[int, ...]:
         return as_axes(self.per_elt_axis)
 
     def init(self, params: Params) -> EmptyState:
@@ -50,8 +50,8 @@ class AccumulateAvgUpdatesState(AbstractState):
     """
 
     avg_grad: PyTree
-    micro_step: Count | None = None
-    ready: Bool[Array, ""] | None = None
+    micro_step: Count | None = shared(None)
+    ready: Bool[Array, ""] | None = shared(None)
 
 
 class _Now(NamedTuple):
@@ -80,7 +80,7 @@ class AccumulateAvgUpdates(AbstractLeafwise):
 
     accumulation_steps: int = eqx.field(static=True)
 
-    def __check_init__(self) -> None:
+    def check(self) -> None:
         check_steps(self, self.accumulation_steps)
 
     def init_leaf(self, p):
@@ -131,15 +131,11 @@ class AverageIncrementallyUpdates(AbstractAggregator):
     per_elt_axis: int | Sequence[int] | None = eqx.field(static=True, converter=_axes_or_none)
     accumulation_steps: int = eqx.field(static=True)
 
-    def __check_init__(self) -> None:
+    def check(self) -> None:
         check_steps(self, self.accumulation_steps)
 
     @property
-    def takes_examples(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.per_elt_axis is not None
-
-    @property
-    def example_axes(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def example_axes(self) -> tuple[int, ...]:
         return () if self.per_elt_axis is None else as_axes(self.per_elt_axis)
 
     def init(self, params: Params) -> State:
@@ -150,6 +146,6 @@ class AverageIncrementallyUpdates(AbstractAggregator):
         self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, dict[str, Any], State]:
         """The mean of all examples after the last batch, zeros before."""
-        mean = means(updates, self.example_axes) if self.takes_examples else updates
+        mean = means(updates, self.example_axes) if self.example_axes else updates
         mean, state = AccumulateAvgUpdates(self.accumulation_steps).update(mean, state, params, **extra)
         return jtu.tree_map(lambda m, g: m.astype(g.dtype), mean, updates), {}, state

@@ -3,7 +3,7 @@
 import abc
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -25,7 +25,9 @@ class AbstractAggregator(AbstractTransform):
     mapping from names to arrays or trees, becomes extra arguments of what comes behind it in `Process`.
     """
 
-    takes_examples: ClassVar[bool] = True
+    @property
+    def example_axes(self) -> tuple[int, ...]:
+        return (0,)
 
     @abc.abstractmethod
     def aggregate(

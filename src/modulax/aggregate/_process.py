@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from .._containers.chain import Chain
+from .._protocol.container import AbstractContainer, part
 from .._protocol.fields import Number, number
 from .._protocol.transform import AbstractTransform
 from .._support.checks import DECAY
@@ -28,7 +29,7 @@ class ProcessState(AbstractState):
     postprocess_state: State = nested()
 
 
-class Process(AbstractTransform):
+class Process(AbstractContainer):
     """Transforms the updates of each example, aggregates them, and transforms the result.
 
         Process(Identity(), AverageIncrementallyUpdates(per_elt_axis=0, accumulation_steps=4), AdamW(1e-3))
@@ -44,16 +45,12 @@ class Process(AbstractTransform):
         aggregator_has_aux: whether what else the aggregator has found out becomes extra arguments of the postprocessor.
     """
 
-    preprocessor: AbstractTransform
-    aggregator: AbstractTransform
-    postprocessor: AbstractTransform
+    preprocessor: AbstractTransform = part(state="preprocess_state")
+    aggregator: AbstractTransform = part(state="aggregate_state")
+    postprocessor: AbstractTransform = part(state="postprocess_state")
     aggregator_has_aux: bool = eqx.field(static=True, default=False)
 
-    def __check_init__(self) -> None:
-        for name in ("preprocessor", "aggregator", "postprocessor"):
-            part = getattr(self, name)
-            if not isinstance(part, AbstractTransform):
-                raise ValueError(f"`Process({name}=...)` must be a transform of modulax, got {part!r}.")
+    def check(self) -> None:
         if self.aggregator_has_aux and not isinstance(self.aggregator, AbstractAggregator):
             raise ValueError(
                 f"`Process(aggregator_has_aux=True)` needs an aggregator that finds out more than the update, such as "
@@ -95,21 +92,8 @@ class Process(AbstractTransform):
         new, behind = jax.lax.cond(jnp.all(jnp.stack(flags)), go_on, wait) if flags else go_on()
         return new, ProcessState(preprocess_state=before, aggregate_state=held, postprocess_state=behind)
 
-    def at(self, state: ProcessState) -> "Process":
-        """This transform with every schedule replaced by its number for the next step."""
-        return Process(
-            self.preprocessor.at(state.preprocess_state),
-            self.aggregator.at(state.aggregate_state),
-            self.postprocessor.at(state.postprocess_state),
-            self.aggregator_has_aux,
-        )
 
-    def eval_params(self, state: ProcessState, params: Params) -> Params:
-        """Those of the postprocessor."""
-        return self.at(state).postprocessor.eval_params(state.postprocess_state, params)
-
-
-class AddMeanVarianceToOpt(AbstractTransform):
+class AddMeanVarianceToOpt(AbstractContainer):
     """Gives an optimizer the mean of the examples' updates, and remembers their mean and variance.
 
         optimizer = AddMeanVarianceToOpt(AdamW(1e-3))
@@ -126,20 +110,16 @@ class AddMeanVarianceToOpt(AbstractTransform):
         accumulation_steps: how many batches make a step of the optimizer.
     """
 
-    opt: AbstractTransform
+    opt: AbstractTransform = part(state=lambda state: state.postprocess_state[1])
     ema_decay: Number = number(0.9, needs=DECAY)
     per_elt_axis: int | Sequence[int] = eqx.field(static=True, default=0, converter=as_axes)
     accumulation_steps: int = eqx.field(static=True, default=1)
 
-    def __check_init__(self) -> None:
+    def check(self) -> None:
         self.transform()  # which checks what it is made of
 
     @property
-    def takes_examples(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return True
-
-    @property
-    def example_axes(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def example_axes(self) -> tuple[int, ...]:
         return as_axes(self.per_elt_axis)
 
     def transform(self) -> Process:
@@ -160,12 +140,3 @@ class AddMeanVarianceToOpt(AbstractTransform):
     ) -> tuple[Updates, ProcessState]:
         """One step of the process."""
         return self.transform().update(updates, state, params, **extra)
-
-    def at(self, state: ProcessState) -> "AddMeanVarianceToOpt":
-        """This transform with every schedule replaced by its number for the next step."""
-        opt = self.opt.at(state.postprocess_state[1])
-        return AddMeanVarianceToOpt(opt, self.ema_decay, self.per_elt_axis, self.accumulation_steps)
-
-    def eval_params(self, state: ProcessState, params: Params) -> Params:
-        """Those of the optimizer."""
-        return self.transform().eval_params(state, params)

@@ -73,11 +73,11 @@ class GetPerElementMeanAndSumSqDiffGrads(AbstractAggregator):
     per_elt_axis: int | Sequence[int] = eqx.field(static=True, default=0, converter=as_axes)
     accumulation_steps: int = eqx.field(static=True, default=1)
 
-    def __check_init__(self) -> None:
+    def check(self) -> None:
         check_steps(self, self.accumulation_steps)
 
     @property
-    def example_axes(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def example_axes(self) -> tuple[int, ...]:
         return as_axes(self.per_elt_axis)
 
     def init(self, params: Params) -> State:
@@ -168,7 +168,7 @@ class TrackPerElementMeanAndVarianceWithEma(AbstractTransform):
         ema_decay: the decay $\beta$.
     """
 
-    needs_extra: ClassVar[tuple[str, ...]] = ("sum_sq_diff_grads", "sample_size")
+    needs: ClassVar[tuple[str, ...]] = ("sum_sq_diff_grads", "sample_size")
 
     ema_decay: Number = number(0.9, needs=DECAY)
 

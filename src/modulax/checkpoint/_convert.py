@@ -92,7 +92,7 @@ def fill(
         strict: whether the names must agree.
     """
     leaves = stored(template)
-    report = match(leaves, saved, rename, strict)
+    report = match(template, saved, rename, strict)
     for name, source in report.restored.items():
         check(name, source, leaves[name], saved[source])
     for name in report.kept:

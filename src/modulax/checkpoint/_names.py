@@ -3,14 +3,17 @@
 import dataclasses
 import difflib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
+from .._protocol.container import auxiliary_fields
 from .._support.checks import listing
-from ..tree._paths import join, named_leaves, split
+from ..tree._paths import is_joined, join, key_names, named_leaves, split
+from ..tree._state import Names, nesting_fields, sections
 
 Rename = Mapping[str, str] | Callable[[str], str | None] | None
 
@@ -29,6 +32,12 @@ def stored(tree: PyTree) -> dict[str, Any]:
             f"Two leaves of the tree have the name `{twice}`, so a checkpoint could hold only one of them."
         )
     return by_name
+
+
+def joined_prefixes(tree: PyTree) -> set[Names]:
+    """Where a tree has keys that are whole paths, as `modulax.nnx.Optimizer` keeps its state."""
+    paths = [path for path, _ in jtu.tree_leaves_with_path(tree)]
+    return {key_names(path[:i]) for path in paths for i, key in enumerate(path) if is_joined(key)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,53 +94,125 @@ def _apply_rules(name: str, rules: Mapping[str, str], used: set[str]) -> str:
     return name
 
 
-_NESTING = {
-    "inner",
-    "inner_state",
-    "inner_states",
-    "inner_opt_state",
-    "parts",
-}  # the fields in which transforms keep the states of others
+class Place(NamedTuple):
+    """Where a leaf of a template is: names that lead to a state, names of nesting, and names within that state.
+
+    A leaf that is not in a state is at the end of its `root`.
+    """
+
+    root: Names
+    nesting: Names
+    rest: Names
 
 
-def _differ_by_nesting(name: str, other: str) -> bool:
-    """Whether one name is the other after a state was put into a container, or taken out of one."""
-    a, b = list(split(name)), list(split(other))
-    while a and b and a[-1] == b[-1]:
-        a, b = a[:-1], b[:-1]
-    while a and b and a[0] == b[0]:
-        a, b = a[1:], b[1:]
-    is_nested = not _NESTING.isdisjoint(a) or not _NESTING.isdisjoint(b)
-    return is_nested and (_NESTING.issuperset(a) or _NESTING.issuperset(b))
+class Nesting:
+    """How the states of transforms are nested in a template, and whether a saved state was nested in another way.
+
+    The fields in which containers keep the states of their parts are declared as `nested()`. A state that was put into
+    a container, or taken out of one, has more or fewer of them in its name, and mappings add a key for each part.
+    Nothing else in a name may differ, so that a parameter is never filled from another one.
+    """
+
+    def __init__(self, template: PyTree):
+        self._fields, self._keyed = nesting_fields()
+        self._auxiliary = auxiliary_fields()
+        self._sections = {section.names: section.root for section in sections(template)}
+        self._joined = joined_prefixes(template)
+
+    def place(self, names: Names) -> Place:
+        """Take the names of a leaf of the template apart."""
+        for stop in range(len(names), 0, -1):
+            if (root := self._sections.get(names[:stop])) is not None:
+                return Place(names[:root], names[root : stop - 1], names[stop - 1 :])
+        # `modulax.nnx.Optimizer` keeps its state as one mapping with whole paths as keys: the names are all there is.
+        root = next((len(prefix) for prefix in self._joined if names[: len(prefix)] == prefix), len(names))
+        stop = root
+        while stop < len(names) and names[stop] in self._fields:
+            stop += 1 + (names[stop] in self._keyed)
+        return Place(names[:root], names[root:stop], names[stop:])
+
+    def keys(self, nesting: Names) -> tuple[Names, bool] | None:
+        """The keys of parts among names of nesting, and whether they end in one; None if there is another name."""
+        keys, ends_in_key, i = [], False, 0
+        while i < len(nesting):
+            if nesting[i] not in self._fields:
+                return None
+            ends_in_key = nesting[i] in self._keyed and i + 1 < len(nesting)
+            if ends_in_key:
+                keys.append(nesting[i + 1])
+            i += 1 + ends_in_key
+        return tuple(keys), ends_in_key
+
+    def distance(self, place: Place, other: Names) -> int | None:
+        """How far a saved name is from a place, or None if they have nothing to do with each other.
+
+        0 for the same keys of parts, 1 with more or fewer of them, 2 with others; 3 more from an auxiliary part, such
+        as SAM's adversary, to another one. Two rules of different names, such as `scale_by_adam` and `scale_by_lion`,
+        are never near.
+        """
+        root, nesting, rest = place
+        middle = other[len(root) : len(other) - len(rest)]
+        if not rest or root + middle + rest != other:
+            return None
+        own, others = self.keys(nesting), self.keys(middle)
+        if own is None or others is None:
+            return None
+        (a, a_ends), (b, b_ends) = own, others
+        if a_ends and b_ends and a[-1] != b[-1]:
+            return None
+        detour = 3 * (self._auxiliary.isdisjoint(nesting) != self._auxiliary.isdisjoint(middle))
+        return detour + (0 if a == b else 1 if _is_within(a, b) or _is_within(b, a) else 2)
 
 
-def match(template: Mapping[str, Any], saved: Mapping[str, Any], rename: Rename, strict: bool) -> Report:
+def _is_within(short: Names, long: Names) -> bool:
+    """Whether the keys are among the others, in the same order."""
+    remaining = iter(long)
+    return all(key in remaining for key in short)
+
+
+def match(template: PyTree, saved: Mapping[str, Any], rename: Rename, strict: bool) -> Report:
     """Which leaf of the template is filled from which name of the checkpoint.
 
     Equal names belong together. Without `strict`, what is left over on both sides belongs together if the names differ
-    only in how the state of a transform is nested, the shapes are equal, and no other name fits.
+    only in how the state of a transform is nested, the shapes are equal, and no other name is as near.
     """
+    leaves = stored(template)
     names = renamed(saved, rename)
-    restored = {name: names[name] for name in template if name in names}
-    kept = [name for name in template if name not in restored]
+    restored = {name: names[name] for name in leaves if name in names}
+    kept = [name for name in leaves if name not in restored]
     unused = {name: old for name, old in names.items() if name not in restored}
-    if not strict:
-        fits = {
-            name: [
-                other
-                for other, source in unused.items()
-                if np.shape(template[name]) == np.shape(saved[source]) and _differ_by_nesting(name, other)
-            ]
-            for name in kept
-        }
-        for name, candidates in fits.items():
-            if len(candidates) == 1 and sum(candidates[0] in others for others in fits.values()) == 1:
-                restored[name] = unused.pop(candidates[0])
+    if not strict and kept and unused:
+        for name, other in _nested_otherwise(template, {name: leaves[name] for name in kept}, unused, saved).items():
+            restored[name] = unused.pop(other)
         kept = [name for name in kept if name not in restored]
     report = Report(restored, tuple(kept), tuple(unused.values()))
     if strict and (report.kept or report.unused):
         raise ValueError(_mismatch(report))
     return report
+
+
+def _nested_otherwise(
+    template: PyTree, kept: Mapping[str, Any], unused: Mapping[str, str], saved: Mapping[str, Any]
+) -> dict[str, str]:
+    """The leaves of the template that are the only ones near to a name that is the only one near to them."""
+    nesting = Nesting(template)
+    places = {name: nesting.place(split(name)) for name in kept}
+    alike: dict[tuple[Any, ...], list[str]] = {}  # by shape and last key, which are equal in any case
+    for other, source in unused.items():
+        alike.setdefault((np.shape(saved[source]), split(other)[-1:]), []).append(other)
+    distances: dict[tuple[str, str], int] = {}
+    for name, place in places.items():
+        for other in alike.get((np.shape(kept[name]), split(name)[-1:]), ()):
+            distance = nesting.distance(place, split(other))
+            if distance is not None:
+                distances[name, other] = distance
+    found: dict[str, str] = {}
+    for limit in sorted(set(distances.values())):
+        near = [pair for pair, distance in distances.items() if distance <= limit]
+        near = [(name, other) for name, other in near if name not in found and other not in found.values()]
+        names, others = [name for name, _ in near], [other for _, other in near]
+        found |= {name: other for name, other in near if names.count(name) == 1 == others.count(other)}
+    return found
 
 
 def _mismatch(report: Report) -> str:

@@ -14,9 +14,9 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from ..tree._paths import is_joined, join, key_names, split
+from ..tree._paths import join, key_names, split
 from ._convert import as_stored, fill, is_key, plain
-from ._names import Rename, Report, stored
+from ._names import Rename, Report, joined_prefixes, stored
 
 
 def _orbax() -> Any:
@@ -117,7 +117,7 @@ def restore(
         except Exception as error:
             raise _damaged(folder, error) from error
         wanted_names = stored(template)
-        joined = _joined(template)
+        joined = joined_prefixes(template)
         names = [_unboxed(join(_taken_apart(keys, joined)), wanted_names) for keys, _ in _flattened(tree)]
         specs, treedef = jtu.tree_flatten(tree)
         saved = dict(zip(names, specs, strict=True))
@@ -133,12 +133,6 @@ def restore(
             return dict(zip(names, treedef.flatten_up_to(found), strict=True))
 
         return fill(template, saved, fetch, rename, strict)
-
-
-def _joined(template: PyTree) -> set[tuple[str, ...]]:
-    """Where a template has keys that are whole paths, as `modulax.nnx.Optimizer` keeps its state."""
-    paths = [path for path, _ in jtu.tree_leaves_with_path(template)]
-    return {key_names(path[:i]) for path in paths for i, key in enumerate(path) if is_joined(key)}
 
 
 def _taken_apart(keys: tuple[str, ...], joined: set[tuple[str, ...]]) -> tuple[str, ...]:

@@ -69,7 +69,7 @@ class LinearOneCycle(AbstractCurve):
     div_factor: Number = number(25.0, needs=POSITIVE)
     final_div_factor: Number = number(1e4, needs=POSITIVE)
 
-    def __check_init__(self) -> None:
+    def check(self) -> None:
         up, back = self.pct_start, self.pct_final
         if not isinstance(up - back, Tracer) and np.any(up > back):
             raise ValueError(

@@ -74,7 +74,7 @@ class WarmupStableDecay(AbstractCurve):
     end_value: Number = number(0.0)
     decay: DecayForm = choice(get_args(DecayForm), "linear", kw_only=False)
 
-    def __check_init__(self) -> None:
+    def check(self) -> None:
         check_decay_form(self, "peak_value", "end_value")
 
     def value(self, t):
@@ -163,7 +163,7 @@ class Power(AbstractCurve):
     exponent: Number = number(-0.51)
     decay: DecayForm = choice(get_args(DecayForm), "linear", kw_only=False)
 
-    def __check_init__(self) -> None:
+    def check(self) -> None:
         if (self.decay_begin is None) != (self.decay_steps is None):
             raise ValueError(
                 "`Power` needs to know when the last decay begins and how long it takes: "

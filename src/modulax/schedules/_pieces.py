@@ -83,7 +83,7 @@ class PiecewiseInterpolate(AbstractCurve):
         self.boundaries = tuple(changes)
         self.scales = tuple(changes.values())
 
-    def __check_init__(self) -> None:
+    def check(self) -> None:
         known = [b for b in self.boundaries if not isinstance(b, (Tracer, AbstractSchedule)) and np.ndim(b) == 0]
         if len(known) == len(self.boundaries) and np.any(np.diff(np.asarray(known)) < 0):
             raise ValueError(

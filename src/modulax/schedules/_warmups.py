@@ -60,7 +60,7 @@ class WarmupCosineDecay(AbstractCurve):
     end_value: Number = number(0.0)
     exponent: Number = number(1.0, needs=NON_NEGATIVE)
 
-    def __check_init__(self) -> None:
+    def check(self) -> None:
         w, d = self.warmup_steps, self.decay_steps
         if not isinstance(w - d, Tracer) and np.any(w >= d):
             raise ValueError(

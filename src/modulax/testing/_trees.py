@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from .._protocol.transform import apply_updates
+from .._protocol.apply_updates import apply_updates
 from ..tree._math import trainable
 from ..tree._paths import leaves_with_paths, named_leaves
 from ..tree._state import owners, owning_paths

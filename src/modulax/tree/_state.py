@@ -1,8 +1,9 @@
 """Which arrays of a state belong to which parameter, as its fields say."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, Literal
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._support.checks import listing
-from .._support.module import AbstractState, holds
+from .._support.module import AbstractState, kind_of
 from ._paths import key_names, named_leaves
 
 Kind = Literal["params", "shared", "unknown"]
@@ -70,11 +71,56 @@ def map_sections(
 
 
 def _held(field: dataclasses.Field, value: Any) -> Literal["params", "shared", "states"]:
-    kind = holds(field)
+    kind = kind_of(field)
     if kind != "params":
         return kind
     leaves = jtu.tree_leaves(value, is_leaf=lambda x: isinstance(x, AbstractState))
     return "states" if any(isinstance(x, AbstractState) for x in leaves) else "params"
+
+
+class Section(NamedTuple):
+    """A field of a state that does not hold further states, by its place in a tree.
+
+    Args:
+        names: the names of the keys that lead to the field, its own name included.
+        root: how many of them lead to the outermost state; the others before the last are nesting.
+    """
+
+    names: Names
+    root: int
+
+
+def sections(tree: PyTree) -> Iterator[Section]:
+    """Every section of every state in a tree, which may hold parameters, models and optimizers too."""
+    yield from _sections(tree, (), None)
+
+
+def _sections(node: PyTree, names: Names, root: int | None) -> Iterator[Section]:
+    is_state = isinstance(node, AbstractState)
+    fields = {f.name: f for f in dataclasses.fields(node)} if is_state else {}
+    root = len(names) if is_state and root is None else root
+    for key, child in one_level(node)[0]:
+        below = names + key_names(key)
+        if is_state and root is not None and _held(fields[key[0].name], child) != "states":
+            yield Section(below, root)
+        else:
+            yield from _sections(child, below, root)
+
+
+def nesting_fields() -> tuple[set[str], set[str]]:
+    """The names of all fields of states in which transforms keep the states of others; those of mappings again."""
+    found, keyed = set[str](), set[str]()
+    classes = [AbstractState]
+    while classes:
+        cls = classes.pop()
+        classes += cls.__subclasses__()
+        for field in dataclasses.fields(cls):
+            if field.metadata.get("holds") == "states":
+                found.add(field.name)
+                origin = typing.get_origin(field.type)
+                if isinstance(origin, type) and issubclass(origin, Mapping):
+                    keyed.add(field.name)
+    return found, keyed
 
 
 def owning_paths(state: PyTree) -> list[tuple[Kind, Names]]:

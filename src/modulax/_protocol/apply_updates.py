@@ -1,0 +1,65 @@
+"""The last line of a training step: parameters plus updates."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import PyTree
+
+from .._support.arithmetic import at_least_float32
+from .._support.checks import listing
+from .._support.types import Updates
+from ..tree._align import misfit
+from ..tree._paths import leaf_paths, leaves_with_paths, longest_prefix
+
+_MISSING = object()
+
+
+def _add(p: jax.Array, u: jax.Array) -> jax.Array:
+    if p.dtype == u.dtype and jnp.finfo(p.dtype).bits >= 32:  # nothing to convert, and a third of the time to trace
+        return jax.lax.add(p, u)
+    dtype = at_least_float32(p.dtype, u.dtype)
+    return jax.lax.add(p.astype(dtype), u.astype(dtype)).astype(p.dtype)
+
+
+def apply_updates(params: PyTree, updates: Updates) -> PyTree:
+    """The parameters plus the updates, each in the parameter's own dtype.
+
+    Where an update is absent (None) the parameter is kept as it is, so that a whole model with activation functions,
+    flags and integer arrays can be given.
+    """
+    leaves, treedef = jtu.tree_flatten(params)
+    like = treedef.unflatten([x if eqx.is_inexact_array(x) else None for x in leaves])
+    trained = [i for i, x in enumerate(leaves) if eqx.is_inexact_array(x)]
+    pairs = [(i, u) for i, u in zip(trained, _updates_at(like, updates), strict=True) if u is not None]
+    for i, u in pairs:
+        if jnp.shape(u) != leaves[i].shape:
+            path = leaf_paths(like)[trained.index(i)]
+            raise ValueError(
+                f"`apply_updates`: at `{path}` the update has shape {jnp.shape(u)} and the parameter "
+                f"{leaves[i].shape}. They must be equal; nothing is broadcast."
+            )
+    for i, u in pairs:
+        leaves[i] = _add(leaves[i], u)
+    return treedef.unflatten(leaves)
+
+
+def _updates_at(params: PyTree, updates: Updates) -> list[Any]:
+    """The update of each leaf of the parameters, None where it has none; paired by path if the structures differ."""
+    try:
+        return jtu.tree_structure(params).flatten_up_to(updates)
+    except ValueError:
+        found = leaves_with_paths(updates, with_none=True)
+    by_path: dict[str | None, Any] = dict(found)
+    paths = leaf_paths(params)
+    values = [by_path.get(longest_prefix(path, by_path), _MISSING) for path in paths]
+    lacking = [path for path, value in zip(paths, values, strict=True) if value is _MISSING]
+    unknown = [path for path, value in found if value is not None and path not in paths]
+    if lacking or unknown:
+        raise ValueError(
+            f"{misfit('apply_updates', 'the parameters', lacking, unknown)} The parameters have {listing(paths)}. "
+            "Where a parameter shall stay as it is, its update is None."
+        )
+    return values

@@ -1,0 +1,94 @@
+"""What happens at the boundary of `init`, `update` and `eval_params`.
+
+The names are those of `AbstractBoundary`: `inside` is the call within a program, `run` the function that is compiled,
+and `outside` the call of a user.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import PyTree
+
+from .._support.checks import listing
+from .._support.types import Params, State, Updates
+from ..tree._math import trainable
+from ..tree._paths import leaves_with_paths
+from .entry import AbstractBoundary
+from .hyperparameters import ARRAY_TYPES
+from .lookahead_params import single
+
+
+class InitBoundary(AbstractBoundary):
+    """Parameters are filtered out of the model; complex ones and pairs are refused where they are not understood."""
+
+    models: ClassVar[tuple[int, ...]] = (0,)
+
+    def inside(self, transform: Any, /, params: Params) -> State:
+        if not transform.takes_complex:
+            _refuse_complex(transform, params)
+        with jax.named_scope(f"{type(transform).__name__}.init"):
+            return self.method(transform, params)
+
+    def run(self, transform: Any, /, params: Params) -> State:
+        transform.check_params(params)
+        return self.inside(transform, trainable(params))
+
+    def outside(self, transform: Any, /, params: Params) -> State:
+        return self.program(transform, params)
+
+
+class UpdateBoundary(AbstractBoundary):
+    """Updates and parameters are filtered and paired; missing arguments and stray schedules are refused."""
+
+    models: ClassVar[tuple[int, ...]] = (0, 2)
+
+    def inside(self, transform, /, updates, state, params=None, **extra):
+        transform.check_call(updates, params, extra)
+        with jax.named_scope(type(transform).__name__):
+            return self.method(transform, updates, state, params, **extra)
+
+    def run(self, transform, /, updates, state, params, extra):
+        updates, params = trainable(updates), trainable(params)
+        if params is not None:
+            params = transform.paired(params, updates, f"{self.owner}.update")
+        return self.inside(transform, updates, state, params, **extra)
+
+    def outside(self, transform, /, updates, state, params=None, **extra) -> tuple[Updates, State]:
+        return self.program(transform, updates, state, params, extra)
+
+
+class EvalBoundary(AbstractBoundary):
+    """The evaluation parameters are put back into the model that was given."""
+
+    models: ClassVar[tuple[int, ...]] = (1,)
+
+    def inside(self, transform: Any, /, state: State, params: Params) -> Params:
+        with jax.named_scope(f"{type(transform).__name__}.eval_params"):
+            return self.method(transform, state, params)
+
+    def run(self, transform: Any, /, state: State, params: Params) -> list[Any]:
+        return jtu.tree_leaves(eqx.combine(self.inside(transform, state, trainable(params)), params))
+
+    def outside(self, transform: Any, /, state: State, params: Params) -> Params:
+        params = single(params)
+        return with_arrays(params, self.program(transform, state, params))
+
+
+def with_arrays(model: PyTree, arrays: Sequence[Any]) -> PyTree:
+    """The model with other arrays; all else in it stays."""
+    leaves, treedef = jtu.tree_flatten(model)
+    remaining = iter(arrays)
+    return treedef.unflatten([next(remaining) if isinstance(x, ARRAY_TYPES) else x for x in leaves])
+
+
+def _refuse_complex(transform: Any, params: Params) -> None:
+    found = [path for path, p in leaves_with_paths(params) if jnp.issubdtype(p.dtype, jnp.complexfloating)]
+    if found:
+        raise ValueError(
+            f"`{type(transform).__name__}` is not defined for complex parameters, and {listing(found)} is complex. "
+            f"Train the real and the imaginary part as two parameters, or take an optimizer that is."
+        )
