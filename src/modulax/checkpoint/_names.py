@@ -1,8 +1,9 @@
 """Flat names of the arrays of a tree, and which name of a checkpoint goes where in another tree."""
 
+import collections
 import dataclasses
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -106,18 +107,24 @@ class Place(NamedTuple):
 
 
 class Nesting:
-    """How the states of transforms are nested in a template, and whether a saved state was nested in another way.
+    """How the states of transforms are nested in a template, and in a checkpoint that was nested in another way.
 
     The fields in which containers keep the states of their parts are declared as `nested()`. A state that was put into
     a container, or taken out of one, has more or fewer of them in its name, and mappings add a key for each part.
     Nothing else in a name may differ, so that a parameter is never filled from another one.
+
+    Args:
+        template: the tree to fill.
+        saved: the names in the checkpoint.
     """
 
-    def __init__(self, template: PyTree):
+    def __init__(self, template: PyTree, saved: Iterable[Names]):
         self._fields, self._keyed = nesting_fields()
         self._auxiliary = auxiliary_fields()
         self._sections = {section.names: section.root for section in sections(template)}
         self._joined = joined_prefixes(template)
+        self._own = _by_prefix(split(name) for name in stored(template))
+        self._saved = _by_prefix(saved)
 
     def place(self, names: Names) -> Place:
         """Take the names of a leaf of the template apart."""
@@ -131,37 +138,53 @@ class Nesting:
             stop += 1 + (names[stop] in self._keyed)
         return Place(names[:root], names[root:stop], names[stop:])
 
-    def keys(self, nesting: Names) -> tuple[Names, bool] | None:
-        """The keys of parts among names of nesting, and whether they end in one; None if there is another name."""
-        keys, ends_in_key, i = [], False, 0
-        while i < len(nesting):
-            if nesting[i] not in self._fields:
-                return None
-            ends_in_key = nesting[i] in self._keyed and i + 1 < len(nesting)
-            if ends_in_key:
-                keys.append(nesting[i + 1])
-            i += 1 + ends_in_key
-        return tuple(keys), ends_in_key
-
-    def distance(self, place: Place, other: Names) -> int | None:
+    def distance(self, place: Place, other: Names) -> tuple[int, int, bool] | None:
         """How far a saved name is from a place, or None if they have nothing to do with each other.
 
-        0 for the same keys of parts, 1 with more or fewer of them, 2 with others; 3 more from an auxiliary part, such
-        as SAM's adversary, to another one. Two rules of different names, such as `scale_by_adam` and `scale_by_lion`,
-        are never near.
+        First, 0 for the same keys of parts, 1 with more or fewer of them, 2 with others; 3 more from an auxiliary part,
+        such as SAM's adversary, to another one. Then, how few names the two states have in common. Then, whether the
+        names differ at all. Two rules of different names, such as `scale_by_adam` and `scale_by_lion`, are never near.
         """
         root, nesting, rest = place
         middle = other[len(root) : len(other) - len(rest)]
         if not rest or root + middle + rest != other:
             return None
-        own, others = self.keys(nesting), self.keys(middle)
+        own, others = self._keys(nesting), self._keys(middle)
         if own is None or others is None:
             return None
-        (a, a_ends), (b, b_ends) = own, others
-        if a_ends and b_ends and a[-1] != b[-1]:
+        is_own_rule = self._is_rule(self._own, root + nesting)
+        if own != others and is_own_rule and self._is_rule(self._saved, root + middle) and own[-1:] != others[-1:]:
             return None
         detour = 3 * (self._auxiliary.isdisjoint(nesting) != self._auxiliary.isdisjoint(middle))
-        return detour + (0 if a == b else 1 if _is_within(a, b) or _is_within(b, a) else 2)
+        keys = 0 if own == others else 1 if _is_within(own, others) or _is_within(others, own) else 2
+        in_common = self._own.get(root + nesting, set()) & self._saved.get(root + middle, set())
+        return detour + keys, -len(in_common), nesting != middle
+
+    def _keys(self, nesting: Names) -> Names | None:
+        """The keys of parts among names of nesting; None if there is a name that is neither key nor nesting."""
+        keys, i = [], 0
+        while i < len(nesting):
+            if nesting[i] not in self._fields:
+                return None
+            has_key = nesting[i] in self._keyed and i + 1 < len(nesting)
+            if has_key:
+                keys.append(nesting[i + 1])
+            i += 1 + has_key
+        return tuple(keys)
+
+    def _is_rule(self, by_prefix: Mapping[Names, set[Names]], prefix: Names) -> bool:
+        """Whether the state at a prefix ends in the key of a part and holds no further states."""
+        ends_in_key = len(prefix) > 1 and prefix[-2] in self._keyed
+        return ends_in_key and not any(rest[0] in self._fields for rest in by_prefix.get(prefix, ()))
+
+
+def _by_prefix(names: Iterable[Names]) -> dict[Names, set[Names]]:
+    """The names below every prefix, without it."""
+    found: dict[Names, set[Names]] = {}
+    for name in names:
+        for stop in range(len(name)):
+            found.setdefault(name[:stop], set()).add(name[stop:])
+    return found
 
 
 def _is_within(short: Names, long: Names) -> bool:
@@ -173,45 +196,52 @@ def _is_within(short: Names, long: Names) -> bool:
 def match(template: PyTree, saved: Mapping[str, Any], rename: Rename, strict: bool) -> Report:
     """Which leaf of the template is filled from which name of the checkpoint.
 
-    Equal names belong together. Without `strict`, what is left over on both sides belongs together if the names differ
-    only in how the state of a transform is nested, the shapes are equal, and no other name is as near.
+    Equal names belong together. Without `strict`, so do names that differ only in how the state of a transform is
+    nested, if the shapes are equal and no other name is as near.
     """
     leaves = stored(template)
     names = renamed(saved, rename)
-    restored = {name: names[name] for name in leaves if name in names}
-    kept = [name for name in leaves if name not in restored]
-    unused = {name: old for name, old in names.items() if name not in restored}
-    if not strict and kept and unused:
-        for name, other in _nested_otherwise(template, {name: leaves[name] for name in kept}, unused, saved).items():
-            restored[name] = unused.pop(other)
-        kept = [name for name in kept if name not in restored]
-    report = Report(restored, tuple(kept), tuple(unused.values()))
+    pairs = {name: name for name in leaves if name in names}
+    if not strict and (len(pairs) < len(leaves) or len(pairs) < len(names)):
+        pairs = _nearest(template, leaves, names, saved)
+    restored = {name: names[pairs[name]] for name in leaves if name in pairs}
+    kept = tuple(name for name in leaves if name not in restored)
+    unused = tuple(names[other] for other in names.keys() - set(pairs.values()))
+    report = Report(restored, kept, tuple(old for old in saved if old in unused))
     if strict and (report.kept or report.unused):
         raise ValueError(_mismatch(report))
     return report
 
 
-def _nested_otherwise(
-    template: PyTree, kept: Mapping[str, Any], unused: Mapping[str, str], saved: Mapping[str, Any]
+def _nearest(
+    template: PyTree, leaves: Mapping[str, Any], names: Mapping[str, str], saved: Mapping[str, Any]
 ) -> dict[str, str]:
-    """The leaves of the template that are the only ones near to a name that is the only one near to them."""
-    nesting = Nesting(template)
-    places = {name: nesting.place(split(name)) for name in kept}
+    """For each leaf of the template the nearest name of the checkpoint, where there is no doubt about it."""
+    nesting = Nesting(template, map(split, names))
     alike: dict[tuple[Any, ...], list[str]] = {}  # by shape and last key, which are equal in any case
-    for other, source in unused.items():
+    for other, source in names.items():
         alike.setdefault((np.shape(saved[source]), split(other)[-1:]), []).append(other)
-    distances: dict[tuple[str, str], int] = {}
-    for name, place in places.items():
-        for other in alike.get((np.shape(kept[name]), split(name)[-1:]), ()):
+    found: dict[str, str] = {}
+    near: dict[tuple[int, int, bool], list[tuple[str, str]]] = {}
+    for name, leaf in leaves.items():
+        place = nesting.place(split(name))
+        if not place.rest and name in names:
+            found[name] = name  # not in a state
+        for other in alike.get((np.shape(leaf), split(name)[-1:]), ()):
             distance = nesting.distance(place, split(other))
             if distance is not None:
-                distances[name, other] = distance
-    found: dict[str, str] = {}
-    for limit in sorted(set(distances.values())):
-        near = [pair for pair, distance in distances.items() if distance <= limit]
-        near = [(name, other) for name, other in near if name not in found and other not in found.values()]
-        names, others = [name for name, _ in near], [other for _, other in near]
-        found |= {name: other for name, other in near if names.count(name) == 1 == others.count(other)}
+                near.setdefault(distance, []).append((name, other))
+        if name in names and place.rest and np.shape(leaf) != np.shape(saved[names[name]]):
+            found[name] = name  # is refused for its shape
+    settled, taken = set(found), set(found.values())
+    for distance in sorted(near):
+        pairs = near[distance]
+        by_name, by_other = (collections.Counter(pair[i] for pair in pairs) for i in (0, 1))
+        for name, other in pairs:
+            if by_name[name] == by_other[other] == 1 and name not in settled and other not in taken:
+                found[name] = other
+        settled.update(by_name)
+        taken.update(by_other)
     return found
 
 

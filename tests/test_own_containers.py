@@ -1,0 +1,335 @@
+"""A container of a user's, in few lines, is a container like those of the library."""
+
+import inspect
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import jaxtyping
+import numpy as np
+import optax
+import pytest
+
+import modulax as mx
+from modulax import aggregate, checkpoint, schedules
+from modulax.testing import check_transform
+
+from .own_containers import Mean, MeanState, SkipLarge
+
+PARAMS = {"kernel": jnp.asarray([[0.4, -0.1], [1.5, 3.0]]), "bias": jnp.asarray([0.3, -0.2])}
+THEIRS: Any = optax.sgd(0.1)
+WORD: Any = "x"
+RATE = schedules.Linear(0.1, 0.2, 5)
+OWN = {
+    "SkipLarge": lambda: SkipLarge(mx.AdamW(0.1), 1e30),
+    "Mean": lambda: Mean(
+        mx.AdamW(schedules.Linear(0.1, 0.2, 5)), {"a": mx.SGD(0.1, momentum=0.9), "b": mx.Scale(-0.1)}
+    ),
+}
+
+
+def trained(transform: Any, steps: int = 3) -> tuple[Any, Any]:
+    params, state = PARAMS, transform.init(PARAMS)
+    for i in range(steps):
+        params, state = transform.step(jtu.tree_map(lambda p, i=i: jnp.sin(p + i), params), state, params)
+    return params, state
+
+
+def equal(a: Any, b: Any) -> bool:
+    return all(map(np.allclose, jtu.tree_leaves(a), jtu.tree_leaves(b)))
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_it_obeys_every_law(name: str):
+    check_transform(OWN[name]())
+
+
+@pytest.mark.parametrize("cls", [SkipLarge, Mean])
+def test_it_is_short(cls: type):
+    code = inspect.getsource(cls).split('"""')[2]
+    assert len([line for line in code.splitlines() if line.strip()]) <= 15
+
+
+def test_its_parts_are_known_with_their_states():
+    transform = OWN["Mean"]()
+    _, state = trained(transform)
+    parts = list(transform.each_part(state))
+    assert [(part.field, part.key) for part in parts] == [("first", None), ("others", "a"), ("others", "b")]
+    assert parts[0].state is state.first_state
+    assert parts[1].state is state.others["a"]
+    assert [part.state for part in transform.each_part()] == [None] * 3
+    assert mx.citation(transform) == mx.citation(mx.Chain(transform.first, *transform.others.values()))
+
+
+def test_its_schedules_are_read_at_the_steps_of_its_parts():
+    transform = OWN["Mean"]()
+    _, state = trained(transform)
+    assert transform.hyperparameters(state)["first.learning_rate"] == pytest.approx(0.1 + 3 * 0.02)
+    assert isinstance(transform.at(state), Mean)
+    assert transform.at(state).others.keys() == transform.others.keys()
+
+
+@pytest.mark.parametrize("wrap", [lambda t: SkipLarge(t, 1e30), lambda t: Mean(t, {})], ids=["SkipLarge", "Mean"])
+def test_evaluation_parameters_go_through_it(wrap: Any):
+    inner = mx.ScheduleFreeAdamW(0.1)
+    params, state = trained(wrap(inner))
+    plain_params, plain = trained(inner)
+    assert equal(params, plain_params)
+    assert equal(wrap(inner).eval_params(state, params), inner.eval_params(plain, plain_params))
+    assert not equal(inner.eval_params(plain, plain_params), plain_params)
+
+
+def test_it_is_described():
+    mask = mx.by_path({"bias": False, "*": True})
+    transform = SkipLarge(mx.Chain(mx.AdamW(schedules.Linear(0.1, 0.2, 5), weight_decay=0.5, mask=mask)), 1.0)
+    rows = {row.path: row for row in mx.describe(transform, PARAMS).leaves}
+    assert rows["kernel"].learning_rate == rows["bias"].learning_rate == "Linear"
+    assert (rows["kernel"].weight_decay, rows["bias"].weight_decay) == ("0.5", "")
+
+
+def test_nested_partitions_and_freezes_are_described():
+    inner = mx.Partition({"x": mx.SGD(0.1), "y": mx.SetToZero()}, lambda tree: jtu.tree_map(lambda _: "x", tree))
+    outer = mx.Partition({"a": inner, "b": mx.AdamW(0.2)}, mx.by_path({"bias": "b", "*": "a"}))
+    rows = {row.path: row for row in mx.describe(SkipLarge(outer, 1.0), PARAMS).leaves}
+    assert (rows["kernel"].group, rows["kernel"].learning_rate) == ("a/x", "0.1")
+    assert (rows["bias"].group, rows["bias"].learning_rate) == ("b", "0.2")
+    frozen = mx.selective_transform(mx.AdamW(0.1), freeze_mask=mx.by_path({"bias": True, "*": False}))
+    rows = {row.path: row for row in mx.describe(frozen, PARAMS).leaves}
+    assert (rows["bias"].group, rows["bias"].learning_rate) == ("frozen", "")
+    assert (rows["kernel"].group, rows["kernel"].learning_rate) == ("", "0.1")
+
+
+def test_an_auxiliary_part_is_not_described():
+    for transform in (mx.SAM(mx.SGD(0.3), mx.SGD(0.05)), mx.Sophia(0.3)):
+        assert {row.learning_rate for row in mx.describe(transform, PARAMS).leaves} == {"0.3"}
+
+
+# --- Checkpoints: a state is found again wherever it was put ---------------------------------------
+
+
+AROUND = {
+    "Chain": lambda t: mx.Chain(mx.ClipByGlobalNorm(1.0), t),
+    "Masked": lambda t: mx.Masked(t, lambda tree: jtu.tree_map(lambda _: True, tree)),
+    "Partition": lambda t: mx.Partition({"all": t}, mx.by_path({"*": "all"})),
+    "MultiSteps": lambda t: mx.MultiSteps(t, 2),
+    "Scheduled": mx.Scheduled,
+    "Injected": mx.Injected,
+    "ApplyIfFinite": lambda t: mx.ApplyIfFinite(t, 3),
+    "ConditionallyTransform": lambda t: mx.ConditionallyTransform(t, lambda step: step < 9),
+    "ConditionallyMask": lambda t: mx.ConditionallyMask(t, lambda step: step < 9),
+    "SplitRealAndImaginary": mx.SplitRealAndImaginary,
+    "Lookahead": lambda t: mx.Lookahead(t, 2, 0.5),
+    "ScheduleFree": lambda t: mx.ScheduleFree(t, 0.1),
+    "SAM": lambda t: mx.SAM(t, mx.SGD(0.05)),
+    "Mechanize": mx.Mechanize,
+    "ScaleByGaLore": lambda t: mx.ScaleByGaLore(1, base_optimizer=t, weight_dimension_numbers=no_matrix),
+    "Process": lambda t: aggregate.Process(mx.Identity(), mx.Identity(), t),
+    "AddMeanVarianceToOpt": aggregate.AddMeanVarianceToOpt,
+    "SkipLarge": lambda t: SkipLarge(t, 1.0),
+    "Mean": lambda t: Mean(t, {}),
+    "Mean-others": lambda t: Mean(mx.Identity(), {"this": t}),
+}
+
+
+def no_matrix(tree: Any) -> Any:
+    return jtu.tree_map(lambda _: None, tree)
+
+
+def test_every_container_is_tried():
+    classes, found = [mx.AbstractContainer], set[str]()
+    while classes:
+        cls = classes.pop()
+        classes += cls.__subclasses__()
+        if not inspect.isabstract(cls) and cls.__module__.startswith("modulax.") and cls.__name__ != "StepWithDecay":
+            found.add(cls.__name__)
+    # `Flatten` keeps vectors, which are nobody's moments without it; the part of Sophia estimates a Hessian.
+    assert found - {"Flatten", "ScaleBySophia"} <= AROUND.keys()
+
+
+@pytest.mark.parametrize("direction", ["into", "out of"])
+@pytest.mark.parametrize("name", AROUND)
+def test_a_state_is_found_again(name: str, direction: str):
+    """Also where the name of a part changes with what is put around it."""
+    inner = mx.AdamW(schedules.Linear(0.1, 0.2, 5))
+    for before, after in (
+        (inner, AROUND[name](inner)),
+        (mx.Chain(mx.Trace(0.9), inner), mx.Chain(mx.Trace(0.9), AROUND[name](inner))),
+    ):
+        before, after = (before, after) if direction == "into" else (after, before)
+        old = jtu.tree_map(lambda x: jnp.full_like(x, 3), before.init(PARAMS))
+        fresh = {"state": after.init(PARAMS)}
+        new, report = checkpoint.load_state_dict(fresh, checkpoint.state_dict({"state": old}), strict=False)
+        adamw = [x for x in jtu.tree_leaves(new, is_leaf=_is_adamw) if _is_adamw(x)]
+        assert len(adamw) == 1
+        assert all(np.all(np.asarray(x) == 3) for x in jtu.tree_leaves(adamw)), report
+
+
+def _is_adamw(x: Any) -> bool:
+    return isinstance(x, mx.states.OptimizerState) and "scale_by_adam" in getattr(x.inner, "parts", {})
+
+
+def test_rules_of_another_name_have_nothing_to_do_with_each_other():
+    old = checkpoint.state_dict({"state": mx.AdamW(0.1).init(PARAMS)})
+    _, report = checkpoint.load_state_dict({"state": mx.Lion(0.1).init(PARAMS)}, old, strict=False)
+    assert {name.split(".")[-2] for name in report.kept if "mu" in name} == {"mu"}
+
+
+def test_a_parameter_that_is_called_like_nesting_is_not_mistaken():
+    """`inner` is the name of a layer here, and of a field of a state elsewhere."""
+    before = {"inner": {"w": jnp.ones(2)}}
+    after = {"w": jnp.zeros(2)}
+    optimizer = mx.AdamW(0.1)
+    old = checkpoint.state_dict({"params": before, "state": optimizer.init(before)})
+    template = {"params": after, "state": mx.Chain(optimizer).init(after)}
+    _, report = checkpoint.load_state_dict(template, old, strict=False)
+    assert not [name for name in report.restored if name.endswith(".w")]
+
+
+def test_what_is_ambiguous_is_kept():
+    old = checkpoint.state_dict({"state": mx.Chain(mx.Ema(0.9), mx.Ema(0.8)).init(PARAMS)})
+    template = {"state": mx.Chain(mx.Masked(mx.Ema(0.9), no_matrix_mask), mx.Chain(mx.Ema(0.8))).init(PARAMS)}
+    _, report = checkpoint.load_state_dict(template, old, strict=False)
+    # One of them has its name still. Which one the mask is around, nobody can tell.
+    assert {name.split(".")[2] for name in report.restored} == {"chain"}
+    assert {name.split(".")[2] for name in report.kept} == {"masked"}
+
+
+def no_matrix_mask(tree: Any) -> Any:
+    return jtu.tree_map(lambda _: True, tree)
+
+
+# --- What is refused -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "make, text",
+    [
+        (lambda x: mx.SAM(mx.SGD(0.1), x), r"`SAM\(adv_optimizer=...\)` is not a transform"),
+        (lambda x: mx.Lookahead(x, 2, 0.5), r"`Lookahead\(fast_optimizer=...\)` is not a transform"),
+        (lambda x: mx.ConditionallyTransform(x, lambda t: t < 3), r"`ConditionallyTransform\(inner=...\)` is not"),
+        (lambda x: mx.ScaleByGaLore(1, base_optimizer=x), r"`ScaleByGaLore\(base_optimizer=...\)` is not a transform"),
+        (lambda x: mx.GaLore(0.1, base_optimizer=x), r"`GaLore\(base_optimizer=...\)` is not a transform"),
+        (lambda x: mx.LBFGS(linesearch=x), r"`LBFGS\(linesearch=...\)` is not a transform"),
+        (lambda x: mx.ScaleBySophia(hessian_diagonal_fn=x), r"`ScaleBySophia\(hessian_diagonal_fn=...\)` is not"),
+        (lambda x: aggregate.Process(mx.Identity(), mx.Identity(), x), r"`Process\(postprocessor=...\)` is not"),
+        (lambda x: aggregate.AddMeanVarianceToOpt(x), r"`AddMeanVarianceToOpt\(opt=...\)` is not a transform"),
+        (lambda x: mx.Injected(x), r"`Injected\(inner=...\)` is not a transform"),
+        (lambda x: mx.Chain(mx.Clip(1.0), x), r"`Chain`: the part '.*' is not a transform"),
+        (lambda x: mx.Partition({"a": x}, mx.by_path({"*": "a"})), r"`Partition`: the part 'a' is not a transform"),
+        (lambda x: SkipLarge(x, 1.0), r"`SkipLarge\(inner=...\)` is not a transform"),
+        (lambda x: Mean(mx.Identity(), {"a": x}), r"`Mean`: the part 'a' is not a transform"),
+    ],
+)  # fmt: skip
+def test_a_part_that_is_not_a_transform_is_refused(make: Any, text: str, monkeypatch: pytest.MonkeyPatch):
+    """Before anything else is checked, and with what to write instead."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for users: the error message is ours
+    for x, remedy in (
+        (optax.sgd(0.1), r"`from_optax\(...\)`"),
+        (mx.SGD, r"It is a class: make one, `SGD\(...\)`"),
+        ([mx.Clip(1.0), mx.SGD(0.1)], r"write `Chain\(\*parts\)`"),
+        (jnp.sign, r"`Stateless\(function\)`"),
+        (0.1, r"such as `AdamW\(1e-3\)`"),
+    ):
+        with pytest.raises(ValueError, match=f"{text}.*{remedy}"):
+            make(x)
+
+
+def test_a_container_without_parts_is_refused():
+    class Empty(mx.AbstractContainer):
+        inner: mx.AbstractTransform
+
+        def init(self, params):
+            return self.inner.init(params)
+
+        def update(self, updates, state, params=None, **extra):
+            return self.inner.update(updates, state, params, **extra)
+
+    with pytest.raises(ValueError, match=r"`Empty` is a container without parts. Declare one, `inner: ... = part\(\)`"):
+        Empty(mx.SGD(0.1))
+
+
+def test_a_class_checks_after_its_fields_and_parts(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for users: the error message is ours
+
+    class Checked(mx.AbstractContainer):
+        inner: mx.AbstractTransform = mx.part()
+        rate: float = mx.number()
+
+        def check(self):
+            assert jnp.asarray(self.rate).dtype == self.inner.hyperparameters()["learning_rate"].dtype
+            raise ValueError("checked")
+
+        def init(self, params):
+            return self.inner.init(params)
+
+        def update(self, updates, state, params=None, **extra):
+            return self.inner.update(updates, state, params, **extra)
+
+    with pytest.raises(ValueError, match="checked"):
+        Checked(mx.SGD(0.1), 1)
+    with pytest.raises(ValueError, match="is not a transform"):
+        Checked(THEIRS, 1)
+    with pytest.raises(ValueError, match="must be a number"):
+        Checked(THEIRS, WORD)
+
+
+def test_a_field_of_a_state_with_a_default_is_declared():
+    class Forgetful(mx.AbstractState):
+        count: Any = None
+
+    with pytest.raises(ValueError, match=r"`count` of a state has a default and no declaration.*counter\(\)"):
+        mx.tree.map_params(None, lambda x: x, Forgetful(jnp.zeros(())))
+
+
+# --- GaLore shows its part the projected form -------------------------------------------------------
+
+
+class Sees(mx.AbstractStatelessTransform):
+    """Returns the gradient of the caller's function at the parameters that it sees, less the gradient it was given."""
+
+    def apply(self, updates, params, *, grad_fn, grad, value_fn, **extra):
+        del updates, extra
+        slope = jax.grad(value_fn)(params)
+        assert jtu.tree_structure(grad) == jtu.tree_structure(params)
+        return jtu.tree_map(lambda a, b, c: 0.5 * (a + b) - c, grad_fn(params), slope, grad)
+
+
+def test_galore_brings_extra_arguments_into_the_projected_form():
+    def loss(params):
+        return jnp.sum(jnp.cosh(params["kernel"])) + jnp.sum(params["bias"] ** 4)
+
+    params = {"kernel": jnp.asarray([[0.4, -0.1, 0.3], [1.5, 1.0, -0.7]]), "bias": jnp.asarray([0.3, -0.2])}
+    grads = jax.grad(loss)(params)
+    transform = mx.ScaleByGaLore(1, base_optimizer=Sees())
+    extra = {"value_fn": loss, "grad_fn": jax.grad(loss), "grad": grads}
+    updates, state = transform.update(grads, transform.init(params), params, **extra)
+    # In the projected form all three are the same gradient, so that nothing remains.
+    assert state.projector["kernel"].shape == (2, 1)
+    jtu.tree_map(lambda u: np.testing.assert_allclose(u, 0, atol=1e-6), updates)
+
+
+def test_a_line_search_works_inside_galore():
+    def loss(params):
+        return jnp.sum((params["kernel"] - 1) ** 2) + jnp.sum(params["bias"] ** 2)
+
+    transform = mx.Chain(
+        mx.ScaleByGaLore(1, base_optimizer=mx.Chain(mx.Scale(-1.0), mx.ScaleByZoomLinesearch(10)), update_proj_gap=1)
+    )
+    params, state = PARAMS, transform.init(PARAMS)
+    values = []
+    for _ in range(4):
+        value, grads = jax.value_and_grad(loss)(params)
+        params, state = transform.step(grads, state, params, value=value, grad=grads, value_fn=loss)
+        values.append(float(value))
+    assert float(loss(params)) < 0.05 * values[0]
+    assert values == sorted(values, reverse=True)
+
+
+def test_states_of_the_mean_are_those_of_its_parts():
+    transform = OWN["Mean"]()
+    state = transform.init(PARAMS)
+    assert isinstance(state, MeanState)
+    owned = mx.tree.map_params(transform, lambda x: True, state, transform_non_params=lambda x: False)
+    assert owned.first_state.inner["scale_by_adam"].mu["bias"] is True
+    assert owned.first_state.step is False
