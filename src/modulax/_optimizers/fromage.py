@@ -39,7 +39,7 @@ class Fromage(AbstractOptimizer):
 
     def transform(self) -> Chain:
         root = jnp.sqrt(1 + self.learning_rate**2)
-        shrinkage = -(self.learning_rate**2) / (root * (1 + root))  # 1 / root - 1, without the cancellation
+        shrinkage = -(self.learning_rate**2) / (root * (1 + root))  # 1 / root - 1, without cancellation
         return Chain(
             ScaleByTrustRatio(self.min_norm),
             ScaleByLearningRate(self.learning_rate / root),

@@ -33,7 +33,7 @@ class _Both(AbstractRule):
         del partial
         every = [True] * len(jtu.tree_leaves(tree))
         found = [every if mask is None else mask.labels(tree) for mask in self.masks]
-        # What is no boolean is handed on, to be refused by whom the mask is for.
+        # Labels that aren't booleans are passed on: the transform that owns the mask raises the error.
         return [
             next((x for x in labels if not isinstance(x, bool)), labels == self.wanted)
             for labels in zip(*found, strict=True)

@@ -60,7 +60,7 @@ class LBFGS(AbstractOptimizer):
     learning_rate: Hyperparameter | None = number(None, optional=True)
     memory_size: int = eqx.field(static=True, default=10)
     scale_init_precond: bool = eqx.field(static=True, default=True)
-    # Made for each optimizer: numbers that are made at the import are rounded to float32, also under x64.
+    # A factory, because hyperparameters created at import are rounded to float32, even under x64.
     linesearch: AbstractTransform | None = eqx.field(default_factory=_zoom)
 
     def __check_init__(self) -> None:

@@ -63,7 +63,7 @@ class Signum(AbstractOptimizer):
 
     def transform(self) -> Chain:
         return Chain(
-            Ema(self.beta, debias=False, accumulator_dtype=self.accumulator_dtype),  # a bias changes no sign
+            Ema(self.beta, debias=False, accumulator_dtype=self.accumulator_dtype),  # it changes no sign
             ScaleBySign(),
             ScaleByLearningRate(self.learning_rate),
         )

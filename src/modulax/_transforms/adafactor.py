@@ -94,7 +94,7 @@ class ScaleByFactoredRMS(AbstractLeafwise):
         return (int(first), int(second)) if shape[second] >= max(self.min_dim_size_to_factor, 1) else None
 
     def prepare(self, count):
-        # A fresh state has counted nothing, also where an offset is given: the decay of a negative step is no number.
+        # A fresh state starts its count at zero even if there is an offset, and a negative step would give NaN.
         return self.decay_rate_fn(jnp.maximum(count - self.step_offset, 0), self.decay_rate)
 
     def update_leaf(self, now, g, s, p):
@@ -108,7 +108,7 @@ class ScaleByFactoredRMS(AbstractLeafwise):
         row = moment(now, s.v_row, jnp.mean(square, axis=first))
         col = moment(now, s.v_col, jnp.mean(square, axis=second))
         mean = jnp.mean(row, axis=second - (first < second), keepdims=True)
-        # Where squares overflow, so do the means; the columns alone then make the update small, and not NaN.
+        # If squares overflow, so do all means. Dividing by the column means alone gives a small update instead of NaN.
         is_fine = jnp.isfinite(mean)
         relative = jnp.where(is_fine, safe_sqrt(jnp.where(is_fine, mean, 1)) * inverse_root(row), 1)
         u = jnp.expand_dims(relative, first) * (jnp.expand_dims(inverse_root(col), second) * g)

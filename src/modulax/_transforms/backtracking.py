@@ -147,7 +147,7 @@ class ScaleByBacktrackingLinesearch(AbstractTransform):
                 return tried + 1, Trial(step, new_value, None, error(step, new_value))
             new_value, pullback = jax.vjp(line.objective, line.at(step))
             decrease_error = error(step, new_value)
-            # The gradient costs more than the loss, and is of use at the last step alone.
+            # The backward pass costs more than the loss, and only the gradient of the final trial is kept.
             is_last = (decrease_error <= self.atol) | (tried == self.max_backtracking_steps)
             new_grad = jax.lax.cond(is_last, lambda: pullback(jnp.ones_like(new_value))[0], lambda: trial.grad)
             return tried + 1, Trial(step, new_value, new_grad, decrease_error)
@@ -205,12 +205,13 @@ def _search_in(state: State) -> Any:
     found = [node for node in nodes if isinstance(node, _STATES)]
     if len(found) != 1:
         raise ValueError(
-            f"`value_and_grad_from_state` needs a state with one line search in it, and there are {len(found)}. "
-            "`LBFGS` has one, and so has `Chain(SGD(1.0), ScaleByZoomLinesearch(20))`; without, call `value_and_grad`."
+            f"`value_and_grad_from_state` needs a state that contains exactly one line search, found {len(found)}. "
+            "`LBFGS` and `Chain(SGD(1.0), ScaleByZoomLinesearch(20))` have one; for other optimizers call "
+            "`jax.value_and_grad`."
         )
     if found[0].grad is None:
         raise ValueError(
-            "`value_and_grad_from_state`: the line search keeps no gradient. Write "
+            "`value_and_grad_from_state`: the line search doesn't store the gradient. Use "
             "`ScaleByBacktrackingLinesearch(..., store_grad=True)`."
         )
     return found[0]

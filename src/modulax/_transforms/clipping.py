@@ -182,6 +182,6 @@ def _axes_of_a_unit(shape: tuple[int, ...]) -> tuple[int, ...]:
     if rank <= 5:
         return tuple(range(rank - 1))
     raise ValueError(
-        f"`unitwise_norm` knows the units of arrays with up to 5 axes, got the shape {shape}. Say which axes belong "
-        "to one unit: `unitwise_norm(x, axis=(0, 1))` or `AdaptiveGradClip(clipping, axis=(0, 1))`."
+        f"`unitwise_norm` has default axes for arrays with up to 5 axes only, got the shape {shape}. Pass the axes of "
+        "one unit: `unitwise_norm(x, axis=(0, 1))` or `AdaptiveGradClip(clipping, axis=(0, 1))`."
     )

@@ -66,6 +66,6 @@ class ScaleByCOCOB(AbstractLeafwise):
         way = s.subgradients + jnp.abs(g)
         theta = s.cumulative_gradients - g
         reward = jnp.maximum(s.reward - g * (p - s.init_particles), 0)
-        # Two ratios of like numbers, because the product of both denominators overflows or vanishes too soon.
+        # Two separate ratios, because the product of the denominators would overflow or underflow.
         bet = ratio(theta, jnp.maximum(way + size, self.alpha * size)) * ratio(size + reward, size)
         return s.init_particles - p + bet, COCOBState(s.init_particles, theta, size, way, reward)

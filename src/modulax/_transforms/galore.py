@@ -145,8 +145,8 @@ class ScaleByGaLore(AbstractTransform):
         for g, projector, side in zip(jtu.tree_leaves(like), held, chosen, strict=True):
             if projector.shape != side.shape(self.rank):
                 raise ValueError(
-                    f"`ScaleByGaLore.update`: updates have the shapes of the parameters that `init` was given; but an "
-                    f"update of shape {g.shape} met a projector of shape {projector.shape}."
+                    f"`ScaleByGaLore.update`: an update of shape {g.shape} doesn't fit its projector of shape "
+                    f"{projector.shape}. Updates must have the shapes of the parameters that `init` was called with."
                 )
 
         def fresh() -> list[Array]:
@@ -154,6 +154,7 @@ class ScaleByGaLore(AbstractTransform):
             directions = together(self._directions, matrices)
             return [d.astype(old.dtype) for d, old in zip(directions, held, strict=True)]
 
+        # `cond` rather than `where`: the singular vectors cost far more than the rest of the step.
         is_due = state.count % jnp.round(now.update_proj_gap).astype(jnp.int32) == 0
         held = jax.lax.cond(is_due, fresh, lambda: held)
         remaining = iter(held)

@@ -129,6 +129,7 @@ class ScaleByLBFGS(AbstractTransform):
             [d.astype(u.dtype) for d, u in zip(direction, leaves, strict=True)]
         ), ScaleByLBFGSState(
             count=count,
+            # Copies, so that the state shares no buffer with the parameters and updates, which may be donated.
             params=put_w([jnp.array(p, old.dtype, copy=True) for p, old in zip(new_w, w, strict=True)]),
             updates=put_g([jnp.array(x, copy=True) for x in new_g]),
             diff_params_memory=put_s(memory_s),
@@ -150,7 +151,7 @@ def _weight(s: Leaves, y: Leaves, count: Count) -> tuple[Bool[Array, ""], Scalar
     """Whether a pair has enough curvature to be kept, and the reciprocal of its inner product."""
     product, size_s, size_y = inner(s, y), total(abs_sq, s), total(abs_sq, y)
     limits = jnp.finfo(product.dtype)
-    # Beyond these limits, the reciprocals of what is positive overflow.
+    # Below `tiny`, the reciprocals of positive numbers overflow.
     is_kept = (count > 0) & (product > limits.eps * safe_sqrt(size_s) * safe_sqrt(size_y))
     is_kept &= (product >= limits.tiny) & (size_y >= limits.tiny) & jnp.isfinite(product) & jnp.isfinite(size_y)
     weight = jnp.where(is_kept, 1 / jnp.where(is_kept, product, 1), 0)

@@ -83,8 +83,9 @@ def line_of(
     pairs = leaves_with_paths(params)
     if lacking := [path for path, p in pairs if getattr(by_path.get(path), "shape", None) != p.shape]:
         raise ValueError(
-            f"`{owner}` needs the gradient at the parameters, `grad`, with the leaves and shapes of these: it lacks "
-            f"{listing(lacking)}. Call `update(updates, state, params, value=value, grad=grads, value_fn=loss)`."
+            f"`{owner}` needs `grad`, the gradient at the parameters, with their leaves and shapes. Missing, or of "
+            f"another shape: {listing(lacking)}. Call `update(updates, state, params, value=value, grad=grads, "
+            f"value_fn=loss)`."
         )
     line = Line(objective, params, updates)
     here = jtu.tree_structure(params).unflatten([jnp.conj(jnp.asarray(by_path[path])) for path, _ in pairs])
@@ -95,8 +96,8 @@ def _objective(owner: str, value_fn: Any, extra: Mapping[str, Any]) -> Objective
     """`value_fn` as a function of the parameters alone; its other arguments are taken from `extra` by name."""
     if not callable(value_fn):
         raise ValueError(
-            f"`{owner}` needs `value_fn`, the function that is minimized, which takes the parameters and returns a "
-            f"number; got {value_fn!r}."
+            f"`{owner}` needs `value_fn`, the function to minimize, which takes the parameters and returns a scalar; "
+            f"got {value_fn!r}."
         )
     named = list(inspect.signature(value_fn).parameters.values())[1:]
     given = {p.name: extra[p.name] for p in named if p.name in extra}
@@ -104,14 +105,14 @@ def _objective(owner: str, value_fn: Any, extra: Mapping[str, Any]) -> Objective
     if lacking := [p.name for p in needed if p.name not in given]:
         call = ", ".join(f"{name}=..." for name in lacking)
         raise ValueError(
-            f"`{owner}`: `value_fn` takes {listing(lacking)} besides the parameters. Give it to `update` as well, "
+            f"`{owner}`: `value_fn` takes {listing(lacking)} in addition to the parameters. Pass it to `update`, "
             f"`update(..., value_fn=loss, {call})`, or bind it: `value_fn=jax.tree_util.Partial(loss, {call})`."
         )
 
     def objective(params: Params) -> Scalar:
         value: Any = value_fn(params, **given)
         if jnp.shape(value) != ():
-            raise ValueError(f"`{owner}`: `value_fn` must return one number, got an array of shape {jnp.shape(value)}.")
+            raise ValueError(f"`{owner}`: `value_fn` must return a scalar, got an array of shape {jnp.shape(value)}.")
         return loss_of(value)
 
     return objective
@@ -119,7 +120,7 @@ def _objective(owner: str, value_fn: Any, extra: Mapping[str, Any]) -> Objective
 
 def bounded_loop(proceeds: Callable[[Carry], Array], body: Callable[[Carry], Carry], start: Carry, most: int) -> Carry:
     """`jax.lax.while_loop` with at most `most` rounds, which can also be differentiated in reverse mode."""
-    # What the functions close over becomes an argument, because `custom_jvp` sees no other tracers.
+    # Values that the functions close over become arguments, because `custom_jvp` doesn't differentiate closures.
     functions = eqx.filter_closure_convert(proceeds, start), eqx.filter_closure_convert(body, start)
     arrays, static = eqx.partition((functions, start), eqx.is_array)
 
@@ -153,7 +154,7 @@ def miss(excess: Scalar, is_fine: Array) -> Scalar:
 def report(owner: object, tried: Array, value: Scalar, slope: Scalar, found: Trial) -> None:
     """Prints one line about a search."""
     message = (
-        "{name}: step size {step} after {tried} evaluations; loss {value} -> {new_value}, slope {slope} at first; "
+        "{name}: step size {step} after {tried} evaluations; loss {value} -> {new_value}, initial slope {slope}; "
         "decrease error {decrease}"
     )
     numbers: dict[str, Any] = {"step": found.step, "tried": tried, "value": value, "new_value": found.value}

@@ -138,13 +138,13 @@ def matrices_of(call: str, rule: AbstractRule, tree: PyTree) -> list[Matrix | No
             found.append(None)
             continue
         if not _is_specification(label):
-            raise ValueError(f"`{call}` has {label!r} for `{path}`; it must be None, or name the axes of a matrix.")
+            raise ValueError(f"`{call}` has {label!r} for `{path}`; expected None, or the axes of a matrix.")
         rows, columns = (_tuple(axes) for axes in (label.reduction_axis, label.output_axis))
         used = [axis + x.ndim if axis < 0 else axis for axis in rows + columns]
         if not rows or not columns or len(set(used)) < len(used) or not set(used) <= set(range(x.ndim)):
             raise ValueError(
-                f"`{call}` has {label!r} for `{path}` of shape {x.shape}: rows and columns are axes of the array, at "
-                f"least one each, and none of them twice. A parameter that is no matrix has None."
+                f"`{call}` has {label!r} for `{path}` of shape {x.shape}. Rows and columns must be axes of the array, "
+                f"at least one each, and no axis may occur twice. Use None for parameters that aren't matrices."
             )
         batch = tuple(axis for axis in range(x.ndim) if axis not in used)
         found.append(Matrix(tuple(x.shape), batch, tuple(used[: len(rows)]), tuple(used[len(rows) :])))

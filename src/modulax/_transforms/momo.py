@@ -92,7 +92,7 @@ def momo_numbers(
     longest = rate / rho
     tau = jnp.minimum(longest, ratio(gap, products[2]))
     if rule.adapt_lower_bound:
-        fall = jnp.minimum(longest * products[2], gap)  # tau times the squared norm, which could be 0 * inf
+        fall = jnp.minimum(longest * products[2], gap)  # tau * products[2], without 0 * inf
         lb = jnp.maximum((barf + products[1] - gamma - 0.5 * fall) / rho, rule.lower_bound)
     tau = tau / shrink if rule.follow == "paper" else tau
     return MomoNumbers(beta, correction, tau, (shrink - 1) / shrink, barf, gamma, lb)
@@ -155,7 +155,7 @@ class ScaleByMoMo(AbstractLeafwise):
 
     def survey(self, count, state, updates, params, *, value, **extra):
         del extra
-        beta = jnp.where(count == 0, 0, self.beta)
+        beta = jnp.where(count == 0, 0, self.beta)  # the averages start at the first values
         mean = jtu.tree_map(lambda m, g: moment(beta, m, g), state.exp_avg, updates)
         products = inner(updates, params), inner(mean, params), total(abs_sq, mean)
         return momo_numbers(self, state, beta, (1, 1), loss_of(value), products)

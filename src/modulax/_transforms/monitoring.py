@@ -82,7 +82,7 @@ def as_measure(x: Any) -> Any:
         return x
     if not callable(x):
         raise ValueError(
-            f"A measure is a function of the updates, such as `modulax.tree.norm`, an `AbstractMeasure` such as "
+            f"A measure must be a function of the updates such as `modulax.tree.norm`, an `AbstractMeasure` such as "
             f"`MeasureWithEma`, or a transform such as `Stateless`; got {x!r}."
         )
     return _Function(x)
@@ -105,7 +105,7 @@ def _blank(measure: Any, params: Params) -> tuple[PyTree, State]:
 
 def _kept(measurement: PyTree, before: PyTree, owner: str) -> PyTree:
     """A copy of the measurement, with the structure and dtypes of the previous one."""
-    old, rebuild = align(before, measurement, f"{owner}.update", "the measurement that `init` saw")
+    old, rebuild = align(before, measurement, f"{owner}.update", "the measurement that `init` returned")
     new = jtu.tree_leaves(measurement)
     return rebuild([jnp.array(x, y.dtype, copy=True) for x, y in zip(new, old, strict=True)])
 
@@ -159,7 +159,7 @@ class MonitorState(AbstractState):
 def _as_measures(measures: Any) -> OrderedDict[str, Any]:
     if not isinstance(measures, Mapping):
         raise ValueError(
-            f"`Monitor(measures=...)` is a mapping from names to measures, such as "
+            f"`Monitor(measures=...)` must be a mapping from names to measures, such as "
             f'`Monitor({{"norm": modulax.tree.norm}})`; got {measures!r}.'
         )
     return OrderedDict((name, as_measure(measure)) for name, measure in measures.items())

@@ -168,6 +168,7 @@ class ScaleByMuon(AbstractTransform):
             for i, (matrix, d) in enumerate(zip(self.matrices(updates), jtu.tree_leaves(directions), strict=True))
             if matrix is not None
         ]
+        # The orthogonal factor of a transpose is the transpose of the factor, so both shapes can share a batch.
         orthogonal = together(rule.owner._orthogonal, [_wide(d) for _, _, d in found])
         for (i, matrix, d), o in zip(found, orthogonal, strict=True):
             o = o if o.shape == d.shape else jnp.swapaxes(o, -1, -2)

@@ -94,7 +94,7 @@ class ReduceOnPlateau(AbstractLeafwise):
         n = safe_increment(state.count)
         avg = state.avg_value + (loss_of(value) - state.avg_value) / n.astype(default_float())
         is_whole = n.astype(default_float()) >= self.accumulation_size
-        best = jnp.minimum(state.best_value, _nothing_yet())  # optax begins with infinity
+        best = jnp.minimum(state.best_value, _nothing_yet())  # a state from optax starts at infinity
         improves = jnp.isfinite(avg) & (avg < best - self.rtol * jnp.abs(best) - self.atol)
         is_resting = state.cooldown_count > 0
         bad = jnp.where(improves | is_resting, 0, safe_increment(state.plateau_count))

@@ -89,8 +89,8 @@ def _check_leading_axis(name: str, grads: PyTree) -> None:
     for path, g in found:
         if g.ndim == 0 or g.shape[:1] != found[0][1].shape[:1] or len(g) == 0:
             raise ValueError(
-                f"`{name}` needs the gradient of each example by itself: every array has a leading axis of one length, "
-                f"at least 1; at `{path}` the shape is {g.shape}. "
+                f"`{name}` needs per-example gradients: every array must have a leading axis of examples, of the same "
+                f"length, at least 1; at `{path}` the shape is {g.shape}. "
                 f"`jax.vmap(jax.grad(loss), in_axes=(None, 0))(params, examples)` returns such gradients."
             )
 

@@ -116,7 +116,7 @@ class ScaleByStddev(AbstractLeafwise):
         mu = moment(self.decay, s.mu, g)
         nu = moment(self.decay, s.nu, abs_sq(g))
         mu_hat, nu_hat = (mu / now, nu / now) if self.bias_correction else (mu, nu)
-        # A variance is not negative; the difference of two rounded numbers may be.
+        # Rounding can make this difference negative.
         variance = jnp.maximum(nu_hat - abs_sq(mu_hat), 0)
         u = g / root_with_eps(variance, self.eps, self.eps_in_sqrt)
         return u, ScaleByStddevState(mu=mu, nu=nu)

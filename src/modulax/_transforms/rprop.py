@@ -70,7 +70,7 @@ class ScaleByRprop(AbstractLeafwise):
 
     def update_leaf(self, now, g, s, p):
         del now, p
-        agreement = jnp.sign(g) * jnp.sign(s.prev_updates)  # a product of the numbers themselves would underflow
+        agreement = jnp.sign(g) * jnp.sign(s.prev_updates)  # the product of the values could underflow
         factor = jnp.where(agreement > 0, self.eta_plus, self.eta_minus)
         scaled = jnp.clip(factor * s.step_sizes, self.min_step_size, self.max_step_size)
         step_sizes = jnp.where(agreement == 0, s.step_sizes, scaled)

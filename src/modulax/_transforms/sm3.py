@@ -70,7 +70,7 @@ class ScaleBySM3(AbstractLeafwise):
     def update_leaf(self, now, g, s, p):
         del now, p
         axes = range(g.ndim)
-        held, treedef = jtu.tree_flatten(s.mu)  # NNX makes a mapping of a list
+        held, treedef = jtu.tree_flatten(s.mu)  # NNX turns lists into mappings
         lines = [jnp.expand_dims(mu, [i for i in axes if i != a]) for a, mu in enumerate(held)]
         least = functools.reduce(jnp.minimum, [jnp.broadcast_to(line, g.shape) for line in lines])
         total = self.b2 * least + jnp.where(self.b2 == 1, 1, 1 - self.b2) * abs_sq(g)

@@ -167,6 +167,7 @@ class ScaleBySophia(AbstractTransform):
             _, mean = Ema(now.b2, debias=False).update(h, EmaState(ema=nu, count=state.count), params)
             return mean.ema, inner
 
+        # `cond` rather than `where`: an estimate costs about two gradients and isn't due at most steps.
         is_time = state.count % jnp.asarray(now.update_interval).astype(state.count.dtype) == 0
         nu, inner = jax.lax.cond(is_time, estimate, lambda nu, inner: (nu, inner), state.nu, state.hessian_fn_state)
         used = nu if self.follow == "paper" else state.nu

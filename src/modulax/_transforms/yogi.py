@@ -58,7 +58,7 @@ class ScaleByYogi(AbstractLeafwise):
         mu = moment(self.b1, s.mu, g, now.c1)
         square = abs_sq(g)
         change = now.c2 * square
-        # The cases of the sign, so that a square and a moment that overflowed do not meet in a difference.
+        # By comparison instead of the sign of a difference, which is NaN if both have overflowed.
         nu = jnp.where(square > s.nu, s.nu + change, jnp.where(square < s.nu, s.nu - change, s.nu))
         u = mu / now.bias1 / (self.eps + safe_sqrt(self.eps_root + nu / now.bias2))
         return u, ScaleByAdamState(mu=mu, nu=nu)

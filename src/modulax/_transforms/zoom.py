@@ -191,6 +191,7 @@ class ScaleByZoomLinesearch(AbstractTransform):
             other = _choose(s.bracketed, _choose(is_high | turns, s.high, s.low), low)
 
             is_found = jnp.maximum(trial.decrease_error, trial.curvature_error) <= self.tol
+            # At the bound, a step that still decreases the loss is accepted: a longer one isn't allowed.
             is_found = is_found | (is_longest & ~(is_high | turns))
             best = _choose(is_found | self._is_better(trial, s.best), trial, s.best)
             is_narrow = s.bracketed & (jnp.abs(s.high.step - s.low.step) <= self.stepsize_precision)
