@@ -16,7 +16,7 @@ from .._transforms.scaling import ScaleByLearningRate
 
 
 class ACProp(AbstractOptimizer):
-    r"""Divides each gradient by the standard deviation of the previous ones, where Adam is unstable, as in GANs.
+    r"""Divides each gradient by the standard deviation of the previous ones, for noisy training such as GANs.
 
     $$
     \begin{aligned}

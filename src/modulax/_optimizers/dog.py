@@ -15,7 +15,7 @@ from .._transforms.scaling import ScaleByLearningRate
 
 
 class DoG(AbstractOptimizer):
-    r"""SGD without a learning rate to tune: the step size is the distance travelled over summed gradient norms.
+    r"""SGD without a learning rate to tune: its step size is the distance over gradients (DoG).
 
     $$
     \begin{aligned}
@@ -58,7 +58,7 @@ class DoG(AbstractOptimizer):
 
 
 class DoWG(AbstractOptimizer):
-    r"""SGD without a learning rate to tune: DoG with gradients weighted by the distance travelled, for longer steps.
+    r"""SGD without a learning rate to tune: distance over weighted gradients (DoWG), with longer steps than DoG.
 
     $$
     \begin{aligned}

@@ -12,7 +12,7 @@ from .._transforms.scaling import ScaleByLearningRate
 
 
 class RMSProp(AbstractOptimizer):
-    r"""Divides each coordinate by the root mean square of its recent gradients, as for RNNs and RL.
+    r"""Divides each coordinate by the root mean square of its recent gradients; often used for RNNs and RL.
 
     $$
     \begin{aligned}

@@ -54,7 +54,7 @@ class ScaleByAdan(AbstractLeafwise):
     \end{aligned}
     $$
 
-    The bias corrections are from the authors' code. The paper writes $1 - \beta$ for what is $\beta$ here, so its
+    The bias corrections are from the authors' code. The paper's coefficients are $1 - \beta$ in this notation, so its
     weight of the difference is $\gamma = \beta_2$. optax takes $\gamma = 1 - \beta_2$, and so does `follow="optax"`.
 
     Args:

@@ -33,7 +33,7 @@ class MomoState(AbstractState):
 
 
 class MomoAdamState(AbstractState):
-    """State of `ScaleByMoMoAdam`: that of `ScaleByMoMo`, and the second moment."""
+    """State of `ScaleByMoMoAdam`: the averages of `ScaleByMoMo`, the lower bound, and the second moment."""
 
     exp_avg: PyTree
     exp_avg_sq: PyTree

@@ -1,11 +1,11 @@
 """Monitoring: measurements of the updates on their way through a chain, kept in the state.
 
-`Snapshot` keeps one measurement and `Monitor` any number, by name; both return the updates unchanged. What is measured
-is a plain function of the updates, a transform, or an `AbstractMeasure`, which has a state of its own, such as
-`MeasureWithEma`; `as_measure` gives all of them the `init` and `update` of a measure. `init` of the state needs arrays
-of the right shapes before there is anything to measure: `_blank` gets these by `jax.eval_shape`, with zeros for the
-extra arguments. `_kept` then holds every measurement to that structure and those dtypes, so that the state never
-changes its type under `jit` and `scan`.
+`Snapshot` keeps one measurement and `Monitor` any number, by name; both return the updates unchanged. A measure is a
+plain function of the updates, a transform, or an `AbstractMeasure` with a state of its own, such as `MeasureWithEma`;
+`as_measure` gives all of them the `init` and `update` of a measure. `init` of the state needs arrays of the right
+shapes before there is anything to measure: `_blank` gets these by `jax.eval_shape`, with zeros for the extra arguments.
+`_kept` then holds every measurement to that structure and those dtypes, so that the state never changes its type under
+`jit` and `scan`.
 """
 
 import abc

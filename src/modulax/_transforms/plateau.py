@@ -45,10 +45,10 @@ class ReduceOnPlateau(AbstractLeafwise):
     $$
 
     After `patience` means in a row without improvement, the scale is multiplied by `factor`. During the next `cooldown`
-    means it stays the same. An infinite or NaN mean is no improvement.
+    means it stays the same. An infinite or NaN mean isn't an improvement.
 
-    This transform doesn't count steps, so it can't evaluate schedules by itself: to schedule one of its
-    hyperparameters, wrap it in `Scheduled(...)`.
+    This transform doesn't count steps, so it can't evaluate schedules: to schedule one of its hyperparameters, wrap it
+    in `Scheduled(...)`.
 
     Args:
         factor: factor by which the scale is reduced.

@@ -21,7 +21,7 @@ from .scaling import Scale
 class StepWithDecay(AbstractTransform):
     r"""The step $-(u_t + \gamma_t \lambda w_t)$ for a rule that estimates its own step size $\gamma_t$.
 
-    The state is that of the rule.
+    The state is the state of the rule.
 
     Args:
         rule: the rule, which returns $u_t$.

@@ -22,9 +22,9 @@ class ScaleByYogi(AbstractLeafwise):
     \end{aligned}
     $$
 
-    Where Adam's second moment is much larger than the new square, it decays like $\beta_2^t$. That of Yogi decreases by
-    steps of the size of the new square, so that the effective learning rate doesn't increase suddenly. Algorithm 2 of
-    the paper has no bias corrections.
+    Where Adam's second moment is much larger than the new square, it decays like $\beta_2^t$. Yogi's decreases by steps
+    of the size of the new square, so that the effective learning rate doesn't increase suddenly. Algorithm 2 of the
+    paper has no bias corrections.
 
     Args:
         b1: exponential decay rate $\beta_1$ of the first moment.

@@ -250,6 +250,6 @@ def _between(low: _Point, high: _Point, other: _Point) -> Scalar:
 
 
 def _over(x: Scalar, y: Scalar) -> Scalar:
-    """The quotient, or zero where it isn't finite; a fraction of zero is no candidate between two points."""
+    """The quotient, or zero where it isn't finite; a fraction of zero isn't a candidate between two points."""
     is_fine = (y != 0) & jnp.isfinite(x) & jnp.isfinite(y)
     return jnp.where(is_fine, jnp.where(is_fine, x, 0) / jnp.where(is_fine, y, 1), 0)
