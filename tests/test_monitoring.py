@@ -202,9 +202,9 @@ def test_a_snapshot_is_a_copy():
 
 def test_what_is_no_measure_is_refused():
     not_a_measure: Any = 3.0
-    with pytest.raises(ValueError, match=r"A measure is a function of the updates.*got 3\.0"):
+    with pytest.raises(ValueError, match=r"A measure must be a function of the updates.*got 3\.0"):
         mx.Monitor({"norm": not_a_measure})
     no_mapping: Any = norm
-    with pytest.raises(ValueError, match=r"`Monitor\(measures=\.\.\.\)` is a mapping from names to measures"):
+    with pytest.raises(ValueError, match=r"`Monitor\(measures=\.\.\.\)` must be a mapping from names to measures"):
         mx.Monitor(no_mapping)
     assert repr(mx.Monitor({"norm": norm})) == "Monitor(measures={'norm': norm})"

@@ -1,4 +1,4 @@
-"""ACProp."""
+"""The optimizer ACProp."""
 
 from typing import Any
 
@@ -16,19 +16,30 @@ from .._transforms.scaling import ScaleByLearningRate
 
 
 class ACProp(AbstractOptimizer):
-    r"""Gradients over their standard deviation so far: $w_{t+1} = w_t - \eta (u_t + \lambda w_t)$.
+    r"""Divides each gradient by the standard deviation of the previous ones, for noisy training such as GANs.
 
-    $u_t$ is that of `ScaleByACProp`.
+    $$
+    \begin{aligned}
+    u_t &= g_t / (\sqrt{\hat s_{t-1}} + \varepsilon), \qquad \hat s_{t-1} = s_{t-1} / (1 - \beta_2^{t-1}), \quad
+        \hat s_0 = 1 \\
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
+    s_t &= \beta_2 s_{t-1} + (1 - \beta_2) |g_t - m_t|^2 + \bar\varepsilon \\
+    w_{t+1} &= w_t - \eta (u_t + \lambda w_t)
+    \end{aligned}
+    $$
+
+    with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, and $m_0 = s_0 = 0$.
 
     Args:
-        learning_rate: $\eta$.
-        b1: the decay of the mean, about which the variance is measured.
-        b2: the decay of the variance.
-        eps: added to the standard deviation. A model with ReLUs needs 1e-4 or so, see `ScaleByACProp`.
-        eps_root: added to the variance in every step.
-        weight_decay: $\lambda$, which is multiplied by the learning rate.
-        mask: the leaves that decay, as in `AddDecayedWeights`; by default all.
-        follow: `"paper"`, or `"optax"`, which measures the deviation from the mean before the step.
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the variance.
+        eps: $\varepsilon$, added to the denominator outside the root. Models with ReLUs need about 1e-4, see
+            `ScaleByACProp`.
+        eps_root: $\bar\varepsilon$, added to the variance at every step.
+        weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
+        mask: which parameters decay, as in `AddDecayedWeights`; by default all.
+        follow: `"paper"`, or `"optax"`, which measures the deviation from $m_{t-1}$ instead of $m_t$.
 
     References:
         Zhuang et al., [Momentum Centering and Asynchronous Update for Adaptive Gradient

@@ -1,4 +1,4 @@
-"""AdaBelief."""
+"""The optimizer AdaBelief."""
 
 from typing import Any
 
@@ -15,17 +15,29 @@ from .._transforms.scaling import ScaleByLearningRate
 
 
 class AdaBelief(AbstractOptimizer):
-    """Adam with the distance of the gradients from their mean in place of their size. See `ScaleByBelief`.
+    r"""Adam with the variance of the gradient around its moving average in place of the second moment.
+
+    $$
+    \begin{aligned}
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
+    s_t &= \beta_2 s_{t-1} + (1 - \beta_2) |g_t - m_t|^2 + \bar\varepsilon \\
+    \hat m_t &= m_t / (1 - \beta_1^t), \qquad \hat s_t = s_t / (1 - \beta_2^t) \\
+    w_{t+1} &= w_t - \eta \left( \frac{\hat m_t}{\sqrt{\hat s_t} + \varepsilon} + \lambda w_t \right)
+    \end{aligned}
+    $$
+
+    with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, and $m_0 = s_0 = 0$. With `nesterov`,
+    $\hat m_t = \beta_1 m_t / (1 - \beta_1^{t+1}) + (1 - \beta_1) g_t / (1 - \beta_1^t)$.
 
     Args:
-        learning_rate: the step size.
-        b1: the decay of the mean.
-        b2: the decay of the squared distance.
-        eps: added to the root of the squared distance.
-        eps_root: added to the squared distance at every step.
-        weight_decay: the rate of decay, which is multiplied by the learning rate; None for none.
-        mask: the leaves that decay, as in `AddDecayedWeights`; by default all.
-        nesterov: whether to look ahead.
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the variance.
+        eps: $\varepsilon$, added to the denominator outside the root.
+        eps_root: $\bar\varepsilon$, added to the variance at every step.
+        weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate; None for no weight decay.
+        mask: which parameters decay, as in `AddDecayedWeights`; by default all.
+        nesterov: whether to use Nesterov momentum.
 
     References:
         Zhuang et al., [AdaBelief Optimizer: Adapting Stepsizes by the Belief in Observed

@@ -1,4 +1,4 @@
-"""Adadelta."""
+"""The optimizer Adadelta."""
 
 from typing import Any
 
@@ -15,16 +15,27 @@ from .._transforms.scaling import ScaleByLearningRate
 
 
 class Adadelta(AbstractOptimizer):
-    """Steps in the units of the parameters, so that the learning rate may be 1. See `ScaleByAdadelta`.
+    r"""Adaptive gradient descent that derives its step size from past updates, so that the learning rate can stay at 1.
 
-    The weight decay is a penalty on the loss, added to the gradients before they are scaled.
+    $$
+    \begin{aligned}
+    g_t &= \nabla f(w_t) + \lambda w_t \\
+    E_t &= \rho E_{t-1} + (1 - \rho) |g_t|^2 \\
+    u_t &= \frac{\sqrt{X_{t-1} + \varepsilon}}{\sqrt{E_t + \varepsilon}}\, g_t \\
+    X_t &= \rho X_{t-1} + (1 - \rho) |u_t|^2 \\
+    w_{t+1} &= w_t - \eta u_t
+    \end{aligned}
+    $$
+
+    with $E_0 = X_0 = 0$. The weight decay is an $L_2$ penalty, as in torch: it is added to the gradient before the
+    scaling.
 
     Args:
-        learning_rate: the step size; the paper has none, which is 1.
-        rho: the decay of both mean squares.
-        eps: added to both inside the roots.
-        weight_decay: the weight of the penalty.
-        mask: the leaves that decay, as in `AddDecayedWeights`; by default all.
+        learning_rate: learning rate $\eta$, a number or a schedule. The paper has none, which is $\eta = 1$.
+        rho: exponential decay rate $\rho$ of both mean squares.
+        eps: $\varepsilon$, added inside both roots; it also sets the size of the first steps.
+        weight_decay: coefficient $\lambda$ of the $L_2$ penalty, whose gradient $\lambda w_t$ is added to the gradient.
+        mask: which parameters decay, as in `AddDecayedWeights`; by default all.
 
     References:
         Zeiler, [ADADELTA: An Adaptive Learning Rate Method](https://arxiv.org/abs/1212.5701), 2012.

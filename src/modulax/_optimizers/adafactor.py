@@ -1,4 +1,4 @@
-"""Adafactor."""
+"""The optimizer Adafactor, and the learning rate it uses by default."""
 
 from typing import Any, ClassVar
 
@@ -22,41 +22,52 @@ from .._transforms.scaling import Scale, ScaleByLearningRate
 
 
 def relative_step(step: Any) -> Any:
-    r"""Adafactor's own step size: $\min(10^{-2}, 1 / \sqrt t)$, with $t = 1$ at the first step."""
+    r"""Adafactor's default learning rate, $\min(10^{-2}, 1 / \sqrt t)$, where $t$ is `step + 1`."""
     return jnp.minimum(1e-2, 1 / jnp.sqrt(1 + jnp.asarray(step, default_float())))
 
 
 class Adafactor(AbstractOptimizer):
-    r"""Steps like Adam's without the memory: of the mean square only the means of rows and columns are kept.
+    r"""Adam-like optimizer with sublinear memory: stores only row and column means of the second moment.
 
     $$
     \begin{aligned}
-    u_t &= g_t / \sqrt{\hat V_t} & &\text{as in } \texttt{ScaleByFactoredRMS} \\
+    \beta_t &= 1 - t^{-c} \\
+    R_t &= \beta_t R_{t-1} + (1 - \beta_t) \tfrac{1}{m} \textstyle\sum_j (|g_t|^2 + \varepsilon)_{ij} \\
+    C_t &= \beta_t C_{t-1} + (1 - \beta_t) \tfrac{1}{n} \textstyle\sum_i (|g_t|^2 + \varepsilon)_{ij} \\
+    u_t &= g_t / \sqrt{R_t C_t / \operatorname{mean}(R_t)} \\
     \hat u_t &= u_t / \max(1, \operatorname{RMS}(u_t) / d) \\
-    w_{t+1} &= w_t - \eta_t \max(\epsilon_2, \operatorname{RMS}(w_t))\, \hat u_t - \lambda w_t
+    s_t &= \eta_t \max(10^{-3}, \operatorname{RMS}(w_t))\, \hat u_t \\
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) s_t \\
+    w_{t+1} &= w_t - m_t - \lambda w_t
     \end{aligned}
     $$
 
-    with $\epsilon_2 = 10^{-3}$. The momentum, if any, is a running average of the scaled steps; the weight decay is
-    not multiplied by the learning rate.
+    for a matrix of $n \times m$ entries, with $g_t$ the gradient at $w_t$ and $t = 1, 2, \dots$. Without `momentum`,
+    which is the default, $m_t = s_t$. Arrays that aren't factored, see `min_dim_size_to_factor`, use
+    $u_t = g_t / \sqrt{V_t}$ with $V_t = \beta_t V_{t-1} + (1 - \beta_t) (|g_t|^2 + \varepsilon)$. The weight decay
+    isn't multiplied by the learning rate.
 
-    State: a matrix of $n \times m$ that is factored needs $4 (n + m)$ bytes, where Adam needs $8 n m$; every other
-    array 4 bytes for each entry. Momentum costs as much as the parameters, in `dtype_momentum`.
+    State: $4 (n + m)$ bytes for a factored matrix, where Adam needs $8 n m$; 4 bytes per entry for any other array.
+    Momentum adds one array of the size of the parameters.
 
     Args:
-        learning_rate: $\eta_t$, in proportion to the parameters. None takes the paper's $\min(10^{-2}, 1 / \sqrt t)$.
-        min_dim_size_to_factor: the length that the two longest axes must have, for an array to be factored.
-        decay_rate: the exponent $c$ of the decay $1 - t^{-c}$ of the mean square.
-        decay_offset: the number of steps that do not count for it, because another run has done them.
-        multiply_by_parameter_scale: whether the steps are in proportion to the parameters.
-        clipping_threshold: $d$; None for no clipping.
-        momentum: the decay of the average; None for none, and no state for it.
-        dtype_momentum: the dtype of the average; None for the parameter's.
-        weight_decay_rate: $\lambda$; None for none.
-        eps: added to the squares.
-        factored: whether to factor at all.
-        mask: the leaves that decay, as in `AddDecayedWeights`; by default all.
-        follow: what a `learning_rate` of None is: the paper's step size, or 1, as in optax.
+        learning_rate: learning rate $\eta_t$, a number or a schedule, relative to the size of the parameters. None for
+            the paper's $\min(10^{-2}, 1 / \sqrt t)$.
+        min_dim_size_to_factor: smallest length of the second longest axis for which an array is factored.
+        decay_rate: exponent $c$ of the decay rate $\beta_t$ of the second moment.
+        decay_offset: number of earlier steps, subtracted from the step count in $\beta_t$, for fine-tuning that
+            continues a count.
+        multiply_by_parameter_scale: whether steps are multiplied by the root mean square of the parameters; if False,
+            $s_t = \eta_t \hat u_t$.
+        clipping_threshold: $d$, the largest root mean square of an update; None for no clipping.
+        momentum: exponential decay rate $\beta_1$ of the momentum; None for no momentum, and no state for it.
+        dtype_momentum: dtype of the momentum; None for that of the parameters.
+        weight_decay_rate: weight decay coefficient $\lambda$, not multiplied by the learning rate; None for no weight
+            decay.
+        eps: $\varepsilon$, added to the squared gradients.
+        factored: whether to factor the second moment; if False, it is stored in full for every array.
+        mask: which parameters decay, as in `AddDecayedWeights`; by default all.
+        follow: which learning rate `learning_rate=None` means: the paper's, `"paper"`, or 1, `"optax"`.
 
     References:
         Shazeer and Stern, [Adafactor: Adaptive Learning Rates with Sublinear Memory

@@ -1,4 +1,4 @@
-"""Adagrad."""
+"""The optimizer Adagrad."""
 
 from .._containers.chain import Chain
 from .._protocol.fields import Hyperparameter, number
@@ -9,14 +9,22 @@ from .._transforms.scaling import ScaleByLearningRate
 
 
 class Adagrad(AbstractOptimizer):
-    """Gradient descent with each coordinate divided by the root of the sum of its squares. See `ScaleByRSS`.
+    r"""Adaptive gradient descent for sparse gradients: divides each coordinate by the root of its sum of squares.
 
-    The steps become shorter as the sum grows; rarely used coordinates keep long ones.
+    $$
+    \begin{aligned}
+    s_t &= s_{t-1} + |g_t|^2 \\
+    w_{t+1} &= w_t - \eta\, g_t / \sqrt{s_t + \varepsilon}
+    \end{aligned}
+    $$
+
+    with $g_t$ the gradient at $w_t$. Steps get shorter as the sum grows; coordinates with rare or small gradients keep
+    long ones.
 
     Args:
-        learning_rate: the step size.
-        initial_accumulator_value: the sum of squares at the start.
-        eps: added to the sum, inside the root.
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        initial_accumulator_value: initial value $s_0$ of the sum of squares.
+        eps: $\varepsilon$, added to the sum of squares inside the root.
 
     References:
         Duchi, Hazan and Singer, [Adaptive Subgradient Methods for Online Learning and Stochastic

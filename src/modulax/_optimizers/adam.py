@@ -1,4 +1,4 @@
-"""Adam, with Nesterov momentum and with weight decay."""
+"""The optimizers Adam, AdamW, NAdam and NAdamW."""
 
 from typing import Any, ClassVar
 
@@ -16,18 +16,28 @@ from .._transforms.scaling import ScaleByLearningRate
 
 
 class Adam(AbstractOptimizer):
-    r"""Adam: steps of about the learning rate in every coordinate. See `ScaleByAdam` for the equations.
+    r"""The standard adaptive optimizer: the first moment of the gradients, divided by the root of their second moment.
 
-    For weight decay use `AdamW`, not a penalty on the loss.
+    $$
+    \begin{aligned}
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
+    v_t &= \beta_2 v_{t-1} + (1 - \beta_2) |g_t|^2 \\
+    \hat m_t &= m_t / (1 - \beta_1^t), \qquad \hat v_t = v_t / (1 - \beta_2^t) \\
+    w_{t+1} &= w_t - \eta\, \hat m_t / (\sqrt{\hat v_t + \bar\varepsilon} + \varepsilon)
+    \end{aligned}
+    $$
+
+    with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, and $m_0 = v_0 = 0$. For weight decay use `AdamW` rather than
+    an $L_2$ penalty in the loss.
 
     Args:
-        learning_rate: $\eta$.
-        b1: the decay of the mean.
-        b2: the decay of the mean square.
-        eps: added to the root of the mean square.
-        eps_root: added to the mean square inside the root.
-        mu_dtype: the dtype of the mean; by default the parameter's.
-        nesterov: whether to look ahead; `NAdam` is a name for it.
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the second moment.
+        eps: $\varepsilon$, added to the denominator outside the root.
+        eps_root: $\bar\varepsilon$, added to the second moment inside the root.
+        mu_dtype: dtype of the first moment; by default that of the parameters.
+        nesterov: whether to use Nesterov momentum. `NAdam` is the same with `nesterov=True`.
 
     References:
         Kingma and Ba, [Adam: A Method for Stochastic Optimization](https://arxiv.org/abs/1412.6980), 2014.
@@ -49,17 +59,28 @@ class Adam(AbstractOptimizer):
 
 
 class NAdam(AbstractOptimizer):
-    """Adam with Nesterov's look-ahead, in Dozat's form. See `ScaleByAdam` for the equations.
+    r"""Adam with Nesterov momentum.
 
-    torch and Keras schedule the momentum besides, which this does not.
+    $$
+    \begin{aligned}
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
+    v_t &= \beta_2 v_{t-1} + (1 - \beta_2) |g_t|^2 \\
+    \hat m_t &= \frac{\beta_1 m_t}{1 - \beta_1^{t+1}} + \frac{(1 - \beta_1) g_t}{1 - \beta_1^t}, \qquad
+        \hat v_t = \frac{v_t}{1 - \beta_2^t} \\
+    w_{t+1} &= w_t - \eta\, \hat m_t / (\sqrt{\hat v_t + \bar\varepsilon} + \varepsilon)
+    \end{aligned}
+    $$
+
+    with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, and $m_0 = v_0 = 0$. This is Dozat's equation with a constant
+    $\beta_1$; torch and Keras use a momentum schedule in addition.
 
     Args:
-        learning_rate: the step size.
-        b1: the decay of the mean.
-        b2: the decay of the mean square.
-        eps: added to the root of the mean square.
-        eps_root: added to the mean square inside the root.
-        mu_dtype: the dtype of the mean; by default the parameter's.
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the second moment.
+        eps: $\varepsilon$, added to the denominator outside the root.
+        eps_root: $\bar\varepsilon$, added to the second moment inside the root.
+        mu_dtype: dtype of the first moment; by default that of the parameters.
 
     References:
         Dozat, [Incorporating Nesterov Momentum into Adam](https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ), 2016.
@@ -82,20 +103,30 @@ class NAdam(AbstractOptimizer):
 
 
 class AdamW(AbstractOptimizer):
-    r"""Adam with decoupled weight decay: $w_{t+1} = w_t - \eta (u_t + \lambda w_t)$, with $u_t$ of `ScaleByAdam`.
+    r"""Adam with decoupled weight decay, the usual first choice for transformers and most other models.
 
-    The default $\lambda$ is optax's; torch's is 0.01.
+    $$
+    \begin{aligned}
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
+    v_t &= \beta_2 v_{t-1} + (1 - \beta_2) |g_t|^2 \\
+    \hat m_t &= m_t / (1 - \beta_1^t), \qquad \hat v_t = v_t / (1 - \beta_2^t) \\
+    w_{t+1} &= w_t - \eta \left( \frac{\hat m_t}{\sqrt{\hat v_t + \bar\varepsilon} + \varepsilon} + \lambda w_t \right)
+    \end{aligned}
+    $$
+
+    with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, and $m_0 = v_0 = 0$. The default of $\lambda$ is that of optax;
+    torch's is 0.01.
 
     Args:
-        learning_rate: $\eta$.
-        b1: the decay of the mean.
-        b2: the decay of the mean square.
-        eps: added to the root of the mean square.
-        eps_root: added to the mean square inside the root.
-        mu_dtype: the dtype of the mean; by default the parameter's.
-        weight_decay: $\lambda$, which is multiplied by the learning rate.
-        mask: the leaves that decay, as in `AddDecayedWeights`; by default all.
-        nesterov: whether to look ahead; `NAdamW` is a name for it.
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the second moment.
+        eps: $\varepsilon$, added to the denominator outside the root.
+        eps_root: $\bar\varepsilon$, added to the second moment inside the root.
+        mu_dtype: dtype of the first moment; by default that of the parameters.
+        weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
+        mask: which parameters decay, as in `AddDecayedWeights`; by default all.
+        nesterov: whether to use Nesterov momentum. `NAdamW` is the same with `nesterov=True`.
 
     References:
         Loshchilov and Hutter, [Decoupled Weight Decay Regularization](https://arxiv.org/abs/1711.05101), 2017.
@@ -120,17 +151,30 @@ class AdamW(AbstractOptimizer):
 
 
 class NAdamW(AbstractOptimizer):
-    """AdamW with Nesterov's look-ahead, in Dozat's form. See `ScaleByAdam` and `AdamW` for the equations.
+    r"""AdamW with Nesterov momentum, that is NAdam with decoupled weight decay.
+
+    $$
+    \begin{aligned}
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
+    v_t &= \beta_2 v_{t-1} + (1 - \beta_2) |g_t|^2 \\
+    \hat m_t &= \frac{\beta_1 m_t}{1 - \beta_1^{t+1}} + \frac{(1 - \beta_1) g_t}{1 - \beta_1^t}, \qquad
+        \hat v_t = \frac{v_t}{1 - \beta_2^t} \\
+    w_{t+1} &= w_t - \eta \left( \frac{\hat m_t}{\sqrt{\hat v_t + \bar\varepsilon} + \varepsilon} + \lambda w_t \right)
+    \end{aligned}
+    $$
+
+    with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, and $m_0 = v_0 = 0$. This is Dozat's equation with a constant
+    $\beta_1$; torch and Keras use a momentum schedule in addition.
 
     Args:
-        learning_rate: the step size.
-        b1: the decay of the mean.
-        b2: the decay of the mean square.
-        eps: added to the root of the mean square.
-        eps_root: added to the mean square inside the root.
-        mu_dtype: the dtype of the mean; by default the parameter's.
-        weight_decay: the rate of decay, which is multiplied by the learning rate.
-        mask: the leaves that decay, as in `AddDecayedWeights`; by default all.
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the second moment.
+        eps: $\varepsilon$, added to the denominator outside the root.
+        eps_root: $\bar\varepsilon$, added to the second moment inside the root.
+        mu_dtype: dtype of the first moment; by default that of the parameters.
+        weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
+        mask: which parameters decay, as in `AddDecayedWeights`; by default all.
 
     References:
         Dozat, [Incorporating Nesterov Momentum into Adam](https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ), 2016;

@@ -1,4 +1,4 @@
-"""Adamax, with and without weight decay."""
+"""The optimizers Adamax and AdamaxW."""
 
 from typing import Any
 
@@ -15,13 +15,23 @@ from .._transforms.scaling import ScaleByLearningRate
 
 
 class Adamax(AbstractOptimizer):
-    """Adam with the maximum of past gradients in place of their root mean square. See `ScaleByAdamax`.
+    r"""Adam with the infinity norm: divides by a decaying maximum of past gradients instead of their root mean square.
+
+    $$
+    \begin{aligned}
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
+    v_t &= \max(\beta_2 v_{t-1}, |g_t| + \varepsilon) \\
+    w_{t+1} &= w_t - \frac{\eta}{1 - \beta_1^t}\, \frac{m_t}{v_t}
+    \end{aligned}
+    $$
+
+    with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, and $m_0 = v_0 = 0$.
 
     Args:
-        learning_rate: the step size.
-        b1: the decay of the mean.
-        b2: the decay of the maximum.
-        eps: added to the absolute values before the maximum.
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the maximum.
+        eps: $\varepsilon$, added to the absolute values inside the maximum.
 
     References:
         Kingma and Ba, [Adam: A Method for Stochastic Optimization](https://arxiv.org/abs/1412.6980), 2014, section 7.1.
@@ -37,15 +47,25 @@ class Adamax(AbstractOptimizer):
 
 
 class AdamaxW(AbstractOptimizer):
-    """Adamax with decoupled weight decay. See `ScaleByAdamax` and `AdamW`.
+    r"""Adamax with decoupled weight decay.
+
+    $$
+    \begin{aligned}
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
+    v_t &= \max(\beta_2 v_{t-1}, |g_t| + \varepsilon) \\
+    w_{t+1} &= w_t - \eta \left( \frac{m_t}{(1 - \beta_1^t)\, v_t} + \lambda w_t \right)
+    \end{aligned}
+    $$
+
+    with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, and $m_0 = v_0 = 0$.
 
     Args:
-        learning_rate: the step size.
-        b1: the decay of the mean.
-        b2: the decay of the maximum.
-        eps: added to the absolute values before the maximum.
-        weight_decay: the rate of decay, which is multiplied by the learning rate.
-        mask: the leaves that decay, as in `AddDecayedWeights`; by default all.
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the maximum.
+        eps: $\varepsilon$, added to the absolute values inside the maximum.
+        weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
+        mask: which parameters decay, as in `AddDecayedWeights`; by default all.
 
     References:
         Kingma and Ba, [Adam: A Method for Stochastic Optimization](https://arxiv.org/abs/1412.6980), 2014, section 7.1;

@@ -1,4 +1,4 @@
-"""Adan."""
+"""The optimizer Adan."""
 
 from typing import Any
 
@@ -16,21 +16,36 @@ from .._transforms.scaling import ScaleByLearningRate
 
 
 class Adan(AbstractOptimizer):
-    r"""Adam with a Nesterov momentum made of differences of gradients. See `ScaleByAdan` for the direction $u_t$.
+    r"""Adam with Nesterov momentum estimated from gradient differences, for training large models in fewer steps.
 
-    The weight decay is the paper's proximal one, $w_{t+1} = (w_t - \eta u_t) / (1 + \eta \lambda)$. With
-    `follow="optax"` it is that of `AdamW`, $w_{t+1} = w_t - \eta (u_t + \lambda w_t)$, and the direction is optax's.
+    $$
+    \begin{aligned}
+    d_t &= g_t - g_{t-1}, \qquad d_1 = 0 \\
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
+    v_t &= \beta_2 v_{t-1} + (1 - \beta_2) d_t \\
+    n_t &= \beta_3 n_{t-1} + (1 - \beta_3) |g_t + \beta_2 d_t|^2 \\
+    \hat m_t &= \frac{m_t}{1 - \beta_1^t}, \qquad \hat v_t = \frac{v_t}{1 - \beta_2^t}, \qquad
+        \hat n_t = \frac{n_t}{1 - \beta_3^t} \\
+    u_t &= \frac{\hat m_t + \beta_2 \hat v_t}{\sqrt{\hat n_t + \bar\varepsilon} + \varepsilon} \\
+    w_{t+1} &= (w_t - \eta u_t) / (1 + \eta \lambda)
+    \end{aligned}
+    $$
+
+    with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, and $m_0 = v_0 = n_0 = 0$. With `follow="optax"`, the weight
+    $\beta_2$ of $d_t$ and $\hat v_t$ is replaced by $1 - \beta_2$, and the weight decay is that of `AdamW`,
+    $w_{t+1} = w_t - \eta (u_t + \lambda w_t)$.
 
     Args:
-        learning_rate: $\eta$.
-        b1: the decay of the mean.
-        b2: the decay of the mean of the differences.
-        b3: the decay of the mean square.
-        eps: added to the root of the mean square.
-        eps_root: added to the mean square inside the root.
-        weight_decay: $\lambda$, which is multiplied by the learning rate.
-        mask: the leaves that decay, as in `AddDecayedWeights`; by default all.
-        follow: `"paper"` or `"optax"`, in the weight of the difference and in the weight decay.
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        b1: exponential decay rate $\beta_1$ of the first moment. The paper's $\beta_1$ is 1 minus this one, and so are
+            its $\beta_2$ and $\beta_3$.
+        b2: exponential decay rate $\beta_2$ of the average of gradient differences.
+        b3: exponential decay rate $\beta_3$ of the second moment.
+        eps: $\varepsilon$, added to the denominator outside the root.
+        eps_root: $\bar\varepsilon$, added to the second moment inside the root.
+        weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
+        mask: which parameters decay, as in `AddDecayedWeights`; by default all.
+        follow: `"paper"`, or `"optax"` for its weight of the difference and its weight decay.
 
     References:
         Xie et al., [Adan: Adaptive Nesterov Momentum Algorithm for Faster Optimizing Deep

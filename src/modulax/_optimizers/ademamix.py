@@ -1,4 +1,4 @@
-"""AdEMAMix and its simplified form."""
+"""The optimizers AdEMAMix and SimplifiedAdEMAMix."""
 
 from typing import Any
 
@@ -16,22 +16,33 @@ from .._transforms.scaling import ScaleByLearningRate
 
 
 class AdEMAMix(AbstractOptimizer):
-    r"""AdamW with a second, slow mean of the gradients: $w_{t+1} = w_t - \eta (u_t + \lambda w_t)$.
+    r"""AdamW with a second, slow momentum that keeps old gradients in use, for long training runs.
 
-    $u_t$ is that of `ScaleByAdEMAMix`, whose `alpha` is 6 by default where it is 5 here, as in optax. The slow mean
-    pays in long runs; the paper raises `alpha` and `b3` by schedules over the first part.
+    $$
+    \begin{aligned}
+    m_{1,t} &= \beta_1 m_{1,t-1} + (1 - \beta_1) g_t, \qquad \hat m_{1,t} = m_{1,t} / (1 - \beta_1^t) \\
+    m_{2,t} &= \beta_3 m_{2,t-1} + (1 - \beta_3) g_t \\
+    v_t &= \beta_2 v_{t-1} + (1 - \beta_2) |g_t|^2, \qquad \hat v_t = v_t / (1 - \beta_2^t) \\
+    w_{t+1} &= w_t - \eta \left( \frac{\hat m_{1,t} + \alpha m_{2,t}}{\sqrt{\hat v_t + \bar\varepsilon} + \varepsilon}
+        + \lambda w_t \right)
+    \end{aligned}
+    $$
+
+    with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, and all moments zero at $t = 0$. The paper increases $\alpha$
+    and $\beta_3$ by schedules over the first part of training: pass them as `alpha` and `b3`. As in optax, the default
+    of `alpha` is 5 here and 6 in `ScaleByAdEMAMix`.
 
     Args:
-        learning_rate: $\eta$.
-        b1: the decay of the fast mean.
-        b2: the decay of the mean square.
-        b3: the decay of the slow mean.
-        alpha: the weight of the slow mean.
-        eps: added to the root of the mean square.
-        eps_root: added to the mean square inside the root.
-        mu_dtype: the dtype of both means; by default the parameter's.
-        weight_decay: $\lambda$, which is multiplied by the learning rate.
-        mask: the leaves that decay, as in `AddDecayedWeights`; by default all.
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        b1: exponential decay rate $\beta_1$ of the fast first moment.
+        b2: exponential decay rate $\beta_2$ of the second moment.
+        b3: exponential decay rate $\beta_3$ of the slow first moment.
+        alpha: weight $\alpha$ of the slow first moment.
+        eps: $\varepsilon$, added to the denominator outside the root.
+        eps_root: $\bar\varepsilon$, added to the second moment inside the root.
+        mu_dtype: dtype of both first moments; by default that of the parameters.
+        weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
+        mask: which parameters decay, as in `AddDecayedWeights`; by default all.
 
     References:
         Pagliardini et al., [The AdEMAMix Optimizer: Better, Faster, Older](https://arxiv.org/abs/2409.03137), 2024.
@@ -57,19 +68,29 @@ class AdEMAMix(AbstractOptimizer):
 
 
 class SimplifiedAdEMAMix(AbstractOptimizer):
-    r"""AdEMAMix with one momentum: $w_{t+1} = w_t - \eta (u_t + \lambda w_t)$, $u_t$ of `ScaleBySimplifiedAdEMAMix`.
+    r"""AdEMAMix with a single momentum buffer, which saves the memory of the second one.
 
-    The momentum is a sum, not a mean, so it wants a learning rate about $1 - \beta_1$ times Adam's.
+    $$
+    \begin{aligned}
+    m_t &= \beta_1 m_{t-1} + g_t \\
+    v_t &= \beta_2 v_{t-1} + (1 - \beta_2) |g_t|^2, \qquad \hat v_t = v_t / (1 - \beta_2^t) \\
+    w_{t+1} &= w_t - \eta \left( \frac{m_t + \alpha g_t}{\sqrt{\hat v_t + \bar\varepsilon} + \varepsilon}
+        + \lambda w_t \right)
+    \end{aligned}
+    $$
+
+    with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, and $m_0 = v_0 = 0$. The momentum is a sum, not an average, so
+    the learning rate has to be about $1 - \beta_1$ times that of Adam.
 
     Args:
-        learning_rate: $\eta$.
-        b1: the decay $\beta_1$ of the momentum.
-        b2: the decay of the mean square.
-        alpha: the weight of the newest gradient beside the momentum.
-        eps: added to the root of the mean square.
-        eps_root: added to the mean square inside the root.
-        weight_decay: $\lambda$, which is multiplied by the learning rate.
-        mask: the leaves that decay, as in `AddDecayedWeights`; by default all.
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        b1: exponential decay rate $\beta_1$ of the momentum.
+        b2: exponential decay rate $\beta_2$ of the second moment.
+        alpha: weight $\alpha$ of the current gradient.
+        eps: $\varepsilon$, added to the denominator outside the root.
+        eps_root: $\bar\varepsilon$, added to the second moment inside the root.
+        weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
+        mask: which parameters decay, as in `AddDecayedWeights`; by default all.
 
     References:
         Morwani et al., [Connections between Schedule-Free Optimizers, AdEMAMix, and Accelerated SGD

@@ -1,4 +1,4 @@
-"""ADOPT."""
+"""The optimizer ADOPT."""
 
 from collections.abc import Callable
 
@@ -14,19 +14,30 @@ from .._transforms.scaling import ScaleByLearningRate
 
 
 class ADOPT(AbstractOptimizer):
-    """Adam changed so that it converges with any decay of the mean square. See `ScaleByADOPT` for the equations.
+    r"""Adam modified to converge for any $\beta_2$: normalizes each gradient before it enters the momentum.
 
-    The first step only measures the gradient: the parameters stay where they are.
+    $$
+    \begin{aligned}
+    v_0 &= |g_0|^2, \qquad m_0 = 0, \qquad w_1 = w_0 \\
+    c_t &= \operatorname{clip}(g_t / \max(\sqrt{v_{t-1}}, \varepsilon),\; \pm b(t)) \\
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) c_t \\
+    v_t &= \beta_2 v_{t-1} + (1 - \beta_2) |g_t|^2 \\
+    w_{t+1} &= w_t - \eta\, m_t
+    \end{aligned}
+    $$
+
+    with $g_t$ the gradient at $w_t$, and $t = 1, 2, \dots$ after the first line. The first step only initializes $v_0$,
+    and leaves the parameters unchanged. With `nesterov`, $w_{t+1} = w_t - \eta (\beta_1 m_t + (1 - \beta_1) c_t)$.
 
     Args:
-        learning_rate: the step size.
-        b1: the decay of the mean.
-        b2: the decay of the mean square.
-        eps: the smallest denominator.
-        mu_dtype: the dtype of the mean; by default the parameter's.
-        nesterov: whether to look ahead.
-        use_clipping: whether to clip what enters the mean.
-        clip_value_fn: the bound for that, a function of the step.
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the second moment. The convergence guarantee holds for any value.
+        eps: $\varepsilon$, the smallest denominator.
+        mu_dtype: dtype of the first moment; by default that of the parameters.
+        nesterov: whether to use Nesterov momentum.
+        use_clipping: whether to clip the normalized gradients, as the paper recommends.
+        clip_value_fn: function that returns the clipping bound $b(t)$, given the step $t$; by default $t^{1/4}$.
 
     References:
         Taniguchi et al., [ADOPT: Modified Adam Can Converge with Any β2 with the Optimal

@@ -1,4 +1,4 @@
-"""AMSGrad."""
+"""The optimizer AMSGrad."""
 
 import equinox as eqx
 from jaxtyping import DTypeLike
@@ -13,20 +13,30 @@ from .._transforms.scaling import ScaleByLearningRate
 
 
 class AMSGrad(AbstractOptimizer):
-    """Adam with the largest mean square so far in place of the last, so that no step grows again.
+    r"""Adam with the maximum of past second moments in the denominator, which converges where Adam may not.
 
-    See `ScaleByAMSGrad` for the equations, and for the three forms in use.
+    $$
+    \begin{aligned}
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t, \qquad \hat m_t = m_t / (1 - \beta_1^t) \\
+    v_t &= \beta_2 v_{t-1} + (1 - \beta_2) |g_t|^2 \\
+    \bar v_t &= \max(\bar v_{t-1}, v_t), \qquad \hat v_t = \bar v_t / (1 - \beta_2^t) \\
+    w_{t+1} &= w_t - \eta\, \hat m_t / (\sqrt{\hat v_t + \bar\varepsilon} + \varepsilon)
+    \end{aligned}
+    $$
+
+    with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, and $m_0 = v_0 = \bar v_0 = 0$. This is the form of torch and
+    Keras. The paper has no bias corrections; `ScaleByAMSGrad` compares the three forms in use.
 
     Args:
-        learning_rate: the step size.
-        b1: the decay of the mean.
-        b2: the decay of the mean square.
-        eps: added to the root of the mean square.
-        eps_root: added to the mean square inside the root.
-        mu_dtype: the dtype of the mean; by default the parameter's.
-        bias_correction_mu: whether the mean is corrected for its start at zero.
-        bias_correction_nu: whether the mean square is.
-        follow: `"paper"`: the maximum of the mean square as it is; `"optax"`: of the corrected one.
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the second moment.
+        eps: $\varepsilon$, added to the denominator outside the root.
+        eps_root: $\bar\varepsilon$, added to the second moment inside the root.
+        mu_dtype: dtype of the first moment; by default that of the parameters.
+        bias_correction_mu: whether to correct the bias of the first moment; if False, $\hat m_t = m_t$.
+        bias_correction_nu: whether to correct the bias of the second moment; if False, $\hat v_t = \bar v_t$.
+        follow: `"paper"` takes the maximum of the second moment before its bias correction, `"optax"` after it.
 
     References:
         Reddi, Kale and Kumar, [On the Convergence of Adam and Beyond](https://openreview.net/forum?id=ryQu7f-RZ), 2018.

@@ -1,4 +1,4 @@
-"""COCOB."""
+"""The optimizer COCOB."""
 
 from typing import Any, ClassVar
 
@@ -14,14 +14,26 @@ from .._transforms.scaling import Scale
 
 
 class COCOB(AbstractOptimizer):
-    r"""Coin betting: gradient descent without a learning rate. See `ScaleByCOCOB` for the equations.
+    r"""Gradient descent by coin betting, which needs no learning rate.
+
+    $$
+    \begin{aligned}
+    g_t &= \eta\, (\nabla f(w_t) + \lambda w_t) \\
+    L_t &= \max(L_{t-1}, |g_t|), \qquad G_t = G_{t-1} + |g_t| \\
+    R_t &= \max(R_{t-1} - g_t (w_t - w_0), 0), \qquad \theta_t = \theta_{t-1} - g_t \\
+    w_{t+1} &= w_0 + \frac{\theta_t}{L_t \max(G_t + L_t, \alpha L_t)} (L_t + R_t)
+    \end{aligned}
+    $$
+
+    in each coordinate, with $w_0$ the initial parameters, $L$ started from `eps`, and $G$, $R$ and $\theta$ from zero.
 
     Args:
-        learning_rate: a factor of the gradients, to which the steps are all but indifferent.
-        alpha: by which the first bets are made smaller.
-        eps: the largest gradient that is assumed at first.
-        weight_decay: $\lambda$ of the penalty $\lambda w$ that is added to the gradient.
-        mask: the leaves that decay, as in `AddDecayedWeights`; by default all.
+        learning_rate: factor $\eta$ of the gradients, a number or a schedule; a constant has almost no effect on the
+            steps.
+        alpha: $\alpha$, which makes the first bets smaller.
+        eps: initial value $L_0$ of the largest gradient.
+        weight_decay: coefficient $\lambda$ of the $L_2$ penalty, whose gradient $\lambda w_t$ is added to the gradient.
+        mask: which parameters decay, as in `AddDecayedWeights`; by default all.
 
     References:
         Orabona and Tommasi, [Training Deep Networks without Learning Rates Through Coin

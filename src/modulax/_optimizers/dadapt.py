@@ -1,4 +1,4 @@
-"""D-Adaptation for AdamW."""
+"""The optimizer D-Adapted AdamW."""
 
 from typing import ClassVar
 
@@ -11,17 +11,32 @@ from .._transforms.step_with_decay import StepWithDecay
 
 
 class DAdaptAdamW(AbstractOptimizer):
-    r"""Adam with decoupled weight decay and a step size found by D-Adaptation. See `ScaleByDAdaptAdam`.
+    r"""AdamW with a step size estimated by D-Adaptation, so that no learning rate has to be tuned.
 
-    $w_{t+1} = w_t - u_t - \eta_t d_t \lambda w_t$.
+    $$
+    \begin{aligned}
+    m_{t+1} &= \beta_1 m_t + (1 - \beta_1) \eta_t d_t g_t \\
+    v_{t+1} &= \beta_2 v_t + (1 - \beta_2) |g_t|^2 \\
+    s_{t+1} &= \sqrt{\beta_2} s_t + (1 - \sqrt{\beta_2}) \eta_t d_t g_t \\
+    r_{t+1} &= \sqrt{\beta_2} r_t
+        + (1 - \sqrt{\beta_2}) \eta_t d_t \langle g_t, s_t / (\sqrt{v_{t+1}} + \varepsilon) \rangle \\
+    d_{t+1} &= \max(d_t, r_{t+1} / ((1 - \sqrt{\beta_2}) \|s_{t+1}\|_1)) \\
+    w_{t+1} &= w_t - m_{t+1} / (\sqrt{v_{t+1}} + \varepsilon) - \eta_t d_t \lambda w_t
+    \end{aligned}
+    $$
+
+    with $g_t$ the gradient at $w_t$, $t = 0, 1, \dots$, and $m_0 = v_0 = s_0 = r_0 = 0$. Inner product and norm are
+    over all parameters. With `follow="optax"`, $\eta_t$ is multiplied by
+    $\sqrt{1 - \beta_2^{t+1}} / (1 - \beta_1^{t+1})$, and $r$ is weighted by $v_t$ instead of $v_{t+1}$.
 
     Args:
-        learning_rate: $\eta$, a factor of the step size; a schedule that ends at zero from 1.0 is recommended.
-        betas: the decays of the mean and of the mean square.
-        eps: added to the root of the mean square.
-        estim_lr0: the first estimate of the distance to the solution, which should be too small.
-        weight_decay: $\lambda$, which is multiplied by the step size.
-        follow: `"paper"`, or `"optax"` for its bias corrections and weights.
+        learning_rate: learning rate $\eta$, a factor of the estimated step size; recommended is 1, or a schedule that
+            decays from 1 to 0.
+        betas: exponential decay rates $\beta_1$ and $\beta_2$ of the first and the second moment.
+        eps: $\varepsilon$, added to the denominator outside the root.
+        estim_lr0: initial estimate $d_0$ of the distance, which should be too small.
+        weight_decay: weight decay coefficient $\lambda$, multiplied by the step size $\eta_t d_t$.
+        follow: `"paper"`, or `"optax"` for its bias corrections and its weight of $r$.
 
     References:
         Defazio and Mishchenko, [Learning-Rate-Free Learning by D-Adaptation](https://arxiv.org/abs/2301.07733), 2023.

@@ -1,4 +1,4 @@
-"""DoG and DoWG."""
+"""The optimizers DoG and DoWG."""
 
 from typing import Any, ClassVar
 
@@ -15,15 +15,27 @@ from .._transforms.scaling import ScaleByLearningRate
 
 
 class DoG(AbstractOptimizer):
-    r"""Gradient descent with distance over gradients as its learning rate. See `ScaleByDoG` for the equations.
+    r"""SGD without a learning rate to tune: its step size is the distance over gradients (DoG).
+
+    $$
+    \begin{aligned}
+    g_t &= \nabla f(w_t) + \lambda w_t \\
+    \bar r_t &= \max(\bar r_{t-1}, \|w_t - w_0\|), \qquad G_t = G_{t-1} + \|g_t\|^2 \\
+    w_{t+1} &= w_t - \eta\, \bar r_t\, g_t / \sqrt{G_t + \varepsilon}
+    \end{aligned}
+    $$
+
+    with $w_0$ the initial parameters, and norms over all parameters. `init_step` sets $\bar r_0$. The authors recommend
+    evaluating an average of the parameters.
 
     Args:
-        learning_rate: a factor of the step size; a schedule may bring it to zero.
-        init_step: how long the first step is: `("heuristic", 1e-6)`, `("distance", r)` or `("learning_rate", eta)`, as
-            in `ScaleByDoG`.
-        eps: added to the sum of squares.
-        weight_decay: $\lambda$ of the penalty $\lambda w$ that is added to the gradient; None for none.
-        mask: the leaves that decay, as in `AddDecayedWeights`; by default all.
+        learning_rate: factor $\eta$ of the step size, a number or a schedule, for example one that decays to zero.
+        init_step: the first step: `("heuristic", 1e-6)` for $\bar r_0 = 10^{-6} (1 + \|w_0\|)$, `("distance", r)` for
+            $\bar r_0 = r$, or `("learning_rate", lr)` for a first step size of `lr`.
+        eps: $\varepsilon$, added to the sum of squares inside the root.
+        weight_decay: coefficient $\lambda$ of the $L_2$ penalty, whose gradient $\lambda w_t$ is added to the gradient;
+            None for none.
+        mask: which parameters decay, as in `AddDecayedWeights`; by default all.
 
     References:
         Ivgi, Hinder and Carmon, [DoG is SGD's Best Friend: A Parameter-Free Dynamic Step Size
@@ -46,14 +58,25 @@ class DoG(AbstractOptimizer):
 
 
 class DoWG(AbstractOptimizer):
-    r"""Gradient descent with distance over weighted gradients as its learning rate. See `ScaleByDoWG`.
+    r"""SGD without a learning rate to tune: distance over weighted gradients (DoWG), with longer steps than DoG.
+
+    $$
+    \begin{aligned}
+    g_t &= \nabla f(w_t) + \lambda w_t \\
+    \bar r_t^2 &= \max(\bar r_{t-1}^2, \|w_t - w_0\|^2), \qquad v_t = v_{t-1} + \bar r_t^2 \|g_t\|^2 \\
+    w_{t+1} &= w_t - \eta\, \bar r_t^2\, g_t / (\sqrt{v_t} + \varepsilon)
+    \end{aligned}
+    $$
+
+    with $w_0$ the initial parameters, and norms over all parameters.
 
     Args:
-        learning_rate: a factor of the step size; a schedule may bring it to zero.
-        init_estim_sq_dist: the squared distance to the solution that is assumed at first; by default `eps`.
-        eps: added to the root of the sum of squares.
-        weight_decay: $\lambda$ of the penalty $\lambda w$ that is added to the gradient; None for none.
-        mask: the leaves that decay, as in `AddDecayedWeights`; by default all.
+        learning_rate: factor $\eta$ of the step size, a number or a schedule, for example one that decays to zero.
+        init_estim_sq_dist: initial estimate $\bar r_0^2$ of the squared distance to the solution; by default `eps`.
+        eps: $\varepsilon$, added to the denominator outside the root.
+        weight_decay: coefficient $\lambda$ of the $L_2$ penalty, whose gradient $\lambda w_t$ is added to the gradient;
+            None for none.
+        mask: which parameters decay, as in `AddDecayedWeights`; by default all.
 
     References:
         Khaled, Mishchenko and Jin, [DoWG Unleashed: An Efficient Universal Parameter-Free Gradient Descent

@@ -1,4 +1,4 @@
-"""Fromage."""
+"""The optimizer Fromage."""
 
 from typing import ClassVar
 
@@ -14,18 +14,18 @@ from .._transforms.trust_ratio import ScaleByTrustRatio
 
 
 class Fromage(AbstractOptimizer):
-    r"""Gradient descent whose steps are, for each array, a fraction of the norm of its parameters.
+    r"""Gradient descent with steps relative to the norm of each array, so that one learning rate suits all layers.
 
     $$
     w_{t+1} = \frac{1}{\sqrt{1 + \eta^2}} \left(w_t - \eta \frac{\|w_t\|}{\|g_t\|} g_t\right)
     $$
 
-    with the norms of one array, each raised to a least value. The first factor keeps the norm of the parameters from
-    growing where the gradient is orthogonal to them.
+    for each array, with $g_t$ the gradient at $w_t$ and both norms raised to at least `min_norm`. The first factor
+    prevents the weights from growing when the gradient is orthogonal to them.
 
     Args:
-        learning_rate: $\eta$, the size of a step in proportion to the parameters.
-        min_norm: the least value of both norms.
+        learning_rate: learning rate $\eta$, a number or a schedule: the size of a step relative to the weights.
+        min_norm: smallest value of both norms.
 
     References:
         Bernstein et al., [On the distance between two neural networks and the stability of
@@ -39,7 +39,7 @@ class Fromage(AbstractOptimizer):
 
     def transform(self) -> Chain:
         root = jnp.sqrt(1 + self.learning_rate**2)
-        shrinkage = -(self.learning_rate**2) / (root * (1 + root))  # 1 / root - 1, without the cancellation
+        shrinkage = -(self.learning_rate**2) / (root * (1 + root))  # 1 / root - 1, without cancellation
         return Chain(
             ScaleByTrustRatio(self.min_norm),
             ScaleByLearningRate(self.learning_rate / root),

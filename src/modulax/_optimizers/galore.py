@@ -1,4 +1,4 @@
-"""Adam and others on gradients of low rank."""
+"""The optimizer GaLore: Adam or another transform on low-rank gradients."""
 
 from dataclasses import KW_ONLY
 from typing import Any, ClassVar
@@ -21,20 +21,35 @@ from .._transforms.scaling import ScaleByLearningRate
 
 
 class GaLore(AbstractOptimizer):
-    r"""Adam, or another transform, on gradients of low rank, so that its state is small.
+    r"""Memory-efficient Adam for large models: keeps the moments of a low-rank projection of each gradient matrix.
 
-    $w_{t+1} = w_t - \eta (u_t + \lambda w_t)$, with $u_t$ of `ScaleByGaLore`.
+    $$
+    \begin{aligned}
+    P_t &= \begin{cases} U_{:,1:r} \text{ of } g_t = U \Sigma V^\top & t \equiv 0 \pmod T \\ P_{t-1} &
+        \text{otherwise} \end{cases} \\
+    R_t &= P_t^\top g_t \\
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) R_t, \qquad \hat m_t = m_t / (1 - \beta_1^{t+1}) \\
+    v_t &= \beta_2 v_{t-1} + (1 - \beta_2) |R_t|^2, \qquad \hat v_t = v_t / (1 - \beta_2^{t+1}) \\
+    w_{t+1} &= w_t - \eta \left( \alpha\, P_t\, \frac{\hat m_t}{\sqrt{\hat v_t} + \varepsilon} + \lambda w_t \right)
+    \end{aligned}
+    $$
+
+    with $g_t$ the gradient at $w_t$ and $t = 0, 1, \dots$, for a matrix with at most as many rows as columns. If there
+    are more rows, the columns are projected in the same way. Parameters that aren't matrices are trained by Adam
+    without projection, and without $\alpha$. The lines of $m_t$ and $v_t$ are the default `base_optimizer`; another one
+    replaces them.
 
     Args:
-        learning_rate: $\eta$.
-        rank: how many directions of each matrix are kept.
-        update_proj_gap: the number of steps after which they are chosen anew.
-        scale: a factor for the updates of matrices; the paper takes 0.25.
-        base_optimizer: the transform that is run in them, without learning rate; by default `ScaleByAdam()`.
-        weight_decay: $\lambda$, which is multiplied by the learning rate.
-        mask: the leaves that decay, as in `AddDecayedWeights`; by default all.
-        weight_dimension_numbers: which parameters are matrices, as in `ScaleByGaLore`; by default those of two axes.
-        follow: which side of a matrix is projected: the smaller one, `"paper"`, or the larger, `"optax"`.
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        rank: rank $r$ of the projection.
+        update_proj_gap: number $T$ of steps between two computations of the projectors.
+        scale: factor $\alpha$ of the updates of matrices; the paper uses 0.25.
+        base_optimizer: transform that is run on the projected gradients, without learning rate; by default
+            `ScaleByAdam()`.
+        weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
+        mask: which parameters decay, as in `AddDecayedWeights`; by default all.
+        weight_dimension_numbers: which parameters are matrices, as in `ScaleByGaLore`; by default those with two axes.
+        follow: which side is projected: the smaller one, `"paper"`, or the larger one, `"optax"`.
 
     References:
         Zhao et al., [GaLore: Memory-Efficient LLM Training by Gradient Low-Rank

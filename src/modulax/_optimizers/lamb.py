@@ -1,4 +1,4 @@
-"""LAMB."""
+"""The optimizer LAMB."""
 
 from typing import Any, ClassVar
 
@@ -16,22 +16,29 @@ from .._transforms.trust_ratio import ScaleByTrustRatio
 
 
 class LAMB(AbstractOptimizer):
-    r"""AdamW whose steps are, for each array, a fraction of the norm of its parameters.
+    r"""AdamW with layer-wise trust ratios, for large-batch training.
 
     $$
-    w_{t+1} = w_t - \eta \frac{\|w_t\|}{\|u_t + \lambda w_t\|} (u_t + \lambda w_t)
+    \begin{aligned}
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
+    v_t &= \beta_2 v_{t-1} + (1 - \beta_2) |g_t|^2 \\
+    \hat m_t &= m_t / (1 - \beta_1^t), \qquad \hat v_t = v_t / (1 - \beta_2^t) \\
+    u_t &= \hat m_t / (\sqrt{\hat v_t + \bar\varepsilon} + \varepsilon) + \lambda w_t \\
+    w_{t+1} &= w_t - \eta \frac{\|w_t\|}{\|u_t\|} u_t
+    \end{aligned}
     $$
 
-    with $u_t$ of `ScaleByAdam` and the norms of one array. Where one of them is zero, the ratio is 1.
+    with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, and $m_0 = v_0 = 0$. The norms are those of one array; where
+    one of them is zero, the ratio is 1.
 
     Args:
-        learning_rate: $\eta$.
-        b1: the decay of the mean.
-        b2: the decay of the mean square.
-        eps: added to the root of the mean square.
-        eps_root: added to the mean square inside the root.
-        weight_decay: $\lambda$.
-        mask: the leaves that decay, as in `AddDecayedWeights`; by default all.
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the second moment.
+        eps: $\varepsilon$, added to the denominator outside the root.
+        eps_root: $\bar\varepsilon$, added to the second moment inside the root.
+        weight_decay: weight decay coefficient $\lambda$; the decay takes part in the trust ratio.
+        mask: which parameters decay, as in `AddDecayedWeights`; by default all.
 
     References:
         You et al., [Large Batch Optimization for Deep Learning: Training BERT in 76

@@ -1,4 +1,4 @@
-"""LARS."""
+"""The optimizer LARS."""
 
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ from .._transforms.trust_ratio import ScaleByTrustRatio
 
 
 class _Both(AbstractRule):
-    """A mask: the leaves for which each of two masks says what is wanted of it. None stands for all leaves."""
+    """A mask of the leaves for which each of two masks has the wanted value. A mask of None selects all leaves."""
 
     def __init__(self, masks: tuple[AbstractRule | None, ...], wanted: tuple[bool, ...]):
         self.masks, self.wanted = masks, wanted
@@ -33,7 +33,7 @@ class _Both(AbstractRule):
         del partial
         every = [True] * len(jtu.tree_leaves(tree))
         found = [every if mask is None else mask.labels(tree) for mask in self.masks]
-        # What is no boolean is handed on, to be refused by whom the mask is for.
+        # Labels that aren't booleans are passed on: the transform that owns the mask raises the error.
         return [
             next((x for x in labels if not isinstance(x, bool)), labels == self.wanted)
             for labels in zip(*found, strict=True)
@@ -41,28 +41,32 @@ class _Both(AbstractRule):
 
 
 class LARS(AbstractOptimizer):
-    r"""Momentum whose steps are, for each array, a fraction of the norm of its parameters.
+    r"""SGD with momentum and layer-wise trust ratios, for large-batch training.
 
     $$
     \begin{aligned}
     \lambda_t &= \eta\, c\, \frac{\|w_t\|}{\|g_t\| + \beta \|w_t\| + \varepsilon} \\
-    v_{t+1} &= \mu v_t + \lambda_t (g_t + \beta w_t), \qquad w_{t+1} = w_t - v_{t+1}
+    v_{t+1} &= \mu v_t + \lambda_t (g_t + \beta w_t) \\
+    w_{t+1} &= w_t - v_{t+1}
     \end{aligned}
     $$
 
-    with the norms of one array. Where the denominator is zero, or $w_t$ is, it takes $\eta$ for $\lambda_t$.
+    with $g_t$ the gradient at $w_t$, $v_0 = 0$, and the norms of one array. Where $\|w_t\|$ or
+    $\|g_t\| + \beta \|w_t\|$ is zero, $\lambda_t = \eta$. With `nesterov`,
+    $w_{t+1} = w_t - \mu v_{t+1} - \lambda_t (g_t + \beta w_t)$.
 
     Args:
-        learning_rate: $\eta$.
-        weight_decay: $\beta$.
-        mask: the leaves that decay, as in `AddDecayedWeights`; by default all.
-        trust_coefficient: $c$.
-        eps: $\varepsilon$.
-        trust_ratio_mask: the leaves whose steps are in proportion; by default all. The others take gradient descent.
-        momentum: the decay $\mu$.
-        nesterov: whether the momentum looks ahead.
-        follow: whose ratio it is where parameters decay: the paper's, as above, or optax's, which divides by
-            $\|g_t + \beta w_t\|$.
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        weight_decay: weight decay coefficient $\beta$; the decay takes part in the trust ratio.
+        mask: which parameters decay, as in `AddDecayedWeights`; by default all.
+        trust_coefficient: trust coefficient $c$.
+        eps: $\varepsilon$, added to the denominator of the ratio.
+        trust_ratio_mask: which parameters are scaled by the trust ratio; by default all. For the others,
+            $\lambda_t = \eta$.
+        momentum: momentum coefficient $\mu$.
+        nesterov: whether to use Nesterov momentum.
+        follow: the trust ratio of parameters that decay: the paper's, `"paper"`, as above, or `"optax"`, which divides
+            by $\|g_t + \beta w_t\|$.
 
     References:
         You et al., [Large Batch Training of Convolutional Networks](https://arxiv.org/abs/1708.03888), 2017.

@@ -1,4 +1,4 @@
-"""L-BFGS with a line search."""
+"""The optimizer L-BFGS: quasi-Newton directions followed by a line search."""
 
 import equinox as eqx
 
@@ -18,24 +18,38 @@ def _zoom() -> ScaleByZoomLinesearch:
 
 
 class LBFGS(AbstractOptimizer):
-    r"""L-BFGS: a quasi-Newton method with a line search, for losses without noise, such as on a full batch.
+    r"""Limited-memory quasi-Newton method (L-BFGS) with a line search, for deterministic, full-batch losses.
 
-    $w_{k+1} = w_k - \eta_k H_k g_k$, with $H_k$ of `ScaleByLBFGS` and $\eta_k$ of the line search. It converges
-    superlinearly, and needs no learning rate. Every call needs the loss, its value and its gradient; the line search
-    leaves those of the next point in the state:
+    $$
+    \begin{aligned}
+    s_j &= w_{j+1} - w_j, \qquad y_j = g_{j+1} - g_j, \qquad \rho_j = 1 / (s_j^\top y_j), \qquad j < k \\
+    H &\leftarrow (I - \rho_j s_j y_j^\top)\, H\, (I - \rho_j y_j s_j^\top) + \rho_j s_j s_j^\top,
+        \qquad j = k - m, \dots, k - 1 \\
+    w_{k+1} &= w_k - \eta_k \alpha\, H_k\, g_k
+    \end{aligned}
+    $$
+
+    with $g_k$ the gradient at $w_k$. $H_k$ is the result of the recursion in the second line, which starts from
+    $H = \gamma I$ with $\gamma = s_{k-1}^\top y_{k-1} / \|y_{k-1}\|^2$, or $\min(1, 1 / \|g_0\|)$ in the first step.
+    Pairs without positive curvature are left out. The line search chooses $\eta_k$, by default so that the strong Wolfe
+    conditions hold. Convergence is fast near a minimum, and there is no learning rate to tune.
+
+    Every call needs the loss as a function, its value and its gradient. The line search keeps value and gradient at the
+    next parameters in the state, where `value_and_grad_from_state` finds them:
 
         optimizer = LBFGS()
         value_and_grad = value_and_grad_from_state(loss)
         value, grads = value_and_grad(params, state=state)
         params, state = optimizer.step(grads, state, params, value=value, grad=grads, value_fn=loss)
 
-    See `ScaleByZoomLinesearch` on `value_fn`, batches, and complex parameters.
+    See `ScaleByZoomLinesearch` for `value_fn`, batches and complex parameters.
 
     Args:
-        learning_rate: a factor of the direction, or None for 1. The line search finds the step size.
-        memory_size: the number of pairs that are kept; the state has twice as many numbers per parameter.
-        scale_init_precond: whether the estimate of the inverse Hessian begins with a scaled identity.
-        linesearch: the transform that finds the step size, or None for none; by default
+        learning_rate: factor $\alpha$ of the direction, a number or a schedule; None for 1. The line search multiplies
+            it by the step size.
+        memory_size: number $m$ of pairs that are kept; the state holds twice as many numbers per parameter.
+        scale_init_precond: whether to start from $H = \gamma I$; if False, from $H = I$.
+        linesearch: the line search, or None for none; by default
             `ScaleByZoomLinesearch(20, initial_guess_strategy="one")`.
 
     References:

@@ -1,4 +1,4 @@
-"""Lion."""
+"""The optimizer Lion."""
 
 from typing import Any
 
@@ -16,18 +16,26 @@ from .._transforms.scaling import ScaleByLearningRate
 
 
 class Lion(AbstractOptimizer):
-    r"""Steps of exactly the learning rate in every coordinate, by the sign of the momentum.
+    r"""Sign-based momentum optimizer with half the state of Adam: every coordinate moves by exactly the learning rate.
 
-    $w_{t+1} = w_t - \eta (u_t + \lambda w_t)$, with $u_t$ of `ScaleByLion`. It wants a learning rate some 3 to
-    10 times smaller than Adam's, and a weight decay as much larger.
+    $$
+    \begin{aligned}
+    c_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
+    m_t &= \beta_2 m_{t-1} + (1 - \beta_2) g_t \\
+    w_{t+1} &= w_t - \eta (\operatorname{sign}(c_t) + \lambda w_t)
+    \end{aligned}
+    $$
+
+    with $g_t$ the gradient at $w_t$ and $m_0 = 0$. Compared with AdamW, the learning rate should be about 3 to 10 times
+    smaller, and the weight decay coefficient larger by the same factor.
 
     Args:
-        learning_rate: $\eta$.
-        b1: the weight of the momentum in the direction.
-        b2: the decay of the momentum.
-        mu_dtype: the dtype of the momentum; by default the parameter's.
-        weight_decay: $\lambda$, which is multiplied by the learning rate.
-        mask: the leaves that decay, as in `AddDecayedWeights`; by default all.
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        b1: weight $\beta_1$ of the momentum in the interpolation $c_t$.
+        b2: exponential decay rate $\beta_2$ of the momentum.
+        mu_dtype: dtype of the momentum; by default that of the parameters.
+        weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
+        mask: which parameters decay, as in `AddDecayedWeights`; by default all.
 
     References:
         Chen et al., [Symbolic Discovery of Optimization Algorithms](https://arxiv.org/abs/2302.06675), 2023.

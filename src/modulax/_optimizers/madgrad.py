@@ -1,4 +1,4 @@
-"""MADGRAD."""
+"""The optimizer MADGRAD."""
 
 from .._containers.chain import Chain
 from .._protocol.fields import Hyperparameter, number
@@ -9,13 +9,26 @@ from .._transforms.regularization import AddDecayedWeights
 
 
 class MADGRAD(AbstractOptimizer):
-    r"""Dual averaging with momentum: steps from the first point, not from the last. See `ScaleByMADGRAD`.
+    r"""Momentumized adaptive dual averaging, also for problems on which SGD generalizes better than Adam.
+
+    $$
+    \begin{aligned}
+    g_k &= \nabla f(w_k) + \lambda w_k \\
+    \lambda_k &= (\eta + \varepsilon) \sqrt{k + 1} \\
+    s_{k+1} &= s_k + \lambda_k g_k, \qquad v_{k+1} = v_k + \lambda_k |g_k|^2 \\
+    z_{k+1} &= w_0 - s_{k+1} / (\sqrt[3]{v_{k+1}} + \varepsilon) \\
+    w_{k+1} &= \mu w_k + (1 - \mu) z_{k+1}
+    \end{aligned}
+    $$
+
+    with $k = 0, 1, \dots$, $s_0 = v_0 = 0$ and $w_0$ the initial parameters. $\lambda_k$ is the weight of a gradient,
+    $\lambda$ that of the $L_2$ penalty.
 
     Args:
-        learning_rate: the step size.
-        momentum: the momentum.
-        weight_decay: the rate of an $L_2$ penalty, which is added to the gradient.
-        eps: added to the denominator, and to the learning rate.
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        momentum: momentum coefficient $\mu$; the paper's $c$ is $1 - \mu$.
+        weight_decay: coefficient $\lambda$ of the $L_2$ penalty, whose gradient $\lambda w_t$ is added to the gradient.
+        eps: $\varepsilon$, added to the denominator and to the learning rate.
 
     References:
         Defazio and Jelassi, [Adaptivity without Compromise: A Momentumized, Adaptive, Dual Averaged Gradient Method

@@ -1,4 +1,4 @@
-"""MoMo and MoMoAdam."""
+"""The optimizers MoMo and MoMoAdam."""
 
 from typing import ClassVar
 
@@ -14,16 +14,30 @@ from .._transforms.scaling import Scale
 
 
 class MoMo(AbstractOptimizer):
-    """Gradient descent with momentum and an adaptive step size. See `ScaleByMoMo` for the equations.
+    r"""SGD with momentum and an adaptive learning rate (Polyak-type step size), computed from the loss.
+
+    $$
+    \begin{aligned}
+    \bar f_t &= \beta \bar f_{t-1} + (1 - \beta) f_t, \qquad
+        \gamma_t = \beta \gamma_{t-1} + (1 - \beta) \langle g_t, w_t \rangle \\
+    m_t &= \beta m_{t-1} + (1 - \beta) g_t, \qquad \sigma = 1 + \eta \lambda \\
+    \tau_t &= \min\left(\eta, \frac{(\sigma (\bar f_t - \gamma_t - f^\star) + \langle m_t, w_t \rangle)_+}{\|m_t\|^2}
+        \right) \\
+    w_{t+1} &= (w_t - \tau_t m_t) / \sigma
+    \end{aligned}
+    $$
+
+    with $f_t$ the loss and $g_t$ the gradient at $w_t$. In the first step $\beta = 0$. Inner products and norms are
+    over all parameters. `ScaleByMoMo` has the equations of `adapt_lower_bound` and of `follow="optax"`.
 
     `update` and `step` need the loss: `optimizer.step(grads, state, params, value=loss)`.
 
     Args:
-        learning_rate: the longest step, which may be large.
-        beta: the decay of the averages.
-        lower_bound: a lower bound of the loss; zero is often a good one.
-        weight_decay: the rate of the proximal weight decay.
-        adapt_lower_bound: whether to estimate the lower bound on the way.
+        learning_rate: $\eta$, the largest step size, a number or a schedule; it may be large.
+        beta: exponential decay rate $\beta$ of the averages.
+        lower_bound: $f^\star$, a lower bound of the loss; zero is often a good choice.
+        weight_decay: coefficient $\lambda$ of the proximal weight decay, multiplied by the learning rate $\eta$.
+        adapt_lower_bound: whether to estimate $f^\star$ while training.
         follow: `"paper"`, or `"optax"` for its weight decay.
 
     References:
@@ -53,18 +67,33 @@ class MoMo(AbstractOptimizer):
 
 
 class MoMoAdam(AbstractOptimizer):
-    """Adam with an adaptive step size. See `ScaleByMoMoAdam` for the equations.
+    r"""Adam with an adaptive learning rate (Polyak-type step size), computed from the loss.
+
+    $$
+    \begin{aligned}
+    \bar f_t &= \beta_1 \bar f_{t-1} + (1 - \beta_1) f_t, \qquad
+        \gamma_t = \beta_1 \gamma_{t-1} + (1 - \beta_1) \langle g_t, w_t \rangle \\
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t, \qquad v_t = \beta_2 v_{t-1} + (1 - \beta_2) |g_t|^2 \\
+    \rho &= 1 - \beta_1^t, \qquad D = \varepsilon + \sqrt{v_t / (1 - \beta_2^t)}, \qquad \sigma = 1 + \eta \lambda \\
+    \tau_t &= \min\left(\frac{\eta}{\rho}, \frac{(\sigma (\bar f_t - \gamma_t - \rho f^\star) + \langle m_t, w_t
+        \rangle)_+}{\langle m_t, m_t / D \rangle} \right) \\
+    w_{t+1} &= (w_t - \tau_t m_t / D) / \sigma
+    \end{aligned}
+    $$
+
+    with $f_t$ the loss and $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, and all averages zero at $t = 0$. Inner
+    products are over all parameters. `ScaleByMoMo` explains `adapt_lower_bound` and `follow="optax"`.
 
     `update` and `step` need the loss: `optimizer.step(grads, state, params, value=loss)`.
 
     Args:
-        learning_rate: the longest step, which may be large.
-        b1: the decay of the averages.
-        b2: the decay of the mean square.
-        eps: added to the root of the mean square.
-        lower_bound: a lower bound of the loss; zero is often a good one.
-        weight_decay: the rate of the proximal weight decay.
-        adapt_lower_bound: whether to estimate the lower bound on the way.
+        learning_rate: $\eta$, the largest step size, a number or a schedule; it may be large.
+        b1: exponential decay rate $\beta_1$ of the first moment and the other averages.
+        b2: exponential decay rate $\beta_2$ of the second moment.
+        eps: $\varepsilon$, added to the denominator outside the root.
+        lower_bound: $f^\star$, a lower bound of the loss; zero is often a good choice.
+        weight_decay: coefficient $\lambda$ of the proximal weight decay, multiplied by the learning rate $\eta$.
+        adapt_lower_bound: whether to estimate $f^\star$ while training.
         follow: `"paper"`, or `"optax"` for its weight decay.
 
     References:

@@ -1,4 +1,4 @@
-"""Muon for the matrices, AdamW for the rest."""
+"""The optimizer Muon: orthogonalized momentum for matrices, AdamW for all other parameters."""
 
 from dataclasses import KW_ONLY
 from typing import Any, ClassVar
@@ -22,34 +22,45 @@ from .adam import AdamW
 
 
 class Muon(AbstractOptimizer):
-    r"""Momentum made orthogonal, for the matrices of the hidden layers; AdamW for everything else.
+    r"""Orthogonalized momentum for the weight matrices of hidden layers, with AdamW for all other parameters.
 
-    $w_{t+1} = w_t - \eta (s\, u_t + \lambda w_t)$, with $u_t$ of `ScaleByMuon` and the factor $s$ of `ScaleByShape`.
-    Embeddings and the last layer are better trained with AdamW too: give `muon_weight_dimension_numbers`.
+    $$
+    \begin{aligned}
+    m_t &= \beta m_{t-1} + (1 - \beta) g_t \\
+    d_t &= \beta m_t + (1 - \beta) g_t \quad\text{or, without Nesterov momentum,}\quad d_t = m_t \\
+    u_t &= U V^\top \quad\text{where}\quad d_t = U \Sigma V^\top \\
+    s &= \sqrt{\max(1, n / m)} \quad\text{or, with } \texttt{consistent\_rms},\quad s = \rho \sqrt{\max(m, n)} \\
+    w_{t+1} &= w_t - \eta (s\, u_t + \lambda w_t)
+    \end{aligned}
+    $$
 
-    optax's AdamW beside it becomes NAdamW wherever Muon looks ahead; ours does with `follow="optax"` alone.
+    for a matrix of $m$ rows (inputs) and $n$ columns (outputs), with $g_t$ the gradient at $w_t$ and $m_0 = 0$.
+    $U V^\top$ is approximated by a Newton-Schulz iteration. `AdamW` has the equations for all other parameters.
+    Embeddings and the last layer should be trained by AdamW too: exclude them by `muon_weight_dimension_numbers`.
+
+    With `nesterov`, optax uses NAdamW in place of AdamW; here only `follow="optax"` does.
 
     Args:
-        learning_rate: $\eta$.
-        ns_coeffs: the coefficients of the Newton-Schulz iteration, as in `ScaleByMuon`.
-        ns_steps: how many steps are made with one triple.
-        beta: the decay of Muon's momentum.
-        eps: added to the norm of a matrix, and to the root of AdamW's mean square.
-        weight_decay: $\lambda$ of the matrices, which is multiplied by the learning rate.
-        mask: the matrices that decay, as in `AddDecayedWeights`; by default all.
-        mu_dtype: the dtype of the momentum and of AdamW's mean; by default the parameter's.
-        nesterov: whether Muon looks ahead.
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        ns_coeffs: coefficients of the Newton-Schulz iteration, as in `ScaleByMuon`.
+        ns_steps: number of iterations with a single triple of coefficients.
+        beta: exponential decay rate $\beta$ of the momentum.
+        eps: added to the norm of a matrix before the first iteration, and AdamW's $\varepsilon$.
+        weight_decay: weight decay coefficient $\lambda$ of the matrices, multiplied by the learning rate.
+        mask: which matrices decay, as in `AddDecayedWeights`; by default all.
+        mu_dtype: dtype of the momentum and of AdamW's first moment; by default that of the parameters.
+        nesterov: whether to use Nesterov momentum.
         adaptive: whether to multiply by the nuclear norm of the momentum.
-        preconditioning: what a matrix is divided by at first, as in `linalg.orthogonalize`.
-        adam_b1: the decay of AdamW's mean.
-        adam_b2: the decay of AdamW's mean square.
-        adam_eps_root: added to AdamW's mean square inside the root.
-        adam_weight_decay: the weight decay of AdamW.
-        adam_learning_rate: the learning rate of AdamW; None for Muon's.
-        muon_weight_dimension_numbers: which parameters are Muon's, and which of their axes make a matrix, as in
-            `ScaleByMuon`; by default those of two axes.
-        consistent_rms: the root mean square of an update, as in `ScaleByShape`; None for the other factor.
-        follow: `"paper"`, or `"optax"` for its bias correction, and for NAdamW with `nesterov`.
+        preconditioning: how a matrix is scaled before the first iteration, as in `linalg.orthogonalize`.
+        adam_b1: exponential decay rate of AdamW's first moment.
+        adam_b2: exponential decay rate of AdamW's second moment.
+        adam_eps_root: added to AdamW's second moment inside the root.
+        adam_weight_decay: weight decay coefficient of AdamW, multiplied by its learning rate.
+        adam_learning_rate: learning rate of AdamW, a number or a schedule; None for that of Muon.
+        muon_weight_dimension_numbers: which parameters are trained by Muon, and which of their axes make a matrix, as
+            in `ScaleByMuon`; by default those with two axes.
+        consistent_rms: $\rho$, the root mean square of an update, for the second form of $s$; None for the first.
+        follow: `"paper"`, or `"optax"` for its bias correction of $d_t$, and for NAdamW with `nesterov`.
 
     References:
         Jordan et al., [Muon: An optimizer for hidden layers in neural

@@ -1,4 +1,4 @@
-"""Gradient descent with noise."""
+"""The optimizer NoisySGD: gradient descent with gradient noise."""
 
 from typing import Any, ClassVar
 
@@ -12,12 +12,21 @@ from .._transforms.scaling import ScaleByLearningRate
 
 
 class NoisySGD(AbstractOptimizer):
-    r"""Gradient descent with Gaussian noise: $w_{t+1} = w_t - \alpha (g_t + \sigma_t z_t)$, the noise of `AddNoise`.
+    r"""SGD with decreasing Gaussian noise added to the gradient, for very deep networks that are hard to train.
+
+    $$
+    \begin{aligned}
+    \sigma_t^2 &= \eta / (1 + t)^\gamma, \qquad z_t \sim \mathcal{N}(0, 1) \\
+    w_{t+1} &= w_t - \alpha (g_t + \sigma_t z_t)
+    \end{aligned}
+    $$
+
+    with $g_t$ the gradient at $w_t$, $t = 0, 1, \dots$, and independent noise in every coordinate.
 
     Args:
-        learning_rate: $\alpha$.
-        eta: the variance of the noise at the first step.
-        gamma: the exponent of its decay.
+        learning_rate: learning rate $\alpha$, a number or a schedule.
+        eta: variance $\eta$ of the noise at the first step.
+        gamma: exponent $\gamma$ of the decrease of the variance.
         key: a seed, or a JAX key, for the noise.
 
     References:

@@ -1,4 +1,4 @@
-"""NovoGrad."""
+"""The optimizer NovoGrad."""
 
 from .._containers.chain import Chain
 from .._protocol.fields import Hyperparameter, number
@@ -9,15 +9,27 @@ from .._transforms.scaling import ScaleByLearningRate
 
 
 class NovoGrad(AbstractOptimizer):
-    """Momentum of gradients that are divided, array by array, by their typical norm. See `ScaleByNovoGrad`.
+    r"""Momentum of layer-wise normalized gradients: Adam with one second moment per array, and half the memory.
+
+    $$
+    \begin{aligned}
+    v_1 &= \|g_1\|^2, \qquad v_t = \beta_2 v_{t-1} + (1 - \beta_2) \|g_t\|^2 \\
+    m_t &= \beta_1 m_{t-1} + \frac{g_t}{\sqrt{v_t + \bar\varepsilon} + \varepsilon} + \lambda w_t, \qquad m_0 = 0 \\
+    w_{t+1} &= w_t - \eta\, m_t
+    \end{aligned}
+    $$
+
+    for each array, with $g_t$ the gradient at $w_t$ and $t = 1, 2, \dots$. The momentum is a sum, not an average, so
+    steps become $1 / (1 - \beta_1)$ times as long as without it.
 
     Args:
-        learning_rate: the step size.
-        b1: the decay of the momentum.
-        b2: the decay of the squared norm; the default is optax's, the paper's is 0.98.
-        eps: added to the norm.
-        eps_root: added to the squared norm inside the root.
-        weight_decay: the rate of decay, which is part of the momentum.
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        b1: exponential decay rate $\beta_1$ of the momentum.
+        b2: exponential decay rate $\beta_2$ of the second moment. The default is that of optax; the paper's is 0.98.
+        eps: $\varepsilon$, added to the denominator outside the root.
+        eps_root: $\bar\varepsilon$, added to the second moment inside the root.
+        weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate; the decay is part of the
+            momentum.
 
     References:
         Ginsburg et al., [Stochastic Gradient Methods with Layer-wise Adaptive Moments for Training of Deep

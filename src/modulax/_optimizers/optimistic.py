@@ -1,4 +1,4 @@
-"""Optimistic gradient descent and optimistic Adam."""
+"""The optimizers OptimisticGradientDescent and OptimisticAdam, for games and other min-max problems."""
 
 from dataclasses import KW_ONLY
 from typing import ClassVar
@@ -16,12 +16,18 @@ from .._transforms.scaling import ScaleByLearningRate
 
 
 class OptimisticGradientDescent(AbstractOptimizer):
-    """Gradient descent that extrapolates to the next gradient, for games. See `ScaleByOptimisticGradient`.
+    r"""Gradient descent with extrapolated gradients, for games and other min-max problems.
+
+    $$
+    w_{t+1} = w_t - \eta \big( \alpha g_t + \beta (g_t - g_{t-1}) \big), \qquad g_0 = g_1
+    $$
+
+    with $g_t$ the gradient at $w_t$ and $t = 1, 2, \dots$.
 
     Args:
-        learning_rate: the step size.
-        alpha: the weight of the gradient.
-        beta: the weight of its change since the last step.
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        alpha: weight $\alpha$ of the gradient.
+        beta: weight $\beta$ of its change since the previous step.
 
     References:
         Mokhtari, Ozdaglar and Pattathil, [A Unified Analysis of Extra-gradient and Optimistic Gradient Methods for
@@ -37,20 +43,31 @@ class OptimisticGradientDescent(AbstractOptimizer):
 
 
 class OptimisticAdam(AbstractOptimizer):
-    """Adam whose direction extrapolates to the next one, for games. See `ScaleByOptimisticGradient`.
+    r"""Adam with extrapolated steps, for min-max problems such as training GANs.
 
-    It is optax's `optimistic_adam_v2`. The paper has no look-ahead in the mean: `nesterov=False`.
+    $$
+    \begin{aligned}
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t, \qquad v_t = \beta_2 v_{t-1} + (1 - \beta_2) |g_t|^2 \\
+    \hat m_t &= \frac{\beta_1 m_t}{1 - \beta_1^{t+1}} + \frac{(1 - \beta_1) g_t}{1 - \beta_1^t}, \qquad
+        \hat v_t = \frac{v_t}{1 - \beta_2^t} \\
+    u_t &= \hat m_t / (\sqrt{\hat v_t + \bar\varepsilon} + \varepsilon) \\
+    w_{t+1} &= w_t - \eta \big( \alpha u_t + \beta (u_t - u_{t-1}) \big), \qquad u_0 = u_1
+    \end{aligned}
+    $$
+
+    with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, and $m_0 = v_0 = 0$. This is optax's `optimistic_adam_v2`. The
+    paper uses Adam without Nesterov momentum: with `nesterov=False`, $\hat m_t = m_t / (1 - \beta_1^t)$.
 
     Args:
-        learning_rate: the step size.
-        alpha: the weight of Adam's direction.
-        beta: the weight of its change since the last step.
-        b1: the decay of the mean.
-        b2: the decay of the mean square.
-        eps: added to the root of the mean square.
-        eps_root: added to the mean square inside the root.
-        mu_dtype: the dtype of the mean; by default the parameter's.
-        nesterov: whether the mean looks ahead.
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        alpha: weight $\alpha$ of Adam's direction.
+        beta: weight $\beta$ of its change since the previous step.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the second moment.
+        eps: $\varepsilon$, added to the denominator outside the root.
+        eps_root: $\bar\varepsilon$, added to the second moment inside the root.
+        mu_dtype: dtype of the first moment; by default that of the parameters.
+        nesterov: whether to use Nesterov momentum.
 
     References:
         Daskalakis et al., [Training GANs with Optimism](https://arxiv.org/abs/1711.00141), 2017.

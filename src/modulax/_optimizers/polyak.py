@@ -1,4 +1,4 @@
-"""SGD with Polyak's step size."""
+"""The optimizer PolyakSGD: SGD with the Polyak step size."""
 
 from typing import ClassVar, Literal
 
@@ -14,20 +14,25 @@ from .._transforms.scaling import ScaleByLearningRate
 
 
 class PolyakSGD(AbstractOptimizer):
-    r"""Gradient descent with Polyak's step size. See `ScaleByPolyak` for the equations.
+    r"""SGD with the Polyak step size, computed from the loss, for problems whose smallest loss is known.
+
+    $$
+    w_{t+1} = w_t - s \min\left(\frac{f_t - f^\star}{\|g_t\|^2 + \varepsilon},\ \eta_{\max}\right) g_t
+    $$
+
+    with $f_t$ the loss and $g_t$ the gradient at $w_t$, and the norm over all parameters. With `follow="optax"`, the
+    gradient is multiplied by $s$ before the norm is taken: the step is
+    $s \min((f_t - f^\star) / (s^2 \|g_t\|^2 + \varepsilon), \eta_{\max}) g_t$, which gets longer as $s$ gets smaller.
 
     `update` and `step` need the loss: `optimizer.step(grads, state, params, value=loss)`.
 
-    The `scaling` $s$ is a factor of the step. With `follow="optax"` it is one of the gradient, so that the step is $s
-    \min((f - f^\star) / (s^2 \|g\|^2 + \varepsilon), \eta_{\max}) g$: the smaller $s$ is, the longer it gets.
-
     Args:
-        max_learning_rate: the longest step.
-        scaling: $s$.
-        f_min: the smallest value of the loss, or a lower bound of it.
-        eps: added to the squared norm.
-        variant: `"sps"`, or `"sps+"`, which never ascends.
-        follow: `"paper"`, or `"optax"` for what is said above.
+        max_learning_rate: $\eta_{\max}$, the largest step size, a number or a schedule.
+        scaling: factor $s$ of the step.
+        f_min: $f^\star$, the smallest value of the loss, or a lower bound.
+        eps: $\varepsilon$, added to the squared norm.
+        variant: `"sps"`, or `"sps+"`, which uses $\max(f_t - f^\star, 0)$ and so never steps uphill.
+        follow: `"paper"`, or `"optax"`, which scales the gradient instead of the step.
 
     References:
         Loizou et al., [Stochastic Polyak Step-size for SGD: An Adaptive Learning Rate for Fast

@@ -1,4 +1,4 @@
-"""Gradient descent with differential privacy."""
+"""The optimizer DPSGD: gradient descent with differential privacy."""
 
 from typing import Any, ClassVar
 
@@ -13,17 +13,30 @@ from .sgd import SGD
 
 
 class DPSGD(AbstractOptimizer):
-    r"""Gradient descent with differential privacy: `SGD` on what `DifferentiallyPrivateAggregate` returns.
+    r"""Differentially private SGD (DP-SGD): clips per-example gradients and adds Gaussian noise to their mean.
 
-    `update` and `step` are given the gradient of each example by itself, on a leading axis of every array.
+    $$
+    \begin{aligned}
+    \bar g_t &= \frac 1 n \Bigl( \sum_{i=1}^n g_{t,i} \min(1, C / \|g_{t,i}\|_2) + \mathcal N(0, \sigma^2 C^2 I)
+        \Bigr) \\
+    v_t &= \mu v_{t-1} + \bar g_t \\
+    w_{t+1} &= w_t - \eta\, v_t
+    \end{aligned}
+    $$
+
+    with $g_{t,i}$ the gradient of example $i$ at $w_t$, its norm over all parameters, and $v_0 = 0$. Without
+    `momentum`, $v_t = \bar g_t$; with `nesterov`, $w_{t+1} = w_t - \eta (\mu v_t + \bar g_t)$.
+
+    `update` and `step` take per-example gradients: every array has a leading axis of examples.
+    `DifferentiallyPrivateAggregate` tells how to compute them.
 
     Args:
-        learning_rate: the step size.
-        l2_norm_clip: the bound $C$ on the norm of one example's gradient.
-        noise_multiplier: the standard deviation of the noise as a multiple of $C$.
-        key: a seed, or a JAX key. Whoever knows it knows the noise, so that there is no default.
-        momentum: the decay of the momentum; None for none, and no state for it.
-        nesterov: whether the momentum looks ahead.
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        l2_norm_clip: largest norm $C$ of the gradient of one example.
+        noise_multiplier: standard deviation $\sigma$ of the noise, relative to $C$.
+        key: a seed, or a JAX key. It determines the noise and must stay secret, so there is no default.
+        momentum: momentum coefficient $\mu$; None for no momentum, and no state for it.
+        nesterov: whether to use Nesterov momentum.
 
     References:
         Abadi et al., [Deep Learning with Differential Privacy](https://arxiv.org/abs/1607.00133), 2016.

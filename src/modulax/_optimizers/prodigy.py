@@ -1,4 +1,4 @@
-"""Prodigy."""
+"""The optimizer Prodigy."""
 
 from typing import Any, ClassVar
 
@@ -14,22 +14,35 @@ from .._transforms.step_with_decay import StepWithDecay
 
 
 class Prodigy(AbstractOptimizer):
-    r"""Adam with decoupled weight decay and a step size found by Prodigy. See `ScaleByProdigy` for the equations.
+    r"""AdamW with a step size that is estimated while training, so that no learning rate has to be tuned.
 
-    $w_{t+1} = w_t - u_t - \eta_t d_t \lambda w_t$.
+    $$
+    \begin{aligned}
+    m_{t+1} &= \beta_1 m_t + (1 - \beta_1) d_t g_t \\
+    v_{t+1} &= \beta_2 v_t + (1 - \beta_2) d_t^2 |g_t|^2 \\
+    r_{t+1} &= \beta_3 r_t + \eta_t d_t^2 \langle g_t, w_0 - w_t \rangle \\
+    s_{t+1} &= \beta_3 s_t + \eta_t d_t^2 g_t \\
+    d_{t+1} &= \max(d_t, c\, r_{t+1} / \|s_{t+1}\|_1) \\
+    w_{t+1} &= w_t - \eta_t d_t \left( \frac{m_{t+1}}{\sqrt{v_{t+1}} + d_t \varepsilon} + \lambda w_t \right)
+    \end{aligned}
+    $$
+
+    with $g_t$ the gradient at $w_t$, $t = 0, 1, \dots$, and $m_0 = v_0 = s_0 = r_0 = 0$. Inner product and norm are
+    over all parameters. With `follow="optax"`, $\eta_t$ is multiplied by
+    $\sqrt{1 - \beta_2^{t+1}} / (1 - \beta_1^{t+1})$, and $\varepsilon$ by $d_{t+1}$ instead of $d_t$.
 
     Args:
-        learning_rate: $\eta$, a factor of the step size; a schedule that ends at zero from 1.0 is recommended.
-        betas: the decays of the mean and of the mean square.
-        beta3: the decay of the sums behind the estimate; by default the root of the second of `betas`.
-        eps: added to the root of the mean square, times the estimate.
-        estim_lr0: the first estimate of the distance to the solution, which should be too small.
-        estim_lr_coef: a factor of the estimates, the number to tune if there must be one.
-        weight_decay: $\lambda$, which is multiplied by the step size.
-        safeguard_warmup: whether to leave the learning rate out of the denominator of the estimate, for one that warms
-            up.
-        mask: the leaves that decay, as in `AddDecayedWeights`; by default all.
-        follow: `"paper"`, or `"optax"` for its bias corrections.
+        learning_rate: learning rate $\eta$, a factor of the estimated step size; recommended is 1, or a schedule that
+            decays from 1 to 0.
+        betas: exponential decay rates $\beta_1$ and $\beta_2$ of the first and the second moment.
+        beta3: exponential decay rate $\beta_3$ of $r$ and $s$; by default $\sqrt{\beta_2}$.
+        eps: $\varepsilon$, multiplied by the estimate and added to the denominator outside the root.
+        estim_lr0: initial estimate $d_0$ of the distance, which should be too small.
+        estim_lr_coef: factor $c$ of the estimates, the hyperparameter to tune if one has to be.
+        weight_decay: weight decay coefficient $\lambda$, multiplied by the step size $\eta_t d_t$.
+        safeguard_warmup: whether to leave $\eta_t$ out of $s$, for use with learning rate warm-up.
+        mask: which parameters decay, as in `AddDecayedWeights`; by default all.
+        follow: `"paper"`, or `"optax"` for its bias corrections and its $\varepsilon$.
 
     References:
         Mishchenko and Defazio, [Prodigy: An Expeditiously Adaptive Parameter-Free

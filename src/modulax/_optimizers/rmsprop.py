@@ -1,4 +1,4 @@
-"""RMSProp."""
+"""The optimizer RMSProp."""
 
 import equinox as eqx
 
@@ -12,20 +12,31 @@ from .._transforms.scaling import ScaleByLearningRate
 
 
 class RMSProp(AbstractOptimizer):
-    r"""Gradient descent with each coordinate divided by the root of its mean square. See `ScaleByRMS`.
+    r"""Divides each coordinate by the root mean square of its recent gradients; often used for RNNs and RL.
 
-    The momentum, if any, is applied behind the learning rate. `eps_in_sqrt=False` is torch's form.
+    $$
+    \begin{aligned}
+    v_t &= \beta v_{t-1} + (1 - \beta) |g_t|^2 \\
+    b_t &= \mu b_{t-1} + \eta\, g_t / \sqrt{v_t + \varepsilon} \\
+    w_{t+1} &= w_t - b_t
+    \end{aligned}
+    $$
+
+    with $g_t$ the gradient at $w_t$ and $t = 1, 2, \dots$. Without `momentum`, $\mu = 0$; with `nesterov`,
+    $w_{t+1} = w_t - \mu b_t - \eta\, g_t / \sqrt{v_t + \varepsilon}$. With `centered`, $v_t$ under the root is replaced
+    by the variance $v_t - |m_t|^2$, where $m_t = \beta m_{t-1} + (1 - \beta) g_t$. With `eps_in_sqrt=False`, as in
+    torch, the denominator is $\sqrt{v_t} + \varepsilon$.
 
     Args:
-        learning_rate: the step size.
-        decay: the decay of the mean square.
-        eps: added to the mean square, or to its root.
-        initial_scale: the mean square at the start.
-        eps_in_sqrt: whether `eps` is added inside the root.
-        centered: whether to divide by the standard deviation instead, as `ScaleByStddev` does.
-        momentum: the decay of the momentum; None for none, and no state for it.
-        nesterov: whether the momentum looks ahead.
-        bias_correction: whether the mean square is corrected for its start.
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        decay: exponential decay rate $\beta$ of the second moment.
+        eps: $\varepsilon$, added to the denominator.
+        initial_scale: initial value of the second moment.
+        eps_in_sqrt: whether $\varepsilon$ is added inside the root.
+        centered: whether to divide by the standard deviation instead of the root mean square.
+        momentum: momentum coefficient $\mu$; None for no momentum, and no state for it.
+        nesterov: whether to use Nesterov momentum.
+        bias_correction: whether to divide $v_t$, and $m_t$, by $1 - \beta^t$, to correct the bias of a start at zero.
 
     References:
         Tieleman and Hinton,

@@ -1,4 +1,4 @@
-"""Rprop."""
+"""The optimizer Rprop."""
 
 from .._containers.chain import Chain
 from .._protocol.fields import Hyperparameter, followed, number
@@ -9,16 +9,30 @@ from .._transforms.scaling import Scale
 
 
 class Rprop(AbstractOptimizer):
-    """Resilient backpropagation: a step size for every coordinate, led by the sign of the gradient alone.
+    r"""Resilient backpropagation: one step size per coordinate, adapted by the sign of the gradient; for full batches.
 
-    It is for gradients of the whole data set: noise changes signs. See `ScaleByRprop` for the equations.
+    $$
+    \begin{aligned}
+    \Delta_t &= \begin{cases}
+        \min(\eta_+ \Delta_{t-1}, \Delta_\text{max}) & \text{if } g_t u_{t-1} > 0 \\
+        \max(\eta_- \Delta_{t-1}, \Delta_\text{min}) & \text{if } g_t u_{t-1} < 0 \\
+        \Delta_{t-1} & \text{otherwise}
+    \end{cases} \\
+    u_t &= \begin{cases} 0 & \text{if } g_t u_{t-1} < 0 \\
+        \Delta_t \operatorname{sign}(g_t) & \text{otherwise} \end{cases} \\
+    w_{t+1} &= w_t - u_t
+    \end{aligned}
+    $$
+
+    in each coordinate, with $g_t$ the gradient at $w_t$ and $u_0 = 0$. This is iRprop⁻ of Igel and Hüsken. Gradients
+    should be those of all data, because noise changes signs.
 
     Args:
-        learning_rate: the step size at the start. Of a schedule only the first number is used.
-        eta_minus: the factor of the step size where the sign changed.
-        eta_plus: the factor where it did not.
-        min_step_size: the smallest step.
-        max_step_size: the largest step.
+        learning_rate: initial step size $\Delta_0$; only the first value of a schedule is used.
+        eta_minus: factor $\eta_-$ of the step size when the sign changes.
+        eta_plus: factor $\eta_+$ of the step size when the sign stays the same.
+        min_step_size: smallest step size $\Delta_\text{min}$.
+        max_step_size: largest step size $\Delta_\text{max}$.
         follow: `"paper"`, or `"optax"`, whose steps are one late.
 
     References:

@@ -1,4 +1,8 @@
-"""Optimizers that need no decay of the learning rate."""
+"""The optimizers ScheduleFreeSGD and ScheduleFreeAdamW, which need no learning rate schedule.
+
+`ScheduleFree` in `_containers/schedule_free.py` does the averaging. The two optimizers give it the steps, and the
+learning rate with warm-up, `ScheduleFreeRate`, which it uses for the weights of the average.
+"""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -22,13 +26,13 @@ from .._transforms.scaling import ScaleByLearningRate
 
 
 class ScheduleFreeRate(AbstractSchedule):
-    r"""The learning rate with its warm-up and Adam's bias correction: $\gamma \sqrt{1 - \beta_2^t} \min(1, t / T)$.
+    r"""Learning rate with linear warm-up and Adam's bias correction: $\gamma \sqrt{1 - \beta_2^t} \min(1, t / T)$.
 
     Args:
-        learning_rate: $\gamma$.
-        warmup_steps: $T$; None for no warm-up.
-        b2: $\beta_2$; None for no correction.
-        first: the number $t$ of the first step.
+        learning_rate: learning rate $\gamma$.
+        warmup_steps: number $T$ of warm-up steps; None for no warm-up.
+        b2: $\beta_2$ of the bias correction; None for no correction.
+        first: value of $t$ at the first step.
     """
 
     learning_rate: Number = number()
@@ -45,19 +49,32 @@ class ScheduleFreeRate(AbstractSchedule):
 
 
 class ScheduleFreeSGD(AbstractOptimizer):
-    r"""Gradient descent that needs no decay of its learning rate. See `ScheduleFree` for the equations.
+    r"""SGD without a learning rate schedule: averaging the iterates replaces learning rate decay and momentum.
 
-    Evaluate and ship `eval_params(state, params)`. The best learning rate is larger than with a schedule.
+    $$
+    \begin{aligned}
+    \gamma_t &= \gamma \min(1, t / T) \\
+    z_{t+1} &= z_t - \gamma_t (\nabla f(y_t) + \lambda y_t) \\
+    c_{t+1} &= w_t / \textstyle\sum_{i \le t} w_i, \qquad w_t = (\max_{i \le t} \gamma_i)^p \\
+    x_{t+1} &= (1 - c_{t+1}) x_t + c_{t+1} z_{t+1} \\
+    y_{t+1} &= (1 - \beta_1) z_{t+1} + \beta_1 x_{t+1}
+    \end{aligned}
+    $$
+
+    with $t = 1, 2, \dots$, and $x$, $y$ and $z$ started from the initial parameters. The parameters during training are
+    $y$. Evaluate and save the average $x$, which is `eval_params(state, params)`. The best learning rate is usually
+    larger than with a schedule.
 
     Args:
-        learning_rate: $\gamma$.
-        warmup_steps: the number $T$ of steps in which the rate rises, as $\gamma \min(1, t / T)$; None for none.
-        b1: the interpolation, in place of momentum.
-        weight_decay: $\lambda$ of the penalty $\lambda y$ that is added to the gradient; None for none.
-        weight_lr_power: the power of the learning rate by which a point is weighed in the mean.
-        state_dtype: the dtype of both sets of parameters in the state; by default the parameter's, at least float32.
-        mask: the leaves that decay, as in `AddDecayedWeights`; by default all.
-        follow: how the warm-up begins: with $\gamma / T$, `"paper"`, or with a step of zero, `"optax"`.
+        learning_rate: learning rate $\gamma$, a number or a schedule.
+        warmup_steps: number $T$ of steps of linear warm-up; None for no warm-up.
+        b1: interpolation $\beta_1$ between $z$ and $x$, which takes the place of momentum.
+        weight_decay: coefficient $\lambda$ of the $L_2$ penalty, whose gradient $\lambda y_t$ is added to the gradient;
+            None for none.
+        weight_lr_power: power $p$ of the learning rate in the weights of the average.
+        state_dtype: dtype of $x$ and $z$ in the state; by default that of the parameters, at least float32.
+        mask: which parameters decay, as in `AddDecayedWeights`; by default all.
+        follow: `"paper"` starts the warm-up at $\gamma / T$; `"optax"` starts it at zero.
 
     References:
         Defazio et al., [The Road Less Scheduled](https://arxiv.org/abs/2405.15682), 2024.
@@ -85,32 +102,36 @@ class ScheduleFreeSGD(AbstractOptimizer):
 
 
 class ScheduleFreeAdamW(AbstractOptimizer):
-    r"""AdamW that needs no decay of its learning rate: it averages its points instead of momentum.
+    r"""AdamW without a learning rate schedule: averaging the iterates replaces learning rate decay and momentum.
 
     $$
     \begin{aligned}
-    v_t &= \beta_2 v_{t-1} + (1 - \beta_2) |g_t|^2, \qquad g_t = \nabla f(y_t) \\
+    g_t &= \nabla f(y_t), \qquad v_t = \beta_2 v_{t-1} + (1 - \beta_2) |g_t|^2 \\
     \gamma_t &= \gamma \sqrt{1 - \beta_2^t} \min(1, t / T) \\
-    u_t &= - \gamma_t \big(g_t / (\sqrt{v_t} + \varepsilon) + \lambda y_t\big)
+    z_{t+1} &= z_t - \gamma_t \big( g_t / (\sqrt{v_t} + \varepsilon) + \lambda y_t \big) \\
+    c_{t+1} &= w_t / \textstyle\sum_{i \le t} w_i, \qquad w_t = (\max_{i \le t} \gamma_i)^p \\
+    x_{t+1} &= (1 - c_{t+1}) x_t + c_{t+1} z_{t+1} \\
+    y_{t+1} &= (1 - \beta_1) z_{t+1} + \beta_1 x_{t+1}
     \end{aligned}
     $$
 
-    and $y$, $z$ and $x$ as in `ScheduleFree`, with the rates $\gamma_t$. Evaluate and ship
-    `eval_params(state, params)`. The best learning rate is larger than AdamW's, often by a factor between 1 and 10; in
-    long runs $\beta_1$ may be 0.95 or 0.98.
+    with $t = 1, 2, \dots$, $v_0 = 0$, and $x$, $y$ and $z$ started from the initial parameters. The parameters during
+    training are $y$. Evaluate and save the average $x$, which is `eval_params(state, params)`. The best learning rate
+    is usually 1 to 10 times that of AdamW; for long runs $\beta_1$ may be 0.95 or 0.98.
 
     Args:
-        learning_rate: $\gamma$.
-        warmup_steps: the number $T$ of steps in which the rate rises; None for none.
-        b1: the interpolation $\beta_1$, in place of Adam's mean.
-        b2: the decay $\beta_2$ of the mean square.
-        eps: $\varepsilon$, added to the root of the mean square.
-        weight_decay: $\lambda$, which is multiplied by the learning rate.
-        weight_lr_power: the power of the learning rate by which a point is weighed in the mean.
-        state_dtype: the dtype of both sets of parameters in the state; by default the parameter's, at least float32.
-        mask: the leaves that decay, as in `AddDecayedWeights`; by default all.
-        follow: whose bias correction and warm-up: a factor of the learning rate, so that early points weigh less in
-            the mean, `"paper"`; or AdamW's in the denominator, and a warm-up from a step of zero, `"optax"`.
+        learning_rate: learning rate $\gamma$, a number or a schedule.
+        warmup_steps: number $T$ of steps of linear warm-up; None for no warm-up.
+        b1: interpolation $\beta_1$ between $z$ and $x$, which takes the place of the first moment.
+        b2: exponential decay rate $\beta_2$ of the second moment.
+        eps: $\varepsilon$, added to the denominator outside the root.
+        weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
+        weight_lr_power: power $p$ of the learning rate in the weights of the average.
+        state_dtype: dtype of $x$ and $z$ in the state; by default that of the parameters, at least float32.
+        mask: which parameters decay, as in `AddDecayedWeights`; by default all.
+        follow: `"paper"` has the bias correction as a factor of the learning rate, so that early iterates have small
+            weights in the average. `"optax"` corrects $v_t$ in the denominator, as AdamW does, and starts the warm-up
+            at zero.
 
     References:
         Defazio et al., [The Road Less Scheduled](https://arxiv.org/abs/2405.15682), 2024, algorithm 1.

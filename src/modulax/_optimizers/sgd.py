@@ -1,4 +1,4 @@
-"""Gradient descent, with and without momentum."""
+"""The optimizer SGD, with and without momentum."""
 
 from typing import ClassVar
 
@@ -13,13 +13,22 @@ from .._transforms.scaling import ScaleByLearningRate
 
 
 class SGD(AbstractOptimizer):
-    r"""Stochastic gradient descent: $w_{t+1} = w_t - \eta v_t$, with $v_t = g_t$ or `Trace`'s momentum.
+    r"""Stochastic gradient descent, optionally with momentum or Nesterov momentum.
+
+    $$
+    \begin{aligned}
+    v_t &= \mu v_{t-1} + g_t \\
+    w_{t+1} &= w_t - \eta\, v_t \quad\text{or, with Nesterov momentum,}\quad w_{t+1} = w_t - \eta (\mu v_t + g_t)
+    \end{aligned}
+    $$
+
+    with $g_t$ the gradient at $w_t$ and $v_0 = 0$. Without momentum, $v_t = g_t$.
 
     Args:
-        learning_rate: $\eta$.
-        momentum: the decay of the momentum; None for none, and no state for it.
-        nesterov: whether the momentum looks ahead.
-        accumulator_dtype: the dtype of the momentum; by default the parameter's.
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        momentum: momentum coefficient $\mu$; None for no momentum, and no state for it.
+        nesterov: whether to use Nesterov momentum.
+        accumulator_dtype: dtype of the momentum; by default that of the parameters.
 
     References:
         Robbins and Monro, [A Stochastic Approximation Method](https://doi.org/10.1214/aoms/1177729586), 1951.

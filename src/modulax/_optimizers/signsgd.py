@@ -1,4 +1,4 @@
-"""SignSGD and Signum."""
+"""The optimizers SignSGD and Signum."""
 
 import equinox as eqx
 from jaxtyping import DTypeLike
@@ -13,10 +13,16 @@ from .._transforms.signsgd import ScaleBySign
 
 
 class SignSGD(AbstractOptimizer):
-    r"""Steps of exactly the learning rate in every coordinate: $w_{t+1} = w_t - \eta \operatorname{sign}(g_t)$.
+    r"""Gradient descent by the sign of the gradient: every coordinate moves by exactly the learning rate.
+
+    $$
+    w_{t+1} = w_t - \eta \operatorname{sign}(g_t)
+    $$
+
+    with $g_t$ the gradient at $w_t$.
 
     Args:
-        learning_rate: $\eta$.
+        learning_rate: learning rate $\eta$, a number or a schedule.
 
     References:
         Bernstein et al., [signSGD: Compressed Optimisation for Non-Convex
@@ -30,7 +36,7 @@ class SignSGD(AbstractOptimizer):
 
 
 class Signum(AbstractOptimizer):
-    r"""`SignSGD` by the sign of the mean of the gradients.
+    r"""SignSGD with momentum: every coordinate moves by the learning rate, in the sign of the first moment.
 
     $$
     \begin{aligned}
@@ -39,10 +45,12 @@ class Signum(AbstractOptimizer):
     \end{aligned}
     $$
 
+    with $g_t$ the gradient at $w_t$ and $m_0 = 0$.
+
     Args:
-        learning_rate: $\eta$.
-        beta: the decay $\beta$ of the mean.
-        accumulator_dtype: the dtype of the mean; by default the parameter's.
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        beta: exponential decay rate $\beta$ of the first moment.
+        accumulator_dtype: dtype of the first moment; by default that of the parameters.
 
     References:
         Bernstein et al., [signSGD: Compressed Optimisation for Non-Convex
@@ -55,7 +63,7 @@ class Signum(AbstractOptimizer):
 
     def transform(self) -> Chain:
         return Chain(
-            Ema(self.beta, debias=False, accumulator_dtype=self.accumulator_dtype),  # a bias changes no sign
+            Ema(self.beta, debias=False, accumulator_dtype=self.accumulator_dtype),  # it changes no sign
             ScaleBySign(),
             ScaleByLearningRate(self.learning_rate),
         )

@@ -1,4 +1,4 @@
-"""SM3."""
+"""The optimizer SM3."""
 
 from typing import ClassVar
 
@@ -11,14 +11,26 @@ from .._transforms.sm3 import ScaleBySM3
 
 
 class SM3(AbstractOptimizer):
-    r"""Adagrad with one sum of squares for each row and column: $w_{t+1} = w_t - \eta u_t$, with $u_t$ of `ScaleBySM3`.
+    r"""Memory-efficient Adagrad: one sum of squared gradients per row and column instead of one per entry.
 
-    State: a parameter of shape $n_1 \times \dots \times n_d$ needs $4 (n_1 + \dots + n_d)$ bytes, where Adagrad needs
-    4 for each entry, beside the momentum, which is as large as the parameter.
+    $$
+    \begin{aligned}
+    \nu_t(i) &= \min_{a} \mu_{t-1}^a(i_a) + g_t(i)^2, \qquad
+    \mu_t^a(k) = \max_{i: i_a = k} \nu_t(i) \\
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t / \sqrt{\nu_t + 10^{-8}} \\
+    w_{t+1} &= w_t - \eta\, m_t
+    \end{aligned}
+    $$
+
+    for the entry at index $i = (i_1, \dots, i_d)$ of an array with axes $a = 1, \dots, d$, with $g_t$ the gradient at
+    $w_t$, and sums $\mu^a$ and momentum $m$ started from zero.
+
+    State: $4 (n_1 + \dots + n_d)$ bytes of sums for a parameter of shape $n_1 \times \dots \times n_d$, where Adagrad
+    needs 4 bytes per entry, in addition to the momentum, which is as large as the parameter.
 
     Args:
-        learning_rate: $\eta$.
-        momentum: the decay of the momentum.
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        momentum: exponential decay rate $\beta_1$ of the momentum.
 
     References:
         Anil et al., [Memory-Efficient Adaptive Optimization](https://arxiv.org/abs/1901.11150), 2019.

@@ -1,4 +1,4 @@
-"""Sophia: steps divided by the curvature of the loss."""
+"""The optimizer Sophia (Sophia-H)."""
 
 from typing import Any
 
@@ -18,28 +18,39 @@ from .._transforms.sophia import HutchinsonDiagonal, ScaleBySophia
 
 
 class Sophia(AbstractOptimizer):
-    r"""Sophia-H: the mean gradient over an estimate of the Hessian's diagonal, clipped, with decoupled weight decay.
+    r"""Second-order optimizer for language models: clipped steps scaled by an estimate of the Hessian diagonal.
 
-    $w_{t+1} = w_t - \eta (u_t + \lambda w_t)$, with $u_t$ of `ScaleBySophia`. Every call needs the objective, a
-    function of the parameters alone; see `HutchinsonDiagonal` on how to give it the batch:
+    $$
+    \begin{aligned}
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
+    \hat h_t &= r_t \odot \nabla^2 f(w_t)\, r_t, \qquad r_t \text{ random signs} \\
+    h_t &= \begin{cases} \beta_2 h_{t-1} + (1 - \beta_2) \hat h_t & \text{every } k \text{ steps, starting at the first}
+        \\ h_{t-1} & \text{otherwise} \end{cases} \\
+    u_t &= \operatorname{clip}(m_t / \max(\gamma h_t, \varepsilon),\; \pm \rho) \\
+    w_{t+1} &= w_t - \eta (u_t + \lambda w_t)
+    \end{aligned}
+    $$
+
+    with $g_t$ the gradient at $w_t$ and $m_0 = h_0 = 0$. Every call needs the objective $f$, a function of the
+    parameters alone; `HutchinsonDiagonal` explains how to pass it the batch:
 
         optimizer = Sophia(1e-3)
         obj_fn = jax.tree_util.Partial(loss, batch=batch)
         params, state = optimizer.step(grads, state, params, obj_fn=obj_fn)
 
     Args:
-        learning_rate: $\eta$.
-        b1: the decay of the mean gradient.
-        b2: the decay of the mean of the estimates.
-        eps: the smallest denominator.
-        weight_decay: $\lambda$, which is multiplied by the learning rate.
-        mask: the leaves that decay, as in `AddDecayedWeights`; by default all.
-        gamma: the factor of the curvature in the denominator.
-        clip_threshold: the largest step in units of the learning rate, or None not to clip.
-        update_interval: the number of steps from one estimate to the next.
-        hessian_diagonal_fn: the transform that estimates the diagonal of the Hessian.
-        mu_dtype: the dtype of the mean gradient; by default the parameter's.
-        follow: `"paper"`, or `"optax"`, which uses estimates one step later and corrects the bias of the mean.
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the average of Hessian estimates.
+        eps: $\varepsilon$, the smallest denominator.
+        weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
+        mask: which parameters decay, as in `AddDecayedWeights`; by default all.
+        gamma: factor $\gamma$ of the Hessian estimate; the larger it is, the fewer entries are clipped.
+        clip_threshold: clipping bound $\rho$, or None for no clipping.
+        update_interval: number $k$ of steps between two Hessian estimates.
+        hessian_diagonal_fn: transform that returns $\hat h_t$; by default `HutchinsonDiagonal()`.
+        mu_dtype: dtype of the first moment; by default that of the parameters.
+        follow: `"paper"`, or `"optax"`, which uses estimates one step later and corrects the bias of $m_t$.
 
     References:
         Liu et al., [Sophia: A Scalable Stochastic Second-order Optimizer for Language Model

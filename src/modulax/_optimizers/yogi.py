@@ -1,4 +1,4 @@
-"""Yogi."""
+"""The optimizer Yogi."""
 
 from .._containers.chain import Chain
 from .._protocol.fields import Hyperparameter, number
@@ -9,13 +9,23 @@ from .._transforms.yogi import ScaleByYogi
 
 
 class Yogi(AbstractOptimizer):
-    """Adam with a second moment that does not decay in a hurry. See `ScaleByYogi`.
+    r"""Adam with additive changes of the second moment, so that the effective learning rate doesn't increase suddenly.
+
+    $$
+    \begin{aligned}
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
+    v_t &= v_{t-1} - (1 - \beta_2) \operatorname{sign}(v_{t-1} - |g_t|^2)\, |g_t|^2 \\
+    w_{t+1} &= w_t - \eta\, \frac{m_t / (1 - \beta_1^t)}{\sqrt{v_t / (1 - \beta_2^t)} + \varepsilon}
+    \end{aligned}
+    $$
+
+    with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, and $m_0 = v_0 = 10^{-6}$.
 
     Args:
-        learning_rate: the step size.
-        b1: the decay of the mean.
-        b2: by which the second moment changes.
-        eps: added to the root of the second moment.
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: $\beta_2$; the second moment changes by $1 - \beta_2$ times the new square.
+        eps: $\varepsilon$, added to the denominator outside the root.
 
     References:
         Zaheer et al., [Adaptive Methods for Nonconvex

@@ -1,4 +1,4 @@
-"""ACProp: centered second moments, one step behind the gradient."""
+"""ACProp: gradients divided by the standard deviation of the gradients before them."""
 
 from typing import ClassVar
 
@@ -14,7 +14,7 @@ from .._support.types import Count, Follow
 
 
 class ScaleByACPropState(AbstractState):
-    """The state of `ScaleByACProp`: the number of steps done, the mean, and the variance about it."""
+    """State of `ScaleByACProp`: step count, first moment `mu`, and variance `nu` around it."""
 
     mu: PyTree
     nu: PyTree
@@ -22,29 +22,31 @@ class ScaleByACPropState(AbstractState):
 
 
 class ScaleByACProp(AbstractLeafwise):
-    r"""ACProp's direction: the update over the standard deviation of those before it.
+    r"""Divides the update by the standard deviation of the previous updates: the direction of ACProp.
 
     $$
     \begin{aligned}
-    u_t &= g_t / (\sqrt{\hat s_{t-1}} + \varepsilon), \qquad \hat s_{t-1} = s_{t-1} / (1 - \beta_2^{t-1}) \\
+    u_t &= g_t / (\sqrt{\hat s_{t-1}} + \varepsilon), \qquad \hat s_{t-1} = s_{t-1} / (1 - \beta_2^{t-1}), \quad
+        \hat s_0 = 1 \\
     m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
     s_t &= \beta_2 s_{t-1} + (1 - \beta_2) |g_t - m_t|^2 + \bar\varepsilon
     \end{aligned}
     $$
 
-    The denominator knows nothing of the update that it divides. In the first step $\hat s_0 = 1$.
+    The denominator doesn't depend on the update it divides (asynchronous update), and the variance is taken around the
+    first moment (centering). The first moment appears nowhere else.
 
-    An entry whose updates were all alike, such as that of a unit that was dead so far, has next to no variance, and the
-    first other update makes a step of millions. Models with such units need an $\varepsilon$ of 1e-4 or so; the default
-    is the authors' and optax's.
+    The variance of an entry whose updates have all been equal, for example that of a ReLU unit that was inactive so
+    far, is almost zero, and the first different update then makes a step of the order of $10^6$. For models with such
+    units set `eps` to about 1e-4; the default is that of the authors and of optax.
 
     Args:
-        b1: the decay $\beta_1$ of the mean.
-        b2: the decay $\beta_2$ of the variance.
-        eps: $\varepsilon$, added to the standard deviation.
-        eps_root: $\bar\varepsilon$, added to the variance in every step.
-        follow: `"paper"` measures the deviation from the new mean $m_t$, `"optax"` that from the old one, $m_{t-1}$,
-            which makes it $1 / \beta_1$ times as large and the steps as much shorter.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the variance.
+        eps: $\varepsilon$, added to the denominator outside the root.
+        eps_root: $\bar\varepsilon$, added to the variance at every step.
+        follow: `"paper"` measures the deviation from the new first moment $m_t$; `"optax"` from the previous one,
+            $m_{t-1}$, which is $1 / \beta_1$ times as large and makes steps shorter by the same factor.
 
     References:
         Zhuang et al., [Momentum Centering and Asynchronous Update for Adaptive Gradient

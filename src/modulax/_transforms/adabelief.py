@@ -1,4 +1,4 @@
-"""AdaBelief: the variance of the gradient around its momentum."""
+"""AdaBelief: Adam with the variance of the gradient around its first moment in the denominator."""
 
 from typing import ClassVar
 
@@ -16,7 +16,7 @@ from .adam import adam_numbers, corrected_mean
 
 
 class ScaleByBeliefState(AbstractState):
-    """The state of `ScaleByBelief`: the steps done, the mean of the updates, and how far they are from it."""
+    """State of `ScaleByBelief`: step count, first moment `mu`, and variance `nu` around it."""
 
     mu: PyTree
     nu: PyTree
@@ -24,7 +24,7 @@ class ScaleByBeliefState(AbstractState):
 
 
 class ScaleByBelief(AbstractLeafwise):
-    r"""AdaBelief's direction: the mean of the updates over their typical distance from it.
+    r"""Divides the first moment by the standard deviation of the updates around it: the direction of AdaBelief.
 
     $$
     \begin{aligned}
@@ -34,16 +34,16 @@ class ScaleByBelief(AbstractLeafwise):
     \end{aligned}
     $$
 
-    Steps are long where the updates are as expected. $\bar\varepsilon$ is added to the state at every step, so that in
-    the long run $\bar\varepsilon / (1 - \beta_2)$ stands under the root. With `nesterov`, the mean looks ahead as in
-    `ScaleByAdam`.
+    Steps are long where updates agree with their first moment. Since $\bar\varepsilon$ is added to $s_t$ at every step,
+    its contribution under the root tends to $\bar\varepsilon / (1 - \beta_2)$. With `nesterov`, the numerator is that
+    of `ScaleByAdam(nesterov=True)`.
 
     Args:
-        b1: the decay $\beta_1$ of the mean.
-        b2: the decay $\beta_2$ of the squared distance.
-        eps: $\varepsilon$, added outside the root.
-        eps_root: $\bar\varepsilon$, accumulated inside the root.
-        nesterov: whether to look ahead.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the variance.
+        eps: $\varepsilon$, added to the denominator outside the root.
+        eps_root: $\bar\varepsilon$, added to the variance at every step.
+        nesterov: whether to use Nesterov momentum.
 
     References:
         Zhuang et al., [AdaBelief Optimizer: Adapting Stepsizes by the Belief in Observed

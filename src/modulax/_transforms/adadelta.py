@@ -1,4 +1,4 @@
-"""Adadelta: steps in the units of the parameters."""
+"""Adadelta: gradients rescaled to the size of past updates."""
 
 from typing import ClassVar
 
@@ -12,14 +12,14 @@ from .._support.module import AbstractState
 
 
 class ScaleByAdadeltaState(AbstractState):
-    """The state of `ScaleByAdadelta`: the mean squares of what came in and of what went out."""
+    """State of `ScaleByAdadelta`: mean squares `e_g` of the incoming and `e_x` of the outgoing updates."""
 
     e_g: PyTree
     e_x: PyTree
 
 
 class ScaleByAdadelta(AbstractLeafwise):
-    r"""Adadelta's direction: the updates in the units of the parameters, for use with a learning rate of 1.
+    r"""Rescales updates by the root mean square of past outgoing over incoming ones: the direction of Adadelta.
 
     $$
     \begin{aligned}
@@ -29,9 +29,11 @@ class ScaleByAdadelta(AbstractLeafwise):
     \end{aligned}
     $$
 
+    The result has the units of the parameters and is used with a learning rate of about 1.
+
     Args:
-        rho: the decay $\rho$ of both mean squares.
-        eps: $\varepsilon$, which also sets the length of the first steps.
+        rho: exponential decay rate $\rho$ of both mean squares.
+        eps: $\varepsilon$, added inside both roots; it also sets the size of the first steps.
 
     References:
         Zeiler, [ADADELTA: An Adaptive Learning Rate Method](https://arxiv.org/abs/1212.5701), 2012.

@@ -1,4 +1,4 @@
-"""Factored second moments, as in Adafactor."""
+"""Adafactor: a second moment that is stored as the means of its rows and columns."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -17,14 +17,14 @@ from .sm3 import inverse_root
 
 
 def power_decay(step: Any, exponent: Any) -> Any:
-    r"""Adafactor's decay of the mean square at a step counted from 0: $1 - t^{-c}$, with $t = 1$ at the first."""
+    """Adafactor's decay rate of the second moment, $1 - t^{-c}$, where $t$ is `step + 1` and $c$ is `exponent`."""
     return 1 - (step + 1) ** (-exponent)
 
 
 class FactoredState(AbstractState):
-    """The state of `ScaleByFactoredRMS`: the number of steps done, and the mean squares, by row and column or whole.
+    """State of `ScaleByFactoredRMS`: step count, and the second moment, by rows and columns or in full.
 
-    Of a leaf that is factored `v` is None, of the others `v_row` and `v_col`.
+    `v` is None for factored leaves, `v_row` and `v_col` are None for all others.
     """
 
     v_row: PyTree
@@ -34,9 +34,9 @@ class FactoredState(AbstractState):
 
 
 class ScaleByFactoredRMS(AbstractLeafwise):
-    r"""Divides the updates by the root of their mean square, of which only the means of rows and columns are kept.
+    r"""Divides updates by their root mean square, stored as row and column means: the direction of Adafactor.
 
-    With $n \times m$ the two longest axes, and for all others in each place of its own:
+    For a matrix of $n \times m$ entries:
 
     $$
     \begin{aligned}
@@ -47,20 +47,21 @@ class ScaleByFactoredRMS(AbstractLeafwise):
     \end{aligned}
     $$
 
-    Where the second longest axis is shorter than `min_dim_size_to_factor`, the whole $V_t = \beta_t V_{t-1} + (1 -
-    \beta_t) (|g_t|^2 + \varepsilon)$ is kept, and $u_t = g_t / \sqrt{V_t}$.
+    In an array with more axes, the two longest ones form the matrices, one for each index of the other axes. Where the
+    second longest axis is shorter than `min_dim_size_to_factor`, the array isn't factored:
+    $V_t = \beta_t V_{t-1} + (1 - \beta_t) (|g_t|^2 + \varepsilon)$ is stored in full, and $u_t = g_t / \sqrt{V_t}$.
 
-    State: a factored matrix of $n \times m$ needs $4 (n + m)$ bytes, another array 4 for each entry, in float32.
+    State: $4 (n + m)$ bytes for a factored matrix, 4 bytes per entry for any other array, in float32.
 
     Args:
-        factored: whether to factor at all.
-        decay_rate: the exponent $c$ of the decay.
-        step_offset: the number of steps that do not count, because another run has done them. While there are not yet
-            more, the mean square is the last square alone.
-        min_dim_size_to_factor: the length that the two longest axes must have.
-        epsilon: $\varepsilon$.
-        decay_rate_fn: the decay $\beta_t$, from the number of steps before and `decay_rate`. One with a bound below 1
-            keeps the mean square moving.
+        factored: whether to factor the second moment; if False, it is stored in full for every array.
+        decay_rate: exponent $c$ of the decay rate $\beta_t$.
+        step_offset: number of earlier steps, subtracted from the step count, for fine-tuning that continues a count. Up
+            to that step, $\beta_t$ is that of the first step.
+        min_dim_size_to_factor: smallest length of the second longest axis for which an array is factored.
+        epsilon: $\varepsilon$, added to the squared updates.
+        decay_rate_fn: function that returns $\beta_t$, given the number of steps before this one and `decay_rate`. With
+            an upper bound below 1, as in Zhai et al., old gradients are still forgotten in long runs.
 
     References:
         Shazeer and Stern, [Adafactor: Adaptive Learning Rates with Sublinear Memory
@@ -86,14 +87,14 @@ class ScaleByFactoredRMS(AbstractLeafwise):
         return FactoredState(v_row=row, v_col=col, v=None)
 
     def axes(self, shape: tuple[int, ...]) -> tuple[int, int] | None:
-        """The axes that the means of `v_row` and `v_col` are over, the longest and the second; None if not factored."""
+        """The axes averaged over in `v_row` and `v_col`, the longest and the second longest; None if not factored."""
         if not self.factored or len(shape) < 2:
             return None
         *_, second, first = np.argsort(shape, kind="stable")
         return (int(first), int(second)) if shape[second] >= max(self.min_dim_size_to_factor, 1) else None
 
     def prepare(self, count):
-        # A fresh state has counted nothing, also where an offset is given: the decay of a negative step is no number.
+        # A fresh state starts its count at zero even if there is an offset, and a negative step would give NaN.
         return self.decay_rate_fn(jnp.maximum(count - self.step_offset, 0), self.decay_rate)
 
     def update_leaf(self, now, g, s, p):
@@ -107,7 +108,7 @@ class ScaleByFactoredRMS(AbstractLeafwise):
         row = moment(now, s.v_row, jnp.mean(square, axis=first))
         col = moment(now, s.v_col, jnp.mean(square, axis=second))
         mean = jnp.mean(row, axis=second - (first < second), keepdims=True)
-        # Where squares overflow, so do the means; the columns alone then make the update small, and not NaN.
+        # If squares overflow, so do all means. Dividing by the column means alone gives a small update instead of NaN.
         is_fine = jnp.isfinite(mean)
         relative = jnp.where(is_fine, safe_sqrt(jnp.where(is_fine, mean, 1)) * inverse_root(row), 1)
         u = jnp.expand_dims(relative, first) * (jnp.expand_dims(inverse_root(col), second) * g)

@@ -1,4 +1,4 @@
-"""Adagrad: steps divided by the root of the sum of squared gradients."""
+"""Adagrad: gradients divided by the root of the sum of their squares."""
 
 from typing import ClassVar
 
@@ -13,24 +13,24 @@ from .._support.module import AbstractState
 
 
 class ScaleByRSSState(AbstractState):
-    """The state of `ScaleByRSS`: the sum of the squares of all updates."""
+    """State of `ScaleByRSS`: the sum of all squared updates."""
 
     sum_of_squares: PyTree
 
 
 class ScaleByRSS(AbstractLeafwise):
-    r"""AdaGrad's direction: divides the updates by the root of the sum of their squares.
+    r"""Divides the updates by the root of the sum of all their squares: the direction of Adagrad.
 
     $$
     s_t = s_{t-1} + |g_t|^2, \qquad u_t = g_t / \sqrt{s_t + \varepsilon}
     $$
 
-    The update is zero where the root is. The paper adds a constant to the root; here a start above zero and
-    $\varepsilon$ bound the first steps.
+    An entry is zero where its denominator is. The paper adds a constant outside the root; here $s_0 > 0$ and
+    $\varepsilon$ inside the root bound the first steps.
 
     Args:
-        initial_accumulator_value: the sum at the start, $s_0$.
-        eps: $\varepsilon$, added inside the root.
+        initial_accumulator_value: initial value $s_0$ of the sum of squares.
+        eps: $\varepsilon$, added to the sum of squares inside the root.
 
     References:
         Duchi, Hazan and Singer, [Adaptive Subgradient Methods for Online Learning and Stochastic

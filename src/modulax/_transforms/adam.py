@@ -1,4 +1,4 @@
-"""Adam's direction, with Nesterov momentum on request."""
+"""The direction of Adam and NAdam, with the pieces that AdaBelief, AMSGrad, RAdam and Yogi use too."""
 
 from typing import Any, ClassVar, NamedTuple
 
@@ -14,7 +14,7 @@ from .._support.types import Count
 
 
 class ScaleByAdamState(AbstractState):
-    """The state of `ScaleByAdam` and its relatives: the number of steps done, the first and second moments."""
+    """State of `ScaleByAdam` and its relatives: step count, first moment `mu`, second moment `nu`."""
 
     mu: PyTree
     nu: PyTree
@@ -22,7 +22,7 @@ class ScaleByAdamState(AbstractState):
 
 
 class AdamNumbers(NamedTuple):
-    """What all leaves share in a step of Adam: the weights of the new update, and the bias corrections."""
+    """Numbers shared by all leaves in a step of Adam: weights of the new update, and bias corrections."""
 
     c1: Number
     c2: Number
@@ -32,20 +32,20 @@ class AdamNumbers(NamedTuple):
 
 
 def adam_numbers(b1: Any, b2: Any, count: Any) -> AdamNumbers:
-    """Adam's shared numbers after `count` steps, for the next one."""
+    """The shared numbers of the step that follows after `count` steps."""
     t = count + 1
     return AdamNumbers(c1=1 - b1, c2=1 - b2, bias1=bias(b1, t), bias2=bias(b2, t), bias1_next=bias(b1, t + 1))
 
 
 def corrected_mean(now: AdamNumbers, b1: Any, mu: Array, g: Array, nesterov: bool) -> Array:
-    """The mean corrected for its start at zero; with `nesterov`, looking one step ahead."""
+    """The bias-corrected first moment; with `nesterov`, the one of NAdam."""
     if nesterov:
         return b1 * mu / now.bias1_next + now.c1 * g / now.bias1
     return mu / now.bias1
 
 
 class ScaleByAdam(AbstractLeafwise):
-    r"""Adam's direction: the mean of the updates over the root of their mean square.
+    r"""Divides the first moment of the updates by the root of their second moment: the direction of Adam and NAdam.
 
     $$
     \begin{aligned}
@@ -56,16 +56,17 @@ class ScaleByAdam(AbstractLeafwise):
     \end{aligned}
     $$
 
-    With `nesterov`, Dozat's look-ahead replaces the mean: $\hat m_t = \beta_1 m_t / (1 - \beta_1^{t+1}) + (1 -
-    \beta_1) g_t / (1 - \beta_1^t)$.
+    With `nesterov`, $\hat m_t = \beta_1 m_t / (1 - \beta_1^{t+1}) + (1 - \beta_1) g_t / (1 - \beta_1^t)$, as in Dozat's
+    NAdam.
 
     Args:
-        b1: the decay $\beta_1$ of the mean.
-        b2: the decay $\beta_2$ of the mean square.
-        eps: $\varepsilon$, added outside the root.
-        eps_root: $\bar\varepsilon$, added inside the root.
-        mu_dtype: the dtype of the mean; by default the parameter's. The mean square is at least float32.
-        nesterov: whether to look ahead.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the second moment.
+        eps: $\varepsilon$, added to the denominator outside the root.
+        eps_root: $\bar\varepsilon$, added to the second moment inside the root.
+        mu_dtype: dtype of the first moment; by default that of the parameters. The second moment is stored in at least
+            float32.
+        nesterov: whether to use Nesterov momentum.
 
     References:
         Kingma and Ba, [Adam: A Method for Stochastic Optimization](https://arxiv.org/abs/1412.6980), 2014;

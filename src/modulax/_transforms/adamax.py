@@ -1,4 +1,4 @@
-"""Adamax: Adam with the infinity norm."""
+"""Adamax: Adam with the infinity norm in place of the second moment."""
 
 from typing import ClassVar
 
@@ -12,7 +12,7 @@ from .adam import ScaleByAdamState
 
 
 class ScaleByAdamax(AbstractLeafwise):
-    r"""Adamax's direction: the mean of the updates over the decayed maximum of their absolute values.
+    r"""Divides the first moment by the decaying maximum of absolute updates: the direction of Adamax.
 
     $$
     \begin{aligned}
@@ -22,13 +22,12 @@ class ScaleByAdamax(AbstractLeafwise):
     \end{aligned}
     $$
 
-    It is Adam with the maximum norm in place of the root mean square. The paper has no $\varepsilon$; it keeps the
-    maximum above zero where all updates are zero.
+    The paper has no $\varepsilon$; it keeps $v_t$ positive where all updates have been zero.
 
     Args:
-        b1: the decay $\beta_1$ of the mean.
-        b2: the decay $\beta_2$ of the maximum.
-        eps: $\varepsilon$.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the maximum.
+        eps: $\varepsilon$, added to the absolute values inside the maximum.
 
     References:
         Kingma and Ba, [Adam: A Method for Stochastic Optimization](https://arxiv.org/abs/1412.6980), 2014, section 7.1.

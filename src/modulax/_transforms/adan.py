@@ -1,4 +1,4 @@
-"""Adan: Nesterov momentum from differences of gradients."""
+"""Adan: Nesterov momentum estimated from the differences of successive gradients."""
 
 from typing import Any, ClassVar, NamedTuple
 
@@ -20,7 +20,7 @@ from .._support.types import Count, Follow
 
 
 class ScaleByAdanState(AbstractState):
-    """The state of `ScaleByAdan`: the steps done, three averages, and the last updates."""
+    """State of `ScaleByAdan`: step count, moving averages `m`, `v` and `n`, and the previous updates `g`."""
 
     m: PyTree
     v: PyTree
@@ -30,7 +30,7 @@ class ScaleByAdanState(AbstractState):
 
 
 class _AdanNumbers(NamedTuple):
-    """The bias corrections, the weight of the difference, and whether there is an update before this one."""
+    """Bias corrections, the weight of the gradient difference, and whether there is a previous update."""
 
     bias1: Any
     bias2: Any
@@ -40,7 +40,7 @@ class _AdanNumbers(NamedTuple):
 
 
 class ScaleByAdan(AbstractLeafwise):
-    r"""Adan's direction: a mean of the updates and one of their differences, over the root mean square of the sum.
+    r"""Nesterov momentum estimated from update differences, over the root of a second moment: the direction of Adan.
 
     $$
     \begin{aligned}
@@ -48,20 +48,22 @@ class ScaleByAdan(AbstractLeafwise):
     m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
     v_t &= \beta_2 v_{t-1} + (1 - \beta_2) d_t \\
     n_t &= \beta_3 n_{t-1} + (1 - \beta_3) |g_t + \gamma d_t|^2 \\
+    \hat m_t &= \frac{m_t}{1 - \beta_1^t}, \qquad \hat v_t = \frac{v_t}{1 - \beta_2^t}, \qquad
+        \hat n_t = \frac{n_t}{1 - \beta_3^t} \\
     u_t &= \frac{\hat m_t + \gamma \hat v_t}{\sqrt{\hat n_t + \bar\varepsilon} + \varepsilon}
     \end{aligned}
     $$
 
-    The hats are bias corrections: $\hat m_t = m_t / (1 - \beta_1^t)$, and so on, as in the authors' code. The
-    difference has the weight $\gamma = \beta_2$. optax gives it $\gamma = 1 - \beta_2$, because the paper writes
-    $1 - \beta$ for what is called $\beta$ here; `follow="optax"` does the same.
+    The bias corrections are from the authors' code. The paper's coefficients are $1 - \beta$ in this notation, so its
+    weight of the difference is $\gamma = \beta_2$. optax takes $\gamma = 1 - \beta_2$, and so does `follow="optax"`.
 
     Args:
-        b1: the decay $\beta_1$ of the mean; $1 - \beta_1$ in the paper, and likewise the others.
-        b2: the decay $\beta_2$ of the mean of the differences.
-        b3: the decay $\beta_3$ of the mean square.
-        eps: $\varepsilon$, added outside the root.
-        eps_root: $\bar\varepsilon$, added inside the root.
+        b1: exponential decay rate $\beta_1$ of the first moment. The paper's $\beta_1$ is 1 minus this one, and so are
+            its $\beta_2$ and $\beta_3$.
+        b2: exponential decay rate $\beta_2$ of the average of gradient differences.
+        b3: exponential decay rate $\beta_3$ of the second moment.
+        eps: $\varepsilon$, added to the denominator outside the root.
+        eps_root: $\bar\varepsilon$, added to the second moment inside the root.
         follow: `"paper"` for $\gamma = \beta_2$, `"optax"` for $\gamma = 1 - \beta_2$.
 
     References:

@@ -1,4 +1,4 @@
-"""AdEMAMix: a fast and a slow momentum together."""
+"""AdEMAMix: Adam with a fast and a slow moving average of the gradients, and its variant with a single buffer."""
 
 from typing import ClassVar
 
@@ -15,7 +15,7 @@ from .._support.types import Count
 
 
 class ScaleByAdEMAMixState(AbstractState):
-    """The state of `ScaleByAdEMAMix`: the number of steps done, the fast and the slow mean, and the mean square."""
+    """State of `ScaleByAdEMAMix`: step count, fast and slow first moments `m1` and `m2`, second moment `nu`."""
 
     m1: PyTree
     m2: PyTree
@@ -24,7 +24,7 @@ class ScaleByAdEMAMixState(AbstractState):
 
 
 class ScaleByAdEMAMix(AbstractLeafwise):
-    r"""AdEMAMix's direction: Adam's, with a second mean that remembers much longer.
+    r"""Adds a second, slow moving average of the updates to Adam's first moment: the direction of AdEMAMix.
 
     $$
     \begin{aligned}
@@ -35,17 +35,18 @@ class ScaleByAdEMAMix(AbstractLeafwise):
     \end{aligned}
     $$
 
-    The slow mean is not corrected for its start at zero: it shall grow slowly. The paper raises $\alpha$ and
-    $\beta_3$ by schedules, which here may stand in their fields; the first step takes them at 0.
+    The slow moment has no bias correction, so that its influence grows slowly. The paper increases $\alpha$ and
+    $\beta_3$ by schedules: pass them as `alpha` and `b3`. They are called with 0 at the first step.
 
     Args:
-        b1: the decay $\beta_1$ of the fast mean.
-        b2: the decay $\beta_2$ of the mean square.
-        b3: the decay $\beta_3$ of the slow mean.
-        alpha: the weight $\alpha$ of the slow mean.
-        eps: $\varepsilon$, added outside the root.
-        eps_root: $\bar\varepsilon$, added inside the root.
-        mu_dtype: the dtype of both means; by default the parameter's. The mean square is at least float32.
+        b1: exponential decay rate $\beta_1$ of the fast first moment.
+        b2: exponential decay rate $\beta_2$ of the second moment.
+        b3: exponential decay rate $\beta_3$ of the slow first moment.
+        alpha: weight $\alpha$ of the slow first moment.
+        eps: $\varepsilon$, added to the denominator outside the root.
+        eps_root: $\bar\varepsilon$, added to the second moment inside the root.
+        mu_dtype: dtype of both first moments; by default that of the parameters. The second moment is stored in at
+            least float32.
 
     References:
         Pagliardini et al., [The AdEMAMix Optimizer: Better, Faster, Older](https://arxiv.org/abs/2409.03137), 2024.
@@ -79,7 +80,7 @@ class ScaleByAdEMAMix(AbstractLeafwise):
 
 
 class ScaleBySimplifiedAdEMAMixState(AbstractState):
-    """The state of `ScaleBySimplifiedAdEMAMix`: the number of steps done, the momentum and the mean square."""
+    """State of `ScaleBySimplifiedAdEMAMix`: step count, momentum `m`, second moment `n`."""
 
     m: PyTree
     n: PyTree
@@ -87,7 +88,7 @@ class ScaleBySimplifiedAdEMAMixState(AbstractState):
 
 
 class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
-    r"""AdEMAMix with one momentum instead of two means.
+    r"""Momentum plus the current update, over the root of the second moment: AdEMAMix with a single momentum buffer.
 
     $$
     \begin{aligned}
@@ -97,14 +98,14 @@ class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
     \end{aligned}
     $$
 
-    The momentum is a sum, not a mean, so the learning rate must be about $1 - \beta_1$ times that of Adam.
+    The momentum is a sum, not an average, so the learning rate has to be about $1 - \beta_1$ times that of Adam.
 
     Args:
-        b1: the decay $\beta_1$ of the momentum.
-        b2: the decay $\beta_2$ of the mean square.
-        alpha: the weight $\alpha$ of the newest update.
-        eps: $\varepsilon$, added outside the root.
-        eps_root: $\bar\varepsilon$, added inside the root.
+        b1: exponential decay rate $\beta_1$ of the momentum.
+        b2: exponential decay rate $\beta_2$ of the second moment.
+        alpha: weight $\alpha$ of the current update.
+        eps: $\varepsilon$, added to the denominator outside the root.
+        eps_root: $\bar\varepsilon$, added to the second moment inside the root.
 
     References:
         Morwani et al., [Connections between Schedule-Free Optimizers, AdEMAMix, and Accelerated SGD

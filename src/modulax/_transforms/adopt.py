@@ -1,4 +1,4 @@
-"""ADOPT: Adam that normalizes before it averages."""
+"""ADOPT: Adam that normalizes the gradient before it enters the momentum."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
@@ -17,12 +17,12 @@ from ..tree._arithmetic import clip_entries
 
 
 def fourth_root(step: Array) -> Array:
-    r"""$t^{1/4}$, the bound of `ScaleByADOPT` at step $t$."""
+    """$t^{1/4}$, the default clipping bound of `ScaleByADOPT` at step $t$."""
     return step**0.25
 
 
 class ScaleByADOPTState(AbstractState):
-    """The state of `ScaleByADOPT`: the number of steps done, the mean and the mean square."""
+    """State of `ScaleByADOPT`: step count, first moment `mu` of normalized updates, second moment `nu`."""
 
     mu: PyTree
     nu: PyTree
@@ -30,35 +30,35 @@ class ScaleByADOPTState(AbstractState):
 
 
 class ADOPTNumbers(NamedTuple):
-    """What all leaves share in a step of ADOPT: whether it is the first one, and the bound."""
+    """Numbers shared by all leaves in a step of ADOPT: whether it is the first, and the clipping bound."""
 
     is_first: Any
     bound: Any
 
 
 class ScaleByADOPT(AbstractLeafwise):
-    r"""ADOPT's direction: the mean of updates, each divided by the root of the mean square of those before it.
+    r"""Averages updates after dividing each by the root of the previous second moment: the direction of ADOPT.
 
     $$
     \begin{aligned}
-    v_0 &= |g_0|^2, \qquad m_0 = 0 \\
-    c_t &= \operatorname{clip}(g_t / \max(\sqrt{v_{t-1}}, \varepsilon),\; b(t)) \\
-    u_t = m_t &= \beta_1 m_{t-1} + (1 - \beta_1) c_t \\
+    v_0 &= |g_0|^2, \qquad m_0 = 0, \qquad u_0 = 0 \\
+    c_t &= \operatorname{clip}(g_t / \max(\sqrt{v_{t-1}}, \varepsilon),\; \pm b(t)) \\
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) c_t, \qquad u_t = m_t \\
     v_t &= \beta_2 v_{t-1} + (1 - \beta_2) |g_t|^2
     \end{aligned}
     $$
 
-    The first step, $t = 0$, only fills $v_0$: its update is zero. With `nesterov`, $u_t = \beta_1 m_t + (1 - \beta_1)
-    c_t$. Of a complex entry the real and the imaginary part are clipped, each by itself.
+    The first step, $t = 0$, only initializes $v_0$, and its update is zero. With `nesterov`,
+    $u_t = \beta_1 m_t + (1 - \beta_1) c_t$. The real and imaginary parts of complex entries are clipped separately.
 
     Args:
-        b1: the decay $\beta_1$ of the mean.
-        b2: the decay $\beta_2$ of the mean square; any value will do.
-        eps: the smallest denominator $\varepsilon$.
-        mu_dtype: the dtype of the mean; by default the parameter's.
-        nesterov: whether to look ahead.
-        use_clipping: whether to clip, which the paper recommends.
-        clip_value_fn: the bound $b$, a function of the step.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the second moment. The convergence guarantee holds for any value.
+        eps: $\varepsilon$, the smallest denominator.
+        mu_dtype: dtype of the first moment; by default that of the parameters.
+        nesterov: whether to use Nesterov momentum.
+        use_clipping: whether to clip the normalized updates, as the paper recommends.
+        clip_value_fn: function that returns the clipping bound $b(t)$, given the step $t$, which is 0 at the first.
 
     References:
         Taniguchi et al., [ADOPT: Modified Adam Can Converge with Any β2 with the Optimal

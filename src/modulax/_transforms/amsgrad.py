@@ -1,4 +1,4 @@
-"""AMSGrad: Adam with the largest second moment so far."""
+"""AMSGrad: Adam with the running maximum of the second moment."""
 
 from typing import ClassVar
 
@@ -16,7 +16,7 @@ from .adam import adam_numbers
 
 
 class ScaleByAMSGradState(AbstractState):
-    """The state of `ScaleByAMSGrad`: the steps done, mean and mean square of the updates, the largest mean square."""
+    """State of `ScaleByAMSGrad`: step count, first moment `mu`, second moment `nu`, and its maximum `nu_max`."""
 
     mu: PyTree
     nu: PyTree
@@ -25,7 +25,7 @@ class ScaleByAMSGradState(AbstractState):
 
 
 class ScaleByAMSGrad(AbstractLeafwise):
-    r"""AMSGrad's direction: Adam's, with the largest mean square so far in place of the last.
+    r"""Divides the first moment by the root of the largest second moment so far: the direction of AMSGrad.
 
     $$
     \begin{aligned}
@@ -36,23 +36,24 @@ class ScaleByAMSGrad(AbstractLeafwise):
     \end{aligned}
     $$
 
-    Without its bias correction, $\hat v_t = \bar v_t$, and the numerator is $m_t$. Three forms are in use:
+    Without bias correction, $\hat v_t = \bar v_t$ and the numerator is $m_t$. Three forms are in use:
 
-    * the paper's: `bias_correction_mu=False, bias_correction_nu=False`;
-    * that of torch and Keras, the default: the maximum is taken of $v_t$, and corrected behind it;
-    * optax's, `follow="optax"`: each $v_t$ is corrected before the maximum, $\bar v_t = \max(\bar v_{t-1}, v_t / (1 -
-      \beta_2^t))$ and $\hat v_t = \bar v_t$. A large first update then counts in full for ever, for $v_1$ is multiplied
-      by $1 / (1 - \beta_2)$. Without the correction of $v$ it is the same as the others.
+    * The paper's has no bias correction: `bias_correction_mu=False, bias_correction_nu=False`.
+    * The default is that of torch and Keras: take the maximum of $v_t$, then correct it.
+    * optax corrects $v_t$ first, `follow="optax"`: $\bar v_t = \max(\bar v_{t-1}, v_t / (1 - \beta_2^t))$ and
+      $\hat v_t = \bar v_t$. A large first gradient then counts in full for the rest of the run, because
+      $v_1 / (1 - \beta_2) = |g_1|^2$. With `bias_correction_nu=False` the two agree.
 
     Args:
-        b1: the decay $\beta_1$ of the mean.
-        b2: the decay $\beta_2$ of the mean square.
-        eps: $\varepsilon$, added outside the root.
-        eps_root: $\bar\varepsilon$, added inside the root.
-        mu_dtype: the dtype of the mean; by default the parameter's. The mean square is at least float32.
-        bias_correction_mu: whether the mean is corrected for its start at zero.
-        bias_correction_nu: whether the mean square is.
-        follow: `"paper"`: the maximum of the mean square as it is; `"optax"`: of the corrected one.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the second moment.
+        eps: $\varepsilon$, added to the denominator outside the root.
+        eps_root: $\bar\varepsilon$, added to the second moment inside the root.
+        mu_dtype: dtype of the first moment; by default that of the parameters. The second moment is stored in at least
+            float32.
+        bias_correction_mu: whether to correct the bias of the first moment.
+        bias_correction_nu: whether to correct the bias of the second moment.
+        follow: `"paper"` takes the maximum of the second moment before its bias correction, `"optax"` after it.
 
     References:
         Reddi, Kale and Kumar, [On the Convergence of Adam and Beyond](https://openreview.net/forum?id=ryQu7f-RZ), 2018.

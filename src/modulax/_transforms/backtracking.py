@@ -1,4 +1,10 @@
-"""A line search for sufficient decrease, and the loss and gradient that line searches leave behind."""
+"""Backtracking line search (sufficient decrease), and `value_and_grad` that reuses what a line search has computed.
+
+`ScaleByBacktrackingLinesearch` shortens a step until the Armijo condition holds; `line.py` explains what it shares with
+`zoom.py`. Both line searches leave the loss, and where asked the gradient, at the new parameters in their state.
+`value_and_grad_from_state` finds that state inside the state of the optimizer and returns the stored pair in place of
+an evaluation.
+"""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -21,16 +27,16 @@ from .zoom import ScaleByZoomLinesearchState
 
 
 class BacktrackingLinesearchInfo(AbstractState):
-    """What a backtracking line search found: after how many evaluations, and what its step lacks in decrease."""
+    """Result of a backtracking line search: number of evaluations, and by how much the step misses the condition."""
 
     num_linesearch_steps: Count
     decrease_error: Scalar
 
 
 class ScaleByBacktrackingLinesearchState(AbstractState):
-    """The state of `ScaleByBacktrackingLinesearch`: the last step's length, and the loss where it led.
+    """State of `ScaleByBacktrackingLinesearch`: the last step size, and the loss at the new parameters.
 
-    With `store_grad` also the gradient there, else None.
+    `grad` is the gradient there with `store_grad`, else None.
     """
 
     learning_rate: Scalar = shared()
@@ -40,35 +46,36 @@ class ScaleByBacktrackingLinesearchState(AbstractState):
 
 
 class ScaleByBacktrackingLinesearch(AbstractTransform):
-    r"""Scales the updates by a step size at which the loss is lower, found by shortening a longer one.
+    r"""Backtracking line search: shortens the step until the loss decreases sufficiently (Armijo condition).
 
     $$
     f(w + \eta u) \le f(w) + c\, \eta\, \langle u, \nabla f(w) \rangle + \delta |f(w)| + \epsilon
     $$
 
-    The first step that is tried is a little longer than that of the last time. Updates are the direction of the step:
-    they must lead downhill, as in
+    The search starts from `increase_factor` times the previous step size. The updates are the direction of search and
+    must point downhill, as in
 
         Chain(SGD(1.0), ScaleByBacktrackingLinesearch(15))
 
-    `update` needs the loss `value`, its gradient `grad`, both at the parameters, and the loss itself, `value_fn`, a
-    function of the parameters; see `ScaleByZoomLinesearch` for what it is given, and for complex parameters.
+    `update` needs `value`, the loss at the parameters, `grad`, its gradient there, and `value_fn`, the loss as a
+    function of the parameters. See `ScaleByZoomLinesearch` for the arguments passed to `value_fn`, and for complex
+    parameters.
 
-    If no step is found, the shortest that was tried is taken, or none if the loss is not finite there. A search after
-    that begins with the longest step. `state.info` says what happened.
+    If no step satisfies the condition, the shortest one is taken, or none if the loss is not finite there. After a
+    search that took no step, the next one starts from the longest step. `state.info` tells what happened.
 
     Args:
-        max_backtracking_steps: how often to shorten the step at most; each time costs a loss.
-        slope_rtol: $c$.
-        decrease_factor: by which the step is shortened.
-        increase_factor: by which the step of the last time is made longer at first: 1 to begin with it, infinity to
-            begin with the longest.
-        max_learning_rate: the longest step.
-        atol: $\epsilon$.
-        rtol: $\delta$.
-        store_grad: whether to compute the gradient where the step leads and to keep it in the state, for
+        max_backtracking_steps: largest number of times the step is shortened; each one costs an evaluation of the loss.
+        slope_rtol: $c$, the required decrease relative to the slope.
+        decrease_factor: factor by which the step size is reduced.
+        increase_factor: factor by which the previous step size is increased for the first trial: 1 to start from the
+            previous step size, infinity to start from the longest.
+        max_learning_rate: the largest step size.
+        atol: $\epsilon$, absolute tolerance of the condition.
+        rtol: $\delta$, tolerance of the condition relative to the loss.
+        store_grad: whether to compute the gradient at the new parameters and keep it in the state, for
             `value_and_grad_from_state`.
-        verbose: whether to print a line about each search.
+        verbose: whether to print one line per search.
 
     References:
         Nocedal and Wright, [Numerical Optimization](https://doi.org/10.1007/978-0-387-40065-5), 2006, algorithm 3.1;
@@ -93,7 +100,7 @@ class ScaleByBacktrackingLinesearch(AbstractTransform):
         check_positive_integer(self, "max_backtracking_steps")
 
     def init(self, params: Params) -> ScaleByBacktrackingLinesearchState:
-        """A step size of 1, and a loss of infinity, which stands for none."""
+        """A step size of 1, and an infinite loss, which means that none is stored."""
         dtype = default_float()
         info = BacktrackingLinesearchInfo(jnp.zeros((), jnp.int32), jnp.full((), jnp.inf, dtype))
         grad = jtu.tree_map(jnp.zeros_like, params) if self.store_grad else None
@@ -109,7 +116,7 @@ class ScaleByBacktrackingLinesearch(AbstractTransform):
         value_fn: Any = None,
         **extra: Any,
     ) -> tuple[Updates, ScaleByBacktrackingLinesearchState]:
-        """The updates times the step size that was found, and what was found."""
+        """The updates multiplied by the step size, and the new state."""
         assert value is not None
         line, here, slope = line_of("ScaleByBacktrackingLinesearch", updates, params, grad, value_fn, extra)
         value, last = loss_of(value), state.learning_rate
@@ -139,7 +146,7 @@ class ScaleByBacktrackingLinesearch(AbstractTransform):
                 return tried + 1, Trial(step, new_value, None, error(step, new_value))
             new_value, pullback = jax.vjp(line.objective, line.at(step))
             decrease_error = error(step, new_value)
-            # The gradient costs more than the loss, and is of use at the last step alone.
+            # The backward pass costs more than the loss, and only the gradient of the final trial is kept.
             is_last = (decrease_error <= self.atol) | (tried == self.max_backtracking_steps)
             new_grad = jax.lax.cond(is_last, lambda: pullback(jnp.ones_like(new_value))[0], lambda: trial.grad)
             return tried + 1, Trial(step, new_value, new_grad, decrease_error)
@@ -157,22 +164,26 @@ _STATES = (ScaleByZoomLinesearchState, ScaleByBacktrackingLinesearchState)
 
 
 def value_and_grad_from_state(value_fn: Callable[..., Array]) -> Callable[..., tuple[Array, Updates]]:
-    """`jax.value_and_grad` that takes what the last line search has computed anyway, for losses without noise.
+    """`jax.value_and_grad` that reuses loss and gradient of the last line search, for deterministic losses.
 
         value_and_grad = value_and_grad_from_state(loss)
         value, grads = value_and_grad(params, state=state)
         params, state = optimizer.step(grads, state, params, value=value, grad=grads, value_fn=loss)
 
-    The line search may stand anywhere in the state. At first, and after a search that ended where the loss is not
-    finite, both are computed. They are right only if the parameters are where the line search led: nothing may change
-    the updates after it, and the loss must be the same function as before.
+    The line search may be anywhere in the state. Before the first step, and after a search that ended where the loss is
+    not finite, both are computed. The stored pair is right only if the parameters are those the line search arrived at:
+    nothing may change the updates after it, and the loss must be the same function as before.
 
     Args:
-        value_fn: the loss, a function of the parameters, and of more arguments if you like.
+        value_fn: the loss, a function of the parameters and, optionally, further arguments.
 
     Returns:
-        A function of the parameters, the further arguments of `value_fn`, and the keyword `state`, which returns the
-        loss, in JAX's default float dtype, and the gradient.
+        A function of the parameters, the further arguments of `value_fn`, and the keyword `state`. It returns the loss,
+        in JAX's default float dtype, and the gradient.
+
+    Raises:
+        ValueError: by the returned function, if the state contains no line search, more than one, or one that doesn't
+            store the gradient.
     """
 
     def value_and_grad(params: Params, *args: Any, state: State, **kwargs: Any) -> tuple[Array, Updates]:
@@ -188,17 +199,18 @@ def value_and_grad_from_state(value_fn: Callable[..., Array]) -> Callable[..., t
 
 
 def _search_in(state: State) -> Any:
-    """The state of the one line search in a state."""
+    """The state of the only line search in a state."""
     nodes = jtu.tree_leaves(state, is_leaf=lambda x: isinstance(x, _STATES))
     found = [node for node in nodes if isinstance(node, _STATES)]
     if len(found) != 1:
         raise ValueError(
-            f"`value_and_grad_from_state` needs a state with one line search in it, and there are {len(found)}. "
-            "`LBFGS` has one, and so has `Chain(SGD(1.0), ScaleByZoomLinesearch(20))`; without, call `value_and_grad`."
+            f"`value_and_grad_from_state` needs a state that contains exactly one line search, found {len(found)}. "
+            "`LBFGS` and `Chain(SGD(1.0), ScaleByZoomLinesearch(20))` have one; for other optimizers call "
+            "`jax.value_and_grad`."
         )
     if found[0].grad is None:
         raise ValueError(
-            "`value_and_grad_from_state`: the line search keeps no gradient. Write "
+            "`value_and_grad_from_state`: the line search doesn't store the gradient. Use "
             "`ScaleByBacktrackingLinesearch(..., store_grad=True)`."
         )
     return found[0]

@@ -1,4 +1,4 @@
-"""The simplest transforms: nothing, zero, a function."""
+"""Identity, zero, and a plain function as transforms."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from .._support.types import Params, Updates
 
 
 class Identity(AbstractLeafwise):
-    """Returns the updates as they came; for a part of a chain that is left out by a condition."""
+    """Returns the updates unchanged, for example as a placeholder in a chain."""
 
     def update_leaf(self, now, g, s, p):
         del now, p
@@ -21,7 +21,7 @@ class Identity(AbstractLeafwise):
 
 
 class SetToZero(AbstractLeafwise):
-    """Returns zeros: the parameters stay as they are. To freeze some of them, use `Freeze`."""
+    """Replaces the updates by zeros, so that parameters don't change. To freeze some of them, use `Freeze`."""
 
     def freezes(self, tree):
         """Return all leaves."""
@@ -33,21 +33,21 @@ class SetToZero(AbstractLeafwise):
 
 
 class Stateless(AbstractStatelessTransform):
-    """A plain function of the updates and the parameters as a transform.
+    """A plain function of updates and parameters as a transform.
 
         Stateless(lambda updates, params: jax.tree.map(jnp.sign, updates))
         Stateless(lambda g, p: g + 0.1 * p, leafwise=True)
 
     Args:
-        function: maps `(updates, params)` to updates; `params` is None where `update` was called without.
-        leafwise: whether the function is of two arrays, and is called for every leaf.
+        function: function that maps `(updates, params)` to updates; `params` is None if `update` was called without.
+        leafwise: whether the function takes two arrays and is called for every leaf, instead of for the whole trees.
     """
 
     function: Callable[[Any, Any], Any] = eqx.field(static=True)
     leafwise: bool = eqx.field(static=True, default=False)
 
     def apply(self, updates: Updates, params: Params | None, **extra: Any) -> Updates:
-        """What the function returns."""
+        """Calls the function on the updates and the parameters."""
         del extra
         if not self.leafwise:
             return self.function(updates, params)

@@ -1,4 +1,4 @@
-"""Bounds on the size of the updates: of every entry, of a unit, of an array, or of all of them together."""
+"""Gradient clipping: by value, by global norm, by the root mean square of an array, and relative to the weights."""
 
 from typing import Any, ClassVar
 
@@ -16,12 +16,12 @@ from .param_block import block_rms
 
 
 class Clip(AbstractLeafwise):
-    r"""Clips every entry to an interval: $u = \min(\max(g, -\Delta), \Delta)$.
+    r"""Clips every entry to an interval (clipping by value): $u = \min(\max(g, -\Delta), \Delta)$.
 
-    Of a complex entry the real and the imaginary part are clipped, each by itself.
+    The real and imaginary parts of complex entries are clipped separately.
 
     Args:
-        max_delta: the bound $\Delta$.
+        max_delta: largest absolute value $\Delta$ of an entry.
     """
 
     max_delta: Number = number(needs=NON_NEGATIVE)
@@ -32,29 +32,29 @@ class Clip(AbstractLeafwise):
 
 
 def factor_within(bound: Any, total: Array) -> Array:
-    """What something of norm `total` is multiplied by so that its norm is at most `bound`; NaN for NaN."""
+    """The factor that reduces the norm `total` to at most `bound`: 1 if it is smaller already, NaN for NaN."""
     exceeds = total > bound
     factor = jnp.where(exceeds, bound / jnp.where(exceeds, total, 1), 1)
     return jnp.where(jnp.isnan(total), total, factor)
 
 
 def scaled_down(x: Array, factor: Array) -> Array:
-    """The array times the factor, where a factor of zero makes zero of an infinity too."""
+    """The array times the factor, where a factor of zero turns infinities into zeros too."""
     return jnp.where(factor == 0, jnp.zeros_like(x), factor * x)
 
 
 class ClipByGlobalNorm(AbstractLeafwise):
-    r"""Scales all updates together so that their norm is at most a given one.
+    r"""Clips the gradient by its global norm: scales all updates by one factor so that their joint norm is bounded.
 
     $$
     u = g \cdot \min(1, \Delta / \|g\|_2), \qquad \|g\|_2^2 = \sum_{\text{leaves}} \sum_i |g_i|^2
     $$
 
-    The norm is accumulated in at least float32. Zero updates stay zero, also for a bound of zero. Where the norm
-    overflows the update is zero, so that no NaN is made of an infinity; a NaN stays visible.
+    The norm is computed in at least float32. Zero updates stay zero, even for a bound of zero. If the norm overflows,
+    all updates become zero rather than NaN; a NaN in the updates stays visible.
 
     Args:
-        max_norm: the bound $\Delta$.
+        max_norm: largest norm $\Delta$ of all updates together.
 
     References:
         Pascanu et al., [On the difficulty of training recurrent neural networks](https://arxiv.org/abs/1211.5063),
@@ -75,17 +75,17 @@ class ClipByGlobalNorm(AbstractLeafwise):
 
 
 class ClipByBlockRMS(AbstractLeafwise):
-    r"""Scales every array so that the root of its mean square is at most a given one.
+    r"""Clips every array by its root mean square: scales it so that the root mean square is bounded.
 
     $$
     u = g \cdot \min(1, d / \operatorname{RMS}(g)), \qquad
         \operatorname{RMS}(g)^2 = \frac{1}{n} \sum_{i=1}^n |g_i|^2
     $$
 
-    Zero updates stay zero, also for a bound of zero. Where the mean square overflows the update is zero.
+    Zero updates stay zero, even for a bound of zero. If the mean square overflows, the update becomes zero.
 
     Args:
-        threshold: the bound $d$.
+        threshold: largest root mean square $d$ of an array.
 
     References:
         Shazeer and Stern, [Adafactor: Adaptive Learning Rates with Sublinear Memory
@@ -102,18 +102,19 @@ class ClipByBlockRMS(AbstractLeafwise):
 
 
 class AdaptiveGradClip(AbstractLeafwise):
-    r"""Clips the gradient of every unit to a fraction of the norm of its weights.
+    r"""Adaptive gradient clipping (AGC): bounds the gradient norm of every unit relative to the norm of its weights.
 
     $$
     u_i = g_i \cdot \min\left(1, \lambda \frac{\max(\|w_i\|, \varepsilon)}{\|g_i\|}\right)
     $$
 
-    A unit $i$ is what belongs to one output, see `unitwise_norm`.
+    A unit $i$ consists of all weights of one output, see `unitwise_norm`. Use it to train networks without batch
+    normalization.
 
     Args:
-        clipping: the largest ratio $\lambda$ of the two norms.
-        eps: $\varepsilon$, without which weights that are zero would stay so.
-        axis: the axes of one unit; by default by the number of axes, as in `unitwise_norm`.
+        clipping: largest ratio $\lambda$ of gradient norm to weight norm.
+        eps: $\varepsilon$, the smallest weight norm, without which zero weights would stay zero.
+        axis: the axes of one unit; by default according to the number of axes, as in `unitwise_norm`.
 
     References:
         Brock et al., [High-Performance Large-Scale Image Recognition Without
@@ -134,12 +135,16 @@ class AdaptiveGradClip(AbstractLeafwise):
 
 
 def unitwise_norm(x: Inexact[Array, "*shape"], axis: int | tuple[int, ...] | None = None) -> Real[Array, "*shape"]:
-    """The Euclidean norm of every unit, at each of its entries; in at least float32.
+    """Euclidean norm of every unit, broadcast to the shape of the array; in at least float32.
 
     Args:
         x: the array.
-        axis: the axes of one unit. By default all of a scalar or a vector, and otherwise, for layouts whose last axis
-            is the output: the first axis of two or three, all but the last of four or five.
+        axis: the axes of one unit. By default all axes of a scalar or a vector. The other defaults suit layouts with
+            the outputs on the last axis: the first axis of arrays with two or three, all but the last of arrays with
+            four or five.
+
+    Raises:
+        ValueError: if `axis` is None and the array has more than five axes.
     """
     if axis is None:
         axis = _axes_of_a_unit(x.shape)
@@ -153,13 +158,13 @@ def unitwise_clip(
     grad: Inexact[Array, "*shape"],
     div_eps: Any = 1e-6,
 ) -> Inexact[Array, "*shape"]:
-    """The gradient, scaled down to the largest norm wherever its unit exceeds it.
+    """Scales the gradient of every unit whose norm exceeds the bound down to the bound.
 
     Args:
-        g_norm: the norm of each unit of the gradient, as `unitwise_norm` returns it.
-        max_norm: the largest norm that each may have.
-        grad: the gradient, whose dtype the result has.
-        div_eps: the least number to divide by.
+        g_norm: norm of each unit of the gradient, as returned by `unitwise_norm`.
+        max_norm: largest norm of each unit.
+        grad: the gradient; the result has its dtype.
+        div_eps: smallest number to divide by.
     """
     dtype = common_dtype(g_norm.dtype, max_norm.dtype)
     g_norm, max_norm = g_norm.astype(dtype), max_norm.astype(dtype)
@@ -177,6 +182,6 @@ def _axes_of_a_unit(shape: tuple[int, ...]) -> tuple[int, ...]:
     if rank <= 5:
         return tuple(range(rank - 1))
     raise ValueError(
-        f"`unitwise_norm` knows the units of arrays with up to 5 axes, got the shape {shape}. Say which axes belong "
-        "to one unit: `unitwise_norm(x, axis=(0, 1))` or `AdaptiveGradClip(clipping, axis=(0, 1))`."
+        f"`unitwise_norm` has default axes for arrays with up to 5 axes only, got the shape {shape}. Pass the axes of "
+        "one unit: `unitwise_norm(x, axis=(0, 1))` or `AdaptiveGradClip(clipping, axis=(0, 1))`."
     )

@@ -1,4 +1,4 @@
-"""COCOB: step sizes by betting on coins."""
+"""COCOB: gradient descent by coin betting, without a learning rate."""
 
 from typing import ClassVar
 
@@ -12,7 +12,7 @@ from .._support.module import AbstractState
 
 
 class COCOBState(AbstractState):
-    """The state of `ScaleByCOCOB`: the start, and for each entry the bets so far."""
+    """State of `ScaleByCOCOB`: initial parameters, and sums, maximum and reward of the gradients of each entry."""
 
     init_particles: PyTree
     cumulative_gradients: PyTree
@@ -22,7 +22,7 @@ class COCOBState(AbstractState):
 
 
 class ScaleByCOCOB(AbstractLeafwise):
-    r"""Continuous coin betting: each entry bets a part of what it has won on the next gradient.
+    r"""Coin betting: each entry bets a fraction of its reward on the next gradient, so that no learning rate is needed.
 
     $$
     \begin{aligned}
@@ -32,12 +32,12 @@ class ScaleByCOCOB(AbstractLeafwise):
     \end{aligned}
     $$
 
-    It returns the step $w_{t+1} - w_t$ itself, so nothing that changes its length may stand behind it. An entry whose
-    gradients have all been zero stays where it is.
+    The result is the full step $w_{t+1} - w_t$, so no learning rate may follow. Entries whose gradients have all been
+    zero keep their value.
 
     Args:
-        alpha: $\alpha$, by which the first bets are made smaller.
-        eps: $L_0$, the largest gradient that is assumed at first.
+        alpha: $\alpha$, which makes the first bets smaller.
+        eps: initial value $L_0$ of the largest gradient.
 
     References:
         Orabona and Tommasi, [Training Deep Networks without Learning Rates Through Coin
@@ -66,6 +66,6 @@ class ScaleByCOCOB(AbstractLeafwise):
         way = s.subgradients + jnp.abs(g)
         theta = s.cumulative_gradients - g
         reward = jnp.maximum(s.reward - g * (p - s.init_particles), 0)
-        # Two ratios of like numbers, because the product of both denominators overflows or vanishes too soon.
+        # Two separate ratios, because the product of the denominators would overflow or underflow.
         bet = ratio(theta, jnp.maximum(way + size, self.alpha * size)) * ratio(size + reward, size)
         return s.init_particles - p + bet, COCOBState(s.init_particles, theta, size, way, reward)

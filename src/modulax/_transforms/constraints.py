@@ -1,4 +1,4 @@
-"""What updates and parameters must be: free of NaN, not negative."""
+"""Transforms that keep updates free of NaN, or parameters nonnegative."""
 
 from typing import ClassVar
 
@@ -10,13 +10,13 @@ from .._support.module import AbstractState
 
 
 class ZeroNaNsState(AbstractState):
-    """The state of `ZeroNaNs`: for each leaf, whether the last update had a NaN."""
+    """State of `ZeroNaNs`: for each leaf, whether the last update contained a NaN."""
 
     found_nan: PyTree
 
 
 class ZeroNaNs(AbstractLeafwise):
-    """Replaces every NaN in the updates by zero, and remembers where there was one. Infinities stay."""
+    """Replaces NaN in the updates by zero, and records which leaves contained one. Infinities are left alone."""
 
     def init_leaf(self, p):
         del p
@@ -29,9 +29,9 @@ class ZeroNaNs(AbstractLeafwise):
 
 
 class KeepParamsNonnegative(AbstractLeafwise):
-    r"""Shortens the updates so that no parameter becomes negative: $u = \max(g, -w)$ in each entry.
+    r"""Keeps parameters nonnegative by clipping the updates: $u = \max(g, -w)$ in each entry.
 
-    The last part of a chain. The parameters must not be negative at the start; those that are become zero.
+    Must be the last transform in a chain. Parameters should be nonnegative at the start; negative ones become zero.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("params",)

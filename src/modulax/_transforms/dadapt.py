@@ -1,4 +1,7 @@
-"""D-Adaptation for Adam."""
+"""D-Adaptation for Adam: a step size from a lower bound of the distance to the solution.
+
+`distance_estimate.py` explains what it shares with Prodigy.
+"""
 
 from typing import ClassVar, NamedTuple
 
@@ -17,7 +20,7 @@ from .distance_estimate import estimated_rate, first_estimate, wide_zeros
 
 
 class DAdaptAdamWState(AbstractState):
-    """The state of `ScaleByDAdaptAdam`: Adam's moments of the steps, the weighted gradients, and the estimate."""
+    """State of `ScaleByDAdaptAdam`: moments of the steps, weighted sum of gradients, estimate of the distance."""
 
     exp_avg: PyTree
     exp_avg_sq: PyTree
@@ -28,7 +31,7 @@ class DAdaptAdamWState(AbstractState):
 
 
 class DAdaptNumbers(NamedTuple):
-    """What all leaves share in a step of D-Adaptation: the step size, its decay, and what follows."""
+    """Numbers shared by all leaves in a step: the step size, the decay rate of the sums, and the new shared state."""
 
     rate: Array
     decay: Array
@@ -37,7 +40,7 @@ class DAdaptNumbers(NamedTuple):
 
 
 class ScaleByDAdaptAdam(AbstractLeafwise):
-    r"""Adam's direction times a step size that D-Adaptation finds: a lower bound of the distance to the solution.
+    r"""Adam's direction with a step size from D-Adaptation, which estimates the distance to the solution.
 
     $$
     \begin{aligned}
@@ -51,20 +54,22 @@ class ScaleByDAdaptAdam(AbstractLeafwise):
     \end{aligned}
     $$
 
-    The inner product and the norm are over all parameters. As long as every gradient was zero the estimate stays $d_0$.
+    Inner product and norm are over all parameters. The estimate stays $d_0$ until the first nonzero gradient.
 
-    The two sources differ: with `follow="optax"`, $\eta_t$ is multiplied by Adam's bias corrections, $\sqrt{1 -
-    \beta_2^{t+1}} / (1 - \beta_1^{t+1})$, and $r$ is weighted by $v_t$. The paper has no corrections, and $v_{t+1}$.
+    The paper and optax differ. With `follow="optax"`, $\eta_t$ is multiplied by Adam's bias corrections,
+    $\sqrt{1 - \beta_2^{t+1}} / (1 - \beta_1^{t+1})$, and $r$ is weighted by $v_t$. The paper has no bias corrections
+    and uses $v_{t+1}$.
 
-    The learning rate stands in here, because the estimate depends on the steps that were made.
+    The learning rate is an argument here, because the estimate depends on the steps.
 
     Args:
-        learning_rate: $\eta$; a schedule that ends at zero from 1.0 is recommended.
-        b1: the decay $\beta_1$ of the mean.
-        b2: the decay $\beta_2$ of the mean square.
-        eps: $\varepsilon$.
-        estim_lr0: the first estimate $d_0$, which should be too small.
-        follow: `"paper"`, or `"optax"` for what is said above.
+        learning_rate: learning rate $\eta$, a factor of the estimated step size; recommended is 1, or a schedule that
+            decays from 1 to 0.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the second moment.
+        eps: $\varepsilon$, added to the denominator outside the root.
+        estim_lr0: initial estimate $d_0$ of the distance, which should be too small.
+        follow: `"paper"`, or `"optax"` for its bias corrections and its weight of $r$.
 
     References:
         Defazio and Mishchenko, [Learning-Rate-Free Learning by D-Adaptation](https://arxiv.org/abs/2301.07733), 2023.

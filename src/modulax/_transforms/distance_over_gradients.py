@@ -1,4 +1,4 @@
-"""Distance over gradients, per array."""
+"""Distance over gradients with one step size per array: the layer-wise variant of DoG."""
 
 from typing import ClassVar
 
@@ -21,7 +21,7 @@ from ..tree._math import norm
 
 
 class ScaleByDistanceOverGradientsState(AbstractState):
-    """The state of `ScaleByDistanceOverGradients`: for each array its start and two numbers."""
+    """State of `ScaleByDistanceOverGradients`: initial value, largest distance and sum of squares of each array."""
 
     max_dist: PyTree
     grad_sum_of_squares: PyTree
@@ -29,7 +29,7 @@ class ScaleByDistanceOverGradientsState(AbstractState):
 
 
 class ScaleByDistanceOverGradients(AbstractLeafwise):
-    r"""Distance over gradients with a step size for each array: the layer-wise variant of `ScaleByDoG`.
+    r"""Distance over gradients with one step size per array: the layer-wise variant of `ScaleByDoG` (L-DoG).
 
     $$
     \begin{aligned}
@@ -39,13 +39,13 @@ class ScaleByDistanceOverGradients(AbstractLeafwise):
     \end{aligned}
     $$
 
-    The norms are those of one array. The authors recommend to evaluate an average of the parameters.
+    The norms are those of one array. The authors recommend evaluating an average of the parameters.
 
     Args:
-        reps_rel: $r$, 1e-4 for models with batch normalization.
-        eps: $\varepsilon$.
-        param_dtype: the dtype in which the start is stored.
-        global_scale: the factor $c$.
+        reps_rel: $r$, which sets the first step relative to the parameters; 1e-4 for models with batch normalization.
+        eps: $\varepsilon$, added to the sum of squares inside the root.
+        param_dtype: dtype in which the initial parameters are stored.
+        global_scale: factor $c$ of the step size.
 
     References:
         Ivgi, Hinder and Carmon, [DoG is SGD's Best Friend: A Parameter-Free Dynamic Step Size

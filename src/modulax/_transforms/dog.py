@@ -1,4 +1,4 @@
-"""DoG and DoWG: step sizes from the distance travelled."""
+"""DoG and DoWG: step sizes from the distance travelled so far, without a learning rate."""
 
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -17,11 +17,12 @@ from ..tree._math import norm, total
 
 
 class InitialStep(AbstractHyperparameters):
-    """How long the first step of `DoG` is; a pair `(kind, value)` becomes one by itself.
+    """The first step of `DoG`. A pair `(kind, value)` is converted to one.
 
     Args:
-        kind: what the value is: the `"distance"` from the start that is assumed at first; the `"learning_rate"` of the
-            first step; or, as `"heuristic"`, the factor of 1 + the norm of the parameters in that distance.
+        kind: meaning of the value: `"distance"`, the initial estimate of the distance to the solution;
+            `"learning_rate"`, the first step size; `"heuristic"`, the initial distance relative to 1 + the norm of the
+            parameters.
         value: the value.
     """
 
@@ -33,12 +34,12 @@ class InitialStep(AbstractHyperparameters):
 
 
 def as_initial_step(x: Any) -> Any:
-    """A pair as an `InitialStep`; anything else as it is."""
+    """Converts a pair to an `InitialStep`, and returns anything else unchanged."""
     return InitialStep(*x) if isinstance(x, (tuple, list)) and len(x) == 2 else x
 
 
 def check_initial_step(owner: object, x: Any) -> None:
-    """Refuses what is no `InitialStep`."""
+    """Raises an error for anything that isn't an `InitialStep`."""
     if not isinstance(x, InitialStep):
         raise ValueError(
             f'`{type(owner).__name__}(init_step=...)` must be a pair such as `("heuristic", 1e-6)`, got {x!r}.'
@@ -46,7 +47,7 @@ def check_initial_step(owner: object, x: Any) -> None:
 
 
 class DoGState(AbstractState):
-    """The state of `ScaleByDoG`: the start, the largest distance from it, and the sum of squared gradients."""
+    """State of `ScaleByDoG`: initial parameters, largest distance from them, and sum of squared gradients."""
 
     init_params: PyTree
     is_init_step: Bool[Array, ""] | None = shared(None)
@@ -55,7 +56,7 @@ class DoGState(AbstractState):
 
 
 class DoGNumbers(NamedTuple):
-    """What all leaves share in a step of DoG: the step size and what follows."""
+    """Numbers shared by all leaves in a step of DoG: the step size and the new shared state."""
 
     rate: Array
     max_dist: Array
@@ -63,7 +64,7 @@ class DoGNumbers(NamedTuple):
 
 
 class ScaleByDoG(AbstractLeafwise):
-    r"""Distance over gradients: the longest way from the start, over the root of the sum of all squared gradients.
+    r"""Distance over gradients (DoG): the largest distance from the initial parameters sets the step size.
 
     $$
     \begin{aligned}
@@ -72,14 +73,14 @@ class ScaleByDoG(AbstractLeafwise):
     \end{aligned}
     $$
 
-    The norms are over all parameters; `ScaleByDistanceOverGradients` has one step size for each array. The authors
-    recommend to evaluate an average of the parameters.
+    The norms are over all parameters; `ScaleByDistanceOverGradients` has one step size per array. The authors recommend
+    evaluating an average of the parameters.
 
     Args:
-        init_step: the first step: `("distance", r)` for $\bar r_0 = r$, `("heuristic", a)` for $\bar r_0 = a (1 +
-            \|w_0\|)$, or `("learning_rate", eta)` for a first step of $\eta g_0$. The paper takes a heuristic 1e-6, or
-            1e-4 for models with batch normalization.
-        eps: $\varepsilon$.
+        init_step: the first step: `("distance", r)` for $\bar r_0 = r$, `("heuristic", a)` for
+            $\bar r_0 = a (1 + \|w_0\|)$, or `("learning_rate", eta)` for a first step of $\eta g_0$. The paper
+            recommends the heuristic with 1e-6, or with 1e-4 for models with batch normalization.
+        eps: $\varepsilon$, added to the sum of squares inside the root.
 
     References:
         Ivgi, Hinder and Carmon, [DoG is SGD's Best Friend: A Parameter-Free Dynamic Step Size
@@ -133,7 +134,7 @@ class ScaleByDoG(AbstractLeafwise):
 
 
 class DoWGState(AbstractState):
-    """The state of `ScaleByDoWG`: the start, weighted squares of gradients, and the largest squared distance."""
+    """State of `ScaleByDoWG`: initial parameters, weighted sum of squared gradients, and largest squared distance."""
 
     init_params: PyTree
     weighted_sq_norm_grads: Float[Array, ""] | None = shared(None)
@@ -141,7 +142,7 @@ class DoWGState(AbstractState):
 
 
 class DoWGNumbers(NamedTuple):
-    """What all leaves share in a step of DoWG: the step size and what follows."""
+    """Numbers shared by all leaves in a step of DoWG: the step size and the new shared state."""
 
     rate: Array
     weighted_sq_norm_grads: Array
@@ -149,7 +150,7 @@ class DoWGNumbers(NamedTuple):
 
 
 class ScaleByDoWG(AbstractLeafwise):
-    r"""Distance over weighted gradients: DoG with each squared gradient weighted by the distance at its time.
+    r"""Distance over weighted gradients (DoWG): DoG with each squared gradient weighted by the squared distance.
 
     $$
     \begin{aligned}
@@ -161,8 +162,8 @@ class ScaleByDoWG(AbstractLeafwise):
     The norms are over all parameters.
 
     Args:
-        init_estim_sq_dist: the squared distance $\bar r_0^2$ that is assumed at first; by default `eps`.
-        eps: $\varepsilon$.
+        init_estim_sq_dist: initial estimate $\bar r_0^2$ of the squared distance to the solution; by default `eps`.
+        eps: $\varepsilon$, added to the denominator outside the root.
 
     References:
         Khaled, Mishchenko and Jin, [DoWG Unleashed: An Efficient Universal Parameter-Free Gradient Descent

@@ -1,4 +1,11 @@
-"""Gradients of low rank: GaLore."""
+"""GaLore: runs a transform on low-rank projections of matrices, so that its state is small.
+
+`matrices.py` decides which leaves are matrices, and `_Side` which side of each is projected. Every `update_proj_gap`
+steps, `linalg.leading_directions` computes new projectors from the current updates; in between the state keeps them.
+The inner transform then receives trees in which every matrix is replaced by its projection (`_Side.down`): updates, and
+parameters if given. Its result is mapped back to the original shapes (`_Side.up`). Leaves that aren't matrices take no
+part in this and reach the inner transform unchanged.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -29,14 +36,13 @@ from .matrices import Axes, Matrix, hashable, matrices_as, matrices_of, together
 
 @dataclasses.dataclass(frozen=True)
 class GaLoreDimensionNumbers:
-    """Which axes of an array are the rows of a matrix, and which the columns. All others are a batch of matrices.
+    """Which axes of an array are the rows of a matrix, and which are its columns. All other axes are batch axes.
 
-    A projection of attention with axes for embedding, head and the entries of a head is `GaLoreDimensionNumbers(0, (1,
-    2))`.
+    For an attention projection with axes for embedding, heads and head size, use `GaLoreDimensionNumbers(0, (1, 2))`.
 
     Args:
-        reduction_axis: the axis, or the axes, of the rows.
-        output_axis: the axis, or the axes, of the columns.
+        reduction_axis: axis or axes of the rows.
+        output_axis: axis or axes of the columns.
     """
 
     reduction_axis: Axes = 0
@@ -48,7 +54,7 @@ class GaLoreDimensionNumbers:
 
 
 class GaLoreState(AbstractState):
-    """The state of `ScaleByGaLore`: the steps done, the inner transform's state, and a projector for every matrix."""
+    """State of `ScaleByGaLore`: step count, state of the inner transform, and the projector of every matrix."""
 
     count: Count = shared()
     base_optimizer_state: State = nested()
@@ -56,37 +62,38 @@ class GaLoreState(AbstractState):
 
 
 def adam_unless_given(x: Any) -> Any:
-    """The inner transform, by default Adam's direction."""
+    """The inner transform, by default `ScaleByAdam()`."""
     return ScaleByAdam() if x is None else x
 
 
 class ScaleByGaLore(AbstractContainer):
-    r"""Runs a transform on a few leading directions of every matrix, so that its state is small.
+    r"""Runs a transform on low-rank projections of all matrices (GaLore), which reduces the memory of its state.
 
     $$
     \begin{aligned}
     P_t &= \begin{cases} U_{:,1:r} \text{ of } g_t = U \Sigma V^\top & t \equiv 0 \pmod T \\ P_{t-1} &
-        \text{else} \end{cases} \\
+        \text{otherwise} \end{cases} \\
     u_t &= \alpha\, P_t\, \rho(P_t^\top g_t)
     \end{aligned}
     $$
 
-    $\rho$ is the inner transform, whose moments have $r \times n$ entries instead of $m \times n$. That is for a matrix
-    with at most as many rows as columns; of a taller one the columns are projected, $u_t = \alpha\, \rho(g_t Q_t)
-    Q_t^\top$ with $Q_t = V_{:,1:r}$. So it is always the smaller side that shrinks. optax projects the larger side;
-    `follow="optax"` does too.
+    $\rho$ is the inner transform, whose moments have $r \times n$ entries instead of $m \times n$. These equations are
+    for a matrix with at most as many rows as columns, $m \le n$. If there are more rows, the columns are projected:
+    $u_t = \alpha\, \rho(g_t Q_t) Q_t^\top$ with $Q_t = V_{:,1:r}$. So the smaller side is always the one that shrinks,
+    as in the paper. optax projects the larger side, and so does `follow="optax"`.
 
-    The inner transform sees the parameters projected in the same way. What is no matrix it sees as it is.
+    The inner transform receives the parameters projected in the same way. Leaves that aren't matrices are passed to it
+    unchanged, and their updates are not multiplied by $\alpha$.
 
     Args:
-        rank: the rank $r$; a matrix with a smaller side is not shrunk, but turned.
-        update_proj_gap: the number $T$ of steps between two projectors.
-        scale: the factor $\alpha$.
-        base_optimizer: the inner transform $\rho$; by default `ScaleByAdam()`.
-        weight_dimension_numbers: which parameters are matrices: a `GaLoreDimensionNumbers` for all that have two axes
-            or more; a tree of them, with None for those that are none, or a function of the parameters that returns
-            one; `by_path({...})`. By default those of two axes.
-        follow: which side is projected: the smaller one, `"paper"`, or the larger, `"optax"`.
+        rank: rank $r$ of the projection. A matrix with a smaller side keeps its size, and is only rotated.
+        update_proj_gap: number $T$ of steps between two computations of the projectors.
+        scale: factor $\alpha$ of the updates of matrices.
+        base_optimizer: the inner transform $\rho$, without learning rate; by default `ScaleByAdam()`.
+        weight_dimension_numbers: which parameters are matrices: a `GaLoreDimensionNumbers` for all with at least two
+            axes; a tree of them, with None for the others, or a function of the parameters that returns one; or
+            `by_path({...})`. By default all parameters with two axes.
+        follow: which side is projected: the smaller one, `"paper"`, or the larger one, `"optax"`.
 
     References:
         Zhao et al., [GaLore: Memory-Efficient LLM Training by Gradient Low-Rank
@@ -110,7 +117,7 @@ class ScaleByGaLore(AbstractContainer):
         check_positive_integer(self, "rank")
 
     def init(self, params: Params) -> GaLoreState:
-        """Projectors of zeros, which the first step replaces, and the inner state for what is left of each matrix."""
+        """Zero projectors, which the first step replaces, and the inner state for the projected parameters."""
         leaves, treedef = jtu.tree_flatten(params)
         sides = self._sides(params)
         projectors = [
@@ -127,7 +134,7 @@ class ScaleByGaLore(AbstractContainer):
     def update(
         self, updates: Updates, state: GaLoreState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, GaLoreState]:
-        """One step of the inner transform on what is left of each matrix."""
+        """One step of the inner transform on the projected updates, mapped back to the original shapes."""
         now = resolve(self, state.count)
         leaves, treedef = jtu.tree_flatten(updates)
         sides = self._sides(updates)
@@ -137,8 +144,8 @@ class ScaleByGaLore(AbstractContainer):
         for g, projector, side in zip(jtu.tree_leaves(like), held, chosen, strict=True):
             if projector.shape != side.shape(self.rank):
                 raise ValueError(
-                    f"`ScaleByGaLore.update`: updates have the shapes of the parameters that `init` was given; but an "
-                    f"update of shape {g.shape} met a projector of shape {projector.shape}."
+                    f"`ScaleByGaLore.update`: an update of shape {g.shape} doesn't fit its projector of shape "
+                    f"{projector.shape}. Updates must have the shapes of the parameters that `init` was called with."
                 )
 
         def fresh() -> list[Array]:
@@ -146,6 +153,7 @@ class ScaleByGaLore(AbstractContainer):
             directions = together(self._directions, matrices)
             return [d.astype(old.dtype) for d, old in zip(directions, held, strict=True)]
 
+        # `cond` rather than `where`: the singular vectors cost far more than the rest of the step.
         is_due = state.count % jnp.round(now.update_proj_gap).astype(jnp.int32) == 0
         held = jax.lax.cond(is_due, fresh, lambda: held)
         remaining = iter(held)
@@ -170,7 +178,7 @@ class ScaleByGaLore(AbstractContainer):
         return treedef.unflatten(out), GaLoreState(safe_increment(state.count), base_state, rebuild(held))
 
     def resolved(self, state: GaLoreState) -> "ScaleByGaLore":
-        """Return this container with its hyperparameters, and those of its part, at their current values."""
+        """The transform with every schedule replaced by its value at the next step."""
         return resolve(self, state.count)
 
     def _scaled(self, u: Array) -> Array:
@@ -181,7 +189,7 @@ class ScaleByGaLore(AbstractContainer):
         return leading_directions(x, min(self.rank, rows, columns), not self._is_rows(rows, columns))
 
     def _is_rows(self, rows: int, columns: int) -> bool:
-        """Whether the rows are the side that is projected; of a square matrix they are."""
+        """Whether the rows are projected; those of a square matrix are."""
         return rows <= columns if self.follow == "paper" else rows >= columns
 
     def _sides(self, tree: PyTree) -> "list[_Side | None]":
@@ -191,7 +199,7 @@ class ScaleByGaLore(AbstractContainer):
 
 
 class _Side(NamedTuple):
-    """The side of a matrix that is projected."""
+    """A matrix, and which of its sides is projected."""
 
     matrix: Matrix
     is_rows: bool
@@ -203,13 +211,13 @@ class _Side(NamedTuple):
         return (*batch, rows if self.is_rows else columns, min(rank, rows, columns))
 
     def down(self, x: Array, projector: Array) -> Array:
-        """What is left of a matrix."""
+        """Projects an array of the original shape."""
         x = self.matrix.of(_wide(x, projector))
         projector = projector.astype(x.dtype)
         return adjoint(projector) @ x if self.is_rows else x @ projector
 
     def up(self, x: Array, projector: Array) -> Array:
-        """The matrix that is left of, by the transpose of the projection."""
+        """Maps a projected matrix back to the original shape of its array."""
         projector = projector.astype(x.dtype)
         return self.matrix.back(projector @ x if self.is_rows else x @ adjoint(projector))
 
@@ -219,7 +227,7 @@ def _wide(x: Array, *others: Array) -> Array:
 
 
 def _projected(tree: PyTree, projectors: Sequence[Array | None], sides: Sequence[_Side | None]) -> PyTree:
-    """What is left of every matrix, and everything else as it is."""
+    """The tree with every matrix projected, and all other leaves unchanged."""
     leaves, treedef = jtu.tree_flatten(tree)
     return treedef.unflatten(
         [

@@ -1,4 +1,11 @@
-"""L-BFGS: the directions of Newton's method, from the last few gradients."""
+"""L-BFGS: quasi-Newton directions from the last few steps.
+
+Each call of `ScaleByLBFGS.update` completes one pair: the differences of parameters and gradients between the previous
+call, which are kept in the state, and this one. If the pair has enough positive curvature (`_weight`), it replaces the
+oldest one in the ring buffers `diff_params_memory` and `diff_updates_memory`. The two-loop recursion (`_two_loops`)
+then multiplies the gradient by the inverse Hessian estimate. A line search should follow: its curvature condition makes
+the next pair acceptable. `LBFGS` in `_optimizers/lbfgs.py` is that chain.
+"""
 
 from typing import Any, ClassVar
 
@@ -21,10 +28,10 @@ Leaves = list[Inexact[Array, "..."]]
 
 
 class ScaleByLBFGSState(AbstractState):
-    """The state of `ScaleByLBFGS`: one more than the pairs that were kept, the last point, the pairs, their weights.
+    """State of `ScaleByLBFGS`: number of pairs plus one, last parameters and gradient, pairs and their weights.
 
-    The memories have a leading axis for the pairs, of which the one that was kept as number `i`, counted from zero,
-    stands at `i % memory_size`. The weight of an empty place is zero.
+    The memories have a leading axis of length `memory_size`. The pair stored as number `i`, counting from zero, is at
+    index `i % memory_size`. The weight of an empty slot is zero.
     """
 
     count: Count = shared()
@@ -36,7 +43,7 @@ class ScaleByLBFGSState(AbstractState):
 
 
 class ScaleByLBFGS(AbstractTransform):
-    r"""Multiplies the gradient by an estimate of the inverse Hessian, made of the last steps: $u_k = H_k g_k$.
+    r"""Multiplies the gradient by the L-BFGS estimate of the inverse Hessian: $u_k = H_k g_k$.
 
     $$
     \begin{aligned}
@@ -45,21 +52,22 @@ class ScaleByLBFGS(AbstractTransform):
     \end{aligned}
     $$
 
-    for the last $m$ pairs, the oldest first, starting from $H = \gamma I$, with $\gamma = s^\top y / y^\top y$ of the
-    newest pair, and $\min(1, 1 / \|g\|)$ before there is one. $H$ itself is never formed.
+    for the last $m$ pairs, the oldest first, starting from $H = \gamma I$. Here $\gamma = s^\top y / y^\top y$ for the
+    newest pair, and $\min(1, 1 / \|g\|)$ as long as there is none. $H$ itself is never formed.
 
-    A pair without positive curvature is left out, $s^\top y \le \varepsilon \|s\| \|y\|$ with the machine's
-    $\varepsilon$: so $H$ stays positive definite and finite, and $-H g$ leads downhill. The inner products are
-    $\operatorname{Re} \bar x^\top y$, which is the method in real and imaginary parts for complex parameters, whose
-    updates are the conjugates of what `jax.grad` returns. The memories are in at least float32.
+    Pairs without enough positive curvature, $s^\top y \le \varepsilon \|s\| \|y\|$ with the machine epsilon
+    $\varepsilon$, are discarded, so that $H$ stays positive definite and finite and $-H g$ points downhill. Inner
+    products are $\operatorname{Re} \bar x^\top y$: for complex parameters this is the method applied to real and
+    imaginary parts. Updates then are the conjugates of what `jax.grad` returns. The memories are stored in at least
+    float32.
 
-    A line search behind it finds the step size, and keeps the curvature positive:
+    A line search after it finds the step size and keeps the curvature positive:
 
         Chain(ScaleByLBFGS(), Scale(-1.0), ScaleByZoomLinesearch(20, initial_guess_strategy="one"))
 
     Args:
-        memory_size: $m$.
-        scale_init_precond: whether to begin with $\gamma$ as above; else with 1.
+        memory_size: number $m$ of pairs that are kept.
+        scale_init_precond: whether to start from $H = \gamma I$; if False, from $H = I$.
 
     References:
         Nocedal and Wright, [Numerical Optimization](https://doi.org/10.1007/978-0-387-40065-5), 2006, algorithms 7.4
@@ -95,7 +103,7 @@ class ScaleByLBFGS(AbstractTransform):
     def update(
         self, updates: Updates, state: ScaleByLBFGSState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, ScaleByLBFGSState]:
-        """The direction, and the memory with the pair of the last step."""
+        """The quasi-Newton direction, and the memories with the newest pair."""
         del extra
         leaves, treedef = jtu.tree_flatten(updates)
         fields = ("params", "updates", "diff_params_memory", "diff_updates_memory")
@@ -121,6 +129,7 @@ class ScaleByLBFGS(AbstractTransform):
             [d.astype(u.dtype) for d, u in zip(direction, leaves, strict=True)]
         ), ScaleByLBFGSState(
             count=count,
+            # Copies, so that the state shares no buffer with the parameters and updates, which may be donated.
             params=put_w([jnp.array(p, old.dtype, copy=True) for p, old in zip(new_w, w, strict=True)]),
             updates=put_g([jnp.array(x, copy=True) for x in new_g]),
             diff_params_memory=put_s(memory_s),
@@ -129,7 +138,7 @@ class ScaleByLBFGS(AbstractTransform):
         )
 
     def _scale(self, g: Leaves, memory_y: Leaves, weights: Array, newest: Int[Array, ""]) -> Scalar:
-        """What the estimate begins with: this times the identity."""
+        r"""Scale $\gamma$ of the initial inverse-Hessian estimate $\gamma I$."""
         if not self.scale_init_precond:
             return jnp.ones((), weights.dtype)
         weight = weights[newest]
@@ -139,10 +148,10 @@ class ScaleByLBFGS(AbstractTransform):
 
 
 def _weight(s: Leaves, y: Leaves, count: Count) -> tuple[Bool[Array, ""], Scalar]:
-    """Whether a pair has curvature enough to be kept, and one over its inner product."""
+    """Whether a pair has enough curvature to be kept, and the reciprocal of its inner product."""
     product, size_s, size_y = inner(s, y), total(abs_sq, s), total(abs_sq, y)
     limits = jnp.finfo(product.dtype)
-    # Beyond these limits, the reciprocals of what is positive overflow.
+    # Below `tiny`, the reciprocals of positive numbers overflow.
     is_kept = (count > 0) & (product > limits.eps * safe_sqrt(size_s) * safe_sqrt(size_y))
     is_kept &= (product >= limits.tiny) & (size_y >= limits.tiny) & jnp.isfinite(product) & jnp.isfinite(size_y)
     weight = jnp.where(is_kept, 1 / jnp.where(is_kept, product, 1), 0)
@@ -150,7 +159,7 @@ def _weight(s: Leaves, y: Leaves, count: Count) -> tuple[Bool[Array, ""], Scalar
 
 
 def _safe_norm(leaves: Leaves) -> Scalar:
-    """The norm, also where the squares would overflow."""
+    """The norm, or 1 if that is larger, without overflow of the squares."""
     largest = jnp.max(jnp.stack([jnp.ones((), default_float()), *map(_largest, leaves)]))
     unit = jax.lax.stop_gradient(jnp.where(jnp.isfinite(largest), largest, 1))
     return unit * norm([times(x, 1 / unit) for x in leaves])
@@ -163,7 +172,7 @@ def _largest(x: Array) -> Scalar:
 def _two_loops(
     g: Leaves, memory_s: Leaves, memory_y: Leaves, weights: Array, oldest_first: Int[Array, " memory"], scale: Scalar
 ) -> Leaves:
-    """Nocedal and Wright, algorithm 7.4."""
+    """The two-loop recursion: Nocedal and Wright, algorithm 7.4."""
 
     def plus(x: Leaves, factor: Scalar, direction: Leaves) -> Leaves:
         return [a + times(d, factor) for a, d in zip(x, direction, strict=True)]

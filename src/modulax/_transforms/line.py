@@ -1,4 +1,11 @@
-"""The objective along a direction, for line searches: its value and slope, and a loop that can be differentiated."""
+"""The loss along a search direction, shared by the line searches in `zoom.py` and `backtracking.py`.
+
+`line_of` turns the arguments of `update` into a `Line`, the points `params + step * updates`, with the gradient and the
+slope at its start. A search evaluates the loss at `line.at(step)`, which is rounded to the dtype of the parameters as
+the final step will be, and describes each evaluation as a `Trial`: where it led, and by how much it misses the
+conditions (`miss`). The result of the search is `line.scaled(step)`. Searches run in `bounded_loop`, a `while_loop`
+that can also be differentiated in reverse mode, where it is replaced by a `scan` of the largest length.
+"""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -28,13 +35,13 @@ Objective = Callable[[Params], Scalar]
 
 
 def times(x: Any, scalar: Any) -> Array:
-    """An array times a real number, computed in at least float32, in the dtype of the array."""
+    """An array times a real number: computed in at least float32, returned in the dtype of the array."""
     wide = at_least_float32(x.dtype)
     return (x.astype(wide) * scalar.astype(wide)).astype(x.dtype)
 
 
 class Trial(NamedTuple):
-    """A step that was tried: where it led, and by how much it misses the conditions of a line search."""
+    """An evaluation of the loss: step size, loss and gradient there, and by how much it misses the conditions."""
 
     step: Scalar
     value: Scalar
@@ -44,9 +51,10 @@ class Trial(NamedTuple):
 
 
 class Line(NamedTuple):
-    """The points `params + step * updates`, with the objective there.
+    """The points `params + step * updates`, with the loss as a function of the parameters.
 
-    Gradients are as `jax.grad` returns them: of complex parameters they are the conjugates of what one descends along.
+    Gradients follow the convention of `jax.grad`: for complex parameters they are the conjugate of the direction of
+    ascent.
     """
 
     objective: Objective
@@ -54,29 +62,30 @@ class Line(NamedTuple):
     updates: Updates
 
     def scaled(self, step: Scalar) -> Updates:
-        """The updates times the step, in their own dtypes; zeros for a step of zero, whatever the updates are."""
+        """The updates times the step, in their own dtypes; zeros for a step of zero, even if updates aren't finite."""
         return jtu.tree_map(lambda u: jnp.where(step == 0, jnp.zeros_like(u), times(u, step)), self.updates)
 
     def at(self, step: Scalar) -> Params:
-        """The point that a step of this length leads to, rounded as it will be."""
+        """The parameters after this step, rounded to their dtype."""
         return apply_updates(self.params, self.scaled(step))
 
     def slope(self, grad: Updates) -> Scalar:
-        """The derivative of the objective along the line, from its gradient."""
+        """The derivative of the loss along the line, from its gradient."""
         return inner(jtu.tree_map(jnp.conj, grad), self.updates)
 
 
 def line_of(
     owner: str, updates: Updates, params: Params, grad: Updates, value_fn: Any, extra: Mapping[str, Any]
 ) -> tuple[Line, Updates, Scalar]:
-    """The line through the parameters along the updates; the gradient there as `jax.grad` returns it, and the slope."""
+    """The line through the parameters along the updates, the gradient there as `jax.grad` returns it, and the slope."""
     objective = _objective(owner, value_fn, extra)
     by_path = dict(leaves_with_paths(grad))
     pairs = leaves_with_paths(params)
     if lacking := [path for path, p in pairs if getattr(by_path.get(path), "shape", None) != p.shape]:
         raise ValueError(
-            f"`{owner}` needs the gradient at the parameters, `grad`, with the leaves and shapes of these: it lacks "
-            f"{listing(lacking)}. Call `update(updates, state, params, value=value, grad=grads, value_fn=loss)`."
+            f"`{owner}` needs `grad`, the gradient at the parameters, with their leaves and shapes. Missing, or of "
+            f"another shape: {listing(lacking)}. Call `update(updates, state, params, value=value, grad=grads, "
+            f"value_fn=loss)`."
         )
     line = Line(objective, params, updates)
     here = jtu.tree_structure(params).unflatten([jnp.conj(jnp.asarray(by_path[path])) for path, _ in pairs])
@@ -84,11 +93,11 @@ def line_of(
 
 
 def _objective(owner: str, value_fn: Any, extra: Mapping[str, Any]) -> Objective:
-    """`value_fn` as a function of the parameters alone: what else its signature names is taken from `extra`."""
+    """`value_fn` as a function of the parameters alone; its other arguments are taken from `extra` by name."""
     if not callable(value_fn):
         raise ValueError(
-            f"`{owner}` needs `value_fn`, the function that is minimized, which takes the parameters and returns a "
-            f"number; got {value_fn!r}."
+            f"`{owner}` needs `value_fn`, the function to minimize, which takes the parameters and returns a scalar; "
+            f"got {value_fn!r}."
         )
     named = list(inspect.signature(value_fn).parameters.values())[1:]
     given = {p.name: extra[p.name] for p in named if p.name in extra}
@@ -96,22 +105,22 @@ def _objective(owner: str, value_fn: Any, extra: Mapping[str, Any]) -> Objective
     if lacking := [p.name for p in needed if p.name not in given]:
         call = ", ".join(f"{name}=..." for name in lacking)
         raise ValueError(
-            f"`{owner}`: `value_fn` takes {listing(lacking)} besides the parameters. Give it to `update` as well, "
+            f"`{owner}`: `value_fn` takes {listing(lacking)} in addition to the parameters. Pass it to `update`, "
             f"`update(..., value_fn=loss, {call})`, or bind it: `value_fn=jax.tree_util.Partial(loss, {call})`."
         )
 
     def objective(params: Params) -> Scalar:
         value: Any = value_fn(params, **given)
         if jnp.shape(value) != ():
-            raise ValueError(f"`{owner}`: `value_fn` must return one number, got an array of shape {jnp.shape(value)}.")
+            raise ValueError(f"`{owner}`: `value_fn` must return a scalar, got an array of shape {jnp.shape(value)}.")
         return loss_of(value)
 
     return objective
 
 
 def bounded_loop(proceeds: Callable[[Carry], Array], body: Callable[[Carry], Carry], start: Carry, most: int) -> Carry:
-    """`jax.lax.while_loop` of at most so many rounds, which can also be differentiated in reverse."""
-    # What the functions close over becomes an argument, because `custom_jvp` sees no other tracers.
+    """`jax.lax.while_loop` with at most `most` rounds, which can also be differentiated in reverse mode."""
+    # Values that the functions close over become arguments, because `custom_jvp` doesn't differentiate closures.
     functions = eqx.filter_closure_convert(proceeds, start), eqx.filter_closure_convert(body, start)
     arrays, static = eqx.partition((functions, start), eqx.is_array)
 
@@ -138,14 +147,14 @@ def bounded_loop(proceeds: Callable[[Carry], Array], body: Callable[[Carry], Car
 
 
 def miss(excess: Scalar, is_fine: Array) -> Scalar:
-    """By how much a condition is missed: zero if it is met, infinity where nothing is known."""
+    """By how much a condition is missed: zero if it holds, infinity where the evaluation isn't finite."""
     return jnp.where(is_fine & ~jnp.isnan(excess), jnp.maximum(excess, 0), jnp.inf)
 
 
 def report(owner: object, tried: Array, value: Scalar, slope: Scalar, found: Trial) -> None:
-    """Prints a line about a search."""
+    """Prints one line about a search."""
     message = (
-        "{name}: step size {step} after {tried} evaluations; loss {value} -> {new_value}, slope {slope} at first; "
+        "{name}: step size {step} after {tried} evaluations; loss {value} -> {new_value}, initial slope {slope}; "
         "decrease error {decrease}"
     )
     numbers: dict[str, Any] = {"step": found.step, "tried": tried, "value": value, "new_value": found.value}

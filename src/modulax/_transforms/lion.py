@@ -1,4 +1,4 @@
-"""Lion: the sign of an interpolated momentum."""
+"""Lion: the sign of an interpolation between momentum and gradient."""
 
 from dataclasses import KW_ONLY
 from typing import ClassVar, Literal
@@ -16,14 +16,14 @@ from .._support.types import Count
 
 
 class ScaleByLionState(AbstractState):
-    """The state of `ScaleByLion`: the number of steps done and the momentum."""
+    """State of `ScaleByLion`: step count and momentum."""
 
     mu: PyTree
     count: Count | None = counter()
 
 
 class ScaleByLion(AbstractLeafwise):
-    r"""Lion's direction: the sign of an interpolation between momentum and update.
+    r"""Takes the sign of an interpolation between momentum and update: the direction of Lion.
 
     $$
     \begin{aligned}
@@ -33,16 +33,16 @@ class ScaleByLion(AbstractLeafwise):
     \end{aligned}
     $$
 
-    The sign jumps at zero. Two continuous functions may stand in its place: $u_t = \tanh(\kappa c_t)$ (`"smooth"`), and
-    $u_t = c_t / \max(1, |c_t|)$ (`"refined"`), the identity up to 1 and the sign beyond. Of a complex number the sign
-    is $c / |c|$, and the functions act on the absolute value.
+    The sign is discontinuous at zero. `mode` selects a continuous replacement: $u_t = \tanh(\kappa c_t)$, `"smooth"`,
+    or $u_t = c_t / \max(1, |c_t|)$, `"refined"`, the identity up to 1 and the sign beyond. For a complex number the
+    sign is $c / |c|$, and the replacements act on the absolute value.
 
     Args:
-        b1: the weight $\beta_1$ of the momentum in the direction.
-        b2: the decay $\beta_2$ of the momentum.
-        mu_dtype: the dtype of the momentum; by default the parameter's.
-        mode: `"hard"` for the sign, `"smooth"` or `"refined"`.
-        smooth_beta: the slope $\kappa$ at zero of the smooth sign.
+        b1: weight $\beta_1$ of the momentum in the interpolation.
+        b2: exponential decay rate $\beta_2$ of the momentum.
+        mu_dtype: dtype of the momentum; by default that of the parameters.
+        mode: `"hard"` for the sign, `"smooth"` or `"refined"` for a continuous replacement.
+        smooth_beta: slope $\kappa$ of the smooth sign at zero.
 
     References:
         Chen et al., [Symbolic Discovery of Optimization Algorithms](https://arxiv.org/abs/2302.06675), 2023.

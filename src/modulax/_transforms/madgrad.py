@@ -1,4 +1,4 @@
-"""MADGRAD: dual averaging with a cube root."""
+"""MADGRAD: dual averaging with momentum and a cube root in the denominator."""
 
 from typing import ClassVar
 
@@ -14,7 +14,7 @@ from .._support.types import Count
 
 
 class ScaleByMADGRADState(AbstractState):
-    """The state of `ScaleByMADGRAD`: the steps done, the sums of squares and of updates, and the first point."""
+    """State of `ScaleByMADGRAD`: step count, weighted sums of squares and of updates, and initial parameters."""
 
     grad_sum_sq: PyTree
     s: PyTree
@@ -23,7 +23,7 @@ class ScaleByMADGRADState(AbstractState):
 
 
 class ScaleByMADGRAD(AbstractLeafwise):
-    r"""MADGRAD's step: towards the first point minus the weighted sum of all gradients, scaled in each coordinate.
+    r"""Steps towards the initial parameters minus a scaled sum of all gradients (dual averaging): the step of MADGRAD.
 
     $$
     \begin{aligned}
@@ -34,13 +34,14 @@ class ScaleByMADGRAD(AbstractLeafwise):
     \end{aligned}
     $$
 
-    The update is the whole step, learning rate and sign included; that $\varepsilon$ is added to the rate is from the
-    authors' code. The sums and the first point are not decayed, so a change of the rate acts on new gradients alone.
+    The result is the full step, including learning rate and sign. As in the authors' code, $\varepsilon$ is added to
+    the learning rate too. The sums don't decay, so a change of the learning rate affects only the weights of later
+    gradients.
 
     Args:
-        learning_rate: $\eta$.
-        momentum: $\mu$; the paper's $c$ is $1 - \mu$.
-        eps: $\varepsilon$.
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        momentum: momentum coefficient $\mu$; the paper's $c$ is $1 - \mu$.
+        eps: $\varepsilon$, added to the denominator and to the learning rate.
 
     References:
         Defazio and Jelassi, [Adaptivity without Compromise: A Momentumized, Adaptive, Dual Averaged Gradient Method
@@ -70,6 +71,6 @@ class ScaleByMADGRAD(AbstractLeafwise):
 
 
 def _cube_root(x: Array) -> Array:
-    """The cube root of what is not negative, with a derivative of zero at zero."""
+    """The cube root of a nonnegative number, with a derivative of zero at zero."""
     positive = x > 0
     return jnp.where(positive, jnp.cbrt(jnp.where(positive, x, 1)), 0)

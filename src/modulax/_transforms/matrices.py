@@ -1,4 +1,11 @@
-"""Which parameters are matrices: the axes of an array that are a matrix's rows, and those that are its columns."""
+"""Which parameters are matrices: shared by Muon and GaLore.
+
+Users specify the axes of rows and columns by `MuonDimensionNumbers` or `GaLoreDimensionNumbers`: one for all arrays, a
+tree of them, a function that returns one, or `by_path`. `matrices_as` is the converter of the fields that turns all of
+these into one kind of rule. `matrices_of` applies a rule to a tree and returns a `Matrix` per leaf, which reshapes the
+leaf to a batch of matrices (`of`) and back (`back`). `together` computes a function of many matrices in one batch per
+shape. `MatrixLabels` splits a tree into matrices and other parameters, for a `Partition`.
+"""
 
 import collections
 import dataclasses
@@ -20,7 +27,7 @@ Axes = int | Sequence[int]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class _ByAxes(AbstractRule):
-    """One specification for all arrays of two axes, which is the default, or of two or more."""
+    """One specification for all arrays with exactly two axes, which is the default, or with at least two."""
 
     numbers: Any
     more: bool
@@ -35,7 +42,7 @@ class _ByAxes(AbstractRule):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class _Specified:
-    """A function that returns a tree of specifications, all of them leaves."""
+    """A function that returns a tree of specifications, each of which is treated as a leaf."""
 
     function: Callable[[Params], PyTree]
     kind: type
@@ -52,7 +59,7 @@ def _is_specification(x: Any) -> bool:
 
 
 def _as_leaves(tree: PyTree, kind: type) -> PyTree:
-    """The tree with None as False, and with optax's specifications, which are tuples, as ours."""
+    """The tree with None replaced by False, and with specifications of optax, which are tuples, replaced by ours."""
 
     def leaf(x: Any) -> Any:
         if x is None:
@@ -63,10 +70,10 @@ def _as_leaves(tree: PyTree, kind: type) -> PyTree:
 
 
 def matrices_as(kind: type) -> Callable[[Any], AbstractRule]:
-    """A converter for the fields called `weight_dimension_numbers`: which parameters are matrices, as a rule.
+    """Converter for fields called `weight_dimension_numbers`: turns any specification of matrices into a rule.
 
     Args:
-        kind: the class of the specifications.
+        kind: class of the specifications.
     """
 
     def convert(x: Any) -> AbstractRule:
@@ -86,7 +93,7 @@ def matrices_as(kind: type) -> Callable[[Any], AbstractRule]:
 
 @dataclasses.dataclass(frozen=True)
 class Matrix:
-    """How an array is a matrix, or a batch of them: its shape, and the axes of the batch, the rows and the columns."""
+    """How an array is a matrix or a batch of matrices: its shape, and the axes of batch, rows and columns."""
 
     shape: tuple[int, ...]
     batch: tuple[int, ...]
@@ -95,17 +102,17 @@ class Matrix:
 
     @property
     def size(self) -> tuple[int, int]:
-        """How many rows and columns there are: what a linear layer takes in and gives out."""
+        """Number of rows and columns, that is inputs and outputs of a linear layer."""
         n_rows, n_columns = (math.prod(self.shape[axis] for axis in axes) for axes in (self.rows, self.columns))
         return n_rows, n_columns
 
     def of(self, x: Array) -> Array:
-        """The array as a batch of matrices."""
+        """Reshapes the array to a batch of matrices."""
         batch = [self.shape[axis] for axis in self.batch]
         return x.transpose(self._order).reshape(*batch, *self.size)
 
     def back(self, y: Array) -> Array:
-        """The array that `of` made these matrices from."""
+        """The inverse of `of`: reshapes a batch of matrices to the array."""
         y = y.reshape([self.shape[axis] for axis in self._order])
         return y.transpose(sorted(range(len(self.shape)), key=self._order.__getitem__))
 
@@ -115,12 +122,15 @@ class Matrix:
 
 
 def matrices_of(call: str, rule: AbstractRule, tree: PyTree) -> list[Matrix | None]:
-    """How each leaf is a matrix, in JAX's order; None for one that is none, or has no elements.
+    """The `Matrix` of each leaf, in JAX's order; None for leaves that aren't matrices or have no elements.
 
     Args:
-        call: what to name in an error, such as `ScaleByMuon(weight_dimension_numbers=...)`.
-        rule: a rule that `matrices_as` made.
-        tree: the parameters, or the updates.
+        call: what to name in error messages, such as `ScaleByMuon(weight_dimension_numbers=...)`.
+        rule: a rule from `matrices_as`.
+        tree: parameters or updates.
+
+    Raises:
+        ValueError: if a specification is not one, or doesn't fit the shape of its array.
     """
     found: list[Matrix | None] = []
     for path, x, label in zip(leaf_paths(tree), jtu.tree_leaves(tree), rule.labels(tree), strict=True):
@@ -128,13 +138,13 @@ def matrices_of(call: str, rule: AbstractRule, tree: PyTree) -> list[Matrix | No
             found.append(None)
             continue
         if not _is_specification(label):
-            raise ValueError(f"`{call}` has {label!r} for `{path}`; it must be None, or name the axes of a matrix.")
+            raise ValueError(f"`{call}` has {label!r} for `{path}`; expected None, or the axes of a matrix.")
         rows, columns = (_tuple(axes) for axes in (label.reduction_axis, label.output_axis))
         used = [axis + x.ndim if axis < 0 else axis for axis in rows + columns]
         if not rows or not columns or len(set(used)) < len(used) or not set(used) <= set(range(x.ndim)):
             raise ValueError(
-                f"`{call}` has {label!r} for `{path}` of shape {x.shape}: rows and columns are axes of the array, at "
-                f"least one each, and none of them twice. A parameter that is no matrix has None."
+                f"`{call}` has {label!r} for `{path}` of shape {x.shape}. Rows and columns must be axes of the array, "
+                f"at least one each, and no axis may occur twice. Use None for parameters that aren't matrices."
             )
         batch = tuple(axis for axis in range(x.ndim) if axis not in used)
         found.append(Matrix(tuple(x.shape), batch, tuple(used[: len(rows)]), tuple(used[len(rows) :])))
@@ -142,7 +152,7 @@ def matrices_of(call: str, rule: AbstractRule, tree: PyTree) -> list[Matrix | No
 
 
 def together(function: Callable[[Array], Array], matrices: Sequence[Array]) -> list[Array]:
-    """`function` of each batch of matrices; those whose matrices are of one shape go through it as one batch."""
+    """Applies `function` to each batch of matrices, with all matrices of one shape and dtype joined in one batch."""
     kinds: dict[Hashable, list[int]] = collections.defaultdict(list)
     for i, x in enumerate(matrices):
         kinds[x.shape[-2:], x.dtype].append(i)
@@ -170,13 +180,13 @@ def hashable(axes: Axes) -> Axes:
 
 @dataclasses.dataclass(frozen=True)
 class MatrixLabels(AbstractRule):
-    """Labels for a `Partition`: one for matrices, another for everything else.
+    """Labels for a `Partition`: one for matrices, another one for all other parameters.
 
     Args:
-        call: what to name in an error.
-        rule: a rule that `matrices_as` made.
-        matrix: the label of matrices.
-        other: the label of the rest.
+        call: what to name in error messages.
+        rule: a rule from `matrices_as`.
+        matrix: label of matrices.
+        other: label of all other parameters.
     """
 
     call: str

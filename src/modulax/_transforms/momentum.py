@@ -1,4 +1,4 @@
-"""Sums and averages of the updates: momentum, the exponential moving average, the sum of several."""
+"""Momentum, the exponential moving average, and the sum of several updates."""
 
 from typing import ClassVar, NamedTuple
 
@@ -15,27 +15,28 @@ from .._support.types import Count
 
 
 class TraceState(AbstractState):
-    """The state of `Trace`: the accumulated updates."""
+    """State of `Trace`: the accumulated updates."""
 
     trace: PyTree
 
 
 class Trace(AbstractLeafwise):
-    r"""Momentum: adds the decayed sum of past updates.
+    r"""Momentum: adds a decaying sum of past updates (heavy ball, or Nesterov momentum).
 
     $$
     \begin{aligned}
-    v_t &= g_t + \mu v_{t-1} \\
-    u_t &= v_t \quad\text{or, with Nesterov's look-ahead,}\quad u_t = g_t + \mu v_t
+    v_t &= \mu v_{t-1} + g_t \\
+    u_t &= v_t \quad\text{or, with Nesterov momentum,}\quad u_t = \mu v_t + g_t
     \end{aligned}
     $$
 
-    It is the sum, not the average (`Ema`), so the steady step is $1/(1-\mu)$ times as long.
+    This is a sum; for the average use `Ema`. Under a constant gradient, steps become $1 / (1 - \mu)$ times as long as
+    without momentum.
 
     Args:
-        decay: the momentum $\mu$.
-        nesterov: whether to look ahead.
-        accumulator_dtype: the dtype of $v$; by default the parameter's.
+        decay: momentum coefficient $\mu$.
+        nesterov: whether to use Nesterov momentum.
+        accumulator_dtype: dtype of the momentum $v$; by default that of the parameters.
 
     References:
         Polyak, [Some methods of speeding up the convergence of iteration
@@ -61,26 +62,26 @@ class Trace(AbstractLeafwise):
 
 
 class EmaState(AbstractState):
-    """The state of `Ema`: the number of steps done and the average so far, without bias correction."""
+    """State of `Ema`: step count, and the average without bias correction."""
 
     ema: PyTree
     count: Count | None = counter()
 
 
 class Ema(AbstractLeafwise):
-    r"""The exponential moving average of the updates.
+    r"""Exponential moving average of the updates.
 
     $$
     \begin{aligned}
     m_t &= \beta m_{t-1} + (1 - \beta) g_t \\
-    u_t &= m_t / (1 - \beta^t) \quad\text{(or } m_t \text{, without correction)}
+    u_t &= m_t / (1 - \beta^t) \quad\text{or, without bias correction,}\quad u_t = m_t
     \end{aligned}
     $$
 
     Args:
-        decay: the decay $\beta$.
-        debias: whether to correct for the start at zero.
-        accumulator_dtype: the dtype of $m$; by default the parameter's.
+        decay: exponential decay rate $\beta$ of the average.
+        debias: whether to correct the bias of the start at zero.
+        accumulator_dtype: dtype of the average $m$; by default that of the parameters.
     """
 
     decay: Number = number(needs=DECAY)
@@ -101,7 +102,7 @@ class Ema(AbstractLeafwise):
 
 
 class ApplyEveryState(AbstractState):
-    """The state of `ApplyEvery`: the number of updates since it last let some through, and their sum."""
+    """State of `ApplyEvery`: number of updates since the sum was last released, and the sum."""
 
     grad_acc: PyTree
     count: Count | None = counter(steps=False)
@@ -114,20 +115,21 @@ class _Turn(NamedTuple):
 
 
 class ApplyEvery(AbstractLeafwise):
-    r"""Holds the updates back, and lets the sum of $k$ of them through at every $k$-th step.
+    r"""Accumulates updates and releases their sum every $k$ steps; all other updates are zero.
 
     $$
     \begin{aligned}
-    a_t &= g_t \quad\text{at the first of } k \text{ steps, else}\quad a_t = a_{t-1} + g_t \\
-    u_t &= a_t \quad\text{at the last of } k \text{ steps, else}\quad u_t = 0
+    a_t &= g_t \quad\text{at the first of } k \text{ steps, otherwise}\quad a_t = a_{t-1} + g_t \\
+    u_t &= a_t \quad\text{at the last of } k \text{ steps, otherwise}\quad u_t = 0
     \end{aligned}
     $$
 
-    In a chain the other transforms run at every step, on each update or on zeros. To give a transform one large batch
-    in small parts, use `MultiSteps`. A sum with an infinity or a NaN in it comes through once; the next begins anew.
+    The other transforms in a chain run at every step, on each update before this one and on the sum or zeros after it.
+    To accumulate gradients into one large batch for an optimizer, use `MultiSteps`. A sum with an infinity or a NaN is
+    released once; the next sum starts from zero.
 
     Args:
-        k: how many updates make a step.
+        k: number of updates in a sum.
     """
 
     k: Number = number(1, needs=AT_LEAST_ONE)

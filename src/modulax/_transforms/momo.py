@@ -1,4 +1,9 @@
-"""MoMo: step sizes from a model of the loss."""
+"""MoMo and MoMoAdam: Polyak-type step sizes from a model of the loss.
+
+Both rules share `momo_numbers`, which computes everything that follows from inner products over all parameters: the
+averages of loss and inner products, the step size, and the estimate of the lower bound. `survey` of each rule provides
+these inner products, in the plain norm for MoMo and in Adam's norm for MoMoAdam.
+"""
 
 from typing import Any, ClassVar, NamedTuple
 
@@ -18,7 +23,7 @@ from .polyak import loss_of
 
 
 class MomoState(AbstractState):
-    """The state of `ScaleByMoMo`: the averages of gradients, losses and inner products, and the bound of the loss."""
+    """State of `ScaleByMoMo`: averages of gradients, losses and inner products, and the lower bound of the loss."""
 
     exp_avg: PyTree
     barf: Float[Array, ""] | None = shared(None)
@@ -28,7 +33,7 @@ class MomoState(AbstractState):
 
 
 class MomoAdamState(AbstractState):
-    """The state of `ScaleByMoMoAdam`: that of `ScaleByMoMo`, and the mean square of the gradients."""
+    """State of `ScaleByMoMoAdam`: the averages of `ScaleByMoMo`, the lower bound, and the second moment."""
 
     exp_avg: PyTree
     exp_avg_sq: PyTree
@@ -39,7 +44,7 @@ class MomoAdamState(AbstractState):
 
 
 class MomoNumbers(NamedTuple):
-    """What all leaves share in a step of MoMo: the decay of its averages, the step, and what follows."""
+    """Numbers shared by all leaves in a step of MoMo: decay rate, step size, weight decay, and the new shared state."""
 
     beta: Array
     correction: Any
@@ -51,7 +56,7 @@ class MomoNumbers(NamedTuple):
 
 
 def start_of_momo(lower_bound: Any) -> dict[str, Array]:
-    """The numbers in the state of MoMo before the first step."""
+    """The initial values of the shared fields of the state."""
     zeros = {name: jnp.zeros((), default_float()) for name in ("barf", "gamma")}
     return {**zeros, "lb": jnp.array(lower_bound, default_float())}
 
@@ -64,15 +69,16 @@ def momo_numbers(
     loss: Array,
     products: tuple[Array, Array, Array],
 ) -> MomoNumbers:
-    """The step of MoMo.
+    """The numbers of one step of MoMo or MoMoAdam.
 
     Args:
-        rule: the rule, whose fields are read.
+        rule: the rule, whose hyperparameters are read.
         state: the state before the step.
-        beta: the decay of the averages.
-        corrections: what the averages and the mean square must be divided by.
+        beta: decay rate of the averages.
+        corrections: bias corrections of the averages and of the second moment.
         loss: the loss.
-        products: of gradient and parameters, of the average gradient and the parameters, and of that with itself.
+        products: inner products of gradient and parameters, of average gradient and parameters, and the squared norm of
+            the average gradient.
     """
     rho, correction = corrections
     barf, gamma = moment(beta, state.barf, loss), moment(beta, state.gamma, products[0])
@@ -86,41 +92,44 @@ def momo_numbers(
     longest = rate / rho
     tau = jnp.minimum(longest, ratio(gap, products[2]))
     if rule.adapt_lower_bound:
-        fall = jnp.minimum(longest * products[2], gap)  # tau times the squared norm, which could be 0 * inf
+        fall = jnp.minimum(longest * products[2], gap)  # tau * products[2], without 0 * inf
         lb = jnp.maximum((barf + products[1] - gamma - 0.5 * fall) / rho, rule.lower_bound)
     tau = tau / shrink if rule.follow == "paper" else tau
     return MomoNumbers(beta, correction, tau, (shrink - 1) / shrink, barf, gamma, lb)
 
 
 class ScaleByMoMo(AbstractLeafwise):
-    r"""Momentum with Polyak's step size, for a model of the loss from averages.
+    r"""SGD with momentum and a Polyak-type step size, from a model of the loss (MoMo).
 
     $$
     \begin{aligned}
     \bar f_t &= \beta \bar f_{t-1} + (1 - \beta) f_t, \qquad
         \gamma_t = \beta \gamma_{t-1} + (1 - \beta) \langle g_t, w_t \rangle \\
     m_t &= \beta m_{t-1} + (1 - \beta) g_t, \qquad \sigma = 1 + \eta \lambda \\
-    \tau_t &= \min\left(\eta, \frac{(\sigma (\bar f_t - \gamma_t - f^\star) + \langle m_t, w_t \rangle)_+}{\|m_t\|^2}
-        \right) \\
+    h_t &= \sigma (\bar f_t - \gamma_t) + \langle m_t, w_t \rangle \\
+    \tau_t &= \min\left(\eta, (h_t - \sigma f^\star)_+ / \|m_t\|^2 \right) \\
     w_{t+1} &= (w_t - \tau_t m_t) / \sigma, \qquad u_t = w_t - w_{t+1}
     \end{aligned}
     $$
 
-    At the first step the averages are the values themselves. `update` needs the loss $f_t$ as the extra argument
-    `value`. Inner products and norms are over all parameters. With `adapt_lower_bound`, $f^\star$ is halved towards the
-    model where it is above it, and follows it afterwards, $f^\star \leftarrow \bar f_t - \gamma_t + \langle m_t, w_t
-    \rangle - \frac12 \tau_t \|m_t\|^2$, but never below `lower_bound`.
+    In the first step $\beta = 0$, so the averages start from the first values. Inner products and norms are over all
+    parameters. `update` needs the loss $f_t$ as the extra argument `value`.
 
-    The weight decay $\lambda$ is a proximal step: the paper's code and derivation divide all of the new weights by
-    $\sigma$. With `follow="optax"` only $w_t$ is divided by it, not $\tau_t m_t$. Without weight decay both are one.
+    With `adapt_lower_bound`, $f^\star$ is estimated. Before the step it is reduced to $h_t / (2 \sigma)$ if
+    $h_t < \sigma f^\star$. After the step it becomes
+    $\bar f_t - \gamma_t + \langle m_t, w_t \rangle - \frac12 \tau_t \|m_t\|^2$. Neither makes it smaller than
+    `lower_bound`.
+
+    The weight decay $\lambda$ is proximal: all of the new parameters are divided by $\sigma$, as in the paper and its
+    code. With `follow="optax"` only $w_t$ is divided, not $\tau_t m_t$. Without weight decay the two agree.
 
     Args:
-        learning_rate: $\eta$, the longest step.
-        beta: the decay $\beta$ of the averages.
+        learning_rate: $\eta$, the largest step size, a number or a schedule.
+        beta: exponential decay rate $\beta$ of the averages.
         lower_bound: $f^\star$, a lower bound of the loss.
-        weight_decay: $\lambda$.
-        adapt_lower_bound: whether to estimate $f^\star$ on the way.
-        follow: `"paper"`, or `"optax"` for what is said above.
+        weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate $\eta$.
+        adapt_lower_bound: whether to estimate $f^\star$ while training.
+        follow: `"paper"`, or `"optax"` for its weight decay.
 
     References:
         Schaipp et al., [MoMo: Momentum Models for Adaptive Learning Rates](https://arxiv.org/abs/2305.07583), 2023.
@@ -145,7 +154,7 @@ class ScaleByMoMo(AbstractLeafwise):
 
     def survey(self, count, state, updates, params, *, value, **extra):
         del extra
-        beta = jnp.where(count == 0, 0, self.beta)
+        beta = jnp.where(count == 0, 0, self.beta)  # the averages start at the first values
         mean = jtu.tree_map(lambda m, g: moment(beta, m, g), state.exp_avg, updates)
         products = inner(updates, params), inner(mean, params), total(abs_sq, mean)
         return momo_numbers(self, state, beta, (1, 1), loss_of(value), products)
@@ -159,32 +168,33 @@ class ScaleByMoMo(AbstractLeafwise):
 
 
 class ScaleByMoMoAdam(AbstractLeafwise):
-    r"""Adam's direction with Polyak's step size, for a model of the loss from averages.
-
-    With $\bar f$, $\gamma$, $m$ and $\sigma$ as in `ScaleByMoMo`, started at zero and with $\beta_1$ for $\beta$:
+    r"""Adam with a Polyak-type step size, from a model of the loss (MoMoAdam).
 
     $$
     \begin{aligned}
-    v_t &= \beta_2 v_{t-1} + (1 - \beta_2) |g_t|^2 \\
-    \rho &= 1 - \beta_1^t, \qquad D = \varepsilon + \sqrt{v_t / (1 - \beta_2^t)} \\
-    \tau_t &= \min\left(\frac{\eta}{\rho}, \frac{(\sigma (\bar f_t - \gamma_t - \rho f^\star) + \langle m_t, w_t
-        \rangle)_+}{\langle m_t, m_t / D \rangle} \right) \\
+    \bar f_t &= \beta_1 \bar f_{t-1} + (1 - \beta_1) f_t, \qquad
+        \gamma_t = \beta_1 \gamma_{t-1} + (1 - \beta_1) \langle g_t, w_t \rangle \\
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t, \qquad v_t = \beta_2 v_{t-1} + (1 - \beta_2) |g_t|^2 \\
+    \rho &= 1 - \beta_1^t, \qquad D = \varepsilon + \sqrt{v_t / (1 - \beta_2^t)}, \qquad \sigma = 1 + \eta \lambda \\
+    h_t &= \sigma (\bar f_t - \gamma_t) + \langle m_t, w_t \rangle \\
+    \tau_t &= \min\left(\eta / \rho, (h_t - \sigma \rho f^\star)_+ / \langle m_t, m_t / D \rangle \right) \\
     w_{t+1} &= (w_t - \tau_t m_t / D) / \sigma, \qquad u_t = w_t - w_{t+1}
     \end{aligned}
     $$
 
-    `update` needs the loss $f_t$ as the extra argument `value`. What is said there of `adapt_lower_bound` and of
-    `follow` holds here too.
+    All averages start from zero. `update` needs the loss $f_t$ as the extra argument `value`. `follow` is explained in
+    `ScaleByMoMo`. So is `adapt_lower_bound`, whose formulas here give $\rho f^\star$ in place of $f^\star$, with
+    $\langle m_t, m_t / D \rangle$ in place of $\|m_t\|^2$.
 
     Args:
-        learning_rate: $\eta$, the longest step.
-        b1: the decay $\beta_1$ of the averages.
-        b2: the decay $\beta_2$ of the mean square.
-        eps: $\varepsilon$.
+        learning_rate: $\eta$, the largest step size, a number or a schedule.
+        b1: exponential decay rate $\beta_1$ of the first moment and the other averages.
+        b2: exponential decay rate $\beta_2$ of the second moment.
+        eps: $\varepsilon$, added to the denominator outside the root.
         lower_bound: $f^\star$, a lower bound of the loss.
-        weight_decay: $\lambda$.
-        adapt_lower_bound: whether to estimate $f^\star$ on the way.
-        follow: `"paper"`, or `"optax"` for the weight decay that is said in `ScaleByMoMo`.
+        weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate $\eta$.
+        adapt_lower_bound: whether to estimate $f^\star$ while training.
+        follow: `"paper"`, or `"optax"` for its weight decay.
 
     References:
         Schaipp et al., [MoMo: Momentum Models for Adaptive Learning Rates](https://arxiv.org/abs/2305.07583), 2023.

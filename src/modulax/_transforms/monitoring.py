@@ -1,4 +1,12 @@
-"""Watching the updates on their way: measurements that are kept in the state."""
+"""Monitoring: measurements of the updates on their way through a chain, kept in the state.
+
+`Snapshot` keeps one measurement and `Monitor` any number, by name; both return the updates unchanged. A measure is a
+plain function of the updates, a transform, or an `AbstractMeasure` with a state of its own, such as `MeasureWithEma`;
+`as_measure` gives all of them the `init` and `update` of a measure. `init` of the state needs arrays of the right
+shapes before there is anything to measure: `_blank` gets these by `jax.eval_shape`, with zeros for the extra arguments.
+`_kept` then holds every measurement to that structure and those dtypes, so that the state never changes its type under
+`jit` and `scan`.
+"""
 
 import abc
 import dataclasses
@@ -24,10 +32,10 @@ from .momentum import Ema, EmaState
 
 
 class AbstractMeasure(AbstractHyperparameters):
-    """A measurement that has a state of its own, or looks at more than the updates, for `Monitor`.
+    """A measurement with a state of its own, or one that uses more than the updates, for `Monitor`.
 
-    Write `init(params)` and `update(updates, state, params=None, **extra)`, which returns the measurement, any tree of
-    arrays, and the new state. Numbers are fields as in transforms.
+    Implement `init(params)` and `update(updates, state, params=None, **extra)`, which returns the measurement, any tree
+    of arrays, and the new state. Hyperparameters are fields as in transforms.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
@@ -44,7 +52,7 @@ class AbstractMeasure(AbstractHyperparameters):
         """The measurement, and the new state."""
 
     def at(self, state: State) -> "AbstractMeasure":
-        """This measure with every schedule replaced by its number for the next step."""
+        """The measure with every schedule replaced by its value at the next step."""
         del state
         return self
 
@@ -69,26 +77,26 @@ class _Function(AbstractMeasure):
 
 
 def as_measure(x: Any) -> Any:
-    """What measures: a measure, a transform whose updates are the measurement, or a function of the updates."""
+    """Converts a function of the updates to a measure; measures and transforms are returned unchanged."""
     if isinstance(x, (AbstractMeasure, AbstractTransform)):
         return x
     if not callable(x):
         raise ValueError(
-            f"A measure is a function of the updates, such as `modulax.tree.norm`, an `AbstractMeasure` such as "
+            f"A measure must be a function of the updates such as `modulax.tree.norm`, an `AbstractMeasure` such as "
             f"`MeasureWithEma`, or a transform such as `Stateless`; got {x!r}."
         )
     return _Function(x)
 
 
 def _extra_arguments(measure: Any) -> set[str]:
-    """The extra arguments that it, or a measure or transform inside of it, cannot do without."""
+    """The extra arguments that a measure, or any measure or transform inside it, requires."""
     kinds = (AbstractMeasure, AbstractTransform)
     parts = jtu.tree_leaves(measure, is_leaf=lambda x: x is not measure and isinstance(x, kinds))
     return set(extra_arguments(measure)).union(*(_extra_arguments(part) for part in parts if isinstance(part, kinds)))
 
 
 def _blank(measure: Any, params: Params) -> tuple[PyTree, State]:
-    """A measurement of zeros, with the shapes and dtypes of those to come, and the measure's state."""
+    """A measurement of zeros, with the shapes and dtypes of all later ones, and the state of the measure."""
     state = measure.init(params)
     extra = {name: jnp.zeros((), default_float()) for name in _extra_arguments(measure)}
     shapes, _ = jax.eval_shape(lambda p, s: measure.update(p, s, p, **extra), params, state)
@@ -96,52 +104,52 @@ def _blank(measure: Any, params: Params) -> tuple[PyTree, State]:
 
 
 def _kept(measurement: PyTree, before: PyTree, owner: str) -> PyTree:
-    """A copy of the measurement, in the structure and the dtypes that it had before."""
-    old, rebuild = align(before, measurement, f"{owner}.update", "the measurement that `init` saw")
+    """A copy of the measurement, with the structure and dtypes of the previous one."""
+    old, rebuild = align(before, measurement, f"{owner}.update", "the measurement that `init` returned")
     new = jtu.tree_leaves(measurement)
     return rebuild([jnp.array(x, y.dtype, copy=True) for x, y in zip(new, old, strict=True)])
 
 
 class SnapshotState(AbstractState):
-    """The state of `Snapshot`: the last measurement, under its name."""
+    """State of `Snapshot`: the last measurement, under its name."""
 
     measurement: dict[str, PyTree] = shared()
 
 
 class Snapshot(AbstractTransform):
-    """Keeps a measurement of the updates in the state; they pass through unchanged.
+    """Records a measurement of the updates in the state, such as their norm, and returns the updates unchanged.
 
         Chain(AdamW(1e-3), Snapshot("step_size", modulax.tree.norm))
 
-    In a chain it sees what the part before it returned. Before the first step there are zeros. For several
-    measurements, or a running average, use `Monitor`.
+    In a chain it measures the output of the part before it. Before the first step the measurement is zero. For several
+    measurements or a running average, use `Monitor`.
 
     Args:
-        measure_name: the name under which the measurement stands in `state.measurement`.
-        measure: a function of the updates that returns an array, or a tree of arrays.
+        measure_name: name of the measurement in `state.measurement`.
+        measure: function of the updates that returns an array or a tree of arrays.
     """
 
     measure_name: str = eqx.field(static=True)
     measure: Callable[[Updates], PyTree] = eqx.field(static=True)
 
     def init(self, params: Params) -> SnapshotState:
-        """Zeros where the measurement will be."""
+        """A measurement of zeros."""
         blank, _ = _blank(_Function(self.measure), params)
         return SnapshotState({self.measure_name: blank})
 
     def update(
         self, updates: Updates, state: SnapshotState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, SnapshotState]:
-        """The updates as they came, and their measurement."""
+        """The updates unchanged, and their measurement."""
         del params, extra
         before = state.measurement[self.measure_name]
         return updates, SnapshotState({self.measure_name: _kept(self.measure(updates), before, "Snapshot")})
 
 
 class MonitorState(AbstractState):
-    """The state of `Monitor`: the last measurements by name, and the states of the measures in the same order.
+    """State of `Monitor`: the last measurements by name, and the states of the measures in the same order.
 
-    The name of a measurement stands in it once, so that it can be found by that alone.
+    The name of a measurement occurs in it only once, so that `tree.get(state, name)` finds the measurement.
     """
 
     measurements: dict[str, PyTree] = shared()
@@ -151,34 +159,34 @@ class MonitorState(AbstractState):
 def _as_measures(measures: Any) -> OrderedDict[str, Any]:
     if not isinstance(measures, Mapping):
         raise ValueError(
-            f"`Monitor(measures=...)` is a mapping from names to measures, such as "
+            f"`Monitor(measures=...)` must be a mapping from names to measures, such as "
             f'`Monitor({{"norm": modulax.tree.norm}})`; got {measures!r}.'
         )
     return OrderedDict((name, as_measure(measure)) for name, measure in measures.items())
 
 
 class Monitor(AbstractTransform):
-    """Keeps measurements of the updates in the state; they pass through unchanged.
+    """Records measurements of the updates in the state, such as gradient norms, and returns the updates unchanged.
 
         Chain(
             Monitor({"gradient": modulax.tree.norm, "average": MeasureWithEma(modulax.tree.norm, 0.99)}),
             AdamW(1e-3),
         )
 
-    In a chain it sees what the part before it returned, and `state["monitor"].measurements["gradient"]` reads what it
-    saw at the last step; before the first there are zeros. The measurements are part of the compiled step: they cost
-    what they compute, and nobody waits for them until they are looked at.
+    In a chain it measures the output of the part before it. `state["monitor"].measurements["gradient"]` is the
+    measurement of the last step, or zero before the first. Measurements are part of the compiled step: they cost their
+    own computation, and nothing waits for them until they are read.
 
     Args:
-        measures: by name, what is measured: a function of the updates that returns an array or a tree of arrays;
-            an `AbstractMeasure` such as `MeasureWithEma`; or a transform, whose updates are the measurement, such as
-            `Stateless(function)` for a function of the updates and the parameters.
+        measures: mapping from names to measures. A measure is a function of the updates that returns an array or a tree
+            of arrays; an `AbstractMeasure` such as `MeasureWithEma`; or a transform whose output is the measurement,
+            such as `Stateless(function)` for a function of updates and parameters.
     """
 
     measures: OrderedDict[str, Any] = eqx.field(converter=_as_measures)
 
     def init(self, params: Params) -> MonitorState:
-        """Zeros where the measurements will be, and the states of the measures."""
+        """Measurements of zeros, and the states of the measures."""
         blanks = [_blank(measure, params) for measure in self.measures.values()]
         measurements = {name: blank for name, (blank, _) in zip(self.measures, blanks, strict=True)}
         return MonitorState(measurements, tuple(state for _, state in blanks))
@@ -186,7 +194,7 @@ class Monitor(AbstractTransform):
     def update(
         self, updates: Updates, state: MonitorState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, MonitorState]:
-        """The updates as they came, and their measurements."""
+        """The updates unchanged, and their measurements."""
         measurements, states = {}, []
         for (name, measure), before in zip(self.measures.items(), state.measure_states, strict=True):
             measured, after = measure.update(updates, before, params, **extra)
@@ -195,31 +203,31 @@ class Monitor(AbstractTransform):
         return updates, MonitorState(measurements, tuple(states))
 
     def at(self, state: MonitorState) -> "Monitor":
-        """This transform with every schedule replaced by its number for the next step."""
+        """The transform with every schedule replaced by its value at the next step."""
         pairs = zip(self.measures.items(), state.measure_states, strict=True)
         return Monitor({name: measure.at(before) for (name, measure), before in pairs})
 
 
 class MeasureWithEmaState(AbstractState):
-    """The state of `MeasureWithEma`: that of the average, and that of what is averaged."""
+    """State of `MeasureWithEma`: the state of the average, and the state of the measure."""
 
     ema_state: EmaState = shared()
     measure_state: State = shared()
 
 
 class MeasureWithEma(AbstractMeasure):
-    """The exponential moving average of a measurement, for `Monitor`.
+    """Exponential moving average of a measurement, for `Monitor`.
 
         Monitor({"norm": MeasureWithEma(modulax.tree.norm, decay=0.99)})
 
-    Booleans and integers are averaged as numbers, so the average of `lambda u: norm(u) > 1.0` is how often the updates
-    were long. A NaN in the measurement stays in the average; put `Monitor` inside of `ApplyIfFinite` to keep it out.
+    Booleans are averaged as 0 and 1, so the average of `lambda u: norm(u) > 1.0` is the fraction of steps with a norm
+    above 1. A NaN in the measurement stays in the average; to keep it out, put the `Monitor` inside `ApplyIfFinite`.
 
     Args:
-        measure: what is averaged: whatever `Monitor` takes.
-        decay: the decay of the average.
-        debias: whether to correct for the start at zero.
-        accumulator_dtype: the dtype of the average; by default the measurement's, at least float32.
+        measure: the measure to average, anything that `Monitor` accepts.
+        decay: exponential decay rate of the average.
+        debias: whether to correct the bias of the start at zero.
+        accumulator_dtype: dtype of the average; by default that of the measurement, at least float32.
     """
 
     measure: Any = eqx.field(converter=as_measure)
@@ -228,20 +236,20 @@ class MeasureWithEma(AbstractMeasure):
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def init(self, params: Params) -> MeasureWithEmaState:
-        """An average of zeros, and the state of what is averaged."""
+        """An average of zeros, and the state of the measure."""
         blank, state = _blank(self.measure, params)
         return MeasureWithEmaState(self._ema().init(_as_floats(blank)), state)
 
     def update(
         self, updates: Updates, state: MeasureWithEmaState, params: Params | None = None, **extra: Any
     ) -> tuple[PyTree, MeasureWithEmaState]:
-        """The average with a new measurement in it."""
+        """The average including the new measurement, and the new state."""
         measured, measure_state = self.measure.update(updates, state.measure_state, params, **extra)
         average, ema_state = self._ema().update(_as_floats(measured), state.ema_state)
         return average, MeasureWithEmaState(ema_state, measure_state)
 
     def at(self, state: MeasureWithEmaState) -> "MeasureWithEma":
-        """This measure with every schedule replaced by its number for the next step."""
+        """The measure with every schedule replaced by its value at the next step."""
         decay = self._ema().at(state.ema_state).decay
         return dataclasses.replace(self, measure=self.measure.at(state.measure_state), decay=decay)
 

@@ -1,4 +1,11 @@
-"""Steps along orthogonal matrices: Muon."""
+"""Muon: orthogonalized momentum for matrices.
+
+`matrices.py` decides which leaves are matrices. The momentum is an ordinary rule on one array, `_MuonMomentum`, which
+`ScaleByMuon` runs on those leaves alone. Orthogonalization isn't such a rule, because it is fastest on large batches:
+all matrices of one shape, and those of the transposed shape, go through one Newton-Schulz iteration together.
+`ScaleByShape` then scales each update for the shape of its matrix. `Muon` in `_optimizers/muon.py` adds weight decay
+and learning rate, and trains all other parameters with AdamW.
+"""
 
 import dataclasses
 import math
@@ -26,14 +33,14 @@ from .matrices import Axes, Matrix, hashable, matrices_as, matrices_of, together
 
 @dataclasses.dataclass(frozen=True)
 class MuonDimensionNumbers:
-    """Which axes of an array are the rows of a matrix, and which the columns. All others are a batch of matrices.
+    """Which axes of an array are the rows of a matrix, and which are its columns. All other axes are batch axes.
 
-    A linear layer $y = x W$ takes in the rows and gives out the columns. The kernel of a convolution, with axes for
-    height, width, input and output, is `MuonDimensionNumbers((0, 1, 2), 3)`.
+    In a linear layer $y = x W$, rows are inputs and columns are outputs. For a convolution kernel with axes for height,
+    width, input and output, use `MuonDimensionNumbers((0, 1, 2), 3)`.
 
     Args:
-        reduction_axis: the axis, or the axes, of the rows.
-        output_axis: the axis, or the axes, of the columns.
+        reduction_axis: axis or axes of the rows.
+        output_axis: axis or axes of the columns.
     """
 
     reduction_axis: Axes = 0
@@ -45,14 +52,14 @@ class MuonDimensionNumbers:
 
 
 class MuonState(AbstractState):
-    """The state of `ScaleByMuon`: the number of steps done and the momentum; None for what is no matrix."""
+    """State of `ScaleByMuon`: step count and momentum, which is None for leaves that aren't matrices."""
 
     mu: PyTree
     count: Count | None = counter()
 
 
 class _MuonMomentum(AbstractLeafwise):
-    """The rule on one array in Muon: what is orthogonalized."""
+    """The momentum of `ScaleByMuon`, as a rule on one array: the matrix to orthogonalize."""
 
     owner: "ScaleByMuon"
 
@@ -81,38 +88,39 @@ class _MuonMomentum(AbstractLeafwise):
 
 
 class ScaleByMuon(AbstractTransform):
-    r"""Muon's direction: the momentum of every matrix, made orthogonal.
+    r"""Orthogonalizes the momentum of every matrix by a Newton-Schulz iteration: the direction of Muon.
 
     $$
     \begin{aligned}
     m_t &= \beta m_{t-1} + (1 - \beta) g_t \\
-    d_t &= \beta m_t + (1 - \beta) g_t \quad\text{(or } m_t \text{, without Nesterov's look-ahead)} \\
+    d_t &= \beta m_t + (1 - \beta) g_t \quad\text{or, without Nesterov momentum,}\quad d_t = m_t \\
     u_t &= U V^\top \quad\text{where}\quad d_t = U \Sigma V^\top
     \end{aligned}
     $$
 
-    The last line is done by `linalg.orthogonalize`, up to factors near one. With `adaptive` the update is $\langle d_t,
-    u_t \rangle u_t$, as long as the direction is in the nuclear norm. Matrices of one shape, or of its transpose, are
-    orthogonalized together, as one batch. What is no matrix passes through unchanged: `Muon` trains it with AdamW.
+    The last line is approximated by `linalg.orthogonalize`: singular values of $u_t$ are near 1, not equal to it. With
+    `adaptive` the update is $\langle d_t, u_t \rangle u_t$, which multiplies it by the nuclear norm of $d_t$. Matrices
+    of one shape or of its transpose are orthogonalized as one batch. Leaves that aren't matrices pass through
+    unchanged; `Muon` trains them with AdamW.
 
-    optax corrects the two terms of the look-ahead for the start at zero, each by another factor: $d_t = \beta m_t / (1
-    - \beta^{t+1}) + (1 - \beta) g_t / (1 - \beta^t)$. `follow="optax"` does too.
+    optax corrects the bias of the two terms in $d_t$ by different factors, and so does `follow="optax"`:
+    $d_t = \beta m_t / (1 - \beta^{t+1}) + (1 - \beta) g_t / (1 - \beta^t)$.
 
     Args:
-        ns_coeffs: the coefficients of the Newton-Schulz iteration: three numbers, or a triple for every step, or
-            `"standard"` or `"dion"`. They are kept as a tuple of triples, in which each may be a schedule.
-        ns_steps: how many steps are made with one triple.
-        beta: the decay $\beta$ of the momentum.
-        eps: added to the norm by which a matrix is divided before the first step.
-        mu_dtype: the dtype of the momentum; by default the parameter's.
-        nesterov: whether to look ahead.
-        adaptive: whether to multiply by the nuclear norm.
-        preconditioning: what a matrix is divided by before the first step: `"frobenius"`, `"spectral"`, `"aol"` or
+        ns_coeffs: coefficients of the Newton-Schulz iteration: three numbers, or one triple per iteration, or
+            `"standard"` or `"dion"`. They are stored as a tuple of triples, each number of which may be a schedule.
+        ns_steps: number of iterations with a single triple.
+        beta: exponential decay rate $\beta$ of the momentum.
+        eps: added to the norm that a matrix is divided by before the first iteration.
+        mu_dtype: dtype of the momentum; by default that of the parameters.
+        nesterov: whether to use Nesterov momentum.
+        adaptive: whether to multiply by the nuclear norm of the momentum.
+        preconditioning: how a matrix is scaled before the first iteration: `"frobenius"`, `"spectral"`, `"aol"` or
             `"schatten"`, see `linalg.orthogonalize`.
-        weight_dimension_numbers: which parameters are matrices: a `MuonDimensionNumbers` for all that have two axes or
-            more; a tree of them, with None for those that are none, or a function of the parameters that returns one;
-            `by_path({...})`. By default those of two axes.
-        follow: `"paper"` for the momentum as it is, `"optax"` for its bias correction.
+        weight_dimension_numbers: which parameters are matrices: a `MuonDimensionNumbers` for all with at least two
+            axes; a tree of them, with None for the others, or a function of the parameters that returns one; or
+            `by_path({...})`. By default all parameters with two axes.
+        follow: `"paper"` for the momentum without bias correction, `"optax"` with it.
 
     References:
         Jordan et al., [Muon: An optimizer for hidden layers in neural
@@ -139,18 +147,18 @@ class ScaleByMuon(AbstractTransform):
         check_choice(self, "preconditioning", tuple(PRECONDITIONINGS))
 
     def matrices(self, tree: PyTree) -> list[Matrix | None]:
-        """How each leaf is a matrix, in JAX's order; None for one that is none."""
+        """The `Matrix` of each leaf, in JAX's order; None for leaves that aren't matrices."""
         rule: AbstractRule = self.weight_dimension_numbers
         return matrices_of("ScaleByMuon(weight_dimension_numbers=...)", rule, tree)
 
     def init(self, params: Params) -> MuonState:
-        """No momentum, and no state for what is no matrix."""
+        """Zero momentum for every matrix, and no state for other leaves."""
         return _MuonMomentum(self).init(params)
 
     def update(
         self, updates: Updates, state: MuonState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, MuonState]:
-        """The orthogonal direction of every matrix."""
+        """The orthogonalized momentum of every matrix, and the new state."""
         wide = widened(updates)
         rule = _MuonMomentum(self.at(state))
         directions, (new_state,) = run_rules([rule], wide, [state], params, extra)
@@ -160,6 +168,7 @@ class ScaleByMuon(AbstractTransform):
             for i, (matrix, d) in enumerate(zip(self.matrices(updates), jtu.tree_leaves(directions), strict=True))
             if matrix is not None
         ]
+        # The orthogonal factor of a transpose is the transpose of the factor, so both shapes can share a batch.
         orthogonal = together(rule.owner._orthogonal, [_wide(d) for _, _, d in found])
         for (i, matrix, d), o in zip(found, orthogonal, strict=True):
             o = o if o.shape == d.shape else jnp.swapaxes(o, -1, -2)
@@ -168,7 +177,7 @@ class ScaleByMuon(AbstractTransform):
         return treedef.unflatten(leaves), new_state
 
     def at(self, state: MuonState) -> "ScaleByMuon":
-        """This transform with every schedule replaced by its number for the next step."""
+        """The transform with every schedule replaced by its value at the next step."""
         assert state.count is not None
         return resolve(self, state.count)
 
@@ -177,28 +186,28 @@ class ScaleByMuon(AbstractTransform):
 
 
 def _wide(x: Array) -> Array:
-    """The matrices with no more rows than columns, transposed if need be."""
+    """The matrices, transposed if they have more rows than columns."""
     return jnp.swapaxes(x, -1, -2) if x.shape[-2] > x.shape[-1] else x
 
 
 def _nuclear_norm(x: Array, orthogonal: Array) -> Array:
-    """The sum of the singular values, from the orthogonal matrix beside it."""
+    """The sum of the singular values of `x`, given its orthogonal factor."""
     return jnp.sum((x.conj() * orthogonal).real, axis=(-2, -1), keepdims=True).astype(x.dtype)
 
 
 class ScaleByShape(AbstractStatelessTransform):
-    r"""Multiplies the updates of a matrix by a factor of its shape, so that a learning rate suits all widths.
+    r"""Scales the update of each matrix by a factor of its shape, so that one learning rate suits all layer widths.
 
     $$
     u = g \sqrt{\max(1, n / m)} \quad\text{or}\quad u = \rho g \sqrt{\max(m, n)}
     $$
 
-    for $m$ rows (inputs) and $n$ columns (outputs). Of an orthogonal matrix the second one has entries whose root mean
-    square is $\rho$; 0.2 is about that of Adam, with whose learning rates it then works.
+    for $m$ rows (inputs) and $n$ columns (outputs). Applied to an orthogonal matrix, the second form gives entries with
+    a root mean square of $\rho$. With $\rho = 0.2$, about that of Adam's updates, learning rates of Adam can be reused.
 
     Args:
-        weight_dimension_numbers: which parameters are matrices, as in `ScaleByMuon`; the others pass through.
-        consistent_rms: $\rho$; None for the first form.
+        weight_dimension_numbers: which parameters are matrices, as in `ScaleByMuon`; others pass through unchanged.
+        consistent_rms: $\rho$, the root mean square of an update; None for the first form.
 
     References:
         Jordan, [Muon](https://github.com/KellerJordan/Muon), 2024;
@@ -209,7 +218,7 @@ class ScaleByShape(AbstractStatelessTransform):
     consistent_rms: Number | None = number(None, optional=True)
 
     def apply(self, updates: Updates, params: Params | None, **extra: Any) -> Updates:
-        """The updates, each times the factor of its shape."""
+        """The updates, each multiplied by the factor of its shape."""
         del params, extra
         rule: AbstractRule = self.weight_dimension_numbers
         matrices = matrices_of("ScaleByShape(weight_dimension_numbers=...)", rule, updates)

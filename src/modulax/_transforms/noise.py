@@ -1,4 +1,4 @@
-"""Noise that is added to the updates."""
+"""Gaussian noise added to the updates."""
 
 from typing import Any, ClassVar, Self
 
@@ -18,25 +18,25 @@ from .._support.types import Count, Params, Updates
 
 
 class AddNoiseState(AbstractState):
-    """The state of `AddNoise`: the number of steps done, and raw data of the key for the next noise."""
+    """State of `AddNoise`: step count, and raw data of the key for the next noise."""
 
     count: Count = shared()
     rng_key: Array = shared()
 
 
 class AddNoise(AbstractTransform):
-    r"""Adds independent Gaussian noise to every entry, less from step to step.
+    r"""Adds Gaussian noise to every entry, with a variance that decreases over time.
 
     $$
     u_t = g_t + \sigma_t z_t, \qquad z_t \sim \mathcal{N}(0, 1), \qquad
         \sigma_t^2 = \frac{\eta}{(1 + t)^\gamma}, \quad t = 0, 1, \dots
     $$
 
-    For a complex entry the variance is that of both parts together.
+    For complex entries, $\sigma_t^2$ is the variance of real and imaginary part together.
 
     Args:
-        eta: the variance $\eta$ at the first step.
-        gamma: the exponent $\gamma$ of its decay.
+        eta: variance $\eta$ of the noise at the first step.
+        gamma: exponent $\gamma$ of the decrease of the variance.
         key: a seed, or a JAX key, for the noise.
 
     References:
@@ -52,14 +52,14 @@ class AddNoise(AbstractTransform):
     key: Any = key()
 
     def init(self, params: Params) -> AddNoiseState:
-        """A counter at zero, and a copy of the key."""
+        """A count of zero, and a copy of the key."""
         del params
         return AddNoiseState(count=jnp.zeros((), jnp.int32), rng_key=jnp.array(self.key, copy=True))
 
     def update(
         self, updates: Updates, state: AddNoiseState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, AddNoiseState]:
-        """The updates with noise, in the dtypes they came with, and the next key."""
+        """The updates with noise, in their own dtypes, and the next key."""
         del params, extra
         now = self.at(state)
         deviation = safe_sqrt(now.eta / (1 + state.count.astype(default_float())) ** now.gamma)
@@ -69,7 +69,7 @@ class AddNoise(AbstractTransform):
         return treedef.unflatten(noisy), AddNoiseState(count=safe_increment(state.count), rng_key=kept)
 
     def at(self, state: AddNoiseState) -> Self:
-        """This transform with its schedules replaced by their numbers for the next step."""
+        """The transform with every schedule replaced by its value at the next step."""
         return resolve(self, state.count)
 
 

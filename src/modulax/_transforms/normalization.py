@@ -1,4 +1,4 @@
-"""Updates of unit norm, and centered ones."""
+"""Normalized and centered updates."""
 
 from typing import ClassVar
 
@@ -12,13 +12,13 @@ from ..tree._math import norm
 
 
 class NormalizeByUpdateNorm(AbstractLeafwise):
-    r"""Divides all updates by their norm: $u = \alpha g / (\|g\|_2 + \varepsilon)$, the norm of all leaves together.
+    r"""Divides all updates by their global norm: $u = \alpha g / (\|g\|_2 + \varepsilon)$.
 
-    Where the norm overflows the update is zero.
+    The norm is that of all leaves together. If it overflows, all updates become zero.
 
     Args:
-        scale_factor: $\alpha$.
-        eps: $\varepsilon$. Updates that are all zero stay so, also for 0.
+        scale_factor: factor $\alpha$.
+        eps: $\varepsilon$, added to the norm. Zero updates stay zero, even for $\varepsilon = 0$.
     """
 
     scale_factor: Number = number(1.0)
@@ -34,9 +34,10 @@ class NormalizeByUpdateNorm(AbstractLeafwise):
 
 
 class Normalize(AbstractLeafwise):
-    r"""Divides all updates by their norm: $u = g / \|g\|_2$, the norm of all leaves together.
+    r"""Normalizes all updates to a global norm of 1: $u = g / \|g\|_2$.
 
-    Updates that are all zero stay so. It is the step of the adversary in sharpness-aware minimization.
+    The norm is that of all leaves together. Zero updates stay zero. This is the adversarial step of sharpness-aware
+    minimization (SAM).
 
     References:
         Foret et al., [Sharpness-Aware Minimization for Efficiently Improving
@@ -55,18 +56,22 @@ class Normalize(AbstractLeafwise):
 
 
 def _inverse(x: Array) -> Array:
-    """1 / x, and zero for zero."""
+    """1 / x, and zero for x = 0."""
     return jnp.where(x == 0, 0, 1 / jnp.where(x == 0, 1, x))
 
 
 class Centralize(AbstractLeafwise):
-    r"""Subtracts from the gradient of each output its mean: $u_i = g_i - \frac{1}{n} \sum_{j=1}^n g_{ij}$.
+    r"""Gradient centralization: subtracts its mean from the gradient of each output.
+
+    $$
+    u_{ij} = g_{ij} - \frac{1}{n} \sum_{k=1}^n g_{ik}
+    $$
 
     Scalars and vectors pass through unchanged.
 
     Args:
-        output_axis: the axis $i$ of the outputs; the mean is over all others. The first one is right for the weights of
-            Equinox, as for torch's; the kernels of Flax have it last, at -1.
+        output_axis: axis of the outputs, $i$; the mean is over all other axes, $j$. The first axis is right for weights
+            of Equinox and torch; for kernels of Flax use the last one, -1.
 
     References:
         Yong et al., [Gradient Centralization: A New Optimization Technique for Deep Neural

@@ -1,4 +1,4 @@
-"""NovoGrad: one second moment per array."""
+"""NovoGrad: momentum of normalized gradients, with one second moment per array."""
 
 from typing import ClassVar
 
@@ -15,7 +15,7 @@ from .._support.types import Count
 
 
 class ScaleByNovoGradState(AbstractState):
-    """The state of `ScaleByNovoGrad`: the steps done, the momentum, and for each array its mean squared norm."""
+    """State of `ScaleByNovoGrad`: step count, momentum `mu`, and `nu`, the mean squared norm of each array."""
 
     mu: PyTree
     nu: PyTree
@@ -23,7 +23,7 @@ class ScaleByNovoGradState(AbstractState):
 
 
 class ScaleByNovoGrad(AbstractLeafwise):
-    r"""NovoGrad's direction: the momentum of updates that are divided, array by array, by their typical norm.
+    r"""Accumulates updates divided by the root of their mean squared norm, array by array: the direction of NovoGrad.
 
     $$
     \begin{aligned}
@@ -33,17 +33,17 @@ class ScaleByNovoGrad(AbstractLeafwise):
     \end{aligned}
     $$
 
-    There is one number $v$ for each array. The weight decay is part of the momentum. The momentum is a sum, not an
-    average, so the steady step is $1 / (1 - \beta_1)$ times as long as a single one. The default of $\beta_2$ is
-    optax's; the paper's is 0.98.
+    The second moment $v_t$ is a single number per array. The weight decay is part of the momentum. The momentum is a
+    sum, not an average, so steps become $1 / (1 - \beta_1)$ times as long as without it. The default of $\beta_2$ is
+    that of optax; the paper's is 0.98.
 
     Args:
-        b1: the decay $\beta_1$ of the momentum.
-        b2: the decay $\beta_2$ of the squared norm.
-        eps: $\varepsilon$, added outside the root.
-        eps_root: $\bar\varepsilon$, added inside the root.
-        weight_decay: the rate $\lambda$.
-        mu_dtype: the dtype of the momentum; by default the parameter's.
+        b1: exponential decay rate $\beta_1$ of the momentum.
+        b2: exponential decay rate $\beta_2$ of the second moment.
+        eps: $\varepsilon$, added to the denominator outside the root.
+        eps_root: $\bar\varepsilon$, added to the second moment inside the root.
+        weight_decay: weight decay coefficient $\lambda$.
+        mu_dtype: dtype of the momentum; by default that of the parameters.
 
     References:
         Ginsburg et al., [Stochastic Gradient Methods with Layer-wise Adaptive Moments for Training of Deep

@@ -1,4 +1,4 @@
-"""Optimistic gradient descent: a gradient extrapolated by its last change."""
+"""Optimistic gradient descent: gradients extrapolated by their last change."""
 
 from typing import ClassVar
 
@@ -12,24 +12,24 @@ from .._support.types import Count
 
 
 class ScaleByOptimisticGradientState(AbstractState):
-    """The state of `ScaleByOptimisticGradient`: the number of steps done, and the last updates."""
+    """State of `ScaleByOptimisticGradient`: step count, and the previous updates."""
 
     previous_gradient: PyTree
     count: Count | None = counter()
 
 
 class ScaleByOptimisticGradient(AbstractLeafwise):
-    r"""The update, moved on by how it changed since the last: an extrapolation to the next one.
+    r"""Extrapolates the update by its last change, for games and other min-max problems (optimistic gradient descent).
 
     $$
     u_t = \alpha g_t + \beta (g_t - g_{t-1}), \qquad g_0 = g_1
     $$
 
-    In a game, where each player's loss depends on the others, it settles where plain descent goes in circles.
+    In a game, where the loss of each player depends on the others, this converges where gradient descent cycles.
 
     Args:
-        alpha: the weight $\alpha$ of the update.
-        beta: the weight $\beta$ of its change.
+        alpha: weight $\alpha$ of the update.
+        beta: weight $\beta$ of its change since the previous step.
 
     References:
         Mokhtari, Ozdaglar and Pattathil, [A Unified Analysis of Extra-gradient and Optimistic Gradient Methods for

@@ -1,4 +1,4 @@
-"""Updates scaled by the norm or the root mean square of each array of parameters."""
+"""Updates scaled by the norm or the root mean square of each parameter array."""
 
 from typing import ClassVar
 
@@ -11,12 +11,12 @@ from .._support.arithmetic import abs_sq, safe_sqrt
 
 
 def block_norm(x: Array) -> Array:
-    """The Euclidean norm of one array, differentiable at zero."""
+    """The Euclidean norm of an array, differentiable at zero."""
     return safe_sqrt(jnp.sum(abs_sq(x)))
 
 
 def block_rms(x: Array) -> Array:
-    """The root of the mean square of one array, differentiable at zero."""
+    """The root mean square of an array, differentiable at zero."""
     return safe_sqrt(jnp.mean(abs_sq(x)))
 
 
@@ -24,7 +24,7 @@ class ScaleByParamBlockNorm(AbstractLeafwise):
     r"""Multiplies the update of each array by the norm of its parameters: $u = \max(\|w\|_2, s)\, g$.
 
     Args:
-        min_scale: the least factor $s$, so that parameters that begin at zero can move.
+        min_scale: smallest factor $s$, with which parameters that start at zero can move.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
@@ -44,7 +44,7 @@ class ScaleByParamBlockRMS(AbstractLeafwise):
     $$
 
     Args:
-        min_scale: the least factor $s$, so that parameters that begin at zero can move.
+        min_scale: smallest factor $s$, with which parameters that start at zero can move.
 
     References:
         Shazeer and Stern, [Adafactor: Adaptive Learning Rates with Sublinear Memory

@@ -1,4 +1,4 @@
-"""A learning rate that is reduced when a value no longer improves."""
+"""Reduce on plateau: a learning rate that is reduced when the loss stops improving."""
 
 import dataclasses
 from typing import ClassVar
@@ -17,11 +17,11 @@ from .polyak import loss_of
 
 
 class ReduceLROnPlateauState(AbstractState):
-    """The state of `ReduceOnPlateau`.
+    """State of `ReduceOnPlateau`.
 
-    `scale` is the factor now, `best_value` the smallest value so far, `plateau_count` how many did not improve on it,
-    `cooldown_count` how many more are only watched, and `count` and `avg_value` are those of the values that are being
-    averaged.
+    `scale` is the current factor, `best_value` the smallest mean so far, `plateau_count` the number of means in a row
+    without improvement, and `cooldown_count` the number of means left in the cooldown. `count` and `avg_value` are
+    number and mean of the values accumulated so far.
     """
 
     scale: Float[Array, ""] | None = shared(None)
@@ -33,31 +33,31 @@ class ReduceLROnPlateauState(AbstractState):
 
 
 class ReduceOnPlateau(AbstractLeafwise):
-    r"""Multiplies the updates by a number that becomes smaller whenever a value has not improved for some time.
+    r"""Reduces the learning rate on plateau: scales the updates down when a value stops improving.
 
         Chain(AdamW(1e-3), ReduceOnPlateau(factor=0.5, patience=5, accumulation_size=100))
 
-    `update` needs the value as the extra argument `value`: the loss of the batch, or one that is measured now and then.
-    The mean $v$ of every `accumulation_size` values is compared to the best so far,
+    `update` needs the value as the extra argument `value`: the loss of the batch, or a validation loss. The mean $v$ of
+    every `accumulation_size` values is compared with the best one so far. It is an improvement if
 
     $$
     v < v_\text{best} - \text{rtol}\, |v_\text{best}| - \text{atol}
     $$
 
-    and where that does not hold `patience` times in a row, the scale is multiplied by `factor`. For the next `cooldown`
-    means it is then left alone. A mean that is infinite or NaN is no improvement.
+    After `patience` means in a row without improvement, the scale is multiplied by `factor`. During the next `cooldown`
+    means it stays the same. An infinite or NaN mean isn't an improvement.
 
-    The numbers are hyperparameters like others, which may be changed during the run; a schedule in one of them needs
-    `Scheduled(...)` around this, since it does not count the steps.
+    This transform doesn't count steps, so it can't evaluate schedules: to schedule one of its hyperparameters, wrap it
+    in `Scheduled(...)`.
 
     Args:
-        factor: what the scale is multiplied by.
-        patience: after how many means without improvement.
-        rtol: the improvement that counts, relative to the best value.
-        atol: the improvement that counts, absolute.
-        cooldown: for how many means the scale is left alone after it was reduced.
-        accumulation_size: how many values are averaged; one if they are measured on all data.
-        min_scale: the smallest scale.
+        factor: factor by which the scale is reduced.
+        patience: number of means in a row without improvement after which the scale is reduced.
+        rtol: smallest improvement, relative to the best mean.
+        atol: smallest improvement, absolute.
+        cooldown: number of means after a reduction during which the scale stays the same.
+        accumulation_size: number of values in a mean; 1 for values that are measured on all data.
+        min_scale: smallest scale.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("value",)
@@ -89,7 +89,7 @@ class ReduceOnPlateau(AbstractLeafwise):
         n = safe_increment(state.count)
         avg = state.avg_value + (loss_of(value) - state.avg_value) / n.astype(default_float())
         is_whole = n.astype(default_float()) >= self.accumulation_size
-        best = jnp.minimum(state.best_value, _nothing_yet())  # optax begins with infinity
+        best = jnp.minimum(state.best_value, _nothing_yet())  # a state from optax starts at infinity
         improves = jnp.isfinite(avg) & (avg < best - self.rtol * jnp.abs(best) - self.atol)
         is_resting = state.cooldown_count > 0
         bad = jnp.where(improves | is_resting, 0, safe_increment(state.plateau_count))
@@ -115,5 +115,5 @@ class ReduceOnPlateau(AbstractLeafwise):
 
 
 def _nothing_yet() -> Float[Array, ""]:
-    """The best value before there was one: the largest number, which is finite, so that it has a neighbourhood."""
+    """The initial best value: the largest finite number, because infinity has no relative neighborhood."""
     return jnp.array(jnp.finfo(default_float()).max, default_float())

@@ -1,4 +1,4 @@
-"""Polyak's step size, from the loss."""
+"""The Polyak step size, computed from the loss."""
 
 from typing import ClassVar, Literal
 
@@ -14,25 +14,25 @@ from ..tree._math import total
 
 
 def loss_of(value: ArrayLike) -> Float[Array, ""]:
-    """The extra argument `value` beside the numbers that all leaves share."""
+    """The extra argument `value` in the dtype of the numbers that all leaves share."""
     return jnp.asarray(value).astype(default_float())
 
 
 class ScaleByPolyak(AbstractLeafwise):
-    r"""Polyak's step size: the distance to the smallest loss, over the squared norm of the gradient.
+    r"""Scales the gradient by the Polyak step size: the distance to the smallest loss over the squared gradient norm.
 
     $$
     u_t = \min\left(\frac{f_t - f^\star}{\|g_t\|^2 + \varepsilon},\ \eta_{\max}\right) g_t
     $$
 
-    `update` needs the loss $f_t$ as the extra argument `value`. The norm is over all parameters. Where all gradients
-    are zero, so is the update.
+    `update` needs the loss $f_t$ as the extra argument `value`. The norm is over all parameters. If all gradients are
+    zero, so is the update.
 
     Args:
-        f_min: $f^\star$, the smallest value of the loss or a lower bound of it.
-        max_learning_rate: $\eta_{\max}$.
-        eps: $\varepsilon$.
-        variant: `"sps"`, or `"sps+"`, which takes $\max(f_t - f^\star, 0)$ and so never ascends.
+        f_min: $f^\star$, the smallest value of the loss, or a lower bound.
+        max_learning_rate: $\eta_{\max}$, the largest step size.
+        eps: $\varepsilon$, added to the squared norm.
+        variant: `"sps"`, or `"sps+"`, which uses $\max(f_t - f^\star, 0)$ and so never steps uphill.
 
     References:
         Loizou et al., [Stochastic Polyak Step-size for SGD: An Adaptive Learning Rate for Fast

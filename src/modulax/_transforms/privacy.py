@@ -1,4 +1,4 @@
-"""Differential privacy: gradients clipped example by example, and noise."""
+"""Differential privacy: clipping of per-example gradients, and noise."""
 
 from typing import Any, ClassVar
 
@@ -21,14 +21,17 @@ from .clipping import factor_within, scaled_down
 
 
 def per_example_global_norm_clip(grads: Updates, l2_norm_clip: ArrayLike) -> tuple[Updates, Int[Array, ""]]:
-    r"""Scales down the gradient of each example so that its norm, of all arrays together, is at most a given one.
+    """Clips per-example gradients by their global norm, and sums them over the examples.
 
     Args:
-        grads: the gradients; every array has a leading axis of examples.
-        l2_norm_clip: the bound $C$.
+        grads: per-example gradients; every array has a leading axis of examples.
+        l2_norm_clip: largest norm $C$ of the gradient of one example, over all arrays together.
 
     Returns:
-        the sum of the clipped gradients, without the leading axis, and how many of them were longer than the bound.
+        The sum of the clipped gradients, without the leading axis, and the number of gradients that exceeded the bound.
+
+    Raises:
+        ValueError: if the arrays don't share a leading axis of length at least 1.
 
     References:
         Abadi et al., [Deep Learning with Differential Privacy](https://arxiv.org/abs/1607.00133), 2016.
@@ -41,17 +44,20 @@ def per_example_global_norm_clip(grads: Updates, l2_norm_clip: ArrayLike) -> tup
 def per_example_layer_norm_clip(
     grads: Updates, global_l2_norm_clip: ArrayLike, uniform: bool = True
 ) -> tuple[Updates, PyTree[Int[Array, ""]]]:
-    r"""Scales down the gradient of each example, array by array, so that the norm of all is at most a given one.
+    r"""Clips per-example gradients array by array, with a bounded global norm, and sums them over the examples.
 
     Args:
-        grads: the gradients; every array has a leading axis of examples.
-        global_l2_norm_clip: the bound $C$ for all $K$ arrays together.
-        uniform: whether the bound of each array is $C / \sqrt K$; else it is $C \sqrt{D_i / D}$, by the share of its
-            entries in all $D$.
+        grads: per-example gradients; every array has a leading axis of examples.
+        global_l2_norm_clip: largest norm $C$ of the gradient of one example, over all $K$ arrays together.
+        uniform: whether the bound of each array is $C / \sqrt K$. If False, it is $C \sqrt{D_i / D}$ for an array with
+            $D_i$ of all $D$ entries.
 
     Returns:
-        the sum of the clipped gradients, without the leading axis, and for each array how many were longer than its
-        bound.
+        The sum of the clipped gradients, without the leading axis, and for each array the number of gradients that
+        exceeded its bound.
+
+    Raises:
+        ValueError: if the arrays don't share a leading axis of length at least 1.
 
     References:
         McMahan et al., [Learning Differentially Private Recurrent Language Models](https://arxiv.org/abs/1710.06963),
@@ -83,39 +89,39 @@ def _check_leading_axis(name: str, grads: PyTree) -> None:
     for path, g in found:
         if g.ndim == 0 or g.shape[:1] != found[0][1].shape[:1] or len(g) == 0:
             raise ValueError(
-                f"`{name}` needs the gradient of each example by itself: every array has a leading axis of one length, "
-                f"at least 1; at `{path}` the shape is {g.shape}. "
+                f"`{name}` needs per-example gradients: every array must have a leading axis of examples, of the same "
+                f"length, at least 1; at `{path}` the shape is {g.shape}. "
                 f"`jax.vmap(jax.grad(loss), in_axes=(None, 0))(params, examples)` returns such gradients."
             )
 
 
 def secret_key() -> Any:
-    """A field for a random key that must be given, as a seed or a JAX key."""
+    """A field for a random key without default, given as a seed or a JAX key."""
     return eqx.field(converter=as_key, metadata={"key": True})
 
 
 class DifferentiallyPrivateAggregateState(AbstractState):
-    """The state of `DifferentiallyPrivateAggregate`: the key of the noise that comes next, as raw data."""
+    """State of `DifferentiallyPrivateAggregate`: raw data of the key for the next noise."""
 
     rng_key: UInt32[Array, "..."] = shared()
 
 
 class DifferentiallyPrivateAggregate(AbstractTransform):
-    r"""The mean of the examples' updates, each clipped, with noise: what differential privacy needs.
+    r"""Averages clipped per-example gradients and adds Gaussian noise, for differentially private training (DP-SGD).
 
     $$
     u = \frac 1 n \Bigl( \sum_{i=1}^n g_i \min(1, C / \|g_i\|_2) + \mathcal N(0, \sigma^2 C^2 I) \Bigr)
     $$
 
-    `update` is given the update $g_i$ of each example by itself, on a leading axis of every array, as
-    `jax.vmap(jax.grad(loss), in_axes=(None, 0))` returns them; so it is the first part of a chain. What privacy follows
-    depends on how the examples were drawn, and on the number of steps. `MultiSteps` cannot be put around it: the sum
-    of several batches, each with its noise, is another algorithm.
+    `update` takes per-example gradients $g_i$, with a leading axis of examples on every array, as returned by
+    `jax.vmap(jax.grad(loss), in_axes=(None, 0))`. So it must be the first part of a chain. The privacy guarantee
+    depends on how the examples are drawn, and on the number of steps. `MultiSteps` can't be put around it, because
+    summing several batches with noise in each is another algorithm.
 
     Args:
-        l2_norm_clip: the bound $C$ on the norm of one example's update.
-        noise_multiplier: $\sigma$, the standard deviation of the noise as a multiple of $C$.
-        key: a seed, or a JAX key. Whoever knows it knows the noise, so that there is no default.
+        l2_norm_clip: largest norm $C$ of the gradient of one example.
+        noise_multiplier: standard deviation $\sigma$ of the noise, relative to $C$.
+        key: a seed, or a JAX key. It determines the noise and must stay secret, so there is no default.
 
     References:
         Abadi et al., [Deep Learning with Differential Privacy](https://arxiv.org/abs/1607.00133), 2016.
@@ -145,7 +151,7 @@ class DifferentiallyPrivateAggregate(AbstractTransform):
         params: Params | None = None,
         **extra: Any,
     ) -> tuple[Updates, DifferentiallyPrivateAggregateState]:
-        """The noisy mean, in the shapes of the parameters."""
+        """The noisy mean, in the shapes of the parameters, and the next key."""
         del params, extra
         _check_leading_axis("DifferentiallyPrivateAggregate.update", updates)
         wide = widened(updates)

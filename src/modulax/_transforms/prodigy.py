@@ -1,4 +1,7 @@
-"""Prodigy: the distance to the solution, estimated while training."""
+"""Prodigy: Adam with a step size from an estimate of the distance to the solution.
+
+`distance_estimate.py` explains what it shares with D-Adaptation.
+"""
 
 from typing import ClassVar, NamedTuple
 
@@ -24,7 +27,7 @@ from .distance_estimate import estimated_rate, first_estimate, wide_zeros
 
 
 class ProdigyState(AbstractState):
-    """The state of `ScaleByProdigy`: Adam's moments, the weighted sum of the gradients, the start, and the estimate."""
+    """State of `ScaleByProdigy`: Adam's moments, weighted sum of gradients, initial parameters, and the estimate."""
 
     exp_avg: PyTree
     exp_avg_sq: PyTree
@@ -36,7 +39,7 @@ class ProdigyState(AbstractState):
 
 
 class ProdigyNumbers(NamedTuple):
-    """What all leaves share in a step of Prodigy: $d_t$, the step size, the weight of a gradient, and what follows."""
+    """Numbers shared by all leaves in a step: $d_t$, step size, weight of the gradient, and the new shared state."""
 
     estimate: Array
     rate: Array
@@ -48,7 +51,7 @@ class ProdigyNumbers(NamedTuple):
 
 
 class ScaleByProdigy(AbstractLeafwise):
-    r"""Adam's direction times a step size that Prodigy finds: an estimate of the distance to the solution.
+    r"""Adam's direction with the step size of Prodigy, which estimates the distance to the solution.
 
     $$
     \begin{aligned}
@@ -61,24 +64,26 @@ class ScaleByProdigy(AbstractLeafwise):
     \end{aligned}
     $$
 
-    The inner product and the norm are over all parameters. In the state $r$ and $s$ are divided by $d_0$. As long as
-    every gradient was zero the estimate stays $d_0$.
+    Inner product and norm are over all parameters. The state holds $r$ and $s$ divided by $d_0$. The estimate stays
+    $d_0$ until the first nonzero gradient.
 
-    The two sources differ: with `follow="optax"`, $\eta_t$ is multiplied by Adam's bias corrections, $\sqrt{1 -
-    \beta_2^{t+1}} / (1 - \beta_1^{t+1})$, and $\varepsilon$ by $d_{t+1}$. The paper has neither.
+    The paper and optax differ. With `follow="optax"`, $\eta_t$ is multiplied by Adam's bias corrections,
+    $\sqrt{1 - \beta_2^{t+1}} / (1 - \beta_1^{t+1})$, and $\varepsilon$ by $d_{t+1}$ instead of $d_t$. The paper has no
+    bias corrections.
 
-    The learning rate stands in here, because the estimate depends on the steps that were made.
+    The learning rate is an argument here, because the estimate depends on the steps.
 
     Args:
-        learning_rate: $\eta$; a schedule that ends at zero from 1.0 is recommended.
-        b1: the decay $\beta_1$ of the mean.
-        b2: the decay $\beta_2$ of the mean square.
-        beta3: the decay $\beta_3$ of $r$ and $s$; by default $\sqrt{\beta_2}$.
-        eps: $\varepsilon$.
-        estim_lr0: the first estimate $d_0$, which should be too small.
-        estim_lr_coef: the factor $c$, the number to tune if there must be one.
-        safeguard_warmup: whether to leave $\eta_t$ out of $s$, for a learning rate that warms up.
-        follow: `"paper"`, or `"optax"` for what is said above.
+        learning_rate: learning rate $\eta$, a factor of the estimated step size; recommended is 1, or a schedule that
+            decays from 1 to 0.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the second moment.
+        beta3: exponential decay rate $\beta_3$ of $r$ and $s$; by default $\sqrt{\beta_2}$.
+        eps: $\varepsilon$, multiplied by the estimate and added to the denominator outside the root.
+        estim_lr0: initial estimate $d_0$ of the distance, which should be too small.
+        estim_lr_coef: factor $c$ of the estimates, the hyperparameter to tune if one has to be.
+        safeguard_warmup: whether to leave $\eta_t$ out of $s$, for use with learning rate warm-up.
+        follow: `"paper"`, or `"optax"` for its bias corrections and its $\varepsilon$.
 
     References:
         Mishchenko and Defazio, [Prodigy: An Expeditiously Adaptive Parameter-Free

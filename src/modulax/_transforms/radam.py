@@ -1,4 +1,4 @@
-"""RAdam: Adam with a rectified variance."""
+"""RAdam: Adam with a rectified adaptive step size."""
 
 from typing import Any, ClassVar, NamedTuple
 
@@ -14,7 +14,7 @@ from .adam import AdamNumbers, ScaleByAdamState, adam_numbers, corrected_mean
 
 
 class _RAdamNumbers(NamedTuple):
-    """Adam's numbers, whether the variance of its step is known by now, and by what the step is shortened."""
+    """Adam's shared numbers, whether the variance of the step is tractable yet, and the rectification factor."""
 
     adam: AdamNumbers
     is_rectified: Array
@@ -22,7 +22,7 @@ class _RAdamNumbers(NamedTuple):
 
 
 class ScaleByRAdam(AbstractLeafwise):
-    r"""RAdam's direction: Adam's, shortened while its mean square rests on few updates.
+    r"""Adam's direction, rectified for the variance of its step size while that rests on few updates: RAdam.
 
     $$
     \begin{aligned}
@@ -32,22 +32,21 @@ class ScaleByRAdam(AbstractLeafwise):
     \rho_t = \rho_\infty - \frac{2 t \beta_2^t}{1 - \beta_2^t} \\
     r_t &= \sqrt{\frac{(\rho_t - 4)(\rho_t - 2)\, \rho_\infty}{(\rho_\infty - 4)(\rho_\infty - 2)\, \rho_t}} \\
     u_t &= r_t \hat m_t / (\sqrt{\hat v_t + \bar\varepsilon} + \varepsilon)
-    \quad\text{where } \rho_t \ge \theta \text{ and } \rho_t > 4, \text{ else}\quad \hat m_t
+    \quad\text{if } \rho_t \ge \theta \text{ and } \rho_t > 4, \text{ otherwise}\quad \hat m_t
     \end{aligned}
     $$
 
-    Without a known variance, which at $\beta_2 = 0.999$ are the first five steps, the direction is the plain mean. The
-    paper has $\varepsilon = 0$ and asks for $\rho_t > 4$ alone; its authors' code has the threshold of 5. In $\rho_t$
-    two numbers near $\rho_\infty$ cancel, so it is computed in another, equal form. With `nesterov`, the mean looks
-    ahead as in `ScaleByAdam`.
+    As long as the variance is intractable, for $\beta_2 = 0.999$ in the first five steps, the direction is the first
+    moment. The paper has $\varepsilon = 0$ and requires only $\rho_t > 4$; the code of its authors has the threshold 5.
+    With `nesterov`, $\hat m_t$ is that of `ScaleByAdam(nesterov=True)`.
 
     Args:
-        b1: the decay $\beta_1$ of the mean.
-        b2: the decay $\beta_2$ of the mean square.
-        eps: $\varepsilon$, added outside the root.
-        eps_root: $\bar\varepsilon$, added inside the root.
-        threshold: $\theta$, from which length of the average on the variance counts as known.
-        nesterov: whether to look ahead.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the second moment.
+        eps: $\varepsilon$, added to the denominator outside the root.
+        eps_root: $\bar\varepsilon$, added to the second moment inside the root.
+        threshold: $\theta$, smallest length $\rho_t$ of the average for which the step is adaptive.
+        nesterov: whether to use Nesterov momentum.
 
     References:
         Liu et al., [On the Variance of the Adaptive Learning Rate and Beyond](https://arxiv.org/abs/1908.03265), 2019.
@@ -83,16 +82,17 @@ class ScaleByRAdam(AbstractLeafwise):
 
 
 def _length_of_average(b2: Any, t: Any) -> tuple[Array, Array]:
-    r"""RAdam's $\rho_t$ and $\rho_\infty$.
+    r"""RAdam's $\rho_t$ and $\rho_\infty$, in a form without cancellation.
 
-    With $\beta_2 = e^{-a}$ and $M(z) = 1 - \coth z + 1/z$ they are $1 - M(a/2) + t M(at/2)$ and $\coth(a/2)$.
+    With $\beta_2 = e^{-a}$ and $M(z) = 1 - \coth z + 1/z$ they are $1 - M(a/2) + t M(at/2)$ and $\coth(a/2)$. The
+    textbook form subtracts two numbers close to $\rho_\infty$.
     """
     half = -jnp.log1p(b2 - 1) / 2
     return 1 - _m(half) + t * _m(half * t), 1 / jnp.tanh(half)
 
 
 def _m(z: Array) -> Array:
-    r"""$M(z)$ for $z > 0$, by its series where $\coth z$ and $1/z$ would cancel."""
+    r"""$M(z)$ for $z > 0$; by its series for small $z$, where $\coth z$ and $1/z$ would cancel."""
     is_small = z < 0.1
     x = jnp.where(is_small, z, 0.1)
     series = 1 - x / 3 + x**3 / 45 - 2 * x**5 / 945 + x**7 / 4725 - 2 * x**9 / 93555

@@ -1,4 +1,4 @@
-"""Terms that are added to the updates to keep the parameters small."""
+"""Weight decay: decoupled, as an $L_2$ penalty, and proximal."""
 
 from typing import Any, ClassVar
 
@@ -12,19 +12,19 @@ from .._support.arithmetic import without_infinities
 
 
 def decayed(weight_decay: Any, p: Array) -> Array:
-    """The decay times the parameter; an infinite one counts as the largest number, so a decay of zero adds zero."""
+    """The weight decay of a parameter; infinities count as the largest number, so that zero decay adds zero."""
     return weight_decay * without_infinities(p)
 
 
 class AddDecayedWeights(AbstractLeafwise):
-    r"""Adds the decayed parameters: $u = g + \lambda w$.
+    r"""Adds weight decay to the updates: $u = g + \lambda w$.
 
-    Behind `ScaleByAdam` this is decoupled weight decay; in front of it, an $L_2$ penalty.
+    After `ScaleByAdam` this is decoupled weight decay; before it, an $L_2$ penalty.
 
     Args:
-        weight_decay: the rate $\lambda$.
-        mask: the leaves that decay: a tree of booleans of the parameters' structure or a prefix of it, a function of
-            the parameters that returns one, or `by_path({...})`. By default all.
+        weight_decay: weight decay coefficient $\lambda$.
+        mask: which parameters decay: a tree of booleans with the structure of the parameters or a prefix of it, a
+            function of the parameters that returns one, or `by_path({...})`. By default all.
 
     References:
         Loshchilov and Hutter, [Decoupled Weight Decay Regularization](https://arxiv.org/abs/1711.05101), 2017.
@@ -46,20 +46,20 @@ class AddDecayedWeights(AbstractLeafwise):
 
 
 class ProximalWeightDecay(AbstractLeafwise):
-    r"""Weight decay by the parameters as they will be; it stands behind the learning rate.
+    r"""Proximal weight decay, by the parameters after the step; place it after the learning rate.
 
     $$
     u = (g - \eta \lambda w) / (1 + \eta \lambda)
     $$
 
-    The parameter becomes $(w + g) / (1 + \eta \lambda)$, the minimum of $\frac{1}{2\eta} \|x - (w + g)\|^2 +
-    \frac{\lambda}{2} \|x\|^2$. To first order in $\eta \lambda$ it is `AddDecayedWeights` before the learning rate;
-    unlike that it never overshoots zero.
+    The new parameter is $(w + g) / (1 + \eta \lambda)$, the minimum of
+    $\frac{1}{2\eta} \|x - (w + g)\|^2 + \frac{\lambda}{2} \|x\|^2$. To first order in $\eta \lambda$ this equals
+    `AddDecayedWeights` before the learning rate, but it never overshoots zero.
 
     Args:
-        learning_rate: the step size $\eta$.
-        weight_decay: the rate $\lambda$.
-        mask: the leaves that decay, as in `AddDecayedWeights`; by default all.
+        learning_rate: learning rate $\eta$.
+        weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
+        mask: which parameters decay, as in `AddDecayedWeights`; by default all.
 
     References:
         Zhuang et al., [Understanding AdamW through Proximal Methods and

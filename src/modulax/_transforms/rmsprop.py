@@ -1,4 +1,4 @@
-"""Gradients divided by their root mean square, or by their standard deviation."""
+"""RMSProp: updates divided by their root mean square, or by their standard deviation."""
 
 from typing import Any, ClassVar
 
@@ -15,14 +15,14 @@ from .._support.types import Count
 
 
 class ScaleByRMSState(AbstractState):
-    """The state of `ScaleByRMS`: the number of steps done and the mean square of the updates."""
+    """State of `ScaleByRMS`: step count and second moment."""
 
     nu: PyTree
     count: Count | None = counter()
 
 
 class ScaleByRMS(AbstractLeafwise):
-    r"""Divides the updates by the root of their mean square.
+    r"""Divides the updates by the root of their second moment: the direction of RMSProp.
 
     $$
     \begin{aligned}
@@ -32,11 +32,11 @@ class ScaleByRMS(AbstractLeafwise):
     $$
 
     Args:
-        decay: the decay $\beta$ of the mean square.
-        eps: $\varepsilon$.
-        initial_scale: the mean square at the start.
-        eps_in_sqrt: whether $\varepsilon$ is added inside the root.
-        bias_correction: whether to divide $v_t$ by $1 - \beta^t$, against a start at zero.
+        decay: exponential decay rate $\beta$ of the second moment.
+        eps: $\varepsilon$, added to the denominator.
+        initial_scale: initial value of the second moment.
+        eps_in_sqrt: whether $\varepsilon$ is added inside the root, the first form, or outside, the second.
+        bias_correction: whether to divide $v_t$ by $1 - \beta^t$, to correct the bias of a start at zero.
 
     References:
         Tieleman and Hinton,
@@ -66,7 +66,7 @@ class ScaleByRMS(AbstractLeafwise):
 
 
 class ScaleByStddevState(AbstractState):
-    """The state of `ScaleByStddev`: the number of steps done, the mean and the mean square of the updates."""
+    """State of `ScaleByStddev`: step count, first and second moment."""
 
     mu: PyTree
     nu: PyTree
@@ -74,7 +74,7 @@ class ScaleByStddevState(AbstractState):
 
 
 class ScaleByStddev(AbstractLeafwise):
-    r"""Divides the updates by their running standard deviation: the centred variant of `ScaleByRMS`.
+    r"""Divides the updates by their standard deviation: the direction of centered RMSProp.
 
     $$
     \begin{aligned}
@@ -86,11 +86,11 @@ class ScaleByStddev(AbstractLeafwise):
     $$
 
     Args:
-        decay: the decay $\beta$ of both means.
-        eps: $\varepsilon$.
-        initial_scale: the mean square at the start.
-        eps_in_sqrt: whether $\varepsilon$ is added inside the root.
-        bias_correction: whether to divide both means by $1 - \beta^t$, against a start at zero.
+        decay: exponential decay rate $\beta$ of both moments.
+        eps: $\varepsilon$, added to the denominator.
+        initial_scale: initial value of the second moment.
+        eps_in_sqrt: whether $\varepsilon$ is added inside the root, the first form, or outside, the second.
+        bias_correction: whether to divide both moments by $1 - \beta^t$, to correct the bias of a start at zero.
 
     References:
         Graves, [Generating Sequences With Recurrent Neural Networks](https://arxiv.org/abs/1308.0850), 2013.
@@ -116,12 +116,12 @@ class ScaleByStddev(AbstractLeafwise):
         mu = moment(self.decay, s.mu, g)
         nu = moment(self.decay, s.nu, abs_sq(g))
         mu_hat, nu_hat = (mu / now, nu / now) if self.bias_correction else (mu, nu)
-        # A variance is not negative; the difference of two rounded numbers may be.
+        # Rounding can make this difference negative.
         variance = jnp.maximum(nu_hat - abs_sq(mu_hat), 0)
         u = g / root_with_eps(variance, self.eps, self.eps_in_sqrt)
         return u, ScaleByStddevState(mu=mu, nu=nu)
 
 
 def root_with_eps(x: Array, eps: Any, inside: bool) -> Array:
-    """The root of `x + eps`, or the root of `x`, plus `eps`."""
+    """The square root of `x`, with `eps` added inside or outside."""
     return safe_sqrt(eps + x) if inside else eps + safe_sqrt(x)

@@ -1,4 +1,4 @@
-"""Rprop: a step size per entry, which grows while the sign of the gradient stays."""
+"""Rprop: one step size per entry, adapted by the sign of the gradient."""
 
 from typing import ClassVar
 
@@ -13,14 +13,14 @@ from .._support.types import Follow
 
 
 class ScaleByRpropState(AbstractState):
-    """The state of `ScaleByRprop`: the step size of every entry, and the step that was taken."""
+    """State of `ScaleByRprop`: the step size of every entry, and the previous step."""
 
     step_sizes: PyTree
     prev_updates: PyTree
 
 
 class ScaleByRprop(AbstractLeafwise):
-    r"""Rprop's direction: every entry has a step size of its own, which grows as long as the sign stays.
+    r"""One step size per entry, which grows while the sign of the update stays the same: the direction of Rprop.
 
     $$
     \begin{aligned}
@@ -34,17 +34,17 @@ class ScaleByRprop(AbstractLeafwise):
     \end{aligned}
     $$
 
-    This is Igel and Hüsken's iRprop⁻, which, unlike the first paper, does not take a step back where the sign changed.
-    It is for gradients of the whole data set: noise changes signs.
+    This is iRprop⁻ of Igel and Hüsken: unlike the original algorithm, it doesn't revert the previous step when the sign
+    changes. Rprop is for full-batch gradients, because noise changes signs.
 
     Args:
-        learning_rate: the step size $\Delta_0$ at the start. Of a schedule only the first number is used.
-        eta_minus: the factor $\eta_-$ where the sign changed.
-        eta_plus: the factor $\eta_+$ where it did not.
-        min_step_size: the smallest step.
-        max_step_size: the largest step.
-        follow: `"paper"` returns $u_t$; `"optax"` returns $u_{t-1}$, the step before (zero at first), except where
-            the sign changed.
+        learning_rate: initial step size $\Delta_0$; only the first value of a schedule is used.
+        eta_minus: factor $\eta_-$ of the step size when the sign changes.
+        eta_plus: factor $\eta_+$ of the step size when the sign stays the same.
+        min_step_size: smallest step size.
+        max_step_size: largest step size.
+        follow: `"paper"` returns $u_t$; `"optax"` returns the previous step $u_{t-1}$, which is zero at first, or zero
+            where the sign changes.
 
     References:
         Riedmiller and Braun, [A direct adaptive method for faster backpropagation learning: the RPROP
@@ -70,7 +70,7 @@ class ScaleByRprop(AbstractLeafwise):
 
     def update_leaf(self, now, g, s, p):
         del now, p
-        agreement = jnp.sign(g) * jnp.sign(s.prev_updates)  # a product of the numbers themselves would underflow
+        agreement = jnp.sign(g) * jnp.sign(s.prev_updates)  # the product of the values could underflow
         factor = jnp.where(agreement > 0, self.eta_plus, self.eta_minus)
         scaled = jnp.clip(factor * s.step_sizes, self.min_step_size, self.max_step_size)
         step_sizes = jnp.where(agreement == 0, s.step_sizes, scaled)

@@ -1,4 +1,4 @@
-"""Multiplication by a number: a constant, a learning rate, a schedule."""
+"""Multiplication by a constant, a schedule, or a learning rate."""
 
 import equinox as eqx
 
@@ -14,7 +14,7 @@ class Scale(AbstractLeafwise):
     r"""Multiplies the updates by a number: $u = \alpha g$.
 
     Args:
-        step_size: the factor $\alpha$.
+        step_size: factor $\alpha$.
     """
 
     step_size: Number = number()
@@ -25,18 +25,18 @@ class Scale(AbstractLeafwise):
 
 
 class ScaleByScheduleState(AbstractState):
-    """The state of a factor that follows a schedule: the number of steps done."""
+    """State of a factor that follows a schedule: step count."""
 
     count: Count | None = counter()
 
 
 class ScaleBySchedule(AbstractLeafwise):
-    r"""Multiplies the updates by a number that depends on the step: $u_t = \alpha(t)\, g_t$, with $t$ from 0.
+    r"""Multiplies the updates by the value of a schedule: $u_t = \alpha(t)\, g_t$, with $t$ from 0.
 
-    The sign is not changed: a learning rate is `ScaleByLearningRate`.
+    It doesn't flip the sign: for a learning rate schedule use `ScaleByLearningRate`.
 
     Args:
-        step_size: the schedule $\alpha$.
+        step_size: schedule $\alpha$.
     """
 
     step_size: Hyperparameter = number()
@@ -55,11 +55,11 @@ class ScaleBySchedule(AbstractLeafwise):
 
 
 class ScaleByLearningRate(AbstractLeafwise):
-    r"""Turns a direction of ascent into a step: $u = -\eta\, g$. The last part of most chains.
+    r"""Multiplies the updates by minus the learning rate: $u = -\eta\, g$. The last part of most chains.
 
     Args:
-        learning_rate: the step size $\eta$, a number or a schedule. With a schedule the state counts the steps.
-        flip_sign: whether to change the sign, for minimisation.
+        learning_rate: learning rate $\eta$, a number or a schedule. With a schedule the state counts the steps.
+        flip_sign: whether to flip the sign, for minimization.
     """
 
     learning_rate: Hyperparameter = number()

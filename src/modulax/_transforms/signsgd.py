@@ -1,4 +1,4 @@
-"""The sign of the update."""
+"""The sign of the updates, for signSGD and Signum."""
 
 from typing import ClassVar
 
@@ -8,7 +8,9 @@ from .._protocol.leafwise import AbstractLeafwise
 
 
 class ScaleBySign(AbstractLeafwise):
-    r"""The sign of every entry: $u = \operatorname{sign}(g)$, for complex ones $g / |g|$, and zero for zero.
+    r"""Replaces every entry by its sign: $u = \operatorname{sign}(g)$.
+
+    The sign of zero is zero, that of a complex entry $g / |g|$.
 
     References:
         Bernstein et al., [signSGD: Compressed Optimisation for Non-Convex

@@ -1,4 +1,4 @@
-"""SM3: accumulators per row and column."""
+"""SM3: second moments stored as one sum per row, column, and so on."""
 
 import functools
 from typing import Any, ClassVar
@@ -15,23 +15,23 @@ from .._support.module import AbstractState
 
 
 def inverse_root(x: Array, eps: Any = 0) -> Array:
-    r"""$1 / \sqrt{x + \varepsilon}$, and zero where `x` is not positive, as its gradient."""
+    r"""$1 / \sqrt{x + \varepsilon}$, and zero where `x` is not positive; so is its derivative there."""
     positive = x > 0
     return jnp.where(positive, 1 / safe_sqrt(eps + jnp.where(positive, x, 1)), 0)
 
 
 class ScaleBySM3State(AbstractState):
-    """The state of `ScaleBySM3`: for each leaf the sums of squares along each axis, and the momentum."""
+    """State of `ScaleBySM3`: momentum, stored in `nu`, and sums of squares along each axis, in `mu`."""
 
     mu: PyTree
     nu: PyTree
 
 
 class ScaleBySM3(AbstractLeafwise):
-    r"""SM3's direction: Adagrad with one sum of squares for each row, column and so on, instead of each entry.
+    r"""Adagrad with one sum of squares per row, column, and so on, instead of one per entry: the direction of SM3.
 
-    The sum of an entry is the least of those it belongs to, plus its own square; the new sums are the largest of
-    their entries:
+    The sum of an entry is the smallest of the sums it belongs to, plus its own square. Each new sum is the largest of
+    its entries:
 
     $$
     \begin{aligned}
@@ -41,16 +41,16 @@ class ScaleBySM3(AbstractLeafwise):
     \end{aligned}
     $$
 
-    with $w = w' = 1$, as in the paper, for $\beta_2 = 1$, and else $w = \beta_2$, $w' = 1 - \beta_2$. Entries without
-    any gradient so far do not move.
+    with $w = w' = 1$ for $\beta_2 = 1$, as in the paper, and $w = \beta_2$, $w' = 1 - \beta_2$ otherwise. Entries whose
+    gradients have all been zero don't move.
 
-    State: a parameter of shape $n_1 \times \dots \times n_d$ needs $4 (n_1 + \dots + n_d)$ bytes for the sums in
-    float32, beside the momentum, which is as large as the parameter. A scalar has one sum.
+    State: $4 (n_1 + \dots + n_d)$ bytes of sums for a parameter of shape $n_1 \times \dots \times n_d$, in float32, in
+    addition to the momentum, which is as large as the parameter. A scalar has one sum.
 
     Args:
-        b1: the decay $\beta_1$ of the momentum.
-        b2: the decay $\beta_2$ of the sums.
-        eps: $\varepsilon$.
+        b1: exponential decay rate $\beta_1$ of the momentum.
+        b2: exponential decay rate $\beta_2$ of the sums of squares; 1 for no decay.
+        eps: $\varepsilon$, added to the sum of squares inside the root.
 
     References:
         Anil et al., [Memory-Efficient Adaptive Optimization](https://arxiv.org/abs/1901.11150), 2019, SM3-II.
@@ -70,7 +70,7 @@ class ScaleBySM3(AbstractLeafwise):
     def update_leaf(self, now, g, s, p):
         del now, p
         axes = range(g.ndim)
-        held, treedef = jtu.tree_flatten(s.mu)  # NNX makes a mapping of a list
+        held, treedef = jtu.tree_flatten(s.mu)  # NNX turns lists into mappings
         lines = [jnp.expand_dims(mu, [i for i in axes if i != a]) for a, mu in enumerate(held)]
         least = functools.reduce(jnp.minimum, [jnp.broadcast_to(line, g.shape) for line in lines])
         total = self.b2 * least + jnp.where(self.b2 == 1, 1, 1 - self.b2) * abs_sq(g)

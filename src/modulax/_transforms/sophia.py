@@ -1,4 +1,9 @@
-"""Sophia: steps clipped by an estimate of the Hessian's diagonal."""
+"""Sophia: clipped steps divided by an estimate of the Hessian's diagonal.
+
+`ScaleBySophia` runs an estimator of the diagonal, which is itself a transform (by default `HutchinsonDiagonal`), every
+`update_interval` steps. The estimates are averaged by `Ema`, and `_Direction`, a rule on one array, makes the clipped
+step from that average and the first moment.
+"""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -24,24 +29,25 @@ from .momentum import Ema, EmaState
 
 
 class HutchinsonState(AbstractState):
-    """The state of `HutchinsonDiagonal`: raw data of the key for the next estimate."""
+    """State of `HutchinsonDiagonal`: raw data of the key for the next estimate."""
 
     key: Array = shared()
 
 
 class HutchinsonDiagonal(AbstractTransform):
-    r"""Replaces the updates by an estimate of the diagonal of the Hessian: $u = r \odot \nabla^2 f(w)\, r$.
+    r"""Replaces the updates by Hutchinson's estimate of the diagonal of the Hessian: $u = r \odot \nabla^2 f(w)\, r$.
 
-    The entries of $r$ are $\pm 1$ with equal probability. The estimate is right on average, and exact where the
-    Hessian is diagonal; it costs about two gradients.
+    The entries of $r$ are $\pm 1$ with equal probability. The estimate is unbiased, and exact if the Hessian is
+    diagonal. It costs about two gradients.
 
-    The objective $f$ is the extra argument `obj_fn`, a function of the parameters alone. Give what else it needs, such
-    as the batch, as arrays, so that nothing is compiled again:
+    The objective $f$ is the extra argument `obj_fn`, a function of the parameters alone. Bind its other arguments, such
+    as the batch, as arrays, so that nothing is recompiled:
 
         obj_fn = jax.tree_util.Partial(loss, batch=batch)
         transform.update(grads, state, params, obj_fn=obj_fn)
 
-    Of a whole model it is given the floating arrays, and None for the rest: `eqx.combine` puts them together.
+    For a whole model, `obj_fn` receives its floating-point arrays, with None in place of all other leaves;
+    `eqx.combine` merges the two.
 
     Args:
         key: a seed, or a JAX key, for the random signs.
@@ -83,7 +89,7 @@ class HutchinsonDiagonal(AbstractTransform):
 
 
 class ScaleBySophiaState(AbstractState):
-    """The state of `ScaleBySophia`: the steps done, the means of updates and of estimates, the estimator's state."""
+    """State of `ScaleBySophia`: step count, first moment `mu`, average `nu` of estimates, state of the estimator."""
 
     count: Count = shared()
     mu: PyTree = like_params()
@@ -92,32 +98,33 @@ class ScaleBySophiaState(AbstractState):
 
 
 class ScaleBySophia(AbstractContainer):
-    r"""Sophia's direction: the mean of the updates over the curvature, each entry clipped.
+    r"""Divides the first moment by an estimate of the Hessian diagonal, and clips every entry: direction of Sophia.
 
     $$
     \begin{aligned}
     m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
-    h_t &= \begin{cases} \beta_2 h_{t-1} + (1 - \beta_2) \hat h_t & \text{in every } k\text{-th step, from the first on}
+    h_t &= \begin{cases} \beta_2 h_{t-1} + (1 - \beta_2) \hat h_t & \text{every } k \text{ steps, starting at the first}
         \\ h_{t-1} & \text{otherwise} \end{cases} \\
-    u_t &= \operatorname{clip}(m_t / \max(\gamma h_t, \varepsilon),\; \rho)
+    u_t &= \operatorname{clip}(m_t / \max(\gamma h_t, \varepsilon),\; \pm \rho)
     \end{aligned}
     $$
 
-    Where the curvature is small, or negative, the clipped entry is $\pm\rho$. The estimate $\hat h_t$ of the Hessian's
-    diagonal is another transform's: by default Hutchinson's, with random signs, where the paper has a normal vector.
+    Where the curvature is small or negative, the clipped entry is $\pm\rho$. The estimate $\hat h_t$ of the Hessian's
+    diagonal comes from another transform, by default Hutchinson's with random signs (the paper uses a normal vector).
     It needs the extra argument `obj_fn`; see `HutchinsonDiagonal`.
 
     Args:
-        b1: the decay $\beta_1$ of the mean of the updates.
-        b2: the decay $\beta_2$ of the mean of the estimates.
-        eps: the smallest denominator $\varepsilon$.
-        gamma: $\gamma$: the larger, the fewer entries are clipped. The authors aim at 10 to 50 percent that are not.
-        clip_threshold: $\rho$, or None not to clip.
-        update_interval: $k$, the number of steps from one estimate to the next.
-        hessian_diagonal_fn: the transform that returns $\hat h_t$, given all extra arguments.
-        mu_dtype: the dtype of the mean of the updates; by default the parameter's.
-        follow: `"paper"` uses an estimate in the step in which it is made; `"optax"` from the next step on (the first
-            one divides by $\varepsilon$), and divides the mean by $1 - \beta_1^t$.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the average of Hessian estimates.
+        eps: $\varepsilon$, the smallest denominator.
+        gamma: factor $\gamma$ of the Hessian estimate; the larger it is, the fewer entries are clipped. The authors
+            recommend a value for which 10 to 50 percent of the entries aren't clipped.
+        clip_threshold: clipping bound $\rho$, or None for no clipping.
+        update_interval: number $k$ of steps between two Hessian estimates.
+        hessian_diagonal_fn: transform that returns $\hat h_t$, given all extra arguments.
+        mu_dtype: dtype of the first moment; by default that of the parameters.
+        follow: `"paper"` uses an estimate in the step in which it is made. `"optax"` uses it from the next step on, so
+            that the first step divides by $\varepsilon$, and divides $m_t$ by $1 - \beta_1^t$.
 
     References:
         Liu et al., [Sophia: A Scalable Stochastic Second-order Optimizer for Language Model
@@ -140,7 +147,7 @@ class ScaleBySophia(AbstractContainer):
     follow: Follow = followed()
 
     def init(self, params: Params) -> ScaleBySophiaState:
-        """Zeros, and the state of the estimator."""
+        """Zero moments, and the state of the estimator."""
         direction = self._direction().init(params)
         return ScaleBySophiaState(
             count=direction.count,
@@ -152,7 +159,7 @@ class ScaleBySophia(AbstractContainer):
     def update(
         self, updates: Updates, state: ScaleBySophiaState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, ScaleBySophiaState]:
-        """One step, with a new estimate if it is time for one."""
+        """One step, with a new Hessian estimate if it is due."""
         now = self.resolved(state)
 
         def estimate(nu: PyTree, inner: State) -> tuple[PyTree, State]:
@@ -160,6 +167,7 @@ class ScaleBySophia(AbstractContainer):
             _, mean = Ema(now.b2, debias=False).update(h, EmaState(ema=nu, count=state.count), params)
             return mean.ema, inner
 
+        # `cond` rather than `where`: an estimate costs about two gradients and isn't due at most steps.
         is_time = state.count % jnp.asarray(now.update_interval).astype(state.count.dtype) == 0
         nu, inner = jax.lax.cond(is_time, estimate, lambda nu, inner: (nu, inner), state.nu, state.hessian_fn_state)
         used = nu if self.follow == "paper" else state.nu
@@ -168,7 +176,7 @@ class ScaleBySophia(AbstractContainer):
         return updates, ScaleBySophiaState(count=after.count, mu=after.mu, nu=nu, hessian_fn_state=inner)
 
     def resolved(self, state: ScaleBySophiaState) -> "ScaleBySophia":
-        """Return this transform with its schedules, and those of the estimator, at their current values."""
+        """The transform with every schedule replaced by its value at the next step."""
         return resolve(self, state.count)
 
     def _direction(self) -> "_Direction":
@@ -183,7 +191,7 @@ class _DirectionState(AbstractState):
 
 
 class _Direction(AbstractLeafwise):
-    """What Sophia does to one array, given the curvature."""
+    """The step of Sophia on one array, given the average `nu` of the Hessian estimates."""
 
     b1: Number = number()
     eps: Number = number()

@@ -1,4 +1,7 @@
-"""The last step of optimizers that find their own step size."""
+"""The final step of Prodigy and D-Adaptation: decoupled weight decay at the estimated step size.
+
+`distance_estimate.py` explains why these two aren't plain chains.
+"""
 
 from typing import Any, ClassVar
 
@@ -17,14 +20,14 @@ from .scaling import Scale
 
 
 class StepWithDecay(AbstractContainer):
-    r"""The step $-(u_t + \gamma_t \lambda w_t)$ of a rule that finds its step size $\gamma_t$ by itself.
+    r"""The step $-(u_t + \gamma_t \lambda w_t)$ for a rule that estimates its own step size $\gamma_t$.
 
-    The state is that of the rule.
+    The state is the state of the rule.
 
     Args:
-        rule: the rule.
-        weight_decay: $\lambda$.
-        mask: the leaves that decay; by default all.
+        rule: the rule, which returns $u_t$.
+        weight_decay: weight decay coefficient $\lambda$, multiplied by the step size $\gamma_t$.
+        mask: which parameters decay, as in `AddDecayedWeights`; by default all.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("params",)

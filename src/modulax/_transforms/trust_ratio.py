@@ -1,4 +1,4 @@
-"""Steps in proportion to the norm of each array, as in LARS and LAMB."""
+"""Trust ratios: steps relative to the norm of each array, as in LARS and LAMB."""
 
 from typing import Any, ClassVar
 
@@ -15,29 +15,29 @@ from .regularization import decayed
 
 
 def trust_ratio(param_norm: Array, update_norm: Array, coefficient: Any, eps: Any) -> Array:
-    r"""$\eta \|w\| / (\|g\| + \varepsilon)$, and 1 where one of the norms is zero: such parameters would never move."""
+    r"""$c \|w\| / (\|g\| + \varepsilon)$, and 1 where a norm is zero, since such parameters would never move."""
     is_zero = (param_norm == 0) | (update_norm == 0)
     return jnp.where(is_zero, 1, coefficient * param_norm / (eps + jnp.where(is_zero, 1, update_norm)))
 
 
 class ScaleByTrustRatio(AbstractLeafwise):
-    r"""Scales the update of each array in proportion to the norm of its parameters.
+    r"""Scales the update of each array relative to the norm of its parameters, as in LARS and LAMB.
 
     $$
     u = \frac{c \|w\|}{\|g\| + \lambda \|w\| + \varepsilon} (g + \lambda w)
     $$
 
-    Both norms are raised to a least value. Where one of them is zero the ratio is 1, so that parameters that begin at
-    zero can move. With $\lambda$ it is the rule of LARS.
+    Both norms are raised to at least `min_norm`. Where $\|w\|$ or $\|g\| + \lambda \|w\|$ is zero, the fraction is
+    replaced by 1, so that parameters that start at zero can move. With $\lambda$ this is the rule of LARS.
 
     Args:
-        min_norm: the least value of both norms.
-        trust_coefficient: $c$.
-        eps: $\varepsilon$.
-        weight_decay: the rate $\lambda$ of a weight decay that belongs to the step, as in LARS.
-        mask: the leaves that are scaled, and decay: a tree of booleans of the parameters' structure or a prefix of it,
-            a function of the parameters that returns one, or `by_path({...})`. By default all; the others pass through
-            unchanged.
+        min_norm: smallest value of both norms.
+        trust_coefficient: trust coefficient $c$.
+        eps: $\varepsilon$, added to the denominator.
+        weight_decay: weight decay coefficient $\lambda$, for a weight decay that takes part in the ratio, as in LARS.
+        mask: which parameters are scaled and decay: a tree of booleans with the structure of the parameters or a prefix
+            of it, a function of the parameters that returns one, or `by_path({...})`. By default all. Others pass
+            through unchanged.
 
     References:
         You et al., [Large Batch Training of Convolutional Networks](https://arxiv.org/abs/1708.03888), 2017.

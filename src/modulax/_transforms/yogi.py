@@ -1,4 +1,4 @@
-"""Yogi: additive changes of the second moment."""
+"""Yogi: Adam with additive changes of the second moment."""
 
 from typing import ClassVar
 
@@ -12,7 +12,7 @@ from .adam import ScaleByAdamState, adam_numbers
 
 
 class ScaleByYogi(AbstractLeafwise):
-    r"""Yogi's direction: Adam's, with a second moment that changes by steps of the size of the new square.
+    r"""Adam's direction with a second moment that changes by at most the new square: the direction of Yogi.
 
     $$
     \begin{aligned}
@@ -22,15 +22,16 @@ class ScaleByYogi(AbstractLeafwise):
     \end{aligned}
     $$
 
-    Where Adam's moment is much larger than the new square it decays as fast as $\beta_2^t$ does; Yogi's decays slowly,
-    so the steps do not grow in a hurry. The paper's algorithm 2 has no bias correction.
+    Where Adam's second moment is much larger than the new square, it decays like $\beta_2^t$. Yogi's decreases by steps
+    of the size of the new square, so that the effective learning rate doesn't increase suddenly. Algorithm 2 of the
+    paper has no bias corrections.
 
     Args:
-        b1: the decay $\beta_1$ of the mean.
-        b2: $\beta_2$, by which the second moment changes.
-        eps: $\varepsilon$, added outside the root.
-        eps_root: $\bar\varepsilon$, added inside the root.
-        initial_accumulator_value: where $m$ and $v$ start.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: $\beta_2$; the second moment changes by $1 - \beta_2$ times the new square.
+        eps: $\varepsilon$, added to the denominator outside the root.
+        eps_root: $\bar\varepsilon$, added to the second moment inside the root.
+        initial_accumulator_value: initial value of $m$ and $v$.
 
     References:
         Zaheer et al., [Adaptive Methods for Nonconvex
@@ -57,7 +58,7 @@ class ScaleByYogi(AbstractLeafwise):
         mu = moment(self.b1, s.mu, g, now.c1)
         square = abs_sq(g)
         change = now.c2 * square
-        # The cases of the sign, so that a square and a moment that overflowed do not meet in a difference.
+        # By comparison instead of the sign of a difference, which is NaN if both have overflowed.
         nu = jnp.where(square > s.nu, s.nu + change, jnp.where(square < s.nu, s.nu - change, s.nu))
         u = mu / now.bias1 / (self.eps + safe_sqrt(self.eps_root + nu / now.bias2))
         return u, ScaleByAdamState(mu=mu, nu=nu)

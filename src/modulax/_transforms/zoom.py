@@ -1,4 +1,4 @@
-"""A line search for the strong Wolfe conditions."""
+"""Zoom line search for the strong Wolfe conditions; `line.py` explains what it shares with `backtracking.py`."""
 
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -19,10 +19,11 @@ from .polyak import loss_of
 
 
 class ZoomLinesearchInfo(AbstractState):
-    """What a zoom line search found: after how many evaluations, and by how much its step misses the conditions.
+    """Result of a zoom line search: number of evaluations, and by how much the step misses each condition.
 
-    Zeros are success. A positive `decrease_error` is a step that does not decrease the loss enough; a positive
-    `curvature_error` alone is less of a worry, the step was only too short.
+    Errors of zero mean success. With a positive `decrease_error` the loss doesn't decrease enough. With a positive
+    `curvature_error` alone it does, but the step isn't near enough to a minimum along the line, usually because it is
+    too short.
     """
 
     num_linesearch_steps: Count
@@ -31,7 +32,7 @@ class ZoomLinesearchInfo(AbstractState):
 
 
 class ScaleByZoomLinesearchState(AbstractState):
-    """The state of `ScaleByZoomLinesearch`: the last step's length, the loss and its gradient where it led."""
+    """State of `ScaleByZoomLinesearch`: the last step size, and loss and gradient at the new parameters."""
 
     learning_rate: Scalar = shared()
     value: Scalar = shared()
@@ -40,7 +41,7 @@ class ScaleByZoomLinesearchState(AbstractState):
 
 
 class _Point(NamedTuple):
-    """The length of a step, with the loss and its slope there."""
+    """A step size, with the loss and its slope there."""
 
     step: Scalar
     value: Scalar
@@ -48,7 +49,7 @@ class _Point(NamedTuple):
 
 
 class _Search(NamedTuple):
-    """What the search knows: a bracket, once it is `bracketed`; before, `low` is the last step that was tried."""
+    """Progress of a search: `low` and `high` enclose a solution once `bracketed`; before, `low` is the last trial."""
 
     tried: Count
     bracketed: Bool[Array, ""]
@@ -60,48 +61,50 @@ class _Search(NamedTuple):
 
 
 class ScaleByZoomLinesearch(AbstractTransform):
-    r"""Scales the updates by a step size at which the loss is lower and its slope smaller: the strong Wolfe conditions.
+    r"""Line search for the strong Wolfe conditions: a step size with sufficient decrease and a small slope.
 
-    Along the line $\phi(\eta) = f(w + \eta u)$ it looks for
+    Along the line $\phi(\eta) = f(w + \eta u)$, it searches for
 
     $$
     \phi(\eta) \le \phi(0) + c_1 \eta\, \phi'(0) + \epsilon, \qquad |\phi'(\eta)| \le c_2 |\phi'(0)| + \epsilon
     $$
 
-    The step is made longer until an interval holds such a point, and the interval is narrowed by cubic and quadratic
-    interpolation. Near a minimum, where the loss differs by its rounding error only, the first condition may be
-    replaced by one on slopes, $\phi'(\eta) \le (2 c_1 - 1)\, \phi'(0) + \epsilon$, as long as
+    The step size is increased until an interval contains a solution; the interval is then narrowed by cubic and
+    quadratic interpolation. Near a minimum, where differences of the loss are rounding errors, the first condition may
+    be replaced by one on slopes, $\phi'(\eta) \le (2 c_1 - 1)\, \phi'(0) + \epsilon$, as long as
     $\phi(\eta) \le \phi(0) + c_3 |\phi(0)| + \epsilon$.
 
-    Updates are the direction of the step: they must lead downhill, as in
+    The updates are the direction of search and must point downhill, as in
 
         Chain(SGD(1.0), ScaleByZoomLinesearch(20))
 
-    `update` needs the loss `value`, its gradient `grad`, both at the parameters, and the loss itself, `value_fn`, a
-    function of the parameters. Those extra arguments that its signature names, such as `batch`, are handed to it. Let
-    it be the same function at every step, or a `jax.tree_util.Partial` with the batch, so that nothing is compiled
-    again. Of a whole model it is given the floating arrays, and None for the rest: `eqx.combine` puts them together.
+    `update` needs `value`, the loss at the parameters, `grad`, its gradient there, and `value_fn`, the loss as a
+    function of the parameters. Extra arguments of `update` that the signature of `value_fn` names, such as `batch`, are
+    passed to it. Use the same function at every step, or a `jax.tree_util.Partial` that holds the batch, to avoid
+    recompilation. For a whole model, `value_fn` receives its floating-point arrays, with None in place of all other
+    leaves; `eqx.combine` merges the two.
 
-    The loss and the gradient where the step leads are kept in the state: `value_and_grad_from_state` reads them, if
+    Loss and gradient at the new parameters are kept in the state. `value_and_grad_from_state` reads them, provided that
     nothing changes the updates afterwards.
 
-    If no step is found, the one of the smallest loss is taken among those that were tried and decrease it enough, or
-    among all; steps to where the loss is not finite are never taken. `state.info` says what happened.
+    If no step satisfies both conditions, the search takes the trial with the smallest loss, preferring those with
+    sufficient decrease. It never takes a step to where the loss is not finite. `state.info` tells what happened.
 
-    Of complex parameters, both updates and `grad` are along the conjugates of what `jax.grad` returns.
+    For complex parameters, both `updates` and `grad` follow the conjugate of what `jax.grad` returns.
 
     Args:
-        max_linesearch_steps: how many steps to try at most; each costs a loss and a gradient.
-        max_learning_rate: the longest step, or None.
-        tol: $\epsilon$.
-        increase_factor: by which the step is made longer until there is an interval.
-        slope_rtol: $c_1$.
-        curv_rtol: $c_2$; infinity for no condition on the slope.
-        approx_dec_rtol: $c_3$, or None for no condition but the first.
-        stepsize_precision: the interval that is too short to be narrowed further, once the loss decreases enough.
-        initial_guess_strategy: what is tried first: the step size of the last time, `"keep"`, or 1, `"one"`, as is
-            right for Newton's method and its relatives.
-        verbose: whether to print a line about each search.
+        max_linesearch_steps: largest number of trials; each one costs an evaluation of loss and gradient.
+        max_learning_rate: the largest step size, or None for no bound.
+        tol: $\epsilon$, absolute tolerance of both conditions.
+        increase_factor: factor by which the step size is increased until an interval is found.
+        slope_rtol: $c_1$, the required decrease relative to the slope.
+        curv_rtol: $c_2$, the largest slope relative to the initial one; infinity for no condition on the slope.
+        approx_dec_rtol: $c_3$, the increase relative to the loss that the condition on slopes tolerates; None to allow
+            the first condition only.
+        stepsize_precision: length of interval below which the search stops, once the loss decreases enough.
+        initial_guess_strategy: first step size to try: the previous one, `"keep"`, or 1, `"one"`, which suits Newton's
+            and quasi-Newton methods.
+        verbose: whether to print one line per search.
 
     References:
         Nocedal and Wright, [Numerical Optimization](https://doi.org/10.1007/978-0-387-40065-5), 2006, algorithms 3.5
@@ -128,7 +131,7 @@ class ScaleByZoomLinesearch(AbstractTransform):
         check_positive_integer(self, "max_linesearch_steps")
 
     def init(self, params: Params) -> ScaleByZoomLinesearchState:
-        """A step size of 1, and a loss of infinity, which stands for none."""
+        """A step size of 1, and an infinite loss, which means that none is stored."""
         dtype = default_float()
         info = ZoomLinesearchInfo(jnp.zeros((), jnp.int32), jnp.full((), jnp.inf, dtype), jnp.full((), jnp.inf, dtype))
         grad = jtu.tree_map(jnp.zeros_like, params)
@@ -144,7 +147,7 @@ class ScaleByZoomLinesearch(AbstractTransform):
         value_fn: Any = None,
         **extra: Any,
     ) -> tuple[Updates, ScaleByZoomLinesearchState]:
-        """The updates times the step size that was found, and what was found."""
+        """The updates multiplied by the step size, and the new state."""
         assert value is not None
         line, here, slope = line_of("ScaleByZoomLinesearch", updates, params, grad, value_fn, extra)
         start = _Point(jnp.zeros((), default_float()), loss_of(value), slope)
@@ -163,7 +166,7 @@ class ScaleByZoomLinesearch(AbstractTransform):
         return jnp.where(last > 0, last, 1)
 
     def _search(self, line: Line, start: _Point, here: Updates, first: Scalar) -> _Search:
-        """Nocedal and Wright, algorithms 3.5 and 3.6 in one loop, so that the loss stands once in the program."""
+        """Nocedal and Wright, algorithms 3.5 and 3.6, as one loop, so that the loss is compiled once."""
         value_and_grad = jax.value_and_grad(line.objective)
         infinite = jnp.full_like(start.step, jnp.inf)
 
@@ -187,6 +190,7 @@ class ScaleByZoomLinesearch(AbstractTransform):
             other = _choose(s.bracketed, _choose(is_high | turns, s.high, s.low), low)
 
             is_found = jnp.maximum(trial.decrease_error, trial.curvature_error) <= self.tol
+            # At the bound, a step that still decreases the loss is accepted: a longer one isn't allowed.
             is_found = is_found | (is_longest & ~(is_high | turns))
             best = _choose(is_found | self._is_better(trial, s.best), trial, s.best)
             is_narrow = s.bracketed & (jnp.abs(s.high.step - s.low.step) <= self.stepsize_precision)
@@ -211,7 +215,7 @@ class ScaleByZoomLinesearch(AbstractTransform):
         return miss(decrease, is_fine), miss(jnp.abs(new.slope) - bound, is_fine)
 
     def _is_better(self, trial: Trial, best: Trial) -> Bool[Array, ""]:
-        """Whether a step is to be preferred if none satisfies both conditions."""
+        """Whether a trial is preferred to the best one so far, if neither satisfies both conditions."""
         does, did = trial.decrease_error <= self.tol, best.decrease_error <= self.tol
         is_finite = jnp.isfinite(trial.decrease_error)
         return is_finite & ((does & ~did) | ((does == did) & (trial.value < best.value)))
@@ -222,10 +226,10 @@ def _choose(which: Array, x: Any, y: Any) -> Any:
 
 
 def _between(low: _Point, high: _Point, other: _Point) -> Scalar:
-    """Where the loss is expected to be smallest between two points.
+    """The step between two points at which the loss is expected to be smallest.
 
-    That is the minimum of the cubic through three losses and a slope, or if it is near an end, of the parabola through
-    two and a slope, or the middle.
+    This is the minimum of the cubic through three losses and one slope. If that is too near an end, it is the minimum
+    of the parabola through two losses and one slope, or else the midpoint.
     """
     length = high.step - low.step
     slope = low.slope * length
@@ -245,6 +249,6 @@ def _between(low: _Point, high: _Point, other: _Point) -> Scalar:
 
 
 def _over(x: Scalar, y: Scalar) -> Scalar:
-    """A quotient that is zero, which is no place between two points, where it would not be finite."""
+    """The quotient, or zero where it isn't finite; a fraction of zero isn't a candidate between two points."""
     is_fine = (y != 0) & jnp.isfinite(x) & jnp.isfinite(y)
     return jnp.where(is_fine, jnp.where(is_fine, x, 0) / jnp.where(is_fine, y, 1), 0)
