@@ -18,6 +18,9 @@ from .instances import DIFFERENCES, TRANSFORMS
 TESTS = Path(__file__).parent
 
 
+EXAMPLES = {type(transform): transform for transform in (instance.make() for instance in TRANSFORMS)}
+
+
 def test_every_optimizer_is_found_by_its_name():
     public = [cls for cls in vars(mx).values() if isinstance(cls, type) and issubclass(cls, mx.AbstractOptimizer)]
     for cls in public:
@@ -86,6 +89,14 @@ def test_a_citation_names_the_papers_of_all_parts():
     assert "  author = {Kingma, Diederik P. and Ba, Jimmy},\n" in text
     assert text.count("{") == text.count("}")
     assert mx.citation(mx.Identity()) == ""
+
+
+def test_an_optimizer_takes_examples_where_its_transform_does():
+    """It says so by itself, because building its transform is too much work for every trace."""
+    for name in mx.available():
+        optimizer = mx.get(name)
+        (part,) = EXAMPLES[optimizer].each_part()
+        assert EXAMPLES[optimizer].example_axes == part.transform.example_axes, name
 
 
 @pytest.mark.parametrize("name", generated.PAGES)

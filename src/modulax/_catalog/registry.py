@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from .._protocol.optimizer import AbstractOptimizer
-from .._protocol.transform import AbstractTransform, axes_of_examples, everything_in, extra_arguments
+from .._protocol.transform import AbstractTransform, everything_in, extra_arguments
 from .._support.checks import listing
 from .bibliography import BIBLIOGRAPHY
 
@@ -96,7 +96,7 @@ def card(optimizer: str | type[AbstractOptimizer] | AbstractOptimizer) -> Card:
         references=tuple(_short(key) for key in cited(instance)),
         state_bytes=size / math.prod(SAMPLE),
         extra=tuple(dict.fromkeys(argument for part in everything_in(instance) for argument in extra_arguments(part))),
-        takes_examples=bool(axes_of_examples(instance)),
+        takes_examples=bool(instance.example_axes),
         takes_complex=all(part.takes_complex for part in everything_in(instance)),
     )
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool
 
 from .._protocol.container import AbstractContainer, part
 from .._protocol.fields import Number, number, static
-from .._protocol.transform import AbstractTransform, axes_of_examples, zeros_returned
+from .._protocol.transform import AbstractTransform, zeros_returned
 from .._support.arithmetic import default_float, safe_increment
 from .._support.checks import NON_NEGATIVE, boolean
 from .._support.module import AbstractState, nested, shared
@@ -124,7 +124,7 @@ class ConditionallyTransform(AbstractContainer):
     forward_extra_args: bool = eqx.field(static=True, default=False)
 
     def check(self) -> None:
-        if axes_of_examples(self.inner):
+        if self.inner.example_axes:
             raise ValueError(
                 "`ConditionallyTransform` lets the updates pass when its transform does not run, but this one takes "
                 "the updates of each example by itself. Write `ConditionallyMask(...)`, which makes no step then."

@@ -15,7 +15,7 @@ from jax.experimental.shard_alike import shard_alike
 from jaxtyping import Array, Float, PyTree
 
 from .._protocol.container import AbstractContainer, extra_inside, part
-from .._protocol.transform import AbstractTransform, axes_of_examples
+from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import common_dtype
 from .._support.module import AbstractModule, AbstractState, nested, shared
 from .._support.types import Params, State, Updates
@@ -163,7 +163,7 @@ class Flatten(AbstractReshaping):
     def form(self, params: Params, *, of_updates: bool = False) -> Form:
         """The arrays of each dtype, one behind the other. Those without elements have no place there."""
         leaves, treedef = jtu.tree_flatten(params)
-        axes = len(axes_of_examples(self.inner)) if of_updates else 0
+        axes = len(self.inner.example_axes) if of_updates else 0
         shapes = [x.shape[axes:] for x in leaves]
         sizes = [math.prod(shape) for shape in shapes]
         places: dict[str, list[int]] = {}

@@ -43,11 +43,6 @@ class DPSGD(AbstractOptimizer):
     """
 
     takes_complex: ClassVar[bool] = False
-
-    @property
-    def example_axes(self) -> tuple[int, ...]:
-        return (0,)
-
     cites: ClassVar[tuple[str, ...]] = ("abadi2016",)
 
     learning_rate: Hyperparameter = number()
@@ -56,6 +51,10 @@ class DPSGD(AbstractOptimizer):
     key: Any = secret_key()
     momentum: Hyperparameter | None = number(None, optional=True)
     nesterov: bool = eqx.field(static=True, default=False)
+
+    @property
+    def example_axes(self) -> tuple[int, ...]:
+        return (0,)
 
     def transform(self) -> Chain:
         aggregate = DifferentiallyPrivateAggregate(self.l2_norm_clip, self.noise_multiplier, self.key)

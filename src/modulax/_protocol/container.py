@@ -103,6 +103,11 @@ class AbstractContainer(AbstractTransform):
             elif held is not None:
                 yield Part(field.name, None, held, states, auxiliary)
 
+    @property
+    def example_axes(self) -> tuple[int, ...]:
+        """The axes of the examples, if one of the parts takes per-example updates."""
+        return next((part.transform.example_axes for part in self.each_part() if part.transform.example_axes), ())
+
     def resolved(self, state: State) -> Self:
         """Return this container with the hyperparameters for which it counts the steps at their current values.
 

@@ -205,7 +205,7 @@ class AbstractTransform(AbstractHyperparameters):
     def paired(self, params: Params, updates: Updates, owner: str) -> Params:
         """Return the parameters in the structure of the updates, refused unless paths and shapes agree."""
         self.check_params(params)
-        return paired(params, updates, owner, per_example=axes_of_examples(self))
+        return paired(params, updates, owner, per_example=self.example_axes)
 
 
 def extra_arguments(module: Any) -> list[str]:
@@ -220,14 +220,9 @@ def everything_in(transform: AbstractTransform) -> Iterator[AbstractTransform]:
         yield from everything_in(part.transform)
 
 
-def axes_of_examples(transform: AbstractTransform) -> tuple[int, ...]:
-    """The axes of the examples if it, or something inside it, takes per-example updates; else none."""
-    return next((x.example_axes for x in everything_in(transform) if x.example_axes), ())
-
-
 def zeros_returned(transform: AbstractTransform, updates: Updates) -> Updates:
     """Zeros like what the transform returns for these updates: without the axes of the examples."""
-    axes = axes_of_examples(transform)
+    axes = transform.example_axes
     return jtu.tree_map(lambda u: jnp.zeros(np.delete(u.shape, axes) if axes else u.shape, u.dtype), updates)
 
 

@@ -128,16 +128,15 @@ class DifferentiallyPrivateAggregate(AbstractTransform):
     """
 
     takes_complex: ClassVar[bool] = False
-
-    @property
-    def example_axes(self) -> tuple[int, ...]:
-        return (0,)
-
     cites: ClassVar[tuple[str, ...]] = ("abadi2016",)
 
     l2_norm_clip: Number = number(needs=NON_NEGATIVE)
     noise_multiplier: Number = number(needs=NON_NEGATIVE)
     key: Any = secret_key()
+
+    @property
+    def example_axes(self) -> tuple[int, ...]:
+        return (0,)
 
     def init(self, params: Params) -> DifferentiallyPrivateAggregateState:
         """A copy of the key."""
