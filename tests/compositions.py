@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 
 import modulax as mx
-from modulax import schedules
+from modulax import aggregate, schedules
 from modulax.numerics import abs_sq
+
+from .own_containers import Mean, SkipLarge
 
 
 def bowl(params: Any) -> jax.Array:
@@ -88,7 +90,15 @@ CONTAINERS: dict[str, Callable[[Any], mx.AbstractTransform]] = {
     "ScheduleFree": lambda t: mx.ScheduleFree(t, 0.1),
     "SAM": lambda t: mx.SAM(t, mx.SGD(0.05)),
     "Mechanize": mx.Mechanize,
+    "ScaleByGaLore": lambda t: mx.ScaleByGaLore(1, base_optimizer=t),
+    "ScaleBySophia": lambda t: mx.ScaleBySophia(hessian_diagonal_fn=t, update_interval=1),
+    "Process": lambda t: aggregate.Process(mx.Scale(2.0), mx.Scale(0.5), t),
+    # A user's, which are in the matrix by being listed.
+    "SkipLarge": lambda t: SkipLarge(t, 1e30),
+    "Mean": lambda t: Mean(mx.Scale(-0.1), {"a": t}),
 }
+# Takes per-example updates, which not every container can hand on: `test_aggregate.py` has its compositions.
+NOT_COMPOSED = {"AddMeanVarianceToOpt"}
 OPTIMIZERS: dict[str, Callable[[], mx.AbstractTransform]] = {
     "AdamW": lambda: mx.AdamW(RATE),
     "PolyakSGD": mx.PolyakSGD,
