@@ -126,7 +126,7 @@ def test_an_order_needs_one_axis_or_two():
     assert mx.safe_norm(jnp.ones((2, 2, 2)), 0.0) == np.float32(8**0.5)
     with pytest.raises(ValueError, match=r"`safe_norm\(ord=1\)` needs one axis for vectors or two for matrices, got 3"):
         mx.safe_norm(jnp.ones((2, 2, 2)), 0.0, ord=1)
-    with pytest.raises(ValueError, match=r"`safe_norm\(axis=2\)`: `x` has the axes -2 to 1, its shape is \(2, 2\)"):
+    with pytest.raises(ValueError, match=r"`safe_norm\(axis=2\)` is out of bounds: `x` .* has axes -2 to 1"):
         mx.safe_norm(jnp.ones((2, 2)), 0.0, axis=2)
 
 
