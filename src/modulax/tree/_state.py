@@ -81,10 +81,10 @@ def _held(field: dataclasses.Field, value: Any) -> Literal["params", "shared", "
 
 
 class Section(NamedTuple):
-    """A field of a state that does not hold further states, by its place in a tree.
+    """A field of a state that does not hold further states, by its location in a tree.
 
     Args:
-        names: the names of the keys that lead to the field, its own name included.
+        names: the names of the keys that lead to the field, including its own name.
         root: how many of them lead to the outermost state; the others before the last are nesting.
     """
 
@@ -93,7 +93,7 @@ class Section(NamedTuple):
 
 
 def sections(tree: PyTree) -> Iterator[Section]:
-    """Every section of every state in a tree, which may hold parameters, models and optimizers too."""
+    """Iterate over the sections of every state in a tree, which may hold parameters, models and optimizers too."""
     yield from _sections(tree, (), None)
 
 
@@ -110,7 +110,7 @@ def _sections(node: PyTree, names: Names, root: int | None) -> Iterator[Section]
 
 
 def nesting_fields() -> tuple[set[str], set[str]]:
-    """The names of all fields of states in which transforms keep the states of others; those of mappings again."""
+    """The names of all fields of states that hold states of other transforms, and of those that hold a mapping of them."""
     found, keyed = set[str](), set[str]()
     classes = [AbstractState]
     while classes:
