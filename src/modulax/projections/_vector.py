@@ -32,19 +32,31 @@ class Vector(NamedTuple):
         return jtu.tree_structure(self.tree).unflatten(leaves)
 
     def number(self, name: str, value: ArrayLike) -> Float[Array, ""]:
-        """Check an argument that is one scalar for the whole vector."""
+        """Check an argument that is one scalar for the whole vector.
+
+        Raises:
+            ValueError: if it is not a real scalar.
+        """
         (array,) = real(self.owner, **{name: value})
         if array.shape != ():
             raise ValueError(f"`{self.owner}` needs `{name}` to be a scalar, got an array of shape {array.shape}.")
         return array.astype(self.dtype)
 
     def radius(self, scale: ArrayLike) -> Float[Array, ""]:
-        """Check the argument `scale`, a non-negative scalar."""
+        """Check the argument `scale`.
+
+        Raises:
+            ValueError: if it is not a real scalar, or is known to be negative.
+        """
         number = self.number("scale", scale)
         return checked(number, known(scale, self.dtype) >= 0, f"`{self.owner}(scale=...)` {NON_NEGATIVE.words}.")
 
     def bounds(self, name: str, value: PyTree) -> list[Any]:
-        """Check bounds of every entry: a number, or a tree of bounds; return them in the rank of the leaves."""
+        """Check bounds of every entry, a number or a tree of bounds; return them with the rank of the leaves.
+
+        Raises:
+            ValueError: if the structure or a shape doesn't fit.
+        """
         try:
             value = jax.tree.broadcast(value, self.tree)
         except ValueError:
@@ -54,7 +66,11 @@ class Vector(NamedTuple):
         return [b.reshape((1,) * (x.ndim - b.ndim) + b.shape) for x, b in zip(self.leaves, bounds, strict=True)]
 
     def alike(self, name: str, value: PyTree) -> list[Array]:
-        """Check another argument with the structure and shapes of the tree; return its leaves."""
+        """Check another argument with the structure and shapes of the tree; return its leaves.
+
+        Raises:
+            ValueError: if the structure or a shape differs.
+        """
         if jtu.tree_structure(value) != jtu.tree_structure(self.tree):
             raise self._other_structure(name, value, "")
         leaves = self._check_fit(name, value, "equal to", lambda other, own: other)
