@@ -295,7 +295,7 @@ A = {"w": jnp.ones((8, 1)), "n": [jnp.ones(2)]}
         (lambda: tree.where(1.0, A, A), "`tree.where(condition=...)` must hold booleans, got float32"),
         (
             lambda: tree.where(jnp.ones(3, bool), A, A),
-            "`tree.where(condition=...)` must broadcast to every leaf; its shape is (3,), and at `n.0` the shape is (2,)",
+            "`tree.where(condition=...)` must broadcast to every leaf; its shape is (3,), and at `n.0` the shape is (2",
         ),
         (lambda: tree.max({"a": 1j}), "`tree.max` needs real numbers, which can be ordered, and `a` is complex"),
         (lambda: tree.norm(A, 3), "`tree.norm(ord=...)` must be None, 1, 2 or `jnp.inf`, got 3"),
