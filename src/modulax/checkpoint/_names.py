@@ -178,7 +178,7 @@ class Nesting:
         return detour + keys, -len(in_common), nesting != middle
 
     def _keys(self, nesting: Names) -> Names | None:
-        """Return the keys of parts in a nesting; None if it contains a name that is neither a key nor a nesting field."""
+        """Return the keys of parts in a nesting; None if it contains a name that is neither a key nor such a field."""
         keys, i = [], 0
         while i < len(nesting):
             if nesting[i] not in self._fields:

@@ -110,7 +110,7 @@ def _sections(node: PyTree, names: Names, root: int | None) -> Iterator[Section]
 
 
 def nesting_fields() -> tuple[set[str], set[str]]:
-    """The names of all fields of states that hold states of other transforms, and of those that hold a mapping of them."""
+    """The names of all fields of states that hold states of other transforms, and those that hold a mapping of them."""
     found, keyed = set[str](), set[str]()
     classes = [AbstractState]
     while classes:
