@@ -286,7 +286,7 @@ def test_orbax_takes_optimizers_and_states_as_they_are(tmp_path: Path):
 
 def test_an_existing_checkpoint_is_replaced_only_on_request(tmp_path: Path):
     checkpoint.save(tmp_path / "a", {"w": jnp.ones(2)})
-    with pytest.raises(FileExistsError, match="already exists. Pass `overwrite=True` to replace it"):
+    with pytest.raises(FileExistsError, match=r"already exists\. Pass `overwrite=True` to replace it"):
         checkpoint.save(tmp_path / "a", {"w": jnp.zeros(2)})
     checkpoint.save(tmp_path / "a", {"w": jnp.zeros(2)}, overwrite=True)
     assert checkpoint.restore(tmp_path / "a", {"w": jnp.ones(2)})[0]["w"].tolist() == [0, 0]
