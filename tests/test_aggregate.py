@@ -258,21 +258,21 @@ def test_a_table_of_what_it_does():
         ),
         (
             lambda: aggregate.Process(mx.Identity(), mx.Identity(), mx.Identity(), aggregator_has_aux=True),
-            "needs an aggregator that finds out more",
+            "needs an aggregator with auxiliary outputs",
         ),
         (
             lambda: aggregate.get_batch_size_from_per_elt_updates({"a": jnp.ones((2, 3)), "b": jnp.ones(3)}, 0),
-            "equally many examples; there are 2 at `a`, 3 at `b`",
+            "the same number of examples in all arrays, got 2 at `a`, 3 at `b`",
         ),
-        (lambda: aggregate.get_batch_size_from_per_elt_updates(jnp.ones(3), 1), r".* there is the shape \(3,\)"),
-        (lambda: aggregate.get_unbiased_mean_and_variance_ema(mx.EmptyState()), "there are 0"),
+        (lambda: aggregate.get_batch_size_from_per_elt_updates(jnp.ones(3), 1), r"on axis 1, got shape \(3,\)"),
+        (lambda: aggregate.get_unbiased_mean_and_variance_ema(mx.EmptyState()), "contains 0"),
         (
             lambda: aggregate.AveragePerElementUpdates().update(PARAMS, mx.EmptyState(), PARAMS),
-            "needs the updates of each example by itself, on a leading axis",
+            "needs per-example gradients, with the examples on a leading axis",
         ),
         (
             lambda: aggregate.AveragePerElementUpdates(1).update(PARAMS, mx.EmptyState(), PARAMS),
-            r"needs the updates of each example by itself, on axes \(1,\)",
+            r"needs per-example gradients, with the examples on axes \(1,\)",
         ),
     ],
     ids=range(8),

@@ -362,28 +362,28 @@ def test_smoothing_mixes_the_loss_with_the_mean_over_all_classes():
     [
         (
             lambda x, y: losses.softmax_cross_entropy_with_integer_labels(x, y.astype(jnp.float32)),
-            "`softmax_cross_entropy_with_integer_labels(labels=...)` must hold integers, the numbers of the classes, "
-            "got an array of dtype float32 and shape (4,). For probabilities or one-hot labels, "
+            "`softmax_cross_entropy_with_integer_labels(labels=...)` must hold integers, the class indices, "
+            "got an array of dtype float32 and shape (4,). For probabilities or one-hot labels, use "
             "`softmax_cross_entropy(logits, labels)`.",
         ),
         (
             lambda x, y: losses.softmax_cross_entropy_with_integer_labels(x, y, axis=0),
-            "`softmax_cross_entropy_with_integer_labels` needs `labels` of the shape (3,), that of `logits`, (4, 3), "
+            "`softmax_cross_entropy_with_integer_labels` needs `labels` of shape (3,), the shape of `logits`, (4, 3), "
             "without its axis of classes, got (4,).",
         ),
         (
             lambda x, y: losses.softmax_cross_entropy(x, y),
-            "`softmax_cross_entropy(labels=...)` must hold a number for every class, in the shape (4, 3) of `logits`, "
-            "got integers of shape (4,). For the numbers of the classes, "
+            "`softmax_cross_entropy(labels=...)` must hold one value per class, in the shape (4, 3) of `logits`, "
+            "got integers of shape (4,). For class indices, use "
             "`softmax_cross_entropy_with_integer_labels(logits, labels)`.",
         ),
         (
             lambda x, y: losses.sigmoid_binary_cross_entropy(x[:, :1], y),
-            "`sigmoid_binary_cross_entropy` needs `labels` of the shape of `logits`, (4, 1), got (4,).",
+            "`sigmoid_binary_cross_entropy` needs `labels` to broadcast to the shape of `logits`, (4, 1), got (4,).",
         ),
         (
             lambda x, y: losses.softmax_cross_entropy(x[:1], x),
-            "`softmax_cross_entropy` needs `labels` of the shape of `logits`, (1, 3), got (4, 3).",
+            "`softmax_cross_entropy` needs `labels` to broadcast to the shape of `logits`, (1, 3), got (4, 3).",
         ),
         (
             lambda x, y: losses.softmax_cross_entropy_with_integer_labels(x, y, where=jnp.ones(3, bool)),

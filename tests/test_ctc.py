@@ -235,14 +235,14 @@ def test_a_label_that_is_none_is_seen_and_so_is_nan():
 
 def test_mistakes_are_named():
     logits, frames, labels, paddings = jnp.zeros((2, 5, 4)), jnp.zeros((2, 5)), jnp.ones((2, 3), int), jnp.zeros((2, 3))
-    beside = "beside `logits` of shape (2, 5, 4), got"
+    beside = "to match `logits` of shape (2, 5, 4), got"
     for wrong, sentence in (
         ((logits[0], frames, labels, paddings), "`logits` of shape (batch, frames, classes), got (5, 4)."),
         ((logits, frames.T, labels, paddings), f"`logit_paddings` of shape (2, 5) {beside} (5, 2)."),
         ((logits, frames, labels[0], paddings), f"`labels` of shape (2, labels) {beside} (3,)."),
         (
             (logits, frames, labels, paddings[:, :2]),
-            "`label_paddings` of shape (2, 3) beside `labels` of shape (2, 3), got (2, 2).",
+            "`label_paddings` of shape (2, 3) to match `labels` of shape (2, 3), got (2, 2).",
         ),
     ):
         with pytest.raises(ValueError, match=re.escape(f"`ctc_loss` needs {sentence}")):
@@ -250,6 +250,6 @@ def test_mistakes_are_named():
     with pytest.raises(ValueError, match=r"`ctc_loss\(labels=\.\.\.\)` must hold integers, got .* float32"):
         losses.ctc_loss(logits, frames, labels.astype(float), paddings)
     for blank in (4, -1):
-        sentence = rf"`ctc_loss\(blank_id={blank}\)` must be a class from 0 to 3: `logits` has the shape \(2, 5, 4\)."
+        sentence = rf"`ctc_loss\(blank_id={blank}\)` must be a class from 0 to 3: `logits` has shape \(2, 5, 4\)."
         with pytest.raises(ValueError, match=sentence):
             losses.ctc_loss(logits, frames, labels, paddings, blank_id=blank)

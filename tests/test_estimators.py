@@ -278,7 +278,9 @@ def test_multi_normal_refuses_what_does_not_fit():
         estimators.multi_normal(jnp.zeros(3, jnp.int32), 0.0)
     with pytest.raises(ValueError, match=r"`multi_normal` needs `loc` and `log_scale` of shapes that broadcast"):
         estimators.multi_normal(jnp.zeros(3), jnp.zeros(2))
-    with pytest.raises(ValueError, match=r"`multi_normal.log_prob` needs `x` whose shape ends with \(3,\), got \(\)"):
+    with pytest.raises(
+        ValueError, match=r"`multi_normal.log_prob` needs an `x` whose shape ends with \(3,\), got \(\)"
+    ):
         estimators.multi_normal(jnp.zeros(3), 0.0).log_prob(1.0)
 
 
@@ -327,9 +329,11 @@ def test_what_does_not_fit_is_refused(estimator, key):
     for n in (0, -3):
         with pytest.raises(ValueError, match=rf"`{name}\(num_samples=\.\.\.\)` must be a positive integer, got"):
             call(estimator, key, n=n)
-    with pytest.raises(ValueError, match=rf"`{name}\(function=\.\.\.\)` must return one .*, got .* of shape \(2,\)"):
+    with pytest.raises(
+        ValueError, match=rf"`{name}\(function=\.\.\.\)` must return a .*scalar.*, got .* of shape \(2,\)"
+    ):
         call(estimator, key, lambda x: x)
-    with pytest.raises(ValueError, match=r"must return one .*, got `NoneType`"):
+    with pytest.raises(ValueError, match=r"must return a .*scalar.*, got `NoneType`"):
         call(estimator, key, lambda x: None)
 
 
@@ -338,18 +342,20 @@ def test_a_distribution_with_another_interface_is_refused(estimator, key):
     name = estimator.__name__
     with pytest.raises(ValueError, match=r"must return a distribution with `sample\(shape, seed\)`, got `tuple`"):
         call(estimator, key, build=lambda *params: params)
-    with pytest.raises(ValueError, match=rf"`{name}` draws by .*has `Numpyro.sample\(key, sample_shape=\(\)\)`: wrap"):
+    with pytest.raises(ValueError, match=rf"`{name}` calls .*has `Numpyro.sample\(key, sample_shape=\(\)\)`: wrap"):
         call(estimator, key, build=lambda *params: Numpyro())
     with pytest.raises(ValueError, match=r"needs 4 samples along the first axis.*got an array of shape \(3, 2\)"):
         call(estimator, key, build=Fixed)
 
 
 def test_what_one_estimator_needs_is_refused_by_name(key):
-    with pytest.raises(ValueError, match=r"`log_prob` of the `Entries`.*one float.*\(2,\).*`.to_event\(1\)`"):
+    with pytest.raises(ValueError, match=r"`log_prob` of the `Entries`.*a scalar float.*\(2,\).*`.to_event\(1\)`"):
         call(SCORE, key, build=Entries)
-    with pytest.raises(ValueError, match=r"`score_function_jacobians` needs `log_prob\(x\)`, which the `Sampler`"):
+    with pytest.raises(ValueError, match=r"`score_function_jacobians` needs `log_prob\(x\)`, but the `Sampler`"):
         call(SCORE, key, build=lambda *params: Sampler(), n=3)
     with pytest.raises(ValueError, match=r"`measure_valued_jacobians` is for Gaussians only.*got `Other`"):
         call(MEASURE, key, build=Other)
-    with pytest.raises(ValueError, match=r"`pathwise_jacobians\(function=\.\.\.\)` must return one float, because"):
+    with pytest.raises(
+        ValueError, match=r"`pathwise_jacobians\(function=\.\.\.\)` must return a scalar float, because"
+    ):
         call(PATHWISE, key, lambda x: jnp.sum(x > 0))

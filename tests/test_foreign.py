@@ -75,7 +75,7 @@ def test_training_goes_on_from_a_state_of_optax(name: str):
 
 def test_a_state_that_does_not_correspond_is_refused():
     params = jtu.tree_map(jnp.asarray, PARAMS)
-    with pytest.raises(ValueError, match="`from_optax` found nothing in tuple that the state of modulax has"):
+    with pytest.raises(ValueError, match="`from_optax` found nothing in tuple that matches the modulax state"):
         checkpoint.from_optax(mx.SGD(0.1, momentum=0.9).init(params), optax.sgd(0.1).init(params))
 
 
@@ -156,5 +156,5 @@ def test_training_goes_on_from_a_state_of_torch(name: str):
 
 def test_a_name_that_torch_does_not_have():
     state = mx.AdamW(1e-2).init({"w": jnp.ones(2)})
-    with pytest.raises(ValueError, match="`names` wants `7` for `w`, and torch's state has `0`"):
+    with pytest.raises(ValueError, match="`names` has `7` for `w`, but torch's state has `0`"):
         checkpoint.from_torch(state, {"state": {0: {}}}, {"w": 7})

@@ -136,7 +136,7 @@ def test_labels_that_are_no_classes():
     np.testing.assert_array_equal(values, [np.nan, np.nan, value])
     assert np.isfinite(gradient).all()
     check = checkify.checkify(jax.jit(losses.multiclass_sparsemax_loss))
-    sentence = "`multiclass_sparsemax_loss(labels=...)` must be the numbers of classes, 0 to 2."
+    sentence = "`multiclass_sparsemax_loss(labels=...)` must hold class indices from 0 to 2."
     assert sentence in str(check(scores, labels)[0].get())
     assert check(scores, jnp.abs(labels) % 3)[0].get() is None
     error, _ = checkify.checkify(jax.jit(losses.sparsemax_loss))(scores[0], jnp.array([0, 1, 2]))
@@ -148,12 +148,13 @@ def test_labels_that_are_no_classes():
     [
         (
             lambda: losses.make_fenchel_young_loss(jnp.abs)(jnp.ones((2, 3)), jnp.ones((2, 3))),
-            "`make_fenchel_young_loss(max_fun=...)` must return one number for a vector of scores, got an array of "
+            "`make_fenchel_young_loss(max_fun=...)` must return a scalar for a vector of scores, got an array of "
             "shape (3,).",
         ),
         (
             lambda: losses.make_fenchel_young_loss(jnp.max)(jnp.ones((2, 3)), jnp.ones((2, 1))),
-            "`fenchel_young_loss` needs `scores` and `targets` with a last axis of one length, got (2, 3) and (2, 1).",
+            "`fenchel_young_loss` needs `scores` and `targets` whose last axes have equal length, got (2, 3) and "
+            "(2, 1).",
         ),
         (
             lambda: losses.make_fenchel_young_loss(jnp.max)(jnp.ones((2, 3)), jnp.ones((4, 3))),
@@ -162,7 +163,7 @@ def test_labels_that_are_no_classes():
         (
             lambda: losses.make_fenchel_young_loss(jnp.max)(jnp.ones(3, int), jnp.ones(3)),
             "`fenchel_young_loss(scores=...)` must hold floats, got an array of dtype int32 and shape (3,). If that is "
-            "meant, convert it: `scores.astype(jnp.float32)`.",
+            "intended, convert it: `scores.astype(jnp.float32)`.",
         ),
         (
             lambda: losses.multiclass_sparsemax_loss(jnp.ones((2, 3)), jnp.ones((2, 3), int)),
@@ -171,7 +172,7 @@ def test_labels_that_are_no_classes():
         (
             lambda: losses.multiclass_sparsemax_loss(jnp.ones((2, 3)), jnp.ones(2)),
             "`multiclass_sparsemax_loss(labels=...)` must hold integers, got an array of dtype float32 and shape (2,). "
-            "If that is meant, convert it: `labels.astype(jnp.int32)`.",
+            "If that is intended, convert it: `labels.astype(jnp.int32)`.",
         ),
     ],
 )

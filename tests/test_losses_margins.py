@@ -35,7 +35,7 @@ def test_a_label_that_is_no_class_makes_the_loss_nan_and_is_reported(loss):
     error, _ = checked(scores, jnp.array([0, 1, 2]))
     assert error.get() is None
     error, _ = checked(scores, jnp.array([0, 1, 3]))
-    assert f"`{loss.__name__}(labels=...)` must be the numbers of classes, 0 to 2." in error.get()
+    assert f"`{loss.__name__}(labels=...)` must hold class indices from 0 to 2." in error.get()
 
 
 def test_labels_of_a_small_dtype_reach_as_far_as_they_can():
@@ -84,7 +84,7 @@ def test_margins_refuse_what_they_cannot_mean():
         losses.multiclass_hinge_loss(jnp.ones((2, 3)), jnp.ones(2))
     with pytest.raises(ValueError, match="`multiclass_perceptron_loss` needs `scores` with an axis of classes"):
         losses.multiclass_perceptron_loss(jnp.ones(()), jnp.array(0))
-    with jax_defaults(), pytest.raises(ValueError, match=r"of one shape, got \(3,\) and \(3, 1\)"):
+    with jax_defaults(), pytest.raises(ValueError, match=r"of the same shape, got \(3,\) and \(3, 1\)"):
         losses.hinge_loss(jnp.ones(3), jnp.ones((3, 1)))
 
 
@@ -149,7 +149,7 @@ def test_weights_broadcast_and_what_does_not_fit_is_refused():
     np.testing.assert_allclose(plain(logits, labels, weights=of_items), plain(logits, labels * of_items), rtol=1e-6)
     # What is added to all scores of a list does not matter.
     np.testing.assert_allclose(plain(logits + 50, labels), plain(logits, labels), rtol=1e-4)
-    with pytest.raises(ValueError, match=r"`weights` of the shape of `logits`, \(4,\), got \(3, 1\)"):
+    with pytest.raises(ValueError, match=r"`weights` to broadcast to the shape of `logits`, \(4,\), got \(3, 1\)"):
         losses.ranking_softmax_loss(logits[0], labels[0], weights=np.ones((3, 1), np.float32))
     with pytest.raises(ValueError, match="`logits` with an axis of items"):
         losses.ranking_softmax_loss(jnp.ones(()), jnp.ones(()))

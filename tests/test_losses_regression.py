@@ -72,9 +72,9 @@ def test_what_is_no_array_is_refused():
         losses.l2_loss(jnp.ones(2, jnp.complex64))
     with pytest.raises(ValueError, match=r"`l2_loss\(targets=\.\.\.\)` must hold real numbers"):
         losses.l2_loss(jnp.ones(2), jnp.ones(2, jnp.complex64))
-    with pytest.raises(ValueError, match="names one axis twice"):
+    with pytest.raises(ValueError, match="names an axis twice"):
         losses.cosine_similarity(jnp.ones((2, 2)), jnp.ones((2, 2)), axis=(0, -2))
     with pytest.raises(ValueError, match=r"`cosine_similarity\(where=\.\.\.\)` must hold booleans, got int32"):
         losses.cosine_similarity(jnp.ones(2), jnp.ones(2), where=jnp.array([1, 0]))
-    with pytest.raises(ValueError, match=r"`where` of the shape of `predictions`, \(2,\), got \(2, 2\)"):
+    with pytest.raises(ValueError, match=r"`where` to broadcast to the shape of `predictions`, \(2,\), got \(2, 2\)"):
         losses.cosine_similarity(jnp.ones(2), jnp.ones(2), where=jnp.ones((2, 2), bool))

@@ -114,7 +114,7 @@ def test_what_dice_refuses():
         losses.dice_loss(p, p, reduction="avg")
     with pytest.raises(ValueError, match=r"`dice_loss\(axis=\(1, -1\)\)` must not name the last axis"):
         losses.dice_loss(p, p, axis=(1, -1))
-    with pytest.raises(ValueError, match=r"of one shape, got \(2, 3, 4, 5\) and \(2, 3, 4\)"):
+    with pytest.raises(ValueError, match=r"of the same shape, got \(2, 3, 4, 5\) and \(2, 3, 4\)"):
         losses.dice_loss(p, p[..., 0])
     with pytest.raises(
         ValueError, match=r"`dice_loss` needs `class_weights` of shape \(5,\), one for every class, got"

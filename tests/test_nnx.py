@@ -147,9 +147,9 @@ def test_groups_by_type_by_path_and_by_predicate():
 
 def test_labels_teach():
     model = Net(nnx.Rngs(0))
-    with pytest.raises(ValueError, match=r"no filter fits the Param at `hidden.kernel`. Add one for it, or a last"):
+    with pytest.raises(ValueError, match=r"no filter matches the Param at `hidden.kernel`. Add one for it, or a last"):
         modulax.nnx.labels(model, {nnx.LoRAParam: "lora"})
-    with pytest.raises(ValueError, match=r"LoRAParam'> fits no variable"):
+    with pytest.raises(ValueError, match=r"LoRAParam'> matches no variable"):
         modulax.nnx.labels(model, {nnx.LoRAParam: "lora", ...: "rest"})
     with pytest.raises(ValueError, match=r"needs a transform of modulax.*For one of optax's, use `flax.nnx.Optimizer`"):
         modulax.nnx.Optimizer(model, optax.adam(1e-3))

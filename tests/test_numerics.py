@@ -98,7 +98,7 @@ def test_a_least_norm_for_every_row():
     x, least = jnp.array([[3.0, 4.0], [0.3, 0.4]]), jnp.array([1.0, 2.0])
     np.testing.assert_allclose(mx.safe_norm(x, least, axis=1), [5, 2])
     np.testing.assert_allclose(mx.safe_norm(x, least[:, None], axis=1, keepdims=True), [[5], [2]])
-    with pytest.raises(ValueError, match=r"`safe_norm\(min_norm=...\)` must be a number or have the shape \(2,\), got"):
+    with pytest.raises(ValueError, match=r"`safe_norm\(min_norm=...\)` must be a number or have shape \(2,\), got"):
         mx.safe_norm(x, least[:, None], axis=1)
 
 
@@ -126,7 +126,7 @@ def test_an_order_needs_one_axis_or_two():
     assert mx.safe_norm(jnp.ones((2, 2, 2)), 0.0) == np.float32(8**0.5)
     with pytest.raises(ValueError, match=r"`safe_norm\(ord=1\)` needs one axis for vectors or two for matrices, got 3"):
         mx.safe_norm(jnp.ones((2, 2, 2)), 0.0, ord=1)
-    with pytest.raises(ValueError, match=r"`safe_norm\(axis=2\)`: `x` has the axes -2 to 1, its shape is \(2, 2\)"):
+    with pytest.raises(ValueError, match=r"`safe_norm\(axis=2\)` is out of bounds: `x` .* has axes -2 to 1"):
         mx.safe_norm(jnp.ones((2, 2)), 0.0, axis=2)
 
 
@@ -192,7 +192,7 @@ def test_a_whole_model_passes_and_keeps_its_dtypes(key):
 
 
 def test_a_scale_is_a_real_number():
-    with pytest.raises(ValueError, match=r"`scale_gradient\(scale=...\)` must be a number, got an array of shape \(2,"):
+    with pytest.raises(ValueError, match=r"`scale_gradient\(scale=...\)` must be a scalar, got an array of shape \(2,"):
         numerics.scale_gradient(1.0, jnp.ones(2))
     with pytest.raises(ValueError, match=r"`scale_gradient\(scale=...\)` must hold real numbers"):
         numerics.scale_gradient(1.0, 1j)

@@ -184,15 +184,15 @@ def test_integers_in_and_out_and_what_the_function_depends_on():
         (lambda: make_perturbed_fun(one_hot, sigma=0.0), r"`make_perturbed_fun\(sigma=...\)` must be positive, got 0"),
         (
             lambda: make_perturbed_fun(one_hot, noise=jnp.sin),
-            r"`make_perturbed_fun\(noise=...\)` needs the method",
+            r"`make_perturbed_fun\(noise=...\)` must have a method",
         ),
         (
             lambda: make_perturbed_fun(one_hot)(jax.random.key(0), jnp.arange(3)),
-            "the input must have a leaf that is a floating array",
+            "the input must have a leaf that is a floating-point array",
         ),
         (
             lambda: make_perturbed_fun(lambda x: x["a"])(jax.random.key(0), {"a": jnp.array(1j)}),
-            "the input `a` is complex, and noise is real",
+            "the input `a` is complex, but noise is real",
         ),
     ],
 )

@@ -401,7 +401,7 @@ PAIR = {"w": jnp.ones((2, 3)), "b": jnp.ones(3)}
         (
             lambda: p.projection_simplex({"w": [jnp.ones(2), jnp.arange(3)]}),
             "`projection_simplex(tree.w.1=...)` must hold floats, got an array of dtype int32 and shape (3,). If that "
-            "is meant, convert it: `tree.w.1.astype(jnp.float32)`.",
+            "is intended, convert it: `tree.w.1.astype(jnp.float32)`.",
         ),
         (
             lambda: p.projection_l1_ball({"w": jnp.ones(2), "f": jnp.tanh}),
@@ -410,12 +410,12 @@ PAIR = {"w": jnp.ones((2, 3)), "b": jnp.ones(3)}
         ),
         (
             lambda: p.projection_l2_ball(PAIR, PAIR["b"]),
-            "`projection_l2_ball` needs `scale` to be one number, got an array of shape (3,).",
+            "`projection_l2_ball` needs `scale` to be a scalar, got an array of shape (3,).",
         ),
         (
             lambda: p.projection_box(PAIR, {"w": 0}, 1),
-            "`projection_box` needs `lower` to be a number or a tree of the structure of `tree`, which has the leaves "
-            "`b`, `w`; got `w`.",
+            "`projection_box` needs `lower` to be a number or a tree of the same structure as `tree`, which has the "
+            "leaves `b`, `w`; got `w`.",
         ),
         (
             lambda: p.projection_box(PAIR, 0, {"w": jnp.ones(2), "b": 1}),
@@ -423,8 +423,8 @@ PAIR = {"w": jnp.ones((2, 3)), "b": jnp.ones(3)}
         ),
         (
             lambda: p.projection_hyperplane(PAIR, {"w": jnp.ones((2, 3))}, 1),
-            "`projection_hyperplane` needs `a` to be a tree of the structure of `x`, which has the leaves `b`, `w`; "
-            "got `w`.",
+            "`projection_hyperplane` needs `a` to be a tree of the same structure as `x`, which has the leaves `b`, "
+            "`w`; got `w`.",
         ),
         (
             lambda: p.projection_vector(PAIR, {"w": jnp.ones((2, 3)), "b": jnp.ones(1)}),
@@ -432,10 +432,10 @@ PAIR = {"w": jnp.ones((2, 3)), "b": jnp.ones(3)}
         ),
         (
             lambda: p.projection_halfspace(PAIR, PAIR, jnp.ones(3)),
-            "`projection_halfspace` needs `b` to be one number, got an array of shape (3,).",
+            "`projection_halfspace` needs `b` to be a scalar, got an array of shape (3,).",
         ),
         (lambda: p.projection_simplex(PAIR, -1), "`projection_simplex(scale=...)` must not be negative."),
-        (lambda: p.projection_box(PAIR, 1, 0.5), "`projection_box` needs `lower` to be nowhere above `upper`."),
+        (lambda: p.projection_box(PAIR, 1, 0.5), "`projection_box` needs `lower <= upper` in every entry."),
     ],
 )
 def test_the_sentence(call, sentence):
@@ -448,7 +448,7 @@ def test_the_sentence(call, sentence):
     [
         (p.projection_l1_ball, (-1.0,), "`projection_l1_ball(scale=...)` must not be negative."),
         (p.projection_hypercube, (-1.0,), "`projection_hypercube(scale=...)` must not be negative."),
-        (p.projection_box, (0.5, 0.4), "`projection_box` needs `lower` to be nowhere above `upper`."),
+        (p.projection_box, (0.5, 0.4), "`projection_box` needs `lower <= upper` in every entry."),
     ],
 )
 def test_traced_numbers_are_checked_where_one_debugs(function, numbers, sentence):

@@ -129,11 +129,11 @@ def test_nothing_to_differentiate():
         (lambda w: hvp(quartic, {"w": jnp.ones(1)}, w, None, None), r"at `w` the shapes are \(3,\) and \(1,\)"),
         (
             lambda w: hessian_diag(lambda w, x, y: w["w"], w, None, None),
-            r"`hessian_diag\(loss=...\)` must return a number, got an array of shape \(3,\)",
+            r"`hessian_diag\(loss=...\)` must return a scalar, got an array of shape \(3,\)",
         ),
         (
             lambda w: fisher_diag(lambda w, x, y: w["w"], w, None, None),
-            r"`fisher_diag\(negative_log_likelihood=...\)` must return a number",
+            r"`fisher_diag\(negative_log_likelihood=...\)` must return a scalar",
         ),
         (
             lambda w: hvp(quartic, jnp.ones(1), {"c": jnp.array(1j)}, None, None),

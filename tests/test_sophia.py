@@ -208,7 +208,7 @@ def test_another_generator():
 
 @pytest.mark.parametrize("wrong", [0.5, True, None, "seed", np.zeros(3, np.uint32)])
 def test_a_wrong_key_is_refused(wrong: Any):
-    with pytest.raises(ValueError, match=r"`key` is a seed such as `0`, or a key such as `jax.random.key\(0\)`"):
+    with pytest.raises(ValueError, match=r"`key` must be a seed such as `0`, or a key such as `jax.random.key\(0\)`"):
         mx.HutchinsonDiagonal(wrong)
 
 

@@ -229,7 +229,7 @@ def test_gradients_and_a_whole_model(key):
     updates = tree.add_scale(grads, 0.5, model)
     assert (updates.layers[0].weight == grads.layers[0].weight + model.layers[0].weight / 2).all()
     assert updates.activation is None
-    with pytest.raises(ValueError, match=r"`tree.norm`: `tree` must be made of arrays, and at `activation` there is"):
+    with pytest.raises(ValueError, match=r"`tree.norm`: `tree` must be a tree of arrays, but at `activation` there is"):
         tree.norm(model)
 
 
@@ -290,16 +290,16 @@ A = {"w": jnp.ones((8, 1)), "n": [jnp.ones(2)]}
         ),
         (lambda: tree.vdot(A, {**A, "w": 1.0}), "`tree.vdot`: at `w` the shapes are (8, 1) and (). They must be equal"),
         (lambda: tree.allclose(A, {**A, "n": [1.0]}), "`tree.allclose`: at `n.0` the shapes are (2,) and ()"),
-        (lambda: tree.scale(jnp.ones(2), A), "`tree.scale(scalar=...)` must be a number, got an array of shape (2,)"),
-        (lambda: tree.clip(A, 0, A["w"]), "`tree.clip(max_value=...)` must be a number, got an array of shape (8, 1)"),
+        (lambda: tree.scale(jnp.ones(2), A), "`tree.scale(scalar=...)` must be a scalar, got an array of shape (2,)"),
+        (lambda: tree.clip(A, 0, A["w"]), "`tree.clip(max_value=...)` must be a scalar, got an array of shape (8, 1)"),
         (lambda: tree.where(1.0, A, A), "`tree.where(condition=...)` must hold booleans, got float32"),
         (
             lambda: tree.where(jnp.ones(3, bool), A, A),
-            "`tree.where(condition=...)` must broadcast to every leaf; its shape is (3,), and at `n.0` there is (2,)",
+            "`tree.where(condition=...)` must broadcast to every leaf; its shape is (3,), and at `n.0` the shape is (2",
         ),
-        (lambda: tree.max({"a": 1j}), "`tree.max` needs real numbers, which have an order, and `a` is complex"),
+        (lambda: tree.max({"a": 1j}), "`tree.max` needs real numbers, which can be ordered, and `a` is complex"),
         (lambda: tree.norm(A, 3), "`tree.norm(ord=...)` must be None, 1, 2 or `jnp.inf`, got 3"),
-        (lambda: tree.size({"a": "text"}), "`tree` must be made of arrays, and at `a` there is 'text'"),
+        (lambda: tree.size({"a": "text"}), "`tree` must be a tree of arrays, but at `a` there is 'text'"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_its_path(call: Any, sentence: str):

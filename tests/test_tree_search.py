@@ -283,7 +283,7 @@ def test_an_undeclared_counter_is_told_how():
     with pytest.raises(ValueError, match=r"with `seen: \.\.\. = modulax\.shared\(\)`"):
         tree.map_params(None, lambda x, p: x, Counting().init(PARAMS), PARAMS)
     law = LAWS["the_state_says_what_is_like_the_parameters"]
-    with pytest.raises(AssertionError, match=r"`seen` stands at the path of no parameter"):
+    with pytest.raises(AssertionError, match=r"`seen` is not at the path of a parameter"):
         law.check(Case(Counting()))
 
 

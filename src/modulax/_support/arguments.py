@@ -1,4 +1,8 @@
-"""What a function on arrays is given: floats, of shapes that fit, along axes that are there."""
+"""Checks and conversions of array arguments: dtypes, shapes, axes and masks.
+
+Losses, projections and estimators call these first. Each function takes the name of its caller (`owner`) and of the
+argument, so that the error message quotes the call as the user wrote it.
+"""
 
 import math
 from typing import Any, TypeAlias
@@ -14,48 +18,69 @@ Axes: TypeAlias = int | tuple[int, ...] | None
 
 
 def floating(owner: str, **arrays: ArrayLike) -> list[Array]:
-    """The arguments as arrays; refused unless they hold floats."""
+    """Convert the arguments to arrays.
+
+    Raises:
+        ValueError: if one does not hold real floats.
+    """
     return [_of_kind(owner, name, x, "floats", "jnp.float32", jnp.floating) for name, x in arrays.items()]
 
 
 def inexact(owner: str, **arrays: ArrayLike) -> list[Array]:
-    """The arguments as arrays; refused unless they hold floats, which may be complex."""
+    """Convert the arguments to arrays.
+
+    Raises:
+        ValueError: if one does not hold floats, real or complex.
+    """
     return [_of_kind(owner, name, x, "floats", "jnp.float32", jnp.inexact) for name, x in arrays.items()]
 
 
 def integral(owner: str, **arrays: ArrayLike) -> list[Array]:
-    """The arguments as arrays; refused unless they hold integers."""
+    """Convert the arguments to arrays.
+
+    Raises:
+        ValueError: if one does not hold integers.
+    """
     return [_of_kind(owner, name, x, "integers", "jnp.int32", jnp.integer) for name, x in arrays.items()]
 
 
 def real(owner: str, **arrays: ArrayLike) -> list[Array]:
-    """The arguments as arrays; refused if they hold complex numbers."""
+    """Convert the arguments to arrays.
+
+    Raises:
+        ValueError: if one holds complex numbers, or anything else but floats, integers or booleans.
+    """
     kinds = jnp.floating, jnp.integer, jnp.bool_
     return [_of_kind(owner, name, x, "real numbers", "jnp.float32", *kinds) for name, x in arrays.items()]
 
 
 def _of_kind(owner: str, name: str, x: ArrayLike, words: str, example: str, *kinds: Any) -> Array:
+    """Convert one argument, and check that its dtype is of one of these kinds."""
     x = jnp.asarray(x)
     if not any(jnp.issubdtype(x.dtype, kind) for kind in kinds):
         raise ValueError(
             f"`{owner}({name}=...)` must hold {words}, got an array of dtype {x.dtype} and shape {x.shape}. If that is "
-            f"meant, convert it: `{name}.astype({example})`."
+            f"intended, convert it: `{name}.astype({example})`."
         )
     return x
 
 
 def numbers(owner: str, dtype: Any, **arrays: ArrayLike) -> list[Array]:
-    """The arguments as numbers of this dtype; refused if they hold several, or no real ones."""
+    """Convert the arguments to real scalars of this dtype.
+
+    Raises:
+        ValueError: if one is not real, or is not a scalar.
+    """
     found = real(owner, **arrays)
     for name, x in zip(arrays, found, strict=True):
-        check_shape(owner, name, x, (), "one number")
+        check_shape(owner, name, x, (), "a scalar")
     return [x.astype(dtype) for x in found]
 
 
 def widened(*arrays: Array) -> tuple[Any, list[Array]]:
-    """The dtype of the result, which holds all of the arrays; and the arrays in at least float32.
+    """Return the dtype of the result, and the arrays cast to at least float32 for the arithmetic in between.
 
-    What is computed of them is not rounded on the way. A Python number never makes the result wider.
+    The dtype is the one that the arrays promote to; a Python number never widens it.
     """
     with jax.numpy_dtype_promotion("standard"):
         dtype = jnp.result_type(*arrays)
@@ -63,30 +88,53 @@ def widened(*arrays: Array) -> tuple[Any, list[Array]]:
 
 
 def known(x: ArrayLike, dtype: Any) -> Any:
-    """The argument in a dtype: a NumPy array if its value is known while the program is traced."""
+    """Cast an argument; one that is known at trace time becomes a NumPy array, so that it stays known."""
     return x.astype(dtype) if isinstance(x, jax.Array) else np.asarray(x, dtype)
 
 
 def check_one_shape(owner: str, **arrays: Array) -> None:
-    """Refuses arrays of different shapes: a broadcast of `(8,)` with `(8, 1)` is a mistake that nobody would see."""
+    """Check that all arrays have the same shape: broadcasting `(8,)` with `(8, 1)` is nearly always a silent mistake.
+
+    Raises:
+        ValueError: if they don't.
+    """
     if len({x.shape for x in arrays.values()}) > 1:
-        raise ValueError(f"`{owner}` needs {_names(arrays)} of one shape, got {_shapes(arrays)}.")
+        raise ValueError(f"`{owner}` needs {_names(arrays)} of the same shape, got {_shapes(arrays)}.")
 
 
 def check_shape(owner: str, name: str, x: Array, shape: tuple[int, ...], meaning: str) -> None:
-    """Refuses an array of another shape than this one, which means something."""
+    """Check that an array has this shape.
+
+    Args:
+        owner: the function that is called.
+        name: the argument's name.
+        x: the array.
+        shape: the required shape.
+        meaning: what that shape means, for the error message.
+
+    Raises:
+        ValueError: if it has another shape.
+    """
     if x.shape != shape:
         raise ValueError(f"`{owner}` needs `{name}` of shape {shape}, {meaning}, got {x.shape}.")
 
 
 def broadcast(owner: str, **arrays: Array) -> list[Array]:
-    """The arrays in the shape that they have together; refused if there is none."""
+    """Broadcast the arrays to their common shape.
+
+    Raises:
+        ValueError: if they have none.
+    """
     shape = broadcast_shape(owner, **arrays)
     return [jnp.broadcast_to(x, shape) for x in arrays.values()]
 
 
 def broadcast_shape(owner: str, **arrays: Array) -> tuple[int, ...]:
-    """The shape that the arrays have together; refused if there is none."""
+    """Return the shape that the arrays broadcast to.
+
+    Raises:
+        ValueError: if there is none.
+    """
     try:
         return np.broadcast_shapes(*(x.shape for x in arrays.values()))
     except ValueError as error:
@@ -96,7 +144,11 @@ def broadcast_shape(owner: str, **arrays: Array) -> tuple[int, ...]:
 
 
 def check_matrix(owner: str, name: str, x: Array, is_square: bool = False) -> None:
-    """Refuses what is no matrix, or no square one."""
+    """Check that an array is a matrix, or a square matrix.
+
+    Raises:
+        ValueError: if it isn't.
+    """
     if x.ndim != 2 or (is_square and x.shape[0] != x.shape[1]):
         batch = " `jax.vmap` maps over a batch of them." if x.ndim > 2 else ""
         words = "a square matrix" if is_square else "a matrix"
@@ -114,44 +166,57 @@ def _shapes(arrays: dict[str, Array]) -> str:
 
 
 def axes_of(owner: str, axis: Axes, name: str, x: Array) -> tuple[int, ...]:
-    """The axes as numbers from zero; None is all of them. Refused if the array that is called `name` lacks one."""
+    """Normalize the axes of the array that is called `name` to integers from zero; None means all axes.
+
+    Raises:
+        ValueError: if an axis is out of bounds, or is named twice.
+    """
     if axis is None:
         return tuple(range(x.ndim))
     axes = (axis,) if isinstance(axis, int) else tuple(axis)
     if not all(-x.ndim <= a < x.ndim for a in axes):
-        there = f"has the axes {-x.ndim} to {x.ndim - 1}" if x.ndim else "has no axes"
-        raise ValueError(f"`{owner}(axis={axis!r})`: `{name}` {there}, its shape is {x.shape}.")
+        there = f"has axes {-x.ndim} to {x.ndim - 1}" if x.ndim else "has no axes"
+        raise ValueError(f"`{owner}(axis={axis!r})` is out of bounds: `{name}` of shape {x.shape} {there}.")
     axes = tuple(a % x.ndim for a in axes)
     if len(set(axes)) < len(axes):
-        raise ValueError(f"`{owner}(axis={axis!r})` names one axis twice: `{name}` has the shape {x.shape}.")
+        raise ValueError(f"`{owner}(axis={axis!r})` names an axis twice: `{name}` has shape {x.shape}.")
     return axes
 
 
 def fitted(owner: str, name: str, x: Array, **arrays: Array) -> list[Array]:
-    """The arrays in the shape of the one that is called `name`; refused if one does not fit into it."""
+    """Broadcast the arrays to the shape of `x`, the array that is called `name`.
+
+    Raises:
+        ValueError: if one doesn't broadcast to it.
+    """
     for other, y in arrays.items():
         if broadcast_shape(owner, **{name: x, other: y}) != x.shape:
-            raise ValueError(f"`{owner}` needs `{other}` of the shape of `{name}`, {x.shape}, got {y.shape}.")
+            raise ValueError(
+                f"`{owner}` needs `{other}` to broadcast to the shape of `{name}`, {x.shape}, got {y.shape}."
+            )
     return [jnp.broadcast_to(y, x.shape) for y in arrays.values()]
 
 
 def without_axes(x: Array, axes: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of the array without these axes: that of the examples, where the axes are those of the classes."""
+    """Return the shape without these axes: the shape of the examples, where `axes` are those of the classes."""
     return tuple(n for a, n in enumerate(x.shape) if a not in axes)
 
 
 def mask_like(
     owner: str, where: ArrayLike | None, name: str, x: Array, axes: tuple[int, ...] = ()
 ) -> Bool[Array, "..."] | None:
-    """The mask in the shape of an array, or None; refused if it is not made of booleans or does not fit.
+    """Broadcast the mask `where` to the shape of an array; None stays None.
 
-    A mask in the shape that the array has without `axes` is one of whole examples.
+    A mask with the shape that the array has without `axes` selects whole examples.
+
+    Raises:
+        ValueError: if it isn't boolean, or doesn't fit the array.
     """
     if where is None:
         return None
     mask = jnp.asarray(where)
     if mask.dtype != bool:
-        raise ValueError(f"`{owner}(where=...)` must hold booleans, got {mask.dtype}: write, say, `where != 0`.")
+        raise ValueError(f"`{owner}(where=...)` must hold booleans, got {mask.dtype}. Convert it: `where != 0`.")
     examples = without_axes(x, axes)
     if axes and mask.shape == examples:
         mask = jnp.expand_dims(mask, axes)
@@ -164,10 +229,10 @@ def mask_like(
 
 
 def chosen(where: Bool[Array, "..."] | None, x: Array, otherwise: float = 0) -> Array:
-    """The array where the mask is true and a number elsewhere, so that nothing comes from there: not even a NaN."""
+    """Keep the array where the mask is true and put a constant elsewhere, so that not even a NaN gets through."""
     return x if where is None else jnp.where(where, x, jnp.full_like(x, otherwise))
 
 
 def size_of(shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
-    """How many entries there are along these axes together."""
+    """Count the entries along these axes together."""
     return math.prod(shape[a] for a in axes)

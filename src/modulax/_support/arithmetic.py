@@ -1,4 +1,4 @@
-"""Arithmetic that is right at the edges: zero, overflow, low precision, complex numbers."""
+"""Arithmetic that is correct at the edges: zero, overflow, low-precision dtypes and complex numbers."""
 
 import functools
 from typing import Any
@@ -10,62 +10,62 @@ from jaxtyping import Array, ArrayLike, DTypeLike, Inexact, Real
 
 
 def default_float() -> np.dtype:
-    """The float dtype of JAX: float32, or float64 under `jax_enable_x64`."""
+    """Return JAX's default float dtype: float32, or float64 under `jax_enable_x64`."""
     return jax.dtypes.canonicalize_dtype(float)
 
 
 def common_dtype(*dtypes: DTypeLike) -> np.dtype:
-    """The dtype that holds them all, whatever the user's rules of promotion."""
+    """Return the dtype that all of these promote to, whatever `jax_numpy_dtype_promotion` is set to."""
     return _common_dtype(jax.config.jax_enable_x64, dtypes)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @functools.cache
 def _common_dtype(is_x64: bool, dtypes: tuple[DTypeLike, ...]) -> np.dtype:
-    """Asked for every leaf of every tree, and so remembered; without x64 it is another one."""
+    """Cached, since it is asked for every leaf of every tree; `is_x64` is in the key because it changes the result."""
     del is_x64
     with jax.numpy_dtype_promotion("standard"):
         return jnp.dtype(functools.reduce(jnp.promote_types, dtypes))
 
 
 def at_least_float32(*dtypes: DTypeLike) -> np.dtype:
-    """The dtype in which arithmetic on these is done: never less than float32, complex if one of them is."""
+    """Return the dtype to compute in: at least float32, and complex if one of the dtypes is."""
     return common_dtype(*dtypes, jnp.float32)
 
 
 def in_dtype(x: Array, dtype: DTypeLike) -> Array:
-    """The array in a dtype; where it has that already, nothing is added to the program, nor is time spent on it."""
+    """Cast an array; one that has the dtype already is returned as it is, at no cost in tracing or in the program."""
     return x if x.dtype == dtype else x.astype(dtype)
 
 
 def real_dtype(dtype: DTypeLike) -> np.dtype:
-    """The dtype of the absolute value of a number of this dtype."""
+    """Return the dtype of the absolute value: `float32` for `complex64`."""
     return jnp.finfo(dtype).dtype
 
 
 def dtype_for(x: Array, dtype: DTypeLike | None) -> DTypeLike | None:
-    """The dtype that was asked for beside an array: complex if the array is."""
+    """Return the requested dtype, made complex if the array is complex; None stays None."""
     return dtype if dtype is None or not jnp.iscomplexobj(x) else common_dtype(dtype, jnp.complex64)
 
 
 def zeros_in(x: Inexact[Array, "*shape"], dtype: DTypeLike | None) -> Inexact[Array, "*shape"]:
-    """Zeros of the array's shape in the dtype that was asked for, or the array's own; complex if the array is."""
+    """Zeros of the array's shape, in the requested dtype or else its own; complex if the array is complex."""
     return jnp.zeros_like(x, dtype_for(x, dtype))
 
 
 def copy_in(x: Inexact[Array, "*shape"], dtype: DTypeLike | None = None) -> Inexact[Array, "*shape"]:
-    """A copy of the array in the dtype that was asked for, or the array's own; complex if the array is."""
+    """A copy of the array in the requested dtype or else its own; complex if the array is complex."""
     return jnp.array(x, dtype_for(x, dtype), copy=True)
 
 
 def abs_sq(x: Inexact[Array, "*shape"]) -> Inexact[Array, "*shape"]:
-    r"""$|x|^2$, which is real for complex `x` too and, unlike `abs(x) ** 2`, differentiable at zero."""
+    """$|x|^2$: real for complex `x`, and differentiable at zero, which `abs(x) ** 2` is not."""
     if jnp.iscomplexobj(x):
         return x.real**2 + x.imag**2
     return x * x
 
 
 def without_infinities(x: Inexact[Array, "*shape"]) -> Inexact[Array, "*shape"]:
-    """The array with the largest numbers of its dtype in the place of infinities; NaN stays NaN."""
+    """Replace infinities with the largest finite values of the dtype; NaN stays NaN."""
     if jnp.iscomplexobj(x):
         return jax.lax.complex(without_infinities(x.real), without_infinities(x.imag))
     largest = jnp.finfo(x.dtype).max
@@ -73,32 +73,32 @@ def without_infinities(x: Inexact[Array, "*shape"]) -> Inexact[Array, "*shape"]:
 
 
 def moment(decay: Any, m: Any, x: Any, rest: Any = None) -> Any:
-    r"""A running average with a new value, $\beta m + (1 - \beta) x$; `rest` is $1 - \beta$, if it is known already."""
+    r"""Update an exponential moving average, $\beta m + (1 - \beta) x$; `rest` is $1 - \beta$ where that is known."""
     return decay * m + (1 - decay if rest is None else rest) * x
 
 
 def infinity_moment(decay: Any, m: Any, x: Any, eps: Any) -> Any:
-    r"""The running maximum of absolute values, $\max(\beta m, |x| + \varepsilon)$."""
+    r"""Update an exponentially decayed running maximum of absolute values, $\max(\beta m, |x| + \varepsilon)$."""
     return jnp.maximum(decay * m, eps + jnp.abs(x))
 
 
 def ratio(x: Any, y: Any) -> Any:
-    """`x / y` where `y` is positive, and zero where it is not: nothing has happened yet."""
+    """Divide `x` by `y` where `y > 0`, and return 0 elsewhere, for example before the first step."""
     return jnp.where(y > 0, x / jnp.where(y > 0, y, 1), 0)
 
 
 def bias(decay: Any, t: Any) -> Any:
-    r"""What a running average that began at zero must be divided by after $t$ values: $1 - \beta^t$."""
+    r"""Bias correction of an exponential moving average that started at zero, after $t$ steps: $1 - \beta^t$."""
     return 1 - decay**t
 
 
 @jax.custom_jvp
 def safe_sqrt(x: Inexact[Array, "*shape"]) -> Inexact[Array, "*shape"]:
-    r"""$\sqrt x$ whose derivative at zero is zero instead of infinity.
+    r"""Compute $\sqrt x$ with derivative zero at zero, where that of `jnp.sqrt` is infinite.
 
-    An optimizer takes the square root of moments that are exactly zero wherever a parameter has had no gradient, and
-    `inf * 0` would make every hypergradient NaN. The forward pass is one square root: the rule costs only whoever
-    differentiates.
+    The second moment of a parameter that has had no gradient is exactly zero. An infinite derivative there turns every
+    hypergradient into NaN, because `inf * 0` is NaN. The forward pass is still a single square root: the custom rule
+    costs something only under differentiation.
     """
     return jnp.sqrt(x)
 
@@ -112,10 +112,10 @@ def _safe_sqrt_jvp(primals, tangents):
 
 
 def safe_increment(count: Real[ArrayLike, "*shape"]) -> Real[Array, "*shape"]:
-    """`count + 1`, or `count` where that would overflow: a step counter saturates, it never turns negative.
+    """Increment a step counter without overflow: `count + 1`, or `count` once it is the largest value of its dtype.
 
     Args:
-        count: integers or floats of any dtype, which the result has as well.
+        count: integers or floats of any dtype; the result has the same dtype.
     """
     count = jnp.asarray(count)
     limit = (jnp.iinfo if jnp.issubdtype(count.dtype, jnp.integer) else jnp.finfo)(count.dtype).max
@@ -126,5 +126,5 @@ safe_int32_increment = safe_increment
 
 
 def second_moment_like(p: Array, value: Any = 0) -> Array:
-    """An accumulator for squares: real, and at least float32, because bfloat16 cannot hold increments of 1e-3."""
+    """Create an accumulator for squares: real, and at least float32, because bfloat16 loses increments of 1e-3."""
     return jnp.full_like(p, value, at_least_float32(real_dtype(p.dtype)))

@@ -1,4 +1,4 @@
-"""Random keys as plain arrays, in the fields and in the states of transforms."""
+"""Random keys as plain uint32 arrays, in the fields and states of transforms."""
 
 import operator
 from typing import Any
@@ -9,20 +9,23 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-# The generator that raw key data of this length is for.
+# The random number generator, by the length of its raw key data.
 _GENERATORS = {2: "threefry2x32", 4: "rbg"}
 
 
 def is_key_data(x: Any) -> bool:
-    """Whether `x` is raw key data, or a batch of it: the one leaf of a transform that is no number."""
+    """Whether `x` is raw key data, or a batch of it: the only leaf of a transform that is not a hyperparameter."""
     return getattr(x, "dtype", None) == np.uint32 and x.shape[-1:] in {(length,) for length in _GENERATORS}
 
 
 def as_key(x: Any) -> Any:
-    """A seed or a JAX key as raw key data, an array of uint32, which every checkpoint can hold.
+    """Convert a seed or a JAX key to raw key data: a uint32 array, which any checkpoint format can hold.
 
-    From a Python integer it is made with NumPy, so that no backend is started: `jax.random.key(seed)` of JAX's default
-    generator. Raw key data, and a batch of it, is kept as it is.
+    A Python integer is converted with NumPy, to the data of `jax.random.key(seed)` for JAX's default generator, so that
+    no backend is started. Raw key data, or a batch of it, is returned unchanged.
+
+    Raises:
+        ValueError: if `x` is none of these.
     """
     if is_key_data(x):
         return x
@@ -35,15 +38,15 @@ def as_key(x: Any) -> Any:
         key = np.array([seed >> 32, seed % 2**32], np.uint32)
         key.setflags(write=False)
         return key
-    raise ValueError(f"A `key` is a seed such as `0`, or a key such as `jax.random.key(0)`, got {x!r}.")
+    raise ValueError(f"`key` must be a seed such as `0`, or a key such as `jax.random.key(0)`, got {x!r}.")
 
 
 def key(default: int = 0) -> Any:
-    """A field that holds a random key: given as a seed or a JAX key, kept as raw key data."""
+    """Declare a field for a random key: accepts a seed or a JAX key, stores raw key data."""
     return eqx.field(default=default, converter=as_key, metadata={"key": True})
 
 
 def next_keys(raw: Array, n: int) -> tuple[Array, list[Array]]:
-    """New raw key data for the state, and `n` keys to use now, one for each leaf."""
+    """Split raw key data into new key data for the state and `n` keys to use now, one per leaf."""
     kept, used = jax.random.split(jax.random.wrap_key_data(raw, impl=_GENERATORS[raw.shape[-1]]))
     return jax.random.key_data(kept), list(jax.random.split(used, n)) if n else []

@@ -1,11 +1,11 @@
-"""What optax's names are called here: for somebody who types one of them, and for the page that lists them all."""
+"""optax's names and their counterparts in modulax, for error messages and for the page that lists them all."""
 
 import importlib.util
 import sys
 
 from .checks import suggestion
 
-# What differs in more than capitals, underscores, and the suffix of schedules.
+# Names that differ by more than case, underscores and the `_schedule` suffix, which `home` handles.
 RENAMED = {
     "AdaptiveGradClipState": "EmptyState",
     "AddDecayedWeightsState": "EmptyState",
@@ -42,7 +42,7 @@ RENAMED = {
 }
 
 
-# Where a name is looked for; the first is the package itself.
+# Submodules that `home` searches, in this order; "" is the package itself.
 PLACES = (
     "",
     "schedules",
@@ -62,11 +62,11 @@ PLACES = (
 
 
 def home(name: str, first: str = "") -> str | None:
-    """Where in modulax that is which optax calls by this name, such as `schedules.CosineDecay`; None if it is nowhere.
+    """Find the modulax counterpart of an optax name, such as `schedules.CosineDecay`; None if there is none.
 
     Args:
-        name: the last word of optax's name.
-        first: the place of `PLACES` that is looked at before the others, because optax's name is in one of that name.
+        name: the last part of optax's dotted name.
+        first: the entry of `PLACES` to search first, because optax has the name in a submodule called like it.
     """
     if name in RENAMED:
         return RENAMED[name]
@@ -80,19 +80,20 @@ def home(name: str, first: str = "") -> str | None:
 
 
 def no_such_name(name: str, place: str = "") -> str:
-    """The sentence for somebody who asks a place for what it does not have."""
+    """Write the error message for a name that a module doesn't have, with a suggestion if there is one."""
     module = f"modulax.{place}".rstrip(".")
     sentence = f"module '{module}' has no attribute '{name}'."
     if name.startswith("_"):
         return sentence
     if importlib.util.find_spec(f"modulax.{name}"):
-        return f"{sentence} `import modulax.{name}` first: the package does not import this module."
+        return f"{sentence} `import modulax.{name}` first: `import modulax` does not load this module."
     if name in ("contrib", "transforms"):
-        return f"{sentence} What is in `optax.{name}` is in `modulax` itself."
+        return f"{sentence} The names of `optax.{name}` are in `modulax` itself."
     if found := home(name, place):
         return f"{sentence} Did you mean `modulax.{found}`?"
     return sentence + suggestion(name, [own for own in vars(sys.modules[module]) if not own.startswith("_")])
 
 
 def _plain(name: str) -> str:
+    """Fold case and underscores, so that `CosineDecay` equals `cosine_decay`."""
     return name if name.startswith("_") else name.replace("_", "").lower()

@@ -1,4 +1,4 @@
-"""Whether an entry point of ours is being traced."""
+"""Whether an entry point of modulax is being traced."""
 
 import contextlib
 import threading
@@ -13,13 +13,13 @@ _state = _State()
 
 
 def is_tracing() -> bool:
-    """Whether we are inside of an entry point: numbers are then traced because we trace them."""
+    """Whether one of our entry points is being traced, so that tracers in the hyperparameters are our own."""
     return _state.inside
 
 
 @contextlib.contextmanager
 def tracing() -> Iterator[None]:
-    """Marks that an entry point is being traced; transforms inside of it run as plain functions."""
+    """Mark that an entry point is being traced; transforms called within run as plain functions."""
     outside, _state.inside = _state.inside, True
     try:
         yield

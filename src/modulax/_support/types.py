@@ -1,4 +1,4 @@
-"""The words that signatures are written in."""
+"""Type aliases for signatures."""
 
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias

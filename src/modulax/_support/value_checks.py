@@ -1,4 +1,4 @@
-"""Checks of values, which cost nothing unless somebody asks for them with `checkify`."""
+"""Checks of array values, reported only under `checkify` and free otherwise."""
 
 from typing import Any
 
@@ -9,17 +9,23 @@ from jax.experimental import checkify
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-# `checkify.debug_check` does nothing either, but it is an effect: JAX calls every program that has one by a slow path,
-# which takes milliseconds a step for a model of a few hundred arrays. A primitive that returns its first argument has
-# no effect, and is nothing at all once it is compiled.
+# `checkify.debug_check` also does nothing outside `checkify`, but it is an effect, and JAX dispatches programs with
+# effects on a slow path: milliseconds a step for a model of a few hundred arrays. A primitive that returns its first
+# argument has no effect and compiles to nothing.
 _checked = Primitive("modulax_checked")
 
 
 def checked(x: Any, ok: Any, message: str) -> Any:
-    """The array as it is; an error with this message if any of `ok` is false.
+    """Return `x` unchanged, and raise an error with this message if any of `ok` is false.
 
-    At once if that is known, as it is of Python's numbers and of NumPy's arrays; if it is an array of JAX, only under
-    `checkify.checkify`.
+    Args:
+        x: the array to return.
+        ok: the condition, for example on `x`. If its value is known (a Python or NumPy boolean), it is checked at once;
+            a JAX array is checked only under `checkify.checkify`.
+        message: the error message.
+
+    Raises:
+        ValueError: if the condition is known to be false.
     """
     if isinstance(ok, jax.Array):
         return _checked.bind(x, jnp.all(ok), message=message)
@@ -67,7 +73,7 @@ batching.primitive_batchers[_checked] = _batched
 
 try:
     from jax._src.checkify import error_checks
-except ImportError:  # the only name here that JAX does not promise: without it, nothing is checked
+except ImportError:  # the only private name used here: if JAX moves it, traced values are no longer checked
     pass
 else:
     error_checks[_checked] = _under_checkify

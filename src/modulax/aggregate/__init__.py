@@ -1,4 +1,4 @@
-"""From the updates of each example to one update: means, accumulated or not, and what the examples disagree on."""
+"""Aggregate per-example gradients to one update: means over one or more batches, and their variance."""
 
 from ._aggregators import (
     AccumulateAvgUpdates as AccumulateAvgUpdates,

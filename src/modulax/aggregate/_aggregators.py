@@ -1,4 +1,4 @@
-"""Means of the updates of the examples, of one batch or of several."""
+"""Means of per-example updates, over one batch or several."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -17,10 +17,10 @@ from ._base import AbstractAggregator, as_axes, check_steps, means
 
 
 class AveragePerElementUpdates(AbstractAggregator):
-    r"""The mean of the examples' updates, $u = \frac 1 n \sum_i g_i$.
+    r"""The mean of per-example updates, $u = \frac 1 n \sum_i g_i$.
 
     Args:
-        per_elt_axis: the axis of the examples, or the axes.
+        per_elt_axis: example axis, or several.
     """
 
     per_elt_axis: int | Sequence[int] = eqx.field(static=True, default=0, converter=as_axes)
@@ -30,23 +30,23 @@ class AveragePerElementUpdates(AbstractAggregator):
         return as_axes(self.per_elt_axis)
 
     def init(self, params: Params) -> EmptyState:
-        """The empty state."""
+        """Return the empty state."""
         del params
         return EmptyState()
 
     def aggregate(
         self, updates: Updates, state: EmptyState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, dict[str, Any], EmptyState]:
-        """The mean."""
+        """Average over the examples."""
         del params, extra
         mean = means(updates, self.example_axes)
         return jtu.tree_map(lambda m, g: m.astype(g.dtype), mean, updates), {}, state
 
 
 class AccumulateAvgUpdatesState(AbstractState):
-    """The state of `AccumulateAvgUpdates`: the mean so far, of how many batches, and whether the last one completed it.
+    """The state of `AccumulateAvgUpdates`: the mean so far, the number of batches in it, and whether it was complete.
 
-    For a single step there is none.
+    The counters are None for a single accumulation step.
     """
 
     avg_grad: PyTree
@@ -55,27 +55,27 @@ class AccumulateAvgUpdatesState(AbstractState):
 
 
 class _Now(NamedTuple):
-    """The number of batches with this one, as it stands in the state, and whether it is the last."""
+    """The number of batches including this one, as kept in the state, and whether it is the last."""
 
     n: Array
     is_last: Array
 
 
 class AccumulateAvgUpdates(AbstractLeafwise):
-    r"""The mean of the updates of $k$ batches, every $k$-th time; zeros in between.
+    r"""Gradient accumulation: the mean of the updates of $k$ batches at every $k$-th step, and zeros in between.
 
-    With $m$ the number of batches since the last time, this one included:
+    With $m$ the number of batches since the last complete mean, including this one:
 
     $$
     a \leftarrow a + (g - a) / m, \qquad
     u = \begin{cases} a, \text{ and then } a \leftarrow 0 & m = k \\ 0 & m < k \end{cases}
     $$
 
-    What stands behind it in a chain sees the zeros. `Process` spares it them; so does `MultiSteps`, which wraps it, and
-    takes a schedule of $k$.
+    The transforms that follow in a chain receive the zeros. `Process` skips them in between; so does `MultiSteps`,
+    which wraps an optimizer and takes a schedule of $k$.
 
     Args:
-        accumulation_steps: $k$. With 1 there is no state.
+        accumulation_steps: $k$, number of batches to average. With 1 there is no state.
     """
 
     accumulation_steps: int = eqx.field(static=True)
@@ -124,8 +124,8 @@ class AverageIncrementallyUpdates(AbstractAggregator):
     """The mean over the examples of several batches: `AveragePerElementUpdates`, then `AccumulateAvgUpdates`.
 
     Args:
-        per_elt_axis: the axis of the examples, or the axes. None for updates that are those of a whole batch already.
-        accumulation_steps: how many batches are averaged. With 1 there is no state.
+        per_elt_axis: example axis, or several. None if the updates are already those of a whole batch.
+        accumulation_steps: number of batches to average. With 1 there is no state.
     """
 
     per_elt_axis: int | Sequence[int] | None = eqx.field(static=True, converter=_axes_or_none)
@@ -139,13 +139,13 @@ class AverageIncrementallyUpdates(AbstractAggregator):
         return () if self.per_elt_axis is None else as_axes(self.per_elt_axis)
 
     def init(self, params: Params) -> State:
-        """That of `AccumulateAvgUpdates`."""
+        """Return the state of `AccumulateAvgUpdates`."""
         return AccumulateAvgUpdates(self.accumulation_steps).init(params)
 
     def aggregate(
         self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, dict[str, Any], State]:
-        """The mean of all examples after the last batch, zeros before."""
+        """Return the mean of all examples after the last batch, and zeros before."""
         mean = means(updates, self.example_axes) if self.example_axes else updates
         mean, state = AccumulateAvgUpdates(self.accumulation_steps).update(mean, state, params, **extra)
         return jtu.tree_map(lambda m, g: m.astype(g.dtype), mean, updates), {}, state

@@ -1,4 +1,4 @@
-"""What an aggregator is: a transform that takes the updates of each example by itself."""
+"""Aggregators: transforms of per-example gradients."""
 
 import abc
 import math
@@ -19,10 +19,10 @@ from ..tree._paths import leaves_with_paths
 
 
 class AbstractAggregator(AbstractTransform):
-    """A transform that takes the updates of each example by itself, and returns one update.
+    """Base class of aggregators: transforms that reduce per-example updates to one update.
 
-    Write `aggregate`, which returns the update, what else it has found out, and the new state. What else there is, a
-    mapping from names to arrays or trees, becomes extra arguments of what comes behind it in `Process`.
+    A subclass implements `aggregate`, which returns the update, a mapping of auxiliary outputs, and the new state. In a
+    `Process` the auxiliary outputs become extra arguments of the postprocessor.
     """
 
     @property
@@ -33,41 +33,45 @@ class AbstractAggregator(AbstractTransform):
     def aggregate(
         self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, dict[str, Any], State]:
-        """The update, what else it has found out, and the new state."""
+        """Reduce per-example updates.
+
+        Returns:
+            The update, a mapping from names to auxiliary outputs (arrays or trees), and the new state.
+        """
 
     def update(
         self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, State]:
-        """One step: the update, without what else there is."""
+        """Reduce per-example updates, without the auxiliary outputs."""
         aggregated, _, state = self.aggregate(updates, state, params, **extra)
         return aggregated, state
 
 
 @runtime_checkable
 class AggregatorUpdateFn(Protocol):
-    """The update of an `Aggregator`: from the updates of each example to one update."""
+    """The signature of the update function of an `Aggregator`."""
 
     def __call__(self, per_elt_updates: Updates, state: State, params: Params | None = None, /, **extra: Any) -> Any:
-        """The update, or a pair of it and what else there is, and the new state."""
+        """Return the update, or a pair of the update and auxiliary outputs; and the new state."""
         ...
 
 
 class Aggregator(AbstractAggregator):
-    """Two functions as an aggregator.
+    """Make an aggregator from an init and an update function.
 
         def median(per_elt_updates, state, params=None, **extra):
             return jax.tree.map(lambda g: jnp.median(g, axis=0), per_elt_updates), state
 
         Aggregator(lambda params: EmptyState(), median)
 
-    Both see trees in which every leaf is a floating or complex array.
+    Both functions are called with trees in which every leaf is a floating-point or complex array.
 
     Args:
-        init: maps the parameters to a state.
-        update: maps the updates of the examples (which stand on the first axis), the state and the parameters to the
-            update and the new state; it is given all extra arguments. Instead of the update it may return a pair of
-            it and a mapping, if `has_aux` says so.
-        has_aux: whether it does.
+        init: function from the parameters to a state.
+        update: function from the per-example updates (with the examples on the first axis), the state and the
+            parameters to the update and the new state; it receives all extra arguments. With `has_aux`, it returns a
+            pair of the update and a mapping of auxiliary outputs in place of the update.
+        has_aux: whether `update` also returns a mapping of auxiliary outputs.
     """
 
     init_fn: Callable[[Params], State] = eqx.field(static=True)
@@ -78,56 +82,63 @@ class Aggregator(AbstractAggregator):
         self.init_fn, self.update_fn, self.has_aux = init, update, has_aux
 
     def init(self, params: Params) -> State:
-        """What the function returns."""
+        """Call the init function."""
         return self.init_fn(params)
 
     def aggregate(
         self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, dict[str, Any], State]:
-        """What the function returns."""
+        """Call the update function."""
         out, state = self.update_fn(updates, state, params, **extra)
         aggregated, aux = out if self.has_aux else (out, {})
         return aggregated, aux, state
 
 
 def as_axes(axes: int | Sequence[int]) -> tuple[int, ...]:
-    """One axis or several, as a tuple."""
+    """Convert one axis or several to a tuple."""
     return (axes,) if isinstance(axes, (int, np.integer)) else tuple(axes)
 
 
 def check_steps(owner: object, steps: Any) -> None:
-    """Refuses a number of accumulation steps that is no positive integer."""
+    """Check that the number of accumulation steps is a positive integer.
+
+    Raises:
+        ValueError: if it isn't.
+    """
     check_integer(type(owner).__name__, "accumulation_steps", steps, hint=" `MultiSteps` takes a schedule.")
 
 
 def wide(g: Array) -> Array:
-    """The array in at least float32."""
+    """Cast an array to at least float32."""
     return g.astype(at_least_float32(g.dtype))
 
 
 def means(updates: Updates, axes: tuple[int, ...]) -> PyTree:
-    """The means over the examples, in at least float32."""
+    """Average over the examples in at least float32, after checking that all arrays have equally many."""
     get_batch_size_from_per_elt_updates(updates, axes)
     return jtu.tree_map(lambda g: jnp.mean(wide(g), axis=axes), updates)
 
 
 def get_batch_size_from_per_elt_updates(per_elt_updates: PyTree, per_elt_axis: int | Sequence[int]) -> int:
-    """The number of examples in the updates of each, refused unless every array has as many.
+    """Return the number of examples in per-example updates.
 
     Args:
-        per_elt_updates: the updates of each example.
-        per_elt_axis: the axis of the examples, or the axes.
+        per_elt_updates: the per-example updates.
+        per_elt_axis: example axis, or several.
+
+    Raises:
+        ValueError: if an array lacks the axis, or the numbers of examples differ.
     """
     axes, sizes = as_axes(per_elt_axis), {}
     for path, u in leaves_with_paths(per_elt_updates):
         if any(not -u.ndim <= axis < u.ndim for axis in axes):
             raise ValueError(
-                f"The updates of each example by itself are needed, with the examples on axis {per_elt_axis}; there is "
-                f"the shape {u.shape}{f' at `{path}`' if path else ''}. `modulax.microbatching.micro_grad` returns "
-                f"such gradients."
+                f"Per-example gradients are needed, with the examples on axis {per_elt_axis}, got shape "
+                f"{u.shape}{f' at `{path}`' if path else ''}. `modulax.microbatching.micro_grad` computes such "
+                f"gradients."
             )
         sizes[path] = math.prod(u.shape[axis] for axis in axes)
     if len(dict.fromkeys(sizes.values())) > 1:
         found = ", ".join(f"{size} at `{path}`" for path, size in sizes.items())
-        raise ValueError(f"The updates of each example must be of equally many examples; there are {found}.")
+        raise ValueError(f"Per-example gradients must have the same number of examples in all arrays, got {found}.")
     return next(iter(sizes.values()), 0)

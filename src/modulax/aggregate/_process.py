@@ -1,4 +1,4 @@
-"""From the gradients of the examples to the step: before, at and behind their aggregation."""
+"""Pipelines around an aggregator: what is done to per-example gradients before and after they are reduced."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -30,19 +30,23 @@ class ProcessState(AbstractState):
 
 
 class Process(AbstractContainer):
-    """Transforms the updates of each example, aggregates them, and transforms the result.
+    """Preprocess per-example updates, aggregate them, and postprocess the result with an optimizer.
 
         Process(Identity(), AverageIncrementallyUpdates(per_elt_axis=0, accumulation_steps=4), AdamW(1e-3))
 
-    An aggregator that is not ready, because it waits for further batches, has a field `ready` in its state that says
-    so. The updates are then zero, and the postprocessor does not run.
+    An aggregator that waits for further batches has a field `ready` in its state. While it is false, the updates are
+    zero and the postprocessor does not run.
 
     Args:
-        preprocessor: sees the updates of all examples at once, with their axis.
-        aggregator: makes one update of them: an aggregator, `DifferentiallyPrivateAggregate`, or any transform of the
+        preprocessor: transform of the per-example updates, with their example axis.
+        aggregator: reduces them to one update: an aggregator, `DifferentiallyPrivateAggregate`, or any transform of the
             updates of a whole batch.
-        postprocessor: sees the aggregated update: an optimizer.
-        aggregator_has_aux: whether what else the aggregator has found out becomes extra arguments of the postprocessor.
+        postprocessor: transform of the aggregated update: an optimizer.
+        aggregator_has_aux: whether the auxiliary outputs of the aggregator become extra arguments of the postprocessor.
+
+    Raises:
+        ValueError: if a part is not a transform, or `aggregator_has_aux` is set for an aggregator without auxiliary
+            outputs.
     """
 
     preprocessor: AbstractTransform = part(state="preprocess_state")
@@ -53,12 +57,12 @@ class Process(AbstractContainer):
     def check(self) -> None:
         if self.aggregator_has_aux and not isinstance(self.aggregator, AbstractAggregator):
             raise ValueError(
-                f"`Process(aggregator_has_aux=True)` needs an aggregator that finds out more than the update, such as "
-                f"`GetPerElementMeanAndSumSqDiffGrads()`; `{type(self.aggregator).__name__}` does not."
+                f"`Process(aggregator_has_aux=True)` needs an aggregator with auxiliary outputs, such as "
+                f"`GetPerElementMeanAndSumSqDiffGrads()`; `{type(self.aggregator).__name__}` has none."
             )
 
     def init(self, params: Params) -> ProcessState:
-        """The states of the three parts."""
+        """Return the states of the three parts."""
         return ProcessState(
             preprocess_state=self.preprocessor.init(params),
             aggregate_state=self.aggregator.init(params),
@@ -68,7 +72,7 @@ class Process(AbstractContainer):
     def update(
         self, updates: Updates, state: ProcessState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, ProcessState]:
-        """One step of the three parts; of the last one only where the aggregator is ready."""
+        """Run the parts in turn; the last one only if the aggregator is ready."""
         updates, before = self.preprocessor.update(updates, state.preprocess_state, params, **extra)
         if isinstance(self.aggregator, AbstractAggregator):
             aggregated, aux, held = self.aggregator.aggregate(updates, state.aggregate_state, params, **extra)
@@ -85,7 +89,7 @@ class Process(AbstractContainer):
             return jtu.tree_map(jnp.zeros_like, aggregated), state.postprocess_state
 
         def is_flag(path: str, x: Any) -> bool:
-            del path  # a parameter may be called `ready` too, but is no flag
+            del path  # a parameter may be called `ready` too, but isn't a boolean scalar
             return getattr(x, "shape", None) == () and jnp.issubdtype(x.dtype, jnp.bool_)
 
         flags = [flag for _, flag in get_all_with_path(held, "ready", is_flag)]
@@ -94,20 +98,20 @@ class Process(AbstractContainer):
 
 
 class AddMeanVarianceToOpt(AbstractContainer):
-    """Gives an optimizer the mean of the examples' updates, and remembers their mean and variance.
+    """Run an optimizer on the mean of per-example updates, and track moving averages of their mean and variance.
 
         optimizer = AddMeanVarianceToOpt(AdamW(1e-3))
         updates, state = optimizer.update(gradients_of_examples, state, params)
         mean, variance = get_unbiased_mean_and_variance_ema(state)
 
-    It is a `Process` of `GetPerElementMeanAndSumSqDiffGrads` and a chain of `TrackPerElementMeanAndVarianceWithEma` and
-    the optimizer.
+    It is a `Process` of `GetPerElementMeanAndSumSqDiffGrads`, followed by a chain of
+    `TrackPerElementMeanAndVarianceWithEma` and the optimizer.
 
     Args:
         opt: the optimizer, or any transform of the updates of a whole batch.
-        ema_decay: the decay of the moving averages.
-        per_elt_axis: the axis of the examples, or the axes.
-        accumulation_steps: how many batches make a step of the optimizer.
+        ema_decay: exponential decay rate of the moving averages.
+        per_elt_axis: example axis, or several.
+        accumulation_steps: number of batches per step of the optimizer.
     """
 
     opt: AbstractTransform = part(state=lambda state: state.postprocess_state[1])
@@ -116,14 +120,14 @@ class AddMeanVarianceToOpt(AbstractContainer):
     accumulation_steps: int = eqx.field(static=True, default=1)
 
     def check(self) -> None:
-        self.transform()  # which checks what it is made of
+        self.transform()  # checks the parts
 
     @property
     def example_axes(self) -> tuple[int, ...]:
         return as_axes(self.per_elt_axis)
 
     def transform(self) -> Process:
-        """What it is made of."""
+        """Build the process."""
         return Process(
             Identity(),
             GetPerElementMeanAndSumSqDiffGrads(self.per_elt_axis, self.accumulation_steps),
@@ -132,11 +136,11 @@ class AddMeanVarianceToOpt(AbstractContainer):
         )
 
     def init(self, params: Params) -> ProcessState:
-        """That of the process."""
+        """Return the state of the process."""
         return self.transform().init(params)
 
     def update(
         self, updates: Updates, state: ProcessState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, ProcessState]:
-        """One step of the process."""
+        """Run one step of the process."""
         return self.transform().update(updates, state, params, **extra)

@@ -1,4 +1,4 @@
-"""How much the examples of a batch disagree: the mean and the variance of their updates."""
+"""Mean and variance of per-example gradients: how much the examples of a batch disagree."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -33,8 +33,8 @@ from ._base import AbstractAggregator, as_axes, check_steps, get_batch_size_from
 class PerElementMeanAndSumSqDiffGradsState(AbstractState):
     """The state of `GetPerElementMeanAndSumSqDiffGrads` over several batches.
 
-    It has the number of batches so far, whether the last one was the last, their mean, and the sum of squared
-    differences to it.
+    It holds the number of batches so far, whether the last mean was complete, the mean, and the sum of squared
+    differences from it.
     """
 
     micro_step: Count = shared()
@@ -44,15 +44,15 @@ class PerElementMeanAndSumSqDiffGradsState(AbstractState):
 
 
 class GetPerElementMeanAndSumSqDiffGrads(AbstractAggregator):
-    r"""The mean of the examples' updates, and with it their squared differences to the mean, added up.
+    r"""The mean of per-example updates, and the sum of squared differences from it, over one or more batches.
 
     $$
     \bar g = \frac 1 n \sum_i g_i, \qquad S = \sum_i |g_i - \bar g|^2
     $$
 
-    so that $S / (n - 1)$ estimates the variance of one example's update. In `Process` what stands behind it is given
-    the extra arguments `sum_sq_diff_grads`, $S$, and `sample_size`, $n$. Over several batches of $n$ examples, of which
-    this is the $m$-th, both are those of all examples together:
+    So $S / (n - 1)$ estimates the variance of the update of one example. In a `Process` the postprocessor receives the
+    extra arguments `sum_sq_diff_grads`, $S$, and `sample_size`, $n$. Over several batches of $n$ examples, of which
+    this is the $m$-th, both cover the examples of all batches:
 
     $$
     \delta = \bar g - a, \qquad a \leftarrow a + \delta / m, \qquad
@@ -60,8 +60,8 @@ class GetPerElementMeanAndSumSqDiffGrads(AbstractAggregator):
     $$
 
     Args:
-        per_elt_axis: the axis of the examples, or the axes.
-        accumulation_steps: the number of batches. Before the last one, the update is zero. With 1 there is no state.
+        per_elt_axis: example axis, or several.
+        accumulation_steps: number of batches. Before the last one the update is zero. With 1 there is no state.
 
     References:
         Chan, Golub and LeVeque, [Algorithms for Computing the Sample
@@ -81,7 +81,7 @@ class GetPerElementMeanAndSumSqDiffGrads(AbstractAggregator):
         return as_axes(self.per_elt_axis)
 
     def init(self, params: Params) -> State:
-        """Zeros, or the empty state for one batch."""
+        """Return zeros, or the empty state for a single batch."""
         if self.accumulation_steps == 1:
             return EmptyState()
         return PerElementMeanAndSumSqDiffGradsState(
@@ -94,7 +94,7 @@ class GetPerElementMeanAndSumSqDiffGrads(AbstractAggregator):
     def aggregate(
         self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, dict[str, Any], State]:
-        """The mean; the sum of squared differences, and of how many examples it is."""
+        """Return the mean, and as auxiliary outputs the sum of squared differences and the number of examples."""
         del params, extra
         size = get_batch_size_from_per_elt_updates(updates, self.example_axes)
         leaves, treedef = jtu.tree_flatten(updates)
@@ -108,6 +108,7 @@ class GetPerElementMeanAndSumSqDiffGrads(AbstractAggregator):
         return mean, {"sum_sq_diff_grads": squares, "sample_size": sample_size}, state
 
     def _of_batch(self, g: Array) -> tuple[Array, Array]:
+        """Mean and sum of squared differences of one batch."""
         axes = self.example_axes
         mean = jnp.mean(g, axis=axes, keepdims=True)
         return jnp.squeeze(mean, axes), jnp.sum(abs_sq(g - mean), axis=axes)
@@ -115,6 +116,7 @@ class GetPerElementMeanAndSumSqDiffGrads(AbstractAggregator):
     def _accumulated(
         self, updates: Updates, pairs: list[tuple[Array, Array]], size: int, state: State
     ) -> tuple[list[tuple[Array, Array]], State, Array]:
+        """Merge the statistics of a batch into those in the state."""
         owner = "GetPerElementMeanAndSumSqDiffGrads.update"
         held_means, put_means = align(state.mean_grads, updates, owner)
         held_sums, put_sums = align(state.sum_sq_diff_grads, updates, owner)
@@ -146,7 +148,7 @@ def _real_zeros(params: Params) -> PyTree:
 
 
 class PerElementMeanAndVarianceEMAState(AbstractState):
-    """The state of `TrackPerElementMeanAndVarianceWithEma`: the steps done, the decay, and both averages."""
+    """The state of `TrackPerElementMeanAndVarianceWithEma`: the step count, the decay rate, and both averages."""
 
     count: Count = shared()
     ema_decay: Float[Array, ""] = shared()
@@ -155,17 +157,17 @@ class PerElementMeanAndVarianceEMAState(AbstractState):
 
 
 class TrackPerElementMeanAndVarianceWithEma(AbstractTransform):
-    r"""Remembers moving averages of the mean and the variance of the examples' updates. The updates pass through.
+    r"""Track exponential moving averages of the mean and variance of per-example updates. The updates pass through.
 
     $$
     m_t = \beta m_{t-1} + (1 - \beta)\, u_t, \qquad v_t = \beta v_{t-1} + (1 - \beta)\, S / (n - 1)
     $$
 
-    It stands behind `GetPerElementMeanAndSumSqDiffGrads` in a `Process`, which gives it $S$ and $n$. Of a single
-    example there is no variance; it counts as zero. `get_unbiased_mean_and_variance_ema` reads the averages.
+    Use it after `GetPerElementMeanAndSumSqDiffGrads` in a `Process`, which passes $S$ and $n$ to it. The variance of a
+    single example is undefined and counts as zero. Read the averages with `get_unbiased_mean_and_variance_ema`.
 
     Args:
-        ema_decay: the decay $\beta$.
+        ema_decay: $\beta$, exponential decay rate of the moving averages.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("sum_sq_diff_grads", "sample_size")
@@ -173,7 +175,7 @@ class TrackPerElementMeanAndVarianceWithEma(AbstractTransform):
     ema_decay: Number = number(0.9, needs=DECAY)
 
     def init(self, params: Params) -> PerElementMeanAndVarianceEMAState:
-        """Averages of nothing."""
+        """Return averages of zero."""
         return PerElementMeanAndVarianceEMAState(
             count=jnp.zeros((), jnp.int32),
             ema_decay=jnp.array(self.ema_decay, default_float()),
@@ -190,7 +192,11 @@ class TrackPerElementMeanAndVarianceWithEma(AbstractTransform):
         sample_size: Any = None,
         **extra: Any,
     ) -> tuple[Updates, PerElementMeanAndVarianceEMAState]:
-        """The updates as they are, and the averages with them."""
+        """Return the updates unchanged, and the new averages.
+
+        Raises:
+            ValueError: if `sum_sq_diff_grads` is not a tree like the updates.
+        """
         del params, extra
         freedom = jnp.maximum(jnp.asarray(sample_size).astype(default_float()) - 1, 1)
         squares = _of_leaves(sum_sq_diff_grads, updates)
@@ -210,7 +216,7 @@ class TrackPerElementMeanAndVarianceWithEma(AbstractTransform):
 
 
 def _of_leaves(squares: PyTree, updates: Updates) -> list[Array]:
-    """The sums of squares of the leaves of the updates, which may be some of all, in a group of a `Partition`."""
+    """The sums of squares for the leaves of the updates, which are a subset in a group of a `Partition`."""
     found = dict(leaves_with_paths(squares))
     paths = leaf_paths(updates)
     lacking = [path for path in paths if path not in found]
@@ -223,21 +229,24 @@ def _of_leaves(squares: PyTree, updates: Updates) -> list[Array]:
 
 
 def get_unbiased_mean_and_variance_ema(state: PyTree) -> tuple[PyTree, PyTree]:
-    r"""The averages that `TrackPerElementMeanAndVarianceWithEma` keeps, corrected for their start at zero.
+    r"""Read the averages of `TrackPerElementMeanAndVarianceWithEma` with bias correction.
 
     They are divided by $1 - \beta^t$. Before the first step they are zero.
 
     Args:
-        state: any state with one of `TrackPerElementMeanAndVarianceWithEma` in it.
+        state: any state that contains one of `TrackPerElementMeanAndVarianceWithEma`.
 
     Returns:
-        the mean and the variance of one example's update.
+        Mean and variance of the update of one example.
+
+    Raises:
+        ValueError: if the state contains none or several.
     """
     found = get_all_with_path(state, "PerElementMeanAndVarianceEMAState")
     if len(found) != 1:
         raise ValueError(
             f"`get_unbiased_mean_and_variance_ema` needs a state with one `PerElementMeanAndVarianceEMAState` in it, "
-            f"such as that of `AddMeanVarianceToOpt`; there are {len(found)}."
+            f"such as the state of `AddMeanVarianceToOpt`; this one contains {len(found)}."
         )
     held = found[0][1]
     factor = bias(held.ema_decay, held.count.astype(held.ema_decay.dtype))

@@ -1,4 +1,15 @@
-"""The linear assignment problem, by shortest augmenting paths."""
+"""The linear assignment problem, solved by shortest augmenting paths (Jonker-Volgenant).
+
+How the pieces meet:
+
+* `_solution` brings the costs into a form in which they can be added safely: a wide matrix, integers as unsigned
+  integers (`_whole`), floats scaled down (`_scaled`), forbidden pairs at infinity.
+* `_solve` adds the rows one after another: `step` grows the tree of shortest paths by one column, `augmented` flips the
+  matched pairs along the path that reaches a free column, `begin` goes on to the next row. All of it is one
+  `while_loop` over a `_Search`.
+* `_completed` gives arbitrary free columns to rows for which only forbidden ones were left.
+* The two public functions differ in the order of the pairs only.
+"""
 
 from typing import NamedTuple
 
@@ -11,39 +22,42 @@ from .._support.value_checks import checked
 
 
 def hungarian_algorithm(cost_matrix: ArrayLike) -> tuple[Int[Array, " k"], Int[Array, " k"]]:
-    r"""The cheapest way to give each row a column of its own, or each column a row where there are fewer columns.
+    r"""Solve the linear assignment problem: match each row with a column of its own at the lowest total cost.
 
-    Such as which prediction of a detector stands for which object. Of an $n \times m$ matrix $C$ of costs it chooses
-    $k = \min(n, m)$ entries, no two in one row or in one column, whose sum is the least:
+    For example, match the predictions of a detector with the objects in an image (bipartite matching). From an $n
+    \times m$ cost matrix $C$, it selects $k = \min(n, m)$ entries, no two of them in the same row or column, with the
+    smallest sum:
 
     $$
     \min_{i, j} \; \sum_{t=1}^{k} C_{i_t j_t} \qquad i_1, \dots, i_k \text{ distinct}, \; j_1, \dots, j_k
     \text{ distinct}
     $$
 
-    The indices have no derivative; the costs have, so that `cost_matrix[i, j].sum()` can be trained on. For the largest
-    sum instead of the least, negate the matrix. `jax.vmap` solves a batch of problems at once.
+    The indices have no derivative, but the costs do: `cost_matrix[i, j].sum()` can be used as a loss. To maximize the
+    sum, negate the matrix. `jax.vmap` solves a batch of problems.
 
-    Costs of integers are added up exactly, also where a float would round them; floats in at least float32. An infinite
-    cost forbids a pair. If there is no way without forbidden pairs, as few as possible are chosen, and the sum of the
-    costs is infinite. NaN and $-\infty$ are mistakes; they count as forbidden, and
-    `jax.experimental.checkify` tells.
+    Integer costs are added exactly, even where a float would round them; floats are added in at least float32. An
+    infinite cost forbids a pair. If every assignment contains forbidden pairs, one with as few of them as possible is
+    returned, and its cost is infinite. NaN and $-\infty$ are invalid: they are treated as forbidden, and
+    `jax.experimental.checkify` reports them.
 
-    Rows (or columns, if they are fewer) are matched one after another, each by the shortest path along which pairs
-    change hands. This takes $O(k^2 \max(n, m))$ operations, in at most $k (k + 1) / 2$ steps on vectors.
+    The algorithm takes $O(k^2 \max(n, m))$ operations, in at most $k (k + 1) / 2$ sequential steps on vectors.
 
     Args:
         cost_matrix: $C$, real numbers of shape `(n, m)`.
 
     Returns:
-        A pair `(i, j)` of row and column indices, each of shape `(k,)`. As in optax, they are in the order of the
-        columns if the matrix is square; if not, of rows and columns those that are fewer are in descending order.
-        `base_hungarian_algorithm` gives the same pairs in the order of the rows.
+        A pair `(i, j)` of row and column indices, each of shape `(k,)`, in optax's order. For a square matrix the
+        columns are ascending; otherwise the indices of the smaller side are descending. `base_hungarian_algorithm`
+        returns the same pairs in the order of the rows.
+
+    Raises:
+        ValueError: if `cost_matrix` is not a matrix of real numbers.
 
     References:
         Jonker and Volgenant, [A shortest augmenting path algorithm for dense and sparse linear assignment
-        problems](https://doi.org/10.1007/BF02278710), 1987;
-        Crouse, [On implementing 2D rectangular assignment algorithms](https://doi.org/10.1109/TAES.2016.140952), 2016
+        problems](https://doi.org/10.1007/BF02278710), 1987; Crouse, [On implementing 2D rectangular assignment
+        algorithms](https://doi.org/10.1109/TAES.2016.140952), 2016
     """
     rows, n, is_tall = _solution("hungarian_algorithm", cost_matrix)
     if n == rows.size:
@@ -53,15 +67,18 @@ def hungarian_algorithm(cost_matrix: ArrayLike) -> tuple[Int[Array, " k"], Int[A
 
 
 def base_hungarian_algorithm(cost_matrix: ArrayLike) -> tuple[Int[Array, " k"], Int[Array, " k"]]:
-    r"""`hungarian_algorithm` with the pairs in the order of the rows, which is that of SciPy.
+    r"""Solve the linear assignment problem, with the pairs in the order of the rows, as SciPy returns them.
 
-    For `scipy.optimize.linear_sum_assignment` inside of a compiled function.
+    The same as `scipy.optimize.linear_sum_assignment`, but usable inside compiled functions; see `hungarian_algorithm`.
 
     Args:
         cost_matrix: $C$, real numbers of shape `(n, m)`.
 
     Returns:
         A pair `(i, j)` of row and column indices, each of shape `(k,)` with $k = \min(n, m)$; `i` is ascending.
+
+    Raises:
+        ValueError: if `cost_matrix` is not a matrix of real numbers.
 
     References:
         Crouse, [On implementing 2D rectangular assignment algorithms](https://doi.org/10.1109/TAES.2016.140952), 2016
@@ -75,7 +92,7 @@ def base_hungarian_algorithm(cost_matrix: ArrayLike) -> tuple[Int[Array, " k"], 
 
 
 def _solution(owner: str, cost_matrix: ArrayLike) -> tuple[Int[Array, " m"], int, bool]:
-    """The row of each column, -1 where it has none, and the number of rows; transposed if the rows are more."""
+    """Return the row of each column (-1 for none), the number of rows, and whether the matrix was transposed."""
     (costs,) = real(owner, cost_matrix=cost_matrix)
     check_matrix(owner, "cost_matrix", costs)
     is_tall = costs.shape[0] > costs.shape[1]
@@ -84,7 +101,7 @@ def _solution(owner: str, cost_matrix: ArrayLike) -> tuple[Int[Array, " m"], int
     if n == 0:
         rows = jnp.full(m, -1)
     elif jnp.issubdtype(costs.dtype, jnp.floating):
-        message = f"`{owner}(cost_matrix=...)` must hold costs; NaN and -inf are none."
+        message = f"`{owner}(cost_matrix=...)` must not contain NaN or -inf."
         rows = _completed(_solve(_scaled(checked(costs, costs > -jnp.inf, message))), n)
     else:
         rows = _solve(_whole(costs))
@@ -92,20 +109,20 @@ def _solution(owner: str, cost_matrix: ArrayLike) -> tuple[Int[Array, " m"], int
 
 
 def _inverse(rows: Int[Array, " m"], n: int) -> Int[Array, " n"]:
-    """The column of each row. Each has one."""
+    """Invert a complete matching: the column of each row from the row of each column."""
     columns = jnp.arange(rows.size)
     return jnp.min(jnp.where(rows[None] == jnp.arange(n)[:, None], columns[None], rows.size), axis=1, initial=rows.size)
 
 
 def _whole(costs: Array) -> Array:
-    """Each row of integers less its smallest entry, as unsigned integers, which hold the difference of any two."""
+    """Subtract each row's smallest entry from integers; as unsigned integers the differences can't overflow."""
     wide = costs.astype(jnp.int32) if costs.dtype.itemsize < 4 else costs
     unsigned = jnp.dtype(f"uint{8 * wide.dtype.itemsize}")
     return wide.astype(unsigned) - jnp.min(wide, axis=1, keepdims=True).astype(unsigned)
 
 
 def _scaled(costs: Array) -> Array:
-    """In at least float32, so small that no sum below overflows; what is not finite forbids a pair."""
+    """Cast to at least float32 and scale so that no sum overflows; entries that are not finite become infinity."""
     _, (costs,) = widened(costs)
     is_finite = jnp.isfinite(costs)
     largest = jnp.max(jnp.abs(costs), where=is_finite, initial=0)
@@ -114,41 +131,42 @@ def _scaled(costs: Array) -> Array:
 
 
 def _lessened(costs: Array, axis: int) -> Array:
-    """The costs less the smallest of each row or column, if that is finite."""
+    """Subtract the smallest cost of each row or column where it is finite."""
     smallest = jnp.min(costs, axis=axis, keepdims=True)
     return costs - jnp.where(smallest < _top(costs), smallest, jnp.zeros_like(smallest))
 
 
 def _top(x: Array) -> Array:
-    """More than every cost: infinity, or the largest of the unsigned integers."""
+    """A bound above every cost: infinity, or the largest unsigned integer."""
     is_float = jnp.issubdtype(x.dtype, jnp.floating)
     return jnp.asarray(jnp.inf if is_float else jnp.iinfo(x.dtype).max, x.dtype)
 
 
 class _Search(NamedTuple):
-    """The shortest paths from a row that has no column yet, to the columns, as far as they are known."""
+    """The shortest paths from an unmatched row to the columns, as far as they have been explored."""
 
-    row: Array  # which begins all paths; the number of rows once each has been tried
-    column: Array  # which was reached last, whose row is next to be looked at; -1 is the beginning
-    prices: Array  # of the columns: never negative, and zero as long as a column is free
-    lengths: Array  # of the shortest path to each column
-    before: Array  # the column before it on that path, or -1
+    row: Array  # where all paths start; the number of rows once every row has been tried
+    column: Array  # the column reached last, whose row is expanded next; -1 at the start
+    prices: Array  # dual variables of the columns: never negative, and zero while a column is free
+    lengths: Array  # length of the shortest path to each column
+    before: Array  # predecessor of each column on that path, or -1
     reached: Array  # whether that path is final
-    rows: Array  # the row of each column, -1 if it is free
+    rows: Array  # the row matched with each column, or -1 if it is free
 
 
 def _solve(costs: Array) -> Int[Array, " m"]:
-    r"""The row of each column, or -1, of a matrix with no more rows than columns.
+    r"""Return the row of each column, or -1, for a matrix with no more rows than columns.
 
-    A row gets no column if all that are left for it are forbidden. Then, as no path leads from it to a free column,
-    none ever will, so that as many rows as possible get one.
+    A row stays unmatched if only forbidden columns are left for it. Then no path leads from it to a free column, and
+    none ever will, so as many rows as possible are matched.
 
-    With prices $w$ of the columns, the reduced costs $c_{ij} + w_j - \min_{j'} (c_{ij'} + w_{j'})$ are not negative,
-    and zero for all pairs that are matched. The lengths of paths are sums of these. The price of each column that was
-    reached rises by as much as its path was shorter than the path to the free column, which keeps both true.
+    Invariants: with the prices $w$ of the columns, the reduced costs $c_{ij} + w_j - \min_{j'} (c_{ij'} + w_{j'})$ are
+    non-negative, and zero for matched pairs. Path lengths are sums of reduced costs. After an augmentation, the price
+    of every reached column rises by the amount by which its path was shorter than the path to the free column, which
+    preserves both invariants.
 
-    There is a free column, of price zero, until the end. Hence no price exceeds the largest cost, nor does the length
-    of the path that is chosen; and no finite number here exceeds three times the largest cost.
+    A free column has price zero, and there is one until the end. Hence neither a price nor the length of the chosen
+    path exceeds the largest cost, and no finite intermediate value exceeds three times the largest cost.
     """
     n, m = costs.shape
     if n == m:
@@ -156,7 +174,7 @@ def _solve(costs: Array) -> Int[Array, " m"]:
     costs = _lessened(costs, 1)
     indices = jnp.arange(m)
     row_indices = indices[:n]
-    # To begin with, each row that is the first to have its smallest cost in a column gets this column.
+    # Greedy start: each column goes to the first row that has its smallest cost there.
     wish = jnp.min(jnp.where(costs == 0, indices[None], m), axis=1)
     rows = jnp.min(jnp.where(wish[:, None] == indices[None], row_indices[:, None], n), axis=0)
     waits = rows[wish] != row_indices
@@ -166,7 +184,7 @@ def _solve(costs: Array) -> Int[Array, " m"]:
         return jnp.min(jnp.where(waits & (row_indices > row), row_indices, n))
 
     def step(s: _Search) -> _Search:
-        """From the row of the column that was reached last to all columns, and on to the nearest."""
+        """Expand the row of the column that was reached last, and reach the nearest column."""
         begins = s.column < 0
         row = jnp.where(begins, s.row, s.rows[s.column])
         zero = jnp.zeros_like(top)
@@ -178,7 +196,7 @@ def _solve(costs: Array) -> Int[Array, " m"]:
         before = jnp.where(is_shorter, s.column, s.before)
         open_lengths = jnp.where(s.reached, top, lengths)
         shortest = jnp.min(open_lengths)
-        # Of several columns that are equally near, a free one.
+        # Among equally near columns, prefer a free one.
         is_nearest = ~s.reached & (open_lengths == shortest)
         column = jnp.min(jnp.where(is_nearest, jnp.where(s.rows < 0, indices, indices + m), 2 * m))
         is_free, column = column < m, column % m
@@ -187,6 +205,7 @@ def _solve(costs: Array) -> Int[Array, " m"]:
         return jax.lax.cond(is_free | is_lost, lambda: begin(augmented(s, shortest, is_lost)), lambda: s)
 
     def augmented(s: _Search, shortest: Array, is_lost: Array) -> _Search:
+        """Raise the prices of the reached columns, and flip the matched pairs along the path."""
         prices = jnp.where(s.reached & ~is_lost, s.prices + (shortest - s.lengths), s.prices)
 
         def hand_over(loop: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -195,12 +214,13 @@ def _solve(costs: Array) -> Int[Array, " m"]:
             row = jnp.where(before < 0, s.row, rows[before])
             return before, jnp.where(indices == column, row, rows)
 
-        # Ends: the columns of a path were reached one after another, and -1 before them.
+        # Terminates: every column on a path was reached after its predecessor, and the path starts at -1.
         end = jnp.where(is_lost, -1, s.column)
         _, rows = jax.lax.while_loop(lambda loop: loop[0] >= 0, hand_over, (end, s.rows))
         return s._replace(prices=prices, rows=rows)
 
     def begin(s: _Search) -> _Search:
+        """Start the search for the next unmatched row."""
         return s._replace(
             row=next_row(s.row),
             column=jnp.full_like(s.column, -1),
@@ -212,13 +232,13 @@ def _solve(costs: Array) -> Int[Array, " m"]:
     none = jnp.full_like(indices, -1)
     rows = jnp.where(rows == n, none, rows)
     start = begin(_Search(none[0], none[0], lengths, lengths, none, jnp.zeros(m, bool), rows))
-    # Ends: each step reaches another column. A free one, or none that is allowed, ends the search for this row; before
-    # that come at most the columns that have a row, which are at most as many as the rows that came before this one.
+    # Terminates: each step reaches another column. The search for a row ends at a free column, or when only forbidden
+    # ones are left. Before that it reaches matched columns only, of which there are at most as many as earlier rows.
     return jax.lax.while_loop(lambda s: s.row < n, step, start).rows
 
 
 def _sum(x: Array, y: Array, less: Array) -> Array:
-    """`x + y - less`, which is not negative; of unsigned integers the largest where it is larger than that."""
+    """`x + y - less`, which is never negative; unsigned integers saturate at their largest value."""
     total = x + y
     result = total - less
     if jnp.issubdtype(x.dtype, jnp.floating):
@@ -227,11 +247,11 @@ def _sum(x: Array, y: Array, less: Array) -> Array:
 
 
 def _completed(rows: Int[Array, " m"], n: int) -> Int[Array, " m"]:
-    """Each row that has no column gets one that is left."""
+    """Match each unmatched row with one of the free columns."""
 
     def give(rows: Array) -> Array:
         has_column = jnp.any(rows[None] == jnp.arange(n)[:, None], axis=1)
         return rows.at[jnp.argmin(rows)].set(jnp.argmin(has_column))
 
-    # Ends: each round gives a row to a column that had none.
+    # Terminates: each round matches one more row.
     return jax.lax.while_loop(lambda rows: jnp.sum(rows >= 0) < n, give, rows)

@@ -1,6 +1,6 @@
-"""Checkpoints by name: what survives a changed program is restored, and a report says what was not.
+"""Checkpoints by name, which can be restored after the program has changed, with a report of what was not restored.
 
-Ordinary orbax trees; `save` and `restore` need orbax (`pip install modulax[orbax]`), the rest does not.
+They are ordinary orbax trees. `save` and `restore` need orbax (`pip install modulax[orbax]`); the rest does not.
 """
 
 from ._convert import load_state_dict as load_state_dict, state_dict as state_dict

@@ -1,4 +1,4 @@
-"""Stored arrays into the leaves of a template: same shape, same dtype, and where the template has them."""
+"""Put stored arrays into the leaves of a template: same shape, same dtype, same placement."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,14 +19,14 @@ def is_key(x: Any) -> bool:
 
 
 def plain(x: Any) -> Any:
-    """What is stored for a leaf: numbers as arrays, random keys as their data."""
+    """Convert a leaf to what is stored: numbers to arrays, random keys to their data."""
     if isinstance(x, (bool, int, float, complex)):
         return np.asarray(x)
     return jax.random.key_data(x) if is_key(x) else x
 
 
 def as_stored(x: Any) -> jax.ShapeDtypeStruct:
-    """Shape, dtype and sharding of what is stored for a leaf of a template."""
+    """The shape, dtype and sharding of what is stored for a leaf of a template."""
     if is_key(x):
         return jax.eval_shape(jax.random.key_data, x)
     if isinstance(x, (bool, int, float, complex)):
@@ -35,30 +35,34 @@ def as_stored(x: Any) -> jax.ShapeDtypeStruct:
 
 
 def check(name: str, source: str, leaf: Any, saved: Any) -> None:
-    """Refuses an array that would not fit the leaf, or would change its dtype."""
+    """Check that a stored array fits a leaf.
+
+    Raises:
+        ValueError: if the shape or dtype differs. Only Python numbers may differ in precision.
+    """
     wanted = as_stored(leaf)
     if tuple(saved.shape) != wanted.shape:
         raise ValueError(
-            f"`{source}` has shape {tuple(saved.shape)} in the checkpoint, and `{name}` of the template has "
-            f"{wanted.shape}. Give a template of the shapes that were saved, or leave the name out with "
+            f"`{source}` has shape {tuple(saved.shape)} in the checkpoint, but `{name}` of the template has "
+            f"{wanted.shape}. Pass a template with the shapes that were saved, or leave the name out with "
             f"`rename=lambda name: None if name == {source!r} else name` and `strict=False`."
         )
     found = np.dtype(saved.dtype)
     is_number = isinstance(leaf, (bool, int, float, complex)) and found.kind == wanted.dtype.kind
     if found != wanted.dtype and not is_number and not _is_nameless(found, wanted.dtype):
         raise ValueError(
-            f"`{source}` is {found} in the checkpoint, and `{name}` of the template is {wanted.dtype}. "
-            f"A restore changes no dtype: give a template of the dtype that was saved, and cast what comes back."
+            f"`{source}` is {found} in the checkpoint, but `{name}` of the template is {wanted.dtype}. "
+            f"`restore` does not cast: pass a template with the dtype that was saved, and cast the result."
         )
 
 
 def _is_nameless(found: np.dtype, wanted: np.dtype) -> bool:
-    """Whether this is what NumPy's files make of bfloat16 and its kind: the bytes, without their name."""
+    """Whether this is bfloat16 or a similar dtype after a NumPy file: the bytes are kept, but not the name."""
     return found.kind == "V" and found.itemsize == wanted.itemsize
 
 
 def into(leaf: Any, value: Any) -> Any:
-    """The value as what the template has there: a number, a NumPy array, or a JAX array on the same devices."""
+    """Convert a stored value to the kind of the leaf: a number, a NumPy array, or a JAX array on the same devices."""
     if isinstance(value, np.ndarray) and value.dtype.kind == "V":
         value = value.view(as_stored(leaf).dtype)
     if isinstance(leaf, (bool, int, float, complex)):
@@ -82,14 +86,17 @@ def fill(
     rename: Rename,
     strict: bool,
 ) -> tuple[PyTree, Report]:
-    """The template with its leaves filled, and what became of the names.
+    """Fill the leaves of a template, and report what became of the names.
 
     Args:
-        template: the tree.
-        saved: what there is, by name, with shape and dtype.
-        fetch: given the leaf of the template for every name that is wanted, the arrays.
+        template: the tree to fill.
+        saved: the stored arrays by name, with shape and dtype.
+        fetch: function that reads arrays; it is called with the template's leaf for every stored name to read.
         rename: rules for the names.
         strict: whether the names must agree.
+
+    Raises:
+        ValueError: if names, shapes or dtypes don't agree, or a leaf that isn't stored has no value to keep.
     """
     leaves = stored(template)
     report = match(template, saved, rename, strict)
@@ -99,7 +106,7 @@ def fill(
         if isinstance(leaves[name], jax.ShapeDtypeStruct):
             raise ValueError(
                 f"`{name}` of the template is a `jax.ShapeDtypeStruct` without values, and the checkpoint does not "
-                f"have it. Put an array there that can be kept."
+                f"have it. Put an array there to keep."
             )
     values = fetch({source: leaves[name] for name, source in report.restored.items()})
     new = {name: into(leaves[name], values[source]) for name, source in report.restored.items()}
@@ -108,11 +115,17 @@ def fill(
 
 
 def state_dict(tree: PyTree) -> dict[str, Any]:
-    """The arrays and numbers of a tree by flat names, for `numpy.savez`, safetensors, or another library.
+    """Return the arrays and numbers of a tree by flat name, for `numpy.savez`, safetensors, or another library.
 
         np.savez("checkpoint.npz", **state_dict({"params": params, "state": state}))
 
-    Typed random keys are given as their data. Functions, strings and what else is no array are left out.
+    Typed random keys are converted to their data. Functions, strings and other leaves that are not arrays are left out.
+
+    Args:
+        tree: models, optimizers, states, counters, in any nesting.
+
+    Raises:
+        ValueError: if two leaves have the same name.
     """
     return {name: plain(x) for name, x in stored(tree).items()}
 
@@ -120,16 +133,19 @@ def state_dict(tree: PyTree) -> dict[str, Any]:
 def load_state_dict(
     template: PyTree, flat: Mapping[str, Any], *, rename: Rename = None, strict: bool = True
 ) -> tuple[PyTree, Report]:
-    """The template with its leaves filled from flat names; the counterpart of `state_dict`.
+    """Fill the leaves of a template from arrays by flat name; the counterpart of `state_dict`.
 
     Args:
-        template: a tree of the structure that is wanted, with arrays or `jax.ShapeDtypeStruct` at the leaves.
+        template: a tree of the desired structure, with arrays or `jax.ShapeDtypeStruct` as leaves.
         flat: arrays by name.
         rename: see `restore`.
         strict: see `restore`.
 
     Returns:
-        the filled tree, and a `Report`.
+        The filled tree, and a `Report`.
+
+    Raises:
+        ValueError: if names, shapes or dtypes don't agree, see `restore`.
     """
     flat = {name: np.asarray(x) if not isinstance(x, jax.Array) else x for name, x in flat.items()}
     return fill(template, flat, lambda wanted: {name: flat[name] for name in wanted}, rename, strict)

@@ -1,4 +1,4 @@
-"""States of optax and of torch, carried over into states of modulax."""
+"""Convert optimizer states of optax and PyTorch to states of modulax."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
@@ -20,23 +20,26 @@ _COUNTERS = {"count", "step"}
 
 
 def from_optax(template: State, state: PyTree) -> tuple[State, Report]:
-    """A state of optax as one of ours, so that training goes on where it was.
+    """Convert an optax state to a modulax state, to continue training.
 
         optimizer = mx.AdamW(1e-3)
         state, report = mx.checkpoint.from_optax(optimizer.init(params), optax_state)
 
-    What is converted is the state. The optimizers of optax themselves stand among ours by `modulax.from_optax`.
+    This converts a state. To use an optax transformation in modulax, see `modulax.from_optax`.
 
-    Parts are paired by the names of their fields, in their order: `mu` and `nu`, `trace`, `acc_grads` and so on. The
-    steps that an optimizer counts for its schedules are taken from the first part that counts. Moments take the dtype
-    that they have here.
+    Parts are matched by the names of their fields, in order: `mu` and `nu`, `trace`, `acc_grads` and so on. The step
+    count that an optimizer keeps for its schedules is taken from the first part with a count. Moments are cast to the
+    dtypes of the template.
 
     Args:
-        template: what `init` of the optimizer of modulax returns.
-        state: the state of its counterpart in optax.
+        template: the initial state of the modulax optimizer, `optimizer.init(params)`.
+        state: the state of the corresponding optax optimizer.
 
     Returns:
-        the filled state, and a `Report`; read in it what was kept and what found no place.
+        The filled state, and a `Report`; check it for leaves that were kept and names that were not used.
+
+    Raises:
+        ValueError: if nothing in the optax state matches the template.
     """
     theirs = [(where, fields) for where, fields in _parts(state, (), _is_optax_state) if fields]
     counts = [fields["count"] for _, fields in theirs if "count" in fields]
@@ -58,8 +61,8 @@ def from_optax(template: State, state: PyTree) -> tuple[State, Report]:
     filled, report = load_state_dict(template, _cast(template, flat), strict=False)
     if not report.restored:
         raise ValueError(
-            f"`from_optax` found nothing in {type(state).__name__} that the state of modulax has: it holds "
-            f"{listing(report.kept)}. Give `optimizer.init(params)` of the optimizer that corresponds to optax's."
+            f"`from_optax` found nothing in {type(state).__name__} that matches the modulax state, which holds "
+            f"{listing(report.kept)}. Pass `optimizer.init(params)` of the optimizer that corresponds to optax's."
         )
     return filled, report
 
@@ -77,28 +80,31 @@ def from_torch(
     names: Mapping[str, Any],
     convert: Callable[[str, np.ndarray], np.ndarray] = lambda path, x: x,
 ) -> tuple[State, Report]:
-    """The state of a torch optimizer as one of ours: `AdamW`, `Adam`, `SGD` and `RMSprop`.
+    """Convert the state of a PyTorch optimizer to a modulax state: `AdamW`, `Adam`, `SGD` and `RMSprop`.
 
         state, report = mx.checkpoint.from_torch(
             optimizer.init(params), torch_optimizer.state_dict(), {"hidden.weight": 0, "hidden.bias": 1}
         )
 
-    torch's `RMSprop` keeps its momentum without the learning rate, which ours has in it; it is multiplied in.
+    torch's `RMSprop` keeps its momentum without the learning rate, ours with it, so it is multiplied by the rate.
 
     Args:
-        template: what `init` of the optimizer of modulax returns.
-        state_dict: what `state_dict()` of torch's optimizer returned, its tensors as NumPy arrays.
-        names: for the path of each of our parameters the key of torch's, as in `state_dict["state"]`.
-        convert: called with the path and every array, where the layout differs: Flax's kernels are torch's weights
-            transposed, Equinox's are the same.
+        template: the initial state of the modulax optimizer, `optimizer.init(params)`.
+        state_dict: the result of `state_dict()` of the torch optimizer, with tensors as NumPy arrays.
+        names: the key of each parameter in `state_dict["state"]`, by the path of our parameter.
+        convert: function of the path and an array that changes the layout where it differs: Flax's kernels are torch's
+            weights transposed, while Equinox's are the same.
 
     Returns:
-        the filled state, and a `Report`.
+        The filled state, and a `Report`.
+
+    Raises:
+        ValueError: if `names` contains a key that torch's state doesn't have, or a shape differs from the template.
     """
     theirs = state_dict["state"]
     if lacking := [path for path, key in names.items() if key not in theirs]:
         raise ValueError(
-            f"`from_torch`: `names` wants `{names[lacking[0]]}` for `{lacking[0]}`, and torch's state has "
+            f"`from_torch`: `names` has `{names[lacking[0]]}` for `{lacking[0]}`, but torch's state has "
             f"{listing(theirs)}."
         )
     rates = {key: group["lr"] for group in state_dict.get("param_groups", ()) for key in group["params"]}
@@ -124,7 +130,7 @@ def from_torch(
 
 
 def _cast(template: State, flat: Mapping[str, Any]) -> dict[str, Any]:
-    """The floats in the dtype that the template has for them."""
+    """Cast floats to the dtypes of the template."""
     wanted = stored(template)
 
     def cast(name: str, x: Any) -> Any:
@@ -145,7 +151,7 @@ def _is_optax_state(x: Any) -> bool:
 def _parts(
     node: Any, where: tuple[str, ...], is_state: Callable[[Any], bool]
 ) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """The states that a state is made of, outermost first: where each is, and those of its fields that hold arrays."""
+    """Iterate over the states within a state, outermost first: the location, and the fields that hold arrays."""
     if is_state(node):
         fields = _fields(node)
         inner = {name: x for name, x in fields.items() if any(map(is_state, jtu.tree_leaves(x, is_leaf=is_state)))}
@@ -161,6 +167,7 @@ def _parts(
 
 
 def _fields(state: Any) -> dict[str, Any]:
+    """The fields of a state by name."""
     if isinstance(state, tuple):
         return state._asdict()  # pyright: ignore[reportAttributeAccessIssue]
     fields = dataclasses.fields(state)

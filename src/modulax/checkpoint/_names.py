@@ -1,4 +1,11 @@
-"""Flat names of the arrays of a tree, and which name of a checkpoint goes where in another tree."""
+"""Flat names of the arrays of a tree, and how names in a checkpoint are matched with those of a template.
+
+A name is the path of a leaf as one string (`tree/_paths.py`: `join` and `split`). `stored` lists the arrays of a tree
+by name; `renamed` applies the user's rules to the names of a checkpoint; `match` pairs both sides and returns a
+`Report`. Without `strict`, `Nesting` also recognizes a state that was put into a container or taken out of one, and
+`_nearest` pairs the names that are each other's only nearest one. Nothing here reads a file: `_store.py` does, and
+`_convert.py` puts the values into the template.
+"""
 
 import collections
 import dataclasses
@@ -23,32 +30,36 @@ STORED = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct, bool, int, fl
 
 
 def stored(tree: PyTree) -> dict[str, Any]:
-    """What of a tree is stored, by name: arrays and numbers. Functions, strings and flags in a model are code."""
+    """List the arrays and numbers of a tree by name. Functions and strings in a model are code, and are not stored.
+
+    Raises:
+        ValueError: if two leaves have the same name.
+    """
     found = [(join(names), x) for names, x in named_leaves(tree) if isinstance(x, STORED)]
     by_name = dict(found)
     if len(by_name) < len(found):
         names = [name for name, _ in found]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(
-            f"Two leaves of the tree have the name `{twice}`, so a checkpoint could hold only one of them."
+            f"Two leaves of the tree have the same name, `{twice}`, so a checkpoint could hold only one of them."
         )
     return by_name
 
 
 def joined_prefixes(tree: PyTree) -> set[Names]:
-    """Where a tree has keys that are whole paths, as `modulax.nnx.Optimizer` keeps its state."""
+    """The locations of keys in a tree that are whole paths, as in the state of `modulax.nnx.Optimizer`."""
     paths = [path for path, _ in jtu.tree_leaves_with_path(tree)]
     return {key_names(path[:i]) for path in paths for i, key in enumerate(path) if is_joined(key)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What became of the names of a checkpoint and of a template.
+    """How the names of a checkpoint and of a template were matched.
 
     Attributes:
-        restored: for every restored leaf of the template the name in the checkpoint that it was filled from.
-        kept: the leaves that the checkpoint does not have; they are as in the template.
-        unused: the names of the checkpoint that the template does not have.
+        restored: for every restored leaf of the template, the name in the checkpoint that it was read from.
+        kept: leaves of the template that the checkpoint doesn't have; they keep their values.
+        unused: names of the checkpoint that the template doesn't have.
     """
 
     restored: dict[str, str]
@@ -65,7 +76,11 @@ class Report:
 
 
 def renamed(names: Mapping[str, Any], rename: Rename) -> dict[str, str]:
-    """The names of a checkpoint as they are called now, each with what it was called; dropped ones are left out."""
+    """Map the new names of a checkpoint to its old ones; names that were dropped are left out.
+
+    Raises:
+        ValueError: if two names become the same, or a rule matches nothing.
+    """
     out: dict[str, str] = {}
     used: set[str] = set()
     for name in names:
@@ -75,7 +90,7 @@ def renamed(names: Mapping[str, Any], rename: Rename) -> dict[str, str]:
         if new in out:
             raise ValueError(
                 f"`rename` gives `{out[new]}` and `{name}` of the checkpoint the same name, `{new}`. "
-                f"Rename one of them to something else."
+                f"Rename one of them differently."
             )
         out[new] = name
     if unused := [old for old in (rename if isinstance(rename, Mapping) else ()) if old not in used]:
@@ -84,6 +99,7 @@ def renamed(names: Mapping[str, Any], rename: Rename) -> dict[str, str]:
 
 
 def _apply_rules(name: str, rules: Mapping[str, str], used: set[str]) -> str:
+    """Apply the first rule that matches a part of a name."""
     keys = split(name)
     for old, new in rules.items():
         old_keys = split(old)
@@ -96,9 +112,9 @@ def _apply_rules(name: str, rules: Mapping[str, str], used: set[str]) -> str:
 
 
 class Place(NamedTuple):
-    """Where a leaf of a template is: names that lead to a state, names of nesting, and names within that state.
+    """The name of a leaf of a template in three parts: up to a state, the nesting, and within the innermost state.
 
-    A leaf that is not in a state is at the end of its `root`.
+    A leaf that is not in a state is all `root`.
     """
 
     root: Names
@@ -107,11 +123,11 @@ class Place(NamedTuple):
 
 
 class Nesting:
-    """How the states of transforms are nested in a template, and in a checkpoint that was nested in another way.
+    """How the states of transforms are nested in a template, and how far a saved name is from that.
 
-    The fields in which containers keep the states of their parts are declared as `nested()`. A state that was put into
-    a container, or taken out of one, has more or fewer of them in its name, and mappings add a key for each part.
-    Nothing else in a name may differ, so that a parameter is never filled from another one.
+    Containers keep the states of their parts in fields declared `nested()`. A state that was put into a container has
+    more of these fields in its names, and one that was taken out has fewer; a mapping of parts adds its keys. Nothing
+    else in a name may differ, so that a parameter is never filled from another one.
 
     Args:
         template: the tree to fill.
@@ -127,11 +143,11 @@ class Nesting:
         self._saved = _by_prefix(saved)
 
     def place(self, names: Names) -> Place:
-        """Take the names of a leaf of the template apart."""
+        """Split the name of a leaf of the template."""
         for stop in range(len(names), 0, -1):
             if (root := self._sections.get(names[:stop])) is not None:
                 return Place(names[:root], names[root : stop - 1], names[stop - 1 :])
-        # `modulax.nnx.Optimizer` keeps its state as one mapping with whole paths as keys: the names are all there is.
+        # `modulax.nnx.Optimizer` keeps its state as one mapping with whole paths as keys, so only the names are known.
         root = next((len(prefix) for prefix in self._joined if names[: len(prefix)] == prefix), len(names))
         stop = root
         while stop < len(names) and names[stop] in self._fields:
@@ -139,11 +155,12 @@ class Nesting:
         return Place(names[:root], names[root:stop], names[stop:])
 
     def distance(self, place: Place, other: Names) -> tuple[int, int, bool] | None:
-        """How far a saved name is from a place, or None if they have nothing to do with each other.
+        """Return how far a saved name is from a place, or None if they don't match at all.
 
-        First, 0 for the same keys of parts, 1 with more or fewer of them, 2 with others; 3 more from an auxiliary part,
-        such as SAM's adversary, to another one. Then, how few names the two states have in common. Then, whether the
-        names differ at all. Two rules of different names, such as `scale_by_adam` and `scale_by_lion`, are never near.
+        The first entry is 0 for the same keys of parts, 1 if there are only more or fewer of them, and 2 for different
+        ones; it is 3 more between an auxiliary part, such as SAM's adversary, and another one. The second entry is
+        smaller the more names the two states have in common. The third one says whether the nesting differs at all.
+        Rules with different keys, such as `scale_by_adam` and `scale_by_lion`, never match.
         """
         root, nesting, rest = place
         middle = other[len(root) : len(other) - len(rest)]
@@ -161,7 +178,7 @@ class Nesting:
         return detour + keys, -len(in_common), nesting != middle
 
     def _keys(self, nesting: Names) -> Names | None:
-        """The keys of parts among names of nesting; None if there is a name that is neither key nor nesting."""
+        """Return the keys of parts in a nesting; None if it contains a name that is neither a key nor such a field."""
         keys, i = [], 0
         while i < len(nesting):
             if nesting[i] not in self._fields:
@@ -173,13 +190,13 @@ class Nesting:
         return tuple(keys)
 
     def _is_rule(self, by_prefix: Mapping[Names, set[Names]], prefix: Names) -> bool:
-        """Whether the state at a prefix ends in the key of a part and holds no further states."""
+        """Whether the state at a prefix is under the key of a part and holds no further states."""
         ends_in_key = len(prefix) > 1 and prefix[-2] in self._keyed
         return ends_in_key and not any(rest[0] in self._fields for rest in by_prefix.get(prefix, ()))
 
 
 def _by_prefix(names: Iterable[Names]) -> dict[Names, set[Names]]:
-    """The names below every prefix, without it."""
+    """The rest of every name, by each of its prefixes."""
     found: dict[Names, set[Names]] = {}
     for name in names:
         for stop in range(len(name)):
@@ -188,16 +205,19 @@ def _by_prefix(names: Iterable[Names]) -> dict[Names, set[Names]]:
 
 
 def _is_within(short: Names, long: Names) -> bool:
-    """Whether the keys are among the others, in the same order."""
+    """Whether the keys occur among the others in the same order."""
     remaining = iter(long)
     return all(key in remaining for key in short)
 
 
 def match(template: PyTree, saved: Mapping[str, Any], rename: Rename, strict: bool) -> Report:
-    """Which leaf of the template is filled from which name of the checkpoint.
+    """Decide which leaf of the template is filled from which name of the checkpoint.
 
-    Equal names belong together. Without `strict`, so do names that differ only in how the state of a transform is
-    nested, if the shapes are equal and no other name is as near.
+    Equal names match. Without `strict`, names also match if they differ only in how the state of a transform is nested,
+    their shapes are equal, and no other name is as near.
+
+    Raises:
+        ValueError: if `strict` and the names don't agree.
     """
     leaves = stored(template)
     names = renamed(saved, rename)
@@ -216,9 +236,9 @@ def match(template: PyTree, saved: Mapping[str, Any], rename: Rename, strict: bo
 def _nearest(
     template: PyTree, leaves: Mapping[str, Any], names: Mapping[str, str], saved: Mapping[str, Any]
 ) -> dict[str, str]:
-    """For each leaf of the template the nearest name of the checkpoint, where there is no doubt about it."""
+    """Find for each leaf of the template the nearest name of the checkpoint, unless it is ambiguous."""
     nesting = Nesting(template, map(split, names))
-    alike: dict[tuple[Any, ...], list[str]] = {}  # by shape and last key, which are equal in any case
+    alike: dict[tuple[Any, ...], list[str]] = {}  # by shape and last key, which must be equal
     for other, source in names.items():
         alike.setdefault((np.shape(saved[source]), split(other)[-1:]), []).append(other)
     found: dict[str, str] = {}
@@ -232,7 +252,7 @@ def _nearest(
             if distance is not None:
                 near.setdefault(distance, []).append((name, other))
         if name in names and place.rest and np.shape(leaf) != np.shape(saved[names[name]]):
-            found[name] = name  # is refused for its shape
+            found[name] = name  # `check` reports the shape
     settled, taken = set(found), set(found.values())
     for distance in sorted(near):
         pairs = near[distance]
@@ -246,6 +266,7 @@ def _nearest(
 
 
 def _mismatch(report: Report) -> str:
+    """Write the error message for names that don't agree."""
     said = []
     if report.kept:
         close = difflib.get_close_matches(report.kept[0], report.unused, 1)
@@ -255,5 +276,5 @@ def _mismatch(report: Report) -> str:
         said.append(f"the template has no place for {listing(report.unused)}")
     return (
         f"The checkpoint and the template do not agree: {'; '.join(said)}. "
-        f'Give `rename={{"old": "new"}}` for what was renamed, or `strict=False` to restore what both have.'
+        f'Pass `rename={{"old": "new"}}` for renamed parts, or `strict=False` to restore what both have.'
     )

@@ -1,4 +1,15 @@
-"""Checkpoints on disk, as ordinary orbax trees."""
+"""Checkpoints on disk, in orbax's format.
+
+`save` writes nested dicts of arrays. Their keys are escaped, because orbax joins them by dots and would otherwise
+confuse a key `a.b` with a path. A checkpoint that replaces an old one is written next to it, and takes its name when
+complete.
+
+`restore` also reads what orbax's own checkpointers wrote from the same trees. It turns every path in the file into a
+name of the template: `_flattened` undoes the escaping, `_taken_apart` splits keys that are whole paths (those of
+`modulax.nnx.Optimizer`), and `_unboxed` drops the `value` that orbax appends for NNX variables. Then `fill`
+(`_convert.py`) matches the names and calls `fetch`, which reads only the arrays that are needed, directly onto the
+devices of the template.
+"""
 
 import contextlib
 import importlib
@@ -20,6 +31,7 @@ from ._names import Rename, Report, joined_prefixes, stored
 
 
 def _orbax() -> Any:
+    """Import orbax, which is optional."""
     try:
         return importlib.import_module("orbax.checkpoint")
     except ImportError as error:
@@ -27,25 +39,32 @@ def _orbax() -> Any:
 
 
 def save(path: str | os.PathLike[str], tree: PyTree, *, overwrite: bool = False) -> None:
-    """Writes the arrays and numbers of a tree as an orbax checkpoint, and returns when they are on the disk.
+    """Save the arrays and numbers of a tree as an orbax checkpoint, and return once they are on disk.
 
-    The checkpoint appears under its path when it is complete. With `overwrite` the old one is restored until then.
+    The checkpoint appears under its path only when it is complete. With `overwrite`, the old one is restored until
+    then.
 
-    For saving in the background use orbax itself, which takes optimizers and states as they are; `restore` reads what
-    it wrote.
+    To save in the background use orbax itself, which accepts optimizers and states as they are; `restore` reads the
+    result.
 
     Args:
-        path: the folder to write; it must not exist.
+        path: the folder to write; it must not exist unless `overwrite` is set.
         tree: models, optimizers, states, counters, in any nesting.
         overwrite: whether to replace an existing checkpoint.
+
+    Raises:
+        ImportError: if orbax is not installed.
+        ValueError: if the tree has no arrays or numbers, or two leaves have the same name.
+        FileExistsError: if the path exists and `overwrite` is not set.
+        OSError: if the checkpoint can't be written.
     """
     ocp = _orbax()
     target = Path(os.path.abspath(path))
     flat = {name: _as_array(plain(x)) for name, x in stored(tree).items()}
     if not flat:
-        raise ValueError("`save` was given a tree without arrays or numbers.")
+        raise ValueError("`save(tree=...)` must contain arrays or numbers.")
     if target.exists() and not overwrite:
-        raise FileExistsError(f"There is something at `{target}` already. Give `overwrite=True` to replace it.")
+        raise FileExistsError(f"`{target}` already exists. Pass `overwrite=True` to replace it.")
     fresh = target.with_name(f"{target.name}.{uuid.uuid4().hex}") if target.exists() else target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -61,11 +80,12 @@ def save(path: str | os.PathLike[str], tree: PyTree, *, overwrite: bool = False)
 
 
 def _as_array(x: Any) -> Any:
+    """Convert numbers to NumPy arrays."""
     return x if isinstance(x, jax.Array) else np.asarray(x)
 
 
 def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested dicts by the keys of the names, escaped: orbax joins them by dots, and would write two arrays as one."""
+    """Nest the arrays in dicts by the keys of their names, escaped: orbax joins keys by dots."""
     out: dict[str, Any] = {}
     for name, value in flat.items():
         *outer, last = (join((key,)) for key in split(name))
@@ -77,7 +97,7 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flattened(tree: PyTree) -> list[tuple[tuple[str, ...], Any]]:
-    """The leaves of a tree of orbax's with the keys of their paths; keys that orbax wrote itself are not escaped."""
+    """The leaves of an orbax tree with the keys of their paths; only keys that `save` escaped are unescaped."""
 
     def key(name: str) -> str:
         keys = split(name)
@@ -89,25 +109,31 @@ def _flattened(tree: PyTree) -> list[tuple[tuple[str, ...], Any]]:
 def restore(
     path: str | os.PathLike[str], template: PyTree, *, rename: Rename = None, strict: bool = True
 ) -> tuple[PyTree, Report]:
-    """Reads a checkpoint into the structure of a template, by name.
+    """Restore a checkpoint into the structure of a template, by name.
 
         tree, report = restore(path, {"params": params, "state": optimizer.init(params)})
 
-    Reads what `save` wrote, and what orbax's own checkpointers wrote, the folder of one step of a
-    `CheckpointManager` included.
+    It reads checkpoints of `save` and of orbax's own checkpointers, including the folder of one step of a
+    `CheckpointManager`.
 
     Args:
         path: the folder of the checkpoint.
-        template: the tree that is wanted, with arrays or `jax.ShapeDtypeStruct` at the leaves. Arrays come back with
-            the shape, the dtype and the sharding of the template; what is no array is taken from it.
-        rename: what is called otherwise now, as a mapping from old to new; keys of a path, joined by dots, which may
-            stand anywhere in a name: `{"encoder": "backbone"}` renames a module in the parameters and in all moments.
-            Or a function from old to new names, None for what is not wanted.
-        strict: whether both must have the same names. If not, what both have is restored, the rest of the template
-            is kept, and states of transforms are found again when they were put into a chain or taken out of one.
+        template: a tree of the desired structure, with arrays or `jax.ShapeDtypeStruct` as leaves. Arrays are restored
+            with the shape, dtype and sharding of the template; other leaves are taken from it.
+        rename: renamed parts, as a mapping from old to new: dotted paths, which may occur anywhere in a name.
+            `{"encoder": "backbone"}` renames a module in the parameters and in all moments. Or a function from old to
+            new names that returns None for names to drop.
+        strict: whether both must have the same names. Otherwise what both have is restored, the rest of the template is
+            kept, and states of transforms are recognized after they were put into a container or taken out of one.
 
     Returns:
-        the filled tree, and a `Report` of what was restored, kept and unused.
+        The filled tree, and a `Report` of what was restored, kept and unused.
+
+    Raises:
+        ImportError: if orbax is not installed.
+        FileNotFoundError: if there is no checkpoint at the path.
+        ValueError: if the checkpoint can't be read, names don't agree with the template (unless `strict=False`), or a
+            shape or dtype differs.
     """
     ocp = _orbax()
     folder = _folder(Path(os.path.abspath(path)))
@@ -136,13 +162,13 @@ def restore(
 
 
 def _taken_apart(keys: tuple[str, ...], joined: set[tuple[str, ...]]) -> tuple[str, ...]:
-    """The keys in a checkpoint that orbax wrote, where a whole path is one key as any other."""
+    """Split the keys of a path that are whole paths themselves; orbax stores them like any other key."""
     at = next((i for i in range(len(keys)) if keys[:i] in joined), None)
     return keys if at is None else keys[:at] + split(keys[at]) + keys[at + 1 :]
 
 
 def _unboxed(name: str, wanted: Mapping[str, Any]) -> str:
-    """The name without the `value` that orbax adds for an NNX variable, which is a box and no part of a path."""
+    """Drop the `value` that orbax appends for an NNX variable, whose box is not part of a path."""
     inside = name.removesuffix(".value")
     if inside in wanted:
         return name if name in wanted else inside
@@ -150,7 +176,7 @@ def _unboxed(name: str, wanted: Mapping[str, Any]) -> str:
 
 
 def _tree(metadata: Any) -> PyTree:
-    """The tree of shapes and dtypes in what orbax says of a checkpoint."""
+    """The tree of shapes and dtypes in orbax's metadata."""
     tree = getattr(metadata, "tree", metadata)
     if not tree:
         raise ValueError("it holds no tree of arrays")
@@ -158,7 +184,7 @@ def _tree(metadata: Any) -> PyTree:
 
 
 def _how(ocp: Any, leaf: Any, saved: Any) -> Any:
-    """How orbax reads one array: in the dtype that was saved, onto the devices of the template."""
+    """How orbax should read an array: in the dtype that was saved, onto the devices of the template."""
     sharding = None if is_key(leaf) else getattr(leaf, "sharding", None)
     if sharding is None:
         return ocp.RestoreArgs(restore_type=np.ndarray)
@@ -166,9 +192,9 @@ def _how(ocp: Any, leaf: Any, saved: Any) -> Any:
 
 
 def _folder(path: Path) -> Path:
-    """Where the arrays are: in the folder, or in that of the one item that a manager of orbax saved."""
+    """The folder with the arrays: the given one, or the one of the only item that an orbax manager saved."""
     if not path.is_dir():
-        kept = list(path.parent.glob(f"{path.name}.*.old"))  # by a `save` that was killed while it replaced it
+        kept = list(path.parent.glob(f"{path.name}.*.old"))  # left by a `save` that was killed while replacing it
         if not kept:
             raise FileNotFoundError(f"There is no checkpoint at `{path}`.")
         path = kept[0]
@@ -179,7 +205,8 @@ def _folder(path: Path) -> Path:
 
 
 def _damaged(path: Path, error: Exception) -> ValueError:
+    """The error for a checkpoint that can't be read."""
     return ValueError(
-        f"The checkpoint at `{path}` cannot be read. It is damaged, was not finished, or is no checkpoint of arrays; "
-        f"take an earlier one. What orbax said: {str(error).strip() or type(error).__name__}"
+        f"The checkpoint at `{path}` cannot be read. It is damaged, incomplete, or not a checkpoint of arrays; "
+        f"use an earlier one. The error from orbax: {str(error).strip() or type(error).__name__}"
     )

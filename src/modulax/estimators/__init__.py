@@ -1,4 +1,4 @@
-"""Estimators: the gradient of an expectation with respect to what is drawn from."""
+"""Monte Carlo gradient estimators: gradients of an expectation with respect to the parameters of its distribution."""
 
 from ._control_variates import (
     control_delta_method as control_delta_method,

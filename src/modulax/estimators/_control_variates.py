@@ -1,4 +1,4 @@
-"""Control variates: what is known of the noise of an estimate is subtracted from it."""
+"""Control variates: subtract noise of known expectation to reduce the variance of a gradient estimate."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -20,7 +20,7 @@ ControlVariate: TypeAlias = tuple[Callable[..., Array], Callable[..., Array], Ca
 
 
 def control_delta_method(function: Callable[[Array], ArrayLike]) -> ControlVariate:
-    r"""The second-order Taylor expansion of a function at the mean of a Gaussian, as a control variate.
+    r"""Make a control variate from the second-order Taylor expansion of a function at the mean of a Gaussian.
 
     With the mean $\mu$ and the standard deviation $\sigma$ of a Gaussian with independent entries,
 
@@ -31,16 +31,20 @@ def control_delta_method(function: Callable[[Array], ArrayLike]) -> ControlVaria
     \end{aligned}
     $$
 
-    It helps every estimator where the function is about quadratic within a few standard deviations of the mean. For a
-    quadratic function nothing is left of the noise.
+    It helps with every estimator if the function is about quadratic within a few standard deviations of the mean. For a
+    quadratic function it removes all noise.
 
     Args:
-        function: $f$, which maps one sample to a float, twice differentiable; a third time by
-            `control_variates_jacobians`.
+        function: $f$, which maps one sample to a float and is twice differentiable; `control_variates_jacobians`
+            differentiates it a third time.
 
     Returns:
-        A control variate, see `control_variates_jacobians`, for distributions `multi_normal(*params)` only: its
-        parameters are the mean and the log-scale. It keeps no state.
+        A control variate, see `control_variates_jacobians`, for the distribution `multi_normal(*params)` only: its
+        parameters must be the mean and the log-scale. It has no state.
+
+    Raises:
+        ValueError: when the control variate is called, if the parameters are not a mean and a log-scale, the sample has
+            another shape, or the function doesn't return a scalar float.
 
     References:
         Paisley, Blei and Jordan, [Variational Bayesian Inference with Stochastic
@@ -50,7 +54,7 @@ def control_delta_method(function: Callable[[Array], ArrayLike]) -> ControlVaria
     function = scalar("`control_delta_method(function=...)`", function, is_differentiated=True)
 
     def derivatives(mean: Array, step: Array) -> tuple[Array, Array, Array]:
-        """The value at the mean, and the first and the second derivative along a step."""
+        """Return the value at the mean, and the first and second directional derivative along a step."""
 
         def along(x: Array) -> tuple[Array, Array]:
             return jax.jvp(function, (x,), (step,))
@@ -59,6 +63,7 @@ def control_delta_method(function: Callable[[Array], ArrayLike]) -> ControlVaria
         return value, first, second
 
     def expansion(params: Params, sample: ArrayLike, state: Any = None) -> Array:
+        r"""The Taylor expansion $h(x; \theta)$ at a sample."""
         del state
         mean, _ = _mean_and_log_scale(params)
         sample = jnp.asarray(sample, mean.dtype)
@@ -68,6 +73,7 @@ def control_delta_method(function: Callable[[Array], ArrayLike]) -> ControlVaria
         return value + first + second / 2
 
     def expected_expansion(params: Params, state: Any = None) -> Array:
+        """The expectation of the Taylor expansion."""
         del state
         mean, log_scale = _mean_and_log_scale(params)
         steps = jnp.diag(jnp.exp(log_scale).ravel()).reshape(-1, *mean.shape)
@@ -82,9 +88,9 @@ def control_delta_method(function: Callable[[Array], ArrayLike]) -> ControlVaria
 
 
 def _mean_and_log_scale(params: Params) -> tuple[Array, Array]:
-    """The parameters of a Gaussian for every entry, in at least float32."""
+    """Return the mean and log-scale of each entry in at least float32."""
     if not isinstance(params, (tuple, list)) or len(params) != 2:
-        raise ValueError("`control_delta_method` is for `multi_normal`: `params` must be its `(loc, log_scale)`.")
+        raise ValueError("`control_delta_method` is for `multi_normal` only: `params` must be `(loc, log_scale)`.")
     return entries(multi_normal(*params))[1:]
 
 
@@ -94,11 +100,12 @@ def moving_avg_baseline(
     zero_debias: bool = True,
     use_decay_early_training_heuristic: bool = True,
 ) -> ControlVariate:
-    r"""A moving average of the function's values, as a control variate for `score_function_jacobians`.
+    r"""Make a moving-average baseline, a control variate for `score_function_jacobians` (REINFORCE).
 
-    Subtracted from every value, it takes away the noise that a constant part of the function makes. The other two
-    estimators see no constant: it changes nothing there. In step $t = 0, 1, \dots$ the average $b$ takes in the mean
-    $\bar f_t$ of the function over the samples:
+    The baseline is an exponential moving average of the function values. Subtracting it removes the noise that a
+    constant offset of the function causes. The other two estimators don't depend on such an offset, so it has no effect
+    there. In step $t = 0, 1, \dots$ the average $b$ is updated with the mean $\bar f_t$ of the function over the
+    samples:
 
     $$
     b_{t+1} = b_t + \frac{1 - \beta_t}{1 - \prod_{k \le t} \beta_k} \, (\bar f_t - b_t),
@@ -107,13 +114,18 @@ def moving_avg_baseline(
 
     Args:
         function: $f$, which maps one sample to a real number.
-        decay: $\beta$, in $[0, 1)$: the average is over about $1 / (1 - \beta)$ steps.
-        zero_debias: whether the zero that the average begins with has no weight; otherwise the denominator is 1.
-        use_decay_early_training_heuristic: whether the first steps decay faster; otherwise $\beta_t = \beta$.
+        decay: $\beta \in [0, 1)$, exponential decay rate of the average, over about $1 / (1 - \beta)$ steps.
+        zero_debias: whether to correct the bias towards the initial zero; otherwise the denominator is 1.
+        use_decay_early_training_heuristic: whether to use a lower decay rate in the first steps; otherwise $\beta_t =
+            \beta$.
 
     Returns:
-        A control variate, see `control_variates_jacobians`. Its state is the pair of the average and the number of
-        steps, `(jnp.zeros(()), jnp.zeros((), int))` at first, or None.
+        A control variate, see `control_variates_jacobians`. Its state is a pair of the average and the number of steps,
+        initially `(jnp.zeros(()), jnp.zeros((), int))` or None.
+
+    Raises:
+        ValueError: if `decay` is outside $[0, 1)$; and, when the control variate is called, if the function doesn't
+            return a real scalar or the average in the state is not a float.
 
     References:
         Williams, [Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement
@@ -147,21 +159,21 @@ def moving_avg_baseline(
 
 
 def _average_and_count(state: Any, dtype: Any = float) -> tuple[Array, Array]:
-    """The state of a moving average; of the dtype, if it begins."""
+    """Unpack the state of a moving average; None starts one of this dtype."""
     value, count = (jnp.zeros((), dtype), jnp.zeros((), int)) if state is None else state
     (value,) = floating("moving_avg_baseline", average=value)
     return value, jnp.asarray(count)
 
 
 def _number(x: ArrayLike) -> Any:
-    """A number that can be checked: as an array, if it is none."""
+    """Convert a known number to an array, so that it can be checked; a tracer is returned unchanged."""
     return x if isinstance(x, Tracer) else np.asarray(x)
 
 
 def _total_weight(decay: Array, t: Array, *, early: bool) -> Array:
-    r"""The weight that the values of the steps $0, \dots, t$ have together: $1 - \prod_{k \le t} \beta_k$."""
+    r"""Total weight of the values of the steps $0, \dots, t$: $1 - \prod_{k \le t} \beta_k$."""
     steps = t + 1
-    # In the first n steps, β_k is (1 + k) / (10 + k); the product of these is that of j / (n + j) for j = 1, …, 9.
+    # In the first n steps β_k = (1 + k) / (10 + k), whose product telescopes to that of j / (n + j) for j = 1, …, 9.
     n = jnp.clip(jnp.ceil((10 * decay - 1) / (1 - decay)), 0, steps) if early else jnp.zeros_like(steps)
     j = jnp.arange(1, 10, dtype=decay.dtype)
     log_product = (steps - n) * jnp.log(decay) + jnp.sum(jnp.log(j / (n + j)))
@@ -180,40 +192,44 @@ def control_variates_jacobians(
     estimate_cv_coeffs: bool = False,
     estimate_cv_coeffs_num_samples: int = 20,
 ) -> tuple[tuple[Float[Array, "num_samples ..."], ...], Any]:
-    r"""The gradient of an expectation, from whose estimate the noise of a control variate is subtracted.
+    r"""Estimate the gradient of an expectation with a control variate, which reduces the variance of any estimator.
 
-    A control variate $h$ is like the function, but its expectation is known. With $\hat g$ for what the estimator says
-    of one sample $x_i$, and a coefficient $\beta$ that is 1 unless it is estimated, every sample gives
+    A control variate $h$ is similar to the function $f$, but has a known expectation. With $\hat g$ the estimate from
+    one sample $x_i$, and a coefficient $\beta$ that is 1 unless it is estimated, every sample gives
 
     $$
     \hat g[f] - \beta \left(\hat g[h] + \nabla_\theta \, h(x_i; \theta)
         - \nabla_\theta \, \mathbb E[h(x; \theta)]\right)
     $$
 
-    The parenthesis is zero in expectation, so that the estimate has no bias, whatever $h$ and $\beta$. The variance is
-    smaller if the function and the control variate vary together.
+    The expression in parentheses has expectation zero, so the estimate stays unbiased for any $h$ and $\beta$. The
+    variance is reduced if the function and the control variate are correlated.
 
-    A control variate is a function of $f$ that returns three functions: `value(params, sample, state)` is
-    $h(x; \theta)$, `expected_value(params, state)` its expectation, and `update_state(params, samples, state)` the next
-    state.
+    A control variate is a function of $f$ that returns three functions: `value(params, sample, state)` is $h(x;
+    \theta)$, `expected_value(params, state)` is its expectation, and `update_state(params, samples, state)` returns the
+    next state.
 
     Args:
-        function: $f$, as `grad_estimator` needs it.
-        control_variate_from_function: `control_delta_method`, `moving_avg_baseline` or your own; with other arguments,
-            `functools.partial(moving_avg_baseline, decay=0.9)`.
+        function: $f$, with the properties that `grad_estimator` requires.
+        control_variate_from_function: `control_delta_method`, `moving_avg_baseline` or your own; set other arguments
+            with `functools.partial(moving_avg_baseline, decay=0.9)`.
         grad_estimator: `score_function_jacobians`, `pathwise_jacobians`, `measure_valued_jacobians` or your own.
         params: $\theta$, a tuple of arrays of floats.
-        dist_builder: `dist_builder(*params)` returns the distribution to draw from.
+        dist_builder: function such that `dist_builder(*params)` is the distribution to sample from.
         rng: a random key.
-        num_samples: how many samples are drawn.
-        control_variate_state: what the previous call returned, or None.
-        estimate_cv_coeffs: whether to estimate, for each parameter, the $\beta$ with the least variance, summed over
-            its entries. It is estimated from samples of its own, and so brings no bias.
-        estimate_cv_coeffs_num_samples: how many samples it is estimated from.
+        num_samples: number of samples.
+        control_variate_state: state returned by the previous call, or None.
+        estimate_cv_coeffs: whether to estimate, for each parameter, the $\beta$ that minimizes the variance summed over
+            its entries. It is estimated from separate samples, so the gradient stays unbiased.
+        estimate_cv_coeffs_num_samples: number of samples for estimating $\beta$, at least 2.
 
     Returns:
-        The Jacobians, for every parameter an array `[num_samples, *param.shape]` of its dtype; and the state of the
-        control variate for the next call, which has seen the samples of this one.
+        The Jacobians, for each parameter an array of shape `(num_samples, *param.shape)` and its dtype; and the state
+        of the control variate for the next call, updated with the samples.
+
+    Raises:
+        ValueError: if `control_variate_from_function` doesn't return three functions, `params` is not a tuple of arrays
+            of floats, a sample count is too small, or the distribution or the function doesn't fit the estimator.
 
     References:
         Mohamed, Rosca, Figurnov and Mnih, [Monte Carlo Gradient Estimation in Machine
@@ -225,7 +241,7 @@ def control_variates_jacobians(
     state = control_variate_state
 
     def terms(rng: PRNGKeyArray, n: int) -> tuple[Array, Sequence[Array], list[Array]]:
-        """The samples; and what they say of the gradient, and of zero."""
+        """Return the samples, the gradient estimates, and the terms whose expectation is zero."""
         samples = draw(owner, dist_builder(*params), rng, n)
         gradients = grad_estimator(function, params, dist_builder, rng, n)
         of_variate = grad_estimator(lambda x: value(params, x, state), params, dist_builder, rng, n)
@@ -247,12 +263,12 @@ def control_variates_jacobians(
 
 
 def _functions_of(from_function: Any, function: Callable[[Array], ArrayLike]) -> ControlVariate:
-    """The three functions of a control variate; refused if it is not made of the function now."""
+    """Build a control variate for the function, and check that it consists of three functions."""
     functions = from_function(function) if callable(from_function) else None
     if not isinstance(functions, (tuple, list)) or len(functions) != 3 or not all(map(callable, functions)):
         raise ValueError(
-            "`control_variates_jacobians(control_variate_from_function=...)` must take a function and return three, as "
-            "`control_delta_method` itself does; it is not called before. For other arguments write "
+            "`control_variates_jacobians(control_variate_from_function=...)` must take a function and return three. "
+            "Pass `control_delta_method` itself, not the result of calling it. To set other arguments, pass "
             "`functools.partial(moving_avg_baseline, decay=0.9)`."
         )
     value, expected_value, update_state = functions
@@ -260,9 +276,9 @@ def _functions_of(from_function: Any, function: Callable[[Array], ArrayLike]) ->
 
 
 def _coefficient(gradients: Array, noise: Array) -> Array:
-    """The multiple of the noise that, taken from the gradients, leaves the smallest sum of variances."""
+    """The coefficient of the noise that minimizes the sum of variances of the corrected gradients."""
     gradients, noise = (x - jnp.mean(x, 0, keepdims=True) for x in (gradients, noise))
-    # In units of the largest, whose square neither overflows nor vanishes.
+    # Divide by the largest entry, so that the squares neither overflow nor underflow.
     largest = jnp.max(jnp.abs(noise), initial=0)
     unit = ratio(noise, largest)
     return ratio(ratio(jnp.sum(gradients * unit), jnp.sum(unit**2)), largest)

@@ -1,4 +1,4 @@
-"""Gaussians with independent entries."""
+"""Gaussian distributions with independent entries."""
 
 import math
 from collections.abc import Sequence
@@ -13,11 +13,13 @@ from .._support.module import AbstractModule
 
 
 class MultiNormal(AbstractModule):
-    r"""A Gaussian with independent entries, $\mathcal N(\mu, \operatorname{diag} e^{2s})$, as `multi_normal` makes it.
+    r"""A Gaussian with independent entries, $\mathcal N(\mu, \operatorname{diag} e^{2s})$.
+
+    Create it with `multi_normal`.
 
     Args:
-        loc: the mean $\mu$.
-        log_scale: the logarithm $s$ of the standard deviation.
+        loc: mean $\mu$.
+        log_scale: logarithm $s$ of the standard deviation.
     """
 
     loc: Float[Array, "..."]
@@ -25,7 +27,7 @@ class MultiNormal(AbstractModule):
 
     @property
     def params(self) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-        """The mean and the logarithm of the standard deviation, as they were given."""
+        """The mean and the logarithm of the standard deviation, in the shapes they were given in."""
         return self.loc, self.log_scale
 
     def mean(self) -> Float[Array, "..."]:
@@ -34,10 +36,10 @@ class MultiNormal(AbstractModule):
         return mean.astype(dtype)
 
     def sample(self, shape: Sequence[int], seed: PRNGKeyArray) -> Float[Array, "..."]:
-        """Independent samples, which can be differentiated by the mean and the standard deviation.
+        """Draw independent samples, differentiable with respect to mean and standard deviation (reparameterized).
 
         Args:
-            shape: how many: the first axes of the result.
+            shape: leading axes of the result: how many samples.
             seed: a random key.
         """
         dtype, mean, _ = entries(self)
@@ -45,20 +47,23 @@ class MultiNormal(AbstractModule):
         return (jnp.broadcast_to(mean, noise.shape) + noise).astype(dtype)
 
     def log_prob(self, x: ArrayLike) -> Float[Array, "..."]:
-        """The logarithm of the density.
+        """Compute the log-density.
 
         Args:
-            x: a sample, or several of them along the first axes.
+            x: a sample, or several along leading axes.
 
         Returns:
-            A value for every sample.
+            One value per sample.
+
+        Raises:
+            ValueError: if `x` is not real, or its shape doesn't end with that of a sample.
         """
         (x,) = real("multi_normal.log_prob", x=x)
         dtype, (x, loc, log_scale) = widened(x, self.loc, self.log_scale)
         mean, log_scale = broadcast("multi_normal", loc=loc, log_scale=log_scale)
         n_axes = x.ndim - mean.ndim
         if n_axes < 0 or x.shape[n_axes:] != mean.shape:
-            raise ValueError(f"`multi_normal.log_prob` needs `x` whose shape ends with {mean.shape}, got {x.shape}.")
+            raise ValueError(f"`multi_normal.log_prob` needs an `x` whose shape ends with {mean.shape}, got {x.shape}.")
         mean, log_scale = (jnp.broadcast_to(y, x.shape) for y in (mean, log_scale))
         z = (x - mean) * jnp.exp(-log_scale)
         logs = -(z**2) / 2 - log_scale - math.log(2 * math.pi) / 2
@@ -66,31 +71,34 @@ class MultiNormal(AbstractModule):
 
 
 def entries(gaussian: MultiNormal) -> tuple[Any, Array, Array]:
-    """The dtype of samples; and the mean and the log-scale of each entry, in at least float32."""
+    """Return the dtype of samples, and the mean and log-scale of each entry in at least float32."""
     dtype, (loc, log_scale) = widened(gaussian.loc, gaussian.log_scale)
     mean, log_scale = broadcast("multi_normal", loc=loc, log_scale=log_scale)
     return dtype, mean, log_scale
 
 
 def draw_noise(gaussian: MultiNormal, shape: Sequence[int], seed: PRNGKeyArray) -> Array:
-    """What samples have beyond the mean, in at least float32."""
+    """Draw samples minus the mean, in at least float32."""
     _, _, log_scale = entries(gaussian)
     noise = jax.random.normal(seed, (*shape, *log_scale.shape), log_scale.dtype)
     return jnp.broadcast_to(jnp.exp(log_scale), noise.shape) * noise
 
 
 def multi_normal(loc: ArrayLike, log_scale: ArrayLike) -> MultiNormal:
-    r"""A Gaussian with independent entries, $\mathcal N(\mu, \operatorname{diag} e^{2s})$, to draw from.
+    r"""Create a Gaussian with independent entries, $\mathcal N(\mu, \operatorname{diag} e^{2s})$.
 
-    It is the `dist_builder` of the estimators for `params=(loc, log_scale)`. A step on the logarithm never makes the
-    standard deviation negative.
+    Use it as `dist_builder` of the estimators with `params=(loc, log_scale)`. The scale is parameterized by its
+    logarithm, so that a gradient step can't make the standard deviation negative.
 
     Args:
-        loc: the mean $\mu$, floats of any shape: that of a sample.
-        log_scale: the logarithm $s$ of the standard deviation, of a shape that broadcasts with the mean's.
+        loc: mean $\mu$, floats in the shape of a sample.
+        log_scale: logarithm $s$ of the standard deviation, in a shape that broadcasts with `loc`.
 
     Returns:
         An immutable distribution with `sample(shape, seed)`, `log_prob(x)`, `mean()` and `params`.
+
+    Raises:
+        ValueError: if an argument does not hold floats, or the shapes don't broadcast.
     """
     loc, log_scale = floating("multi_normal", loc=loc, log_scale=log_scale)
     broadcast("multi_normal", loc=loc, log_scale=log_scale)

@@ -1,4 +1,4 @@
-"""Three estimators of the gradient of an expectation, by what of the integrand they differentiate."""
+"""Three Monte Carlo gradient estimators: they differentiate the density, the samples, or take differences."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ def score_function_jacobians(
     rng: PRNGKeyArray,
     num_samples: int,
 ) -> tuple[Float[Array, "num_samples ..."], ...]:
-    r"""The gradient of an expectation by the derivative of the density: also known as REINFORCE.
+    r"""Estimate the gradient of an expectation by the score function (REINFORCE, likelihood-ratio gradient).
 
     For every sample $x_i \sim p_\theta$, an estimate of $\nabla_\theta \, \mathbb E_{p_\theta}[f(x)]$:
 
@@ -29,21 +29,25 @@ def score_function_jacobians(
     f(x_i) \, \nabla_\theta \log p_\theta(x_i)
     $$
 
-    Nothing is asked of the function, which may have jumps, and samples may be discrete. The price is variance: a
-    constant added to the function changes nothing in expectation, but is multiplied with noise.
-    `control_variates_jacobians` with a `moving_avg_baseline` takes that away.
+    The function need not be differentiable or continuous, and samples may be discrete. The price is high variance: a
+    constant offset of the function has no effect in expectation, but multiplies the noise. `control_variates_jacobians`
+    with `moving_avg_baseline` removes that part.
 
     Args:
-        function: $f$, which maps one sample to a real number. It must not depend on the parameters otherwise.
+        function: $f$, which maps one sample to a real number. It must not depend on the parameters in any other way.
         params: $\theta$, a tuple of arrays of floats.
-        dist_builder: `dist_builder(*params)` returns the distribution $p_\theta$, anything with `sample(shape, seed)`
-            and `log_prob(x)`.
+        dist_builder: function such that `dist_builder(*params)` is the distribution $p_\theta$, an object with
+            `sample(shape, seed)` and `log_prob(x)`.
         rng: a random key.
-        num_samples: how many samples are drawn.
+        num_samples: number of samples.
 
     Returns:
-        For every parameter, an array `[num_samples, *param.shape]` of its dtype. The mean over the first axis is the
-        estimate of the gradient, the variance over it that of one sample's.
+        For each parameter, an array of shape `(num_samples, *param.shape)` and its dtype. The mean over the first axis
+        is the gradient estimate; the variance over it is the variance of a single sample.
+
+    Raises:
+        ValueError: if `params` is not a tuple of arrays of floats, `num_samples` is not a positive integer, the
+            distribution lacks a method, or the function or the log-density doesn't return a scalar.
 
     References:
         Mohamed, Rosca, Figurnov and Mnih, [Monte Carlo Gradient Estimation in Machine
@@ -54,7 +58,9 @@ def score_function_jacobians(
     dist = dist_builder(*params)
     samples = draw(owner, dist, rng, num_samples)
     if not callable(getattr(dist, "log_prob", None)):
-        raise ValueError(f"`{owner}` needs `log_prob(x)`, which the `{type(dist).__name__}` of `dist_builder` has not.")
+        raise ValueError(
+            f"`{owner}` needs `log_prob(x)`, but the `{type(dist).__name__}` from `dist_builder` has none."
+        )
     log_prob = scalar(
         f"`log_prob` of the `{type(dist).__name__}` that `dist_builder` of `{owner}` returned",
         lambda params, x: dist_builder(*params).log_prob(x),
@@ -67,7 +73,7 @@ def score_function_jacobians(
 
 
 def _along_first(factors: Array, x: Array) -> Array:
-    """Each entry of the first axis by a factor of its own."""
+    """Multiply each entry along the first axis by its own factor."""
     return factors.astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1)) * x
 
 
@@ -78,7 +84,7 @@ def pathwise_jacobians(
     rng: PRNGKeyArray,
     num_samples: int,
 ) -> tuple[Float[Array, "num_samples ..."], ...]:
-    r"""The gradient of an expectation by the derivative of the samples: the reparametrization trick.
+    r"""Estimate the gradient of an expectation by the reparameterization trick (pathwise gradient).
 
     A sample is a function $x_i = g(\varepsilon_i; \theta)$ of the parameters and of noise that does not depend on them.
     For every sample, an estimate of $\nabla_\theta \, \mathbb E_{p_\theta}[f(x)]$:
@@ -87,20 +93,25 @@ def pathwise_jacobians(
     \nabla_\theta \, f(g(\varepsilon_i; \theta))
     $$
 
-    The function must be differentiable, without jumps, and samples must be continuous. For smooth functions the
-    variance is usually by far the smallest.
+    The function must be differentiable and without jumps, and samples must be continuous. For smooth functions the
+    variance is usually the smallest of the three estimators by far.
 
     Args:
-        function: $f$, which maps one sample to a float. It must not depend on the parameters otherwise.
+        function: $f$, which maps one sample to a float. It must not depend on the parameters in any other way.
         params: $\theta$, a tuple of arrays of floats.
-        dist_builder: `dist_builder(*params)` returns the distribution $p_\theta$, anything with `sample(shape, seed)`
-            whose result JAX can differentiate by the parameters.
+        dist_builder: function such that `dist_builder(*params)` is the distribution $p_\theta$, an object with a
+            `sample(shape, seed)` that JAX can differentiate with respect to the parameters.
         rng: a random key.
-        num_samples: how many samples are drawn.
+        num_samples: number of samples.
 
     Returns:
-        For every parameter, an array `[num_samples, *param.shape]` of its dtype. The mean over the first axis is the
-        estimate of the gradient, the variance over it that of one sample's.
+        For each parameter, an array of shape `(num_samples, *param.shape)` and its dtype. The mean over the first axis
+        is the gradient estimate; the variance over it is the variance of a single sample.
+
+    Raises:
+        ValueError: if `params` is not a tuple of arrays of floats, `num_samples` is not a positive integer, the
+            distribution has no suitable `sample`, the samples are not floats, or the function doesn't return a scalar
+            float.
 
     References:
         Mohamed, Rosca, Figurnov and Mnih, [Monte Carlo Gradient Estimation in Machine
@@ -115,8 +126,8 @@ def pathwise_jacobians(
     samples = drawn(params)
     if not jnp.issubdtype(samples.dtype, jnp.floating):
         raise ValueError(
-            f"`{owner}` differentiates the samples, which must be floats, got {samples.dtype}: "
-            "`score_function_jacobians` takes any."
+            f"`{owner}` differentiates the samples, which must be floats, got {samples.dtype}. "
+            "For discrete samples, use `score_function_jacobians`."
         )
     function = scalar(f"`{owner}(function=...)`", function, is_differentiated=True)
     slopes = jax.vmap(jax.grad(function))(samples)
@@ -124,12 +135,12 @@ def pathwise_jacobians(
     if isinstance(dist, MultiNormal):
         noise = draw_noise(dist, (num_samples,), rng)
         return in_dtypes(dtypes, _by_params(dist_builder, params, slopes, slopes * noise))
-    # The function was differentiated backwards, once for each sample; the samples are forwards, for each parameter.
+    # Reverse mode through the function, once per sample; forward mode through the samples, once per parameter.
     return in_dtypes(dtypes, jax.jacfwd(lambda params: jnp.sum(_flat(drawn(params) * slopes), 1))(params))
 
 
 def _by_params(builder: Callable[..., Any], params: Params, by_mean: Array, by_log_scale: Array) -> Sequence[Array]:
-    """Jacobians by what a Gaussian was built from, of those by the mean and the log-scale of each of its entries."""
+    """Pull Jacobians with respect to mean and log-scale of each entry back to the parameters of the builder."""
     _, pull = jax.vjp(lambda *params: entries(builder(*params))[1:], *params)
     return jax.vmap(pull)((by_mean, by_log_scale))
 
@@ -142,10 +153,11 @@ def measure_valued_jacobians(
     num_samples: int,
     coupling: bool = True,
 ) -> tuple[Float[Array, "num_samples ..."], ...]:
-    r"""The gradient of an expectation under a Gaussian by differences of the function.
+    r"""Estimate the gradient of an expectation under a Gaussian by measure-valued derivatives.
 
-    The derivative of the density by a parameter of the $d$-th entry is a multiple of the difference of two densities,
-    which differ from the Gaussian only in the $d$-th entry of $x$. With all other entries as in a sample $x_i$,
+    The derivative of the density with respect to a parameter of the $d$-th entry is a multiple of the difference of two
+    densities, which differ from the Gaussian only in the $d$-th entry of $x$. With all other entries as in a sample
+    $x_i$,
 
     $$
     \begin{aligned}
@@ -157,22 +169,26 @@ def measure_valued_jacobians(
     \end{aligned}
     $$
 
-    The function may have jumps, as that of `score_function_jacobians`, but a constant added to it adds no noise. The
-    price is four evaluations of the function for every entry of every sample.
+    As with `score_function_jacobians` the function may be discontinuous, but a constant offset adds no noise. The price
+    is four evaluations of the function per entry and sample.
 
     Args:
-        function: $f$, which maps one sample to a real number. It must not depend on the parameters otherwise.
+        function: $f$, which maps one sample to a real number. It must not depend on the parameters in any other way.
         params: $\theta$, a tuple of arrays of floats.
-        dist_builder: `dist_builder(*params)` returns what `multi_normal` returns: `multi_normal` itself, or a function
-            that computes the mean and the log-scale from other parameters.
+        dist_builder: function such that `dist_builder(*params)` is a `multi_normal`: `multi_normal` itself, or a
+            function that computes mean and log-scale from other parameters.
         rng: a random key.
-        num_samples: how many samples are drawn.
-        coupling: whether the two points of a difference share their noise, $w' = w$ and $n = u m$ with $u$ uniform. For
-            smooth functions that usually makes the variance smaller, most of all by the scale.
+        num_samples: number of samples.
+        coupling: whether the two points of a difference share their noise: $w' = w$, and $n = u m$ with $u$ uniform.
+            For smooth functions this usually reduces the variance, most of all for the scale.
 
     Returns:
-        For every parameter, an array `[num_samples, *param.shape]` of its dtype. The mean over the first axis is the
-        estimate of the gradient, the variance over it that of one sample's.
+        For each parameter, an array of shape `(num_samples, *param.shape)` and its dtype. The mean over the first axis
+        is the gradient estimate; the variance over it is the variance of a single sample.
+
+    Raises:
+        ValueError: if `params` is not a tuple of arrays of floats, `num_samples` is not a positive integer, the
+            distribution is not a `multi_normal`, or the function doesn't return a real scalar.
 
     References:
         Mohamed, Rosca, Figurnov and Mnih, [Monte Carlo Gradient Estimation in Machine
@@ -194,7 +210,7 @@ def measure_valued_jacobians(
     samples = _flat(mean[None] + draw_noise(dist, (num_samples,), base))
 
     def values(noise: Array) -> Array:
-        """The function of every sample, one entry after the other replaced by one with this noise."""
+        """Evaluate every sample with each entry in turn replaced by one with this noise."""
         replaced = _flat(mean[None] + jnp.exp(log_scale)[None] * noise)
         is_replaced = jnp.eye(mean.size, dtype=bool)
 
@@ -214,10 +230,13 @@ def measure_valued_jacobians(
 
 
 def _weibull(key: PRNGKeyArray, shape: tuple[int, ...], dtype: Any) -> Array:
-    r"""Of the density $w e^{-w^2 / 2}$. That is Rayleigh's too, but JAX's own `rayleigh` is infinite now and then."""
+    """Samples with density $w e^{-w^2 / 2}$.
+
+    It is also a Rayleigh distribution, but `jax.random.rayleigh` is infinite now and then.
+    """
     return jax.random.weibull_min(key, math.sqrt(2), 2.0, shape, dtype)
 
 
 def _flat(x: Array) -> Array:
-    """Each sample as a vector."""
+    """Flatten each sample to a vector."""
     return x.reshape(len(x), -1)

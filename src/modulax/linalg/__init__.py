@@ -1,4 +1,4 @@
-"""Linear algebra for accelerators: products of matrices where a decomposition would be slow."""
+"""Linear algebra for accelerators: iterative methods built on matrix products, where decompositions are slow."""
 
 from ._inverse_root import matrix_inverse_pth_root as matrix_inverse_pth_root
 from ._newton_schulz import orthogonalize as orthogonalize

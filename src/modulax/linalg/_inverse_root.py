@@ -1,4 +1,4 @@
-"""Inverse roots of positive matrices, by products of matrices alone."""
+"""Inverse p-th roots of positive semidefinite matrices, by matrix products alone."""
 
 import functools
 from typing import Any, NamedTuple
@@ -16,11 +16,13 @@ from ._power_iteration import power_iteration
 
 
 class _Iterate(NamedTuple):
+    """The state of the coupled Newton iteration."""
+
     steps: Array
-    remainder: Array  # M, which becomes the identity
-    root: Array  # H
-    distance: Array  # of M from the identity
-    goes_on: Array
+    remainder: Array  # M, which converges to the identity
+    root: Array  # H, which converges to the inverse root
+    distance: Array  # Frobenius norm of M - I
+    goes_on: Array  # whether the last step was an improvement
 
 
 def matrix_inverse_pth_root(
@@ -31,41 +33,46 @@ def matrix_inverse_pth_root(
     error_tolerance: ArrayLike = 1e-6,
     precision: jax.lax.PrecisionLike = jax.lax.Precision.HIGHEST,
 ) -> tuple[Inexact[Array, "n n"], Float[Array, ""]]:
-    r"""The matrix $B^{-1/p}$ for a symmetric positive semidefinite matrix, as Shampoo preconditions with it.
+    r"""Compute the inverse $p$-th root $B^{-1/p}$ of a symmetric positive semidefinite matrix, as Shampoo needs it.
 
-    It is made by products of matrices, which accelerators are good at, unlike decompositions. With a ridge, $B = A +
-    \varepsilon \lambda_{\max} I$, for the largest eigenvalue $\lambda_{\max}$ of $A$, which `power_iteration` finds,
-    Newton's iteration in its coupled form is
+    It uses matrix products only, which accelerators do fast, instead of an eigendecomposition. The matrix is
+    regularized to $B = A + \varepsilon \lambda_{\max} I$ with its largest eigenvalue $\lambda_{\max}$ from
+    `power_iteration`. The coupled Newton iteration is
 
     $$
     M_0 = \frac{(p + 1) B}{2 (1 + \varepsilon) \lambda_{\max}}, \qquad
     T_k = \tfrac{p + 1}{p} I - \tfrac1p M_k, \qquad M_{k+1} = T_k^p M_k, \qquad H_{k+1} = H_k T_k
     $$
 
-    and begins with the $H_0$ for which $M_0 = H_0^p B$. As $M_k$ becomes the identity, $H_k$ becomes $B^{-1/p}$. A
-    small eigenvalue of $M$ grows by a factor between 2 and $e$ in a step; near one, the convergence is quadratic.
+    It starts from the $H_0$ for which $M_0 = H_0^p B$. As $M_k$ converges to the identity, $H_k$ converges to
+    $B^{-1/p}$. A small eigenvalue of $M$ grows by a factor between 2 and $e$ per step; close to one, convergence is
+    quadratic.
 
-    The size of the entries does not matter. For a matrix of zeros, which has no root, $\lambda_{\max}$ is taken as
-    $10^{-16}$. It can be differentiated in forward mode alone, as `power_iteration`.
+    The matrix may have any scale. For a zero matrix, which has no inverse root, $\lambda_{\max}$ is set to $10^{-16}$.
+    Only forward-mode differentiation is supported, as for `power_iteration`.
 
     Args:
         matrix: $A$, a symmetric positive semidefinite matrix, or a Hermitian one.
-        p: a positive integer. Known when the function is traced, it takes fewer products.
-        num_iters: how many steps are made at most.
-        ridge_epsilon: $\varepsilon$, which bounds the condition of $B$ by about $1 / \varepsilon$.
-        error_tolerance: the error at which the iteration ends. It also ends, with the best root so far, when the error
-            does not get smaller any more, because of rounding.
-        precision: of the products.
+        p: exponent of the root, a positive integer. It takes fewer products if it is known at trace time.
+        num_iters: maximum number of iterations.
+        ridge_epsilon: $\varepsilon$, relative ridge regularization; it bounds the condition number of $B$ by about $1 /
+            \varepsilon$.
+        error_tolerance: error at which to stop. The iteration also stops, with the best root so far, if rounding keeps
+            the error from decreasing further.
+        precision: precision of the matrix products.
 
     Returns:
         The root, in the dtype of the matrix; and the error, the largest entry of $|M - I|$. The arithmetic is done in
         at least float32.
 
+    Raises:
+        ValueError: if `matrix` is not a square matrix of floats, or `p` is not a positive integer.
+
     References:
         Guo and Higham, [A Schur-Newton Method for the Matrix pth Root and its
-        Inverse](https://doi.org/10.1137/050643374), 2006;
-        Iannazzo, [On the Newton Method for the Matrix pth Root](https://doi.org/10.1137/050624790), 2006;
-        Anil et al., [Scalable Second Order Optimization for Deep Learning](https://arxiv.org/abs/2002.09018), 2020
+        Inverse](https://doi.org/10.1137/050643374), 2006; Iannazzo, [On the Newton Method for the Matrix pth
+        Root](https://doi.org/10.1137/050624790), 2006; Anil et al., [Scalable Second Order Optimization for Deep
+        Learning](https://arxiv.org/abs/2002.09018), 2020
     """
     (matrix,) = inexact("matrix_inverse_pth_root", matrix=matrix)
     check_matrix("matrix_inverse_pth_root", "matrix", matrix, is_square=True)
@@ -93,7 +100,8 @@ def matrix_inverse_pth_root(
         turn = (identity * (degree + 1).astype(dtype) - s.remainder) / degree.astype(dtype)
         remainder = product(_power(turn, exponent, product), s.remainder)
         now = distance(remainder)
-        # It falls in every step, as every eigenvalue comes nearer to one; but of the smallest that is hardly seen.
+        # In exact arithmetic the distance falls in every step, as each eigenvalue approaches one. For the smallest
+        # eigenvalues that is hidden by rounding, so far from the identity a slight increase is tolerated.
         is_better = now < jnp.where(s.distance < 0.1, s.distance, 1.2 * s.distance)
         new = _Iterate(s.steps + 1, remainder, product(s.root, turn), now, is_better)
         return jax.tree_util.tree_map(lambda x, y: jnp.where(is_better, x, y), new, s._replace(goes_on=is_better))
@@ -101,7 +109,7 @@ def matrix_inverse_pth_root(
     def goes_on(s: _Iterate) -> Array:
         return s.goes_on & (error(s.remainder) > tolerance) & (s.steps < num_iters)
 
-    # The matrix is divided by its largest eigenvalue, so that nothing overflows or vanishes.
+    # Divide the matrix by its largest eigenvalue, so that nothing overflows or underflows.
     remainder = (a / largest.astype(dtype) + ridge.astype(dtype) * identity) * scale.astype(dtype)
     root = identity * (scale ** (1 / degree)).astype(dtype)
     start = _Iterate(jnp.zeros((), int), remainder, root, distance(remainder), jnp.ones((), bool))
@@ -110,7 +118,11 @@ def matrix_inverse_pth_root(
 
 
 def _exponent(p: ArrayLike) -> int | Array:
-    """As a Python integer if it is known, else as an array; refused unless it is a positive integer."""
+    """Return the exponent as a Python integer if it is known, else as an array.
+
+    Raises:
+        ValueError: if it is not a positive integer.
+    """
     if isinstance(p, Tracer):
         return integral("matrix_inverse_pth_root", p=p)[0]
     known: Any = p.item() if isinstance(p, (jax.Array, np.ndarray)) and p.size == 1 else p
@@ -119,7 +131,7 @@ def _exponent(p: ArrayLike) -> int | Array:
 
 
 def _power(x: Array, exponent: int | Array, product: Any) -> Array:
-    """A matrix to a positive power, by repeated squaring."""
+    """Raise a matrix to a positive integer power by repeated squaring."""
     if isinstance(exponent, int):
         half = _power(product(x, x), exponent // 2, product) if exponent > 1 else None
         return x if half is None else product(half, x) if exponent % 2 else half

@@ -1,4 +1,4 @@
-"""Least squares with no negative number in the solution."""
+"""Non-negative least squares."""
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +11,13 @@ from .._support.checks import check_integer
 def nnls(
     A: ArrayLike, b: ArrayLike, iters: int, unroll: int | bool = 1, L: ArrayLike | None = None
 ) -> Float[Array, "..."]:
-    r"""Least squares with no negative number in the solution, inside of a compiled function.
+    r"""Solve non-negative least squares (NNLS) by accelerated projected gradient descent, inside compiled functions.
 
     $$
     \min_{x \ge 0} \; \lVert A x - b \rVert_2
     $$
 
-    by projected gradient steps with momentum. With $Q = A^\top A$, $q = A^\top b$, $y_0 = x_0 = 0$ and $c_0 = 1$,
+    With $Q = A^\top A$, $q = A^\top b$, $y_0 = x_0 = 0$ and $c_0 = 1$,
 
     $$
     x_{k+1} = \max\!\left(y_k - \tfrac1L (Q y_k - q), 0\right), \qquad
@@ -25,25 +25,28 @@ def nnls(
     y_{k+1} = x_{k+1} + \frac{c_k - 1}{c_{k+1}} (x_{k+1} - x_k)
     $$
 
-    Whenever the momentum points uphill, $(y_k - x_{k+1})^\top (x_{k+1} - x_k) > 0$, it starts anew, $c_k = 1$, so that
-    the error falls geometrically where the solution is unique. The size of the entries does not matter.
+    Whenever the momentum points uphill, $(y_k - x_{k+1})^\top (x_{k+1} - x_k) > 0$, it is restarted with $c_k = 1$.
+    With these restarts the error decreases geometrically if the solution is unique. The entries may have any scale.
 
     Args:
-        A: a matrix of floats of shape `(m, n)`.
-        b: real numbers of shape `(m,)`; or `(m, k)`, which are $k$ problems with one matrix.
-        iters: how many steps are made.
-        unroll: how many of them are one round of the compiled loop; as in `jax.lax.scan`.
-        L: no less than the largest eigenvalue of $A^\top A$, or the steps may diverge. By default the smaller of two
-            norms of this matrix: the square root of the sum of squares, and the largest sum of a column.
+        A: $A$, a matrix of floats of shape `(m, n)`.
+        b: $b$, real numbers of shape `(m,)`; or `(m, k)` for $k$ problems with the same matrix.
+        iters: number of iterations.
+        unroll: number of iterations to unroll in the compiled loop, as in `jax.lax.scan`.
+        L: $L$, upper bound of the largest eigenvalue of $A^\top A$; a smaller value may diverge. The default is the
+            smaller of two norms of $A^\top A$, the Frobenius norm and the maximum column sum.
 
     Returns:
         $x$ of shape `(n,)` or `(n, k)`. The arithmetic is done in at least float32.
 
+    Raises:
+        ValueError: if `A` is not a matrix of floats, `b` is not real or doesn't fit `A`, or `iters` is not a
+            non-negative integer.
+
     References:
-        Polyak, [Projected gradient method for non-negative least
-        square](https://www.ams.org/books/conm/636/), 2015;
-        O'Donoghue and Candès, [Adaptive Restart for Accelerated Gradient
-        Schemes](https://arxiv.org/abs/1204.3982), 2012
+        Polyak, [Projected gradient method for non-negative least square](https://www.ams.org/books/conm/636/), 2015;
+        O'Donoghue and Candès, [Adaptive Restart for Accelerated Gradient Schemes](https://arxiv.org/abs/1204.3982),
+        2012
     """
     (A,), (b,) = floating("nnls", A=A), real("nnls", b=b)
     check_matrix("nnls", "A", A)
@@ -76,6 +79,6 @@ def nnls(
 
 
 def _largest(x: Array) -> Array:
-    """The largest absolute value, or one: what an array can be divided by, so that its squares do not overflow."""
+    """The largest absolute value, or one for a zero array: a divisor that keeps squares from overflowing."""
     largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), initial=0))
     return jnp.where(largest > 0, largest, jnp.ones_like(largest))

@@ -1,4 +1,4 @@
-"""The eigenvalue of the largest absolute value, by products with vectors alone."""
+"""The dominant eigenvalue, by matrix-vector products alone."""
 
 import functools
 import operator
@@ -26,35 +26,40 @@ def power_iteration(
     precision: jax.lax.PrecisionLike = jax.lax.Precision.HIGHEST,
     key: Array | None = None,
 ) -> tuple[Inexact[Array, ""], PyTree]:
-    r"""The eigenvalue of the largest absolute value, and an eigenvector: of a matrix, or of any linear function.
+    r"""Compute the eigenvalue of largest absolute value and its eigenvector by power iteration.
 
-    Such as the curvature of a loss along its sharpest direction, where the function is a product with the Hessian.
+    It works for a matrix and for any linear function, for example a Hessian-vector product: its dominant eigenvalue is
+    the curvature of the loss along the sharpest direction.
 
     $$
     v_{t+1} = \frac{A v_t}{\lVert A v_t \rVert}, \qquad \lambda_t = v_t^{\mathsf H} A v_t
     $$
 
-    until $\lVert A v_t - \lambda_t v_t \rVert < \tau |\lambda_t|$. How much the error falls in a step is the ratio of
-    the second largest absolute value to the largest. If both $\lambda$ and $-\lambda$ are the largest, as in a
-    bipartite graph, the vectors end up going to and fro, and the result is one of the two. The size of the entries
-    does not matter; a matrix of zeros has the eigenvalue zero.
+    The iteration stops when $\lVert A v_t - \lambda_t v_t \rVert < \tau |\lambda_t|$. The error decreases per step by
+    the ratio of the second largest absolute eigenvalue to the largest. If both $\lambda$ and $-\lambda$ are dominant,
+    as for a bipartite graph, the vectors end up alternating, and one of the two eigenpairs is returned. The matrix may
+    have any scale; a zero matrix has eigenvalue zero.
 
-    It can be differentiated in forward mode (`jax.jvp`, `jax.jacfwd`). Reverse mode is excluded, because the number of
-    steps depends on the matrix.
+    Forward-mode differentiation is supported (`jax.jvp`, `jax.jacfwd`). Reverse mode is not, because the number of
+    iterations depends on the matrix.
 
     Args:
-        matrix: $A$, a square matrix of floats or complex numbers; or a function that maps a pytree of arrays linearly
-            to one of the same structure and shapes. It should be diagonalizable.
-        v0: $v_0$, of any length but zero. For a function it must be given; for a matrix it is random by default, with
-            entries uniform between -1 and 1.
-        num_iters: how many steps are made at most.
-        error_tolerance: $\tau$
-        precision: of the products with a matrix.
-        key: for a random $v_0$; by default `jax.random.key(0)`.
+        matrix: $A$, a square matrix of floats, real or complex; or a linear function from a pytree of arrays to one of
+            the same structure and shapes. It should be diagonalizable.
+        v0: $v_0$, start vector of any length but zero. It is required for a function; for a matrix the default is
+            random, with entries uniform in $[-1, 1]$.
+        num_iters: maximum number of iterations.
+        error_tolerance: $\tau$, relative residual at which to stop.
+        precision: precision of the products with a matrix.
+        key: random key for the default $v_0$; `jax.random.key(0)` by default.
 
     Returns:
-        The eigenvalue; and the eigenvector, of length one, in the structure of `v0`. The arithmetic is done in at least
-        float32, except that a function is given vectors in the dtypes of `v0`.
+        The eigenvalue; and the eigenvector, of unit length and in the structure of `v0`. The arithmetic is done in at
+        least float32, but a function is called with vectors in the dtypes of `v0`.
+
+    Raises:
+        ValueError: if `matrix` is not a square matrix of floats, a function doesn't preserve structure and shapes, or
+            `v0` doesn't fit, or is missing for a function.
 
     References:
         von Mises and Pollaczek-Geiringer, [Praktische Verfahren der
@@ -77,7 +82,7 @@ def power_iteration(
 
 
 def _random(matrix: Array, key: Array) -> Array:
-    """Entries between -1 and 1; of a complex matrix, so are their real and imaginary parts."""
+    """A random vector with entries uniform in $[-1, 1]$; for a complex matrix, real and imaginary parts are."""
     dtype = at_least_float32(matrix.dtype)
     if not jnp.issubdtype(dtype, jnp.complexfloating):
         return jax.random.uniform(key, matrix.shape[:1], dtype, -1, 1).astype(matrix.dtype)
@@ -86,27 +91,31 @@ def _random(matrix: Array, key: Array) -> Array:
 
 
 class _Step(NamedTuple):
-    before: PyTree  # the vector of the step before
+    """The state of the iteration."""
+
+    before: PyTree  # the vector of the previous step
     vector: PyTree
-    product: PyTree  # of the operator with the vector; like these, it is brought to length one
-    length_before: Array  # that the product had in the step before
-    length: Array
+    product: PyTree  # A times the vector; all three vectors are normalized
+    length_before: Array  # norm of the product in the previous step, before it was normalized
+    length: Array  # norm of the product, before it was normalized
     steps: Array
 
     @property
     def quotient(self) -> Array:
-        """The eigenvalue as it seems to be, divided by the length of the product."""
+        """The current estimate of the eigenvalue, divided by the norm of the product."""
         return _inner(self.vector, self.product)
 
     def has_converged(self, tolerance: Array) -> Array:
+        """Whether the relative residual is below the tolerance."""
         residual = norm(_combined(self.product, -self.quotient, self.vector))
         return residual.astype(tolerance.dtype) < tolerance * jnp.abs(self.quotient)
 
 
 def _of_function(function: Operator, v0: PyTree, num_iters: ArrayLike, tolerance: ArrayLike) -> tuple[Array, PyTree]:
+    """Run the iteration on a linear function of pytrees."""
     if v0 is None:
         raise ValueError(
-            "`power_iteration` of a function needs `v0`, a pytree of arrays such as the function takes: "
+            "`power_iteration` of a function needs `v0`, a pytree of arrays like the argument of the function: "
             "`power_iteration(product, v0=params)`."
         )
     v0 = jtu.tree_map(lambda x: inexact("power_iteration", v0=x)[0], v0)
@@ -135,7 +144,7 @@ def _of_function(function: Operator, v0: PyTree, num_iters: ArrayLike, tolerance
 
 
 def _check_operator(function: Operator, v0: PyTree) -> None:
-    """Refuses a function that does not map vectors like this one to vectors like it."""
+    """Check that the function preserves the structure and shapes of the vector."""
 
     def form(tree: PyTree) -> Any:
         return jtu.tree_structure(tree), [x.shape for x in jtu.tree_leaves(tree)]
@@ -149,12 +158,12 @@ def _check_operator(function: Operator, v0: PyTree) -> None:
 
 
 def _like(likes: PyTree, tree: PyTree) -> PyTree:
-    """The arrays in the dtypes of others."""
+    """Cast the arrays to the dtypes of others."""
     return jtu.tree_map(lambda like, x: x.astype(like.dtype), likes, tree)
 
 
 def _inner(x: PyTree, y: PyTree) -> Array:
-    """The inner product of all leaves together, complex if all of them are."""
+    """Inner product over all leaves; complex only if all leaves are."""
     sums = [jnp.sum(a.conj() * b) for a, b in zip(jtu.tree_leaves(x), jtu.tree_leaves(y), strict=True)]
     are_complex = all(jnp.iscomplexobj(s) for s in sums)
     sums = [s if are_complex else s.real for s in sums]
@@ -163,12 +172,12 @@ def _inner(x: PyTree, y: PyTree) -> Array:
 
 
 def _combined(x: PyTree, factor: ArrayLike, y: PyTree) -> PyTree:
-    """One tree plus a number times another."""
+    """`x + factor * y`, leaf by leaf."""
     return jtu.tree_map(lambda a, b: a + jnp.asarray(factor).astype(a.dtype) * b, x, y)
 
 
 def _largest(tree: PyTree) -> Array:
-    """The largest absolute value, or one if there is none."""
+    """The largest absolute value, or one if all entries are zero."""
     sizes = [jnp.max(jnp.abs(x), initial=0) for x in jtu.tree_leaves(tree)]
     dtype = common_dtype(*(s.dtype for s in sizes))
     largest = jax.lax.stop_gradient(functools.reduce(jnp.maximum, [s.astype(dtype) for s in sizes]))
@@ -176,9 +185,9 @@ def _largest(tree: PyTree) -> Array:
 
 
 def _unit(tree: PyTree, otherwise: PyTree, scale: Array) -> tuple[PyTree, Array]:
-    """The tree brought to length one, or another if it is zero; and its length.
+    """Normalize a tree to unit length, or return `otherwise` if it is zero; also return its length.
 
-    It is divided by a number of about its size at first, so that no square overflows or vanishes.
+    It is first divided by `scale`, a number of about its size, so that no square overflows or underflows.
     """
     scaled = jtu.tree_map(lambda x: x / scale.astype(x.dtype), tree)
     length = norm(scaled).astype(scale.dtype)
@@ -189,7 +198,7 @@ def _unit(tree: PyTree, otherwise: PyTree, scale: Array) -> tuple[PyTree, Array]
 
 
 def _eigenpair(s: _Step, tolerance: Array) -> tuple[Array, PyTree]:
-    """What was found; of two vectors that the operator maps to each other, a combination that it maps to itself."""
+    """Return the eigenpair; for vectors that alternate, combine two of them to an eigenvector."""
     value = s.quotient * s.length.astype(s.quotient.dtype)
 
     def combination() -> tuple[Array, PyTree]:

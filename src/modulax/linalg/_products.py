@@ -1,14 +1,14 @@
-"""Products of matrices that have names."""
+"""Named matrix products."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Inexact
 
 
 def adjoint(x: Inexact[Array, "*batch m n"]) -> Inexact[Array, "*batch n m"]:
-    """The transpose of each matrix, conjugated where it is complex."""
+    """The conjugate transpose of each matrix."""
     return jnp.swapaxes(x, -1, -2).conj()
 
 
 def gram(x: Inexact[Array, "*batch m n"]) -> Inexact[Array, "*batch m m"]:
-    """The products of the rows of each matrix with one another."""
+    r"""The Gram matrix of the rows of each matrix, $X X^{\mathsf H}$."""
     return x @ adjoint(x)

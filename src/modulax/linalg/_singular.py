@@ -1,4 +1,4 @@
-"""Singular vectors that can be differentiated where singular values coincide."""
+"""Singular vectors with finite derivatives, even where singular values coincide."""
 
 import functools
 
@@ -14,21 +14,21 @@ from ._products import adjoint
 def leading_directions(
     x: Inexact[Array, "*batch m n"], rank: int, right: bool = False
 ) -> Inexact[Array, "*batch side rank"]:
-    r"""The singular vectors of the largest singular values, as orthonormal columns.
+    """Compute the singular vectors of the largest singular values, as orthonormal columns.
 
-    The derivative has no part along directions whose singular values are equal, where it is not defined, so that it is
-    finite for a matrix of zeros as well. The decomposition is done in at least float32.
+    The derivative is not defined along directions whose singular values coincide; these components are set to zero, so
+    that it is finite even for a zero matrix. The decomposition is done in at least float32.
 
     Args:
         x: a matrix, or a batch of them.
-        rank: how many vectors, at most the smaller side of the matrix.
-        right: whether to return the right singular vectors, which span the rows, instead of the left ones.
+        rank: number of singular vectors, at most the smaller side of the matrix.
+        right: whether to return right singular vectors, which span the rows, instead of left ones.
     """
     return _decomposition(x, right)[0][..., :rank].astype(x.dtype)
 
 
 def _decomposition(x: Array, right: bool) -> tuple[Array, Array, Array]:
-    """Of the matrix, or of its adjoint."""
+    """The SVD of the matrix, or of its adjoint."""
     u, s, vh = jnp.linalg.svd(x.astype(at_least_float32(x.dtype)), full_matrices=False)
     return (adjoint(vh), s, adjoint(u)) if right else (u, s, vh)
 
@@ -40,7 +40,7 @@ def _leading_directions_jvp(rank, right, primals, tangents):
     s = s.astype(u.dtype)
     dx = (adjoint(dx) if right else dx).astype(u.dtype)
     inner = adjoint(u) @ dx @ adjoint(vh)
-    # How fast the vectors turn into each other, and out of the space that they span.
+    # First the rotation within the span of the vectors, then the part that leaves it.
     turning = inner * s[..., None, :] + s[..., :, None] * adjoint(inner)
     du = u @ (turning * _reciprocal(s[..., None, :] ** 2 - s[..., :, None] ** 2))
     du += (dx @ adjoint(vh) - u @ inner) * _reciprocal(s)[..., None, :]
@@ -48,6 +48,6 @@ def _leading_directions_jvp(rank, right, primals, tangents):
 
 
 def _reciprocal(x: Array) -> Array:
-    """One over each number, and zero over zero."""
+    """One over each entry, and zero for zero."""
     is_zero = x == 0
     return jnp.where(is_zero, jnp.zeros_like(x), 1 / jnp.where(is_zero, jnp.ones_like(x), x))

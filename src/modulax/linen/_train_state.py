@@ -1,4 +1,4 @@
-"""The `TrainState` of Flax with the optimizer as data."""
+"""Flax's `TrainState` with the optimizer as data."""
 
 from typing import Any
 
@@ -7,14 +7,16 @@ from flax.training import train_state
 
 
 class TrainState(train_state.TrainState):
-    """Flax's `TrainState` with the optimizer as data: its numbers are traced, changed, scanned over and swept.
+    """Flax Linen's `TrainState` with the optimizer as data: changed hyperparameters don't recompile the program.
 
         state = mx.linen.TrainState.create(apply_fn=model.apply, params=params, tx=mx.AdamW(1e-3))
         state = state.apply_gradients(grads=grads)
-        state = state.replace(tx=state.tx.replace(learning_rate=1e-4))  # nothing is compiled again
+        state = state.replace(tx=state.tx.replace(learning_rate=1e-4))  # nothing is recompiled
 
-    Flax's own takes optimizers of modulax as well, and then holds them as a constant of the program: another number
-    is another program.
+    Hyperparameters are traced arrays: they can be changed, scanned over, vmapped and differentiated.
+
+    Flax's own `TrainState` accepts modulax optimizers too, but holds them as constants of the program: a changed
+    hyperparameter recompiles it.
     """
 
     params: Any = struct.field(pytree_node=True)
@@ -22,5 +24,5 @@ class TrainState(train_state.TrainState):
 
     @property
     def eval_params(self) -> Any:
-        """The parameters to evaluate and to ship: an average where the optimizer keeps one, else the same ones."""
+        """The parameters to evaluate or deploy: the average if the optimizer keeps one, otherwise `params`."""
         return self.tx.eval_params(self.opt_state, self.params)

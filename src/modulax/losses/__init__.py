@@ -1,4 +1,4 @@
-"""Losses: functions of what a model says and what it should have said, one value for every example."""
+"""Loss functions: compare predictions with targets, one value per example."""
 
 from ._contrastive import ntxent as ntxent, triplet_margin_loss as triplet_margin_loss
 from ._ctc import ctc_loss as ctc_loss, ctc_loss_with_forward_probs as ctc_loss_with_forward_probs

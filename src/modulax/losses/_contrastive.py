@@ -1,4 +1,4 @@
-"""Losses of vectors that should be near those that they belong with, and far from the others."""
+"""Contrastive and triplet losses: pull embeddings that belong together closer, push the others apart."""
 
 import jax
 import jax.numpy as jnp
@@ -9,28 +9,32 @@ from ._pieces import log_sum_exp, mean, unit
 
 
 def ntxent(embeddings: ArrayLike, labels: ArrayLike, temperature: ArrayLike = 0.07) -> Float[Array, ""]:
-    r"""The cross-entropy of telling a partner from all that are none by the angle between the embeddings.
+    r"""Compute the NT-Xent contrastive loss: normalized temperature-scaled cross-entropy, as in SimCLR.
 
-    With $s_{ij}$ the cosine of the angle between the embeddings $i$ and $j$, divided by the temperature $\tau$, and
-    $P$ all ordered pairs of two embeddings of one label,
+    With $s_{ij}$ the cosine similarity of the embeddings $i$ and $j$ divided by the temperature $\tau$, and $P$ the set
+    of ordered pairs of two embeddings with the same label,
 
     $$
     L = -\frac{1}{|P|} \sum_{(i, j) \in P}
         \log \frac{e^{s_{ij}}}{e^{s_{ij}} + \sum_{k : \, y_k \ne y_i} e^{s_{ik}}}
     $$
 
-    For learning representations without classes: two views of one image have one label. With more than two of one
-    label, each pair is told from those of other labels, not from the other partners. An embedding without a partner is
-    in no pair, but the others are told from it. If there are no pairs, the loss is zero. An embedding of zeros has no
-    direction: its cosines are zero, and so is its gradient.
+    Use it for self-supervised representation learning, where the two views of an image share a label. If more than two
+    embeddings share a label, each positive pair is contrasted with the embeddings of other labels only, not with the
+    other positives. An embedding without a partner forms no positive pair, but still serves as a negative. Without any
+    pair the loss is zero. A zero embedding has no direction: its cosine similarities and its gradient are zero.
 
     Args:
-        embeddings: floats of shape `(batch, features)`; their lengths do not matter.
-        labels: $y$, which embeddings belong together, of shape `(batch,)`.
-        temperature: $\tau$, positive; the lower it is, the more the nearest of the others count.
+        embeddings: floats of shape `(batch, features)`; they are normalized to unit length first.
+        labels: $y$, of shape `(batch,)`: embeddings with the same label are positives of each other.
+        temperature: $\tau$, the positive softmax temperature; the lower it is, the more the hardest negatives dominate.
 
     Returns:
-        The mean over all pairs, in the dtype of the embeddings.
+        The mean over all positive pairs, in the dtype of the embeddings.
+
+    Raises:
+        ValueError: if `embeddings` is not a matrix of floats, `labels` is not real with one entry per row, or
+            `temperature` is not a real scalar.
 
     References:
         Chen et al., [A Simple Framework for Contrastive Learning of Visual
@@ -47,7 +51,7 @@ def ntxent(embeddings: ArrayLike, labels: ArrayLike, temperature: ArrayLike = 0.
     x = unit(x, (1,))
     similarities = jnp.matmul(x, x.T, precision=jax.lax.Precision.HIGHEST) / temperature
     belong = labels[:, None] == labels[None, :]
-    # -log(e^s / (e^s + e^o)) = log(1 + e^(o - s)), where o is the logarithm of the sum over the others.
+    # -log(e^s / (e^s + e^o)) = log(1 + e^(o - s)), where o is the log-sum-exp over the negatives.
     others = log_sum_exp(jnp.where(belong, -jnp.inf, similarities))
     losses = jnp.logaddexp(others - similarities, jnp.zeros_like(similarities))
     return mean(losses, belong & ~jnp.eye(len(labels), dtype=bool)).astype(dtype)
@@ -62,7 +66,7 @@ def triplet_margin_loss(
     margin: ArrayLike = 1.0,
     eps: ArrayLike = 1e-6,
 ) -> Float[Array, "..."]:
-    r"""How much a vector lacks to be nearer to a positive than to a negative by a margin.
+    r"""Compute the triplet margin loss: the anchor should be nearer to the positive than to the negative by a margin.
 
     $$
     \max\bigl(0, d(a, p) - d(a, n) + m\bigr), \qquad d(x, y) = \Bigl(\sum_i |x_i - y_i|^r + \varepsilon\Bigr)^{1/r}
@@ -70,15 +74,19 @@ def triplet_margin_loss(
 
     Args:
         anchors: $a$, vectors of floats along `axis`.
-        positives: $p$, of the same shape: what the anchors belong with.
-        negatives: $n$, of the same shape: what they do not belong with.
-        axis: along which the vectors lie; several, or None for all of them.
-        norm_degree: $r$, at least one: 2 for Euclidean distances, 1 for sums of absolute differences.
-        margin: $m$, by how much the positive should be nearer.
-        eps: $\varepsilon$, which makes the distance smooth where two vectors are one.
+        positives: $p$, of the same shape: examples that belong with the anchors.
+        negatives: $n$, of the same shape: examples that don't.
+        axis: axis or axes of the vectors; None means all axes.
+        norm_degree: $r \ge 1$, the degree of the norm: 2 for Euclidean distances, 1 for sums of absolute differences.
+        margin: $m$, how much nearer the positive should be.
+        eps: $\varepsilon$, which keeps the distance smooth where two vectors coincide.
 
     Returns:
-        A value for every anchor, in the dtype of the anchors.
+        One loss per anchor, in the dtype of the anchors.
+
+    Raises:
+        ValueError: if the vectors are not floats of the same shape, `axis` is out of bounds, or one of `norm_degree`,
+            `margin` and `eps` is not a real scalar.
 
     References:
         Balntas et al., [Learning Local Feature Descriptors with Triplets and Shallow Convolutional Neural
@@ -95,7 +103,7 @@ def triplet_margin_loss(
 
 
 def _distance(x: Array, axes: tuple[int, ...], degree: Array, eps: Array) -> Array:
-    """The length of the vector; where that is zero, so are its derivatives."""
+    """The length of the vectors; where it is zero, its derivatives are zero too."""
     total = jnp.sum(jnp.abs(x) ** degree, axes) + eps
     is_zero = total == 0
     root = jnp.where(is_zero, jnp.ones_like(total), total) ** (1 / degree)

@@ -1,4 +1,16 @@
-"""Connectionist temporal classification: the likelihood of labels of which nobody knows when they are said."""
+"""Connectionist temporal classification (CTC): the likelihood of a label sequence whose alignment is unknown.
+
+How the pieces meet:
+
+* `_sequences` checks the arguments and turns them into log-probabilities of the blank and of every label at every
+  frame, in a `_Sequences`. Padded labels get probability zero.
+* `_forward` runs the forward recursion over the frames with `jax.lax.scan`. Its result has the log-probability of the
+  first $n$ labels for every $n$, of which `_loss` picks the true length of each sequence.
+* Probabilities of zero are `LOG_ZERO` inside, so that differences stay finite; `_surprise` turns them into
+  `-log_epsilon` at the end.
+* There is no hand-written backward recursion: the gradient is that of the scan, for which `_log_add` has a derivative
+  rule that doesn't accumulate rounding errors.
+"""
 
 from typing import Any, NamedTuple
 
@@ -9,7 +21,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from .._support.arguments import chosen, floating, integral, real, widened
 from .._support.value_checks import checked
 
-# The logarithm of zero in between: below whatever has a probability, and finite, so that differences of it are.
+# Stands in for log(0) during the recursion: below any real log-probability, but finite, so that differences are too.
 LOG_ZERO = -1e30
 
 
@@ -22,37 +34,40 @@ def ctc_loss(
     blank_id: int = 0,
     log_epsilon: ArrayLike = -1e5,
 ) -> Float[Array, " batch"]:
-    r"""Connectionist temporal classification: for a sequence of labels, if nobody knows at which frames they are said.
+    r"""Compute the CTC loss: the negative log-likelihood of a label sequence whose alignment to the frames is unknown.
 
-    At every frame the model says a label or nothing, the blank $\varnothing$. An alignment $\pi$ is one class for every
-    frame; what it says, $\mathcal B(\pi)$, is found by merging the equal classes that follow each other and dropping
-    the blanks: $\mathcal B(a\, a\, \varnothing\, a\, b\, \varnothing) = a\, a\, b$. The loss is the negative logarithm
-    of the probability of all alignments that say the labels $y$,
+    For speech and handwriting recognition. At every frame the model emits a label or the blank $\varnothing$. An
+    alignment $\pi$ assigns a class to every frame; merging repeated classes and then dropping blanks yields its label
+    sequence $\mathcal B(\pi)$, as in $\mathcal B(a\, a\, \varnothing\, a\, b\, \varnothing) = a\, a\, b$. The loss is
+    the negative logarithm of the total probability of all alignments that yield the labels $y$,
 
     $$
     L = -\log \sum_{\pi \,:\, \mathcal B(\pi) = y} \; \prod_t \operatorname{softmax}(x_t)_{\pi_t} \; \ge 0.
     $$
 
-    **Labels that cannot be said** have the probability zero: there are more labels than frames, or no frame for the
-    blank that must stand between equal labels, or the logits of their class are $-\infty$. Their loss is
-    `-log_epsilon` and its derivatives are zero, so that such an example moves nothing; it can be found by its loss.
+    **Infeasible label sequences** have probability zero: those with more labels than frames, those without a frame left
+    for the blank that must separate two equal labels, and those with a label whose logits are $-\infty$. Their loss is
+    `-log_epsilon` with zero derivatives, so they don't affect training, and can be recognized by their loss.
 
-    A label that is none, since it is out of range or the blank, makes the loss of its sequence NaN. Wrap the function
-    in `jax.experimental.checkify.checkify` to be told so.
+    An invalid label, one that is out of range or is the blank, makes the loss of its sequence NaN. Wrap the function in
+    `jax.experimental.checkify.checkify` to get an error instead.
 
     Args:
         logits: $x$, floats of shape `(batch, frames, classes)`.
-        logit_paddings: of shape `(batch, frames)`: zero for a frame, one for what is none. What logits hold there does
-            not matter, not even if it is NaN.
+        logit_paddings: of shape `(batch, frames)`: 0 for a frame, 1 for padding. Padded logits are ignored, even if
+            they are NaN.
         labels: $y$, integers of shape `(batch, labels)`.
-        label_paddings: of shape `(batch, labels)`: zero for a label, then one for what is none. What labels hold there
-            does not matter.
-        blank_id: the class of the blank.
-        log_epsilon: what stands for the logarithm of zero in the result; in float16, which does not reach so far, the
-            lowest number.
+        label_paddings: of shape `(batch, labels)`: 0 for a label, then 1 for padding. Padded labels are ignored.
+        blank_id: class index of the blank.
+        log_epsilon: value used for $\log 0$ in the result; clipped to the lowest finite number in float16, whose range
+            is smaller.
 
     Returns:
-        A value for every sequence, in the dtype of the logits.
+        One loss per sequence, in the dtype of the logits.
+
+    Raises:
+        ValueError: if `logits` does not hold floats or `labels` integers, the shapes don't match, or `blank_id` is not
+            a class.
 
     References:
         Graves et al., [Connectionist Temporal Classification: Labelling Unsegmented Sequence Data with Recurrent Neural
@@ -73,10 +88,10 @@ def ctc_loss_with_forward_probs(
     blank_id: int = 0,
     log_epsilon: ArrayLike = -1e5,
 ) -> tuple[Float[Array, " batch"], Float[Array, "frames batch positions"], Float[Array, "frames batch labels"]]:
-    r"""`ctc_loss`, and the probabilities it is made of: how far the labels have been said at every frame.
+    r"""Compute the CTC loss together with the forward probabilities of its recursion.
 
-    With $p_t = \operatorname{softmax}(x_t)$, the forward probabilities are those of all alignments of the frames
-    $1, \dots, t$ that say the first $n$ labels, and end in a blank or in the label $y_n$:
+    With $p_t = \operatorname{softmax}(x_t)$, the forward probabilities sum over all alignments of the frames $1, \dots,
+    t$ that yield the first $n$ labels and end in a blank or in the label $y_n$:
 
     $$
     \begin{aligned}
@@ -86,25 +101,28 @@ def ctc_loss_with_forward_probs(
     \end{aligned}
     $$
 
-    from $\alpha^\varnothing_0(0) = 1$. The sum of the two at the last frame, for all the labels, is the probability
-    whose negative logarithm is the loss.
+    from $\alpha^\varnothing_0(0) = 1$. The loss is the negative logarithm of the sum of the two at the last frame for
+    all labels.
 
     Args:
         logits: $x$, floats of shape `(batch, frames, classes)`.
-        logit_paddings: of shape `(batch, frames)`: zero for a frame, one for what is none.
+        logit_paddings: of shape `(batch, frames)`: 0 for a frame, 1 for padding.
         labels: $y$, integers of shape `(batch, labels)`.
-        label_paddings: of shape `(batch, labels)`: zero for a label, then one for what is none.
-        blank_id: the class of the blank.
-        log_epsilon: what stands for the logarithm of zero in the results; in float16, which does not reach so far, the
-            lowest number.
+        label_paddings: of shape `(batch, labels)`: 0 for a label, then 1 for padding.
+        blank_id: class index of the blank.
+        log_epsilon: value used for $\log 0$ in the results; clipped to the lowest finite number in float16, whose range
+            is smaller.
 
     Returns:
         * The loss, of shape `(batch,)`.
-        * $\log \alpha^\varnothing_t(n)$ for $n$ from zero, of shape `(frames, batch, labels + 1)`. The last frame has
+        * $\log \alpha^\varnothing_t(n)$ for $n$ from zero, of shape `(frames, batch, labels + 1)`. The last frame holds
           the sum of the two instead, $\log(\alpha^\varnothing_t(n) + \alpha^y_t(n))$.
         * $\log \alpha^y_t(n)$ for $n$ from one, of shape `(frames, batch, labels)`.
 
-        A padded frame repeats the one before it.
+        A padded frame repeats the values of the frame before it.
+
+    Raises:
+        ValueError: under the same conditions as `ctc_loss`.
 
     References:
         Graves et al., [Connectionist Temporal Classification: Labelling Unsegmented Sequence Data with Recurrent Neural
@@ -119,12 +137,12 @@ def ctc_loss_with_forward_probs(
 
 
 class _Sequences(NamedTuple):
-    """A batch of sequences. The batch is the last axis, so that a shift by a label moves whole rows."""
+    """A batch of sequences. The batch is the last axis, so that a shift by one label moves whole rows."""
 
     log_blank: Float[Array, "frames 1 batch"]
-    log_label: Float[Array, "frames labels batch"]  # impossible where there is no label
+    log_label: Float[Array, "frames labels batch"]  # LOG_ZERO for padded labels
     is_frame: Bool[Array, "frames 1 batch"]
-    is_repeated: Bool[Array, "labels batch"]  # a label like the one before it; of the first it does not matter
+    is_repeated: Bool[Array, "labels batch"]  # whether a label equals the previous one; unused for the first
     length: Int[Array, " batch"]
     log_epsilon: Float[Array, ""]
 
@@ -138,15 +156,15 @@ def _sequences(
     blank_id: int,
     log_epsilon: ArrayLike,
 ) -> tuple[Any, _Sequences]:
-    """The dtype of the result, and what was given, checked and in at least float32."""
+    """Check the arguments; return the dtype of the result, and the log-probabilities in at least float32."""
     (logits,), (labels,) = floating(owner, logits=logits), integral(owner, labels=labels)
-    labels = labels.astype(jnp.int32)  # uint8 does not reach the number of the last class
+    labels = labels.astype(jnp.int32)  # a narrow dtype may not hold the largest class index
     logit_paddings, label_paddings = real(owner, logit_paddings=logit_paddings, label_paddings=label_paddings)
     _check_shapes(owner, logits, logit_paddings, labels, label_paddings)
     classes = logits.shape[-1]
     if not 0 <= blank_id < classes:
         raise ValueError(
-            f"`{owner}(blank_id={blank_id})` must be a class from 0 to {classes - 1}: `logits` has the shape "
+            f"`{owner}(blank_id={blank_id})` must be a class from 0 to {classes - 1}: `logits` has shape "
             f"{logits.shape}."
         )
     is_frame, is_label = ~logit_paddings.astype(bool), ~label_paddings.astype(bool)
@@ -172,21 +190,23 @@ def _sequences(
 
 
 def _check_shapes(owner: str, logits: Array, logit_paddings: Array, labels: Array, label_paddings: Array) -> None:
+    """Check that the four arrays have matching shapes."""
+
     def check(name: str, x: Array, fits: bool, needed: str) -> None:
         if not fits:
             raise ValueError(f"`{owner}` needs `{name}` of shape {needed}, got {x.shape}.")
 
     check("logits", logits, logits.ndim == 3, "(batch, frames, classes)")
     batch, frames, _ = logits.shape
-    beside = f"beside `logits` of shape {logits.shape}"
+    beside = f"to match `logits` of shape {logits.shape}"
     check("logit_paddings", logit_paddings, logit_paddings.shape == (batch, frames), f"{batch, frames} {beside}")
     check("labels", labels, labels.ndim == 2 and labels.shape[0] == batch, f"({batch}, labels) {beside}")
-    beside = f"beside `labels` of shape {labels.shape}"
+    beside = f"to match `labels` of shape {labels.shape}"
     check("label_paddings", label_paddings, label_paddings.shape == labels.shape, f"{labels.shape} {beside}")
 
 
 def _forward(sequences: _Sequences, keep: bool) -> tuple[Array, Any]:
-    """How probable the first labels are, for each number of them, after all frames; and after each frame, if kept."""
+    """Return the log-probability of the first n labels after all frames, for every n; and per frame, if `keep`."""
     labels, batch = sequences.is_repeated.shape
     dtype = sequences.log_blank.dtype
 
@@ -212,23 +232,23 @@ def _forward(sequences: _Sequences, keep: bool) -> tuple[Array, Any]:
 
 @jax.custom_jvp
 def _log_add(x: Array, y: Array) -> Array:
-    # Of finite numbers, which spares the questions that `jnp.logaddexp` must ask.
+    # Both are finite, so the case distinctions of `jnp.logaddexp` are not needed.
     return jnp.maximum(x, y) + jnp.log1p(jnp.exp(-jnp.abs(x - y)))
 
 
 @_log_add.defjvp
 def _log_add_jvp(primals, tangents):
-    # The shares of the two add up to one, so that rounding errors do not pile up over the frames.
+    # The two weights sum to one exactly, so that rounding errors don't accumulate over the frames.
     (x, y), (dx, dy) = primals, tangents
     return _log_add(x, y), dy + jax.nn.sigmoid(x - y) * (dx - dy)
 
 
 def _loss(total: Array, sequences: _Sequences) -> Array:
-    """The negative logarithm of the probability of as many labels as there are."""
+    """The negative log-probability of all labels of each sequence."""
     return _surprise(jnp.take_along_axis(total, sequences.length[None, :], 0)[0], sequences.log_epsilon)
 
 
 def _surprise(log_p: Array, log_epsilon: Array) -> Array:
-    """The negative logarithm of a probability: never negative, whatever was rounded, and finite if that is zero."""
+    """Negate a log-probability: never negative despite rounding, and `-log_epsilon` for probability zero."""
     surprise = jnp.where(log_p < LOG_ZERO / 2, -log_epsilon, -log_p)
     return surprise + jax.lax.stop_gradient(jnp.maximum(-surprise, 0))

@@ -1,4 +1,4 @@
-"""Divergences of one distribution from another."""
+"""Divergences between distributions."""
 
 from typing import Any
 
@@ -11,25 +11,29 @@ from .._support.arguments import Axes, axes_of, chosen, fitted, floating, mask_l
 def kl_divergence(
     log_predictions: ArrayLike, targets: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None
 ) -> Float[Array, "..."]:
-    r"""The Kullback–Leibler divergence of the targets from the predictions, for targets that are probabilities.
+    r"""Compute the Kullback–Leibler (KL) divergence of target probabilities from predicted log-probabilities.
 
     $$
     D(p \,\|\, q) = \sum_i p_i \, (\log p_i - \log q_i)
     $$
 
-    The targets come from a teacher, say, or from several annotators. It is zero if the two distributions are one, and
-    otherwise positive. An outcome whose target is zero adds nothing, whatever the prediction, and its derivatives are
-    zero, by the target too: a probability that is zero is at its minimum, so it does not change to first order. An
-    outcome that has a target and is predicted to be impossible makes the divergence infinite.
+    For soft targets, such as those of a teacher in distillation, or of several annotators. It is zero if the two
+    distributions are equal and positive otherwise. An outcome with target zero contributes nothing, whatever the
+    prediction; its derivatives are zero too, also with respect to the target. An outcome with a positive target that is
+    predicted to be impossible makes the divergence infinite.
 
     Args:
-        log_predictions: $\log q$, floats of any shape, as from `jax.nn.log_softmax`.
-        targets: $p$, probabilities, in the shape of the predictions or in one that broadcasts to it.
-        axis: along which the outcomes of one distribution lie; several, or None for all of them.
-        where: a mask of the outcomes or of the distributions that count; what the others hold does not matter.
+        log_predictions: $\log q$, floats of any shape, for example from `jax.nn.log_softmax`.
+        targets: $p$, probabilities, in a shape that broadcasts to that of the predictions.
+        axis: axis or axes of the outcomes of one distribution; None means all axes.
+        where: mask of the outcomes to include, or of the distributions to include; masked values are ignored.
 
     Returns:
-        A value for every distribution, in the dtype of the predictions.
+        One divergence per distribution, in the dtype of the predictions.
+
+    Raises:
+        ValueError: if predictions or targets do not hold floats, a shape or the mask doesn't fit, or `axis` is out of
+            bounds.
 
     References:
         Kullback and Leibler, [On Information and Sufficiency](https://doi.org/10.1214/aoms/1177729694), 1951
@@ -43,26 +47,34 @@ def kl_divergence(
 def kl_divergence_with_log_targets(
     log_predictions: ArrayLike, log_targets: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None
 ) -> Float[Array, "..."]:
-    r"""`kl_divergence` of targets that are given by their logarithms, $\sum_i e^{\log p_i} (\log p_i - \log q_i)$.
+    r"""Compute the Kullback–Leibler (KL) divergence for targets given as log-probabilities.
 
-    For targets that are themselves from `jax.nn.log_softmax`, of which nothing is rounded to zero.
+    $$
+    D(p \,\|\, q) = \sum_i e^{\log p_i} \, (\log p_i - \log q_i)
+    $$
+
+    The same as `kl_divergence`, for targets from `jax.nn.log_softmax`, whose small probabilities would underflow.
 
     Args:
-        log_predictions: $\log q$, floats of any shape, as from `jax.nn.log_softmax`.
-        log_targets: $\log p$, in the shape of the predictions or in one that broadcasts to it; minus infinity where a
-            target is zero, which adds nothing.
-        axis: along which the outcomes of one distribution lie; several, or None for all of them.
-        where: a mask of the outcomes or of the distributions that count; what the others hold does not matter.
+        log_predictions: $\log q$, floats of any shape, for example from `jax.nn.log_softmax`.
+        log_targets: $\log p$, in a shape that broadcasts to that of the predictions; $-\infty$ for a target of zero,
+            which contributes nothing.
+        axis: axis or axes of the outcomes of one distribution; None means all axes.
+        where: mask of the outcomes to include, or of the distributions to include; masked values are ignored.
 
     Returns:
-        A value for every distribution, in the dtype of the predictions.
+        One divergence per distribution, in the dtype of the predictions.
+
+    Raises:
+        ValueError: if predictions or targets do not hold floats, a shape or the mask doesn't fit, or `axis` is out of
+            bounds.
     """
     dtype, axes, mask, (log_q, log_p) = _arguments(
         "kl_divergence_with_log_targets", axis, where, log_predictions=log_predictions, log_targets=log_targets
     )
     log_p = chosen(mask, log_p, -jnp.inf)
     p, difference = jnp.exp(log_p), chosen(log_p != -jnp.inf, log_p - log_q)
-    # A target that is too small for the dtype is positive all the same: infinity times it is infinity.
+    # A target that underflows to zero is still positive: infinity times it is infinity, not NaN.
     p = jnp.where((p == 0) & (difference == jnp.inf), jnp.finfo(p.dtype).tiny, p)
     return jnp.sum(p * difference, axes).astype(dtype)
 
@@ -70,23 +82,27 @@ def kl_divergence_with_log_targets(
 def generalized_kl_divergence(
     log_predictions: ArrayLike, targets: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None
 ) -> Float[Array, "..."]:
-    r"""The Kullback–Leibler divergence of positive numbers that need not sum to one, such as rates or counts.
+    r"""Compute the generalized Kullback–Leibler divergence, for non-negative values that need not sum to one.
 
     $$
     D(p \,\|\, q) = \sum_i p_i \, (\log p_i - \log q_i) + q_i - p_i
     $$
 
-    It is the Bregman divergence of $\sum_i p_i \log p_i - p_i$, every term of which is at least zero, and equal to
-    `kl_divergence` if both sums are one.
+    For rates, counts or intensities. It is the Bregman divergence of $\sum_i p_i \log p_i - p_i$; every term is
+    non-negative. If both sums are one, it equals `kl_divergence`.
 
     Args:
         log_predictions: $\log q$, floats of any shape.
-        targets: $p$, at least zero, in the shape of the predictions or in one that broadcasts to it.
-        axis: along which the terms of one sum lie; several, or None for all of them.
-        where: a mask of the terms that count; what the others hold does not matter.
+        targets: $p \ge 0$, in a shape that broadcasts to that of the predictions.
+        axis: axis or axes to sum over; None means all axes.
+        where: mask of the terms to include; masked values are ignored.
 
     Returns:
-        A value for every sum, in the dtype of the predictions.
+        One divergence per sum, in the dtype of the predictions.
+
+    Raises:
+        ValueError: if predictions or targets do not hold floats, a shape or the mask doesn't fit, or `axis` is out of
+            bounds.
 
     References:
         Bregman, [The Relaxation Method of Finding the Common Point of Convex
@@ -107,7 +123,7 @@ convex_kl_divergence = generalized_kl_divergence  # its former name
 def _arguments(
     owner: str, axis: Axes, where: ArrayLike | None, **arrays: ArrayLike
 ) -> tuple[Any, tuple[int, ...], Bool[Array, "..."] | None, list[Array]]:
-    """The dtype of the result, the axes, the mask, and the logarithms of the predictions and the targets."""
+    """Check the arguments; return the result's dtype, the axes, the mask, and the widened predictions and targets."""
     given = dict(zip(arrays, floating(owner, **arrays), strict=True))
     log_predictions = given.pop("log_predictions")
     targets = fitted(owner, "log_predictions", log_predictions, **given)
@@ -118,6 +134,6 @@ def _arguments(
 
 
 def _relative_entropy(log_q: Array, p: Array) -> Array:
-    """The terms of the divergence, which are zero where the target is."""
+    r"""The terms $p \, (\log p - \log q)$, zero where the target is zero."""
     is_there = p != 0
     return p * chosen(is_there, jnp.log(chosen(is_there, p, 1.0)) - log_q)

@@ -1,4 +1,4 @@
-"""Fenchel-Young losses: for predictions that are the maximizer of something, sparse ones among them."""
+"""Fenchel-Young losses: for predictions that are the argmax of a regularized score, such as the sparsemax."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from ._pieces import scores_and_labels
 
 
 def make_fenchel_young_loss(max_fun: Callable[..., Any]) -> Callable[..., Float[Array, "..."]]:
-    r"""The loss of a prediction that is an argmax, smooth or perturbed, from the function that returns the maximum.
+    r"""Make the Fenchel-Young loss of an argmax prediction from the function that computes the maximum.
 
     For $f(\theta) = \max_p \langle \theta, p \rangle - \Omega(p)$ the loss is
 
@@ -22,29 +22,31 @@ def make_fenchel_young_loss(max_fun: Callable[..., Any]) -> Callable[..., Float[
     L(\theta, y) = f(\theta) - \langle \theta, y \rangle
     $$
 
-    Its gradient by the scores is $\hat p - y$, the prediction $\hat p = \nabla f(\theta)$, which attains the maximum,
-    minus the target; it is convex, and least where the prediction is the target. Up to $\Omega(y)$, which no parameter
-    changes, it is the Fenchel-Young loss. With `jax.nn.logsumexp` it is the cross-entropy of the softmax.
+    It is convex in the scores $\theta$, and its gradient is $\hat p - y$, the prediction $\hat p = \nabla f(\theta)$
+    minus the target. It is minimal where the prediction equals the target. It differs from the Fenchel-Young loss of
+    the paper by $\Omega(y)$, which does not depend on the scores. With `jax.nn.logsumexp` it is the softmax
+    cross-entropy; with a maximum smoothed by noise (see `make_perturbed_fun`) it trains through combinatorial solvers.
 
     Args:
-        max_fun: $f$, a function of a vector of scores, and of whatever else it needs, that returns a number.
+        max_fun: $f$, a function of a vector of scores, and of any further arguments, that returns a scalar.
 
     Returns:
-        A function of `scores` $\theta$ and `targets` $y$, which hold vectors along the last axis, and of the further
-        arguments of `max_fun`, which are the same for all vectors. It returns a value for every vector. The other axes
-        broadcast. An infinite score whose target is zero counts nothing in $\langle \theta, y \rangle$.
+        A function of `scores` $\theta$ and `targets` $y$, whose vectors lie along the last axis, and of the further
+        arguments of `max_fun`, which are shared by all vectors. It returns one loss per vector; the other axes
+        broadcast. An infinite score with target zero contributes nothing to $\langle \theta, y \rangle$. It raises a
+        ValueError if the scores do not hold floats, the shapes don't match, or `max_fun` doesn't return a scalar.
 
     References:
         Blondel, Martins and Niculae, [Learning with Fenchel-Young Losses](https://arxiv.org/abs/1901.02324), 2020
     """
 
     def fenchel_young_loss(scores: ArrayLike, targets: ArrayLike, *args: Any, **kwargs: Any) -> Float[Array, "..."]:
-        """The maximum for the scores minus their product with the targets, for every vector along the last axis."""
+        """Subtract the inner product of scores and targets from the maximum, for every vector along the last axis."""
         owner = "fenchel_young_loss"
         (scores,), (targets,) = floating(owner, scores=scores), real(owner, targets=targets)
         if not scores.ndim or scores.shape[-1:] != targets.shape[-1:]:
             raise ValueError(
-                f"`{owner}` needs `scores` and `targets` with a last axis of one length, got {scores.shape} and "
+                f"`{owner}` needs `scores` and `targets` whose last axes have equal length, got {scores.shape} and "
                 f"{targets.shape}."
             )
         *batch, n = broadcast_shape(owner, scores=scores, targets=targets)
@@ -54,7 +56,7 @@ def make_fenchel_young_loss(max_fun: Callable[..., Any]) -> Callable[..., Float[
             value = jnp.asarray(max_fun(vector, *args, **kwargs))
             if value.shape != ():
                 raise ValueError(
-                    "`make_fenchel_young_loss(max_fun=...)` must return one number for a vector of scores, got an "
+                    "`make_fenchel_young_loss(max_fun=...)` must return a scalar for a vector of scores, got an "
                     f"array of shape {value.shape}."
                 )
             return value
@@ -69,22 +71,25 @@ def make_fenchel_young_loss(max_fun: Callable[..., Any]) -> Callable[..., Float[
 
 
 def sparsemax_loss(logits: ArrayLike, labels: ArrayLike) -> Float[Array, "..."]:
-    r"""The loss of the sparsemax for two classes, zero as soon as the logit is right by one.
+    r"""Compute the binary sparsemax loss: zero once the logit is on the correct side of zero by at least one.
 
-    With $x$ the logit, its sign changed where the label is one,
+    With $x$ the logit, negated where the label is one,
 
     $$
     L = \begin{cases} 0 & x \le -1 \\ \tfrac14 (x + 1)^2 & -1 < x < 1 \\ x & x \ge 1 \end{cases}
     $$
 
-    Its derivative is the probability of the class one, `jax.nn.sparse_sigmoid` of the logit, minus the label.
+    Its derivative is the predicted probability `jax.nn.sparse_sigmoid(logits)` minus the label.
 
     Args:
         logits: floats of any shape.
-        labels: zeros and ones, or booleans, of the same shape.
+        labels: 0 and 1, or booleans, of the same shape. Under `jax.experimental.checkify` other values are reported.
 
     Returns:
-        A value for every logit, in the dtype of the logits.
+        One loss per logit, in the dtype of the logits.
+
+    Raises:
+        ValueError: if `logits` does not hold floats, or `labels` is not real or has another shape.
 
     References:
         Blondel, Martins and Niculae, [Learning with Fenchel-Young Losses](https://arxiv.org/abs/1901.02324), 2020,
@@ -109,24 +114,27 @@ def _sparse_plus_jvp(primals, tangents):
 
 
 def multiclass_sparsemax_loss(scores: ArrayLike, labels: ArrayLike) -> Float[Array, "..."]:
-    r"""The loss of the sparsemax, a softmax that gives classes far behind no probability at all.
+    r"""Compute the sparsemax loss: the counterpart of softmax cross-entropy whose probabilities can be exactly zero.
 
     $$
     L(\theta, k) = \max_p \left( \langle \theta, p \rangle + \tfrac12 (1 - \lVert p \rVert^2) \right) - \theta_k
     = \tfrac12 \lVert \hat p - e_k \rVert^2 + \max(\tau - \theta_k, 0)
     $$
 
-    with the sparsemax $\hat p$, which is the `projection_simplex` of the scores, its threshold $\tau$ and the one-hot
-    vector $e_k$ of the label. Neither term is negative, so nothing cancels. The loss is zero as soon as the label is
-    ahead of all others by one. Its gradient by the scores is $\hat p - e_k$.
+    Here $\hat p$ is the sparsemax, the `projection_simplex` of the scores, $\tau$ its threshold and $e_k$ the one-hot
+    vector of the label. Both terms are non-negative, so nothing cancels. The loss is zero once the score of the label
+    exceeds all others by one. Its gradient with respect to the scores is $\hat p - e_k$.
 
     Args:
-        scores: $\theta$, floats of shape `(..., classes)`. A class of score $-\infty$ is impossible.
-        labels: $k$, integers of shape `(...)`, from zero to one less than the number of classes. For others the loss is
-            NaN, and `jax.experimental.checkify` tells.
+        scores: $\theta$, floats of shape `(..., classes)`. A class with score $-\infty$ is impossible.
+        labels: $k$, class indices: integers of shape `(...)`, from 0 to `classes - 1`. For any other value the loss is
+            NaN; `jax.experimental.checkify` reports it.
 
     Returns:
-        A value for every label, in the dtype of the scores.
+        One loss per label, in the dtype of the scores.
+
+    Raises:
+        ValueError: if `scores` does not hold floats or `labels` integers, or their shapes don't match.
 
     References:
         Martins and Astudillo, [From Softmax to Sparsemax](https://arxiv.org/abs/1602.02068), 2016
@@ -155,7 +163,7 @@ def _sparsemax(theta: Array) -> Array:
 
 
 def _sparsemax_loss_of(p: Array, theta: Array, is_label: Array) -> Array:
-    # The largest score is above the threshold, by the largest probability.
+    # The threshold is the largest score minus the largest probability.
     behind = jnp.max(theta, -1) - jnp.sum(jnp.where(is_label, theta, jnp.zeros_like(theta)), -1)
     distance = jnp.sum((p - is_label.astype(p.dtype)) ** 2, -1)
     return distance / 2 + jax.nn.relu(behind - jnp.max(p, -1))

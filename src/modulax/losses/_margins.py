@@ -1,4 +1,4 @@
-"""Losses of scores that must win by a margin: that of a support vector machine, and that of the perceptron."""
+"""Margin losses: hinge (support vector machines) and perceptron, for two classes and for many."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
@@ -9,17 +9,20 @@ from ._pieces import scores_and_labels
 
 
 def hinge_loss(predictor_outputs: ArrayLike, targets: ArrayLike) -> Float[Array, "..."]:
-    r"""How much a score lacks to be on its side of zero by at least one, $\max(0, 1 - y \hat y)$.
+    r"""Compute the binary hinge loss of a support vector machine, $\max(0, 1 - y \hat y)$.
 
-    For two classes, if only the decision counts and not its probability: examples that are right by more than the
-    margin have no gradient. It is the loss of the support vector machine.
+    For two classes where only the decision matters, not its probability: examples on the correct side of the margin
+    have zero gradient.
 
     Args:
         predictor_outputs: $\hat y$, scores of any shape.
         targets: $y$, of the same shape, $-1$ or $1$. Under `jax.experimental.checkify` other values are reported.
 
     Returns:
-        A value for every score, in the dtype of the scores.
+        One loss per score, in the dtype of the scores.
+
+    Raises:
+        ValueError: if the scores do not hold floats, or the targets are not real or have another shape.
 
     References:
         Cortes and Vapnik, [Support-Vector Networks](https://doi.org/10.1007/BF00994018), 1995
@@ -28,14 +31,17 @@ def hinge_loss(predictor_outputs: ArrayLike, targets: ArrayLike) -> Float[Array,
 
 
 def perceptron_loss(predictor_outputs: ArrayLike, targets: ArrayLike) -> Float[Array, "..."]:
-    r"""How far a score is on the wrong side of zero, $\max(0, -y \hat y)$: `hinge_loss` without a margin.
+    r"""Compute the binary perceptron loss, $\max(0, -y \hat y)$: the hinge loss without a margin.
 
     Args:
         predictor_outputs: $\hat y$, scores of any shape.
         targets: $y$, of the same shape, $-1$ or $1$. Under `jax.experimental.checkify` other values are reported.
 
     Returns:
-        A value for every score, in the dtype of the scores.
+        One loss per score, in the dtype of the scores.
+
+    Raises:
+        ValueError: if the scores do not hold floats, or the targets are not real or have another shape.
 
     References:
         Rosenblatt, [The Perceptron](https://doi.org/10.1037/h0042519), 1958
@@ -44,19 +50,22 @@ def perceptron_loss(predictor_outputs: ArrayLike, targets: ArrayLike) -> Float[A
 
 
 def multiclass_hinge_loss(scores: ArrayLike, labels: ArrayLike) -> Float[Array, "..."]:
-    r"""How much the score of the right class lacks to be above every other by at least one.
+    r"""Compute the multiclass hinge loss: the score of the correct class should exceed every other by at least one.
 
     $$
     \max\bigl(0, \max_{k \ne y} s_k + 1 - s_y\bigr)
     $$
 
     Args:
-        scores: $s$, floats, a score for every class along the last axis.
-        labels: $y$, the numbers of the right classes: integers, of the shape of the scores without its last axis. For
-            one that is no class the loss is NaN, and reported under `jax.experimental.checkify`.
+        scores: $s$, floats of shape `(..., classes)`.
+        labels: $y$, the correct class indices: integers of shape `(...)`. For any other value the loss is NaN;
+            `jax.experimental.checkify` reports it.
 
     Returns:
-        A value for every label, in the dtype of the scores.
+        One loss per label, in the dtype of the scores.
+
+    Raises:
+        ValueError: if `scores` does not hold floats or `labels` integers, or their shapes don't match.
 
     References:
         Crammer and Singer, [On the Algorithmic Implementation of Multiclass Kernel-based Vector
@@ -66,15 +75,22 @@ def multiclass_hinge_loss(scores: ArrayLike, labels: ArrayLike) -> Float[Array, 
 
 
 def multiclass_perceptron_loss(scores: ArrayLike, labels: ArrayLike) -> Float[Array, "..."]:
-    r"""How far the score of the right class is below the largest one, $\max_k s_k - s_y$.
+    r"""Compute the multiclass perceptron loss: the largest score minus the score of the correct class.
+
+    $$
+    \max_k s_k - s_y
+    $$
 
     Args:
-        scores: $s$, floats, a score for every class along the last axis.
-        labels: $y$, the numbers of the right classes: integers, of the shape of the scores without its last axis. For
-            one that is no class the loss is NaN, and reported under `jax.experimental.checkify`.
+        scores: $s$, floats of shape `(..., classes)`.
+        labels: $y$, the correct class indices: integers of shape `(...)`. For any other value the loss is NaN;
+            `jax.experimental.checkify` reports it.
 
     Returns:
-        A value for every label, in the dtype of the scores.
+        One loss per label, in the dtype of the scores.
+
+    Raises:
+        ValueError: if `scores` does not hold floats or `labels` integers, or their shapes don't match.
 
     References:
         Collins, [Discriminative Training Methods for Hidden Markov Models: Theory and Experiments with Perceptron
@@ -97,5 +113,5 @@ def _multiclass(owner: str, scores: ArrayLike, labels: ArrayLike, margin: int) -
     dtype, (scores,) = widened(scores)
     right = jnp.sum(scores, -1, where=is_right)
     largest = jnp.max(jnp.where(is_right, scores, scores + margin), -1)
-    losses = jnp.where(right == jnp.inf, jnp.zeros_like(right), largest - right)  # not infinity minus infinity
+    losses = jnp.where(right == jnp.inf, jnp.zeros_like(right), largest - right)  # avoids inf - inf
     return jnp.where(jnp.any(is_right, -1), losses, jnp.nan).astype(dtype)

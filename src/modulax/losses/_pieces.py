@@ -1,4 +1,4 @@
-"""What several losses are made of, right also where there is nothing: no length, no terms, nothing to count."""
+"""Building blocks of several losses, well defined at the edges: zero vectors, empty sums, nothing to average."""
 
 import jax
 import jax.numpy as jnp
@@ -10,21 +10,27 @@ from .._support.value_checks import checked
 
 
 def scores_and_labels(owner: str, scores: ArrayLike, labels: ArrayLike) -> tuple[Array, Bool[Array, "... classes"]]:
-    """The scores of classes along the last axis, and which of them is that of the label: none, if that is no class."""
+    """Check scores with classes along the last axis and integer labels; return the scores and the labels one-hot.
+
+    The one-hot row of an invalid label is false everywhere.
+
+    Raises:
+        ValueError: if the scores do not hold floats or the labels integers, or their shapes don't match.
+    """
     (scores,) = floating(owner, scores=scores)
     (labels,) = integral(owner, labels=labels)
     if not scores.ndim:
-        raise ValueError(f"`{owner}` needs `scores` with an axis of classes, got the shape ().")
+        raise ValueError(f"`{owner}` needs `scores` with an axis of classes, got shape ().")
     check_shape(owner, "labels", labels, scores.shape[:-1], "one for every row of `scores`")
-    labels = labels.astype(common_dtype(labels.dtype, jnp.int32))  # 300 classes are too many for int8
+    labels = labels.astype(common_dtype(labels.dtype, jnp.int32))  # int8 can't hold 300 class indices
     is_label = labels[..., None] == jax.lax.broadcasted_iota(labels.dtype, scores.shape, scores.ndim - 1)
-    message = f"`{owner}(labels=...)` must be the numbers of classes, 0 to {scores.shape[-1] - 1}."
+    message = f"`{owner}(labels=...)` must hold class indices from 0 to {scores.shape[-1] - 1}."
     return checked(scores, jnp.any(is_label, -1), message), is_label
 
 
 def unit(x: Array, axes: tuple[int, ...], epsilon: Array | float = 0.0) -> Array:
-    """The vector divided by its length, or by the least length; zero if that is zero."""
-    # Divided by its largest entry first, so that no square overflows or vanishes. The result does not depend on it.
+    """Normalize vectors to unit length, dividing by at least `epsilon`; a zero vector stays zero."""
+    # Divide by the largest entry first, so that no square overflows or underflows. The quotient is scale-invariant.
     largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axes, keepdims=True, initial=0))
     largest = jnp.where(largest > 0, largest, jnp.ones_like(largest))
     x = x / largest
@@ -34,7 +40,10 @@ def unit(x: Array, axes: tuple[int, ...], epsilon: Array | float = 0.0) -> Array
 
 
 def log_sum_exp(x: Array) -> Array:
-    r"""$\log \sum_i e^{x_i}$ along the last axis, which stays; minus infinity, with derivatives of zero, if all are."""
+    r"""Compute $\log \sum_i e^{x_i}$ along the last axis, which is kept.
+
+    If all entries are $-\infty$, so is the result, and its derivatives are zero.
+    """
     largest = jax.lax.stop_gradient(jnp.max(x, -1, keepdims=True, initial=-jnp.inf))
     largest = jnp.where(jnp.isfinite(largest), largest, jnp.zeros_like(largest))
     total = jnp.sum(jnp.exp(x - largest), -1, keepdims=True)
@@ -43,5 +52,5 @@ def log_sum_exp(x: Array) -> Array:
 
 
 def mean(x: Array, where: Bool[Array, "..."] | None = None) -> Array:
-    """The mean of all that counts; of nothing it is zero."""
+    """Average the selected entries; the mean of no entries is zero."""
     return ratio(jnp.sum(chosen(where, x)), jnp.sum(jnp.ones_like(x), where=where))

@@ -1,4 +1,4 @@
-"""Losses of lists whose items are to be put in order."""
+"""Listwise ranking losses."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,26 +18,31 @@ def ranking_softmax_loss(
     weights: ArrayLike | None = None,
     reduce_fn: Callable[..., Any] | None = jnp.mean,
 ) -> Float[Array, "..."]:
-    r"""The cross-entropy between the relevance of the items of a list and the softmax of their scores.
+    r"""Compute the listwise softmax ranking loss (ListNet): cross-entropy of relevance labels and softmaxed scores.
 
     $$
     L(s, y) = -\sum_i w_i \, y_i \log \frac{e^{s_i}}{\sum_j e^{s_j}}
     $$
 
-    For learning to rank: it compares the items of a list with each other. With one relevant item, it is the
-    cross-entropy of choosing it.
+    Use it for learning to rank: the items of a list compete with each other. With a single relevant item it is the
+    cross-entropy of choosing that item.
 
     Args:
-        logits: $s$, floats, the scores of the items of a list along the last axis. One of minus infinity has no chance:
-            it adds nothing if its label is zero, and makes the loss infinite if it is positive.
-        labels: $y$, how relevant the items are, of the same shape.
-        where: a mask of the items that are there, for lists of several lengths; what the others hold does not matter.
-        weights: $w$, what the items count, in a shape that broadcasts to that of the logits; one if there are none.
-        reduce_fn: makes one value of those of all lists. It is called with them and with `where=`, a mask of the lists
-            that have an item, or None; the mean of no list is zero. None leaves a value for every list.
+        logits: $s$, floats: the scores of the items of a list, along the last axis. An item with score $-\infty$
+            contributes nothing if its label is zero, and makes the loss infinite if its label is positive.
+        labels: $y$, relevance of the items, of the same shape.
+        where: mask of the valid items, for lists of different lengths; masked values are ignored.
+        weights: $w$, item weights, in a shape that broadcasts to that of the logits; 1 by default.
+        reduce_fn: function that reduces the losses of all lists to one value. It is called with the losses and with
+            `where=`, a mask of the lists with at least one item, or None. The mean over no lists is zero. None keeps
+            one loss per list.
 
     Returns:
-        What `reduce_fn` makes of the losses, in the dtype of the logits. A list without an item has a loss of zero.
+        The reduced loss, in the dtype of the logits. A list without items has loss zero.
+
+    Raises:
+        ValueError: if `logits` does not hold floats, labels or weights are not real, or a shape or the mask doesn't
+            fit.
 
     References:
         Cao et al., [Learning to Rank: From Pairwise Approach to Listwise
@@ -51,9 +56,11 @@ def ranking_softmax_loss(
     labels, weights = real(owner, labels=labels, weights=1 if weights is None else weights)
     check_one_shape(owner, logits=logits, labels=labels)
     if not logits.ndim:
-        raise ValueError(f"`{owner}` needs `logits` with an axis of items, got the shape ().")
+        raise ValueError(f"`{owner}` needs `logits` with an axis of items, got shape ().")
     if broadcast_shape(owner, logits=logits, weights=weights) != logits.shape:
-        raise ValueError(f"`{owner}` needs `weights` of the shape of `logits`, {logits.shape}, got {weights.shape}.")
+        raise ValueError(
+            f"`{owner}` needs `weights` to broadcast to the shape of `logits`, {logits.shape}, got {weights.shape}."
+        )
     mask = mask_like(owner, where, "logits", logits)
     dtype, (s, y, w) = widened(logits, labels, weights)
     s = chosen(mask, s, -jnp.inf)

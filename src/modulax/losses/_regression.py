@@ -1,4 +1,4 @@
-"""Distances between real numbers, and between vectors of them."""
+"""Regression losses, and the cosine similarity of vectors."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from ._pieces import unit
 
 
 def _errors(owner: str, predictions: ArrayLike, targets: ArrayLike | None) -> tuple[Any, Array]:
-    """The dtype of the loss, and what the predictions differ by from the targets, or from zero."""
+    """Check the arguments; return the dtype of the loss and the errors, predictions minus targets (0 by default)."""
     (predictions,) = floating(owner, predictions=predictions)
     if targets is None:
         dtype, (errors,) = widened(predictions)
@@ -23,16 +23,19 @@ def _errors(owner: str, predictions: ArrayLike, targets: ArrayLike | None) -> tu
 
 
 def squared_error(predictions: ArrayLike, targets: ArrayLike | None = None) -> Float[Array, "..."]:
-    r"""The square of every error, $(\hat y - y)^2$.
+    r"""Compute the squared error of every entry, $(\hat y - y)^2$.
 
-    Its mean is the mean squared error. `l2_loss` is half of it, whose derivative is the error itself.
+    Its mean is the mean squared error (MSE). `l2_loss` is half of it.
 
     Args:
         predictions: $\hat y$, floats of any shape.
-        targets: $y$, of the same shape; zero if there are none.
+        targets: $y$, of the same shape; zero by default.
 
     Returns:
-        A value for every entry, in the dtype of the predictions.
+        One value per entry, in the dtype of the predictions.
+
+    Raises:
+        ValueError: if the predictions do not hold floats, or the targets are not real or have another shape.
 
     References:
         Bishop, [Pattern Recognition and Machine
@@ -44,14 +47,19 @@ def squared_error(predictions: ArrayLike, targets: ArrayLike | None = None) -> F
 
 
 def l2_loss(predictions: ArrayLike, targets: ArrayLike | None = None) -> Float[Array, "..."]:
-    r"""Half the square of every error, $\tfrac12 (\hat y - y)^2$, whose derivative is the error.
+    r"""Compute the L2 loss of every entry, half the squared error: $\tfrac12 (\hat y - y)^2$.
+
+    Its derivative is the error itself.
 
     Args:
         predictions: $\hat y$, floats of any shape.
-        targets: $y$, of the same shape; zero if there are none.
+        targets: $y$, of the same shape; zero by default.
 
     Returns:
-        A value for every entry, in the dtype of the predictions.
+        One value per entry, in the dtype of the predictions.
+
+    Raises:
+        ValueError: if the predictions do not hold floats, or the targets are not real or have another shape.
     """
     dtype, errors = _errors("l2_loss", predictions, targets)
     return (jnp.square(errors) / 2).astype(dtype)
@@ -60,7 +68,7 @@ def l2_loss(predictions: ArrayLike, targets: ArrayLike | None = None) -> Float[A
 def huber_loss(
     predictions: ArrayLike, targets: ArrayLike | None = None, *, delta: ArrayLike = 1.0
 ) -> Float[Array, "..."]:
-    r"""Quadratic for small errors and linear for large ones, so that outliers do not rule the fit.
+    r"""Compute the Huber loss: quadratic for small errors and linear for large ones, for robustness to outliers.
 
     With $e = \hat y - y$,
 
@@ -70,11 +78,14 @@ def huber_loss(
 
     Args:
         predictions: $\hat y$, floats of any shape.
-        targets: $y$, of the same shape; zero if there are none.
-        delta: $\delta$, the error at which the loss becomes linear.
+        targets: $y$, of the same shape; zero by default.
+        delta: $\delta$, error at which the loss changes from quadratic to linear.
 
     Returns:
-        A value for every entry, in the dtype of the predictions.
+        One value per entry, in the dtype of the predictions.
+
+    Raises:
+        ValueError: if the predictions do not hold floats, or the targets are not real or have another shape.
 
     References:
         Huber, [Robust Estimation of a Location Parameter](https://doi.org/10.1214/aoms/1177703732), 1964
@@ -88,16 +99,19 @@ def huber_loss(
 
 
 def log_cosh(predictions: ArrayLike, targets: ArrayLike | None = None) -> Float[Array, "..."]:
-    r"""The logarithm of the hyperbolic cosine of every error, $\log \cosh(\hat y - y)$.
+    r"""Compute the log-cosh loss of every entry, $\log \cosh(\hat y - y)$: a smooth alternative to the Huber loss.
 
-    About $\tfrac12 e^2$ for small errors and $|e| - \log 2$ for large ones: a smooth `huber_loss`.
+    It is about $\tfrac12 e^2$ for small errors $e$ and $|e| - \log 2$ for large ones.
 
     Args:
         predictions: $\hat y$, floats of any shape.
-        targets: $y$, of the same shape; zero if there are none.
+        targets: $y$, of the same shape; zero by default.
 
     Returns:
-        A value for every entry, in the dtype of the predictions.
+        One value per entry, in the dtype of the predictions.
+
+    Raises:
+        ValueError: if the predictions do not hold floats, or the targets are not real or have another shape.
 
     References:
         Chen et al., [Log Hyperbolic Cosine Loss Improves Variational
@@ -109,7 +123,7 @@ def log_cosh(predictions: ArrayLike, targets: ArrayLike | None = None) -> Float[
 
 @jax.custom_jvp
 def _log_cosh(x: Array) -> Array:
-    # log cosh x = log(1 + 2 sinh²(x/2)), of which nothing cancels for small x, and which overflows for large x.
+    # log cosh x = log(1 + 2 sinh²(x/2)) is free of cancellation for small x, but overflows for large x.
     size = jnp.abs(x)
     small = jnp.log1p(2 * jnp.sinh(jnp.minimum(size, 1.0) / 2) ** 2)
     large = size + jnp.log1p(jnp.exp(-2 * size)) - jnp.log(jnp.asarray(2, x.dtype))
@@ -130,24 +144,28 @@ def cosine_similarity(
     axis: Axes = -1,
     where: ArrayLike | None = None,
 ) -> Float[Array, "..."]:
-    r"""The cosine of the angle between two vectors.
+    r"""Compute the cosine similarity of pairs of vectors.
 
     $$
     \frac{\hat y \cdot y}{\max(\lVert \hat y \rVert, \varepsilon) \, \max(\lVert y \rVert, \varepsilon)}
     $$
 
-    A vector of zeros has no direction: its similarity to everything is zero, and so are the derivatives. The lengths of
-    the vectors do not matter, nor whether their squares are too large or too small for the dtype.
+    A zero vector has no direction: its similarity to any vector is zero, and so are the derivatives. The vectors may
+    have any length, even one whose square overflows or underflows in the dtype.
 
     Args:
         predictions: $\hat y$, vectors of floats along `axis`.
         targets: $y$, of the same shape.
-        epsilon: $\varepsilon$, the least length that a vector is divided by.
-        axis: along which the vectors lie; several, or None for all of them.
-        where: a mask of the entries that count; what the others hold does not matter.
+        epsilon: $\varepsilon$, lower bound on the lengths in the denominator.
+        axis: axis or axes of the vectors; None means all axes.
+        where: mask of the entries to include; masked values are ignored.
 
     Returns:
-        A value in $[-1, 1]$ for every pair of vectors, in the dtype of the predictions.
+        One value in $[-1, 1]$ per pair of vectors, in the dtype of the predictions.
+
+    Raises:
+        ValueError: if the arrays do not hold floats or differ in shape, `axis` is out of bounds, or the mask doesn't
+            fit.
     """
     dtype, similarity = _cosine("cosine_similarity", predictions, targets, epsilon, axis, where)
     return similarity.astype(dtype)
@@ -161,17 +179,23 @@ def cosine_distance(
     axis: Axes = -1,
     where: ArrayLike | None = None,
 ) -> Float[Array, "..."]:
-    r"""One minus the cosine of the angle between two vectors: zero if they have one direction, two if opposite ones.
+    """Compute the cosine distance, one minus the cosine similarity: 0 for equal directions, 2 for opposite ones.
+
+    See `cosine_similarity`.
 
     Args:
         predictions: vectors of floats along `axis`.
         targets: of the same shape.
-        epsilon: the least length that a vector is divided by.
-        axis: along which the vectors lie; several, or None for all of them.
-        where: a mask of the entries that count; what the others hold does not matter.
+        epsilon: lower bound on the lengths in the denominator.
+        axis: axis or axes of the vectors; None means all axes.
+        where: mask of the entries to include; masked values are ignored.
 
     Returns:
-        A value in $[0, 2]$ for every pair of vectors, in the dtype of the predictions; see `cosine_similarity`.
+        One value in $[0, 2]$ per pair of vectors, in the dtype of the predictions.
+
+    Raises:
+        ValueError: if the arrays do not hold floats or differ in shape, `axis` is out of bounds, or the mask doesn't
+            fit.
     """
     dtype, similarity = _cosine("cosine_distance", predictions, targets, epsilon, axis, where)
     return (1 - similarity).astype(dtype)
@@ -180,7 +204,7 @@ def cosine_distance(
 def _cosine(
     owner: str, predictions: ArrayLike, targets: ArrayLike, epsilon: ArrayLike, axis: Axes, where: ArrayLike | None
 ) -> tuple[Any, Array]:
-    """The dtype of the result, and the similarity before it is rounded to it."""
+    """Return the dtype of the result, and the cosine similarity before it is rounded to that dtype."""
     predictions, targets = floating(owner, predictions=predictions, targets=targets)
     (epsilon,) = real(owner, epsilon=epsilon)
     check_one_shape(owner, predictions=predictions, targets=targets)

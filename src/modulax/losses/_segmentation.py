@@ -1,4 +1,4 @@
-"""Losses of masks: how much the predicted and the true region of every class overlap."""
+"""Segmentation losses: overlap of the predicted and the true region of every class."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def dice_loss(
     ignore_background: bool = False,
     axis: Axes = None,
 ) -> Float[Array, "..."]:
-    r"""One minus the overlap of the predicted and the true region of every class, for segmentation.
+    r"""Compute the soft Dice loss for segmentation; other `alpha` and `beta` give the Jaccard and Tversky losses.
 
     With $p$ the probabilities and $t$ the targets of a class at its pixels $i$,
 
@@ -35,27 +35,31 @@ def dice_loss(
     L = \frac{E}{I + E + s} = 1 - \frac{I + s}{I + E + s}
     $$
 
-    The size of a region does not matter, so that small ones are not lost among the background. $\alpha$ weighs what is
-    taken for the class and is not, $\beta$ what is missed: one half each is the coefficient of Dice, one each that of
-    Jaccard, and others that of Tversky. Two empty regions are one, with or without smoothing: $0 / 0$ is zero here.
+    The loss does not depend on the size of a region, so small regions are not dominated by the background. The weights
+    $\alpha$ of false positives and $\beta$ of false negatives select the coefficient: $\alpha = \beta = \tfrac12$ is
+    Dice, $\alpha = \beta = 1$ is Jaccard (intersection over union), and any others are Tversky. Two empty regions are
+    equal, so their loss is zero even without smoothing.
 
     Args:
-        predictions: logits of shape `(batch, *pixels, classes)`. If there is one class, the probabilities are the
-            sigmoids of the logits, and either of the two arrays may lack the last axis; if both do, there is
-            `binary_dice_loss`.
-        targets: $t$, of the same shape: one where a pixel belongs to the class, else zero; or probabilities.
-        class_weights: what the loss of every class is multiplied by, of shape `(classes,)`.
-        smooth: $s$, at least zero; it lowers the losses of small regions.
-        alpha: $\alpha$, the weight of false positives.
-        beta: $\beta$, the weight of false negatives.
-        apply_softmax: False if the predictions are probabilities already.
-        reduction: `"mean"` or `"sum"` over the classes, or `"none"`, which leaves one value for each.
+        predictions: logits of shape `(batch, *pixels, classes)`. For a single class the probabilities are the sigmoids
+            of the logits, and one of the two arrays may lack the last axis; if both do, use `binary_dice_loss`.
+        targets: $t$, of the same shape: 1 where a pixel belongs to the class and 0 elsewhere, or probabilities.
+        class_weights: weights of the classes, of shape `(classes,)`, by which their losses are multiplied.
+        smooth: $s \ge 0$, smoothing term of the denominator; it lowers the losses of small regions.
+        alpha: $\alpha$, weight of false positives.
+        beta: $\beta$, weight of false negatives.
+        apply_softmax: whether to turn logits into probabilities; False if the predictions are probabilities.
+        reduction: `"mean"` or `"sum"` over the classes, or `"none"` for one loss per class.
         ignore_background: whether to leave out class 0, unless it is the only one.
-        axis: the axes of the pixels, where they are not all between the first and the last one. `(0, 1, 2)` takes all
-            images of a batch together.
+        axis: axes of the pixels; by default all between the first and the last. `(0, 1, 2)` pools the images of a
+            batch.
 
     Returns:
-        A value for every image, or for each of its classes, in the dtype of the predictions.
+        One loss per image, or per image and class, in the dtype of the predictions.
+
+    Raises:
+        ValueError: if the predictions do not hold floats, the targets are not real, the shapes don't match, `reduction`
+            is unknown, or `axis` names the axis of the classes.
 
     References:
         Milletari et al., [V-Net](https://arxiv.org/abs/1606.04797), 2016
@@ -83,23 +87,27 @@ def multiclass_generalized_dice_loss(
     apply_softmax: bool = True,
     ignore_background: bool = False,
 ) -> Float[Array, ""]:
-    r"""`dice_loss` in which rare classes weigh more: by the inverse square of their numbers of pixels in the batch.
+    r"""Compute the generalized Dice loss: each class is weighted by the inverse square of its pixel count in the batch.
 
     $$
     w_c = C \frac{v_c}{\sum_k v_k}, \qquad v_c = \frac{1}{(\sum_i t_{ic})^2 + 10^{-7}}
     $$
 
-    A class of which the batch has no pixel weighs as much as the rarest one that it has, so that it does not hide them.
+    For unbalanced classes. A class without any pixel in the batch gets the weight of the rarest class that is present;
+    by the formula its weight would hide all others.
 
     Args:
         predictions: logits of shape `(batch, *pixels, classes)`.
-        targets: $t$, of the same shape: one where a pixel belongs to the class, else zero; or probabilities.
-        smooth: as in `dice_loss`.
-        apply_softmax: False if the predictions are probabilities already.
+        targets: $t$, of the same shape: 1 where a pixel belongs to the class and 0 elsewhere, or probabilities.
+        smooth: smoothing term, as in `dice_loss`.
+        apply_softmax: whether to turn logits into probabilities; False if the predictions are probabilities.
         ignore_background: whether to leave out class 0, unless it is the only one.
 
     Returns:
         The mean over the classes and the batch, in the dtype of the predictions.
+
+    Raises:
+        ValueError: if the predictions do not hold floats, the targets are not real, or the shapes don't match.
 
     References:
         Sudre et al., [Generalised Dice Overlap as a Deep Learning Loss Function for Highly Unbalanced
@@ -120,16 +128,19 @@ def multiclass_generalized_dice_loss(
 def binary_dice_loss(
     predictions: ArrayLike, targets: ArrayLike, *, smooth: ArrayLike = 1.0, apply_sigmoid: bool = True
 ) -> Float[Array, "..."]:
-    r"""`dice_loss` of one region, whose arrays need no axis of classes.
+    """Compute the binary Dice loss: `dice_loss` for a single class, whose arrays need no class axis.
 
     Args:
         predictions: logits of shape `(batch, *pixels)` or `(batch, *pixels, 1)`.
-        targets: of one of these shapes: one where a pixel belongs to the region, else zero; or probabilities.
-        smooth: as in `dice_loss`.
-        apply_sigmoid: False if the predictions are probabilities already.
+        targets: of one of these shapes: 1 where a pixel belongs to the region and 0 elsewhere, or probabilities.
+        smooth: smoothing term, as in `dice_loss`.
+        apply_sigmoid: whether to turn logits into probabilities; False if the predictions are probabilities.
 
     Returns:
-        A value for every image, in the dtype of the predictions.
+        One loss per image, in the dtype of the predictions.
+
+    Raises:
+        ValueError: if the predictions do not hold floats, the targets are not real, or the shapes don't match.
 
     References:
         Milletari et al., [V-Net](https://arxiv.org/abs/1606.04797), 2016
@@ -144,7 +155,7 @@ def binary_dice_loss(
 
 
 def _regions(owner: str, predictions: ArrayLike, targets: ArrayLike, are_logits: bool) -> tuple[Any, Array, Array]:
-    """The dtype of the loss, and the probabilities and targets of one shape, whose last axis is that of the classes."""
+    """Return the dtype of the loss, and probabilities and targets of one shape with the classes along the last axis."""
     (predictions,) = floating(owner, predictions=predictions)
     (targets,) = real(owner, targets=targets)
     p = predictions[..., None] if predictions.ndim == targets.ndim - 1 else predictions
@@ -152,7 +163,7 @@ def _regions(owner: str, predictions: ArrayLike, targets: ArrayLike, are_logits:
     if p.shape != t.shape:
         check_one_shape(owner, predictions=predictions, targets=targets)
     if not p.ndim:
-        raise ValueError(f"`{owner}` needs `predictions` with an axis of classes, got the shape ().")
+        raise ValueError(f"`{owner}` needs `predictions` with an axis of classes, got shape ().")
     dtype, (p, t) = widened(p, t)
     if are_logits:
         p = jax.nn.sigmoid(p) if p.shape[-1] == 1 else jax.nn.softmax(p, -1)
@@ -164,7 +175,7 @@ def _losses(owner: str, p: Array, t: Array, smooth: ArrayLike, alpha: ArrayLike,
     smooth, alpha, beta = numbers(owner, p.dtype, smooth=smooth, alpha=alpha, beta=beta)
     axes = tuple(range(1, p.ndim - 1)) if axis is None else axes_of(owner, axis, "predictions", p)
     if p.ndim - 1 in axes:
-        raise ValueError(f"`{owner}(axis={axis!r})` must not name the last axis: it is that of the classes.")
+        raise ValueError(f"`{owner}(axis={axis!r})` must not name the last axis, the axis of the classes.")
     overlap = jnp.sum(p * t, axes)
     errors = alpha * (jnp.sum(p, axes) - overlap) + beta * (jnp.sum(t, axes) - overlap)
     return ratio(errors, overlap + errors + smooth)

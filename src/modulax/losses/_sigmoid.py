@@ -1,4 +1,4 @@
-"""Cross-entropies of classes that may each be right or wrong."""
+"""Binary cross-entropies: each class may be right or wrong independently of the others."""
 
 import jax
 import jax.numpy as jnp
@@ -8,22 +8,25 @@ from .._support.arguments import chosen, fitted, floating, real, widened
 
 
 def sigmoid_binary_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> Float[Array, "..."]:
-    r"""The cross-entropy of a yes or no: for two classes, or for many of which several may be right at once.
+    r"""Compute the binary cross-entropy of logits (BCE with logits), for binary or multi-label classification.
 
     $$
     -y \log \sigma(x) - (1 - y) \log \sigma(-x)
     $$
 
-    It is not `softmax_cross_entropy` of two logits, but of one: that of yes.
+    Every logit is a decision of its own. For mutually exclusive classes use `softmax_cross_entropy`.
 
     Args:
-        logits: $x$, floats of any size. Infinite ones are certain: the loss is zero if the label agrees, and infinite
-            if not.
-        labels: $y$, zero, one or a probability between them, in the shape of the logits or in one that broadcasts to
-            it. Booleans and integers will do.
+        logits: $x$, floats of any size. An infinite logit is a certain prediction: its loss is zero if the label
+            agrees, and infinite otherwise.
+        labels: $y$, 0, 1 or a probability in between, in a shape that broadcasts to that of the logits. Booleans and
+            integers are accepted.
 
     Returns:
-        A value for every logit, in the dtype that logits and labels have together.
+        One loss per logit, in the dtype that logits and labels promote to.
+
+    Raises:
+        ValueError: if the logits do not hold floats, or the labels are not real or don't broadcast to the logits.
 
     References:
         Goodfellow et al., [Deep Learning](https://www.deeplearningbook.org/contents/mlp.html), 2016, section 6.2
@@ -39,7 +42,7 @@ def sigmoid_binary_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> Float[
 def sigmoid_focal_loss(
     logits: ArrayLike, labels: ArrayLike, *, alpha: ArrayLike | None = None, gamma: ArrayLike = 2.0
 ) -> Float[Array, "..."]:
-    r"""The binary cross-entropy with less weight for what is right already, where one answer is rare.
+    r"""Compute the focal loss: binary cross-entropy that down-weights well-classified examples, for imbalanced classes.
 
     $$
     \alpha_t \, (1 - p_t)^\gamma \, \bigl(-y \log \sigma(x) - (1 - y) \log \sigma(-x)\bigr), \qquad
@@ -49,18 +52,24 @@ def sigmoid_focal_loss(
     \end{aligned}
     $$
 
-    With $\gamma = 0$ and no $\alpha$ it is `sigmoid_binary_cross_entropy`. The logarithm of $1 - p_t$ is what is
-    computed, so that value and derivatives are right for large logits and for any $\gamma \ge 0$.
+    With $\gamma = 0$ and no $\alpha$ it is `sigmoid_binary_cross_entropy`. The factor $(1 - p_t)^\gamma$ is computed
+    from the logarithm of $1 - p_t$, so that value and derivatives are accurate for large logits and for any $\gamma \ge
+    0$.
 
     Args:
         logits: $x$, floats of any size.
-        labels: $y$, zero, one or a probability between them, in the shape of the logits or in one that broadcasts to
-            it. Booleans and integers will do.
-        alpha: $\alpha$, the weight of yes, between zero and one; that of no is the rest. Without it both are one.
-        gamma: $\gamma$, how much less what is right counts; the authors take 2.
+        labels: $y$, 0, 1 or a probability in between, in a shape that broadcasts to that of the logits. Booleans and
+            integers are accepted.
+        alpha: $\alpha \in [0, 1]$, weight of the positive class; the negative class gets $1 - \alpha$. None weights
+            both by 1.
+        gamma: $\gamma \ge 0$, focusing parameter: the larger it is, the less well-classified examples count.
 
     Returns:
-        A value for every logit, in the dtype that logits and labels have together.
+        One loss per logit, in the dtype that logits and labels promote to.
+
+    Raises:
+        ValueError: if the logits do not hold floats, or another argument is not real or doesn't broadcast to the
+            logits.
 
     References:
         Lin et al., [Focal Loss for Dense Object Detection](https://arxiv.org/abs/1708.02002), 2017
@@ -80,13 +89,13 @@ def sigmoid_focal_loss(
 
 
 def _number(owner: str, x: Array, **number: ArrayLike) -> Array:
-    """A hyperparameter in the shape and the dtype of the logits."""
+    """Broadcast a hyperparameter to the shape and dtype of the logits."""
     (name,) = number
     return fitted(owner, "logits", x, **{name: real(owner, **number)[0].astype(x.dtype)})[0]
 
 
 def _differs(x: Array, y: Array) -> Array:
-    """False where an infinite logit says what the label says: there the loss is zero, and so are its derivatives."""
+    """False where an infinite logit agrees with its label: there the loss and its derivatives are zero, not NaN."""
     return ~(((x == jnp.inf) & (y == 1)) | ((x == -jnp.inf) & (y == 0)))
 
 
@@ -96,7 +105,7 @@ def _binary_cross_entropy(x: Array, y: Array) -> Array:
 
 @jax.custom_jvp
 def _log_wrong(x: Array, y: Array) -> Array:
-    r"""The logarithm of the probability of being wrong, $\log((1 - y) \sigma(x) + y \sigma(-x))$."""
+    r"""The log-probability of being wrong, $\log((1 - y) \sigma(x) + y \sigma(-x))$."""
     return jnp.logaddexp(*_log_wrong_parts(x, y))
 
 
@@ -110,6 +119,6 @@ def _log_wrong_jvp(primals, tangents):
     if_no, if_yes = _log_wrong_parts(x, y)
     out = jnp.logaddexp(if_no, if_yes)
     slope = jnp.exp(if_no - out) * jax.nn.sigmoid(-x) - jnp.exp(if_yes - out) * jax.nn.sigmoid(x)
-    # By the label, it may overflow where it is multiplied by a loss of zero.
+    # The derivative with respect to the label is multiplied by the loss. Where that is zero, the bound avoids 0 * inf.
     wrong = jnp.maximum(jnp.exp(out), jnp.finfo(out.dtype).tiny)
     return out, slope * dx - jnp.tanh(x / 2) / wrong * dy

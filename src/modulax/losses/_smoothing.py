@@ -1,4 +1,4 @@
-"""Labels that are less sure."""
+"""Label smoothing."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
@@ -9,7 +9,7 @@ from .._support.arguments import Axes, axes_of, chosen, fitted, floating, mask_l
 def smooth_labels(
     labels: ArrayLike, alpha: ArrayLike, *, axis: Axes = -1, where: ArrayLike | None = None
 ) -> Float[Array, "..."]:
-    r"""One-hot labels mixed with the uniform distribution, so that a model need not become certain.
+    r"""Smooth one-hot labels: mix them with the uniform distribution, to discourage overconfident predictions.
 
     $$
     (1 - \alpha) \, y + \frac{\alpha}{n}
@@ -17,13 +17,18 @@ def smooth_labels(
 
     Args:
         labels: $y$, floats.
-        alpha: $\alpha$, from zero, which changes nothing, to one; often 0.1. An array must broadcast to the labels.
-        axis: along which the $n$ classes lie; several, or None for all of them.
-        where: a mask of the classes or examples that count, as in `softmax_cross_entropy`. Only those are counted in
-            $n$; the labels of the others are zero.
+        alpha: $\alpha \in [0, 1]$, smoothing strength; 0 changes nothing, 0.1 is common. An array must broadcast to the
+            labels.
+        axis: axis or axes of the $n$ classes; None means all axes.
+        where: mask of the classes or examples to include, as in `softmax_cross_entropy`. $n$ counts only these; the
+            others get label zero.
 
     Returns:
-        The new labels, in the shape and dtype of the old ones. They add up to one if those did.
+        The smoothed labels, in the shape and dtype of the old ones. They sum to one if the old ones did.
+
+    Raises:
+        ValueError: if the labels do not hold floats, `alpha` is not real or doesn't broadcast, `axis` is out of bounds,
+            or the mask doesn't fit.
 
     References:
         Szegedy et al., [Rethinking the Inception Architecture for Computer Vision](https://arxiv.org/abs/1512.00567),

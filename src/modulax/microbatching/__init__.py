@@ -1,4 +1,4 @@
-"""Large batches in small parts: a function of a batch, evaluated on one part after the other."""
+"""Microbatching (gradient accumulation): evaluate a function on parts of a large batch, one after another."""
 
 from ._accumulators import AccumulationType as AccumulationType, Accumulator as Accumulator
 from ._batch_axis import reshape_batch_axis as reshape_batch_axis

@@ -1,4 +1,4 @@
-"""How the results of the parts become one result."""
+"""Accumulators: how the results of the microbatches are combined."""
 
 import dataclasses
 import enum
@@ -15,24 +15,24 @@ from ..tree._paths import leaves_with_paths
 
 
 class AccumulationType(enum.Enum):
-    """How the results of the microbatches become one result.
+    """How the results of the microbatches are combined.
 
-    Floating results are added up in at least float32; what is returned has the dtype that they came with.
+    Floating-point results are accumulated in at least float32 and returned in their own dtype.
     """
 
     MEAN = enum.auto()
-    """Their mean, over all microbatches that the batch has."""
+    """The mean over all microbatches of the batch."""
     SUM = enum.auto()
-    """Their sum."""
+    """The sum."""
     RUNNING_MEAN = enum.auto()
-    """Their mean, over the microbatches that were computed: `num_real_microbatches`, where that is given."""
+    """The mean over the microbatches that were computed: the first `num_real_microbatches`, if that is given."""
     CONCAT = enum.auto()
-    """One behind the other along the first axis, each row where its example stands in the batch."""
+    """Concatenation along the first axis, with the rows in the order of the examples in the batch."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Accumulator:
-    r"""A way of your own to make one result of the results $x_0, x_1, \dots$ of the microbatches.
+    r"""A custom way to combine the results $x_0, x_1, \dots$ of the microbatches.
 
         carry = init(shapes of x_0)
         for i in range(n):
@@ -40,11 +40,11 @@ class Accumulator:
         return finalize(carry)
 
     Args:
-        init: from the shapes and dtypes of a result, what is carried from part to part.
-        update: from what is carried, the result of a part and its number, what is carried on.
-        finalize: from what is carried at the end, the result.
-        aggregate: from the results of each example in a part, on a leading axis, the result of the part; `micro_vmap`
-            needs it.
+        init: function of the shapes and dtypes of a result that returns the initial carry.
+        update: function of the carry, the result of a microbatch and its index that returns the new carry.
+        finalize: function of the last carry that returns the result.
+        aggregate: function of the per-example results of a microbatch, with the examples on a leading axis, that
+            returns the result of the microbatch; used by `micro_vmap`.
     """
 
     init: Callable[[PyTree], PyTree]
@@ -55,7 +55,7 @@ class Accumulator:
 
 @dataclasses.dataclass(frozen=True)
 class _OfLeaf:
-    """An accumulator of one array."""
+    """An accumulator of a single array."""
 
     init: Callable[[Any], Array]
     update: Callable[[Array, Array, Array], Array]
@@ -68,6 +68,7 @@ def _is_inexact(x: Any) -> bool:
 
 
 def _wide(x: Any) -> Any:
+    """The dtype to accumulate in."""
     return at_least_float32(x.dtype) if _is_inexact(x) else x.dtype
 
 
@@ -95,6 +96,8 @@ def _running_mean(carry: Array, value: Array, i: Array) -> Array:
 
 
 def _of_leaf(kind: AccumulationType, n: int) -> _OfLeaf:
+    """The accumulator of an array for `n` microbatches."""
+
     def columns(value: Any) -> Array:
         if value.ndim == 0:
             return jnp.zeros(n, value.dtype)
@@ -107,6 +110,8 @@ def _of_leaf(kind: AccumulationType, n: int) -> _OfLeaf:
     def one_behind_the_other(carry: Array) -> Array:
         return carry if carry.ndim < 2 else carry.reshape(-1, *carry.shape[2:])
 
+    # CONCAT: microbatch i holds the examples i, i + n, i + 2n, …, so it is written to column i of an array whose rows
+    # are the places in a microbatch. Flattened, the examples are back in the order of the batch.
     match kind:
         case AccumulationType.SUM:
             return _OfLeaf(_zeros, _add, lambda carry: carry, _sum_of_rows)
@@ -119,15 +124,15 @@ def _of_leaf(kind: AccumulationType, n: int) -> _OfLeaf:
 
 
 def _lifted(owner: str, kind: AccumulationType, results: PyTree, n: int) -> Accumulator:
-    """The accumulator of a tree of arrays, which returns them in the dtypes of `results`."""
+    """Lift the accumulator of an array to a tree of arrays, returned in the dtypes of `results`."""
     if kind in (AccumulationType.MEAN, AccumulationType.RUNNING_MEAN):
         for path, x in leaves_with_paths(results):
             if not _is_inexact(x):
                 at = f" at `{path}`" if path else ""
                 raise ValueError(
-                    f"`{owner}(accumulator=...)`: `{kind}` is for floating results, and what the function returns has "
-                    f"dtype {x.dtype}{at}. Take `AccumulationType.SUM` or `CONCAT` for it; a tree of them, of the "
-                    f"structure of what the function returns, has one for each."
+                    f"`{owner}(accumulator=...)`: `{kind}` is for floating-point results, but the function returns "
+                    f"dtype {x.dtype}{at}. Use `AccumulationType.SUM` or `CONCAT` there: the accumulator may be a tree "
+                    f"with the structure of the result."
                 )
     leaf = _of_leaf(kind, n)
 
@@ -147,13 +152,17 @@ def _lifted(owner: str, kind: AccumulationType, results: PyTree, n: int) -> Accu
 
 
 def accumulator_of(owner: str, accumulator: PyTree, results: PyTree, n: int) -> Accumulator:
-    """One accumulator for the whole result of a part.
+    """Build one accumulator for the whole result of a microbatch.
 
     Args:
-        owner: the function that it was given to, for errors.
-        accumulator: an `Accumulator`, an `AccumulationType`, or a tree of them, of the result's structure or a prefix.
-        results: the shapes and dtypes of a result.
-        n: the number of parts.
+        owner: the function that the accumulator was passed to, for error messages.
+        accumulator: an `Accumulator`, an `AccumulationType`, or a tree of them with the structure of the result or a
+            prefix of it.
+        results: shapes and dtypes of a result.
+        n: number of microbatches.
+
+    Raises:
+        ValueError: if the accumulator is none of these, or a mean is requested for integers.
     """
 
     def one(kind: Any, below: PyTree) -> Accumulator:
@@ -162,14 +171,15 @@ def accumulator_of(owner: str, accumulator: PyTree, results: PyTree, n: int) -> 
         if isinstance(kind, AccumulationType):
             return _lifted(owner, kind, below, n)
         kinds = ", ".join(f"`{k}`" for k in AccumulationType)
-        raise ValueError(f"`{owner}(accumulator=...)` holds {kinds} or an `Accumulator`, got {kind!r}.")
+        raise ValueError(f"`{owner}(accumulator=...)` must be {kinds} or an `Accumulator`, got {kind!r}.")
 
     try:
         jtu.tree_structure(accumulator).flatten_up_to(results)
     except ValueError as error:
         raise ValueError(
-            f"`{owner}(accumulator=...)` must be one for all, or a tree of the structure of the function's result or a "
-            f"prefix of it. The result is {jtu.tree_structure(results)}, the tree {jtu.tree_structure(accumulator)}."
+            f"`{owner}(accumulator=...)` must be a single accumulator, or a tree with the structure of the function's "
+            f"result or a prefix of it. The result has the structure {jtu.tree_structure(results)}, the accumulator "
+            f"{jtu.tree_structure(accumulator)}."
         ) from error
     parts = jtu.tree_map(one, accumulator, results)
     return Accumulator(

@@ -1,4 +1,4 @@
-"""The axis of examples in the arguments of a function."""
+"""The example axis in the arguments of a function, and how it is split into microbatches."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,20 +16,26 @@ Batch = Sequence[tuple[str, PyTree, int]]
 
 
 def is_array(x: Any) -> bool:
-    """Whether `x` has axes; what is no array in an argument, such as a function in a model, has no examples."""
+    """Whether `x` is an array; other values in an argument, such as functions in a model, have no examples."""
     return isinstance(x, (jax.Array, np.ndarray))
 
 
 def reshape_batch_axis(tree: PyTree, microbatch_size: int, axis: int = 0) -> PyTree:
-    r"""Every array with its axis of examples cut in two: the number of the microbatch, and the place in it.
+    r"""Split the batch axis of every array into two: the index of the microbatch, and the position in it.
 
-    Of $n$ microbatches the first has the examples $0, n, 2n, \dots$, so that a batch that is spread over devices along
-    this axis is spread along the places, and each device holds a share of every microbatch.
+    The first of $n$ microbatches has the examples $0, n, 2n, \dots$. So if the batch is sharded over devices along this
+    axis, the positions are sharded, and each device holds a share of every microbatch.
 
     Args:
-        tree: the arrays; what is no array is left as it is.
-        microbatch_size: the number of examples in a microbatch. It divides the length of the axis.
-        axis: the axis of examples.
+        tree: the arrays; other leaves are returned unchanged.
+        microbatch_size: number of examples per microbatch; must divide the length of the axis.
+        axis: the batch axis.
+
+    Returns:
+        A tree with the axes `(microbatch, position)` in place of `axis`.
+
+    Raises:
+        ValueError: if an array lacks the axis, the lengths differ, or `microbatch_size` doesn't divide them.
     """
     number_of_parts("reshape_batch_axis", [("tree", tree, axis)], microbatch_size)
 
@@ -40,14 +46,14 @@ def reshape_batch_axis(tree: PyTree, microbatch_size: int, axis: int = 0) -> PyT
 
 
 def split(x: Any, microbatch_size: int, axis: int) -> Array:
-    """The array with the place in the microbatch and the number of the microbatch instead of its axis of examples."""
+    """Split the batch axis into the axes (position, microbatch)."""
     axis = axis % x.ndim
     n = x.shape[axis] // microbatch_size
     return jnp.asarray(x).reshape((*x.shape[:axis], microbatch_size, n, *x.shape[axis + 1 :]))
 
 
 def part_of(tree: PyTree, i: Any, microbatch_size: int, axis: int) -> PyTree:
-    """The examples of one microbatch."""
+    """Select the examples of one microbatch."""
 
     def leaf(x: Any) -> Any:
         if not is_array(x):
@@ -58,11 +64,14 @@ def part_of(tree: PyTree, i: Any, microbatch_size: int, axis: int) -> PyTree:
 
 
 def number_of_examples(owner: str, batch: Batch) -> int:
-    """How many examples the arguments have, refused unless it is the same number in every array.
+    """Count the examples.
 
     Args:
-        owner: the function that is at fault if not.
-        batch: of each argument its name, its value and the axis of examples.
+        owner: the function to name in the error message.
+        batch: name, value and example axis of each argument.
+
+    Raises:
+        ValueError: if there are no arrays, an array lacks the axis, or the numbers of examples differ.
     """
     sizes = {}
     for name, tree, axis in batch:
@@ -72,31 +81,35 @@ def number_of_examples(owner: str, batch: Batch) -> int:
             at = f"{name}.{path}" if path else name
             if not -x.ndim <= axis < x.ndim:
                 raise ValueError(
-                    f"`{owner}`: `{at}` has shape {x.shape}, and its examples should be on axis {axis}. Say which "
+                    f"`{owner}`: `{at}` has shape {x.shape}, but its examples should be on axis {axis}. Specify which "
                     f"arguments have examples, and on which axis."
                 )
             sizes[at] = x.shape[axis]
     if not sizes:
         raise ValueError(
-            f"`{owner}`: there is no array in {listing(name for name, _, _ in batch)}, so there are no examples. Say "
-            f"which arguments have examples."
+            f"`{owner}`: there is no array in {listing(name for name, _, _ in batch)}, so there are no examples. "
+            f"Specify which arguments have examples."
         )
     if len(dict.fromkeys(sizes.values())) > 1:
         found = ", ".join(f"{size} in `{at}`" for at, size in sizes.items())
-        raise ValueError(f"`{owner}`: every array of the batch has as many examples; there are {found}.")
+        raise ValueError(f"`{owner}`: all arrays of the batch must have the same number of examples, got {found}.")
     return next(iter(sizes.values()))
 
 
 def number_of_parts(owner: str, batch: Batch, microbatch_size: int) -> int:
-    """How many microbatches there are, refused unless their size divides the number of examples."""
+    """Count the microbatches.
+
+    Raises:
+        ValueError: if the microbatch size doesn't divide the number of examples; the message lists sizes that do.
+    """
     n = number_of_examples(owner, batch)
     check_integer(owner, "microbatch_size", microbatch_size)
     if n % microbatch_size:
         fitting = [size for size in range(1, n + 1) if n % size == 0]
         nearest = sorted(sorted(fitting, key=lambda size: abs(size - microbatch_size))[:6])
         raise ValueError(
-            f"`{owner}(microbatch_size={microbatch_size})`: {n} examples cannot be cut into parts of "
-            f"{microbatch_size}. Sizes that fit are {', '.join(map(str, nearest))}."
+            f"`{owner}(microbatch_size={microbatch_size})` must divide the number of examples, {n}. "
+            f"Sizes that do are {', '.join(map(str, nearest))}."
         )
     return n // microbatch_size
 
@@ -110,19 +123,23 @@ def arguments(
     argnames: Sequence[str],
     in_axes: Sequence[int],
 ) -> Batch:
-    """Of each argument with examples its name, its value and the axis of examples."""
+    """Return name, value and example axis of each argument with examples.
+
+    Raises:
+        ValueError: if the call lacks one of these arguments.
+    """
     name = getattr(fun, "__name__", "the function")
     for i in argnums:
         if not -len(args) <= i < len(args):
             raise ValueError(
-                f"`{owner}`: argument {i} of `{name}` has the examples, and the call gives {len(args)} arguments by "
-                f"position. Give it by position too, or say `argnames=`."
+                f"`{owner}`: argument {i} of `{name}` should have the examples, but the call passes {len(args)} "
+                f"positional arguments. Pass it by position, or name it in `argnames=`."
             )
     for key in argnames:
         if key not in kwargs:
             raise ValueError(
-                f"`{owner}`: the argument `{key}` of `{name}` has the examples, and the call does not give it by name. "
-                f"It gives {listing(kwargs)}."
+                f"`{owner}`: the argument `{key}` of `{name}` should have the examples, but the call does not pass it "
+                f"by keyword. It passes {listing(kwargs)}."
             )
     values = [(f"args[{i}]", args[i]) for i in argnums] + [(key, kwargs[key]) for key in argnames]
     return [(at, value, axis) for (at, value), axis in zip(values, in_axes, strict=True)]

@@ -1,4 +1,4 @@
-"""Gradients of each example by itself, part by part."""
+"""Per-example gradients, computed one microbatch at a time."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from ._microbatch import micro_vmap
 
 
 class IndividualOutputs(NamedTuple):
-    """What `micro_grad` returns for each example, on a leading axis: value, metrics, and what else there was."""
+    """The per-example outputs of `micro_grad`, on a leading axis: loss values, metrics and auxiliary outputs."""
 
     values: Any
     metrics: Any
@@ -23,10 +23,12 @@ class IndividualOutputs(NamedTuple):
 
 
 def _itself(x: PyTree) -> PyTree:
+    """The identity."""
     return x
 
 
 def _nothing(x: PyTree) -> None:
+    """No metrics."""
     del x
 
 
@@ -43,35 +45,39 @@ def micro_grad(
     metrics_fn: Callable[[PyTree], PyTree] = _nothing,
     num_real_microbatches: Any = None,
 ) -> Callable[..., tuple[PyTree, IndividualOutputs]]:
-    """The gradient of each example by itself, transformed, and put together at once.
+    """Compute per-example gradients, transform each of them, and accumulate the results.
 
         clipped = micro_grad(loss, transform_fn=clip, metrics_fn=tree.norm, microbatch_size=8)
         sum_of_clipped, each = clipped(params, batch)  # each.values, each.metrics
 
-    With `AccumulationType.CONCAT` the gradients themselves are returned, as the transforms take them that want the
-    gradient of each example.
+    Use it for per-example clipping, as in differentially private training. With `AccumulationType.CONCAT` the
+    per-example gradients themselves are returned, in the form that aggregators and the differentially private
+    transforms take them.
 
     Args:
         fun: the loss, a function of parameters and a batch.
-        has_aux: whether it returns the loss and something else.
-        argnums: the arguments to differentiate by. They may be whole models: what is no floating array in them has no
-            gradient (None).
-        batch_argnums: the arguments with examples, on their first axis. Keyword arguments have them there too.
-        keep_batch_dim: whether `fun` is given a batch of one example; else an example without that axis.
-        microbatch_size: how many examples are taken together, see `microbatch`. None for all at once.
-        accumulator: how the transformed gradients of the examples are put together, see `micro_vmap`.
-        transform_fn: a function of the gradient of one example, such as a clip. It may return several trees.
-        metrics_fn: a function of the gradient of one example as it was, such as its norm. What it returns is kept for
-            every example, so it should be small.
-        num_real_microbatches: how many of the microbatches are computed, see `microbatch`.
+        has_aux: whether the loss also returns auxiliary outputs.
+        argnums: positions of the arguments to differentiate with respect to. They may be whole models: leaves that are
+            not floating-point arrays get the gradient None.
+        batch_argnums: positions of the arguments with examples, on their first axis. Keyword arguments have examples on
+            their first axis too.
+        keep_batch_dim: whether `fun` is called with a batch of one example, instead of an example without that axis.
+        microbatch_size: number of examples to process at once, see `microbatch`. None processes all at once.
+        accumulator: how to combine the transformed gradients of the examples, see `micro_vmap`.
+        transform_fn: function of the gradient of one example, such as clipping. It may return several trees.
+        metrics_fn: function of the original gradient of one example, such as its norm. Its results are kept for every
+            example, so they should be small.
+        num_real_microbatches: number of microbatches to compute, see `microbatch`.
 
     Returns:
-        a function of the arguments of `fun` that returns the gradients, and `IndividualOutputs` with the value, the
-        metrics and the other output of each example.
+        A function of the arguments of `fun` that returns the accumulated gradients, and `IndividualOutputs` with the
+        loss value, the metrics and the auxiliary outputs of each example. It raises a ValueError if `batch_argnums`
+        doesn't fit the call, or the batch can't be split.
     """
     batch_nums = (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums)
 
     def of_example(*args: Any, **kwargs: Any) -> tuple[PyTree, IndividualOutputs]:
+        """Value, metrics and transformed gradient of one example."""
         value, aux, grads = _value_and_grad(fun, has_aux, argnums, args, kwargs)
         return transform_fn(grads), IndividualOutputs(value, metrics_fn(grads), aux)
 
@@ -79,7 +85,7 @@ def micro_grad(
         batched = [i % len(args) for i in batch_nums if args]
         if not batched or any(not -len(args) <= i < len(args) for i in batch_nums):
             raise ValueError(
-                f"`micro_grad(batch_argnums={batch_argnums})`: the call gives {len(args)} arguments by position. Give "
+                f"`micro_grad(batch_argnums={batch_argnums})`: the call passes {len(args)} positional arguments. Pass "
                 f"those with examples by position."
             )
         mapped = micro_vmap(
@@ -97,13 +103,14 @@ def micro_grad(
 
 
 def _with_axis(tree: PyTree) -> PyTree:
-    """The arrays with an axis of length one behind that of examples, which is left when the first is mapped over."""
+    """Insert an axis of length one after the batch axis: `vmap` removes the batch axis, and a batch of one is left."""
     return jtu.tree_map(lambda x: jnp.expand_dims(x, 1) if is_array(x) else x, tree)
 
 
 def _value_and_grad(
     fun: Callable[..., Any], has_aux: bool, argnums: int | Sequence[int], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[Any, Any, PyTree]:
+    """Return value, auxiliary outputs and gradient; only floating-point arrays in the arguments are differentiated."""
     nums = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     pairs = [eqx.partition(args[i], eqx.is_inexact_array) for i in nums]
 

@@ -1,4 +1,11 @@
-"""Functions of a batch, evaluated part by part."""
+"""Evaluate a function of a batch one microbatch at a time, to save memory.
+
+How the pieces meet: `_batch_axis.py` checks the example axes, counts the microbatches (`number_of_parts`) and selects
+one of them (`part_of`). Here, `microbatch` and `micro_vmap` turn the call into a function `part(i)`, the result of
+microbatch `i`; `micro_vmap` maps over its examples. `_accumulated` runs all parts in a `jax.lax.scan`, with one carry
+for the combined result, by the `init`, `update` and `finalize` of an `Accumulator` (`_accumulators.py`). `micro_grad`
+is `micro_vmap` of a per-example gradient.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,26 +29,35 @@ def microbatch(
     in_axes: int | Sequence[int] = 0,
     num_real_microbatches: Any = None,
 ) -> Callable[..., Any]:
-    r"""A function of a batch, evaluated on one part of it after the other, so that it needs the memory of one part.
+    r"""Evaluate a function of a batch one microbatch at a time, within the memory of one microbatch.
 
         loss = microbatch(sum_of_losses, argnums=1, microbatch_size=32)
         value, grads = jax.value_and_grad(loss)(params, batch)
 
-    What it returns for the parts is put together as `accumulator` says. It may be differentiated: each part is then
-    computed a second time on the way back, and the memory stays that of one part. Call it inside of `jax.jit`.
+    This is gradient accumulation for any function. The results of the microbatches are combined by `accumulator`. The
+    function can be differentiated: the backward pass recomputes each microbatch, so memory stays that of one
+    microbatch. Call it inside `jax.jit`.
 
-    Of $n$ microbatches the first has the examples $0, n, 2n, \dots$, see `reshape_batch_axis`.
+    The first of $n$ microbatches has the examples $0, n, 2n, \dots$, see `reshape_batch_axis`.
 
     Args:
-        fun: the function. What it returns consists of arrays.
-        argnums: which of its arguments have examples, by position. Other arguments may be anything.
-        microbatch_size: how many examples a part has; it divides the number of all. None for the function as it is.
-        accumulator: an `AccumulationType` or an `Accumulator`, or a tree of them, of the structure of what the function
-            returns or a prefix of it.
-        argnames: which of its arguments have examples, by name.
-        in_axes: the axis of examples: one for all, or one for each of `argnums` and then of `argnames`.
-        num_real_microbatches: how many of the microbatches are computed; it may be traced, so that a batch that is
-            only partly filled compiles nothing anew. The others count as zero; their rows are zero in `CONCAT`.
+        fun: a function that returns a tree of arrays.
+        argnums: positions of the arguments with examples. Other arguments may be anything.
+        microbatch_size: number of examples per microbatch; must divide the number of examples. None returns `fun`.
+        accumulator: how to combine the results: an `AccumulationType` or an `Accumulator`, or a tree of them with the
+            structure of the result or a prefix of it.
+        argnames: names of keyword arguments with examples.
+        in_axes: example axis: one for all arguments, or one for each of `argnums` and then `argnames`.
+        num_real_microbatches: number of microbatches to compute, for batches that are only partly filled. It may be
+            traced, so a different number recompiles nothing. The others count as zero; their rows are zero with
+            `CONCAT`.
+
+    Returns:
+        A function with the arguments of `fun`. It raises a ValueError if an argument with examples is missing, the
+        examples don't match, or `microbatch_size` doesn't divide their number.
+
+    Raises:
+        ValueError: if `in_axes` doesn't fit `argnums` and `argnames`.
     """
     if microbatch_size is None:
         return fun
@@ -50,8 +66,8 @@ def microbatch(
     axes = (in_axes,) * (len(nums) + len(names)) if isinstance(in_axes, int) else tuple(in_axes)
     if len(axes) != len(nums) + len(names):
         raise ValueError(
-            f"`microbatch(in_axes=...)` has {len(axes)} axes, for the {len(nums)} arguments of `argnums` and the "
-            f"{len(names)} of `argnames`. Give one for each, or one integer for all."
+            f"`microbatch(in_axes=...)` has {len(axes)} axes for the {len(nums)} arguments of `argnums` and the "
+            f"{len(names)} of `argnames`. Pass one axis for each, or one integer for all."
         )
 
     def microbatched(*args: Any, **kwargs: Any) -> Any:
@@ -80,32 +96,42 @@ def micro_vmap(
     accumulator: PyTree = AccumulationType.CONCAT,
     num_real_microbatches: Any = None,
 ) -> Callable[..., Any]:
-    """`jax.vmap` that takes one part of the examples after the other, and may put the results together at once.
+    """Apply `jax.vmap` one microbatch at a time, and optionally reduce the results on the fly.
 
         squares = micro_vmap(jnp.square, microbatch_size=4)(jnp.arange(8))
 
-    With `AccumulationType.SUM` or `MEAN` the results of all examples, such as their gradients, are never in memory
+    With `AccumulationType.SUM` or `MEAN`, the results of all examples, such as their gradients, are never in memory
     together. Keyword arguments have their examples on the first axis, as in `jax.vmap`.
 
     Args:
         fun: a function of one example.
-        in_axes: the axis of examples of each argument, None for one that is the same for all; an integer for all of
-            them. What is no array in an argument is the same for all.
-        out_axes: 0, where the results of the examples stand.
-        microbatch_size: how many examples are taken together; it divides the number of all. None for all at once.
-        vmap_fn: what maps over the examples of a part, called like `jax.vmap`.
-        accumulator: how the results are put together: an `AccumulationType` or an `Accumulator`, or a tree of them, of
-            the structure of what the function returns or a prefix of it.
-        num_real_microbatches: how many of the microbatches are computed, see `microbatch`.
+        in_axes: example axis of each argument, None for an argument that all examples share; an integer for all
+            arguments. Values in an argument that are not arrays are shared.
+        out_axes: must be 0, the example axis of the results.
+        microbatch_size: number of examples to process at once; must divide the number of examples. None processes all
+            at once.
+        vmap_fn: function that maps over the examples of a microbatch, called like `jax.vmap`.
+        accumulator: how to combine the results: an `AccumulationType` or an `Accumulator`, or a tree of them with the
+            structure of the result or a prefix of it.
+        num_real_microbatches: number of microbatches to compute, see `microbatch`.
+
+    Returns:
+        A function with the arguments of `fun` plus example axes. It raises a ValueError if the examples don't match
+        `in_axes`, or `microbatch_size` doesn't divide their number.
+
+    Raises:
+        ValueError: if `out_axes` is not 0.
     """
     if not isinstance(out_axes, int) or out_axes != 0:
-        raise ValueError(f"`micro_vmap(out_axes=...)` must be 0, got {out_axes!r}. Move the axis of what it returns.")
+        raise ValueError(
+            f"`micro_vmap(out_axes=...)` must be 0, got {out_axes!r}. Move the axis of the results instead."
+        )
 
     def mapped(*args: Any, **kwargs: Any) -> Any:
         axes = (in_axes,) * len(args) if in_axes is None or isinstance(in_axes, int) else tuple(in_axes)
         if len(axes) != len(args):
             raise ValueError(
-                f"`micro_vmap(in_axes=...)` has {len(axes)} axes, and the call gives {len(args)} arguments by position."
+                f"`micro_vmap(in_axes=...)` has {len(axes)} axes, but the call passes {len(args)} positional arguments."
             )
         everything = [*args, kwargs] if kwargs else list(args)
         axes = (*axes, 0) if kwargs else axes
@@ -129,7 +155,7 @@ def micro_vmap(
 
 
 def _axes_of(value: PyTree, axis: int | None) -> PyTree:
-    """The axis of examples of every array, None for what is none."""
+    """The example axis of every array, and None for other leaves; the plain axis if all leaves are arrays."""
     leaves, treedef = jtu.tree_flatten(value)
     if all(map(is_array, leaves)):
         return axis
@@ -145,10 +171,10 @@ def _accumulated(
     *,
     of_examples: bool = False,
 ) -> PyTree:
-    """The results of `n` parts as one; of a part with a result for every example, these are put together first."""
+    """Combine the results of `n` microbatches; with `of_examples`, first combine the examples of each."""
     results = jax.eval_shape(part, 0)
     whole = accumulator_of(owner, accumulator, results, n)
-    # Differentiated, a part is computed again: otherwise all parts together would keep what the way back needs.
+    # Recompute each part in the backward pass: otherwise the residuals of all parts would be in memory together.
     part = jax.checkpoint(part, prevent_cse=False)
 
     def result(i: Any) -> PyTree:

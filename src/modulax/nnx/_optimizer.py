@@ -1,4 +1,14 @@
-"""An optimizer that trains an NNX model in place, and groups of variables."""
+"""An optimizer that trains an NNX model in place, and label trees for groups of variables.
+
+How the pieces meet: NNX carries variables into and out of its transforms, and modulax takes pytrees of arrays.
+`Optimizer` therefore holds everything that changes in variables: each hyperparameter in a `Hyperparameter`, each array
+of the state in an `nnx.OptState`. `update` reads the arrays from them (`transform`, `state`), runs an ordinary `step`,
+and writes the results back.
+
+The state is kept flat, one variable per array under its dotted path, because NNX traverses every node in every call.
+`_Structure` remembers how to rebuild the tree; it is static and hashable, so it is part of NNX's cache key. `_boxed`
+gives moments the metadata of their parameters, and `_init` creates the state with the sharding of the parameters.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,11 +28,11 @@ from ..tree._state import owners
 
 
 class Hyperparameter(nnx.Variable):
-    """A number of an optimizer, which NNX carries into and out of its transforms like any other variable."""
+    """A hyperparameter of an optimizer, which NNX carries into and out of its transforms like any other variable."""
 
 
 class _Structure:
-    """What a flat state was made of: the names of its arrays in JAX's order, and the tree."""
+    """How a flat state was made: the names of its arrays in JAX's order, and the tree structure."""
 
     def __init__(self, names: tuple[str, ...], treedef: Any) -> None:
         self.names, self.treedef = names, treedef
@@ -38,7 +48,7 @@ class _Structure:
 
 
 class Optimizer(nnx.Pytree):
-    """Trains an NNX model in place, with hyperparameters that can be changed while it trains.
+    """Train an NNX model in place, with hyperparameters that can be changed during training without recompiling.
 
         optimizer = mx.nnx.Optimizer(model, mx.AdamW(1e-3), wrt=nnx.Param)
 
@@ -48,18 +58,21 @@ class Optimizer(nnx.Pytree):
             optimizer.update(model, grads)
             return loss
 
-        optimizer.hyperparameters.learning_rate[...] = 1e-4  # nothing is compiled again
+        optimizer.hyperparameters.learning_rate[...] = 1e-4  # nothing is recompiled
 
     Args:
         model: the model.
         optimizer: a transform or an optimizer.
-        wrt: which variables are trained, the filter that `nnx.grad` was given.
-        graph: graph mode or tree mode, as in `nnx.Optimizer`; by default what `nnx.set_graph_mode` says.
+        wrt: filter of the variables to train, the same as for `nnx.grad`.
+        graph: graph mode or tree mode, as in `nnx.Optimizer`; the default is set by `nnx.set_graph_mode`.
 
     Attributes:
-        hyperparameters: the optimizer, with an `nnx.Variable` in the place of every number.
-        opt_state: the arrays of the state by their dotted paths, an `nnx.OptState` each. Moments carry the metadata of
-            their parameters and are made where the parameters are.
+        hyperparameters: the optimizer, with an `nnx.Variable` in place of every hyperparameter.
+        opt_state: the arrays of the state by dotted path, each in an `nnx.OptState`. Moments carry the metadata and the
+            sharding of their parameters.
+
+    Raises:
+        ValueError: if `optimizer` is not a modulax transform.
     """
 
     def __init__(self, model: Any, optimizer: Any, *, wrt: Any = nnx.Param, graph: bool | None = None) -> None:
@@ -73,18 +86,18 @@ class Optimizer(nnx.Pytree):
         params = nnx.as_pure(variables)
         state = _init(optimizer, params)
         self.hyperparameters = nnx.data(jtu.tree_map(lambda x: Hyperparameter(jnp.asarray(x)), optimizer))
-        # Flat, because NNX takes every node apart by itself, in every call: nested, it is a tenth of a small step.
+        # Flat, because NNX traverses every node in every call: a nested state adds a tenth to a small step.
         self.opt_state = nnx.data(_boxed(state, params, variables))
         self._structure = _Structure(tuple(self.opt_state), jtu.tree_structure(state))
         self._steps = None if isinstance(state, OptimizerState) else nnx.OptState(jnp.zeros((), jnp.int32))
 
     def update(self, model: Any, grads: Any, /, **extra: Any) -> None:
-        """One step: changes the model's variables, the state and the step count in place.
+        """Take one step: update the variables of the model, the state and the step count in place.
 
         Args:
-            model: the model that the optimizer was made for.
-            grads: the gradients, from `nnx.grad` with the same `wrt`.
-            extra: handed to the transform.
+            model: the model that the optimizer was created for.
+            grads: gradients from `nnx.grad` with the same `wrt`.
+            extra: extra arguments of the transform.
         """
         params = nnx.as_pure(nnx.state(model, self.wrt, graph=self.graph))
         grads = nnx.as_pure(nnx.state(grads, self.wrt, graph=self.graph))
@@ -96,39 +109,39 @@ class Optimizer(nnx.Pytree):
             self._steps[...] += 1
 
     def eval_params(self, model: Any, /) -> PyTree:
-        """The parameters to evaluate and to ship, such as the average of Schedule-Free, to be put into a copy.
+        """Return the parameters to evaluate or deploy, such as the average of Schedule-Free, to be put into a copy.
 
             averaged = nnx.clone(model)
             nnx.update(averaged, optimizer.eval_params(model))
 
         Args:
-            model: the model that the optimizer was made for, which stays as it is.
+            model: the model that the optimizer was created for; it is not changed.
         """
         params = nnx.as_pure(nnx.state(model, self.wrt, graph=self.graph))
         return self.transform.eval_params(self.state, params)
 
     @property
     def step(self) -> nnx.Variable:
-        """How many updates were done."""
+        """The number of updates so far."""
         return self.opt_state["step"] if self._steps is None else self._steps
 
     @property
     def state(self) -> PyTree:
-        """The state of the transform, made of the arrays that the variables hold now."""
+        """The state of the transform, built from the current values of the variables."""
         return self._structure.treedef.unflatten([self.opt_state[name].get_value() for name in self._structure.names])
 
     @property
     def transform(self) -> AbstractTransform:
-        """The optimizer with the numbers that the variables hold now."""
+        """The optimizer with the current values of the hyperparameter variables."""
         return nnx.as_pure(self.hyperparameters)
 
     def in_force(self) -> dict[str, Any]:
-        """Every number by its dotted path, as the next update will use it, schedules resolved."""
+        """Return the hyperparameters by dotted path, with schedules evaluated for the next update."""
         return self.transform.hyperparameters(self.state)
 
 
 def _init(optimizer: AbstractTransform, params: PyTree) -> PyTree:
-    """The state, made where the parameters are."""
+    """Initialize the state, with the sharding of the parameters."""
     shardings = [getattr(x, "sharding", None) for x in jtu.tree_leaves(params) if not isinstance(x, Tracer)]
     if any(isinstance(s, jax.sharding.NamedSharding) for s in shardings):
         return jax.jit(optimizer.init, out_shardings=state_sharding(optimizer, params))(params)
@@ -136,7 +149,7 @@ def _init(optimizer: AbstractTransform, params: PyTree) -> PyTree:
 
 
 def _boxed(state: PyTree, params: PyTree, variables: PyTree) -> dict[str, nnx.Variable]:
-    """The arrays of a state by name, in variables with the metadata of the parameters that they belong to."""
+    """Put the arrays of a state into variables by name, with the metadata of the parameters that they belong to."""
     boxes = jtu.tree_leaves(variables, is_leaf=lambda x: isinstance(x, nnx.Variable))
 
     def box(x: Any, owner: int | None) -> nnx.Variable:
@@ -152,7 +165,7 @@ def _boxed(state: PyTree, params: PyTree, variables: PyTree) -> dict[str, nnx.Va
 
 
 def labels(model: Any, groups: Mapping[Any, Any], wrt: Any = nnx.Param) -> PyTree:
-    """The group of every variable, as the labels of a `Partition` or the mask of a transform.
+    """Label every variable with its group, for the labels of a `Partition` or the mask of a transform.
 
         mx.Partition(
             {"lora": mx.AdamW(1e-3), "base": mx.SetToZero()},
@@ -161,12 +174,15 @@ def labels(model: Any, groups: Mapping[Any, Any], wrt: Any = nnx.Param) -> PyTre
 
     Args:
         model: the model.
-        groups: labels by NNX filter: a type of variable, a predicate on path and variable, `nnx.PathContains(...)`, or
-            `...` for the rest. The first that fits wins, so a subclass stands before its base.
-        wrt: which variables are trained.
+        groups: labels by NNX filter: a variable type, a predicate on path and variable, `nnx.PathContains(...)`, or
+            `...` for the rest. The first match wins, so put a subclass before its base class.
+        wrt: filter of the variables to train.
 
     Returns:
-        a tree of labels, of the structure of `nnx.state(model, wrt)`.
+        A tree of labels with the structure of `nnx.state(model, wrt)`.
+
+    Raises:
+        ValueError: if a variable matches no filter, or a filter matches no variable.
     """
     predicates = [(nnx.filterlib.to_predicate(filter_), label) for filter_, label in groups.items()]
     unused = set(range(len(predicates)))
@@ -176,10 +192,10 @@ def labels(model: Any, groups: Mapping[Any, Any], wrt: Any = nnx.Param) -> PyTre
         unused -= set(fits)
         if not fits:
             raise ValueError(
-                f"`modulax.nnx.labels`: no filter fits the {type(variable).__name__} at `{'.'.join(map(str, path))}`. "
-                f"Add one for it, or a last `...` for the rest."
+                f"`modulax.nnx.labels`: no filter matches the {type(variable).__name__} at "
+                f"`{'.'.join(map(str, path))}`. Add one for it, or a last `...` for the rest."
             )
         out[path] = predicates[fits[0]][1]
     if unused:
-        raise ValueError(f"`modulax.nnx.labels`: the filter {list(groups)[min(unused)]!r} fits no variable.")
+        raise ValueError(f"`modulax.nnx.labels`: the filter {list(groups)[min(unused)]!r} matches no variable.")
     return nnx.traversals.unflatten_mapping(out)

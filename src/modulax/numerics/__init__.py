@@ -1,4 +1,4 @@
-"""Arithmetic that is right at the edges, for transforms and losses of your own."""
+"""Numerically safe arithmetic for your own transforms and losses."""
 
 from .._support.arithmetic import (
     abs_sq as abs_sq,

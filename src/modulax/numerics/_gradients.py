@@ -1,4 +1,4 @@
-"""Functions that only derivatives notice."""
+"""Functions that affect derivatives only."""
 
 from typing import Any
 
@@ -13,26 +13,28 @@ from .._support.arithmetic import at_least_float32, real_dtype
 
 
 def scale_gradient(inputs: PyTree, scale: ArrayLike) -> PyTree:
-    r"""The inputs as they are, with derivatives times a number.
+    """Scale the gradient: return the inputs unchanged, with their derivatives multiplied by a number.
 
-    It makes a part of a model learn faster or slower than the rest: 0 stops the gradient, and a negative number turns
-    it round, as in adversarial training. Forward- and reverse-mode derivatives are scaled alike, and a second
-    derivative twice.
+    Use it to make a part of a model learn faster or slower than the rest. 0 stops the gradient, and a negative number
+    reverses it, as in domain-adversarial training. Forward- and reverse-mode derivatives are scaled alike, and a second
+    derivative is scaled twice.
 
     Args:
-        inputs: a tree; what is no floating or complex array passes through.
-        scale: the number. It may be traced, and what is computed of the gradients can be differentiated by it.
+        inputs: a tree; leaves that are not floating-point or complex pass through.
+        scale: the factor. It may be traced, and gradients can be differentiated with respect to it.
 
     Returns:
-        The inputs. A scale of zero makes zero of every gradient that comes back, also of one that is not finite.
+        The inputs. A scale of zero turns any gradient into zero, even one that is not finite.
+
+    Raises:
+        ValueError: if `scale` is not a real scalar.
 
     References:
-        Ganin and Lempitsky, [Unsupervised Domain Adaptation by
-        Backpropagation](https://arxiv.org/abs/1409.7495), 2015
+        Ganin and Lempitsky, [Unsupervised Domain Adaptation by Backpropagation](https://arxiv.org/abs/1409.7495), 2015
     """
     (number,) = real("scale_gradient", scale=scale)
     if number.shape != ():
-        raise ValueError(f"`scale_gradient(scale=...)` must be a number, got an array of shape {number.shape}.")
+        raise ValueError(f"`scale_gradient(scale=...)` must be a scalar, got an array of shape {number.shape}.")
 
     def leaf(x: Any) -> Any:
         has_gradient = eqx.is_inexact_array(x) or isinstance(x, float | complex)
@@ -43,6 +45,7 @@ def scale_gradient(inputs: PyTree, scale: ArrayLike) -> PyTree:
 
 @jax.custom_jvp
 def _scaled(x: Array, scale: Array) -> Array:
+    """The identity, with a derivative rule that scales."""
     del scale
     return x
 

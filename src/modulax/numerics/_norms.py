@@ -1,4 +1,4 @@
-"""Norms with a least value: they neither overflow nor vanish on the way, and their derivatives are finite."""
+"""Norms with a lower bound, free of overflow and underflow and with finite derivatives."""
 
 import functools
 import math
@@ -22,23 +22,26 @@ def safe_norm(
     axis: Axes = None,
     keepdims: bool = False,
 ) -> Float[Array, "..."]:
-    r"""The norm of an array, but at least a given number: $\max(\lVert x \rVert, m)$.
+    r"""Compute a norm with a lower bound, $\max(\lVert x \rVert, m)$, for use in a denominator.
 
-    Use it where something is divided by a norm. The derivative is zero where the norm is at most $m$, also at zero,
-    where that of a norm does not exist. Whether squares of the entries are too large or too small for the dtype does
-    not matter.
+    The derivative is zero where the norm is at most $m$, also at zero, where the derivative of a norm doesn't exist.
+    The squares of the entries may overflow or underflow in the dtype; the norm doesn't.
 
     Args:
         x: numbers, real or complex.
-        min_norm: $m$, a number, or an array of the shape of the result.
-        ord: the order of the norm, as in `jax.numpy.linalg.norm`: for vectors a number, where None is 2; for matrices
-            1, 2, `jnp.inf`, their negatives, `"fro"`, which None is, or `"nuc"`.
-        axis: one axis for vectors, two for matrices; None for all of them. Without an order, there may be any number of
-            axes: the norm is the Euclidean one of all entries along them.
-        keepdims: whether the axes stay, with length one.
+        min_norm: $m$, lower bound: a number, or an array of the shape of the result.
+        ord: order of the norm, as in `jax.numpy.linalg.norm`: for vectors a number, by default 2; for matrices 1, 2,
+            `jnp.inf`, their negatives, `"nuc"`, or `"fro"`, the default.
+        axis: one axis for vectors, two for matrices; None means all axes. Without `ord`, any number of axes is allowed,
+            and the result is the Euclidean norm over all of them.
+        keepdims: whether to keep the reduced axes with length one.
 
     Returns:
         Real numbers, in the precision of `x`.
+
+    Raises:
+        ValueError: if `ord` is not an order for this number of axes, `axis` is out of bounds, or `min_norm` has another
+            shape.
     """
     dtype, x = _inexact(x)
     axes = axes_of("safe_norm", axis, "x", x)
@@ -52,16 +55,19 @@ def safe_norm(
 
 
 def safe_root_mean_squares(x: ArrayLike, min_rms: ArrayLike) -> Float[Array, ""]:
-    r"""The root of the mean square, but at least a given number: $\max\bigl(\sqrt{\tfrac1n \sum_i |x_i|^2}, m\bigr)$.
+    r"""Compute a root mean square with a lower bound, $\max\bigl(\sqrt{\tfrac1n \sum_i |x_i|^2}, m\bigr)$.
 
     The derivative is zero where the root is at most $m$, also at zero; see `safe_norm`.
 
     Args:
-        x: numbers, real or complex. Of no numbers the root is zero.
-        min_rms: $m$.
+        x: numbers, real or complex. The root mean square of an empty array is zero.
+        min_rms: $m$, lower bound.
 
     Returns:
         A real number, in the precision of `x`.
+
+    Raises:
+        ValueError: if `min_rms` is not a scalar.
     """
     dtype, x = _inexact(x)
     least = _least("safe_root_mean_squares", x, (), min_rms=min_rms)
@@ -70,52 +76,55 @@ def safe_root_mean_squares(x: ArrayLike, min_rms: ArrayLike) -> Float[Array, ""]
 
 
 def _inexact(x: ArrayLike) -> tuple[Any, Array]:
-    """The dtype of the norm, and the array in at least float32."""
+    """Return the dtype of the norm, and the array in at least float32."""
     x = jnp.asarray(x)
     x = x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(default_float())
     return real_dtype(x.dtype), x.astype(at_least_float32(x.dtype))
 
 
 def _is_euclidean(ord: Any, axes: tuple[int, ...]) -> bool:
+    """Whether the norm is the root of the sum of squares."""
     return ord is None or (len(axes), ord) in ((1, 2), (2, "fro"), (2, "f"))
 
 
 def _check_order(ord: Any, axes: tuple[int, ...]) -> None:
-    """Refuses what is no order of a norm of vectors or of matrices."""
+    """Check that `ord` is an order of a vector norm or of a matrix norm."""
     if ord is None:
         return
     if len(axes) not in (1, 2):
-        raise ValueError(f"`safe_norm(ord={ord!r})` needs one axis for vectors or two for matrices, got {len(axes)}.")
+        raise ValueError(
+            f"`safe_norm(ord={ord!r})` needs one axis for vectors or two for matrices, got {len(axes)} axes."
+        )
     if isinstance(ord, str) if len(axes) == 1 else ord not in _MATRIX_ORDERS:
         needed = "vectors must be a number" if len(axes) == 1 else f"matrices must be one of {listing(_MATRIX_ORDERS)}"
         raise ValueError(f"`safe_norm(ord=...)` of {needed}, got {ord!r}.")
 
 
 def _least(owner: str, x: Array, shape: tuple[int, ...], **given: ArrayLike) -> Array:
-    """The least value, in the shape of the result; refused if it does not fit."""
+    """Broadcast the lower bound to the shape of the result, after checking that it fits."""
     ((name, least),) = given.items()
     (least,) = real(owner, **given)
     if least.shape not in ((), shape):
-        raise ValueError(f"`{owner}({name}=...)` must be a number or have the shape {shape}, got {least.shape}.")
+        raise ValueError(f"`{owner}({name}=...)` must be a number or have shape {shape}, got {least.shape}.")
     return jnp.broadcast_to(least.astype(real_dtype(x.dtype)), shape)
 
 
 def _at_least(least: Array, norm: Array) -> Array:
-    """The norm, with the derivative of the least value where it is at most that: `maximum` would halve it."""
+    """Apply the lower bound; at a tie the derivative is that of the bound, where `maximum` would average the two."""
     return jnp.where(norm <= least, least, norm)
 
 
 def _largest(x: Array, axes: tuple[int, ...]) -> Array:
-    """What the entries are divided by, so that their squares neither overflow nor vanish."""
+    """A divisor that keeps the squares of the entries from overflowing or underflowing."""
     parts = (x.real, x.imag) if jnp.iscomplexobj(x) else (x,)
     largest = [jnp.max(jnp.abs(part), axes, keepdims=True, initial=0) for part in parts]
     largest = jax.lax.stop_gradient(functools.reduce(jnp.maximum, largest))
-    limits = jnp.finfo(largest.dtype)  # beyond which the reciprocal, which XLA may take, would vanish or overflow
+    limits = jnp.finfo(largest.dtype)  # XLA may multiply by the reciprocal, which must stay normal
     return jnp.clip(largest, limits.tiny, limits.max / 8)
 
 
 def _euclidean(x: Array, axes: tuple[int, ...], count: int = 1) -> Array:
-    """The root of the sum of squares over a number, with the axes kept."""
+    """Root of the sum of squares divided by `count`, with the axes kept."""
     largest = _largest(x, axes)
     parts = (x.real, x.imag) if jnp.iscomplexobj(x) else (x,)
     square = sum(jnp.sum(jnp.square(part / largest), axes, keepdims=True) for part in parts)
@@ -123,13 +132,13 @@ def _euclidean(x: Array, axes: tuple[int, ...], count: int = 1) -> Array:
 
 
 def _of_order(x: Array, ord: Any, axes: tuple[int, ...], least: Array) -> Array:
-    """Another norm, with the axes kept; where it is at most the least value, that value without derivatives."""
-    largest = jnp.ones_like(least) if ord == 0 else _largest(x, axes)  # the number of entries that are not zero
+    """Any other norm, with the axes kept; where it is at most the lower bound, the bound without derivatives."""
+    largest = jnp.ones_like(least) if ord == 0 else _largest(x, axes)  # ord 0 counts the non-zero entries
     unit = x / largest.astype(x.dtype)
 
     def norm(x: Array) -> Array:
         return largest * jnp.linalg.norm(x, ord, axes if len(axes) == 2 else axes[0], keepdims=True)
 
     is_small = norm(jax.lax.stop_gradient(unit)) <= least
-    # Not only the norm but what it is taken of is replaced: a derivative that is not finite times zero would be NaN.
+    # Replace the argument too, not only the norm: its infinite derivative times the zero of `where` would be NaN.
     return jnp.where(is_small, jax.lax.stop_gradient(least), norm(jnp.where(is_small, jnp.ones_like(unit), unit)))

@@ -1,4 +1,4 @@
-"""Distributions of noise: how to draw from them, and the logarithm of their density."""
+"""Noise distributions, with samples and log-densities."""
 
 import abc
 import math
@@ -11,32 +11,32 @@ from .._support.module import AbstractModule
 
 
 class AbstractNoise(AbstractModule):
-    """The distribution of one number. Of an array, the entries are independent.
+    """Base class of noise distributions on the real line; the entries of an array are independent.
 
-    One of your own needs a density that is positive and differentiable everywhere.
+    A distribution of your own needs a density that is positive and differentiable everywhere.
     """
 
     @abc.abstractmethod
     def sample(self, key: Array, sample_shape: tuple[int, ...] = (), dtype: DTypeLike = float) -> Float[Array, "..."]:
-        """Independent numbers from the distribution.
+        """Draw independent samples.
 
         Args:
             key: a random key.
-            sample_shape: the shape of the result.
-            dtype: its dtype.
+            sample_shape: shape of the result.
+            dtype: dtype of the result.
         """
 
     @abc.abstractmethod
     def log_prob(self, inputs: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """The logarithm of the density at each entry.
+        """Compute the log-density at each entry.
 
         Args:
-            inputs: where.
+            inputs: where to evaluate it.
         """
 
 
 class Normal(AbstractNoise):
-    r"""The standard normal distribution, of density $\frac{1}{\sqrt{2\pi}} e^{-z^2/2}$."""
+    r"""The standard normal distribution, with density $\frac{1}{\sqrt{2\pi}} e^{-z^2/2}$."""
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = (), dtype: DTypeLike = float) -> Float[Array, "..."]:
         return jax.random.normal(key, sample_shape, dtype)
@@ -46,9 +46,10 @@ class Normal(AbstractNoise):
 
 
 class Gumbel(AbstractNoise):
-    r"""The standard Gumbel distribution, of density $e^{-z - e^{-z}}$: that of the largest of many numbers.
+    r"""The standard Gumbel distribution, with density $e^{-z - e^{-z}}$.
 
-    An entry of $\theta + z$ is the largest one with the probability that the softmax of $\theta$ gives it.
+    It is the limit distribution of the maximum of many samples. With Gumbel noise $z$, the probability that an entry of
+    $\theta + z$ is the largest is its softmax probability (the Gumbel-max trick).
 
     References:
         Maddison et al., [A* Sampling](https://arxiv.org/abs/1411.0030), 2014

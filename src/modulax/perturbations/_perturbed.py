@@ -1,4 +1,9 @@
-"""Functions smoothed by noise, whose derivatives need none of the function itself."""
+"""Functions smoothed by noise, with derivatives that don't need those of the function.
+
+The value of a sample is $f$ itself. Its derivatives come from `_vanishing`, a term that is always zero but has the
+derivatives of the log-density ratio times $f - b$. JAX differentiates it like any other function, in any mode and
+order.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,10 +33,10 @@ def make_perturbed_fun(
     noise: Any = _GUMBEL,
     use_baseline: bool = True,
 ) -> Callable[[Array, PyTree], PyTree]:
-    r"""A function that is the mean of another one over noise in its input, and so is differentiable.
+    r"""Make a function differentiable by averaging it over noise in its input (perturbed optimizers).
 
-    Use it to train through what has no useful derivative: an argmax, a sort, a shortest path, a whole solver. With
-    noise $z$ of the density $p$, and its mean over samples $z_1, \dots, z_n$,
+    Use it to train through functions without useful derivatives: an argmax, a sort, a shortest path, a combinatorial
+    solver. With noise $z$ of density $p$ and samples $z_1, \dots, z_n$,
 
     $$
     f_\sigma(x) = \mathbb E\, f(x + \sigma z) \approx \frac1n \sum_i f(x + \sigma z_i), \qquad
@@ -39,50 +44,56 @@ def make_perturbed_fun(
         \Bigl(-\frac{1}{\sigma} \nabla \log p(z_i)\Bigr)^{\!\top}
     $$
 
-    Both are right on average. The function $f$ is only evaluated, never differentiated by its input. The derivatives
-    are those that JAX takes of the result, in forward or reverse mode, of any order, by `sigma` as well, and by
-    whatever else $f$ depends on. With the baseline $b = f(x)$ they vary less, for one more evaluation.
+    Both estimates are unbiased. The function $f$ is evaluated, but never differentiated with respect to its input. JAX
+    can differentiate the result in forward or reverse mode and to any order, with respect to $x$, `sigma`, and anything
+    else that $f$ depends on. The baseline $b = f(x)$ reduces the variance of the derivatives at the cost of one more
+    evaluation.
 
         perturbed_argmax = make_perturbed_fun(lambda x: jax.nn.one_hot(jnp.argmax(x), x.size), sigma=0.5)
         jacobian = jax.jacobian(perturbed_argmax, argnums=1)(key, x)
 
     Args:
-        fun: $f$, from a tree of arrays to a tree of arrays. It is mapped over the samples by `jax.vmap`. Leaves of its
-            input that are not floating arrays are not perturbed.
-        num_samples: $n$. The error of the mean falls with its square root.
-        sigma: $\sigma$, the scale of the noise: the smaller, the closer to $f$ and the noisier the derivatives.
-        noise: the distribution of $z$: `Gumbel()`, `Normal()`, or whatever has the two methods of `AbstractNoise`.
-        use_baseline: whether to evaluate $f(x)$ and to subtract it in the derivatives; otherwise $b$ is zero.
+        fun: $f$, a function from a pytree of arrays to a pytree of arrays. It is vectorized over the samples by
+            `jax.vmap`. Leaves of its input that are not floating-point arrays are not perturbed.
+        num_samples: $n$, number of Monte Carlo samples. The error falls with its square root.
+        sigma: $\sigma$, scale of the noise: the smaller it is, the closer the result is to $f$ and the noisier its
+            derivatives.
+        noise: distribution of $z$: `Gumbel()`, `Normal()`, or any object with the two methods of `AbstractNoise`.
+        use_baseline: whether to subtract the baseline $b = f(x)$ in the derivatives; otherwise $b = 0$.
 
     Returns:
-        A function of a random key and $x$. Its result has the dtypes of `fun`'s; the mean of integers is a float.
+        A function of a random key and $x$. Its result has the dtypes of the result of `fun`; integers become floats.
+
+    Raises:
+        ValueError: if `num_samples` is not a positive integer, `sigma` is not a positive scalar, or `noise` lacks a
+            method; and, when the result is called, if $x$ holds no floating-point array or a complex one.
 
     References:
         Berthet et al., [Learning with Differentiable Perturbed Optimizers](https://arxiv.org/abs/2002.08676), 2020;
-        Foerster et al., [DiCE: The Infinitely Differentiable Monte Carlo
-        Estimator](https://arxiv.org/abs/1802.05098), 2018, for derivatives of any order
+        Foerster et al., [DiCE: The Infinitely Differentiable Monte Carlo Estimator](https://arxiv.org/abs/1802.05098),
+        2018, for derivatives of any order
     """
     owner = "make_perturbed_fun"
     check_integer(owner, "num_samples", num_samples)
     if lacking := [name for name in ("sample", "log_prob") if not hasattr(noise, name)]:
-        raise ValueError(
-            f"`{owner}(noise=...)` needs the method `{lacking[0]}`, such as `Gumbel()` has; got {noise!r}."
-        )
+        raise ValueError(f"`{owner}(noise=...)` must have a method `{lacking[0]}`, like `Gumbel()`; got {noise!r}.")
     sigma = np.asarray(sigma) if isinstance(sigma, int | float) else sigma
     (sigma,) = real(owner, sigma=checked(f"`{owner}(sigma=...)`", sigma, POSITIVE, deferred=False))
     if sigma.shape != ():
-        raise ValueError(f"`{owner}(sigma=...)` must be a number, got an array of shape {sigma.shape}.")
+        raise ValueError(f"`{owner}(sigma=...)` must be a scalar, got an array of shape {sigma.shape}.")
 
     def evaluated(moving: PyTree, fixed: PyTree) -> PyTree:
+        """Call the function on the whole input."""
         return jtu.tree_map(jnp.asarray, fun(eqx.combine(moving, fixed)))
 
     def perturbed(key: Array, x: PyTree) -> PyTree:
+        """Average the function over noise in the floating-point leaves of `x`."""
         moving, fixed = eqx.partition(x, eqx.is_inexact_array)
         _check_input(owner, moving)
         baseline = evaluated(jax.lax.stop_gradient(moving), fixed) if use_baseline else None
 
         def one(key: Array) -> tuple[PyTree, PyTree]:
-            """What is averaged, in at least float32; and the value itself, for its dtype."""
+            """Evaluate one sample; return its terms of the average in at least float32, and the value for its dtype."""
             z = random_like(key, widened(moving), noise.sample)
             values = evaluated(_at_sample(moving, sigma, z), fixed)
             log_density = _log_density(noise, moving, sigma, z)
@@ -97,20 +108,22 @@ def make_perturbed_fun(
 
 
 def _check_input(owner: str, moving: PyTree) -> None:
-    """Refuses an input without a floating array, and one with a complex one."""
+    """Check that the input has a floating-point leaf, and no complex one."""
     found = leaves_with_paths(moving)
     if not found:
-        raise ValueError(f"`{owner}`: the input must have a leaf that is a floating array, to which noise is added.")
+        raise ValueError(
+            f"`{owner}`: the input must have a leaf that is a floating-point array, to which noise is added."
+        )
     for path, x in found:
         if jnp.iscomplexobj(x):
             raise ValueError(
-                f"`{owner}`: the input `{path}` is complex, and noise is real. Give its real and its imaginary part as "
+                f"`{owner}`: the input `{path}` is complex, but noise is real. Pass its real and imaginary parts as "
                 "two leaves."
             )
 
 
 def _at_sample(x: PyTree, sigma: Array, z: PyTree) -> PyTree:
-    """The perturbed input, through which no derivative is taken."""
+    """Perturb the input; no derivative passes through."""
 
     def leaf(x: Array, z: Array) -> Array:
         return jax.lax.stop_gradient((x.astype(z.dtype) + sigma.astype(z.dtype) * z).astype(x.dtype))
@@ -119,10 +132,10 @@ def _at_sample(x: PyTree, sigma: Array, z: PyTree) -> PyTree:
 
 
 def _log_density(noise: Any, x: PyTree, sigma: Array, z: PyTree) -> Array:
-    r"""The logarithm of the density of the perturbed input $y$, as a function of $x$ and $\sigma$ with $y$ held."""
+    r"""Log-density of the perturbed input $y$ as a function of $x$ and $\sigma$, with $y$ held constant."""
 
     def leaf(x: Array, z: Array) -> Array:
-        # (y - x) / σ, written so that nothing cancels; where x is infinite so is y, whatever the noise.
+        # (y - x) / σ without cancellation: y - x is σ z up to derivatives. An infinite x has no derivative to keep.
         x = jnp.where(jnp.isfinite(x), x, jnp.zeros_like(x)).astype(z.dtype)
         scale = sigma.astype(z.dtype)
         moved = (jax.lax.stop_gradient(scale) * z - (x - jax.lax.stop_gradient(x))) / scale
@@ -133,9 +146,9 @@ def _log_density(noise: Any, x: PyTree, sigma: Array, z: PyTree) -> Array:
 
 @jax.custom_jvp
 def _vanishing(log_density: Array, x: Array) -> Array:
-    r"""$(p / p_0 - 1)\, x$, where $p_0$ is the density $p$ without derivatives: zero, with the derivatives of $p$."""
-    # A choice of zero or zero, which XLA leaves out: JAX 0.10 cannot differentiate a jitted `vmap` of a function whose
-    # derivatives are mapped and whose value, a constant, is not.
+    r"""Zero, with the derivatives of $(p / p_0 - 1)\, x$, where $p_0$ is the density $p$ treated as a constant."""
+    # Selecting zeros or zeros costs nothing in the compiled program. A plain constant would not do: JAX 0.10 can't
+    # differentiate a jitted `vmap` of a function whose derivatives are mapped while its value isn't.
     zeros = jnp.zeros_like(x)
     return jnp.where(jnp.isnan(log_density) | jnp.isnan(x), zeros, zeros)
 
@@ -150,8 +163,10 @@ def _vanishing_jvp(primals, tangents):
 
 
 def _wide(x: Array) -> Array:
+    """Cast to the dtype in which the mean is computed."""
     return x.astype(at_least_float32(_dtype_of_mean(x)))
 
 
 def _dtype_of_mean(x: Array) -> Any:
+    """The dtype of a mean: that of the array, or the default float for integers."""
     return x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else default_float()

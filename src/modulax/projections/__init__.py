@@ -1,4 +1,4 @@
-"""Projections: the nearest point of a set, for arrays and for trees of them."""
+"""Euclidean projections: the nearest point of a convex set, or of a sphere, for arrays and pytrees."""
 
 from ._boxes import (
     projection_box as projection_box,

@@ -1,4 +1,4 @@
-"""Projections onto sets that bound every entry by itself."""
+"""Projections onto sets that bound each entry separately."""
 
 import jax
 import jax.numpy as jnp
@@ -10,24 +10,29 @@ from ._vector import vector
 
 
 def projection_non_negative(tree: PyTree) -> PyTree:
-    r"""The nearest point without negative entries, for weights, intensities or variances.
+    r"""Project onto the non-negative orthant: the nearest point without negative entries.
 
     $$
     \operatorname*{argmin}_{p \ge 0} \lVert x - p \rVert_2 = \max(x, 0)
     $$
+
+    For weights, intensities or variances.
 
     Args:
         tree: $x$, a tree of arrays of floats.
 
     Returns:
         A tree of the same structure, shapes and dtypes.
+
+    Raises:
+        ValueError: if a leaf is not an array of floats.
     """
     x = vector("projection_non_negative", "tree", tree)
     return x.rebuild([jax.nn.relu(leaf) for leaf in x.leaves])
 
 
 def projection_box(tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
-    r"""The nearest point of a box, for parameters that have bounds.
+    r"""Project onto a box: clip each entry to its lower and upper bound.
 
     $$
     \operatorname*{argmin}_{l \le p \le u} \lVert x - p \rVert_2 = \min(\max(x, l), u)
@@ -35,34 +40,42 @@ def projection_box(tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
 
     Args:
         tree: $x$, a tree of arrays of floats.
-        lower: $l$, a number, or a tree of the structure of `tree` or of its beginning, whose leaves broadcast to the
-            arrays that they bound. $-\infty$ is no bound.
-        upper: $u$, likewise; where it is less than $l$ there is no such point, which `jax.experimental.checkify` tells.
+        lower: $l$, lower bounds: a number, or a tree with the structure of `tree` or a prefix of it, whose leaves
+            broadcast to the arrays that they bound. $-\infty$ leaves an entry unbounded.
+        upper: $u$, upper bounds, likewise. Where $u < l$ the box is empty; `jax.experimental.checkify` reports it.
 
     Returns:
         A tree of the structure, shapes and dtypes of `tree`.
+
+    Raises:
+        ValueError: if a leaf is not an array of floats, a bound doesn't fit the tree, or a lower bound that is known
+            when the function is traced exceeds the upper one.
     """
     x = vector("projection_box", "tree", tree)
     bounds = zip(x.bounds("lower", lower), x.bounds("upper", upper), strict=True)
-    message = "`projection_box` needs `lower` to be nowhere above `upper`."
+    message = "`projection_box` needs `lower <= upper` in every entry."
     bounds = [(low, checked(high, low <= high, message)) for low, high in bounds]
     return x.rebuild([jnp.clip(leaf, low, high) for leaf, (low, high) in zip(x.leaves, bounds, strict=True)])
 
 
 def projection_hypercube(tree: PyTree, scale: PyTree = 1) -> PyTree:
-    r"""The nearest point with all entries between zero and `scale`, for fractions and probabilities of their own.
+    r"""Project onto a hypercube: clip each entry to the interval from zero to `scale`.
 
     $$
     \operatorname*{argmin}_{0 \le p \le s} \lVert x - p \rVert_2 = \min(\max(x, 0), s)
     $$
 
+    For fractions, and for probabilities that need not sum to one.
+
     Args:
         tree: $x$, a tree of arrays of floats.
-        scale: $s$, the length of the edges, which must not be negative: a number, or a tree like `upper` of
-            `projection_box`.
+        scale: $s \ge 0$, edge length: a number, or a tree like `upper` of `projection_box`.
 
     Returns:
         A tree of the structure, shapes and dtypes of `tree`.
+
+    Raises:
+        ValueError: if a leaf is not an array of floats, or `scale` doesn't fit the tree or is negative.
     """
     x = vector("projection_hypercube", "tree", tree)
     message = f"`projection_hypercube(scale=...)` {NON_NEGATIVE.words}."
@@ -71,18 +84,23 @@ def projection_hypercube(tree: PyTree, scale: PyTree = 1) -> PyTree:
 
 
 def projection_linf_ball(tree: PyTree, scale: ArrayLike = 1) -> PyTree:
-    r"""The nearest point with no entry larger than `scale`, for perturbations that may change every entry a little.
+    r"""Project onto the L-infinity ball: clip each entry to $[-s, s]$.
 
     $$
     \operatorname*{argmin}_{\lVert p \rVert_\infty \le s} \lVert x - p \rVert_2 = \min(\max(x, -s), s)
     $$
 
+    For adversarial perturbations that may change every entry a little.
+
     Args:
         tree: $x$, a tree of arrays of floats.
-        scale: $s$, the radius, a number that must not be negative.
+        scale: $s \ge 0$, the radius.
 
     Returns:
         A tree of the same structure, shapes and dtypes.
+
+    Raises:
+        ValueError: if a leaf is not an array of floats, or `scale` is not a scalar or is negative.
     """
     x = vector("projection_linf_ball", "tree", tree)
     s = x.radius(scale)

@@ -1,4 +1,4 @@
-"""The length of a vector, whose square need not be a number of the dtype, and what is divided by it."""
+"""The Euclidean norm of a vector without overflow or underflow, and division by it."""
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +16,9 @@ Scalar = Float[Array, ""]
 @jax.custom_jvp
 @jax.jit
 def by_length(vector: Arrays, number: Scalar) -> tuple[Scalar, Arrays, Scalar]:
-    """The length of a vector; the vector divided by it; and a number divided by it.
+    """Return the norm of a vector, the vector divided by its norm, and `number` divided by the norm.
 
-    A vector of zeros has no direction: the quotients are zero, and so are all derivatives.
+    For a zero vector the quotients and all derivatives are zero.
     """
     factor, scaled = _length(vector, number)
     return scaled / factor, *_divided(vector, number, factor, scaled)
@@ -37,17 +37,19 @@ def _by_length_jvp(primals, tangents):
 
 
 def _divided(vector: Arrays, number: Scalar, factor: Scalar, scaled: Scalar) -> tuple[Arrays, Scalar]:
-    # One division for the whole vector; neither the factor nor the inverse is ever too small for the dtype.
+    """Divide the vector and the number by the norm, `scaled / factor`."""
+    # One division for the whole vector. The factor and the inverse are each within the range of the dtype.
     inverse = jnp.where(scaled == 0, jnp.zeros_like(scaled), 1 / jnp.where(scaled == 0, jnp.ones_like(scaled), scaled))
     return [x * factor.astype(x.dtype) * inverse.astype(x.dtype) for x in vector], number * factor * inverse
 
 
 @jax.jit
 def _length(vector: Arrays, like: Scalar) -> tuple[Scalar, Scalar]:
-    """A power of two, and the length of the vector times this power, which neither overflows nor vanishes."""
+    """Return a power of two, and the norm of the vector times that power, computed without overflow or underflow."""
     square = total(abs_sq, vector).astype(like.dtype)
     limits = jnp.finfo(like.dtype)
-    # Squares below the least normal number are lost. This is so large that as many as there are entries do not matter.
+    # Squares below the smallest normal number are flushed to zero. If the sum exceeds this threshold, losing even one
+    # such square per entry changes it by less than a rounding error.
     least = sum(x.size for x in vector) * float(limits.tiny / limits.eps)
     power = 2.0 ** (limits.maxexp * 5 // 8)
 

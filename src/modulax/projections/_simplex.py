@@ -1,4 +1,9 @@
-"""Projections onto the simplex, and onto the sphere and the ball of the sum of absolute values."""
+"""Projections onto the simplex, the L1 sphere and the L1 ball.
+
+All three subtract one threshold from the entries, or from their absolute values. `_level` finds it, and has a
+derivative rule of its own; `_search` is the Newton iteration behind it. `_mapped` turns a `vmap` of the search into one
+search over a batch, because `checkify` can't handle a `while_loop` under `vmap`.
+"""
 
 import functools
 from collections.abc import Callable
@@ -12,31 +17,34 @@ from ._vector import vector
 
 
 def projection_simplex(tree: PyTree, scale: ArrayLike = 1) -> PyTree:
-    r"""The nearest point without negative entries whose sum is `scale`, for weights that share something.
-
-    With `scale` one these are probabilities: the result is the sparsemax of the entries. It is $\max(x - \tau, 0)$ with
-    the threshold $\tau$ for which the sum is right.
+    r"""Project onto the simplex: the nearest point with non-negative entries that sum to `scale`.
 
     $$
     \operatorname*{argmin}_p \lVert x - p \rVert_2 \quad \text{so that} \quad p \ge 0, \; \textstyle\sum_i p_i = s
     $$
 
-    The threshold is found by Newton's method, which ends after a few sums over the entries instead of sorting them. The
-    derivative is that of the closed form on the entries above the threshold.
+    For mixture weights and portfolios. With `scale=1` the result is a probability distribution, the sparsemax of the
+    entries. The solution is $\max(x - \tau, 0)$, with the threshold $\tau$ for which the entries sum to $s$.
+
+    The threshold is found by Newton's method, in a few sums over the entries instead of a sort. The derivative is that
+    of the closed form on the entries above the threshold.
 
     Args:
-        tree: $x$, a tree of arrays of floats, all of them together one vector. An entry of $-\infty$ gets no weight.
-        scale: $s$, the sum, a number that must not be negative.
+        tree: $x$, a tree of arrays of floats, taken together as one vector. An entry of $-\infty$ becomes zero.
+        scale: $s \ge 0$, the sum.
 
     Returns:
         A tree of the same structure, shapes and dtypes.
+
+    Raises:
+        ValueError: if a leaf is not an array of floats, or `scale` is not a scalar or is negative.
 
     References:
         Michelot, [A Finite Algorithm for Finding the Projection of a Point onto the Canonical Simplex of
         $R^n$](https://doi.org/10.1007/BF00938486), 1986
 
-        Condat, [Fast Projection onto the Simplex and the $\ell_1$
-        Ball](https://doi.org/10.1007/s10107-015-0946-6), 2016
+        Condat, [Fast Projection onto the Simplex and the $\ell_1$ Ball](https://doi.org/10.1007/s10107-015-0946-6),
+        2016
 
         Martins and Astudillo, [From Softmax to Sparsemax](https://arxiv.org/abs/1602.02068), 2016
     """
@@ -46,21 +54,24 @@ def projection_simplex(tree: PyTree, scale: ArrayLike = 1) -> PyTree:
 
 
 def projection_l1_sphere(tree: PyTree, scale: ArrayLike = 1) -> PyTree:
-    r"""The nearest point whose absolute values have the sum `scale`.
+    r"""Project onto the L1 sphere: the nearest point whose absolute values sum to `scale`.
 
     $$
     \operatorname*{argmin}_{\lVert p \rVert_1 = s} \lVert x - p \rVert_2
     $$
 
-    The absolute values are projected onto the simplex, and keep their signs. Where an entry is zero both signs are
-    equally near; it becomes positive.
+    The absolute values are projected onto the simplex, and the signs restored. For an entry of zero both signs are
+    equally near; the positive one is chosen.
 
     Args:
-        tree: $x$, a tree of arrays of floats, all of them together one vector.
-        scale: $s$, the radius, a number that must not be negative.
+        tree: $x$, a tree of arrays of floats, taken together as one vector.
+        scale: $s \ge 0$, the radius.
 
     Returns:
         A tree of the same structure, shapes and dtypes.
+
+    Raises:
+        ValueError: if a leaf is not an array of floats, or `scale` is not a scalar or is negative.
     """
     x = vector("projection_l1_sphere", "tree", tree)
     level = _level(True, x.leaves, x.radius(scale), jnp.ones((), bool))
@@ -68,21 +79,24 @@ def projection_l1_sphere(tree: PyTree, scale: ArrayLike = 1) -> PyTree:
 
 
 def projection_l1_ball(tree: PyTree, scale: ArrayLike = 1) -> PyTree:
-    r"""The nearest point whose absolute values have at most the sum `scale`, for solutions with few entries.
+    r"""Project onto the L1 ball: the nearest point whose absolute values sum to at most `scale`, for sparse solutions.
 
     $$
     \operatorname*{argmin}_{\lVert p \rVert_1 \le s} \lVert x - p \rVert_2
     $$
 
-    A point of the ball stays what it is; any other goes to the sphere, see `projection_l1_sphere`, and small entries of
-    it become zero.
+    A point inside the ball is returned unchanged. Any other is projected onto the sphere, see `projection_l1_sphere`,
+    which sets its small entries to zero.
 
     Args:
-        tree: $x$, a tree of arrays of floats, all of them together one vector.
-        scale: $s$, the radius, a number that must not be negative.
+        tree: $x$, a tree of arrays of floats, taken together as one vector.
+        scale: $s \ge 0$, the radius.
 
     Returns:
         A tree of the same structure, shapes and dtypes.
+
+    Raises:
+        ValueError: if a leaf is not an array of floats, or `scale` is not a scalar or is negative.
 
     References:
         Duchi et al., [Efficient Projections onto the $\ell_1$-Ball for Learning in High
@@ -90,7 +104,8 @@ def projection_l1_ball(tree: PyTree, scale: ArrayLike = 1) -> PyTree:
     """
     x = vector("projection_l1_ball", "tree", tree)
     s = x.radius(scale)
-    is_outside = jnp.logical_not(total(jnp.abs, x.leaves).astype(x.dtype) <= s)  # so is NaN, which stays NaN
+    # Not `>`: NaN has to count as outside, so that it stays NaN.
+    is_outside = jnp.logical_not(total(jnp.abs, x.leaves).astype(x.dtype) <= s)
     level = _level(True, x.leaves, s, is_outside)
     return x.rebuild([jnp.where(is_outside, _shrunk(leaf, *level), leaf) for leaf in x.leaves])
 
@@ -110,9 +125,10 @@ def _sign(x: Array) -> Array:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _level(absolute: bool, leaves: list[Array], scale: Array, is_needed: Array) -> tuple[Array, Array]:
-    """The largest entry, and how far below it the threshold lies: two numbers, since huge entries would swallow one.
+    """Return the largest entry, and the depth of the threshold below it; of the absolute values if `absolute`.
 
-    If `absolute`, of the absolute values. Anything if it is not needed.
+    They are two numbers, because rounding would swallow the depth in their difference if the entries are huge. Both are
+    arbitrary unless `is_needed`.
     """
     search = _search_sizes if absolute else _search_values
     return search([x.reshape(-1) for x in leaves], scale, is_needed)
@@ -122,7 +138,7 @@ def _level(absolute: bool, leaves: list[Array], scale: Array, is_needed: Array) 
 def _level_jvp(absolute, primals, tangents):
     (leaves, scale, is_needed), (d_leaves, d_scale, _) = primals, tangents
     top, depth = _level(absolute, leaves, scale, is_needed)
-    # The sum of max(x - top + depth, 0) is the scale. The largest entry is a constant, by which both sides are shifted.
+    # Differentiate sum(max(x - top + depth, 0)) = scale. `top` is a mere shift of reference, so its derivative is zero.
     count, moved = 0, 0
     for x, dx in zip(leaves, d_leaves, strict=True):
         x, dx = (_sign(x) * x, _sign(x) * dx) if absolute else (x, dx)
@@ -133,7 +149,7 @@ def _level_jvp(absolute, primals, tangents):
 
 
 def _sum_and_count(x: Array) -> tuple[Array, Array]:
-    """The sum along the last axis, and how many entries are positive, in one pass."""
+    """Sum along the last axis and count the positive entries, in one pass."""
     zeros = jnp.zeros((), x.dtype), jnp.zeros((), jnp.int32)
     sums, counts = jax.lax.reduce(
         (x, (x > 0).astype(jnp.int32)), zeros, lambda a, b: (a[0] + b[0], a[1] + b[1]), (x.ndim - 1,)
@@ -144,11 +160,12 @@ def _sum_and_count(x: Array) -> tuple[Array, Array]:
 def _search(
     size: Callable[[Array], Array], vectors: list[Array], scale: Array, is_needed: Array
 ) -> tuple[Array, Array]:
-    """The levels of vectors along the last axis, by Newton's method for the depth at which the sum above is the scale.
+    """Find the level of each vector along the last axis, by Newton's method on the depth of the threshold.
 
-    The sum is convex in the depth and piecewise linear. The first depth, which is the scale, is too large, so no step
-    leads too far, and the entries above the threshold become fewer until they are the right ones. The surplus times
-    their number falls to a quarter or less with every step: there are logarithmically many.
+    The sum of the excesses over the threshold must equal the scale. It is convex and piecewise linear in the depth. The
+    search starts at the scale, which is too deep, so no step overshoots, and the set of entries above the threshold
+    shrinks until it is the right one. The excess of the sum over the scale, times the size of that set, falls to a
+    quarter or less with every step, so the number of steps is logarithmic.
     """
 
     def search():
@@ -165,7 +182,7 @@ def _search(
             pairs = [_sum_and_count(_above(size(x), top[..., None], depth[..., None])) for x in vectors]
             new = sum((n for _, n in pairs), jnp.zeros_like(count))
             step = (sum(s for s, _ in pairs) - scale) / jnp.maximum(new, 1).astype(scale.dtype)
-            # What has shrunk to its end stays as it is while others shrink.
+            # A vector whose count no longer falls is finished, and is kept while the others go on.
             shrinks = count < before
             return jnp.where(shrinks, depth - step, depth), jnp.where(shrinks, new, count), count
 
@@ -177,7 +194,7 @@ def _search(
 
 
 def _mapped(search: Callable[..., tuple[Array, Array]]) -> Callable[..., tuple[Array, Array]]:
-    """The search as a program, which under `vmap` is one search of all: checkify knows no loop that was mapped."""
+    """Compile the search, and make it one search over a batch under `vmap`: checkify doesn't support a mapped loop."""
     mapped = jax.custom_batching.custom_vmap(search)
 
     @mapped.def_vmap

@@ -1,4 +1,4 @@
-"""Projections onto the sphere and the ball of the Euclidean norm."""
+"""Projections onto the L2 sphere and the L2 ball."""
 
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, PyTree
@@ -9,21 +9,24 @@ from ._vector import vector
 
 
 def projection_l2_sphere(tree: PyTree, scale: ArrayLike = 1) -> PyTree:
-    r"""The nearest point of length `scale`, for directions.
+    r"""Project onto the L2 sphere: rescale to length `scale`.
 
     $$
     \operatorname*{argmin}_{\lVert p \rVert_2 = s} \lVert x - p \rVert_2 = s \frac{x}{\lVert x \rVert_2}
     $$
 
-    To the zero vector all points of the sphere are equally near: the result is the one whose entries are all equal and
-    positive, and its derivative by $x$, which does not exist, is zero.
+    For unit vectors and directions. All points of the sphere are equally near to the zero vector: the result is then
+    the one whose entries are equal and positive, and its derivative, which does not exist, is set to zero.
 
     Args:
-        tree: $x$, a tree of arrays of floats or complex numbers, all of them together one vector.
-        scale: $s$, the radius, a number that must not be negative.
+        tree: $x$, a tree of arrays of floats, real or complex, taken together as one vector.
+        scale: $s \ge 0$, the radius.
 
     Returns:
         A tree of the same structure, shapes and dtypes.
+
+    Raises:
+        ValueError: if a leaf is not an array of floats, or `scale` is not a scalar or is negative.
     """
     x = vector("projection_l2_sphere", "tree", tree, inexact)
     s = x.radius(scale)
@@ -33,18 +36,23 @@ def projection_l2_sphere(tree: PyTree, scale: ArrayLike = 1) -> PyTree:
 
 
 def projection_l2_ball(tree: PyTree, scale: ArrayLike = 1) -> PyTree:
-    r"""The nearest point of length at most `scale`, for bounded weights, gradients or perturbations.
+    r"""Project onto the L2 ball: rescale to length `scale` if the vector is longer.
 
     $$
     \operatorname*{argmin}_{\lVert p \rVert_2 \le s} \lVert x - p \rVert_2 = x \min(1, s / \lVert x \rVert_2)
     $$
 
+    For norm constraints on weights, gradients or perturbations.
+
     Args:
-        tree: $x$, a tree of arrays of floats or complex numbers, all of them together one vector.
-        scale: $s$, the radius, a number that must not be negative.
+        tree: $x$, a tree of arrays of floats, real or complex, taken together as one vector.
+        scale: $s \ge 0$, the radius.
 
     Returns:
         A tree of the same structure, shapes and dtypes.
+
+    Raises:
+        ValueError: if a leaf is not an array of floats, or `scale` is not a scalar or is negative.
     """
     x = vector("projection_l2_ball", "tree", tree, inexact)
     s = x.radius(scale)

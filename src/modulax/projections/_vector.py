@@ -1,4 +1,4 @@
-"""A tree as one vector, and the arguments that belong to it: a number, bounds of its entries, another such tree."""
+"""A pytree as one vector, with checks of the arguments that go with it: scalars, bounds, another tree."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from ..tree._paths import leaf_paths, leaves_with_paths
 
 
 class Vector(NamedTuple):
-    """A tree that an argument is, and its leaves in one precision, which is at least that of float32."""
+    """A tree argument, and its leaves cast to a common precision of at least float32."""
 
     owner: str
     name: str
@@ -27,24 +27,36 @@ class Vector(NamedTuple):
     leaves: list[Inexact[Array, "..."]]
 
     def rebuild(self, leaves: list[Array]) -> PyTree:
-        """A tree of the same structure and dtypes, with other leaves."""
+        """Return a tree of the same structure and dtypes with other leaves."""
         leaves = [x.astype(dtype) for x, dtype in zip(leaves, self.dtypes, strict=True)]
         return jtu.tree_structure(self.tree).unflatten(leaves)
 
     def number(self, name: str, value: ArrayLike) -> Float[Array, ""]:
-        """An argument that is one number for the whole vector."""
+        """Check an argument that is one scalar for the whole vector.
+
+        Raises:
+            ValueError: if it is not a real scalar.
+        """
         (array,) = real(self.owner, **{name: value})
         if array.shape != ():
-            raise ValueError(f"`{self.owner}` needs `{name}` to be one number, got an array of shape {array.shape}.")
+            raise ValueError(f"`{self.owner}` needs `{name}` to be a scalar, got an array of shape {array.shape}.")
         return array.astype(self.dtype)
 
     def radius(self, scale: ArrayLike) -> Float[Array, ""]:
-        """The argument `scale`, a number that must not be negative."""
+        """Check the argument `scale`.
+
+        Raises:
+            ValueError: if it is not a real scalar, or is known to be negative.
+        """
         number = self.number("scale", scale)
         return checked(number, known(scale, self.dtype) >= 0, f"`{self.owner}(scale=...)` {NON_NEGATIVE.words}.")
 
     def bounds(self, name: str, value: PyTree) -> list[Any]:
-        """An argument that bounds every entry of the tree: one number for all of them, or a tree of bounds."""
+        """Check bounds of every entry, a number or a tree of bounds; return them with the rank of the leaves.
+
+        Raises:
+            ValueError: if the structure or a shape doesn't fit.
+        """
         try:
             value = jax.tree.broadcast(value, self.tree)
         except ValueError:
@@ -54,13 +66,18 @@ class Vector(NamedTuple):
         return [b.reshape((1,) * (x.ndim - b.ndim) + b.shape) for x, b in zip(self.leaves, bounds, strict=True)]
 
     def alike(self, name: str, value: PyTree) -> list[Array]:
-        """The leaves of another argument of the structure and the shapes of the tree."""
+        """Check another argument with the structure and shapes of the tree; return its leaves.
+
+        Raises:
+            ValueError: if the structure or a shape differs.
+        """
         if jtu.tree_structure(value) != jtu.tree_structure(self.tree):
             raise self._other_structure(name, value, "")
         leaves = self._check_fit(name, value, "equal to", lambda other, own: other)
         return [x.astype(self.dtype) for x in leaves]
 
     def _check_fit(self, name: str, value: PyTree, words: str, together: Callable[..., tuple[int, ...]]) -> list[Array]:
+        """Check the shapes of the leaves of another argument against those of the tree."""
         leaves = _arrays(self.owner, name, value, real)
         for path, own, other in zip(leaf_paths(self.tree), self.leaves, leaves, strict=True):
             try:
@@ -76,13 +93,13 @@ class Vector(NamedTuple):
 
     def _other_structure(self, name: str, value: PyTree, words: str) -> ValueError:
         return ValueError(
-            f"`{self.owner}` needs `{name}` to be {words}a tree of the structure of `{self.name}`, which has the "
+            f"`{self.owner}` needs `{name}` to be {words}a tree of the same structure as `{self.name}`, which has the "
             f"leaves {listing(leaf_paths(self.tree))}; got {listing(leaf_paths(value))}."
         )
 
 
 def vector(owner: str, name: str, tree: PyTree, kind: Callable[..., list[Array]] = floating) -> Vector:
-    """The tree as a vector; refused unless all its leaves are arrays of a kind, see `_arrays.py`."""
+    """Flatten a tree to a `Vector`, after checking that all leaves are arrays of a kind of `_support/arguments.py`."""
     leaves = _arrays(owner, name, tree, kind)
     dtypes = [x.dtype for x in leaves]
     dtype = real_dtype(at_least_float32(*dtypes))
@@ -90,7 +107,7 @@ def vector(owner: str, name: str, tree: PyTree, kind: Callable[..., list[Array]]
 
 
 def _arrays(owner: str, name: str, tree: PyTree, kind: Callable[..., list[Array]]) -> list[Array]:
-    """The leaves as arrays of a kind, refused under the name of the argument and the path of the leaf."""
+    """Convert the leaves to arrays of a kind; an error names the argument and the path of the leaf."""
     arrays = []
     for path, leaf in leaves_with_paths(tree):
         if not eqx.is_array_like(leaf):

@@ -1,4 +1,4 @@
-"""Schedules: numbers that depend on the step. One may stand in any numeric field of a transform."""
+"""Schedules: values that depend on the step, for learning rates and any other numeric field of a transform."""
 
 import typing as _typing
 
@@ -27,7 +27,7 @@ from ._warmups import (
     WarmupExponentialDecay as WarmupExponentialDecay,
 )
 
-if not _typing.TYPE_CHECKING:  # to a type checker, every name would be there
+if not _typing.TYPE_CHECKING:  # type checkers would accept every name
 
     def __getattr__(name: str) -> object:
         raise AttributeError(_no_such_name(name, "schedules"))

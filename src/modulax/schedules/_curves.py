@@ -1,4 +1,4 @@
-"""Curves from one number to another."""
+"""Basic schedules: constant, linear, polynomial, cosine, exponential."""
 
 from typing import Any
 
@@ -11,10 +11,10 @@ from ._curve import AbstractCurve, half_cosine, mix, power, progress
 
 
 class Constant(AbstractCurve):
-    r"""The same number at every step: $f(t) = c$.
+    """Constant schedule, $f(t) = c$.
 
     Args:
-        constant: $c$.
+        constant: $c$, value at every step.
     """
 
     constant: Number = number()
@@ -24,17 +24,17 @@ class Constant(AbstractCurve):
 
 
 class Linear(AbstractCurve):
-    r"""A line from one number to another, constant before and after.
+    r"""Linear schedule from an initial to an end value, constant before and after.
 
     $$
     f(t) = a\, (1 - x) + b\, x, \qquad x = \operatorname{clip}\big((t - t_0) / T, 0, 1\big)
     $$
 
     Args:
-        init_value: the number $a$ at the start.
-        end_value: the number $b$ at the end.
-        transition_steps: how many steps $T$ the transition takes.
-        transition_begin: the step $t_0$ at which it begins.
+        init_value: $a$, initial value.
+        end_value: $b$, end value.
+        transition_steps: $T$, number of steps of the transition.
+        transition_begin: $t_0$, step at which the transition begins.
     """
 
     init_value: Number = number()
@@ -47,18 +47,20 @@ class Linear(AbstractCurve):
 
 
 class Polynomial(AbstractCurve):
-    r"""A power of what is left of the transition, constant before and after. With a power of 1 it is a line.
+    r"""Polynomial decay (or growth) from an initial to an end value, constant before and after.
 
     $$
     f(t) = (a - b) (1 - x)^p + b, \qquad x = \operatorname{clip}\big((t - t_0) / T, 0, 1\big)
     $$
 
+    With $p = 1$ it is `Linear`.
+
     Args:
-        init_value: the number $a$ at the start.
-        end_value: the number $b$ at the end.
-        power: the power $p$: above 1 it falls fast at first, below 1 at last.
-        transition_steps: how many steps $T$ the transition takes.
-        transition_begin: the step $t_0$ at which it begins.
+        init_value: $a$, initial value.
+        end_value: $b$, end value.
+        power: $p$, exponent: above 1 most of the change comes early, below 1 it comes late.
+        transition_steps: $T$, number of steps of the transition.
+        transition_begin: $t_0$, step at which the transition begins.
     """
 
     init_value: Number = number()
@@ -73,21 +75,21 @@ class Polynomial(AbstractCurve):
 
 
 class CosineDecay(AbstractCurve):
-    r"""Half a period of a cosine, from the initial value down to a fraction of it.
+    r"""Cosine decay from an initial value to a fraction of it.
 
     $$
     f(t) = a \left((1 - \alpha) \left(\tfrac12 (1 + \cos \pi x)\right)^p + \alpha\right), \qquad x = \min(t / T, 1)
     $$
 
     Args:
-        init_value: the number $a$ at the start.
-        decay_steps: how many steps $T$ the decay takes.
-        alpha: the fraction of the initial value that is left at the end.
-        exponent: the power $p$.
+        init_value: $a$, initial value.
+        decay_steps: $T$, number of decay steps.
+        alpha: $\alpha$, end value as a fraction of the initial value.
+        exponent: $p$, exponent of the cosine.
 
     References:
-        Loshchilov and Hutter, [SGDR: Stochastic Gradient Descent with Warm
-        Restarts](https://arxiv.org/abs/1608.03983), 2016.
+        Loshchilov and Hutter, [SGDR: Stochastic Gradient Descent with Warm Restarts](https://arxiv.org/abs/1608.03983),
+        2016.
     """
 
     init_value: Number = number()
@@ -101,22 +103,21 @@ class CosineDecay(AbstractCurve):
 
 
 class ExponentialDecay(AbstractCurve):
-    r"""A number that is multiplied by the same factor in every period.
+    r"""Exponential decay: the value is multiplied by a constant factor per period.
 
     $$
     f(t) = a\, r^x, \qquad x = \max(t - t_0, 0) / T
     $$
 
-    and, if `end_value` is given, no further than that: not below it where $r < 1$, not above it otherwise.
+    If `end_value` is given, it bounds the decay: from below for $r < 1$, from above otherwise.
 
     Args:
-        init_value: the number $a$ at the start.
-        transition_steps: how many steps $T$ a period takes.
-        decay_rate: the factor $r$ of a period.
-        transition_begin: the step $t_0$ at which the decay begins.
-        staircase: whether the factor is multiplied at the end of each period, $\lfloor x \rfloor$ for $x$, instead of
-            little by little.
-        end_value: the number at which the decay stops.
+        init_value: $a$, initial value.
+        transition_steps: $T$, number of steps per period.
+        decay_rate: $r$, factor per period.
+        transition_begin: $t_0$, step at which the decay begins.
+        staircase: whether to decay in steps at the end of each period, $\lfloor x \rfloor$ instead of $x$.
+        end_value: value at which the decay stops.
     """
 
     init_value: Number = number()
@@ -131,7 +132,7 @@ class ExponentialDecay(AbstractCurve):
 
 
 def exponential_decay(curve: Any, init_value: Any, t: Any) -> Any:
-    """The equation of `ExponentialDecay`, with the numbers of a curve that has its fields."""
+    """The equation of `ExponentialDecay`, for a schedule that has its fields."""
     periods = jnp.maximum(t - curve.transition_begin, 0) / curve.transition_steps
     if curve.staircase:
         periods = jnp.floor(periods)
@@ -139,25 +140,26 @@ def exponential_decay(curve: Any, init_value: Any, t: Any) -> Any:
     if curve.end_value is None:
         return decayed
     is_beyond = jnp.where(curve.decay_rate < 1, decayed < curve.end_value, decayed > curve.end_value)
-    # Once more, because what has grown to infinity has no derivative, not even behind a `where`.
+    # Compute it again where it is bounded: a value that overflowed has no derivative, and `where` alone would not
+    # keep the NaN out of the gradient.
     decayed = init_value * curve.decay_rate ** jnp.where(is_beyond, 0, periods)
     return jnp.where(is_beyond, curve.end_value, decayed)
 
 
 class REX(AbstractCurve):
-    r"""The reflected exponential: slow at first, steep at last. Good on a small budget of steps.
+    r"""Reflected exponential (REX) decay: slow at first and steep at the end, for small training budgets.
 
     $$
     f(t) = c + (a - c)\, \frac{1 - x}{(1 - \beta) + \beta\, (1 - x)}, \qquad x = \min(t / T, 1)
     $$
 
-    The paper has $\beta = \tfrac12$ and $c = 0$. With $\beta = 0$ it is a line.
+    The paper uses $\beta = \tfrac12$ and $c = 0$. With $\beta = 0$ it is linear.
 
     Args:
-        init_value: the number $a$ at the start.
-        decay_steps: how many steps $T$ the decay takes.
-        end_value: the number $c$ at the end.
-        beta: how far the curve bends away from the line.
+        init_value: $a$, initial value.
+        decay_steps: $T$, number of decay steps.
+        end_value: $c$, end value.
+        beta: $\beta \in [0, 1)$, curvature: how far the curve bends away from a line.
 
     References:
         Chen, Wolfe and Kyrillidis, [REX: Revisiting Budgeted Training with an Improved

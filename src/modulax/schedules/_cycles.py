@@ -1,4 +1,4 @@
-"""Curves that go up and down."""
+"""Cyclic schedules: one-cycle policies and warm restarts."""
 
 from collections.abc import Iterable
 from typing import Any, Self
@@ -15,17 +15,17 @@ from ._warmups import WarmupCosineDecay
 
 
 class CosineOneCycle(AbstractCurve):
-    r"""Up to the peak and far below the start again, along half a period of a cosine each.
+    r"""One-cycle policy with cosine phases: up to the peak, then far below the start. It is torch's `OneCycleLR`.
 
-    From $b / d$ up to $b$ at step $\rho T$, then down to $b / (d d')$ at step $T$, each as in
-    `PiecewiseInterpolate("cosine", ...)`. This is torch's `OneCycleLR`.
+    From $b / d$ up to $b$ at step $\rho T$, then down to $b / (d d')$ at step $T$, each phase as in
+    `PiecewiseInterpolate("cosine", ...)`.
 
     Args:
-        transition_steps: how many steps $T$ the cycle takes.
-        peak_value: the largest number $b$.
-        pct_start: the fraction $\rho$ of the cycle that goes up.
-        div_factor: $d$, by which the peak is divided at the start.
-        final_div_factor: $d'$, by which the number at the start is divided at the end.
+        transition_steps: $T$, number of steps of the cycle.
+        peak_value: $b$, peak value.
+        pct_start: $\rho$, fraction of the cycle in which the value increases.
+        div_factor: $d$, ratio of the peak to the initial value.
+        final_div_factor: $d'$, ratio of the initial to the final value.
 
     References:
         Smith and Topin, [Super-Convergence: Very Fast Training of Neural Networks Using Large Learning
@@ -45,17 +45,20 @@ class CosineOneCycle(AbstractCurve):
 
 
 class LinearOneCycle(AbstractCurve):
-    r"""Up to the peak, back to the start and then far below it, along a line each.
+    r"""One-cycle policy with linear phases: up to the peak, back to the start, and then far below it.
 
     From $b / d$ up to $b$ at step $\rho T$, down to $b / d$ at step $\sigma T$, then to $b / (d d')$ at step $T$.
 
     Args:
-        transition_steps: how many steps $T$ the cycle takes.
-        peak_value: the largest number $b$.
-        pct_start: the fraction $\rho$ of the cycle that goes up.
-        pct_final: the fraction $\sigma$ of the cycle after which it is back where it started.
-        div_factor: $d$, by which the peak is divided at the start.
-        final_div_factor: $d'$, by which the number at the start is divided at the end.
+        transition_steps: $T$, number of steps of the cycle.
+        peak_value: $b$, peak value.
+        pct_start: $\rho$, fraction of the cycle in which the value increases.
+        pct_final: $\sigma$, fraction of the cycle after which the value is back at its start.
+        div_factor: $d$, ratio of the peak to the initial value.
+        final_div_factor: $d'$, ratio of the initial to the final value.
+
+    Raises:
+        ValueError: if `pct_final` is less than `pct_start`.
 
     References:
         Smith and Topin, [Super-Convergence: Very Fast Training of Neural Networks Using Large Learning
@@ -73,8 +76,8 @@ class LinearOneCycle(AbstractCurve):
         up, back = self.pct_start, self.pct_final
         if not isinstance(up - back, Tracer) and np.any(up > back):
             raise ValueError(
-                f"`LinearOneCycle(pct_final=...)` is the fraction of the cycle after which it is back where it "
-                f"started, and must be at least `pct_start={format_value(up)}`, got {format_value(back)}."
+                f"`LinearOneCycle(pct_final=...)` is the fraction of the cycle after which the value is back at its "
+                f"start, and must be at least `pct_start={format_value(up)}`, got {format_value(back)}."
             )
 
     def value(self, t):
@@ -84,21 +87,24 @@ class LinearOneCycle(AbstractCurve):
 
 
 class SGDR(AbstractCurve):
-    r"""Warm restarts: cosine decays one after the other, each with a warm-up if it has one.
+    r"""Cosine decay with warm restarts (SGDR), optionally with a warm-up in every cycle.
 
     $$
     f(t) = f_i(t - t_i) \quad\text{for } t_i \le t < t_{i+1}, \qquad t_{i+1} = t_i + T_i, \quad t_0 = 0,
     $$
 
-    where $f_i$ is a `WarmupCosineDecay` of $T_i$ steps. After the last one it stays at its end. `SGDR.geometric` makes
-    the cycles of the paper, each so many times longer than the one before.
+    where $f_i$ is a `WarmupCosineDecay` of $T_i$ steps. After the last cycle the value stays at its end.
+    `SGDR.geometric` builds the cycles of the paper, whose lengths grow by a constant factor.
 
     Args:
-        cycles: the cycles, each a `WarmupCosineDecay` or a mapping of its arguments, as optax takes them.
+        cycles: the cycles, each a `WarmupCosineDecay` or a mapping of its arguments, as in optax.
+
+    Raises:
+        ValueError: if there is no cycle.
 
     References:
-        Loshchilov and Hutter, [SGDR: Stochastic Gradient Descent with Warm
-        Restarts](https://arxiv.org/abs/1608.03983), 2016.
+        Loshchilov and Hutter, [SGDR: Stochastic Gradient Descent with Warm Restarts](https://arxiv.org/abs/1608.03983),
+        2016.
     """
 
     cycles: tuple[WarmupCosineDecay, ...]
@@ -121,15 +127,15 @@ class SGDR(AbstractCurve):
         peak_factor: Any = 1.0,
         end_value: Any = 0.0,
     ) -> Self:
-        r"""The cycles of the paper: $T_i = T_0 k^i$ steps from $b m^i$ down to $c$, without a warm-up.
+        """Build the cycles of the paper, without warm-up: $T_i = T_0 k^i$ steps from $b m^i$ down to $c$.
 
         Args:
-            peak_value: the number $b$ at the start.
-            decay_steps: how many steps $T_0$ the first cycle takes.
-            cycles: how many cycles there are.
-            steps_factor: how many times longer than the one before each cycle is: $k$, the paper's $T_{mult}$.
-            peak_factor: how many times higher than the one before each cycle starts: $m$.
-            end_value: the number $c$ at the end of each cycle.
+            peak_value: $b$, initial value of the first cycle.
+            decay_steps: $T_0$, number of steps of the first cycle.
+            cycles: number of cycles.
+            steps_factor: $k$, factor by which the length grows per cycle: $T_{mult}$ in the paper.
+            peak_factor: $m$, factor by which the initial value changes per cycle.
+            end_value: $c$, end value of each cycle.
         """
         peaks = [peak_value * peak_factor**i for i in range(cycles)]
         steps = [decay_steps * steps_factor**i for i in range(cycles)]

@@ -1,4 +1,4 @@
-"""Curves for runs that may be prolonged: of language models, mostly."""
+"""Schedules for runs of open length, mostly for language models."""
 
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -17,14 +17,14 @@ _NOT_ZERO = Requirement(lambda x: x > 0, 'must be positive with `decay="exponent
 
 
 def check_decay_form(curve: Any, *names: str) -> None:
-    """Refuses an exponential decay between numbers that are not positive."""
+    """Check that the ends of an exponential decay are positive."""
     for name in names if curve.decay == "exponential" else ():
         call = f"`{type(curve).__name__}({name}=...)`"
         object.__setattr__(curve, name, checked(call, getattr(curve, name), _NOT_ZERO, deferred=not is_tracing()))
 
 
 def decayed(form: str, start: Any, end: Any, x: Any) -> Any:
-    """From `start` to `end` as `x` goes from 0 to 1."""
+    """Decay from `start` to `end` as `x` goes from 0 to 1."""
     if form == "exponential":
         return start ** (1 - x) * end**x
     left = {"linear": lambda: 1 - x, "1-sqrt": lambda: 1 - safe_sqrt(x), "cosine": lambda: half_cosine(x)}[form]()
@@ -32,7 +32,7 @@ def decayed(form: str, start: Any, end: Any, x: Any) -> Any:
 
 
 class WarmupStableDecay(AbstractCurve):
-    r"""A linear warm-up, a long constant, and a decay at the end: "WSD".
+    r"""Warmup-stable-decay (WSD): a linear warm-up, a constant phase, and a decay at the end.
 
     $$
     f(t) = \begin{cases}
@@ -42,28 +42,31 @@ class WarmupStableDecay(AbstractCurve):
     \end{cases}
     $$
 
-    A run may be prolonged before its decay has begun, which makes it the schedule for a run whose length is not yet
-    known. The decay has the form that `decay` names:
+    The run can be extended as long as the decay has not begun, so its length need not be known in advance. `decay`
+    selects the form of the decay:
 
     * `"linear"`: $w(x) = 1 - x$;
-    * `"1-sqrt"`: $w(x) = 1 - \sqrt x$, which Hägele et al. found better than the line;
+    * `"1-sqrt"`: $w(x) = 1 - \sqrt x$, which Hägele et al. found better than linear;
     * `"cosine"`: $w(x) = \tfrac12 (1 + \cos \pi x)$;
-    * `"exponential"`: $b^{1 - x} c^x$ instead of the sum. It halves in equal times, as in MiniCPM, whose
-      $0.5^{t / T}$ is $c = 0.5^{D / T} b$.
+    * `"exponential"`: $b^{1 - x} c^x$ instead of the sum, with a constant half-life as in MiniCPM, whose $0.5^{t / T}$
+      is $c = 0.5^{D / T} b$.
 
     Args:
-        init_value: the number $a$ at the start.
-        peak_value: the number $b$ after the warm-up.
-        warmup_steps: how many steps $W$ the warm-up takes.
-        stable_steps: how many steps $S$ the number stays at the peak.
-        decay_steps: how many steps $D$ the decay takes.
-        end_value: the number $c$ at the end.
-        decay: the form of the decay, one of the four above.
+        init_value: $a$, initial value.
+        peak_value: $b$, value after the warm-up.
+        warmup_steps: $W$, number of warm-up steps.
+        stable_steps: $S$, number of steps at the peak.
+        decay_steps: $D$, number of decay steps.
+        end_value: $c$, end value.
+        decay: form of the decay, one of the four above.
+
+    Raises:
+        ValueError: if `decay` is `"exponential"` and `peak_value` or `end_value` is not positive.
 
     References:
         Hu et al., [MiniCPM: Unveiling the Potential of Small Language Models with Scalable Training
-        Strategies](https://arxiv.org/abs/2404.06395), 2024, section 4; Hägele et al., [Scaling Laws and
-        Compute-Optimal Training Beyond Fixed Training Durations](https://arxiv.org/abs/2405.18392), 2024.
+        Strategies](https://arxiv.org/abs/2404.06395), 2024, section 4; Hägele et al., [Scaling Laws and Compute-Optimal
+        Training Beyond Fixed Training Durations](https://arxiv.org/abs/2405.18392), 2024.
     """
 
     init_value: Number = number()
@@ -86,7 +89,7 @@ class WarmupStableDecay(AbstractCurve):
 
 
 class InverseSqrt(AbstractCurve):
-    r"""A linear warm-up, then the inverse square root of the step. It has no end.
+    r"""Inverse square root schedule with linear warm-up, as in the original transformer. It has no end.
 
     $$
     f(t) = \begin{cases}
@@ -95,13 +98,13 @@ class InverseSqrt(AbstractCurve):
     \end{cases}
     $$
 
-    The rate of the paper, $d^{-1/2} \min(t^{-1/2}, t\, W^{-3/2})$, is the one with $a = 0$ and $b = (d W)^{-1/2}$. It
-    counts its steps from 1, so that its first step is step 1 here; step 0 has the rate $a$.
+    The paper's learning rate, $d^{-1/2} \min(t^{-1/2}, t\, W^{-3/2})$, is $a = 0$ and $b = (d W)^{-1/2}$. The paper
+    counts steps from 1, so its first step is step 1 here; step 0 has the value $a$.
 
     Args:
-        peak_value: the number $b$ after the warm-up.
-        warmup_steps: how many steps $W$ the warm-up takes.
-        init_value: the number $a$ at the start.
+        peak_value: $b$, value after the warm-up.
+        warmup_steps: $W$, number of warm-up steps.
+        init_value: $a$, initial value.
 
     References:
         Vaswani et al., [Attention Is All You Need](https://arxiv.org/abs/1706.03762), 2017, equation 3.
@@ -119,7 +122,7 @@ class InverseSqrt(AbstractCurve):
 
 
 class Power(AbstractCurve):
-    r"""A power of the number of tokens seen so far, whatever the batch size and the length of the run.
+    r"""Power scheduler: a power of the number of training tokens, independent of batch size and length of the run.
 
     With $n = m t$ tokens after $t$ steps,
 
@@ -132,20 +135,25 @@ class Power(AbstractCurve):
     \end{cases}
     $$
 
-    The constants are those that Shen et al. found with small language models in μP, and used for large ones, whatever
-    the batch size and the number of tokens. The forms of the last decay are those of `WarmupStableDecay`.
+    Shen et al. fitted the default constants on small language models in μP, and used them for large ones at any batch
+    size and number of tokens. The final decay has the same forms as in `WarmupStableDecay`.
 
     Args:
-        batch_size: the batch size $\beta$, in sequences.
-        tokens_per_step: how many tokens $m$ a step sees. In a schedule `over` a run: the tokens of the whole run.
-        warmup_steps: how many steps $W$ the warm-up takes.
-        decay_begin: the step $t_1$ at which the last decay begins. Without it there is none.
-        decay_steps: how many steps $D$ the last decay takes.
-        end_value: the number $c$ at the end.
-        peak_value: the number $b$ that is never exceeded.
+        batch_size: $\beta$, batch size in sequences.
+        tokens_per_step: $m$, number of tokens per step. For a schedule stretched by `over`: the tokens of the whole
+            run.
+        warmup_steps: $W$, number of warm-up steps.
+        decay_begin: $t_1$, step at which the final decay begins. By default there is none.
+        decay_steps: $D$, number of steps of the final decay.
+        end_value: $c$, end value.
+        peak_value: $b$, upper bound of the value.
         amplitude: $\alpha$, the paper's $a$.
-        exponent: $p$, the paper's $b$. It is negative.
-        decay: the form of the last decay: `"linear"`, `"1-sqrt"`, `"cosine"` or `"exponential"`.
+        exponent: $p$, the paper's $b$; negative.
+        decay: form of the final decay: `"linear"`, `"1-sqrt"`, `"cosine"` or `"exponential"`.
+
+    Raises:
+        ValueError: if only one of `decay_begin` and `decay_steps` is given, or `decay` is `"exponential"` and
+            `end_value` is not positive.
 
     References:
         Shen et al., [Power Scheduler: A Batch Size and Token Number Agnostic Learning Rate
@@ -166,8 +174,8 @@ class Power(AbstractCurve):
     def check(self) -> None:
         if (self.decay_begin is None) != (self.decay_steps is None):
             raise ValueError(
-                "`Power` needs to know when the last decay begins and how long it takes: "
-                "`Power(..., decay_begin=9_000, decay_steps=1_000)`, or neither of them."
+                "`Power` needs both the beginning and the length of the final decay, or neither: "
+                "`Power(..., decay_begin=9_000, decay_steps=1_000)`."
             )
         if self.decay_begin is not None:
             check_decay_form(self, "end_value")
@@ -184,7 +192,8 @@ class Power(AbstractCurve):
         return after(t, self.decay_begin, out, decay)
 
     def _power(self, t):
+        """The power $g(t)$."""
         n = self.tokens_per_step * t
-        # Before the first token the power is infinite, and the bound is what is left.
+        # Before the first token the power is infinite, so the value is the upper bound.
         power = self.batch_size * self.amplitude * jnp.where(n > 0, n, 1) ** self.exponent
         return jnp.where(n > 0, jnp.minimum(self.peak_value, power), self.peak_value)

@@ -1,4 +1,4 @@
-"""Curves and schedules that are put together from pieces."""
+"""Piecewise schedules."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -19,17 +19,17 @@ from ._curves import Constant
 
 
 class PiecewiseConstant(AbstractCurve):
-    r"""A number that is multiplied by a factor at each of some steps.
+    r"""Piecewise constant schedule: the value is multiplied by a factor at each boundary (step decay).
 
     $$
     f(t) = a \prod_{i:\, t \ge t_i} c_i
     $$
 
-    The change takes effect at the boundary itself (Keras changes one step later).
+    The change takes effect at the boundary itself; in Keras it does one step later.
 
     Args:
-        init_value: the number $a$ at the start.
-        boundaries_and_scales: a mapping from the step $t_i$ to the factor $c_i$.
+        init_value: $a$, initial value.
+        boundaries_and_scales: mapping from steps $t_i$ to factors $c_i$.
     """
 
     init_value: Number = number()
@@ -50,20 +50,23 @@ class PiecewiseConstant(AbstractCurve):
 
 
 class PiecewiseInterpolate(AbstractCurve):
-    r"""A curve through the numbers that `PiecewiseConstant` jumps between.
+    r"""Piecewise interpolation, linear or cosine, between the values of `PiecewiseConstant`.
 
     $$
     f(t) = v_{i+1} + (v_i - v_{i+1})\, w\!\left(\frac{t - t_i}{t_{i+1} - t_i}\right)
     \quad\text{for } t_i \le t < t_{i+1}, \qquad v_{i+1} = c_{i+1} v_i, \quad v_0 = a, \quad t_0 = 0,
     $$
 
-    with $w(x) = 1 - x$ or $w(x) = \tfrac12 (1 + \cos \pi x)$, and constant behind the last boundary. The factors are
-    multiplied as in `PiecewiseConstant`: with `{4: 0.1, 8: 0.1}` it ends at a hundredth.
+    with $w(x) = 1 - x$ or $w(x) = \tfrac12 (1 + \cos \pi x)$, and constant after the last boundary. The factors
+    accumulate as in `PiecewiseConstant`: `{4: 0.1, 8: 0.1}` ends at a hundredth of the initial value.
 
     Args:
         interpolate_type: `"linear"` or `"cosine"`.
-        init_value: the number $a$ at the start.
-        boundaries_and_scales: a mapping from the step $t_i$, where the number is reached, to its factor $c_i$.
+        init_value: $a$, initial value.
+        boundaries_and_scales: mapping from steps $t_i$, at which a value is reached, to factors $c_i$.
+
+    Raises:
+        ValueError: if the boundaries of a changed schedule are not in ascending order.
     """
 
     interpolate_type: Literal["linear", "cosine"] = eqx.field(static=True, metadata={"options": ("linear", "cosine")})
@@ -88,7 +91,7 @@ class PiecewiseInterpolate(AbstractCurve):
         if len(known) == len(self.boundaries) and np.any(np.diff(np.asarray(known)) < 0):
             raise ValueError(
                 f"`PiecewiseInterpolate(boundaries=...)` must be in ascending order, got "
-                f"{format_value(self.boundaries)}. Make a new one, or replace them all: `replace(boundaries=(...))`."
+                f"{format_value(self.boundaries)}. Create a new one, or replace them all: `replace(boundaries=(...))`."
             )
 
     def value(self, t):
@@ -99,7 +102,7 @@ class PiecewiseInterpolate(AbstractCurve):
 
 
 def interpolated(t: Any, boundaries: Sequence[Any], values: Sequence[Any], kind: str) -> Any:
-    """A curve through the first value at 0 and the others at the boundaries."""
+    """Interpolate from the first value at step 0 through the other values at the boundaries."""
     out = jnp.broadcast_to(values[0], t.shape)
     starts = [jnp.zeros_like(values[0]), *boundaries]
     for start, end, before, behind in zip(starts, boundaries, values, values[1:], strict=False):
@@ -110,7 +113,7 @@ def interpolated(t: Any, boundaries: Sequence[Any], values: Sequence[Any], kind:
 
 
 class Join(AbstractSchedule):
-    r"""Schedules one after the other; each counts its own steps from the boundary at which it begins.
+    r"""Concatenate schedules; each counts its own steps from the boundary at which it begins.
 
     $$
     f(t) = f_i(t - t_i) \quad\text{for } t_i \le t < t_{i+1}, \qquad t_0 = 0
@@ -118,7 +121,10 @@ class Join(AbstractSchedule):
 
     Args:
         schedules: the schedules $f_i$, or numbers.
-        boundaries: the steps $t_1, t_2, \dots$ at which the second and the further ones begin.
+        boundaries: the steps $t_1, t_2, \dots$ at which the second and the following schedules begin.
+
+    Raises:
+        ValueError: if the number of boundaries is not one less than that of the schedules.
     """
 
     schedules: tuple[AbstractSchedule, ...]
@@ -130,12 +136,12 @@ class Join(AbstractSchedule):
         self.boundaries = tuple(boundaries)
         if len(self.schedules) != len(self.boundaries) + 1:
             raise ValueError(
-                f"`Join` needs one boundary between each two schedules, got {len(self.schedules)} schedules and "
+                f"`Join` needs one boundary between each pair of schedules, got {len(self.schedules)} schedules and "
                 f"{len(self.boundaries)} boundaries."
             )
 
     def __call__(self, step: ArrayLike) -> Float[Array, "..."]:
-        """The number of the schedule whose turn it is."""
+        """Return the value of the schedule that the step falls into."""
         dtype = default_float()
 
         def called(schedule: AbstractSchedule) -> Any:

@@ -1,4 +1,4 @@
-"""Curves that begin with a linear warm-up."""
+"""Schedules with a linear warm-up."""
 
 import equinox as eqx
 import numpy as np
@@ -12,18 +12,18 @@ from ._curves import exponential_decay
 
 
 class WarmupConstant(AbstractCurve):
-    r"""A linear warm-up, then a constant.
+    r"""Linear warm-up, then constant.
 
     $$
     f(t) = a\, (1 - x) + b\, x, \qquad x = \min(t / W, 1)
     $$
 
-    Without a warm-up, $W = 0$, it is $b$ from the first step on.
+    With $W = 0$ it is $b$ from the first step on.
 
     Args:
-        init_value: the number $a$ at the start.
-        peak_value: the number $b$ after the warm-up.
-        warmup_steps: how many steps $W$ the warm-up takes.
+        init_value: $a$, initial value.
+        peak_value: $b$, value after the warm-up.
+        warmup_steps: $W$, number of warm-up steps.
     """
 
     init_value: Number = number()
@@ -35,7 +35,7 @@ class WarmupConstant(AbstractCurve):
 
 
 class WarmupCosineDecay(AbstractCurve):
-    r"""A linear warm-up, then half a period of a cosine. The usual learning rate of a transformer.
+    r"""Linear warm-up, then cosine decay: the usual learning rate schedule of transformers.
 
     $$
     f(t) = \begin{cases}
@@ -45,12 +45,15 @@ class WarmupCosineDecay(AbstractCurve):
     $$
 
     Args:
-        init_value: the number $a$ at the start.
-        peak_value: the number $b$ after the warm-up.
-        warmup_steps: how many steps $W$ the warm-up takes.
-        decay_steps: the length $T$ of the whole schedule, the warm-up included.
-        end_value: the number $c$ at the end.
-        exponent: the power $p$ of the decay.
+        init_value: $a$, initial value.
+        peak_value: $b$, value after the warm-up.
+        warmup_steps: $W$, number of warm-up steps.
+        decay_steps: $T$, number of steps of the whole schedule, including the warm-up.
+        end_value: $c$, end value.
+        exponent: $p$, exponent of the cosine.
+
+    Raises:
+        ValueError: if `decay_steps` is not greater than `warmup_steps`.
     """
 
     init_value: Number = number()
@@ -64,7 +67,7 @@ class WarmupCosineDecay(AbstractCurve):
         w, d = self.warmup_steps, self.decay_steps
         if not isinstance(w - d, Tracer) and np.any(w >= d):
             raise ValueError(
-                f"`WarmupCosineDecay(decay_steps=...)` is the length of the whole schedule and must be more than "
+                f"`WarmupCosineDecay(decay_steps=...)` is the length of the whole schedule and must be greater than "
                 f"`warmup_steps={format_value(w)}`, got {format_value(d)}."
             )
 
@@ -77,7 +80,7 @@ class WarmupCosineDecay(AbstractCurve):
 
 
 class WarmupExponentialDecay(AbstractCurve):
-    r"""A linear warm-up, then an `ExponentialDecay` that begins to count at its end.
+    r"""Linear warm-up, then `ExponentialDecay`, whose steps are counted from the end of the warm-up.
 
     $$
     f(t) = \begin{cases}
@@ -87,14 +90,14 @@ class WarmupExponentialDecay(AbstractCurve):
     $$
 
     Args:
-        init_value: the number $a$ at the start.
-        peak_value: the number $b$ after the warm-up.
-        warmup_steps: how many steps $W$ the warm-up takes.
-        transition_steps: how many steps $T$ a period of the decay takes.
-        decay_rate: the factor $r$ of a period.
-        transition_begin: how many steps $t_0$ the number stays at the peak.
-        staircase: whether the factor is multiplied at the end of each period, instead of little by little.
-        end_value: the number at which the decay stops.
+        init_value: $a$, initial value.
+        peak_value: $b$, value after the warm-up.
+        warmup_steps: $W$, number of warm-up steps.
+        transition_steps: $T$, number of steps per period of the decay.
+        decay_rate: $r$, factor per period.
+        transition_begin: $t_0$, number of steps at the peak before the decay begins.
+        staircase: whether to decay in steps at the end of each period.
+        end_value: value at which the decay stops.
     """
 
     init_value: Number = number()

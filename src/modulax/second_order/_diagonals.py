@@ -1,4 +1,4 @@
-"""Products with the Hessian of a loss, its diagonal, and that of the Fisher information."""
+"""Hessian-vector products, and the diagonals of the Hessian and of the Fisher information."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,17 +21,22 @@ Loss = Callable[[Any, Any, Any], Any]
 
 
 def hvp(loss: Loss, v: PyTree, params: PyTree, inputs: Any, targets: Any) -> PyTree:
-    r"""The Hessian of a loss times a vector, $\nabla^2 L(w)\, v$, for the price of about two gradients.
+    r"""Compute a Hessian-vector product, $\nabla^2 L(w)\, v$, at the cost of about two gradients.
 
     Args:
-        loss: $L$, a function of parameters, inputs and targets that returns a number.
-        v: the vector: an array of as many entries as the parameters have together, in JAX's order; or a tree like them.
-        params: $w$, a tree. What is no floating array, such as the functions in an Equinox model, is no parameter.
-        inputs: what the loss is given as its second argument.
-        targets: what the loss is given as its third argument.
+        loss: $L$, a function of parameters, inputs and targets that returns a scalar.
+        v: $v$, the vector: an array with as many entries as the parameters have in total, in the order of
+            `jax.flatten_util.ravel_pytree`; or a tree like the parameters.
+        params: $w$, a tree. Leaves that are not floating-point arrays, such as the functions in an Equinox model, are
+            held constant.
+        inputs: second argument of the loss.
+        targets: third argument of the loss.
 
     Returns:
-        A tree like the parameters, with None for what is none.
+        A tree like the parameters, with None for the leaves that are held constant.
+
+    Raises:
+        ValueError: if a parameter is complex, the loss doesn't return a scalar, or `v` doesn't fit the parameters.
 
     References:
         Pearlmutter, [Fast Exact Multiplication by the Hessian](https://doi.org/10.1162/neco.1994.6.1.147), 1994
@@ -41,20 +46,23 @@ def hvp(loss: Loss, v: PyTree, params: PyTree, inputs: Any, targets: Any) -> PyT
 
 
 def hessian_diag(loss: Loss, params: PyTree, inputs: Any, targets: Any) -> Float[Array, " n"]:
-    r"""The diagonal of the Hessian of a loss, $\partial^2 L / \partial w_i^2$, exactly.
+    r"""Compute the exact diagonal of the Hessian of a loss, $\partial^2 L / \partial w_i^2$.
 
-    It costs as many products with the Hessian as there are parameters, of which only a few are held at a time: right
-    for small models, and to check an estimate such as that of `modulax.HutchinsonDiagonal`.
+    It takes one Hessian-vector product per parameter, a few of them at a time to limit memory. Use it for small models,
+    or to check an estimate such as that of `modulax.HutchinsonDiagonal`.
 
     Args:
-        loss: $L$, a function of parameters, inputs and targets that returns a number.
-        params: $w$, a tree. What is no floating array is no parameter.
-        inputs: what the loss is given as its second argument.
-        targets: what the loss is given as its third argument.
+        loss: $L$, a function of parameters, inputs and targets that returns a scalar.
+        params: $w$, a tree. Leaves that are not floating-point arrays are held constant.
+        inputs: second argument of the loss.
+        targets: third argument of the loss.
 
     Returns:
-        A vector with an entry for each entry of the parameters, in JAX's order, as `jax.flatten_util.ravel_pytree` puts
-        them; in the dtype that they have together.
+        A vector with one entry per parameter, in the order of `jax.flatten_util.ravel_pytree` and the dtype that the
+        parameters promote to.
+
+    Raises:
+        ValueError: if a parameter is complex, or the loss doesn't return a scalar.
     """
     gradient, weights = _gradient("hessian_diag", "loss", loss, params, inputs, targets)
     flat, unravel = _raveled(weights)
@@ -69,36 +77,38 @@ def hessian_diag(loss: Loss, params: PyTree, inputs: Any, targets: Any) -> Float
     n = flat.size
     if n <= 4 * CHUNK:
         return jax.vmap(entry)(jnp.arange(n))
-    # The last row is filled up with indices that are none, so that there is one loop and one program.
+    # Pad the last chunk with indices out of range, so that a single loop covers all chunks.
     rows = -(-n // CHUNK)
     entries = jax.lax.map(jax.vmap(entry), jnp.arange(rows * CHUNK).reshape(rows, CHUNK))
     return entries.reshape(-1)[:n]
 
 
 def fisher_diag(negative_log_likelihood: Loss, params: PyTree, inputs: Any, targets: Any) -> Float[Array, " n"]:
-    r"""The diagonal of the observed Fisher information, $(\partial L / \partial w_i)^2$.
+    r"""Compute the diagonal of the observed Fisher information, the squared gradient $(\partial L / \partial w_i)^2$.
 
-    That is the information in one observation. For that of several, average it over them:
+    This is the information in a single observation. For several, average over them:
 
         of_each = jax.vmap(fisher_diag, in_axes=(None, None, 0, 0))(negative_log_likelihood, params, inputs, targets)
 
-    The square of a mean of gradients, which is what the negative log-likelihood of a whole batch gives, is another
-    thing, and about zero at the optimum.
+    Don't pass the negative log-likelihood of a whole batch: the square of a mean gradient is not the Fisher
+    information, and is about zero at the optimum.
 
     Args:
-        negative_log_likelihood: $L$, a function of parameters, inputs and targets that returns a number.
-        params: $w$, a tree. What is no floating array is no parameter.
-        inputs: what the function is given as its second argument.
-        targets: what the function is given as its third argument.
+        negative_log_likelihood: $L$, a function of parameters, inputs and targets that returns a scalar.
+        params: $w$, a tree. Leaves that are not floating-point arrays are held constant.
+        inputs: second argument of the function.
+        targets: third argument of the function.
 
     Returns:
-        A vector with an entry for each entry of the parameters, in the order of `hessian_diag`.
+        A vector with one entry per parameter, in the order of `hessian_diag`.
+
+    Raises:
+        ValueError: if a parameter is complex, or the function doesn't return a scalar.
 
     References:
         Kirkpatrick et al., [Overcoming catastrophic forgetting in neural networks](https://arxiv.org/abs/1612.00796),
-        2017, which uses it to hold on to what matters;
-        Kunstner et al., [Limitations of the Empirical Fisher Approximation for Natural Gradient
-        Descent](https://arxiv.org/abs/1905.12558), 2019
+        2017, which uses it to protect important weights (EWC); Kunstner et al., [Limitations of the Empirical Fisher
+        Approximation for Natural Gradient Descent](https://arxiv.org/abs/1905.12558), 2019
     """
     owner = "fisher_diag", "negative_log_likelihood"
     gradient, weights = _gradient(*owner, negative_log_likelihood, params, inputs, targets)
@@ -108,7 +118,7 @@ def fisher_diag(negative_log_likelihood: Loss, params: PyTree, inputs: Any, targ
 def _gradient(
     owner: str, name: str, loss: Loss, params: PyTree, inputs: Any, targets: Any
 ) -> tuple[Callable[[PyTree], PyTree], PyTree]:
-    """The gradient of the loss as a function of what is trained, and what is trained."""
+    """Return the gradient as a function of the trainable leaves, and these leaves."""
     weights = trainable(params)
     for path, x in leaves_with_paths(weights):
         if jnp.iscomplexobj(x):
@@ -118,7 +128,7 @@ def _gradient(
         out = jnp.asarray(loss(eqx.combine(weights, params), inputs, targets))
         if out.shape != ():
             raise ValueError(
-                f"`{owner}({name}=...)` must return a number, got an array of shape {out.shape}: return its mean, "
+                f"`{owner}({name}=...)` must return a scalar, got an array of shape {out.shape}: return its mean, "
                 "or its sum."
             )
         return out
@@ -127,13 +137,13 @@ def _gradient(
 
 
 def _raveled(tree: PyTree) -> tuple[Float[Array, " n"], Callable[[Array], PyTree]]:
-    """All entries in one vector, of the dtype that holds them, and the way back."""
+    """Ravel a tree to a vector of the dtype that its leaves promote to; also return the inverse."""
     with jax.numpy_dtype_promotion("standard"):
         return ravel_pytree(tree)
 
 
 def _vector(v: PyTree, weights: PyTree) -> PyTree:
-    """The vector as a tree like the parameters; refused if it does not fit."""
+    """Convert the vector to a tree like the parameters, after checking that it fits."""
     if not jtu.all_leaves([v]):
         (leaves, found), treedef = columns("hvp", params=weights, v=v)
         check_shapes("hvp", weights, leaves, found)

@@ -1,4 +1,11 @@
-"""What a law is given: a transform, parameters, and the ways to run, vary and compare them."""
+"""Test cases for laws, and the helpers that laws are written with.
+
+A `Case` holds a transform, parameters and extra arguments, and runs `init` and `update` on them with reproducible
+updates. The rest are helpers for the bodies of laws: `needs` declares which cases a law applies to and which packages
+it uses; `other_value` and `map_numbers` vary hyperparameters; `cast`, `stack` and `in_float64` prepare trees in NumPy,
+because every JAX operation on them would compile a program; the functions called `expect…` compare and raise;
+`counting_traces` observes what JAX traces.
+"""
 
 import contextlib
 import dataclasses
@@ -24,7 +31,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def default_params() -> dict[str, Any]:
-    """A small tree with what real ones have: nesting, a tuple, several shapes, a scalar."""
+    """A small parameter tree with the features of real ones: nesting, a tuple, several shapes, a scalar."""
     kernel = np.asarray([[-2.5, 1.0], [0.4, -0.1], [1.5, 3.0]])
     tree = {"dense": {"bias": np.asarray([0.3, -0.2]), "kernel": kernel}, "pair": (np.asarray(0.7),)}
     return jtu.tree_map(lambda x: jnp.asarray(x, jnp.float32), tree)
@@ -36,12 +43,10 @@ class Case:
 
     Args:
         transform: the transform.
-        params: parameters, every leaf a floating or complex array.
-        extra: the extra arguments that its `update` needs, or a function of `(params, updates)`
-            that returns them.
-        rtol: how far two ways of computing the same may differ in float32, relative to the largest
-            entry of an array.
-        examples: how many examples its updates have on a leading axis, if it takes examples.
+        params: parameters; every leaf must be a floating-point or complex array.
+        extra: extra arguments for its `update`, or a function of `(params, updates)` that returns them.
+        rtol: tolerance for two ways of computing the same in float32, relative to the largest entry of an array.
+        examples: number of examples on a leading axis of the updates, if the transform takes per-example gradients.
     """
 
     transform: AbstractTransform
@@ -54,7 +59,7 @@ class Case:
         object.__setattr__(self, "params", trainable(self.params))
 
     def updates(self, seed: int = 0, like: Params = None) -> Updates:
-        """Some updates for the parameters (or for `like`): the same for the same seed, none zero."""
+        """Generate updates for the parameters (or for `like`): the same for the same seed, and none of them zero."""
         like = self.given(self.params if like is None else like)
         random = np.random.default_rng(seed)
 
@@ -67,7 +72,7 @@ class Case:
         return jtu.tree_map(one, like)
 
     def given(self, tree: PyTree) -> PyTree:
-        """Arrays like parameters, or their shapes and dtypes, as updates are: each repeated for every example."""
+        """Add the example axis to arrays like parameters, or to their shapes and dtypes: updates have one."""
         if not self.examples:
             return tree
 
@@ -78,13 +83,13 @@ class Case:
         return jtu.tree_map(repeated, tree)
 
     def returned(self, updates: PyTree) -> PyTree:
-        """Updates, or their shapes and dtypes, as those that are returned for them: without the axis of examples."""
+        """Remove the example axis from updates, or from their shapes and dtypes: returned updates have none."""
         if not self.examples:
             return updates
         return jtu.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) if _is_aval(x) else x[0], updates)
 
     def init(self, params: Params = None) -> State:
-        """The state for the parameters (or for others)."""
+        """Initialize the state for the parameters (or for others)."""
         return self.transform.init(self.params if params is None else params)
 
     def update(
@@ -94,13 +99,13 @@ class Case:
         params: Params = None,
         transform: AbstractTransform | None = None,
     ) -> tuple[Updates, State]:
-        """One step, with the extra arguments; of another transform where one is given."""
+        """Take one step with the extra arguments, of another transform if one is given."""
         params = self.params if params is None else params
         transform = self.transform if transform is None else transform
         return transform.update(updates, state, params, **self.extra_for(params, updates))
 
     def extra_for(self, params: Params, updates: Updates) -> Mapping[str, Any]:
-        """The extra arguments for these trees."""
+        """The extra arguments for these parameters and updates."""
         return self.extra(params, updates) if callable(self.extra) else self.extra
 
     def numbers(self) -> dict[str, Any]:
@@ -109,13 +114,14 @@ class Case:
 
 
 def _is_aval(x: Any) -> bool:
+    """Whether `x` is a shape and dtype without values."""
     return isinstance(x, jax.ShapeDtypeStruct)
 
 
 def needs(
     condition: Callable[[Case], bool] = lambda case: True, *, packages: tuple[str, ...] = ()
 ) -> Callable[[Function], Function]:
-    """Declares the cases that a law speaks of, and the packages without which it cannot be run."""
+    """Declare which cases a law applies to, and which packages it needs."""
 
     def declare(law: Function) -> Function:
         law.condition, law.packages = condition, packages  # pyright: ignore[reportFunctionMemberAccess]
@@ -125,7 +131,7 @@ def needs(
 
 
 def takes_whole_updates(case: Case) -> bool:
-    """Whether the updates have the shapes of the parameters, so that any transform can stand before it."""
+    """Whether the updates have the shapes of the parameters, so that any transform can precede it."""
     return not case.examples
 
 
@@ -135,48 +141,48 @@ def has_numbers(case: Case) -> bool:
 
 
 def optional(name: str) -> Any:
-    """A package that need not be installed; a law that uses it declares it with `needs`."""
+    """Import a package that need not be installed; a law that uses it declares it with `needs`."""
     return importlib.import_module(name)
 
 
 def is_installed(name: str) -> bool:
-    """Whether `optional(name)` would find it."""
+    """Whether `optional(name)` would find the package."""
     return importlib.util.find_spec(name.partition(".")[0]) is not None
 
 
 def expect(condition: Any, message: str) -> None:
-    """An AssertionError with this message, unless the condition holds."""
+    """Raise an AssertionError with this message unless the condition holds."""
     if not condition:
         raise AssertionError(message)
 
 
 def other_value(x: Any, weight: float = 0.5) -> float:
-    """Another value for a number, allowed wherever the number was: in [0, 1), positive, at least 1."""
+    """Another value for a hyperparameter that satisfies the same requirement: in [0, 1), positive, or at least 1."""
     return float(weight * np.asarray(x) + (1 - weight) * (1 if x >= 1 else 0.5))
 
 
 def map_numbers(function: Callable[[Any], Any], transform: Any) -> Any:
-    """The transform with a function of each of its numbers in their places; a random key is no number."""
+    """Apply a function to every hyperparameter of a transform; random keys are left alone."""
     return jtu.tree_map(lambda x: x if is_key_data(x) else function(x), transform)
 
 
 def cast(tree: PyTree, dtype: DTypeLike) -> PyTree:
-    """The tree with all its leaves in a dtype, as NumPy arrays: an operation of JAX is a program to compile."""
+    """Cast all leaves of a tree to a dtype, in NumPy: a JAX operation would compile a program."""
     return jtu.tree_map(lambda x: np.asarray(x).astype(dtype), tree)
 
 
 def scaled(tree: PyTree, factor: float) -> PyTree:
-    """The tree times a number, as NumPy arrays."""
+    """Multiply a tree by a number, in NumPy."""
     return jtu.tree_map(lambda x: (np.asarray(x) * factor).astype(x.dtype), tree)
 
 
 def stack(*trees: PyTree) -> PyTree:
-    """The trees as one, with a new first axis, as NumPy arrays."""
+    """Stack trees along a new first axis, in NumPy."""
     return jtu.tree_map(lambda *xs: np.stack(xs), *trees)
 
 
 def in_float64(tree: PyTree) -> PyTree:
-    """The tree in double precision, inside of `jax.enable_x64(True)`."""
+    """Cast a tree to double precision, within `jax.enable_x64(True)`."""
     return jtu.tree_map(
         lambda x: jnp.asarray(
             np.asarray(x).astype(complex if np.iscomplexobj(x) else float)
@@ -188,12 +194,12 @@ def in_float64(tree: PyTree) -> PyTree:
 
 
 def avals(tree: PyTree) -> PyTree:
-    """Shapes and dtypes."""
+    """The shapes and dtypes of a tree."""
     return jtu.tree_map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), tree)
 
 
 def expect_same_avals(after: PyTree, before: PyTree, what: str) -> None:
-    """Refuses another structure, shape or dtype, and says where."""
+    """Check that two trees have the same structure, shapes and dtypes; the message names the path."""
     expect(
         jtu.tree_structure(after) == jtu.tree_structure(before),
         f"{what}: the structure became {jtu.tree_structure(after)}, it was {jtu.tree_structure(before)}.",
@@ -206,7 +212,7 @@ def expect_same_avals(after: PyTree, before: PyTree, what: str) -> None:
 
 
 def expect_close(actual: PyTree, desired: PyTree, what: str, rtol: float = 0.0) -> None:
-    """Refuses a difference of more than `rtol` times the largest entry of an array; 0 is equality."""
+    """Check that two trees differ by at most `rtol` times the largest entry of each array; 0 requires equality."""
     expect(
         jtu.tree_structure(actual) == jtu.tree_structure(desired),
         f"{what}: the structures differ, {jtu.tree_structure(actual)} and {jtu.tree_structure(desired)}.",
@@ -222,27 +228,27 @@ def expect_close(actual: PyTree, desired: PyTree, what: str, rtol: float = 0.0) 
 
 
 def _is_close(a: np.ndarray, d: np.ndarray, rtol: float) -> bool:
-    """Whether all entries are close; infinities, which have no difference, must be the same."""
+    """Whether all entries are close; infinities must be equal."""
     is_finite = np.isfinite(a) & np.isfinite(d)
     near = np.abs(a[is_finite] - d[is_finite]) <= rtol * np.max(np.abs(d[is_finite]), initial=0)
     return bool(np.all(near)) and np.array_equal(a[~is_finite], d[~is_finite])
 
 
 def expect_finite(tree: PyTree, what: str) -> None:
-    """Refuses NaN and infinity, and says where."""
+    """Check that a tree has no NaN and no infinity; the message names the path."""
     for path, x in leaves_with_paths(tree):
         expect(np.all(np.isfinite(np.asarray(x, np.complex128))), f"{what}: at `{path}` there is {x}.")
 
 
 def expect_no_nan(tree: PyTree, what: str) -> None:
-    """Refuses NaN, and says where."""
+    """Check that a tree has no NaN; the message names the path."""
     for path, x in leaves_with_paths(tree):
         expect(not np.any(np.isnan(np.asarray(x, np.complex128))), f"{what}: at `{path}` there is {x}.")
 
 
 @contextlib.contextmanager
 def counting_traces() -> Iterator[list[str]]:
-    """A list that grows whenever JAX traces a function."""
+    """Yield a list that grows whenever JAX traces a function."""
     traces: list[str] = []
 
     def listen(event: str, duration_secs: float, **metadata: str | int) -> None:
@@ -259,7 +265,7 @@ def counting_traces() -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def as_others_set_jax() -> Iterator[None]:
-    """JAX's own rules of promotion, which flax and optax rely on."""
+    """Set JAX's default promotion rules, which flax and optax rely on."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
 
@@ -275,5 +281,5 @@ def is_strong_array(x: Any) -> bool:
 
 
 def is_number(x: Any) -> bool:
-    """Whether `x` is stored as a number is: an array without axes."""
+    """Whether `x` is stored as hyperparameters are: an array without axes."""
     return isinstance(x, ARRAY_TYPES) and np.ndim(x) == 0

@@ -1,4 +1,4 @@
-"""Laws on composition: a transform does the same inside of every container, ours and others'."""
+"""Laws on composition: a transform does the same in every container, in ours, in NNX and in optax."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ from ._case import (
 
 
 def _run(case: Case, transform: Any, steps: int = 3) -> list[Any]:
-    """The updates of a few steps."""
+    """Return the updates of a few steps."""
     state, out = transform.init(case.params), []
     for seed in range(steps):
         updates, state = case.update(case.updates(seed), state, transform=transform)
@@ -39,10 +39,10 @@ def _run(case: Case, transform: Any, steps: int = 3) -> list[Any]:
 
 
 def law_a_chain_is_its_parts_one_by_one(case: Case) -> None:
-    """In a chain, where rules on one array run as one function, it does what it does by itself."""
+    """In a chain, where consecutive leafwise rules are fused, a transform does the same as on its own."""
     with jax.enable_x64(True):  # so that a difference is one of meaning, not of rounding
         params, *grads = in_float64((case.params, case.updates(0), case.updates(1)))
-        # What takes examples is the first part of a chain.
+        # A transform of per-example gradients must come first in a chain.
         parts = [*([] if case.examples else [Scale(3.0)]), case.transform, Scale(0.25)]
         chain = Chain(*parts)
         state, states = chain.init(params), [part.init(params) for part in parts]
@@ -56,7 +56,7 @@ def law_a_chain_is_its_parts_one_by_one(case: Case) -> None:
 
 
 def law_a_mask_of_all_is_no_mask(case: Case) -> None:
-    """`Masked` with every leaf chosen is the transform itself, with none it is the identity."""
+    """`Masked` with every leaf selected equals the transform; with none selected, it equals the identity."""
 
     def everywhere(value: bool) -> Any:
         return lambda tree: jtu.tree_map(lambda _: value, tree)
@@ -68,11 +68,11 @@ def law_a_mask_of_all_is_no_mask(case: Case) -> None:
 
 
 def law_a_partition_gives_each_leaf_its_own(case: Case) -> None:
-    """In a `Partition`, it does to its leaves what `Masked` does, and the others are another's."""
+    """In a `Partition`, a transform does to its own leaves what it does in `Masked`, and nothing to the others."""
     leaves, treedef = jtu.tree_flatten(case.params)
     labels = treedef.unflatten(["this" if i % 2 else "zero" for i in range(len(leaves))])
     mask = jtu.tree_map(lambda label: label == "this", labels)
-    # As functions, because parameters may be Modules, which have no room for labels.
+    # Pass functions, because the parameters may be Modules, whose fields don't accept labels.
     partition = Partition({"this": case.transform, "zero": SetToZero()}, lambda _: labels)
     masked = Masked(case.transform, lambda _: mask)
     zero = [jtu.tree_map(lambda u, m: u if m else np.zeros_like(u), updates, mask) for updates in _run(case, masked)]
@@ -81,7 +81,7 @@ def law_a_partition_gives_each_leaf_its_own(case: Case) -> None:
 
 @needs(takes_whole_updates)
 def law_multisteps_steps_on_the_mean(case: Case) -> None:
-    """`MultiSteps` returns zeros, then a step on the mean of what it was given."""
+    """`MultiSteps` returns zeros in between, and then a step on the mean of the updates it was given."""
     zeros, first, _, second = _run(case, MultiSteps(case.transform, 2), steps=4)
     expect_close(zeros, jtu.tree_map(np.zeros_like, zeros), "between two steps")
     state = case.init()
@@ -92,14 +92,14 @@ def law_multisteps_steps_on_the_mean(case: Case) -> None:
 
 
 def law_numbers_in_the_state_are_the_same_numbers(case: Case) -> None:
-    """`Injected` and `Scheduled` change nothing as long as nobody changes a number."""
+    """`Injected` and `Scheduled`, which keep hyperparameters in the state, change nothing unless a value is changed."""
     expected = _run(case, case.transform)
     expect_close(_run(case, Injected(case.transform)), expected, "`Injected`", case.rtol)
     expect_close(_run(case, Scheduled(case.transform)), expected, "`Scheduled`", case.rtol)
 
 
 def _declare_to_nnx(tree: Any) -> None:
-    """What a constructor does where `flax.nnx` was imported before: this transform may be older."""
+    """Declare a transform to NNX as its constructor does if `flax.nnx` is imported: it may be older than the import."""
     if isinstance(tree, AbstractHyperparameters):
         for part in jtu.tree_leaves(tree, is_leaf=lambda x: x is not tree):
             _declare_to_nnx(part)
@@ -108,7 +108,7 @@ def _declare_to_nnx(tree: Any) -> None:
 
 @needs(lambda case: not case.extra and not case.examples, packages=("flax",))
 def law_nnx_optimizers_take_it(case: Case) -> None:
-    """A stock `flax.nnx.Optimizer` trains with it, inside of `nnx.jit`."""
+    """The stock `flax.nnx.Optimizer` can train with it, inside `nnx.jit`."""
     nnx = optional("flax.nnx")
     _declare_to_nnx(case.transform)
 
@@ -138,7 +138,7 @@ def law_nnx_optimizers_take_it(case: Case) -> None:
 
 @needs(lambda case: not case.extra, packages=("optax",))
 def law_optax_chains_take_it(case: Case) -> None:
-    """`optax.chain` takes it for one of its own, and it does the same there."""
+    """`optax.chain` accepts it as one of its own transformations, and it does the same there."""
     optax = optional("optax")
     with as_others_set_jax():
         chain = optax.chain(optax.scale(3.0), case.transform, optax.scale(0.25))

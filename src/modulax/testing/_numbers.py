@@ -1,4 +1,4 @@
-"""Laws on numbers: hyperparameters, gradients, edges of the floating-point range."""
+"""Laws on values: hyperparameters, gradients, and the edges of the floating-point range."""
 
 import functools
 from typing import Any
@@ -29,7 +29,7 @@ from ._case import (
 
 
 def _steps(case: Case, transform: Any, grads: Any, params: Any) -> Any:
-    """The updates of two steps from the start, the parameters moving with them."""
+    """The updates of the first two steps, with the parameters moving along."""
     state, out = transform.init(params), []
     for factor in (1.0, 0.7):
         updates, state = case.update(jtu.tree_map(lambda g, f=factor: f * g, grads), state, params, transform=transform)
@@ -40,7 +40,7 @@ def _steps(case: Case, transform: Any, grads: Any, params: Any) -> Any:
 
 @needs(has_numbers)
 def law_a_batch_of_transforms_is_a_loop(case: Case) -> None:
-    """`vmap` over transforms, each with numbers of its own, gives what a loop over them gives."""
+    """`vmap` over transforms with different hyperparameters gives what a loop over them gives."""
     with jax.enable_x64(True):
         batch = [
             map_numbers(lambda x, w=w: np.asarray(other_value(x, w), np.float32), case.transform)
@@ -50,15 +50,15 @@ def law_a_batch_of_transforms_is_a_loop(case: Case) -> None:
         run = eqx.filter_vmap(lambda transform: _steps(case, transform, grads, params))
         mapped = eqx.filter_jit(run)(stack(*batch))
         loop = stack(*[_steps(case, transform, grads, params) for transform in batch])
-        # In double precision: 1 - b2**t loses four digits, which is no fault of the batch.
+        # In double precision, because 1 - b2**t loses four digits, batch or not.
         expect_close(mapped, loop, "a batch of transforms", 1e-11)
 
 
 def law_gradients_are_finite_and_right(case: Case) -> None:
-    """Gradients with respect to every number and to the updates are right, and finite at zero updates.
+    """Gradients with respect to every hyperparameter and to the updates are correct, and finite at zero updates.
 
-    Where an update is exactly zero so are the moments, and a naive square root has no derivative there:
-    one NaN spoils every hypergradient. Take a root that is differentiable at zero.
+    Where an update is exactly zero the moments are zero, and a plain square root has no derivative there: a single NaN
+    spoils every hypergradient. Use `modulax.numerics.safe_sqrt`, which is differentiable at zero.
     """
     with jax.enable_x64(True):
         vector = np.asarray([float(x) for x in case.numbers().values()], float)
@@ -85,7 +85,7 @@ def law_gradients_are_finite_and_right(case: Case) -> None:
             by_name = dict(zip(case.numbers(), np.asarray(by_number), strict=True))
             expect_finite(by_name, f"the gradient at {what} updates")
             expect_finite(by_update, f"the gradient with respect to {what} updates")
-        # Away from the corners: a number that is tiny, a decay near 1, and a number that counts steps and is whole.
+        # Avoid the points where finite differences fail: tiny values, decay rates near 1, and whole numbers of steps.
         vector = np.asarray([_generic(x) for x in vector])
         value, (by_number, by_update) = jtu.tree_map(np.asarray, total(vector, grads))
         for i, name in enumerate([*case.numbers(), "the updates"]):
@@ -106,6 +106,7 @@ def law_gradients_are_finite_and_right(case: Case) -> None:
 
 
 def _generic(x: float) -> float:
+    """Move a hyperparameter away from values at which finite differences fail."""
     if abs(x) < 1e-3:
         return 1e-3
     if 0.95 < x < 1:
@@ -117,7 +118,7 @@ LOW_PRECISION = (jnp.float16, jnp.bfloat16)
 
 
 def law_updates_of_every_size_stay_finite(case: Case) -> None:
-    """Zero, tiny (1e-30) and huge (1e30) updates give finite updates, whatever came before."""
+    """Zero, tiny (1e-30) and huge (1e30) updates give finite updates, in any order."""
     sizes = (0.0, 1e-30, 1.0, 1e30)
     for first in sizes:
         state = case.init()
@@ -129,7 +130,7 @@ def law_updates_of_every_size_stay_finite(case: Case) -> None:
 def law_zeros_are_fine_in_low_precision(case: Case) -> None:
     """In float16 and bfloat16, where 1e-8 underflows, zero updates give finite updates.
 
-    What follows is no NaN either; a step may be too long for float16. The parameters may be zero too.
+    The step after them has no NaN either, though it may overflow in float16. The parameters may be zero too.
     """
     for dtype in LOW_PRECISION:
         name = np.dtype(dtype).name
@@ -145,9 +146,9 @@ def law_zeros_are_fine_in_low_precision(case: Case) -> None:
 
 
 def law_strict_promotion_is_obeyed(case: Case) -> None:
-    """Works under `jax_numpy_dtype_promotion="strict"` and `jax_numpy_rank_promotion="raise"`.
+    """It works under `jax_numpy_dtype_promotion="strict"` and `jax_numpy_rank_promotion="raise"`.
 
-    Cast where dtypes meet; nothing else keeps a hyperparameter from changing the dtype of an update.
+    Cast explicitly where dtypes meet: that is what keeps a hyperparameter from changing the dtype of an update.
     """
     dtypes = (jnp.float32, jnp.bfloat16, jnp.float16)
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
@@ -161,9 +162,9 @@ def law_strict_promotion_is_obeyed(case: Case) -> None:
 
 @needs(has_numbers)
 def law_hyperparameters_change_no_dtype(case: Case) -> None:
-    """The dtype in which a hyperparameter is given changes no dtype of an update or a state."""
+    """The dtype of a hyperparameter affects neither the dtypes of the updates nor those of the state."""
 
-    @jax.jit  # which remembers what it has traced
+    @jax.jit  # caches its traces, for `eval_shape` too
     def run(transform: Any, params: Any) -> Any:
         state = transform.init(params)
         return case.update(case.given(params), state, params, transform=transform), state
@@ -180,7 +181,7 @@ def law_hyperparameters_change_no_dtype(case: Case) -> None:
 
 
 def law_counters_saturate(case: Case) -> None:
-    """A counter stops at the largest integer instead of turning negative."""
+    """A counter stops at the largest integer instead of overflowing to negative values."""
 
     def is_integer(x: Any) -> bool:
         return jnp.issubdtype(x.dtype, jnp.integer)
@@ -196,7 +197,7 @@ def law_counters_saturate(case: Case) -> None:
 
 
 def law_unknown_extra_arguments_are_ignored(case: Case) -> None:
-    """Extra arguments that a transform does not know are ignored: others in a chain may need them."""
+    """Extra arguments that a transform does not use are ignored: other transforms in a chain may need them."""
     grads, state = case.updates(), case.init()
     expected = case.update(grads, state)
     found = case.transform.update(

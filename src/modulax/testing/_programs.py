@@ -1,4 +1,4 @@
-"""Laws on programs: entry points, compilation, control flow, donation."""
+"""Laws on compiled programs: entry points, retracing, control flow, donation."""
 
 import warnings
 from typing import Any
@@ -42,7 +42,7 @@ def law_scan_carries_the_state(case: Case) -> None:
 
 
 def law_both_branches_of_a_cond_may_return_it(case: Case) -> None:
-    """A step and no step have the same type, so that `jax.lax.cond` can choose between them."""
+    """A step returns the same types as no step, so that `jax.lax.cond` can choose between them."""
     grads, state = case.updates(), case.init()
 
     @jax.jit
@@ -54,7 +54,7 @@ def law_both_branches_of_a_cond_may_return_it(case: Case) -> None:
 
 
 def _variants(case: Case, path: str, weight: float) -> dict[str, Any]:
-    """The transform with one number changed, in every way that there is."""
+    """The transform with one hyperparameter changed, in every way there is."""
     transform = case.transform
     x = other_value(case.numbers()[path], weight)
     where = transform.addresses()[path]
@@ -67,9 +67,9 @@ def _variants(case: Case, path: str, weight: float) -> dict[str, Any]:
 
 
 def law_a_second_step_is_not_traced(case: Case) -> None:
-    """The second step runs the program of the first: the state that comes out is the one that went in.
+    """The second step runs the compiled program of the first: the new state has the types of the old one.
 
-    A weak type, another dtype or a Python number in the new state would make another program of it.
+    A weak type, another dtype or a Python number in the new state causes a retrace.
     """
     grads, state = case.updates(), case.init()
     _, state = jax.block_until_ready(case.update(grads, state))
@@ -81,9 +81,9 @@ def law_a_second_step_is_not_traced(case: Case) -> None:
 
 @needs(has_numbers)
 def law_a_changed_number_is_not_traced(case: Case) -> None:
-    """A changed hyperparameter is another input, not another program, in whatever way it was changed.
+    """Changing a hyperparameter does not retrace `update`, in whatever way it is changed.
 
-    Declare it with `modulax.number()`; a static field is for what changes the program.
+    Declare hyperparameters with `modulax.number()`; static fields are for what changes the program.
     """
     grads, state = case.updates(), case.init()
     variants = {
@@ -101,10 +101,10 @@ def law_a_changed_number_is_not_traced(case: Case) -> None:
 
 @needs(has_numbers)
 def law_a_changed_number_is_not_traced_in_your_own_jit(case: Case) -> None:
-    """The same for a transform that is an argument of a jitted function.
+    """Changing a hyperparameter does not retrace a jitted function that has the transform as an argument.
 
-    Bare floats that `tree_at` puts there have a weak type, which JAX counts as another type: they are
-    traced once more, all together.
+    Bare Python floats set with `tree_at` have a weak type, which JAX treats as another type: all of them together cause
+    a single retrace.
     """
     traces = 0
 
@@ -115,7 +115,7 @@ def law_a_changed_number_is_not_traced_in_your_own_jit(case: Case) -> None:
         return case.update(grads, state, transform=transform)
 
     def trace(transform: Any) -> None:
-        # As a call would, without compiling: `eval_shape` of a jitted function remembers in the same place.
+        # Traces as a call would, without compiling: `eval_shape` of a jitted function shares its trace cache.
         nonlocal state
         _, state = jax.eval_shape(step, transform, grads, state)
 
@@ -132,7 +132,7 @@ def law_a_changed_number_is_not_traced_in_your_own_jit(case: Case) -> None:
 
 
 def law_methods_can_be_transformed(case: Case) -> None:
-    """`init` and `update` can be handed to `jax.jit`, `jax.eval_shape`, `jax.make_jaxpr` and `vmap`."""
+    """`init` and `update` can be passed to `jax.jit`, `jax.eval_shape`, `jax.make_jaxpr` and `jax.vmap`."""
     grads, state = case.updates(), case.init()
     updates, new_state = case.update(grads, state)
     extra = case.extra_for(case.params, grads)
@@ -140,7 +140,7 @@ def law_methods_can_be_transformed(case: Case) -> None:
     shapes = jax.eval_shape(case.transform.init, case.params)
     expect_same_avals(shapes, state, "`jax.eval_shape(init, params)`")
     jax.make_jaxpr(case.transform.init)(case.params)
-    if not extra:  # JAX takes functions and text as arguments for nothing
+    if not extra:  # `jax.jit` does not accept functions or text as arguments
         donated = jtu.tree_map(jnp.copy, state)
         jitted = jax.jit(case.transform.update, donate_argnums=1)
         result = jitted(grads, donated, case.params)
@@ -148,7 +148,7 @@ def law_methods_can_be_transformed(case: Case) -> None:
 
 
 def law_update_can_be_vmapped(case: Case) -> None:
-    """`jax.vmap(update)` over stacked updates, states and parameters is a stack of steps."""
+    """`jax.vmap(update)` over stacked updates, states and parameters gives stacked steps."""
     n = 3
     params = [jtu.tree_map(lambda p, i=i: np.asarray(p) * p.dtype.type(1 + i), case.params) for i in range(n)]
     states = [case.init(p) for p in params]
@@ -163,10 +163,10 @@ def law_update_can_be_vmapped(case: Case) -> None:
 
 
 def law_update_returns_before_the_result_is_ready(case: Case) -> None:
-    """`update` only starts the computation; whoever needs the numbers waits for them.
+    """`update` dispatches the computation asynchronously and returns before its result is ready.
 
-    It is called with updates that are still being computed and must be back before they are. Neither
-    look at a value in Python, nor use a callback.
+    It is called with updates that are still being computed, and must return before they are. Neither inspect a value in
+    Python nor use a callback.
     """
 
     @jax.jit
@@ -177,7 +177,7 @@ def law_update_returns_before_the_result_is_ready(case: Case) -> None:
 
     grads, state = case.updates(), case.init()
     jax.block_until_ready(case.update(late(grads, 1), state))
-    for repetitions in (200, 1000, 5000):  # longer where something else kept the machine busy
+    for repetitions in (200, 1000, 5000):  # longer work for a busy machine
         delayed = late(grads, repetitions)
         result = case.update(delayed, state)
         came_first = not any(x.is_ready() for x in jtu.tree_leaves(delayed))
@@ -190,8 +190,8 @@ def law_update_returns_before_the_result_is_ready(case: Case) -> None:
 def law_states_can_be_donated(case: Case) -> None:
     """Fresh parameters and state can both be donated, and the transform is usable afterwards.
 
-    Two fields of a state never share an array, nor does a state share one with the parameters or with
-    the transform: a buffer can be given away only once. Make each with `jnp.zeros_like` or `jnp.copy`.
+    A buffer can be donated only once, so two fields of a state must not share an array, nor may a state share one with
+    the parameters or the transform. Create each with `jnp.zeros_like` or `jnp.copy`.
     """
     fresh = jtu.tree_map(jnp.copy, case.params)
     state = case.init(fresh)
@@ -225,14 +225,14 @@ def law_states_can_be_donated(case: Case) -> None:
 
 
 def law_the_transform_survives_donation(case: Case) -> None:
-    """Where everything is donated, the transform among it, its numbers are still there afterwards."""
+    """If everything is donated, including the transform, its hyperparameters are still usable afterwards."""
     everything = eqx.filter_jit(
         lambda transform, grads, state: case.update(grads, state, transform=transform),
         donate="all",
     )
     before = {path: np.array(x) for path, x in case.numbers().items()}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # some buffers have no use in the result
+        warnings.simplefilter("ignore")  # JAX warns of donated buffers that the result can't use
         everything(case.transform, case.updates(), case.init())
     for path, x in case.numbers().items():
         is_alive = not (isinstance(x, jax.Array) and x.is_deleted())

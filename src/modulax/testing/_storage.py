@@ -1,4 +1,4 @@
-"""Laws on what lasts: files, copies, names, text."""
+"""Laws on storage and text: checkpoints, pickles, addresses of hyperparameters, error messages, `repr`."""
 
 import io
 import pickle
@@ -30,7 +30,7 @@ from ._case import (
 
 
 def _expect_to_continue(case: Case, restored: tuple[Any, Any], original: tuple[Any, Any]) -> None:
-    """Refuses a restored transform and state that do not step exactly as the originals, untraced."""
+    """Check that a restored transform and state step exactly as the originals, without a retrace."""
     transform, state = restored
     expect_same_avals(jtu.tree_map(jnp.asarray, restored), jtu.tree_map(jnp.asarray, original), "it")
     grads = case.updates(7)
@@ -42,6 +42,7 @@ def _expect_to_continue(case: Case, restored: tuple[Any, Any], original: tuple[A
 
 
 def _trained(case: Case) -> tuple[Any, Any]:
+    """The transform and its state after one step."""
     _, state = case.update(case.updates(), case.init())
     return case.transform, state
 
@@ -57,7 +58,7 @@ def law_equinox_can_save_it(case: Case) -> None:
 
 
 def law_pickle_can_save_it(case: Case) -> None:
-    """`pickle` and back gives the same transform and the same state. Lambdas cannot be pickled."""
+    """`pickle` and back gives the same transform and the same state. Lambdas can't be pickled."""
     original = _trained(case)
     restored = pickle.loads(pickle.dumps(original))
     same = jtu.tree_structure(restored) == jtu.tree_structure(original)
@@ -67,11 +68,11 @@ def law_pickle_can_save_it(case: Case) -> None:
 
 @needs(packages=("orbax",))
 def law_orbax_can_save_it(case: Case) -> None:
-    """An orbax `StandardCheckpointer` saves and restores the transform and the state."""
+    """Orbax's `StandardCheckpointer` saves and restores the transform and the state."""
     checkpoint = optional("orbax.checkpoint")
     original = _trained(case)
     if not jtu.tree_leaves(original):
-        return  # orbax refuses to save nothing
+        return  # orbax refuses to save an empty tree
     with tempfile.TemporaryDirectory() as folder, checkpoint.StandardCheckpointer() as checkpointer:
         checkpointer.save(Path(folder).resolve() / "state", original)
         checkpointer.wait_until_finished()
@@ -82,7 +83,7 @@ def law_orbax_can_save_it(case: Case) -> None:
 
 @needs(has_numbers)
 def law_every_number_has_an_address(case: Case) -> None:
-    """Each number is listed by its path, and can be read and changed there, and nothing else changes."""
+    """Each hyperparameter is listed by its path, and can be read and replaced there without changing anything else."""
     numbers = case.numbers()
     transform = case.transform
     addresses = transform.addresses()
@@ -90,7 +91,7 @@ def law_every_number_has_an_address(case: Case) -> None:
     expect(len(numbers) == len(leaves), "two numbers have one path.")
     expect(set(numbers) <= set(addresses), "a listed number has no address.")
     for path, x in numbers.items():
-        expect(is_number(x), f"`{path}` holds {x!r}, which is no single number.")
+        expect(is_number(x), f"`{path}` holds {x!r}, which is not a single number.")
         expect(addresses[path](transform) is x, f"the address of `{path}` reads another number.")
         new = other_value(x)
         for how, changed in (
@@ -111,16 +112,16 @@ def law_every_number_has_an_address(case: Case) -> None:
 
 @needs(has_numbers)
 def law_a_number_in_force_is_listed(case: Case) -> None:
-    """`hyperparameters(state)` lists the numbers of the next step, every schedule as one number."""
+    """`hyperparameters(state)` lists the current values, with every schedule evaluated for the next step."""
     state = case.init()
     now = case.transform.hyperparameters(state)
     for path, x in now.items():
-        expect(np.ndim(x) == 0, f"`{path}` in force is {x!r}, which is no single number.")
-        expect(np.isfinite(np.asarray(x, float)), f"`{path}` in force is {x}.")
+        expect(np.ndim(x) == 0, f"the current value of `{path}` is {x!r}, which is not a single number.")
+        expect(np.isfinite(np.asarray(x, float)), f"the current value of `{path}` is {x}.")
 
 
 def law_unknown_names_are_refused(case: Case) -> None:
-    """`replace` with a misspelt name raises ValueError, and names the class and what there is."""
+    """`replace` with a misspelt name raises a ValueError that names the class and the existing names."""
     try:
         case.transform.replace(no_such_number=1.0)
     except ValueError as error:
@@ -131,12 +132,12 @@ def law_unknown_names_are_refused(case: Case) -> None:
 
 
 def law_the_repr_can_be_read(case: Case) -> None:
-    """`repr` shows the class and its numbers as they were written; a batch shows dtype and shape."""
+    """`repr` shows the class and its hyperparameters as they were written; a batch shows dtype and shape."""
     text = repr(case.transform)
     name = type(case.transform).__name__
     expect(text.startswith(name + "("), f"{text!r} does not begin with `{name}(`.")
     unreadable = re.search(r"Array\(|array\(|f32\[|\bdtype=|<class|object at 0x|function <", text)
-    expect(unreadable is None, f"{text!r} has {unreadable and unreadable.group()!r} in it.")
+    expect(unreadable is None, f"{text!r} contains {unreadable and unreadable.group()!r}.")
     for path, x in case.numbers().items():
         field = path.rpartition(".")[2]
         if field.isidentifier():

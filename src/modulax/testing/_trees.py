@@ -1,4 +1,4 @@
-"""Laws on trees: whatever comes in as a tree goes out as the same tree."""
+"""Laws on trees: updates have the structure of what came in, whatever the leaves are."""
 
 import copy
 import functools
@@ -29,17 +29,18 @@ from ._case import (
 
 
 def _start_and_step(case: Case, params: Any, updates: Any) -> tuple[Any, Any, Any]:
+    """Initialize and take one step."""
     state = case.transform.init(params)
     return state, *case.update(updates, state, params)
 
 
 def _one_step(case: Case, params: Any, updates: Any) -> tuple[Any, Any, Any]:
-    """Shapes and dtypes of a state, and of what a step makes of updates and state."""
+    """The shapes and dtypes of an initial state, and of the updates and state after one step."""
     return jax.eval_shape(functools.partial(_start_and_step, case), params, case.given(updates))
 
 
 def law_structure_shapes_and_dtypes_are_kept(case: Case) -> None:
-    """Updates leave with the structure, shapes and dtypes they came with, and so does the state.
+    """Updates keep their structure, shapes and dtypes, and so does the state.
 
     Compute in at least float32 and cast back what is returned or stored; `AbstractLeafwise` does.
     """
@@ -53,7 +54,7 @@ def law_structure_shapes_and_dtypes_are_kept(case: Case) -> None:
 
 
 def law_updates_keep_their_dtype_beside_other_parameters(case: Case) -> None:
-    """Where updates and parameters have different dtypes, the updates keep theirs."""
+    """If updates and parameters have different dtypes, the updates keep theirs."""
     low = jtu.tree_map(lambda p: jax.ShapeDtypeStruct(p.shape, jnp.bfloat16), case.params)
     for params, grads in ((avals(case.params), low), (low, avals(case.params))):
         state, updates, new_state = _one_step(case, params, grads)
@@ -62,9 +63,9 @@ def law_updates_keep_their_dtype_beside_other_parameters(case: Case) -> None:
 
 
 def law_complex_parameters_work(case: Case) -> None:
-    """Complex parameters are supported, dtypes kept and numbers finite, or `init` refuses them by name.
+    """Complex parameters are supported, with dtypes kept and finite values, or `init` refuses them by name.
 
-    Use |g|² for squares. Where the algorithm is not defined for them, say `takes_complex = False`.
+    Use |g|² for squares. If the algorithm is not defined for complex parameters, declare `takes_complex = False`.
     """
     params = cast(case.params, jnp.complex64)
     try:
@@ -80,11 +81,11 @@ def law_complex_parameters_work(case: Case) -> None:
 
 
 def law_state_is_a_module_of_arrays(case: Case) -> None:
-    """A state is a Module whose leaves are JAX arrays, none of them empty or of weak type.
+    """A state is a Module whose leaves are JAX arrays, none of them empty or weakly typed.
 
-    That holds for parameters of weak type too, such as `jnp.asarray(0.7)`. Checkpoints drop weak types,
-    so that the first step after a restore would trace anew; they refuse empty arrays. Make numbers with
-    `jnp.zeros((), dtype)`; absent is None.
+    That holds for weakly typed parameters too, such as `jnp.asarray(0.7)`. Checkpoints drop weak types, so that the
+    first step after a restore would be retraced, and they refuse empty arrays. Create counters and scalars with
+    `jnp.zeros((), dtype)`; use None for an absent value.
     """
     state = case.init()
     _, new_state = case.update(case.updates(), state)
@@ -102,10 +103,10 @@ def law_state_is_a_module_of_arrays(case: Case) -> None:
 
 
 def law_the_state_says_what_is_like_the_parameters(case: Case) -> None:
-    """Each array of a state stands at the path of its parameter, in a field without default, or in one that is shared.
+    """Each array of a state is at the path of its parameter in a field without default, or in a field declared shared.
 
-    What belongs to all parameters together, such as a counter, is declared with `modulax.shared()`, and a field that
-    holds the state of another transform with `modulax.nested()`.
+    Declare what belongs to all parameters together, such as a counter, with `modulax.shared()`, and a field that holds
+    the state of another transform with `modulax.nested()`.
     """
     params = avals(case.params)
     state = jax.eval_shape(case.transform.init, params)
@@ -115,17 +116,17 @@ def law_the_state_says_what_is_like_the_parameters(case: Case) -> None:
         path = ".".join(names)
         expect(
             kind != "params" or owner is not None,
-            f"`{path}` stands at the path of no parameter; declare its field with `modulax.shared()`.",
+            f"`{path}` is not at the path of a parameter; declare its field with `modulax.shared()`.",
         )
         is_at_a_path = any(names[-len(n) :] == n for n in known if n)
         expect(
             kind != "shared" or not is_at_a_path,
-            f"`{path}` stands at the path of a parameter; let its field be neither shared nor have a default.",
+            f"`{path}` is at the path of a parameter; its field must not be shared or have a default.",
         )
 
 
 def law_absent_leaves_stay_absent(case: Case) -> None:
-    """Where a parameter is None, so is its update, and the state holds nothing for it."""
+    """If a parameter is None, its update is None, and the state holds nothing for it."""
     paths = [path for path, _ in leaves_with_paths(case.params)]
     leaves, treedef = jtu.tree_flatten(case.params)
     keep = [i % 2 == 0 for i in range(len(leaves))]
@@ -144,7 +145,7 @@ def law_absent_leaves_stay_absent(case: Case) -> None:
 
 
 def law_empty_trees_are_fine(case: Case) -> None:
-    """Nothing to optimize is no error: `{}`, and a tree in which every leaf is None."""
+    """Empty parameters are not an error: `{}`, and a tree in which every leaf is None."""
     nothing = jtu.tree_map(lambda _: None, case.params)
     for params in ({}, nothing):
         state, updates, new_state = _one_step(case, params, params)
@@ -153,7 +154,7 @@ def law_empty_trees_are_fine(case: Case) -> None:
 
 
 def law_leaves_without_elements_are_fine(case: Case) -> None:
-    """An array of size zero passes through, and the others are transformed as if it were not there."""
+    """An array of size zero passes through, and the other leaves are transformed as if it were not there."""
     leaves, treedef = jtu.tree_flatten(case.params)
     params = treedef.unflatten([np.zeros((0, 3), np.float32), *leaves[1:]])
     grads = case.updates(like=params)
@@ -165,9 +166,9 @@ def law_leaves_without_elements_are_fine(case: Case) -> None:
 
 @needs(lambda case: isinstance(case.params, dict))
 def law_whole_models_are_fine(case: Case) -> None:
-    """`init`, `update` and `step` take a whole model, and only its floating arrays are transformed.
+    """`init`, `update` and `step` accept a whole model and transform its floating-point arrays only.
 
-    Functions, text, flags, None and integer arrays are absent in the state and come back untouched.
+    Functions, strings, flags, None and integer arrays are absent in the state and are returned unchanged.
     """
     others = {
         "activation": jax.nn.relu,
@@ -190,7 +191,7 @@ def law_whole_models_are_fine(case: Case) -> None:
     for new in (applied, stepped):
         expect(
             all(new[k] is others[k] for k in others if k != "table") and np.array_equal(new["table"], others["table"]),
-            "what is no parameter in a model did not come back as it was.",
+            "leaves of a model that are not parameters did not come back unchanged.",
         )
     expect_close(trainable(stepped), trainable(applied), "`step`, against `update` and apply", case.rtol)
     moved = jtu.tree_map(lambda p, u: np.asarray(p) + np.asarray(u), pure, updates)
@@ -198,7 +199,7 @@ def law_whole_models_are_fine(case: Case) -> None:
 
 
 def law_inputs_are_not_modified(case: Case) -> None:
-    """`init` and `update` leave their arguments as they were, NumPy arrays and dicts included."""
+    """`init` and `update` don't modify their arguments, including NumPy arrays and dicts."""
     params, grads = (jtu.tree_map(np.array, tree) for tree in (case.params, case.updates()))
     before = copy.deepcopy((params, grads))
     state = case.init(params)
@@ -231,8 +232,8 @@ def law_the_order_of_a_dict_does_not_matter(case: Case) -> None:
 
 
 def law_sharding_is_kept(case: Case) -> None:
-    """Updates leave with the sharding they came with, and parameters stepped with theirs."""
-    devices = np.array(jax.devices()[:2])  # two, because the last axes of small trees are seldom divisible by more
+    """Updates keep their sharding, and so do parameters that are stepped."""
+    devices = np.array(jax.devices()[:2])  # the last axes of small trees are seldom divisible by more
     mesh = jax.sharding.Mesh(devices, ("d",))
 
     def place(x: jax.Array) -> jax.Array:

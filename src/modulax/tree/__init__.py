@@ -1,4 +1,4 @@
-"""Functions on pytrees of arrays, and the dotted paths of their leaves."""
+"""Functions on pytrees of arrays: arithmetic, norms, moments, search by name, and dotted paths of leaves."""
 
 from ._arithmetic import (
     add as add,

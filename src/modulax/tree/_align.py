@@ -1,4 +1,13 @@
-"""Trees that belong together: the leaves of one in the order of another, and a sentence where they do not fit."""
+"""Align two trees with the same leaves: updates with parameters, or with a tree in a state.
+
+`align` is the core: it returns the values of one tree in the leaf order of another, and a function that rebuilds the
+first tree from new values. Trees of equal structure are aligned by JAX; all others by path, so that a dict fits a
+module with the same names. One tree may be deeper than the other: several arrays below a leaf of `like` are handled as
+a list (SM3 keeps several per parameter).
+
+`paired` aligns parameters with updates and checks the shapes, by `check_same_shapes`, or by `check_examples` for
+per-example gradients. `misfit` writes the error message for missing and unknown leaves.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,16 +22,19 @@ from ._paths import leaf_paths, leaves_with_paths, longest_prefix
 def align(
     tree: PyTree, like: PyTree, owner: str, whose: str = "the parameters that `init` was given"
 ) -> tuple[list[Any], Callable[[list[Any]], PyTree]]:
-    """What `tree` holds at each leaf of `like`, and the function that puts new values back in `tree`'s own structure.
+    """Return what `tree` holds at each leaf of `like`, and a function that puts new values back into its structure.
 
-    Equal structures are paired as they are. Others are paired by path, so that containers of another type and modules
-    of other static metadata still fit.
+    Trees of equal structure are aligned directly. Others are aligned by path, so that other container types and modules
+    with other static metadata fit too.
 
     Args:
-        tree: the tree to take apart, which has the right leaves.
+        tree: the tree to take apart.
         like: the updates, whose leaves give the order.
-        owner: the call that is at fault if they do not fit.
-        whose: what `tree` is, for the error.
+        owner: the call to name in the error message.
+        whose: what `tree` is, for the error message.
+
+    Raises:
+        ValueError: if the trees don't have leaves at the same paths.
     """
     treedef = jtu.tree_structure(like)
     try:
@@ -45,10 +57,11 @@ def align(
     own_treedef = jtu.tree_structure(tree, is_leaf=lambda x: x is None)
 
     def value(path: str) -> Any:
-        """What stands at a path: an array, None, or several arrays below it as a list."""
+        """The value at a path: an array, None, or a list of the arrays below it."""
         return held[path][0][1] if held[path][0][2] else [leaf for _, leaf, _ in held[path]]
 
     def rebuild(values: list[Any]) -> PyTree:
+        """Put new values, one per leaf of `like`, into the structure of `tree`."""
         leaves: list[Any] = [None] * len(found)
         for path, new in zip(paths, values, strict=True):
             parts = [new] if held[path][0][2] else new
@@ -60,19 +73,23 @@ def align(
 
 
 def misfit(owner: str, whose: str, lacking: list[str], unknown: list[str]) -> str:
-    """The sentence on updates that have other leaves than they must."""
+    """Write the error message for updates with missing or unknown leaves."""
     parts = [f"lack {listing(lacking)}"] * bool(lacking) + [f"have an unknown {listing(unknown)}"] * bool(unknown)
     return f"`{owner}`: the updates must have the leaves of {whose}; they {' and '.join(parts)}."
 
 
 def paired(params: PyTree, updates: PyTree, owner: str, *, per_example: tuple[int, ...] = ()) -> PyTree:
-    """The parameters in the structure of the updates, refused unless both have the same paths and shapes.
+    """Return the parameters in the structure of the updates.
 
     Args:
         params: the parameters.
         updates: the updates.
-        owner: the call that is at fault if they do not fit.
-        per_example: the axes of examples, which the updates have more than the parameters, equally long everywhere.
+        owner: the call to name in the error message.
+        per_example: the example axes that the updates have in addition to the axes of the parameters, of the same
+            length in all leaves.
+
+    Raises:
+        ValueError: if paths or shapes differ.
     """
     values, _ = align(params, updates, owner, "the parameters")
     if per_example:
@@ -83,7 +100,11 @@ def paired(params: PyTree, updates: PyTree, owner: str, *, per_example: tuple[in
 
 
 def check_same_shapes(updates: PyTree, values: list[Any], owner: str) -> None:
-    """Refuses updates of other shapes than the parameters, or than what is like them."""
+    """Check that the updates have the shapes of the parameters, or of another tree like them.
+
+    Raises:
+        ValueError: if they don't; the message names the path.
+    """
     for (path, u), value in zip(leaves_with_paths(updates), values, strict=True):
         shape = getattr(value, "shape", None)
         if shape != u.shape:
@@ -94,7 +115,11 @@ def check_same_shapes(updates: PyTree, values: list[Any], owner: str) -> None:
 
 
 def check_examples(updates: PyTree, values: list[Any], owner: str, axes: tuple[int, ...] = (0,)) -> None:
-    """Refuses updates that have not the parameters' shapes beside the axes of examples, of one length for all."""
+    """Check that the updates have the shapes of the parameters plus example axes, of the same length in all leaves.
+
+    Raises:
+        ValueError: if they don't; the message names the path and shows how to get per-example gradients.
+    """
     lengths = None
     for (path, u), value in zip(leaves_with_paths(updates), values, strict=True):
         at = [axis % u.ndim for axis in axes if -u.ndim <= axis < u.ndim]
@@ -105,12 +130,12 @@ def check_examples(updates: PyTree, values: list[Any], owner: str, axes: tuple[i
             needed = ", ".join(map(str, ("n", *value.shape)))
             if axes != (0,):
                 raise ValueError(
-                    f"`{owner}` needs the updates of each example by itself, on axes {axes}: at `{path}` the update "
+                    f"`{owner}` needs per-example gradients, with the examples on axes {axes}: at `{path}` the update "
                     f"has shape {u.shape} and the parameter {value.shape}. Without these axes the shapes must be "
-                    f"equal, and along them all updates equally long."
+                    f"equal, and along them all updates must have the same length."
                 )
             raise ValueError(
-                f"`{owner}` needs the updates of each example by itself, on a leading axis: at `{path}` the update has "
-                f"shape {u.shape} and the parameter {value.shape}; needed is ({needed}), with one n for all. "
-                f"`jax.vmap(jax.grad(loss), in_axes=(None, 0))(params, examples)` returns such updates."
+                f"`{owner}` needs per-example gradients, with the examples on a leading axis: at `{path}` the update "
+                f"has shape {u.shape} and the parameter {value.shape}. The update must have shape ({needed}), with "
+                f"the same n for all. `jax.vmap(jax.grad(loss), in_axes=(None, 0))(params, examples)` computes them."
             )

@@ -1,7 +1,7 @@
-"""Arithmetic on whole trees, leaf by leaf.
+"""Arithmetic on pytrees, leaf by leaf.
 
-What two trees make has the dtype that their leaves have together. A number beside them counts as a Python number does,
-also if it is an array: it makes no leaf wider. The arithmetic is done in at least float32 and rounded once.
+The result of two trees has the dtype that their leaves promote to. A scalar argument is weakly typed, like a Python
+number, even if it is an array: it never widens a leaf. The arithmetic is done in at least float32 and rounded once.
 """
 
 import functools
@@ -21,22 +21,25 @@ from ._paths import leaf_paths
 
 
 def add(tree_x: PyTree, tree_y: PyTree, *other_trees: PyTree) -> PyTree:
-    """The sum of two or more trees, leaf by leaf.
+    """Add two or more trees, leaf by leaf.
 
     Args:
         tree_x: a tree of arrays, whose structure the result has.
         tree_y: a tree with leaves at the same paths.
-        other_trees: more of them.
+        other_trees: further trees.
 
     Returns:
-        A tree of sums. Leaves of two dtypes make one of the dtype that holds both; the sum is rounded once.
+        A tree of sums. Leaves of different dtypes are promoted; the sum is rounded once.
+
+    Raises:
+        ValueError: if the trees don't have leaves at the same paths, or shapes don't broadcast to one of them.
     """
     more = {f"other_trees[{i}]": tree for i, tree in enumerate(other_trees)}
     return _map("tree.add", lambda *xs: functools.reduce(operator.add, xs), tree_x=tree_x, tree_y=tree_y, **more)
 
 
 def sub(tree_x: PyTree, tree_y: PyTree) -> PyTree:
-    """The difference of two trees, leaf by leaf.
+    """Subtract two trees, leaf by leaf.
 
     Args:
         tree_x: a tree of arrays, whose structure the result has.
@@ -44,46 +47,58 @@ def sub(tree_x: PyTree, tree_y: PyTree) -> PyTree:
 
     Returns:
         A tree of differences; see `add` for its dtypes.
+
+    Raises:
+        ValueError: if the trees don't have leaves at the same paths, or shapes don't broadcast to one of them.
     """
     return _map("tree.sub", operator.sub, tree_x=tree_x, tree_y=tree_y)
 
 
 def mul(tree_x: PyTree, tree_y: PyTree) -> PyTree:
-    """The product of two trees, leaf by leaf and entry by entry. For a tree times a number there is `scale`.
+    """Multiply two trees, leaf by leaf and entry by entry; to multiply a tree by a number, use `scale`.
 
     Args:
         tree_x: a tree of arrays, whose structure the result has.
-        tree_y: a tree with leaves at the same paths; a scalar there multiplies a whole leaf.
+        tree_y: a tree with leaves at the same paths; a scalar leaf multiplies a whole array.
 
     Returns:
         A tree of products; see `add` for its dtypes.
+
+    Raises:
+        ValueError: if the trees don't have leaves at the same paths, or shapes don't broadcast to one of them.
     """
     return _map("tree.mul", operator.mul, tree_x=tree_x, tree_y=tree_y)
 
 
 def div(tree_x: PyTree, tree_y: PyTree) -> PyTree:
-    """The quotient of two trees, leaf by leaf and entry by entry.
+    """Divide two trees, leaf by leaf and entry by entry.
 
     Args:
         tree_x: a tree of arrays, whose structure the result has.
-        tree_y: a tree with leaves at the same paths; a scalar there divides a whole leaf.
+        tree_y: a tree with leaves at the same paths; a scalar leaf divides a whole array.
 
     Returns:
-        A tree of quotients, floats also of integers; see `add` for its dtypes.
+        A tree of quotients, floats even for integers; see `add` for its dtypes.
+
+    Raises:
+        ValueError: if the trees don't have leaves at the same paths, or shapes don't broadcast to one of them.
     """
     return _map("tree.div", operator.truediv, tree_x=tree_x, tree_y=tree_y)
 
 
 def scale(scalar: ArrayLike, tree: PyTree) -> PyTree:
-    r"""A tree times a number, $\alpha x$.
+    r"""Multiply a tree by a scalar, $\alpha x$.
 
     Args:
         scalar: $\alpha$.
         tree: a tree of arrays.
 
     Returns:
-        A tree of the dtypes of `tree`: an array of float32 does not make a leaf of bfloat16 wider. Only integers times
-        a float are floats, and real numbers times a complex one are complex.
+        A tree with the dtypes of `tree`: a float32 array does not widen a bfloat16 leaf. Only the kind can change:
+        integers times a float are floats, and real numbers times a complex number are complex.
+
+    Raises:
+        ValueError: if `scalar` is not a scalar, or a leaf is not an array.
     """
     leaves, treedef = leaves_of("tree.scale", "tree", tree)
     number = _number("tree.scale", "scalar", scalar)
@@ -91,10 +106,10 @@ def scale(scalar: ArrayLike, tree: PyTree) -> PyTree:
 
 
 def add_scale(tree_x: PyTree, scalar: ArrayLike, tree_y: PyTree) -> PyTree:
-    r"""A tree plus a multiple of another, $x + \alpha y$.
+    r"""Add a multiple of one tree to another, $x + \alpha y$.
 
-    Where `tree_x` has None so has the result, whatever `tree_y` has there: so that gradients, which have None for what
-    is not trained, can be put together with a whole model.
+    Where `tree_x` has None the result has None, whatever `tree_y` holds there. So gradients, which have None for leaves
+    that are not trained, can be combined with a whole model.
 
     Args:
         tree_x: a tree of arrays, whose structure the result has.
@@ -102,7 +117,11 @@ def add_scale(tree_x: PyTree, scalar: ArrayLike, tree_y: PyTree) -> PyTree:
         tree_y: a tree with leaves at the same paths.
 
     Returns:
-        A tree of the dtypes that the two trees have together, which `scalar` does not make wider; see `scale`.
+        A tree of the dtypes that the two trees promote to, which `scalar` does not widen; see `scale`.
+
+    Raises:
+        ValueError: if `scalar` is not a scalar, the trees don't have leaves at the same paths, or shapes don't
+            broadcast to one of them.
     """
     number = _number("tree.add_scale", "scalar", scalar)
     tree_y = _without_absent(tree_y, tree_x)
@@ -110,17 +129,20 @@ def add_scale(tree_x: PyTree, scalar: ArrayLike, tree_y: PyTree) -> PyTree:
 
 
 def clip(tree: PyTree, min_value: ArrayLike | None = None, max_value: ArrayLike | None = None) -> PyTree:
-    """A tree with every entry in an interval. NaN stays NaN.
+    """Clip every entry of a tree to an interval; NaN stays NaN.
 
-    Of a complex entry the real and the imaginary part are clipped, each by itself.
+    The real and imaginary parts of complex entries are clipped separately.
 
     Args:
         tree: a tree of arrays.
-        min_value: the smallest number that an entry may be, or None.
-        max_value: the largest number that an entry may be, or None; it wins over a greater `min_value`.
+        min_value: lower bound, or None.
+        max_value: upper bound, or None; it takes precedence over a larger `min_value`.
 
     Returns:
-        A tree of the dtypes of `tree`, which the bounds do not make wider; integers between floats are floats.
+        A tree with the dtypes of `tree`, which the bounds do not widen; integers clipped to float bounds become floats.
+
+    Raises:
+        ValueError: if a bound is not a scalar, or a leaf is not an array.
     """
     leaves, treedef = leaves_of("tree.clip", "tree", tree)
     bounds = {"min_value": min_value, "max_value": max_value}
@@ -134,29 +156,33 @@ def clip(tree: PyTree, min_value: ArrayLike | None = None, max_value: ArrayLike 
 
 
 def clip_entries(x: Array, low: Any, high: Any) -> Array:
-    """Every entry, or its real and its imaginary part, in an interval."""
+    """Clip every entry, or the real and imaginary parts of it, to an interval."""
     if jnp.iscomplexobj(x):
         return jax.lax.complex(jnp.clip(x.real, low, high), jnp.clip(x.imag, low, high))
     return jnp.clip(x, low, high)
 
 
 def where(condition: ArrayLike, tree_x: PyTree, tree_y: PyTree) -> PyTree:
-    """One of two trees, or of each leaf some entries of the one and some of the other.
+    """Select one of two trees, or entries of each leaf from the one or the other.
 
-    It is a choice and no arithmetic: leaves may be integers or random keys too, as in the state of a transform.
+    It selects without arithmetic, so leaves may be integers or random keys too, as in the state of a transform.
 
     Args:
-        condition: a boolean; or an array of them, which must broadcast to the shape of every leaf.
-        tree_x: where it is true; a tree of arrays, whose structure the result has.
-        tree_y: where it is false; a tree with leaves at the same paths.
+        condition: a boolean, or an array of booleans that broadcasts to the shape of every leaf.
+        tree_x: values where the condition is true; a tree of arrays, whose structure the result has.
+        tree_y: values where it is false; a tree with leaves at the same paths.
 
     Returns:
-        A tree of the dtypes that the two trees have together.
+        A tree of the dtypes that the two trees promote to.
+
+    Raises:
+        ValueError: if `condition` isn't boolean or doesn't broadcast to a leaf, the trees don't have leaves at the same
+            paths, or shapes don't broadcast to one of them.
     """
     owner = "tree.where"
     condition = jnp.asarray(condition)
     if condition.dtype != bool:
-        raise ValueError(f"`{owner}(condition=...)` must hold booleans, got {condition.dtype}: write `condition != 0`.")
+        raise ValueError(f"`{owner}(condition=...)` must hold booleans, got {condition.dtype}: use `condition != 0`.")
     (xs, ys), treedef = columns(owner, tree_x=tree_x, tree_y=tree_y)
 
     def chosen(i: int, x: Array, y: Array) -> Array:
@@ -168,7 +194,7 @@ def where(condition: ArrayLike, tree_x: PyTree, tree_y: PyTree) -> PyTree:
             path = leaf_paths(tree_x)[i]
             raise ValueError(
                 f"`{owner}(condition=...)` must broadcast to every leaf; its shape is {condition.shape}, and at "
-                f"`{path}` there is {x.shape}."
+                f"`{path}` the shape is {x.shape}."
             )
         return jnp.where(jnp.broadcast_to(condition, x.shape) if condition.ndim else condition, x, y)
 
@@ -176,33 +202,39 @@ def where(condition: ArrayLike, tree_x: PyTree, tree_y: PyTree) -> PyTree:
 
 
 def conj(tree: PyTree) -> PyTree:
-    """The complex conjugate of every leaf; a real leaf stays as it is.
+    """Take the complex conjugate of every leaf; real leaves are unchanged.
 
     Args:
         tree: a tree of arrays.
 
     Returns:
         A tree of the same structure and dtypes.
+
+    Raises:
+        ValueError: if a leaf is not an array.
     """
     leaves, treedef = leaves_of("tree.conj", "tree", tree)
     return treedef.unflatten([jnp.conj(x) for x in leaves])
 
 
 def real(tree: PyTree) -> PyTree:
-    """The real part of every leaf; a real leaf stays as it is.
+    """Take the real part of every leaf; real leaves are unchanged.
 
     Args:
         tree: a tree of arrays.
 
     Returns:
         A tree of the same structure.
+
+    Raises:
+        ValueError: if a leaf is not an array.
     """
     leaves, treedef = leaves_of("tree.real", "tree", tree)
     return treedef.unflatten([jnp.real(x) for x in leaves])
 
 
 def _map(owner: str, function: Callable[..., Array], *numbers: Array, **trees: PyTree) -> PyTree:
-    """`function(*leaves, *numbers)` at every leaf."""
+    """Apply a function to the broadcast leaves of several trees at each path, and rebuild the first structure."""
     found, treedef = columns(owner, **trees)
     like = next(iter(trees.values()))
     rows = [_of_one_shape(owner, like, i, *xs) for i, xs in enumerate(zip(*found, strict=True))]
@@ -212,7 +244,7 @@ def _map(owner: str, function: Callable[..., Array], *numbers: Array, **trees: P
 def _each(
     function: Callable[..., Array], rows: Sequence[Sequence[Array]], numbers: Sequence[Array] = ()
 ) -> list[Array]:
-    """`function(*arrays, *numbers)` of each row, in at least float32, rounded to the dtype that the arrays have."""
+    """Compute `function(*arrays, *numbers)` per row in at least float32, rounded to the dtype the arrays promote to."""
     examples = [_of_its_kind(x) for x in numbers]
     out = []
     with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
@@ -228,20 +260,25 @@ def _each(
 
 
 def _of_its_kind(x: Array) -> Any:
-    """A Python number of the kind of an array's, which makes nothing wider."""
+    """A Python number of the same kind (bool, integer, float, complex), which widens nothing in type promotion."""
     kinds = ((jnp.complexfloating, 1j), (jnp.floating, 1.0), (jnp.integer, 1))
     return next((number for kind, number in kinds if jnp.issubdtype(x.dtype, kind)), True)
 
 
 def _number(owner: str, name: str, x: ArrayLike) -> Array:
+    """Convert an argument that must be a scalar."""
     x = jnp.asarray(x)
     if x.shape != ():
-        raise ValueError(f"`{owner}({name}=...)` must be a number, got an array of shape {x.shape}.")
+        raise ValueError(f"`{owner}({name}=...)` must be a scalar, got an array of shape {x.shape}.")
     return x
 
 
 def _of_one_shape(owner: str, like: PyTree, i: int, *xs: Array) -> list[Array]:
-    """The arrays in the shape of one of them; refused if they do not broadcast to it."""
+    """Broadcast the arrays to the shape of one of them.
+
+    Raises:
+        ValueError: if they don't broadcast to the shape of one of them.
+    """
     shapes = [x.shape for x in xs]
     if len(set(shapes)) == 1:
         return list(xs)
@@ -255,6 +292,7 @@ def _of_one_shape(owner: str, like: PyTree, i: int, *xs: Array) -> list[Array]:
 
 
 def _shape_together(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape that these broadcast to, or None."""
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
@@ -262,7 +300,7 @@ def _shape_together(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
 
 
 def _without_absent(tree: PyTree, like: PyTree) -> PyTree:
-    """The tree with None where the other one has None, if what is beside it has the other's structure."""
+    """Put None where `like` has None, if the rest of the tree has the structure of `like`."""
     try:
         treedef = jtu.tree_structure(like, is_leaf=lambda x: x is None)
         beside = treedef.flatten_up_to(tree)

@@ -1,4 +1,12 @@
-"""One function on many leaves, traced once per shape."""
+"""Map a function over the leaves of a tree, traced once per shape instead of once per leaf.
+
+`map_leaves` groups the leaves by structure, shape and dtype, and calls one inner `jax.jit` of the function for each.
+JAX traces such a function once per shape, and every further call adds a single equation to the outer program. Groups of
+`CHUNK` leaves are calls of a second jitted function, so that a model of a thousand leaves adds some hundred equations
+instead of a thousand. XLA inlines all of it, so the compiled program is that of a plain loop.
+
+`map_arithmetic` adds the casts: it computes in at least float32 and returns the dtypes of given examples.
+"""
 
 import collections
 from collections.abc import Callable, Hashable, Sequence
@@ -15,10 +23,10 @@ CHUNK = 8
 
 
 def map_leaves(function: Callable[..., Any], shared: Any, columns: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """`[function(shared, *column) for column in columns]`, with a small program.
+    """Compute `[function(shared, *column) for column in columns]`, as a small program.
 
-    Columns of equal structure, shapes and dtypes are traced once, and called in groups, so that a tree of a thousand
-    leaves costs about as much to trace as its few distinct shapes. What runs is the same.
+    Columns of equal structure, shapes and dtypes are traced once and called in groups, so that tracing a tree of a
+    thousand leaves costs about as much as tracing its few distinct shapes. The compiled program is the same.
     """
     one = jax.jit(function)
 
@@ -47,16 +55,16 @@ def map_arithmetic(
     columns: Sequence[Sequence[Array]],
     like: Sequence[Sequence[Any]],
 ) -> list[list[Array]]:
-    """`rule(numbers, *arrays)` on every leaf, computed in at least float32.
+    """Compute `rule(numbers, *arrays)` for every leaf in at least float32.
 
     Args:
         rule: a function of the numbers, in the dtype of the arithmetic, and of one array from each column.
         numbers: a tree of scalars that all leaves share.
-        columns: for each argument of the rule its arrays, leaf by leaf.
-        like: for each result of the rule the arrays whose dtypes it shall have, leaf by leaf.
+        columns: for each array argument of the rule, its arrays, one per leaf.
+        like: for each result of the rule, arrays whose dtypes the result is cast to, one per leaf.
 
     Returns:
-        a column of arrays for each result.
+        A column of arrays for each result.
     """
 
     def one(numbers: Any, arrays: Sequence[Array], examples: Sequence[Any]) -> list[Array]:

@@ -1,4 +1,4 @@
-"""The leaves that a function of trees works on: arrays, at the same paths in all of the trees."""
+"""Leaves of trees as arrays, matched by path across several trees, with errors that name the path."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,13 +16,21 @@ _NUMBERS = (np.ndarray, np.generic, bool, int, float, complex)
 
 
 def leaves_of(owner: str, name: str, tree: PyTree) -> tuple[list[Any], Any]:
-    """The leaves of a tree as arrays, and its structure; refused if one is no array."""
+    """Return the leaves of a tree as arrays, and its structure.
+
+    Raises:
+        ValueError: if a leaf is not an array or a number.
+    """
     leaves, treedef = jtu.tree_flatten(tree)
     return _as_arrays(owner, name, tree, leaves), treedef
 
 
 def columns(owner: str, **trees: PyTree) -> tuple[list[list[Array]], Any]:
-    """The leaves of each tree in the order of the first one, and its structure; refused if their paths differ."""
+    """Return the leaves of each tree in the order of the first one, and the structure of the first.
+
+    Raises:
+        ValueError: if the trees don't have leaves at the same paths, or a leaf is not an array or a number.
+    """
     (first, like), *others = trees.items()
     leaves, treedef = leaves_of(owner, first, like)
     out = [leaves]
@@ -35,7 +43,11 @@ def columns(owner: str, **trees: PyTree) -> tuple[list[list[Array]], Any]:
 
 
 def check_shapes(owner: str, tree: PyTree, xs: Sequence[Any], ys: Sequence[Any]) -> None:
-    """Refuses leaves of different shapes; the first ones are those of the tree."""
+    """Check that two lists of leaves have the same shapes; the first are the leaves of `tree`.
+
+    Raises:
+        ValueError: if they don't; the message names the path.
+    """
     for i, (x, y) in enumerate(zip(xs, ys, strict=True)):
         if x.shape != y.shape:
             path = leaf_paths(tree)[i]
@@ -43,7 +55,7 @@ def check_shapes(owner: str, tree: PyTree, xs: Sequence[Any], ys: Sequence[Any])
 
 
 def _by_path(owner: str, first: str, like: PyTree, name: str, tree: PyTree) -> list[Any]:
-    """The leaves of a tree of other containers or metadata, put in the order of the first tree by their paths."""
+    """Reorder the leaves of a tree with other containers or metadata to match the first tree by path."""
     found, names = dict(named_leaves(tree)), [names for names, _ in named_leaves(like)]
     lacking = [".".join(n) for n in names if n not in found]
     known = set(names)
@@ -55,15 +67,17 @@ def _by_path(owner: str, first: str, like: PyTree, name: str, tree: PyTree) -> l
 
 
 def _as_arrays(owner: str, name: str, tree: PyTree, leaves: Sequence[Any]) -> list[Any]:
+    """Convert the leaves to arrays."""
     return [x if isinstance(x, jax.Array) else _array(owner, name, tree, i, x) for i, x in enumerate(leaves)]
 
 
 def _array(owner: str, name: str, tree: PyTree, i: int, x: Any) -> Any:
+    """Convert one leaf to an array; the structs of `jax.eval_shape` are kept."""
     if isinstance(x, jax.ShapeDtypeStruct):
         return x
     if isinstance(x, _NUMBERS):
         return jnp.asarray(x)
     raise ValueError(
-        f"`{owner}`: `{name}` must be made of arrays, and at `{leaf_paths(tree)[i]}` there is {x!r}. "
-        f"`equinox.filter({name}, equinox.is_array)` leaves out what is none."
+        f"`{owner}`: `{name}` must be a tree of arrays, but at `{leaf_paths(tree)[i]}` there is {x!r}. "
+        f"`equinox.filter({name}, equinox.is_array)` keeps the arrays only."
     )

@@ -1,4 +1,4 @@
-"""Trees like another one: of given numbers, of random ones, of other dtypes, with axes of a batch."""
+"""Create trees like another one: constants, random values, other dtypes, batch axes."""
 
 import functools
 import inspect
@@ -18,42 +18,51 @@ from ._paths import leaf_paths
 
 
 def zeros_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
-    """Zeros of the same shapes, and of the same dtypes unless another is given.
+    """Create a tree of zeros of the same shapes, and of the same dtypes unless one is given.
 
     Args:
-        tree: a tree of arrays, or of what has a shape and a dtype, such as `jax.eval_shape` returns.
-        dtype: that of all leaves; by default each has that of its array.
+        tree: a tree of arrays, or of anything with a shape and a dtype, such as the result of `jax.eval_shape`.
+        dtype: dtype of all leaves; by default each keeps its own.
+
+    Raises:
+        ValueError: if a leaf is not an array.
     """
     return full_like(tree, 0, dtype)
 
 
 def ones_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
-    """Ones of the same shapes, and of the same dtypes unless another is given.
+    """Create a tree of ones of the same shapes, and of the same dtypes unless one is given.
 
     Args:
-        tree: a tree of arrays, or of what has a shape and a dtype.
-        dtype: that of all leaves; by default each has that of its array.
+        tree: a tree of arrays, or of anything with a shape and a dtype.
+        dtype: dtype of all leaves; by default each keeps its own.
+
+    Raises:
+        ValueError: if a leaf is not an array.
     """
     return full_like(tree, 1, dtype)
 
 
 def full_like(tree: PyTree, fill_value: ArrayLike, dtype: DTypeLike | None = None) -> PyTree:
-    """One number everywhere, in arrays of the same shapes, and of the same dtypes unless another is given.
+    """Create a tree filled with one value, of the same shapes, and of the same dtypes unless one is given.
 
     Args:
-        tree: a tree of arrays, or of what has a shape and a dtype.
-        fill_value: the number.
-        dtype: that of all leaves; by default each has that of its array.
+        tree: a tree of arrays, or of anything with a shape and a dtype.
+        fill_value: the value.
+        dtype: dtype of all leaves; by default each keeps its own.
+
+    Raises:
+        ValueError: if a leaf is not an array.
     """
     leaves, treedef = leaves_of("tree.full_like", "tree", tree)
     return treedef.unflatten([jnp.full_like(x, fill_value, dtype or x.dtype) for x in leaves])
 
 
 def split_key_like(rng_key: Array, target_tree: PyTree) -> PyTree:
-    """A random key for every leaf.
+    """Split a random key into one key per leaf.
 
     Args:
-        rng_key: the key that they are split from.
+        rng_key: the key to split.
         target_tree: the tree whose structure the result has.
     """
     treedef = jtu.tree_structure(target_tree)
@@ -66,17 +75,20 @@ def random_like(
     sampler: Callable[..., Array] = jax.random.normal,
     dtype: DTypeLike | None = None,
 ) -> PyTree:
-    """Random arrays of the same shapes, each from a key of its own.
+    """Create a tree of random arrays of the same shapes, each sampled with its own key.
 
         noise = tree.random_like(key, params)
         signs = tree.random_like(key, params, jax.random.rademacher)
 
     Args:
-        rng_key: the key that those of the leaves are split from.
-        target_tree: a tree of arrays, or of what has a shape and a dtype.
-        sampler: a function of a key, a shape and a dtype, such as those of `jax.random`. If it takes `out_sharding`, it
-            is given that of the array.
-        dtype: what the sampler is given as dtype; by default that of each array.
+        rng_key: the key to split into one key per leaf.
+        target_tree: a tree of arrays, or of anything with a shape and a dtype.
+        sampler: a function of a key, a shape and a dtype, such as those of `jax.random`. If it has an argument
+            `out_sharding`, it is called with the sharding of the array.
+        dtype: dtype passed to the sampler; by default that of each array.
+
+    Raises:
+        ValueError: if a leaf is not an array.
     """
     leaves, treedef = leaves_of("tree.random_like", "target_tree", target_tree)
     keys = jtu.tree_leaves(split_key_like(rng_key, target_tree))
@@ -90,22 +102,28 @@ def random_like(
 
 
 def batch_shape(tree: PyTree, shape: tuple[int, ...] = ()) -> PyTree:
-    """Every array repeated along new leading axes.
+    """Add leading batch axes to every array, by repeating it.
 
     Args:
         tree: a tree of arrays.
-        shape: the lengths of the new axes.
+        shape: lengths of the new axes.
+
+    Raises:
+        ValueError: if a leaf is not an array.
     """
     leaves, treedef = leaves_of("tree.batch_shape", "tree", tree)
     return treedef.unflatten([jnp.broadcast_to(x, (*shape, *x.shape)) for x in leaves])
 
 
 def cast(tree: PyTree, dtype: DTypeLike | None) -> PyTree:
-    """Every array in one dtype. A complex array stays complex: its imaginary part is not lost.
+    """Cast every array to a dtype; complex arrays stay complex, so that no imaginary part is lost.
 
     Args:
         tree: a tree of arrays.
-        dtype: the dtype; None leaves the tree as it is.
+        dtype: the dtype; None returns the tree unchanged.
+
+    Raises:
+        ValueError: if a leaf is not an array.
     """
     if dtype is None:
         return tree
@@ -114,24 +132,31 @@ def cast(tree: PyTree, dtype: DTypeLike | None) -> PyTree:
 
 
 def cast_like(tree: PyTree, other_tree: PyTree) -> PyTree:
-    """Every array in the dtype that another tree has at its path.
+    """Cast every array to the dtype that another tree has at its path.
 
     Args:
         tree: a tree of arrays.
         other_tree: a tree with leaves at the same paths.
+
+    Raises:
+        ValueError: if the trees don't have leaves at the same paths, or a leaf is not an array.
     """
     (leaves, others), treedef = columns("tree.cast_like", tree=tree, other_tree=other_tree)
     return treedef.unflatten([x.astype(y.dtype) for x, y in zip(leaves, others, strict=True)])
 
 
 def dtype(tree: PyTree, mixed_dtype_handler: str | None = None) -> np.dtype:
-    """The dtype of all leaves.
+    """Return the dtype of the leaves of a tree.
 
     Args:
-        tree: a tree of arrays; without any, its dtype is JAX's default for floats.
-        mixed_dtype_handler: what to do if they have several: `"promote"` returns the one that holds them all,
-            `"highest"` and `"lowest"` return the widest and the narrowest of them, which must be comparable, so that
-            one of them holds all; None is an error that names the leaves.
+        tree: a tree of arrays; an empty tree has JAX's default float dtype.
+        mixed_dtype_handler: what to do if the dtypes differ: `"promote"` returns the dtype that all of them promote to;
+            `"highest"` and `"lowest"` return the widest and the narrowest one, and require that the dtypes can be
+            ordered; None is an error.
+
+    Raises:
+        ValueError: if the dtypes differ and no handler is given, if they can't be ordered, or if the handler is
+            unknown.
     """
     leaves, _ = leaves_of("tree.dtype", "tree", tree)
     found = list(dict.fromkeys(jnp.dtype(x.dtype) for x in leaves)) or [default_float()]
@@ -146,7 +171,7 @@ def dtype(tree: PyTree, mixed_dtype_handler: str | None = None) -> np.dtype:
         of = dict(zip(leaf_paths(tree), (x.dtype for x in leaves), strict=True))
         raise ValueError(
             f"`tree.dtype`: the leaves have several dtypes, {listing(f'{path}: {of[path]}' for path in of)}. "
-            f"`mixed_dtype_handler` says which one is wanted."
+            f"Choose one with `mixed_dtype_handler`."
         )
     if mixed_dtype_handler == "promote":
         return common_dtype(*found)
@@ -154,7 +179,11 @@ def dtype(tree: PyTree, mixed_dtype_handler: str | None = None) -> np.dtype:
 
 
 def _chosen(which: str, x: np.dtype, y: np.dtype) -> np.dtype:
-    """The wider or the narrower of two dtypes; refused if none of them holds the other."""
+    """Return the wider or the narrower of two dtypes.
+
+    Raises:
+        ValueError: if neither can hold the other.
+    """
     wide = common_dtype(x, y)
     if wide not in (x, y):
         raise ValueError(
@@ -166,7 +195,7 @@ def _chosen(which: str, x: np.dtype, y: np.dtype) -> np.dtype:
 
 
 def unwrap_random_key_data(input_tree: PyTree) -> PyTree:
-    """The tree with the data of random keys, arrays of integers, in the place of the keys: to compare or to store them.
+    """Replace random keys by their raw data, arrays of integers, for example to compare or store them.
 
     Args:
         input_tree: a tree of arrays and random keys.

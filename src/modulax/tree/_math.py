@@ -1,4 +1,4 @@
-"""Numbers that whole trees have: sums, norms, inner products, extrema."""
+"""Reductions of whole trees: sums, norms, inner products, extrema, comparisons."""
 
 import functools
 import math
@@ -18,31 +18,32 @@ from ._paths import leaf_paths
 
 
 def trainable(tree: PyTree) -> PyTree:
-    """The tree with everything that is no floating or complex array replaced by None, and without weak types.
+    """Replace every leaf that is not a floating-point or complex array by None, and remove weak types.
 
-    Where an Equinox model keeps its state, before `make_with_state` took it out, nothing is trained either: so `init`
-    may come before or after (equinox issue 1118).
+    The state indices of an Equinox model are replaced as well: they hold arrays only until `make_with_state` takes them
+    out, and `init` may be called before or after that (equinox issue 1118).
     """
     return jtu.tree_map(lambda x: strong(x) if eqx.is_inexact_array(x) else None, tree, is_leaf=_is_state_index)
 
 
 def _is_state_index(x: Any) -> bool:
+    """Whether a node is the index of a piece of state in an Equinox model."""
     return isinstance(x, eqx.nn.StateIndex)
 
 
 def strong(x: Any) -> Any:
-    """The array without weak type: a state like it keeps its dtype, and a restored one does not retrace."""
+    """Remove the weak type of an array: a state like it keeps its dtype, and a restored one doesn't retrace."""
     is_weak = isinstance(x, jax.Array) and x.aval.weak_type
     return jax.lax.convert_element_type(x, x.dtype) if is_weak else x
 
 
 def widened(tree: PyTree) -> PyTree:
-    """The tree in at least float32, so that what is computed of it is not rounded."""
+    """Cast a tree to at least float32 for the arithmetic in between."""
     return jtu.tree_map(lambda x: x.astype(at_least_float32(x.dtype)), tree)
 
 
 def total(function: Callable[..., Array], *trees: PyTree) -> Inexact[Array, ""]:
-    """The sum of `function(*leaves)` over all entries of all leaves, in at least float32."""
+    """Sum `function(*leaves)` over all entries of all leaves, in at least float32."""
     leaves = zip(*map(jtu.tree_leaves, trees), strict=True)
     sums = [jnp.sum(function(*_widened(*xs))) for xs in leaves]
     dtype = common_dtype(default_float(), *(s.dtype for s in sums))
@@ -50,29 +51,34 @@ def total(function: Callable[..., Array], *trees: PyTree) -> Inexact[Array, ""]:
 
 
 def _widened(*xs: Array) -> list[Array]:
+    """Cast arrays to their common dtype of at least float32."""
     dtype = at_least_float32(*(x.dtype for x in xs))
     return [in_dtype(x, dtype) for x in xs]
 
 
 def _absolute(x: Array) -> Array:
-    """The absolute value, of which also the derivative of a complex one is zero at zero."""
+    """The absolute value, with derivative zero at zero for complex entries too."""
     is_zero = x == 0
     return jnp.where(is_zero, 0, jnp.abs(jnp.where(is_zero, jnp.ones_like(x), x)))
 
 
 def norm(tree: PyTree, ord: int | float | str | None = None, squared: bool = False) -> Float[Array, ""]:
-    r"""The norm of all leaves together, as if they were one vector: $\sqrt{\sum_i |x_i|^2}$.
+    r"""Compute the norm of a tree as if all leaves were one vector, $\sqrt{\sum_i |x_i|^2}$.
 
-    It is accumulated in at least float32, so that it neither overflows for float16 nor rounds for bfloat16, and is
-    differentiable at zero.
+    It is accumulated in at least float32, so that it neither overflows for float16 nor loses precision for bfloat16,
+    and it is differentiable at zero.
 
     Args:
-        tree: a tree of arrays; without any, its norm is zero.
-        ord: None or 2 for the Euclidean norm, 1 for the sum of absolute values, `jnp.inf` for the largest one.
-        squared: whether to return its square, for which no root is taken.
+        tree: a tree of arrays; the norm of an empty tree is zero.
+        ord: None or 2 for the Euclidean norm, 1 for the sum of absolute values, `jnp.inf` for the largest absolute
+            value.
+        squared: whether to return the squared norm, for which no root is taken.
 
     Returns:
         A real number, in JAX's default float dtype or that of the leaves, whichever is wider.
+
+    Raises:
+        ValueError: if `ord` is none of these, or a leaf is not an array.
     """
     leaves, _ = leaves_of("tree.norm", "tree", tree)
     if ord is None or ord == 2:
@@ -89,25 +95,31 @@ def norm(tree: PyTree, ord: int | float | str | None = None, squared: bool = Fal
 
 
 def global_norm(updates: PyTree) -> Float[Array, ""]:
-    """The Euclidean norm of all leaves together; see `tree.norm`, which knows others.
+    """Compute the global norm, the Euclidean norm of all leaves together; see `tree.norm` for other norms.
 
     Args:
         updates: a tree of arrays.
+
+    Raises:
+        ValueError: if a leaf is not an array.
     """
     return norm(updates)
 
 
 def vdot(tree_x: PyTree, tree_y: PyTree) -> Inexact[Array, ""]:
-    r"""The inner product of two trees, $\sum_i \bar x_i y_i$ over all entries of all leaves.
+    r"""Compute the inner product of two trees, $\sum_i \bar x_i y_i$ over all entries of all leaves.
 
     It is accumulated in at least float32.
 
     Args:
-        tree_x: a tree of arrays; of complex ones it takes the conjugate.
+        tree_x: a tree of arrays, conjugated where they are complex.
         tree_y: a tree with leaves at the same paths and of the same shapes.
 
     Returns:
         A number, complex if a leaf is, in JAX's default float dtype or that of the leaves, whichever is wider.
+
+    Raises:
+        ValueError: if the trees don't have leaves at the same paths, or shapes differ.
     """
     (xs, ys), _ = columns("tree.vdot", tree_x=tree_x, tree_y=tree_y)
     check_shapes("tree.vdot", tree_x, xs, ys)
@@ -115,7 +127,7 @@ def vdot(tree_x: PyTree, tree_y: PyTree) -> Inexact[Array, ""]:
 
 
 def inner(x: PyTree, y: PyTree) -> Float[Array, ""]:
-    r"""The real inner product of all leaves together, $\operatorname{Re} \sum_i \bar x_i y_i$."""
+    r"""Compute the real inner product of all leaves together, $\operatorname{Re} \sum_i \bar x_i y_i$."""
     return total(lambda x, y: jnp.real(_product(x, y)), x, y)
 
 
@@ -124,16 +136,19 @@ def _product(x: Array, y: Array) -> Array:
 
 
 def sum(tree: PyTree, associative_reduction: bool = False) -> Num[Array, ""]:
-    """The sum of all entries of all leaves.
+    """Sum all entries of all leaves.
 
     Args:
         tree: a tree of arrays.
-        associative_reduction: whether the sums of the leaves are added in pairs, then the pairs, and so on, instead of
-            one after the other, so that fewer additions wait for each other.
+        associative_reduction: whether to add the sums of the leaves pairwise, in a tree, instead of one after another,
+            so that fewer additions depend on each other.
 
     Returns:
-        A number in the dtype that the leaves have together, in at least float32 if they are floats. Integers are
-        summed as integers. The sum of nothing is zero.
+        A number in the dtype that the leaves promote to, at least float32 if they are floats. Integers are summed as
+        integers. The sum of an empty tree is zero.
+
+    Raises:
+        ValueError: if a leaf is not an array.
     """
     leaves, _ = leaves_of("tree.sum", "tree", tree)
     sums = [jnp.sum(_widened(x)[0]) if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.sum(x) for x in leaves]
@@ -143,51 +158,61 @@ def sum(tree: PyTree, associative_reduction: bool = False) -> Num[Array, ""]:
 
 
 def max(tree: PyTree) -> Real[Array, ""]:
-    """The largest entry of all leaves.
+    r"""Return the largest entry of all leaves.
 
     Args:
-        tree: a tree of arrays of real numbers.
+        tree: a tree of real arrays.
 
     Returns:
-        A number in the dtype that the leaves have together: that of integers is an integer. The largest of no entries
-        is minus infinity.
+        A number in the dtype that the leaves promote to; the maximum of integers is an integer. The maximum of no
+        entries is $-\infty$.
+
+    Raises:
+        ValueError: if a leaf is complex or not an array.
     """
     return _reduced(jnp.max, _real_leaves("tree.max", tree), jnp.asarray(-jnp.inf))
 
 
 def min(tree: PyTree) -> Real[Array, ""]:
-    """The smallest entry of all leaves.
+    r"""Return the smallest entry of all leaves.
 
     Args:
-        tree: a tree of arrays of real numbers.
+        tree: a tree of real arrays.
 
     Returns:
-        A number in the dtype that the leaves have together: that of integers is an integer. The smallest of no entries
-        is infinity.
+        A number in the dtype that the leaves promote to; the minimum of integers is an integer. The minimum of no
+        entries is $\infty$.
+
+    Raises:
+        ValueError: if a leaf is complex or not an array.
     """
     return _reduced(jnp.min, _real_leaves("tree.min", tree), jnp.asarray(jnp.inf))
 
 
 def _real_leaves(owner: str, tree: PyTree) -> list[Array]:
+    """The leaves as arrays, after checking that none is complex."""
     leaves, _ = leaves_of(owner, "tree", tree)
     for path, x in zip(leaf_paths(tree), leaves, strict=True):
         if jnp.iscomplexobj(x):
-            raise ValueError(f"`{owner}` needs real numbers, which have an order, and `{path}` is complex.")
+            raise ValueError(f"`{owner}` needs real numbers, which can be ordered, and `{path}` is complex.")
     return leaves
 
 
 def _reduced(reduce: Callable[..., Array], leaves: list[Array], of_nothing: Array) -> Array:
-    """The extremum of those of the leaves that have one."""
+    """The extremum of all leaves that have entries."""
     values = [reduce(x) for x in leaves if x.size]
     dtype = common_dtype(*(x.dtype for x in values or [of_nothing]))
     return reduce(jnp.stack([in_dtype(x, dtype) for x in values])) if values else of_nothing
 
 
 def size(tree: PyTree) -> int:
-    """How many entries all leaves have together.
+    """Count the entries of all leaves: the number of parameters of a model.
 
     Args:
-        tree: a tree of arrays, or of what has a shape, such as `jax.eval_shape` returns.
+        tree: a tree of arrays, or of anything with a shape, such as the result of `jax.eval_shape`.
+
+    Raises:
+        ValueError: if a leaf is not an array.
     """
     leaves, _ = leaves_of("tree.size", "tree", tree)
     return functools.reduce(operator.add, [x.size for x in leaves], 0)
@@ -196,17 +221,20 @@ def size(tree: PyTree) -> int:
 def allclose(
     a: PyTree, b: PyTree, rtol: ArrayLike = 1e-5, atol: ArrayLike = 1e-8, equal_nan: bool = False
 ) -> Bool[Array, ""]:
-    r"""Whether two trees are equal but for rounding: $|a_i - b_i| \le \text{atol} + \text{rtol} \, |b_i|$ everywhere.
+    r"""Compare two trees up to rounding: $|a_i - b_i| \le \text{atol} + \text{rtol} \, |b_i|$ everywhere.
 
     Args:
         a: a tree of arrays.
-        b: a tree with leaves at the same paths and of the same shapes, perhaps of other dtypes.
-        rtol: the relative tolerance.
-        atol: the absolute tolerance.
+        b: a tree with leaves at the same paths and of the same shapes; the dtypes may differ.
+        rtol: relative tolerance.
+        atol: absolute tolerance.
         equal_nan: whether NaN equals NaN.
 
     Returns:
-        A boolean array, so that it may be traced.
+        A boolean array, so that it can be used in compiled functions.
+
+    Raises:
+        ValueError: if the trees don't have leaves at the same paths, or shapes differ.
     """
     (xs, ys), _ = columns("tree.allclose", a=a, b=b)
     check_shapes("tree.allclose", a, xs, ys)

@@ -1,4 +1,4 @@
-"""Running averages of whole trees, for optimizers that are written as functions of trees."""
+"""Moving averages of trees, for optimizers written as functions of trees."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,17 +15,18 @@ from ._math import trainable
 
 
 def _wide(x: Array, beside: Array) -> Array:
-    """The array in at least float32, as wide as the one beside it; real if it is real."""
+    """Cast an array to at least float32 and to the precision of another; it stays real if it is real."""
     dtype = at_least_float32(x.dtype, beside.dtype)
     return x.astype(dtype if jnp.iscomplexobj(x) else real_dtype(dtype))
 
 
 def _number(x: ArrayLike, like: Array) -> Array:
+    """Cast a scalar to the real dtype of an array."""
     return jnp.asarray(x).astype(real_dtype(like.dtype))
 
 
 def _combined(rule: Callable[..., Array], moments: PyTree, updates: PyTree, *numbers: ArrayLike) -> PyTree:
-    """`rule(*numbers, m, g)` on every pair of leaves, in at least float32; the result has the dtypes of the moments."""
+    """Apply `rule(*numbers, m, g)` to pairs of leaves in at least float32; the result has the dtypes of the moments."""
 
     def leaf(m: Array, g: Array) -> Array:
         wide = _wide(m, g), _wide(g, m)
@@ -36,25 +37,27 @@ def _combined(rule: Callable[..., Array], moments: PyTree, updates: PyTree, *num
 
 
 def update_moment(updates: PyTree, moments: PyTree, decay: ArrayLike, order: int) -> PyTree:
-    r"""The running average of powers, $\beta m + (1 - \beta) g^k$.
+    r"""Update the exponential moving average of the $k$-th power, $\beta m + (1 - \beta) g^k$.
 
     Args:
-        updates: the new values $g$.
-        moments: the averages $m$ so far.
-        decay: $\beta$.
-        order: the power $k$.
+        updates: $g$, the new values, such as gradients.
+        moments: $m$, the current averages.
+        decay: $\beta$, exponential decay rate.
+        order: $k$, the power: 1 for the first moment, 2 for the second.
     """
     return _combined(lambda decay, m, g: moment(decay, m, g**order), moments, updates, decay)
 
 
 def update_moment_per_elem_norm(updates: PyTree, moments: PyTree, decay: ArrayLike, order: int) -> PyTree:
-    r"""The running average of powers of the absolute value, $\beta m + (1 - \beta) |g|^k$: real for complex values too.
+    r"""Update the moving average of powers of the absolute value, $\beta m + (1 - \beta) |g|^k$.
+
+    Unlike `update_moment`, the result is real for complex values.
 
     Args:
-        updates: the new values $g$.
-        moments: the averages $m$ so far.
-        decay: $\beta$.
-        order: the power $k$.
+        updates: $g$, the new values, such as gradients.
+        moments: $m$, the current averages.
+        decay: $\beta$, exponential decay rate.
+        order: $k$, the power.
     """
 
     def power(g: Array) -> Array:
@@ -64,24 +67,24 @@ def update_moment_per_elem_norm(updates: PyTree, moments: PyTree, decay: ArrayLi
 
 
 def update_infinity_moment(updates: PyTree, moments: PyTree, decay: ArrayLike, eps: ArrayLike) -> PyTree:
-    r"""The running maximum of absolute values, $\max(\beta m, |g| + \varepsilon)$, as in Adamax.
+    r"""Update the exponentially decayed maximum of absolute values, $\max(\beta m, |g| + \varepsilon)$, as in Adamax.
 
     Args:
-        updates: the new values $g$.
-        moments: the maxima $m$ so far.
-        decay: $\beta$.
-        eps: $\varepsilon$.
+        updates: $g$, the new values, such as gradients.
+        moments: $m$, the current maxima.
+        decay: $\beta$, exponential decay rate.
+        eps: $\varepsilon$, term for numerical stability.
     """
     return _combined(lambda decay, eps, m, g: infinity_moment(decay, m, g, eps), moments, updates, decay, eps)
 
 
 def bias_correction(moment: PyTree, decay: ArrayLike, count: ArrayLike) -> PyTree:
-    r"""Averages that began at zero, corrected for it: $m / (1 - \beta^t)$.
+    r"""Correct the bias of moving averages that started at zero, $m / (1 - \beta^t)$.
 
     Args:
-        moment: the averages $m$.
-        decay: $\beta$.
-        count: the number $t$ of values in them, at least 1.
+        moment: $m$, the averages.
+        decay: $\beta$, exponential decay rate.
+        count: $t \ge 1$, number of values that went into the averages.
     """
 
     def leaf(m: Array) -> Array:
@@ -93,19 +96,20 @@ def bias_correction(moment: PyTree, decay: ArrayLike, count: ArrayLike) -> PyTre
 
 
 def incremental_update(new_tensors: PyTree, old_tensors: PyTree, step_size: ArrayLike) -> PyTree:
-    r"""A step of an exponential moving average of parameters: $\alpha\, w + (1 - \alpha)\, \bar w$.
+    r"""Update an exponential moving average (EMA) of parameters, $\alpha\, w + (1 - \alpha)\, \bar w$.
 
-    Each average keeps its dtype, and is computed in at least float32. What is no floating or complex array in a model
-    (functions, flags, counters) comes from the new one.
+    This is Polyak averaging, as for evaluation parameters or a slowly moving target network. Each average keeps its
+    dtype and is computed in at least float32. Leaves of a model that are not floating-point or complex arrays
+    (functions, flags, counters) are taken from the new one.
 
     Args:
-        new_tensors: the parameters $w$ as they are, or the whole model.
-        old_tensors: their average $\bar w$ so far.
-        step_size: the weight $\alpha$ of the new ones.
+        new_tensors: $w$, the current parameters, or the whole model.
+        old_tensors: $\bar w$, their average so far.
+        step_size: $\alpha$, weight of the new parameters.
 
     References:
-        Polyak and Juditsky, [Acceleration of Stochastic Approximation by
-        Averaging](https://doi.org/10.1137/0330046), 1992.
+        Polyak and Juditsky, [Acceleration of Stochastic Approximation by Averaging](https://doi.org/10.1137/0330046),
+        1992.
     """
 
     def rule(step_size: Array, mean: Array, x: Array) -> Array:
@@ -116,15 +120,16 @@ def incremental_update(new_tensors: PyTree, old_tensors: PyTree, step_size: Arra
 
 
 def periodic_update(new_tensors: PyTree, old_tensors: PyTree, steps: ArrayLike, update_period: ArrayLike) -> PyTree:
-    """The new parameters at every `update_period`-th step, else the old ones: the target network of a learner.
+    """Copy the new parameters every `update_period` steps, and keep the old ones otherwise: a target network.
 
-    Each array keeps the dtype of the old one. What is no array in a model (functions, flags) comes from the new one.
+    Each array keeps the dtype of the old one. Leaves of a model that are not arrays (functions, flags) are taken from
+    the new one.
 
     Args:
-        new_tensors: the parameters as they are, or the whole model.
+        new_tensors: the current parameters, or the whole model.
         old_tensors: the copy so far.
-        steps: the number of steps done.
-        update_period: every how many of them to copy.
+        steps: number of steps taken.
+        update_period: number of steps between copies.
 
     References:
         Mnih et al., [Human-level control through deep reinforcement learning](https://doi.org/10.1038/nature14236),

@@ -1,7 +1,7 @@
-"""Dotted paths: one name for a leaf in errors, rules, tables and checkpoints.
+"""Dotted paths: the name of a leaf in error messages, rules, tables and checkpoints.
 
-A path is the keys that lead to a leaf, joined by dots: `layers.0.weight`. It reads the same whether the tree is made
-of dicts, tuples, Equinox modules or NNX variables (the box of a variable is no part of the path).
+A path is the keys that lead to a leaf, joined by dots: `layers.0.weight`. It is the same for dicts, tuples, Equinox
+modules and NNX variables; the box of a variable is not part of the path.
 """
 
 import fnmatch
@@ -15,25 +15,26 @@ from jaxtyping import PyTree
 
 
 def join(names: tuple[str, ...]) -> str:
-    r"""The names of a path as one, joined by dots; a dot inside of a name is written `\.`."""
+    r"""Join names to one path with dots; a dot within a name is written `\.`."""
     return ".".join(re.sub(r"([.\\])", r"\\\1", name) for name in names)
 
 
 def split(name: str) -> tuple[str, ...]:
-    """The names that `join` made one of."""
+    """Split a path into its names; the inverse of `join`."""
     return tuple(re.sub(r"\\(.)", r"\1", key) for key in re.findall(r"(?:^|(?<=\.))((?:[^.\\]|\\.)*)(?=\.|$)", name))
 
 
 class JoinedNames(str):
-    """A key that is a whole path, as `join` writes it: in a longer path it reads as the names that it joins."""
+    """A dict key that is a whole path, as written by `join`; in a longer path it counts as the names that it joins."""
 
 
 def is_joined(key: Any) -> bool:
-    """Whether a key in one of JAX's key paths is a whole path."""
+    """Whether a key in a JAX key path is a whole path."""
     return isinstance(getattr(key, "key", None), JoinedNames)
 
 
 def _key_names(key: Any) -> tuple[str, ...]:
+    """The names in one key of a JAX key path."""
     if is_joined(key):
         return split(key.key)
     for attribute in ("name", "key", "idx"):
@@ -43,12 +44,12 @@ def _key_names(key: Any) -> tuple[str, ...]:
 
 
 def key_names(path: tuple[Any, ...]) -> tuple[str, ...]:
-    """The names of the keys in one of JAX's key paths."""
+    """The names of the keys in a JAX key path."""
     return tuple(name for key in path for name in _key_names(key))
 
 
 def dotted(path: tuple[Any, ...]) -> str:
-    """The dotted form of one of JAX's key paths."""
+    """The dotted form of a JAX key path."""
     return ".".join(key_names(path))
 
 
@@ -57,7 +58,8 @@ def _is_none(x: Any) -> bool:
 
 
 def named_leaves(tree: PyTree, *, with_none: bool = False) -> list[tuple[tuple[str, ...], Any]]:
-    """The leaves of a tree with the names of the keys that lead to them, in JAX's order; on request also None."""
+    """Return the leaves of a tree with the names of their keys, in JAX's order; with None as a leaf if `with_none`."""
+    # A tree can hold NNX variables only if flax was imported, so it need not be imported here.
     nnx = sys.modules.get("flax.nnx")
     if nnx is None:
         found = jtu.tree_leaves_with_path(tree, is_leaf=_is_none if with_none else None)
@@ -73,26 +75,26 @@ def named_leaves(tree: PyTree, *, with_none: bool = False) -> list[tuple[tuple[s
 
 
 def leaves_with_paths(tree: PyTree, *, with_none: bool = False) -> list[tuple[str, Any]]:
-    """The leaves of a tree with their dotted paths, in JAX's order; on request also where a leaf is absent (None)."""
+    """Return the leaves of a tree with their dotted paths, in JAX's order; with None as a leaf if `with_none`."""
     return [(".".join(names), leaf) for names, leaf in named_leaves(tree, with_none=with_none)]
 
 
 def leaf_paths(tree: PyTree, *, with_none: bool = False) -> list[str]:
-    """The dotted path of every leaf, in JAX's order."""
+    """Return the dotted path of every leaf, in JAX's order."""
     return [path for path, _ in leaves_with_paths(tree, with_none=with_none)]
 
 
 def matches(path: str, pattern: str) -> bool:
-    """Whether a shell-style pattern fits a dotted path.
+    """Whether a shell-style pattern matches a dotted path.
 
-    `*` also spans dots, and a pattern that begins with `*.` fits at the root too: `*.bias` fits `bias` and
+    `*` also matches dots, and a pattern that starts with `*.` matches at the root too: `*.bias` matches `bias` and
     `layers.0.bias`.
     """
     return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase("." + path, pattern)
 
 
 def longest_prefix(path: str, known: Container[Any]) -> str | None:
-    """The longest beginning of a dotted path that is known, down to the root (the empty path); or None."""
+    """Return the longest prefix of a dotted path that is known, down to the root (the empty path); or None."""
     while path not in known:
         if not path:
             return None

@@ -1,4 +1,4 @@
-"""Finding and changing what a state, or any other tree, holds: by name, by path, by pattern."""
+"""Get and set parts of a state, or of any other tree, by name, path or pattern."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ _NO_DEFAULT: Any = object()
 
 
 class _Node(NamedTuple):
-    """A node of a tree: the keys that lead to it, their names, and its paths from the classes around it."""
+    """A node of a tree: its key path, the names in it, and its paths starting at the classes that contain it."""
 
     keys: tuple[Any, ...]
     names: tuple[str, ...]
@@ -31,13 +31,14 @@ class _Node(NamedTuple):
 
     @property
     def path(self) -> str:
+        """The dotted path."""
         return ".".join(self.names)
 
 
 def _nodes(
     tree: PyTree, keys: tuple[Any, ...] = (), names: tuple[str, ...] = (), around: tuple[tuple[str, int], ...] = ()
 ) -> Iterator[_Node]:
-    """The tree and everything in it, from the root down; what is absent (None) is left out."""
+    """Iterate over the tree and all nodes in it, from the root down; None is left out."""
     if tree is None:
         return
     if isinstance(tree, eqx.Module) or hasattr(tree, "_fields"):
@@ -48,9 +49,9 @@ def _nodes(
 
 
 def _find(tree: PyTree, key: str, filtering: Filtering) -> list[_Node]:
-    """The nodes that a name, the end of a path or a pattern stands for.
+    """Find the nodes with this name, path ending or pattern.
 
-    Of what lies in one another, a pattern finds the outermost.
+    If nodes that match a pattern are nested, only the outermost is returned.
     """
     nodes = list(_nodes(tree))
     found = [n for n in nodes if ("." + n.path).endswith("." + key) or key in n.aliases]
@@ -71,6 +72,7 @@ def _is_pattern(key: str) -> bool:
 
 
 def _unknown(call: str, key: str, tree: PyTree, filtering: Filtering) -> ValueError:
+    """The error for a name that isn't in the tree, with a suggestion and the names that are."""
     nodes = list(_nodes(tree))
     classes = [n.aliases[-1] for n in nodes if n.aliases and "." not in n.aliases[-1]]
     named = sorted((n for n in nodes if n.names), key=lambda n: not isinstance(n.keys[-1], jtu.GetAttrKey))
@@ -82,37 +84,39 @@ def _unknown(call: str, key: str, tree: PyTree, filtering: Filtering) -> ValueEr
 
 
 def get_all_with_path(tree: PyTree, key: str, filtering: Filtering = None) -> list[tuple[str, Any]]:
-    """Everything that a name stands for, each with its dotted path; an empty list if there is nothing.
+    """Find all values with a name in a tree, each with its dotted path; an empty list if there are none.
 
-    A name is the name of a field, the key of a mapping or the name of a class; a dotted path or the end of one, which
-    may begin with the name of a class; or a shell-style pattern of these, where of things in one another the outermost
-    is found. What is found is an array, a tree or a whole state.
+    A name is a field name, a key of a mapping or a class name; a dotted path or the end of one, which may start with a
+    class name; or a shell-style pattern of these. If values that match a pattern are nested, only the outermost is
+    returned. A value is an array, a tree or a whole state.
 
         tree.get_all_with_path(state, "count")
         tree.get_all_with_path(state, "ScaleByAdamState.mu")
         tree.get_all_with_path(state, "*.mu.*bias")
 
     Args:
-        tree: a state, a transform or any other tree; also states of other libraries.
+        tree: a state, a transform or any other tree, including states of other libraries.
         key: the name.
-        filtering: a function of path and value that says what to keep.
+        filtering: predicate on path and value: which ones to return.
     """
     return [(n.path, n.value) for n in _find(tree, key, filtering)]
 
 
 def get(tree: PyTree, key: str, default: Any = _NO_DEFAULT, filtering: Filtering = None) -> Any:
-    """The one thing that a name stands for.
+    """Get the one value with a name in a tree.
 
         mu = tree.get(state, "mu")
         count = tree.get(state, "scale_by_adam.count")
 
-    A name that stands for several things is refused with their paths.
-
     Args:
         tree: a state, a transform or any other tree.
         key: the name, see `get_all_with_path`.
-        default: what to return where there is nothing; without one that is an error, which lists what there is.
-        filtering: a function of path and value that says what to keep.
+        default: value to return if the name isn't found; without a default that is an error.
+        filtering: predicate on path and value: which ones to consider.
+
+    Raises:
+        ValueError: if the name matches several values, or none and no `default` is given. The message lists the
+            candidates.
     """
     found = _find(tree, key, filtering)
     if len(found) > 1:
@@ -127,14 +131,15 @@ def get(tree: PyTree, key: str, default: Any = _NO_DEFAULT, filtering: Filtering
 
 
 def filter(tree: PyTree, key: str, filtering: Filtering = None) -> PyTree:
-    """The tree with None everywhere but in what a name stands for.
+    """Replace everything by None except the values with a name.
 
-    `equinox.combine` puts it together with another, such as the moments of one run into the state of a second.
+    Combine the result with another tree by `equinox.combine`, for example to put the moments of one run into the state
+    of another.
 
     Args:
         tree: a state, a transform or any other tree.
         key: the name, see `get_all_with_path`.
-        filtering: a function of path and value that says what to keep.
+        filtering: predicate on path and value: which ones to keep.
     """
     found = [n.names for n in _find(tree, key, filtering)]
     leaves, treedef = jtu.tree_flatten_with_path(tree)
@@ -143,19 +148,23 @@ def filter(tree: PyTree, key: str, filtering: Filtering = None) -> PyTree:
 
 
 def set(tree: PyTree, filtering: Filtering = None, /, **changes: Any) -> PyTree:
-    """A copy of the tree in which what the names stand for is replaced.
+    """Replace values in a tree by name, and return the changed copy.
 
         state = tree.set(state, count=0)
         state = tree.set(state, **{"scale_by_adam.mu": moments})
         state = tree.set(state, **{"*.count": 0})
 
-    A name that stands for several things is refused with their paths; a pattern changes all that it fits. A new value
-    has the structure and the shapes of the old, and takes over its dtypes, so that nothing is compiled anew.
+    A name must match a single value; a pattern replaces all that it matches. A new value must have the structure and
+    shapes of the old one, and is cast to its dtypes, so that nothing is recompiled.
 
     Args:
         tree: a state, a transform or any other tree.
-        filtering: a function of path and value that says what to change.
+        filtering: predicate on path and value: which ones to replace.
         changes: the new values by name, see `get_all_with_path`.
+
+    Raises:
+        ValueError: if a name is unknown or ambiguous, or a new value differs from the old one in structure or shape, or
+            needs a wider kind of dtype (a float for an integer).
     """
     out = tree
     for key, value in changes.items():
@@ -175,7 +184,7 @@ def set(tree: PyTree, filtering: Filtering = None, /, **changes: Any) -> PyTree:
 
 
 def _like(old: PyTree, new: PyTree, where: str) -> PyTree:
-    """The new value in the structure and the dtypes of the old one, refused if it does not fit."""
+    """Return the new value in the structure and dtypes of the old one, after checking that it fits."""
     treedef = jtu.tree_structure(old)
     if jtu.tree_structure(new) == treedef:
         leaves = jtu.tree_leaves(new)
@@ -184,7 +193,7 @@ def _like(old: PyTree, new: PyTree, where: str) -> PyTree:
         if found.keys() != dict.fromkeys(paths).keys():
             raise ValueError(
                 f"`tree.set`: at `{where}` there is {_contents(paths)}, and the new value is {_contents(list(found))}. "
-                f"A new value has the structure of the old, with what shall stay as it is."
+                f"A new value must have the structure of the old one, including the parts that stay the same."
             )
         leaves = [found[path] for path in paths]
     named = zip(leaves_with_paths(old), leaves, strict=True)
@@ -192,6 +201,7 @@ def _like(old: PyTree, new: PyTree, where: str) -> PyTree:
 
 
 def _contents(paths: list[str]) -> str:
+    """Describe a tree by its paths, for an error message."""
     return "a single array" if paths == [""] else f"a tree with {listing(paths)}"
 
 
@@ -199,10 +209,12 @@ _RANKS = (np.bool_, np.integer, np.floating, np.complexfloating)
 
 
 def _rank(dtype: Any) -> int:
+    """The rank of a dtype's kind: a value can be cast to its own rank or a higher one."""
     return next((i for i, kind in enumerate(_RANKS) if jnp.issubdtype(dtype, kind)), len(_RANKS))
 
 
 def _leaf_like(old: Any, new: Any, where: str) -> Any:
+    """Cast a new leaf to the dtype of the old one; NumPy arrays stay NumPy arrays."""
     dtype = getattr(old, "dtype", None)
     if dtype is None:
         return new
@@ -220,7 +232,7 @@ def _leaf_like(old: Any, new: Any, where: str) -> Any:
 
 
 def with_value(node: Any, path: tuple[Any, ...], value: Any) -> Any:
-    """The node with `value` at a key path; every Module on the way is converted and checked anew."""
+    """Replace the value at a key path; every Module on the way is converted and checked again."""
     if not path:
         return value
     if isinstance(node, eqx.Module):
@@ -231,9 +243,9 @@ def with_value(node: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 
 def _rebuilt(module: Any, name: str, value: Any) -> Any:
-    """The Module with another value in one field, as its constructor would have left it.
+    """Replace one field of a Module, with the conversion and checks of its constructor.
 
-    `dataclasses.replace` would call an `__init__` that need not take the fields (a Chain's takes parts), and
+    `dataclasses.replace` would call `__init__`, which need not take the fields (that of a Chain takes its parts), and
     `equinox.tree_at` neither converts nor checks.
     """
     cls = type(module)

@@ -1,4 +1,4 @@
-"""Which arrays of a state belong to which parameter, as its fields say."""
+"""Which arrays of a state belong to which parameter, according to the declarations of its fields."""
 
 import dataclasses
 import typing
@@ -22,7 +22,7 @@ Names = tuple[str, ...]
 
 @jtu.register_pytree_node_class
 class _NoParams:
-    """Parameters without a leaf. In a state that is made for them, it stands where a tree like them would."""
+    """Parameters without leaves: a marker for where a state made for them would hold a tree like the parameters."""
 
     def tree_flatten(self):
         return (), None
@@ -34,7 +34,7 @@ class _NoParams:
 
 
 def one_level(node: PyTree) -> tuple[list[tuple[Any, PyTree]], Any]:
-    """The children of a node, each with its key path, and the node's own structure; none for a leaf."""
+    """Return the direct children of a node with their key paths, and the node's structure; no children for a leaf."""
     children, treedef = jtu.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
     return ([], treedef) if jtu.treedef_is_leaf(treedef) else (children, treedef)
 
@@ -42,10 +42,11 @@ def one_level(node: PyTree) -> tuple[list[tuple[Any, PyTree]], Any]:
 def map_sections(
     function: Callable[[Kind, Names, PyTree], Any], node: PyTree, probe: Any = None, names: Names = ()
 ) -> Any:
-    """The state with `function(kind, names, value)` in the place of every value that its fields hold.
+    """Replace every value that the fields of a state hold by `function(kind, names, value)`.
 
-    A value is of the kind `"unknown"` where no field says what it is, because it is in the state of another library's
-    transform. If `probe` is the state of that transform for parameters without a leaf, it says what is what.
+    The kind is `"params"` for a tree like the parameters, `"shared"` for a value that all parameters share, and
+    `"unknown"` in the state of another library's transform, whose fields declare nothing. If `probe` is given, the
+    state of the same transform for `_NoParams`, it tells the first two apart there as well.
     """
     if node is None:
         return None
@@ -71,6 +72,7 @@ def map_sections(
 
 
 def _held(field: dataclasses.Field, value: Any) -> Literal["params", "shared", "states"]:
+    """What a field holds; a field that holds states of ours is nested, however it is declared."""
     kind = kind_of(field)
     if kind != "params":
         return kind
@@ -79,10 +81,10 @@ def _held(field: dataclasses.Field, value: Any) -> Literal["params", "shared", "
 
 
 class Section(NamedTuple):
-    """A field of a state that does not hold further states, by its place in a tree.
+    """A field of a state that does not hold further states, by its location in a tree.
 
     Args:
-        names: the names of the keys that lead to the field, its own name included.
+        names: the names of the keys that lead to the field, including its own name.
         root: how many of them lead to the outermost state; the others before the last are nesting.
     """
 
@@ -91,7 +93,7 @@ class Section(NamedTuple):
 
 
 def sections(tree: PyTree) -> Iterator[Section]:
-    """Every section of every state in a tree, which may hold parameters, models and optimizers too."""
+    """Iterate over the sections of every state in a tree, which may hold parameters, models and optimizers too."""
     yield from _sections(tree, (), None)
 
 
@@ -108,7 +110,7 @@ def _sections(node: PyTree, names: Names, root: int | None) -> Iterator[Section]
 
 
 def nesting_fields() -> tuple[set[str], set[str]]:
-    """The names of all fields of states in which transforms keep the states of others; those of mappings again."""
+    """The names of all fields of states that hold states of other transforms, and those that hold a mapping of them."""
     found, keyed = set[str](), set[str]()
     classes = [AbstractState]
     while classes:
@@ -124,9 +126,10 @@ def nesting_fields() -> tuple[set[str], set[str]]:
 
 
 def owning_paths(state: PyTree) -> list[tuple[Kind, Names]]:
-    """For each leaf of a state, in JAX's order: its kind, and its names within the tree like the parameters.
+    """Return the kind and the names of each leaf of a state, in JAX's order.
 
-    Where nothing says whether it is in one, these are all its names.
+    The names are relative to the tree like the parameters that the leaf is in. In states of unknown kind they are
+    relative to the root.
     """
     found: list[tuple[Kind, Names]] = []
 
@@ -139,10 +142,11 @@ def owning_paths(state: PyTree) -> list[tuple[Kind, Names]]:
 
 
 def owners(state: PyTree, params: PyTree, *, of_same_shape: bool = False) -> list[int | None]:
-    """For each leaf of a state, in JAX's order, which leaf of the parameters it belongs to.
+    """Return for each leaf of a state, in JAX's order, the index of the parameter it belongs to, or None.
 
-    In a tree like the parameters it is the one at its path, or above it. In the state of another library, it is the one
-    whose path is the end of its own. On request, only one of its shape will do.
+    In a tree like the parameters, that is the parameter at the path of the leaf, or above it. In the state of another
+    library, it is the parameter whose path is the end of the leaf's path. With `of_same_shape`, parameters of another
+    shape don't count.
     """
     leaves = named_leaves(params)
     indices = {names: i for i, (names, _) in enumerate(leaves)}
@@ -168,25 +172,28 @@ def map_params(
     transform_non_params: Callable[[Any], Any] | None = None,
     is_leaf: Callable[[Any], bool] | None = None,
 ) -> PyTree:
-    """Maps a function over everything in a state that belongs to a parameter.
+    """Map a function over all arrays in a state that belong to a parameter, such as the moments.
 
-        def place(x, p):  # each moment where its parameter is
+        def place(x, p):  # put each moment where its parameter is
             return jax.device_put(x, p.sharding) if x.shape == p.shape else x
 
         state = tree.map_params(optimizer, place, state, params)
 
-    A leaf need not have the shape of its parameter: Adafactor has the means of rows and columns, SM3 several arrays for
-    each parameter. Give the parameters in `rest`, and compare. Where the state holds nothing for a parameter, as under
-    a mask, `f` is not called.
+    An array need not have the shape of its parameter: Adafactor keeps row and column means, and SM3 several arrays per
+    parameter. Pass the parameters in `rest` to compare. Where the state holds nothing for a parameter, for example
+    under a mask, `f` is not called.
 
     Args:
-        initable: the transform. It is needed only for states of other libraries, which do not say what they hold: its
-            `init`, or a function of the parameters in its place, is then called with parameters without a leaf.
-        f: a function of a leaf, and of what stands at its parameter in each tree of `rest`.
+        initable: the transform. It is used only for states of other libraries, which don't declare what they hold: its
+            `init`, or this argument itself if it is a function, is called with parameters that have no leaves.
+        f: function of an array of the state, and of the value at its parameter in each tree of `rest`.
         state: the state.
         rest: trees with the structure of the parameters.
-        transform_non_params: a function of every other leaf, such as a counter; by default they are kept.
-        is_leaf: where to stop in a tree like the parameters, as in `jax.tree.map`.
+        transform_non_params: function of every other leaf, such as a step counter; by default they are kept.
+        is_leaf: where to stop within a tree like the parameters, as in `jax.tree.map`.
+
+    Raises:
+        ValueError: if a tree of `rest` has no value for an array of the state.
     """
     kinds = {kind for kind, _ in owning_paths(state)}
     probe = getattr(initable, "init", initable)(_NoParams()) if "unknown" in kinds else None
@@ -199,7 +206,7 @@ def map_params(
     return map_sections(section, state, probe)
 
 
-tree_map_params = map_params  # its name in the top-level package, which is optax's
+tree_map_params = map_params  # optax's name for it, at the top of the package
 
 
 def _mapped(
@@ -209,6 +216,7 @@ def _mapped(
     rest: tuple[PyTree, ...],
     is_leaf: Callable[[Any], bool] | None,
 ) -> PyTree:
+    """Map over one tree like the parameters, with the values that the other trees have there."""
     leaves, treedef = jtu.tree_flatten(value, is_leaf=is_leaf)
     columns = []
     for tree in rest:
@@ -216,14 +224,15 @@ def _mapped(
             column = treedef.flatten_up_to(tree)
         except ValueError:  # absent leaves, several arrays for one parameter, containers of another type
             column = None
-        if column is None or (jtu.treedef_is_leaf(treedef) and not jtu.all_leaves([tree])):  # a tree beside one array
+        # A single array also fits where `tree` has a subtree, by `flatten_up_to`, but the subtree is not its value.
+        if column is None or (jtu.treedef_is_leaf(treedef) and not jtu.all_leaves([tree])):
             column = _beside(tree, where, value, is_leaf)
         columns.append(column)
     return treedef.unflatten([f(*xs) for xs in zip(leaves, *columns, strict=True)])
 
 
 def _beside(tree: PyTree, where: str, value: PyTree, is_leaf: Callable[[Any], bool] | None) -> list[Any]:
-    """What stands in `tree` at each leaf of `value`, or above it."""
+    """The value that `tree` has at each leaf of `value`, or above it."""
     found = dict(named_leaves(tree, with_none=True))
     out = []
     for path, _ in jtu.tree_leaves_with_path(value, is_leaf=is_leaf):
@@ -233,8 +242,8 @@ def _beside(tree: PyTree, where: str, value: PyTree, is_leaf: Callable[[Any], bo
             paths = [".".join(n) for n in found]
             raise ValueError(
                 f"`map_params`: the state has `{'.'.join(names)}` in `{where}`, and one of the trees has nothing "
-                f"there; it has {listing(paths)}. The trees have the structure of the parameters. If `{where}` is no "
-                f"tree like them, declare its field with `{where.rpartition('.')[2]}: ... = modulax.shared()`."
+                f"there; it has {listing(paths)}. The trees must have the structure of the parameters. If `{where}` is "
+                f"not a tree like them, declare its field with `{where.rpartition('.')[2]}: ... = modulax.shared()`."
             )
         out.append(found[at])
     return out
