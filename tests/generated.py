@@ -103,7 +103,11 @@ def contents() -> str:
         ),
         ("schedules", len(curves), page("Schedules", "schedules")),
         ("functions in `modulax.losses`", len(public_names(modulax.losses)), page("Losses", "losses")),
-        ("functions in `modulax.projections`", len(public_names(modulax.projections)), page("Projections", "projections")),
+        (
+            "functions in `modulax.projections`",
+            len(public_names(modulax.projections)),
+            page("Projections", "projections"),
+        ),
         ("functions in `modulax.tree`", len(public_names(modulax.tree)), page("Trees", "api/tree")),
     ]
     return table(("what", "how many", "where"), [(name, str(count), where) for name, count, where in rows])
