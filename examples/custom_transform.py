@@ -18,12 +18,12 @@ import modulax as mx
 from modulax.testing import check_transform
 
 
-class ScaleByAdaMaxState(eqx.Module):
+class ScaleByAdaMaxState(mx.AbstractState):
     """The state of one array; for the whole tree, each field is a tree. The base class updates `count`."""
 
     mu: PyTree
     nu: PyTree
-    count: Array | None = None
+    count: Array | None = mx.counter()
 
 
 class ScaleByAdaMax(mx.AbstractLeafwise):
