@@ -1,4 +1,4 @@
-"""Assignments and linear algebra, against the functions of optax, compiled."""
+"""Assignment and linear algebra against optax, compiled."""
 
 import functools
 from collections.abc import Callable
@@ -21,9 +21,10 @@ def _row(name: str, ours: Callable[..., Any], theirs: Callable[..., Any], argume
 
 
 def assignment(quick: bool) -> str:
-    """`hungarian_algorithm`, of one matrix and of a batch under `vmap`: random costs, integers with many ties,
-    distances of points in the plane, a matrix in which every search goes through all columns; predictions of a
-    detector and a few objects.
+    """`hungarian_algorithm`, for one matrix and for a batch under `vmap`.
+
+    The costs are random, integers with many ties, distances between points in the plane, and a matrix for which every
+    search visits all columns; "distances, 16 of 100 × 10" are 100 predictions of a detector and 10 objects.
     """
     rng = np.random.default_rng(0)
 
@@ -52,7 +53,7 @@ def assignment(quick: bool) -> str:
 
 
 def linear_algebra(quick: bool) -> str:
-    """`power_iteration` and `matrix_inverse_pth_root` of a random covariance, and `nnls`, 100 steps of each problem."""
+    """`power_iteration` and `matrix_inverse_pth_root` of a random covariance matrix, and 100 steps of `nnls`."""
     rng = np.random.default_rng(0)
     n = 16 if quick else 128
     x = rng.normal(size=(n, 2 * n)) * np.geomspace(1, 1e-2, n)[:, None]

@@ -1,4 +1,4 @@
-"""Cross-entropies against those of optax."""
+"""Cross-entropies against optax."""
 
 import math
 from collections.abc import Callable
@@ -13,9 +13,9 @@ from modulax import losses
 
 
 def cross_entropy(quick: bool) -> str:
-    """Cross-entropies of the logits of a language model and of a small batch: their time, and XLA's memory.
+    """Cross-entropies of the logits of a language model and of a small batch: time, and XLA's memory.
 
-    The gradient is that of the mean, with its value. "Temporary" is what XLA allocates beside arguments and results.
+    "Gradient" is `value_and_grad` of the mean. "Temporary" is what XLA allocates in addition to arguments and results.
     """
     large = (1, 64, 1000) if quick else (8, 1024, 32_000)
     rows = []
@@ -48,7 +48,7 @@ def _gradient(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _against_optax(name: str, of: Callable[..., Any], arguments: tuple[Any, ...], rounds: int) -> list[str]:
-    """The times of both and their ratio, and the memory of both."""
+    """Times, their ratio, and temporary memory of optax and modulax."""
     programs = [jax.jit(of(getattr(module, name))).lower(*arguments).compile() for module in (optax, losses)]
     runs = [lambda program=program: program(*arguments) for program in programs]
     times, ratios = interleaved(runs, rounds)

@@ -1,4 +1,4 @@
-"""`losses.ctc_loss` against optax's."""
+"""`losses.ctc_loss` against optax."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from modulax import losses
 
 
 def _batch(batch: int, frames: int, classes: int, labels: int) -> tuple[Any, ...]:
-    """Sequences of three quarters to all of the frames, and a half to all of the labels."""
+    """Sequences that use between three quarters and all of the frames, and between half and all of the labels."""
     rng = np.random.default_rng(0)
     lengths = np.linspace(frames * 3 // 4, frames, batch).astype(int)
     label_lengths = np.linspace(labels // 2, labels, batch).astype(int)

@@ -1,4 +1,4 @@
-"""Ratios of two or more ways to do the same, measured so that a noisy machine disturbs all of them alike."""
+"""Interleaved timing: noise of the machine affects all alternatives alike."""
 
 import gc
 import statistics
@@ -12,9 +12,9 @@ import jax
 def interleaved(
     runs: Sequence[Callable[[], Any]], rounds: int, clock: Callable[[], float] = time.perf_counter
 ) -> tuple[list[float], list[float]]:
-    """The median time of each way in seconds, and the median of its ratio to the first in the same round.
+    """The median time of each function in seconds, and the median of its ratio to the first one in the same round.
 
-    In every round each way runs once, in an order that turns, and waits for its result.
+    In every round, each function runs once and blocks until its result is ready; the order rotates.
     """
     for run in runs:
         jax.block_until_ready(run())
@@ -33,7 +33,7 @@ def interleaved(
 
 
 def medians(times: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
-    """The median of each way's times, and the median of its ratio to the first in the same round."""
+    """The median time of each function, and the median of its ratio to the first one in the same round."""
     ratios = [statistics.median(a / b for a, b in zip(t, times[0], strict=True)) for t in times]
     return [statistics.median(t) for t in times], ratios
 

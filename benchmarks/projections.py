@@ -1,4 +1,4 @@
-"""Projections of modulax beside those of optax."""
+"""Projections against optax."""
 
 import functools
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from measure import interleaved, seconds, table
 from modulax import projections as ours
 
 theirs = optax.projections
-# The name of the function, by what the normal numbers are multiplied, and the other arguments.
+# The name of the function, the factor of the normally distributed entries, and the other arguments.
 SETS: dict[str, tuple[str, float, tuple[float, ...]]] = {
     "simplex": ("projection_simplex", 1.0, ()),
     "l1 ball": ("projection_l1_ball", 1.0, ()),
@@ -33,9 +33,9 @@ def _value(function: Callable[..., Any], x: jax.Array, weights: jax.Array, *argu
 
 
 def projections(quick: bool) -> str:
-    """Normal numbers in one float32 array, projected; and the gradient of a weighted sum of the projections.
+    """Projections of a float32 array of normally distributed entries, and the gradient of a weighted sum of the result.
 
-    The temporary memory is what XLA says, in bytes per entry.
+    Temporary memory is as reported by XLA, in bytes per entry.
     """
     rows = []
     for size in (1000,) if quick else (10_000, 1_000_000):

@@ -1,4 +1,4 @@
-"""Measures modulax against optax in one process and writes `RESULTS.md` beside this file.
+"""Measure modulax against optax in one process, and write `RESULTS.md` next to this file.
 
 Ratios are modulax over optax: below one, modulax is faster. `--quick` runs every part once, on small trees, and
 writes nothing; `--only NAME` runs one part.
@@ -34,7 +34,7 @@ SHAPES = ((64, 64), (64,), (128, 64))
 
 
 def tree(leaves: int) -> dict[str, jax.Array]:
-    """Parameters of a few shapes, as a model of many equal layers has them."""
+    """Parameters of a few shapes, as in a model with many equal layers."""
     return {f"layer{i}": jnp.full(SHAPES[i % len(SHAPES)], 0.1, jnp.float32) for i in range(leaves)}
 
 
@@ -102,10 +102,10 @@ def step(quick: bool) -> str:
 
 
 def program(quick: bool) -> str:
-    """How long update-and-apply takes to trace and lower, and to compile; the optimizer closed over, or an argument.
+    """Time to trace and lower, and to compile, update-and-apply; the optimizer is closed over, or an argument.
 
-    optax closes over its hyperparameters, which makes them constants of the program. As an argument they are live:
-    a new number needs no new program. The parameters have new names every time, so that nothing is found in a cache.
+    optax closes over its hyperparameters, which makes them constants of the program. As an argument they are live: a
+    new value does not recompile. The parameters have new names in every round, so that no cache is hit.
     """
     rows = []
     ours, theirs = modulax.AdamW(1e-3), optax.adamw(1e-3)
@@ -139,7 +139,7 @@ def program(quick: bool) -> str:
 
 
 def sweep(quick: bool) -> str:
-    """32 learning rates from the first trace to the last step: as closures one by one, and as one `vmap`."""
+    """Training with 32 learning rates, from the first trace to the last step: as 32 closures, and as one `vmap`."""
     count, steps = (4, 5) if quick else (32, 100)
     rates = [10 ** (-4 + 3 * i / count) for i in range(count)]
     params = {f"layer{i}": jnp.full((32, 32), 0.1) for i in range(6)}
@@ -209,10 +209,11 @@ def donation(quick: bool) -> str:
 
 
 def training(quick: bool) -> str:
-    """One training step of a Flax NNX model under `nnx.jit`: `flax.nnx.Optimizer` with optax, and ours.
+    """One training step of a Flax NNX model under `nnx.jit`: `flax.nnx.Optimizer` with optax against modulax.
 
-    The models are the CNN and the transformer of `examples/`, and an MLP so small that nearly all is overhead. Ours
-    carries every hyperparameter as an `nnx.Variable`; "stock" is `flax.nnx.Optimizer` with one of modulax.
+    The models are the CNN and the transformer in `examples/`, and an MLP so small that overhead dominates.
+    `modulax.nnx.Optimizer` holds every hyperparameter as an `nnx.Variable`; "stock" is `flax.nnx.Optimizer` with a
+    modulax optimizer.
     """
     sys.path.append(str(Path(__file__).parents[1] / "examples"))
     cnn, transformer = importlib.import_module("nnx_cnn"), importlib.import_module("nnx_transformer")
@@ -258,10 +259,10 @@ def training(quick: bool) -> str:
 
 
 def containers(quick: bool) -> str:
-    """What a container adds to AdamW: update and apply inside one `jax.jit`, beside the bare optimizer, 100 leaves.
+    """Overhead of a container around AdamW: update and apply inside one `jax.jit`, for 100 leaves.
 
-    The ratio is to the bare AdamW of modulax. Some do more work by what they are for: an average to keep, a second
-    gradient step, a condition.
+    The ratio is to a bare modulax AdamW. Some containers do additional work by design: they keep an average, take a
+    second gradient step, or evaluate a condition.
     """
     adam = modulax.AdamW(1e-3)
     ways = {
@@ -283,7 +284,7 @@ def containers(quick: bool) -> str:
     params = tree(10 if quick else 100)
     runs = []
     for transform in ways.values():
-        # Closed over, as most programs have it; each trains on, so that what happens now and then happens.
+        # Closed over, as in most programs. Each keeps training, so that periodic work is measured too.
         train = jax.jit(lambda p, s, g, t=transform: modulax_step(t, p, s, g))
         held = [params, transform.init(params)]
 

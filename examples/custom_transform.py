@@ -1,7 +1,7 @@
-"""A transform, a schedule and an optimizer of your own, held to the laws of modulax.
+"""Write a custom transform, schedule and optimizer, and test them against the laws of modulax.
 
-AdaMax divides the mean of the updates by the largest of the recent ones, coordinate by coordinate. It is a rule on one
-array, so the equations are all there is to write: trees, dtypes, compilation, vmap, checkpoints are inherited.
+AdaMax divides the first moment by the infinity moment, entry by entry. It is a rule on one array, so only the equations
+have to be written; trees, dtypes, compilation, `vmap` and checkpoints are inherited.
 
 Kingma and Ba, [Adam: A Method for Stochastic Optimization](https://arxiv.org/abs/1412.6980), 2014, section 7.1.
 """
@@ -18,16 +18,16 @@ import modulax as mx
 from modulax.testing import check_transform
 
 
-class ScaleByAdaMaxState(eqx.Module):
-    """The state of one array, and, with trees in its fields, of them all; `count` is kept by the base class."""
+class ScaleByAdaMaxState(mx.AbstractState):
+    """The state of one array; for the whole tree, each field is a tree. The base class updates `count`."""
 
     mu: PyTree
     nu: PyTree
-    count: Array | None = None
+    count: Array | None = mx.counter()
 
 
 class ScaleByAdaMax(mx.AbstractLeafwise):
-    r"""The mean of the updates over the largest of the recent ones.
+    r"""The first moment divided by the infinity moment.
 
     $$
     \begin{aligned}
@@ -43,7 +43,7 @@ class ScaleByAdaMax(mx.AbstractLeafwise):
     eps: float = mx.number(1e-8)
 
     def init_leaf(self, p: Array) -> ScaleByAdaMaxState:
-        # In bfloat16, 0.999 times a number is that number: what decays slowly is stored in float32 at least.
+        # Slowly decaying moments need at least float32: in bfloat16, 0.999 times a number rounds to that number.
         real = np.promote_types(p.real.dtype, np.float32)
         return ScaleByAdaMaxState(mu=jnp.zeros_like(p), nu=jnp.zeros_like(p, real))
 
@@ -71,7 +71,7 @@ class InverseSqrt(mx.schedules.AbstractSchedule):
 
 
 class AdaMaxW(mx.AbstractOptimizer):
-    """AdaMax with decoupled weight decay; any of the numbers may be a schedule."""
+    """AdaMax with decoupled weight decay. Every hyperparameter accepts a schedule."""
 
     learning_rate: Any = mx.number()  # a number or a schedule
     b1: Any = mx.number(0.9)
@@ -87,7 +87,7 @@ class AdaMaxW(mx.AbstractOptimizer):
 
 
 class SquareRoot(mx.AbstractLeafwise):
-    """Wrong on purpose: the derivative of the root is infinite where an update is zero."""
+    """Deliberately wrong: the derivative of the square root is infinite where an update is zero."""
 
     power: float = mx.number(1.0)
 
@@ -118,13 +118,13 @@ def main() -> None:
         if step % 100 == 0:
             print(f"step {step:3d}  loss {loss:.5f}  learning rate {learning_rate:.4f}")
 
-    print("\nChecking the laws, which takes half a minute ...")
+    print("\nTesting the laws, which takes half a minute ...")
     check_transform(optimizer)
-    print("AdaMaxW keeps them all.")
+    print("AdaMaxW satisfies all of them.")
     try:
         check_transform(SquareRoot())
     except AssertionError as error:
-        print("\nSquareRoot does not, and the report says where:\n")
+        print("\nSquareRoot violates one of them:\n")
         print(error)
 
 

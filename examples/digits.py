@@ -2,8 +2,9 @@
 
     python examples/digits.py [--out demo_output] [--steps 1000] [--seed 0]
 
-An Equinox MLP learns 8x8 images of digits with AdamW and a warm-up cosine schedule. The optimizer is a pytree, so the
-same training step also runs 32 of them at once, and a checkpoint of the whole run is one file.
+An Equinox MLP learns to classify 8x8 images of digits, with AdamW and a warm-up cosine schedule. The optimizer is a
+pytree, so the same training step can train with 32 learning rates at once, and one file holds a checkpoint of the whole
+run.
 """
 
 import argparse
@@ -42,13 +43,13 @@ class Data(NamedTuple):
 
 
 class History(NamedTuple):
-    losses: list[float]  # of each batch
+    losses: list[float]  # one per batch
     valid_steps: list[int]
     valid_losses: list[float]
 
 
 class Run(eqx.Module):
-    """Everything that training changes, and everything that a checkpoint must hold."""
+    """The state of a training run, and the contents of a checkpoint."""
 
     model: eqx.nn.MLP
     optimizer: mx.AdamW
@@ -78,7 +79,7 @@ def cross_entropy(model: eqx.nn.MLP, images: Images, labels: Labels) -> Float[Ar
 
 
 def step(run: Run, data: Data, key: PRNGKeyArray) -> tuple[Run, Float[Array, ""]]:
-    """One step on a random batch, which depends on the seed and on the number of steps done, on nothing else."""
+    """One step on a random batch, which depends only on the seed and on the step count."""
     rows = jax.random.randint(jax.random.fold_in(key, run.state.step), (BATCH_SIZE,), 0, len(data.train_images))
     images, labels = data.train_images[rows], data.train_labels[rows]
     loss, grads = eqx.filter_value_and_grad(cross_entropy)(run.model, images, labels)
@@ -87,15 +88,15 @@ def step(run: Run, data: Data, key: PRNGKeyArray) -> tuple[Run, Float[Array, ""]
 
 
 def train(run: Run, data: Data, key: PRNGKeyArray, steps: int) -> tuple[Run, History]:
-    """The usual loop, with a progress bar and the hyperparameters in force."""
+    """A training loop with a progress bar, which prints the current hyperparameters."""
     compiled_step, validate = eqx.filter_jit(step), eqx.filter_jit(cross_entropy)
     losses, valid_steps, valid_losses = [], [], []
     bar = tqdm(range(steps), unit="step", ncols=90)
     for i in bar:
         if i % max(steps // 8, 1) == 0:
-            numbers = run.optimizer.hyperparameters(run.state)
-            in_force = "  ".join(f"{name}={float(value):.3g}" for name, value in numbers.items())
-            tqdm.write(f"step {i:4d}  {in_force}")
+            hyperparameters = run.optimizer.hyperparameters(run.state)
+            current = "  ".join(f"{name}={float(value):.3g}" for name, value in hyperparameters.items())
+            tqdm.write(f"step {i:4d}  {current}")
         run, loss = compiled_step(run, data, key)
         losses.append(loss)
         if (i + 1) % 25 == 0:
@@ -107,7 +108,7 @@ def train(run: Run, data: Data, key: PRNGKeyArray, steps: int) -> tuple[Run, His
 
 @eqx.filter_jit
 def sweep(peaks: Float[Array, " k"], data: Data, key: PRNGKeyArray, steps: int) -> tuple[Array, Array]:
-    """Whole runs, one for each peak learning rate, as one program: a `vmap` over optimizers."""
+    """Complete runs with different peak learning rates in one program, by `vmap` over optimizers."""
 
     def one(optimizer: mx.AdamW) -> tuple[Array, Array]:
         model = make_model(key)
@@ -126,7 +127,7 @@ def sweep(peaks: Float[Array, " k"], data: Data, key: PRNGKeyArray, steps: int) 
 
 
 def check_restore(key: PRNGKeyArray, data: Data, steps: int, path: Path) -> None:
-    """Saves a run half-way, restores it, and compares how both continue."""
+    """Save a run halfway, restore it, and compare how both continue."""
     compiled_step = eqx.filter_jit(step)
 
     def advance(run: Run) -> tuple[Run, list[Array]]:
@@ -138,15 +139,15 @@ def check_restore(key: PRNGKeyArray, data: Data, steps: int, path: Path) -> None
 
     run, _ = advance(start(key, PEAK, steps))
     eqx.tree_serialise_leaves(path, run)
-    # A new run gives the structure, the file every number: with a peak of zero this one would not even learn.
+    # The template defines only the structure; all values come from the file. With its peak of zero, it would not train.
     restored = eqx.tree_deserialise_leaves(path, start(jax.random.key(1), 0.0, steps))
 
     run, losses = advance(run)
     restored, restored_losses = advance(restored)
     assert losses == restored_losses
     assert eqx.tree_equal(eqx.filter(run, eqx.is_array), eqx.filter(restored, eqx.is_array))
-    print(f"Saved after {steps // 2} steps to {path}, restored, continued: {steps // 2} steps later")
-    print("the losses, the model, the optimizer and its state are equal bit for bit.")
+    print(f"Saved after {steps // 2} steps to {path}, restored and continued: {steps // 2} steps later,")
+    print("the losses, the model, the optimizer and its state are bitwise equal.")
 
 
 def plot(

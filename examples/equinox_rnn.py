@@ -1,7 +1,7 @@
-"""A recurrent network in Equinox that tells spirals that turn left from spirals that turn right.
+"""An Equinox RNN that classifies spirals by their direction of rotation, with checkpoints.
 
-The optimizer is saved with the rest, so a learning rate that was lowered stays lowered. Run it, kill it, and run it
-again: it goes on from the last checkpoint.
+The checkpoint includes the optimizer, so a learning rate that was lowered stays lowered. Kill it and run it again: it
+resumes from the last checkpoint.
 """
 
 import tempfile
@@ -35,7 +35,7 @@ class RNN(eqx.Module):
 
 
 def batch(step: int) -> tuple[Float[Array, "batch time 2"], Float[Array, " batch"]]:
-    """Spirals, and 1 for those that turn left."""
+    """Spirals, and labels: 1 for counterclockwise."""
     first, second = jax.random.split(jax.random.key(step))
     left = jnp.arange(64.0) % 2
     angle = jax.random.uniform(first, (64, 1), maxval=6.3) + (2 * left - 1)[:, None] * jnp.linspace(0, 6, 16)
@@ -61,7 +61,7 @@ def train(
     optimizer: Any = ADAM,
     on_step: Callable[[int, float], None] = lambda step, loss: None,
 ) -> tuple[Any, list[float]]:
-    """Trains, from the checkpoint in the folder if there is one; returns all arrays, and the losses of this run."""
+    """Train, resuming from the checkpoint in the folder if there is one. Returns all arrays and this run's losses."""
     model = RNN(jax.random.key(0))
     state = optimizer.init(eqx.filter(model, eqx.is_inexact_array))
     tree = {"model": model, "optimizer": optimizer, "state": state, "step": 0}

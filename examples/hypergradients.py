@@ -1,8 +1,8 @@
-"""Learn the hyperparameters: differentiate a validation loss through a whole run of training.
+"""Learn hyperparameters by hypergradients: differentiate a validation loss through a complete training run.
 
-An optimizer is a pytree of numbers, so `jax.grad` of anything with respect to it is an optimizer full of derivatives.
-Here the peak of a schedule, the weight decay and `b1` of an AdamW are learned by gradient descent on the validation
-loss, in logarithms because they must stay positive.
+An optimizer is a pytree of numbers, so `jax.grad` with respect to it returns an optimizer whose leaves are derivatives.
+Here the peak learning rate of a schedule, the weight decay and `b1` of AdamW are learned by gradient descent on the
+validation loss. They are parametrized to stay in range: two as logarithms, `b1` as a logit.
 """
 
 from typing import NamedTuple
@@ -19,11 +19,11 @@ Split = tuple[Float[Array, "n d"], Float[Array, " n"]]
 
 
 class Logits(NamedTuple):
-    """What is learned, unconstrained."""
+    """The learned hyperparameters, in unconstrained form."""
 
-    peak: Array  # of the learning rate, as a logarithm
-    weight_decay: Array  # as a logarithm
-    b1: Array  # as a logit
+    peak: Array  # logarithm of the peak learning rate
+    weight_decay: Array  # logarithm of the weight decay
+    b1: Array  # logit of `b1`
 
 
 def make_optimizer(x: Logits) -> mx.AdamW:
@@ -37,7 +37,7 @@ def loss(weights: Float[Array, " d"], split: Split) -> Float[Array, ""]:
 
 
 def validation_loss(optimizer: mx.AdamW, train: Split, valid: Split) -> Float[Array, ""]:
-    """The loss on other data after a run from zero weights."""
+    """The loss on validation data after training from zero weights."""
 
     def step(carry, _):
         weights, state = carry
@@ -49,7 +49,7 @@ def validation_loss(optimizer: mx.AdamW, train: Split, valid: Split) -> Float[Ar
 
 
 def make_data(key: PRNGKeyArray, n: int = 40, d: int = 30) -> tuple[Split, Split]:
-    """Few noisy samples of many features, so that the weight decay matters."""
+    """Few noisy samples with many features, so that weight decay matters."""
     keys = jax.random.split(key, 3)
     truth = jnp.where(jnp.arange(d) < 5, 1.0, 0.0)
     inputs = jax.random.normal(keys[0], (2 * n, d))
@@ -62,7 +62,7 @@ def main() -> None:
 
     optimizer = mx.AdamW(mx.schedules.WarmupCosineDecay(0.0, 0.02, 5, STEPS), weight_decay=0.1)
     gradient = eqx.filter_jit(jax.grad(validation_loss))(optimizer, train, valid)
-    print("The gradient of the validation loss with respect to every number of the optimizer:\n")
+    print("The gradient of the validation loss with respect to every hyperparameter:\n")
     for path, value in gradient.hyperparameters().items():
         print(f"  {path:27s} {float(value): .4e}")
 
@@ -73,7 +73,7 @@ def main() -> None:
     x = Logits(peak=jnp.log(0.02), weight_decay=jnp.log(0.1), b1=jnp.array(2.2))
     outer = mx.Adam(0.05)
     state = outer.init(x)
-    print("\nThe same numbers, learned:\n")
+    print("\nLearned hyperparameters:\n")
     losses = []
     for i in range(201):
         value, grads = value_and_grad(x)

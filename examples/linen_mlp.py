@@ -1,6 +1,6 @@
-"""A Linen MLP on scikit-learn's digits, with `modulax.linen.TrainState`: the optimizer is data, like the parameters.
+"""A Flax Linen MLP on scikit-learn's digits, with `modulax.linen.TrainState`, in which the optimizer is data.
 
-Every tenth state is written before the training goes on. Run it, kill it, and run it again: it goes on from there.
+It writes a synchronous checkpoint every ten steps. Kill it and run it again: it resumes from the last checkpoint.
 """
 
 import tempfile
@@ -47,7 +47,7 @@ def train(
     make: Callable[[Any], Any] = adamw,
     on_step: Callable[[int, float], None] = lambda step, loss: None,
 ) -> tuple[Any, list[float]]:
-    """Trains, from the checkpoint in the folder if there is one; returns all arrays, and the losses of this run."""
+    """Train, resuming from the checkpoint in the folder if there is one. Returns all arrays and this run's losses."""
     state = make(MODEL.init(jax.random.key(0), IMAGES[:1]))
     path, losses = folder / "state", []
     if path.exists():
@@ -74,7 +74,7 @@ def main() -> None:
         params, _ = train(Path(folder), 200, on_step=show)
     logits: Any = MODEL.apply(params, IMAGES[1500:])
     accuracy = jnp.mean(jnp.argmax(logits, -1) == LABELS[1500:])
-    print(f"accuracy on images it has not seen: {accuracy:.3f}")
+    print(f"test accuracy: {accuracy:.3f}")
     assert accuracy > 0.85
 
 

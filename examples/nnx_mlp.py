@@ -1,7 +1,7 @@
-"""A stock `flax.nnx.Optimizer` with an optimizer of modulax inside.
+"""Use a modulax optimizer in the stock `flax.nnx.Optimizer`.
 
-Import `flax.nnx` before the optimizer is constructed: that is when modulax tells NNX that its fields are data. The
-numbers are then live, so that a new learning rate is an assignment, and nothing is compiled anew.
+Import `flax.nnx` before constructing the optimizer: on construction, modulax registers the fields as data with NNX. The
+hyperparameters are then live: assign a new learning rate, and nothing is recompiled.
 """
 
 from typing import Any
@@ -39,7 +39,7 @@ def main() -> None:
     model = MLP(32, nnx.Rngs(0))
     adamw: Any = mx.AdamW(
         1e-2, weight_decay=1e-4, mask=mx.by_path({"*.bias": False, "*": True})
-    )  # Any: NNX asks for optax's type
+    )  # Any: NNX annotates optax's type
     optimizer = nnx.Optimizer(model, adamw, wrt=nnx.Param)
     print(mx.describe(adamw, nnx.state(model, nnx.Param)), "\n")
 

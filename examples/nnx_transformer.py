@@ -1,7 +1,7 @@
-"""A small transformer in Flax NNX: layer norms, dropout, tied embeddings; checkpoints in the background, and resuming.
+"""A small Flax NNX transformer with layer norms, dropout and tied embeddings, with background checkpoints.
 
-It learns to continue sequences that go up by a step of their own. Run it, kill it, and run it again: it goes on from
-the last checkpoint, and ends where it would have ended.
+It learns to continue sequences with a constant increment. Kill it and run it again: it resumes from the last
+checkpoint, with the same final result as an uninterrupted run.
 """
 
 import tempfile
@@ -46,11 +46,11 @@ class Transformer(nnx.Module):
         x = self.embedding(tokens) + self.positions[...]
         for block in self.blocks:
             x = block(x)
-        return self.embedding.attend(self.norm(x))  # the same matrix, tied
+        return self.embedding.attend(self.norm(x))  # tied embedding
 
 
 def batch(step: int) -> tuple[Int[Array, "batch time"], Int[Array, "batch time"]]:
-    """Sequences that go up by 1 to 4, and the same one token later."""
+    """Sequences with increments of 1 to 4, and the same sequences shifted by one token."""
     first, up = jax.random.split(jax.random.key(step))
     start = jax.random.randint(first, (32, 1), 0, VOCABULARY)
     tokens = (start + jax.random.randint(up, (32, 1), 1, 5) * jnp.arange(LENGTH + 1)) % VOCABULARY
@@ -74,7 +74,7 @@ def train(
     make: Callable[[Any], Any] = lambda model: modulax.nnx.Optimizer(model, mx.AdamW(3e-3)),
     on_step: Callable[[int, float], None] = lambda step, loss: None,
 ) -> tuple[Any, list[float]]:
-    """Trains, from the last checkpoint in the folder if there is one; returns the arrays and the losses of this run."""
+    """Train, resuming from the last checkpoint in the folder, if any. Returns the arrays and this run's losses."""
     model = Transformer(nnx.Rngs(0))
     optimizer = make(model)
     losses = []
@@ -90,7 +90,7 @@ def train(
             on_step(step, losses[-1])
             if (step + 1) % 10 == 0:
                 tree = {"model": nnx.state(model), "optimizer": nnx.state(optimizer)}
-                manager.save(step + 1, args=ocp.args.StandardSave(nnx.as_pure(tree)))  # returns before it is written
+                manager.save(step + 1, args=ocp.args.StandardSave(nnx.as_pure(tree)))  # asynchronous
     return nnx.as_pure(nnx.state(model)), losses
 
 

@@ -1,10 +1,10 @@
-"""What is on purpose otherwise than in optax."""
+"""Deliberate differences from optax."""
 
 from typing import NamedTuple
 
 
 class Difference(NamedTuple):
-    """A row of `docs/conformance.md`, or of `docs/conformance_functions.md`.
+    """A row of `docs/differences_from_optax.md`, or of `docs/differences_from_optax_functions.md`.
 
     Attributes:
         subject: the class or the function, and the situation if it is not all of it.

@@ -1,6 +1,6 @@
-"""What is made from the registries, pages of the documentation and the list of public names.
+"""The generated parts of the documentation, and the list of public names.
 
-`python -m tests.generated` writes all of it.
+`python -m tests.generated` writes all of them; a test fails where one is out of date.
 """
 
 import inspect
@@ -20,7 +20,7 @@ from .functions import FUNCTION_DIFFERENCES
 from .instances import DIFFERENCES
 from .vocabulary import ARGUMENTS, rows
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
 PUBLIC_NAMES = Path(__file__).parent / "public_names.txt"
 # What `import modulax` brings, and the edges, which are imported by themselves.
 PLACES = [
@@ -57,7 +57,7 @@ def optimizers() -> str:
 
 
 def differences(from_optax: Sequence[Difference]) -> str:
-    """A row for everything that is on purpose otherwise than in optax."""
+    """A row for every deliberate difference from optax."""
     columns = [
         ("what", [d.subject for d in from_optax]),
         ("modulax", [d.ours for d in from_optax]),
@@ -71,33 +71,67 @@ def differences(from_optax: Sequence[Difference]) -> str:
 
 
 def vocabulary() -> str:
-    """A row for every name of optax that is another one here."""
+    """A row for every optax name that is called something else in modulax."""
     return table(("optax 0.2.8", "modulax"), rows())
 
 
 def arguments() -> str:
-    """A row for every function of optax whose arguments are called otherwise here."""
+    """A row for every optax function whose arguments or defaults differ in modulax."""
     return table(("optax 0.2.8", "modulax"), [(f"`optax.{path}`", words) for path, words in sorted(ARGUMENTS.items())])
 
 
+def concrete(module: types.ModuleType, base: type) -> dict[str, type]:
+    """The public classes of a module that are subclasses of a base and can be made."""
+    classes = {name: x for name, x in vars(module).items() if not name.startswith("_") and inspect.isclass(x)}
+    return {name: x for name, x in classes.items() if issubclass(x, base) and not inspect.isabstract(x)}
+
+
+def contents() -> str:
+    """A row for everything that there is many of."""
+    transforms = concrete(modulax, modulax.AbstractTransform)
+    optimizers = concrete(modulax, modulax.AbstractOptimizer)
+    containers = [name for name, x in transforms.items() if x.__module__.startswith("modulax._containers.")]
+    curves = concrete(modulax.schedules, modulax.schedules.AbstractSchedule).keys() - {"Stretched", "WrappedSchedule"}
+    page = "[{}](docs/{}.md)".format
+    rows = [
+        ("optimizers", len(optimizers), page("Choosing an optimizer", "choosing_an_optimizer")),
+        ("containers", len(containers), ", ".join(f"`{name}`" for name in sorted(containers))),
+        (
+            "other transforms",
+            len(transforms.keys() - optimizers.keys() - {*containers}),
+            page("Transforms", "api/transforms"),
+        ),
+        ("schedules", len(curves), page("Schedules", "schedules")),
+        ("functions in `modulax.losses`", len(public_names(modulax.losses)), page("Losses", "losses")),
+        (
+            "functions in `modulax.projections`",
+            len(public_names(modulax.projections)),
+            page("Projections", "projections"),
+        ),
+        ("functions in `modulax.tree`", len(public_names(modulax.tree)), page("Trees", "api/tree")),
+    ]
+    return table(("what", "how many", "where"), [(name, str(count), where) for name, count, where in rows])
+
+
 PAGES = {
-    "choosing.md": [optimizers],
-    "conformance.md": [partial(differences, DIFFERENCES)],
-    "conformance_functions.md": [partial(differences, FUNCTION_DIFFERENCES)],
-    "coming_from_optax.md": [arguments, vocabulary],
+    "README.md": [contents],
+    "docs/choosing_an_optimizer.md": [optimizers],
+    "docs/differences_from_optax.md": [partial(differences, DIFFERENCES)],
+    "docs/differences_from_optax_functions.md": [partial(differences, FUNCTION_DIFFERENCES)],
+    "docs/coming_from_optax.md": [arguments, vocabulary],
 }
 
 
 def page(name: str) -> str:
-    """The page with its tables made anew."""
-    start, *parts = (DOCS / name).read_text(encoding="utf-8").split(BEGIN)
+    """The page with its tables regenerated."""
+    start, *parts = (ROOT / name).read_text(encoding="utf-8").split(BEGIN)
     for make, part in zip(PAGES[name], parts, strict=True):
         start += f"{BEGIN}\n{make()}\n{END}{part.partition(END)[2]}"
     return start
 
 
 def public_names(module: types.ModuleType) -> set[str]:
-    """What the module offers: names without an underscore, and of the modules in it those of the library."""
+    """The public names of a module: those without an underscore; of the modules it holds, only modulax's own."""
     return {
         name
         for name, x in vars(module).items()
@@ -113,7 +147,7 @@ def names() -> str:
 def main() -> None:
     PUBLIC_NAMES.write_text(names(), encoding="utf-8")
     for name in PAGES:
-        (DOCS / name).write_text(page(name), encoding="utf-8")
+        (ROOT / name).write_text(page(name), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Where modulax differs from optax on purpose: each test shows what either does.
 
-`docs/conformance.md` lists the differences; those of a family are shown beside its equations.
+`docs/differences_from_optax.md` lists the differences; those of a family are shown beside its equations.
 """
 
 from typing import Any

@@ -1,15 +1,19 @@
-"""The documentation is true: every Python block runs, every public name is documented.
+"""The documentation is correct: Python blocks run and print what the page shows, every public name is documented.
 
-The blocks of one page share a namespace and run from top to bottom, as a reader would type them,
-under JAX's default settings and in an empty folder. There is no way to mark a block as not to be
-run: what does not run is not Python, and belongs in a ```text block.
+The blocks of one page share a namespace and run from top to bottom, as a reader would type them, under JAX's default
+settings and in an empty folder. A ```text block directly after a block that prints is its output, and is compared with
+it. There is no way to exclude a Python block: anything that isn't meant to run belongs in a ```text block.
 """
 
+import contextlib
 import importlib
 import inspect
+import io
+import itertools
 import pkgutil
 import re
 import sys
+import tomllib
 import traceback
 import types
 from collections.abc import Iterator
@@ -43,6 +47,7 @@ class Block(NamedTuple):
     line: int  # of the first line of code
     info: str
     code: str
+    follows: bool = False  # directly after the block before it
 
 
 def blocks(text: str) -> Iterator[Block]:
@@ -50,15 +55,18 @@ def blocks(text: str) -> Iterator[Block]:
     fence = indent = info = ""
     code: list[str] = []
     start = 0
+    is_text_between = True
     for number, line in enumerate(text.splitlines(), start=1):
         if not fence:
             opening = re.match(r"( *)(`{3,}|~{3,})\s*(.*?)\s*$", line)
             if opening and "`" not in opening[3]:
                 indent, fence, info = opening.groups()
                 code, start = [], number + 1
+            elif line.strip():
+                is_text_between = True
         elif re.fullmatch(rf" *{fence[0]}{{{len(fence)},}}\s*", line):
-            yield Block(start, info, "\n".join(code))
-            fence = ""
+            yield Block(start, info, "\n".join(code), not is_text_between)
+            fence, is_text_between = "", False
         else:
             code.append(line.removeprefix(indent))
     assert not fence, f"the block that begins in line {start - 1} has no end"
@@ -96,7 +104,9 @@ def reader_settings() -> Iterator[None]:
 def test_blocks_run(page: Path, namespace: types.ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     name = page.relative_to(ROOT)
-    for block in blocks(page.read_text(encoding="utf-8")):
+    found = [*blocks(page.read_text(encoding="utf-8")), None]
+    for block, following in itertools.pairwise(found):
+        assert block
         if block.info not in RUN:
             assert not LOOKS_LIKE_PYTHON.search(block.info), (
                 f"{name}:{block.line - 1}: ```{block.info} is not run. Write ```python for code "
@@ -105,14 +115,19 @@ def test_blocks_run(page: Path, namespace: types.ModuleType, tmp_path: Path, mon
             continue
         # Empty lines before the code, so that a traceback shows the lines of the page.
         code = "\n" * (block.line - 1) + options_blanked(block.code)
+        printed = io.StringIO()
         try:
-            exec(compile(code, str(page), "exec"), namespace.__dict__)
+            with contextlib.redirect_stdout(printed):
+                exec(compile(code, str(page), "exec"), namespace.__dict__)
         except Exception as error:
             line = line_in(page, error) or block.line
             frames = error.__traceback__ and error.__traceback__.tb_next  # without this one
             trace = "".join(traceback.format_exception(error.with_traceback(frames)))
             message = f"{name}:{line}: the block of line {block.line} fails\n{trace}"
         else:
+            if printed.getvalue() and following and following.follows and following.info == "text":
+                shown, there = (" ".join(text.split()) for text in (following.code, printed.getvalue()))
+                assert shown == there, f"{name}:{following.line}: the block above prints\n\n{printed.getvalue()}"
             continue
         pytest.fail(message, pytrace=False)
 
@@ -128,12 +143,47 @@ def line_in(page: Path, error: Exception) -> int | None:
 def test_blocks_are_found():
     text = "a\n```python\nx\n```\n\n  ~~~text\n  ```python\n    y\n  ~~~\n"
     text += "```{code-cell}\n:tags: []\nz\n```"
-    found = [(b.line, b.info, options_blanked(b.code)) for b in blocks(text)]
+    found = [(b.line, b.info, options_blanked(b.code), b.follows) for b in blocks(text)]
     assert found == [
-        (3, "python", "x"),
-        (7, "text", "```python\n  y"),
-        (11, "{code-cell}", "\nz"),
+        (3, "python", "x", False),
+        (7, "text", "```python\n  y", True),
+        (11, "{code-cell}", "\nz", True),
     ]
+
+
+# --- Names of files, versions and modules in the text --------------------------------------------
+
+
+TEXTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+each_text = pytest.mark.parametrize("page", [pytest.param(p, id=str(p.relative_to(ROOT))) for p in TEXTS])
+
+
+@each_text
+def test_links_and_file_names_lead_somewhere(page: Path):
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    links = re.findall(r"\]\((?!https?:|#)([^)\s#]+)", text)
+    missing = [link for link in links if not (page.parent / link).exists()]
+    # sphinx copies the notebooks to docs/notebooks.
+    missing = [link for link in missing if not (link.startswith("notebooks/") and (ROOT / link).exists())]
+    folders = "src|tests|docs|examples|benchmarks|notebooks|\\.ci"
+    files = re.findall(rf"`((?:{folders})/[\w./]+)`", text)
+    missing += [file for file in files if not (ROOT / file).exists() and "_build" not in file]
+    assert not missing, f"{page.relative_to(ROOT)} names {missing}, which do not exist"
+
+
+@each_text
+def test_versions_are_the_ones_that_are_tested(page: Path):
+    pins = re.findall(r"^(\S+)==(\S+)", (ROOT / ".ci" / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    requires = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["requires-python"]
+    text = page.read_text(encoding="utf-8")
+    assert set(re.findall(r"optax (\d+\.\d+\.\d+)", text)) <= {dict(pins)["optax"]}
+    assert {f">={version}" for version in re.findall(r"Python (\d+\.\d+)", text)} <= {requires}
+
+
+@pytest.mark.parametrize("page", [pytest.param(p, id=str(p.relative_to(ROOT))) for p in PAGES])
+def test_names_of_modulax_exist(page: Path):
+    written = re.findall(r"`(modulax(?:\.\w+)+)[`(]", page.read_text(encoding="utf-8"))
+    assert not [name for name in written if not exists(name)]
 
 
 # --- Public names --------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ def test_an_optimizer_takes_examples_where_its_transform_does():
 
 @pytest.mark.parametrize("name", generated.PAGES)
 def test_generated_pages_are_up_to_date(name: str):
-    written = (generated.DOCS / name).read_text(encoding="utf-8")
+    written = (generated.ROOT / name).read_text(encoding="utf-8")
     assert written == generated.page(name), "run `python -m tests.generated`"
 
 

@@ -1,4 +1,4 @@
-"""What works where: each cell of the table in `docs/models.md` is a test of this file."""
+"""What works where: each cell of the table in `docs/frameworks.md` is a test of this file."""
 
 import functools
 import re
@@ -25,7 +25,7 @@ from .settings import jax_defaults
 
 X = jnp.linspace(-1, 1, 8)[:, None] * jnp.ones((8, 2))
 Y = jnp.sin(3 * X[:, :1]) + 0.5  # so that no gradient is zero up to rounding, by which Adam would divide
-PAGE = Path(__file__).parents[1] / "docs" / "models.md"
+PAGE = Path(__file__).parents[1] / "docs" / "frameworks.md"
 
 
 def optimizer(rate: Any = 1e-2) -> Any:

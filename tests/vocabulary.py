@@ -1,4 +1,4 @@
-"""Every public name of optax, and what it is called here."""
+"""Every public name of optax, and its name in modulax."""
 
 import enum
 import inspect
@@ -12,7 +12,7 @@ import optax.experimental
 import modulax
 from modulax._support.optax_names import RENAMED, home
 
-# The modules of optax, and the place of ours that is asked first.
+# The modules of optax, and the module of modulax that is searched first.
 MODULES = {
     "": "",
     "assignment": "assignment",
@@ -28,13 +28,13 @@ MODULES = {
     "tree": "tree",
     "tree_utils": "tree",
 }
-# What has no name of its own here, because it needs none.
+# Names of optax that need no counterpart.
 NAMELESS = {
     "AggregatedUpdates": "any pytree",
     "ArrayTree": "any pytree",
     "ConditionFn": "any function of the updates and the extra arguments",
     "MaskOrFn": "a tree of booleans, a function that makes one, or `modulax.by_path`",
-    "MaskedNode": "`None`, in the place of a parameter that is left out",
+    "MaskedNode": "`None`, in the place of a parameter that is masked out",
     "MaybeAxis": "an integer or None",
     "NamedTupleKey": "a string: states have named fields, and paths are strings",
     "Params": "any pytree, also a whole model",
@@ -43,29 +43,29 @@ NAMELESS = {
     "Updates": "any pytree, also a whole model",
 }
 
-# What the arguments of a function are called here, or what their defaults are, where optax has it otherwise.
+# Arguments whose names or defaults differ from optax.
 ARGUMENTS = {
-    "adadelta": "`Adadelta(mask=...)`, as in `AdamW`, for `weight_decay_mask`; `learning_rate=1`, not None",
+    "adadelta": "`Adadelta(mask=...)`, as in `AdamW`, for `weight_decay_mask`; `learning_rate=1` instead of None",
     "adafactor": "`Adafactor(mask=...)` for `weight_decay_mask`",
-    "add_noise": "`AddNoise(key=0)`: an integer or a key; there is no `seed`",
+    "add_noise": "`AddNoise(key=0)`, an integer or a key, for `seed`",
     "constant_schedule": "`schedules.Constant(constant)` for `value`",
-    "contrib.differentially_private_aggregate": "`DifferentiallyPrivateAggregate(key=...)`; there is no `seed`",
+    "contrib.differentially_private_aggregate": "`DifferentiallyPrivateAggregate(key=...)` for `seed`",
     "contrib.dpsgd": "`DPSGD(key=...)`, an integer or a key, for `seed`",
     "contrib.hutchinson_estimator_diag_hessian": "`HutchinsonDiagonal(key=0)`, an integer or a key, for `random_seed`",
-    "contrib.muon": "`Muon(mask=...)` for `weight_decay_mask`; `ns_coeffs` are triples, one of which stands for itself",
-    "contrib.scale_by_muon": "`ScaleByMuon(ns_coeffs=...)` are triples, one of which stands for itself",
+    "contrib.muon": "`Muon(mask=...)` for `weight_decay_mask`; `ns_coeffs` is a tuple of triples, or one triple",
+    "contrib.scale_by_muon": "`ScaleByMuon(ns_coeffs=...)` is a tuple of triples, or one triple",
     "contrib.sophia": "`Sophia(mask=...)` for `weight_decay_mask`; nothing is printed",
-    "lars": "`LARS(mask=...)` for `weight_decay_mask`; `trust_ratio_mask=None` is all of them, as True is",
-    "masked": "`Masked(inner, mask)`: extra arguments in the form of the parameters are masked with them",
-    "noisy_sgd": "`NoisySGD(key=0)`: an integer or a key; there is no `seed`",
-    "optimistic_adam": "`OptimisticAdam(learning_rate, alpha=..., beta=...)`, those of v2, for `optimism`",
+    "lars": "`LARS(mask=...)` for `weight_decay_mask`; `trust_ratio_mask=None` selects all leaves, like True",
+    "masked": "`Masked(inner, mask)`: extra arguments that are trees like the parameters are masked too",
+    "noisy_sgd": "`NoisySGD(key=0)`, an integer or a key, for `seed`",
+    "optimistic_adam": "`OptimisticAdam(learning_rate, alpha=..., beta=...)` of `optimistic_adam_v2`, for `optimism`",
     "partition": "`Partition(transforms, labels)` for `param_labels`; extra arguments as for `Masked`",
-    "scale_by_learning_rate": "`ScaleByLearningRate(learning_rate)` needs its argument",
+    "scale_by_learning_rate": "`ScaleByLearningRate(learning_rate)`: the argument is required",
     "scale_by_schedule": "`ScaleBySchedule(step_size)` for `step_size_fn`",
     "sgdr_schedule": "`schedules.SGDR(cycles)` for `cosine_kwargs`",
     "stateless": "`Stateless(function)` for `f`",
     "stateless_with_tree_map": "`Stateless(function, leafwise=True)`",
-    "tree.get": "`tree.get(state, name)` refuses a name that stands for nothing; `default=None` returns None",
+    "tree.get": "`tree.get(state, name)` raises an error where nothing matches; `default=None` returns None",
 }
 
 

@@ -79,38 +79,38 @@ CASES = (
 
 FUNCTION_DIFFERENCES = (
     Difference(
-        "`temperature`, `margin`, `norm_degree`, `eps`, `smooth`, `alpha` and `beta` of several numbers",
-        "refused; `jax.vmap` maps over them",
+        "arrays for `temperature`, `margin`, `norm_degree`, `eps`, `smooth`, `alpha` and `beta`",
+        "an error; use `jax.vmap`",
         "broadcast",
-        "what several mean is not said",
+        "the meaning of an array is undefined",
         "test_functions.py::test_shapes_that_do_not_fit_are_refused",
     ),
     Difference(
         "`ntxent` without pairs",
         "zero",
         "NaN",
-        "the mean of no pair",
+        "there is no pair to average over",
         "test_losses_contrastive.py::test_without_a_pair_the_loss_is_zero",
     ),
     Difference(
         "`ntxent` of short vectors",
-        "that of their directions; a vector of zeros has none, and a gradient of zero",
-        "vectors shorter than the dtype's precision are shortened, and have a huge gradient at zero",
-        "the lengths of the vectors do not matter",
+        "depends only on the directions; the zero vector has a gradient of zero",
+        "vectors shorter than the dtype's precision are shortened, and the gradient at zero is huge",
+        "the result must not depend on the lengths",
         "test_losses_contrastive.py::test_the_lengths_of_embeddings_do_not_matter",
     ),
     Difference(
-        "`triplet_margin_loss` of other degrees than the even numbers",
+        "`triplet_margin_loss` with a `norm_degree` that is not even",
         "distances of absolute differences",
         "powers of signed differences, NaN for fractions",
-        "that is the norm",
+        "the definition of the norm",
         "test_losses_contrastive.py::test_distances_of_every_degree",
     ),
     Difference(
         "The derivative of `triplet_margin_loss` without `eps` where a positive is its anchor",
         "finite",
         "NaN",
-        "a root whose derivative at zero is zero",
+        "the derivative of the root at zero is defined as zero",
         "test_losses_contrastive.py::test_a_positive_that_is_the_anchor_has_a_finite_derivative",
     ),
 )

@@ -71,9 +71,9 @@ CASES = (
 FUNCTION_DIFFERENCES = (
     Difference(
         "The divergences where a target is zero",
-        "nothing is added, also if the prediction is zero; derivatives of zero",
-        "NaN, in the value or in the derivative by the targets",
-        "zero times the logarithm of zero is zero (optax PR 1786)",
+        "contributes nothing, even if the prediction is zero; zero derivatives",
+        "NaN, in the value or in the derivative with respect to the targets",
+        "0 log 0 = 0 (optax PR 1786)",
         "test_losses_divergences.py::test_a_zero_target_adds_nothing_whatever_the_prediction",
     ),
     Difference(
@@ -85,9 +85,9 @@ FUNCTION_DIFFERENCES = (
     ),
     Difference(
         "`convex_kl_divergence`",
-        "another name of `generalized_kl_divergence`",
+        "an alias of `generalized_kl_divergence`",
         "deprecated",
-        "nothing is gained by a warning",
+        "a warning has no benefit",
         "test_losses_divergences.py::test_the_former_name_of_the_generalized_divergence",
     ),
 )

@@ -55,24 +55,24 @@ CASES = (
 
 FUNCTION_DIFFERENCES = (
     Difference(
-        "Labels that are no classes, in `multiclass_hinge_loss` and `multiclass_perceptron_loss`",
+        "Invalid labels in `multiclass_hinge_loss` and `multiclass_perceptron_loss`",
         "NaN, and reported under `checkify`",
         "the loss of a score of zero",
-        "a wrong label must be seen",
+        "mistakes in the labels should be visible",
         "test_losses_margins.py::test_a_label_that_is_no_class_makes_the_loss_nan_and_is_reported",
     ),
     Difference(
         "Infinite scores in `multiclass_hinge_loss` and `multiclass_perceptron_loss`",
-        "a class that is ruled out does not matter; one that is certain leaves no loss",
+        "a class with score −∞ does not contribute; with a score of +∞ for the correct class, the loss is zero",
         "NaN",
         "the limit for large scores",
         "test_losses_margins.py::test_infinite_scores",
     ),
     Difference(
         "Predictions and targets of different shapes: `hinge_loss`, `triplet_margin_loss`",
-        "refused",
+        "an error",
         "broadcast",
-        "`(8,)` with `(8, 1)` would be 64 losses",
+        "`(8,)` with `(8, 1)` would give 64 losses",
         "test_functions.py::test_shapes_that_do_not_fit_are_refused",
     ),
 )

@@ -46,16 +46,16 @@ CASES = (
 FUNCTION_DIFFERENCES = (
     Difference(
         "`ranking_softmax_loss` with logits of minus infinity",
-        "an item without a chance and without relevance adds nothing",
+        "an item with probability zero and relevance zero contributes nothing",
         "NaN",
-        "zero times the logarithm of zero is zero here",
+        "0 log 0 = 0",
         "test_losses_margins.py::test_an_item_without_a_chance",
     ),
     Difference(
-        "The derivative of `ranking_softmax_loss` by the weights",
+        "The derivative of `ranking_softmax_loss` with respect to the weights",
         "zero where an item is masked",
         "NaN",
-        "what is masked does not matter",
+        "masked entries must not matter",
         "test_losses_margins.py::test_the_derivative_by_the_weights_does_not_see_what_is_masked",
     ),
 )

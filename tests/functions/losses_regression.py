@@ -83,23 +83,23 @@ CASES = (
 FUNCTION_DIFFERENCES = (
     Difference(
         "`cosine_similarity` of a zero vector",
-        "zero, with derivatives of zero",
+        "zero, with zero derivatives",
         "NaN",
-        "a vector of zeros has no direction",
+        "the zero vector has no direction",
         "test_losses_regression.py::test_a_zero_vector_has_no_direction",
     ),
     Difference(
-        "`cosine_similarity` of long and of short vectors",
-        "that of their directions",
-        "NaN or zero, once a square overflows or vanishes",
-        "the lengths of the vectors do not matter",
+        "`cosine_similarity` of very long and very short vectors",
+        "the cosine of their angle",
+        "NaN or zero, if a square overflows or underflows",
+        "the result must not depend on the lengths",
         "test_losses_regression.py::test_the_length_of_a_vector_does_not_matter",
     ),
     Difference(
         "`log_cosh` of small errors",
         "half the square",
         "rounding errors of the size of the dtype's precision",
-        "nothing cancels",
+        "no cancellation",
         "test_losses_regression.py::test_log_cosh_of_a_small_error_is_half_its_square",
     ),
 )

@@ -48,22 +48,22 @@ CASES = (
 
 FUNCTION_DIFFERENCES = (
     Difference(
-        "`safe_norm` and `safe_root_mean_squares` of large and of small entries",
-        "their norm",
-        "infinity or the least value, once a square overflows or vanishes",
-        "the entries are divided by the largest one before they are squared",
+        "`safe_norm` and `safe_root_mean_squares` of very large and very small entries",
+        "the correct norm",
+        "infinity or `min_norm`, if a square overflows or underflows",
+        "entries are divided by the largest one before squaring",
         "test_numerics.py::test_squares_neither_overflow_nor_vanish",
     ),
     Difference(
-        "`safe_norm` with a least value for each row",
-        "takes it",
+        "`safe_norm` with one `min_norm` per row",
+        "supported",
         "fails, or compares rows with columns",
-        "`keepdims` is none of its business",
+        "the result must not depend on `keepdims`",
         "test_numerics.py::test_a_least_norm_for_every_row",
     ),
     Difference(
-        "`scale_gradient` by a traced number, and in forward mode",
-        "works; what is computed of the gradient can be differentiated by the number",
+        "`scale_gradient` by a traced scale, and in forward mode",
+        "works; the scaled gradient is differentiable with respect to the scale",
         "an error",
         "both derivatives are linear",
         "test_numerics.py::test_the_scale_of_a_gradient_may_be_traced_and_differentiated",

@@ -104,18 +104,18 @@ TRANSFORMS = (
 
 DIFFERENCES = (
     Difference(
-        "`aggregate.AddMeanVarianceToOpt`, given a single example",
+        "`aggregate.AddMeanVarianceToOpt`, for a single example",
         "its variance counts as zero",
-        "0 / 0: the moving average is NaN for ever",
-        "a last batch of one example shall not end the statistics of a run",
+        "0 / 0: the moving average stays NaN",
+        "a last batch of one example must not ruin the statistics of a run",
         "test_aggregate.py::test_a_single_example_has_no_variance",
         "definition of the sample variance",
     ),
     Difference(
         "`aggregate.AddMeanVarianceToOpt` over several batches, under `jax_enable_x64`",
         "variances in float64",
-        "variances right to seven digits: the factors of the counters are computed in float32",
-        "what was asked for",
+        "variances accurate to seven digits: the bias corrections are computed in float32",
+        "as requested by the setting",
         "test_aggregate.py::test_variances_of_several_batches_are_in_double_precision",
         "design, section on numbers",
     ),

@@ -70,45 +70,45 @@ TRANSFORMS = (
 
 DIFFERENCES = (
     Difference(
-        "ScheduleFree, the parameters to evaluate",
-        "the mean is kept in the state, in at least float32: `b1` may be 0 or follow a schedule, evaluating twice is "
-        "evaluating once, and bfloat16 parameters lose nothing",
-        "the mean is derived from the parameters, (y - (1 - b1) z) / b1: NaN for `b1=0`, another mean when it is "
-        "derived from itself, and in bfloat16 no better than the rounding of the parameters",
-        "one copy of the parameters more is less than a wrong answer",
+        "ScheduleFree, evaluation parameters",
+        "the average is stored in the state, in at least float32: `b1` may be 0 or follow a schedule, "
+        "`eval_params` is idempotent, and bfloat16 parameters lose no precision",
+        "the average is derived from the parameters, (y - (1 - b1) z) / b1: NaN for `b1=0`, not "
+        "idempotent, and in bfloat16 limited by the rounding of the parameters",
+        "correctness is worth one more copy of the parameters",
         "test_averaging.py::test_low_precision_loses_nothing",
         "https://arxiv.org/abs/2405.15682",
     ),
     Difference(
         "ScheduleFree with a schedule",
-        "a point weighs by the learning rate of the step that led to it",
-        "it weighs by that of the step after: the count starts at 1; `follow='optax'` does so too",
-        "with a warm-up from zero, the start has a weight in the mean otherwise",
+        "weights an iterate by the learning rate of the step that led to it",
+        "weights it by the learning rate of the next step: the count starts at 1; so does `follow='optax'`",
+        "otherwise, with a warm-up from zero, the initial point contributes to the average",
         "test_equations_averaging.py::test_the_weights_of_optax_are_those_of_the_next_step",
         "https://github.com/google-deepmind/optax/pull/1744",
     ),
     Difference(
         "ScheduleFreeAdamW",
-        "the bias correction is a factor of the learning rate, so that early points weigh less; the warm-up begins "
-        "with a T-th of the rate",
-        "the bias correction is AdamW's, and the warm-up begins with zero; `follow='optax'` does so too",
-        "it is the paper's algorithm 1",
+        "the bias correction multiplies the learning rate, so that early iterates have less weight; the "
+        "warm-up starts at 1/T of the learning rate",
+        "the bias correction is AdamW's, and the warm-up starts at zero; so does `follow='optax'`",
+        "the paper's algorithm 1",
         "test_equations_averaging.py::test_the_bias_correction_of_optax_weighs_no_point",
         "https://arxiv.org/abs/2405.15682, algorithm 1",
     ),
     Difference(
         "Lookahead, plain parameters",
-        "the slow parameters are kept in the state, and `eval_params` returns them: it works in any container",
-        "an error in the first update: parameters are a pair, which is no tree like the gradients",
-        "who wraps an optimizer should not have to change the model",
+        "the slow weights are stored in the state, and `eval_params` returns them, so it works in any container",
+        "an error at the first update: parameters must be a pair, which does not match the gradients",
+        "wrapping an optimizer should not require changing the model",
         "test_lookahead.py::test_both_modes_make_the_same_steps",
         "https://arxiv.org/abs/1907.08610",
     ),
     Difference(
         "Lookahead(reset_state=True)",
-        "the fresh state is for the parameters where the round begins",
-        "it is for those before the last step",
-        "some states, such as DoG's, remember where they began",
+        "the state is reset for the parameters at which the next round starts",
+        "the state is reset for the parameters before the last step",
+        "some states, such as DoG's, store the initial parameters",
         "test_lookahead.py::test_a_fresh_state_is_one_for_the_parameters_where_the_round_begins",
         "",
     ),
@@ -116,17 +116,17 @@ DIFFERENCES = (
         "SAM(sync_period=1)",
         "the optimizer alone",
         "each step starts from the parameters before the last one",
-        "the cache is read before it is written",
+        "optax reads its cache before writing it",
         "test_equations_averaging.py::test_a_round_of_one_step_forgets_nothing",
         "https://github.com/google-deepmind/optax",
     ),
     Difference(
         "Mechanize",
-        "the paper's algorithm: the sum of the steps is in the state, the first step only looks, a negative reward is "
-        "forgotten",
-        "the sum is computed from the parameters, the product is clipped, a negative reward is remembered; "
-        "`follow='optax'` does so too",
-        "in bfloat16 a sum that is computed from the parameters stays zero, and nothing is learned",
+        "the paper's algorithm: the state stores the sum of the updates, the first step has length zero, "
+        "a negative reward is clipped",
+        "the sum is computed from the parameters, the product is clipped, a negative reward is kept; so "
+        "does `follow='optax'`",
+        "in bfloat16, a sum that is computed from the parameters stays zero, and training stalls",
         "test_lookahead.py::test_mechanic_learns_in_low_precision",
         "https://arxiv.org/abs/2306.00144, algorithm 1",
     ),
