@@ -62,7 +62,7 @@ def test_training_goes_on_from_a_state_of_optax(name: str):
     for i in range(5):
         updates, their_state = theirs.update(gradient(params, i), their_state, params)
         params = optax.apply_updates(params, updates)
-    state, report = checkpoint.from_optax(ours.init(params), their_state)
+    state, report = checkpoint.state_from_optax(ours.init(params), their_state)
     # Only counters may be without counterpart: optax has none where nothing needs it.
     assert all(name.split(".")[-1] in ("step", "count") for name in report.kept), report
     mine = params
@@ -75,8 +75,8 @@ def test_training_goes_on_from_a_state_of_optax(name: str):
 
 def test_a_state_that_does_not_correspond_is_refused():
     params = jtu.tree_map(jnp.asarray, PARAMS)
-    with pytest.raises(ValueError, match="`from_optax` found nothing in tuple that matches the modulax state"):
-        checkpoint.from_optax(mx.SGD(0.1, momentum=0.9).init(params), optax.sgd(0.1).init(params))
+    with pytest.raises(ValueError, match="`state_from_optax` found nothing in tuple that matches the modulax state"):
+        checkpoint.state_from_optax(mx.SGD(0.1, momentum=0.9).init(params), optax.sgd(0.1).init(params))
 
 
 def test_moments_take_the_dtype_that_they_have_here():
@@ -84,7 +84,7 @@ def test_moments_take_the_dtype_that_they_have_here():
     params = jtu.tree_map(lambda p: jnp.asarray(p, jnp.bfloat16), PARAMS)
     theirs = optax.adam(1e-2)
     _, their_state = theirs.update(params, theirs.init(params))
-    state, _ = checkpoint.from_optax(mx.Adam(1e-2).init(params), their_state)
+    state, _ = checkpoint.state_from_optax(mx.Adam(1e-2).init(params), their_state)
     assert state.inner["scale_by_adam"].nu["scale"].dtype == jnp.float32
     assert state.inner["scale_by_adam"].nu["scale"] == pytest.approx(4e-3, rel=1e-2)
 
@@ -92,7 +92,7 @@ def test_moments_take_the_dtype_that_they_have_here():
 def test_what_found_no_place_is_reported():
     params = jtu.tree_map(jnp.asarray, PARAMS)
     theirs = optax.chain(optax.ema(0.9), optax.scale_by_adam()).init(params)
-    _, report = checkpoint.from_optax(mx.ScaleByAdam().init(params), theirs)
+    _, report = checkpoint.state_from_optax(mx.ScaleByAdam().init(params), theirs)
     assert set(report.unused) == {f"optax.0.ema.{name}" for name in ("hidden.weight", "hidden.bias", "scale")}
 
 
@@ -144,7 +144,7 @@ def test_training_goes_on_from_a_state_of_torch(name: str):
     state_dict = {"state": states, "param_groups": [{"lr": 1e-2, "params": [0, 1, 2]}]}
     mine = {"hidden": {"weight": jnp.asarray(flat[0].T), "bias": jnp.asarray(flat[1])}, "scale": jnp.asarray(flat[2])}
     transpose = lambda path, x: x.T  # noqa: E731
-    state, report = checkpoint.from_torch(ours.init(mine), state_dict, names, transpose)
+    state, report = checkpoint.state_from_torch(ours.init(mine), state_dict, names, transpose)
     assert all(name.split(".")[-1] in ("step", "count") for name in report.kept)
     for i in range(5, 10):
         advance(i)
@@ -157,4 +157,4 @@ def test_training_goes_on_from_a_state_of_torch(name: str):
 def test_a_name_that_torch_does_not_have():
     state = mx.AdamW(1e-2).init({"w": jnp.ones(2)})
     with pytest.raises(ValueError, match="`names` has `7` for `w`, but torch's state has `0`"):
-        checkpoint.from_torch(state, {"state": {0: {}}}, {"w": 7})
+        checkpoint.state_from_torch(state, {"state": {0: {}}}, {"w": 7})

@@ -117,7 +117,7 @@ class Lookahead(AbstractContainer):
     def check_params(self, params: Params) -> None:
         """Accept a pair of parameters too."""
 
-    def paired(self, params: Params, updates: Updates, owner: str) -> Params:
+    def align_params(self, params: Params, updates: Updates, owner: str) -> Params:
         """The parameters, or both of a pair, in the structure of the updates."""
         if isinstance(updates, LookaheadParams):
             raise ValueError(
@@ -125,6 +125,6 @@ class Lookahead(AbstractContainer):
                 f"`jax.grad(loss)(params.fast)`."
             )
         if not isinstance(params, LookaheadParams):
-            return AbstractContainer.paired(self, params, updates, owner)
-        fast, slow = (AbstractContainer.paired(self, p, updates, owner) for p in (params.fast, params.slow))
+            return AbstractContainer.align_params(self, params, updates, owner)
+        fast, slow = (AbstractContainer.align_params(self, p, updates, owner) for p in (params.fast, params.slow))
         return LookaheadParams(fast, slow)

@@ -137,7 +137,7 @@ def from_optax(transformation: Any, *, takes_examples: bool = False) -> FromOpta
         optimizer = Masked(from_optax(optax.adamw(1e-3)), by_path({"*.weight": True, "*": False}))
 
     What is converted is the optimizer. A state that optax has made goes on in an optimizer of ours by
-    `modulax.checkpoint.from_optax`.
+    `modulax.checkpoint.state_from_optax`.
 
     Args:
         transformation: a pair of functions `init` and `update`, with or without extra arguments.

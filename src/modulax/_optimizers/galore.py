@@ -13,7 +13,6 @@ from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform
 from .._support.checks import AT_LEAST_ONE
 from .._support.types import Follow
-from .._transforms.adam import ScaleByAdam
 from .._transforms.galore import GaLoreDimensionNumbers, ScaleByGaLore, adam_unless_given
 from .._transforms.matrices import matrices_as
 from .._transforms.regularization import AddDecayedWeights
@@ -62,7 +61,7 @@ class GaLore(AbstractOptimizer):
     rank: int = eqx.field(static=True, default=128)
     update_proj_gap: Hyperparameter = number(200, needs=AT_LEAST_ONE)
     scale: Hyperparameter = number(1.0)
-    base_optimizer: AbstractTransform = part(default_factory=ScaleByAdam, converter=adam_unless_given)
+    base_optimizer: AbstractTransform = part(None, converter=adam_unless_given)
     weight_decay: Hyperparameter = number(0.0)
     mask: Any = eqx.field(static=True, default=None, converter=as_rule)
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(GaLoreDimensionNumbers))

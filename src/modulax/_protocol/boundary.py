@@ -54,7 +54,7 @@ class UpdateBoundary(AbstractBoundary):
     def run(self, transform, /, updates, state, params, extra):
         updates, params = trainable(updates), trainable(params)
         if params is not None:
-            params = transform.paired(params, updates, f"{self.owner}.update")
+            params = transform.align_params(params, updates, f"{self.owner}.update")
         return self.inside(transform, updates, state, params, **extra)
 
     def outside(self, transform, /, updates, state, params=None, **extra) -> tuple[Updates, State]:

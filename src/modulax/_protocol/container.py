@@ -51,8 +51,8 @@ def part(
             `describe` and `eval_params` then leave it out.
         converter: a function of what is given, such as `collections.OrderedDict`.
     """
-    given = {"default": default, "default_factory": default_factory, "converter": converter}
-    given = {name: x for name, x in given.items() if x is not dataclasses.MISSING and x is not None}
+    given = {"default": default, "default_factory": default_factory, "converter": converter or dataclasses.MISSING}
+    given = {name: x for name, x in given.items() if x is not dataclasses.MISSING}
     return eqx.field(metadata={"part": state, "optional": optional, "auxiliary": auxiliary}, **given)
 
 

@@ -69,8 +69,8 @@ def static(default: Any = dataclasses.MISSING, *, converter: Callable[[Any], Any
         default: the field's default, if it has one.
         converter: a function of what is given.
     """
-    given = {"default": default, "converter": converter}
-    given = {name: x for name, x in given.items() if x is not dataclasses.MISSING and x is not None}
+    given = {"default": default, "converter": converter or dataclasses.MISSING}
+    given = {name: x for name, x in given.items() if x is not dataclasses.MISSING}
     return eqx.field(static=True, **given)
 
 

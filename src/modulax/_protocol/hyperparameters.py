@@ -14,7 +14,7 @@ import optree
 from jax.core import Tracer
 
 from .._support.arithmetic import default_float
-from .._support.checks import Requirement, check_choice, checked, listing, suggestion
+from .._support.checks import Requirement, check_choice, listing, require, suggestion
 from .._support.keys import is_key_data
 from .._support.module import AbstractModule
 from .._support.tracing import is_tracing
@@ -154,7 +154,7 @@ def _check_number(owner: object, field: dataclasses.Field, value: Any) -> Any:
     requirement = field.metadata["needs"]
     # Inside of our own programs every number is traced. It was checked when it was given, and a check in every step
     # would cost more than the step of a small model.
-    return value if requirement is None else checked(call, value, requirement, deferred=not is_tracing())
+    return value if requirement is None else require(call, value, requirement, deferred=not is_tracing())
 
 
 def _check_numbers(owner: object, field: dataclasses.Field, values: Any) -> tuple[Any, ...]:

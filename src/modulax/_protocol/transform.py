@@ -202,7 +202,7 @@ class AbstractTransform(AbstractHyperparameters):
         if self.clock != "keeper":
             _refuse_schedules(self)
 
-    def paired(self, params: Params, updates: Updates, owner: str) -> Params:
+    def align_params(self, params: Params, updates: Updates, owner: str) -> Params:
         """Return the parameters in the structure of the updates, refused unless paths and shapes agree."""
         self.check_params(params)
         return paired(params, updates, owner, per_example=self.example_axes)
@@ -267,7 +267,7 @@ class AbstractStatelessTransform(AbstractTransform):
 def _step_program(cls: type, donate: bool) -> Program:
     def run(transform, grads, state, params, extra):
         grads = trainable(grads)
-        trained = transform.paired(trainable(params), grads, f"{cls.__name__}.step")
+        trained = transform.align_params(trainable(params), grads, f"{cls.__name__}.step")
         updates, state = transform.update(grads, state, trained, **extra)
         return jtu.tree_leaves(apply_updates(params, updates)), state
 

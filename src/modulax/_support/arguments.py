@@ -44,7 +44,7 @@ def integral(owner: str, **arrays: ArrayLike) -> list[Array]:
     return [_of_kind(owner, name, x, "integers", "jnp.int32", jnp.integer) for name, x in arrays.items()]
 
 
-def real(owner: str, **arrays: ArrayLike) -> list[Array]:
+def real_arrays(owner: str, **arrays: ArrayLike) -> list[Array]:
     """Convert the arguments to arrays.
 
     Raises:
@@ -65,19 +65,19 @@ def _of_kind(owner: str, name: str, x: ArrayLike, words: str, example: str, *kin
     return x
 
 
-def numbers(owner: str, dtype: Any, **arrays: ArrayLike) -> list[Array]:
+def scalars(owner: str, dtype: Any, **arrays: ArrayLike) -> list[Array]:
     """Convert the arguments to real scalars of this dtype.
 
     Raises:
         ValueError: if one is not real, or is not a scalar.
     """
-    found = real(owner, **arrays)
+    found = real_arrays(owner, **arrays)
     for name, x in zip(arrays, found, strict=True):
         check_shape(owner, name, x, (), "a scalar")
     return [x.astype(dtype) for x in found]
 
 
-def widened(*arrays: Array) -> tuple[Any, list[Array]]:
+def promoted(*arrays: Array) -> tuple[Any, list[Array]]:
     """Return the dtype of the result, and the arrays cast to at least float32 for the arithmetic in between.
 
     The dtype is the one that the arrays promote to; a Python number never widens it.

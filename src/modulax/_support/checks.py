@@ -58,7 +58,7 @@ def check_integer(owner: str, name: str, value: Any, least: int = 1, hint: str =
 class Requirement(NamedTuple):
     """What a number must be: a test on arrays, and its words."""
 
-    holds: Callable[[Any], Any]
+    is_met_by: Callable[[Any], Any]
     words: str
 
 
@@ -80,15 +80,15 @@ POSITIVE = Requirement(lambda x: x > 0, "must be positive")
 AT_LEAST_ONE = Requirement(lambda x: x >= 1, "must be at least 1")
 
 
-def checked(call: str, value: Any, requirement: Requirement, *, deferred: bool) -> Any:
+def require(call: str, value: Any, requirement: Requirement, *, deferred: bool) -> Any:
     """The number, refused unless it is what was required.
 
     A number that is known now is checked now. One that is traced is checked when the program runs, if `deferred`.
     """
     if isinstance(value, Tracer):
-        broken = jnp.logical_not(requirement.holds(value))
+        broken = jnp.logical_not(requirement.is_met_by(value))
         return eqx.error_if(value, broken, f"{call} {requirement.words}.") if deferred else value
-    if isinstance(value, (jax.Array, np.ndarray, np.generic)) and not np.all(requirement.holds(np.asarray(value))):
+    if isinstance(value, (jax.Array, np.ndarray, np.generic)) and not np.all(requirement.is_met_by(np.asarray(value))):
         raise ValueError(f"{call} {requirement.words}, got {value}.")
     return value
 

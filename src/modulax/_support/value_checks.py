@@ -15,7 +15,7 @@ from jax.interpreters import ad, batching, mlir
 _checked = Primitive("modulax_checked")
 
 
-def checked(x: Any, ok: Any, message: str) -> Any:
+def traced_check(x: Any, ok: Any, message: str) -> Any:
     """Return `x` unchanged, and raise an error with this message if any of `ok` is false.
 
     Args:

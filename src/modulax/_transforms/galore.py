@@ -106,9 +106,7 @@ class ScaleByGaLore(AbstractContainer):
     rank: int = eqx.field(static=True, default=128)
     update_proj_gap: Number = number(200, needs=AT_LEAST_ONE)
     scale: Number = number(1.0)
-    base_optimizer: AbstractTransform = part(
-        default_factory=ScaleByAdam, state="base_optimizer_state", converter=adam_unless_given
-    )
+    base_optimizer: AbstractTransform = part(None, state="base_optimizer_state", converter=adam_unless_given)
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(GaLoreDimensionNumbers))
     _: dataclasses.KW_ONLY
     follow: Follow = followed()

@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Int
 
-from .._support.arguments import check_matrix, real, widened
-from .._support.value_checks import checked
+from .._support.arguments import check_matrix, promoted, real_arrays
+from .._support.value_checks import traced_check
 
 
 def hungarian_algorithm(cost_matrix: ArrayLike) -> tuple[Int[Array, " k"], Int[Array, " k"]]:
@@ -93,7 +93,7 @@ def base_hungarian_algorithm(cost_matrix: ArrayLike) -> tuple[Int[Array, " k"], 
 
 def _solution(owner: str, cost_matrix: ArrayLike) -> tuple[Int[Array, " m"], int, bool]:
     """Return the row of each column (-1 for none), the number of rows, and whether the matrix was transposed."""
-    (costs,) = real(owner, cost_matrix=cost_matrix)
+    (costs,) = real_arrays(owner, cost_matrix=cost_matrix)
     check_matrix(owner, "cost_matrix", costs)
     is_tall = costs.shape[0] > costs.shape[1]
     costs = jax.lax.stop_gradient(costs.T if is_tall else costs)
@@ -102,7 +102,7 @@ def _solution(owner: str, cost_matrix: ArrayLike) -> tuple[Int[Array, " m"], int
         rows = jnp.full(m, -1)
     elif jnp.issubdtype(costs.dtype, jnp.floating):
         message = f"`{owner}(cost_matrix=...)` must not contain NaN or -inf."
-        rows = _completed(_solve(_scaled(checked(costs, costs > -jnp.inf, message))), n)
+        rows = _completed(_solve(_scaled(traced_check(costs, costs > -jnp.inf, message))), n)
     else:
         rows = _solve(_whole(costs))
     return rows, n, is_tall
@@ -123,7 +123,7 @@ def _whole(costs: Array) -> Array:
 
 def _scaled(costs: Array) -> Array:
     """Cast to at least float32 and scale so that no sum overflows; entries that are not finite become infinity."""
-    _, (costs,) = widened(costs)
+    _, (costs,) = promoted(costs)
     is_finite = jnp.isfinite(costs)
     largest = jnp.max(jnp.abs(costs), where=is_finite, initial=0)
     costs = jnp.where(largest > float(jnp.finfo(costs.dtype).max) / 16, costs / 16, costs)

@@ -19,11 +19,11 @@ from ._names import Report, stored
 _COUNTERS = {"count", "step"}
 
 
-def from_optax(template: State, state: PyTree) -> tuple[State, Report]:
+def state_from_optax(template: State, state: PyTree) -> tuple[State, Report]:
     """Convert an optax state to a modulax state, to continue training.
 
         optimizer = mx.AdamW(1e-3)
-        state, report = mx.checkpoint.from_optax(optimizer.init(params), optax_state)
+        state, report = mx.checkpoint.state_from_optax(optimizer.init(params), optax_state)
 
     This converts a state. To use an optax transformation in modulax, see `modulax.from_optax`.
 
@@ -61,7 +61,7 @@ def from_optax(template: State, state: PyTree) -> tuple[State, Report]:
     filled, report = load_state_dict(template, _cast(template, flat), strict=False)
     if not report.restored:
         raise ValueError(
-            f"`from_optax` found nothing in {type(state).__name__} that matches the modulax state, which holds "
+            f"`state_from_optax` found nothing in {type(state).__name__} that matches the modulax state, which holds "
             f"{listing(report.kept)}. Pass `optimizer.init(params)` of the optimizer that corresponds to optax's."
         )
     return filled, report
@@ -74,7 +74,7 @@ _TORCH_FIELDS = {
 }
 
 
-def from_torch(
+def state_from_torch(
     template: State,
     state_dict: Mapping[str, Any],
     names: Mapping[str, Any],
@@ -82,7 +82,7 @@ def from_torch(
 ) -> tuple[State, Report]:
     """Convert the state of a PyTorch optimizer to a modulax state: `AdamW`, `Adam`, `SGD` and `RMSprop`.
 
-        state, report = mx.checkpoint.from_torch(
+        state, report = mx.checkpoint.state_from_torch(
             optimizer.init(params), torch_optimizer.state_dict(), {"hidden.weight": 0, "hidden.bias": 1}
         )
 
@@ -104,7 +104,7 @@ def from_torch(
     theirs = state_dict["state"]
     if lacking := [path for path, key in names.items() if key not in theirs]:
         raise ValueError(
-            f"`from_torch`: `names` has `{names[lacking[0]]}` for `{lacking[0]}`, but torch's state has "
+            f"`state_from_torch`: `names` has `{names[lacking[0]]}` for `{lacking[0]}`, but torch's state has "
             f"{listing(theirs)}."
         )
     rates = {key: group["lr"] for group in state_dict.get("param_groups", ()) for key in group["params"]}

@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from .._support.arguments import floating
 from .._support.arithmetic import at_least_float32, moment, ratio, safe_increment
-from .._support.checks import DECAY, check_integer, checked
+from .._support.checks import DECAY, check_integer, require
 from .._support.types import Params
 from ._draws import draw, in_dtypes, scalar, widened_params
 from ._gaussian import entries, multi_normal
@@ -131,7 +131,7 @@ def moving_avg_baseline(
         Williams, [Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement
         Learning](https://doi.org/10.1007/BF00992696), 1992
     """
-    decay = checked("`moving_avg_baseline(decay=...)`", _number(decay), DECAY, deferred=False)
+    decay = require("`moving_avg_baseline(decay=...)`", _number(decay), DECAY, deferred=False)
     values_of = jax.vmap(scalar("`moving_avg_baseline(function=...)`", function))
 
     def average(params: Params, sample: ArrayLike, state: Any = None) -> Array:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
-from .._support.arguments import broadcast, floating, real, widened
+from .._support.arguments import broadcast, floating, promoted, real_arrays
 from .._support.module import AbstractModule
 
 
@@ -58,8 +58,8 @@ class MultiNormal(AbstractModule):
         Raises:
             ValueError: if `x` is not real, or its shape doesn't end with that of a sample.
         """
-        (x,) = real("multi_normal.log_prob", x=x)
-        dtype, (x, loc, log_scale) = widened(x, self.loc, self.log_scale)
+        (x,) = real_arrays("multi_normal.log_prob", x=x)
+        dtype, (x, loc, log_scale) = promoted(x, self.loc, self.log_scale)
         mean, log_scale = broadcast("multi_normal", loc=loc, log_scale=log_scale)
         n_axes = x.ndim - mean.ndim
         if n_axes < 0 or x.shape[n_axes:] != mean.shape:
@@ -72,7 +72,7 @@ class MultiNormal(AbstractModule):
 
 def entries(gaussian: MultiNormal) -> tuple[Any, Array, Array]:
     """Return the dtype of samples, and the mean and log-scale of each entry in at least float32."""
-    dtype, (loc, log_scale) = widened(gaussian.loc, gaussian.log_scale)
+    dtype, (loc, log_scale) = promoted(gaussian.loc, gaussian.log_scale)
     mean, log_scale = broadcast("multi_normal", loc=loc, log_scale=log_scale)
     return dtype, mean, log_scale
 

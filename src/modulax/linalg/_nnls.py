@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._support.arguments import check_matrix, floating, real, widened
+from .._support.arguments import check_matrix, floating, promoted, real_arrays
 from .._support.checks import check_integer
 
 
@@ -48,12 +48,12 @@ def nnls(
         O'Donoghue and Candès, [Adaptive Restart for Accelerated Gradient Schemes](https://arxiv.org/abs/1204.3982),
         2012
     """
-    (A,), (b,) = floating("nnls", A=A), real("nnls", b=b)
+    (A,), (b,) = floating("nnls", A=A), real_arrays("nnls", b=b)
     check_matrix("nnls", "A", A)
     if b.ndim not in (1, 2) or len(b) != len(A):
         raise ValueError(f"`nnls` needs `b` of shape ({len(A)},) or ({len(A)}, k) for this `A`, got {b.shape}.")
     check_integer("nnls", "iters", iters, least=0)
-    dtype, (a, b) = widened(A, b)
+    dtype, (a, b) = promoted(A, b)
     scale_a, scale_b = _largest(a), _largest(b)
     a, b = a / scale_a, b / scale_b
     Q, q = a.T @ a, a.T @ b

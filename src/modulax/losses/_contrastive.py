@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._support.arguments import Axes, axes_of, check_one_shape, check_shape, floating, numbers, real, widened
-from ._pieces import log_sum_exp, mean, unit
+from .._support.arguments import Axes, axes_of, check_one_shape, check_shape, floating, promoted, real_arrays, scalars
+from ._shared import log_sum_exp, mean, unit
 
 
 def ntxent(embeddings: ArrayLike, labels: ArrayLike, temperature: ArrayLike = 0.07) -> Float[Array, ""]:
@@ -42,12 +42,12 @@ def ntxent(embeddings: ArrayLike, labels: ArrayLike, temperature: ArrayLike = 0.
     """
     owner = "ntxent"
     (embeddings,) = floating(owner, embeddings=embeddings)
-    (labels,) = real(owner, labels=labels)
+    (labels,) = real_arrays(owner, labels=labels)
     if embeddings.ndim != 2:
         raise ValueError(f"`{owner}` needs `embeddings` of shape (batch, features), got {embeddings.shape}.")
     check_shape(owner, "labels", labels, embeddings.shape[:1], "one for every row of `embeddings`")
-    dtype, (x,) = widened(embeddings)
-    (temperature,) = numbers(owner, x.dtype, temperature=temperature)
+    dtype, (x,) = promoted(embeddings)
+    (temperature,) = scalars(owner, x.dtype, temperature=temperature)
     x = unit(x, (1,))
     similarities = jnp.matmul(x, x.T, precision=jax.lax.Precision.HIGHEST) / temperature
     belong = labels[:, None] == labels[None, :]
@@ -96,8 +96,8 @@ def triplet_margin_loss(
     anchors, positives, negatives = floating(owner, anchors=anchors, positives=positives, negatives=negatives)
     check_one_shape(owner, anchors=anchors, positives=positives, negatives=negatives)
     axes = axes_of(owner, axis, "anchors", anchors)
-    dtype, (a, p, n) = widened(anchors, positives, negatives)
-    degree, margin, eps = numbers(owner, a.dtype, norm_degree=norm_degree, margin=margin, eps=eps)
+    dtype, (a, p, n) = promoted(anchors, positives, negatives)
+    degree, margin, eps = scalars(owner, a.dtype, norm_degree=norm_degree, margin=margin, eps=eps)
     distances = _distance(a - p, axes, degree, eps) - _distance(a - n, axes, degree, eps)
     return jnp.maximum(distances + margin, 0).astype(dtype)
 

@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from .._support.arguments import chosen, floating, integral, real, widened
-from .._support.value_checks import checked
+from .._support.arguments import chosen, floating, integral, promoted, real_arrays
+from .._support.value_checks import traced_check
 
 # Stands in for log(0) during the recursion: below any real log-probability, but finite, so that differences are too.
 LOG_ZERO = -1e30
@@ -159,7 +159,7 @@ def _sequences(
     """Check the arguments; return the dtype of the result, and the log-probabilities in at least float32."""
     (logits,), (labels,) = floating(owner, logits=logits), integral(owner, labels=labels)
     labels = labels.astype(jnp.int32)  # a narrow dtype may not hold the largest class index
-    logit_paddings, label_paddings = real(owner, logit_paddings=logit_paddings, label_paddings=label_paddings)
+    logit_paddings, label_paddings = real_arrays(owner, logit_paddings=logit_paddings, label_paddings=label_paddings)
     _check_shapes(owner, logits, logit_paddings, labels, label_paddings)
     classes = logits.shape[-1]
     if not 0 <= blank_id < classes:
@@ -170,11 +170,11 @@ def _sequences(
     is_frame, is_label = ~logit_paddings.astype(bool), ~label_paddings.astype(bool)
     is_class = (labels >= 0) & (labels < classes) & (labels != blank_id)
     needed = f"classes from 0 to {classes - 1} other than {blank_id}, the blank, wherever `label_paddings` is zero"
-    x = checked(logits, is_class | ~is_label, f"`{owner}(labels=...)` must hold {needed}.")
+    x = traced_check(logits, is_class | ~is_label, f"`{owner}(labels=...)` must hold {needed}.")
     needed = "zeros and then ones in every row: labels come first"
-    x = checked(x, is_label[:, :-1] | ~is_label[:, 1:], f"`{owner}(label_paddings=...)` must be {needed}.")
+    x = traced_check(x, is_label[:, :-1] | ~is_label[:, 1:], f"`{owner}(label_paddings=...)` must be {needed}.")
 
-    dtype, (x,) = widened(x)
+    dtype, (x,) = promoted(x)
     log_p = jax.nn.log_softmax(chosen(is_frame[:, :, None], x))
     index = jnp.where(is_class, labels, blank_id)[:, None, :]
     penalty = jnp.where(is_label, jnp.where(is_class, 0, jnp.nan), LOG_ZERO).astype(log_p.dtype)[:, None, :]

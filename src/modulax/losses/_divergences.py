@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from .._support.arguments import Axes, axes_of, chosen, fitted, floating, mask_like, widened
+from .._support.arguments import Axes, axes_of, chosen, fitted, floating, mask_like, promoted
 
 
 def kl_divergence(
@@ -123,13 +123,13 @@ convex_kl_divergence = generalized_kl_divergence  # its former name
 def _arguments(
     owner: str, axis: Axes, where: ArrayLike | None, **arrays: ArrayLike
 ) -> tuple[Any, tuple[int, ...], Bool[Array, "..."] | None, list[Array]]:
-    """Check the arguments; return the result's dtype, the axes, the mask, and the widened predictions and targets."""
+    """Check the arguments; return the result's dtype, the axes, the mask, and the promoted predictions and targets."""
     given = dict(zip(arrays, floating(owner, **arrays), strict=True))
     log_predictions = given.pop("log_predictions")
     targets = fitted(owner, "log_predictions", log_predictions, **given)
     axes = axes_of(owner, axis, "log_predictions", log_predictions)
     mask = mask_like(owner, where, "log_predictions", log_predictions, axes)
-    dtype, widened_arrays = widened(log_predictions, *targets)
+    dtype, widened_arrays = promoted(log_predictions, *targets)
     return dtype, axes, mask, widened_arrays
 
 

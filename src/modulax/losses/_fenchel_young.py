@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._support.arguments import broadcast_shape, check_one_shape, floating, real, widened
-from .._support.value_checks import checked
+from .._support.arguments import broadcast_shape, check_one_shape, floating, promoted, real_arrays
+from .._support.value_checks import traced_check
 from ..projections import projection_simplex
-from ._pieces import scores_and_labels
+from ._shared import scores_and_labels
 
 
 def make_fenchel_young_loss(max_fun: Callable[..., Any]) -> Callable[..., Float[Array, "..."]]:
@@ -43,14 +43,14 @@ def make_fenchel_young_loss(max_fun: Callable[..., Any]) -> Callable[..., Float[
     def fenchel_young_loss(scores: ArrayLike, targets: ArrayLike, *args: Any, **kwargs: Any) -> Float[Array, "..."]:
         """Subtract the inner product of scores and targets from the maximum, for every vector along the last axis."""
         owner = "fenchel_young_loss"
-        (scores,), (targets,) = floating(owner, scores=scores), real(owner, targets=targets)
+        (scores,), (targets,) = floating(owner, scores=scores), real_arrays(owner, targets=targets)
         if not scores.ndim or scores.shape[-1:] != targets.shape[-1:]:
             raise ValueError(
                 f"`{owner}` needs `scores` and `targets` whose last axes have equal length, got {scores.shape} and "
                 f"{targets.shape}."
             )
         *batch, n = broadcast_shape(owner, scores=scores, targets=targets)
-        dtype, (scores, targets) = widened(scores, targets)
+        dtype, (scores, targets) = promoted(scores, targets)
 
         def maximum(vector: Array) -> Array:
             value = jnp.asarray(max_fun(vector, *args, **kwargs))
@@ -95,10 +95,10 @@ def sparsemax_loss(logits: ArrayLike, labels: ArrayLike) -> Float[Array, "..."]:
         Blondel, Martins and Niculae, [Learning with Fenchel-Young Losses](https://arxiv.org/abs/1901.02324), 2020,
         section 4.4
     """
-    (logits,), (labels,) = floating("sparsemax_loss", logits=logits), real("sparsemax_loss", labels=labels)
+    (logits,), (labels,) = floating("sparsemax_loss", logits=logits), real_arrays("sparsemax_loss", labels=labels)
     check_one_shape("sparsemax_loss", logits=logits, labels=labels)
     ok, message = (labels == 0) | (labels == 1), "`sparsemax_loss(labels=...)` must hold zeros and ones."
-    dtype, (x,) = widened(checked(logits, ok, message))
+    dtype, (x,) = promoted(traced_check(logits, ok, message))
     return _sparse_plus(jnp.where(labels == 0, x, -x)).astype(dtype)
 
 
@@ -140,7 +140,7 @@ def multiclass_sparsemax_loss(scores: ArrayLike, labels: ArrayLike) -> Float[Arr
         Martins and Astudillo, [From Softmax to Sparsemax](https://arxiv.org/abs/1602.02068), 2016
     """
     scores, is_label = scores_and_labels("multiclass_sparsemax_loss", scores, labels)
-    dtype, (theta,) = widened(scores)
+    dtype, (theta,) = promoted(scores)
     losses = _sparsemax_loss(theta, is_label)
     return jnp.where(jnp.any(is_label, -1), losses, jnp.nan).astype(dtype)
 

@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._support.arguments import check_one_shape, floating, real, widened
-from .._support.value_checks import checked
-from ._pieces import scores_and_labels
+from .._support.arguments import check_one_shape, floating, promoted, real_arrays
+from .._support.value_checks import traced_check
+from ._shared import scores_and_labels
 
 
 def hinge_loss(predictor_outputs: ArrayLike, targets: ArrayLike) -> Float[Array, "..."]:
@@ -101,16 +101,16 @@ def multiclass_perceptron_loss(scores: ArrayLike, labels: ArrayLike) -> Float[Ar
 
 def _binary(owner: str, predictor_outputs: ArrayLike, targets: ArrayLike, margin: int) -> Array:
     (predictor_outputs,) = floating(owner, predictor_outputs=predictor_outputs)
-    (targets,) = real(owner, targets=targets)
+    (targets,) = real_arrays(owner, targets=targets)
     check_one_shape(owner, predictor_outputs=predictor_outputs, targets=targets)
     ok, message = jnp.abs(targets) == 1, f"`{owner}(targets=...)` must hold -1 and 1."
-    dtype, (predictor_outputs, targets) = widened(checked(predictor_outputs, ok, message), targets)
+    dtype, (predictor_outputs, targets) = promoted(traced_check(predictor_outputs, ok, message), targets)
     return jnp.maximum(margin - predictor_outputs * targets, 0).astype(dtype)
 
 
 def _multiclass(owner: str, scores: ArrayLike, labels: ArrayLike, margin: int) -> Array:
     scores, is_right = scores_and_labels(owner, scores, labels)
-    dtype, (scores,) = widened(scores)
+    dtype, (scores,) = promoted(scores)
     right = jnp.sum(scores, -1, where=is_right)
     largest = jnp.max(jnp.where(is_right, scores, scores + margin), -1)
     losses = jnp.where(right == jnp.inf, jnp.zeros_like(right), largest - right)  # avoids inf - inf

@@ -6,8 +6,8 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._support.arguments import broadcast_shape, check_one_shape, chosen, floating, mask_like, real, widened
-from ._pieces import log_sum_exp, mean
+from .._support.arguments import broadcast_shape, check_one_shape, chosen, floating, mask_like, promoted, real_arrays
+from ._shared import log_sum_exp, mean
 
 
 def ranking_softmax_loss(
@@ -53,7 +53,7 @@ def ranking_softmax_loss(
     """
     owner = "ranking_softmax_loss"
     (logits,) = floating(owner, logits=logits)
-    labels, weights = real(owner, labels=labels, weights=1 if weights is None else weights)
+    labels, weights = real_arrays(owner, labels=labels, weights=1 if weights is None else weights)
     check_one_shape(owner, logits=logits, labels=labels)
     if not logits.ndim:
         raise ValueError(f"`{owner}` needs `logits` with an axis of items, got shape ().")
@@ -62,7 +62,7 @@ def ranking_softmax_loss(
             f"`{owner}` needs `weights` to broadcast to the shape of `logits`, {logits.shape}, got {weights.shape}."
         )
     mask = mask_like(owner, where, "logits", logits)
-    dtype, (s, y, w) = widened(logits, labels, weights)
+    dtype, (s, y, w) = promoted(logits, labels, weights)
     s = chosen(mask, s, -jnp.inf)
     y = chosen(mask, y) * chosen(mask, jnp.broadcast_to(w, y.shape))
     has_chance = s != -jnp.inf

@@ -6,19 +6,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._support.arguments import Axes, axes_of, check_one_shape, chosen, floating, mask_like, real, widened
-from ._pieces import unit
+from .._support.arguments import Axes, axes_of, check_one_shape, chosen, floating, mask_like, promoted, real_arrays
+from ._shared import unit
 
 
 def _errors(owner: str, predictions: ArrayLike, targets: ArrayLike | None) -> tuple[Any, Array]:
     """Check the arguments; return the dtype of the loss and the errors, predictions minus targets (0 by default)."""
     (predictions,) = floating(owner, predictions=predictions)
     if targets is None:
-        dtype, (errors,) = widened(predictions)
+        dtype, (errors,) = promoted(predictions)
         return dtype, errors
-    (targets,) = real(owner, targets=targets)
+    (targets,) = real_arrays(owner, targets=targets)
     check_one_shape(owner, predictions=predictions, targets=targets)
-    dtype, (predictions, targets) = widened(predictions, targets)
+    dtype, (predictions, targets) = promoted(predictions, targets)
     return dtype, predictions - targets
 
 
@@ -91,7 +91,7 @@ def huber_loss(
         Huber, [Robust Estimation of a Location Parameter](https://doi.org/10.1214/aoms/1177703732), 1964
     """
     dtype, errors = _errors("huber_loss", predictions, targets)
-    (delta,) = real("huber_loss", delta=delta)
+    (delta,) = real_arrays("huber_loss", delta=delta)
     delta = delta.astype(errors.dtype)
     size = jnp.abs(errors)
     quadratic = jnp.minimum(size, delta)
@@ -206,10 +206,10 @@ def _cosine(
 ) -> tuple[Any, Array]:
     """Return the dtype of the result, and the cosine similarity before it is rounded to that dtype."""
     predictions, targets = floating(owner, predictions=predictions, targets=targets)
-    (epsilon,) = real(owner, epsilon=epsilon)
+    (epsilon,) = real_arrays(owner, epsilon=epsilon)
     check_one_shape(owner, predictions=predictions, targets=targets)
     axes = axes_of(owner, axis, "predictions", predictions)
     mask = mask_like(owner, where, "predictions", predictions)
-    dtype, (x, y) = widened(predictions, targets)
+    dtype, (x, y) = promoted(predictions, targets)
     epsilon = epsilon.astype(x.dtype)
     return dtype, jnp.sum(unit(chosen(mask, x), axes, epsilon) * unit(chosen(mask, y), axes, epsilon), axes)

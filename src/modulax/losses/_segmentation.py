@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._support.arguments import Axes, axes_of, check_one_shape, check_shape, floating, numbers, real, widened
+from .._support.arguments import Axes, axes_of, check_one_shape, check_shape, floating, promoted, real_arrays, scalars
 from .._support.arithmetic import ratio
-from ._pieces import mean
+from ._shared import mean
 
 _REDUCTIONS = {"mean": lambda x: jnp.mean(x, -1), "sum": lambda x: jnp.sum(x, -1), "none": lambda x: x}
 
@@ -73,7 +73,7 @@ def dice_loss(
     dtype, p, t = _regions(owner, predictions, targets, apply_softmax)
     losses = _losses(owner, p, t, smooth, alpha, beta, axis)
     if class_weights is not None:
-        (class_weights,) = real(owner, class_weights=class_weights)
+        (class_weights,) = real_arrays(owner, class_weights=class_weights)
         check_shape(owner, "class_weights", class_weights, p.shape[-1:], "one for every class")
         losses = _weighed(losses, class_weights)
     return _REDUCTIONS[reduction](_foreground(losses, ignore_background)).astype(dtype)
@@ -157,14 +157,14 @@ def binary_dice_loss(
 def _regions(owner: str, predictions: ArrayLike, targets: ArrayLike, are_logits: bool) -> tuple[Any, Array, Array]:
     """Return the dtype of the loss, and probabilities and targets of one shape with the classes along the last axis."""
     (predictions,) = floating(owner, predictions=predictions)
-    (targets,) = real(owner, targets=targets)
+    (targets,) = real_arrays(owner, targets=targets)
     p = predictions[..., None] if predictions.ndim == targets.ndim - 1 else predictions
     t = targets[..., None] if targets.ndim == predictions.ndim - 1 else targets
     if p.shape != t.shape:
         check_one_shape(owner, predictions=predictions, targets=targets)
     if not p.ndim:
         raise ValueError(f"`{owner}` needs `predictions` with an axis of classes, got shape ().")
-    dtype, (p, t) = widened(p, t)
+    dtype, (p, t) = promoted(p, t)
     if are_logits:
         p = jax.nn.sigmoid(p) if p.shape[-1] == 1 else jax.nn.softmax(p, -1)
     return dtype, p, t
@@ -172,7 +172,7 @@ def _regions(owner: str, predictions: ArrayLike, targets: ArrayLike, are_logits:
 
 def _losses(owner: str, p: Array, t: Array, smooth: ArrayLike, alpha: ArrayLike, beta: ArrayLike, axis: Axes) -> Array:
     """The loss of every class of every image."""
-    smooth, alpha, beta = numbers(owner, p.dtype, smooth=smooth, alpha=alpha, beta=beta)
+    smooth, alpha, beta = scalars(owner, p.dtype, smooth=smooth, alpha=alpha, beta=beta)
     axes = tuple(range(1, p.ndim - 1)) if axis is None else axes_of(owner, axis, "predictions", p)
     if p.ndim - 1 in axes:
         raise ValueError(f"`{owner}(axis={axis!r})` must not name the last axis, the axis of the classes.")

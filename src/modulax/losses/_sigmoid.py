@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._support.arguments import chosen, fitted, floating, real, widened
+from .._support.arguments import chosen, fitted, floating, promoted, real_arrays
 
 
 def sigmoid_binary_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> Float[Array, "..."]:
@@ -32,8 +32,8 @@ def sigmoid_binary_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> Float[
         Goodfellow et al., [Deep Learning](https://www.deeplearningbook.org/contents/mlp.html), 2016, section 6.2
     """
     (x,) = floating("sigmoid_binary_cross_entropy", logits=logits)
-    (y,) = real("sigmoid_binary_cross_entropy", labels=labels)
-    dtype, (x, y) = widened(x, *fitted("sigmoid_binary_cross_entropy", "logits", x, labels=y))
+    (y,) = real_arrays("sigmoid_binary_cross_entropy", labels=labels)
+    dtype, (x, y) = promoted(x, *fitted("sigmoid_binary_cross_entropy", "logits", x, labels=y))
     differs = _differs(x, y)
     x = chosen(differs, x)
     return chosen(differs, _binary_cross_entropy(x, y)).astype(dtype)
@@ -76,8 +76,8 @@ def sigmoid_focal_loss(
     """
     owner = "sigmoid_focal_loss"
     (x,) = floating(owner, logits=logits)
-    (y,) = real(owner, labels=labels)
-    dtype, (x, y) = widened(x, *fitted(owner, "logits", x, labels=y))
+    (y,) = real_arrays(owner, labels=labels)
+    dtype, (x, y) = promoted(x, *fitted(owner, "logits", x, labels=y))
     gamma = _number(owner, x, gamma=gamma)
     differs = _differs(x, y)
     x = chosen(differs, x)
@@ -91,7 +91,7 @@ def sigmoid_focal_loss(
 def _number(owner: str, x: Array, **number: ArrayLike) -> Array:
     """Broadcast a hyperparameter to the shape and dtype of the logits."""
     (name,) = number
-    return fitted(owner, "logits", x, **{name: real(owner, **number)[0].astype(x.dtype)})[0]
+    return fitted(owner, "logits", x, **{name: real_arrays(owner, **number)[0].astype(x.dtype)})[0]
 
 
 def _differs(x: Array, y: Array) -> Array:

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._support.arguments import Axes, axes_of, chosen, fitted, floating, mask_like, real, widened
+from .._support.arguments import Axes, axes_of, chosen, fitted, floating, mask_like, promoted, real_arrays
 
 
 def smooth_labels(
@@ -35,10 +35,10 @@ def smooth_labels(
         2015, section 7; Müller et al., [When Does Label Smoothing Help?](https://arxiv.org/abs/1906.02629), 2019
     """
     (labels,) = floating("smooth_labels", labels=labels)
-    (alpha,) = real("smooth_labels", alpha=alpha)
+    (alpha,) = real_arrays("smooth_labels", alpha=alpha)
     axes = axes_of("smooth_labels", axis, "labels", labels)
     mask = mask_like("smooth_labels", where, "labels", labels, axes)
-    dtype, (y,) = widened(labels)
+    dtype, (y,) = promoted(labels)
     (alpha,) = fitted("smooth_labels", "labels", labels, alpha=alpha.astype(y.dtype))
     counted = jnp.ones(y.shape, bool) if mask is None else mask
     n = jnp.sum(counted, axes, dtype=y.dtype, keepdims=True)

@@ -25,13 +25,13 @@ from .._support.arguments import (
     fitted,
     floating,
     mask_like,
-    real,
+    promoted,
+    real_arrays,
     size_of,
-    widened,
     without_axes,
 )
 from .._support.arithmetic import at_least_float32
-from .._support.value_checks import checked
+from .._support.value_checks import traced_check
 
 
 def softmax_cross_entropy(
@@ -129,7 +129,7 @@ def poly_loss_cross_entropy(
     """
     owner = "poly_loss_cross_entropy"
     dtype, axes, x, y = _prepared(owner, logits, labels, axis, where)
-    (epsilon,) = real(owner, epsilon=epsilon)
+    (epsilon,) = real_arrays(owner, epsilon=epsilon)
     log_p, counts = _log_probabilities(x, y, *_sum_of_exp(x, axes))
     wrong = jnp.sum(y * -jnp.expm1(chosen(counts, log_p)), axes)
     wrong, epsilon = broadcast(owner, loss=wrong, epsilon=epsilon.astype(x.dtype))
@@ -201,7 +201,7 @@ def softmax_cross_entropy_with_integer_labels(
         present = jnp.any(mask, axes)
         loss, fits = chosen(present, loss), fits | ~present
     message = f"`{owner}` needs `labels` from 0 to {classes - 1}, one of the {classes} classes in `logits`."
-    return checked(loss.astype(dtype), fits, message)
+    return traced_check(loss.astype(dtype), fits, message)
 
 
 def _prepared(
@@ -209,7 +209,7 @@ def _prepared(
 ) -> tuple[Any, tuple[int, ...], Array, Array]:
     """Check the arguments; return the dtype of the loss, the axes of the classes, and the masked logits and labels."""
     (x,) = floating(owner, logits=logits)
-    (y,) = real(owner, labels=labels)
+    (y,) = real_arrays(owner, labels=labels)
     axes = axes_of(owner, axis, "logits", x)
     if jnp.issubdtype(y.dtype, jnp.integer) and y.shape == without_axes(x, axes) != x.shape:
         raise ValueError(
@@ -218,7 +218,7 @@ def _prepared(
             "`softmax_cross_entropy_with_integer_labels(logits, labels)`."
         )
     mask = mask_like(owner, where, "logits", x, axes)
-    dtype, (x, y) = widened(x, *fitted(owner, "logits", x, labels=y))
+    dtype, (x, y) = promoted(x, *fitted(owner, "logits", x, labels=y))
     return dtype, axes, chosen(mask, x, -jnp.inf), chosen(mask, y)
 
 

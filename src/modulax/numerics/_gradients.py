@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike, PyTree
 
-from .._support.arguments import real
+from .._support.arguments import real_arrays
 from .._support.arithmetic import at_least_float32, real_dtype
 
 
@@ -32,7 +32,7 @@ def scale_gradient(inputs: PyTree, scale: ArrayLike) -> PyTree:
     References:
         Ganin and Lempitsky, [Unsupervised Domain Adaptation by Backpropagation](https://arxiv.org/abs/1409.7495), 2015
     """
-    (number,) = real("scale_gradient", scale=scale)
+    (number,) = real_arrays("scale_gradient", scale=scale)
     if number.shape != ():
         raise ValueError(f"`scale_gradient(scale=...)` must be a scalar, got an array of shape {number.shape}.")
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._support.arguments import Axes, axes_of, real
+from .._support.arguments import Axes, axes_of, real_arrays
 from .._support.arithmetic import at_least_float32, default_float, real_dtype, safe_sqrt
 from .._support.checks import listing
 
@@ -103,7 +103,7 @@ def _check_order(ord: Any, axes: tuple[int, ...]) -> None:
 def _least(owner: str, x: Array, shape: tuple[int, ...], **given: ArrayLike) -> Array:
     """Broadcast the lower bound to the shape of the result, after checking that it fits."""
     ((name, least),) = given.items()
-    (least,) = real(owner, **given)
+    (least,) = real_arrays(owner, **given)
     if least.shape not in ((), shape):
         raise ValueError(f"`{owner}({name}=...)` must be a number or have shape {shape}, got {least.shape}.")
     return jnp.broadcast_to(least.astype(real_dtype(x.dtype)), shape)

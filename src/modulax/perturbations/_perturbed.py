@@ -15,9 +15,9 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, ArrayLike, PyTree
 
-from .._support.arguments import real
+from .._support.arguments import real_arrays
 from .._support.arithmetic import at_least_float32, default_float, real_dtype
-from .._support.checks import POSITIVE, check_integer, checked
+from .._support.checks import POSITIVE, check_integer, require
 from ..tree import random_like, sum as sum_of
 from ..tree._math import widened
 from ..tree._paths import leaves_with_paths
@@ -78,7 +78,7 @@ def make_perturbed_fun(
     if lacking := [name for name in ("sample", "log_prob") if not hasattr(noise, name)]:
         raise ValueError(f"`{owner}(noise=...)` must have a method `{lacking[0]}`, like `Gumbel()`; got {noise!r}.")
     sigma = np.asarray(sigma) if isinstance(sigma, int | float) else sigma
-    (sigma,) = real(owner, sigma=checked(f"`{owner}(sigma=...)`", sigma, POSITIVE, deferred=False))
+    (sigma,) = real_arrays(owner, sigma=require(f"`{owner}(sigma=...)`", sigma, POSITIVE, deferred=False))
     if sigma.shape != ():
         raise ValueError(f"`{owner}(sigma=...)` must be a scalar, got an array of shape {sigma.shape}.")
 

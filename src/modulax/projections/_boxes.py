@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike, PyTree
 
 from .._support.checks import NON_NEGATIVE
-from .._support.value_checks import checked
+from .._support.value_checks import traced_check
 from ._vector import vector
 
 
@@ -54,7 +54,7 @@ def projection_box(tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
     x = vector("projection_box", "tree", tree)
     bounds = zip(x.bounds("lower", lower), x.bounds("upper", upper), strict=True)
     message = "`projection_box` needs `lower <= upper` in every entry."
-    bounds = [(low, checked(high, low <= high, message)) for low, high in bounds]
+    bounds = [(low, traced_check(high, low <= high, message)) for low, high in bounds]
     return x.rebuild([jnp.clip(leaf, low, high) for leaf, (low, high) in zip(x.leaves, bounds, strict=True)])
 
 
@@ -79,7 +79,7 @@ def projection_hypercube(tree: PyTree, scale: PyTree = 1) -> PyTree:
     """
     x = vector("projection_hypercube", "tree", tree)
     message = f"`projection_hypercube(scale=...)` {NON_NEGATIVE.words}."
-    edges = [checked(edge, edge >= 0, message) for edge in x.bounds("scale", scale)]
+    edges = [traced_check(edge, edge >= 0, message) for edge in x.bounds("scale", scale)]
     return x.rebuild([jnp.clip(leaf, 0, edge) for leaf, edge in zip(x.leaves, edges, strict=True)])
 
 

@@ -9,10 +9,10 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Inexact, PyTree
 
-from .._support.arguments import floating, known, real
+from .._support.arguments import floating, known, real_arrays
 from .._support.arithmetic import at_least_float32, common_dtype, real_dtype
 from .._support.checks import NON_NEGATIVE, listing
-from .._support.value_checks import checked
+from .._support.value_checks import traced_check
 from ..tree._paths import leaf_paths, leaves_with_paths
 
 
@@ -37,7 +37,7 @@ class Vector(NamedTuple):
         Raises:
             ValueError: if it is not a real scalar.
         """
-        (array,) = real(self.owner, **{name: value})
+        (array,) = real_arrays(self.owner, **{name: value})
         if array.shape != ():
             raise ValueError(f"`{self.owner}` needs `{name}` to be a scalar, got an array of shape {array.shape}.")
         return array.astype(self.dtype)
@@ -49,7 +49,7 @@ class Vector(NamedTuple):
             ValueError: if it is not a real scalar, or is known to be negative.
         """
         number = self.number("scale", scale)
-        return checked(number, known(scale, self.dtype) >= 0, f"`{self.owner}(scale=...)` {NON_NEGATIVE.words}.")
+        return traced_check(number, known(scale, self.dtype) >= 0, f"`{self.owner}(scale=...)` {NON_NEGATIVE.words}.")
 
     def bounds(self, name: str, value: PyTree) -> list[Any]:
         """Check bounds of every entry, a number or a tree of bounds; return them with the rank of the leaves.
@@ -78,7 +78,7 @@ class Vector(NamedTuple):
 
     def _check_fit(self, name: str, value: PyTree, words: str, together: Callable[..., tuple[int, ...]]) -> list[Array]:
         """Check the shapes of the leaves of another argument against those of the tree."""
-        leaves = _arrays(self.owner, name, value, real)
+        leaves = _arrays(self.owner, name, value, real_arrays)
         for path, own, other in zip(leaf_paths(self.tree), self.leaves, leaves, strict=True):
             try:
                 fits = together(other.shape, own.shape) == own.shape

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from .._protocol.fields import Number, number
 from .._support.checks import DECAY, NON_NEGATIVE, POSITIVE
-from ._curve import AbstractCurve, half_cosine, mix, power, progress
+from ._base import AbstractCurve, half_cosine, mix, power, progress
 
 
 class Constant(AbstractCurve):

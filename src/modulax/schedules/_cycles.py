@@ -9,7 +9,7 @@ from jax.core import Tracer
 from .._protocol.fields import Number, number
 from .._protocol.hyperparameters import format_value
 from .._support.checks import FRACTION, POSITIVE
-from ._curve import AbstractCurve, after
+from ._base import AbstractCurve, after
 from ._pieces import interpolated
 from ._warmups import WarmupCosineDecay
 

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 
 from .._protocol.fields import Number, choice, number
 from .._support.arithmetic import safe_sqrt
-from .._support.checks import NON_NEGATIVE, POSITIVE, Requirement, checked
+from .._support.checks import NON_NEGATIVE, POSITIVE, Requirement, require
 from .._support.tracing import is_tracing
-from ._curve import AbstractCurve, after, half_cosine, mix, progress, warmed_up
+from ._base import AbstractCurve, after, half_cosine, mix, progress, warmed_up
 
 DecayForm: TypeAlias = Literal["linear", "1-sqrt", "cosine", "exponential"]
 
@@ -20,7 +20,7 @@ def check_decay_form(curve: Any, *names: str) -> None:
     """Check that the ends of an exponential decay are positive."""
     for name in names if curve.decay == "exponential" else ():
         call = f"`{type(curve).__name__}({name}=...)`"
-        object.__setattr__(curve, name, checked(call, getattr(curve, name), _NOT_ZERO, deferred=not is_tracing()))
+        object.__setattr__(curve, name, require(call, getattr(curve, name), _NOT_ZERO, deferred=not is_tracing()))
 
 
 def decayed(form: str, start: Any, end: Any, x: Any) -> Any:

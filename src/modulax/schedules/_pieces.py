@@ -14,7 +14,7 @@ from .._protocol.hyperparameters import format_value
 from .._protocol.schedule import AbstractSchedule, as_number
 from .._support.arithmetic import default_float
 from .._support.checks import NON_NEGATIVE
-from ._curve import AbstractCurve, after, half_cosine, mix, progress
+from ._base import AbstractCurve, after, half_cosine, mix, progress
 from ._curves import Constant
 
 

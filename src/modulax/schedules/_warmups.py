@@ -7,7 +7,7 @@ from jax.core import Tracer
 from .._protocol.fields import Number, number
 from .._protocol.hyperparameters import format_value
 from .._support.checks import NON_NEGATIVE, POSITIVE
-from ._curve import AbstractCurve, half_cosine, mix, power, progress, warmed_up
+from ._base import AbstractCurve, half_cosine, mix, power, progress, warmed_up
 from ._curves import exponential_decay
 
 

@@ -6,7 +6,7 @@ from jaxtyping import Array, ArrayLike, Bool
 
 from .._support.arguments import check_shape, chosen, floating, integral
 from .._support.arithmetic import common_dtype, ratio, safe_sqrt
-from .._support.value_checks import checked
+from .._support.value_checks import traced_check
 
 
 def scores_and_labels(owner: str, scores: ArrayLike, labels: ArrayLike) -> tuple[Array, Bool[Array, "... classes"]]:
@@ -25,7 +25,7 @@ def scores_and_labels(owner: str, scores: ArrayLike, labels: ArrayLike) -> tuple
     labels = labels.astype(common_dtype(labels.dtype, jnp.int32))  # int8 can't hold 300 class indices
     is_label = labels[..., None] == jax.lax.broadcasted_iota(labels.dtype, scores.shape, scores.ndim - 1)
     message = f"`{owner}(labels=...)` must hold class indices from 0 to {scores.shape[-1] - 1}."
-    return checked(scores, jnp.any(is_label, -1), message), is_label
+    return traced_check(scores, jnp.any(is_label, -1), message), is_label
 
 
 def unit(x: Array, axes: tuple[int, ...], epsilon: Array | float = 0.0) -> Array:
