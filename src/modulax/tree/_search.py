@@ -42,7 +42,7 @@ def _nodes(
     """Iterate over the tree and all nodes in it, from the root down; None is left out."""
     if tree is None:
         return
-    if isinstance(tree, eqx.Module) or hasattr(tree, "_fields"):
+    if dataclasses.is_dataclass(tree) or hasattr(tree, "_fields"):
         around = (*around, (type(tree).__name__, len(names)))
     yield _Node(keys, names, tuple(".".join((cls, *names[start:])) for cls, start in around), tree)
     for path, child in one_level(tree)[0]:
