@@ -39,8 +39,8 @@ QUICK_COMPILER = {
         )
     )
 }
-# Other Pythons than the one of all other checks, and the tests that show whether modulax runs there: what depends on the
-# version of Python, or on the newest of another library, and little of what computes numbers.
+# Pythons other than the one of all other checks, and the tests that show whether modulax runs there: those that depend
+# on the version of Python or of another library.
 OTHER_PYTHONS = ["3.12", "3.13", "3.14"]
 COMPATIBILITY = (
     "test_architecture.py",
@@ -123,8 +123,17 @@ def compatibility(session: nox.Session) -> None:
     """
     install(session, "tests", "-e", f".{EVERY_EXTRA}", newest=True)
     session.run("python", "-c", VERSIONS)
+    flags = [flag for flag in QUICK_COMPILER["XLA_FLAGS"].split() if is_known(session, flag)]
     tests = session.posargs or [f"tests/{name}" for name in COMPATIBILITY]
-    session.run(*PYTEST, *tests, env=ENVIRONMENT)
+    session.run(*PYTEST, *tests, env=ENVIRONMENT | {"XLA_FLAGS": " ".join(flags)})
+
+
+def is_known(session: nox.Session, flag: str) -> bool:
+    """Whether the installed XLA has a flag; it aborts if it doesn't."""
+    environment = ENVIRONMENT | {"XLA_FLAGS": flag}
+    probe = ["python", "-c", "import jax; jax.devices()"]
+    output = session.run(*probe, env=environment, silent=True, success_codes=range(-128, 256), log=False)
+    return "Unknown flag" not in str(output)
 
 
 @nox.session
