@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -155,7 +156,7 @@ def test_zero_gradients_are_no_end():
         for _ in range(3):
             params, state = transform.step(zeros, state, params, grad_fn=lambda params, i: zeros)
         assert_equal(params, PARAMS)
-        assert all(np.all(np.isfinite(x)) for x in jtu.tree_leaves(state))
+        chex.assert_tree_all_finite(state)
 
 
 def test_an_opaque_round_needs_a_gradient():
