@@ -76,7 +76,11 @@ def test_numbers_change_while_it_trains_and_nothing_is_traced_again(graph: bool)
     model = Net(nnx.Rngs(0))
     optimizer = modulax.nnx.Optimizer(model, mx.AdamW(1e-2, weight_decay=0.0), graph=graph)
 
-    train_step = nnx.jit(chex.assert_max_traces(step, n=1), graph=graph)
+    @nnx.jit(graph=graph)
+    @chex.assert_max_traces(n=1)
+    def train_step(model, optimizer, x, y):
+        return step(model, optimizer, x, y)
+
     for rate in (1e-2, 1e-3, 0.0):
         optimizer.hyperparameters.learning_rate[...] = rate
         before = np.asarray(model.out.kernel[...])

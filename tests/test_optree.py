@@ -20,11 +20,11 @@ import modulax as mx
 from .instances import EVERYTHING
 
 NAMESPACE: Any = {"namespace": "modulax"}
-PARAMS = {"w": jnp.ones((2, 3)), "b": jnp.zeros(3)}
+PARAMS: dict[str, Any] = {"w": jnp.ones((2, 3)), "b": jnp.zeros(3)}
 
 
 @functools.cache
-def chain() -> mx.Chain:
+def chain() -> Any:
     return mx.Chain(mx.ClipByGlobalNorm(1.0), mx.AdamW(mx.schedules.Linear(0.0, 1e-3, 100)))
 
 
@@ -58,7 +58,7 @@ def test_accessors_print_as_code_and_read():
     ]
     assert accessors[2](chain()) == np.float32(1e-3)
     assert eqx.tree_at(accessors[2], chain(), 0.5)["adamw"].learning_rate.end_value == 0.5
-    state = chain().init(PARAMS)
+    state: Any = chain().init(PARAMS)
     texts = [a.codify("state") for a in optree.tree_accessors(state, **NAMESPACE)]
     assert "state.parts['adamw'].inner.parts['scale_by_adam'].mu['w']" in texts
 
@@ -71,7 +71,7 @@ def test_paths_and_leaves():
 
 
 def test_map_over_states():
-    state = mx.Adam(1e-3).init(PARAMS)
+    state: Any = mx.Adam(1e-3).init(PARAMS)
     larger = optree.tree_map(lambda x: np.asarray(x) + 1, state, **NAMESPACE)
     chex.assert_trees_all_equal(larger, jax.tree.map(lambda x: np.asarray(x) + 1, state), strict=True)
     both = optree.tree_map(np.add, state, larger, **NAMESPACE)
@@ -79,7 +79,7 @@ def test_map_over_states():
 
 
 def test_absent_leaves():
-    transform = mx.Chain(mx.SGD(0.1), mx.Masked(mx.Trace(0.9), {"w": True, "b": False}))
+    transform: Any = mx.Chain(mx.SGD(0.1), mx.Masked(mx.Trace(0.9), {"w": True, "b": False}))
     state = transform.init(PARAMS | {"none": None})
     assert_same_leaves(transform)
     assert_same_leaves(state)
@@ -89,12 +89,13 @@ def test_absent_leaves():
 
 
 def test_static_fields_are_metadata():
-    structures = [optree.tree_structure(mx.Trace(0.9, nesterov=flag), **NAMESPACE) for flag in (True, False, False)]
+    traces: list[Any] = [mx.Trace(0.9, nesterov=flag) for flag in (True, False, False)]
+    structures = [optree.tree_structure(trace, **NAMESPACE) for trace in traces]
     assert structures[0] != structures[1] == structures[2]
     assert hash(structures[1]) == hash(structures[2])
     assert "('nesterov', True)" in str(structures[0])
     with pytest.raises(ValueError, match="Mismatch"):
-        optree.tree_map(jnp.add, mx.Trace(0.9, nesterov=True), mx.Trace(0.9), **NAMESPACE)
+        optree.tree_map(jnp.add, *traces[:2], **NAMESPACE)
 
 
 def test_another_namespace_takes_nothing_apart():
@@ -159,6 +160,6 @@ def test_classes_of_a_user():
         return Mine()
 
     for _ in range(2):  # a cell of a notebook that is run again
-        mine = make()
+        mine: Any = make()
         assert_same_leaves(mx.Chain(mine))
         assert [a.codify("mine") for a in optree.tree_accessors(mine, **NAMESPACE)] == ["mine.gain"]
