@@ -49,9 +49,7 @@ COMPATIBILITY = (
     "test_containers.py",
     "test_describe.py",
     "test_entry.py",
-    "test_equations.py",
     "test_errors.py",
-    "test_foreign.py",
     "test_hyperparameters.py",
     "test_leafwise.py",
     "test_linen.py",
@@ -60,7 +58,6 @@ COMPATIBILITY = (
     "test_optree.py",
     "test_public_api.py",
     "test_registry.py",
-    "test_schedules.py",
     "test_with_optax.py",
 )
 # A script of examples/ that takes minutes says so, with this comment in its first lines.

@@ -88,4 +88,4 @@ def test_a_sweep_is_one_vmap():
 
     for row, rate in zip(train(rates), rates, strict=True):
         alone = jax.lax.scan(step, create(modulax.linen.TrainState, mx.AdamW(float(rate))), length=10)[1]
-        np.testing.assert_allclose(row, alone, rtol=1e-3)
+        np.testing.assert_allclose(row, alone, rtol=5e-3)
