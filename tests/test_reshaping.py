@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 import numpy as np
 import optax
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import modulax as mx
 from modulax.numerics import abs_sq
@@ -181,7 +181,7 @@ def test_it_does_the_same_as_without():
 
 
 def test_arrays_of_one_shape_keep_their_shardings():
-    mesh = jax.make_mesh((2, 2), ("x", "y"), devices=jax.devices()[:4])
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("x", "y"))
     specs = {"x": PartitionSpec("x", None), "y": PartitionSpec(None, "y"), "neither": PartitionSpec(None, None)}
     places = {name: NamedSharding(mesh, spec) for name, spec in specs.items()}
     params = {name: jax.device_put(np.ones((4, 4), np.float32), place) for name, place in places.items()}
