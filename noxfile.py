@@ -39,8 +39,8 @@ QUICK_COMPILER = {
         )
     )
 }
-# Pythons other than the one of all other checks, and the tests that show whether modulax runs there: those that depend
-# on the version of Python or of another library.
+# Pythons that the other sessions don't use, and the tests that depend most on the versions of Python and of other
+# libraries. What is computed doesn't, so tests of numerical results are left out.
 OTHER_PYTHONS = ["3.12", "3.13", "3.14"]
 COMPATIBILITY = (
     "test_architecture.py",
@@ -113,10 +113,10 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(python=OTHER_PYTHONS)
 def compatibility(session: nox.Session) -> None:
-    """Part of the tests on other Pythons with the newest of everything; arguments after `--` go to pytest.
+    """Part of the tests on other Pythons with the newest versions; arguments after `--` go to pytest.
 
-    An interpreter that nox doesn't find is reported as skipped, and under CI=true it is a failure. With pyenv, all are
-    found by `PYENV_VERSION=3.11:3.12:3.13 nox -s compatibility`.
+    nox reports an interpreter that it doesn't find as skipped; with `--error-on-missing-interpreters`, which is the
+    default under CI=true, as failed. With pyenv, `PYENV_VERSION=3.11:3.12:3.13 nox -s compatibility` finds several.
     """
     install(session, "tests", "-e", f".{EVERY_EXTRA}", newest=True)
     session.run("python", "-c", VERSIONS)
@@ -126,7 +126,7 @@ def compatibility(session: nox.Session) -> None:
 
 
 def is_known(session: nox.Session, flag: str) -> bool:
-    """Whether the installed XLA has a flag; it aborts if it doesn't."""
+    """Whether the installed XLA accepts a flag; it aborts on unknown ones."""
     environment = ENVIRONMENT | {"XLA_FLAGS": flag}
     probe = ["python", "-c", "import jax; jax.devices()"]
     output = session.run(*probe, env=environment, silent=True, success_codes=range(-128, 256), log=False)

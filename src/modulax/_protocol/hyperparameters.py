@@ -191,7 +191,7 @@ def batched_number(module: AbstractHyperparameters) -> str | None:
 def _addressed(
     module: AbstractHyperparameters, entries: Callable[..., list[Any]] = optree.treespec_paths, before: Any = ()
 ) -> Iterator[tuple[Any, ...]]:
-    """The path of every leaf, and of every schedule that a field holds, made of what `entries` makes of a treespec."""
+    """Yield the path of every leaf, and of every schedule in a numeric field, as `entries` gives it for a treespec."""
 
     def is_inside(x: Any) -> bool:
         return x is not module and isinstance(x, AbstractHyperparameters)

@@ -18,7 +18,7 @@ class AbstractModule(eqx.Module):
     not passed around; without the interception a step spends half the time on taking states apart, and
     `jax.jit(optimizer.step)` works, because a method of Python's hashes.
 
-    Every subclass is a node of optree's trees too: `optree.tree_paths(optimizer, namespace="modulax")`.
+    Every subclass is registered with optree too: `optree.tree_paths(optimizer, namespace="modulax")`.
     """
 
     if not TYPE_CHECKING:

@@ -15,10 +15,10 @@ NAMESPACE = "modulax"
 
 
 def register_module(cls: type[eqx.Module]) -> None:
-    """Make the instances of a class nodes for optree, as they are for JAX.
+    """Register a class with optree, as Equinox registers it with JAX.
 
-    The children are the fields that aren't static; the static ones are metadata. The class may still lack its fields,
-    because they are looked up when an instance is flattened. JAX's own registry keeps a class for good as well.
+    Static fields are metadata, and all others are children. Fields are looked up when an instance is flattened, because
+    `__init_subclass__` runs before they are known. The registry keeps the class alive, as JAX's does already.
     """
     unflatten = functools.partial(_module_from, cls)
     entry = optree.GetAttrEntry
@@ -47,9 +47,9 @@ def _module_from(cls: type[eqx.Module], static: tuple[tuple[str, Any], ...], chi
 
 
 def _register_others(children: list[Any]) -> None:
-    """Register the classes that JAX takes apart and optree doesn't know, such as those of a model in a state.
+    """Register the classes that JAX flattens and optree doesn't, such as those of a model in a state.
 
-    optree looks a class up when it reaches an instance, which is after the Module around it was flattened.
+    That is early enough: optree looks up the class of a child after it has flattened the Module around it.
     """
     found = [jtu.tree_structure(x, is_leaf=_registers_itself) for x in children if type(x) is not np.ndarray]
     while found:
@@ -81,5 +81,5 @@ def _flatten_other(node: Any) -> tuple[list[Any], jtu.PyTreeDef, list[Any]]:
 
 
 def entry_of(key: Any) -> Any:
-    """The name, key or index that one of JAX's keys holds, which is optree's entry."""
+    """Return the name, key or index in one of JAX's keys; optree's paths consist of these."""
     return next((getattr(key, name) for name in ("name", "key", "idx") if hasattr(key, name)), key)

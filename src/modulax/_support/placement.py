@@ -1,4 +1,4 @@
-"""Results that lie on the devices as the arrays that they belong to."""
+"""Results with the sharding of the arrays that they belong to."""
 
 import itertools
 
@@ -9,14 +9,14 @@ from jax.extend.mlir.dialects import sdy
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, Shaped
 
-# JAX 0.12 has no `shard_alike` any more, and the one before puts all arrays of one shape into one group, because it
-# caches what it lowers. So each call has a number of its own.
+# JAX 0.12 removed `jax.experimental.shard_alike`. In JAX 0.10 it gives all arrays of one shape the same sharding, because
+# the lowering of a primitive is cached, group number included. A parameter that differs at every call avoids the cache.
 _shard_like = Primitive("modulax_shard_like")
 _calls = itertools.count()
 
 
 def shard_like(x: Shaped[Array, "*shape"], like: Shaped[Array, "*shape"]) -> Shaped[Array, "*shape"]:
-    """The array as it is, in a compiled program sharded as another one."""
+    """Return `x`, which a compiled program shards as it does `like`."""
     return _shard_like.bind(x, like, call=next(_calls))
 
 

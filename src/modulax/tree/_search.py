@@ -233,7 +233,7 @@ def _leaf_like(old: Any, new: Any, where: str) -> Any:
 
 
 def with_value(node: Any, path: tuple[Any, ...], value: Any) -> Any:
-    """Replace the value at a path of names, keys and indices; every Module on the way is converted and checked again."""
+    """Replace the value at a path of names, keys and indices; convert and check every Module on the way again."""
     if not path:
         return value
     first, rest = path[0], path[1:]
