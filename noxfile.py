@@ -39,22 +39,45 @@ QUICK_COMPILER = {
         )
     )
 }
+# Pythons that the other sessions don't use, and the tests that depend most on the versions of Python and of other
+# libraries. What is computed doesn't, so tests of numerical results are left out.
+OTHER_PYTHONS = ["3.12", "3.13", "3.14"]
+COMPATIBILITY = (
+    "test_architecture.py",
+    "test_checkpoint.py",
+    "test_chex_dataclasses.py",
+    "test_containers.py",
+    "test_describe.py",
+    "test_entry.py",
+    "test_errors.py",
+    "test_hyperparameters.py",
+    "test_leafwise.py",
+    "test_linen.py",
+    "test_models.py",
+    "test_nnx.py",
+    "test_optree.py",
+    "test_public_api.py",
+    "test_registry.py",
+    "test_with_optax.py",
+)
 # A script of examples/ that takes minutes says so, with this comment in its first lines.
 SLOW = "# nox: slow"
 
-
 EVERY_EXTRA = "[nnx,orbax,plot]"
+UNPINNED = bool(os.environ.get("MODULAX_UNPINNED"))
+# One worker per core; a worker keeps all its cores busy while XLA compiles, so not more than 8.
+PYTEST = ("python", "-m", "pytest", "-n", "logical", "--maxprocesses", "8", "--dist", "worksteal")
 
 
-def install(session: nox.Session, group: str, *modulax: str) -> None:
+def install(session: nox.Session, group: str, *modulax: str, newest: bool = UNPINNED) -> None:
     """Install a dependency group, and modulax in place where its requirement is given (`-e .`).
 
     One call of pip, so that one resolution covers both. The versions that the project is tested
     with are constraints; MODULAX_UNPINNED=1 takes whatever is newest instead.
     """
-    pinned = [] if os.environ.get("MODULAX_UNPINNED") else ["-c", str(ROOT / ".ci/constraints.txt")]
+    versions = ["--upgrade", "--upgrade-strategy", "eager"] if newest else ["-c", str(ROOT / ".ci/constraints.txt")]
     requirements = nox.project.dependency_groups(PYPROJECT, group)
-    session.install("--quiet", *pinned, *requirements, *modulax)
+    session.install("--quiet", *versions, *requirements, *modulax)
 
 
 @nox.session
@@ -78,16 +101,36 @@ def typecheck(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """The test suite; arguments after `--` go to pytest (`-- -n 0 -k adam`)."""
     install(session, "tests", "-e", f".{EVERY_EXTRA}")
-    # One worker per core; a worker keeps all its cores busy while XLA compiles, so not more than 8.
-    pytest = ["python", "-m", "pytest", "-n", "logical", "--maxprocesses", "8", "--dist", "worksteal"]
     if session.posargs:
-        session.run(*pytest, *session.posargs, env=ENVIRONMENT)
+        session.run(*PYTEST, *session.posargs, env=ENVIRONMENT)
         return
     # What a number is may depend on the code that XLA generates; the rest does not, and does little but compile.
     numbers = [f"tests/{file.name}" for pattern in NUMBERS for file in sorted((ROOT / "tests").glob(pattern))]
-    session.run(*pytest, *numbers, env=ENVIRONMENT)
+    session.run(*PYTEST, *numbers, env=ENVIRONMENT)
     others = [f"--ignore={file}" for file in numbers]
-    session.run(*pytest, *others, env=ENVIRONMENT | ({} if os.environ.get("MODULAX_UNPINNED") else QUICK_COMPILER))
+    session.run(*PYTEST, *others, env=ENVIRONMENT | ({} if UNPINNED else QUICK_COMPILER))
+
+
+@nox.session(python=OTHER_PYTHONS)
+def compatibility(session: nox.Session) -> None:
+    """Part of the tests on other Pythons with the newest versions; arguments after `--` go to pytest.
+
+    nox reports an interpreter that it doesn't find as skipped; with `--error-on-missing-interpreters`, which is the
+    default under CI=true, as failed. With pyenv, `PYENV_VERSION=3.11:3.12:3.13 nox -s compatibility` finds several.
+    """
+    install(session, "tests", "-e", f".{EVERY_EXTRA}", newest=True)
+    session.run("python", "-c", VERSIONS)
+    flags = [flag for flag in QUICK_COMPILER["XLA_FLAGS"].split() if is_known(session, flag)]
+    tests = session.posargs or [f"tests/{name}" for name in COMPATIBILITY]
+    session.run(*PYTEST, *tests, env=ENVIRONMENT | {"XLA_FLAGS": " ".join(flags)})
+
+
+def is_known(session: nox.Session, flag: str) -> bool:
+    """Whether the installed XLA accepts a flag; it aborts on unknown ones."""
+    environment = ENVIRONMENT | {"XLA_FLAGS": flag}
+    probe = ["python", "-c", "import jax; jax.devices()"]
+    output = session.run(*probe, env=environment, silent=True, success_codes=range(-128, 256), log=False)
+    return "Unknown flag" not in str(output)
 
 
 @nox.session
@@ -146,6 +189,12 @@ def build(session: nox.Session) -> None:
     session.run(python, "-I", "-c", SMOKE, **run)
 
 
+VERSIONS = """
+import importlib.metadata, platform
+packages = ("jax", "equinox", "optree", "numpy", "flax", "optax", "orbax-checkpoint", "chex")
+versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
+print("Python", platform.python_version(), "with", ", ".join(versions))
+"""
 SMOKE = """
 import importlib.metadata, importlib.resources, sys
 import modulax

@@ -13,6 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 
+import chex
 import hypothesis
 import jax
 import numpy as np
@@ -86,6 +87,7 @@ def _fixed_seeds_and_strict_settings() -> Iterator[None]:
     """Every test starts from the same seeds, and none may change the settings of the next one."""
     random.seed(SEED)
     np.random.seed(SEED)
+    chex.clear_trace_counter()  # which counts by a function's source, not by the function
     yield
     left_behind = {name: getattr(jax.config, name) for name in STRICT}
     _apply_strict_settings()

@@ -1,7 +1,9 @@
 """Aggregators of the examples' updates: against optax, against the formulas, in the situations they are made for."""
 
+import functools
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -37,9 +39,7 @@ def run(transform: Any, updates: Any, params: Any = PARAMS) -> Any:
     return history
 
 
-def expect_close(actual: Any, desired: Any, rtol: float = 1e-12) -> None:
-    for a, d in zip(jtu.tree_leaves(actual), jtu.tree_leaves(desired), strict=True):
-        np.testing.assert_allclose(a, d, rtol=rtol, atol=1e-13)
+expect_close = functools.partial(chex.assert_trees_all_close, rtol=1e-12, atol=1e-13)
 
 
 # --- Against optax ---------------------------------------------------------------------------------------
@@ -58,10 +58,10 @@ def test_statistics_agree_with_optax(steps: int):
             expect_close(tree.get(ours[1], field), tree.get(states, field))
         single = 1e-6 if steps > 1 else 1e-12  # over several batches optax has a variance in float32
         for field in ["variance_grads_ema"] + ["sum_sq_diff_grads"] * (steps > 1):
-            expect_close(tree.get(ours[1], field), tree.get(states, field), single)
+            expect_close(tree.get(ours[1], field), tree.get(states, field), rtol=single)
         last = jtu.tree_map(lambda x: x[-1], (ours[1], states))
         unbiased = aggregating.get_unbiased_mean_and_variance_ema(last[1])
-        expect_close(aggregate.get_unbiased_mean_and_variance_ema(last[0]), unbiased, single)
+        expect_close(aggregate.get_unbiased_mean_and_variance_ema(last[0]), unbiased, rtol=single)
 
 
 @pytest.mark.parametrize("axes", [(0, 1), (1, 0), (-1,), (1,)], ids=str)

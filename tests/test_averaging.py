@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -33,10 +34,6 @@ def train(transform: Any, params: Any = None, steps: int = 6, rate_of_change: fl
         return jax.lax.scan(body, (params, transform.init(params)), jnp.arange(steps, dtype=float))[0]
 
     return run(transform, params)
-
-
-def assert_equal(a: Any, b: Any) -> None:
-    jtu.tree_map(np.testing.assert_array_equal, a, b)
 
 
 # --- Parameters to evaluate ------------------------------------------------------------------------
@@ -92,7 +89,7 @@ def test_what_was_evaluated_once_is_evaluated_again(name: str):
     params, state = train(transform)
     once = transform.eval_params(state, params)
     assert np.any(once["w"] != params["w"]), "these are the parameters that are trained"
-    assert_equal(transform.eval_params(state, once), once)
+    chex.assert_trees_all_equal(transform.eval_params(state, once), once)
     unmoved = once["b"] == params["b"]
     assert unmoved == (name in ("partition", "masked"))
 
@@ -101,14 +98,16 @@ def test_where_the_average_lies():
     """For each of the containers, the mean that it keeps, found by hand."""
     for name in ("alone", "chain", "multisteps", "injected"):
         params, state = train(NESTED[name])
-        assert_equal(NESTED[name].eval_params(state, params), mx.schedule_free_eval_params(state, params))
+        chex.assert_trees_all_equal(
+            NESTED[name].eval_params(state, params), mx.schedule_free_eval_params(state, params)
+        )
     params, state = train(NESTED["average"])
-    assert_equal(NESTED["average"].eval_params(state, params), state.ema)
+    chex.assert_trees_all_equal(NESTED["average"].eval_params(state, params), state.ema)
     optimizer, ema = mx.ScheduleFreeSGD(0.1), PARAMS
     for n in range(1, 7):
         params, inner = train(optimizer, steps=n)
         ema = mx.incremental_update(optimizer.eval_params(inner, params), ema, 0.5)
-    jtu.tree_map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), state.ema, ema)
+    chex.assert_trees_all_close(state.ema, ema, rtol=1e-6)
 
 
 def test_evaluation_returns_the_whole_model():
@@ -152,7 +151,7 @@ def test_no_interpolation_is_plain_averaging():
     transform = mx.ScheduleFree(mx.SGD(0.1), 0.1, b1=0.0)
     params, state = train(transform)
     plain, _ = train(mx.SGD(0.1))
-    jtu.tree_map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), params, plain)
+    chex.assert_trees_all_close(params, plain, rtol=1e-5)
     every = [train(mx.SGD(0.1), steps=n)[0]["w"] for n in range(1, 7)]
     np.testing.assert_allclose(transform.eval_params(state, params)["w"], np.mean(every, axis=0), rtol=1e-5)
     with jax_defaults():
@@ -214,7 +213,7 @@ def test_bare_schedules_inside_follow_the_container():
         bare = mx.ScheduleFree(mx.Chain(mx.Trace(decay), mx.ScaleByLearningRate(rate)), rate, follow=follow)
         wrapped = mx.Chain(mx.Scheduled(mx.Trace(decay)), mx.SGD(rate))
         same = mx.ScheduleFree(wrapped, rate, follow=follow)
-        assert_equal(train(bare)[0], train(same)[0])
+        chex.assert_trees_all_equal(train(bare)[0], train(same)[0])
 
 
 def test_the_numbers_in_force():
@@ -233,11 +232,9 @@ def test_the_numbers_in_force():
 
 
 def test_an_incremental_update_is_an_exponential_average():
-    traces = []
-
     @jax.jit
+    @chex.assert_max_traces(n=1)
     def step(new: Any, mean: Any, step_size: Any) -> Any:
-        traces.append(1)
         return mx.incremental_update(new, mean, step_size)
 
     mean = PARAMS
@@ -246,7 +243,6 @@ def test_an_incremental_update_is_an_exponential_average():
     weights = [0.75**4] + [0.25 * 0.75 ** (4 - t) for t in range(1, 5)]
     np.testing.assert_allclose(mean["w"], np.dot(weights, [1, 1, 2, 3, 4]) * PARAMS["w"], rtol=1e-6)
     step(PARAMS, PARAMS, 0.5)
-    assert len(traces) == 1
 
 
 def test_averages_of_whole_models_keep_their_dtype():
@@ -279,5 +275,5 @@ def test_averages_are_those_of_optax():
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), mx.incremental_update(PARAMS, old, 0.1), theirs
     )
     for t in range(4):
-        assert_equal(mx.periodic_update(PARAMS, old, jnp.asarray(t), 3), periodic[t])
+        chex.assert_trees_all_equal(mx.periodic_update(PARAMS, old, jnp.asarray(t), 3), periodic[t])
     assert eqx.tree_equal(mx.periodic_update(PARAMS, PARAMS, 0, 1), PARAMS)

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -40,10 +41,9 @@ def trained(optimizer: Any, steps: int = 2, params: Any = PARAMS) -> tuple[Any, 
 
 
 def assert_equal(a: Any, b: Any) -> None:
-    assert jtu.tree_structure(a) == jtu.tree_structure(b)
-    for x, y in zip(jtu.tree_leaves(a), jtu.tree_leaves(b), strict=True):
-        assert type(x) is type(y) or (isinstance(x, jax.Array) and isinstance(y, jax.Array))
-        np.testing.assert_array_equal(x, y)
+    chex.assert_trees_all_equal(a, b, strict=True)
+    are_jax = [[isinstance(x, jax.Array) for x in jtu.tree_leaves(tree)] for tree in (a, b)]
+    assert are_jax[0] == are_jax[1]
 
 
 def as_numpy(tree: Any) -> Any:

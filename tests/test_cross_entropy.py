@@ -2,6 +2,7 @@
 
 import re
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,14 +37,6 @@ def _all_derivatives(function, *arguments):
     )(*arguments)
 
 
-def _all_finite(tree):
-    return all(np.isfinite(x).all() for x in jax.tree.leaves(tree))
-
-
-def _close(actual, expected, **tolerance):
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **tolerance), actual, expected)
-
-
 # --- Probabilities -------------------------------------------------------------------------------
 
 
@@ -54,11 +47,11 @@ def test_an_impossible_class_without_a_label_is_not_there(function):
     value, by_each, forward, second = _all_derivatives(function, logits, labels)
     there = jnp.array([0, 2])
     expected = _all_derivatives(function, logits[there], labels[there])
-    assert _all_finite((value, by_each, forward, second))
-    _close(value, expected[0], rtol=1e-14)
-    _close([g[there] for g in by_each], list(expected[1]), rtol=1e-14)
-    _close(forward, by_each, rtol=1e-14)
-    _close(jax.tree.map(lambda h: h[there][:, there], second), expected[3], rtol=1e-13, atol=1e-15)
+    chex.assert_tree_all_finite((value, by_each, forward, second))
+    chex.assert_trees_all_close(value, expected[0], rtol=1e-14)
+    chex.assert_trees_all_close([g[there] for g in by_each], list(expected[1]), rtol=1e-14)
+    chex.assert_trees_all_close(forward, by_each, rtol=1e-14)
+    chex.assert_trees_all_close(jax.tree.map(lambda h: h[there][:, there], second), expected[3], rtol=1e-13, atol=1e-15)
     assert all(g[1] == 0 for g in by_each)
     theirs = getattr(optax.losses, function.__name__)
     with jax_defaults():
@@ -80,7 +73,7 @@ def test_large_logits_have_finite_losses(function):
     value, gradients = jax.vmap(jax.value_and_grad(function, (0, 1)))(logits, labels)
     expected = np.log(2) + (function is POLY)
     np.testing.assert_allclose(value, [0, 0, expected], rtol=1e-6)
-    assert _all_finite(gradients)
+    chex.assert_tree_all_finite(gradients)
 
 
 def test_an_example_that_is_left_out_loses_nothing():
@@ -89,7 +82,7 @@ def test_an_example_that_is_left_out_loses_nothing():
     where = jnp.array([True, False, True])
     both = jax.vmap(jax.value_and_grad(SOFTMAX, (0, 1)), (0, 0, None, 0))
     value, gradients = both(logits, labels, -1, where)
-    assert _all_finite((value, gradients))
+    chex.assert_tree_all_finite((value, gradients))
     assert value[1] == 0
     assert not np.any([g[1] for g in gradients])
     for function in (SOFTMAX, POLY):
@@ -141,7 +134,7 @@ def test_integers_are_one_hot_labels():
     one_hot = jax.nn.one_hot(labels, 4)
     ours = _all_derivatives(lambda x: INTEGERS(x.T, labels, 0, where.T) @ weights, logits)
     same = _all_derivatives(lambda x: SOFTMAX(x, one_hot, -1, where) @ weights, logits)
-    _close(ours, same, rtol=1e-12, atol=1e-15)
+    chex.assert_trees_all_close(ours, same, rtol=1e-12, atol=1e-15)
     np.testing.assert_allclose(ours[1][0].sum(-1), 0, atol=1e-15)  # a constant added to all logits changes nothing
 
 
@@ -173,7 +166,7 @@ def test_labels_of_one_byte_may_be_fewer_than_the_classes():
     logits, labels = jax.random.normal(jax.random.key(0), (2, 300)), np.array([127, 5])
     expected = INTEGERS(logits, jnp.asarray(labels))
     np.testing.assert_array_equal(INTEGERS(logits, labels.astype(np.int8)), expected)
-    assert np.isfinite(expected).all()
+    chex.assert_tree_all_finite(expected)
 
 
 def _summed(logits, labels, where=None):
@@ -213,7 +206,7 @@ def test_labels_of_examples_that_are_left_out_are_not_looked_at():
     error, value = checkify.checkify(jax.grad(_summed))(logits, labels, labels >= 0)
     assert error.get() is None
     np.testing.assert_array_equal(value[1], 0)
-    assert np.isfinite(value).all()
+    chex.assert_tree_all_finite(value)
     np.testing.assert_allclose(
         INTEGERS(logits, labels, where=labels >= 0), [np.log1p(np.exp(-1)), 0, np.log1p(np.exp(-2))], rtol=1e-6
     )
@@ -264,7 +257,7 @@ def test_an_infinite_logit_is_certain():
     for function in (BINARY, FOCAL):
         value, gradients = jax.vmap(jax.value_and_grad(function, (0, 1)))(logits, labels)
         np.testing.assert_array_equal(value, [0, 0, INF, INF, INF])
-        assert _all_finite([g[:2] for g in gradients])
+        chex.assert_tree_all_finite([g[:2] for g in gradients])
     np.testing.assert_array_equal(BINARY(logits[:2], jnp.array([True, False])), 0)
     with jax_defaults():
         assert np.isnan(optax.sigmoid_binary_cross_entropy(logits[:2], labels[:2])).all()
@@ -277,11 +270,11 @@ def test_binary_cross_entropy_and_its_derivatives_for_large_logits():
         loss = lambda x, y=label: function(x, jnp.asarray(y))  # noqa: E731
         exact = np.where(label == 1, 0, -(1 - label) * special.log_expit(-logits)) - label * special.log_expit(logits)
         x = jnp.asarray(logits, jnp.float32)
-        _close(jax.vmap(loss)(x), exact, rtol=1e-6, atol=1e-37)
+        chex.assert_trees_all_close(jax.vmap(loss)(x), exact, rtol=1e-6, atol=1e-37)
         gradient = (1 - label) * special.expit(logits) - label * special.expit(-logits)
-        _close(jax.vmap(jax.grad(loss))(x), gradient, rtol=1e-6, atol=1e-37)
+        chex.assert_trees_all_close(jax.vmap(jax.grad(loss))(x), gradient, rtol=1e-6, atol=1e-37)
         second = special.expit(logits) * special.expit(-logits)
-        _close(jax.vmap(jax.grad(jax.grad(loss)))(x), second, rtol=1e-6, atol=1e-7)
+        chex.assert_trees_all_close(jax.vmap(jax.grad(jax.grad(loss)))(x), second, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("alpha", [None, 0.25])
@@ -302,11 +295,13 @@ def test_focal_loss_of_large_logits(gamma: float, alpha: float | None):
             return FOCAL(x, jnp.asarray(label), gamma=gamma, alpha=alpha)
 
         value, gradient = jax.vmap(jax.value_and_grad(loss))(jnp.asarray(logits, jnp.float32))
-        _close(value, exact.astype(float), rtol=3e-6, atol=1e-37)
-        _close(gradient, slope.astype(float), rtol=3e-6, atol=1e-37)
+        chex.assert_trees_all_close(value, exact.astype(float), rtol=3e-6, atol=1e-37)
+        chex.assert_trees_all_close(gradient, slope.astype(float), rtol=3e-6, atol=1e-37)
         small = np.abs(logits) <= 1e4
         half = jax.vmap(jax.value_and_grad(loss))(jnp.asarray(logits[small], jnp.float16))
-        _close(half, (exact[small].astype(float), slope[small].astype(float)), rtol=1e-3, atol=1e-7)
+        chex.assert_trees_all_close(
+            half, (exact[small].astype(float), slope[small].astype(float)), rtol=1e-3, atol=1e-7
+        )
 
 
 def test_focal_loss_has_all_derivatives_of_labels_that_are_certain():
@@ -317,8 +312,8 @@ def test_focal_loss_has_all_derivatives_of_labels_that_are_certain():
         return FOCAL(x, y, gamma=gamma)
 
     by_each = jax.vmap(jax.grad(loss, (0, 1, 2)))(*map(jnp.ravel, grid))
-    assert _all_finite(by_each)
-    assert _all_finite(jax.vmap(jax.grad(jax.grad(loss)))(*map(jnp.ravel, grid)))
+    chex.assert_tree_all_finite(by_each)
+    chex.assert_tree_all_finite(jax.vmap(jax.grad(jax.grad(loss)))(*map(jnp.ravel, grid)))
     h = 1e-3
     by_difference = (loss(2.0, 1.0, 0.5) - loss(2.0, 1 - h, 0.5)) / h
     np.testing.assert_allclose(jax.grad(loss, 1)(2.0, 1.0, 0.5), by_difference, rtol=1e-2)

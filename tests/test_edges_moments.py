@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -96,7 +97,7 @@ def test_adagrad_without_eps_is_zero_at_zero():
 
     np.testing.assert_allclose(first_update(mx.ScaleByRSS(0.0, 0.0), np.asarray(g)), [0.0, 1.0])
     for slope in jax.tree.leaves(jax.grad(total, argnums=(0, 1))(jnp.asarray(0.0), g)):
-        assert np.all(np.isfinite(slope))
+        chex.assert_tree_all_finite(slope)
 
 
 @in_double

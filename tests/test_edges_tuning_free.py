@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -34,7 +35,7 @@ def test_zeros_at_first_are_no_end(name: str):
         state, x = transform.init(w), w
         for i, g in enumerate(gradients()[:5]):
             x, state = transform.step((first if i == 0 else 1.0) * jnp.asarray(g), state, x)
-        assert np.all(np.isfinite(x))
+        chex.assert_tree_all_finite(x)
         assert np.any(x != w)
     with settings.jax_defaults():
         theirs = twin()
@@ -105,4 +106,4 @@ def test_huge_gradients_leave_the_bound_finite():
         with jax.enable_x64(False):
             state = transform.init(w)
             updates, state = transform.update(1e30 * w, state, w, value=1.0)
-        assert all(np.all(np.isfinite(x)) for x in jtu.tree_leaves((updates, state.inner[0].lb)))
+        chex.assert_tree_all_finite((updates, state.inner[0].lb))

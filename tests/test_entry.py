@@ -3,6 +3,7 @@
 import pickle
 import time
 
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -27,33 +28,41 @@ def test_the_bound_methods_hash_by_the_identity_of_their_optimizer():
 
 
 def test_two_jits_of_the_same_bound_method_trace_once():
-    traces = []
-
-    class Counting(modulax.AbstractStatelessTransform):
+    class Once(modulax.AbstractStatelessTransform):
+        @chex.assert_max_traces(n=1)
         def apply(self, updates, params, **extra):
-            traces.append(extra)
             return updates
 
-    transform = Counting()
+    transform = Once()
     state = transform.init(params())
     for _ in range(2):
         jax.jit(transform.update)(params(), state)
-    assert len(traces) == 1
+
+
+class TestPlaces(chex.TestCase):
+    """The same numbers within and without the caller's jit, from the device and from the host."""
+
+    @chex.variants(with_jit=True, without_jit=True, with_device=True, without_device=True)
+    def test_a_step(self):
+        optimizer = modulax.SGD(0.5, momentum=0.5)
+        step, new = self.variant(optimizer.step), params()
+        state = self.variant(optimizer.init)(new)
+        for _ in range(2):
+            new, state = step(params(), state, new)
+        chex.assert_trees_all_close(new, jax.tree.map(lambda p: p - 0.5 * p - 0.75 * p, params()))
+        chex.assert_tree_is_on_device((new, state), platform=jax.default_backend())
 
 
 def test_positional_and_keyword_params_share_one_program():
-    traces = []
-
-    class Counting(modulax.AbstractStatelessTransform):
+    class Once(modulax.AbstractStatelessTransform):
+        @chex.assert_max_traces(n=1)
         def apply(self, updates, params, **extra):
-            traces.append(sorted(extra))
             return updates
 
-    transform = Counting()
+    transform = Once()
     transform.update(params(), transform.init(params()), params())
     transform.update(params(), transform.init(params()), params=params())
     transform.update(updates=params(), state=transform.init(params()), params=params())
-    assert len(traces) == 1
 
 
 def test_a_number_among_the_extra_arguments_is_traced_and_a_function_is_static():

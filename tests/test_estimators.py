@@ -3,6 +3,7 @@
 import functools
 import inspect
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -227,7 +228,7 @@ def test_finite_for_tiny_and_large_scales(estimator, key):
     jacobians = jax.jit(
         lambda: estimator(lambda x: jnp.sum(jnp.tanh(x)), (log_scale * 0, log_scale), estimators.multi_normal, key, 50)
     )()
-    assert all(np.isfinite(j).all() for j in jacobians)
+    chex.assert_tree_all_finite(jacobians)
 
 
 def test_the_signatures_are_those_that_optax_had():

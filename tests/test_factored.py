@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -240,8 +241,7 @@ def test_adafactor_of_optax_itself():
     with settings.jax_defaults():
         theirs = few_steps(optax.adafactor(0.1, **numbers), params)
     ours = few_steps(mx.Adafactor(0.1, **numbers), params)
-    for a, b in zip(jtu.tree_leaves(ours), jtu.tree_leaves(theirs), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5)
+    chex.assert_trees_all_close(ours, theirs, rtol=1e-5)
 
 
 def test_the_relative_step_is_not_that_of_optax():
@@ -298,7 +298,7 @@ def test_zero_gradients(dtype: Any, zero: str):
         for _ in range(3):
             u, state = transform.update(g, state, w)
             u = np.asarray(u, np.float32)
-            assert np.all(np.isfinite(u))
+            chex.assert_tree_all_finite(u)
             np.testing.assert_array_equal(u[where], 0)
 
 
@@ -311,7 +311,7 @@ def test_squares_that_overflow():
         state = transform.init(jnp.ones(SHAPE))
         for x in (g, np.ones_like(g)):
             u, state = transform.update(jnp.asarray(x), state)
-            assert np.all(np.isfinite(u))
+            chex.assert_tree_all_finite(u)
 
 
 def test_hypergradients_at_zero():
@@ -328,4 +328,4 @@ def test_hypergradients_at_zero():
     for g in (jnp.zeros(SHAPE), jnp.ones(SHAPE).at[1].set(0)):
         by_rate, by_update = jax.grad(total, argnums=(0, 1))(jnp.asarray(0.1), g)
         assert np.isfinite(by_rate)
-        assert np.all(np.isfinite(by_update))
+        chex.assert_tree_all_finite(by_update)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -70,7 +71,7 @@ def test_training_goes_on_from_a_state_of_optax(name: str):
         updates, their_state = theirs.update(gradient(params, i), their_state, params)
         params = optax.apply_updates(params, updates)
         mine, state = ours.step(gradient(mine, i), state, mine)
-        jtu.tree_map(lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol), mine, params)
+        chex.assert_trees_all_close(mine, params, rtol=rtol)
 
 
 def test_a_state_that_does_not_correspond_is_refused():

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import jax.test_util
@@ -167,7 +168,7 @@ def test_what_is_masked_does_not_matter(case: Case):
         assert any(not np.array_equal(spoilt[name], arguments[name]) for name in case.floats)
         _assert_close(_value_and_gradients(case, case.function, spoilt), clean, 0)
     nothing = _value_and_gradients(case, case.function, {**arguments, "where": np.zeros_like(mask)})
-    assert all(np.isfinite(x).all() for x in jax.tree_util.tree_leaves(nothing))
+    chex.assert_tree_all_finite(nothing)
 
 
 @_cases("integers", lambda case: case.floats)

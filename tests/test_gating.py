@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -56,11 +57,11 @@ def test_bad_gradients_that_come_and_go_are_ignored_as_in_optax():
     ours, state = trajectory(mx.ApplyIfFinite(mx.Adam(0.1), 3), grads)
     with jax_defaults():
         theirs, twin = trajectory(optax.apply_if_finite(optax.adam(0.1), 3), grads)
-    jtu.tree_map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), ours, theirs)
+    chex.assert_trees_all_close(ours, theirs, rtol=1e-12)
     for field in ("notfinite_count", "last_finite", "total_notfinite"):
         np.testing.assert_array_equal(getattr(state, field), getattr(twin, field), field)
     assert state.total_notfinite[-1] == len(COME_AND_GO)
-    assert all(np.all(np.isfinite(x)) for x in jtu.tree_leaves((ours, state)))
+    chex.assert_tree_all_finite((ours, state))
     # What is ignored leaves no trace: the same as if these batches had never been.
     good = [i for i in range(STEPS) if i not in COME_AND_GO]
     alone, _ = trajectory(mx.Adam(0.1), jtu.tree_map(lambda g: g[good], grads))
@@ -198,7 +199,7 @@ def test_conditions_of_the_step_and_of_extra_arguments(condition: Any, forwards:
         found = trajectory(ours(mx.ScaleByAdam(), condition, forwards), grads)
         with jax_defaults():
             twin = trajectory(theirs(optax.scale_by_adam(), condition, forwards), grads)
-        jtu.tree_map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), found[0], twin[0])
+        chex.assert_trees_all_close(found[0], twin[0], rtol=1e-12)
         np.testing.assert_array_equal(found[1].step, twin[1].step)
         np.testing.assert_array_equal(found[1].inner_state.count, twin[1].inner_state.count)
         assert 0 < found[1].inner_state.count[-1] < STEPS

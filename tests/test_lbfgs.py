@@ -3,6 +3,7 @@
 import itertools
 from typing import Any
 
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -216,7 +217,7 @@ def test_pairs_of_any_size_leave_everything_finite(dtype: Any):
     state, (updates, weights) = jax.jit(jax.vmap(follow))(pairs)
     for x in jtu.tree_leaves((state, updates)):
         assert not np.any(np.isnan(np.asarray(x, float)))
-    assert np.all(np.isfinite(weights))
+    chex.assert_tree_all_finite(weights)
 
 
 @pytest.mark.usefixtures("x64")
@@ -226,7 +227,7 @@ def test_converged_it_stays():
     start = jnp.asarray([-1.2, 1.0], dtype)
     points, states = run(mx.LBFGS(memory_size=3), rosenbrock, start, 150)
     for x in jtu.tree_leaves((points, states)):
-        assert jnp.all(jnp.isfinite(x))
+        chex.assert_tree_all_finite(x)
     np.testing.assert_allclose(points[-1], 1, rtol=1e-5)
     assert points.dtype == states.inner[0].diff_params_memory.dtype == dtype
     assert states.inner[2].value.dtype == states.inner[0].weights_memory.dtype == jnp.float64
@@ -236,7 +237,7 @@ def test_what_has_no_gradient_does_not_move():
     x = jnp.ones(3)
     points, states = run(mx.LBFGS(), lambda x: jnp.zeros(()), x, 5)
     np.testing.assert_array_equal(points, 1)
-    assert all(np.all(np.isfinite(x)) for x in jtu.tree_leaves(states))
+    chex.assert_tree_all_finite(states)
 
 
 def test_memories_are_in_float32():

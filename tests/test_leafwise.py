@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -167,11 +168,11 @@ def test_running_averages_are_those_of_optax():
     for order in (1, 2, 4):
         ours = mx.tree.update_moment_per_elem_norm(NEW, norms, 0.9, order)
         expected = jax.tree.map(lambda m, g, k=order: 0.9 * m + 0.1 * np.abs(g) ** k, norms, NEW)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), ours, expected)
+        chex.assert_trees_all_close(ours, expected, rtol=1e-5)
         assert ours["z"].dtype == jnp.float32
     ours = mx.tree.update_infinity_moment(NEW, norms, 0.9, 1e-3)
     expected = jax.tree.map(lambda m, g: np.maximum(0.9 * m, np.abs(g) + 1e-3), norms, NEW)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), ours, expected)
+    chex.assert_trees_all_close(ours, expected, rtol=1e-6)
     ours = mx.tree.bias_correction(MOMENTS, 0.9, 3)
     jax.tree.map(lambda a, m: np.testing.assert_allclose(a, m / (1 - 0.9**3), rtol=1e-6), ours, MOMENTS)
 

@@ -2,6 +2,7 @@
 
 import inspect
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -97,7 +98,7 @@ def test_power_iteration_of_a_function_of_a_tree():
     value, vector = jax.jit(lambda v0: linalg.power_iteration(product, v0=v0))(v0)
     expected, expected_vector = _optax(jax.jit(lambda v0: optax.power_iteration(product, v0=v0)), v0)
     np.testing.assert_allclose(value, expected, rtol=1e-12)
-    jax.tree_util.tree_map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-12), vector, expected_vector)
+    chex.assert_trees_all_close(vector, expected_vector, atol=1e-12)
 
 
 def test_a_function_is_given_the_dtypes_of_v0():
@@ -208,7 +209,7 @@ def test_the_inverse_root_ends_with_the_best_that_rounding_allows():
     for eigenvalues in ([1.0, 1e-7, 1e-7], [1.0, -0.5, 0.2], [-1.0, -2.0, -2.0]):
         matrix = jnp.asarray(_symmetric(eigenvalues), jnp.float32)
         root, error = inverse_root(matrix, 2, ridge_epsilon=0.0, error_tolerance=0.0)
-        assert np.isfinite(root).all()
+        chex.assert_tree_all_finite(root)
         assert np.isfinite(error)
     root, error = inverse_root(jnp.full((3, 3), jnp.nan), 2)
     assert np.isnan(root).all()
@@ -244,7 +245,7 @@ def test_inverse_roots_of_a_batch_and_their_forward_derivatives():
         np.testing.assert_allclose(root, inverse_root(matrix, 1)[0], rtol=1e-4, atol=1e-6)
     inverse = np.linalg.inv(np.asarray(matrices[0], np.float64))  # the inverse of (1 + t) A is 1 / (1 + t) of it
     np.testing.assert_allclose(derivatives[0], -inverse, atol=1e-2)
-    assert np.isfinite(derivatives).all()
+    chex.assert_tree_all_finite(derivatives)
 
 
 # --- Non-negative least squares ------------------------------------------------------------------
@@ -289,7 +290,7 @@ def test_nnls_at_the_edges():
     for a, b in ((zeros, ones[:, 0]), (ones, zeros[:, 0]), (ones, -ones[:, 0]), (zeros[:0], zeros[:0, 0])):
         x, gradient = both(a, b)
         assert x == 0
-        assert np.isfinite(gradient).all()
+        chex.assert_tree_all_finite(gradient)
     assert nnls(ones[:, :0], ones[:, 0], 5).shape == (0,)
     assert not np.any(nnls(ones, ones[:, 0], 0))
     assert not np.any(nnls(zeros, ones[:, 0], 5, L=0.0))

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -12,7 +13,7 @@ import pytest
 import modulax as mx
 
 from .settings import jax_defaults
-from .test_averaging import PARAMS, adversary, assert_equal, train
+from .test_averaging import PARAMS, adversary, train
 
 
 def gradient(params: Any, t: Any = 0) -> Any:
@@ -32,12 +33,12 @@ def test_both_modes_make_the_same_steps(reset: bool):
         grads = gradient(plain, float(t))
         plain, plain_state = transform.step(grads, plain_state, plain)
         pair, pair_state = transform.step(grads, pair_state, pair)
-        assert_equal(pair.fast, plain)
-        assert_equal(pair.slow, transform.eval_params(plain_state, plain))
-        assert_equal(transform.eval_params(pair_state, pair), pair.slow)
+        chex.assert_trees_all_equal(pair.fast, plain)
+        chex.assert_trees_all_equal(pair.slow, transform.eval_params(plain_state, plain))
+        chex.assert_trees_all_equal(transform.eval_params(pair_state, pair), pair.slow)
         met = bool(jnp.allclose(pair.fast["w"], pair.slow["w"], rtol=1e-6))
         assert met == (t % 3 == 2)
-    assert_equal(transform.eval_params(pair_state, pair.slow), pair.slow)
+    chex.assert_trees_all_equal(transform.eval_params(pair_state, pair.slow), pair.slow)
 
 
 def test_a_pair_of_models_can_be_donated():
@@ -53,7 +54,7 @@ def test_a_pair_of_models_can_be_donated():
     assert pair.fast["steps"] == 3
     assert transform.eval_params(state, pair)["activation"] is jax.nn.relu
     updates, _ = transform.update(grads, state, pair)
-    assert_equal(mx.apply_updates(pair, updates).slow["w"], pair.slow["w"])
+    chex.assert_trees_all_equal(mx.apply_updates(pair, updates).slow["w"], pair.slow["w"])
 
 
 def test_a_pair_is_for_lookahead_alone():
@@ -91,8 +92,8 @@ def test_nothing_to_train_is_no_pair():
         masked = mx.Masked(transform, False)
         state = masked.init(PARAMS["w"])
         updates, state = masked.update(PARAMS["w"], state, PARAMS["w"])
-        assert_equal(updates, PARAMS["w"])
-        assert_equal(masked.eval_params(state, PARAMS["w"]), PARAMS["w"])
+        chex.assert_trees_all_equal(updates, PARAMS["w"])
+        chex.assert_trees_all_equal(masked.eval_params(state, PARAMS["w"]), PARAMS["w"])
 
 
 def test_a_round_of_other_length_is_no_other_program():
@@ -107,7 +108,7 @@ def test_a_fresh_state_is_one_for_the_parameters_where_the_round_begins():
     """Optax makes it for those before the last step, which matters where a state depends on them."""
     transform = mx.Lookahead(mx.DoG(), 2, 0.5, reset_state=True)
     params, state = train(transform, steps=4)
-    assert_equal(state.fast_state.inner["scale_by_dog"].init_params, params)
+    chex.assert_trees_all_equal(state.fast_state.inner["scale_by_dog"].init_params, params)
     assert state.fast_state.step == 0
 
 
@@ -154,8 +155,8 @@ def test_zero_gradients_are_no_end():
         params, state = PARAMS, transform.init(PARAMS)
         for _ in range(3):
             params, state = transform.step(zeros, state, params, grad_fn=lambda params, i: zeros)
-        assert_equal(params, PARAMS)
-        assert all(np.all(np.isfinite(x)) for x in jtu.tree_leaves(state))
+        chex.assert_trees_all_equal(params, PARAMS)
+        chex.assert_tree_all_finite(state)
 
 
 def test_an_opaque_round_needs_a_gradient():
@@ -242,10 +243,10 @@ def test_mechanic_starts_from_the_parameters_of_the_first_step():
     transform = mx.Mechanize(mx.SGD(1.0))
     loaded = jtu.tree_map(lambda p: 7 * p, PARAMS)
     params, state = transform.step(loaded, transform.init(PARAMS), loaded)
-    assert_equal(params, loaded)
-    assert_equal(state.x0, loaded)
+    chex.assert_trees_all_equal(params, loaded)
+    chex.assert_trees_all_equal(state.x0, loaded)
     _, state = transform.step(loaded, state, jtu.tree_map(jnp.zeros_like, params))
-    assert_equal(state.x0, loaded)
+    chex.assert_trees_all_equal(state.x0, loaded)
     with pytest.raises(ValueError, match=r"`Mechanize\(num_betas=\.\.\.\)` must be a positive integer, got 0"):
         mx.Mechanize(mx.SGD(1.0), num_betas=0)
 

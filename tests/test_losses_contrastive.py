@@ -1,5 +1,6 @@
 """Contrastive losses at the edges: vectors without a partner, without a direction, or equal to each other."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -52,7 +53,7 @@ def test_an_embedding_without_a_partner_is_only_one_of_the_others():
 def test_embeddings_of_one_direction_cannot_be_told_apart():
     value, gradient = ntxent(np.outer(np.arange(1.0, 5.0), [0.6, 0.8]).astype(np.float32), np.array([0, 0, 1, 1]))
     np.testing.assert_allclose(value, np.log(3), rtol=1e-5)
-    assert np.isfinite(gradient).all()
+    chex.assert_tree_all_finite(gradient)
 
 
 def test_an_embedding_of_zeros_has_no_direction():
@@ -61,7 +62,7 @@ def test_an_embedding_of_zeros_has_no_direction():
     value, gradient = ntxent(x, labels)
     assert np.isfinite(value)
     np.testing.assert_array_equal(gradient[0], 0)
-    assert np.isfinite(gradient).all()
+    chex.assert_tree_all_finite(gradient)
     value, gradient = ntxent(np.zeros_like(x), labels)
     np.testing.assert_allclose(value, np.log(3), rtol=1e-6)
     np.testing.assert_array_equal(gradient, 0)
@@ -76,7 +77,7 @@ def test_the_lengths_of_embeddings_do_not_matter():
     for size in (1e-30, 1e-6, 1e30):
         value, gradient = ntxent(x * np.float32(size), labels)
         np.testing.assert_allclose(value, expected, rtol=1e-5)
-        assert np.isfinite(gradient).all()
+        chex.assert_tree_all_finite(gradient)
     with jax_defaults():
         theirs = jax.jit(optax.losses.ntxent)(x * np.float32(1e-6), labels)
     assert not np.isclose(theirs, expected, rtol=1e-2)
@@ -86,7 +87,7 @@ def test_a_low_temperature_takes_the_nearest_of_the_others():
     x, labels = jnp.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]), jnp.array([0, 0, 1])
     value, gradient = ntxent(x, labels, 1e-4)
     np.testing.assert_allclose(value, (0.6 + 0.8) / 2 / 1e-4, rtol=1e-5)
-    assert np.isfinite(gradient).all()
+    chex.assert_tree_all_finite(gradient)
 
 
 def test_embeddings_that_are_no_table_are_refused():
@@ -109,7 +110,7 @@ def test_a_positive_that_is_the_anchor_has_a_finite_derivative(eps: float):
     values, gradients = each(degrees, anchor, anchor, negative)
     expected = eps ** (1 / degrees) - (0.5**degrees + eps) ** (1 / degrees) + 1
     np.testing.assert_allclose(values, expected, rtol=1e-6)
-    assert all(np.isfinite(g).all() for g in gradients)
+    chex.assert_tree_all_finite(gradients)
     # Nothing is pulled where the distance is least; and the negative is pushed away.
     np.testing.assert_array_equal(gradients[2][1:], 0)
     np.testing.assert_allclose(gradients[3][:, 1], -1, rtol=1e-4)

@@ -1,5 +1,6 @@
 """Divergences at the edges: targets and predictions of zero, probabilities that are too small for the dtype."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -52,7 +53,7 @@ def test_the_second_derivatives_are_finite_at_zero():
         (losses.generalized_kl_divergence, TARGETS),
     ):
         hessian = jax.jit(jax.hessian(function, argnums=(0, 1)))(LOG_PREDICTIONS, targets)
-        assert all(np.isfinite(x).all() for x in jax.tree_util.tree_leaves(hessian))
+        chex.assert_tree_all_finite(hessian)
 
 
 def test_the_derivative_at_a_target_that_underflowed_is_the_one_of_its_logarithm():

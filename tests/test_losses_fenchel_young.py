@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import jax.test_util
@@ -35,7 +36,7 @@ def test_logsumexp_gives_the_cross_entropy():
     impossible = np.where(TARGETS == 0, -np.inf, SCORES)
     values, (by_scores, _) = loss(impossible, TARGETS), gradient(impossible, TARGETS)
     np.testing.assert_allclose(values, [0, np.logaddexp(2, 1.9) - 1.95, 0], atol=1e-12)
-    assert np.isfinite(by_scores).all()
+    chex.assert_tree_all_finite(by_scores)
     with jax_defaults():
         assert np.isnan(theirs(impossible, TARGETS)).all()
 
@@ -134,7 +135,7 @@ def test_labels_that_are_no_classes():
     )
     values = jax.jit(losses.multiclass_sparsemax_loss)(scores, labels)
     np.testing.assert_array_equal(values, [np.nan, np.nan, value])
-    assert np.isfinite(gradient).all()
+    chex.assert_tree_all_finite(gradient)
     check = checkify.checkify(jax.jit(losses.multiclass_sparsemax_loss))
     sentence = "`multiclass_sparsemax_loss(labels=...)` must hold class indices from 0 to 2."
     assert sentence in str(check(scores, labels)[0].get())

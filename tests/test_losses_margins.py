@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -53,7 +54,7 @@ def test_infinite_scores(loss):
     values, gradients = jax.jit(jax.vmap(jax.value_and_grad(loss)))(scores, jnp.zeros(4, int))
     margin = 1 if loss is losses.multiclass_hinge_loss else 0
     np.testing.assert_array_equal(values, [2 + margin, 0, 0, INF])
-    assert np.isfinite(gradients).all()
+    chex.assert_tree_all_finite(gradients)
     np.testing.assert_array_equal(gradients[:3], [[-1, 0, 1], [0, 0, 0], [0, 0, 0]])
     with jax_defaults():
         assert np.isnan(getattr(optax.losses, loss.__name__)(scores[:3], jnp.zeros(3, int))).all()
@@ -97,7 +98,7 @@ def test_an_item_without_a_chance():
     each = jax.jit(jax.vmap(jax.value_and_grad(losses.ranking_softmax_loss, argnums=(0, 1))))
     values, (by_logits, by_labels) = each(logits, labels)
     np.testing.assert_allclose(values, [np.log(1 + np.e), INF, 0, INF], rtol=1e-6)
-    assert np.isfinite(by_logits).all()
+    chex.assert_tree_all_finite(by_logits)
     np.testing.assert_allclose(by_logits[0], [0, -1 / (1 + np.exp(-1)), 1 / (1 + np.exp(-1))], rtol=1e-6)
     assert not np.isnan(by_labels).any()
     assert np.isfinite(by_labels[::2]).all()

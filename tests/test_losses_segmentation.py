@@ -1,5 +1,6 @@
 """Losses of overlap at the edges: empty regions, classes that are not there, shapes with and without classes."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,10 +43,10 @@ def test_empty_regions(smooth: float):
     one = jax.jit(lambda p, t: (loss(p, t), jax.jacobian(loss, argnums=(0, 1))(p, t)))
     value, gradients = one(p, p)
     np.testing.assert_array_equal(value, 0)
-    assert all(np.isfinite(g).all() for g in gradients)
+    chex.assert_tree_all_finite(gradients)
     value, gradients = one(p, apart)
     np.testing.assert_allclose(value, 2 / (2 + smooth))
-    assert all(np.isfinite(g).all() for g in gradients)
+    chex.assert_tree_all_finite(gradients)
     if smooth == 0:
         with jax_defaults():
             assert np.isnan(optax.losses.dice_loss(p, p, smooth=0.0, apply_softmax=False))

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -48,10 +49,7 @@ def loss(params: Any, batch: Any) -> Any:
 
 
 def expect_close(actual: Any, desired: Any, rtol: float = 1e-12) -> None:
-    assert jtu.tree_structure(actual) == jtu.tree_structure(desired)
-    for a, d in zip(jtu.tree_leaves(actual), jtu.tree_leaves(desired), strict=True):
-        assert (a.shape, a.dtype) == (d.shape, d.dtype)
-        np.testing.assert_allclose(a, d, rtol=rtol, atol=rtol)
+    chex.assert_trees_all_close(actual, desired, rtol=rtol, atol=rtol, strict=True)
 
 
 # --- Parity with optax -----------------------------------------------------------------------------
@@ -142,11 +140,10 @@ def test_parts_add_up_to_the_whole(batch):
 
 def test_the_number_of_real_microbatches_is_data(batch):
     """A partly filled batch compiles nothing anew, has gradients, and means what the filled rows mean."""
-    traces = []
 
     @jax.jit
+    @chex.assert_max_traces(n=1)
     def value_and_grad(params: Any, batch: Any, real: Any) -> Any:
-        traces.append(1)
         parts = microbatch(loss, 1, 3, AccumulationType.RUNNING_MEAN, num_real_microbatches=real)
         return jax.value_and_grad(parts)(params, batch)
 
@@ -155,7 +152,6 @@ def test_the_number_of_real_microbatches_is_data(batch):
             rows = np.concatenate([np.arange(12)[i::4] for i in range(real)])
             filled = {"x": batch["x"][rows], "y": batch["y"][rows]}
             expect_close(value_and_grad(PARAMS, batch, np.int32(real)), jax.value_and_grad(loss)(PARAMS, filled))
-    assert len(traces) == 1
 
 
 def test_gradients_of_examples_feed_differential_privacy(batch):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -81,8 +82,7 @@ def test_a_filtered_model_gives_the_same(key: Any):
     grads = eqx.filter_grad(_loss)(model, indices)
     whole, _ = optimizer.update(grads, optimizer.init(model), model)
     pure, _ = optimizer.update(grads, optimizer.init(params), params)
-    for a, b in zip(jtu.tree_leaves(whole), jtu.tree_leaves(pure), strict=True):
-        np.testing.assert_array_equal(a, b)
+    chex.assert_trees_all_equal(whole, pure)
     applied = mx.apply_updates(model, whole)
     combined = eqx.combine(mx.apply_updates(params, pure), static)
     assert eqx.tree_equal(applied, combined)
@@ -150,7 +150,7 @@ def test_batch_norm(order: str, key: Any):
     for _ in range(2):
         grads, model_state = eqx.filter_grad(loss, has_aux=True)(model, model_state)
         model, state = optimizer.step(grads, state, model)
-    assert jnp.all(jnp.isfinite(model.linear.weight))
+    chex.assert_tree_all_finite(model.linear.weight)
     assert state.step == 2
 
 
@@ -224,8 +224,7 @@ def test_updates_from_another_container_fit():
     assert jtu.tree_structure(updates) == jtu.tree_structure(as_list)
     assert jtu.tree_structure(new_state) == jtu.tree_structure(state)
     expected, _ = optimizer.update(params, state, params)
-    for a, b in zip(jtu.tree_leaves(updates), jtu.tree_leaves(expected), strict=True):
-        np.testing.assert_array_equal(a, b)
+    chex.assert_trees_all_equal(jtu.tree_leaves(updates), jtu.tree_leaves(expected))
 
 
 # --- Several devices -------------------------------------------------------------------------------

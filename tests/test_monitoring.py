@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -63,8 +64,7 @@ def test_measurements_are_those_of_optax():
             twin = (updates, state[1].measurement["seen"], state[2].measurements)
             now = jtu.tree_map(lambda x, i=step: x[i], found)
             assert jtu.tree_structure(now) == jtu.tree_structure(twin)
-            for a, b in zip(jtu.tree_leaves(now), jtu.tree_leaves(twin), strict=True):
-                np.testing.assert_allclose(a, b, rtol=1e-12)
+            chex.assert_trees_all_close(now, twin, rtol=1e-12)
     assert 0 < found[2]["often"][-1] < 1
 
 
@@ -73,7 +73,7 @@ def test_before_the_first_step():
     snapshot, monitor = mx.Snapshot("norm", norm), mx.Monitor({"largest": largest, "long": is_long})
     assert snapshot.init(PARAMS).measurement["norm"] == 0
     zeros = {"largest": jtu.tree_map(lambda _: 0.0, PARAMS), "long": False}
-    jtu.tree_map(np.testing.assert_array_equal, monitor.init(PARAMS).measurements, zeros)
+    chex.assert_trees_all_equal(monitor.init(PARAMS).measurements, zeros)
     with jax_defaults():
         begin: Any = optax.snapshot("norm", norm).init(PARAMS)
         assert begin.measurement["norm"] == 3
@@ -154,7 +154,7 @@ def test_a_transform_may_measure():
     state = transform.init(PARAMS)
     for _ in range(3):
         updates, state = transform.update(PARAMS, state)
-        jtu.tree_map(np.testing.assert_array_equal, updates, PARAMS)
+        chex.assert_trees_all_equal(updates, PARAMS)
     jtu.tree_map(lambda x: np.testing.assert_allclose(x, 1, rtol=1e-5), state.measurements["adam"])
     assert state.measure_states[0].count == 3
 
@@ -197,7 +197,7 @@ def test_a_snapshot_is_a_copy():
     grads = jtu.tree_map(jnp.copy, PARAMS)
     for _ in range(3):
         _, state = transform.step(grads, state, jtu.tree_map(jnp.copy, PARAMS), donate=True)
-    jtu.tree_map(np.testing.assert_array_equal, state.measurement["updates"], grads)
+    chex.assert_trees_all_equal(state.measurement["updates"], grads)
 
 
 def test_what_is_no_measure_is_refused():

@@ -3,6 +3,7 @@
 import functools
 from typing import Any
 
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -66,7 +67,7 @@ def test_an_infinite_gradient_spoils_one_step_and_no_more(bad: float):
     assert not np.any(np.isfinite(out[1]))
     np.testing.assert_array_equal(out[2], 0)
     np.testing.assert_array_equal(out[3], -2)
-    assert all(np.all(np.isfinite(x)) for x in jtu.tree_leaves(state))
+    chex.assert_tree_all_finite(state)
 
 
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
@@ -146,7 +147,7 @@ def test_the_functions_that_skip_are_those_of_optax():
             twin, their_state = _trajectory(multi, grads)
         for a, b in zip(jtu.tree_leaves(found), jtu.tree_leaves(twin), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-14)
-            assert np.all(np.isfinite(a))
+            chex.assert_tree_all_finite(a)
         assert state.skip_state.keys() == their_state.skip_state.keys()
         for name, seen in state.skip_state.items():
             np.testing.assert_allclose(seen, their_state.skip_state[name], err_msg=name)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -67,18 +68,17 @@ def test_it_trains_like_optax_and_leaves_statistics_to_the_model(graph: bool):
     np.testing.assert_allclose(train(optimizer, ours, 100, graph), train(reference, theirs, 100, graph), rtol=2e-5)
     assert optimizer.step[...] == 100
     assert "norm" in nnx.state(ours, nnx.BatchStat)
-    for a, b in zip(jtu.tree_leaves(nnx.state(ours)), jtu.tree_leaves(nnx.state(theirs)), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
+    chex.assert_trees_all_close(nnx.state(ours), nnx.state(theirs), rtol=1e-3, atol=1e-5)
 
 
 @each_mode
 def test_numbers_change_while_it_trains_and_nothing_is_traced_again(graph: bool):
-    model, traces = Net(nnx.Rngs(0)), []
+    model = Net(nnx.Rngs(0))
     optimizer = modulax.nnx.Optimizer(model, mx.AdamW(1e-2, weight_decay=0.0), graph=graph)
 
     @nnx.jit(graph=graph)
+    @chex.assert_max_traces(n=1)
     def train_step(model, optimizer, x, y):
-        traces.append(1)
         return step(model, optimizer, x, y)
 
     for rate in (1e-2, 1e-3, 0.0):
@@ -87,7 +87,6 @@ def test_numbers_change_while_it_trains_and_nothing_is_traced_again(graph: bool)
         train_step(model, optimizer, *batch())
         moved = np.abs(np.asarray(model.out.kernel[...]) - before).max()
         assert moved == 0 if rate == 0 else 0 < moved < 2 * rate
-    assert len(traces) == 1
     assert optimizer.in_force()["learning_rate"] == 0
 
 
@@ -133,7 +132,7 @@ def test_groups_by_type_by_path_and_by_predicate():
     grads = nnx.grad(lambda m: jnp.sum(m(x) ** 2))(model)
     optimizer.update(model, grads)
     after = nnx.to_pure_dict(nnx.state(model, nnx.Param))
-    jax.tree.map(np.testing.assert_array_equal, before["base"], after["base"])
+    chex.assert_trees_all_equal(before["base"], after["base"])
     assert (before["lora"]["lora_b"] != after["lora"]["lora_b"]).any()
 
     mask = modulax.nnx.labels(
@@ -326,8 +325,7 @@ def test_names_in_a_checkpoint_are_those_of_the_tree(graph: bool, tmp_path):
         restored, _ = modulax.checkpoint.restore(tmp_path / folder, template, rename={"layers": "blocks"})
         nnx.update(other, restored)
         assert other.step[...] == 1
-        for a, b in zip(jtu.tree_leaves(optimizer.state), jtu.tree_leaves(other.state), strict=True):
-            np.testing.assert_array_equal(a, b)
+        chex.assert_trees_all_equal(jtu.tree_leaves(optimizer.state), jtu.tree_leaves(other.state))
 
 
 def test_extra_arguments_reach_the_transform():
@@ -354,10 +352,10 @@ def test_parameters_to_evaluate(graph: bool):
     nnx.update(averaged, optimizer.eval_params(model))
     found = nnx.as_pure(nnx.state(averaged, nnx.Param, graph=graph))
     mean = mx.schedule_free_eval_params(optimizer.state, trained)
-    jtu.tree_map(np.testing.assert_array_equal, found, mean)
+    chex.assert_trees_all_equal(found, mean)
     assert np.any(found["out"]["kernel"] != trained["out"]["kernel"])
     kept = nnx.as_pure(nnx.state(model, nnx.Param, graph=graph))
-    jtu.tree_map(np.testing.assert_array_equal, kept, trained)
+    chex.assert_trees_all_equal(kept, trained)
 
 
 @each_mode
@@ -385,11 +383,9 @@ def test_states_of_every_kind(optimizer: Any, graph: bool, tmp_path):
         params, state = optimizer.step(nnx.as_pure(grads), state, params)
         nnx.jit(lambda m, o, g: o.update(m, g), graph=graph)(model, trained, grads)
     found = nnx.as_pure(nnx.state(model, nnx.Param, graph=graph))
-    for a, b in zip(jtu.tree_leaves((found, trained.state)), jtu.tree_leaves((params, state)), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    chex.assert_trees_all_close((found, trained.state), (params, state), rtol=1e-4, atol=1e-5)
     modulax.checkpoint.save(tmp_path / "a", nnx.state(trained, graph=graph))
     other = modulax.nnx.Optimizer(Net(nnx.Rngs(1)), optimizer, graph=graph)
     restored, _ = modulax.checkpoint.restore(tmp_path / "a", nnx.state(other, graph=graph))
     nnx.update(other, restored)
-    for a, b in zip(jtu.tree_leaves(other.state), jtu.tree_leaves(trained.state), strict=True):
-        np.testing.assert_array_equal(a, b)
+    chex.assert_trees_all_equal(other.state, trained.state)

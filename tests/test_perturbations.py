@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -124,7 +125,7 @@ def test_the_samples_and_the_derivatives_are_those_of_optax(name: str, use_basel
     ours = jax.jit(lambda: all_of(perturbations))()
     with jax_defaults():
         theirs = jax.jit(lambda: all_of(THEIRS))()
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-11, 1e-11), ours, theirs)
+    chex.assert_trees_all_close(ours, theirs, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.usefixtures("x64")
@@ -133,7 +134,7 @@ def test_both_modes_are_one():
     perturbed = jax.jit(jax.vmap(make_perturbed_fun(nested, 50), (None, 0)))
     x = {"a": np.stack([X, -X]), "b": np.array([0.7, 0.1])}
     forward, reverse = (jac(perturbed, 1)(jax.random.key(0), x) for jac in (jax.jacfwd, jax.jacrev))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-12, 1e-12), forward, reverse)
+    chex.assert_trees_all_close(forward, reverse, rtol=1e-12, atol=1e-12)
 
 
 # --- Edges -----------------------------------------------------------------------------------------------------------
@@ -154,7 +155,7 @@ def test_noise_below_the_precision_of_the_input():
 def test_an_entry_that_is_masked_by_an_infinity():
     jacobian = jax.jit(jax.jacobian(make_perturbed_fun(one_hot, 1000, 0.5), 1))
     jacobian = jacobian(jax.random.key(0), jnp.array([0.1, 0, -jnp.inf]))
-    assert np.isfinite(jacobian).all()
+    chex.assert_tree_all_finite(jacobian)
     assert not jacobian[2].any()
     assert jacobian[0, 0] > 0.2
 

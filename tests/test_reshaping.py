@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 import optax
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import modulax as mx
 from modulax.numerics import abs_sq
@@ -56,7 +58,7 @@ def test_complex_parameters_are_trained_as_by_optax():
     ours = trajectory(mx.SplitRealAndImaginary(mx.Adam(0.1)), params, gradients)
     with jax_defaults():
         theirs = trajectory(optax.contrib.split_real_and_imaginary(optax.adam(0.1)), params, gradients)
-    jtu.tree_map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), ours, theirs)
+    chex.assert_trees_all_close(ours, theirs, rtol=1e-12)
     unsplit = trajectory(mx.Adam(0.1), params, gradients)
     np.testing.assert_allclose(ours["r"], unsplit["r"], rtol=1e-12)
     assert not np.allclose(ours["z"], unsplit["z"])
@@ -81,7 +83,7 @@ def test_split_twice_is_split_once():
     params, gradients = complex_tree(), complex_tree(STEPS)
     once = mx.SplitRealAndImaginary(mx.Rprop(0.1))
     twice = trajectory(mx.SplitRealAndImaginary(once), params, gradients)
-    jtu.tree_map(np.testing.assert_array_equal, twice, trajectory(once, params, gradients))
+    chex.assert_trees_all_equal(twice, trajectory(once, params, gradients))
 
 
 def test_it_descends():
@@ -100,7 +102,7 @@ def test_it_descends():
         return optimizer.step(grads, state, params), None
 
     (params, _), _ = jax.lax.scan(body, (params, optimizer.init(params)), length=60)
-    jtu.tree_map(lambda p, t: np.testing.assert_allclose(p, t, atol=1e-3), params, target)
+    chex.assert_trees_all_close(params, target, atol=1e-3)
 
 
 def test_the_state_and_the_masks_inside_have_the_parts():
@@ -131,7 +133,7 @@ def test_extra_arguments_of_complex_parameters():
     transform = mx.SplitRealAndImaginary(Seen())
     updates, _ = transform.update(params, transform.init(params), params, **extra)
     expected = jtu.tree_map(lambda p: (1000 + 200 + 30 - 1) * p, params)
-    jtu.tree_map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), updates, expected)
+    chex.assert_trees_all_close(updates, expected, rtol=1e-6)
     averaged = transform.eval_params(transform.init(params), params)
     np.testing.assert_allclose(averaged["z"], params["z"] + (1 + 1j))
     np.testing.assert_allclose(averaged["r"], params["r"] + 1)
@@ -156,7 +158,7 @@ def test_every_dtype_has_a_vector_of_its_own():
     found = {name: (x.dtype.name, x.shape) for name, x in state.inner_state.trace.items()}
     assert found == {name: (name, (n,)) for name, n in (("float32", 7), ("bfloat16", 4), ("complex64", 2))}
     updates, _ = transform.update(params, state, params)
-    jtu.tree_map(np.testing.assert_array_equal, updates, params)
+    chex.assert_trees_all_equal(updates, params)
     assert jtu.tree_map(lambda x: x.dtype, updates) == jtu.tree_map(lambda x: x.dtype, params)
     assert updates["none"] is None
     with jax_defaults():
@@ -176,6 +178,16 @@ def test_it_does_the_same_as_without():
         for a, b in zip(jtu.tree_leaves(plain), jtu.tree_leaves(flat), strict=True):
             rtol = 1e-2 if a.dtype == jnp.bfloat16 else 1e-5
             np.testing.assert_allclose(a.astype(complex), b.astype(complex), rtol=rtol, atol=1e-6)
+
+
+def test_arrays_of_one_shape_keep_their_shardings():
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("x", "y"))
+    specs = {"x": PartitionSpec("x", None), "y": PartitionSpec(None, "y"), "neither": PartitionSpec(None, None)}
+    places = {name: NamedSharding(mesh, spec) for name, spec in specs.items()}
+    params = {name: jax.device_put(np.ones((4, 4), np.float32), place) for name, place in places.items()}
+    transform = mx.Flatten(mx.Trace(0.9))
+    updates, _ = transform.update(params, transform.init(params))
+    assert all(u.sharding.is_equivalent_to(places[name], 2) for name, u in updates.items())
 
 
 def test_updates_of_another_dtype_than_the_parameters():
@@ -221,4 +233,4 @@ def test_the_gradients_of_examples_are_flattened_each_by_itself():
     transform = mx.Flatten(inner)
     for given in (params, None):
         updates, _ = transform.update(grads, transform.init(params), given)
-        jtu.tree_map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), updates, expected)
+        chex.assert_trees_all_close(updates, expected, rtol=1e-6)

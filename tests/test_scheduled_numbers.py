@@ -2,9 +2,9 @@
 
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 import modulax as mx
@@ -60,4 +60,4 @@ def test_constant_schedules_change_nothing(instance: Instance):
     if not isinstance(transform, mx.AbstractOptimizer):
         scheduled = mx.Scheduled(scheduled)
     expected, found = _run(transform, instance), _run(scheduled, instance)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7), found, expected)
+    chex.assert_trees_all_close(found, expected, rtol=1e-6, atol=1e-7)

@@ -3,6 +3,7 @@
 import inspect
 from typing import Any
 
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -34,12 +35,7 @@ def of_complex(seed: int = 0) -> dict[str, Any]:
 
 def assert_same(actual: Any, expected: Any, rtol: float = 1e-12) -> None:
     """Equal structures, shapes and dtypes, and equal numbers."""
-
-    def compare(x: Any, y: Any) -> None:
-        np.testing.assert_allclose(x, y, rtol, rtol)
-        assert jnp.result_type(x) == jnp.result_type(y)
-
-    jtu.tree_map(compare, actual, expected)
+    chex.assert_trees_all_close(actual, expected, rtol=rtol, atol=rtol, strict=True)
 
 
 # --- Equal to optax --------------------------------------------------------------------------------------------------

@@ -1,9 +1,11 @@
 """Ours inside of optax's containers, and optax's inside of ours: the same steps, and no extra argument is lost."""
 
+import functools
 import io
 from pathlib import Path
 from typing import Any
 
+import chex
 import equinox as eqx
 import flax.nnx as nnx
 import jax
@@ -52,8 +54,7 @@ def trajectory(transform: Any, *, is_broken: Any = lambda t: False) -> Any:
         return jax.jit(lambda p: jax.lax.scan(body, (p, transform.init(p)), jnp.arange(STEPS))[1])(params)
 
 
-def assert_equal(found: Any, expected: Any) -> None:
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13), found, expected)
+assert_equal = functools.partial(chex.assert_trees_all_close, rtol=1e-12, atol=1e-13)
 
 
 def ours() -> Any:

@@ -11,13 +11,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jax.experimental.shard_alike import shard_alike
 from jaxtyping import Array, Float, PyTree
 
 from .._protocol.container import AbstractContainer, extra_inside, part
 from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import common_dtype
 from .._support.module import AbstractModule, AbstractState, nested, shared
+from .._support.placement import shard_like
 from .._support.types import Params, State, Updates
 from ..tree._align import paired
 from ..tree._math import trainable
@@ -70,7 +70,7 @@ def _returned(tree: PyTree, given: PyTree) -> PyTree:
 
     def one(x: Array, y: Array) -> Array:
         x = x.astype(y.dtype)
-        return shard_alike(x, y)[0] if x.shape == y.shape else x
+        return shard_like(x, y) if x.shape == y.shape else x
 
     return jtu.tree_map(one, tree, given)
 

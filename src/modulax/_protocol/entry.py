@@ -25,6 +25,8 @@ from .._support.arithmetic import default_float
 from .._support.tracing import is_tracing, tracing
 from .hyperparameters import ARRAY_TYPES, batched_number
 
+# The caller's program gets the equations and no call. In JAX 0.12, `inline=True` alone inlines only in the lowering.
+_INLINE: Any = getattr(getattr(jax, "Inline", None), "JAX_EARLY", True)
 _ABSENT = object()  # a leaf that is traced, in the static half of a key
 
 
@@ -134,7 +136,8 @@ class Program:
                 return function(transform, *trees)
 
         run.__name__ = run.__qualname__ = name
-        self._compiled = jax.jit(run, static_argnums=(3, 4), donate_argnums=() if donated is None else 2, inline=True)
+        given = () if donated is None else 2
+        self._compiled = jax.jit(run, static_argnums=(3, 4), donate_argnums=given, inline=_INLINE)
 
     def __call__(self, transform: Any, *trees: Any) -> Any:
         numbers, transform_def = jtu.tree_flatten(transform)

@@ -17,6 +17,7 @@ from .._support.arithmetic import default_float
 from .._support.checks import Requirement, check_choice, listing, require, suggestion
 from .._support.keys import is_key_data
 from .._support.module import AbstractModule
+from .._support.optree_nodes import NAMESPACE
 from .._support.tracing import is_tracing
 from ..tree._math import strong
 from ..tree._paths import dotted, matches
@@ -102,7 +103,8 @@ class AbstractHyperparameters(AbstractModule):
         An accessor prints as the code that reads the number, reads it when called, and is the `where` of
         `equinox.tree_at`.
         """
-        return {dotted(path): _accessor(self, path) for path, _ in _addressed(self)}
+        accessors = map(optree.PyTreeAccessor, _addressed(self, optree.treespec_accessors))
+        return {_joined(accessor.path): accessor for accessor in accessors}
 
     def hyperparameters(self) -> dict[str, Any]:
         """Every number by its dotted path; those of a schedule stand under the path of the schedule."""
@@ -186,44 +188,33 @@ def batched_number(module: AbstractHyperparameters) -> str | None:
     return None
 
 
-def _addressed(module: AbstractHyperparameters) -> Iterator[tuple[Any, Any]]:
-    """The key path of every leaf, and of every schedule that a field holds."""
-    for field in dataclasses.fields(module):
-        if field.metadata.get("static"):
-            continue
-        value = getattr(module, field.name)
-        head = (jtu.GetAttrKey(field.name),)
-        if field.metadata.get("number") and isinstance(value, AbstractHyperparameters):
-            yield head, value
-        for path, leaf in jtu.tree_leaves_with_path(value, is_leaf=_is_parameter_of_its_own):
-            if isinstance(leaf, AbstractHyperparameters):
-                if field.metadata.get("numbers"):
-                    yield head + path, leaf
-                yield from ((head + path + rest, x) for rest, x in _addressed(leaf))
-            else:
-                yield head + path, leaf
+def _addressed(
+    module: AbstractHyperparameters, entries: Callable[..., list[Any]] = optree.treespec_paths, before: Any = ()
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of every leaf, and of every schedule in a numeric field, as `entries` gives it for a treespec."""
+
+    def is_inside(x: Any) -> bool:
+        return x is not module and isinstance(x, AbstractHyperparameters)
+
+    fields = {field.name: field.metadata for field in dataclasses.fields(module)}
+    values, spec = optree.tree_flatten(module, is_inside, namespace=NAMESPACE)
+    for names, path, value in zip(spec.paths(), entries(spec), values, strict=True):
+        metadata = fields[names[0]]
+        if not is_inside(value) or metadata.get("number") or metadata.get("numbers"):
+            yield (*before, *path)
+        if is_inside(value):
+            yield from _addressed(value, entries, (*before, *path))
 
 
-def _accessor(root: object, path: tuple[Any, ...]) -> optree.PyTreeAccessor:
-    entries: list[Any] = []
-    node: Any = root
-    for key in path:
-        if isinstance(key, jtu.GetAttrKey):
-            entry = optree.GetAttrEntry(key.name, type(node), optree.PyTreeKind.CUSTOM)
-        elif isinstance(key, jtu.SequenceKey):
-            entry = optree.SequenceEntry(key.idx, type(node), optree.PyTreeKind.TUPLE)
-        else:
-            entry = optree.MappingEntry(key.key, type(node), optree.PyTreeKind.DICT)
-        entries.append(entry)
-        node = entry(node)
-    return optree.PyTreeAccessor(entries)
+def _joined(path: tuple[Any, ...]) -> str:
+    return ".".join(map(str, path))
 
 
 def _find(module: AbstractHyperparameters, name: str) -> list[tuple[Any, ...]]:
-    """The key paths that a name given to `replace` stands for."""
+    """The paths that a name given to `replace` stands for."""
     if name in {field.name for field in dataclasses.fields(module)}:
-        return [(jtu.GetAttrKey(name),)]
-    paths = {dotted(path): path for path, _ in _addressed(module)}
+        return [(name,)]
+    paths = {_joined(path): path for path in _addressed(module)}
     if name in paths:
         return [paths[name]]
     found = [dotted_path for dotted_path in paths if matches(dotted_path, "*." + name)]

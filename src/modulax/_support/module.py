@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import equinox as eqx
 
+from .optree_nodes import register_module
+
 Kind = Literal["params", "shared", "states"]
 M = TypeVar("M")
 
@@ -15,10 +17,16 @@ class AbstractModule(eqx.Module):
     Equinox wraps every bound method as a pytree, for which it intercepts every attribute that is read. Ours are called,
     not passed around; without the interception a step spends half the time on taking states apart, and
     `jax.jit(optimizer.step)` works, because a method of Python's hashes.
+
+    Every subclass is registered with optree too: `optree.tree_paths(optimizer, namespace="modulax")`.
     """
 
     if not TYPE_CHECKING:
         __getattribute__ = object.__getattribute__
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        register_module(cls)
 
 
 class AbstractState(AbstractModule):

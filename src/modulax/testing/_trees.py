@@ -1,10 +1,10 @@
 """Laws on trees: updates have the structure of what came in, whatever the leaves are."""
 
 import copy
+import dataclasses
 import functools
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -81,7 +81,7 @@ def law_complex_parameters_work(case: Case) -> None:
 
 
 def law_state_is_a_module_of_arrays(case: Case) -> None:
-    """A state is a Module whose leaves are JAX arrays, none of them empty or weakly typed.
+    """A state is a Module, or another dataclass that JAX knows, of JAX arrays, none of them empty or weakly typed.
 
     That holds for weakly typed parameters too, such as `jnp.asarray(0.7)`. Checkpoints drop weak types, so that the
     first step after a restore would be retraced, and they refuse empty arrays. Create counters and scalars with
@@ -96,7 +96,8 @@ def law_state_is_a_module_of_arrays(case: Case) -> None:
         ("`update`", new_state),
         ("`init`, given parameters of weak type,", of_weak),
     ):
-        expect(isinstance(s, eqx.Module), f"{name} returned a state of type `{type(s).__name__}`.")
+        is_node = dataclasses.is_dataclass(s) and not jtu.all_leaves([s])
+        expect(is_node, f"{name} returned a state of type `{type(s).__name__}`.")
         for path, x in leaves_with_paths(s):
             is_fine = is_strong_array(x) and x.size > 0
             expect(is_fine, f"{name} returned a state with {x!r} at `{path}`.")

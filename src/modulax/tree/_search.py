@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._support.checks import listing, suggestion
+from .._support.optree_nodes import entry_of
 from ._paths import key_names, leaves_with_paths, matches
 from ._state import one_level
 
@@ -41,7 +42,7 @@ def _nodes(
     """Iterate over the tree and all nodes in it, from the root down; None is left out."""
     if tree is None:
         return
-    if isinstance(tree, eqx.Module) or hasattr(tree, "_fields"):
+    if dataclasses.is_dataclass(tree) or hasattr(tree, "_fields"):
         around = (*around, (type(tree).__name__, len(names)))
     yield _Node(keys, names, tuple(".".join((cls, *names[start:])) for cls, start in around), tree)
     for path, child in one_level(tree)[0]:
@@ -179,7 +180,7 @@ def set(tree: PyTree, filtering: Filtering = None, /, **changes: Any) -> PyTree:
                 f'`tree.set(..., **{{"{paths[0]}": ...}})`, or change them all with `**{{"*.{key}": ...}}`.'
             )
         for node in found:
-            out = with_value(out, node.keys, _like(node.value, value, node.path or key))
+            out = with_value(out, tuple(map(entry_of, node.keys)), _like(node.value, value, node.path or key))
     return out
 
 
@@ -232,14 +233,14 @@ def _leaf_like(old: Any, new: Any, where: str) -> Any:
 
 
 def with_value(node: Any, path: tuple[Any, ...], value: Any) -> Any:
-    """Replace the value at a key path; every Module on the way is converted and checked again."""
+    """Replace the value at a path of names, keys and indices; convert and check every Module on the way again."""
     if not path:
         return value
+    first, rest = path[0], path[1:]
     if isinstance(node, eqx.Module):
-        name = path[0].name
-        return _rebuilt(node, name, with_value(getattr(node, name), path[1:], value))
+        return _rebuilt(node, first, with_value(getattr(node, first), rest, value))
     children, treedef = one_level(node)
-    return treedef.unflatten([with_value(x, path[1:], value) if key == path[:1] else x for key, x in children])
+    return treedef.unflatten([with_value(x, rest, value) if entry_of(key[0]) == first else x for key, x in children])
 
 
 def _rebuilt(module: Any, name: str, value: Any) -> Any:

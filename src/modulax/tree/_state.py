@@ -54,8 +54,8 @@ def map_sections(
         return function("params", names, node)
     is_ours = isinstance(node, eqx.Module)
     fields = {f.name: f for f in dataclasses.fields(node)} if is_ours else {}
-    is_nest = is_ours or (isinstance(node, (dict, list, tuple)) and (probe is not None or not hasattr(node, "_fields")))
-    if not is_nest:
+    is_nest = is_ours or probe is not None or (isinstance(node, (dict, list, tuple)) and not hasattr(node, "_fields"))
+    if not is_nest or jtu.all_leaves([node]):
         return function("unknown" if probe is None else "shared", names, node)
     children, treedef = one_level(node)
     probes = one_level(probe)[0]
