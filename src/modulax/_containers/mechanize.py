@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PyTree
 
 from .._protocol.container import AbstractContainer, part
 from .._protocol.fields import Number, followed, number
-from .._protocol.in_force import resolve
+from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import at_least_float32, copy_in, default_float, safe_increment, safe_sqrt, zeros_in
 from .._support.checks import check_positive_integer

@@ -10,7 +10,7 @@ from jaxtyping import Array, DTypeLike, Float, PyTree
 
 from .._protocol.container import AbstractContainer, in_dtypes_of, part
 from .._protocol.fields import Hyperparameter, followed, number
-from .._protocol.in_force import resolve
+from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import at_least_float32, copy_in, default_float, moment, ratio, safe_increment
 from .._support.checks import FRACTION
