@@ -1,9 +1,9 @@
 """`Chain`: composition of transforms.
 
 The parts are named, and the state is a mapping by these names. `_runs` splits the parts into runs: consecutive rules on
-one array (`AbstractLeafwise`) form one run, which `run_rules` applies as one function of an array, so that the program
-has one loop over the leaves instead of one per rule. A rule with a `survey` begins a new run, because it needs the
-updates of all leaves first. Any other part, an optimizer or a container, is a run of its own.
+one array (`AbstractLeafwise`) form one run, which `run_rules` applies as one function of an array. A rule with a
+`survey` begins a new run, because it needs the updates of all leaves first. Any other part, such as an optimizer or a
+container, is a run of its own.
 """
 
 import itertools

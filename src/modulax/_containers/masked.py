@@ -25,8 +25,8 @@ class MaskedState(AbstractState):
 class Masked(AbstractContainer):
     """Applies a transform to the parameters selected by a mask; all other updates pass through, or become zero.
 
-    Updates that pass through are not scaled by a learning rate inside. To freeze the other parameters instead, use
-    `otherwise="zero"`, `selective_transform` or `Freeze`.
+    Updates that pass through still change their parameters. To freeze these, use `otherwise="zero"`,
+    `selective_transform` or `Freeze`.
 
     Args:
         inner: the inner transform.

@@ -44,7 +44,7 @@ class AbstractOptimizer(AbstractTransform):
 
     @abc.abstractmethod
     def transform(self) -> AbstractTransform:
-        """Return the transform that this optimizer stands for; schedules in its fields have been replaced by values."""
+        """Return the transform that implements this optimizer; schedules in its fields have been replaced by values."""
 
     def _check_parts(self) -> None:
         check_parts(self)  # transforms in the fields, which `transform()` uses
