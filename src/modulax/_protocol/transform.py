@@ -104,7 +104,7 @@ class AbstractTransform(AbstractHyperparameters):
 
     @property
     def example_axes(self) -> tuple[int, ...]:
-        """The batch axes of per-example gradients, if `update` takes such gradients and returns one update for all."""
+        """The batch axes of per-example gradients, if `update` takes such gradients; its result is without them."""
         return ()
 
     @abc.abstractmethod
