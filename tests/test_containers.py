@@ -214,7 +214,7 @@ def test_a_partition_has_a_group_for_the_rest():
         updates = _update(mx.Partition(transforms, labels, default="rest"))
         assert updates["scale"] == updates["dense"]["bias"][0] == -1
         assert updates["dense"]["kernel"][0, 0] == (-1 if callable(labels) else 2)
-    with pytest.raises(ValueError, match=r"no pattern fits the leaf `dense\.bias`"):
+    with pytest.raises(ValueError, match=r"no pattern matches the leaf `dense\.bias`"):
         _update(mx.Partition(transforms, mx.by_path({"*kernel": "double"})))
     with pytest.raises(ValueError, match=r"`Partition\(default='others'\)` must be the label of a transform"):
         mx.Partition(transforms, mx.by_path({"*": "rest"}), default="others")

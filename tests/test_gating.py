@@ -232,7 +232,7 @@ def test_a_condition_must_be_a_boolean():
 
 def test_the_gradients_of_examples_cannot_pass():
     inner = mx.DifferentiallyPrivateAggregate(1.0, 0.0, 0)
-    with pytest.raises(ValueError, match=r"Write `ConditionallyMask\(\.\.\.\)`, which makes no step then"):
+    with pytest.raises(ValueError, match=r"Write `ConditionallyMask\(\.\.\.\)`, which returns zeros then"):
         mx.ConditionallyTransform(inner, in_bursts)
     masked = mx.ConditionallyMask(inner, lambda step: step > 0)
     state = masked.init(jnp.zeros(2))

@@ -234,7 +234,7 @@ def test_what_makes_no_sense_is_refused(given: Any, text: str):
 def test_by_the_name_it_has_in_optax():
     transform = mx.inject_hyperparams(mx.AdamW, static_args="b1", hyperparam_dtype=jnp.float32)(0.1, b2=0.99)
     assert eqx.tree_equal(transform, mx.Injected(mx.AdamW(0.1, b2=0.99), ("b1",), jnp.float32))
-    with pytest.raises(ValueError, match=r"`Injected\(inner=...\)` is not a transform of modulax.*`from_optax\(...\)`"):
+    with pytest.raises(ValueError, match=r"`Injected\(inner=...\)` is not a modulax transform.*`from_optax\(...\)`"):
         transform.replace(inner=optax.adamw(0.1))
 
 

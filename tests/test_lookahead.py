@@ -70,7 +70,7 @@ def test_a_pair_is_for_lookahead_alone():
         ):
             with pytest.raises(ValueError, match=r"Put `Lookahead` outermost.*or give plain parameters"):
                 call()
-    with pytest.raises(ValueError, match=r"Give the gradients of the fast ones, `jax\.grad\(loss\)\(params\.fast\)`"):
+    with pytest.raises(ValueError, match=r"with respect to the fast ones, `jax\.grad\(loss\)\(params\.fast\)`"):
         lookahead.step(pair, lookahead.init(pair), pair)
     with pytest.raises(ValueError, match=r"was given a pair, and `init` plain parameters\. Give both the same"):
         lookahead.step(PARAMS, lookahead.init(PARAMS), pair)

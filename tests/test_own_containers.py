@@ -226,7 +226,7 @@ def test_a_part_that_is_not_a_transform_is_refused(make: Any, text: str, monkeyp
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for users: the error message is ours
     for x, remedy in (
         (optax.sgd(0.1), r"`from_optax\(...\)`"),
-        (mx.SGD, r"It is a class: make one, `SGD\(...\)`"),
+        (mx.SGD, r"It is a class: make an instance, `SGD\(...\)`"),
         ([mx.Clip(1.0), mx.SGD(0.1)], r"write `Chain\(\*parts\)`"),
         (jnp.sign, r"`Stateless\(function\)`"),
         (0.1, r"such as `AdamW\(1e-3\)`"),
@@ -268,7 +268,7 @@ def test_a_class_checks_after_its_fields_and_parts(monkeypatch: pytest.MonkeyPat
 
     with pytest.raises(ValueError, match="checked"):
         Checked(mx.SGD(0.1), 1)
-    with pytest.raises(ValueError, match="is not a transform"):
+    with pytest.raises(ValueError, match="is not a modulax transform"):
         Checked(THEIRS, 1)
     with pytest.raises(ValueError, match="must be a number"):
         Checked(THEIRS, WORD)

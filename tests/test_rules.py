@@ -41,8 +41,8 @@ def test_the_first_pattern_that_fits_wins():
 @pytest.mark.parametrize(
     "patterns, message",
     [
-        ({"*.bias": 1}, r"no pattern fits the leaf `layer\.w`"),
-        ({"*.kernel": 1, "*": 2}, r"the pattern `\*\.kernel` fits no leaf\. The paths are `bias`, `layer\.bias`"),
+        ({"*.bias": 1}, r"no pattern matches the leaf `layer\.w`"),
+        ({"*.kernel": 1, "*": 2}, r"the pattern `\*\.kernel` matches no leaf\. The paths are `bias`, `layer\.bias`"),
     ],
 )
 def test_rules_that_do_not_fit_list_the_paths(patterns, message):
@@ -69,9 +69,9 @@ def test_a_tree_may_be_a_prefix_and_may_have_other_containers():
 
 
 def test_trees_that_do_not_fit_say_where():
-    with pytest.raises(ValueError, match=r"has none for the leaf `norm\.0`; it has `bias`, `layer`"):
+    with pytest.raises(ValueError, match=r"has no label for the leaf `norm\.0`; it has `bias`, `layer`"):
         labels({"layer": 2, "bias": 1})
-    with pytest.raises(ValueError, match=r"has `nrom`, which the parameters do not have"):
+    with pytest.raises(ValueError, match=r"has `nrom`, which the parameters don't have"):
         labels({"layer": 2, "bias": 1, "norm": 1, "nrom": 1})
 
 
@@ -108,7 +108,7 @@ def test_a_mask_of_something_else_than_booleans_is_refused():
 
 
 def test_a_mask_of_arrays_is_refused():
-    with pytest.raises(ValueError, match="holds Python values"):
+    with pytest.raises(ValueError, match="must hold Python values"):
         modulax.Freeze({"w": jnp.ones(3, bool)})
 
 
@@ -116,7 +116,7 @@ def test_an_unknown_label_is_refused_with_the_known_ones():
     transform = modulax.Partition(
         {"a": modulax.Scale(1.0), "b": modulax.Scale(2.0)}, by_path({"*.bias": "c", "*": "a"})
     )
-    with pytest.raises(ValueError, match=r"the leaf `bias` is labelled 'c'.*there are `a`, `b`"):
+    with pytest.raises(ValueError, match=r"the leaf `bias` has the label 'c'.*there are `a`, `b`"):
         transform.init(params())
 
 

@@ -279,7 +279,7 @@ def test_a_schedule_that_came_after_init_is_refused():
     state = optimizer.init(G)
     changed = optimizer.replace(learning_rate=Sum())
     for call in (lambda: changed.update(G, state, G), lambda: changed.hyperparameters(state)):
-        with pytest.raises(ValueError, match=r"`SGD\(learning_rate=...\)` is a stateful schedule, and the state holds"):
+        with pytest.raises(ValueError, match=r"`SGD\(learning_rate=...\)` is a stateful schedule.*Call `init` again"):
             call()
     back, new = changed.replace(learning_rate=0.1), changed.init(G)
     assert back.update(G, new, G)[1].schedule_states is None
@@ -297,5 +297,5 @@ def test_a_state_of_another_shape_is_refused():
             return state[0]
 
     optimizer = mx.SGD(Growing())
-    with pytest.raises(ValueError, match=r"`Growing.update` must return a state of the structure and the shapes"):
+    with pytest.raises(ValueError, match=r"`Growing.update` must return a state with the structure and the shapes"):
         optimizer.update(G, optimizer.init(G), G)

@@ -270,7 +270,7 @@ def __dir__() -> list[str]:
     return [name for name in globals() if not name.startswith("_")] + ["__version__"]
 
 
-if not _typing.TYPE_CHECKING:  # to a type checker, every name would be there
+if not _typing.TYPE_CHECKING:  # with `__getattr__`, a type checker would accept every name
 
     def __getattr__(name: str) -> object:
         raise AttributeError(_no_such_name(name))

@@ -1,4 +1,4 @@
-"""The classes of states: what `init` and `update` return, for annotations and for programs that look into a state."""
+"""The state classes of all transforms, for annotations and for code that reads a state."""
 
 from ._containers.chain import ChainState as ChainState
 from ._containers.conditional import (

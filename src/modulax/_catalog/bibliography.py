@@ -1,10 +1,10 @@
-"""The papers behind the algorithms, under the keys that classes cite them by."""
+"""The papers of the algorithms, by the keys that the classes list in `cites`."""
 
 from typing import NamedTuple
 
 
 class Reference(NamedTuple):
-    """A paper, or whatever else first described an algorithm."""
+    """A paper, or another publication that first described an algorithm."""
 
     author: str
     title: str

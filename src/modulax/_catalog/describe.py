@@ -1,4 +1,11 @@
-"""A dry run: what an optimizer will do to each parameter, and what it will cost."""
+"""`describe`: a table of how an optimizer treats each parameter, and of the size of its state.
+
+`describe` makes one row per parameter from the shapes alone. `_walk` follows the parts of the transform (`each_part`),
+restricts the rows to the leaves that a part receives (`seen_by`), and appends the key of the part to their group. A
+transform without parts writes the learning rate and the weight decay of its fields into the rows. After its parts, an
+optimizer replaces these by the names of its schedules, and any transform marks the leaves that it freezes. Finally,
+`owners` assigns every array of the state to its parameter, or to the shared bytes.
+"""
 
 import dataclasses
 import math
@@ -23,15 +30,15 @@ from ..tree._state import owners
 
 @dataclasses.dataclass
 class LeafDescription:
-    """What happens to one parameter.
+    """How an optimizer treats one parameter: a row of `Description`.
 
     Args:
-        path: its dotted path.
+        path: dotted path of the parameter.
         shape: its dtype and shape, such as `float32[3,4]`.
         group: its label in a `Partition`, or `frozen`.
-        learning_rate: the learning rate, or the name of its schedule; empty where there is none.
-        weight_decay: likewise the weight decay.
-        state_bytes: the size of what the state holds for it.
+        learning_rate: learning rate, or the name of the schedule; empty if there is none.
+        weight_decay: weight decay, or the name of the schedule; empty if there is none.
+        state_bytes: size in bytes of its optimizer state.
     """
 
     path: str
@@ -44,13 +51,13 @@ class LeafDescription:
 
 @dataclasses.dataclass
 class Description:
-    """What an optimizer does to each parameter; printed, it is a table.
+    """How an optimizer treats each parameter, printed as a table.
 
     Args:
-        leaves: a row for each parameter.
-        shared_bytes: the size of the part of the state that belongs to no single parameter, such as counters.
-        total_bytes: the size of the whole state.
-        parameters: how many numbers the parameters are.
+        leaves: one row for each parameter.
+        shared_bytes: size in bytes of the state that belongs to no single parameter, such as counters.
+        total_bytes: size in bytes of the whole state.
+        parameters: total number of scalar parameters.
     """
 
     leaves: list[LeafDescription]
@@ -75,15 +82,15 @@ class Description:
 
 
 def describe(optimizer: AbstractTransform, params: Params) -> Description:
-    """What an optimizer would do to each parameter, without doing it.
+    """Show learning rate, weight decay, parameter group and state size for each parameter, without running a step.
 
         print(describe(AdamW(1e-3, mask=by_path({"*.bias": False, "*": True})), model))
 
-    Nothing is computed or allocated. The bytes are exact: their total is the size of the arrays of the state.
+    Nothing is computed or allocated. The sizes are exact: their total is the size of all arrays in the state.
 
     Args:
         optimizer: any transform.
-        params: the parameters, or a whole model; shapes (`jax.ShapeDtypeStruct`) are enough.
+        params: the parameters, or a whole model; a tree of `jax.ShapeDtypeStruct` is enough.
     """
     params = jtu.tree_map(_shape_of, params)
     found = leaves_with_paths(params)
@@ -107,7 +114,7 @@ def _shape_of(x: Any) -> jax.ShapeDtypeStruct | None:
 
 
 def _walk(transform: AbstractTransform, tree: PyTree, rows: Sequence[LeafDescription]) -> None:
-    """Write what the transform does into the rows of the tree's leaves: first its parts, then the transform itself."""
+    """Fill the rows of the leaves of this tree: first from the parts of the transform, then from its own fields."""
     is_whole = True
     for part in transform.each_part():
         is_whole = False
@@ -137,10 +144,10 @@ def _where(transform: AbstractTransform, tree: PyTree) -> Sequence[bool] | None:
 
 
 def _write_numbers(transform: AbstractTransform, rows: Sequence[LeafDescription], is_whole: bool) -> None:
-    """Write a learning rate and a weight decay that are the transform's own, and not handed on to a part.
+    """Write the learning rate and the weight decay of a transform without parts.
 
-    An optimizer hands them on as plain numbers. Where one of its parts has written such a number, the schedule that it
-    comes from is of more interest.
+    An optimizer passes them to its parts as plain numbers. If a part has written such a number, and the optimizer has a
+    schedule in that field, the name of the schedule replaces the number.
     """
     for name in ("learning_rate", "weight_decay"):
         value = getattr(transform, name, None)

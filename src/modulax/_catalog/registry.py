@@ -1,4 +1,4 @@
-"""Optimizers by name, what there is to know of each, and whom to cite."""
+"""The registry of optimizers: lookup by name, a card with the properties of each, and citations."""
 
 import dataclasses
 import difflib
@@ -19,16 +19,17 @@ SAMPLE = (1024, 1024)
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """What there is to know of an optimizer before choosing it.
+    """Properties of an optimizer that help to choose one: memory, requirements, references.
 
     Args:
-        name: the name that `get` knows it by.
-        optimizer: the class.
-        summary: one sentence.
-        references: whom it is from, as authors and year.
-        state_bytes: bytes of state per parameter, for a float32 matrix of 1024 × 1024; the parameter itself has 4.
-        extra: the arguments that `update` needs beyond gradients, state and parameters.
-        takes_examples: whether it takes the gradient of each example by itself, on a leading axis.
+        name: name of the optimizer for `get`.
+        optimizer: its class.
+        summary: first paragraph of its docstring.
+        references: papers, as authors and year.
+        state_bytes: bytes of optimizer state per parameter, for a float32 matrix of 1024 × 1024; the parameter itself
+            has 4 bytes.
+        extra: extra arguments that `update` requires, besides gradients, state and parameters.
+        takes_examples: whether it takes per-example gradients, with a leading batch axis.
         takes_complex: whether it is defined for complex parameters.
     """
 
@@ -43,31 +44,33 @@ class Card:
 
 
 def _registered() -> dict[str, type[AbstractOptimizer]]:
-    """The optimizers of the library: those of a user are at hand where they are written."""
+    """The optimizers of the library by name; optimizers that users define are not registered."""
     classes = AbstractOptimizer.__subclasses__()
     ours = [cls for cls in classes if cls.__module__.startswith("modulax.")]
     return {cls.__name__.lower(): cls for cls in sorted(ours, key=lambda cls: cls.__name__.lower())}
 
 
 def available(pattern: str = "*") -> list[str]:
-    """The names of the optimizers that fit a shell-style pattern.
+    """List the names of the optimizers that match a shell-style pattern.
 
         modulax.available("adam*")  # ['adam', 'adamax', 'adamaxw', 'adamw']
 
     Args:
-        pattern: the pattern; by default all.
+        pattern: shell-style pattern; by default it matches all names.
     """
     return [name for name in _registered() if fnmatch.fnmatchcase(name, pattern.lower())]
 
 
 def get(name: str) -> type[AbstractOptimizer]:
-    """The optimizer of a name, for programs that read it from a configuration.
+    """Return the class of an optimizer by its name, for example from a configuration file.
 
         optimizer = modulax.get("adamw")(1e-3, weight_decay=0.1)
 
     Args:
-        name: the name of the class, in small or capital letters; underscores and hyphens do not count, so that the
-            names of optax are understood.
+        name: name of the class. Case, underscores and hyphens are ignored, so that optax's names work too.
+
+    Raises:
+        ValueError: if there is no such optimizer; the message suggests similar names.
     """
     known = _registered()
     key = name.lower().replace("_", "").replace("-", "")
@@ -78,10 +81,13 @@ def get(name: str) -> type[AbstractOptimizer]:
 
 
 def card(optimizer: str | type[AbstractOptimizer] | AbstractOptimizer) -> Card:
-    """What there is to know of an optimizer: what it needs, what it stores, where it is from.
+    """Return a `Card` with the properties of an optimizer: its requirements, state size and references.
 
     Args:
-        optimizer: its name, its class, or an instance with numbers of your own.
+        optimizer: name, class, or instance of the optimizer; an instance is described with its own hyperparameters.
+
+    Raises:
+        ValueError: if there is no optimizer of this name.
     """
     cls = get(optimizer) if isinstance(optimizer, str) else optimizer
     instance = _example(cls) if isinstance(cls, type) else cls
@@ -102,19 +108,19 @@ def card(optimizer: str | type[AbstractOptimizer] | AbstractOptimizer) -> Card:
 
 
 def _example(cls: type[AbstractOptimizer]) -> AbstractOptimizer:
-    """An instance with its defaults, and 1 for every number that has none."""
+    """Construct an instance with default hyperparameters, and 1 for those without a default."""
     fields = [f for f in dataclasses.fields(cls) if f.init and f.default_factory is dataclasses.MISSING]
     required = [f.name for f in fields if f.default is dataclasses.MISSING]
     return cls(**dict.fromkeys(required, 1))
 
 
 def cited(transform: AbstractTransform) -> list[str]:
-    """The keys of the papers that a transform and its parts are from, its own first."""
+    """The bibliography keys of a transform and its parts, its own first."""
     return list(dict.fromkeys(key for part in everything_in(transform) for key in part.cites))
 
 
 def _short(key: str) -> str:
-    """Authors and year, as one cites in a text."""
+    """Authors and year of a paper, as in an in-text citation."""
     reference = BIBLIOGRAPHY[key]
     names = [name.partition(",")[0] for name in reference.author.split(" and ")]
     who = names[0] if len(names) == 1 else f"{names[0]} and {names[1]}" if len(names) == 2 else f"{names[0]} et al."
@@ -122,12 +128,12 @@ def _short(key: str) -> str:
 
 
 def citation(optimizer: AbstractTransform) -> str:
-    """The papers that an optimizer is made of, as BibTeX.
+    """Return the BibTeX entries of the papers to cite for an optimizer.
 
         print(modulax.citation(modulax.Chain(modulax.ClipByGlobalNorm(1.0), modulax.AdamW(1e-3))))
 
     Args:
-        optimizer: any transform; the papers of all its parts are listed.
+        optimizer: any transform; the papers of all its parts are included.
     """
     entries = []
     for key in cited(optimizer):

@@ -1,4 +1,4 @@
-"""Where the arrays of a state live: beside the parameters that they belong to."""
+"""Sharding of the optimizer state: each array is sharded like its parameter."""
 
 import jax
 import jax.tree_util as jtu
@@ -10,23 +10,26 @@ from ..tree._state import owners
 
 
 def state_sharding(transform: AbstractTransform, params: Params) -> PyTree:
-    """The sharding of every array of the state: that of its parameter, or a copy on each device of the mesh.
+    """Return a sharding for every array of the optimizer state: that of its parameter, or replicated over the mesh.
 
-    What belongs to which parameter is known from the fields of the state; an array of another shape than its parameter
-    is copied.
+    The fields of the state determine which array belongs to which parameter. An array of another shape than its
+    parameter is replicated.
 
-    The compiled `init` does not know where its zeros will be needed, and puts them on one device. Told so, it makes
-    them in place, and no device ever holds a whole copy:
+    Without shardings, the compiled `init` puts its zeros on one device. With them, each device creates its own shards,
+    and no device ever holds a whole copy:
 
         shardings = state_sharding(optimizer, params)
         state = jax.jit(optimizer.init, out_shardings=shardings)(params)
 
     Args:
         transform: a transform or an optimizer.
-        params: the parameters, or arrays of `jax.ShapeDtypeStruct` with a `sharding`.
+        params: the parameters, or a tree of `jax.ShapeDtypeStruct` with shardings.
 
     Returns:
-        a tree of the state's structure with a `jax.sharding.Sharding` at every leaf.
+        a tree with the structure of the state, with a `jax.sharding.Sharding` for each leaf.
+
+    Raises:
+        ValueError: if a parameter has no sharding.
     """
     state = jax.eval_shape(transform.init, params)
     leaves = jtu.tree_leaves(params)
@@ -37,7 +40,7 @@ def state_sharding(transform: AbstractTransform, params: Params) -> PyTree:
             "`jax.ShapeDtypeStruct(shape, dtype, sharding=...)`."
         )
     meshes = [s.mesh for s in shardings if isinstance(s, jax.sharding.NamedSharding)]
-    if meshes:  # what nobody placed goes where the rest is
+    if meshes:  # parameters that were not placed explicitly go to the mesh of the others
         everywhere = jax.sharding.NamedSharding(meshes[0], jax.sharding.PartitionSpec())
         shardings = [everywhere if isinstance(s, jax.sharding.SingleDeviceSharding) else s for s in shardings]
     else:

@@ -1,4 +1,10 @@
-"""Transforms one after the other."""
+"""`Chain`: composition of transforms.
+
+The parts are named, and the state is a mapping by these names. `_runs` splits the parts into runs: consecutive rules on
+one array (`AbstractLeafwise`) form one run, which `run_rules` applies as one function of an array. A rule with a
+`survey` begins a new run, because it needs the updates of all leaves first. Any other part, such as an optimizer or a
+container, is a run of its own.
+"""
 
 import itertools
 import re
@@ -18,9 +24,9 @@ from .._support.types import Params, State, Updates
 
 
 class ChainState(AbstractState):
-    """The states of a chain's parts, by name; `state[0]` and `state["clip"]` read one of them.
+    """State of `Chain`: the states of the parts, by name. Read one with `state[0]` or `state["clip"]`.
 
-    A part without state takes no place in it: inserting one changes no checkpoint, and costs no step.
+    Stateless parts are left out, so that inserting one doesn't change the structure of checkpoints.
     """
 
     names: tuple[str, ...] = eqx.field(static=True)
@@ -41,21 +47,24 @@ class ChainState(AbstractState):
 
 
 class Chain(AbstractContainer):
-    """Applies transforms one after the other: each sees what the one before returned.
+    """Composes transforms: applies them one after the other, each to the updates that the previous one returned.
 
-    Parts have names, given or derived from their class (`scale_by_adam`, a second one `scale_by_adam_2`). The state is
-    stored under the names, so a part that is inserted later does not rename the others:
+    Each part has a name, given or derived from its class (`scale_by_adam`, for a second one `scale_by_adam_2`). States
+    are stored under these names, so that inserting a part does not rename the others:
 
         Chain(ClipByGlobalNorm(1.0), AdamW(1e-3))
         Chain(clip=ClipByGlobalNorm(1.0), adam=ScaleByAdam(), rate=ScaleByLearningRate(1e-3))
 
-    A chain reads as a sequence (`chain[0]`, `chain[1:]`, `len`, iteration over the parts) and as a mapping
+    A chain behaves like a sequence (`chain[0]`, `chain[1:]`, `len`, iteration over the parts) and like a mapping
     (`chain["clip"]`, `"clip" in chain`). Consecutive rules on one array (`AbstractLeafwise`) run as one function of an
     array. An empty chain is the identity.
 
     Args:
         parts: transforms, named after their classes.
-        named: transforms by name, behind the others.
+        named: transforms by name, applied after the others.
+
+    Raises:
+        ValueError: if a part is not a transform.
     """
 
     parts: OrderedDict[str, AbstractTransform] = part(state="parts")
@@ -67,18 +76,18 @@ class Chain(AbstractContainer):
         self.parts = OrderedDict({**found, **named})
 
     def init(self, params: Params) -> ChainState:
-        """The states of all parts."""
+        """Return the initial states of all parts."""
         return ChainState({name: part.init(params) for name, part in self.parts.items()})
 
     def update(
         self, updates: Updates, state: ChainState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, ChainState]:
-        """One step of every part in turn."""
+        """Run one step of every part in turn."""
         if not isinstance(state, ChainState) or state.names != tuple(self.parts):
             held = listing(state.names) if isinstance(state, ChainState) else f"`{type(state).__name__}`"
             raise ValueError(
                 f"`Chain.update` was given the state of another transform: it holds {held}, and the parts are "
-                f"{listing(self.parts)}. Call `init` for this one."
+                f"{listing(self.parts)}. Call `init` of this chain."
             )
         new: dict[str, State] = {}
         for run in _runs(self.parts):
@@ -117,14 +126,14 @@ class Chain(AbstractContainer):
 
 
 def _free_name(part: object, taken: set[str]) -> str:
-    """The part's class name in snake case (`scale_by_rms`, `adamw`), numbered from the second on."""
+    """The class name of a part in snake case (`scale_by_rms`, `adamw`), with a number from the second one on."""
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z].)", "_", type(part).__name__).lower()
     numbered = (f"{name}_{i}" for i in itertools.count(2))
     return name if name not in taken else next(n for n in numbered if n not in taken)
 
 
 def _runs(parts: Mapping[str, AbstractTransform]) -> Iterator[dict[str, AbstractTransform]]:
-    """The parts in order, consecutive rules on one array together, every other part by itself."""
+    """Split the parts into runs: consecutive rules on one array together, every other part on its own."""
     run: dict[str, AbstractTransform] = {}
     for name, transform in parts.items():
         joins = isinstance(transform, AbstractLeafwise) and not reads_all_updates(transform)

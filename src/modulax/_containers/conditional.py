@@ -1,4 +1,4 @@
-"""Containers whose transform does not run at every step."""
+"""Containers that run a transform at some steps only, such as those with finite gradients."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -27,7 +27,7 @@ def _run_if(
     extra: Mapping[str, Any],
     otherwise: Updates,
 ) -> tuple[Updates, State]:
-    """One step of the transform; or, where the gate is shut, these updates, and the transform does not run."""
+    """Run one step of the transform if `is_open`; else return the updates `otherwise` and the old state."""
     return jax.lax.cond(
         is_open,
         lambda: inner.update(updates, inner_state, params, **extra),
@@ -36,10 +36,10 @@ def _run_if(
 
 
 class ApplyIfFiniteState(AbstractState):
-    """The state of `ApplyIfFinite`.
+    """State of `ApplyIfFinite`: counters of non-finite updates, and the inner state.
 
-    `notfinite_count` is the number of bad updates that were ignored since the last step, `last_finite` whether the last
-    update was good, and `total_notfinite` how many have been bad altogether.
+    `notfinite_count` is the number of consecutive updates that were skipped, `last_finite` whether the last update was
+    finite, and `total_notfinite` the number of all non-finite updates so far.
     """
 
     notfinite_count: Count = shared()
@@ -49,24 +49,24 @@ class ApplyIfFiniteState(AbstractState):
 
 
 class ApplyIfFinite(AbstractContainer):
-    """Ignores updates with a NaN or an infinity in them: the step is zero, and the transform does not run.
+    """Skips steps whose gradients contain NaN or infinity: the updates are zero and the inner transform does not run.
 
         ApplyIfFinite(AdamW(1e-3), max_consecutive_errors=5)
 
-    A bad batch then ruins neither parameters nor state. Where more than `max_consecutive_errors` come one after the
-    other, waiting does not help: the next bad update is taken as it is, which shows in the parameters, and counting
-    begins anew. With an infinite limit no bad one is ever taken; watch `state.total_notfinite` then.
+    A bad batch then affects neither the parameters nor the state. After `max_consecutive_errors` bad ones in a row, the
+    next one is applied, so that the error becomes visible in the parameters, and the count of bad ones is reset. With
+    an infinite limit, none is ever applied; watch `state.total_notfinite` in that case.
 
     Args:
-        inner: the transform.
-        max_consecutive_errors: how many bad updates in a row are ignored.
+        inner: the inner transform.
+        max_consecutive_errors: maximum number of consecutive steps that are skipped.
     """
 
     inner: AbstractTransform = part()
     max_consecutive_errors: Number = number(needs=NON_NEGATIVE)
 
     def init(self, params: Params) -> ApplyIfFiniteState:
-        """The inner state, and nothing bad so far."""
+        """Return the inner state, and counters at zero."""
         return ApplyIfFiniteState(
             notfinite_count=jnp.zeros((), jnp.int32),
             last_finite=jnp.ones((), bool),
@@ -77,7 +77,7 @@ class ApplyIfFinite(AbstractContainer):
     def update(
         self, updates: Updates, state: ApplyIfFiniteState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, ApplyIfFiniteState]:
-        """One step of the inner transform if the updates are finite."""
+        """Run one step of the inner transform if the updates are finite."""
         is_finite = all_finite(updates)
         count = jnp.where(is_finite, 0, safe_increment(state.notfinite_count))
         gives_up = count.astype(default_float()) > self.max_consecutive_errors
@@ -99,24 +99,27 @@ class ApplyIfFinite(AbstractContainer):
 
 
 class ConditionallyTransformState(AbstractState):
-    """The state of `ConditionallyTransform`: that of the inner transform, and the number of calls so far."""
+    """State of `ConditionallyTransform`: the state of the inner transform, and the number of calls."""
 
     inner_state: State = nested()
     step: Count = shared()
 
 
 class ConditionallyTransform(AbstractContainer):
-    """Runs a transform at some steps; at the others the updates pass through unchanged.
+    """Runs a transform only if a condition on the step holds; otherwise the updates pass through unchanged.
 
         ConditionallyTransform(AddNoise(0.01, 0.55, seed), lambda step: step < 1000)
 
-    The schedules of the inner transform, and whatever else it counts, go by the steps at which it ran. To make no step
-    at all at the others, use `ConditionallyMask`.
+    The schedules and counters of the inner transform count only the steps at which it ran. To return zeros at the other
+    steps, use `ConditionallyMask`.
 
     Args:
-        inner: the transform.
-        should_transform_fn: a function of the number of calls so far, from 0, that returns whether to run it now.
-        forward_extra_args: whether that function is given the extra arguments of `update` too, by name.
+        inner: the inner transform.
+        should_transform_fn: function of the number of previous calls that returns whether to run the inner transform.
+        forward_extra_args: whether to pass the extra arguments of `update` to `should_transform_fn`, by name.
+
+    Raises:
+        ValueError: if the inner transform takes per-example gradients, which cannot pass through.
     """
 
     inner: AbstractTransform = part()
@@ -126,42 +129,42 @@ class ConditionallyTransform(AbstractContainer):
     def check(self) -> None:
         if self.inner.example_axes:
             raise ValueError(
-                "`ConditionallyTransform` lets the updates pass when its transform does not run, but this one takes "
-                "the updates of each example by itself. Write `ConditionallyMask(...)`, which makes no step then."
+                "`ConditionallyTransform` returns the updates unchanged when its transform does not run, but this one "
+                "takes per-example gradients. Write `ConditionallyMask(...)`, which returns zeros then."
             )
 
     def init(self, params: Params) -> ConditionallyTransformState:
-        """The inner state, and a counter at zero."""
+        """Return the inner state, and a step count of zero."""
         return ConditionallyTransformState(self.inner.init(params), jnp.zeros((), jnp.int32))
 
     def update(
         self, updates: Updates, state: ConditionallyTransformState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, ConditionallyTransformState]:
-        """One step of the inner transform if it is time for it, else the updates as they are."""
+        """Run one step of the inner transform if the condition holds; else return the updates unchanged."""
         is_time = _is_time(self, state.step, extra)
         updates, inner_state = _run_if(is_time, self.inner, updates, state.inner_state, params, extra, updates)
         return updates, ConditionallyTransformState(inner_state, safe_increment(state.step))
 
 
 class ConditionallyMaskState(AbstractState):
-    """The state of `ConditionallyMask`: the number of calls so far, and that of the inner transform."""
+    """State of `ConditionallyMask`: the number of calls, and the state of the inner transform."""
 
     step: Count = shared()
     inner_state: State = nested()
 
 
 class ConditionallyMask(AbstractContainer):
-    """Runs a transform at some steps; at the others the updates become zero, so that no step is made.
+    """Runs a transform only if a condition on the step or the loss holds; otherwise the updates are zero.
 
         ConditionallyMask(AdamW(1e-3), lambda step, value, **extra: value < 10.0, forward_extra_args=True)
 
-    The schedules of the inner transform, and whatever else it counts, go by the steps at which it ran. To let the
-    updates pass at the others, use `ConditionallyTransform`.
+    The schedules and counters of the inner transform count only the steps at which it ran. To return the updates
+    unchanged at the other steps, use `ConditionallyTransform`.
 
     Args:
-        inner: the transform.
-        should_transform_fn: a function of the number of calls so far, from 0, that returns whether to run it now.
-        forward_extra_args: whether that function is given the extra arguments of `update` too, by name.
+        inner: the inner transform.
+        should_transform_fn: function of the number of previous calls that returns whether to run the inner transform.
+        forward_extra_args: whether to pass the extra arguments of `update` to `should_transform_fn`, by name.
     """
 
     inner: AbstractTransform = part()
@@ -169,13 +172,13 @@ class ConditionallyMask(AbstractContainer):
     forward_extra_args: bool = eqx.field(static=True, default=False)
 
     def init(self, params: Params) -> ConditionallyMaskState:
-        """A counter at zero, and the inner state."""
+        """Return a step count of zero, and the inner state."""
         return ConditionallyMaskState(jnp.zeros((), jnp.int32), self.inner.init(params))
 
     def update(
         self, updates: Updates, state: ConditionallyMaskState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, ConditionallyMaskState]:
-        """One step of the inner transform if it is time for it, else zeros."""
+        """Run one step of the inner transform if the condition holds; else return zeros."""
         zeros = zeros_returned(self.inner, updates)
         is_time = _is_time(self, state.step, extra)
         updates, inner_state = _run_if(is_time, self.inner, updates, state.inner_state, params, extra, zeros)

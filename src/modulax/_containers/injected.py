@@ -1,4 +1,11 @@
-"""Transforms whose numbers live in the state."""
+"""`Injected`: hyperparameters in the optimizer state, for learning-rate injection.
+
+The state holds a copy of the inner transform whose leaves are its hyperparameters as arrays; callers overwrite them
+there. In `update`, `_now` combines the inner transform with the state: a hyperparameter in the state takes precedence,
+except in a field that holds a schedule, where the value of the schedule at this step does. `_kept` extracts the
+hyperparameters that the state stores, in its dtype and without `static_args`. `_merged` puts them back into the inner
+transform, with all numbers in JAX's default float dtype; its `update` is then called.
+"""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -10,8 +17,8 @@ import jax.tree_util as jtu
 from jaxtyping import DTypeLike
 
 from .._protocol.container import AbstractContainer, part
-from .._protocol.in_force import advance, in_force, schedule_states
 from .._protocol.schedule import is_schedule
+from .._protocol.schedule_values import advance, schedule_states, with_current_values
 from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import default_float, safe_increment
 from .._support.checks import listing, suggestion
@@ -22,11 +29,11 @@ from ..tree._paths import dotted, matches
 
 
 class InjectedState(AbstractState):
-    """The state of `Injected`: the inner transform itself with its numbers as arrays, and its state.
+    """State of `Injected`: step count, the inner transform with its hyperparameters as arrays, and its state.
 
-    `state.hyperparameters.learning_rate` reads a number, and `equinox.tree_at(lambda s:
+    `state.hyperparameters.learning_rate` reads a hyperparameter, and `equinox.tree_at(lambda s:
     s.hyperparameters.learning_rate, state, 3e-4)` changes it. `schedule_states` holds the states of stateful schedules
-    by the dotted path of the number that each is; it is None where there is none.
+    by the dotted path of the field that holds each, or None if there are none.
     """
 
     count: Count = shared()
@@ -40,18 +47,23 @@ def _as_names(x: Any) -> tuple[str, ...]:
 
 
 class Injected(AbstractContainer):
-    """Carries the numbers of a transform in its state, for callers that hold the transform itself static.
+    """Keeps the hyperparameters of a transform in its state, where they can be changed between steps.
 
-    The numbers in the state rule, and may be overwritten with arrays or plain numbers. A schedule still rules its own
-    field: there the state shows the number that was in force at the last step. Where the optimizer itself can be passed
-    around, `replace` is simpler.
+    This is for code that holds the optimizer itself static, such as a training state of another library. If the
+    optimizer can be passed as an argument, `replace` is simpler.
+
+    The hyperparameters in the state take precedence over those of the transform, and may be overwritten by arrays or
+    Python numbers. A field with a schedule always follows the schedule; the state shows its value at the last step.
 
     Args:
-        inner: the transform.
-        static_args: the numbers that stay out of the state, where it has None for them: names of fields, dotted paths,
-            the ends of these, or shell-style patterns. What the transform has there rules.
-        hyperparam_dtype: the dtype in which the state keeps the numbers; by default JAX's own for floats. Whatever it
-            is, they change no dtype of a parameter, nor do parameters change theirs.
+        inner: the inner transform.
+        static_args: hyperparameters that are kept out of the state, which has None in their place: names of fields,
+            dotted paths, ends of dotted paths, or shell-style patterns. Those of the transform are used.
+        hyperparam_dtype: dtype of the hyperparameters in the state; by default JAX's default float dtype. It does not
+            affect the dtypes of parameters and updates, nor do these affect it.
+
+    Raises:
+        ValueError: if `static_args` names no hyperparameter, or `hyperparam_dtype` is not a floating-point dtype.
     """
 
     inner: AbstractTransform = part()
@@ -70,23 +82,23 @@ class Injected(AbstractContainer):
         for name in self.static_args:
             if not any(_fits(path, name) for path in paths):
                 raise ValueError(
-                    f"`Injected(static_args=...)`: there is no number `{name}`.{suggestion(name, paths)} "
+                    f"`Injected(static_args=...)`: there is no hyperparameter `{name}`.{suggestion(name, paths)} "
                     f"`{type(self.inner).__name__}` has {listing(paths)}."
                 )
 
     def init(self, params: Params) -> InjectedState:
-        """A copy of the numbers, and the inner state."""
+        """Return a copy of the hyperparameters, and the inner state."""
         count = jnp.zeros((), jnp.int32)
         states = schedule_states(self.inner)
-        inner = in_force(self.inner, count, states)
-        # A copy, so that donating the state does not delete the numbers of the transform.
+        inner = with_current_values(self.inner, count, states)
+        # A copy, so that donating the state does not delete the hyperparameters of the transform.
         kept = jtu.tree_map(jnp.array, self._kept(inner))
         return InjectedState(count, kept, self._merged(kept, inner).init(params), states)
 
     def update(
         self, updates: Updates, state: InjectedState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, InjectedState]:
-        """One step of the transform with the numbers in the state."""
+        """Run one step of the inner transform with the hyperparameters in the state."""
         inner = self._now(state, extra)
         kept = self._kept(inner)
         updates, inner_state = self._merged(kept, inner).update(updates, state.inner_state, params, **extra)
@@ -94,21 +106,25 @@ class Injected(AbstractContainer):
         return updates, InjectedState(safe_increment(state.count), kept, inner_state, states)
 
     def resolved(self, state: InjectedState) -> "Injected":
-        """Return this container with the hyperparameters in the state, and schedules at their current values."""
+        """Return this container with the hyperparameters in the state, and schedules at their current values.
+
+        Args:
+            state: the state of this container.
+        """
         inner = self._now(state, None)
         return with_fields(self, inner=self._merged(self._kept(inner), inner))
 
     def _now(self, state: InjectedState, extra: Any) -> AbstractTransform:
-        """The inner transform with the numbers of the state, and of schedules those of this step."""
+        """The inner transform with the hyperparameters of the state, and schedules at their values at this step."""
 
         def ruling(own: Any, stored: Any) -> Any:
             return own if stored is None or is_schedule(own) else stored
 
         numbers = jtu.tree_map(ruling, self.inner, state.hyperparameters, is_leaf=is_schedule)
-        return in_force(numbers, state.count, state.schedule_states, extra)
+        return with_current_values(numbers, state.count, state.schedule_states, extra)
 
     def _kept(self, inner: AbstractTransform) -> AbstractTransform:
-        """What of the numbers the state keeps, in the dtype in which it does."""
+        """The inner transform with the hyperparameters as the state stores them, and None for `static_args`."""
 
         def kept(path: Any, x: Any) -> Any:
             if any(_fits(dotted(path), name) for name in self.static_args):
@@ -118,7 +134,7 @@ class Injected(AbstractContainer):
         return jtu.tree_map_with_path(kept, inner)
 
     def _merged(self, kept: AbstractTransform, inner: AbstractTransform) -> AbstractTransform:
-        """The inner transform to call: the numbers as they are kept, the others as they were, all of one dtype."""
+        """The inner transform to call: stored hyperparameters where there are any, else its own, all in one dtype."""
 
         def merged(x: Any, own: Any) -> Any:
             x = own if x is None else x
@@ -128,7 +144,7 @@ class Injected(AbstractContainer):
 
 
 def _fits(path: str, name: str) -> bool:
-    """Whether a name stands for the number at a path, or for the schedule or the transform that it is in."""
+    """Whether a name refers to the hyperparameter at a path, or to the schedule or transform that it belongs to."""
     keys = path.split(".")
     return any(matches(".".join(keys[:n]), "*." + name) for n in range(1, len(keys) + 1))
 
@@ -142,14 +158,17 @@ def inject_hyperparams(
     static_args: str | Iterable[str] = (),
     hyperparam_dtype: DTypeLike | None = None,
 ) -> Callable[..., Injected]:
-    """`Injected` by the name and the call that it has in optax.
+    """Make a function that constructs an optimizer with its hyperparameters in the state, called as in optax.
 
         optimizer = inject_hyperparams(AdamW)(learning_rate=0.1)  # Injected(AdamW(learning_rate=0.1))
 
     Args:
-        inner_factory: makes a transform, such as the class of an optimizer.
+        inner_factory: function that makes a transform, such as the class of an optimizer.
         static_args: see `Injected`.
         hyperparam_dtype: see `Injected`.
+
+    Returns:
+        a function with the arguments of `inner_factory` that returns `Injected`.
     """
 
     @functools.wraps(inner_factory, updated=())

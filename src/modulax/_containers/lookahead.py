@@ -1,4 +1,4 @@
-"""Fast steps, and slow parameters that follow them."""
+"""`Lookahead`: slow weights that follow the fast weights of another optimizer."""
 
 from typing import Any, ClassVar
 
@@ -21,7 +21,10 @@ from ..tree._leafmap import map_arithmetic
 
 
 class LookaheadState(AbstractState):
-    """The state of `Lookahead`: `slow` holds the slow parameters, None where the caller holds them in a pair."""
+    """State of `Lookahead`: fast optimizer state, steps since the last synchronization, and the slow parameters.
+
+    `slow` is None if the caller keeps the slow parameters, in `LookaheadParams`.
+    """
 
     fast_state: State = nested()
     steps_since_sync: Count = shared()
@@ -29,7 +32,7 @@ class LookaheadState(AbstractState):
 
 
 class Lookahead(AbstractContainer):
-    r"""Lets an optimizer run ahead for $k$ steps, then goes a part of the way, and starts the next round from there.
+    r"""Lookahead: after every $k$ fast steps, moves slow weights towards the fast ones, which restart from there.
 
     $$
     \begin{aligned}
@@ -38,17 +41,17 @@ class Lookahead(AbstractContainer):
     \end{aligned}
     $$
 
-    The fast parameters $\theta$ are trained, the slow ones $\phi$ are those to evaluate. Given plain parameters, it
-    keeps the slow ones in its state, `eval_params(state, params)` returns them, and it works inside of any container.
-    Given `LookaheadParams`, the gradients are those of `params.fast` and the updates are such a pair too, as in optax.
-    Nothing may change the updates behind it.
+    The fast parameters $\theta$ are trained; the slow ones $\phi$ are the evaluation parameters. With plain parameters,
+    the slow ones are kept in the state, `eval_params(state, params)` returns them, and `Lookahead` works inside any
+    container. With `LookaheadParams`, the gradients are those with respect to `params.fast`, and the updates are such a
+    pair too, as in optax. In a chain, it must be the last transform.
 
     Args:
-        fast_optimizer: the optimizer that runs ahead.
-        sync_period: the number $k$ of its steps in a round.
-        slow_step_size: $\alpha$, the part of the way.
-        reset_state: whether it starts each round with a fresh state, for the parameters where the round begins. Its
-            schedules start anew as well.
+        fast_optimizer: optimizer of the fast parameters.
+        sync_period: number $k$ of fast steps between synchronizations.
+        slow_step_size: step size $\alpha$ of the slow parameters.
+        reset_state: whether to reset the state of the fast optimizer, its step count and schedules included, at each
+            synchronization.
 
     References:
         Zhang et al., [Lookahead Optimizer: k steps forward, 1 step back](https://arxiv.org/abs/1907.08610), 2019.
@@ -63,7 +66,7 @@ class Lookahead(AbstractContainer):
     cites: ClassVar[tuple[str, ...]] = ("zhang2019",)
 
     def init(self, params: Params) -> LookaheadState:
-        """The fast optimizer's state and, for plain parameters, a copy of them."""
+        """Return the state of the fast optimizer and, for plain parameters, a copy of them as the slow ones."""
         is_pair = isinstance(params, LookaheadParams)
         return LookaheadState(
             fast_state=self.fast_optimizer.init(params.fast if is_pair else params),
@@ -74,13 +77,13 @@ class Lookahead(AbstractContainer):
     def update(
         self, updates: Updates, state: LookaheadState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, LookaheadState]:
-        """A fast step; after the last of a round both sets of parameters meet."""
+        """Run a fast step; after every `sync_period` of them, synchronize the fast and the slow parameters."""
         is_pair = isinstance(params, LookaheadParams)
         if updates is not None and is_pair == (state.slow is not None):
             given = ("a pair", "plain parameters") if is_pair else ("plain parameters", "`LookaheadParams`")
             raise ValueError(
                 f"`Lookahead.update` was given {given[0]}, and `init` {given[1]}. Give both the same: with plain "
-                f"parameters the slow ones are kept in the state."
+                f"parameters, the slow ones are kept in the state."
             )
         fast, slow = (params.fast, params.slow) if is_pair else (params, state.slow)
         steps, fast_state = self.fast_optimizer.update(updates, state.fast_state, fast, **extra)
@@ -109,20 +112,25 @@ class Lookahead(AbstractContainer):
         )
         return LookaheadParams(fast_steps, treedef.unflatten(new_slow)) if is_pair else fast_steps, new_state
 
-    # Not those of the part, which are fast: the slow ones are the average.
+    # Overridden because the slow parameters replace the evaluation parameters of the fast optimizer.
     def eval_params(self, state: LookaheadState, params: Params) -> Params:
-        """Return the slow parameters."""
+        """Return the slow parameters.
+
+        Args:
+            state: the state of this container.
+            params: the parameters that are trained, or the whole model.
+        """
         return params if state.slow is None else in_dtypes_of(params, state.slow, "Lookahead.eval_params")
 
     def check_params(self, params: Params) -> None:
-        """Accept a pair of parameters too."""
+        """Accept any parameters, a `LookaheadParams` included."""
 
     def align_params(self, params: Params, updates: Updates, owner: str) -> Params:
-        """The parameters, or both of a pair, in the structure of the updates."""
+        """Return the parameters, or both of a pair, in the structure of the updates."""
         if isinstance(updates, LookaheadParams):
             raise ValueError(
-                f"`{owner}` was given updates for a pair of parameters. Give the gradients of the fast ones, "
-                f"`jax.grad(loss)(params.fast)`."
+                f"`{owner}` was given updates for a pair of parameters. Give the gradients with respect to the fast "
+                f"ones, `jax.grad(loss)(params.fast)`."
             )
         if not isinstance(params, LookaheadParams):
             return AbstractContainer.align_params(self, params, updates, owner)

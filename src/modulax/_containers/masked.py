@@ -1,4 +1,4 @@
-"""A transform for some leaves only."""
+"""`Masked` and `Freeze`: transform or freeze some of the parameters only."""
 
 from typing import Any, Literal
 
@@ -17,21 +17,22 @@ from .._support.types import Params, State, Updates
 
 
 class MaskedState(AbstractState):
-    """The state of `Masked`: that of the inner transform, with None where a leaf is masked out."""
+    """State of `Masked`: the state of the inner transform, with None for leaves that are masked out."""
 
     inner_state: State = nested()
 
 
 class Masked(AbstractContainer):
-    """Applies a transform to some leaves; the updates of the others pass through unchanged, or become zero.
+    """Applies a transform to the parameters selected by a mask; all other updates pass through, or become zero.
 
-    To keep the others from being changed at all, say `otherwise="zero"`, or use `Freeze` or `selective_transform`.
+    Updates that pass through still change their parameters. To freeze these, use `otherwise="zero"`,
+    `selective_transform` or `Freeze`.
 
     Args:
-        inner: the transform.
-        mask: the leaves it is for: a tree of booleans of the parameters' structure or a prefix of it, a function of
-            the parameters that returns one, or `by_path({...})`.
-        otherwise: what becomes of the updates of the other leaves: `"keep"` or `"zero"`.
+        inner: the inner transform.
+        mask: which leaves it is applied to: a tree of booleans with the structure of the parameters or a prefix of it,
+            a function of the parameters that returns such a tree, or `by_path({...})`.
+        otherwise: whether the updates of the other leaves are returned unchanged, `"keep"`, or as zeros, `"zero"`.
     """
 
     inner: AbstractTransform = part()
@@ -39,13 +40,13 @@ class Masked(AbstractContainer):
     otherwise: Literal["keep", "zero"] = choice(("keep", "zero"), "keep")
 
     def init(self, params: Params) -> MaskedState:
-        """The inner transform's state for the chosen leaves."""
+        """Return the initial state of the inner transform, for the chosen leaves."""
         return MaskedState(self.inner.init(select(params, self.chosen(params))))
 
     def update(
         self, updates: Updates, state: MaskedState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, MaskedState]:
-        """One step of the inner transform on the chosen leaves."""
+        """Run one step of the inner transform, on the chosen leaves."""
         chosen = self.chosen(updates)
         inner_params = None if params is None else select(params, chosen)
         inner_extra = extra_for(extra, chosen, updates, params, "Masked.update")
@@ -55,52 +56,69 @@ class Masked(AbstractContainer):
         return merge(updates, new, chosen), MaskedState(inner_state)
 
     def seen_by(self, part: Part, tree: PyTree) -> list[bool]:
-        """Return the chosen leaves."""
+        """Return which leaves the mask chooses.
+
+        Args:
+            part: the inner transform.
+            tree: the parameters, or a tree like them.
+        """
         del part
         return self.chosen(tree)
 
     def freezes(self, tree: Params) -> list[bool] | None:
-        """Return the other leaves, if their updates become zero."""
+        """Return which leaves the mask leaves out, if their updates become zero.
+
+        Args:
+            tree: the parameters, or a tree like them.
+        """
         return [not chosen for chosen in self.chosen(tree)] if self.otherwise == "zero" else None
 
     def chosen(self, tree: Params) -> list[bool]:
-        """Which leaves the inner transform is for, in JAX's order."""
+        """Return which leaves the inner transform is applied to, in JAX's order.
+
+        Args:
+            tree: the parameters, or a tree like them.
+        """
         rule: AbstractRule = self.mask
         return mask_of(self, rule, tree)
 
 
 def selective_transform(optimizer: AbstractTransform, *, freeze_mask: Any) -> Masked:
-    """An optimizer for some parameters, while the others are frozen and have no state.
+    """Freeze some parameters and optimize the others; frozen parameters have no optimizer state.
 
         selective_transform(AdamW(1e-3), freeze_mask=by_path({"embedding*": True, "*": False}))
 
     Args:
-        optimizer: the transform of the parameters that are trained.
-        freeze_mask: true where a parameter is frozen; a mask as in `Masked`.
+        optimizer: the optimizer of the other parameters.
+        freeze_mask: which parameters are frozen; a mask as in `Masked`.
+
+    Returns:
+        a `Masked` transform.
     """
     return Masked(optimizer, not_in(freeze_mask), otherwise="zero")
 
 
 class Freeze(AbstractLeafwise):
-    """Keeps some parameters as they are: their updates become zero. The last part of a chain, or around it all.
+    """Freezes parameters: sets their updates to zero. Put it last in a chain.
 
         Chain(AdamW(1e-3), Freeze(by_path({"embedding*": True, "*": False})))
 
-    The transforms before it still hold a state for the frozen leaves. To save that memory, use `selective_transform`.
+    The transforms before it still have a state for the frozen parameters. To save that memory, use
+    `selective_transform`.
 
     Args:
-        mask: the leaves that are frozen: a tree of booleans of the parameters' structure or a prefix of it, a function
-            of the parameters that returns one, or `by_path({...})`.
+        mask: which parameters are frozen: a tree of booleans with the structure of the parameters or a prefix of it, a
+            function of the parameters that returns such a tree, or `by_path({...})`.
     """
 
     mask: Any = eqx.field(static=True, converter=as_rule)
 
     def where(self, tree):
-        """The frozen leaves."""
+        """Return which leaves are frozen."""
         return mask_of(self, self.mask, tree)
 
     def freezes(self, tree):
-        """Return the frozen leaves."""
+        """Return which leaves are frozen."""
         return self.where(tree)
 
     def update_leaf(self, now, g, s, p):

@@ -1,4 +1,4 @@
-"""A learning rate that is found while training, for any optimizer."""
+"""`Mechanize`: the Mechanic learning-rate tuner, for any base optimizer."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PyTree
 
 from .._protocol.container import AbstractContainer, part
 from .._protocol.fields import Number, followed, number
-from .._protocol.in_force import resolve
+from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import at_least_float32, copy_in, default_float, safe_increment, safe_sqrt, zeros_in
 from .._support.checks import check_positive_integer
@@ -23,9 +23,10 @@ from ..tree._math import inner, norm, widened
 
 
 class MechanicState(AbstractState):
-    """The state of `Mechanize`: for each decay the reward `r`, the largest product `m`, the squares `v`, the scale `s`.
+    """State of `Mechanize`: base optimizer state, step count, and one tuner per decay rate.
 
-    `x0` is where the parameters began, and `delta` the sum of the steps, None where it is computed from the parameters.
+    For each decay rate, `r` is the reward, `m` the largest inner product, `v` the sum of its squares and `s` the scale.
+    `x0` holds the initial parameters, and `delta` the sum of the steps, or None if it is computed from the parameters.
     """
 
     base_optimizer_state: State = nested()
@@ -39,7 +40,7 @@ class MechanicState(AbstractState):
 
 
 class Mechanize(AbstractContainer):
-    r"""Mechanic: finds the scale of an optimizer's steps, by betting on how well they went so far.
+    r"""Mechanic: tunes the learning rate of a base optimizer while training, by an online betting algorithm.
 
     $$
     \begin{aligned}
@@ -53,22 +54,24 @@ class Mechanize(AbstractContainer):
     \end{aligned}
     $$
 
-    $m, v, r, s$ have an entry for each of the decays $\beta = 0.9, 0.99, 0.999, \dots$, of which the best wins. The
-    first step only looks. The optimizer inside should have a learning rate of 1, or a schedule that ends its warm-up at
-    1; it may be any but those that normalize their steps by the parameters, such as LARS. It stands last in a chain.
+    $m, v, r, s$ have one entry for each of the decay rates $\beta = 0.9, 0.99, 0.999, \dots$; their scales are
+    added, so that none has to be chosen. The first step leaves the parameters unchanged. Use a base optimizer with a
+    learning rate of 1, or with a schedule that warms up to 1; any will do, except those that normalize their steps by
+    the parameters, such as LARS. In a chain, put `Mechanize` last.
 
-    Both $x_1$ and $\Delta$ are in the state, so that parameters in bfloat16 learn too: a sum of tiny steps does not get
-    lost. optax computes $\Delta$ from the parameters, which saves one copy of them.
+    Both $x_1$ and $\Delta$ are stored in the state, so that training works for parameters in bfloat16, too: tiny steps
+    are summed without being rounded away. optax computes $\Delta$ from the parameters, which saves one copy of them.
 
     Args:
-        base_optimizer: the optimizer that makes the steps $u_t$.
-        weight_decay: $\lambda$, a pull to the origin that the scale alone sees.
-        eps: $\varepsilon$.
-        s_init: the scale at first. It grows exponentially: a small one costs few steps.
-        num_betas: the number $n$ of decays.
-        follow: whom to follow: the paper, `"paper"`; or its later form, `"optax"`, in which $\Delta_t = (x_t - x_1) /
-            (\sum_i s_{t,i} + \varepsilon)$, $\varepsilon$ is added to $|h_t|$, what is added to the reward is at most
-            $s_t m_{t-1}$, and a negative reward is remembered.
+        base_optimizer: base optimizer, which makes the steps $u_t$.
+        weight_decay: coefficient $\lambda$ of a weight decay that affects the scale only, not the steps themselves.
+        eps: $\varepsilon$, added to denominators.
+        s_init: initial scale $s_{init}$. It grows exponentially, so that a value that is too small costs few steps.
+        num_betas: number $n$ of decay rates.
+        follow: which algorithm to use: that of the paper, `"paper"`; or the later one, `"optax"`, in which $\Delta_t =
+            (x_t - x_1) / (\sum_i s_{t,i} + \varepsilon)$, $\varepsilon$ is added to $|h_t|$, so that the first step has
+            the scale $s_{init}$, the increment of the reward is clipped to $\pm s_t m_{t-1}$, and a negative reward is
+            kept.
 
     References:
         Cutkosky, Defazio and Mehta, [Mechanic: A Learning Rate Tuner](https://arxiv.org/abs/2306.00144), 2023.
@@ -90,7 +93,7 @@ class Mechanize(AbstractContainer):
         check_positive_integer(self, "num_betas")
 
     def init(self, params: Params) -> MechanicState:
-        """The start, no steps so far, and the state of the optimizer inside."""
+        """Return a copy of the parameters as the start, and the state of the base optimizer."""
         count = jnp.zeros((), jnp.int32)
         now = resolve(self, count)
 
@@ -111,13 +114,13 @@ class Mechanize(AbstractContainer):
     def update(
         self, updates: Updates, state: MechanicState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, MechanicState]:
-        """One step of the optimizer inside, and a scale for all of its steps."""
+        """Run one step of the base optimizer, and rescale the sum of all its steps."""
         now = resolve(self, state.count)
         steps, base_state = now.base_optimizer.update(widened(updates), state.base_optimizer_state, params, **extra)
         g, treedef = jtu.tree_flatten(updates)
         u, p = jtu.tree_leaves(steps), jtu.tree_leaves(params)
         held, put_x0 = align(state.x0, updates, "Mechanize.update")
-        # Weights that were loaded after `init` count as the start.
+        # At the first step the given parameters are the start, in case weights were loaded after `init`.
         x0 = [jnp.where(state.count == 0, new, old) for new, old in zip(p, held, strict=True)]
         scale = jnp.sum(state.s)
         if self._stores:
@@ -143,7 +146,11 @@ class Mechanize(AbstractContainer):
         )
 
     def resolved(self, state: MechanicState) -> "Mechanize":
-        """Return this container with its hyperparameters, and those of its part, at their current values."""
+        """Return this container with its schedules, and those of the base optimizer, at their current values.
+
+        Args:
+            state: the state of this container.
+        """
         return resolve(self, state.count)
 
     @property
@@ -151,7 +158,7 @@ class Mechanize(AbstractContainer):
         return self.follow == "paper"
 
     def _tuned(self, state: MechanicState, h: Array) -> tuple[Array, ...]:
-        """The tuner: reward, largest product, squares and scale after the product of this step."""
+        """Return reward, largest product, sum of squares and scale, updated with the inner product of this step."""
         dtype = state.s.dtype
         eps, s_init, h = (jnp.asarray(x).astype(dtype) for x in (self.eps, self.s_init, h))
         betas = jnp.asarray([1 - 0.1 ** (i + 1) for i in range(self.num_betas)], dtype)
@@ -171,7 +178,7 @@ def _travelled(scale: Any, p: Array, x0: Array) -> list[Array]:
 
 
 def _product(g: list[Array], delta: list[Array], p: list[Array], decay: Any, eps: Any) -> Array:
-    """The product h of what was travelled and the gradient, with its decay; one that overflows counts for nothing."""
+    """The inner product $h_t$ of displacement and decayed gradient; clipped if it is large, and 0 if it is NaN."""
     wide = [at_least_float32(*(x.dtype for x in xs)) for xs in zip(g, delta, p, strict=True)]
     g, delta, p = ([x.astype(dtype) for x, dtype in zip(xs, wide, strict=True)] for xs in (g, delta, p))
     size = norm(p)

@@ -1,4 +1,4 @@
-"""Several small batches for one step."""
+"""`MultiSteps`: gradient accumulation."""
 
 import functools
 import operator
@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike, Bool, DTypeLike, PyTree
 
 from .._protocol.container import AbstractContainer, part
 from .._protocol.fields import Hyperparameter, number
-from .._protocol.in_force import resolve
+from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import abs_sq, at_least_float32, safe_increment, zeros_in
 from .._support.checks import AT_LEAST_ONE, boolean
@@ -24,10 +24,10 @@ from ..tree._math import total
 
 
 class MultiStepsState(AbstractState):
-    """The state of `MultiSteps`.
+    """State of `MultiSteps`: counters, inner state, and accumulated gradients.
 
-    `mini_step` counts the batches since the last step and `gradient_step` the steps; `acc_grads` is the mean or the
-    sum so far, and `skip_state` whatever `should_skip` reported at the last call.
+    `mini_step` counts the mini-batches since the last step, and `gradient_step` the steps. `acc_grads` is the mean or
+    sum of the gradients so far, and `skip_state` the second result of `should_skip` at the last call.
     """
 
     mini_step: Count = shared()
@@ -38,21 +38,21 @@ class MultiStepsState(AbstractState):
 
 
 class MultiSteps(AbstractContainer):
-    """Accumulates the updates of `every_k` calls and hands their mean to a transform: a large batch in small parts.
+    """Gradient accumulation: averages the gradients of `every_k` mini-batches for one step of the inner transform.
 
-    Between two steps the updates are zero and the inner transform does not run. The accumulator starts afresh after
-    each step, so an infinity in one batch reaches the inner transform once, in that step (which a transform with
-    moments may remember); `should_skip` keeps it out altogether:
+    In between, the updates are zero and the inner transform does not run. The accumulator is reset after each step, so
+    a NaN or an infinity in one mini-batch affects that step only (and the moments of the inner transform, if it has
+    any). To leave out such batches:
 
         MultiSteps(AdamW(1e-3), 4, should_skip=skip_not_finite)
 
     Args:
-        inner: the transform that sees the accumulated updates.
-        every_k: how many calls make a step; a schedule of the number of steps done, for a batch that grows.
-        use_grad_mean: whether to average; else the sum is handed on.
-        should_skip: a function of `(updates, gradient_step, params)` that returns whether to leave this batch out, and
-            a tree of arrays to keep in `state.skip_state`, such as `skip_not_finite`.
-        accumulator_dtype: the dtype of the accumulator; by default the parameter's, at least float32.
+        inner: transform that receives the accumulated gradients.
+        every_k: number of mini-batches per step; a schedule of the number of steps done gives a growing batch size.
+        use_grad_mean: whether to average the gradients; otherwise they are summed.
+        should_skip: function of `(updates, gradient_step, params)` that returns whether to leave out this mini-batch,
+            and a tree of arrays to store in `state.skip_state`; for example `skip_not_finite`.
+        accumulator_dtype: dtype of the accumulator; by default that of the parameters, at least float32.
     """
 
     inner: AbstractTransform = part(state="inner_opt_state")
@@ -66,7 +66,7 @@ class MultiSteps(AbstractContainer):
     clock: ClassVar[Clock] = "pace"
 
     def init(self, params: Params) -> MultiStepsState:
-        """The inner state, and an empty accumulator."""
+        """Return the inner state, and zeros as accumulated gradients."""
         step = jnp.zeros((), jnp.int32)
         _, skip_state = self._skip(jtu.tree_map(jnp.zeros_like, params), step, params)
         return MultiStepsState(
@@ -80,7 +80,7 @@ class MultiSteps(AbstractContainer):
     def update(
         self, updates: Updates, state: MultiStepsState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, MultiStepsState]:
-        """Takes one batch in, and makes a step if it was the last of `every_k`."""
+        """Accumulate the gradients of one mini-batch, and run the inner transform after the last of `every_k`."""
         every_k = resolve(self.every_k, state.gradient_step)
         leaves, treedef = jtu.tree_flatten(updates)
         acc_leaves, rebuild = align(state.acc_grads, updates, "MultiSteps.update")
@@ -115,11 +115,19 @@ class MultiSteps(AbstractContainer):
         return jax.lax.cond(jnp.logical_not(skip) & (n.astype(every_k.dtype) >= every_k), emit, hold)
 
     def resolved(self, state: MultiStepsState) -> "MultiSteps":
-        """Return this container with `every_k` at its current value."""
+        """Return this container with `every_k` at its current value.
+
+        Args:
+            state: the state of this container.
+        """
         return with_fields(self, every_k=resolve(self.every_k, state.gradient_step))
 
     def has_updated(self, state: MultiStepsState) -> Bool[Array, ""]:
-        """Whether the last call made a step."""
+        """Return whether the last call of `update` ran the inner transform.
+
+        Args:
+            state: the state that this call returned.
+        """
         return (state.mini_step == 0) & (state.gradient_step > 0)
 
     def _dtype(self, p: Array) -> Any:
@@ -140,15 +148,16 @@ class MultiSteps(AbstractContainer):
 def skip_not_finite(
     updates: Updates, gradient_step: ArrayLike, params: Params | None
 ) -> tuple[Bool[Array, ""], dict[str, Array]]:
-    """Leaves out batches with a NaN or an infinity in them: `MultiSteps(..., should_skip=skip_not_finite)`.
+    """Skip mini-batches whose gradients contain a NaN or an infinity: `MultiSteps(..., should_skip=skip_not_finite)`.
 
     Args:
-        updates: the updates of the batch.
-        gradient_step: not looked at.
-        params: not looked at.
+        updates: the gradients of the mini-batch.
+        gradient_step: ignored.
+        params: ignored.
 
     Returns:
-        whether there is one, and `{"should_skip": ..., "num_not_finite": ...}`: the same, and how many there are.
+        whether to skip, and `{"should_skip": ..., "num_not_finite": ...}`: the same, and the number of entries that
+        are NaN or infinite.
     """
     del gradient_step, params
     bad = [jnp.sum(jnp.logical_not(jnp.isfinite(u)), dtype=jnp.int32) for u in jtu.tree_leaves(updates)]
@@ -160,24 +169,24 @@ def skip_not_finite(
 def skip_large_updates(
     updates: Updates, gradient_step: ArrayLike, params: Params | None, max_squared_norm: ArrayLike
 ) -> tuple[Bool[Array, ""], dict[str, Array]]:
-    """Leaves out batches whose updates are large altogether, or not finite.
+    """Skip mini-batches whose gradients have a large global norm, or are not finite.
 
         MultiSteps(..., should_skip=functools.partial(skip_large_updates, max_squared_norm=100.0))
 
-    Make the partial function once: a new one is another program, and the limit inside is no hyperparameter.
+    Make the partial function once: each new one compiles another program. The threshold in it is a constant of the
+    program, not a hyperparameter.
 
     Args:
-        updates: the updates of the batch.
-        gradient_step: not looked at.
-        params: not looked at.
-        max_squared_norm: the square of the norm from which on a batch is left out.
+        updates: the gradients of the mini-batch.
+        gradient_step: ignored.
+        params: ignored.
+        max_squared_norm: threshold on the squared global norm; a mini-batch is skipped unless it is below.
 
     Returns:
-        whether the square of the norm is not below the limit, and `{"should_skip": ..., "norm_squared": ...}`: the
-        same, and that square.
+        whether to skip, and `{"should_skip": ..., "norm_squared": ...}`: the same, and the squared norm.
     """
     del gradient_step, params
     norm_squared = total(abs_sq, updates)
-    # Asked in this way, because a NaN is not below the limit either.
+    # Not `norm_squared >= max_squared_norm`, which is false for NaN.
     should_skip = jnp.logical_not(norm_squared < max_squared_norm)
     return should_skip, {"should_skip": should_skip, "norm_squared": norm_squared}

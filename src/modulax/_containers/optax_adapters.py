@@ -1,4 +1,4 @@
-"""One of optax's transformations as one of ours, and one of ours as one of optax's."""
+"""Adapters between optax transformations and modulax transforms, in both directions."""
 
 import contextlib
 import inspect
@@ -21,27 +21,31 @@ from ..tree._paths import JoinedNames, join, key_names
 
 
 class FromOptaxState(AbstractState):
-    """The state of `FromOptax`: that of optax's transformation."""
+    """State of `FromOptax`: the state of the optax transformation."""
 
     inner_state: State = nested()
 
 
 class FromOptax(AbstractTransform):
-    """One of optax's transformations, to stand wherever one of ours may; made by `from_optax`.
+    """An optax transformation as a modulax transform; made by `from_optax`.
 
         Chain(ClipByGlobalNorm(1.0), from_optax(optax.contrib.momo(1.0)))
 
-    Extra arguments reach it if it takes them. Updates leave with the dtype they came with, and the state keeps its
-    dtypes, whatever optax makes of them. What optax computes with is part of the program: a number in its closures
-    cannot be replaced, swept or differentiated, and another one compiles anew. Numbers that
-    `optax.inject_hyperparams` keeps in the state are listed by `hyperparameters(state)`, and are changed there.
+    Extra arguments are passed on if the transformation takes any. Updates and state keep their dtypes, even if optax
+    changes them. Hyperparameters in the closures of optax are constants of the compiled program: they cannot be
+    replaced, swept or differentiated, and another value compiles another program. Hyperparameters that
+    `optax.inject_hyperparams` keeps in the state are listed by `hyperparameters(state)`, and can be changed in the
+    state.
 
     Args:
         transformation: the pair of functions `init` and `update`.
-        hyperparams: the numbers that optax keeps in its state. `at(state)` writes them here, to be listed; they have
-            no effect.
-        takes_examples: whether it takes the updates of each example by itself, on a leading axis, as
+        hyperparams: the hyperparameters that optax keeps in its state. `at(state)` fills this field, so that they can
+            be listed; it has no effect.
+        takes_examples: whether `update` takes per-example gradients, with a leading batch axis, as
             `optax.contrib.differentially_private_aggregate` does.
+
+    Raises:
+        ValueError: if `transformation` is not an optax transformation.
     """
 
     transformation: Any = eqx.field(static=True)
@@ -56,14 +60,14 @@ class FromOptax(AbstractTransform):
         _check_pair(self.transformation)
 
     def init(self, params: Params) -> FromOptaxState:
-        """The state that optax makes, its arrays copied, so that it shares none with the parameters."""
+        """Return a copy of the state that optax returns, so that it shares no array with the parameters."""
         with _settings_of_optax():
             return FromOptaxState(jtu.tree_map(lambda x: strong(jnp.array(x)), self.transformation.init(params)))
 
     def update(
         self, updates: Updates, state: FromOptaxState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, FromOptaxState]:
-        """What optax makes of the updates and of its state."""
+        """Run `update` of the optax transformation, keeping the dtypes of updates and state."""
         with _settings_of_optax():
             new, inner_state = self.transformation.update(
                 updates, state.inner_state, params, **(extra if _takes_extra(self.transformation) else {})
@@ -71,11 +75,15 @@ class FromOptax(AbstractTransform):
             return jtu.tree_map(_in_dtype_of, new, updates), FromOptaxState(_as_before(inner_state, state.inner_state))
 
     def at(self, state: FromOptaxState) -> "FromOptax":
-        """This transform with the numbers that `optax.inject_hyperparams` keeps in the state."""
+        """Return this transform with the hyperparameters that `optax.inject_hyperparams` keeps in the state.
+
+        Args:
+            state: the state of this transform.
+        """
         return FromOptax(self.transformation, _injected(state.inner_state) or None, takes_examples=self.takes_examples)
 
     def __repr__(self) -> str:
-        # The function that made the pair: optax's transformations have no other name.
+        # The name of the function that made the pair: optax transformations have no other name.
         update = self.transformation.update
         name = getattr(update, "__qualname__", type(self.transformation).__name__).partition(".")[0]
         shown = "" if self.hyperparams is None else f", hyperparams={format_value(self.hyperparams)}"
@@ -85,21 +93,19 @@ class FromOptax(AbstractTransform):
 def _check_pair(x: Any) -> None:
     is_ours = isinstance(x, AbstractTransform)
     if is_ours or not all(callable(getattr(x, name, None)) for name in ("init", "update")):
-        remedy = "It is one of modulax: take it as it is." if is_ours else "Write `from_optax(optax.adamw(1e-3))`."
-        raise ValueError(
-            f"`from_optax` needs one of optax's transformations, with `init` and `update`, got {x!r}. {remedy}"
-        )
+        remedy = "It is a modulax transform: use it as it is." if is_ours else "Write `from_optax(optax.adamw(1e-3))`."
+        raise ValueError(f"`from_optax` needs an optax transformation, with `init` and `update`, got {x!r}. {remedy}")
 
 
 @contextlib.contextmanager
 def _settings_of_optax() -> Iterator[None]:
-    """JAX's own rules of promotion, on which optax relies, where a program sets strict ones."""
+    """Set JAX's standard promotion rules, on which optax relies, even if the program has set strict ones."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
 
 
 def _takes_extra(transformation: Any) -> bool:
-    """Whether `update` takes extra arguments, as optax declares it or as its signature says."""
+    """Whether `update` takes extra arguments, according to its optax class or its signature."""
     if "GradientTransformationExtraArgs" in {cls.__name__ for cls in type(transformation).__mro__}:
         return True
     parameters = inspect.signature(transformation.update).parameters.values()
@@ -114,14 +120,14 @@ def _in_dtype_of(new: Any, old: Any) -> Any:
 
 
 def _as_before(new: PyTree, old: PyTree) -> PyTree:
-    """The state in the dtypes that it had; a number that a caller put there has none."""
+    """Cast the new state to the dtypes of the old one, in which a caller may have set plain Python numbers."""
     if jtu.tree_structure(new) != jtu.tree_structure(old):
         return jtu.tree_map(lambda x: strong(jnp.asarray(x)), new)
     return jtu.tree_map(lambda x, y: _in_dtype_of(x, jnp.asarray(y)), new, old)
 
 
 def _injected(state: PyTree) -> dict[str, Any]:
-    """The numbers in fields called `hyperparams`, by the path to the field and their own name."""
+    """The scalars in fields called `hyperparams`, by the path to the field and their own name."""
     found = {}
     for path, x in jtu.tree_leaves_with_path(state):
         is_field = [getattr(key, "name", None) == "hyperparams" for key in path]
@@ -132,44 +138,50 @@ def _injected(state: PyTree) -> dict[str, Any]:
 
 
 def from_optax(transformation: Any, *, takes_examples: bool = False) -> FromOptax:
-    """One of optax's transformations as a transform, to stand in our containers and wherever one of ours may.
+    """Convert an optax transformation to a transform, for use in containers or on its own.
 
         optimizer = Masked(from_optax(optax.adamw(1e-3)), by_path({"*.weight": True, "*": False}))
 
-    What is converted is the optimizer. A state that optax has made goes on in an optimizer of ours by
+    This converts the optimizer. To continue a run from the state of an optax optimizer with a modulax optimizer, use
     `modulax.checkpoint.state_from_optax`.
 
     Args:
         transformation: a pair of functions `init` and `update`, with or without extra arguments.
-        takes_examples: whether it takes the updates of each example by itself, on a leading axis.
+        takes_examples: whether `update` takes per-example gradients, with a leading batch axis.
+
+    Raises:
+        ValueError: if `transformation` is not an optax transformation.
     """
-    _check_pair(transformation)  # before Equinox warns of the numbers in one of ours
+    _check_pair(transformation)  # first, because Equinox would warn of the arrays in a modulax transform
     return FromOptax(transformation, takes_examples=takes_examples)
 
 
 def with_extra_args_support(tx: Any) -> AbstractTransform:
-    """A transform that ignores extra arguments that it does not know: ours as it is, optax's by `from_optax`.
+    """Return a transform that ignores unknown extra arguments: a modulax transform unchanged, or `from_optax(tx)`.
 
     Args:
-        tx: a transform, or one of optax's transformations.
+        tx: a transform, or an optax transformation.
     """
     return tx if isinstance(tx, AbstractTransform) else from_optax(tx)
 
 
 def to_optax(transform: AbstractTransform) -> Any:
-    """A transform as `optax.GradientTransformationExtraArgs`, to stand in optax's containers.
+    """Convert a transform to `optax.GradientTransformationExtraArgs`, for use in optax's containers.
 
         tx = optax.chain(optax.clip(1.0), to_optax(PolyakSGD(1.0)))
         updates, state = tx.update(grads, state, params, value=loss)
 
-    A transform stands in most of them as it is too, but then optax does not hand it the extra arguments. Where
-    `optax.masked` leaves a parameter out, it is absent (None) for the transform. Needs optax.
+    Most optax containers accept a modulax transform without conversion, but don't pass extra arguments to it.
+    Parameters that `optax.masked` leaves out are None for the transform. Requires optax.
 
     Args:
-        transform: a transform of modulax.
+        transform: a modulax transform.
+
+    Raises:
+        ValueError: if `transform` is not a modulax transform.
     """
     if not isinstance(transform, AbstractTransform):
-        raise ValueError(f"`to_optax` needs a transform of modulax, such as `AdamW(1e-3)`, got {transform!r}.")
+        raise ValueError(f"`to_optax` needs a modulax transform such as `AdamW(1e-3)`, got {transform!r}.")
     import optax
 
     def is_masked(x: Any) -> bool:

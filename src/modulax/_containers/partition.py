@@ -1,4 +1,4 @@
-"""Different transforms for different leaves."""
+"""`Partition`: different transforms for different groups of parameters."""
 
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
@@ -18,26 +18,30 @@ from ..tree._paths import leaf_paths
 
 
 class PartitionState(AbstractState):
-    """The states of a partition's transforms, by label."""
+    """State of `Partition`: the states of the transforms, by label."""
 
     inner_states: OrderedDict[Hashable, State] = nested()
 
 
 class Partition(AbstractContainer):
-    """Applies to each leaf the transform of its label.
+    """Applies a different transform to each group of parameters (parameter groups), chosen by labels.
 
         Partition(
             {"decay": AdamW(1e-3), "no_decay": Adam(1e-3)},
             by_path({"*.bias": "no_decay", "*norm*": "no_decay", "*": "decay"}),
         )
 
-    Each transform sees only its own leaves and holds a state for them alone.
+    Each transform receives only the leaves of its own group, and has a state for these only.
 
     Args:
-        transforms: the transform of each label.
-        labels: a tree of labels of the parameters' structure or a prefix of it, a function of the parameters that
-            returns one, or `by_path({...})`.
-        default: the label of leaves that `labels` gives none; by default that is an error.
+        transforms: mapping from label to transform.
+        labels: a tree of labels with the structure of the parameters or a prefix of it, a function of the parameters
+            that returns such a tree, or `by_path({...})`.
+        default: label of the leaves that get none from `labels`; by default, an unlabelled leaf is an error.
+
+    Raises:
+        ValueError: if `default` is not the label of a transform; in `init` and `update`, if a leaf has no label, or
+            one without a transform.
     """
 
     transforms: Mapping[Any, AbstractTransform] = part(state="inner_states", converter=OrderedDict)
@@ -52,7 +56,7 @@ class Partition(AbstractContainer):
             )
 
     def init(self, params: Params) -> PartitionState:
-        """Every transform's state for its own leaves."""
+        """Return the initial state of every transform, for the leaves of its group."""
         groups = self.groups(params)
         return PartitionState(
             OrderedDict((label, t.init(select(params, groups[label]))) for label, t in self.transforms.items())
@@ -61,7 +65,7 @@ class Partition(AbstractContainer):
     def update(
         self, updates: Updates, state: PartitionState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, PartitionState]:
-        """One step of every transform on its own leaves."""
+        """Run one step of every transform, on the leaves of its group."""
         new = updates
         new_states: OrderedDict[Hashable, State] = OrderedDict()
         for label, chosen in self.groups(updates).items():
@@ -74,18 +78,27 @@ class Partition(AbstractContainer):
         return new, PartitionState(new_states)
 
     def seen_by(self, part: Part, tree: PyTree) -> list[bool]:
-        """Return the leaves that are labelled with the key of the part."""
+        """Return which leaves have the label of this part.
+
+        Args:
+            part: a part from `each_part`; its key is its label.
+            tree: the parameters, or a tree like them.
+        """
         return self.groups(tree)[part.key]
 
     def groups(self, tree: Params) -> dict[Hashable, list[bool]]:
-        """For each label, which leaves bear it, in JAX's order."""
+        """Return which leaves have each label, in JAX's order.
+
+        Args:
+            tree: the parameters, or a tree like them.
+        """
         rule: AbstractRule = self.labels
         labels = rule.labels(tree, partial=self.default is not None)
         labels = [self.default if label is None else label for label in labels]
         for path, label in zip(leaf_paths(tree), labels, strict=True):
             if label not in self.transforms:
                 raise ValueError(
-                    f"`Partition`: the leaf `{path}` is labelled {label!r}, and there is no transform of that name; "
+                    f"`Partition`: the leaf `{path}` has the label {label!r}, and there is no transform for it; "
                     f"there are {listing(self.transforms)}."
                 )
         return {known: [label == known for label in labels] for known in self.transforms}

@@ -1,4 +1,10 @@
-"""Containers whose transform sees the parameters in another form: in one buffer, or with complex numbers split."""
+"""Containers that give a transform the parameters in another form: flattened, or with complex arrays split.
+
+A subclass of `AbstractReshaping` implements `form(params)`, which returns a pair of functions: `down` converts a tree
+like the parameters to the inner form, and `up` converts back. `init`, `update` and `eval_params` follow from it: they
+convert parameters, updates and extra arguments (`extra_inside`), call the inner transform, and convert the result back
+to the dtypes and the sharding of the updates or the parameters (`_returned`).
+"""
 
 import abc
 import dataclasses
@@ -24,14 +30,14 @@ from ..tree._math import trainable
 
 
 class Form(NamedTuple):
-    """How trees like the parameters look inside, and back."""
+    """Functions that convert trees like the parameters to the inner form (`down`) and back (`up`)."""
 
     down: Callable[[PyTree], PyTree]
     up: Callable[[PyTree], PyTree]
 
 
 class AbstractReshaping(AbstractContainer):
-    """A container whose transform sees the parameters in another form."""
+    """A container that gives its inner transform the parameters in another form."""
 
     inner: eqx.AbstractVar[AbstractTransform]
 
@@ -39,14 +45,19 @@ class AbstractReshaping(AbstractContainer):
 
     @abc.abstractmethod
     def form(self, params: Params, *, of_updates: bool = False) -> Form:
-        """The form of trees like these parameters, or like what `update` was given where it had no parameters."""
+        """Return the conversion of trees like these parameters.
+
+        Args:
+            params: the parameters; or the updates, if `update` was called without parameters.
+            of_updates: whether `params` are updates, which may have batch axes of per-example gradients.
+        """
 
     def init(self, params: Params) -> Any:
-        """The inner state, for the parameters in the other form."""
+        """Return the inner state, for the parameters in the other form."""
         return self.state_type(self.inner.init(self.form(params).down(params)))
 
     def update(self, updates: Updates, state: Any, params: Params | None = None, **extra: Any) -> tuple[Updates, Any]:
-        """One step of the inner transform, in the other form."""
+        """Run one step of the inner transform, in the other form."""
         form = self.form(updates, of_updates=True) if params is None else self.form(params)
 
         def down(tree: PyTree) -> PyTree:
@@ -57,16 +68,21 @@ class AbstractReshaping(AbstractContainer):
         new, inner_state = self.inner.update(form.down(updates), state.inner_state, inner_params, **inner_extra)
         return _returned(form.up(new), updates), dataclasses.replace(state, inner_state=inner_state)
 
-    # The part has its evaluation parameters in the other form.
+    # Overridden because the inner transform has its evaluation parameters in the other form.
     def eval_params(self, state: Any, params: Params) -> Params:
-        """Those of the inner transform, in the form of the parameters again."""
+        """Return the evaluation parameters of the inner transform, converted back to the form of the parameters.
+
+        Args:
+            state: the state of this container.
+            params: the parameters that are trained, or the whole model.
+        """
         form = self.form(params)
         inner = self.inner.at(state.inner_state)
         return _returned(form.up(inner.eval_params(state.inner_state, form.down(params))), params)
 
 
 def _returned(tree: PyTree, given: PyTree) -> PyTree:
-    """The tree in the dtypes of what was given, and sharded in the same way."""
+    """Return the tree in the dtypes and with the sharding of the given tree."""
 
     def one(x: Array, y: Array) -> Array:
         x = x.astype(y.dtype)
@@ -76,7 +92,7 @@ def _returned(tree: PyTree, given: PyTree) -> PyTree:
 
 
 class RealAndImaginary(AbstractModule):
-    """A complex array as two real ones, in the trees that a transform inside of `SplitRealAndImaginary` sees.
+    """The real and the imaginary part of a complex array, a node in the trees inside `SplitRealAndImaginary`.
 
     Args:
         real: the real part.
@@ -88,25 +104,26 @@ class RealAndImaginary(AbstractModule):
 
 
 class SplitRealAndImaginaryState(AbstractState):
-    """The state of `SplitRealAndImaginary`: that of the inner transform, in which complex arrays are two real ones."""
+    """State of `SplitRealAndImaginary`: the state of the inner transform, whose trees have no complex arrays."""
 
     inner_state: State = nested()
 
 
 class SplitRealAndImaginary(AbstractReshaping):
-    """Runs a transform on the real and the imaginary parts of complex arrays, as on two parameters.
+    """Runs a transform on the real and imaginary parts of complex parameters, as if they were separate parameters.
 
         SplitRealAndImaginary(Rprop(1e-3))
 
-    An optimizer that is not defined for complex parameters can then train them, and one that is does something else:
-    Adam divides each part by a root mean square of its own. Real arrays stay as they are.
+    This makes an optimizer that supports real parameters only usable for complex ones. The result differs for an
+    optimizer that supports complex parameters itself: Adam divides each part by its own root mean square, for example.
+    Real arrays stay unchanged.
 
-    JAX's gradient of a real function of complex parameters is the conjugate of the direction in which the function
-    rises: hand `jax.tree.map(jnp.conj, grads)` to the optimizer, here as everywhere. Inside, the path of an array ends
-    in `.real` and `.imaginary`, which patterns such as `"*.kernel*"` must let in.
+    JAX's gradient of a real function of complex parameters is the conjugate of the direction of steepest ascent. Pass
+    `jax.tree.map(jnp.conj, grads)` to this optimizer, as to any other. The paths of the inner arrays end in `.real` and
+    `.imaginary`; patterns in the inner transform must match these, as `"*.kernel*"` does.
 
     Args:
-        inner: the transform.
+        inner: the inner transform.
     """
 
     inner: AbstractTransform = part()
@@ -114,10 +131,10 @@ class SplitRealAndImaginary(AbstractReshaping):
     state_type: ClassVar[type] = SplitRealAndImaginaryState
 
     def form(self, params: Params, *, of_updates: bool = False) -> Form:
-        """Each complex array as a pair."""
+        """Return the conversion of complex arrays to pairs of real ones."""
         del of_updates
         if not any(map(jnp.iscomplexobj, jtu.tree_leaves(params))):
-            return Form(lambda tree: tree, lambda tree: tree)  # pairs in there are those of a container around this
+            return Form(lambda tree: tree, lambda tree: tree)  # leaves pairs of an outer container unjoined
 
         def split(x: Array) -> Any:
             return RealAndImaginary(jnp.real(x), jnp.imag(x)) if jnp.iscomplexobj(x) else x
@@ -132,28 +149,28 @@ class SplitRealAndImaginary(AbstractReshaping):
 
 
 class FlattenState(AbstractState):
-    """The state of `Flatten`: that of the inner transform, whose trees have one array for each dtype."""
+    """State of `Flatten`: the state of the inner transform, whose trees have one array for each dtype."""
 
     inner_state: State = shared()
 
 
 class Flatten(AbstractReshaping):
-    """Runs a transform on one long vector for each dtype, in which all arrays lie one behind the other.
+    """Runs a transform on the flattened parameters: one vector for each dtype, the concatenation of all arrays.
 
         Flatten(AdamW(1e-3))
 
-    It is for models of many tiny arrays, where a step is spent on starting the work on each of them: with 150 of at
-    most 40 entries, a step of AdamW on a CPU took a tenth of the time, with 1000 a seventh. What it costs is
-    compilation, because every array is cut out of the vector by a piece of program of its own: with 150 as long as
-    without, with 1000 four times as long. Large arrays gain nothing, and are copied.
+    Use it for models with many tiny arrays, where the launch overhead of each array dominates a step. For 150 arrays
+    with at most 40 entries, a step of AdamW on a CPU took a tenth of the time; for 1000 arrays, a seventh. The cost is
+    compilation time, because each array is sliced from the vector by instructions of its own: the same as without
+    `Flatten` for 150 arrays, and four times as long for 1000. Large arrays are no faster, and are copied.
 
-    What is computed for every entry alone is the same on a vector. What depends on the shape of an array is not (a
-    trust ratio, a block norm, Muon), and a mask inside cannot tell the arrays apart. Updates leave with the sharding
-    they came with, but arrays that are sharded in different ways are gathered for it, and JAX refuses them where
-    shardings are explicit. Where `update` is called without the parameters, the updates must have their dtypes.
+    Elementwise transforms give the same result as without `Flatten`. Transforms that use the shapes of the arrays (a
+    trust ratio, a block norm, Muon) don't, and a mask inside cannot tell the arrays apart. Updates keep their sharding,
+    but arrays that are sharded in different ways are gathered first, and with explicit sharding JAX raises an error for
+    them. If `update` is called without parameters, the updates must have the dtypes of the parameters.
 
     Args:
-        inner: the transform.
+        inner: the inner transform.
     """
 
     inner: AbstractTransform = part()
@@ -161,7 +178,7 @@ class Flatten(AbstractReshaping):
     state_type: ClassVar[type] = FlattenState
 
     def form(self, params: Params, *, of_updates: bool = False) -> Form:
-        """The arrays of each dtype, one behind the other. Those without elements have no place there."""
+        """Return the conversion of trees to one vector for each dtype; arrays without elements are left out."""
         leaves, treedef = jtu.tree_flatten(params)
         axes = len(self.inner.example_axes) if of_updates else 0
         shapes = [x.shape[axes:] for x in leaves]
@@ -172,7 +189,7 @@ class Flatten(AbstractReshaping):
                 places.setdefault(x.dtype.name, []).append(i)
 
         def down(tree: PyTree) -> dict[str, Array]:
-            """Examples, on a leading axis, keep it."""
+            """Concatenate the arrays; a leading batch axis of per-example gradients is kept."""
             xs = jtu.tree_leaves(tree)
             buffers = {}
             for name, indices in places.items():

@@ -1,4 +1,4 @@
-"""Sharpness-aware minimization: the gradient where the loss is worst nearby."""
+"""`SAM`: sharpness-aware minimization."""
 
 from typing import Any, ClassVar
 
@@ -21,7 +21,10 @@ from ..tree._math import trainable
 
 
 class SAMState(AbstractState):
-    """The state of `SAM`: `cache` holds the parameters from which the adversary started, None in opaque mode."""
+    """State of `SAM`: position in the round, states of both optimizers, and the unperturbed parameters `cache`.
+
+    `cache` is None in opaque mode.
+    """
 
     steps_since_sync: Count = shared()
     opt_state: State = nested()
@@ -30,7 +33,7 @@ class SAMState(AbstractState):
 
 
 class SAM(AbstractContainer):
-    r"""Sharpness-aware minimization: steps by the gradient at the point nearby where the loss is highest.
+    r"""Sharpness-aware minimization: takes the gradient at the nearby point where the loss is highest.
 
     $$
     \begin{aligned}
@@ -39,28 +42,28 @@ class SAM(AbstractContainer):
     \end{aligned}
     $$
 
-    The adversary is an optimizer as well, whose steps are turned uphill. The one of the paper is
+    The perturbation is made by a second optimizer, the adversary, whose steps are negated to ascend. The paper uses
 
         SAM(SGD(0.1), Chain(Normalize(), SGD(rho)))
 
-    There are two modes. By default each call makes one step, all but every `sync_period`-th of the adversary. The
-    training loop is an ordinary one, and the parameters are at $\hat w$ in between; `eval_params(state, params)`
-    always returns $w$. With `opaque_mode` one call makes the whole round, and calls `grad_fn(params, i)` for the
-    gradient after the adversary's step $i$:
+    There are two modes. By default, each call makes one step: every `sync_period`-th one of the optimizer, all others
+    of the adversary. The training loop stays the usual one, but in between the parameters are at $\hat w$;
+    `eval_params(state, params)` always returns $w$. With `opaque_mode`, one call makes the whole round, and calls
+    `grad_fn(params, i)` for the gradient after step $i$ of the adversary:
 
         grad_fn = jax.grad(lambda params, i: loss(params, batch))
         updates, state = optimizer.update(grads, state, params, grad_fn=grad_fn)
 
-    Do so inside of your own `jit`: a new function in every step is a new program in every step. In low precision
-    prefer this mode: in the other one the way back from $\hat w$ is rounded to the dtype of the gradients.
+    Call this inside your own `jit`: otherwise a new function at every step compiles a new program at every step. Prefer
+    this mode in low precision: in the default one, the way back from $\hat w$ is rounded to the dtype of the gradients.
 
     Args:
-        optimizer: the optimizer of the parameters.
-        adv_optimizer: the adversary.
-        sync_period: the number of gradients in a round: one for the optimizer, the others for the adversary.
-        reset_state: whether the adversary starts each round with a fresh state; else with that of the round before.
+        optimizer: optimizer of the parameters.
+        adv_optimizer: the adversary; its learning rate is the radius $\rho$.
+        sync_period: number of gradients in a round: one for the optimizer, the others for the adversary.
+        reset_state: whether to reset the state of the adversary at each round.
         opaque_mode: whether one call makes a whole round.
-        batch_axis_name: in opaque mode, the name of the axis over which the gradients of `grad_fn` are averaged.
+        batch_axis_name: in opaque mode, name of the mapped axis over which the gradients of `grad_fn` are averaged.
 
     References:
         Foret et al., [Sharpness-Aware Minimization for Efficiently Improving
@@ -81,7 +84,7 @@ class SAM(AbstractContainer):
         check_positive_integer(self, "sync_period")
 
     def init(self, params: Params) -> SAMState:
-        """The states of both optimizers and, unless the mode is opaque, a copy of the parameters."""
+        """Return the states of both optimizers and, unless the mode is opaque, a copy of the parameters."""
         return SAMState(
             steps_since_sync=jnp.zeros((), jnp.int32),
             opt_state=self.optimizer.init(params),
@@ -92,7 +95,7 @@ class SAM(AbstractContainer):
     def update(
         self, updates: Updates, state: SAMState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, SAMState]:
-        """A step of the adversary or of the optimizer; in opaque mode all of a round."""
+        """Run a step of the adversary or of the optimizer; in opaque mode, a whole round."""
         if self.opaque_mode:
             return self._round(updates, state, params, extra)
         held, put = align(state.cache, updates, "SAM.update")
@@ -118,9 +121,14 @@ class SAM(AbstractContainer):
         is_last = state.steps_since_sync >= self.sync_period - 1
         return jax.lax.cond(is_last, optimizer, adversary)
 
-    # Within a round the parameters are where the adversary went.
+    # Overridden because within a round the parameters are perturbed by the adversary.
     def eval_params(self, state: SAMState, params: Params) -> Params:
-        """Those from which the adversary started, as the optimizer evaluates them."""
+        """Return the evaluation parameters of the optimizer at the unperturbed parameters.
+
+        Args:
+            state: the state of this container.
+            params: the parameters that are trained, or the whole model.
+        """
         if state.cache is not None:
             cache = in_dtypes_of(params, state.cache, "SAM.eval_params")
             params = jtu.tree_map(lambda p, c: jnp.where(state.steps_since_sync > 0, c, p), params, cache)
@@ -131,7 +139,7 @@ class SAM(AbstractContainer):
         if grad_fn is None:
             raise ValueError(
                 "`SAM(opaque_mode=True)` needs `grad_fn`: call `update(updates, state, params, grad_fn=...)` or "
-                "`step(grads, state, params, grad_fn=...)` with a function of the parameters and of the number of the "
+                "`step(grads, state, params, grad_fn=...)` with a function of the parameters and of the index of the "
                 "adversary's step."
             )
         grads, point, adv_state = updates, params, state.adv_state
@@ -146,5 +154,5 @@ class SAM(AbstractContainer):
         return out, SAMState(state.steps_since_sync, opt_state, self._adversary_after(adv_state, params, out), None)
 
     def _adversary_after(self, adv_state: State, params: Params, steps: Updates) -> State:
-        """The state with which the adversary begins the next round, where these steps lead."""
+        """The state of the adversary for the next round, which begins at the parameters after these steps."""
         return self.adv_optimizer.init(apply_updates(params, steps)) if self.reset_state else adv_state

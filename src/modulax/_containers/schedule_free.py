@@ -1,4 +1,4 @@
-"""Averages instead of a schedule: the parameters to evaluate are the mean of those that are trained."""
+"""`ScheduleFree`: weight averaging instead of a learning-rate schedule."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -10,7 +10,7 @@ from jaxtyping import Array, DTypeLike, Float, PyTree
 
 from .._protocol.container import AbstractContainer, in_dtypes_of, part
 from .._protocol.fields import Hyperparameter, followed, number
-from .._protocol.in_force import resolve
+from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import at_least_float32, copy_in, default_float, moment, ratio, safe_increment
 from .._support.checks import FRACTION
@@ -22,9 +22,10 @@ from ..tree._math import trainable, widened
 
 
 class ScheduleFreeState(AbstractState):
-    """The state of `ScheduleFree`: the points `z` that the steps are added to, and their weighted mean `x`.
+    """State of `ScheduleFree`: base iterates `z`, their weighted average `x`, and the state of the base optimizer.
 
-    `weight_sum` is the sum of the weights so far, and `max_lr` the largest learning rate.
+    `weight_sum` is the sum of the weights so far, `max_lr` the largest learning rate so far, and `step_count` the step
+    count for schedules.
     """
 
     weight_sum: Float[Array, ""] = shared()
@@ -36,7 +37,7 @@ class ScheduleFreeState(AbstractState):
 
 
 class ScheduleFree(AbstractContainer):
-    r"""Turns an optimizer into one that needs no decay of the learning rate: it averages the points instead.
+    r"""Schedule-Free learning: replaces the decay of the learning rate by weight averaging, for any base optimizer.
 
     $$
     \begin{aligned}
@@ -47,26 +48,28 @@ class ScheduleFree(AbstractContainer):
     \end{aligned}
     $$
 
-    The parameters that are trained are $y$. Those to evaluate and to ship are the mean $x$, which is what
-    `eval_params(state, params)` returns. The interpolation takes the place of momentum: the optimizer inside has none.
+    The parameters that are trained are $y$. The evaluation parameters, which are also those to deploy, are the average
+    $x$; `eval_params(state, params)` returns them. The interpolation replaces momentum, so the base optimizer should
+    have none.
 
         ScheduleFree(SGD(1.0), 1.0)
 
-    Both $z$ and $x$ are in the state, which costs one copy of the parameters more than optax, which computes $x$ from
-    $y$ and $z$. In return $\beta_1$ may be 0 or follow a schedule, evaluating twice is evaluating once, and parameters
-    in bfloat16 lose nothing: the mean moves by ever smaller steps, which they could not hold.
+    Both $z$ and $x$ are stored in the state. That is one copy of the parameters more than in optax, which computes $x$
+    from $y$ and $z$. In return, $\beta_1$ may be 0 or a schedule, `eval_params` is idempotent, and parameters in
+    bfloat16 lose no precision: the steps of the average become smaller and smaller, and would be rounded away.
 
-    It says where the parameters go, so it stands last in a chain. A model with batch normalization needs its statistics
-    taken anew at $x$.
+    `ScheduleFree` determines the parameters themselves, so put it last in a chain. In a model with batch normalization,
+    recompute the statistics at $x$ before evaluating.
 
     Args:
-        base_optimizer: the optimizer that makes the steps $u_t$, with its own learning rate.
-        learning_rate: $\gamma$, the same once more, for the weights; a schedule with a warm-up and without a decay.
-        b1: the interpolation $\beta_1$, in [0, 1]: 0 is plain averaging, 1 trains the mean itself.
-        weight_lr_power: the power $p$; 0 weighs all points alike.
-        state_dtype: the dtype of $z$ and $x$; by default the parameter's, at least float32.
-        follow: when the schedule of $\gamma$ begins: with the first step, as that of the optimizer inside does,
-            `"paper"`; or one step ahead of it, `"optax"`.
+        base_optimizer: base optimizer, which makes the steps $u_t$, with its own learning rate.
+        learning_rate: the same learning rate $\gamma$ again, for the weights of the average; a number, or a schedule
+            with warm-up and without decay.
+        b1: interpolation weight $\beta_1$, in [0, 1]: 0 is plain (Polyak-Ruppert) averaging, 1 trains the average $x$.
+        weight_lr_power: power $p$ of the learning rate in the weights; 0 gives equal weights.
+        state_dtype: dtype of $z$ and $x$; by default that of the parameters, at least float32.
+        follow: when the schedule of $\gamma$ begins: at the first step, together with the schedules of the base
+            optimizer, `"paper"`; or one step ahead of them, `"optax"`.
 
     References:
         Defazio et al., [The Road Less Scheduled](https://arxiv.org/abs/2405.15682), 2024.
@@ -85,7 +88,7 @@ class ScheduleFree(AbstractContainer):
     cites: ClassVar[tuple[str, ...]] = ("defazio2024",)
 
     def init(self, params: Params) -> ScheduleFreeState:
-        """All points at the parameters, and the state of the optimizer inside."""
+        """Return copies of the parameters as $z$ and $x$, and the state of the base optimizer."""
 
         def copied(tree: Params) -> PyTree:
             return jtu.tree_map(lambda p: copy_in(p, self.state_dtype or at_least_float32(p.dtype)), tree)
@@ -103,7 +106,7 @@ class ScheduleFree(AbstractContainer):
     def update(
         self, updates: Updates, state: ScheduleFreeState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, ScheduleFreeState]:
-        """One step of the optimizer inside on z, and the way from the parameters to the next y."""
+        """Run one step of the base optimizer on z, and return the difference between the next y and the parameters."""
         learning_rate, b1, power = self._numbers(state)
         max_lr = jnp.maximum(state.max_lr, jnp.abs(learning_rate).astype(state.max_lr.dtype))
         weight = max_lr ** jnp.asarray(power).astype(max_lr.dtype)
@@ -134,18 +137,27 @@ class ScheduleFree(AbstractContainer):
         )
 
     def resolved(self, state: ScheduleFreeState) -> "ScheduleFree":
-        """Return this container with its hyperparameters, and those of its part, at their current values."""
+        """Return this container with its schedules, and those of the base optimizer, at their current values.
+
+        Args:
+            state: the state of this container.
+        """
         learning_rate, b1, power = self._numbers(state)
         inside = self._inside(state.step_count)
         return with_fields(self, base_optimizer=inside, learning_rate=learning_rate, b1=b1, weight_lr_power=power)
 
-    # Not those of the part, which takes its steps from z: the mean x is kept here.
+    # Overridden because the average x replaces the evaluation parameters of the base optimizer, which steps from z.
     def eval_params(self, state: ScheduleFreeState, params: Params) -> Params:
-        """The mean x, in the dtypes of the parameters."""
+        """Return the average x, in the dtypes of the parameters.
+
+        Args:
+            state: the state of this container.
+            params: the parameters that are trained, or the whole model.
+        """
         return in_dtypes_of(params, state.x, "ScheduleFree.eval_params")
 
     def _inside(self, step_count: Any) -> AbstractTransform:
-        """The optimizer inside with the numbers in force, whose schedules begin with the first step."""
+        """The base optimizer with its schedules at their current values; they begin at the first step."""
         return resolve([self.base_optimizer], step_count - int(self.follow == "optax"))[0]
 
     def _numbers(self, state: ScheduleFreeState) -> tuple[Any, Any, Any]:
@@ -153,20 +165,23 @@ class ScheduleFree(AbstractContainer):
 
 
 def schedule_free_eval_params(state: State, params: Params) -> Params:
-    """The parameters to evaluate of the `ScheduleFree` that a state belongs to: its mean of the points.
+    """Return the evaluation parameters of `ScheduleFree`, its average of the weights, from the state alone.
 
-    `optimizer.eval_params(state, params)` does the same for any optimizer; this function needs no optimizer at hand.
+    `optimizer.eval_params(state, params)` does the same for any optimizer; this function does not need the optimizer.
 
     Args:
-        state: the state of `ScheduleFree`, or of anything that holds exactly one.
+        state: the state of `ScheduleFree`, or of a transform with exactly one `ScheduleFree` inside.
         params: the parameters, or the whole model.
+
+    Raises:
+        ValueError: if there is not exactly one state of `ScheduleFree`.
     """
     leaves = jtu.tree_leaves(state, is_leaf=lambda x: isinstance(x, ScheduleFreeState))
     found = [x for x in leaves if isinstance(x, ScheduleFreeState)]
     if len(found) != 1:
         raise ValueError(
-            f"`schedule_free_eval_params` needs the state of a `ScheduleFree`, and found {len(found)} in "
-            f"`{type(state).__name__}`. Call `optimizer.eval_params(state, params)`, which works for all."
+            f"`schedule_free_eval_params` needs exactly one state of `ScheduleFree`, and found {len(found)} in "
+            f"`{type(state).__name__}`. Call `optimizer.eval_params(state, params)`, which works for any optimizer."
         )
     mean = in_dtypes_of(trainable(params), found[0].x, "schedule_free_eval_params")
     return eqx.combine(mean, params)

@@ -1,12 +1,12 @@
-"""Schedules in the fields of a bare transform."""
+"""`Scheduled`: schedules in the fields of a transform that doesn't count steps."""
 
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
 from .._protocol.container import AbstractContainer, part
-from .._protocol.in_force import advance, in_force, schedule_states
 from .._protocol.optimizer import OptimizerState
+from .._protocol.schedule_values import advance, schedule_states, with_current_values
 from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import safe_increment
 from .._support.module import with_fields
@@ -14,15 +14,15 @@ from .._support.types import Params, Updates
 
 
 class Scheduled(AbstractContainer):
-    """Lets schedules stand in the fields of a bare transform or a chain.
+    """Counts steps for schedules in the fields of a transform or a chain.
 
         Scheduled(Chain(ScaleByAdam(b1=schedules.Linear(0.8, 0.95, 1000)), ScaleByLearningRate(1e-3)))
 
-    Before every update each schedule in `inner` is replaced by its number at that step. Optimizers do this for
-    themselves.
+    Before every update, each schedule in `inner` is replaced by its value at that step. Optimizers such as `AdamW`
+    do this themselves.
 
     Args:
-        inner: the transform.
+        inner: the inner transform.
     """
 
     inner: AbstractTransform = part(state="inner")
@@ -30,20 +30,24 @@ class Scheduled(AbstractContainer):
     clock: ClassVar[Clock] = "keeper"
 
     def init(self, params: Params) -> OptimizerState:
-        """The inner state, and a counter at zero."""
+        """Return the inner state, and a step count of zero."""
         step = jnp.zeros((), jnp.int32)
         states = schedule_states(self.inner)
-        return OptimizerState(step, in_force(self.inner, step, states).init(params), states)
+        return OptimizerState(step, with_current_values(self.inner, step, states).init(params), states)
 
     def update(
         self, updates: Updates, state: OptimizerState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, OptimizerState]:
-        """One step of the inner transform, with the numbers in force at this step."""
-        inner = in_force(self.inner, state.step, state.schedule_states, extra)
+        """Run one step of the inner transform, with the values of the schedules at this step."""
+        inner = with_current_values(self.inner, state.step, state.schedule_states, extra)
         updates, inner_state = inner.update(updates, state.inner, params, **extra)
         states = advance(self.inner, state.step, state.schedule_states, extra)
         return updates, OptimizerState(safe_increment(state.step), inner_state, states)
 
     def resolved(self, state: OptimizerState) -> "Scheduled":
-        """Return this container with the schedules of its part, if they follow its count, at their current values."""
-        return with_fields(self, inner=in_force(self.inner, state.step, state.schedule_states))
+        """Return this container with the schedules that follow its count replaced by their current values.
+
+        Args:
+            state: the state of this container.
+        """
+        return with_fields(self, inner=with_current_values(self.inner, state.step, state.schedule_states))

@@ -1,4 +1,4 @@
-"""The last line of a training step: parameters plus updates."""
+"""`apply_updates`: add the updates to the parameters, the last line of a training step."""
 
 from typing import Any
 
@@ -18,17 +18,27 @@ _MISSING = object()
 
 
 def _add(p: jax.Array, u: jax.Array) -> jax.Array:
-    if p.dtype == u.dtype and jnp.finfo(p.dtype).bits >= 32:  # nothing to convert, and a third of the time to trace
+    if p.dtype == u.dtype and jnp.finfo(p.dtype).bits >= 32:  # no conversion needed: traced in a third of the time
         return jax.lax.add(p, u)
     dtype = at_least_float32(p.dtype, u.dtype)
     return jax.lax.add(p.astype(dtype), u.astype(dtype)).astype(p.dtype)
 
 
 def apply_updates(params: PyTree, updates: Updates) -> PyTree:
-    """The parameters plus the updates, each in the parameter's own dtype.
+    """Add the updates to the parameters, keeping the dtype of each parameter.
 
-    Where an update is absent (None) the parameter is kept as it is, so that a whole model with activation functions,
-    flags and integer arrays can be given.
+    Parameters whose update is None stay unchanged, and so do leaves that aren't floating-point or complex arrays, so
+    that a whole model with activation functions, flags and integer arrays can be given.
+
+    Args:
+        params: the parameters, or the whole model.
+        updates: the updates that a transform returned.
+
+    Returns:
+        the new parameters (the whole model, if that was given).
+
+    Raises:
+        ValueError: if the paths or shapes of the updates and the parameters differ.
     """
     leaves, treedef = jtu.tree_flatten(params)
     like = treedef.unflatten([x if eqx.is_inexact_array(x) else None for x in leaves])
@@ -47,7 +57,7 @@ def apply_updates(params: PyTree, updates: Updates) -> PyTree:
 
 
 def _updates_at(params: PyTree, updates: Updates) -> list[Any]:
-    """The update of each leaf of the parameters, None where it has none; paired by path if the structures differ."""
+    """The update of each leaf of the parameters, None if it has none; paired by path if the structures differ."""
     try:
         return jtu.tree_structure(params).flatten_up_to(updates)
     except ValueError:
@@ -60,6 +70,6 @@ def _updates_at(params: PyTree, updates: Updates) -> list[Any]:
     if lacking or unknown:
         raise ValueError(
             f"{misfit('apply_updates', 'the parameters', lacking, unknown)} The parameters have {listing(paths)}. "
-            "Where a parameter shall stay as it is, its update is None."
+            "To leave a parameter unchanged, set its update to None."
         )
     return values

@@ -1,7 +1,7 @@
-"""What happens at the boundary of `init`, `update` and `eval_params`.
+"""The work around `init`, `update` and `eval_params`: filtering models, checking arguments, naming scopes.
 
-The names are those of `AbstractBoundary`: `inside` is the call within a program, `run` the function that is compiled,
-and `outside` the call of a user.
+The methods are those of `AbstractBoundary`: `inside` is the call within a program that is being traced, `run` the
+function that is compiled, and `outside` the call of a user.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from .lookahead_params import single
 
 
 class InitBoundary(AbstractBoundary):
-    """Parameters are filtered out of the model; complex ones and pairs are refused where they are not understood."""
+    """Filters the parameters out of the model; raises an error for complex ones and pairs if they are unsupported."""
 
     models: ClassVar[tuple[int, ...]] = (0,)
 
@@ -42,7 +42,7 @@ class InitBoundary(AbstractBoundary):
 
 
 class UpdateBoundary(AbstractBoundary):
-    """Updates and parameters are filtered and paired; missing arguments and stray schedules are refused."""
+    """Filters and pairs updates and parameters; raises an error for missing arguments and unsupported schedules."""
 
     models: ClassVar[tuple[int, ...]] = (0, 2)
 
@@ -62,7 +62,7 @@ class UpdateBoundary(AbstractBoundary):
 
 
 class EvalBoundary(AbstractBoundary):
-    """The evaluation parameters are put back into the model that was given."""
+    """Puts the evaluation parameters back into the model that was given."""
 
     models: ClassVar[tuple[int, ...]] = (1,)
 
@@ -79,7 +79,7 @@ class EvalBoundary(AbstractBoundary):
 
 
 def with_arrays(model: PyTree, arrays: Sequence[Any]) -> PyTree:
-    """The model with other arrays; all else in it stays."""
+    """Replace the arrays of a model; its other leaves stay."""
     leaves, treedef = jtu.tree_flatten(model)
     remaining = iter(arrays)
     return treedef.unflatten([next(remaining) if isinstance(x, ARRAY_TYPES) else x for x in leaves])
@@ -90,5 +90,6 @@ def _refuse_complex(transform: Any, params: Params) -> None:
     if found:
         raise ValueError(
             f"`{type(transform).__name__}` is not defined for complex parameters, and {listing(found)} is complex. "
-            f"Train the real and the imaginary part as two parameters, or take an optimizer that is."
+            f"Train the real and the imaginary part as two parameters, as `SplitRealAndImaginary(...)` does, or choose "
+            f"an optimizer that supports complex parameters."
         )

@@ -1,11 +1,12 @@
 """Containers: transforms that hold others.
 
-A container declares its parts, `inner: AbstractTransform = part()`, and writes `init` and `update`, which call those
-of the parts and hand `extra` on. From the declarations follow `each_part`, `at`, `eval_params` and the check of every
-part; `describe`, the registry, citations and per-example axes go by `each_part`. A container in which a part is given
-only some of the leaves says so in `seen_by`; one that counts steps for its parts resolves them in `resolved`.
+A container declares its parts, `inner: AbstractTransform = part()`, and implements `init` and `update`, which call
+those of the parts and pass `extra` on. `each_part`, `at`, `eval_params` and the check of every part follow from the
+declarations; `describe`, the registry, citations and per-example gradients use `each_part`. A container that gives a
+part only some of the leaves overrides `seen_by`; one that counts steps for its parts overrides `resolved`.
 
-The functions below the class bring the extra arguments of `update` into the form in which a part sees the parameters.
+`extra_for` and `extra_inside`, at the end, convert the extra arguments of `update` for a part that receives only some
+of the leaves, or the parameters in another form.
 """
 
 import dataclasses
@@ -42,14 +43,15 @@ def part(
             others: dict[str, mx.AbstractTransform] = mx.part(state="other_states")
 
     Args:
-        default: the field's default, if it has one.
-        default_factory: a function that makes the default.
-        optional: whether None is a value too, for a part that is left out.
-        state: the field of the container's state that holds the state of the part, or a mapping of states by the same
-            keys, in which parts without state may be left out. Or a function from the container's state to either.
-        auxiliary: whether its updates reach the parameters only through other parts, such as those of SAM's adversary.
-            `describe` and `eval_params` then leave it out.
-        converter: a function of what is given, such as `collections.OrderedDict`.
+        default: default value of the field, if it has one.
+        default_factory: function that makes the default value.
+        optional: whether the part may be left out, with None as its value.
+        state: name of the field of the container's state that holds the state of the part, or a mapping of states by
+            the same keys, in which stateless parts may be left out; or a function that takes the container's state
+            and returns either.
+        auxiliary: whether the updates of the part affect the parameters only through other parts, as those of the
+            adversary in `SAM` do. `describe` and `eval_params` then leave it out.
+        converter: function that is applied to the given value, such as `collections.OrderedDict`.
     """
     given = {"default": default, "default_factory": default_factory, "converter": converter or dataclasses.MISSING}
     given = {name: x for name, x in given.items() if x is not dataclasses.MISSING}
@@ -57,24 +59,24 @@ def part(
 
 
 def check_part(what: str, x: Any) -> None:
-    """Refuse a part that is not a transform, and say how it becomes one."""
+    """Raise an error for a part that is not a transform; the message shows how to make it one."""
     if isinstance(x, AbstractTransform):
         return
     if inspect.isclass(x):
-        remedy = f"It is a class: make one, `{x.__name__}(...)`."
+        remedy = f"It is a class: make an instance, `{x.__name__}(...)`."
     elif isinstance(x, (list, tuple)) and not hasattr(x, "_fields"):
         remedy = "Several transforms, one after the other, are a `Chain`: write `Chain(*parts)`."
     elif callable(getattr(x, "update", None)):
-        remedy = "If it is one of optax's, wrap it: `from_optax(...)`."
+        remedy = "If it is an optax transformation, wrap it: `from_optax(...)`."
     elif callable(x):
-        remedy = "A function of the updates becomes a transform with `Stateless(function)`."
+        remedy = "To make a function of the updates a transform, write `Stateless(function)`."
     else:
-        remedy = "Give one such as `AdamW(1e-3)`."
-    raise ValueError(f"{what} is not a transform of modulax: {x!r}. {remedy}")
+        remedy = "Give a transform such as `AdamW(1e-3)`."
+    raise ValueError(f"{what} is not a modulax transform: {x!r}. {remedy}")
 
 
 class AbstractContainer(AbstractTransform):
-    """A transform that holds others: declare them with `part()`, write `init` and `update`, and hand `extra` on.
+    """A transform that holds others: declare them with `part()`, implement `init` and `update`, and pass `extra` on.
 
         class HalfSteps(mx.AbstractContainer):
             inner: mx.AbstractTransform = mx.part()
@@ -86,11 +88,15 @@ class AbstractContainer(AbstractTransform):
                 updates, inner_state = self.inner.update(updates, state.inner_state, params, **extra)
                 return jax.tree.map(lambda u: 0.5 * u, updates), HalfStepsState(inner_state)
 
-    The fields of the state that hold states of parts are declared with `nested()`.
+    In the class of the state, declare the fields that hold states of parts with `nested()`.
     """
 
     def each_part(self, state: State | None = None) -> Iterator[Part]:
-        """Yield the parts in the order of the fields, each with its state if the state of the whole is given."""
+        """Yield the parts in the order of the fields.
+
+        Args:
+            state: the state of this container; if given, each part comes with its own state.
+        """
         for field in part_fields(self):
             held = getattr(self, field.name)
             where, auxiliary = field.metadata["part"], field.metadata["auxiliary"]
@@ -109,15 +115,22 @@ class AbstractContainer(AbstractTransform):
         return next((part.transform.example_axes for part in self.each_part() if part.transform.example_axes), ())
 
     def resolved(self, state: State) -> Self:
-        """Return this container with the hyperparameters for which it counts the steps at their current values.
+        """Return this container with every schedule that follows its step count replaced by its current value.
 
-        These are its own and those of parts that follow its count; parts that count by themselves are left alone.
+        These are its own schedules and those of parts that don't count steps themselves; other parts stay unchanged.
+
+        Args:
+            state: the state of this container.
         """
         del state
         return self
 
     def at(self, state: State) -> Self:
-        """Return this container with every schedule, its own and those in its parts, replaced by its current value."""
+        """Return this container with every schedule, its own and those of its parts, replaced by its current value.
+
+        Args:
+            state: the state of this container.
+        """
         now = self.resolved(state)
         fields: dict[str, Any] = {}
         for part in now.each_part(state):
@@ -129,7 +142,12 @@ class AbstractContainer(AbstractTransform):
         return with_fields(now, **fields)
 
     def eval_params(self, state: State, params: Params) -> Params:
-        """Return the evaluation parameters of the parts, asked one after the other."""
+        """Return the evaluation parameters of the parts, applied one after the other.
+
+        Args:
+            state: the state of this container.
+            params: the parameters that are trained, or the whole model.
+        """
         return eval_parts(self.at(state), state, params)
 
     def _check_parts(self) -> None:
@@ -140,7 +158,7 @@ class AbstractContainer(AbstractTransform):
 
 
 def auxiliary_fields() -> set[str]:
-    """The names of all fields of states in which containers keep the states of auxiliary parts."""
+    """The names of all state fields in which containers keep the states of auxiliary parts."""
     found, classes = set[str](), [AbstractContainer]
     while classes:
         cls = classes.pop()
@@ -157,7 +175,7 @@ def part_fields(module: AbstractTransform) -> list[dataclasses.Field]:
 
 
 def check_parts(module: AbstractTransform) -> None:
-    """Refuse a value in a field that is declared with `part()` if it is not a transform, or a mapping of transforms."""
+    """Raise an error if a field declared with `part()` holds neither a transform nor a mapping of transforms."""
     name = type(module).__name__
     for field in part_fields(module):
         held = getattr(module, field.name)
@@ -170,7 +188,7 @@ def check_parts(module: AbstractTransform) -> None:
 
 
 def eval_parts(transform: AbstractTransform, state: State, params: Params) -> Params:
-    """The evaluation parameters of the parts of a transform whose schedules are replaced by their current values."""
+    """The evaluation parameters of a transform's parts; its schedules must be replaced by their current values."""
     for part in transform.each_part(state):
         if part.auxiliary:
             continue
@@ -183,16 +201,16 @@ def eval_parts(transform: AbstractTransform, state: State, params: Params) -> Pa
 
 
 def in_dtypes_of(params: Params, tree: PyTree, owner: str) -> Params:
-    """A tree from a state in the structure and the dtypes of the parameters."""
+    """Return a tree of the state in the structure and the dtypes of the parameters."""
     leaves, treedef = jtu.tree_flatten(params)
     values, _ = align(tree, params, owner)
     return treedef.unflatten([x.astype(p.dtype) for x, p in zip(values, leaves, strict=True)])
 
 
-# Extra arguments that are trees like the parameters, whatever they are made of, and functions of the parameters.
+# Extra arguments that are always trees like the parameters, even if their leaves have other shapes.
 TREES = ("grad",)
 
-
+# Extra arguments that are functions of the parameters.
 FUNCTIONS = ("value_fn", "obj_fn", "grad_fn")
 
 
@@ -202,15 +220,16 @@ def extra_inside(
     down: Callable[[PyTree], PyTree],
     up: Callable[[PyTree], PyTree],
 ) -> dict[str, Any]:
-    """The extra arguments as a transform needs them that sees the parameters in another form.
+    """Convert the extra arguments for an inner transform that receives the parameters in another form.
 
-    Trees of the updates' structure and shapes are brought into that form too, whatever they are called.
+    Trees with the structure and shapes of the updates are converted under any name, and functions of the parameters,
+    such as `value_fn`, are called with the parameters in the outer form.
 
     Args:
-        extra: the extra arguments as they were given.
-        updates: the updates as they were given.
-        down: maps a tree like the parameters to the form inside.
-        up: maps parameters in the form inside to those that a caller's function takes.
+        extra: the extra arguments of the container.
+        updates: the updates of the container.
+        down: maps a tree like the parameters to the inner form.
+        up: maps parameters in the inner form back, for the functions of the caller.
     """
 
     def of_inner(function: Callable[..., Any], is_gradient: bool) -> Callable[..., Any]:
@@ -232,7 +251,7 @@ def extra_inside(
 
 
 def _is_like(tree: PyTree, updates: Updates) -> bool:
-    """Whether it is a tree, no single array, of floating or complex arrays of the shapes of the updates."""
+    """Whether it is a tree of inexact arrays with the structure and shapes of the updates; never for a single array."""
     leaves, treedef = jtu.tree_flatten(updates)
     return (
         not jtu.treedef_is_leaf(treedef)
@@ -246,7 +265,10 @@ def _is_like(tree: PyTree, updates: Updates) -> bool:
 def extra_for(
     extra: Mapping[str, Any], chosen: Sequence[bool], updates: Updates, params: Params | None, owner: str
 ) -> dict[str, Any]:
-    """The extra arguments for a transform that sees the chosen leaves alone; the others are held as they are."""
+    """Convert the extra arguments for a part that receives the chosen leaves only.
+
+    Functions of the parameters are called with all of them, the other leaves at their current values.
+    """
 
     def down(tree: PyTree) -> PyTree:
         return select(paired(trainable(tree), updates, owner), chosen)

@@ -4,10 +4,10 @@
 the two with one flatten: arrays and numbers are traced, so a changed hyperparameter never retraces, and the rest is
 part of the cache key. `equinox.filter_jit` does the same, but waits for the result of every call.
 
-`entry` makes a method of it. Called by a user, the method runs the program. Called while a program is being traced, for
-instance by a container, it is the plain function: a chain of optimizers is one program and not a nest of them. What has
-to happen at the boundary in either case (filter the model, check the arguments, name the scope in profiles) is said by
-the three classes in `boundary.py`.
+`entry` turns a program into a method. When a user calls the method, it runs the program. When it is called while a
+program is being traced, for instance by a container, it is the plain function, so that a chain of optimizers is one
+program and not a nest of them. The three classes in `boundary.py` define the work around either call: filter the model,
+check the arguments, name the scope in profiles.
 """
 
 import abc
@@ -27,11 +27,11 @@ from .hyperparameters import ARRAY_TYPES, batched_number
 
 # The caller's program gets the equations and no call. In JAX 0.12, `inline=True` alone inlines only in the lowering.
 _INLINE: Any = getattr(getattr(jax, "Inline", None), "JAX_EARLY", True)
-_ABSENT = object()  # a leaf that is traced, in the static half of a key
+_ABSENT = object()  # in the static half of a key, the place of a leaf that is traced
 
 
 class _Key:
-    """The static half of the arguments: their structures and the leaves that are no arrays."""
+    """The static half of the arguments: their structures, and the leaves that are neither arrays nor numbers."""
 
     __slots__ = ("_hash", "statics", "transform_def", "treedef")
 
@@ -51,7 +51,7 @@ class _Key:
         )
 
     def fill(self, traced: Sequence[Any]) -> Any:
-        """The arguments, put together again."""
+        """Rebuild the arguments from their traced leaves."""
         if self.statics:
             remaining = iter(traced)
             traced = [next(remaining) if x is _ABSENT else x for x in self.statics]
@@ -66,11 +66,11 @@ def _safe_hash(x: Any) -> int:
 
 
 class _Memory:
-    """What one process remembers between calls: the only mutable state of the library.
+    """A process-wide cache, the only mutable state of the library.
 
-    Two invariants make it sound. A type that is remembered as one of arrays is one for good. A number that is
-    remembered on the device cannot change (it is a read-only NumPy scalar) and is held here, so that its `id`, by which
-    it is found again, is never given to another object. Forgetting costs time and nothing else.
+    Two invariants make it correct. A type that was recorded as an array type always is one. A hyperparameter that was
+    sent to the device cannot change (it is a read-only NumPy scalar) and is referenced here, so that no other object
+    can get its `id`, which is the key of the cache. Clearing the cache costs time and nothing else.
     """
 
     most_numbers: ClassVar[int] = 10_000
@@ -80,7 +80,7 @@ class _Memory:
         self._numbers: dict[tuple[int, bool], tuple[np.ndarray | np.generic, jax.Array]] = {}
 
     def all_arrays(self, leaves: Sequence[Any]) -> bool:
-        """Whether all leaves are arrays, asked once per type instead of once per leaf."""
+        """Whether all leaves are arrays, checked once per type instead of once per leaf."""
         for kind in set(map(type, leaves)) - self._array_types:
             if not issubclass(kind, (*ARRAY_TYPES, Tracer)) and not isinstance(
                 next(x for x in leaves if type(x) is kind), jax.Array
@@ -110,13 +110,14 @@ memory = _Memory()
 
 
 class Program:
-    """A function of a transform and trees, compiled for what in its arguments is an array or a number.
+    """A function of a transform and trees, compiled with the arrays and numbers in its arguments traced.
 
     Args:
-        function: called as `function(transform, *trees)`.
-        name: the name of the program in profiles.
-        models: which of the trees may be whole models: what is no array in them is dropped, not kept as static.
-        donated: the first and the last of the trees that give their buffers away, if any do.
+        function: the function, called as `function(transform, *trees)`.
+        name: name of the program in profiles.
+        models: indices of the trees that may be whole models. Their leaves that aren't arrays are dropped instead of
+            being static.
+        donated: indices of the first and the last tree whose buffers are donated, if any.
     """
 
     def __init__(
@@ -158,7 +159,7 @@ class Program:
         return self._compiled(numbers, [*leaves[:start], *leaves[stop:]], leaves[start:stop], start, key)
 
     def _split(self, leaves: Sequence[Any], sizes: Sequence[int]) -> tuple[list[Any], list[int], tuple[Any, ...]]:
-        """The leaves to trace, how many of them each argument has, and the rest in its place."""
+        """Return the leaves to trace, their number in each argument, and all other leaves at their positions."""
         traced, traced_sizes, statics, start = [], [], [], 0
         for role, size in enumerate(sizes):
             before = len(traced)
@@ -175,18 +176,18 @@ class Program:
                     statics.append(x)
             start += size
             traced_sizes.append(len(traced) - before)
-        if all(x is _ABSENT for x in statics):  # a number in the place of an array is no other program
+        if all(x is _ABSENT for x in statics):  # numbers in place of arrays are traced alike: the same program
             statics = []
         return traced, traced_sizes, tuple(statics)
 
 
 def _number(x: Any) -> Any:
-    """A leaf of a transform that is no JAX array, as one or as a NumPy scalar: a raw float is traced as well."""
+    """Convert a leaf of a transform that is not a JAX array to one, or to a NumPy scalar: raw floats are traced too."""
     return memory.on_device(x if isinstance(x, (np.ndarray, np.generic)) else np.asarray(x, default_float()))
 
 
 def _strong(transform: Any) -> Any:
-    """The transform with all its numbers in JAX's default float dtype, so that they never mix dtypes."""
+    """The transform with all hyperparameters in JAX's default float dtype, so that they never mix dtypes."""
     dtype = default_float()
 
     def cast(x: Any) -> Any:
@@ -197,25 +198,25 @@ def _strong(transform: Any) -> Any:
 
 
 def _check_scalars(transform: Any) -> None:
-    """Refuses a batch of transforms that is called like one."""
+    """Raise an error if a batch of transforms is called like a single one."""
     if path := batched_number(transform):
         name = type(transform).__name__
         raise ValueError(
-            f"`{name}` is a batch of many: `{path}` is no scalar. Call it under `vmap`, as in "
+            f"`{name}` is a batch of transforms: `{path}` is not a scalar. Call it under `vmap`, as in "
             f"`eqx.filter_vmap(lambda t, params: t.init(params), in_axes=(eqx.if_array(0), None))(batch, params)`."
         )
 
 
 class AbstractBoundary(abc.ABC):
-    """What happens between the caller of a method and the method.
+    """The work between the caller of a method and the method itself, such as filtering and checking arguments.
 
     Args:
-        method: the method as it was written.
-        owner: the name of its class, which profiles show.
+        method: the method as its class wrote it.
+        owner: name of the class, shown in profiles.
     """
 
     models: ClassVar[tuple[int, ...]]
-    """Which of the arguments of the program may be whole models."""
+    """Indices of the program's arguments that may be whole models."""
 
     def __init__(self, method: Callable[..., Any], owner: str):
         self.method, self.owner = method, owner
@@ -223,33 +224,33 @@ class AbstractBoundary(abc.ABC):
 
     @abc.abstractmethod
     def inside(self, transform: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """The call within a program that is being traced."""
+        """Run the method within a program that is being traced."""
 
     @abc.abstractmethod
     def run(self, transform: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """The function that is compiled: it filters what it is given, then does what `inside` does."""
+        """Filter the arguments, then call `inside`: the function that is compiled."""
 
     @abc.abstractmethod
     def outside(self, transform: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """The call of a user, which runs the program."""
+        """Run the compiled program: the call of a user."""
 
 
 def entry(boundary: AbstractBoundary) -> Callable[..., Any]:
-    """The method of a boundary, compiled when it is called by a user, and plain while another one is being traced.
+    """Make a method of a boundary: compiled when a user calls it, and plain while another one is being traced.
 
-    It binds like any function, and a bound method hashes and compares by the identity of its owner, so that
-    `jax.jit(optimizer.update)` works although the leaves of an optimizer do not hash.
+    The method binds like any function. A bound method hashes and compares by the identity of its owner, so that
+    `jax.jit(optimizer.update)` works although the leaves of an optimizer are not hashable.
     """
 
     @functools.wraps(boundary.method)
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         return (boundary.inside if is_tracing() else boundary.outside)(self, *args, **kwargs)
 
-    vars(method)["boundary"] = boundary  # for the subclass that inherits the method
+    vars(method)["boundary"] = boundary  # read by `as_written`, for a subclass that inherits the method
     return method
 
 
 def as_written(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method that an entry point was made from; any other method as it is."""
+    """Return the method that an entry point was made from; any other method is returned unchanged."""
     boundary = getattr(method, "boundary", None)
     return method if boundary is None else boundary.method

@@ -1,4 +1,4 @@
-"""How a Module declares its hyperparameters: `number()`, `numbers()`, `choice()`, `followed()`."""
+"""Declarations of the fields of transforms: `number()`, `numbers()`, `static()`, `choice()`, `followed()`."""
 
 import dataclasses
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ from .schedule import AbstractSchedule, AbstractStatefulSchedule, as_number
 if TYPE_CHECKING:
     # A plain union, because pyright rejects arithmetic (`-self.learning_rate`) on jaxtyping's scalar types.
     Number: TypeAlias = float | int | Array
-    # A number, a schedule or a plain function of the step: the field's converter decides.
+    # A number, a schedule or a plain function of the step, told apart by the converter of the field.
     Hyperparameter: TypeAlias = Any
 else:
     Number: TypeAlias = Real[ArrayLike, ""] | AbstractSchedule | AbstractStatefulSchedule
@@ -22,16 +22,15 @@ else:
 
 
 def number(default: Any = dataclasses.MISSING, *, needs: Requirement | None = None, optional: bool = False) -> Any:
-    """A field that holds a hyperparameter: a number, or a schedule.
+    """Declare a field that holds a hyperparameter: a number or a schedule.
 
-    Whatever is given becomes a leaf: a Python number a NumPy scalar of JAX's default float dtype, which starts no
-    backend, has no weak type and survives donation; a plain function a `WrappedSchedule`. JAX arrays and tracers are
-    kept as they are.
+    A Python number is converted to a NumPy scalar of JAX's default float dtype, which starts no backend, has no weak
+    type and survives donation. JAX arrays and tracers are kept. A plain function of the step becomes a schedule.
 
     Args:
-        default: the field's default, if it has one.
-        needs: what the number must be, where a wrong one is certain to be a mistake.
-        optional: whether None is a value too, for a part that is left out.
+        default: default value of the field, if it has one.
+        needs: requirement on the number, for values that are certain to be a mistake.
+        optional: whether None is allowed, for a piece of the algorithm that can be left out.
     """
     return numeric_field(as_number, default, needs=needs, optional=optional)
 
@@ -42,13 +41,13 @@ def numbers(
     needs: Requirement | None = None,
     arranged: Callable[[Any], tuple[Any, ...]] | None = None,
 ) -> Any:
-    """A field that holds a tuple of hyperparameters, each a number or a schedule.
+    """Declare a field that holds a tuple of hyperparameters, each a number or a schedule.
 
     Args:
-        default: the field's default, if it has one. There must be as many numbers as it has.
-        needs: what each of the numbers must be.
-        arranged: brings what is given into the form that is stored, a tuple of numbers or of tuples of them, and
-            refuses what has no such form. There may then be more or fewer numbers than in the default.
+        default: default value of the field, if it has one; a given tuple must have the same length.
+        needs: requirement on each of the numbers.
+        arranged: function that converts the given value to a tuple of numbers, or of tuples of numbers, and raises an
+            error if it can't. The length may then differ from that of the default.
     """
     given = {} if default is dataclasses.MISSING else {"default": default}
     metadata = {"numbers": True, "optional": False, "needs": needs, "arranged": arranged is not None}
@@ -63,11 +62,11 @@ def _as_numbers(xs: Any) -> Any:
 
 
 def static(default: Any = dataclasses.MISSING, *, converter: Callable[[Any], Any] | None = None) -> Any:
-    """Declare a field that is part of the program: another value compiles another program.
+    """Declare a static field: another value compiles another program.
 
     Args:
-        default: the field's default, if it has one.
-        converter: a function of what is given.
+        default: default value of the field, if it has one.
+        converter: function that is applied to the given value.
     """
     given = {"default": default, "converter": converter or dataclasses.MISSING}
     given = {name: x for name, x in given.items() if x is not dataclasses.MISSING}
@@ -75,10 +74,10 @@ def static(default: Any = dataclasses.MISSING, *, converter: Callable[[Any], Any
 
 
 def choice(options: tuple[str, ...], default: str, *, kw_only: bool = True) -> Any:
-    """A field that holds one of some words, and refuses others."""
+    """Declare a static field that holds one of several strings; any other value is an error."""
     return eqx.field(static=True, default=default, kw_only=kw_only, metadata={"options": options})
 
 
 def followed() -> Any:
-    """A field that says whom a class follows where the two differ: the paper, or optax."""
+    """Declare a field that selects the paper's algorithm or optax's, for a class where the two differ."""
     return choice(("paper", "optax"), "paper")

@@ -1,4 +1,14 @@
-"""Modules whose leaves are numbers: how these are stored, printed, listed, addressed and changed."""
+"""Modules whose leaves are hyperparameters: how these are stored, checked, printed, listed and replaced.
+
+Transforms and schedules are `AbstractHyperparameters`. `number()` and `numbers()` (`fields.py`) declare the fields; the
+converter of such a field stores what is given as a scalar (`as_scalar`), or wraps a function as a schedule
+(`schedule.as_number`). `__check_init__` then checks every field: shape, type, and the `Requirement` of the declaration.
+Converters and checks run in the constructor and in `replace`, but not in `tree_map`, `tree_at` or unflattening; so the
+entry points also accept raw floats as leaves.
+
+Every hyperparameter has a dotted path. `_addressed` finds them all, schedules in the fields included; `addresses()`
+makes accessors of them, and `_find` resolves a name given to `replace`: a field, a path, the end of one, or a pattern.
+"""
 
 import dataclasses
 import sys
@@ -27,11 +37,11 @@ ARRAY_TYPES = (jax.Array, np.ndarray, np.generic)
 
 
 def as_scalar(x: Any) -> Any:
-    """A number as it is stored: a NumPy scalar, or the JAX array or tracer that was given, without weak type."""
+    """Convert a number to its stored form: a read-only NumPy scalar; a JAX array or tracer only loses its weak type."""
     if isinstance(x, jax.Array):
         return strong(x)
     if isinstance(x, np.ndarray) and x.base is None and not x.flags.writeable and x.dtype == default_float():
-        return x  # as it is stored already
+        return x  # already in its stored form
     if isinstance(x, (int, float, np.ndarray, np.generic)) and not isinstance(x, (bool, np.bool_)):
         scalar = np.array(x, default_float())
         scalar.setflags(write=False)
@@ -50,36 +60,36 @@ def numeric_field(
     needs: Requirement | None = None,
     optional: bool = False,
 ) -> Any:
-    """A field that holds one hyperparameter: what `modulax.number()` returns."""
+    """Declare a field that holds one hyperparameter, converted by `converter`; see `fields.number`."""
     given = {} if default is dataclasses.MISSING else {"default": default}
     metadata = {"number": True, "optional": optional, "needs": needs}
     return eqx.field(converter=converter, metadata=metadata, **given)
 
 
 class AbstractHyperparameters(AbstractModule):
-    """A Module whose leaves are numbers and whose static fields are everything else.
+    """A Module whose leaves are hyperparameters, and in which everything else is a static field.
 
-    The base of transforms and schedules: it prints itself as it was written, lists its numbers by path and changes
-    them by path. Numbers are declared with `modulax.number()`.
+    The base class of transforms and schedules. Its repr is the call that constructs it; its hyperparameters are listed
+    and replaced by path. They are declared with `modulax.number()`.
     """
 
     def __check_init__(self) -> None:
-        # In this order, so that each check can rely on those before it. Subclasses write `check`: Equinox would run a
-        # `__check_init__` of theirs before this one.
+        # In this order, so that each check can rely on the previous ones. Subclasses override `check` and not
+        # `__check_init__`, which Equinox would run before this one.
         self._check_fields()
         self._check_parts()
         self.check()
-        # NNX takes an attribute with arrays inside for data only where its class is declared to be that. A stock
-        # `nnx.Optimizer` then holds our optimizers with their hyperparameters live.
+        # NNX treats an attribute that contains arrays as data only if its class is registered as a data type. A stock
+        # `nnx.Optimizer` then holds our optimizers with traced hyperparameters.
         nnx = sys.modules.get("flax.nnx")
         if nnx is not None:
             nnx.register_data_type(type(self))
 
     def check(self) -> None:
-        """Refuse values of the fields that do not fit together. The fields have been checked one by one before."""
+        """Raise an error if the fields don't fit together. Each field has been checked on its own before."""
 
     def _check_parts(self) -> None:
-        """Check the transforms inside, for those that hold some."""
+        """Check the transforms inside, in a transform that has any."""
 
     def _check_fields(self) -> None:
         for field in dataclasses.fields(self):
@@ -107,20 +117,26 @@ class AbstractHyperparameters(AbstractModule):
         return {_joined(accessor.path): accessor for accessor in accessors}
 
     def hyperparameters(self) -> dict[str, Any]:
-        """Every number by its dotted path; those of a schedule stand under the path of the schedule."""
+        """Return every hyperparameter by its dotted path; those of a schedule are under the path of the schedule."""
         return {dotted(path): leaf for path, leaf in jtu.tree_leaves_with_path(self) if not is_key_data(leaf)}
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with other hyperparameters.
+        """Return a copy with other values of some hyperparameters.
 
-        A name is a field of this object, the dotted path of a hyperparameter (or the end of one, where that is
-        unambiguous), or a shell-style pattern, which changes all that it fits:
+        A name is a field of this object, the dotted path of a hyperparameter (or the end of one, if it is unambiguous),
+        or a shell-style pattern, which changes every hyperparameter that it matches:
 
             optimizer.replace(learning_rate=3e-4)
             chain.replace(**{"adam.b1": 0.95})
             chain.replace(**{"*.weight_decay": 0.0})
 
-        The new values are converted and checked like those of a constructor. A name that fits nothing is refused.
+        The new values are converted and checked as in the constructor.
+
+        Args:
+            changes: the new values, by name.
+
+        Raises:
+            ValueError: if a name matches nothing, or is ambiguous, or if a new value is invalid.
         """
         out = self
         for name, value in changes.items():
@@ -133,8 +149,8 @@ def _check_leaves(owner: object, name: str, value: Any) -> None:
     for leaf in jtu.tree_leaves(value):
         if not isinstance(leaf, (*ARRAY_TYPES, int, float, complex, jax.ShapeDtypeStruct)):
             raise ValueError(
-                f"`{type(owner).__name__}({name}=...)` holds {leaf!r}, which is no number. Every leaf of a transform "
-                f"is a number, so that JAX takes it as an argument; declare the field with "
+                f"`{type(owner).__name__}({name}=...)` holds {leaf!r}, which is not a number. Every leaf of a "
+                f"transform must be a number, so that JAX accepts the transform as an argument; declare the field with "
                 f"`{name}: ... = equinox.field(static=True)`."
             )
 
@@ -149,18 +165,18 @@ def _check_number(owner: object, field: dataclasses.Field, value: Any) -> Any:
         raise ValueError(f"{call} must be a number or a schedule, got {value!r} of type `{type(value).__name__}`.")
     if shape:
         raise ValueError(
-            f"{call} must be a scalar, got an array of shape {shape}. For a batch of them, one per number, write "
+            f"{call} must be a scalar, got an array of shape {shape}. To make a batch, one per number, write "
             f"`eqx.filter_vmap(lambda x: {type(owner).__name__}({field.name}=x, ...))(numbers)`; to change one, "
             f"`eqx.filter_vmap(lambda t, x: t.replace({field.name}=x))(batch, numbers)`."
         )
     requirement = field.metadata["needs"]
-    # Inside of our own programs every number is traced. It was checked when it was given, and a check in every step
-    # would cost more than the step of a small model.
+    # Inside our own programs every hyperparameter is traced. It was checked when it was given, and a check in every
+    # step would take longer than the step of a small model.
     return value if requirement is None else require(call, value, requirement, deferred=not is_tracing())
 
 
 def _check_numbers(owner: object, field: dataclasses.Field, values: Any) -> tuple[Any, ...]:
-    """A tuple of numbers, refused unless it has as many as the field's default or was arranged by the field."""
+    """Check a tuple of numbers: as many as the default of the field has, unless the field arranged them itself."""
     call = f"`{type(owner).__name__}({field.name}=...)`"
     default = () if field.default is dataclasses.MISSING or field.metadata["arranged"] else field.default
     if not isinstance(values, tuple) or (default and len(values) != len(default)):
@@ -174,7 +190,7 @@ def _check_numbers(owner: object, field: dataclasses.Field, values: Any) -> tupl
 
 
 def batched_number(module: AbstractHyperparameters) -> str | None:
-    """The path of a number that is no scalar, if there is one: the module is a batch of many."""
+    """The path of a hyperparameter that is not a scalar, if there is one: the module is a batch of modules."""
     for field in dataclasses.fields(module):
         value = getattr(module, field.name)
         if field.metadata.get("number") or field.metadata.get("numbers"):
@@ -211,7 +227,7 @@ def _joined(path: tuple[Any, ...]) -> str:
 
 
 def _find(module: AbstractHyperparameters, name: str) -> list[tuple[Any, ...]]:
-    """The paths that a name given to `replace` stands for."""
+    """The key paths of the hyperparameters that a name given to `replace` refers to."""
     if name in {field.name for field in dataclasses.fields(module)}:
         return [(name,)]
     paths = {_joined(path): path for path in _addressed(module)}
@@ -237,14 +253,14 @@ def _find(module: AbstractHyperparameters, name: str) -> list[tuple[Any, ...]]:
 
 
 def format_value(x: Any) -> str:
-    """A value as it would be written: a number as a number, a key as its seed, a batch by its dtype and shape."""
+    """Format a value as it would be written: a number, the seed of a random key, the dtype and shape of a batch."""
     if is_key_data(x) and isinstance(x, ARRAY_TYPES) and not isinstance(x, Tracer) and x.shape == (2,):
         high, low = np.asarray(x).tolist()
         return str(high << 32 | low)
     if isinstance(x, Tracer) or (isinstance(x, ARRAY_TYPES) and np.ndim(x) > 0):
         return f"{x.dtype}{list(x.shape)}"
     if isinstance(x, ARRAY_TYPES) and jnp.issubdtype(x.dtype, jnp.number):
-        text = str(np.asarray(x)[()])  # the shortest that reads back as the same number of this dtype
+        text = str(np.asarray(x)[()])  # the shortest text that is read back as the same number in this dtype
         return repr(float(text)) if jnp.issubdtype(x.dtype, jnp.floating) else text
     if isinstance(x, Mapping):
         return "{" + ", ".join(f"{key!r}: {format_value(value)}" for key, value in x.items()) + "}"
@@ -259,7 +275,7 @@ def _format(module: eqx.Module) -> str:
 
 
 def format_call(name: str, items: Mapping[str, Any], width: int = 100) -> str:
-    """A call with named arguments, on one line if it fits."""
+    """Format a call with named arguments, on one line if it fits."""
     texts = [f"{key}={format_value(value)}" for key, value in items.items()]
     line = f"{name}({', '.join(texts)})"
     if len(line) <= width and "\n" not in line:

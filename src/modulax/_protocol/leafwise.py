@@ -1,4 +1,14 @@
-"""Transforms that are a rule on one array, and how several of them run as one."""
+"""Transforms that are a rule on one array, and how several of them run as one function.
+
+One class describes the state of one array and of the whole tree. `AbstractLeafwise.init` calls `init_leaf` for every
+leaf and turns the tree of states into a state of trees; the counter and `shared` fields are stored once.
+
+`run_rules` does one step of a run: one rule, or consecutive rules of a `Chain`. For each rule, `_Part` pairs the trees
+of the state with the updates by path, takes them apart into one row of values per leaf, and calls `prepare` or `survey`
+for the values that all leaves share. The leaves are grouped by which of the rules apply to them (`where`). For each
+group, `map_leaves` maps one function over the leaves, tracing leaves of one shape once: `_run_on_leaf`, which applies
+the rules in turn and casts their inputs and results. `_Part.finish` then puts each state together again.
+"""
 
 import abc
 import contextlib
@@ -17,18 +27,18 @@ from .._support.types import Params, State, Updates
 from ..tree._align import align
 from ..tree._leafmap import map_leaves
 from ..tree._paths import leaf_paths
-from .in_force import resolve
 from .masks import select
+from .schedule_values import resolve
 from .transform import AbstractTransform, EmptyState
 
 
 class AbstractLeafwise(AbstractTransform):
-    """A transform that does the same to every array: write the equations on one array, and nothing else.
+    """A transform that does the same to every array: implement its equations on one array, and nothing else.
 
-    The state of one array and of the whole tree are one class. Its fields are what `init_leaf` returns for an array;
-    in the whole state each of them is a tree. Two kinds of fields are left alone by `init_leaf` and `update_leaf`:
-    `count: Count | None = counter()` counts the steps, and a field declared with `shared(None)` has one value for all
-    leaves, which `init_shared` and `share` give:
+    The state of one array and of the whole tree are the same class. `init_leaf` returns its fields for one array; in
+    the state of the tree, each field is a tree of them. `init_leaf` and `update_leaf` leave out two kinds of fields:
+    `count: Count | None = counter()`, which counts the steps, and fields declared with `shared(None)`, which have one
+    value for all leaves, from `init_shared` and `share`:
 
         class HeavyBallState(AbstractState):
             velocity: PyTree
@@ -43,68 +53,90 @@ class AbstractLeafwise(AbstractTransform):
                 v = self.decay * s.velocity + g
                 return v, HeavyBallState(v)
 
-    Arithmetic is done in at least float32; what is returned or stored is cast to the dtype it had. Leaves of one
-    shape are traced once, and in a `Chain` consecutive rules run as one function of an array. Where the state counts,
-    a schedule may stand in any field.
+    Arithmetic is done in at least float32, and results are cast back to the dtypes of the updates and of the state.
+    Leaves of one shape are traced once, and in a `Chain` consecutive rules run as one function of an array. If the
+    state has a step count, every hyperparameter can be a schedule.
     """
 
     def init_leaf(self, p: Array) -> State:
-        """The state of one array; `EmptyState()` where there is none."""
+        """Return the initial state of one array; `EmptyState()` for a stateless rule.
+
+        Args:
+            p: the parameter.
+        """
         del p
         return EmptyState()
 
     def prepare(self, count: Any) -> Any:
-        """Numbers that all leaves share, computed once a step and given to `update_leaf` as `now`.
+        """Return values that all leaves share, computed once per step and passed to `update_leaf` as `now`.
 
-        `count` is the number of steps done before, as a float, or None for a state that does not count.
+        Args:
+            count: the number of previous steps, as a float, or None if the state has no counter.
         """
         del count
 
     def survey(self, count: Any, state: Any, updates: Updates, params: Params | None, **extra: Any) -> Any:
-        """`prepare` for numbers that depend on all leaves, such as a norm, or on extra arguments.
+        """Return shared values that depend on all leaves, such as a norm, or on extra arguments; replaces `prepare`.
 
-        The trees of the state have the structure of the updates. Everything is in JAX's default float dtype, as the
-        rule's own numbers are, so that leaves of different dtypes meet. A rule that has it begins a new run in a chain.
+        All arrays are in JAX's default float dtype, like the hyperparameters, so that leaves of different dtypes can be
+        combined. A rule that implements this method begins a new run in a chain.
+
+        Args:
+            count: the number of previous steps, as a float, or None if the state has no counter.
+            state: the state of the whole tree; its trees have the structure of the updates.
+            updates: the updates.
+            params: the parameters, or None if `update` was called without them.
+            extra: the extra arguments of `update`.
         """
         del state, updates, params, extra
         return self.prepare(count)
 
     def init_shared(self, params: Params) -> dict[str, Array]:
-        """The fields of the state that belong to all leaves together, without the count, before the first step.
+        """Return the initial values of the fields declared with `shared(None)`, by name; the counter is left out.
 
-        Make numbers with `jnp.array(x, default_float())`, which copies: a state shares no array with the rule.
+        Make scalars with `jnp.array(x, default_float())`, which copies: a state must not share arrays with the rule.
+
+        Args:
+            params: the parameters.
         """
         del params
         return {}
 
     def share(self, now: Any) -> dict[str, Array]:
-        """What these fields are after a step, from what `prepare` or `survey` returned.
+        """Return the values of the shared fields after a step, by name.
 
         A counter is among them only if it is declared with `counter(steps=False)`.
+
+        Args:
+            now: the result of `prepare` or `survey`.
         """
         del now
         return {}
 
     @abc.abstractmethod
     def update_leaf(self, now: Any, g: Array, s: Any, p: Any) -> tuple[Any, State]:
-        """The new update and the new state of one array.
+        """Return the new update and the new state of one array.
 
         Args:
-            now: what `prepare` returned.
+            now: the result of `prepare` or `survey`.
             g: the update, in at least float32.
             s: the state of this array.
-            p: the parameter, or None where `update` was called without.
+            p: the parameter, or None if `update` was called without parameters.
         """
 
     def check_call(self, updates: Updates, params: Params | None, extra: Mapping[str, Any]) -> None:
-        """Do nothing: `run_rules` checks each rule of a run by itself, with its schedules resolved."""
+        """Do nothing: `run_rules` checks each rule of a run, after its schedules have been replaced by their values."""
 
     def where(self, tree: PyTree) -> Sequence[bool] | None:
-        """Which leaves the rule is for, in JAX's order; None for all. The others pass through unchanged."""
+        """Return which leaves the rule applies to, in JAX's order; None for all. The others pass through unchanged.
+
+        Args:
+            tree: the parameters, or a tree like them.
+        """
         del tree
 
     def init(self, params: Params) -> State:
-        """The state of the whole tree."""
+        """Return the initial state of the whole tree."""
         leaves, treedef = jtu.tree_flatten(params)
         chosen = self.where(params) or [True] * len(leaves)
         states = [self.init_leaf(p) if c else None for p, c in zip(leaves, chosen, strict=True)]
@@ -120,7 +152,11 @@ class AbstractLeafwise(AbstractTransform):
         return type(example)(**count, **self.init_shared(params), **trees)
 
     def at(self, state: State) -> Self:
-        """Return this rule with its schedules, if its state counts the steps, replaced by their current values."""
+        """Return this rule with its schedules replaced by their current values, if its state counts the steps.
+
+        Args:
+            state: the state of the whole tree.
+        """
         counter = _counter(state)
         if counter is None or counter.metadata["counts"] != "steps":
             return self
@@ -129,13 +165,13 @@ class AbstractLeafwise(AbstractTransform):
     def update(
         self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, State]:
-        """One step of the rule on every leaf."""
+        """Apply the rule to every leaf."""
         updates, (state,) = run_rules([self], updates, [state], params, extra)
         return updates, state
 
 
 def _counter(state: State) -> dataclasses.Field | None:
-    """The field of the state that is declared as its `counter()`."""
+    """The field of the state that is declared with `counter()`, if there is one."""
     return next((f for f in dataclasses.fields(state) if "counts" in f.metadata), None)
 
 
@@ -144,12 +180,12 @@ def _tree_fields(state: State) -> list[str]:
 
 
 def reads_all_updates(rule: AbstractLeafwise) -> bool:
-    """Whether the rule's shared numbers depend on all leaves, so that it cannot follow another in one run."""
+    """Whether the shared values of the rule depend on all leaves, so that it has to begin a run."""
     return type(rule).survey is not AbstractLeafwise.survey
 
 
 class _Part:
-    """One rule of a run with its state taken apart: for each leaf that it is for, the values of the state's fields."""
+    """One rule of a run, with its state taken apart: for each leaf it applies to, the values of the state's fields."""
 
     def __init__(
         self,
@@ -183,17 +219,17 @@ class _Part:
             self.now = self.rule.prepare(count)
 
     def check_shapes(self, g: Array, value: tuple[Any, ...], path: str) -> None:
-        """Refuse an update of another shape than the parameter for which the state at this leaf was made."""
+        """Raise an error if the update has another shape than the parameter for which this state was made."""
         like = jax.eval_shape(self.rule.init_leaf, jax.ShapeDtypeStruct(g.shape, g.dtype))
         needed, found = (jtu.tree_map(jnp.shape, x) for x in (self.as_values(like), value))
         if found != needed:
             raise ValueError(
-                f"`{type(self.rule).__name__}.update`: the updates have the shapes of the parameters that `init` was "
-                f"given; but at `{path}` an update of shape {g.shape} met a state of shapes {found}."
+                f"`{type(self.rule).__name__}.update`: the updates must have the shapes of the parameters that `init` "
+                f"was called with; but at `{path}` the update has shape {g.shape} and the state has shapes {found}."
             )
 
     def as_state(self, values: Sequence[Any]) -> State:
-        """The state of one array."""
+        """The state of one array, from the values of its fields."""
         return type(self._state)(**dict(zip(self._fields, values, strict=True)))
 
     def as_values(self, state: State) -> tuple[Any, ...]:
@@ -201,7 +237,7 @@ class _Part:
         return tuple(getattr(state, field) for field in self._fields)
 
     def finish(self) -> State:
-        """The state of the whole tree, put together again."""
+        """Return the state of the whole tree after the step."""
         columns = zip(*(self.values[i] for i in self._indices), strict=True) if self._fields else ()
         columns = list(columns) or [()] * len(self._fields)
         trees = {f: put(list(c)) for f, put, c in zip(self._fields, self._rebuild, columns, strict=True)}
@@ -218,7 +254,18 @@ def run_rules(
     params: Params | None,
     extra: Mapping[str, Any],
 ) -> tuple[Updates, list[State]]:
-    """Run several rules, one after the other, as one function of an array; only the first may survey all leaves."""
+    """Apply several rules, one after the other, as one function of an array; only the first may have a `survey`.
+
+    Args:
+        rules: the rules.
+        updates: the updates.
+        states: the state of each rule.
+        params: the parameters, or None.
+        extra: the extra arguments of `update`.
+
+    Returns:
+        the new updates, and the new state of each rule.
+    """
     leaves, treedef = jtu.tree_flatten(updates)
     param_leaves = [None] * len(leaves) if params is None else jtu.tree_leaves(params)
     size = len(leaves)
@@ -240,7 +287,7 @@ def run_rules(
 def _run_on_leaves(
     parts: Sequence[_Part], columns: Sequence[tuple[Any, ...]], updates: Updates, indices: Sequence[int]
 ) -> list[tuple[Array, list[tuple[Any, ...]]]]:
-    """The rules on the leaves at these indices, each with its update, its parameter and its values of the states."""
+    """Apply the rules to the leaves at these indices; a column is the update, the parameter and the states' values."""
     shared, shared_def = jtu.tree_flatten([(part.rule, part.now) for part in parts])
 
     def on_leaf(shared, g, p, values):
@@ -248,8 +295,8 @@ def _run_on_leaves(
 
     try:
         return map_leaves(on_leaf, shared, columns)
-    except (TypeError, ValueError):  # what jax.numpy raises for shapes that do not fit
-        # All leaves of a shape are traced as one, and none of them by its path; so the leaf is found afterwards.
+    except (TypeError, ValueError):  # jax.numpy raises these for shapes that don't match
+        # Leaves of one shape are traced once, without their paths, so the leaf at fault has to be found afterwards.
         paths = leaf_paths(updates)
         for i, (g, _, values) in zip(indices, columns, strict=True):
             for part, value in zip(parts, values, strict=True):
@@ -264,7 +311,7 @@ def _run_on_leaf(
     p: Array | None,
     values: Sequence[tuple[Any, ...]],
 ) -> tuple[Array, list[tuple[Any, ...]]]:
-    """The rules, each with what it prepared, on one array. In between the update keeps the dtype of the arithmetic."""
+    """Apply the rules, each with its shared values, to one array; between rules the update keeps the wide dtype."""
     dtype = at_least_float32(g.dtype, *([] if p is None else [p.dtype]))
     u, p = g.astype(dtype), None if p is None else p.astype(dtype)
     new_values = []
@@ -277,7 +324,7 @@ def _run_on_leaf(
             before, after = (jtu.tree_map(jnp.shape, x) for x in ((g, value), (u, new_value)))
             if before != after:
                 raise ValueError(
-                    f"`{type(rule).__name__}.update_leaf` keeps every shape; but an update and a state of shapes "
+                    f"`{type(rule).__name__}.update_leaf` must keep every shape; but an update and a state of shapes "
                     f"{before} became {after}."
                 )
             new_values.append(jtu.tree_map(lambda new, old: new.astype(old.dtype), new_value, value))
@@ -285,13 +332,13 @@ def _run_on_leaf(
 
 
 def _promotion(arrays: Sequence[Array]) -> contextlib.AbstractContextManager[None]:
-    """A real number times a complex array is meant to be complex, which strict promotion would refuse."""
+    """Allow dtype promotion if an array is complex: strict promotion forbids a real number times a complex array."""
     is_complex = any(jnp.issubdtype(x.dtype, jnp.complexfloating) for x in arrays)
     return jax.numpy_dtype_promotion("standard") if is_complex else contextlib.nullcontext()
 
 
 def _cast(tree: PyTree, dtype: Any) -> PyTree:
-    """The tree with its floats in `dtype`, real ones in the real dtype beside it."""
+    """Cast real arrays to the real dtype of the precision of `dtype`, and complex arrays to the complex one."""
 
     def cast(x: Array) -> Array:
         if jnp.issubdtype(x.dtype, jnp.complexfloating):

@@ -1,4 +1,4 @@
-"""Two sets of parameters in one tree, for the one transform that trains both."""
+"""The fast and the slow parameters of `Lookahead` in one tree."""
 
 from typing import Any, Self
 
@@ -11,18 +11,18 @@ from .._support.module import AbstractModule
 
 
 class LookaheadParams(AbstractModule):
-    """The fast and the slow parameters of `Lookahead`, for programs that hold both themselves.
+    """A pair of the fast and the slow parameters of `Lookahead`, for training loops that keep both themselves.
 
         params = LookaheadParams.init_synced(params)
         state = optimizer.init(params)
         params, state = optimizer.step(jax.grad(loss)(params.fast), state, params)
 
-    Gradients are taken at the fast ones; the slow ones are for evaluation. Only a `Lookahead` itself takes such a pair.
-    Given plain parameters it keeps the slow ones in its state, and works inside of any container.
+    Gradients are taken at the fast parameters; the slow ones are the evaluation parameters. Only `Lookahead` itself
+    accepts such a pair. With plain parameters, it keeps the slow ones in its state and works inside any container.
 
     Args:
         fast: the parameters that are trained.
-        slow: the parameters to evaluate.
+        slow: the evaluation parameters.
     """
 
     fast: PyTree
@@ -30,7 +30,7 @@ class LookaheadParams(AbstractModule):
 
     @classmethod
     def init_synced(cls, params: PyTree) -> Self:
-        """A pair of equal parameters, which share no array: both can be donated.
+        """Return a pair of equal parameters that share no array, so that both can be donated.
 
         Args:
             params: the parameters, or the whole model.
@@ -40,5 +40,5 @@ class LookaheadParams(AbstractModule):
 
 
 def single(params: Any) -> Any:
-    """The parameters to evaluate of a pair; of anything else, the parameters themselves."""
+    """Return the slow parameters of a `LookaheadParams`; any other parameters are returned unchanged."""
     return params.slow if isinstance(params, LookaheadParams) else params

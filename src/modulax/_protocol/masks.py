@@ -1,4 +1,12 @@
-"""Which leaves a transform is for: masks and labels as trees, functions or rules on paths."""
+"""Masks and labels: which leaves of the parameters a transform applies to.
+
+A user gives a tree, a function of the parameters, or `by_path({...})`. `as_rule`, the converter of such fields, makes
+an `AbstractRule` of each. A rule is a static field, so it hashes and compares by value: an equal one does not retrace.
+`rule.labels(tree)` lists one label per leaf, in JAX's order; `mask_of` requires them to be booleans. It is called
+while tracing, with the parameters in `init` and the updates in `update`, so a rule must not depend on their values.
+
+`select` restricts a tree to the chosen leaves, with None at all others, and `merge` puts new leaves back.
+"""
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
@@ -18,22 +26,27 @@ class AbstractRule(abc.ABC):
 
     @abc.abstractmethod
     def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
-        """The label of each leaf of `tree`, in JAX's order; absent leaves (None) have none.
+        """Return the label of each leaf of `tree`, in JAX's order; absent leaves (None) are skipped.
 
-        A leaf for which the rule has no label is an error; with `partial`, its label is None.
+        Args:
+            tree: the parameters, or a tree like them.
+            partial: whether a leaf without a label gets the label None; otherwise it is an error.
         """
 
 
 class by_path(AbstractRule):  # noqa: N801 (read as a function: `labels=by_path({...})`)
-    """Labels by shell-style patterns over the leaves' dotted paths; the first that fits wins.
+    """Selects or labels parameters by shell-style patterns on their dotted paths; the first matching pattern wins.
 
         mask = by_path({"*.bias": False, "*norm*": False, "*": True})
 
-    A pattern that begins with `*.` fits at the root too, so `*.bias` fits both `bias` and `layers.0.bias`. A pattern
-    that fits no path, and a leaf that no pattern fits, are errors that list the paths.
+    Use it as a mask (`Masked`, `Freeze`, weight decay) or as the labels of a `Partition`. A pattern that begins with
+    `*.` also matches at the root, so `*.bias` matches both `bias` and `layers.0.bias`.
 
     Args:
-        patterns: a mapping from pattern to label, in the order in which they are tried.
+        patterns: mapping from pattern to label, in the order in which they are tried.
+
+    Raises:
+        ValueError: on use, if a pattern matches no path, or if no pattern matches a leaf; the message lists the paths.
     """
 
     def __init__(self, patterns: Any):
@@ -51,29 +64,29 @@ class by_path(AbstractRule):  # noqa: N801 (read as a function: `labels=by_path(
         return f"by_path({dict(self.patterns)!r})"
 
     def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
-        """The label of the first pattern that fits each leaf's path."""
+        """Return the label of the first pattern that matches, for each leaf."""
         found, used = [], set()
         for path, leaf in leaves_with_paths(tree, with_none=True):
             fits = [(pattern, label) for pattern, label in self.patterns if matches(path, pattern)]
-            # A pattern counts as used also where an earlier one wins, or where the leaf is absent: a catch-all behind
-            # exhaustive patterns, or a rule about biases on a model without any, is no mistake.
+            # A pattern also counts as used if an earlier one wins, or if the leaf is absent: a catch-all after
+            # exhaustive patterns, or a pattern for biases in a model where they are None, is not a mistake.
             used.update(pattern for pattern, _ in fits)
             if leaf is None:
                 continue
             if not fits and not partial:
                 raise ValueError(
-                    f'`{self!r}`: no pattern fits the leaf `{path}`. Add one for it, or a last `"*"` for the rest.'
+                    f'`{self!r}`: no pattern matches the leaf `{path}`. Add one for it, or a final `"*"` for the rest.'
                 )
             found.append(fits[0][1] if fits else None)
         unused = [pattern for pattern, _ in self.patterns if pattern not in used]
         if unused and (found or leaf_paths(tree, with_none=True)):
             paths = leaf_paths(tree, with_none=True)
-            raise ValueError(f"`{self!r}`: the pattern `{unused[0]}` fits no leaf. The paths are {listing(paths)}.")
+            raise ValueError(f"`{self!r}`: the pattern `{unused[0]}` matches no leaf. The paths are {listing(paths)}.")
         return found
 
 
 class _Function(AbstractRule):
-    """Labels by a function of the tree that returns a tree of labels."""
+    """Labels from a function of the tree that returns a tree of labels."""
 
     def __init__(self, function: Callable[[PyTree], PyTree]):
         self.function = function
@@ -112,9 +125,9 @@ class _Not(AbstractRule):
 
 
 class _Tree(AbstractRule):
-    """Labels by a tree of them, of the parameters' structure or a prefix of it.
+    """Labels from a tree with the structure of the parameters, or a prefix of it.
 
-    Leaves are paired by path, so a dict stands for a FrozenDict and a list for a tuple.
+    Leaves are paired by path, so a dict may be given for a FrozenDict, and a list for a tuple.
     """
 
     def __init__(self, tree: PyTree):
@@ -122,7 +135,7 @@ class _Tree(AbstractRule):
         for leaf in leaves:
             if isinstance(leaf, (jax.Array, np.ndarray)):
                 raise ValueError(
-                    f"A tree of labels or of a mask holds Python values such as `True`, got an array of shape "
+                    f"A mask or a tree of labels must hold Python values such as `True`, got an array of shape "
                     f"{leaf.shape}. Write `bool(...)`, or give a function of the parameters that returns the tree."
                 )
         self.leaves = tuple(bool(leaf) if isinstance(leaf, np.bool_) else leaf for leaf in leaves)
@@ -145,19 +158,19 @@ class _Tree(AbstractRule):
             if leaf is None:
                 continue
             if prefix is None and not partial:
-                raise ValueError(f"The tree of labels has none for the leaf `{path}`; it has {listing(labels)}.")
+                raise ValueError(f"The tree of labels has no label for the leaf `{path}`; it has {listing(labels)}.")
             found.append(None if prefix is None else labels[prefix])
         if unused:
             paths = leaf_paths(tree, with_none=True)
             raise ValueError(
-                f"The tree of labels has {listing(sorted(unused))}, which the parameters do not have. "
-                f"Their leaves are {listing(paths)}."
+                f"The tree of labels has {listing(sorted(unused))}, which the parameters don't have. "
+                f"The leaves of the parameters are {listing(paths)}."
             )
         return found
 
 
 def as_rule(x: Any) -> AbstractRule | None:
-    """A mask or labels as a rule. A callable Module is a tree of labels, a plain callable a function."""
+    """Convert a mask or labels to a rule. A callable Module is a tree of labels; a plain callable is a function."""
     if x is None or isinstance(x, AbstractRule):
         return x
     is_plain_leaf = jtu.all_leaves([x])
@@ -165,14 +178,14 @@ def as_rule(x: Any) -> AbstractRule | None:
 
 
 def not_in(mask: Any) -> AbstractRule:
-    """The mask of the leaves that another mask leaves out."""
+    """Negate a mask."""
     rule = as_rule(mask)
     assert rule is not None
     return _Not(rule)
 
 
 def mask_of(owner: object, rule: AbstractRule, tree: PyTree) -> list[bool]:
-    """The rule's labels as booleans, refused if they are anything else."""
+    """The labels of a rule as booleans; any other label is an error."""
     labels = rule.labels(tree)
     for path, label in zip(leaf_paths(tree), labels, strict=True):
         if not isinstance(label, bool):
@@ -183,18 +196,18 @@ def mask_of(owner: object, rule: AbstractRule, tree: PyTree) -> list[bool]:
 
 
 def mask_or_all(owner: object, rule: AbstractRule | None, tree: PyTree) -> list[bool] | None:
-    """The rule's labels as booleans; None, which means all leaves, where there is no rule."""
+    """The labels of a rule as booleans; None, which means all leaves, if there is no rule."""
     return None if rule is None else mask_of(owner, rule, tree)
 
 
 def merge(tree: PyTree, part: PyTree, chosen: Sequence[bool]) -> PyTree:
-    """The tree with the leaves of `part`, which has only these, wherever `chosen` is true."""
+    """Replace the chosen leaves of a tree by the leaves of `part`, which has only these."""
     leaves, treedef = jtu.tree_flatten(tree)
     remaining = iter(jtu.tree_leaves(part))
     return treedef.unflatten([next(remaining) if c else x for x, c in zip(leaves, chosen, strict=True)])
 
 
 def select(tree: PyTree, keep: Sequence[bool]) -> PyTree:
-    """The tree with None wherever `keep` is false."""
+    """Replace all leaves except those to keep by None."""
     leaves, treedef = jtu.tree_flatten(tree)
     return treedef.unflatten([x if k else None for x, k in zip(leaves, keep, strict=True)])

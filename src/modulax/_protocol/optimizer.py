@@ -1,4 +1,4 @@
-"""Named optimizers: flat hyperparameters, and one expression that says which transform they mean."""
+"""Named optimizers: flat hyperparameters, and a method `transform()` that composes the algorithm from transforms."""
 
 import abc
 from collections.abc import Iterator
@@ -10,15 +10,15 @@ from .._support.arithmetic import safe_increment
 from .._support.module import AbstractState, nested, shared
 from .._support.types import Count, Params, State, Updates
 from .container import check_parts, eval_parts
-from .in_force import advance, in_force, schedule_states
+from .schedule_values import advance, schedule_states, with_current_values
 from .transform import AbstractTransform, Clock, Part
 
 
 class OptimizerState(AbstractState):
-    """The state of every optimizer: the number of steps done, which schedules follow, and the state of `transform()`.
+    """State of every optimizer, and of `Scheduled`: step count, state of the transform, and states of schedules.
 
-    `schedule_states` holds the states of stateful schedules by the dotted path of the field that each is in, or None if
-    there are none.
+    Schedules follow the step count `step`. `schedule_states` holds the states of stateful schedules by the dotted path
+    of the field that holds each, or None if there are none.
     """
 
     step: Count = shared()
@@ -27,7 +27,7 @@ class OptimizerState(AbstractState):
 
 
 class AbstractOptimizer(AbstractTransform):
-    """A transform with a famous name: fields for its hyperparameters, and `transform()` for what it is made of.
+    """A named optimizer: fields for its hyperparameters, and `transform()`, which composes it from transforms.
 
         class Momentum(AbstractOptimizer):
             learning_rate: Hyperparameter = number()
@@ -36,42 +36,50 @@ class AbstractOptimizer(AbstractTransform):
             def transform(self):
                 return Chain(Trace(self.decay), ScaleByLearningRate(self.learning_rate))
 
-    At every update each schedule among the fields is replaced by its number at that step, then `transform()` is built
-    from plain numbers; so every hyperparameter of every optimizer may be a schedule.
+    At every update, each schedule in the fields is replaced by its value at that step before `transform()` is called,
+    so that every hyperparameter of every optimizer can be a schedule.
     """
 
     clock: ClassVar[Clock] = "keeper"
 
     @abc.abstractmethod
     def transform(self) -> AbstractTransform:
-        """Return what this optimizer is made of, once every field is a plain number."""
+        """Return the transform that implements this optimizer; schedules in its fields have been replaced by values."""
 
     def _check_parts(self) -> None:
-        check_parts(self)  # those that are handed on to `transform()`
+        check_parts(self)  # transforms in the fields, which `transform()` uses
 
     def init(self, params: Params) -> OptimizerState:
-        """Return the state before the first step."""
+        """Return the initial state: the state of `transform()`, and a step count of zero."""
         step = jnp.zeros((), jnp.int32)
         states = schedule_states(self)
-        return OptimizerState(step, in_force(self, step, states).transform().init(params), states)
+        return OptimizerState(step, with_current_values(self, step, states).transform().init(params), states)
 
     def update(
         self, updates: Updates, state: OptimizerState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, OptimizerState]:
-        """Do one step of `transform()`, with the hyperparameters of this step."""
-        transform = in_force(self, state.step, state.schedule_states, extra).transform()
+        """Run one step of `transform()`, with the values of the hyperparameters at this step."""
+        transform = with_current_values(self, state.step, state.schedule_states, extra).transform()
         updates, inner = transform.update(updates, state.inner, params, **extra)
         states = advance(self, state.step, state.schedule_states, extra)
         return updates, OptimizerState(safe_increment(state.step), inner, states)
 
     def at(self, state: OptimizerState) -> Self:
-        """Return this optimizer with every schedule replaced by its value at the next step."""
-        return in_force(self, state.step, state.schedule_states)
+        """Return this optimizer with every schedule replaced by its value at the next step.
+
+        Args:
+            state: the state of this optimizer.
+        """
+        return with_current_values(self, state.step, state.schedule_states)
 
     def each_part(self, state: OptimizerState | None = None) -> Iterator[Part]:
-        """Yield `transform()`, at the first step or at that of the state."""
+        """Yield `transform()`, with the values of schedules at the next step, or at the first if no state is given.
+
+        Args:
+            state: the state of this optimizer.
+        """
         if state is None:
-            yield Part("transform", None, in_force(self, 0, schedule_states(self)).transform())
+            yield Part("transform", None, with_current_values(self, 0, schedule_states(self)).transform())
         else:
             yield Part("transform", None, self.at(state).transform(), state.inner)
 

@@ -1,4 +1,4 @@
-"""What a schedule is: a map from a step, or from what happened so far, to a number."""
+"""Schedules: functions of the step count, or of a state, that give the value of a hyperparameter."""
 
 import abc
 from typing import Any, ClassVar
@@ -17,41 +17,46 @@ from .hyperparameters import ARRAY_TYPES, AbstractHyperparameters, as_scalar, nu
 
 
 class AbstractSchedule(AbstractHyperparameters):
-    """A map from a step count to a number, which may stand in any numeric field of a transform.
+    """A function of the step count that gives the value of a hyperparameter, for any numeric field of a transform.
 
-    Write `__call__(step)`. The numbers of a schedule are fields made with `modulax.number()`, so that it can be swept,
-    changed and differentiated like everything else.
+    Implement `__call__(step)`. Declare the hyperparameters of the schedule with `modulax.number()`, so that they can be
+    swept, replaced and differentiated like those of a transform.
     """
 
     @abc.abstractmethod
     def __call__(self, step: ArrayLike) -> Any:
-        """The number at a step: a scalar, traced where an optimizer calls.
+        """Return the value at a step.
 
-        It is an integer, or a float inside of `over` and `Join`.
+        Args:
+            step: a scalar; traced when an optimizer calls the schedule. It is an integer, or a float inside `over` and
+                `Join`.
         """
 
     def over(self, total_steps: Any) -> "AbstractSchedule":
-        """This schedule with every duration read as a fraction of a run.
+        """Stretch a schedule whose durations are fractions of a run to a number of steps.
 
             schedules.WarmupCosineDecay(0.0, 1e-3, warmup_steps=0.1, decay_steps=1.0).over(10_000)
 
         Args:
-            total_steps: the steps of the whole run, a number like all others: it can be swept and differentiated.
+            total_steps: number of steps of the whole run, a hyperparameter that can be swept and differentiated.
         """
         return Stretched(self, total_steps)
 
     def plot(self, steps: Any, ax: Any = None, **kwargs: Any) -> Any:
-        """Draws the curve with matplotlib and returns the axes. Needs `pip install "modulax[plot]"`.
+        """Plot the schedule with matplotlib and return the axes. Requires `pip install "modulax[plot]"`.
 
         Args:
-            steps: how many steps to draw, or an array of steps.
-            ax: the axes to draw on; the current ones of pyplot if not given.
-            **kwargs: what matplotlib's `Axes.plot` takes, such as `label=`.
+            steps: number of steps to plot, or an array of steps.
+            ax: axes to plot on; by default the current axes of pyplot.
+            **kwargs: keyword arguments of matplotlib's `Axes.plot`, such as `label=`.
+
+        Raises:
+            ImportError: if matplotlib is not installed.
         """
         try:
             import matplotlib.pyplot as plt
         except ImportError as error:
-            message = f'`{type(self).__name__}.plot` draws with matplotlib: `pip install "modulax[plot]"`.'
+            message = f'`{type(self).__name__}.plot` requires matplotlib: `pip install "modulax[plot]"`.'
             raise ImportError(message) from error
         steps = np.asarray(steps)
         steps = steps if steps.ndim else np.arange(steps)
@@ -62,54 +67,64 @@ class AbstractSchedule(AbstractHyperparameters):
 
 
 class WrappedSchedule(AbstractSchedule):
-    """A plain function of the step, such as a lambda or one of optax's schedules, as a schedule.
+    """A plain function of the step, such as a lambda or an optax schedule, as a schedule.
 
-    A function that is given where a number is expected is wrapped by itself. What it computes with is part of the
-    program: to change or sweep a number inside it, write an `AbstractSchedule`.
+    A function that is given where a number is expected is wrapped automatically. The constants in it are part of the
+    compiled program: to change, sweep or differentiate them, write an `AbstractSchedule`.
 
     Args:
-        function: maps a step to a number.
+        function: function of the step that returns the value.
     """
 
     function: ScheduleFunction = eqx.field(static=True)
 
     def __call__(self, step: ArrayLike) -> Float[Array, ""]:
-        """What the function returns, in JAX's default float dtype."""
+        """Return the value of the function at a step, in JAX's default float dtype."""
         return jnp.asarray(self.function(step)).astype(default_float())
 
 
 class AbstractStatefulSchedule(AbstractHyperparameters):
-    """A number that depends on what happened so far, such as on the losses, and not on the step alone.
+    """A schedule with a state: its value depends on the past, such as previous losses, and not on the step alone.
 
-    Write `init()`, `update(state, **extra)` and `__call__(state, **extra)`. It may stand in the numeric fields of every
-    optimizer, and of what is inside of `Scheduled` or `Injected`; these keep its state in theirs. At each step they ask
-    for the number and then for the new state, and both methods see the extra arguments of that step, such as the loss.
-    Before there are any, `__call__(state)` is asked without.
+    Implement `init()`, `update(state, **extra)` and `__call__(state, **extra)`. Use it in any numeric field of an
+    optimizer, or of a transform inside `Scheduled` or `Injected`, which keep its state in theirs. At each step they
+    call the schedule for the value and then `update` for the new state, both with the extra arguments of that step,
+    such as the loss. When a value is needed outside a step, `__call__(state)` is called without extra arguments.
 
-    A schedule that stands in one of its own fields arrives there as a number.
+    If a hyperparameter of the schedule is a schedule of the step, its value at the step takes its place.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
-    """The extra arguments of `update` that it cannot do without, such as `"value"`, the loss."""
+    """The extra arguments that the schedule requires, such as `"value"`, the loss."""
 
     @abc.abstractmethod
     def init(self) -> State:
-        """The state before the first step: any tree of arrays."""
+        """Return the initial state: any tree of arrays."""
 
     @abc.abstractmethod
     def update(self, state: State, **extra: Any) -> State:
-        """The state after a step, with the structure, shapes and dtypes that it had."""
+        """Return the state after a step, with the structure, shapes and dtypes of the previous one.
+
+        Args:
+            state: the state before the step.
+            extra: the extra arguments of the step, such as the loss, `value=...`.
+        """
 
     @abc.abstractmethod
     def __call__(self, state: State, **extra: Any) -> Any:
-        """The number at a step, given the state before it."""
+        """Return the value at a step.
+
+        Args:
+            state: the state before the step.
+            extra: the extra arguments of the step, such as the loss, `value=...`.
+        """
 
 
 class WrappedStatefulSchedule(AbstractStatefulSchedule):
-    """Another library's stateful schedule, such as optax's: an object with `init`, `update` and `__call__`.
+    """A stateful schedule of another library, such as optax: an object with `init`, `update` and `__call__`.
 
-    One that is given where a number is expected is wrapped by itself. What it computes with is part of the program: to
-    change or sweep a number inside it, write an `AbstractStatefulSchedule`.
+    Such an object is wrapped automatically if it is given where a number is expected. The constants in it are part of
+    the compiled program: to change, sweep or differentiate them, write an `AbstractStatefulSchedule`.
 
     Args:
         schedule: the object.
@@ -118,15 +133,15 @@ class WrappedStatefulSchedule(AbstractStatefulSchedule):
     schedule: Any = eqx.field(static=True)
 
     def init(self) -> State:
-        """What the object returns."""
+        """Return the initial state of the wrapped schedule."""
         return self.schedule.init()
 
     def update(self, state: State, **extra: Any) -> State:
-        """What the object returns."""
+        """Return the state of the wrapped schedule after a step."""
         return self.schedule.update(state, **extra)
 
     def __call__(self, state: State, **extra: Any) -> Any:
-        """What the object returns."""
+        """Return the value of the wrapped schedule."""
         return self.schedule(state, **extra)
 
 
@@ -136,12 +151,12 @@ def is_schedule(x: Any) -> bool:
 
 
 def has_schedule(tree: PyTree) -> bool:
-    """Whether a schedule stands anywhere in the tree."""
+    """Whether there is a schedule, stateful or not, anywhere in the tree."""
     return any(map(is_schedule, jtu.tree_leaves(tree, is_leaf=is_schedule)))
 
 
 def has_stateful_schedule(tree: PyTree) -> bool:
-    """Whether one that has a state does."""
+    """Whether there is a stateful schedule anywhere in the tree."""
     return any(map(is_stateful, jtu.tree_leaves(tree, is_leaf=is_stateful)))
 
 
@@ -150,7 +165,7 @@ def is_stateful(x: Any) -> bool:
 
 
 def as_number(x: Any) -> Any:
-    """A hyperparameter as it is stored: a scalar, a schedule, or None."""
+    """Convert a hyperparameter to its stored form: a scalar, a schedule, or None."""
     if callable(x) and not is_schedule(x) and not isinstance(x, ARRAY_TYPES):
         is_stateful = callable(getattr(x, "init", None)) and callable(getattr(x, "update", None))
         return WrappedStatefulSchedule(x) if is_stateful else WrappedSchedule(x)
@@ -158,21 +173,21 @@ def as_number(x: Any) -> Any:
 
 
 class Stretched(AbstractSchedule):
-    r"""A schedule whose durations are fractions of a run: what `schedule.over(total_steps)` returns.
+    r"""A schedule whose durations are fractions of a run, stretched to a number of steps by `schedule.over(...)`.
 
     $$
     f(t) = g(t / N)
     $$
 
     Args:
-        schedule: the curve $g$, which begins at 0 and at whose 1 the run is over.
-        total_steps: the steps $N$ of the whole run.
+        schedule: schedule $g$ of the fraction of the run: the run begins at 0 and ends at 1.
+        total_steps: number $N$ of steps of the whole run.
     """
 
     schedule: AbstractSchedule
-    total_steps: Any = numeric_field(as_number, needs=POSITIVE)  # `number()`, which stands above this file
+    total_steps: Any = numeric_field(as_number, needs=POSITIVE)  # not `number()`, whose module imports this one
 
     def __call__(self, step: ArrayLike) -> Any:
-        """The number of the schedule at this fraction of the run."""
+        """Return the value of the schedule at this fraction of the run."""
         dtype = default_float()
         return self.schedule(jnp.asarray(step).astype(dtype) / jnp.asarray(self.total_steps).astype(dtype))

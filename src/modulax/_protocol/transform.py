@@ -1,9 +1,9 @@
-"""The protocol: `init`, `update`, and what every transform does around them.
+"""The base class of all transforms: `init`, `update`, and everything that the library does around them.
 
-A subclass writes `init` and `update` as plain functions of trees. `__init_subclass__` puts an entry point in the place
-of each (`entry.py`), with what has to happen at its boundary (`boundary.py`). A transform that is made of others yields
-them in `each_part`: a container from its fields, an optimizer from its `transform()`. Every question about what is
-inside goes through that method: which papers to cite, which leaves decay, where per-example gradients are taken.
+A subclass writes `init` and `update` as plain functions of trees. `__init_subclass__` replaces each of them by an entry
+point (`entry.py`), which compiles it, and filters and checks its arguments (`boundary.py`). A transform that is made of
+others yields them in `each_part`: a container from its fields, an optimizer from its `transform()`. Everything that
+depends on the transforms inside uses that method: citations, `describe`, evaluation parameters, per-example gradients.
 """
 
 import abc
@@ -32,28 +32,28 @@ Clock = Literal["caller", "steps", "pace", "keeper"]
 
 
 class EmptyState(AbstractState):
-    """The state of a transform that has none."""
+    """State of a stateless transform."""
 
 
 def init_empty_state(params: Params) -> EmptyState:
-    """The `init` of a transform without state.
+    """Return the empty state: the `init` of a stateless transform.
 
     Args:
-        params: the parameters, which do not matter.
+        params: ignored.
     """
     del params
     return EmptyState()
 
 
 class Part(NamedTuple):
-    """A transform inside another one.
+    """A transform inside another one, as `each_part` yields it.
 
     Args:
-        field: the field that holds it.
+        field: name of the field that holds the transform.
         key: its key, if the field holds a mapping of transforms, else None.
         transform: the transform.
-        state: its state, if the state of the whole was given, else None.
-        auxiliary: whether its updates reach the parameters only through other parts.
+        state: its state, if `each_part` was given the state of the whole, else None.
+        auxiliary: whether its updates affect the parameters only through other parts.
     """
 
     field: str
@@ -66,35 +66,36 @@ class Part(NamedTuple):
 class AbstractTransform(AbstractHyperparameters):
     """A gradient transformation: a Module whose fields are its hyperparameters.
 
-    Write `init(params)` and `update(updates, state, params=None, **extra)` as plain functions of trees in which every
-    leaf is a floating or complex array, and return a state that is a Module of arrays. Called by a user, both run
-    compiled: hyperparameters are traced, so that a changed one never retraces; the rest of a model (functions, flags,
-    integer arrays) passes them by. Called by a container they are part of the container's program.
+    Implement `init(params)` and `update(updates, state, params=None, **extra)` as plain functions of trees in which
+    every leaf is a floating-point or complex array, and return a state that is a Module of arrays. When a user calls
+    them, both run compiled: hyperparameters are traced, so that changing one never retraces, and other leaves of a
+    model (functions, flags, integer arrays) are filtered out. When a container calls them, they are part of the
+    container's program.
 
-    A rule on one array needs no tree code: see `AbstractLeafwise`. A transform that holds others is an
-    `AbstractContainer`.
+    For a rule that treats every array alike, subclass `AbstractLeafwise`, which needs no tree code. For a transform
+    that holds others, subclass `AbstractContainer`.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
-    """The arguments that `update` cannot do without: `"params"`, and extra arguments such as `"value"`, the loss."""
+    """The arguments that `update` requires: `"params"`, and extra arguments such as `"value"`, the loss."""
 
     clock: ClassVar[Clock] = "caller"
-    """Which steps the schedules inside follow.
+    """Which step count the schedules inside follow.
 
-    `"caller"`: those of whatever counts steps around it. `"steps"`: its own count of the calls of `update`. `"pace"`:
-    a count of its own, in which not every call is a step. `"keeper"`: like `"steps"`, and its state also keeps the
-    states of stateful schedules.
+    `"caller"`: the count of the transform around it. `"steps"`: its own count of the calls of `update`. `"pace"`: its
+    own count, in which not every call is a step. `"keeper"`: like `"steps"`, and its state also keeps the states of
+    stateful schedules.
     """
 
     takes_complex: ClassVar[bool] = True
-    """Whether it is defined for complex parameters; if not, `init` refuses them by its name."""
+    """Whether it is defined for complex parameters; if not, `init` raises an error that names the class."""
 
     cites: ClassVar[tuple[str, ...]] = ()
-    """Keys in the bibliography, for `modulax.citation`."""
+    """Keys of its papers in the bibliography, for `modulax.citation`."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # Every class has entry points of its own, inherited methods too, so that a profile names the class that ran.
+        # Every class gets its own entry points, also for inherited methods, so that profiles name the class that ran.
         for name, boundary in (("init", InitBoundary), ("update", UpdateBoundary), ("eval_params", EvalBoundary)):
             method = as_written(getattr(cls, name))
             is_abstract = getattr(method, "__isabstractmethod__", False)
@@ -103,63 +104,91 @@ class AbstractTransform(AbstractHyperparameters):
 
     @property
     def example_axes(self) -> tuple[int, ...]:
-        """The axes of the examples, if `update` takes per-example updates and returns them without these axes."""
+        """The batch axes of per-example gradients, if `update` takes such gradients; its result is without them."""
         return ()
 
     @abc.abstractmethod
     def init(self, params: Params) -> State:
-        """Return the state for these parameters, before the first step."""
+        """Return the initial state.
+
+        Args:
+            params: the parameters, or the whole model.
+        """
 
     @abc.abstractmethod
     def update(
         self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, State]:
-        """Return the transformed updates, each of the dtype it came with, and the new state."""
+        """Return the transformed updates, each in the dtype that it had, and the new state.
+
+        Args:
+            updates: the gradients, or the updates that the previous transform returned.
+            state: the state, from `init` or from the previous step.
+            params: the current parameters, or the whole model; required if `needs` lists `"params"`.
+            extra: further arguments, such as the loss, `value=...`; those in `needs` are required.
+        """
 
     def step(
         self, grads: Updates, state: State, params: Params, *, donate: bool = False, **extra: Any
     ) -> tuple[Params, State]:
-        """Do one step of training as one program: `update`, then apply the updates to the parameters.
+        """Run one training step as one compiled program: `update`, then apply the updates to the parameters.
 
         Args:
             grads: the gradients.
-            state: the optimizer's state.
+            state: the state of the optimizer.
             params: the parameters, or the whole model.
-            donate: whether the buffers of `params` and `state` may be reused for the result. They must not be used
-                again afterwards; a large model then needs no second copy, and the step is faster.
-            extra: handed to `update`.
+            donate: whether to donate the buffers of `params` and `state` to the result. They must not be used
+                afterwards. This avoids a second copy of the parameters and of the state, and is faster.
+            extra: extra arguments of `update`, such as the loss, `value=...`.
 
         Returns:
             the new parameters (the whole model, if that was given) and the new state.
+
+        Raises:
+            ValueError: if a required argument is missing, or if the gradients don't fit the parameters.
         """
         program = _step_program(type(self), donate)
         arrays, state = program(self, grads, state, params, extra)
         return with_arrays(params, arrays), state
 
     def eval_params(self, state: State, params: Params) -> Params:
-        """Return the evaluation parameters: an average if the optimizer keeps one, else the parameters themselves.
+        """Return the evaluation parameters: an average of the weights if the optimizer keeps one, else the parameters.
 
-        A transform with a second set of parameters, such as Schedule-Free, holds it in its state and returns it here;
-        containers ask their parts. Applied to its own result, it changes nothing.
+        A transform with a second set of parameters, such as `ScheduleFree` or `Lookahead`, keeps it in its state and
+        returns it here; a container calls `eval_params` of its parts. The method is idempotent: applied to its own
+        result, it changes nothing.
 
         Args:
-            state: the optimizer's state.
+            state: the state of the optimizer.
             params: the parameters that are trained, or the whole model.
         """
         del state
         return params
 
     def each_part(self, state: State | None = None) -> Iterator[Part]:
-        """Yield the transforms that this one is made of, each with its state if the state of the whole is given."""
+        """Yield the transforms that this one is made of.
+
+        Args:
+            state: the state of this transform; if given, each part comes with its own state.
+        """
         del state
         return iter(())
 
     def seen_by(self, part: Part, tree: PyTree) -> Sequence[bool] | None:
-        """Return which leaves of a tree like the parameters a part is given, in JAX's order; None for all."""
+        """Return which leaves of a tree like the parameters a part receives, in JAX's order; None for all.
+
+        Args:
+            part: a part from `each_part`.
+            tree: the parameters, or a tree like them.
+        """
         del part, tree
 
     def at(self, state: State) -> "AbstractTransform":
-        """Return this transform with every schedule replaced by its value at the next step."""
+        """Return this transform with every schedule replaced by its value at the next step.
+
+        Args:
+            state: the state of this transform.
+        """
         del state
         return self
 
@@ -173,27 +202,30 @@ class AbstractTransform(AbstractHyperparameters):
         return AbstractHyperparameters.hyperparameters(module)
 
     def freezes(self, tree: Params) -> Sequence[bool] | None:
-        """Return which leaves it keeps from changing whatever their gradient is, in JAX's order; None for no leaf.
+        """Return which leaves this transform freezes, in JAX's order; None if it freezes none.
 
-        `describe` shows these parameters as frozen.
+        A frozen leaf never changes, whatever its gradient. `describe` shows it as `frozen`.
+
+        Args:
+            tree: the parameters, or a tree like them.
         """
         del tree
 
-    # What the entry points call. Few classes have a reason to override these.
+    # Called by the entry points. Few classes have a reason to override these.
 
     def check_params(self, params: Params) -> None:
-        """Refuse parameters of a kind that only some transforms can train."""
+        """Raise an error for a kind of parameters that only some transforms can train."""
         if isinstance(params, LookaheadParams):
             raise ValueError(
-                f"`{type(self).__name__}` was given `LookaheadParams`, which only a `Lookahead` itself takes. Put "
+                f"`{type(self).__name__}` was given `LookaheadParams`, which only `Lookahead` itself accepts. Put "
                 f"`Lookahead` outermost, as in `Lookahead(Chain(...), 5, 0.5)`, or give plain parameters: `Lookahead` "
-                f"then keeps the slow ones in its state, and `eval_params(state, params)` returns them."
+                f"then keeps the slow parameters in its state, and `eval_params(state, params)` returns them."
             )
 
     def check_call(self, updates: Updates, params: Params | None, extra: Mapping[str, Any]) -> None:
-        """Refuse a call that lacks an argument, or a schedule in a field for which nobody counts the steps.
+        """Raise an error if a required argument is missing, or if a field holds a schedule and no steps are counted.
 
-        The updates None, which are the tree without a leaf, need no parameters.
+        If `updates` is None, the tree without leaves, no parameters are required.
         """
         name = type(self).__name__
         if "params" in self.needs and params is None and updates is not None:
@@ -203,53 +235,59 @@ class AbstractTransform(AbstractHyperparameters):
             _refuse_schedules(self)
 
     def align_params(self, params: Params, updates: Updates, owner: str) -> Params:
-        """Return the parameters in the structure of the updates, refused unless paths and shapes agree."""
+        """Return the parameters in the structure of the updates; raise an error unless paths and shapes agree."""
         self.check_params(params)
         return paired(params, updates, owner, per_example=self.example_axes)
 
 
 def extra_arguments(module: Any) -> list[str]:
-    """The extra arguments among those that a transform, a measure or a stateful schedule needs."""
+    """The extra arguments that a transform, a measure or a stateful schedule requires."""
     return [argument for argument in module.needs if argument != "params"]
 
 
 def everything_in(transform: AbstractTransform) -> Iterator[AbstractTransform]:
-    """Yield a transform and all that it is made of, from the outside to the inside."""
+    """Yield a transform and all transforms inside it, the outermost first."""
     yield transform
     for part in transform.each_part():
         yield from everything_in(part.transform)
 
 
 def zeros_returned(transform: AbstractTransform, updates: Updates) -> Updates:
-    """Zeros like what the transform returns for these updates: without the axes of the examples."""
+    """Zeros in the shapes of the transform's result: those of the updates, without the batch axes of examples."""
     axes = transform.example_axes
     return jtu.tree_map(lambda u: jnp.zeros(np.delete(u.shape, axes) if axes else u.shape, u.dtype), updates)
 
 
 def _refuse_schedules(transform: AbstractTransform) -> None:
-    """Refuse a schedule of the step where nobody counts the steps, and a stateful one where nobody keeps its state."""
+    """Raise an error for a schedule if no steps are counted, and for a stateful one if its state is not kept."""
     name = type(transform).__name__
     for field in [f.name for f in transform.__dataclass_fields__.values() if f.metadata.keys() & {"number", "numbers"}]:
         value = getattr(transform, field)
         remedy = f"Write `Scheduled({name}({field}=...))`, or use the schedule in an optimizer such as `AdamW`."
         if has_stateful_schedule(value):
             if transform.clock == "pace":
-                remedy = f"A schedule of the step can be used there, since `{name}` counts its steps."
+                remedy = f"Use a schedule of the step there: `{name}` counts its steps."
             raise ValueError(
                 f"`{name}({field}=...)` is a stateful schedule, and `{name}` keeps no state for it. {remedy}"
             )
         if transform.clock == "caller" and has_schedule(value):
             raise ValueError(
-                f"`{name}({field}=...)` is a schedule, and `{name}` alone does not count the steps. {remedy}"
+                f"`{name}({field}=...)` is a schedule, and `{name}` on its own does not count steps. {remedy}"
             )
 
 
 class AbstractStatelessTransform(AbstractTransform):
-    """A transform without state: write `apply(updates, params, **extra)`, on trees."""
+    """A stateless transform: implement `apply(updates, params, **extra)`, on trees."""
 
     @abc.abstractmethod
     def apply(self, updates: Updates, params: Params | None, **extra: Any) -> Updates:
-        """Return the transformed updates."""
+        """Return the transformed updates.
+
+        Args:
+            updates: the gradients, or the updates that the previous transform returned.
+            params: the current parameters, or None if `update` was called without them.
+            extra: the extra arguments of `update`.
+        """
 
     def init(self, params: Params) -> EmptyState:
         """Return the empty state."""

@@ -1,4 +1,4 @@
-"""Sentences for users: what is wrong, what was needed, and the call that works."""
+"""Argument checks and error messages: what went wrong, what was expected, and the call that works."""
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,20 +12,20 @@ from jax.core import Tracer
 
 
 def listing(items: Iterable[Any], limit: int = 12) -> str:
-    """The items in backticks, shortened where there are many."""
+    """List items in backticks for an error message, shortened after `limit` items."""
     items = [f"`{item}`" for item in items]
     more = f", and {len(items) - limit} more" if len(items) > limit else ""
     return ", ".join(items[:limit]) + more if items else "none"
 
 
 def suggestion(word: str, possibilities: Sequence[str]) -> str:
-    """A question after a misspelt word, or nothing."""
+    """Return " Did you mean ...?" with the closest possibility, or an empty string if none is close."""
     close = difflib.get_close_matches(word, possibilities, n=1, cutoff=0.6)
     return f" Did you mean `{close[0]}`?" if close else ""
 
 
 def check_choice(owner: object, field: str, options: Sequence[str]) -> None:
-    """Refuses a word in a field that is none of the options."""
+    """Raise an error if the value of a field is not one of the options."""
     value = getattr(owner, field)
     if value not in options:
         call = f"`{type(owner).__name__}({field}=...)`"
@@ -34,7 +34,7 @@ def check_choice(owner: object, field: str, options: Sequence[str]) -> None:
 
 
 def check_extra(what: str, needs: Sequence[str], extra: Mapping[str, Any]) -> None:
-    """Refuses a step without one of the extra arguments that somebody needs, and shows the call."""
+    """Raise an error if a required extra argument of `update` is missing; the message shows the call."""
     if lacking := [argument for argument in needs if extra.get(argument) is None]:
         call = ", ".join(f"{argument}=..." for argument in needs)
         raise ValueError(
@@ -44,19 +44,19 @@ def check_extra(what: str, needs: Sequence[str], extra: Mapping[str, Any]) -> No
 
 
 def check_positive_integer(owner: object, field: str) -> None:
-    """Refuses a static field that is no positive integer, such as the number of the rounds of a loop."""
+    """Raise an error if a static field, such as a number of iterations, is not a positive integer."""
     check_integer(type(owner).__name__, field, getattr(owner, field))
 
 
 def check_integer(owner: str, name: str, value: Any, least: int = 1, hint: str = "") -> None:
-    """Refuses an argument that is no integer, or is smaller than the least."""
+    """Raise an error if an argument is not an integer, or is smaller than `least`."""
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
         needed = "a positive integer" if least == 1 else f"an integer of at least {least}"
         raise ValueError(f"`{owner}({name}=...)` must be {needed}, got {value!r}.{hint}")
 
 
 class Requirement(NamedTuple):
-    """What a number must be: a test on arrays, and its words."""
+    """A requirement on a hyperparameter: a predicate on arrays, and its wording in error messages."""
 
     is_met_by: Callable[[Any], Any]
     words: str
@@ -81,9 +81,10 @@ AT_LEAST_ONE = Requirement(lambda x: x >= 1, "must be at least 1")
 
 
 def require(call: str, value: Any, requirement: Requirement, *, deferred: bool) -> Any:
-    """The number, refused unless it is what was required.
+    """Return a hyperparameter if it fulfils a requirement, else raise an error.
 
-    A number that is known now is checked now. One that is traced is checked when the program runs, if `deferred`.
+    A concrete value is checked at once. A traced value is checked when the program runs, if `deferred`, else not at
+    all.
     """
     if isinstance(value, Tracer):
         broken = jnp.logical_not(requirement.is_met_by(value))
@@ -94,12 +95,12 @@ def require(call: str, value: Any, requirement: Requirement, *, deferred: bool) 
 
 
 def boolean(call: str, value: Any, beside: str = "") -> Any:
-    """What a function of the caller's decided, as an array; refused unless it is a boolean scalar.
+    """Convert the result of a user's predicate to an array; raise an error unless it is a boolean scalar.
 
     Args:
-        call: the argument that the function was given as.
-        value: what it returned.
-        beside: what it must return besides, for the sentence.
+        call: the argument in which the function was given, for the error message.
+        value: the result of the function.
+        beside: text of the error message for anything else that it must return.
     """
     value = jnp.asarray(value)
     if value.shape != () or value.dtype != bool:

@@ -1,4 +1,4 @@
-"""The base of all Modules of the library, and the declarations of the fields of states."""
+"""The base class of all Modules of the library, and the declarations of state fields."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -12,11 +12,11 @@ M = TypeVar("M")
 
 
 class AbstractModule(eqx.Module):
-    """An Equinox Module whose methods are bound as Python binds them.
+    """An Equinox Module with plain Python bound methods.
 
-    Equinox wraps every bound method as a pytree, for which it intercepts every attribute that is read. Ours are called,
-    not passed around; without the interception a step spends half the time on taking states apart, and
-    `jax.jit(optimizer.step)` works, because a method of Python's hashes.
+    Equinox wraps every bound method in a pytree, for which it intercepts every attribute access. Methods of this
+    library are called, not passed around as pytrees. Without the interception, flattening states takes half the time,
+    and `jax.jit(optimizer.step)` works, because a Python bound method is hashable.
 
     Every subclass is registered with optree too: `optree.tree_paths(optimizer, namespace="modulax")`.
     """
@@ -30,18 +30,18 @@ class AbstractModule(eqx.Module):
 
 
 class AbstractState(AbstractModule):
-    """The state of a transform: a Module of arrays, whose field names are those of checkpoints.
+    """The state of a transform: a Module of arrays, whose field names are the names in checkpoints.
 
-    Each field says by its declaration what it holds. `like_params()`, which may be left out, is a tree with the
-    structure of the parameters, such as a moment. `shared()` is something that all parameters have in common, such as a
-    random key; `counter()` is shared too, and counts steps. `nested()` holds the states of other transforms.
+    The declaration of each field says what it holds. `like_params()`, which may be omitted, is a tree with the
+    structure of the parameters, such as a moment. `shared()` is one value for all parameters, such as a random key;
+    `counter()` is a shared step count. `nested()` holds the states of other transforms.
 
         class AdamState(AbstractState):
             mu: PyTree
             nu: PyTree
             count: Count | None = counter()
 
-    `modulax.tree.map_params`, `state_sharding`, `describe` and `checkpoint.restore` go by these declarations.
+    `modulax.tree.map_params`, `state_sharding`, `describe` and `checkpoint.restore` rely on these declarations.
     """
 
 
@@ -51,56 +51,56 @@ def _field(default: Any, **metadata: Any) -> Any:
 
 
 def like_params() -> Any:
-    """Declare a field of a state as a tree with the structure of the parameters.
+    """Declare a state field that is a tree with the structure of the parameters, such as a moment.
 
-    A field without a declaration is one too. Write it out where the field follows one that is `shared()` or `nested()`,
-    to please type checkers.
+    This is the default for fields without a declaration. Write it out for a field after one that is `shared()` or
+    `nested()`: type checkers require it there.
     """
     return _field(dataclasses.MISSING, holds="params")
 
 
 def shared(default: Any = dataclasses.MISSING) -> Any:
-    """Declare a field of a state that all parameters have in common, such as a random key or a running loss.
+    """Declare a state field with one value for all parameters, such as a random key or a running loss.
 
     Args:
-        default: the field's default, if it has one. In the state of an `AbstractLeafwise` it is None, because
-            `init_leaf` knows one array only; `init_shared` and `share` give the values.
+        default: default value of the field, if it has one. In the state of an `AbstractLeafwise` use None, because
+            `init_leaf` gets a single array; `init_shared` and `share` return the values.
     """
     return _field(default, holds="shared")
 
 
 def counter(*, steps: bool = True) -> Any:
-    """Declare the field that counts the steps in the state of an `AbstractLeafwise`.
+    """Declare the step count in the state of an `AbstractLeafwise`.
 
-    Write `count: Count | None = counter()`. The base class starts it at 0, gives it to `prepare` and `survey`, and adds
-    one after every step. Schedules in the fields of the rule are read at this count.
+    Write `count: Count | None = counter()`. The base class initializes it to 0, passes it to `prepare` and `survey`,
+    and increments it after every step. Schedules in the fields of the rule are evaluated at this count.
 
     Args:
-        steps: False if the rule itself says in `share` what the count is after a step, because it counts something
-            other than steps. No schedule can follow such a count.
+        steps: False if the field counts something other than steps; `share` then returns its new value, and no schedule
+            can follow it.
     """
     return _field(None, holds="shared", counts="steps" if steps else "other")
 
 
 def nested() -> Any:
-    """Declare a field of a state that holds the state of another transform, or a list or mapping of several."""
+    """Declare a state field that holds the state of another transform, or a list or mapping of such states."""
     return _field(dataclasses.MISSING, holds="states")
 
 
 def kind_of(field: dataclasses.Field) -> Kind:
-    """What a field of a state holds: a tree like the parameters, what all of them share, or other states."""
+    """Return what a state field holds: a tree like the parameters, a shared value, or other states."""
     declared = field.metadata.get("holds")
     if declared is None and field.default is not dataclasses.MISSING:
         raise ValueError(
             f"The field `{field.name}` of a state has a default and no declaration. Write `{field.name}: ... = "
-            f"shared({field.default!r})` for something that all parameters have in common, `{field.name}: ... = "
-            f"counter()` for the number of steps, or leave out the default of a tree like the parameters."
+            f"shared({field.default!r})` for one value that all parameters share, `{field.name}: ... = counter()` for "
+            f"the step count, or leave out the default for a tree like the parameters."
         )
     return "params" if declared is None else declared
 
 
 def with_fields(module: M, **values: Any) -> M:
-    """A copy of a Module with other values in some fields, neither converted nor checked again."""
+    """Return a copy of a Module with other values in some fields, without conversion or checks."""
     new = object.__new__(type(module))
     for field in dataclasses.fields(module):  # pyright: ignore[reportArgumentType] (a Module is a dataclass)
         name = field.name

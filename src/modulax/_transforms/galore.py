@@ -19,8 +19,8 @@ from jaxtyping import Array, PyTree
 
 from .._protocol.container import AbstractContainer, extra_inside, part
 from .._protocol.fields import Number, followed, number
-from .._protocol.in_force import resolve
 from .._protocol.masks import AbstractRule, select
+from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import at_least_float32, safe_increment
 from .._support.checks import AT_LEAST_ONE, check_positive_integer

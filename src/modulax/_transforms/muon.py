@@ -17,9 +17,9 @@ import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, PyTree
 
 from .._protocol.fields import Number, followed, number, numbers
-from .._protocol.in_force import resolve
 from .._protocol.leafwise import AbstractLeafwise, run_rules
 from .._protocol.masks import AbstractRule
+from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractStatelessTransform, AbstractTransform, Clock
 from .._support.arithmetic import at_least_float32, bias, moment, zeros_in
 from .._support.checks import DECAY, check_choice

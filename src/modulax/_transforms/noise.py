@@ -8,7 +8,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array
 
 from .._protocol.fields import Number, number
-from .._protocol.in_force import resolve
+from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import at_least_float32, default_float, real_dtype, safe_increment, safe_sqrt
 from .._support.checks import NON_NEGATIVE

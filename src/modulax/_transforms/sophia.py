@@ -16,8 +16,8 @@ from jaxtyping import Array, DTypeLike, PyTree
 
 from .._protocol.container import AbstractContainer, part
 from .._protocol.fields import Number, followed, number
-from .._protocol.in_force import resolve
 from .._protocol.leafwise import AbstractLeafwise
+from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import bias, moment, second_moment_like, zeros_in
 from .._support.checks import AT_LEAST_ONE, DECAY, POSITIVE

@@ -1,4 +1,13 @@
-"""The hyperparameters in force at a step: schedules replaced by their values, and the states of stateful ones."""
+"""The current values of schedules: every schedule in a transform is replaced by its value at a step.
+
+`resolve` does this for schedules of the step, which need the step count only. It leaves alone any transform inside that
+counts its own steps (see `AbstractTransform.clock`): inside `MultiSteps`, an optimizer makes fewer steps than outside.
+
+Stateful schedules need a state, which a transform with `clock = "keeper"` (every optimizer, `Scheduled`, `Injected`)
+keeps by the dotted path of the field that holds the schedule. It calls three functions: `schedule_states` in `init`;
+`with_current_values`, which is `resolve` for both kinds of schedules, before the inner update; and `advance` after it.
+The value at a step is computed from the state before that step, as in optax.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,10 +26,13 @@ from .transform import AbstractTransform, extra_arguments
 
 
 def resolve(tree: PyTree, step: ArrayLike) -> PyTree:
-    """The tree with every schedule of the step in it replaced by its number at `step`; stateful ones are left alone.
+    """Replace every schedule of the step by its value at `step`.
 
-    What lies deeper in the tree and counts its own steps (its `clock`) is left alone too: inside of `MultiSteps` an
-    optimizer makes fewer steps than outside.
+    Stateful schedules and transforms inside that count their own steps are left unchanged.
+
+    Args:
+        tree: a transform, a schedule, or a tree of them.
+        step: the number of steps done.
     """
 
     def stops(x: Any) -> bool:
@@ -39,33 +51,34 @@ def _as_default_float(x: Any) -> Any:
 
 
 def schedule_states(tree: PyTree) -> dict[str, State] | None:
-    """The states of the stateful schedules in the tree before the first step, by dotted path; None if there are none.
+    """Return the initial states of the stateful schedules in the tree, by dotted path; None if there are none.
 
-    What lies deeper in the tree and keeps the states of its schedules itself (`keeps_schedules`) is left alone.
+    Transforms inside that keep the states of their schedules themselves (`clock = "keeper"`) are left out.
     """
-    # Copies, because a number of the schedule's that stands in its state too could not be donated with it.
+    # Copies: a hyperparameter of the schedule that is also an array of its state would be deleted with a donated state.
     states = {name: resolve(schedule, 0).init() for name, schedule in _stateful(tree).items()}
     return jtu.tree_map(lambda x: strong(jnp.array(x)), states) or None
 
 
-def in_force(
+def with_current_values(
     tree: PyTree, step: ArrayLike, states: Mapping[str, State] | None, extra: Mapping[str, Any] | None = None
 ) -> PyTree:
-    """The tree with every schedule in it, stateful or not, replaced by its number.
+    """Replace every schedule, stateful or not, by its current value.
 
     Args:
         tree: a transform.
         step: the number of steps done.
         states: the states of the stateful schedules.
-        extra: the extra arguments of this step; None where no step is made.
+        extra: the extra arguments of this step; None if the values are only listed, outside a step.
     """
     found = _stateful(tree)
     numbers = {}
     for name, schedule in found.items():
         if name not in (states or {}):
             raise ValueError(
-                f"`{type(tree).__name__}({name}=...)` is a stateful schedule, and the state holds nothing for it: it "
-                f"came after `init` was called. Call `init` of the transform that has it."
+                f"`{type(tree).__name__}({name}=...)` is a stateful schedule, and the optimizer state holds no "
+                f"state for it: the schedule was set after `init`. Call `init` again on the transform that has the "
+                f"schedule."
             )
         if extra is not None:
             check_extra(f"`{type(schedule).__name__}`, the schedule of `{name}`,", extra_arguments(schedule), extra)
@@ -76,7 +89,7 @@ def in_force(
 def advance(
     tree: PyTree, step: ArrayLike, states: Mapping[str, State] | None, extra: Mapping[str, Any]
 ) -> dict[str, State] | None:
-    """The states of the stateful schedules in the tree after a step, in the dtypes that they had."""
+    """Return the states of the stateful schedules after a step, each in its previous dtype."""
     new = {}
     for name, schedule in _stateful(tree).items():
         old = (states or {})[name]
@@ -84,8 +97,8 @@ def advance(
         shapes = [jtu.tree_map(jnp.shape, x) for x in (old, state)]
         if shapes[0] != shapes[1]:
             raise ValueError(
-                f"`{type(schedule).__name__}.update` must return a state of the structure and the shapes that it was "
-                f"given, {shapes[0]}; it returned {shapes[1]}."
+                f"`{type(schedule).__name__}.update` must return a state with the structure and the shapes of the one "
+                f"it was given, {shapes[0]}; it returned {shapes[1]}."
             )
         new[name] = jtu.tree_map(lambda x, y: jnp.asarray(x).astype(y.dtype), state, old)
     return new or None
