@@ -17,7 +17,7 @@ import equinox as eqx
 from .._protocol.container import AbstractContainer, part
 from .._protocol.hyperparameters import format_call
 from .._protocol.leafwise import AbstractLeafwise, reads_all_updates, run_rules
-from .._protocol.transform import AbstractTransform, EmptyState
+from .._protocol.transform import AbstractTransform, EmptyState, is_empty
 from .._support.checks import listing
 from .._support.module import AbstractState, nested
 from .._support.types import Params, State, Updates
@@ -33,7 +33,7 @@ class ChainState(AbstractState):
     parts: dict[str, State] = nested()
 
     def __init__(self, states: Mapping[str, State]):
-        self.parts = {name: state for name, state in states.items() if not isinstance(state, EmptyState)}
+        self.parts = {name: state for name, state in states.items() if not is_empty(state)}
         self.names = tuple(states)
 
     def __getitem__(self, key: int | str) -> State:

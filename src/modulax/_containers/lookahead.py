@@ -10,7 +10,7 @@ from jaxtyping import Array, PyTree
 from .._protocol.apply_updates import apply_updates
 from .._protocol.container import AbstractContainer, in_dtypes_of, part
 from .._protocol.fields import Number, number
-from .._protocol.lookahead_params import LookaheadParams
+from .._protocol.lookahead_params import LookaheadParams, is_pair
 from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import copy_in, default_float, safe_increment
 from .._support.checks import AT_LEAST_ONE
@@ -67,25 +67,25 @@ class Lookahead(AbstractContainer):
 
     def init(self, params: Params) -> LookaheadState:
         """Return the state of the fast optimizer and, for plain parameters, a copy of them as the slow ones."""
-        is_pair = isinstance(params, LookaheadParams)
+        paired = is_pair(params)
         return LookaheadState(
-            fast_state=self.fast_optimizer.init(params.fast if is_pair else params),
+            fast_state=self.fast_optimizer.init(params.fast if paired else params),
             steps_since_sync=jnp.zeros((), jnp.int32),
-            slow=None if is_pair else jtu.tree_map(copy_in, params),
+            slow=None if paired else jtu.tree_map(copy_in, params),
         )
 
     def update(
         self, updates: Updates, state: LookaheadState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, LookaheadState]:
         """Run a fast step; after every `sync_period` of them, synchronize the fast and the slow parameters."""
-        is_pair = isinstance(params, LookaheadParams)
-        if updates is not None and is_pair == (state.slow is not None):
-            given = ("a pair", "plain parameters") if is_pair else ("plain parameters", "`LookaheadParams`")
+        paired = is_pair(params)
+        if updates is not None and paired == (state.slow is not None):
+            given = ("a pair", "plain parameters") if paired else ("plain parameters", "`LookaheadParams`")
             raise ValueError(
                 f"`Lookahead.update` was given {given[0]}, and `init` {given[1]}. Give both the same: with plain "
                 f"parameters, the slow ones are kept in the state."
             )
-        fast, slow = (params.fast, params.slow) if is_pair else (params, state.slow)
+        fast, slow = (params.fast, params.slow) if paired else (params, state.slow)
         steps, fast_state = self.fast_optimizer.update(updates, state.fast_state, fast, **extra)
         n = safe_increment(state.steps_since_sync)
         is_due = n.astype(default_float()) >= self.sync_period
@@ -95,12 +95,12 @@ class Lookahead(AbstractContainer):
             ahead = fast + u - slow
             slow_step = jnp.where(is_due, slow_step_size * ahead, 0)
             fast_step = jnp.where(is_due, u - (1 - slow_step_size) * ahead, u)
-            return fast_step, slow_step if is_pair else slow + slow_step
+            return fast_step, slow_step if paired else slow + slow_step
 
         g, treedef = jtu.tree_flatten(updates)
         slow_leaves, put = align(slow, updates, "Lookahead.update")
         columns = jtu.tree_leaves(steps), jtu.tree_leaves(fast), slow_leaves
-        out, new_slow = map_arithmetic(meet, (is_due, self.slow_step_size), columns, (g, g if is_pair else slow_leaves))
+        out, new_slow = map_arithmetic(meet, (is_due, self.slow_step_size), columns, (g, g if paired else slow_leaves))
         fast_steps = treedef.unflatten(out)
         if self.reset_state:
             fresh = self.fast_optimizer.init(apply_updates(fast, fast_steps))
@@ -108,9 +108,9 @@ class Lookahead(AbstractContainer):
         new_state = LookaheadState(
             fast_state=fast_state,
             steps_since_sync=jnp.where(is_due, jnp.zeros_like(n), n),
-            slow=None if is_pair else put(new_slow),
+            slow=None if paired else put(new_slow),
         )
-        return LookaheadParams(fast_steps, treedef.unflatten(new_slow)) if is_pair else fast_steps, new_state
+        return LookaheadParams(fast_steps, treedef.unflatten(new_slow)) if paired else fast_steps, new_state
 
     # Overridden because the slow parameters replace the evaluation parameters of the fast optimizer.
     def eval_params(self, state: LookaheadState, params: Params) -> Params:
@@ -127,12 +127,12 @@ class Lookahead(AbstractContainer):
 
     def align_params(self, params: Params, updates: Updates, owner: str) -> Params:
         """Return the parameters, or both of a pair, in the structure of the updates."""
-        if isinstance(updates, LookaheadParams):
+        if is_pair(updates):
             raise ValueError(
                 f"`{owner}` was given updates for a pair of parameters. Give the gradients with respect to the fast "
                 f"ones, `jax.grad(loss)(params.fast)`."
             )
-        if not isinstance(params, LookaheadParams):
+        if not is_pair(params):
             return AbstractContainer.align_params(self, params, updates, owner)
         fast, slow = (AbstractContainer.align_params(self, p, updates, owner) for p in (params.fast, params.slow))
         return LookaheadParams(fast, slow)

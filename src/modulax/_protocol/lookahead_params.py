@@ -39,6 +39,11 @@ class LookaheadParams(AbstractModule):
         return cls(fast=params, slow=slow)
 
 
+def is_pair(params: Any) -> bool:
+    """Whether these are `LookaheadParams`."""
+    return isinstance(params, LookaheadParams)
+
+
 def single(params: Any) -> Any:
     """Return the slow parameters of a `LookaheadParams`; any other parameters are returned unchanged."""
     return params.slow if isinstance(params, LookaheadParams) else params

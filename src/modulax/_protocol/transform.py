@@ -25,7 +25,7 @@ from .apply_updates import apply_updates
 from .boundary import EvalBoundary, InitBoundary, UpdateBoundary, with_arrays
 from .entry import Program, as_written, entry
 from .hyperparameters import AbstractHyperparameters
-from .lookahead_params import LookaheadParams
+from .lookahead_params import is_pair
 from .schedule import has_schedule, has_stateful_schedule
 
 Clock = Literal["caller", "steps", "pace", "keeper"]
@@ -33,6 +33,11 @@ Clock = Literal["caller", "steps", "pace", "keeper"]
 
 class EmptyState(AbstractState):
     """State of a stateless transform."""
+
+
+def is_empty(state: State) -> bool:
+    """Whether this is the state of a transform that has none."""
+    return isinstance(state, EmptyState)
 
 
 def init_empty_state(params: Params) -> EmptyState:
@@ -215,7 +220,7 @@ class AbstractTransform(AbstractHyperparameters):
 
     def check_params(self, params: Params) -> None:
         """Raise an error for a kind of parameters that only some transforms can train."""
-        if isinstance(params, LookaheadParams):
+        if is_pair(params):
             raise ValueError(
                 f"`{type(self).__name__}` was given `LookaheadParams`, which only `Lookahead` itself accepts. Put "
                 f"`Lookahead` outermost, as in `Lookahead(Chain(...), 5, 0.5)`, or give plain parameters: `Lookahead` "

@@ -103,3 +103,8 @@ def multi_normal(loc: ArrayLike, log_scale: ArrayLike) -> MultiNormal:
     loc, log_scale = floating("multi_normal", loc=loc, log_scale=log_scale)
     broadcast("multi_normal", loc=loc, log_scale=log_scale)
     return MultiNormal(loc, log_scale)
+
+
+def is_gaussian(dist: Any) -> bool:
+    """Whether the distribution is made by `multi_normal`."""
+    return isinstance(dist, MultiNormal)

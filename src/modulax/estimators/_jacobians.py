@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 from .._support.checks import check_integer
 from .._support.types import Params
 from ._draws import draw, in_dtypes, scalar, widened_params
-from ._gaussian import MultiNormal, draw_noise, entries
+from ._gaussian import draw_noise, entries, is_gaussian
 
 
 def score_function_jacobians(
@@ -132,7 +132,7 @@ def pathwise_jacobians(
     function = scalar(f"`{owner}(function=...)`", function, is_differentiated=True)
     slopes = jax.vmap(jax.grad(function))(samples)
     dist = dist_builder(*params)
-    if isinstance(dist, MultiNormal):
+    if is_gaussian(dist):
         noise = draw_noise(dist, (num_samples,), rng)
         return in_dtypes(dtypes, _by_params(dist_builder, params, slopes, slopes * noise))
     # Reverse mode through the function, once per sample; forward mode through the samples, once per parameter.
@@ -198,7 +198,7 @@ def measure_valued_jacobians(
     dtypes, params = widened_params(owner, params)
     check_integer(owner, "num_samples", num_samples)
     dist = dist_builder(*params)
-    if not isinstance(dist, MultiNormal):
+    if not is_gaussian(dist):
         raise ValueError(
             f"`{owner}` is for Gaussians only: `dist_builder(*params)` must return `multi_normal(loc, log_scale)`, "
             f"got `{type(dist).__name__}`."

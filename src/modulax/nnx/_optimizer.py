@@ -21,7 +21,6 @@ from jax.core import Tracer
 from jaxtyping import PyTree
 
 from .._catalog.sharding import state_sharding
-from .._protocol.optimizer import OptimizerState
 from .._protocol.transform import AbstractTransform
 from ..tree._paths import JoinedNames, join, named_leaves
 from ..tree._state import owners
@@ -89,7 +88,8 @@ class Optimizer(nnx.Pytree):
         # Flat, because NNX traverses every node in every call: a nested state adds a tenth to a small step.
         self.opt_state = nnx.data(_boxed(state, params, variables))
         self._structure = _Structure(tuple(self.opt_state), jtu.tree_structure(state))
-        self._steps = None if isinstance(state, OptimizerState) else nnx.OptState(jnp.zeros((), jnp.int32))
+        has_steps = optimizer.clock == "keeper" and "step" in self.opt_state  # an optimizer, or `Scheduled`
+        self._steps = None if has_steps else nnx.OptState(jnp.zeros((), jnp.int32))
 
     def update(self, model: Any, grads: Any, /, **extra: Any) -> None:
         """Take one step: update the variables of the model, the state and the step count in place.

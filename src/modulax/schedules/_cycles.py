@@ -1,6 +1,6 @@
 """Cyclic schedules: one-cycle policies and warm restarts."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -110,7 +110,7 @@ class SGDR(AbstractCurve):
     cycles: tuple[WarmupCosineDecay, ...]
 
     def __init__(self, cycles: Iterable[Any]):
-        self.cycles = tuple(c if isinstance(c, WarmupCosineDecay) else WarmupCosineDecay(**c) for c in cycles)
+        self.cycles = tuple(WarmupCosineDecay(**c) if isinstance(c, Mapping) else c for c in cycles)
         if not self.cycles:
             raise ValueError(
                 "`SGDR` needs at least one cycle: `SGDR([WarmupCosineDecay(0.0, 1e-3, 10, 100), ...])`, or "
