@@ -221,7 +221,7 @@ def test_overwriting_with_a_bare_number_is_not_traced():
 @pytest.mark.parametrize(
     "given, text",
     [
-        ({"static_args": "lerning_rate"}, r"no number `lerning_rate`. Did you mean `learning_rate`\?.*`b1`"),
+        ({"static_args": "lerning_rate"}, r"no hyperparameter `lerning_rate`. Did you mean `learning_rate`\?.*`b1`"),
         ({"hyperparam_dtype": jnp.int32}, r"must be a floating dtype such as `jnp.float32`"),
     ],
     ids=["name", "dtype"],

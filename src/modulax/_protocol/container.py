@@ -111,7 +111,7 @@ class AbstractContainer(AbstractTransform):
 
     @property
     def example_axes(self) -> tuple[int, ...]:
-        """The axes of the examples, if one of the parts takes per-example updates."""
+        """The batch axes of per-example gradients, if one of the parts takes such gradients; else empty."""
         return next((part.transform.example_axes for part in self.each_part() if part.transform.example_axes), ())
 
     def resolved(self, state: State) -> Self:

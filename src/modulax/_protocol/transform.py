@@ -109,7 +109,7 @@ class AbstractTransform(AbstractHyperparameters):
 
     @property
     def example_axes(self) -> tuple[int, ...]:
-        """The batch axes of per-example gradients, if `update` takes such gradients; its result is without them."""
+        """The batch axes of per-example gradients, if `update` takes such gradients; else empty."""
         return ()
 
     @abc.abstractmethod
