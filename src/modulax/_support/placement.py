@@ -9,8 +9,8 @@ from jax.extend.mlir.dialects import sdy
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, Shaped
 
-# JAX 0.12 removed `jax.experimental.shard_alike`. In JAX 0.10 it gives all arrays of one shape the same sharding, because
-# the lowering of a primitive is cached, group number included. A parameter that differs at every call avoids the cache.
+# JAX 0.12 removed `jax.experimental.shard_alike`. In JAX 0.10 it gives all arrays of one shape the same sharding,
+# because the lowering is cached, group number included. A parameter that differs at every call avoids the cache.
 _shard_like = Primitive("modulax_shard_like")
 _calls = itertools.count()
 
