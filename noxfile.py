@@ -21,12 +21,11 @@ ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
 }
 # The tests that are run with the code generator that users have: the equations of the families on which the others
-# stand, and whole trainings.
+# stand. The examples, which `nox -s examples` runs, are whole trainings with it.
 NUMBERS = (
     "test_equations.py",
     "test_equations_moments.py",
     "test_edges*.py",
-    "test_training.py",
     "test_conformance.py",
 )
 # Compiles in a quarter of the time. Another XLA may not know these flags and refuse to start.

@@ -8,7 +8,7 @@ Thing = TypeVar("Thing")
 
 
 def each(things: Iterable[Thing]) -> Callable[[Callable[[Thing], None]], Callable[[], None]]:
-    """Decorates a check of one thing, which becomes a test of all; the failure says what is wrong with which of them."""
+    """Decorates a check of one thing, which becomes a test of all; a failure says what is wrong with which of them."""
 
     def decorate(check: Callable[[Thing], None]) -> Callable[[], None]:
         def test() -> None:

@@ -42,6 +42,7 @@ class Reaches(NamedTuple):
 
 _EVERY_INSTANCE = Reaches(Reach.INSTANCE, Reach.INSTANCE)
 _EVERY_RULE = Reaches(Reach.INSTANCE, Reach.CLASS)
+_RULES_ALONE = Reaches(Reach.INSTANCE, Reach.HOOKS)
 _EVERY_CLASS = Reaches(Reach.CLASS, Reach.CLASS)
 _OWN_EQUATIONS = Reaches(Reach.CLASS, Reach.HOOKS)
 _HOOKS = Reaches(Reach.HOOKS, Reach.HOOKS)
@@ -53,11 +54,11 @@ REACHES = {
     # where they are checked.
     "gradients_are_finite_and_right": _EVERY_RULE,
     "zeros_are_fine_in_low_precision": _EVERY_RULE,
-    "complex_parameters_work": _EVERY_RULE,
-    "state_is_a_module_of_arrays": _EVERY_RULE,
-    "updates_keep_their_dtype_beside_other_parameters": _EVERY_RULE,
-    "strict_promotion_is_obeyed": _EVERY_RULE,
-    "hyperparameters_change_no_dtype": Reaches(Reach.INSTANCE, Reach.HOOKS),
+    "complex_parameters_work": _RULES_ALONE,
+    "state_is_a_module_of_arrays": _RULES_ALONE,
+    "updates_keep_their_dtype_beside_other_parameters": _RULES_ALONE,
+    "strict_promotion_is_obeyed": _RULES_ALONE,
+    "hyperparameters_change_no_dtype": _RULES_ALONE,
     # Quick, and about trees, which `transform()` may look at.
     "absent_leaves_stay_absent": _EVERY_CLASS,
     "empty_trees_are_fine": _EVERY_CLASS,
