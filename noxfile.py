@@ -110,6 +110,15 @@ def tests(session: nox.Session) -> None:
     session.run(*PYTEST, *others, env=ENVIRONMENT | ({} if UNPINNED else QUICK_COMPILER))
 
 
+@nox.session
+def laws(session: nox.Session) -> None:
+    """Every law on every instance and composition, where `tests` checks those that could break it by themselves."""
+    install(session, "tests", "-e", f".{EVERY_EXTRA}")
+    files = [f"tests/test_{name}.py" for name in ("contract", "closure", "scheduled_numbers", "convergence")]
+    environment = ENVIRONMENT | QUICK_COMPILER | {"MODULAX_LAWS": "all"}
+    session.run(*PYTEST, *files, *session.posargs, env=environment)
+
+
 @nox.session(python=OTHER_PYTHONS)
 def compatibility(session: nox.Session) -> None:
     """Part of the tests on other Pythons with the newest versions; arguments after `--` go to pytest.
