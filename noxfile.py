@@ -21,12 +21,11 @@ ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
 }
 # The tests that are run with the code generator that users have: the equations of the families on which the others
-# stand, and whole trainings.
+# stand. The examples, which `nox -s examples` runs, are whole trainings with it.
 NUMBERS = (
     "test_equations.py",
     "test_equations_moments.py",
     "test_edges*.py",
-    "test_training.py",
     "test_conformance.py",
 )
 # Compiles in a quarter of the time. Another XLA may not know these flags and refuse to start.
@@ -109,6 +108,15 @@ def tests(session: nox.Session) -> None:
     session.run(*PYTEST, *numbers, env=ENVIRONMENT)
     others = [f"--ignore={file}" for file in numbers]
     session.run(*PYTEST, *others, env=ENVIRONMENT | ({} if UNPINNED else QUICK_COMPILER))
+
+
+@nox.session
+def laws(session: nox.Session) -> None:
+    """Every law on every instance and composition, where `tests` checks those that could break it by themselves."""
+    install(session, "tests", "-e", f".{EVERY_EXTRA}")
+    files = [f"tests/test_{name}.py" for name in ("contract", "closure", "scheduled_numbers", "convergence")]
+    environment = ENVIRONMENT | QUICK_COMPILER | {"MODULAX_LAWS": "all"}
+    session.run(*PYTEST, *files, *session.posargs, env=environment)
 
 
 @nox.session(python=OTHER_PYTHONS)

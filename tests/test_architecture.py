@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
+from .loops import each
 
 
 class Layer(NamedTuple):
@@ -158,7 +158,7 @@ HEIGHT = {
     for height, layer in enumerate(LAYERS)
     for place, name in enumerate(layer.modules)
 }
-each_source = pytest.mark.parametrize("source", [pytest.param(s, id=str(s)) for s in SOURCES.values()])
+each_source = each(SOURCES.values())
 
 
 # --- Imports -------------------------------------------------------------------------------------
@@ -359,9 +359,7 @@ CLASSES = {
     for node in ast.walk(source.tree)
     if isinstance(node, ast.ClassDef)
 }
-each_class = pytest.mark.parametrize(
-    "cls", [pytest.param(c, id=f"{module}.{name}") for (module, name), c in CLASSES.items()]
-)
+each_class = each(CLASSES.values())
 
 
 def _find(module: str, name: str) -> Class | None:

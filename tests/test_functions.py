@@ -1,5 +1,6 @@
 """What every function on arrays promises, on every case of `tests/functions`."""
 
+import functools
 import inspect
 import re
 from collections.abc import Callable
@@ -64,7 +65,12 @@ def _cases(law: str, holds_for: Callable[[Case], Any] = lambda case: True) -> An
 
 def _value_and_gradients(case: Case, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     """The result, and the gradients of a weighted sum of it by all that is differentiated."""
-    arrays, rest = case.parts(arguments)
+    return _differentiated(case, function, arguments)(arguments)
+
+
+def _differentiated(case: Case, function: Callable[..., Any], arguments: dict[str, Any]) -> Callable[..., Any]:
+    """A compiled function of arguments that differ from these in arrays alone."""
+    rest = case.parts(arguments)[1]
 
     def weighted(by: dict[str, Any], others: dict[str, Any]) -> Any:
         result = function(**by, **others, **rest)
@@ -72,10 +78,16 @@ def _value_and_gradients(case: Case, function: Callable[..., Any], arguments: di
         weights = [np.cos(np.arange(y.size) + i).reshape(y.shape) for i, y in enumerate(leaves)]
         return sum(jnp.sum(y * jnp.asarray(w, y.dtype)) for y, w in zip(leaves, weights, strict=True)), result
 
-    by = {name: x for name, x in arrays.items() if name in case.differentiated}
-    others = {name: x for name, x in arrays.items() if name not in by}
-    (_, value), gradients = jax.jit(jax.value_and_grad(weighted, has_aux=True))(by, others)
-    return value, gradients
+    compiled = jax.jit(jax.value_and_grad(weighted, has_aux=True))
+
+    def value_and_gradients(arguments: dict[str, Any]) -> Any:
+        arrays = case.parts(arguments)[0]
+        by = {name: x for name, x in arrays.items() if name in case.differentiated}
+        others = {name: x for name, x in arrays.items() if name not in by}
+        (_, value), gradients = compiled(by, others)
+        return value, gradients
+
+    return value_and_gradients
 
 
 def _assert_close(actual: Any, expected: Any, tolerance: float) -> None:
@@ -146,9 +158,10 @@ def test_derivatives_are_those_of_differences(case: Case):
 
 @_cases("empty", lambda case: case.batched)
 def test_an_empty_batch_is_fine(case: Case):
-    arguments = case.make(np.float32)
-    full = jax.eval_shape(lambda: case.function(**arguments))
-    empty = case.function(**{name: x[:0] if name in case.batched else x for name, x in arguments.items()})
+    arrays, rest = case.parts(case.make(np.float32))
+    shapes = functools.partial(jax.eval_shape, lambda arrays: case.function(**arrays, **rest))
+    full = shapes(arrays)
+    empty = shapes({name: x[:0] if name in case.batched else x for name, x in arrays.items()})
     expected = jax.tree_util.tree_map(lambda x: (0, *x.shape[1:]) if x.ndim else (), full)
     assert jax.tree_util.tree_map(lambda x: x.shape, empty) == expected
 
@@ -158,7 +171,8 @@ def test_an_empty_batch_is_fine(case: Case):
 def test_what_is_masked_does_not_matter(case: Case):
     """Not even if it is not finite: neither to the value nor to the gradients, which are zero there."""
     arguments = case.make()
-    clean = _value_and_gradients(case, case.function, arguments)
+    value_and_gradients = _differentiated(case, case.function, arguments)
+    clean = value_and_gradients(arguments)
     mask = arguments["where"]
     for bad in (np.nan, np.inf, -np.inf):
         spoilt = {
@@ -166,8 +180,8 @@ def test_what_is_masked_does_not_matter(case: Case):
             for name, x in arguments.items()
         }
         assert any(not np.array_equal(spoilt[name], arguments[name]) for name in case.floats)
-        _assert_close(_value_and_gradients(case, case.function, spoilt), clean, 0)
-    nothing = _value_and_gradients(case, case.function, {**arguments, "where": np.zeros_like(mask)})
+        _assert_close(value_and_gradients(spoilt), clean, 0)
+    nothing = value_and_gradients({**arguments, "where": np.zeros_like(mask)})
     chex.assert_tree_all_finite(nothing)
 
 

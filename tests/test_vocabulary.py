@@ -10,6 +10,7 @@ import pytest
 import modulax
 from modulax._support.optax_names import PLACES, RENAMED, home
 
+from .loops import each
 from .vocabulary import ARGUMENTS, MODULES, NAMELESS, functions, has_other_arguments, names
 
 HOMES, FUNCTIONS = names(), functions()
@@ -36,13 +37,13 @@ def test_modules_of_functions_are_called_the_same(module: str):
     assert own == {name: f"{module}.{name}" for name in own}
 
 
-@pytest.mark.parametrize("path", FUNCTIONS)
+@each(FUNCTIONS)
 def test_arguments_are_called_the_same(path: str):
     """And have the same order and defaults, unless the page says what is otherwise; then it is."""
     assert has_other_arguments(path, FUNCTIONS[path]) == (path in ARGUMENTS)
 
 
-@pytest.mark.parametrize("name", [name for name in vars(optax) if name in HOMES and not hasattr(modulax, name)])
+@each([name for name in vars(optax) if name in HOMES and not hasattr(modulax, name)])
 def test_optax_names_are_answered_with_ours(name: str):
     with pytest.raises(AttributeError, match=f"no attribute '{name}'") as caught:
         getattr(modulax, name)

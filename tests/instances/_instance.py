@@ -1,11 +1,12 @@
 """What a test of all transforms is given."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Instance:
     """A transform or a schedule under test.
 
@@ -15,8 +16,6 @@ class Instance:
         optax: builds its twin, if it has one.
         extra: the extra arguments that `update` needs, or a function of parameters and updates that returns them.
         exemptions: the laws that do not hold, by name, with the reason. They are expected to fail.
-        is_variant: whether its class stands here before, so that only the laws on numbers are checked
-            again: composition and storage know nothing of a flag or of another number.
         rtol: how far two ways of computing the same may differ in float32.
         optax_rtol: how far optax may differ in double precision: more where a part of it is in float32.
         examples: how many examples its updates have on a leading axis, if it takes examples.
@@ -29,11 +28,15 @@ class Instance:
     optax: Callable[[], Any] | None = None
     extra: Mapping[str, Any] | Callable[[Any, Any], Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     exemptions: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    is_variant: bool = False
     rtol: float = 1e-6
     optax_rtol: float = 1e-12
     examples: int = 0
     updates: Callable[[Any], Any] | None = None
+
+    @functools.cached_property
+    def cls(self) -> type:
+        """The class of what is built."""
+        return type(self.make())
 
     def __str__(self) -> str:
         return self.name

@@ -54,7 +54,6 @@ TRANSFORMS = (
         "AccumulateAvgUpdates-single",
         lambda: aggregate.AccumulateAvgUpdates(1),
         lambda: aggregating.accumulate_avg_updates(1),
-        is_variant=True,
     ),
     Instance(
         "AverageIncrementallyUpdates",
@@ -98,7 +97,6 @@ TRANSFORMS = (
         lambda: aggregate.AddMeanVarianceToOpt(mx.SGD(0.1, 0.9), 0.5, accumulation_steps=3),
         lambda: aggregating.add_mean_variance_to_opt(optax.sgd(0.1, 0.9), 0.5, accumulation_steps=3),
         examples=3,
-        is_variant=True,
     ),
 )
 

@@ -47,7 +47,6 @@ TRANSFORMS = (
         "ScheduleFreeAdamW-optax",
         lambda: mx.ScheduleFreeAdamW(0.05, 10, weight_decay=0.1, follow="optax"),
         lambda: optax.contrib.schedule_free_adamw(0.05, 10, weight_decay=0.1),
-        is_variant=True,
     ),
     Instance(
         "Lookahead",
@@ -64,7 +63,6 @@ TRANSFORMS = (
         "Mechanize-optax",
         lambda: mx.Mechanize(mx.SGD(1.0, 0.9), 0.1, s_init=1e-3, num_betas=3, follow="optax"),
         lambda: optax.contrib.mechanize(optax.sgd(1.0, 0.9), 0.1, s_init=1e-3, num_betas=3),
-        is_variant=True,
     ),
 )
 

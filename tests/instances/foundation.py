@@ -39,7 +39,7 @@ TRANSFORMS = (
         lambda: mx.ScaleBySchedule(schedules.Linear(1.0, 0.1, 20)),
         lambda: optax.scale_by_schedule(optax.linear_schedule(1.0, 0.1, 20)),
     ),
-    Instance("ScaleBySchedule-number", lambda: mx.ScaleBySchedule(0.3), lambda: optax.scale(0.3), is_variant=True),
+    Instance("ScaleBySchedule-number", lambda: mx.ScaleBySchedule(0.3), lambda: optax.scale(0.3)),
     Instance(
         "ScaleByLearningRate",
         lambda: mx.ScaleByLearningRate(0.1),
@@ -54,39 +54,34 @@ TRANSFORMS = (
         "ScaleByLearningRate-ascent",
         lambda: mx.ScaleByLearningRate(0.1, flip_sign=False),
         lambda: optax.scale_by_learning_rate(0.1, flip_sign=False),
-        is_variant=True,
     ),
     # --- momentum
     Instance("Trace", lambda: mx.Trace(0.8), lambda: optax.trace(0.8)),
-    Instance("Trace-nesterov", lambda: mx.Trace(0.8, True), lambda: optax.trace(0.8, nesterov=True), is_variant=True),
+    Instance("Trace-nesterov", lambda: mx.Trace(0.8, True), lambda: optax.trace(0.8, nesterov=True)),
     Instance(
         "Trace-float32",
         lambda: mx.Trace(0.8, accumulator_dtype=jnp.float32),
         exemptions=ROUNDED,
-        is_variant=True,
     ),
     Instance("Ema", lambda: mx.Ema(0.9), lambda: optax.ema(0.9)),
-    Instance("Ema-biased", lambda: mx.Ema(0.9, debias=False), lambda: optax.ema(0.9, debias=False), is_variant=True),
+    Instance("Ema-biased", lambda: mx.Ema(0.9, debias=False), lambda: optax.ema(0.9, debias=False)),
     # --- adaptive
     Instance("ScaleByAdam", mx.ScaleByAdam, optax.scale_by_adam),
     Instance(
         "ScaleByAdam-nesterov",
         lambda: mx.ScaleByAdam(0.8, 0.95, 1e-6, nesterov=True),
         lambda: optax.scale_by_adam(0.8, 0.95, 1e-6, nesterov=True),
-        is_variant=True,
     ),
     Instance(
         "ScaleByAdam-eps_root",
         lambda: mx.ScaleByAdam(eps=1e-4, eps_root=1e-6, mu_dtype=jnp.float32),
         exemptions=ROUNDED,
-        is_variant=True,
     ),
     Instance("ScaleByRMS", mx.ScaleByRMS, optax.scale_by_rms),
     Instance(
         "ScaleByRMS-corrected",
         lambda: mx.ScaleByRMS(0.95, 1e-4, 0.1, eps_in_sqrt=False, bias_correction=True),
         lambda: optax.scale_by_rms(0.95, 1e-4, 0.1, eps_in_sqrt=False, bias_correction=True),
-        is_variant=True,
     ),
     Instance(
         "ScaleByStddev",
@@ -98,7 +93,6 @@ TRANSFORMS = (
         # Started at zero, the first variance would be a difference of equals: nothing but rounding.
         lambda: mx.ScaleByStddev(0.9, 1e-2, 0.5, eps_in_sqrt=False, bias_correction=True),
         lambda: optax.scale_by_stddev(0.9, 1e-2, 0.5, eps_in_sqrt=False, bias_correction=True),
-        is_variant=True,
     ),
     Instance("ScaleByLion", mx.ScaleByLion, optax.scale_by_lion),
     # --- clipping, regularization
@@ -117,20 +111,8 @@ TRANSFORMS = (
         "AddDecayedWeights-mask",
         lambda: mx.AddDecayedWeights(0.1, mask=KERNELS),
         lambda: optax.add_decayed_weights(0.1, mask=not_bias),
-        is_variant=True,
     ),
     # --- containers
-    Instance("Chain-empty", mx.Chain, optax.identity),
-    Instance(
-        "Chain-fused",
-        lambda: mx.Chain(mx.Clip(1.0), mx.ScaleByAdam(), mx.AddDecayedWeights(0.01), mx.ScaleByLearningRate(0.1)),
-        lambda: optax.chain(
-            optax.clip(1.0),
-            optax.scale_by_adam(),
-            optax.add_decayed_weights(0.01),
-            optax.scale(-0.1),
-        ),
-    ),
     Instance(
         "Chain-runs",
         lambda: mx.Chain(
@@ -146,6 +128,17 @@ TRANSFORMS = (
             optax.adamw(0.1, mask=not_bias),
         ),
     ),
+    Instance("Chain-empty", mx.Chain, optax.identity),
+    Instance(
+        "Chain-fused",
+        lambda: mx.Chain(mx.Clip(1.0), mx.ScaleByAdam(), mx.AddDecayedWeights(0.01), mx.ScaleByLearningRate(0.1)),
+        lambda: optax.chain(
+            optax.clip(1.0),
+            optax.scale_by_adam(),
+            optax.add_decayed_weights(0.01),
+            optax.scale(-0.1),
+        ),
+    ),
     Instance(
         "Masked",
         lambda: mx.Masked(mx.Adam(0.1), KERNELS),
@@ -155,7 +148,6 @@ TRANSFORMS = (
         "Masked-function",
         lambda: mx.Masked(mx.Trace(0.9), matrices),
         lambda: optax.masked(optax.trace(0.9), matrices),
-        is_variant=True,
     ),
     Instance(
         "Freeze",
@@ -194,7 +186,6 @@ TRANSFORMS = (
         "MultiSteps-sum",
         lambda: mx.MultiSteps(mx.Adam(0.1), 2, use_grad_mean=False),
         lambda: optax.MultiSteps(optax.adam(0.1), 2, use_grad_mean=False, accumulator_dtype=jnp.float64),
-        is_variant=True,
     ),
     Instance(
         "Scheduled",
@@ -221,7 +212,6 @@ TRANSFORMS = (
         lambda: mx.Injected(mx.SGD(Cautious(0.1), 0.9), "momentum", jnp.float32),
         extra=loss,
         exemptions=ROUNDED,
-        is_variant=True,
     ),
     # --- adapters
     Instance(
@@ -236,17 +226,15 @@ TRANSFORMS = (
         "SGD-nesterov",
         lambda: mx.SGD(0.05, momentum=0.9, nesterov=True),
         lambda: optax.sgd(0.05, momentum=0.9, nesterov=True),
-        is_variant=True,
     ),
-    Instance("SGD-schedules", lambda: mx.SGD(decaying, momentum=schedules.Linear(0.5, 0.9, 10)), is_variant=True),
-    Instance("SGD-stateful", lambda: mx.SGD(Cautious(0.05), momentum=0.9), extra=loss, is_variant=True),
+    Instance("SGD-schedules", lambda: mx.SGD(decaying, momentum=schedules.Linear(0.5, 0.9, 10))),
+    Instance("SGD-stateful", lambda: mx.SGD(Cautious(0.05), momentum=0.9), extra=loss),
     Instance("Adam", lambda: mx.Adam(0.05), lambda: optax.adam(0.05)),
     Instance("AdamW", lambda: mx.AdamW(0.05), lambda: optax.adamw(0.05)),
     Instance(
         "AdamW-mask",
         lambda: mx.AdamW(0.05, 0.8, 0.99, weight_decay=0.1, mask=KERNELS, nesterov=True),
         lambda: optax.adamw(0.05, 0.8, 0.99, weight_decay=0.1, mask=not_bias, nesterov=True),
-        is_variant=True,
     ),
     Instance(
         "AdamW-schedule",
@@ -264,19 +252,16 @@ TRANSFORMS = (
         "RMSProp-momentum",
         lambda: mx.RMSProp(0.05, eps_in_sqrt=False, momentum=0.8, nesterov=True),
         lambda: optax.rmsprop(0.05, eps_in_sqrt=False, momentum=0.8, nesterov=True),
-        is_variant=True,
     ),
     Instance(
         "RMSProp-centered",
         lambda: mx.RMSProp(0.05, initial_scale=0.5, centered=True, bias_correction=True),
         lambda: optax.rmsprop(0.05, initial_scale=0.5, centered=True, bias_correction=True),
-        is_variant=True,
     ),
     Instance("Lion", lambda: mx.Lion(0.05), lambda: optax.lion(0.05)),
     Instance(
         "Lion-mask",
         lambda: mx.Lion(0.05, weight_decay=0.1, mask=KERNELS, mu_dtype=jnp.float32),
-        is_variant=True,
     ),
 )
 

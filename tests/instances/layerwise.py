@@ -56,9 +56,8 @@ TRANSFORMS = (
         "ScaleByTrustRatio-numbers",
         lambda: mx.ScaleByTrustRatio(1.5, 0.1, 0.01),
         lambda: optax.scale_by_trust_ratio(1.5, 0.1, 0.01),
-        is_variant=True,
     ),
-    Instance("ScaleByTrustRatio-decay", lambda: mx.ScaleByTrustRatio(weight_decay=0.1, mask=KERNELS), is_variant=True),
+    Instance("ScaleByTrustRatio-decay", lambda: mx.ScaleByTrustRatio(weight_decay=0.1, mask=KERNELS)),
     Instance("ScaleByParamBlockNorm", mx.ScaleByParamBlockNorm, optax.scale_by_param_block_norm),
     Instance("ScaleByParamBlockRMS", mx.ScaleByParamBlockRMS, optax.scale_by_param_block_rms),
     Instance(
@@ -68,7 +67,7 @@ TRANSFORMS = (
     ),
     Instance("Normalize", mx.Normalize, optax.contrib.normalize),
     Instance("Centralize", mx.Centralize, optax.centralize),
-    Instance("Centralize-last", lambda: mx.Centralize(output_axis=-1), is_variant=True),
+    Instance("Centralize-last", lambda: mx.Centralize(output_axis=-1)),
     # --- clipping
     Instance("ClipByBlockRMS", lambda: mx.ClipByBlockRMS(0.7), lambda: optax.clip_by_block_rms(0.7)),
     Instance("AdaptiveGradClip", lambda: mx.AdaptiveGradClip(0.3), lambda: optax.adaptive_grad_clip(0.3)),
@@ -83,7 +82,6 @@ TRANSFORMS = (
         "ScaleBySM3-decay",
         lambda: mx.ScaleBySM3(0.5, 0.9, 1e-4),
         lambda: with_scalars(optax.scale_by_sm3(0.5, 0.9, 1e-4)),
-        is_variant=True,
     ),
     Instance(
         "ScaleByFactoredRMS",
@@ -94,7 +92,6 @@ TRANSFORMS = (
         "ScaleByFactoredRMS-whole",
         lambda: mx.ScaleByFactoredRMS(False, decay_rate=0.6, epsilon=1e-3, decay_rate_fn=bounded_decay),
         lambda: optax.scale_by_factored_rms(False, 0.6, epsilon=1e-3, decay_rate_fn=bounded_decay),
-        is_variant=True,
     ),
     # --- optimizers
     Instance("LARS", lambda: mx.LARS(0.5), lambda: optax.lars(0.5)),
@@ -102,22 +99,19 @@ TRANSFORMS = (
         "LARS-optax",
         lambda: mx.LARS(0.5, 0.1, KERNELS, 0.02, 1e-3, BIASES, 0.8, nesterov=True, follow="optax"),
         lambda: optax.lars(0.5, 0.1, not_bias, 0.02, 1e-3, is_bias, 0.8, nesterov=True),
-        is_variant=True,
     ),
-    Instance("LARS-decay", lambda: mx.LARS(0.5, 0.1, KERNELS, 0.02, trust_ratio_mask=matrices), is_variant=True),
+    Instance("LARS-decay", lambda: mx.LARS(0.5, 0.1, KERNELS, 0.02, trust_ratio_mask=matrices)),
     Instance("LAMB", lambda: mx.LAMB(0.05), lambda: optax.lamb(0.05)),
     Instance(
         "LAMB-decay",
         lambda: mx.LAMB(0.05, 0.8, 0.95, 1e-4, 1e-5, 0.1, KERNELS),
         lambda: optax.lamb(0.05, 0.8, 0.95, 1e-4, 1e-5, 0.1, not_bias),
-        is_variant=True,
     ),
     Instance("Fromage", lambda: mx.Fromage(0.05), lambda: optax.fromage(0.05)),
     Instance(
         "Fromage-schedule",
         lambda: mx.Fromage(decaying, 1e-2),
         lambda: optax.fromage(decaying, 1e-2),
-        is_variant=True,
     ),
     Instance(
         "Adafactor",
@@ -134,7 +128,6 @@ TRANSFORMS = (
             decay=0.01,
             min_dim_size_to_factor=2,
         ),
-        is_variant=True,
     ),
     Instance(
         "Adafactor-momentum",
@@ -142,21 +135,18 @@ TRANSFORMS = (
             0.05, 2, clipping_threshold=None, momentum=0.9, dtype_momentum=None, weight_decay_rate=0.01, mask=KERNELS
         ),
         lambda: optax_adafactor(0.05, momentum=0.9, decay=0.01, min_dim_size_to_factor=2),
-        is_variant=True,
     ),
     Instance(
         "Adafactor-relative",
         lambda: mx.Adafactor(min_dim_size_to_factor=2, decay_offset=3, multiply_by_parameter_scale=False),
-        is_variant=True,
     ),
     Instance(
         "Adafactor-whole",
         lambda: mx.Adafactor(eps=1e-3, factored=False, follow="optax"),
         lambda: optax_adafactor(1.0, optax.clip_by_block_rms(1.0), factored=False, epsilon=1e-3),
-        is_variant=True,
     ),
     Instance("NoisySGD", lambda: mx.NoisySGD(0.05), lambda: optax.noisy_sgd(0.05, key=0)),
-    Instance("NoisySGD-schedules", lambda: mx.NoisySGD(decaying, decaying, key=1), is_variant=True),
+    Instance("NoisySGD-schedules", lambda: mx.NoisySGD(decaying, decaying, key=1)),
     Instance("SM3", lambda: mx.SM3(0.05), lambda: with_scalars(optax.sm3(0.05))),
 )
 

@@ -64,7 +64,6 @@ TRANSFORMS = (
         lambda: optax.scale_by_backtracking_linesearch(6, 0.3, 0.6, 1.2, 2.0, 1e-3, 1e-4, True),
         extra=searched,
         updates=downhill,
-        is_variant=True,
     ),
     Instance("ScaleByLBFGS", lambda: mx.ScaleByLBFGS(3), lambda: optax.scale_by_lbfgs(3), updates=uphill),
     Instance(
@@ -79,7 +78,6 @@ TRANSFORMS = (
         lambda: mx.LBFGS(0.1, 3, False, None),
         lambda: optax.lbfgs(0.1, 3, False, None),
         updates=uphill,
-        is_variant=True,
     ),
 )
 

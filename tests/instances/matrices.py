@@ -69,32 +69,29 @@ def scale_by_shape(**arguments: Any) -> Any:
 TRANSFORMS = (
     # --- Muon
     Instance("ScaleByMuon", mx.ScaleByMuon),
-    Instance("ScaleByMuon-optax", lambda: mx.ScaleByMuon(follow="optax"), scale_by_muon, is_variant=True),
+    Instance("ScaleByMuon-optax", lambda: mx.ScaleByMuon(follow="optax"), scale_by_muon),
     Instance(
         "ScaleByMuon-adaptive",
         lambda: mx.ScaleByMuon("dion", beta=0.9, eps=1e-4, nesterov=False, adaptive=True, follow="optax"),
         lambda: scale_by_muon(ns_coeffs=DION, beta=0.9, eps=1e-4, nesterov=False, adaptive=True),
-        is_variant=True,
     ),
     *(
         Instance(
             f"ScaleByMuon-{name}",
             lambda name=name: mx.ScaleByMuon(ns_steps=3, preconditioning=name, follow="optax"),
             lambda name=name: scale_by_muon(ns_steps=3, preconditioning=name),
-            is_variant=True,
         )
         for name in ("spectral", "aol", "schatten")
     ),
-    Instance("ScaleByMuon-float32", lambda: mx.ScaleByMuon(mu_dtype=jnp.float32), exemptions=ROUNDED, is_variant=True),
+    Instance("ScaleByMuon-float32", lambda: mx.ScaleByMuon(mu_dtype=jnp.float32), exemptions=ROUNDED),
     Instance("ScaleByShape", mx.ScaleByShape, scale_by_shape),
     Instance(
         "ScaleByShape-rms",
         lambda: mx.ScaleByShape(consistent_rms=0.2),
         lambda: scale_by_shape(consistent_rms=0.2),
-        is_variant=True,
     ),
     Instance("Muon", lambda: mx.Muon(0.05)),
-    Instance("Muon-optax", lambda: mx.Muon(0.05, follow="optax"), lambda: optax.contrib.muon(0.05), is_variant=True),
+    Instance("Muon-optax", lambda: mx.Muon(0.05, follow="optax"), lambda: optax.contrib.muon(0.05)),
     Instance(
         "Muon-mask",
         lambda: mx.Muon(
@@ -124,12 +121,10 @@ TRANSFORMS = (
             muon_weight_dimension_numbers=last_two_axes_for_optax,
             consistent_rms=0.2,
         ),
-        is_variant=True,
     ),
     Instance(
         "Muon-schedules",
         lambda: mx.Muon(decaying, beta=schedules.Linear(0.8, 0.95, 10), weight_decay=decaying),
-        is_variant=True,
     ),
     # --- GaLore
     Instance("ScaleByGaLore", mx.ScaleByGaLore),
@@ -138,14 +133,12 @@ TRANSFORMS = (
         lambda: mx.ScaleByGaLore(1, 3, 0.25, follow="optax"),
         lambda: optax.contrib.scale_by_galore(1, 3, 0.25),
         **IN_FLOAT32,
-        is_variant=True,
     ),
     Instance(
         "ScaleByGaLore-tensors",
         lambda: mx.ScaleByGaLore(2, 7, 1.0, mx.Trace(0.8), flattened, follow="optax"),
         lambda: optax.contrib.scale_by_galore(2, 7, 1.0, optax.trace(0.8), flattened_for_optax),
         **IN_FLOAT32,
-        is_variant=True,
     ),
     Instance("GaLore", lambda: mx.GaLore(0.05, rank=1)),
     Instance(
@@ -153,12 +146,10 @@ TRANSFORMS = (
         lambda: mx.GaLore(0.05, 1, 5, 0.5, weight_decay=0.1, mask=KERNELS, follow="optax"),
         lambda: optax.contrib.galore(0.05, 1, 5, 0.5, weight_decay=0.1, mask=not_bias),
         **IN_FLOAT32,
-        is_variant=True,
     ),
     Instance(
         "GaLore-schedules",
         lambda: mx.GaLore(decaying, 1, growing, base_optimizer=mx.AdamW(1.0, b1=schedules.Linear(0.8, 0.95, 10))),
-        is_variant=True,
     ),
     # --- differential privacy; the noise of optax is another, so the twins have none
     Instance("DifferentiallyPrivateAggregate", lambda: mx.DifferentiallyPrivateAggregate(1.5, 0.3, 0), examples=3),
@@ -166,7 +157,6 @@ TRANSFORMS = (
         "DifferentiallyPrivateAggregate-silent",
         lambda: mx.DifferentiallyPrivateAggregate(1.5, 0.0, 0),
         lambda: optax.contrib.differentially_private_aggregate(1.5, 0.0, 0),
-        is_variant=True,
         examples=3,
     ),
     Instance("DPSGD", lambda: mx.DPSGD(0.05, 1.5, 0.3, jax.random.key(7)), examples=3),
@@ -177,7 +167,6 @@ TRANSFORMS = (
         lambda: optax.chain(
             optax.contrib.differentially_private_aggregate(1.5, 0.0, 0), optax.sgd(0.05, 0.9, nesterov=True)
         ),
-        is_variant=True,
         examples=3,
     ),
 )

@@ -42,13 +42,11 @@ TRANSFORMS = (
         "ScaleByADOPT-nesterov",
         lambda: mx.ScaleByADOPT(0.8, 0.95, 1e-3, nesterov=True, clip_value_fn=square_root),
         lambda: contrib.scale_by_adopt(0.8, 0.95, 1e-3, nesterov=True, clip_value_fn=square_root),
-        is_variant=True,
     ),
     Instance(
         "ScaleByADOPT-unclipped",
         lambda: mx.ScaleByADOPT(use_clipping=False),
         lambda: contrib.scale_by_adopt(use_clipping=False),
-        is_variant=True,
     ),
     Instance("ScaleByAdEMAMix", mx.ScaleByAdEMAMix, contrib.scale_by_ademamix),
     Instance(
@@ -57,20 +55,17 @@ TRANSFORMS = (
         lambda: contrib.scale_by_ademamix(
             0.8, 0.95, optax.linear_schedule(0.9, 0.999, 20), optax.linear_schedule(0.0, 5.0, 20), 1e-4, 1e-6
         ),
-        is_variant=True,
     ),
     Instance(
         "ScaleByAdEMAMix-float32",
         lambda: mx.ScaleByAdEMAMix(mu_dtype=jnp.float32),
         exemptions=ROUNDED,
-        is_variant=True,
     ),
     Instance("ScaleBySimplifiedAdEMAMix", mx.ScaleBySimplifiedAdEMAMix, contrib.scale_by_simplified_ademamix),
     Instance(
         "ScaleBySimplifiedAdEMAMix-alpha",
         lambda: mx.ScaleBySimplifiedAdEMAMix(0.9, 0.99, 2.0, 1e-4, 1e-6),
         lambda: contrib.scale_by_simplified_ademamix(0.9, 0.99, 2.0, 1e-4, 1e-6),
-        is_variant=True,
     ),
     Instance(
         "ScaleByACProp", mx.ScaleByACProp, rtol=1e-5
@@ -79,7 +74,6 @@ TRANSFORMS = (
         "ScaleByACProp-optax",
         lambda: mx.ScaleByACProp(0.8, 0.95, 1e-4, 1e-6, follow="optax"),
         lambda: contrib.scale_by_acprop(0.8, 0.95, 1e-4, 1e-6),
-        is_variant=True,
     ),
     Instance(
         "ScaleByMADGRAD", lambda: mx.ScaleByMADGRAD(0.05), lambda: counting_in_float64(contrib.scale_by_madgrad(0.05))
@@ -91,7 +85,6 @@ TRANSFORMS = (
         "ScaleByRprop-optax",
         lambda: mx.ScaleByRprop(0.1, 0.4, 1.5, 1e-3, 0.5, follow="optax"),
         lambda: optax.scale_by_rprop(0.1, 0.4, 1.5, 1e-3, 0.5),
-        is_variant=True,
     ),
     # --- curvature
     Instance("HutchinsonDiagonal", mx.HutchinsonDiagonal, contrib.hutchinson_estimator_diag_hessian, extra=OBJECTIVE),
@@ -101,14 +94,12 @@ TRANSFORMS = (
         lambda: mx.ScaleBySophia(0.9, 0.8, 1e-3, 0.5, 2.0, 3, follow="optax"),
         lambda: contrib.sophia(-1.0, 0.9, 0.8, 1e-3, 0.0, gamma=0.5, clip_threshold=2.0, update_interval=3),
         extra=OBJECTIVE,
-        is_variant=True,
     ),
     Instance(
         "ScaleBySophia-unclipped",
         lambda: mx.ScaleBySophia(eps=0.1, gamma=1.0, clip_threshold=None, follow="optax"),
         lambda: contrib.sophia(-1.0, eps=0.1, weight_decay=0.0, gamma=1.0, clip_threshold=None),
         extra=OBJECTIVE,
-        is_variant=True,
     ),
     # --- optimizers
     Instance("ADOPT", lambda: mx.ADOPT(0.05), lambda: contrib.adopt(0.05)),
@@ -117,34 +108,29 @@ TRANSFORMS = (
         "AdEMAMix-mask",
         lambda: mx.AdEMAMix(0.05, b3=0.99, weight_decay=0.1, mask=KERNELS),
         lambda: contrib.ademamix(0.05, b3=0.99, weight_decay=0.1, mask=not_bias),
-        is_variant=True,
     ),
     Instance("SimplifiedAdEMAMix", lambda: mx.SimplifiedAdEMAMix(0.01), lambda: contrib.simplified_ademamix(0.01)),
     Instance(
         "SimplifiedAdEMAMix-mask",
         lambda: mx.SimplifiedAdEMAMix(0.01, alpha=3.0, weight_decay=0.1, mask=KERNELS),
         lambda: contrib.simplified_ademamix(0.01, alpha=3.0, weight_decay=0.1, mask=not_bias),
-        is_variant=True,
     ),
     Instance("ACProp", lambda: mx.ACProp(0.05), rtol=1e-5),
     Instance(
         "ACProp-optax",
         lambda: mx.ACProp(0.05, weight_decay=0.1, mask=KERNELS, follow="optax"),
         lambda: contrib.acprop(0.05, weight_decay=0.1, mask=not_bias),
-        is_variant=True,
     ),
     Instance("MADGRAD", lambda: mx.MADGRAD(0.05), lambda: counting_in_float64(contrib.madgrad(0.05))),
     Instance(
         "MADGRAD-decay",
         lambda: mx.MADGRAD(0.05, 0.5, 0.1, 1e-3),
         lambda: counting_in_float64(contrib.madgrad(0.05, 0.5, 0.1, 1e-3)),
-        is_variant=True,
     ),
     Instance(
         "MADGRAD-schedule",
         lambda: mx.MADGRAD(schedules.Linear(0.1, 0.01, 20)),
         lambda: counting_in_float64(contrib.madgrad(optax.linear_schedule(0.1, 0.01, 20))),
-        is_variant=True,
     ),
     Instance("SignSGD", lambda: mx.SignSGD(0.05), lambda: optax.sign_sgd(0.05)),
     Instance("Signum", lambda: mx.Signum(0.05), lambda: optax.signum(0.05)),
@@ -153,7 +139,6 @@ TRANSFORMS = (
         "Rprop-optax",
         lambda: mx.Rprop(0.05, follow="optax"),
         lambda: optax.rprop(0.05),
-        is_variant=True,
     ),
     Instance("Sophia", lambda: mx.Sophia(0.05), extra=OBJECTIVE),
     Instance(
@@ -161,13 +146,11 @@ TRANSFORMS = (
         lambda: mx.Sophia(0.05, weight_decay=0.1, mask=KERNELS, gamma=0.5, update_interval=2, follow="optax"),
         lambda: contrib.sophia(0.05, weight_decay=0.1, weight_decay_mask=not_bias, gamma=0.5, update_interval=2),
         extra=OBJECTIVE,
-        is_variant=True,
     ),
     Instance(
         "Sophia-functions",
         lambda: mx.Sophia(decaying, clip_threshold=None, hessian_diagonal_fn=mx.HutchinsonDiagonal(3)),
         extra=OBJECTIVE,
-        is_variant=True,
     ),
 )
 

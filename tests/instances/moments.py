@@ -25,13 +25,11 @@ TRANSFORMS = (
         "ScaleByLion-smooth",
         lambda: mx.ScaleByLion(0.8, 0.95, mode="smooth", smooth_beta=3.0),
         lambda: optax.scale_by_lion(0.8, 0.95, mode="smooth", smooth_beta=3.0),
-        is_variant=True,
     ),
     Instance(
         "ScaleByLion-refined",
         lambda: mx.ScaleByLion(mode="refined"),
         lambda: optax.scale_by_lion(mode="refined"),
-        is_variant=True,
     ),
     # --- transforms
     Instance("ScaleByAdamax", mx.ScaleByAdamax, optax.scale_by_adamax),
@@ -40,33 +38,28 @@ TRANSFORMS = (
         "ScaleByAMSGrad-optax",
         lambda: mx.ScaleByAMSGrad(0.8, 0.95, 1e-6, 1e-5, follow="optax"),
         lambda: optax.scale_by_amsgrad(0.8, 0.95, 1e-6, 1e-5),
-        is_variant=True,
     ),
     Instance(
         "ScaleByAMSGrad-uncorrected",
         lambda: mx.ScaleByAMSGrad(bias_correction_mu=False, bias_correction_nu=False),
         lambda: optax.scale_by_amsgrad(bias_correction_mu=False, bias_correction_nu=False),
-        is_variant=True,
     ),
     Instance(
         "ScaleByAMSGrad-float32",
         lambda: mx.ScaleByAMSGrad(mu_dtype=jnp.float32, bias_correction_mu=False),
         exemptions=ROUNDED,
-        is_variant=True,
     ),
     Instance("ScaleByBelief", mx.ScaleByBelief, optax.scale_by_belief),
     Instance(
         "ScaleByBelief-nesterov",
         lambda: mx.ScaleByBelief(0.8, 0.95, 1e-6, 1e-8, nesterov=True),
         lambda: optax.scale_by_belief(0.8, 0.95, 1e-6, 1e-8, nesterov=True),
-        is_variant=True,
     ),
     Instance("ScaleByYogi", mx.ScaleByYogi, optax.scale_by_yogi),
     Instance(
         "ScaleByYogi-numbers",
         lambda: mx.ScaleByYogi(0.8, 0.9, 1e-4, 1e-5, 0.3),
         lambda: optax.scale_by_yogi(0.8, 0.9, 1e-4, 1e-5, 0.3),
-        is_variant=True,
     ),
     # At b2 = 0.999 optax loses the twelfth digit where ρ cancels.
     Instance("ScaleByRAdam", lambda: mx.ScaleByRAdam(b2=0.95), lambda: optax.scale_by_radam(b2=0.95)),
@@ -74,7 +67,6 @@ TRANSFORMS = (
         "ScaleByRAdam-nesterov",
         lambda: mx.ScaleByRAdam(0.8, 0.9, 1e-6, 1e-5, 7.0, nesterov=True),
         lambda: optax.scale_by_radam(0.8, 0.9, 1e-6, 1e-5, 7.0, nesterov=True),
-        is_variant=True,
     ),
     Instance(
         "ScaleByNovoGrad",
@@ -85,14 +77,12 @@ TRANSFORMS = (
         "ScaleByNovoGrad-numbers",
         lambda: mx.ScaleByNovoGrad(0.8, 0.95, 1e-3, 1e-2),
         lambda: optax.scale_by_novograd(0.8, 0.95, 1e-3, 1e-2),
-        is_variant=True,
     ),
     Instance("ScaleByAdan", mx.ScaleByAdan),
     Instance(
         "ScaleByAdan-optax",
         lambda: mx.ScaleByAdan(0.9, 0.8, 0.95, 1e-6, 1e-5, follow="optax"),
         lambda: optax.scale_by_adan(0.9, 0.8, 0.95, 1e-6, 1e-5),
-        is_variant=True,
     ),
     Instance("ScaleByAdadelta", mx.ScaleByAdadelta, optax.scale_by_adadelta),
     Instance("ScaleByRSS", mx.ScaleByRSS, optax.scale_by_rss),
@@ -118,7 +108,6 @@ TRANSFORMS = (
         "AMSGrad-optax",
         lambda: mx.AMSGrad(0.05, follow="optax"),
         lambda: optax.amsgrad(0.05),
-        is_variant=True,
     ),
     Instance("AdaBelief", lambda: mx.AdaBelief(0.05), lambda: optax.adabelief(0.05)),
     Instance(
@@ -127,14 +116,12 @@ TRANSFORMS = (
         lambda: optax.chain(
             optax.scale_by_belief(nesterov=True), optax.add_decayed_weights(0.1, not_bias), optax.scale(-0.05)
         ),
-        is_variant=True,
     ),
     Instance("Yogi", lambda: mx.Yogi(0.05), lambda: optax.yogi(0.05)),
     Instance("RAdam", lambda: mx.RAdam(0.05, b2=0.95), lambda: optax.radam(0.05, b2=0.95)),
     Instance(
         "RAdam-schedules",
         lambda: mx.RAdam(decaying, schedules.Linear(0.8, 0.9, 10), threshold=schedules.Constant(6.0)),
-        is_variant=True,
     ),
     Instance(
         "NovoGrad",
@@ -146,7 +133,6 @@ TRANSFORMS = (
         "Adan-optax",
         lambda: mx.Adan(0.05, weight_decay=0.1, mask=KERNELS, follow="optax"),
         lambda: optax.adan(0.05, weight_decay=0.1, mask=not_bias),
-        is_variant=True,
     ),
     Instance(
         "Adadelta",

@@ -33,35 +33,30 @@ TRANSFORMS = (
         "ScaleByProdigy-optax",
         lambda: mx.ScaleByProdigy(b2=0.99, estim_lr0=0.01, follow="optax"),
         lambda: _flipped(contrib.prodigy(betas=(0.9, 0.99), estim_lr0=0.01)),
-        is_variant=True,
     ),
     Instance("Prodigy", lambda: mx.Prodigy(betas=(0.9, 0.99), weight_decay=0.01)),
     Instance(
         "Prodigy-optax",
         lambda: mx.Prodigy(0.5, (0.8, 0.99), 0.9, 1e-6, 1e-2, 1.2, 0.1, follow="optax"),
         lambda: contrib.prodigy(0.5, (0.8, 0.99), 0.9, 1e-6, 1e-2, 1.2, 0.1),
-        is_variant=True,
     ),
     Instance(
         "Prodigy-schedule",
         lambda: mx.Prodigy(schedules.Linear(1.0, 0.1, 20), (0.9, 0.99), safeguard_warmup=True, follow="optax"),
         lambda: contrib.prodigy(optax.linear_schedule(1.0, 0.1, 20), (0.9, 0.99), safeguard_warmup=True),
-        is_variant=True,
     ),
-    Instance("Prodigy-mask", lambda: mx.Prodigy(betas=(0.9, 0.99), weight_decay=0.1, mask=KERNELS), is_variant=True),
+    Instance("Prodigy-mask", lambda: mx.Prodigy(betas=(0.9, 0.99), weight_decay=0.1, mask=KERNELS)),
     Instance("ScaleByDAdaptAdam", lambda: mx.ScaleByDAdaptAdam(b2=0.99)),
     Instance(
         "ScaleByDAdaptAdam-optax",
         lambda: mx.ScaleByDAdaptAdam(b2=0.99, estim_lr0=0.01, follow="optax"),
         lambda: _flipped(contrib.dadapt_adamw(betas=(0.9, 0.99), estim_lr0=0.01)),
-        is_variant=True,
     ),
     Instance("DAdaptAdamW", lambda: mx.DAdaptAdamW(betas=(0.9, 0.99), weight_decay=0.01)),
     Instance(
         "DAdaptAdamW-optax",
         lambda: mx.DAdaptAdamW(0.5, (0.8, 0.99), 1e-6, 1e-2, 0.1, follow="optax"),
         lambda: contrib.dadapt_adamw(0.5, (0.8, 0.99), 1e-6, 1e-2, 0.1),
-        is_variant=True,
     ),
     Instance(
         "ScaleByDoG",
@@ -73,7 +68,6 @@ TRANSFORMS = (
         "DoG-learning_rate",
         lambda: mx.DoG(0.5, ("learning_rate", 0.1), 1e-3, 0.1, KERNELS),
         lambda: contrib.dog(0.5, ("learning_rate", 0.1), 1e-3, 0.1, not_bias),
-        is_variant=True,
     ),
     Instance("ScaleByDoWG", lambda: mx.ScaleByDoWG(0.1), lambda: _flipped(contrib.dowg(1.0, 0.1))),
     Instance("DoWG", mx.DoWG, contrib.dowg),
@@ -81,7 +75,6 @@ TRANSFORMS = (
         "DoWG-decay",
         lambda: mx.DoWG(0.5, 0.1, 1e-3, 0.1, KERNELS),
         lambda: contrib.dowg(0.5, 0.1, 1e-3, 0.1, not_bias),
-        is_variant=True,
     ),
     Instance(
         "ScaleByDistanceOverGradients",
@@ -92,7 +85,6 @@ TRANSFORMS = (
         "ScaleByDistanceOverGradients-numbers",
         lambda: mx.ScaleByDistanceOverGradients(0.01, 1e-3, global_scale=-0.5),
         lambda: _reshaped(optax.scale_by_distance_over_gradients(0.01, 1e-3, jnp.float32, -0.5)),
-        is_variant=True,
     ),
     Instance("ScaleByCOCOB", mx.ScaleByCOCOB, contrib.scale_by_cocob),
     Instance(
@@ -107,7 +99,6 @@ TRANSFORMS = (
         lambda: mx.ScaleByPolyak(3.0, 0.5, 0.1, "sps+"),
         lambda: optax.scale_by_polyak(3.0, 0.5, 0.1, "sps+"),
         extra=loss,
-        is_variant=True,
     ),
     Instance("PolyakSGD", mx.PolyakSGD, optax.polyak_sgd, extra=loss),
     Instance(
@@ -115,9 +106,8 @@ TRANSFORMS = (
         lambda: mx.PolyakSGD(0.5, 0.7, 0.5, 0.1, follow="optax"),
         lambda: optax.polyak_sgd(0.5, 0.7, 0.5, 0.1),
         extra=loss,
-        is_variant=True,
     ),
-    Instance("PolyakSGD-scaled", lambda: mx.PolyakSGD(scaling=0.5), extra=loss, is_variant=True),
+    Instance("PolyakSGD-scaled", lambda: mx.PolyakSGD(scaling=0.5), extra=loss),
     Instance("ScaleByMoMo", mx.ScaleByMoMo, lambda: _flipped(contrib.momo()), extra=loss),
     Instance("MoMo", lambda: mx.MoMo(0.5, 0.8, 0.1), lambda: contrib.momo(0.5, 0.8, 0.1), extra=loss),
     Instance(
@@ -125,9 +115,8 @@ TRANSFORMS = (
         lambda: mx.MoMo(0.5, 0.8, 5.0, 0.1, True, follow="optax"),
         lambda: contrib.momo(0.5, 0.8, 5.0, 0.1, True),
         extra=loss,
-        is_variant=True,
     ),
-    Instance("MoMo-decay", lambda: mx.MoMo(0.5, weight_decay=0.1), extra=loss, is_variant=True),
+    Instance("MoMo-decay", lambda: mx.MoMo(0.5, weight_decay=0.1), extra=loss),
     Instance("ScaleByMoMoAdam", mx.ScaleByMoMoAdam, lambda: _flipped(contrib.momo_adam()), extra=loss),
     Instance(
         "MoMoAdam",
@@ -140,9 +129,8 @@ TRANSFORMS = (
         lambda: mx.MoMoAdam(0.5, 0.8, 0.99, 1e-4, 5.0, 0.1, True, follow="optax"),
         lambda: contrib.momo_adam(0.5, 0.8, 0.99, 1e-4, 5.0, 0.1, True),
         extra=loss,
-        is_variant=True,
     ),
-    Instance("MoMoAdam-decay", lambda: mx.MoMoAdam(0.5, weight_decay=0.1), extra=loss, is_variant=True),
+    Instance("MoMoAdam-decay", lambda: mx.MoMoAdam(0.5, weight_decay=0.1), extra=loss),
 )
 
 _EQUATIONS = "test_equations_tuning_free.py"

@@ -1,0 +1,145 @@
+"""Which instances a law is checked on: those that could break it by themselves.
+
+Most of what a law promises is kept by a base class. That `Masked` hides leaves from an optimizer is written once, in
+`AbstractOptimizer`, and 48 optimizers that only say which chain they are prove it 48 times. So every law has a reach,
+and instances that the law cannot tell apart share a representative. `nox -s laws` checks every law on everything.
+
+Groups are derived from the classes. A new class is in the groups to which it belongs, and a new set of hooks is a group
+of its own, which has a representative.
+"""
+
+import enum
+import inspect
+import os
+from collections.abc import Callable, Hashable, Mapping
+from typing import NamedTuple
+
+import modulax as mx
+from modulax.testing import Case, Law
+
+from .instances import Instance
+
+EVERYTHING = os.environ.get("MODULAX_LAWS") == "all"
+
+
+class Reach(enum.Enum):
+    """Who has a fault of its own, so that each is checked."""
+
+    INSTANCE = "a flag or a number: every instance"
+    CLASS = "the equations: every class"
+    HOOKS = (
+        "the meeting of a base class with what it calls: every set of hooks; every class that writes its own `update`"
+    )
+    BASE = "a base class: each of them"
+
+
+class Reaches(NamedTuple):
+    """The reach of a law among transforms that compute, and among optimizers, each of which is a chain of those."""
+
+    rules: Reach
+    optimizers: Reach
+
+
+_EVERY_INSTANCE = Reaches(Reach.INSTANCE, Reach.INSTANCE)
+_EVERY_RULE = Reaches(Reach.INSTANCE, Reach.CLASS)
+_RULES_ALONE = Reaches(Reach.INSTANCE, Reach.HOOKS)
+_EVERY_CLASS = Reaches(Reach.CLASS, Reach.CLASS)
+_OWN_EQUATIONS = Reaches(Reach.CLASS, Reach.HOOKS)
+_HOOKS = Reaches(Reach.HOOKS, Reach.HOOKS)
+_BASES = Reaches(Reach.BASE, Reach.BASE)
+
+# A law that is not here is checked on every instance.
+REACHES = {
+    # A flag takes another branch, whose dtypes, gradients and edges are others. An optimizer hands flags to its rules,
+    # where they are checked.
+    "gradients_are_finite_and_right": _EVERY_RULE,
+    "zeros_are_fine_in_low_precision": _EVERY_RULE,
+    "complex_parameters_work": _RULES_ALONE,
+    "state_is_a_module_of_arrays": _RULES_ALONE,
+    "updates_keep_their_dtype_beside_other_parameters": _RULES_ALONE,
+    "strict_promotion_is_obeyed": _RULES_ALONE,
+    "hyperparameters_change_no_dtype": _RULES_ALONE,
+    # Quick, and about trees, which `transform()` may look at.
+    "absent_leaves_stay_absent": _EVERY_CLASS,
+    "empty_trees_are_fine": _EVERY_CLASS,
+    "the_order_of_a_dict_does_not_matter": _EVERY_CLASS,
+    "inputs_are_not_modified": _EVERY_CLASS,
+    "the_state_says_what_is_like_the_parameters": _EVERY_CLASS,
+    "a_number_in_force_is_listed": _EVERY_CLASS,
+    # Equations that reduce, reshape, loop or copy; a chain of equations that do not is none that does.
+    "a_batch_of_transforms_is_a_loop": _OWN_EQUATIONS,
+    "a_chain_is_its_parts_one_by_one": _OWN_EQUATIONS,
+    "scan_carries_the_state": _OWN_EQUATIONS,
+    "sharding_is_kept": _OWN_EQUATIONS,
+    "states_can_be_donated": _OWN_EQUATIONS,
+    "leaves_without_elements_are_fine": _OWN_EQUATIONS,
+    "unknown_extra_arguments_are_ignored": _OWN_EQUATIONS,
+    # A container asks a base class for a part of a tree, a step or a number, and the base class asks the hooks.
+    "a_mask_of_all_is_no_mask": _HOOKS,
+    "a_partition_gives_each_leaf_its_own": _HOOKS,
+    "multisteps_steps_on_the_mean": _HOOKS,
+    "numbers_in_the_state_are_the_same_numbers": _HOOKS,
+    "both_branches_of_a_cond_may_return_it": _HOOKS,
+    "update_can_be_vmapped": _HOOKS,
+    "orbax_can_save_it": _HOOKS,
+    "a_changed_number_is_not_traced_in_your_own_jit": _HOOKS,
+    # What happens before a class is asked: at the entry points, in `replace`, where a transform is an argument.
+    "update_returns_before_the_result_is_ready": _BASES,
+    "unknown_names_are_refused": _BASES,
+    "the_transform_survives_donation": _BASES,
+    "whole_models_are_fine": _BASES,
+    "methods_can_be_transformed": _BASES,
+    "nnx_optimizers_take_it": _BASES,
+    "optax_chains_take_it": _BASES,
+}
+
+
+def base_of(cls: type) -> type:
+    """The abstract class whose hooks it fills in."""
+    return next(parent for parent in cls.__mro__ if inspect.isabstract(parent))
+
+
+def hooks_of(cls: type) -> Hashable:
+    """What its base class finds in it: the names that it writes again; the class itself if it writes `update`."""
+    base = base_of(cls)
+    if "update" in base.__abstractmethods__:
+        return cls
+    own = cls.__mro__[: cls.__mro__.index(base)]
+    names = {name for parent in own for name in vars(parent) if not name.startswith("_") and hasattr(base, name)}
+    return base, frozenset(names)
+
+
+_GROUP: dict[Reach, Callable[[Instance], Hashable]] = {
+    Reach.INSTANCE: lambda instance: instance.name,
+    Reach.CLASS: lambda instance: instance.cls,
+    Reach.HOOKS: lambda instance: hooks_of(instance.cls),
+    Reach.BASE: lambda instance: base_of(instance.cls),
+}
+
+
+def group(law: Law, instance: Instance) -> Hashable:
+    """What the law cannot tell from the instance."""
+    reaches = REACHES.get(law.name, _EVERY_INSTANCE)
+    reach = reaches.optimizers if issubclass(instance.cls, mx.AbstractOptimizer) else reaches.rules
+    return _GROUP[reach](instance)
+
+
+def checked_on(law: Law, cases: Mapping[Instance, Case]) -> set[Instance]:
+    """The instances that the law is checked on: one of each group, and those that are known to break it.
+
+    The representative is of the class with the most hyperparameters, and the first instance of it.
+    """
+    spoken_of = [instance for instance, case in cases.items() if law.speaks_of(case)]
+    chosen = {instance for instance in spoken_of if EVERYTHING or law.name in instance.exemptions}
+    groups: dict[Hashable, dict[type, Instance]] = {}
+    for instance in spoken_of:
+        if instance not in chosen:
+            groups.setdefault(group(law, instance), {}).setdefault(instance.cls, instance)
+    for firsts in groups.values():
+        alone = next(iter(firsts.values()))
+        chosen.add(alone if len(firsts) == 1 else max(firsts.values(), key=lambda i: len(cases[i].numbers())))
+    return chosen
+
+
+def case_of(instance: Instance) -> Case:
+    return Case(instance.make(), extra=instance.extra, rtol=instance.rtol, examples=instance.examples)
