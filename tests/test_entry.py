@@ -2,6 +2,7 @@
 
 import pickle
 import time
+from typing import Any
 
 import chex
 import equinox as eqx
@@ -13,6 +14,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import modulax
 from modulax import schedules
+
+# Untyped, because their annotations lose the signature of what they decorate.
+ONCE: Any = chex.assert_max_traces(n=1)
+VARIANTS: Any = chex.variants
 
 
 def params():
@@ -29,7 +34,7 @@ def test_the_bound_methods_hash_by_the_identity_of_their_optimizer():
 
 def test_two_jits_of_the_same_bound_method_trace_once():
     class Once(modulax.AbstractStatelessTransform):
-        @chex.assert_max_traces(n=1)
+        @ONCE
         def apply(self, updates, params, **extra):
             return updates
 
@@ -42,7 +47,7 @@ def test_two_jits_of_the_same_bound_method_trace_once():
 class TestPlaces(chex.TestCase):
     """The same numbers within and without the caller's jit, from the device and from the host."""
 
-    @chex.variants(with_jit=True, without_jit=True, with_device=True, without_device=True)
+    @VARIANTS(with_jit=True, without_jit=True, with_device=True, without_device=True)
     def test_a_step(self):
         optimizer = modulax.SGD(0.5, momentum=0.5)
         step, new = self.variant(optimizer.step), params()
@@ -55,7 +60,7 @@ class TestPlaces(chex.TestCase):
 
 def test_positional_and_keyword_params_share_one_program():
     class Once(modulax.AbstractStatelessTransform):
-        @chex.assert_max_traces(n=1)
+        @ONCE
         def apply(self, updates, params, **extra):
             return updates
 

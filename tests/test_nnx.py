@@ -22,6 +22,9 @@ from .settings import jax_defaults
 each_mode = pytest.mark.parametrize("graph", [True, False], ids=["graph", "tree"])
 
 
+ONCE: Any = chex.assert_max_traces(n=1)  # untyped, because its annotation loses the signature
+
+
 class Net(nnx.Module):
     """A model with trained weights, statistics that are not trained, and functions."""
 
@@ -77,7 +80,7 @@ def test_numbers_change_while_it_trains_and_nothing_is_traced_again(graph: bool)
     optimizer = modulax.nnx.Optimizer(model, mx.AdamW(1e-2, weight_decay=0.0), graph=graph)
 
     @nnx.jit(graph=graph)
-    @chex.assert_max_traces(n=1)
+    @ONCE
     def train_step(model, optimizer, x, y):
         return step(model, optimizer, x, y)
 

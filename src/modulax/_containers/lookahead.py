@@ -10,7 +10,7 @@ from jaxtyping import Array, PyTree
 from .._protocol.apply_updates import apply_updates
 from .._protocol.container import AbstractContainer, in_dtypes_of, part
 from .._protocol.fields import Number, number
-from .._protocol.lookahead_params import LookaheadParams, is_pair
+from .._protocol.lookahead_params import LookaheadParams, both, is_pair
 from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import copy_in, default_float, safe_increment
 from .._support.checks import AT_LEAST_ONE
@@ -85,7 +85,7 @@ class Lookahead(AbstractContainer):
                 f"`Lookahead.update` was given {given[0]}, and `init` {given[1]}. Give both the same: with plain "
                 f"parameters, the slow ones are kept in the state."
             )
-        fast, slow = (params.fast, params.slow) if paired else (params, state.slow)
+        fast, slow = both(params) if paired else (params, state.slow)
         steps, fast_state = self.fast_optimizer.update(updates, state.fast_state, fast, **extra)
         n = safe_increment(state.steps_since_sync)
         is_due = n.astype(default_float()) >= self.sync_period

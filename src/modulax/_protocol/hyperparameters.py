@@ -213,7 +213,8 @@ def _addressed(
         return x is not module and isinstance(x, AbstractHyperparameters)
 
     fields = {field.name: field.metadata for field in dataclasses.fields(module)}
-    values, spec = optree.tree_flatten(module, is_inside, namespace=NAMESPACE)
+    tree: Any = module
+    values, spec = optree.tree_flatten(tree, is_inside, namespace=NAMESPACE)
     for names, path, value in zip(spec.paths(), entries(spec), values, strict=True):
         metadata = fields[names[0]]
         if not is_inside(value) or metadata.get("number") or metadata.get("numbers"):

@@ -44,6 +44,11 @@ def is_pair(params: Any) -> bool:
     return isinstance(params, LookaheadParams)
 
 
+def both(params: Any) -> tuple[PyTree, PyTree]:
+    """Return the fast and the slow parameters of a `LookaheadParams`."""
+    return params.fast, params.slow
+
+
 def single(params: Any) -> Any:
     """Return the slow parameters of a `LookaheadParams`; any other parameters are returned unchanged."""
     return params.slow if isinstance(params, LookaheadParams) else params

@@ -12,6 +12,7 @@ import numpy as np
 import optree
 
 NAMESPACE = "modulax"
+_register: Any = optree.register_pytree_node  # whose annotations ask for collections, which Modules are not
 
 
 def register_module(cls: type[eqx.Module]) -> None:
@@ -22,7 +23,7 @@ def register_module(cls: type[eqx.Module]) -> None:
     """
     unflatten = functools.partial(_module_from, cls)
     entry = optree.GetAttrEntry
-    optree.register_pytree_node(cls, _flatten_module, unflatten, path_entry_type=entry, namespace=NAMESPACE)
+    _register(cls, _flatten_module, unflatten, path_entry_type=entry, namespace=NAMESPACE)
 
 
 def _flatten_module(module: eqx.Module) -> tuple[list[Any], tuple[tuple[str, Any], ...], list[str]]:
@@ -59,23 +60,23 @@ def _register_others(children: list[Any]) -> None:
             continue
         found += node.children()
         cls = data[0]
-        if optree.register_pytree_node.get(cls, namespace=NAMESPACE) is None:
+        if _register.get(cls, namespace=NAMESPACE) is None:
             with contextlib.suppress(ValueError):  # another thread was faster
                 _register_other(cls)
 
 
 def _registers_itself(x: Any) -> bool:
-    return isinstance(x, eqx.Module) and optree.register_pytree_node.get(type(x), namespace=NAMESPACE) is not None
+    return isinstance(x, eqx.Module) and _register.get(type(x), namespace=NAMESPACE) is not None
 
 
 def _register_other(cls: type) -> None:
     if issubclass(cls, eqx.Module):
         register_module(cls)
     else:
-        optree.register_pytree_node(cls, _flatten_other, jtu.tree_unflatten, namespace=NAMESPACE)
+        _register(cls, _flatten_other, jtu.tree_unflatten, namespace=NAMESPACE)
 
 
-def _flatten_other(node: Any) -> tuple[list[Any], jtu.PyTreeDef, list[Any]]:
+def _flatten_other(node: Any) -> tuple[list[Any], Any, list[Any]]:
     children, treedef = jtu.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
     return [x for _, x in children], treedef, [entry_of(path[0]) for path, _ in children]
 
