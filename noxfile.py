@@ -103,7 +103,7 @@ def tests(session: nox.Session) -> None:
     if session.posargs:
         session.run(*PYTEST, *session.posargs, env=ENVIRONMENT)
         return
-    # Numerical results may depend on the code that XLA generates. The other tests don't, and spend their time compiling.
+    # Numerical results may depend on the code that XLA generates. Those of the other tests don't.
     numbers = [f"tests/{file.name}" for pattern in NUMBERS for file in sorted((ROOT / "tests").glob(pattern))]
     session.run(*PYTEST, *numbers, env=ENVIRONMENT)
     others = [f"--ignore={file}" for file in numbers]
@@ -112,7 +112,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def laws(session: nox.Session) -> None:
-    """Every law on every instance and composition; `tests` checks a law only on those that could break it on their own."""
+    """Every law on every instance and composition; `tests` only checks a law on those that could break it."""
     install(session, "tests", "-e", f".{EVERY_EXTRA}")
     files = [f"tests/test_{name}.py" for name in ("contract", "closure", "scheduled_numbers", "convergence")]
     environment = ENVIRONMENT | QUICK_COMPILER | {"MODULAX_LAWS": "all"}

@@ -120,7 +120,7 @@ def test_equals_its_equations(name: str, shape: tuple[int, int]):
 
 
 def test_adamw_stands_beside_muon():
-    """What is no matrix takes the steps of AdamW, with learning rate and numbers of its own."""
+    """Anything that isn't a matrix takes the steps of AdamW, with its own learning rate and hyperparameters."""
     optimizer = mx.Muon(1.0, adam_learning_rate=ETA, adam_b1=0.8, adam_b2=0.95, eps=1e-3, adam_weight_decay=0.1)
     found = points(
         optimizer,

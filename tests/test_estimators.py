@@ -147,7 +147,7 @@ def test_what_the_gaussian_is_built_from(estimator, key):
 
 
 class Other:
-    """A distribution of somebody else."""
+    """A user's distribution."""
 
     def __init__(self, *params):
         self.dist = estimators.multi_normal(*params)

@@ -288,7 +288,7 @@ def fit(params: Any, x: Any, y: Any, scale: float = 1.0) -> Any:
 
 @SEARCHES
 def test_extra_arguments_reach_the_loss(search: Any):
-    """Those that its signature names; a batch may be bound instead, and another one does not trace anew."""
+    """The arguments in its signature do; a batch may be bound instead, and another one does not retrace."""
     random = np.random.default_rng(0)
     params = {"w": jnp.zeros(3), "b": jnp.zeros(()), "unused": None}
     batches = [{"x": jnp.asarray(random.normal(size=(5, 3))), "y": jnp.ones(5) * i} for i in range(1, 4)]
@@ -346,7 +346,7 @@ def test_what_is_missing_is_said(search: Any):
         type(search)(0)
 
 
-# --- What it leaves behind -------------------------------------------------------------------------------------------
+# --- The state after a search ----------------------------------------------------------------------------------------
 
 
 def misleading(params: Any) -> Any:

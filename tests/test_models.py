@@ -110,7 +110,7 @@ def test_a_step_in_one_jit(key: Any):
 
 @pytest.mark.parametrize("donate", [True, False])
 def test_donation_of_a_model(donate: bool, key: Any):
-    """What is no parameter survives; the parameters are given away if they may be."""
+    """Leaves that aren't parameters survive; parameters may be donated."""
     model, optimizer = Net(key), mx.SGD(1e-2)
     grads = eqx.filter_grad(_loss)(model, jnp.arange(5))
     new, _ = optimizer.step(grads, optimizer.init(model), model, donate=donate)
@@ -192,7 +192,7 @@ def test_an_ensemble_is_one_vmap(key: Any):
 
 
 def test_shared_layers(key: Any):
-    """A weight that stands in two places is one parameter, with one state."""
+    """A weight that is used in two places is one parameter, with one state."""
 
     class Tied(eqx.Module):
         shared: eqx.nn.Shared

@@ -34,7 +34,7 @@ def ratio(updates: Any, params: Any) -> Any:
 
 @pytest.mark.usefixtures("x64")
 def test_measurements_are_those_of_optax():
-    """In a chain, behind momentum and before clipping; averages of numbers, of truths and of trees."""
+    """In a chain, after momentum and before clipping; averages of numbers, of booleans and of trees."""
     random = np.random.default_rng(0)
     gradients = {"w": jnp.asarray(random.normal(size=(STEPS, 3))), "b": jnp.asarray(random.normal(size=STEPS))}
 
@@ -191,7 +191,7 @@ def test_dtypes_and_structures_are_those_of_the_first_state():
 
 
 def test_a_snapshot_is_a_copy():
-    """The updates themselves may be kept: donating the state takes nobody else's arrays."""
+    """The updates themselves may be kept: donating the state deletes no other array."""
     transform = mx.Snapshot("updates", lambda updates: updates)
     state = transform.init(PARAMS)
     grads = jtu.tree_map(jnp.copy, PARAMS)

@@ -179,7 +179,7 @@ def test_integers_in_and_out_and_what_the_function_depends_on():
 
 
 @pytest.mark.parametrize(
-    "call,sentence",
+    "call,message",
     [
         (lambda: make_perturbed_fun(one_hot, 0), r"`make_perturbed_fun\(num_samples=...\)` must be a positive integer"),
         (lambda: make_perturbed_fun(one_hot, sigma=0.0), r"`make_perturbed_fun\(sigma=...\)` must be positive, got 0"),
@@ -197,6 +197,6 @@ def test_integers_in_and_out_and_what_the_function_depends_on():
         ),
     ],
 )
-def test_what_cannot_be_perturbed_is_refused(call: Any, sentence: str):
-    with pytest.raises(ValueError, match=sentence):
+def test_what_cannot_be_perturbed_is_refused(call: Any, message: str):
+    with pytest.raises(ValueError, match=message):
         call()

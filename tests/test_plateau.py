@@ -78,7 +78,7 @@ def test_an_improvement_is_relative_on_either_side_of_zero():
 
 
 def test_what_is_not_finite_is_never_the_best():
-    """Neither is it an improvement, nor does it spoil what comes behind it."""
+    """Neither is it an improvement, nor does it spoil what comes after it."""
     for bad in (np.nan, np.inf, -np.inf):
         values = np.asarray([bad, 3.0, 2.0, bad, 1.0, 0.5, 0.25, 0.125])
         ours, state = run(mx.ReduceOnPlateau(0.1, patience=2), values)

@@ -158,7 +158,7 @@ def test_a_function_can_be_stretched():
 
 
 def test_the_cycles_of_sgdr_are_schedules():
-    """Given as such, as optax takes them, or by the numbers of the paper; a changed length moves those behind it."""
+    """Given as such, as optax takes them, or by the numbers of the paper; a changed length moves those after it."""
     first, second = S.WarmupCosineDecay(1.0, 1.0, 0, 2), S.WarmupCosineDecay(1.0, 1.0, 0, 4)
     as_mapping = {"init_value": 1.0, "peak_value": 1.0, "warmup_steps": 0, "decay_steps": 4}
     schedule = S.SGDR([first, as_mapping])

@@ -114,7 +114,7 @@ def test_equals_optax():
     with settings.jax_defaults():
         theirs = optax.inject_hyperparams(optax.adamw)(OptaxCautious(0.5), b1=OptaxCautious(0.9, 0.75))
         expected, numbers = _trajectory(theirs, read=lambda s: (s.hyperparams["learning_rate"], s.hyperparams["b1"]))
-        # One of optax's own kind may stand in our fields.
+        # A field also accepts one of optax's.
         wrapped, _ = _trajectory(mx.AdamW(OptaxCautious(0.5), b1=OptaxCautious(0.9, 0.75)))
     np.testing.assert_allclose(wrapped, expected, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(_trajectory(ours)[0], expected, rtol=1e-12, atol=1e-14)
