@@ -178,7 +178,7 @@ def test_every_module_has_a_layer():
 
 
 def _mistake(source: Source, imported: Import) -> str | None:
-    """What is wrong with an import of modulax by modulax."""
+    """The mistake in an import of modulax by modulax, if there is one."""
     target = f"{imported.module}..".split(".")[1]
     if not imported.relative:
         return "an absolute import of modulax; write it relatively"
@@ -396,7 +396,7 @@ def test_class_is_abstract_or_final(cls: Class):
 
 @each_class
 def test_every_field_is_annotated(cls: Class):
-    """In a dataclass, an attribute without an annotation is no field but a silent constant."""
+    """In a dataclass, an attribute without an annotation is not a field but silently a constant."""
     if not cls.is_dataclass:
         return
     bare = [

@@ -313,7 +313,7 @@ def test_the_average_of_a_constant_is_the_constant():
 
 
 def test_decoupled_decay_is_not_a_penalty():
-    """Behind Adam, decay shrinks all weights alike; in front of it, it is normalized away."""
+    """After Adam, decay shrinks all weights alike; before it, it is normalized away."""
     decoupled = points(mx.AdamW(ETA, weight_decay=0.1))
     penalty = points(mx.Chain(mx.AddDecayedWeights(0.1), mx.Adam(ETA)))
     plain = points(mx.Adam(ETA))

@@ -155,7 +155,7 @@ def test_batch_norm(order: str, key: Any):
 
 
 def test_frozen_parts(key: Any):
-    """What `eqx.partition` left out has no gradient, no state, and stays what it is."""
+    """Leaves that `eqx.partition` left out have no gradient and no state, and do not change."""
     model = eqx.nn.MLP(2, 1, 4, 1, key=key)
     is_trained = eqx.tree_at(lambda m: m.layers[1], jtu.tree_map(lambda _: False, model), replace=True)
     part, rest = eqx.partition(model, is_trained)

@@ -84,7 +84,7 @@ def test_before_the_first_step():
 
 
 def test_what_users_watch():
-    """The gradient's norm, that of each layer, and how long the step is beside the parameters, read in any nesting."""
+    """Norms of the gradient and of each layer, and the relative length of the step, read in any nesting."""
     watched = mx.Chain(
         mx.Monitor({"gradient": norm, "layers": lambda g: {name: norm(layer) for name, layer in g.items()}}),
         mx.SGD(0.1),
@@ -149,7 +149,7 @@ def test_a_measure_of_ones_own_with_extra_arguments():
 
 
 def test_a_transform_may_measure():
-    """What it would have made of the updates, which pass unchanged."""
+    """Its result is measured, and the updates pass unchanged."""
     transform = mx.Monitor({"adam": mx.ScaleByAdam()})
     state = transform.init(PARAMS)
     for _ in range(3):

@@ -179,7 +179,7 @@ def test_a_step_on_nothing_but_skipped_batches_is_never_made():
 
 
 def test_the_inner_transform_sees_the_accumulators_dtype():
-    """A mean of bfloat16 numbers lies between them; optax rounds it before the inner transform sees it."""
+    """A mean of bfloat16 numbers lies between them; optax rounds it before the inner transform receives it."""
 
     def beyond_one(updates: Any, params: Any) -> Any:
         del params

@@ -33,7 +33,7 @@ def assert_within_four_errors(samples: Any, expected: Any) -> None:
 
 
 def estimates(function: Any, runs: int = 200) -> np.ndarray:
-    """What a function of a key returns for several."""
+    """The results of a function of a key for several keys."""
     return np.asarray(jax.jit(jax.vmap(function))(jax.random.split(jax.random.key(0), runs)))
 
 

@@ -120,7 +120,7 @@ SETS = (
 @pytest.mark.parametrize("of", SETS, ids=str)
 @pytest.mark.usefixtures("x64")
 def test_the_result_is_the_nearest_point(of: Set):
-    """Of a convex set P x is the nearest point of x if and only if ⟨x - P x, z - P x⟩ ≤ 0 for all z of the set."""
+    """P x is the point of a convex set nearest to x if and only if ⟨x - P x, z - P x⟩ ≤ 0 for all z of the set."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(100, N)) * rng.choice([0.1, 1, 10], size=(100, 1))
     z = of.points(rng.normal(size=(200, N)), rng.uniform(size=(200, N)))

@@ -1,4 +1,4 @@
-"""Containers whose transform sees the parameters in another form: what it sees, and what comes back."""
+"""Containers whose transform receives the parameters in another form: its arguments, and the results."""
 
 from typing import Any
 

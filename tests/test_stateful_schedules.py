@@ -175,7 +175,7 @@ def test_a_transform_that_counts_its_own_steps_has_its_states_kept_outside():
 
 
 def test_schedules_inside_of_schedules():
-    """Of the step in a stateful one: a decay that follows losses; and the other way round."""
+    """A schedule of the step in a stateful one, such as a decay that follows losses, and the other way round."""
     decaying: Any = mx.SGD(Sum(schedules.Linear(8.0, 0.0, 8)))
     assert decaying.init(G).schedule_states["learning_rate"]["total"] == 8
 

@@ -267,7 +267,7 @@ class CountingState(mx.AbstractState):
 
 
 class Counting(mx.AbstractTransform):
-    """A transform of a user's, who has not said that the counter is shared."""
+    """A user's transform that does not declare its counter as shared."""
 
     def init(self, params: Any) -> CountingState:
         del params

@@ -77,7 +77,7 @@ KERNELS = mx.by_path({"*bias": False, "*": True})
 
 
 def not_bias(tree: Any) -> Any:
-    """What `KERNELS` means, for optax."""
+    """`KERNELS`, for optax."""
 
     def is_kernel(path: Any, leaf: Any) -> bool:
         del leaf
