@@ -20,8 +20,8 @@ ENVIRONMENT = {
     "MPLBACKEND": "Agg",
     "PYTHONUNBUFFERED": "1",
 }
-# The tests that are run with the code generator that users have: the equations of the families on which the others
-# stand. The examples, which `nox -s examples` runs, are whole trainings with it.
+# Tests that run with XLA's default code generator: the equations of the families on which the others build. `nox -s
+# examples` runs whole trainings with it.
 NUMBERS = (
     "test_equations.py",
     "test_equations_moments.py",
@@ -39,7 +39,7 @@ QUICK_COMPILER = {
     )
 }
 # Pythons that the other sessions don't use, and the tests that depend most on the versions of Python and of other
-# libraries. What is computed doesn't, so tests of numerical results are left out.
+# libraries. Numerical results don't, so their tests are left out.
 OTHER_PYTHONS = ["3.12", "3.13", "3.14"]
 COMPATIBILITY = (
     "test_architecture.py",
@@ -103,7 +103,7 @@ def tests(session: nox.Session) -> None:
     if session.posargs:
         session.run(*PYTEST, *session.posargs, env=ENVIRONMENT)
         return
-    # What a number is may depend on the code that XLA generates; the rest does not, and does little but compile.
+    # Numerical results may depend on the code that XLA generates. Those of the other tests don't.
     numbers = [f"tests/{file.name}" for pattern in NUMBERS for file in sorted((ROOT / "tests").glob(pattern))]
     session.run(*PYTEST, *numbers, env=ENVIRONMENT)
     others = [f"--ignore={file}" for file in numbers]
@@ -112,7 +112,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def laws(session: nox.Session) -> None:
-    """Every law on every instance and composition, where `tests` checks those that could break it by themselves."""
+    """Every law on every instance and composition; `tests` only checks a law on those that could break it."""
     install(session, "tests", "-e", f".{EVERY_EXTRA}")
     files = [f"tests/test_{name}.py" for name in ("contract", "closure", "scheduled_numbers", "convergence")]
     environment = ENVIRONMENT | QUICK_COMPILER | {"MODULAX_LAWS": "all"}

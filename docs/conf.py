@@ -25,7 +25,7 @@ extensions = [
 exclude_patterns = ["_build", "jupyter_execute", "**/.ipynb_checkpoints"]
 nitpicky = False
 
-# The notebooks live at the top of the repository; sphinx reads only what lies beside this file, so
+# The notebooks live at the top of the repository; sphinx reads only the folder of this file, so
 # each build takes fresh copies. git ignores them.
 shutil.rmtree(HERE / "notebooks", ignore_errors=True)
 for notebook in sorted((HERE.parent / "notebooks").glob("*.ipynb")):

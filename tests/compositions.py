@@ -63,7 +63,7 @@ def heart() -> mx.AbstractTransform:
 
 
 def extra(params: Any, updates: Any) -> dict[str, Any]:
-    """Everything that somebody might need."""
+    """All extra arguments that a transform may need."""
     del updates
     return {
         "value": bowl(params),

@@ -1,4 +1,4 @@
-"""What the transcriptions of algorithms to NumPy share: the same gradients, start and learning rate as ours."""
+"""Helpers of the transcriptions of algorithms to NumPy: the same gradients, start and learning rate as ours."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -36,7 +36,7 @@ class MeanState(mx.AbstractState):
 
 
 class Mean(mx.AbstractContainer):
-    """The mean of the steps of several transforms, of which the others stand in a mapping."""
+    """The mean of the steps of several transforms, of which all but the first are in a mapping."""
 
     first: mx.AbstractTransform = mx.part(state="first_state")
     others: dict[str, mx.AbstractTransform] = mx.part(state="others")

@@ -1,4 +1,4 @@
-"""Transforms that tell the tests what happens inside of a container."""
+"""Transforms that tell the tests what happens inside a container."""
 
 from typing import Any
 

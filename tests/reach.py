@@ -23,7 +23,7 @@ EVERYTHING = os.environ.get("MODULAX_LAWS") == "all"
 
 
 class Reach(enum.Enum):
-    """Who has a fault of its own, so that each is checked."""
+    """The instances that could break a law on their own, and are therefore checked."""
 
     INSTANCE = "a flag or a number: every instance"
     CLASS = "the equations: every class"
@@ -100,7 +100,7 @@ def base_of(cls: type) -> type:
 
 
 def hooks_of(cls: type) -> Hashable:
-    """What its base class finds in it: the names that it writes again; the class itself if it writes `update`."""
+    """The methods of its base class that it overrides; the class itself if it implements `update`."""
     base = base_of(cls)
     if "update" in base.__abstractmethods__:
         return cls
@@ -118,7 +118,7 @@ _GROUP: dict[Reach, Callable[[Instance], Hashable]] = {
 
 
 def group(law: Law, instance: Instance) -> Hashable:
-    """What the law cannot tell from the instance."""
+    """The group of instances that the law cannot tell from this one."""
     reaches = REACHES.get(law.name, _EVERY_INSTANCE)
     reach = reaches.optimizers if issubclass(instance.cls, mx.AbstractOptimizer) else reaches.rules
     return _GROUP[reach](instance)

@@ -21,10 +21,10 @@ from .loops import each
 
 
 class Layer(NamedTuple):
-    """Modules and packages of one height: they may import every layer that stands before theirs.
+    """Modules and packages of one height: they may import every layer above theirs in the table.
 
-    In an ordered layer, a module may also import those that stand before it in the layer. In the
-    others, the modules know nothing of each other.
+    In an ordered layer, a module may also import those listed before it. In the others, the modules
+    don't import each other.
     """
 
     modules: tuple[str, ...]
@@ -54,8 +54,8 @@ EDGES = {
 # `import modulax` loads no edge and none of these.
 NOT_IMPORTED = {"flax", "orbax", "optax", "matplotlib", "chex"}
 
-# Imports inside a function: (file below src/modulax, module as written) and the reason. What stands here may be a third
-# party that the file could not import at the top.
+# Imports inside a function: (file below src/modulax, module as written) and the reason. An entry may be a third party
+# that the file could not import at the top.
 LAZY_IMPORTS: dict[tuple[str, str], str] = {
     ("_protocol/schedule.py", "matplotlib.pyplot"): "an extra, which only `AbstractSchedule.plot` needs",
     ("_containers/optax_adapters.py", "optax"): "`to_optax` makes what only whoever has optax asks for",
@@ -178,7 +178,7 @@ def test_every_module_has_a_layer():
 
 
 def _mistake(source: Source, imported: Import) -> str | None:
-    """What is wrong with an import of modulax by modulax."""
+    """The mistake in an import of modulax by modulax, if there is one."""
     target = f"{imported.module}..".split(".")[1]
     if not imported.relative:
         return "an absolute import of modulax; write it relatively"
@@ -229,7 +229,7 @@ def test_imports_stand_at_the_top(source: Source):
 
 def test_lazy_imports_exist():
     found = {(str(source), i.module) for source in SOURCES.values() for i in source.imports if i.nested}
-    assert not LAZY_IMPORTS.keys() - found, "remove from LAZY_IMPORTS what is no longer there"
+    assert not LAZY_IMPORTS.keys() - found, "remove entries that no longer exist from LAZY_IMPORTS"
 
 
 @each_source
@@ -396,7 +396,7 @@ def test_class_is_abstract_or_final(cls: Class):
 
 @each_class
 def test_every_field_is_annotated(cls: Class):
-    """In a dataclass, an attribute without an annotation is no field but a silent constant."""
+    """In a dataclass, an attribute without an annotation is not a field but silently a constant."""
     if not cls.is_dataclass:
         return
     bare = [
@@ -411,4 +411,4 @@ def test_every_field_is_annotated(cls: Class):
 
 def test_exceptions_to_the_classes_exist():
     names = {cls.name for cls in CLASSES.values()}
-    assert not (NOT_FINAL.keys() | SHARED_CODE.keys()) - names, "remove what is no longer there"
+    assert not (NOT_FINAL.keys() | SHARED_CODE.keys()) - names, "remove entries that no longer exist"

@@ -155,7 +155,7 @@ def test_sums_beyond_a_low_precision(dtype):
 
 
 def test_as_few_forbidden_pairs_as_possible():
-    """Where there is no way without: the others are a largest matching of the pairs that are allowed."""
+    """If forbidden pairs cannot be avoided, the others are a largest matching of the pairs that are allowed."""
     rng = np.random.default_rng(8)
     costs = np.where(rng.uniform(size=(20, 6, 7)) < 0.8, np.inf, rng.normal(size=(20, 6, 7))).astype(np.float32)
     costs[0], costs[1, :, :6] = np.inf, np.inf

@@ -161,7 +161,7 @@ def test_no_interpolation_is_plain_averaging():
 
 
 def test_low_precision_loses_nothing():
-    """Steps of 1e-3 beside parameters of 1, which bfloat16 rounds to multiples of 1/128."""
+    """Steps of 1e-3 on parameters of 1, which bfloat16 rounds to multiples of 1/128."""
     params = jnp.asarray([1.0, -1.5, 0.25], jnp.bfloat16)
     gradient = jnp.asarray([0.5, -1.0, 2.0], jnp.bfloat16)
     steps = 200

@@ -28,7 +28,7 @@ class FrozenParams:
 
 @chex.dataclass(frozen=True, mappable_dataclass=False)
 class BareParams:
-    """Neither mutable nor a mapping."""
+    """Parameters in a dataclass that is neither mutable nor a mapping."""
 
     kernel: Any
     bias: Any

@@ -1,4 +1,4 @@
-"""Where modulax differs from optax on purpose: each test shows what either does.
+"""Where modulax differs from optax on purpose: each test shows what both do.
 
 `docs/differences_from_optax.md` lists the differences; those of a family are shown beside its equations.
 """

@@ -160,7 +160,7 @@ def test_masked_leaves_have_no_state(name: str):
 
 
 def test_a_masked_out_parameter_is_unknown_to_the_norm():
-    """The inner transform sees its own leaves alone."""
+    """The inner transform receives its own leaves only."""
     g = {"a": jnp.asarray([3.0, 4.0]), "b": jnp.asarray([100.0])}
     u = _update(mx.Masked(mx.ClipByGlobalNorm(5.0), {"a": True, "b": False}), g)
     np.testing.assert_array_equal(u["a"], g["a"])
@@ -242,7 +242,7 @@ def test_frozen_parameters_have_no_state():
 
 
 def test_functions_of_the_parameters_see_all_of_them():
-    """Also where the transform that calls them sees a part only: the others are held."""
+    """Also where the transform that calls them receives only some parameters: the others are held constant."""
 
     class Probe(mx.AbstractStatelessTransform):
         def apply(self, updates, params, **extra):

@@ -89,7 +89,7 @@ GRADIENT_DESCENT = {"SGD", "NoisySGD", "momentum", "nesterov", "optimistic", "Sc
 # Where a method needs a rate of its own, and more steps.
 OF_THEIR_OWN: dict[tuple[str, str], tuple[mx.AbstractTransform, int]] = {
     # Where Rosenbrock's valley begins it is 0.009 wide and at an angle to the axes. Steps of ±rate in each coordinate
-    # stay inside of it, and drift along it, once they are shorter than about 0.003; a longer one jumps from side to
+    # stay inside it, and drift along it, once they are shorter than about 0.003; a longer one jumps from side to
     # side until the schedule has shortened it.
     ("rosenbrock", "SignSGD"): (mx.SignSGD(schedules.CosineDecay(3e-3, 1000)), 1000),
 }

@@ -181,10 +181,10 @@ def _summed(logits, labels, where=None):
 def test_labels_are_checked_under_checkify(transform):
     check = checkify.checkify(transform(_summed))
     logits, labels = jnp.zeros((4, 3)), jnp.array([0, 2, -1, 1])
-    sentence = (
+    message = (
         "`softmax_cross_entropy_with_integer_labels` needs `labels` from 0 to 2, one of the 3 classes in `logits`."
     )
-    assert sentence in str(check(logits, labels)[0].get())
+    assert message in str(check(logits, labels)[0].get())
     assert check(logits, labels % 3)[0].get() is None
 
 
@@ -353,7 +353,7 @@ def test_smoothing_mixes_the_loss_with_the_mean_over_all_classes():
 
 
 @pytest.mark.parametrize(
-    "call,sentence",
+    "call,message",
     [
         (
             lambda x, y: losses.softmax_cross_entropy_with_integer_labels(x, y.astype(jnp.float32)),
@@ -395,8 +395,8 @@ def test_smoothing_mixes_the_loss_with_the_mean_over_all_classes():
         ),
     ],
 )
-def test_what_does_not_fit_is_refused_with_a_sentence(call, sentence: str):
-    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+def test_what_does_not_fit_raises_an_error(call, message: str):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         call(jnp.zeros((4, 3)), jnp.zeros(4, int))
 
 

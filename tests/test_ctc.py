@@ -148,7 +148,7 @@ def test_labels_that_cannot_be_said_move_nothing():
 
 
 def test_improbable_labels_are_not_impossible():
-    """The label has a probability of exp(-1e6) at each of two frames, and may stand at one or both."""
+    """The label has a probability of exp(-1e6) at each of two frames, and may be at one or both."""
     logits = np.array([[[0.0, -1e6], [0.0, -1e6]]])
     rest = np.zeros((1, 2)), np.array([[1]]), np.zeros((1, 1))
     value, gradient, _ = _differentiated(logits, logits, *rest)
@@ -227,8 +227,8 @@ def test_a_label_that_is_none_is_seen_and_so_is_nan():
     for row in range(4):
         all_like_it = np.tile(labels[row], (5, 1)), np.tile(paddings[row], (5, 1))
         message = checked(logits, frames, *all_like_it)[0].get()
-        sentence = "`ctc_loss(labels=...)` must hold classes from 0 to 2 other than 0, the blank, wherever"
-        assert message is None if row == 3 else sentence in message
+        wanted = "`ctc_loss(labels=...)` must hold classes from 0 to 2 other than 0, the blank, wherever"
+        assert message is None if row == 3 else wanted in message
     message = checked(logits, frames, np.ones_like(labels), 1 - paddings)[0].get()
     assert "`ctc_loss(label_paddings=...)` must be zeros and then ones in every row" in message
 
@@ -236,7 +236,7 @@ def test_a_label_that_is_none_is_seen_and_so_is_nan():
 def test_mistakes_are_named():
     logits, frames, labels, paddings = jnp.zeros((2, 5, 4)), jnp.zeros((2, 5)), jnp.ones((2, 3), int), jnp.zeros((2, 3))
     beside = "to match `logits` of shape (2, 5, 4), got"
-    for wrong, sentence in (
+    for wrong, wanted in (
         ((logits[0], frames, labels, paddings), "`logits` of shape (batch, frames, classes), got (5, 4)."),
         ((logits, frames.T, labels, paddings), f"`logit_paddings` of shape (2, 5) {beside} (5, 2)."),
         ((logits, frames, labels[0], paddings), f"`labels` of shape (2, labels) {beside} (3,)."),
@@ -245,11 +245,11 @@ def test_mistakes_are_named():
             "`label_paddings` of shape (2, 3) to match `labels` of shape (2, 3), got (2, 2).",
         ),
     ):
-        with pytest.raises(ValueError, match=re.escape(f"`ctc_loss` needs {sentence}")):
+        with pytest.raises(ValueError, match=re.escape(f"`ctc_loss` needs {wanted}")):
             losses.ctc_loss(*wrong)
     with pytest.raises(ValueError, match=r"`ctc_loss\(labels=\.\.\.\)` must hold integers, got .* float32"):
         losses.ctc_loss(logits, frames, labels.astype(float), paddings)
     for blank in (4, -1):
-        sentence = rf"`ctc_loss\(blank_id={blank}\)` must be a class from 0 to 3: `logits` has shape \(2, 5, 4\)."
-        with pytest.raises(ValueError, match=sentence):
+        wanted = rf"`ctc_loss\(blank_id={blank}\)` must be a class from 0 to 3: `logits` has shape \(2, 5, 4\)."
+        with pytest.raises(ValueError, match=wanted):
             losses.ctc_loss(logits, frames, labels, paddings, blank_id=blank)

@@ -177,9 +177,11 @@ def test_links_and_file_names_lead_somewhere(page: Path):
 def test_versions_are_the_ones_that_are_tested(page: Path):
     pins = re.findall(r"^(\S+)==(\S+)", (ROOT / ".ci" / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
     requires = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["requires-python"]
+    others = re.findall(r'"(\d\.\d+)"', re.findall(r"OTHER_PYTHONS = .*", (ROOT / "noxfile.py").read_text("utf-8"))[0])
     text = page.read_text(encoding="utf-8")
     assert set(re.findall(r"optax (\d+\.\d+\.\d+)", text)) <= {dict(pins)["optax"]}
-    assert {f">={version}" for version in re.findall(r"Python (\d+\.\d+)", text)} <= {requires}
+    assert set(re.findall(r"Python (\d+\.\d+)", text)) <= {requires.removeprefix(">="), *others}
+    assert {f">={version}" for version in re.findall(r"Python (\d+\.\d+) or newer", text)} <= {requires}
 
 
 @pytest.mark.parametrize("page", [pytest.param(p, id=str(p.relative_to(ROOT))) for p in PAGES])

@@ -274,10 +274,10 @@ def test_chains_are_associative():
 
 
 def test_the_order_of_a_chain_matters():
-    """Clipping before the momentum bounds the gradient, behind it the step."""
+    """Clipping before the momentum bounds the gradient, after it the step."""
     before = points(mx.Chain(mx.Clip(0.1), mx.Trace(0.9)))
-    behind = points(mx.Chain(mx.Trace(0.9), mx.Clip(0.1)))
-    assert np.max(np.abs(np.diff(behind, axis=0))) <= 0.1 + 1e-12
+    after = points(mx.Chain(mx.Trace(0.9), mx.Clip(0.1)))
+    assert np.max(np.abs(np.diff(after, axis=0))) <= 0.1 + 1e-12
     assert np.max(np.abs(np.diff(before, axis=0))) > 0.2
 
 
@@ -313,7 +313,7 @@ def test_the_average_of_a_constant_is_the_constant():
 
 
 def test_decoupled_decay_is_not_a_penalty():
-    """Behind Adam, decay shrinks all weights alike; in front of it, it is normalized away."""
+    """After Adam, decay shrinks all weights alike; before it, it is normalized away."""
     decoupled = points(mx.AdamW(ETA, weight_decay=0.1))
     penalty = points(mx.Chain(mx.AddDecayedWeights(0.1), mx.Adam(ETA)))
     plain = points(mx.Adam(ETA))

@@ -274,7 +274,7 @@ def test_the_first_step_of_mechanic_looks():
 
 
 def test_a_round_of_one_step_forgets_nothing():
-    """Where there is no adversary, SAM is its optimizer."""
+    """Without an adversary, SAM is its optimizer."""
     plain, ours, theirs = _first_updates(
         [
             optax.sgd(0.05),

@@ -300,7 +300,7 @@ def test_zero_over_zero(name: str, dtype: Any):
 
 
 def test_optax_divides_zero_by_zero():
-    """What ours do not: if these fail, optax has been mended, and the differences are none."""
+    """Unlike ours. If these fail, optax has fixed it, and the differences are gone."""
     zeros = jnp.zeros(3)
     with settings.jax_defaults():
         for twin in (optax.contrib.normalize(), optax.clip_by_global_norm(0.0)):

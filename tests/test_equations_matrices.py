@@ -120,7 +120,7 @@ def test_equals_its_equations(name: str, shape: tuple[int, int]):
 
 
 def test_adamw_stands_beside_muon():
-    """What is no matrix takes the steps of AdamW, with learning rate and numbers of its own."""
+    """Anything that isn't a matrix takes the steps of AdamW, with its own learning rate and hyperparameters."""
     optimizer = mx.Muon(1.0, adam_learning_rate=ETA, adam_b1=0.8, adam_b2=0.95, eps=1e-3, adam_weight_decay=0.1)
     found = points(
         optimizer,
@@ -171,7 +171,7 @@ def test_a_full_rank_loses_nothing(shape: tuple[int, int]):
 
 
 def test_the_larger_side_loses_something():
-    """optax's choice differs from the paper's: the same, on the larger side, is no gradient descent."""
+    """optax's choice differs from the paper's: projecting the larger side is not gradient descent."""
     larger = mx.GaLore(ETA, base_optimizer=mx.Identity(), follow="optax")
     found = points(larger, start((4, 6)), gradients((4, 6)))
     assert not np.allclose(found, points(mx.SGD(ETA), start((4, 6)), gradients((4, 6))), rtol=1e-2)
@@ -202,7 +202,7 @@ def test_the_projector_changes_with_the_gap_alone():
 
 
 def test_what_is_projected_may_need_parameters():
-    """An inner transform with weight decay sees the parameters, projected like the gradient."""
+    """An inner transform with weight decay receives the parameters, projected like the gradient."""
     transform = mx.ScaleByGaLore(2, base_optimizer=mx.Chain(mx.AddDecayedWeights(0.1)))
     g, w = gradients((4, 6))[0], start((4, 6))
     found, _ = transform.update(jnp.asarray(g), transform.init(jnp.asarray(w)), jnp.asarray(w))

@@ -311,7 +311,7 @@ def test_rprop_sees_the_sign_of_tiny_gradients():
 
 
 def test_adopt_seeds_with_any_gradient():
-    """Divided by eps it would overflow, and infinity times zero is no number."""
+    """Divided by eps it would overflow, and infinity times zero is NaN."""
     grads = jnp.full((2, 1), 1e35, jnp.float32)
     np.testing.assert_array_equal(_updates(mx.ADOPT(ETA, use_clipping=False), grads)[0], 0)
 

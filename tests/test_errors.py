@@ -1,4 +1,4 @@
-"""Bad input is answered with a sentence: what is wrong, where, what was needed."""
+"""Bad input raises an error whose message says what is wrong, where, and what was needed."""
 
 import re
 from collections.abc import Callable
@@ -239,7 +239,7 @@ def test_a_number_that_is_replaced_by_one_out_of_range(make: Any, field: str, va
 
 
 def test_an_array_where_a_number_belongs():
-    """The sentence says how to build a batch."""
+    """The message says how to build a batch."""
     match = words("`AdamW(learning_rate=...)` must be a scalar", "shape (2,)", "eqx.filter_vmap(")
     with pytest.raises(ValueError, match=match):
         mx.AdamW(jnp.asarray([0.1, 0.2]))
@@ -302,7 +302,7 @@ CONSTANT: Any = schedules.Constant(1.0)
 FUNCTION: Any = lambda step: 0.9  # noqa: E731 (as users write it)
 
 
-# --- Schedules where nobody counts -----------------------------------------------------------------
+# --- Schedules without a step count ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def gradients_of_expectations():
 
 
 def for_each_function(jacobians_of):
-    """What `jacobians_of(function)` returns for each of the functions, in one program."""
+    """The results of `jacobians_of(function)` for each of the functions, in one program."""
     return jax.jit(jax.vmap(lambda w: jacobians_of(lambda x: w @ functions(x))))(jnp.eye(5))
 
 
@@ -147,7 +147,7 @@ def test_what_the_gaussian_is_built_from(estimator, key):
 
 
 class Other:
-    """A distribution of somebody else."""
+    """A user's distribution."""
 
     def __init__(self, *params):
         self.dist = estimators.multi_normal(*params)
@@ -209,7 +209,7 @@ def test_jitted_and_mapped_over_parameters(estimator, key):
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64])
 @pytest.mark.usefixtures("x64")
 def test_jacobians_have_the_dtype_of_their_parameter(estimator, dtype, key):
-    """And nothing is rounded in between: the function sees at least float32."""
+    """Nothing is rounded in between: the function is called with at least float32."""
     seen = []
 
     def function(x):

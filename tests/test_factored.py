@@ -265,7 +265,7 @@ def test_an_offset_on_a_fresh_state():
 
 
 def test_an_offset_on_a_restored_state():
-    """It begins anew at the offset: the first decay is 0, as on a fresh state without one."""
+    """It begins at the offset: the first decay is 0, as on a fresh state without one."""
     w, g = jnp.ones(3), jnp.asarray([1.0, -2.0, 3.0])
     plain, offset = mx.ScaleByFactoredRMS(), mx.ScaleByFactoredRMS(step_offset=100)
     state = plain.init(w)

@@ -1,4 +1,4 @@
-"""What every function on arrays promises, on every case of `tests/functions`."""
+"""Properties of every function on arrays, checked on every case of `tests/functions`."""
 
 import functools
 import inspect

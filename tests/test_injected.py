@@ -134,7 +134,7 @@ def test_gradients_through_the_state():
     assert jax.grad(loss)(jnp.asarray(0.3)) == 1.0
 
 
-# --- Schedules inside of what counts for itself ----------------------------------------------------
+# --- Schedules inside transforms that count their own steps ------------------------------------------
 
 
 def _updates(transform: Any, steps: int = 8) -> np.ndarray:
@@ -157,7 +157,7 @@ def _updates(transform: Any, steps: int = 8) -> np.ndarray:
 )
 @pytest.mark.parametrize("outer", [mx.Scheduled, mx.Injected])
 def test_a_schedule_goes_by_the_counter_next_to_it(inner: Any, outer: Any):
-    """Inside of MultiSteps that is the number of steps, not of calls, whatever stands around it."""
+    """Inside MultiSteps that is the number of steps, not of calls, whatever is around it."""
     np.testing.assert_allclose(_updates(outer(inner)), _updates(inner), rtol=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""Power iteration, inverse roots and non-negative least squares: by decompositions, at the edges, as sentences."""
+"""Power iteration, inverse roots and non-negative least squares: by decompositions, at the edges, errors."""
 
 import inspect
 

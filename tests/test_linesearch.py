@@ -27,7 +27,7 @@ SEARCHES = pytest.mark.parametrize("search", [ZOOM, BACKTRACKING], ids=["zoom", 
 
 
 def rosenbrock(x: Any) -> Any:
-    """Of JAX's arrays and of NumPy's."""
+    """The Rosenbrock function, for JAX and NumPy arrays."""
     return (100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2).sum()
 
 
@@ -55,7 +55,7 @@ def given(loss: Any, params: Any) -> dict[str, Any]:
 
 
 def one_search(search: Any, loss: Any, params: Any, updates: Any) -> tuple[Any, Any]:
-    """What a search makes of some updates, and its state."""
+    """The updates and the state after one search."""
     return search.update(updates, search.init(params), params, **given(loss, params))
 
 
@@ -288,7 +288,7 @@ def fit(params: Any, x: Any, y: Any, scale: float = 1.0) -> Any:
 
 @SEARCHES
 def test_extra_arguments_reach_the_loss(search: Any):
-    """Those that its signature names; a batch may be bound instead, and another one does not trace anew."""
+    """The arguments in its signature do; a batch may be bound instead, and another one does not retrace."""
     random = np.random.default_rng(0)
     params = {"w": jnp.zeros(3), "b": jnp.zeros(()), "unused": None}
     batches = [{"x": jnp.asarray(random.normal(size=(5, 3))), "y": jnp.ones(5) * i} for i in range(1, 4)]
@@ -346,7 +346,7 @@ def test_what_is_missing_is_said(search: Any):
         type(search)(0)
 
 
-# --- What it leaves behind -------------------------------------------------------------------------------------------
+# --- The state after a search ----------------------------------------------------------------------------------------
 
 
 def misleading(params: Any) -> Any:
@@ -465,7 +465,7 @@ def test_the_stored_loss_is_that_of_the_rounded_point():
 
 @pytest.mark.usefixtures("x64")
 def test_the_loop_has_both_derivatives():
-    """Of what its functions close over too; and it stops where it stops."""
+    """Also with respect to values that its functions close over."""
 
     def run(x: Any, y: Any) -> Any:
         return bounded_loop(lambda c: c < 20.0, lambda c: c * y, x, 10)

@@ -222,7 +222,7 @@ def test_the_adversary_is_fresh_or_goes_on():
 
 
 def test_mechanic_learns_in_low_precision():
-    """Its steps are tiny at first; the parameters cannot hold them, a sum beside can."""
+    """Its steps are tiny at first; the parameters cannot hold them, a separate sum can."""
     params = jnp.asarray([1.0, -1.5], jnp.bfloat16)
 
     def run(transform: Any) -> Any:

@@ -137,15 +137,15 @@ def test_labels_that_are_no_classes():
     np.testing.assert_array_equal(values, [np.nan, np.nan, value])
     chex.assert_tree_all_finite(gradient)
     check = checkify.checkify(jax.jit(losses.multiclass_sparsemax_loss))
-    sentence = "`multiclass_sparsemax_loss(labels=...)` must hold class indices from 0 to 2."
-    assert sentence in str(check(scores, labels)[0].get())
+    message = "`multiclass_sparsemax_loss(labels=...)` must hold class indices from 0 to 2."
+    assert message in str(check(scores, labels)[0].get())
     assert check(scores, jnp.abs(labels) % 3)[0].get() is None
     error, _ = checkify.checkify(jax.jit(losses.sparsemax_loss))(scores[0], jnp.array([0, 1, 2]))
     assert "`sparsemax_loss(labels=...)` must hold zeros and ones." in str(error.get())
 
 
 @pytest.mark.parametrize(
-    "call, sentence",
+    "call, message",
     [
         (
             lambda: losses.make_fenchel_young_loss(jnp.abs)(jnp.ones((2, 3)), jnp.ones((2, 3))),
@@ -177,6 +177,6 @@ def test_labels_that_are_no_classes():
         ),
     ],
 )
-def test_the_sentence(call, sentence):
-    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}"):
+def test_error_messages(call, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         call()

@@ -139,7 +139,7 @@ def test_parts_add_up_to_the_whole(batch):
 
 
 def test_the_number_of_real_microbatches_is_data(batch):
-    """A partly filled batch compiles nothing anew, has gradients, and means what the filled rows mean."""
+    """A partly filled batch does not recompile, has gradients, and gives the result of the filled rows."""
 
     @jax.jit
     @chex.assert_max_traces(n=1)

@@ -110,7 +110,7 @@ def test_a_step_in_one_jit(key: Any):
 
 @pytest.mark.parametrize("donate", [True, False])
 def test_donation_of_a_model(donate: bool, key: Any):
-    """What is no parameter survives; the parameters are given away if they may be."""
+    """Leaves that aren't parameters survive; parameters may be donated."""
     model, optimizer = Net(key), mx.SGD(1e-2)
     grads = eqx.filter_grad(_loss)(model, jnp.arange(5))
     new, _ = optimizer.step(grads, optimizer.init(model), model, donate=donate)
@@ -155,7 +155,7 @@ def test_batch_norm(order: str, key: Any):
 
 
 def test_frozen_parts(key: Any):
-    """What `eqx.partition` left out has no gradient, no state, and stays what it is."""
+    """Leaves that `eqx.partition` left out have no gradient and no state, and do not change."""
     model = eqx.nn.MLP(2, 1, 4, 1, key=key)
     is_trained = eqx.tree_at(lambda m: m.layers[1], jtu.tree_map(lambda _: False, model), replace=True)
     part, rest = eqx.partition(model, is_trained)
@@ -192,7 +192,7 @@ def test_an_ensemble_is_one_vmap(key: Any):
 
 
 def test_shared_layers(key: Any):
-    """A weight that stands in two places is one parameter, with one state."""
+    """A weight that is used in two places is one parameter, with one state."""
 
     class Tied(eqx.Module):
         shared: eqx.nn.Shared

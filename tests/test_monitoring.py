@@ -34,7 +34,7 @@ def ratio(updates: Any, params: Any) -> Any:
 
 @pytest.mark.usefixtures("x64")
 def test_measurements_are_those_of_optax():
-    """In a chain, behind momentum and before clipping; averages of numbers, of truths and of trees."""
+    """In a chain, after momentum and before clipping; averages of numbers, of booleans and of trees."""
     random = np.random.default_rng(0)
     gradients = {"w": jnp.asarray(random.normal(size=(STEPS, 3))), "b": jnp.asarray(random.normal(size=STEPS))}
 
@@ -84,7 +84,7 @@ def test_before_the_first_step():
 
 
 def test_what_users_watch():
-    """The gradient's norm, that of each layer, and how long the step is beside the parameters, read in any nesting."""
+    """Norms of the gradient and of each layer, and the relative length of the step, read in any nesting."""
     watched = mx.Chain(
         mx.Monitor({"gradient": norm, "layers": lambda g: {name: norm(layer) for name, layer in g.items()}}),
         mx.SGD(0.1),
@@ -149,7 +149,7 @@ def test_a_measure_of_ones_own_with_extra_arguments():
 
 
 def test_a_transform_may_measure():
-    """What it would have made of the updates, which pass unchanged."""
+    """Its result is measured, and the updates pass unchanged."""
     transform = mx.Monitor({"adam": mx.ScaleByAdam()})
     state = transform.init(PARAMS)
     for _ in range(3):
@@ -191,7 +191,7 @@ def test_dtypes_and_structures_are_those_of_the_first_state():
 
 
 def test_a_snapshot_is_a_copy():
-    """The updates themselves may be kept: donating the state takes nobody else's arrays."""
+    """The updates themselves may be kept: donating the state deletes no other array."""
     transform = mx.Snapshot("updates", lambda updates: updates)
     state = transform.init(PARAMS)
     grads = jtu.tree_map(jnp.copy, PARAMS)

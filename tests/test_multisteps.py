@@ -72,7 +72,7 @@ def test_an_infinite_gradient_spoils_one_step_and_no_more(bad: float):
 
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
 def test_nothing_leaks_between_two_steps(bad: float):
-    """The updates that are held back are zeros, whatever came in."""
+    """Between steps the updates are zeros, whatever the gradients."""
     out, _ = _feed(mx.MultiSteps(mx.SGD(1.0), 3), [bad, 1.0])
     np.testing.assert_array_equal(out, 0)
 
@@ -179,7 +179,7 @@ def test_a_step_on_nothing_but_skipped_batches_is_never_made():
 
 
 def test_the_inner_transform_sees_the_accumulators_dtype():
-    """A mean of bfloat16 numbers lies between them; optax rounds it before the inner transform sees it."""
+    """A mean of bfloat16 numbers lies between them; optax rounds it before the inner transform receives it."""
 
     def beyond_one(updates: Any, params: Any) -> Any:
         del params
@@ -198,7 +198,7 @@ def test_the_inner_transform_sees_the_accumulators_dtype():
 
 
 def test_extra_arguments_reach_the_inner_transform():
-    """Those of the batch that makes the step; the others are not asked for."""
+    """The extra arguments of the batch that makes the step are used; the others are not."""
     transform = mx.MultiSteps(mx.PolyakSGD(max_learning_rate=10.0), 2)
     g = jnp.asarray([1.0, 1.0])
     state = transform.init(g)

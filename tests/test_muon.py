@@ -148,7 +148,7 @@ def test_coefficients_are_numbers_like_any_other():
 
 
 def test_coefficients_can_be_swept_and_scheduled():
-    """Those of `"standard"` in full, and half way to a plain cubic step."""
+    """The coefficients of `"standard"`, and the mean of these and of a plain cubic step."""
     g = well_conditioned((4, 6))
     usual, cubic = np.asarray([3.4445, -4.775, 2.0315], np.float32), np.asarray([1.5, -0.5, 0.0], np.float32)
     table = np.stack([usual, (usual + cubic) / 2])

@@ -143,7 +143,7 @@ def test_every_container_is_tried():
         classes += cls.__subclasses__()
         if not inspect.isabstract(cls) and cls.__module__.startswith("modulax.") and cls.__name__ != "StepWithDecay":
             found.add(cls.__name__)
-    # `Flatten` keeps vectors, which are nobody's moments without it; the part of Sophia estimates a Hessian.
+    # Without `Flatten`, its vectors belong to no parameter; the part of Sophia estimates a Hessian.
     assert found - {"Flatten", "ScaleBySophia"} <= AROUND.keys()
 
 
@@ -190,7 +190,7 @@ def test_what_is_ambiguous_is_kept():
     old = checkpoint.state_dict({"state": mx.Chain(mx.Ema(0.9), mx.Ema(0.8)).init(PARAMS)})
     template = {"state": mx.Chain(mx.Masked(mx.Ema(0.9), no_matrix_mask), mx.Chain(mx.Ema(0.8))).init(PARAMS)}
     _, report = checkpoint.load_state_dict(template, old, strict=False)
-    # One of them has its name still. Which one the mask is around, nobody can tell.
+    # One of them has its name still. It cannot be known which one the mask is around.
     assert {name.split(".")[2] for name in report.restored} == {"chain"}
     assert {name.split(".")[2] for name in report.kept} == {"masked"}
 

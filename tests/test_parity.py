@@ -1,4 +1,4 @@
-"""In double precision over 60 steps, each transform equals its twin in optax.
+"""In double precision over 60 steps, each transform equals its optax counterpart.
 
 The second oracle, equations transcribed to NumPy, is in `test_equations.py`.
 """

@@ -33,7 +33,7 @@ def assert_within_four_errors(samples: Any, expected: Any) -> None:
 
 
 def estimates(function: Any, runs: int = 200) -> np.ndarray:
-    """What a function of a key returns for several."""
+    """The results of a function of a key for several keys."""
     return np.asarray(jax.jit(jax.vmap(function))(jax.random.split(jax.random.key(0), runs)))
 
 
@@ -179,7 +179,7 @@ def test_integers_in_and_out_and_what_the_function_depends_on():
 
 
 @pytest.mark.parametrize(
-    "call,sentence",
+    "call,message",
     [
         (lambda: make_perturbed_fun(one_hot, 0), r"`make_perturbed_fun\(num_samples=...\)` must be a positive integer"),
         (lambda: make_perturbed_fun(one_hot, sigma=0.0), r"`make_perturbed_fun\(sigma=...\)` must be positive, got 0"),
@@ -197,6 +197,6 @@ def test_integers_in_and_out_and_what_the_function_depends_on():
         ),
     ],
 )
-def test_what_cannot_be_perturbed_is_refused(call: Any, sentence: str):
-    with pytest.raises(ValueError, match=sentence):
+def test_what_cannot_be_perturbed_is_refused(call: Any, message: str):
+    with pytest.raises(ValueError, match=message):
         call()

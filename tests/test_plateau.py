@@ -59,7 +59,7 @@ def test_plateaus_are_those_of_optax(arguments: Any):
 
 
 def test_a_plateau_below_zero():
-    """What stays at -1 does not improve, and what rises towards zero even less."""
+    """A loss that stays at -1 does not improve, nor does one that rises towards zero."""
     for values in (np.full(8, -1.0), np.linspace(-2.0, -1.9998, 8)):
         ours, _ = run(mx.ReduceOnPlateau(0.1, patience=3), values)
         np.testing.assert_allclose(ours, [1, 1, 1, 0.1, 0.1, 0.1, 0.01, 0.01], rtol=1e-6)
@@ -78,7 +78,7 @@ def test_an_improvement_is_relative_on_either_side_of_zero():
 
 
 def test_what_is_not_finite_is_never_the_best():
-    """Neither is it an improvement, nor does it spoil what comes behind it."""
+    """It is not an improvement, and does not affect later values."""
     for bad in (np.nan, np.inf, -np.inf):
         values = np.asarray([bad, 3.0, 2.0, bad, 1.0, 0.5, 0.25, 0.125])
         ours, state = run(mx.ReduceOnPlateau(0.1, patience=2), values)

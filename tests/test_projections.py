@@ -1,4 +1,4 @@
-"""Projections: the laws of a nearest point, trees, numbers at the edges, and sentences."""
+"""Projections: the laws of a nearest point, trees, values at the edges, and error messages."""
 
 import functools
 import operator
@@ -120,7 +120,7 @@ SETS = (
 @pytest.mark.parametrize("of", SETS, ids=str)
 @pytest.mark.usefixtures("x64")
 def test_the_result_is_the_nearest_point(of: Set):
-    """Of a convex set P x is the nearest point of x if and only if ⟨x - P x, z - P x⟩ ≤ 0 for all z of the set."""
+    """P x is the point of a convex set nearest to x if and only if ⟨x - P x, z - P x⟩ ≤ 0 for all z of the set."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(100, N)) * rng.choice([0.1, 1, 10], size=(100, 1))
     z = of.points(rng.normal(size=(200, N)), rng.uniform(size=(200, N)))
@@ -380,7 +380,7 @@ def test_complex_vectors_have_a_length():
     "function", [p.projection_simplex, p.projection_l1_ball, p.projection_l2_ball, p.projection_l2_sphere]
 )
 def test_second_derivatives(function):
-    """Those of differences of first ones, which are zero where the projection is piecewise linear."""
+    """They are those of finite differences, and zero where the projection is piecewise linear."""
     x = jnp.asarray(np.random.default_rng(3).normal(size=4))
     jax.test_util.check_grads(jax.jit(function), (x, 0.7), order=2, modes=["rev"], atol=1e-4, rtol=1e-4)
 
@@ -390,13 +390,13 @@ def test_a_nan_is_seen():
         assert np.isnan(function(jnp.array([1.0, jnp.nan]))).any()
 
 
-# --- Sentences -----------------------------------------------------------------------------------
+# --- Error messages ------------------------------------------------------------------------------
 
 PAIR = {"w": jnp.ones((2, 3)), "b": jnp.ones(3)}
 
 
 @pytest.mark.parametrize(
-    "call, sentence",
+    "call, message",
     [
         (
             lambda: p.projection_simplex({"w": [jnp.ones(2), jnp.arange(3)]}),
@@ -438,24 +438,24 @@ PAIR = {"w": jnp.ones((2, 3)), "b": jnp.ones(3)}
         (lambda: p.projection_box(PAIR, 1, 0.5), "`projection_box` needs `lower <= upper` in every entry."),
     ],
 )
-def test_the_sentence(call, sentence):
-    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+def test_error_messages(call, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         call()
 
 
 @pytest.mark.parametrize(
-    "function, numbers, sentence",
+    "function, numbers, message",
     [
         (p.projection_l1_ball, (-1.0,), "`projection_l1_ball(scale=...)` must not be negative."),
         (p.projection_hypercube, (-1.0,), "`projection_hypercube(scale=...)` must not be negative."),
         (p.projection_box, (0.5, 0.4), "`projection_box` needs `lower <= upper` in every entry."),
     ],
 )
-def test_traced_numbers_are_checked_where_one_debugs(function, numbers, sentence):
+def test_traced_numbers_are_checked_where_one_debugs(function, numbers, message):
     x, numbers = jnp.array([1.0, 2.0]), list(map(jnp.float32, numbers))
     assert np.isfinite(jax.jit(function)(x, *numbers)).all()
     error, _ = checkify.checkify(jax.jit(function))(x, *numbers)
-    assert sentence in str(error.get())
+    assert message in str(error.get())
     error, _ = checkify.checkify(jax.jit(function))(x, *(jnp.abs(s) * k for k, s in enumerate(numbers, 1)))
     assert error.get() is None
 

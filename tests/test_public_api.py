@@ -1,4 +1,4 @@
-"""What a user may import, and what importing costs."""
+"""The public names, and the cost of importing them."""
 
 import inspect
 

@@ -1,4 +1,4 @@
-"""Containers whose transform sees the parameters in another form: what it sees, and what comes back."""
+"""Containers whose transform receives the parameters in another form: its arguments, and the results."""
 
 from typing import Any
 
@@ -191,7 +191,7 @@ def test_arrays_of_one_shape_keep_their_shardings():
 
 
 def test_updates_of_another_dtype_than_the_parameters():
-    """Each vector holds the arrays of one dtype of the parameters, whatever the updates have."""
+    """Each vector holds the arrays of one dtype of the parameters, whatever the dtypes of the updates."""
     params = {"a": jnp.ones(2), "b": jnp.ones(3), "c": jnp.ones(2, jnp.bfloat16)}
     grads = {"a": jnp.ones(2, jnp.bfloat16), "b": jnp.full(3, 1 / 3), "c": jnp.full(2, 1 / 3)}
     transform = mx.Flatten(mx.Trace(0.9))

@@ -1,4 +1,4 @@
-"""What every schedule promises, on each of them."""
+"""Properties of every schedule, checked on each of them."""
 
 import pickle
 from typing import Any
@@ -122,7 +122,7 @@ def test_a_batch_of_schedules(instance: Instance):
 
 
 def test_boundaries():
-    """What changes at a step is changed at that step."""
+    """A change at a step is in effect at that step."""
     piecewise = schedules.PiecewiseConstant(1.0, {3: 0.5})
     assert [float(piecewise(t)) for t in (2, 3, 4)] == [1, 0.5, 0.5]
     join = schedules.Join([1.0, schedules.Linear(5.0, 6.0, 2)], [3])

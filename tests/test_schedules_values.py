@@ -1,4 +1,4 @@
-"""What is particular to some schedules: their ends and edges, fractions of a run, plots, and the errors they raise."""
+"""Properties of single schedules: their ends and edges, fractions of a run, plots, and the errors they raise."""
 
 import builtins
 import re
@@ -44,7 +44,7 @@ ENDS: list[tuple[S.AbstractSchedule, int, float, float]] = [
 
 @pytest.mark.parametrize("schedule, end, first, last", ENDS)
 def test_the_ends_are_exact(schedule: S.AbstractSchedule, end: int, first: float, last: float):
-    """However small one of them is beside the other; and constant ever after."""
+    """However small one of them is relative to the other; and constant afterwards."""
     start, *behind = jax.vmap(schedule)(jnp.asarray([0, end, end + 1, 10 * end, LATE]))
     assert start == np.float32(first)
     assert [float(x) for x in behind] == [float(np.float32(last))] * 4
@@ -158,7 +158,7 @@ def test_a_function_can_be_stretched():
 
 
 def test_the_cycles_of_sgdr_are_schedules():
-    """Given as such, as optax takes them, or by the numbers of the paper; a changed length moves those behind it."""
+    """Given as schedules, as mappings like optax's, or by the paper's parameters; a changed length moves later ones."""
     first, second = S.WarmupCosineDecay(1.0, 1.0, 0, 2), S.WarmupCosineDecay(1.0, 1.0, 0, 4)
     as_mapping = {"init_value": 1.0, "peak_value": 1.0, "warmup_steps": 0, "decay_steps": 4}
     schedule = S.SGDR([first, as_mapping])

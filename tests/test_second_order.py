@@ -116,7 +116,7 @@ def test_nothing_to_differentiate():
 
 
 @pytest.mark.parametrize(
-    "call,sentence",
+    "call,message",
     [
         (
             lambda w: hvp(quartic, jnp.ones(2), w, None, None),
@@ -141,6 +141,6 @@ def test_nothing_to_differentiate():
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(call: Any, sentence: str):
-    with pytest.raises(ValueError, match=sentence):
+def test_what_does_not_fit_is_refused(call: Any, message: str):
+    with pytest.raises(ValueError, match=message):
         call({"w": jnp.ones(3)})

@@ -114,7 +114,7 @@ def test_equals_optax():
     with settings.jax_defaults():
         theirs = optax.inject_hyperparams(optax.adamw)(OptaxCautious(0.5), b1=OptaxCautious(0.9, 0.75))
         expected, numbers = _trajectory(theirs, read=lambda s: (s.hyperparams["learning_rate"], s.hyperparams["b1"]))
-        # One of optax's own kind may stand in our fields.
+        # A field also accepts one of optax's.
         wrapped, _ = _trajectory(mx.AdamW(OptaxCautious(0.5), b1=OptaxCautious(0.9, 0.75)))
     np.testing.assert_allclose(wrapped, expected, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(_trajectory(ours)[0], expected, rtol=1e-12, atol=1e-14)
@@ -175,7 +175,7 @@ def test_a_transform_that_counts_its_own_steps_has_its_states_kept_outside():
 
 
 def test_schedules_inside_of_schedules():
-    """Of the step in a stateful one: a decay that follows losses; and the other way round."""
+    """A schedule of the step in a stateful one, such as a decay that follows losses, and the other way round."""
     decaying: Any = mx.SGD(Sum(schedules.Linear(8.0, 0.0, 8)))
     assert decaying.init(G).schedule_states["learning_rate"]["total"] == 8
 

@@ -88,7 +88,7 @@ def _update_and_wait(self: Waiting, *args: Any, **kwargs: Any) -> Any:
     return jax.block_until_ready(AbstractFaulty.update(self, *args, **kwargs))
 
 
-# Behind the back of the class, whose own `update` would run inside of a program, where nobody can wait.
+# Set after the class was made: its own `update` would run inside a program, where waiting is impossible.
 type.__setattr__(Waiting, "update", _update_and_wait)
 
 

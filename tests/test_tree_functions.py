@@ -269,7 +269,7 @@ A = {"w": jnp.ones((8, 1)), "n": [jnp.ones(2)]}
 
 
 @pytest.mark.parametrize(
-    "call,sentence",
+    "call,message",
     [
         (lambda: tree.add(A, {"w": 1.0}), "`tree.add`: `tree_y` must have the leaves of `tree_x`; it lacks `n.0`"),
         (
@@ -298,7 +298,7 @@ A = {"w": jnp.ones((8, 1)), "n": [jnp.ones(2)]}
         (lambda: tree.size({"a": "text"}), "`tree` must be a tree of arrays, but at `a` there is 'text'"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_its_path(call: Any, sentence: str):
-    with pytest.raises(ValueError) as error:  # noqa: PT011 (the sentences have brackets and asterisks)
+def test_what_does_not_fit_is_refused_by_its_path(call: Any, message: str):
+    with pytest.raises(ValueError) as error:  # noqa: PT011 (the messages have brackets and asterisks)
         call()
-    assert sentence in str(error.value)
+    assert message in str(error.value)

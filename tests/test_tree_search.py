@@ -183,7 +183,7 @@ def test_a_transform_is_changed_with_its_checks():
 
 
 def by_field(mapped: Any) -> dict[str, float]:
-    """The sum of each array by its field and the path of its parameter, whatever the field stands in."""
+    """The sum of each array by its field and the path of its parameter, wherever the field is."""
     found: dict[str, float] = collections.defaultdict(float)
     for path, x in zip(tree.leaf_paths(mapped), jtu.tree_leaves(mapped), strict=True):
         param = next(p for p in tree.leaf_paths(PARAMS) if path.endswith("." + p))
@@ -267,7 +267,7 @@ class CountingState(mx.AbstractState):
 
 
 class Counting(mx.AbstractTransform):
-    """A transform of a user's, who has not said that the counter is shared."""
+    """A user's transform that does not declare its counter as shared."""
 
     def init(self, params: Any) -> CountingState:
         del params
@@ -307,7 +307,7 @@ def test_map_params_gives_shardings():
 
 
 def test_a_parameter_may_have_the_name_of_a_number_in_the_state():
-    """What all parameters share belongs to none of them, whatever they are called."""
+    """A value that all parameters share belongs to none of them, whatever their names."""
     params = {"estim_lr": jnp.array(1.0), "w": jnp.ones(3)}
     state = mx.Prodigy().init(params)
     size = sum(x.nbytes for x in jtu.tree_leaves(tree.map_params(None, lambda x: None, state)))

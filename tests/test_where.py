@@ -1,4 +1,4 @@
-"""What works where: each cell of the table in `docs/frameworks.md` is a test of this file."""
+"""Each cell of the table in `docs/frameworks.md` is a test of this file."""
 
 import functools
 import re

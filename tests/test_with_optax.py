@@ -1,4 +1,4 @@
-"""Ours inside of optax's containers, and optax's inside of ours: the same steps, and no extra argument is lost."""
+"""Our transforms inside optax's containers, and optax's inside ours: the same steps, and no extra argument is lost."""
 
 import functools
 import io
@@ -181,7 +181,7 @@ def test_a_pair_that_takes_no_extra_arguments():
 
 
 def test_what_optax_masks_out_is_absent_for_ours():
-    """So that a rule on paths knows it, as inside of our own `Masked`."""
+    """So that a rule on paths knows it, as inside our own `Masked`."""
     with settings.jax_defaults():
         tx = optax.masked(mx.to_optax(mx.AdamW(0.1, mask=KERNELS)), not_bias)
         state = tx.init(PARAMS)
@@ -272,6 +272,6 @@ def test_ours_and_others_by_one_name():
     ids=["ours", "function", "theirs", "Chain", "Masked", "Partition"],
 )
 def test_errors_teach(make: Any, text: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for users: the sentence is ours
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for users: the error message is ours
     with pytest.raises(ValueError, match=text):
         make()

@@ -109,7 +109,7 @@ def has_other_arguments(path: str, there: str) -> bool:
 
 
 def _differs(theirs: Any, ours: Any) -> bool:
-    """Of two defaults; functions and objects of optax cannot be the same."""
+    """Whether two defaults differ; functions and objects of optax are not compared."""
     if isinstance(theirs, enum.Enum):
         return theirs.name != ours.name
     is_plain = theirs is None or (

@@ -50,7 +50,7 @@ def _forward_probs(logits, logit_paddings, labels, label_paddings, blank_id=0, l
 
 @functools.wraps(optax.ctc_loss_with_forward_probs)
 def _optax_forward_probs(**arguments):
-    """What optax says, without the traces of `log_epsilon` that it leaves where nothing can be said."""
+    """optax's result, without the traces of `log_epsilon` that it leaves where the result is undefined."""
     loss, *alphas = optax.ctc_loss_with_forward_probs(**arguments)
     lengths = np.sum(arguments["label_paddings"] == 0, 1)[:, None]
 

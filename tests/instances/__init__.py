@@ -1,7 +1,7 @@
-"""An instance of every public transform and schedule, with its twin in optax if it has one; a file for each family.
+"""An instance of every public transform and schedule, with its optax counterpart if it has one; a file for each family.
 
-Whoever writes a class registers it here and inherits every test of `test_contract.py`; with a twin,
-those of `test_parity.py` too.
+Register every new class here: it inherits every test of `test_contract.py`, and with an optax counterpart those of
+`test_parity.py`.
 """
 
 from . import (

@@ -1,4 +1,4 @@
-"""What a test of all transforms is given."""
+"""The arguments of tests of all transforms."""
 
 import dataclasses
 import functools
@@ -13,7 +13,7 @@ class Instance:
     Args:
         name: what the test is called.
         make: builds it, from no arguments.
-        optax: builds its twin, if it has one.
+        optax: builds its optax counterpart, if it has one.
         extra: the extra arguments that `update` needs, or a function of parameters and updates that returns them.
         exemptions: the laws that do not hold, by name, with the reason. They are expected to fail.
         rtol: how far two ways of computing the same may differ in float32.

@@ -10,7 +10,7 @@ from modulax import schedules
 from modulax.numerics import abs_sq
 from modulax.tree import norm
 
-# Functions that stand in static fields have names, because lambdas cannot be pickled.
+# Functions in static fields have names, because lambdas cannot be pickled.
 
 
 def matrices(tree: Any) -> Any:
@@ -77,7 +77,7 @@ KERNELS = mx.by_path({"*bias": False, "*": True})
 
 
 def not_bias(tree: Any) -> Any:
-    """What `KERNELS` means, for optax."""
+    """`KERNELS`, for optax."""
 
     def is_kernel(path: Any, leaf: Any) -> bool:
         del leaf
@@ -94,7 +94,7 @@ def bias_or_rest(tree: Any) -> Any:
     return jax.tree.map(lambda x: "rest" if x else "bias", not_bias(tree))
 
 
-# Bare transforms take schedules inside of `Scheduled` alone, which the annotations do not say.
+# Bare transforms take schedules only inside `Scheduled`, which the annotations do not say.
 B1: Any = schedules.Linear(0.8, 0.95, 10)
 DECAY: Any = schedules.Constant(0.01)
 FROZEN: Any = is_bias

@@ -32,7 +32,7 @@ def halved(updates: Any, params: Any) -> Any:
 
 
 def statistics(params: Any, updates: Any) -> Any:
-    """What `TrackPerElementMeanAndVarianceWithEma` needs: sums of squares of five examples."""
+    """The input of `TrackPerElementMeanAndVarianceWithEma`: sums of squares of five examples."""
     del updates
     squares = jax.tree.map(lambda p: abs_sq(jnp.asarray(p).astype(at_least_float32(p.dtype))), params)
     return {"sum_sq_diff_grads": squares, "sample_size": jnp.asarray(5)}

@@ -37,7 +37,7 @@ def downhill(params: Any) -> Any:
 
 
 def searched(params: Any, updates: Any) -> Any:
-    """What a line search is given: the loss, its value and its gradient."""
+    """The extra arguments of a line search: the loss, its value and its gradient."""
     del updates
     value, grad = _computed(params)
     return {"value": value, "grad": grad, "value_fn": valley}

@@ -50,7 +50,7 @@ def flattened_for_optax(tree: Any) -> Any:
 
 
 def scale_by_muon(**arguments: Any) -> Any:
-    """optax's takes nothing but matrices."""
+    """optax's accepts only matrices."""
     specification = optax.contrib.MuonDimensionNumbers()
     inner = optax.contrib.scale_by_muon(
         **arguments, weight_dimension_numbers=lambda tree: jax.tree.map(lambda _: specification, tree)

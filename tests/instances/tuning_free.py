@@ -15,12 +15,12 @@ contrib = optax.contrib
 
 
 def _flipped(transform: optax.GradientTransformation) -> optax.GradientTransformation:
-    """The twin of a bare transform: optax has the whole optimizer only, whose sign is turned."""
+    """The counterpart of a bare transform: optax has only the whole optimizer, whose sign is flipped here."""
     return optax.chain(transform, optax.scale(-1.0))
 
 
 def _reshaped(transform: optax.GradientTransformation) -> optax.GradientTransformation:
-    """A twin whose scalars become arrays of shape [1], put right."""
+    """A counterpart whose scalars become arrays of shape [1], reshaped to scalars."""
     shapes = optax.stateless(lambda updates, params: jax.tree.map(lambda u, p: u.reshape(p.shape), updates, params))
     return optax.chain(transform, shapes)
 

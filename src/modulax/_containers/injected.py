@@ -58,7 +58,7 @@ class Injected(AbstractContainer):
     Args:
         inner: the inner transform.
         static_args: hyperparameters that are kept out of the state, which has None in their place: names of fields,
-            dotted paths, ends of dotted paths, or shell-style patterns. Those of the transform are used.
+            dotted paths, ends of dotted paths, or shell-style patterns. The transform's own values are used.
         hyperparam_dtype: dtype of the hyperparameters in the state; by default JAX's default float dtype. It does not
             affect the dtypes of parameters and updates, nor do these affect it.
 

@@ -108,10 +108,10 @@ class AbstractHyperparameters(AbstractModule):
         return _format(self)
 
     def addresses(self) -> dict[str, optree.PyTreeAccessor]:
-        """Where each hyperparameter stands: an accessor for every number, schedule and random key, by dotted path.
+        """Return an accessor for every hyperparameter, schedule and random key, by dotted path.
 
-        An accessor prints as the code that reads the number, reads it when called, and is the `where` of
-        `equinox.tree_at`.
+        An accessor prints as the code that reads the value and reads it when called. Pass it to `equinox.tree_at` as
+        `where`.
         """
         accessors = map(optree.PyTreeAccessor, _addressed(self, optree.treespec_accessors))
         return {_joined(accessor.path): accessor for accessor in accessors}

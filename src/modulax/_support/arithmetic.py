@@ -21,7 +21,7 @@ def common_dtype(*dtypes: DTypeLike) -> np.dtype:
 
 @functools.cache
 def _common_dtype(is_x64: bool, dtypes: tuple[DTypeLike, ...]) -> np.dtype:
-    """Cached, since it is asked for every leaf of every tree; `is_x64` is in the key because it changes the result."""
+    """Cached, because it is called for every leaf of every tree; `is_x64` is in the key since it affects the result."""
     del is_x64
     with jax.numpy_dtype_promotion("standard"):
         return jnp.dtype(functools.reduce(jnp.promote_types, dtypes))

@@ -82,16 +82,16 @@ def home(name: str, first: str = "") -> str | None:
 def no_such_name(name: str, place: str = "") -> str:
     """Write the error message for a name that a module doesn't have, with a suggestion if there is one."""
     module = f"modulax.{place}".rstrip(".")
-    sentence = f"module '{module}' has no attribute '{name}'."
+    message = f"module '{module}' has no attribute '{name}'."
     if name.startswith("_"):
-        return sentence
+        return message
     if importlib.util.find_spec(f"modulax.{name}"):
-        return f"{sentence} `import modulax.{name}` first: `import modulax` does not load this module."
+        return f"{message} `import modulax.{name}` first: `import modulax` does not load this module."
     if name in ("contrib", "transforms"):
-        return f"{sentence} The names of `optax.{name}` are in `modulax` itself."
+        return f"{message} The names of `optax.{name}` are in `modulax` itself."
     if found := home(name, place):
-        return f"{sentence} Did you mean `modulax.{found}`?"
-    return sentence + suggestion(name, [own for own in vars(sys.modules[module]) if not own.startswith("_")])
+        return f"{message} Did you mean `modulax.{found}`?"
+    return message + suggestion(name, [own for own in vars(sys.modules[module]) if not own.startswith("_")])
 
 
 def _plain(name: str) -> str:

@@ -1,7 +1,7 @@
 """Backtracking line search (sufficient decrease), and `value_and_grad` that reuses what a line search has computed.
 
 `ScaleByBacktrackingLinesearch` shortens a step until the Armijo condition holds; `line.py` explains what it shares with
-`zoom.py`. Both line searches leave the loss, and where asked the gradient, at the new parameters in their state.
+`zoom.py`. Both line searches leave the loss, and on request the gradient, at the new parameters in their state.
 `value_and_grad_from_state` finds that state inside the state of the optimizer and returns the stored pair in place of
 an evaluation.
 """
@@ -62,7 +62,7 @@ class ScaleByBacktrackingLinesearch(AbstractTransform):
     parameters.
 
     If no step satisfies the condition, the shortest one is taken, or none if the loss is not finite there. After a
-    search that took no step, the next one starts from the longest step. `state.info` tells what happened.
+    search that took no step, the next one starts from the longest step. `state.info` reports what happened.
 
     Args:
         max_backtracking_steps: largest number of times the step is shortened; each one costs an evaluation of the loss.

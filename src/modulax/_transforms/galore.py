@@ -240,8 +240,8 @@ def _moved(
 ) -> PyTree:
     """The parameters at a point of the projected space: moved along the directions that the projection keeps.
 
-    A function of the caller's, such as `value_fn`, is asked there. The inner transform cannot move the parameters in
-    any other direction, so that what the projection drops stays as it is.
+    The caller's functions of the parameters, such as `value_fn`, are evaluated there. The inner transform cannot move
+    the parameters in any other direction, so the components that the projection drops keep their values.
     """
     leaves, treedef = jtu.tree_flatten(small)
     if params is None:

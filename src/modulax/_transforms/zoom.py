@@ -88,7 +88,7 @@ class ScaleByZoomLinesearch(AbstractTransform):
     nothing changes the updates afterwards.
 
     If no step satisfies both conditions, the search takes the trial with the smallest loss, preferring those with
-    sufficient decrease. It never takes a step to where the loss is not finite. `state.info` tells what happened.
+    sufficient decrease. It never takes a step to where the loss is not finite. `state.info` reports what happened.
 
     For complex parameters, both `updates` and `grad` follow the conjugate of what `jax.grad` returns.
 

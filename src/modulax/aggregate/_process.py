@@ -82,8 +82,8 @@ class Process(AbstractContainer):
         extra = extra | aux if self.aggregator_has_aux else extra
 
         def go_on() -> tuple[Updates, State]:
-            new, behind = self.postprocessor.update(aggregated, state.postprocess_state, params, **extra)
-            return jtu.tree_map(lambda u, g: u.astype(g.dtype), new, aggregated), behind
+            new, after = self.postprocessor.update(aggregated, state.postprocess_state, params, **extra)
+            return jtu.tree_map(lambda u, g: u.astype(g.dtype), new, aggregated), after
 
         def wait() -> tuple[Updates, State]:
             return jtu.tree_map(jnp.zeros_like, aggregated), state.postprocess_state
@@ -93,8 +93,8 @@ class Process(AbstractContainer):
             return getattr(x, "shape", None) == () and jnp.issubdtype(x.dtype, jnp.bool_)
 
         flags = [flag for _, flag in get_all_with_path(held, "ready", is_flag)]
-        new, behind = jax.lax.cond(jnp.all(jnp.stack(flags)), go_on, wait) if flags else go_on()
-        return new, ProcessState(preprocess_state=before, aggregate_state=held, postprocess_state=behind)
+        new, after = jax.lax.cond(jnp.all(jnp.stack(flags)), go_on, wait) if flags else go_on()
+        return new, ProcessState(preprocess_state=before, aggregate_state=held, postprocess_state=after)
 
 
 class AddMeanVarianceToOpt(AbstractContainer):

@@ -164,6 +164,6 @@ def _sparsemax(theta: Array) -> Array:
 
 def _sparsemax_loss_of(p: Array, theta: Array, is_label: Array) -> Array:
     # The threshold is the largest score minus the largest probability.
-    behind = jnp.max(theta, -1) - jnp.sum(jnp.where(is_label, theta, jnp.zeros_like(theta)), -1)
+    gap = jnp.max(theta, -1) - jnp.sum(jnp.where(is_label, theta, jnp.zeros_like(theta)), -1)
     distance = jnp.sum((p - is_label.astype(p.dtype)) ** 2, -1)
-    return distance / 2 + jax.nn.relu(behind - jnp.max(p, -1))
+    return distance / 2 + jax.nn.relu(gap - jnp.max(p, -1))

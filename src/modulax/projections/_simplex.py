@@ -1,7 +1,7 @@
 """Projections onto the simplex, the L1 sphere and the L1 ball.
 
 All three subtract one threshold from the entries, or from their absolute values. `_level` finds it, and has a
-derivative rule of its own; `_search` is the Newton iteration behind it. `_mapped` turns a `vmap` of the search into one
+derivative rule of its own; `_search` is its Newton iteration. `_mapped` turns a `vmap` of the search into one
 search over a batch, because `checkify` can't handle a `while_loop` under `vmap`.
 """
 

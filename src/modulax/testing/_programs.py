@@ -81,7 +81,7 @@ def law_a_second_step_is_not_traced(case: Case) -> None:
 
 @needs(has_numbers)
 def law_a_changed_number_is_not_traced(case: Case) -> None:
-    """Changing a hyperparameter does not retrace `update`, in whatever way it is changed.
+    """Changing a hyperparameter does not retrace `update`, however it is changed.
 
     Declare hyperparameters with `modulax.number()`; static fields are for what changes the program.
     """

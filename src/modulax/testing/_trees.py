@@ -1,4 +1,4 @@
-"""Laws on trees: updates have the structure of what came in, whatever the leaves are."""
+"""Laws on trees: updates have the structure of the input, whatever its leaves are."""
 
 import copy
 import dataclasses
@@ -63,7 +63,7 @@ def law_updates_keep_their_dtype_beside_other_parameters(case: Case) -> None:
 
 
 def law_complex_parameters_work(case: Case) -> None:
-    """Complex parameters are supported, with dtypes kept and finite values, or `init` refuses them by name.
+    """Complex parameters keep their dtypes and give finite values, or `init` raises an error that names the class.
 
     Use |g|² for squares. If the algorithm is not defined for complex parameters, declare `takes_complex = False`.
     """
@@ -81,7 +81,7 @@ def law_complex_parameters_work(case: Case) -> None:
 
 
 def law_state_is_a_module_of_arrays(case: Case) -> None:
-    """A state is a Module, or another dataclass that JAX knows, of JAX arrays, none of them empty or weakly typed.
+    """A state is a Module, or another dataclass registered with JAX, of JAX arrays, none of them empty or weakly typed.
 
     That holds for weakly typed parameters too, such as `jnp.asarray(0.7)`. Checkpoints drop weak types, so that the
     first step after a restore would be retraced, and they refuse empty arrays. Create counters and scalars with

@@ -45,8 +45,8 @@ def map_sections(
     """Replace every value that the fields of a state hold by `function(kind, names, value)`.
 
     The kind is `"params"` for a tree like the parameters, `"shared"` for a value that all parameters share, and
-    `"unknown"` in the state of another library's transform, whose fields declare nothing. If `probe` is given, the
-    state of the same transform for `_NoParams`, it tells the first two apart there as well.
+    `"unknown"` in the state of another library's transform, whose fields declare nothing. If `probe`, the state of the
+    same transform for `_NoParams`, is given, the first two are distinguished there as well.
     """
     if node is None:
         return None
