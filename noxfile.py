@@ -20,8 +20,8 @@ ENVIRONMENT = {
     "MPLBACKEND": "Agg",
     "PYTHONUNBUFFERED": "1",
 }
-# The tests that are run with the code generator that users have: the equations of the families on which the others
-# stand. The examples, which `nox -s examples` runs, are whole trainings with it.
+# Tests that run with XLA's default code generator: the equations of the basic families. `nox -s examples` runs whole
+# trainings with it.
 NUMBERS = (
     "test_equations.py",
     "test_equations_moments.py",
@@ -112,7 +112,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def laws(session: nox.Session) -> None:
-    """Every law on every instance and composition, where `tests` checks those that could break it by themselves."""
+    """Every law on every instance and every composition; `tests` checks only those that can break it by themselves."""
     install(session, "tests", "-e", f".{EVERY_EXTRA}")
     files = [f"tests/test_{name}.py" for name in ("contract", "closure", "scheduled_numbers", "convergence")]
     environment = ENVIRONMENT | QUICK_COMPILER | {"MODULAX_LAWS": "all"}
