@@ -13,17 +13,17 @@ typechecked = beartype(conf=BeartypeConf(hint_overrides=FrozenDict({typing.Self:
 
 
 _jaxtyped: Any = jaxtyping.jaxtyped
-# Says nothing that a check could refuse.
+# Annotations that accept anything.
 _ANYTHING = (Any, inspect.Parameter.empty, jaxtyping.PyTree)
 
 
 def _jaxtyped_where_it_counts(function: Any = None, *, typechecker: Any) -> Any:
-    """`jaxtyping.jaxtyped`, as its import hook calls it, for functions whose annotations speak of arrays.
+    """`jaxtyping.jaxtyped`, as its import hook calls it, for functions with annotated arrays.
 
-    It binds the arguments of every call and has them checked twice, since axes with names are to agree. Where no array
-    is annotated beartype by itself checks the same in a twentieth of the time, and where nothing is annotated but
-    `Any` there is nothing to check. Functions inside functions are not decorated: they would be anew at every call of
-    the function around them. Together this was a quarter of the time of all tests.
+    `jaxtyped` binds the arguments of every call and checks them twice, because named axes must agree. Without annotated
+    arrays, beartype alone checks the same much faster; where every annotation accepts anything, there is nothing to
+    check. Local functions are not decorated: the decorator would run at every call of the function around them.
+    Decorating everything took a quarter of the time of all tests.
     """
     if function is None:
         return functools.partial(_jaxtyped_where_it_counts, typechecker=typechecker)
@@ -33,7 +33,18 @@ def _jaxtyped_where_it_counts(function: Any = None, *, typechecker: Any) -> Any:
     if "<locals>" in function.__qualname__ or all(hint in _ANYTHING for hint in hints):
         return function
     is_plain = not any(map(_speaks_of_arrays, hints))
-    return typechecker(function) if is_plain else _jaxtyped(function, typechecker=typechecker)
+    return _checked_if_enabled(function, typechecker) if is_plain else _jaxtyped(function, typechecker=typechecker)
+
+
+def _checked_if_enabled(function: Any, typechecker: Any) -> Any:
+    """As `jaxtyping.jaxtyped` does, go by `jaxtyping.config`: tests of our own error messages switch the checks off."""
+    checked = typechecker(function)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (function if jaxtyping.config.jaxtyping_disable else checked)(*args, **kwargs)
+
+    return call
 
 
 def _hints(function: Any) -> list[Any]:
@@ -42,7 +53,7 @@ def _hints(function: Any) -> list[Any]:
 
 
 def _speaks_of_arrays(hint: Any) -> bool:
-    """Whether jaxtyping has to look at it; also where a string hides what it is."""
+    """Whether jaxtyping checks it. A string may name anything."""
     if isinstance(hint, str | typing.ForwardRef):
         return True
     is_jaxtyping = getattr(hint, "__module__", "").startswith("jaxtyping") and hint is not jaxtyping.PyTree

@@ -7,13 +7,15 @@ from typing import TypeVar
 Thing = TypeVar("Thing")
 
 
-def each(things: Iterable[Thing]) -> Callable[[Callable[[Thing], None]], Callable[[], None]]:
-    """Decorates a check of one thing, which becomes a test of all; a failure says what is wrong with which of them."""
+def each(
+    things: Iterable[Thing] | Callable[[], Iterable[Thing]],
+) -> Callable[[Callable[[Thing], None]], Callable[[], None]]:
+    """Decorate a check of one thing, which becomes a test of all; a failure says what is wrong with which of them."""
 
     def decorate(check: Callable[[Thing], None]) -> Callable[[], None]:
         def test() -> None:
             broken = []
-            for thing in things:
+            for thing in things() if callable(things) else things:
                 try:
                     check(thing)
                 except AssertionError as error:

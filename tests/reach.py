@@ -1,11 +1,11 @@
-"""Which instances a law is checked on: those that could break it by themselves.
+"""The instances that each law is checked on: those that can break it by themselves.
 
-Most of what a law promises is kept by a base class. That `Masked` hides leaves from an optimizer is written once, in
-`AbstractOptimizer`, and 48 optimizers that only say which chain they are prove it 48 times. So every law has a reach,
-and instances that the law cannot tell apart share a representative. `nox -s laws` checks every law on everything.
+Base classes keep most of what the laws promise. `Masked` calls an optimizer through `AbstractOptimizer`, and every
+optimizer that only writes `transform()` runs the same code there. So every law has a reach, which says which instances
+form a group; the law is checked on one of each group. `nox -s laws` (MODULAX_LAWS=all) checks every law on every instance.
 
-Groups are derived from the classes. A new class is in the groups to which it belongs, and a new set of hooks is a group
-of its own, which has a representative.
+The groups are derived from the classes. A new class joins the groups that it belongs to; a new set of overridden
+methods is a new group, with a representative.
 """
 
 import enum
@@ -23,18 +23,16 @@ EVERYTHING = os.environ.get("MODULAX_LAWS") == "all"
 
 
 class Reach(enum.Enum):
-    """The instances that could break a law on their own, and are therefore checked."""
+    """Where a fault can be, and so what is checked."""
 
-    INSTANCE = "a flag or a number: every instance"
-    CLASS = "the equations: every class"
-    HOOKS = (
-        "the meeting of a base class with what it calls: every set of hooks; every class that writes its own `update`"
-    )
-    BASE = "a base class: each of them"
+    INSTANCE = "in the code behind a flag or a number: every instance is checked"
+    CLASS = "in the equations: one instance of every class"
+    HOOKS = "in how a base class calls its subclasses: one class for each set of overridden methods"
+    BASE = "in code that runs before any subclass is called: one class for each base class"
 
 
 class Reaches(NamedTuple):
-    """The reach of a law among transforms that compute, and among optimizers, each of which is a chain of those."""
+    """The reach of a law among optimizers, which are chains of rules, and among all other transforms, such as rules."""
 
     rules: Reach
     optimizers: Reach
@@ -48,10 +46,10 @@ _OWN_EQUATIONS = Reaches(Reach.CLASS, Reach.HOOKS)
 _HOOKS = Reaches(Reach.HOOKS, Reach.HOOKS)
 _BASES = Reaches(Reach.BASE, Reach.BASE)
 
-# A law that is not here is checked on every instance.
+# Laws that are not listed are checked on every instance.
 REACHES = {
-    # A flag takes another branch, whose dtypes, gradients and edges are others. An optimizer hands flags to its rules,
-    # where they are checked.
+    # A flag selects another branch, with its own dtypes, gradients and edges. An optimizer passes its flags on to
+    # rules, which are checked with them.
     "gradients_are_finite_and_right": _EVERY_RULE,
     "zeros_are_fine_in_low_precision": _EVERY_RULE,
     "complex_parameters_work": _RULES_ALONE,
@@ -59,14 +57,14 @@ REACHES = {
     "updates_keep_their_dtype_beside_other_parameters": _RULES_ALONE,
     "strict_promotion_is_obeyed": _RULES_ALONE,
     "hyperparameters_change_no_dtype": _RULES_ALONE,
-    # Quick, and about trees, which `transform()` may look at.
+    # Quick to check.
     "absent_leaves_stay_absent": _EVERY_CLASS,
     "empty_trees_are_fine": _EVERY_CLASS,
     "the_order_of_a_dict_does_not_matter": _EVERY_CLASS,
     "inputs_are_not_modified": _EVERY_CLASS,
     "the_state_says_what_is_like_the_parameters": _EVERY_CLASS,
     "a_number_in_force_is_listed": _EVERY_CLASS,
-    # Equations that reduce, reshape, loop or copy; a chain of equations that do not is none that does.
+    # Equations that reduce, reshape, loop or copy can break these; a chain of rules that keep them keeps them.
     "a_batch_of_transforms_is_a_loop": _OWN_EQUATIONS,
     "a_chain_is_its_parts_one_by_one": _OWN_EQUATIONS,
     "scan_carries_the_state": _OWN_EQUATIONS,
@@ -74,7 +72,7 @@ REACHES = {
     "states_can_be_donated": _OWN_EQUATIONS,
     "leaves_without_elements_are_fine": _OWN_EQUATIONS,
     "unknown_extra_arguments_are_ignored": _OWN_EQUATIONS,
-    # A container asks a base class for a part of a tree, a step or a number, and the base class asks the hooks.
+    # Containers and transformations of JAX call the base class with part of a tree or with traced numbers.
     "a_mask_of_all_is_no_mask": _HOOKS,
     "a_partition_gives_each_leaf_its_own": _HOOKS,
     "multisteps_steps_on_the_mean": _HOOKS,
@@ -83,7 +81,7 @@ REACHES = {
     "update_can_be_vmapped": _HOOKS,
     "orbax_can_save_it": _HOOKS,
     "a_changed_number_is_not_traced_in_your_own_jit": _HOOKS,
-    # What happens before a class is asked: at the entry points, in `replace`, where a transform is an argument.
+    # The entry points, `replace`, and transforms as arguments of compiled functions.
     "update_returns_before_the_result_is_ready": _BASES,
     "unknown_names_are_refused": _BASES,
     "the_transform_survives_donation": _BASES,
@@ -95,12 +93,12 @@ REACHES = {
 
 
 def base_of(cls: type) -> type:
-    """The abstract class whose hooks it fills in."""
+    """The abstract class that calls its methods."""
     return next(parent for parent in cls.__mro__ if inspect.isabstract(parent))
 
 
 def hooks_of(cls: type) -> Hashable:
-    """The methods of its base class that it overrides; the class itself if it implements `update`."""
+    """The names of its base class that it overrides. A class that writes its own `update` is a group by itself."""
     base = base_of(cls)
     if "update" in base.__abstractmethods__:
         return cls
@@ -118,7 +116,7 @@ _GROUP: dict[Reach, Callable[[Instance], Hashable]] = {
 
 
 def group(law: Law, instance: Instance) -> Hashable:
-    """The group of instances that the law cannot tell from this one."""
+    """A key that is the same for all instances of which the law needs only one."""
     reaches = REACHES.get(law.name, _EVERY_INSTANCE)
     reach = reaches.optimizers if issubclass(instance.cls, mx.AbstractOptimizer) else reaches.rules
     return _GROUP[reach](instance)
@@ -127,7 +125,7 @@ def group(law: Law, instance: Instance) -> Hashable:
 def checked_on(law: Law, cases: Mapping[Instance, Case]) -> set[Instance]:
     """The instances that the law is checked on: one of each group, and those that are known to break it.
 
-    The representative is of the class with the most hyperparameters, and the first instance of it.
+    The representative is the first instance of the class with the most hyperparameters.
     """
     spoken_of = [instance for instance, case in cases.items() if law.speaks_of(case)]
     chosen = {instance for instance in spoken_of if EVERYTHING or law.name in instance.exemptions}

@@ -1,7 +1,7 @@
 """Containers compose freely: every one around every other one, and around optimizers, obeys the laws.
 
-Each composition is traced for what a container does to trees and types, and checked for one law in turn, so that all
-laws meet all containers. `nox -s laws` checks every law on every composition.
+Each composition is traced once for structure, dtypes and extra arguments, and checked for one law in turn, so that
+every container meets nearly every law. `nox -s laws` checks every law on every composition.
 """
 
 import inspect
@@ -20,7 +20,7 @@ from .compositions import CONTAINERS, MOMENTUM, NOT_COMPOSED, PARAMS, Compositio
 from .reach import EVERYTHING
 
 COMPOSITIONS = tuple(compositions())
-# What needs no program but those of empty trees.
+# Laws that compile nothing.
 ALWAYS = ("empty_trees_are_fine", "every_number_has_an_address")
 # Parameters of two precisions, and a leaf that is absent.
 MIXED = {"bias": PARAMS["bias"], "gone": None, "kernel": PARAMS["kernel"].astype(jnp.bfloat16)}
@@ -61,9 +61,9 @@ def test_a_composition_obeys_the_laws(index: int):
 
 @pytest.mark.parametrize("composition", COMPOSITIONS, ids=str)
 def test_types_are_kept_and_extra_arguments_reach_the_heart(composition: Composition):
-    """Through any nesting: `value`, functions of the parameters and trees like them, and unknown ones.
+    """Structure, shapes and dtypes of updates and state; `value`, functions and trees of parameters, unknown arguments.
 
-    Updates keep structure, shapes and dtypes, and so does the state, which has no weak types: a second step is like it.
+    The state has no weak types, which would make the second step another program.
     """
     transform = composition.make()
 

@@ -1,4 +1,4 @@
-"""Every law on every instance that could break it by itself: `reach.py` says which are."""
+"""Every law on the instances that can break it by themselves, which `reach.py` selects."""
 
 import inspect
 import types
@@ -52,8 +52,8 @@ def test_exemptions_name_laws():
     assert LAWS.keys() >= reach.REACHES.keys()
 
 
-def test_who_could_break_a_law_has_somebody_who_is_checked():
-    """Each group of instances has one that obeys, or none but those that are known not to."""
+def test_every_group_has_a_representative():
+    """It obeys the law, unless all of the group are exempt; and whoever is exempt is checked too."""
     for name, law in LAWS.items():
         spoken_of = [instance for instance in TRANSFORMS if law.speaks_of(CASES[instance])]
         assert spoken_of, name
@@ -63,7 +63,7 @@ def test_who_could_break_a_law_has_somebody_who_is_checked():
         assert checked >= set(spoken_of) - set(obedient), name
 
 
-def test_a_new_set_of_hooks_is_a_group_of_its_own():
+def test_a_new_set_of_overridden_methods_is_a_new_group():
     class Plain(modulax.AbstractLeafwise):
         def update_leaf(self, now, g, s, p):
             return g, s

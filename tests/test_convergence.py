@@ -1,4 +1,4 @@
-"""Every optimizer solves two problems of four, with a learning rate that suits it; `nox -s laws` has it solve all."""
+"""Every optimizer solves two of four problems, with a learning rate that suits it; `nox -s laws` runs all four."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -104,7 +104,7 @@ TARGETS = {
 
 
 def _pairs() -> Iterator[tuple[str, str]]:
-    """Each optimizer with the problem that comes next in turn, and with the one after the next."""
+    """Each optimizer with two problems in turn, and with those for which it has a learning rate of its own."""
     problems = tuple(PROBLEMS)
     for i, name in enumerate(OPTIMIZERS):
         own = {problem for problem, optimizer in OF_THEIR_OWN if optimizer == name}

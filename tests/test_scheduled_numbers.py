@@ -56,7 +56,7 @@ FIRST_OF_THEIR_HOOKS = {reach.hooks_of(i.cls): i for i in reversed(TRANSFORMS) i
 
 @pytest.mark.parametrize("instance", _cases())
 def test_constant_schedules_change_nothing(instance: Instance):
-    """In every class to the shapes, and in each that brings hooks of its own to the values."""
+    """Shapes and dtypes for every class; values for one class of each set of overridden methods."""
     transform = instance.make()
     scheduled = transform.replace(**{n: schedules.Constant(x) for n, x in _plain_numbers(transform).items()})
     if not isinstance(transform, mx.AbstractOptimizer):

@@ -113,7 +113,7 @@ for folder in {folders!r}:
 
 
 def run(name: str, cache: Path, *folders: Path, die_at: int = -1) -> subprocess.CompletedProcess[str]:
-    """A process that trains in each of the folders, one after the other."""
+    """Train in each of the folders, one after the other, in a new process."""
     source = _RUN.format(examples=str(EXAMPLES), name=name, die_at=die_at, folders=list(map(str, folders)))
     environment = {
         **os.environ,

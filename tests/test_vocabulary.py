@@ -13,41 +13,39 @@ from modulax._support.optax_names import PLACES, RENAMED, home
 from .loops import each
 from .vocabulary import ARGUMENTS, MODULES, NAMELESS, functions, has_other_arguments, names
 
-HOMES, FUNCTIONS = names(), functions()
-
 
 def test_nothing_of_optax_is_missing():
     """The names are those that optax has when this runs: what a newer one adds is missed here first."""
-    assert len(HOMES) > 400
-    assert [path for path, there in HOMES.items() if there is None and _last(path) not in NAMELESS] == []
-    for there in filter(None, HOMES.values()):
+    assert len(names()) > 400
+    assert [path for path, there in names().items() if there is None and _last(path) not in NAMELESS] == []
+    for there in filter(None, names().values()):
         operator.attrgetter(there)(modulax)
 
 
 def test_every_other_name_is_one_of_optax():
-    everything = {_last(path) for path in HOMES} | {"tree_utils"}
+    everything = {_last(path) for path in names()} | {"tree_utils"}
     assert RENAMED.keys() <= everything
     assert NAMELESS.keys() - {"ArrayTree"} <= everything
 
 
 @pytest.mark.parametrize("module", ["assignment", "losses", "microbatching", "perturbations", "projections"])
 def test_modules_of_functions_are_called_the_same(module: str):
-    own = {_last(path): there for path, there in HOMES.items() if path.startswith(f"{module}.")}
+    own = {_last(path): there for path, there in names().items() if path.startswith(f"{module}.")}
     assert own
     assert own == {name: f"{module}.{name}" for name in own}
 
 
-@each(FUNCTIONS)
+@each(functions)
 def test_arguments_are_called_the_same(path: str):
     """And have the same order and defaults, unless the page says what is otherwise; then it is."""
-    assert has_other_arguments(path, FUNCTIONS[path]) == (path in ARGUMENTS)
+    assert has_other_arguments(path, functions()[path]) == (path in ARGUMENTS)
 
 
-@each([name for name in vars(optax) if name in HOMES and not hasattr(modulax, name)])
+@each(lambda: [name for name in vars(optax) if name in names() and not hasattr(modulax, name)])
 def test_optax_names_are_answered_with_ours(name: str):
     with pytest.raises(AttributeError, match=f"no attribute '{name}'") as caught:
         getattr(modulax, name)
-    assert name in NAMELESS or str(caught.value).endswith(f"Did you mean `modulax.{HOMES[name]}`?")
+    assert name in NAMELESS or str(caught.value).endswith(f"Did you mean `modulax.{names()[name]}`?")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Every public name of optax, and its name in modulax."""
 
 import enum
+import functools
 import inspect
 import operator
 from types import ModuleType
@@ -69,6 +70,7 @@ ARGUMENTS = {
 }
 
 
+@functools.cache
 def names() -> dict[str, str | None]:
     """The names of optax without the package, and where that is in modulax; None if it has no name of its own."""
     found: dict[str, str | None] = {}
@@ -118,6 +120,7 @@ def _differs(theirs: Any, ours: Any) -> bool:
     return is_plain and theirs is not ours and theirs != ours
 
 
+@functools.cache
 def functions() -> dict[str, str]:
     """Those names that are functions in optax, each once, and where they are in modulax."""
     found = {}
