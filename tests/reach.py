@@ -2,7 +2,8 @@
 
 Base classes keep most of what the laws promise. `Masked` calls an optimizer through `AbstractOptimizer`, and every
 optimizer that only writes `transform()` runs the same code there. So every law has a reach, which says which instances
-form a group; the law is checked on one of each group. `nox -s laws` (MODULAX_LAWS=all) checks every law on every instance.
+form a group; the law is checked on one of each group. `nox -s laws` sets MODULAX_LAWS=all, and every law is checked on
+every instance.
 
 The groups are derived from the classes. A new class joins the groups that it belongs to; a new set of overridden
 methods is a new group, with a representative.

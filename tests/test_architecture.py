@@ -409,6 +409,31 @@ def test_every_field_is_annotated(cls: Class):
     assert not bare, "\n".join([*bare, "annotate it, with ClassVar if it is not a field"])
 
 
+def test_concrete_classes_are_asked_for_in_their_own_modules():
+    """`isinstance` elsewhere asks for an abstract class, so that a user's class is treated like ours."""
+    mistakes = []
+    for source in SOURCES.values():
+        for call in ast.walk(source.tree):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in ("isinstance", "issubclass"):
+                for name in ast.walk(call.args[1]):
+                    cls = (
+                        _find(source.module, ast.unparse(name)) if isinstance(name, ast.Name | ast.Attribute) else None
+                    )
+                    if cls and not cls.is_named_abstract and cls.source != source:
+                        mistakes.append(f"{source}:{call.lineno} asks for {cls.name}")
+    assert not mistakes, "\n".join(mistakes)
+
+
+def test_an_optimizer_is_in_the_file_of_its_transform():
+    files = {name: module.rpartition(".") for module, name in CLASSES}
+    transforms = {n.removeprefix("ScaleBy"): m for n, m in files.items() if m[0].endswith("._transforms")}
+    optimizers = {n: m for n, m in files.items() if m[0].endswith("._optimizers")}
+    both = transforms.keys() & optimizers.keys()
+    assert len(both) > 15
+    elsewhere = {name for name in both if transforms[name][2] != optimizers[name][2]}
+    assert not elsewhere, "the transform and the optimizer of an algorithm are in files of one name"
+
+
 def test_exceptions_to_the_classes_exist():
     names = {cls.name for cls in CLASSES.values()}
     assert not (NOT_FINAL.keys() | SHARED_CODE.keys()) - names, "remove entries that no longer exist"
