@@ -142,6 +142,13 @@ def is_known(session: nox.Session, flag: str) -> bool:
 
 
 @nox.session
+def mutants(session: nox.Session) -> None:
+    """Plant faults in the sources, one at a time: the tests must notice each (`-- --only adam*`, `-- --jobs 4`)."""
+    install(session, "tests", "-e", f".{EVERY_EXTRA}")
+    session.run("python", "-m", "tests.mutants", *session.posargs, env=ENVIRONMENT)
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation; every notebook is executed, every warning is an error."""
     install(session, "docs", "-e", f".{EVERY_EXTRA}")

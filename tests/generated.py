@@ -9,19 +9,25 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+
 import modulax
 import modulax.checkpoint
 import modulax.linen
 import modulax.nnx
 import modulax.testing
+from modulax.testing._fields import fields_of, with_optional_numbers
+from modulax.tree._paths import named_leaves
 
 from .differences import Difference
 from .functions import FUNCTION_DIFFERENCES
-from .instances import DIFFERENCES
+from .instances import DIFFERENCES, TRANSFORMS
 from .vocabulary import ARGUMENTS, rows
 
 ROOT = Path(__file__).parents[1]
 PUBLIC_NAMES = Path(__file__).parent / "public_names.txt"
+STATE_DTYPES = Path(__file__).parent / "state_dtypes.txt"
 # What `import modulax` brings, and the edges, which are imported by themselves.
 PLACES = [
     x
@@ -144,8 +150,33 @@ def names() -> str:
     return "".join(f"{module.__name__}.{name}\n" for module in MODULES for name in sorted(public_names(module)))
 
 
+def state_dtypes() -> str:
+    """A line for every transform, and one for each field that is a dtype: the dtypes in its state.
+
+    The parameters are in bfloat16, and the field is float16.
+    """
+    params = {"bias": jax.ShapeDtypeStruct((2,), jnp.bfloat16), "kernel": jax.ShapeDtypeStruct((3, 2), jnp.bfloat16)}
+
+    def line(transform: modulax.AbstractTransform) -> str:
+        state = jax.eval_shape(transform.init, params)
+        named = [([n for n in names if n not in params], x.dtype) for names, x in named_leaves(state)]
+        return ", ".join(dict.fromkeys(f"{'.'.join(names)} {dtype}" for names, dtype in named)) or "nothing"
+
+    lines: dict[str, str] = {}
+    for instance in TRANSFORMS:
+        transform = instance.make()
+        name = type(transform).__name__
+        if name not in lines:
+            lines[name] = line(transform)
+            for field in (f.name for f in fields_of(transform, static=True) if "dtype" in f.name):
+                given = with_optional_numbers(transform).replace(**{field: jnp.float16})
+                lines[f"{name}({field}=float16)"] = line(given)
+    return "".join(f"{name}: {dtypes}\n" for name, dtypes in sorted(lines.items()))
+
+
 def main() -> None:
     PUBLIC_NAMES.write_text(names(), encoding="utf-8")
+    STATE_DTYPES.write_text(state_dtypes(), encoding="utf-8")
     for name in PAGES:
         (ROOT / name).write_text(page(name), encoding="utf-8")
 

@@ -77,3 +77,31 @@ def test_a_whole_model_or_its_shapes_will_do(key):
     shapes = eqx.filter_eval_shape(lambda: eqx.nn.MLP(2, 1, 4, 1, key=jax.random.key(0)))
     assert str(modulax.describe(modulax.Adam(1e-3), shapes)) == whole
     assert "layers.0.weight" in whole
+
+
+def test_groups_of_nested_partitions_are_read_from_the_outside():
+    inner = modulax.Partition(
+        {"a": modulax.SGD(0.5), "b": modulax.AdamW(0.25, weight_decay=0.125)}, by_path({"w": "a", "*": "b"})
+    )
+    outer = modulax.Partition(
+        {"slow": modulax.Lion(0.1), "fast": modulax.Chain(modulax.Clip(1.0), inner)},
+        by_path({"scalar": "slow", "*": "fast"}),
+    )
+    assert column(outer, "group") == {"bias": "fast/b", "scalar": "slow", "w": "fast/a"}
+    assert column(outer, "learning_rate") == {"bias": "0.25", "scalar": "0.1", "w": "0.5"}
+    assert column(outer, "weight_decay") == {"bias": "0.125", "scalar": "0.001", "w": ""}
+    around = modulax.Masked(modulax.MultiSteps(outer, 2), by_path({"bias": False, "*": True}))
+    assert column(around, "group") == {"bias": "", "scalar": "slow", "w": "fast/a"}
+
+
+def test_a_part_that_is_masked_out_has_no_rate():
+    mask = by_path({"w": True, "*": False})
+    assert column(modulax.Masked(modulax.SGD(0.5), mask), "learning_rate") == {"bias": "", "scalar": "", "w": "0.5"}
+    frozen = modulax.Chain(modulax.SGD(0.5), modulax.Freeze(mask))
+    assert column(frozen, "learning_rate") == {"bias": "0.5", "scalar": "0.5", "w": ""}
+    decayed = modulax.Adan(0.5, weight_decay=0.25, mask=mask)
+    assert column(decayed, "weight_decay") == {"bias": "", "scalar": "", "w": "0.25"}
+
+
+def test_an_adversary_is_no_optimizer_of_the_parameters():
+    assert set(column(modulax.SAM(modulax.SGD(0.5), modulax.SGD(0.25)), "learning_rate").values()) == {"0.5"}

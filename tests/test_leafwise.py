@@ -1,6 +1,6 @@
 """Rules whose state has numbers of all leaves together, several arrays or none at a leaf, or extra arguments."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import chex
 import equinox as eqx
@@ -12,7 +12,7 @@ import pytest
 from jaxtyping import Array, Float, PyTree
 
 import modulax as mx
-from modulax.testing import check_transform
+from modulax.testing import LAWS, Case, check_transform
 
 PARAMS = {"a": jnp.asarray([3.0, 4.0]), "b": jnp.asarray(12.0)}
 
@@ -186,3 +186,91 @@ def test_running_averages_keep_the_dtype_of_the_moments():
     corrected = mx.tree.bias_correction(low, 0.999, 1)["w"]
     assert corrected.dtype == jnp.bfloat16
     np.testing.assert_allclose(corrected.astype(float), 500, rtol=1e-2)
+
+
+# --- A rule that is for some leaves, and looks at all of these first ---------------------------------
+
+
+class MatricesState(mx.AbstractState):
+    """The sum of the updates, and how many entries were looked at."""
+
+    total: PyTree
+    entries: Float[Array, ""] | None = None
+
+
+class OfMatrices(mx.AbstractLeafwise):
+    """Divides matrices by the norm of all matrices, of the parameters and of what was summed."""
+
+    needs_params = True
+    seen: ClassVar[list[Any]] = []
+
+    def where(self, tree):
+        return [x.ndim == 2 for x in jax.tree.leaves(tree)]
+
+    def init_leaf(self, p):
+        return MatricesState(jnp.zeros_like(p))
+
+    def init_shared(self, params):
+        return {"entries": jnp.zeros(())}
+
+    def survey(self, count, state, updates, params, **extra):
+        trees = (state.total, updates, params)
+        OfMatrices.seen.append([[x.dtype for x in jax.tree.leaves(tree)] for tree in trees])
+        norms = [mx.tree.norm(tree) for tree in trees]
+        return {"norm": norms[0] + norms[1] + norms[2], "entries": jnp.asarray(mx.tree.size(updates), float)}
+
+    def share(self, now):
+        return {"entries": now["entries"]}
+
+    def update_leaf(self, now, g, s, p):
+        return g / now["norm"], MatricesState(s.total + g)
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda t: t, lambda t: mx.Chain(mx.Scale(1.0), t, mx.Scale(1.0))], ids=["bare", "Chain"]
+)
+def test_a_survey_is_of_the_leaves_that_the_rule_is_for(wrap: Any):
+    params = {"kernel": jnp.full((2, 2), 2.0), "bias": jnp.full(3, 100.0), "out": jnp.full((1, 4), 1.0)}
+    grads = jax.tree.map(lambda p: 0.5 * p, params)
+    transform = wrap(OfMatrices())
+    state = transform.init(params)
+    norm, before = np.sqrt(4 * 2.0**2 + 4 * 1.0**2), 0.0
+    for _ in range(2):
+        updates, state = transform.update(grads, state, params)
+        size = before + norm / 2 + norm
+        np.testing.assert_allclose(updates["kernel"], 1 / size, rtol=1e-6)
+        np.testing.assert_allclose(updates["out"], 0.5 / size, rtol=1e-6)
+        np.testing.assert_array_equal(updates["bias"], grads["bias"])
+        before += norm / 2
+    held = state if isinstance(state, MatricesState) else state["of_matrices"]
+    assert held.total["bias"] is None
+    assert held.entries == 8
+
+
+def test_a_survey_is_in_float32_whatever_the_dtypes_are():
+    params = {"kernel": jnp.full((2, 2), 200.0, jnp.float16), "out": jnp.ones((2, 2), jnp.bfloat16)}
+    OfMatrices.seen.clear()
+    rule = OfMatrices()
+    updates, state = rule.update(params, rule.init(params), params)
+    assert [x for tree in OfMatrices.seen[-1] for x in tree] == [jnp.float32] * 6
+    assert (updates["kernel"].dtype, state.total["kernel"].dtype, state.entries.dtype) == (
+        jnp.float16,
+        jnp.float16,
+        jnp.float32,
+    )
+    np.testing.assert_allclose(updates["kernel"], 200 / (2 * np.sqrt(4 * 200.0**2 + 4)), rtol=1e-3)
+
+
+BY_LEAVES = (
+    "structure_shapes_and_dtypes_are_kept",
+    "absent_leaves_stay_absent",
+    "empty_trees_are_fine",
+    "a_chain_is_its_parts_one_by_one",
+    "a_mask_of_all_is_no_mask",
+    "a_partition_gives_each_leaf_its_own",
+)
+
+
+@pytest.mark.parametrize("name", BY_LEAVES)
+def test_a_rule_with_both_obeys_the_laws_about_leaves(name: str):
+    LAWS[name].check(Case(OfMatrices()))

@@ -278,7 +278,49 @@ class Keeper(mx.AbstractTransform):
         return jtu.tree_map(lambda g, p: g - 0 * p.astype(g.dtype), updates, state.velocity), state
 
 
+class Forgetful(AbstractFaulty):
+    """Its `at` makes a new one, and forgets a flag."""
+
+    factor: Any = mx.number(0.5)
+    flag: bool = eqx.field(static=True, default=False)
+
+    def at(self, state: Any) -> Any:
+        del state
+        return Forgetful(self.factor)
+
+
+class Late(AbstractFaulty):
+    """Its `at` is the transform of another step."""
+
+    factor: Any = mx.number(0.5)
+
+    def at(self, state: Any) -> Any:
+        del state
+        return Late(self.factor / 2)
+
+
+class Unread(AbstractFaulty):
+    """A dtype that nobody asks for."""
+
+    factor: Any = mx.number(0.5)
+    accumulator_dtype: Any = eqx.field(static=True, default=None)
+
+
+class Deaf(mx.AbstractOptimizer):
+    """Hands its learning rate on, and not its momentum."""
+
+    learning_rate: Any = mx.number()
+    momentum: Any = mx.number(0.9)
+
+    def transform(self) -> Any:
+        return mx.Chain(mx.Trace(0.9), mx.ScaleByLearningRate(self.learning_rate))
+
+
 FAULTS: list[tuple[Any, str, str]] = [
+    (Forgetful(flag=True), "at_is_the_transform_of_the_next_step", "`Forgetful.flag` became False"),
+    (Late(), "at_is_the_transform_of_the_next_step", "the update of `at(state)`"),
+    (Unread(), "a_field_that_is_a_dtype_is_one_of_the_state", "`accumulator_dtype` is the dtype of nothing"),
+    (Deaf(0.1), "a_field_of_an_optimizer_is_handed_on", "`momentum` is not handed on"),
     (DtypeLeak(), "structure_shapes_and_dtypes_are_kept", "became float32"),
     (Retraced(), "a_changed_number_is_not_traced", "was traced again"),
     (Retraced(), "a_changed_number_is_not_traced_in_your_own_jit", "was traced again"),

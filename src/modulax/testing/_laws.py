@@ -8,7 +8,7 @@ from typing import Any
 from .._protocol.transform import AbstractTransform
 from .._support.checks import listing
 from .._support.types import Params
-from . import _containers, _numbers, _programs, _storage, _trees
+from . import _containers, _fields, _numbers, _programs, _storage, _trees
 from ._case import Case, default_params, is_installed
 
 
@@ -40,7 +40,7 @@ class Law:
 def _collected() -> dict[str, Law]:
     """Collect the functions called `law_…` of all law modules, in the order of their definition."""
     laws: dict[str, Law] = {}
-    for module in (_trees, _programs, _numbers, _containers, _storage):
+    for module in (_trees, _programs, _numbers, _fields, _containers, _storage):
         for function_name, function in vars(module).items():
             if function_name.startswith("law_"):
                 name = function_name.removeprefix("law_")

@@ -1,0 +1,24 @@
+"""Planted faults: small changes of the source, each of which the tests must notice.
+
+A careless refactoring makes such faults: a wrong argument handed on, a field that is forgotten, `<` for `<=`. None of
+them is equivalent to the code as it is: each changes what some user sees. `nox -s mutants` plants one after the other
+and runs the tests that matter.
+
+When you change a line that a mutant replaces, adapt the mutant; `tests/test_mutants.py` checks that each applies.
+"""
+
+from . import aggregation, containers, dtypes, edges, functions, line_searches, protocol, rules, schedules, trees
+from ._mutant import Mutant as Mutant
+
+MUTANTS: tuple[Mutant, ...] = (
+    *rules.MUTANTS,
+    *dtypes.MUTANTS,
+    *schedules.MUTANTS,
+    *line_searches.MUTANTS,
+    *containers.MUTANTS,
+    *protocol.MUTANTS,
+    *trees.MUTANTS,
+    *functions.MUTANTS,
+    *aggregation.MUTANTS,
+    *edges.MUTANTS,
+)

@@ -1,0 +1,122 @@
+"""Trees that belong together and differ in their containers, with leaves that are absent in one or in both."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+from flax.core import FrozenDict
+
+import modulax as mx
+from modulax.tree._align import align, paired
+
+
+class Pair(NamedTuple):
+    """A container whose fields are in another order than the keys of a dict."""
+
+    right: Any
+    left: Any
+
+
+A, B, C, D = (jnp.full(n, float(n)) for n in (1, 2, 3, 4))
+# A tree, the same in other containers, and in both what is absent.
+WITH_ABSENT = {"b": (A, None, B), "a": {"x": None, "y": C}, "c": None}
+IN_OTHERS = FrozenDict({"a": FrozenDict({"x": None, "y": C}), "b": [A, None, B], "c": None})
+
+
+def test_absent_leaves_are_paired_with_absent_leaves():
+    for tree, like in ((WITH_ABSENT, IN_OTHERS), (IN_OTHERS, WITH_ABSENT)):
+        values, rebuild = align(tree, like, "test")
+        assert [v.shape for v in values] == [x.shape for x in jtu.tree_leaves(like)]
+        rebuilt = rebuild([2 * v for v in values])
+        assert jtu.tree_structure(rebuilt) == jtu.tree_structure(tree)
+        jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, 2 * y), rebuilt, tree)
+
+
+def test_what_is_absent_in_one_may_be_left_out_of_the_other():
+    """An absent leaf is no leaf: a tree that does not name it has the same leaves."""
+    without = {"b": [A, None, B], "a": {"y": C}}
+    for tree, like in ((WITH_ABSENT, without), (without, WITH_ABSENT)):
+        values, rebuild = align(tree, like, "test")
+        assert [v.shape for v in values] == [x.shape for x in jtu.tree_leaves(like)]
+        assert jtu.tree_structure(rebuild(values)) == jtu.tree_structure(tree)
+
+
+def test_values_come_back_to_their_places():
+    """The order of the leaves is another one in each."""
+    tree, like = {"z": Pair(right=B, left=A), "n": None}, FrozenDict({"z": {"right": B, "left": A}, "n": None})
+    values, rebuild = align(tree, like, "test")
+    assert [v.shape for v in values] == [(1,), (2,)]
+    assert [x.shape for x in rebuild(values)["z"]] == [(2,), (1,)]
+    wide, fit = {"b": {"x": D}, "a": (A, B)}, {"a": [A, B], "b": {"x": D}}
+    values, rebuild = align(wide, fit, "test")
+    assert [v.shape for v in jtu.tree_leaves(rebuild(values))] == [(1,), (2,), (4,)]
+
+
+def test_several_arrays_of_a_leaf_keep_their_order():
+    """As a state has them: a list in the place of each parameter, or nothing."""
+    state = Pair(right=None, left=[A, B])
+    values, rebuild = align({"p": state, "q": [C]}, FrozenDict({"p": {"left": D}, "q": D}), "test")
+    assert [[x.shape for x in v] for v in values] == [[(1,), (2,)], [(3,)]]
+    rebuilt = rebuild([[A, B], [C]])
+    assert [x.shape for x in jtu.tree_leaves(rebuilt)] == [(1,), (2,), (3,)]
+    assert rebuilt["p"].right is None
+
+
+@pytest.mark.parametrize(
+    "tree, message",
+    [
+        ({"b": [A, None], "a": {"x": None, "y": C}, "c": None}, r"have an unknown `b.2`"),
+        ({"b": [A, None, B], "a": {"x": D, "y": C}, "c": None}, r"lack `a.x`"),
+        ({"b": [A, None, B], "a": {"x": None, "y": C}, "c": D}, r"lack `c`"),
+    ],
+)
+def test_a_leaf_that_only_one_has_is_refused(tree: Any, message: str):
+    with pytest.raises(ValueError, match=message):
+        align(FrozenDict(tree), WITH_ABSENT, "test")
+    with pytest.raises(ValueError, match=message):
+        paired(FrozenDict(tree), WITH_ABSENT, "test")
+
+
+# One of each way to hold a state: rules on one array, in shared and nested fields, copies of the parameters, a list.
+TRANSFORMS = {
+    "AdamW": lambda: mx.AdamW(0.1),
+    "SM3": lambda: mx.SM3(0.1),
+    "DoG": mx.DoG,
+    "Adafactor": lambda: mx.Adafactor(0.1, min_dim_size_to_factor=1),
+    "Muon": lambda: mx.Muon(0.1),
+    "GaLore": lambda: mx.GaLore(0.1, rank=1),
+    "Lookahead": lambda: mx.Lookahead(mx.SGD(0.1, 0.9), 2, 0.5),
+    "ScheduleFree": lambda: mx.ScheduleFreeSGD(0.1),
+    "Mechanize": lambda: mx.Mechanize(mx.SGD(0.1)),
+    "MultiSteps": lambda: mx.MultiSteps(mx.Adam(0.1), 2),
+    "SAM": lambda: mx.SAM(mx.SGD(0.1), mx.SGD(0.05)),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_updates_in_other_containers_with_absent_leaves(name: str):
+    """Three steps on updates in other containers are those in the parameters' own, and no state changes its form."""
+    transform = TRANSFORMS[name]()
+    params = {"b": (jnp.ones((3, 2)), None, jnp.ones(2)), "a": {"x": None, "y": jnp.ones(())}, "c": None}
+    grads = jax.tree.map(lambda p: 0.5 * p, params)
+    others = FrozenDict({"a": FrozenDict(grads["a"]), "b": list(grads["b"]), "c": None})
+
+    @jax.jit
+    def run() -> Any:
+        state = own = transform.init(params)
+        updates = steps = None
+        for _ in range(3):
+            updates, state = transform.update(others, state, params)
+            steps, own = transform.update(grads, own, params)
+        return updates, state, steps, own
+
+    updates, state, steps, own = run()
+    assert jtu.tree_structure(updates) == jtu.tree_structure(others)
+    assert jtu.tree_structure(state) == jtu.tree_structure(own)
+    expected = {"a": steps["a"], "b": list(steps["b"]), "c": None}
+    for found, wanted in zip(jtu.tree_leaves(updates), jtu.tree_leaves(FrozenDict(expected)), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    jax.tree.map(np.testing.assert_array_equal, state, own)

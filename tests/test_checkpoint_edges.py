@@ -1,0 +1,178 @@
+"""Checkpoints where something is ambiguous, and at every instant of an overwriting save."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import modulax as mx
+from modulax import checkpoint
+
+OLD, NEW = {"w": jnp.zeros(3)}, {"w": jnp.ones(3)}
+
+# --- Names that could be meant -----------------------------------------------------------------------
+
+X, Y = np.full(2, 1.0, np.float32), np.full(2, 2.0, np.float32)
+LONG, BLANK = np.full(3, 3.0, np.float32), np.zeros(2, np.float32)
+
+
+class Mean(mx.AbstractState):
+    """The state of a rule."""
+
+    mu: Any
+
+
+class Other(mx.AbstractState):
+    """The state of another rule, with an array of the same name."""
+
+    mu: Any
+    nu: Any
+
+
+class Nest(mx.AbstractState):
+    """The state of a container of one part."""
+
+    inner_state: Any = mx.nested()
+
+
+class Parts(mx.AbstractState):
+    """The state of a container of several."""
+
+    inner_states: dict[str, Any] = mx.nested()
+
+
+# What is saved, what is wanted, and which name is found for which.
+LENIENT: dict[str, tuple[Any, Any, dict[str, str]]] = {
+    "the same": (Mean(X), Mean(BLANK), {"mu": "mu"}),
+    "put into a container": (Mean(X), Nest(Mean(BLANK)), {"inner_state.mu": "mu"}),
+    "taken out of one": (Nest(Mean(X)), Mean(BLANK), {"mu": "inner_state.mu"}),
+    "two for one": (Parts({"a": Mean(X), "b": Mean(Y)}), Mean(BLANK), {}),
+    "one for two": (Mean(X), Parts({"a": Mean(BLANK), "b": Mean(BLANK)}), {}),
+    "two under other keys": (
+        Parts({"a": Mean(X), "b": Mean(Y)}),
+        Parts({"c": Nest(Mean(BLANK)), "d": Nest(Mean(BLANK))}),
+        {},
+    ),
+    "another rule under another key": (Parts({"a": Mean(X)}), Parts({"b": Mean(BLANK)}), {}),
+    "two under the same keys": (
+        Parts({"a": Mean(X), "b": Mean(Y)}),
+        Nest(Parts({"b": Mean(BLANK), "a": Mean(BLANK)})),
+        {f"inner_state.inner_states.{key}.mu": f"inner_states.{key}.mu" for key in "ab"},
+    ),
+    "one of two under its key": (
+        Parts({"a": Mean(X), "b": Mean(Y)}),
+        Nest(Parts({"b": Mean(BLANK)})),
+        {"inner_state.inner_states.b.mu": "inner_states.b.mu"},
+    ),
+    "another shape": (Mean(LONG), Nest(Mean(BLANK)), {}),
+    "the one of two that has the shape": (
+        Parts({"a": Mean(LONG), "b": Mean(Y)}),
+        Mean(BLANK),
+        {"mu": "inner_states.b.mu"},
+    ),
+    "another parameter": (Mean({"encoder": X}), Nest(Mean({"decoder": BLANK})), {}),
+    # In doubt between two of the nearest, what is farther away is not taken instead.
+    "two that are near, and one that is far": (
+        Parts({"a": Nest(Mean(X)), "b": Nest(Parts({"a": Mean(Y)})), "c": Mean(LONG)}),
+        Parts({"a": Nest(Nest(Mean(BLANK))), "c": Mean(np.zeros_like(LONG))}),
+        {
+            "inner_states.a.inner_state.inner_state.mu": "inner_states.a.inner_state.mu",
+            "inner_states.c.mu": "inner_states.c.mu",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LENIENT)
+def test_a_lenient_restore_takes_nothing_that_could_be_something_else(name: str):
+    saved, template, found = LENIENT[name]
+    flat = checkpoint.state_dict(saved)
+    restored, report = checkpoint.load_state_dict(template, flat, strict=False)
+    assert dict(report.restored) == found
+    assert set(report.unused) == flat.keys() - set(found.values())
+    for path, value in checkpoint.state_dict(restored).items():
+        before = checkpoint.state_dict(template)[path]
+        np.testing.assert_array_equal(value, flat[found[path]] if path in found else before)
+
+
+# --- Instants of a save ------------------------------------------------------------------------------
+
+
+class KilledError(Exception):
+    """The process ended here."""
+
+
+def restored(path: Path) -> jax.Array:
+    return checkpoint.restore(path, OLD)[0]["w"]
+
+
+def killed_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int) -> None:
+    """Ends the process at a call of a function, counted from 0, before it does anything."""
+    calls, original = [], getattr(owner, name)
+
+    def ends(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        if len(calls) > call:
+            raise KilledError
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, ends)
+
+
+@pytest.mark.parametrize("call", [0, 1], ids=["before the first rename", "between the renames"])
+def test_until_the_new_checkpoint_is_in_place_there_is_the_old_one(
+    call: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / "a"
+    checkpoint.save(path, OLD)
+    with monkeypatch.context() as patch:
+        killed_at(patch, Path, "rename", call)
+        with pytest.raises(KilledError):
+            checkpoint.save(path, NEW, overwrite=True)
+    np.testing.assert_array_equal(restored(path), OLD["w"])
+    checkpoint.save(path, NEW, overwrite=True)
+    np.testing.assert_array_equal(restored(path), NEW["w"])
+
+
+def test_afterwards_there_is_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "a"
+    checkpoint.save(path, OLD)
+    with monkeypatch.context() as patch:
+        killed_at(patch, shutil, "rmtree", 0)
+        with pytest.raises(KilledError):
+            checkpoint.save(path, NEW, overwrite=True)
+    np.testing.assert_array_equal(restored(path), NEW["w"])
+
+
+def test_nothing_is_left_of_the_old_one(tmp_path: Path):
+    path = tmp_path / "a"
+    checkpoint.save(path, OLD)
+    checkpoint.save(path, NEW, overwrite=True)
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_checkpoint_beside_is_another_one(tmp_path: Path):
+    checkpoint.save(tmp_path / "run.1", OLD)
+    with pytest.raises(FileNotFoundError, match=r"There is no checkpoint at `.*run`"):
+        restored(tmp_path / "run")
+
+
+# --- What comes back ---------------------------------------------------------------------------------
+
+
+def test_a_number_that_cannot_be_written_comes_back_so():
+    template = np.zeros(2, np.float32)
+    for is_writable in (True, False):
+        template.setflags(write=is_writable)
+        found, _ = checkpoint.load_state_dict({"w": template}, {"w": X})
+        assert found["w"].flags.writeable == is_writable
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, np.float64, np.int32])
+def test_a_restore_changes_no_dtype(dtype: Any):
+    with pytest.raises(ValueError, match="A restore changes no dtype"):
+        checkpoint.load_state_dict({"w": X}, {"w": np.zeros(2, dtype)})

@@ -1,0 +1,185 @@
+"""What stands in a field: `at` keeps it, an optimizer hands it on, and a dtype is one of the state.
+
+The laws run here on instances with every static field away from its default, which are made from the registry.
+"""
+
+import dataclasses
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import pytest
+
+import modulax as mx
+from modulax import aggregate, schedules
+from modulax.testing import LAWS, Case, default_params
+from modulax.testing._fields import (
+    expect_same_fields,
+    fields_of,
+    is_same,
+    other_static_value,
+    other_value_of,
+    with_optional_numbers,
+)
+
+from .instances import EVERYTHING, TRANSFORMS, Instance
+from .instances._masks import is_huge
+
+PARAMS = default_params()
+SHAPES = jax.eval_shape(lambda: PARAMS)
+
+# What `other_static_value` cannot know, by the name of the field.
+OTHER = {
+    "axis": 0,
+    "batch_axis_name": "batch",
+    "default": "rest",
+    "hyperparam_dtype": jnp.float16,  # in which a decay of 0.999 is less than 1
+    "preconditioning": "spectral",
+    "should_skip": is_huge,
+    "static_args": ("learning_rate",),
+}
+# Fields with which an update needs what the registered instance is not given: other axes, a gradient function.
+OF_OTHER_UPDATES = {"batch_axis_name", "per_elt_axis", "opaque_mode", "takes_examples"}
+
+
+def firsts(instances: tuple[Instance, ...]) -> list[Instance]:
+    """An instance of each class."""
+    found: dict[type, Instance] = {}
+    for instance in instances:
+        found.setdefault(type(instance.make()), instance)
+    return list(found.values())
+
+
+def away(transform: Any, but: Collection[str] = ()) -> Any:
+    """The transform with every static field away from its default, but for some."""
+    for field in fields_of(transform, static=True):
+        value = getattr(transform, field.name)
+        if field.name in but or value != field.default:
+            continue
+        if isinstance(transform, aggregate.Process):
+            transform = transform.replace(aggregator=aggregate.GetPerElementMeanAndSumSqDiffGrads())
+        other = OTHER[field.name] if field.name in OTHER else other_static_value(field, value)
+        transform = transform.replace(**{field.name: other})
+    return transform
+
+
+@pytest.mark.parametrize("instance", firsts(EVERYTHING), ids=str)
+def test_every_static_field_has_another_value(instance: Instance):
+    """So that what a method drops is missed."""
+    transform = away(instance.make())
+    for field in fields_of(transform, static=True):
+        assert getattr(transform, field.name) != field.default, field.name
+
+
+def zero_state(transform: mx.AbstractTransform) -> Any:
+    """A state with zeros in it, without a program to compile."""
+    shapes = jax.eval_shape(transform.init, SHAPES)
+    return jtu.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+
+@pytest.mark.parametrize("instance", firsts(TRANSFORMS), ids=str)
+def test_at_keeps_every_static_field(instance: Instance):
+    transform = away(instance.make())
+    expect_same_fields(transform.at(zero_state(transform)), transform, type(transform).__name__)
+
+
+def composed() -> Iterator[Any]:
+    """Whatever writes trees or contains transforms: rules on one array and optimizers have one `at` for all."""
+    for instance in firsts(TRANSFORMS):
+        transform = instance.make()
+        is_rule = isinstance(transform, mx.AbstractLeafwise | mx.AbstractStatelessTransform)
+        if not is_rule and not isinstance(transform, mx.AbstractOptimizer):
+            yield pytest.param(instance, id=str(instance))
+
+
+def case_of(instance: Instance, transform: Any) -> Case:
+    return Case(transform, extra=instance.extra, rtol=instance.rtol, examples=instance.examples)
+
+
+@pytest.mark.parametrize("instance", list(composed()))
+def test_the_next_update_is_that_of_at(instance: Instance):
+    transform = away(instance.make(), OF_OTHER_UPDATES)
+    LAWS["at_is_the_transform_of_the_next_step"].check(case_of(instance, transform))
+
+
+def scheduled(transform: Any) -> Any:
+    """The transform with schedules in the place of its own numbers."""
+    numbers = [f.name for f in fields_of(transform, static=False) if f.metadata.get("number")]
+    curves = {
+        name: schedules.Linear(value, 0.75 * value + 0.25 * (value >= 1), 4)
+        for name in numbers
+        if (value := getattr(transform, name)) is not None and not isinstance(value, mx.AbstractSchedule)
+    }
+    return transform.replace(**curves)
+
+
+def counting() -> Iterator[Any]:
+    """The transforms that go by a counter of their own, and of rules on one array one that has a counter."""
+    for instance in firsts(TRANSFORMS):
+        transform = instance.make()
+        is_optimizer = isinstance(transform, mx.AbstractOptimizer)
+        counts = transform.clock in ("steps", "pace") and not is_optimizer
+        if counts or isinstance(transform, mx.ScaleByAdam):
+            yield pytest.param(instance, id=str(instance))
+
+
+@pytest.mark.parametrize("instance", list(counting()))
+def test_a_schedule_is_at_the_step_of_the_next_update(instance: Instance):
+    transform = scheduled(instance.make())
+    transform = mx.Scheduled(transform) if transform.clock == "caller" else transform
+    LAWS["at_is_the_transform_of_the_next_step"].check(case_of(instance, transform))
+
+
+ON_FIELDS = ("a_field_that_is_a_dtype_is_one_of_the_state", "a_field_of_an_optimizer_is_handed_on")
+
+
+@pytest.mark.parametrize("instance", TRANSFORMS, ids=str)
+def test_fields_reach_what_they_are_for(instance: Instance):
+    case = case_of(instance, instance.make())
+    for name in ON_FIELDS:
+        if LAWS[name].speaks_of(case):
+            LAWS[name].check(case)
+
+
+# --- Handed on under the same name -----------------------------------------------------------------
+
+# Numbers of an optimizer that are others in the part with a field of this name.
+TRANSFORMED = {
+    ("Fromage", "learning_rate"),  # divided by a root
+}
+
+
+def values_of(name: str, tree: Any) -> Iterator[Any]:
+    """What stands in the fields of this name, in every Module inside of a tree."""
+    for module in jtu.tree_leaves(tree, is_leaf=lambda x: isinstance(x, eqx.Module)):
+        if isinstance(module, eqx.Module):
+            yield from (getattr(module, f.name) for f in dataclasses.fields(module) if f.name == name)
+            for f in fields_of(module, static=False):
+                yield from values_of(name, getattr(module, f.name))
+
+
+def with_other_values(optimizer: Any) -> Any:
+    """The optimizer with another value in every field, and no number twice."""
+    optimizer = with_optional_numbers(optimizer)
+    for i, field in enumerate(dataclasses.fields(optimizer)):
+        optimizer = optimizer.replace(**{field.name: other_value_of(field, getattr(optimizer, field.name), i)})
+    return optimizer
+
+
+@pytest.mark.parametrize("name", mx.available())
+def test_a_field_keeps_its_name_on_the_way(name: str):
+    """Two arguments that are exchanged change the transform too, but not to this."""
+    cls = mx.get(name)
+    given = next(made for i in TRANSFORMS if type(made := i.make()) is cls)
+    optimizer = with_other_values(given.at(zero_state(given)))
+    transform = optimizer.transform()
+    for field in dataclasses.fields(optimizer):
+        value, found = getattr(optimizer, field.name), list(values_of(field.name, transform))
+        if "dtype" in field.name:  # of one thing or of several, but then of all of them
+            assert all(x == value for x in found), field.name
+        elif (cls.__name__, field.name) not in TRANSFORMED:
+            given = [x for x in found if x is not None]
+            assert not given or any(is_same(x, value) for x in given), field.name

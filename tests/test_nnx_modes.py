@@ -1,0 +1,130 @@
+"""NNX in graph and in tree mode at once: an optimizer keeps to its own mode, whatever the mode around it."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+from flax import nnx
+
+import modulax as mx
+import modulax.nnx
+
+from .settings import jax_defaults
+
+
+@pytest.fixture(autouse=True)
+def _defaults():
+    with jax_defaults():
+        yield
+
+
+class Scale(nnx.Variable):
+    """Trained variables that are no `nnx.Param`."""
+
+
+class Tied(nnx.Module):
+    """A layer that is there twice, which a tree cannot be; and a variable of another kind."""
+
+    def __init__(self, rngs: nnx.Rngs):
+        self.first = nnx.Linear(2, 2, rngs=rngs)
+        self.second = self.first
+        self.scale = Scale(jnp.ones(2))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.second(self.first(x)) * self.scale[...]
+
+
+class Plain(nnx.Module):
+    """The same layer once."""
+
+    def __init__(self, rngs: nnx.Rngs):
+        self.first = nnx.Linear(2, 2, rngs=rngs)
+        self.scale = Scale(jnp.ones(2))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.first(self.first(x)) * self.scale[...]
+
+
+def loss(model: Any) -> jax.Array:
+    return jnp.mean(model(jnp.ones((1, 2))) ** 2)
+
+
+def values(tree: Any) -> list[np.ndarray]:
+    return [np.asarray(x) for x in jtu.tree_leaves(nnx.as_pure(tree))]
+
+
+def test_what_is_shared_is_trained_in_graph_mode_wherever_it_is_called():
+    """Every method: making it, a step, the numbers in force, the parameters to evaluate."""
+    reference = Plain(nnx.Rngs(0))
+    plain = modulax.nnx.Optimizer(reference, mx.ScheduleFreeSGD(0.1), graph=True)
+    model = Tied(nnx.Rngs(0))
+    with nnx.set_graph_mode(False):
+        optimizer = modulax.nnx.Optimizer(model, mx.ScheduleFreeSGD(0.1), graph=True)
+        for _ in range(2):
+            optimizer.update(model, nnx.grad(loss, graph=True)(model))
+            plain.update(reference, nnx.grad(loss, graph=True)(reference))
+        evaluated = optimizer.eval_params(model)
+    np.testing.assert_allclose(model.first.kernel[...], reference.first.kernel[...], rtol=1e-6)
+    assert np.any(np.asarray(model.second.kernel[...]) != np.asarray(Tied(nnx.Rngs(0)).first.kernel[...]))
+    jax.tree.map(np.testing.assert_allclose, values(evaluated), values(plain.eval_params(reference)))
+
+
+def test_gradients_may_be_a_model_with_what_is_shared():
+    model, gradients = Tied(nnx.Rngs(0)), Tied(nnx.Rngs(1))
+    before = np.asarray(model.first.kernel[...])
+    with nnx.set_graph_mode(False):
+        optimizer = modulax.nnx.Optimizer(model, mx.SGD(1.0), graph=True)
+        optimizer.update(model, gradients)
+    np.testing.assert_allclose(model.first.kernel[...], before - np.asarray(gradients.first.kernel[...]), rtol=1e-6)
+
+
+def test_in_tree_mode_what_is_shared_is_refused_wherever_it_is_called():
+    tied, plain = Tied(nnx.Rngs(0)), Plain(nnx.Rngs(0))
+    with nnx.set_graph_mode(True):
+        with pytest.raises(ValueError, match="shared references"):
+            modulax.nnx.Optimizer(tied, mx.SGD(0.1), graph=False)
+        optimizer = modulax.nnx.Optimizer(plain, mx.SGD(0.1), graph=False)
+        gradients = nnx.state(plain, nnx.Param)
+        for call in (lambda: optimizer.update(tied, gradients), lambda: optimizer.eval_params(tied)):
+            with pytest.raises(ValueError, match="shared references"):
+                call()
+        with pytest.raises(ValueError, match="shared references"):
+            optimizer.update(plain, tied)
+
+
+@pytest.mark.parametrize("graph", [True, False], ids=["graph", "tree"])
+def test_gradients_of_other_variables_are_left_out(graph: bool):
+    """Those of all variables, as `nnx.grad` of all of them returns."""
+    model = Plain(nnx.Rngs(0))
+    optimizer = modulax.nnx.Optimizer(model, mx.SGD(0.5, momentum=0.9), wrt=Scale, graph=graph)
+    kernel = np.asarray(model.first.kernel[...])
+    optimizer.update(model, nnx.state(model, (nnx.Param, Scale), graph=graph))
+    np.testing.assert_array_equal(model.scale[...], 0.5)
+    np.testing.assert_array_equal(model.first.kernel[...], kernel)
+
+
+@pytest.mark.parametrize("rate", [0.1, lambda step: 0.1, None], ids=["number", "schedule", "bare"])
+def test_steps_are_counted_once(rate: Any):
+    model = Plain(nnx.Rngs(0))
+    transform = mx.ScaleBySign() if rate is None else mx.SGD(rate)
+    optimizer = modulax.nnx.Optimizer(model, transform)
+    for _ in range(3):
+        optimizer.update(model, nnx.state(model, nnx.Param))
+    assert optimizer.step[...] == 3
+    assert len([v for v in jtu.tree_leaves(nnx.state(optimizer, nnx.OptState)) if v.shape == ()]) == 1
+
+
+def test_metadata_are_for_arrays_like_the_parameter():
+    """A moment of another shape has an owner, and not its axes."""
+
+    class Net(nnx.Module):
+        def __init__(self) -> None:
+            self.kernel = nnx.Param(jnp.ones((4, 6)), out_sharding=("in", "out"), eager_sharding=False)
+
+    optimizer = modulax.nnx.Optimizer(Net(), mx.Adafactor(0.1, min_dim_size_to_factor=2, momentum=0.9))
+    found = {name: variable for name, variable in optimizer.opt_state.items() if "kernel" in name}
+    shardings = {name.split(".")[-2]: v.get_metadata().get("out_sharding") for name, v in found.items()}
+    assert shardings == {"v_row": None, "v_col": None, "ema": ("in", "out")}
