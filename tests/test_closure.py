@@ -1,7 +1,7 @@
 """Containers compose freely: every one around every other one, and around optimizers, obeys the laws.
 
-Each composition is traced once for structure, dtypes and extra arguments. Every second one, like the white squares of a
-chessboard, is checked for one law in turn, so that every container meets half of the laws around others and inside them.
+Each composition is traced once for structure, dtypes and extra arguments. Every second one, like the white squares of
+a chessboard, is checked for one law in turn, so that every container meets many laws around others and inside them.
 `nox -s laws` checks every law on every composition.
 """
 
