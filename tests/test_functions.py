@@ -63,14 +63,15 @@ def _cases(law: str, holds_for: Callable[[Case], Any] = lambda case: True) -> An
     )
 
 
+_COMPILED: dict[tuple[str, bool], Callable[..., Any]] = {}
+
+
 def _value_and_gradients(case: Case, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """The result, and the gradients of a weighted sum of it by all that is differentiated."""
-    return _differentiated(case, function, arguments)(arguments)
+    """The result, and the gradients of a weighted sum of it by all that is differentiated.
 
-
-def _differentiated(case: Case, function: Callable[..., Any], arguments: dict[str, Any]) -> Callable[..., Any]:
-    """A compiled function of arguments that differ from these in arrays alone."""
-    rest = case.parts(arguments)[1]
+    Compiled once for every case, for the function and its twin each: the arguments of a case differ in arrays alone.
+    """
+    arrays, rest = case.parts(arguments)
 
     def weighted(by: dict[str, Any], others: dict[str, Any]) -> Any:
         result = function(**by, **others, **rest)
@@ -78,16 +79,13 @@ def _differentiated(case: Case, function: Callable[..., Any], arguments: dict[st
         weights = [np.cos(np.arange(y.size) + i).reshape(y.shape) for i, y in enumerate(leaves)]
         return sum(jnp.sum(y * jnp.asarray(w, y.dtype)) for y, w in zip(leaves, weights, strict=True)), result
 
-    compiled = jax.jit(jax.value_and_grad(weighted, has_aux=True))
-
-    def value_and_gradients(arguments: dict[str, Any]) -> Any:
-        arrays = case.parts(arguments)[0]
-        by = {name: x for name, x in arrays.items() if name in case.differentiated}
-        others = {name: x for name, x in arrays.items() if name not in by}
-        (_, value), gradients = compiled(by, others)
-        return value, gradients
-
-    return value_and_gradients
+    compiled = _COMPILED.setdefault(
+        (str(case), function is case.function), jax.jit(jax.value_and_grad(weighted, has_aux=True))
+    )
+    by = {name: x for name, x in arrays.items() if name in case.differentiated}
+    others = {name: x for name, x in arrays.items() if name not in by}
+    (_, value), gradients = compiled(by, others)
+    return value, gradients
 
 
 def _assert_close(actual: Any, expected: Any, tolerance: float) -> None:
@@ -171,8 +169,7 @@ def test_an_empty_batch_is_fine(case: Case):
 def test_what_is_masked_does_not_matter(case: Case):
     """Not even if it is not finite: neither to the value nor to the gradients, which are zero there."""
     arguments = case.make()
-    value_and_gradients = _differentiated(case, case.function, arguments)
-    clean = value_and_gradients(arguments)
+    clean = _value_and_gradients(case, case.function, arguments)
     mask = arguments["where"]
     for bad in (np.nan, np.inf, -np.inf):
         spoilt = {
@@ -180,8 +177,8 @@ def test_what_is_masked_does_not_matter(case: Case):
             for name, x in arguments.items()
         }
         assert any(not np.array_equal(spoilt[name], arguments[name]) for name in case.floats)
-        _assert_close(value_and_gradients(spoilt), clean, 0)
-    nothing = value_and_gradients({**arguments, "where": np.zeros_like(mask)})
+        _assert_close(_value_and_gradients(case, case.function, spoilt), clean, 0)
+    nothing = _value_and_gradients(case, case.function, {**arguments, "where": np.zeros_like(mask)})
     chex.assert_tree_all_finite(nothing)
 
 
