@@ -38,7 +38,7 @@ def _batched(operands, axes, *, call):
 
 def _lowered(context, x, like, *, call):
     del call
-    if jax.config.jax_use_shardy_partitioner:  # pyright: ignore[reportAttributeAccessIssue]
+    if getattr(jax.config, "jax_use_shardy_partitioner", True):
         group = next(context.module_context.channel_iterator)  # equal in equal programs, for the compilation cache
         for value in (x, like):
             sdy.sharding_group(value, group)
