@@ -82,6 +82,10 @@ REACHES = {
     "update_can_be_vmapped": _HOOKS,
     "orbax_can_save_it": _HOOKS,
     "a_changed_number_is_not_traced_in_your_own_jit": _HOOKS,
+    # `test_fields.py` checks these on every class, with every static field away from its default.
+    "at_is_the_transform_of_the_next_step": _BASES,
+    "a_field_that_is_a_dtype_is_one_of_the_state": _BASES,
+    "a_field_of_an_optimizer_is_handed_on": _BASES,
     # The entry points, `replace`, and transforms as arguments of compiled functions.
     "update_returns_before_the_result_is_ready": _BASES,
     "unknown_names_are_refused": _BASES,

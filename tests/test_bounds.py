@@ -108,6 +108,7 @@ TURNS: dict[str, tuple[Any, dict[float, float]]] = {
     ),
     "InverseSqrt": (S.InverseSqrt(2.0, 4), {0: 0, 2: 1, 4: 2, 16: 1, 64: 0.5}),
     "Power": (S.Power(1.0, 1.0, exponent=-1.0, amplitude=8.0, peak_value=2.0), {0: 2, 1: 2, 4: 2, 8: 1, 16: 0.5}),
+    "Power-below-its-bound": (S.Power(1.0, 1.0, exponent=-1.0, amplitude=0.5, peak_value=2.0), {0: 2, 1: 0.5, 2: 0.25}),
     "Power-warmup-and-decay": (
         S.Power(1.0, 1.0, 4, 8, 4, exponent=-1.0, amplitude=8.0, peak_value=8.0),
         {0: 0, 2: 1, 4: 2, 8: 1, 10: 0.5, 12: 0, 13: 0},

@@ -165,8 +165,8 @@ MUTANTS = (
         "nnx-counts-twice",
         "nnx",
         "nnx/_optimizer.py",
-        "self._steps = None if isinstance(state, OptimizerState) else nnx.OptState(jnp.zeros((), jnp.int32))",
-        "self._steps = nnx.OptState(jnp.zeros((), jnp.int32))",
+        "self._steps = None if has_steps else nnx.OptState",
+        "self._steps = nnx.OptState",
         ("tests/test_nnx_modes.py -k steps",),
     ),
     Mutant(

@@ -127,8 +127,8 @@ MUTANTS = (
         "an-empty-box-is-no-box",
         "bounds",
         "projections/_boxes.py",
-        "checked(high, low <= high, message)",
-        "checked(high, low < high, message)",
+        "traced_check(high, low <= high, message)",
+        "traced_check(high, low < high, message)",
         ("tests/test_projections.py",),
     ),
     Mutant(

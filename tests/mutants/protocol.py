@@ -141,7 +141,7 @@ MUTANTS = (
     Mutant(
         "resolve-goes-into-those-that-count",
         "container",
-        "_protocol/in_force.py",
+        "_protocol/schedule_values.py",
         'return x is not tree or x.clock == "pace"\n        return is_schedule(x)',
         'return x.clock == "pace"\n        return is_schedule(x)',
         ("tests/test_multisteps.py", "tests/test_injected.py -k schedule"),

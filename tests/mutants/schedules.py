@@ -11,7 +11,7 @@ RETURNED = ("tests/test_returned_numbers.py", "tests/test_stateful_schedules.py"
 MUTANTS = (
     # --- curves, at their bounds
     Mutant(
-        "a-piece-begins-after-its-boundary", "schedule bound", "schedules/_curve.py", "t >= start", "t > start", BOUNDS
+        "a-piece-begins-after-its-boundary", "schedule bound", "schedules/_base.py", "t >= start", "t > start", BOUNDS
     ),
     Mutant(
         "piecewise-constant-changes-one-step-late",
@@ -32,7 +32,7 @@ MUTANTS = (
     Mutant(
         "a-duration-of-zero-never-begins",
         "schedule bound",
-        "schedules/_curve.py",
+        "schedules/_base.py",
         "jnp.where(takes_time, duration, 1), 0, 1), 1)",
         "jnp.where(takes_time, duration, 1), 0, 1), 0)",
         BOUNDS,
@@ -40,7 +40,7 @@ MUTANTS = (
     Mutant(
         "a-power-of-zero-is-zero",
         "schedule bound",
-        "schedules/_curve.py",
+        "schedules/_base.py",
         "jnp.where(exponent == 0, 1, 0)",
         "jnp.where(exponent == 0, 0, 0)",
         BOUNDS,
@@ -178,7 +178,7 @@ MUTANTS = (
     Mutant(
         "a-scheduled-number-keeps-its-dtype",
         "schedule dtype",
-        "_protocol/in_force.py",
+        "_protocol/schedule_values.py",
         "return _as_default_float(x(step)) if isinstance(x, AbstractSchedule) else x",
         "return x(step) if isinstance(x, AbstractSchedule) else x",
         RETURNED,
@@ -194,7 +194,7 @@ MUTANTS = (
     Mutant(
         "a-stateful-number-keeps-its-dtype",
         "schedule dtype",
-        "_protocol/in_force.py",
+        "_protocol/schedule_values.py",
         "numbers[name] = _as_default_float(resolve(schedule, step)((states or {})[name], **(extra or {})))",
         "numbers[name] = resolve(schedule, step)((states or {})[name], **(extra or {}))",
         RETURNED,
@@ -210,15 +210,15 @@ MUTANTS = (
     Mutant(
         "a-state-of-a-schedule-changes-its-dtype",
         "schedule dtype",
-        "_protocol/in_force.py",
+        "_protocol/schedule_values.py",
         "jtu.tree_map(lambda x, y: jnp.asarray(x).astype(y.dtype), state, old)",
         "jtu.tree_map(lambda x, y: jnp.asarray(x), state, old)",
         RETURNED,
     ),
     Mutant(
-        "a-stateful-schedule-sees-the-new-state",
+        "a-schedule-in-a-stateful-one-stays",
         "schedule",
-        "_protocol/in_force.py",
+        "_protocol/schedule_values.py",
         "state = resolve(schedule, step).update(old, **extra)",
         "state = schedule.update(old, **extra)",
         ("tests/test_stateful_schedules.py",),
