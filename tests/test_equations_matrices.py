@@ -338,7 +338,7 @@ def test_gradients_of_examples_are_asked_for():
     optimizer = mx.DPSGD(0.1, 1.0, 1.0, 0)
     state = optimizer.init(w)
     for call in (optimizer.update, optimizer.step):
-        with pytest.raises(ValueError, match=r"leading axis: at `b` .* needed is \(n, 2\)"):
+        with pytest.raises(ValueError, match=r"leading axis: at `b` .* must have shape \(n, 2\)"):
             call(w, state, w)
     with pytest.raises(ValueError, match=r"per_example_global_norm_clip.*at `b` the shape is"):
         mx.per_example_global_norm_clip({"a": jnp.ones((2, 3)), "b": jnp.ones((3, 3))}, 1.0)

@@ -361,7 +361,7 @@ def test_without_a_line_search_it_takes_a_learning_rate():
 def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match=r"`ScaleByLBFGS\(memory_size=...\)` must be a positive integer, got 0"):
         mx.ScaleByLBFGS(0)
-    with pytest.raises(ValueError, match=r"`LBFGS\(linesearch=...\)` must be a transform such as `ScaleByZoomL"):
+    with pytest.raises(ValueError, match=r"`LBFGS\(linesearch=...\)` is not a modulax transform"):
         mx.LBFGS().replace(linesearch=optax.scale_by_zoom_linesearch(20))
     transform = mx.ScaleByLBFGS()
     state = transform.init(jnp.ones(3))

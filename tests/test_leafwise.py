@@ -195,13 +195,13 @@ class MatricesState(mx.AbstractState):
     """The sum of the updates, and how many entries were looked at."""
 
     total: PyTree
-    entries: Float[Array, ""] | None = None
+    entries: Float[Array, ""] | None = mx.shared(None)
 
 
 class OfMatrices(mx.AbstractLeafwise):
     """Divides matrices by the norm of all matrices, of the parameters and of what was summed."""
 
-    needs_params = True
+    needs = ("params",)
     seen: ClassVar[list[Any]] = []
 
     def where(self, tree):

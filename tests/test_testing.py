@@ -9,6 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import jaxtyping
 import pytest
 
 import modulax as mx
@@ -386,7 +387,8 @@ def test_unknown_exemptions_are_refused():
         check_transform(HeavyBall(), exempt=["counters_saturat"])
 
 
-def test_only_transforms_are_checked():
+def test_only_transforms_are_checked(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for users: the error message is ours
     with pytest.raises(TypeError, match="check_transform"):
         check_transform(lambda g: g)  # pyright: ignore[reportArgumentType]
 

@@ -122,10 +122,9 @@ class ScaleByGaLore(AbstractContainer):
             None if side is None else jnp.zeros(side.shape(self.rank), p.dtype)
             for p, side in zip(leaves, sides, strict=True)
         ]
-        small = jtu.tree_map(lambda x, p: x.astype(p.dtype), _projected(params, projectors, sides), params)
         return GaLoreState(
             count=jnp.zeros((), jnp.int32),
-            base_optimizer_state=self.base_optimizer.init(small),
+            base_optimizer_state=self.base_optimizer.init(_projected(params, projectors, sides)),
             projector=treedef.unflatten(projectors),
         )
 
@@ -215,7 +214,8 @@ class _Side(NamedTuple):
         return adjoint(projector) @ x if self.is_rows else x @ projector
 
     def up(self, x: Array, projector: Array) -> Array:
-        """Maps a projected matrix back to the original shape of its array."""
+        """Maps a projected matrix back to the original shape of its array, in at least float32."""
+        x = _wide(x, projector)
         projector = projector.astype(x.dtype)
         return self.matrix.back(projector @ x if self.is_rows else x @ adjoint(projector))
 
@@ -225,11 +225,11 @@ def _wide(x: Array, *others: Array) -> Array:
 
 
 def _projected(tree: PyTree, projectors: Sequence[Array | None], sides: Sequence[_Side | None]) -> PyTree:
-    """The tree with every matrix projected, and all other leaves unchanged."""
+    """The tree with every matrix projected, in the dtype that it has, and all other leaves unchanged."""
     leaves, treedef = jtu.tree_flatten(tree)
     return treedef.unflatten(
         [
-            x if side is None or projector is None else side.down(x, projector)
+            x if side is None or projector is None else side.down(x, projector).astype(x.dtype)
             for x, projector, side in zip(leaves, projectors, sides, strict=True)
         ]
     )
@@ -254,7 +254,7 @@ def _moved(
             return x
         if start is None:
             return side.up(x, projector)
-        step = x - side.down(start, projector).astype(x.dtype)
+        step = _wide(x) - _wide(side.down(start, projector).astype(start.dtype))
         return (_wide(start) + side.up(step, projector)).astype(start.dtype)
 
     return treedef.unflatten([moved(*row) for row in zip(leaves, starts, projectors, sides, strict=True)])
