@@ -254,7 +254,8 @@ def _moved(
             return x
         if start is None:
             return side.up(x, projector)
-        step = _wide(x) - _wide(side.down(start, projector).astype(start.dtype))
-        return (_wide(start) + side.up(step, projector)).astype(start.dtype)
+        x = _wide(x, start)  # inside a survey, x is in JAX's default float dtype
+        step = x - side.down(start, projector).astype(start.dtype).astype(x.dtype)
+        return (start.astype(x.dtype) + side.up(step, projector)).astype(start.dtype)
 
     return treedef.unflatten([moved(*row) for row in zip(leaves, starts, projectors, sides, strict=True)])
