@@ -54,6 +54,10 @@ def _exempt(composition: Composition) -> set[str]:
 
 def _laws(case: Case, index: int) -> list[Law]:
     laws = {name: law for name, law in LAWS.items() if law.speaks_of(case)}
+    if "ScaleByGaLore" in str(COMPOSITIONS[index]):
+        # The derivative of singular vectors has a pole where two singular values meet, and these gradients of 2 × 2
+        # are near one. `test_contract.py` checks the law on GaLore itself.
+        del laws["gradients_are_finite_and_right"]
     others = [law for name, law in laws.items() if name not in ALWAYS]
     return [laws[name] for name in ALWAYS if name in laws] + (
         others if EVERYTHING else [others[index // 2 % len(others)]]
