@@ -49,7 +49,7 @@ def control(workshops: Sequence[Workshop], mutants: Sequence[Mutant]) -> list[st
         status, output = workshop.run(selection)
         if status != 0:
             broken.append(selection)
-            print(f"fails without a fault: pytest {selection}\n{output[-2000:]}", flush=True)
+            print(f"fails without a fault, with status {status}: pytest {selection}\n{output[-2000:]}", flush=True)
 
     in_parallel(workshops, check, dict.fromkeys(selection for m in mutants for selection in m.tests))
     return broken

@@ -13,7 +13,7 @@ from typing import Any
 
 from ._mutant import PACKAGE, ROOT, Mutant
 
-TIME_LIMIT = 300  # seconds; a loop that does not end is a fault that was noticed
+TIME_LIMIT = 300  # seconds of computation; a loop that does not end is a fault that was noticed
 FAILED = (1, 2)  # of pytest: a test failed, or could not be imported
 ALREADY_IMPORTED = ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # by the server, of plugins
 
@@ -70,9 +70,14 @@ class Workshop:
             "log": str(log),
             "limit": TIME_LIMIT,
         }
-        self._server.stdin.write(json.dumps(request) + "\n")
-        self._server.stdin.flush()
-        return int(self._server.stdout.readline()), log.read_text(encoding="utf-8")
+        status = -1
+        for _ in range(2):
+            self._server.stdin.write(json.dumps(request) + "\n")
+            self._server.stdin.flush()
+            status = int(self._server.stdout.readline())
+            if status >= 0:  # else a signal ended the process, as where memory was short
+                break
+        return status, log.read_text(encoding="utf-8")
 
     def is_killed(self, mutant: Mutant) -> tuple[bool, str]:
         """Whether one of the tests that matter fails with the fault in place, and which, or why it could not be run."""

@@ -4,9 +4,9 @@ from ._mutant import Mutant
 
 EQUATIONS = "tests/test_equations_schedules.py"
 VALUES = "tests/test_schedules_values.py"
-BOUNDS = ("tests/test_bounds.py", VALUES, EQUATIONS)
+BOUNDS = ("tests/test_bounds.py -k 'turns or allowed'",)
 ALLOWED = ("tests/test_bounds.py -k allowed",)
-RETURNED = ("tests/test_returned_numbers.py", "tests/test_stateful_schedules.py")
+RETURNED = ("tests/test_returned_numbers.py",)
 
 MUTANTS = (
     # --- curves, at their bounds
