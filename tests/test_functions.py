@@ -10,7 +10,6 @@ from typing import Any
 import chex
 import jax
 import jax.numpy as jnp
-import jax.test_util
 import numpy as np
 import pytest
 
@@ -66,6 +65,12 @@ def _cases(law: str, holds_for: Callable[[Case], Any] = lambda case: True) -> An
 _COMPILED: dict[tuple[str, bool], Callable[..., Any]] = {}
 
 
+def _with_weights(result: Any) -> list[tuple[Any, np.ndarray]]:
+    """The arrays of a result, with a weight for each entry."""
+    leaves = jax.tree_util.tree_leaves(result)
+    return [(y, np.cos(np.arange(y.size) + i).reshape(y.shape)) for i, y in enumerate(leaves)]
+
+
 def _value_and_gradients(case: Case, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     """The result, and the gradients of a weighted sum of it by all that is differentiated.
 
@@ -75,9 +80,7 @@ def _value_and_gradients(case: Case, function: Callable[..., Any], arguments: di
 
     def weighted(by: dict[str, Any], others: dict[str, Any]) -> Any:
         result = function(**by, **others, **rest)
-        leaves = jax.tree_util.tree_leaves(result)
-        weights = [np.cos(np.arange(y.size) + i).reshape(y.shape) for i, y in enumerate(leaves)]
-        return sum(jnp.sum(y * jnp.asarray(w, y.dtype)) for y, w in zip(leaves, weights, strict=True)), result
+        return sum(jnp.sum(y * jnp.asarray(w, y.dtype)) for y, w in _with_weights(result)), result
 
     compiled = _COMPILED.setdefault(
         (str(case), function is case.function), jax.jit(jax.value_and_grad(weighted, has_aux=True))
@@ -148,10 +151,28 @@ def test_eager_jitted_and_mapped_are_one(case: Case):
 @_cases("derivatives", lambda case: case.is_smooth and case.differentiated)
 @pytest.mark.usefixtures("x64")
 def test_derivatives_are_those_of_differences(case: Case):
+    """In a random direction, in both modes."""
     arguments = case.make()
-    by = {name: arguments.pop(name) for name in case.differentiated}
-    function = jax.jit(lambda by: case.function(**by, **arguments))
-    jax.test_util.check_grads(function, (by,), order=1, modes=("fwd", "rev"), atol=1e-5, rtol=1e-5)
+    by = {name: np.asarray(arguments.pop(name)) for name in case.differentiated}
+    random = np.random.default_rng(0)
+    direction = {name: random.uniform(0.5, 1, x.shape) * random.choice([-1, 1], x.shape) for name, x in by.items()}
+
+    def total(by: dict[str, Any]) -> Any:
+        pairs = _with_weights(case.function(**by, **arguments))
+        return sum(jnp.sum(y * jnp.asarray(w, y.dtype)) for y, w in pairs)
+
+    @jax.jit
+    def derivatives(by: dict[str, Any], direction: dict[str, Any]) -> tuple[Any, Any, Any]:
+        value, forward = jax.jvp(total, (by,), (direction,))
+        return value, forward, jax.grad(total)(by)
+
+    def moved(h: float) -> Any:
+        return derivatives({name: x + h * direction[name] for name, x in by.items()}, direction)
+
+    _, forward, gradients = moved(0.0)
+    reverse = sum(float(np.vdot(gradients[name], direction[name])) for name in by)
+    difference = (float(moved(1e-5)[0]) - float(moved(-1e-5)[0])) / 2e-5
+    np.testing.assert_allclose([forward, reverse], difference, rtol=1e-5, atol=1e-7)
 
 
 @_cases("empty", lambda case: case.batched)

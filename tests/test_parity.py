@@ -3,6 +3,7 @@
 The second oracle, equations transcribed to NumPy, is in `test_equations.py`.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -30,10 +31,16 @@ def tree(seed: int) -> dict[str, Any]:
         "conv": {"kernel": (2, 2, 3, 2), "bias": (2,)},
     }
     return jtu.tree_map(
-        lambda shape: jnp.asarray(random.normal(size=shape)),
+        lambda shape: np.asarray(random.normal(size=shape)),
         shapes,
         is_leaf=lambda x: isinstance(x, tuple),
     )
+
+
+@functools.cache
+def noise(steps: int) -> dict[str, Any]:
+    """A tree for each step, stacked."""
+    return jtu.tree_map(lambda *x: np.stack(x), *(tree(1 + i) for i in range(steps)))
 
 
 def trajectory(
@@ -56,10 +63,8 @@ def trajectory(
         params = jtu.tree_map(lambda p, u: p + jnp.clip(u, -1, 1), params, updates)
         return (params, state), updates
 
-    params = tree(0)
-    noise = jtu.tree_map(lambda *x: jnp.stack(x), *(tree(1 + i) for i in range(steps)))
-    start = (params, transform.init(params))
-    return jax.jit(lambda start, noise: jax.lax.scan(body, start, noise)[1])(start, noise)
+    params = jtu.tree_map(jnp.asarray, tree(0))
+    return jax.lax.scan(body, (params, transform.init(params)), noise(steps))[1]
 
 
 def _with_extra(twin: Any) -> Any:
@@ -91,10 +96,13 @@ def _with_twin(instances: tuple[Instance, ...]) -> list[Any]:
 def test_equals_optax(instance: Instance):
     assert instance.optax is not None
     given: Any = {"examples": instance.examples, "updates_at": instance.updates}
-    ours = trajectory(instance.make(), instance.extra, **given)
-    with settings.jax_defaults():
-        twin = instance.optax()
-        theirs = trajectory(_with_extra(twin), instance.extra, **given)
+
+    def both() -> Any:
+        ours = trajectory(instance.make(), instance.extra, **given)
+        with settings.jax_defaults():
+            return ours, trajectory(_with_extra(instance.optax()), instance.extra, **given)
+
+    ours, theirs = jax.jit(both)()
     assert_close(ours, theirs, SCHEDULE_RTOL if _uses_schedule(instance) else instance.optax_rtol)
 
 
