@@ -29,8 +29,10 @@ def _jaxtyped_where_it_counts(function: Any = None, *, typechecker: Any) -> Any:
         return functools.partial(_jaxtyped_where_it_counts, typechecker=typechecker)
     if not inspect.isfunction(function):
         return _jaxtyped(function, typechecker=typechecker)
+    if "<locals>" in function.__qualname__:
+        return function
     hints = _hints(function)
-    if "<locals>" in function.__qualname__ or all(hint in _ANYTHING for hint in hints):
+    if all(hint in _ANYTHING for hint in hints):
         return function
     is_plain = not any(map(_speaks_of_arrays, hints))
     return _checked_if_enabled(function, typechecker) if is_plain else _jaxtyped(function, typechecker=typechecker)

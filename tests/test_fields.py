@@ -144,6 +144,16 @@ def test_fields_reach_what_they_are_for(instance: Instance):
             LAWS[name].check(case)
 
 
+# Public classes with a dtype among their fields that aren't transforms, and where the dtype is tested.
+DTYPES_ELSEWHERE = {"MeasureWithEma": "test_monitoring.py"}
+
+
+def test_no_dtype_is_forgotten():
+    modules = [x for x in vars(mx).values() if isinstance(x, type) and issubclass(x, eqx.Module)]
+    named = {x.__name__ for x in modules if any("dtype" in field.name for field in dataclasses.fields(x))}
+    assert named - {instance.cls.__name__ for instance in TRANSFORMS} == DTYPES_ELSEWHERE.keys()
+
+
 # --- Handed on under the same name -----------------------------------------------------------------
 
 # Numbers of an optimizer that are others in the part with a field of this name.

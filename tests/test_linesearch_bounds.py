@@ -3,6 +3,7 @@
 The loss and its slope are prescribed along the line, as no function of one formula would have them.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -59,6 +60,15 @@ def wave(x: Any) -> Any:
 
 
 WAVE = prescribed(wave, lambda x: jnp.where(x - jnp.floor(x) < 0.5, -1.0, 1.0))
+
+
+def test_after_a_search_without_a_step_the_next_starts_from_the_longest():
+    search = mx.ScaleByBacktrackingLinesearch(5, max_learning_rate=4.0)
+    value, grad = jax.value_and_grad(FALLING)(START)
+    for last, first in ((0.0, 4.0), (0.5, 0.75), (3.0, 4.0)):
+        state = dataclasses.replace(search.init(START), learning_rate=jnp.asarray(last))
+        _, state = search.update(DOWN, state, START, value=value, grad=grad, value_fn=FALLING)
+        assert state.learning_rate == first
 
 
 def test_the_longest_step_is_taken_at_once():

@@ -208,3 +208,10 @@ def test_what_is_no_measure_is_refused():
     with pytest.raises(ValueError, match=r"`Monitor\(measures=\.\.\.\)` must be a mapping from names to measures"):
         mx.Monitor(no_mapping)
     assert repr(mx.Monitor({"norm": norm})) == "Monitor(measures={'norm': norm})"
+
+
+def test_an_average_is_kept_in_the_dtype_that_is_given():
+    transform = mx.Monitor({"mean": mx.MeasureWithEma(norm, 0.5, accumulator_dtype=jnp.float16)})
+    state = transform.init(PARAMS)
+    for s in (state, transform.update(PARAMS, state)[1]):
+        chex.assert_type(s.measure_states[0].ema_state.ema, jnp.float16)

@@ -89,11 +89,24 @@ def _dtypes_of_state(case: Case, transform: Any, params: Any) -> dict[str, Any]:
     return {path: x.dtype for path, x in leaves_with_paths(jax.eval_shape(transform.init, params))}
 
 
+def expect_complex_state_is_kept(case: Case, transform: Any, name: str) -> None:
+    """Check that a real dtype in a field makes nothing real that is complex without it."""
+    params = jtu.tree_map(lambda p: jax.ShapeDtypeStruct(p.shape, jnp.complex64), case.params)
+    try:
+        default = _dtypes_of_state(case, transform, params)
+    except ValueError:  # not defined for complex parameters
+        return
+    found = _dtypes_of_state(case, transform.replace(**{name: jnp.float32}), params)
+    lost = [p for p, d in default.items() if jnp.issubdtype(d, jnp.complexfloating) and d != found.get(p)]
+    expect(not lost, f"with `{name}=float32` the state of complex parameters is real at {lost}.")
+
+
 @needs(lambda case: bool(_dtype_fields(case)))
 def law_a_field_that_is_a_dtype_is_one_of_the_state(case: Case) -> None:
     """A static field whose name has `dtype` in it is the dtype of something in the state, and of nothing else.
 
-    Where it is None, that has the dtype of the parameters, or float32 if it is wider.
+    Where it is None, that has the dtype of the parameters, or float32 if it is wider. Complex parameters have complex
+    state, also where the field names a real dtype.
     """
     for name in _dtype_fields(case):
         for params_dtype in (jnp.float32, jnp.bfloat16):
@@ -115,6 +128,7 @@ def law_a_field_that_is_a_dtype_is_one_of_the_state(case: Case) -> None:
                 default = {_dtypes_of_state(case, transform, params)[p] for p in concerned}
                 known = {np.dtype(params_dtype), np.dtype(jnp.float32)}
                 expect(default <= known, f"with `{name}=None` the state has {default}.")
+                expect_complex_state_is_kept(case, transform, name)
 
 
 def other_static_value(field: dataclasses.Field, value: Any) -> Any:
