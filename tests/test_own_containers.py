@@ -1,5 +1,6 @@
 """A container of a user's, in few lines, is a container like those of the library."""
 
+import dataclasses
 import inspect
 from typing import Any
 
@@ -10,8 +11,10 @@ import jaxtyping
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 import modulax as mx
+import modulax.nnx
 from modulax import aggregate, checkpoint, schedules
 from modulax.testing import check_transform
 
@@ -163,6 +166,33 @@ def test_a_state_is_found_again(name: str, direction: str):
         adamw = [x for x in jtu.tree_leaves(new, is_leaf=_is_adamw) if _is_adamw(x)]
         assert len(adamw) == 1
         assert all(np.all(np.asarray(x) == 3) for x in jtu.tree_leaves(adamw)), report
+
+
+@pytest.mark.parametrize("direction", ["into", "out of"])
+def test_the_state_of_an_adversary_of_the_same_class_is_another(direction: str):
+    plain, both = mx.AdamW(0.1), mx.SAM(mx.AdamW(0.1), mx.AdamW(0.05))
+    old = jtu.tree_map(lambda x: jnp.full_like(x, 3), (plain if direction == "into" else both).init(PARAMS))
+    if direction == "out of":
+        old = dataclasses.replace(old, adv_state=plain.init(PARAMS))
+    template = {"state": (both if direction == "into" else plain).init(PARAMS)}
+    new, report = checkpoint.load_state_dict(template, checkpoint.state_dict({"state": old}), strict=False)
+    found = new["state"].opt_state if direction == "into" else new["state"]
+    assert all(np.all(np.asarray(x) == 3) for x in jtu.tree_leaves(found)), report
+
+
+@pytest.mark.parametrize("direction", ["into", "out of"])
+@pytest.mark.parametrize("name", ["Chain", "Partition", "MultiSteps", "Lookahead"])
+def test_a_state_is_found_again_in_nnx(name: str, direction: str):
+    """`modulax.nnx.Optimizer` holds the state flat, so that only its names tell how it is nested."""
+    inner = mx.AdamW(0.1)
+    before, after = (inner, AROUND[name](inner)) if direction == "into" else (AROUND[name](inner), inner)
+    model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+    old = jtu.tree_map(lambda x: jnp.full_like(x, 3), nnx.as_pure(nnx.state(modulax.nnx.Optimizer(model, before))))
+    template = nnx.as_pure(nnx.state(modulax.nnx.Optimizer(model, after)))
+    new, report = checkpoint.load_state_dict(template, checkpoint.state_dict(old), strict=False)
+    moments = {n: x for n, x in checkpoint.state_dict(new).items() if {"mu", "nu"} & set(n.split("."))}
+    assert len(moments) == 4
+    assert all(np.all(np.asarray(x) == 3) for x in moments.values()), report
 
 
 def _is_adamw(x: Any) -> bool:
