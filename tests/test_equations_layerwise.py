@@ -133,8 +133,8 @@ def test_equals_its_equations(name: str):
 
 
 def one_step(transform: Any, g: Any, w: Any = None) -> Any:
-    w = jax.tree.map(jnp.zeros_like, g) if w is None else w
-    return transform.update(g, transform.init(w), w)[0]
+    w = jax.tree.map(np.zeros_like, g) if w is None else w
+    return jax.jit(lambda g, w: transform.update(g, transform.init(w), w)[0])(g, w)
 
 
 @x64
@@ -156,9 +156,9 @@ UNITS |= {(2, 2, 2, 3, 4): (0, 1, 2, 3)}
 def test_the_norm_of_a_unit(shape: tuple[int, ...]):
     x = np.random.default_rng(0).normal(size=shape)
     expected = np.broadcast_to(np.sqrt(np.sum(x**2, axis=UNITS[shape], keepdims=True)), shape)
-    np.testing.assert_allclose(mx.unitwise_norm(jnp.asarray(x)), expected, rtol=1e-12)
+    np.testing.assert_allclose(jax.jit(mx.unitwise_norm)(x), expected, rtol=1e-12)
     with settings.jax_defaults():
-        np.testing.assert_allclose(optax.transforms.unitwise_norm(jnp.asarray(x)), expected, rtol=1e-12)
+        np.testing.assert_allclose(jax.jit(optax.transforms.unitwise_norm)(x), expected, rtol=1e-12)
 
 
 def test_units_of_many_axes_must_be_named():
@@ -295,7 +295,7 @@ ALL: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("dtype", [*LOW, jnp.float32])
 def test_zero_over_zero(name: str, dtype: Any):
-    zeros = jnp.zeros((3, 2), dtype)
+    zeros = np.zeros((3, 2), dtype)
     np.testing.assert_array_equal(np.asarray(one_step(ALL[name](), zeros), np.float32), 0)
 
 
