@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 STEPS, SIZE = 50, 7
@@ -29,12 +28,14 @@ def points(transform: Any, **extra: Any) -> np.ndarray:
         u, state = transform.update(g, state, w, **{name: f(w) for name, f in extra.items()})
         return (w + u, state), w + u
 
-    w = jnp.asarray(start())
-    return np.asarray(jax.lax.scan(body, (w, transform.init(w)), jnp.asarray(gradients()))[1])
+    @jax.jit
+    def run(w: Any, gradients: Any) -> Any:
+        return jax.lax.scan(body, (w, transform.init(w)), gradients)[1]
+
+    return np.asarray(run(start(), gradients()))
 
 
 def first_update(transform: Any, g: Any, w: Any = None) -> np.ndarray:
     """The first update for a gradient, at zero if no point is given."""
-    update = jnp.asarray(g)
-    w = jnp.zeros_like(update) if w is None else w
-    return np.asarray(transform.update(update, transform.init(w), w)[0])
+    w = np.zeros_like(g) if w is None else w
+    return np.asarray(jax.jit(lambda g, w: transform.update(g, transform.init(w), w)[0])(g, w))

@@ -125,7 +125,9 @@ def test_update_returns_before_its_result_is_ready():
         returned = time.perf_counter() - start
         jax.block_until_ready(result)
         fractions.append(returned / (time.perf_counter() - start))
-    assert min(fractions) < 0.5
+        if fractions[-1] < 0.5:
+            return
+    pytest.fail(f"the shares of the time after which it returned: {fractions}")
 
 
 @pytest.mark.parametrize("donate", [False, True])

@@ -39,8 +39,11 @@ def points(transform: Any, w: Any, grads: Any) -> Any:
         w = jtu.tree_map(jnp.add, w, u)
         return (w, state), w
 
-    w, grads = jtu.tree_map(jnp.asarray, (w, grads))
-    return jtu.tree_map(np.asarray, jax.lax.scan(body, (w, transform.init(w)), grads)[1])
+    @jax.jit
+    def run(w: Any, grads: Any) -> Any:
+        return jax.lax.scan(body, (w, transform.init(w)), grads)[1]
+
+    return jtu.tree_map(np.asarray, run(w, grads))
 
 
 # --- Jordan et al. 2024, the blog post and the code of torch.optim.Muon ------------------------------
@@ -156,7 +159,7 @@ def test_orthogonalize_is_a_polynomial_of_the_singular_values(name: str, coeffic
     table = linalg._newton_schulz.PRESETS[coefficients]
     for a, b, c in table * 5 if len(table) == 1 else table:
         s = a * s + b * s**3 + c * s**5
-    found = linalg.orthogonalize(jnp.asarray(x), coefficients, preconditioning=name, eps=0.0)
+    found = jax.jit(lambda x: linalg.orthogonalize(x, coefficients, preconditioning=name, eps=0.0))(x)
     np.testing.assert_allclose(found, u @ np.diag(s) @ vh, atol=1e-12)
 
 
@@ -222,18 +225,21 @@ def test_batches_of_matrices_are_projected_one_by_one():
 
 @pytest.mark.parametrize("right", [False, True])
 def test_the_derivative_of_directions(right: bool):
-    """Right where the singular values differ, finite where they coincide."""
-    x, dx = jnp.asarray(start((3, 5, 4))), jnp.asarray(start((3, 5, 4))[::-1].copy())
+    """Right where the singular values differ, finite where they coincide; compiled, of a batch and of one matrix."""
+    x, dx = start((3, 5, 4)), start((3, 5, 4))[::-1].copy()
 
+    @jax.jit
     def spans(x: jax.Array) -> jax.Array:
         u = linalg.leading_directions(x, 2, right)
         return u @ jnp.swapaxes(u, -1, -2)  # whatever the signs
 
-    _, found = jax.jvp(spans, (x,), (dx,))
+    derivative = jax.jit(lambda x, dx: jax.jvp(spans, (x,), (dx,))[1])
     difference = (spans(x + 1e-6 * dx) - spans(x - 1e-6 * dx)) / 2e-6
-    np.testing.assert_allclose(found, difference, atol=1e-7)
-    for x in (jnp.zeros((3, 4)), jnp.eye(3)):
-        assert np.all(np.isfinite(jax.jacobian(lambda x: linalg.leading_directions(x, 2))(x)))
+    np.testing.assert_allclose(derivative(x, dx), difference, atol=1e-7)
+    np.testing.assert_allclose(derivative(x[0], dx[0]), difference[0], atol=1e-7)
+    jacobian = jax.jit(jax.jacobian(lambda x: linalg.leading_directions(x, 2)))
+    for x in (np.zeros((3, 4)), np.eye(3)):
+        assert np.all(np.isfinite(jacobian(x)))
 
 
 # --- Abadi et al. 2016, algorithm 1 --------------------------------------------------------------------
@@ -297,15 +303,18 @@ def test_the_same_key_is_the_same_noise():
 
 def test_one_example_moves_the_sum_by_at_most_the_bound():
     """However long it is, and also where its norm overflows."""
+
+    @jax.jit
+    def moved(others: Any, both: Any) -> Any:
+        without, with_it = (mx.per_example_global_norm_clip(grads, 0.5)[0] for grads in (others, both))
+        return mx.tree.norm(jtu.tree_map(jnp.subtract, with_it, without))
+
     random = np.random.default_rng(5)
     for size in (1e-3, 1.0, 1e6, 1e200):
         others = {k: random.normal(size=(4, *s)) for k, s in PARTS.items()}
         one = {k: size * random.normal(size=(1, *s)) for k, s in PARTS.items()}
-        without, _ = mx.per_example_global_norm_clip(jtu.tree_map(jnp.asarray, others), 0.5)
-        both = jtu.tree_map(lambda a, b: jnp.asarray(np.concatenate([a, b])), others, one)
-        with_it, _ = mx.per_example_global_norm_clip(both, 0.5)
-        moved = mx.tree.norm(jtu.tree_map(jnp.subtract, with_it, without))
-        assert moved <= 0.5 * (1 + 1e-12)
+        both = jtu.tree_map(lambda a, b: np.concatenate([a, b]), others, one)
+        assert moved(others, both) <= 0.5 * (1 + 1e-12)
 
 
 def test_clipped_examples_are_counted():

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import scipy.special
 import scipy.stats
 
 from modulax import estimators
@@ -46,15 +47,16 @@ def expectations(mean, log_scale):
     )
 
 
+@functools.cache
 def gradients_of_expectations():
     """By the mean and by the log-scale, for each of the functions."""
     with jax.enable_x64(True):
-        return jax.jacobian(expectations, (0, 1))(jnp.asarray(MEAN), jnp.asarray(LOG_SCALE))
+        return [np.asarray(g) for g in jax.jit(jax.jacobian(expectations, (0, 1)))(MEAN, LOG_SCALE)]
 
 
 def for_each_function(jacobians_of):
     """The results of `jacobians_of(function)` for each of the functions, in one program."""
-    return jax.jit(jax.vmap(lambda w: jacobians_of(lambda x: w @ functions(x))))(jnp.eye(5))
+    return jax.jit(jax.vmap(lambda w: jacobians_of(lambda x: w @ functions(x))))(np.eye(5, dtype=np.float32))
 
 
 def standard_errors(jacobians, expected):
@@ -100,9 +102,9 @@ class Bernoulli:
 
 def test_discrete_samples(key):
     logits = jnp.array([0.3, -1.0])
-    (jacobian,) = SCORE(lambda x: x @ jnp.array([2, -1]), (logits,), Bernoulli, key, 100_000)
-    p = jax.nn.sigmoid(logits)
-    assert np.max(standard_errors(jacobian, jnp.array([2.0, -1.0]) * p * (1 - p))) < 4
+    (jacobian,) = jax.jit(lambda: SCORE(lambda x: x @ jnp.array([2, -1]), (logits,), Bernoulli, key, 100_000))()
+    p = scipy.special.expit(np.asarray(logits))
+    assert np.max(standard_errors(jacobian, np.array([2.0, -1.0]) * p * (1 - p))) < 4
     with pytest.raises(ValueError, match=r"`pathwise_jacobians` differentiates the samples.*floats, got int32"):
         PATHWISE(lambda x: x.sum(), (logits,), Bernoulli, key, 3)
 
@@ -115,7 +117,7 @@ def test_a_constant_is_noise_to_the_score_function_alone(key):
         jacobians = estimator(lambda x: constant + jnp.sum(jnp.sin(x)), params, estimators.multi_normal, key, 1000)
         return jnp.stack([jnp.var(j) for j in jacobians])
 
-    assert np.all(variance(SCORE, 10.0) > 30 * variance(SCORE, 0.0))
+    assert np.all(np.asarray(variance(SCORE, 10.0)) > 30 * np.asarray(variance(SCORE, 0.0)))
     for estimator in (PATHWISE, MEASURE):
         np.testing.assert_allclose(variance(estimator, 10.0), variance(estimator, 0.0), rtol=1e-3)
 
@@ -141,8 +143,9 @@ def test_what_the_gaussian_is_built_from(estimator, key):
         )
     )()
     assert by_shared.shape == (7,)
+    matrix, by_mean, by_log_scale = np.asarray(matrix), np.asarray(by_mean), np.asarray(by_log_scale)
     np.testing.assert_allclose(by_shared, by_log_scale.sum((1, 2)), rtol=1e-12)
-    expected = by_mean[..., 0] @ matrix + by_log_scale.sum((1, 2))[:, None] * jnp.array([[1.0, 0.0]])
+    expected = by_mean[..., 0] @ matrix + by_log_scale.sum((1, 2))[:, None] * np.array([[1.0, 0.0]])
     np.testing.assert_allclose(by_theta, expected, rtol=1e-12, atol=1e-14)
 
 
@@ -195,14 +198,15 @@ def test_jitted_and_mapped_over_parameters(estimator, key):
     def jacobians(mean, log_scale, key):
         return estimator(lambda x: jnp.sum(x**3), [mean, log_scale], estimators.multi_normal, key, 4)
 
-    means, keys = jnp.array([[0.1, 0.2], [3.0, -1.0]]), jax.random.split(key)
-    mapped = jax.jit(jax.vmap(jacobians, (0, None, 0)))(means, jnp.array([0.3, -0.5]), keys)
+    means, log_scale = np.array([[0.1, 0.2], [3.0, -1.0]], np.float32), np.array([0.3, -0.5], np.float32)
+    keys = jax.random.split(key)
+    mapped = jax.jit(jax.vmap(jacobians, (0, None, 0)))(means, log_scale, keys)
     jitted = jax.jit(jacobians)
     for i in range(2):
-        one = jitted(means[i], jnp.array([0.3, -0.5]), keys[i])
+        one = jitted(means[i], log_scale, keys[i])
         assert isinstance(one, tuple)
         for x, y in zip(mapped, one, strict=True):
-            np.testing.assert_allclose(x[i], y, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(np.asarray(x)[i], y, rtol=1e-4, atol=1e-5)
 
 
 @each_estimator
@@ -244,14 +248,20 @@ def test_the_signatures_are_those_that_optax_had():
 
 @pytest.mark.usefixtures("x64")
 def test_multi_normal_is_that_of_scipy_and_optax(key):
-    mean, log_scale = jnp.array([[0.3, -1.0], [2.0, 5.0]]), jnp.array([[0.1, -3.0]])
+    mean, log_scale = np.array([[0.3, -1.0], [2.0, 5.0]]), np.array([[0.1, -3.0]])
     ours, theirs = estimators.multi_normal(mean, log_scale), optax.multi_normal(mean, log_scale)
-    x = jax.jit(lambda: ours.sample((3, 4), seed=key))()
+
+    def sample_and_density():
+        x = ours.sample((3, 4), seed=key)
+        return x, ours.log_prob(x)
+
+    x, log_prob = jax.jit(sample_and_density)()
     expected = scipy.stats.norm.logpdf(x, mean, np.exp(log_scale)).sum((2, 3))
-    np.testing.assert_allclose(ours.log_prob(x), expected, rtol=1e-12)
+    np.testing.assert_allclose(log_prob, expected, rtol=1e-12)
     with jax_defaults():
-        np.testing.assert_allclose(ours.log_prob(x), theirs.log_prob(x), rtol=1e-12)
-        np.testing.assert_allclose(x, theirs.sample((3, 4), key), rtol=1e-12)
+        their_log_prob, their_x = jax.jit(lambda x: (theirs.log_prob(x), theirs.sample((3, 4), key)))(x)
+        np.testing.assert_allclose(log_prob, their_log_prob, rtol=1e-12)
+        np.testing.assert_allclose(x, their_x, rtol=1e-12)
     assert [np.array_equal(p, q) for p, q in zip(ours.params, (mean, log_scale), strict=True)] == [True, True]
     np.testing.assert_array_equal(ours.mean(), mean)
     assert estimators.multi_normal(0.0, log_scale).mean().shape == (1, 2)
@@ -262,16 +272,19 @@ def test_multi_normal_is_an_immutable_tree(key):
     with pytest.raises(AttributeError):
         dist.loc = jnp.ones(3)
     batch = jax.vmap(estimators.multi_normal, (0, None))(jnp.zeros((4, 3)), 0.5)
-    assert jax.vmap(lambda d, k: d.sample((2,), k))(batch, jax.random.split(key, 4)).shape == (4, 2, 3)
+    samples = jax.eval_shape(jax.vmap(lambda d, k: d.sample((2,), k)), batch, jax.random.split(key, 4))
+    assert samples.shape == (4, 2, 3)
     np.testing.assert_allclose(jax.jit(lambda d: d.sample((2,), key))(dist), dist.sample((2,), key), rtol=1e-6)
 
 
 def test_multi_normal_keeps_a_low_dtype_and_rounds_once(key):
     dist = estimators.multi_normal(jnp.full(2000, 0.1, jnp.bfloat16), jnp.bfloat16(0.2))
-    x = dist.sample((), key)
-    exact = scipy.stats.norm.logpdf(x.astype(jnp.float32), float(jnp.bfloat16(0.1)), np.exp(float(jnp.bfloat16(0.2))))
-    assert x.dtype == dist.mean().dtype == dist.log_prob(x).dtype == jnp.bfloat16
-    np.testing.assert_allclose(float(dist.log_prob(x)), exact.sum(), rtol=0.004)
+    x, log_prob = jax.jit(lambda: (x := dist.sample((), key), dist.log_prob(x)))()
+    exact = scipy.stats.norm.logpdf(
+        np.asarray(x, np.float32), float(jnp.bfloat16(0.1)), np.exp(float(jnp.bfloat16(0.2)))
+    )
+    assert x.dtype == dist.mean().dtype == log_prob.dtype == jnp.bfloat16
+    np.testing.assert_allclose(float(log_prob), exact.sum(), rtol=0.004)
 
 
 def test_multi_normal_refuses_what_does_not_fit():
@@ -317,7 +330,9 @@ class Sampler:
 
 
 def call(estimator, key, function=jnp.sum, params=None, build=estimators.multi_normal, n=4):
-    return estimator(function, (jnp.zeros(2), jnp.zeros(2)) if params is None else params, build, key, n)
+    """Nothing is computed: what does not fit is refused in tracing."""
+    params = (jnp.zeros(2), jnp.zeros(2)) if params is None else params
+    return jax.eval_shape(lambda params, key: estimator(function, params, build, key, n), params, key)
 
 
 @each_estimator

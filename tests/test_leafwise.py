@@ -65,7 +65,7 @@ def test_numbers_of_all_leaves_are_kept_in_the_state():
 
 
 def test_they_obey_the_laws():
-    check_transform(DivideByLargest(), extra={"value": jnp.asarray(0.5)})
+    check_transform(DivideByLargest(), PARAMS, extra={"value": jnp.asarray(0.5)})
 
 
 def test_in_a_chain_and_under_a_mask_they_see_their_leaves():

@@ -1,9 +1,5 @@
 """Whole models: Equinox networks with functions, flags and state go through every method."""
 
-import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import chex
@@ -13,6 +9,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 import modulax as mx
 
@@ -56,36 +53,41 @@ class Net(eqx.Module):
         return self.activation(self.mlp(self.embedding(index)))
 
 
+@eqx.filter_jit
 def _loss(model: Any, indices: Any) -> Any:
     return jnp.mean((jax.vmap(model)(indices) - 1.0) ** 2)
 
 
+_gradient = eqx.filter_jit(eqx.filter_grad(_loss))
+
+
 @each_optimizer
 def test_a_model_trains_unfiltered(optimizer: Any, key: Any):
-    model, indices = Net(key), jnp.arange(5)
+    model, indices = Net(key), np.arange(5)
     state = optimizer.init(model)
     assert all(isinstance(x, jax.Array) for x in jtu.tree_leaves(state))
     before = _loss(model, indices)
     for _ in range(20):
-        grads = eqx.filter_grad(_loss)(model, indices)
+        grads = _gradient(model, indices)
         model, state = optimizer.step(grads, state, model)
     assert _loss(model, indices) < before
     assert model.activation is jax.nn.gelu
     assert (model.name, model.is_training, model.missing, model.dropout) == ("net", True, None, 0.5)
-    np.testing.assert_array_equal(model.table, jnp.arange(4))
+    np.testing.assert_array_equal(model.table, np.arange(4))
     assert model.table.dtype == jnp.int32
 
 
 def test_a_filtered_model_gives_the_same(key: Any):
-    model, indices, optimizer = Net(key), jnp.arange(5), mx.AdamW(1e-2)
+    model, indices, optimizer = Net(key), np.arange(5), mx.AdamW(1e-2)
     params, static = eqx.partition(model, eqx.is_inexact_array)
-    grads = eqx.filter_grad(_loss)(model, indices)
+    grads = _gradient(model, indices)
     whole, _ = optimizer.update(grads, optimizer.init(model), model)
     pure, _ = optimizer.update(grads, optimizer.init(params), params)
     chex.assert_trees_all_equal(whole, pure)
     applied = mx.apply_updates(model, whole)
     combined = eqx.combine(mx.apply_updates(params, pure), static)
-    assert eqx.tree_equal(applied, combined)
+    chex.assert_trees_all_equal(*(eqx.filter(model, eqx.is_array) for model in (applied, combined)))
+    assert jtu.tree_structure(applied) == jtu.tree_structure(combined)
 
 
 def test_a_step_in_one_jit(key: Any):
@@ -102,7 +104,7 @@ def test_a_step_in_one_jit(key: Any):
     state = optimizer.init(model)
     values = []
     for _ in range(5):
-        model, state, value = step(model, state, jnp.arange(5))
+        model, state, value = step(model, state, np.arange(5))
         values.append(float(value))
     assert values == sorted(values, reverse=True)
     assert state.step == 5
@@ -112,7 +114,7 @@ def test_a_step_in_one_jit(key: Any):
 def test_donation_of_a_model(donate: bool, key: Any):
     """Leaves that aren't parameters survive; parameters may be donated."""
     model, optimizer = Net(key), mx.SGD(1e-2)
-    grads = eqx.filter_grad(_loss)(model, jnp.arange(5))
+    grads = _gradient(model, np.arange(5))
     new, _ = optimizer.step(grads, optimizer.init(model), model, donate=donate)
     assert model.mlp.layers[0].weight.is_deleted() == donate
     np.testing.assert_array_equal(new.table, jnp.arange(4))
@@ -147,8 +149,9 @@ def test_batch_norm(order: str, key: Any):
         y, model_state = run(x, model_state)
         return jnp.mean((y - 1) ** 2), model_state
 
+    gradient = eqx.filter_jit(eqx.filter_grad(loss, has_aux=True))
     for _ in range(2):
-        grads, model_state = eqx.filter_grad(loss, has_aux=True)(model, model_state)
+        grads, model_state = gradient(model, model_state)
         model, state = optimizer.step(grads, state, model)
     chex.assert_tree_all_finite(model.linear.weight)
     assert state.step == 2
@@ -162,16 +165,16 @@ def test_frozen_parts(key: Any):
     optimizer = mx.AdamW(1e-1)
     state = optimizer.init(eqx.filter(part, eqx.is_inexact_array))
     assert mx.tree.leaf_paths(state.inner["scale_by_adam"].mu) == ["layers.1.weight", "layers.1.bias"]
-    grads = eqx.filter_grad(lambda part: jnp.sum(eqx.combine(part, rest)(jnp.ones(2))))(part)
+    grads = eqx.filter_jit(eqx.filter_grad(lambda part: jnp.sum(eqx.combine(part, rest)(jnp.ones(2)))))(part)
     part, state = optimizer.step(grads, state, part)
     new = eqx.combine(part, rest)
     np.testing.assert_array_equal(new.layers[0].weight, model.layers[0].weight)
-    assert jnp.all(new.layers[1].weight != model.layers[1].weight)
+    assert np.all(np.asarray(new.layers[1].weight) != np.asarray(model.layers[1].weight))
 
 
 def test_an_ensemble_is_one_vmap(key: Any):
     """Models and optimizers in a batch, against a loop over them."""
-    keys, rates = jax.random.split(key, 3), jnp.array([1e-3, 1e-2, 1e-1])
+    keys, rates = jax.random.split(key, 3), np.array([1e-3, 1e-2, 1e-1], np.float32)
 
     def make(key: Any) -> Any:
         return eqx.nn.MLP(2, 1, 4, 1, key=key)
@@ -185,10 +188,11 @@ def test_an_ensemble_is_one_vmap(key: Any):
         return eqx.filter(model, eqx.is_array)
 
     together = eqx.filter_jit(eqx.filter_vmap(train))(eqx.filter_vmap(make)(keys), rates)
+    train_one = eqx.filter_jit(lambda key, rate: train(make(key), rate))
     for i in range(3):
-        alone = train(make(keys[i]), float(rates[i]))
+        alone = train_one(keys[i], rates[i])
         for a, b in zip(jtu.tree_leaves(together), jtu.tree_leaves(alone), strict=True):
-            np.testing.assert_allclose(a[i], b, rtol=1e-5)
+            np.testing.assert_allclose(np.asarray(a)[i], b, rtol=1e-5)
 
 
 def test_shared_layers(key: Any):
@@ -207,7 +211,7 @@ def test_shared_layers(key: Any):
             return linear(embedding(index))
 
     model, optimizer = Tied(key), mx.SGD(0.1, 0.9)
-    grads = eqx.filter_grad(lambda m: jnp.sum(m(jnp.asarray(1)) ** 2))(model)
+    grads = eqx.filter_jit(eqx.filter_grad(lambda m: jnp.sum(m(jnp.asarray(1)) ** 2)))(model)
     new, state = optimizer.step(grads, optimizer.init(model), model)
     assert len(jtu.tree_leaves(state.inner["trace"])) == 1
     embedding, linear = new.shared()
@@ -229,63 +233,39 @@ def test_updates_from_another_container_fit():
 
 # --- Several devices -------------------------------------------------------------------------------
 
-PROGRAM = """
-import json
-import jax, jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-import numpy as np
-import modulax as mx
-
-mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
-put = lambda x, *axes: jax.device_put(x, NamedSharding(mesh, P(*axes)))
-params = {"w": put(jnp.ones((8, 4)), "data", "model"), "b": put(jnp.ones(4), "model"), "s": put(jnp.ones(()))}
-alone = jax.tree.map(lambda p: jnp.asarray(np.asarray(p)), params)
-optimizer = mx.AdamW(0.1)
-
-@jax.jit
-def step(params, state):
-    grads = jax.tree.map(lambda p: p * 0.5 - 1.0, params)
-    return optimizer.step(grads, state, params)
-
-same = lambda a, b: a.sharding.is_equivalent_to(b.sharding, a.ndim)
-kept = []
-ends = []
-for start in (params, alone):
-    p, state = start, optimizer.init(start)
-    for _ in range(3):
-        new, state = step(p, state)
-        kept += [same(a, b) for a, b in zip(jax.tree.leaves(new), jax.tree.leaves(p))]
-        p = new
-    ends.append(p)
-grads = jax.tree.map(jnp.ones_like, params)
-updates, _ = optimizer.update(grads, optimizer.init(params), params)
-kept += [same(u, g) for u, g in zip(jax.tree.leaves(updates), jax.tree.leaves(grads))]
-adam = step(*step(params, optimizer.init(params)))[1].inner["scale_by_adam"]
-spread = [same(m, params["w"]) for m in (adam.mu["w"], adam.nu["w"])]
-error = max(float(jnp.max(jnp.abs(np.asarray(a) - np.asarray(b))))
-            for a, b in zip(jax.tree.leaves(ends[0]), jax.tree.leaves(ends[1])))
-print(json.dumps([len(jax.devices()), all(kept), all(spread), error]))
-"""
-
 
 def test_eight_devices():
     """Parameters and moments stay spread over the devices, and the numbers are those of one device."""
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-    }
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        env=environment,
-    )
-    assert run.returncode == 0, run.stderr
-    devices, kept, spread, error = json.loads(run.stdout)
-    assert devices == 8
-    assert kept, "a parameter or an update lost its sharding"
-    assert spread, "the moments are not spread like their parameter"
-    assert error < 1e-6
+    devices = jax.devices("cpu")
+    assert len(devices) == 8
+    mesh = Mesh(np.array(devices).reshape(4, 2), ("data", "model"))
+    alone = {"w": np.ones((8, 4), np.float32), "b": np.ones(4, np.float32), "s": np.ones((), np.float32)}
+    axes = {"w": P("data", "model"), "b": P("model"), "s": P()}
+    params = {name: jax.device_put(x, NamedSharding(mesh, axes[name])) for name, x in alone.items()}
+    alone = jax.device_put(alone, devices[0])
+    optimizer = mx.AdamW(0.1)
+
+    @jax.jit
+    def step(params: Any, state: Any) -> Any:
+        grads = jtu.tree_map(lambda p: p * 0.5 - 1.0, params)
+        return optimizer.step(grads, state, params)
+
+    def run(params: Any) -> Any:
+        state = optimizer.init(params)
+        for _ in range(3):
+            new, state = step(params, state)
+            assert_same_shardings(new, params)
+            params = new
+        return params, state
+
+    (spread, state), (expected, _) = run(params), run(alone)
+    chex.assert_trees_all_close(spread, expected, rtol=0, atol=1e-6)
+    adam = state.inner["scale_by_adam"]
+    assert_same_shardings([adam.mu["w"], adam.nu["w"]], [params["w"], params["w"]])
+    updates, _ = optimizer.update(params, optimizer.init(params), params)
+    assert_same_shardings(updates, params)
+
+
+def assert_same_shardings(tree: Any, like: Any) -> None:
+    for x, y in zip(jtu.tree_leaves(tree), jtu.tree_leaves(like), strict=True):
+        assert x.sharding.is_equivalent_to(y.sharding, x.ndim)

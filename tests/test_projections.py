@@ -125,15 +125,14 @@ def test_the_result_is_the_nearest_point(of: Set):
     x = rng.normal(size=(100, N)) * rng.choice([0.1, 1, 10], size=(100, 1))
     z = of.points(rng.normal(size=(200, N)), rng.uniform(size=(200, N)))
 
-    @jax.jit
-    @jax.vmap
     def project(x):
         y = of.project(x)
         return y, of.project(y), of.outside(y)
 
-    y, twice, outside = map(np.asarray, project(x))
+    (y, twice, outside), of_points = jax.jit(lambda x, z: (jax.vmap(project)(x), jax.vmap(of.outside)(z)))(x, z)
+    y, twice = np.asarray(y), np.asarray(twice)
     assert np.max(outside) < 1e-12
-    assert np.max(np.asarray(jax.vmap(of.outside)(z))) < 1e-12
+    assert np.max(of_points) < 1e-12
     np.testing.assert_allclose(twice, y, atol=1e-13)
     if of.is_convex:
         obtuse = np.einsum("in,ijn->ij", x - y, z - y[:, None])
@@ -156,7 +155,7 @@ def test_the_simplex_by_quadratic_programming():
         constraints={"type": "eq", "fun": lambda y: y.sum() - 1},
         tol=1e-14,
     )
-    np.testing.assert_allclose(p.projection_simplex(jnp.asarray(x)), solution.x, atol=1e-7)
+    np.testing.assert_allclose(jax.jit(p.projection_simplex)(x), solution.x, atol=1e-7)
 
 
 # --- Trees ---------------------------------------------------------------------------------------
@@ -176,9 +175,9 @@ def test_a_tree_is_one_vector(of: Set):
         "hyperplane": lambda x: p.projection_hyperplane(x, _tree(A), 0.7),
         "halfspace": lambda x: p.projection_halfspace(x, _tree(A), 0.7),
     }
-    x = jnp.asarray(np.random.default_rng(1).normal(size=N))
-    expected = _tree(of.project(x))
-    actual = trees.get(of.name, of.project)(_tree(x))
+    x = np.random.default_rng(1).normal(size=N)
+    project = trees.get(of.name, of.project)
+    expected, actual = jax.jit(lambda x: (_tree(of.project(x)), project(_tree(x))))(x)
     assert jax.tree.structure(actual) == jax.tree.structure(expected)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-14, atol=1e-15), actual, expected)
 
@@ -187,8 +186,10 @@ def test_the_leaves_keep_their_dtypes():
     tree = {"a": jnp.array([0.3, 2.0], jnp.bfloat16), "b": jnp.array(1.5), "c": jnp.array([0.1], jnp.float16), "d": 0.5}
     dtypes = {"a": jnp.bfloat16, "b": jnp.float32, "c": jnp.float16, "d": jnp.float32}
     wide = jax.tree.map(lambda x: np.asarray(x, np.float64), tree)
-    with jax.enable_x64(True):
-        results = [
+
+    @jax.jit
+    def project(tree):
+        return [
             p.projection_non_negative(tree),
             p.projection_box(tree, jax.tree.map(np.negative, wide), np.float64(1)),
             p.projection_linf_ball(tree, np.float64(1)),
@@ -197,6 +198,9 @@ def test_the_leaves_keep_their_dtypes():
             p.projection_l2_ball(tree, jnp.float64(1)),
             p.projection_halfspace(tree, wide, 1),
         ]
+
+    with jax.enable_x64(True):
+        results = project(tree)
     for result in results:
         assert {name: x.dtype for name, x in result.items() if name != "d"} == {
             name: dtype for name, dtype in dtypes.items() if name != "d"
@@ -218,21 +222,28 @@ def test_a_number_bounds_all_leaves():
 
 def test_an_empty_tree_stays_empty():
     for function in (p.projection_simplex, p.projection_l1_sphere, p.projection_l1_ball, p.projection_l2_ball):
-        assert function({"a": None}) == {"a": None}
-        assert function(jnp.zeros((0, 3))).shape == (0, 3)
+        nothing, no_rows = jax.jit(lambda x, function=function: (function({"a": None}), function(x)))(np.zeros((0, 3)))
+        assert nothing == {"a": None}
+        assert no_rows.shape == (0, 3)
 
 
 # --- Numbers at the edges ------------------------------------------------------------------------
 
 
-def _value_and_gradients(function, x, *rest):
-    """The result, and the gradients of its product with (1, 2, …)."""
+@functools.cache
+def _differentiated(function, arguments):
+    """One compiled function for all tests of a projection."""
 
     def weighted(x, *rest):
         y = function(x, *rest)
         return jnp.sum(y * jnp.arange(1, y.size + 1, dtype=y.dtype)), y
 
-    (_, y), gradients = jax.jit(jax.value_and_grad(weighted, tuple(range(1 + len(rest))), has_aux=True))(x, *rest)
+    return jax.jit(jax.value_and_grad(weighted, tuple(range(arguments)), has_aux=True))
+
+
+def _value_and_gradients(function, *arguments):
+    """The result, and the gradients of its product with (1, 2, …)."""
+    (_, y), gradients = _differentiated(function, len(arguments))(*arguments)
     return y, *gradients
 
 
@@ -257,12 +268,16 @@ def test_the_simplex_at_the_edges(x, scale, expected, by_x, by_scale):
 
 @pytest.mark.parametrize("x", [[1e30, 1e30, 1.0], [2e38, 2e38, -2e38]])
 def test_the_simplex_of_huge_entries(x):
-    np.testing.assert_array_equal(p.projection_simplex(jnp.array(x)), [0.5, 0.5, 0])
-    np.testing.assert_array_equal(p.projection_l1_ball(-jnp.array(x[:2])), [-0.5, -0.5])
+    x, large = np.array(x, np.float32), np.full(4, 2e38, np.float32)
+    simplex, of_ball, of_large = jax.jit(
+        lambda x, large: (p.projection_simplex(x), p.projection_l1_ball(-x[:2]), p.projection_simplex(large))
+    )(x, large)
+    np.testing.assert_array_equal(simplex, [0.5, 0.5, 0])
+    np.testing.assert_array_equal(of_ball, [-0.5, -0.5])
+    np.testing.assert_array_equal(of_large, [0.25] * 4)
     with jax_defaults():
-        wrong = optax.projections.projection_simplex(jnp.full(4, 2e38))
-    assert float(wrong.sum()) > 2
-    np.testing.assert_array_equal(p.projection_simplex(jnp.full(4, 2e38)), [0.25] * 4)
+        wrong = jax.jit(optax.projections.projection_simplex)(large)
+    assert np.sum(wrong) > 2
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
@@ -304,14 +319,14 @@ def test_zeros_go_to_the_sphere():
     y, dx, ds = _value_and_gradients(p.projection_l1_sphere, jnp.array([0.1, 0.0, -0.3]), jnp.float32(1))
     np.testing.assert_allclose(y, [0.3, 0.2, -0.5], rtol=1e-6)
     np.testing.assert_allclose([*dx, ds], [1, 2, 3, 0], atol=1e-6)  # (I - σσᵀ/3) w with w·σ = 0, for the signs σ
-    np.testing.assert_allclose(p.projection_l1_sphere(jnp.zeros(4)), [0.25] * 4)
+    np.testing.assert_allclose(jax.jit(p.projection_l1_sphere)(np.zeros(4, np.float32)), [0.25] * 4)
     y, dx, ds = _value_and_gradients(p.projection_l2_sphere, jnp.zeros(4), jnp.float32(3))
     np.testing.assert_allclose(y, [1.5] * 4)
     np.testing.assert_allclose([*dx, ds], [0, 0, 0, 0, 5])
     with jax_defaults():
-        theirs = optax.projections.projection_l1_sphere(jnp.array([0.1, 0.0, -0.3]))
-        assert float(jnp.abs(theirs).sum()) < 0.9
-        assert np.isnan(optax.projections.projection_l2_sphere(jnp.zeros(4))).all()
+        theirs = jax.jit(optax.projections.projection_l1_sphere)(np.array([0.1, 0.0, -0.3], np.float32))
+        assert np.abs(theirs).sum() < 0.9
+        assert np.isnan(jax.jit(optax.projections.projection_l2_sphere)(np.zeros(4, np.float32))).all()
 
 
 @pytest.mark.parametrize("function", [p.projection_l1_ball, p.projection_l2_ball])
@@ -350,7 +365,7 @@ def test_the_square_of_a_length_need_not_exist(size: float):
         if np.max(np.abs(exact)) < 3e38:
             np.testing.assert_allclose(ours, exact, rtol=1e-5, atol=1e-5 * np.max(np.abs(exact)) + 1e-37)
     with jax_defaults():
-        theirs = optax.projections.projection_l2_ball(jnp.array(x), jnp.array(b))
+        theirs = jax.jit(optax.projections.projection_l2_ball)(x, b)
         assert not np.allclose(theirs, expected[0][0], rtol=1e-2, atol=0)
 
 
@@ -387,7 +402,7 @@ def test_second_derivatives(function):
 
 def test_a_nan_is_seen():
     for function in (p.projection_simplex, p.projection_l1_ball, p.projection_l2_ball, p.projection_l2_sphere):
-        assert np.isnan(function(jnp.array([1.0, jnp.nan]))).any()
+        assert np.isnan(jax.jit(function)(jnp.array([1.0, jnp.nan]))).any()
 
 
 # --- Error messages ------------------------------------------------------------------------------
@@ -452,11 +467,11 @@ def test_error_messages(call, message):
     ],
 )
 def test_traced_numbers_are_checked_where_one_debugs(function, numbers, message):
-    x, numbers = jnp.array([1.0, 2.0]), list(map(jnp.float32, numbers))
+    x, numbers = np.array([1.0, 2.0], np.float32), list(map(np.float32, numbers))
     assert np.isfinite(jax.jit(function)(x, *numbers)).all()
     error, _ = checkify.checkify(jax.jit(function))(x, *numbers)
     assert message in str(error.get())
-    error, _ = checkify.checkify(jax.jit(function))(x, *(jnp.abs(s) * k for k, s in enumerate(numbers, 1)))
+    error, _ = checkify.checkify(jax.jit(function))(x, *(abs(s) * np.float32(k) for k, s in enumerate(numbers, 1)))
     assert error.get() is None
 
 

@@ -42,7 +42,9 @@ def _leading_directions_jvp(rank, right, primals, tangents):
     inner = adjoint(u) @ dx @ adjoint(vh)
     # First the rotation within the span of the vectors, then the part that leaves it.
     turning = inner * s[..., None, :] + s[..., :, None] * adjoint(inner)
-    du = u @ (turning * _reciprocal(s[..., None, :] ** 2 - s[..., :, None] ** 2))
+    # Not the difference of the squares: compiled to fused operations, it is not exactly zero for a value and itself.
+    apart = (s[..., None, :] - s[..., :, None]) * (s[..., None, :] + s[..., :, None])
+    du = u @ (turning * _reciprocal(apart))
     du += (dx @ adjoint(vh) - u @ inner) * _reciprocal(s)[..., None, :]
     return u[..., :rank].astype(x.dtype), du[..., :rank].astype(x.dtype)
 
