@@ -1,5 +1,7 @@
 """The dry run: a row for each parameter, and exact sizes."""
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -101,6 +103,24 @@ def test_a_part_that_is_masked_out_has_no_rate():
     assert column(frozen, "learning_rate") == {"bias": "0.5", "scalar": "0.5", "w": ""}
     decayed = modulax.Adan(0.5, weight_decay=0.25, mask=mask)
     assert column(decayed, "weight_decay") == {"bias": "", "scalar": "", "w": "0.25"}
+
+
+@pytest.mark.parametrize("mask", [False, True])
+def test_every_column_with_a_schedule_has_its_name_where_the_number_was(mask: bool):
+    """In all optimizers with a weight decay, on the same leaves as without schedules."""
+    chosen = by_path({"w": True, "*": False}) if mask else None
+    for name in modulax.available():
+        fields = {field.name for field in dataclasses.fields(modulax.get(name))}
+        if {"weight_decay", "mask"} <= fields:
+            plain = modulax.get(name)(weight_decay=0.25, mask=chosen, learning_rate=0.5)
+            scheduled = plain.replace(
+                weight_decay=schedules.Linear(0.25, 0.5, 9), learning_rate=schedules.Linear(0.5, 0.1, 9)
+            )
+            decays = {path: x.replace("0.25", "Linear") for path, x in column(plain, "weight_decay").items()}
+            assert decays["w"] == "Linear", name
+            assert column(scheduled, "weight_decay") == decays, name
+            rates = {path: x and "Linear" for path, x in column(plain, "learning_rate").items()}
+            assert column(scheduled, "learning_rate") == rates, name
 
 
 def test_an_adversary_is_no_optimizer_of_the_parameters():

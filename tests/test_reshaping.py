@@ -224,6 +224,25 @@ def test_extra_arguments_and_parameters_to_evaluate_of_vectors():
     jtu.tree_map(lambda a, p: np.testing.assert_allclose(a, p + 1), averaged, params)
 
 
+@pytest.mark.parametrize("around", [mx.Flatten, mx.SplitRealAndImaginary])
+def test_parameters_may_be_a_single_array(around: Any):
+    """A line search inside needs the gradient in the form of its parameters."""
+    dtype = jnp.complex64 if around is mx.SplitRealAndImaginary else jnp.float32
+    matrix = jnp.asarray([[1.0, 2.0], [3.0, 4.0]], dtype)
+
+    def loss(tree: Any) -> Any:
+        return sum(jnp.sum(abs_sq(x) ** 2) for x in jtu.tree_leaves(tree))
+
+    transform = around(mx.LBFGS())
+
+    def run(params: Any) -> Any:
+        grad = jax.grad(loss)(params)
+        state = transform.init(params)
+        return transform.update(grad, state, params, value=loss(params), grad=grad, value_fn=loss)[0]
+
+    np.testing.assert_array_equal(run(matrix), run({"w": matrix})["w"])
+
+
 def test_the_gradients_of_examples_are_flattened_each_by_itself():
     random = np.random.default_rng(0)
     params = {"a": jnp.zeros((2, 2)), "b": jnp.zeros(3)}

@@ -86,7 +86,8 @@ def bits(arrays: Any) -> list[bytes]:
     leaves = jtu.tree_leaves(arrays)
     are_keys = [jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key) for x in leaves]
     return [
-        np.asarray(jax.random.key_data(x) if is_key else x).tobytes() for x, is_key in zip(leaves, are_keys, strict=True)
+        np.asarray(jax.random.key_data(x) if is_key else x).tobytes()
+        for x, is_key in zip(leaves, are_keys, strict=True)
     ]
 
 

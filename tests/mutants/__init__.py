@@ -7,7 +7,19 @@ and runs the tests that matter.
 When you change a line that a mutant replaces, adapt the mutant; `tests/test_mutants.py` checks that each applies.
 """
 
-from . import aggregation, containers, dtypes, edges, functions, line_searches, protocol, rules, schedules, trees
+from . import (
+    aggregation,
+    containers,
+    dtypes,
+    edges,
+    functions,
+    line_searches,
+    protocol,
+    rules,
+    schedules,
+    second_look,
+    trees,
+)
 from ._mutant import Mutant as Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -21,4 +33,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *functions.MUTANTS,
     *aggregation.MUTANTS,
     *edges.MUTANTS,
+    *second_look.MUTANTS,
 )

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import PyTree
 
 from .._protocol.hyperparameters import format_value
@@ -146,15 +147,21 @@ def _where(transform: AbstractTransform, tree: PyTree) -> Sequence[bool] | None:
 def _write_numbers(transform: AbstractTransform, rows: Sequence[LeafDescription], is_whole: bool) -> None:
     """Write the learning rate and the weight decay of a transform without parts.
 
-    An optimizer passes them to its parts as plain numbers. If a part has written such a number, and the optimizer has a
-    schedule in that field, the name of the schedule replaces the number.
+    A weight decay of 0, as in the trust ratio of LAMB, does not replace that of another part of the chain. An optimizer
+    passes numbers to its parts as plain numbers. If a part has written such a number, and the optimizer has a schedule
+    in that field, the name of the schedule replaces the number.
     """
     for name in ("learning_rate", "weight_decay"):
         value = getattr(transform, name, None)
         if is_whole and value is not None:
-            _write(rows, name, type(value).__name__ if is_schedule(value) else format_value(value))
+            adds_nothing = name == "weight_decay" and not is_schedule(value) and np.all(value == 0)
+            chosen = [row for row in rows if not (adds_nothing and row.weight_decay)]
+            _write(chosen, name, type(value).__name__ if is_schedule(value) else format_value(value))
         elif isinstance(transform, AbstractOptimizer) and is_schedule(value):
-            _write([row for row in rows if getattr(row, name)], name, type(value).__name__)
+            written = [row for row in rows if getattr(row, name)]
+            # If all are 0, the schedule starts there; if some are, these are the weight decay of another part.
+            changed = [row for row in written if getattr(row, name) != format_value(np.float32(0))]
+            _write(changed or written, name, type(value).__name__)
 
 
 def _write(rows: Sequence[LeafDescription], name: str, text: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 
-from .._protocol.container import AbstractContainer, part
+from .._protocol.container import AbstractContainer, Part, part
 from .._protocol.fields import Number, number
 from .._protocol.leafwise import run_rules
 from .._protocol.masks import as_rule
@@ -35,6 +35,12 @@ class StepWithDecay(AbstractContainer):
     rule: ScaleByProdigy | ScaleByDAdaptAdam = part(state=lambda state: state)
     weight_decay: Number = number(0.0)
     mask: Any = eqx.field(static=True, default=None, converter=as_rule)
+
+    def each_part(self, state=None):
+        """Yield the rule, and the weight decay with its mask, which `describe` shows."""
+        yield from super().each_part(state)
+        decay = AddDecayedWeights(self.weight_decay, self.mask)
+        yield Part("weight_decay", None, decay, None if state is None else EmptyState())
 
     def init(self, params):
         return self.rule.init(params)
