@@ -153,7 +153,7 @@ def run(name: str, cache: Path, *folders: Path, die_at: int = -1) -> subprocess.
 
 @pytest.mark.parametrize("name", ["nnx_cnn", "equinox_rnn"])
 def test_a_run_that_is_killed_goes_on_bit_for_bit(name: str, tmp_path: Path):
-    """A real process is killed, another one goes on: with checkpoints in the background, and with checkpoints of ours."""
+    """A real process is killed, another one goes on, with checkpoints in the background and with ours."""
     killed = run(name, tmp_path / "cache", tmp_path / "killed", die_at=random.Random(name).randrange(15, 23))
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     resumed = run(name, tmp_path / "cache", tmp_path / "killed", tmp_path / "whole")
