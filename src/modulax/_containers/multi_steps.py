@@ -123,7 +123,9 @@ class MultiSteps(AbstractContainer):
         return with_fields(self, every_k=resolve(self.every_k, state.gradient_step))
 
     def has_updated(self, state: MultiStepsState) -> Bool[Array, ""]:
-        """Return whether the last call of `update` ran the inner transform.
+        """Return whether the last mini-batch that was not skipped completed a step.
+
+        As in optax, that stays true while the mini-batches directly after a step are skipped.
 
         Args:
             state: the state that this call returned.
