@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 
 STEPS, SIZE = 50, 7
 ETA = 0.03
@@ -39,3 +40,8 @@ def first_update(transform: Any, g: Any, w: Any = None) -> np.ndarray:
     """The first update for a gradient, at zero if no point is given."""
     w = np.zeros_like(g) if w is None else w
     return np.asarray(jax.jit(lambda g, w: transform.update(g, transform.init(w), w)[0])(g, w))
+
+
+def compiled(twin: Any) -> Any:
+    """A transformation of optax whose update is one program, not one for each operation."""
+    return optax.GradientTransformationExtraArgs(twin.init, jax.jit(twin.update))

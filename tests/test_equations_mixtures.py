@@ -12,7 +12,7 @@ import modulax as mx
 from modulax import schedules
 
 from . import settings
-from .oracles import ETA, STEPS, Points, gradients, points, start
+from .oracles import ETA, STEPS, Points, compiled, gradients, points, start
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -183,7 +183,8 @@ def test_equals_its_equations(name: str):
 
 
 def _updates(transform: Any, grads: Any, params: Any = None) -> list[np.ndarray]:
-    params = jnp.zeros_like(grads[0]) if params is None else params
+    grads = np.asarray(grads)
+    params = np.zeros_like(grads[0]) if params is None else params
     state, out = transform.init(params), []
     for g in grads:
         u, state = transform.update(g, state, params)
@@ -196,7 +197,7 @@ def test_rprop_steps_at_once():
     grads = jnp.asarray([[1.0, -2.0], [3.0, -1.0], [0.5, -0.1]])
     ours = _updates(mx.Rprop(0.1), grads)
     with settings.jax_defaults():
-        theirs = _updates(optax.rprop(0.1), grads)
+        theirs = _updates(compiled(optax.rprop(0.1)), grads)
     np.testing.assert_allclose(ours[0], [-0.1, 0.1])
     np.testing.assert_array_equal(theirs[0], [0.0, 0.0])
     np.testing.assert_allclose(ours[:-1], theirs[1:])
@@ -208,7 +209,7 @@ def test_acprop_deviates_from_the_new_mean():
     numbers: dict[str, Any] = {"b1": 0.7, "b2": 0.9, "eps": 0.0, "eps_root": 0.0}
     ours = _updates(mx.ACProp(ETA, **numbers), jnp.asarray(gradients()))
     with settings.jax_defaults():
-        theirs = _updates(optax.contrib.acprop(ETA, **numbers), jnp.asarray(gradients()))
+        theirs = _updates(compiled(optax.contrib.acprop(ETA, **numbers)), jnp.asarray(gradients()))
     np.testing.assert_allclose(theirs[0], ours[0])
     np.testing.assert_allclose(theirs[1:], 0.7 * np.asarray(ours[1:]), rtol=1e-12)
 
