@@ -4,6 +4,14 @@ from ._mutant import Mutant
 
 MUTANTS = (
     Mutant(
+        "a-singular-value-is-not-quite-itself",
+        "linear algebra",
+        "linalg/_singular.py",
+        "(s[..., None, :] - s[..., :, None]) * (s[..., None, :] + s[..., :, None])",
+        "s[..., None, :] ** 2 - s[..., :, None] ** 2",
+        ("tests/test_equations_matrices.py -k derivative_of_directions",),
+    ),
+    Mutant(
         "an-at-sorts-the-parts-of-a-mapping",
         "at",
         "_protocol/container.py",
