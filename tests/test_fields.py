@@ -15,6 +15,8 @@ import pytest
 
 import modulax as mx
 from modulax import aggregate, schedules
+from modulax._protocol.schedule import is_schedule
+from modulax._support.keys import is_key_data
 from modulax.testing import LAWS, Case, default_params
 from modulax.testing._fields import (
     expect_same_fields,
@@ -24,6 +26,7 @@ from modulax.testing._fields import (
     other_value_of,
     with_optional_numbers,
 )
+from modulax.tree._paths import dotted
 
 from .instances import EVERYTHING, TRANSFORMS, Instance
 from .instances._masks import is_huge
@@ -131,6 +134,26 @@ def test_a_schedule_is_at_the_step_of_the_next_update(instance: Instance):
     transform = scheduled(instance.make())
     transform = mx.Scheduled(transform) if transform.clock == "caller" else transform
     LAWS["at_is_the_transform_of_the_next_step"].check(case_of(instance, transform))
+
+
+def scheduled_everywhere(transform: Any) -> Any:
+    """The transform with schedules in place of all numbers, those of its parts included."""
+    curves = {}
+    for path, x in jtu.tree_leaves_with_path(transform, is_leaf=is_schedule):
+        if not is_schedule(x) and not is_key_data(x):
+            curves[dotted(path)] = schedules.Linear(x, 0.75 * x + 0.25 * (x >= 1), 4)
+    return transform.replace(**curves)
+
+
+@pytest.mark.parametrize("instance", list(composed()))
+def test_no_schedule_is_left(instance: Instance):
+    """And each is read at the step count that it follows."""
+    transform: Any = scheduled_everywhere(instance.make())
+    transform = mx.Scheduled(transform) if transform.clock == "caller" else transform
+    now = transform.at(zero_state(transform))
+    assert not any(map(is_schedule, jtu.tree_leaves(now, is_leaf=is_schedule)))
+    if not isinstance(transform, mx.Injected):  # whose state has the numbers of the step before
+        LAWS["at_is_the_transform_of_the_next_step"].check(case_of(instance, transform))
 
 
 ON_FIELDS = ("a_field_that_is_a_dtype_is_one_of_the_state", "a_field_of_an_optimizer_is_handed_on")
