@@ -183,8 +183,30 @@ def test_donation_leaves_the_numbers_of_the_optimizer_alone():
     assert float(inner.learning_rate) == pytest.approx(1e-3)
 
 
+@pytest.mark.parametrize("donate", [False, True])
+def test_step_hands_extra_arguments_on(donate):
+    """A line search needs them."""
+    optimizer = modulax.Chain(modulax.SGD(0.1), modulax.ScaleByBacktrackingLinesearch(5))
+    p = jnp.ones(2)
+    extra: Any = {"value": jnp.asarray(2.0), "grad": 2 * p, "value_fn": lambda p: jnp.sum(p**2)}
+    new, _ = optimizer.step(2 * p, optimizer.init(p), p + 0, donate=donate, **extra)
+    assert jnp.sum(new**2) < 2
+
+
+@pytest.mark.parametrize("donate", [False, True])
+def test_step_adds_in_the_wider_dtype(donate):
+    """An update in float32 moves a bfloat16 parameter by the rounded sum, not by the rounded update."""
+    p, u = jnp.ones(1, jnp.bfloat16), jnp.asarray([2.0**-8 + 2.0**-17])  # just above the middle of two numbers
+    expected = (p.astype(jnp.float32) + u).astype(jnp.bfloat16)
+    assert expected != p + u.astype(jnp.bfloat16)
+    assert modulax.apply_updates(p, u) == expected
+    new, _ = modulax.Identity().step(u, modulax.Identity().init(p), p + 0, donate=donate)
+    assert new == expected
+
+
 def test_a_number_on_the_device_is_remembered_only_while_it_cannot_change():
-    raw = np.asarray(0.5, np.float32)  # writeable: a user's own array
+    # Writeable: a user's own array, at an address that JAX does not share but copies from.
+    raw = np.full(3, 0.5, np.float32)[1:2].reshape(())
     optimizer = eqx.tree_at(lambda o: o.step_size, modulax.Scale(1.0), raw)
     state = optimizer.init(params())
     first, _ = optimizer.update(params(), state)

@@ -158,6 +158,11 @@ def test_a_batch_is_made_by_vmap_and_refused_otherwise():
         modulax.AdamW(jnp.asarray([0.1, 0.2]))
     batch = eqx.filter_vmap(modulax.AdamW)(jnp.asarray([0.1, 0.2]))
     assert batch.learning_rate.shape == (2,)
+    one = {"w": jnp.ones(2)}
+    state = modulax.AdamW(0.1).init(one)
+    for call in (lambda: batch.init(one), lambda: batch.update(one, state, one), lambda: batch.step(one, state, one)):
+        with pytest.raises(ValueError, match=r"`AdamW` is a batch of transforms: `learning_rate` is not a scalar"):
+            call()
 
 
 NO_NUMBERS = {"text": "fast", "none": None, "list": [1.0], "object": object(), "bool": True, "numpy": np.True_}

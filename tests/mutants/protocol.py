@@ -82,14 +82,6 @@ MUTANTS = (
         X64,
     ),
     Mutant(
-        "dtypes-are-remembered-across-x64",
-        "x64 cache",
-        "_support/arithmetic.py",
-        "return _common_dtype(jax.config.jax_enable_x64, dtypes)",
-        "return _common_dtype(True, dtypes)",
-        X64,
-    ),
-    Mutant(
         "a-writable-number-is-remembered",
         "entry point",
         "_protocol/entry.py",
@@ -127,7 +119,7 @@ MUTANTS = (
         "_protocol/apply_updates.py",
         "return jax.lax.add(p.astype(dtype), u.astype(dtype)).astype(p.dtype)",
         "return jax.lax.add(p, u.astype(p.dtype))",
-        ("tests/test_entry.py -k step", "tests/test_numbers.py -k precision"),
+        ("tests/test_entry.py -k step",),
     ),
     Mutant(
         "a-batch-of-transforms-is-called-like-one",

@@ -14,15 +14,9 @@ def default_float() -> np.dtype:
     return jax.dtypes.canonicalize_dtype(float)
 
 
+@functools.cache  # because it is called for every leaf of every tree; what dtypes promote to never changes
 def common_dtype(*dtypes: DTypeLike) -> np.dtype:
     """Return the dtype that all of these promote to, whatever `jax_numpy_dtype_promotion` is set to."""
-    return _common_dtype(jax.config.jax_enable_x64, dtypes)  # pyright: ignore[reportAttributeAccessIssue]
-
-
-@functools.cache
-def _common_dtype(is_x64: bool, dtypes: tuple[DTypeLike, ...]) -> np.dtype:
-    """Cached, because it is called for every leaf of every tree; `is_x64` is in the key since it affects the result."""
-    del is_x64
     with jax.numpy_dtype_promotion("standard"):
         return jnp.dtype(functools.reduce(jnp.promote_types, dtypes))
 
