@@ -75,6 +75,7 @@ def test_several_axes_of_examples(axes: tuple[int, ...]):
         transforms: tuple[Any, ...] = (
             aggregate.AveragePerElementUpdates(axes),
             mx.Chain(aggregate.AverageIncrementallyUpdates(axes, 1), mx.Identity()),
+            aggregate.AddMeanVarianceToOpt(mx.Identity(), per_elt_axis=axes),
         )
         for transform in transforms:
             out, _ = transform.update(given, transform.init(PARAMS), PARAMS)

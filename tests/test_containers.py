@@ -247,6 +247,7 @@ def test_functions_of_the_parameters_see_all_of_them():
     class Probe(mx.AbstractStatelessTransform):
         def apply(self, updates, params, **extra):
             value, gradient = jax.value_and_grad(extra["value_fn"])(params, power=2)
+            value = 0.5 * (value + extra["obj_fn"](params, power=2))
             from_caller = extra["grad_fn"](params)
             trees = updates, gradient, extra["grad"], from_caller, extra["curvature"]
             return jtu.tree_map(lambda *xs: value + sum(xs), *trees)
@@ -257,7 +258,7 @@ def test_functions_of_the_parameters_see_all_of_them():
     def expected(n):
         return 1.0 + 9.0 + 2.0 + n + 2.0 + 3.0
 
-    extra = {"grad": jtu.tree_map(lambda p: 5 * p, PARAMS), "value_fn": loss, "grad_fn": jax.grad(loss)}
+    extra = {"grad": jtu.tree_map(lambda p: 5 * p, PARAMS), "value_fn": loss, "obj_fn": loss}
     extra["grad_fn"] = lambda params: jax.grad(loss)(params, 2)
     extra["curvature"] = jtu.tree_map(lambda p: 3 * p, PARAMS)  # known by its structure and shapes
     masked = mx.Masked(Probe(), mx.by_path({"*.bias": True, "*": False}))

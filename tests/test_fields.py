@@ -108,6 +108,14 @@ def test_the_next_update_is_that_of_at(instance: Instance):
     LAWS["at_is_the_transform_of_the_next_step"].check(case_of(instance, transform))
 
 
+@pytest.mark.parametrize("instance", list(composed()))
+def test_each_part_has_its_own_state(instance: Instance):
+    transform: Any = instance.make()
+    parts = list(transform.each_part(zero_state(transform)))
+    expected = [type(jax.eval_shape(part.transform.init, SHAPES)) for part in parts]
+    assert [type(part.state) for part in parts] == expected
+
+
 def scheduled(transform: Any) -> Any:
     """The transform with schedules in the place of its own numbers."""
     numbers = [f.name for f in fields_of(transform, static=False) if f.metadata.get("number")]

@@ -210,6 +210,12 @@ def test_what_is_no_measure_is_refused():
     assert repr(mx.Monitor({"norm": norm})) == "Monitor(measures={'norm': norm})"
 
 
+def test_at_keeps_the_flags_of_an_average():
+    transform = mx.Monitor({"mean": mx.MeasureWithEma(norm, 0.5, debias=False, accumulator_dtype=jnp.float16)})
+    now: Any = transform.at(transform.init(PARAMS)).measures["mean"]
+    assert (now.debias, now.accumulator_dtype) == (False, jnp.float16)
+
+
 def test_an_average_is_kept_in_the_dtype_that_is_given():
     transform = mx.Monitor({"mean": mx.MeasureWithEma(norm, 0.5, accumulator_dtype=jnp.float16)})
     state = transform.init(PARAMS)

@@ -196,6 +196,27 @@ def test_schedules_inside_of_schedules():
     assert _rates(mx.SGD(schedules.Linear(Scaled(8.0), 0.0, 8))) == [8, 4 * 7 / 8, 2 * 6 / 8]  # pyright: ignore
 
 
+class Climbing(mx.AbstractStatefulSchedule):
+    """The sum of the gains of the steps before this one."""
+
+    gain: mx.Hyperparameter = mx.number()
+
+    def init(self) -> Any:
+        return jnp.zeros(())
+
+    def update(self, state: Any, **extra: Any) -> Any:
+        return state + self.gain
+
+    def __call__(self, state: Any, **extra: Any) -> Any:
+        return state
+
+
+def test_the_numbers_of_an_update_are_those_of_its_step():
+    climbing = Climbing(schedules.Linear(4.0, 0.0, 4))
+    for transform in (mx.SGD(climbing), mx.Scheduled(mx.ScaleByLearningRate(climbing)), mx.Injected(mx.SGD(climbing))):
+        assert _rates(transform) == [0, 4, 4 + 3]
+
+
 # --- Programs ---------------------------------------------------------------------------------------
 
 

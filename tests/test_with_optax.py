@@ -246,8 +246,10 @@ def test_updates_of_each_example():
     with settings.jax_defaults():
         tx = optax.contrib.differentially_private_aggregate(1e9, 0.0, 0)
         chain = mx.Chain(mx.from_optax(tx, takes_examples=True), mx.SGD(1.0))
-    u, _ = chain.update({"w": jnp.asarray([[1.0], [3.0]])}, chain.init({"w": jnp.ones(1)}), {"w": jnp.ones(1)})
-    np.testing.assert_allclose(u["w"], -2.0)
+    state = chain.init({"w": jnp.ones(1)})
+    for transform in (chain, chain.at(state)):
+        u, _ = transform.update({"w": jnp.asarray([[1.0], [3.0]])}, state, {"w": jnp.ones(1)})
+        np.testing.assert_allclose(u["w"], -2.0)
 
 
 def test_ours_and_others_by_one_name():

@@ -85,7 +85,7 @@ MUTANTS = (
         "_containers/optax_adapters.py",
         "_injected(state.inner_state) or None, takes_examples=self.takes_examples)",
         "_injected(state.inner_state) or None)",
-        ("tests/test_with_optax.py -k 'example or injects'",),
+        ("tests/test_with_optax.py -k each_example",),
     ),
     Mutant(
         "galore-at-keeps-its-schedules",
@@ -109,7 +109,7 @@ MUTANTS = (
         "aggregate/_process.py",
         'part(state="aggregate_state")',
         'part(state="preprocess_state")',
-        ("tests/test_fields.py -k 'at_keeps or next or no_schedule'", "tests/test_aggregate.py"),
+        ("tests/test_fields.py -k each_part_has",),
     ),
     Mutant(
         "mean-and-variance-at-reads-the-state-of-another",
@@ -125,7 +125,7 @@ MUTANTS = (
         "aggregate/_process.py",
         "return as_axes(self.per_elt_axis)",
         "return (0,)",
-        ("tests/test_aggregate.py",),
+        ("tests/test_aggregate.py -k several_axes",),
     ),
     Mutant(
         "an-average-of-measurements-at-forgets-its-flags",
@@ -133,7 +133,7 @@ MUTANTS = (
         "_transforms/monitoring.py",
         "return dataclasses.replace(self, measure=self.measure.at(state.measure_state), decay=decay)",
         "return MeasureWithEma(self.measure.at(state.measure_state), decay)",
-        ("tests/test_monitoring.py",),
+        ("tests/test_monitoring.py -k flags_of",),
     ),
     Mutant(
         "a-monitor-at-asks-no-measure",
@@ -294,6 +294,6 @@ MUTANTS = (
         "_containers/scheduled.py",
         "states = advance(self.inner, state.step, state.schedule_states, extra)",
         "states = advance(self.inner, state.step + 1, state.schedule_states, extra)",
-        ("tests/test_stateful_schedules.py",),
+        ("tests/test_stateful_schedules.py -k numbers_of_an_update",),
     ),
 )

@@ -221,7 +221,7 @@ MUTANTS = (
         "_protocol/schedule_values.py",
         "state = resolve(schedule, step).update(old, **extra)",
         "state = schedule.update(old, **extra)",
-        ("tests/test_stateful_schedules.py",),
+        ("tests/test_stateful_schedules.py -k numbers_of_an_update",),
     ),
     Mutant(
         "stretched-in-the-dtype-of-the-step",
