@@ -215,6 +215,14 @@ def test_a_number_on_the_device_is_remembered_only_while_it_cannot_change():
     np.testing.assert_allclose(second["b"], 4 * first["b"])
 
 
+def test_the_numbers_of_optimizers_that_are_gone_are_not_mistaken_for_others():
+    """Python gives the address of a number that is gone to the next one."""
+    state = modulax.Scale(1.0).init(params())
+    for factor in range(50):
+        updates, _ = modulax.Scale(factor).update(params(), state)
+        np.testing.assert_array_equal(updates["b"], factor * params()["b"])
+
+
 def test_update_keeps_the_sharding_of_parameters_and_state():
     mesh = Mesh(np.asarray(jax.devices()[:2]), ("data",))
     sharding = NamedSharding(mesh, PartitionSpec("data"))

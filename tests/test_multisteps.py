@@ -257,3 +257,13 @@ def test_k_can_be_swept():
     first, second = eqx.filter_vmap(run)(many)
     np.testing.assert_array_equal(first, [1, 0])
     np.testing.assert_array_equal(second, [3, 2])
+
+
+def test_the_number_of_batches_follows_the_steps_done():
+    transform = mx.MultiSteps(mx.SGD(0.1), schedules.Linear(2.0, 10.0, 4))
+    p = {"w": jnp.ones(1)}
+    state, found = transform.init(p), []
+    for _ in range(4):
+        found.append(float(transform.at(state).every_k))
+        _, state = transform.update(p, state, p)
+    assert found == [2, 2, 4, 4]

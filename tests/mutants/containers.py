@@ -77,7 +77,7 @@ MUTANTS = (
         "_containers/multi_steps.py",
         "return with_fields(self, every_k=resolve(self.every_k, state.gradient_step))",
         "return with_fields(self, every_k=resolve(self.every_k, state.mini_step))",
-        ("tests/test_fields.py -k 'at_keeps or next or no_schedule'",),
+        ("tests/test_multisteps.py -k follows_the_steps",),
     ),
     Mutant(
         "optax-at-takes-whole-updates",

@@ -145,7 +145,7 @@ MUTANTS = (
         "_protocol/entry.py",
         "found = self._numbers[key] = (x, array)",
         "found = self._numbers[key] = (x[()], array)",
-        ("tests/test_entry.py -k test_an_update_inside_of_scan_sees_its_schedule_move",),
+        ("tests/test_entry.py -k mistaken",),
     ),
     Mutant(
         "the-value-of-a-stateful-schedule-sees-no-extra",
