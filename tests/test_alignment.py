@@ -21,6 +21,7 @@ class Pair(NamedTuple):
 
 
 A, B, C, D = (jnp.full(n, float(n)) for n in (1, 2, 3, 4))
+PER_LEAF = {"a": np.ones((3, 2)), "b": np.ones((2, 4)), "c": np.ones((3, 1))}
 # A tree, the same in other containers, and in both what is absent.
 WITH_ABSENT = {"b": (A, None, B), "a": {"x": None, "y": C}, "c": None}
 IN_OTHERS = FrozenDict({"a": FrozenDict({"x": None, "y": C}), "b": [A, None, B], "c": None})
@@ -78,6 +79,18 @@ def test_a_leaf_that_only_one_has_is_refused(tree: Any, message: str):
         align(FrozenDict(tree), WITH_ABSENT, "test")
     with pytest.raises(ValueError, match=message):
         paired(FrozenDict(tree), WITH_ABSENT, "test")
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 2)])
+def test_all_leaves_have_as_many_examples(axes: tuple[int, ...]):
+    """Every leaf is counted along every example axis, and the message names the first leaf that differs."""
+
+    def per_example(**counts: int) -> Any:
+        return {name: np.expand_dims(PER_LEAF[name], axes).repeat(n, axes[-1]) for name, n in counts.items()}
+
+    paired(PER_LEAF, per_example(a=2, b=2, c=2), "test", per_example=axes)
+    with pytest.raises(ValueError, match=r"`test` needs per-example gradients.* at `b` .*the same (n for all|length)"):
+        paired(PER_LEAF, per_example(a=2, b=3, c=3), "test", per_example=axes)
 
 
 # One of each way to hold a state: rules on one array, in shared and nested fields, copies of the parameters, a list.

@@ -75,7 +75,17 @@ LENIENT: dict[str, tuple[Any, Any, dict[str, str]]] = {
         {"mu": "inner_states.b.mu"},
     ),
     "another parameter": (Mean({"encoder": X}), Nest(Mean({"decoder": BLANK})), {}),
+    "one that is near, and one in a container under another key": (
+        Parts({"a": Mean(X)}),
+        Nest(Parts({"a": Mean(BLANK), "b": Nest(Mean(BLANK))})),
+        {"inner_state.inner_states.a.mu": "inner_states.a.mu"},
+    ),
     # In doubt between two of the nearest, what is farther away is not taken instead.
+    "two of the same rule, and one of another": (
+        Parts({"a": Other(X, LONG), "b": Other(Y, LONG), "c": Mean(X)}),
+        Other(BLANK, np.zeros_like(LONG)),
+        {},
+    ),
     "two that are near, and one that is far": (
         Parts({"a": Nest(Mean(X)), "b": Nest(Parts({"a": Mean(Y)})), "c": Mean(LONG)}),
         Parts({"a": Nest(Nest(Mean(BLANK))), "c": Mean(np.zeros_like(LONG))}),

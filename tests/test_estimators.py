@@ -122,6 +122,18 @@ def test_a_constant_is_noise_to_the_score_function_alone(key):
         np.testing.assert_allclose(variance(estimator, 10.0), variance(estimator, 0.0), rtol=1e-3)
 
 
+def test_coupled_points_share_their_noise(key):
+    """Of an even function, the two for the mean have one value, and that of the normal is never the larger one."""
+    params = jnp.zeros(2), jnp.zeros(2)
+    coupled, uncoupled = jax.jit(
+        lambda: [f(lambda x: jnp.sum(x**2), params, estimators.multi_normal, key, 20) for f in (MEASURE, UNCOUPLED)]
+    )()
+    np.testing.assert_array_equal(coupled[0], 0)
+    assert np.all(np.asarray(coupled[1]) >= 0)
+    assert np.all(np.asarray(uncoupled[0]) != 0)
+    assert np.any(np.asarray(uncoupled[1]) < 0)
+
+
 @each_estimator
 @pytest.mark.usefixtures("x64")
 def test_what_the_gaussian_is_built_from(estimator, key):

@@ -155,6 +155,17 @@ def test_training_goes_on_from_a_state_of_torch(name: str):
         np.testing.assert_allclose(mine["scale"], flat[2], rtol=1e-12)
 
 
+@pytest.mark.parametrize("steps", [(3, 5), (5, 3)])
+def test_steps_of_torch_are_those_of_the_parameter_with_the_most(steps: tuple[int, int]):
+    """torch counts for each parameter; one that was frozen for a while has fewer."""
+    state = mx.AdamW(1e-2).init({"a": jnp.ones(2), "b": jnp.ones(2)})
+    theirs = {i: {"step": n, "exp_avg": np.ones(2), "exp_avg_sq": np.ones(2)} for i, n in enumerate(steps)}
+    filled, report = checkpoint.state_from_torch(state, {"state": theirs}, {"a": 0, "b": 1})
+    counters = [name for name in report.restored if name.split(".")[-1] in ("step", "count")]
+    assert counters
+    assert {int(checkpoint.state_dict(filled)[name]) for name in counters} == {5}
+
+
 def test_a_name_that_torch_does_not_have():
     state = mx.AdamW(1e-2).init({"w": jnp.ones(2)})
     with pytest.raises(ValueError, match="`names` has `7` for `w`, but torch's state has `0`"):

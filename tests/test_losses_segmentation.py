@@ -44,6 +44,8 @@ def test_empty_regions(smooth: float):
     value, gradients = one(p, p)
     np.testing.assert_array_equal(value, 0)
     chex.assert_tree_all_finite(gradients)
+    # Without smoothing the loss jumps where the second class is nowhere, and the derivative there is zero.
+    np.testing.assert_allclose(gradients[0][0, 1, 0, :, 1], 0.5 / smooth if smooth else 0.0)
     value, gradients = one(p, apart)
     np.testing.assert_allclose(value, 2 / (2 + smooth))
     chex.assert_tree_all_finite(gradients)

@@ -380,6 +380,23 @@ def test_a_zero_vector_defines_no_plane():
         assert not np.any([*da, db])
 
 
+def test_a_set_may_be_a_single_point():
+    """The numbers are known here, so they are checked; a radius of zero, and a box whose bounds are equal, are fine."""
+    of_radius = (
+        p.projection_hypercube,
+        p.projection_linf_ball,
+        p.projection_simplex,
+        p.projection_l1_ball,
+        p.projection_l1_sphere,
+        p.projection_l2_ball,
+        p.projection_l2_sphere,
+    )
+    x = np.array([0.5, -2.0], np.float32)
+    *found, boxed = jax.jit(lambda x: [*(project(x, 0.0) for project in of_radius), p.projection_box(x, 3.0, 3.0)])(x)
+    np.testing.assert_array_equal(found, np.zeros((len(of_radius), 2)))
+    np.testing.assert_array_equal(boxed, [3, 3])
+
+
 def test_complex_vectors_have_a_length():
     x = np.array([3.0 + 4.0j, 0.0, -12.0j], np.complex64)
     np.testing.assert_allclose(jax.jit(p.projection_l2_ball)(x, 6.5), x / 2, rtol=1e-6)

@@ -145,6 +145,7 @@ MIXED = {
     "a": np.ones((2, 3), np.float32),
     "b": jnp.ones(4, jnp.bfloat16),
     "c": np.ones((), np.float32),
+    "d": jnp.ones(3, jnp.bfloat16),
     "none": None,
     "z": np.ones(2, np.complex64),
     "empty": np.ones((0, 3), np.float16),
@@ -156,7 +157,7 @@ def test_every_dtype_has_a_vector_of_its_own():
     transform = mx.Flatten(mx.Trace(0.9))
     state = transform.init(params)
     found = {name: (x.dtype.name, x.shape) for name, x in state.inner_state.trace.items()}
-    assert found == {name: (name, (n,)) for name, n in (("float32", 7), ("bfloat16", 4), ("complex64", 2))}
+    assert found == {name: (name, (n,)) for name, n in (("float32", 7), ("bfloat16", 7), ("complex64", 2))}
     updates, _ = transform.update(params, state, params)
     chex.assert_trees_all_equal(updates, params)
     assert jtu.tree_map(lambda x: x.dtype, updates) == jtu.tree_map(lambda x: x.dtype, params)

@@ -50,6 +50,11 @@ def test_rules_that_do_not_fit_list_the_paths(patterns, message):
         rule_of(by_path(patterns)).labels(params())
 
 
+def test_a_pattern_whose_leaves_all_fit_an_earlier_one_is_no_mistake():
+    patterns = {"*.bias": 1, "layer.*": 2, "norm.*": 3, "layer.bias": 4, "*": 5}
+    assert labels(by_path(patterns)) == {"bias": 1, "layer.bias": 1, "layer.w": 2, "norm.0": 3}
+
+
 def test_a_rule_about_what_is_absent_is_no_mistake(key):
     model = eqx.nn.Linear(2, 2, use_bias=False, key=key)
     assert labels(by_path({"*.bias": 1, "*": 2}), eqx.filter(model, eqx.is_array)) == {"weight": 2}

@@ -182,7 +182,7 @@ MUTANTS = (
         "_containers/lookahead.py",
         "jtu.tree_map(lambda new, old: jnp.where(is_due, new, old), fresh, fast_state)",
         "fresh",
-        ("tests/test_lookahead.py -k fresh",),
+        ("tests/test_lookahead.py -k both_modes",),
     ),
     Mutant(
         "lookahead-synchronizes-one-step-late",
@@ -222,7 +222,7 @@ MUTANTS = (
         "_containers/reshaping.py",
         "itertools.accumulate(sizes[i] for i in indices)",
         "itertools.accumulate(sizes[: len(indices)])",
-        ("tests/test_reshaping.py",),
+        ("tests/test_reshaping.py -k every_dtype",),
     ),
     Mutant(
         "sam-is-due-one-step-late",

@@ -61,7 +61,7 @@ MUTANTS = (
         "tree/_align.py",
         "lengths = found if lengths is None else lengths",
         "lengths = found",
-        ("tests/test_equations_matrices.py -k examples", "tests/test_aggregate.py"),
+        ("tests/test_alignment.py -k as_many_examples",),
     ),
     Mutant(
         "absent-leaves-of-nnx-have-no-path",
