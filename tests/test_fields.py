@@ -120,7 +120,7 @@ def scheduled(transform: Any) -> Any:
     """The transform with schedules in the place of its own numbers."""
     numbers = [f.name for f in fields_of(transform, static=False) if f.metadata.get("number")]
     curves = {
-        name: schedules.Linear(value, 0.75 * value + 0.25 * (value >= 1), 4)
+        name: schedules.Linear(value, 0.5 * value + 0.5 * (value >= 1), 1)
         for name in numbers
         if (value := getattr(transform, name)) is not None and not isinstance(value, mx.AbstractSchedule)
     }

@@ -14,7 +14,7 @@ import numpy as np
 from .._protocol.hyperparameters import ARRAY_TYPES
 from .._protocol.masks import AbstractRule, by_path
 from .._protocol.optimizer import AbstractOptimizer
-from .._protocol.schedule import has_stateful_schedule, is_schedule
+from .._protocol.schedule import AbstractSchedule, has_stateful_schedule, is_schedule
 from .._support.keys import is_key_data
 from ..tree._paths import leaves_with_paths
 from ..tree._state import one_level
@@ -36,10 +36,10 @@ def is_same(a: Any, b: Any) -> bool:
 
 
 def expect_same_fields(after: Any, before: Any, where: str) -> None:
-    """Refuses another static field or another part anywhere in a module; a number may take a schedule's place."""
-    if before is None or is_schedule(before):
-        return
-    if isinstance(before, ARRAY_TYPES):
+    """Refuses another static field or another part anywhere in a module, and a schedule where there was one."""
+    if isinstance(before, AbstractSchedule):
+        expect(not is_schedule(after), f"`{where}` is still a schedule.")
+    if before is None or is_schedule(before) or isinstance(before, ARRAY_TYPES):
         return
     expect(type(after) is type(before), f"`{where}` became a `{type(after).__name__}`.")
     if isinstance(before, eqx.Module):
