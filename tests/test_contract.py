@@ -1,14 +1,17 @@
 """Every law on the instances that can break it by themselves, which `reach.py` selects."""
 
+import dataclasses
 import inspect
 import types
 from collections.abc import Iterator
+from typing import Any
 
 import flax.nnx  # noqa: F401 (the instances declare themselves to NNX when they are made)
+import jax
 import pytest
 
 import modulax
-from modulax.testing import LAWS, Law
+from modulax.testing import LAWS, Case, Law, default_params
 
 from . import reach
 from .instances import EVERYTHING, TRANSFORMS, Instance
@@ -30,6 +33,26 @@ def _params() -> Iterator[object]:
 @pytest.mark.parametrize("law, instance", list(_params()))
 def test_law(law: Law, instance: Instance):
     law.check(CASES[instance])
+
+
+@pytest.mark.parametrize("cls", list(dict.fromkeys(instance.cls for instance in TRANSFORMS)))
+def test_parameters_may_be_a_single_array(cls: type):
+    """Also for containers that show their parts another form of it. Only a pattern of paths needs a tree."""
+    matrix = default_params()["dense"]["kernel"]
+    for instance in (i for i in TRANSFORMS if i.cls is cls):
+        case = dataclasses.replace(reach.case_of(instance), params=matrix)
+
+        def start_and_step(case: Case = case) -> Any:
+            updates = case.updates(1)
+            return case.returned(updates), case.update(updates, case.init())[0]
+
+        try:
+            given, updates = jax.eval_shape(start_and_step)
+        except ValueError as error:
+            assert "matches no leaf" in str(error)
+        else:
+            assert (updates.shape, updates.dtype) == (given.shape, given.dtype)
+            return
 
 
 def _public_classes(module: types.ModuleType, base: type) -> set[type]:
