@@ -49,7 +49,8 @@ def test_parameters_may_be_a_single_array(cls: type):
         try:
             given, updates = jax.eval_shape(start_and_step)
         except ValueError as error:
-            assert "matches no leaf" in str(error)
+            if "matches no leaf" not in str(error):
+                raise
         else:
             assert (updates.shape, updates.dtype) == (given.shape, given.dtype)
             return
