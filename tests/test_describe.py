@@ -1,6 +1,7 @@
 """The dry run: a row for each parameter, and exact sizes."""
 
 import dataclasses
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -110,9 +111,10 @@ def test_every_column_with_a_schedule_has_its_name_where_the_number_was(mask: bo
     """In all optimizers with a weight decay, on the same leaves as without schedules."""
     chosen = by_path({"w": True, "*": False}) if mask else None
     for name in modulax.available():
-        fields = {field.name for field in dataclasses.fields(modulax.get(name))}
+        cls: Any = modulax.get(name)
+        fields = {field.name for field in dataclasses.fields(cls)}
         if {"weight_decay", "mask"} <= fields:
-            plain = modulax.get(name)(weight_decay=0.25, mask=chosen, learning_rate=0.5)
+            plain = cls(weight_decay=0.25, mask=chosen, learning_rate=0.5)
             scheduled = plain.replace(
                 weight_decay=schedules.Linear(0.25, 0.5, 9), learning_rate=schedules.Linear(0.5, 0.1, 9)
             )

@@ -94,13 +94,14 @@ def _with_twin(instances: tuple[Instance, ...]) -> list[Any]:
 
 @pytest.mark.parametrize("instance", _with_twin(TRANSFORMS))
 def test_equals_optax(instance: Instance):
-    assert instance.optax is not None
+    twin = instance.optax
+    assert twin is not None
     given: Any = {"examples": instance.examples, "updates_at": instance.updates}
 
     def both() -> Any:
         ours = trajectory(instance.make(), instance.extra, **given)
         with settings.jax_defaults():
-            return ours, trajectory(_with_extra(instance.optax()), instance.extra, **given)
+            return ours, trajectory(_with_extra(twin()), instance.extra, **given)
 
     ours, theirs = jax.jit(both)()
     assert_close(ours, theirs, SCHEDULE_RTOL if _uses_schedule(instance) else instance.optax_rtol)
