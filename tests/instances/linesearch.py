@@ -64,6 +64,7 @@ TRANSFORMS = (
         lambda: optax.scale_by_backtracking_linesearch(6, 0.3, 0.6, 1.2, 2.0, 1e-3, 1e-4, True),
         extra=searched,
         updates=downhill,
+        rtol=1e-5,
     ),
     Instance("ScaleByLBFGS", lambda: mx.ScaleByLBFGS(3), lambda: optax.scale_by_lbfgs(3), updates=uphill),
     Instance(
