@@ -176,3 +176,12 @@ def test_a_number_that_cannot_be_written_comes_back_so():
 def test_a_restore_changes_no_dtype(dtype: Any):
     with pytest.raises(ValueError, match="does not cast"):
         checkpoint.load_state_dict({"w": X}, {"w": np.zeros(2, dtype)})
+
+
+def test_an_array_goes_where_the_template_lives():
+    """Whether the template is an array or a description of one, and whether or not the value is on a device already."""
+    place = jax.sharding.SingleDeviceSharding(jax.devices()[3])
+    described = jax.ShapeDtypeStruct(X.shape, X.dtype, sharding=place)
+    for template, value in ((jax.device_put(BLANK, place), X), (described, X), (described, jnp.asarray(X))):
+        found, _ = checkpoint.load_state_dict({"w": template}, {"w": value})
+        assert found["w"].sharding == place
