@@ -14,6 +14,7 @@ import pytest
 import modulax as mx
 from modulax import schedules
 
+from .instances.averaging import TRANSFORMS
 from .settings import jax_defaults
 
 PARAMS = {"w": jnp.asarray([1.0, -2.0, 0.5]), "b": jnp.asarray(0.3, jnp.float32)}
@@ -123,6 +124,19 @@ def test_evaluation_returns_the_whole_model():
         mx.schedule_free_eval_params(mx.SGD(0.1).init(PARAMS), PARAMS)
     with pytest.raises(ValueError, match=r"found 2 in `ChainState`.*optimizer\.eval_params"):
         mx.schedule_free_eval_params(mx.Chain(optimizer, optimizer).init(PARAMS), PARAMS)
+
+
+def test_what_is_evaluated_has_the_dtypes_of_the_parameters():
+    """Also where the state is kept in float32, and for parameters that were cast since."""
+    shapes = {"w": (3, 4), "bias": (4,), "scalar": ()}
+    for instance in TRANSFORMS:
+        transform = instance.make()
+        for before, after in ((jnp.bfloat16, jnp.bfloat16), (jnp.float32, jnp.float16)):
+            params, wanted = ({n: jax.ShapeDtypeStruct(x, d) for n, x in shapes.items()} for d in (before, after))
+            found = jax.eval_shape(transform.eval_params, jax.eval_shape(transform.init, params), wanted)
+            assert {name: (x.shape, x.dtype) for name, x in found.items()} == {
+                name: (x.shape, x.dtype) for name, x in wanted.items()
+            }, instance
 
 
 # --- Schedule-Free ---------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import modulax as mx
@@ -109,6 +110,15 @@ def test_a_lenient_restore_takes_nothing_that_could_be_something_else(name: str)
         np.testing.assert_array_equal(value, flat[found[path]] if path in found else before)
 
 
+def test_another_shape_under_the_same_name_is_an_error():
+    """A lenient restore leaves out what it does not find, and not what it finds and cannot use."""
+    for nest in (lambda x: x, Nest, lambda x: {"state": Parts({"a": x})}):
+        flat = checkpoint.state_dict(nest(Other(LONG, X)))
+        for template in (nest(Other(BLANK, BLANK)), nest(Mean(BLANK))):
+            with pytest.raises(ValueError, match="has shape"):
+                checkpoint.load_state_dict(template, flat, strict=False)
+
+
 # --- Instants of a save ------------------------------------------------------------------------------
 
 
@@ -186,3 +196,22 @@ def test_a_number_that_cannot_be_written_comes_back_so():
 def test_a_restore_changes_no_dtype(dtype: Any):
     with pytest.raises(ValueError, match="does not cast"):
         checkpoint.load_state_dict({"w": X}, {"w": np.zeros(2, dtype)})
+
+
+def test_steps_of_optax_are_those_of_the_first_count():
+    """Others may count something else, such as the losses of which `reduce_on_plateau` takes the mean."""
+    adam, plateau = optax.scale_by_adam().init(OLD), optax.contrib.reduce_on_plateau().init(OLD)
+    theirs = (adam._replace(count=np.int32(4)), plateau._replace(count=np.int32(1)))
+    optimizer = mx.Chain(mx.Adam(0.1), mx.ReduceOnPlateau())
+    ours, _ = checkpoint.state_from_optax(optimizer.init(OLD), theirs)
+    assert ours["adam"].step == ours["adam"].inner["scale_by_adam"].count == 4
+    assert ours["reduce_on_plateau"].count == 1
+
+
+def test_an_array_goes_where_the_template_lives():
+    """Whether the template is an array or a description of one, and whether or not the value is on a device already."""
+    place = jax.sharding.SingleDeviceSharding(jax.devices()[3])
+    described = jax.ShapeDtypeStruct(X.shape, X.dtype, sharding=place)
+    for template, value in ((jax.device_put(BLANK, place), X), (described, X), (described, jnp.asarray(X))):
+        found, _ = checkpoint.load_state_dict({"w": template}, {"w": value})
+        assert found["w"].sharding == place

@@ -32,6 +32,13 @@ def test_parts_are_named_after_their_classes():
     assert chain.init(PARAMS).names == tuple(chain.parts)
 
 
+def test_a_name_that_is_given_is_that_of_no_other_part():
+    a, b, c = mx.Scale(2.0), mx.Scale(3.0), mx.Scale(5.0)
+    for chain in (mx.Chain(a, b, scale=c), mx.Chain(a, b, scale_2=c), mx.Chain(a, scale=b, scale_2=c)):
+        assert list(chain) == [a, b, c]
+        assert chain[list(chain.parts)[-1]] is c
+
+
 def test_a_chain_is_a_sequence_and_a_mapping():
     clip, adam, rate = mx.Clip(1.0), mx.ScaleByAdam(), mx.ScaleByLearningRate(0.1)
     chain = mx.Chain(clip, adam=adam, rate=rate)
@@ -268,6 +275,24 @@ def test_functions_of_the_parameters_see_all_of_them():
         updates, _ = transform.update(PARAMS, transform.init(PARAMS), PARAMS, **extra)
         np.testing.assert_allclose(updates["dense"]["bias"], expected(5.0))
         np.testing.assert_allclose(updates["scale"], expected(5.0) if transform is partition else 1.0)
+
+
+def test_gradients_of_the_caller_may_be_wider():
+    """As those of a loss in float32 at parameters in bfloat16: the round goes on in the dtype of the updates."""
+    params = jnp.ones(2, jnp.bfloat16)
+    seen: list[Any] = []
+
+    def see(updates, params):
+        del params
+        seen.append(updates.dtype)
+        return updates
+
+    see_all = mx.Stateless(see)
+    round_of_three = mx.SAM(see_all, see_all, sync_period=3, opaque_mode=True)
+    updates, _ = round_of_three.update(
+        params, round_of_three.init(params), params, grad_fn=lambda p, i: p.astype(float)
+    )
+    assert {updates.dtype, *seen} == {jnp.dtype(jnp.bfloat16)}
 
 
 # --- Numbers ---------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 
 import modulax
@@ -127,3 +128,13 @@ def test_every_column_with_a_schedule_has_its_name_where_the_number_was(mask: bo
 
 def test_an_adversary_is_no_optimizer_of_the_parameters():
     assert set(column(modulax.SAM(modulax.SGD(0.5), modulax.SGD(0.25)), "learning_rate").values()) == {"0.5"}
+
+
+@pytest.mark.parametrize(
+    "tree", [jnp.ones(3), {"count": jnp.ones(3)}, {"count": jnp.ones(3), "w": {"mu": jnp.ones(2)}}], ids=str
+)
+def test_arrays_of_optax_belong_to_the_parameters_that_ours_belong_to(tree):
+    """A counter belongs to none, whatever a parameter is called, and if there is but one without a name."""
+    theirs = modulax.describe(modulax.from_optax(optax.scale_by_adam()), tree)
+    assert str(theirs) == str(modulax.describe(modulax.ScaleByAdam(), tree))
+    assert theirs.shared_bytes == 4

@@ -121,6 +121,16 @@ def test_reshape_batch_axis_agrees_with_optax():
     assert ours["name"] == "text"
 
 
+def test_an_axis_may_be_counted_from_the_end():
+    x = np.arange(24.0).reshape(2, 4, 3).repeat(2, axis=2)
+    for axis in range(3):
+        split = reshape_batch_axis(x, 2, axis)
+        assert split.shape == (*x.shape[:axis], x.shape[axis] // 2, 2, *x.shape[axis + 1 :])
+        np.testing.assert_array_equal(reshape_batch_axis(x, 2, axis - 3), split)
+        for in_axes in (axis, axis - 3):
+            np.testing.assert_array_equal(microbatch(lambda x: x, 0, 2, in_axes=in_axes)(x), split.sum(axis))
+
+
 # --- Laws --------------------------------------------------------------------------------------------
 
 

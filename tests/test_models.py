@@ -266,6 +266,15 @@ def test_eight_devices():
     assert_same_shardings(updates, params)
 
 
+def test_what_nobody_placed_is_on_every_device():
+    """An array that was created without a sharding is on the first device, and its moments join those of the others."""
+    mesh = Mesh(np.array(jax.devices("cpu")), ("data",))
+    placed, everywhere = NamedSharding(mesh, P("data")), NamedSharding(mesh, P())
+    params = {"w": jax.device_put(np.ones(8, np.float32), placed), "b": jnp.ones(2)}
+    found = mx.state_sharding(mx.Trace(0.9), params)
+    assert jtu.tree_leaves(found) == [everywhere, placed]
+
+
 def assert_same_shardings(tree: Any, like: Any) -> None:
     for x, y in zip(jtu.tree_leaves(tree), jtu.tree_leaves(like), strict=True):
         assert x.sharding.is_equivalent_to(y.sharding, x.ndim)

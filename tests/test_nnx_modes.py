@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 
@@ -117,14 +118,40 @@ def test_steps_are_counted_once(rate: Any):
     assert len([v for v in jtu.tree_leaves(nnx.state(optimizer, nnx.OptState)) if v.shape == ()]) == 1
 
 
+class Annotated(nnx.Module):
+    """A matrix with names for its axes."""
+
+    def __init__(self, **metadata: Any) -> None:
+        self.kernel = nnx.Param(jnp.ones((4, 6)), out_sharding=("in", "out"), eager_sharding=False, **metadata)
+
+
 def test_metadata_are_for_arrays_like_the_parameter():
     """A moment of another shape has an owner, and not its axes."""
-
-    class Net(nnx.Module):
-        def __init__(self) -> None:
-            self.kernel = nnx.Param(jnp.ones((4, 6)), out_sharding=("in", "out"), eager_sharding=False)
-
-    optimizer = modulax.nnx.Optimizer(Net(), mx.Adafactor(0.1, min_dim_size_to_factor=2, momentum=0.9))
+    optimizer = modulax.nnx.Optimizer(Annotated(), mx.Adafactor(0.1, min_dim_size_to_factor=2, momentum=0.9))
     found = {name: variable for name, variable in optimizer.opt_state.items() if "kernel" in name}
     shardings = {name.split(".")[-2]: v.get_metadata().get("out_sharding") for name, v in found.items()}
     assert shardings == {"v_row": None, "v_col": None, "ema": ("in", "out")}
+
+
+def test_moments_may_be_sharded_otherwise_than_their_parameter():
+    """As in `flax.nnx.Optimizer`, by the `optimizer_sharding` of the parameter."""
+    model = Annotated(optimizer_sharding=("in", None))
+    for optimizer in (
+        modulax.nnx.Optimizer(model, mx.Trace(0.9)),
+        nnx.Optimizer(model, optax.trace(0.9), wrt=nnx.Param),
+    ):
+        (moment,) = (v for v in jtu.tree_leaves(optimizer.opt_state, is_leaf=is_variable) if v.shape == (4, 6))
+        assert moment.get_metadata()["out_sharding"] == ("in", None)
+
+
+def is_variable(x: Any) -> bool:
+    return isinstance(x, nnx.Variable)
+
+
+def test_a_filter_may_match_only_what_an_earlier_one_has_taken():
+    """The error is for a filter that matches nothing, such as one with a typing error."""
+    model = Plain(nnx.Rngs(0))
+    found = modulax.nnx.labels(model, {nnx.Param: "all", nnx.PathContains("bias"): "bias"})
+    assert found == {"first": {"bias": "all", "kernel": "all"}}
+    with pytest.raises(ValueError, match="matches no variable"):
+        modulax.nnx.labels(model, {nnx.Param: "all", nnx.PathContains("bais"): "bias"})

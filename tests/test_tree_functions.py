@@ -1,5 +1,7 @@
 """Functions of whole trees: what optax makes of them, dtypes, absent leaves, nothing at all, and what does not fit."""
 
+import collections
+import functools
 import inspect
 from typing import Any
 
@@ -217,6 +219,18 @@ def test_leaves_are_paired_by_their_paths():
     one, two = Named(jnp.ones(2), "one"), Named(jnp.ones(2), "two")
     assert jtu.tree_structure(one) != jtu.tree_structure(two)
     assert eqx.tree_equal(tree.sub(one, two), tree.zeros_like(one))
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "where", "vdot", "allclose", "cast_like"])
+def test_the_order_of_the_leaves_is_that_of_the_first_tree(name: str):
+    """An `OrderedDict` has the order in which it was written, a dict that of its keys."""
+    x = {"a": np.array([1.0, -2.0]), "b": np.array([4.0, 3.0], np.float16)}
+    y = {"a": np.array([0.5, 3.0], np.float16), "b": np.array([-5.0, 7.0])}
+    other = collections.OrderedDict(b=y["b"], a=y["a"])
+    function = functools.partial(tree.where, np.array([True, False])) if name == "where" else getattr(tree, name)
+    assert_same(function(x, other), function(x, y))
+    found = function(other, x)
+    assert_same(dict(found) if isinstance(found, dict) else found, function(y, x))
 
 
 def test_gradients_and_a_whole_model(key):

@@ -18,6 +18,7 @@ from . import (
     rules,
     schedules,
     second_look,
+    third_look,
     trees,
 )
 from ._mutant import Mutant as Mutant
@@ -34,4 +35,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *aggregation.MUTANTS,
     *edges.MUTANTS,
     *second_look.MUTANTS,
+    *third_look.MUTANTS,
 )
