@@ -198,14 +198,28 @@ def test_a_restore_changes_no_dtype(dtype: Any):
         checkpoint.load_state_dict({"w": X}, {"w": np.zeros(2, dtype)})
 
 
-def test_steps_of_optax_are_those_of_the_first_count():
-    """Others may count something else, such as the losses of which `reduce_on_plateau` takes the mean."""
+@pytest.mark.parametrize("is_plateau_first", [False, True])
+def test_steps_of_optax_are_those_of_the_first_part_that_counts_steps(is_plateau_first: bool):
+    """`reduce_on_plateau` counts the losses of which it takes the mean."""
     adam, plateau = optax.scale_by_adam().init(OLD), optax.contrib.reduce_on_plateau().init(OLD)
     theirs = (adam._replace(count=np.int32(4)), plateau._replace(count=np.int32(1)))
-    optimizer = mx.Chain(mx.Adam(0.1), mx.ReduceOnPlateau())
+    parts = {"adam": mx.Adam(0.1), "plateau": mx.ReduceOnPlateau()}
+    optimizer = mx.Chain(**dict(reversed(parts.items())) if is_plateau_first else parts)
+    theirs = theirs[::-1] if is_plateau_first else theirs
     ours, _ = checkpoint.state_from_optax(optimizer.init(OLD), theirs)
     assert ours["adam"].step == ours["adam"].inner["scale_by_adam"].count == 4
-    assert ours["reduce_on_plateau"].count == 1
+    assert ours["plateau"].count == 1
+
+
+def test_every_state_of_optax_is_known():
+    """Two of them have names that do not end in `State`."""
+    theirs = (optax.apply_every(2).init(OLD), optax.scale_by_adam().init(OLD))
+    _, report = checkpoint.state_from_optax(mx.Adam(0.1).init(OLD), theirs)
+    assert {name.split(".")[:3][-1] for name in report.unused} == {"grad_acc"}
+    tx = optax.add_decayed_weights(lambda step: 0.1)
+    count = tx.init(OLD)._replace(count=np.int32(7))
+    ours, _ = checkpoint.state_from_optax(mx.SGD(0.1, momentum=0.9).init(OLD), (optax.trace(0.9).init(OLD), count))
+    assert ours.step == 7
 
 
 def test_an_array_goes_where_the_template_lives():
@@ -215,3 +229,7 @@ def test_an_array_goes_where_the_template_lives():
     for template, value in ((jax.device_put(BLANK, place), X), (described, X), (described, jnp.asarray(X))):
         found, _ = checkpoint.load_state_dict({"w": template}, {"w": value})
         assert found["w"].sharding == place
+    key = jax.device_put(jax.random.key(0), place)
+    found, _ = checkpoint.load_state_dict({"key": key}, checkpoint.state_dict({"key": jax.random.key(1)}))
+    assert found["key"].sharding == place
+    assert found["key"] == jax.random.key(1)

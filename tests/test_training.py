@@ -52,7 +52,7 @@ def linen(cls: Any, tx: Any) -> Any:
 # makes its second moment too large by 1e-5, and we before it.
 B1, B2 = 0.875, 1 - 2**-10
 
-STEPS = 40
+STEPS = 50
 TRAININGS = {
     "nnx_transformer": in_nnx(mx.AdamW(3e-3, B1, B2), optax.adamw(3e-3, B1, B2)),
     "nnx_cnn": in_nnx(

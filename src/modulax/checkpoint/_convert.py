@@ -74,9 +74,11 @@ def into(leaf: Any, value: Any) -> Any:
         value.setflags(write=leaf.flags.writeable)
         return value
     if is_key(leaf):
-        return jax.random.wrap_key_data(jnp.asarray(value), impl=jax.random.key_impl(leaf))
+        value = jax.random.wrap_key_data(jnp.asarray(value), impl=jax.random.key_impl(leaf))
     sharding = leaf.sharding
-    return jnp.asarray(value) if sharding is None else jax.device_put(value, sharding)
+    if sharding is not None:
+        return jax.device_put(value, sharding)
+    return value if is_key(leaf) else jnp.asarray(value)
 
 
 def fill(

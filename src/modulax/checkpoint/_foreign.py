@@ -17,6 +17,10 @@ from ._convert import load_state_dict
 from ._names import Report, stored
 
 _COUNTERS = {"count", "step"}
+# States of optax with a count of something else than steps: losses, or mini-batches.
+_OTHER_COUNTS = {"plateau_count", "grad_acc"}
+# States of optax whose names don't end in `State`.
+_STATES = {"ApplyEvery", "WeightDecaySchedule"}
 
 
 def state_from_optax(template: State, state: PyTree) -> tuple[State, Report]:
@@ -28,8 +32,8 @@ def state_from_optax(template: State, state: PyTree) -> tuple[State, Report]:
     This converts a state. To use an optax transformation in modulax, see `modulax.from_optax`.
 
     Parts are matched by the names of their fields, in order: `mu` and `nu`, `trace`, `acc_grads` and so on. The step
-    count that an optimizer keeps for its schedules is taken from the first part with a count. Moments are cast to the
-    dtypes of the template.
+    count that an optimizer keeps for its schedules is taken from the first part that counts steps. Moments are cast to
+    the dtypes of the template.
 
     Args:
         template: the initial state of the modulax optimizer, `optimizer.init(params)`.
@@ -42,7 +46,7 @@ def state_from_optax(template: State, state: PyTree) -> tuple[State, Report]:
         ValueError: if nothing in the optax state matches the template.
     """
     theirs = [(where, fields) for where, fields in _parts(state, (), _is_optax_state) if fields]
-    counts = [fields["count"] for _, fields in theirs if "count" in fields]
+    counts = [fields["count"] for _, fields in theirs if "count" in fields and not fields.keys() & _OTHER_COUNTS]
     flat: dict[str, Any] = {}
     for where, fields in _parts(template, (), _is_state):
         wanted = fields.keys() - _COUNTERS
@@ -145,7 +149,8 @@ def _is_state(x: Any) -> bool:
 
 
 def _is_optax_state(x: Any) -> bool:
-    return isinstance(x, tuple) and hasattr(x, "_fields") and type(x).__name__.endswith("State")
+    name = type(x).__name__
+    return isinstance(x, tuple) and hasattr(x, "_fields") and (name.endswith("State") or name in _STATES)
 
 
 def _parts(
