@@ -201,11 +201,12 @@ def test_a_restore_changes_no_dtype(dtype: Any):
 @pytest.mark.parametrize("is_plateau_first", [False, True])
 def test_steps_of_optax_are_those_of_the_first_part_that_counts_steps(is_plateau_first: bool):
     """`reduce_on_plateau` counts the losses of which it takes the mean."""
-    adam, plateau = optax.scale_by_adam().init(OLD), optax.contrib.reduce_on_plateau().init(OLD)
+    adam: Any = optax.scale_by_adam().init(OLD)
+    plateau: Any = optax.contrib.reduce_on_plateau().init(OLD)
     theirs = (adam._replace(count=np.int32(4)), plateau._replace(count=np.int32(1)))
-    parts = {"adam": mx.Adam(0.1), "plateau": mx.ReduceOnPlateau()}
-    optimizer = mx.Chain(**dict(reversed(parts.items())) if is_plateau_first else parts)
-    theirs = theirs[::-1] if is_plateau_first else theirs
+    optimizer = mx.Chain(adam=mx.Adam(0.1), plateau=mx.ReduceOnPlateau())
+    if is_plateau_first:
+        optimizer, theirs = mx.Chain(plateau=mx.ReduceOnPlateau(), adam=mx.Adam(0.1)), theirs[::-1]
     ours, _ = checkpoint.state_from_optax(optimizer.init(OLD), theirs)
     assert ours["adam"].step == ours["adam"].inner["scale_by_adam"].count == 4
     assert ours["plateau"].count == 1
@@ -213,12 +214,12 @@ def test_steps_of_optax_are_those_of_the_first_part_that_counts_steps(is_plateau
 
 def test_every_state_of_optax_is_known():
     """Two of them have names that do not end in `State`."""
-    theirs = (optax.apply_every(2).init(OLD), optax.scale_by_adam().init(OLD))
+    theirs: Any = (optax.apply_every(2).init(OLD), optax.scale_by_adam().init(OLD))
     _, report = checkpoint.state_from_optax(mx.Adam(0.1).init(OLD), theirs)
     assert {name.split(".")[:3][-1] for name in report.unused} == {"grad_acc"}
-    tx = optax.add_decayed_weights(lambda step: 0.1)
-    count = tx.init(OLD)._replace(count=np.int32(7))
-    ours, _ = checkpoint.state_from_optax(mx.SGD(0.1, momentum=0.9).init(OLD), (optax.trace(0.9).init(OLD), count))
+    decay: Any = optax.add_decayed_weights(lambda step: 0.1).init(OLD)
+    theirs = (optax.trace(0.9).init(OLD), decay._replace(count=np.int32(7)))
+    ours, _ = checkpoint.state_from_optax(mx.SGD(0.1, momentum=0.9).init(OLD), theirs)
     assert ours.step == 7
 
 
