@@ -38,7 +38,17 @@ ALWAYS = ("empty_trees_are_fine", "every_number_has_an_address")
 # Parameters of two precisions, and a leaf that is absent.
 MIXED = {"bias": PARAMS["bias"], "gone": None, "kernel": PARAMS["kernel"].astype(jnp.bfloat16)}
 # What is masked becomes zero: a constant, and XLA puts constants on one device. These hand it on as it is.
-HAND_ON = ("Chain", "MultiSteps", "Scheduled", "Injected", "ApplyIfFinite", "ConditionallyMask")
+HAND_ON = (
+    "Chain",
+    "MultiSteps",
+    "Scheduled",
+    "Injected",
+    "ApplyIfFinite",
+    "ConditionallyMask",
+    "ScaleByGaLore",
+    "Process",
+    "SkipLarge",
+)
 
 
 def _case(composition: Composition) -> Case:
