@@ -89,26 +89,26 @@ def test_at_keeps_every_static_field(instance: Instance):
     expect_same_fields(transform.at(zero_state(transform)), transform, type(transform).__name__)
 
 
-def composed() -> Iterator[Any]:
+def composed() -> Iterator[Instance]:
     """Whatever writes trees or contains transforms: rules on one array and optimizers have one `at` for all."""
     for instance in firsts(TRANSFORMS):
         transform = instance.make()
         is_rule = isinstance(transform, mx.AbstractLeafwise | mx.AbstractStatelessTransform)
         if not is_rule and not isinstance(transform, mx.AbstractOptimizer):
-            yield pytest.param(instance, id=str(instance))
+            yield instance
 
 
 def case_of(instance: Instance, transform: Any) -> Case:
     return Case(transform, extra=instance.extra, rtol=instance.rtol, examples=instance.examples)
 
 
-@pytest.mark.parametrize("instance", list(composed()))
+@pytest.mark.parametrize("instance", list(composed()), ids=str)
 def test_the_next_update_is_that_of_at(instance: Instance):
     transform = away(instance.make(), OF_OTHER_UPDATES)
     LAWS["at_is_the_transform_of_the_next_step"].check(case_of(instance, transform))
 
 
-@pytest.mark.parametrize("instance", list(composed()))
+@pytest.mark.parametrize("instance", list(composed()), ids=str)
 def test_each_part_has_its_own_state(instance: Instance):
     transform: Any = instance.make()
     parts = list(transform.each_part(zero_state(transform)))
@@ -116,32 +116,14 @@ def test_each_part_has_its_own_state(instance: Instance):
     assert [type(part.state) for part in parts] == expected
 
 
-def scheduled(transform: Any) -> Any:
-    """The transform with schedules in the place of its own numbers."""
-    numbers = [f.name for f in fields_of(transform, static=False) if f.metadata.get("number")]
-    curves = {
-        name: schedules.Linear(value, 0.5 * value + 0.5 * (value >= 1), 1)
-        for name in numbers
-        if (value := getattr(transform, name)) is not None and not isinstance(value, mx.AbstractSchedule)
-    }
-    return transform.replace(**curves)
-
-
-def counting() -> Iterator[Any]:
+def counting() -> Iterator[Instance]:
     """The transforms that go by a counter of their own, and of rules on one array one that has a counter."""
     for instance in firsts(TRANSFORMS):
         transform = instance.make()
         is_optimizer = isinstance(transform, mx.AbstractOptimizer)
         counts = transform.clock in ("steps", "pace") and not is_optimizer
         if counts or isinstance(transform, mx.ScaleByAdam):
-            yield pytest.param(instance, id=str(instance))
-
-
-@pytest.mark.parametrize("instance", list(counting()))
-def test_a_schedule_is_at_the_step_of_the_next_update(instance: Instance):
-    transform = scheduled(instance.make())
-    transform = mx.Scheduled(transform) if transform.clock == "caller" else transform
-    LAWS["at_is_the_transform_of_the_next_step"].check(case_of(instance, transform))
+            yield instance
 
 
 def scheduled_everywhere(transform: Any) -> Any:
@@ -153,15 +135,21 @@ def scheduled_everywhere(transform: Any) -> Any:
     return transform.replace(**curves)
 
 
-@pytest.mark.parametrize("instance", list(composed()))
-def test_no_schedule_is_left(instance: Instance):
-    """And each is read at the step count that it follows."""
+@pytest.mark.parametrize("instance", list(dict.fromkeys((*counting(), *composed()))), ids=str)
+def test_no_schedule_is_left_and_each_is_at_the_step_of_the_next_update(instance: Instance):
     transform: Any = scheduled_everywhere(instance.make())
     transform = mx.Scheduled(transform) if transform.clock == "caller" else transform
     now = transform.at(zero_state(transform))
     assert not any(map(is_schedule, jtu.tree_leaves(now, is_leaf=is_schedule)))
     if not isinstance(transform, mx.Injected):  # whose state has the numbers of the step before
         LAWS["at_is_the_transform_of_the_next_step"].check(case_of(instance, transform))
+
+
+@pytest.mark.parametrize("name", mx.available())
+def test_at_keeps_the_parts_of_what_an_optimizer_builds(name: str):
+    optimizer: Any = next(i.make() for i in firsts(TRANSFORMS) if i.cls is mx.get(name))
+    built = optimizer.at(zero_state(optimizer)).transform()
+    expect_same_fields(built.at(zero_state(built)), built, name)
 
 
 ON_FIELDS = ("a_field_that_is_a_dtype_is_one_of_the_state", "a_field_of_an_optimizer_is_handed_on")

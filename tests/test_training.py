@@ -1,6 +1,7 @@
 """The training examples: real models, optax's loss curves, and runs that are interrupted or killed and go on."""
 
 import importlib
+import inspect
 import os
 import random
 import signal
@@ -52,7 +53,7 @@ def linen(cls: Any, tx: Any) -> Any:
 # makes its second moment too large by 1e-5, and we before it.
 B1, B2 = 0.875, 1 - 2**-10
 
-STEPS = 50
+STEPS = 100
 TRAININGS = {
     "nnx_transformer": in_nnx(mx.AdamW(3e-3, B1, B2), optax.adamw(3e-3, B1, B2)),
     "nnx_cnn": in_nnx(
@@ -98,7 +99,7 @@ def test_the_loss_curve_is_that_of_optax_also_after_an_interruption(name: str, t
     arrays, ours = example.train(tmp_path / "ours", STEPS, TRAININGS[name].ours)
     _, theirs = example.train(tmp_path / "theirs", STEPS, TRAININGS[name].theirs)
     assert len(ours) == STEPS
-    assert ours[-1] < 0.95 * ours[0]
+    assert ours[-1] < 0.8 * ours[0]
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
     last = random.Random(name).randrange(25, STEPS - 1)
@@ -118,10 +119,14 @@ def test_the_loss_curve_is_that_of_optax_also_after_an_interruption(name: str, t
 _RUN = """
 import hashlib, os, signal, sys, time
 from pathlib import Path
+from typing import Any
 import jax
+import jax.tree_util as jtu
 import numpy as np
 sys.path[:0] = [{examples!r}]
 import {name}
+
+{bits}
 
 def on_step(step, loss):
     if {die_at} >= 0:
@@ -131,17 +136,14 @@ def on_step(step, loss):
 
 for folder in {folders!r}:
     arrays, losses = {name}.train(Path(folder), 25, on_step=on_step)
-    hashed = hashlib.sha256()  # of every bit
-    for x in jax.tree.leaves(arrays):
-        is_key = jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key)
-        hashed.update(np.asarray(jax.random.key_data(x) if is_key else x).tobytes())
-    print(len(losses), hashed.hexdigest())
+    print(len(losses), hashlib.sha256(b"".join(bits(arrays))).hexdigest())
 """
 
 
 def run(name: str, cache: Path, *folders: Path, die_at: int = -1) -> subprocess.CompletedProcess[str]:
     """Train in each of the folders, one after the other, in a new process."""
-    source = _RUN.format(examples=str(EXAMPLES), name=name, die_at=die_at, folders=list(map(str, folders)))
+    given = {"bits": inspect.getsource(bits), "name": name, "die_at": die_at, "folders": list(map(str, folders))}
+    source = _RUN.format(examples=str(EXAMPLES), **given)
     environment = {
         **os.environ,
         "JAX_PLATFORMS": "cpu",

@@ -100,8 +100,8 @@ MUTANTS = (
         "a-restore-forgets-where-arrays-live",
         "checkpoint",
         "checkpoint/_convert.py",
-        "        return jax.device_put(value, sharding)",
-        "        return value if is_key(leaf) else jnp.asarray(value)",
+        "return jnp.asarray(value) if sharding is None else jax.device_put(value, sharding)",
+        "return jnp.asarray(value)",
         CHECKPOINT,
     ),
     Mutant(

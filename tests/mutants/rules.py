@@ -191,8 +191,8 @@ MUTANTS = (
         "prodigy-mask-forgotten",
         "optimizer",
         "_optimizers/prodigy.py",
-        "StepWithDecay(rule, self.weight_decay, self.mask)",
-        "StepWithDecay(rule, self.weight_decay)",
+        "AddDecayedWeights(self.weight_decay, self.mask)",
+        "AddDecayedWeights(self.weight_decay)",
         ("tests/test_fields.py -k '(reach_what or on_the_way) and Prodigy'",),
     ),
     Mutant(

@@ -14,7 +14,6 @@ from typing import Any
 
 import jax
 import jax.tree_util as jtu
-import numpy as np
 from jaxtyping import PyTree
 
 from .._protocol.hyperparameters import format_value
@@ -144,6 +143,9 @@ def _where(transform: AbstractTransform, tree: PyTree) -> Sequence[bool] | None:
     return transform.where(tree) if isinstance(transform, AbstractLeafwise) else None
 
 
+_ZERO = "0.0"
+
+
 def _write_numbers(transform: AbstractTransform, rows: Sequence[LeafDescription], is_whole: bool) -> None:
     """Write the learning rate and the weight decay of a transform without parts.
 
@@ -153,17 +155,17 @@ def _write_numbers(transform: AbstractTransform, rows: Sequence[LeafDescription]
     """
     for name in ("learning_rate", "weight_decay"):
         value = getattr(transform, name, None)
-        if is_whole and value is not None:
-            adds_nothing = name == "weight_decay" and not is_schedule(value) and np.all(value == 0)
+        if value is None:
+            continue
+        text = type(value).__name__ if is_schedule(value) else format_value(value)
+        if is_whole:
+            adds_nothing = name == "weight_decay" and text == _ZERO
             chosen = [row for row in rows if not (adds_nothing and row.weight_decay)]
-            _write(chosen, name, type(value).__name__ if is_schedule(value) else format_value(value))
         elif isinstance(transform, AbstractOptimizer) and is_schedule(value):
             written = [row for row in rows if getattr(row, name)]
             # If all are 0, the schedule starts there; if some are, these are the weight decay of another part.
-            changed = [row for row in written if getattr(row, name) != format_value(np.float32(0))]
-            _write(changed or written, name, type(value).__name__)
-
-
-def _write(rows: Sequence[LeafDescription], name: str, text: str) -> None:
-    for row in rows:
-        setattr(row, name, text)
+            chosen = [row for row in written if getattr(row, name) != _ZERO] or written
+        else:
+            continue
+        for row in chosen:
+            setattr(row, name, text)

@@ -7,6 +7,7 @@ from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY, POSITIVE
 from .._support.types import Follow
 from .._transforms.dadapt import ScaleByDAdaptAdam
+from .._transforms.regularization import AddDecayedWeights
 from .._transforms.step_with_decay import StepWithDecay
 
 
@@ -54,4 +55,4 @@ class DAdaptAdamW(AbstractOptimizer):
     def transform(self) -> StepWithDecay:
         b1, b2 = self.betas
         rule = ScaleByDAdaptAdam(self.learning_rate, b1, b2, self.eps, self.estim_lr0, follow=self.follow)
-        return StepWithDecay(rule, self.weight_decay)
+        return StepWithDecay(rule, AddDecayedWeights(self.weight_decay))

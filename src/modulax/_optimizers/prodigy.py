@@ -10,6 +10,7 @@ from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY, POSITIVE
 from .._support.types import Follow
 from .._transforms.prodigy import ScaleByProdigy
+from .._transforms.regularization import AddDecayedWeights
 from .._transforms.step_with_decay import StepWithDecay
 
 
@@ -73,4 +74,4 @@ class Prodigy(AbstractOptimizer):
             self.safeguard_warmup,
             follow=self.follow,
         )
-        return StepWithDecay(rule, self.weight_decay, self.mask)
+        return StepWithDecay(rule, AddDecayedWeights(self.weight_decay, self.mask))

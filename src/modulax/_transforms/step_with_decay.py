@@ -3,14 +3,10 @@
 `distance_estimate.py` explains why these two aren't plain chains.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import equinox as eqx
-
-from .._protocol.container import AbstractContainer, Part, part
-from .._protocol.fields import Number, number
+from .._protocol.container import AbstractContainer, part
 from .._protocol.leafwise import run_rules
-from .._protocol.masks import as_rule
 from .._protocol.transform import EmptyState
 from .dadapt import ScaleByDAdaptAdam
 from .distance_estimate import estimated_rate
@@ -26,27 +22,20 @@ class StepWithDecay(AbstractContainer):
 
     Args:
         rule: the rule, which returns $u_t$.
-        weight_decay: weight decay coefficient $\lambda$, multiplied by the step size $\gamma_t$.
-        mask: which parameters decay, as in `AddDecayedWeights`; by default all.
+        decay: the weight decay $\lambda w_t$ and its mask; its coefficient is multiplied by the step size $\gamma_t$.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
 
     rule: ScaleByProdigy | ScaleByDAdaptAdam = part(state=lambda state: state)
-    weight_decay: Number = number(0.0)
-    mask: Any = eqx.field(static=True, default=None, converter=as_rule)
-
-    def each_part(self, state=None):
-        """Yield the rule, and the weight decay with its mask, which `describe` shows."""
-        yield from super().each_part(state)
-        decay = AddDecayedWeights(self.weight_decay, self.mask)
-        yield Part("weight_decay", None, decay, None if state is None else EmptyState())
+    decay: AddDecayedWeights = part(state=lambda state: EmptyState())
 
     def init(self, params):
         return self.rule.init(params)
 
     def update(self, updates, state, params=None, **extra):
-        decay = AddDecayedWeights(estimated_rate(self.rule.at(state), state) * self.weight_decay, self.mask)
+        rate = estimated_rate(self.rule.at(state), state)
+        decay = AddDecayedWeights(rate * self.decay.weight_decay, self.decay.mask)
         rules, states = [self.rule, decay, Scale(-1.0)], [state, EmptyState(), EmptyState()]
         updates, (state, _, _) = run_rules(rules, updates, states, params, extra)
         return updates, state

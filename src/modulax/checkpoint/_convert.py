@@ -76,9 +76,7 @@ def into(leaf: Any, value: Any) -> Any:
     if is_key(leaf):
         value = jax.random.wrap_key_data(jnp.asarray(value), impl=jax.random.key_impl(leaf))
     sharding = leaf.sharding
-    if sharding is not None:
-        return jax.device_put(value, sharding)
-    return value if is_key(leaf) else jnp.asarray(value)
+    return jnp.asarray(value) if sharding is None else jax.device_put(value, sharding)
 
 
 def fill(

@@ -17,7 +17,7 @@ from ._convert import load_state_dict
 from ._names import Report, stored
 
 _COUNTERS = {"count", "step"}
-# States of optax with a count of something else than steps: losses, or mini-batches.
+# States of optax with a count of something other than steps: losses, or mini-batches.
 _OTHER_COUNTS = {"plateau_count", "grad_acc"}
 # States of optax whose names don't end in `State`.
 _STATES = {"ApplyEvery", "WeightDecaySchedule"}
