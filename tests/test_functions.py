@@ -214,6 +214,42 @@ def test_integers_are_refused_where_floats_are_needed(case: Case):
             case.function(**{**arguments, name: integers})
 
 
+@_cases("real numbers")
+def test_numbers_may_be_integers_or_booleans(case: Case):
+    """Which don't widen the result; complex ones are refused."""
+    dtype = jnp.bfloat16 if case.floats else np.float32
+    arguments = case.make(dtype)
+    for name in _numbers(case):
+        for kind in (jnp.int32, bool):
+            arrays, rest = case.parts({**arguments, name: jnp.ones(np.shape(arguments[name]), kind)})
+            result = jax.eval_shape(functools.partial(case.function, **rest), **arrays)
+            assert all(x.dtype == dtype for x in jax.tree_util.tree_leaves(result))
+        with pytest.raises(
+            ValueError, match=rf"`{case.function.__name__}\({name}=\.\.\.\)` must hold real numbers, got .*complex"
+        ):
+            case.function(**{**arguments, name: np.ones(np.shape(arguments[name]), np.complex64)})
+
+
+def _numbers(case: Case) -> list[str]:
+    """The arrays of floats that need not be floats."""
+    arrays, _ = case.parts(case.make())
+    return [name for name, x in arrays.items() if x.dtype.kind == "f" and name not in case.floats]
+
+
+@_cases("examples", lambda case: "where" in case.make() and "axis" in case.parameters)
+def test_a_mask_of_examples_is_one_of_all_their_entries(case: Case):
+    arrays, rest = case.parts(case.make(np.float32))
+    mask, axis = arrays.pop("where"), rest.get("axis", -1)
+    every = np.expand_dims(np.arange(mask.any(axis).size).reshape(mask.any(axis).shape) % 3 > 0, axis)
+
+    @jax.jit
+    def both(arrays: dict[str, Any]) -> Any:
+        masks = np.squeeze(every, axis), np.broadcast_to(every, mask.shape)
+        return [case.function(**arrays, **rest, where=m) for m in masks]
+
+    np.testing.assert_array_equal(*both(arrays))
+
+
 @_cases("shapes", lambda case: case.misfits)
 def test_shapes_that_do_not_fit_are_refused(case: Case):
     arguments = case.make(np.float32)
@@ -251,6 +287,19 @@ def test_every_public_function_has_a_case():
         functions = {f for name, f in vars(module).items() if inspect.isfunction(f) and not name.startswith("_")}
         elsewhere = {f for f in functions if f.__name__ in ELSEWHERE}
         assert functions == elsewhere | {case.function for case in CASES if case.function in functions}
+
+
+def test_every_option_is_given_in_a_case():
+    """With a value that is not its default."""
+    given: dict[tuple[Any, str], list[Any]] = {}
+    for case in CASES:
+        for name, value in case.make().items():
+            given.setdefault((case.function, name), []).append(value)
+    for case in CASES:
+        for name, parameter in case.parameters.items():
+            values = given.get((case.function, name), [])
+            changed = [isinstance(x, np.ndarray) or x != parameter.default for x in values]
+            assert any(changed), f"no case of `{case.function.__name__}` is called with `{name}`"
 
 
 def test_what_is_tested_elsewhere_is_tested_there():
