@@ -130,6 +130,16 @@ def test_an_order_needs_one_axis_or_two():
         mx.safe_norm(jnp.ones((2, 2)), 0.0, axis=2)
 
 
+def test_a_least_norm_is_real_and_that_of_a_root_mean_square_one_number():
+    with pytest.raises(ValueError, match=r"`safe_norm\(min_norm=...\)` must hold real numbers, got .*complex64"):
+        mx.safe_norm(jnp.ones(2), 1j)
+    name = r"`safe_root_mean_squares\(min_rms=...\)`"
+    with pytest.raises(ValueError, match=rf"{name} must hold real numbers, got .*complex64"):
+        mx.safe_root_mean_squares(jnp.ones(2), 1j)
+    with pytest.raises(ValueError, match=rf"{name} must be a number or have shape \(\), got \(2,\)"):
+        mx.safe_root_mean_squares(jnp.ones(2), jnp.ones(2))
+
+
 # --- Roots, squares, counters ----------------------------------------------------------------------------------------
 
 

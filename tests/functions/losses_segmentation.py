@@ -73,8 +73,9 @@ def _dice(
 def _generalized(predictions, targets, smooth=1.0, apply_softmax=True, ignore_background=False):
     inverses = 1 / (targets.sum((0, 1)) ** 2 + 1e-7)
     weights = len(inverses) * inverses / inverses.sum()
-    others = {"apply_softmax": apply_softmax, "ignore_background": ignore_background}
-    return _dice(predictions, targets, weights, smooth, **others).mean()
+    return _dice(
+        predictions, targets, weights, smooth, apply_softmax=apply_softmax, ignore_background=ignore_background
+    ).mean()
 
 
 def _binary(predictions, targets, smooth=1.0, apply_sigmoid=True):
