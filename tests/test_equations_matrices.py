@@ -258,6 +258,10 @@ def test_the_derivative_of_directions(right: bool):
     jacobian = jax.jit(jax.jacobian(lambda x: linalg.leading_directions(x, 2)))
     for x in (np.zeros((3, 4)), np.eye(3)):
         assert np.all(np.isfinite(jacobian(x)))
+    narrow = jax.ShapeDtypeStruct((3, 5, 4), jnp.bfloat16)
+    found = jax.eval_shape(lambda x: linalg.leading_directions(x, 2, right), narrow)
+    assert found.shape == (3, 4 if right else 5, 2)
+    assert found.dtype == jnp.bfloat16
 
 
 # --- Abadi et al. 2016, algorithm 1 --------------------------------------------------------------------

@@ -205,13 +205,14 @@ def test_what_is_masked_does_not_matter(case: Case):
 
 @_cases("integers", lambda case: case.floats)
 def test_integers_are_refused_where_floats_are_needed(case: Case):
+    """And complex numbers, unless the docstring names them."""
     arguments = case.make(np.float32)
+    takes_complex = "complex" in (inspect.getdoc(case.function) or "")
     for name in case.floats:
-        integers = jnp.ones(arguments[name].shape, jnp.int32)
-        with pytest.raises(
-            ValueError, match=rf"`{case.function.__name__}\({name}=\.\.\.\)` must hold floats, got .*int32"
-        ):
-            case.function(**{**arguments, name: integers})
+        for kind in (jnp.int32,) if takes_complex else (jnp.int32, jnp.complex64):
+            wanted = rf"`{case.function.__name__}\({name}=\.\.\.\)` must hold floats, got .*{kind.__name__}"
+            with pytest.raises(ValueError, match=wanted):
+                case.function(**{**arguments, name: np.ones(arguments[name].shape, kind)})
 
 
 @_cases("real numbers")
@@ -248,6 +249,16 @@ def test_a_mask_of_examples_is_one_of_all_their_entries(case: Case):
         return [case.function(**arrays, **rest, where=m) for m in masks]
 
     np.testing.assert_array_equal(*both(arrays))
+
+
+@_cases("masks", lambda case: "where" in case.make())
+def test_a_mask_is_boolean_and_fits(case: Case):
+    arguments = case.make(np.float32)
+    mask, name = arguments["where"], case.function.__name__
+    with pytest.raises(ValueError, match=rf"`{name}\(where=\.\.\.\)` must hold booleans, got int32"):
+        case.function(**{**arguments, "where": mask.astype(np.int32)})
+    with pytest.raises(ValueError, match=rf"`{name}` needs .*`where`.*\(7,\)"):
+        case.function(**{**arguments, "where": np.ones(7, bool)})
 
 
 @_cases("shapes", lambda case: case.misfits)

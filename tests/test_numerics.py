@@ -117,6 +117,8 @@ def test_norms_of_integers_complex_numbers_and_nothing():
     value, gradient = jax.value_and_grad(mx.safe_norm)(jnp.array([3j, -4]), 0.0)
     assert value == 5
     np.testing.assert_allclose(gradient, [-0.6j, -0.8], rtol=1e-6)  # JAX returns the conjugate
+    assert [mx.safe_norm(jnp.array([3j, -4]), 0.0, ord) for ord in (1, math.inf)] == [7, 4]
+    assert mx.safe_root_mean_squares(jnp.array([3j, -4]), 0.0) == np.float32(12.5**0.5)
     assert mx.safe_norm(jnp.zeros((0, 3)), 0.5) == 0.5
     assert mx.safe_root_mean_squares(jnp.zeros(0), 0.5) == 0.5
     np.testing.assert_array_equal(mx.safe_norm(jnp.zeros((0, 3)), 0.5, axis=0), [0.5, 0.5, 0.5])
@@ -176,6 +178,17 @@ def test_derivatives_are_scaled_in_both_modes_and_the_value_is_not():
     assert jax.hessian(scaled_square)(3.0, -0.5) == 2 * 0.25
     with jax_defaults():
         assert jax.grad(jax.grad(lambda x: THEIRS.scale_gradient(x, -0.5) ** 2))(3.0) == 2 * 0.25
+
+
+def test_complex_derivatives_are_scaled_and_integers_pass():
+    tree = {"z": jnp.array(1 - 2j), "n": jnp.array(3), "none": None}
+
+    def doubled(tree: Any) -> Any:
+        return numerics.scale_gradient(tree, 2.0)
+
+    same, tangents = eqx.filter_jvp(doubled, (tree,), ({**tree, "n": None},))
+    assert same == tree
+    assert tangents["z"] == 2 * tree["z"]
 
 
 def test_the_scale_of_a_gradient_may_be_traced_and_differentiated():
