@@ -113,7 +113,9 @@ def test_norms_of_low_dtypes_are_rounded_once(dtype: Any):
 
 
 def test_norms_of_integers_complex_numbers_and_nothing():
-    assert mx.safe_norm(np.array([3, 4]), 0) == 5
+    of_integers = mx.safe_norm(np.array([30_000, 40_000]), 0)
+    assert of_integers == 50_000
+    assert of_integers.dtype == jnp.float32
     value, gradient = jax.value_and_grad(mx.safe_norm)(jnp.array([3j, -4]), 0.0)
     assert value == 5
     np.testing.assert_allclose(gradient, [-0.6j, -0.8], rtol=1e-6)  # JAX returns the conjugate
@@ -189,6 +191,9 @@ def test_complex_derivatives_are_scaled_and_integers_pass():
     same, tangents = eqx.filter_jvp(doubled, (tree,), ({**tree, "n": None},))
     assert same == tree
     assert tangents["z"] == 2 * tree["z"]
+    # The product is rounded once: 0.3 in bfloat16 is 0.30078.
+    tangent = jnp.bfloat16(100)
+    assert jax.jvp(lambda x: numerics.scale_gradient(x, 0.3), (tangent,), (tangent,))[1] == 30
 
 
 def test_the_scale_of_a_gradient_may_be_traced_and_differentiated():

@@ -188,6 +188,7 @@ CASES = (
         None,  # whose masked labels are not zero
         "where",
         floats=("labels",),
+        numbers=("alpha",),
         misfits={"where": (5, 3)},
     ),
     Case(

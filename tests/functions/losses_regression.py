@@ -98,6 +98,13 @@ FUNCTION_DIFFERENCES = (
         "test_losses_regression.py::test_the_length_of_a_vector_does_not_matter",
     ),
     Difference(
+        "`cosine_similarity(epsilon=...)`",
+        "a lower bound on the lengths",
+        "a lower bound on their squares",
+        "the documented meaning in both",
+        "test_losses_regression.py::test_epsilon_is_the_least_length_of_either_vector",
+    ),
+    Difference(
         "`log_cosh` of small errors",
         "half the square",
         "rounding errors of the size of the dtype's precision",
