@@ -215,20 +215,38 @@ def test_integers_are_refused_where_floats_are_needed(case: Case):
                 case.function(**{**arguments, name: np.ones(arguments[name].shape, kind)})
 
 
-@_cases("real numbers")
-def test_numbers_may_be_integers_or_booleans(case: Case):
-    """Which don't widen the result; complex ones are refused."""
+def _is_fullest(case: Case) -> bool:
+    """Whether no other case of the function has more arrays."""
+    return case is max((c for c in CASES if c.function is case.function), key=lambda c: len(c.parts(c.make())[0]))
+
+
+@_cases("real numbers", _is_fullest)
+def test_numbers_may_be_integers(case: Case):
+    """Which don't widen the result, as floats do if the docstring names them; complex numbers are refused."""
     dtype = jnp.bfloat16 if case.floats else np.float32
     arguments = case.make(dtype)
+    said = re.search("in the dtype that (.*?) promote to", " ".join((inspect.getdoc(case.function) or "").split()))
+    words = re.findall(r"\w+", said[1]) if said else ()
+
+    def dtypes(name: str, kind: Any) -> set[Any]:
+        arrays, rest = case.parts({**arguments, name: jnp.ones(np.shape(arguments[name]), kind)})
+        result = jax.eval_shape(functools.partial(case.function, **rest), **arrays)
+        return {x.dtype for x in jax.tree_util.tree_leaves(result)}
+
+    for name in case.floats[1:]:
+        assert dtypes(name, np.float32) == {np.dtype(np.float32 if _is_one_of(name, words) else dtype)}
     for name in _numbers(case):
-        for kind in (jnp.int32, bool):
-            arrays, rest = case.parts({**arguments, name: jnp.ones(np.shape(arguments[name]), kind)})
-            result = jax.eval_shape(functools.partial(case.function, **rest), **arrays)
-            assert all(x.dtype == dtype for x in jax.tree_util.tree_leaves(result))
+        assert dtypes(name, np.int32) == {np.dtype(dtype)}
+        assert dtypes(name, np.float32) == {np.dtype(np.float32 if _is_one_of(name, words) else dtype)}
         with pytest.raises(
             ValueError, match=rf"`{case.function.__name__}\({name}=\.\.\.\)` must hold real numbers, got .*complex"
         ):
             case.function(**{**arguments, name: np.ones(np.shape(arguments[name]), np.complex64)})
+
+
+def _is_one_of(name: str, words: Any) -> bool:
+    """Whether one of the words is the name of an argument, or the end of it: targets are also `log_targets`."""
+    return any(name == word or name.endswith(f"_{word}") for word in words)
 
 
 def _numbers(case: Case) -> list[str]:

@@ -37,7 +37,8 @@ def nnls(
             smaller of two norms of $A^\top A$, the Frobenius norm and the maximum column sum.
 
     Returns:
-        $x$ of shape `(n,)` or `(n, k)`. The arithmetic is done in at least float32.
+        $x$ of shape `(n,)` or `(n, k)`, in the dtype that `A` and `b` promote to. The arithmetic is done in at least
+        float32.
 
     Raises:
         ValueError: if `A` is not a matrix of floats, `b` or `L` is not real, `b` doesn't fit `A`, or `iters` is not
