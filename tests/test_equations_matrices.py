@@ -170,7 +170,7 @@ def test_eps_is_added_to_a_norm_or_bounds_it_from_below(name: str):
     x[0] *= 0.1
     s = np.linalg.svd(x, compute_uv=False)
     of_rows = np.sqrt(np.abs(x @ x.T).sum(axis=1, keepdims=True))
-    for eps in (1e-3, of_rows.mean()):
+    for eps in (of_rows.mean(), 2 * s.sum()):
         size = {
             "frobenius": np.sqrt(np.sum(s**2)) + eps,
             "spectral": s[0] + eps,

@@ -215,9 +215,19 @@ def test_integers_are_refused_where_floats_are_needed(case: Case):
                 case.function(**{**arguments, name: np.ones(arguments[name].shape, kind)})
 
 
+def _numbers(case: Case) -> list[str]:
+    """The arrays of floats that need not be floats."""
+    arrays, _ = case.parts(case.make())
+    return [name for name, x in arrays.items() if x.dtype.kind == "f" and name not in case.floats]
+
+
 def _is_fullest(case: Case) -> bool:
-    """Whether no other case of the function has more arrays."""
-    return case is max((c for c in CASES if c.function is case.function), key=lambda c: len(c.parts(c.make())[0]))
+    """Whether no other case of the function has more arrays of floats."""
+
+    def count(case: Case) -> int:
+        return len(case.floats) + len(_numbers(case))
+
+    return case is max((c for c in CASES if c.function is case.function), key=count)
 
 
 @_cases("real numbers", _is_fullest)
@@ -247,12 +257,6 @@ def test_numbers_may_be_integers(case: Case):
 def _is_one_of(name: str, words: Any) -> bool:
     """Whether one of the words is the name of an argument, or the end of it: targets are also `log_targets`."""
     return any(name == word or name.endswith(f"_{word}") for word in words)
-
-
-def _numbers(case: Case) -> list[str]:
-    """The arrays of floats that need not be floats."""
-    arrays, _ = case.parts(case.make())
-    return [name for name, x in arrays.items() if x.dtype.kind == "f" and name not in case.floats]
 
 
 @_cases("examples", lambda case: "where" in case.make() and "axis" in case.parameters)

@@ -419,4 +419,28 @@ MUTANTS = (
         "jnp.asarray(eps).astype(real_dtype(y.dtype)) * jnp.ones_like(largest)",
         ("tests/test_equations_matrices.py -k test_eps_is_added",),
     ),
+    Mutant(
+        "an-empty-matrix-is-orthogonalized",
+        "function",
+        "linalg/_newton_schulz.py",
+        "if x.size == 0:",
+        "if False:",
+        ("tests/test_muon.py -k test_other_steps",),
+    ),
+    Mutant(
+        "a-divergence-in-the-dtype-of-the-predictions",
+        "dtype",
+        "losses/_divergences.py",
+        "return dtype, axes, mask, widened_arrays",
+        "return log_predictions.dtype, axes, mask, widened_arrays",
+        ("tests/test_functions.py -k 'test_numbers_may_be and divergence'",),
+    ),
+    Mutant(
+        "an-error-about-a-mask-names-another-function",
+        "error",
+        "losses/_smoothing.py",
+        'mask_like("smooth_labels", where',
+        'mask_like("softmax_cross_entropy", where',
+        ("tests/test_functions.py -k 'test_a_mask_is_boolean and smooth'",),
+    ),
 )
