@@ -238,16 +238,17 @@ def test_numbers_may_be_integers(case: Case):
     said = re.search("in the dtype that (.*?) promote to", " ".join((inspect.getdoc(case.function) or "").split()))
     words = re.findall(r"\w+", said[1]) if said else ()
 
-    def dtypes(name: str, kind: Any) -> set[Any]:
-        arrays, rest = case.parts({**arguments, name: jnp.ones(np.shape(arguments[name]), kind)})
+    def dtypes(kind: Any, *names: str) -> set[Any]:
+        ones = {name: jnp.ones(np.shape(arguments[name]), kind) for name in names}
+        arrays, rest = case.parts({**arguments, **ones})
         result = jax.eval_shape(functools.partial(case.function, **rest), **arrays)
         return {x.dtype for x in jax.tree_util.tree_leaves(result)}
 
+    assert dtypes(np.int32, *_numbers(case)) == {np.dtype(dtype)}
     for name in case.floats[1:]:
-        assert dtypes(name, np.float32) == {np.dtype(np.float32 if _is_one_of(name, words) else dtype)}
+        assert dtypes(np.float32, name) == {np.dtype(np.float32 if _is_one_of(name, words) else dtype)}
     for name in _numbers(case):
-        assert dtypes(name, np.int32) == {np.dtype(dtype)}
-        assert dtypes(name, np.float32) == {np.dtype(np.float32 if _is_one_of(name, words) else dtype)}
+        assert dtypes(np.float32, name) == {np.dtype(np.float32 if _is_one_of(name, words) else dtype)}
         with pytest.raises(
             ValueError, match=rf"`{case.function.__name__}\({name}=\.\.\.\)` must hold real numbers, got .*complex"
         ):
