@@ -101,6 +101,9 @@ def test_labels_need_not_be_probabilities():
     expected = SOFTMAX(jnp.asarray(logits), one_hot.astype(jnp.float32))
     np.testing.assert_array_equal(SOFTMAX(jnp.asarray(logits), one_hot), expected)
     np.testing.assert_array_equal(SOFTMAX(jnp.asarray(logits), one_hot[0].astype(int)), expected)
+    # Probabilities of the shape of the examples are no class indices.
+    square, shared = jnp.arange(9.0).reshape(3, 3) ** 0.5, jnp.array([0.5, 0.25, 0.25])
+    np.testing.assert_array_equal(SOFTMAX(square, shared), SOFTMAX(square, jnp.tile(shared, (3, 1))))
 
 
 def test_all_axes_are_one():
@@ -325,6 +328,8 @@ def test_focal_loss_without_focus_is_the_cross_entropy():
     np.testing.assert_array_equal(FOCAL(logits, labels, gamma=0.0), plain)
     weights = 0.3 * labels + 0.7 * (1 - labels)
     np.testing.assert_allclose(FOCAL(logits, labels, gamma=0, alpha=0.3), weights * plain)
+    of_zero = losses.sigmoid_focal_loss(logits, labels, gamma=0.0, alpha=0.0)  # which is a weight like any other
+    np.testing.assert_allclose(of_zero, (1 - labels) * plain, rtol=1e-6)
 
 
 # --- Smoothing -----------------------------------------------------------------------------------
@@ -365,6 +370,11 @@ def test_smoothing_mixes_the_loss_with_the_mean_over_all_classes():
             lambda x, y: losses.softmax_cross_entropy_with_integer_labels(x, y, axis=0),
             "`softmax_cross_entropy_with_integer_labels` needs `labels` of shape (3,), the shape of `logits`, (4, 3), "
             "without its axis of classes, got (4,).",
+        ),
+        (
+            lambda x, y: losses.softmax_cross_entropy_with_integer_labels(x[None], y, axis=(0, 1)),
+            "`softmax_cross_entropy_with_integer_labels` needs `labels` of shape (3,), the shape of `logits`, "
+            "(1, 4, 3), without its axes of classes, got (4,).",
         ),
         (
             lambda x, y: losses.softmax_cross_entropy(x, y),

@@ -163,6 +163,24 @@ def test_orthogonalize_is_a_polynomial_of_the_singular_values(name: str, coeffic
     np.testing.assert_allclose(found, u @ np.diag(s) @ vh, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["frobenius", "spectral", "aol", "schatten"])
+def test_eps_is_added_to_a_norm_or_bounds_it_from_below(name: str):
+    """The first coefficient alone leaves the quotient as it is."""
+    x = start((4, 6))
+    x[0] *= 0.1
+    s = np.linalg.svd(x, compute_uv=False)
+    of_rows = np.sqrt(np.abs(x @ x.T).sum(axis=1, keepdims=True))
+    for eps in (of_rows.mean(), 2 * s.sum()):
+        size = {
+            "frobenius": np.sqrt(np.sum(s**2)) + eps,
+            "spectral": s[0] + eps,
+            "aol": np.maximum(of_rows, eps),
+            "schatten": max(np.sum(s**4) ** 0.25, eps),
+        }[name]
+        found = linalg.orthogonalize(jnp.asarray(x), (1.0, 0.0, 0.0), 1, preconditioning=name, eps=eps)
+        np.testing.assert_allclose(found, x / size, rtol=1e-9)
+
+
 # --- Laws of GaLore ------------------------------------------------------------------------------------
 
 
@@ -240,6 +258,10 @@ def test_the_derivative_of_directions(right: bool):
     jacobian = jax.jit(jax.jacobian(lambda x: linalg.leading_directions(x, 2)))
     for x in (np.zeros((3, 4)), np.eye(3)):
         assert np.all(np.isfinite(jacobian(x)))
+    narrow = jax.ShapeDtypeStruct((3, 5, 4), jnp.bfloat16)
+    found = jax.eval_shape(lambda x: linalg.leading_directions(x, 2, right), narrow)
+    assert found.shape == (3, 4 if right else 5, 2)
+    assert found.dtype == jnp.bfloat16
 
 
 # --- Abadi et al. 2016, algorithm 1 --------------------------------------------------------------------

@@ -205,13 +205,83 @@ def test_what_is_masked_does_not_matter(case: Case):
 
 @_cases("integers", lambda case: case.floats)
 def test_integers_are_refused_where_floats_are_needed(case: Case):
+    """And complex numbers, unless the docstring names them."""
     arguments = case.make(np.float32)
+    takes_complex = "complex" in (inspect.getdoc(case.function) or "")
     for name in case.floats:
-        integers = jnp.ones(arguments[name].shape, jnp.int32)
+        for kind in (jnp.int32,) if takes_complex else (jnp.int32, jnp.complex64):
+            wanted = rf"`{case.function.__name__}\({name}=\.\.\.\)` must hold floats, got .*{kind.__name__}"
+            with pytest.raises(ValueError, match=wanted):
+                case.function(**{**arguments, name: np.ones(arguments[name].shape, kind)})
+
+
+def _numbers(case: Case) -> list[str]:
+    """The arrays of floats that need not be floats."""
+    arrays, _ = case.parts(case.make())
+    return [name for name, x in arrays.items() if x.dtype.kind == "f" and name not in case.floats]
+
+
+def _is_fullest(case: Case) -> bool:
+    """Whether no other case of the function has more arrays of floats."""
+
+    def count(case: Case) -> int:
+        return len(case.floats) + len(_numbers(case))
+
+    return case is max((c for c in CASES if c.function is case.function), key=count)
+
+
+@_cases("real numbers", _is_fullest)
+def test_numbers_may_be_integers(case: Case):
+    """Which don't widen the result, as floats do if the docstring names them; complex numbers are refused."""
+    dtype = jnp.bfloat16 if case.floats else np.float32
+    arguments = case.make(dtype)
+    said = re.search("in the dtype that (.*?) promote to", " ".join((inspect.getdoc(case.function) or "").split()))
+    words = re.findall(r"\w+", said[1]) if said else ()
+
+    def dtypes(kind: Any, *names: str) -> set[Any]:
+        ones = {name: jnp.ones(np.shape(arguments[name]), kind) for name in names}
+        arrays, rest = case.parts({**arguments, **ones})
+        result = jax.eval_shape(functools.partial(case.function, **rest), **arrays)
+        return {x.dtype for x in jax.tree_util.tree_leaves(result)}
+
+    assert dtypes(np.int32, *_numbers(case)) == {np.dtype(dtype)}
+    for name in case.floats[1:]:
+        assert dtypes(np.float32, name) == {np.dtype(np.float32 if _is_one_of(name, words) else dtype)}
+    for name in _numbers(case):
+        assert dtypes(np.float32, name) == {np.dtype(np.float32 if _is_one_of(name, words) else dtype)}
         with pytest.raises(
-            ValueError, match=rf"`{case.function.__name__}\({name}=\.\.\.\)` must hold floats, got .*int32"
+            ValueError, match=rf"`{case.function.__name__}\({name}=\.\.\.\)` must hold real numbers, got .*complex"
         ):
-            case.function(**{**arguments, name: integers})
+            case.function(**{**arguments, name: np.ones(np.shape(arguments[name]), np.complex64)})
+
+
+def _is_one_of(name: str, words: Any) -> bool:
+    """Whether one of the words is the name of an argument, or the end of it: targets are also `log_targets`."""
+    return any(name == word or name.endswith(f"_{word}") for word in words)
+
+
+@_cases("examples", lambda case: "where" in case.make() and "axis" in case.parameters)
+def test_a_mask_of_examples_is_one_of_all_their_entries(case: Case):
+    arrays, rest = case.parts(case.make(np.float32))
+    mask, axis = arrays.pop("where"), rest.get("axis", -1)
+    every = np.expand_dims(np.arange(mask.any(axis).size).reshape(mask.any(axis).shape) % 3 > 0, axis)
+
+    @jax.jit
+    def both(arrays: dict[str, Any]) -> Any:
+        masks = np.squeeze(every, axis), np.broadcast_to(every, mask.shape)
+        return [case.function(**arrays, **rest, where=m) for m in masks]
+
+    np.testing.assert_array_equal(*both(arrays))
+
+
+@_cases("masks", lambda case: "where" in case.make())
+def test_a_mask_is_boolean_and_fits(case: Case):
+    arguments = case.make(np.float32)
+    mask, name = arguments["where"], case.function.__name__
+    with pytest.raises(ValueError, match=rf"`{name}\(where=\.\.\.\)` must hold booleans, got int32"):
+        case.function(**{**arguments, "where": mask.astype(np.int32)})
+    with pytest.raises(ValueError, match=rf"`{name}` needs .*`where`.*\(7,\)"):
+        case.function(**{**arguments, "where": np.ones(7, bool)})
 
 
 @_cases("shapes", lambda case: case.misfits)
@@ -251,6 +321,19 @@ def test_every_public_function_has_a_case():
         functions = {f for name, f in vars(module).items() if inspect.isfunction(f) and not name.startswith("_")}
         elsewhere = {f for f in functions if f.__name__ in ELSEWHERE}
         assert functions == elsewhere | {case.function for case in CASES if case.function in functions}
+
+
+def test_every_option_is_given_in_a_case():
+    """With a value that is not its default."""
+    given: dict[tuple[Any, str], list[Any]] = {}
+    for case in CASES:
+        for name, value in case.make().items():
+            given.setdefault((case.function, name), []).append(value)
+    for case in CASES:
+        for name, parameter in case.parameters.items():
+            values = given.get((case.function, name), [])
+            changed = [isinstance(x, np.ndarray) or x != parameter.default for x in values]
+            assert any(changed), f"no case of `{case.function.__name__}` is called with `{name}`"
 
 
 def test_what_is_tested_elsewhere_is_tested_there():

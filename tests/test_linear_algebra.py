@@ -1,6 +1,8 @@
 """Power iteration, inverse roots and non-negative least squares: by decompositions, at the edges, errors."""
 
+import functools
 import inspect
+import re
 
 import chex
 import jax
@@ -106,6 +108,59 @@ def test_a_function_is_given_the_dtypes_of_v0():
     value, vector = jax.jit(lambda v0: linalg.power_iteration(lambda v: matrix @ v, v0=v0))(jnp.ones(2, jnp.bfloat16))
     assert value.dtype == vector.dtype == jnp.bfloat16
     assert value == 4
+
+
+def test_the_dtype_is_the_one_of_the_matrix_and_of_v0_together():
+    for of_matrix, of_start, expected in (
+        (jnp.bfloat16, None, jnp.bfloat16),
+        (jnp.bfloat16, jnp.float32, jnp.float32),
+        (jnp.float32, jnp.complex64, jnp.complex64),
+    ):
+        v0 = None if of_start is None else jax.ShapeDtypeStruct((2,), of_start)
+        value, vector = jax.eval_shape(power_iteration, jax.ShapeDtypeStruct((2, 2), of_matrix), v0=v0)
+        assert value.dtype == vector.dtype == expected
+    tree = {"a": jnp.ones(1, jnp.complex64), "b": jnp.ones(1)}  # with leaves of which some are complex
+    _, vector = jax.eval_shape(lambda v0: linalg.power_iteration(lambda v: v, v0=v0), tree)
+    assert [x.dtype for x in jax.tree.leaves(vector)] == [jnp.complex64, jnp.float32]
+
+
+def test_the_limits_of_a_function_and_the_length_of_its_start():
+    @jax.jit
+    def vector(start, num_iters, error_tolerance):
+        limits = {"num_iters": num_iters, "error_tolerance": error_tolerance}
+        return linalg.power_iteration(lambda v: jnp.array([2.0, 1.0]) * v, v0=start, **limits)[1]
+
+    for size, num_iters, tolerance, steps in (
+        (1.0, 2, 0.0, 3),
+        (1e30, 2, 0.0, 3),
+        (1e-30, 2, 0.0, 3),
+        (1.0, 9, 0.4, 1),
+    ):
+        found = vector(jnp.full(2, size), num_iters, tolerance)  # at the start the residual is a third
+        np.testing.assert_allclose(found[0] / found[1], 2.0**steps, rtol=1e-6)
+
+
+def test_the_default_start_is_random_and_has_all_signs():
+    @jax.jit
+    def start(key):
+        return linalg.power_iteration(jnp.eye(8, dtype=jnp.complex64), num_iters=0, key=key)[1]
+
+    one, other = start(jax.random.key(0)), start(jax.random.key(1))
+    assert not np.any(np.isclose(one, other))
+    assert min(one.real) < 0 < max(one.real)
+    assert min(one.imag) < 0 < max(one.imag)
+
+
+def test_all_products_have_the_precision():
+    def products(function, **options):
+        text = str(jax.make_jaxpr(functools.partial(function, **options))(jnp.eye(2)))
+        found = re.findall(r"precision=\(Precision\.(\w+), Precision\.(\w+)\)", text)
+        assert len(found) == text.count("dot_general")
+        return {x for pair in found for x in pair}
+
+    for function in (linalg.power_iteration, functools.partial(linalg.matrix_inverse_pth_root, p=3)):
+        assert products(function) == {"HIGHEST"}
+        assert products(function, precision=jax.lax.Precision.HIGH) == {"HIGH"}
 
 
 def test_power_iteration_of_zeros():
@@ -214,9 +269,24 @@ def test_the_inverse_root_ends_with_the_best_that_rounding_allows():
     root, error = inverse_root(jnp.full((3, 3), jnp.nan), 2)
     assert np.isnan(root).all()
     assert np.isnan(error)
-    nothing, error = linalg.matrix_inverse_pth_root(jnp.zeros((0, 0)), 2)
-    assert nothing.shape == (0, 0)
-    assert error == 0
+
+
+def test_the_inverse_root_after_few_steps():
+    """The error is that of the result: the largest entry, not a norm."""
+    for num_iters, last, left in ((0, 1.0, 0.5), (1, 1.5, 0.25)):
+        root, error = inverse_root(jnp.diag(jnp.array([1.0, 0.5])), 1, num_iters=num_iters, ridge_epsilon=0.0)
+        np.testing.assert_allclose(root, [[1, 0], [0, last]], atol=1e-5)
+        np.testing.assert_allclose(error, left, atol=1e-5)
+
+
+def test_the_exponent_may_be_any_integer():
+    for p in (2, np.int64(2), np.array(2), jnp.array([2])):
+        nothing, error = linalg.matrix_inverse_pth_root(jnp.zeros((0, 0), jnp.complex64), p)
+        assert nothing.shape == (0, 0)
+        assert error == 0
+        assert error.dtype == jnp.float32
+    with pytest.raises(ValueError, match=r"`matrix_inverse_pth_root\(p=...\)` must hold integers, got .*float32"):
+        jax.eval_shape(linalg.matrix_inverse_pth_root, jnp.eye(2), 2.0)
 
 
 def test_the_inverse_root_of_hermitian_and_of_low_precision_matrices():
@@ -306,6 +376,17 @@ def test_the_size_of_the_entries_of_a_problem_does_not_matter():
         np.testing.assert_allclose(solutions, expected, rtol=1e-4, atol=1e-6)
 
 
+def test_a_bound_is_one_of_the_problem_whatever_its_size():
+    a, b = (jnp.asarray(x, jnp.float32) for x in _random_problem(8, 5))
+    bound = jnp.linalg.norm(a.T @ a)
+    expected = nnls(a, b, 200, L=bound)
+    np.testing.assert_allclose(nnls(a * 1e-3, b, 200, L=bound * 1e-6) * 1e-3, expected, rtol=1e-4, atol=1e-6)
+    # If it is too large, the steps are too short.
+    assert not np.allclose(nnls(a, b, 200, L=1e4 * bound), expected, rtol=1e-2)
+    program = jax.make_jaxpr(functools.partial(linalg.nnls, iters=6, unroll=3))(a, b)
+    assert "unroll=3" in str(program)
+
+
 # --- Sentences -----------------------------------------------------------------------------------
 
 
@@ -329,5 +410,11 @@ def test_bad_input_is_refused():
         linalg.power_iteration(lambda v: v)
     with pytest.raises(ValueError, match=r"the shapes of `v0`, \(2,\), got \(1,\)"):
         linalg.power_iteration(lambda v: v[:1], v0=jnp.ones(2))
+    with pytest.raises(ValueError, match=r"the shapes of `v0`, \(2,\), got \[\(2,\)\]"):
+        linalg.power_iteration(lambda v: [v], v0=jnp.ones(2))
+    with pytest.raises(ValueError, match=r"`power_iteration\(v0=...\)` must hold floats, got .*int32"):
+        linalg.power_iteration(lambda v: v, v0=jnp.ones(2, int))
+    with pytest.raises(ValueError, match=r"`nnls` needs `b` of shape \(2,\) or \(2, k\) .*, got \(2, 1, 1\)"):
+        linalg.nnls(jnp.ones((2, 2)), jnp.ones((2, 1, 1)), 1)
     with pytest.raises(ValueError, match=r"`nnls\(iters=...\)` must be an integer of at least 0, got -1"):
         linalg.nnls(jnp.ones((2, 2)), jnp.ones(2), -1)

@@ -50,6 +50,12 @@ def test_an_embedding_without_a_partner_is_only_one_of_the_others():
     assert np.any(gradient[2])
 
 
+def test_labels_are_numbers_of_any_kind():
+    x, labels = jnp.array([[1.0, 0.1], [0.3, 1.0], [2.0, 1.0], [1.0, 3.0]]), np.array([0, 1, 1, 0])
+    for others in (labels.astype(np.float32) / 2, labels.astype(bool), labels.astype(np.uint8)):
+        assert losses.ntxent(x, others) == losses.ntxent(x, labels)
+
+
 def test_embeddings_of_one_direction_cannot_be_told_apart():
     value, gradient = ntxent(np.outer(np.arange(1.0, 5.0), [0.6, 0.8]).astype(np.float32), np.array([0, 0, 1, 1]))
     np.testing.assert_allclose(value, np.log(3), rtol=1e-5)

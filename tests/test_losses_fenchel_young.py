@@ -67,6 +67,9 @@ def test_axes_of_examples_broadcast():
     np.testing.assert_allclose(value.astype(jnp.float32), SCORES.max(-1)[:, None] - SCORES @ TARGETS[:2].T, atol=0.02)
     assert loss(scores[0], targets).shape == (2,)
     assert loss(scores[:0], targets[0]).shape == (0,)
+    integers = jnp.array([[0, 1, 0], [1, 0, 1]])  # as one-hot targets may be
+    np.testing.assert_array_equal(loss(scores[:2], integers), loss(scores[:2], integers.astype(jnp.bfloat16)))
+    assert loss(jnp.array([jnp.inf, -jnp.inf, 1.0]), jnp.array([0.0, 0.0, 1.0])) == jnp.inf
 
 
 @pytest.mark.usefixtures("x64")
@@ -156,6 +159,10 @@ def test_labels_that_are_no_classes():
             lambda: losses.make_fenchel_young_loss(jnp.max)(jnp.ones((2, 3)), jnp.ones((2, 1))),
             "`fenchel_young_loss` needs `scores` and `targets` whose last axes have equal length, got (2, 3) and "
             "(2, 1).",
+        ),
+        (
+            lambda: losses.make_fenchel_young_loss(jnp.max)(jnp.ones(()), jnp.ones(())),
+            "`fenchel_young_loss` needs `scores` and `targets` whose last axes have equal length, got () and ().",
         ),
         (
             lambda: losses.make_fenchel_young_loss(jnp.max)(jnp.ones((2, 3)), jnp.ones((4, 3))),

@@ -35,10 +35,22 @@ def test_the_length_of_a_vector_does_not_matter(size: float):
         assert not np.isclose(optax.cosine_similarity(x * size, y), expected)
 
 
+def test_epsilon_is_the_least_length_of_either_vector():
+    long, short = jnp.array([3.0, 4.0]), jnp.array([0.3, 0.4])
+    for x, y, expected in ((long, long, 1.0), (short, long, 0.625), (long, short, 0.625), (short, short, 0.625**2)):
+        np.testing.assert_allclose(losses.cosine_similarity(x, y, epsilon=0.8), expected, rtol=1e-6)
+        np.testing.assert_allclose(losses.cosine_distance(x, y, epsilon=0.8), 1 - expected, rtol=1e-6, atol=1e-6)
+    with jax_defaults():
+        np.testing.assert_allclose(optax.cosine_similarity(long, short, epsilon=0.64), 0.625, rtol=1e-6)
+
+
 def test_equal_vectors_are_at_no_distance_and_opposite_ones_at_two():
     x = jnp.array([[1.0, 2.0], [-3.0, 0.5]])
     np.testing.assert_allclose(losses.cosine_distance(x, x), 0, atol=1e-6)
     np.testing.assert_allclose(losses.cosine_distance(x, -2 * x), 2, rtol=1e-6)
+    # The similarity in between is not rounded, so that small distances are exact in a low precision too.
+    x, y = jnp.array([[1.0, 0.0], [1.0, 0.0625]], jnp.bfloat16)
+    np.testing.assert_allclose(float(losses.cosine_distance(x, y)), 1 - 1 / np.sqrt(1 + 0.0625**2), rtol=1e-2)
 
 
 def test_log_cosh_of_a_small_error_is_half_its_square():

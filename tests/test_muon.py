@@ -137,6 +137,7 @@ def test_other_steps_and_coefficients():
     three = orthogonalize(x, steps=3)
     np.testing.assert_allclose(orthogonalize(x, [(3.4445, -4.775, 2.0315)] * 3), three, rtol=1e-5)
     np.testing.assert_allclose(orthogonalize(x, jnp.asarray([3.4445, -4.775, 2.0315]), steps=3), three, rtol=1e-5)
+    assert linalg.orthogonalize(jnp.zeros((2, 0, 3))).shape == (2, 0, 3)
 
 
 # --- Coefficients --------------------------------------------------------------------------------------

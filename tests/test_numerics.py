@@ -113,10 +113,14 @@ def test_norms_of_low_dtypes_are_rounded_once(dtype: Any):
 
 
 def test_norms_of_integers_complex_numbers_and_nothing():
-    assert mx.safe_norm(np.array([3, 4]), 0) == 5
+    of_integers = mx.safe_norm(np.array([30_000, 40_000]), 0)
+    assert of_integers == 50_000
+    assert of_integers.dtype == jnp.float32
     value, gradient = jax.value_and_grad(mx.safe_norm)(jnp.array([3j, -4]), 0.0)
     assert value == 5
     np.testing.assert_allclose(gradient, [-0.6j, -0.8], rtol=1e-6)  # JAX returns the conjugate
+    assert [mx.safe_norm(jnp.array([3j, -4]), 0.0, ord) for ord in (1, math.inf)] == [7, 4]
+    assert mx.safe_root_mean_squares(jnp.array([3j, -4]), 0.0) == np.float32(12.5**0.5)
     assert mx.safe_norm(jnp.zeros((0, 3)), 0.5) == 0.5
     assert mx.safe_root_mean_squares(jnp.zeros(0), 0.5) == 0.5
     np.testing.assert_array_equal(mx.safe_norm(jnp.zeros((0, 3)), 0.5, axis=0), [0.5, 0.5, 0.5])
@@ -128,6 +132,16 @@ def test_an_order_needs_one_axis_or_two():
         mx.safe_norm(jnp.ones((2, 2, 2)), 0.0, ord=1)
     with pytest.raises(ValueError, match=r"`safe_norm\(axis=2\)` is out of bounds: `x` .* has axes -2 to 1"):
         mx.safe_norm(jnp.ones((2, 2)), 0.0, axis=2)
+
+
+def test_a_least_norm_is_real_and_that_of_a_root_mean_square_one_number():
+    with pytest.raises(ValueError, match=r"`safe_norm\(min_norm=...\)` must hold real numbers, got .*complex64"):
+        mx.safe_norm(jnp.ones(2), 1j)
+    name = r"`safe_root_mean_squares\(min_rms=...\)`"
+    with pytest.raises(ValueError, match=rf"{name} must hold real numbers, got .*complex64"):
+        mx.safe_root_mean_squares(jnp.ones(2), 1j)
+    with pytest.raises(ValueError, match=rf"{name} must be a number or have shape \(\), got \(2,\)"):
+        mx.safe_root_mean_squares(jnp.ones(2), jnp.ones(2))
 
 
 # --- Roots, squares, counters ----------------------------------------------------------------------------------------
@@ -166,6 +180,20 @@ def test_derivatives_are_scaled_in_both_modes_and_the_value_is_not():
     assert jax.hessian(scaled_square)(3.0, -0.5) == 2 * 0.25
     with jax_defaults():
         assert jax.grad(jax.grad(lambda x: THEIRS.scale_gradient(x, -0.5) ** 2))(3.0) == 2 * 0.25
+
+
+def test_complex_derivatives_are_scaled_and_integers_pass():
+    tree = {"z": jnp.array(1 - 2j), "n": jnp.array(3), "none": None}
+
+    def doubled(tree: Any) -> Any:
+        return numerics.scale_gradient(tree, 2.0)
+
+    same, tangents = eqx.filter_jvp(doubled, (tree,), ({**tree, "n": None},))
+    assert same == tree
+    assert tangents["z"] == 2 * tree["z"]
+    # The product is rounded once: 0.3 in bfloat16 is 0.30078.
+    tangent = jnp.bfloat16(100)
+    assert jax.jvp(lambda x: numerics.scale_gradient(x, 0.3), (tangent,), (tangent,))[1] == 30
 
 
 def test_the_scale_of_a_gradient_may_be_traced_and_differentiated():

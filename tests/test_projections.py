@@ -321,8 +321,8 @@ def test_zeros_go_to_the_sphere():
     np.testing.assert_allclose([*dx, ds], [1, 2, 3, 0], atol=1e-6)  # (I - σσᵀ/3) w with w·σ = 0, for the signs σ
     np.testing.assert_allclose(jax.jit(p.projection_l1_sphere)(np.zeros(4, np.float32)), [0.25] * 4)
     y, dx, ds = _value_and_gradients(p.projection_l2_sphere, jnp.zeros(4), jnp.float32(3))
-    np.testing.assert_allclose(y, [1.5] * 4)
-    np.testing.assert_allclose([*dx, ds], [0, 0, 0, 0, 5])
+    np.testing.assert_allclose([*y, *dx, ds], [1.5, 1.5, 1.5, 1.5, 0, 0, 0, 0, 5])
+    np.testing.assert_allclose(np.hstack(p.projection_l2_sphere([jnp.zeros(3), jnp.zeros(1)], 2.0)), [1] * 4)
     with jax_defaults():
         theirs = jax.jit(optax.projections.projection_l1_sphere)(np.array([0.1, 0.0, -0.3], np.float32))
         assert np.abs(theirs).sum() < 0.9

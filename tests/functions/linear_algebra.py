@@ -19,7 +19,7 @@ def _problem(*shape):
     return make
 
 
-def _nnls(A, b, iters, L=None):
+def _nnls(A, b, iters, unroll=1, L=None):
     columns = [scipy.optimize.nnls(A, column)[0] for column in np.reshape(b, (len(b), -1)).T]
     return np.stack(columns, axis=-1).reshape(A.shape[1:] + b.shape[1:])
 
@@ -29,7 +29,7 @@ CASES = (
     Case(linalg.nnls, _problem(2), _nnls, optax.nnls, "columns", floats=("A",), numbers=("b",), misfits={"b": (4, 2)}),
     Case(
         linalg.nnls,
-        lambda rng: {**_problem()(rng), "L": np.array(2.0)},
+        lambda rng: {**_problem()(rng), "L": np.array(2.0), "unroll": 2},
         _nnls,
         optax.nnls,
         "bound",

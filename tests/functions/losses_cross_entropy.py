@@ -103,7 +103,7 @@ CASES = (
     *_dense(losses.poly_loss_cross_entropy, _poly, optax.losses.poly_loss_cross_entropy),
     Case(
         losses.poly_loss_cross_entropy,
-        lambda rng: {**_probabilities(5, 4)(rng), "epsilon": rng.normal(size=5)},
+        lambda rng: {**_probabilities(5, 3, 4)(rng), "axis": (0, 2), "epsilon": rng.normal(size=3)},
         _poly,
         optax.losses.poly_loss_cross_entropy,
         "epsilon",
@@ -188,6 +188,7 @@ CASES = (
         None,  # whose masked labels are not zero
         "where",
         floats=("labels",),
+        numbers=("alpha",),
         misfits={"where": (5, 3)},
     ),
     Case(

@@ -28,7 +28,8 @@ def _with_zeros(rng):
 
 
 def _with_log_targets(rng):
-    return {"log_predictions": _logarithms(rng, 5, 4), "log_targets": _logarithms(rng, 5, 4), "where": MASK}
+    logarithms = {name: _logarithms(rng, 5, 4, 3) for name in ("log_predictions", "log_targets")}
+    return {**logarithms, "axis": 1, "where": np.arange(60).reshape(5, 4, 3) % 4 != 1}
 
 
 def _summed(terms):
@@ -64,7 +65,7 @@ CASES = (
         "where",
         floats=("log_predictions", "log_targets"),
         batched=("log_predictions", "log_targets", "where"),
-        misfits={"log_targets": (3, 5, 4)},
+        misfits={"log_targets": (2, 5, 4, 3)},
     ),
 )
 

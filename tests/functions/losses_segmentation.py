@@ -25,15 +25,25 @@ def _tversky(rng):
     }
 
 
+def _soft_probabilities(rng):
+    return {**_soft(rng, 2, 4, 3), "predictions": rng.dirichlet(np.ones(3), (2, 4)), "apply_softmax": False}
+
+
 def _probabilities(rng):
-    return {**_soft(rng, 2, 4, 3), "predictions": rng.dirichlet(np.ones(3), (2, 4)), "apply_softmax": False} | {
-        "targets": rng.integers(0, 2, size=(2, 4, 3)),
-        "reduction": "none",
-    }
+    return {**_soft_probabilities(rng), "targets": rng.integers(0, 2, size=(2, 4, 3)), "reduction": "none"}
 
 
 def _pixels(rng):
-    return {"predictions": rng.normal(size=(3, 4, 2)), "targets": rng.uniform(size=(3, 4, 2))}
+    return {
+        "predictions": rng.normal(size=(3, 4, 2)),
+        "targets": rng.uniform(size=(3, 4, 2)),
+        "smooth": np.array(0.3),
+    }
+
+
+def _probabilities_of_pixels(rng):
+    pairs = zip(("predictions", "targets"), rng.uniform(size=(2, 3, 4, 2)), strict=True)
+    return {**dict(pairs), "apply_sigmoid": False}
 
 
 def _coefficients(p, t, smooth, alpha, beta, axis):
@@ -60,19 +70,21 @@ def _dice(
     return {"mean": values.mean(-1), "sum": values.sum(-1), "none": values}[reduction]
 
 
-def _generalized(predictions, targets, ignore_background=False):
+def _generalized(predictions, targets, smooth=1.0, apply_softmax=True, ignore_background=False):
     inverses = 1 / (targets.sum((0, 1)) ** 2 + 1e-7)
     weights = len(inverses) * inverses / inverses.sum()
-    return _dice(predictions, targets, weights, ignore_background=ignore_background).mean()
+    return _dice(
+        predictions, targets, weights, smooth, apply_softmax=apply_softmax, ignore_background=ignore_background
+    ).mean()
 
 
-def _binary(predictions, targets, smooth=1.0):
-    values = _coefficients(scipy.special.expit(predictions), targets, smooth, 0.5, 0.5, (1, 2))
-    return 1 - values
+def _binary(predictions, targets, smooth=1.0, apply_sigmoid=True):
+    p = scipy.special.expit(predictions) if apply_sigmoid else predictions
+    return 1 - _coefficients(p, targets, smooth, 0.5, 0.5, (1, 2))
 
 
 _arrays = ("predictions", "targets")
-_common = {"floats": ("predictions",), "numbers": ("targets",), "batched": _arrays}
+_common = {"floats": ("predictions",), "batched": _arrays}
 CASES = (
     Case(
         losses.dice_loss,
@@ -80,6 +92,7 @@ CASES = (
         _dice,
         optax.losses.dice_loss,
         misfits={"targets": (2, 3, 2, 4)},
+        numbers=("targets",),
         **_common,
     ),
     Case(
@@ -95,11 +108,19 @@ CASES = (
     Case(losses.dice_loss, _probabilities, _dice, None, "probabilities", floats=("predictions",), batched=_arrays),
     Case(
         losses.multiclass_generalized_dice_loss,
-        lambda rng: {**_soft(rng, 3, 4, 3), "ignore_background": True},
+        lambda rng: {**_soft(rng, 3, 4, 3), "smooth": np.array(0.3), "ignore_background": True},
         _generalized,
         optax.losses.multiclass_generalized_dice_loss,
         misfits={"targets": (3, 4, 2)},
+        numbers=("targets", "smooth"),
         **_common,
+    ),
+    Case(
+        losses.multiclass_generalized_dice_loss,
+        _soft_probabilities,
+        _generalized,
+        name="probabilities",
+        floats=("predictions",),
     ),
     Case(
         losses.binary_dice_loss,
@@ -107,8 +128,10 @@ CASES = (
         _binary,
         optax.losses.binary_dice_loss,
         misfits={"targets": (3, 4, 1)},
+        numbers=("targets", "smooth"),
         **_common,
     ),
+    Case(losses.binary_dice_loss, _probabilities_of_pixels, _binary, name="probabilities", floats=("predictions",)),
 )
 
 FUNCTION_DIFFERENCES = (

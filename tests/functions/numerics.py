@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import optax
 
@@ -23,26 +25,29 @@ def _whole(name):
     return lambda rng: {"x": rng.normal(size=(5, 4)), name: np.array(0.3)}
 
 
-_BY = ("x", "min_norm")
+_COMMON: dict[str, Any] = {
+    "numbers": ("x", "min_norm"),
+    "exemptions": {"real numbers": "complex numbers have a norm too"},
+}
 
 CASES = (
-    Case(numerics.safe_norm, _of_rows(), _norm, optax.safe_norm, "rows", batched=("x",), numbers=_BY),
-    Case(numerics.safe_norm, _whole("min_norm"), _norm, optax.safe_norm, "whole", numbers=_BY),
-    Case(numerics.safe_norm, _of_rows(ord=3, keepdims=True), _norm, optax.safe_norm, "cubes", numbers=_BY),
+    Case(numerics.safe_norm, _of_rows(), _norm, optax.safe_norm, "rows", batched=("x",), **_COMMON),
+    Case(numerics.safe_norm, _whole("min_norm"), _norm, optax.safe_norm, "whole", **_COMMON),
+    Case(numerics.safe_norm, _of_rows(ord=3, keepdims=True), _norm, optax.safe_norm, "cubes", **_COMMON),
     Case(
         numerics.safe_norm,
         lambda rng: {"x": rng.normal(size=(2, 4, 3)), "min_norm": np.array(2.9), "ord": "nuc", "axis": (2, 1)},
         _norm,
         optax.safe_norm,
         "nuclear",
-        numbers=_BY,
+        **_COMMON,
     ),
     Case(
         numerics.safe_root_mean_squares,
         _whole("min_rms"),
         _rms,
         optax.safe_root_mean_squares,
-        numbers=("x", "min_rms"),
+        **{**_COMMON, "numbers": ("x", "min_rms")},
     ),
 )
 

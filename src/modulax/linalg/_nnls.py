@@ -37,11 +37,12 @@ def nnls(
             smaller of two norms of $A^\top A$, the Frobenius norm and the maximum column sum.
 
     Returns:
-        $x$ of shape `(n,)` or `(n, k)`. The arithmetic is done in at least float32.
+        $x$ of shape `(n,)` or `(n, k)`, in the dtype that `A` and `b` promote to. The arithmetic is done in at least
+        float32.
 
     Raises:
-        ValueError: if `A` is not a matrix of floats, `b` is not real or doesn't fit `A`, or `iters` is not a
-            non-negative integer.
+        ValueError: if `A` is not a matrix of floats, `b` or `L` is not real, `b` doesn't fit `A`, or `iters` is not
+            a non-negative integer.
 
     References:
         Polyak, [Projected gradient method for non-negative least square](https://www.ams.org/books/conm/636/), 2015;
@@ -60,7 +61,8 @@ def nnls(
     if L is None:
         bound = jnp.minimum(jnp.linalg.norm(Q), jnp.max(jnp.sum(jnp.abs(Q), axis=0), initial=0))
     else:
-        bound = jnp.asarray(L).astype(a.dtype) / scale_a / scale_a
+        (L,) = real_arrays("nnls", L=L)
+        bound = L.astype(a.dtype) / scale_a / scale_a
     bound = jax.lax.stop_gradient(jnp.where(bound == 0, jnp.ones_like(bound), bound))
 
     def step(carry: tuple[Array, Array, Array], _: None) -> tuple[tuple[Array, Array, Array], None]:

@@ -82,7 +82,7 @@ def triplet_margin_loss(
         eps: $\varepsilon$, which keeps the distance smooth where two vectors coincide.
 
     Returns:
-        One loss per anchor, in the dtype of the anchors.
+        One loss per anchor, in the dtype that anchors, positives and negatives promote to.
 
     Raises:
         ValueError: if the vectors are not floats of the same shape, `axis` is out of bounds, or one of `norm_degree`,

@@ -29,7 +29,7 @@ def kl_divergence(
         where: mask of the outcomes to include, or of the distributions to include; masked values are ignored.
 
     Returns:
-        One divergence per distribution, in the dtype of the predictions.
+        One divergence per distribution, in the dtype that predictions and targets promote to.
 
     Raises:
         ValueError: if predictions or targets do not hold floats, a shape or the mask doesn't fit, or `axis` is out of
@@ -63,7 +63,7 @@ def kl_divergence_with_log_targets(
         where: mask of the outcomes to include, or of the distributions to include; masked values are ignored.
 
     Returns:
-        One divergence per distribution, in the dtype of the predictions.
+        One divergence per distribution, in the dtype that predictions and targets promote to.
 
     Raises:
         ValueError: if predictions or targets do not hold floats, a shape or the mask doesn't fit, or `axis` is out of
@@ -98,7 +98,7 @@ def generalized_kl_divergence(
         where: mask of the terms to include; masked values are ignored.
 
     Returns:
-        One divergence per sum, in the dtype of the predictions.
+        One divergence per sum, in the dtype that predictions and targets promote to.
 
     Raises:
         ValueError: if predictions or targets do not hold floats, a shape or the mask doesn't fit, or `axis` is out of

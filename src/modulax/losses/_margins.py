@@ -19,7 +19,7 @@ def hinge_loss(predictor_outputs: ArrayLike, targets: ArrayLike) -> Float[Array,
         targets: $y$, of the same shape, $-1$ or $1$. Under `jax.experimental.checkify` other values are reported.
 
     Returns:
-        One loss per score, in the dtype of the scores.
+        One loss per score, in the dtype that outputs and targets promote to.
 
     Raises:
         ValueError: if the scores do not hold floats, or the targets are not real or have another shape.
@@ -38,7 +38,7 @@ def perceptron_loss(predictor_outputs: ArrayLike, targets: ArrayLike) -> Float[A
         targets: $y$, of the same shape, $-1$ or $1$. Under `jax.experimental.checkify` other values are reported.
 
     Returns:
-        One loss per score, in the dtype of the scores.
+        One loss per score, in the dtype that outputs and targets promote to.
 
     Raises:
         ValueError: if the scores do not hold floats, or the targets are not real or have another shape.

@@ -38,7 +38,7 @@ def ranking_softmax_loss(
             one loss per list.
 
     Returns:
-        The reduced loss, in the dtype of the logits. A list without items has loss zero.
+        The reduced loss, in the dtype that logits, labels and weights promote to. A list without items has loss zero.
 
     Raises:
         ValueError: if `logits` does not hold floats, labels or weights are not real, or a shape or the mask doesn't

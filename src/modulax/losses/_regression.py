@@ -32,7 +32,7 @@ def squared_error(predictions: ArrayLike, targets: ArrayLike | None = None) -> F
         targets: $y$, of the same shape; zero by default.
 
     Returns:
-        One value per entry, in the dtype of the predictions.
+        One value per entry, in the dtype that predictions and targets promote to.
 
     Raises:
         ValueError: if the predictions do not hold floats, or the targets are not real or have another shape.
@@ -56,7 +56,7 @@ def l2_loss(predictions: ArrayLike, targets: ArrayLike | None = None) -> Float[A
         targets: $y$, of the same shape; zero by default.
 
     Returns:
-        One value per entry, in the dtype of the predictions.
+        One value per entry, in the dtype that predictions and targets promote to.
 
     Raises:
         ValueError: if the predictions do not hold floats, or the targets are not real or have another shape.
@@ -82,7 +82,7 @@ def huber_loss(
         delta: $\delta$, error at which the loss changes from quadratic to linear.
 
     Returns:
-        One value per entry, in the dtype of the predictions.
+        One value per entry, in the dtype that predictions and targets promote to.
 
     Raises:
         ValueError: if the predictions do not hold floats, or the targets are not real or have another shape.
@@ -108,7 +108,7 @@ def log_cosh(predictions: ArrayLike, targets: ArrayLike | None = None) -> Float[
         targets: $y$, of the same shape; zero by default.
 
     Returns:
-        One value per entry, in the dtype of the predictions.
+        One value per entry, in the dtype that predictions and targets promote to.
 
     Raises:
         ValueError: if the predictions do not hold floats, or the targets are not real or have another shape.
@@ -161,7 +161,7 @@ def cosine_similarity(
         where: mask of the entries to include; masked values are ignored.
 
     Returns:
-        One value in $[-1, 1]$ per pair of vectors, in the dtype of the predictions.
+        One value in $[-1, 1]$ per pair of vectors, in the dtype that predictions and targets promote to.
 
     Raises:
         ValueError: if the arrays do not hold floats or differ in shape, `axis` is out of bounds, or the mask doesn't
@@ -191,7 +191,7 @@ def cosine_distance(
         where: mask of the entries to include; masked values are ignored.
 
     Returns:
-        One value in $[0, 2]$ per pair of vectors, in the dtype of the predictions.
+        One value in $[0, 2]$ per pair of vectors, in the dtype that predictions and targets promote to.
 
     Raises:
         ValueError: if the arrays do not hold floats or differ in shape, `axis` is out of bounds, or the mask doesn't

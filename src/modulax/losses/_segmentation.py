@@ -55,7 +55,7 @@ def dice_loss(
             batch.
 
     Returns:
-        One loss per image, or per image and class, in the dtype of the predictions.
+        One loss per image, or per image and class, in the dtype that predictions and targets promote to.
 
     Raises:
         ValueError: if the predictions do not hold floats, the targets are not real, the shapes don't match, `reduction`
@@ -104,7 +104,7 @@ def multiclass_generalized_dice_loss(
         ignore_background: whether to leave out class 0, unless it is the only one.
 
     Returns:
-        The mean over the classes and the batch, in the dtype of the predictions.
+        The mean over the classes and the batch, in the dtype that predictions and targets promote to.
 
     Raises:
         ValueError: if the predictions do not hold floats, the targets are not real, or the shapes don't match.
@@ -137,7 +137,7 @@ def binary_dice_loss(
         apply_sigmoid: whether to turn logits into probabilities; False if the predictions are probabilities.
 
     Returns:
-        One loss per image, in the dtype of the predictions.
+        One loss per image, in the dtype that predictions and targets promote to.
 
     Raises:
         ValueError: if the predictions do not hold floats, the targets are not real, or the shapes don't match.
