@@ -76,7 +76,8 @@ def test_a_number_among_the_extra_arguments_is_traced_and_a_function_is_static()
     class Weighted(modulax.AbstractStatelessTransform):
         def apply(self, updates, params, *, value, function, **extra):
             traces.append(value)
-            return jax.tree.map(lambda g: function(g) * value, updates)
+            with jax.numpy_dtype_promotion("standard"):
+                return jax.tree.map(lambda g: function(g) * value, updates)
 
     transform = Weighted()
     state = transform.init(params())
@@ -86,6 +87,10 @@ def test_a_number_among_the_extra_arguments_is_traced_and_a_function_is_static()
     assert len(traces) == 1
     transform.update(params(), state, value=1.0, function=jnp.abs)
     assert len(traces) == 2
+    for value in (2, 3, 2j, 3j, True, np.float32(2.0)):  # integers stay integers, and a flag is part of the program
+        out, _ = transform.update(params(), state, value=value, function=jnp.abs)
+        np.testing.assert_allclose(out["b"], value)
+    assert [x if isinstance(x, bool) else x.dtype for x in traces[2:]] == [jnp.int32, jnp.complex64, True]
 
 
 def test_the_compiled_program_names_the_transforms():

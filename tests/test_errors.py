@@ -7,7 +7,9 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from flax.core import FrozenDict
 
 import modulax as mx
 from modulax import schedules
@@ -121,6 +123,17 @@ def test_applying_updates_that_do_not_fit():
         mx.apply_updates(model, {**PARAMS, "table": jnp.ones(2)})
 
 
+def test_applying_updates_that_are_absent():
+    """None stands for all that is below it, and for nothing where there is no parameter."""
+    new = mx.apply_updates(FrozenDict(PARAMS), {"dense": None, "scale": jnp.ones(()), "more": None})
+    assert (new["scale"], new["dense"]["bias"][0]) == (2, 1)
+    model = {"active": jnp.tanh, "bias": np.ones(2, np.float32), "flag": True, "w": jnp.ones(3)}
+    with pytest.raises(ValueError, match=r"`apply_updates`: at `w` the update has shape \(\) and the parameter \(3,\)"):
+        mx.apply_updates(model, {"active": None, "bias": jnp.ones(2), "flag": None, "w": jnp.ones(())})
+    with pytest.raises(ValueError, match=r"lack `dense.bias`, `dense.kernel` and have an unknown `more`"):
+        mx.apply_updates(PARAMS, {"scale": jnp.ones(()), "more": jnp.ones(2)})
+
+
 @pytest.mark.parametrize("shape", [(1, 2), (2,), ()])
 def test_applying_updates_of_another_shape(shape: tuple[int, ...]):
     """A sum would broadcast silently, or give the parameter another shape."""
@@ -187,6 +200,19 @@ def test_a_mask_that_is_not_boolean():
     transform = mx.Masked(mx.SGD(0.1), {"dense": "yes", "scale": True})
     with pytest.raises(ValueError, match=words("`Masked(mask=...)`", "'yes' at `dense.bias`")):
         transform.init(PARAMS)
+
+
+def test_what_a_pattern_need_not_match():
+    """A leaf that is absent counts, and so does one that an earlier pattern has taken."""
+    params = {"dense": {"bias": None, "kernel": jnp.ones(2)}}
+    for rules in ({"*.bias": False, "*.kernel": True}, {"*": True, "dense.*": False}):
+        mx.Masked(mx.Trace(0.9), mx.by_path(rules)).init(params)
+    mx.Masked(mx.Trace(0.9), {"dense": {"bias": True, "kernel": True}}).init(params)
+    mx.Masked(mx.Trace(0.9), mx.by_path({"*.bias": True})).init({})
+    with pytest.raises(ValueError, match=words("`*.kernel` matches no leaf. The paths are `bias`.")):
+        mx.Masked(mx.Trace(0.9), mx.by_path({"*.kernel": True})).init({"bias": None})
+    with pytest.raises(ValueError, match=words("has `dense.bais`, which the parameters don't have")):
+        mx.Masked(mx.Trace(0.9), {"dense": {"bais": True, "kernel": True}}).init(params)
 
 
 def test_a_mask_of_arrays():
@@ -281,6 +307,22 @@ def test_an_ambiguous_name():
     changed: Any = chain.replace(**{"*.b1": 0.5})
     assert changed["a"].b1 == changed["b"].b1 == 0.5
     assert chain.replace(**{"a.b1": 0.5})["b"].b1 == chain["b"].b1
+
+
+def test_a_whole_path_is_never_ambiguous():
+    """Even if it is the end of another one."""
+    chain: Any = mx.Chain(mx.Scale(1.0), mx.Chain(mx.Scale(2.0)))
+    changed = chain.replace(**{"parts.scale.step_size": 3.0})
+    assert list(map(float, changed.hyperparameters().values())) == [3, 2]
+    with pytest.raises(ValueError, match=words("is ambiguous", "`parts.scale.step_size`, `parts.chain.parts.scale")):
+        chain.replace(step_size=3.0)
+
+
+def test_a_pattern_may_have_any_wildcard():
+    chain: Any = mx.Chain(a=mx.Adam(0.1), b=mx.Adam(0.2))
+    for pattern in ("*.b[1]", "parts.?.b1", "?.b1", "*b1"):
+        changed = chain.replace(**{pattern: 0.5})
+        assert changed["a"].b1 == changed["b"].b1 == 0.5
 
 
 def test_a_pattern_that_fits_no_name():

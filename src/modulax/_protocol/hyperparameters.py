@@ -192,15 +192,17 @@ def _check_numbers(owner: object, field: dataclasses.Field, values: Any) -> tupl
 def batched_number(module: AbstractHyperparameters) -> str | None:
     """The path of a hyperparameter that is not a scalar, if there is one: the module is a batch of modules."""
     for field in dataclasses.fields(module):
-        value = getattr(module, field.name)
-        if field.metadata.get("number") or field.metadata.get("numbers"):
-            held = jtu.tree_leaves(value, is_leaf=_is_parameter_of_its_own)
-            if any(getattr(x, "shape", ()) for x in held):
-                return field.name
-        if not field.metadata.get("static"):
-            for leaf in jtu.tree_leaves(value, is_leaf=_is_parameter_of_its_own):
-                if isinstance(leaf, AbstractHyperparameters) and (inside := batched_number(leaf)):
-                    return f"{field.name}.{inside}"
+        if field.metadata.get("static"):
+            continue
+        is_numeric = field.metadata.get("number") or field.metadata.get("numbers")
+        for path, x in jtu.tree_leaves_with_path(getattr(module, field.name), is_leaf=_is_parameter_of_its_own):
+            inside = None
+            if isinstance(x, AbstractHyperparameters):
+                inside = batched_number(x)
+            elif is_numeric and getattr(x, "shape", ()):
+                inside = ""
+            if inside is not None:
+                return ".".join(filter(None, (field.name, dotted(path), inside)))
     return None
 
 
