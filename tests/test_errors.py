@@ -13,6 +13,7 @@ from flax.core import FrozenDict
 
 import modulax as mx
 from modulax import schedules
+from modulax._support import checks
 
 PARAMS = {"dense": {"bias": jnp.ones(2), "kernel": jnp.ones((3, 2))}, "scale": jnp.ones(())}
 TRANSFORMS: dict[str, Callable[[], Any]] = {
@@ -227,6 +228,53 @@ def test_patterns_that_are_none(patterns: Any):
 
 
 # --- Numbers ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "requirement, met, broken",
+    [
+        (checks.DECAY, (0.0, 0.5), (-0.1, 1.0)),
+        (checks.PROPER_FRACTION, (0.1, 0.9), (0.0, 1.0)),
+        (checks.FRACTION, (0.0, 1.0), (-0.1, 1.1)),
+        (checks.NON_NEGATIVE, (0.0, 2.0), (-0.1,)),
+        (checks.POSITIVE, (0.1, 2.0), (0.0, -0.1)),
+        (checks.AT_LEAST_ONE, (1.0, 2.0), (0.9,)),
+    ],
+    ids=lambda x: x.words if isinstance(x, checks.Requirement) else "",
+)
+def test_where_a_requirement_ends(requirement: checks.Requirement, met: Any, broken: Any):
+    for value in (*met, *broken):
+        assert bool(requirement.is_met_by(np.float32(value))) == (value in met)
+        assert not requirement.is_met_by(np.float32(np.nan))
+
+
+def test_where_a_list_in_a_message_ends():
+    twelve = [f"`{i}`" for i in range(12)]
+    assert checks.listing(range(12)) == ", ".join(twelve)
+    assert checks.listing(range(14)) == ", ".join(twelve) + ", and 2 more"
+    assert checks.listing([]) == "none"
+
+
+def test_an_integer_is_one_of_python_or_numpy():
+    for fine in (1, np.int64(3)):
+        checks.check_integer("f", "n", fine)
+    checks.check_integer("f", "n", 0, least=0)
+    for wrong in (0, True, 2.0, "3"):
+        with pytest.raises(ValueError, match=re.escape(f"`f(n=...)` must be a positive integer, got {wrong!r}.")):
+            checks.check_integer("f", "n", wrong)
+    with pytest.raises(ValueError, match=r"must be an integer of at least 2, got 1\. So there is"):
+        checks.check_integer("f", "n", 1, least=2, hint=" So there is")
+
+
+def test_a_run_has_steps():
+    with pytest.raises(ValueError, match=words("`Stretched(total_steps=...)` must be positive, got 0")):
+        schedules.Constant(1.0).over(0)
+
+
+def test_all_complex_parameters_are_named():
+    with pytest.raises(ValueError, match=words("`ScaleByRprop` is not defined for complex", "`a.0`, `z` is complex")):
+        mx.Rprop(0.1).init({"a": [jnp.ones(2, jnp.complex64)], "b": jnp.ones(2), "z": jnp.ones((), jnp.complex64)})
+
 
 BAD_NUMBERS = [
     pytest.param(mx.ClipByGlobalNorm, "max_norm", -1.0, "must not be negative", id="max_norm"),
