@@ -96,6 +96,8 @@ def test_all_leaves_have_as_many_examples(axes: tuple[int, ...]):
     message = f"`test` needs per-example gradients, with the examples on {where}: at `b` .*{needed}"
     with pytest.raises(ValueError, match=message):
         paired(PER_LEAF, per_example(a=2, b=3, c=3), "test", per_example=axes)
+    if len(axes) == 1 and axes != (1,):
+        paired({"a": np.zeros(())}, {"a": np.zeros(3)}, "test", per_example=axes)
     with pytest.raises(ValueError, match=r"at `a` the update has shape \(\) and the parameter \(\)"):
         paired({"a": np.zeros(())}, {"a": np.zeros(())}, "test", per_example=axes)
 

@@ -199,8 +199,10 @@ def test_a_tree_of_labels_with_one_too_many():
 
 def test_a_mask_that_is_not_boolean():
     transform = mx.Masked(mx.SGD(0.1), {"dense": "yes", "scale": True})
-    with pytest.raises(ValueError, match=words("`Masked(mask=...)`", "'yes' at `dense.bias`")):
-        transform.init(PARAMS)
+    negated = mx.selective_transform(mx.SGD(0.1), freeze_mask={"dense": "yes", "scale": True})
+    for masked in (transform, negated):
+        with pytest.raises(ValueError, match=words("`Masked(mask=...)`", "'yes' at `dense.bias`")):
+            masked.init(PARAMS)
 
 
 def test_what_a_pattern_need_not_match():
@@ -371,6 +373,8 @@ def test_a_pattern_may_have_any_wildcard():
     for pattern in ("*.b[1]", "parts.?.b1", "?.b1", "*b1"):
         changed = chain.replace(**{pattern: 0.5})
         assert changed["a"].b1 == changed["b"].b1 == 0.5
+    averaged = mx.ScheduleFree(mx.SGD(0.5), 0.25).replace(**{"*.learning_rate": 0.125})
+    assert (averaged.hyperparameters()["base_optimizer.learning_rate"], averaged.learning_rate) == (0.125, 0.125)
 
 
 def test_a_pattern_that_fits_no_name():

@@ -343,6 +343,10 @@ A = {"w": jnp.ones((8, 1)), "n": [jnp.ones(2)]}
         (lambda: tree.norm(A, 3), "`tree.norm(ord=...)` must be None, 1, 2 or `jnp.inf`, got 3"),
         (lambda: tree.size({"a": 1, "b": "text"}), "`tree` must be a tree of arrays, but at `b` there is 'text'"),
         (lambda: tree.add(A, {**A, "w": "text"}), "`tree.add`: `tree_y` must be a tree of arrays, but at `w` there is"),
+        (
+            lambda: tree.sub({"a": 1, "b": 2}, collections.OrderedDict(b="text", a=3)),
+            "`tree.sub`: `tree_y` must be a tree of arrays, but at `b` there is 'text'",
+        ),
         (lambda: tree.dtype({"a": 1.0}, "widest"), "`tree.dtype(mixed_dtype_handler=...)` must be None"),
     ],
 )

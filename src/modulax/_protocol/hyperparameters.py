@@ -236,8 +236,7 @@ def _find(module: AbstractHyperparameters, name: str) -> list[tuple[Any, ...]]:
     paths = {_joined(path): path for path in _addressed(module)}
     if name in paths:
         return [paths[name]]
-    found = [dotted_path for dotted_path in paths if matches(dotted_path, "*." + name)]
-    found = found or [dotted_path for dotted_path in paths if matches(dotted_path, name)]
+    found = [path for path in paths if matches(path, "*." + name) or matches(path, name)]
     has_wildcard = any(c in name for c in "*?[")
     owner = type(module).__name__
     if not found:
