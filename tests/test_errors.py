@@ -375,6 +375,9 @@ def test_a_pattern_may_have_any_wildcard():
         assert changed["a"].b1 == changed["b"].b1 == 0.5
     averaged = mx.ScheduleFree(mx.SGD(0.5), 0.25).replace(**{"*.learning_rate": 0.125})
     assert (averaged.hyperparameters()["base_optimizer.learning_rate"], averaged.learning_rate) == (0.125, 0.125)
+    scheduled: Any = mx.Chain(mx.SGD(schedules.Linear(0.0, 1.0, 5), momentum=0.5))
+    assert list(scheduled.replace(**{"*rate*": 0.25}).hyperparameters().values()) == [0.25, 0.5]
+    assert scheduled.replace(**{"*_value": 0.25})["sgd"].learning_rate(3) == 0.25
 
 
 def test_a_pattern_that_fits_no_name():

@@ -44,6 +44,11 @@ def test_a_jax_array_is_kept_and_loses_its_weak_type():
     assert weak.aval.weak_type
     strong: Any = modulax.Scale(weak).step_size
     assert not strong.aval.weak_type
+    for integer in (jnp.asarray(2), jnp.asarray(2, jnp.uint8)):
+        transform = modulax.Scale(integer)
+        stored: Any = transform.step_size
+        assert (stored.dtype, stored.aval.weak_type) == (jnp.float32, False)
+        assert transform.update(jnp.ones(()), transform.init(jnp.ones(())))[0] == 2
     low: Any = modulax.Scale(jnp.asarray(0.5, jnp.bfloat16)).step_size
     assert low.dtype == jnp.bfloat16
 
@@ -189,6 +194,7 @@ def test_a_batch_is_made_by_vmap_and_refused_otherwise():
 
 
 NO_NUMBERS = {"text": "fast", "none": None, "list": [1.0], "object": object(), "bool": True, "numpy": np.True_}
+NO_NUMBERS |= {"complex": 1j, "numpy complex": np.asarray(1j), "jax complex": jnp.asarray(1j), "jax": jnp.array(True)}
 
 
 @pytest.mark.parametrize("value", NO_NUMBERS.values(), ids=NO_NUMBERS)

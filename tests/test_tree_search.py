@@ -105,6 +105,14 @@ def test_an_ambiguous_name_lists_the_paths():
     with pytest.raises(ValueError, match=r"`parts\.ema\.count`.* Write one of them as .*\*\.count"):
         tree.set(state, count=1)
     assert tree.get(state, "count", filtering=lambda path, value: "ema" in path) == 0
+    nested = mx.Scheduled(mx.Adam(0.1)).init(PARAMS)
+    chosen = r"lambda path, value: path == 'step'"
+    with pytest.raises(ValueError, match=rf"`step`, `inner.step`. Choose one with `filtering={chosen}`, or"):
+        tree.get(nested, "step")
+    with pytest.raises(ValueError, match=rf"Choose one with `tree.set\(..., {chosen}, step=...\)`, or change them all"):
+        tree.set(nested, step=1)
+    changed = tree.set(nested, lambda path, value: path == "step", step=3)
+    assert (changed.step, changed.inner.step) == (3, 0)
 
 
 def test_a_name_is_whole_and_a_predicate_chooses_among_what_has_it():
