@@ -69,6 +69,7 @@ def test_a_jax_array_is_kept_and_loses_its_weak_type():
         (modulax.AddNoise(0.1, 0.5, key=2**40 + 7), "key=1099511627783)"),
         (modulax.AddNoise(0.1, 0.5, key=jax.random.key(0, impl="rbg")), "key=uint32[4])"),
         (modulax.Freeze(lambda tree: tree), "<lambda>)"),
+        (modulax.selective_transform(modulax.Clip(1.0), freeze_mask={"w": True}), "mask=not_in({'w': True})"),
         (
             modulax.Chain(modulax.AdamW(0.1)),
             "Chain(\n  adamw=AdamW(\n    learning_rate=0.1,\n    b1=0.9,\n",

@@ -152,6 +152,15 @@ def test_complex_parameters_are_refused_by_the_name_of_who_cannot():
     RealOnly().init({"x": params["x"]})
 
 
+def test_an_error_of_the_rule_itself_is_shown():
+    class Picky(mx.AbstractLeafwise):
+        def update_leaf(self, now, g, s, p):
+            raise ValueError("it is not Tuesday")
+
+    with pytest.raises(ValueError, match="it is not Tuesday"):
+        Picky().update(jnp.ones(2), mx.EmptyState())
+
+
 # --- The averages as functions of trees ------------------------------------------------------------
 
 MOMENTS = {"w": jnp.asarray([0.5, -1.0]), "z": jnp.asarray([1.0 + 2.0j])}

@@ -1,6 +1,7 @@
 """Finding, changing and mapping what states hold, by name, by path and by what their fields say of themselves."""
 
 import collections
+import sys
 from typing import Any
 
 import chex
@@ -18,6 +19,7 @@ from jaxtyping import Array
 import modulax as mx
 from modulax import tree
 from modulax.testing import LAWS, Case
+from modulax.tree._paths import leaf_paths
 
 PARAMS = {"dense": {"bias": jnp.array([0.3, -0.2]), "kernel": jnp.ones((3, 2))}, "scale": jnp.array(0.7)}
 MATRICES = mx.by_path({"*kernel": True, "*": False})
@@ -136,6 +138,16 @@ def test_a_name_is_whole_and_a_predicate_chooses_among_what_has_it():
         tree.get(held, "z")
     with pytest.raises(ValueError, match="there is no `z`"):
         tree.get({"a": None}, "z")
+
+
+def test_paths_are_the_same_without_flax(monkeypatch: pytest.MonkeyPatch):
+    held = {"a": [jnp.ones(1), None], "b": mx.ScaleByAdam().init({"w": jnp.ones(2), "n": None}), "c": None}
+    pytest.importorskip("flax.nnx")
+    with_flax = tree.leaf_paths(held), leaf_paths(held, with_none=True)
+    monkeypatch.delitem(sys.modules, "flax.nnx")
+    paths = tree.leaf_paths(held), leaf_paths(held, with_none=True)
+    assert paths == with_flax
+    assert set(paths[1]) - set(paths[0]) == {"a.1", "b.mu.n", "b.nu.n", "c"}
 
 
 def test_a_pattern_may_match_the_class_of_the_whole():
@@ -296,6 +308,7 @@ def test_map_params_takes_a_function_for_other_libraries_and_stops_where_it_is_t
         None, lambda x, mark: (mark, x[0].size), pairs, {"a": "A", "b": "B"}, is_leaf=lambda x: isinstance(x, tuple)
     )
     assert first.trace == {"a": ("A", 1), "b": ("B", 3)}
+    assert tree.map_params(None, lambda x: x.size, {"none": None, "state": pairs})["state"].trace["b"] == (3, 4)
     # a random key, or any other shared value, may be a tree
     noisy = mx.Chain(mx.Trace(0.9), mx.AddNoise(0.1, 0.5)).init(PARAMS)
     assert jtu.tree_leaves(tree.map_params(None, lambda x: None, noisy, transform_non_params=jnp.shape)) == [2]
