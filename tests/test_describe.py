@@ -130,8 +130,9 @@ def test_labels_may_be_anything_and_a_rate_may_be_zero():
     zero = modulax.Partition({0: modulax.SGD(0.0), 1: modulax.SGD(0.25)}, by_path({"w": 0, "*": 1}))
     assert column(zero, "group") == {"bias": "1", "scalar": "1", "w": "0"}
     assert column(zero, "learning_rate") == {"bias": "0.25", "scalar": "0.25", "w": "0.0"}
-    again = modulax.Chain(modulax.SGD(0.5), modulax.ScaleByLearningRate(0.0))
-    assert set(column(again, "learning_rate").values()) == {"0.0"}
+    decayed = modulax.Chain(modulax.AddDecayedWeights(0.5), modulax.ScaleByLearningRate(0.0))
+    assert set(column(decayed, "learning_rate").values()) == {"0.0"}
+    assert set(column(decayed, "weight_decay").values()) == {"0.5"}
 
 
 def test_a_table_of_nothing_and_of_what_is_not_trained():
