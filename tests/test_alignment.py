@@ -1,5 +1,6 @@
 """Trees that belong together and differ in their containers, with leaves that are absent in one or in both."""
 
+import re
 from typing import Any, NamedTuple
 
 import jax
@@ -81,7 +82,7 @@ def test_a_leaf_that_only_one_has_is_refused(tree: Any, message: str):
         paired(FrozenDict(tree), WITH_ABSENT, "test")
 
 
-@pytest.mark.parametrize("axes", [(0,), (1,), (0, 2)])
+@pytest.mark.parametrize("axes", [(0,), (1,), (-1,), (0, 2)])
 def test_all_leaves_have_as_many_examples(axes: tuple[int, ...]):
     """Every leaf is counted along every example axis, and the message names the first leaf that differs."""
 
@@ -89,8 +90,16 @@ def test_all_leaves_have_as_many_examples(axes: tuple[int, ...]):
         return {name: np.expand_dims(PER_LEAF[name], axes).repeat(n, axes[-1]) for name, n in counts.items()}
 
     paired(PER_LEAF, per_example(a=2, b=2, c=2), "test", per_example=axes)
-    with pytest.raises(ValueError, match=r"`test` needs per-example gradients.* at `b` .*the same (n for all|length)"):
+    where, needed = f"axes {re.escape(str(axes))}", "the same length"
+    if axes == (0,):
+        where, needed = "a leading axis", r"shape \(n, 2, 4\), with the same n for all"
+    message = f"`test` needs per-example gradients, with the examples on {where}: at `b` .*{needed}"
+    with pytest.raises(ValueError, match=message):
         paired(PER_LEAF, per_example(a=2, b=3, c=3), "test", per_example=axes)
+    if len(axes) == 1 and axes != (1,):
+        paired({"a": np.zeros(())}, {"a": np.zeros(3)}, "test", per_example=axes)
+    with pytest.raises(ValueError, match=r"at `a` the update has shape \(\) and the parameter \(\)"):
+        paired({"a": np.zeros(())}, {"a": np.zeros(())}, "test", per_example=axes)
 
 
 # One of each way to hold a state: rules on one array, in shared and nested fields, copies of the parameters, a list.

@@ -260,11 +260,11 @@ def test_an_incremental_update_is_an_exponential_average():
 
 
 def test_averages_of_whole_models_keep_their_dtype():
-    def model(scale: float, dtype: Any) -> Any:
+    def model(scale: float, dtype: Any, f: Any) -> Any:
         w = jnp.asarray([1.0, 3.0], dtype) * jnp.asarray(scale, dtype)
-        return {"w": w, "z": jnp.asarray([1.0j]) * scale, "f": jax.nn.relu, "n": jnp.asarray(int(scale))}
+        return {"w": w, "z": jnp.asarray([1.0j]) * scale, "f": f, "n": jnp.asarray(int(scale))}
 
-    new, old = model(2.0, jnp.float32), model(1.0, jnp.bfloat16)
+    new, old = model(2.0, jnp.float32, jax.nn.relu), model(1.0, jnp.bfloat16, jax.nn.tanh)
     mean = mx.incremental_update(new, old, 0.5)
     assert mean["w"].dtype == jnp.bfloat16
     np.testing.assert_array_equal(mean["w"].astype(float), [1.5, 4.5])
@@ -291,3 +291,4 @@ def test_averages_are_those_of_optax():
     for t in range(4):
         chex.assert_trees_all_equal(mx.periodic_update(PARAMS, old, jnp.asarray(t), 3), periodic[t])
     assert eqx.tree_equal(mx.periodic_update(PARAMS, PARAMS, 0, 1), PARAMS)
+    assert mx.periodic_update(np.ones(2), jnp.zeros(2), 1, 2).sum() == 0

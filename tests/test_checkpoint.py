@@ -374,3 +374,8 @@ def test_a_restore_keeps_or_changes_the_sharding_as_the_template_says(tmp_path: 
 def test_state_sharding_needs_shardings():
     with pytest.raises(ValueError, match="reads the shardings of the parameters, and some have none"):
         mx.state_sharding(mx.AdamW(1e-3), {"w": jax.ShapeDtypeStruct((2,), jnp.float32)})
+    with pytest.raises(ValueError, match="reads the shardings of the parameters, and some have none"):
+        mx.state_sharding(mx.AdamW(1e-3), {"v": jnp.ones(2), "w": jax.ShapeDtypeStruct((2,), jnp.float32)})
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[1])
+    alone = mx.state_sharding(mx.ScaleByAdam(), {"w": jax.device_put(np.ones(2, np.float32), device)})
+    assert jtu.tree_leaves(alone) == [device] * 3  # the counter is where the parameters are

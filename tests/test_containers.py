@@ -160,6 +160,25 @@ def test_a_mask_can_be_written_in_many_ways(name: str):
     assert _paths_where(decayed, lambda x: np.all(x == 2)) == CHOSEN[name]
 
 
+def test_equal_masks_are_one_program_and_others_are_not():
+    """A mask is part of the program: equal ones must not compile it again, and another one must."""
+
+    masks = MASKS | {"a, b": {"a": True, "b": False}, "a, c": {"a": True, "c": False}, "list": [True, False]}
+
+    def structures() -> dict[str, Any]:
+        masked = {name: mx.Masked(mx.Scale(2.0), mask) for name, mask in masks.items()}
+        frozen = {
+            f"not {name}": mx.selective_transform(mx.Scale(2.0), freeze_mask=mask) for name, mask in masks.items()
+        }
+        return {name: jtu.tree_structure(transform) for name, transform in (masked | frozen).items()}
+
+    first, again = structures(), structures()
+    assert first == again
+    assert first.pop("numpy") == first["prefix"]
+    assert first.pop("not numpy") == first["not prefix"]
+    assert len({*first.values(), *again.values()}) == len(first)
+
+
 @pytest.mark.parametrize("name", MASKS)
 def test_masked_leaves_have_no_state(name: str):
     state = mx.Masked(mx.Trace(0.9), MASKS[name]).init(PARAMS)

@@ -126,6 +126,23 @@ def test_every_column_with_a_schedule_has_its_name_where_the_number_was(mask: bo
             assert column(scheduled, "learning_rate") == rates, name
 
 
+def test_labels_may_be_anything_and_a_rate_may_be_zero():
+    zero = modulax.Partition({0: modulax.SGD(0.0), 1: modulax.SGD(0.25)}, by_path({"w": 0, "*": 1}))
+    assert column(zero, "group") == {"bias": "1", "scalar": "1", "w": "0"}
+    assert column(zero, "learning_rate") == {"bias": "0.25", "scalar": "0.25", "w": "0.0"}
+    decayed = modulax.Chain(modulax.AddDecayedWeights(0.5), modulax.ScaleByLearningRate(0.0))
+    assert set(column(decayed, "learning_rate").values()) == {"0.0"}
+    assert set(column(decayed, "weight_decay").values()) == {"0.5"}
+
+
+def test_a_table_of_nothing_and_of_what_is_not_trained():
+    assert str(modulax.describe(modulax.Adam(0.1), {})) == "0 parameters, 8 bytes of state (8 of them shared)"
+    counted = {"w": jax.ShapeDtypeStruct((1000, 2), jnp.float16), "n": jax.ShapeDtypeStruct((5,), jnp.int32)}
+    description = modulax.describe(modulax.SGD(0.1), counted)
+    assert [row.path for row in description.leaves] == ["w"]
+    assert str(description).endswith("\n2,000 parameters, 4 bytes of state (4 of them shared)")
+
+
 def test_an_adversary_is_no_optimizer_of_the_parameters():
     assert set(column(modulax.SAM(modulax.SGD(0.5), modulax.SGD(0.25)), "learning_rate").values()) == {"0.5"}
 

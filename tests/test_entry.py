@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import modulax
 from modulax import schedules
+from modulax._protocol import entry
 
 # Untyped, because their annotations lose the signature of what they decorate.
 ONCE: Any = chex.assert_max_traces(n=1)
@@ -76,7 +77,8 @@ def test_a_number_among_the_extra_arguments_is_traced_and_a_function_is_static()
     class Weighted(modulax.AbstractStatelessTransform):
         def apply(self, updates, params, *, value, function, **extra):
             traces.append(value)
-            return jax.tree.map(lambda g: function(g) * value, updates)
+            with jax.numpy_dtype_promotion("standard"):
+                return jax.tree.map(lambda g: function(g) * value, updates)
 
     transform = Weighted()
     state = transform.init(params())
@@ -86,6 +88,10 @@ def test_a_number_among_the_extra_arguments_is_traced_and_a_function_is_static()
     assert len(traces) == 1
     transform.update(params(), state, value=1.0, function=jnp.abs)
     assert len(traces) == 2
+    for value in (2, 3, 2j, 3j, True, np.float32(2.0)):  # integers stay integers, and a flag is part of the program
+        out, _ = transform.update(params(), state, value=value, function=jnp.abs)
+        np.testing.assert_allclose(out["b"], value)
+    assert [x if isinstance(x, bool) else x.dtype for x in traces[2:]] == [jnp.int32, jnp.complex64, True]
 
 
 def test_the_compiled_program_names_the_transforms():
@@ -221,6 +227,38 @@ def test_the_numbers_of_optimizers_that_are_gone_are_not_mistaken_for_others():
     for factor in range(50):
         updates, _ = modulax.Scale(factor).update(params(), state)
         np.testing.assert_array_equal(updates["b"], factor * params()["b"])
+
+
+def test_only_so_many_numbers_are_remembered(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(entry.memory, "most_numbers", 3)
+    monkeypatch.setattr(entry.memory, "_numbers", {})
+    kept = [modulax.Scale(factor) for factor in range(12)]
+    for factor, transform in enumerate(kept * 2):
+        updates, _ = transform.update(jnp.ones(2), modulax.EmptyState())
+        np.testing.assert_array_equal(updates, factor % 12)
+        assert len(entry.memory._numbers) <= 4
+
+
+def test_an_extra_argument_need_not_be_hashable():
+    class Setting:
+        def __init__(self, factor: float):
+            self.factor = factor
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Setting) and self.factor == other.factor
+
+    traces = []
+
+    class Weighted(modulax.AbstractStatelessTransform):
+        def apply(self, updates, params, *, setting, **extra):
+            traces.append(setting.factor)
+            return setting.factor * updates
+
+    transform = Weighted()
+    for factor in (2.0, 2.0, 3.0):
+        out, _ = transform.update(jnp.ones(2), transform.init(jnp.ones(2)), setting=Setting(factor))
+        np.testing.assert_array_equal(out, factor)
+    assert traces == [2, 3]
 
 
 def test_update_keeps_the_sharding_of_parameters_and_state():

@@ -7,10 +7,13 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from flax.core import FrozenDict
 
 import modulax as mx
 from modulax import schedules
+from modulax._support import checks
 
 PARAMS = {"dense": {"bias": jnp.ones(2), "kernel": jnp.ones((3, 2))}, "scale": jnp.ones(())}
 TRANSFORMS: dict[str, Callable[[], Any]] = {
@@ -121,6 +124,17 @@ def test_applying_updates_that_do_not_fit():
         mx.apply_updates(model, {**PARAMS, "table": jnp.ones(2)})
 
 
+def test_applying_updates_that_are_absent():
+    """None stands for all that is below it, and for nothing where there is no parameter."""
+    new = mx.apply_updates(FrozenDict(PARAMS), {"dense": None, "scale": jnp.ones(()), "more": None})
+    assert (new["scale"], new["dense"]["bias"][0]) == (2, 1)
+    model = {"active": jnp.tanh, "bias": np.ones(2, np.float32), "flag": True, "w": jnp.ones(3)}
+    with pytest.raises(ValueError, match=r"`apply_updates`: at `w` the update has shape \(\) and the parameter \(3,\)"):
+        mx.apply_updates(model, {"active": None, "bias": jnp.ones(2), "flag": None, "w": jnp.ones(())})
+    with pytest.raises(ValueError, match=r"lack `dense.bias`, `dense.kernel` and have an unknown `more`"):
+        mx.apply_updates(PARAMS, {"scale": jnp.ones(()), "more": jnp.ones(2)})
+
+
 @pytest.mark.parametrize("shape", [(1, 2), (2,), ()])
 def test_applying_updates_of_another_shape(shape: tuple[int, ...]):
     """A sum would broadcast silently, or give the parameter another shape."""
@@ -185,8 +199,23 @@ def test_a_tree_of_labels_with_one_too_many():
 
 def test_a_mask_that_is_not_boolean():
     transform = mx.Masked(mx.SGD(0.1), {"dense": "yes", "scale": True})
-    with pytest.raises(ValueError, match=words("`Masked(mask=...)`", "'yes' at `dense.bias`")):
-        transform.init(PARAMS)
+    negated = mx.selective_transform(mx.SGD(0.1), freeze_mask={"dense": "yes", "scale": True})
+    for masked in (transform, negated):
+        with pytest.raises(ValueError, match=words("`Masked(mask=...)`", "'yes' at `dense.bias`")):
+            masked.init(PARAMS)
+
+
+def test_what_a_pattern_need_not_match():
+    """A leaf that is absent counts, and so does one that an earlier pattern has taken."""
+    params = {"dense": {"bias": None, "kernel": jnp.ones(2)}}
+    for rules in ({"*.bias": False, "*.kernel": True}, {"*": True, "dense.*": False}):
+        mx.Masked(mx.Trace(0.9), mx.by_path(rules)).init(params)
+    mx.Masked(mx.Trace(0.9), {"dense": {"bias": True, "kernel": True}}).init(params)
+    mx.Masked(mx.Trace(0.9), mx.by_path({"*.bias": True})).init({})
+    with pytest.raises(ValueError, match=words("`*.kernel` matches no leaf. The paths are `bias`.")):
+        mx.Masked(mx.Trace(0.9), mx.by_path({"*.kernel": True})).init({"bias": None})
+    with pytest.raises(ValueError, match=words("has `dense.bais`, which the parameters don't have")):
+        mx.Masked(mx.Trace(0.9), {"dense": {"bais": True, "kernel": True}}).init(params)
 
 
 def test_a_mask_of_arrays():
@@ -201,6 +230,53 @@ def test_patterns_that_are_none(patterns: Any):
 
 
 # --- Numbers ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "requirement, met, broken",
+    [
+        (checks.DECAY, (0.0, 0.5), (-0.1, 1.0)),
+        (checks.PROPER_FRACTION, (0.1, 0.9), (0.0, 1.0)),
+        (checks.FRACTION, (0.0, 1.0), (-0.1, 1.1)),
+        (checks.NON_NEGATIVE, (0.0, 2.0), (-0.1,)),
+        (checks.POSITIVE, (0.1, 2.0), (0.0, -0.1)),
+        (checks.AT_LEAST_ONE, (1.0, 2.0), (0.9,)),
+    ],
+    ids=lambda x: x.words if isinstance(x, checks.Requirement) else "",
+)
+def test_where_a_requirement_ends(requirement: checks.Requirement, met: Any, broken: Any):
+    for value in (*met, *broken):
+        assert bool(requirement.is_met_by(np.float32(value))) == (value in met)
+        assert not requirement.is_met_by(np.float32(np.nan))
+
+
+def test_where_a_list_in_a_message_ends():
+    twelve = [f"`{i}`" for i in range(12)]
+    assert checks.listing(range(12)) == ", ".join(twelve)
+    assert checks.listing(range(14)) == ", ".join(twelve) + ", and 2 more"
+    assert checks.listing([]) == "none"
+
+
+def test_an_integer_is_one_of_python_or_numpy():
+    for fine in (1, np.int64(3)):
+        checks.check_integer("f", "n", fine)
+    checks.check_integer("f", "n", 0, least=0)
+    for wrong in (0, True, 2.0, "3"):
+        with pytest.raises(ValueError, match=re.escape(f"`f(n=...)` must be a positive integer, got {wrong!r}.")):
+            checks.check_integer("f", "n", wrong)
+    with pytest.raises(ValueError, match=r"must be an integer of at least 2, got 1\. So there is"):
+        checks.check_integer("f", "n", 1, least=2, hint=" So there is")
+
+
+def test_a_run_has_steps():
+    with pytest.raises(ValueError, match=words("`Stretched(total_steps=...)` must be positive, got 0")):
+        schedules.Constant(1.0).over(0)
+
+
+def test_all_complex_parameters_are_named():
+    with pytest.raises(ValueError, match=words("`ScaleByRprop` is not defined for complex", "`a.0`, `z` is complex")):
+        mx.Rprop(0.1).init({"a": [jnp.ones(2, jnp.complex64)], "b": jnp.ones(2), "z": jnp.ones((), jnp.complex64)})
+
 
 BAD_NUMBERS = [
     pytest.param(mx.ClipByGlobalNorm, "max_norm", -1.0, "must not be negative", id="max_norm"),
@@ -281,6 +357,27 @@ def test_an_ambiguous_name():
     changed: Any = chain.replace(**{"*.b1": 0.5})
     assert changed["a"].b1 == changed["b"].b1 == 0.5
     assert chain.replace(**{"a.b1": 0.5})["b"].b1 == chain["b"].b1
+
+
+def test_a_whole_path_is_never_ambiguous():
+    """Even if it is the end of another one."""
+    chain: Any = mx.Chain(mx.Scale(1.0), mx.Chain(mx.Scale(2.0)))
+    changed = chain.replace(**{"parts.scale.step_size": 3.0})
+    assert list(map(float, changed.hyperparameters().values())) == [3, 2]
+    with pytest.raises(ValueError, match=words("is ambiguous", "`parts.scale.step_size`, `parts.chain.parts.scale")):
+        chain.replace(step_size=3.0)
+
+
+def test_a_pattern_may_have_any_wildcard():
+    chain: Any = mx.Chain(a=mx.Adam(0.1), b=mx.Adam(0.2))
+    for pattern in ("*.b[1]", "parts.?.b1", "?.b1", "*b1"):
+        changed = chain.replace(**{pattern: 0.5})
+        assert changed["a"].b1 == changed["b"].b1 == 0.5
+    averaged = mx.ScheduleFree(mx.SGD(0.5), 0.25).replace(**{"*.learning_rate": 0.125})
+    assert (averaged.hyperparameters()["base_optimizer.learning_rate"], averaged.learning_rate) == (0.125, 0.125)
+    scheduled: Any = mx.Chain(mx.SGD(schedules.Linear(0.0, 1.0, 5), momentum=0.5))
+    assert list(scheduled.replace(**{"*rate*": 0.25}).hyperparameters().values()) == [0.25, 0.5]
+    assert scheduled.replace(**{"*_value": 0.25})["sgd"].learning_rate(3) == 0.25
 
 
 def test_a_pattern_that_fits_no_name():

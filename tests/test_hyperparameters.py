@@ -44,6 +44,11 @@ def test_a_jax_array_is_kept_and_loses_its_weak_type():
     assert weak.aval.weak_type
     strong: Any = modulax.Scale(weak).step_size
     assert not strong.aval.weak_type
+    for integer in (jnp.asarray(2), jnp.asarray(2, jnp.uint8)):
+        transform = modulax.Scale(integer)
+        stored: Any = transform.step_size
+        assert (stored.dtype, stored.aval.weak_type) == (jnp.float32, False)
+        assert transform.update(jnp.ones(()), transform.init(jnp.ones(())))[0] == 2
     low: Any = modulax.Scale(jnp.asarray(0.5, jnp.bfloat16)).step_size
     assert low.dtype == jnp.bfloat16
 
@@ -61,6 +66,18 @@ def test_a_jax_array_is_kept_and_loses_its_weak_type():
         (schedules.PiecewiseConstant(1.0, {10: 0.5}), "boundaries=(10.0,), scales=(0.5,)"),
         (modulax.Freeze(modulax.by_path({"*": True})), "Freeze(mask=by_path({'*': True}))"),
         (eqx.filter_vmap(modulax.Scale)(jnp.arange(3.0)), "Scale(step_size=float32[3])"),
+        (modulax.AddNoise(0.1, 0.5, key=2**40 + 7), "key=1099511627783)"),
+        (modulax.AddNoise(0.1, 0.5, key=jax.random.key(0, impl="rbg")), "key=uint32[4])"),
+        (modulax.Freeze(lambda tree: tree), "<lambda>)"),
+        (modulax.selective_transform(modulax.Clip(1.0), freeze_mask={"w": True}), "mask=not_in({'w': True})"),
+        (
+            modulax.Chain(modulax.AdamW(0.1)),
+            "Chain(\n  adamw=AdamW(\n    learning_rate=0.1,\n    b1=0.9,\n",
+        ),
+        (
+            modulax.Partition({1: modulax.Scale(1.0), 0: modulax.Clip(2.0)}, {"w": 1, "b": 0}),
+            "{1: Scale(step_size=1.0), 0: Clip(max_delta=2.0)}",
+        ),
     ],
     ids=str,
 )
@@ -88,6 +105,12 @@ def test_the_numbers_are_listed_by_path():
         "learning_rate.transition_begin": 0.0,
         "momentum": np.float32(0.9),
     }
+
+
+def test_a_random_key_is_not_a_hyperparameter_and_has_an_address():
+    noise = modulax.Chain(modulax.AddNoise(0.1, 0.5, key=3))
+    assert list(noise.hyperparameters()) == ["parts.add_noise.eta", "parts.add_noise.gamma"]
+    assert noise.addresses()["parts.add_noise.key"](noise).tolist() == [0, 3]
 
 
 def test_with_a_state_the_numbers_are_those_in_force():
@@ -163,9 +186,16 @@ def test_a_batch_is_made_by_vmap_and_refused_otherwise():
     for call in (lambda: batch.init(one), lambda: batch.update(one, state, one), lambda: batch.step(one, state, one)):
         with pytest.raises(ValueError, match=r"`AdamW` is a batch of transforms: `learning_rate` is not a scalar"):
             call()
+    rates = eqx.filter_vmap(lambda x: schedules.Linear(x, 1.0, 2), out_axes=eqx.if_array(0))(jnp.asarray([0.1, 0.2]))
+    with pytest.raises(ValueError, match=r"`parts\.sgd\.learning_rate\.init_value` is not a scalar"):
+        modulax.Chain(modulax.Clip(1.0), modulax.SGD(rates)).init(one)
+    steps = eqx.tree_at(lambda s: s.scales, schedules.PiecewiseConstant(1.0, {5: 0.5}), (jnp.ones(2),))
+    with pytest.raises(ValueError, match=r"`SGD` is a batch of transforms: `learning_rate\.scales\.0` is not a scalar"):
+        modulax.SGD(steps).init(one)
 
 
 NO_NUMBERS = {"text": "fast", "none": None, "list": [1.0], "object": object(), "bool": True, "numpy": np.True_}
+NO_NUMBERS |= {"complex": 1j, "numpy complex": np.asarray(1j), "jax complex": jnp.asarray(1j), "jax": jnp.array(True)}
 
 
 @pytest.mark.parametrize("value", NO_NUMBERS.values(), ids=NO_NUMBERS)

@@ -152,6 +152,15 @@ def test_complex_parameters_are_refused_by_the_name_of_who_cannot():
     RealOnly().init({"x": params["x"]})
 
 
+def test_an_error_of_the_rule_itself_is_shown():
+    class Picky(mx.AbstractLeafwise):
+        def update_leaf(self, now, g, s, p):
+            raise ValueError("it is not Tuesday")
+
+    with pytest.raises(ValueError, match="it is not Tuesday"):
+        Picky().update(jnp.ones(2), mx.EmptyState())
+
+
 # --- The averages as functions of trees ------------------------------------------------------------
 
 MOMENTS = {"w": jnp.asarray([0.5, -1.0]), "z": jnp.asarray([1.0 + 2.0j])}
@@ -165,7 +174,7 @@ def test_running_averages_are_those_of_optax():
         theirs = optax.tree.update_moment(real_new, real, 0.9, order)["w"]
         np.testing.assert_allclose(ours["w"], theirs, rtol=1e-6, atol=1e-6)
     norms = jax.tree.map(lambda x: jnp.abs(x), MOMENTS)
-    for order in (1, 2, 4):
+    for order in (1, 2, 3, 4):
         ours = mx.tree.update_moment_per_elem_norm(NEW, norms, 0.9, order)
         expected = jax.tree.map(lambda m, g, k=order: 0.9 * m + 0.1 * np.abs(g) ** k, norms, NEW)
         chex.assert_trees_all_close(ours, expected, rtol=1e-5)

@@ -153,5 +153,6 @@ def test_a_filter_may_match_only_what_an_earlier_one_has_taken():
     model = Plain(nnx.Rngs(0))
     found = modulax.nnx.labels(model, {nnx.Param: "all", nnx.PathContains("bias"): "bias"})
     assert found == {"first": {"bias": "all", "kernel": "all"}}
-    with pytest.raises(ValueError, match="matches no variable"):
-        modulax.nnx.labels(model, {nnx.Param: "all", nnx.PathContains("bais"): "bias"})
+    with pytest.raises(ValueError, match=r"the filter PathContains\(.*bais.*\) matches no variable"):
+        modulax.nnx.labels(model, {nnx.Param: "all", nnx.PathContains("bais"): "bias", nnx.PathContains("x"): "x"})
+    assert modulax.nnx.labels(model, {...: "scale"}, Scale) == {"scale": "scale"}

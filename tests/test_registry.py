@@ -30,7 +30,7 @@ def test_every_optimizer_is_found_by_its_name():
 
 
 def test_names_may_be_written_as_in_optax():
-    assert mx.get("adamw") is mx.get("AdamW") is mx.get("adam_w") is mx.AdamW
+    assert mx.get("adamw") is mx.get("AdamW") is mx.get("adam_w") is mx.get("Adam-W") is mx.AdamW
     cls: Any = mx.get("adamw")
     assert repr(cls(1e-3, weight_decay=0.1)) == repr(mx.AdamW(1e-3, weight_decay=0.1))
 
@@ -38,12 +38,15 @@ def test_names_may_be_written_as_in_optax():
 def test_available_takes_a_pattern():
     assert set(mx.available()) >= {"adam", "adamw", "lion", "sgd"}
     assert {"adam", "adamw"} <= set(mx.available("adam*")) < set(mx.available())
+    assert mx.available("AdamW") == ["adamw"]
     assert mx.available("nothing*") == []
 
 
 def test_an_unknown_name_is_refused_with_those_that_are_near():
     with pytest.raises(ValueError, match=r"no optimizer `adamv`. Did you mean one of `adamw?`"):
         mx.get("adamv")
+    with pytest.raises(ValueError, match=r"no optimizer `qqqqq`. Did you mean one of `\w+`, .*, and \d+ more\?"):
+        mx.get("qqqqq")
 
 
 def test_a_card_says_what_an_optimizer_needs_and_stores():

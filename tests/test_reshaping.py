@@ -225,6 +225,28 @@ def test_extra_arguments_and_parameters_to_evaluate_of_vectors():
     jtu.tree_map(lambda a, p: np.testing.assert_allclose(a, p + 1), averaged, params)
 
 
+def test_what_is_not_like_the_parameters_is_handed_on_as_it_is():
+    """A number beside a single array, integers in the parameters' shapes, other shapes, and None."""
+
+    class Given(mx.AbstractStatelessTransform):
+        def apply(self, updates: Any, params: Any, **extra: Any) -> Any:
+            seen.append(extra)
+            return updates
+
+    seen: list[Any] = []
+    flat = mx.Flatten(Given())
+    for tree in (jnp.ones(()), {"w": jnp.ones((2, 3)), "b": jnp.ones(2)}):
+        given = {
+            "value": jnp.ones(()),
+            "labels": jtu.tree_map(lambda x: jnp.ones(x.shape, jnp.int32), tree),
+            "examples": jtu.tree_map(lambda x: jnp.ones((5, *x.shape)), tree),
+            "value_fn": None,
+            "none": None,
+        }
+        flat.update(tree, flat.init(tree), tree, **given)
+        jtu.tree_map(lambda x, y: chex.assert_equal_shape([x, y]), seen.pop(), given)
+
+
 @pytest.mark.parametrize("around", [mx.Flatten, mx.SplitRealAndImaginary])
 def test_parameters_may_be_a_single_array(around: Any):
     """A line search inside needs the gradient in the form of its parameters."""

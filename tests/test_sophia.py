@@ -206,6 +206,15 @@ def test_another_generator():
     assert {str(jax.random.key_impl(k)) for k in used} == {"rbg"}
 
 
+def test_no_key_is_needed_for_no_leaf():
+    raw = jnp.asarray(as_key(3))
+    kept, used = next_keys(raw, 0)
+    assert used == []
+    np.testing.assert_array_equal(kept, next_keys(raw, 2)[0])
+    with pytest.raises(ValueError, match="read-only"):
+        as_key(3)[0] = 1
+
+
 @pytest.mark.parametrize("wrong", [0.5, True, None, "seed", np.zeros(3, np.uint32)])
 def test_a_wrong_key_is_refused(wrong: Any):
     with pytest.raises(ValueError, match=r"`key` must be a seed such as `0`, or a key such as `jax.random.key\(0\)`"):

@@ -159,6 +159,29 @@ def test_integers_are_reduced_as_integers():
     assert tree.norm(jnp.full(4, 100, jnp.int8)) == 200
 
 
+def test_entries_of_narrow_integers_have_their_absolute_values():
+    lowest = {"n": jnp.array([-128, 3], jnp.int8)}
+    assert tree.norm(lowest, jnp.inf) == 128
+    assert tree.norm(lowest, 1) == 131
+
+
+def test_sums_may_be_added_pairwise():
+    small = 2.0**-24  # half of what the next float32 after 1 is away
+    leaves = [jnp.array(x, jnp.float32) for x in (1, small, small, small)]
+    assert tree.sum(leaves) == 1
+    assert tree.sum(leaves, associative_reduction=True) == 1 + 2 * small
+
+
+def test_a_tolerance_is_relative_to_the_second_tree():
+    one, two, nan = {"a": jnp.ones(2)}, {"a": jnp.full(2, 2.0)}, {"a": jnp.array([jnp.nan, 1.0])}
+    assert tree.allclose(one, two, rtol=0.5, atol=0)
+    assert not tree.allclose(two, one, rtol=0.5, atol=0)
+    assert tree.allclose(two, one, rtol=0, atol=1)
+    assert not tree.allclose(nan, nan)
+    assert tree.allclose(nan, nan, equal_nan=True)
+    assert not tree.allclose(nan, one, equal_nan=True)
+
+
 def test_casts():
     x = {"c": jnp.ones(2, jnp.complex64), "x": jnp.ones(2, jnp.bfloat16)}
     assert_same(tree.cast(x, jnp.float32), {"c": x["c"], "x": jnp.ones(2)})
@@ -176,6 +199,8 @@ def test_casts():
 def test_parts_of_complex_entries_are_clipped_by_themselves():
     assert tree.clip(jnp.array(3 - 4j), -1, 2) == 2 - 1j
     assert np.isnan(tree.clip(jnp.array(jnp.nan), -1, 2))
+    assert tree.clip(jnp.array(0.0), 2, 1) == tree.clip(jnp.array(3.0), 2, 1) == 1  # the upper bound wins
+    assert_same(tree.clip(jnp.arange(3), 0.5), jnp.array([0.5, 1.0, 2.0]))
 
 
 class Named(eqx.Module):
@@ -216,6 +241,7 @@ def test_a_scalar_beside_a_leaf_is_for_all_of_it():
 def test_leaves_are_paired_by_their_paths():
     """Containers of another type and models of other static fields fit."""
     assert_same(tree.add([jnp.array(1.0), None], (jnp.array(2.0), None)), [jnp.array(3.0), None])
+    assert_same(tree.add_scale([jnp.array(1.0), None], 2.0, (jnp.array(2.0), None)), [jnp.array(5.0), None])
     one, two = Named(jnp.ones(2), "one"), Named(jnp.ones(2), "two")
     assert jtu.tree_structure(one) != jtu.tree_structure(two)
     assert eqx.tree_equal(tree.sub(one, two), tree.zeros_like(one))
@@ -248,6 +274,8 @@ def test_a_choice_between_states_with_counters_and_keys():
     new = {"count": jnp.array(2), "key": jax.random.key(1), "mu": jnp.zeros(2)}
     chosen = jax.jit(lambda condition: tree.where(condition, new, old))(jnp.array(False))
     assert_same(tree.unwrap_random_key_data(chosen), tree.unwrap_random_key_data(old), 0)
+    keys = jax.random.split(jax.random.key(0), 3)
+    assert_same(tree.unwrap_random_key_data({"keys": keys, "name": "a"})["keys"], jax.random.key_data(keys), 0)
 
 
 def test_random_trees():
@@ -301,15 +329,25 @@ A = {"w": jnp.ones((8, 1)), "n": [jnp.ones(2)]}
         (lambda: tree.vdot(A, {**A, "w": 1.0}), "`tree.vdot`: at `w` the shapes are (8, 1) and (). They must be equal"),
         (lambda: tree.allclose(A, {**A, "n": [1.0]}), "`tree.allclose`: at `n.0` the shapes are (2,) and ()"),
         (lambda: tree.scale(jnp.ones(2), A), "`tree.scale(scalar=...)` must be a scalar, got an array of shape (2,)"),
+        (lambda: tree.scale(jnp.ones(1), A), "`tree.scale(scalar=...)` must be a scalar, got an array of shape (1,)"),
         (lambda: tree.clip(A, 0, A["w"]), "`tree.clip(max_value=...)` must be a scalar, got an array of shape (8, 1)"),
         (lambda: tree.where(1.0, A, A), "`tree.where(condition=...)` must hold booleans, got float32"),
+        (lambda: tree.where(1, A, A), "must hold booleans, got int32: use `condition != 0`"),
+        (lambda: tree.where(True, A, {**A, "w": jnp.ones(8)}), "`tree.where`: at `w` the shapes are (8, 1) and (8,)"),
+        (lambda: tree.where(jnp.ones(2, bool), A, A), "its shape is (2,), and at `w` the shape is (8, 1)"),
         (
             lambda: tree.where(jnp.ones(3, bool), A, A),
             "`tree.where(condition=...)` must broadcast to every leaf; its shape is (3,), and at `n.0` the shape is (2",
         ),
         (lambda: tree.max({"a": 1j}), "`tree.max` needs real numbers, which can be ordered, and `a` is complex"),
         (lambda: tree.norm(A, 3), "`tree.norm(ord=...)` must be None, 1, 2 or `jnp.inf`, got 3"),
-        (lambda: tree.size({"a": "text"}), "`tree` must be a tree of arrays, but at `a` there is 'text'"),
+        (lambda: tree.size({"a": 1, "b": "text"}), "`tree` must be a tree of arrays, but at `b` there is 'text'"),
+        (lambda: tree.add(A, {**A, "w": "text"}), "`tree.add`: `tree_y` must be a tree of arrays, but at `w` there is"),
+        (
+            lambda: tree.sub({"a": 1, "b": 2}, collections.OrderedDict(b="text", a=3)),
+            "`tree.sub`: `tree_y` must be a tree of arrays, but at `b` there is 'text'",
+        ),
+        (lambda: tree.dtype({"a": 1.0}, "widest"), "`tree.dtype(mixed_dtype_handler=...)` must be None"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_its_path(call: Any, message: str):

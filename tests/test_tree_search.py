@@ -1,6 +1,7 @@
 """Finding, changing and mapping what states hold, by name, by path and by what their fields say of themselves."""
 
 import collections
+import sys
 from typing import Any
 
 import chex
@@ -18,6 +19,7 @@ from jaxtyping import Array
 import modulax as mx
 from modulax import tree
 from modulax.testing import LAWS, Case
+from modulax.tree._paths import leaf_paths
 
 PARAMS = {"dense": {"bias": jnp.array([0.3, -0.2]), "kernel": jnp.ones((3, 2))}, "scale": jnp.array(0.7)}
 MATRICES = mx.by_path({"*kernel": True, "*": False})
@@ -105,6 +107,53 @@ def test_an_ambiguous_name_lists_the_paths():
     with pytest.raises(ValueError, match=r"`parts\.ema\.count`.* Write one of them as .*\*\.count"):
         tree.set(state, count=1)
     assert tree.get(state, "count", filtering=lambda path, value: "ema" in path) == 0
+    nested = mx.Scheduled(mx.Adam(0.1)).init(PARAMS)
+    chosen = r"lambda path, value: path == 'step'"
+    with pytest.raises(ValueError, match=rf"`step`, `inner.step`. Choose one with `filtering={chosen}`, or"):
+        tree.get(nested, "step")
+    with pytest.raises(ValueError, match=rf"Choose one with `tree.set\(..., {chosen}, step=...\)`, or change them all"):
+        tree.set(nested, step=1)
+    changed = tree.set(nested, lambda path, value: path == "step", step=3)
+    assert (changed.step, changed.inner.step) == (3, 0)
+
+
+def test_a_name_is_whole_and_a_predicate_chooses_among_what_has_it():
+    held = {"a": {"x": 1, "y": 2}, "b": {"x": 3, "max": 4}}
+
+    def is_odd_and_in_b(path: str, value: Any) -> bool:
+        return path.startswith("b") and value % 2 == 1
+
+    assert tree.get_all_with_path(held, "x") == [("a.x", 1), ("b.x", 3)]
+    assert tree.get_all_with_path(held, "[xy]", lambda path, value: value < 3) == [("a.x", 1), ("a.y", 2)]
+    assert tree.get_all_with_path(held, "[xy]", is_odd_and_in_b) == [("b.x", 3)]
+    assert tree.get(held, "x", filtering=is_odd_and_in_b) == 3
+    assert tree.get(held, "y", None, is_odd_and_in_b) is None
+    assert tree.filter(held, "x", is_odd_and_in_b) == {"a": {"x": None, "y": None}, "b": {"x": 3, "max": None}}
+    assert tree.set(held, is_odd_and_in_b, x=5, **{"[xz]": 7}) == {"a": {"x": 1, "y": 2}, "b": {"x": 7, "max": 4}}
+    with pytest.raises(ValueError, match="there is no `y` that `filtering` lets through"):
+        tree.set(held, is_odd_and_in_b, y=5)
+    with pytest.raises(ValueError, match="there is no `y` that `filtering` lets through"):
+        tree.get(held, "y", filtering=is_odd_and_in_b)
+    with pytest.raises(ValueError, match=r"there is no `z`\. The names are"):
+        tree.get(held, "z")
+    with pytest.raises(ValueError, match="there is no `z`"):
+        tree.get({"a": None}, "z")
+
+
+def test_paths_are_the_same_without_flax(monkeypatch: pytest.MonkeyPatch):
+    held = {"a": [jnp.ones(1), None], "b": mx.ScaleByAdam().init({"w": jnp.ones(2), "n": None}), "c": None}
+    pytest.importorskip("flax.nnx")
+    with_flax = tree.leaf_paths(held), leaf_paths(held, with_none=True)
+    monkeypatch.delitem(sys.modules, "flax.nnx")
+    paths = tree.leaf_paths(held), leaf_paths(held, with_none=True)
+    assert paths == with_flax
+    assert set(paths[1]) - set(paths[0]) == {"a.1", "b.mu.n", "b.nu.n", "c"}
+
+
+def test_a_pattern_may_match_the_class_of_the_whole():
+    state = mx.ScaleByAdam().init(PARAMS)
+    assert tree.get_all_with_path(state, "ScaleBy*") == [("", state)]
+    assert tree.get(state, "ScaleByAdamState") is state
 
 
 def test_filter_keeps_what_is_found():
@@ -171,6 +220,25 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], message: str):
         tree.set(mx.ScaleByAdam().init(PARAMS), **change)
 
 
+def test_a_new_value_is_of_the_kind_of_the_old_one():
+    held = {"flag": jnp.array(True), "n": np.array([1, 2], np.int16), "x": jnp.zeros(2), "f": abs, "t": (1.0, [2.0])}
+    new = tree.set(held, n=np.array([3, 4]), x=np.array([1, 2]), f=max, t=collections.OrderedDict({"1.0": 4.0, "0": 3}))
+    assert (type(new["n"]), new["n"].dtype) == (np.ndarray, np.int16)
+    assert isinstance(new["x"], jax.Array)
+    assert isinstance(tree.set(held, x=np.ones(2, np.float32))["x"], jax.Array)
+    assert isinstance(tree.set(held, n=jnp.arange(2))["n"], jax.Array)
+    assert new["f"] is max
+    assert tree.set(held, n=np.array([True, False]))["n"].tolist() == [1, 0]
+    shape = tree.set(held, x=jax.ShapeDtypeStruct((2,), jnp.int32))["x"]
+    assert (shape.shape, shape.dtype) == ((2,), jnp.float32)
+    with pytest.raises(ValueError, match="at `flag` there is bool, which cannot hold a value of dtype int"):
+        tree.set(held, flag=1)
+    with pytest.raises(ValueError, match=r"at `a\.t\.1\.0` the shape is \(\), and the new value's is \(2,\)"):
+        tree.set({"a": {"t": (1.0, [jnp.array(2.0)])}}, t=(1.0, [jnp.ones(2)]))
+    with pytest.raises(ValueError, match="the new value is a tree with `0`, `1`, `2`"):
+        tree.set({"t": (1.0, 2.0)}, t=[1.0, 2.0, 3.0])
+
+
 def test_a_transform_is_changed_with_its_checks():
     optimizer = tree.set(chain(), **{"scale_by_adam.b1": 0.5, "trace.decay": 0.1})
     assert eqx.tree_equal(optimizer, chain().replace(**{"scale_by_adam.b1": 0.5, "trace.decay": 0.1}))
@@ -227,6 +295,23 @@ def test_what_is_no_parameter_is_kept_or_transformed():
     assert mapped.mini_step is state.mini_step
     mapped = tree.map_params(None, lambda x: x, state, transform_non_params=lambda x: x + 1)
     assert (mapped.mini_step, tree.get(mapped, "step"), tree.get(mapped, "count")) == (1, 1, 1)
+
+
+def test_map_params_takes_a_function_for_other_libraries_and_stops_where_it_is_told():
+    theirs = optax.chain(optax.trace(0.9), optax.scale_by_schedule(lambda step: step))
+    state = theirs.init(PARAMS)
+    for initable in (theirs, theirs.init):
+        mapped = tree.map_params(initable, lambda x: None, state, transform_non_params=lambda x: x + 1)
+        assert jtu.tree_leaves(mapped) == [1]
+    pairs = mx.Trace(0.9).init({"a": (jnp.ones(1), jnp.ones(2)), "b": (jnp.ones(3), jnp.ones(4))})
+    first = tree.map_params(
+        None, lambda x, mark: (mark, x[0].size), pairs, {"a": "A", "b": "B"}, is_leaf=lambda x: isinstance(x, tuple)
+    )
+    assert first.trace == {"a": ("A", 1), "b": ("B", 3)}
+    assert tree.map_params(None, lambda x: x.size, {"none": None, "state": pairs})["state"].trace["b"] == (3, 4)
+    # a random key, or any other shared value, may be a tree
+    noisy = mx.Chain(mx.Trace(0.9), mx.AddNoise(0.1, 0.5)).init(PARAMS)
+    assert jtu.tree_leaves(tree.map_params(None, lambda x: None, noisy, transform_non_params=jnp.shape)) == [2]
 
 
 def test_map_params_of_arrays_that_have_other_shapes():

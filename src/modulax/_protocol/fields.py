@@ -25,7 +25,8 @@ def number(default: Any = dataclasses.MISSING, *, needs: Requirement | None = No
     """Declare a field that holds a hyperparameter: a number or a schedule.
 
     A Python number is converted to a NumPy scalar of JAX's default float dtype, which starts no backend, has no weak
-    type and survives donation. JAX arrays and tracers are kept. A plain function of the step becomes a schedule.
+    type and survives donation. JAX arrays and tracers are kept; those of integers are cast to that dtype. A plain
+    function of the step becomes a schedule.
 
     Args:
         default: default value of the field, if it has one.

@@ -37,9 +37,14 @@ ARRAY_TYPES = (jax.Array, np.ndarray, np.generic)
 
 
 def as_scalar(x: Any) -> Any:
-    """Convert a number to its stored form: a read-only NumPy scalar; a JAX array or tracer only loses its weak type."""
+    """Convert a number to its stored form: a read-only NumPy scalar, or a JAX array without a weak type.
+
+    Integers become floats in both, so that they can be combined with any array; other JAX arrays keep their dtype.
+    """
     if isinstance(x, jax.Array):
-        return strong(x)
+        return x.astype(default_float()) if jnp.issubdtype(x.dtype, jnp.integer) else strong(x)
+    if isinstance(x, (np.ndarray, np.generic)) and np.iscomplexobj(x):
+        return x  # refused by `_check_number`
     if isinstance(x, np.ndarray) and x.base is None and not x.flags.writeable and x.dtype == default_float():
         return x  # already in its stored form
     if isinstance(x, (int, float, np.ndarray, np.generic)) and not isinstance(x, (bool, np.bool_)):
@@ -124,7 +129,8 @@ class AbstractHyperparameters(AbstractModule):
         """Return a copy with other values of some hyperparameters.
 
         A name is a field of this object, the dotted path of a hyperparameter (or the end of one, if it is unambiguous),
-        or a shell-style pattern, which changes every hyperparameter that it matches:
+        or a shell-style pattern, which changes every hyperparameter that it matches (if it matches a schedule, the
+        schedule as a whole):
 
             optimizer.replace(learning_rate=3e-4)
             chain.replace(**{"adam.b1": 0.95})
@@ -160,8 +166,9 @@ def _check_number(owner: object, field: dataclasses.Field, value: Any) -> Any:
     if value is None and field.metadata["optional"]:
         return None
     shape = getattr(value, "shape", None)
-    is_number = shape is not None and jnp.issubdtype(getattr(value, "dtype", np.bool_), jnp.number)
-    if not is_number and not isinstance(value, AbstractHyperparameters):
+    dtype = getattr(value, "dtype", np.bool_)
+    is_real = jnp.issubdtype(dtype, jnp.number) and not jnp.issubdtype(dtype, jnp.complexfloating)
+    if (shape is None or not is_real) and not isinstance(value, AbstractHyperparameters):
         raise ValueError(f"{call} must be a number or a schedule, got {value!r} of type `{type(value).__name__}`.")
     if shape:
         raise ValueError(
@@ -192,15 +199,17 @@ def _check_numbers(owner: object, field: dataclasses.Field, values: Any) -> tupl
 def batched_number(module: AbstractHyperparameters) -> str | None:
     """The path of a hyperparameter that is not a scalar, if there is one: the module is a batch of modules."""
     for field in dataclasses.fields(module):
-        value = getattr(module, field.name)
-        if field.metadata.get("number") or field.metadata.get("numbers"):
-            held = jtu.tree_leaves(value, is_leaf=_is_parameter_of_its_own)
-            if any(getattr(x, "shape", ()) for x in held):
-                return field.name
-        if not field.metadata.get("static"):
-            for leaf in jtu.tree_leaves(value, is_leaf=_is_parameter_of_its_own):
-                if isinstance(leaf, AbstractHyperparameters) and (inside := batched_number(leaf)):
-                    return f"{field.name}.{inside}"
+        if field.metadata.get("static"):
+            continue
+        is_numeric = field.metadata.get("number") or field.metadata.get("numbers")
+        for path, x in jtu.tree_leaves_with_path(getattr(module, field.name), is_leaf=_is_parameter_of_its_own):
+            inside = None
+            if isinstance(x, AbstractHyperparameters):
+                inside = batched_number(x)
+            elif is_numeric and getattr(x, "shape", ()):
+                inside = ""
+            if inside is not None:
+                return ".".join(filter(None, (field.name, dotted(path), inside)))
     return None
 
 
@@ -234,8 +243,7 @@ def _find(module: AbstractHyperparameters, name: str) -> list[tuple[Any, ...]]:
     paths = {_joined(path): path for path in _addressed(module)}
     if name in paths:
         return [paths[name]]
-    found = [dotted_path for dotted_path in paths if matches(dotted_path, "*." + name)]
-    found = found or [dotted_path for dotted_path in paths if matches(dotted_path, name)]
+    found = [path for path in paths if matches(path, "*." + name) or matches(path, name)]
     has_wildcard = any(c in name for c in "*?[")
     owner = type(module).__name__
     if not found:
@@ -250,7 +258,11 @@ def _find(module: AbstractHyperparameters, name: str) -> list[tuple[Any, ...]]:
             f"`{owner}.replace({name}=...)` is ambiguous: it could be {listing(found)}. Write one of them as "
             f'`replace(**{{"{found[0]}": ...}})`, or change them all with `replace(**{{"*.{name}": ...}})`.'
         )
-    return [paths[path] for path in found]
+    chosen: list[tuple[Any, ...]] = []
+    for path in found:  # of a schedule and the hyperparameters in it, only the schedule
+        if not any(paths[path][: len(outer)] == outer for outer in chosen):
+            chosen.append(paths[path])
+    return chosen
 
 
 def format_value(x: Any) -> str:

@@ -38,7 +38,7 @@ def columns(owner: str, **trees: PyTree) -> tuple[list[list[Array]], Any]:
         leaves, other = jtu.tree_flatten(tree)
         if other != treedef:
             leaves = _by_path(owner, first, like, name, tree)
-        out.append(_as_arrays(owner, name, tree, leaves))
+        out.append(_as_arrays(owner, name, like, leaves))  # now in the order of the first tree
     return out, treedef
 
 

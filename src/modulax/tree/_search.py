@@ -72,6 +72,11 @@ def _is_pattern(key: str) -> bool:
     return any(c in key for c in "*?[")
 
 
+def _filtering(path: str) -> str:
+    """A predicate for a path that is also the end of another one, as it is written in an error message."""
+    return f"lambda path, value: path == {path!r}"
+
+
 def _unknown(call: str, key: str, tree: PyTree, filtering: Filtering) -> ValueError:
     """The error for a name that isn't in the tree, with a suggestion and the names that are."""
     nodes = list(_nodes(tree))
@@ -122,8 +127,9 @@ def get(tree: PyTree, key: str, default: Any = _NO_DEFAULT, filtering: Filtering
     found = _find(tree, key, filtering)
     if len(found) > 1:
         paths = [n.path for n in found]
+        remedy = f"Choose one with `filtering={_filtering(key)}`" if key in paths else "Write one of them"
         raise ValueError(
-            f"`tree.get(..., {key!r})` is ambiguous: it could be {listing(paths)}. Write one of them, or "
+            f"`tree.get(..., {key!r})` is ambiguous: it could be {listing(paths)}. {remedy}, or "
             f"`tree.get_all_with_path(..., {key!r})` for all."
         )
     if not found and default is _NO_DEFAULT:
@@ -175,9 +181,12 @@ def set(tree: PyTree, filtering: Filtering = None, /, **changes: Any) -> PyTree:
             raise _unknown(call, key, out, filtering)
         if len(found) > 1 and not _is_pattern(key):
             paths = [n.path for n in found]
+            remedy = f'Write one of them as `tree.set(..., **{{"{paths[0]}": ...}})`'
+            if key in paths:
+                remedy = f"Choose one with `tree.set(..., {_filtering(key)}, {key}=...)`"
             raise ValueError(
-                f"`{call}` is ambiguous: it could be {listing(paths)}. Write one of them as "
-                f'`tree.set(..., **{{"{paths[0]}": ...}})`, or change them all with `**{{"*.{key}": ...}}`.'
+                f"`{call}` is ambiguous: it could be {listing(paths)}. {remedy}, or change them all with "
+                f'`**{{"*.{key}": ...}}`.'
             )
         for node in found:
             out = with_value(out, tuple(map(entry_of, node.keys)), _like(node.value, value, node.path or key))
