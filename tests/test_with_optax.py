@@ -220,6 +220,24 @@ def test_the_numbers_that_optax_injects():
     np.testing.assert_array_equal(u, -2 * (1 + 0.25))
 
 
+def test_arrays_and_keys_that_optax_injects_are_not_listed():
+    def noisy(rate: Any, rates: Any, key: Any) -> Any:
+        del key
+        return optax.chain(optax.scale(rate), optax.scale(rates[0]))
+
+    with settings.jax_defaults():
+        transform = mx.from_optax(optax.inject_hyperparams(noisy)(0.5, rates=jnp.ones(2), key=jax.random.key(0)))
+    assert transform.hyperparameters(transform.init(jnp.ones(2))) == {"hyperparams.rate": 0.5}
+
+
+def test_a_state_that_is_the_parameters_is_a_copy_of_them():
+    """So that both can be donated; and it has no weak types, so that the second step is not traced."""
+    keeping = mx.from_optax(optax.GradientTransformation(lambda params: params, lambda g, s, p=None: (g, s)))
+    params = jnp.ones(2)
+    assert keeping.init(params).inner_state.unsafe_buffer_pointer() != params.unsafe_buffer_pointer()
+    assert not keeping.init(jnp.broadcast_to(jnp.asarray(0.5), 2)).inner_state.aval.weak_type
+
+
 def test_the_state_of_optax_is_saved_and_restored(tmp_path: Path):
     transform: Any = mx.Chain(mx.Trace(0.5), mx.from_optax(optax.adamw(0.1)))
     params = {"w": jnp.ones(2)}
