@@ -23,7 +23,7 @@ class AccumulationType(enum.Enum):
     MEAN = enum.auto()
     """The mean over all microbatches of the batch."""
     SUM = enum.auto()
-    """The sum."""
+    """The sum; of booleans, the number of true ones."""
     RUNNING_MEAN = enum.auto()
     """The mean over the microbatches that were computed: the first `num_real_microbatches`, if that is given."""
     CONCAT = enum.auto()
