@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,7 @@ LENIENT: dict[str, tuple[Any, Any, dict[str, str]]] = {
         {"inner_state.inner_states.b.mu": "inner_states.b.mu"},
     ),
     "another shape": (Mean(LONG), Nest(Mean(BLANK)), {}),
+    "one under a name that is of no container": (Nest({"head": Mean(X)}), Nest(Mean(BLANK)), {}),
     "the one of two that has the shape": (
         Parts({"a": Mean(LONG), "b": Mean(Y)}),
         Mean(BLANK),
@@ -210,6 +212,13 @@ def test_every_leaf_comes_back_as_what_the_template_has_there():
     value = np.ones(2, np.float32)
     found, _ = checkpoint.load_state_dict({"w": BLANK}, {"w": value})
     assert not np.shares_memory(found["w"], value)
+
+
+def test_two_leaves_of_one_name_are_refused():
+    tree = {"layers": OrderedDict([(1, X), ("1", Y)])}
+    for call in (lambda: checkpoint.state_dict(tree), lambda: checkpoint.save("/nowhere", tree)):
+        with pytest.raises(ValueError, match=r"have the same name, `layers\.1`"):
+            call()
 
 
 def test_a_report_says_what_was_moved_from_where_to_where():

@@ -236,6 +236,10 @@ def test_a_state_that_is_the_parameters_is_a_copy_of_them():
     params = jnp.ones(2)
     assert keeping.init(params).inner_state.unsafe_buffer_pointer() != params.unsafe_buffer_pointer()
     assert not keeping.init(jnp.broadcast_to(jnp.asarray(0.5), 2)).inner_state.aval.weak_type
+    # Also where the state of the first step has another structure.
+    growing = mx.from_optax(optax.GradientTransformation(lambda params: None, lambda g, s, p=None: (g, {"n": 1.0})))
+    _, state = growing.update(params, growing.init(params))
+    assert not state.inner_state["n"].aval.weak_type
 
 
 def test_the_state_of_optax_is_saved_and_restored(tmp_path: Path):
