@@ -459,4 +459,28 @@ MUTANTS = (
         "    if False:\n",
         ("tests/test_checkpoint_edges.py -k test_two_leaves_of_one_name",),
     ),
+    Mutant(
+        "a-chain-in-another-order",
+        "container",
+        "_containers/chain.py",
+        "state.names != tuple(self.parts):",
+        "set(state.names) != set(self.parts):",
+        ("tests/test_containers.py -k test_the_state_of_a_chain_in_another_order",),
+    ),
+    Mutant(
+        "a-false-label-is-unchecked",
+        "container",
+        "_containers/partition.py",
+        "if self.default is not None and",
+        "if self.default and",
+        ("tests/test_containers.py -k test_a_label_that_is_false",),
+    ),
+    Mutant(
+        "the-update-before-the-first-was-not-finite",
+        "container",
+        "_containers/conditional.py",
+        "last_finite=jnp.ones((), bool)",
+        "last_finite=jnp.zeros((), bool)",
+        ("tests/test_gating.py -k test_none_or_all",),
+    ),
 )
