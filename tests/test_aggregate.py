@@ -243,10 +243,56 @@ def test_extra_arguments_reach_all_parts():
     assert seen == [("before", ["value"]), ("at", ["value"])]
 
 
+def test_auxiliary_outputs_reach_the_postprocessor_on_request():
+    """They take precedence over extra arguments of the same name; without the request, those are passed on."""
+    seen = []
+
+    def median(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        assert params is not None
+        return (jtu.tree_map(lambda g: jnp.median(g, axis=0), updates), {"scale": jnp.asarray(2.0)}), extra["n"]
+
+    class Scaled(mx.AbstractStatelessTransform):
+        def apply(self, updates: Any, params: Any, **extra: Any) -> Any:
+            seen.append(sorted(extra))
+            return jtu.tree_map(lambda u: u * extra["scale"], updates)
+
+    aggregator = aggregate.Aggregator(lambda params: params["b"] * 0, median, has_aux=True)
+    params, updates = {"b": jnp.ones(2)}, {"b": jnp.asarray([[1.0, 2.0], [3.0, 5.0], [9.0, 8.0]])}
+    extra = {"scale": jnp.asarray(5.0), "n": jnp.asarray([1.0, 2.0])}
+    for has_aux, factor in ((True, 2), (False, 5)):
+        process = aggregate.Process(mx.Identity(), aggregator, Scaled(), aggregator_has_aux=has_aux)
+        out, state = process.update(updates, process.init(params), params, **extra)
+        np.testing.assert_array_equal(out["b"], factor * np.asarray([3.0, 5.0]))
+        np.testing.assert_array_equal(state.aggregate_state, [1, 2])
+    out, state = aggregator.update(updates, aggregator.init(params), params, **extra)
+    np.testing.assert_array_equal(out["b"], [3, 5])
+    np.testing.assert_array_equal(state, [1, 2])
+    assert all(names == ["n", "scale"] for names in seen)
+
+
+def test_every_part_of_a_process_gets_the_parameters_and_the_extra_arguments():
+    """Also an aggregator that is a transform of whole updates, and the optimizer of `AddMeanVarianceToOpt`."""
+
+    class Shifted(mx.AbstractStatelessTransform):
+        def apply(self, updates: Any, params: Any, **extra: Any) -> Any:
+            return jtu.tree_map(lambda u, p: u + p * extra["value"], updates, params)
+
+    params, extra = {"b": jnp.asarray([1.0, 2.0])}, {"value": jnp.asarray(3.0)}
+    process = aggregate.Process(Shifted(), Shifted(), Shifted())
+    out, _ = process.update(params, process.init(params), params, **extra)
+    np.testing.assert_array_equal(out["b"], 10 * params["b"])
+    optimizer = aggregate.AddMeanVarianceToOpt(Shifted(), per_elt_axis=1)
+    out, _ = optimizer.update({"b": params["b"][:, None]}, optimizer.init(params), params, **extra)
+    np.testing.assert_array_equal(out["b"], 4 * params["b"])
+
+
 def test_a_table_of_what_it_does():
     description = mx.describe(aggregate.AddMeanVarianceToOpt(mx.AdamW(1e-3, weight_decay=0.5)), PARAMS)
     assert [row.learning_rate for row in description.leaves] == ["0.001", "0.001"]
     assert [row.weight_decay for row in description.leaves] == ["0.5", "0.5"]
+
+
+track = aggregate.TrackPerElementMeanAndVarianceWithEma()
 
 
 @pytest.mark.parametrize(
@@ -275,8 +321,22 @@ def test_a_table_of_what_it_does():
             lambda: aggregate.AveragePerElementUpdates(1).update(PARAMS, mx.EmptyState(), PARAMS),
             r"needs per-example gradients, with the examples on axes \(1,\)",
         ),
+        (
+            lambda: aggregate.get_unbiased_mean_and_variance_ema(
+                [aggregate.AddMeanVarianceToOpt(mx.SGD(0.1)).init({})] * 2
+            ),
+            "this one contains 2",
+        ),
+        (
+            lambda: aggregate.get_batch_size_from_per_elt_updates({"a": jnp.ones((2, 3)), "b": jnp.ones(3)}, (0, 1)),
+            r"on axis \(0, 1\), got shape \(3,\) at `b`",
+        ),
+        (
+            lambda: track.update(PARAMS, track.init(PARAMS), PARAMS, sum_sq_diff_grads={"w": 1.0}, sample_size=2),
+            "lacks `b`",
+        ),
     ],
-    ids=range(8),
+    ids=range(11),
 )
 def test_what_does_not_fit_is_refused(call: Any, message: str):
     with pytest.raises(ValueError, match=message):

@@ -1,6 +1,8 @@
 """Checkpoints where something is ambiguous, and at every instant of an overwriting save."""
 
 import shutil
+import sys
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,7 @@ LENIENT: dict[str, tuple[Any, Any, dict[str, str]]] = {
         {"inner_state.inner_states.b.mu": "inner_states.b.mu"},
     ),
     "another shape": (Mean(LONG), Nest(Mean(BLANK)), {}),
+    "one under a name that is of no container": (Nest({"head": Mean(X)}), Nest(Mean(BLANK)), {}),
     "the one of two that has the shape": (
         Parts({"a": Mean(LONG), "b": Mean(Y)}),
         Mean(BLANK),
@@ -190,6 +193,66 @@ def test_a_number_that_cannot_be_written_comes_back_so():
         template.setflags(write=is_writable)
         found, _ = checkpoint.load_state_dict({"w": template}, {"w": X})
         assert found["w"].flags.writeable == is_writable
+
+
+def test_every_leaf_comes_back_as_what_the_template_has_there():
+    """Numbers of Python from another precision, scalars of NumPy, and keys of any kind, also where described alone."""
+    key = jax.random.key(3, impl="rbg")
+    saved = {"n": np.int32(3), "x": np.float32(0.5), "flag": True, "z": 1j, "s": np.float32(2.0), "key": key}
+    blank = {"n": 0, "x": 0.0, "flag": False, "z": 0j, "s": np.float32(0.0), "key": jax.random.key(0, impl="rbg")}
+    flat = checkpoint.state_dict(saved)
+    for template in (blank, {**blank, "key": jax.eval_shape(lambda: key)}):
+        found, _ = checkpoint.load_state_dict(template, flat)
+        assert found == saved
+        assert {name: type(x) for name, x in found.items()} == {
+            **{n: type(x) for n, x in blank.items()},
+            "key": type(key),
+        }
+        assert jax.random.key_impl(found["key"]) == jax.random.key_impl(key)
+    value = np.ones(2, np.float32)
+    found, _ = checkpoint.load_state_dict({"w": BLANK}, {"w": value})
+    assert not np.shares_memory(found["w"], value)
+
+
+def test_two_leaves_of_one_name_are_refused():
+    tree = {"layers": OrderedDict([(1, X), ("1", Y)])}
+    for call in (lambda: checkpoint.state_dict(tree), lambda: checkpoint.save("/nowhere", tree)):
+        with pytest.raises(ValueError, match=r"have the same name, `layers\.1`"):
+            call()
+
+
+def test_a_report_says_what_was_moved_from_where_to_where():
+    flat = {"a.w": X, "b.a.v": Y, "c": Y}
+    template = {"d": {"w": BLANK}, "b": {"v": BLANK}, "e": BLANK}
+
+    def rename(name: str) -> str | None:
+        return {"a.w": "d.w", "b.a.v": "b.v"}.get(name)
+
+    rules = {"a.w": "d.w", "a": ""}
+    for rules_or_function, unused in ((rename, []), (rules, ["  unused  c"])):
+        found, report = checkpoint.load_state_dict(template, flat, rename=rules_or_function, strict=False)
+        np.testing.assert_array_equal(found["d"]["w"], X)
+        np.testing.assert_array_equal(found["b"]["v"], Y)
+        moved = ["  moved   b.a.v -> b.v", "  moved   a.w -> d.w"]
+        first = f"restored 2, kept 1, unused {len(unused)}"
+        assert str(report).splitlines() == [first, *moved, "  kept    e", *unused]
+    with pytest.raises(ValueError, match=r"lacks `weight` \(it has `weights`\)"):
+        checkpoint.load_state_dict({"weight": BLANK}, {"weights": X, "c": X})
+    with pytest.raises(ValueError, match=r"`c` has shape .*`w` of the template.*if name == 'c' else name"):
+        checkpoint.load_state_dict({"w": BLANK}, {"c": LONG}, rename={"c": "w"})
+
+
+def test_a_path_may_be_relative_in_new_folders_and_that_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    checkpoint.save("runs/first", OLD)
+    np.testing.assert_array_equal(restored(Path("runs/first")), OLD["w"])
+    Path("file").write_text("not a checkpoint")
+    checkpoint.save("file", NEW, overwrite=True)
+    np.testing.assert_array_equal(restored(Path("file")), NEW["w"])
+    monkeypatch.setitem(sys.modules, "orbax.checkpoint", None)
+    for call in (lambda: checkpoint.save("other", NEW), lambda: checkpoint.restore("file", NEW)):
+        with pytest.raises(ImportError, match=r"need orbax: `pip install modulax\[orbax\]`"):
+            call()
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, np.float64, np.int32])

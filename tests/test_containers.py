@@ -71,6 +71,12 @@ def test_a_part_without_state_takes_no_place_in_the_state():
     assert jtu.tree_structure(state.parts) == jtu.tree_structure({"scale_by_adam": mx.ScaleByAdam().init(PARAMS)})
 
 
+def test_the_state_of_a_chain_in_another_order_is_refused():
+    a, b = mx.Trace(0.5), mx.Trace(0.9)
+    with pytest.raises(ValueError, match="it holds `b`, `a`, and the parts are `a`, `b`"):
+        mx.Chain(a=a, b=b).update(PARAMS, mx.Chain(b=b, a=a).init(PARAMS), PARAMS)
+
+
 def test_the_order_survives_a_tree_map():
     """Dicts would be sorted by their keys."""
     chain = mx.Chain(z=mx.Scale(2.0), a=mx.Clip(1.0))
@@ -244,6 +250,11 @@ def test_a_partition_has_a_group_for_the_rest():
         _update(mx.Partition(transforms, mx.by_path({"*kernel": "double"})))
     with pytest.raises(ValueError, match=r"`Partition\(default='others'\)` must be the label of a transform"):
         mx.Partition(transforms, mx.by_path({"*": "rest"}), default="others")
+
+
+def test_a_label_that_is_false_is_checked_too():
+    with pytest.raises(ValueError, match=r"`Partition\(default=0\)` must be the label of a transform; there are `1`"):
+        mx.Partition({1: mx.Identity()}, {}, default=0)
 
 
 def test_partitions_nest():

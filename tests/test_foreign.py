@@ -166,6 +166,23 @@ def test_steps_of_torch_are_those_of_the_parameter_with_the_most(steps: tuple[in
     assert {int(checkpoint.state_dict(filled)[name]) for name in counters} == {5}
 
 
+def test_what_torch_has_not_made_is_kept():
+    """A momentum buffer before the first step, a parameter that was never stepped, a mean under another name."""
+    params = {"a": jnp.ones(2), "b": jnp.ones(2)}
+    sgd = mx.SGD(0.1, momentum=0.9).init(params)
+    filled, report = checkpoint.state_from_torch(
+        sgd, {"state": {0: {"momentum_buffer": None}, 1: {"momentum_buffer": np.full(2, 3.0)}}}, {"a": 0, "b": 1}
+    )
+    np.testing.assert_array_equal(filled.inner["trace"].trace["b"], 3)
+    assert [name.split(".")[-1] for name in report.kept if "trace" in name] == ["a"]
+    rms = mx.RMSProp(0.1, centered=True).init(params)
+    theirs = {"step": 4, "square_avg": np.full(2, 5.0), "grad_avg": np.full(2, 2.0)}
+    filled, report = checkpoint.state_from_torch(rms, {"state": {7: theirs}}, {"a": 7})
+    means = {name: x for name, x in checkpoint.state_dict(filled).items() if name.endswith("mu.a")}
+    assert means
+    assert all((x == 2).all() for x in means.values())
+
+
 def test_a_name_that_torch_does_not_have():
     state = mx.AdamW(1e-2).init({"w": jnp.ones(2)})
     with pytest.raises(ValueError, match="`names` has `7` for `w`, but torch's state has `0`"):

@@ -87,8 +87,10 @@ def test_none_or_all_may_be_ignored():
     for limit, is_taken in ((0, True), (jnp.inf, False)):
         transform = mx.ApplyIfFinite(mx.Identity(), limit)
         state = transform.init(bad)
+        assert state.last_finite
         for _ in range(3):
             updates, state = transform.update(bad, state)
+            assert not state.last_finite
             assert np.isnan(updates["w"][1]) == is_taken
             assert updates["w"][0] == (1 if is_taken else 0)
         assert state.total_notfinite == 3

@@ -207,6 +207,23 @@ def test_gradients_are_averaged_over_an_axis():
     np.testing.assert_allclose(round_of(None), 1 - 0.1 * alone * (1 + 0.5 * 3), rtol=1e-6)
 
 
+def test_the_gradients_of_an_opaque_round_are_those_after_each_step_of_the_adversary():
+    """The function is given the point and the index of the step; between two calls the mode by steps stands at w."""
+
+    def grad_fn(params: Any, i: int) -> Any:
+        return {"w": params["w"] * 10.0 ** (i + 1)}
+
+    params, grads = {"w": jnp.zeros(2)}, {"w": jnp.ones(2)}
+    opaque = mx.SAM(mx.SGD(1.0), mx.SGD(1.0), 3, opaque_mode=True)
+    out, _ = opaque.update(grads, opaque.init(params), params, grad_fn=grad_fn)
+    np.testing.assert_array_equal(out["w"], -100 * (1 + 10))
+    sam = mx.SAM(mx.SGD(1.0), mx.SGD(1.0), 3)
+    state, p = sam.init(params), params
+    for factor, evaluated in ((1.0, 0), (10.0, 0), (100.0, -100), (1.0, -100)):
+        p, state = sam.step({"w": jnp.full(2, factor)}, state, p)
+        np.testing.assert_array_equal(sam.eval_params(state, p)["w"], evaluated)
+
+
 def test_the_adversary_is_fresh_or_goes_on():
     for opaque in (False, True):
         momenta = []

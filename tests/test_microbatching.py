@@ -1,5 +1,6 @@
 """Batches in parts: the same results as optax and as the whole batch, in the memory of a part."""
 
+import functools
 from typing import Any
 
 import chex
@@ -248,6 +249,78 @@ def test_counts_and_flags_keep_their_meaning():
     assert microbatch(jnp.sum, 0, 2)(x).dtype == x.dtype
 
 
+def test_flags_are_counted_in_parts_as_in_one():
+    """The four microbatches hold i and i + 4."""
+    x = jnp.arange(8)
+    np.testing.assert_array_equal(microbatch(lambda x: x > 2, 0, 2)(x), [1, 4])
+    assert microbatch(lambda x: jnp.all(x > 2), 0, 2)(x) == 1
+
+
+# --- Arguments -------------------------------------------------------------------------------------------
+
+
+def test_arguments_with_examples_are_found_by_position_and_by_name():
+    """From either end, with an axis for each; what has no examples is passed on as it is."""
+    x, y = np.arange(12.0, dtype=np.float32).reshape(2, 6), np.arange(6.0, dtype=np.float32)
+
+    def product(scale: Any, x: Any, *, y: Any, offset: Any) -> Any:
+        assert x.shape == (2, 3)
+        assert y.shape == (3,)
+        return scale * jnp.sum(x * y[None]) + offset
+
+    for position in (1, -1):
+        parts = microbatch(product, position, 3, argnames="y", in_axes=(1, 0))
+        assert parts(2.0, x, y=y, offset=1.0) == 2 * np.sum(x * y) + 2
+    assert microbatch(product, 1, None) is product
+    summed = micro_vmap(lambda scale, *, y: scale * y, None, microbatch_size=3, accumulator=AccumulationType.SUM)
+    assert summed(2.0, y=y) == 2 * y.sum()
+
+
+def test_no_more_microbatches_are_computed_than_there_are():
+    """The number may be too large, and it may be zero, also where there is one microbatch alone."""
+    x = jnp.arange(1.0, 5.0)
+    for size in (2, 4):
+        for real, expected in ((0, 0.0), (1, 4.0 if size == 2 else 10.0), (7, 10.0)):
+            for number in (real, jnp.asarray(real)):
+                assert microbatch(jnp.sum, 0, size, num_real_microbatches=number)(x) == expected
+    _, each = micro_grad(jnp.dot, microbatch_size=2, keep_batch_dim=False, num_real_microbatches=1)(1.0, x)
+    np.testing.assert_array_equal(each.values, [1, 0, 3, 0])
+
+
+def test_the_function_that_maps_may_be_another_one():
+    axes = []
+
+    def noting(function: Any, in_axes: Any, out_axes: Any) -> Any:
+        axes.append((in_axes, out_axes))
+        return jax.vmap(function, in_axes, out_axes)
+
+    micro_vmap(lambda x, y: x * y, (None, 1), vmap_fn=noting)(jnp.ones(()), jnp.ones((1, 2)))
+    assert axes
+    assert set(axes) == {((None, 1), 0)}
+
+
+def test_an_example_comes_with_its_axis_or_without():
+    """Several arguments to differentiate give a tuple of gradients, and so does one in a tuple."""
+    w, x, weights = jnp.asarray(1.0), jnp.asarray([[1.0, 2.0], [3.0, 4.0]]), jnp.asarray([1.0, 10.0])
+    shapes = []
+
+    def weighted(w: Any, x: Any, *, weights: Any) -> Any:
+        shapes.append((x.shape, weights.shape))
+        return jnp.sum(w * x * weights)
+
+    for keep, batch_argnums in ((True, -1), (False, 1), (False, (-1,))):
+        shapes.clear()
+        grads, each = micro_grad(weighted, keep_batch_dim=keep, batch_argnums=batch_argnums)(w, x, weights=weights)
+        assert set(shapes) == {((1, 2) if keep else (2,), ())}
+        assert grads == 73
+        np.testing.assert_array_equal(each.values, [3, 70])
+    for argnums in ((0,), (-1, 0)):
+        grads, _ = micro_grad(weighted, False, argnums, keep_batch_dim=False)(w, x, weights=weights)
+        assert isinstance(grads, tuple)
+        assert len(grads) == len(argnums)
+        assert grads[-1] == 73
+
+
 def test_it_needs_the_memory_of_a_part(key):
     """The temporary memory of the compiled programs, as XLA counts it."""
     w = jax.random.normal(key, (64, 64))
@@ -313,8 +386,15 @@ X = np.ones((12, 2), np.float32)
         (lambda: micro_vmap(pair, (None, 0), 1), "must be 0, got 1"),
         (lambda: micro_vmap(pair, (None, 0))(1.0), "has 2 axes, but the call passes 1"),
         (lambda: micro_grad(loss, batch_argnums=2)(1.0, X), "the call passes 2 positional arguments"),
+        (lambda: micro_grad(loss, batch_argnums=-3)(1.0, X), "the call passes 2 positional arguments"),
+        (lambda: microbatch(pair, -3, 3)(1.0, X), "argument -3 of `pair` should have the examples, .* passes 2"),
+        (lambda: microbatch(functools.partial(pair), 2, 3)(1.0, X), "argument 2 of `the function` should have"),
+        (
+            lambda: micro_vmap(lambda x: {"n": x}, accumulator=AccumulationType.RUNNING_MEAN)(jnp.arange(6)),
+            r"`micro_vmap\(accumulator=...\)`: `AccumulationType.RUNNING_MEAN` .* dtype int32 at `n`",
+        ),
     ],
-    ids=range(14),
+    ids=range(18),
 )
 def test_what_does_not_fit_is_refused(call: Any, message: str):
     with pytest.raises(ValueError, match=message):

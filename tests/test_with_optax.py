@@ -220,6 +220,26 @@ def test_the_numbers_that_optax_injects():
     np.testing.assert_array_equal(u, -2 * (1 + 0.25))
 
 
+def test_arrays_and_keys_that_optax_injects_are_not_listed():
+    def noisy(rate: Any, rates: Any, key: Any) -> Any:
+        del key
+        return optax.chain(optax.scale(rate), optax.scale(rates[0]))
+
+    with settings.jax_defaults():
+        transform = mx.from_optax(optax.inject_hyperparams(noisy)(0.5, rates=jnp.ones(2), key=jax.random.key(0)))
+    assert transform.hyperparameters(transform.init(jnp.ones(2))) == {"hyperparams.rate": 0.5}
+
+
+def test_a_state_has_no_weak_types():
+    """So that the second step is not traced; also where the state of the first step has another structure."""
+    params, half = jnp.ones(2), jnp.asarray(0.5)
+    keeping = mx.from_optax(optax.GradientTransformation(lambda params: half, lambda g, s, p=None: (g, {"n": half})))
+    state = keeping.init(params)
+    assert not state.inner_state.aval.weak_type
+    _, state = keeping.update(params, state)
+    assert not state.inner_state["n"].aval.weak_type
+
+
 def test_the_state_of_optax_is_saved_and_restored(tmp_path: Path):
     transform: Any = mx.Chain(mx.Trace(0.5), mx.from_optax(optax.adamw(0.1)))
     params = {"w": jnp.ones(2)}

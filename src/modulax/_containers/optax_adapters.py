@@ -13,7 +13,6 @@ from jaxtyping import PyTree
 
 from .._protocol.hyperparameters import format_value
 from .._protocol.transform import AbstractTransform
-from .._support.keys import is_key_data
 from .._support.module import AbstractState, nested
 from .._support.types import Params, State, Updates
 from ..tree._math import strong
@@ -131,7 +130,8 @@ def _injected(state: PyTree) -> dict[str, Any]:
     found = {}
     for path, x in jtu.tree_leaves_with_path(state):
         is_field = [getattr(key, "name", None) == "hyperparams" for key in path]
-        if any(is_field[:-1]) and jnp.ndim(x) == 0 and not is_key_data(x):
+        is_key = isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+        if any(is_field[:-1]) and jnp.ndim(x) == 0 and not is_key:
             keys = [key for key, is_it in zip(path, is_field, strict=True) if not is_it]
             found[JoinedNames(join(key_names(tuple(keys))))] = x
     return found

@@ -74,7 +74,8 @@ def into(leaf: Any, value: Any) -> Any:
         value.setflags(write=leaf.flags.writeable)
         return value
     if is_key(leaf):
-        value = jax.random.wrap_key_data(jnp.asarray(value), impl=jax.random.key_impl(leaf))
+        impl = jax.random.key_impl(jnp.empty((), leaf.dtype))  # the leaf may be a `ShapeDtypeStruct`
+        value = jax.random.wrap_key_data(jnp.asarray(value), impl=impl)
     sharding = leaf.sharding
     return jnp.asarray(value) if sharding is None else jax.device_put(value, sharding)
 

@@ -23,7 +23,7 @@ class AccumulationType(enum.Enum):
     MEAN = enum.auto()
     """The mean over all microbatches of the batch."""
     SUM = enum.auto()
-    """The sum."""
+    """The sum; of booleans, the number of true ones."""
     RUNNING_MEAN = enum.auto()
     """The mean over the microbatches that were computed: the first `num_real_microbatches`, if that is given."""
     CONCAT = enum.auto()
@@ -68,7 +68,9 @@ def _is_inexact(x: Any) -> bool:
 
 
 def _wide(x: Any) -> Any:
-    """The dtype to accumulate in."""
+    """The dtype to accumulate in. Flags are counted: their own sum would be whether any is set."""
+    if x.dtype == bool:
+        return jnp.result_type(int)
     return at_least_float32(x.dtype) if _is_inexact(x) else x.dtype
 
 
@@ -82,8 +84,7 @@ def _add(carry: Array, value: Array, i: Array) -> Array:
 
 
 def _sum_of_rows(values: Array) -> Array:
-    is_flag = values.dtype == bool
-    return jnp.sum(values, axis=0, dtype=None if is_flag else _wide(values))
+    return jnp.sum(values, axis=0, dtype=_wide(values))
 
 
 def _mean_of_rows(values: Array) -> Array:

@@ -62,6 +62,7 @@ def micro_grad(
         batch_argnums: positions of the arguments with examples, on their first axis. Keyword arguments have examples on
             their first axis too.
         keep_batch_dim: whether `fun` is called with a batch of one example, instead of an example without that axis.
+            Keyword arguments never have that axis.
         microbatch_size: number of examples to process at once, see `microbatch`. None processes all at once.
         accumulator: how to combine the transformed gradients of the examples, see `micro_vmap`.
         transform_fn: function of the gradient of one example, such as clipping. It may return several trees.
