@@ -231,6 +231,31 @@ MUTANTS = (
         "if jnp.size(value) != 1:",
         ("tests/test_linesearch.py -k missing_is_said",),
     ),
+    # --- DoG
+    Mutant(
+        "a-list-is-no-pair-for-dog",
+        "rule",
+        "_transforms/dog.py",
+        "isinstance(x, (tuple, list)) and",
+        "isinstance(x, tuple) and",
+        ("tests/test_equations_tuning_free.py -k first_step_of_dog",),
+    ),
+    Mutant(
+        "an-error-of-dog-names-the-rule",
+        "describe",
+        "_transforms/dog.py",
+        "`{type(owner).__name__}(init_step=...)`",
+        "`ScaleByDoG(init_step=...)`",
+        ("tests/test_equations_tuning_free.py -k first_step_of_dog",),
+    ),
+    Mutant(
+        "a-complex-start-is-stored-in-its-own-dtype",
+        "dtype field",
+        "_transforms/distance_over_gradients.py",
+        "common_dtype(self.param_dtype, jnp.complex64) if jnp.iscomplexobj(p) else self.param_dtype",
+        "p.dtype if jnp.iscomplexobj(p) else self.param_dtype",
+        ("tests/test_edges_tuning_free.py -k stored_in_the_dtype",),
+    ),
     # --- functions of one array, Adafactor
     Mutant(
         "a-function-of-one-array-gets-the-trees",
