@@ -314,7 +314,8 @@ def test_extra_arguments_of_others_are_no_mistake():
     x = jnp.ones(2)
     extra = {**given(_squares, x), "for_another": jnp.ones(())}
     for loss in (_squares, lambda x, *args, **kwargs: _squares(x)):
-        updates, _ = ZOOM.update(-x, ZOOM.init(x), x, **extra | {"value_fn": loss})
+        own: dict[str, Any] = extra | {"value_fn": loss}
+        updates, _ = ZOOM.update(-x, ZOOM.init(x), x, **own)
         np.testing.assert_array_equal(updates, -x)
     with settings.jax_defaults():
         theirs: Any = optax.scale_by_zoom_linesearch(20)
