@@ -107,3 +107,11 @@ def test_huge_gradients_leave_the_bound_finite():
             state = transform.init(w)
             updates, state = transform.update(1e30 * w, state, w, value=1.0)
         chex.assert_tree_all_finite((updates, state.inner[0].lb))
+
+
+def test_the_start_is_stored_in_the_dtype_that_is_given():
+    """Made complex for complex parameters, whatever their precision is."""
+    for dtype, wanted in ((jnp.float32, jnp.complex64), (jnp.float64, jnp.complex128), (jnp.bfloat16, jnp.complex64)):
+        for p in (jnp.ones(2, jnp.complex64), jnp.ones(2, jnp.complex128), jnp.ones(2)):
+            state = mx.ScaleByDistanceOverGradients(param_dtype=dtype).init(p)
+            chex.assert_type(state.init_params, wanted if jnp.iscomplexobj(p) else dtype)

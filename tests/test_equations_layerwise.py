@@ -163,10 +163,20 @@ def test_the_norm_of_a_unit(shape: tuple[int, ...]):
 
 def test_units_of_many_axes_must_be_named():
     x = jnp.ones((2,) * 6)
-    with pytest.raises(ValueError, match=re.escape("`AdaptiveGradClip(clipping, axis=(0, 1))`")):
+    with pytest.raises(
+        ValueError,
+        match=re.escape("(2, 2, 2, 2, 2, 2)") + ".*" + re.escape("`AdaptiveGradClip(clipping, axis=(0, 1))`"),
+    ):
         mx.unitwise_norm(x)
     assert mx.unitwise_norm(x, axis=(0, 1)).shape == x.shape
     assert one_step(mx.AdaptiveGradClip(0.1, axis=0), x).shape == x.shape
+
+
+@x64
+def test_the_smallest_norm_that_a_unit_is_divided_by():
+    norm_of_g, bound, g = jnp.asarray([1e-8, 1e-4]), jnp.asarray([1e-9, 1e-5]), jnp.ones(2)
+    np.testing.assert_allclose(mx.unitwise_clip(norm_of_g, bound, g), [1e-3, 0.1], rtol=1e-12)
+    np.testing.assert_allclose(mx.unitwise_clip(norm_of_g, bound, g, 1e-9), [0.1, 0.1], rtol=1e-12)
 
 
 @x64

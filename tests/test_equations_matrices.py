@@ -1,6 +1,7 @@
 """Methods for matrices and differential privacy against their equations, transcribed to NumPy from the papers."""
 
 import itertools
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -213,13 +214,37 @@ def test_the_state_is_small():
     assert state.projector["wide"].shape == state.projector["tall"].shape == (4, 2)
 
 
-def test_the_projector_changes_with_the_gap_alone():
-    transform, w = mx.ScaleByGaLore(2, 3), jnp.asarray(start((4, 6)))
+@pytest.mark.parametrize("gap", [3, 2.9999])  # as a schedule may return it
+def test_the_projector_changes_with_the_gap_alone(gap: float):
+    transform, w = mx.ScaleByGaLore(2, gap), jnp.asarray(start((4, 6)))
     state, seen = transform.init(w), []
     for g in gradients((4, 6))[:7]:
         _, state = transform.update(jnp.asarray(g), state)
         seen.append(np.asarray(state.projector))
     assert [np.array_equal(a, b) for a, b in itertools.pairwise(seen)] == [True, True, False] * 2
+
+
+@pytest.mark.parametrize("shape, follow", [((3, 4), "paper"), ((4, 3), "paper"), ((3, 3), "paper"), ((3, 3), "optax")])
+def test_complex_matrices_are_projected_on_the_smaller_side(shape: tuple[int, int], follow: Any):
+    """On the rows of a square matrix; the projector is unitary, and that of an earlier gradient."""
+    a, b, c, d = gradients(shape)[:4]
+    first, second = a + 1j * b, c + 1j * d
+    transform = mx.ScaleByGaLore(2, 2, base_optimizer=mx.Identity(), follow=follow)
+    _, state = transform.update(jnp.asarray(first), transform.init(jnp.asarray(first)))
+    found, _ = transform.update(jnp.asarray(second), state)
+    u, _, vh = np.linalg.svd(first)
+    rows, columns = u[:, :2] @ u[:, :2].conj().T, vh[:2].conj().T @ vh[:2]
+    np.testing.assert_allclose(found, rows @ second if shape[0] <= shape[1] else second @ columns, rtol=1e-9)
+
+
+def test_the_factor_of_galore_is_for_matrices_alone():
+    params = {"w": jnp.asarray(start((3, 4))), "b": jnp.asarray(start((3,)))}
+    transform = mx.ScaleByGaLore(3, scale=0.25, base_optimizer=mx.Scale(2.0))
+    found, state = transform.update(params, transform.init(params))
+    np.testing.assert_allclose(found["w"], 0.5 * params["w"], rtol=1e-9)
+    np.testing.assert_array_equal(found["b"], 2 * params["b"])
+    with pytest.raises(ValueError, match=r"of shape \(5, 6\) doesn't fit its projector of shape \(3, 3\)"):
+        transform.update(params | {"w": jnp.ones((5, 6))}, state)
 
 
 def test_what_is_projected_may_need_parameters():
@@ -348,6 +373,8 @@ def test_clipped_examples_are_counted():
     _, none = mx.per_example_global_norm_clip(grads, jnp.inf)
     _, every = mx.per_example_global_norm_clip(grads, 0.0)
     assert (none, every) == (0, 2)
+    assert mx.per_example_global_norm_clip(grads, 5.0)[1] == 0  # which the longest one equals
+    assert mx.per_example_global_norm_clip({}, 1.0) == ({}, 0)
 
 
 @pytest.mark.parametrize("uniform", [True, False])
@@ -362,6 +389,7 @@ def test_layers_are_clipped_by_themselves(uniform: bool):
         expected = sum(np.asarray(g) * min(1, bound / x) for g, x in zip(grads[k], lengths, strict=True))
         np.testing.assert_allclose(found[k], expected, rtol=1e-12)
         assert int(counts[k]) == sum(x > bound for x in lengths)
+        assert counts[k].dtype == jnp.int32
 
 
 def test_gradients_of_examples_are_asked_for():
@@ -373,6 +401,11 @@ def test_gradients_of_examples_are_asked_for():
             call(w, state, w)
     with pytest.raises(ValueError, match=r"per_example_global_norm_clip.*at `b` the shape is"):
         mx.per_example_global_norm_clip({"a": jnp.ones((2, 3)), "b": jnp.ones((3, 3))}, 1.0)
+    for shape in ((), (0, 3)):
+        with pytest.raises(
+            ValueError, match=rf"`per_example_layer_norm_clip` needs.*`a` the shape is {re.escape(str(shape))}"
+        ):
+            mx.per_example_layer_norm_clip({"a": jnp.ones(shape)}, 1.0)
     with pytest.raises(TypeError, match="key"):
         mx.DPSGD(0.1, 1.0, 1.0)
 

@@ -399,7 +399,8 @@ def test_the_first_step_of_dog_is_a_number_like_any_other():
     assert transform.hyperparameters()["init_step.value"] == 0.1
     changed = transform.replace(**{"init_step.value": 0.2})
     np.testing.assert_array_equal(points(changed), points(mx.DoG(init_step=mx.InitialStep("distance", 0.2))))
-    with pytest.raises(ValueError, match="must be a pair"):
+    assert mx.ScaleByDoG(["distance", 0.2]).init_step == changed.init_step
+    with pytest.raises(ValueError, match=r"`DoG\(init_step=...\)` must be a pair"):
         mx.DoG(init_step=0.1)
     with pytest.raises(ValueError, match=r"InitialStep.*'heuristic'"):
         transform.init_step.replace(kind="far")

@@ -329,3 +329,21 @@ def test_hypergradients_at_zero():
         by_rate, by_update = jax.grad(total, argnums=(0, 1))(jnp.asarray(0.1), g)
         assert np.isfinite(by_rate)
         chex.assert_tree_all_finite(by_update)
+
+
+def test_up_to_the_offset_the_decay_rate_is_that_of_the_first_step():
+    """Which is zero: the second moment is the last square."""
+    transform = mx.ScaleByFactoredRMS(step_offset=2)
+    state, seen = transform.init(jnp.zeros(1)), []
+    for g in (1.0, 2.0, 3.0, 4.0):
+        _, state = transform.update(jnp.full(1, g), state)
+        seen.append(float(state.v[0]))
+    np.testing.assert_allclose(seen, [1, 4, 9, 9 + 7 * 2**-0.8], rtol=1e-6)
+
+
+def test_an_array_without_entries_is_not_factored():
+    """Whatever the smallest length is: the means of its rows would be NaN."""
+    transform, g = mx.ScaleByFactoredRMS(min_dim_size_to_factor=0), jnp.ones((3, 0))
+    state = transform.init(g)
+    assert (state.v_row, state.v.shape) == (None, (3, 0))
+    chex.assert_trees_all_equal(transform.update(g, state)[0], g)

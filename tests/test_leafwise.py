@@ -283,3 +283,24 @@ BY_LEAVES = (
 @pytest.mark.parametrize("name", BY_LEAVES)
 def test_a_rule_with_both_obeys_the_laws_about_leaves(name: str):
     LAWS[name].check(Case(OfMatrices()))
+
+
+def test_a_function_of_arrays_is_called_for_every_leaf_and_one_of_trees_once():
+    """With the parameters, or None without them."""
+    g, p = (
+        {"a": jnp.ones(2), "b": None, "c": jnp.ones(())},
+        {"a": jnp.full(2, 10.0), "b": None, "c": jnp.full((), 20.0)},
+    )
+    calls = []
+
+    def add(g: Any, p: Any) -> Any:
+        calls.append(p)
+        return g if p is None else jax.tree.map(lambda g, p: g + 0.1 * p, g, p)
+
+    leaves, trees = mx.Stateless(add, leafwise=True), mx.Stateless(add)
+    for params, expected in ((p, {"a": jnp.full(2, 2.0), "b": None, "c": jnp.asarray(3.0)}), (None, g)):
+        for transform, times in ((leaves, 2), (trees, 1)):
+            calls.clear()
+            chex.assert_trees_all_close(transform.update(g, transform.init(p), params)[0], expected, rtol=1e-6)
+            assert len(calls) == times
+            assert (calls[0] is None) == (params is None)

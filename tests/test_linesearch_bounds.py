@@ -130,6 +130,34 @@ def test_where_nothing_is_lost_no_slope_is_asked_for():
     assert (state.info.num_linesearch_steps, state.info.curvature_error) == (1, 0)
 
 
+def test_what_is_printed_of_a_search_without_a_step(capfd: pytest.CaptureFixture[str]):
+    nowhere = prescribed(lambda x: jnp.where(x == 0, 3.0, jnp.nan), lambda x: -jnp.ones_like(x))
+    for search in (mx.ScaleByZoomLinesearch(4, verbose=True), mx.ScaleByBacktrackingLinesearch(3, verbose=True)):
+        searched(search, nowhere)
+        jax.effects_barrier()
+        out = capfd.readouterr().out
+        assert "step size 0.0 after 4 evaluations; loss 3.0 -> " in out
+        assert "initial slope -1.0; decrease error inf" in out
+    searched(mx.ScaleByZoomLinesearch(1, curv_rtol=0.5, verbose=True), FALLING)
+    jax.effects_barrier()
+    assert "decrease error 0.0, curvature error 0.5" in capfd.readouterr().out
+
+
+def test_a_slope_that_is_not_finite_is_a_miss():
+    """Of both conditions, however low the loss is."""
+    steep = table({0.0: (0.0, -1.0), 1.0: (-9.0, jnp.nan), 2.0: (-9.0, jnp.nan)}, (-0.5, 0.0))
+    state = searched(mx.ScaleByZoomLinesearch(5, approx_dec_rtol=None), steep)
+    assert 0 < state.learning_rate < 1
+    assert (state.value, state.info.decrease_error, state.info.curvature_error) == (-0.5, 0, 0)
+
+
+def test_the_loss_of_the_state_has_the_default_dtype():
+    x = jnp.ones(2, jnp.bfloat16)
+    value_and_grad = mx.value_and_grad_from_state(lambda x: jnp.sum(x**2))
+    value, grad = value_and_grad(x, state=mx.ScaleByZoomLinesearch(2).init(x))
+    assert (value.dtype, grad.dtype, float(value)) == (jnp.float32, jnp.bfloat16, 2.0)
+
+
 @pytest.mark.parametrize("store_grad", [True, False])
 def test_all_tries_are_made(store_grad: bool):
     """One step, and as many shorter ones as are allowed; the gradient is that at the last."""

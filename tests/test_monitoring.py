@@ -1,5 +1,6 @@
 """Snapshot, Monitor, MeasureWithEma: what they keep, and where it is read."""
 
+from types import MappingProxyType
 from typing import Any
 
 import chex
@@ -159,6 +160,11 @@ def test_a_transform_may_measure():
     assert state.measure_states[0].count == 3
 
 
+def test_the_blank_measurement_of_a_transform_that_needs_parameters():
+    transform = mx.Monitor({"decayed": mx.AddDecayedWeights(0.5)})
+    chex.assert_trees_all_equal(transform.init(PARAMS).measurements["decayed"], jtu.tree_map(jnp.zeros_like, PARAMS))
+
+
 def test_the_decay_may_follow_a_schedule():
     decay = mx.schedules.Linear(0.0, 0.9, 9)
     transform = mx.Monitor({"mean": mx.MeasureWithEma(norm, decay, debias=False)})
@@ -170,6 +176,10 @@ def test_the_decay_may_follow_a_schedule():
         mean = b * mean + (1 - b) * (step + 1)
         _, state = transform.update(jnp.full(1, step + 1.0), state)
         np.testing.assert_allclose(state.measurements["mean"], mean, rtol=1e-6)
+    nested = mx.Monitor({"mean": mx.MeasureWithEma(mx.MeasureWithEma(norm, decay), 0.5)})
+    state = nested.update(jnp.ones(1), nested.init(jnp.zeros(1)))[1]
+    found = nested.hyperparameters(state)
+    np.testing.assert_allclose([found["measures.mean.measure.decay"], found["measures.mean.decay"]], [0.1, 0.5])
 
 
 def test_dtypes_and_structures_are_those_of_the_first_state():
@@ -208,6 +218,16 @@ def test_what_is_no_measure_is_refused():
     with pytest.raises(ValueError, match=r"`Monitor\(measures=\.\.\.\)` must be a mapping from names to measures"):
         mx.Monitor(no_mapping)
     assert repr(mx.Monitor({"norm": norm})) == "Monitor(measures={'norm': norm})"
+
+
+def test_any_mapping_names_the_measures():
+    assert list(mx.Monitor(MappingProxyType({"norm": norm, "long": is_long})).measures) == ["norm", "long"]
+
+
+@pytest.mark.parametrize("transform", [mx.Snapshot("seen", largest), mx.Monitor({"seen": largest})])
+def test_a_measurement_of_another_structure_is_reported_by_its_owner(transform: Any):
+    with pytest.raises(ValueError, match=f"`{type(transform).__name__}.update`"):
+        transform.update({"dense": jnp.ones(2)}, transform.init(PARAMS))
 
 
 def test_at_keeps_the_flags_of_an_average():

@@ -339,6 +339,30 @@ def test_galore_brings_extra_arguments_into_the_projected_form():
     jtu.tree_map(lambda u: np.testing.assert_allclose(u, 0, atol=1e-6), updates)
 
 
+class Slope(mx.AbstractStatelessTransform):
+    """The gradient of the caller's function at the updates."""
+
+    def apply(self, updates, params, *, value_fn, **extra):
+        del params, extra
+        return jax.grad(value_fn)(updates)
+
+
+def test_without_parameters_galore_maps_what_is_projected_back_for_the_caller():
+    grads = {"kernel": jnp.asarray([[0.4, -0.1, 0.3], [1.5, 1.0, -0.7]]), "bias": jnp.asarray([0.3, -0.2])}
+    shapes = []
+
+    def loss(params):
+        shapes.append(params["kernel"].shape)
+        return 0.5 * mx.tree.norm(params) ** 2
+
+    transform = mx.ScaleByGaLore(1, base_optimizer=Slope())
+    found, _ = transform.update(grads, transform.init(grads), value_fn=loss)
+    u, s, vh = np.linalg.svd(grads["kernel"])
+    np.testing.assert_allclose(found["kernel"], s[0] * np.outer(u[:, 0], vh[0]), rtol=1e-5)
+    np.testing.assert_allclose(found["bias"], grads["bias"], rtol=1e-6)
+    assert set(shapes) == {(2, 3)}
+
+
 def test_a_line_search_works_inside_galore():
     def loss(params):
         return jnp.sum((params["kernel"] - 1) ** 2) + jnp.sum(params["bias"] ** 2)

@@ -139,9 +139,9 @@ def unitwise_norm(x: Inexact[Array, "*shape"], axis: int | tuple[int, ...] | Non
 
     Args:
         x: the array.
-        axis: the axes of one unit. By default all axes of a scalar or a vector. The other defaults suit layouts with
-            the outputs on the last axis: the first axis of arrays with two or three, all but the last of arrays with
-            four or five.
+        axis: the axes of one unit. By default all axes of an array with at most one axis longer than 1, such as a
+            scalar or a vector. The other defaults suit layouts with the outputs on the last axis: the first axis of
+            arrays with two or three, all but the last of arrays with four or five.
 
     Raises:
         ValueError: if `axis` is None and the array has more than five axes.

@@ -159,7 +159,7 @@ def _weight(s: Leaves, y: Leaves, count: Count) -> tuple[Bool[Array, ""], Scalar
 
 
 def _safe_norm(leaves: Leaves) -> Scalar:
-    """The norm, or 1 if that is larger, without overflow of the squares."""
+    """The norm, without overflow of the squares."""
     largest = jnp.max(jnp.stack([jnp.ones((), default_float()), *map(_largest, leaves)]))
     unit = jax.lax.stop_gradient(jnp.where(jnp.isfinite(largest), largest, 1))
     return unit * norm([times(x, 1 / unit) for x in leaves])
