@@ -3,7 +3,9 @@
 The laws run here on instances with every static field away from its default, which are made from the registry.
 """
 
+import copy
 import dataclasses
+import re
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -81,6 +83,22 @@ def zero_state(transform: mx.AbstractTransform) -> Any:
     """A state with zeros in it, without a program to compile."""
     shapes = jax.eval_shape(transform.init, SHAPES)
     return jtu.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+
+# Fields that hold any string.
+FREE_STRINGS = {("Snapshot", "measure_name")}
+
+
+def test_a_string_that_is_not_an_option_is_refused():
+    for instance in firsts(EVERYTHING):
+        module = instance.make()
+        for name in (f.name for f in fields_of(module, static=True) if isinstance(getattr(module, f.name), str)):
+            if (type(module).__name__, name) not in FREE_STRINGS:
+                other = copy.copy(module)
+                object.__setattr__(other, name, "spline")  # by `replace`, beartype would be the first to complain
+                call = re.escape(f"`{type(module).__name__}({name}=...)` must be one of ")
+                with pytest.raises(ValueError, match=f"{call}.*, got 'spline'"):
+                    other.__check_init__()
 
 
 @pytest.mark.parametrize("instance", firsts(TRANSFORMS), ids=str)
