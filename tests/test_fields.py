@@ -170,6 +170,15 @@ def test_at_keeps_the_parts_of_what_an_optimizer_builds(name: str):
     expect_same_fields(built.at(zero_state(built)), built, name)
 
 
+@pytest.mark.parametrize("name", mx.available())
+def test_what_an_optimizer_builds_twice_is_one_program(name: str):
+    """Its structure is a key of the cache of `jit`, with rules that were made on the way."""
+    optimizer: Any = next(i.make() for i in firsts(TRANSFORMS) if i.cls is mx.get(name))
+    first, second = (jtu.tree_structure(optimizer.transform()) for _ in range(2))
+    assert first == second
+    assert hash(first) == hash(second)
+
+
 ON_FIELDS = ("a_field_that_is_a_dtype_is_one_of_the_state", "a_field_of_an_optimizer_is_handed_on")
 
 

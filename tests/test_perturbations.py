@@ -197,7 +197,7 @@ def test_integers_in_and_out_and_what_the_function_depends_on():
 
 @pytest.mark.usefixtures("x64")
 def test_the_function_gets_the_dtype_of_the_input_and_its_results_keep_theirs():
-    """The mean itself is computed in float32, else a sum in float16 would overflow; that of integers is a float."""
+    """Derivatives are averaged in float32, because their terms overflow in float16; the mean of integers is a float."""
     seen = []
 
     def function(x: Any) -> Any:
@@ -205,13 +205,16 @@ def test_the_function_gets_the_dtype_of_the_input_and_its_results_keep_theirs():
         return {"large": jnp.full(2, 300, jnp.float16), "is_first": x[0] > x[1], "number": 1.5}
 
     x = jnp.array([0.1, 0.2], jnp.float16)
-    out = make_perturbed_fun(function, 500)(jax.random.key(0), x)
+    perturbed = make_perturbed_fun(function, 500, 1e-3, Normal(), use_baseline=False)
+    out, slopes = jax.jit(lambda x: jax.jvp(lambda x: perturbed(jax.random.key(0), x), (x,), (x,)))(x)
     assert {name: value.dtype for name, value in out.items()} == {
         "large": jnp.float16,
         "is_first": jnp.float64,
         "number": jnp.float64,
     }
     np.testing.assert_array_equal(out["large"], 300)
+    assert slopes["large"].dtype == jnp.float16
+    assert np.isfinite(slopes["large"]).all()
     assert out["number"] == 1.5
     assert set(seen) == {jnp.dtype(jnp.float16)}
 

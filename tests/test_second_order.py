@@ -74,7 +74,7 @@ def quartic(params: Any, inputs: Any, targets: Any) -> Any:
 def test_dtypes_are_kept_and_mixed_ones_are_held():
     params = {"a": jnp.array([1.0, 2.0], jnp.bfloat16), "b": jnp.array([0.5]), "none": None}
     as_tree = {"a": jnp.array([1.0, 0.0]), "b": jnp.zeros(1, jnp.bfloat16), "none": None}  # in other dtypes
-    vectors = np.array([1, 0, 0]), np.array([[1], [0], [0]]), as_tree
+    vectors = np.array([1, 0, 0]), np.array([[1, 0, 0]]), as_tree
     product, *others = jax.jit(lambda: [hvp(quartic, v, params, None, None) for v in vectors])()
     assert eqx.tree_equal(product, *others)
     assert jtu.tree_map(lambda x: (x.dtype, x.tolist()), product) == {
