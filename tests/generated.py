@@ -1,16 +1,20 @@
-"""The generated parts of the documentation, and the list of public names.
+"""The generated parts of the documentation, and the list of public names and their arguments.
 
 `python -m tests.generated` writes all of them; a test fails where one is out of date.
 """
 
+import dataclasses
 import inspect
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import modulax
 import modulax.checkpoint
@@ -145,9 +149,63 @@ def public_names(module: types.ModuleType) -> set[str]:
     }
 
 
+def words(default: Any) -> str:
+    """A default value, without what differs between two runs."""
+    if isinstance(default, tuple):
+        return f"({', '.join(map(words, default))})"
+    if inspect.isclass(default) or inspect.isfunction(default):
+        return default.__name__
+    if isinstance(default, Enum):
+        return f"{type(default).__name__}.{default.name}"
+    if isinstance(default, np.generic):
+        default = default.item()
+    return repr(default) if default is None or isinstance(default, bool | int | float | str) else type(default).__name__
+
+
+def required(field: Any) -> str:
+    """What a field requires of its value, as an error message says it."""
+    needs, options = field.metadata.get("needs"), field.metadata.get("options")
+    return f" {needs.words}" if needs else f" must be one of {words(options)}" if options else ""
+
+
+def called(x: Any) -> str:
+    """The arguments of a function or a class: names, kinds, defaults, and what is required of them."""
+    fields = getattr(x, "__dataclass_fields__", {})
+    given, is_by_name = [], False
+    for name, p in inspect.signature(x).parameters.items():
+        if p.kind is p.KEYWORD_ONLY and not is_by_name:
+            given.append("*")
+        is_by_name = is_by_name or p.kind in (p.KEYWORD_ONLY, p.VAR_POSITIONAL)
+        star = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "")
+        has_factory = name in fields and fields[name].default_factory is not dataclasses.MISSING
+        default = "" if p.default is p.empty else "=..." if has_factory else f"={words(p.default)}"
+        given.append(f"{star}{name}{default}{required(fields[name]) if name in fields else ''}")
+    return f"({', '.join(given)})"
+
+
+def lines(name: str, x: Any) -> Iterator[str]:
+    """A public name with its arguments; of a class also the methods with defaults, and the fields that are computed."""
+    is_class = inspect.isclass(x)
+    is_record = is_class and (dataclasses.is_dataclass(x) or issubclass(x, tuple))  # else another package makes it
+    if not getattr(x, "__module__", "").startswith("modulax.") or not (is_record or (callable(x) and not is_class)):
+        yield name
+        return
+    yield name + ("" if is_class and inspect.isabstract(x) else called(x))
+    inherited = {attribute for base in x.__mro__[1:] for attribute in vars(base)} if is_class else set()
+    for method, f in sorted(vars(x).items()) if is_class else ():
+        f = getattr(x, method) if isinstance(f, classmethod | staticmethod) else f
+        is_new = not method.startswith("_") and method not in inherited and inspect.isroutine(f)
+        if is_new and "=" in (arguments := called(f)):
+            yield f"{name}.{method}{arguments}"
+    for field in getattr(x, "__dataclass_fields__", {}).values() if is_class else ():
+        if field.name not in inspect.signature(x).parameters and required(field):
+            yield f"{name}.{field.name}{required(field)}"
+
+
 def names() -> str:
     """A line for every public name."""
-    return "".join(f"{module.__name__}.{name}\n" for module in MODULES for name in sorted(public_names(module)))
+    found = ((f"{m.__name__}.{name}", getattr(m, name)) for m in MODULES for name in sorted(public_names(m)))
+    return "".join(f"{line}\n" for name, x in found for line in lines(name, x))
 
 
 def state_dtypes() -> str:

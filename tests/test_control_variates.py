@@ -299,8 +299,20 @@ def test_a_moving_average_is_its_own_expectation():
     assert state[1] == 1
 
 
+@pytest.mark.usefixtures("x64")
+def test_a_moving_average_has_the_precision_of_the_values_and_counts_without_overflow():
+    """At least float32, and the dtype of the state that is given."""
+    _, _, update_state = BASELINE(lambda x: x)
+    values = jnp.full(300, 1.01, jnp.bfloat16).at[0].set(200)
+    average, count = update_state((), values, None)
+    assert (average.dtype, count) == (jnp.float32, 1)
+    np.testing.assert_allclose(average, np.mean(np.asarray(values, np.float64)), rtol=1e-6)
+    average, count = update_state((), values, (jnp.bfloat16(1), np.int32(2**31 - 1)))
+    assert (average.dtype, count) == (jnp.bfloat16, 2**31 - 1)
+
+
 def test_the_moving_average_resumes(key):
-    """Ten steps are five, saved and restored, and five more: bit for bit."""
+    """Ten steps are five, saved and restored, and five more: bit for bit. The first average is that of all samples."""
     params = jnp.array([0.5, 1.0]), jnp.array([0.1, 0.0])
     step = jax.jit(lambda key, state: jacobians_of(quadratic, BASELINE, SCORE, params, key, 8, state))
     keys = list(jax.random.split(key, 10))
@@ -312,6 +324,9 @@ def test_the_moving_average_resumes(key):
             results.append(jacobians)
         return results[-5:], state
 
+    samples = estimators.multi_normal(*params).sample((8,), seed=keys[0])
+    _, (average, _) = step(keys[0], None)
+    np.testing.assert_allclose(average, np.mean([quadratic(x) for x in samples]), rtol=1e-5)
     straight = run(keys, None)
     _, state = run(keys[:5], None)
     file = io.BytesIO()
@@ -376,8 +391,9 @@ def test_the_signatures_are_those_that_optax_had():
 
 def test_what_does_not_fit_is_refused(key):
     params = jnp.zeros(2), jnp.zeros(2)
-    with pytest.raises(ValueError, match=r"control_variate_from_function=\.\.\.\)` must take a function and"):
-        jacobians_of(quadratic, lambda f: f, SCORE, params, key, 4)
+    for functions in (quadratic, (quadratic, quadratic), (quadratic, quadratic, None)):
+        with pytest.raises(ValueError, match=r"control_variate_from_function=\.\.\.\)` must take a function and"):
+            jacobians_of(quadratic, lambda f, given=functions: given, SCORE, params, key, 4)
     with pytest.raises(
         ValueError, match=r"itself, not the result.*`functools.partial\(moving_avg_baseline, decay=0.9\)`"
     ):

@@ -308,6 +308,12 @@ def test_multi_normal_refuses_what_does_not_fit():
         ValueError, match=r"`multi_normal.log_prob` needs an `x` whose shape ends with \(3,\), got \(\)"
     ):
         estimators.multi_normal(jnp.zeros(3), 0.0).log_prob(1.0)
+    with pytest.raises(ValueError, match=r"needs an `x` whose shape ends with \(3,\), got \(3, 1\)"):
+        estimators.multi_normal(jnp.zeros(3), 0.0).log_prob(jnp.zeros((3, 1)))
+    with pytest.raises(
+        ValueError, match=r"`multi_normal.log_prob\(x=\.\.\.\)` must hold real numbers, got .*complex64"
+    ):
+        estimators.multi_normal(jnp.zeros(3), 0.0).log_prob(jnp.zeros(3, jnp.complex64))
 
 
 # --- What is refused ------------------------------------------------------------------------------
@@ -333,6 +339,14 @@ class Fixed(Other):
     def sample(self, shape, seed):
         del shape, seed
         return jnp.zeros((3, 2))
+
+
+class One(Other):
+    """Always draws a single sample."""
+
+    def sample(self, shape, seed):
+        del shape, seed
+        return jnp.zeros(())
 
 
 class Sampler:
@@ -363,6 +377,8 @@ def test_what_does_not_fit_is_refused(estimator, key):
         call(estimator, key, lambda x: x)
     with pytest.raises(ValueError, match=r"must return a .*scalar.*, got `NoneType`"):
         call(estimator, key, lambda x: None)
+    with pytest.raises(ValueError, match=r"must return a .*scalar.*, got an array of shape \(\) and dtype complex64"):
+        call(estimator, key, lambda x: jax.lax.complex(x[0], x[1]))
 
 
 @pytest.mark.parametrize("estimator", [SCORE, PATHWISE], ids=["score", "pathwise"])
@@ -374,6 +390,8 @@ def test_a_distribution_with_another_interface_is_refused(estimator, key):
         call(estimator, key, build=lambda *params: Numpyro())
     with pytest.raises(ValueError, match=r"needs 4 samples along the first axis.*got an array of shape \(3, 2\)"):
         call(estimator, key, build=Fixed)
+    with pytest.raises(ValueError, match=r"needs 4 samples along the first axis.*got an array of shape \(\)"):
+        call(estimator, key, build=One)
 
 
 def test_what_one_estimator_needs_is_refused_by_name(key):

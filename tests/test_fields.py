@@ -3,7 +3,9 @@
 The laws run here on instances with every static field away from its default, which are made from the registry.
 """
 
+import copy
 import dataclasses
+import re
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -83,6 +85,22 @@ def zero_state(transform: mx.AbstractTransform) -> Any:
     return jtu.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
 
+# Fields that hold any string.
+FREE_STRINGS = {("Snapshot", "measure_name")}
+
+
+def test_a_string_that_is_not_an_option_is_refused():
+    for instance in firsts(EVERYTHING):
+        module = instance.make()
+        for name in (f.name for f in fields_of(module, static=True) if isinstance(getattr(module, f.name), str)):
+            if (type(module).__name__, name) not in FREE_STRINGS:
+                other = copy.copy(module)
+                object.__setattr__(other, name, "spline")  # by `replace`, beartype would be the first to complain
+                call = re.escape(f"`{type(module).__name__}({name}=...)` must be one of ")
+                with pytest.raises(ValueError, match=f"{call}.*, got 'spline'"):
+                    other.__check_init__()
+
+
 @pytest.mark.parametrize("instance", firsts(TRANSFORMS), ids=str)
 def test_at_keeps_every_static_field(instance: Instance):
     transform = away(instance.make())
@@ -150,6 +168,15 @@ def test_at_keeps_the_parts_of_what_an_optimizer_builds(name: str):
     optimizer: Any = next(i.make() for i in firsts(TRANSFORMS) if i.cls is mx.get(name))
     built = optimizer.at(zero_state(optimizer)).transform()
     expect_same_fields(built.at(zero_state(built)), built, name)
+
+
+@pytest.mark.parametrize("name", mx.available())
+def test_what_an_optimizer_builds_twice_is_one_program(name: str):
+    """Its structure is a key of the cache of `jit`, with rules that were made on the way."""
+    optimizer: Any = next(i.make() for i in firsts(TRANSFORMS) if i.cls is mx.get(name))
+    first, second = (jtu.tree_structure(optimizer.transform()) for _ in range(2))
+    assert first == second
+    assert hash(first) == hash(second)
 
 
 ON_FIELDS = ("a_field_that_is_a_dtype_is_one_of_the_state", "a_field_of_an_optimizer_is_handed_on")

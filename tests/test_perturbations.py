@@ -1,5 +1,6 @@
 """Perturbed functions: closed forms of Gumbel and normal noise, derivatives of any order, what optax returns."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import chex
@@ -101,6 +102,15 @@ def test_noise_is_what_its_density_says(noise: Any, exact: Any):
         assert np.allclose(theirs.log_prob(z), exact.logpdf(z), atol=1e-3) == isinstance(noise, Gumbel)
 
 
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("noise", [Gumbel(), Normal()], ids=["gumbel", "normal"])
+def test_noise_has_the_shape_and_the_dtype_that_are_asked_for(noise: Any):
+    for dtype in (jnp.bfloat16, jnp.float32, jnp.float64):
+        assert noise.sample(jax.random.key(0), (2,), dtype).dtype == dtype
+    one = noise.sample(jax.random.key(0))
+    assert (one.shape, one.dtype) == ((), jnp.float64)
+
+
 # --- Equal to optax --------------------------------------------------------------------------------------------------
 
 
@@ -185,14 +195,59 @@ def test_integers_in_and_out_and_what_the_function_depends_on():
     assert 1 < out["argmax"] <= 2
 
 
+@pytest.mark.usefixtures("x64")
+def test_the_function_gets_the_dtype_of_the_input_and_its_results_keep_theirs():
+    """Derivatives are averaged in float32, because their terms overflow in float16; the mean of integers is a float."""
+    seen = []
+
+    def function(x: Any) -> Any:
+        seen.append(x.dtype)
+        return {"large": jnp.full(2, 300, jnp.float16), "is_first": x[0] > x[1], "number": 1.5}
+
+    x = jnp.array([0.1, 0.2], jnp.float16)
+    perturbed = make_perturbed_fun(function, 500, 1e-3, Normal(), use_baseline=False)
+    out, slopes = jax.jit(lambda x: jax.jvp(lambda x: perturbed(jax.random.key(0), x), (x,), (x,)))(x)
+    assert {name: value.dtype for name, value in out.items()} == {
+        "large": jnp.float16,
+        "is_first": jnp.float64,
+        "number": jnp.float64,
+    }
+    np.testing.assert_array_equal(out["large"], 300)
+    assert slopes["large"].dtype == jnp.float16
+    assert np.isfinite(slopes["large"]).all()
+    assert out["number"] == 1.5
+    assert set(seen) == {jnp.dtype(jnp.float16)}
+
+
+def test_a_complex_result_is_its_two_parts():
+    """With derivatives; and a scale may be an integer."""
+
+    def derivative(function: Any) -> Any:
+        perturbed = make_perturbed_fun(function, 3, 1, Normal())
+        return jax.jvp(lambda x: perturbed(jax.random.key(0), x), (jnp.ones(2),), (jnp.arange(2.0),))
+
+    functions = (lambda x: jax.lax.complex(x, x**2), lambda x: x, lambda x: x**2)
+    for found, real, imag in zip(*jax.jit(lambda: [derivative(f) for f in functions])(), strict=True):
+        assert found.dtype == jnp.complex64
+        np.testing.assert_allclose(found, np.asarray(real) + 1j * np.asarray(imag), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     "call,message",
     [
         (lambda: make_perturbed_fun(one_hot, 0), r"`make_perturbed_fun\(num_samples=...\)` must be a positive integer"),
         (lambda: make_perturbed_fun(one_hot, sigma=0.0), r"`make_perturbed_fun\(sigma=...\)` must be positive, got 0"),
         (
-            lambda: make_perturbed_fun(one_hot, noise=jnp.sin),
-            r"`make_perturbed_fun\(noise=...\)` must have a method",
+            lambda: make_perturbed_fun(one_hot, noise=SimpleNamespace(log_prob=jnp.sin)),
+            r"`make_perturbed_fun\(noise=...\)` must have a method `sample`, like `Gumbel\(\)`",
+        ),
+        (
+            lambda: make_perturbed_fun(one_hot, noise=SimpleNamespace(sample=jnp.sin)),
+            r"`make_perturbed_fun\(noise=...\)` must have a method `log_prob`",
+        ),
+        (
+            lambda: make_perturbed_fun(one_hot, sigma=np.ones(2)),
+            r"`make_perturbed_fun\(sigma=...\)` must be a scalar, got an array of shape \(2,\)",
         ),
         (
             lambda: make_perturbed_fun(one_hot)(jax.random.key(0), jnp.arange(3)),

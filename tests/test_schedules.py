@@ -82,6 +82,14 @@ def test_a_changed_number_is_not_traced(instance: Instance):
 
 
 @each_schedule
+def test_it_is_made_from_traced_numbers(instance: Instance):
+    schedule = instance.make()
+    numbers = schedule.hyperparameters()
+    value = jax.eval_shape(lambda numbers: schedule.replace(**numbers)(3), numbers)
+    assert (value.shape, value.dtype) == ((), jnp.float32)
+
+
+@each_schedule
 def test_gradients_are_finite(instance: Instance):
     schedule = instance.make()
     numbers, treedef = jtu.tree_flatten(schedule)

@@ -3,6 +3,7 @@
 import builtins
 import re
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any
 
 import equinox as eqx
@@ -54,16 +55,18 @@ def test_the_steps_that_are_turning_points():
     cases: list[tuple[Any, list[int], list[float]]] = [
         (S.CosineOneCycle(10, 8.0, 0.5, 8.0, 4.0), [0, 5, 10, LATE], [1, 8, 0.25, 0.25]),
         (S.LinearOneCycle(8, 8.0, 0.25, 0.75, 8.0, 4.0), [0, 2, 6, 7, 8, LATE], [1, 8, 1, 0.625, 0.25, 0.25]),
+        (S.LinearOneCycle(8, 8.0, 0.5, 0.5, 8.0, 4.0), [0, 2, 4, 8], [1, 4.5, 1, 0.25]),
         (S.SGDR.geometric(4.0, 2, 2, peak_factor=0.5), [0, 1, 2, 4, 6], [4, 2, 2, 1, 0]),
         (S.ExponentialDecay(4.0, 2, 0.5, 1, True), [0, 1, 2, 3, 5, LATE], [4, 4, 4, 2, 1, 0]),
         (S.InverseSqrt(2.0, 4), [0, 2, 4, 16, 64], [0, 1, 2, 1, 0.5]),
         (S.PiecewiseConstant(1.0, {0.3: 0.5}).over(10), [2, 3, 4], [1, 0.5, 0.5]),
         (S.PiecewiseInterpolate("linear", 1.0), [0, LATE], [1, 1]),
+        (S.PiecewiseConstant(1.0), [0, LATE], [1, 1]),
         (S.PiecewiseInterpolate("linear", 1.0, {0: 2.0, 2: 2.0}), [0, 1, 2], [2, 3, 4]),
         (S.WarmupConstant(0.0, 2.0, 0), [0, LATE], [2, 2]),
         (S.WarmupExponentialDecay(0.0, 2.0, 0, 1, 0.5), [0, 1], [2, 1]),
         (S.WarmupStableDecay(0.0, 2.0, 0, 0, 2), [0, 1, 2], [2, 1, 0]),
-        (S.Power(1.0, 1.0), [0, LATE], [0.02, 4 * LATE**-0.51]),
+        (S.Power(1.0, 1.0, decay="exponential"), [0, LATE], [0.02, 4 * LATE**-0.51]),
         (S.Join([S.Linear(0.0, 1.0, 1), S.Linear(0.0, 8.0, 4)], [2.5]), [2, 3, 4], [1, 1, 3]),
     ]
     values = jax.jit(lambda: [jax.vmap(schedule)(jnp.asarray(steps)) for schedule, steps, _ in cases])()
@@ -160,7 +163,7 @@ def test_a_function_can_be_stretched():
 def test_the_cycles_of_sgdr_are_schedules():
     """Given as schedules, as mappings like optax's, or by the paper's parameters; a changed length moves later ones."""
     first, second = S.WarmupCosineDecay(1.0, 1.0, 0, 2), S.WarmupCosineDecay(1.0, 1.0, 0, 4)
-    as_mapping = {"init_value": 1.0, "peak_value": 1.0, "warmup_steps": 0, "decay_steps": 4}
+    as_mapping = MappingProxyType({"init_value": 1.0, "peak_value": 1.0, "warmup_steps": 0, "decay_steps": 4})
     schedule = S.SGDR([first, as_mapping])
     assert eqx.tree_equal(schedule, S.SGDR([first, second]), S.SGDR.geometric(1.0, 2, 2))
     later = schedule.replace(**{"cycles.0.decay_steps": 3})
@@ -216,7 +219,18 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
             lambda: S.WarmupStableDecay(0.0, 1.0, 1, 1, 1, decay="exponential"),
             ["(end_value=...)", "never reaches zero"],
         ),
+        (
+            lambda: S.WarmupStableDecay(0.0, 0.0, 1, 1, 1, 1.0, "exponential"),
+            ["`WarmupStableDecay(peak_value=...)` must be positive with `decay=", "got 0.0"],
+        ),
         (lambda: S.Power(1.0, 1.0, decay_begin=5), ["Power", "decay_steps=1_000"]),
+        (lambda: S.Power(1.0, 1.0, decay_steps=5), ["Power", "decay_begin=9_000"]),
+        (
+            lambda: S.Power(1.0, 1.0, decay_begin=5, decay_steps=5, decay="exponential"),
+            ["`Power(end_value=...)` must be positive", "never reaches zero, got 0.0"],
+        ),
+        (lambda: S.WarmupCosineDecay(0.0, 1.0, 5, 5), ["must be greater than `warmup_steps=5.0`, got 5.0"]),
+        (lambda: S.Join([1.0], [2.0]), ["one boundary between each pair", "1 schedules and 1 boundaries"]),
         (lambda: S.Constant(1.0).over(0), ["Stretched(total_steps=...)", "positive"]),
         (
             lambda: S.PiecewiseInterpolate("linear", 1.0, {5: 0.1, 9: 0.1}).replace(**{"boundaries.0": 10}),

@@ -73,7 +73,10 @@ def quartic(params: Any, inputs: Any, targets: Any) -> Any:
 
 def test_dtypes_are_kept_and_mixed_ones_are_held():
     params = {"a": jnp.array([1.0, 2.0], jnp.bfloat16), "b": jnp.array([0.5]), "none": None}
-    product = hvp(quartic, np.array([1, 0, 0]), params, None, None)
+    as_tree = {"a": jnp.array([1.0, 0.0]), "b": jnp.zeros(1, jnp.bfloat16), "none": None}  # in other dtypes
+    vectors = np.array([1, 0, 0]), np.array([[1, 0, 0]]), as_tree
+    product, *others = jax.jit(lambda: [hvp(quartic, v, params, None, None) for v in vectors])()
+    assert eqx.tree_equal(product, *others)
     assert jtu.tree_map(lambda x: (x.dtype, x.tolist()), product) == {
         "a": (jnp.bfloat16, [13, 1]),
         "b": (jnp.float32, [1]),
@@ -113,6 +116,7 @@ def test_information_of_many_observations():
 def test_nothing_to_differentiate():
     assert hessian_diag(lambda w, x, y: jnp.array(1.0), {"n": jnp.arange(3)}, None, None).shape == (0,)
     assert hvp(lambda w, x, y: jnp.array(1.0), jnp.zeros(0), {}, None, None) == {}
+    assert fisher_diag(lambda w, x, y: 1.0, jnp.ones(2), None, None).tolist() == [0, 0]  # a Python number
 
 
 @pytest.mark.parametrize(
@@ -122,6 +126,7 @@ def test_nothing_to_differentiate():
             lambda w: hvp(quartic, jnp.ones(2), w, None, None),
             r"`hvp\(v=...\)` must have as many entries as the parameters, 3, .* got an array of shape \(2,\)",
         ),
+        (lambda w: hvp(quartic, jnp.ones(4), w, None, None), r"as the parameters, 3, .* an array of shape \(4,\)"),
         (
             lambda w: hvp(quartic, {"x": jnp.ones(3)}, w, None, None),
             "`v` must have the leaves of `params`; it lacks `w",
@@ -139,6 +144,11 @@ def test_nothing_to_differentiate():
             lambda w: hvp(quartic, jnp.ones(1), {"c": jnp.array(1j)}, None, None),
             "`hvp` is not defined for complex parameters, and `c` is complex",
         ),
+        (
+            lambda w: hessian_diag(quartic, {"c": jnp.array(1j)}, None, None),
+            "`hessian_diag` is not defined for complex",
+        ),
+        (lambda w: fisher_diag(quartic, {"c": jnp.array(1j)}, None, None), "`fisher_diag` is not defined for complex"),
     ],
 )
 def test_what_does_not_fit_is_refused(call: Any, message: str):
