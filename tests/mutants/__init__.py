@@ -10,6 +10,11 @@ When you change a line that a mutant replaces, adapt the mutant; `tests/test_mut
 from . import (
     aggregation,
     containers,
+    documented_containers,
+    documented_functions,
+    documented_protocol,
+    documented_rules,
+    documented_schedules,
     dtypes,
     edges,
     functions,
@@ -36,4 +41,9 @@ MUTANTS: tuple[Mutant, ...] = (
     *edges.MUTANTS,
     *second_look.MUTANTS,
     *third_look.MUTANTS,
+    *documented_protocol.MUTANTS,
+    *documented_containers.MUTANTS,
+    *documented_rules.MUTANTS,
+    *documented_schedules.MUTANTS,
+    *documented_functions.MUTANTS,
 )

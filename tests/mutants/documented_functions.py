@@ -1,4 +1,4 @@
-"""Faults in single sentences of the docstrings of losses, projections, linear algebra and numerics."""
+"""Faults in single sentences of docstrings: losses, projections, linear algebra and numerics."""
 
 from ._mutant import Mutant
 

@@ -1,4 +1,4 @@
-"""Faults in what optimizers, schedules, estimators and perturbations promise in a single sentence."""
+"""Faults in single sentences of docstrings: optimizers, schedules, estimators, perturbations, second order."""
 
 from ._mutant import Mutant
 

@@ -1,4 +1,4 @@
-"""Faults of single sentences and options: microbatching, aggregators, checkpoints, containers and the laws."""
+"""Faults in single sentences of docstrings: containers, checkpoints, aggregators, microbatching and the laws."""
 
 from ._mutant import Mutant
 

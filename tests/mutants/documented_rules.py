@@ -1,4 +1,4 @@
-"""Faults in the transforms that nobody noticed when every docstring was read again, and that a test notices now."""
+"""Faults in single sentences of docstrings: transforms."""
 
 from ._mutant import Mutant
 

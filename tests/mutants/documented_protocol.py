@@ -1,4 +1,4 @@
-"""Faults in single sentences of docstrings, planted where the tests had named the rest."""
+"""Faults in single sentences of docstrings: the protocol, its support, the catalogue, trees and Flax."""
 
 from ._mutant import Mutant
 
