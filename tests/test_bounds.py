@@ -189,3 +189,11 @@ def test_an_improvement_of_just_the_tolerance_is_none():
     for value in (4.0, 3.25, 3.25):
         u, state = plateau.update(g, state, value=value)
     assert u == 1
+
+
+def test_squares_that_are_lost_one_by_one_count_in_a_length():
+    """Each of three squares is flushed to zero; the fourth alone is above the threshold for four of the smallest."""
+    tiny = np.finfo(np.float32).tiny
+    x = np.sqrt(np.array([5.0, 0.9, 0.9, 0.9]) * tiny).astype(np.float32)
+    found = np.asarray(projections.projection_l2_sphere(jnp.asarray(x)), np.float64)
+    np.testing.assert_allclose(np.linalg.norm(found), 1.0, rtol=1e-6)

@@ -166,6 +166,15 @@ def test_steps_of_torch_are_those_of_the_parameter_with_the_most(steps: tuple[in
     assert {int(checkpoint.state_dict(filled)[name]) for name in counters} == {5}
 
 
+def test_each_group_of_torch_has_its_own_rate():
+    state = mx.RMSProp(1e-2, momentum=0.9).init({"a": jnp.ones(2), "b": jnp.ones(2)})
+    theirs = {i: {"step": 1, "square_avg": np.ones(2), "momentum_buffer": np.ones(2)} for i in range(2)}
+    groups = [{"lr": 0.5, "params": [0]}, {"lr": 0.25, "params": [1]}]
+    filled, _ = checkpoint.state_from_torch(state, {"state": theirs, "param_groups": groups}, {"a": 0, "b": 1})
+    traces = {name[-1]: float(x[0]) for name, x in checkpoint.state_dict(filled).items() if ".trace." in name}
+    assert traces == {"a": -0.5, "b": -0.25}
+
+
 def test_what_torch_has_not_made_is_kept():
     """A momentum buffer before the first step, a parameter that was never stepped, a mean under another name."""
     params = {"a": jnp.ones(2), "b": jnp.ones(2)}

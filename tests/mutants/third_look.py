@@ -173,4 +173,21 @@ MUTANTS = (
         "    n = x.shape[axis] // microbatch_size\n",
         ("tests/test_microbatching.py -k test_an_axis_may_be_counted_from_the_end",),
     ),
+    # --- the two of forty that stayed alive when faults were planted again
+    Mutant(
+        "the-rate-of-torchs-first-group-is-that-of-all",
+        "checkpoint",
+        "checkpoint/_foreign.py",
+        "value = value * np.asarray(-rates[key], value.dtype)",
+        'value = value * np.asarray(-state_dict["param_groups"][0]["lr"], value.dtype)',
+        ("tests/test_foreign.py -k test_each_group_of_torch",),
+    ),
+    Mutant(
+        "lost-squares-count-for-nothing",
+        "function",
+        "projections/_length.py",
+        "* float(limits.tiny / limits.eps)",
+        "* float(limits.tiny)",
+        ("tests/test_bounds.py -k test_squares_that_are_lost",),
+    ),
 )
