@@ -112,7 +112,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def laws(session: nox.Session) -> None:
-    """Every law on every instance and composition; `tests` only checks a law on those that could break it."""
+    """Every law on every instance, and for every container; `tests` only checks a law on those that could break it."""
     install(session, "tests", "-e", f".{EVERY_EXTRA}")
     files = [f"tests/test_{name}.py" for name in ("contract", "closure", "scheduled_numbers", "convergence")]
     environment = ENVIRONMENT | QUICK_COMPILER | {"MODULAX_LAWS": "all"}
