@@ -165,7 +165,7 @@ def test_coefficients_can_be_swept_and_scheduled():
     np.testing.assert_allclose(swept, expected, atol=1e-5)
     batch = eqx.tree_at(lambda muon: muon.ns_coeffs[0], mx.Muon(0.1), tuple(table.T))
     assert "ns_coeffs=((float32[2], float32[2], float32[2]),)" in repr(batch)
-    with pytest.raises(ValueError, match="batch of transforms: `ns_coeffs.0.0` is not a scalar"):
+    with pytest.raises(ValueError, match=r"batch of transforms: `ns_coeffs\.0\.0` is not a scalar"):
         batch.init(g)
 
     row: Any = tuple(Linear(a, (a + b) / 2, 1) for a, b in zip(usual, cubic, strict=True))
