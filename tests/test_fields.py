@@ -163,6 +163,15 @@ def test_no_schedule_is_left_and_each_is_at_the_step_of_the_next_update(instance
         LAWS["at_is_the_transform_of_the_next_step"].check(case_of(instance, transform))
 
 
+def test_at_reaches_the_optimizer_that_an_optimizer_holds():
+    b1, rate = schedules.Linear(0.8, 0.95, 10), schedules.Linear(0.1, 0.2, 10)
+    for optimizer in (
+        mx.GaLore(rate, 1, base_optimizer=mx.AdamW(1.0, b1=b1)),
+        mx.LBFGS(linesearch=mx.Chain(mx.SGD(rate), mx.Scale(-1.0))),
+    ):
+        LAWS["at_is_the_transform_of_the_next_step"].check(Case(optimizer))
+
+
 @pytest.mark.parametrize("name", mx.available())
 def test_at_keeps_the_parts_of_what_an_optimizer_builds(name: str):
     optimizer: Any = next(i.make() for i in firsts(TRANSFORMS) if i.cls is mx.get(name))

@@ -47,6 +47,7 @@ TRANSFORMS = (
         "ScaleByADOPT-unclipped",
         lambda: mx.ScaleByADOPT(use_clipping=False),
         lambda: contrib.scale_by_adopt(use_clipping=False),
+        rtol=1e-5,
     ),
     Instance("ScaleByAdEMAMix", mx.ScaleByAdEMAMix, contrib.scale_by_ademamix),
     Instance(
@@ -120,6 +121,7 @@ TRANSFORMS = (
         "ACProp-optax",
         lambda: mx.ACProp(0.05, weight_decay=0.1, mask=KERNELS, follow="optax"),
         lambda: contrib.acprop(0.05, weight_decay=0.1, mask=not_bias),
+        rtol=1e-5,
     ),
     Instance("MADGRAD", lambda: mx.MADGRAD(0.05), lambda: counting_in_float64(contrib.madgrad(0.05))),
     Instance(
@@ -151,6 +153,7 @@ TRANSFORMS = (
         "Sophia-functions",
         lambda: mx.Sophia(decaying, clip_threshold=None, hessian_diagonal_fn=mx.HutchinsonDiagonal(3)),
         extra=OBJECTIVE,
+        rtol=1e-5,
     ),
 )
 

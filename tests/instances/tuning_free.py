@@ -115,6 +115,7 @@ TRANSFORMS = (
         lambda: mx.MoMo(0.5, 0.8, 5.0, 0.1, True, follow="optax"),
         lambda: contrib.momo(0.5, 0.8, 5.0, 0.1, True),
         extra=loss,
+        rtol=1e-5,
     ),
     Instance("MoMo-decay", lambda: mx.MoMo(0.5, weight_decay=0.1), extra=loss, rtol=1e-5),
     Instance("ScaleByMoMoAdam", mx.ScaleByMoMoAdam, lambda: _flipped(contrib.momo_adam()), extra=loss),

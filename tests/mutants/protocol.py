@@ -213,4 +213,12 @@ MUTANTS = (
         "if isinstance(x, np.ndarray) and",
         ("tests/test_hyperparameters.py -k copied",),
     ),
+    Mutant(
+        "the-schedules-of-an-optimizer-that-is-held-stay",
+        "at",
+        "_protocol/optimizer.py",
+        "return with_fields(now, **fields)",
+        "return now",
+        ("tests/test_fields.py -k test_at_reaches",),
+    ),
 )

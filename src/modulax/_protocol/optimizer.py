@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Self
 import jax.numpy as jnp
 
 from .._support.arithmetic import safe_increment
-from .._support.module import AbstractState, nested, shared
+from .._support.module import AbstractState, nested, shared, with_fields
 from .._support.types import Count, Params, State, Updates
-from .container import check_parts, eval_parts
+from .container import check_parts, eval_parts, part_fields
 from .schedule_values import advance, schedule_states, with_current_values
 from .transform import AbstractTransform, Clock, Part
 
@@ -70,7 +70,13 @@ class AbstractOptimizer(AbstractTransform):
         Args:
             state: the state of this optimizer.
         """
-        return with_current_values(self, state.step, state.schedule_states)
+        now = with_current_values(self, state.step, state.schedule_states)
+        held = {field.name: getattr(now, field.name) for field in part_fields(now)}
+        if not held:
+            return now
+        inside = list(_all_parts(now.transform(), state.inner))
+        fields = {name: p.transform.at(p.state) for name, x in held.items() for p in inside if p.transform is x}
+        return with_fields(now, **fields)
 
     def each_part(self, state: OptimizerState | None = None) -> Iterator[Part]:
         """Yield `transform()`, with the values of schedules at the next step, or at the first if no state is given.
@@ -86,3 +92,10 @@ class AbstractOptimizer(AbstractTransform):
     def eval_params(self, state: OptimizerState, params: Params) -> Params:
         """Return the evaluation parameters of `transform()`."""
         return eval_parts(self, state, params)
+
+
+def _all_parts(transform: AbstractTransform, state: State) -> Iterator[Part]:
+    """Iterate over the parts of a transform, and over theirs, with their states."""
+    for part in transform.each_part(state):
+        yield part
+        yield from _all_parts(part.transform, part.state)
