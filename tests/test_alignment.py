@@ -1,6 +1,7 @@
 """Trees that belong together and differ in their containers, with leaves that are absent in one or in both."""
 
 import re
+from collections import OrderedDict
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +12,7 @@ import pytest
 from flax.core import FrozenDict
 
 import modulax as mx
+from modulax._transforms.line import line_of
 from modulax.tree._align import align, paired
 
 
@@ -142,3 +144,34 @@ def test_updates_in_other_containers_with_absent_leaves(name: str):
     for found, wanted in zip(jtu.tree_leaves(updates), jtu.tree_leaves(FrozenDict(expected)), strict=True):
         np.testing.assert_array_equal(found, wanted)
     jax.tree.map(np.testing.assert_array_equal, state, own)
+
+
+# Two parameters with one dotted path, and gradients that tell them apart.
+DOTTED = {"a.b": jnp.ones(2), "a": {"b": jnp.ones(2)}}
+APART = FrozenDict({"a.b": 2 * jnp.ones(2), "a": {"b": 3 * jnp.ones(2)}})
+
+
+def test_a_key_with_a_dot_is_not_a_path():
+    """Wherever trees of other structures are paired: updates, parameters, arithmetic, a state, a search."""
+    expected = {"a.b": -2.0, "a": {"b": -3.0}}
+    means = lambda tree: jax.tree.map(lambda x: float(jnp.mean(x)), dict(tree))  # noqa: E731
+    sgd = mx.SGD(1.0)
+    assert means(mx.tree.sub(sgd.step(APART, sgd.init(DOTTED), DOTTED)[0], DOTTED)) == expected
+    assert means(mx.tree.sub(mx.apply_updates(DOTTED, mx.tree.scale(-1, APART)), DOTTED)) == expected
+    assert means(mx.tree.sub(mx.tree.zeros_like(DOTTED), APART)) == expected
+    adam = mx.Adam(1.0)
+    assert means(mx.tree.get(mx.tree.set(adam.init(DOTTED), mu=APART), "mu")) == {"a.b": 2.0, "a": {"b": 3.0}}
+    along = {"a.b": jnp.ones(2), "a": {"b": jnp.zeros(2)}}
+    _, _, slope = line_of("test", along, DOTTED, APART, lambda p: jnp.sum(p["a.b"]), {})
+    assert float(slope) == 4
+
+
+def test_leaves_of_one_name_are_paired_by_position_or_refused():
+    twice = OrderedDict([("1", A), (1, A)])
+    sgd = mx.SGD(1.0)
+    found, _ = sgd.step(OrderedDict([("1", 2 * A), (1, 3 * A)]), sgd.init(twice), twice)
+    assert [float(x[0]) for x in found.values()] == [-1.0, -2.0]
+    with pytest.raises(ValueError, match="two leaves have the path `1`"):
+        sgd.step(OrderedDict([(1, 3 * A), ("1", 2 * A)]), sgd.init(twice), twice)
+    with pytest.raises(ValueError, match="two leaves have the path `1`"):
+        mx.apply_updates(twice, OrderedDict([(1, 3 * A), ("1", 2 * A)]))

@@ -1,5 +1,6 @@
 """Checkpoints by name: what is restored, what is refused, and what survives a changed program."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import modulax as mx
 from modulax import checkpoint
+from modulax.tree._paths import join, split
 
 from .settings import jax_defaults
 
@@ -116,11 +118,21 @@ def test_names_may_hold_dots_and_slashes(tmp_path: Path):
         "c/d": jnp.full(1, 2.0),
         "c": {"d": jnp.full(1, 3.0)},
         "e\\.f": jnp.full(1, 4.0),
+        "g.": jnp.full(1, 5.0),
+        ".": {"..": jnp.full(1, 6.0)},
+        "\\.": jnp.full(1, 7.0),
     }
-    assert set(checkpoint.state_dict(tree)) == {r"a\.b", "a.b", "c/d", "c.d", r"e\\\.f"}
+    names = {r"a\.b", "a.b", "c/d", "c.d", r"e\\\.f", r"g\.", r"\..\.\.", r"\\\."}
+    assert set(checkpoint.state_dict(tree)) == names
     checkpoint.save(tmp_path / "a", tree)
     restored, _ = checkpoint.restore(tmp_path / "a", jtu.tree_map(jnp.zeros_like, tree))
     assert_equal(restored, tree)
+
+
+def test_a_name_is_taken_apart_into_the_keys_that_it_joins():
+    keys = ["".join(letters) for n in range(4) for letters in itertools.product("a.\\", repeat=n)] + ["\n"]
+    for names in [(k,) for k in keys] + list(itertools.product(keys[:13], repeat=2)) + [("a", "", "b."), ("", ".", "")]:
+        assert split(join(names)) == names
 
 
 def test_state_dict_is_for_npz(tmp_path: Path):
@@ -322,6 +334,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path):
 _WRITER = """
 import sys, jax.numpy as jnp
 from modulax import checkpoint
+from modulax.tree._paths import join, split
 path = sys.argv[1]
 checkpoint.save(path, {"w": jnp.full((4_000_000,), 0.0)}, overwrite=True)
 print("ready", flush=True)

@@ -1,8 +1,11 @@
 """Masks and labels: trees, functions and rules on paths, and what they say when they do not fit."""
 
+from collections import OrderedDict
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
 from flax.core import FrozenDict
@@ -78,6 +81,49 @@ def test_trees_that_do_not_fit_say_where():
         labels({"layer": 2, "bias": 1})
     with pytest.raises(ValueError, match=r"has `nrom`, which the parameters don't have"):
         labels({"layer": 2, "bias": 1, "norm": 1, "nrom": 1})
+
+
+def test_keys_with_dots_are_not_paths():
+    """Trees of one structure are paired by position, others by the names of their keys."""
+    tree = {"a.b": jnp.ones(2), "a": {"b": jnp.ones(2)}}
+    mask = {"a.b": True, "a": {"b": False}}
+    for m in (mask, FrozenDict(mask), lambda tree: FrozenDict(mask)):
+        assert rule_of(m).labels(tree) == [False, True]  # in JAX's order: `a`, then `a.b`
+    assert rule_of({"a.b": 1, "a": 2}).labels(tree) == [2, 1]
+    with pytest.raises(ValueError, match=r"has no label for the leaf `a\.b`; it has `a`"):
+        rule_of({"a": 2}).labels(tree)
+
+
+def test_labels_of_one_name_are_refused():
+    twice = OrderedDict([("1", True), (1, False)])
+    assert rule_of(twice).labels(OrderedDict([("1", jnp.ones(2)), (1, jnp.ones(2))])) == [True, False]
+    with pytest.raises(ValueError, match="`tree of labels`: two leaves have the path `1`"):
+        rule_of(twice).labels([jnp.ones(2), jnp.ones(2)])
+
+
+def test_a_layer_without_parameters_may_have_a_label():
+    tree = {"pool": {}, "drop": (), "dense": {"w": jnp.ones(2)}}
+    for mask in ({"pool": False, "drop": False, "dense": True}, by_path({"pool": False, "drop": False, "*": True})):
+        assert rule_of(mask).labels(tree) == [True]
+    model = {"pool": eqx.nn.MaxPool1d(2), "dense": tree["dense"]}
+    assert rule_of({"pool": False, "dense": True}).labels(eqx.filter(model, eqx.is_array)) == [True]
+    with pytest.raises(ValueError, match="has `pol`, which the parameters don't have"):
+        rule_of({"pol": False, "pool": False, "drop": False, "dense": True}).labels(tree)
+    with pytest.raises(ValueError, match="the pattern `pol` matches no leaf"):
+        rule_of(by_path({"pol": False, "*": True})).labels(tree)
+
+
+def test_labels_may_be_booleans_of_numpy_and_jax():
+    tree = params()["layer"]
+    for flag in (jnp.bool_, np.bool_):
+        assert rule_of({"w": flag(True), "bias": flag(False)}).labels(tree) == [False, True]
+    masked = modulax.Freeze(lambda tree: jax.tree.map(lambda x: jnp.bool_(x.ndim > 1), tree))
+    updates, _ = jax.jit(masked.update)(tree, masked.init(tree))
+    assert float(updates["bias"].sum()) == 2
+    assert float(updates["w"].sum()) == 0
+    depends = modulax.Freeze(lambda tree: jax.tree.map(lambda x: jnp.all(x > 0), tree))
+    with pytest.raises(ValueError, match="must not depend on the values of the parameters"):
+        depends.init(tree)
 
 
 def test_a_function_is_called_with_the_tree():

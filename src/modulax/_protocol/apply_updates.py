@@ -12,7 +12,7 @@ from .._support.arithmetic import at_least_float32
 from .._support.checks import listing
 from .._support.types import Updates
 from ..tree._align import misfit
-from ..tree._paths import leaf_paths, leaves_with_paths, longest_prefix
+from ..tree._paths import leaf_paths, leaves_by_names, longest_prefix
 
 _MISSING = object()
 
@@ -61,15 +61,16 @@ def _updates_at(params: PyTree, updates: Updates) -> list[Any]:
     try:
         return jtu.tree_structure(params).flatten_up_to(updates)
     except ValueError:
-        found = leaves_with_paths(updates, with_none=True)
-    by_path: dict[str | None, Any] = dict(found)
-    paths = leaf_paths(params)
-    values = [by_path.get(longest_prefix(path, by_path), _MISSING) for path in paths]
-    lacking = [path for path, value in zip(paths, values, strict=True) if value is _MISSING]
-    unknown = [path for path, value in found if value is not None and path not in paths]
+        found = leaves_by_names("apply_updates", updates, with_none=True)
+    wanted = leaves_by_names("apply_updates", params)
+    prefixes = [longest_prefix(names, found) for names in wanted]
+    values = [_MISSING if prefix is None else found[prefix] for prefix in prefixes]
+    lacking = [".".join(names) for names, value in zip(wanted, values, strict=True) if value is _MISSING]
+    unknown = [".".join(names) for names, value in found.items() if value is not None and names not in wanted]
     if lacking or unknown:
+        paths = listing(".".join(names) for names in wanted)
         raise ValueError(
-            f"{misfit('apply_updates', 'the parameters', lacking, unknown)} The parameters have {listing(paths)}. "
+            f"{misfit('apply_updates', 'the parameters', lacking, unknown)} The parameters have {paths}. "
             "To leave a parameter unchanged, set its update to None."
         )
     return values

@@ -15,10 +15,19 @@ from typing import Any
 import jax
 import jax.tree_util as jtu
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import PyTree
 
 from .._support.checks import listing
-from ..tree._paths import leaf_paths, leaves_with_paths, longest_prefix, matches
+from ..tree._paths import (
+    leaf_paths,
+    leaves_by_names,
+    leaves_with_paths,
+    longest_prefix,
+    matches,
+    named_leaves,
+    nodes_without_leaves,
+)
 
 
 class AbstractRule(abc.ABC):
@@ -79,6 +88,9 @@ class by_path(AbstractRule):  # noqa: N801 (read as a function: `labels=by_path(
                 )
             found.append(fits[0][1] if fits else None)
         unused = [pattern for pattern, _ in self.patterns if pattern not in used]
+        if unused:  # nor is a pattern for a layer without parameters
+            empty = [".".join(names) for names in nodes_without_leaves(tree)]
+            unused = [pattern for pattern in unused if not any(matches(path, pattern) for path in empty)]
         if unused and (found or leaf_paths(tree, with_none=True)):
             paths = leaf_paths(tree, with_none=True)
             raise ValueError(f"`{self!r}`: the pattern `{unused[0]}` matches no leaf. The paths are {listing(paths)}.")
@@ -101,7 +113,9 @@ class _Function(AbstractRule):
         return getattr(self.function, "__qualname__", repr(self.function))
 
     def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
-        return _Tree(self.function(tree)).labels(tree, partial=partial)
+        with jax.ensure_compile_time_eval():  # `jnp.bool_(True)` is a value in a trace too
+            labels = self.function(tree)
+        return _Tree(labels).labels(tree, partial=partial)
 
 
 class _Not(AbstractRule):
@@ -127,18 +141,13 @@ class _Not(AbstractRule):
 class _Tree(AbstractRule):
     """Labels from a tree with the structure of the parameters, or a prefix of it.
 
-    Leaves are paired by path, so a dict may be given for a FrozenDict, and a list for a tuple.
+    Trees of equal structure are paired by position, all others by the names of their keys, so a dict may be given for
+    a FrozenDict, and a list for a tuple. A label may name a layer without parameters.
     """
 
     def __init__(self, tree: PyTree):
         leaves, self.treedef = jtu.tree_flatten(tree)
-        for leaf in leaves:
-            if isinstance(leaf, (jax.Array, np.ndarray)):
-                raise ValueError(
-                    f"A mask or a tree of labels must hold Python values such as `True`, got an array of shape "
-                    f"{leaf.shape}. Write `bool(...)`, or give a function of the parameters that returns the tree."
-                )
-        self.leaves = tuple(bool(leaf) if isinstance(leaf, np.bool_) else leaf for leaf in leaves)
+        self.leaves = tuple(map(_as_label, leaves))
 
     def __eq__(self, other: object) -> bool:
         return type(other) is _Tree and (self.treedef, self.leaves) == (other.treedef, other.leaves)
@@ -150,23 +159,44 @@ class _Tree(AbstractRule):
         return repr(jtu.tree_unflatten(self.treedef, self.leaves))
 
     def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
-        labels = dict(leaves_with_paths(jtu.tree_unflatten(self.treedef, self.leaves)))
+        if jtu.tree_structure(tree) == self.treedef:
+            return list(self.leaves)
+        labels = leaves_by_names("tree of labels", jtu.tree_unflatten(self.treedef, self.leaves))
         unused, found = set(labels), []
-        for path, leaf in leaves_with_paths(tree, with_none=True):
-            prefix = longest_prefix(path, labels)
+        for names, leaf in named_leaves(tree, with_none=True):
+            prefix = longest_prefix(names, labels)
             unused.discard(prefix)
             if leaf is None:
                 continue
             if prefix is None and not partial:
-                raise ValueError(f"The tree of labels has no label for the leaf `{path}`; it has {listing(labels)}.")
+                raise ValueError(
+                    f"The tree of labels has no label for the leaf `{'.'.join(names)}`; it has "
+                    f"{listing('.'.join(names) for names in labels)}."
+                )
             found.append(None if prefix is None else labels[prefix])
+        if unused:
+            unused -= set(nodes_without_leaves(tree))
         if unused:
             paths = leaf_paths(tree, with_none=True)
             raise ValueError(
-                f"The tree of labels has {listing(sorted(unused))}, which the parameters don't have. "
-                f"The leaves of the parameters are {listing(paths)}."
+                f"The tree of labels has {listing(sorted('.'.join(names) for names in unused))}, which the parameters "
+                f"don't have. The leaves of the parameters are {listing(paths)}."
             )
         return found
+
+
+def _as_label(leaf: Any) -> Any:
+    """A leaf of a mask or of a tree of labels as a Python value."""
+    if not isinstance(leaf, (jax.Array, np.ndarray, np.bool_)):
+        return leaf
+    if isinstance(leaf, Tracer):
+        raise ValueError("A mask or a tree of labels must not depend on the values of the parameters, got a tracer.")
+    if leaf.shape or leaf.dtype != bool:
+        raise ValueError(
+            f"A mask or a tree of labels must hold Python values such as `True`, got an array of shape "
+            f"{leaf.shape}. Write `bool(...)`, or give a function of the parameters that returns the tree."
+        )
+    return bool(leaf)
 
 
 def as_rule(x: Any) -> AbstractRule | None:

@@ -22,7 +22,7 @@ from .._support.arithmetic import at_least_float32
 from .._support.checks import listing
 from .._support.types import Params, Updates
 from ..tree._math import inner
-from ..tree._paths import leaves_with_paths
+from ..tree._paths import leaves_by_names
 from .polyak import loss_of
 
 Carry = TypeVar("Carry")
@@ -79,16 +79,17 @@ def line_of(
 ) -> tuple[Line, Updates, Scalar]:
     """The line through the parameters along the updates, the gradient there as `jax.grad` returns it, and the slope."""
     objective = _objective(owner, value_fn, extra)
-    by_path = dict(leaves_with_paths(grad))
-    pairs = leaves_with_paths(params)
-    if lacking := [path for path, p in pairs if getattr(by_path.get(path), "shape", None) != p.shape]:
+    found = leaves_by_names(owner, grad)
+    wanted = leaves_by_names(owner, params)
+    lacking = [".".join(n) for n, p in wanted.items() if getattr(found.get(n), "shape", None) != p.shape]
+    if lacking:
         raise ValueError(
             f"`{owner}` needs `grad`, the gradient at the parameters, with their leaves and shapes. Missing, or of "
             f"another shape: {listing(lacking)}. Call `update(updates, state, params, value=value, grad=grads, "
             f"value_fn=loss)`."
         )
     line = Line(objective, params, updates)
-    here = jtu.tree_structure(params).unflatten([jnp.conj(jnp.asarray(by_path[path])) for path, _ in pairs])
+    here = jtu.tree_structure(params).unflatten([jnp.conj(jnp.asarray(found[n])) for n in wanted])
     return line, jtu.tree_map(lambda g, p: g.astype(p.dtype), here, params), line.slope(here)
 
 

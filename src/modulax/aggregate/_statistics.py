@@ -25,7 +25,7 @@ from .._support.checks import DECAY, listing
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, State, Updates
 from ..tree._align import align
-from ..tree._paths import leaf_paths, leaves_with_paths
+from ..tree._paths import leaves_by_names
 from ..tree._search import get_all_with_path
 from ._base import AbstractAggregator, as_axes, check_steps, get_batch_size_from_per_elt_updates, wide
 
@@ -217,15 +217,14 @@ class TrackPerElementMeanAndVarianceWithEma(AbstractTransform):
 
 def _of_leaves(squares: PyTree, updates: Updates) -> list[Array]:
     """The sums of squares for the leaves of the updates, which are a subset in a group of a `Partition`."""
-    found = dict(leaves_with_paths(squares))
-    paths = leaf_paths(updates)
-    lacking = [path for path in paths if path not in found]
+    owner = "TrackPerElementMeanAndVarianceWithEma.update"
+    found, wanted = leaves_by_names(owner, squares), leaves_by_names(owner, updates)
+    lacking = [".".join(names) for names in wanted if names not in found]
     if lacking:
         raise ValueError(
-            f"`TrackPerElementMeanAndVarianceWithEma.update(sum_sq_diff_grads=...)` must be a tree like the updates; "
-            f"it lacks {listing(lacking)}."
+            f"`{owner}(sum_sq_diff_grads=...)` must be a tree like the updates; it lacks {listing(lacking)}."
         )
-    return [found[path] for path in paths]
+    return [found[names] for names in wanted]
 
 
 def get_unbiased_mean_and_variance_ema(state: PyTree) -> tuple[PyTree, PyTree]:

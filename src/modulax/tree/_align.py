@@ -16,7 +16,7 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._support.checks import listing
-from ._paths import leaf_paths, leaves_with_paths, longest_prefix
+from ._paths import Names, leaves_by_names, leaves_with_paths, longest_prefix
 
 
 def align(
@@ -41,35 +41,34 @@ def align(
         return treedef.flatten_up_to(tree), treedef.unflatten
     except ValueError:
         pass
-    found = leaves_with_paths(tree, with_none=True)
-    paths = leaf_paths(like)
-    held: dict[str, list[tuple[int, Any, bool]]] = {path: [] for path in paths}
+    found = leaves_by_names(owner, tree, with_none=True)
+    held: dict[Names, list[tuple[int, Any, bool]]] = {names: [] for names in leaves_by_names(owner, like)}
     lacking = []
-    for i, (path, leaf) in enumerate(found):
-        owner_path = longest_prefix(path, held)
-        if owner_path is not None:
-            held[owner_path].append((i, leaf, owner_path == path))
+    for i, (names, leaf) in enumerate(found.items()):
+        known = longest_prefix(names, held)
+        if known is not None:
+            held[known].append((i, leaf, known == names))
         elif leaf is not None:
-            lacking.append(path)
-    unknown = [path for path in paths if not held[path]]
+            lacking.append(".".join(names))
+    unknown = [".".join(names) for names, those in held.items() if not those]
     if lacking or unknown:
         raise ValueError(misfit(owner, whose, lacking, unknown))
     own_treedef = jtu.tree_structure(tree, is_leaf=lambda x: x is None)
 
-    def value(path: str) -> Any:
-        """The value at a path: an array, None, or a list of the arrays below it."""
-        return held[path][0][1] if held[path][0][2] else [leaf for _, leaf, _ in held[path]]
+    def value(those: list[tuple[int, Any, bool]]) -> Any:
+        """The value at a leaf of `like`: an array, None, or a list of the arrays below it."""
+        return those[0][1] if those[0][2] else [leaf for _, leaf, _ in those]
 
     def rebuild(values: list[Any]) -> PyTree:
         """Put new values, one per leaf of `like`, into the structure of `tree`."""
         leaves: list[Any] = [None] * len(found)
-        for path, new in zip(paths, values, strict=True):
-            parts = [new] if held[path][0][2] else new
-            for (i, _, _), part in zip(held[path], parts, strict=True):
+        for those, new in zip(held.values(), values, strict=True):
+            parts = [new] if those[0][2] else new
+            for (i, _, _), part in zip(those, parts, strict=True):
                 leaves[i] = part
         return own_treedef.unflatten(leaves)
 
-    return [value(path) for path in paths], rebuild
+    return [value(those) for those in held.values()], rebuild
 
 
 def misfit(owner: str, whose: str, lacking: list[str], unknown: list[str]) -> str:

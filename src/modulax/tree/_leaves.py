@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from .._support.checks import listing
-from ._paths import leaf_paths, named_leaves
+from ._paths import leaf_paths, leaves_by_names
 
 _NUMBERS = (np.ndarray, np.generic, bool, int, float, complex)
 
@@ -56,14 +56,13 @@ def check_shapes(owner: str, tree: PyTree, xs: Sequence[Any], ys: Sequence[Any])
 
 def _by_path(owner: str, first: str, like: PyTree, name: str, tree: PyTree) -> list[Any]:
     """Reorder the leaves of a tree with other containers or metadata to match the first tree by path."""
-    found, names = dict(named_leaves(tree)), [names for names, _ in named_leaves(like)]
-    lacking = [".".join(n) for n in names if n not in found]
-    known = set(names)
-    unknown = [".".join(n) for n in found if n not in known]
+    found, wanted = leaves_by_names(owner, tree), leaves_by_names(owner, like)
+    lacking = [".".join(n) for n in wanted if n not in found]
+    unknown = [".".join(n) for n in found if n not in wanted]
     if lacking or unknown:
         parts = [f"lacks {listing(lacking)}"] * bool(lacking) + [f"has an unknown {listing(unknown)}"] * bool(unknown)
         raise ValueError(f"`{owner}`: `{name}` must have the leaves of `{first}`; it {' and '.join(parts)}.")
-    return [found[n] for n in names]
+    return [found[n] for n in wanted]
 
 
 def _as_arrays(owner: str, name: str, tree: PyTree, leaves: Sequence[Any]) -> list[Any]:

@@ -8,20 +8,29 @@ import fnmatch
 import re
 import sys
 from collections.abc import Container
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
+Names: TypeAlias = tuple[str, ...]
+"""The names of the keys that lead to a leaf. Trees are paired by them: `("a.b",)` and `("a", "b")` are two leaves."""
 
-def join(names: tuple[str, ...]) -> str:
+
+def join(names: Names) -> str:
     r"""Join names to one path with dots; a dot within a name is written `\.`."""
     return ".".join(re.sub(r"([.\\])", r"\\\1", name) for name in names)
 
 
-def split(name: str) -> tuple[str, ...]:
-    """Split a path into its names; the inverse of `join`."""
-    return tuple(re.sub(r"\\(.)", r"\1", key) for key in re.findall(r"(?:^|(?<=\.))((?:[^.\\]|\\.)*)(?=\.|$)", name))
+def split(name: str) -> Names:
+    """Split a path into its names; the inverse of `join`, but for no names at all, which are one empty name here."""
+    names = [""]
+    for piece in re.findall(r"\\.|[^\\]", name, re.DOTALL):
+        if piece == ".":
+            names.append("")
+        else:
+            names[-1] += piece[-1]
+    return tuple(names)
 
 
 class JoinedNames(str):
@@ -33,7 +42,7 @@ def is_joined(key: Any) -> bool:
     return isinstance(getattr(key, "key", None), JoinedNames)
 
 
-def _key_names(key: Any) -> tuple[str, ...]:
+def _key_names(key: Any) -> Names:
     """The names in one key of a JAX key path."""
     if is_joined(key):
         return split(key.key)
@@ -43,7 +52,7 @@ def _key_names(key: Any) -> tuple[str, ...]:
     return (str(key),)
 
 
-def key_names(path: tuple[Any, ...]) -> tuple[str, ...]:
+def key_names(path: tuple[Any, ...]) -> Names:
     """The names of the keys in a JAX key path."""
     return tuple(name for key in path for name in _key_names(key))
 
@@ -57,7 +66,7 @@ def _is_none(x: Any) -> bool:
     return x is None
 
 
-def named_leaves(tree: PyTree, *, with_none: bool = False) -> list[tuple[tuple[str, ...], Any]]:
+def named_leaves(tree: PyTree, *, with_none: bool = False) -> list[tuple[Names, Any]]:
     """Return the leaves of a tree with the names of their keys, in JAX's order; with None as a leaf if `with_none`."""
     # A tree can hold NNX variables only if flax was imported, so it need not be imported here.
     nnx = sys.modules.get("flax.nnx")
@@ -72,6 +81,29 @@ def named_leaves(tree: PyTree, *, with_none: bool = False) -> list[tuple[tuple[s
         elif with_none or leaf is not None:
             out.append((key_names(path), leaf))
     return out
+
+
+def leaves_by_names(owner: str, tree: PyTree, *, with_none: bool = False) -> dict[Names, Any]:
+    """Return the leaves of a tree by the names of their keys, in JAX's order.
+
+    Raises:
+        ValueError: if two leaves have the same names, as those of the keys `1` and `"1"` of an `OrderedDict`.
+    """
+    found: dict[Names, Any] = {}
+    for names, leaf in named_leaves(tree, with_none=with_none):
+        if names in found:
+            raise ValueError(
+                f"`{owner}`: two leaves have the path `{'.'.join(names)}`, so trees of other structures cannot be "
+                f"paired with them. Rename one."
+            )
+        found[names] = leaf
+    return found
+
+
+def nodes_without_leaves(tree: PyTree) -> list[Names]:
+    """Return the names of the outermost parts of a tree that have no leaf, such as a layer without parameters."""
+    nodes = jtu.tree_leaves_with_path(tree, is_leaf=lambda x: not jtu.tree_leaves(x))
+    return [key_names(path) for path, x in nodes if not jtu.tree_leaves(x)]
 
 
 def leaves_with_paths(tree: PyTree, *, with_none: bool = False) -> list[tuple[str, Any]]:
@@ -93,10 +125,10 @@ def matches(path: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase("." + path, pattern)
 
 
-def longest_prefix(path: str, known: Container[Any]) -> str | None:
-    """Return the longest prefix of a dotted path that is known, down to the root (the empty path); or None."""
-    while path not in known:
-        if not path:
+def longest_prefix(names: Names, known: Container[Names]) -> Names | None:
+    """Return the most of the first names that are known, down to none (the root); or None."""
+    while names not in known:
+        if not names:
             return None
-        path = path.rpartition(".")[0]
-    return path
+        names = names[:-1]
+    return names

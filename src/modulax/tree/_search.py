@@ -13,7 +13,7 @@ from jaxtyping import PyTree
 
 from .._support.checks import listing, suggestion
 from .._support.optree_nodes import entry_of
-from ._paths import key_names, leaves_with_paths, matches
+from ._paths import key_names, leaf_paths, leaves_by_names, leaves_with_paths, matches
 from ._state import one_level
 
 Filtering = Callable[[str, Any], bool] | None
@@ -199,19 +199,20 @@ def _like(old: PyTree, new: PyTree, where: str) -> PyTree:
     if jtu.tree_structure(new) == treedef:
         leaves = jtu.tree_leaves(new)
     else:
-        found, paths = dict(leaves_with_paths(new)), [path for path, _ in leaves_with_paths(old)]
-        if found.keys() != dict.fromkeys(paths).keys():
+        found, wanted = leaves_by_names("tree.set", new), leaves_by_names("tree.set", old)
+        if found.keys() != wanted.keys():
             raise ValueError(
-                f"`tree.set`: at `{where}` there is {_contents(paths)}, and the new value is {_contents(list(found))}. "
+                f"`tree.set`: at `{where}` there is {_contents(old)}, and the new value is {_contents(new)}. "
                 f"A new value must have the structure of the old one, including the parts that stay the same."
             )
-        leaves = [found[path] for path in paths]
+        leaves = [found[names] for names in wanted]
     named = zip(leaves_with_paths(old), leaves, strict=True)
     return treedef.unflatten([_leaf_like(x, y, f"{where}.{path}".strip(".")) for (path, x), y in named])
 
 
-def _contents(paths: list[str]) -> str:
+def _contents(tree: PyTree) -> str:
     """Describe a tree by its paths, for an error message."""
+    paths = leaf_paths(tree)
     return "a single array" if paths == [""] else f"a tree with {listing(paths)}"
 
 
