@@ -111,8 +111,8 @@ MUTANTS = (
         "an-absent-update-is-unknown",
         "alignment",
         "_protocol/apply_updates.py",
-        "unknown = [path for path, value in found if value is not None and path not in paths]",
-        "unknown = [path for path, value in found if path not in paths]",
+        "for names, value in found.items() if value is not None and names not in wanted]",
+        "for names, value in found.items() if names not in wanted]",
         ("tests/test_models.py -k test_batch_norm",),
     ),
     Mutant(

@@ -75,7 +75,7 @@ MUTANTS = (
         "leaves-of-another-structure-in-its-own-order",
         "alignment",
         "tree/_leaves.py",
-        "return [found[n] for n in names]",
+        "return [found[n] for n in wanted]",
         "return list(found.values())",
         ("tests/test_tree_functions.py -k test_the_order_of_the_leaves",),
     ),

@@ -27,8 +27,8 @@ MUTANTS = (
         "absent-leaves-have-no-place",
         "alignment",
         "tree/_align.py",
-        "found = leaves_with_paths(tree, with_none=True)",
-        "found = leaves_with_paths(tree)",
+        "found = leaves_by_names(owner, tree, with_none=True)",
+        "found = leaves_by_names(owner, tree)",
         ALIGN,
     ),
     Mutant(
@@ -43,8 +43,8 @@ MUTANTS = (
         "several-arrays-of-a-leaf-are-its-first",
         "alignment",
         "tree/_align.py",
-        "else [leaf for _, leaf, _ in held[path]]",
-        "else [leaf for _, leaf, _ in held[path]][::-1]",
+        "else [leaf for _, leaf, _ in those]",
+        "else [leaf for _, leaf, _ in those][::-1]",
         ALIGN,
     ),
     Mutant(
@@ -160,5 +160,48 @@ MUTANTS = (
         '    if kind != "params":\n        return kind\n',
         '    if kind == "states":\n        return kind\n',
         ("tests/test_tree_search.py -k 'params or parameter'",),
+    ),
+    # --- names with dots
+    Mutant(
+        "equal-labels-are-paired-by-name",
+        "mask",
+        "_protocol/masks.py",
+        "if jtu.tree_structure(tree) == self.treedef:",
+        "if False:",
+        ("tests/test_rules.py -k test_labels_of_one_name",),
+    ),
+    Mutant(
+        "a-dotted-path-in-place-of-names",
+        "tree",
+        "tree/_paths.py",
+        """        found[names] = leaf
+    return found""",
+        """        found[tuple(".".join(names).split("."))] = leaf
+    return found""",
+        ("tests/test_alignment.py -k test_a_key_with_a_dot", "tests/test_rules.py -k test_keys_with_dots"),
+    ),
+    Mutant(
+        "the-last-of-two-leaves-of-one-name",
+        "tree",
+        "tree/_paths.py",
+        "        if names in found:\n",
+        "        if names in found and leaf is None:\n",
+        ("tests/test_alignment.py -k test_leaves_of_one_name",),
+    ),
+    Mutant(
+        "a-label-of-an-empty-layer-is-unknown",
+        "mask",
+        "_protocol/masks.py",
+        "(unknown := unused - set(nodes_without_leaves(tree)))",
+        "(unknown := unused)",
+        ("tests/test_rules.py -k test_a_layer_without_parameters",),
+    ),
+    Mutant(
+        "a-name-that-ends-in-a-dot-is-two",
+        "checkpoint",
+        "tree/_paths.py",
+        'if piece == ".":',
+        'if piece[-1] == ".":',
+        ("tests/test_checkpoint.py -k test_a_name_is_taken_apart",),
     ),
 )

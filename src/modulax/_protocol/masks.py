@@ -174,12 +174,10 @@ class _Tree(AbstractRule):
                     f"{listing('.'.join(names) for names in labels)}."
                 )
             found.append(None if prefix is None else labels[prefix])
-        if unused:
-            unused -= set(nodes_without_leaves(tree))
-        if unused:
+        if unused and (unknown := unused - set(nodes_without_leaves(tree))):
             paths = leaf_paths(tree, with_none=True)
             raise ValueError(
-                f"The tree of labels has {listing(sorted('.'.join(names) for names in unused))}, which the parameters "
+                f"The tree of labels has {listing(sorted('.'.join(names) for names in unknown))}, which the parameters "
                 f"don't have. The leaves of the parameters are {listing(paths)}."
             )
         return found
