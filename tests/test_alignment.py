@@ -166,6 +166,12 @@ def test_a_key_with_a_dot_is_not_a_path():
     assert float(slope) == 4
 
 
+def test_a_flat_dict_of_paths_is_not_the_tree():
+    sgd = mx.SGD(1.0)
+    with pytest.raises(ValueError, match=r"lack `a\.b` and have an unknown `a\.b`\. A key that contains a dot"):
+        sgd.step({"a": {"b": A}}, sgd.init({"a": {"b": A}}), {"a.b": A})
+
+
 def test_leaves_of_one_name_are_paired_by_position_or_refused():
     twice = OrderedDict([("1", A), (1, A)])
     sgd = mx.SGD(1.0)

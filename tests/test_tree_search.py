@@ -222,7 +222,7 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], message: str):
 
 def test_a_new_value_is_of_the_kind_of_the_old_one():
     held = {"flag": jnp.array(True), "n": np.array([1, 2], np.int16), "x": jnp.zeros(2), "f": abs, "t": (1.0, [2.0])}
-    new = tree.set(held, n=np.array([3, 4]), x=np.array([1, 2]), f=max, t=collections.OrderedDict({"1.0": 4.0, "0": 3}))
+    new = tree.set(held, n=np.array([3, 4]), x=np.array([1, 2]), f=max, t=collections.OrderedDict({"1": [4.0], "0": 3}))
     assert (type(new["n"]), new["n"].dtype) == (np.ndarray, np.int16)
     assert isinstance(new["x"], jax.Array)
     assert isinstance(tree.set(held, x=np.ones(2, np.float32))["x"], jax.Array)

@@ -169,9 +169,10 @@ class _Tree(AbstractRule):
             if leaf is None:
                 continue
             if prefix is None and not partial:
+                path, known = ".".join(names), [".".join(names) for names in labels]
+                hint = " A key that contains a dot is not a path; use `by_path({...})`." * (path in known)
                 raise ValueError(
-                    f"The tree of labels has no label for the leaf `{'.'.join(names)}`; it has "
-                    f"{listing('.'.join(names) for names in labels)}."
+                    f"The tree of labels has no label for the leaf `{path}`; it has {listing(known)}.{hint}"
                 )
             found.append(None if prefix is None else labels[prefix])
         if unused and (unknown := unused - set(nodes_without_leaves(tree))):

@@ -74,7 +74,8 @@ def align(
 def misfit(owner: str, whose: str, lacking: list[str], unknown: list[str]) -> str:
     """Write the error message for updates with missing or unknown leaves."""
     parts = [f"lack {listing(lacking)}"] * bool(lacking) + [f"have an unknown {listing(unknown)}"] * bool(unknown)
-    return f"`{owner}`: the updates must have the leaves of {whose}; they {' and '.join(parts)}."
+    hint = " A key that contains a dot is not the path of a nested leaf." * bool({*lacking} & {*unknown})
+    return f"`{owner}`: the updates must have the leaves of {whose}; they {' and '.join(parts)}.{hint}"
 
 
 def paired(params: PyTree, updates: PyTree, owner: str, *, per_example: tuple[int, ...] = ()) -> PyTree:
