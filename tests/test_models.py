@@ -278,3 +278,60 @@ def test_what_nobody_placed_is_on_every_device():
 def assert_same_shardings(tree: Any, like: Any) -> None:
     for x, y in zip(jtu.tree_leaves(tree), jtu.tree_leaves(like), strict=True):
         assert x.sharding.is_equivalent_to(y.sharding, x.ndim)
+
+
+# --- Leaves that are not arrays of JAX's usual dtypes
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float8_e4m3fn])
+def test_numpy_arrays_of_narrow_floats_are_parameters(dtype: Any):
+    """As safetensors and orbax restore them: NumPy itself does not know that they are floats."""
+    params = {"w": np.ones(2, dtype)}
+    optimizer = mx.ScheduleFreeAdamW(0.1)
+    state = optimizer.init(params)
+    assert "2 parameters" in str(mx.describe(optimizer, params))
+    moved = mx.apply_updates(params, {"w": jnp.ones(2)})
+    evaluated = mx.schedule_free_eval_params(state, params)
+    for tree, value in ((moved, 2.0), (evaluated, 1.0)):
+        assert tree["w"].dtype == dtype
+        np.testing.assert_array_equal(np.asarray(tree["w"], np.float32), value)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float8_e4m3fn, jnp.float8_e5m2])
+def test_float8_parameters_are_stepped_like_others(dtype: Any):
+    params = {"w": jnp.ones(4, dtype), "b": jnp.ones(2)}
+    wide = jax.tree.map(lambda x: x.astype(jnp.float32), params)
+    for optimizer in (mx.SGD(0.5, momentum=0.5), mx.AdamW(0.25), mx.Chain(mx.ClipByGlobalNorm(8.0), mx.SGD(0.5))):
+        found, _ = optimizer.step(params, optimizer.init(params), params)
+        expected, _ = optimizer.step(wide, optimizer.init(wide), wide)
+        assert found["w"].dtype == dtype
+        chex.assert_trees_all_close(jax.tree.map(lambda x: x.astype(jnp.float32), found), expected, rtol=0.1)
+    assert float(mx.tree.norm(params)) == pytest.approx(6**0.5)
+
+
+def test_init_refuses_what_is_not_an_array():
+    shapes = jax.eval_shape(lambda: {"w": jnp.ones(2), "b": jnp.ones(2)})
+    optimizer = mx.Adam(0.1)
+    with pytest.raises(ValueError, match=r"`Adam.init` was given shapes in place .*`jax.eval_shape\(Adam.init, ...\)`"):
+        optimizer.init(shapes)
+    state = jax.eval_shape(optimizer.init, shapes)
+    assert jax.tree.map(jnp.shape, mx.tree.get(state, "mu")) == {"w": (2,), "b": (2,)}
+    with pytest.raises(ValueError, match=r"`Adam.init` was given a Python number.*jnp.asarray"):
+        optimizer.init(0.5)
+
+
+def test_python_numbers_have_no_updates():
+    """In a model they are settings, as the rate of a dropout."""
+    params, grads = {"a": {"rate": 0.5}, "w": jnp.ones(2)}, {"a": {"rate": jnp.ones(())}, "w": jnp.ones(2)}
+    optimizer = mx.SGD(0.1)
+    state = optimizer.init(params)
+    message = r"the updates have `a.rate`, which is a Python number in the parameters.*`equinox.filter_grad`"
+    for call in (
+        lambda: optimizer.update(grads, state, params),
+        lambda: optimizer.step(grads, state, params),
+        lambda: mx.apply_updates(params, grads),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+    stepped, _ = optimizer.step({"a": {"rate": None}, "w": grads["w"]}, state, params)
+    assert stepped["a"]["rate"] == 0.5

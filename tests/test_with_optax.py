@@ -297,3 +297,13 @@ def test_errors_teach(make: Any, text: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for users: the error message is ours
     with pytest.raises(ValueError, match=text):
         make()
+
+
+def test_python_numbers_are_parameters_as_in_optax():
+    params, grads = {"a": 0.5, "b": jnp.ones(2)}, {"a": 0.25, "b": jnp.ones(2)}
+    ours, theirs = mx.to_optax(mx.AdamW(0.1)), optax.adamw(0.1)
+    with settings.jax_defaults():
+        found, _ = ours.update(grads, ours.init(params), params)
+        expected, _ = theirs.update(grads, theirs.init(params), params)
+    chex.assert_trees_all_close(found, expected, rtol=1e-5)
+    assert optax.apply_updates(params, found)["a"] == pytest.approx(0.4, rel=0.01)

@@ -15,6 +15,7 @@ from .._protocol.hyperparameters import format_value
 from .._protocol.transform import AbstractTransform
 from .._support.module import AbstractState, nested
 from .._support.types import Params, State, Updates
+from ..tree._align import PYTHON_NUMBERS
 from ..tree._math import strong
 from ..tree._paths import JoinedNames, join, key_names
 
@@ -190,11 +191,15 @@ def to_optax(transform: AbstractTransform) -> Any:
     def absent(tree: PyTree) -> PyTree:
         return jtu.tree_map(lambda x: None if is_masked(x) else x, tree, is_leaf=is_masked)
 
+    def arrays(tree: PyTree) -> PyTree:
+        """Python numbers become arrays: optax trains them."""
+        return jtu.tree_map(lambda x: jnp.asarray(x) if type(x) in PYTHON_NUMBERS else x, absent(tree))
+
     def init(params: Params) -> State:
-        return transform.init(absent(params))
+        return transform.init(arrays(params))
 
     def update(updates: Updates, state: State, params: Params | None = None, **extra: Any) -> tuple[Updates, State]:
-        new, state = transform.update(absent(updates), state, absent(params), **absent(extra))
+        new, state = transform.update(arrays(updates), state, arrays(params), **absent(extra))
         return jtu.tree_map(lambda u, n: u if is_masked(u) else n, updates, new, is_leaf=is_masked), state
 
     return optax.GradientTransformationExtraArgs(init, update)

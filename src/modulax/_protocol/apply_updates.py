@@ -2,22 +2,22 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import PyTree
 
-from .._support.arithmetic import at_least_float32
+from .._support.arithmetic import at_least_float32, is_inexact_array
 from .._support.checks import listing
 from .._support.types import Updates
-from ..tree._align import misfit
+from ..tree._align import misfit, refuse_numbers
 from ..tree._paths import leaf_paths, leaves_by_names, longest_prefix
 
 _MISSING = object()
 
 
-def _add(p: jax.Array, u: jax.Array) -> jax.Array:
+def _add(p: jax.Array | np.ndarray, u: jax.Array | np.ndarray) -> jax.Array:
     if p.dtype == u.dtype and jnp.finfo(p.dtype).bits >= 32:  # no conversion needed: traced in a third of the time
         return jax.lax.add(p, u)
     dtype = at_least_float32(p.dtype, u.dtype)
@@ -40,9 +40,10 @@ def apply_updates(params: PyTree, updates: Updates) -> PyTree:
     Raises:
         ValueError: if the paths or shapes of the updates and the parameters differ.
     """
+    refuse_numbers(params, updates, "apply_updates")
     leaves, treedef = jtu.tree_flatten(params)
-    like = treedef.unflatten([x if eqx.is_inexact_array(x) else None for x in leaves])
-    trained = [i for i, x in enumerate(leaves) if eqx.is_inexact_array(x)]
+    like = treedef.unflatten([x if is_inexact_array(x) else None for x in leaves])
+    trained = [i for i, x in enumerate(leaves) if is_inexact_array(x)]
     pairs = [(i, u) for i, u in zip(trained, _updates_at(like, updates), strict=True) if u is not None]
     for i, u in pairs:
         if jnp.shape(u) != leaves[i].shape:

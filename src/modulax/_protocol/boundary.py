@@ -15,6 +15,7 @@ from jaxtyping import PyTree
 
 from .._support.checks import listing
 from .._support.types import Params, State, Updates
+from ..tree._align import is_python_number, refuse_numbers
 from ..tree._math import trainable
 from ..tree._paths import leaves_with_paths
 from .entry import AbstractBoundary
@@ -34,6 +35,8 @@ class InitBoundary(AbstractBoundary):
             return self.method(transform, params)
 
     def run(self, transform: Any, /, params: Params) -> State:
+        if is_python_number(params):
+            raise ValueError(f"`{self.owner}.init` was given a Python number; give an array, `jnp.asarray(...)`.")
         transform.check_params(params)
         return self.inside(transform, trainable(params))
 
@@ -52,9 +55,10 @@ class UpdateBoundary(AbstractBoundary):
             return self.method(transform, updates, state, params, **extra)
 
     def run(self, transform, /, updates, state, params, extra):
-        updates, params = trainable(updates), trainable(params)
+        updates = trainable(updates)
         if params is not None:
-            params = transform.align_params(params, updates, f"{self.owner}.update")
+            refuse_numbers(params, updates, f"{self.owner}.update")
+            params = transform.align_params(trainable(params), updates, f"{self.owner}.update")
         return self.inside(transform, updates, state, params, **extra)
 
     def outside(self, transform, /, updates, state, params=None, **extra) -> tuple[Updates, State]:
@@ -71,11 +75,16 @@ class EvalBoundary(AbstractBoundary):
             return self.method(transform, state, params)
 
     def run(self, transform: Any, /, state: State, params: Params) -> list[Any]:
-        return jtu.tree_leaves(eqx.combine(self.inside(transform, state, trainable(params)), params))
+        return arrays_of(eqx.combine(self.inside(transform, state, trainable(params)), params))
 
     def outside(self, transform: Any, /, state: State, params: Params) -> Params:
         params = single(params)
         return with_arrays(params, self.program(transform, state, params))
+
+
+def arrays_of(model: PyTree) -> list[Any]:
+    """The arrays of a model."""
+    return [x for x in jtu.tree_leaves(model) if isinstance(x, ARRAY_TYPES)]
 
 
 def with_arrays(model: PyTree, arrays: Sequence[Any]) -> PyTree:

@@ -19,6 +19,7 @@ import equinox as eqx
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
+from .._support.arithmetic import is_inexact_array
 from .._support.module import with_fields
 from .._support.types import Params, State, Updates
 from ..tree._align import align, paired
@@ -256,9 +257,7 @@ def _is_like(tree: PyTree, updates: Updates) -> bool:
     return (
         not jtu.treedef_is_leaf(treedef)
         and jtu.tree_structure(tree) == treedef
-        and all(
-            eqx.is_inexact_array(x) and x.shape == u.shape for x, u in zip(jtu.tree_leaves(tree), leaves, strict=True)
-        )
+        and all(is_inexact_array(x) and x.shape == u.shape for x, u in zip(jtu.tree_leaves(tree), leaves, strict=True))
     )
 
 

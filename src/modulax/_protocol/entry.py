@@ -23,6 +23,7 @@ from jax.core import Tracer
 
 from .._support.arithmetic import default_float
 from .._support.tracing import is_tracing, tracing
+from ..tree._align import PYTHON_NUMBERS
 from .hyperparameters import ARRAY_TYPES, batched_number
 
 # The caller's program gets the equations and no call. In JAX 0.12, `inline=True` alone inlines only in the lowering.
@@ -116,7 +117,7 @@ class Program:
         function: the function, called as `function(transform, *trees)`.
         name: name of the program in profiles.
         models: indices of the trees that may be whole models. Their leaves that aren't arrays are dropped instead of
-            being static.
+            being static; of a Python number the type remains, since an update for it is a mistake.
         donated: indices of the first and the last tree whose buffers are donated, if any.
     """
 
@@ -127,7 +128,7 @@ class Program:
         models: tuple[int, ...],
         donated: tuple[int, int] | None = None,
     ):
-        self._models, self._donated = models, donated
+        self._name, self._models, self._donated = name, models, donated
 
         def run(numbers: list[Any], kept: list[Any], given: list[Any], start: int, key: _Key) -> Any:
             trees = key.fill([*kept[:start], *given, *kept[start:]])
@@ -168,7 +169,12 @@ class Program:
                     traced.append(x)
                     statics.append(_ABSENT)
                 elif role in self._models:
-                    statics.append(None)
+                    if isinstance(x, jax.ShapeDtypeStruct):
+                        raise ValueError(
+                            f"`{self._name}` was given shapes in place of arrays, such as {x}. Call "
+                            f"`jax.eval_shape({self._name}, ...)` for the shapes of its results."
+                        )
+                    statics.append(type(x) if type(x) in PYTHON_NUMBERS else None)
                 elif isinstance(x, (int, float, complex)) and not isinstance(x, bool):
                     traced.append(np.asarray(x, jax.dtypes.canonicalize_dtype(type(x))))
                     statics.append(_ABSENT)

@@ -13,16 +13,15 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax.numpy as jnp
 import jax.tree_util as jtu
-import numpy as np
 from jaxtyping import PyTree
 
 from .._support.checks import check_extra
 from .._support.module import AbstractState
 from .._support.types import Params, State, Updates
-from ..tree._align import paired
+from ..tree._align import paired, refuse_numbers
 from ..tree._math import trainable
 from .apply_updates import apply_updates
-from .boundary import EvalBoundary, InitBoundary, UpdateBoundary, with_arrays
+from .boundary import EvalBoundary, InitBoundary, UpdateBoundary, arrays_of, with_arrays
 from .entry import Program, as_written, entry
 from .hyperparameters import AbstractHyperparameters
 from .lookahead_params import is_pair
@@ -258,9 +257,9 @@ def everything_in(transform: AbstractTransform) -> Iterator[AbstractTransform]:
 
 
 def zeros_returned(transform: AbstractTransform, updates: Updates) -> Updates:
-    """Zeros in the shapes of the transform's result: those of the updates, without the batch axes of examples."""
+    """Zeros like the transform's result: like the updates, without the batch axes of examples, on the same devices."""
     axes = transform.example_axes
-    return jtu.tree_map(lambda u: jnp.zeros(np.delete(u.shape, axes) if axes else u.shape, u.dtype), updates)
+    return jtu.tree_map(lambda u: jnp.sum(jnp.zeros_like(u), axes) if axes else jnp.zeros_like(u), updates)
 
 
 def _refuse_schedules(transform: AbstractTransform) -> None:
@@ -310,8 +309,9 @@ class AbstractStatelessTransform(AbstractTransform):
 def _step_program(cls: type, donate: bool) -> Program:
     def run(transform, grads, state, params, extra):
         grads = trainable(grads)
+        refuse_numbers(params, grads, f"{cls.__name__}.step")
         trained = transform.align_params(trainable(params), grads, f"{cls.__name__}.step")
         updates, state = transform.update(grads, state, trained, **extra)
-        return jtu.tree_leaves(apply_updates(params, updates)), state
+        return arrays_of(apply_updates(params, updates)), state
 
     return Program(run, f"{cls.__name__}.step", models=(0, 2), donated=(1, 2) if donate else None)

@@ -14,9 +14,25 @@ def default_float() -> np.dtype:
     return jax.dtypes.canonicalize_dtype(float)
 
 
+def is_inexact_array(x: Any) -> bool:
+    """Whether `x` is an array of floating-point or complex numbers.
+
+    NumPy arrays of bfloat16 and float8 are too, as safetensors and orbax restore them; for `equinox.is_inexact_array`
+    they are not.
+    """
+    return isinstance(x, (jax.Array, np.ndarray, np.generic)) and jnp.issubdtype(x.dtype, jnp.inexact)
+
+
 @functools.cache  # because it is called for every leaf of every tree; what dtypes promote to never changes
 def common_dtype(*dtypes: DTypeLike) -> np.dtype:
-    """Return the dtype that all of these promote to, whatever `jax_numpy_dtype_promotion` is set to."""
+    """Return the dtype that all of these promote to, whatever `jax_numpy_dtype_promotion` is set to.
+
+    JAX promotes no float of one byte, such as float8: with another float it is that one, else float32.
+    """
+    floats = [d for d in dtypes if jnp.issubdtype(d, jnp.inexact)]
+    narrow = [d for d in floats if jnp.dtype(d).itemsize == 1]
+    if narrow and len({*map(jnp.dtype, dtypes)}) > 1:
+        dtypes = (*(d for d in dtypes if d not in narrow), *([jnp.float32] if len(narrow) == len(floats) else []))
     with jax.numpy_dtype_promotion("standard"):
         return jnp.dtype(functools.reduce(jnp.promote_types, dtypes))
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
+from .._support.arithmetic import is_inexact_array
 from ._accumulators import AccumulationType
 from ._batch_axis import is_array
 from ._microbatch import micro_vmap
@@ -113,7 +114,7 @@ def _value_and_grad(
 ) -> tuple[Any, Any, PyTree]:
     """Return value, auxiliary outputs and gradient; only floating-point arrays in the arguments are differentiated."""
     nums = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    pairs = [eqx.partition(args[i], eqx.is_inexact_array) for i in nums]
+    pairs = [eqx.partition(args[i], is_inexact_array) for i in nums]
 
     def of_arrays(arrays: list[PyTree]) -> tuple[Any, Any]:
         positional = list(args)

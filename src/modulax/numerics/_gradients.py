@@ -2,14 +2,13 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike, PyTree
 
 from .._support.arguments import real_arrays
-from .._support.arithmetic import at_least_float32, real_dtype
+from .._support.arithmetic import at_least_float32, is_inexact_array, real_dtype
 
 
 def scale_gradient(inputs: PyTree, scale: ArrayLike) -> PyTree:
@@ -37,7 +36,7 @@ def scale_gradient(inputs: PyTree, scale: ArrayLike) -> PyTree:
         raise ValueError(f"`scale_gradient(scale=...)` must be a scalar, got an array of shape {number.shape}.")
 
     def leaf(x: Any) -> Any:
-        has_gradient = eqx.is_inexact_array(x) or isinstance(x, float | complex)
+        has_gradient = is_inexact_array(x) or isinstance(x, float | complex)
         return _scaled(jnp.asarray(x), number) if has_gradient else x
 
     return jtu.tree_map(leaf, inputs)

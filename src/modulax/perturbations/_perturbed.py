@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, PyTree
 
 from .._support.arguments import real_arrays
-from .._support.arithmetic import at_least_float32, default_float, real_dtype
+from .._support.arithmetic import at_least_float32, default_float, is_inexact_array, real_dtype
 from .._support.checks import POSITIVE, check_integer, require
 from ..tree import random_like, sum as sum_of
 from ..tree._math import widened
@@ -88,7 +88,7 @@ def make_perturbed_fun(
 
     def perturbed(key: Array, x: PyTree) -> PyTree:
         """Average the function over noise in the floating-point leaves of `x`."""
-        moving, fixed = eqx.partition(x, eqx.is_inexact_array)
+        moving, fixed = eqx.partition(x, is_inexact_array)
         _check_input(owner, moving)
         baseline = evaluated(jax.lax.stop_gradient(moving), fixed) if use_baseline else None
 

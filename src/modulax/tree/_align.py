@@ -16,7 +16,9 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._support.checks import listing
-from ._paths import Names, leaves_by_names, leaves_with_paths, longest_prefix
+from ._paths import Names, leaves_by_names, leaves_with_paths, longest_prefix, named_leaves
+
+PYTHON_NUMBERS = (float, complex)
 
 
 def align(
@@ -97,6 +99,28 @@ def paired(params: PyTree, updates: PyTree, owner: str, *, per_example: tuple[in
     else:
         check_same_shapes(updates, values, owner)
     return jtu.tree_structure(updates).unflatten(values)
+
+
+def is_python_number(x: Any) -> bool:
+    """Whether it is a Python float or complex number, or the type in its place in a compiled program."""
+    return type(x) in PYTHON_NUMBERS or x is float or x is complex
+
+
+def refuse_numbers(params: PyTree, updates: PyTree, owner: str) -> None:
+    """Refuse an update for a Python number among the parameters: only arrays are trained.
+
+    Raises:
+        ValueError: if there is one; the message names the path.
+    """
+    if not any(map(is_python_number, jtu.tree_leaves(params))):
+        return
+    trained = {names for names, _ in named_leaves(updates)}
+    found = [".".join(names) for names, x in named_leaves(params) if is_python_number(x) and names in trained]
+    if found:
+        raise ValueError(
+            f"`{owner}`: the updates have {listing(found)}, which is a Python number in the parameters. Only arrays "
+            f"are trained: write `jnp.asarray(...)`, or None for its update, as `equinox.filter_grad` does."
+        )
 
 
 def check_same_shapes(updates: PyTree, values: list[Any], owner: str) -> None:

@@ -12,7 +12,15 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike, Bool, Float, Inexact, Num, PyTree, Real
 
-from .._support.arithmetic import abs_sq, at_least_float32, common_dtype, default_float, in_dtype, safe_sqrt
+from .._support.arithmetic import (
+    abs_sq,
+    at_least_float32,
+    common_dtype,
+    default_float,
+    in_dtype,
+    is_inexact_array,
+    safe_sqrt,
+)
 from ._leaves import check_shapes, columns, leaves_of
 from ._paths import leaf_paths
 
@@ -23,7 +31,7 @@ def trainable(tree: PyTree) -> PyTree:
     The state indices of an Equinox model are replaced as well: they hold arrays only until `make_with_state` takes them
     out, and `init` may be called before or after that (equinox issue 1118).
     """
-    return jtu.tree_map(lambda x: strong(x) if eqx.is_inexact_array(x) else None, tree, is_leaf=_is_state_index)
+    return jtu.tree_map(lambda x: strong(x) if is_inexact_array(x) else None, tree, is_leaf=_is_state_index)
 
 
 def _is_state_index(x: Any) -> bool:
