@@ -12,6 +12,7 @@ import pytest
 
 import modulax as mx
 from modulax import numerics
+from modulax._support.arithmetic import common_dtype
 
 from .settings import jax_defaults
 
@@ -228,3 +229,13 @@ def test_a_scale_is_a_real_number():
 
 def test_the_state_of_what_has_none():
     assert isinstance(mx.init_empty_state({"w": jnp.ones(2)}), mx.EmptyState)
+
+
+def test_what_dtypes_promote_to():
+    """A float of one byte gives way to every other float; with an integer, or another such float, it is float32."""
+    f8, other = jnp.float8_e4m3fn, jnp.float8_e5m2
+    expected = {(f8,): f8, (f8, f8): f8, (f8, other): jnp.float32, (f8, jnp.bfloat16): jnp.bfloat16}
+    expected |= {(jnp.int32, f8): jnp.float32, (f8, jnp.complex64): jnp.complex64, (bool, f8): jnp.float32}
+    expected |= {(jnp.bfloat16, jnp.float16): jnp.float32, (other, f8, jnp.float16): jnp.float16}
+    for dtypes, result in expected.items():
+        assert common_dtype(*dtypes) == result, dtypes

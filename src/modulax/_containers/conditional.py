@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
@@ -15,6 +14,7 @@ from .._support.arithmetic import default_float, safe_increment
 from .._support.checks import NON_NEGATIVE, boolean
 from .._support.module import AbstractState, nested, shared
 from .._support.types import Count, Params, State, Updates
+from .._support.varying import cond
 from ..tree._math import all_finite
 
 
@@ -28,7 +28,7 @@ def _run_if(
     otherwise: Updates,
 ) -> tuple[Updates, State]:
     """Run one step of the transform if `is_open`; else return the updates `otherwise` and the old state."""
-    return jax.lax.cond(
+    return cond(
         is_open,
         lambda: inner.update(updates, inner_state, params, **extra),
         lambda: (otherwise, inner_state),

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike, Bool, DTypeLike, PyTree
@@ -19,6 +18,7 @@ from .._support.arithmetic import abs_sq, at_least_float32, safe_increment, zero
 from .._support.checks import AT_LEAST_ONE, boolean
 from .._support.module import AbstractState, like_params, nested, shared, with_fields
 from .._support.types import Count, Params, State, Updates
+from .._support.varying import cond
 from ..tree._align import align, check_same_shapes
 from ..tree._math import total
 
@@ -112,7 +112,7 @@ class MultiSteps(AbstractContainer):
                 skip_state=skip_state,
             )
 
-        return jax.lax.cond(jnp.logical_not(skip) & (n.astype(every_k.dtype) >= every_k), emit, hold)
+        return cond(jnp.logical_not(skip) & (n.astype(every_k.dtype) >= every_k), emit, hold)
 
     def resolved(self, state: MultiStepsState) -> "MultiSteps":
         """Return this container with `every_k` at its current value.

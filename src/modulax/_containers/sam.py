@@ -15,6 +15,7 @@ from .._support.arithmetic import copy_in, safe_increment
 from .._support.checks import check_positive_integer
 from .._support.module import AbstractState, like_params, nested, shared
 from .._support.types import Count, Params, State, Updates
+from .._support.varying import cond
 from ..tree._align import align, paired
 from ..tree._leafmap import map_arithmetic
 from ..tree._math import trainable
@@ -119,7 +120,7 @@ class SAM(AbstractContainer):
             return steps, SAMState(jnp.zeros_like(state.steps_since_sync), opt_state, adv_state, put(cache))
 
         is_last = state.steps_since_sync >= self.sync_period - 1
-        return jax.lax.cond(is_last, optimizer, adversary)
+        return cond(is_last, optimizer, adversary)
 
     # Overridden because within a round the parameters are perturbed by the adversary.
     def eval_params(self, state: SAMState, params: Params) -> Params:

@@ -31,7 +31,7 @@ def common_dtype(*dtypes: DTypeLike) -> np.dtype:
     """
     floats = [d for d in dtypes if jnp.issubdtype(d, jnp.inexact)]
     narrow = [d for d in floats if jnp.dtype(d).itemsize == 1]
-    if narrow and len({*map(jnp.dtype, dtypes)}) > 1:
+    if narrow and len({jnp.dtype(d) for d in dtypes}) > 1:
         dtypes = (*(d for d in dtypes if d not in narrow), *([jnp.float32] if len(narrow) == len(floats) else []))
     with jax.numpy_dtype_promotion("standard"):
         return jnp.dtype(functools.reduce(jnp.promote_types, dtypes))

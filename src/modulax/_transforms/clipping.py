@@ -169,8 +169,10 @@ def unitwise_clip(
     dtype = common_dtype(g_norm.dtype, max_norm.dtype)
     g_norm, max_norm = g_norm.astype(dtype), max_norm.astype(dtype)
     factor = max_norm / jnp.maximum(g_norm, jnp.asarray(div_eps, dtype))
-    clipped = grad.astype(common_dtype(grad.dtype, dtype)) * factor.astype(common_dtype(grad.dtype, dtype))
-    return jnp.where(g_norm < max_norm, grad, clipped.astype(grad.dtype))
+    # A choice between factors, not between gradients: those may be sharded where the norms cannot be.
+    factor = jnp.where(g_norm < max_norm, jnp.ones_like(factor), factor)
+    wide = common_dtype(grad.dtype, dtype)
+    return (grad.astype(wide) * factor.astype(wide)).astype(grad.dtype)
 
 
 def _axes_of_a_unit(shape: tuple[int, ...]) -> tuple[int, ...]:

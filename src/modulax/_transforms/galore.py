@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, PyTree
@@ -26,6 +25,7 @@ from .._support.arithmetic import at_least_float32, safe_increment
 from .._support.checks import AT_LEAST_ONE, check_positive_integer
 from .._support.module import AbstractState, like_params, nested, shared
 from .._support.types import Count, Follow, Params, State, Updates
+from .._support.varying import cond
 from ..linalg import leading_directions
 from ..linalg._products import adjoint
 from ..tree._align import align, paired
@@ -152,7 +152,7 @@ class ScaleByGaLore(AbstractContainer):
 
         # `cond` rather than `where`: the singular vectors cost far more than the rest of the step.
         is_due = state.count % jnp.round(now.update_proj_gap).astype(jnp.int32) == 0
-        held = jax.lax.cond(is_due, fresh, lambda: held)
+        held = cond(is_due, fresh, lambda: held)
         remaining = iter(held)
         projectors = [None if side is None else next(remaining) for side in sides]
 

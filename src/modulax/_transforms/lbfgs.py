@@ -89,7 +89,8 @@ class ScaleByLBFGS(AbstractTransform):
         """Empty memories."""
 
         def memory(p: Array) -> Array:
-            return jnp.zeros((self.memory_size, *p.shape), at_least_float32(p.dtype))
+            zeros = jnp.zeros_like(p, at_least_float32(p.dtype))  # with the sharding of the parameter
+            return jnp.broadcast_to(zeros, (self.memory_size, *p.shape))
 
         return ScaleByLBFGSState(
             count=jnp.zeros((), jnp.int32),

@@ -21,6 +21,7 @@ from .._protocol.apply_updates import apply_updates
 from .._support.arithmetic import at_least_float32
 from .._support.checks import listing
 from .._support.types import Params, Updates
+from .._support.varying import carried
 from ..tree._math import inner
 from ..tree._paths import leaves_by_names
 from .polyak import loss_of
@@ -121,6 +122,7 @@ def _objective(owner: str, value_fn: Any, extra: Mapping[str, Any]) -> Objective
 
 def bounded_loop(proceeds: Callable[[Carry], Array], body: Callable[[Carry], Carry], start: Carry, most: int) -> Carry:
     """`jax.lax.while_loop` with at most `most` rounds, which can also be differentiated in reverse mode."""
+    start = carried(body, start)
     # Values that the functions close over become arguments, because `custom_jvp` doesn't differentiate closures.
     functions = eqx.filter_closure_convert(proceeds, start), eqx.filter_closure_convert(body, start)
     arrays, static = eqx.partition((functions, start), eqx.is_array)

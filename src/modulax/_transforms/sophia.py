@@ -24,6 +24,7 @@ from .._support.checks import AT_LEAST_ONE, DECAY, POSITIVE
 from .._support.keys import key, next_keys
 from .._support.module import AbstractState, counter, like_params, nested, shared
 from .._support.types import Count, Follow, Params, State, Updates
+from .._support.varying import cond, varying_like
 from ..tree._arithmetic import clip_entries
 from .momentum import Ema, EmaState
 
@@ -83,6 +84,7 @@ class HutchinsonDiagonal(AbstractTransform):
         leaves, treedef = jtu.tree_flatten(params)
         kept, keys = next_keys(state.key, len(leaves))
         signs = [jax.random.rademacher(k, p.shape, p.dtype) for k, p in zip(keys, leaves, strict=True)]
+        signs = varying_like(leaves, signs)
         _, product = jax.jvp(jax.grad(obj_fn), (params,), (treedef.unflatten(signs),))
         products = zip(jtu.tree_leaves(product), signs, jtu.tree_leaves(updates), strict=True)
         return treedef.unflatten([(h * r).astype(u.dtype) for h, r, u in products]), HutchinsonState(key=kept)
@@ -162,14 +164,14 @@ class ScaleBySophia(AbstractContainer):
         """One step, with a new Hessian estimate if it is due."""
         now = self.resolved(state)
 
-        def estimate(nu: PyTree, inner: State) -> tuple[PyTree, State]:
-            h, inner = now.hessian_diagonal_fn.update(updates, inner, params, **extra)
-            _, mean = Ema(now.b2, debias=False).update(h, EmaState(ema=nu, count=state.count), params)
+        def estimate() -> tuple[PyTree, State]:
+            h, inner = now.hessian_diagonal_fn.update(updates, state.hessian_fn_state, params, **extra)
+            _, mean = Ema(now.b2, debias=False).update(h, EmaState(ema=state.nu, count=state.count), params)
             return mean.ema, inner
 
         # `cond` rather than `where`: an estimate costs about two gradients and isn't due at most steps.
         is_time = state.count % jnp.asarray(now.update_interval).astype(state.count.dtype) == 0
-        nu, inner = jax.lax.cond(is_time, estimate, lambda nu, inner: (nu, inner), state.nu, state.hessian_fn_state)
+        nu, inner = cond(is_time, estimate, lambda: (state.nu, state.hessian_fn_state))
         used = nu if self.follow == "paper" else state.nu
         before = _DirectionState(mu=state.mu, nu=used, count=state.count)
         updates, after = now._direction().update(updates, before, params)

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
@@ -15,6 +14,7 @@ from .._protocol.transform import AbstractTransform
 from .._support.checks import DECAY
 from .._support.module import AbstractState, nested
 from .._support.types import Params, State, Updates
+from .._support.varying import cond
 from .._transforms.basic import Identity
 from ..tree._search import get_all_with_path
 from ._base import AbstractAggregator, as_axes
@@ -93,7 +93,7 @@ class Process(AbstractContainer):
             return getattr(x, "shape", None) == () and jnp.issubdtype(x.dtype, jnp.bool_)
 
         flags = [flag for _, flag in get_all_with_path(held, "ready", is_flag)]
-        new, after = jax.lax.cond(jnp.all(jnp.stack(flags)), go_on, wait) if flags else go_on()
+        new, after = cond(jnp.all(jnp.stack(flags)), go_on, wait) if flags else go_on()
         return new, ProcessState(preprocess_state=before, aggregate_state=held, postprocess_state=after)
 
 

@@ -144,7 +144,7 @@ def _zeros(params: Params) -> PyTree:
 
 
 def _real_zeros(params: Params) -> PyTree:
-    return jtu.tree_map(lambda p: jnp.zeros(p.shape, at_least_float32(real_dtype(p.dtype))), params)
+    return jtu.tree_map(lambda p: jnp.zeros_like(p, at_least_float32(real_dtype(p.dtype))), params)
 
 
 class PerElementMeanAndVarianceEMAState(AbstractState):

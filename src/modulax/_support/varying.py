@@ -1,0 +1,55 @@
+"""`jax.lax.cond` and loops inside `jax.shard_map`, where the type of an array names the mesh axes over which it varies.
+
+Both branches of a `cond` must vary over the same axes, and so must the carry of a loop before and after a round. Zeros
+made in one branch vary over none, which is no reason to refuse them: `cond` and `varying_like` declare such results as
+varying too. Outside of a `shard_map` they do nothing and cost nothing.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.tree_util as jtu
+from jaxtyping import Array, Bool, PyTree
+
+T = TypeVar("T")
+
+
+def cond(is_true: Bool[Array, ""], yes: Callable[[], T], no: Callable[[], T]) -> T:
+    """`jax.lax.cond` for branches whose results may vary over different axes of a `shard_map`."""
+    if not _is_manual():
+        return jax.lax.cond(is_true, yes, no)
+    shapes = jax.eval_shape(yes), jax.eval_shape(no)
+    return jax.lax.cond(is_true, lambda: varying_like(shapes[1], yes()), lambda: varying_like(shapes[0], no()))
+
+
+def carried(body: Callable[[T], T], start: T) -> T:
+    """The start of a loop, varying over all axes over which the carry does after some rounds of `body`."""
+    if not _is_manual():
+        return start
+    while True:  # each time more axes, of which there are few
+        wider = varying_like(jax.eval_shape(body, start), start)
+        if _axes(wider) == _axes(start):
+            return start
+        start = wider
+
+
+def varying_like(like: PyTree, tree: T) -> T:
+    """The tree, with each array varying at least over the axes over which that of `like` does."""
+    return jtu.tree_map(lambda x, of: _varying(x, _axes_of(of) - _axes_of(x)), tree, like)
+
+
+def _is_manual() -> bool:
+    return bool(jax.sharding.get_abstract_mesh().manual_axes)
+
+
+def _axes_of(x: Any) -> frozenset[str]:
+    return jax.typeof(x).manual_axis_type.varying
+
+
+def _axes(tree: PyTree) -> list[frozenset[str]]:
+    return [_axes_of(x) for x in jtu.tree_leaves(tree)]
+
+
+def _varying(x: Any, axes: frozenset[str]) -> Any:
+    return jax.lax.pcast(x, tuple(sorted(axes)), to="varying") if axes else x
