@@ -1,5 +1,7 @@
 """NNX in graph and in tree mode at once: an optimizer keeps to its own mode, whatever the mode around it."""
 
+import copy
+import pickle
 from typing import Any
 
 import jax
@@ -156,3 +158,23 @@ def test_a_filter_may_match_only_what_an_earlier_one_has_taken():
     with pytest.raises(ValueError, match=r"the filter PathContains\(.*bais.*\) matches no variable"):
         modulax.nnx.labels(model, {nnx.Param: "all", nnx.PathContains("bais"): "bias", nnx.PathContains("x"): "x"})
     assert modulax.nnx.labels(model, {...: "scale"}, Scale) == {"scale": "scale"}
+
+
+@pytest.mark.parametrize("graph", [True, False], ids=["graph", "tree"])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["copy", "pickle"])
+def test_a_copy_trains_on_by_itself(copied: Any, graph: bool):
+    model = Plain(nnx.Rngs(0))
+    rate = mx.schedules.Linear(0.1, 0.0, 10)
+    optimizer = modulax.nnx.Optimizer(model, mx.Chain(mx.ClipByGlobalNorm(1.0), mx.AdamW(rate)), graph=graph)
+    optimizer.update(model, nnx.grad(loss, graph=graph)(model))
+    other, twin = nnx.clone(model, graph=graph), copied(optimizer)
+    assert twin.graph is optimizer.graph
+    before = values(other)
+    for trained, by in ((model, optimizer), (other, twin)):
+        for _ in range(2):
+            by.update(trained, nnx.grad(loss, graph=graph)(trained))
+    assert not np.array_equal(before[0], values(other)[0])
+    jax.tree.map(np.testing.assert_array_equal, values(model), values(other))
+    assert optimizer.step[...] == twin.step[...] == 3
+    twin.hyperparameters.parts["clip_by_global_norm"].max_norm[...] = 2.0
+    assert float(optimizer.hyperparameters.parts["clip_by_global_norm"].max_norm[...]) == 1.0

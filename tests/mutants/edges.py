@@ -340,4 +340,21 @@ MUTANTS = (
         "statics.append(None)",
         ("tests/test_models.py -k test_init_refuses", "tests/test_models.py -k test_python_numbers"),
     ),
+    # --- copies of NNX optimizers
+    Mutant(
+        "a-structure-is-pickled-as-it-is",
+        "nnx",
+        "nnx/_optimizer.py",
+        "    def __reduce__(self) -> Any:\n",
+        "    def reduced(self) -> Any:\n",
+        ("tests/test_nnx_modes.py -k 'copy and pickle'",),
+    ),
+    Mutant(
+        "an-optimizer-is-copied-by-nnx",
+        "nnx",
+        "nnx/_optimizer.py",
+        "    def __deepcopy__(self, memo: dict[int, Any]) -> Self:\n",
+        "    def deep_copy(self, memo: dict[int, Any]) -> Self:\n",
+        ("tests/test_nnx_modes.py -k 'copy and not pickle'",),
+    ),
 )

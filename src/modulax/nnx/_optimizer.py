@@ -11,7 +11,7 @@ gives moments the metadata of their parameters, and `_init` creates the state wi
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +44,14 @@ class _Structure:
         if self is other:
             return True
         return isinstance(other, _Structure) and (self.names, self.treedef) == (other.names, other.treedef)
+
+    def __reduce__(self) -> Any:
+        # As a tree, because the structure of an Equinox module cannot be used after pickling or copying.
+        return _structure_of, (self.names, self.treedef.unflatten(range(self.treedef.num_leaves)))
+
+
+def _structure_of(names: tuple[str, ...], tree: PyTree) -> _Structure:
+    return _Structure(names, jtu.tree_structure(tree))
 
 
 class Optimizer(nnx.Pytree):
@@ -90,6 +98,11 @@ class Optimizer(nnx.Pytree):
         self._structure = _Structure(tuple(self.opt_state), jtu.tree_structure(state))
         has_steps = optimizer.clock == "keeper" and "step" in self.opt_state  # an optimizer, or `Scheduled`
         self._steps = None if has_steps else nnx.OptState(jnp.zeros((), jnp.int32))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        # NNX would copy the structures of the Equinox modules, which cannot be used then.
+        memo[id(self)] = copied = nnx.clone(self, graph=self.graph)
+        return copied
 
     def update(self, model: Any, grads: Any, /, **extra: Any) -> None:
         """Take one step: update the variables of the model, the state and the step count in place.
