@@ -154,6 +154,16 @@ def test_equal_rules_are_equal_and_do_not_retrace(make):
     assert as_rule(make({"w": True, "*": False})) != as_rule(make({"w": True, "*": True}))
 
 
+@pytest.mark.parametrize("make", [lambda yes: {"w": yes}, lambda yes: by_path({"w": yes})], ids=["tree", "by_path"])
+def test_one_is_not_true(make):
+    """They are equal in Python, so the program for one could be taken for the other."""
+    assert as_rule(make(1)) != as_rule(make(True))
+    tree = {"w": jnp.ones(2)}
+    modulax.Masked(modulax.Scale(1.0), make(True)).init(tree)
+    with pytest.raises(ValueError, match="needs `True` or `False` for every leaf, got 1 at `w`"):
+        modulax.Masked(modulax.Scale(1.0), make(1)).init(tree)
+
+
 def test_a_mask_of_something_else_than_booleans_is_refused():
     transform = modulax.Masked(modulax.Scale(1.0), by_path({"*.bias": "no", "*": True}))
     with pytest.raises(ValueError, match=r"`Masked\(mask=...\)` needs `True` or `False` .* got 'no' at `bias`"):

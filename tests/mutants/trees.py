@@ -204,4 +204,12 @@ MUTANTS = (
         'if piece[-1] == ".":',
         ("tests/test_checkpoint.py -k test_a_name_is_taken_apart",),
     ),
+    Mutant(
+        "one-is-true",
+        "mask",
+        "_protocol/masks.py",
+        "return type(label), label",
+        "return object, label",
+        ("tests/test_rules.py -k test_one_is_not_true",),
+    ),
 )

@@ -64,10 +64,13 @@ class by_path(AbstractRule):  # noqa: N801 (read as a function: `labels=by_path(
         self.patterns = tuple(patterns.items())
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is by_path and self.patterns == other.patterns
+        return type(other) is by_path and self._key() == other._key()
 
     def __hash__(self) -> int:
-        return hash(self.patterns)
+        return hash(self._key())
+
+    def _key(self) -> Any:
+        return tuple((pattern, *_typed(label)) for pattern, label in self.patterns)
 
     def __repr__(self) -> str:
         return f"by_path({dict(self.patterns)!r})"
@@ -150,10 +153,13 @@ class _Tree(AbstractRule):
         self.leaves = tuple(map(_as_label, leaves))
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is _Tree and (self.treedef, self.leaves) == (other.treedef, other.leaves)
+        return type(other) is _Tree and self._key() == other._key()
 
     def __hash__(self) -> int:
-        return hash((self.treedef, self.leaves))
+        return hash(self._key())
+
+    def _key(self) -> Any:
+        return self.treedef, *map(_typed, self.leaves)
 
     def __repr__(self) -> str:
         return repr(jtu.tree_unflatten(self.treedef, self.leaves))
@@ -182,6 +188,11 @@ class _Tree(AbstractRule):
                 f"don't have. The leaves of the parameters are {listing(paths)}."
             )
         return found
+
+
+def _typed(label: Any) -> tuple[type, Any]:
+    """A label with its type: a mask of 1 and 0 is refused, and must not be taken for an equal one of booleans."""
+    return type(label), label
 
 
 def _as_label(leaf: Any) -> Any:
