@@ -359,8 +359,8 @@ MUTANTS = (
         "masks-of-equal-labels-at-other-paths-are-one-program",
         "masks",
         "_protocol/masks.py",
-        "(self.treedef, self.leaves) == (other.treedef, other.leaves)",
-        "self.leaves == other.leaves",
+        "return self.treedef, *map(_typed, self.leaves)",
+        "return tuple(map(_typed, self.leaves))",
         ("tests/test_containers.py -k test_equal_masks",),
     ),
     Mutant(
