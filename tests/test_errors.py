@@ -211,6 +211,7 @@ def test_what_a_pattern_need_not_match():
     for rules in ({"*.bias": False, "*.kernel": True}, {"*": True, "dense.*": False}):
         mx.Masked(mx.Trace(0.9), mx.by_path(rules)).init(params)
     mx.Masked(mx.Trace(0.9), {"dense": {"bias": True, "kernel": True}}).init(params)
+    mx.Masked(mx.Trace(0.9), {"dense": {"bias": True}}).init({"dense": {"bias": None}})
     mx.Masked(mx.Trace(0.9), mx.by_path({"*.bias": True})).init({})
     with pytest.raises(ValueError, match=words("`*.kernel` matches no leaf. The paths are `bias`.")):
         mx.Masked(mx.Trace(0.9), mx.by_path({"*.kernel": True})).init({"bias": None})

@@ -188,14 +188,6 @@ MUTANTS = (
         "type(other) is _Tree and self.treedef == other.treedef",
         ("tests/test_rules.py",),
     ),
-    Mutant(
-        "a-label-of-an-absent-leaf-is-unknown",
-        "masks",
-        "_protocol/masks.py",
-        "            unused.discard(prefix)\n",
-        "            if leaf is not None:\n                unused.discard(prefix)\n",
-        ("tests/test_rules.py",),
-    ),
     # --- hyperparameters
     Mutant(
         "a-replaced-number-is-not-converted",

@@ -99,9 +99,11 @@ class Optimizer(nnx.Pytree):
         has_steps = optimizer.clock == "keeper" and "step" in self.opt_state  # an optimizer, or `Scheduled`
         self._steps = None if has_steps else nnx.OptState(jnp.zeros((), jnp.int32))
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         # NNX would copy the structures of the Equinox modules, which cannot be used then.
-        memo[id(self)] = copied = nnx.clone(self, graph=self.graph)
+        copied = nnx.clone(self, graph=self.graph)
+        if memo is not None:
+            memo[id(self)] = copied
         return copied
 
     def update(self, model: Any, grads: Any, /, **extra: Any) -> None:
