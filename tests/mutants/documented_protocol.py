@@ -55,8 +55,8 @@ MUTANTS = (
         "a-batch-of-keys-is-not-unwrapped",
         "tree",
         "tree/_like.py",
-        "is_key = isinstance(x, jax.Array) and jnp",
-        "is_key = isinstance(x, jax.Array) and x.ndim == 0 and jnp",
+        "if is_typed_key(x) else x",
+        "if is_typed_key(x) and x.ndim == 0 else x",
         ("tests/test_tree_functions.py -k test_a_choice_between",),
     ),
     Mutant(

@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 
 from .._protocol.hyperparameters import format_value
 from .._protocol.transform import AbstractTransform
+from .._support.keys import is_typed_key
 from .._support.module import AbstractState, nested
 from .._support.types import Params, State, Updates
 from ..tree._align import PYTHON_NUMBERS
@@ -131,8 +132,7 @@ def _injected(state: PyTree) -> dict[str, Any]:
     found = {}
     for path, x in jtu.tree_leaves_with_path(state):
         is_field = [getattr(key, "name", None) == "hyperparams" for key in path]
-        is_key = isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-        if any(is_field[:-1]) and jnp.ndim(x) == 0 and not is_key:
+        if any(is_field[:-1]) and jnp.ndim(x) == 0 and not is_typed_key(x):
             keys = [key for key, is_it in zip(path, is_field, strict=True) if not is_it]
             found[JoinedNames(join(key_names(tuple(keys))))] = x
     return found

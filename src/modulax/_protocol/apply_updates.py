@@ -40,10 +40,11 @@ def apply_updates(params: PyTree, updates: Updates) -> PyTree:
     Raises:
         ValueError: if the paths or shapes of the updates and the parameters differ.
     """
-    refuse_numbers(params, updates, "apply_updates")
     leaves, treedef = jtu.tree_flatten(params)
-    like = treedef.unflatten([x if is_inexact_array(x) else None for x in leaves])
     trained = [i for i, x in enumerate(leaves) if is_inexact_array(x)]
+    if len(trained) < len(leaves):
+        refuse_numbers(params, updates, "apply_updates")
+    like = treedef.unflatten([x if is_inexact_array(x) else None for x in leaves])
     pairs = [(i, u) for i, u in zip(trained, _updates_at(like, updates), strict=True) if u is not None]
     for i, u in pairs:
         if jnp.shape(u) != leaves[i].shape:

@@ -18,6 +18,11 @@ def is_key_data(x: Any) -> bool:
     return getattr(x, "dtype", None) == np.uint32 and x.shape[-1:] in {(length,) for length in _GENERATORS}
 
 
+def is_typed_key(x: Any) -> bool:
+    """Whether `x` is an array of keys as `jax.random.key` makes them."""
+    return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
 def as_key(x: Any) -> Any:
     """Convert a seed or a JAX key to raw key data: a uint32 array, which any checkpoint format can hold.
 
@@ -29,7 +34,7 @@ def as_key(x: Any) -> Any:
     """
     if is_key_data(x):
         return x
-    if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+    if is_typed_key(x):
         return jax.random.key_data(x)
     if isinstance(x, jax.Array) and x.ndim == 0 and jnp.issubdtype(x.dtype, jnp.integer):
         return jax.random.key_data(jax.random.key(x, impl="threefry2x32"))

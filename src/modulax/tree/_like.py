@@ -13,6 +13,7 @@ from jaxtyping import Array, ArrayLike, DTypeLike, PyTree
 
 from .._support.arithmetic import common_dtype, default_float, dtype_for
 from .._support.checks import listing
+from .._support.keys import is_typed_key
 from ._leaves import columns, leaves_of
 from ._paths import leaf_paths
 
@@ -202,7 +203,6 @@ def unwrap_random_key_data(input_tree: PyTree) -> PyTree:
     """
 
     def data(x: Any) -> Any:
-        is_key = isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-        return jax.random.key_data(x) if is_key else x
+        return jax.random.key_data(x) if is_typed_key(x) else x
 
     return jtu.tree_map(data, input_tree)
