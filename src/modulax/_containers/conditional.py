@@ -13,6 +13,7 @@ from .._protocol.transform import AbstractTransform, zeros_returned
 from .._support.arithmetic import default_float, safe_increment
 from .._support.checks import NON_NEGATIVE, boolean
 from .._support.module import AbstractState, nested, shared
+from .._support.tracing import call_user
 from .._support.types import Count, Params, State, Updates
 from .._support.varying import cond
 from ..tree._math import all_finite
@@ -115,7 +116,8 @@ class ConditionallyTransform(AbstractContainer):
 
     Args:
         inner: the inner transform.
-        should_transform_fn: function of the number of previous calls that returns whether to run the inner transform.
+        should_transform_fn: function of the number of previous calls that returns whether to run the inner transform,
+            traced once: data that changes must be an extra argument.
         forward_extra_args: whether to pass the extra arguments of `update` to `should_transform_fn`, by name.
 
     Raises:
@@ -163,7 +165,8 @@ class ConditionallyMask(AbstractContainer):
 
     Args:
         inner: the inner transform.
-        should_transform_fn: function of the number of previous calls that returns whether to run the inner transform.
+        should_transform_fn: function of the number of previous calls that returns whether to run the inner transform,
+            traced once: data that changes must be an extra argument.
         forward_extra_args: whether to pass the extra arguments of `update` to `should_transform_fn`, by name.
     """
 
@@ -188,4 +191,4 @@ class ConditionallyMask(AbstractContainer):
 def _is_time(transform: ConditionallyTransform | ConditionallyMask, step: Array, extra: Mapping[str, Any]) -> Array:
     given = extra if transform.forward_extra_args else {}
     call = f"`{type(transform).__name__}(should_transform_fn=...)`"
-    return boolean(call, transform.should_transform_fn(step, **given))
+    return boolean(call, call_user(transform.should_transform_fn, step, **given))

@@ -17,6 +17,7 @@ from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import abs_sq, at_least_float32, safe_increment, zeros_in
 from .._support.checks import AT_LEAST_ONE, boolean
 from .._support.module import AbstractState, like_params, nested, shared, with_fields
+from .._support.tracing import call_user
 from .._support.types import Count, Params, State, Updates
 from .._support.varying import cond
 from ..tree._align import align, check_same_shapes
@@ -51,7 +52,7 @@ class MultiSteps(AbstractContainer):
         every_k: number of mini-batches per step; a schedule of the number of steps done gives a growing batch size.
         use_grad_mean: whether to average the gradients; otherwise they are summed.
         should_skip: function of `(updates, gradient_step, params)` that returns whether to leave out this mini-batch,
-            and a tree of arrays to store in `state.skip_state`; for example `skip_not_finite`.
+            and a tree of arrays to store in `state.skip_state`; for example `skip_not_finite`. It is traced once.
         accumulator_dtype: dtype of the accumulator; by default that of the parameters, at least float32.
     """
 
@@ -143,7 +144,7 @@ class MultiSteps(AbstractContainer):
     def _skip(self, updates: Updates, step: Array, params: Params | None) -> tuple[Array, PyTree]:
         if self.should_skip is None:
             return jnp.zeros((), bool), ()
-        skip, skip_state = self.should_skip(updates, step, params)
+        skip, skip_state = call_user(self.should_skip, updates, step, params)
         return boolean("`MultiSteps(should_skip=...)`", skip, " and a tree"), skip_state
 
 

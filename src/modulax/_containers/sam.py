@@ -14,6 +14,7 @@ from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import copy_in, safe_increment
 from .._support.checks import check_positive_integer
 from .._support.module import AbstractState, like_params, nested, shared
+from .._support.tracing import call_user
 from .._support.types import Count, Params, State, Updates
 from .._support.varying import cond
 from ..tree._align import align, paired
@@ -55,7 +56,7 @@ class SAM(AbstractContainer):
         grad_fn = jax.grad(lambda params, i: loss(params, batch))
         updates, state = optimizer.update(grads, state, params, grad_fn=grad_fn)
 
-    Call this inside your own `jit`: otherwise a new function at every step compiles a new program at every step. Prefer
+    Call this inside your own `jit`: otherwise a plain function compiles a new program at every step. Prefer
     this mode in low precision: in the default one, the way back from $\hat w$ is rounded to the dtype of the gradients.
 
     Args:
@@ -147,7 +148,7 @@ class SAM(AbstractContainer):
         for i in range(self.sync_period - 1):
             steps, adv_state = self.adv_optimizer.update(grads, adv_state, point, **extra)
             point = apply_updates(point, jtu.tree_map(jnp.negative, steps))
-            found = paired(trainable(grad_fn(point, i)), updates, "SAM(opaque_mode=True)")
+            found = paired(trainable(call_user(grad_fn, point, i)), updates, "SAM(opaque_mode=True)")
             grads = jtu.tree_map(lambda new, g: new.astype(g.dtype), found, updates)
             if self.batch_axis_name is not None:
                 grads = jax.lax.pmean(grads, self.batch_axis_name)

@@ -2,7 +2,9 @@
 
 `jax.jit` takes arrays and numbers; a model also holds activation functions, strings and flags. A `Program` separates
 the two with one flatten: arrays and numbers are traced, so a changed hyperparameter never retraces, and the rest is
-part of the cache key. `equinox.filter_jit` does the same, but waits for the result of every call.
+part of the cache key. `equinox.filter_jit` does the same, but waits for the result of every call. A plain function
+among the extra arguments, such as a loss that reads `self.batch`, may read data that changes between two calls, and the
+caller wrote no `jit`: such a call is traced every time.
 
 `entry` turns a program into a method. When a user calls the method, it runs the program. When it is called while a
 program is being traced, for instance by a container, it is the plain function, so that a chain of optimizers is one
@@ -11,6 +13,7 @@ check the arguments, name the scope in profiles.
 """
 
 import abc
+import enum
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -28,24 +31,32 @@ from .hyperparameters import ARRAY_TYPES, batched_number
 
 # The caller's program gets the equations and no call. In JAX 0.12, `inline=True` alone inlines only in the lowering.
 _INLINE: Any = getattr(getattr(jax, "Inline", None), "JAX_EARLY", True)
+# Static leaves that are the same at every call: values, and functions that `jax.jit` reads only once anyway. Any other
+# object may read data that changes. (The function in a `jax.tree_util.Partial` is not a leaf.)
+_FIXED = (bool, str, bytes, enum.Enum, type, np.dtype, jax.stages.Wrapped)
 _ABSENT = object()  # in the static half of a key, the place of a leaf that is traced
 
 
 class _Key:
-    """The static half of the arguments: their structures, and the leaves that are neither arrays nor numbers."""
+    """The static half of the arguments: their structures, and the leaves that are neither arrays nor numbers.
 
-    __slots__ = ("_hash", "statics", "transform_def", "treedef")
+    Unless all of them are fixed, a key is equal to itself alone.
+    """
 
-    def __init__(self, transform_def: Any, treedef: Any, statics: tuple[Any, ...]):
-        self.transform_def, self.treedef, self.statics = transform_def, treedef, statics
+    __slots__ = ("_hash", "are_fixed", "statics", "transform_def", "treedef")
+
+    def __init__(self, transform_def: Any, treedef: Any, statics: tuple[Any, ...], are_fixed: bool):
+        self.transform_def, self.treedef, self.statics, self.are_fixed = transform_def, treedef, statics, are_fixed
         self._hash = hash((transform_def, treedef, tuple(map(_safe_hash, statics))))
 
     def __hash__(self) -> int:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return (
+        return self is other or (
             type(other) is _Key
+            and self.are_fixed
+            and other.are_fixed
             and self.treedef == other.treedef
             and self.transform_def == other.transform_def
             and self.statics == other.statics
@@ -128,7 +139,12 @@ class Program:
         models: tuple[int, ...],
         donated: tuple[int, int] | None = None,
     ):
-        self._name, self._models, self._donated = name, models, donated
+        self._function, self._name, self._models, self._donated = function, name, models, donated
+        self._compiled = self._jitted()
+
+    def _jitted(self) -> Callable[..., Any]:
+        """A compiled function with a cache of its own."""
+        function = self._function
 
         def run(numbers: list[Any], kept: list[Any], given: list[Any], start: int, key: _Key) -> Any:
             trees = key.fill([*kept[:start], *given, *kept[start:]])
@@ -137,9 +153,9 @@ class Program:
             with tracing():
                 return function(transform, *trees)
 
-        run.__name__ = run.__qualname__ = name
-        given = () if donated is None else 2
-        self._compiled = jax.jit(run, static_argnums=(3, 4), donate_argnums=given, inline=_INLINE)
+        run.__name__ = run.__qualname__ = self._name
+        given = () if self._donated is None else 2
+        return jax.jit(run, static_argnums=(3, 4), donate_argnums=given, inline=_INLINE)
 
     def __call__(self, transform: Any, *trees: Any) -> Any:
         numbers, transform_def = jtu.tree_flatten(transform)
@@ -147,21 +163,23 @@ class Program:
         leaves, treedef = jtu.tree_flatten(trees)
         statics: tuple[Any, ...] = ()
         sizes: list[int] = []
+        are_fixed = True
         all_arrays = memory.all_arrays(leaves)
         if self._donated is not None or not all_arrays:
             sizes = [child.num_leaves for child in treedef.children()]
         if not all_arrays:
-            leaves, sizes, statics = self._split(leaves, sizes)
-        key = _Key(transform_def, treedef, statics)
+            leaves, sizes, statics, are_fixed = self._split(leaves, sizes)
+        key = _Key(transform_def, treedef, statics, are_fixed)
+        compiled = self._compiled if are_fixed else self._jitted()
         if self._donated is None:
-            return self._compiled(numbers, leaves, [], 0, key)
+            return compiled(numbers, leaves, [], 0, key)
         first, last = self._donated
         start, stop = sum(sizes[:first]), sum(sizes[: last + 1])
-        return self._compiled(numbers, [*leaves[:start], *leaves[stop:]], leaves[start:stop], start, key)
+        return compiled(numbers, [*leaves[:start], *leaves[stop:]], leaves[start:stop], start, key)
 
-    def _split(self, leaves: Sequence[Any], sizes: Sequence[int]) -> tuple[list[Any], list[int], tuple[Any, ...]]:
-        """Return the leaves to trace, their number in each argument, and all other leaves at their positions."""
-        traced, traced_sizes, statics, start = [], [], [], 0
+    def _split(self, leaves: Sequence[Any], sizes: Sequence[int]) -> tuple[list[Any], list[int], tuple[Any, ...], bool]:
+        """Return the leaves to trace, their number in each argument, all other leaves, and whether these are fixed."""
+        traced, traced_sizes, statics, start, are_fixed = [], [], [], 0, True
         for role, size in enumerate(sizes):
             before = len(traced)
             for x in leaves[start : start + size]:
@@ -179,12 +197,13 @@ class Program:
                     traced.append(np.asarray(x, jax.dtypes.canonicalize_dtype(type(x))))
                     statics.append(_ABSENT)
                 else:
+                    are_fixed = are_fixed and isinstance(x, _FIXED)
                     statics.append(x)
             start += size
             traced_sizes.append(len(traced) - before)
         if all(x is _ABSENT for x in statics):  # numbers in place of arrays are traced alike: the same program
             statics = []
-        return traced, traced_sizes, tuple(statics)
+        return traced, traced_sizes, tuple(statics), are_fixed
 
 
 def _number(x: Any) -> Any:

@@ -19,6 +19,7 @@ from jax.core import Tracer
 from jaxtyping import PyTree
 
 from .._support.checks import listing
+from .._support.tracing import call_user
 from ..tree._paths import (
     leaf_paths,
     leaves_by_names,
@@ -117,7 +118,7 @@ class _Function(AbstractRule):
 
     def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
         with jax.ensure_compile_time_eval():  # `jnp.bool_(True)` is a value in a trace too
-            labels = self.function(tree)
+            labels = call_user(self.function, tree)
         return _Tree(labels).labels(tree, partial=partial)
 
 

@@ -12,6 +12,7 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from .._support.arithmetic import default_float
 from .._support.checks import POSITIVE
+from .._support.tracing import call_user
 from .._support.types import ScheduleFunction, State
 from .hyperparameters import ARRAY_TYPES, AbstractHyperparameters, as_scalar, numeric_field
 
@@ -69,8 +70,9 @@ class AbstractSchedule(AbstractHyperparameters):
 class WrappedSchedule(AbstractSchedule):
     """A plain function of the step, such as a lambda or an optax schedule, as a schedule.
 
-    A function that is given where a number is expected is wrapped automatically. The constants in it are part of the
-    compiled program: to change, sweep or differentiate them, write an `AbstractSchedule`.
+    A function that is given where a number is expected is wrapped automatically. It is traced once, so that the
+    constants in it are part of the compiled program: to change, sweep or differentiate them, write an
+    `AbstractSchedule`.
 
     Args:
         function: function of the step that returns the value.
@@ -80,7 +82,7 @@ class WrappedSchedule(AbstractSchedule):
 
     def __call__(self, step: ArrayLike) -> Float[Array, ""]:
         """Return the value of the function at a step, in JAX's default float dtype."""
-        return jnp.asarray(self.function(step)).astype(default_float())
+        return jnp.asarray(call_user(self.function, step)).astype(default_float())
 
 
 class AbstractStatefulSchedule(AbstractHyperparameters):
@@ -134,15 +136,15 @@ class WrappedStatefulSchedule(AbstractStatefulSchedule):
 
     def init(self) -> State:
         """Return the initial state of the wrapped schedule."""
-        return self.schedule.init()
+        return call_user(self.schedule.init)
 
     def update(self, state: State, **extra: Any) -> State:
         """Return the state of the wrapped schedule after a step."""
-        return self.schedule.update(state, **extra)
+        return call_user(self.schedule.update, state, **extra)
 
     def __call__(self, state: State, **extra: Any) -> Any:
         """Return the value of the wrapped schedule."""
-        return self.schedule(state, **extra)
+        return call_user(self.schedule, state, **extra)
 
 
 def is_schedule(x: Any) -> bool:

@@ -2,7 +2,11 @@
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class _State(threading.local):
@@ -20,7 +24,19 @@ def is_tracing() -> bool:
 @contextlib.contextmanager
 def tracing() -> Iterator[None]:
     """Mark that an entry point is being traced; transforms called within run as plain functions."""
-    outside, _state.inside = _state.inside, True
+    with _set(True):
+        yield
+
+
+def call_user(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call a function that a user gave, such as a loss: transforms that it uses are entry points again."""
+    with _set(False):
+        return function(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def _set(inside: bool) -> Iterator[None]:
+    outside, _state.inside = _state.inside, inside
     try:
         yield
     finally:

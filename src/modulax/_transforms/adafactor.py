@@ -12,6 +12,7 @@ from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, moment, safe_sqrt, second_moment_like
 from .._support.module import AbstractState, counter
+from .._support.tracing import call_user
 from .._support.types import Count
 from .sm3 import inverse_root
 
@@ -95,7 +96,7 @@ class ScaleByFactoredRMS(AbstractLeafwise):
 
     def prepare(self, count):
         # A fresh state starts its count at zero even if there is an offset, and a negative step would give NaN.
-        return self.decay_rate_fn(jnp.maximum(count - self.step_offset, 0), self.decay_rate)
+        return call_user(self.decay_rate_fn, jnp.maximum(count - self.step_offset, 0), self.decay_rate)
 
     def update_leaf(self, now, g, s, p):
         del p

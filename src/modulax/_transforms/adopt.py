@@ -12,6 +12,7 @@ from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, moment, safe_sqrt, second_moment_like, zeros_in
 from .._support.checks import DECAY
 from .._support.module import AbstractState, counter
+from .._support.tracing import call_user
 from .._support.types import Count
 from ..tree._arithmetic import clip_entries
 
@@ -79,7 +80,8 @@ class ScaleByADOPT(AbstractLeafwise):
         return ScaleByADOPTState(mu=zeros_in(p, self.mu_dtype), nu=second_moment_like(p))
 
     def prepare(self, count):
-        return ADOPTNumbers(is_first=count == 0, bound=self.clip_value_fn(count) if self.use_clipping else None)
+        bound = call_user(self.clip_value_fn, count) if self.use_clipping else None
+        return ADOPTNumbers(is_first=count == 0, bound=bound)
 
     def update_leaf(self, now, g, s, p):
         del p

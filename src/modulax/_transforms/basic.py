@@ -9,6 +9,7 @@ import jax.tree_util as jtu
 
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.transform import AbstractStatelessTransform
+from .._support.tracing import call_user
 from .._support.types import Params, Updates
 
 
@@ -39,7 +40,8 @@ class Stateless(AbstractStatelessTransform):
         Stateless(lambda g, p: g + 0.1 * p, leafwise=True)
 
     Args:
-        function: function that maps `(updates, params)` to updates; `params` is None if `update` was called without.
+        function: function that maps `(updates, params)` to updates; `params` is None if `update` was called without. It
+            is traced once.
         leafwise: whether the function takes two arrays and is called for every leaf, instead of for the whole trees.
     """
 
@@ -50,7 +52,7 @@ class Stateless(AbstractStatelessTransform):
         """Calls the function on the updates and the parameters."""
         del extra
         if not self.leafwise:
-            return self.function(updates, params)
+            return call_user(self.function, updates, params)
         if params is None:
-            return jtu.tree_map(lambda g: self.function(g, None), updates)
-        return jtu.tree_map(self.function, updates, params)
+            return jtu.tree_map(lambda g: call_user(self.function, g, None), updates)
+        return jtu.tree_map(lambda g, p: call_user(self.function, g, p), updates, params)

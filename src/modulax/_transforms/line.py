@@ -20,6 +20,7 @@ from jaxtyping import Array, Float
 from .._protocol.apply_updates import apply_updates
 from .._support.arithmetic import at_least_float32
 from .._support.checks import listing
+from .._support.tracing import call_user
 from .._support.types import Params, Updates
 from .._support.varying import carried
 from ..tree._math import inner
@@ -112,7 +113,7 @@ def _objective(owner: str, value_fn: Any, extra: Mapping[str, Any]) -> Objective
         )
 
     def objective(params: Params) -> Scalar:
-        value: Any = value_fn(params, **given)
+        value: Any = call_user(value_fn, params, **given)
         if jnp.shape(value) != ():
             raise ValueError(f"`{owner}`: `value_fn` must return a scalar, got an array of shape {jnp.shape(value)}.")
         return loss_of(value)

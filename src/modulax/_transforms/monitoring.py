@@ -26,6 +26,7 @@ from .._protocol.transform import AbstractTransform, EmptyState, extra_arguments
 from .._support.arithmetic import at_least_float32, default_float
 from .._support.checks import DECAY
 from .._support.module import AbstractState, shared
+from .._support.tracing import call_user
 from .._support.types import Params, State, Updates
 from ..tree._align import align
 from .momentum import Ema, EmaState
@@ -70,7 +71,7 @@ class _Function(AbstractMeasure):
         self, updates: Updates, state: EmptyState, params: Params | None = None, **extra: Any
     ) -> tuple[PyTree, EmptyState]:
         del params, extra
-        return self.function(updates), state
+        return call_user(self.function, updates), state
 
     def __repr__(self) -> str:
         return format_value(self.function)
@@ -143,7 +144,7 @@ class Snapshot(AbstractTransform):
         """The updates unchanged, and their measurement."""
         del params, extra
         before = state.measurement[self.measure_name]
-        return updates, SnapshotState({self.measure_name: _kept(self.measure(updates), before, "Snapshot")})
+        return updates, SnapshotState({self.measure_name: _kept(call_user(self.measure, updates), before, "Snapshot")})
 
 
 class MonitorState(AbstractState):

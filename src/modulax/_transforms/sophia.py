@@ -5,6 +5,7 @@
 step from that average and the first moment.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -23,6 +24,7 @@ from .._support.arithmetic import bias, moment, second_moment_like, zeros_in
 from .._support.checks import AT_LEAST_ONE, DECAY, POSITIVE
 from .._support.keys import key, next_keys
 from .._support.module import AbstractState, counter, like_params, nested, shared
+from .._support.tracing import call_user
 from .._support.types import Count, Follow, Params, State, Updates
 from .._support.varying import cond, varying_like
 from ..tree._arithmetic import clip_entries
@@ -41,8 +43,8 @@ class HutchinsonDiagonal(AbstractTransform):
     The entries of $r$ are $\pm 1$ with equal probability. The estimate is unbiased, and exact if the Hessian is
     diagonal. It costs about two gradients.
 
-    The objective $f$ is the extra argument `obj_fn`, a function of the parameters alone. Bind its other arguments, such
-    as the batch, as arrays, so that nothing is recompiled:
+    The objective $f$ is the extra argument `obj_fn`, a function of the parameters alone. Outside of your own `jit`, a
+    plain function is compiled at every call; bind the batch as an array in a `jax.tree_util.Partial`, and nothing is:
 
         obj_fn = jax.tree_util.Partial(loss, batch=batch)
         transform.update(grads, state, params, obj_fn=obj_fn)
@@ -85,7 +87,7 @@ class HutchinsonDiagonal(AbstractTransform):
         kept, keys = next_keys(state.key, len(leaves))
         signs = [jax.random.rademacher(k, p.shape, p.dtype) for k, p in zip(keys, leaves, strict=True)]
         signs = varying_like(leaves, signs)
-        _, product = jax.jvp(jax.grad(obj_fn), (params,), (treedef.unflatten(signs),))
+        _, product = jax.jvp(jax.grad(functools.partial(call_user, obj_fn)), (params,), (treedef.unflatten(signs),))
         products = zip(jtu.tree_leaves(product), signs, jtu.tree_leaves(updates), strict=True)
         return treedef.unflatten([(h * r).astype(u.dtype) for h, r, u in products]), HutchinsonState(key=kept)
 

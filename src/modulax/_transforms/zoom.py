@@ -80,9 +80,10 @@ class ScaleByZoomLinesearch(AbstractTransform):
 
     `update` needs `value`, the loss at the parameters, `grad`, its gradient there, and `value_fn`, the loss as a
     function of the parameters. Extra arguments of `update` that the signature of `value_fn` names, such as `batch`, are
-    passed to it. Use the same function at every step, or a `jax.tree_util.Partial` that holds the batch, to avoid
-    recompilation. For a whole model, `value_fn` receives its floating-point arrays, with None in place of all other
-    leaves; `eqx.combine` merges the two.
+    passed to it. Outside of your own `jit`, a plain function is traced and compiled at every call, because it may read
+    data that changes, such as `self.batch`. A function under `jax.jit`, or a `jax.tree_util.Partial` that holds the
+    batch, is compiled once. For a whole model, `value_fn` receives its floating-point arrays, with None in place of all
+    other leaves; `eqx.combine` merges the two.
 
     Loss and gradient at the new parameters are kept in the state. `value_and_grad_from_state` reads them, provided that
     nothing changes the updates afterwards.
