@@ -99,7 +99,7 @@ def concrete(module: types.ModuleType, base: type) -> dict[str, type]:
 def contents() -> str:
     """A row for everything that there is many of."""
     transforms = concrete(modulax, modulax.AbstractTransform)
-    optimizers = concrete(modulax, modulax.AbstractOptimizer)
+    optimizers = {modulax.get(name).__name__ for name in modulax.available()}
     containers = [name for name, x in transforms.items() if x.__module__.startswith("modulax._containers.")]
     curves = concrete(modulax.schedules, modulax.schedules.AbstractSchedule).keys() - {"Stretched", "WrappedSchedule"}
     page = "[{}](docs/{}.md)".format
@@ -108,7 +108,7 @@ def contents() -> str:
         ("containers", len(containers), ", ".join(f"`{name}`" for name in sorted(containers))),
         (
             "other transforms",
-            len(transforms.keys() - optimizers.keys() - {*containers}),
+            len(transforms.keys() - optimizers - {*containers}),
             page("Transforms", "api/transforms"),
         ),
         ("schedules", len(curves), page("Schedules", "schedules")),

@@ -35,7 +35,7 @@ def test_parts_are_named_after_their_classes():
 def test_a_name_that_is_given_is_that_of_no_other_part():
     a, b, c = mx.Scale(2.0), mx.Scale(3.0), mx.Scale(5.0)
     for chain in (mx.Chain(a, b, scale=c), mx.Chain(a, b, scale_2=c), mx.Chain(a, scale=b, scale_2=c)):
-        assert list(chain) == [a, b, c]
+        assert [*chain.parts.values()] == [a, b, c]
         assert chain[list(chain.parts)[-1]] is c
 
 
@@ -43,11 +43,13 @@ def test_a_chain_is_a_sequence_and_a_mapping():
     clip, adam, rate = mx.Clip(1.0), mx.ScaleByAdam(), mx.ScaleByLearningRate(0.1)
     chain = mx.Chain(clip, adam=adam, rate=rate)
     assert len(chain) == 3
-    assert list(chain) == [clip, adam, rate]
+    assert [*chain.parts.values()] == [clip, adam, rate]
     assert chain[0] is clip
     assert chain[-1] is chain["rate"] is rate
     assert "adam" in chain
     assert "adamw" not in chain
+    with pytest.raises(TypeError, match=r"cannot be unpacked. Call `chain.init` and `chain.update`"):
+        _init, _update = chain[:2]
     assert list(chain[1:].parts) == ["adam", "rate"]
     assert isinstance(chain[:1], mx.Chain)
     with pytest.raises(IndexError):

@@ -126,6 +126,27 @@ def test_every_column_with_a_schedule_has_its_name_where_the_number_was(mask: bo
             assert column(scheduled, "learning_rate") == rates, name
 
 
+def test_factors_that_follow_multiply_the_learning_rate():
+    """Those before it scale the gradients, and those inside an optimizer belong to its algorithm."""
+    params = {"w": jnp.ones(2), "b": jnp.ones(2)}
+
+    def rates(*parts: Any) -> list[str]:
+        return [row.learning_rate for row in modulax.describe(modulax.Chain(*parts), params).leaves]
+
+    half = modulax.Masked(modulax.Scale(0.5), modulax.by_path({"w": True, "b": False}))
+    assert rates(modulax.Scale(3.0), modulax.AdamW(1e-3), half) == ["0.001", "0.0005"]
+    assert rates(half, modulax.ReduceOnPlateau(), modulax.AdamW(1e-3)) == ["0.001"] * 2
+    assert rates(modulax.AdamW(1e-3), modulax.ReduceOnPlateau()) == ["0.001 × ReduceOnPlateau"] * 2
+    line = schedules.Linear(1.0, 0.0, 10)
+    assert rates(modulax.Adafactor(0.1), modulax.ScaleBySchedule(line)) == ["0.1 × Linear"] * 2
+    assert (
+        rates(modulax.ScaleByAdam(), modulax.ScaleByLearningRate(0.1, flip_sign=False), modulax.Scale(-1.0))
+        == ["0.1"] * 2
+    )
+    assert rates(modulax.SGD(0.1), modulax.Scale(-1.0)) == ["-0.1"] * 2
+    assert rates(modulax.ScaleByAdam(), modulax.Scale(-0.1)) == [""] * 2
+
+
 def test_labels_may_be_anything_and_a_rate_may_be_zero():
     zero = modulax.Partition({0: modulax.SGD(0.0), 1: modulax.SGD(0.25)}, by_path({"w": 0, "*": 1}))
     assert column(zero, "group") == {"bias": "1", "scalar": "1", "w": "0"}

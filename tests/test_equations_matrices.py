@@ -375,6 +375,9 @@ def test_clipped_examples_are_counted():
     assert (none, every) == (0, 2)
     assert mx.per_example_global_norm_clip(grads, 5.0)[1] == 0  # which the longest one equals
     assert mx.per_example_global_norm_clip({}, 1.0) == ({}, 0)
+    whole = jnp.asarray([[3, 4], [0, 0]])
+    for sums in (mx.per_example_global_norm_clip(whole, 1.0)[0], mx.per_example_layer_norm_clip(whole, 1.0)[0]):
+        np.testing.assert_allclose(sums, [0.6, 0.8], rtol=1e-6)
 
 
 @pytest.mark.parametrize("uniform", [True, False])

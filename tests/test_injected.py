@@ -248,6 +248,105 @@ def test_it_is_donated_saved_and_restored(tmp_path: Path):
     assert eqx.tree_equal(restored, state)
 
 
+# --- Functions of hyperparameters -------------------------------------------------------------------
+
+
+def tied(learning_rate: Any, weight_decay: Any = 0.1, *, kind: str, peak: Any = 0.2, mask: Any = None) -> Any:
+    """A transform with a weight decay that is relative to the learning rate, as in training frameworks."""
+    direction = {"adam": mx.ScaleByAdam(), "sgd": mx.Identity()}[kind]
+    decay = mx.AddDecayedWeights(weight_decay * learning_rate / peak, mask)
+    return mx.Chain(direction, decay, mx.Scale(-learning_rate))
+
+
+def tied_in_optax(learning_rate: Any, weight_decay: Any = 0.1, *, kind: str, peak: Any = 0.2) -> Any:
+    direction = {"adam": optax.scale_by_adam()}[kind]
+    return optax.chain(
+        direction, optax.add_decayed_weights(weight_decay * learning_rate / peak), optax.scale(-learning_rate)
+    )
+
+
+def test_what_a_function_computes_follows_its_arguments():
+    """The arguments that are numbers or schedules are in the state, with their defaults; the others are static."""
+    line = schedules.Linear(0.5, 0.1, 4)
+    mask = mx.by_path({"w": True, "b": False})
+    transform: Any = mx.inject_hyperparams(tied, "mask")(line, kind="sgd", peak=0.5, mask=mask)
+    p = {"w": jnp.ones(2), "b": jnp.ones(2)}
+    state: Any = transform.init(p)
+    assert dict(state.hyperparams) == {"learning_rate": 0.5, "weight_decay": np.float32(0.1), "peak": 0.5}
+    assert repr(state.hyperparams) == repr(dict(state.hyperparams))
+    assert len(state.hyperparams) == 3
+    state.hyperparams["peak"] = 1.0
+    for rate in (0.5, 0.4):
+        u, state = transform.update(p, state, p)
+        np.testing.assert_allclose(u["w"], -rate * (1 + 0.1 * rate / 1.0), rtol=1e-6)
+        np.testing.assert_allclose(u["b"], -rate, rtol=1e-6)
+        np.testing.assert_allclose(state.hyperparams["learning_rate"], rate, rtol=1e-6)
+    np.testing.assert_allclose(transform.hyperparameters(state)["inner.arguments.learning_rate"], 0.3, rtol=1e-6)
+
+
+def test_the_numbers_of_a_function_are_swept_and_differentiated():
+    """By name, as those of any transform: `FromFactory` is one. A changed number is not traced."""
+    optimizer = mx.FromFactory(functools.partial(tied, kind="sgd"), learning_rate=0.1, weight_decay=0.5)
+    p = jnp.ones(2)
+
+    def stepped(rate: Any) -> Any:
+        o: Any = optimizer.replace(learning_rate=rate)
+        return o.step(p, o.init(p), p)[0][0]
+
+    rates = jnp.asarray([0.1, 0.2])
+    np.testing.assert_allclose(jax.vmap(stepped)(rates), 1 - rates * (1 + 2.5 * rates), rtol=1e-6)
+    np.testing.assert_allclose(jax.vmap(jax.grad(stepped))(rates), -1 - 5 * rates, rtol=1e-6)
+    state = optimizer.init(p)
+    optimizer.update(p, state, p)
+    with counting_traces() as traces:
+        optimizer.replace(weight_decay=0.25).update(p, state, p)
+    assert not traces
+
+
+@pytest.mark.parametrize(
+    "make, text",
+    [
+        (lambda: mx.inject_hyperparams(tied, "maskk")(0.1, kind="sgd"), r"no argument `maskk`.*did you mean `mask`"),
+        (lambda: mx.inject_hyperparams(lambda *rates: mx.SGD(rates[0]))(0.1), r"the argument \(0.1,\) has no name"),
+        (lambda: mx.FromFactory(mx.SGD, learning_rate="fast"), r"must be a number or a schedule, got 'fast'"),
+        (lambda: mx.FromFactory(mx.SGD, learning_rate=jnp.ones(2)), r"must be a scalar"),
+        (lambda: mx.FromFactory(optax.sgd, learning_rate=0.1).init(G), r"`FromFactory\(sgd\)`.*`from_optax"),
+    ],
+)
+def test_what_a_function_cannot_be_made_of_is_refused(make: Any, text: str):
+    with pytest.raises(ValueError, match=rf"(?i){text}"):
+        make()
+    with pytest.raises(TypeError, match="missing a required argument: 'kind'"):
+        mx.inject_hyperparams(tied)(0.1)
+
+
+def test_a_static_field_may_be_named_as_static():
+    """As in optax, where every argument is in the state unless it is named."""
+    transform = mx.inject_hyperparams(mx.AdamW, static_args=("mask", "nesterov"))(0.1)
+    assert set(transform.init(G).hyperparams) == set(mx.AdamW(0.1).addresses())
+    chain = mx.Injected(mx.Chain(mx.Trace(0.9), mx.Scale(0.1)), "nesterov")
+    assert len(chain.init(G).hyperparams) == 2
+
+
+def test_a_name_in_the_state_is_a_path_or_the_end_of_one():
+    chain: Any = mx.Injected(mx.Chain(mx.Adam(0.1), mx.ScaleByMuon(), mx.Adam(0.2)))
+    state = chain.init(G)
+    hyperparams = state.hyperparams
+    hyperparams["adam.learning_rate"] = 0.5
+    assert hyperparams["parts.adam.learning_rate"] == 0.5
+    assert chain.hyperparameters(state)["inner.parts.adam.learning_rate"] == 0.5
+    with pytest.raises(KeyError, match=r"ambiguous: it could be `parts.adam.b1`, `parts.adam_2.b1`"):
+        hyperparams["b1"]
+    with pytest.raises(
+        KeyError, match=r"`state.hyperparams\['rate'\]` is not there: it has `parts.adam.learning_rate`"
+    ):
+        hyperparams["rate"] = 1.0
+    with pytest.raises(TypeError, match="cannot be removed"):
+        del hyperparams["adam.learning_rate"]
+    with pytest.raises(TypeError, match=r"entry of a tuple. Change it with `equinox.tree_at`"):
+        hyperparams[next(name for name in hyperparams if name.endswith(".0"))] = 0.5
+
+
 # --- Against optax ----------------------------------------------------------------------------------
 
 
@@ -266,6 +365,11 @@ def _ours_and_theirs() -> dict[str, Any]:
             lambda: optax.inject_hyperparams(optax.sgd, "momentum", jnp.float32)(0.1, momentum=0.9),
             1e-12,
         ),
+        "function": (
+            mx.inject_hyperparams(tied)(0.1, weight_decay=line, kind="adam"),
+            lambda: optax.inject_hyperparams(tied_in_optax)(0.1, weight_decay=theirs, kind="adam"),
+            1e-6,
+        ),
         "inside": (
             mx.MultiSteps(mx.Injected(mx.AdamW(0.1)), 3),
             lambda: optax.MultiSteps(optax.inject_hyperparams(optax.adamw)(0.1), 3, accumulator_dtype=float),
@@ -283,7 +387,8 @@ def test_equals_optax_where_a_number_is_overwritten(case: str):
     def halved(state: Any) -> Any:
         inside = getattr(state, "inner_opt_state", state)
         if isinstance(inside, mx.states.InjectedState):
-            changed: Any = eqx.tree_at(lambda s: s.hyperparameters.learning_rate, inside, replace_fn=lambda x: x / 2)
+            inside.hyperparams["learning_rate"] /= 2
+            changed: Any = inside
         else:
             numbers = inside.hyperparams | {"learning_rate": inside.hyperparams["learning_rate"] / 2}
             changed = inside._replace(hyperparams=numbers)

@@ -294,8 +294,10 @@ def test_extra_arguments_reach_the_loss(search: Any):
     batches = [{"x": jnp.asarray(random.normal(size=(5, 3))), "y": jnp.ones(5) * i} for i in range(1, 4)]
     state = search.init(params)
 
+    compiled = jax.jit(fit)
+
     def step(batch: Any, bound: bool) -> Any:
-        loss = Partial(fit, **batch) if bound else fit
+        loss = Partial(fit, **batch) if bound else compiled
         value, grad = jax.value_and_grad(fit)(params, **batch)
         extra: dict[str, Any] = {"value": value, "grad": grad, "value_fn": loss, "unknown": "text"}
         updates = jtu.tree_map(jnp.negative, grad)

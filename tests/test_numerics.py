@@ -165,6 +165,9 @@ def test_a_counter_stays_at_its_end(dtype: Any):
     assert following.dtype == dtype
     np.testing.assert_array_equal(following, jnp.array([1, 8, limit], dtype))
     assert mx.safe_int32_increment(3) == 4
+    for no_count in (1j, True):
+        with pytest.raises(ValueError, match="`safe_increment` counts with integers or real numbers; got an array of"):
+            mx.numerics.safe_increment.__wrapped__(jnp.asarray(no_count))
 
 
 # --- Gradients times a number ----------------------------------------------------------------------------------------

@@ -143,3 +143,17 @@ def test_it_continues_from_the_state_of_optax():
     state = dataclasses.replace(begun, best_value=jnp.asarray(jnp.inf))
     _, state = transform.update(jnp.ones(2), state, value=3.0)
     assert state.best_value == 3
+
+
+def test_its_scale_is_listed_with_the_hyperparameters_in_the_state():
+    """The learning rate of the last step was that of the optimizer times the scale."""
+    chain = mx.Chain(mx.SGD(0.1), mx.Partition({"a": mx.ReduceOnPlateau(0.5, patience=1)}, {"x": "a"}))
+    params = {"x": jnp.zeros(2)}
+    state = chain.init(params)
+    for factor in (1.0, 0.5, 0.25):
+        updates, state = chain.update({"x": jnp.ones(2)}, state, params, value=1.0)
+        np.testing.assert_allclose(updates["x"], -0.1 * factor, rtol=1e-6)
+        assert chain.hyperparameters(state)["parts.partition.transforms.a.scale"] == factor
+    assert not [name for name in chain.hyperparameters() if name.endswith(".scale")]
+    alone = mx.ReduceOnPlateau()
+    assert alone.hyperparameters(alone.init(params))["scale"] == 1.0

@@ -306,6 +306,34 @@ def test_a_schedule_that_came_after_init_is_refused():
     assert back.update(G, new, G)[1].schedule_states is None
 
 
+def test_a_state_that_would_be_cut_to_another_dtype_is_refused():
+    """0.3 is not 0; an integer fits into a float."""
+
+    class Counting(mx.AbstractStatefulSchedule):
+        first: Any = eqx.field(static=True)
+        step: Any = eqx.field(static=True)
+
+        def init(self) -> Any:
+            return jnp.zeros((), self.first)
+
+        def update(self, state: Any, **extra: Any) -> Any:
+            return jnp.asarray(self.step)
+
+        def __call__(self, state: Any, **extra: Any) -> Any:
+            return state
+
+    fine = {("float32", 1), ("int32", True)}
+    for first, step in (*fine, ("int32", 0.3), ("float32", 1j), ("bool", 2)):
+        optimizer = mx.SGD(Counting(first, step))
+        state = optimizer.init(G)
+        if (first, step) in fine:
+            _, state = optimizer.update(G, state, G)
+            assert state.schedule_states["learning_rate"] == step
+        else:
+            with pytest.raises(ValueError, match=r"`Counting.update` returned \w+ for a value of the state that is"):
+                optimizer.update(G, state, G)
+
+
 def test_a_state_of_another_shape_is_refused():
     class Growing(mx.AbstractStatefulSchedule):
         def init(self) -> Any:

@@ -117,6 +117,25 @@ def test_an_ambiguous_name_lists_the_paths():
     assert (changed.step, changed.inner.step) == (3, 0)
 
 
+@pytest.mark.parametrize(
+    "name, transform",
+    [
+        ("trace", mx.SGD(0.1, momentum=0.9)),
+        ("trace", mx.RMSProp(0.1, momentum=0.9)),
+        ("ema", mx.Signum(0.1)),
+        ("ema", mx.Chain(mx.Scale(2.0), mx.Ema(0.9))),
+    ],
+)
+def test_a_field_wins_over_the_part_of_a_chain_of_its_name(name: str, transform: Any):
+    """As in optax, where parts have no names."""
+    state = transform.init(PARAMS)
+    moments = jtu.tree_map(lambda p: p + 1.0, tree.get(state, name))
+    assert jtu.tree_structure(moments) == jtu.tree_structure(PARAMS)
+    changed = tree.set(state, **{name: moments})
+    assert eqx.tree_equal(tree.get(changed, name), moments)
+    assert [path.split(".")[-2:] for path, _ in tree.get_all_with_path(state, name)] == [[name, name]]
+
+
 def test_a_name_is_whole_and_a_predicate_chooses_among_what_has_it():
     held = {"a": {"x": 1, "y": 2}, "b": {"x": 3, "max": 4}}
 

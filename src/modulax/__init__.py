@@ -27,6 +27,7 @@ from ._containers.conditional import (
     ConditionallyMask as ConditionallyMask,
     ConditionallyTransform as ConditionallyTransform,
 )
+from ._containers.from_factory import FromFactory as FromFactory
 from ._containers.injected import (
     Injected as Injected,
     inject_hyperparams as inject_hyperparams,

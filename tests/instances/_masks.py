@@ -123,3 +123,8 @@ class Cautious(mx.AbstractStatefulSchedule):
     def __call__(self, state: CautiousState, *, value: Any = 0.0, **extra: Any) -> Any:
         del extra
         return self.init_value / (1 + state.mean + jnp.asarray(value, state.mean.dtype))
+
+
+def tied(learning_rate: Any, decay: Any) -> Any:
+    """A weight decay relative to the learning rate."""
+    return mx.Chain(mx.ScaleByAdam(), mx.AddDecayedWeights(decay * learning_rate), mx.Scale(-learning_rate))

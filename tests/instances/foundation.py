@@ -25,6 +25,7 @@ from ._masks import (
     loss,
     matrices,
     not_bias,
+    tied,
 )
 
 TRANSFORMS = (
@@ -201,6 +202,20 @@ TRANSFORMS = (
         "Injected",
         lambda: mx.Injected(mx.AdamW(0.1)),
         lambda: optax.inject_hyperparams(optax.adamw)(0.1),
+    ),
+    Instance(
+        "FromFactory",
+        lambda: mx.FromFactory(tied, learning_rate=0.1, decay=0.5),
+        lambda: optax.chain(optax.scale_by_adam(), optax.add_decayed_weights(0.05), optax.scale(-0.1)),
+        exemptions={"a_field_of_an_optimizer_is_handed_on": "another function may compute the same"},
+    ),
+    Instance(
+        "Injected-factory",
+        lambda: mx.inject_hyperparams(tied)(schedules.Linear(0.1, 0.02, 10), 0.5),
+        lambda: optax.inject_hyperparams(
+            lambda rate: optax.chain(optax.scale_by_adam(), optax.add_decayed_weights(0.5 * rate), optax.scale(-rate))
+        )(optax.linear_schedule(0.1, 0.02, 10)),
+        exemptions={"at_is_the_transform_of_the_next_step": "the number of the last step in the state rules"},
     ),
     Instance(
         "Injected-schedule",

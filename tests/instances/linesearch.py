@@ -87,7 +87,7 @@ _WRIGHT = "https://doi.org/10.1007/978-0-387-40065-5"
 DIFFERENCES = (
     Difference(
         "ScaleByLBFGS, pairs of parameters and gradients without positive curvature",
-        "skipped, without dropping an older pair",
+        "skipped, without dropping an older pair; `count` counts it as a step, and `skipped` as a pair",
         "kept, unless their product is exactly zero; the direction may ascend or be infinite",
         "the estimate of the inverse Hessian stays positive definite",
         f"{_LBFGS}::test_a_pair_of_negative_curvature_is_left_out",

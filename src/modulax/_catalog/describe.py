@@ -3,8 +3,9 @@
 `describe` makes one row per parameter from the shapes alone. `_walk` follows the parts of the transform (`each_part`),
 restricts the rows to the leaves that a part receives (`seen_by`), and appends the key of the part to their group. A
 transform without parts writes the learning rate and the weight decay of its fields into the rows. After its parts, an
-optimizer replaces these by the names of its schedules, and any transform marks the leaves that it freezes. Finally,
-`owners` assigns every array of the state to its parameter, or to the shared bytes.
+optimizer replaces these by the names of its schedules, and any transform marks the leaves that it freezes. A factor
+that follows, such as `Scale` or `ReduceOnPlateau`, multiplies the learning rate. Finally, `owners` assigns every array
+of the state to its parameter, or to the shared bytes.
 """
 
 import dataclasses
@@ -16,7 +17,7 @@ import jax
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._protocol.hyperparameters import format_value
+from .._protocol.hyperparameters import AbstractHyperparameters, format_value
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.masks import select
 from .._protocol.optimizer import AbstractOptimizer
@@ -36,7 +37,8 @@ class LeafDescription:
         path: dotted path of the parameter.
         shape: its dtype and shape, such as `float32[3,4]`.
         group: its label in a `Partition`, or `frozen`.
-        learning_rate: learning rate, or the name of the schedule; empty if there is none.
+        learning_rate: learning rate, or the name of the schedule, times the factors that follow in a chain, such as
+            `Scale`; empty if there is none.
         weight_decay: weight decay, or the name of the schedule; empty if there is none.
         state_bytes: size in bytes of its optimizer state.
     """
@@ -95,7 +97,7 @@ def describe(optimizer: AbstractTransform, params: Params) -> Description:
     params = jtu.tree_map(_shape_of, params)
     found = leaves_with_paths(params)
     rows = [LeafDescription(path, f"{x.dtype}[{','.join(map(str, x.shape))}]") for path, x in found]
-    _walk(optimizer, params, rows)
+    _walk(optimizer, params, rows, is_inside=False)
     state = jax.eval_shape(optimizer.init, params)
     shared = 0
     for i, x in zip(owners(state, params), jtu.tree_leaves(state), strict=True):
@@ -113,23 +115,32 @@ def _shape_of(x: Any) -> jax.ShapeDtypeStruct | None:
     return jax.ShapeDtypeStruct(x.shape, x.dtype) if is_shape or trainable(x) is not None else None
 
 
-def _walk(transform: AbstractTransform, tree: PyTree, rows: Sequence[LeafDescription]) -> None:
-    """Fill the rows of the leaves of this tree: first from the parts of the transform, then from its own fields."""
+def _walk(transform: AbstractTransform, tree: PyTree, rows: Sequence[LeafDescription], is_inside: bool) -> None:
+    """Fill the rows of the leaves of this tree: first from the parts of the transform, then from its own fields.
+
+    Inside an optimizer, factors are part of the algorithm.
+    """
     is_whole = True
+    parts_are_inside = is_inside or isinstance(transform, AbstractOptimizer)
     for part in transform.each_part():
         is_whole = False
         if part.auxiliary:
             continue
         seen = transform.seen_by(part, tree)
         if seen is None:
-            _walk(part.transform, tree, rows)
+            _walk(part.transform, tree, rows, parts_are_inside)
         else:
             shown = _those(rows, seen)
             if part.key is not None:
                 for row in shown:
                     row.group = f"{row.group}/{part.key}" if row.group else str(part.key)
-            _walk(part.transform, select(tree, seen), shown)
-    _write_numbers(transform, _those(rows, _where(transform, tree)), is_whole)
+            _walk(part.transform, select(tree, seen), shown, parts_are_inside)
+    _write_numbers(transform, _those(rows, _where(transform, tree)), is_whole, is_inside)
+    if transform.scales_by is not None and not is_inside:
+        factor = _text(getattr(transform, transform.scales_by, transform))
+        for row in rows:
+            if row.learning_rate:
+                row.learning_rate = _product(row.learning_rate, factor)
     frozen = transform.freezes(tree)
     for row in [] if frozen is None else _those(rows, frozen):
         row.group, row.learning_rate, row.weight_decay = "frozen", "", ""
@@ -143,10 +154,24 @@ def _where(transform: AbstractTransform, tree: PyTree) -> Sequence[bool] | None:
     return transform.where(tree) if isinstance(transform, AbstractLeafwise) else None
 
 
+def _text(value: Any) -> str:
+    """A number, or the name of the schedule or transform that computes it."""
+    return type(value).__name__ if isinstance(value, AbstractHyperparameters) else format_value(value)
+
+
+def _product(*factors: str) -> str:
+    try:
+        return str(float(f"{math.prod(map(float, factors)):.7g}"))
+    except ValueError:
+        return " × ".join(factors)
+
+
 _ZERO = "0.0"
 
 
-def _write_numbers(transform: AbstractTransform, rows: Sequence[LeafDescription], is_whole: bool) -> None:
+def _write_numbers(
+    transform: AbstractTransform, rows: Sequence[LeafDescription], is_whole: bool, is_inside: bool
+) -> None:
     """Write the learning rate and the weight decay of a transform without parts.
 
     A weight decay of 0, as in the trust ratio of LAMB, does not replace that of another part of the chain. An optimizer
@@ -157,7 +182,8 @@ def _write_numbers(transform: AbstractTransform, rows: Sequence[LeafDescription]
         value = getattr(transform, name, None)
         if value is None:
             continue
-        text = type(value).__name__ if is_schedule(value) else format_value(value)
+        is_ascent = name == "learning_rate" and not is_inside and not getattr(transform, "flip_sign", True)
+        text = ("-" if is_ascent else "") + _text(value)
         if is_whole:
             adds_nothing = name == "weight_decay" and text == _ZERO
             chosen = [row for row in rows if not (adds_nothing and row.weight_decay)]

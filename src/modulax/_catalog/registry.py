@@ -44,9 +44,9 @@ class Card:
 
 
 def _registered() -> dict[str, type[AbstractOptimizer]]:
-    """The optimizers of the library by name; optimizers that users define are not registered."""
+    """The named optimizers of the library; optimizers that users define are not registered."""
     classes = AbstractOptimizer.__subclasses__()
-    ours = [cls for cls in classes if cls.__module__.startswith("modulax.")]
+    ours = [cls for cls in classes if cls.__module__.startswith("modulax._optimizers.")]
     return {cls.__name__.lower(): cls for cls in sorted(ours, key=lambda cls: cls.__name__.lower())}
 
 

@@ -7,8 +7,10 @@ hyperparameters that the state stores, in its dtype and without `static_args`. `
 transform, with all numbers in JAX's default float dtype; its `update` is then called.
 """
 
+import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -19,27 +21,85 @@ from jaxtyping import DTypeLike
 from .._protocol.container import AbstractContainer, part
 from .._protocol.schedule import is_schedule
 from .._protocol.schedule_values import advance, schedule_states, with_current_values
-from .._protocol.transform import AbstractTransform, Clock
+from .._protocol.transform import AbstractTransform, Clock, everything_in
 from .._support.arithmetic import default_float, safe_increment
 from .._support.checks import listing, suggestion
 from .._support.keys import is_key_data
 from .._support.module import AbstractState, nested, shared, with_fields
 from .._support.types import Count, Params, State, Updates
 from ..tree._paths import dotted, matches
+from .from_factory import from_call
 
 
 class InjectedState(AbstractState):
     """State of `Injected`: step count, the inner transform with its hyperparameters as arrays, and its state.
 
-    `state.hyperparameters.learning_rate` reads a hyperparameter, and `equinox.tree_at(lambda s:
-    s.hyperparameters.learning_rate, state, 3e-4)` changes it. `schedule_states` holds the states of stateful schedules
-    by the dotted path of the field that holds each, or None if there are none.
+    `state.hyperparams["learning_rate"]` reads and writes a hyperparameter, as in optax. In a pure function, read
+    `state.hyperparameters.learning_rate`, and change it with `equinox.tree_at(lambda s:
+    s.hyperparameters.learning_rate, state, 3e-4)`. `schedule_states` holds the states of stateful schedules by the
+    dotted path of the field that holds each, or None if there are none.
     """
 
     count: Count = shared()
     hyperparameters: Any = shared()
     inner_state: State = nested()
     schedule_states: dict[str, State] | None = shared(None)
+
+    @property
+    def hyperparams(self) -> "Hyperparams":
+        """The hyperparameters as a mapping from names to numbers. Setting one changes this state in place."""
+        return Hyperparams(self.hyperparameters)
+
+
+class Hyperparams(MutableMapping[str, Any]):
+    """The hyperparameters in a state by name: a field, a dotted path, or the end of one if it is unambiguous.
+
+    Setting one changes the state in place, as in optax. The other fields of a state never change.
+    """
+
+    def __init__(self, module: AbstractTransform):
+        self._module = module
+
+    def __getitem__(self, name: str) -> Any:
+        return self._accessor(name)(self._module)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        accessor = self._accessor(name)
+        holder, key = accessor[:-1](self._module), accessor.path[-1]
+        if isinstance(holder, dict):
+            holder[key] = value
+        elif isinstance(holder, tuple):
+            raise TypeError(f"`state.hyperparams[{name!r}]` is an entry of a tuple. Change it with `equinox.tree_at`.")
+        else:
+            object.__setattr__(holder, key, value)
+
+    def __delitem__(self, name: str) -> None:
+        raise TypeError(f"`{name}` cannot be removed from the hyperparameters of a state.")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._accessors())
+
+    def __len__(self) -> int:
+        return len(self._accessors())
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+    def _accessors(self) -> dict[str, Any]:
+        # The arguments of a function have their own names, as in optax.
+        return {name.removeprefix("arguments."): x for name, x in self._module.addresses().items()}
+
+    def _accessor(self, name: str) -> Any:
+        accessors = self._accessors()
+        if name in accessors:
+            return accessors[name]
+        found = [path for path in accessors if matches(path, "*." + name)]
+        if len(found) == 1:
+            return accessors[found[0]]
+        problem = (
+            f"is ambiguous: it could be {listing(found)}" if found else f"is not there: it has {listing(accessors)}"
+        )
+        raise KeyError(f"`state.hyperparams[{name!r}]` {problem}.")
 
 
 def _as_names(x: Any) -> tuple[str, ...]:
@@ -80,7 +140,7 @@ class Injected(AbstractContainer):
             )
         paths = list(self.inner.addresses()) if self.static_args else []
         for name in self.static_args:
-            if not any(_fits(path, name) for path in paths):
+            if not any(_fits(path, name) for path in paths) and name not in _static_names(self.inner):
                 raise ValueError(
                     f"`Injected(static_args=...)`: there is no hyperparameter `{name}`.{suggestion(name, paths)} "
                     f"`{type(self.inner).__name__}` has {listing(paths)}."
@@ -143,6 +203,12 @@ class Injected(AbstractContainer):
         return jtu.tree_map(merged, kept, inner, is_leaf=lambda x: x is None)
 
 
+def _static_names(inner: AbstractTransform) -> set[str]:
+    """The fields that are static anyway, and may be named for clarity."""
+    fields = (field for transform in everything_in(inner) for field in dataclasses.fields(transform))
+    return {field.name for field in fields if field.metadata.get("static")}
+
+
 def _fits(path: str, name: str) -> bool:
     """Whether a name refers to the hyperparameter at a path, or to the schedule or transform that it belongs to."""
     keys = path.split(".")
@@ -162,17 +228,32 @@ def inject_hyperparams(
 
         optimizer = inject_hyperparams(AdamW)(learning_rate=0.1)  # Injected(AdamW(learning_rate=0.1))
 
+    The hyperparameters of a function are its arguments: it is called at every step with those in the state, so that
+    what it computes from them follows (see `FromFactory`). Arguments that are numbers or schedules are kept in the
+    state; all others, such as flags, strings and None, are static.
+
+        def make(learning_rate, decay):
+            return AdamW(learning_rate, weight_decay=decay * learning_rate)
+
+        optimizer = inject_hyperparams(make)(learning_rate=CosineDecay(1e-3, 1000), decay=0.1)
+        state = optimizer.init(params)
+        state.hyperparams["decay"] = 0.05
+
     Args:
-        inner_factory: function that makes a transform, such as the class of an optimizer.
-        static_args: see `Injected`.
+        inner_factory: function that makes a transform, or the class of one.
+        static_args: arguments that are kept out of the state, such as a function that is not a schedule; see
+            `Injected`.
         hyperparam_dtype: see `Injected`.
 
     Returns:
         a function with the arguments of `inner_factory` that returns `Injected`.
     """
+    names = _as_names(static_args)
 
     @functools.wraps(inner_factory, updated=())
     def make(*args: Any, **kwargs: Any) -> Injected:
-        return Injected(inner_factory(*args, **kwargs), _as_names(static_args), hyperparam_dtype)
+        if inspect.isclass(inner_factory):
+            return Injected(inner_factory(*args, **kwargs), names, hyperparam_dtype)
+        return Injected(from_call(inner_factory, names, args, kwargs), (), hyperparam_dtype)
 
     return make

@@ -28,9 +28,9 @@ class ScheduleFreeState(AbstractState):
     count for schedules.
     """
 
-    weight_sum: Float[Array, ""] = shared()
-    step_count: Count = shared()
-    max_lr: Float[Array, ""] = shared()
+    weight_sum: Float[Array, ""] = shared(kw_only=True)  # the second field in optax
+    step_count: Count = shared(kw_only=True)
+    max_lr: Float[Array, ""] = shared(kw_only=True)
     base_optimizer_state: State = nested()
     z: PyTree = like_params()
     x: PyTree = like_params()

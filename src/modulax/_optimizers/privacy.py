@@ -58,4 +58,4 @@ class DPSGD(AbstractOptimizer):
 
     def transform(self) -> Chain:
         aggregate = DifferentiallyPrivateAggregate(self.l2_norm_clip, self.noise_multiplier, self.key)
-        return Chain(aggregate, *SGD(self.learning_rate, self.momentum, self.nesterov).transform())
+        return Chain(aggregate, **SGD(self.learning_rate, self.momentum, self.nesterov).transform().parts)

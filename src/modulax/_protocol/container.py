@@ -151,6 +151,13 @@ class AbstractContainer(AbstractTransform):
         """
         return eval_parts(self.at(state), state, params)
 
+    def _factors(self, state: State) -> dict[str, Any]:
+        found = {}
+        for part in self.each_part(state):
+            path = part.field if part.key is None else f"{part.field}.{part.key}"
+            found |= {f"{path}.{name}": x for name, x in part.transform._factors(part.state).items()}
+        return found
+
     def _check_parts(self) -> None:
         cls = type(self)
         if not part_fields(self) and cls.each_part is AbstractContainer.each_part:

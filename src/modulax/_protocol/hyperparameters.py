@@ -182,10 +182,12 @@ def _check_number(owner: object, field: dataclasses.Field, value: Any) -> Any:
     return value if requirement is None else require(call, value, requirement, deferred=not is_tracing())
 
 
-def _check_numbers(owner: object, field: dataclasses.Field, values: Any) -> tuple[Any, ...]:
-    """Check a tuple of numbers: as many as the default of the field has, unless the field arranged them itself."""
+def _check_numbers(owner: object, field: dataclasses.Field, values: Any) -> Any:
+    """Check numbers in a tuple or by name: as many as the default has, unless the field arranged them itself."""
     call = f"`{type(owner).__name__}({field.name}=...)`"
     default = () if field.default is dataclasses.MISSING or field.metadata["arranged"] else field.default
+    if isinstance(values, dict) and field.metadata["arranged"]:
+        return {name: _check_number(owner, field, x) for name, x in values.items()}
     if not isinstance(values, tuple) or (default and len(values) != len(default)):
         wanted = f"{len(default)} numbers, such as `{field.name}={default}`" if default else "numbers"
         raise ValueError(f"{call} must be a tuple of {wanted}; got {values!r}.")

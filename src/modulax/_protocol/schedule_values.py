@@ -9,6 +9,7 @@ keeps by the dotted path of the field that holds the schedule. It calls three fu
 The value at a step is computed from the state before that step, as in optax.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import ArrayLike, PyTree
 
-from .._support.arithmetic import default_float
+from .._support.arithmetic import default_float, rank_of
 from .._support.checks import check_extra
 from .._support.types import State
 from ..tree._math import strong
@@ -100,8 +101,19 @@ def advance(
                 f"`{type(schedule).__name__}.update` must return a state with the structure and the shapes of the one "
                 f"it was given, {shapes[0]}; it returned {shapes[1]}."
             )
-        new[name] = jtu.tree_map(lambda x, y: jnp.asarray(x).astype(y.dtype), state, old)
+        new[name] = jtu.tree_map(functools.partial(_as_before, type(schedule).__name__), state, old)
     return new or None
+
+
+def _as_before(owner: str, new: Any, old: Any) -> Any:
+    """The new value of a state in its previous dtype, which must not cut off what it means: 0.3 is not 0."""
+    new = jnp.asarray(new)
+    if rank_of(new.dtype) > rank_of(old.dtype):
+        raise ValueError(
+            f"`{owner}.update` returned {new.dtype} for a value of the state that is {old.dtype} in `init`. A state "
+            f"keeps its dtypes: begin with one that holds all values, such as `jnp.zeros(())` for a float."
+        )
+    return new.astype(old.dtype)
 
 
 def _stops_for_states(tree: PyTree) -> Callable[[Any], bool]:

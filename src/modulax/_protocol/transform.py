@@ -94,6 +94,9 @@ class AbstractTransform(AbstractHyperparameters):
     takes_complex: ClassVar[bool] = True
     """Whether it is defined for complex parameters; if not, `init` raises an error that names the class."""
 
+    scales_by: ClassVar[str | None] = None
+    """If it only multiplies all updates by one number: the field, its own or of its state, that holds the number."""
+
     cites: ClassVar[tuple[str, ...]] = ()
     """Keys of its papers in the bibliography, for `modulax.citation`."""
 
@@ -200,10 +203,17 @@ class AbstractTransform(AbstractHyperparameters):
         """Return every hyperparameter by its dotted path.
 
         Args:
-            state: if given, schedules are replaced by their values at the next step.
+            state: if given, schedules are replaced by their values at the next step, and factors that are kept in the
+                state are listed too, such as `scale` of `ReduceOnPlateau`, by which it multiplied the last updates.
         """
-        module = self if state is None else self.at(state)
-        return AbstractHyperparameters.hyperparameters(module)
+        if state is None:
+            return AbstractHyperparameters.hyperparameters(self)
+        return AbstractHyperparameters.hyperparameters(self.at(state)) | self._factors(state)
+
+    def _factors(self, state: State) -> dict[str, Any]:
+        """The factors that are in the state and not in a field, by dotted path."""
+        name = self.scales_by
+        return {} if name is None or hasattr(self, name) else {name: getattr(state, name)}
 
     def freezes(self, tree: Params) -> Sequence[bool] | None:
         """Return which leaves this transform freezes, in JAX's order; None if it freezes none.

@@ -121,13 +121,26 @@ def _safe_sqrt_jvp(primals, tangents):
     return y, jnp.where(positive, dx / (2 * jnp.where(positive, y, 1)), jnp.zeros_like(dx))
 
 
+_RANKS = (np.bool_, np.integer, np.floating, np.complexfloating)
+
+
+def rank_of(dtype: Any) -> int:
+    """The rank of a dtype's kind, from booleans to complex numbers: a value can be cast to its own or a higher one."""
+    return next((i for i, kind in enumerate(_RANKS) if jnp.issubdtype(dtype, kind)), len(_RANKS))
+
+
 def safe_increment(count: Real[ArrayLike, "*shape"]) -> Real[Array, "*shape"]:
     """Increment a step counter without overflow: `count + 1`, or `count` once it is the largest value of its dtype.
 
     Args:
         count: integers or floats of any dtype; the result has the same dtype.
+
+    Raises:
+        ValueError: if the count is complex or boolean.
     """
     count = jnp.asarray(count)
+    if jnp.issubdtype(count.dtype, jnp.complexfloating) or count.dtype == bool:
+        raise ValueError(f"`safe_increment` counts with integers or real numbers; got an array of {count.dtype}.")
     limit = (jnp.iinfo if jnp.issubdtype(count.dtype, jnp.integer) else jnp.finfo)(count.dtype).max
     return jnp.where(count < np.asarray(limit, count.dtype), count + jnp.ones_like(count), count)
 

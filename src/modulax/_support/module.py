@@ -45,9 +45,9 @@ class AbstractState(AbstractModule):
     """
 
 
-def _field(default: Any, **metadata: Any) -> Any:
+def _field(default: Any, kw_only: bool = False, **metadata: Any) -> Any:
     given = {} if default is dataclasses.MISSING else {"default": default}
-    return eqx.field(metadata=metadata, **given)
+    return eqx.field(metadata=metadata, kw_only=kw_only, **given)
 
 
 def like_params() -> Any:
@@ -59,27 +59,29 @@ def like_params() -> Any:
     return _field(dataclasses.MISSING, holds="params")
 
 
-def shared(default: Any = dataclasses.MISSING) -> Any:
+def shared(default: Any = dataclasses.MISSING, *, kw_only: bool = False) -> Any:
     """Declare a state field with one value for all parameters, such as a random key or a running loss.
 
     Args:
         default: default value of the field, if it has one. In the state of an `AbstractLeafwise` use None, because
             `init_leaf` gets a single array; `init_shared` and `share` return the values.
+        kw_only: whether the constructor takes it by name only.
     """
-    return _field(default, holds="shared")
+    return _field(default, kw_only, holds="shared")
 
 
 def counter(*, steps: bool = True) -> Any:
     """Declare the step count in the state of an `AbstractLeafwise`.
 
     Write `count: Count | None = counter()`. The base class initializes it to 0, passes it to `prepare` and `survey`,
-    and increments it after every step. Schedules in the fields of the rule are evaluated at this count.
+    and increments it after every step. Schedules in the fields of the rule are evaluated at this count. The constructor
+    takes it by name only: in optax, the count is the first field of a state.
 
     Args:
         steps: False if the field counts something other than steps; `share` then returns its new value, and no schedule
             can follow it.
     """
-    return _field(None, holds="shared", counts="steps" if steps else "other")
+    return _field(None, kw_only=True, holds="shared", counts="steps" if steps else "other")
 
 
 def nested() -> Any:

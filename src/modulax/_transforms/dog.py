@@ -50,9 +50,9 @@ class DoGState(AbstractState):
     """State of `ScaleByDoG`: initial parameters, largest distance from them, and sum of squared gradients."""
 
     init_params: PyTree
-    is_init_step: Bool[Array, ""] | None = shared(None)
-    max_dist: Float[Array, ""] | None = shared(None)
-    sum_sq_norm_grads: Float[Array, ""] | None = shared(None)
+    is_init_step: Bool[Array, ""] | None = shared(None, kw_only=True)  # the first field in optax
+    max_dist: Float[Array, ""] | None = shared(None, kw_only=True)
+    sum_sq_norm_grads: Float[Array, ""] | None = shared(None, kw_only=True)
 
 
 class DoGNumbers(NamedTuple):

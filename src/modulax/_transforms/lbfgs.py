@@ -28,10 +28,10 @@ Leaves = list[Inexact[Array, "..."]]
 
 
 class ScaleByLBFGSState(AbstractState):
-    """State of `ScaleByLBFGS`: number of pairs plus one, last parameters and gradient, pairs and their weights.
+    """State of `ScaleByLBFGS`: step count, last parameters and gradient, pairs and their weights.
 
-    The memories have a leading axis of length `memory_size`. The pair stored as number `i`, counting from zero, is at
-    index `i % memory_size`. The weight of an empty slot is zero.
+    `skipped` is the number of pairs that were discarded. The memories have a leading axis of length `memory_size`. The
+    pair kept as number `i`, counting from zero, is at index `i % memory_size`. The weight of an empty slot is zero.
     """
 
     count: Count = shared()
@@ -40,6 +40,7 @@ class ScaleByLBFGSState(AbstractState):
     diff_params_memory: PyTree = like_params()
     diff_updates_memory: PyTree = like_params()
     weights_memory: Float[Array, " memory"] = shared()
+    skipped: Count = shared()
 
 
 class ScaleByLBFGS(AbstractTransform):
@@ -99,6 +100,7 @@ class ScaleByLBFGS(AbstractTransform):
             diff_params_memory=jtu.tree_map(memory, params),
             diff_updates_memory=jtu.tree_map(memory, params),
             weights_memory=jnp.zeros((self.memory_size,), default_float()),
+            skipped=jnp.zeros((), jnp.int32),
         )
 
     def update(
@@ -116,26 +118,29 @@ class ScaleByLBFGS(AbstractTransform):
         s = [a.astype(m.dtype) - b.astype(m.dtype) for a, b, m in zip(new_w, w, memory_s, strict=True)]
         y = [a - b for a, b in zip(new_g, g, strict=True)]
         is_kept, weight = _weight(s, y, state.count)
-        place = (state.count - 1) % self.memory_size
+        before = state.count - state.skipped  # number of pairs plus one, from the second step on
+        place = (before - 1) % self.memory_size
         memory_s, memory_y, weights = jtu.tree_map(
             lambda memory, x: memory.at[place].set(jnp.where(is_kept, x, memory[place])),
             (memory_s, memory_y, state.weights_memory),
             (s, y, weight),
         )
-        count = jnp.where(is_kept | (state.count == 0), safe_increment(state.count), state.count)
-        oldest_first = (count - 1 + jnp.arange(self.memory_size, dtype=count.dtype)) % self.memory_size
+        is_skipped = (state.count > 0) & ~is_kept
+        after = jnp.where(is_skipped, before, safe_increment(before))
+        oldest_first = (after - 1 + jnp.arange(self.memory_size, dtype=after.dtype)) % self.memory_size
         scale = self._scale(new_g, memory_y, weights, oldest_first[-1])
         direction = _two_loops(new_g, memory_s, memory_y, weights, oldest_first, scale)
         return treedef.unflatten(
             [d.astype(u.dtype) for d, u in zip(direction, leaves, strict=True)]
         ), ScaleByLBFGSState(
-            count=count,
+            count=safe_increment(state.count),
             # Copies, so that the state shares no buffer with the parameters and updates, which may be donated.
             params=put_w([jnp.array(p, old.dtype, copy=True) for p, old in zip(new_w, w, strict=True)]),
             updates=put_g([jnp.array(x, copy=True) for x in new_g]),
             diff_params_memory=put_s(memory_s),
             diff_updates_memory=put_y(memory_y),
             weights_memory=weights,
+            skipped=jnp.where(is_skipped, safe_increment(state.skipped), state.skipped),
         )
 
     def _scale(self, g: Leaves, memory_y: Leaves, weights: Array, newest: Int[Array, ""]) -> Scalar:

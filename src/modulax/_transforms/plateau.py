@@ -61,6 +61,7 @@ class ReduceOnPlateau(AbstractLeafwise):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("value",)
+    scales_by: ClassVar[str | None] = "scale"
 
     factor: Number = number(0.1, needs=PROPER_FRACTION)
     patience: Number = number(10, needs=AT_LEAST_ONE)

@@ -10,7 +10,7 @@ from jaxtyping import Array, ArrayLike, Int, Key, PyTree, UInt32
 
 from .._protocol.fields import Number, number
 from .._protocol.transform import AbstractTransform
-from .._support.arithmetic import at_least_float32, default_float
+from .._support.arithmetic import at_least_float32, default_float, is_inexact_array
 from .._support.checks import NON_NEGATIVE
 from .._support.keys import as_key, next_keys
 from .._support.module import AbstractState, shared
@@ -28,7 +28,8 @@ def per_example_global_norm_clip(grads: Updates, l2_norm_clip: ArrayLike) -> tup
         l2_norm_clip: largest norm $C$ of the gradient of one example, over all arrays together.
 
     Returns:
-        The sum of the clipped gradients, without the leading axis, and the number of gradients that exceeded the bound.
+        The sum of the clipped gradients, without the leading axis (of integers as floats), and the number of gradients
+        that exceeded the bound.
 
     Raises:
         ValueError: if the arrays don't share a leading axis of length at least 1.
@@ -53,8 +54,8 @@ def per_example_layer_norm_clip(
             $D_i$ of all $D$ entries.
 
     Returns:
-        The sum of the clipped gradients, without the leading axis, and for each array the number of gradients that
-        exceeded its bound.
+        The sum of the clipped gradients, without the leading axis (of integers as floats), and for each array the
+        number of gradients that exceeded its bound.
 
     Raises:
         ValueError: if the arrays don't share a leading axis of length at least 1.
@@ -79,7 +80,8 @@ def _clipped_sum(grads: PyTree, bound: Array) -> tuple[PyTree, Array]:
     def leaf(g: Array) -> Array:
         wide = g.astype(at_least_float32(g.dtype))
         factor = factors.astype(wide.real.dtype).reshape(-1, *[1] * (g.ndim - 1)).astype(wide.dtype)
-        return jnp.sum(scaled_down(wide, factor), axis=0).astype(g.dtype)
+        total = jnp.sum(scaled_down(wide, factor), axis=0)
+        return total.astype(g.dtype) if is_inexact_array(g) else total
 
     return jtu.tree_map(leaf, grads), jnp.sum(totals > bound.astype(totals.dtype)).astype(jnp.int32)
 

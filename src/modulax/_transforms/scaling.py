@@ -1,5 +1,7 @@
 """Multiplication by a constant, a schedule, or a learning rate."""
 
+from typing import ClassVar
+
 import equinox as eqx
 
 from .._protocol.fields import Hyperparameter, Number, number
@@ -16,6 +18,8 @@ class Scale(AbstractLeafwise):
     Args:
         step_size: factor $\alpha$.
     """
+
+    scales_by: ClassVar[str | None] = "step_size"
 
     step_size: Number = number()
 
@@ -38,6 +42,8 @@ class ScaleBySchedule(AbstractLeafwise):
     Args:
         step_size: schedule $\alpha$.
     """
+
+    scales_by: ClassVar[str | None] = "step_size"
 
     step_size: Hyperparameter = number()
 

@@ -17,6 +17,7 @@ from ._convert import load_state_dict
 from ._names import Report, stored
 
 _COUNTERS = {"count", "step"}
+_OURS = {"skipped"}  # fields that optax does not have; their initial values are right for its states
 # States of optax with a count of something other than steps: losses, or mini-batches.
 _OTHER_COUNTS = {"plateau_count", "grad_acc"}
 # States of optax whose names don't end in `State`.
@@ -49,7 +50,7 @@ def state_from_optax(template: State, state: PyTree) -> tuple[State, Report]:
     counts = [fields["count"] for _, fields in theirs if "count" in fields and not fields.keys() & _OTHER_COUNTS]
     flat: dict[str, Any] = {}
     for where, fields in _parts(template, (), _is_state):
-        wanted = fields.keys() - _COUNTERS
+        wanted = fields.keys() - _COUNTERS - _OURS
         found = next((part for part in theirs if wanted and part[1].keys() - _COUNTERS == wanted), None)
         if found is not None:
             theirs.remove(found)

@@ -9,8 +9,10 @@ because every JAX operation on them would compile a program; the functions calle
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import importlib.util
+import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -27,6 +29,7 @@ from .._support.types import Params, State, Updates
 from ..tree._math import trainable
 from ..tree._paths import leaves_with_paths
 
+_compiled = functools.cache(jax.jit)
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -105,8 +108,12 @@ class Case:
         return transform.update(updates, state, params, **self.extra_for(params, updates))
 
     def extra_for(self, params: Params, updates: Updates) -> Mapping[str, Any]:
-        """The extra arguments for these parameters and updates."""
-        return self.extra(params, updates) if callable(self.extra) else self.extra
+        """The extra arguments for these parameters and updates.
+
+        Functions are compiled: a plain one would be traced at every call of an entry point.
+        """
+        extra = self.extra(params, updates) if callable(self.extra) else self.extra
+        return {name: _compiled(x) if isinstance(x, types.FunctionType) else x for name, x in extra.items()}
 
     def numbers(self) -> dict[str, Any]:
         """The hyperparameters by path."""

@@ -11,6 +11,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
+from .._support.arithmetic import rank_of
 from .._support.checks import listing, suggestion
 from .._support.optree_nodes import entry_of
 from ._paths import key_names, leaf_paths, leaves_by_names, leaves_with_paths, matches
@@ -52,10 +53,13 @@ def _nodes(
 def _find(tree: PyTree, key: str, filtering: Filtering) -> list[_Node]:
     """Find the nodes with this name, path ending or pattern.
 
-    If nodes that match a pattern are nested, only the outermost is returned.
+    If nodes that match a pattern are nested, only the outermost is returned. A part of a chain and a field of its state
+    may have one name, such as `trace`: the name is that of the field.
     """
     nodes = list(_nodes(tree))
     found = [n for n in nodes if ("." + n.path).endswith("." + key) or key in n.aliases]
+    fields = [n.names for n in found if n.keys and isinstance(n.keys[-1], jtu.GetAttrKey)]
+    found = [n for n in found if n.names in fields or not any(names[: len(n.names)] == n.names for names in fields)]
     if not found and _is_pattern(key):
         inside: dict[tuple[str, ...], None] = {}
         for n in nodes:
@@ -216,14 +220,6 @@ def _contents(tree: PyTree) -> str:
     return "a single array" if paths == [""] else f"a tree with {listing(paths)}"
 
 
-_RANKS = (np.bool_, np.integer, np.floating, np.complexfloating)
-
-
-def _rank(dtype: Any) -> int:
-    """The rank of a dtype's kind: a value can be cast to its own rank or a higher one."""
-    return next((i for i, kind in enumerate(_RANKS) if jnp.issubdtype(dtype, kind)), len(_RANKS))
-
-
 def _leaf_like(old: Any, new: Any, where: str) -> Any:
     """Cast a new leaf to the dtype of the old one; NumPy arrays stay NumPy arrays."""
     dtype = getattr(old, "dtype", None)
@@ -234,7 +230,7 @@ def _leaf_like(old: Any, new: Any, where: str) -> Any:
         raise ValueError(f"`tree.set`: at `{where}` the shape is {old.shape}, and the new value's is {new.shape}.")
     if new.dtype == dtype and not isinstance(new, (np.ndarray, np.generic)):
         return new
-    if new.dtype != dtype and _rank(new.dtype) > _rank(dtype):
+    if new.dtype != dtype and rank_of(new.dtype) > rank_of(dtype):
         raise ValueError(f"`tree.set`: at `{where}` there is {dtype}, which cannot hold a value of dtype {new.dtype}.")
     if isinstance(new, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(new.shape, dtype, sharding=new.sharding)

@@ -1,0 +1,112 @@
+"""`FromFactory`: an optimizer whose definition is a plain function of hyperparameters."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+
+from .._protocol.container import check_part
+from .._protocol.fields import static
+from .._protocol.hyperparameters import ARRAY_TYPES, format_call
+from .._protocol.optimizer import AbstractOptimizer
+from .._protocol.schedule import as_number
+from .._protocol.transform import AbstractTransform
+from .._support.checks import listing, suggestion
+
+
+class FromFactory(AbstractOptimizer):
+    """An optimizer made by a function, which is called at every step with the current values of its arguments.
+
+        def scaled(learning_rate, decay):
+            return Chain(ScaleByAdam(), AddDecayedWeights(decay * learning_rate), Scale(-learning_rate))
+
+        optimizer = FromFactory(scaled, learning_rate=CosineDecay(1e-3, 1000), decay=0.1)
+        optimizer = optimizer.replace(decay=0.05)
+
+    The arguments are its hyperparameters: numbers or schedules, which can be replaced, swept and differentiated.
+    Whatever the function computes from them follows. The function is traced like `transform()` of an
+    `AbstractOptimizer`, so it must not depend on the values of its arguments in Python control flow. Bind arguments
+    that aren't numbers with `functools.partial`. `inject_hyperparams(function)` also keeps the arguments in the state.
+
+    Args:
+        factory: function that takes the arguments by name and returns a transform.
+        **arguments: the hyperparameters.
+
+    Raises:
+        ValueError: if an argument is not a number or a schedule, or if the function returns anything but a transform.
+    """
+
+    factory: Callable[..., AbstractTransform] = static()
+    arguments: dict[str, Any] = eqx.field(
+        metadata={"numbers": True, "optional": False, "needs": None, "arranged": True}
+    )
+
+    def __init__(self, factory: Callable[..., AbstractTransform], **arguments: Any):
+        self.factory = factory
+        self.arguments = {name: as_number(x) for name, x in arguments.items()}
+
+    def transform(self) -> AbstractTransform:
+        """Call the function with the current values of its arguments."""
+        made = self.factory(**self.arguments)
+        check_part(f"`FromFactory({_name(self.factory)})`: what the function returns", made)
+        return made
+
+    def __repr__(self) -> str:
+        return format_call("FromFactory", {"factory": self.factory, **self.arguments})
+
+
+def _name(function: Any) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__name__", None) or repr(function)
+
+
+def from_call(
+    factory: Callable[..., AbstractTransform], static_args: Iterable[str], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> FromFactory:
+    """Return `FromFactory` for a call of the function: numbers and functions become its arguments, the rest is bound.
+
+    Args:
+        factory: the function.
+        static_args: names of further arguments to bind.
+        args: the positional arguments of the call.
+        kwargs: the keyword arguments of the call.
+
+    Raises:
+        TypeError: if the function can't be called like that.
+        ValueError: if `static_args` names no argument, or if an argument without a name is given.
+    """
+    signature = inspect.signature(factory)
+    call = signature.bind(*args, **kwargs)
+    call.apply_defaults()
+    named: dict[str, Any] = {}
+    for name, x in call.arguments.items():
+        kind = signature.parameters[name].kind
+        if kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL):
+            if x != ():
+                raise ValueError(
+                    f"`inject_hyperparams({_name(factory)})`: the argument {x!r} has no name, by which the state could "
+                    f"hold it. Give the function named parameters."
+                )
+        elif kind is inspect.Parameter.VAR_KEYWORD:
+            named |= x
+        else:
+            named[name] = x
+    for name in static_args:
+        if name not in named:
+            raise ValueError(
+                f"`inject_hyperparams(static_args=...)`: `{_name(factory)}` has no argument `{name}`."
+                f"{suggestion(name, list(named))} It has {listing(list(named))}."
+            )
+    live = {name: x for name, x in named.items() if name not in static_args and _is_live(x)}
+    bound = {name: x for name, x in named.items() if name not in live}
+    return FromFactory(functools.partial(factory, **bound) if bound else factory, **live)
+
+
+def _is_live(x: Any) -> bool:
+    """Whether an argument is a number or a schedule, rather than a part of the definition such as a flag or a dtype."""
+    is_number = isinstance(x, (int, float, *ARRAY_TYPES)) and not isinstance(x, (bool, np.bool_))
+    return is_number or (callable(x) and not isinstance(x, (type, AbstractTransform)))
