@@ -103,6 +103,9 @@ def base_of(cls: type) -> type:
     return next(parent for parent in cls.__mro__ if inspect.isabstract(parent))
 
 
+_UNSEEN = {"cites", "scales_by"}  # what is cited, and what `describe` shows, changes no step
+
+
 def hooks_of(cls: type) -> Hashable:
     """The names of its base class that it overrides. A class that writes its own `update` is a group by itself."""
     base = base_of(cls)
@@ -110,7 +113,7 @@ def hooks_of(cls: type) -> Hashable:
         return cls
     own = cls.__mro__[: cls.__mro__.index(base)]
     names = {name for parent in own for name in vars(parent) if not name.startswith("_") and hasattr(base, name)}
-    return base, frozenset(names)
+    return base, frozenset(names - _UNSEEN)
 
 
 _GROUP: dict[Reach, Callable[[Instance], Hashable]] = {

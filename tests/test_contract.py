@@ -113,7 +113,7 @@ def test_a_new_set_of_overridden_methods_is_a_new_group():
             return updates, state
 
     assert reach.base_of(Plain) is reach.base_of(Shared) is modulax.AbstractLeafwise
-    assert reach.hooks_of(Plain) == reach.hooks_of(modulax.Scale)
+    assert reach.hooks_of(Plain) == reach.hooks_of(modulax.Clip)
     sets = {reach.hooks_of(instance.cls) for instance in TRANSFORMS}
     assert reach.hooks_of(Shared) not in sets
     assert reach.hooks_of(Whole) is Whole

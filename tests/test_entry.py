@@ -192,6 +192,20 @@ def test_donation_leaves_the_numbers_of_the_optimizer_alone():
     assert float(inner.learning_rate) == pytest.approx(1e-3)
 
 
+def test_an_array_that_is_given_twice_can_be_donated():
+    """Tied weights, gradients that are the parameters, and a pair whose halves are one array."""
+    optimizer, x = modulax.SGD(0.5), jnp.ones(3)
+    tied, _ = optimizer.step({"a": x + 1, "b": x}, optimizer.init({"a": x, "b": x}), {"a": x, "b": x}, donate=True)
+    np.testing.assert_array_equal(tied["a"], 0)
+    np.testing.assert_array_equal(tied["b"], 0.5)
+    y = jnp.ones(3)
+    np.testing.assert_array_equal(optimizer.step(y, optimizer.init(y), y, donate=True)[0], 0.5)
+    lookahead, y = modulax.Lookahead(optimizer, 2, 0.5), jnp.ones(3)
+    pair = modulax.LookaheadParams(y, y)
+    new, _ = lookahead.step(jnp.ones(3), lookahead.init(pair), pair, donate=True)
+    np.testing.assert_array_equal(new.fast, 0.5)
+
+
 @pytest.mark.parametrize("donate", [False, True])
 def test_step_hands_extra_arguments_on(donate):
     """A line search needs them."""

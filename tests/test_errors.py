@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax.core import FrozenDict
 
@@ -421,3 +422,51 @@ def test_a_schedule_in_a_transform_that_does_not_count(transform: Any, field: st
         transform.update(PARAMS, transform.init(PARAMS), PARAMS)
     counted = mx.Scheduled(transform)
     counted.update(PARAMS, counted.init(PARAMS), PARAMS)
+
+
+G = jnp.asarray([3.0, -4.0])
+
+
+# --- States ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", [None, (), optax.EmptyState()], ids=["None", "()", "EmptyState"])
+def test_a_stateless_transform_takes_any_empty_state(state: Any):
+    """As in optax, which ignores it; the state is returned as it was, for a loop with a state of this structure."""
+    for transform in (
+        mx.Clip(1.0),
+        mx.Scale(2.0),
+        mx.AdaptiveGradClip(0.1),
+        mx.Stateless(lambda updates, params: updates),
+    ):
+        assert transform.update(G, state, G)[1] is state or transform.update(G, state, G)[1] == state
+
+
+@pytest.mark.parametrize("transform", [mx.Adam(0.1), mx.ScaleByAdam(), mx.Masked(mx.SGD(0.1), True)], ids=repr)
+def test_a_state_of_optax_or_none_is_refused_with_the_remedy(transform: Any):
+    theirs = optax.adam(0.1).init(G)
+    for call in (transform.update, transform.step):
+        with pytest.raises(ValueError, match=r"was given None as its state, which must come from its `init\(params\)`"):
+            call(G, None, G)
+        with pytest.raises(ValueError, match=r"was given a `tuple` as its state.*`modulax.checkpoint.state_from_optax"):
+            call(G, theirs, G)
+
+
+def test_errors_of_a_user_s_own_transform_stay_as_they_are():
+    class Own(mx.AbstractTransform):
+        def init(self, params: Any) -> Any:
+            return (jnp.zeros(()),)
+
+        def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+            return updates.nothing, state
+
+    with pytest.raises(AttributeError, match="nothing"):
+        Own().update(G, Own().init(G), G)
+    with pytest.raises(AttributeError):
+        mx.Stateless(lambda updates, params: updates.nothing).update(G, mx.EmptyState(), G)
+
+
+def test_a_method_of_the_class_is_not_one_of_an_optimizer():
+    cls: Any = mx.AdamW
+    with pytest.raises(TypeError, match=r"`AdamW.init` was called on the class: write `AdamW\(...\).init\(...\)`"):
+        cls.init(G)

@@ -399,3 +399,9 @@ X = np.ones((12, 2), np.float32)
 def test_what_does_not_fit_is_refused(call: Any, message: str):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_a_python_number_has_gradients_too():
+    grads, _ = micro_grad(lambda c, x: c["c"] * x.sum())({"c": 1.0, "n": 2}, jnp.arange(4.0))
+    assert grads["c"] == 6.0
+    assert grads["n"] is None

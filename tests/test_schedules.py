@@ -157,3 +157,13 @@ def test_a_plain_function_is_wrapped():
     assert jtu.tree_leaves(transform) == []
     assert "rate" in repr(transform)
     np.testing.assert_allclose(transform.update(jnp.ones(2), transform.init(jnp.ones(2)))[0], -0.25)
+
+
+def test_a_schedule_is_a_function_for_jit():
+    """It hashes by value, as it compares; another value is another program."""
+    line = schedules.Linear(1.0, 0.0, 10)
+    assert jax.jit(line)(5) == 0.5
+    assert hash(line) == hash(schedules.Linear(1.0, 0.0, 10)) != hash(schedules.Linear(1.0, 0.5, 10))
+    assert jax.jit(schedules.Linear(1.0, 0.5, 10))(5) == 0.75
+    assert hash(eqx.tree_at(lambda s: s.init_value, line, 1.0)) is not None
+    assert jax.jit(schedules.WrappedSchedule(jnp.sqrt))(4) == 2

@@ -354,3 +354,19 @@ def test_what_does_not_fit_is_refused_by_its_path(call: Any, message: str):
     with pytest.raises(ValueError) as error:  # noqa: PT011 (the messages have brackets and asterisks)
         call()
     assert message in str(error.value)
+
+
+def test_a_moment_without_a_new_value_is_left_out():
+    """As in optax: None in the updates is None in the result."""
+    old = {"w": jnp.ones(2), "b": jnp.ones(2)}
+    for function, *rest in (
+        (tree.update_moment, 0.5, 1),
+        (tree.update_moment_per_elem_norm, 0.5, 2),
+        (tree.update_infinity_moment, 0.5, 0.0),
+    ):
+        new = function({"w": jnp.zeros(2), "b": None}, old, *rest)
+        np.testing.assert_array_equal(new["w"], 0.5)
+        assert new["b"] is None
+    new = mx.incremental_update({"w": jnp.zeros(2), "b": None}, old, 0.25)
+    np.testing.assert_array_equal(new["w"], 0.75)
+    assert new["b"] is None

@@ -212,9 +212,6 @@ TRANSFORMS = (
     Instance(
         "Injected-factory",
         lambda: mx.inject_hyperparams(tied)(schedules.Linear(0.1, 0.02, 10), 0.5),
-        lambda: optax.inject_hyperparams(
-            lambda rate: optax.chain(optax.scale_by_adam(), optax.add_decayed_weights(0.5 * rate), optax.scale(-rate))
-        )(optax.linear_schedule(0.1, 0.02, 10)),
         exemptions={"at_is_the_transform_of_the_next_step": "the number of the last step in the state rules"},
     ),
     Instance(

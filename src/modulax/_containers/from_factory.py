@@ -17,6 +17,10 @@ from .._protocol.transform import AbstractTransform
 from .._support.checks import listing, suggestion
 
 
+def _as_arguments(arguments: Any) -> Any:
+    return {name: as_number(x) for name, x in arguments.items()}
+
+
 class FromFactory(AbstractOptimizer):
     """An optimizer made by a function, which is called at every step with the current values of its arguments.
 
@@ -41,12 +45,12 @@ class FromFactory(AbstractOptimizer):
 
     factory: Callable[..., AbstractTransform] = static()
     arguments: dict[str, Any] = eqx.field(
-        metadata={"numbers": True, "optional": False, "needs": None, "arranged": True}
+        converter=_as_arguments, metadata={"numbers": True, "optional": False, "needs": None, "arranged": True}
     )
 
     def __init__(self, factory: Callable[..., AbstractTransform], **arguments: Any):
         self.factory = factory
-        self.arguments = {name: as_number(x) for name, x in arguments.items()}
+        self.arguments = _as_arguments(arguments)
 
     def transform(self) -> AbstractTransform:
         """Call the function with the current values of its arguments."""

@@ -4,7 +4,8 @@ The methods are those of `AbstractBoundary`: `inside` is the call within a progr
 function that is compiled, and `outside` the call of a user.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -14,6 +15,7 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._support.checks import listing
+from .._support.module import AbstractState
 from .._support.types import Params, State, Updates
 from ..tree._align import is_python_number, refuse_numbers
 from ..tree._math import trainable
@@ -21,6 +23,22 @@ from ..tree._paths import leaves_with_paths
 from .entry import AbstractBoundary
 from .hyperparameters import ARRAY_TYPES
 from .lookahead_params import single
+
+
+@contextlib.contextmanager
+def explaining_state(owner: str, method: Callable[..., Any], state: State) -> Iterator[None]:
+    """Explain errors that come from None or a state of optax in place of the state of a class of ours."""
+    try:
+        yield
+    except (AttributeError, TypeError) as error:
+        is_foreign = state is None or (isinstance(state, tuple) and method.__module__.startswith("modulax."))
+        if isinstance(state, AbstractState) or not is_foreign:
+            raise
+        given = "None" if state is None else f"a `{type(state).__name__}`"
+        raise ValueError(
+            f"`{owner}` was given {given} as its state, which must come from its `init(params)`. To continue from a "
+            f"state of optax, convert it with `modulax.checkpoint.state_from_optax(optimizer.init(params), state)`."
+        ) from error
 
 
 class InitBoundary(AbstractBoundary):
@@ -59,7 +77,8 @@ class UpdateBoundary(AbstractBoundary):
         if params is not None:
             refuse_numbers(params, updates, f"{self.owner}.update")
             params = transform.align_params(trainable(params), updates, f"{self.owner}.update")
-        return self.inside(transform, updates, state, params, **extra)
+        with explaining_state(f"{self.owner}.update", self.method, state):
+            return self.inside(transform, updates, state, params, **extra)
 
     def outside(self, transform, /, updates, state, params=None, **extra) -> tuple[Updates, State]:
         return self.program(transform, updates, state, params, extra)

@@ -15,7 +15,7 @@ check the arguments, name the scope in profiles.
 import abc
 import enum
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any, ClassVar
 
 import jax
@@ -27,7 +27,7 @@ from jax.core import Tracer
 from .._support.arithmetic import default_float
 from .._support.tracing import is_tracing, tracing
 from ..tree._align import PYTHON_NUMBERS
-from .hyperparameters import ARRAY_TYPES, batched_number
+from .hyperparameters import ARRAY_TYPES, AbstractHyperparameters, batched_number
 
 # The caller's program gets the equations and no call. In JAX 0.12, `inline=True` alone inlines only in the lowering.
 _INLINE: Any = getattr(getattr(jax, "Inline", None), "JAX_EARLY", True)
@@ -175,7 +175,9 @@ class Program:
             return compiled(numbers, leaves, [], 0, key)
         first, last = self._donated
         start, stop = sum(sizes[:first]), sum(sizes[: last + 1])
-        return compiled(numbers, [*leaves[:start], *leaves[stop:]], leaves[start:stop], start, key)
+        given = _distinct(leaves[start:stop])
+        kept = _distinct([*leaves[:start], *leaves[stop:]], {id(x) for x in given})
+        return compiled(numbers, kept, given, start, key)
 
     def _split(self, leaves: Sequence[Any], sizes: Sequence[int]) -> tuple[list[Any], list[int], tuple[Any, ...], bool]:
         """Return the leaves to trace, their number in each argument, all other leaves, and whether these are fixed."""
@@ -232,6 +234,17 @@ def _check_scalars(transform: Any) -> None:
         )
 
 
+def _distinct(arrays: Sequence[Any], taken: Set[int] | None = None) -> list[Any]:
+    """Copy every array that is there twice, such as tied weights, or elsewhere: a buffer can be donated only once."""
+    seen, out = set(taken or ()), []
+    for x in arrays:
+        is_again = id(x) in seen and isinstance(x, jax.Array) and not isinstance(x, Tracer)
+        out.append(jnp.copy(x) if is_again else x)
+        if taken is None:
+            seen.add(id(x))
+    return out
+
+
 class AbstractBoundary(abc.ABC):
     """The work between the caller of a method and the method itself, such as filtering and checking arguments.
 
@@ -266,9 +279,14 @@ def entry(boundary: AbstractBoundary) -> Callable[..., Any]:
     The method binds like any function. A bound method hashes and compares by the identity of its owner, so that
     `jax.jit(optimizer.update)` works although the leaves of an optimizer are not hashable.
     """
+    name = boundary.method.__name__
 
     @functools.wraps(boundary.method)
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(self, AbstractHyperparameters):
+            raise TypeError(
+                f"`{boundary.owner}.{name}` was called on the class: write `{boundary.owner}(...).{name}(...)`."
+            )
         return (boundary.inside if is_tracing() else boundary.outside)(self, *args, **kwargs)
 
     vars(method)["boundary"] = boundary  # read by `as_written`, for a subclass that inherits the method

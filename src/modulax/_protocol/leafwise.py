@@ -22,7 +22,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, PyTree
 
 from .._support.arithmetic import at_least_float32, common_dtype, default_float, real_dtype, safe_increment
-from .._support.module import kind_of
+from .._support.module import AbstractState, kind_of
 from .._support.types import Params, State, Updates
 from ..tree._align import align
 from ..tree._leafmap import map_leaves
@@ -166,6 +166,9 @@ class AbstractLeafwise(AbstractTransform):
         self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, State]:
         """Apply the rule to every leaf."""
+        if not isinstance(state, AbstractState) and not jtu.tree_leaves(state):
+            # The state of a stateless rule elsewhere: None, (), or optax's `EmptyState`.
+            return run_rules([self], updates, [EmptyState()], params, extra)[0], state
         updates, (state,) = run_rules([self], updates, [state], params, extra)
         return updates, state
 

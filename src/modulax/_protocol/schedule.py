@@ -33,6 +33,11 @@ class AbstractSchedule(AbstractHyperparameters):
                 `Join`.
         """
 
+    def __hash__(self) -> int:
+        # By value, like `==`, for `jax.jit(schedule)`. Equinox would hash the leaves, and NumPy arrays don't hash.
+        leaves, treedef = jtu.tree_flatten(self)
+        return hash((treedef, *(np.asarray(x).tobytes() if isinstance(x, ARRAY_TYPES) else x for x in leaves)))
+
     def over(self, total_steps: Any) -> "AbstractSchedule":
         """Stretch a schedule whose durations are fractions of a run to a number of steps.
 

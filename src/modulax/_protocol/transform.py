@@ -21,7 +21,7 @@ from .._support.types import Params, State, Updates
 from ..tree._align import paired, refuse_numbers
 from ..tree._math import trainable
 from .apply_updates import apply_updates
-from .boundary import EvalBoundary, InitBoundary, UpdateBoundary, arrays_of, with_arrays
+from .boundary import EvalBoundary, InitBoundary, UpdateBoundary, arrays_of, explaining_state, with_arrays
 from .entry import Program, as_written, entry
 from .hyperparameters import AbstractHyperparameters
 from .lookahead_params import is_pair
@@ -309,8 +309,8 @@ class AbstractStatelessTransform(AbstractTransform):
         return EmptyState()
 
     def update(
-        self, updates: Updates, state: EmptyState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, EmptyState]:
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, State]:
         """Return the result of `apply`, and the empty state."""
         return self.apply(updates, params, **extra), state
 
@@ -321,7 +321,8 @@ def _step_program(cls: type, donate: bool) -> Program:
         grads = trainable(grads)
         refuse_numbers(params, grads, f"{cls.__name__}.step")
         trained = transform.align_params(trainable(params), grads, f"{cls.__name__}.step")
-        updates, state = transform.update(grads, state, trained, **extra)
+        with explaining_state(f"{cls.__name__}.step", as_written(cls.update), state):
+            updates, state = transform.update(grads, state, trained, **extra)
         return arrays_of(apply_updates(params, updates)), state
 
     return Program(run, f"{cls.__name__}.step", models=(0, 2), donated=(1, 2) if donate else None)

@@ -109,12 +109,16 @@ def _with_axis(tree: PyTree) -> PyTree:
     return jtu.tree_map(lambda x: jnp.expand_dims(x, 1) if is_array(x) else x, tree)
 
 
+def _float_as_array(x: Any) -> Any:
+    return jnp.asarray(x) if isinstance(x, (float, complex)) else x
+
+
 def _value_and_grad(
     fun: Callable[..., Any], has_aux: bool, argnums: int | Sequence[int], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[Any, Any, PyTree]:
     """Return value, auxiliary outputs and gradient; only floating-point arrays in the arguments are differentiated."""
     nums = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    pairs = [eqx.partition(args[i], is_inexact_array) for i in nums]
+    pairs = [eqx.partition(jtu.tree_map(_float_as_array, args[i]), is_inexact_array) for i in nums]
 
     def of_arrays(arrays: list[PyTree]) -> tuple[Any, Any]:
         positional = list(args)

@@ -26,9 +26,14 @@ def _number(x: ArrayLike, like: Array) -> Array:
 
 
 def _combined(rule: Callable[..., Array], moments: PyTree, updates: PyTree, *numbers: ArrayLike) -> PyTree:
-    """Apply `rule(*numbers, m, g)` to pairs of leaves in at least float32; the result has the dtypes of the moments."""
+    """Apply `rule(*numbers, m, g)` to pairs of leaves in at least float32; the result has the dtypes of the moments.
 
-    def leaf(m: Array, g: Array) -> Array:
+    Where there is no new value (None), there is no result.
+    """
+
+    def leaf(m: Array, g: Array | None) -> Array | None:
+        if g is None:
+            return None
         wide = _wide(m, g), _wide(g, m)
         with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
             return rule(*(_number(x, wide[1]) for x in numbers), *wide).astype(m.dtype)
