@@ -16,12 +16,16 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import modulax
 from modulax import schedules
-from modulax._protocol import entry
+from modulax._protocol import boundary, entry
 from modulax._support import tracing
+
+from .instances import TRANSFORMS, Instance
+from .test_fields import firsts
 
 # Untyped, because their annotations lose the signature of what they decorate.
 ONCE: Any = chex.assert_max_traces(n=1)
 VARIANTS: Any = chex.variants
+PARAMS = {"kernel": jnp.asarray([[1.0, -2.0], [0.5, 3.0]]), "bias": jnp.asarray([0.3, -0.2])}
 
 
 def params():
@@ -427,3 +431,27 @@ def test_an_optimizer_survives_pickle():
     again = pickle.loads(pickle.dumps(optimizer))
     assert repr(again) == repr(optimizer)
     assert eqx.tree_equal(again.init(params()), optimizer.init(params()))
+
+
+@pytest.mark.parametrize("instance", firsts(TRANSFORMS), ids=str)
+def test_a_state_for_many_leaves_is_made_without_a_program(instance: Instance, monkeypatch: pytest.MonkeyPatch):
+    """Such a program would take XLA minutes. The state is the same, and shares no array with the parameters."""
+    transform = instance.make()
+    expected = transform.init(PARAMS)
+    monkeypatch.setattr(boundary, "_MANY", 0)
+    found = transform.init(PARAMS)
+    chex.assert_trees_all_equal_shapes_and_dtypes(found, expected)
+    chex.assert_trees_all_close(found, expected, rtol=1e-6)
+    arrays = jax.tree.leaves(found)
+    assert len({*map(id, arrays), *map(id, jax.tree.leaves((PARAMS, transform)))}) == len(
+        [*arrays, *jax.tree.leaves((PARAMS, transform))]
+    )
+    assert all(isinstance(x, jax.Array) and not x.aval.weak_type for x in arrays)
+
+
+def test_the_states_of_many_leaves_of_one_shape_are_in_their_places():
+    """They are computed in groups, in a program of the caller too."""
+    many = {f"{i:03d}": jnp.full(3 if i % 7 == 0 else 2, float(i)) for i in range(90)}
+    transform = modulax.ScaleByDoG(1e-6)
+    for init in (transform.init, jax.jit(transform.init)):
+        chex.assert_trees_all_equal(init(many).init_params, many)

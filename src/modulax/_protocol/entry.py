@@ -179,6 +179,17 @@ class Program:
         kept = _distinct([*leaves[:start], *leaves[stop:]], {id(x) for x in given})
         return compiled(numbers, kept, given, start, key)
 
+    def without_jit(self, transform: Any, *trees: Any) -> Any:
+        """Call the function without compiling it as a whole. The results share no array with the arguments."""
+        transform = jtu.tree_map(lambda x: jnp.asarray(x if isinstance(x, jax.Array) else _number(x)), transform)
+        transform = _strong(transform)
+        _check_scalars(transform)
+        given = jtu.tree_map(lambda x: jnp.asarray(x) if isinstance(x, ARRAY_TYPES) else x, trees)
+        with tracing():
+            leaves, treedef = jtu.tree_flatten(self._function(transform, *given))
+        taken = {id(x) for x in jtu.tree_leaves((transform, given, trees))}
+        return treedef.unflatten(_distinct(_distinct([jnp.asarray(x) for x in leaves], taken)))
+
     def _split(self, leaves: Sequence[Any], sizes: Sequence[int]) -> tuple[list[Any], list[int], tuple[Any, ...], bool]:
         """Return the leaves to trace, their number in each argument, all other leaves, and whether these are fixed."""
         traced, traced_sizes, statics, start, are_fixed = [], [], [], 0, True

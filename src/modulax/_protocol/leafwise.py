@@ -11,6 +11,7 @@ the rules in turn and casts their inputs and results. `_Part.finish` then puts e
 """
 
 import abc
+import collections
 import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,8 @@ from ..tree._paths import leaf_paths
 from .masks import select
 from .schedule_values import resolve
 from .transform import AbstractTransform, EmptyState
+
+_GROUP = 32  # arrays of one shape whose initial states are computed together
 
 
 class AbstractLeafwise(AbstractTransform):
@@ -139,7 +142,10 @@ class AbstractLeafwise(AbstractTransform):
         """Return the initial state of the whole tree."""
         leaves, treedef = jtu.tree_flatten(params)
         chosen = self.where(params) or [True] * len(leaves)
-        states = [self.init_leaf(p) if c else None for p, c in zip(leaves, chosen, strict=True)]
+        states: list[Any] = [None] * len(leaves)
+        indices = [i for i, is_chosen in enumerate(chosen) if is_chosen]
+        for i, s in zip(indices, _init_leaves(self, [leaves[i] for i in indices]), strict=True):
+            states[i] = s
         example = next((s for s in states if s is not None), None)
         if example is None:
             example = jax.eval_shape(self.init_leaf, jax.ShapeDtypeStruct((), default_float()))
@@ -171,6 +177,28 @@ class AbstractLeafwise(AbstractTransform):
             return run_rules([self], updates, [EmptyState()], params, extra)[0], state
         updates, (state,) = run_rules([self], updates, [state], params, extra)
         return updates, state
+
+
+@jax.jit
+def _init_group(rule: AbstractLeafwise, leaves: Sequence[Array]) -> list[State]:
+    return [rule.init_leaf(p) for p in leaves]
+
+
+def _init_leaves(rule: AbstractLeafwise, leaves: Sequence[Array]) -> list[State]:
+    """The states of many arrays, computed in groups of one shape by a function that is compiled once for each shape."""
+    states: list[Any] = [None] * len(leaves)
+    kinds: dict[Any, list[int]] = collections.defaultdict(list)
+    for i, p in enumerate(leaves):
+        kinds[p.shape, p.dtype].append(i)
+    for indices in kinds.values():
+        n_grouped = len(indices) // _GROUP * _GROUP
+        for start in range(0, n_grouped, _GROUP):
+            group = indices[start : start + _GROUP]
+            for i, state in zip(group, _init_group(rule, [leaves[i] for i in group]), strict=True):
+                states[i] = state
+        for i in indices[n_grouped:]:
+            states[i] = rule.init_leaf(leaves[i])
+    return states
 
 
 def _counter(state: State) -> dataclasses.Field | None:

@@ -13,8 +13,10 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+from jax.core import Tracer
 from jaxtyping import ArrayLike, PyTree
 
 from .._support.arithmetic import default_float, rank_of
@@ -42,9 +44,19 @@ def resolve(tree: PyTree, step: ArrayLike) -> PyTree:
         return is_schedule(x) and not (x is tree and is_stateful(x))
 
     def number_now(x: Any) -> Any:
-        return _as_default_float(x(step)) if isinstance(x, AbstractSchedule) else x
+        if not isinstance(x, AbstractSchedule):
+            return x
+        is_traced = any(isinstance(leaf, Tracer) for leaf in jtu.tree_leaves((x, step)))
+        return _value(x, step) if is_traced else _compiled_value(x, step)
 
     return jtu.tree_map(number_now, tree, is_leaf=stops)
+
+
+def _value(schedule: AbstractSchedule, step: ArrayLike) -> Any:
+    return _as_default_float(schedule(step))
+
+
+_compiled_value = jax.jit(_value)  # outside a program, one for each schedule in place of one for each operation
 
 
 def _as_default_float(x: Any) -> Any:
