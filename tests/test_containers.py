@@ -429,3 +429,14 @@ def test_parameters_to_evaluate_through_any_nesting(transform: Any, bias: float,
     assert whole["activation"] is jax.nn.relu
     assert whole["steps"] == 3
     np.testing.assert_array_equal(whole["table"], [0, 1])
+
+
+def test_the_program_of_a_chain_grows_linearly():
+    """Each clip reads all leaves; the work before it is not repeated in the sums of every later one."""
+
+    def size(n: int) -> int:
+        chain = mx.Chain(*[mx.ClipByGlobalNorm(1.0)] * n)
+        update = jax.jit(lambda g: chain.update(g, chain.init(g))[0])
+        return len(update.lower(PARAMS).compile().as_text())
+
+    assert size(24) < 2.5 * size(12)
