@@ -89,3 +89,13 @@ def test_a_sweep_is_one_vmap():
     for row, rate in zip(train(rates), rates, strict=True):
         alone = jax.lax.scan(step, create(modulax.linen.TrainState, mx.AdamW(float(rate))), length=10)[1]
         np.testing.assert_allclose(row, alone, rtol=5e-3)
+
+
+def test_a_step_transfers_nothing_from_the_host():
+    """Nor after a number has been replaced."""
+    state: Any = modulax.linen.TrainState.create(apply_fn=jnp.multiply, params={"w": jnp.ones(2)}, tx=mx.AdamW(0.1))
+    step = jax.jit(lambda state, grads: state.apply_gradients(grads=grads))
+    grads = {"w": jnp.ones(2)}
+    for changed in (state, state.replace(tx=state.tx.replace(learning_rate=0.2))):
+        with jax.transfer_guard("disallow"):
+            assert step(changed, grads).step == 1

@@ -392,3 +392,17 @@ def test_states_of_every_kind(optimizer: Any, graph: bool, tmp_path):
     restored, _ = modulax.checkpoint.restore(tmp_path / "a", nnx.state(other, graph=graph))
     nnx.update(other, restored)
     chex.assert_trees_all_equal(other.state, trained.state)
+
+
+def test_the_stock_optimizer_with_ours_as_optax_s_is_cached():
+    """NNX cannot cache a function of an object that holds plain arrays."""
+    model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
+    stock = nnx.Optimizer(model, mx.to_optax(mx.SGD(0.5)), wrt=nnx.Param)
+
+    @nnx.jit
+    def step(model: Any, optimizer: Any) -> None:
+        optimizer.update(model, nnx.grad(lambda model: model(jnp.ones((1, 2))).sum())(model))
+
+    before = model.kernel[...]
+    nnx.cached_partial(step, model, stock)()
+    np.testing.assert_allclose(model.kernel[...], before - 0.5)

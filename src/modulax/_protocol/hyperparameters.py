@@ -136,7 +136,8 @@ class AbstractHyperparameters(AbstractModule):
             chain.replace(**{"adam.b1": 0.95})
             chain.replace(**{"*.weight_decay": 0.0})
 
-        The new values are converted and checked as in the constructor.
+        The new values are converted and checked as in the constructor. A number in place of a JAX array is put on the
+        device too.
 
         Args:
             changes: the new values, by name.
@@ -147,8 +148,20 @@ class AbstractHyperparameters(AbstractModule):
         out = self
         for name, value in changes.items():
             for path in _find(self, name):
-                out = with_value(out, path, value)
+                is_number = isinstance(value, (int, float, np.generic, np.ndarray)) and not isinstance(value, bool)
+                out = with_value(out, path, _on_device(value) if is_number and _is_on_device(out, path) else value)
         return out
+
+
+def _is_on_device(module: Any, path: tuple[Any, ...]) -> bool:
+    """Whether the value at a path is a JAX array, as in an optimizer after `jax.device_put`."""
+    for name in path:
+        module = getattr(module, name) if isinstance(module, eqx.Module) else module[name]
+    return isinstance(module, jax.Array) and not isinstance(module, Tracer)
+
+
+def _on_device(x: Any) -> Any:
+    return jax.device_put(as_scalar(x))
 
 
 def _check_leaves(owner: object, name: str, value: Any) -> None:

@@ -1,7 +1,9 @@
 """Flax's `TrainState` with the optimizer as data."""
 
-from typing import Any
+from typing import Any, Self
 
+import jax
+import jax.numpy as jnp
 from flax import struct
 from flax.training import train_state
 
@@ -13,7 +15,8 @@ class TrainState(train_state.TrainState):
         state = state.apply_gradients(grads=grads)
         state = state.replace(tx=state.tx.replace(learning_rate=1e-4))  # nothing is recompiled
 
-    Hyperparameters are traced arrays: they can be changed, scanned over, vmapped and differentiated.
+    Hyperparameters are traced arrays: they can be changed, scanned over, vmapped and differentiated. They are put on
+    the device when the state is made, so that a step transfers nothing from the host.
 
     Flax's own `TrainState` accepts modulax optimizers too, but holds them as constants of the program: a changed
     hyperparameter recompiles it.
@@ -21,6 +24,19 @@ class TrainState(train_state.TrainState):
 
     params: Any = struct.field(pytree_node=True)
     tx: Any = struct.field(pytree_node=True)
+
+    @classmethod
+    def create(cls, *, apply_fn: Any, params: Any, tx: Any, **kwargs: Any) -> Self:
+        """Make the initial state.
+
+        Args:
+            apply_fn: usually `model.apply`.
+            params: the parameters.
+            tx: the optimizer.
+            **kwargs: further fields of a subclass.
+        """
+        state = super().create(apply_fn=apply_fn, params=params, tx=jax.device_put(tx), **kwargs)
+        return state.replace(step=jnp.asarray(state.step, jnp.int32))
 
     @property
     def eval_params(self) -> Any:
