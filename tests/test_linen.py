@@ -98,4 +98,5 @@ def test_a_step_transfers_nothing_from_the_host():
     grads = {"w": jnp.ones(2)}
     for changed in (state, state.replace(tx=state.tx.replace(learning_rate=0.2))):
         with jax.transfer_guard("disallow"):
-            assert step(changed, grads).step == 1
+            new = step(changed, grads)
+        assert new.step == 1
