@@ -1,8 +1,10 @@
 """blackjax: MCMC warm-up, particles and a variational approximation."""
 
+# pyright: reportMissingImports=false
+
 from typing import Any
 
-import blackjax
+import blackjax as typed_blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +15,8 @@ from jax import random
 import modulax as mx
 
 from ..programs.comparison import assert_same
+
+blackjax: Any = typed_blackjax  # whose types are those of other functions
 
 
 def log_density(x: Any) -> Any:

@@ -1,5 +1,7 @@
 """A neural ODE and a neural SDE trained as a GAN, in diffrax and Equinox."""
 
+# pyright: reportMissingImports=false
+
 from typing import Any
 
 import diffrax
@@ -15,7 +17,7 @@ import modulax as mx
 
 from ..programs.comparison import assert_learns, assert_same, widened
 
-TIMES = np.linspace(0.0, 1.0, 6)
+TIMES: Any = np.linspace(0.0, 1.0, 6)
 
 
 # --- A neural ODE --------------------------------------------------------------------------------
@@ -43,7 +45,7 @@ def spirals() -> Any:
 
 
 def train_ode(tx: Any) -> Any:
-    """The parameters and losses of fitting the beginning of the trajectories and then, with a new state, all of them."""
+    """The parameters and losses of fitting the beginning of the paths and then, with a new state, whole paths."""
     model, static = eqx.partition(NeuralODE(eqx.nn.MLP(2, 2, 16, 1, jax.nn.softplus, key=random.key(0))), eqx.is_array)
     model, data = widened(model), spirals()
 

@@ -1,5 +1,7 @@
 """flowjax takes our optimizers as they are: maximum likelihood, and a variational loss."""
 
+# pyright: reportMissingImports=false
+
 from typing import Any
 
 import equinox as eqx

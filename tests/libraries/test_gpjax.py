@@ -1,5 +1,7 @@
 """GPJax's `fit`: it asks whether the optimizer is an `optax.GradientTransformation`, so ours go through `to_optax`."""
 
+# pyright: reportMissingImports=false
+
 from typing import Any
 
 import equinox as eqx
@@ -20,9 +22,10 @@ def fit(optimizer: Any, **options: Any) -> Any:
     x = jnp.linspace(0, 3, 20)[:, None]
     data = gpx.Dataset(X=x, y=jnp.sin(3 * x) + 0.1 * jnp.asarray(np.random.default_rng(0).normal(size=(20, 1))))
     prior = gpx.gps.Prior(mean_function=gpx.mean_functions.Constant(), kernel=gpx.kernels.RBF())
+    objective: Any = gpx.objectives.conjugate_mll
     model, history = gpx.fit(
         model=prior * gpx.likelihoods.Gaussian(),
-        objective=lambda posterior, data: -gpx.objectives.conjugate_mll(posterior, data),
+        objective=lambda posterior, data: -objective(posterior, data),
         train_data=data,
         optim=optimizer,
         num_iters=40,

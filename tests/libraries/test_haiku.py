@@ -1,5 +1,7 @@
 """An LSTM in Haiku that predicts a sine: a plain loop with `init`, `update` and `apply_updates`."""
 
+# pyright: reportMissingImports=false
+
 from typing import Any
 
 import haiku as hk

@@ -1,5 +1,7 @@
 """optimistix and jaxopt take our optimizers as they are, with the loss and its gradient as extra arguments."""
 
+# pyright: reportMissingImports=false
+
 from typing import Any
 
 import equinox as eqx

@@ -1,5 +1,7 @@
 """NumPyro's SVI: it asks whether the optimizer is an `optax.GradientTransformation`, so ours go through `to_optax`."""
 
+# pyright: reportMissingImports=false
+
 from typing import Any
 
 import jax.numpy as jnp

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
+import optax as typed_optax
 import pytest
 from jaxtyping import Array, Float, Int, PyTree
 
@@ -18,6 +18,7 @@ import modulax as mx
 
 from .comparison import assert_same
 
+optax: Any = typed_optax
 STEPS = 24
 
 
@@ -97,9 +98,7 @@ def test_easylm_palm():
     def rate(step: Any) -> Any:
         return 0.01 / jnp.sqrt(jnp.maximum(step, 5))
 
-    def decay(step: Any) -> Any:
-        return -(rate(step) ** 2)
-
+    decay: Any = lambda step: -(rate(step) ** 2)  # noqa: E731 (Any: `AddDecayedWeights` alone takes numbers only)
     arguments: Any = {"multiply_by_parameter_scale": True, "momentum": 0.9, "decay_rate": 0.99, "factored": False}
     arguments |= {"clipping_threshold": None}
     theirs = optax.chain(
@@ -187,8 +186,8 @@ def skip_spikes_of_optax(inner: Any) -> Any:
         new = jax.tree.map(lambda u: jnp.where(skips, 0, u), new)
         inner_state = jax.tree.map(lambda old, now: jnp.where(skips, old, now), state.inner, inner_state)
         history = remembered(state.losses, value), remembered(state.norms, norm), state.count + 1
-        history = jax.tree.map(lambda old, now: jnp.where(skips, old, now), state[:3], history)
-        return new, OptaxSpikeState(*history, inner_state)
+        losses, norms, count = (jnp.where(skips, old, now) for old, now in zip(state, history, strict=False))
+        return new, OptaxSpikeState(losses, norms, count, inner_state)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -261,10 +260,11 @@ def adam_of_levanter(learning_rate: Any) -> Any:
 def test_levanter_adam():
     """The factory becomes a chain with two schedules, and `hyperparameters(state)` lists what was injected."""
     theirs = optax.inject_hyperparams(adam_of_levanter)(learning_rate=rate_of_levanter)
+    decay: Any = lambda step: coupled_decay(rate_of_levanter(step))  # noqa: E731
     ours = mx.Chain(
         mx.ClipByGlobalNorm(1.0),
         mx.ScaleByAdam(0.9, 0.95),
-        mx.Scheduled(mx.AddDecayedWeights(lambda step: coupled_decay(rate_of_levanter(step)), DECAYS)),
+        mx.Scheduled(mx.AddDecayedWeights(decay, DECAYS)),
         mx.ScaleByLearningRate(rate_of_levanter),
     )
     assert_same(run(ours), run(theirs), 1e-5)

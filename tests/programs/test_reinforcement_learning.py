@@ -92,7 +92,7 @@ def advantages(moments: Moment, last_value: Any) -> Any:
 
 
 def ppo_loss(params: Any, network: ActorCritic, moments: Moment, advantage: Any) -> Any:
-    logits, value = network.apply(params, moments.observation)  # pyright: ignore[reportGeneralTypeIssues]
+    logits, value = network.apply(params, moments.observation)
     ratio = jnp.exp(chosen(logits, moments.action) - moments.log_probability)
     normalized = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
     gain = jnp.minimum(ratio * normalized, jnp.clip(ratio, 0.8, 1.2) * normalized).mean()
