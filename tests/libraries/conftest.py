@@ -1,4 +1,4 @@
-"""Programs run under JAX's own settings, as their readers would run them."""
+"""Programs run under JAX's default settings, as users run them."""
 
 from collections.abc import Iterator
 

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def distance(found: Any, expected: Any) -> float:
-    """The largest difference of two entries, relative to the largest entry of their array."""
+    """Return the largest difference of two entries, relative to the largest entry of their array."""
     pairs = list(zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True))
     assert pairs, "there is nothing to compare"
     distances = []
@@ -21,17 +21,17 @@ def distance(found: Any, expected: Any) -> float:
 
 
 def assert_same(found: Any, expected: Any, tolerance: float) -> None:
-    """Results with modulax and with optax agree; `pytest -rP` shows by how much."""
+    """Check that the results with modulax and with optax agree; `pytest -rP` shows the distance."""
     apart = distance(found, expected)
     print(f"distance {apart:.1e}, tolerance {tolerance:.0e}")
     assert apart <= tolerance, f"the results with modulax are {apart:.1e} from those with optax, beyond {tolerance:.0e}"
 
 
 def assert_learns(losses: Any, factor: float = 0.9) -> None:
-    """The last loss is below the first by a factor, so that a comparison is one of runs that moved."""
+    """Check that the last loss is below the first by a factor."""
     assert losses[-1] < factor * losses[0], f"the loss went from {losses[0]} to {losses[-1]}"
 
 
 def widened(tree: Any) -> Any:
-    """The parameters of a model in the widest float: float64 under x64, since Flax makes float32 of its own accord."""
+    """The parameters of a model in the default float dtype: Flax initializes in float32, also under x64."""
     return jax.tree.map(lambda p: jnp.asarray(p, float), tree)
