@@ -281,13 +281,18 @@ def test_levanter_adam():
     np.testing.assert_allclose(logged["parts.scheduled.inner.weight_decay"], coupled_decay(rate), rtol=1e-6)
 
 
-def test_levanter_factory():
-    """`optax.inject_hyperparams` around a factory that puts together our parts, through `to_optax`."""
+@pytest.mark.parametrize("library", [mx, optax], ids=["modulax", "optax"])
+def test_levanter_factory(library: Any):
+    """A factory of our parts, under `inject_hyperparams` of either library."""
 
     def adam(learning_rate: Any) -> Any:
         decay = mx.AddDecayedWeights(coupled_decay(learning_rate), DECAYS)
         chain = mx.Chain(mx.ClipByGlobalNorm(1.0), mx.ScaleByAdam(0.9, 0.95), decay, mx.Scale(-learning_rate))
-        return mx.to_optax(chain)
+        return chain if library is mx else mx.to_optax(chain)
 
-    ours = optax.inject_hyperparams(adam)(learning_rate=rate_of_levanter)
+    ours = library.inject_hyperparams(adam)(learning_rate=rate_of_levanter)
+    theirs = optax.inject_hyperparams(adam_of_levanter)(learning_rate=rate_of_levanter)
     assert_same(run(ours), run_of_levanter(), 1e-5)
+    # Its tracker looks for this attribute, and logs what it finds.
+    logged = [tx.init(PARAMS).hyperparams["learning_rate"] for tx in (ours, theirs)]
+    np.testing.assert_allclose(*logged, rtol=1e-6)

@@ -12,6 +12,14 @@ import modulax as mx
 
 from .comparison import assert_same
 
+START = jnp.asarray([600.0, 700.0, 200.0, 100.0, 90.0, 1e4])
+
+
+def stiff(w: Any) -> Any:
+    """A bowl with a quartic ridge: in float32, line searches fail from the second step on."""
+    ridge = jnp.sum(0.5 * jnp.arange(1.0, w.size + 1) * w)
+    return jnp.sum(w**2) + ridge**2 + ridge**4
+
 
 def rosenbrock(w: Any) -> Any:
     return jnp.sum(100 * (w[1:] - w[:-1] ** 2) ** 2 + (1 - w[:-1]) ** 2)
@@ -49,3 +57,10 @@ def test_lbfgs_converges_in_as_many_steps():
     assert_same(ours, theirs, 1e-7)
     assert 10 < theirs[1] < 60
     np.testing.assert_allclose(ours[0], 1, atol=1e-4)
+
+
+def test_the_loop_ends_where_line_searches_fail():
+    """`count` counts steps, so that the loop ends after `max_iter` of them, whatever pairs L-BFGS keeps."""
+    for library, solver in ((optax, optax.lbfgs(scale_init_precond=False)), (mx, mx.LBFGS(scale_init_precond=False))):
+        _, iterations, count = minimize(library, solver, stiff, START, max_iter=6, tolerance=1e-8)
+        assert (iterations, count) == (6, 6)
