@@ -111,6 +111,13 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def libraries(session: nox.Session) -> None:
+    """Programs of NumPyro, diffrax, Haiku and other libraries that take optax optimizers, with ours."""
+    install(session, "libraries", "-e", f".{EVERY_EXTRA}")
+    session.run(*PYTEST, "tests/libraries", *session.posargs, env=ENVIRONMENT | ({} if UNPINNED else QUICK_COMPILER))
+
+
+@nox.session
 def laws(session: nox.Session) -> None:
     """Every law on every instance, and for every container; `tests` only checks a law on those that could break it."""
     install(session, "tests", "-e", f".{EVERY_EXTRA}")

@@ -36,6 +36,8 @@ PAGES = sorted(
     for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     if not BUILT & set(page.relative_to(ROOT).parts)
 )
+# Pages whose blocks `nox -s libraries` runs (tests/libraries), since they import what only that session installs.
+PAGES_OF_LIBRARIES = [ROOT / "docs" / "libraries.md"]
 API_PAGES = sorted((ROOT / "docs" / "api").glob("*.md"))
 
 RUN = {"python", "{code-cell}", "{code-cell} python", "{code-cell} ipython3"}
@@ -84,27 +86,32 @@ def options_blanked(code: str) -> str:
     return "\n".join(lines)
 
 
-@pytest.fixture
-def namespace() -> Iterator[types.ModuleType]:
-    """The module in which a page runs; pickle and dataclasses find its classes there."""
+@contextlib.contextmanager
+def reader(folder: Path) -> Iterator[types.ModuleType]:
+    """An empty folder, the settings that a reader has (a page may turn on x64), and the module in which a page runs.
+
+    pickle and dataclasses find the classes of the page in the module.
+    """
     module = types.ModuleType("documentation_page")
     sys.modules[module.__name__] = module
-    yield module
-    del sys.modules[module.__name__]
+    try:
+        with jax_defaults(), contextlib.chdir(folder):
+            yield module
+    finally:
+        jax.config.update("jax_enable_x64", False)
+        del sys.modules[module.__name__]
 
 
-@pytest.fixture
-def reader_settings() -> Iterator[None]:
-    """The settings that a reader has, not the strict ones of the tests; a page may turn on x64."""
-    with jax_defaults():
-        yield
-    jax.config.update("jax_enable_x64", False)
+PAGES_HERE = [page for page in PAGES if page not in PAGES_OF_LIBRARIES]
 
 
-@pytest.mark.usefixtures("reader_settings")
-@pytest.mark.parametrize("page", [pytest.param(p, id=str(p.relative_to(ROOT))) for p in PAGES])
-def test_blocks_run(page: Path, namespace: types.ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.parametrize("page", [pytest.param(p, id=str(p.relative_to(ROOT))) for p in PAGES_HERE])
+def test_blocks_run(page: Path, tmp_path: Path):
+    with reader(tmp_path) as module:
+        run_blocks(page, module)
+
+
+def run_blocks(page: Path, namespace: types.ModuleType) -> None:
     name = page.relative_to(ROOT)
     found = [*blocks(page.read_text(encoding="utf-8")), None]
     for block, following in itertools.pairwise(found):

@@ -1,0 +1,5 @@
+"""Programs of other libraries that take optax optimizers: `nox -s libraries`, which installs these libraries.
+
+pytest doesn't descend into this folder on its own (`norecursedirs` in pyproject.toml), so that the other sessions do
+without them. `pytest tests/libraries` runs it.
+"""
