@@ -297,3 +297,20 @@ def test_an_array_goes_where_the_template_lives():
     found, _ = checkpoint.load_state_dict({"key": key}, checkpoint.state_dict({"key": jax.random.key(1)}))
     assert found["key"].sharding == place
     assert found["key"] == jax.random.key(1)
+
+
+def test_arrays_without_elements_and_arrays_of_strings_are_kept_from_the_template(tmp_path: Path):
+    """orbax stores neither. A template of shapes gives an empty array."""
+    tree = {"none": jnp.zeros((0, 3)), "numpy": np.zeros(0), "names": np.array(["x", "y"]), "w": jnp.ones(2)}
+    checkpoint.save(tmp_path / "saved", tree)
+    restored, report = checkpoint.restore(tmp_path / "saved", tree | {"w": jnp.zeros(2)})
+    assert list(report.restored) == ["w"]
+    assert restored["none"].shape == (0, 3)
+    assert restored["names"] is tree["names"]
+    np.testing.assert_array_equal(restored["w"], 1)
+    shapes = jax.eval_shape(lambda: {"none": jnp.zeros((0, 3)), "w": jnp.zeros(2)})
+    restored, _ = checkpoint.restore(tmp_path / "saved", shapes)
+    assert isinstance(restored["none"], jax.Array)
+    assert restored["none"].shape == (0, 3)
+    with pytest.raises(ValueError, match="the checkpoint lacks `none`"):
+        checkpoint.restore(tmp_path / "saved", tree | {"none": jnp.zeros((2, 3))})

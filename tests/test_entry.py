@@ -452,6 +452,22 @@ def test_a_state_for_many_leaves_is_made_without_a_program(instance: Instance, m
 def test_the_states_of_many_leaves_of_one_shape_are_in_their_places():
     """They are computed in groups, in a program of the caller too."""
     many = {f"{i:03d}": jnp.full(3 if i % 7 == 0 else 2, float(i)) for i in range(90)}
-    transform = modulax.ScaleByDoG(1e-6)
+    transform = modulax.ScaleByDoG(("heuristic", 1e-6))
     for init in (transform.init, jax.jit(transform.init)):
         chex.assert_trees_all_equal(init(many).init_params, many)
+
+
+def test_numpy_arrays_of_strings_objects_and_dates_are_left_alone():
+    """They are data of the model, like functions, and not arrays for JAX."""
+    data = {
+        "names": np.array(["a"]),
+        "name": np.str_("a"),
+        "object": np.array([None]),
+        "day": np.array("2020", "M8[D]"),
+    }
+    model = {**data, "w": jnp.ones(2), "n": np.arange(3)}
+    optimizer = modulax.SGD(0.5)
+    new, _ = optimizer.step({"w": jnp.ones(2)} | dict.fromkeys(data | {"n": None}), optimizer.init(model), model)
+    assert all(new[name] is x for name, x in data.items())
+    np.testing.assert_array_equal(new["w"], 0.5)
+    np.testing.assert_array_equal(new["n"], [0, 1, 2])

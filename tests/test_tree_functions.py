@@ -370,3 +370,20 @@ def test_a_moment_without_a_new_value_is_left_out():
     new = mx.incremental_update({"w": jnp.zeros(2), "b": None}, old, 0.25)
     np.testing.assert_array_equal(new["w"], 0.75)
     assert new["b"] is None
+
+
+@pytest.mark.parametrize("kind", ["Masked", "Partition", "Freeze"])
+def test_map_params_finds_arrays_of_optax_under_a_mask_by_names(kind: str):
+    theirs = mx.from_optax(optax.adam(0.1))
+    mask = {"w": True, "b": False}
+    transform = {
+        "Masked": mx.Masked(theirs, mask),
+        "Partition": mx.Partition({True: theirs, False: mx.SGD(0.1)}, mask),
+        "Freeze": mx.Chain(theirs, mx.Freeze(mask)),
+    }[kind]
+    state = transform.init({"w": jnp.ones(2), "b": jnp.ones(2)})
+    mapped = tree.map_params(transform, lambda x: x + 1, state)
+    changed = jax.tree.map(lambda a, b: bool(np.any(np.asarray(a) != np.asarray(b))), state, mapped)
+    moments = [x for path, x in tree.get_all_with_path(changed, "*.mu.w")]
+    assert moments == [True]
+    assert not any(x for _, x in tree.get_all_with_path(changed, "*.count"))

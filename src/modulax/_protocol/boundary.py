@@ -15,6 +15,7 @@ import jax.tree_util as jtu
 from jax.core import Tracer
 from jaxtyping import PyTree
 
+from .._support.arithmetic import is_numeric_array
 from .._support.checks import listing
 from .._support.module import AbstractState
 from .._support.types import Params, State, Updates
@@ -22,7 +23,6 @@ from ..tree._align import is_python_number, refuse_numbers
 from ..tree._math import trainable
 from ..tree._paths import leaves_with_paths
 from .entry import AbstractBoundary
-from .hyperparameters import ARRAY_TYPES
 from .lookahead_params import single
 
 
@@ -117,14 +117,14 @@ class EvalBoundary(AbstractBoundary):
 
 def arrays_of(model: PyTree) -> list[Any]:
     """The arrays of a model."""
-    return [x for x in jtu.tree_leaves(model) if isinstance(x, ARRAY_TYPES)]
+    return [x for x in jtu.tree_leaves(model) if is_numeric_array(x)]
 
 
 def with_arrays(model: PyTree, arrays: Sequence[Any]) -> PyTree:
     """Replace the arrays of a model; its other leaves stay."""
     leaves, treedef = jtu.tree_flatten(model)
     remaining = iter(arrays)
-    return treedef.unflatten([next(remaining) if isinstance(x, ARRAY_TYPES) else x for x in leaves])
+    return treedef.unflatten([next(remaining) if is_numeric_array(x) else x for x in leaves])
 
 
 def _refuse_complex(transform: Any, params: Params) -> None:

@@ -24,7 +24,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
-from .._support.arithmetic import default_float
+from .._support.arithmetic import default_float, is_numeric_array
 from .._support.tracing import is_tracing, tracing
 from ..tree._align import PYTHON_NUMBERS
 from .hyperparameters import ARRAY_TYPES, AbstractHyperparameters, batched_number
@@ -88,13 +88,17 @@ class _Memory:
     most_numbers: ClassVar[int] = 10_000
 
     def __init__(self) -> None:
-        self._array_types: set[type] = {np.ndarray}
+        self._array_types: set[type] = set()
         self._numbers: dict[tuple[int, bool], tuple[np.ndarray | np.generic, jax.Array]] = {}
 
     def all_arrays(self, leaves: Sequence[Any]) -> bool:
-        """Whether all leaves are arrays, checked once per type instead of once per leaf."""
+        """Whether all leaves are arrays, checked once per type instead of once per leaf, except for NumPy's."""
         for kind in set(map(type, leaves)) - self._array_types:
-            if not issubclass(kind, (*ARRAY_TYPES, Tracer)) and not isinstance(
+            if issubclass(kind, (np.ndarray, np.generic)):
+                if not all(is_numeric_array(x) for x in leaves if type(x) is kind):
+                    return False
+                continue
+            if not issubclass(kind, (jax.Array, Tracer)) and not isinstance(
                 next(x for x in leaves if type(x) is kind), jax.Array
             ):
                 return False
@@ -184,7 +188,7 @@ class Program:
         transform = jtu.tree_map(lambda x: jnp.asarray(x if isinstance(x, jax.Array) else _number(x)), transform)
         transform = _strong(transform)
         _check_scalars(transform)
-        given = jtu.tree_map(lambda x: jnp.asarray(x) if isinstance(x, ARRAY_TYPES) else x, trees)
+        given = jtu.tree_map(lambda x: jnp.asarray(x) if is_numeric_array(x) else x, trees)
         with tracing():
             leaves, treedef = jtu.tree_flatten(self._function(transform, *given))
         taken = {id(x) for x in jtu.tree_leaves((transform, given, trees))}
@@ -196,7 +200,7 @@ class Program:
         for role, size in enumerate(sizes):
             before = len(traced)
             for x in leaves[start : start + size]:
-                if isinstance(x, ARRAY_TYPES):
+                if is_numeric_array(x):
                     traced.append(x)
                     statics.append(_ABSENT)
                 elif role in self._models:

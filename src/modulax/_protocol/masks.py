@@ -182,8 +182,9 @@ class _Tree(AbstractRule):
                     f"The tree of labels has no label for the leaf `{path}`; it has {listing(known)}.{hint}"
                 )
             found.append(None if prefix is None else labels[prefix])
-        if unused and (unknown := unused - set(nodes_without_leaves(tree))):
-            paths = leaf_paths(tree, with_none=True)
+        paths = leaf_paths(tree, with_none=True)
+        # There is nothing to label in a tree without leaves, which `tree.map_params` initializes a state with.
+        if paths and unused and (unknown := unused - set(nodes_without_leaves(tree))):
             raise ValueError(
                 f"The tree of labels has {listing(sorted('.'.join(names) for names in unknown))}, which the parameters "
                 f"don't have. The leaves of the parameters are {listing(paths)}."

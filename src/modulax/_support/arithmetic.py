@@ -23,6 +23,13 @@ def is_inexact_array(x: Any) -> bool:
     return isinstance(x, (jax.Array, np.ndarray, np.generic)) and jnp.issubdtype(x.dtype, jnp.inexact)
 
 
+def is_numeric_array(x: Any) -> bool:
+    """Whether `x` is an array that JAX accepts: not a NumPy array of strings, objects or dates."""
+    if isinstance(x, (np.ndarray, np.generic)):
+        return x.dtype.kind in "biufc" or jnp.issubdtype(x.dtype, np.number)  # the kind of bfloat16 is "V"
+    return isinstance(x, jax.Array)
+
+
 @functools.cache  # because it is called for every leaf of every tree; what dtypes promote to never changes
 def common_dtype(*dtypes: DTypeLike) -> np.dtype:
     """Return the dtype that all of these promote to, whatever `jax_numpy_dtype_promotion` is set to.

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ..tree._paths import join, named_leaves
-from ._names import STORED, Rename, Report, match, stored
+from ._names import Rename, Report, is_stored, match, stored
 
 
 def is_key(x: Any) -> bool:
@@ -111,8 +111,13 @@ def fill(
             )
     values = fetch({source: leaves[name] for name, source in report.restored.items()})
     new = {name: into(leaves[name], values[source]) for name, source in report.restored.items()}
-    out = [new.get(join(names), x) if isinstance(x, STORED) else x for names, x in named_leaves(template)]
+    out = [new.get(join(names), x) if is_stored(x) else _kept(x) for names, x in named_leaves(template)]
     return jtu.tree_unflatten(jtu.tree_structure(template), out), report
+
+
+def _kept(x: Any) -> Any:
+    """A leaf that is not stored; the shape of an array without elements is all there is to it."""
+    return jnp.empty(x.shape, x.dtype) if isinstance(x, jax.ShapeDtypeStruct) else x
 
 
 def state_dict(tree: PyTree) -> dict[str, Any]:

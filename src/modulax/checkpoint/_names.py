@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._protocol.container import auxiliary_fields
+from .._support.arithmetic import is_numeric_array
 from .._support.checks import listing
 from ..tree._paths import is_joined, join, key_names, named_leaves, split
 from ..tree._state import Names, nesting_fields, sections
@@ -29,13 +30,20 @@ Rename = Mapping[str, str] | Callable[[str], str | None] | None
 STORED = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct, bool, int, float, complex)
 
 
+def is_stored(x: Any) -> bool:
+    """Whether a leaf is an array with elements, or a number. orbax stores no other arrays."""
+    if isinstance(x, (np.ndarray, np.generic)) and not is_numeric_array(x):
+        return False
+    return isinstance(x, STORED) and getattr(x, "size", 1) > 0
+
+
 def stored(tree: PyTree) -> dict[str, Any]:
     """List the arrays and numbers of a tree by name. Functions and strings in a model are code, and are not stored.
 
     Raises:
         ValueError: if two leaves have the same name.
     """
-    found = [(join(names), x) for names, x in named_leaves(tree) if isinstance(x, STORED)]
+    found = [(join(names), x) for names, x in named_leaves(tree) if is_stored(x)]
     by_name = dict(found)
     if len(by_name) < len(found):
         names = [name for name, _ in found]
