@@ -10,6 +10,7 @@ When you change a line that a mutant replaces, adapt the mutant; `tests/test_mut
 from . import (
     aggregation,
     containers,
+    defects,
     documented_containers,
     documented_functions,
     documented_protocol,
@@ -34,6 +35,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *schedules.MUTANTS,
     *line_searches.MUTANTS,
     *containers.MUTANTS,
+    *defects.MUTANTS,
     *protocol.MUTANTS,
     *trees.MUTANTS,
     *functions.MUTANTS,

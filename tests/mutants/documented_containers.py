@@ -351,8 +351,8 @@ MUTANTS = (
         "sam-counts-the-adversary-from-one",
         "container",
         "_containers/sam.py",
-        "grad_fn(point, i)",
-        "grad_fn(point, i + 1)",
+        "call_user(grad_fn, point, i)",
+        "call_user(grad_fn, point, i + 1)",
         ("tests/test_lookahead.py -k test_the_gradients_of_an_opaque_round",),
     ),
     Mutant(

@@ -166,7 +166,7 @@ MUTANTS = (
     Mutant(
         "a-flag-holds-an-integer",
         "tree",
-        "tree/_search.py",
+        "_support/arithmetic.py",
         "_RANKS = (np.bool_, np.integer, np.floating, np.complexfloating)",
         "_RANKS = (np.integer, np.floating, np.complexfloating, np.bool_)",
         ("tests/test_tree_search.py -k test_a_new_value",),

@@ -32,8 +32,8 @@ MUTANTS = (
         "an-error-of-a-snapshot-names-the-monitor",
         "describe",
         "_transforms/monitoring.py",
-        '_kept(self.measure(updates), before, "Snapshot")',
-        '_kept(self.measure(updates), before, "Monitor")',
+        '_kept(call_user(self.measure, updates), before, "Snapshot")',
+        '_kept(call_user(self.measure, updates), before, "Monitor")',
         ("tests/test_monitoring.py -k reported_by_its_owner",),
     ),
     Mutant(
@@ -261,10 +261,10 @@ MUTANTS = (
         "a-function-of-one-array-gets-the-trees",
         "rule",
         "_transforms/basic.py",
-        ("        if not self.leafwise:\n            return self.function(updates, params)\n        if"),
+        ("        if not self.leafwise:\n            return call_user(self.function, updates, params)\n        if"),
         (
             "        if not self.leafwise or params is not None:\n"
-            "            return self.function(updates, params)\n"
+            "            return call_user(self.function, updates, params)\n"
             "        if"
         ),
         ("tests/test_leafwise.py -k function_of_arrays",),

@@ -166,8 +166,8 @@ MUTANTS = (
         "lookahead-mean-of-lbfgs-newest-first",
         "rule",
         "_transforms/lbfgs.py",
-        "place = (state.count - 1) % self.memory_size",
-        "place = state.count % self.memory_size",
+        "place = (before - 1) % self.memory_size",
+        "place = before % self.memory_size",
         ("tests/test_lbfgs.py -k 'dense or optax'",),
     ),
     # --- optimizers' chains

@@ -9,7 +9,6 @@ import equinox as eqx
 import numpy as np
 
 from .._protocol.container import check_part
-from .._protocol.fields import static
 from .._protocol.hyperparameters import ARRAY_TYPES, format_call
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.schedule import as_number
@@ -43,7 +42,7 @@ class FromFactory(AbstractOptimizer):
         ValueError: if an argument is not a number or a schedule, or if the function returns anything but a transform.
     """
 
-    factory: Callable[..., AbstractTransform] = static()
+    factory: Callable[..., AbstractTransform] = eqx.field(static=True)
     arguments: dict[str, Any] = eqx.field(
         converter=_as_arguments, metadata={"numbers": True, "optional": False, "needs": None, "arranged": True}
     )
