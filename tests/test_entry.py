@@ -2,8 +2,10 @@
 
 import dataclasses
 import functools
+import gc
 import pickle
 import time
+import weakref
 from typing import Any
 
 import chex
@@ -313,6 +315,22 @@ def test_a_line_search_measures_the_loss_of_its_own_step():
         value, grad = jax.value_and_grad(trainer.loss)(x)
         x, state = optimizer.step(grad, state, x, value=value, grad=grad, value_fn=trainer.loss)
         np.testing.assert_allclose(state[1].value, trainer.loss(x), rtol=1e-6)
+
+
+def test_programs_of_functions_are_not_kept():
+    """Nor what the functions hold: they would fill the memory."""
+
+    class Data:
+        factor = 2.0
+
+    def held() -> Any:
+        data = Data()
+        Applied().update(jnp.ones(2), modulax.EmptyState(), function=lambda x: data.factor * x)
+        return weakref.ref(data)
+
+    found = held()
+    gc.collect()
+    assert found() is None
 
 
 def test_a_compiled_function_among_the_extra_arguments_is_traced_once():

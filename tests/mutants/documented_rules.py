@@ -273,7 +273,7 @@ MUTANTS = (
         "a-function-without-parameters-gets-the-updates-twice",
         "rule",
         "_transforms/basic.py",
-        "jtu.tree_map(lambda g: self.function(g, None), updates)",
+        "jtu.tree_map(lambda g: call_user(self.function, g, None), updates)",
         "jtu.tree_map(self.function, updates, updates)",
         ("tests/test_leafwise.py -k function_of_arrays",),
     ),

@@ -211,8 +211,8 @@ MUTANTS = (
         "a-state-of-a-schedule-changes-its-dtype",
         "schedule dtype",
         "_protocol/schedule_values.py",
-        "jtu.tree_map(lambda x, y: jnp.asarray(x).astype(y.dtype), state, old)",
-        "jtu.tree_map(lambda x, y: jnp.asarray(x), state, old)",
+        "    return new.astype(old.dtype)\n",
+        "    return new\n",
         RETURNED,
     ),
     Mutant(

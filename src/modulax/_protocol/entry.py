@@ -38,25 +38,20 @@ _ABSENT = object()  # in the static half of a key, the place of a leaf that is t
 
 
 class _Key:
-    """The static half of the arguments: their structures, and the leaves that are neither arrays nor numbers.
+    """The static half of the arguments: their structures, and the leaves that are neither arrays nor numbers."""
 
-    Unless all of them are fixed, a key is equal to itself alone.
-    """
+    __slots__ = ("_hash", "statics", "transform_def", "treedef")
 
-    __slots__ = ("_hash", "are_fixed", "statics", "transform_def", "treedef")
-
-    def __init__(self, transform_def: Any, treedef: Any, statics: tuple[Any, ...], are_fixed: bool):
-        self.transform_def, self.treedef, self.statics, self.are_fixed = transform_def, treedef, statics, are_fixed
+    def __init__(self, transform_def: Any, treedef: Any, statics: tuple[Any, ...]):
+        self.transform_def, self.treedef, self.statics = transform_def, treedef, statics
         self._hash = hash((transform_def, treedef, tuple(map(_safe_hash, statics))))
 
     def __hash__(self) -> int:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (
+        return (
             type(other) is _Key
-            and self.are_fixed
-            and other.are_fixed
             and self.treedef == other.treedef
             and self.transform_def == other.transform_def
             and self.statics == other.statics
@@ -144,11 +139,6 @@ class Program:
         donated: tuple[int, int] | None = None,
     ):
         self._function, self._name, self._models, self._donated = function, name, models, donated
-        self._compiled = self._jitted()
-
-    def _jitted(self) -> Callable[..., Any]:
-        """A compiled function with a cache of its own."""
-        function = self._function
 
         def run(numbers: list[Any], kept: list[Any], given: list[Any], start: int, key: _Key) -> Any:
             trees = key.fill([*kept[:start], *given, *kept[start:]])
@@ -157,9 +147,12 @@ class Program:
             with tracing():
                 return function(transform, *trees)
 
+        self._run = run
+        self._compiled = self._jitted(run, static_argnums=(3, 4))
+
+    def _jitted(self, run: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
         run.__name__ = run.__qualname__ = self._name
-        given = () if self._donated is None else 2
-        return jax.jit(run, static_argnums=(3, 4), donate_argnums=given, inline=_INLINE)
+        return jax.jit(run, donate_argnums=() if self._donated is None else 2, inline=_INLINE, **settings)
 
     def __call__(self, transform: Any, *trees: Any) -> Any:
         numbers, transform_def = jtu.tree_flatten(transform)
@@ -173,15 +166,21 @@ class Program:
             sizes = [child.num_leaves for child in treedef.children()]
         if not all_arrays:
             leaves, sizes, statics, are_fixed = self._split(leaves, sizes)
-        key = _Key(transform_def, treedef, statics, are_fixed)
-        compiled = self._compiled if are_fixed else self._jitted()
-        if self._donated is None:
-            return compiled(numbers, leaves, [], 0, key)
-        first, last = self._donated
-        start, stop = sum(sizes[:first]), sum(sizes[: last + 1])
-        given = _distinct(leaves[start:stop])
-        kept = _distinct([*leaves[:start], *leaves[stop:]], {id(x) for x in given})
-        return compiled(numbers, kept, given, start, key)
+        key = _Key(transform_def, treedef, statics)
+        kept, given, start = leaves, [], 0
+        if self._donated is not None:
+            first, last = self._donated
+            start, stop = sum(sizes[:first]), sum(sizes[: last + 1])
+            given = _distinct(leaves[start:stop])
+            kept = _distinct([*leaves[:start], *leaves[stop:]], {id(x) for x in given})
+        if are_fixed:
+            return self._compiled(numbers, kept, given, start, key)
+
+        # Without static arguments, which a cache of JAX would keep alive.
+        def run(numbers: list[Any], kept: list[Any], given: list[Any]) -> Any:
+            return self._run(numbers, kept, given, start, key)
+
+        return self._jitted(run)(numbers, kept, given)
 
     def without_jit(self, transform: Any, *trees: Any) -> Any:
         """Call the function without compiling it as a whole. The results share no array with the arguments."""
