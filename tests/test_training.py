@@ -54,6 +54,7 @@ def linen(cls: Any, tx: Any) -> Any:
 B1, B2 = 0.875, 1 - 2**-10
 
 STEPS = 100
+KILLED = ("nnx_cnn", "equinox_rnn")  # these are interrupted by a signal, in processes of their own
 TRAININGS = {
     "nnx_transformer": in_nnx(mx.AdamW(3e-3, B1, B2), optax.adamw(3e-3, B1, B2)),
     "nnx_cnn": in_nnx(
@@ -101,6 +102,8 @@ def test_the_loss_curve_is_that_of_optax_also_after_an_interruption(name: str, t
     assert len(ours) == STEPS
     assert ours[-1] < 0.8 * ours[0]
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    if name in KILLED:
+        return
 
     last = random.Random(name).randrange(25, STEPS - 1)
 
@@ -153,7 +156,7 @@ def run(name: str, cache: Path, *folders: Path, die_at: int = -1) -> subprocess.
     return subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, env=environment, check=False)
 
 
-@pytest.mark.parametrize("name", ["nnx_cnn", "equinox_rnn"])
+@pytest.mark.parametrize("name", KILLED)
 def test_a_run_that_is_killed_goes_on_bit_for_bit(name: str, tmp_path: Path):
     """A real process is killed, another one goes on, with checkpoints in the background and with ours."""
     killed = run(name, tmp_path / "cache", tmp_path / "killed", die_at=random.Random(name).randrange(15, 23))

@@ -154,10 +154,11 @@ class AbstractHyperparameters(AbstractModule):
 
 
 def _is_on_device(module: Any, path: tuple[Any, ...]) -> bool:
-    """Whether the value at a path is a JAX array, as in an optimizer after `jax.device_put`."""
+    """Whether the value at a path is a number in a JAX array, as in an optimizer after `jax.device_put`."""
     for name in path:
         module = getattr(module, name) if isinstance(module, eqx.Module) else module[name]
-    return isinstance(module, jax.Array) and not isinstance(module, Tracer)
+    is_array = isinstance(module, jax.Array) and not isinstance(module, Tracer)
+    return is_array and jnp.issubdtype(module.dtype, jnp.floating)
 
 
 def _on_device(x: Any) -> Any:
