@@ -486,3 +486,24 @@ def test_numpy_arrays_of_strings_objects_and_dates_are_left_alone():
     assert all(new[name] is x for name, x in data.items())
     np.testing.assert_array_equal(new["w"], 0.5)
     np.testing.assert_array_equal(new["n"], [0, 1, 2])
+
+
+def test_a_state_made_without_a_program_shares_no_array(monkeypatch: pytest.MonkeyPatch):
+    """Its buffers can be donated together with the parameters."""
+
+    class SharingState(modulax.AbstractState):
+        one: Any
+        other: Any
+        params: Any
+
+    class Sharing(modulax.AbstractTransform):
+        def init(self, params):
+            zero = jnp.zeros(2)
+            return SharingState(zero, zero, params)
+
+        def update(self, updates, state, params=None, **extra):
+            return updates, state
+
+    monkeypatch.setattr(boundary, "_MANY", 0)
+    arrays = jax.tree.leaves((Sharing().init(PARAMS), PARAMS))
+    assert len(set(map(id, arrays))) == len(arrays) == 6

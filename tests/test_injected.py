@@ -251,9 +251,11 @@ def test_it_is_donated_saved_and_restored(tmp_path: Path):
 # --- Functions of hyperparameters -------------------------------------------------------------------
 
 
-def tied(learning_rate: Any, weight_decay: Any = 0.1, *, kind: str, peak: Any = 0.2, mask: Any = None) -> Any:
+def tied(
+    learning_rate: Any, weight_decay: Any = 0.1, *, kind: str, peak: Any = 0.2, mask: Any = None, nesterov: bool = False
+) -> Any:
     """A transform with a weight decay that is relative to the learning rate, as in training frameworks."""
-    direction = {"adam": mx.ScaleByAdam(), "sgd": mx.Identity()}[kind]
+    direction = {"adam": mx.ScaleByAdam(nesterov=nesterov), "sgd": mx.Identity()}[kind]
     decay = mx.AddDecayedWeights(weight_decay * learning_rate / peak, mask)
     return mx.Chain(direction, decay, mx.Scale(-learning_rate))
 
@@ -282,6 +284,8 @@ def test_what_a_function_computes_follows_its_arguments():
         np.testing.assert_allclose(u["b"], -rate, rtol=1e-6)
         np.testing.assert_allclose(state.hyperparams["learning_rate"], rate, rtol=1e-6)
     np.testing.assert_allclose(transform.hyperparameters(state)["inner.arguments.learning_rate"], 0.3, rtol=1e-6)
+    fixed: Any = mx.inject_hyperparams(tied, ("peak", "mask"))(line, kind="sgd", mask=mask)
+    assert set(fixed.init(p).hyperparams) == {"learning_rate", "weight_decay"}
 
 
 def test_the_numbers_of_a_function_are_swept_and_differentiated():

@@ -84,7 +84,7 @@ MUTANTS = (
         "_protocol/entry.py",
         "return treedef.unflatten(_distinct(_distinct([jnp.asarray(x) for x in leaves], taken)))",
         "return treedef.unflatten([jnp.asarray(x) for x in leaves])",
-        (f"{_ENTRY} -k without_a_program",),
+        (f"{_ENTRY} -k shares_no_array",),
     ),
     Mutant(
         "states-of-a-group-are-in-another-order",
