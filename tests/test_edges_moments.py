@@ -13,7 +13,7 @@ import pytest
 import modulax as mx
 
 from . import settings
-from .oracles import SIZE, compiled, first_update, gradients
+from .transcriptions import SIZE, compiled, first_update, gradients
 
 in_double = pytest.mark.usefixtures("x64")
 

@@ -15,7 +15,7 @@ import modulax as mx
 from modulax import schedules
 
 from . import settings
-from .oracles import gradients, start
+from .transcriptions import gradients, start
 
 contrib = optax.contrib
 

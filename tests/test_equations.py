@@ -14,7 +14,7 @@ import pytest
 import modulax as mx
 from modulax import schedules
 
-from .oracles import ETA, SIZE, Points, first_update, gradients, points, start
+from .transcriptions import ETA, SIZE, Points, first_update, gradients, points, start
 
 pytestmark = pytest.mark.usefixtures("x64")
 

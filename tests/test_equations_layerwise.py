@@ -15,7 +15,7 @@ import modulax as mx
 from modulax import schedules
 
 from . import settings
-from .oracles import ETA, SIZE, Points, gradients, points, start
+from .transcriptions import ETA, SIZE, Points, gradients, points, start
 
 x64 = pytest.mark.usefixtures("x64")
 

@@ -14,8 +14,8 @@ import pytest
 import modulax as mx
 from modulax import linalg
 
-from . import oracles
-from .oracles import ETA, STEPS
+from . import transcriptions
+from .transcriptions import ETA, STEPS
 from .test_equations import adam
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -128,8 +128,8 @@ def test_adamw_stands_beside_muon():
     optimizer = mx.Muon(1.0, adam_learning_rate=ETA, adam_b1=0.8, adam_b2=0.95, eps=1e-3, adam_weight_decay=0.1)
     found = points(
         optimizer,
-        {"v": oracles.start(), "w": start((4, 6))},
-        {"v": oracles.gradients(), "w": gradients((4, 6))},
+        {"v": transcriptions.start(), "w": start((4, 6))},
+        {"v": transcriptions.gradients(), "w": gradients((4, 6))},
     )
     np.testing.assert_allclose(found["v"], np.stack(list(adam(0.8, 0.95, 1e-3, decay=0.1))), rtol=1e-12)
 

@@ -12,7 +12,7 @@ import modulax as mx
 from modulax import schedules
 
 from . import settings
-from .oracles import ETA, STEPS, Points, compiled, gradients, points, start
+from .transcriptions import ETA, STEPS, Points, compiled, gradients, points, start
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -14,7 +14,7 @@ import pytest
 import modulax as mx
 
 from . import settings
-from .oracles import ETA, Points, first_update, gradients, points, start
+from .transcriptions import ETA, Points, first_update, gradients, points, start
 
 in_double = pytest.mark.usefixtures("x64")
 

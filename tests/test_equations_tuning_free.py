@@ -1,6 +1,6 @@
 """Methods that find their own step size: equations transcribed to NumPy, what follows from them, and the edges.
 
-The transcriptions are written from the papers. Each is given the gradients and the loss of `oracles`, which know
+The transcriptions are written from the papers. Each is given the gradients and the loss of `transcriptions`, which know
 nothing of the point; so the loss, where a method needs it, is a function of the point that is written here.
 """
 
@@ -17,7 +17,7 @@ import modulax as mx
 from modulax import schedules
 
 from . import settings
-from .oracles import Points, gradients, points, start
+from .transcriptions import Points, gradients, points, start
 
 pytestmark = pytest.mark.usefixtures("x64")
 contrib = optax.contrib
@@ -32,7 +32,7 @@ def positive(x: float) -> float:
     return max(x, 0.0)
 
 
-# --- Mishchenko and Defazio 2023, algorithm 4, with r and s as they stand there --------------------
+# --- Mishchenko and Defazio 2023, algorithm 4, and the authors' package ----------------------------
 
 
 def prodigy(
@@ -45,6 +45,7 @@ def prodigy(
     coef: float = 1.0,
     decay: float = 0.0,
     safeguard: bool = False,
+    as_in_paper: bool = False,
 ) -> Points:
     w, w0 = start(), start()
     m, v, r, s = 0.0, 0.0, 0.0, np.zeros_like(w)
@@ -53,12 +54,13 @@ def prodigy(
         v = b2 * v + (1 - b2) * d**2 * g**2
         r = b3 * r + (1 - b3) * eta(t) * d**2 * np.dot(g, w0 - w)
         s = b3 * s + (1 - b3) * (1 if safeguard else eta(t)) * d**2 * g
-        w = w - eta(t) * d * (m / (np.sqrt(v) + d * eps) + decay * w)
-        d = max(d, coef * r / np.abs(s).sum())
+        new_d = max(d, coef * r / np.abs(s).sum())
+        w = w - eta(t) * d * (m / (np.sqrt(v) + (d if as_in_paper else new_d) * eps) + decay * w)
+        d = new_d
         yield w
 
 
-# --- Defazio and Mishchenko 2023, Adam with D-Adaptation -------------------------------------------
+# --- Defazio and Mishchenko 2023, Adam with D-Adaptation, and the authors' package -----------------
 
 
 def dadapt(
@@ -68,16 +70,16 @@ def dadapt(
     eps: float = 1e-8,
     d: float = 1e-6,
     decay: float = 0.0,
+    as_in_paper: bool = False,
 ) -> Points:
     w, m, v, r, root = start(), 0.0, 0.0, 0.0, np.sqrt(b2)
     s = np.zeros_like(w)
     for t, g in enumerate(gradients()):
         m = b1 * m + (1 - b1) * d * eta(t) * g
-        v = b2 * v + (1 - b2) * g**2
-        a = np.sqrt(v) + eps
-        r = root * r + (1 - root) * d * eta(t) * np.dot(g, s / a)
+        before, v = v, b2 * v + (1 - b2) * g**2
+        r = root * r + (1 - root) * d * eta(t) * np.dot(g, s / (np.sqrt(v if as_in_paper else before) + eps))
         s = root * s + (1 - root) * d * eta(t) * g
-        w = w - m / a - d * eta(t) * decay * w
+        w = w - m / (np.sqrt(v) + eps) - d * eta(t) * decay * w
         d = max(d, r / ((1 - root) * np.abs(s).sum()))
         yield w
 
@@ -206,7 +208,15 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], Points]]] = {
         lambda: mx.Prodigy(linear(), estim_lr0=0.1, safeguard_warmup=True),
         lambda: prodigy(falling, d=0.1, safeguard=True),
     ),
+    "Prodigy-paper": (
+        lambda: mx.Prodigy(eps=1e-4, estim_lr0=1e-2, follow="paper"),
+        lambda: prodigy(eps=1e-4, d=1e-2, as_in_paper=True),
+    ),
     "DAdaptAdamW": (mx.DAdaptAdamW, dadapt),
+    "DAdaptAdamW-paper": (
+        lambda: mx.DAdaptAdamW(linear(), (0.8, 0.99), 1e-4, 1e-2, 0.1, follow="paper"),
+        lambda: dadapt(falling, 0.8, 0.99, 1e-4, 1e-2, 0.1, as_in_paper=True),
+    ),
     "DAdaptAdamW-numbers": (
         lambda: mx.DAdaptAdamW(linear(), (0.8, 0.99), 1e-4, 1e-2, 0.1),
         lambda: dadapt(falling, 0.8, 0.99, 1e-4, 1e-2, 0.1),

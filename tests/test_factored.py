@@ -14,7 +14,7 @@ import pytest
 import modulax as mx
 
 from . import settings
-from .oracles import ETA, compiled
+from .transcriptions import ETA, compiled
 
 x64 = pytest.mark.usefixtures("x64")
 STEPS, SHAPE = 50, (4, 6)

@@ -17,7 +17,7 @@ from modulax._support.keys import as_key, next_keys
 from modulax.testing._case import counting_traces
 
 from . import settings
-from .oracles import ETA, SIZE, Points, gradients, points, start
+from .transcriptions import ETA, SIZE, Points, gradients, points, start
 
 A = np.linspace(-1.0, 3.0, SIZE)
 

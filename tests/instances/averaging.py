@@ -86,13 +86,13 @@ DIFFERENCES = (
         "https://github.com/google-deepmind/optax/pull/1744",
     ),
     Difference(
-        "ScheduleFreeAdamW",
-        "the bias correction multiplies the learning rate, so that early iterates have less weight; the "
-        "warm-up starts at 1/T of the learning rate",
-        "the bias correction is AdamW's, and the warm-up starts at zero; so does `follow='optax'`",
-        "the paper's algorithm 1",
-        "test_equations_averaging.py::test_the_bias_correction_of_optax_weighs_no_point",
-        "https://arxiv.org/abs/2405.15682, algorithm 1",
+        "ScheduleFreeAdamW with a warm-up",
+        "the warm-up starts at 1/T of the learning rate",
+        "the warm-up starts at zero, so that the first step doesn't move; so does `follow='optax'`",
+        "the authors' code. In the paper's algorithm 1, the bias correction multiplies the learning rate, so that early "
+        "iterates have less weight: `follow='paper'`",
+        "test_equations_averaging.py::test_the_warm_up_of_optax_begins_at_zero",
+        "https://github.com/facebookresearch/schedule_free, https://arxiv.org/abs/2405.15682",
     ),
     Difference(
         "Lookahead, plain parameters",

@@ -138,19 +138,19 @@ _EQUATIONS = "test_equations_tuning_free.py"
 DIFFERENCES = (
     Difference(
         "Prodigy",
-        "no bias correction; eps is multiplied by the estimate before the step",
-        "Adam's bias corrections; eps is multiplied by the estimate after the step",
-        'as in the paper; `follow="optax"` follows optax',
+        "no bias correction",
+        'Adam\'s bias corrections, as in the authors\' code with `use_bias_correction=True`; so does `follow="optax"`',
+        "the authors' code. In the paper, eps is multiplied by the estimate before the step: `follow=\"paper\"`",
         f"{_EQUATIONS}::test_what_optax_does_otherwise",
-        "https://arxiv.org/abs/2306.06101",
+        "https://github.com/konstmish/prodigy, https://arxiv.org/abs/2306.06101",
     ),
     Difference(
         "DAdaptAdamW",
-        "no bias correction; the numerator is weighted by the new mean square",
-        "Adam's bias corrections; the numerator is weighted by the old mean square",
-        'as in the paper; `follow="optax"` follows optax',
+        "no bias correction",
+        'Adam\'s bias corrections, as in the authors\' code with `use_bias_correction=True`; so does `follow="optax"`',
+        "the authors' code. In the paper, the numerator is weighted by the new mean square: `follow=\"paper\"`",
         f"{_EQUATIONS}::test_what_optax_does_otherwise",
-        "https://arxiv.org/abs/2301.07733",
+        "https://github.com/facebookresearch/dadaptation, https://arxiv.org/abs/2301.07733",
     ),
     Difference(
         "MoMo and MoMoAdam, with weight decay",

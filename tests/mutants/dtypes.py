@@ -76,10 +76,8 @@ FIELDS = (
     dropped(
         "schedule-free-adamw-state-dtype",
         "schedule_free",
-        "            ScaleByLearningRate(rate),\n        )\n"
-        "        return ScheduleFree(steps, rate, self.b1, self.weight_lr_power, self.state_dtype, follow=self.follow)",
-        "            ScaleByLearningRate(rate),\n        )\n"
-        "        return ScheduleFree(steps, rate, self.b1, self.weight_lr_power, follow=self.follow)",
+        "return ScheduleFree(steps, rate, self.b1, self.weight_lr_power, self.state_dtype, follow=begins)",
+        "return ScheduleFree(steps, rate, self.b1, self.weight_lr_power, follow=begins)",
     ),
 )
 

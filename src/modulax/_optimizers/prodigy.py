@@ -8,7 +8,7 @@ from .._protocol.fields import Hyperparameter, followed, number, numbers
 from .._protocol.masks import as_rule
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY, POSITIVE
-from .._support.types import Follow
+from .._support.types import FollowReference
 from .._transforms.prodigy import ScaleByProdigy
 from .._transforms.regularization import AddDecayedWeights
 from .._transforms.step_with_decay import StepWithDecay
@@ -24,13 +24,15 @@ class Prodigy(AbstractOptimizer):
     r_{t+1} &= \beta_3 r_t + \eta_t d_t^2 \langle g_t, w_0 - w_t \rangle \\
     s_{t+1} &= \beta_3 s_t + \eta_t d_t^2 g_t \\
     d_{t+1} &= \max(d_t, c\, r_{t+1} / \|s_{t+1}\|_1) \\
-    w_{t+1} &= w_t - \eta_t d_t \left( \frac{m_{t+1}}{\sqrt{v_{t+1}} + d_t \varepsilon} + \lambda w_t \right)
+    w_{t+1} &= w_t - \eta_t d_t \left( \frac{m_{t+1}}{\sqrt{v_{t+1}} + d_{t+1} \varepsilon} + \lambda w_t \right)
     \end{aligned}
     $$
 
     with $g_t$ the gradient at $w_t$, $t = 0, 1, \dots$, and $m_0 = v_0 = s_0 = r_0 = 0$. Inner product and norm are
-    over all parameters. With `follow="optax"`, $\eta_t$ is multiplied by
-    $\sqrt{1 - \beta_2^{t+1}} / (1 - \beta_1^{t+1})$, and $\varepsilon$ by $d_{t+1}$ instead of $d_t$.
+    over all parameters. The authors' package, prodigyopt, computes the same by default.
+
+    With `follow="paper"`, $\varepsilon$ is multiplied by $d_t$ instead of $d_{t+1}$. With `follow="optax"`, $\eta_t$ is
+    multiplied by $\sqrt{1 - \beta_2^{t+1}} / (1 - \beta_1^{t+1})$, as with the package's `use_bias_correction=True`.
 
     Args:
         learning_rate: learning rate $\eta$, a factor of the estimated step size; recommended is 1, or a schedule that
@@ -43,11 +45,13 @@ class Prodigy(AbstractOptimizer):
         weight_decay: weight decay coefficient $\lambda$, multiplied by the step size $\eta_t d_t$.
         safeguard_warmup: whether to leave $\eta_t$ out of $s$, for use with learning rate warm-up.
         mask: which parameters decay, as in `AddDecayedWeights`; by default all.
-        follow: `"paper"`, or `"optax"` for its bias corrections and its $\varepsilon$.
+        follow: `"reference"`, the authors' code; `"paper"` for its $\varepsilon$, or `"optax"` for its bias
+            corrections.
 
     References:
         Mishchenko and Defazio, [Prodigy: An Expeditiously Adaptive Parameter-Free
-        Learner](https://arxiv.org/abs/2306.06101), 2023.
+        Learner](https://arxiv.org/abs/2306.06101), 2023, and the authors'
+        [code](https://github.com/konstmish/prodigy).
     """
 
     cites: ClassVar[tuple[str, ...]] = ("mishchenko2023",)
@@ -61,7 +65,7 @@ class Prodigy(AbstractOptimizer):
     weight_decay: Hyperparameter = number(0.0)
     safeguard_warmup: bool = eqx.field(static=True, default=False)
     mask: Any = eqx.field(static=True, default=None, converter=as_rule)
-    follow: Follow = followed()
+    follow: FollowReference = followed("reference", "paper", "optax")
 
     def transform(self) -> StepWithDecay:
         rule = ScaleByProdigy(

@@ -19,7 +19,7 @@ from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.schedule import AbstractSchedule
 from .._support.arithmetic import bias, default_float, safe_sqrt
 from .._support.checks import DECAY, FRACTION, NON_NEGATIVE
-from .._support.types import Follow
+from .._support.types import Follow, FollowReference
 from .._transforms.regularization import AddDecayedWeights
 from .._transforms.rmsprop import ScaleByRMS
 from .._transforms.scaling import ScaleByLearningRate
@@ -106,9 +106,10 @@ class ScheduleFreeAdamW(AbstractOptimizer):
 
     $$
     \begin{aligned}
-    g_t &= \nabla f(y_t), \qquad v_t = \beta_2 v_{t-1} + (1 - \beta_2) |g_t|^2 \\
-    \gamma_t &= \gamma \sqrt{1 - \beta_2^t} \min(1, t / T) \\
-    z_{t+1} &= z_t - \gamma_t \big( g_t / (\sqrt{v_t} + \varepsilon) + \lambda y_t \big) \\
+    g_t &= \nabla f(y_t), \qquad v_t = \beta_2 v_{t-1} + (1 - \beta_2) |g_t|^2, \qquad
+        \hat v_t = v_t / (1 - \beta_2^t) \\
+    \gamma_t &= \gamma \min(1, t / T) \\
+    z_{t+1} &= z_t - \gamma_t \big( g_t / (\sqrt{\hat v_t} + \varepsilon) + \lambda y_t \big) \\
     c_{t+1} &= w_t / \textstyle\sum_{i \le t} w_i, \qquad w_t = (\max_{i \le t} \gamma_i)^p \\
     x_{t+1} &= (1 - c_{t+1}) x_t + c_{t+1} z_{t+1} \\
     y_{t+1} &= (1 - \beta_1) z_{t+1} + \beta_1 x_{t+1}
@@ -129,12 +130,14 @@ class ScheduleFreeAdamW(AbstractOptimizer):
         weight_lr_power: power $p$ of the learning rate in the weights of the average.
         state_dtype: dtype of $x$ and $z$ in the state; by default that of the parameters, at least float32.
         mask: which parameters decay, as in `AddDecayedWeights`; by default all.
-        follow: `"paper"` has the bias correction as a factor of the learning rate, so that early iterates have small
-            weights in the average. `"optax"` corrects $v_t$ in the denominator, as AdamW does, and starts the warm-up
-            at zero.
+        follow: `"reference"` equals the authors' package, schedulefree, as above. `"paper"` has the bias correction as
+            a factor of the learning rate, $\gamma_t = \gamma \sqrt{1 - \beta_2^t} \min(1, t / T)$ with $v_t$ in place
+            of $\hat v_t$, so that early iterates have small weights in the average. `"optax"` starts the warm-up at
+            zero.
 
     References:
-        Defazio et al., [The Road Less Scheduled](https://arxiv.org/abs/2405.15682), 2024, algorithm 1.
+        Defazio et al., [The Road Less Scheduled](https://arxiv.org/abs/2405.15682), 2024, algorithm 1, and the authors'
+        [code](https://github.com/facebookresearch/schedule_free).
     """
 
     cites: ClassVar[tuple[str, ...]] = ("defazio2024",)
@@ -149,16 +152,17 @@ class ScheduleFreeAdamW(AbstractOptimizer):
     state_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     _: dataclasses.KW_ONLY
     mask: Any = eqx.field(static=True, default=None, converter=as_rule)
-    follow: Follow = followed()
+    follow: FollowReference = followed("reference", "paper", "optax")
 
     def transform(self) -> ScheduleFree:
-        is_paper = self.follow == "paper"
+        is_paper, is_optax = self.follow == "paper", self.follow == "optax"
         rate: Any = self.learning_rate
         if is_paper or self.warmup_steps is not None:
-            rate = ScheduleFreeRate(rate, self.warmup_steps, self.b2 if is_paper else None, first=int(is_paper))
+            rate = ScheduleFreeRate(rate, self.warmup_steps, self.b2 if is_paper else None, first=int(not is_optax))
         steps = Chain(
             ScaleByRMS(self.b2, self.eps, eps_in_sqrt=False, bias_correction=not is_paper),
             AddDecayedWeights(self.weight_decay, self.mask),
             ScaleByLearningRate(rate),
         )
-        return ScheduleFree(steps, rate, self.b1, self.weight_lr_power, self.state_dtype, follow=self.follow)
+        begins: Follow = "optax" if is_optax else "paper"
+        return ScheduleFree(steps, rate, self.b1, self.weight_lr_power, self.state_dtype, follow=begins)

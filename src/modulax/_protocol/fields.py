@@ -79,6 +79,12 @@ def choice(options: tuple[str, ...], default: str, *, kw_only: bool = True) -> A
     return eqx.field(static=True, default=default, kw_only=kw_only, metadata={"options": options})
 
 
-def followed() -> Any:
-    """Declare a field that selects the paper's algorithm or optax's, for a class where the two differ."""
-    return choice(("paper", "optax"), "paper")
+def followed(*sources: str) -> Any:
+    """Declare a field that selects whose algorithm a class computes, where its sources differ.
+
+    Args:
+        sources: the names that the field accepts, the default first; by default `"paper"` and `"optax"`. `"reference"`
+            is the authors' released code.
+    """
+    options = sources or ("paper", "optax")
+    return choice(options, options[0])

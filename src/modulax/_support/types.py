@@ -24,3 +24,6 @@ ScheduleFunction: TypeAlias = Callable[[Any], Any]
 
 
 Follow: TypeAlias = Literal["paper", "optax"]
+
+
+FollowReference: TypeAlias = Literal["reference", "paper", "optax"]

@@ -14,7 +14,7 @@ from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, moment, ratio, safe_sqrt, second_moment_like
 from .._support.checks import DECAY, POSITIVE
 from .._support.module import AbstractState, counter, shared
-from .._support.types import Count, Follow
+from .._support.types import Count, FollowReference
 from ..tree._math import inner, total
 from .distance_estimate import estimated_rate, first_estimate, wide_zeros
 
@@ -48,7 +48,7 @@ class ScaleByDAdaptAdam(AbstractLeafwise):
     v_{t+1} &= \beta_2 v_t + (1 - \beta_2) |g_t|^2 \\
     s_{t+1} &= \sqrt{\beta_2} s_t + (1 - \sqrt{\beta_2}) \eta_t d_t g_t \\
     r_{t+1} &= \sqrt{\beta_2} r_t
-        + (1 - \sqrt{\beta_2}) \eta_t d_t \langle g_t, s_t / (\sqrt{v_{t+1}} + \varepsilon) \rangle \\
+        + (1 - \sqrt{\beta_2}) \eta_t d_t \langle g_t, s_t / (\sqrt{v_t} + \varepsilon) \rangle \\
     d_{t+1} &= \max(d_t, r_{t+1} / ((1 - \sqrt{\beta_2}) \|s_{t+1}\|_1)) \\
     u_t &= m_{t+1} / (\sqrt{v_{t+1}} + \varepsilon)
     \end{aligned}
@@ -56,9 +56,9 @@ class ScaleByDAdaptAdam(AbstractLeafwise):
 
     Inner product and norm are over all parameters. The estimate stays $d_0$ until the first nonzero gradient.
 
-    The paper and optax differ. With `follow="optax"`, $\eta_t$ is multiplied by Adam's bias corrections,
-    $\sqrt{1 - \beta_2^{t+1}} / (1 - \beta_1^{t+1})$, and $r$ is weighted by $v_t$. The paper has no bias corrections
-    and uses $v_{t+1}$.
+    The paper, the authors' code and optax differ. With `follow="paper"`, $r$ is weighted by $v_{t+1}$. With
+    `follow="optax"`, $\eta_t$ is multiplied by Adam's bias corrections,
+    $\sqrt{1 - \beta_2^{t+1}} / (1 - \beta_1^{t+1})$.
 
     The learning rate is an argument here, because the estimate depends on the steps.
 
@@ -69,7 +69,8 @@ class ScaleByDAdaptAdam(AbstractLeafwise):
         b2: exponential decay rate $\beta_2$ of the second moment.
         eps: $\varepsilon$, added to the denominator outside the root.
         estim_lr0: initial estimate $d_0$ of the distance, which should be too small.
-        follow: `"paper"`, or `"optax"` for its bias corrections and its weight of $r$.
+        follow: `"reference"`, the authors' code; `"paper"` for its weight of $r$, or `"optax"` for its bias
+            corrections.
 
     References:
         Defazio and Mishchenko, [Learning-Rate-Free Learning by D-Adaptation](https://arxiv.org/abs/2301.07733), 2023.
@@ -82,7 +83,7 @@ class ScaleByDAdaptAdam(AbstractLeafwise):
     b2: Number = number(0.999, needs=DECAY)
     eps: Number = number(1e-8)
     estim_lr0: Number = number(1e-6, needs=POSITIVE)
-    follow: Follow = followed()
+    follow: FollowReference = followed("reference", "paper", "optax")
 
     def init_leaf(self, p):
         return DAdaptAdamWState(exp_avg=wide_zeros(p), exp_avg_sq=second_moment_like(p), grad_sum=wide_zeros(p))

@@ -32,7 +32,7 @@ def first_estimate(estim_lr0: Any) -> dict[str, Array]:
 def estimated_rate(rule: Any, state: Any) -> Array:
     r"""The step size $\eta_t d_t$ of the next step, with Adam's bias corrections for `follow="optax"`."""
     rate = rule.learning_rate * state.estim_lr
-    if rule.follow == "paper":
+    if rule.follow != "optax":
         return rate
     t = state.count.astype(default_float()) + 1
     return rate * (safe_sqrt(bias(rule.b2, t)) / bias(rule.b1, t))

@@ -21,7 +21,7 @@ from .._support.arithmetic import (
 )
 from .._support.checks import DECAY, POSITIVE
 from .._support.module import AbstractState, counter, shared
-from .._support.types import Count, Follow
+from .._support.types import Count, FollowReference
 from ..tree._math import inner, total
 from .distance_estimate import estimated_rate, first_estimate, wide_zeros
 
@@ -60,16 +60,16 @@ class ScaleByProdigy(AbstractLeafwise):
     r_{t+1} &= \beta_3 r_t + \eta_t d_t^2 \langle g_t, w_0 - w_t \rangle \\
     s_{t+1} &= \beta_3 s_t + \eta_t d_t^2 g_t \\
     d_{t+1} &= \max(d_t, c\, r_{t+1} / \|s_{t+1}\|_1) \\
-    u_t &= \eta_t d_t m_{t+1} / (\sqrt{v_{t+1}} + d_t \varepsilon)
+    u_t &= \eta_t d_t m_{t+1} / (\sqrt{v_{t+1}} + d_{t+1} \varepsilon)
     \end{aligned}
     $$
 
     Inner product and norm are over all parameters. The state holds $r$ and $s$ divided by $d_0$. The estimate stays
     $d_0$ until the first nonzero gradient.
 
-    The paper and optax differ. With `follow="optax"`, $\eta_t$ is multiplied by Adam's bias corrections,
-    $\sqrt{1 - \beta_2^{t+1}} / (1 - \beta_1^{t+1})$, and $\varepsilon$ by $d_{t+1}$ instead of $d_t$. The paper has no
-    bias corrections.
+    The paper, the authors' code and optax differ. With `follow="paper"`, $\varepsilon$ is multiplied by $d_t$. With
+    `follow="optax"`, $\eta_t$ is multiplied by Adam's bias corrections,
+    $\sqrt{1 - \beta_2^{t+1}} / (1 - \beta_1^{t+1})$.
 
     The learning rate is an argument here, because the estimate depends on the steps.
 
@@ -83,7 +83,8 @@ class ScaleByProdigy(AbstractLeafwise):
         estim_lr0: initial estimate $d_0$ of the distance, which should be too small.
         estim_lr_coef: factor $c$ of the estimates, the hyperparameter to tune if one has to be.
         safeguard_warmup: whether to leave $\eta_t$ out of $s$, for use with learning rate warm-up.
-        follow: `"paper"`, or `"optax"` for its bias corrections and its $\varepsilon$.
+        follow: `"reference"`, the authors' code; `"paper"` for its $\varepsilon$, or `"optax"` for its bias
+            corrections.
 
     References:
         Mishchenko and Defazio, [Prodigy: An Expeditiously Adaptive Parameter-Free
@@ -101,7 +102,7 @@ class ScaleByProdigy(AbstractLeafwise):
     estim_lr0: Number = number(1e-6, needs=POSITIVE)
     estim_lr_coef: Number = number(1.0)
     safeguard_warmup: bool = eqx.field(static=True, default=False)
-    follow: Follow = followed()
+    follow: FollowReference = followed("reference", "paper", "optax")
 
     def init_leaf(self, p):
         return ProdigyState(
