@@ -27,6 +27,7 @@ from modulax.tree._paths import named_leaves
 from .differences import Difference
 from .functions import FUNCTION_DIFFERENCES
 from .instances import DIFFERENCES, TRANSFORMS
+from .oracles.ledger import DEPARTURES, RELEASED
 from .vocabulary import ARGUMENTS, rows
 
 ROOT = Path(__file__).parents[1]
@@ -80,6 +81,18 @@ def differences(from_optax: Sequence[Difference]) -> str:
     return table(head, sorted(zip(*cells, strict=True)))
 
 
+def released() -> str:
+    """A row for every released code that modulax is compared with."""
+    rows = [(", ".join(f"`{name}`" for name in r.names.split(", ")), r.source, r.version, r.settings) for r in RELEASED]
+    return table(("modulax", "released code", "version or commit", "settings"), rows)
+
+
+def departures() -> str:
+    """A row for every deliberate departure from released code."""
+    rows = [(d.subject, d.ours, d.theirs, d.why, f"{d.distance:.2g}") for d in DEPARTURES]
+    return table(("what", "modulax", "released code", "why", "distance"), rows)
+
+
 def vocabulary() -> str:
     """A row for every optax name that is called something else in modulax."""
     return table(("optax 0.2.8", "modulax"), rows())
@@ -128,6 +141,7 @@ PAGES = {
     "docs/choosing_an_optimizer.md": [optimizers],
     "docs/differences_from_optax.md": [partial(differences, DIFFERENCES)],
     "docs/differences_from_optax_functions.md": [partial(differences, FUNCTION_DIFFERENCES)],
+    "docs/released_code.md": [released, departures],
     "docs/coming_from_optax.md": [arguments, vocabulary],
 }
 

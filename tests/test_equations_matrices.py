@@ -15,8 +15,8 @@ import modulax as mx
 from modulax import linalg
 
 from . import transcriptions
-from .transcriptions import ETA, STEPS
 from .test_equations import adam
+from .transcriptions import ETA, STEPS
 
 pytestmark = pytest.mark.usefixtures("x64")
 SHAPES = ((4, 6), (6, 4), (5, 5))

@@ -74,8 +74,8 @@ def simplified(alpha: float = 0.0, b1: float = 0.99, b2: float = 0.95, eps: floa
 def acprop(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-16, eps_root: float = 1e-16, decay: float = 0.0):
     w, m, s = start(), 0.0, 0.0
     for t, g in enumerate(gradients(), 1):
-        root = 1.0 if t == 1 else np.sqrt(s / (1 - b2 ** (t - 1)))
-        w = w - ETA * (g / (root + eps) + decay * w)
+        below = 1.0 if t == 1 else np.sqrt(s / (1 - b2 ** (t - 1))) + eps
+        w = w - ETA * (g / below + decay * w)
         m = b1 * m + (1 - b1) * g
         s = b2 * s + (1 - b2) * (g - m) ** 2 + eps_root
         yield w

@@ -14,7 +14,7 @@ import pytest
 import modulax as mx
 
 from . import settings
-from .transcriptions import ETA, Points, first_update, gradients, points, start
+from .transcriptions import ETA, Points, compiled, first_update, gradients, points, start
 
 in_double = pytest.mark.usefixtures("x64")
 
@@ -63,15 +63,23 @@ def adabelief(
         yield w
 
 
-# --- Zaheer et al. 2018, algorithm 2, started above zero and corrected -----------------------------
+# --- Zaheer et al. 2018, algorithm 2, and the first author's code ----------------------------------
 
 
-def yogi(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-3, root: float = 0.0, initial: float = 1e-6) -> Points:
-    w, m, v = start(), initial, initial
+def yogi(
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-3,
+    root: float = 0.0,
+    initial: float = 1e-6,
+    is_corrected: bool = True,
+) -> Points:
+    w, m, v = start(), 0.0, initial
     for t, g in enumerate(gradients(), 1):
         m = b1 * m + (1 - b1) * g
         v = v - (1 - b2) * np.sign(v - g**2) * g**2
-        w = w - ETA * m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t) + root) + eps)
+        rate = ETA * (np.sqrt(1 - b2**t) / (1 - b1**t) if is_corrected else 1.0)
+        w = w - rate * m / (np.sqrt(v + root) + eps)
         yield w
 
 
@@ -242,6 +250,7 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], Points]]] = {
         lambda: mx.Chain(mx.ScaleByYogi(0.8, 0.9, 1e-4, 1e-2, 0.3), mx.Scale(-ETA)),
         lambda: yogi(0.8, 0.9, 1e-4, 1e-2, 0.3),
     ),
+    "Yogi-paper": (lambda: mx.Yogi(ETA, 0.8, 0.9, follow="paper"), lambda: yogi(0.8, 0.9, is_corrected=False)),
     "RAdam": (lambda: mx.RAdam(ETA), radam),
     "RAdam-numbers": (
         lambda: mx.RAdam(ETA, 0.8, 0.9, 1e-3, 1e-2, 7.0),
@@ -434,6 +443,14 @@ def test_the_root_of_amsgrad_never_shrinks():
     _, state = transform.update(g, transform.init(g))
     u, _ = transform.update(g / 100, state)
     np.testing.assert_allclose(u, 1 / np.sqrt(0.5 * 100.0**2), rtol=1e-8)
+
+
+@in_double
+def test_yogi_in_optax_corrects_inside_the_root():
+    """Its small constant isn't corrected, and its mean starts above zero."""
+    theirs = points(compiled(optax.yogi(ETA)))
+    np.testing.assert_allclose(points(mx.Yogi(ETA, follow="optax")), theirs, rtol=1e-10)
+    assert np.max(np.abs(points(mx.Yogi(ETA)) - theirs)) > 1e-3
 
 
 @in_double

@@ -89,8 +89,8 @@ DIFFERENCES = (
         "ScheduleFreeAdamW with a warm-up",
         "the warm-up starts at 1/T of the learning rate",
         "the warm-up starts at zero, so that the first step doesn't move; so does `follow='optax'`",
-        "the authors' code. In the paper's algorithm 1, the bias correction multiplies the learning rate, so that early "
-        "iterates have less weight: `follow='paper'`",
+        "the authors' code. In the paper's algorithm 1, the bias correction multiplies the learning rate, so that "
+        "early iterates have less weight: `follow='paper'`",
         "test_equations_averaging.py::test_the_warm_up_of_optax_begins_at_zero",
         "https://github.com/facebookresearch/schedule_free, https://arxiv.org/abs/2405.15682",
     ),
@@ -120,12 +120,12 @@ DIFFERENCES = (
     ),
     Difference(
         "Mechanize",
-        "the paper's algorithm: the state stores the sum of the updates, the first step has length zero, "
-        "a negative reward is clipped",
+        "the authors' code: the state stores the sum of the updates, and a negative reward is clipped",
         "the sum is computed from the parameters, the product is clipped, a negative reward is kept; so "
         "does `follow='optax'`",
-        "in bfloat16, a sum that is computed from the parameters stays zero, and training stalls",
+        "in bfloat16, a sum that is computed from the parameters stays zero, and training stalls. In the paper, the "
+        "first step has length zero: `follow='paper'`",
         "test_lookahead.py::test_mechanic_learns_in_low_precision",
-        "https://arxiv.org/abs/2306.00144, algorithm 1",
+        "https://github.com/optimizedlearning/mechanic, https://arxiv.org/abs/2306.00144",
     ),
 )

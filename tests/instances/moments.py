@@ -55,10 +55,11 @@ TRANSFORMS = (
         lambda: mx.ScaleByBelief(0.8, 0.95, 1e-6, 1e-8, nesterov=True),
         lambda: optax.scale_by_belief(0.8, 0.95, 1e-6, 1e-8, nesterov=True),
     ),
-    Instance("ScaleByYogi", mx.ScaleByYogi, optax.scale_by_yogi),
+    Instance("ScaleByYogi", mx.ScaleByYogi),
+    Instance("ScaleByYogi-optax", lambda: mx.ScaleByYogi(follow="optax"), optax.scale_by_yogi),
     Instance(
         "ScaleByYogi-numbers",
-        lambda: mx.ScaleByYogi(0.8, 0.9, 1e-4, 1e-5, 0.3),
+        lambda: mx.ScaleByYogi(0.8, 0.9, 1e-4, 1e-5, 0.3, follow="optax"),
         lambda: optax.scale_by_yogi(0.8, 0.9, 1e-4, 1e-5, 0.3),
     ),
     # At b2 = 0.999 optax loses the twelfth digit where ρ cancels.
@@ -117,7 +118,8 @@ TRANSFORMS = (
             optax.scale_by_belief(nesterov=True), optax.add_decayed_weights(0.1, not_bias), optax.scale(-0.05)
         ),
     ),
-    Instance("Yogi", lambda: mx.Yogi(0.05), lambda: optax.yogi(0.05)),
+    Instance("Yogi", lambda: mx.Yogi(0.05)),
+    Instance("Yogi-optax", lambda: mx.Yogi(0.05, follow="optax"), lambda: optax.yogi(0.05)),
     Instance("RAdam", lambda: mx.RAdam(0.05, b2=0.95), lambda: optax.radam(0.05, b2=0.95)),
     Instance(
         "RAdam-schedules",
@@ -176,6 +178,14 @@ DIFFERENCES = (
         "the paper's weight decay is proximal; `follow='optax'` follows optax",
         "test_equations_moments.py::test_adan_decays_proximally",
         "https://arxiv.org/abs/2208.06677, algorithm 1",
+    ),
+    Difference(
+        "ScaleByYogi, Yogi",
+        "corrects the bias of the whole denominator, with its eps; the first moment starts at zero",
+        "corrects the bias of the second moment inside the root; both moments start at 1e-6; so does `follow='optax'`",
+        "the first author's code. The paper's algorithm 2 has no bias corrections: `follow='paper'`",
+        "test_equations_moments.py::test_yogi_in_optax_corrects_inside_the_root",
+        "https://github.com/tensorflow/addons/blob/master/tensorflow_addons/optimizers/yogi.py",
     ),
     Difference(
         "Adadelta without a learning rate",

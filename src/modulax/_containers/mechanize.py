@@ -16,7 +16,7 @@ from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import at_least_float32, copy_in, default_float, safe_increment, safe_sqrt, zeros_in
 from .._support.checks import check_positive_integer
 from .._support.module import AbstractState, like_params, nested, shared
-from .._support.types import Count, Follow, Params, State, Updates
+from .._support.types import Count, FollowReference, Params, State, Updates
 from ..tree._align import align
 from ..tree._leafmap import map_arithmetic
 from ..tree._math import inner, norm, widened
@@ -45,8 +45,8 @@ class Mechanize(AbstractContainer):
     $$
     \begin{aligned}
     \Delta_{t+1} &= \Delta_t + u_t, \qquad u_t \text{ the step of the optimizer for } g_t \\
-    h_t &= \Big\langle \Delta_t,\; g_t + \lambda \textstyle\sum_i s_{t,i}\, \|g_t\| \frac{x_t}{\|x_t\| +
-        \varepsilon} \Big\rangle \\
+    h_t &= \Big\langle \Delta_t,\; g_t + \lambda \textstyle\sum_i s_{t,i}\, \|g_t\| \frac{x_t + u_t}{\|x_t + u_t\|
+        + \varepsilon} \Big\rangle \\
     m_t &= \max(\beta m_{t-1}, |h_t|), \qquad v_t = \beta^2 v_{t-1} + h_t^2, \qquad
         r_t = \max(0, \beta r_{t-1} - s_t h_t) \\
     s_{t+1} &= \big(\tfrac{s_{init}}{n} m_t + r_t\big) / (\sqrt{v_t} + \varepsilon) \\
@@ -55,9 +55,9 @@ class Mechanize(AbstractContainer):
     $$
 
     $m, v, r, s$ have one entry for each of the decay rates $\beta = 0.9, 0.99, 0.999, \dots$; their scales are
-    added, so that none has to be chosen. The first step leaves the parameters unchanged. Use a base optimizer with a
-    learning rate of 1, or with a schedule that warms up to 1; any will do, except those that normalize their steps by
-    the parameters, such as LARS. In a chain, put `Mechanize` last.
+    added, so that none has to be chosen. At the start, $m_0 = 10^{-6}$ and $\Delta_1 = v_0 = r_0 = s_1 = 0$. Use a base
+    optimizer with a learning rate of 1, or with a schedule that warms up to 1; any will do, except those that normalize
+    their steps by the parameters, such as LARS. In a chain, put `Mechanize` last.
 
     Both $x_1$ and $\Delta$ are stored in the state, so that training works for parameters in bfloat16, too: tiny steps
     are summed without being rounded away. optax computes $\Delta$ from the parameters, which saves one copy of them.
@@ -68,13 +68,15 @@ class Mechanize(AbstractContainer):
         eps: $\varepsilon$, added to denominators.
         s_init: initial scale $s_{init}$. It grows exponentially, so that a value that is too small costs few steps.
         num_betas: number $n$ of decay rates.
-        follow: which algorithm to use: that of the paper, `"paper"`; or the later one, `"optax"`, in which $\Delta_t =
-            (x_t - x_1) / (\sum_i s_{t,i} + \varepsilon)$, $\varepsilon$ is added to $|h_t|$, so that the first step has
-            the scale $s_{init}$, the increment of the reward is clipped to $\pm s_t m_{t-1}$, and a negative reward is
-            kept.
+        follow: which algorithm to use. `"reference"` is the authors' code with `store_delta=True`, as above. `"paper"`
+            has $x_t$ in place of $x_t + u_t$, and $m_0 = 0$, so that the first step leaves the parameters unchanged. In
+            `"optax"`, moreover, $\Delta_t = (x_t - x_1) / (\sum_i s_{t,i} + \varepsilon)$, $\varepsilon$ is added to
+            $|h_t|$, so that the first step has the scale $s_{init}$, the increment of the reward is clipped to $\pm s_t
+            m_{t-1}$, and a negative reward is kept.
 
     References:
-        Cutkosky, Defazio and Mehta, [Mechanic: A Learning Rate Tuner](https://arxiv.org/abs/2306.00144), 2023.
+        Cutkosky, Defazio and Mehta, [Mechanic: A Learning Rate Tuner](https://arxiv.org/abs/2306.00144), 2023, and the
+        authors' [code](https://github.com/optimizedlearning/mechanic).
     """
 
     base_optimizer: AbstractTransform = part(state="base_optimizer_state")
@@ -83,7 +85,7 @@ class Mechanize(AbstractContainer):
     s_init: Number = number(1e-6)
     num_betas: int = eqx.field(static=True, default=6)
     _: dataclasses.KW_ONLY
-    follow: Follow = followed()
+    follow: FollowReference = followed("reference", "paper", "optax")
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
     clock: ClassVar[Clock] = "steps"
@@ -97,6 +99,8 @@ class Mechanize(AbstractContainer):
         count = jnp.zeros((), jnp.int32)
         now = resolve(self, count)
 
+        is_reference = self.follow == "reference"
+
         def zeros() -> Array:
             return jnp.zeros(self.num_betas, default_float())
 
@@ -104,9 +108,9 @@ class Mechanize(AbstractContainer):
             base_optimizer_state=now.base_optimizer.init(params),
             count=count,
             r=zeros(),
-            m=zeros(),
+            m=zeros() + (1e-6 if is_reference else 0.0),
             v=zeros(),
-            s=zeros() + now.s_init,
+            s=zeros() if is_reference else zeros() + now.s_init,
             x0=jtu.tree_map(copy_in, params),
             delta=jtu.tree_map(lambda p: zeros_in(p, at_least_float32(p.dtype)), params) if self._stores else None,
         )
@@ -127,7 +131,8 @@ class Mechanize(AbstractContainer):
             delta, put_delta = align(state.delta, updates, "Mechanize.update")
         else:
             (delta,), put_delta = map_arithmetic(_travelled, scale + now.eps, (p, x0), [u]), lambda _: None
-        r, m, v, s = now._tuned(state, _product(g, delta, p, now.weight_decay * scale, now.eps))
+        x = [_sum(*xs) for xs in zip(p, u, strict=True)] if self.follow == "reference" else p
+        r, m, v, s = now._tuned(state, _product(g, delta, x, now.weight_decay * scale, now.eps))
 
         def move(scale: Any, p: Array, x0: Array, delta: Array, u: Array) -> tuple[Array, ...]:
             delta = delta + u
@@ -155,7 +160,7 @@ class Mechanize(AbstractContainer):
 
     @property
     def _stores(self) -> bool:
-        return self.follow == "paper"
+        return self.follow != "optax"
 
     def _tuned(self, state: MechanicState, h: Array) -> tuple[Array, ...]:
         """Return reward, largest product, sum of squares and scale, updated with the inner product of this step."""
@@ -163,7 +168,7 @@ class Mechanize(AbstractContainer):
         eps, s_init, h = (jnp.asarray(x).astype(dtype) for x in (self.eps, self.s_init, h))
         betas = jnp.asarray([1 - 0.1 ** (i + 1) for i in range(self.num_betas)], dtype)
         v = betas**2 * state.v + h**2
-        if self.follow == "paper":
+        if self.follow != "optax":
             m = jnp.maximum(betas * state.m, jnp.abs(h))
             r = jnp.maximum(betas * state.r - state.s * h, 0)
         else:
@@ -175,6 +180,11 @@ class Mechanize(AbstractContainer):
 
 def _travelled(scale: Any, p: Array, x0: Array) -> list[Array]:
     return [(p - x0) / scale]
+
+
+def _sum(p: Array, u: Array) -> Array:
+    dtype = at_least_float32(p.dtype, u.dtype)
+    return p.astype(dtype) + u.astype(dtype)
 
 
 def _product(g: list[Array], delta: list[Array], p: list[Array], decay: Any, eps: Any) -> Array:

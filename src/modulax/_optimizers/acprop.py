@@ -20,15 +20,16 @@ class ACProp(AbstractOptimizer):
 
     $$
     \begin{aligned}
-    u_t &= g_t / (\sqrt{\hat s_{t-1}} + \varepsilon), \qquad \hat s_{t-1} = s_{t-1} / (1 - \beta_2^{t-1}), \quad
-        \hat s_0 = 1 \\
+    u_1 &= g_1, \qquad u_t = g_t / (\sqrt{\hat s_{t-1}} + \varepsilon), \quad
+        \hat s_{t-1} = s_{t-1} / (1 - \beta_2^{t-1}) \\
     m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
     s_t &= \beta_2 s_{t-1} + (1 - \beta_2) |g_t - m_t|^2 + \bar\varepsilon \\
     w_{t+1} &= w_t - \eta (u_t + \lambda w_t)
     \end{aligned}
     $$
 
-    with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, and $m_0 = s_0 = 0$.
+    with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, and $m_0 = s_0 = 0$. The authors' code computes the same with
+    `rectify=False`.
 
     Args:
         learning_rate: learning rate $\eta$, a number or a schedule.
@@ -39,7 +40,8 @@ class ACProp(AbstractOptimizer):
         eps_root: $\bar\varepsilon$, added to the variance at every step.
         weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
         mask: which parameters decay, as in `AddDecayedWeights`; by default all.
-        follow: `"paper"`, or `"optax"`, which measures the deviation from $m_{t-1}$ instead of $m_t$.
+        follow: `"paper"`, or `"optax"`, which measures the deviation from $m_{t-1}$ instead of $m_t$, and divides
+            $u_1$ by $1 + \varepsilon$.
 
     References:
         Zhuang et al., [Momentum Centering and Asynchronous Update for Adaptive Gradient

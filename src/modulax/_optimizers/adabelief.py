@@ -26,7 +26,8 @@ class AdaBelief(AbstractOptimizer):
     \end{aligned}
     $$
 
-    with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, and $m_0 = s_0 = 0$. With `nesterov`,
+    with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, and $m_0 = s_0 = 0$. The authors' package computes the same
+    with `rectify=False`; by default it rectifies the steps as RAdam does. With `nesterov`,
     $\hat m_t = \beta_1 m_t / (1 - \beta_1^{t+1}) + (1 - \beta_1) g_t / (1 - \beta_1^t)$.
 
     Args:

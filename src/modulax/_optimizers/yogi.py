@@ -1,9 +1,10 @@
 """The optimizer Yogi."""
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, number
+from .._protocol.fields import Hyperparameter, followed, number
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
+from .._support.types import FollowReference
 from .._transforms.scaling import ScaleByLearningRate
 from .._transforms.yogi import ScaleByYogi
 
@@ -15,27 +16,33 @@ class Yogi(AbstractOptimizer):
     \begin{aligned}
     m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
     v_t &= v_{t-1} - (1 - \beta_2) \operatorname{sign}(v_{t-1} - |g_t|^2)\, |g_t|^2 \\
-    w_{t+1} &= w_t - \eta\, \frac{m_t / (1 - \beta_1^t)}{\sqrt{v_t / (1 - \beta_2^t)} + \varepsilon}
+    w_{t+1} &= w_t - \eta \frac{\sqrt{1 - \beta_2^t}}{1 - \beta_1^t} \cdot \frac{m_t}{\sqrt{v_t} + \varepsilon}
     \end{aligned}
     $$
 
-    with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, and $m_0 = v_0 = 10^{-6}$.
+    with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, $m_0 = 0$ and $v_0 = 10^{-6}$. `ScaleByYogi` has the equations
+    of `follow="paper"` and `follow="optax"`.
 
     Args:
         learning_rate: learning rate $\eta$, a number or a schedule.
         b1: exponential decay rate $\beta_1$ of the first moment.
         b2: $\beta_2$; the second moment changes by $1 - \beta_2$ times the new square.
         eps: $\varepsilon$, added to the denominator outside the root.
+        follow: `"reference"`, the authors' code; `"paper"` for no bias corrections, or `"optax"` for those of $v_t$
+            inside the root.
 
     References:
         Zaheer et al., [Adaptive Methods for Nonconvex
-        Optimization](https://papers.nips.cc/paper/8186-adaptive-methods-for-nonconvex-optimization), 2018.
+        Optimization](https://papers.nips.cc/paper/8186-adaptive-methods-for-nonconvex-optimization), 2018, and its
+        first author's [code](https://github.com/tensorflow/addons/blob/master/tensorflow_addons/optimizers/yogi.py).
     """
 
     learning_rate: Hyperparameter = number()
     b1: Hyperparameter = number(0.9, needs=DECAY)
     b2: Hyperparameter = number(0.999, needs=DECAY)
     eps: Hyperparameter = number(1e-3)
+    follow: FollowReference = followed("reference", "paper", "optax")
 
     def transform(self) -> Chain:
-        return Chain(ScaleByYogi(self.b1, self.b2, self.eps), ScaleByLearningRate(self.learning_rate))
+        direction = ScaleByYogi(self.b1, self.b2, self.eps, follow=self.follow)
+        return Chain(direction, ScaleByLearningRate(self.learning_rate))

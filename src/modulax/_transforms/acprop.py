@@ -26,8 +26,8 @@ class ScaleByACProp(AbstractLeafwise):
 
     $$
     \begin{aligned}
-    u_t &= g_t / (\sqrt{\hat s_{t-1}} + \varepsilon), \qquad \hat s_{t-1} = s_{t-1} / (1 - \beta_2^{t-1}), \quad
-        \hat s_0 = 1 \\
+    u_1 &= g_1, \qquad u_t = g_t / (\sqrt{\hat s_{t-1}} + \varepsilon), \quad
+        \hat s_{t-1} = s_{t-1} / (1 - \beta_2^{t-1}) \\
     m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
     s_t &= \beta_2 s_{t-1} + (1 - \beta_2) |g_t - m_t|^2 + \bar\varepsilon
     \end{aligned}
@@ -38,7 +38,9 @@ class ScaleByACProp(AbstractLeafwise):
 
     The variance of an entry whose updates have all been equal, for example that of a ReLU unit that was inactive so
     far, is almost zero, and the first different update then makes a step of the order of $10^6$. For models with such
-    units set `eps` to about 1e-4; the default is that of the authors and of optax.
+    units set `eps` to about 1e-4; the default is that of the authors and of optax. The authors' code rectifies the
+    steps as RAdam does, unless it is called with `rectify=False`; this class is the algorithm of the paper, which
+    doesn't.
 
     Args:
         b1: exponential decay rate $\beta_1$ of the first moment.
@@ -46,7 +48,8 @@ class ScaleByACProp(AbstractLeafwise):
         eps: $\varepsilon$, added to the denominator outside the root.
         eps_root: $\bar\varepsilon$, added to the variance at every step.
         follow: `"paper"` measures the deviation from the new first moment $m_t$; `"optax"` from the previous one,
-            $m_{t-1}$, which is $1 / \beta_1$ times as large and makes steps shorter by the same factor.
+            $m_{t-1}$, which is $1 / \beta_1$ times as large and makes steps shorter by the same factor, and divides
+            the first update by $1 + \varepsilon$.
 
     References:
         Zhuang et al., [Momentum Centering and Asynchronous Update for Adaptive Gradient
@@ -70,7 +73,11 @@ class ScaleByACProp(AbstractLeafwise):
     def update_leaf(self, now, g, s, p):
         del p
         is_first, bias2 = now
-        u = g / (self.eps + jnp.where(is_first, 1, safe_sqrt(s.nu / bias2)))
+        root = safe_sqrt(s.nu / bias2)
+        if self.follow == "paper":
+            u = g / jnp.where(is_first, 1, self.eps + root)
+        else:
+            u = g / (self.eps + jnp.where(is_first, 1, root))
         mu = moment(self.b1, s.mu, g)
         deviation = g - (mu if self.follow == "paper" else s.mu)
         nu = self.eps_root + moment(self.b2, s.nu, abs_sq(deviation))

@@ -4,10 +4,11 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from .._protocol.fields import Number, number
+from .._protocol.fields import Number, followed, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, moment, safe_sqrt, second_moment_like
 from .._support.checks import DECAY, NON_NEGATIVE
+from .._support.types import FollowReference
 from .adam import ScaleByAdamState, adam_numbers
 
 
@@ -18,24 +19,36 @@ class ScaleByYogi(AbstractLeafwise):
     \begin{aligned}
     m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
     v_t &= v_{t-1} - (1 - \beta_2) \operatorname{sign}(v_{t-1} - |g_t|^2)\, |g_t|^2 \\
-    u_t &= \frac{m_t / (1 - \beta_1^t)}{\sqrt{v_t / (1 - \beta_2^t) + \bar\varepsilon} + \varepsilon}
+    u_t &= \frac{\sqrt{1 - \beta_2^t}}{1 - \beta_1^t} \cdot \frac{m_t}{\sqrt{v_t + \bar\varepsilon} + \varepsilon}
     \end{aligned}
     $$
 
+    with $m_0 = 0$.
+
     Where Adam's second moment is much larger than the new square, it decays like $\beta_2^t$. Yogi's decreases by steps
-    of the size of the new square, so that the effective learning rate doesn't increase suddenly. Algorithm 2 of the
-    paper has no bias corrections.
+    of the size of the new square, so that the effective learning rate doesn't increase suddenly.
+
+    The paper, the authors' code and optax differ. Algorithm 2 of the paper has no bias corrections, and neither has
+    `follow="paper"`. optax corrects $v_t$ inside the root, so that $\varepsilon$ isn't corrected, and starts $m$ at the
+    initial value of $v$; so does `follow="optax"`:
+
+    $$
+    u_t = \frac{m_t / (1 - \beta_1^t)}{\sqrt{v_t / (1 - \beta_2^t) + \bar\varepsilon} + \varepsilon}, \qquad m_0 = v_0
+    $$
 
     Args:
         b1: exponential decay rate $\beta_1$ of the first moment.
         b2: $\beta_2$; the second moment changes by $1 - \beta_2$ times the new square.
         eps: $\varepsilon$, added to the denominator outside the root.
         eps_root: $\bar\varepsilon$, added to the second moment inside the root.
-        initial_accumulator_value: initial value of $m$ and $v$.
+        initial_accumulator_value: initial value $v_0$ of $v$.
+        follow: `"reference"`, the authors' code; `"paper"` for no bias corrections, or `"optax"` for those of $v_t$
+            inside the root.
 
     References:
         Zaheer et al., [Adaptive Methods for Nonconvex
-        Optimization](https://papers.nips.cc/paper/8186-adaptive-methods-for-nonconvex-optimization), 2018.
+        Optimization](https://papers.nips.cc/paper/8186-adaptive-methods-for-nonconvex-optimization), 2018, and its
+        first author's [code](https://github.com/tensorflow/addons/blob/master/tensorflow_addons/optimizers/yogi.py).
     """
 
     cites: ClassVar[tuple[str, ...]] = ("zaheer2018",)
@@ -45,10 +58,12 @@ class ScaleByYogi(AbstractLeafwise):
     eps: Number = number(1e-3)
     eps_root: Number = number(0.0)
     initial_accumulator_value: Number = number(1e-6, needs=NON_NEGATIVE)
+    follow: FollowReference = followed("reference", "paper", "optax")
 
     def init_leaf(self, p):
         start = self.initial_accumulator_value
-        return ScaleByAdamState(mu=jnp.full_like(p, start), nu=second_moment_like(p, start))
+        mu = jnp.full_like(p, start) if self.follow == "optax" else jnp.zeros_like(p)
+        return ScaleByAdamState(mu=mu, nu=second_moment_like(p, start))
 
     def prepare(self, count):
         return adam_numbers(self.b1, self.b2, count)
@@ -60,5 +75,9 @@ class ScaleByYogi(AbstractLeafwise):
         change = now.c2 * square
         # By comparison instead of the sign of a difference, which is NaN if both have overflowed.
         nu = jnp.where(square > s.nu, s.nu + change, jnp.where(square < s.nu, s.nu - change, s.nu))
-        u = mu / now.bias1 / (self.eps + safe_sqrt(self.eps_root + nu / now.bias2))
+        if self.follow == "optax":
+            u = mu / now.bias1 / (self.eps + safe_sqrt(self.eps_root + nu / now.bias2))
+        else:
+            factor = safe_sqrt(now.bias2) / now.bias1 if self.follow == "reference" else 1
+            u = factor * mu / (self.eps + safe_sqrt(self.eps_root + nu))
         return u, ScaleByAdamState(mu=mu, nu=nu)

@@ -1,0 +1,146 @@
+"""Which released code each class is compared with, and where a class departs from it on purpose."""
+
+from typing import NamedTuple
+
+
+class Released(NamedTuple):
+    """A row of the first table of `docs/released_code.md`.
+
+    Attributes:
+        names: the classes that are compared with it.
+        source: the package, or the repository and the file.
+        version: the version of the package, or the commit.
+        settings: the arguments that either side needs, beyond equal hyperparameters.
+    """
+
+    names: str
+    source: str
+    version: str
+    settings: str = ""
+
+
+class Departure(NamedTuple):
+    """A row of the second table: two trajectories that are apart, and how far.
+
+    Attributes:
+        subject: the class, and the situation if it is not all of it.
+        ours: what modulax does.
+        theirs: what the released code does.
+        why: the reason.
+        trajectory: the name of the frozen trajectory.
+        distance: the largest distance, as a fraction of the largest parameter.
+    """
+
+    subject: str
+    ours: str
+    theirs: str
+    why: str
+    trajectory: str
+    distance: float
+
+
+JASPER = "PyTorch/SpeechRecognition/Jasper/common/optimizers.py"
+RELEASED = (
+    Released("SGD, AdamW, AMSGrad, Adamax, Adadelta, Rprop", "torch.optim", "2.13.0"),
+    Released("RMSProp", "torch.optim", "2.13.0", "`eps_in_sqrt=False`"),
+    Released("RAdam", "torch.optim", "2.13.0", "`eps=0` in both"),
+    Released("ScheduleFreeSGD, ScheduleFreeAdamW", "schedulefree", "1.4.1"),
+    Released("DAdaptAdamW", "dadaptation", "3.2", "theirs: `decouple=True`"),
+    Released("Prodigy", "prodigyopt", "1.1.2"),
+    Released("DoG", "dog-optimizer", "1.0.3"),
+    Released("MADGRAD", "madgrad", "1.3"),
+    Released("AdaBelief", "adabelief-pytorch", "0.2.1", "theirs: `rectify=False`"),
+    Released("ACProp", "juntang-zhuang/ACProp-Optimizer", "a880843025e6", "theirs: `rectify=False`"),
+    Released("MoMo, MoMoAdam", "fabian-sp/MoMo", "7be52f222709"),
+    Released("Mechanize", "optimizedlearning/mechanic", "4a037bcd4a9c", "theirs: `store_delta=True`"),
+    Released("SAM", "davda54/sam", "3c3afdbd71cf", "`Chain(Normalize(), SGD(rho))`"),
+    Released("Muon", "KellerJordan/Muon", "857d1adc159e", "`eps=1e-7`; theirs without the cast to bfloat16"),
+    Released("GaLore", "jiaweizzhao/GaLore", "2cc66f88cce1", "Adam with `eps=0`; theirs without the cast to float32"),
+    Released("ADOPT", "iShohei220/adopt", "6468572b4b36"),
+    Released("AdEMAMix", "apple/ml-ademamix", "c3d73c09f128", "schedules of `t + 1`"),
+    Released("Adan", "sail-sg/Adan", "2c65beaf4007", "`eps_root=0`"),
+    Released("Lion", "google/automl, lion/lion_pytorch.py", "6a54c8741e7c"),
+    Released("NovoGrad", f"NVIDIA/DeepLearningExamples, {JASPER}", "729963dd47e7"),
+    Released("COCOB", "bremen79/parameterfree", "8e130f23a9f3"),
+    Released("DoWG", "rka97/dowg", "e4dbe02c7cee"),
+    Released("Fromage", "jxbz/fromage", "4a6593b628dd"),
+    Released("Sophia", "Liuhong99/Sophia, sophia.py", "a7e157229b71", "`gamma` is `rho` times the batch size"),
+    Released("Yogi", "tensorflow/addons, optimizers/yogi.py", "d208d752e98c"),
+    Released("LAMB", "tensorflow/addons, optimizers/lamb.py", "d208d752e98c"),
+    Released("SM3", "google-research/google-research, sm3/sm3.py", "0c1bbe5fc971", "`eps=1e-30`"),
+)
+
+DEPARTURES = (
+    Departure(
+        "AdaBelief",
+        "the algorithm of the paper",
+        "rectified as RAdam is, by default",
+        "the authors' results on CIFAR and ImageNet have `rectify=False`, as the paper",
+        "AdaBelief/rectified",
+        2.3,
+    ),
+    Departure(
+        "ACProp",
+        "the algorithm of the paper",
+        "rectified as RAdam is, by default",
+        "the rectified steps are in no listing of the paper",
+        "ACProp/rectified",
+        1.8,
+    ),
+    Departure(
+        "Adan(eps_root=1e-8)",
+        "adds `eps_root` inside the root, as optax does by default",
+        "has no `eps_root`",
+        "defaults are those of optax; with `eps_root=0` they agree",
+        "Adan/default",
+        4.7e-8,
+    ),
+    Departure(
+        "GaLore, Adam with `eps` and weight decay",
+        "`eps` is added after the bias correction, and the parameters before the step decay, as in Adam and AdamW",
+        "`eps` is added before the bias correction, and the parameters after the step decay",
+        "GaLore wraps any optimizer; its own copy of AdamW is not part of the method",
+        "GaLore/eps_and_decay",
+        7e-3,
+    ),
+    Departure(
+        "GaLore, first moments after a new projection",
+        "the signs of singular vectors are those of the decomposition of a weight of JAX",
+        "those of the decomposition of its transpose",
+        "they are arbitrary; a moment in the old projection meets them",
+        "GaLore/signs",
+        0.18,
+    ),
+    Departure(
+        "Mechanize",
+        "stores the sum of the steps",
+        "by default recomputes it from the parameters, divided by the scale plus `eps`",
+        "in bfloat16 a recomputed sum stays zero; with `store_delta=True` they agree",
+        "Mechanize/recomputed",
+        2.2e-5,
+    ),
+    Departure(
+        "Muon",
+        "iterates in the dtype of the parameters, in at least float32",
+        "iterates in bfloat16",
+        "lower precision is the choice of the user; without the cast they agree",
+        "Muon/bfloat16",
+        1.4e-2,
+    ),
+    Departure(
+        "RAdam with `eps`",
+        "`eps` is added after the bias correction, as in Adam",
+        "`eps` is added before the bias correction",
+        "the paper has no `eps`; its place is that in optax",
+        "RAdam/eps",
+        1.4e-3,
+    ),
+    Departure(
+        "Sophia, before the first estimate is due",
+        "makes an estimate in the first step, as in algorithm 3 of the paper",
+        "the training script makes the first one after `update_interval` steps, all of which are clipped",
+        "the class in the same repository leaves this to its caller; called in the first step, it agrees",
+        "Sophia/late",
+        0.52,
+    ),
+)

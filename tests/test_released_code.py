@@ -1,0 +1,236 @@
+"""The trajectories of the authors' released code, frozen in `tests/oracles/`, and ours."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+
+import modulax as mx
+
+from .oracles import FROZEN
+from .oracles.ledger import DEPARTURES, RELEASED
+from .oracles.problem import NOISE, SAMPLED, START, STEPS, gradient, loss
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+
+class Case(NamedTuple):
+    """Ours for a frozen trajectory."""
+
+    make: Callable[[], Any]
+    updates_per_step: int = 1
+    is_evaluated: bool = False
+
+
+class SampledSquares(mx.AbstractStatelessTransform):
+    """The curvature of the frozen runs of Sophia: squares of sampled gradients."""
+
+    def apply(self, updates: Any, params: Any = None, sampled: Any = None, **extra: Any) -> Any:
+        del updates, params, extra
+        return jtu.tree_map(jnp.square, sampled)
+
+
+def one_later(schedule: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda count: schedule(count + 1)
+
+
+def rising_alpha(t: Any) -> Any:
+    return 4.0 * jnp.minimum(t.astype(float) / 15, 1)
+
+
+def rising_b3(t: Any) -> Any:
+    """Linear in the half-life, from 0.8 to 0.99."""
+    part = jnp.minimum(t.astype(float) / 15, 1)
+    first, last = (np.log(0.5) / np.log(b3 + 1e-8) - 1 for b3 in (0.8, 0.99))
+    return jnp.where(t < 15, 0.5 ** (1 / ((1 - part) * first + part * last + 1)), 0.99)
+
+
+def decayed(optimizer: Any, decay: float) -> Any:
+    return mx.Chain(mx.AddDecayedWeights(decay), optimizer)
+
+
+BOUND: dict[str, Any] = {"lower_bound": 1.0, "weight_decay": 0.1, "adapt_lower_bound": True}
+GROUPS: dict[str, dict[str, Case]] = {
+    "torch": {
+        "SGD/default": Case(lambda: mx.SGD(0.1)),
+        "SGD/all": Case(lambda: decayed(mx.SGD(0.05, 0.8, nesterov=True), 0.1)),
+        "AdamW/default": Case(lambda: mx.AdamW(0.05, weight_decay=1e-2)),
+        "AdamW/all": Case(lambda: mx.AdamW(0.1, 0.8, 0.95, 1e-3, weight_decay=0.2)),
+        "AMSGrad/default": Case(lambda: mx.AMSGrad(0.05)),
+        "AMSGrad/all": Case(lambda: mx.AMSGrad(0.1, 0.8, 0.9, 1e-3)),
+        "RMSProp/default": Case(lambda: mx.RMSProp(0.02, 0.99, eps_in_sqrt=False)),
+        "RMSProp/all": Case(lambda: mx.RMSProp(0.02, 0.9, 1e-3, centered=True, momentum=0.5, eps_in_sqrt=False)),
+        "RAdam/default": Case(lambda: mx.RAdam(0.05, eps=0.0)),
+        "RAdam/all": Case(lambda: mx.RAdam(0.1, 0.8, 0.95, 0.0)),
+        "Adamax/default": Case(lambda: mx.Adamax(0.05)),
+        "Adamax/all": Case(lambda: mx.Adamax(0.1, 0.8, 0.95)),
+        "Adadelta/default": Case(lambda: mx.Adadelta(1.0, 0.9, 1e-6)),
+        "Adadelta/all": Case(lambda: mx.Adadelta(3.0, 0.8, 1e-3)),
+        "Rprop/default": Case(lambda: mx.Rprop(0.01)),
+        "Rprop/all": Case(lambda: mx.Rprop(0.1, 0.4, 1.5, 1e-3, 0.5)),
+    },
+    "averages": {
+        "ScheduleFreeSGD/default": Case(lambda: mx.ScheduleFreeSGD(0.5)),
+        "ScheduleFreeSGD/all": Case(lambda: mx.ScheduleFreeSGD(0.2, 10, 0.8, 0.1, 1.0)),
+        "ScheduleFreeAdamW/default": Case(lambda: mx.ScheduleFreeAdamW(0.05)),
+        "ScheduleFreeAdamW/all": Case(lambda: mx.ScheduleFreeAdamW(0.1, 10, 0.95, 0.99, 1e-4, 0.1)),
+        "ScheduleFreeAdamW/warm_up": Case(lambda: mx.ScheduleFreeAdamW(0.05, 10)),
+        "ScheduleFreeAdamW/decay": Case(lambda: mx.ScheduleFreeAdamW(0.05, weight_decay=0.1)),
+        "ScheduleFreeAdamW/evaluated": Case(
+            lambda: mx.ScheduleFreeAdamW(0.1, 10, 0.95, 0.99, 1e-4, 0.1), is_evaluated=True
+        ),
+        "Mechanize/default": Case(lambda: mx.Mechanize(mx.SGD(1.0))),
+        "Mechanize/all": Case(lambda: mx.Mechanize(mx.SGD(1.0, 0.8), 0.1, 1e-6, 1e-2, 3)),
+        "SAM/default": Case(lambda: mx.SAM(mx.SGD(0.1), mx.Chain(mx.Normalize(), mx.SGD(0.05))), updates_per_step=2),
+        "SAM/all": Case(
+            lambda: mx.SAM(mx.AdamW(0.05, weight_decay=0.1), mx.Chain(mx.Normalize(), mx.SGD(0.3)), reset_state=False),
+            updates_per_step=2,
+        ),
+    },
+    "tuning free": {
+        "DAdaptAdamW/default": Case(mx.DAdaptAdamW),
+        "DAdaptAdamW/all": Case(lambda: mx.DAdaptAdamW(0.5, (0.8, 0.99), 1e-4, 1e-2, 0.1)),
+        "Prodigy/default": Case(mx.Prodigy),
+        "Prodigy/all": Case(lambda: mx.Prodigy(0.5, (0.8, 0.99), 0.9, 1e-4, 1e-2, 1.2, 0.1, safeguard_warmup=True)),
+        "DoG/default": Case(mx.DoG),
+        "DoG/all": Case(lambda: mx.DoG(0.5, ("heuristic", 1e-2), 1e-3, 0.1)),
+        "DoWG/default": Case(mx.DoWG),
+        "DoWG/all": Case(lambda: mx.DoWG(1.0, 1e-2, 1e-2)),
+        "COCOB/default": Case(mx.COCOB),
+        "COCOB/all": Case(lambda: mx.COCOB(1.0, 10, 1e-2, 0.1)),
+        "MoMo/default": Case(mx.MoMo),
+        "MoMo/all": Case(lambda: mx.MoMo(0.1, 0.8, **BOUND)),
+        "MoMoAdam/default": Case(mx.MoMoAdam),
+        "MoMoAdam/all": Case(lambda: mx.MoMoAdam(0.1, 0.8, 0.95, 1e-3, **BOUND)),
+    },
+    "moments": {
+        "MADGRAD/default": Case(lambda: mx.MADGRAD(0.05)),
+        "MADGRAD/all": Case(lambda: mx.MADGRAD(0.1, 0.5, 0.1, 1e-3)),
+        "AdaBelief/default": Case(lambda: mx.AdaBelief(0.05)),
+        "AdaBelief/all": Case(lambda: mx.AdaBelief(0.1, 0.8, 0.95, 1e-3, 1e-3, 0.1)),
+        "ADOPT/default": Case(lambda: mx.ADOPT(0.05)),
+        "ADOPT/all": Case(lambda: mx.ADOPT(0.05, 0.8, 0.95, 1e-2, use_clipping=False)),
+        "AdEMAMix/default": Case(lambda: mx.AdEMAMix(0.02, alpha=2.0)),
+        "AdEMAMix/all": Case(
+            lambda: mx.AdEMAMix(0.02, 0.8, 0.95, one_later(rising_b3), one_later(rising_alpha), 1e-3, weight_decay=0.1)
+        ),
+        "Adan/default": Case(lambda: mx.Adan(0.02, eps_root=0.0)),
+        "Adan/all": Case(lambda: mx.Adan(0.05, 0.9, 0.8, 0.95, 1e-3, 0.0, 0.1)),
+        "Lion/default": Case(lambda: mx.Lion(0.02, weight_decay=0.0)),
+        "Lion/all": Case(lambda: mx.Lion(0.01, 0.8, 0.95, weight_decay=0.3)),
+        "NovoGrad/default": Case(lambda: mx.NovoGrad(0.02, 0.95, 0.0, 1e-8)),
+        "NovoGrad/all": Case(lambda: mx.NovoGrad(0.02, 0.8, 0.9, 1e-2, weight_decay=0.1)),
+        "Yogi/default": Case(lambda: mx.Yogi(0.05)),
+        "Yogi/all": Case(lambda: mx.Yogi(0.1, 0.8, 0.95, 1e-2)),
+    },
+    "layers, matrices and mixtures": {
+        "ACProp/default": Case(lambda: mx.ACProp(0.05)),
+        "ACProp/all": Case(lambda: mx.ACProp(0.05, 0.8, 0.95, 1e-3, 1e-3, 0.1)),
+        "Fromage/default": Case(lambda: mx.Fromage(0.01)),
+        "Fromage/all": Case(lambda: mx.Fromage(0.1)),
+        "LAMB/default": Case(lambda: mx.LAMB(0.05)),
+        "LAMB/all": Case(lambda: mx.LAMB(0.1, 0.8, 0.95, 1e-3, weight_decay=0.1)),
+        "SM3/default": Case(lambda: mx.Chain(mx.ScaleBySM3(eps=1e-30), mx.ScaleByLearningRate(0.1))),
+        "SM3/all": Case(lambda: mx.Chain(mx.ScaleBySM3(0.5, eps=1e-30), mx.ScaleByLearningRate(0.3))),
+        "Sophia/default": Case(
+            lambda: mx.Sophia(0.02, weight_decay=0.0, gamma=100.0, hessian_diagonal_fn=SampledSquares())
+        ),
+        "Sophia/all": Case(
+            lambda: mx.Sophia(
+                0.05, 0.8, 0.9, weight_decay=0.1, gamma=5.0, update_interval=3, hessian_diagonal_fn=SampledSquares()
+            )
+        ),
+        "Muon/default": Case(lambda: mx.Muon(0.05, eps=1e-7, adam_b2=0.95)),
+        "Muon/all": Case(
+            lambda: mx.Muon(
+                0.1,
+                beta=0.8,
+                eps=1e-7,
+                weight_decay=0.1,
+                adam_b1=0.8,
+                adam_b2=0.95,
+                adam_weight_decay=0.2,
+                adam_learning_rate=0.02,
+            )
+        ),
+        "GaLore/default": Case(lambda: mx.GaLore(0.05, 1, base_optimizer=mx.ScaleByAdam(eps=0.0))),
+        "GaLore/all": Case(lambda: mx.GaLore(0.1, 1, 7, 0.25, mx.ScaleByAdam(0.0, 0.95, 0.0))),
+    },
+}
+
+
+# In the order of the ledger.
+APART: dict[str, Callable[[], Any]] = {
+    "AdaBelief/rectified": lambda: mx.AdaBelief(0.05),
+    "ACProp/rectified": lambda: mx.ACProp(0.05),
+    "Adan/default": lambda: mx.Adan(0.02),
+    "GaLore/eps_and_decay": lambda: mx.GaLore(0.05, 1, weight_decay=0.1),
+    "GaLore/signs": lambda: mx.GaLore(0.1, 1, 7, 0.25, mx.ScaleByAdam(0.8, 0.95, 0.0)),
+    "Mechanize/recomputed": lambda: mx.Mechanize(mx.SGD(1.0)),
+    "Muon/bfloat16": lambda: mx.Muon(0.05, eps=1e-7, adam_b2=0.95),
+    "RAdam/eps": lambda: mx.RAdam(0.05, eps=1e-3),
+    "Sophia/late": lambda: mx.Sophia(0.02, weight_decay=0.0, gamma=100.0, hessian_diagonal_fn=SampledSquares()),
+}
+
+
+def trajectory(case: Case, transform: Any) -> Any:
+    """The parameters after each step."""
+
+    def body(carry: Any, inputs: Any) -> Any:
+        noise, sampled = inputs
+        params, state = carry
+        for _ in range(case.updates_per_step):
+            grads = {n: gradient(n, w, noise[n]) for n, w in params.items()}
+            extra = {"value": loss(params, noise), "sampled": sampled}
+            updates, state = transform.update(grads, state, params, **extra)
+            params = jtu.tree_map(jnp.add, params, updates)
+        return (params, state), transform.eval_params(state, params) if case.is_evaluated else params
+
+    start = jtu.tree_map(jnp.asarray, START)
+    return jax.lax.scan(body, (start, transform.init(start)), (NOISE, SAMPLED))[1]
+
+
+@functools.cache
+def frozen() -> dict[str, Any]:
+    with np.load(FROZEN) as data:
+        return dict(data)
+
+
+def distances(cases: dict[str, Case]) -> dict[str, float]:
+    """The largest distances from the frozen trajectories, as fractions of the largest parameter."""
+    transforms = {name: case.make() for name, case in cases.items()}
+    ours = jax.jit(lambda ts: {name: trajectory(case, ts[name]) for name, case in cases.items()})(transforms)
+    found = {}
+    for name, trajectories in ours.items():
+        theirs = {array: frozen()[f"{name}/{array}"] for array in START}
+        each = [np.max(np.abs(points - theirs[n])) / np.max(np.abs(theirs[n])) for n, points in trajectories.items()]
+        found[name] = float(np.max(each))
+    return found
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_as_in_the_released_code(group: str):
+    found = distances(GROUPS[group])
+    assert {name: distance for name, distance in found.items() if not distance <= 1e-12} == {}
+
+
+def test_departures_from_the_released_code():
+    found = distances({name: Case(make) for name, make in APART.items()})
+    for departure in DEPARTURES:
+        np.testing.assert_allclose(found[departure.trajectory], departure.distance, rtol=0.1, err_msg=departure.subject)
+
+
+def test_nothing_is_left_out():
+    """Every frozen trajectory is compared, every departure is shown, and every algorithm has two settings and a row."""
+    compared = {name for cases in GROUPS.values() for name in cases}
+    assert [d.trajectory for d in DEPARTURES] == list(APART)
+    assert {key.rpartition("/")[0] for key in frozen()} == compared | APART.keys()
+    algorithms = [name for row in RELEASED for name in row.names.split(", ")]
+    assert {f"{name}/{settings}" for name in algorithms for settings in ("default", "all")} <= compared
+    assert {name.partition("/")[0] for name in compared} == {*algorithms}
+    assert all(points.shape[0] == STEPS for points in frozen().values())
