@@ -28,7 +28,7 @@ from .differences import Difference
 from .functions import FUNCTION_DIFFERENCES
 from .instances import DIFFERENCES, TRANSFORMS
 from .oracles.ledger import DEPARTURES, RELEASED
-from .vocabulary import ARGUMENTS, rows
+from .vocabulary import ARGUMENTS, followers, rows
 
 ROOT = Path(__file__).parents[1]
 PUBLIC_NAMES = Path(__file__).parent / "public_names.txt"
@@ -109,6 +109,11 @@ def concrete(module: types.ModuleType, base: type) -> dict[str, type]:
     return {name: x for name, x in classes.items() if issubclass(x, base) and not inspect.isabstract(x)}
 
 
+def follows() -> str:
+    """A row for every optax function whose algorithm differs from the default in modulax."""
+    return table(("optax 0.2.8", "the same numbers", "default"), followers())
+
+
 def contents() -> str:
     """A row for everything that there is many of."""
     transforms = concrete(modulax, modulax.AbstractTransform)
@@ -142,7 +147,7 @@ PAGES = {
     "docs/differences_from_optax.md": [partial(differences, DIFFERENCES)],
     "docs/differences_from_optax_functions.md": [partial(differences, FUNCTION_DIFFERENCES)],
     "docs/released_code.md": [released, departures],
-    "docs/coming_from_optax.md": [arguments, vocabulary],
+    "docs/coming_from_optax.md": [follows, arguments, vocabulary],
 }
 
 

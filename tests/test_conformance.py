@@ -16,6 +16,7 @@ import modulax as mx
 from modulax import schedules
 
 from .settings import jax_defaults
+from .transcriptions import ETA, compiled, points
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +39,31 @@ def test_second_moments_do_not_stall():
     _, theirs = run(optax.scale_by_rms(0.999), grads, p)
     np.testing.assert_allclose(ours.nu, 1 - 0.999**2000, rtol=1e-3)
     assert float(theirs.nu[0]) < 0.6
+
+
+def test_a_stored_dtype_is_no_dtype_of_arithmetic():
+    grads = jnp.asarray(np.random.default_rng(0).normal(size=(40, 50)), jnp.float32)
+
+    def trained(transform: Any) -> Any:
+        def body(carry: Any, g: Any) -> Any:
+            p, state = carry
+            u, state = transform.update(g + p, state, p)
+            return (p + u, state), None
+
+        p = jnp.ones(50)
+        return jax.lax.scan(body, (p, transform.init(p)), grads)[0][0]
+
+    low = {"mu_dtype": jnp.bfloat16}
+    ours, wide = mx.AdamW(1e-2, **low), mx.AdamW(1e-2)
+    theirs = optax.adamw(1e-2, **low)
+    kinds = [
+        (ours, wide, theirs),
+        (mx.MultiSteps(ours, 2), mx.MultiSteps(wide, 2), optax.MultiSteps(theirs, 2)),
+    ]
+    for near, exact, far in np.asarray(jax.jit(lambda: [[trained(t) for t in kind] for kind in kinds])()):
+        distance = np.max(np.abs(near - exact))
+        assert 0 < 2 * distance < np.max(np.abs(far - exact))
+        assert np.max(np.abs(near - far)) > 1e-3
 
 
 def test_zero_gradients_in_half_precision():
@@ -108,3 +134,10 @@ def test_schedules_are_as_precise_as_asked_for(x64: None):
     ours, theirs = (np.asarray(s(count)) for s in (schedules.Linear(1.0, 0.1, 20), optax.linear_schedule(1.0, 0.1, 20)))
     assert abs(float(ours) - (1 - 0.9 * 7 / 20)) < 1e-15
     assert abs(float(theirs) - (1 - 0.9 * 7 / 20)) > 1e-9
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_optimism_of_the_first_version_is_beta_times_the_rate():
+    with pytest.warns(DeprecationWarning, match="optimistic_adam_v2"):
+        theirs = points(compiled(optax.optimistic_adam(ETA, 0.02, 0.8)))
+    np.testing.assert_allclose(points(mx.OptimisticAdam(ETA, beta=0.02 / ETA, b1=0.8)), theirs, rtol=1e-12)

@@ -262,10 +262,12 @@ def test_what_optax_does_otherwise():
         assert optax.warmup_constant_schedule(0.0, 1.0, 0)(10) == 0
         assert optax.polynomial_schedule(1.0, 0.0, 1.0, 0)(10) == 1
         assert optax.exponential_decay(1.0, 5, 0.0)(10) == 1
+        assert optax.warmup_cosine_decay_schedule(0.2, 0.0, 50, 100, -3.0)(100) == 0
     for ours in (S.LinearOneCycle(25, 2.0), S.CosineOneCycle(25, 2.0)):
         assert float(ours(7.5)) == pytest.approx(2.0)
         assert ours(7) < ours(7.5)
     assert S.WarmupConstant(0.0, 1.0, 0)(10) == 1
+    assert S.WarmupCosineDecay(0.2, 0.0, 50, 100, -3.0)(100) == -3
     for make in (lambda: S.Polynomial(1.0, 0.0, 1.0, 0), lambda: S.ExponentialDecay(1.0, 5, 0.0)):
         with pytest.raises(ValueError, match="must be positive"):
             make()

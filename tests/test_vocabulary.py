@@ -10,8 +10,9 @@ import pytest
 import modulax
 from modulax._support.optax_names import PLACES, RENAMED, home
 
+from .instances import TRANSFORMS
 from .loops import each
-from .vocabulary import ARGUMENTS, MODULES, NAMELESS, functions, has_other_arguments, names
+from .vocabulary import ARGUMENTS, MODULES, NAMELESS, followers, functions, has_other_arguments, names
 
 
 def test_nothing_of_optax_is_missing():
@@ -39,6 +40,13 @@ def test_modules_of_functions_are_called_the_same(module: str):
 def test_arguments_are_called_the_same(path: str):
     """And have the same order and defaults, unless the page says what is otherwise; then it is."""
     assert has_other_arguments(path, functions()[path]) == (path in ARGUMENTS)
+
+
+def test_what_follows_optax_on_request_is_compared_with_optax():
+    """Every class of the table has an instance that follows optax, with its counterpart."""
+    compared = {i.cls.__name__ for i in TRANSFORMS if i.optax and getattr(i.make(), "follow", None) == "optax"}
+    promised = {there.partition("(")[0].strip("`") for _, there, _ in followers()}
+    assert promised - compared == {"ScheduleFree", "ScheduleFreeSGD"}  # in test_equations_averaging.py
 
 
 @each(lambda: [name for name in vars(optax) if name in names() and not hasattr(modulax, name)])

@@ -44,6 +44,12 @@ NAMELESS = {
     "Updates": "any pytree, also a whole model",
 }
 
+# Names of which there are several uses, with what their counterpart is for.
+_PAIR = (
+    "`modulax.AbstractTransform` as a type; the call with two functions stays as it is, in `modulax.from_optax(...)`"
+)
+USES = {"GradientTransformation": _PAIR, "GradientTransformationExtraArgs": _PAIR}
+
 # Arguments whose names or defaults differ from optax.
 ARGUMENTS = {
     "adadelta": "`Adadelta(mask=...)`, as in `AdamW`, for `weight_decay_mask`; `learning_rate=1` instead of None",
@@ -59,7 +65,7 @@ ARGUMENTS = {
     "lars": "`LARS(mask=...)` for `weight_decay_mask`; `trust_ratio_mask=None` selects all leaves, like True",
     "masked": "`Masked(inner, mask)`: extra arguments that are trees like the parameters are masked too",
     "noisy_sgd": "`NoisySGD(key=0)`, an integer or a key, for `seed`",
-    "optimistic_adam": "`OptimisticAdam(learning_rate, alpha=..., beta=...)` of `optimistic_adam_v2`, for `optimism`",
+    "optimistic_adam": "`OptimisticAdam(learning_rate, beta=optimism / learning_rate)`; other arguments by name",
     "partition": "`Partition(transforms, labels)` for `param_labels`; extra arguments as for `Masked`",
     "scale_by_learning_rate": "`ScaleByLearningRate(learning_rate)`: the argument is required",
     "scale_by_schedule": "`ScaleBySchedule(step_size)` for `step_size_fn`",
@@ -91,8 +97,19 @@ def rows() -> list[tuple[str, str]]:
         is_same = module and there == f"{MODULES[module]}.{name.removeprefix('tree_')}"
         is_elsewhere = module and vars(optax).get(name) is getattr(_module(module), name)
         if not is_same and not is_elsewhere:
-            lines.append((f"`optax.{path}`", f"`modulax.{there}`" if there else NAMELESS[name]))
+            lines.append((f"`optax.{path}`", USES.get(name) or (f"`modulax.{there}`" if there else NAMELESS[name])))
     return sorted(lines, key=lambda line: line[0].lower())
+
+
+def followers() -> list[tuple[str, str, str]]:
+    """A line for every optax name whose class computes something else by default: with what it computes the same."""
+    lines = []
+    for path, there in names().items():
+        x = operator.attrgetter(there)(modulax) if there else None
+        field = getattr(x, "__dataclass_fields__", {}).get("follow")
+        if field is not None and path.rpartition(".")[0] != "transforms":
+            lines.append((f"`optax.{path}`", f'`{there}(follow="optax")`', f'`"{field.default}"`'))
+    return sorted(set(lines))
 
 
 def has_other_arguments(path: str, there: str) -> bool:

@@ -104,6 +104,14 @@ DIFFERENCES = (
         "",
     ),
     Difference(
+        "`WarmupCosineDecay` with a peak of zero",
+        "ends at `end_value`",
+        "ends at zero: `end_value` is divided by the peak, and 0 / 0 counts as zero",
+        "the end is an argument of its own",
+        "test_schedules_values.py::test_what_optax_does_otherwise",
+        "follows from the definition",
+    ),
+    Difference(
         "schedules with `transition_steps=0` or `decay_rate=0`",
         "an error",
         "constant at the initial value, with a log message",

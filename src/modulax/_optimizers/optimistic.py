@@ -55,8 +55,10 @@ class OptimisticAdam(AbstractOptimizer):
     \end{aligned}
     $$
 
-    with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, and $m_0 = v_0 = 0$. This is optax's `optimistic_adam_v2`. The
-    paper uses Adam without Nesterov momentum: with `nesterov=False`, $\hat m_t = m_t / (1 - \beta_1^t)$.
+    with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, and $m_0 = v_0 = 0$. This is optax's `optimistic_adam_v2`;
+    optax's older `optimistic_adam(learning_rate, optimism)` is
+    `OptimisticAdam(learning_rate, beta=optimism / learning_rate)`. The paper uses Adam without Nesterov momentum: with
+    `nesterov=False`, $\hat m_t = m_t / (1 - \beta_1^t)$.
 
     Args:
         learning_rate: learning rate $\eta$, a number or a schedule.
