@@ -41,7 +41,7 @@ def test_second_moments_do_not_stall():
     assert float(theirs.nu[0]) < 0.6
 
 
-def test_a_stored_dtype_is_no_dtype_of_arithmetic():
+def test_moments_stored_in_bfloat16_are_updated_in_float32():
     grads = jnp.asarray(np.random.default_rng(0).normal(size=(40, 50)), jnp.float32)
 
     def trained(transform: Any) -> Any:

@@ -173,7 +173,7 @@ MUTANTS = (
         "    n = x.shape[axis] // microbatch_size\n",
         ("tests/test_microbatching.py -k test_an_axis_may_be_counted_from_the_end",),
     ),
-    # --- what the authors' released code does otherwise than the paper or optax
+    # --- where the authors' released code differs from the paper or from optax
     Mutant(
         "schedule-free-adamw-warms-up-from-zero",
         "optimizer",
