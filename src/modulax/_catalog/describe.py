@@ -21,7 +21,7 @@ from .._protocol.hyperparameters import AbstractHyperparameters, format_value
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.masks import select
 from .._protocol.optimizer import AbstractOptimizer
-from .._protocol.schedule import is_schedule
+from .._protocol.schedule import is_schedule, title
 from .._protocol.transform import AbstractTransform
 from .._support.types import Params
 from ..tree._math import trainable
@@ -156,6 +156,8 @@ def _where(transform: AbstractTransform, tree: PyTree) -> Sequence[bool] | None:
 
 def _text(value: Any) -> str:
     """A number, or the name of the schedule or transform that computes it."""
+    if is_schedule(value):
+        return title(value)
     return type(value).__name__ if isinstance(value, AbstractHyperparameters) else format_value(value)
 
 
@@ -163,7 +165,12 @@ def _product(*factors: str) -> str:
     try:
         return str(float(f"{math.prod(map(float, factors)):.7g}"))
     except ValueError:
-        return " × ".join(factors)
+        return " × ".join(map(_factor, factors))
+
+
+def _factor(text: str) -> str:
+    """A text of a table in a product or after a sign: a sum of schedules needs parentheses."""
+    return f"({text})" if " + " in text or " - " in text else text
 
 
 _ZERO = "0.0"
@@ -183,7 +190,7 @@ def _write_numbers(
         if value is None:
             continue
         is_ascent = name == "learning_rate" and not is_inside and not getattr(transform, "flip_sign", True)
-        text = ("-" if is_ascent else "") + _text(value)
+        text = f"-{_factor(_text(value))}" if is_ascent else _text(value)
         if is_whole:
             adds_nothing = name == "weight_decay" and text == _ZERO
             chosen = [row for row in rows if not (adds_nothing and row.weight_decay)]
