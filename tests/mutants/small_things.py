@@ -3,6 +3,7 @@
 from ._mutant import Mutant
 
 ARITHMETIC = "tests/test_schedule_arithmetic.py"
+PATTERNS = "tests/test_patterns.py"
 
 MUTANTS = (
     # --- arithmetic on schedules
@@ -29,5 +30,62 @@ MUTANTS = (
         "    __array_ufunc__: ClassVar[None] = None  # NumPy numbers leave `number * schedule` to the schedule\n",
         "",
         (ARITHMETIC,),
+    ),
+    # --- masks by pattern and by class
+    Mutant(
+        "a-pattern-with-a-slash-is-compared-with-the-dotted-path",
+        "pattern",
+        "_protocol/patterns.py",
+        'if "/" not in pattern:',
+        'if "/" in pattern:',
+        (f"{PATTERNS} -k test_labels",),
+    ),
+    Mutant(
+        "a-regular-expression-is-searched",
+        "pattern",
+        "_protocol/patterns.py",
+        "pattern.fullmatch(path)",
+        "pattern.search(path)",
+        (f"{PATTERNS} -k nothing",),
+    ),
+    Mutant(
+        "the-flags-of-an-expression-are-lost",
+        "pattern",
+        "_protocol/patterns.py",
+        "return re.compile(pattern)",
+        'return re.compile(getattr(pattern, "pattern", pattern))',
+        (f"{PATTERNS} -k test_labels",),
+    ),
+    Mutant(
+        "brackets-in-a-path-are-not-literal",
+        "pattern",
+        "_protocol/patterns.py",
+        "path == pattern or matches",
+        "matches",
+        (f"{PATTERNS} -k test_labels",),
+    ),
+    Mutant(
+        "the-field-of-an-outer-module-alone-counts",
+        "pattern",
+        "_protocol/patterns.py",
+        "for n in range(len(path) + 1)",
+        "for n in range(2)",
+        (f"{PATTERNS} -k class",),
+    ),
+    Mutant(
+        "a-field-that-is-none-is-unknown",
+        "pattern",
+        "_protocol/patterns.py",
+        "used.update([i] if field is None or hasattr(node, field) else [])",
+        "used.update([i] if field is None else [])",
+        (f"{PATTERNS} -k class",),
+    ),
+    Mutant(
+        "rules-with-other-defaults-are-one-program",
+        "pattern",
+        "_protocol/patterns.py",
+        ", typed(self.default)",
+        "",
+        (f"{PATTERNS} -k value",),
     ),
 )

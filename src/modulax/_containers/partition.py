@@ -36,7 +36,7 @@ class Partition(AbstractContainer):
     Args:
         transforms: mapping from label to transform.
         labels: a tree of labels with the structure of the parameters or a prefix of it, a function of the parameters
-            that returns such a tree, or `by_path({...})`.
+            that returns such a tree, or patterns: `by_path`, `by_regex`, `by_type`.
         default: label of the leaves that get none from `labels`; by default, an unlabelled leaf is an error.
 
     Raises:
