@@ -327,7 +327,7 @@ MUTANTS = (
         "the-name-of-an-optimizer-has-no-hyphens",
         "registry",
         "_catalog/registry.py",
-        '.replace("-", "")',
+        '.replace("-", "_")',
         "",
         ("tests/test_registry.py",),
     ),

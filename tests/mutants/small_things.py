@@ -88,4 +88,21 @@ MUTANTS = (
         "",
         (f"{PATTERNS} -k value",),
     ),
+    # --- names
+    Mutant(
+        "renamed-transforms-are-not-found",
+        "registry",
+        "_catalog/registry.py",
+        'known.get(plain(there or ""))',
+        'known.get("")',
+        ("tests/test_registry.py -k names_and_by",),
+    ),
+    Mutant(
+        "a-name-with-its-module-is-not-found",
+        "registry",
+        "_catalog/registry.py",
+        'name.rpartition(".")[2]',
+        "name",
+        ("tests/test_registry.py -k names_and_by",),
+    ),
 )
