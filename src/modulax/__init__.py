@@ -45,7 +45,9 @@ from ._containers.multi_steps import (
     skip_not_finite as skip_not_finite,
 )
 from ._containers.optax_adapters import (
+    FromFunctions as FromFunctions,
     FromOptax as FromOptax,
+    from_functions as from_functions,
     from_optax as from_optax,
     to_optax as to_optax,
     with_extra_args_support as with_extra_args_support,

@@ -3,6 +3,7 @@
 from ._mutant import Mutant
 
 ARITHMETIC = "tests/test_schedule_arithmetic.py"
+FUNCTIONS = "tests/test_from_functions.py"
 PATTERNS = "tests/test_patterns.py"
 
 MUTANTS = (
@@ -104,5 +105,30 @@ MUTANTS = (
         'name.rpartition(".")[2]',
         "name",
         ("tests/test_registry.py -k names_and_by",),
+    ),
+    # --- pairs of functions
+    Mutant(
+        "a-pair-gets-no-argument-that-it-names",
+        "pair of functions",
+        "_containers/optax_adapters.py",
+        "for p in parameters[3:] if p.name in extra}",
+        "for p in parameters[4:] if p.name in extra}",
+        (f"{FUNCTIONS} -k extra",),
+    ),
+    Mutant(
+        "the-state-of-a-pair-is-that-of-the-caller",
+        "pair of functions",
+        "_containers/optax_adapters.py",
+        "return FromFunctionsState(_copied(self.init_function(params)))",
+        "return FromFunctionsState(self.init_function(params))",
+        (FUNCTIONS,),
+    ),
+    Mutant(
+        "the-dtype-that-a-pair-returns-is-that-of-the-update",
+        "pair of functions",
+        "_containers/optax_adapters.py",
+        "new = jtu.tree_map(_in_dtype_of, result[0], updates)\n        return new,",
+        "return result[0],",
+        (f"{FUNCTIONS} -k dtypes",),
     ),
 )
