@@ -131,4 +131,13 @@ MUTANTS = (
         "return result[0],",
         (f"{FUNCTIONS} -k dtypes",),
     ),
+    # --- costs of -inf
+    Mutant(
+        "a-cost-of-minus-infinity-is-the-lowest",
+        "assignment",
+        "assignment/_hungarian.py",
+        "return jnp.where(is_finite, costs, jnp.full_like(costs, jnp.inf))",
+        "return jnp.where(jnp.isnan(costs), jnp.full_like(costs, jnp.inf), jnp.maximum(costs, -1e6))",
+        ("tests/test_assignment.py -k mistakes",),
+    ),
 )
