@@ -66,6 +66,14 @@ def test_extra_arguments():
     assert seen == [{"params", "value", "grad", "other"}, {"params", "value", "grad"}]
 
 
+def test_a_transform_inside_the_functions():
+    """A user's function may call optimizers as anywhere, also on models with functions."""
+    adam = mx.Adam(1.0)
+    outer = mx.Chain(mx.from_functions(lambda p: adam.init({**p, "f": jnp.sin}), lambda u, s, p: adam.update(u, s, p)))
+    u, _ = outer.update(PARAMS, outer.init(PARAMS), PARAMS)
+    chex.assert_trees_all_close(u, jax.tree.map(lambda p: -jnp.ones_like(p), PARAMS), rtol=1e-5)
+
+
 def test_dtypes_and_the_state_are_kept():
     def wide(updates: Any, state: Any, params: Any) -> Any:
         return jax.tree.map(lambda u: u.astype(jnp.float32), updates), state

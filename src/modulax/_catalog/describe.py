@@ -17,7 +17,7 @@ import jax
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._protocol.hyperparameters import AbstractHyperparameters, format_value
+from .._protocol.hyperparameters import AbstractHyperparameters, batched_number, format_value
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.masks import select
 from .._protocol.optimizer import AbstractOptimizer
@@ -93,7 +93,15 @@ def describe(optimizer: AbstractTransform, params: Params) -> Description:
     Args:
         optimizer: any transform.
         params: the parameters, or a whole model; a tree of `jax.ShapeDtypeStruct` is enough.
+
+    Raises:
+        ValueError: if `optimizer` is a batch of transforms.
     """
+    if path := batched_number(optimizer):
+        raise ValueError(
+            f"`describe` was given a batch of transforms: `{path}` of `{type(optimizer).__name__}` is not a scalar. "
+            f"Describe one of them: `describe(jax.tree.map(lambda x: x[0], batch), params)`."
+        )
     params = jtu.tree_map(_shape_of, params)
     found = leaves_with_paths(params)
     rows = [LeafDescription(path, f"{x.dtype}[{','.join(map(str, x.shape))}]") for path, x in found]

@@ -15,6 +15,7 @@ from .._protocol.hyperparameters import format_value
 from .._protocol.transform import AbstractTransform
 from .._support.keys import is_typed_key
 from .._support.module import AbstractState, nested
+from .._support.tracing import call_user
 from .._support.types import Params, State, Updates
 from ..tree._align import PYTHON_NUMBERS
 from ..tree._math import strong
@@ -128,13 +129,14 @@ class FromFunctions(AbstractTransform):
 
     def init(self, params: Params) -> FromFunctionsState:
         """Return a copy of the state that the function returns, so that it shares no array with the parameters."""
-        return FromFunctionsState(_copied(self.init_function(params)))
+        return FromFunctionsState(_copied(call_user(self.init_function, params)))
 
     def update(
         self, updates: Updates, state: FromFunctionsState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, FromFunctionsState]:
         """Call the function, and keep the dtypes of updates and state."""
-        result = self.update_function(updates, state.inner_state, params, **_named_in(self.update_function, extra))
+        named = _named_in(self.update_function, extra)
+        result = call_user(self.update_function, updates, state.inner_state, params, **named)
         is_pair = isinstance(result, tuple) and len(result) == 2
         if not is_pair or jtu.tree_structure(result[0]) != jtu.tree_structure(updates):
             found = jtu.tree_structure(result[0]) if is_pair else f"`{type(result).__name__}`"
