@@ -119,7 +119,8 @@ def contents() -> str:
     transforms = concrete(modulax, modulax.AbstractTransform)
     optimizers = {modulax.get(name).__name__ for name in modulax.available()}
     containers = [name for name, x in transforms.items() if x.__module__.startswith("modulax._containers.")]
-    curves = concrete(modulax.schedules, modulax.schedules.AbstractSchedule).keys() - {"Stretched", "WrappedSchedule"}
+    made_of_others = {"Clipped", "Expression", "Stretched", "WrappedSchedule"}
+    curves = concrete(modulax.schedules, modulax.schedules.AbstractSchedule).keys() - made_of_others
     page = "[{}](docs/{}.md)".format
     rows = [
         ("optimizers", len(optimizers), page("Choosing an optimizer", "choosing_an_optimizer")),

@@ -176,6 +176,13 @@ def test_mistakes_end_and_are_valid_pairs():
     for function in BOTH:
         i, j = _pairs(function, costs)
         assert np.all(i[2] != j[2])
+        # -inf is as invalid as NaN, and avoided; optax takes it, and SciPy refuses both.
+        i, j = _pairs(function, np.array([[[1, -inf], [2, 3]], [[1, nan], [2, 3]], [[1, -1e3], [2, 3]]], np.float32))
+        assert [sorted(zip(*pairs, strict=True)) for pairs in zip(i.tolist(), j.tolist(), strict=True)] == [
+            [(0, 0), (1, 1)],
+            [(0, 0), (1, 1)],
+            [(0, 1), (1, 0)],
+        ]
     check = checkify.checkify(jax.jit(hungarian_algorithm))
     assert "`hungarian_algorithm(cost_matrix=...)` must not contain NaN or -inf." in str(
         check(jnp.asarray(costs[2]))[0].get()

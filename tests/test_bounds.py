@@ -113,6 +113,8 @@ TURNS: dict[str, tuple[Any, dict[float, float]]] = {
         S.Power(1.0, 1.0, 4, 8, 4, exponent=-1.0, amplitude=8.0, peak_value=8.0),
         {0: 0, 2: 1, 4: 2, 8: 1, 10: 0.5, 12: 0, 13: 0},
     ),
+    "Expression": (1.0 / (2.0 - S.Linear(0.0, 1.0, 4)), {0: 0.5, 4: 1, 5: 1}),
+    "Clipped": (S.Linear(0.0, 1.0, 4).clip(0.25, 0.75), {0: 0.25, 1: 0.25, 2: 0.5, 3: 0.75, 5: 0.75}),
     "Stretched": (S.Linear(1.0, 0.0, 1.0).over(4), {0: 1, 2: 0.5, 4: 0, 5: 0}),
 }
 

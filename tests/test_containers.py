@@ -330,6 +330,19 @@ def test_gradients_of_the_caller_may_be_wider():
 # --- Numbers ---------------------------------------------------------------------------------------
 
 
+def test_labels_need_not_be_comparable():
+    transforms = {1: mx.Scale(1.0), "c": mx.Scale(2.0), None: mx.Scale(3.0)}
+    partition = mx.Partition(transforms, mx.by_path({"*bias": 1, "*kernel": "c"}, default=1))
+    params = {"bias": jnp.ones(2), "kernel": jnp.ones(2)}
+    u, state = jax.jit(partition.update)(params, partition.init(params))
+    np.testing.assert_array_equal([u["bias"], u["kernel"]], [[1, 1], [2, 2]])
+    assert list(state.inner_states) == [1, "c", None]
+    assert partition.replace(transforms=transforms).hyperparameters() == partition.hyperparameters()
+    assert "transforms.None.step_size" in partition.hyperparameters()
+    with pytest.raises(ValueError, match="the labels 1 and '1' have the same name"):
+        mx.Partition({1: mx.Scale(1.0), "1": mx.Scale(2.0)}, {})
+
+
 def test_numbers_are_listed_by_path():
     transform = mx.Chain(clip=mx.ClipByGlobalNorm(1.0), opt=mx.SGD(schedules.Linear(1.0, 0.0, 4), momentum=0.5))
     assert dict(transform.hyperparameters()) == {

@@ -176,3 +176,22 @@ def test_arrays_of_optax_belong_to_the_parameters_that_ours_belong_to(tree):
     theirs = modulax.describe(modulax.from_optax(optax.scale_by_adam()), tree)
     assert str(theirs) == str(modulax.describe(modulax.ScaleByAdam(), tree))
     assert theirs.shared_bytes == 4
+
+
+def test_a_batch_is_refused():
+    batch = eqx.filter_vmap(modulax.AdamW)(jnp.asarray([1e-3, 1e-2]))
+    params = {"w": jnp.ones(2)}
+    for optimizer, path in (
+        (batch, "`learning_rate` of `AdamW`"),
+        (modulax.Chain(batch), "`parts.adamw.learning_rate`"),
+    ):
+        with pytest.raises(ValueError, match=f"`describe` was given a batch of transforms: {path}"):
+            modulax.describe(optimizer, params)
+    one = jax.tree.map(lambda x: x[1], batch)
+    assert modulax.describe(one, params).leaves[0].learning_rate == "0.01"
+
+
+def test_a_sum_of_schedules_has_parentheses_after_a_sign():
+    total = modulax.schedules.Linear(1.0, 0.0, 10) + 1
+    optimizer = modulax.Chain(modulax.ScaleByLearningRate(total, flip_sign=False), modulax.Scale(2.0))
+    assert "(Linear + 1.0)" in modulax.describe(optimizer, {"w": jnp.ones(2)}).leaves[0].learning_rate

@@ -257,6 +257,7 @@ def test_a_part_that_is_not_a_transform_is_refused(make: Any, text: str, monkeyp
     for x, remedy in (
         (optax.sgd(0.1), r"`from_optax\(...\)`"),
         (mx.SGD, r"It is a class: make an instance, `SGD\(...\)`"),
+        ((optax.sgd(0.1).init, optax.sgd(0.1).update), r"write `from_functions\(init, update\)`"),
         ([mx.Clip(1.0), mx.SGD(0.1)], r"write `Chain\(\*parts\)`"),
         (jnp.sign, r"`Stateless\(function\)`"),
         (0.1, r"such as `AdamW\(1e-3\)`"),

@@ -1,5 +1,6 @@
 """Optimizers by name, their cards, citations, and the pages that are made from them."""
 
+import operator
 import re
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import modulax as mx
 from modulax._catalog.bibliography import BIBLIOGRAPHY
 
-from . import generated
+from . import generated, vocabulary
 from .functions import FUNCTION_DIFFERENCES
 from .instances import DIFFERENCES, TRANSFORMS
 
@@ -35,6 +36,23 @@ def test_names_may_be_written_as_in_optax():
     assert repr(cls(1e-3, weight_decay=0.1)) == repr(mx.AdamW(1e-3, weight_decay=0.1))
 
 
+def test_transforms_are_found_by_their_names_and_by_those_of_optax():
+    classes = [cls for cls in vars(mx).values() if isinstance(cls, type) and issubclass(cls, mx.AbstractTransform)]
+    for cls in classes:
+        if not cls.__name__.startswith("Abstract"):
+            assert mx.get(cls.__name__) is cls
+    found = 0
+    for path, there in vocabulary.names().items():
+        x = operator.attrgetter(there)(mx) if there else None
+        if x in classes and path != "ApplyEvery" and not x.__name__.startswith("Abstract"):
+            assert mx.get(path) is mx.get(f"optax.{path}") is x
+            found += 1
+    assert found > 80
+    assert mx.get("multi_transform") is mx.Partition
+    assert mx.get("apply_every") is mx.get("ApplyEvery") is mx.ApplyEvery
+    assert mx.get("contrib.schedule_free_adamw") is mx.get("schedule_free_adamw") is mx.ScheduleFreeAdamW
+
+
 def test_available_takes_a_pattern():
     assert set(mx.available()) >= {"adam", "adamw", "lion", "sgd"}
     assert {"adam", "adamw"} <= set(mx.available("adam*")) < set(mx.available())
@@ -43,10 +61,19 @@ def test_available_takes_a_pattern():
 
 
 def test_an_unknown_name_is_refused_with_those_that_are_near():
-    with pytest.raises(ValueError, match=r"no optimizer `adamv`. Did you mean one of `adamw?`"):
+    with pytest.raises(ValueError, match=r"no optimizer or transform `adamv`. Did you mean `Adam`, .*`AdamW`"):
         mx.get("adamv")
-    with pytest.raises(ValueError, match=r"no optimizer `qqqqq`. Did you mean one of `\w+`, .*, and \d+ more\?"):
+    with pytest.raises(ValueError, match=r"no optimizer or transform `scale_by_adm`. Did you mean `ScaleByAdam`, "):
+        mx.get("scale_by_adm")
+    with pytest.raises(ValueError, match=r"transform `qqqqq`. Did you mean `ACProp`, `Ada\w+`, .*, and \d+ more\?"):
         mx.get("qqqqq")
+    for name, there in {"cosine_decay_schedule": "schedules.CosineDecay", "OptState": "AbstractState"}.items():
+        with pytest.raises(ValueError, match=f"`{name}` is not an optimizer or a transform; it is `modulax.{there}`"):
+            mx.get(name)
+    with pytest.raises(
+        ValueError, match=r"`modulax.card` describes optimizers, and `ScaleByAdam` is another transform"
+    ):
+        mx.card("scale_by_adam")
 
 
 def test_a_card_says_what_an_optimizer_needs_and_stores():

@@ -106,6 +106,8 @@ def test_schedules_made_of_schedules_return_floats(kind: str):
         schedules.WrappedSchedule(TWOS[kind]),
         schedules.Join([Returning(kind), Returning(kind)], [1]),
         schedules.WrappedSchedule(TWOS[kind]).over(10),
+        Returning(kind) + Returning(kind) - 2,
+        Returning(kind).clip(0, 3),
     )
     for schedule in made:
         for step in (0, 1, jnp.asarray(3)):

@@ -34,7 +34,7 @@ NAMELESS = {
     "AggregatedUpdates": "any pytree",
     "ArrayTree": "any pytree",
     "ConditionFn": "any function of the updates and the extra arguments",
-    "MaskOrFn": "a tree of booleans, a function that makes one, or `modulax.by_path`",
+    "MaskOrFn": "a tree of booleans, a function that makes one, or patterns: `modulax.by_path`, `by_regex`, `by_type`",
     "MaskedNode": "`None`, in the place of a parameter that is masked out",
     "MaybeAxis": "an integer or None",
     "NamedTupleKey": "a string: states have named fields, and paths are strings",

@@ -45,7 +45,9 @@ from ._containers.multi_steps import (
     skip_not_finite as skip_not_finite,
 )
 from ._containers.optax_adapters import (
+    FromFunctions as FromFunctions,
     FromOptax as FromOptax,
+    from_functions as from_functions,
     from_optax as from_optax,
     to_optax as to_optax,
     with_extra_args_support as with_extra_args_support,
@@ -108,8 +110,8 @@ from ._protocol.container import AbstractContainer as AbstractContainer, part as
 from ._protocol.fields import Hyperparameter as Hyperparameter, Number as Number, number as number
 from ._protocol.leafwise import AbstractLeafwise as AbstractLeafwise
 from ._protocol.lookahead_params import LookaheadParams as LookaheadParams
-from ._protocol.masks import by_path as by_path
 from ._protocol.optimizer import AbstractOptimizer as AbstractOptimizer
+from ._protocol.patterns import by_path as by_path, by_regex as by_regex, by_type as by_type
 from ._protocol.schedule import (
     AbstractSchedule as AbstractSchedule,
     AbstractStatefulSchedule as AbstractStatefulSchedule,

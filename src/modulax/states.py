@@ -11,7 +11,7 @@ from ._containers.lookahead import LookaheadState as LookaheadState
 from ._containers.masked import MaskedState as MaskedState
 from ._containers.mechanize import MechanicState as MechanicState
 from ._containers.multi_steps import MultiStepsState as MultiStepsState
-from ._containers.optax_adapters import FromOptaxState as FromOptaxState
+from ._containers.optax_adapters import FromFunctionsState as FromFunctionsState, FromOptaxState as FromOptaxState
 from ._containers.partition import PartitionState as PartitionState
 from ._containers.reshaping import (
     FlattenState as FlattenState,

@@ -23,6 +23,17 @@ def doubled(updates: Any, params: Any) -> Any:
     return jax.tree.map(lambda u: u + u, updates)
 
 
+def momentum_init(params: Any) -> Any:
+    return jax.tree.map(jnp.zeros_like, params)
+
+
+def momentum_update(updates: Any, state: Any, params: Any = None) -> Any:
+    """SGD with a learning rate of 0.05 and momentum 0.9, as a function."""
+    del params
+    state = jax.tree.map(lambda g, t: g.astype(t.dtype) + 0.9 * t, updates, state)
+    return jax.tree.map(lambda t: -0.05 * t, state), state
+
+
 def kind(tree: Any) -> Any:
     """Labels: `matrix` for leaves with two axes or more, `other` for the rest."""
     return jax.tree.map(lambda x: "matrix" if x.ndim > 1 else "other", tree)

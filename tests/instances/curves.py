@@ -1,5 +1,6 @@
 """The schedules."""
 
+import jax.numpy as jnp
 import optax
 
 from modulax import schedules
@@ -82,6 +83,22 @@ SCHEDULES = (
         "Stretched",
         lambda: schedules.CosineDecay(0.5, 0.8, 0.1, 1.5).over(30),
         lambda: optax.cosine_decay_schedule(0.5, 24, 0.1, 1.5),
+    ),
+    Instance(
+        "Expression",
+        lambda: -(0.5 * schedules.Linear(1.0, 0.1, 20) - 2.0) / (1.0 + schedules.CosineDecay(0.5, 30)),
+        lambda: (
+            lambda t: (
+                (2.0 - 0.5 * optax.linear_schedule(1.0, 0.1, 20)(t)) / (1.0 + optax.cosine_decay_schedule(0.5, 30)(t))
+            )
+        ),
+    ),
+    Instance(
+        "Clipped",
+        lambda: schedules.CosineDecay(0.5, 30).clip(0.1, schedules.Linear(0.3, 0.4, 10)),
+        lambda: (
+            lambda t: jnp.clip(optax.cosine_decay_schedule(0.5, 30)(t), 0.1, optax.linear_schedule(0.3, 0.4, 10)(t))
+        ),
     ),
     Instance("WrappedSchedule", lambda: schedules.WrappedSchedule(decaying), lambda: decaying),
 )

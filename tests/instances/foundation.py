@@ -24,6 +24,8 @@ from ._masks import (
     kind,
     loss,
     matrices,
+    momentum_init,
+    momentum_update,
     not_bias,
     tied,
 )
@@ -227,6 +229,11 @@ TRANSFORMS = (
         exemptions=ROUNDED,
     ),
     # --- adapters
+    Instance(
+        "FromFunctions",
+        lambda: mx.from_functions(momentum_init, momentum_update),
+        lambda: optax.sgd(0.05, momentum=0.9),
+    ),
     Instance(
         "FromOptax",
         lambda: mx.from_optax(optax.sgd(0.05, momentum=0.9)),

@@ -24,6 +24,7 @@ from . import (
     rules,
     schedules,
     second_look,
+    small_things,
     third_look,
     trees,
 )
@@ -43,6 +44,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *edges.MUTANTS,
     *second_look.MUTANTS,
     *third_look.MUTANTS,
+    *small_things.MUTANTS,
     *documented_protocol.MUTANTS,
     *documented_containers.MUTANTS,
     *documented_rules.MUTANTS,

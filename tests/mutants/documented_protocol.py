@@ -246,9 +246,9 @@ MUTANTS = (
     Mutant(
         "a-pattern-that-fits-nothing-where-all-leaves-are-absent",
         "masks",
-        "_protocol/masks.py",
-        "if unused and (found or leaf_paths(tree, with_none=True)):",
-        "if unused and found:",
+        "_protocol/patterns.py",
+        "if unused and (labels or leaf_paths(tree, with_none=True)):",
+        "if unused and labels:",
         ("tests/test_errors.py -k test_what_a_pattern_need_not",),
     ),
     Mutant(
@@ -327,7 +327,7 @@ MUTANTS = (
         "the-name-of-an-optimizer-has-no-hyphens",
         "registry",
         "_catalog/registry.py",
-        '.replace("-", "")',
+        '.replace("-", "_")',
         "",
         ("tests/test_registry.py",),
     ),
@@ -359,8 +359,8 @@ MUTANTS = (
         "masks-of-equal-labels-at-other-paths-are-one-program",
         "masks",
         "_protocol/masks.py",
-        "return self.treedef, *map(_typed, self.leaves)",
-        "return tuple(map(_typed, self.leaves))",
+        "return self.treedef, *map(typed, self.leaves)",
+        "return tuple(map(typed, self.leaves))",
         ("tests/test_containers.py -k test_equal_masks",),
     ),
     Mutant(

@@ -167,17 +167,17 @@ MUTANTS = (
     Mutant(
         "the-last-pattern-wins",
         "masks",
-        "_protocol/masks.py",
-        "found.append(fits[0][1] if fits else None)",
-        "found.append(fits[-1][1] if fits else None)",
+        "_protocol/patterns.py",
+        "self.groups[fits[0]][1] if fits",
+        "self.groups[fits[-1]][1] if fits",
         ("tests/test_rules.py",),
     ),
     Mutant(
         "an-earlier-pattern-hides-a-later-one",
         "masks",
-        "_protocol/masks.py",
-        "used.update(pattern for pattern, _ in fits)",
-        "used.update(pattern for pattern, _ in fits[:1])",
+        "_protocol/patterns.py",
+        "used.update(fits)",
+        "used.update(fits[:1])",
         ("tests/test_rules.py -k earlier",),
     ),
     Mutant(

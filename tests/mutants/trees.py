@@ -84,7 +84,7 @@ MUTANTS = (
         "a-pattern-fits-below-alone",
         "paths",
         "tree/_paths.py",
-        'return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase("." + path, pattern)',
+        "return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(separator + path, pattern)",
         "return fnmatch.fnmatchcase(path, pattern)",
         ("tests/test_containers.py -k pattern", "tests/test_rules.py"),
     ),

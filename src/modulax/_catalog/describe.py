@@ -17,11 +17,11 @@ import jax
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._protocol.hyperparameters import AbstractHyperparameters, format_value
+from .._protocol.hyperparameters import AbstractHyperparameters, batched_number, format_value
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.masks import select
 from .._protocol.optimizer import AbstractOptimizer
-from .._protocol.schedule import is_schedule
+from .._protocol.schedule import is_schedule, title
 from .._protocol.transform import AbstractTransform
 from .._support.types import Params
 from ..tree._math import trainable
@@ -93,7 +93,15 @@ def describe(optimizer: AbstractTransform, params: Params) -> Description:
     Args:
         optimizer: any transform.
         params: the parameters, or a whole model; a tree of `jax.ShapeDtypeStruct` is enough.
+
+    Raises:
+        ValueError: if `optimizer` is a batch of transforms.
     """
+    if path := batched_number(optimizer):
+        raise ValueError(
+            f"`describe` was given a batch of transforms: `{path}` of `{type(optimizer).__name__}` is not a scalar. "
+            f"Describe one of them: `describe(jax.tree.map(lambda x: x[0], batch), params)`."
+        )
     params = jtu.tree_map(_shape_of, params)
     found = leaves_with_paths(params)
     rows = [LeafDescription(path, f"{x.dtype}[{','.join(map(str, x.shape))}]") for path, x in found]
@@ -156,6 +164,8 @@ def _where(transform: AbstractTransform, tree: PyTree) -> Sequence[bool] | None:
 
 def _text(value: Any) -> str:
     """A number, or the name of the schedule or transform that computes it."""
+    if is_schedule(value):
+        return title(value)
     return type(value).__name__ if isinstance(value, AbstractHyperparameters) else format_value(value)
 
 
@@ -163,7 +173,12 @@ def _product(*factors: str) -> str:
     try:
         return str(float(f"{math.prod(map(float, factors)):.7g}"))
     except ValueError:
-        return " × ".join(factors)
+        return " × ".join(map(_factor, factors))
+
+
+def _factor(text: str) -> str:
+    """A text of a table in a product or after a sign: a sum of schedules needs parentheses."""
+    return f"({text})" if " + " in text or " - " in text else text
 
 
 _ZERO = "0.0"
@@ -183,7 +198,7 @@ def _write_numbers(
         if value is None:
             continue
         is_ascent = name == "learning_rate" and not is_inside and not getattr(transform, "flip_sign", True)
-        text = ("-" if is_ascent else "") + _text(value)
+        text = f"-{_factor(_text(value))}" if is_ascent else _text(value)
         if is_whole:
             adds_nothing = name == "weight_decay" and text == _ZERO
             chosen = [row for row in rows if not (adds_nothing and row.weight_decay)]

@@ -1,9 +1,12 @@
-"""The registry of optimizers: lookup by name, a card with the properties of each, and citations."""
+"""The registry: transforms by name, and for optimizers a card with the properties of each, and citations."""
 
 import dataclasses
 import difflib
 import fnmatch
+import inspect
 import math
+import sys
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +15,7 @@ import jax.tree_util as jtu
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform, everything_in, extra_arguments
 from .._support.checks import listing
+from .._support.optax_names import home, plain
 from .bibliography import BIBLIOGRAPHY
 
 SAMPLE = (1024, 1024)
@@ -61,23 +65,36 @@ def available(pattern: str = "*") -> list[str]:
     return [name for name in _registered() if fnmatch.fnmatchcase(name, pattern.lower())]
 
 
-def get(name: str) -> type[AbstractOptimizer]:
-    """Return the class of an optimizer by its name, for example from a configuration file.
+def get(name: str) -> type[Any]:
+    """Return the class of an optimizer or another transform by its name, for example from a configuration file.
 
         optimizer = modulax.get("adamw")(1e-3, weight_decay=0.1)
+        chain = modulax.Chain(modulax.get("scale_by_adam")(b1=0.95), modulax.get("scale_by_learning_rate")(1e-3))
 
     Args:
-        name: name of the class. Case, underscores and hyphens are ignored, so that optax's names work too.
+        name: name of the class, or of its counterpart in optax: `"AdamW"`, `"adamw"`, `"contrib.schedule_free_adamw"`,
+            `"multi_transform"`. Case, underscores and hyphens are ignored.
 
     Raises:
-        ValueError: if there is no such optimizer; the message suggests similar names.
+        ValueError: if there is no such transform; the message suggests similar names.
     """
-    known = _registered()
-    key = name.lower().replace("_", "").replace("-", "")
-    if key not in known:
-        close = difflib.get_close_matches(key, known, n=3, cutoff=0.5) or known
-        raise ValueError(f"`modulax.get`: there is no optimizer `{name}`. Did you mean one of {listing(close)}?")
-    return known[key]
+    word = name.rpartition(".")[2].replace("-", "_")
+    known = _transforms()
+    there = home(word)
+    if cls := known.get(plain(word)) or known.get(plain(there or "")):
+        return cls
+    if there:
+        raise ValueError(f"`modulax.get`: `{name}` is not an optimizer or a transform; it is `modulax.{there}`.")
+    close = difflib.get_close_matches(plain(word), known, n=5, cutoff=0.6)
+    names = [known[key].__name__ for key in close] or [cls.__name__ for cls in _registered().values()]
+    raise ValueError(f"`modulax.get`: there is no optimizer or transform `{name}`. Did you mean {listing(names)}?")
+
+
+def _transforms() -> dict[str, type[AbstractTransform]]:
+    """The public transforms of the library, optimizers and containers included, by their names in lower case."""
+    values = vars(sys.modules["modulax"]).values()
+    classes = [x for x in values if isinstance(x, type) and issubclass(x, AbstractTransform)]
+    return {plain(cls.__name__): cls for cls in classes if not inspect.isabstract(cls)}
 
 
 def card(optimizer: str | type[AbstractOptimizer] | AbstractOptimizer) -> Card:
@@ -90,6 +107,8 @@ def card(optimizer: str | type[AbstractOptimizer] | AbstractOptimizer) -> Card:
         ValueError: if there is no optimizer of this name.
     """
     cls = get(optimizer) if isinstance(optimizer, str) else optimizer
+    if isinstance(cls, type) and not issubclass(cls, AbstractOptimizer):
+        raise ValueError(f"`modulax.card` describes optimizers, and `{cls.__name__}` is another transform.")
     instance = _example(cls) if isinstance(cls, type) else cls
     parameter = jax.ShapeDtypeStruct(SAMPLE, jnp.float32)
     state = jax.eval_shape(instance.init, parameter)

@@ -31,7 +31,7 @@ class Masked(AbstractContainer):
     Args:
         inner: the inner transform.
         mask: which leaves it is applied to: a tree of booleans with the structure of the parameters or a prefix of it,
-            a function of the parameters that returns such a tree, or `by_path({...})`.
+            a function of the parameters that returns such a tree, or patterns: `by_path`, `by_regex`, `by_type`.
         otherwise: whether the updates of the other leaves are returned unchanged, `"keep"`, or as zeros, `"zero"`.
     """
 
@@ -108,7 +108,7 @@ class Freeze(AbstractLeafwise):
 
     Args:
         mask: which parameters are frozen: a tree of booleans with the structure of the parameters or a prefix of it, a
-            function of the parameters that returns such a tree, or `by_path({...})`.
+            function of the parameters that returns such a tree, or patterns: `by_path`, `by_regex`, `by_type`.
     """
 
     mask: Any = eqx.field(static=True, converter=as_rule)

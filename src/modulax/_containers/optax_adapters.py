@@ -1,8 +1,8 @@
-"""Adapters between optax transformations and modulax transforms, in both directions."""
+"""Adapters: a pair of functions or an optax transformation as a transform, and a transform for optax."""
 
 import contextlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -15,6 +15,7 @@ from .._protocol.hyperparameters import format_value
 from .._protocol.transform import AbstractTransform
 from .._support.keys import is_typed_key
 from .._support.module import AbstractState, nested
+from .._support.tracing import call_user
 from .._support.types import Params, State, Updates
 from ..tree._align import PYTHON_NUMBERS
 from ..tree._math import strong
@@ -63,7 +64,7 @@ class FromOptax(AbstractTransform):
     def init(self, params: Params) -> FromOptaxState:
         """Return a copy of the state that optax returns, so that it shares no array with the parameters."""
         with _settings_of_optax():
-            return FromOptaxState(jtu.tree_map(lambda x: strong(jnp.array(x)), self.transformation.init(params)))
+            return FromOptaxState(_copied(self.transformation.init(params)))
 
     def update(
         self, updates: Updates, state: FromOptaxState, params: Params | None = None, **extra: Any
@@ -91,10 +92,112 @@ class FromOptax(AbstractTransform):
         return f"FromOptax({name}{shown})"
 
 
+class FromFunctionsState(AbstractState):
+    """State of `FromFunctions`: the state of the pair of functions."""
+
+    inner_state: State = nested()
+
+
+class FromFunctions(AbstractTransform):
+    """A pair of functions `init` and `update` as a transform; made by `from_functions`.
+
+    Args:
+        init_function: function of the parameters that returns the initial state, any tree of arrays and numbers.
+        update_function: function `update(updates, state, params)` that returns the new updates and the new state.
+        takes_examples: whether `update` takes per-example gradients, with a leading batch axis.
+
+    Raises:
+        ValueError: if a function is not callable; in `update`, if it does not return updates and a state.
+    """
+
+    init_function: Callable[..., Any] = eqx.field(static=True)
+    update_function: Callable[..., Any] = eqx.field(static=True)
+    takes_examples: bool = eqx.field(static=True, default=False, kw_only=True)
+
+    @property
+    def example_axes(self) -> tuple[int, ...]:
+        return (0,) if self.takes_examples else ()
+
+    def check(self) -> None:
+        for name in ("init", "update"):
+            function = getattr(self, f"{name}_function")
+            if not callable(function):
+                raise ValueError(
+                    f"`from_functions({name}=...)` must be a function, got {function!r}. Write "
+                    f"`from_functions(init, update)`, with `init(params)` and `update(updates, state, params)`."
+                )
+
+    def init(self, params: Params) -> FromFunctionsState:
+        """Return a copy of the state that the function returns, so that it shares no array with the parameters."""
+        return FromFunctionsState(_copied(call_user(self.init_function, params)))
+
+    def update(
+        self, updates: Updates, state: FromFunctionsState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, FromFunctionsState]:
+        """Call the function, and keep the dtypes of updates and state."""
+        named = _named_in(self.update_function, extra)
+        result = call_user(self.update_function, updates, state.inner_state, params, **named)
+        is_pair = isinstance(result, tuple) and len(result) == 2
+        if not is_pair or jtu.tree_structure(result[0]) != jtu.tree_structure(updates):
+            found = jtu.tree_structure(result[0]) if is_pair else f"`{type(result).__name__}`"
+            raise ValueError(
+                f"`from_functions(update=...)` must return the updates, with the structure of those that it was given, "
+                f"and the new state: `return updates, state`. It was given {jtu.tree_structure(updates)} and returned "
+                f"{found}."
+            )
+        new = jtu.tree_map(_in_dtype_of, result[0], updates)
+        return new, FromFunctionsState(_as_before(result[1], state.inner_state))
+
+
+def from_functions(
+    init: Callable[..., Any], update: Callable[..., Any], *, takes_examples: bool = False
+) -> FromFunctions:
+    """Make a transform of a pair of functions, as `optax.GradientTransformation(init, update)` does.
+
+        def init(params):
+            return jax.tree.map(jnp.zeros_like, params)
+
+        def update(updates, state, params=None):
+            state = jax.tree.map(lambda g, t: g + 0.9 * t, updates, state)
+            return state, state
+
+        optimizer = Chain(ClipByGlobalNorm(1.0), from_functions(init, update), ScaleByLearningRate(1e-3))
+
+    The numbers in the functions are constants of the compiled program: they cannot be replaced, swept or
+    differentiated. For hyperparameters, write a class, an `AbstractLeafwise` or `AbstractTransform`. The functions are
+    traced, so data that they read from elsewhere are constants too. Create the transform once: another pair of
+    functions compiles another program.
+
+    Args:
+        init: function of the parameters that returns the initial state, any tree of arrays and numbers.
+        update: function `update(updates, state, params)` that returns the new updates and the new state. With `**extra`
+            it gets all extra arguments, otherwise those that it names, such as `value`.
+        takes_examples: whether `update` takes per-example gradients, with a leading batch axis.
+
+    Raises:
+        ValueError: if `init` or `update` is not a function.
+    """
+    return FromFunctions(init, update, takes_examples=takes_examples)
+
+
+def _named_in(function: Callable[..., Any], extra: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The extra arguments that `update` takes, according to its signature."""
+    parameters = list(inspect.signature(function).parameters.values())
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+        return extra
+    return {p.name: extra[p.name] for p in parameters[3:] if p.name in extra}
+
+
+def _copied(state: PyTree) -> PyTree:
+    return jtu.tree_map(lambda x: strong(jnp.array(x)), state)
+
+
 def _check_pair(x: Any) -> None:
     is_ours = isinstance(x, AbstractTransform)
     if is_ours or not all(callable(getattr(x, name, None)) for name in ("init", "update")):
         remedy = "It is a modulax transform: use it as it is." if is_ours else "Write `from_optax(optax.adamw(1e-3))`."
+        if isinstance(x, tuple):
+            remedy = "For a pair of functions, write `from_functions(init, update)`."
         raise ValueError(f"`from_optax` needs an optax transformation, with `init` and `update`, got {x!r}. {remedy}")
 
 

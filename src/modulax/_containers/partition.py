@@ -36,7 +36,7 @@ class Partition(AbstractContainer):
     Args:
         transforms: mapping from label to transform.
         labels: a tree of labels with the structure of the parameters or a prefix of it, a function of the parameters
-            that returns such a tree, or `by_path({...})`.
+            that returns such a tree, or patterns: `by_path`, `by_regex`, `by_type`.
         default: label of the leaves that get none from `labels`; by default, an unlabelled leaf is an error.
 
     Raises:
@@ -48,7 +48,21 @@ class Partition(AbstractContainer):
     labels: Any = static(converter=as_rule)
     default: Hashable = eqx.field(static=True, default=None)
 
+    def __init__(self, transforms: Mapping[Any, AbstractTransform], labels: Any, default: Hashable = None):
+        # Written out, because Equinox flattens the arguments of a generated `__init__`, and JAX can't flatten a dict
+        # whose keys are not comparable, such as `{1: ..., "head": ...}`. An `OrderedDict` is not sorted.
+        self.transforms = OrderedDict(transforms)
+        self.labels = labels
+        self.default = default
+
     def check(self) -> None:
+        names: dict[str, Hashable] = {}
+        for label in self.transforms:
+            if names.setdefault(str(label), label) is not label:
+                raise ValueError(
+                    f"`Partition`: the labels {names[str(label)]!r} and {label!r} have the same name in paths and "
+                    f"checkpoints. Rename one."
+                )
         if self.default is not None and self.default not in self.transforms:
             raise ValueError(
                 f"`Partition(default={self.default!r})` must be the label of a transform; "

@@ -19,7 +19,7 @@ from .._support.arithmetic import is_numeric_array
 from .._support.checks import listing
 from .._support.module import AbstractState
 from .._support.types import Params, State, Updates
-from ..tree._align import is_python_number, refuse_numbers
+from ..tree._align import is_python_number, refuse_integers, refuse_numbers
 from ..tree._math import trainable
 from ..tree._paths import leaves_with_paths
 from .entry import AbstractBoundary
@@ -87,8 +87,9 @@ class UpdateBoundary(AbstractBoundary):
             return self.method(transform, updates, state, params, **extra)
 
     def run(self, transform, /, updates, state, params, extra):
-        updates = trainable(updates)
+        given, updates = updates, trainable(updates)
         if params is not None:
+            refuse_integers(params, given, f"{self.owner}.update")
             refuse_numbers(params, updates, f"{self.owner}.update")
             params = transform.align_params(trainable(params), updates, f"{self.owner}.update")
         with explaining_state(f"{self.owner}.update", self.method, state):

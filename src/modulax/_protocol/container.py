@@ -65,6 +65,8 @@ def check_part(what: str, x: Any) -> None:
         return
     if inspect.isclass(x):
         remedy = f"It is a class: make an instance, `{x.__name__}(...)`."
+    elif isinstance(x, (list, tuple)) and not hasattr(x, "_fields") and len(x) == 2 and all(map(callable, x)):
+        remedy = "To make a pair of functions a transform, write `from_functions(init, update)`."
     elif isinstance(x, (list, tuple)) and not hasattr(x, "_fields"):
         remedy = "Several transforms, one after the other, are a `Chain`: write `Chain(*parts)`."
     elif callable(getattr(x, "update", None)):

@@ -1,7 +1,8 @@
 """Masks and labels: which leaves of the parameters a transform applies to.
 
-A user gives a tree, a function of the parameters, or `by_path({...})`. `as_rule`, the converter of such fields, makes
-an `AbstractRule` of each. A rule is a static field, so it hashes and compares by value: an equal one does not retrace.
+A user gives a tree, a function of the parameters, or patterns (`patterns.py`). `as_rule`, the converter of such fields,
+makes an `AbstractRule` of each. A rule is a static field, so it hashes and compares by value: an equal one does not
+retrace.
 `rule.labels(tree)` lists one label per leaf, in JAX's order; `mask_of` requires them to be booleans. It is called
 while tracing, with the parameters in `init` and the updates in `update`, so a rule must not depend on their values.
 
@@ -9,7 +10,7 @@ while tracing, with the parameters in `init` and the updates in `update`, so a r
 """
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -23,9 +24,7 @@ from .._support.tracing import call_user
 from ..tree._paths import (
     leaf_paths,
     leaves_by_names,
-    leaves_with_paths,
     longest_prefix,
-    matches,
     named_leaves,
     nodes_without_leaves,
 )
@@ -42,63 +41,6 @@ class AbstractRule(abc.ABC):
             tree: the parameters, or a tree like them.
             partial: whether a leaf without a label gets the label None; otherwise it is an error.
         """
-
-
-class by_path(AbstractRule):  # noqa: N801 (read as a function: `labels=by_path({...})`)
-    """Selects or labels parameters by shell-style patterns on their dotted paths; the first matching pattern wins.
-
-        mask = by_path({"*.bias": False, "*norm*": False, "*": True})
-
-    Use it as a mask (`Masked`, `Freeze`, weight decay) or as the labels of a `Partition`. A pattern that begins with
-    `*.` also matches at the root, so `*.bias` matches both `bias` and `layers.0.bias`.
-
-    Args:
-        patterns: mapping from pattern to label, in the order in which they are tried.
-
-    Raises:
-        ValueError: on use, if a pattern matches no path, or if no pattern matches a leaf; the message lists the paths.
-    """
-
-    def __init__(self, patterns: Any):
-        if not isinstance(patterns, Mapping) or not patterns:
-            raise ValueError('`by_path` needs a mapping from patterns to labels, such as `by_path({"*": True})`.')
-        self.patterns = tuple(patterns.items())
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is by_path and self._key() == other._key()
-
-    def __hash__(self) -> int:
-        return hash(self._key())
-
-    def _key(self) -> Any:
-        return tuple((pattern, *_typed(label)) for pattern, label in self.patterns)
-
-    def __repr__(self) -> str:
-        return f"by_path({dict(self.patterns)!r})"
-
-    def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
-        """Return the label of the first pattern that matches, for each leaf."""
-        found, used = [], set()
-        for path, leaf in leaves_with_paths(tree, with_none=True):
-            fits = [(pattern, label) for pattern, label in self.patterns if matches(path, pattern)]
-            # A pattern also counts as used if an earlier one wins, or if the leaf is absent: a catch-all after
-            # exhaustive patterns, or a pattern for biases in a model where they are None, is not a mistake.
-            used.update(pattern for pattern, _ in fits)
-            if leaf is None:
-                continue
-            if not fits and not partial:
-                raise ValueError(
-                    f'`{self!r}`: no pattern matches the leaf `{path}`. Add one for it, or a final `"*"` for the rest.'
-                )
-            found.append(fits[0][1] if fits else None)
-        unused = [pattern for pattern, _ in self.patterns if pattern not in used]
-        if unused:  # nor is a pattern for a layer without parameters
-            empty = [".".join(names) for names in nodes_without_leaves(tree)]
-            unused = [pattern for pattern in unused if not any(matches(path, pattern) for path in empty)]
-        if unused and (found or leaf_paths(tree, with_none=True)):
-            paths = leaf_paths(tree, with_none=True)
-            raise ValueError(f"`{self!r}`: the pattern `{unused[0]}` matches no leaf. The paths are {listing(paths)}.")
-        return found
 
 
 class _Function(AbstractRule):
@@ -160,7 +102,7 @@ class _Tree(AbstractRule):
         return hash(self._key())
 
     def _key(self) -> Any:
-        return self.treedef, *map(_typed, self.leaves)
+        return self.treedef, *map(typed, self.leaves)
 
     def __repr__(self) -> str:
         return repr(jtu.tree_unflatten(self.treedef, self.leaves))
@@ -192,7 +134,7 @@ class _Tree(AbstractRule):
         return found
 
 
-def _typed(label: Any) -> tuple[type, Any]:
+def typed(label: Any) -> tuple[type, Any]:
     """A label with its type: a mask of 1 and 0 is refused, and must not be taken for an equal one of booleans."""
     return type(label), label
 

@@ -1,7 +1,9 @@
 """Schedules: functions of the step count, or of a state, that give the value of a hyperparameter."""
 
 import abc
-from typing import Any, ClassVar
+import operator
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -11,17 +13,88 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from .._support.arithmetic import default_float
-from .._support.checks import POSITIVE
-from .._support.tracing import call_user
+from .._support.checks import POSITIVE, Requirement, require
+from .._support.tracing import call_user, is_tracing
 from .._support.types import ScheduleFunction, State
-from .hyperparameters import ARRAY_TYPES, AbstractHyperparameters, as_scalar, numeric_field
+from .hyperparameters import ARRAY_TYPES, AbstractHyperparameters, as_scalar, format_value, numeric_field
+
+OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+}
+_NOT_ZERO = Requirement(lambda x: x != 0, "is a divisor: it must not be zero")
 
 
-class AbstractSchedule(AbstractHyperparameters):
+class AbstractArithmetic(AbstractHyperparameters):
+    """Arithmetic on schedules, stateful or not: `-s`, `2 * s`, `s / x`, `s + t`, `s.clip(low, high)`."""
+
+    __array_ufunc__: ClassVar[None] = None  # NumPy numbers leave `number * schedule` to the schedule
+
+    @abc.abstractmethod
+    def __call__(self, *args: Any, **extra: Any) -> Any:
+        """Return the value at a step, given the step or a state."""
+
+    def _title(self) -> str:
+        return type(self).__name__
+
+    def clip(self, low: Any = None, high: Any = None) -> "AbstractSchedule":
+        """Return the schedule with its values limited to an interval.
+
+            schedules.InverseSqrt(1e-3, 1000).clip(low=1e-5)
+
+        Args:
+            low: lower bound, a number or a schedule; None for no bound.
+            high: upper bound, a number or a schedule; None for no bound.
+
+        Raises:
+            ValueError: if there is no bound.
+        """
+        return Clipped(self, low, high)
+
+    def __neg__(self) -> "AbstractSchedule":
+        return Expression("-", None, self)
+
+    def __pos__(self) -> "AbstractArithmetic":
+        return self
+
+    def __add__(self, other: Any) -> "AbstractSchedule":
+        return _expression("+", self, other)
+
+    def __radd__(self, other: Any) -> "AbstractSchedule":
+        return _expression("+", other, self)
+
+    def __sub__(self, other: Any) -> "AbstractSchedule":
+        return _expression("-", self, other)
+
+    def __rsub__(self, other: Any) -> "AbstractSchedule":
+        return _expression("-", other, self)
+
+    def __mul__(self, other: Any) -> "AbstractSchedule":
+        return _expression("*", self, other)
+
+    def __rmul__(self, other: Any) -> "AbstractSchedule":
+        return _expression("*", other, self)
+
+    def __truediv__(self, other: Any) -> "AbstractSchedule":
+        return _expression("/", self, other)
+
+    def __rtruediv__(self, other: Any) -> "AbstractSchedule":
+        return _expression("/", other, self)
+
+
+class AbstractSchedule(AbstractArithmetic):
     """A function of the step count that gives the value of a hyperparameter, for any numeric field of a transform.
 
     Implement `__call__(step)`. Declare the hyperparameters of the schedule with `modulax.number()`, so that they can be
     swept, replaced and differentiated like those of a transform.
+
+    Schedules can be added, subtracted, multiplied, divided, negated and clipped, with each other, with numbers and with
+    plain functions of the step. The result is a schedule (`schedules.Expression`, `schedules.Clipped`):
+
+        rate = schedules.WarmupCosineDecay(0.0, 3e-4, 100, 1000)
+        optimizer = AdamW(rate, weight_decay=0.1 * rate / 3e-4)
     """
 
     @abc.abstractmethod
@@ -90,7 +163,7 @@ class WrappedSchedule(AbstractSchedule):
         return jnp.asarray(call_user(self.function, step)).astype(default_float())
 
 
-class AbstractStatefulSchedule(AbstractHyperparameters):
+class AbstractStatefulSchedule(AbstractArithmetic):
     """A schedule with a state: its value depends on the past, such as previous losses, and not on the step alone.
 
     Implement `init()`, `update(state, **extra)` and `__call__(state, **extra)`. Use it in any numeric field of an
@@ -98,7 +171,8 @@ class AbstractStatefulSchedule(AbstractHyperparameters):
     call the schedule for the value and then `update` for the new state, both with the extra arguments of that step,
     such as the loss. When a value is needed outside a step, `__call__(state)` is called without extra arguments.
 
-    If a hyperparameter of the schedule is a schedule of the step, its value at the step takes its place.
+    If a hyperparameter of the schedule is a schedule of the step, its value at the step takes its place. In turn, a
+    stateful schedule can be an operand: in `SGD(0.5 * stateful)`, its current value is multiplied by 0.5.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
@@ -157,6 +231,11 @@ def is_schedule(x: Any) -> bool:
     return isinstance(x, (AbstractSchedule, AbstractStatefulSchedule))
 
 
+def title(schedule: AbstractArithmetic) -> str:
+    """The name of a schedule in a table: its class, or an expression with the names of classes."""
+    return schedule._title()
+
+
 def has_schedule(tree: PyTree) -> bool:
     """Whether there is a schedule, stateful or not, anywhere in the tree."""
     return any(map(is_schedule, jtu.tree_leaves(tree, is_leaf=is_schedule)))
@@ -198,3 +277,121 @@ class Stretched(AbstractSchedule):
         """Return the value of the schedule at this fraction of the run."""
         dtype = default_float()
         return self.schedule(jnp.asarray(step).astype(dtype) / jnp.asarray(self.total_steps).astype(dtype))
+
+
+class Expression(AbstractSchedule):
+    r"""The sum, difference, product or quotient of two schedules, or of a schedule and a number; or a negated schedule.
+
+        decay = 0.1 * schedules.Linear(3e-4, 0.0, 1000) / 3e-4
+        -schedules.Linear(1.0, 0.0, 1000) + 1.0
+
+    $$
+    f(t) = a(t) \circ b(t), \qquad {\circ} \in \{+, -, \times, /\}, \qquad\text{or}\qquad f(t) = -b(t)
+    $$
+
+    It is written with Python's operators, and prints as the expression. The numbers in the expression are
+    hyperparameters: `decay.replace(**{"left.left": 0.2})`.
+
+    Args:
+        operation: $\circ$, one of `"+"`, `"-"`, `"*"`, `"/"`.
+        left: $a$, a number, a schedule or a function of the step; None for $-b$.
+        right: $b$, a number, a schedule or a function of the step.
+
+    Raises:
+        ValueError: if a divisor is zero, or if `left` is None and the operation is not `"-"`.
+    """
+
+    operation: Literal["+", "-", "*", "/"] = eqx.field(static=True, metadata={"options": tuple(OPERATIONS)})
+    left: Any = numeric_field(as_number, optional=True)
+    right: Any = numeric_field(as_number)
+
+    def check(self) -> None:
+        if self.left is None and self.operation != "-":
+            raise ValueError(f'`Expression("{self.operation}", left=None, ...)`: only `"-"` works without `left`.')
+        if self.operation == "/":
+            right = require("`Expression(right=...)`", self.right, _NOT_ZERO, deferred=not is_tracing())
+            object.__setattr__(self, "right", right)
+
+    def __call__(self, step: ArrayLike) -> Float[Array, "..."]:
+        """Return the value of the expression at a step, in JAX's default float dtype."""
+        right = _value_at(self.right, step)
+        return -right if self.left is None else OPERATIONS[self.operation](_value_at(self.left, step), right)
+
+    def _title(self) -> str:
+        return self._written(lambda x: title(x) if is_schedule(x) else format_value(x))
+
+    def __repr__(self) -> str:
+        return self._written(format_value)
+
+    def _written(self, text: Callable[[Any], str]) -> str:
+        """The expression in Python's notation, with the parentheses that it needs."""
+
+        def operand(x: Any, least: int) -> str:
+            return f"({text(x)})" if _strength(x) < least else text(x)
+
+        own = _strength(self)
+        if self.left is None:
+            return f"-{operand(self.right, own)}"
+        return f"{operand(self.left, own)} {self.operation} {operand(self.right, own + 1)}"
+
+
+class Clipped(AbstractSchedule):
+    r"""A schedule with its values limited to an interval: the result of `schedule.clip(low, high)`.
+
+    $$
+    f(t) = \min(\max(g(t), l), u)
+    $$
+
+    Args:
+        schedule: schedule $g$.
+        low: $l$, a number or a schedule; None for no lower bound.
+        high: $u$, a number or a schedule; None for no upper bound.
+
+    Raises:
+        ValueError: if there is no bound.
+    """
+
+    schedule: Any = numeric_field(as_number)
+    low: Any = numeric_field(as_number, None, optional=True)
+    high: Any = numeric_field(as_number, None, optional=True)
+
+    def check(self) -> None:
+        if self.low is None and self.high is None:
+            raise ValueError("`Clipped` needs a bound: write `schedule.clip(low=...)` or `schedule.clip(high=...)`.")
+
+    def __call__(self, step: ArrayLike) -> Float[Array, "..."]:
+        """Return the limited value at a step, in JAX's default float dtype."""
+        bounds = [None if x is None else _value_at(x, step) for x in (self.low, self.high)]
+        return jnp.clip(_value_at(self.schedule, step), *bounds)
+
+
+def _expression(operation: Any, left: Any, right: Any) -> Any:
+    """The schedule of an operator; NotImplemented, of which Python makes a TypeError, for anything but numbers."""
+    operands = [as_number(x) for x in (left, right)]
+    for given, x in zip((left, right), operands, strict=True):
+        if not isinstance(x, (AbstractArithmetic, *ARRAY_TYPES)) or isinstance(given, type):
+            return NotImplemented
+        if shape := getattr(x, "shape", ()):
+            call = f" {operation} ".join("schedule" if isinstance(x, AbstractArithmetic) else "x" for x in operands)
+            raise ValueError(
+                f"`{call}`: `x` must be a scalar, got an array of shape {shape}. To make a batch of schedules, one per "
+                f"number, write `eqx.filter_vmap(lambda x: {call})(numbers)`."
+            )
+    return Expression(operation, *operands)
+
+
+def _strength(x: Any) -> int:
+    """How tightly Python binds the operator of an expression; a call binds the most."""
+    operation = getattr(x, "operation", None)
+    return 4 if operation is None else 3 if x.left is None else 2 if operation in "*/" else 1
+
+
+def _value_at(x: Any, step: ArrayLike) -> Float[Array, "..."]:
+    """The value of an operand at a step, in the default float dtype."""
+    if is_stateful(x):
+        raise ValueError(
+            f"`{type(x).__name__}` is a stateful schedule, whose value depends on more than the step. Use the "
+            f"expression that contains it in an optimizer, which keeps its state, and read the value in "
+            f"`optimizer.hyperparameters(state)`."
+        )
+    return jnp.asarray(x(step) if isinstance(x, AbstractSchedule) else x).astype(default_float())

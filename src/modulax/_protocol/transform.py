@@ -18,7 +18,7 @@ from jaxtyping import PyTree
 from .._support.checks import check_extra
 from .._support.module import AbstractState
 from .._support.types import Params, State, Updates
-from ..tree._align import paired, refuse_numbers
+from ..tree._align import paired, refuse_integers, refuse_numbers
 from ..tree._math import trainable
 from .apply_updates import apply_updates
 from .boundary import EvalBoundary, InitBoundary, UpdateBoundary, arrays_of, explaining_state, with_arrays
@@ -318,6 +318,7 @@ class AbstractStatelessTransform(AbstractTransform):
 @functools.cache
 def _step_program(cls: type, donate: bool) -> Program:
     def run(transform, grads, state, params, extra):
+        refuse_integers(params, grads, f"{cls.__name__}.step")
         grads = trainable(grads)
         refuse_numbers(params, grads, f"{cls.__name__}.step")
         trained = transform.align_params(trainable(params), grads, f"{cls.__name__}.step")

@@ -34,12 +34,17 @@ def check_choice(owner: object, field: str, options: Sequence[str]) -> None:
 
 
 def check_extra(what: str, needs: Sequence[str], extra: Mapping[str, Any]) -> None:
-    """Raise an error if a required extra argument of `update` is missing; the message shows the call."""
+    """Raise an error if a required extra argument of `update` is missing, or if the loss is not a scalar."""
     if lacking := [argument for argument in needs if extra.get(argument) is None]:
         call = ", ".join(f"{argument}=..." for argument in needs)
         raise ValueError(
             f"{what} needs `{lacking[0]}`: call `update(updates, state, params, {call})` or "
             f"`step(grads, state, params, {call})`."
+        )
+    if "value" in needs and (shape := np.shape(extra["value"])):
+        raise ValueError(
+            f"{what} needs a scalar `value`, the loss, and got an array of shape {shape}. Give its mean or its sum, as "
+            f"the gradients are computed from it."
         )
 
 

@@ -73,7 +73,7 @@ def home(name: str, first: str = "") -> str | None:
     spellings = ((name, first), (name.removesuffix("_schedule"), "schedules"), (name.removeprefix("tree_"), "tree"))
     for word, likely in spellings:
         for place in (likely, *PLACES):
-            names = [own for own in vars(sys.modules[f"modulax.{place}".rstrip(".")]) if _plain(own) == _plain(word)]
+            names = [own for own in vars(sys.modules[f"modulax.{place}".rstrip(".")]) if plain(own) == plain(word)]
             if names:
                 return f"{place}.{word if word in names else names[0]}".lstrip(".")
     return None
@@ -94,6 +94,6 @@ def no_such_name(name: str, place: str = "") -> str:
     return message + suggestion(name, [own for own in vars(sys.modules[module]) if not own.startswith("_")])
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
     """Fold case and underscores, so that `CosineDecay` equals `cosine_decay`."""
     return name if name.startswith("_") else name.replace("_", "").lower()

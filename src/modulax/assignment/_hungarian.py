@@ -38,8 +38,9 @@ def hungarian_algorithm(cost_matrix: ArrayLike) -> tuple[Int[Array, " k"], Int[A
 
     Integer costs are added exactly, even where a float would round them; floats are added in at least float32. An
     infinite cost forbids a pair. If every assignment contains forbidden pairs, one with as few of them as possible is
-    returned, and its cost is infinite. NaN and $-\infty$ are invalid: they are treated as forbidden, and
-    `jax.experimental.checkify` reports them.
+    returned, and its cost is infinite. NaN and $-\infty$ are invalid, as in SciPy, because sums of them cannot be
+    compared: they are treated as forbidden, and `jax.experimental.checkify` reports them. To prefer a pair to all
+    others, give it a finite cost that is lower than the smallest one by more than $k$ times the range of the costs.
 
     The algorithm takes $O(k^2 \max(n, m))$ operations, in at most $k (k + 1) / 2$ sequential steps on vectors.
 

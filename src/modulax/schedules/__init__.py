@@ -5,6 +5,8 @@ import typing as _typing
 from .._protocol.schedule import (
     AbstractSchedule as AbstractSchedule,
     AbstractStatefulSchedule as AbstractStatefulSchedule,
+    Clipped as Clipped,
+    Expression as Expression,
     Stretched as Stretched,
     WrappedSchedule as WrappedSchedule,
     WrappedStatefulSchedule as WrappedStatefulSchedule,

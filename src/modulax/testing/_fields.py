@@ -12,8 +12,9 @@ import jax.tree_util as jtu
 import numpy as np
 
 from .._protocol.hyperparameters import ARRAY_TYPES
-from .._protocol.masks import AbstractRule, by_path
+from .._protocol.masks import AbstractRule
 from .._protocol.optimizer import AbstractOptimizer
+from .._protocol.patterns import by_path
 from .._protocol.schedule import AbstractSchedule, has_stateful_schedule, is_schedule
 from .._support.keys import is_key_data
 from ..tree._paths import leaves_with_paths

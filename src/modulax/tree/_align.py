@@ -15,6 +15,7 @@ from typing import Any
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
+from .._support.arithmetic import is_inexact_array
 from .._support.checks import listing
 from ._paths import Names, leaves_by_names, leaves_with_paths, longest_prefix, named_leaves
 
@@ -120,6 +121,39 @@ def refuse_numbers(params: PyTree, updates: PyTree, owner: str) -> None:
         raise ValueError(
             f"`{owner}`: the updates have {listing(found)}, which is a Python number in the parameters. Only arrays "
             f"are trained: write `jnp.asarray(...)`, or None for its update, as `equinox.filter_grad` does."
+        )
+
+
+def refuse_integers(params: PyTree, updates: PyTree, owner: str) -> None:
+    """Refuse an integer update for a parameter that is trained, and an update for an integer parameter.
+
+    Args:
+        params: the parameters, or the whole model.
+        updates: the updates as they were given.
+        owner: the call to name in the error message.
+
+    Raises:
+        ValueError: if there is one; the message names the path and both dtypes.
+    """
+
+    def is_integer(x: Any) -> bool:
+        return hasattr(x, "dtype") and hasattr(x, "shape") and not is_inexact_array(x)
+
+    if not any(map(is_integer, jtu.tree_leaves((params, updates)))):
+        return
+    held = dict(named_leaves(params))
+    for names, u in named_leaves(updates):
+        p = held.get(names)
+        if p is None:
+            continue
+        if is_inexact_array(p) and is_integer(u):
+            remedy = "Gradients are floating-point or complex: compute them with `jax.grad`, or cast them."
+        elif is_integer(p) and is_inexact_array(u):  # JAX's own derivative of an integer has dtype float0
+            remedy = "Only floating-point and complex parameters are trained: write None for the update of this one."
+        else:
+            continue
+        raise ValueError(
+            f"`{owner}`: at `{'.'.join(names)}` the update has dtype {u.dtype} and the parameter {p.dtype}. {remedy}"
         )
 
 

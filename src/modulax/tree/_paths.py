@@ -116,13 +116,13 @@ def leaf_paths(tree: PyTree, *, with_none: bool = False) -> list[str]:
     return [path for path, _ in leaves_with_paths(tree, with_none=with_none)]
 
 
-def matches(path: str, pattern: str) -> bool:
-    """Whether a shell-style pattern matches a dotted path.
+def matches(path: str, pattern: str, separator: str = ".") -> bool:
+    """Whether a shell-style pattern matches a path.
 
-    `*` also matches dots, and a pattern that starts with `*.` matches at the root too: `*.bias` matches `bias` and
-    `layers.0.bias`.
+    `*` also matches separators, and a pattern that starts with `*.` matches at the root too: `*.bias` matches `bias`
+    and `layers.0.bias`.
     """
-    return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase("." + path, pattern)
+    return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(separator + path, pattern)
 
 
 def longest_prefix(names: Names, known: Container[Names]) -> Names | None:
