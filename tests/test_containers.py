@@ -49,7 +49,7 @@ def test_a_chain_is_a_sequence_and_a_mapping():
     assert "adam" in chain
     assert "adamw" not in chain
     with pytest.raises(TypeError, match=r"cannot be unpacked. Call `chain.init` and `chain.update`"):
-        _init, _update = chain[:2]
+        iter(chain)
     assert list(chain[1:].parts) == ["adam", "rate"]
     assert isinstance(chain[:1], mx.Chain)
     with pytest.raises(IndexError):
@@ -450,6 +450,6 @@ def test_the_program_of_a_chain_grows_linearly():
     def size(n: int) -> int:
         chain = mx.Chain(*[mx.ClipByGlobalNorm(1.0)] * n)
         update = jax.jit(lambda g: chain.update(g, chain.init(g))[0])
-        return len(update.lower(PARAMS).compile().as_text())
+        return len(str(update.lower(PARAMS).compile().as_text()))
 
     assert size(24) < 2.5 * size(12)

@@ -327,7 +327,7 @@ def test_a_state_that_would_be_cut_to_another_dtype_is_refused():
         optimizer = mx.SGD(Counting(first, step))
         state = optimizer.init(G)
         if (first, step) in fine:
-            _, state = optimizer.update(G, state, G)
+            state: Any = optimizer.update(G, state, G)[1]
             assert float(state.schedule_states["learning_rate"]) == step
         else:
             with pytest.raises(ValueError, match=r"`Counting.update` returned \w+ for a value of the state that is"):

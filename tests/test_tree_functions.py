@@ -359,11 +359,12 @@ def test_what_does_not_fit_is_refused_by_its_path(call: Any, message: str):
 def test_a_moment_without_a_new_value_is_left_out():
     """As in optax: None in the updates is None in the result."""
     old = {"w": jnp.ones(2), "b": jnp.ones(2)}
-    for function, *rest in (
+    cases: tuple[Any, ...] = (
         (tree.update_moment, 0.5, 1),
         (tree.update_moment_per_elem_norm, 0.5, 2),
         (tree.update_infinity_moment, 0.5, 0.0),
-    ):
+    )
+    for function, *rest in cases:
         new = function({"w": jnp.zeros(2), "b": None}, old, *rest)
         np.testing.assert_array_equal(new["w"], 0.5)
         assert new["b"] is None

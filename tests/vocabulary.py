@@ -45,9 +45,7 @@ NAMELESS = {
 }
 
 # Names of which there are several uses, with what their counterpart is for.
-_PAIR = (
-    "`modulax.AbstractTransform` as a type; the call with two functions stays as it is, in `modulax.from_optax(...)`"
-)
+_PAIR = "`modulax.AbstractTransform` as a type; `modulax.from_functions(init, update)` for the call with two functions"
 USES = {"GradientTransformation": _PAIR, "GradientTransformationExtraArgs": _PAIR}
 
 # Arguments whose names or defaults differ from optax.

@@ -3,6 +3,7 @@
 from ._mutant import Mutant
 
 _ENTRY = "tests/test_entry.py"
+_USERS = "tests/test_functions_of_users.py"
 _INJECTED = "tests/test_injected.py"
 
 MUTANTS = (
@@ -12,7 +13,7 @@ MUTANTS = (
         "_protocol/entry.py",
         "        if are_fixed:\n            return self._compiled",
         "        if True:\n            return self._compiled",
-        (f"{_ENTRY} -k test_a_line_search_measures",),
+        (f"{_USERS} -k test_a_line_search_measures",),
     ),
     Mutant(
         "programs-of-functions-are-kept",
@@ -20,7 +21,7 @@ MUTANTS = (
         "_protocol/entry.py",
         "return self._jitted(run)(numbers, kept, given)",
         "return self._jitted(self._run, static_argnums=(3, 4))(numbers, kept, given, start, key)",
-        (f"{_ENTRY} -k are_not_kept",),
+        (f"{_USERS} -k are_not_kept",),
     ),
     Mutant(
         "functions-are-values",
@@ -28,7 +29,7 @@ MUTANTS = (
         "_protocol/entry.py",
         "_FIXED = (bool,",
         "_FIXED = (object, bool,",
-        (f"{_ENTRY} -k test_a_function_among",),
+        (f"{_USERS} -k test_a_function_among",),
     ),
     Mutant(
         "compiled-functions-are-read-again",
@@ -36,7 +37,7 @@ MUTANTS = (
         "_protocol/entry.py",
         "np.dtype, jax.stages.Wrapped)",
         "np.dtype)",
-        (f"{_ENTRY} -k test_a_compiled_function",),
+        (f"{_USERS} -k test_a_compiled_function",),
     ),
     Mutant(
         "strings-are-read-again",
@@ -44,7 +45,7 @@ MUTANTS = (
         "_protocol/entry.py",
         "_FIXED = (bool, str,",
         "_FIXED = (bool,",
-        (f"{_ENTRY} -k test_a_compiled_function",),
+        (f"{_USERS} -k test_a_compiled_function",),
     ),
     Mutant(
         "functions-of-users-are-inside",
@@ -52,7 +53,7 @@ MUTANTS = (
         "_support/tracing.py",
         "    with _set(False):\n",
         "    with _set(True):\n",
-        (f"{_ENTRY} -k test_in_a_function_of_the_user",),
+        (f"{_USERS} -k test_in_a_function_of_the_user",),
     ),
     Mutant(
         "measures-are-inside",
@@ -60,7 +61,7 @@ MUTANTS = (
         "_transforms/monitoring.py",
         "call_user(self.measure, updates)",
         "self.measure(updates)",
-        (f"{_ENTRY} -k test_in_a_function_of_the_user",),
+        (f"{_USERS} -k test_in_a_function_of_the_user",),
     ),
     Mutant(
         "tied-arrays-are-donated-twice",
