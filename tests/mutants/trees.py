@@ -141,8 +141,8 @@ MUTANTS = (
         "the-chunk-of-eight-is-cut-at-seven",
         "tree",
         "tree/_leafmap.py",
-        "group, indices = indices[:CHUNK], indices[CHUNK:]",
-        "group, indices = indices[:CHUNK], indices[CHUNK + 1 :]",
+        "group, indices = indices[:size], indices[size:]",
+        "group, indices = indices[:size], indices[size + 1 :]",
         ("tests/test_numbers.py -k many_leaves",),
     ),
     Mutant(

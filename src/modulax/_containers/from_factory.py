@@ -9,15 +9,11 @@ import equinox as eqx
 import numpy as np
 
 from .._protocol.container import check_part
+from .._protocol.fields import numbers
 from .._protocol.hyperparameters import ARRAY_TYPES, format_call
 from .._protocol.optimizer import AbstractOptimizer
-from .._protocol.schedule import as_number
 from .._protocol.transform import AbstractTransform
 from .._support.checks import listing, suggestion
-
-
-def _as_arguments(arguments: Any) -> Any:
-    return {name: as_number(x) for name, x in arguments.items()}
 
 
 class FromFactory(AbstractOptimizer):
@@ -43,13 +39,11 @@ class FromFactory(AbstractOptimizer):
     """
 
     factory: Callable[..., AbstractTransform] = eqx.field(static=True)
-    arguments: dict[str, Any] = eqx.field(
-        converter=_as_arguments, metadata={"numbers": True, "optional": False, "needs": None, "arranged": True}
-    )
+    arguments: dict[str, Any] = numbers(arranged=dict)
 
     def __init__(self, factory: Callable[..., AbstractTransform], **arguments: Any):
         self.factory = factory
-        self.arguments = _as_arguments(arguments)
+        self.arguments = arguments
 
     def transform(self) -> AbstractTransform:
         """Call the function with the current values of its arguments."""

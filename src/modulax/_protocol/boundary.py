@@ -71,9 +71,8 @@ _MANY = 300
 
 
 def _is_placed(x: Any) -> bool:
-    """Whether only a program decides where the state for a leaf goes: it is traced, a shape, or on several devices."""
-    is_traced = isinstance(x, (Tracer, jax.ShapeDtypeStruct))
-    return is_traced or (isinstance(x, jax.Array) and len(x.devices()) > 1)
+    """Whether only a program decides where the state for a leaf goes: it is traced, or on several devices."""
+    return isinstance(x, Tracer) or (isinstance(x, jax.Array) and len(x.devices()) > 1)
 
 
 class UpdateBoundary(AbstractBoundary):

@@ -155,18 +155,7 @@ class Program:
         return jax.jit(run, donate_argnums=() if self._donated is None else 2, inline=_INLINE, **settings)
 
     def __call__(self, transform: Any, *trees: Any) -> Any:
-        numbers, transform_def = jtu.tree_flatten(transform)
-        numbers = [x if isinstance(x, jax.Array) else _number(x) for x in numbers]
-        leaves, treedef = jtu.tree_flatten(trees)
-        statics: tuple[Any, ...] = ()
-        sizes: list[int] = []
-        are_fixed = True
-        all_arrays = memory.all_arrays(leaves)
-        if self._donated is not None or not all_arrays:
-            sizes = [child.num_leaves for child in treedef.children()]
-        if not all_arrays:
-            leaves, sizes, statics, are_fixed = self._split(leaves, sizes)
-        key = _Key(transform_def, treedef, statics)
+        numbers, leaves, sizes, key, are_fixed = self._taken_apart(transform, trees)
         kept, given, start = leaves, [], 0
         if self._donated is not None:
             first, last = self._donated
@@ -184,14 +173,29 @@ class Program:
 
     def without_jit(self, transform: Any, *trees: Any) -> Any:
         """Call the function without compiling it as a whole. The results share no array with the arguments."""
-        transform = jtu.tree_map(lambda x: jnp.asarray(x if isinstance(x, jax.Array) else _number(x)), transform)
-        transform = _strong(transform)
-        _check_scalars(transform)
-        given = jtu.tree_map(lambda x: jnp.asarray(x) if is_numeric_array(x) else x, trees)
-        with tracing():
-            leaves, treedef = jtu.tree_flatten(self._function(transform, *given))
-        taken = {id(x) for x in jtu.tree_leaves((transform, given, trees))}
-        return treedef.unflatten(_distinct(_distinct([jnp.asarray(x) for x in leaves], taken)))
+        numbers, leaves, _, key, _ = self._taken_apart(transform, trees)
+        numbers, arrays = ([jnp.asarray(x) for x in xs] for xs in (numbers, leaves))
+        results, treedef = jtu.tree_flatten(self._run(numbers, arrays, [], 0, key))
+        taken = {id(x) for x in [*numbers, *arrays]}
+        return treedef.unflatten(_distinct(_distinct([jnp.asarray(x) for x in results], taken)))
+
+    def _taken_apart(self, transform: Any, trees: Any) -> tuple[list[Any], Sequence[Any], Sequence[int], _Key, bool]:
+        """Return the hyperparameters, the leaves to trace, their number in each tree, and the static rest.
+
+        The last result is whether the rest is the same at every call.
+        """
+        numbers, transform_def = jtu.tree_flatten(transform)
+        numbers = [x if isinstance(x, jax.Array) else _number(x) for x in numbers]
+        leaves, treedef = jtu.tree_flatten(trees)
+        statics: tuple[Any, ...] = ()
+        sizes: list[int] = []
+        are_fixed = True
+        all_arrays = memory.all_arrays(leaves)
+        if self._donated is not None or not all_arrays:
+            sizes = [child.num_leaves for child in treedef.children()]
+        if not all_arrays:
+            leaves, sizes, statics, are_fixed = self._split(leaves, sizes)
+        return numbers, leaves, sizes, _Key(transform_def, treedef, statics), are_fixed
 
     def _split(self, leaves: Sequence[Any], sizes: Sequence[int]) -> tuple[list[Any], list[int], tuple[Any, ...], bool]:
         """Return the leaves to trace, their number in each argument, all other leaves, and whether these are fixed."""

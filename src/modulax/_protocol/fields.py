@@ -40,15 +40,15 @@ def numbers(
     default: Any = dataclasses.MISSING,
     *,
     needs: Requirement | None = None,
-    arranged: Callable[[Any], tuple[Any, ...]] | None = None,
+    arranged: Callable[[Any], tuple[Any, ...] | dict[str, Any]] | None = None,
 ) -> Any:
     """Declare a field that holds a tuple of hyperparameters, each a number or a schedule.
 
     Args:
         default: default value of the field, if it has one; a given tuple must have the same length.
         needs: requirement on each of the numbers.
-        arranged: function that converts the given value to a tuple of numbers, or of tuples of numbers, and raises an
-            error if it can't. The length may then differ from that of the default.
+        arranged: function that converts the given value to a tuple of numbers, or of tuples of numbers, or to a dict of
+            numbers, and raises an error if it can't. The length may then differ from that of the default.
     """
     given = {} if default is dataclasses.MISSING else {"default": default}
     metadata = {"numbers": True, "optional": False, "needs": needs, "arranged": arranged is not None}
@@ -57,6 +57,8 @@ def numbers(
 
 
 def _as_numbers(xs: Any) -> Any:
+    if isinstance(xs, dict):
+        return {name: as_number(x) for name, x in xs.items()}
     if not isinstance(xs, Iterable):
         return xs
     return tuple(_as_numbers(x) if isinstance(x, tuple) else as_number(x) for x in xs)

@@ -11,7 +11,6 @@ the rules in turn and casts their inputs and results. `_Part.finish` then puts e
 """
 
 import abc
-import collections
 import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -26,7 +25,7 @@ from .._support.arithmetic import at_least_float32, common_dtype, default_float,
 from .._support.module import AbstractState, kind_of
 from .._support.types import Params, State, Updates
 from ..tree._align import align
-from ..tree._leafmap import map_leaves
+from ..tree._leafmap import in_groups, map_leaves
 from ..tree._paths import leaf_paths
 from .masks import select
 from .schedule_values import resolve
@@ -186,19 +185,12 @@ def _init_group(rule: AbstractLeafwise, leaves: Sequence[Array]) -> list[State]:
 
 def _init_leaves(rule: AbstractLeafwise, leaves: Sequence[Array]) -> list[State]:
     """The states of many arrays, computed in groups of one shape by a function that is compiled once for each shape."""
-    states: list[Any] = [None] * len(leaves)
-    kinds: dict[Any, list[int]] = collections.defaultdict(list)
-    for i, p in enumerate(leaves):
-        kinds[p.shape, p.dtype].append(i)
-    for indices in kinds.values():
-        n_grouped = len(indices) // _GROUP * _GROUP
-        for start in range(0, n_grouped, _GROUP):
-            group = indices[start : start + _GROUP]
-            for i, state in zip(group, _init_group(rule, [leaves[i] for i in group]), strict=True):
-                states[i] = state
-        for i in indices[n_grouped:]:
-            states[i] = rule.init_leaf(leaves[i])
-    return states
+    return in_groups(
+        [(p.shape, p.dtype) for p in leaves],
+        _GROUP,
+        lambda i: rule.init_leaf(leaves[i]),
+        lambda group: _init_group(rule, [leaves[i] for i in group]),
+    )
 
 
 def _counter(state: State) -> dataclasses.Field | None:

@@ -34,18 +34,34 @@ def map_leaves(function: Callable[..., Any], shared: Any, columns: Sequence[tupl
     def many(shared: Any, group: list[Any]) -> list[Any]:
         return [one(shared, *column) for column in group]
 
-    kinds: dict[Hashable, list[int]] = collections.defaultdict(list)
-    for i, column in enumerate(columns):
+    def kind(column: tuple[Any, ...]) -> Hashable:
         leaves, treedef = jtu.tree_flatten(column)
-        kinds[treedef, tuple((x.shape, x.dtype) for x in leaves)].append(i)
-    out: list[Any] = [None] * len(columns)
-    for indices in kinds.values():
-        while len(indices) >= 2 * CHUNK or len(indices) == CHUNK:
-            group, indices = indices[:CHUNK], indices[CHUNK:]
-            for i, result in zip(group, many(shared, [columns[i] for i in group]), strict=True):
+        return treedef, tuple((x.shape, x.dtype) for x in leaves)
+
+    def each(i: int) -> Any:
+        return one(shared, *columns[i])
+
+    def together(group: list[int]) -> list[Any]:
+        return many(shared, [columns[i] for i in group])
+
+    return in_groups(list(map(kind, columns)), CHUNK, each, together)
+
+
+def in_groups(
+    kinds: Sequence[Hashable], size: int, each: Callable[[int], Any], together: Callable[[list[int]], list[Any]]
+) -> list[Any]:
+    """Compute a result for every index, for groups of `size` indices of one kind together, and for others alone."""
+    by_kind: dict[Hashable, list[int]] = collections.defaultdict(list)
+    for i, kind in enumerate(kinds):
+        by_kind[kind].append(i)
+    out: list[Any] = [None] * len(kinds)
+    for indices in by_kind.values():
+        while len(indices) >= 2 * size or len(indices) == size:
+            group, indices = indices[:size], indices[size:]
+            for i, result in zip(group, together(group), strict=True):
                 out[i] = result
         for i in indices:
-            out[i] = one(shared, *columns[i])
+            out[i] = each(i)
     return out
 
 
