@@ -444,12 +444,13 @@ def test_parameters_to_evaluate_through_any_nesting(transform: Any, bias: float,
     np.testing.assert_array_equal(whole["table"], [0, 1])
 
 
-def test_the_program_of_a_chain_grows_linearly():
-    """Each clip reads all leaves; the work before it is not repeated in the sums of every later one."""
+@pytest.mark.parametrize("clip", [mx.ClipByGlobalNorm(1.0), mx.AdaptiveGradClip(0.1)], ids=lambda c: type(c).__name__)
+def test_the_program_of_a_chain_grows_linearly(clip):
+    """Each clip reads whole leaves; the work before it is not repeated in the sums of every later one."""
 
     def size(n: int) -> int:
-        chain = mx.Chain(*[mx.ClipByGlobalNorm(1.0)] * n)
-        update = jax.jit(lambda g: chain.update(g, chain.init(g))[0])
+        chain = mx.Chain(*[clip] * n)
+        update = jax.jit(lambda g: chain.update(g, chain.init(g), g)[0])
         return len(str(update.lower(PARAMS).compile().as_text()))
 
     assert size(24) < 2.5 * size(12)

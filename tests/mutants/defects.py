@@ -195,8 +195,16 @@ MUTANTS = (
         "clips-are-fused",
         "clipping",
         "_transforms/clipping.py",
-        "jnp.where(factor == 1, x, jnp.where(factor == 0, jnp.zeros_like(x), factor * x))",
-        "jnp.where(factor == 0, jnp.zeros_like(x), factor * x)",
+        "jax.lax.select(by.keeps, x, jax.lax.select(by.erases, jnp.zeros_like(x), scaled))",
+        "jax.lax.select(by.erases, jnp.zeros_like(x), scaled)",
+        ("tests/test_containers.py -k grows_linearly",),
+    ),
+    Mutant(
+        "clips-of-units-are-fused",
+        "clipping",
+        "_transforms/clipping.py",
+        "jax.lax.select(within, x * jnp.ones_like(factor), reduced)",
+        "(x * jnp.where(within, jnp.ones_like(factor), factor))",
         ("tests/test_containers.py -k grows_linearly",),
     ),
     Mutant(

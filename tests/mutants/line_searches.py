@@ -137,8 +137,8 @@ MUTANTS = (
         "clipping-by-zero-of-zero",
         "bounds",
         "_transforms/clipping.py",
-        "exceeds = total > bound",
-        "exceeds = total >= bound",
+        "within = total <= bound",
+        "within = total < bound",
         ("tests/test_bounds.py -k long_as",),
     ),
 )

@@ -1,10 +1,11 @@
 """Gradient clipping: by value, by global norm, by the root mean square of an array, and relative to the weights."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Inexact, Real
+from jaxtyping import Array, Bool, Inexact, Real
 
 from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
@@ -31,20 +32,29 @@ class Clip(AbstractLeafwise):
         return clip_entries(g, -self.max_delta, self.max_delta), s
 
 
-def factor_within(bound: Any, total: Array) -> Array:
-    """The factor that reduces the norm `total` to at most `bound`: 1 if it is smaller already, NaN for NaN."""
-    exceeds = total > bound
-    factor = jnp.where(exceeds, bound / jnp.where(exceeds, total, 1), 1)
-    return jnp.where(jnp.isnan(total), total, factor)
+class Shrinking(NamedTuple):
+    """What reduces the norm of an array, or of several together, to at most a bound; see `shrinking`."""
+
+    keeps: Bool[Array, "*batch"]
+    erases: Bool[Array, "*batch"]
+    factor: Real[Array, "*batch"]
 
 
-def scaled_down(x: Array, factor: Array) -> Array:
+def shrinking(bound: Any, total: Array) -> Shrinking:
+    """What reduces the norm `total` to at most `bound`: nothing if it is smaller already; the factor of NaN is NaN."""
+    within = total <= bound
+    factor = bound / jnp.where(within, 1, total)
+    return Shrinking(within, factor == 0, factor)
+
+
+def shrunk(x: Array, by: Shrinking) -> Array:
     """The array times the factor, where a factor of zero turns infinities into zeros too.
 
-    A factor of one is a choice of its own: otherwise XLA fuses the products of all clips in a chain into each norm, and
-    takes quadratic time to compile them.
+    The array itself is chosen, not a factor of one: otherwise XLA fuses the products of all clips in a chain into each
+    norm, and takes quadratic time to compile them.
     """
-    return jnp.where(factor == 1, x, jnp.where(factor == 0, jnp.zeros_like(x), factor * x))
+    scaled = by.factor.astype(x.dtype) * x
+    return jax.lax.select(by.keeps, x, jax.lax.select(by.erases, jnp.zeros_like(x), scaled))
 
 
 class ClipByGlobalNorm(AbstractLeafwise):
@@ -71,11 +81,11 @@ class ClipByGlobalNorm(AbstractLeafwise):
 
     def survey(self, count, state, updates, params, **extra):
         del count, state, params, extra
-        return factor_within(self.max_norm, norm(updates))
+        return shrinking(self.max_norm, norm(updates))
 
     def update_leaf(self, now, g, s, p):
         del p
-        return scaled_down(g, now), s
+        return shrunk(g, now), s
 
 
 class ClipByBlockRMS(AbstractLeafwise):
@@ -102,7 +112,7 @@ class ClipByBlockRMS(AbstractLeafwise):
 
     def update_leaf(self, now, g, s, p):
         del now, p
-        return scaled_down(g, factor_within(self.threshold, block_rms(g))), s
+        return shrunk(g, shrinking(self.threshold, block_rms(g))), s
 
 
 class AdaptiveGradClip(AbstractLeafwise):
@@ -172,11 +182,14 @@ def unitwise_clip(
     """
     dtype = common_dtype(g_norm.dtype, max_norm.dtype)
     g_norm, max_norm = g_norm.astype(dtype), max_norm.astype(dtype)
-    factor = max_norm / jnp.maximum(g_norm, jnp.asarray(div_eps, dtype))
-    # A choice between factors, not between gradients: those may be sharded where the norms cannot be.
-    factor = jnp.where(g_norm < max_norm, jnp.ones_like(factor), factor)
     wide = common_dtype(grad.dtype, dtype)
-    return (grad.astype(wide) * factor.astype(wide)).astype(grad.dtype)
+    factor = (max_norm / jnp.maximum(g_norm, jnp.asarray(div_eps, dtype))).astype(wide)
+    x = grad.astype(wide)
+    reduced = x * factor
+    # Gradients and norms may be sharded differently, a choice needs equal shardings: those of a product. XLA removes
+    # the neutral elements. A choice between factors would compile in quadratic time, as in `shrunk`.
+    within = (g_norm < max_norm) | jnp.zeros_like(reduced, bool)
+    return jax.lax.select(within, x * jnp.ones_like(factor), reduced).astype(grad.dtype)
 
 
 def _axes_of_a_unit(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from .._support.module import AbstractState, shared
 from .._support.types import Params, Updates
 from ..tree._math import norm, widened
 from ..tree._paths import leaves_with_paths
-from .clipping import factor_within, scaled_down
+from .clipping import shrinking, shrunk
 
 
 def per_example_global_norm_clip(grads: Updates, l2_norm_clip: ArrayLike) -> tuple[Updates, Int[Array, ""]]:
@@ -75,12 +75,11 @@ def per_example_layer_norm_clip(
 
 def _clipped_sum(grads: PyTree, bound: Array) -> tuple[PyTree, Array]:
     totals = jax.vmap(norm)(grads) if jtu.tree_leaves(grads) else jnp.zeros(0, default_float())
-    factors = factor_within(bound.astype(totals.dtype), totals)
+    by = shrinking(bound.astype(totals.dtype), totals)
 
     def leaf(g: Array) -> Array:
         wide = g.astype(at_least_float32(g.dtype))
-        factor = factors.astype(wide.real.dtype).reshape(-1, *[1] * (g.ndim - 1)).astype(wide.dtype)
-        total = jnp.sum(scaled_down(wide, factor), axis=0)
+        total = jnp.sum(jax.vmap(shrunk)(wide, by), axis=0)
         return total.astype(g.dtype) if is_inexact_array(g) else total
 
     return jtu.tree_map(leaf, grads), jnp.sum(totals > bound.astype(totals.dtype)).astype(jnp.int32)
