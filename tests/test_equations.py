@@ -130,7 +130,7 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], Points]]] = {
     "SGD-nesterov": (lambda: mx.SGD(ETA, 0.9, nesterov=True), lambda: sgd(0.9, True)),
     "Adam": (lambda: mx.Adam(ETA), adam),
     "Adam-numbers": (
-        lambda: mx.Adam(ETA, 0.8, 0.95, 1e-3, 1e-2),
+        lambda: mx.Adam(ETA, 0.8, 0.95, 1e-3, eps_root=1e-2),
         lambda: adam(0.8, 0.95, 1e-3, 1e-2),
     ),
     "NAdam": (lambda: mx.NAdam(ETA, eps=1e-5), lambda: adam(eps=1e-5, nesterov=True)),

@@ -87,7 +87,10 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], Points]]] = {
     ),
     "LARS-optax": (lambda: mx.LARS(ETA, 0.2, None, 0.5, follow="optax"), lambda: lars(0.2, 0.5, together=True)),
     "LAMB": (lambda: mx.LAMB(ETA), lamb),
-    "LAMB-numbers": (lambda: mx.LAMB(ETA, 0.8, 0.95, 1e-3, 1e-4, 0.1), lambda: lamb(0.8, 0.95, 1e-3, 1e-4, 0.1)),
+    "LAMB-numbers": (
+        lambda: mx.LAMB(ETA, 0.8, 0.95, 1e-3, eps_root=1e-4, weight_decay=0.1),
+        lambda: lamb(0.8, 0.95, 1e-3, 1e-4, 0.1),
+    ),
     "Fromage": (lambda: mx.Fromage(ETA), fromage),
     "Fromage-floor": (lambda: mx.Fromage(0.5, 20.0), lambda: fromage(0.5, 20.0)),
     "ScaleByTrustRatio": (

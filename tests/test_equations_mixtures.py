@@ -140,7 +140,7 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], Points]]] = {
     "ADOPT-nesterov": (lambda: mx.ADOPT(ETA, nesterov=True), lambda: adopt(nesterov=True)),
     "AdEMAMix": (lambda: mx.AdEMAMix(ETA), ademamix),
     "AdEMAMix-numbers": (
-        lambda: mx.AdEMAMix(ETA, 0.8, 0.95, 0.99, 2.0, 1e-3, 1e-2, weight_decay=0.1),
+        lambda: mx.AdEMAMix(ETA, 0.8, 0.95, 0.99, 2.0, 1e-3, eps_root=1e-2, weight_decay=0.1),
         lambda: ademamix(lambda t: 0.99, lambda t: 2.0, 0.8, 0.95, 1e-3, 1e-2, 0.1),
     ),
     "AdEMAMix-schedules": (
@@ -154,7 +154,7 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], Points]]] = {
     ),
     "ACProp": (lambda: mx.ACProp(ETA), acprop),
     "ACProp-numbers": (
-        lambda: mx.ACProp(ETA, 0.8, 0.95, 1e-3, 1e-2, weight_decay=0.1),
+        lambda: mx.ACProp(ETA, 0.8, 0.95, 1e-3, eps_root=1e-2, weight_decay=0.1),
         lambda: acprop(0.8, 0.95, 1e-3, 1e-2, 0.1),
     ),
     "MADGRAD": (lambda: mx.MADGRAD(ETA), madgrad),

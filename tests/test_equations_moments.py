@@ -235,7 +235,7 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], Points]]] = {
     "AdamaxW": (lambda: mx.AdamaxW(ETA, weight_decay=0.1), lambda: adamax(decay=0.1)),
     "AdamaxW-default": (lambda: mx.AdamaxW(ETA), lambda: adamax(decay=1e-4)),
     "AMSGrad": (lambda: mx.AMSGrad(ETA), amsgrad),
-    "AMSGrad-numbers": (lambda: mx.AMSGrad(ETA, 0.8, 0.9, 1e-3, 1e-2), lambda: amsgrad(0.8, 0.9, 1e-3, 1e-2)),
+    "AMSGrad-numbers": (lambda: mx.AMSGrad(ETA, 0.8, 0.9, 1e-3, eps_root=1e-2), lambda: amsgrad(0.8, 0.9, 1e-3, 1e-2)),
     "AMSGrad-paper": (
         lambda: mx.AMSGrad(ETA, b2=0.9, bias_correction_mu=False, bias_correction_nu=False),
         lambda: amsgrad(b2=0.9, which=""),
@@ -243,7 +243,10 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], Points]]] = {
     "AMSGrad-mu": (lambda: mx.AMSGrad(ETA, b2=0.9, bias_correction_nu=False), lambda: amsgrad(b2=0.9, which="mu")),
     "AMSGrad-nu": (lambda: mx.AMSGrad(ETA, b2=0.9, bias_correction_mu=False), lambda: amsgrad(b2=0.9, which="nu")),
     "AdaBelief": (lambda: mx.AdaBelief(ETA), adabelief),
-    "AdaBelief-numbers": (lambda: mx.AdaBelief(ETA, 0.8, 0.9, 1e-3, 1e-2), lambda: adabelief(0.8, 0.9, 1e-3, 1e-2)),
+    "AdaBelief-numbers": (
+        lambda: mx.AdaBelief(ETA, 0.8, 0.9, 1e-3, eps_root=1e-2),
+        lambda: adabelief(0.8, 0.9, 1e-3, 1e-2),
+    ),
     "AdaBelief-nesterov": (lambda: mx.AdaBelief(ETA, nesterov=True), lambda: adabelief(nesterov=True)),
     "Yogi": (lambda: mx.Yogi(ETA), yogi),
     "Yogi-numbers": (
@@ -253,7 +256,7 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], Points]]] = {
     "Yogi-paper": (lambda: mx.Yogi(ETA, 0.8, 0.9, follow="paper"), lambda: yogi(0.8, 0.9, is_corrected=False)),
     "RAdam": (lambda: mx.RAdam(ETA), radam),
     "RAdam-numbers": (
-        lambda: mx.RAdam(ETA, 0.8, 0.9, 1e-3, 1e-2, 7.0),
+        lambda: mx.RAdam(ETA, 0.8, 0.9, 1e-3, eps_root=1e-2, threshold=7.0),
         lambda: radam(0.8, 0.9, 1e-3, 1e-2, 7.0),
     ),
     "RAdam-low-threshold": (lambda: mx.RAdam(ETA, b2=0.99, threshold=1.0), lambda: radam(b2=0.99, threshold=1.0)),
@@ -262,12 +265,12 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], Points]]] = {
     "RAdam-nesterov": (lambda: mx.RAdam(ETA, nesterov=True), lambda: radam(nesterov=True)),
     "NovoGrad": (lambda: mx.NovoGrad(ETA), novograd),
     "NovoGrad-numbers": (
-        lambda: mx.NovoGrad(ETA, 0.8, 0.9, 1e-3, 1e-2, 0.1),
+        lambda: mx.NovoGrad(ETA, 0.8, 0.9, 1e-3, eps_root=1e-2, weight_decay=0.1),
         lambda: novograd(0.8, 0.9, 1e-3, 1e-2, 0.1),
     ),
     "Adan": (lambda: mx.Adan(ETA), adan),
     "Adan-numbers": (
-        lambda: mx.Adan(ETA, 0.9, 0.75, 0.95, 1e-3, 1e-2, 0.1),
+        lambda: mx.Adan(ETA, 0.9, 0.75, 0.95, 1e-3, eps_root=1e-2, weight_decay=0.1),
         lambda: adan(0.1, 0.25, 0.05, 1e-3, 1e-2, 0.1),
     ),
     "Adagrad": (lambda: mx.Adagrad(ETA), adagrad),

@@ -384,7 +384,9 @@ def test_a_pattern_may_have_any_wildcard():
 
 
 def test_a_pattern_that_fits_no_name():
-    with pytest.raises(ValueError, match=words("there is no hyperparameter `*.weight`", "`learning_rate`")):
+    with pytest.raises(
+        ValueError, match=words("there is no hyperparameter, option or part `*.weight`", "`learning_rate`")
+    ):
         mx.Adam(0.1).replace(**{"*.weight": 0.0})
 
 

@@ -112,7 +112,7 @@ GROUPS: dict[str, dict[str, Case]] = {
         "MADGRAD/default": Case(lambda: mx.MADGRAD(0.05)),
         "MADGRAD/all": Case(lambda: mx.MADGRAD(0.1, 0.5, 0.1, 1e-3)),
         "AdaBelief/default": Case(lambda: mx.AdaBelief(0.05)),
-        "AdaBelief/all": Case(lambda: mx.AdaBelief(0.1, 0.8, 0.95, 1e-3, 1e-3, 0.1)),
+        "AdaBelief/all": Case(lambda: mx.AdaBelief(0.1, 0.8, 0.95, 1e-3, eps_root=1e-3, weight_decay=0.1)),
         "ADOPT/default": Case(lambda: mx.ADOPT(0.05)),
         "ADOPT/all": Case(lambda: mx.ADOPT(0.05, 0.8, 0.95, 1e-2, use_clipping=False)),
         "AdEMAMix/default": Case(lambda: mx.AdEMAMix(0.02, alpha=2.0)),
@@ -120,7 +120,7 @@ GROUPS: dict[str, dict[str, Case]] = {
             lambda: mx.AdEMAMix(0.02, 0.8, 0.95, one_later(rising_b3), one_later(rising_alpha), 1e-3, weight_decay=0.1)
         ),
         "Adan/default": Case(lambda: mx.Adan(0.02, eps_root=0.0)),
-        "Adan/all": Case(lambda: mx.Adan(0.05, 0.9, 0.8, 0.95, 1e-3, 0.0, 0.1)),
+        "Adan/all": Case(lambda: mx.Adan(0.05, 0.9, 0.8, 0.95, 1e-3, eps_root=0.0, weight_decay=0.1)),
         "Lion/default": Case(lambda: mx.Lion(0.02, weight_decay=0.0)),
         "Lion/all": Case(lambda: mx.Lion(0.01, 0.8, 0.95, weight_decay=0.3)),
         "NovoGrad/default": Case(lambda: mx.NovoGrad(0.02, 0.95, 0.0, 1e-8)),
@@ -130,7 +130,7 @@ GROUPS: dict[str, dict[str, Case]] = {
     },
     "layers, matrices and mixtures": {
         "ACProp/default": Case(lambda: mx.ACProp(0.05)),
-        "ACProp/all": Case(lambda: mx.ACProp(0.05, 0.8, 0.95, 1e-3, 1e-3, 0.1)),
+        "ACProp/all": Case(lambda: mx.ACProp(0.05, 0.8, 0.95, 1e-3, eps_root=1e-3, weight_decay=0.1)),
         "Fromage/default": Case(lambda: mx.Fromage(0.01)),
         "Fromage/all": Case(lambda: mx.Fromage(0.1)),
         "LAMB/default": Case(lambda: mx.LAMB(0.05)),

@@ -63,7 +63,7 @@ def test_optax_names_are_answered_with_ours(name: str):
         (modulax, "ScaleByAdm", "Did you mean `ScaleByAdam`?"),
         (modulax, "tree_clip", "Did you mean `modulax.tree.clip`?"),
         (modulax, "tree_utils", "Did you mean `modulax.tree`?"),
-        (modulax, "contrib", "The names of `optax.contrib` are in `modulax` itself."),
+        (modulax, "contrib", "those of `optax.contrib` too, are in `modulax` itself."),
         (modulax, "nothing_like_it", "has no attribute 'nothing_like_it'."),
         (modulax, "__wrapped__", "has no attribute '__wrapped__'."),
         (modulax.schedules, "cosine_decay_schedule", "Did you mean `modulax.schedules.CosineDecay`?"),

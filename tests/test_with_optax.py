@@ -284,7 +284,7 @@ def test_ours_and_others_by_one_name():
         (lambda: mx.from_optax(mx.SGD(0.1)), r"`from_optax` needs an optax transformation.*use it as it is"),
         (lambda: mx.from_optax(optax.adam), r"`from_optax` needs an optax.*Write `from_optax\(optax.adamw\(1e-3\)\)`"),
         (lambda: mx.to_optax(optax.sgd(0.1)), r"`to_optax` needs a modulax transform such as `AdamW\(1e-3\)`"),
-        (lambda: mx.Chain(optax.sgd(0.1)), r"`Chain`: the part .* is not a modulax transform.*`from_optax\(...\)`"),
+        (lambda: mx.Chain(optax.sgd(0.1)), r"`Chain`: argument 0 is not a modulax transform.*`from_optax\(...\)`"),
         (lambda: mx.Masked(mx.SGD(0.1), KERNELS).replace(inner=optax.sgd(0.1)), r"`Masked\(inner=...\)`.*`from_optax"),
         (
             lambda: mx.Partition({"a": mx.SGD(0.1)}, {}).replace(transforms={"a": optax.sgd(0.1)}),

@@ -111,15 +111,17 @@ def followers() -> list[tuple[str, str, str]]:
 
 
 def has_other_arguments(path: str, there: str) -> bool:
-    """Whether a function of optax has positional arguments, other arguments or defaults that ours has not."""
+    """Whether a function of optax has arguments in another order, or arguments or defaults that ours has not.
+
+    The order counts and not whether ours are given by position: those after `eps` are not.
+    """
     module, _, name = path.rpartition(".")
     theirs = inspect.signature(vars(_module(module))[name]).parameters
     ours = inspect.signature(operator.attrgetter(there)(modulax)).parameters
-    positional = [
-        [name for name, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD] for parameters in (theirs, ours)
-    ]
+    positional = [name for name, p in theirs.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    in_order = [name for name, p in ours.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     return (
-        positional[0] != positional[1][: len(positional[0])]
+        positional != in_order[: len(positional)]
         or not {name for name, p in theirs.items() if p.kind is p.KEYWORD_ONLY} <= ours.keys()
         or any(_differs(p.default, ours[name].default) for name, p in theirs.items() if name in ours)
     )

@@ -276,4 +276,4 @@ def __dir__() -> list[str]:
 if not _typing.TYPE_CHECKING:  # with `__getattr__`, a type checker would accept every name
 
     def __getattr__(name: str) -> object:
-        raise AttributeError(_no_such_name(name))
+        raise AttributeError(_no_such_name(name), name=None, obj=None)  # Python adds no second suggestion

@@ -104,7 +104,7 @@ TRANSFORMS = (
     Instance("LAMB", lambda: mx.LAMB(0.05), lambda: optax.lamb(0.05)),
     Instance(
         "LAMB-decay",
-        lambda: mx.LAMB(0.05, 0.8, 0.95, 1e-4, 1e-5, 0.1, KERNELS),
+        lambda: mx.LAMB(0.05, 0.8, 0.95, 1e-4, eps_root=1e-5, weight_decay=0.1, mask=KERNELS),
         lambda: optax.lamb(0.05, 0.8, 0.95, 1e-4, 1e-5, 0.1, not_bias),
     ),
     Instance("Fromage", lambda: mx.Fromage(0.05), lambda: optax.fromage(0.05)),

@@ -271,8 +271,8 @@ MUTANTS = (
         "a-random-key-is-listed-as-a-hyperparameter",
         "hyperparameter",
         "_protocol/hyperparameters.py",
-        "jtu.tree_leaves_with_path(self) if not is_key_data(leaf)}",
-        "jtu.tree_leaves_with_path(self)}",
+        "(path, leaf) for path, leaf in found if not is_key_data(leaf))",
+        "found)",
         ("tests/test_hyperparameters.py -k test_a_random_key",),
     ),
     Mutant(

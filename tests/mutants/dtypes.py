@@ -42,8 +42,8 @@ FIELDS = (
     dropped(
         "muon-adam-mu-dtype",
         "muon",
-        "            self.mu_dtype,\n            self.adam_weight_decay,",
-        "            None,\n            self.adam_weight_decay,",
+        "mu_dtype=self.mu_dtype,\n            weight_decay=self.adam_weight_decay,",
+        "mu_dtype=None,\n            weight_decay=self.adam_weight_decay,",
     ),
     dropped("optimistic-adam-mu-dtype", "optimistic", "self.mu_dtype, self.nesterov)", "None, self.nesterov)"),
     dropped("sophia-mu-dtype", "sophia", "            self.mu_dtype,\n", "            None,\n"),

@@ -206,7 +206,7 @@ MUTANTS = (
         "a-mask-hides-nothing",
         "describe",
         "_catalog/describe.py",
-        "_write_numbers(transform, _those(rows, _where(transform, tree)), is_whole, is_inside)",
+        "_write_numbers(transform, reached, is_whole, is_inside)",
         "_write_numbers(transform, rows, is_whole, is_inside)",
         ("tests/test_describe.py -k 'table or masked'",),
     ),

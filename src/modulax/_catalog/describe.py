@@ -9,6 +9,7 @@ of the state to its parameter, or to the shared bytes.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,7 @@ import jax
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
+from .._protocol.boundary import init_even_if_empty
 from .._protocol.hyperparameters import AbstractHyperparameters, batched_number, format_value
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.masks import select
@@ -60,12 +62,14 @@ class Description:
         shared_bytes: size in bytes of the state that belongs to no single parameter, such as counters.
         total_bytes: size in bytes of the whole state.
         parameters: total number of scalar parameters.
+        notes: what a reader of the table should know, such as a mask that excludes every parameter.
     """
 
     leaves: list[LeafDescription]
     shared_bytes: int
     total_bytes: int
     parameters: int
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         head = ("path", "shape", "group", "learning rate", "weight decay", "state bytes")
@@ -78,7 +82,8 @@ class Description:
         if self.leaves:
             lines.insert(1, "-" * max(map(len, lines)))
         total = f"{self.parameters:,} parameters, {self.total_bytes:,} bytes of state"
-        return "\n".join([*lines, "", f"{total} ({self.shared_bytes:,} of them shared)"]).lstrip("\n")
+        summary = [f"{total} ({self.shared_bytes:,} of them shared)", *(f"note: {note}" for note in self.notes)]
+        return "\n".join([*lines, "", *summary]).lstrip("\n")
 
     __repr__ = __str__
 
@@ -105,8 +110,9 @@ def describe(optimizer: AbstractTransform, params: Params) -> Description:
     params = jtu.tree_map(_shape_of, params)
     found = leaves_with_paths(params)
     rows = [LeafDescription(path, f"{x.dtype}[{','.join(map(str, x.shape))}]") for path, x in found]
-    _walk(optimizer, params, rows, is_inside=False)
-    state = jax.eval_shape(optimizer.init, params)
+    notes: list[str] = []
+    _walk(optimizer, params, rows, notes, is_inside=False)
+    state = jax.eval_shape(functools.partial(init_even_if_empty, optimizer), params)
     shared = 0
     for i, x in zip(owners(state, params), jtu.tree_leaves(state), strict=True):
         size = math.prod(x.shape) * x.dtype.itemsize
@@ -115,7 +121,7 @@ def describe(optimizer: AbstractTransform, params: Params) -> Description:
         else:
             rows[i].state_bytes += size
     total = shared + sum(row.state_bytes for row in rows)
-    return Description(rows, shared, total, sum(math.prod(x.shape) for _, x in found))
+    return Description(rows, shared, total, sum(math.prod(x.shape) for _, x in found), tuple(notes))
 
 
 def _shape_of(x: Any) -> jax.ShapeDtypeStruct | None:
@@ -123,7 +129,9 @@ def _shape_of(x: Any) -> jax.ShapeDtypeStruct | None:
     return jax.ShapeDtypeStruct(x.shape, x.dtype) if is_shape or trainable(x) is not None else None
 
 
-def _walk(transform: AbstractTransform, tree: PyTree, rows: Sequence[LeafDescription], is_inside: bool) -> None:
+def _walk(
+    transform: AbstractTransform, tree: PyTree, rows: Sequence[LeafDescription], notes: list[str], is_inside: bool
+) -> None:
     """Fill the rows of the leaves of this tree: first from the parts of the transform, then from its own fields.
 
     Inside an optimizer, factors are part of the algorithm.
@@ -136,14 +144,18 @@ def _walk(transform: AbstractTransform, tree: PyTree, rows: Sequence[LeafDescrip
             continue
         seen = transform.seen_by(part, tree)
         if seen is None:
-            _walk(part.transform, tree, rows, parts_are_inside)
+            _walk(part.transform, tree, rows, notes, parts_are_inside)
         else:
             shown = _those(rows, seen)
             if part.key is not None:
                 for row in shown:
                     row.group = f"{row.group}/{part.key}" if row.group else str(part.key)
-            _walk(part.transform, select(tree, seen), shown, parts_are_inside)
-    _write_numbers(transform, _those(rows, _where(transform, tree)), is_whole, is_inside)
+            _walk(part.transform, select(tree, seen), shown, notes, parts_are_inside)
+    reached = _those(rows, _where(transform, tree))
+    _write_numbers(transform, reached, is_whole, is_inside)
+    decay = getattr(transform, "weight_decay", None)
+    if rows and not reached and decay is not None and _text(decay) != _ZERO:
+        notes.append(f"no leaf decays: the mask of `{type(transform).__name__}` excludes every parameter.")
     if transform.scales_by is not None and not is_inside:
         factor = _text(getattr(transform, transform.scales_by, transform))
         for row in rows:

@@ -1,9 +1,12 @@
 """Sharding of the optimizer state: each array is sharded like its parameter."""
 
+import functools
+
 import jax
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
+from .._protocol.boundary import init_even_if_empty
 from .._protocol.transform import AbstractTransform
 from .._support.types import Params
 from ..tree._state import owners
@@ -31,7 +34,7 @@ def state_sharding(transform: AbstractTransform, params: Params) -> PyTree:
     Raises:
         ValueError: if a parameter has no sharding.
     """
-    state = jax.eval_shape(transform.init, params)
+    state = jax.eval_shape(functools.partial(init_even_if_empty, transform), params)
     leaves = jtu.tree_leaves(params)
     shardings = [getattr(p, "sharding", None) for p in leaves]
     if any(s is None for s in shardings):

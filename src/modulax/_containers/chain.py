@@ -14,7 +14,7 @@ from typing import Any, NoReturn, overload
 
 import equinox as eqx
 
-from .._protocol.container import AbstractContainer, part
+from .._protocol.container import AbstractContainer, check_part, part
 from .._protocol.hyperparameters import format_call
 from .._protocol.leafwise import AbstractLeafwise, reads_all_updates, run_rules
 from .._protocol.transform import AbstractTransform, EmptyState, is_empty
@@ -71,7 +71,8 @@ class Chain(AbstractContainer):
 
     def __init__(self, *parts: AbstractTransform, **named: AbstractTransform):
         found: OrderedDict[str, AbstractTransform] = OrderedDict()
-        for x in parts:
+        for i, x in enumerate(parts):
+            check_part(f"`Chain`: argument {i}", x)
             found[_free_name(x, {*found, *named})] = x
         self.parts = OrderedDict({**found, **named})
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
+from .._protocol.boundary import init_even_if_empty
 from .._protocol.hyperparameters import format_value
 from .._protocol.transform import AbstractTransform
 from .._support.keys import is_typed_key
@@ -299,7 +300,7 @@ def to_optax(transform: AbstractTransform) -> Any:
         return jtu.tree_map(lambda x: jnp.asarray(x) if type(x) in PYTHON_NUMBERS else x, absent(tree))
 
     def init(params: Params) -> State:
-        return transform.init(arrays(params))
+        return init_even_if_empty(transform, arrays(params))  # as optax's, which masks by absent leaves
 
     def update(updates: Updates, state: State, params: Params | None = None, **extra: Any) -> tuple[Updates, State]:
         new, state = transform.update(arrays(updates), state, arrays(params), **absent(extra))

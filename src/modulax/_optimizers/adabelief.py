@@ -1,5 +1,6 @@
 """The optimizer AdaBelief."""
 
+from dataclasses import KW_ONLY
 from typing import Any
 
 import equinox as eqx
@@ -49,6 +50,7 @@ class AdaBelief(AbstractOptimizer):
     b1: Hyperparameter = number(0.9, needs=DECAY)
     b2: Hyperparameter = number(0.999, needs=DECAY)
     eps: Hyperparameter = number(1e-16)
+    _: KW_ONLY
     eps_root: Hyperparameter = number(1e-16)
     weight_decay: Hyperparameter | None = number(None, optional=True)
     mask: Any = eqx.field(static=True, default=None, converter=as_rule)

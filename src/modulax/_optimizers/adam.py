@@ -1,5 +1,6 @@
 """The optimizers Adam, AdamW, NAdam and NAdamW."""
 
+from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -47,9 +48,10 @@ class Adam(AbstractOptimizer):
     b1: Hyperparameter = number(0.9, needs=DECAY)
     b2: Hyperparameter = number(0.999, needs=DECAY)
     eps: Hyperparameter = number(1e-8)
+    _: KW_ONLY
     eps_root: Hyperparameter = number(0.0)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-    nesterov: bool = eqx.field(static=True, default=False, kw_only=True)
+    nesterov: bool = eqx.field(static=True, default=False)
 
     def transform(self) -> Chain:
         return Chain(
@@ -92,6 +94,7 @@ class NAdam(AbstractOptimizer):
     b1: Hyperparameter = number(0.9, needs=DECAY)
     b2: Hyperparameter = number(0.999, needs=DECAY)
     eps: Hyperparameter = number(1e-8)
+    _: KW_ONLY
     eps_root: Hyperparameter = number(0.0)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
@@ -136,11 +139,12 @@ class AdamW(AbstractOptimizer):
     b1: Hyperparameter = number(0.9, needs=DECAY)
     b2: Hyperparameter = number(0.999, needs=DECAY)
     eps: Hyperparameter = number(1e-8)
+    _: KW_ONLY
     eps_root: Hyperparameter = number(0.0)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_decay: Hyperparameter = number(1e-4)
     mask: Any = eqx.field(static=True, default=None, converter=as_rule)
-    nesterov: bool = eqx.field(static=True, default=False, kw_only=True)
+    nesterov: bool = eqx.field(static=True, default=False)
 
     def transform(self) -> Chain:
         return Chain(
@@ -187,6 +191,7 @@ class NAdamW(AbstractOptimizer):
     b1: Hyperparameter = number(0.9, needs=DECAY)
     b2: Hyperparameter = number(0.999, needs=DECAY)
     eps: Hyperparameter = number(1e-8)
+    _: KW_ONLY
     eps_root: Hyperparameter = number(0.0)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_decay: Hyperparameter = number(1e-4)

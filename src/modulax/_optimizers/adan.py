@@ -1,5 +1,6 @@
 """The optimizer Adan."""
 
+from dataclasses import KW_ONLY
 from typing import Any
 
 import equinox as eqx
@@ -57,6 +58,7 @@ class Adan(AbstractOptimizer):
     b2: Hyperparameter = number(0.92, needs=DECAY)
     b3: Hyperparameter = number(0.99, needs=DECAY)
     eps: Hyperparameter = number(1e-8)
+    _: KW_ONLY
     eps_root: Hyperparameter = number(1e-8)
     weight_decay: Hyperparameter = number(0.0)
     mask: Any = eqx.field(static=True, default=None, converter=as_rule)

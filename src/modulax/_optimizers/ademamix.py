@@ -1,5 +1,6 @@
 """The optimizers AdEMAMix and SimplifiedAdEMAMix."""
 
+from dataclasses import KW_ONLY
 from typing import Any
 
 import equinox as eqx
@@ -54,6 +55,7 @@ class AdEMAMix(AbstractOptimizer):
     b3: Hyperparameter = number(0.9999, needs=DECAY)
     alpha: Hyperparameter = number(5.0)
     eps: Hyperparameter = number(1e-8)
+    _: KW_ONLY
     eps_root: Hyperparameter = number(0.0)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_decay: Hyperparameter = number(0.0)
@@ -102,6 +104,7 @@ class SimplifiedAdEMAMix(AbstractOptimizer):
     b2: Hyperparameter = number(0.95, needs=DECAY)
     alpha: Hyperparameter = number(0.0)
     eps: Hyperparameter = number(1e-8)
+    _: KW_ONLY
     eps_root: Hyperparameter = number(0.0)
     weight_decay: Hyperparameter = number(0.0)
     mask: Any = eqx.field(static=True, default=None, converter=as_rule)

@@ -1,5 +1,7 @@
 """The optimizer AMSGrad."""
 
+from dataclasses import KW_ONLY
+
 import equinox as eqx
 from jaxtyping import DTypeLike
 
@@ -46,6 +48,7 @@ class AMSGrad(AbstractOptimizer):
     b1: Hyperparameter = number(0.9, needs=DECAY)
     b2: Hyperparameter = number(0.999, needs=DECAY)
     eps: Hyperparameter = number(1e-8)
+    _: KW_ONLY
     eps_root: Hyperparameter = number(0.0)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     bias_correction_mu: bool = eqx.field(static=True, default=True)

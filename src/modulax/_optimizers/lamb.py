@@ -1,5 +1,6 @@
 """The optimizer LAMB."""
 
+from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -51,6 +52,7 @@ class LAMB(AbstractOptimizer):
     b1: Hyperparameter = number(0.9, needs=DECAY)
     b2: Hyperparameter = number(0.999, needs=DECAY)
     eps: Hyperparameter = number(1e-6)
+    _: KW_ONLY
     eps_root: Hyperparameter = number(0.0)
     weight_decay: Hyperparameter = number(0.0)
     mask: Any = eqx.field(static=True, default=None, converter=as_rule)

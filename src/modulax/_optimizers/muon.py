@@ -120,9 +120,9 @@ class Muon(AbstractOptimizer):
             self.adam_b1,
             self.adam_b2,
             self.eps,
-            self.adam_eps_root,
-            self.mu_dtype,
-            self.adam_weight_decay,
+            eps_root=self.adam_eps_root,
+            mu_dtype=self.mu_dtype,
+            weight_decay=self.adam_weight_decay,
             nesterov=self.nesterov and self.follow == "optax",
         )
         labels = MatrixLabels("Muon(muon_weight_dimension_numbers=...)", matrices, "muon", "adam")

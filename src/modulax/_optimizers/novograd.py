@@ -1,5 +1,7 @@
 """The optimizer NovoGrad."""
 
+from dataclasses import KW_ONLY
+
 from .._containers.chain import Chain
 from .._protocol.fields import Hyperparameter, number
 from .._protocol.optimizer import AbstractOptimizer
@@ -40,6 +42,7 @@ class NovoGrad(AbstractOptimizer):
     b1: Hyperparameter = number(0.9, needs=DECAY)
     b2: Hyperparameter = number(0.25, needs=DECAY)
     eps: Hyperparameter = number(1e-6)
+    _: KW_ONLY
     eps_root: Hyperparameter = number(0.0)
     weight_decay: Hyperparameter = number(0.0)
 

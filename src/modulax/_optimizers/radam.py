@@ -1,5 +1,7 @@
 """The optimizer RAdam."""
 
+from dataclasses import KW_ONLY
+
 import equinox as eqx
 
 from .._containers.chain import Chain
@@ -46,9 +48,10 @@ class RAdam(AbstractOptimizer):
     b1: Hyperparameter = number(0.9, needs=DECAY)
     b2: Hyperparameter = number(0.999, needs=DECAY)
     eps: Hyperparameter = number(1e-8)
+    _: KW_ONLY
     eps_root: Hyperparameter = number(0.0)
     threshold: Hyperparameter = number(5.0)
-    nesterov: bool = eqx.field(static=True, default=False, kw_only=True)
+    nesterov: bool = eqx.field(static=True, default=False)
 
     def transform(self) -> Chain:
         return Chain(

@@ -15,7 +15,7 @@ import jax.tree_util as jtu
 from jax.core import Tracer
 from jaxtyping import PyTree
 
-from .._support.arithmetic import is_numeric_array
+from .._support.arithmetic import is_inexact_array, is_numeric_array
 from .._support.checks import listing
 from .._support.module import AbstractState
 from .._support.types import Params, State, Updates
@@ -43,11 +43,12 @@ def explaining_state(owner: str, method: Callable[..., Any], state: State) -> It
 
 
 class InitBoundary(AbstractBoundary):
-    """Filters the parameters out of the model; raises an error for complex ones and pairs if they are unsupported."""
+    """Filters the parameters out of the model; raises an error for parameters that the transform cannot train."""
 
     models: ClassVar[tuple[int, ...]] = (0,)
 
-    def inside(self, transform: Any, /, params: Params) -> State:
+    def inside(self, transform: Any, /, params: Params, *, allow_empty: bool = True) -> State:
+        del allow_empty  # a part of a container may have nothing to train
         if not transform.takes_complex:
             _refuse_complex(transform, params)
         with jax.named_scope(f"{type(transform).__name__}.init"):
@@ -59,11 +60,18 @@ class InitBoundary(AbstractBoundary):
         transform.check_params(params)
         return self.inside(transform, trainable(params))
 
-    def outside(self, transform: Any, /, params: Params) -> State:
+    def outside(self, transform: Any, /, params: Params, *, allow_empty: bool = False) -> State:
         leaves = jtu.tree_leaves(params)
-        if len(leaves) > _MANY and not any(map(_is_placed, leaves)):
-            return self.program.without_jit(transform, params)
-        return self.program(transform, params)
+        is_large = len(leaves) > _MANY and not any(map(_is_placed, leaves))
+        state = (self.program.without_jit if is_large else self.program)(transform, params)
+        if not allow_empty and not any(map(is_inexact_array, leaves)) and jtu.tree_leaves(state):
+            raise ValueError(_nothing_to_train(f"{type(transform).__name__}.init", params))
+        return state
+
+
+def init_even_if_empty(transform: Any, params: Params) -> State:
+    """The initial state of a transform, for parameters that may have nothing to train."""
+    return transform.init(params, allow_empty=True)
 
 
 # XLA takes quadratic time for a program with an output for every leaf: 0.1 s for 300 leaves of Adam, 6 s for 4000.
@@ -125,6 +133,19 @@ def with_arrays(model: PyTree, arrays: Sequence[Any]) -> PyTree:
     leaves, treedef = jtu.tree_flatten(model)
     remaining = iter(arrays)
     return treedef.unflatten([next(remaining) if is_numeric_array(x) else x for x in leaves])
+
+
+def _nothing_to_train(owner: str, params: Params) -> str:
+    def kind(x: Any) -> str:
+        return f"{x.dtype}[{','.join(map(str, x.shape))}]" if hasattr(x, "dtype") else type(x).__name__
+
+    found = [f"{path or 'the tree itself'}: {kind(x)}" for path, x in leaves_with_paths(params)]
+    what = f"It has {listing(found)}." if found else "It has no leaves."
+    return (
+        f"`{owner}` found nothing to train: no leaf of the parameters is a floating-point or complex array. {what} "
+        f"Convert numbers and integers with `jnp.asarray(x, jnp.float32)`. If nothing is to be trained, write "
+        f"`init(params, allow_empty=True)`."
+    )
 
 
 def _refuse_complex(transform: Any, params: Params) -> None:

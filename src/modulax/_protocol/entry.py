@@ -26,6 +26,7 @@ from jax.core import Tracer
 
 from .._support.arithmetic import default_float, is_numeric_array
 from .._support.tracing import is_tracing, tracing
+from .._support.wrong_calls import wrong_method_call
 from ..tree._align import PYTHON_NUMBERS
 from .hyperparameters import ARRAY_TYPES, AbstractHyperparameters, batched_number
 
@@ -208,9 +209,10 @@ class Program:
                     statics.append(_ABSENT)
                 elif role in self._models:
                     if isinstance(x, jax.ShapeDtypeStruct):
+                        method = self._name.rpartition(".")[2]
                         raise ValueError(
                             f"`{self._name}` was given shapes in place of arrays, such as {x}. Call "
-                            f"`jax.eval_shape({self._name}, ...)` for the shapes of its results."
+                            f"`jax.eval_shape(optimizer.{method}, ...)` for the shapes of its results."
                         )
                     statics.append(type(x) if type(x) in PYTHON_NUMBERS else None)
                 elif isinstance(x, (int, float, complex)) and not isinstance(x, bool):
@@ -305,7 +307,12 @@ def entry(boundary: AbstractBoundary) -> Callable[..., Any]:
             raise TypeError(
                 f"`{boundary.owner}.{name}` was called on the class: write `{boundary.owner}(...).{name}(...)`."
             )
-        return (boundary.inside if is_tracing() else boundary.outside)(self, *args, **kwargs)
+        try:
+            return (boundary.inside if is_tracing() else boundary.outside)(self, *args, **kwargs)
+        except TypeError as error:
+            if message := wrong_method_call(method, boundary.owner, self, args, kwargs):
+                raise TypeError(message) from error
+            raise
 
     vars(method)["boundary"] = boundary  # read by `as_written`, for a subclass that inherits the method
     return method

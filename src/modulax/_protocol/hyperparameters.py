@@ -7,7 +7,9 @@ Converters and checks run in the constructor and in `replace`, but not in `tree_
 entry points also accept raw floats as leaves.
 
 Every hyperparameter has a dotted path. `_addressed` finds them all, schedules in the fields included; `addresses()`
-makes accessors of them, and `_find` resolves a name given to `replace`: a field, a path, the end of one, or a pattern.
+makes accessors of them, and `_find` resolves a name given to `replace`: a field, a path, the end of one, or a pattern;
+a part or an option inside if no hyperparameter has the name. `Hyperparameters`, the result of `hyperparameters()`,
+finds a value by the end of its path too.
 """
 
 import dataclasses
@@ -29,6 +31,7 @@ from .._support.keys import is_key_data
 from .._support.module import AbstractModule
 from .._support.optree_nodes import NAMESPACE
 from .._support.tracing import is_tracing
+from .._support.wrong_calls import meant_by
 from ..tree._math import strong
 from ..tree._paths import dotted, matches
 from ..tree._search import with_value
@@ -69,6 +72,29 @@ def numeric_field(
     given = {} if default is dataclasses.MISSING else {"default": default}
     metadata = {"number": True, "optional": optional, "needs": needs}
     return eqx.field(converter=converter, metadata=metadata, **given)
+
+
+class Hyperparameters(dict[str, Any]):
+    """Hyperparameters by dotted path. `values["learning_rate"]` finds one by the end of its path, if only one fits."""
+
+    def __missing__(self, key: str) -> Any:
+        found = [path for path in self if matches(path, "*." + key)] if isinstance(key, str) else []
+        if len(found) == 1:
+            return self[found[0]]
+        if found:
+            raise KeyError(f"`{key}` is ambiguous: it could be {listing(found)}.")
+        words = meant_by(str(key), [path.rpartition(".")[2] for path in self])
+        close = f" Did you mean `{words[0]}`?" if words else suggestion(str(key), list(self))
+        raise KeyError(f"There is no hyperparameter `{key}`.{close} There are {listing(self)}.")
+
+
+def _values(mapping: Hyperparameters) -> tuple[list[tuple[Any, Any]], tuple[str, ...]]:
+    return [(jtu.DictKey(path), x) for path, x in mapping.items()], tuple(mapping)
+
+
+jtu.register_pytree_with_keys(
+    Hyperparameters, _values, lambda paths, values: Hyperparameters(zip(paths, values, strict=True))
+)
 
 
 class AbstractHyperparameters(AbstractModule):
@@ -122,11 +148,15 @@ class AbstractHyperparameters(AbstractModule):
         return {_joined(accessor.path): accessor for accessor in accessors}
 
     def hyperparameters(self) -> dict[str, Any]:
-        """Return every hyperparameter by its dotted path; those of a schedule are under the path of the schedule."""
-        return {dotted(path): leaf for path, leaf in jtu.tree_leaves_with_path(self) if not is_key_data(leaf)}
+        """Return every hyperparameter by its dotted path; those of a schedule are under the path of the schedule.
+
+        The end of a path is enough to read a value, if it is unambiguous: `hyperparameters()["learning_rate"]`.
+        """
+        found = ((dotted(path), leaf) for path, leaf in jtu.tree_leaves_with_path(self))
+        return Hyperparameters((path, leaf) for path, leaf in found if not is_key_data(leaf))
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with other values of some hyperparameters.
+        """Return a copy with other values of some hyperparameters, options or parts.
 
         A name is a field of this object, the dotted path of a hyperparameter (or the end of one, if it is unambiguous),
         or a shell-style pattern, which changes every hyperparameter that it matches (if it matches a schedule, the
@@ -135,6 +165,10 @@ class AbstractHyperparameters(AbstractModule):
             optimizer.replace(learning_rate=3e-4)
             chain.replace(**{"adam.b1": 0.95})
             chain.replace(**{"*.weight_decay": 0.0})
+
+        Options and parts are replaced in the same way, if no hyperparameter has the name: `chain.replace(mask=mask)`,
+        `chain.replace(adamw=Lion(1e-4))`. Their values are part of the compiled program, which is compiled again; a
+        hyperparameter never causes that.
 
         The new values are converted and checked as in the constructor. A number in place of a JAX array is put on the
         device too.
@@ -151,6 +185,22 @@ class AbstractHyperparameters(AbstractModule):
                 is_number = isinstance(value, (int, float, np.generic, np.ndarray)) and not isinstance(value, bool)
                 out = with_value(out, path, _on_device(value) if is_number and _is_on_device(out, path) else value)
         return out
+
+    def why_not_a_number(self) -> str | None:
+        """Return why this object cannot be the value of a hyperparameter; None if it can: it is a schedule."""
+        return "It is not a schedule."
+
+    @classmethod
+    def inside_is_read_by(cls, name: str) -> tuple[str, str]:
+        """Return what the object is called in an error message, and how to read a hyperparameter inside it."""
+        return "optimizer", f'Read it with `hyperparameters()["{name}"]` and change it with `replace({name}=...)`.'
+
+    def _is_immutable(self, name: str) -> str:
+        if hasattr(type(self.__dict__.get(name)), "set_value"):  # a variable of NNX
+            remedy = f" Assign to the variable: `optimizer.hyperparameters.{name}[...] = ...`."
+        else:
+            remedy = f" Write `optimizer = optimizer.replace({name}=...)`."
+        return super()._is_immutable(name) + remedy
 
 
 def _is_on_device(module: Any, path: tuple[Any, ...]) -> bool:
@@ -179,11 +229,17 @@ def _check_number(owner: object, field: dataclasses.Field, value: Any) -> Any:
     call = f"`{type(owner).__name__}({field.name}=...)`"
     if value is None and field.metadata["optional"]:
         return None
+    if isinstance(value, AbstractHyperparameters):
+        if reason := value.why_not_a_number():
+            raise ValueError(f"{call} must be a number or a schedule, got {_shortened(value)}. {reason}")
+        return value
     shape = getattr(value, "shape", None)
     dtype = getattr(value, "dtype", np.bool_)
-    is_real = jnp.issubdtype(dtype, jnp.number) and not jnp.issubdtype(dtype, jnp.complexfloating)
-    if (shape is None or not is_real) and not isinstance(value, AbstractHyperparameters):
-        raise ValueError(f"{call} must be a number or a schedule, got {value!r} of type `{type(value).__name__}`.")
+    if shape is None or not jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.complexfloating):
+        raise ValueError(
+            f"{call} must be a number or a schedule, got {_shortened(value)} of type `{type(value).__name__}`."
+            f"{_what_was_meant(value)}"
+        )
     if shape:
         raise ValueError(
             f"{call} must be a scalar, got an array of shape {shape}. To make a batch, one per number, write "
@@ -194,6 +250,26 @@ def _check_number(owner: object, field: dataclasses.Field, value: Any) -> Any:
     # Inside our own programs every hyperparameter is traced. It was checked when it was given, and a check in every
     # step would take longer than the step of a small model.
     return value if requirement is None else require(call, value, requirement, deferred=not is_tracing())
+
+
+def _what_was_meant(value: Any) -> str:
+    """A remedy for a value that is neither a number nor a schedule."""
+    if isinstance(value, type):
+        return f" It is a class: make an instance, `{value.__name__}(...)`."
+    if isinstance(value, str):
+        return " Convert it: `float(...)`."
+    leaves = jtu.tree_leaves(value)
+    if leaves and not jtu.all_leaves([value]) and any(isinstance(x, ARRAY_TYPES) for x in leaves):
+        return (
+            " It holds arrays, like a model: parameters are given to `init(params)` and `step(grads, state, params)`."
+            " If it is a schedule, subclass `modulax.AbstractSchedule`."
+        )
+    return ""
+
+
+def _shortened(value: Any, most: int = 200) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= most else text[:most] + " ..."
 
 
 def _check_numbers(owner: object, field: dataclasses.Field, values: Any) -> Any:
@@ -248,6 +324,24 @@ def _addressed(
             yield from _addressed(value, entries, (*before, *path))
 
 
+def _fields_inside(module: AbstractHyperparameters) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of every field of the modules inside, and of every entry of a mapping or a tuple of modules."""
+
+    def inside(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+        if path:
+            yield path
+        if isinstance(value, AbstractHyperparameters):
+            for field in dataclasses.fields(value):
+                yield from inside(getattr(value, field.name), (*path, field.name))
+        elif isinstance(value, (Mapping, tuple)):
+            entries = value.items() if isinstance(value, Mapping) else enumerate(value)
+            for key, x in entries:
+                if isinstance(x, AbstractHyperparameters):
+                    yield from inside(x, (*path, key))
+
+    yield from inside(module, ())
+
+
 def _joined(path: tuple[Any, ...]) -> str:
     return ".".join(map(str, path))
 
@@ -262,11 +356,16 @@ def _find(module: AbstractHyperparameters, name: str) -> list[tuple[Any, ...]]:
     found = [path for path in paths if matches(path, "*." + name) or matches(path, name)]
     has_wildcard = any(c in name for c in "*?[")
     owner = type(module).__name__
+    if not found:  # among options and parts
+        paths = {_joined(path): path for path in _fields_inside(module)}
+        found = [path for path in paths if path == name or matches(path, "*." + name) or matches(path, name)]
     if not found:
-        fields = [field.name for field in dataclasses.fields(module)]
-        names = list(dict.fromkeys([*paths, *fields]))
+        hyperparameters = [_joined(path) for path in _addressed(module)]
+        names = list(dict.fromkeys([*hyperparameters, *(field.name for field in dataclasses.fields(module))]))
+        meant = meant_by(name, [path.rpartition(".")[2] for path in names])
+        close = f" Did you mean `{meant[0]}`?" if meant else suggestion(name, [*names, *paths])
         raise ValueError(
-            f"`{owner}.replace({name}=...)`: there is no hyperparameter `{name}`.{suggestion(name, names)} "
+            f"`{owner}.replace({name}=...)`: there is no hyperparameter, option or part `{name}`.{close} "
             f"It has {listing(names)}."
         )
     if len(found) > 1 and not has_wildcard:

@@ -60,8 +60,30 @@ class _Function(AbstractRule):
 
     def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
         with jax.ensure_compile_time_eval():  # `jnp.bool_(True)` is a value in a trace too
-            labels = call_user(self.function, tree)
+            try:
+                labels = call_user(self.function, tree)
+            except Exception as error:
+                if self._labels_of_paths(tree):
+                    raise ValueError(self._is_of_path()) from error
+                raise
+            if isinstance(labels, (bool, str)) and len(set(self._labels_of_paths(tree))) > 1:
+                raise ValueError(self._is_of_path())
         return _Tree(labels).labels(tree, partial=partial)
+
+    def _labels_of_paths(self, tree: PyTree) -> list[Any]:
+        """What the function returns for the paths of the leaves, if it returns a label for each; else nothing."""
+        try:
+            labels = [call_user(self.function, path) for path in leaf_paths(tree)]
+        except Exception:
+            return []
+        return labels if all(isinstance(label, (bool, str)) for label in labels) else []
+
+    def _is_of_path(self) -> str:
+        return (
+            f"The mask `{self!r}` is a function of one path, and it was given the whole tree of parameters. Write "
+            'patterns for the paths, `by_path({"*bias": False, "*": True})`, or a function that returns a tree: '
+            "`lambda params: jax.tree_util.tree_map_with_path(lambda path, x: ..., params)`."
+        )
 
 
 class _Not(AbstractRule):

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from .._support.arithmetic import default_float
-from .._support.checks import POSITIVE, Requirement, require
+from .._support.checks import POSITIVE, Requirement, listing, require
 from .._support.tracing import call_user, is_tracing
 from .._support.types import ScheduleFunction, State
 from .hyperparameters import ARRAY_TYPES, AbstractHyperparameters, as_scalar, format_value, numeric_field
@@ -38,6 +38,9 @@ class AbstractArithmetic(AbstractHyperparameters):
 
     def _title(self) -> str:
         return type(self).__name__
+
+    def why_not_a_number(self) -> str | None:
+        """Return why this schedule cannot be the value of a hyperparameter: None, except for a wrapped function."""
 
     def clip(self, low: Any = None, high: Any = None) -> "AbstractSchedule":
         """Return the schedule with its values limited to an interval.
@@ -162,6 +165,25 @@ class WrappedSchedule(AbstractSchedule):
         """Return the value of the function at a step, in JAX's default float dtype."""
         return jnp.asarray(call_user(self.function, step)).astype(default_float())
 
+    def why_not_a_number(self) -> str | None:
+        """Return why the function is not a schedule, if it doesn't map a step to a real scalar."""
+        if is_tracing():  # the function was checked when it was given
+            return None
+        try:
+            value = jax.eval_shape(self.function, jax.ShapeDtypeStruct((), jnp.int32))
+        except jax.errors.TracerBoolConversionError:
+            return "It is traced with the step: in place of `if step < n`, write `jnp.where(step < n, ..., ...)`."
+        except jax.errors.JAXTypeError:
+            return "It is traced with the step: compute its value with `jax.numpy`, without `float(step)` or NumPy."
+        except Exception as error:
+            return f"As a schedule it is called with the step, which failed: {type(error).__name__}: {error}"
+        leaves = jtu.tree_leaves(value)
+        shapes = [f"{x.dtype}{list(x.shape)}" for x in leaves]
+        is_scalar = jtu.treedef_is_leaf(jtu.tree_structure(value)) and leaves[0].shape == ()
+        if not is_scalar or jnp.issubdtype(leaves[0].dtype, jnp.complexfloating):
+            return f"As a schedule it must return a real scalar for a step, and it returned {listing(shapes)}."
+        return None
+
 
 class AbstractStatefulSchedule(AbstractArithmetic):
     """A schedule with a state: its value depends on the past, such as previous losses, and not on the step alone.
@@ -251,8 +273,8 @@ def is_stateful(x: Any) -> bool:
 
 
 def as_number(x: Any) -> Any:
-    """Convert a hyperparameter to its stored form: a scalar, a schedule, or None."""
-    if callable(x) and not is_schedule(x) and not isinstance(x, ARRAY_TYPES):
+    """Convert a hyperparameter to its stored form: a scalar, a schedule, or None; nothing else is converted."""
+    if callable(x) and not is_schedule(x) and not isinstance(x, (type, *ARRAY_TYPES)) and jtu.all_leaves([x]):
         is_stateful = callable(getattr(x, "init", None)) and callable(getattr(x, "update", None))
         return WrappedStatefulSchedule(x) if is_stateful else WrappedSchedule(x)
     return as_scalar(x)

@@ -23,7 +23,7 @@ from ..tree._math import trainable
 from .apply_updates import apply_updates
 from .boundary import EvalBoundary, InitBoundary, UpdateBoundary, arrays_of, explaining_state, with_arrays
 from .entry import Program, as_written, entry
-from .hyperparameters import AbstractHyperparameters
+from .hyperparameters import AbstractHyperparameters, Hyperparameters
 from .lookahead_params import is_pair
 from .schedule import has_schedule, has_stateful_schedule
 
@@ -118,6 +118,9 @@ class AbstractTransform(AbstractHyperparameters):
     def init(self, params: Params) -> State:
         """Return the initial state.
 
+        If no leaf of the parameters is a floating-point or complex array, the call is an error, unless a caller adds
+        `allow_empty=True`: a container may give a part nothing to train.
+
         Args:
             params: the parameters, or the whole model.
         """
@@ -208,12 +211,17 @@ class AbstractTransform(AbstractHyperparameters):
         """
         if state is None:
             return AbstractHyperparameters.hyperparameters(self)
-        return AbstractHyperparameters.hyperparameters(self.at(state)) | self._factors(state)
+        return Hyperparameters(AbstractHyperparameters.hyperparameters(self.at(state)) | self._factors(state))
 
     def _factors(self, state: State) -> dict[str, Any]:
         """The factors that are in the state and not in a field, by dotted path."""
         name = self.scales_by
         return {} if name is None or hasattr(self, name) else {name: getattr(state, name)}
+
+    def why_not_a_number(self) -> str:
+        """Return why this transform cannot be the value of a hyperparameter."""
+        name = type(self).__name__
+        return f"It is a transform. To run one after the other, write `Chain(..., {name}(...))`."
 
     def freezes(self, tree: Params) -> Sequence[bool] | None:
         """Return which leaves this transform freezes, in JAX's order; None if it freezes none.

@@ -20,8 +20,14 @@ def listing(items: Iterable[Any], limit: int = 12) -> str:
 
 def suggestion(word: str, possibilities: Sequence[str]) -> str:
     """Return " Did you mean ...?" with the closest possibility, or an empty string if none is close."""
-    close = difflib.get_close_matches(word, possibilities, n=1, cutoff=0.6)
-    return f" Did you mean `{close[0]}`?" if close else ""
+    by_plain: dict[str, str] = {}
+    for name in possibilities:
+        by_plain.setdefault(name.replace("_", "").lower(), name)
+    word = word.replace("_", "").lower()
+    close = difflib.get_close_matches(word, by_plain, n=1, cutoff=0.6)
+    begins = [name for name in by_plain if len(word) > 2 and name.startswith(word)]
+    found = by_plain[word] if word in by_plain else next((by_plain[x] for x in (*begins, *close)), None)
+    return f" Did you mean `{found}`?" if found else ""
 
 
 def check_choice(owner: object, field: str, options: Sequence[str]) -> None:

@@ -1,18 +1,37 @@
 """The base class of all Modules of the library, and the declarations of state fields."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import equinox as eqx
 
 from .optree_nodes import register_module
+from .wrong_calls import NoAttributeError, inside, wrong_call
 
 Kind = Literal["params", "shared", "states"]
 M = TypeVar("M")
 
 
-class AbstractModule(eqx.Module):
-    """An Equinox Module with plain Python bound methods.
+if TYPE_CHECKING:  # a type checker takes the arguments of a class from its fields, and not from a metaclass
+    _AbstractModule = eqx.Module
+else:
+
+    class _ModuleType(type(eqx.Module)):
+        """Explains a call with wrong arguments, in the words of this library."""
+
+        def __call__(cls, *args, **kwargs):
+            try:
+                return super().__call__(*args, **kwargs)
+            except TypeError as error:
+                if message := wrong_call(cls, args, kwargs, cls.call_hint):
+                    raise TypeError(message) from error
+                raise
+
+    _AbstractModule = _ModuleType("_AbstractModule", (eqx.Module,), {"__module__": __name__})
+
+
+class AbstractModule(_AbstractModule):
+    """An Equinox Module with plain Python bound methods, and with error messages that say what to write.
 
     Equinox wraps every bound method in a pytree, for which it intercepts every attribute access. Methods of this
     library are called, not passed around as pytrees. Without the interception, flattening states takes half the time,
@@ -21,12 +40,35 @@ class AbstractModule(eqx.Module):
     Every subclass is registered with optree too: `optree.tree_paths(optimizer, namespace="modulax")`.
     """
 
+    call_hint: ClassVar[str] = ""
+    """What the error message for wrong arguments says beside them, for a class whose arguments are easily confused."""
+
     if not TYPE_CHECKING:
         __getattribute__ = object.__getattribute__
+
+        def __getattr__(self, name: str) -> Any:  # called where there is no such attribute
+            if name.startswith("_"):
+                raise AttributeError(f"`{type(self).__name__}` has no attribute `{name}`.")
+            raise NoAttributeError(self, name)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            try:
+                super().__setattr__(name, value)
+            except dataclasses.FrozenInstanceError as error:
+                raise dataclasses.FrozenInstanceError(self._is_immutable(name)) from error
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         register_module(cls)
+
+    @classmethod
+    def inside_is_read_by(cls, name: str) -> tuple[str, str]:
+        """Return what a Module is called in an error message, and how to read a value that has a name inside it."""
+        del name
+        return "module", ""
+
+    def _is_immutable(self, name: str) -> str:
+        return f"`{type(self).__name__}` is immutable: `{name}` cannot be assigned."
 
 
 class AbstractState(AbstractModule):
@@ -43,6 +85,19 @@ class AbstractState(AbstractModule):
 
     `modulax.tree.map_params`, `state_sharding`, `describe` and `checkpoint.restore` rely on these declarations.
     """
+
+    def __getitem__(self, key: Any) -> Any:
+        where = inside(self, key) if isinstance(key, str) else None
+        fields = ", ".join(f"`{field.name}`" for field in dataclasses.fields(self))
+        raise TypeError(f"`{type(self).__name__}` cannot be indexed; its fields are {fields or 'none'}. {where or ''}")
+
+    @classmethod
+    def inside_is_read_by(cls, name: str) -> tuple[str, str]:
+        """Return what a state is called in an error message, and how to read a value that has a name inside it."""
+        return "state", f'`modulax.tree.get(state, "{name}")` finds a value by name.'
+
+    def _is_immutable(self, name: str) -> str:
+        return f"{super()._is_immutable(name)} Write `state = modulax.tree.set(state, {name}=...)`."
 
 
 def _field(default: Any, kw_only: bool = False, **metadata: Any) -> Any:

@@ -79,6 +79,10 @@ def home(name: str, first: str = "") -> str | None:
     return None
 
 
+# What averages of the parameters are called elsewhere, in the spelling of `plain`.
+_AVERAGES = ("ema", "swa", "modelema", "paramema", "paramsema", "averagedmodel", "exponentialmovingaverage")
+
+
 def no_such_name(name: str, place: str = "") -> str:
     """Write the error message for a name that a module doesn't have, with a suggestion if there is one."""
     module = f"modulax.{place}".rstrip(".")
@@ -87,8 +91,14 @@ def no_such_name(name: str, place: str = "") -> str:
         return message
     if importlib.util.find_spec(f"modulax.{name}"):
         return f"{message} `import modulax.{name}` first: `import modulax` does not load this module."
-    if name in ("contrib", "transforms"):
-        return f"{message} The names of `optax.{name}` are in `modulax` itself."
+    if plain(name) in _AVERAGES:
+        message += (
+            " To average the parameters, call `average = modulax.incremental_update(params, average, 0.001)` after "
+            "every step; `modulax.Ema` averages the updates."
+        )
+        return message + " Did you mean `modulax.Ema`?" * (name == "ema")
+    if name in ("contrib", "transforms", "optim", "optimizers"):
+        return f"{message} Optimizers and transforms, those of `optax.contrib` too, are in `modulax` itself."
     if found := home(name, place):
         return f"{message} Did you mean `modulax.{found}`?"
     return message + suggestion(name, [own for own in vars(sys.modules[module]) if not own.startswith("_")])

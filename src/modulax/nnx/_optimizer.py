@@ -30,6 +30,9 @@ class Hyperparameter(nnx.Variable):
     """A hyperparameter of an optimizer, which NNX carries into and out of its transforms like any other variable."""
 
 
+_MISSING: Any = object()  # None would be gradients of nothing
+
+
 class _Structure:
     """How a flat state was made: the names of its arrays in JAX's order, and the tree structure."""
 
@@ -106,14 +109,19 @@ class Optimizer(nnx.Pytree):
             memo[id(self)] = copied
         return copied
 
-    def update(self, model: Any, grads: Any, /, **extra: Any) -> None:
+    def update(self, model: Any, grads: Any = _MISSING, /, **extra: Any) -> None:
         """Take one step: update the variables of the model, the state and the step count in place.
 
         Args:
             model: the model that the optimizer was created for.
             grads: gradients from `nnx.grad` with the same `wrt`.
             extra: extra arguments of the transform.
+
+        Raises:
+            TypeError: if the model or the gradients are missing.
         """
+        if grads is _MISSING:
+            raise TypeError("`modulax.nnx.Optimizer.update` needs the model too: write `update(model, grads)`.")
         params = nnx.as_pure(nnx.state(model, self.wrt, graph=self.graph))
         grads = nnx.as_pure(nnx.state(grads, self.wrt, graph=self.graph))
         params, state = self.transform.step(grads, self.state, params, **nnx.as_pure(extra))

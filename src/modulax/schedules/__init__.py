@@ -32,4 +32,4 @@ from ._warmups import (
 if not _typing.TYPE_CHECKING:  # type checkers would accept every name
 
     def __getattr__(name: str) -> object:
-        raise AttributeError(_no_such_name(name, "schedules"))
+        raise AttributeError(_no_such_name(name, "schedules"), name=None, obj=None)  # no second suggestion

@@ -22,6 +22,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, DTypeLike, PyTree
 
+from .._protocol.boundary import init_even_if_empty
 from .._protocol.hyperparameters import ARRAY_TYPES
 from .._protocol.transform import AbstractTransform
 from .._support.keys import is_key_data
@@ -93,7 +94,7 @@ class Case:
 
     def init(self, params: Params = None) -> State:
         """Initialize the state for the parameters (or for others)."""
-        return self.transform.init(self.params if params is None else params)
+        return init_even_if_empty(self.transform, self.params if params is None else params)
 
     def update(
         self,

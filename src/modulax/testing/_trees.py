@@ -30,7 +30,7 @@ from ._case import (
 
 def _start_and_step(case: Case, params: Any, updates: Any) -> tuple[Any, Any, Any]:
     """Initialize and take one step."""
-    state = case.transform.init(params)
+    state = case.init(params)
     return state, *case.update(updates, state, params)
 
 
@@ -146,7 +146,7 @@ def law_absent_leaves_stay_absent(case: Case) -> None:
 
 
 def law_empty_trees_are_fine(case: Case) -> None:
-    """Empty parameters are not an error: `{}`, and a tree in which every leaf is None."""
+    """A transform may have nothing to train: `{}`, or a tree in which every leaf is None, with `allow_empty=True`."""
     nothing = jtu.tree_map(lambda _: None, case.params)
     for params in ({}, nothing):
         state, updates, new_state = _one_step(case, params, params)

@@ -17,6 +17,7 @@ from jaxtyping import PyTree
 
 from .._support.arithmetic import is_inexact_array
 from .._support.checks import listing
+from .._support.module import AbstractState
 from ._paths import Names, leaves_by_names, leaves_with_paths, longest_prefix, named_leaves
 
 PYTHON_NUMBERS = (float, complex)
@@ -55,7 +56,7 @@ def align(
             lacking.append(".".join(names))
     unknown = [".".join(names) for names, those in held.items() if not those]
     if lacking or unknown:
-        raise ValueError(misfit(owner, whose, lacking, unknown))
+        raise ValueError(misfit(owner, whose, lacking, unknown) + _looks_like(like, tree, whose))
     own_treedef = jtu.tree_structure(tree, is_leaf=lambda x: x is None)
 
     def value(those: list[tuple[int, Any, bool]]) -> Any:
@@ -79,6 +80,17 @@ def misfit(owner: str, whose: str, lacking: list[str], unknown: list[str]) -> st
     parts = [f"lack {listing(lacking)}"] * bool(lacking) + [f"have an unknown {listing(unknown)}"] * bool(unknown)
     hint = " A key that contains a dot is not the path of a nested leaf." * bool({*lacking} & {*unknown})
     return f"`{owner}`: the updates must have the leaves of {whose}; they {' and '.join(parts)}.{hint}"
+
+
+def _looks_like(updates: PyTree, tree: PyTree, whose: str) -> str:
+    """Say what was given in place of gradients or parameters, if a tree shows it."""
+    if isinstance(updates, AbstractState):
+        return " They look like a state: the order is `update(grads, state, params)` and `step(grads, state, params)`."
+    if isinstance(tree, AbstractState) and whose == "the parameters":
+        return " The parameters look like a state: the order is `update(grads, state, params)`."
+    if isinstance(updates, tuple) and len(updates) == 2 and getattr(updates[0], "shape", None) == ():
+        return " They look like the result of `jax.value_and_grad`: write `loss, grads = ...`, and give `grads`."
+    return ""
 
 
 def paired(params: PyTree, updates: PyTree, owner: str, *, per_example: tuple[int, ...] = ()) -> PyTree:

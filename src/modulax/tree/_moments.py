@@ -1,6 +1,7 @@
 """Moving averages of trees, for optimizers written as functions of trees."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import equinox as eqx
@@ -11,7 +12,9 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, PyTree
 
 from .._support.arithmetic import abs_sq, at_least_float32, bias, infinity_moment, moment, real_dtype, safe_sqrt
+from .._support.checks import listing
 from ._math import trainable
+from ._paths import named_leaves
 
 
 def _wide(x: Array, beside: Array) -> Array:
@@ -23,6 +26,22 @@ def _wide(x: Array, beside: Array) -> Array:
 def _number(x: ArrayLike, like: Array) -> Array:
     """Cast a scalar to the real dtype of an array."""
     return jnp.asarray(x).astype(real_dtype(like.dtype))
+
+
+@contextlib.contextmanager
+def _naming_leaves(owner: str, **trees: PyTree) -> Iterator[None]:
+    """Explain the error of trees that don't have the same leaves."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        (one, other), (first, second) = trees, [{n for n, _ in named_leaves(tree)} for tree in trees.values()]
+        if first == second:
+            raise
+        lacking, unknown = ([".".join(names) for names in sorted(xs)] for xs in (first - second, second - first))
+        raise ValueError(
+            f"`{owner}`: `{one}` and `{other}` must have the same leaves; only `{one}` has {listing(lacking)}, only "
+            f"`{other}` has {listing(unknown)}."
+        ) from error
 
 
 def _combined(rule: Callable[..., Array], moments: PyTree, updates: PyTree, *numbers: ArrayLike) -> PyTree:
@@ -120,8 +139,9 @@ def incremental_update(new_tensors: PyTree, old_tensors: PyTree, step_size: Arra
     def rule(step_size: Array, mean: Array, x: Array) -> Array:
         return moment(1 - step_size, mean, x, step_size)
 
-    averages = _combined(rule, trainable(old_tensors), trainable(new_tensors), step_size)
-    return eqx.combine(averages, new_tensors)
+    with _naming_leaves("incremental_update", new_tensors=new_tensors, old_tensors=old_tensors):
+        averages = _combined(rule, trainable(old_tensors), trainable(new_tensors), step_size)
+        return eqx.combine(averages, new_tensors)
 
 
 def periodic_update(new_tensors: PyTree, old_tensors: PyTree, steps: ArrayLike, update_period: ArrayLike) -> PyTree:
@@ -147,4 +167,5 @@ def periodic_update(new_tensors: PyTree, old_tensors: PyTree, steps: ArrayLike, 
         is_array = isinstance(new, (jax.Array, np.ndarray))
         return jnp.where(is_due, jnp.asarray(new, old.dtype), old) if is_array else new
 
-    return jtu.tree_map(chosen, new_tensors, old_tensors)
+    with _naming_leaves("periodic_update", new_tensors=new_tensors, old_tensors=old_tensors):
+        return jtu.tree_map(chosen, new_tensors, old_tensors)
