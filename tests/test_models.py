@@ -312,7 +312,9 @@ def test_float8_parameters_are_stepped_like_others(dtype: Any):
 def test_init_refuses_what_is_not_an_array():
     shapes = jax.eval_shape(lambda: {"w": jnp.ones(2), "b": jnp.ones(2)})
     optimizer = mx.Adam(0.1)
-    with pytest.raises(ValueError, match=r"`Adam.init` was given shapes in place .*`jax.eval_shape\(Adam.init, ...\)`"):
+    with pytest.raises(
+        ValueError, match=r"`Adam.init` was given shapes in place .*`jax.eval_shape\(optimizer.init, ...\)`"
+    ):
         optimizer.init(shapes)
     state = jax.eval_shape(optimizer.init, shapes)
     assert jax.tree.map(jnp.shape, mx.tree.get(state, "mu")) == {"w": (2,), "b": (2,)}

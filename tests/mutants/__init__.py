@@ -27,6 +27,7 @@ from . import (
     small_things,
     third_look,
     trees,
+    wrong_calls,
 )
 from ._mutant import Mutant as Mutant
 
@@ -50,4 +51,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *documented_rules.MUTANTS,
     *documented_schedules.MUTANTS,
     *documented_functions.MUTANTS,
+    *wrong_calls.MUTANTS,
 )

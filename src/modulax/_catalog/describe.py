@@ -18,7 +18,6 @@ import jax
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._protocol.boundary import init_even_if_empty
 from .._protocol.hyperparameters import AbstractHyperparameters, batched_number, format_value
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.masks import select
@@ -28,7 +27,7 @@ from .._protocol.transform import AbstractTransform
 from .._support.types import Params
 from ..tree._math import trainable
 from ..tree._paths import leaves_with_paths
-from ..tree._state import owners
+from ..tree._state import init_even_if_empty, owners
 
 
 @dataclasses.dataclass

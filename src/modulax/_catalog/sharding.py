@@ -6,10 +6,9 @@ import jax
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._protocol.boundary import init_even_if_empty
 from .._protocol.transform import AbstractTransform
 from .._support.types import Params
-from ..tree._state import owners
+from ..tree._state import init_even_if_empty, owners
 
 
 def state_sharding(transform: AbstractTransform, params: Params) -> PyTree:

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._protocol.boundary import init_even_if_empty
 from .._protocol.hyperparameters import format_value
 from .._protocol.transform import AbstractTransform
 from .._support.keys import is_typed_key
@@ -21,6 +20,7 @@ from .._support.types import Params, State, Updates
 from ..tree._align import PYTHON_NUMBERS
 from ..tree._math import strong
 from ..tree._paths import JoinedNames, join, key_names
+from ..tree._state import init_even_if_empty
 
 
 class FromOptaxState(AbstractState):

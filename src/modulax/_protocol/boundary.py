@@ -69,11 +69,6 @@ class InitBoundary(AbstractBoundary):
         return state
 
 
-def init_even_if_empty(transform: Any, params: Params) -> State:
-    """The initial state of a transform, for parameters that may have nothing to train."""
-    return transform.init(params, allow_empty=True)
-
-
 # XLA takes quadratic time for a program with an output for every leaf: 0.1 s for 300 leaves of Adam, 6 s for 4000.
 _MANY = 300
 

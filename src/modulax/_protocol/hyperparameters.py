@@ -26,7 +26,7 @@ import optree
 from jax.core import Tracer
 
 from .._support.arithmetic import default_float
-from .._support.checks import Requirement, check_choice, listing, require, suggestion
+from .._support.checks import Requirement, check_choice, check_dtype, listing, require, suggestion
 from .._support.keys import is_key_data
 from .._support.module import AbstractModule
 from .._support.optree_nodes import NAMESPACE
@@ -126,6 +126,8 @@ class AbstractHyperparameters(AbstractModule):
         for field in dataclasses.fields(self):
             if options := field.metadata.get("options"):
                 check_choice(self, field.name, options)
+            if field.name.endswith("dtype") and field.metadata.get("static"):
+                check_dtype(self, field.name)
             if field.metadata.get("number"):
                 value = _check_number(self, field, getattr(self, field.name))
                 object.__setattr__(self, field.name, value)
@@ -363,7 +365,8 @@ def _find(module: AbstractHyperparameters, name: str) -> list[tuple[Any, ...]]:
         hyperparameters = [_joined(path) for path in _addressed(module)]
         names = list(dict.fromkeys([*hyperparameters, *(field.name for field in dataclasses.fields(module))]))
         meant = meant_by(name, [path.rpartition(".")[2] for path in names])
-        close = f" Did you mean `{meant[0]}`?" if meant else suggestion(name, [*names, *paths])
+        ends = [str(path[-1]) for path in paths.values()]
+        close = f" Did you mean `{meant[0]}`?" if meant else suggestion(name, [*names, *ends])
         raise ValueError(
             f"`{owner}.replace({name}=...)`: there is no hyperparameter, option or part `{name}`.{close} "
             f"It has {listing(names)}."

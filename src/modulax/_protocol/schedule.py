@@ -179,7 +179,7 @@ class WrappedSchedule(AbstractSchedule):
             return f"As a schedule it is called with the step, which failed: {type(error).__name__}: {error}"
         leaves = jtu.tree_leaves(value)
         shapes = [f"{x.dtype}{list(x.shape)}" for x in leaves]
-        is_scalar = jtu.treedef_is_leaf(jtu.tree_structure(value)) and leaves[0].shape == ()
+        is_scalar = jtu.all_leaves([value]) and leaves[0].shape == ()
         if not is_scalar or jnp.issubdtype(leaves[0].dtype, jnp.complexfloating):
             return f"As a schedule it must return a real scalar for a step, and it returned {listing(shapes)}."
         return None

@@ -39,6 +39,16 @@ def check_choice(owner: object, field: str, options: Sequence[str]) -> None:
         raise ValueError(f"{call} must be one of {listing(map(repr, options))}, got {value!r}.{close}")
 
 
+def check_dtype(owner: object, field: str) -> None:
+    """Raise an error if the value of a field is neither a dtype nor None."""
+    value = getattr(owner, field)
+    try:
+        jnp.dtype(value)
+    except TypeError as error:
+        call = f"`{type(owner).__name__}({field}=...)`"
+        raise ValueError(f'{call} must be a dtype, such as `jnp.bfloat16` or "float32", got {value!r}.') from error
+
+
 def check_extra(what: str, needs: Sequence[str], extra: Mapping[str, Any]) -> None:
     """Raise an error if a required extra argument of `update` is missing, or if the loss is not a scalar."""
     if lacking := [argument for argument in needs if extra.get(argument) is None]:

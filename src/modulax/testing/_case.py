@@ -22,13 +22,13 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, DTypeLike, PyTree
 
-from .._protocol.boundary import init_even_if_empty
 from .._protocol.hyperparameters import ARRAY_TYPES
 from .._protocol.transform import AbstractTransform
 from .._support.keys import is_key_data
 from .._support.types import Params, State, Updates
 from ..tree._math import trainable
 from ..tree._paths import leaves_with_paths
+from ..tree._state import init_even_if_empty
 
 _compiled = functools.cache(jax.jit)
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -196,7 +196,7 @@ def map_params(
         ValueError: if a tree of `rest` has no value for an array of the state.
     """
     kinds = {kind for kind, _ in owning_paths(state)}
-    probe = _init_without_params(initable) if "unknown" in kinds else None
+    probe = init_even_if_empty(initable, _NoParams()) if "unknown" in kinds else None
 
     def section(kind: Kind, names: Names, value: PyTree) -> PyTree:
         if kind == "params":
@@ -209,10 +209,11 @@ def map_params(
 tree_map_params = map_params  # optax's name for it, at the top of the package
 
 
-def _init_without_params(initable: Any) -> PyTree:
-    """The state of a transform for no parameters; ours are told that this is meant."""
+def init_even_if_empty(initable: Any, params: PyTree) -> PyTree:
+    """The initial state of a transform, ours or another's, for parameters that may have nothing to train."""
     init = getattr(initable, "init", initable)
-    return init(_NoParams(), allow_empty=True) if hasattr(init, "boundary") else init(_NoParams())
+    is_entry = hasattr(init, "boundary")  # of ours, which would refuse them
+    return init(params, allow_empty=True) if is_entry else init(params)
 
 
 def _mapped(

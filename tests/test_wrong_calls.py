@@ -1,0 +1,117 @@
+"""Calls that users get wrong: each is refused where it is written, and the error message says what to write instead.
+
+A row of `wrong_calls.tsv` is a call, its error, a part of the message, and what the message says to write, which is run
+too.
+"""
+
+import builtins
+import dataclasses
+import functools
+import inspect
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import optax  # noqa: F401 (in the table)
+import pytest
+from flax import linen, nnx  # noqa: F401 (in the table)
+
+import modulax as mx
+import modulax.checkpoint
+import modulax.nnx
+from modulax import schedules
+
+ERRORS = {
+    cls.__name__: cls for cls in (*vars(builtins).values(), dataclasses.FrozenInstanceError) if inspect.isclass(cls)
+}
+ROWS = Path(__file__).with_name("wrong_calls.tsv").read_text(encoding="utf-8").splitlines()[1:]
+TABLE = [tuple(row.split("\t")) for row in ROWS]
+
+
+@functools.cache
+def _names() -> dict[str, Any]:
+    params = {"dense": {"bias": jnp.ones(2), "kernel": jnp.ones((2, 2))}}
+    opt = mx.AdamW(1e-3)
+    nnx_model = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+    return globals() | {
+        "params": params,
+        "grads": params,
+        "opt": opt,
+        "state": opt.init(params),
+        "chain": mx.Chain(clip=mx.Clip(1.0), adamw=opt),
+        "plateau": mx.ReduceOnPlateau(),
+        "schedule": schedules.CosineDecay(1e-3, 10),
+        "model": eqx.nn.Linear(2, 2, key=jax.random.key(0)),
+        "nnx_model": nnx_model,
+        "nnx_opt": modulax.nnx.Optimizer(nnx_model, opt, wrt=nnx.Param),
+    }
+
+
+@pytest.fixture(autouse=True)
+def _as_users_call(monkeypatch):
+    """Without the checks of annotations, which only run in tests and would refuse some of the calls first."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@pytest.mark.parametrize("call, error, says, instead", TABLE, ids=[row[0] for row in TABLE])
+def test_is_refused_with_what_to_write(call: str, error: str, says: str, instead: str):
+    with pytest.raises(ERRORS[error]) as caught:
+        exec(call, dict(_names()))
+    message = caught.value.args[0] if error == "KeyError" else str(caught.value)
+    assert says in message
+    exec(instead, dict(_names()))
+
+
+def test_there_are_enough():
+    assert len({call for call, *_ in TABLE}) == len(TABLE) >= 80
+
+
+def test_a_mask_that_excludes_everything_is_noted():
+    params = _names()["params"]
+    note = "note: no leaf decays: the mask of `AddDecayedWeights` excludes every parameter."
+    assert note in str(mx.describe(mx.AdamW(1e-3, mask=False), params))
+    for optimizer in (mx.AdamW(1e-3, 0.9, weight_decay=0.0, mask=False), mx.AdamW(1e-3), mx.SGD(1.0)):
+        assert mx.describe(optimizer, params).notes == ()
+
+
+def test_what_keeps_nothing_may_train_nothing():
+    for transform in (mx.Clip(1.0), mx.Chain(mx.Clip(1.0), mx.Scale(0.1))):
+        assert jax.tree.leaves(transform.init(None)) == []
+
+
+def test_options_and_parts_are_replaced_by_path():
+    chain, params = _names()["chain"], _names()["params"]
+    mask = {"dense": {"bias": False, "kernel": True}}
+    assert mx.describe(chain.replace(mask=mask), params).leaves[0].weight_decay == ""
+    assert chain.replace(**{"adamw.nesterov": True}).parts["adamw"].nesterov is True
+    lion = chain.replace(adamw=mx.Lion(1e-4))
+    assert (list(lion.parts), type(lion.parts["adamw"])) == (["clip", "adamw"], mx.Lion)
+    both = mx.Chain(mx.Adam(0.1), mx.NAdam(0.1))
+    with pytest.raises(ValueError, match=r"ambiguous.*`parts\.adam\.mu_dtype`, `parts\.nadam\.mu_dtype`"):
+        both.replace(mu_dtype="float16")
+    halved = both.replace(**{"*.mu_dtype": "float16"})
+    assert [part.mu_dtype for part in halved.parts.values()] == ["float16", "float16"]
+
+
+def test_hyperparameters_are_a_tree_like_a_dict():
+    chain, state = _names()["chain"], _names()["chain"].init(_names()["params"])
+    values = jax.jit(chain.hyperparameters)(state)
+    assert values["learning_rate"] == values["parts.adamw.learning_rate"] == np.float32(1e-3)
+    assert list(values) == list(chain.hyperparameters())
+    assert values.get("learning_rate") is None  # as in any dict: the paths are the keys
+    assert dict(jax.tree.map(lambda x: 2 * x, chain.hyperparameters()))["parts.clip.max_delta"] == 2
+
+
+def test_an_absent_attribute_costs_little():
+    """`hasattr`, which JAX and NumPy call often, does not write the error message."""
+    state = _names()["state"]
+    with pytest.raises(AttributeError) as caught:
+        state.moment  # noqa: B018
+    assert (caught.value.name, caught.value.args) == (None, ())  # Python adds no suggestion; nothing is written yet
+    assert str(caught.value).startswith("`OptimizerState` has no attribute `moment`.")
+    with pytest.raises(AttributeError, match=r"has no attribute `_hidden`"):
+        state._hidden  # noqa: B018
