@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 import modulax
 import modulax.checkpoint
@@ -121,7 +122,7 @@ def contents() -> str:
     containers = [name for name, x in transforms.items() if x.__module__.startswith("modulax._containers.")]
     made_of_others = {"Clipped", "Expression", "Stretched", "WrappedSchedule"}
     curves = concrete(modulax.schedules, modulax.schedules.AbstractSchedule).keys() - made_of_others
-    page = "[{}](docs/{}.md)".format
+    page = "[{}]({}.md)".format
     rows = [
         ("optimizers", len(optimizers), page("Choosing an optimizer", "choosing_an_optimizer")),
         ("containers", len(containers), ", ".join(f"`{name}`" for name in sorted(containers))),
@@ -142,8 +143,51 @@ def contents() -> str:
     return table(("what", "how many", "where"), [(name, str(count), where) for name, count, where in rows])
 
 
+def result(section: str, row: str, column: str) -> str:
+    """A cell of a table in `benchmarks/RESULTS.md`: of the first row that has the text, under this head."""
+    text = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8").partition(f"\n## {section}\n")[2]
+    rows = (line.strip("|").split("|") for line in text.splitlines() if line.startswith("|"))
+    head, *lines = [[cell.strip() for cell in cells] for cells in rows]
+    return next(line for line in lines if row in "|".join(line))[head.index(column)]
+
+
+def programs(rates: int = 10) -> tuple[int, int]:
+    """How many programs are compiled for several learning rates, one after the other, by optax and by modulax."""
+    params, traced = jnp.ones(2), [0, 0]
+
+    def of_optax(tx: Any, state: Any) -> Any:
+        traced[0] += 1
+        return tx.update(params, state, params)
+
+    @jax.jit
+    def of_modulax(optimizer: Any, state: Any) -> Any:
+        traced[1] += 1
+        return optimizer.update(params, state, params)
+
+    optimizer = modulax.AdamW(1e-3)
+    state = optimizer.init(params)
+    for i in range(rates):
+        tx = optax.adamw(10.0**-i)
+        jax.jit(partial(of_optax, tx))(tx.init(params))
+        of_modulax(optimizer.replace(learning_rate=10.0**-i), state)
+    return traced[0], traced[1]
+
+
+def figures() -> str:
+    """The three figures of the README, from the benchmarks and from a count."""
+    seconds = [result("Sweep", "32", column) for column in ("optax, closures", "modulax, one vmap")]
+    optax_time, our_time = (result("Program", f"1000|{which}", "trace + lower") for which in ("optax", "closed over"))
+    rows = [
+        ("32 learning rates, from the first trace to the last step", *seconds),
+        ("trace and lower AdamW for 1000 arrays", optax_time, our_time),
+        ("programs compiled for ten learning rates (optax without `inject_hyperparams`)", *map(str, programs())),
+    ]
+    return table(("", "optax", "modulax"), rows)
+
+
 PAGES = {
-    "README.md": [contents],
+    "README.md": [figures],
+    "docs/features.md": [contents],
     "docs/choosing_an_optimizer.md": [optimizers],
     "docs/differences_from_optax.md": [partial(differences, DIFFERENCES)],
     "docs/differences_from_optax_functions.md": [partial(differences, FUNCTION_DIFFERENCES)],

@@ -40,6 +40,9 @@ PAGES = sorted(
 PAGES_OF_LIBRARIES = [ROOT / "docs" / "libraries.md"]
 API_PAGES = sorted((ROOT / "docs" / "api").glob("*.md"))
 
+# The README links with addresses, because the package index shows it too.
+REPOSITORY = r"https://(?:github\.com/modulax/modulax/(?:blob|tree)|raw\.githubusercontent\.com/modulax/modulax)/main/"
+
 RUN = {"python", "{code-cell}", "{code-cell} python", "{code-cell} ipython3"}
 LOOKS_LIKE_PYTHON = re.compile(r"\b(python\w*|py\d?|pycon|ipython\w*|code-cell)\b")
 
@@ -172,6 +175,8 @@ def test_links_and_file_names_lead_somewhere(page: Path):
     text = re.sub(r"^ *```.*?^ *```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     links = re.findall(r"\]\((?!https?:|#)([^)\s#]+)", text)
     missing = [link for link in links if not (page.parent / link).exists()]
+    of_repository = re.findall(rf"{REPOSITORY}([^)\s#]+)", text)
+    missing += [link for link in of_repository if not (ROOT / link).exists()]
     # sphinx copies the notebooks to docs/notebooks.
     missing = [link for link in missing if not (link.startswith("notebooks/") and (ROOT / link).exists())]
     folders = "src|tests|docs|examples|benchmarks|notebooks|\\.ci"

@@ -94,7 +94,8 @@ def test_options_and_parts_are_replaced_by_path():
     with pytest.raises(ValueError, match=r"ambiguous.*`parts\.adam\.mu_dtype`, `parts\.nadam\.mu_dtype`"):
         both.replace(mu_dtype="float16")
     halved = both.replace(**{"*.mu_dtype": "float16"})
-    assert [part.mu_dtype for part in halved.parts.values()] == ["float16", "float16"]
+    parts: list[Any] = list(halved.parts.values())
+    assert [part.mu_dtype for part in parts] == ["float16", "float16"]
 
 
 def test_hyperparameters_are_a_tree_like_a_dict():
