@@ -160,7 +160,12 @@ def mutants(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """Build the documentation; every notebook is executed, every warning is an error."""
     install(session, "docs", "-e", f".{EVERY_EXTRA}")
-    sphinx = ["sphinx-build", "-W", "--keep-going", "-b", "html", *session.posargs]
+    build_docs(session, *session.posargs)
+
+
+def build_docs(session: nox.Session, *options: str) -> None:
+    # -a: the search finds a page by its index entries only if the page was written in the same build.
+    sphinx = ["sphinx-build", "-a", "-W", "--keep-going", "-b", "html", *options]
     session.run(*sphinx, "docs", "docs/_build/html", env=ENVIRONMENT)
 
 
@@ -170,7 +175,7 @@ def site(session: nox.Session) -> None:
     install(session, "site", "-e", f".{EVERY_EXTRA}")
     browser = chromium(session)
     if not (ROOT / "docs/_build/html/index.html").exists():
-        session.run("sphinx-build", "-W", "--keep-going", "-b", "html", "docs", "docs/_build/html", env=ENVIRONMENT)
+        build_docs(session)
     # In one process: the tests share the browser.
     pytest = ("python", "-m", "pytest", "-n", "0", "tests/site", *session.posargs)
     session.run(*pytest, env=ENVIRONMENT | {"MODULAX_CHROMIUM": browser})

@@ -60,10 +60,11 @@ class Site:
         return [
             f"{target} ({reason})"
             for target in dict.fromkeys(self.links(page).targets)
-            if (reason := self._why(page, target))
+            if (reason := self.why_broken(page, target))
         ]
 
-    def _why(self, page: str, target: str) -> str | None:
+    def why_broken(self, page: str, target: str) -> str | None:
+        """What is missing where a link of a page leads; None if it works, or leads to another site."""
         path, anchor = self._resolve(page, target)
         if path is None:
             return None

@@ -135,9 +135,8 @@ async def search(browser: Browser, address: str, queries: Iterable[str]) -> dict
         await tab.goto(f"{address}/search.html?q={quote(query)}", wait_until="load")
         # The summary is written when all hits are listed.
         await tab.wait_for_function("document.querySelector('.search-summary')?.innerText.length > 0", timeout=30_000)
-        hits[query] = await tab.locator("#search-results li a").evaluate_all(
-            "links => links.map(link => new URL(link.href).pathname.slice(1))"
-        )
+        links = await tab.locator("#search-results li a").evaluate_all("links => links.map(link => link.href)")
+        hits[query] = [link.removeprefix(f"{address}/") for link in links]
 
     await in_tabs(browser, queries, ask)
     return hits
