@@ -1,6 +1,7 @@
 """Every check of the project. `nox -l` lists them; CI runs them and nothing else."""
 
 import os
+import shutil
 from pathlib import Path
 
 import nox
@@ -159,8 +160,43 @@ def mutants(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """Build the documentation; every notebook is executed, every warning is an error."""
     install(session, "docs", "-e", f".{EVERY_EXTRA}")
-    sphinx = ["sphinx-build", "-W", "--keep-going", "-b", "html", *session.posargs]
+    build_docs(session, *session.posargs)
+
+
+def build_docs(session: nox.Session, *options: str) -> None:
+    # -a: the search finds a page by its index entries only if the page was written in the same build.
+    sphinx = ["sphinx-build", "-a", "-W", "--keep-going", "-b", "html", *options]
     session.run(*sphinx, "docs", "docs/_build/html", env=ENVIRONMENT)
+
+
+@nox.session
+def site(session: nox.Session) -> None:
+    """Open every page of the last build of the documentation in Chromium; arguments after `--` go to pytest."""
+    install(session, "site", "-e", f".{EVERY_EXTRA}")
+    browser = chromium(session)
+    if not (ROOT / "docs/_build/html/index.html").exists():
+        build_docs(session)
+    # In one process: the tests share the browser.
+    pytest = ("python", "-m", "pytest", "-n", "0", "tests/site", *session.posargs)
+    session.run(*pytest, env=ENVIRONMENT | {"MODULAX_CHROMIUM": browser})
+
+
+def chromium(session: nox.Session) -> str:
+    """The path of a Chromium: the one named by MODULAX_CHROMIUM, one on PATH, or one that is installed here."""
+    find = ["python", "-m", "tests.site.chromium"]
+    apt = shutil.which("apt-get") and getattr(os, "geteuid", lambda: 1)() == 0
+    # Playwright's own is not on the package index; where only package registries can be reached, apt-get has one.
+    attempts = [["playwright", "install", "chromium"]]
+    attempts += [["apt-get", "update"], ["apt-get", "install", "--yes", "chromium"]] if apt else []
+    for attempt in [[], *attempts]:
+        if attempt:
+            session.run(*attempt, external=attempt[0] == "apt-get", success_codes=range(256))
+        if path := str(session.run(*find, silent=True, success_codes=(0, 1), log=False)).strip():
+            return path
+    session.error(
+        "there is no Chromium: install one with your package manager or with `playwright install chromium`, "
+        "or set MODULAX_CHROMIUM to the path of a Chromium or Chrome"
+    )
 
 
 @nox.session

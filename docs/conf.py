@@ -58,4 +58,6 @@ copybutton_prompt_is_regexp = True
 html_theme = "furo"
 html_title = "modulax"
 html_copy_source = False
+html_static_path = ["_static"]
+html_js_files = ["accessibility.js"]
 html_show_sphinx = False

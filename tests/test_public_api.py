@@ -1,8 +1,11 @@
 """The public names, and the cost of importing them."""
 
+import importlib.metadata
 import inspect
+import platform
 
 import equinox as eqx
+import jax
 import pytest
 
 import modulax
@@ -31,6 +34,31 @@ def test_dir_and_version():
     assert modulax.__version__
     assert {"AdamW", "states", "__version__"} <= set(dir(modulax))
     assert not [name for name in dir(modulax) if name.startswith("_") and name != "__version__"]
+
+
+def test_show_versions(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def shown() -> dict[str, str]:
+        modulax.show_versions()
+        return dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+
+    found = shown()
+    for package in ("modulax", "jax", "jaxlib", "equinox", "optree", "numpy", "flax", "orbax-checkpoint", "optax"):
+        assert found[package] == importlib.metadata.version(package)
+    assert found["Python"] == platform.python_version()
+    assert found["devices"] == f"{len(jax.devices())} × {jax.devices()[0].device_kind} ({jax.default_backend()})"
+    assert found["jax_enable_x64"] == "False"
+    with jax.enable_x64(True):
+        assert shown()["jax_enable_x64"] == "True"
+
+    def missing(package: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(package)
+
+    def broken() -> None:
+        raise RuntimeError("no driver")
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    monkeypatch.setattr(jax, "devices", broken)
+    assert (shown()["flax"], shown()["devices"]) == ("not installed", "none: no driver")
 
 
 def test_the_docstring_of_a_class_names_every_field():

@@ -21,6 +21,7 @@ from . import (
 from ._catalog.describe import Description as Description, LeafDescription as LeafDescription, describe as describe
 from ._catalog.registry import Card as Card, available as available, card as card, citation as citation, get as get
 from ._catalog.sharding import state_sharding as state_sharding
+from ._catalog.versions import show_versions as show_versions
 from ._containers.chain import Chain as Chain
 from ._containers.conditional import (
     ApplyIfFinite as ApplyIfFinite,

@@ -181,4 +181,20 @@ MUTANTS = (
         "return text",
         ("tests/test_describe.py -k parentheses",),
     ),
+    Mutant(
+        "versions-without-the-missing",
+        "report",
+        "_catalog/versions.py",
+        "except importlib.metadata.PackageNotFoundError:",
+        "except KeyError:",
+        ("tests/test_public_api.py -k show_versions",),
+    ),
+    Mutant(
+        "versions-need-a-backend",
+        "report",
+        "_catalog/versions.py",
+        "except RuntimeError as error:",
+        "except KeyError as error:",
+        ("tests/test_public_api.py -k show_versions",),
+    ),
 )

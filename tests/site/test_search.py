@@ -1,0 +1,35 @@
+"""The search of the site, asked in the words of users."""
+
+import pytest
+
+from .pages import Site
+from .queries import QUERIES
+from .reporting import expect_none
+from .serve import Chromium
+from .visits import search
+
+HITS = 5
+
+
+def test_pages_of_the_table_exist(site: Site):
+    named = {page for pages in QUERIES.values() for page in pages}
+    expect_none("pages in the table of queries don't exist", sorted(p for p in named if f"{p}.html" not in site.pages))
+
+
+@pytest.fixture(scope="module")
+def hits(address: str, browser: Chromium) -> dict[str, list[str]]:
+    return browser.run(search, address, list(QUERIES))
+
+
+def test_search_finds_the_page(hits: dict[str, list[str]]):
+    missed = []
+    for query, pages in QUERIES.items():
+        best = [hit.partition(".html")[0] for hit in hits[query][:HITS]]
+        if not set(pages) & set(best):
+            missed.append(f"{query!r}: not {' or '.join(pages)}, but {best}, of {len(hits[query])} hits")
+    expect_none(f"of {len(QUERIES)} queries miss the page", missed)
+
+
+def test_hits_lead_somewhere(site: Site, hits: dict[str, list[str]]):
+    links = {link for found in hits.values() for link in found}
+    expect_none("hits of a search lead nowhere", sorted(link for link in links if site.why_broken("search.html", link)))
