@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))  # for markdown_docstrings
+sys.path.insert(0, str(HERE))  # for the extensions of this folder
 
 project = "modulax"
 author = "The modulax authors"
@@ -17,6 +17,8 @@ version = release
 extensions = [
     "markdown_docstrings",
     "myst_nb",
+    "optimizer_pages",
+    "schedule_pictures",
     "sphinx.ext.autodoc",
     "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",

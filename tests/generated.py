@@ -5,6 +5,8 @@
 
 import dataclasses
 import inspect
+import re
+import tomllib
 import types
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
@@ -49,23 +51,49 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
+def notes() -> dict[str, Any]:
+    """The groups of the optimizers, and what their pages say beyond their docstrings."""
+    return tomllib.loads((ROOT / "docs" / "optimizers.toml").read_text(encoding="utf-8"))
+
+
+def link(name: str) -> str:
+    """A link to the page of an optimizer."""
+    return f"[`{name}`](#modulax.{name})"
+
+
+def paper(optimizer: type) -> str:
+    """The first publication in the docstring of an optimizer, with a link."""
+    references = (optimizer.__doc__ or "").partition("References:")[2]
+    found = re.search(r"([^\[;]+),\s+\[[^\]]+\]\((\S+)\),\s+(\d{4})", references)
+    assert found, f"`{optimizer.__name__}` has no reference"
+    authors = " ".join(found[1].split())
+    names = re.split(r", | and ", authors)
+    return f"[{authors if len(names) < 3 else f'{names[0]} et al.'} {found[3]}]({found[2]})"
+
+
 def optimizers() -> str:
-    """A row for every optimizer, from its card."""
+    """A row for every optimizer, from its card, in groups."""
     rows = []
-    for name in modulax.available():
-        card = modulax.card(name)
-        rows.append(
-            (
-                f"`{card.optimizer.__name__}`",
-                card.summary,
-                f"{card.state_bytes:.3g}",
-                ", ".join([f"`{argument}`" for argument in card.extra] + ["examples"] * card.takes_examples),
-                "yes" if card.takes_complex else "no",
-                "; ".join(card.references),
-            )
-        )
-    head = ("optimizer", "what it does", "state", "needs", "complex", "from")
-    return table(head, rows)
+    for group in notes()["group"]:
+        for name in group["names"]:
+            card = modulax.card(name.lower())
+            needs = [f"`{argument}`" for argument in card.extra] + ["examples"] * card.takes_examples
+            needs += [] if card.takes_complex else ["real parameters"]
+            bytes_ = f"{round(card.state_bytes, 2 if card.state_bytes < 1 else 1):g}"
+            rows.append((group["title"], link(name), card.summary, bytes_, ", ".join(needs), paper(card.optimizer)))
+    head = ("group", "optimizer", "what it does", "bytes", "needs", "paper")
+    return f'<div class="sortable-table">\n\n{table(head, rows)}\n\n</div>\n'
+
+
+def groups() -> str:
+    """A line for every group of optimizers: what they are good for."""
+    return "\n".join(f"* **{group['title']}**: {group['text']}" for group in notes()["group"])
+
+
+def optimizers_by_group() -> str:
+    """A row for every group of optimizers: the names."""
+    rows = [(group["title"], ", ".join(map(link, group["names"]))) for group in notes()["group"]]
+    return table(("group", "optimizers"), rows)
 
 
 def differences(from_optax: Sequence[Difference]) -> str:
@@ -188,7 +216,8 @@ def figures() -> str:
 PAGES = {
     "README.md": [figures],
     "docs/features.md": [contents],
-    "docs/choosing_an_optimizer.md": [optimizers],
+    "docs/api/optimizers.md": [optimizers_by_group],
+    "docs/choosing_an_optimizer.md": [groups, optimizers],
     "docs/differences_from_optax.md": [partial(differences, DIFFERENCES)],
     "docs/differences_from_optax_functions.md": [partial(differences, FUNCTION_DIFFERENCES)],
     "docs/released_code.md": [released, departures],

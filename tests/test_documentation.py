@@ -30,7 +30,7 @@ from .loops import each
 from .settings import jax_defaults
 
 ROOT = Path(__file__).parents[1]
-BUILT = {"_build", "notebooks"}  # below docs/: what sphinx makes
+BUILT = {"_build", "notebooks", "optimizers"}  # below docs/: what sphinx makes
 PAGES = sorted(
     page
     for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]

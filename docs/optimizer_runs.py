@@ -1,0 +1,169 @@
+"""Runs every optimizer on three small problems, for the pictures of its page.
+
+`python docs/optimizer_runs.py runs.json` writes the paths and the losses; it runs the examples of the pages too. An
+optimizer with a learning rate is run with a range of them as one vmapped program, and the best run is kept.
+`optimizer_pages.py` runs this file in a process of its own, because XLA reads its flags only once.
+"""
+
+import functools
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jax.typing import ArrayLike
+from optimizer_examples import run_examples
+from sklearn.datasets import load_digits
+
+import modulax as mx
+
+IMAGES, BATCH, HIDDEN = 256, 32, 24
+STEPS = 240  # in the valleys
+ROUNDS, EVERY = 60, 5  # on the digits, where the loss over all images is measured before every round
+RATES = {"valleys": np.geomspace(1e-3, 1.0, 10), "digits": np.geomspace(1e-3, 3.0, 8)}
+# Their learning rate is a factor of a step size that they estimate, or there is none: the default is used.
+UNTUNED = ("adafactor", "cocob", "dadaptadamw", "dog", "dowg", "lbfgs", "momo", "momoadam", "polyaksgd", "prodigy")
+FULL_BATCH = ("lbfgs", "rprop")  # for deterministic losses; SGD and AdamW are run in this way too, to compare
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "acprop": {"eps": 1e-4},  # for the ReLUs
+    "dpsgd": {"l2_norm_clip": 1.0, "noise_multiplier": 0.5, "key": 0},
+    "galore": {"rank": 1},  # more than that and nothing is left out of a matrix of one row
+    "momo": {"learning_rate": 1.0},
+    "momoadam": {"learning_rate": 0.01},
+}
+# The momentum is a sum over the steps, not a mean.
+SMALLER = {"simplifiedademamix": 0.01}
+START = np.asarray([[[-2.0, 1.6]], [[-1.2, 1.6]]], np.float32)  # of the two valleys
+
+
+def quadratic(x: ArrayLike, y: ArrayLike) -> Any:
+    """A quadratic of condition number 30, rotated by 30 degrees, with its minimum at (0, 0)."""
+    x, y = jnp.asarray(x), jnp.asarray(y)
+    along, across = np.cos(np.pi / 6), np.sin(np.pi / 6)
+    return 0.05 * (along * x + across * y) ** 2 + 1.5 * (along * y - across * x) ** 2
+
+
+def rosenbrock(x: ArrayLike, y: ArrayLike) -> Any:
+    """A curved valley, with its minimum at (1, 1)."""
+    x, y = jnp.asarray(x), jnp.asarray(y)
+    return (1 - x) ** 2 + 20 * (y - x**2) ** 2
+
+
+def network(params: dict[str, jax.Array], images: jax.Array, labels: jax.Array) -> jax.Array:
+    """The cross-entropy of a network with one hidden layer."""
+    hidden = jax.nn.relu(images @ params["w1"] + params["b1"])
+    losses = mx.losses.softmax_cross_entropy_with_integer_labels(hidden @ params["w2"] + params["b2"], labels)
+    return jnp.mean(losses)
+
+
+def step(optimizer: Any, loss: Any, params: Any, state: Any, **examples: jax.Array) -> tuple[Any, Any]:
+    """A step, with every extra argument that some optimizer requires."""
+    if optimizer.example_axes:
+        if examples:
+            one = jax.grad(lambda p, x: loss(p, **jtu.tree_map(lambda a: a[None], x)))
+            grads = jax.vmap(one, in_axes=(None, 0))(params, examples)
+        else:  # a batch whose examples are equal
+            grads = jtu.tree_map(lambda g: jnp.broadcast_to(g, (BATCH, *g.shape)), jax.grad(loss)(params))
+        return optimizer.step(grads, state, params)
+    function = functools.partial(loss, **examples)
+    value, grads = jax.value_and_grad(function)(params)
+    return optimizer.step(grads, state, params, value=value, grad=grads, value_fn=function, obj_fn=function)
+
+
+def valleys(optimizer: Any, rate: Any, which: jax.Array, start: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The path in one of the two valleys, and the losses along it."""
+    optimizer = optimizer if rate is None else optimizer.replace(learning_rate=rate)
+
+    def loss(w: jax.Array) -> jax.Array:  # w is a matrix of one row, so that Muon and GaLore treat it as a matrix
+        return jnp.where(which == 0, quadratic(w[0, 0], w[0, 1]), rosenbrock(w[0, 0], w[0, 1]))
+
+    def body(carry: Any, _: None) -> Any:
+        params, state = carry
+        evaluated = optimizer.eval_params(state, params)
+        return step(optimizer, loss, params, state), (evaluated[0], loss(evaluated))
+
+    return jax.lax.scan(body, (start, optimizer.init(start)), length=STEPS)[1]
+
+
+def digits(optimizer: Any, rate: Any, start: Any, images: jax.Array, labels: jax.Array, batches: jax.Array) -> Any:
+    """The loss over all images before every round of steps."""
+    optimizer = optimizer if rate is None else optimizer.replace(learning_rate=rate)
+
+    def one(carry: Any, rows: jax.Array) -> Any:
+        return step(optimizer, network, *carry, images=images[rows], labels=labels[rows]), None
+
+    def several(carry: Any, rows: jax.Array) -> Any:
+        params, state = carry
+        value = network(optimizer.eval_params(state, params), images, labels)
+        return jax.lax.scan(one, carry, rows)[0], value
+
+    return jax.lax.scan(several, (start, optimizer.init(start)), batches)[1]
+
+
+def made(name: str) -> Any:
+    """The optimizer, with some learning rate, which the runs replace."""
+    rate = {} if name in UNTUNED else {"learning_rate": 0.1}
+    return mx.get(name)(**rate, **ARGUMENTS.get(name, {}))
+
+
+def best(losses: Any) -> int:
+    """The run whose loss is small early and stays small; one that diverges never is."""
+    with np.errstate(all="ignore"):
+        from_here = np.maximum.accumulate(np.asarray(losses, np.float64)[..., ::-1], axis=-1)
+        heights = np.mean(np.log(from_here + 1e-6), axis=-1)
+    return int(np.argmin(np.where(np.isfinite(heights), heights, np.inf)))
+
+
+def run(name: str, problem: tuple[Any, ...], full: tuple[Any, ...], *, only_full: bool = False) -> dict[str, Any]:
+    """What a picture shows of an optimizer: paths, losses, and the learning rates that were chosen."""
+    optimizer, is_tuned = made(name), name not in UNTUNED
+    found: dict[str, Any] = {}
+    axis = 0 if is_tuned else None
+    sweeps = {problem: rates * SMALLER.get(name, 1.0) for problem, rates in RATES.items()}
+
+    def swept(function: Any, rates: Any, *arguments: Any) -> Any:
+        """The results of all learning rates on a leading axis, which has length 1 for an optimizer without one."""
+        rest = (None,) * len(arguments)
+        swept = jax.vmap(function, in_axes=(None, axis, *rest), axis_size=len(rates) if is_tuned else 1)
+        return jax.jit(swept)(optimizer, jnp.asarray(rates, jnp.float32) if is_tuned else None, *arguments)
+
+    if not only_full:
+        both = jax.vmap(valleys, in_axes=(None, None, 0, 0))
+        paths, losses = jax.device_get(swept(both, sweeps["valleys"], jnp.arange(2), jnp.asarray(START)))
+        for i, valley in enumerate(("quadratic", "rosenbrock")):
+            chosen = best(losses[:, i])
+            rate = float(sweeps["valleys"][chosen]) if is_tuned else None
+            found[valley] = {"rate": rate, "path": paths[chosen, i].tolist(), "loss": losses[chosen, i].tolist()}
+    losses = np.asarray(swept(digits, sweeps["digits"], *(full if only_full or name in FULL_BATCH else problem)))
+    chosen = best(losses)
+    rate = float(sweeps["digits"][chosen]) if is_tuned else None
+    found["digits"] = {"rate": rate, "loss": losses[chosen].tolist()}
+    return found
+
+
+def main(output: Path) -> None:
+    images, labels = load_digits(return_X_y=True)
+    random = np.random.default_rng(0)
+    start = {
+        "w1": random.normal(size=(64, HIDDEN)) / 8,
+        "b1": np.zeros(HIDDEN),
+        "w2": random.normal(size=(HIDDEN, 10)) / 5,
+        "b2": np.zeros(10),
+    }
+    start = jtu.tree_map(lambda x: jnp.asarray(x, jnp.float32), start)
+    data = (start, jnp.asarray(images[:IMAGES] / 16, jnp.float32), jnp.asarray(labels[:IMAGES]))
+    rows = [random.permutation(IMAGES)[:BATCH] for _ in range(ROUNDS * EVERY)]
+    problem = (*data, jnp.asarray(rows).reshape(ROUNDS, EVERY, BATCH))
+    full = (*data, jnp.broadcast_to(jnp.arange(IMAGES), (ROUNDS, EVERY, IMAGES)))
+    run_examples()
+    runs = {name: run(name, problem, full) for name in mx.available()}
+    runs |= {f"{name}, full batch": run(name, problem, full, only_full=True) for name in ("sgd", "adamw")}
+    output.write_text(json.dumps(runs), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
