@@ -224,32 +224,27 @@ def ledgers(name: str) -> str:
     items = []
     for row in rows_of("released_code.md"):
         if named.search(row.get("modulax", "")) and "version or commit" in row:
+            code = f"{row['released code']} {row['version or commit']}"
             settings = f", with {row['settings']}" if row["settings"] else ""
             items.append(
-                f"**Released code**: the same trajectory as {row['released code']} {row['version or commit']}{settings}, to "
-                "1e-12 after every step ([Released code](../../released_code.md))."
+                f"**Released code**: the same trajectory as {code}{settings}, to 1e-12 after every step ([Released "
+                "code](../../released_code.md))."
             )
-        elif "distance" in row and named.search(row["what"]):
-            items.append(
-                f"**{row['what']}**, against released code: modulax {_clause(row['modulax'])}; the released code "
-                f"{_clause(row['released code'])}. Reason: {_clause(row['why'])}."
-            )
+        elif "distance" in row and named.match(row["what"]):
+            items.append(difference(row, "released code"))
     for row in rows_of("differences_from_optax.md"):
         if named.search(row["what"]):
-            ours = next(value for key, value in row.items() if key == "modulax")
-            theirs = next(value for key, value in row.items() if key.startswith("optax"))
-            items.append(
-                f"**{row['what']}**, against optax: modulax: {_clause(ours)}; optax: {_clause(theirs)}. "
-                f"Reason: {_clause(row['why'])}."
-            )
+            items.append(difference(row, f"optax {optax.__version__}"))
     if not items:
         return ""
     rest = "[Differences from optax](../../differences_from_optax.md) lists those that concern all optimizers."
     return "## Differences\n\n" + "\n".join(f"* {item}" for item in items) + f"\n\n{rest}\n\n"
 
 
-def _clause(text: str) -> str:
-    return text.rstrip(".")
+def difference(row: dict[str, str], other: str) -> str:
+    """A row of a ledger as a sentence."""
+    ours, theirs, why = (row[key].rstrip(".") for key in ("modulax", other, "why"))
+    return f"**{row['what']}**. modulax: {ours}. {other}: {theirs}. Reason: {why}."
 
 
 def page(name: str, own: dict[str, Any]) -> str:
@@ -300,7 +295,8 @@ def write(path: Path, text: str) -> None:
 def write_pages(app: Any, config: Any) -> None:
     """Writes all pages and pictures, and checks that none lacks a part."""
     del app
-    config.html_static_path = [*config.html_static_path, "_static"]
+    if "_static" not in config.html_static_path:
+        config.html_static_path = [*config.html_static_path, "_static"]
     FOLDER.mkdir(parents=True, exist_ok=True)
     found = run_everything()
     names = mx.available()

@@ -28,8 +28,9 @@ class Adam(AbstractOptimizer):
     \end{aligned}
     $$
 
-    with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, and $m_0 = v_0 = 0$. For weight decay use `AdamW` rather than
-    an $L_2$ penalty in the loss.
+    with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, and $m_0 = v_0 = 0$. With `nesterov`,
+    $\hat m_t = \beta_1 m_t / (1 - \beta_1^{t+1}) + (1 - \beta_1) g_t / (1 - \beta_1^t)$. For weight decay use `AdamW`
+    rather than an $L_2$ penalty in the loss.
 
     Args:
         learning_rate: learning rate $\eta$, a number or a schedule.
@@ -117,8 +118,9 @@ class AdamW(AbstractOptimizer):
     \end{aligned}
     $$
 
-    with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, and $m_0 = v_0 = 0$. The default of $\lambda$ is that of optax;
-    torch's is 0.01.
+    with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, and $m_0 = v_0 = 0$. With `nesterov`,
+    $\hat m_t = \beta_1 m_t / (1 - \beta_1^{t+1}) + (1 - \beta_1) g_t / (1 - \beta_1^t)$. The default of $\lambda$ is
+    optax's; torch's is 0.01.
 
     Args:
         learning_rate: learning rate $\eta$, a number or a schedule.

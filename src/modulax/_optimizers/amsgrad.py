@@ -27,7 +27,8 @@ class AMSGrad(AbstractOptimizer):
     $$
 
     with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, and $m_0 = v_0 = \bar v_0 = 0$. This is the form of torch and
-    Keras. The paper has no bias corrections; `ScaleByAMSGrad` compares the three forms in use.
+    Keras. The paper has no bias corrections: `bias_correction_mu=False, bias_correction_nu=False`. With
+    `follow="optax"`, $\bar v_t = \max(\bar v_{t-1}, v_t / (1 - \beta_2^t))$ and $\hat v_t = \bar v_t$.
 
     Args:
         learning_rate: learning rate $\eta$, a number or a schedule.

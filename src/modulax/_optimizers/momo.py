@@ -28,7 +28,12 @@ class MoMo(AbstractOptimizer):
     $$
 
     with $f_t$ the loss and $g_t$ the gradient at $w_t$. In the first step $\beta = 0$. Inner products and norms are
-    over all parameters. `ScaleByMoMo` has the equations of `adapt_lower_bound` and of `follow="optax"`.
+    over all parameters. With `follow="optax"`, $w_{t+1} = w_t / \sigma - \tau_t m_t$.
+
+    With `adapt_lower_bound`, $f^\star$ changes twice in each step, but never below `lower_bound`. Let
+    $h_t = \sigma (\bar f_t - \gamma_t) + \langle m_t, w_t \rangle$. If $h_t < \sigma f^\star$, then
+    $f^\star \leftarrow h_t / (2 \sigma)$ before the step. After it,
+    $f^\star \leftarrow \bar f_t - \gamma_t + \langle m_t, w_t \rangle - \frac12 \tau_t \|m_t\|^2$.
 
     `update` and `step` need the loss: `optimizer.step(grads, state, params, value=loss)`.
 
@@ -82,7 +87,12 @@ class MoMoAdam(AbstractOptimizer):
     $$
 
     with $f_t$ the loss and $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, and all averages zero at $t = 0$. Inner
-    products are over all parameters. `ScaleByMoMo` explains `adapt_lower_bound` and `follow="optax"`.
+    products are over all parameters. With `follow="optax"`, $w_{t+1} = w_t / \sigma - \tau_t m_t / D$.
+
+    With `adapt_lower_bound`, $f^\star$ changes twice in each step, but never below `lower_bound`. Let
+    $h_t = \sigma (\bar f_t - \gamma_t) + \langle m_t, w_t \rangle$. If $h_t < \sigma \rho f^\star$, then
+    $f^\star \leftarrow h_t / (2 \rho \sigma)$ before the step. After it, $f^\star \leftarrow (\bar f_t - \gamma_t +
+    \langle m_t, w_t \rangle - \frac12 \tau_t \langle m_t, m_t / D \rangle) / \rho$.
 
     `update` and `step` need the loss: `optimizer.step(grads, state, params, value=loss)`.
 

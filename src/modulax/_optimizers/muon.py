@@ -35,14 +35,31 @@ class Muon(AbstractOptimizer):
     $$
 
     for a matrix of $m$ rows (inputs) and $n$ columns (outputs), with $g_t$ the gradient at $w_t$ and $m_0 = 0$.
-    $U V^\top$ is approximated by a Newton-Schulz iteration. `AdamW` has the equations for all other parameters.
+    $U V^\top$ is approximated by `ns_steps` steps of a Newton-Schulz iteration with the coefficients $a, b, c$, from
+    $X_0 = d_t / (\|d_t\|_F + \varepsilon)$, transposed if $d_t$ has more rows than columns:
+
+    $$
+    X_{k+1} = a X_k + (b A_k + c A_k^2) X_k, \qquad A_k = X_k X_k^\top
+    $$
+
+    With `adaptive`, $u_t$ is multiplied by the nuclear norm, $\langle d_t, u_t \rangle$. All other parameters are
+    trained by AdamW:
+
+    $$
+    \begin{aligned}
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t, \qquad v_t = \beta_2 v_{t-1} + (1 - \beta_2) |g_t|^2 \\
+    w_{t+1} &= w_t - \eta_\text{a} \left( \frac{m_t / (1 - \beta_1^t)}{\sqrt{v_t / (1 - \beta_2^t) + \bar\varepsilon}
+        + \varepsilon} + \lambda_\text{a} w_t \right)
+    \end{aligned}
+    $$
+
     Embeddings and the last layer should be trained by AdamW too: exclude them by `muon_weight_dimension_numbers`.
 
     With `nesterov`, optax uses NAdamW in place of AdamW; here only `follow="optax"` does.
 
     Args:
         learning_rate: learning rate $\eta$, a number or a schedule.
-        ns_coeffs: coefficients of the Newton-Schulz iteration, as in `ScaleByMuon`.
+        ns_coeffs: coefficients $a, b, c$ of the Newton-Schulz iteration, as in `ScaleByMuon`.
         ns_steps: number of iterations with a single triple of coefficients.
         beta: exponential decay rate $\beta$ of the momentum.
         eps: added to the norm of a matrix before the first iteration, and AdamW's $\varepsilon$.
@@ -52,11 +69,11 @@ class Muon(AbstractOptimizer):
         nesterov: whether to use Nesterov momentum.
         adaptive: whether to multiply by the nuclear norm of the momentum.
         preconditioning: how a matrix is scaled before the first iteration, as in `linalg.orthogonalize`.
-        adam_b1: exponential decay rate of AdamW's first moment.
-        adam_b2: exponential decay rate of AdamW's second moment.
-        adam_eps_root: added to AdamW's second moment inside the root.
-        adam_weight_decay: weight decay coefficient of AdamW, multiplied by its learning rate.
-        adam_learning_rate: learning rate of AdamW, a number or a schedule; None for that of Muon.
+        adam_b1: exponential decay rate $\beta_1$ of AdamW's first moment.
+        adam_b2: exponential decay rate $\beta_2$ of AdamW's second moment.
+        adam_eps_root: $\bar\varepsilon$, added to AdamW's second moment inside the root.
+        adam_weight_decay: weight decay coefficient $\lambda_\text{a}$ of AdamW, multiplied by its learning rate.
+        adam_learning_rate: learning rate $\eta_\text{a}$ of AdamW, a number or a schedule; None for that of Muon.
         muon_weight_dimension_numbers: which parameters are trained by Muon, and which of their axes make a matrix, as
             in `ScaleByMuon`; by default those with two axes.
         consistent_rms: $\rho$, the root mean square of an update, for the second form of $s$; None for the first.

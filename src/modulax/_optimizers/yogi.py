@@ -20,8 +20,13 @@ class Yogi(AbstractOptimizer):
     \end{aligned}
     $$
 
-    with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, $m_0 = 0$ and $v_0 = 10^{-6}$. `ScaleByYogi` has the equations
-    of `follow="paper"` and `follow="optax"`.
+    with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, $m_0 = 0$ and $v_0 = 10^{-6}$. With
+    `follow="paper"`, there is no bias correction: $w_{t+1} = w_t - \eta\, m_t / (\sqrt{v_t} + \varepsilon)$. With
+    `follow="optax"`, $v_t$ is corrected inside the root and $m_0 = 10^{-6}$:
+
+    $$
+    w_{t+1} = w_t - \eta \frac{m_t / (1 - \beta_1^t)}{\sqrt{v_t / (1 - \beta_2^t)} + \varepsilon}
+    $$
 
     Args:
         learning_rate: learning rate $\eta$, a number or a schedule.
