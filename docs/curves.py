@@ -111,7 +111,7 @@ class Picture:
         for words, color in entries:
             self.parts.append(f'<path d="M{at:.1f} 14h18" stroke="{color}" stroke-width="3" stroke-linecap="round"/>')
             self.text(escape(words), (at + 24, 18), color=color, more='font-weight="600"')
-            at += 24 + 7.2 * len(words) + 20
+            at += 24 + 8 * len(words) + 16
 
     def svg(self, title: str) -> str:
         width, height = self.size

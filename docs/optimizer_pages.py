@@ -72,9 +72,9 @@ def pictures(name: str, found: dict[str, Any]) -> dict[str, str]:
         for valley in valleys
     }
     kind = ", full batch" if name in runs.FULL_BATCH else ""
-    colors = {"sgd": curves.GREY, "adamw": curves.BLUE, name: curves.ORANGE}
+    colors = {other: color for other, color in (("sgd", curves.GREY), ("adamw", curves.BLUE)) if other != name}
     drawn = []
-    for other, color in colors.items():
+    for other, color in [*colors.items(), (name, curves.ORANGE)]:
         run = own["digits"] if other == name else found[f"{other}{kind}"]["digits"]
         rate = f" {rounded(run['rate'])}" if run["rate"] else ""
         points = [[i * runs.EVERY, loss] for i, loss in enumerate(run["loss"])]
@@ -170,7 +170,7 @@ def optax_defaults(cls: type) -> tuple[str, dict[str, str]]:
 
 
 def defaults(cls: type) -> str:
-    """Our defaults beside those of the authors, optax, PyTorch and Keras; what differs from ours is bold."""
+    """Our defaults next to those of the authors, optax, PyTorch and Keras; what differs from ours is bold."""
     name = cls.__name__
     authors = dict(NOTES["optimizer"][name].get("authors", {}))
     source = authors.pop("source", "")
@@ -196,7 +196,7 @@ def defaults(cls: type) -> str:
         rows.append((f"`{field.name}`", default, *cells))
     sentences = f"Differences from modulax are bold. Sources: {'; '.join(sources)}." if sources else ""
     if missing:
-        sentences += f" {_listed(missing)} {'has' if len(missing) == 1 else 'have'} no such optimizer."
+        sentences += f" {_listed(missing)} {'does' if len(missing) == 1 else 'do'} not have this optimizer."
     return f"{table(('hyperparameter', 'modulax', *columns), rows)}\n\n{sentences.strip()}\n"
 
 

@@ -91,7 +91,7 @@ def test_defaults_are_compared(pages: ModuleType):
     assert head == "| hyperparameter | modulax | authors | optax | PyTorch | Keras |"
     assert decay == "| `weight_decay` | 0.0001 |  | 0.0001 | **0.01** | **0.004** |"
     assert eps == "| `eps` | 1e-8 | 1e-8 | 1e-8 | 1e-8 | **1e-7** |"
-    assert "PyTorch and Keras have no such optimizer." in pages.defaults(mx.Prodigy)
+    assert "PyTorch and Keras do not have this optimizer." in pages.defaults(mx.Prodigy)
 
 
 def test_a_page_has_its_rows_of_the_ledgers(pages: ModuleType):
