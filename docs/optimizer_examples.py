@@ -35,8 +35,9 @@ def train_step(model, state, optimizer, x, y):
 EXAMPLES = """
 @eqx.filter_jit
 def train_step(model, state, optimizer, x, y):
-    gradients = eqx.filter_vmap(eqx.filter_value_and_grad(loss_fn), in_axes=(None, 0, 0))
-    losses, grads = gradients(model, x[:, None], y[:, None])  # a loss and a gradient per example
+    # A loss and a gradient per example.
+    grads_of = eqx.filter_vmap(eqx.filter_value_and_grad(loss_fn), in_axes=(None, 0, 0))
+    losses, grads = grads_of(model, x[:, None], y[:, None])
     model, state = optimizer.step(grads, state, model)
     return model, state, jnp.mean(losses)
 """
@@ -62,7 +63,9 @@ def objective(params, x, y):
 @jax.jit
 def train_step(params, state, optimizer, x, y):
     loss, grads = jax.value_and_grad(objective)(params, x, y)
-    params, state = optimizer.step(grads, state, params{extra})
+    params, state = optimizer.step(
+        grads, state, params{extra}
+    )
     return params, state, loss
 
 

@@ -68,7 +68,10 @@ def test_every_page_has_all_its_sections_and_pictures(pages: ModuleType):
         shown = re.findall(r"\]\(pictures/([\w-]+\.svg)\)", text)
         assert shown == [f"{name}-{problem}.svg" for problem in ("quadratic", "rosenbrock", "digits")]
         assert f"autoclass:: modulax.{mx.get(name).__name__}\n" in text
-        assert f"mx.{mx.get(name).__name__}(" in text.partition("## Example")[2]
+        code = pages.example(mx.get(name).__name__)
+        assert f"mx.{mx.get(name).__name__}(" in code
+        assert code in text
+        assert max(map(len, code.splitlines())) <= 88, "the example is wider than the page"
 
 
 def test_pictures_are_images_with_a_path(pages: ModuleType):
