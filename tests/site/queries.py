@@ -16,7 +16,7 @@ QUERIES: dict[str, tuple[str, ...]] = {
     "gradient accumulation": ("microbatching",),
     "gradient clipping": ("overview", "api/transforms"),
     "per-example gradients": ("per_example_gradients",),
-    "differential privacy": ("per_example_gradients", "api/optimizers"),
+    "differential privacy": ("per_example_gradients", "api/optimizers/dpsgd"),
     # Parameters
     "EMA": ("weight_averaging",),
     "weight averaging": ("weight_averaging",),
@@ -35,9 +35,9 @@ QUERIES: dict[str, tuple[str, ...]] = {
     "state memory": ("overview", "choosing_an_optimizer"),
     # Optimizers
     "which optimizer": ("choosing_an_optimizer",),
-    "AdamW": ("api/optimizers",),
-    "Muon": ("api/optimizers", "choosing_an_optimizer"),
-    "L-BFGS": ("line_searches", "api/optimizers"),
+    "AdamW": ("api/optimizers/adamw",),
+    "Muon": ("api/optimizers/muon", "choosing_an_optimizer"),
+    "L-BFGS": ("line_searches", "api/optimizers/lbfgs"),
     "SAM": ("weight_averaging", "api/containers"),
     "schedule-free": ("weight_averaging", "api/containers"),
     "custom optimizer": ("write_your_own",),
