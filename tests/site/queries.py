@@ -35,8 +35,8 @@ QUERIES: dict[str, tuple[str, ...]] = {
     "state memory": ("overview", "choosing_an_optimizer"),
     # Optimizers
     "which optimizer": ("choosing_an_optimizer",),
-    "AdamW": ("api/optimizers",),
-    "Muon": ("api/optimizers", "choosing_an_optimizer"),
+    "AdamW": ("api/optimizers", "api/optimizers/adamw"),
+    "Muon": ("api/optimizers/muon", "api/optimizers", "choosing_an_optimizer"),
     "L-BFGS": ("line_searches", "api/optimizers"),
     "SAM": ("weight_averaging", "api/containers"),
     "schedule-free": ("weight_averaging", "api/containers"),
