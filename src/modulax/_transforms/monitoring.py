@@ -184,7 +184,7 @@ class Monitor(AbstractTransform):
             such as `Stateless(function)` for a function of updates and parameters.
     """
 
-    measures: OrderedDict[str, Any] = eqx.field(converter=_as_measures)
+    measures: Mapping[str, Any] = eqx.field(converter=_as_measures)
 
     def init(self, params: Params) -> MonitorState:
         """Measurements of zeros, and the states of the measures."""
