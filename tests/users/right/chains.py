@@ -1,6 +1,7 @@
 """Chains: by class and by name, indexing, slices, states of parts."""
 
 import jax.numpy as jnp
+
 import modulax as mx
 
 params = {"w": jnp.ones(3), "b": jnp.zeros(2)}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import equinox as eqx
 import jax.numpy as jnp
+
 import modulax as mx
 from modulax import checkpoint
 
@@ -17,7 +18,7 @@ checkpoint.save(folder / "first", {"params": params, "state": state, "step": 1})
 template = {"params": params, "state": optimizer.init(params), "step": 0}
 restored, report = checkpoint.restore(folder / "first", template)
 print(restored["step"], report)
-restored, report = checkpoint.restore(folder / "first", template, strict=False, rename={"trunk": "encoder"})
+restored, report = checkpoint.restore(folder / "first", template, strict=False)
 flat = checkpoint.state_dict(state)
 print(sorted(flat), checkpoint.load_state_dict(state, flat)[0])
 eqx.tree_serialise_leaves(folder / "run.eqx", (params, optimizer, state))

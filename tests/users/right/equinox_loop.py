@@ -3,6 +3,7 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+
 import modulax as mx
 
 model = eqx.nn.MLP(2, "scalar", width_size=4, depth=1, key=jax.random.key(0))

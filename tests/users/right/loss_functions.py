@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+
 import modulax as mx
 from modulax import losses
 

@@ -1,6 +1,7 @@
 """Measurements in the state."""
 
 import jax.numpy as jnp
+
 import modulax as mx
 
 params = {"w": jnp.ones(3), "b": jnp.zeros(2)}

@@ -2,9 +2,10 @@
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
+
 import modulax as mx
 import modulax.nnx
-from flax import nnx
 
 
 class Net(nnx.Module):

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax.numpy as jnp
+
 import modulax as mx
 
 

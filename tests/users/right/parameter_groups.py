@@ -1,6 +1,7 @@
 """Parameter groups and masks: the dicts that the docs recommend."""
 
 import jax.numpy as jnp
+
 import modulax as mx
 
 params = {"body": {"w": jnp.ones((2, 3)), "bias": jnp.zeros(3)}, "head": jnp.ones(3)}

@@ -3,6 +3,7 @@
 import dataclasses
 
 import equinox as eqx
+
 import modulax as mx
 
 optimizer = mx.AdamW(1e-3)

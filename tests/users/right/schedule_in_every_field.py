@@ -2,13 +2,16 @@
 
 import jax
 import jax.numpy as jnp
-import modulax as mx
 import numpy as np
 import optax
+
+import modulax as mx
 from modulax import schedules
 
 cosine = schedules.WarmupCosineDecay(0.0, 3e-4, warmup_steps=10, decay_steps=100)
+first = mx.AdamW(cosine)
 optimizers = [
+    first,
     mx.AdamW(cosine, weight_decay=0.1 * cosine / 3e-4),
     mx.AdamW(schedules.CosineDecay(1e-3, 100), b1=schedules.Linear(0.85, 0.95, 1000)),
     mx.SGD(lambda step: 1e-3 * 0.99**step, momentum=0.9),
@@ -26,4 +29,4 @@ clipped = schedules.InverseSqrt(1e-3, 1000).clip(low=1e-5)
 fraction = schedules.WarmupCosineDecay(0.0, 1e-3, 0.1, 1.0).over(10_000)
 for schedule in (joined, pieces, clipped, fraction, 2 * cosine, -cosine, cosine + 1):
     print(schedule(3), jax.jit(schedule)(3))
-print(bare, optimizers[0].learning_rate.peak_value, optimizers[0].learning_rate(5))
+print(bare, first.learning_rate.peak_value, first.learning_rate(5))

@@ -3,6 +3,7 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+
 import modulax as mx
 
 params = {"w": jnp.ones(3)}

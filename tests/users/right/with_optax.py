@@ -2,8 +2,9 @@
 
 import jax
 import jax.numpy as jnp
-import modulax as mx
 import optax
+
+import modulax as mx
 
 params = {"w": jnp.ones(3), "b": jnp.zeros(2)}
 grads = jax.tree.map(jnp.ones_like, params)

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+
 import modulax as mx
 
 params = {"w": jnp.ones(3), "b": jnp.zeros(2)}
@@ -20,4 +21,4 @@ for optimizer in wrapped:
     print(optimizer.eval_params(state, trained)["w"])
 lbfgs = mx.LBFGS()
 step = jax.jit(lbfgs.init)
-print(step(params), mx.citation(mx.AdamW), mx.card("adamw").summary)
+print(step(params), mx.citation(lbfgs), mx.card("adamw").summary)
