@@ -12,7 +12,7 @@ optimizers = eqx.filter_vmap(mx.AdamW)(rates)
 
 
 def loss_after(optimizer: mx.AbstractTransform) -> jax.Array:
-    trained, state = optimizer.step(params, optimizer.init(params), params)
+    trained, _ = optimizer.step(params, optimizer.init(params), params)
     return jnp.sum(trained["w"] ** 2)
 
 
