@@ -1,7 +1,7 @@
 """Compare the errors that pyright and mypy report, line by line, with the comments in the scripts.
 
-A wrong line ends with `# wrong: <rule of pyright>, <code of mypy>`, with `-` for a checker that can't know. The scripts of `right` are also run, so that
-nothing is called right that raises an error.
+A wrong line ends with `# wrong: <rule of pyright>, <code of mypy>`, with `-` for a checker that can't know. The
+scripts of `right` are also run, so that nothing is called right that raises an error.
 """
 
 import contextlib
