@@ -91,10 +91,12 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def typecheck(session: nox.Session) -> None:
-    """Pyright over src, tests, examples, benchmarks and this file."""
+    """Pyright over src, tests, examples, benchmarks and this file; pyright and mypy over scripts of users."""
     install(session, "typecheck", "-e", f".{EVERY_EXTRA}")
     python = str(Path(session.bin) / "python")
     session.run("pyright", "--pythonpath", python, *session.posargs)
+    if not session.posargs:
+        session.run("python", "-m", "tests.users", env=ENVIRONMENT)
 
 
 @nox.session

@@ -107,7 +107,7 @@ def test_equals_optax():
     """In an optimizer, in `Injected` and in `Scheduled` alike; the state shows the number of the last step."""
     ours = mx.AdamW(Cautious(0.5), b1=Cautious(0.9, 0.75))
     chain = mx.Chain(
-        mx.ScaleByAdam(b1=Cautious(0.9, 0.75)),  # pyright: ignore[reportArgumentType]
+        mx.ScaleByAdam(b1=Cautious(0.9, 0.75)),
         mx.AddDecayedWeights(1e-4),
         mx.ScaleByLearningRate(Cautious(0.5)),
     )
@@ -153,7 +153,7 @@ def test_the_numbers_in_force_through_any_nesting():
         both=mx.Partition(
             {"a": mx.SGD(Sum()), "b": mx.MultiSteps(mx.Injected(mx.SGD(Sum())), 2)}, {"a": "a", "b": "b"}
         ),
-        half=mx.Scheduled(mx.Scale(Sum(0.5))),  # pyright: ignore[reportArgumentType]
+        half=mx.Scheduled(mx.Scale(Sum(0.5))),
     )
     params = {"a": G, "b": G}
     state = transform.init(params)
@@ -193,7 +193,7 @@ def test_schedules_inside_of_schedules():
 
     line = schedules.Linear(8.0, 0.0, 8)
     assert _rates(mx.SGD(Scaled(line))) == [8, 7 / 2, 6 / 4]
-    assert _rates(mx.SGD(schedules.Linear(Scaled(8.0), 0.0, 8))) == [8, 4 * 7 / 8, 2 * 6 / 8]  # pyright: ignore
+    assert _rates(mx.SGD(schedules.Linear(Scaled(8.0), 0.0, 8))) == [8, 4 * 7 / 8, 2 * 6 / 8]
 
 
 class Climbing(mx.AbstractStatefulSchedule):
@@ -280,11 +280,11 @@ def test_describe_names_it():
 @pytest.mark.parametrize(
     "transform, text",
     [
-        (mx.Scale(Sum()), r"`Scale\(step_size=...\)` is a stateful schedule.*`Scheduled\(Scale\(step_size=...\)\)`"),  # pyright: ignore
+        (mx.Scale(Sum()), r"`Scale\(step_size=...\)` is a stateful schedule.*`Scheduled\(Scale\(step_size=...\)\)`"),
         (mx.ScaleByLearningRate(Sum()), r"keeps no state for it"),
-        (mx.AddNoise(eta=Sum(), gamma=0.5), r"`AddNoise\(eta=...\)` is a stateful schedule"),  # pyright: ignore
+        (mx.AddNoise(eta=Sum(), gamma=0.5), r"`AddNoise\(eta=...\)` is a stateful schedule"),
         (mx.Scheduled(mx.MultiSteps(mx.SGD(0.1), Sum())), r"`MultiSteps` counts its steps"),
-        (mx.MultiSteps(mx.Chain(mx.Scale(Sum())), 1), r"`Scale` keeps no state"),  # pyright: ignore
+        (mx.MultiSteps(mx.Chain(mx.Scale(Sum())), 1), r"`Scale` keeps no state"),
         (mx.SGD(Cautious(0.1)), r"`Cautious`, the schedule of `learning_rate`, needs `value`.*value=...\)"),
     ],
     ids=["scale", "rate", "noise", "every_k", "inside", "value"],

@@ -319,4 +319,20 @@ MUTANTS = (
         "return x",
         ("tests/test_microbatching.py -k python_number_has",),
     ),
+    Mutant(
+        "help-lists-dataclass-internals",
+        "shown",
+        "_support/module.py",
+        'if not name.startswith("_") or name in _OPERATORS',
+        "if name",
+        ("tests/test_help.py",),
+    ),
+    Mutant(
+        "signature-with-annotations",
+        "shown",
+        "_support/module.py",
+        "[p.replace(annotation=inspect.Parameter.empty) for p in parameters]",
+        "parameters",
+        ("tests/test_help.py",),
+    ),
 )

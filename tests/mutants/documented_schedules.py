@@ -239,8 +239,8 @@ MUTANTS = (
         "boundaries-before-the-start",
         "requirement",
         "schedules/_pieces.py",
-        "boundaries: tuple[Number, ...] = numbers(needs=NON_NEGATIVE)",
-        "boundaries: tuple[Number, ...] = numbers()",
+        "boundaries: Numbers = numbers(needs=NON_NEGATIVE)",
+        "boundaries: Numbers = numbers()",
         ("tests/test_public_api.py -k arguments",),
     ),
     Mutant(

@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, number
+from .._protocol.fields import Hyperparameter, OptionalNumber, number
 from .._protocol.masks import as_rule
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
@@ -52,7 +52,7 @@ class AdaBelief(AbstractOptimizer):
     eps: Hyperparameter = number(1e-16)
     _: KW_ONLY
     eps_root: Hyperparameter = number(1e-16)
-    weight_decay: Hyperparameter | None = number(None, optional=True)
+    weight_decay: OptionalNumber = number(None, optional=True)
     mask: Any = eqx.field(static=True, default=None, converter=as_rule)
     nesterov: bool = eqx.field(static=True, default=False, kw_only=True)
 

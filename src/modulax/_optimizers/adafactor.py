@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, followed, number
+from .._protocol.fields import Hyperparameter, OptionalNumber, followed, number
 from .._protocol.masks import as_rule
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.arithmetic import default_float
@@ -76,15 +76,15 @@ class Adafactor(AbstractOptimizer):
 
     cites: ClassVar[tuple[str, ...]] = ("shazeer2018",)
 
-    learning_rate: Hyperparameter | None = number(None, optional=True)
+    learning_rate: OptionalNumber = number(None, optional=True)
     min_dim_size_to_factor: int = eqx.field(static=True, default=128)
     decay_rate: Hyperparameter = number(0.8)
     decay_offset: Hyperparameter = number(0)
     multiply_by_parameter_scale: bool = eqx.field(static=True, default=True)
-    clipping_threshold: Hyperparameter | None = number(1.0, needs=NON_NEGATIVE, optional=True)
-    momentum: Hyperparameter | None = number(None, needs=DECAY, optional=True)
+    clipping_threshold: OptionalNumber = number(1.0, needs=NON_NEGATIVE, optional=True)
+    momentum: OptionalNumber = number(None, needs=DECAY, optional=True)
     dtype_momentum: DTypeLike | None = eqx.field(static=True, default=jnp.float32)
-    weight_decay_rate: Hyperparameter | None = number(None, optional=True)
+    weight_decay_rate: OptionalNumber = number(None, optional=True)
     eps: Hyperparameter = number(1e-30)
     factored: bool = eqx.field(static=True, default=True)
     mask: Any = eqx.field(static=True, default=None, converter=as_rule)

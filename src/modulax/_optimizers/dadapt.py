@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from .._protocol.fields import Hyperparameter, followed, number, numbers
+from .._protocol.fields import Hyperparameter, Numbers, followed, number, numbers
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY, POSITIVE
 from .._support.types import FollowReference
@@ -50,7 +50,7 @@ class DAdaptAdamW(AbstractOptimizer):
     cites: ClassVar[tuple[str, ...]] = ("defazio2023",)
 
     learning_rate: Hyperparameter = number(1.0)
-    betas: tuple[Hyperparameter, Hyperparameter] = numbers((0.9, 0.999), needs=DECAY)
+    betas: Numbers = numbers((0.9, 0.999), needs=DECAY)
     eps: Hyperparameter = number(1e-8)
     estim_lr0: Hyperparameter = number(1e-6, needs=POSITIVE)
     weight_decay: Hyperparameter = number(0.0)

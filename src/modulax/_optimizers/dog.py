@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, number
+from .._protocol.fields import Hyperparameter, OptionalNumber, number
 from .._protocol.masks import as_rule
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform
@@ -47,7 +47,7 @@ class DoG(AbstractOptimizer):
     learning_rate: Hyperparameter = number(1.0)
     init_step: Any = eqx.field(default=("heuristic", 1e-6), converter=as_initial_step)
     eps: Hyperparameter = number(1e-8)
-    weight_decay: Hyperparameter | None = number(None, optional=True)
+    weight_decay: OptionalNumber = number(None, optional=True)
     mask: Any = eqx.field(static=True, default=None, converter=as_rule)
 
     def check(self) -> None:
@@ -86,9 +86,9 @@ class DoWG(AbstractOptimizer):
     cites: ClassVar[tuple[str, ...]] = ("khaled2023",)
 
     learning_rate: Hyperparameter = number(1.0)
-    init_estim_sq_dist: Hyperparameter | None = number(None, optional=True)
+    init_estim_sq_dist: OptionalNumber = number(None, optional=True)
     eps: Hyperparameter = number(1e-4)
-    weight_decay: Hyperparameter | None = number(None, optional=True)
+    weight_decay: OptionalNumber = number(None, optional=True)
     mask: Any = eqx.field(static=True, default=None, converter=as_rule)
 
     def transform(self) -> Chain:

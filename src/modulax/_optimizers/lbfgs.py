@@ -4,7 +4,7 @@ import equinox as eqx
 
 from .._containers.chain import Chain
 from .._protocol.container import part
-from .._protocol.fields import Hyperparameter, number
+from .._protocol.fields import OptionalNumber, number
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform
 from .._transforms.basic import Identity
@@ -58,7 +58,7 @@ class LBFGS(AbstractOptimizer):
         optimization](https://doi.org/10.1007/BF01589116), 1989.
     """
 
-    learning_rate: Hyperparameter | None = number(None, optional=True)
+    learning_rate: OptionalNumber = number(None, optional=True)
     memory_size: int = eqx.field(static=True, default=10)
     scale_init_precond: bool = eqx.field(static=True, default=True)
     # Made for each optimizer: numbers that are made at the import are rounded to float32, also under x64.

@@ -8,7 +8,7 @@ from jaxtyping import DTypeLike
 
 from .._containers.chain import Chain
 from .._containers.partition import Partition
-from .._protocol.fields import Hyperparameter, followed, number, numbers
+from .._protocol.fields import Hyperparameter, OptionalNumber, followed, number, numbers
 from .._protocol.masks import as_rule
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY, check_choice
@@ -103,11 +103,11 @@ class Muon(AbstractOptimizer):
     adam_b2: Hyperparameter = number(0.999, needs=DECAY)
     adam_eps_root: Hyperparameter = number(0.0)
     adam_weight_decay: Hyperparameter = number(0.0)
-    adam_learning_rate: Hyperparameter | None = number(None, optional=True)
+    adam_learning_rate: OptionalNumber = number(None, optional=True)
     muon_weight_dimension_numbers: Any = eqx.field(
         static=True, default=None, converter=matrices_as(MuonDimensionNumbers)
     )
-    consistent_rms: Hyperparameter | None = number(None, optional=True)
+    consistent_rms: OptionalNumber = number(None, optional=True)
     follow: Follow = followed()
 
     def check(self) -> None:

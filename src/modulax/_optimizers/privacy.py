@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, number
+from .._protocol.fields import Hyperparameter, OptionalNumber, number
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import NON_NEGATIVE
 from .._transforms.privacy import DifferentiallyPrivateAggregate, secret_key
@@ -49,7 +49,7 @@ class DPSGD(AbstractOptimizer):
     l2_norm_clip: Hyperparameter = number(needs=NON_NEGATIVE)
     noise_multiplier: Hyperparameter = number(needs=NON_NEGATIVE)
     key: Any = secret_key()
-    momentum: Hyperparameter | None = number(None, optional=True)
+    momentum: OptionalNumber = number(None, optional=True)
     nesterov: bool = eqx.field(static=True, default=False)
 
     @property

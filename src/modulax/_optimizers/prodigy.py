@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 
-from .._protocol.fields import Hyperparameter, followed, number, numbers
+from .._protocol.fields import Hyperparameter, Numbers, OptionalNumber, followed, number, numbers
 from .._protocol.masks import as_rule
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY, POSITIVE
@@ -57,8 +57,8 @@ class Prodigy(AbstractOptimizer):
     cites: ClassVar[tuple[str, ...]] = ("mishchenko2023",)
 
     learning_rate: Hyperparameter = number(1.0)
-    betas: tuple[Hyperparameter, Hyperparameter] = numbers((0.9, 0.999), needs=DECAY)
-    beta3: Hyperparameter | None = number(None, needs=DECAY, optional=True)
+    betas: Numbers = numbers((0.9, 0.999), needs=DECAY)
+    beta3: OptionalNumber = number(None, needs=DECAY, optional=True)
     eps: Hyperparameter = number(1e-8)
     estim_lr0: Hyperparameter = number(1e-6, needs=POSITIVE)
     estim_lr_coef: Hyperparameter = number(1.0)
@@ -68,9 +68,11 @@ class Prodigy(AbstractOptimizer):
     follow: FollowReference = followed("reference", "paper", "optax")
 
     def transform(self) -> StepWithDecay:
+        b1, b2 = self.betas
         rule = ScaleByProdigy(
             self.learning_rate,
-            *self.betas,
+            b1,
+            b2,
             self.beta3,
             self.eps,
             self.estim_lr0,

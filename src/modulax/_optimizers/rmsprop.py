@@ -3,7 +3,7 @@
 import equinox as eqx
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, number
+from .._protocol.fields import Hyperparameter, OptionalNumber, number
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
 from .._transforms.momentum import Trace
@@ -50,7 +50,7 @@ class RMSProp(AbstractOptimizer):
     initial_scale: Hyperparameter = number(0.0)
     eps_in_sqrt: bool = eqx.field(static=True, default=True)
     centered: bool = eqx.field(static=True, default=False)
-    momentum: Hyperparameter | None = number(None, optional=True)
+    momentum: OptionalNumber = number(None, optional=True)
     nesterov: bool = eqx.field(static=True, default=False)
     bias_correction: bool = eqx.field(static=True, default=False)
 

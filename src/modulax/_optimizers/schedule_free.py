@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike, DTypeLike, Float
 
 from .._containers.chain import Chain
 from .._containers.schedule_free import ScheduleFree
-from .._protocol.fields import Hyperparameter, Number, followed, number
+from .._protocol.fields import Hyperparameter, Number, OptionalNumber, followed, number
 from .._protocol.masks import as_rule
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.schedule import AbstractSchedule
@@ -36,8 +36,8 @@ class ScheduleFreeRate(AbstractSchedule):
     """
 
     learning_rate: Number = number()
-    warmup_steps: Number | None = number(None, optional=True)
-    b2: Number | None = number(None, optional=True)
+    warmup_steps: OptionalNumber = number(None, optional=True)
+    b2: OptionalNumber = number(None, optional=True)
     first: int = eqx.field(static=True, default=1)
 
     def __call__(self, step: ArrayLike) -> Float[Array, ""]:
@@ -83,9 +83,9 @@ class ScheduleFreeSGD(AbstractOptimizer):
     cites: ClassVar[tuple[str, ...]] = ("defazio2024",)
 
     learning_rate: Hyperparameter = number(1.0)
-    warmup_steps: Hyperparameter | None = number(None, needs=NON_NEGATIVE, optional=True)
+    warmup_steps: OptionalNumber = number(None, needs=NON_NEGATIVE, optional=True)
     b1: Hyperparameter = number(0.9, needs=FRACTION)
-    weight_decay: Hyperparameter | None = number(None, optional=True)
+    weight_decay: OptionalNumber = number(None, optional=True)
     weight_lr_power: Hyperparameter = number(2.0)
     state_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     _: dataclasses.KW_ONLY
@@ -143,7 +143,7 @@ class ScheduleFreeAdamW(AbstractOptimizer):
     cites: ClassVar[tuple[str, ...]] = ("defazio2024",)
 
     learning_rate: Hyperparameter = number(0.0025)
-    warmup_steps: Hyperparameter | None = number(None, needs=NON_NEGATIVE, optional=True)
+    warmup_steps: OptionalNumber = number(None, needs=NON_NEGATIVE, optional=True)
     b1: Hyperparameter = number(0.9, needs=FRACTION)
     b2: Hyperparameter = number(0.999, needs=DECAY)
     eps: Hyperparameter = number(1e-8)

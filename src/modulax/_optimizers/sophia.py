@@ -6,7 +6,7 @@ import equinox as eqx
 from jaxtyping import DTypeLike
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, followed, number
+from .._protocol.fields import Hyperparameter, OptionalNumber, followed, number
 from .._protocol.masks import as_rule
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform
@@ -64,7 +64,7 @@ class Sophia(AbstractOptimizer):
     weight_decay: Hyperparameter = number(1e-4)
     mask: Any = eqx.field(static=True, default=None, converter=as_rule)
     gamma: Hyperparameter = number(0.01)
-    clip_threshold: Hyperparameter | None = number(1.0, optional=True)
+    clip_threshold: OptionalNumber = number(1.0, optional=True)
     update_interval: Hyperparameter = number(10, needs=AT_LEAST_ONE)
     hessian_diagonal_fn: AbstractTransform = HutchinsonDiagonal()
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 
 from .._support.arithmetic import at_least_float32, is_inexact_array
 from .._support.checks import listing
-from .._support.types import Updates
+from .._support.types import P, Updates
 from ..tree._align import misfit, refuse_numbers
 from ..tree._paths import leaf_paths, leaves_by_names, longest_prefix
 
@@ -24,7 +24,7 @@ def _add(p: jax.Array | np.ndarray, u: jax.Array | np.ndarray) -> jax.Array:
     return jax.lax.add(p.astype(dtype), u.astype(dtype)).astype(p.dtype)
 
 
-def apply_updates(params: PyTree, updates: Updates) -> PyTree:
+def apply_updates(params: P, updates: Updates) -> P:
     """Add the updates to the parameters, keeping the dtype of each parameter.
 
     Parameters whose update is None stay unchanged, and so do leaves that aren't floating-point or complex arrays, so

@@ -21,7 +21,7 @@ from jaxtyping import PyTree
 
 from .._support.arithmetic import is_inexact_array
 from .._support.module import with_fields
-from .._support.types import Params, State, Updates
+from .._support.types import P, Params, State, Updates
 from ..tree._align import align, paired
 from ..tree._math import trainable
 from .masks import merge, select
@@ -144,7 +144,7 @@ class AbstractContainer(AbstractTransform):
                 fields.setdefault(part.field, type(getattr(now, part.field))())[part.key] = at
         return with_fields(now, **fields)
 
-    def eval_params(self, state: State, params: Params) -> Params:
+    def eval_params(self, state: State, params: P) -> P:
         """Return the evaluation parameters of the parts, applied one after the other.
 
         Args:

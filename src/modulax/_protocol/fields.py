@@ -5,20 +5,44 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import equinox as eqx
+import numpy as np
 from jaxtyping import Array, ArrayLike, Real
 
 from .._support.checks import Requirement
+from .._support.types import ScheduleFunction
 from .hyperparameters import numeric_field
 from .schedule import AbstractSchedule, AbstractStatefulSchedule, as_number
 
 if TYPE_CHECKING:
-    # A plain union, because pyright rejects arithmetic (`-self.learning_rate`) on jaxtyping's scalar types.
-    Number: TypeAlias = float | int | Array
-    # A number, a schedule or a plain function of the step, told apart by the converter of the field.
-    Hyperparameter: TypeAlias = Any
+    ScalarOrSchedule: TypeAlias = (
+        float | Array | AbstractSchedule | AbstractStatefulSchedule | ScheduleFunction | np.ndarray | np.number
+    )
+
+    # A constructor takes more types than the field then holds. Type checkers read the type of the argument from
+    # `__set__`, and the type of the attribute from `__get__`. At run time the field is an ordinary one.
+    class Number:
+        def __get__(self, instance: Any, owner: Any = None) -> Array | Any: ...
+        def __set__(self, instance: Any, value: ScalarOrSchedule) -> None: ...
+
+    class Hyperparameter:
+        # Any, because both `float(optimizer.learning_rate)` and `optimizer.learning_rate.peak_value` must pass.
+        def __get__(self, instance: Any, owner: Any = None) -> Any: ...
+        def __set__(self, instance: Any, value: ScalarOrSchedule) -> None: ...
+
+    class OptionalNumber:
+        def __get__(self, instance: Any, owner: Any = None) -> Any: ...
+        def __set__(self, instance: Any, value: ScalarOrSchedule | None) -> None: ...
+
+    class Numbers:
+        def __get__(self, instance: Any, owner: Any = None) -> tuple[Array, ...]: ...
+        def __set__(self, instance: Any, value: Iterable[ScalarOrSchedule]) -> None: ...
+
 else:
     Number: TypeAlias = Real[ArrayLike, ""] | AbstractSchedule | AbstractStatefulSchedule
     Hyperparameter: TypeAlias = Number
+    OptionalNumber: TypeAlias = Number | None
+    Numbers: TypeAlias = tuple[Number, ...]
+    ScalarOrSchedule: TypeAlias = Number | ScheduleFunction
 
 
 def number(default: Any = dataclasses.MISSING, *, needs: Requirement | None = None, optional: bool = False) -> Any:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from .._support.arithmetic import safe_increment
 from .._support.module import AbstractState, nested, shared, with_fields
-from .._support.types import Count, Params, State, Updates
+from .._support.types import Count, P, Params, State, Updates
 from .container import check_parts, eval_parts, part_fields
 from .schedule_values import advance, schedule_states, with_current_values
 from .transform import AbstractTransform, Clock, Part
@@ -89,7 +89,7 @@ class AbstractOptimizer(AbstractTransform):
         else:
             yield Part("transform", None, self.at(state).transform(), state.inner)
 
-    def eval_params(self, state: OptimizerState, params: Params) -> Params:
+    def eval_params(self, state: OptimizerState, params: P) -> P:
         """Return the evaluation parameters of `transform()`."""
         return eval_parts(self, state, params)
 

@@ -17,7 +17,7 @@ from jaxtyping import PyTree
 
 from .._support.checks import check_extra
 from .._support.module import AbstractState
-from .._support.types import Params, State, Updates
+from .._support.types import P, Params, S, State, Updates
 from ..tree._align import paired, refuse_integers, refuse_numbers
 from ..tree._math import trainable
 from .apply_updates import apply_updates
@@ -138,9 +138,7 @@ class AbstractTransform(AbstractHyperparameters):
             extra: further arguments, such as the loss, `value=...`; those in `needs` are required.
         """
 
-    def step(
-        self, grads: Updates, state: State, params: Params, *, donate: bool = False, **extra: Any
-    ) -> tuple[Params, State]:
+    def step(self, grads: Updates, state: S, params: P, *, donate: bool = False, **extra: Any) -> tuple[P, S]:
         """Run one training step as one compiled program: `update`, then apply the updates to the parameters.
 
         Args:
@@ -161,7 +159,7 @@ class AbstractTransform(AbstractHyperparameters):
         arrays, state = program(self, grads, state, params, extra)
         return with_arrays(params, arrays), state
 
-    def eval_params(self, state: State, params: Params) -> Params:
+    def eval_params(self, state: State, params: P) -> P:
         """Return the evaluation parameters: an average of the weights if the optimizer keeps one, else the parameters.
 
         A transform with a second set of parameters, such as `ScheduleFree` or `Lookahead`, keeps it in its state and

@@ -1,6 +1,7 @@
 """The base class of all Modules of the library, and the declarations of state fields."""
 
 import dataclasses
+import inspect
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import equinox as eqx
@@ -10,6 +11,7 @@ from .wrong_calls import NoAttributeError, inside, wrong_call
 
 Kind = Literal["params", "shared", "states"]
 M = TypeVar("M")
+_OPERATORS = ("__call__", "__getitem__", "__len__", "__contains__")
 
 
 if TYPE_CHECKING:  # a type checker takes the arguments of a class from its fields, and not from a metaclass
@@ -17,7 +19,10 @@ if TYPE_CHECKING:  # a type checker takes the arguments of a class from its fiel
 else:
 
     class _ModuleType(type(eqx.Module)):
-        """Explains a call with wrong arguments, in the words of this library."""
+        """Explains a call with wrong arguments, in the words of this library, and shows readers how to call a class.
+
+        `help(AdamW)` and completion list the arguments of the constructor, and what a user calls.
+        """
 
         def __call__(cls, *args, **kwargs):
             try:
@@ -26,6 +31,15 @@ else:
                 if message := wrong_call(cls, args, kwargs, cls.call_hint):
                     raise TypeError(message) from error
                 raise
+
+        @property
+        def __signature__(cls) -> inspect.Signature:
+            # Without annotations: the generated ones are `Any` wherever a value is converted, and spell out aliases.
+            _, *parameters = inspect.signature(cls.__init__).parameters.values()
+            return inspect.Signature([p.replace(annotation=inspect.Parameter.empty) for p in parameters])
+
+        def __dir__(cls) -> list[str]:
+            return [name for name in super().__dir__() if not name.startswith("_") or name in _OPERATORS]
 
     _AbstractModule = _ModuleType("_AbstractModule", (eqx.Module,), {"__module__": __name__})
 

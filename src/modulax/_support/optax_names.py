@@ -21,7 +21,6 @@ RENAMED = {
     "NonNegativeParamsState": "EmptyState",
     "NormalizeState": "EmptyState",
     "OptState": "AbstractState",
-    "ScalarOrSchedule": "Hyperparameter",
     "ScaleByRStdDevState": "states.ScaleByStddevState",
     "ScaleByTrustRatioState": "EmptyState",
     "ScaleState": "EmptyState",

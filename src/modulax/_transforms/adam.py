@@ -24,11 +24,11 @@ class ScaleByAdamState(AbstractState):
 class AdamNumbers(NamedTuple):
     """Numbers shared by all leaves in a step of Adam: weights of the new update, and bias corrections."""
 
-    c1: Number
-    c2: Number
-    bias1: Number
-    bias2: Number
-    bias1_next: Number
+    c1: Array
+    c2: Array
+    bias1: Array
+    bias2: Array
+    bias1_next: Array
 
 
 def adam_numbers(b1: Any, b2: Any, count: Any) -> AdamNumbers:

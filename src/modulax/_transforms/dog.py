@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float, PyTree
 
-from .._protocol.fields import Number, number
+from .._protocol.fields import Number, OptionalNumber, number
 from .._protocol.hyperparameters import AbstractHyperparameters
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, default_float, ratio, safe_sqrt
@@ -173,7 +173,7 @@ class ScaleByDoWG(AbstractLeafwise):
     needs: ClassVar[tuple[str, ...]] = ("params",)
     cites: ClassVar[tuple[str, ...]] = ("khaled2023",)
 
-    init_estim_sq_dist: Number | None = number(None, optional=True)
+    init_estim_sq_dist: OptionalNumber = number(None, optional=True)
     eps: Number = number(1e-4)
 
     def init_leaf(self, p):

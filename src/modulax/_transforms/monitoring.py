@@ -12,7 +12,7 @@ import abc
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import equinox as eqx
 import jax
@@ -157,7 +157,13 @@ class MonitorState(AbstractState):
     measure_states: tuple[State, ...] = shared()
 
 
-def _as_measures(measures: Any) -> OrderedDict[str, Any]:
+if TYPE_CHECKING:
+    _Measures: TypeAlias = Mapping[str, Any]
+else:
+    _Measures = Any  # `_as_measures` raises the error
+
+
+def _as_measures(measures: _Measures) -> OrderedDict[str, Any]:
     if not isinstance(measures, Mapping):
         raise ValueError(
             f"`Monitor(measures=...)` must be a mapping from names to measures, such as "
@@ -184,7 +190,7 @@ class Monitor(AbstractTransform):
             such as `Stateless(function)` for a function of updates and parameters.
     """
 
-    measures: OrderedDict[str, Any] = eqx.field(converter=_as_measures)
+    measures: Mapping[str, Any] = eqx.field(converter=_as_measures)
 
     def init(self, params: Params) -> MonitorState:
         """Measurements of zeros, and the states of the measures."""

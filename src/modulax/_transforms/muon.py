@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, PyTree
 
-from .._protocol.fields import Number, followed, number, numbers
+from .._protocol.fields import Number, OptionalNumber, followed, number, numbers
 from .._protocol.leafwise import AbstractLeafwise, run_rules
 from .._protocol.masks import AbstractRule
 from .._protocol.schedule_values import resolve
@@ -215,7 +215,7 @@ class ScaleByShape(AbstractStatelessTransform):
     """
 
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(MuonDimensionNumbers))
-    consistent_rms: Number | None = number(None, optional=True)
+    consistent_rms: OptionalNumber = number(None, optional=True)
 
     def apply(self, updates: Updates, params: Params | None, **extra: Any) -> Updates:
         """The updates, each multiplied by the factor of its shape."""

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float, PyTree
 
-from .._protocol.fields import Hyperparameter, Number, followed, number
+from .._protocol.fields import Hyperparameter, Number, OptionalNumber, followed, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import (
     abs_sq,
@@ -44,7 +44,7 @@ class ProdigyNumbers(NamedTuple):
     estimate: Array
     rate: Array
     weight: Array
-    beta3: Number
+    beta3: Array
     eps: Array
     estim_lr: Array
     numerator_weighted: Array
@@ -97,7 +97,7 @@ class ScaleByProdigy(AbstractLeafwise):
     learning_rate: Hyperparameter = number(1.0)
     b1: Number = number(0.9, needs=DECAY)
     b2: Number = number(0.999, needs=DECAY)
-    beta3: Number | None = number(None, needs=DECAY, optional=True)
+    beta3: OptionalNumber = number(None, needs=DECAY, optional=True)
     eps: Number = number(1e-8)
     estim_lr0: Number = number(1e-6, needs=POSITIVE)
     estim_lr_coef: Number = number(1.0)

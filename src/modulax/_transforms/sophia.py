@@ -16,7 +16,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, PyTree
 
 from .._protocol.container import AbstractContainer, part
-from .._protocol.fields import Number, followed, number
+from .._protocol.fields import Number, OptionalNumber, followed, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
@@ -144,7 +144,7 @@ class ScaleBySophia(AbstractContainer):
     b2: Number = number(0.99, needs=DECAY)
     eps: Number = number(1e-8, needs=POSITIVE)
     gamma: Number = number(0.01)
-    clip_threshold: Number | None = number(1.0, optional=True)
+    clip_threshold: OptionalNumber = number(1.0, optional=True)
     update_interval: Number = number(10, needs=AT_LEAST_ONE)
     hessian_diagonal_fn: AbstractTransform = part(HutchinsonDiagonal(), state="hessian_fn_state", auxiliary=True)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
@@ -200,7 +200,7 @@ class _Direction(AbstractLeafwise):
     b1: Number = number()
     eps: Number = number()
     gamma: Number = number()
-    clip_threshold: Number | None = number(optional=True)
+    clip_threshold: OptionalNumber = number(optional=True)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     corrects_bias: bool = eqx.field(static=True, default=False)
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike, Bool, PyTree
 
-from .._protocol.fields import Number, choice, number
+from .._protocol.fields import Number, OptionalNumber, choice, number
 from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import default_float, safe_sqrt
 from .._support.checks import AT_LEAST_ONE, NON_NEGATIVE, POSITIVE, check_positive_integer
@@ -118,12 +118,12 @@ class ScaleByZoomLinesearch(AbstractTransform):
     cites: ClassVar[tuple[str, ...]] = ("nocedal2006", "hager2006")
 
     max_linesearch_steps: int = eqx.field(static=True)
-    max_learning_rate: Number | None = number(None, needs=POSITIVE, optional=True)
+    max_learning_rate: OptionalNumber = number(None, needs=POSITIVE, optional=True)
     tol: Number = number(0.0, needs=NON_NEGATIVE)
     increase_factor: Number = number(2.0, needs=AT_LEAST_ONE)
     slope_rtol: Number = number(1e-4, needs=NON_NEGATIVE)
     curv_rtol: Number = number(0.9, needs=NON_NEGATIVE)
-    approx_dec_rtol: Number | None = number(1e-6, needs=NON_NEGATIVE, optional=True)
+    approx_dec_rtol: OptionalNumber = number(1e-6, needs=NON_NEGATIVE, optional=True)
     stepsize_precision: Number = number(1e-5, needs=NON_NEGATIVE)
     initial_guess_strategy: Literal["keep", "one"] = choice(("keep", "one"), "keep", kw_only=False)
     verbose: bool = eqx.field(static=True, default=False)

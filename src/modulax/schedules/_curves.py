@@ -5,7 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 
-from .._protocol.fields import Number, number
+from .._protocol.fields import Number, OptionalNumber, number
 from .._support.checks import DECAY, NON_NEGATIVE, POSITIVE
 from ._base import AbstractCurve, half_cosine, mix, power, progress
 
@@ -125,7 +125,7 @@ class ExponentialDecay(AbstractCurve):
     decay_rate: Number = number(needs=POSITIVE)
     transition_begin: Number = number(0, needs=NON_NEGATIVE)
     staircase: bool = eqx.field(static=True, default=False)
-    end_value: Number | None = number(None, optional=True)
+    end_value: OptionalNumber = number(None, optional=True)
 
     def value(self, t):
         return exponential_decay(self, self.init_value, t)

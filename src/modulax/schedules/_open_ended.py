@@ -4,7 +4,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import jax.numpy as jnp
 
-from .._protocol.fields import Number, choice, number
+from .._protocol.fields import Number, OptionalNumber, choice, number
 from .._support.arithmetic import safe_sqrt
 from .._support.checks import NON_NEGATIVE, POSITIVE, Requirement, require
 from .._support.tracing import is_tracing
@@ -163,8 +163,8 @@ class Power(AbstractCurve):
     batch_size: Number = number(needs=POSITIVE)
     tokens_per_step: Number = number(needs=POSITIVE)
     warmup_steps: Number = number(0, needs=NON_NEGATIVE)
-    decay_begin: Number | None = number(None, needs=NON_NEGATIVE, optional=True)
-    decay_steps: Number | None = number(None, needs=POSITIVE, optional=True)
+    decay_begin: OptionalNumber = number(None, needs=NON_NEGATIVE, optional=True)
+    decay_steps: OptionalNumber = number(None, needs=POSITIVE, optional=True)
     end_value: Number = number(0.0)
     peak_value: Number = number(0.02)
     amplitude: Number = number(4.0)

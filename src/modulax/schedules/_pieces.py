@@ -9,7 +9,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float
 
-from .._protocol.fields import Number, number, numbers
+from .._protocol.fields import Number, Numbers, ScalarOrSchedule, number, numbers
 from .._protocol.hyperparameters import format_value
 from .._protocol.schedule import AbstractSchedule, as_number
 from .._support.arithmetic import default_float
@@ -33,10 +33,12 @@ class PiecewiseConstant(AbstractCurve):
     """
 
     init_value: Number = number()
-    boundaries: tuple[Number, ...] = numbers()
-    scales: tuple[Number, ...] = numbers(needs=NON_NEGATIVE)
+    boundaries: Numbers = numbers()
+    scales: Numbers = numbers(needs=NON_NEGATIVE)
 
-    def __init__(self, init_value: Number, boundaries_and_scales: Mapping[Any, Number] | None = None):
+    def __init__(
+        self, init_value: ScalarOrSchedule, boundaries_and_scales: Mapping[Any, ScalarOrSchedule] | None = None
+    ):
         changes = dict(boundaries_and_scales or {})
         self.init_value = init_value
         self.boundaries = tuple(changes)
@@ -71,14 +73,14 @@ class PiecewiseInterpolate(AbstractCurve):
 
     interpolate_type: Literal["linear", "cosine"] = eqx.field(static=True, metadata={"options": ("linear", "cosine")})
     init_value: Number = number()
-    boundaries: tuple[Number, ...] = numbers(needs=NON_NEGATIVE)
-    scales: tuple[Number, ...] = numbers(needs=NON_NEGATIVE)
+    boundaries: Numbers = numbers(needs=NON_NEGATIVE)
+    scales: Numbers = numbers(needs=NON_NEGATIVE)
 
     def __init__(
         self,
         interpolate_type: Literal["linear", "cosine"],
-        init_value: Number,
-        boundaries_and_scales: Mapping[Any, Number] | None = None,
+        init_value: ScalarOrSchedule,
+        boundaries_and_scales: Mapping[Any, ScalarOrSchedule] | None = None,
     ):
         changes = dict(sorted((boundaries_and_scales or {}).items()))
         self.interpolate_type = interpolate_type
@@ -128,7 +130,7 @@ class Join(AbstractSchedule):
     """
 
     schedules: tuple[AbstractSchedule, ...]
-    boundaries: tuple[Number, ...] = numbers()
+    boundaries: Numbers = numbers()
 
     def __init__(self, schedules: Any, boundaries: Any):
         found = tuple(x if isinstance(x := as_number(s), AbstractSchedule) else Constant(x) for s in schedules)

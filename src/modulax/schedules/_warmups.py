@@ -4,7 +4,7 @@ import equinox as eqx
 import numpy as np
 from jax.core import Tracer
 
-from .._protocol.fields import Number, number
+from .._protocol.fields import Number, OptionalNumber, number
 from .._protocol.hyperparameters import format_value
 from .._support.checks import NON_NEGATIVE, POSITIVE
 from ._base import AbstractCurve, half_cosine, mix, power, progress, warmed_up
@@ -107,7 +107,7 @@ class WarmupExponentialDecay(AbstractCurve):
     decay_rate: Number = number(needs=POSITIVE)
     transition_begin: Number = number(0, needs=NON_NEGATIVE)
     staircase: bool = eqx.field(static=True, default=False)
-    end_value: Number | None = number(None, optional=True)
+    end_value: OptionalNumber = number(None, optional=True)
 
     def value(self, t):
         def decay(t):

@@ -1,0 +1,43 @@
+"""Transforms, schedules and optimizers of one's own, as in the guide."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+import modulax as mx
+
+
+class SoftSign(mx.AbstractLeafwise):
+    sharpness: float = mx.number(10.0)
+
+    def update_leaf(self, now, g, s, p):
+        return jnp.tanh(self.sharpness * g), s
+
+
+class Shift(mx.AbstractLeafwise):
+    amount: mx.Number = mx.number(0.1)
+
+    def update_leaf(self, now, g, s, p):
+        return g - self.amount * jnp.sqrt(self.amount), s
+
+
+class Halving(mx.schedules.AbstractSchedule):
+    start: mx.Hyperparameter = mx.number()
+
+    def __call__(self, step):
+        return self.start * 0.5**step
+
+
+class Mine(mx.AbstractOptimizer):
+    learning_rate: mx.Hyperparameter = mx.number()
+    b1: Any = mx.number(0.9)
+    decay: float | None = mx.number(None, optional=True)
+
+    def transform(self) -> mx.Chain:
+        return mx.Chain(mx.ScaleByAdam(self.b1), mx.ScaleByLearningRate(2 * self.learning_rate))
+
+
+params = {"w": jnp.ones(3)}
+for transform in (SoftSign(3.0), SoftSign(), Shift(0.2), Mine(1e-3, 0.8), Mine(Halving(0.1), decay=0.1)):
+    print(transform.update(params, transform.init(params), params)[0])
+print(mx.Scheduled(Shift(Halving(0.1))))

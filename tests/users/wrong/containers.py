@@ -1,0 +1,22 @@
+"""Wrong containers: a list for a mapping, a class for an instance."""
+
+import optax
+
+import modulax as mx
+
+mx.Chain([mx.Clip(1.0), mx.AdamW(1e-3)])  # wrong: reportArgumentType, arg-type
+mx.Chain(mx.Clip, mx.AdamW(1e-3))  # wrong: reportArgumentType, arg-type
+mx.Chain(mx.Clip(1.0), optax.adam(1e-3))  # wrong: reportArgumentType, -
+mx.Chain(mx.Clip(1.0), lambda updates: updates)  # wrong: reportArgumentType, arg-type
+mx.Chain(clip=1.0)  # wrong: reportArgumentType, arg-type
+mx.Partition([mx.AdamW(1e-3), mx.SGD(0.1)], {"w": 0})  # wrong: reportArgumentType, arg-type
+mx.Partition({"a": mx.AdamW, "b": mx.SGD(0.1)}, {"w": "a"})  # wrong: reportArgumentType, dict-item
+mx.Partition({"a": mx.AdamW(1e-3)})  # wrong: reportCallIssue, call-arg
+mx.Partition({"a": 1e-3}, {"w": "a"})  # wrong: reportArgumentType, dict-item
+mx.Partition(transforms={"a": mx.AdamW(1e-3)}, mask={"w": "a"})  # wrong: reportCallIssue, call-arg
+mx.Monitor(mx.tree.norm)  # wrong: reportArgumentType, arg-type
+mx.Monitor([mx.tree.norm])  # wrong: reportArgumentType, arg-type
+mx.Monitor("norm")  # wrong: reportArgumentType, arg-type
+mx.MultiSteps(1e-3, 4)  # wrong: reportArgumentType, arg-type
+mx.Masked(0.1, {"w": True})  # wrong: reportArgumentType, arg-type
+mx.Scheduled(1e-3)  # wrong: reportArgumentType, arg-type
