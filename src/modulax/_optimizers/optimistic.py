@@ -76,7 +76,7 @@ class OptimisticAdam(AbstractOptimizer):
     """
 
     cites: ClassVar[tuple[str, ...]] = ("daskalakis2017",)
-    call_hint: ClassVar[str] = "The `optimism` of `optax.optimistic_adam` is `beta=optimism / learning_rate`."
+    _call_hint: ClassVar[str] = "The `optimism` of `optax.optimistic_adam` is `beta=optimism / learning_rate`."
 
     learning_rate: Hyperparameter = number()
     _: KW_ONLY

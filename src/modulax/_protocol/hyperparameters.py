@@ -188,12 +188,12 @@ class AbstractHyperparameters(AbstractModule):
                 out = with_value(out, path, _on_device(value) if is_number and _is_on_device(out, path) else value)
         return out
 
-    def why_not_a_number(self) -> str | None:
+    def _why_not_a_number(self) -> str | None:
         """Return why this object cannot be the value of a hyperparameter; None if it can: it is a schedule."""
         return "It is not a schedule."
 
     @classmethod
-    def inside_is_read_by(cls, name: str) -> tuple[str, str]:
+    def _inside_is_read_by(cls, name: str) -> tuple[str, str]:
         """Return what the object is called in an error message, and how to read a hyperparameter inside it."""
         return "optimizer", f'Read it with `hyperparameters()["{name}"]` and change it with `replace({name}=...)`.'
 
@@ -232,7 +232,7 @@ def _check_number(owner: object, field: dataclasses.Field, value: Any) -> Any:
     if value is None and field.metadata["optional"]:
         return None
     if isinstance(value, AbstractHyperparameters):
-        if reason := value.why_not_a_number():
+        if reason := value._why_not_a_number():
             raise ValueError(f"{call} must be a number or a schedule, got {_shortened(value)}. {reason}")
         return value
     shape = getattr(value, "shape", None)

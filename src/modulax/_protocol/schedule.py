@@ -39,7 +39,7 @@ class AbstractArithmetic(AbstractHyperparameters):
     def _title(self) -> str:
         return type(self).__name__
 
-    def why_not_a_number(self) -> str | None:
+    def _why_not_a_number(self) -> str | None:
         """Return why this schedule cannot be the value of a hyperparameter: None, except for a wrapped function."""
 
     def clip(self, low: Any = None, high: Any = None) -> "AbstractSchedule":
@@ -165,7 +165,7 @@ class WrappedSchedule(AbstractSchedule):
         """Return the value of the function at a step, in JAX's default float dtype."""
         return jnp.asarray(call_user(self.function, step)).astype(default_float())
 
-    def why_not_a_number(self) -> str | None:
+    def _why_not_a_number(self) -> str | None:
         """Return why the function is not a schedule, if it doesn't map a step to a real scalar."""
         if is_tracing():  # the function was checked when it was given
             return None

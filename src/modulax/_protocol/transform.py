@@ -216,7 +216,7 @@ class AbstractTransform(AbstractHyperparameters):
         name = self.scales_by
         return {} if name is None or hasattr(self, name) else {name: getattr(state, name)}
 
-    def why_not_a_number(self) -> str:
+    def _why_not_a_number(self) -> str:
         """Return why this transform cannot be the value of a hyperparameter."""
         name = type(self).__name__
         return f"It is a transform. To run one after the other, write `Chain(..., {name}(...))`."

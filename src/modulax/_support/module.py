@@ -28,7 +28,7 @@ else:
             try:
                 return super().__call__(*args, **kwargs)
             except TypeError as error:
-                if message := wrong_call(cls, args, kwargs, cls.call_hint):
+                if message := wrong_call(cls, args, kwargs, cls._call_hint):
                     raise TypeError(message) from error
                 raise
 
@@ -54,7 +54,7 @@ class AbstractModule(_AbstractModule):
     Every subclass is registered with optree too: `optree.tree_paths(optimizer, namespace="modulax")`.
     """
 
-    call_hint: ClassVar[str] = ""
+    _call_hint: ClassVar[str] = ""
     """What the error message for wrong arguments says beside them, for a class whose arguments are easily confused."""
 
     if not TYPE_CHECKING:
@@ -76,7 +76,7 @@ class AbstractModule(_AbstractModule):
         register_module(cls)
 
     @classmethod
-    def inside_is_read_by(cls, name: str) -> tuple[str, str]:
+    def _inside_is_read_by(cls, name: str) -> tuple[str, str]:
         """Return what a Module is called in an error message, and how to read a value that has a name inside it."""
         del name
         return "module", ""
@@ -106,7 +106,7 @@ class AbstractState(AbstractModule):
         raise TypeError(f"`{type(self).__name__}` cannot be indexed; its fields are {fields or 'none'}. {where or ''}")
 
     @classmethod
-    def inside_is_read_by(cls, name: str) -> tuple[str, str]:
+    def _inside_is_read_by(cls, name: str) -> tuple[str, str]:
         """Return what a state is called in an error message, and how to read a value that has a name inside it."""
         return "state", f'`modulax.tree.get(state, "{name}")` finds a value by name.'
 

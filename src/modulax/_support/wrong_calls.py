@@ -173,7 +173,7 @@ def inside(module: Any, name: str) -> str | None:
             found[jtu.keystr(path[: names.index(name) + 1])] = None
     if not found:
         return None
-    what, remedy = type(module).inside_is_read_by(name)
+    what, remedy = type(module)._inside_is_read_by(name)
     return f"It has {listing((what + path for path in found), 4)}. {remedy}"
 
 
