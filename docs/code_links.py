@@ -131,6 +131,18 @@ def ancestors(node: nodes.Node) -> list[nodes.Node]:
     return found
 
 
+BACK = re.compile(r'<a class="viewcode-back" href="[^"#]*#([^"]*)">.*?</a>\n?')
+
+
+def drop_dead_links(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Drop viewcode's links to names that the reference documents under another name."""
+    del templatename, doctree
+    if pagename.startswith("_modules/") and "body" in context:
+        objects = app.env.domains.python_domain.objects
+        context["body"] = BACK.sub(lambda link: link[0] if link[1] in objects else "", context["body"])
+
+
 def setup(app: Any) -> dict[str, bool]:
     app.add_post_transform(LinkCode)
+    app.connect("html-page-context", drop_dead_links)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

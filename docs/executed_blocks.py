@@ -24,6 +24,7 @@ from sphinx.util import logging
 HERE = Path(__file__).parent
 PICTURES = HERE / "_executed"  # below the source, where Sphinx looks for images; git ignores it
 WORKERS = 2
+PLACEHOLDER = HERE / "static" / "placeholder.png"  # of a build that runs nothing
 logger = logging.getLogger(__name__)
 
 
@@ -106,6 +107,8 @@ def run_everything(app: Any) -> None:
     PICTURES.mkdir()
     app.executed_blocks = {}
     if not app.config.run_code:
+        for theme in ("light", "dark"):
+            shutil.copy(PLACEHOLDER, PICTURES / f"sweep-{theme}.png")
         return
     notebooks = sorted((HERE / "notebooks").glob("*.ipynb"))
     pages = [

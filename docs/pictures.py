@@ -23,7 +23,7 @@ def figures() -> dict[str, str]:
         "sweep_rates": rates,
         "sweep_closures": closures,
         "sweep_vmap": one_vmap,
-        "trace_and_lower": f"{low:.2f}" if low == high else f"{low:.2f}-{high:.2f}",
+        "trace_and_lower": f"{low:.2f}" if low == high else f"{low:.2f}–{high:.2f}",
     }
 
 
@@ -71,7 +71,8 @@ def draw_sweep(folder: Path) -> None:
 
     for theme, ink, accent in (("light", "#22313f", "#c0392b"), ("dark", "#d5dde5", "#ff8a75")):
         names = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
-        with plt.rc_context(dict.fromkeys(names, ink) | {"axes.spines.top": False, "axes.spines.right": False}):
+        style: dict[Any, Any] = dict.fromkeys(names, ink) | {"axes.spines.top": False, "axes.spines.right": False}
+        with plt.rc_context(style):
             figure, axes = plt.subplots(figsize=(7.5, 3.0), layout="constrained")
             axes.fill_between(rates, losses.min(axis=1), losses.max(axis=1), color=ink, alpha=0.2, linewidth=0)
             middle = np.median(losses, axis=1)
