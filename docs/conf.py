@@ -37,7 +37,6 @@ MATHJAX = "sphinx-mathjax-offline/static/mathjax/tex-svg-full.js"
 STATIC = HERE / "_build" / "static"
 STATIC.mkdir(parents=True, exist_ok=True)
 shutil.copy(Path(str(importlib.metadata.distribution("sphinx-mathjax-offline").locate_file(MATHJAX))), STATIC)
-html_static_path = [str(STATIC), "static"]
 html_css_files = ["modulax.css"]
 mathjax_path = "tex-svg-full.js"
 # The menu would load more files, from another host.
@@ -76,6 +75,6 @@ copybutton_prompt_is_regexp = True
 html_theme = "furo"
 html_title = f"modulax {version}"
 html_copy_source = False
-html_static_path = ["_static"]
+html_static_path = [str(STATIC), "_static"]
 html_js_files = ["accessibility.js"]
 html_show_sphinx = False

@@ -24,7 +24,7 @@ from sphinx.util import logging
 HERE = Path(__file__).parent
 PICTURES = HERE / "_executed"  # below the source, where Sphinx looks for images; git ignores it
 WORKERS = 2
-PLACEHOLDER = HERE / "static" / "placeholder.png"  # of a build that runs nothing
+PLACEHOLDER = HERE / "_static" / "placeholder.png"  # of a build that runs nothing
 logger = logging.getLogger(__name__)
 
 
