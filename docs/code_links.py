@@ -138,8 +138,8 @@ def drop_dead_links(app: Any, pagename: str, templatename: str, context: dict[st
     """Drop viewcode's links to names that the reference documents under another name."""
     del templatename, doctree
     if pagename.startswith("_modules/") and "body" in context:
-        objects = app.env.domains.python_domain.objects
-        context["body"] = BACK.sub(lambda link: link[0] if link[1] in objects else "", context["body"])
+        ids = {entry.node_id for entry in app.env.domains.python_domain.objects.values() if not entry.aliased}
+        context["body"] = BACK.sub(lambda link: link[0] if link[1] in ids else "", context["body"])
 
 
 def setup(app: Any) -> dict[str, bool]:
