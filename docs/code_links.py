@@ -131,15 +131,15 @@ def ancestors(node: nodes.Node) -> list[nodes.Node]:
     return found
 
 
-BACK = re.compile(r'<a class="viewcode-back" href="[^"#]*#([^"]*)">.*?</a>\n?')
+BACK = re.compile(r'<a class="viewcode-back" href="[./]*([^"#]*)\.html#([^"]*)">.*?</a>\n?')
 
 
 def drop_dead_links(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
     """Drop viewcode's links to names that the reference documents under another name."""
     del templatename, doctree
     if pagename.startswith("_modules/") and "body" in context:
-        ids = {entry.node_id for entry in app.env.domains.python_domain.objects.values() if not entry.aliased}
-        context["body"] = BACK.sub(lambda link: link[0] if link[1] in ids else "", context["body"])
+        places = {(x.docname, x.node_id) for x in app.env.domains.python_domain.objects.values()}
+        context["body"] = BACK.sub(lambda link: link[0] if link.groups() in places else "", context["body"])
 
 
 def setup(app: Any) -> dict[str, bool]:
