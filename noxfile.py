@@ -87,6 +87,10 @@ def lint(session: nox.Session) -> None:
     fix = "--fix" in session.posargs
     session.run("ruff", "check", *(["--fix"] if fix else []))
     session.run("ruff", "format", *([] if fix else ["--diff"]))
+    shown = [*sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "notebooks").glob("*.ipynb"))]
+    pages = [str(page) for page in shown if not {"_build", "_executed"} & set(page.parts)]
+    narrow = ["--line-length", "88", "--config", "format.exclude=[]"]
+    session.run("ruff", "format", *narrow, *([] if fix else ["--diff"]), *pages)
 
 
 @nox.session
@@ -160,15 +164,18 @@ def mutants(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Build the documentation; every notebook is executed, every warning is an error."""
+    """Build the documentation: every block and notebook runs, every warning is an error. Then check the site."""
     install(session, "docs", "-e", f".{EVERY_EXTRA}")
     build_docs(session, *session.posargs)
 
 
 def build_docs(session: nox.Session, *options: str) -> None:
+    # Without MPLBACKEND, a notebook shows its figures.
+    environment = ENVIRONMENT | {"MPLBACKEND": None} | ({} if UNPINNED else QUICK_COMPILER)
     # -a: the search finds a page by its index entries only if the page was written in the same build.
     sphinx = ["sphinx-build", "-a", "-W", "--keep-going", "-b", "html", *options]
-    session.run(*sphinx, "docs", "docs/_build/html", env=ENVIRONMENT)
+    session.run(*sphinx, "docs", "docs/_build/html", env=environment)
+    session.run("python", "docs/check_site.py", "docs/_build/html", env=environment)
 
 
 @nox.session

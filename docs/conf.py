@@ -8,6 +8,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # for the extensions of this folder
 
+import pictures  # noqa: E402
+
 project = "modulax"
 author = "The modulax authors"
 project_copyright = "The modulax authors"
@@ -15,6 +17,8 @@ release = importlib.metadata.version("modulax")
 version = release
 
 extensions = [
+    "code_links",
+    "executed_blocks",
     "markdown_docstrings",
     "myst_nb",
     "optimizer_pages",
@@ -22,10 +26,23 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
     "sphinx_copybutton",
+    "sphinx_design",
 ]
-exclude_patterns = ["_build", "jupyter_execute", "**/.ipynb_checkpoints"]
+exclude_patterns = ["_build", "_executed", "jupyter_execute", "**/.ipynb_checkpoints"]
 nitpicky = False
+suppress_warnings = ["config.cache"]
+
+# MathJax from PyPI, so that a page loads nothing from another host. The file holds the fonts and every TeX package.
+MATHJAX = "sphinx-mathjax-offline/static/mathjax/tex-svg-full.js"
+STATIC = HERE / "_build" / "static"
+STATIC.mkdir(parents=True, exist_ok=True)
+shutil.copy(Path(str(importlib.metadata.distribution("sphinx-mathjax-offline").locate_file(MATHJAX))), STATIC)
+html_css_files = ["modulax.css"]
+mathjax_path = "tex-svg-full.js"
+# The menu would load more files, from another host.
+mathjax3_config = {"options": {"enableMenu": False}}
 
 # The notebooks live at the top of the repository; sphinx reads only the folder of this file, so
 # each build takes fresh copies. git ignores them.
@@ -34,12 +51,12 @@ for notebook in sorted((HERE.parent / "notebooks").glob("*.ipynb")):
     (HERE / "notebooks").mkdir(exist_ok=True)
     shutil.copy(notebook, HERE / "notebooks")
 
-myst_enable_extensions = ["amsmath", "attrs_inline", "colon_fence", "deflist", "dollarmath"]
+myst_enable_extensions = ["amsmath", "attrs_inline", "colon_fence", "deflist", "dollarmath", "substitution"]
 myst_heading_anchors = 3
-# Every notebook runs at every build, and an exception in it fails the build.
-nb_execution_mode = "force"
-nb_execution_raise_on_error = True
-nb_execution_timeout = 300
+# executed_blocks runs the notebooks and the blocks of the pages, in processes of their own.
+nb_execution_mode = "off"
+# The figures of the landing page.
+myst_substitutions = pictures.figures()
 nb_merge_streams = True
 
 # The docstrings are Markdown in Google's sections; `Args:` of a class are its fields.
@@ -58,8 +75,8 @@ copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
 html_theme = "furo"
-html_title = "modulax"
+html_title = f"modulax {version}"
 html_copy_source = False
-html_static_path = ["_static"]
+html_static_path = [str(STATIC), "_static"]
 html_js_files = ["accessibility.js"]
 html_show_sphinx = False

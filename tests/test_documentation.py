@@ -9,100 +9,44 @@ import contextlib
 import functools
 import importlib
 import inspect
-import io
-import itertools
 import pkgutil
 import re
-import sys
 import tomllib
-import traceback
 import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
 import pytest
 
 import modulax
+from docs import page_blocks
+from docs.page_blocks import PAGES_OF_LIBRARIES, blocks
 
 from .loops import each
 from .settings import jax_defaults
 
 ROOT = Path(__file__).parents[1]
-BUILT = {"_build", "notebooks", "optimizers"}  # below docs/: what sphinx makes
+BUILT = {"_build", "_executed", "notebooks", "optimizers"}  # below docs/: what sphinx makes
 PAGES = sorted(
     page
     for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     if not BUILT & set(page.relative_to(ROOT).parts)
 )
-# Pages whose blocks `nox -s libraries` runs (tests/libraries), since they import what only that session installs.
-PAGES_OF_LIBRARIES = [ROOT / "docs" / "libraries.md"]
 API_PAGES = sorted((ROOT / "docs" / "api").glob("*.md"))
 
 # The README links with addresses, because the package index shows it too.
 REPOSITORY = r"https://(?:github\.com/modulax/modulax/(?:blob|tree)|raw\.githubusercontent\.com/modulax/modulax)/main/"
 
-RUN = {"python", "{code-cell}", "{code-cell} python", "{code-cell} ipython3"}
-LOOKS_LIKE_PYTHON = re.compile(r"\b(python\w*|py\d?|pycon|ipython\w*|code-cell)\b")
-
 
 # --- Blocks --------------------------------------------------------------------------------------
 
 
-class Block(NamedTuple):
-    line: int  # of the first line of code
-    info: str
-    code: str
-    follows: bool = False  # directly after the block before it
-
-
-def blocks(text: str) -> Iterator[Block]:
-    """The fenced blocks of a Markdown text."""
-    fence = indent = info = ""
-    code: list[str] = []
-    start = 0
-    is_text_between = True
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not fence:
-            opening = re.match(r"( *)(`{3,}|~{3,})\s*(.*?)\s*$", line)
-            if opening and "`" not in opening[3]:
-                indent, fence, info = opening.groups()
-                code, start = [], number + 1
-            elif line.strip():
-                is_text_between = True
-        elif re.fullmatch(rf" *{fence[0]}{{{len(fence)},}}\s*", line):
-            yield Block(start, info, "\n".join(code), not is_text_between)
-            fence, is_text_between = "", False
-        else:
-            code.append(line.removeprefix(indent))
-    assert not fence, f"the block that begins in line {start - 1} has no end"
-
-
-def options_blanked(code: str) -> str:
-    """The code of a cell without its `:option:` lines; every line keeps its number."""
-    lines = code.split("\n")
-    for i, line in enumerate(lines):
-        if not line.startswith(":"):
-            break
-        lines[i] = ""
-    return "\n".join(lines)
-
-
 @contextlib.contextmanager
 def reader(folder: Path) -> Iterator[types.ModuleType]:
-    """An empty folder, the settings that a reader has (a page may turn on x64), and the module in which a page runs.
-
-    pickle and dataclasses find the classes of the page in the module.
-    """
-    module = types.ModuleType("documentation_page")
-    sys.modules[module.__name__] = module
-    try:
-        with jax_defaults(), contextlib.chdir(folder):
-            yield module
-    finally:
-        jax.config.update("jax_enable_x64", False)
-        del sys.modules[module.__name__]
+    """The module in which a page runs, with the settings that a reader has."""
+    with jax_defaults(), page_blocks.reader(folder) as module:
+        yield module
 
 
 PAGES_HERE = [page for page in PAGES if page not in PAGES_OF_LIBRARIES]
@@ -115,52 +59,29 @@ def test_blocks_run(page: Path, tmp_path: Path):
 
 
 def run_blocks(page: Path, namespace: types.ModuleType) -> None:
-    name = page.relative_to(ROOT)
-    found = [*blocks(page.read_text(encoding="utf-8")), None]
-    for block, following in itertools.pairwise(found):
-        assert block
-        if block.info not in RUN:
-            assert not LOOKS_LIKE_PYTHON.search(block.info), (
-                f"{name}:{block.line - 1}: ```{block.info} is not run. Write ```python for code "
-                "that runs, and ```text for what is not code."
-            )
-            continue
-        # Empty lines before the code, so that a traceback shows the lines of the page.
-        code = "\n" * (block.line - 1) + options_blanked(block.code)
-        printed = io.StringIO()
-        try:
-            with contextlib.redirect_stdout(printed):
-                exec(compile(code, str(page), "exec"), namespace.__dict__)
-        except Exception as error:
-            line = line_in(page, error) or block.line
-            frames = error.__traceback__ and error.__traceback__.tb_next  # without this one
-            trace = "".join(traceback.format_exception(error.with_traceback(frames)))
-            message = f"{name}:{line}: the block of line {block.line} fails\n{trace}"
-        else:
-            if printed.getvalue() and following and following.follows and following.info == "text":
-                shown, there = (" ".join(text.split()) for text in (following.code, printed.getvalue()))
-                assert shown == there, f"{name}:{following.line}: the block above prints\n\n{printed.getvalue()}"
-            continue
-        pytest.fail(message, pytrace=False)
-
-
-def line_in(page: Path, error: Exception) -> int | None:
-    """The line of the page at which it failed."""
-    if isinstance(error, SyntaxError) and error.filename == str(page):
-        return error.lineno
-    frames = traceback.extract_tb(error.__traceback__)
-    return next((f.lineno for f in reversed(frames) if f.filename == str(page)), None)
+    try:
+        for _, text, following in page_blocks.run_blocks(page, namespace):
+            if text and following and following.follows and following.info == "text":
+                shown, there = (" ".join(x.split()) for x in (following.code, text))
+                assert shown == there, f"{page.relative_to(ROOT)}:{following.line}: the block above prints\n\n{text}"
+    except page_blocks.BlockError as error:
+        message = str(error)
+    else:
+        return
+    pytest.fail(message, pytrace=False)
 
 
 def test_blocks_are_found():
     text = "a\n```python\nx\n```\n\n  ~~~text\n  ```python\n    y\n  ~~~\n"
-    text += "```{code-cell}\n:tags: []\nz\n```"
-    found = [(b.line, b.info, options_blanked(b.code), b.follows) for b in blocks(text)]
-    assert found == [
-        (3, "python", "x", False),
-        (7, "text", "```python\n  y", True),
-        (11, "{code-cell}", "\nz", True),
-    ]
+    assert list(blocks(text)) == [(3, "python", "x", False), (7, "text", "```python\n  y", True)]
+
+
+@pytest.mark.parametrize("page", [pytest.param(p, id=str(p.relative_to(ROOT))) for p in PAGES[1:]])
+def test_code_of_the_site_fits_into_its_column(page: Path):
+    """88 characters are the width of a code block at 1280 pixels."""
+    found = [block for block in blocks(page.read_text(encoding="utf-8")) if block.info == "python"]
+    long = [block.line + i for block in found for i, line in enumerate(block.code.split("\n")) if len(line) > 88]
+    assert not long, f"{page.relative_to(ROOT)}: more than 88 characters in the lines {long}"
 
 
 # --- Names of files, versions and modules in the text --------------------------------------------
