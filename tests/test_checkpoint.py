@@ -407,6 +407,9 @@ def test_the_rename_that_fits_is_proposed():
     np.testing.assert_array_equal(filled["new"]["b"], np.ones(3))
     assert (report.fresh, report.unused, report.proposed) == (("z",), ("x", "y"), {})
 
+    _, report = checkpoint.load_state_dict({"n": jnp.zeros(4)}, {"m": jnp.ones(5)}, strict=False)
+    assert report.proposed == {}
+
     _, state = trained(mx.AdamW(1e-3))
     lion = mx.Lion(1e-3).init(PARAMS)
     _, report = checkpoint.load_state_dict(lion, checkpoint.state_dict(state), strict=False)
