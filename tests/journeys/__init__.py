@@ -3,14 +3,16 @@
 What the user relies on is checked against an independent reading: NumPy, optax, or a continuation bit for bit.
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-X = np.random.default_rng(0).normal(size=(16, 2)).astype(np.float32)
-Y = np.sin(X[:, :1]) * X[:, 1:]
+X: Any = np.random.default_rng(0).normal(size=(16, 2)).astype(np.float32)
+Y: Any = np.sin(X[:, :1]) * X[:, 1:]
 
 
 class Net(nnx.Module):

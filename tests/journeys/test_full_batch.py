@@ -47,5 +47,6 @@ def test_nnx():
 
     for _ in range(8):
         train_step(model, optimizer)
-    found = np.r_[np.asarray(model.kernel[...])[:, 0], np.asarray(model.bias[...])]
+    kernel, bias = (np.asarray(x) for x in jax.tree.leaves(nnx.as_pure(nnx.state(model)))[::-1])
+    found = np.r_[kernel[:, 0], bias]
     np.testing.assert_allclose(found, SOLUTION, atol=1e-4)

@@ -21,7 +21,7 @@ def test_equinox():
     model, optimizer = Normed(), plateau()
     state = optimizer.init(model)
     _, grads = eqx_loss(model)
-    scales = []
+    scales, updates = [], grads
     for loss in LOSSES:
         for _ in range(STEPS):
             updates, state = optimizer.update(grads, state, model, value=loss)
@@ -35,7 +35,7 @@ def test_nnx():
     model = Net(nnx.Rngs(0))
     optimizer = modulax.nnx.Optimizer(model, plateau())
     _, grads = nnx_grads(model)
-    scales = []
+    scales, before = [], np.zeros(())
     for loss in LOSSES:
         for _ in range(STEPS):
             before = np.array(model.out.kernel[...])

@@ -67,8 +67,9 @@ def test_nnx():
 
 
 def test_lora_in_nnx():
-    model = nnx.LoRA(2, 1, 1, base_module=nnx.Linear(2, 1, rngs=nnx.Rngs(0)), rngs=nnx.Rngs(1))
-    base = np.array(model.base_module.kernel[...])
+    linear = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
+    model = nnx.LoRA(2, 1, 1, base_module=linear, rngs=nnx.Rngs(1))
+    base = np.array(linear.kernel[...])
     groups = modulax.nnx.labels(model, {nnx.LoRAParam: "adapter", ...: "base"})
     tx = mx.Partition({"adapter": mx.Adam(0.1), "base": mx.SetToZero()}, groups)
     optimizer = modulax.nnx.Optimizer(model, tx)
@@ -80,7 +81,7 @@ def test_lora_in_nnx():
         optimizer.update(model, grads)
         updates, state = twin.update(nnx.as_pure(nnx.filter_state(grads, nnx.LoRAParam)), state, adapter)
         adapter = optax.apply_updates(adapter, updates)
-    np.testing.assert_array_equal(model.base_module.kernel[...], base)
+    np.testing.assert_array_equal(linear.kernel[...], base)
     found = jtu.tree_leaves(nnx.as_pure(nnx.state(model, nnx.LoRAParam)))
     for x, expected in zip(found, jtu.tree_leaves(adapter), strict=True):
         np.testing.assert_allclose(x, expected, rtol=1e-5, atol=1e-6)
