@@ -65,6 +65,9 @@ SLOW = "# nox: slow"
 
 EVERY_EXTRA = "[nnx,orbax,plot]"
 UNPINNED = bool(os.environ.get("MODULAX_UNPINNED"))
+# Empty means unset. Without bytecode, each process rewrites the asserts of all tests and compiles all of modulax again,
+# which takes five seconds.
+BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
 # One worker per core; a worker keeps all its cores busy while XLA compiles, so not more than 8.
 PYTEST = ("python", "-m", "pytest", "-n", "logical", "--maxprocesses", "8", "--dist", "worksteal")
 
@@ -112,9 +115,9 @@ def tests(session: nox.Session) -> None:
         return
     # Numerical results may depend on the code that XLA generates. Those of the other tests don't.
     numbers = [f"tests/{file.name}" for pattern in NUMBERS for file in sorted((ROOT / "tests").glob(pattern))]
-    session.run(*PYTEST, *numbers, env=ENVIRONMENT)
+    session.run(*PYTEST, *numbers, env=ENVIRONMENT | BYTECODE)
     others = [f"--ignore={file}" for file in numbers]
-    session.run(*PYTEST, *others, env=ENVIRONMENT | ({} if UNPINNED else QUICK_COMPILER))
+    session.run(*PYTEST, *others, env=ENVIRONMENT | BYTECODE | ({} if UNPINNED else QUICK_COMPILER))
 
 
 @nox.session

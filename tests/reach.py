@@ -40,7 +40,6 @@ class Reaches(NamedTuple):
 
 
 _EVERY_INSTANCE = Reaches(Reach.INSTANCE, Reach.INSTANCE)
-_EVERY_RULE = Reaches(Reach.INSTANCE, Reach.CLASS)
 _RULES_ALONE = Reaches(Reach.INSTANCE, Reach.HOOKS)
 _EVERY_CLASS = Reaches(Reach.CLASS, Reach.CLASS)
 _OWN_EQUATIONS = Reaches(Reach.CLASS, Reach.HOOKS)
@@ -51,7 +50,8 @@ _BASES = Reaches(Reach.BASE, Reach.BASE)
 REACHES = {
     # A flag selects another branch, with its own dtypes, gradients and edges. An optimizer passes its flags on to
     # rules, which are checked with them.
-    "zeros_are_fine_in_low_precision": _EVERY_RULE,
+    "structure_shapes_and_dtypes_are_kept": _RULES_ALONE,
+    "zeros_are_fine_in_low_precision": _RULES_ALONE,
     "gradients_are_finite_and_right": _RULES_ALONE,
     "complex_parameters_work": _RULES_ALONE,
     "updates_keep_their_dtype_beside_other_parameters": _RULES_ALONE,

@@ -84,7 +84,7 @@ def test_a_whole_training_goes_there_and_back(tmp_path: Path):
     assert restored["model"].name == "net"
     assert restored["step"] == 12
     assert type(restored["step"]) is int
-    assert not report.kept
+    assert not report.fresh
     assert not report.unused
     # A number of an optimizer stays the read-only NumPy scalar that is sent to the device once.
     assert not restored["optimizer"]["adamw"].b1.flags.writeable
@@ -143,7 +143,7 @@ def test_state_dict_is_for_npz(tmp_path: Path):
         assert "1.inner.parts.scale_by_adam.mu.encoder.w" in stored
         restored, report = checkpoint.load_state_dict((PARAMS, optimizer.init(PARAMS)), dict(stored))
     assert_equal(restored, (params, state))
-    assert str(report) == "restored 11, kept 0, unused 0"
+    assert str(report) == "restored 11, fresh 0, unused 0"
 
 
 def test_npz_forgets_the_name_of_bfloat16_and_the_template_knows_it(tmp_path: Path):
@@ -209,9 +209,9 @@ def test_what_survives_a_changed_optimizer_is_restored(before: Any, after: Any, 
     assert len(moments) == sum(bool({"mu", "nu", "trace"} & set(name.split("."))) for name in old)
     for name, source in report.restored.items():
         np.testing.assert_array_equal(new[name], old[source])
-    for name in report.kept:
+    for name in report.fresh:
         np.testing.assert_array_equal(new[name], checkpoint.state_dict(fresh)[name])
-    assert set(report.restored) | set(report.kept) == set(new)
+    assert set(report.restored) | set(report.fresh) == set(new)
     assert set(report.restored.values()) | set(report.unused) == set(old)
 
 
@@ -219,7 +219,7 @@ def test_only_states_of_transforms_are_found_again_under_another_name():
     old = {"params": {"encoder": {"w": jnp.ones(2)}}, "state": mx.AdamW(1e-3).init({"w": jnp.ones(2)})}
     new = {"params": {"w": jnp.zeros(2)}, "state": mx.Chain(mx.Clip(1.0), mx.AdamW(1e-3)).init({"w": jnp.ones(2)})}
     _, report = checkpoint.load_state_dict(new, checkpoint.state_dict(old), strict=False)
-    assert report.kept == ("params.w",)
+    assert report.fresh == ("params.w",)
     assert report.unused == ("params.encoder.w",)
     assert report.restored["state.parts.adamw.step"] == "state.step"
 
@@ -232,8 +232,8 @@ def test_a_parameter_that_comes_and_one_that_goes(tmp_path: Path):
     restored, report = checkpoint.restore(tmp_path / "a", {"params": new, "state": optimizer.init(new)}, strict=False)
     np.testing.assert_array_equal(restored["params"]["encoder"]["w"], params["encoder"]["w"])
     np.testing.assert_array_equal(restored["params"]["neck"], new["neck"])
-    assert report.kept[0] == "params.neck"
-    assert len(report.kept) == 3
+    assert report.fresh[0] == "params.neck"
+    assert len(report.fresh) == 3
     assert report.unused[0] == "params.head.0"
     assert len(report.unused) == 3
 
@@ -293,7 +293,7 @@ def test_orbax_takes_optimizers_and_states_as_they_are(tmp_path: Path):
         template = {"params": PARAMS, "optimizer": optimizer, "state": optimizer.init(PARAMS)}
         restored, report = checkpoint.restore(tmp_path / folder, template)
         assert_equal(restored, tree)
-        assert not report.kept
+        assert not report.fresh
 
 
 def test_an_existing_checkpoint_is_replaced_only_on_request(tmp_path: Path):
@@ -392,3 +392,27 @@ def test_state_sharding_needs_shardings():
     device = jax.sharding.SingleDeviceSharding(jax.devices()[1])
     alone = mx.state_sharding(mx.ScaleByAdam(), {"w": jax.device_put(np.ones(2, np.float32), device)})
     assert jtu.tree_leaves(alone) == [device] * 3  # the counter is where the parameters are
+
+
+def test_the_rename_that_fits_is_proposed():
+    """Where shapes decide: a renamed module, a moment under another rule. Two layers of one shape are ambiguous."""
+    saved = checkpoint.state_dict({"old": {"a": jnp.ones(2), "b": jnp.ones(3)}, "x": jnp.ones(5), "y": jnp.ones(5)})
+    template = {"new": {"a": jnp.zeros(2), "b": jnp.zeros(3)}, "z": jnp.zeros(5)}
+    with pytest.raises(ValueError, match=r"agree with `rename=\{'old': 'new'\}`. Pass it for renamed parts, or"):
+        checkpoint.load_state_dict(template, saved)
+    _, report = checkpoint.load_state_dict(template, saved, strict=False)
+    assert report.proposed == {"old": "new"}
+    assert report.fresh == ("new.a", "new.b", "z")
+    filled, report = checkpoint.load_state_dict(template, saved, rename=report.proposed, strict=False)
+    np.testing.assert_array_equal(filled["new"]["b"], np.ones(3))
+    assert (report.fresh, report.unused, report.proposed) == (("z",), ("x", "y"), {})
+
+    _, report = checkpoint.load_state_dict({"n": jnp.zeros(4)}, {"m": jnp.ones(5)}, strict=False)
+    assert report.proposed == {}
+
+    _, state = trained(mx.AdamW(1e-3))
+    lion = mx.Lion(1e-3).init(PARAMS)
+    _, report = checkpoint.load_state_dict(lion, checkpoint.state_dict(state), strict=False)
+    assert report.proposed == {"scale_by_adam": "scale_by_lion"}
+    carried, _ = checkpoint.load_state_dict(lion, checkpoint.state_dict(state), rename=report.proposed, strict=False)
+    chex.assert_trees_all_equal(mx.tree.get(carried, "mu"), mx.tree.get(state, "mu"))

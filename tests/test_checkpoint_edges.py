@@ -229,13 +229,14 @@ def test_a_report_says_what_was_moved_from_where_to_where():
         return {"a.w": "d.w", "b.a.v": "b.v"}.get(name)
 
     rules = {"a.w": "d.w", "a": ""}
-    for rules_or_function, unused in ((rename, []), (rules, ["  unused  c"])):
+    says = "Shapes agree with `rename={'c': 'e'}`."
+    for rules_or_function, unused, proposed in ((rename, [], []), (rules, ["  unused  c"], [says])):
         found, report = checkpoint.load_state_dict(template, flat, rename=rules_or_function, strict=False)
         np.testing.assert_array_equal(found["d"]["w"], X)
         np.testing.assert_array_equal(found["b"]["v"], Y)
         moved = ["  moved   b.a.v -> b.v", "  moved   a.w -> d.w"]
-        first = f"restored 2, kept 1, unused {len(unused)}"
-        assert str(report).splitlines() == [first, *moved, "  kept    e", *unused]
+        first = f"restored 2, fresh 1, unused {len(unused)}"
+        assert str(report).splitlines() == [first, *moved, "  fresh   e", *unused, *proposed]
     with pytest.raises(ValueError, match=r"lacks `weight` \(it has `weights`\)"):
         checkpoint.load_state_dict({"weight": BLANK}, {"weights": X, "c": X})
     with pytest.raises(ValueError, match=r"`c` has shape .*`w` of the template.*if name == 'c' else name"):

@@ -65,7 +65,7 @@ def test_training_goes_on_from_a_state_of_optax(name: str):
         params = optax.apply_updates(params, updates)
     state, report = checkpoint.state_from_optax(ours.init(params), their_state)
     # Only counters may be without counterpart: optax has none where nothing needs it.
-    assert all(name.split(".")[-1] in ("step", "count") for name in report.kept), report
+    assert all(name.split(".")[-1] in ("step", "count") for name in report.fresh), report
     mine = params
     for i in range(5, 10):
         updates, their_state = theirs.update(gradient(params, i), their_state, params)
@@ -146,7 +146,7 @@ def test_training_goes_on_from_a_state_of_torch(name: str):
     mine = {"hidden": {"weight": jnp.asarray(flat[0].T), "bias": jnp.asarray(flat[1])}, "scale": jnp.asarray(flat[2])}
     transpose = lambda path, x: x.T  # noqa: E731
     state, report = checkpoint.state_from_torch(ours.init(mine), state_dict, names, transpose)
-    assert all(name.split(".")[-1] in ("step", "count") for name in report.kept)
+    assert all(name.split(".")[-1] in ("step", "count") for name in report.fresh)
     for i in range(5, 10):
         advance(i)
         mine, state = ours.step(gradient(mine, i), state, mine)
@@ -183,7 +183,7 @@ def test_what_torch_has_not_made_is_kept():
         sgd, {"state": {0: {"momentum_buffer": None}, 1: {"momentum_buffer": np.full(2, 3.0)}}}, {"a": 0, "b": 1}
     )
     np.testing.assert_array_equal(filled.inner["trace"].trace["b"], 3)
-    assert [name.split(".")[-1] for name in report.kept if "trace" in name] == ["a"]
+    assert [name.split(".")[-1] for name in report.fresh if "trace" in name] == ["a"]
     rms = mx.RMSProp(0.1, centered=True).init(params)
     theirs = {"step": 4, "square_avg": np.full(2, 5.0), "grad_avg": np.full(2, 2.0)}
     filled, report = checkpoint.state_from_torch(rms, {"state": {7: theirs}}, {"a": 7})

@@ -197,4 +197,21 @@ MUTANTS = (
         "except KeyError as error:",
         ("tests/test_public_api.py -k show_versions",),
     ),
+    # --- the rename that a report proposes
+    Mutant(
+        "an-ambiguous-rename-is-proposed",
+        "report",
+        "checkpoint/_names.py",
+        "if all(counts[x] == 1 for pair in pairs[rule] for x in pair) and rule[0] not in rules:",
+        "if rule[0] not in rules:",
+        ("tests/test_checkpoint.py -k proposed",),
+    ),
+    Mutant(
+        "a-rename-is-proposed-for-other-shapes",
+        "report",
+        "checkpoint/_names.py",
+        "olds = by_shape.get(np.shape(leaves[name]), [])",
+        "olds = list(unused)",
+        ("tests/test_checkpoint.py -k proposed",),
+    ),
 )

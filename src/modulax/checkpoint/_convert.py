@@ -103,7 +103,7 @@ def fill(
     report = match(template, saved, rename, strict)
     for name, source in report.restored.items():
         check(name, source, leaves[name], saved[source])
-    for name in report.kept:
+    for name in report.fresh:
         if isinstance(leaves[name], jax.ShapeDtypeStruct):
             raise ValueError(
                 f"`{name}` of the template is a `jax.ShapeDtypeStruct` without values, and the checkpoint does not "

@@ -41,7 +41,7 @@ def state_from_optax(template: State, state: PyTree) -> tuple[State, Report]:
         state: the state of the corresponding optax optimizer.
 
     Returns:
-        The filled state, and a `Report`; check it for leaves that were kept and names that were not used.
+        The filled state, and a `Report`; check it for leaves that stayed fresh and names that were not used.
 
     Raises:
         ValueError: if nothing in the optax state matches the template.
@@ -67,7 +67,7 @@ def state_from_optax(template: State, state: PyTree) -> tuple[State, Report]:
     if not report.restored:
         raise ValueError(
             f"`state_from_optax` found nothing in {type(state).__name__} that matches the modulax state, which holds "
-            f"{listing(report.kept)}. Pass `optimizer.init(params)` of the optimizer that corresponds to optax's."
+            f"{listing(report.fresh)}. Pass `optimizer.init(params)` of the optimizer that corresponds to optax's."
         )
     return filled, report
 

@@ -66,20 +66,23 @@ class Report:
 
     Attributes:
         restored: for every restored leaf of the template, the name in the checkpoint that it was read from.
-        kept: leaves of the template that the checkpoint doesn't have; they keep their values.
+        fresh: leaves of the template that the checkpoint doesn't have; they have the values of the template.
         unused: names of the checkpoint that the template doesn't have.
+        proposed: the `rename` with which unused arrays would fill fresh leaves of the same shapes, if there is one.
     """
 
     restored: dict[str, str]
-    kept: tuple[str, ...]
+    fresh: tuple[str, ...]
     unused: tuple[str, ...]
+    proposed: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
         moved = {name: source for name, source in self.restored.items() if name != source}
-        lines = [f"restored {len(self.restored)}, kept {len(self.kept)}, unused {len(self.unused)}"]
+        lines = [f"restored {len(self.restored)}, fresh {len(self.fresh)}, unused {len(self.unused)}"]
         lines += [f"  moved   {source} -> {name}" for name, source in moved.items()]
-        lines += [f"  kept    {name}" for name in self.kept]
+        lines += [f"  fresh   {name}" for name in self.fresh]
         lines += [f"  unused  {name}" for name in self.unused]
+        lines += [f"Shapes agree with `rename={self.proposed}`."] if self.proposed else []
         return "\n".join(lines)
 
 
@@ -233,10 +236,11 @@ def match(template: PyTree, saved: Mapping[str, Any], rename: Rename, strict: bo
     if not strict and (len(pairs) < len(leaves) or len(pairs) < len(names)):
         pairs = _nearest(template, leaves, names, saved)
     restored = {name: names[pairs[name]] for name in leaves if name in pairs}
-    kept = tuple(name for name in leaves if name not in restored)
-    unused = tuple(names[other] for other in names.keys() - set(pairs.values()))
-    report = Report(restored, kept, tuple(old for old in saved if old in unused))
-    if strict and (report.kept or report.unused):
+    fresh = tuple(name for name in leaves if name not in restored)
+    left = {names[other] for other in names.keys() - set(pairs.values())}
+    unused = tuple(old for old in saved if old in left)
+    report = Report(restored, fresh, unused, _proposed(fresh, unused, leaves, saved))
+    if strict and (report.fresh or report.unused):
         raise ValueError(_mismatch(report))
     return report
 
@@ -273,16 +277,65 @@ def _nearest(
     return found
 
 
+# Names of one shape are compared in pairs, which takes seconds for more of them.
+_MOST_PAIRS = 10_000
+
+
+def _proposed(
+    fresh: Iterable[str], unused: Iterable[str], leaves: Mapping[str, Any], saved: Mapping[str, Any]
+) -> dict[str, str]:
+    """Find the rules for `rename` that would fill most fresh leaves from unused arrays of the same shapes.
+
+    A rule is proposed if no other one fills as many of the same leaves: two layers of one shape are ambiguous.
+    """
+    by_shape = collections.defaultdict[Any, list[str]](list)
+    for old in unused:
+        by_shape[np.shape(saved[old])].append(old)
+    pairs: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for name in fresh:
+        olds = by_shape.get(np.shape(leaves[name]), [])
+        for old in olds if len(olds) ** 2 <= _MOST_PAIRS else []:
+            rule = _difference(old, name)
+            if rule is not None and _apply_rules(old, dict([rule]), set()) == name:
+                pairs.setdefault(rule, []).append((old, name))
+    rules: dict[str, str] = {}
+    taken = set[str]()
+    while pairs:
+        most = max(map(len, pairs.values()))
+        best = [rule for rule, found in pairs.items() if len(found) == most]
+        counts = collections.Counter(x for rule in best for pair in pairs[rule] for x in set(pair))
+        for rule in best:
+            if all(counts[x] == 1 for pair in pairs[rule] for x in pair) and rule[0] not in rules:
+                rules.update([rule])
+        taken |= counts.keys()
+        rest = {rule: [p for p in found if taken.isdisjoint(p)] for rule, found in pairs.items()}
+        pairs = {rule: found for rule, found in rest.items() if found}
+    return rules
+
+
+def _difference(old: str, new: str) -> tuple[str, str] | None:
+    """The parts in which two names differ, without what they have in common at either end."""
+    a, b = split(old), split(new)
+    shorter = min(len(a), len(b))
+    start = next((i for i in range(shorter) if a[i] != b[i]), shorter)
+    end = next((i for i in range(shorter - start) if a[-1 - i] != b[-1 - i]), shorter - start)
+    a, b = a[start : len(a) - end], b[start : len(b) - end]
+    return (join(a), join(b)) if a and b else None
+
+
 def _mismatch(report: Report) -> str:
     """Write the error message for names that don't agree."""
     said = []
-    if report.kept:
-        close = difflib.get_close_matches(report.kept[0], report.unused, 1)
+    if report.fresh:
+        close = difflib.get_close_matches(report.fresh[0], report.unused, 1)
         hint = f" (it has `{close[0]}`)" if close else ""
-        said.append(f"the checkpoint lacks {listing(report.kept)}{hint}")
+        said.append(f"the checkpoint lacks {listing(report.fresh)}{hint}")
     if report.unused:
         said.append(f"the template has no place for {listing(report.unused)}")
+    rename = 'Pass `rename={"old": "new"}`'
+    if report.proposed:
+        rename = f"Shapes agree with `rename={report.proposed}`. Pass it"
     return (
         f"The checkpoint and the template do not agree: {'; '.join(said)}. "
-        f'Pass `rename={{"old": "new"}}` for renamed parts, or `strict=False` to restore what both have.'
+        f"{rename} for renamed parts, or `strict=False` to restore what both have."
     )

@@ -123,11 +123,11 @@ def restore(
         rename: renamed parts, as a mapping from old to new: dotted paths, which may occur anywhere in a name.
             `{"encoder": "backbone"}` renames a module in the parameters and in all moments. Or a function from old to
             new names that returns None for names to drop.
-        strict: whether both must have the same names. Otherwise what both have is restored, the rest of the template is
-            kept, and states of transforms are recognized after they were put into a container or taken out of one.
+        strict: whether both must have the same names. Otherwise what both have is restored, the rest comes from
+            the template, and states are recognized after they were put into a container or taken out of one.
 
     Returns:
-        The filled tree, and a `Report` of what was restored, kept and unused.
+        The filled tree, and a `Report` of what was restored, what stayed fresh, and what was not used.
 
     Raises:
         ImportError: if orbax is not installed.
