@@ -145,6 +145,8 @@ def written(value: Any) -> str:
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return f"{value}"
     if isinstance(value, tuple | list):
+        if len(value) == 1 and isinstance(value[0], tuple | list):  # one row of coefficients for all steps
+            return written(value[0])
         return f"({', '.join(map(written, value))})"
     if isinstance(value, int | float | np.generic):
         return f"{float(value):g}".replace("e-0", "e-")
