@@ -6,6 +6,7 @@ Python block: anything that isn't meant to run belongs in a ```text block.
 
 import contextlib
 import io
+import itertools
 import re
 import sys
 import traceback
@@ -81,7 +82,7 @@ def run_blocks(page: Path, namespace: types.ModuleType) -> Iterator[Output]:
     """Run the Python blocks of a page one after the other, and yield what each prints."""
     name = page.relative_to(ROOT)
     found = list(blocks(page.read_text(encoding="utf-8")))
-    for block, following in zip(found, [*found[1:], None], strict=True):
+    for block, following in itertools.zip_longest(found, found[1:]):
         if block.info != "python":
             if LOOKS_LIKE_PYTHON.search(block.info):
                 raise BlockError(

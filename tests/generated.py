@@ -196,7 +196,8 @@ def programs(rates: int = 10) -> tuple[int, int]:
     state = optimizer.init(params)
     for i in range(rates):
         tx = optax.adamw(10.0**-i)
-        jax.jit(partial(of_optax, tx))(tx.init(params))
+        with jax.numpy_dtype_promotion("standard"):  # optax needs it
+            jax.jit(partial(of_optax, tx))(tx.init(params))
         of_modulax(optimizer.replace(learning_rate=10.0**-i), state)
     return traced[0], traced[1]
 

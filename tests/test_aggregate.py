@@ -323,7 +323,7 @@ track = aggregate.TrackPerElementMeanAndVarianceWithEma()
         ),
         (
             lambda: aggregate.get_unbiased_mean_and_variance_ema(
-                [aggregate.AddMeanVarianceToOpt(mx.SGD(0.1)).init({})] * 2
+                [aggregate.AddMeanVarianceToOpt(mx.SGD(0.1)).init(jnp.ones(1))] * 2
             ),
             "this one contains 2",
         ),

@@ -303,7 +303,7 @@ def test_axes_that_are_none_are_refused(numbers: Any, message: str):
         (lambda: mx.ScaleByMuon([]), "three numbers"),
         (lambda: mx.Muon(0.1, Linear(1.0, 2.0, 10)), "three numbers.*got Linear"),
         (lambda: mx.Muon(0.1).replace(**{"ns_coeffs.0.1": "a"}), r"Muon\(ns_coeffs=...\).*a number or a schedule"),
-        (lambda: mx.Muon(0.1).replace(**{"ns_coeffs.0.3": 1.0}), "no hyperparameter `ns_coeffs.0.3`"),
+        (lambda: mx.Muon(0.1).replace(**{"ns_coeffs.0.3": 1.0}), "no hyperparameter, option or part `ns_coeffs.0.3`"),
         (lambda: mx.ScaleByMuon("quintic"), "`standard`, `dion`"),
         (lambda: mx.ScaleByMuon(beta=1.0), "must be in"),
         (lambda: linalg.orthogonalize(jnp.ones(3)), r"needs a matrix .* shape \(3,\)"),

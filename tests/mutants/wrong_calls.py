@@ -111,8 +111,8 @@ MUTANTS = (
         "nothing-to-train-is-silent",
         "call",
         "_protocol/boundary.py",
-        "if not allow_empty and not any",
-        "if False and not any",
+        "if is_empty and not allow_empty and jtu",
+        "if False and jtu",
         ("tests/test_wrong_calls.py",),
     ),
     Mutant(
@@ -122,6 +122,14 @@ MUTANTS = (
         " and jtu.tree_leaves(state):",
         ":",
         ("tests/test_wrong_calls.py",),
+    ),
+    Mutant(
+        "a-placeholder-of-optax-is-no-parameters",
+        "call",
+        "_protocol/boundary.py",
+        " and not _is_placeholder(params, leaves)",
+        "",
+        ("tests/test_tree_search.py -k test_ours_inside_of_optax",),
     ),
     Mutant(
         "a-mask-function-of-a-path-is-silent",

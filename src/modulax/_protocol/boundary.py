@@ -5,7 +5,7 @@ function that is compiled, and `outside` the call of a user.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -64,7 +64,8 @@ class InitBoundary(AbstractBoundary):
         leaves = jtu.tree_leaves(params)
         is_large = len(leaves) > _MANY and not any(map(_is_placed, leaves))
         state = (self.program.without_jit if is_large else self.program)(transform, params)
-        if not allow_empty and not any(map(is_inexact_array, leaves)) and jtu.tree_leaves(state):
+        is_empty = not any(map(is_inexact_array, leaves)) and not _is_placeholder(params, leaves)
+        if is_empty and not allow_empty and jtu.tree_leaves(state):
             raise ValueError(_nothing_to_train(f"{type(transform).__name__}.init", params))
         return state
 
@@ -128,6 +129,12 @@ def with_arrays(model: PyTree, arrays: Sequence[Any]) -> PyTree:
     leaves, treedef = jtu.tree_flatten(model)
     remaining = iter(arrays)
     return treedef.unflatten([next(remaining) if is_numeric_array(x) else x for x in leaves])
+
+
+def _is_placeholder(params: Params, leaves: Sequence[Any]) -> bool:
+    """Whether it stands for parameters, as in `optax.tree_map_params`: a node of its own kind, without leaves."""
+    is_container = params is None or isinstance(params, (Mapping, list, tuple, eqx.Module))
+    return not leaves and not is_container
 
 
 def _nothing_to_train(owner: str, params: Params) -> str:
