@@ -103,7 +103,7 @@ def facts(card: Any) -> str:
     names = [type(part).__name__ for part in getattr(parts, "parts", {"": parts}).values()]
     extra = [f"`{argument}`" for argument in card.extra] + ["per-example gradients"] * card.takes_examples
     rows = [
-        ("Stands for", ", ".join(f"{{py:class}}`~modulax.{name}`" for name in names)),
+        ("Composed of", ", ".join(f"{{py:class}}`~modulax.{name}`" for name in names)),
         ("State", f"{size(card.state_bytes)} bytes per parameter, for a float32 matrix of 1024 × 1024"),
         ("Needs", ", ".join(extra) or "only gradients and parameters"),
         ("Complex parameters", "yes" if card.takes_complex else "no"),
