@@ -304,3 +304,13 @@ def test_a_function_of_arrays_is_called_for_every_leaf_and_one_of_trees_once():
             chex.assert_trees_all_close(transform.update(g, transform.init(p), params)[0], expected, rtol=1e-6)
             assert len(calls) == times
             assert (calls[0] is None) == (params is None)
+
+
+def test_a_number_from_a_survey_without_jit():
+    """Under `jax.disable_jit` nothing is traced, and a rule may compute a Python number."""
+    params = {"w": jnp.ones(2)}
+    with jax.disable_jit():
+        optimizer = mx.MoMo()
+        updates, _ = optimizer.update(params, optimizer.init(params), params, value=1.0)
+    traced, _ = optimizer.update(params, optimizer.init(params), params, value=1.0)
+    np.testing.assert_allclose(updates["w"], traced["w"], rtol=1e-6)

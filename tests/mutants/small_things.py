@@ -214,4 +214,12 @@ MUTANTS = (
         "olds = list(unused)",
         ("tests/test_checkpoint.py -k proposed",),
     ),
+    Mutant(
+        "a-number-of-a-survey-is-an-array",
+        "leafwise",
+        "_protocol/leafwise.py",
+        '        if not hasattr(x, "dtype"):  #',
+        "        if False:  #",
+        ("tests/test_leafwise.py -k without_jit",),
+    ),
 )

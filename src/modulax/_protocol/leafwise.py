@@ -363,7 +363,9 @@ def _promotion(arrays: Sequence[Array]) -> contextlib.AbstractContextManager[Non
 def _cast(tree: PyTree, dtype: Any) -> PyTree:
     """Cast real arrays to the real dtype of the precision of `dtype`, and complex arrays to the complex one."""
 
-    def cast(x: Array) -> Array:
+    def cast(x: Any) -> Array:
+        if not hasattr(x, "dtype"):  # under `jax.disable_jit`, a number that a rule returns in `survey` is one here too
+            x = jnp.asarray(x)
         if jnp.issubdtype(x.dtype, jnp.complexfloating):
             return x.astype(common_dtype(dtype, jnp.complex64))
         return x.astype(real_dtype(dtype)) if jnp.issubdtype(x.dtype, jnp.floating) else x
