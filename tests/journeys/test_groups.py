@@ -19,8 +19,8 @@ def test_equinox():
         np.testing.assert_allclose(get(new), get(model) - rate * get(grads), rtol=1e-6)
     faster = optimizer.replace(**{"head.learning_rate": 0.5})
     new, _ = faster.step(grads, state, model)
-    expected = model.mlp.layers[1].bias - 0.5 * grads.mlp.layers[1].bias
-    np.testing.assert_allclose(new.mlp.layers[1].bias, expected, rtol=1e-6)
+    expected = model.mlp.layers[1].weight - 0.5 * grads.mlp.layers[1].weight
+    np.testing.assert_allclose(new.mlp.layers[1].weight, expected, rtol=1e-6)
 
 
 def test_nnx():
