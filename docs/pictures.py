@@ -4,20 +4,24 @@ The picture is a sweep over learning rates on scikit-learn's digits, made when t
 from benchmarks/RESULTS.md.
 """
 
-import re
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 
 
+def table_of(section: str) -> tuple[list[str], list[list[str]]]:
+    """The head and the rows of the table in a section of the benchmarks."""
+    text = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8").partition(f"\n## {section}\n")[2]
+    lines = [line for line in text.partition("\n## ")[0].splitlines() if line.startswith("|")]
+    head, _, *rows = ([cell.strip() for cell in line[1:-1].split("|")] for line in lines)
+    return head, rows
+
+
 def figures() -> dict[str, str]:
     """The figures of the landing page, out of the tables of the benchmarks."""
-    text = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
-    sections = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
-    rows = {name: [line.strip("| ").split(" | ") for line in rows_of(section)] for name, section in sections.items()}
-    rates, closures, one_vmap, _ = rows["Sweep"][-1]
-    lowered = [float(row[3]) for row in rows["Program"] if row[1] in {"closed over", "argument"}]
+    rates, closures, one_vmap, _ = table_of("Sweep")[1][-1]
+    lowered = [float(row[3]) for row in table_of("Program")[1] if row[1] in {"closed over", "argument"}]
     low, high = min(lowered), max(lowered)
     return {
         "sweep_rates": rates,
@@ -25,10 +29,6 @@ def figures() -> dict[str, str]:
         "sweep_vmap": one_vmap,
         "trace_and_lower": f"{low:.2f}" if low == high else f"{low:.2f}–{high:.2f}",
     }
-
-
-def rows_of(section: str) -> list[str]:
-    return [line for line in section.split("\n") if line.startswith("| ") and not line.startswith("| ---")]
 
 
 def draw_sweep(folder: Path) -> None:

@@ -24,6 +24,7 @@ import modulax.checkpoint
 import modulax.linen
 import modulax.nnx
 import modulax.testing
+from docs.pictures import table_of
 from modulax.testing._fields import fields_of, with_optional_numbers
 from modulax.tree._paths import named_leaves
 
@@ -173,10 +174,8 @@ def contents() -> str:
 
 def result(section: str, row: str, column: str) -> str:
     """A cell of a table in `benchmarks/RESULTS.md`: of the first row that has the text, under this head."""
-    text = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8").partition(f"\n## {section}\n")[2]
-    rows = (line.strip("|").split("|") for line in text.splitlines() if line.startswith("|"))
-    head, *lines = [[cell.strip() for cell in cells] for cells in rows]
-    return next(line for line in lines if row in "|".join(line))[head.index(column)]
+    head, rows = table_of(section)
+    return next(cells for cells in rows if row in "|".join(cells))[head.index(column)]
 
 
 def programs(rates: int = 10) -> tuple[int, int]:

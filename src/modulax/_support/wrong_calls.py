@@ -8,6 +8,7 @@ from typing import Any
 import jax.tree_util as jtu
 
 from .checks import listing, suggestion
+from .optree_nodes import entry_of
 
 # The words of torch, Keras, optax and their users, by the field that they may mean. A word may mean several fields: the
 # first ones that a class has are suggested.
@@ -107,14 +108,14 @@ def _what_is_wrong(
         if key == "lr_scheduler":
             return [start, f"Give a schedule in place of a number: `{name}(schedules.CosineDecay(1e-3, 1000))`."]
         if meant := meant_by(key, names):
-            before = [*map(_text, args), *(f"{k}={_text(x)}" for k, x in kwargs.items() if k != key)]
+            before = _written_out(args, {k: x for k, x in kwargs.items() if k != key})
             return [start, f"Write `{name}({', '.join([*before, _written(meant, kwargs[key])])})`."]
         return [start + suggestion(key, names)]
     positional = [p.name for p in parameters if p.kind is not inspect.Parameter.KEYWORD_ONLY]
     if len(args) > len(positional):
         taken = f"takes {listing(positional)} by position" if positional else "takes no argument by position"
         named = {key: x for key, x in zip(names, args, strict=False) if key not in positional and key not in kwargs}
-        call = ", ".join([*map(_text, args[: len(positional)]), *(f"{key}={_text(x)}" for key, x in named.items())])
+        call = ", ".join(_written_out(args[: len(positional)], named))
         remedy = f"Give the others by name, such as `{name}({call})`." if named else ""
         return [f"`{name}` {taken}, and {len(args)} values were given.", remedy]
     if twice := [n for n in positional[: len(args)] if n in kwargs]:
@@ -122,10 +123,14 @@ def _what_is_wrong(
         return [f"`{name}({twice[0]}=...)` was given twice: its position has the value {value} already."]
     required = [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
     lacking = [n for n in required if n not in {*positional[: len(args)], *kwargs}]
-    given = [*map(_text, args), *(f"{key}={_text(x)}" for key, x in kwargs.items())]
+    given = _written_out(args, kwargs)
     return [
         f"`{name}` needs {listing(lacking)}: write `{name}({', '.join([*given, *(f'{n}=...' for n in lacking)])})`."
     ]
+
+
+def _written_out(args: Iterable[Any], kwargs: Mapping[str, Any]) -> list[str]:
+    return [*map(_text, args), *(f"{key}={_text(x)}" for key, x in kwargs.items())]
 
 
 def _text(x: Any) -> str:
@@ -168,14 +173,10 @@ def inside(module: Any, name: str) -> str | None:
     """Say where a Module has a value of this name further inside, and how to read it; None if it has none."""
     found: dict[str, None] = {}
     for path, _ in jtu.tree_leaves_with_path(module):
-        names = [_name_of(key) for key in path]
+        names = [str(entry_of(key)) for key in path]
         if name in names:
             found[jtu.keystr(path[: names.index(name) + 1])] = None
     if not found:
         return None
     what, remedy = type(module)._inside_is_read_by(name)
     return f"It has {listing((what + path for path in found), 4)}. {remedy}"
-
-
-def _name_of(key: Any) -> str:
-    return str(getattr(key, "name", getattr(key, "key", getattr(key, "idx", key))))
