@@ -41,7 +41,7 @@ LAYERS = (
     Layer(("schedules", "_transforms", "estimators", "microbatching")),
     Layer(("_containers",)),
     Layer(("aggregate", "_optimizers", "_catalog", "states"), ordered=True),
-    Layer(("testing", "nnx", "linen", "checkpoint")),
+    Layer(("testing", "nnx", "linen", "checkpoint", "sweeps"), ordered=True),
 )
 
 # Third parties beyond the base dependencies of pyproject.toml, and who alone may import them.
@@ -50,6 +50,7 @@ EDGES = {
     "nnx": {"flax"},
     "linen": {"flax"},
     "checkpoint": {"orbax"},
+    "sweeps": {"tqdm", "scipy"},
 }
 # `import modulax` loads no edge and none of these.
 NOT_IMPORTED = {"flax", "orbax", "optax", "matplotlib", "chex"}
@@ -58,6 +59,7 @@ NOT_IMPORTED = {"flax", "orbax", "optax", "matplotlib", "chex"}
 # that the file could not import at the top.
 LAZY_IMPORTS: dict[tuple[str, str], str] = {
     ("_protocol/schedule.py", "matplotlib.pyplot"): "an extra, which only `AbstractSchedule.plot` needs",
+    ("sweeps/_spaces.py", "scipy.stats"): "takes half a second to import, for quasi-random points only",
     ("_containers/optax_adapters.py", "optax"): "`to_optax` makes what only whoever has optax asks for",
 }
 

@@ -167,7 +167,7 @@ MUTANTS = (
         "options-inside-cannot-be-replaced",
         "call",
         "_protocol/hyperparameters.py",
-        "paths = {_joined(path): path for path in _fields_inside(module)}",
+        "paths = {_joined(path): path for path in fields_inside(module)}",
         "paths = {}",
         ("tests/test_wrong_calls.py",),
     ),

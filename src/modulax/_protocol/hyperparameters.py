@@ -7,8 +7,8 @@ Converters and checks run in the constructor and in `replace`, but not in `tree_
 entry points also accept raw floats as leaves.
 
 Every hyperparameter has a dotted path. `_addressed` finds them all, schedules in the fields included; `addresses()`
-makes accessors of them, and `_find` resolves a name given to `replace`: a field, a path, the end of one, or a pattern;
-a part or an option inside if no hyperparameter has the name. `Hyperparameters`, the result of `hyperparameters()`,
+makes accessors of them, and `find_paths` resolves a name given to `replace`: a field, a path, the end of one, or a
+pattern; a part or an option inside if no hyperparameter has the name. `Hyperparameters`, the result of `hyperparameters()`,
 finds a value by the end of its path too.
 """
 
@@ -183,7 +183,7 @@ class AbstractHyperparameters(AbstractModule):
         """
         out = self
         for name, value in changes.items():
-            for path in _find(self, name):
+            for path in find_paths(self, name, f"{type(self).__name__}.replace"):
                 is_number = isinstance(value, (int, float, np.generic, np.ndarray)) and not isinstance(value, bool)
                 out = with_value(out, path, _on_device(value) if is_number and _is_on_device(out, path) else value)
         return out
@@ -205,12 +205,18 @@ class AbstractHyperparameters(AbstractModule):
         return super()._is_immutable(name) + remedy
 
 
-def _is_on_device(module: Any, path: tuple[Any, ...]) -> bool:
-    """Whether the value at a path is a number in a JAX array, as in an optimizer after `jax.device_put`."""
+def value_at(module: Any, path: tuple[Any, ...]) -> Any:
+    """The value at a path of names, keys and indices."""
     for name in path:
         module = getattr(module, name) if isinstance(module, eqx.Module) else module[name]
-    is_array = isinstance(module, jax.Array) and not isinstance(module, Tracer)
-    return is_array and jnp.issubdtype(module.dtype, jnp.floating)
+    return module
+
+
+def _is_on_device(module: Any, path: tuple[Any, ...]) -> bool:
+    """Whether the value at a path is a number in a JAX array, as in an optimizer after `jax.device_put`."""
+    value = value_at(module, path)
+    is_array = isinstance(value, jax.Array) and not isinstance(value, Tracer)
+    return is_array and jnp.issubdtype(value.dtype, jnp.floating)
 
 
 def _on_device(x: Any) -> Any:
@@ -326,7 +332,7 @@ def _addressed(
             yield from _addressed(value, entries, (*before, *path))
 
 
-def _fields_inside(module: AbstractHyperparameters) -> Iterator[tuple[Any, ...]]:
+def fields_inside(module: AbstractHyperparameters) -> Iterator[tuple[Any, ...]]:
     """Yield the path of every field of the modules inside, and of every entry of a mapping or a tuple of modules."""
 
     def inside(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
@@ -348,8 +354,11 @@ def _joined(path: tuple[Any, ...]) -> str:
     return ".".join(map(str, path))
 
 
-def _find(module: AbstractHyperparameters, name: str) -> list[tuple[Any, ...]]:
-    """The key paths of the hyperparameters that a name given to `replace` refers to."""
+def find_paths(module: AbstractHyperparameters, name: str, function: str) -> list[tuple[Any, ...]]:
+    """The key paths that a name given to `replace` refers to: hyperparameters, or else options and parts.
+
+    `function` is what the caller is called in an error message.
+    """
     if name in {field.name for field in dataclasses.fields(module)}:
         return [(name,)]
     paths = {_joined(path): path for path in _addressed(module)}
@@ -357,9 +366,8 @@ def _find(module: AbstractHyperparameters, name: str) -> list[tuple[Any, ...]]:
         return [paths[name]]
     found = [path for path in paths if matches(path, "*." + name) or matches(path, name)]
     has_wildcard = any(c in name for c in "*?[")
-    owner = type(module).__name__
     if not found:  # among options and parts
-        paths = {_joined(path): path for path in _fields_inside(module)}
+        paths = {_joined(path): path for path in fields_inside(module)}
         found = [path for path in paths if path == name or matches(path, "*." + name) or matches(path, name)]
     if not found:
         hyperparameters = [_joined(path) for path in _addressed(module)]
@@ -368,13 +376,13 @@ def _find(module: AbstractHyperparameters, name: str) -> list[tuple[Any, ...]]:
         ends = [str(path[-1]) for path in paths.values()]
         close = f" Did you mean `{meant[0]}`?" if meant else suggestion(name, [*names, *ends])
         raise ValueError(
-            f"`{owner}.replace({name}=...)`: there is no hyperparameter, option or part `{name}`.{close} "
-            f"It has {listing(names)}."
+            f"`{function}({name}=...)`: there is no hyperparameter, option or part `{name}`.{close} "
+            f"{type(module).__name__} has {listing(names)}."
         )
     if len(found) > 1 and not has_wildcard:
         raise ValueError(
-            f"`{owner}.replace({name}=...)` is ambiguous: it could be {listing(found)}. Write one of them as "
-            f'`replace(**{{"{found[0]}": ...}})`, or change them all with `replace(**{{"*.{name}": ...}})`.'
+            f"`{function}({name}=...)` is ambiguous: it could be {listing(found)}. Write one of them as "
+            f'`**{{"{found[0]}": ...}}`, or all of them as `**{{"*.{name}": ...}}`.'
         )
     chosen: list[tuple[Any, ...]] = []
     for path in found:  # of a schedule and the hyperparameters in it, only the schedule

@@ -32,11 +32,14 @@ def suggestion(word: str, possibilities: Sequence[str]) -> str:
 
 def check_choice(owner: object, field: str, options: Sequence[str]) -> None:
     """Raise an error if the value of a field is not one of the options."""
-    value = getattr(owner, field)
+    check_option(type(owner).__name__, field, getattr(owner, field), options)
+
+
+def check_option(owner: str, name: str, value: Any, options: Sequence[str]) -> None:
+    """Raise an error if an argument is not one of the options."""
     if value not in options:
-        call = f"`{type(owner).__name__}({field}=...)`"
         close = suggestion(value, options) if isinstance(value, str) else ""
-        raise ValueError(f"{call} must be one of {listing(map(repr, options))}, got {value!r}.{close}")
+        raise ValueError(f"`{owner}({name}=...)` must be one of {listing(map(repr, options))}, got {value!r}.{close}")
 
 
 def check_dtype(owner: object, field: str) -> None:

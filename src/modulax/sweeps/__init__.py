@@ -1,0 +1,15 @@
+"""Sweeps: many optimizers trained together, in one compiled program per structure, and searches that stand on it."""
+
+from ._results import Results as Results
+from ._run import run as run
+from ._spaces import (
+    AbstractSpace as AbstractSpace,
+    Choice as Choice,
+    LogUniform as LogUniform,
+    Normal as Normal,
+    OneMinus as OneMinus,
+    Uniform as Uniform,
+    sample as sample,
+)
+from ._sweep import Sweep as Sweep, concat as concat, grid as grid, zipped as zipped
+from ._training import Trainable as Trainable

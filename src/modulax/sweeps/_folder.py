@@ -1,0 +1,145 @@
+"""The folder of a sweep: what is finished, so that a sweep that was killed goes on where it stopped.
+
+    sweep.json              what the sweep is: members, seeds, key, metrics
+    chunk.json              how many members are trained at a time
+    results.csv             the finished runs, for people and for pandas
+    metrics/NAME-0003.npz   the metrics of segment 3 of the members NAME
+    carries/NAME-0003       their carries after it, an orbax checkpoint; only the last is kept
+
+Files appear under their name when they are complete. The carries of a segment are written before its metrics: a segment
+is finished when its metrics are there. One that was interrupted between the two is run again, from the carry before.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..checkpoint import restore, save
+
+
+class Folder:
+    """A folder of a sweep, or nothing at all if the path is None.
+
+    Args:
+        path: the folder, which is made if it isn't there.
+        what: a description of the sweep, of plain numbers and strings. That of an existing folder must be equal.
+
+    Raises:
+        ValueError: if the folder is that of another sweep.
+        OSError: if it can't be written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None, what: dict[str, Any]):
+        self.path = None if path is None else Path(os.path.abspath(path))
+        if self.path is None:
+            return
+        description = self.path / "sweep.json"
+        what = json.loads(json.dumps(what))
+        if description.exists():
+            _check_equal(self.path, json.loads(description.read_text(encoding="utf-8")), what)
+        elif self.path.is_dir() and any(self.path.iterdir()) and _writes():
+            raise ValueError(f"`folder={str(path)!r}` is not empty, and there is no sweep in it. Choose a new folder.")
+        try:
+            for inside in ("metrics", "carries"):
+                (self.path / inside).mkdir(parents=True, exist_ok=True)
+            if not description.exists():
+                self.write_text("sweep.json", json.dumps(what, indent=1))
+            elif not os.access(self.path, os.W_OK):
+                raise PermissionError("it is read-only")
+        except OSError as error:
+            raise OSError(f"`folder={str(path)!r}` can't be written: {error}. Choose another folder.") from error
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write a text file, which appears when it is complete."""
+        if self.path is not None and _writes():
+            fresh = self.path / f"{name}.new"
+            fresh.write_text(text, encoding="utf-8")
+            os.replace(fresh, self.path / name)
+
+    def note(self, name: str) -> Any:
+        """A value that was noted in the folder when the sweep began; None if it wasn't."""
+        path = Path(self.path or "", f"{name}.json")
+        return json.loads(path.read_text(encoding="utf-8")) if self.path and path.exists() else None
+
+    def set_note(self, name: str, value: Any) -> None:
+        """Note a value in the folder."""
+        self.write_text(f"{name}.json", json.dumps(value))
+
+    def finished(self, name: str) -> int:
+        """How many segments of some members are finished."""
+        n = 0
+        while self.path is not None and self._metrics(name, n).exists():
+            n += 1
+        return n
+
+    def metrics(self, name: str, segment: int, dtypes: Sequence[Any]) -> list[np.ndarray]:
+        """Read the metrics of a segment."""
+        with np.load(self._metrics(name, segment)) as stored:
+            arrays = [stored[f"arr_{i}"] for i in range(len(dtypes))]
+        return [x if x.dtype == dtype else x.view(dtype) for x, dtype in zip(arrays, dtypes, strict=True)]
+
+    def carry(self, name: str, segment: int, template: Sequence[Any]) -> list[Any]:
+        """Read the carries after a segment."""
+        if not template:
+            return []
+        found, _ = restore(self._carry(name, segment), _by_name(template))
+        return list(found.values())
+
+    def write(self, name: str, segment: int, metrics: Sequence[np.ndarray], carry: Sequence[Any]) -> None:
+        """Write a finished segment: the carries, then the metrics. Delete the carries of the segment before."""
+        if self.path is None:
+            return
+        if carry:
+            save(self._carry(name, segment), _by_name(carry), overwrite=True)
+        if not _writes():
+            return
+        fresh = self.path / "metrics" / f"{name}.new"
+        with open(fresh, "wb") as file:
+            np.savez(file, *map(_storable, metrics))
+        os.replace(fresh, self._metrics(name, segment))
+        if carry and segment:
+            shutil.rmtree(self._carry(name, segment - 1), ignore_errors=True)
+
+    def _metrics(self, name: str, segment: int) -> Path:
+        return Path(self.path or "", "metrics", f"{name}-{segment:04d}.npz")
+
+    def _carry(self, name: str, segment: int) -> Path:
+        return Path(self.path or "", "carries", f"{name}-{segment:04d}")
+
+
+def _by_name(carry: Sequence[Any]) -> dict[str, Any]:
+    return {f"{i:04d}": x for i, x in enumerate(carry)}
+
+
+def _storable(x: np.ndarray) -> np.ndarray:
+    """NumPy's files know only its own dtypes; others, such as bfloat16, are stored as unsigned integers."""
+    return x.view(f"u{x.dtype.itemsize}") if x.dtype.kind == "V" else x
+
+
+def _writes() -> bool:
+    """Whether this process writes; of several, it is the first."""
+    return jax.process_index() == 0
+
+
+def _check_equal(path: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Raise an error that names the first difference between two sweeps."""
+    for name in dict.fromkeys((*old, *new)):
+        a, b = old.get(name), new.get(name)
+        if a == b:
+            continue
+        what = f"`{name}` was {a!r} and is {b!r}"
+        if isinstance(a, list) and isinstance(b, list):
+            what = f"`{name}` had {len(a)} entries and has {len(b)}"
+            if len(a) == len(b):
+                i = next(i for i in range(len(a)) if a[i] != b[i])
+                what = f"number {i} of `{name}` was {a[i]} and is {b[i]}"
+        raise ValueError(
+            f"`folder={str(path)!r}` holds another sweep: {what}. To go on with that one, call it as before; for a new "
+            f"one, choose another folder, or delete this one."
+        )

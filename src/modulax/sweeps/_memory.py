@@ -1,0 +1,93 @@
+"""How many members are trained at a time: as many as the memory of a device holds.
+
+The compiler says how much memory a program needs. The program for all members is compiled first; only if it doesn't fit
+are programs for fewer members compiled, and the need of both gives the number that fits.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+FRACTION = 0.9  # of the free memory; the rest is for what the compiler doesn't count
+
+
+def peak(compiled: Any) -> int:
+    """The bytes per device that a compiled program needs: arguments, results and temporary arrays."""
+    need = compiled.memory_analysis()
+    if need is None:
+        return 0
+    both = need.argument_size_in_bytes + need.output_size_in_bytes - need.alias_size_in_bytes
+    return int(both + need.temp_size_in_bytes)
+
+
+def free_memory(devices: Sequence[Any]) -> float:
+    """The free bytes of the device that has the fewest; infinity where this is unknown."""
+    found = []
+    on_the_host = [d for d in devices if d.platform == "cpu"]
+    for device in devices:
+        stats = (
+            None if device.platform == "cpu" or device.process_index != jax.process_index() else device.memory_stats()
+        )
+        if stats and "bytes_limit" in stats:
+            found.append(stats["bytes_limit"] - stats.get("bytes_in_use", 0))
+    names = getattr(os, "sysconf_names", {})
+    if on_the_host and {"SC_AVPHYS_PAGES", "SC_PAGE_SIZE"} <= names.keys():
+        found.append(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // len(on_the_host))
+    return FRACTION * min(found) if found else float("inf")
+
+
+def size_text(size: float) -> str:
+    """Bytes in the largest unit in which there is at least one."""
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} GB"
+
+
+def fitting(
+    needed: Callable[[int], int], members: int, rounded: Callable[[int], int], chunk: int | None, budget: float
+) -> int:
+    """How many members to train at a time: `chunk`, or as many as fit into the budget, in equal parts.
+
+    Args:
+        needed: the bytes per device of a program for so many members.
+        members: the number of members.
+        rounded: rounds a number of members up to a multiple of the number of devices.
+        chunk: the number that the user wants; None for the largest that fits.
+        budget: the free bytes per device.
+
+    Raises:
+        MemoryError: if `chunk` members, or the fewest possible, don't fit.
+    """
+    whole = rounded(members if chunk is None else min(chunk, members))
+    if budget == float("inf") or (need := needed(whole)) <= budget:
+        return whole
+    least = rounded(1)
+    need_of_least = need if whole == least else needed(least)
+    if need_of_least > budget:
+        what = "one member" if least == 1 else f"{least} members, one on each device,"
+        raise MemoryError(
+            f"Training {what} needs {size_text(need_of_least)} per device, and {size_text(budget)} are free. Use a "
+            f"smaller model or batch, fewer seeds, or more devices; `memory=` sets the budget."
+        )
+    slope = max((need - need_of_least) / (whole - least), 1e-9)
+    width = _in_equal_parts(members, int(least + (budget - need_of_least) / slope), rounded)
+    while width > least and needed(width) > budget:
+        width = _in_equal_parts(members, width - max(width // 8, rounded(1)), rounded)
+    if chunk is not None:
+        raise MemoryError(
+            f"`chunk={chunk}` needs {size_text(need)} per device, and {size_text(budget)} are free. Try "
+            f"`chunk={width}`, or `chunk=None`, which finds it."
+        )
+    return width
+
+
+def _in_equal_parts(members: int, most: int, rounded: Callable[[int], int]) -> int:
+    """The width of the fewest equal parts, none of which is above `most` after rounding, if that is possible."""
+    step = rounded(1)
+    most = max(most // step * step, step)
+    parts = -(-members // most)
+    return min(rounded(-(-members // parts)), most)

@@ -1,0 +1,48 @@
+"""The progress bar of a sweep: tqdm's, if it is installed."""
+
+import contextlib
+import importlib
+import sys
+from types import TracebackType
+from typing import Any, Self
+
+import jax
+
+
+class Progress:
+    """A bar that counts segments of members, and lines of text above it. Silent if it isn't wanted.
+
+    Args:
+        wanted: whether anything is shown. Of several processes, only the first shows it.
+    """
+
+    def __init__(self, wanted: bool):
+        self._wanted = wanted and jax.process_index() == 0
+        self._bar: Any = None
+        if self._wanted:
+            with contextlib.suppress(ImportError):  # without tqdm there are only the lines
+                self._bar = importlib.import_module("tqdm.auto").tqdm(unit="segment", leave=False)
+
+    def total(self, n: int) -> None:
+        """Tell how many segments there are."""
+        if self._bar is not None:
+            self._bar.reset(n)
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        if self._wanted:
+            sys.stderr.write(f"{text}\n") if self._bar is None else self._bar.write(text, file=sys.stderr)
+
+    def advance(self, n: int = 1, **shown: str) -> None:
+        """Count segments, and show values next to the bar."""
+        if self._bar is not None:
+            self._bar.update(n)
+            if shown:
+                self._bar.set_postfix(shown, refresh=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.close()

@@ -1,0 +1,154 @@
+"""The results of a sweep: metrics of all members and seeds, the best member, tables and plots."""
+
+import csv
+import dataclasses
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import PRNGKeyArray, PyTree
+
+from .._protocol.transform import AbstractTransform
+from .._support.checks import check_option, listing, suggestion
+from ..tree._paths import dotted
+from ._sweep import Sweep
+
+REDUCTIONS = {"mean": np.mean, "median": np.median, "min": np.min, "max": np.max}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Results:
+    """What a sweep returned.
+
+    Attributes:
+        sweep: the optimizers.
+        metrics: what the training returned, as NumPy arrays with leading axes `[member, seed]`; of a `Trainable`,
+            `[member, seed, segment]`.
+        diverged: whether a metric of a run is infinite or NaN, `[member, seed]`.
+        segments: how many segments each member was trained for; 1 for a plain `train`.
+        keys: the random key of each seed. `train(sweep[i], keys[j])` repeats a run.
+        chunk: how many members were trained at a time, for each structure of the sweep.
+    """
+
+    sweep: Sweep
+    metrics: PyTree
+    diverged: np.ndarray
+    segments: np.ndarray
+    keys: PRNGKeyArray
+    chunk: tuple[int, ...]
+
+    def __repr__(self) -> str:
+        names = ", ".join(f"{name}{list(x.shape)}" for name, x in self._named().items())
+        bad = f"; {int(self.diverged.sum())} diverged" if self.diverged.any() else ""
+        return f"Results({len(self.sweep)} members, {len(self.keys)} seeds; {names}{bad})"
+
+    def _named(self) -> dict[str, np.ndarray]:
+        return {dotted(path) or "metric": x for path, x in jtu.tree_leaves_with_path(self.metrics)}
+
+    def _metric(self, name: str | None) -> tuple[str, np.ndarray]:
+        """A metric by name; the only one if the name is None."""
+        named = self._named()
+        if name is None and len(named) == 1:
+            return next(iter(named.items()))
+        if name not in named:
+            what = "Choose a metric" if name is None else f"There is no metric `{name}`"
+            raise ValueError(f"{what}: there are {listing(named)}.{suggestion(name or '', list(named))}")
+        return name, named[name]
+
+    def curve(self, metric: str | None = None) -> np.ndarray:
+        """Return a metric over time, `[member, seed, time]`: the axes after those of members and seeds as one."""
+        _, values = self._metric(metric)
+        return values.reshape(*values.shape[:2], -1)
+
+    def final(self, metric: str | None = None) -> np.ndarray:
+        """Return the last value of a metric, `[member, seed]`; of a member that was stopped, the last before that."""
+        values = self.curve(metric)
+        length = values.shape[2] // max(int(self.segments.max()), 1)
+        last = np.maximum(self.segments * length - 1, 0)
+        return np.take_along_axis(values, np.broadcast_to(last[:, None, None], (*values.shape[:2], 1)), 2)[..., 0]
+
+    def scores(self, metric: str | None = None, *, mode: str = "min", reduce: str = "mean") -> np.ndarray:
+        """Return one number per member: the last value of the metric, reduced over the seeds.
+
+        A value that is infinite or NaN counts as the worst, so that a member is not best because it diverged.
+
+        Args:
+            metric: the name of the metric, a dotted path in what the training returned; may be left out if there is
+                only one.
+            mode: `"min"` if small values are good, `"max"` if large ones are.
+            reduce: `"mean"`, `"median"`, `"min"` or `"max"` over the seeds.
+        """
+        check_option("scores", "mode", mode, ("min", "max"))
+        check_option("scores", "reduce", reduce, tuple(REDUCTIONS))
+        values = self.final(metric).astype(np.float64)
+        worst = np.inf if mode == "min" else -np.inf
+        return REDUCTIONS[reduce](np.where(np.isfinite(values), values, worst), axis=1)
+
+    def best(
+        self, metric: str | None = None, *, mode: str = "min", reduce: str = "mean"
+    ) -> tuple[AbstractTransform, dict[str, Any]]:
+        """Return the best optimizer, and its row: what varies, and the metric reduced over the seeds.
+
+        Raises:
+            ValueError: if there is no such metric, or if all members diverged.
+        """
+        scores = self.scores(metric, mode=mode, reduce=reduce)
+        if not np.isfinite(scores).any():
+            raise ValueError(
+                f"No member has a finite `{self._metric(metric)[0]}`: all diverged. Try smaller learning rates, or "
+                f"`reduce='median'` if only some seeds did."
+            )
+        i = int(scores.argmin() if mode == "min" else scores.argmax())
+        name = self._metric(metric)[0]
+        return self.sweep[i], {"member": i} | self.sweep.table()[i] | {name: float(scores[i])}
+
+    def table(self, metric: str | None = None) -> list[dict[str, Any]]:
+        """Return a dict per member: what varies, the mean of the metric over the seeds, its range, how many diverged.
+
+        `pandas.DataFrame` takes it as it is.
+        """
+        name, _ = self._metric(metric)
+        values = self.final(metric).astype(np.float64)
+        rows = []
+        for i, row in enumerate(self.sweep.table()):
+            of_seeds = {name: float(values[i].mean())}
+            if len(self.keys) > 1:
+                of_seeds |= {f"{name}_min": float(values[i].min()), f"{name}_max": float(values[i].max())}
+            rows.append({"member": i} | row | of_seeds | {"diverged": int(self.diverged[i].sum())})
+        return rows
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write a table with a row per member and seed: what varies, and the last value of every metric."""
+        Path(path).write_text(csv_of(self), encoding="utf-8")
+
+
+def csv_of(results: Results, finished: np.ndarray | None = None) -> str:
+    """The table of `to_csv` as text, of the members that are finished."""
+    rows = results.sweep.table()
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    last = {name: results.final(name if name != "metric" else None) for name in results._named()}
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["member", "seed", *columns, *last, "diverged"])
+    for i, row in enumerate(rows):
+        for j in range(len(results.keys)):
+            if finished is None or finished[i]:
+                values = [x[i, j].item() for x in last.values()]
+                writer.writerow([i, j, *(row.get(name, "") for name in columns), *values, bool(results.diverged[i, j])])
+    return out.getvalue()
+
+
+def has_diverged(metrics: Sequence[np.ndarray]) -> np.ndarray:
+    """Whether any metric of a run is infinite or NaN, `[member, seed]`."""
+    bad = np.zeros(metrics[0].shape[:2], bool)
+    for x in metrics:
+        if jnp.issubdtype(x.dtype, jnp.inexact):
+            bad |= ~np.isfinite(x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)).reshape(
+                *bad.shape, -1
+            ).all(2)
+    return bad

@@ -1,0 +1,225 @@
+"""`run`: train all members of a sweep."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from .._support.checks import check_integer
+from ..tree._paths import dotted
+from ._folder import Folder
+from ._memory import fitting, free_memory, size_text
+from ._population import Lane, lanes, structures
+from ._progress import Progress
+from ._results import Results, csv_of, has_diverged
+from ._sweep import Members, Sweep, as_sweep
+from ._training import Train, Trainable, in_segments, placement
+
+
+class Experiment:
+    """A sweep with everything that its training needs: traced programs, keys, devices, metrics so far.
+
+    `run` and the searches share it. Members are trained in lanes; `record` stores the metrics of a lane and segment.
+
+    Args:
+        sweep: the optimizers.
+        training: `train` or a `Trainable`.
+        seeds: the number of seeds.
+        key: the random key of the sweep, which is split into those of the seeds.
+        devices: the devices, a number of them, or None for all.
+        segments: the number of segments.
+    """
+
+    def __init__(
+        self,
+        sweep: Sweep | Members,
+        training: Train | Trainable,
+        *,
+        seeds: int,
+        key: PRNGKeyArray | None,
+        devices: Any,
+        segments: int,
+        name: str = "sweeps.run",
+    ):
+        check_training(name, training, segments)
+        check_integer(name, "seeds", seeds)
+        check_integer(name, "segments", segments)
+        self.sweep = as_sweep(sweep)
+        self.training, self.total = training, segments
+        self.keys = jax.random.split(jax.random.key(0) if key is None else key, seeds)
+        self.where = placement(devices)
+        self.structures = structures(training, self.sweep.groups, self.keys, self.where)
+        leaves, self.treedef = jtu.tree_flatten(self.structures[0].metrics)
+        self.dtypes = [x.dtype for x in leaves]
+        shape = (len(self.sweep), seeds, segments)
+        self.metrics = [_blank((*shape, *x.shape), x.dtype) for x in leaves]
+        self.segments = np.zeros(len(self.sweep), int)
+        self.widths: list[int] = []
+
+    def describe(self, kind: str, **more: Any) -> dict[str, Any]:
+        """A description for the folder: two sweeps are the same if theirs are equal."""
+        found = jtu.tree_leaves_with_path(self.structures[0].metrics)
+        return {
+            "kind": kind,
+            "members": [" ".join(repr(member).split()) for member in self.sweep],
+            "seeds": len(self.keys),
+            "keys": np.asarray(jax.random.key_data(self.keys)).tolist(),
+            "metrics": {dotted(path) or "metric": f"{x.dtype}{list(x.shape)}" for path, x in found},
+            **more,
+        }
+
+    def choose_widths(self, folder: Folder, chunk: int | None, memory: float | None, progress: Progress) -> None:
+        """Decide how many members of each structure are trained at a time; as before, if the folder was begun."""
+        known = folder.note("chunk")
+        if known is not None:
+            if chunk is not None and any(w != min(w, self.where.rounded(chunk)) for w in known):
+                raise ValueError(
+                    f"The folder was begun with {known} members at a time, and `chunk={chunk}` is another number. "
+                    f"Leave it out to go on."
+                )
+            if any(width % self.where.size for width in known):
+                raise ValueError(
+                    f"The folder was begun with {known} members at a time, which {self.where.size} devices can't "
+                    f"share equally. Go on with the number of devices that it was begun with, by `devices=`."
+                )
+            self.widths = list(known)
+            return
+        if chunk is not None:
+            check_integer("sweeps.run", "chunk", chunk)
+        budget = free_memory(list(self.where.mesh.devices.flat)) if memory is None else float(memory)
+        for structure in self.structures:
+            n = len(structure.group.members)
+            width = fitting(structure.needed, n, self.where.rounded, chunk, budget)
+            self.widths.append(width)
+            if width < n:
+                progress.say(
+                    f"{structure.group.label}: {width} of {n} members at a time, {size_text(structure.needed(width))} "
+                    f"per device."
+                )
+        folder.set_note("chunk", self.widths)
+
+    def record(self, lane: Lane, segment: int, metrics: Sequence[np.ndarray]) -> None:
+        """Store the metrics of a lane and segment."""
+        for all_of_them, x in zip(self.metrics, metrics, strict=True):
+            all_of_them[lane.places, :, segment] = x
+        self.segments[lane.places] = segment + 1
+
+    def results(self, **more: Any) -> Results:
+        """The results so far."""
+        metrics = self.metrics
+        if in_segments(self.training) is None:
+            metrics = [x[:, :, 0] for x in metrics]
+        diverged = np.zeros((len(self.sweep), len(self.keys)), bool)
+        for n in np.unique(self.segments):
+            if n:
+                rows = self.segments == n
+                diverged[rows] = has_diverged([x[rows][:, :, :n] for x in self.metrics])
+        return Results(
+            sweep=self.sweep,
+            metrics=self.treedef.unflatten(metrics),
+            diverged=diverged,
+            segments=self.segments.copy(),
+            keys=self.keys,
+            chunk=tuple(self.widths),
+        )
+
+
+def _blank(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An array for metrics: NaN until they are there, or zero for integers."""
+    return np.full(shape, jnp.nan if jnp.issubdtype(dtype, jnp.inexact) else 0, dtype)
+
+
+def check_training(name: str, training: Any, segments: int) -> None:
+    """Raise an error if the training can't be called, or can't be cut into segments."""
+    if in_segments(training) is not None:
+        return
+    if not callable(training):
+        raise TypeError(
+            f"`{name}` needs the training as a function, `train(optimizer, key)`, or as a "
+            f"`sweeps.Trainable(start, advance)`; got {training!r}."
+        )
+    if segments != 1:
+        raise ValueError(
+            f"`{name}(segments={segments})` needs a training that can be cut into segments: "
+            f"`sweeps.Trainable(start, advance)` in place of a function."
+        )
+
+
+def run(
+    sweep: Sweep | Members,
+    train: Train | Trainable,
+    *,
+    seeds: int = 1,
+    key: PRNGKeyArray | None = None,
+    segments: int = 1,
+    chunk: int | None = None,
+    devices: Any = None,
+    memory: float | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+) -> Results:
+    """Train every member of a sweep with every seed, and return what the training returned.
+
+        results = sweeps.run(sweep, train, seeds=3, key=jax.random.key(0))
+        optimizer, row = results.best("loss")
+
+    `train(optimizer, key)` is an ordinary function for one optimizer, which returns metrics: any pytree of arrays. It
+    is traced once per structure of the sweep and mapped over members and seeds; all members get the same keys.
+
+    Args:
+        sweep: a sweep, or a list of optimizers.
+        train: `train(optimizer, key)`, or a `Trainable`, which is trained in segments.
+        seeds: the number of seeds.
+        key: random key, which is split into one per seed; by default `jax.random.key(0)`.
+        segments: the number of segments of a `Trainable`.
+        chunk: how many members are trained at a time. By default, as many as the memory of the devices holds, which
+            the compiler and the devices tell.
+        devices: the devices over which the members are spread, or how many; by default all of `jax.devices()`, also
+            those of the other processes of a `jax.distributed` job.
+        memory: the bytes that may be used on each device; by default 90 % of what is free.
+        folder: a folder, to which finished members and segments are written. If it is there, the sweep goes on where
+            it stopped, with the same results as an uninterrupted one. A folder of another sweep is refused; the code of
+            `train` and its data are not compared.
+        progress: whether to show a progress bar, if tqdm is installed, and the chosen `chunk`.
+
+    Raises:
+        TypeError: if `train` returns no arrays, or reads a traced value as a Python number.
+        ValueError: if the metrics differ between structures, or the folder is that of another sweep.
+        MemoryError: if `chunk` members, or a single one, need more memory than there is.
+    """
+    experiment = Experiment(sweep, train, seeds=seeds, key=key, devices=devices, segments=segments)
+    store = Folder(folder, experiment.describe("run"))
+    with Progress(progress) as bar:
+        experiment.choose_widths(store, chunk, memory, bar)
+        all_lanes = [
+            lane
+            for structure, width in zip(experiment.structures, experiment.widths, strict=True)
+            for lane in lanes(structure, structure.group.places, structure.group.members, width)
+        ]
+        bar.total(segments * len(all_lanes))
+        for number, lane in enumerate(all_lanes):
+            _train_lane(experiment, store, lane, f"{number:03d}", bar)
+            done = experiment.segments == segments
+            store.write_text("results.csv", csv_of(experiment.results(), done))
+    return experiment.results()
+
+
+def _train_lane(experiment: Experiment, folder: Folder, lane: Lane, name: str, bar: Progress) -> None:
+    """Train the members of a lane through all segments, beginning after those that the folder has."""
+    finished = min(folder.finished(name), experiment.total)
+    for segment in range(finished):
+        experiment.record(lane, segment, folder.metrics(name, segment, experiment.dtypes))
+    if 0 < finished < experiment.total:
+        lane.carry = folder.carry(name, finished - 1, lane.template())
+    bar.advance(finished)
+    for segment in range(finished, experiment.total):
+        metrics = lane.advance()
+        experiment.record(lane, segment, metrics)
+        folder.write(name, segment, metrics, lane.carry or ())
+        bar.advance()
+    lane.carry = None

@@ -1,0 +1,170 @@
+"""Distributions of hyperparameters, and `sample`, which draws optimizers from them.
+
+A space maps a number in $[0, 1)$ to a value: it is the inverse of its distribution function. So the same code serves
+independent draws and quasi-random points.
+"""
+
+import abc
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PRNGKeyArray
+from scipy.special import ndtri
+
+from .._protocol.transform import AbstractTransform
+from .._support.checks import check_integer, check_option
+from ._sweep import Sweep, check_optimizer, combined
+
+
+class AbstractSpace(abc.ABC):
+    """A distribution of one hyperparameter: `Uniform`, `LogUniform`, `Normal`, `Choice`, `OneMinus`."""
+
+    @abc.abstractmethod
+    def at(self, u: float) -> Any:
+        """Return the value below which a fraction `u` of the distribution lies."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{x!r}' for x in vars(self).values())})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((type(self), *vars(self).values()))
+
+
+class Uniform(AbstractSpace):
+    """Uniform between `low` and `high`."""
+
+    def __init__(self, low: float, high: float):
+        self.low, self.high = _interval(self, low, high)
+
+    def at(self, u: float) -> float:
+        r"""Return the quantile, $low + u\,(high - low)$."""
+        return self.low + u * (self.high - self.low)
+
+
+class LogUniform(AbstractSpace):
+    """Uniform in the logarithm between `low` and `high`, for learning rates and other scales."""
+
+    def __init__(self, low: float, high: float):
+        self.low, self.high = _interval(self, low, high)
+        if self.low <= 0:
+            raise ValueError(
+                f"`LogUniform({low!r}, {high!r})` needs positive bounds. For an interval with 0: `Uniform`."
+            )
+
+    def at(self, u: float) -> float:
+        r"""Return the quantile, $low\,(high / low)^u$."""
+        return math.exp(math.log(self.low) + u * (math.log(self.high) - math.log(self.low)))
+
+
+class Normal(AbstractSpace):
+    """Normal with a mean and a standard deviation."""
+
+    def __init__(self, mean: float, std: float):
+        self.mean, self.std = float(mean), float(std)
+        if not self.std > 0:
+            raise ValueError(f"`Normal({mean!r}, {std!r})` needs a positive standard deviation.")
+
+    def at(self, u: float) -> float:
+        """Return the quantile, by the inverse of the error function."""
+        return float(self.mean + self.std * ndtri(min(max(u, 1e-12), 1 - 1e-12)))
+
+
+class Choice(AbstractSpace):
+    """One of the given values, all equally likely."""
+
+    def __init__(self, values: Sequence[Any]):
+        self.values = tuple(values)
+        if not self.values:
+            raise ValueError("`Choice([])` has no values to choose from.")
+
+    def at(self, u: float) -> Any:
+        """Return the value whose part of $[0, 1)$ contains `u`."""
+        return self.values[int(u * len(self.values))]
+
+
+class OneMinus(AbstractSpace):
+    """One minus a value of another space, for decays: `b2=OneMinus(LogUniform(1e-4, 1e-1))` is in [0.9, 0.9999]."""
+
+    def __init__(self, space: AbstractSpace):
+        if not isinstance(space, AbstractSpace):
+            raise TypeError(f"`OneMinus` takes a space, such as `OneMinus(LogUniform(1e-4, 1e-1))`, got {space!r}.")
+        self.space = space
+
+    def at(self, u: float) -> float:
+        """Return one minus the value of the other space."""
+        return 1.0 - self.space.at(u)
+
+
+def _interval(space: AbstractSpace, low: float, high: float) -> tuple[float, float]:
+    low, high = float(low), float(high)
+    if not (low < high and math.isfinite(low) and math.isfinite(high)):
+        raise ValueError(f"`{type(space).__name__}({low!r}, {high!r})` needs finite bounds, the lower one first.")
+    return low, high
+
+
+def check_spaces(function: str, spaces: dict[str, Any]) -> None:
+    """Raise an error if a value given for a hyperparameter is not a space."""
+    for name, space in spaces.items():
+        if not isinstance(space, AbstractSpace):
+            values = isinstance(space, (list, tuple, np.ndarray, jax.Array))
+            remedy = "Choice([...])" if values else "LogUniform(low, high)"
+            raise ValueError(f"`{function}({name}=...)` must be a space, such as `sweeps.{remedy}`, got {space!r}.")
+
+
+def seed_of(key: PRNGKeyArray, fold: int = 0) -> list[int]:
+    """A seed for NumPy's generators from a random key of JAX."""
+    bits = jax.random.key_data(jax.random.fold_in(key, fold))
+    return [int(x) for x in np.asarray(bits).ravel()]
+
+
+def points(key: PRNGKeyArray, n: int, dimensions: int, sampler: str) -> np.ndarray:
+    """Points in the unit cube: independent ones (`"random"`), or a scrambled Sobol sequence (`"sobol"`)."""
+    generator = np.random.default_rng(seed_of(key))
+    if sampler == "random":
+        return generator.random((n, dimensions))
+    from scipy.stats import qmc
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The balance properties")  # n need not be a power of two
+        return qmc.Sobol(dimensions, rng=generator).random(n)
+
+
+def sample(
+    key: PRNGKeyArray, optimizer: AbstractTransform, n: int, /, *, sampler: str | None = None, **spaces: AbstractSpace
+) -> Sweep:
+    """Return a sweep of `n` optimizers with hyperparameters drawn from spaces.
+
+        sweep = sweeps.sample(key, mx.AdamW(1e-3), 64, learning_rate=sweeps.LogUniform(1e-4, 1e-1),
+                              b2=sweeps.OneMinus(sweeps.LogUniform(1e-4, 1e-1)))
+
+    Args:
+        key: random key.
+        optimizer: the optimizer; whatever is not named is the same in all members.
+        n: the number of members.
+        sampler: `"random"` for independent draws, or `"sobol"` for a scrambled Sobol sequence, which covers several
+            dimensions more evenly (Bergstra & Bengio, 2012, section 4). The default is `"sobol"` for more than one
+            space.
+        **spaces: the space of each hyperparameter, by the names of `replace`.
+
+    Raises:
+        ValueError: if a name or a space is invalid, or if a drawn value is out of the range of its hyperparameter.
+    """
+    check_optimizer("sweeps.sample", optimizer)
+    check_integer("sweeps.sample", "n", n)
+    check_spaces("sweeps.sample", spaces)
+    if not spaces:
+        raise ValueError(
+            "`sweeps.sample` needs a space for at least one hyperparameter: `learning_rate=LogUniform(...)`."
+        )
+    sampler = ("sobol" if len(spaces) > 1 else "random") if sampler is None else sampler
+    check_option("sweeps.sample", "sampler", sampler, ("random", "sobol"))
+    unit = points(key, n, len(spaces), sampler)
+    rows = [[space.at(float(u)) for space, u in zip(spaces.values(), row, strict=True)] for row in unit]
+    return combined("sweeps.sample", optimizer, spaces, rows)

@@ -1,0 +1,316 @@
+"""A sweep: many optimizers, grouped by structure, so that each group is one batch.
+
+A `Sweep` holds its members as plain optimizers. `grid`, `zipped` and `sample` make them with `replace`, which finds the
+hyperparameter and checks the value; `concat` puts sweeps together. Members of equal structure form a `Group`, which
+`stacked` turns into one batched optimizer. The columns of the table are the hyperparameters that the caller named, and
+whatever else differs between members.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, overload
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+
+from .._protocol.hyperparameters import (
+    ARRAY_TYPES,
+    AbstractHyperparameters,
+    batched_number,
+    fields_inside,
+    find_paths,
+    format_value,
+    value_at,
+)
+from .._protocol.transform import AbstractTransform
+
+Members = Sequence[AbstractTransform]
+
+
+class Group(NamedTuple):
+    """Members of one structure: their places in the sweep, and the members."""
+
+    places: list[int]
+    members: tuple[AbstractTransform, ...]
+
+    @property
+    def label(self) -> str:
+        """The name of the class, for error messages and file names."""
+        return type(self.members[0]).__name__
+
+
+def stacked(members: Members) -> AbstractTransform:
+    """One optimizer with a leading axis in every hyperparameter, from optimizers of one structure."""
+    columns = zip(*map(jtu.tree_leaves, members), strict=True)
+    leaves = [(jnp if any(isinstance(x, jax.Array) for x in column) else np).stack(column) for column in columns]
+    return jtu.tree_structure(members[0]).unflatten(leaves)
+
+
+def grouped(members: Members) -> tuple[Group, ...]:
+    """Group members by structure, dtypes and shapes; a group is in the order of its first member."""
+    found: list[tuple[Any, Group]] = []
+    for place, member in enumerate(members):
+        leaves, treedef = jtu.tree_flatten(member)
+        structure = treedef, [(np.shape(x), jnp.result_type(x)) for x in leaves]
+        group = next((group for known, group in found if known == structure), None)
+        if group is None:
+            found.append((structure, Group([place], (member,))))
+        else:
+            group.places.append(place)
+    return tuple(Group(places, tuple(members[i] for i in places)) for _, (places, _) in found)
+
+
+class Sweep(Sequence[AbstractTransform]):
+    """A sequence of optimizers to be trained together: `grid`, `zipped`, `sample` and `concat` make it.
+
+    `sweep[3]` is a plain optimizer, `sweep[2:5]` and `sweep[[0, 4]]` are sweeps. Members of one structure are trained
+    as one batch, in one compiled program; members of different classes, or with other options, in several.
+
+    Args:
+        members: the optimizers.
+        names: the names of the hyperparameters that vary, as the caller wrote them, and their dotted paths.
+    """
+
+    def __init__(self, members: Iterable[AbstractTransform], names: Mapping[str, tuple[str, ...]] | None = None):
+        self.members = tuple(members)
+        self.names = dict(names or {})
+        for member in self.members:
+            _check_member(member)
+        if not self.members:
+            raise ValueError("A sweep needs at least one optimizer, and there is none.")
+        self.groups = grouped(self.members)
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    @overload
+    def __getitem__(self, index: int) -> AbstractTransform: ...
+    @overload
+    def __getitem__(self, index: slice | Sequence[int]) -> "Sweep": ...
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return Sweep(self.members[index], self.names)
+        if np.ndim(index) == 0:
+            return self.members[index]
+        chosen = np.asarray(index)
+        places = np.flatnonzero(chosen) if chosen.dtype == bool else chosen
+        return Sweep([self.members[i] for i in places], self.names)
+
+    def __iter__(self) -> Iterator[AbstractTransform]:
+        return iter(self.members)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sweep) or len(self) != len(other):
+            return NotImplemented if not isinstance(other, Sweep) else False
+        return all(map(_is_equal, self.members, other.members))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        classes = ", ".join(f"{len(group.members)} x {group.label}" for group in self.groups)
+        varied = ", ".join(dict.fromkeys(name for row in self.table() for name in row if name != "optimizer"))
+        return f"Sweep({classes}; varied: {varied or 'nothing'})"
+
+    def batched(self) -> AbstractTransform:
+        """Return the members as one optimizer whose hyperparameters have a leading axis, for `jax.vmap`.
+
+        Raises:
+            ValueError: if the members don't have one structure.
+        """
+        if len(self.groups) > 1:
+            labels = ", ".join(group.label for group in self.groups)
+            raise ValueError(
+                f"`Sweep.batched()` needs members of one structure, and there are {len(self.groups)}: {labels}. "
+                f"`sweeps.run` trains each as a batch of its own."
+            )
+        return stacked(self.members)
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return a dict per member: its class under `"optimizer"`, and the hyperparameters that vary.
+
+        `pandas.DataFrame` takes it as it is. A member has no entry for a hyperparameter that its class doesn't have.
+        """
+        values = [_values(member) for member in self.members]
+        columns = dict(self.names)
+        named = [path for paths in columns.values() for path in paths]
+        seen: dict[tuple[type, str], Any] = {}
+        for member, of_one in zip(self.members, values, strict=True):
+            for path, value in of_one.items():
+                # Only within a class: that two classes have other defaults says nothing about the sweep.
+                differs = seen.setdefault((type(member), path), value) != value
+                if differs and not any(_contains(path, other) or _contains(other, path) for other in named):
+                    columns[path] = (path,)
+        rows = []
+        for member, of_one in zip(self.members, values, strict=True):
+            row: dict[str, Any] = {"optimizer": type(member).__name__}
+            for name, paths in columns.items():
+                found = [of_one[path] for path in paths if path in of_one]
+                row.update({name: found[0]} if found else {})
+            rows.append(row)
+        return rows
+
+
+def _contains(path: str, other: str) -> bool:
+    return f"{other}.".startswith(f"{path}.")
+
+
+def _is_equal(a: AbstractTransform, b: AbstractTransform) -> bool:
+    leaves, treedef = jtu.tree_flatten(a)
+    others, other = jtu.tree_flatten(b)
+    return treedef == other and all(
+        np.array_equal(x, y) and x.dtype == y.dtype for x, y in zip(leaves, others, strict=True)
+    )
+
+
+def _check_member(member: Any) -> None:
+    if not isinstance(member, AbstractTransform):
+        text = " ".join(repr(member).split())
+        hint = " A sweep consists of optimizers, such as `[mx.AdamW(1e-3), mx.Lion(1e-4)]`."
+        if isinstance(member, type):
+            hint = f" It is a class: make an instance, `{member.__name__}(...)`."
+        elif callable(getattr(member, "init", None)):
+            hint = " Convert an optax optimizer with `mx.from_optax(...)`; its numbers can't be swept."
+        raise TypeError(f"A member of a sweep must be a transform of modulax, got {text[:200]}.{hint}")
+    if path := batched_number(member):
+        raise ValueError(
+            f"A member of a sweep must be one optimizer, and `{path}` of this {type(member).__name__} has several "
+            f"values. Write `sweeps.zipped({type(member).__name__}(...), {path}=values)` in place of the `vmap`."
+        )
+
+
+def _values(member: AbstractTransform) -> dict[str, Any]:
+    """What may vary between members, by dotted path: hyperparameters, whole schedules, options, classes of parts."""
+    out = {path: _plain(accessor(member)) for path, accessor in member.addresses().items()}
+    for keys in fields_inside(member):
+        value, path = value_at(member, keys), ".".join(map(str, keys))
+        if isinstance(value, AbstractTransform):
+            out[path] = type(value).__name__
+        elif path not in out and not any(map(_is_content, (value, *jtu.tree_leaves(value)))):
+            out[path] = value if isinstance(value, (bool, int, str)) else format_value(value)
+    return out
+
+
+def _is_content(x: Any) -> bool:
+    """Whether a value is not an option: its content has paths of its own."""
+    return isinstance(x, (*ARRAY_TYPES, AbstractHyperparameters, Mapping))
+
+
+def _plain(x: Any) -> Any:
+    """The shortest Python number that is read back as the same value; the text of anything else."""
+    if isinstance(x, ARRAY_TYPES) and np.ndim(x) == 0:
+        value = np.asarray(x)[()]
+        return float(str(value)) if jnp.issubdtype(value.dtype, jnp.floating) else value.item()
+    return " ".join(format_value(x).split())
+
+
+def combined(function: str, optimizer: AbstractTransform, names: Iterable[str], rows: Iterable[Iterable[Any]]) -> Sweep:
+    """A sweep with a member for each row of values, one value for each name."""
+    paths = {name: _paths(optimizer, name, function) for name in names}
+    return Sweep([optimizer.replace(**dict(zip(paths, row, strict=True))) for row in rows], paths)
+
+
+def _paths(optimizer: AbstractTransform, name: str, function: str) -> tuple[str, ...]:
+    """The dotted paths of the hyperparameters with a name; an error if there is none, or if it is an option."""
+    paths = tuple(".".join(map(str, path)) for path in find_paths(optimizer, name, function))
+    if set(paths) <= optimizer.addresses().keys():
+        return paths
+    owner = type(optimizer).__name__
+    raise ValueError(
+        f"`{function}({name}=...)`: `{name}` of {owner} is an option and not a hyperparameter. Another value means "
+        f"another program, so it cannot vary within a batch. Put two sweeps together: `sweeps.concat([sweep, other])`, "
+        f"where `other` is made from `optimizer.replace({name}=...)`."
+    )
+
+
+def check_optimizer(function: str, optimizer: Any) -> None:
+    """Raise an error if the first argument of `grid`, `zipped` or `sample` is not one optimizer."""
+    if not isinstance(optimizer, AbstractTransform):
+        _check_member(optimizer)
+    if path := batched_number(optimizer):
+        raise ValueError(f"`{function}` makes the batch itself: give it one optimizer, whose `{path}` is a scalar.")
+
+
+def _column(function: str, name: str, values: Any) -> list[Any]:
+    """The values given for one hyperparameter, as a list."""
+    is_array = isinstance(values, ARRAY_TYPES)
+    if isinstance(values, str) or not (np.ndim(values) == 1 if is_array else isinstance(values, Sequence)):
+        shown = f"an array of shape {np.shape(values)}" if is_array else f"{values!r}"
+        raise ValueError(f"`{function}({name}=...)` must be a list of values, got {shown}. Write `{name}=[...]`.")
+    if not len(values):
+        raise ValueError(f"`{function}({name}=[])` has no values, so that the sweep would be empty.")
+    return list(np.asarray(values)) if is_array else list(values)
+
+
+def grid(optimizer: AbstractTransform, /, **values: Any) -> Sweep:
+    """Return the sweep over all combinations of values; the last one varies fastest.
+
+        sweep = sweeps.grid(mx.AdamW(1e-3), learning_rate=[1e-4, 3e-4, 1e-3], weight_decay=[0.0, 0.1])
+        sweep = sweeps.grid(chain, **{"clip.max_norm": [0.5, 1.0], "adamw.learning_rate.peak_value": [1e-3, 1e-2]})
+
+    Args:
+        optimizer: the optimizer; whatever is not named is the same in all members.
+        **values: the values of each hyperparameter. The names are those of `replace`: a field, a dotted path, the end
+            of one, or a pattern.
+
+    Raises:
+        ValueError: if there is no such hyperparameter, if it is a static option, or if a value is invalid.
+    """
+    check_optimizer("sweeps.grid", optimizer)
+    columns = {name: _column("sweeps.grid", name, column) for name, column in values.items()}
+    return combined("sweeps.grid", optimizer, columns, itertools.product(*columns.values()))
+
+
+def zipped(optimizer: AbstractTransform, /, **values: Any) -> Sweep:
+    """Return the sweep whose member number `i` has the values number `i`; all columns have one length.
+
+        sweep = sweeps.zipped(mx.AdamW(1e-3), learning_rate=[1e-4, 1e-3], b2=[0.999, 0.99])
+
+    Args:
+        optimizer: the optimizer; whatever is not named is the same in all members.
+        **values: the values of each hyperparameter, by the names of `replace`.
+
+    Raises:
+        ValueError: if the lengths differ, or for the reasons of `grid`.
+    """
+    check_optimizer("sweeps.zipped", optimizer)
+    columns = {name: _column("sweeps.zipped", name, column) for name, column in values.items()}
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        counts = ", ".join(f"{length} for `{name}`" for name, length in lengths.items())
+        raise ValueError(
+            f"`sweeps.zipped` pairs the values, so it needs equally many, and got {counts}. For all combinations, "
+            f"write `sweeps.grid(...)`."
+        )
+    return combined("sweeps.zipped", optimizer, columns, zip(*columns.values(), strict=True) if columns else [()])
+
+
+def concat(parts: Iterable[Sweep | Members | AbstractTransform]) -> Sweep:
+    """Return one sweep with the members of several, which may be of different classes.
+
+        sweep = sweeps.concat([grid_of_adamw, grid_of_lion, [mx.Muon(0.02)]])
+
+    Args:
+        parts: sweeps, lists of optimizers, and optimizers.
+
+    Raises:
+        TypeError: if a part is neither.
+        ValueError: if there are no members.
+    """
+    members: list[AbstractTransform] = []
+    names: dict[str, tuple[str, ...]] = {}
+    for part in parts:
+        part = as_sweep(part)
+        members += part.members
+        for name, paths in part.names.items():
+            names[name] = tuple(dict.fromkeys((*names.get(name, ()), *paths)))
+    return Sweep(members, names)
+
+
+def as_sweep(sweep: Any) -> Sweep:
+    """A sweep as it is; a list of optimizers, or one, as a sweep."""
+    if isinstance(sweep, Sweep):
+        return sweep
+    is_several = isinstance(sweep, Sequence) and not hasattr(sweep, "init")  # a transform of optax is a tuple
+    return Sweep(sweep if is_several else [sweep])

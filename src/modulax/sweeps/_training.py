@@ -1,0 +1,206 @@
+"""The user's training, traced once for one optimizer, and run for a batch of them.
+
+`train(optimizer, key)`, or the `start` and `advance` of a `Trainable`, is traced for one member and one key, without a
+batch: the errors are those of the user's own code, and a program of any width is made from the same jaxpr without
+calling the function again. The arrays that it closes over become arguments of the program, so that a data set is
+neither a constant in the program nor copied for each member.
+
+A `Program` maps one traced function over members and seeds. The members are spread over the devices with `shard_map`:
+each device runs the batch of its own members, so that no array ever moves between them.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jax.extend.core import jaxpr_as_fun
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from jaxtyping import PRNGKeyArray, PyTree
+
+from .._support.checks import listing
+from ..tree._paths import dotted
+
+Train = Callable[[Any, PRNGKeyArray], PyTree]
+MEMBERS = "members"
+READS_A_VALUE = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Trainable:
+    """A training in segments, for `run`, `halving`, `pbt` and `optuna`.
+
+        def start(optimizer, key):
+            model = make_model(key)
+            return model, optimizer.init(model), key
+
+        def advance(optimizer, carry):   # one segment, such as 100 steps by `jax.lax.scan`
+            ...
+            return carry, {"loss": loss}
+
+        trainable = sweeps.Trainable(start, advance)
+
+    The carry may contain Equinox models with their functions; whatever is not an array must be the same after a
+    segment as before it. Derive random numbers from a key or a step count in the carry.
+
+    Args:
+        start: function of an optimizer and a random key that returns the carry.
+        advance: function of an optimizer and the carry that returns the next carry and the metrics of the segment.
+    """
+
+    start: Callable[[Any, PRNGKeyArray], PyTree]
+    advance: Callable[[Any, PyTree], tuple[PyTree, PyTree]]
+
+
+def in_segments(training: Any) -> Trainable | None:
+    """The training as segments, or None if it is a plain function."""
+    return training if isinstance(training, Trainable) else None
+
+
+class Traced(NamedTuple):
+    """A traced function of arrays: its program for one member, and what it returns."""
+
+    call: Callable[..., list[Any]]
+    consts: list[Any]
+    result: PyTree  # of shapes
+
+
+def trace(name: str, function: Callable[..., PyTree], *arguments: PyTree) -> Traced:
+    """Trace a function of the user, which returns arrays, for arguments given as arrays or shapes."""
+    try:
+        closed, result = jax.make_jaxpr(function, return_shape=True)(*jax.tree.map(shape_of, arguments))
+    except READS_A_VALUE as error:
+        raise TypeError(_explained(name, error)) from error
+
+    def call(consts: list[Any], *leaves: Any) -> list[Any]:
+        return jaxpr_as_fun(closed.replace(consts=consts))(*leaves)
+
+    return Traced(call, list(closed.consts), result)
+
+
+def is_key(x: Any) -> bool:
+    """Whether an array is a typed random key."""
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def shape_of(x: Any) -> jax.ShapeDtypeStruct:
+    """The shape and dtype of an array."""
+    return jax.ShapeDtypeStruct(np.shape(x), getattr(x, "dtype", None) or jnp.result_type(x))
+
+
+def as_metrics(name: str, out: PyTree) -> PyTree:
+    """The metrics as arrays; an error if there are none, or something is neither an array nor a number."""
+    found = jtu.tree_leaves_with_path(out)
+    wrong = [f"{dotted(path) or 'the result'}: {type(x).__name__}" for path, x in found if not _is_numeric(x)]
+    if wrong or not found:
+        what = listing(wrong) if wrong else f"`{out!r}`, which has no arrays"
+        raise TypeError(
+            f"`{name}` must return its metrics, arrays or numbers in any pytree, and it returned {what}. Write, for "
+            f'example, `return {{"loss": loss}}`; keep a model or a function out of the metrics.'
+        )
+    return jax.tree.map(jnp.asarray, out)
+
+
+def _is_numeric(x: Any) -> bool:
+    return (eqx.is_array(x) and not is_key(x)) or isinstance(x, (bool, int, float, complex, np.ndarray, np.generic))
+
+
+def _explained(name: str, error: Exception) -> str:
+    first = str(error).strip().splitlines()[0]
+    return (
+        f"`{name}` was traced by JAX, because all members of a sweep run in one program. It reads a traced value as a "
+        f"Python number: a hyperparameter has another value in every member. Compute with `jax.numpy`; in place of "
+        f"`float(x)`, use `x`; in place of `if x > 0`, `jnp.where` or `jax.lax.cond`; a length or a shape must be the "
+        f"same in all members. The error from JAX: {first}"
+    )
+
+
+class Placement(NamedTuple):
+    """The devices of a sweep: a mesh with one axis, over which the members are spread."""
+
+    mesh: Mesh
+
+    @property
+    def size(self) -> int:
+        """The number of devices."""
+        return self.mesh.size
+
+    def of_members(self) -> NamedSharding:
+        """The sharding of arrays with a leading axis of members."""
+        return NamedSharding(self.mesh, P(MEMBERS))
+
+    def copied(self) -> NamedSharding:
+        """The sharding of arrays that each device has a copy of."""
+        return NamedSharding(self.mesh, P())
+
+    def rounded(self, width: int) -> int:
+        """The smallest multiple of the number of devices that is not below `width`."""
+        return -(-width // self.size) * self.size
+
+
+def placement(devices: Any) -> Placement:
+    """The mesh over devices: all of them (None), the first so many (a number), or those given."""
+    there = jax.devices()
+    if isinstance(devices, int):
+        if not 0 < devices <= len(there):
+            raise ValueError(f"`devices={devices}` must be between 1 and {len(there)}, the number of devices of JAX.")
+        devices = there[:devices]
+    chosen = there if devices is None else list(devices)
+    if not chosen:
+        raise ValueError("`devices=[]` is empty. For all devices of JAX, write `devices=None`.")
+    return Placement(Mesh(np.array(chosen), (MEMBERS,)))
+
+
+class Axes(NamedTuple):
+    """Whether an argument has an axis of members, and one of seeds after it."""
+
+    members: bool
+    seeds: bool
+
+
+class Program:
+    """A traced function of flat arrays, mapped over members and seeds, and compiled for any number of members.
+
+    Args:
+        traced: the function for one member and one seed.
+        axes: the axes of each of its arguments. The results have both.
+        where: the devices, over which the members are spread.
+        donated: the arguments whose memory the results may use.
+    """
+
+    def __init__(self, traced: Traced, axes: Sequence[Axes], where: Placement, donated: Sequence[int] = ()):
+        over_seeds = jax.vmap(traced.call, in_axes=(None, *(0 if axis.seeds else None for axis in axes)))
+        over_members = jax.vmap(over_seeds, in_axes=(None, *(0 if axis.members else None for axis in axes)))
+        if where.size > 1:
+            specs = tuple(P(MEMBERS) if axis.members else P() for axis in axes)
+            over_members = jax.shard_map(
+                over_members, mesh=where.mesh, in_specs=(P(), *specs), out_specs=P(MEMBERS), check_vma=False
+            )
+        self.axes = axes
+        self.shardings = [where.of_members() if axis.members else where.copied() for axis in axes]
+        self.consts = [jax.device_put(x, where.copied()) for x in traced.consts]
+        self._jitted = jax.jit(over_members, donate_argnums=tuple(1 + i for i in donated))
+        self._compiled: dict[int, Any] = {}
+
+    def compiled(self, width: int, leaves: Sequence[Any]) -> Any:
+        """The compiled program for so many members; `leaves` are arrays or shapes of any number of members."""
+        if width not in self._compiled:
+            shapes = [
+                jax.ShapeDtypeStruct((width, *x.shape[1:]) if axis.members else x.shape, x.dtype, sharding=sharding)
+                for x, axis, sharding in zip(leaves, self.axes, self.shardings, strict=True)
+            ]
+            self._compiled[width] = self._jitted.lower(self.consts, *shapes).compile()
+        return self._compiled[width]
+
+    def __call__(self, width: int, leaves: Sequence[Any]) -> list[Any]:
+        """Run the program for so many members."""
+        placed = [jax.device_put(x, sharding) for x, sharding in zip(leaves, self.shardings, strict=True)]
+        return self.compiled(width, placed)(self.consts, *placed)
