@@ -8,8 +8,8 @@ entry points also accept raw floats as leaves.
 
 Every hyperparameter has a dotted path. `_addressed` finds them all, schedules in the fields included; `addresses()`
 makes accessors of them, and `find_paths` resolves a name given to `replace`: a field, a path, the end of one, or a
-pattern; a part or an option inside if no hyperparameter has the name. `Hyperparameters`, the result of `hyperparameters()`,
-finds a value by the end of its path too.
+pattern; a part or an option inside if no hyperparameter has the name. `Hyperparameters`, the result of
+`hyperparameters()`, finds a value by the end of its path too.
 """
 
 import dataclasses

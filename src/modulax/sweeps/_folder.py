@@ -71,9 +71,9 @@ class Folder:
         """Note a value in the folder."""
         self.write_text(f"{name}.json", json.dumps(value))
 
-    def finished(self, name: str) -> int:
-        """How many segments of some members are finished."""
-        n = 0
+    def finished(self, name: str, first: int = 0) -> int:
+        """The segment after the last finished one of some members, whose first segment was `first`."""
+        n = first
         while self.path is not None and self._metrics(name, n).exists():
             n += 1
         return n
@@ -92,7 +92,7 @@ class Folder:
         return list(found.values())
 
     def write(self, name: str, segment: int, metrics: Sequence[np.ndarray], carry: Sequence[Any]) -> None:
-        """Write a finished segment: the carries, then the metrics. Delete the carries of the segment before."""
+        """Write a finished segment: the carries, then the metrics."""
         if self.path is None:
             return
         if carry:
@@ -103,8 +103,11 @@ class Folder:
         with open(fresh, "wb") as file:
             np.savez(file, *map(_storable, metrics))
         os.replace(fresh, self._metrics(name, segment))
-        if carry and segment:
-            shutil.rmtree(self._carry(name, segment - 1), ignore_errors=True)
+
+    def forget(self, name: str, segment: int) -> None:
+        """Delete the carries after a segment, when nothing continues from them any more."""
+        if self.path is not None and _writes():
+            shutil.rmtree(self._carry(name, segment), ignore_errors=True)
 
     def _metrics(self, name: str, segment: int) -> Path:
         return Path(self.path or "", "metrics", f"{name}-{segment:04d}.npz")

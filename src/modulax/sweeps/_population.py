@@ -5,12 +5,12 @@ their carries: what one call of the program runs. If there are fewer members tha
 repeated, so that there is one program for all lanes.
 """
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax.experimental import multihost_utils
@@ -20,19 +20,29 @@ from .._support.checks import listing
 from ..tree._paths import dotted
 from ._memory import peak
 from ._sweep import Group, Members, stacked
-from ._training import Axes, Placement, Program, Train, Trainable, as_metrics, in_segments, shape_of, trace
+from ._training import Axes, Placement, Program, Train, Trainable, as_metrics, in_segments, is_key, shape_of, trace
 
-HYPERPARAMETER, KEY, CARRY = Axes(members=True, seeds=False), Axes(members=False, seeds=True), Axes(True, True)
+HYPERPARAMETER, CARRY = Axes(members=True, seeds=False), Axes(members=True, seeds=True)
 
 
 class Structure:
     """A training for optimizers of one structure: how members begin, and one segment of it.
 
     A plain `train` has an empty carry and one segment, which takes the random keys.
+
+    Args:
+        training: `train` or a `Trainable`.
+        group: the members, of which the first one is traced.
+        keys: the random keys: `[seed]`, the same for all members, or `[member, seed]`.
+        where: the devices.
+        own_keys: whether the keys are `[member, seed]`.
     """
 
-    def __init__(self, training: Any, group: Group, keys: PRNGKeyArray, where: Placement):
+    def __init__(self, training: Any, group: Group, keys: PRNGKeyArray, where: Placement, *, own_keys: bool = False):
         self.group, self.keys, self.where = group, keys, where
+        self.key_axes = Axes(members=own_keys, seeds=True)
+        self.key = keys[0, 0] if own_keys else keys[0]
+        self.seeds = keys.shape[1 if own_keys else 0]
         optimizer = group.members[0]
         self.numbers = [HYPERPARAMETER] * len(jtu.tree_leaves(optimizer))
         self.start: Program | None = None
@@ -45,30 +55,31 @@ class Structure:
         def train(optimizer: PyTree, key: PRNGKeyArray) -> PyTree:
             return as_metrics("train", training(optimizer, key))
 
-        traced = trace("train", train, optimizer, keys[0])
+        traced = trace("train", train, optimizer, self.key)
         self.metrics = traced.result
-        self.segment = Program(traced, [*self.numbers, KEY], where)
+        self.segment = Program(traced, [*self.numbers, self.key_axes], where)
 
     def _trace_segments(self, training: Trainable, optimizer: PyTree) -> None:
         static: list[PyTree] = []
 
         def start(optimizer: PyTree, key: PRNGKeyArray) -> PyTree:
             arrays, rest = eqx.partition(training.start(optimizer, key), eqx.is_array)
-            static.append(rest)
-            return arrays
+            static.extend([jax.tree.map(_key_type, arrays), rest])
+            return jax.tree.map(key_as_data, arrays)
 
-        def advance(optimizer: PyTree, arrays: PyTree) -> tuple[PyTree, PyTree]:
-            out = training.advance(optimizer, eqx.combine(arrays, static[0]))
+        def advance(optimizer: PyTree, data: PyTree) -> tuple[PyTree, PyTree]:
+            arrays = jax.tree.map(_as_key, data, static[0])
+            out = training.advance(optimizer, eqx.combine(arrays, static[1]))
             if not isinstance(out, tuple) or len(out) != 2:
                 raise TypeError(
                     f"`advance` must return a pair, `(carry, metrics)`, and it returned {type(out).__name__}."
                 )
             following, rest = eqx.partition(out[0], eqx.is_array)
-            _check_carry((arrays, static[0]), (following, rest))
-            return following, as_metrics("advance", out[1])
+            _check_carry((arrays, static[1]), (following, rest))
+            return jax.tree.map(key_as_data, following), as_metrics("advance", out[1])
 
-        begun = trace("start", start, optimizer, self.keys[0])
-        self.start = Program(begun, [*self.numbers, KEY], self.where)
+        begun = trace("start", start, optimizer, self.key)
+        self.start = Program(begun, [*self.numbers, self.key_axes], self.where)
         self.carry = jtu.tree_leaves(begun.result)
         traced = trace("advance", advance, optimizer, begun.result)
         self.metrics = traced.result[1]
@@ -81,9 +92,22 @@ class Structure:
         numbers = [_with_axes(shape_of(x), width) for x in jtu.tree_leaves(self.group.members[0])]
         if self.start is None:
             return peak(self.segment.compiled(width, [*numbers, self.keys]))
-        carry = [_with_axes(x, width, len(self.keys)) for x in self.carry]
+        carry = [_with_axes(x, width, self.seeds) for x in self.carry]
         programs = self.start.compiled(width, [*numbers, self.keys]), self.segment.compiled(width, [*numbers, *carry])
         return max(map(peak, programs))
+
+
+def key_as_data(x: Any) -> Any:
+    """An array, as integers if it is a random key: the host and the disk know no keys."""
+    return jax.random.key_data(x) if is_key(x) else x
+
+
+def _key_type(x: Any) -> Any:
+    return jax.random.key_impl(x) if is_key(x) else ""
+
+
+def _as_key(data: Any, kind: Any) -> Any:
+    return jax.random.wrap_key_data(data, impl=kind) if kind else data
 
 
 def _with_axes(x: jax.ShapeDtypeStruct, *axes: int) -> jax.ShapeDtypeStruct:
@@ -123,37 +147,50 @@ class Lane:
     def __init__(self, structure: Structure, places: Sequence[int], members: Members, width: int):
         self.structure, self.places, self.members, self.width = structure, list(places), tuple(members), width
         self.carry: list[Any] | None = None
+        self.begin: Callable[[], list[Any]] = self._start  # gives the carry when it is needed first
 
-    @property
-    def _numbers(self) -> list[Any]:
-        missing = self.width - len(self.members)
-        return jtu.tree_leaves(stacked([*self.members, *([self.members[-1]] * missing)]))
+    def _padded(self, rows: Sequence[Any]) -> list[Any]:
+        return [*rows, *([rows[-1]] * (self.width - len(rows)))]
 
-    def start(self) -> None:
-        """Begin the training of all members."""
+    def _arguments(self) -> list[Any]:
+        return jtu.tree_leaves(stacked(self._padded(self.members)))
+
+    def _keys(self) -> PRNGKeyArray:
+        keys = self.structure.keys
+        return keys[np.array(self._padded(self.places))] if self.structure.key_axes.members else keys
+
+    def _start(self) -> list[Any]:
         program = self.structure.start
-        self.carry = [] if program is None else program(self.width, [*self._numbers, self.structure.keys])
+        return [] if program is None else program(self.width, [*self._arguments(), self._keys()])
+
+    def current(self) -> list[Any]:
+        """The carry."""
+        if self.carry is None:
+            self.carry = self.begin()
+        return self.carry
 
     def advance(self) -> list[np.ndarray]:
         """Run one segment, and return the leaves of its metrics, with axes of members and seeds."""
-        if self.carry is None:
-            self.start()
-        given = [self.structure.keys] if self.structure.start is None else self.carry
-        out = self.structure.segment(self.width, [*self._numbers, *(given or ())])
+        given = [self._keys()] if self.structure.start is None else self.current()
+        out = self.structure.segment(self.width, [*self._arguments(), *given])
         n = len(self.structure.carry)
         self.carry = out[:n]
         return [fetched(x)[: len(self.members)] for x in out[n:]]
 
+    def leave(self) -> None:
+        """Move the carry to the host, so that the memory of the devices is free for other lanes."""
+        self.carry = [fetched(x) for x in self.current()]
+
     def template(self) -> list[jax.ShapeDtypeStruct]:
         """The shapes and placement of the carry, to restore it."""
         sharding = self.structure.where.of_members()
-        shapes = [_with_axes(x, self.width, len(self.structure.keys)) for x in self.structure.carry]
+        shapes = [_with_axes(x, self.width, self.structure.seeds) for x in self.structure.carry]
         return [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for x in shapes]
 
 
-def fetched(x: jax.Array) -> np.ndarray:
+def fetched(x: Any) -> np.ndarray:
     """An array on the host, in every process."""
-    if not x.is_fully_addressable:
+    if isinstance(x, jax.Array) and not x.is_fully_addressable:
         x = multihost_utils.process_allgather(x, tiled=True)
     return np.asarray(x)
 
@@ -164,36 +201,40 @@ def lanes(structure: Structure, places: Sequence[int], members: Members, width: 
     return [Lane(structure, places[i : i + width], members[i : i + width], width) for i in starts]
 
 
-def regrouped(old: Iterable[Lane], places: Sequence[int], members: Members, width: int) -> list[Lane]:
-    """Lanes of other members of one structure, whose carries are those that the places have in the old lanes.
+def regrouped(
+    old: Sequence[Lane], places: Sequence[int], members: Members, width: int, sources: Sequence[int]
+) -> list[Lane]:
+    """Lanes of members that continue from the carries of members of the old lanes.
 
-    A place may occur several times, if members continue from the same carry.
+    Args:
+        old: the lanes so far, of one structure.
+        places: the places of the members.
+        members: the optimizers.
+        width: the width of the lanes.
+        sources: for each place, the place whose carry it continues from.
     """
-    old = list(old)
-    new = lanes(old[0].structure, places, members, width)
-    if any(lane.carry is None for lane in old):
-        return new
     home = {place: (lane, row) for lane in old for row, place in enumerate(lane.places)}
-    for lane in new:
-        sources = [home[place] for place in lane.places]
-        sources += [sources[-1]] * (width - len(sources))
-        only = sources[0][0]
-        rows = np.array([row for _, row in sources])
-        if all(source is only for source, _ in sources):
-            lane.carry = [x[rows] for x in only.carry or ()]
-        else:
-            lane.carry = [
-                jnp.stack([(source.carry or [])[i][row] for source, row in sources])
-                for i in range(len(only.carry or ()))
-            ]
+    new = lanes(old[0].structure, places, members, width)
+    for number, lane in enumerate(new):
+        rows = [home[source] for source in sources[number * width : (number + 1) * width]]
+        lane.begin = functools.partial(_gathered, [*rows, *([rows[-1]] * (width - len(rows)))])
     return new
 
 
+def _gathered(rows: Sequence[tuple[Lane, int]]) -> list[Any]:
+    """The carry that consists of rows of the carries of other lanes."""
+    only = rows[0][0]
+    if all(lane is only for lane, _ in rows):
+        chosen = np.array([row for _, row in rows])
+        return [x[chosen] for x in only.current()]
+    return [np.stack([np.asarray(lane.current()[i][row]) for lane, row in rows]) for i in range(len(only.current()))]
+
+
 def structures(
-    training: Train | Trainable, groups: Sequence[Group], keys: PRNGKeyArray, where: Placement
+    training: Train | Trainable, groups: Sequence[Group], keys: PRNGKeyArray, where: Placement, *, own_keys: bool
 ) -> list[Structure]:
     """The training traced for every structure; an error if the metrics differ."""
-    found = [Structure(training, group, keys, where) for group in groups]
+    found = [Structure(training, group, keys, where, own_keys=own_keys) for group in groups]
     first, *others = found
     for other in others:
         a, b = _kinds(first.metrics), _kinds(other.metrics)

@@ -1,5 +1,7 @@
 """`run`: train all members of a sweep."""
 
+import functools
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -33,6 +35,8 @@ class Experiment:
         key: the random key of the sweep, which is split into those of the seeds.
         devices: the devices, a number of them, or None for all.
         segments: the number of segments.
+        name: the function that the user called, for error messages.
+        own_keys: whether every member has keys of its own, in place of the same ones.
     """
 
     def __init__(
@@ -45,15 +49,17 @@ class Experiment:
         devices: Any,
         segments: int,
         name: str = "sweeps.run",
+        own_keys: bool = False,
     ):
         check_training(name, training, segments)
         check_integer(name, "seeds", seeds)
         check_integer(name, "segments", segments)
         self.sweep = as_sweep(sweep)
-        self.training, self.total = training, segments
-        self.keys = jax.random.split(jax.random.key(0) if key is None else key, seeds)
+        self.training = training
+        shape = (len(self.sweep), seeds) if own_keys else (seeds,)
+        self.keys = jax.random.split(jax.random.key(0) if key is None else key, shape)
         self.where = placement(devices)
-        self.structures = structures(training, self.sweep.groups, self.keys, self.where)
+        self.structures = structures(training, self.sweep.groups, self.keys, self.where, own_keys=own_keys)
         leaves, self.treedef = jtu.tree_flatten(self.structures[0].metrics)
         self.dtypes = [x.dtype for x in leaves]
         shape = (len(self.sweep), seeds, segments)
@@ -67,14 +73,18 @@ class Experiment:
         return {
             "kind": kind,
             "members": [" ".join(repr(member).split()) for member in self.sweep],
-            "seeds": len(self.keys),
             "keys": np.asarray(jax.random.key_data(self.keys)).tolist(),
             "metrics": {dotted(path) or "metric": f"{x.dtype}{list(x.shape)}" for path, x in found},
             **more,
         }
 
-    def choose_widths(self, folder: Folder, chunk: int | None, memory: float | None, progress: Progress) -> None:
-        """Decide how many members of each structure are trained at a time; as before, if the folder was begun."""
+    def choose_widths(
+        self, folder: Folder, chunk: int | None, memory: float | None, progress: Progress, share: float = 1
+    ) -> None:
+        """Decide how many members of each structure are trained at a time; as before, if the folder was begun.
+
+        Without `chunk`, it is a share of the members, or fewer, if these don't fit into the memory.
+        """
         known = folder.note("chunk")
         if known is not None:
             if chunk is not None and any(w != min(w, self.where.rounded(chunk)) for w in known):
@@ -94,9 +104,9 @@ class Experiment:
         budget = free_memory(list(self.where.mesh.devices.flat)) if memory is None else float(memory)
         for structure in self.structures:
             n = len(structure.group.members)
-            width = fitting(structure.needed, n, self.where.rounded, chunk, budget)
+            width = fitting(structure.needed, math.ceil(share * n), self.where.rounded, chunk, budget)
             self.widths.append(width)
-            if width < n:
+            if width < math.ceil(share * n):
                 progress.say(
                     f"{structure.group.label}: {width} of {n} members at a time, {size_text(structure.needed(width))} "
                     f"per device."
@@ -109,23 +119,40 @@ class Experiment:
             all_of_them[lane.places, :, segment] = x
         self.segments[lane.places] = segment + 1
 
-    def results(self, **more: Any) -> Results:
+    def train(self, lane: Lane, name: str, first: int, last: int, folder: Folder, progress: Progress) -> None:
+        """Train a lane from segment `first` up to `last`, without the segments that the folder has."""
+        finished = min(folder.finished(name, first), last)
+        for segment in range(first, finished):
+            self.record(lane, segment, folder.metrics(name, segment, self.dtypes))
+        progress.advance(finished - first)
+        if finished > first:
+            lane.begin = functools.partial(folder.carry, name, finished - 1, lane.template())
+        for segment in range(finished, last):
+            metrics = lane.advance()
+            self.record(lane, segment, metrics)
+            folder.write(name, segment, metrics, lane.current())
+            if segment > first:
+                folder.forget(name, segment - 1)
+            progress.advance()
+
+    def results(self, sweep: Sweep | None = None, **more: Any) -> Results:
         """The results so far."""
         metrics = self.metrics
         if in_segments(self.training) is None:
             metrics = [x[:, :, 0] for x in metrics]
-        diverged = np.zeros((len(self.sweep), len(self.keys)), bool)
+        diverged = np.zeros(self.metrics[0].shape[:2], bool)
         for n in np.unique(self.segments):
             if n:
                 rows = self.segments == n
                 diverged[rows] = has_diverged([x[rows][:, :, :n] for x in self.metrics])
         return Results(
-            sweep=self.sweep,
+            sweep=self.sweep if sweep is None else sweep,
             metrics=self.treedef.unflatten(metrics),
             diverged=diverged,
             segments=self.segments.copy(),
             keys=self.keys,
             chunk=tuple(self.widths),
+            **more,
         )
 
 
@@ -196,30 +223,14 @@ def run(
     store = Folder(folder, experiment.describe("run"))
     with Progress(progress) as bar:
         experiment.choose_widths(store, chunk, memory, bar)
-        all_lanes = [
+        chunks = [
             lane
             for structure, width in zip(experiment.structures, experiment.widths, strict=True)
             for lane in lanes(structure, structure.group.places, structure.group.members, width)
         ]
-        bar.total(segments * len(all_lanes))
-        for number, lane in enumerate(all_lanes):
-            _train_lane(experiment, store, lane, f"{number:03d}", bar)
-            done = experiment.segments == segments
-            store.write_text("results.csv", csv_of(experiment.results(), done))
+        bar.total(segments * len(chunks))
+        for number, lane in enumerate(chunks):
+            experiment.train(lane, f"{number:03d}", 0, segments, store, bar)
+            lane.carry = None  # frees the memory
+            store.write_text("results.csv", csv_of(experiment.results(), experiment.segments == segments))
     return experiment.results()
-
-
-def _train_lane(experiment: Experiment, folder: Folder, lane: Lane, name: str, bar: Progress) -> None:
-    """Train the members of a lane through all segments, beginning after those that the folder has."""
-    finished = min(folder.finished(name), experiment.total)
-    for segment in range(finished):
-        experiment.record(lane, segment, folder.metrics(name, segment, experiment.dtypes))
-    if 0 < finished < experiment.total:
-        lane.carry = folder.carry(name, finished - 1, lane.template())
-    bar.advance(finished)
-    for segment in range(finished, experiment.total):
-        metrics = lane.advance()
-        experiment.record(lane, segment, metrics)
-        folder.write(name, segment, metrics, lane.carry or ())
-        bar.advance()
-    lane.carry = None
