@@ -178,8 +178,9 @@ class Lane:
         return [fetched(x)[: len(self.members)] for x in out[n:]]
 
     def leave(self) -> None:
-        """Move the carry to the host, so that the memory of the devices is free for other lanes."""
-        self.carry = [fetched(x) for x in self.current()]
+        """Move the carry to the host, if there is one, so that the memory of the devices is free for other lanes."""
+        if self.carry is not None:
+            self.carry = [fetched(x) for x in self.carry]
 
     def template(self) -> list[jax.ShapeDtypeStruct]:
         """The shapes and placement of the carry, to restore it."""

@@ -31,8 +31,12 @@ class Results:
             `[member, seed, segment]`.
         diverged: whether a metric of a run is infinite or NaN, `[member, seed]`.
         segments: how many segments each member was trained for; 1 for a plain `train`.
-        keys: the random key of each seed. `train(sweep[i], keys[j])` repeats a run.
+        total: the number of segments in the metrics.
+        keys: the random key of each seed, with which `train(sweep[i], keys[j])` repeats a run; of `pbt`, the key of
+            each member and seed.
         chunk: how many members were trained at a time, for each structure of the sweep.
+        history: of `pbt`, the values of each explored hyperparameter, `[member, segment]`.
+        parents: of `pbt`, the member whose carry each member continued from, `[member, segment]`.
     """
 
     sweep: Sweep
@@ -41,11 +45,14 @@ class Results:
     segments: np.ndarray
     keys: PRNGKeyArray
     chunk: tuple[int, ...]
+    total: int
+    history: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    parents: np.ndarray | None = None
 
     def __repr__(self) -> str:
         names = ", ".join(f"{name}{list(x.shape)}" for name, x in self._named().items())
         bad = f"; {int(self.diverged.sum())} diverged" if self.diverged.any() else ""
-        return f"Results({len(self.sweep)} members, {len(self.keys)} seeds; {names}{bad})"
+        return f"Results({len(self.sweep)} members, {self.diverged.shape[1]} seeds; {names}{bad})"
 
     def _named(self) -> dict[str, np.ndarray]:
         return {dotted(path) or "metric": x for path, x in jtu.tree_leaves_with_path(self.metrics)}
@@ -68,14 +75,15 @@ class Results:
     def final(self, metric: str | None = None) -> np.ndarray:
         """Return the last value of a metric, `[member, seed]`; of a member that was stopped, the last before that."""
         values = self.curve(metric)
-        length = values.shape[2] // max(int(self.segments.max()), 1)
+        length = values.shape[2] // self.total
         last = np.maximum(self.segments * length - 1, 0)
         return np.take_along_axis(values, np.broadcast_to(last[:, None, None], (*values.shape[:2], 1)), 2)[..., 0]
 
     def scores(self, metric: str | None = None, *, mode: str = "min", reduce: str = "mean") -> np.ndarray:
         """Return one number per member: the last value of the metric, reduced over the seeds.
 
-        A value that is infinite or NaN counts as the worst, so that a member is not best because it diverged.
+        A value that is infinite or NaN counts as the worst, and so does every value of a member that was stopped before
+        the others.
 
         Args:
             metric: the name of the metric, a dotted path in what the training returned; may be left out if there is
@@ -87,7 +95,8 @@ class Results:
         check_option("scores", "reduce", reduce, tuple(REDUCTIONS))
         values = self.final(metric).astype(np.float64)
         worst = np.inf if mode == "min" else -np.inf
-        return REDUCTIONS[reduce](np.where(np.isfinite(values), values, worst), axis=1)
+        is_last = (self.segments == self.segments.max())[:, None]
+        return REDUCTIONS[reduce](np.where(np.isfinite(values) & is_last, values, worst), axis=1)
 
     def best(
         self, metric: str | None = None, *, mode: str = "min", reduce: str = "mean"
@@ -107,6 +116,21 @@ class Results:
         name = self._metric(metric)[0]
         return self.sweep[i], {"member": i} | self.sweep.table()[i] | {name: float(scores[i])}
 
+    def lineage(self, member: int) -> list[dict[str, Any]]:
+        """Return the hyperparameters that led to a member of `pbt`: a dict per segment, from the first to the last.
+
+        Raises:
+            ValueError: if the results are not those of `pbt`.
+        """
+        if self.parents is None:
+            raise ValueError("Only the members of `sweeps.pbt` have a lineage; those of other sweeps never change.")
+        rows = []
+        for segment in reversed(range(self.parents.shape[1])):
+            values = {name: float(x[member, segment]) for name, x in self.history.items()}
+            rows.append({"segment": segment, "member": int(member)} | values)
+            member = int(self.parents[member, segment])
+        return rows[::-1]
+
     def table(self, metric: str | None = None) -> list[dict[str, Any]]:
         """Return a dict per member: what varies, the mean of the metric over the seeds, its range, how many diverged.
 
@@ -117,7 +141,7 @@ class Results:
         rows = []
         for i, row in enumerate(self.sweep.table()):
             of_seeds = {name: float(values[i].mean())}
-            if len(self.keys) > 1:
+            if self.diverged.shape[1] > 1:
                 of_seeds |= {f"{name}_min": float(values[i].min()), f"{name}_max": float(values[i].max())}
             rows.append({"member": i} | row | of_seeds | {"diverged": int(self.diverged[i].sum())})
         return rows
@@ -136,7 +160,7 @@ def csv_of(results: Results, finished: np.ndarray | None = None) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["member", "seed", *columns, *last, "diverged"])
     for i, row in enumerate(rows):
-        for j in range(len(results.keys)):
+        for j in range(results.diverged.shape[1]):
             if finished is None or finished[i]:
                 values = [x[i, j].item() for x in last.values()]
                 writer.writerow([i, j, *(row.get(name, "") for name in columns), *values, bool(results.diverged[i, j])])

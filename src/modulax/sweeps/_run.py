@@ -55,9 +55,10 @@ class Experiment:
         check_integer(name, "seeds", seeds)
         check_integer(name, "segments", segments)
         self.sweep = as_sweep(sweep)
-        self.training = training
+        self.training, self.total = training, segments
         shape = (len(self.sweep), seeds) if own_keys else (seeds,)
-        self.keys = jax.random.split(jax.random.key(0) if key is None else key, shape)
+        self.key = jax.random.key(0) if key is None else key
+        self.keys = jax.random.split(self.key, shape)
         self.where = placement(devices)
         self.structures = structures(training, self.sweep.groups, self.keys, self.where, own_keys=own_keys)
         leaves, self.treedef = jtu.tree_flatten(self.structures[0].metrics)
@@ -124,7 +125,7 @@ class Experiment:
         finished = min(folder.finished(name, first), last)
         for segment in range(first, finished):
             self.record(lane, segment, folder.metrics(name, segment, self.dtypes))
-        progress.advance(finished - first)
+        progress.advance(len(lane.places) * (finished - first))
         if finished > first:
             lane.begin = functools.partial(folder.carry, name, finished - 1, lane.template())
         for segment in range(finished, last):
@@ -133,7 +134,7 @@ class Experiment:
             folder.write(name, segment, metrics, lane.current())
             if segment > first:
                 folder.forget(name, segment - 1)
-            progress.advance()
+            progress.advance(len(lane.places))
 
     def results(self, sweep: Sweep | None = None, **more: Any) -> Results:
         """The results so far."""
@@ -152,6 +153,7 @@ class Experiment:
             segments=self.segments.copy(),
             keys=self.keys,
             chunk=tuple(self.widths),
+            total=self.total,
             **more,
         )
 
@@ -159,6 +161,11 @@ class Experiment:
 def _blank(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """An array for metrics: NaN until they are there, or zero for integers."""
     return np.full(shape, jnp.nan if jnp.issubdtype(dtype, jnp.inexact) else 0, dtype)
+
+
+def check_metric(experiment: Experiment, metric: str | None) -> None:
+    """Raise an error if there is no such metric to rank the members by, before anything is trained."""
+    experiment.results().scores(metric)
 
 
 def check_training(name: str, training: Any, segments: int) -> None:
@@ -228,7 +235,7 @@ def run(
             for structure, width in zip(experiment.structures, experiment.widths, strict=True)
             for lane in lanes(structure, structure.group.places, structure.group.members, width)
         ]
-        bar.total(segments * len(chunks))
+        bar.total(segments * len(experiment.sweep))
         for number, lane in enumerate(chunks):
             experiment.train(lane, f"{number:03d}", 0, segments, store, bar)
             lane.carry = None  # frees the memory

@@ -182,7 +182,7 @@ def _check_member(member: Any) -> None:
 
 def _values(member: AbstractTransform) -> dict[str, Any]:
     """What may vary between members, by dotted path: hyperparameters, whole schedules, options, classes of parts."""
-    out = {path: _plain(accessor(member)) for path, accessor in member.addresses().items()}
+    out = {path: plain_number(accessor(member)) for path, accessor in member.addresses().items()}
     for keys in fields_inside(member):
         value, path = value_at(member, keys), ".".join(map(str, keys))
         if isinstance(value, AbstractTransform):
@@ -197,7 +197,7 @@ def _is_content(x: Any) -> bool:
     return isinstance(x, (*ARRAY_TYPES, AbstractHyperparameters, Mapping))
 
 
-def _plain(x: Any) -> Any:
+def plain_number(x: Any) -> Any:
     """The shortest Python number that is read back as the same value; the text of anything else."""
     if isinstance(x, ARRAY_TYPES) and np.ndim(x) == 0:
         value = np.asarray(x)[()]
@@ -207,11 +207,11 @@ def _plain(x: Any) -> Any:
 
 def combined(function: str, optimizer: AbstractTransform, names: Iterable[str], rows: Iterable[Iterable[Any]]) -> Sweep:
     """A sweep with a member for each row of values, one value for each name."""
-    paths = {name: _paths(optimizer, name, function) for name in names}
+    paths = {name: paths_of(optimizer, name, function) for name in names}
     return Sweep([optimizer.replace(**dict(zip(paths, row, strict=True))) for row in rows], paths)
 
 
-def _paths(optimizer: AbstractTransform, name: str, function: str) -> tuple[str, ...]:
+def paths_of(optimizer: AbstractTransform, name: str, function: str) -> tuple[str, ...]:
     """The dotted paths of the hyperparameters with a name; an error if there is none, or if it is an option."""
     paths = tuple(".".join(map(str, path)) for path in find_paths(optimizer, name, function))
     if set(paths) <= optimizer.addresses().keys():

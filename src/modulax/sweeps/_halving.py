@@ -1,0 +1,147 @@
+"""Successive halving: train all members a little, keep the best, train these longer, and so on."""
+
+import itertools
+import math
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from .._support.checks import check_integer
+from ._folder import Folder
+from ._population import Lane, lanes, regrouped
+from ._progress import Progress
+from ._results import Results, csv_of
+from ._run import Experiment, check_metric
+from ._sweep import Members, Sweep, as_sweep
+from ._training import Trainable
+
+
+def halving(
+    sweep: Sweep | Members,
+    trainable: Trainable,
+    metric: str | None = None,
+    *,
+    rungs: int | Sequence[int] | None = None,
+    factor: int = 3,
+    mode: str = "min",
+    reduce: str = "mean",
+    seeds: int = 1,
+    key: PRNGKeyArray | None = None,
+    chunk: int | None = None,
+    devices: Any = None,
+    memory: float | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+) -> Results:
+    """Search by successive halving: after each rung, only the best `1 / factor` of the members are trained further.
+
+        results = sweeps.halving(sweep, trainable, "loss", rungs=[1, 3, 9, 27])
+        optimizer, row = results.best("loss")
+
+    The members that are left are moved together, so that the work shrinks with their number: 81 members with the rungs
+    1, 3, 9, 27 take 243 segments, and 2187 in `run`. A member that diverged ranks last. Members of different classes
+    are ranked together.
+
+    References:
+        Jamieson & Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization", AISTATS 2016.
+        https://arxiv.org/abs/1502.07943
+
+    Args:
+        sweep: a sweep, or a list of optimizers.
+        trainable: the training in segments.
+        metric: the name of the metric that ranks the members; may be left out if there is only one.
+        rungs: the numbers of segments after which members are dropped, in rising order; the last is the end of the
+            training. A number stands for so many powers of `factor`, from 1. By default, enough to leave one member.
+        factor: the fraction of the members that a rung keeps is `1 / factor`, rounded up.
+        mode: `"min"` if small values are good, `"max"` if large ones are.
+        reduce: `"mean"`, `"median"`, `"min"` or `"max"` over the seeds.
+        seeds: the number of seeds.
+        key: random key, as in `run`.
+        chunk: how many members are trained at a time. By default `1 / factor**2` of the members, or fewer if these
+            don't fit into the memory, so that one program serves the first three rungs.
+        devices: as in `run`.
+        memory: as in `run`.
+        folder: as in `run`; a search that was interrupted goes on.
+        progress: as in `run`.
+
+    Returns:
+        The results of all members. The metrics of a member are NaN (zero for integers) after the segment at which it
+        was dropped; `results.segments` has the number of segments of each.
+
+    Raises:
+        ValueError: if the rungs don't rise, or for the reasons of `run`.
+    """
+    check_integer("sweeps.halving", "factor", factor, least=2)
+    ends = _ends(rungs, len(as_sweep(sweep)), factor)
+    experiment = Experiment(
+        sweep, trainable, seeds=seeds, key=key, devices=devices, segments=ends[-1], name="sweeps.halving"
+    )
+    check_metric(experiment, metric)
+    ranked_by = [metric or "", mode, reduce]
+    store = Folder(folder, experiment.describe("halving", rungs=ends, factor=factor, ranked_by=ranked_by))
+    with Progress(progress) as bar:
+        experiment.choose_widths(store, chunk, memory, bar, share=1 / factor**2)
+        alive = np.arange(len(experiment.sweep))
+        bar.total(_work(ends, len(alive), factor))
+        groups = {
+            i: lanes(structure, structure.group.places, structure.group.members, experiment.widths[i])
+            for i, structure in enumerate(experiment.structures)
+        }
+        before: list[tuple[str, int]] = []
+        for rung, (first, last) in enumerate(itertools.pairwise([0, *ends])):
+            named = {f"{rung}-{i}-{j:03d}": lane for i, group in groups.items() for j, lane in enumerate(group)}
+            for name, lane in named.items():
+                experiment.train(lane, name, first, last, store, bar)
+                if len(named) > 1:
+                    lane.leave()
+            for name, segment in before:
+                store.forget(name, segment)
+            before = [(name, last - 1) for name in named]
+            results = experiment.results()
+            store.write_text("results.csv", csv_of(results))
+            if last < ends[-1]:
+                scores = results.scores(metric, mode=mode, reduce=reduce)[alive]
+                order = np.argsort(scores if mode == "min" else -scores, kind="stable")
+                alive = np.sort(alive[order[: math.ceil(len(alive) / factor)]])
+                groups = {i: kept for i, group in groups.items() if (kept := _compacted(group, alive, factor))}
+    return experiment.results()
+
+
+def _compacted(group: list[Lane], alive: np.ndarray, factor: int) -> list[Lane]:
+    """The lanes of the members of a group that are left; narrower ones if most of a lane would be empty."""
+    members = {place: member for lane in group for place, member in zip(lane.places, lane.members, strict=True)}
+    left = [place for place in members if place in alive]
+    if not left:
+        return []
+    width, where = group[0].width, group[0].structure.where
+    if where.rounded(len(left)) * factor**2 <= width:
+        width = where.rounded(len(left))
+    return regrouped(group, left, [members[place] for place in left], width, left)
+
+
+def _ends(rungs: int | Sequence[int] | None, members: int, factor: int) -> list[int]:
+    """The numbers of segments after which members are dropped, and the last one."""
+    if rungs is None:
+        rungs = 1 + math.ceil(round(math.log(members, factor), 9))
+    if isinstance(rungs, int):
+        check_integer("sweeps.halving", "rungs", rungs)
+        return [factor**i for i in range(rungs)]
+    ends = [int(end) for end in rungs]
+    if not ends or any(a >= b for a, b in itertools.pairwise([0, *ends])):
+        raise ValueError(
+            f"`sweeps.halving(rungs={list(rungs)!r})` must rise from at least 1, such as `rungs=[1, 3, 9, 27]`: the "
+            f"numbers of segments after which members are dropped, and the last one."
+        )
+    return ends
+
+
+def _work(ends: Sequence[int], members: int, factor: int) -> int:
+    """How many segments all members take together."""
+    total = 0
+    for first, last in itertools.pairwise([0, *ends]):
+        total += members * (last - first)
+        members = math.ceil(members / factor)
+    return total

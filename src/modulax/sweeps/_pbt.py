@@ -1,0 +1,184 @@
+"""Population-based training: members copy from better ones while they train, and change their hyperparameters."""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from .._protocol.transform import AbstractTransform
+from .._support.checks import check_option, listing
+from ._folder import Folder
+from ._population import lanes, regrouped
+from ._progress import Progress
+from ._results import Results, csv_of
+from ._run import Experiment, check_metric
+from ._spaces import AbstractSpace, seed_of
+from ._sweep import Members, Sweep, as_sweep, paths_of
+from ._training import Trainable
+
+Explore = float | AbstractSpace | Callable[[float, float], float]
+
+
+def pbt(
+    sweep: Sweep | Members,
+    trainable: Trainable,
+    metric: str | None = None,
+    *,
+    segments: int,
+    explore: Mapping[str, Explore],
+    exploit: float = 0.25,
+    mode: str = "min",
+    key: PRNGKeyArray | None = None,
+    chunk: int | None = None,
+    devices: Any = None,
+    memory: float | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+) -> Results:
+    """Train a population; after each segment, the worst members continue from the best, with other hyperparameters.
+
+        results = sweeps.pbt(population, trainable, "loss", segments=20, explore={"learning_rate": 1.2})
+        optimizer, row = results.best("loss")
+        results.lineage(row["member"])   # the schedule of hyperparameters that was found
+
+    After a segment, each of the worst members takes the carry and the optimizer of a random one of the best
+    (exploitation), and changes the named hyperparameters (exploration). The values are leaves, so all segments run in
+    one program. Every member has a random key of its own.
+
+    References:
+        Jaderberg et al., "Population Based Training of Neural Networks", 2017. https://arxiv.org/abs/1711.09846
+
+    Args:
+        sweep: the population: a sweep of optimizers of one structure, such as one of `sample`.
+        trainable: the training in segments.
+        metric: the name of the metric that ranks the members; may be left out if there is only one.
+        segments: the number of segments.
+        explore: how a hyperparameter is changed. A number is a factor, by which the value is multiplied or divided; a
+            space is drawn from anew; a function of the value and of a uniform random number in [0, 1) returns the new
+            value. For a decay: `{"b2": lambda b2, u: 1 - (1 - b2) * (1.2 if u < 0.5 else 1 / 1.2)}`.
+        exploit: the fraction of the members that is replaced after each segment, and from which they are replaced.
+        mode: `"min"` if small values are good, `"max"` if large ones are.
+        key: random key; by default `jax.random.key(0)`.
+        chunk: as in `run`.
+        devices: as in `run`.
+        memory: as in `run`.
+        folder: as in `run`; a training that was interrupted goes on.
+        progress: as in `run`.
+
+    Returns:
+        The results, whose `sweep` has the hyperparameters of the last segment. `history` has those of all segments,
+        and `parents` the member from whose carry each continued.
+
+    Raises:
+        ValueError: if the members don't have one structure, if a name in `explore` is not a hyperparameter, if a
+            changed value is out of range, or for the reasons of `run`.
+    """
+    check_option("sweeps.pbt", "mode", mode, ("min", "max"))
+    population = as_sweep(sweep)
+    size = len(population)
+    replaced = _replaced(population, exploit)
+    paths = {name: paths_of(population[0], name, "sweeps.pbt") for name in explore}
+    changes = {name: _as_function(name, change) for name, change in explore.items()}
+    experiment = Experiment(
+        population, trainable, seeds=1, key=key, devices=devices, segments=segments, name="sweeps.pbt", own_keys=True
+    )
+    check_metric(experiment, metric)
+    described = {name: getattr(change, "__qualname__", repr(change)) for name, change in explore.items()}
+    store = Folder(
+        folder, experiment.describe("pbt", explore=described, exploit=exploit, ranked_by=[metric or "", mode])
+    )
+    members = list(population)
+    history = {name: np.zeros((size, segments)) for name in explore}
+    parents = np.tile(np.arange(size)[:, None], (1, segments))
+    with Progress(progress) as bar:
+        experiment.choose_widths(store, chunk, memory, bar)
+        bar.total(size * segments)
+        structure, width = experiment.structures[0], experiment.widths[0]
+        group = lanes(structure, range(size), members, width)
+        for segment in range(segments):
+            for name in explore:
+                history[name][:, segment] = [_value(member, paths[name]) for member in members]
+            named = {f"{i:03d}": lane for i, lane in enumerate(group)}
+            for name, lane in named.items():
+                experiment.train(lane, name, segment, segment + 1, store, bar)
+                if len(group) > 1:
+                    lane.leave()
+            for name in named:
+                store.forget(name, segment - 1)
+            if segment + 1 < segments:
+                scores = experiment.results().scores(metric, mode=mode)
+                random = np.random.default_rng(seed_of(experiment.key, segment))
+                sources = _sources(scores if mode == "min" else -scores, replaced, random)
+                for place in np.flatnonzero(sources != np.arange(size)):
+                    members[place] = _changed(members[sources[place]], paths, changes, random)
+                parents[:, segment + 1] = sources
+                group = regrouped(group, range(size), members, width, sources.tolist())
+        names = population.names | paths
+        results = experiment.results(sweep=Sweep(members, names), history=history, parents=parents)
+        store.write_text("results.csv", csv_of(results))
+    return results
+
+
+def _replaced(population: Sweep, exploit: float) -> int:
+    """How many members are replaced after a segment."""
+    size = len(population)
+    if len(population.groups) > 1:
+        labels = listing(group.label for group in population.groups)
+        raise ValueError(
+            f"`sweeps.pbt` copies between members, so they need one structure, and there are {labels}. Call it for "
+            f"each of them."
+        )
+    if not 0 < exploit <= 0.5 or int(exploit * size) < 1:
+        raise ValueError(
+            f"`sweeps.pbt(exploit={exploit!r})` must be at most 0.5, and at least one of the {size} members: "
+            f"{1 / size:.2g} or more."
+        )
+    return int(exploit * size)
+
+
+def _as_function(name: str, change: Any) -> Callable[[float, float], Any]:
+    """A change of a hyperparameter as a function of the value and of a uniform random number."""
+    if isinstance(change, AbstractSpace):
+        return lambda _, u: change.at(u)
+    if callable(change):
+        return change
+    if not isinstance(change, (int, float)) or change <= 1:
+        raise ValueError(
+            f"`sweeps.pbt(explore={{{name!r}: {change!r}}})` must be a factor above 1, such as 1.2, a space, such as "
+            f"`sweeps.LogUniform(low, high)`, or a function of the value and a random number in [0, 1)."
+        )
+    return lambda value, u: value * change if u < 0.5 else value / change
+
+
+def _sources(scores: np.ndarray, replaced: int, random: np.random.Generator) -> np.ndarray:
+    """The member from whose carry each continues: itself, or for the last ones a random one of the first."""
+    order = np.argsort(scores, kind="stable")
+    sources = np.arange(len(scores))
+    sources[order[-replaced:]] = random.choice(order[:replaced], size=replaced)
+    return sources
+
+
+def _value(optimizer: AbstractTransform, paths: tuple[str, ...]) -> float:
+    return float(optimizer.hyperparameters()[paths[0]])
+
+
+def _changed(
+    optimizer: AbstractTransform,
+    paths: Mapping[str, tuple[str, ...]],
+    changes: Mapping[str, Callable[[float, float], Any]],
+    random: np.random.Generator,
+) -> AbstractTransform:
+    """The optimizer with changed hyperparameters."""
+    for name, change in changes.items():
+        value = _value(optimizer, paths[name])
+        new = change(value, float(random.random()))
+        try:
+            optimizer = optimizer.replace(**{name: new})
+        except ValueError as error:
+            raise ValueError(
+                f"`sweeps.pbt(explore={{{name!r}: ...}})` changed {value:.6g} to {new:.6g}. {error} Give a space, or "
+                f"a function that stays in the range."
+            ) from error
+    return optimizer
