@@ -32,7 +32,7 @@ def halving(
     key: PRNGKeyArray | None = None,
     chunk: int | None = None,
     devices: Any = None,
-    memory: float | None = None,
+    memory: float | int | None = None,
     folder: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> Results:

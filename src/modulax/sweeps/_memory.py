@@ -38,7 +38,7 @@ def free_memory(devices: Sequence[Any]) -> float:
     return FRACTION * min(found) if found else float("inf")
 
 
-def size_text(size: float) -> str:
+def size_text(size: float | int) -> str:
     """Bytes in the largest unit in which there is at least one."""
     for unit in ("B", "kB", "MB"):
         if size < 1000:
@@ -48,7 +48,7 @@ def size_text(size: float) -> str:
 
 
 def fitting(
-    needed: Callable[[int], int], members: int, rounded: Callable[[int], int], chunk: int | None, budget: float
+    needed: Callable[[int], int], members: int, rounded: Callable[[int], int], chunk: int | None, budget: float | int
 ) -> int:
     """How many members to train at a time: `chunk`, or as many as fit into the budget, in equal parts.
 

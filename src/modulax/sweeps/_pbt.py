@@ -33,7 +33,7 @@ def pbt(
     key: PRNGKeyArray | None = None,
     chunk: int | None = None,
     devices: Any = None,
-    memory: float | None = None,
+    memory: float | int | None = None,
     folder: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> Results:

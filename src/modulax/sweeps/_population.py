@@ -20,7 +20,19 @@ from .._support.checks import listing
 from ..tree._paths import dotted
 from ._memory import peak
 from ._sweep import Group, Members, stacked
-from ._training import Axes, Placement, Program, Train, Trainable, as_metrics, in_segments, is_key, shape_of, trace
+from ._training import (
+    Axes,
+    Keys,
+    Placement,
+    Program,
+    Train,
+    Trainable,
+    as_metrics,
+    in_segments,
+    is_key,
+    shape_of,
+    trace,
+)
 
 HYPERPARAMETER, CARRY = Axes(members=True, seeds=False), Axes(members=True, seeds=True)
 
@@ -38,7 +50,7 @@ class Structure:
         own_keys: whether the keys are `[member, seed]`.
     """
 
-    def __init__(self, training: Any, group: Group, keys: PRNGKeyArray, where: Placement, *, own_keys: bool = False):
+    def __init__(self, training: Any, group: Group, keys: Keys, where: Placement, *, own_keys: bool = False):
         self.group, self.keys, self.where = group, keys, where
         self.key_axes = Axes(members=own_keys, seeds=True)
         self.key = keys[0, 0] if own_keys else keys[0]
@@ -155,7 +167,7 @@ class Lane:
     def _arguments(self) -> list[Any]:
         return jtu.tree_leaves(stacked(self._padded(self.members)))
 
-    def _keys(self) -> PRNGKeyArray:
+    def _keys(self) -> Keys:
         keys = self.structure.keys
         return keys[np.array(self._padded(self.places))] if self.structure.key_axes.members else keys
 
@@ -232,7 +244,7 @@ def _gathered(rows: Sequence[tuple[Lane, int]]) -> list[Any]:
 
 
 def structures(
-    training: Train | Trainable, groups: Sequence[Group], keys: PRNGKeyArray, where: Placement, *, own_keys: bool
+    training: Train | Trainable, groups: Sequence[Group], keys: Keys, where: Placement, *, own_keys: bool
 ) -> list[Structure]:
     """The training traced for every structure; an error if the metrics differ."""
     found = [Structure(training, group, keys, where, own_keys=own_keys) for group in groups]

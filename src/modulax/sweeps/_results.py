@@ -11,12 +11,13 @@ from typing import Any
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PRNGKeyArray, PyTree
+from jaxtyping import PyTree
 
 from .._protocol.transform import AbstractTransform
 from .._support.checks import check_option, listing, suggestion
 from ..tree._paths import dotted
 from ._sweep import Sweep
+from ._training import Keys
 
 REDUCTIONS = {"mean": np.mean, "median": np.median, "min": np.min, "max": np.max}
 
@@ -43,7 +44,7 @@ class Results:
     metrics: PyTree
     diverged: np.ndarray
     segments: np.ndarray
-    keys: PRNGKeyArray
+    keys: Keys
     chunk: tuple[int, ...]
     total: int
     history: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)

@@ -80,7 +80,7 @@ class Experiment:
         }
 
     def choose_widths(
-        self, folder: Folder, chunk: int | None, memory: float | None, progress: Progress, share: float = 1
+        self, folder: Folder, chunk: int | None, memory: float | int | None, progress: Progress, share: float = 1
     ) -> None:
         """Decide how many members of each structure are trained at a time; as before, if the folder was begun.
 
@@ -105,9 +105,10 @@ class Experiment:
         budget = free_memory(list(self.where.mesh.devices.flat)) if memory is None else float(memory)
         for structure in self.structures:
             n = len(structure.group.members)
-            width = fitting(structure.needed, math.ceil(share * n), self.where.rounded, chunk, budget)
+            wanted = n if chunk is not None else math.ceil(share * n)
+            width = fitting(structure.needed, wanted, self.where.rounded, chunk, budget)
             self.widths.append(width)
-            if width < math.ceil(share * n):
+            if width < wanted:
                 progress.say(
                     f"{structure.group.label}: {width} of {n} members at a time, {size_text(structure.needed(width))} "
                     f"per device."
@@ -193,7 +194,7 @@ def run(
     segments: int = 1,
     chunk: int | None = None,
     devices: Any = None,
-    memory: float | None = None,
+    memory: float | int | None = None,
     folder: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> Results:

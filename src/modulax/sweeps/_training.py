@@ -11,7 +11,7 @@ each device runs the batch of its own members, so that no array ever moves betwe
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -20,12 +20,13 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.extend.core import jaxpr_as_fun
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-from jaxtyping import PRNGKeyArray, PyTree
+from jaxtyping import Array, Key, PRNGKeyArray, PyTree, UInt32
 
 from .._support.checks import listing
 from ..tree._paths import dotted
 
 Train = Callable[[Any, PRNGKeyArray], PyTree]
+Keys: TypeAlias = Key[Array, "..."] | UInt32[Array, "..."]
 MEMBERS = "members"
 READS_A_VALUE = (
     jax.errors.ConcretizationTypeError,

@@ -1,0 +1,196 @@
+"""`modulax.sweeps` on the digits MLP of `examples/digits.py`: time against optax, and what the searches find."""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from measure import interleaved, seconds, table
+
+import modulax
+from modulax import sweeps
+
+sys.path.append(str(Path(__file__).parents[1] / "examples"))
+import digits
+
+Step = Callable[[Any, Any, Any], tuple[Any, Any]]
+
+
+def trained(model: Any, state: Any, step: Step, data: Any, key: Any, steps: int) -> tuple[Any, Any, Any]:
+    """Train on random batches: the model, the state, and the loss of every batch."""
+    arrays, rest = eqx.partition((model, state), eqx.is_array)
+
+    def body(arrays: Any, key: Any) -> tuple[Any, Any]:
+        model, state = eqx.combine(arrays, rest)
+        rows = jax.random.randint(key, (digits.BATCH_SIZE,), 0, len(data.train_images))
+        batch = data.train_images[rows], data.train_labels[rows]
+        loss, grads = eqx.filter_value_and_grad(digits.cross_entropy)(model, *batch)
+        return eqx.filter(step(model, state, grads), eqx.is_array), loss
+
+    arrays, losses = jax.lax.scan(body, arrays, jax.random.split(key, steps))
+    return *eqx.combine(arrays, rest), losses
+
+
+def sweep_times(quick: bool) -> str:
+    """64 learning rates of AdamW on the digits MLP, 500 steps each, from the first trace to the last result.
+
+    As 64 closures over optax, each compiled; as optax with `inject_hyperparams` under one `vmap`; as
+    `jax.jit(jax.vmap(train))` written by hand; and as `sweeps.run`. The ratios are to the first; the last column is
+    without tracing and compilation.
+    """
+    count, steps = (2, 2) if quick else (64, 500)
+    rates = np.logspace(-5, -1, count).astype(np.float32)
+    data, key = digits.load_data(0), jax.random.key(0)
+
+    def with_optax(tx: Any, key: Any) -> Any:
+        model = digits.make_model(key)
+
+        def step(model: Any, state: Any, grads: Any) -> Any:
+            updates, state = tx.update(grads, state, eqx.filter(model, eqx.is_array))
+            return eqx.apply_updates(model, updates), state
+
+        return trained(model, tx.init(eqx.filter(model, eqx.is_array)), step, data, key, steps)[2]
+
+    def with_modulax(optimizer: Any, key: Any) -> Any:
+        model = digits.make_model(key)
+
+        def step(model: Any, state: Any, grads: Any) -> Any:
+            return optimizer.step(grads, state, model)
+
+        return trained(model, optimizer.init(model), step, data, key, steps)[2]
+
+    def closures() -> Any:
+        return [jax.jit(lambda key, tx=optax.adamw(float(rate)): with_optax(tx, key))(key) for rate in rates]
+
+    def injected_program() -> Any:
+        return jax.jit(
+            jax.vmap(
+                lambda rate, key: with_optax(optax.inject_hyperparams(optax.adamw)(learning_rate=rate), key), (0, None)
+            )
+        )
+
+    members = sweeps.grid(modulax.AdamW(1e-3), learning_rate=rates)
+
+    def by_hand_program() -> Any:
+        return jax.jit(jax.vmap(lambda optimizer, key: with_modulax(optimizer, key), (0, None)))
+
+    def run() -> Any:
+        return sweeps.run(members, with_modulax, key=key, progress=False).metrics
+
+    ways = [
+        closures,
+        lambda: injected_program()(rates, key),
+        lambda: by_hand_program()(members.batched(), key),
+        run,
+    ]
+    first = [_once(way) for way in ways]
+    again = injected_program(), by_hand_program()
+    runs = [lambda: again[0](rates, key), lambda: again[1](members.batched(), key), _executed(members, with_modulax, key)]
+    times, _ = interleaved(runs, 1 if quick else 7)
+    names = ["optax, closures", "optax, `inject_hyperparams`, `vmap`", "`jax.vmap(train)`", "`sweeps.run`"]
+    executed = ["", *map(seconds, times)]
+    rows = [
+        [name, seconds(t), f"{t / first[0]:.3f}", e] for name, t, e in zip(names, first, executed, strict=True)
+    ]
+    return table([f"{count} rates", "time", "ratio", "without compilation"], rows)
+
+
+def _once(run: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    jax.block_until_ready(run())
+    return time.perf_counter() - start
+
+
+def _executed(members: sweeps.Sweep, train: Any, key: Any) -> Callable[[], Any]:
+    """What `run` executes after the compilation: lanes from the beginning, metrics on the host."""
+    from modulax.sweeps._population import lanes
+    from modulax.sweeps._run import Experiment
+
+    experiment = Experiment(members, train, seeds=1, key=key, devices=None, segments=1)
+    structure = experiment.structures[0]
+    return lambda: lanes(structure, structure.group.places, structure.group.members, len(members))[0].advance()
+
+
+def make_trainable(data: Any, steps: int) -> sweeps.Trainable:
+    """The digits MLP in segments of so many steps; the metric is the validation loss."""
+
+    def start(optimizer: Any, key: Any) -> Any:
+        model = digits.make_model(key)
+        return model, optimizer.init(model), key
+
+    def advance(optimizer: Any, carry: Any) -> Any:
+        model, state, key = carry
+        key, now = jax.random.split(key)
+
+        def step(model: Any, state: Any, grads: Any) -> Any:
+            return optimizer.step(grads, state, model)
+
+        model, state, _ = trained(model, state, step, data, now, steps)
+        return (model, state, key), {"loss": digits.cross_entropy(model, data.valid_images, data.valid_labels)}
+
+    return sweeps.Trainable(start, advance)
+
+
+def sweep_searches(quick: bool) -> str:
+    """Searches on the digits MLP against sweeps of the same members: the best validation loss, and the time.
+
+    Successive halving drops two thirds of 81 members after 1, 3 and 9 of 27 segments. Population-based training of 16
+    members is compared with the same 16 members without it, over 5 random keys; its losses are medians.
+    """
+    data = digits.load_data(0)
+    rows = []
+    steps, ends, sizes, keys = (2, [1, 2], (4, 4), 1) if quick else (150, [1, 3, 9, 27], (9, 9), 5)
+    trainable = make_trainable(data, steps)
+    members = sweeps.grid(
+        modulax.AdamW(1e-3),
+        learning_rate=np.logspace(-4.5, -1, sizes[0]),
+        weight_decay=np.logspace(-4, 0, sizes[1]),
+    )
+    found = {}
+    for name, search in {
+        "all members": lambda: sweeps.run(members, trainable, segments=ends[-1], progress=False),
+        "`halving`": lambda: sweeps.halving(members, trainable, "loss", rungs=ends, progress=False),
+    }.items():
+        start = time.perf_counter()
+        results = search()
+        found[name] = time.perf_counter() - start, results.best("loss")[1]
+    whole = found["all members"]
+    for name, (t, row) in found.items():
+        what = f"lr {row['learning_rate']:.2g}, decay {row['weight_decay']:.2g}"
+        rows.append(
+            [f"{len(members)} members, {name}", what, f"{row['loss']:.4f}", f"{row['loss'] / whole[1]['loss']:.3f}",
+             seconds(t), f"{t / whole[0]:.2f}"]
+        )
+
+    steps, segments, size = (2, 2, 4) if quick else (25, 20, 16)
+    trainable = make_trainable(data, steps)
+    losses, times = [], []
+    for i in range(keys):
+        key = jax.random.key(i)
+        population = sweeps.sample(
+            key,
+            modulax.AdamW(1e-3),
+            size,
+            learning_rate=sweeps.LogUniform(1e-4, 1e-1),
+            weight_decay=sweeps.LogUniform(1e-4, 1),
+        )
+        start = time.perf_counter()
+        fixed = sweeps.run(population, trainable, segments=segments, key=key, progress=False)
+        between = time.perf_counter()
+        explore = {"learning_rate": 1.2, "weight_decay": 1.2}
+        changed = sweeps.pbt(population, trainable, "loss", segments=segments, explore=explore, key=key, progress=False)
+        times.append((between - start, time.perf_counter() - between))
+        losses.append((fixed.best("loss")[1]["loss"], changed.best("loss")[1]["loss"]))
+    loss, spent = np.median(losses, axis=0), np.median(times, axis=0)
+    for j, name in enumerate(("fixed", "`pbt`")):
+        rows.append(
+            [f"{size} members, {name}", f"{keys} keys", f"{loss[j]:.4f}", f"{loss[j] / loss[0]:.3f}",
+             seconds(spent[j]), f"{spent[j] / spent[0]:.2f}"]
+        )
+    return table(["search", "best", "loss", "ratio", "time", "ratio"], rows)

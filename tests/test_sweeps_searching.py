@@ -1,0 +1,251 @@
+"""Successive halving and population-based training: who is trained how long, from whose carry, and after a restart."""
+
+import itertools
+import os
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+
+import modulax as mx
+from modulax import sweeps
+from modulax.sweeps import _folder
+
+CURVATURES = jnp.array([1.0, 10.0, 100.0])
+TRACED: Counter[str] = Counter()
+
+
+def start(optimizer: Any, key: Any) -> Any:
+    TRACED["start"] += 1
+    params = jax.random.normal(key, (3,))
+    return params, optimizer.init(params), key
+
+
+def advance(optimizer: Any, carry: Any) -> Any:
+    """Five steps on a noisy quadratic."""
+    TRACED["advance"] += 1
+
+    def step(carry: Any, _: None) -> Any:
+        params, state, key = carry
+        key, now = jax.random.split(key)
+        grads = CURVATURES * params + 1e-3 * jax.random.normal(now, (3,))
+        return (*optimizer.step(grads, state, params), key), None
+
+    carry, _ = jax.lax.scan(step, carry, length=5)
+    loss = 0.5 * jnp.sum(CURVATURES * carry[0] ** 2)
+    return carry, {"loss": loss, "score": -loss, "steps": carry[1].step}
+
+
+QUIET: dict[str, Any] = {"progress": False, "devices": 1}
+TRAINABLE = sweeps.Trainable(start, advance)
+RATES = sweeps.grid(mx.SGD(1e-3, momentum=0.5), learning_rate=np.logspace(-4, 0, 27))
+
+
+@pytest.fixture(scope="module")
+def whole() -> sweeps.Results:
+    return sweeps.run(RATES, TRAINABLE, segments=9, progress=False, devices=1)
+
+
+def halving(**options: Any) -> sweeps.Results:
+    return sweeps.halving(
+        RATES, TRAINABLE, **{"metric": "loss", "rungs": [1, 3, 9], "progress": False, "devices": 1} | options
+    )
+
+
+def test_halving_trains_the_best_members_longer(whole: sweeps.Results):
+    TRACED.clear()
+    found = halving()
+    assert TRACED == {"start": 1, "advance": 1}
+    assert sorted(found.segments) == [1] * 18 + [3] * 6 + [9] * 3
+    losses = whole.metrics["loss"][:, 0]
+    alive = np.arange(27)
+    for end, kept in ((1, 9), (3, 3)):
+        # A loss that overflowed ranks last.
+        order = np.argsort(np.where(np.isfinite(losses[alive, end - 1]), losses[alive, end - 1], np.inf), kind="stable")
+        assert set(np.flatnonzero(found.segments > end)) == set(alive[order[:kept]])
+        alive = alive[order[:kept]]
+    for member, end in enumerate(found.segments):
+        for name, values in found.metrics.items():
+            np.testing.assert_allclose(values[member, :, :end], whole.metrics[name][member, :, :end], rtol=1e-5)
+        assert np.isnan(found.metrics["loss"][member, :, end:]).all()
+        assert (found.metrics["steps"][member, :, end:] == 0).all()
+    member = found.best("loss")[1]["member"]
+    assert member in alive
+    assert found.final("loss")[member] == np.nanmin(found.final("loss")[alive])
+    assert not found.diverged.any()  # a dropped member has not diverged
+    with pytest.raises(ValueError, match=r"Only the members of `sweeps.pbt` have a lineage"):
+        found.lineage(0)
+
+
+def test_the_work_of_halving_shrinks_with_the_members(monkeypatch: pytest.MonkeyPatch):
+    from modulax.sweeps._population import Lane
+
+    widths: list[int] = []
+    advanced = Lane.advance
+    monkeypatch.setattr(Lane, "advance", lambda lane: (widths.append(lane.width), advanced(lane))[1])
+    halving()
+    # A ninth of the members is one lane: nine lanes, then three for two segments each, then one for six.
+    assert widths == [3] * (9 + 3 * 2 + 1 * 6)
+    widths.clear()
+    halving(rungs=4, chunk=27)  # three members would leave most of a lane of 27 empty
+    assert widths == [27] * (1 + 2) + [3] * 6 + [3] * 18
+
+
+def test_halving_ranks_all_classes_together_and_by_any_metric():
+    both = sweeps.concat([RATES[::3], sweeps.grid(mx.Adam(1e-3), learning_rate=[1e-4, 1e-3, 1e-2])])
+    options: Any = {"rungs": [1, 2], "factor": 2, "seeds": 2, "progress": False, "devices": 1, "reduce": "median"}
+    low = sweeps.halving(both, TRAINABLE, "loss", **options)
+    high = sweeps.halving(both, TRAINABLE, "score", mode="max", **options)
+    np.testing.assert_array_equal(low.segments, high.segments)
+    assert sum(low.segments == 2) == 6
+    first = np.median(np.where(np.isfinite(x := low.metrics["loss"][:, :, 0]), x, np.inf), axis=1)
+    assert set(np.flatnonzero(low.segments == 2)) == set(np.argsort(first, kind="stable")[:6])
+    assert sweeps.halving(both[:3], TRAINABLE, "loss", factor=3, progress=False, devices=1).segments.max() == 3
+
+
+def population() -> sweeps.Sweep:
+    spaces: Any = {"learning_rate": sweeps.LogUniform(1e-4, 1e-1), "momentum": sweeps.Uniform(0.0, 0.9)}
+    return sweeps.sample(jax.random.key(1), mx.SGD(1e-3, momentum=0.5), 8, **spaces)
+
+
+def pbt(**options: Any) -> sweeps.Results:
+    explore: Any = {"learning_rate": 1.5, "momentum": lambda momentum, u: 0.9 * u}
+    return sweeps.pbt(
+        population(),
+        TRAINABLE,
+        **{"metric": "loss", "segments": 4, "explore": explore, "progress": False, "devices": 1} | options,
+    )
+
+
+def test_pbt_is_what_its_history_says():
+    TRACED.clear()
+    found = pbt()
+    assert TRACED == {"start": 1, "advance": 1}
+    rates, momenta, parents = found.history["learning_rate"], found.history["momentum"], found.parents
+    assert parents is not None
+    members, size = population(), 8
+    carries = [start(member, key) for member, key in zip(members, found.keys[:, 0], strict=True)]
+    run = jax.jit(advance)
+    for segment in range(4):
+        before = found.metrics["loss"][:, 0, segment - 1]
+        replaced = np.flatnonzero(parents[:, segment] != np.arange(size))
+        if segment == 0:
+            assert not replaced.size
+        else:
+            order = np.argsort(before)
+            assert set(replaced) == set(order[-2:])
+            assert set(parents[replaced, segment]) <= set(order[:2])
+            for i in range(size):
+                parent = parents[i, segment]
+                ratio = rates[i, segment] / rates[parent, segment - 1]
+                assert min(abs(ratio - x) for x in ((1.5, 1 / 1.5) if i in replaced else (1.0,))) < 1e-5
+                assert (momenta[i, segment] == momenta[parent, segment - 1]) == (i not in replaced)
+        results = [
+            run(mx.SGD(rates[i, segment], momentum=momenta[i, segment]), carries[parents[i, segment]])
+            for i in range(size)
+        ]
+        carries = [carry for carry, _ in results]
+        losses = [metrics["loss"] for _, metrics in results]
+        np.testing.assert_allclose(found.metrics["loss"][:, 0, segment], losses, rtol=1e-4)
+    optimizer, row = found.best("loss")
+    assert row["learning_rate"] == pytest.approx(float(optimizer.hyperparameters()["learning_rate"]))
+    line = found.lineage(row["member"])
+    assert [step["segment"] for step in line] == [0, 1, 2, 3]
+    assert line[-1]["learning_rate"] == pytest.approx(row["learning_rate"], rel=1e-5)
+    for earlier, later in itertools.pairwise(line):
+        assert earlier["member"] == parents[later["member"], later["segment"]]
+        assert earlier["momentum"] == momenta[earlier["member"], earlier["segment"]]
+
+
+def test_pbt_of_a_space_draws_from_it_and_mode_max_copies_the_largest():
+    explore = {"momentum": sweeps.Uniform(0.95, 0.99)}
+    found = pbt(metric="score", mode="max", explore=explore, segments=2, exploit=0.5)
+    parents = found.parents
+    assert parents is not None
+    score = found.metrics["score"][:, 0, 0]
+    replaced = np.flatnonzero(parents[:, 1] != np.arange(8))
+    assert score[replaced].max() <= np.delete(score, replaced).min()
+    assert ((found.history["momentum"][replaced, 1] >= 0.95) & (found.history["momentum"][replaced, 1] < 0.99)).all()
+    np.testing.assert_array_equal(found.history["momentum"][:, 0], [m.momentum for m in population()])
+
+
+class KilledError(Exception):
+    pass
+
+
+SEARCHES = {"halving": lambda **o: halving(chunk=4, rungs=[1, 3], **o), "pbt": lambda **o: pbt(chunk=3, **o)}
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_a_search_that_is_killed_goes_on(search: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
+    uninterrupted = SEARCHES[search]()
+    left = 0
+
+    def killed_after(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise KilledError
+            return function(*args, **kwargs)
+
+        return call
+
+    monkeypatch.setattr(_folder.os, "replace", killed_after(os.replace))
+    monkeypatch.setattr(_folder, "save", killed_after(_folder.save))
+    found, kills = None, 0
+    while found is None:
+        left = 7 + kills % 3
+        try:
+            found = SEARCHES[search](folder=tmp_path / "search")
+        except KilledError:
+            kills += 1
+    assert kills > 2
+    for name, values in uninterrupted.metrics.items():
+        np.testing.assert_array_equal(found.metrics[name], values)
+    np.testing.assert_array_equal(found.segments, uninterrupted.segments)
+    assert found.sweep == uninterrupted.sweep
+    with pytest.raises(ValueError, match="holds another sweep: `kind` was"):
+        sweeps.run(RATES, TRAINABLE, segments=2, folder=tmp_path / "search", progress=False, devices=1)
+
+
+MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
+    "rungs that fall": (lambda: halving(rungs=[3, 1]), "must rise from at least 1, such as"),
+    "no rungs": (lambda: halving(rungs=[]), "must rise from at least 1"),
+    "factor of one": (lambda: halving(factor=1), r"`sweeps.halving\(factor=...\)` must be an integer of at least 2"),
+    "no such metric": (lambda: halving(metric="lss"), "There is no metric `lss`.*Did you mean `loss`"),
+    "which metric": (lambda: halving(metric=None), "Choose a metric: there are `loss`, `score`"),
+    "a plain function": (
+        lambda: sweeps.halving(RATES, lambda optimizer, key: {"loss": 0.0}, "loss", **QUIET),  # type: ignore
+        r"needs a training that can be cut into segments: `sweeps.Trainable\(start, advance\)`",
+    ),
+    "two structures": (
+        lambda: sweeps.pbt([mx.SGD(0.1), mx.Adam(0.1)], TRAINABLE, "loss", segments=2, explore={"learning_rate": 1.2}),
+        "need one structure, and there are `SGD`, `Adam`",
+    ),
+    "too many replaced": (lambda: pbt(exploit=0.6), "must be at most 0.5"),
+    "none replaced": (lambda: pbt(exploit=0.1), "at least one of the 8 members: 0.12 or more"),
+    "factor below one": (lambda: pbt(explore={"learning_rate": 0.8}), "must be a factor above 1, such as 1.2, a space"),
+    "unknown name": (
+        lambda: pbt(explore={"lr": 1.2}),
+        "no hyperparameter, option or part `lr`. Did you mean",
+    ),
+    "an option": (lambda: pbt(explore={"nesterov": 1.2}), "is an option and not a hyperparameter"),
+    "out of range": (
+        lambda: sweeps.pbt([mx.Adam(1e-3)] * 4, TRAINABLE, "loss", segments=2, explore={"b2": 1.2}, **QUIET),
+        "changed 0.999 to 1.*must be in .* Give a space, or a function that stays in the range",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_answered(mistake: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for users: annotations are not checked
+    call, message = MISTAKES[mistake]
+    with pytest.raises(ValueError, match=f"(?s){message}"):
+        call()
