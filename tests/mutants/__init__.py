@@ -25,6 +25,7 @@ from . import (
     schedules,
     second_look,
     small_things,
+    sweeps_searching,
     third_look,
     trees,
     wrong_calls,
@@ -52,4 +53,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *documented_schedules.MUTANTS,
     *documented_functions.MUTANTS,
     *wrong_calls.MUTANTS,
+    *sweeps_searching.MUTANTS,
 )
