@@ -62,7 +62,7 @@ class ScaleByAdaMax(mx.AbstractLeafwise):
 class InverseSqrt(mx.schedules.AbstractSchedule):
     """A linear warm-up, then the inverse square root of the step."""
 
-    peak: float = mx.number()
+    peak: float = mx.required_number()
     warmup_steps: float = mx.number(10)
 
     def __call__(self, step: Any) -> Array:
@@ -73,7 +73,7 @@ class InverseSqrt(mx.schedules.AbstractSchedule):
 class AdaMaxW(mx.AbstractOptimizer):
     """AdaMax with decoupled weight decay. Every hyperparameter accepts a schedule."""
 
-    learning_rate: Any = mx.number()  # a number or a schedule
+    learning_rate: Any = mx.required_number()  # a number or a schedule
     b1: Any = mx.number(0.9)
     b2: Any = mx.number(0.999)
     weight_decay: Any = mx.number(1e-4)

@@ -276,7 +276,7 @@ def test_a_container_without_parts_is_refused():
         def update(self, updates, state, params=None, **extra):
             return self.inner.update(updates, state, params, **extra)
 
-    with pytest.raises(ValueError, match=r"`Empty` is a container without parts. Declare one, `inner: ... = part\(\)`"):
+    with pytest.raises(ValueError, match=r"`Empty` is a container without parts. Declare one, `inner: ... = required_part\(\)`"):
         Empty(mx.SGD(0.1))
 
 

@@ -107,12 +107,17 @@ from ._optimizers.sm3 import SM3 as SM3
 from ._optimizers.sophia import Sophia as Sophia
 from ._optimizers.yogi import Yogi as Yogi
 from ._protocol.apply_updates import apply_updates as apply_updates
-from ._protocol.container import AbstractContainer as AbstractContainer, part as part
+from ._protocol.container import (
+    AbstractContainer as AbstractContainer,
+    part as part,
+    required_part as required_part,
+)
 from ._protocol.fields import (
     Hyperparameter as Hyperparameter,
     Number as Number,
     ScalarOrSchedule as ScalarOrSchedule,
     number as number,
+    required_number as required_number,
 )
 from ._protocol.leafwise import AbstractLeafwise as AbstractLeafwise
 from ._protocol.lookahead_params import LookaheadParams as LookaheadParams

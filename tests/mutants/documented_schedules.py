@@ -239,8 +239,8 @@ MUTANTS = (
         "boundaries-before-the-start",
         "requirement",
         "schedules/_pieces.py",
-        "boundaries: Numbers = numbers(needs=NON_NEGATIVE)",
-        "boundaries: Numbers = numbers()",
+        "boundaries: Numbers = required_numbers(needs=NON_NEGATIVE)",
+        "boundaries: Numbers = required_numbers()",
         ("tests/test_public_api.py -k arguments",),
     ),
     Mutant(

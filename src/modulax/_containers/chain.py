@@ -14,7 +14,7 @@ from typing import Any, NoReturn, overload
 
 import equinox as eqx
 
-from .._protocol.container import AbstractContainer, check_part, part
+from .._protocol.container import AbstractContainer, check_part, required_part
 from .._protocol.hyperparameters import format_call
 from .._protocol.leafwise import AbstractLeafwise, reads_all_updates, run_rules
 from .._protocol.transform import AbstractTransform, EmptyState, is_empty
@@ -67,7 +67,7 @@ class Chain(AbstractContainer):
         ValueError: if a part is not a transform.
     """
 
-    parts: OrderedDict[str, AbstractTransform] = part(state="parts")
+    parts: OrderedDict[str, AbstractTransform] = required_part(state="parts")
 
     def __init__(self, *parts: AbstractTransform, **named: AbstractTransform):
         found: OrderedDict[str, AbstractTransform] = OrderedDict()

@@ -7,8 +7,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from .._protocol.container import AbstractContainer, part
-from .._protocol.fields import Number, number, static
+from .._protocol.container import AbstractContainer, required_part
+from .._protocol.fields import Number, required_number
 from .._protocol.transform import AbstractTransform, zeros_returned
 from .._support.arithmetic import default_float, safe_increment
 from .._support.checks import NON_NEGATIVE, boolean
@@ -63,8 +63,8 @@ class ApplyIfFinite(AbstractContainer):
         max_consecutive_errors: maximum number of consecutive steps that are skipped.
     """
 
-    inner: AbstractTransform = part()
-    max_consecutive_errors: Number = number(needs=NON_NEGATIVE)
+    inner: AbstractTransform = required_part()
+    max_consecutive_errors: Number = required_number(needs=NON_NEGATIVE)
 
     def init(self, params: Params) -> ApplyIfFiniteState:
         """Return the inner state, and counters at zero."""
@@ -124,8 +124,8 @@ class ConditionallyTransform(AbstractContainer):
         ValueError: if the inner transform takes per-example gradients, which cannot pass through.
     """
 
-    inner: AbstractTransform = part()
-    should_transform_fn: Callable[..., Any] = static()
+    inner: AbstractTransform = required_part()
+    should_transform_fn: Callable[..., Any] = eqx.field(static=True)
     forward_extra_args: bool = eqx.field(static=True, default=False)
 
     def check(self) -> None:
@@ -170,8 +170,8 @@ class ConditionallyMask(AbstractContainer):
         forward_extra_args: whether to pass the extra arguments of `update` to `should_transform_fn`, by name.
     """
 
-    inner: AbstractTransform = part()
-    should_transform_fn: Callable[..., Any] = static()
+    inner: AbstractTransform = required_part()
+    should_transform_fn: Callable[..., Any] = eqx.field(static=True)
     forward_extra_args: bool = eqx.field(static=True, default=False)
 
     def init(self, params: Params) -> ConditionallyMaskState:

@@ -9,7 +9,7 @@ import equinox as eqx
 import numpy as np
 
 from .._protocol.container import check_part
-from .._protocol.fields import numbers
+from .._protocol.fields import required_numbers
 from .._protocol.hyperparameters import ARRAY_TYPES, format_call
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform
@@ -39,7 +39,7 @@ class FromFactory(AbstractOptimizer):
     """
 
     factory: Callable[..., AbstractTransform] = eqx.field(static=True)
-    arguments: dict[str, Any] = numbers(arranged=dict)
+    arguments: dict[str, Any] = required_numbers(arranged=dict)
 
     def __init__(self, factory: Callable[..., AbstractTransform], **arguments: Any):
         self.factory = factory

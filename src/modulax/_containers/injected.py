@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import DTypeLike
 
-from .._protocol.container import AbstractContainer, part
+from .._protocol.container import AbstractContainer, required_part
 from .._protocol.schedule import is_schedule
 from .._protocol.schedule_values import advance, schedule_states, with_current_values
 from .._protocol.transform import AbstractTransform, Clock, everything_in
@@ -126,7 +126,7 @@ class Injected(AbstractContainer):
         ValueError: if `static_args` names no hyperparameter, or `hyperparam_dtype` is not a floating-point dtype.
     """
 
-    inner: AbstractTransform = part()
+    inner: AbstractTransform = required_part()
     static_args: tuple[str, ...] = eqx.field(static=True, default=(), converter=_as_names)
     hyperparam_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 

@@ -8,8 +8,8 @@ import jax.tree_util as jtu
 from jaxtyping import Array, PyTree
 
 from .._protocol.apply_updates import apply_updates
-from .._protocol.container import AbstractContainer, in_dtypes_of, part
-from .._protocol.fields import Number, number
+from .._protocol.container import AbstractContainer, in_dtypes_of, required_part
+from .._protocol.fields import Number, required_number
 from .._protocol.lookahead_params import LookaheadParams, both, is_pair
 from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import copy_in, default_float, safe_increment
@@ -57,9 +57,9 @@ class Lookahead(AbstractContainer):
         Zhang et al., [Lookahead Optimizer: k steps forward, 1 step back](https://arxiv.org/abs/1907.08610), 2019.
     """
 
-    fast_optimizer: AbstractTransform = part(state="fast_state")
-    sync_period: Number = number(needs=AT_LEAST_ONE)
-    slow_step_size: Number = number()
+    fast_optimizer: AbstractTransform = required_part(state="fast_state")
+    sync_period: Number = required_number(needs=AT_LEAST_ONE)
+    slow_step_size: Number = required_number()
     reset_state: bool = eqx.field(static=True, default=False)
 
     needs: ClassVar[tuple[str, ...]] = ("params",)

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._protocol.container import AbstractContainer, extra_for, part
-from .._protocol.fields import choice, static
+from .._protocol.container import AbstractContainer, extra_for, required_part
+from .._protocol.fields import choice
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.masks import AbstractRule, as_rule, mask_of, merge, not_in, select
 from .._protocol.transform import AbstractTransform, Part
@@ -35,8 +35,8 @@ class Masked(AbstractContainer):
         otherwise: whether the updates of the other leaves are returned unchanged, `"keep"`, or as zeros, `"zero"`.
     """
 
-    inner: AbstractTransform = part()
-    mask: Any = static(converter=as_rule)
+    inner: AbstractTransform = required_part()
+    mask: Any = eqx.field(static=True, converter=as_rule)
     otherwise: Literal["keep", "zero"] = choice(("keep", "zero"), "keep")
 
     def init(self, params: Params) -> MaskedState:

@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from .._protocol.container import AbstractContainer, part
+from .._protocol.container import AbstractContainer, required_part
 from .._protocol.fields import Number, followed, number
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
@@ -79,7 +79,7 @@ class Mechanize(AbstractContainer):
         authors' [code](https://github.com/optimizedlearning/mechanic).
     """
 
-    base_optimizer: AbstractTransform = part(state="base_optimizer_state")
+    base_optimizer: AbstractTransform = required_part(state="base_optimizer_state")
     weight_decay: Number = number(1e-2)
     eps: Number = number(1e-8)
     s_init: Number = number(1e-6)

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike, Bool, DTypeLike, PyTree
 
-from .._protocol.container import AbstractContainer, part
-from .._protocol.fields import Hyperparameter, number
+from .._protocol.container import AbstractContainer, required_part
+from .._protocol.fields import Hyperparameter, required_number
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import abs_sq, at_least_float32, safe_increment, zeros_in
@@ -56,8 +56,8 @@ class MultiSteps(AbstractContainer):
         accumulator_dtype: dtype of the accumulator; by default that of the parameters, at least float32.
     """
 
-    inner: AbstractTransform = part(state="inner_opt_state")
-    every_k: Hyperparameter = number(needs=AT_LEAST_ONE)
+    inner: AbstractTransform = required_part(state="inner_opt_state")
+    every_k: Hyperparameter = required_number(needs=AT_LEAST_ONE)
     use_grad_mean: bool = eqx.field(static=True, default=True)
     should_skip: Callable[[Updates, Array, Params | None], tuple[Bool[Array, ""], PyTree]] | None = eqx.field(
         static=True, default=None

@@ -7,8 +7,7 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import PyTree
 
-from .._protocol.container import AbstractContainer, extra_for, part
-from .._protocol.fields import static
+from .._protocol.container import AbstractContainer, extra_for, required_part
 from .._protocol.masks import AbstractRule, as_rule, merge, select
 from .._protocol.transform import AbstractTransform, Part
 from .._support.checks import listing
@@ -44,8 +43,8 @@ class Partition(AbstractContainer):
             one without a transform.
     """
 
-    transforms: Mapping[Any, AbstractTransform] = part(state="inner_states", converter=OrderedDict)
-    labels: Any = static(converter=as_rule)
+    transforms: Mapping[Any, AbstractTransform] = required_part(state="inner_states", converter=OrderedDict)
+    labels: Any = eqx.field(static=True, converter=as_rule)
     default: Hashable = eqx.field(static=True, default=None)
 
     def __init__(self, transforms: Mapping[Any, AbstractTransform], labels: Any, default: Hashable = None):

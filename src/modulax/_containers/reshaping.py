@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float, PyTree
 
-from .._protocol.container import AbstractContainer, extra_inside, part
+from .._protocol.container import AbstractContainer, extra_inside, required_part
 from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import common_dtype
 from .._support.module import AbstractModule, AbstractState, nested, shared
@@ -126,7 +126,7 @@ class SplitRealAndImaginary(AbstractReshaping):
         inner: the inner transform.
     """
 
-    inner: AbstractTransform = part()
+    inner: AbstractTransform = required_part()
 
     state_type: ClassVar[type] = SplitRealAndImaginaryState
 
@@ -173,7 +173,7 @@ class Flatten(AbstractReshaping):
         inner: the inner transform.
     """
 
-    inner: AbstractTransform = part()
+    inner: AbstractTransform = required_part()
 
     state_type: ClassVar[type] = FlattenState
 

@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._protocol.apply_updates import apply_updates
-from .._protocol.container import AbstractContainer, in_dtypes_of, part
+from .._protocol.container import AbstractContainer, in_dtypes_of, required_part
 from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import copy_in, safe_increment
 from .._support.checks import check_positive_integer
@@ -72,8 +72,8 @@ class SAM(AbstractContainer):
         Generalization](https://arxiv.org/abs/2010.01412), 2020.
     """
 
-    optimizer: AbstractTransform = part(state="opt_state")
-    adv_optimizer: AbstractTransform = part(state="adv_state", auxiliary=True)
+    optimizer: AbstractTransform = required_part(state="opt_state")
+    adv_optimizer: AbstractTransform = required_part(state="adv_state", auxiliary=True)
     sync_period: int = eqx.field(static=True, default=2)
     reset_state: bool = eqx.field(static=True, default=True)
     opaque_mode: bool = eqx.field(static=True, default=False)

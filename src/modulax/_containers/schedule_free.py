@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, Float, PyTree
 
-from .._protocol.container import AbstractContainer, in_dtypes_of, part
-from .._protocol.fields import Hyperparameter, followed, number
+from .._protocol.container import AbstractContainer, in_dtypes_of, required_part
+from .._protocol.fields import Hyperparameter, followed, number, required_number
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import at_least_float32, copy_in, default_float, moment, ratio, safe_increment
@@ -75,8 +75,8 @@ class ScheduleFree(AbstractContainer):
         Defazio et al., [The Road Less Scheduled](https://arxiv.org/abs/2405.15682), 2024.
     """
 
-    base_optimizer: AbstractTransform = part(state="base_optimizer_state")
-    learning_rate: Hyperparameter = number()
+    base_optimizer: AbstractTransform = required_part(state="base_optimizer_state")
+    learning_rate: Hyperparameter = required_number()
     b1: Hyperparameter = number(0.9, needs=FRACTION)
     weight_lr_power: Hyperparameter = number(2.0)
     state_dtype: DTypeLike | None = eqx.field(static=True, default=None)

@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
-from .._protocol.container import AbstractContainer, part
+from .._protocol.container import AbstractContainer, required_part
 from .._protocol.optimizer import OptimizerState
 from .._protocol.schedule_values import advance, schedule_states, with_current_values
 from .._protocol.transform import AbstractTransform, Clock
@@ -25,7 +25,7 @@ class Scheduled(AbstractContainer):
         inner: the inner transform.
     """
 
-    inner: AbstractTransform = part(state="inner")
+    inner: AbstractTransform = required_part(state="inner")
 
     clock: ClassVar[Clock] = "keeper"
 

@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, followed, number
+from .._protocol.fields import Hyperparameter, followed, number, required_number
 from .._protocol.masks import as_rule
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
@@ -49,7 +49,7 @@ class ACProp(AbstractOptimizer):
         Methods](https://arxiv.org/abs/2110.05454), 2021.
     """
 
-    learning_rate: Hyperparameter = number()
+    learning_rate: Hyperparameter = required_number()
     b1: Hyperparameter = number(0.9, needs=DECAY)
     b2: Hyperparameter = number(0.999, needs=DECAY)
     eps: Hyperparameter = number(1e-16)

@@ -1,7 +1,7 @@
 """The optimizer Adagrad."""
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, number
+from .._protocol.fields import Hyperparameter, number, required_number
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import NON_NEGATIVE
 from .._transforms.adagrad import ScaleByRSS
@@ -31,7 +31,7 @@ class Adagrad(AbstractOptimizer):
         Optimization](https://jmlr.org/papers/v12/duchi11a.html), 2011.
     """
 
-    learning_rate: Hyperparameter = number()
+    learning_rate: Hyperparameter = required_number()
     initial_accumulator_value: Hyperparameter = number(0.1, needs=NON_NEGATIVE)
     eps: Hyperparameter = number(1e-7)
 

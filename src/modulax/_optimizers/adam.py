@@ -7,7 +7,7 @@ import equinox as eqx
 from jaxtyping import DTypeLike
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, number
+from .._protocol.fields import Hyperparameter, number, required_number
 from .._protocol.masks import as_rule
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
@@ -45,7 +45,7 @@ class Adam(AbstractOptimizer):
         Kingma and Ba, [Adam: A Method for Stochastic Optimization](https://arxiv.org/abs/1412.6980), 2014.
     """
 
-    learning_rate: Hyperparameter = number()
+    learning_rate: Hyperparameter = required_number()
     b1: Hyperparameter = number(0.9, needs=DECAY)
     b2: Hyperparameter = number(0.999, needs=DECAY)
     eps: Hyperparameter = number(1e-8)
@@ -91,7 +91,7 @@ class NAdam(AbstractOptimizer):
 
     cites: ClassVar[tuple[str, ...]] = ("dozat2016",)
 
-    learning_rate: Hyperparameter = number()
+    learning_rate: Hyperparameter = required_number()
     b1: Hyperparameter = number(0.9, needs=DECAY)
     b2: Hyperparameter = number(0.999, needs=DECAY)
     eps: Hyperparameter = number(1e-8)
@@ -137,7 +137,7 @@ class AdamW(AbstractOptimizer):
         Loshchilov and Hutter, [Decoupled Weight Decay Regularization](https://arxiv.org/abs/1711.05101), 2017.
     """
 
-    learning_rate: Hyperparameter = number()
+    learning_rate: Hyperparameter = required_number()
     b1: Hyperparameter = number(0.9, needs=DECAY)
     b2: Hyperparameter = number(0.999, needs=DECAY)
     eps: Hyperparameter = number(1e-8)
@@ -189,7 +189,7 @@ class NAdamW(AbstractOptimizer):
 
     cites: ClassVar[tuple[str, ...]] = ("dozat2016",)
 
-    learning_rate: Hyperparameter = number()
+    learning_rate: Hyperparameter = required_number()
     b1: Hyperparameter = number(0.9, needs=DECAY)
     b2: Hyperparameter = number(0.999, needs=DECAY)
     eps: Hyperparameter = number(1e-8)

@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, followed, number
+from .._protocol.fields import Hyperparameter, followed, number, required_number
 from .._protocol.masks import as_rule
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
@@ -53,7 +53,7 @@ class Adan(AbstractOptimizer):
         Models](https://arxiv.org/abs/2208.06677), 2022.
     """
 
-    learning_rate: Hyperparameter = number()
+    learning_rate: Hyperparameter = required_number()
     b1: Hyperparameter = number(0.98, needs=DECAY)
     b2: Hyperparameter = number(0.92, needs=DECAY)
     b3: Hyperparameter = number(0.99, needs=DECAY)

@@ -7,7 +7,7 @@ import equinox as eqx
 from jaxtyping import DTypeLike
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, number
+from .._protocol.fields import Hyperparameter, number, required_number
 from .._protocol.masks import as_rule
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
@@ -49,7 +49,7 @@ class AdEMAMix(AbstractOptimizer):
         Pagliardini et al., [The AdEMAMix Optimizer: Better, Faster, Older](https://arxiv.org/abs/2409.03137), 2024.
     """
 
-    learning_rate: Hyperparameter = number()
+    learning_rate: Hyperparameter = required_number()
     b1: Hyperparameter = number(0.9, needs=DECAY)
     b2: Hyperparameter = number(0.999, needs=DECAY)
     b3: Hyperparameter = number(0.9999, needs=DECAY)
@@ -99,7 +99,7 @@ class SimplifiedAdEMAMix(AbstractOptimizer):
         Variants](https://arxiv.org/abs/2502.02431), 2025.
     """
 
-    learning_rate: Hyperparameter = number()
+    learning_rate: Hyperparameter = required_number()
     b1: Hyperparameter = number(0.99, needs=DECAY)
     b2: Hyperparameter = number(0.95, needs=DECAY)
     alpha: Hyperparameter = number(0.0)

@@ -6,7 +6,7 @@ import equinox as eqx
 from jaxtyping import Array, DTypeLike
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, number
+from .._protocol.fields import Hyperparameter, number, required_number
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
 from .._transforms.adopt import ScaleByADOPT, fourth_root
@@ -44,7 +44,7 @@ class ADOPT(AbstractOptimizer):
         Rate](https://arxiv.org/abs/2411.02853), 2024.
     """
 
-    learning_rate: Hyperparameter = number()
+    learning_rate: Hyperparameter = required_number()
     b1: Hyperparameter = number(0.9, needs=DECAY)
     b2: Hyperparameter = number(0.9999, needs=DECAY)
     eps: Hyperparameter = number(1e-6)

@@ -6,7 +6,7 @@ import equinox as eqx
 from jaxtyping import DTypeLike
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, followed, number
+from .._protocol.fields import Hyperparameter, followed, number, required_number
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
 from .._support.types import Follow
@@ -45,7 +45,7 @@ class AMSGrad(AbstractOptimizer):
         Reddi, Kale and Kumar, [On the Convergence of Adam and Beyond](https://openreview.net/forum?id=ryQu7f-RZ), 2018.
     """
 
-    learning_rate: Hyperparameter = number()
+    learning_rate: Hyperparameter = required_number()
     b1: Hyperparameter = number(0.9, needs=DECAY)
     b2: Hyperparameter = number(0.999, needs=DECAY)
     eps: Hyperparameter = number(1e-8)

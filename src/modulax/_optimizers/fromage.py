@@ -5,7 +5,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, number
+from .._protocol.fields import Hyperparameter, number, required_number
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import NON_NEGATIVE
 from .._transforms.regularization import AddDecayedWeights
@@ -34,7 +34,7 @@ class Fromage(AbstractOptimizer):
 
     cites: ClassVar[tuple[str, ...]] = ("bernstein2020",)
 
-    learning_rate: Hyperparameter = number()
+    learning_rate: Hyperparameter = required_number()
     min_norm: Hyperparameter = number(1e-6, needs=NON_NEGATIVE)
 
     def transform(self) -> Chain:

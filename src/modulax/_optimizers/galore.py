@@ -7,7 +7,7 @@ import equinox as eqx
 
 from .._containers.chain import Chain
 from .._protocol.container import part
-from .._protocol.fields import Hyperparameter, followed, number
+from .._protocol.fields import Hyperparameter, followed, number, required_number
 from .._protocol.masks import as_rule
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform
@@ -57,7 +57,7 @@ class GaLore(AbstractOptimizer):
 
     cites: ClassVar[tuple[str, ...]] = ("zhao2024",)
 
-    learning_rate: Hyperparameter = number()
+    learning_rate: Hyperparameter = required_number()
     rank: int = eqx.field(static=True, default=128)
     update_proj_gap: Hyperparameter = number(200, needs=AT_LEAST_ONE)
     scale: Hyperparameter = number(1.0)

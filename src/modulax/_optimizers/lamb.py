@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, number
+from .._protocol.fields import Hyperparameter, number, required_number
 from .._protocol.masks import as_rule
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
@@ -48,7 +48,7 @@ class LAMB(AbstractOptimizer):
 
     cites: ClassVar[tuple[str, ...]] = ("you2019",)
 
-    learning_rate: Hyperparameter = number()
+    learning_rate: Hyperparameter = required_number()
     b1: Hyperparameter = number(0.9, needs=DECAY)
     b2: Hyperparameter = number(0.999, needs=DECAY)
     eps: Hyperparameter = number(1e-6)

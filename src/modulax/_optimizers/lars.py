@@ -7,7 +7,7 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, followed, number
+from .._protocol.fields import Hyperparameter, followed, number, required_number
 from .._protocol.masks import AbstractRule, as_rule
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.types import Follow
@@ -74,7 +74,7 @@ class LARS(AbstractOptimizer):
 
     cites: ClassVar[tuple[str, ...]] = ("you2017",)
 
-    learning_rate: Hyperparameter = number()
+    learning_rate: Hyperparameter = required_number()
     weight_decay: Hyperparameter = number(0.0)
     mask: Any = eqx.field(static=True, default=None, converter=as_rule)
     trust_coefficient: Hyperparameter = number(0.001)

@@ -1,7 +1,7 @@
 """The optimizer MADGRAD."""
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, number
+from .._protocol.fields import Hyperparameter, number, required_number
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
 from .._transforms.madgrad import ScaleByMADGRAD
@@ -35,7 +35,7 @@ class MADGRAD(AbstractOptimizer):
         for Stochastic Optimization](https://arxiv.org/abs/2101.11075), 2021.
     """
 
-    learning_rate: Hyperparameter = number()
+    learning_rate: Hyperparameter = required_number()
     momentum: Hyperparameter = number(0.9, needs=DECAY)
     weight_decay: Hyperparameter = number(0.0)
     eps: Hyperparameter = number(1e-6)

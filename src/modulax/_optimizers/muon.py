@@ -8,7 +8,7 @@ from jaxtyping import DTypeLike
 
 from .._containers.chain import Chain
 from .._containers.partition import Partition
-from .._protocol.fields import Hyperparameter, OptionalNumber, followed, number, numbers
+from .._protocol.fields import Hyperparameter, OptionalNumber, followed, number, numbers, required_number
 from .._protocol.masks import as_rule
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY, check_choice
@@ -87,7 +87,7 @@ class Muon(AbstractOptimizer):
 
     cites: ClassVar[tuple[str, ...]] = ("jordan2024",)
 
-    learning_rate: Hyperparameter = number()
+    learning_rate: Hyperparameter = required_number()
     ns_coeffs: Any = numbers(((3.4445, -4.775, 2.0315),), arranged=as_coefficients)
     ns_steps: int = eqx.field(static=True, default=5)
     beta: Hyperparameter = number(0.95, needs=DECAY)

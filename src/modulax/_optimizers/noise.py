@@ -3,7 +3,7 @@
 from typing import Any, ClassVar
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, number
+from .._protocol.fields import Hyperparameter, number, required_number
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import NON_NEGATIVE
 from .._support.keys import key
@@ -36,7 +36,7 @@ class NoisySGD(AbstractOptimizer):
 
     cites: ClassVar[tuple[str, ...]] = ("neelakantan2015",)
 
-    learning_rate: Hyperparameter = number()
+    learning_rate: Hyperparameter = required_number()
     eta: Hyperparameter = number(0.01, needs=NON_NEGATIVE)
     gamma: Hyperparameter = number(0.55)
     key: Any = key()

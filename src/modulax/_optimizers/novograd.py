@@ -3,7 +3,7 @@
 from dataclasses import KW_ONLY
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, number
+from .._protocol.fields import Hyperparameter, number, required_number
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
 from .._transforms.novograd import ScaleByNovoGrad
@@ -38,7 +38,7 @@ class NovoGrad(AbstractOptimizer):
         Networks](https://arxiv.org/abs/1905.11286), 2019.
     """
 
-    learning_rate: Hyperparameter = number()
+    learning_rate: Hyperparameter = required_number()
     b1: Hyperparameter = number(0.9, needs=DECAY)
     b2: Hyperparameter = number(0.25, needs=DECAY)
     eps: Hyperparameter = number(1e-6)

@@ -7,7 +7,7 @@ import equinox as eqx
 from jaxtyping import DTypeLike
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, number
+from .._protocol.fields import Hyperparameter, number, required_number
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
 from .._transforms.adam import ScaleByAdam
@@ -34,7 +34,7 @@ class OptimisticGradientDescent(AbstractOptimizer):
         Saddle Point Problems: Proximal Point Approach](https://arxiv.org/abs/1901.08511), 2019.
     """
 
-    learning_rate: Hyperparameter = number()
+    learning_rate: Hyperparameter = required_number()
     alpha: Hyperparameter = number(1.0)
     beta: Hyperparameter = number(1.0)
 
@@ -78,7 +78,7 @@ class OptimisticAdam(AbstractOptimizer):
     cites: ClassVar[tuple[str, ...]] = ("daskalakis2017",)
     _call_hint: ClassVar[str] = "The `optimism` of `optax.optimistic_adam` is `beta=optimism / learning_rate`."
 
-    learning_rate: Hyperparameter = number()
+    learning_rate: Hyperparameter = required_number()
     _: KW_ONLY
     alpha: Hyperparameter = number(1.0)
     beta: Hyperparameter = number(1.0)

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, OptionalNumber, number
+from .._protocol.fields import Hyperparameter, OptionalNumber, number, required_number
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import NON_NEGATIVE
 from .._transforms.privacy import DifferentiallyPrivateAggregate, secret_key
@@ -45,9 +45,9 @@ class DPSGD(AbstractOptimizer):
     takes_complex: ClassVar[bool] = False
     cites: ClassVar[tuple[str, ...]] = ("abadi2016",)
 
-    learning_rate: Hyperparameter = number()
-    l2_norm_clip: Hyperparameter = number(needs=NON_NEGATIVE)
-    noise_multiplier: Hyperparameter = number(needs=NON_NEGATIVE)
+    learning_rate: Hyperparameter = required_number()
+    l2_norm_clip: Hyperparameter = required_number(needs=NON_NEGATIVE)
+    noise_multiplier: Hyperparameter = required_number(needs=NON_NEGATIVE)
     key: Any = secret_key()
     momentum: OptionalNumber = number(None, optional=True)
     nesterov: bool = eqx.field(static=True, default=False)

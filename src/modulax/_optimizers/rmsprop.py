@@ -3,7 +3,7 @@
 import equinox as eqx
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, OptionalNumber, number
+from .._protocol.fields import Hyperparameter, OptionalNumber, number, required_number
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
 from .._transforms.momentum import Trace
@@ -44,7 +44,7 @@ class RMSProp(AbstractOptimizer):
         Graves, [Generating Sequences With Recurrent Neural Networks](https://arxiv.org/abs/1308.0850), 2013.
     """
 
-    learning_rate: Hyperparameter = number()
+    learning_rate: Hyperparameter = required_number()
     decay: Hyperparameter = number(0.9, needs=DECAY)
     eps: Hyperparameter = number(1e-8)
     initial_scale: Hyperparameter = number(0.0)

@@ -1,7 +1,7 @@
 """The optimizer Rprop."""
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, followed, number
+from .._protocol.fields import Hyperparameter, followed, number, required_number
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.types import Follow
 from .._transforms.rprop import ScaleByRprop
@@ -42,7 +42,7 @@ class Rprop(AbstractOptimizer):
         algorithms](https://doi.org/10.1016/S0925-2312(01)00700-7), 2003.
     """
 
-    learning_rate: Hyperparameter = number()
+    learning_rate: Hyperparameter = required_number()
     eta_minus: Hyperparameter = number(0.5)
     eta_plus: Hyperparameter = number(1.2)
     min_step_size: Hyperparameter = number(1e-6)

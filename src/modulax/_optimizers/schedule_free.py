@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike, DTypeLike, Float
 
 from .._containers.chain import Chain
 from .._containers.schedule_free import ScheduleFree
-from .._protocol.fields import Hyperparameter, Number, OptionalNumber, followed, number
+from .._protocol.fields import Hyperparameter, Number, OptionalNumber, followed, number, required_number
 from .._protocol.masks import as_rule
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.schedule import AbstractSchedule
@@ -35,7 +35,7 @@ class ScheduleFreeRate(AbstractSchedule):
         first: value of $t$ at the first step.
     """
 
-    learning_rate: Number = number()
+    learning_rate: Number = required_number()
     warmup_steps: OptionalNumber = number(None, optional=True)
     b2: OptionalNumber = number(None, optional=True)
     first: int = eqx.field(static=True, default=1)

@@ -6,7 +6,7 @@ import equinox as eqx
 from jaxtyping import DTypeLike
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, OptionalNumber, number
+from .._protocol.fields import Hyperparameter, OptionalNumber, number, required_number
 from .._protocol.optimizer import AbstractOptimizer
 from .._transforms.momentum import Trace
 from .._transforms.scaling import ScaleByLearningRate
@@ -36,7 +36,7 @@ class SGD(AbstractOptimizer):
 
     cites: ClassVar[tuple[str, ...]] = ("robbins1951",)
 
-    learning_rate: Hyperparameter = number()
+    learning_rate: Hyperparameter = required_number()
     momentum: OptionalNumber = number(None, optional=True)
     nesterov: bool = eqx.field(static=True, default=False)
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)

@@ -4,7 +4,7 @@ import equinox as eqx
 from jaxtyping import DTypeLike
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, number
+from .._protocol.fields import Hyperparameter, number, required_number
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
 from .._transforms.momentum import Ema
@@ -29,7 +29,7 @@ class SignSGD(AbstractOptimizer):
         Problems](https://arxiv.org/abs/1802.04434), 2018.
     """
 
-    learning_rate: Hyperparameter = number()
+    learning_rate: Hyperparameter = required_number()
 
     def transform(self) -> Chain:
         return Chain(ScaleBySign(), ScaleByLearningRate(self.learning_rate))
@@ -57,7 +57,7 @@ class Signum(AbstractOptimizer):
         Problems](https://arxiv.org/abs/1802.04434), 2018.
     """
 
-    learning_rate: Hyperparameter = number()
+    learning_rate: Hyperparameter = required_number()
     beta: Hyperparameter = number(0.9, needs=DECAY)
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, number
+from .._protocol.fields import Hyperparameter, number, required_number
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
 from .._transforms.scaling import ScaleByLearningRate
@@ -38,7 +38,7 @@ class SM3(AbstractOptimizer):
 
     cites: ClassVar[tuple[str, ...]] = ("anil2019",)
 
-    learning_rate: Hyperparameter = number()
+    learning_rate: Hyperparameter = required_number()
     momentum: Hyperparameter = number(0.9, needs=DECAY)
 
     def transform(self) -> Chain:

@@ -6,7 +6,7 @@ import equinox as eqx
 from jaxtyping import DTypeLike
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, OptionalNumber, followed, number
+from .._protocol.fields import Hyperparameter, OptionalNumber, followed, number, required_number
 from .._protocol.masks import as_rule
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform
@@ -57,7 +57,7 @@ class Sophia(AbstractOptimizer):
         Pre-training](https://arxiv.org/abs/2305.14342), 2023.
     """
 
-    learning_rate: Hyperparameter = number()
+    learning_rate: Hyperparameter = required_number()
     b1: Hyperparameter = number(0.965, needs=DECAY)
     b2: Hyperparameter = number(0.99, needs=DECAY)
     eps: Hyperparameter = number(1e-8, needs=POSITIVE)

@@ -1,7 +1,7 @@
 """The optimizer Yogi."""
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, followed, number
+from .._protocol.fields import Hyperparameter, followed, number, required_number
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
 from .._support.types import FollowReference
@@ -42,7 +42,7 @@ class Yogi(AbstractOptimizer):
         first author's [code](https://github.com/tensorflow/addons/blob/master/tensorflow_addons/optimizers/yogi.py).
     """
 
-    learning_rate: Hyperparameter = number()
+    learning_rate: Hyperparameter = required_number()
     b1: Hyperparameter = number(0.9, needs=DECAY)
     b2: Hyperparameter = number(0.999, needs=DECAY)
     eps: Hyperparameter = number(1e-3)

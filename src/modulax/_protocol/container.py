@@ -1,9 +1,9 @@
 """Containers: transforms that hold others.
 
-A container declares its parts, `inner: AbstractTransform = part()`, and implements `init` and `update`, which call
-those of the parts and pass `extra` on. `each_part`, `at`, `eval_params` and the check of every part follow from the
-declarations; `describe`, the registry, citations and per-example gradients use `each_part`. A container that gives a
-part only some of the leaves overrides `seen_by`; one that counts steps for its parts overrides `resolved`.
+A container declares its parts, `inner: AbstractTransform = required_part()`, and implements `init` and `update`, which
+call those of the parts and pass `extra` on. `each_part`, `at`, `eval_params` and the check of every part follow from
+the declarations; `describe`, the registry, citations and per-example gradients use `each_part`. A container that gives
+a part only some of the leaves overrides `seen_by`; one that counts steps for its parts overrides `resolved`.
 
 `extra_for` and `extra_inside`, at the end, convert the extra arguments of `update` for a part that receives only some
 of the leaves, or the parameters in another form.
@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import equinox as eqx
 import jax.tree_util as jtu
@@ -27,6 +27,36 @@ from ..tree._math import trainable
 from .masks import merge, select
 from .transform import AbstractTransform, EmptyState, Part
 
+if TYPE_CHECKING:
+    from equinox import field as required_part  # a field specifier, as `required_number` is in `fields.py`
+else:
+
+    def required_part(
+        *,
+        optional: bool = False,
+        state: str | Callable[[Any], Any] = "inner_state",
+        auxiliary: bool = False,
+        converter: Callable[[Any], Any] | None = None,
+    ) -> Any:
+        """Declare a required field that holds a transform, or a mapping of transforms, in an `AbstractContainer`.
+
+            class Twice(mx.AbstractContainer):
+                first: mx.AbstractTransform = mx.required_part(state="first_state")
+                others: dict[str, mx.AbstractTransform] = mx.required_part(state="other_states")
+
+        pyright and mypy report a constructor call without it.
+
+        Args:
+            optional: whether None is allowed.
+            state: name of the field of the container's state that holds the state of the part, or a mapping of states
+                by the same keys, in which stateless parts may be left out; or a function that takes the container's
+                state and returns either.
+            auxiliary: whether the updates of the part affect the parameters only through other parts, as those of the
+                adversary in `SAM` do. `describe` and `eval_params` then leave it out.
+            converter: function that is applied to the given value, such as `collections.OrderedDict`.
+        """
+        return part(optional=optional, state=state, auxiliary=auxiliary, converter=converter)
+
 
 def part(
     default: Any = dataclasses.MISSING,
@@ -37,22 +67,20 @@ def part(
     auxiliary: bool = False,
     converter: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """Declare a field that holds a transform, or a mapping of transforms, in an `AbstractContainer`.
+    """Declare a field with a default that holds a transform, or a mapping of transforms, in an `AbstractContainer`.
 
-        class Twice(mx.AbstractContainer):
-            first: mx.AbstractTransform = mx.part(state="first_state")
-            others: dict[str, mx.AbstractTransform] = mx.part(state="other_states")
+        class Guarded(mx.AbstractContainer):
+            inner: mx.AbstractTransform = mx.required_part()
+            guard: mx.AbstractTransform = mx.part(mx.Clip(1.0), state="guard_state")
 
     Args:
-        default: default value of the field, if it has one.
+        default: default value of the field. Declare a required field with `required_part()`, which type checkers
+            understand.
         default_factory: function that makes the default value.
         optional: whether the part may be left out, with None as its value.
-        state: name of the field of the container's state that holds the state of the part, or a mapping of states by
-            the same keys, in which stateless parts may be left out; or a function that takes the container's state
-            and returns either.
-        auxiliary: whether the updates of the part affect the parameters only through other parts, as those of the
-            adversary in `SAM` do. `describe` and `eval_params` then leave it out.
-        converter: function that is applied to the given value, such as `collections.OrderedDict`.
+        state: as in `required_part`.
+        auxiliary: as in `required_part`.
+        converter: as in `required_part`.
     """
     given = {"default": default, "default_factory": default_factory, "converter": converter or dataclasses.MISSING}
     given = {name: x for name, x in given.items() if x is not dataclasses.MISSING}
@@ -79,10 +107,10 @@ def check_part(what: str, x: Any) -> None:
 
 
 class AbstractContainer(AbstractTransform):
-    """A transform that holds others: declare them with `part()`, implement `init` and `update`, and pass `extra` on.
+    """A transform that holds others: declare them with `required_part()`, implement `init` and `update`.
 
         class HalfSteps(mx.AbstractContainer):
-            inner: mx.AbstractTransform = mx.part()
+            inner: mx.AbstractTransform = mx.required_part()
 
             def init(self, params):
                 return HalfStepsState(inner_state=self.inner.init(params))
@@ -91,7 +119,8 @@ class AbstractContainer(AbstractTransform):
                 updates, inner_state = self.inner.update(updates, state.inner_state, params, **extra)
                 return jax.tree.map(lambda u: 0.5 * u, updates), HalfStepsState(inner_state)
 
-    In the class of the state, declare the fields that hold states of parts with `nested()`.
+    Pass `extra` on to the parts. In the class of the state, declare the fields that hold states of parts with
+    `nested()`.
     """
 
     def each_part(self, state: State | None = None) -> Iterator[Part]:
@@ -163,7 +192,9 @@ class AbstractContainer(AbstractTransform):
     def _check_parts(self) -> None:
         cls = type(self)
         if not part_fields(self) and cls.each_part is AbstractContainer.each_part:
-            raise ValueError(f"`{cls.__name__}` is a container without parts. Declare one, `inner: ... = part()`.")
+            raise ValueError(
+                f"`{cls.__name__}` is a container without parts. Declare one, `inner: ... = required_part()`."
+            )
         check_parts(self)
 
 
@@ -180,12 +211,12 @@ def auxiliary_fields() -> set[str]:
 
 
 def part_fields(module: AbstractTransform) -> list[dataclasses.Field]:
-    """The fields that are declared with `part()`."""
+    """The fields that are declared with `required_part()` or `part()`."""
     return [field for field in dataclasses.fields(module) if "part" in field.metadata]
 
 
 def check_parts(module: AbstractTransform) -> None:
-    """Raise an error if a field declared with `part()` holds neither a transform nor a mapping of transforms."""
+    """Raise an error if a part is neither a transform nor a mapping of transforms."""
     name = type(module).__name__
     for field in part_fields(module):
         held = getattr(module, field.name)

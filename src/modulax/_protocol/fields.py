@@ -1,4 +1,7 @@
-"""Declarations of the fields of transforms: `number()`, `numbers()`, `static()`, `choice()`, `followed()`."""
+"""Declarations of the fields of transforms: `number()`, `numbers()`, `static()`, `choice()`, `followed()`.
+
+A required field is declared with `required_number()`, `required_numbers()` or `equinox.field(static=True)`.
+"""
 
 import dataclasses
 from collections.abc import Callable, Iterable
@@ -14,6 +17,10 @@ from .hyperparameters import numeric_field
 from .schedule import AbstractSchedule, AbstractStatefulSchedule, as_number
 
 if TYPE_CHECKING:
+    # Type checkers take the value of any other function for a default, and would accept `AdamW()`. Equinox registers
+    # `field` as a field specifier, and mypy follows an import to it, but not an assignment.
+    from equinox import field as required_number, field as required_numbers
+
     ScalarOrSchedule: TypeAlias = (
         float | Array | AbstractSchedule | AbstractStatefulSchedule | ScheduleFunction | np.ndarray | np.number
     )
@@ -44,6 +51,25 @@ else:
     Numbers: TypeAlias = tuple[Number, ...]
     ScalarOrSchedule: TypeAlias = Number | ScheduleFunction
 
+    def required_number(*, needs: Requirement | None = None, optional: bool = False) -> Any:
+        """Declare a required field that holds a hyperparameter, as `number()` does for a field with a default.
+
+        pyright and mypy report a constructor call without it.
+
+        Args:
+            needs: requirement on the number, for values that are certain to be a mistake.
+            optional: whether None is allowed, for a piece of the algorithm that can be left out.
+        """
+        return number(needs=needs, optional=optional)
+
+    def required_numbers(
+        *,
+        needs: Requirement | None = None,
+        arranged: Callable[[Any], tuple[Any, ...] | dict[str, Any]] | None = None,
+    ) -> Any:
+        """Declare a required field that holds a tuple of hyperparameters; see `numbers()`."""
+        return numbers(needs=needs, arranged=arranged)
+
 
 def number(default: Any = dataclasses.MISSING, *, needs: Requirement | None = None, optional: bool = False) -> Any:
     """Declare a field that holds a hyperparameter: a number or a schedule.
@@ -53,7 +79,8 @@ def number(default: Any = dataclasses.MISSING, *, needs: Requirement | None = No
     function of the step becomes a schedule.
 
     Args:
-        default: default value of the field, if it has one.
+        default: default value of the field. Declare a required field with `required_number()`, which type checkers
+            understand.
         needs: requirement on the number, for values that are certain to be a mistake.
         optional: whether None is allowed, for a piece of the algorithm that can be left out.
     """
@@ -88,16 +115,14 @@ def _as_numbers(xs: Any) -> Any:
     return tuple(_as_numbers(x) if isinstance(x, tuple) else as_number(x) for x in xs)
 
 
-def static(default: Any = dataclasses.MISSING, *, converter: Callable[[Any], Any] | None = None) -> Any:
+def static(default: Any, *, converter: Callable[[Any], Any] | None = None) -> Any:
     """Declare a static field: another value compiles another program.
 
     Args:
-        default: default value of the field, if it has one.
+        default: default value of the field.
         converter: function that is applied to the given value.
     """
-    given = {"default": default, "converter": converter or dataclasses.MISSING}
-    given = {name: x for name, x in given.items() if x is not dataclasses.MISSING}
-    return eqx.field(static=True, **given)
+    return eqx.field(static=True, default=default, **({"converter": converter} if converter else {}))
 
 
 def choice(options: tuple[str, ...], default: str, *, kw_only: bool = True) -> Any:

@@ -30,7 +30,7 @@ class AbstractOptimizer(AbstractTransform):
     """A named optimizer: fields for its hyperparameters, and `transform()`, which composes it from transforms.
 
         class Momentum(AbstractOptimizer):
-            learning_rate: Hyperparameter = number()
+            learning_rate: Hyperparameter = required_number()
             decay: Hyperparameter = number(0.9)
 
             def transform(self):

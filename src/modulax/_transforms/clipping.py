@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Inexact, Real
 
-from .._protocol.fields import Number, number
+from .._protocol.fields import Number, number, required_number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, at_least_float32, common_dtype, safe_sqrt
 from .._support.checks import NON_NEGATIVE
@@ -25,7 +25,7 @@ class Clip(AbstractLeafwise):
         max_delta: largest absolute value $\Delta$ of an entry.
     """
 
-    max_delta: Number = number(needs=NON_NEGATIVE)
+    max_delta: Number = required_number(needs=NON_NEGATIVE)
 
     def update_leaf(self, now, g, s, p):
         del now, p
@@ -77,7 +77,7 @@ class ClipByGlobalNorm(AbstractLeafwise):
 
     cites: ClassVar[tuple[str, ...]] = ("pascanu2013",)
 
-    max_norm: Number = number(needs=NON_NEGATIVE)
+    max_norm: Number = required_number(needs=NON_NEGATIVE)
 
     def survey(self, count, state, updates, params, **extra):
         del count, state, params, extra
@@ -108,7 +108,7 @@ class ClipByBlockRMS(AbstractLeafwise):
 
     cites: ClassVar[tuple[str, ...]] = ("shazeer2018",)
 
-    threshold: Number = number(needs=NON_NEGATIVE)
+    threshold: Number = required_number(needs=NON_NEGATIVE)
 
     def update_leaf(self, now, g, s, p):
         del now, p
@@ -138,7 +138,7 @@ class AdaptiveGradClip(AbstractLeafwise):
     needs: ClassVar[tuple[str, ...]] = ("params",)
     cites: ClassVar[tuple[str, ...]] = ("brock2021",)
 
-    clipping: Number = number(needs=NON_NEGATIVE)
+    clipping: Number = required_number(needs=NON_NEGATIVE)
     eps: Number = number(1e-3)
     axis: int | tuple[int, ...] | None = eqx.field(static=True, default=None)
 

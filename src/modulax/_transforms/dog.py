@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float, PyTree
 
-from .._protocol.fields import Number, OptionalNumber, number
+from .._protocol.fields import Number, OptionalNumber, number, required_number
 from .._protocol.hyperparameters import AbstractHyperparameters
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, default_float, ratio, safe_sqrt
@@ -27,7 +27,7 @@ class InitialStep(AbstractHyperparameters):
     """
 
     kind: Literal["distance", "learning_rate", "heuristic"] = eqx.field(static=True)
-    value: Number = number()
+    value: Number = required_number()
 
     def check(self) -> None:
         check_choice(self, "kind", ("distance", "learning_rate", "heuristic"))

@@ -5,7 +5,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from .._protocol.fields import Number, number
+from .._protocol.fields import Number, number, required_number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, at_least_float32, second_moment_like
 from .._support.checks import DECAY
@@ -52,7 +52,7 @@ class ScaleByMADGRAD(AbstractLeafwise):
     needs: ClassVar[tuple[str, ...]] = ("params",)
     cites: ClassVar[tuple[str, ...]] = ("defazio2021",)
 
-    learning_rate: Number = number()
+    learning_rate: Number = required_number()
     momentum: Number = number(0.9, needs=DECAY)
     eps: Number = number(1e-6)
 

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, PyTree
 
-from .._protocol.fields import Number, number
+from .._protocol.fields import Number, number, required_number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import at_least_float32, bias, moment, zeros_in
 from .._support.checks import AT_LEAST_ONE, DECAY
@@ -84,7 +84,7 @@ class Ema(AbstractLeafwise):
         accumulator_dtype: dtype of the average $m$; by default that of the parameters.
     """
 
-    decay: Number = number(needs=DECAY)
+    decay: Number = required_number(needs=DECAY)
     debias: bool = eqx.field(static=True, default=True)
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array
 
-from .._protocol.fields import Number, number
+from .._protocol.fields import Number, required_number
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import at_least_float32, default_float, real_dtype, safe_increment, safe_sqrt
@@ -47,8 +47,8 @@ class AddNoise(AbstractTransform):
     clock: ClassVar[Clock] = "steps"
     cites: ClassVar[tuple[str, ...]] = ("neelakantan2015",)
 
-    eta: Number = number(needs=NON_NEGATIVE)
-    gamma: Number = number()
+    eta: Number = required_number(needs=NON_NEGATIVE)
+    gamma: Number = required_number()
     key: Any = key()
 
     def init(self, params: Params) -> AddNoiseState:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike, Int, Key, PyTree, UInt32
 
-from .._protocol.fields import Number, number
+from .._protocol.fields import Number, required_number
 from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import at_least_float32, default_float, is_inexact_array
 from .._support.checks import NON_NEGATIVE
@@ -131,8 +131,8 @@ class DifferentiallyPrivateAggregate(AbstractTransform):
     takes_complex: ClassVar[bool] = False
     cites: ClassVar[tuple[str, ...]] = ("abadi2016",)
 
-    l2_norm_clip: Number = number(needs=NON_NEGATIVE)
-    noise_multiplier: Number = number(needs=NON_NEGATIVE)
+    l2_norm_clip: Number = required_number(needs=NON_NEGATIVE)
+    noise_multiplier: Number = required_number(needs=NON_NEGATIVE)
     key: Any = secret_key()
 
     @property

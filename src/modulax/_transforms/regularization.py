@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 from jaxtyping import Array
 
-from .._protocol.fields import Number, number
+from .._protocol.fields import Number, number, required_number
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.masks import as_rule, mask_or_all
 from .._support.arithmetic import without_infinities
@@ -69,7 +69,7 @@ class ProximalWeightDecay(AbstractLeafwise):
     needs: ClassVar[tuple[str, ...]] = ("params",)
     cites: ClassVar[tuple[str, ...]] = ("zhuang2022",)
 
-    learning_rate: Number = number()
+    learning_rate: Number = required_number()
     weight_decay: Number = number(0.0)
     mask: Any = eqx.field(static=True, default=None, converter=as_rule)
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from .._protocol.fields import Number, followed, number
+from .._protocol.fields import Number, followed, number, required_number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import at_least_float32
 from .._support.module import AbstractState
@@ -56,7 +56,7 @@ class ScaleByRprop(AbstractLeafwise):
     takes_complex: ClassVar[bool] = False
     cites: ClassVar[tuple[str, ...]] = ("riedmiller1993", "igel2003")
 
-    learning_rate: Number = number()
+    learning_rate: Number = required_number()
     eta_minus: Number = number(0.5)
     eta_plus: Number = number(1.2)
     min_step_size: Number = number(1e-6)

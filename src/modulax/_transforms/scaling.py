@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import equinox as eqx
 
-from .._protocol.fields import Hyperparameter, Number, number
+from .._protocol.fields import Hyperparameter, Number, required_number
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.schedule import is_schedule
 from .._protocol.transform import EmptyState
@@ -21,7 +21,7 @@ class Scale(AbstractLeafwise):
 
     scales_by: ClassVar[str | None] = "step_size"
 
-    step_size: Number = number()
+    step_size: Number = required_number()
 
     def update_leaf(self, now, g, s, p):
         del now, p
@@ -45,7 +45,7 @@ class ScaleBySchedule(AbstractLeafwise):
 
     scales_by: ClassVar[str | None] = "step_size"
 
-    step_size: Hyperparameter = number()
+    step_size: Hyperparameter = required_number()
 
     def init_leaf(self, p):
         del p
@@ -68,7 +68,7 @@ class ScaleByLearningRate(AbstractLeafwise):
         flip_sign: whether to flip the sign, for minimization.
     """
 
-    learning_rate: Hyperparameter = number()
+    learning_rate: Hyperparameter = required_number()
     flip_sign: bool = eqx.field(static=True, default=True)
 
     def init_leaf(self, p):

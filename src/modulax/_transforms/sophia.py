@@ -16,7 +16,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, PyTree
 
 from .._protocol.container import AbstractContainer, part
-from .._protocol.fields import Number, OptionalNumber, followed, number
+from .._protocol.fields import Number, OptionalNumber, followed, number, required_number
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
@@ -197,10 +197,10 @@ class _DirectionState(AbstractState):
 class _Direction(AbstractLeafwise):
     """The step of Sophia on one array, given the average `nu` of the Hessian estimates."""
 
-    b1: Number = number()
-    eps: Number = number()
-    gamma: Number = number()
-    clip_threshold: OptionalNumber = number(optional=True)
+    b1: Number = required_number()
+    eps: Number = required_number()
+    gamma: Number = required_number()
+    clip_threshold: OptionalNumber = required_number(optional=True)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     corrects_bias: bool = eqx.field(static=True, default=False)
 

@@ -5,7 +5,7 @@
 
 from typing import ClassVar
 
-from .._protocol.container import AbstractContainer, part
+from .._protocol.container import AbstractContainer, required_part
 from .._protocol.leafwise import run_rules
 from .._protocol.transform import EmptyState
 from .dadapt import ScaleByDAdaptAdam
@@ -27,8 +27,8 @@ class StepWithDecay(AbstractContainer):
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
 
-    rule: ScaleByProdigy | ScaleByDAdaptAdam = part(state=lambda state: state)
-    decay: AddDecayedWeights = part(state=lambda state: EmptyState())
+    rule: ScaleByProdigy | ScaleByDAdaptAdam = required_part(state=lambda state: state)
+    decay: AddDecayedWeights = required_part(state=lambda state: EmptyState())
 
     def init(self, params):
         return self.rule.init(params)

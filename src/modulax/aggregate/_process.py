@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from .._containers.chain import Chain
-from .._protocol.container import AbstractContainer, part
+from .._protocol.container import AbstractContainer, required_part
 from .._protocol.fields import Number, number
 from .._protocol.transform import AbstractTransform
 from .._support.checks import DECAY
@@ -49,9 +49,9 @@ class Process(AbstractContainer):
             outputs.
     """
 
-    preprocessor: AbstractTransform = part(state="preprocess_state")
-    aggregator: AbstractTransform = part(state="aggregate_state")
-    postprocessor: AbstractTransform = part(state="postprocess_state")
+    preprocessor: AbstractTransform = required_part(state="preprocess_state")
+    aggregator: AbstractTransform = required_part(state="aggregate_state")
+    postprocessor: AbstractTransform = required_part(state="postprocess_state")
     aggregator_has_aux: bool = eqx.field(static=True, default=False)
 
     def check(self) -> None:
@@ -114,7 +114,7 @@ class AddMeanVarianceToOpt(AbstractContainer):
         accumulation_steps: number of batches per step of the optimizer.
     """
 
-    opt: AbstractTransform = part(state=lambda state: state.postprocess_state[1])
+    opt: AbstractTransform = required_part(state=lambda state: state.postprocess_state[1])
     ema_decay: Number = number(0.9, needs=DECAY)
     per_elt_axis: int | Sequence[int] = eqx.field(static=True, default=0, converter=as_axes)
     accumulation_steps: int = eqx.field(static=True, default=1)

@@ -5,7 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 
-from .._protocol.fields import Number, OptionalNumber, number
+from .._protocol.fields import Number, OptionalNumber, number, required_number
 from .._support.checks import DECAY, NON_NEGATIVE, POSITIVE
 from ._base import AbstractCurve, half_cosine, mix, power, progress
 
@@ -17,7 +17,7 @@ class Constant(AbstractCurve):
         constant: $c$, value at every step.
     """
 
-    constant: Number = number()
+    constant: Number = required_number()
 
     def value(self, t):
         return jnp.broadcast_to(self.constant, jnp.broadcast_shapes(t.shape, jnp.shape(self.constant)))
@@ -37,9 +37,9 @@ class Linear(AbstractCurve):
         transition_begin: $t_0$, step at which the transition begins.
     """
 
-    init_value: Number = number()
-    end_value: Number = number()
-    transition_steps: Number = number(needs=POSITIVE)
+    init_value: Number = required_number()
+    end_value: Number = required_number()
+    transition_steps: Number = required_number(needs=POSITIVE)
     transition_begin: Number = number(0, needs=NON_NEGATIVE)
 
     def value(self, t):
@@ -63,10 +63,10 @@ class Polynomial(AbstractCurve):
         transition_begin: $t_0$, step at which the transition begins.
     """
 
-    init_value: Number = number()
-    end_value: Number = number()
-    power: Number = number(needs=NON_NEGATIVE)
-    transition_steps: Number = number(needs=POSITIVE)
+    init_value: Number = required_number()
+    end_value: Number = required_number()
+    power: Number = required_number(needs=NON_NEGATIVE)
+    transition_steps: Number = required_number(needs=POSITIVE)
     transition_begin: Number = number(0, needs=NON_NEGATIVE)
 
     def value(self, t):
@@ -92,8 +92,8 @@ class CosineDecay(AbstractCurve):
         2016.
     """
 
-    init_value: Number = number()
-    decay_steps: Number = number(needs=POSITIVE)
+    init_value: Number = required_number()
+    decay_steps: Number = required_number(needs=POSITIVE)
     alpha: Number = number(0.0)
     exponent: Number = number(1.0, needs=NON_NEGATIVE)
 
@@ -120,9 +120,9 @@ class ExponentialDecay(AbstractCurve):
         end_value: value at which the decay stops.
     """
 
-    init_value: Number = number()
-    transition_steps: Number = number(needs=POSITIVE)
-    decay_rate: Number = number(needs=POSITIVE)
+    init_value: Number = required_number()
+    transition_steps: Number = required_number(needs=POSITIVE)
+    decay_rate: Number = required_number(needs=POSITIVE)
     transition_begin: Number = number(0, needs=NON_NEGATIVE)
     staircase: bool = eqx.field(static=True, default=False)
     end_value: OptionalNumber = number(None, optional=True)
@@ -166,8 +166,8 @@ class REX(AbstractCurve):
         Schedule](https://arxiv.org/abs/2107.04197), 2021.
     """
 
-    init_value: Number = number()
-    decay_steps: Number = number(needs=POSITIVE)
+    init_value: Number = required_number()
+    decay_steps: Number = required_number(needs=POSITIVE)
     end_value: Number = number(0.0)
     beta: Number = number(0.5, needs=DECAY)
 

@@ -6,7 +6,7 @@ from typing import Any, Self
 import numpy as np
 from jax.core import Tracer
 
-from .._protocol.fields import Number, number
+from .._protocol.fields import Number, number, required_number
 from .._protocol.hyperparameters import format_value
 from .._support.checks import FRACTION, POSITIVE
 from ._base import AbstractCurve, after
@@ -32,8 +32,8 @@ class CosineOneCycle(AbstractCurve):
         Rates](https://arxiv.org/abs/1708.07120), 2017.
     """
 
-    transition_steps: Number = number(needs=POSITIVE)
-    peak_value: Number = number()
+    transition_steps: Number = required_number(needs=POSITIVE)
+    peak_value: Number = required_number()
     pct_start: Number = number(0.3, needs=FRACTION)
     div_factor: Number = number(25.0, needs=POSITIVE)
     final_div_factor: Number = number(1e4, needs=POSITIVE)
@@ -65,8 +65,8 @@ class LinearOneCycle(AbstractCurve):
         Rates](https://arxiv.org/abs/1708.07120), 2017.
     """
 
-    transition_steps: Number = number(needs=POSITIVE)
-    peak_value: Number = number()
+    transition_steps: Number = required_number(needs=POSITIVE)
+    peak_value: Number = required_number()
     pct_start: Number = number(0.3, needs=FRACTION)
     pct_final: Number = number(0.85, needs=FRACTION)
     div_factor: Number = number(25.0, needs=POSITIVE)

@@ -4,7 +4,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import jax.numpy as jnp
 
-from .._protocol.fields import Number, OptionalNumber, choice, number
+from .._protocol.fields import Number, OptionalNumber, choice, number, required_number
 from .._support.arithmetic import safe_sqrt
 from .._support.checks import NON_NEGATIVE, POSITIVE, Requirement, require
 from .._support.tracing import is_tracing
@@ -69,11 +69,11 @@ class WarmupStableDecay(AbstractCurve):
         Training Beyond Fixed Training Durations](https://arxiv.org/abs/2405.18392), 2024.
     """
 
-    init_value: Number = number()
-    peak_value: Number = number()
-    warmup_steps: Number = number(needs=NON_NEGATIVE)
-    stable_steps: Number = number(needs=NON_NEGATIVE)
-    decay_steps: Number = number(needs=POSITIVE)
+    init_value: Number = required_number()
+    peak_value: Number = required_number()
+    warmup_steps: Number = required_number(needs=NON_NEGATIVE)
+    stable_steps: Number = required_number(needs=NON_NEGATIVE)
+    decay_steps: Number = required_number(needs=POSITIVE)
     end_value: Number = number(0.0)
     decay: DecayForm = choice(get_args(DecayForm), "linear", kw_only=False)
 
@@ -110,8 +110,8 @@ class InverseSqrt(AbstractCurve):
         Vaswani et al., [Attention Is All You Need](https://arxiv.org/abs/1706.03762), 2017, equation 3.
     """
 
-    peak_value: Number = number()
-    warmup_steps: Number = number(needs=POSITIVE)
+    peak_value: Number = required_number()
+    warmup_steps: Number = required_number(needs=POSITIVE)
     init_value: Number = number(0.0)
 
     def value(self, t):
@@ -160,8 +160,8 @@ class Power(AbstractCurve):
         Scheduler](https://arxiv.org/abs/2408.13359), 2024, equations 7 and 8.
     """
 
-    batch_size: Number = number(needs=POSITIVE)
-    tokens_per_step: Number = number(needs=POSITIVE)
+    batch_size: Number = required_number(needs=POSITIVE)
+    tokens_per_step: Number = required_number(needs=POSITIVE)
     warmup_steps: Number = number(0, needs=NON_NEGATIVE)
     decay_begin: OptionalNumber = number(None, needs=NON_NEGATIVE, optional=True)
     decay_steps: OptionalNumber = number(None, needs=POSITIVE, optional=True)

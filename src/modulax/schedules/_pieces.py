@@ -9,7 +9,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float
 
-from .._protocol.fields import Number, Numbers, ScalarOrSchedule, number, numbers
+from .._protocol.fields import Number, Numbers, ScalarOrSchedule, required_number, required_numbers
 from .._protocol.hyperparameters import format_value
 from .._protocol.schedule import AbstractSchedule, as_number
 from .._support.arithmetic import default_float
@@ -32,9 +32,9 @@ class PiecewiseConstant(AbstractCurve):
         boundaries_and_scales: mapping from steps $t_i$ to factors $c_i$.
     """
 
-    init_value: Number = number()
-    boundaries: Numbers = numbers()
-    scales: Numbers = numbers(needs=NON_NEGATIVE)
+    init_value: Number = required_number()
+    boundaries: Numbers = required_numbers()
+    scales: Numbers = required_numbers(needs=NON_NEGATIVE)
 
     def __init__(
         self, init_value: ScalarOrSchedule, boundaries_and_scales: Mapping[Any, ScalarOrSchedule] | None = None
@@ -72,9 +72,9 @@ class PiecewiseInterpolate(AbstractCurve):
     """
 
     interpolate_type: Literal["linear", "cosine"] = eqx.field(static=True, metadata={"options": ("linear", "cosine")})
-    init_value: Number = number()
-    boundaries: Numbers = numbers(needs=NON_NEGATIVE)
-    scales: Numbers = numbers(needs=NON_NEGATIVE)
+    init_value: Number = required_number()
+    boundaries: Numbers = required_numbers(needs=NON_NEGATIVE)
+    scales: Numbers = required_numbers(needs=NON_NEGATIVE)
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Join(AbstractSchedule):
     """
 
     schedules: tuple[AbstractSchedule, ...]
-    boundaries: Numbers = numbers()
+    boundaries: Numbers = required_numbers()
 
     def __init__(self, schedules: Any, boundaries: Any):
         found = tuple(x if isinstance(x := as_number(s), AbstractSchedule) else Constant(x) for s in schedules)

@@ -4,7 +4,7 @@ import equinox as eqx
 import numpy as np
 from jax.core import Tracer
 
-from .._protocol.fields import Number, OptionalNumber, number
+from .._protocol.fields import Number, OptionalNumber, number, required_number
 from .._protocol.hyperparameters import format_value
 from .._support.checks import NON_NEGATIVE, POSITIVE
 from ._base import AbstractCurve, half_cosine, mix, power, progress, warmed_up
@@ -26,9 +26,9 @@ class WarmupConstant(AbstractCurve):
         warmup_steps: $W$, number of warm-up steps.
     """
 
-    init_value: Number = number()
-    peak_value: Number = number()
-    warmup_steps: Number = number(needs=NON_NEGATIVE)
+    init_value: Number = required_number()
+    peak_value: Number = required_number()
+    warmup_steps: Number = required_number(needs=NON_NEGATIVE)
 
     def value(self, t):
         return mix(self.init_value, self.peak_value, progress(t, self.warmup_steps))
@@ -56,10 +56,10 @@ class WarmupCosineDecay(AbstractCurve):
         ValueError: if `decay_steps` is not greater than `warmup_steps`.
     """
 
-    init_value: Number = number()
-    peak_value: Number = number()
-    warmup_steps: Number = number(needs=NON_NEGATIVE)
-    decay_steps: Number = number(needs=POSITIVE)
+    init_value: Number = required_number()
+    peak_value: Number = required_number()
+    warmup_steps: Number = required_number(needs=NON_NEGATIVE)
+    decay_steps: Number = required_number(needs=POSITIVE)
     end_value: Number = number(0.0)
     exponent: Number = number(1.0, needs=NON_NEGATIVE)
 
@@ -100,11 +100,11 @@ class WarmupExponentialDecay(AbstractCurve):
         end_value: value at which the decay stops.
     """
 
-    init_value: Number = number()
-    peak_value: Number = number()
-    warmup_steps: Number = number(needs=NON_NEGATIVE)
-    transition_steps: Number = number(needs=POSITIVE)
-    decay_rate: Number = number(needs=POSITIVE)
+    init_value: Number = required_number()
+    peak_value: Number = required_number()
+    warmup_steps: Number = required_number(needs=NON_NEGATIVE)
+    transition_steps: Number = required_number(needs=POSITIVE)
+    decay_rate: Number = required_number(needs=POSITIVE)
     transition_begin: Number = number(0, needs=NON_NEGATIVE)
     staircase: bool = eqx.field(static=True, default=False)
     end_value: OptionalNumber = number(None, optional=True)

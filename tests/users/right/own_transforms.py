@@ -22,14 +22,14 @@ class Shift(mx.AbstractLeafwise):
 
 
 class Halving(mx.schedules.AbstractSchedule):
-    start: mx.Hyperparameter = mx.number()
+    start: mx.Hyperparameter = mx.required_number()
 
     def __call__(self, step):
         return self.start * 0.5**step
 
 
 class Mine(mx.AbstractOptimizer):
-    learning_rate: mx.Hyperparameter = mx.number()
+    learning_rate: mx.Hyperparameter = mx.required_number()
     b1: Any = mx.number(0.9)
     decay: float | None = mx.number(None, optional=True)
 

@@ -30,7 +30,7 @@ optimizer.eval_params(state)  # wrong: reportCallIssue, call-arg
 
 
 class Mine(mx.AbstractOptimizer):
-    learning_rate: mx.Hyperparameter = mx.number()
+    learning_rate: mx.Hyperparameter = mx.required_number()
     decay: float = mx.number(0.9)
 
     def transform(self) -> mx.Chain:
