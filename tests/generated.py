@@ -36,6 +36,7 @@ from .vocabulary import ARGUMENTS, followers, rows
 
 ROOT = Path(__file__).parents[1]
 PUBLIC_NAMES = Path(__file__).parent / "public_names.txt"
+MISSING_ARGUMENTS = Path(__file__).parent / "users" / "wrong" / "missing_arguments.py"
 STATE_DTYPES = Path(__file__).parent / "state_dtypes.txt"
 # What `import modulax` brings, and the edges, which are imported by themselves.
 PLACES = [
@@ -301,6 +302,20 @@ def names() -> str:
     return "".join(f"{line}\n" for name, x in found for line in lines(name, x))
 
 
+def missing_arguments() -> str:
+    """A script for the type checkers: a call without arguments of every transform and schedule that requires one."""
+    bases = (modulax.AbstractTransform, modulax.AbstractSchedule, modulax.AbstractStatefulSchedule)
+    calls: dict[type, str] = {}
+    for module in MODULES:
+        place = module.__name__.replace("modulax", "mx", 1)
+        for name, x in (found for base in bases for found in concrete(module, base).items()):
+            given = inspect.signature(x).parameters.values()
+            if any(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in given):
+                calls.setdefault(x, f"{place}.{name}()  # wrong: reportCallIssue, call-arg\n")
+    head = '"""Constructors without their required arguments. Generated: `python -m tests.generated`."""\n'
+    return f"{head}\nimport modulax as mx\n\n{''.join(sorted(calls.values()))}"
+
+
 def state_dtypes() -> str:
     """A line for every transform, and one for each field that is a dtype: the dtypes in its state.
 
@@ -327,6 +342,7 @@ def state_dtypes() -> str:
 
 def main() -> None:
     PUBLIC_NAMES.write_text(names(), encoding="utf-8")
+    MISSING_ARGUMENTS.write_text(missing_arguments(), encoding="utf-8")
     STATE_DTYPES.write_text(state_dtypes(), encoding="utf-8")
     for name in PAGES:
         (ROOT / name).write_text(page(name), encoding="utf-8")

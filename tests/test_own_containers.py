@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -276,7 +277,9 @@ def test_a_container_without_parts_is_refused():
         def update(self, updates, state, params=None, **extra):
             return self.inner.update(updates, state, params, **extra)
 
-    with pytest.raises(ValueError, match=r"`Empty` is a container without parts. Declare one, `inner: ... = required_part\(\)`"):
+    with pytest.raises(
+        ValueError, match=r"`Empty` is a container without parts. Declare one, `inner: ... = required_part\(\)`"
+    ):
         Empty(mx.SGD(0.1))
 
 
@@ -388,3 +391,11 @@ def test_states_of_the_mean_are_those_of_its_parts():
     owned = mx.tree.map_params(transform, lambda x: True, state, transform_non_params=lambda x: False)
     assert owned.first_state.inner["scale_by_adam"].mu["bias"] is True
     assert owned.first_state.step is False
+
+
+@pytest.mark.parametrize("declare", [mx.required_number, mx.required_part])
+def test_a_required_field_has_no_default(declare: Callable[..., Any]):
+    with pytest.raises(TypeError):
+        declare(default=1.0)
+    with pytest.raises(TypeError):
+        declare(1.0)

@@ -21,6 +21,34 @@ class Shift(mx.AbstractLeafwise):
         return g - self.amount * jnp.sqrt(self.amount), s
 
 
+class BoundedState(mx.AbstractState):
+    inner_state: Any = mx.nested()
+    guard_state: Any = mx.nested()
+
+
+class Bounded(mx.AbstractContainer):
+    inner: mx.AbstractTransform = mx.required_part()
+    bound: mx.Number = mx.required_number()
+    guard: mx.AbstractTransform = mx.part(mx.ZeroNaNs(), state="guard_state")
+
+    def init(self, params):
+        return BoundedState(self.inner.init(params), self.guard.init(params))
+
+    def update(self, updates, state, params=None, **extra):
+        updates, guard_state = self.guard.update(updates, state.guard_state, params, **extra)
+        updates, inner_state = self.inner.update(updates, state.inner_state, params, **extra)
+        return mx.tree.scale(self.bound, updates), BoundedState(inner_state, guard_state)
+
+
+class Older(mx.AbstractLeafwise):
+    """Without a default, and not required to a type checker."""
+
+    factor: float = mx.number()
+
+    def update_leaf(self, now, g, s, p):
+        return self.factor * g, s
+
+
 class Halving(mx.schedules.AbstractSchedule):
     start: mx.Hyperparameter = mx.required_number()
 
@@ -38,6 +66,8 @@ class Mine(mx.AbstractOptimizer):
 
 
 params = {"w": jnp.ones(3)}
-for transform in (SoftSign(3.0), SoftSign(), Shift(0.2), Mine(1e-3, 0.8), Mine(Halving(0.1), decay=0.1)):
+for transform in (SoftSign(3.0), SoftSign(), Shift(0.2), Mine(1e-3, 0.8), Mine(Halving(0.1), decay=0.1), Older(2.0)):
     print(transform.update(params, transform.init(params), params)[0])
+bounded = Bounded(mx.SGD(0.1), bound=0.5)
+print(bounded.update(params, bounded.init(params), params)[0], bounded.replace(bound=Halving(0.1)))
 print(mx.Scheduled(Shift(Halving(0.1))))

@@ -26,3 +26,11 @@ schedules.CosineDecay(1e-3, steps=100)  # wrong: reportCallIssue, call-arg
 schedules.Linear(0.0, 1.0, None)  # wrong: reportArgumentType, arg-type
 schedules.PiecewiseConstant(1.0, [10, 20])  # wrong: reportArgumentType, arg-type
 mx.adamw(1e-3)  # wrong: reportAttributeAccessIssue, attr-defined
+mx.AdamW()  # wrong: reportCallIssue, call-arg
+mx.SGD(momentum=0.9)  # wrong: reportCallIssue, call-arg
+mx.ScaleByLearningRate()  # wrong: reportCallIssue, call-arg
+mx.AdamW(b1=0.9, weight_decay=0.1)  # wrong: reportCallIssue, call-arg
+mx.DPSGD(0.1, 1.0)  # wrong: reportCallIssue, call-arg
+schedules.CosineDecay(1e-3)  # wrong: reportCallIssue, call-arg
+schedules.WarmupCosineDecay(0.0, 1e-3, warmup_steps=10)  # wrong: reportCallIssue, call-arg
+schedules.Linear(0.0, transition_steps=10)  # wrong: reportCallIssue, call-arg

@@ -1,4 +1,8 @@
-"""Wrong containers: a list for a mapping, a class for an instance."""
+"""Wrong containers: a list for a mapping, a class for an instance, a missing argument.
+
+mypy can't report `optax.adam(...)` in a `Chain`: optax has no types for mypy, so its value is `Any`, which fits
+everywhere.
+"""
 
 import optax
 
@@ -20,3 +24,8 @@ mx.Monitor("norm")  # wrong: reportArgumentType, arg-type
 mx.MultiSteps(1e-3, 4)  # wrong: reportArgumentType, arg-type
 mx.Masked(0.1, {"w": True})  # wrong: reportArgumentType, arg-type
 mx.Scheduled(1e-3)  # wrong: reportArgumentType, arg-type
+mx.Masked(mx.SGD(1.0))  # wrong: reportCallIssue, call-arg
+mx.Masked(mask={"w": True})  # wrong: reportCallIssue, call-arg
+mx.MultiSteps(mx.SGD(1.0))  # wrong: reportCallIssue, call-arg
+mx.Chain(mx.ClipByGlobalNorm(), mx.SGD(1.0))  # wrong: reportCallIssue, call-arg
+mx.Lookahead(mx.SGD(1.0), 5)  # wrong: reportCallIssue, call-arg

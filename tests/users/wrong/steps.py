@@ -44,3 +44,5 @@ class Unfinished(mx.AbstractLeafwise):
 Mine("0.1")  # wrong: reportArgumentType, arg-type
 Mine(0.1, "0.9")  # wrong: reportArgumentType, arg-type
 Unfinished()  # wrong: reportAbstractUsage, abstract
+Mine()  # wrong: reportCallIssue, call-arg
+Mine(decay=0.9)  # wrong: reportCallIssue, call-arg
