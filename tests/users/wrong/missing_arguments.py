@@ -79,7 +79,6 @@ mx.aggregate.AddMeanVarianceToOpt()  # wrong: reportCallIssue, call-arg
 mx.aggregate.Aggregator()  # wrong: reportCallIssue, call-arg
 mx.aggregate.AverageIncrementallyUpdates()  # wrong: reportCallIssue, call-arg
 mx.aggregate.Process()  # wrong: reportCallIssue, call-arg
-mx.schedules.Clipped()  # wrong: reportCallIssue, call-arg
 mx.schedules.Constant()  # wrong: reportCallIssue, call-arg
 mx.schedules.CosineDecay()  # wrong: reportCallIssue, call-arg
 mx.schedules.CosineOneCycle()  # wrong: reportCallIssue, call-arg
