@@ -289,6 +289,15 @@ def test_the_warm_up_of_optax_begins_at_zero():
     assert np.max(np.abs(paper - twin)) > 0.01 * np.max(np.abs(twin))
 
 
+def test_steps_of_mechanic_far_below_the_parameters_are_not_rounded():
+    """Added to the start before the parameters are subtracted, a step of 1e-7 of them would lose its digits."""
+    p, g = jnp.full(3, 3.0, jnp.float32), jnp.asarray([0.1, 0.2, 0.3], jnp.float32)
+    transform = mx.Mechanize(mx.SGD(1.0))
+    u, _ = transform.update(g, transform.init(p), p)
+    assert 0 < float(jnp.max(jnp.abs(u))) < 1e-6
+    np.testing.assert_allclose(u / u[0], [1, 2, 3], rtol=1e-6)
+
+
 def test_the_first_step_of_mechanic_in_the_paper_looks():
     ours, theirs = mx.Mechanize(mx.SGD(1.0)), optax.contrib.mechanize(optax.sgd(1.0))
     reference, paper, twin = _first_updates([ours, ours.replace(follow="paper"), theirs], 10)

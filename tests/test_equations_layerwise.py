@@ -344,6 +344,22 @@ def test_clipping_makes_no_nan_and_hides_none(transform: Any):
     assert np.all(np.isnan(one_step(transform, jnp.asarray([jnp.nan, 1.0]))))
 
 
+def test_clipping_has_finite_derivatives_at_its_edges():
+    """With respect to bound and updates; for finite updates, since the norm itself has none at infinity."""
+
+    def total(bound: Any, g: Any) -> Any:
+        clip = mx.ClipByGlobalNorm(bound)
+        return jnp.sum(clip.update(g, mx.EmptyState())[0])
+
+    both = jax.jit(jax.vmap(jax.grad(total, (0, 1))))
+    g = jnp.asarray([[3.0, 4.0], [0.0, 0.0], [3.0, 4.0], [3.0, 4.0], [0.0, 0.0]])
+    by_bound, by_g = both(jnp.asarray([0.0, 0.0, 2.5, 10.0, 1.0]), g)
+    np.testing.assert_allclose(by_bound, [0, 0, 1.4, 0, 0], rtol=1e-6)
+    np.testing.assert_allclose(by_g, [[0, 0], [1, 1], [0.08, -0.06], [1, 1], [1, 1]], rtol=1e-5)
+    by_bound, _ = both(jnp.ones(1), jnp.asarray([[jnp.inf, 1.0]]))
+    np.testing.assert_array_equal(by_bound, 0)
+
+
 def test_a_decay_of_zero_adds_nothing_to_infinity():
     """The decay is traced: the program does not know that it is zero."""
     w = jnp.asarray([jnp.inf, -jnp.inf, 2.0])

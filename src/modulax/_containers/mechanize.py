@@ -136,7 +136,8 @@ class Mechanize(AbstractContainer):
 
         def move(scale: Any, p: Array, x0: Array, delta: Array, u: Array) -> tuple[Array, ...]:
             delta = delta + u
-            return x0 + scale * delta - p, delta
+            # In this order, because steps may be smaller than what the sum of x0 and a step rounds off.
+            return (x0 - p) + scale * delta, delta
 
         out, delta = map_arithmetic(move, jnp.sum(s), (p, x0, delta, u), (g, delta))
         return treedef.unflatten(out), MechanicState(

@@ -35,26 +35,37 @@ class Clip(AbstractLeafwise):
 class Shrinking(NamedTuple):
     """What reduces the norm of an array, or of several together, to at most a bound; see `shrinking`."""
 
-    keeps: Bool[Array, "*batch"]
     erases: Bool[Array, "*batch"]
-    factor: Real[Array, "*batch"]
+    divisor: Real[Array, "*batch"]
 
 
 def shrinking(bound: Any, total: Array) -> Shrinking:
-    """What reduces the norm `total` to at most `bound`: nothing if it is smaller already; the factor of NaN is NaN."""
-    within = total <= bound
-    factor = bound / jnp.where(within, 1, total)
-    return Shrinking(within, factor == 0, factor)
+    """What reduces the norm `total` to at most `bound`: a divisor of 1 if it is smaller already; that of NaN is NaN.
+
+    If the norm is infinite or the bound is zero, the array is erased instead. Nothing is divided by zero, so that
+    derivatives are finite. The divisor is chosen last: XLA fuses that choice, and not a division, with the arrays.
+    """
+    one, zero = jnp.ones_like(total), jnp.zeros_like(total)
+    bound = jnp.broadcast_to(bound, total.shape).astype(total.dtype)
+    is_zero = bound == 0
+    largest = jax.lax.select(is_zero, zero, jnp.maximum(bound, jnp.finfo(total.dtype).max))
+    erases = total > largest
+    keeps = (total <= bound) | erases
+    divisor = jax.lax.select(keeps, one, total) / jax.lax.select(is_zero, one, bound)
+    return Shrinking(erases, jax.lax.select(keeps, one, divisor))
 
 
 def shrunk(x: Array, by: Shrinking) -> Array:
-    """The array times the factor, where a factor of zero turns infinities into zeros too.
+    """The array divided by the divisor, or zeros, also in place of infinities.
 
-    The array itself is chosen, not a factor of one: otherwise XLA fuses the products of all clips in a chain into each
-    norm, and takes quadratic time to compile them.
+    XLA repeats cheap operations, such as a product, for each reader of the result: each norm in a chain of clips would
+    repeat all clips before it, which takes quadratic time to compile. It doesn't repeat divisions.
     """
-    scaled = by.factor.astype(x.dtype) * x
-    return jax.lax.select(by.keeps, x, jax.lax.select(by.erases, jnp.zeros_like(x), scaled))
+    x = jax.lax.select(by.erases, jnp.zeros_like(x), x)
+    if jnp.iscomplexobj(x):  # entry by entry, which is exact where the divisor is 1
+        divisor = by.divisor.astype(x.real.dtype)
+        return jax.lax.complex(x.real / divisor, x.imag / divisor)
+    return x / by.divisor.astype(x.dtype)
 
 
 class ClipByGlobalNorm(AbstractLeafwise):
@@ -187,7 +198,7 @@ def unitwise_clip(
     x = grad.astype(wide)
     reduced = x * factor
     # Gradients and norms may be sharded differently, a choice needs equal shardings: those of a product. XLA removes
-    # the neutral elements. A choice between factors would compile in quadratic time, as in `shrunk`.
+    # the neutral elements. A product with the chosen factor would compile in quadratic time, as in `shrunk`.
     within = (g_norm < max_norm) | jnp.zeros_like(reduced, bool)
     return jax.lax.select(within, x * jnp.ones_like(factor), reduced).astype(grad.dtype)
 

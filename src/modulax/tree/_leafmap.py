@@ -3,7 +3,8 @@
 `map_leaves` groups the leaves by structure, shape and dtype, and calls one inner `jax.jit` of the function for each.
 JAX traces such a function once per shape, and every further call adds a single equation to the outer program. Groups of
 `CHUNK` leaves are calls of a second jitted function, so that a model of a thousand leaves adds some hundred equations
-instead of a thousand. XLA inlines all of it, so the compiled program is that of a plain loop.
+instead of a thousand. XLA inlines all of it, so the compiled program is that of a plain loop. A leaf that is the only
+one of its kind is computed without `jax.jit`, since a call costs time to trace, lower and compile.
 
 `map_arithmetic` adds the casts: it computes in at least float32 and returns the dtypes of given examples.
 """
@@ -38,13 +39,16 @@ def map_leaves(function: Callable[..., Any], shared: Any, columns: Sequence[tupl
         leaves, treedef = jtu.tree_flatten(column)
         return treedef, tuple((x.shape, x.dtype) for x in leaves)
 
+    kinds = list(map(kind, columns))
+    counts = collections.Counter(kinds)
+
     def each(i: int) -> Any:
-        return one(shared, *columns[i])
+        return (function if counts[kinds[i]] == 1 else one)(shared, *columns[i])
 
     def together(group: list[int]) -> list[Any]:
         return many(shared, [columns[i] for i in group])
 
-    return in_groups(list(map(kind, columns)), CHUNK, each, together)
+    return in_groups(kinds, CHUNK, each, together)
 
 
 def in_groups(
