@@ -125,7 +125,7 @@ def test_a_caller_s_program_has_the_equations_and_no_call():
 def test_the_only_leaf_of_a_shape_is_no_call():
     """A call costs time to trace, lower and compile; leaves of one shape share one, so that they are traced once."""
     tree = {"a": jnp.ones(2), "b": jnp.ones(2), "c": jnp.ones(3)}
-    traced = jax.jit(lambda g: modulax.Chain(modulax.Scale(0.5)).update(g, modulax.EmptyState())[0]).trace(tree)
+    traced = jax.jit(lambda g: modulax.Scale(0.5).update(g, modulax.EmptyState())[0]).trace(tree)
     assert [str(e.primitive) for e in traced.jaxpr.eqns].count("jit") == 2
 
 

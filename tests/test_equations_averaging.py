@@ -291,7 +291,7 @@ def test_the_warm_up_of_optax_begins_at_zero():
 
 def test_steps_of_mechanic_far_below_the_parameters_are_not_rounded():
     """Added to the start before the parameters are subtracted, a step of 1e-7 of them would lose its digits."""
-    p, g = jnp.full(3, 3.0, jnp.float32), jnp.asarray([0.1, 0.2, 0.3], jnp.float32)
+    p, g = jnp.full(3, 3.0, jnp.float32), jnp.asarray([0.001, 0.002, 0.003], jnp.float32)
     transform = mx.Mechanize(mx.SGD(1.0))
     u, _ = transform.update(g, transform.init(p), p)
     assert 0 < float(jnp.max(jnp.abs(u))) < 1e-6
