@@ -137,8 +137,8 @@ MUTANTS = (
         "clipping-by-zero-of-zero",
         "bounds",
         "_transforms/clipping.py",
-        "within = total <= bound",
-        "within = total < bound",
+        "keeps = (total <= bound) | erases",
+        "keeps = (total < bound) | erases",
         ("tests/test_bounds.py -k long_as",),
     ),
 )
