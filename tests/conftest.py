@@ -71,11 +71,40 @@ def _share_compiled_programs() -> None:
     if root is None:
         root = tempfile.mkdtemp(prefix="modulax-tests-")
         atexit.register(shutil.rmtree, root, ignore_errors=True)
+        _keep_compiled_programs_in_memory()
     worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
     jax.config.update("jax_compilation_cache_dir", os.path.join(root, worker))
     jax.config.update("jax_compilation_cache_include_metadata_in_key", True)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+PROGRAMS_KEPT = 1000
+_kept: dict[str, tuple[Any, Any]] = {}
+
+
+def _keep_compiled_programs_in_memory() -> None:
+    """Keep the last programs themselves: writing and reading files took a twentieth of the time of all tests.
+
+    The functions are private to JAX: where they are called otherwise, there are files in the folder.
+    """
+    try:
+        from jax._src import compilation_cache
+
+        _ = compilation_cache.get_executable_and_time, compilation_cache.put_executable_and_time
+    except (ImportError, AttributeError):
+        return
+
+    def get(cache_key: str, *rest: Any) -> tuple[Any, Any]:
+        return _kept.get(cache_key, (None, None))
+
+    def put(cache_key: str, module_name: str, executable: Any, backend: Any, compile_time: int) -> None:
+        if len(_kept) >= PROGRAMS_KEPT:
+            del _kept[next(iter(_kept))]
+        _kept[cache_key] = executable, compile_time
+
+    compilation_cache.get_executable_and_time = get
+    compilation_cache.put_executable_and_time = put
 
 
 _share_compiled_programs()
@@ -143,6 +172,7 @@ def _bounded_memory() -> Iterator[None]:
     _finished += 1
     if _finished % TESTS_BETWEEN_CLEARINGS == 0:
         jax.clear_caches()
+        _kept.clear()
 
 
 @pytest.fixture
