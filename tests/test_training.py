@@ -2,8 +2,10 @@
 
 import importlib
 import inspect
+import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -121,49 +123,78 @@ def test_the_loss_curve_is_that_of_optax_also_after_an_interruption(name: str, t
 
 
 _RUN = """
-import hashlib, os, signal, sys, time
+import hashlib, importlib, json, os, signal, sys, time, warnings
 from pathlib import Path
 from typing import Any
-import jax
+import equinox, flax.nnx, jax, orbax.checkpoint, sklearn.datasets
 import jax.tree_util as jtu
 import numpy as np
+import modulax.nnx
+from jax._src import xla_bridge
+from modulax import checkpoint
 sys.path[:0] = [{examples!r}]
-import {name}
 
 {bits}
 
-def on_step(step, loss):
-    if {die_at} >= 0:
-        time.sleep(0.03)  # a checkpoint in the background needs time to be written
-    if step == {die_at}:
-        os.kill(os.getpid(), signal.SIGKILL)
+def run(name, folders, die_at):
+    def on_step(step, loss):
+        if die_at is not None:
+            time.sleep(0.03)  # a checkpoint in the background needs time to be written
+        if step == die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-for folder in {folders!r}:
-    arrays, losses = {name}.train(Path(folder), 25, on_step=on_step)
-    print(len(losses), hashlib.sha256(b"".join(bits(arrays))).hexdigest())
+    example = importlib.import_module(name)
+    for folder in folders:
+        arrays, losses = example.train(Path(folder), 25, on_step=on_step)
+        print(len(losses), hashlib.sha256(b"".join(bits(arrays))).hexdigest(), flush=True)
+
+assert not xla_bridge.backends_are_initialized()
+warnings.simplefilter("ignore")  # JAX warns of forks; it has started no thread yet
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        run(**json.loads(line))
+        sys.exit()
+    print("exit", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
-def run(name: str, cache: Path, *folders: Path, die_at: int = -1) -> subprocess.CompletedProcess[str]:
-    """Train in each of the folders, one after the other, in a new process."""
-    given = {"bits": inspect.getsource(bits), "name": name, "die_at": die_at, "folders": list(map(str, folders))}
-    source = _RUN.format(examples=str(EXAMPLES), **given)
+def run(tmp_path: Path, trainings: list[dict[str, Any]]) -> list[list[str]]:
+    """Train one after the other, each in a process of its own, and return what each printed, and how it ended.
+
+    The processes are forked from one that has imported what they need, which takes longer than training.
+    """
     environment = {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
-        "JAX_COMPILATION_CACHE_DIR": str(cache),
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
-    return subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, env=environment, check=False)
+    source = _RUN.format(examples=str(EXAMPLES), bits=inspect.getsource(bits))
+    lines = "".join(json.dumps(training) + "\n" for training in trainings)
+    command = [sys.executable, "-c", source]
+    done = subprocess.run(command, input=lines, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    *printed, rest = re.split(r"^exit (-?\d+)\n", done.stdout, flags=re.MULTILINE)
+    assert not rest
+    outputs = list(zip(printed[::2], printed[1::2], strict=True))
+    assert len(outputs) == len(trainings), done.stderr
+    return [[*text.split(), status] for text, status in outputs]
 
 
-@pytest.mark.parametrize("name", KILLED)
-def test_a_run_that_is_killed_goes_on_bit_for_bit(name: str, tmp_path: Path):
+def test_runs_that_are_killed_go_on_bit_for_bit(tmp_path: Path):
     """A real process is killed, another one goes on, with checkpoints in the background and with ours."""
-    killed = run(name, tmp_path / "cache", tmp_path / "killed", die_at=random.Random(name).randrange(15, 23))
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    resumed = run(name, tmp_path / "cache", tmp_path / "killed", tmp_path / "whole")
-    assert resumed.returncode == 0, resumed.stderr
-    count, after, count_of_whole, whole = resumed.stdout.split()
-    assert 0 < int(count) < 25  # it did go on, and not from the beginning
-    assert (count_of_whole, whole) == ("25", after)
+    trainings = []
+    for name in KILLED:
+        killed, whole = str(tmp_path / name / "killed"), str(tmp_path / name / "whole")
+        trainings += [
+            {"name": name, "folders": [killed], "die_at": random.Random(name).randrange(15, 23)},
+            {"name": name, "folders": [killed, whole], "die_at": None},
+        ]
+    outputs = run(tmp_path, trainings)
+    for killed, resumed in zip(outputs[::2], outputs[1::2], strict=True):
+        assert killed == [str(-signal.SIGKILL)]
+        count, after, count_of_whole, whole, status = resumed
+        assert status == "0"
+        assert 0 < int(count) < 25  # it did go on, and not from the beginning
+        assert (count_of_whole, whole) == ("25", after)
