@@ -26,6 +26,7 @@ from ctc import ctc
 from flax import nnx
 from measure import interleaved, medians, seconds, table
 from projections import projections
+from sweeps import sweep_searches, sweep_times
 
 import modulax
 import modulax.nnx
@@ -303,6 +304,8 @@ PARTS = {
     "step": step,
     "program": program,
     "sweep": sweep,
+    "sweeps": sweep_times,
+    "searches": sweep_searches,
     "donation": donation,
     "containers": containers,
     "training": training,

@@ -8,13 +8,14 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from measure import interleaved, seconds, table
 
 import modulax
 from modulax import sweeps
+from modulax.sweeps._population import lanes
+from modulax.sweeps._run import Experiment
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
 import digits
@@ -66,7 +67,7 @@ def sweep_times(quick: bool) -> str:
         return trained(model, optimizer.init(model), step, data, key, steps)[2]
 
     def closures() -> Any:
-        return [jax.jit(lambda key, tx=optax.adamw(float(rate)): with_optax(tx, key))(key) for rate in rates]
+        return [jax.jit(lambda key, rate=float(rate): with_optax(optax.adamw(rate), key))(key) for rate in rates]
 
     def injected_program() -> Any:
         return jax.jit(
@@ -91,13 +92,15 @@ def sweep_times(quick: bool) -> str:
     ]
     first = [_once(way) for way in ways]
     again = injected_program(), by_hand_program()
-    runs = [lambda: again[0](rates, key), lambda: again[1](members.batched(), key), _executed(members, with_modulax, key)]
+    runs = [
+        lambda: again[0](rates, key),
+        lambda: again[1](members.batched(), key),
+        _executed(members, with_modulax, key),
+    ]
     times, _ = interleaved(runs, 1 if quick else 7)
     names = ["optax, closures", "optax, `inject_hyperparams`, `vmap`", "`jax.vmap(train)`", "`sweeps.run`"]
     executed = ["", *map(seconds, times)]
-    rows = [
-        [name, seconds(t), f"{t / first[0]:.3f}", e] for name, t, e in zip(names, first, executed, strict=True)
-    ]
+    rows = [[name, seconds(t), f"{t / first[0]:.3f}", e] for name, t, e in zip(names, first, executed, strict=True)]
     return table([f"{count} rates", "time", "ratio", "without compilation"], rows)
 
 
@@ -109,9 +112,6 @@ def _once(run: Callable[[], Any]) -> float:
 
 def _executed(members: sweeps.Sweep, train: Any, key: Any) -> Callable[[], Any]:
     """What `run` executes after the compilation: lanes from the beginning, metrics on the host."""
-    from modulax.sweeps._population import lanes
-    from modulax.sweeps._run import Experiment
-
     experiment = Experiment(members, train, seeds=1, key=key, devices=None, segments=1)
     structure = experiment.structures[0]
     return lambda: lanes(structure, structure.group.places, structure.group.members, len(members))[0].advance()
@@ -164,8 +164,14 @@ def sweep_searches(quick: bool) -> str:
     for name, (t, row) in found.items():
         what = f"lr {row['learning_rate']:.2g}, decay {row['weight_decay']:.2g}"
         rows.append(
-            [f"{len(members)} members, {name}", what, f"{row['loss']:.4f}", f"{row['loss'] / whole[1]['loss']:.3f}",
-             seconds(t), f"{t / whole[0]:.2f}"]
+            [
+                f"{len(members)} members, {name}",
+                what,
+                f"{row['loss']:.4f}",
+                f"{row['loss'] / whole[1]['loss']:.3f}",
+                seconds(t),
+                f"{t / whole[0]:.2f}",
+            ]
         )
 
     steps, segments, size = (2, 2, 4) if quick else (25, 20, 16)
@@ -190,7 +196,13 @@ def sweep_searches(quick: bool) -> str:
     loss, spent = np.median(losses, axis=0), np.median(times, axis=0)
     for j, name in enumerate(("fixed", "`pbt`")):
         rows.append(
-            [f"{size} members, {name}", f"{keys} keys", f"{loss[j]:.4f}", f"{loss[j] / loss[0]:.3f}",
-             seconds(spent[j]), f"{spent[j] / spent[0]:.2f}"]
+            [
+                f"{size} members, {name}",
+                f"{keys} keys",
+                f"{loss[j]:.4f}",
+                f"{loss[j] / loss[0]:.3f}",
+                seconds(spent[j]),
+                f"{spent[j] / spent[0]:.2f}",
+            ]
         )
     return table(["search", "best", "loss", "ratio", "time", "ratio"], rows)
