@@ -1,6 +1,11 @@
 """Sweeps: many optimizers trained together, in one compiled program per structure, and searches that stand on it."""
 
 from ._halving import halving as halving
+from ._hypergradient import (
+    Hypergradient as Hypergradient,
+    checkpointed_scan as checkpointed_scan,
+    hypergradient as hypergradient,
+)
 from ._pbt import pbt as pbt
 from ._results import Results as Results
 from ._run import run as run

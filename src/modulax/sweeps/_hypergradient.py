@@ -1,0 +1,334 @@
+r"""`hypergradient`: the derivative of a loss after training with respect to hyperparameters, kept within their ranges.
+
+Every learned hyperparameter $h$ has an open interval $(a, b)$ and is a function of an unconstrained value $x$, on which
+any optimizer may act:
+
+$$
+h = a + e^x \quad (b = \infty), \qquad h = a + (b - a)\,\sigma(x) \quad (b < \infty), \qquad h = x \quad (a = -\infty).
+$$
+
+So a learning rate is learned by its logarithm, and a decay such as `b1` by its logit.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from .._protocol.hyperparameters import find_paths
+from .._protocol.transform import AbstractTransform
+from .._support.checks import (
+    AT_LEAST_ONE,
+    DECAY,
+    FRACTION,
+    NON_NEGATIVE,
+    POSITIVE,
+    PROPER_FRACTION,
+    Requirement,
+    check_integer,
+    listing,
+)
+from .._support.keys import is_key_data
+from ..tree._paths import dotted
+from ._sweep import check_optimizer
+
+INF = math.inf
+Values = dict[str, Array]
+
+
+class Interval(NamedTuple):
+    """The open interval of a hyperparameter, and the map from the real line to it."""
+
+    low: float
+    high: float
+
+    def unconstrained(self, value: float) -> float:
+        """The real number that is mapped to a value."""
+        if self.low == -INF:
+            return value
+        if self.high == INF:
+            return math.log(value - self.low)
+        return math.log(value - self.low) - math.log(self.high - value)
+
+    def value(self, x: Array) -> Array:
+        """The value that belongs to a real number; never the upper bound itself, to which it would be rounded."""
+        if self.low == -INF:
+            return x
+        if self.high == INF:
+            return self.low + jnp.exp(x)
+        below = np.nextafter(np.asarray(self.high, x.dtype), np.asarray(self.low, x.dtype))
+        return jnp.minimum(self.low + (self.high - self.low) * jax.nn.sigmoid(x), below)
+
+
+EVERYWHERE = Interval(-INF, INF)
+INTERVALS: dict[Requirement | None, Interval] = {
+    DECAY: Interval(0, 1),
+    FRACTION: Interval(0, 1),
+    PROPER_FRACTION: Interval(0, 1),
+    POSITIVE: Interval(0, INF),
+    NON_NEGATIVE: Interval(0, INF),
+    AT_LEAST_ONE: Interval(1, INF),
+}
+
+
+class _Learned(NamedTuple):
+    """A learned hyperparameter: its place among the leaves of the optimizer, and its interval."""
+
+    place: int
+    interval: Interval
+
+
+class Hypergradient:
+    """The loss after training and its derivative, as functions of the unconstrained values of some hyperparameters.
+
+    `hypergradient` makes it.
+
+    Attributes:
+        start: the unconstrained values of the optimizer that was given, by dotted path.
+        bounds: the open interval of each learned hyperparameter, by dotted path.
+    """
+
+    def __init__(
+        self, train: Callable[..., Any], optimizer: AbstractTransform, learned: Mapping[str, _Learned], has_aux: bool
+    ):
+        self._leaves, self._treedef = jtu.tree_flatten(optimizer)
+        self._learned = dict(learned)
+        self._name = type(optimizer).__name__
+        self.start: Values = {path: self._unconstrained(path) for path in self._learned}
+        self.bounds = {path: (found.interval.low, found.interval.high) for path, found in self._learned.items()}
+
+        def loss(values: Values, args: tuple[Any, ...]) -> Any:
+            out = train(self.optimizer(values), *args)
+            _check_loss(out, has_aux)
+            return out
+
+        self._value_and_grad = eqx.filter_jit(jax.value_and_grad(loss, has_aux=has_aux))
+
+    def __repr__(self) -> str:
+        return f"Hypergradient({self._name}: {', '.join(self._learned)})"
+
+    def __call__(self, values: Values, *args: PyTree) -> tuple[Any, Values]:
+        """Return the loss after training, and its derivative with respect to the unconstrained values.
+
+        Args:
+            values: the unconstrained values, by dotted path, such as `start`.
+            *args: further arguments of `train`, such as a random key.
+        """
+        return self._value_and_grad(values, args)
+
+    def optimizer(self, values: Values) -> AbstractTransform:
+        """Return the optimizer with the hyperparameters that belong to unconstrained values."""
+        leaves = list(self._leaves)
+        for path, (place, interval) in self._learned.items():
+            leaves[place] = interval.value(jnp.asarray(values[path]))
+        return self._treedef.unflatten(leaves)
+
+    def _unconstrained(self, path: str) -> Array:
+        place, interval = self._learned[path]
+        leaf = self._leaves[place]
+        if not interval.low < float(leaf) < interval.high:
+            raise ValueError(
+                f"`{path}` of {self._name} is {float(leaf):g}, and it is learned within the open interval "
+                f"({interval.low:g}, {interval.high:g}). Start from a value inside it, or give other bounds: "
+                f"`{_argument(path)}(low, high)`."
+            )
+        return jnp.asarray(interval.unconstrained(float(leaf)), leaf.dtype)
+
+
+def _argument(path: str) -> str:
+    """How a hyperparameter is given as a keyword argument."""
+    return f"{path}=" if path.isidentifier() else f'**{{"{path}": '
+
+
+def _check_loss(out: Any, has_aux: bool) -> None:
+    """Raise an error unless the training returned a scalar loss, and a pair with it if `has_aux`."""
+    if has_aux and not (isinstance(out, tuple) and len(out) == 2):
+        raise TypeError(
+            f"With `has_aux=True`, `train` must return a pair, `(loss, aux)`, and it returned {_kind(out)}."
+        )
+    loss = out[0] if has_aux else out
+    if not hasattr(loss, "dtype") or jnp.shape(loss) != () or not jnp.issubdtype(loss.dtype, jnp.floating):
+        raise TypeError(
+            f"`train` must return the loss to be differentiated, a real scalar, and it returned {_kind(loss)}. For "
+            f"metrics beside the loss, return `(loss, metrics)` and write `has_aux=True`."
+        )
+
+
+def _kind(x: Any) -> str:
+    return f"{x.dtype}{list(x.shape)}" if hasattr(x, "dtype") else f"an object of type `{type(x).__name__}`"
+
+
+def hypergradient(
+    train: Callable[..., Any],
+    optimizer: AbstractTransform,
+    /,
+    *names: str,
+    has_aux: bool = False,
+    **bounds: tuple[float, float],
+) -> Hypergradient:
+    r"""Return the derivative of the loss after training with respect to some hyperparameters of an optimizer.
+
+        loss_and_grad = sweeps.hypergradient(train, mx.AdamW(1e-5), "learning_rate", "b1")
+        values, outer = loss_and_grad.start, mx.Adam(0.2)
+        state = outer.init(values)
+        for _ in range(50):
+            loss, grads = loss_and_grad(values, key)
+            values, state = outer.step(grads, state, values)
+        optimizer = loss_and_grad.optimizer(values)
+
+    It is `jax.value_and_grad` with respect to the optimizer, compiled, in variables that keep every hyperparameter $h$
+    inside its open interval $(a, b)$: $h = a + e^x$ if $b = \infty$, $h = a + (b - a)\,\sigma(x)$ if both bounds are
+    finite. The interval follows from the declaration of the hyperparameter: $(0, 1)$ for decays such as `b1`,
+    $(0, \infty)$ for whatever can't be negative, and also for a positive number without such a requirement, such as a
+    learning rate. Only the named hyperparameters are learned.
+
+    The training is differentiated in reverse mode, for which a `jax.lax.scan` stores the model and the state of every
+    step; `checkpointed_scan` stores far fewer. The derivative of a training that diverges, or whose steps are too large
+    for the curvature, is huge and useless (Metz et al., 2019): begin with a learning rate that is too small.
+
+    References:
+        Maclaurin, Duvenaud & Adams, "Gradient-based Hyperparameter Optimization through Reversible Learning", ICML
+        2015. https://arxiv.org/abs/1502.03492
+        Metz et al., "Understanding and correcting pathologies in the training of learned optimizers", ICML 2019.
+        https://arxiv.org/abs/1810.10180
+
+    Args:
+        train: function of an optimizer, and of further arguments, that returns the loss to be differentiated, such as
+            the validation loss after training.
+        optimizer: the optimizer from which the search begins; whatever is not named stays as it is.
+        *names: the hyperparameters to learn, by the names of `replace`: a field, a dotted path, the end of one, or a
+            pattern. The name of a schedule or of a tuple means all numbers in it.
+        has_aux: whether `train` returns a pair, the loss and anything else, as for `jax.value_and_grad`.
+        **bounds: hyperparameters to learn with an open interval of their own, `b1=(0.5, 0.99)`; the bounds may be
+            infinite.
+
+    Raises:
+        ValueError: if there is no such hyperparameter, if it is an option, or if its value is not inside the interval.
+        TypeError: if `train` doesn't return a scalar.
+    """
+    check_optimizer("sweeps.hypergradient", optimizer)
+    if not callable(train):
+        raise TypeError(
+            f"`sweeps.hypergradient` needs the training as a function, `train(optimizer, ...)`; got {train!r}."
+        )
+    if not names and not bounds:
+        raise ValueError(
+            "`sweeps.hypergradient` needs the name of at least one hyperparameter: "
+            '`hypergradient(train, optimizer, "learning_rate")`.'
+        )
+    given = dict.fromkeys(names) | {name: _interval(name, pair) for name, pair in bounds.items()}
+    learned: dict[str, _Learned] = {}
+    for name, interval in given.items():
+        for place, path, needs, leaf in _leaves(optimizer, name):
+            learned[path] = _Learned(place, interval or _default(needs, leaf))
+    return Hypergradient(train, optimizer, learned, has_aux)
+
+
+def _default(needs: Requirement | None, leaf: Any) -> Interval:
+    """The interval of a hyperparameter: from its declaration, or else by its sign."""
+    return INTERVALS.get(needs) or (INTERVALS[POSITIVE] if float(leaf) > 0 else EVERYWHERE)
+
+
+def _interval(name: str, pair: Any) -> Interval:
+    try:
+        low, high = map(float, pair)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"`sweeps.hypergradient({name}=...)` must be a pair of bounds, such as `{name}=(0.5, 0.99)`, got {pair!r}."
+        ) from error
+    if not low < high or (low == -INF and high < INF):
+        raise ValueError(
+            f"`sweeps.hypergradient({name}={pair!r})` must be an interval, with the lower bound first; if that is "
+            f"infinite, so must be the other."
+        )
+    return Interval(low, high)
+
+
+def _leaves(optimizer: AbstractTransform, name: str) -> list[tuple[int, str, Requirement | None, Any]]:
+    """The place, dotted path, requirement and value of every number that a name refers to."""
+    chosen = [".".join(map(str, keys)) for keys in find_paths(optimizer, name, "sweeps.hypergradient")]
+    found = []
+    for place, (keys, leaf) in enumerate(jtu.tree_leaves_with_path(optimizer)):
+        path = dotted(keys)
+        if any(f"{path}.".startswith(f"{prefix}.") for prefix in chosen) and not is_key_data(leaf):
+            found.append((place, path, _requirement(optimizer, keys), leaf))
+    if not found:
+        raise ValueError(
+            f"`sweeps.hypergradient({name!r})`: `{name}` of {type(optimizer).__name__} is not a hyperparameter, so the "
+            f"loss has no derivative with respect to it. There are {listing(optimizer.hyperparameters())}."
+        )
+    return found
+
+
+def _requirement(module: Any, keys: tuple[Any, ...]) -> Requirement | None:
+    """The requirement that the field of a leaf was declared with."""
+    needs = None
+    for key in keys:
+        if isinstance(module, eqx.Module):
+            fields = {field.name: field for field in dataclasses.fields(module)}
+            needs = fields[key.name].metadata.get("needs")
+            module = getattr(module, key.name)
+        else:
+            module = module[getattr(key, "idx", None) if hasattr(key, "idx") else key.key]
+    return needs
+
+
+def checkpointed_scan(
+    body: Callable[[Any, Any], tuple[Any, Any]],
+    init: PyTree,
+    xs: PyTree = None,
+    length: int | None = None,
+    *,
+    segments: int | None = None,
+) -> tuple[PyTree, PyTree]:
+    r"""Return what `jax.lax.scan` returns, with less memory when it is differentiated.
+
+    The reverse mode needs the intermediate values of every step. Here only the carries between segments are stored, and
+    a segment is computed again when its derivative is needed: $O(k + n/k)$ carries for $n$ steps in $k$ segments, and
+    so $O(\sqrt{n})$ by default, for one more forward pass (Chen et al., 2016).
+
+    References:
+        Chen, Xu, Zhang & Guestrin, "Training Deep Nets with Sublinear Memory Cost", 2016.
+        https://arxiv.org/abs/1604.06174
+
+    Args:
+        body: function of the carry and of one element of `xs` that returns the next carry and an output.
+        init: the first carry.
+        xs: the elements, with a leading axis; None if there are none.
+        length: the number of steps, if there are no `xs`.
+        segments: the number of segments; by default, about the square root of the number of steps.
+
+    Returns:
+        The last carry and the outputs, with a leading axis.
+    """
+    lengths = {int(np.shape(x)[0]) for x in jtu.tree_leaves(xs)} | ({length} if length is not None else set())
+    if len(lengths) != 1:
+        raise ValueError(
+            f"`sweeps.checkpointed_scan` needs one number of steps, by `length` or by the leading axis of `xs`; got "
+            f"{listing(sorted(lengths))}."
+        )
+    (n,) = lengths
+    if segments is None:
+        segments = max(math.isqrt(n), 1)
+    check_integer("sweeps.checkpointed_scan", "segments", segments)
+    per_segment = max(n // segments, 1)
+    whole = n // per_segment
+    first = jax.tree.map(lambda x: x[: whole * per_segment].reshape(whole, per_segment, *x.shape[1:]), xs)
+    rest = jax.tree.map(lambda x: x[whole * per_segment :], xs)
+
+    def segment(carry: PyTree, xs: PyTree, steps: int = per_segment) -> tuple[PyTree, PyTree]:
+        return jax.lax.scan(body, carry, xs, length=steps)
+
+    carry, out = jax.lax.scan(jax.checkpoint(segment, prevent_cse=False), init, first, length=whole)
+    out = jax.tree.map(lambda y: y.reshape(whole * per_segment, *y.shape[2:]), out)
+    if left := n - whole * per_segment:
+        carry, more = jax.checkpoint(lambda carry, xs: segment(carry, xs, left))(carry, rest)
+        out = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), out, more)
+    return carry, out
