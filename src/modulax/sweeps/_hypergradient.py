@@ -153,7 +153,7 @@ def _check_loss(out: Any, has_aux: bool) -> None:
         raise TypeError(
             f"With `has_aux=True`, `train` must return a pair, `(loss, aux)`, and it returned {_kind(out)}."
         )
-    loss = out[0] if has_aux else out
+    loss: Any = out[0] if has_aux else out
     if not hasattr(loss, "dtype") or jnp.shape(loss) != () or not jnp.issubdtype(loss.dtype, jnp.floating):
         raise TypeError(
             f"`train` must return the loss to be differentiated, a real scalar, and it returned {_kind(loss)}. For "

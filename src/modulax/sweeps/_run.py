@@ -64,7 +64,7 @@ class Experiment:
         leaves, self.treedef = jtu.tree_flatten(self.structures[0].metrics)
         self.dtypes = [x.dtype for x in leaves]
         shape = (len(self.sweep), seeds, segments)
-        self.metrics = [_blank((*shape, *x.shape), x.dtype) for x in leaves]
+        self.metrics = [blank((*shape, *x.shape), x.dtype) for x in leaves]
         self.segments = np.zeros(len(self.sweep), int)
         self.widths: list[int] = []
 
@@ -139,27 +139,37 @@ class Experiment:
 
     def results(self, sweep: Sweep | None = None, **more: Any) -> Results:
         """The results so far."""
-        metrics = self.metrics
-        if in_segments(self.training) is None:
-            metrics = [x[:, :, 0] for x in metrics]
-        diverged = np.zeros(self.metrics[0].shape[:2], bool)
-        for n in np.unique(self.segments):
+        return self.results_of(self.sweep if sweep is None else sweep, self.metrics, self.segments, **more)
+
+    def results_of(
+        self,
+        sweep: Sweep,
+        metrics: Sequence[np.ndarray],
+        segments: np.ndarray,
+        *,
+        chunk: Sequence[int] | None = None,
+        **more: Any,
+    ) -> Results:
+        """The results of any members, from the leaves of their metrics, `[member, seed, segment]`."""
+        diverged = np.zeros(metrics[0].shape[:2], bool)
+        for n in np.unique(segments):
             if n:
-                rows = self.segments == n
-                diverged[rows] = has_diverged([x[rows][:, :, :n] for x in self.metrics])
+                rows = segments == n
+                diverged[rows] = has_diverged([x[rows][:, :, :n] for x in metrics])
+        is_whole = in_segments(self.training) is None
         return Results(
-            sweep=self.sweep if sweep is None else sweep,
-            metrics=self.treedef.unflatten(metrics),
+            sweep=sweep,
+            metrics=self.treedef.unflatten([x[:, :, 0] for x in metrics] if is_whole else metrics),
             diverged=diverged,
-            segments=self.segments.copy(),
+            segments=segments.copy(),
             keys=self.keys,
-            chunk=tuple(self.widths),
+            chunk=tuple(self.widths if chunk is None else chunk),
             total=self.total,
             **more,
         )
 
 
-def _blank(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+def blank(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """An array for metrics: NaN until they are there, or zero for integers."""
     return np.full(shape, jnp.nan if jnp.issubdtype(dtype, jnp.inexact) else 0, dtype)
 

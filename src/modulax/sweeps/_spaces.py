@@ -7,8 +7,8 @@ independent draws and quasi-random points.
 import abc
 import math
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -20,12 +20,32 @@ from .._support.checks import check_integer, check_option
 from ._sweep import Sweep, check_optimizer, combined
 
 
+class Parameter(NamedTuple):
+    """A space as a parameter of Optuna: its name, its distribution, and the hyperparameter that belongs to its value.
+
+    The distribution is `"uniform"` or `"log"` with the bounds as arguments, or `"choice"` with the choices.
+    """
+
+    name: str
+    distribution: str
+    arguments: tuple[Any, ...]
+    value: Callable[[Any], Any]
+
+
+def _same(x: Any) -> Any:
+    return x
+
+
 class AbstractSpace(abc.ABC):
     """A distribution of one hyperparameter: `Uniform`, `LogUniform`, `Normal`, `Choice`, `OneMinus`."""
 
     @abc.abstractmethod
     def at(self, u: float) -> Any:
         """Return the value below which a fraction `u` of the distribution lies."""
+
+    def parameter(self, name: str) -> Parameter:
+        """Return the parameter that Optuna samples for a hyperparameter: by default, the quantile, in [0, 1]."""
+        return Parameter(f"quantile of {name}", "uniform", (0.0, 1.0), lambda u: self.at(min(u, 1 - 1e-12)))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{x!r}' for x in vars(self).values())})"
@@ -47,6 +67,10 @@ class Uniform(AbstractSpace):
         r"""Return the quantile, $low + u\,(high - low)$."""
         return self.low + u * (self.high - self.low)
 
+    def parameter(self, name: str) -> Parameter:
+        """Return the parameter that Optuna samples, the hyperparameter itself."""
+        return Parameter(name, "uniform", (self.low, self.high), _same)
+
 
 class LogUniform(AbstractSpace):
     """Uniform in the logarithm between `low` and `high`, for learning rates and other scales."""
@@ -61,6 +85,10 @@ class LogUniform(AbstractSpace):
     def at(self, u: float) -> float:
         r"""Return the quantile, $low\,(high / low)^u$."""
         return math.exp(math.log(self.low) + u * (math.log(self.high) - math.log(self.low)))
+
+    def parameter(self, name: str) -> Parameter:
+        """Return the parameter that Optuna samples, the hyperparameter itself."""
+        return Parameter(name, "log", (self.low, self.high), _same)
 
 
 class Normal(AbstractSpace):
@@ -88,6 +116,16 @@ class Choice(AbstractSpace):
         """Return the value whose part of $[0, 1)$ contains `u`."""
         return self.values[int(u * len(self.values))]
 
+    def parameter(self, name: str) -> Parameter:
+        """Return the parameter that Optuna samples: the value, or its text if Optuna can't store it."""
+        stored = {_storable(value): value for value in self.values}
+        return Parameter(name, "choice", tuple(stored), stored.__getitem__)
+
+
+def _storable(value: Any) -> Any:
+    value = value.item() if isinstance(value, (np.ndarray, np.generic, jax.Array)) and not np.ndim(value) else value
+    return value if value is None or isinstance(value, (bool, int, float, str)) else " ".join(repr(value).split())
+
 
 class OneMinus(AbstractSpace):
     """One minus a value of another space, for decays: `b2=OneMinus(LogUniform(1e-4, 1e-1))` is in [0.9, 0.9999]."""
@@ -100,6 +138,11 @@ class OneMinus(AbstractSpace):
     def at(self, u: float) -> float:
         """Return one minus the value of the other space."""
         return 1.0 - self.space.at(u)
+
+    def parameter(self, name: str) -> Parameter:
+        """Return the parameter that Optuna samples, that of the other space: one minus the hyperparameter."""
+        inside = self.space.parameter(f"1 - {name}")
+        return inside._replace(value=lambda x: 1.0 - inside.value(x))
 
 
 def _interval(space: AbstractSpace, low: float, high: float) -> tuple[float, float]:

@@ -1,0 +1,291 @@
+"""`optuna`: Optuna proposes hyperparameters, and a batch of its trials is one run of one program.
+
+The ask-and-tell interface of a study is all that is used: its sampler, pruner and storage are the user's. The study is
+the only record: the trials of earlier calls, or of other machines that share its storage, count as those of this one.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from .._protocol.transform import AbstractTransform
+from .._support.checks import check_integer
+from ._memory import fitting, free_memory
+from ._population import Lane
+from ._progress import Progress
+from ._results import Results
+from ._run import Experiment, blank
+from ._spaces import AbstractSpace, check_spaces
+from ._sweep import Members, Sweep, check_optimizer, combined
+from ._training import Train, Trainable
+
+
+class _Study:
+    """A study of Optuna: its directions, and the map between its parameters and our optimizers."""
+
+    def __init__(self, study: Any, optimizer: AbstractTransform, spaces: dict[str, AbstractSpace], metrics: list[Any]):
+        from optuna import distributions
+        from optuna.study import StudyDirection
+        from optuna.trial import TrialState
+
+        self.study, self.state = study, TrialState
+        self.modes = ["max" if d == StudyDirection.MAXIMIZE else "min" for d in study.directions]
+        self.metrics = metrics
+        if len(self.modes) != len(metrics):
+            raise ValueError(
+                f"The study has {len(self.modes)} objectives, and `sweeps.optuna(metric=...)` names {len(metrics)}. "
+                f"Give one metric for each: `metric=[...]`, in the order of `directions`."
+            )
+        self.parameters = {name: space.parameter(name) for name, space in spaces.items()}
+        kinds = {
+            "uniform": distributions.FloatDistribution,
+            "log": lambda low, high: distributions.FloatDistribution(low, high, log=True),
+            "choice": lambda *choices: distributions.CategoricalDistribution(choices),
+        }
+        self.distributions = {p.name: kinds[p.distribution](*p.arguments) for p in self.parameters.values()}
+        self._optimizer, self._spaces = optimizer, spaces
+
+    def sweep(self, trials: Sequence[Any]) -> Sweep:
+        """The optimizers of trials."""
+        rows = [[p.value(trial.params[p.name]) for p in self.parameters.values()] for trial in trials]
+        return combined("sweeps.optuna", self._optimizer, self._spaces, rows)
+
+    def ask(self) -> Any:
+        """A new trial."""
+        return self.study.ask(fixed_distributions=self.distributions)
+
+    def tell(self, trial: Any, state: str, values: Sequence[float] | None = None) -> bool:
+        """Tell the end of a trial, and return whether the sampler has nothing left to propose."""
+        try:
+            self.study.tell(trial, values, state=self.state[state])
+        except RuntimeError as error:  # after the trial was stored: a grid that is complete wants `optimize` to stop
+            if "Study.stop" not in str(error):
+                raise
+            return True
+        return False
+
+    def finished(self) -> list[Any]:
+        """The trials that were trained, by whoever, with all of our parameters."""
+        done = self.study.get_trials(deepcopy=False, states=(self.state.COMPLETE, self.state.PRUNED))
+        return [trial for trial in done if self.distributions.keys() <= trial.params.keys()]
+
+
+def optuna(
+    study: Any,
+    optimizer: AbstractTransform,
+    train: Train | Trainable,
+    /,
+    *,
+    trials: int,
+    batch: int = 16,
+    metric: str | Sequence[str] | None = None,
+    reduce: str = "mean",
+    seeds: int = 1,
+    key: PRNGKeyArray | None = None,
+    segments: int = 1,
+    devices: Any = None,
+    memory: float | int | None = None,
+    progress: bool = True,
+    **spaces: AbstractSpace,
+) -> Results:
+    """Search with Optuna: its sampler proposes a batch of trials, which are trained together in one program.
+
+        study = optuna.create_study(sampler=optuna.samplers.TPESampler(constant_liar=True), storage=..., study_name=...)
+        results = sweeps.optuna(study, mx.AdamW(1e-3), train, batch=16, trials=64, metric="loss",
+                                learning_rate=sweeps.LogUniform(1e-4, 1e-1), weight_decay=sweeps.Uniform(0, 0.1))
+        optuna.visualization.plot_optimization_history(study)
+
+    The program is compiled once for all batches. The parameters of the study have the names and values of the
+    hyperparameters, with three exceptions: for `b2=OneMinus(LogUniform(...))`, Optuna samples the parameter `1 - b2`;
+    for `x=Normal(...)`, which Optuna doesn't have, and for spaces of your own, `quantile of x`; and a `Choice` of
+    anything but numbers, strings, bools and None, such as schedules, is stored as text.
+
+    With a `Trainable` and several segments, the metric of every segment is reported, and a trial that the study's
+    pruner stops is told as pruned. Its place in the batch computes on, without effect; a batch ends when all of its
+    trials are pruned. A trial that diverged has the value infinity, the worst one, so that the sampler avoids its
+    neighborhood; Optuna would ignore a failed one.
+
+    A study with finished trials goes on: `trials` counts those that are complete or pruned in the storage, whoever
+    trained them. Several machines may share a storage. A trial that was in training when its process was killed
+    remains in the state RUNNING and isn't counted; nothing tells it from one that another machine is training. If an
+    exception ends the call, its trials are told as failed.
+
+    Args:
+        study: a study of Optuna, with the sampler, the pruner and the storage of your choice.
+        optimizer: the optimizer; whatever is not named stays as it is.
+        train: `train(optimizer, key)`, or a `Trainable`.
+        trials: the number of trials that the study has in the end.
+        batch: how many trials are proposed and trained at a time. The sampler learns nothing within a batch.
+        metric: the name of the metric that is the study's objective; may be left out if there is only one. Of a study
+            with several directions, a list of names.
+        reduce: `"mean"`, `"median"`, `"min"` or `"max"` over the seeds.
+        seeds: the number of seeds with which each trial is trained.
+        key: random key, as in `run`; the sampler has a seed of its own.
+        segments: the number of segments of a `Trainable`.
+        devices: as in `run`.
+        memory: as in `run`; if a batch doesn't fit, it is trained in parts.
+        progress: as in `run`.
+        **spaces: the space of each hyperparameter, by the names of `replace`.
+
+    Returns:
+        The results of all trials of the study, in its order. Only the objective is known of trials that were trained by
+        another call: it is the same for all seeds, and their other metrics are NaN (zero for integers).
+
+    Raises:
+        ImportError: if Optuna is not installed.
+        ValueError: if a name or a space is invalid, or the number of metrics is not that of the study's directions.
+    """
+    check_optimizer("sweeps.optuna", optimizer)
+    check_integer("sweeps.optuna", "trials", trials)
+    check_integer("sweeps.optuna", "batch", batch)
+    check_spaces("sweeps.optuna", spaces)
+    _check_study(study, spaces)
+    names: list[Any] = [metric] if metric is None or isinstance(metric, str) else list(metric)
+    ours = _Study(study, optimizer, spaces, names)
+    middle = combined("sweeps.optuna", optimizer, spaces, [[space.at(0.5) for space in spaces.values()]])
+    experiment = Experiment(
+        middle, train, seeds=seeds, key=key, devices=devices, segments=segments, name="sweeps.optuna"
+    )
+    search = _Search(ours, experiment, reduce, batch, memory)
+    with Progress(progress) as bar:
+        left = trials - len(ours.finished())
+        bar.total(max(left, 0) * segments)
+        while left > 0 and not search.train(min(batch, left), bar):
+            left = trials - len(ours.finished())
+    return search.results()
+
+
+def _check_study(study: Any, spaces: dict[str, AbstractSpace]) -> None:
+    try:
+        from optuna import Study
+    except ImportError as error:
+        raise ImportError('`sweeps.optuna` requires Optuna: `pip install "modulax[optuna]"`.') from error
+    if not isinstance(study, Study):
+        raise TypeError(
+            f"`sweeps.optuna` needs a study, `optuna.create_study(...)`, as its first argument; got {study!r}."
+        )
+    if not spaces:
+        raise ValueError(
+            "`sweeps.optuna` needs a space for at least one hyperparameter: `learning_rate=LogUniform(...)`."
+        )
+    if jax.process_count() > 1:
+        raise ValueError(
+            "`sweeps.optuna` runs in one process, whose study asks for the trials. Start it on each machine without "
+            "`jax.distributed`, with one storage for all."
+        )
+
+
+class _Search:
+    """The trials that this call trains, in lanes of one width, and their metrics by number."""
+
+    def __init__(self, study: _Study, experiment: Experiment, reduce: str, batch: int, memory: float | int | None):
+        self.study, self.experiment, self.reduce = study, experiment, reduce
+        self.metrics: dict[int, list[np.ndarray]] = {}  # [seed, segment]
+        self.trained: dict[int, int] = {}  # segments
+        self._values(experiment.results())  # an error if there is no such metric, before anything is trained
+        where, self.structure = experiment.where, experiment.structures[0]
+        budget = free_memory(list(where.mesh.devices.flat)) if memory is None else float(memory)
+        self.width = fitting(self.structure.needed, batch, where.rounded, None, budget)
+
+    def train(self, count: int, bar: Progress) -> bool:
+        """Train a batch of trials, and return whether the sampler has nothing left to propose."""
+        running: dict[int, Any] = {}
+        try:
+            for _ in range(count):
+                trial = self.study.ask()
+                running[trial.number] = trial
+            asked = list(running.values())
+            sweep = self.study.sweep(asked)
+            self._check_structure(sweep)
+            parts = [slice(i, i + self.width) for i in range(0, count, self.width)]
+            stops = [self._train_lane(sweep.members[part], asked[part], running, bar) for part in parts]
+        except BaseException:
+            for trial in running.values():
+                self.study.tell(trial, "FAIL")
+            raise
+        return any(stops)
+
+    def _check_structure(self, sweep: Sweep) -> None:
+        if len(Sweep([*self.experiment.sweep, *sweep]).groups) > 1:
+            raise ValueError(
+                "One program trains all trials, so their optimizers must have one structure, and those that the spaces "
+                "give have several. Put numbers, or schedules of one class, into a `Choice`; search each class in a "
+                "study of its own."
+            )
+
+    def _train_lane(self, members: Members, asked: Sequence[Any], running: dict[int, Any], bar: Progress) -> bool:
+        """Train some trials, report every segment, and tell how each ended."""
+        total, stop = self.experiment.total, False
+        lane = Lane(self.structure, range(len(asked)), members, self.width)
+        alive = dict(enumerate(asked))
+        for segment in range(total):
+            leaves = lane.advance()
+            bar.advance(len(asked))
+            for row, trial in alive.items():
+                stored = self.metrics.setdefault(trial.number, self._blank())
+                for history, x in zip(stored, leaves, strict=True):
+                    history[:, segment] = x[row]
+                self.trained[trial.number] = segment + 1
+            values = self._values(self._results(self.experiment.sweep, list(alive.values())))
+            for (row, trial), value in zip(list(alive.items()), values.tolist(), strict=True):
+                if total > 1 and len(value) == 1:
+                    trial.report(value[0], segment)
+                    if segment < total - 1 and trial.should_prune():
+                        stop |= self._end(trial, "PRUNED", None, running)
+                        del alive[row]
+                        continue
+                if segment == total - 1:
+                    stop |= self._end(trial, "COMPLETE", value, running)
+            if not alive:
+                bar.advance(len(asked) * (total - 1 - segment))
+                break
+        return stop
+
+    def _end(self, trial: Any, state: str, value: Sequence[float] | None, running: dict[int, Any]) -> bool:
+        del running[trial.number]
+        return self.study.tell(trial, state, value)
+
+    def _values(self, results: Results) -> np.ndarray:
+        """The values of the objectives, `[trial, objective]`; the worst possible if a run diverged."""
+        pairs = zip(self.study.metrics, self.study.modes, strict=True)
+        return np.stack([results.scores(name, mode=mode, reduce=self.reduce) for name, mode in pairs], 1)
+
+    def _blank(self) -> list[np.ndarray]:
+        return [blank(x.shape[1:], x.dtype) for x in self.experiment.metrics]
+
+    def results(self) -> Results:
+        """The results of all trials of the study."""
+        trials = self.study.finished()
+        results = self._results(self.study.sweep(trials), trials)
+        for row, trial in enumerate(trials):
+            if trial.number not in self.metrics:  # NaN is what isn't known of it
+                results.diverged[row] = not np.isfinite(trial.values or np.inf).all()
+        return results
+
+    def _results(self, sweep: Sweep, trials: Sequence[Any]) -> Results:
+        rows = [self.metrics.get(trial.number) or self._from_study(trial) for trial in trials]
+        metrics = [np.stack(x) for x in zip(*rows, strict=True)]
+        segments = np.array([self.trained[trial.number] for trial in trials])
+        return self.experiment.results_of(sweep, metrics, segments, chunk=[self.width])
+
+    def _place(self, metric: str | None) -> int:
+        """The place of a metric among the leaves."""
+        names = list(self.experiment.results()._named())
+        return 0 if metric is None else names.index(metric)
+
+    def _from_study(self, trial: Any) -> list[np.ndarray]:
+        """The metrics of a trial that another call trained: the objectives alone, the same for all seeds."""
+        stored, total = self._blank(), self.experiment.total
+        steps = {step: value for step, value in trial.intermediate_values.items() if step < total}
+        end = total if trial.state == self.study.state.COMPLETE else max(steps, default=-1) + 1
+        for number, name in enumerate(self.study.metrics):
+            history = stored[self._place(name)]
+            for step, value in steps.items():
+                history[:, step] = value
+            if trial.values and end:
+                history[:, end - 1] = trial.values[number]
+        self.trained[trial.number] = end
+        return stored
