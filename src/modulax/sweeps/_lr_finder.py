@@ -1,0 +1,229 @@
+"""`lr_finder`: the learning rate range test, as one sweep."""
+
+import dataclasses
+import math
+import os
+from typing import Any
+
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from .._protocol.hyperparameters import find_paths, value_at
+from .._protocol.schedule import AbstractSchedule
+from .._protocol.transform import AbstractTransform
+from .._support.checks import check_integer, listing
+from ._results import Results
+from ._run import run
+from ._sweep import check_optimizer, grid
+from ._training import Train, Trainable
+
+REMAINDER = 0.2  # of the way down to the lowest score, at the suggestion
+WINDOW = 0.4  # decades over which scores are averaged
+LEAST_PROGRESS = 0.05  # below which a curve is flat, as a fraction of the score at the lowest rate
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RangeTest:
+    """What a learning rate range test found.
+
+    Attributes:
+        results: the sweep, with a member for each rate.
+        name: the name of the hyperparameter.
+        metric: the name of the metric.
+        rates: the learning rates.
+        scores: the last value of the metric at each rate, reduced over the seeds; infinite where it diverged.
+        smoothed: the scores, averaged over neighboring rates. Scores that are worse than that of the lowest rate count
+            as that.
+        suggestion: a learning rate to begin with; None if the test found none.
+        note: what is wrong with the range, or why there is no suggestion; empty if all is well.
+    """
+
+    results: Results
+    name: str
+    metric: str
+    rates: np.ndarray
+    scores: np.ndarray
+    smoothed: np.ndarray
+    suggestion: float | None
+    note: str
+
+    def __repr__(self) -> str:
+        found = "no suggestion" if self.suggestion is None else f"suggestion {self.suggestion:.3g}"
+        tested = f"{len(self.rates)} rates from {self.rates[0]:.3g} to {self.rates[-1]:.3g}"
+        return f"RangeTest({found}; {tested}){f'. {self.note}' if self.note else ''}"
+
+    def plot(self, ax: Any = None) -> Any:
+        """Plot the metric against the rate with matplotlib, and return the axes.
+
+        The line is smoothed, the band is the range over the seeds, and the suggestion is marked. Rates at which the
+        metric is worse than at the lowest rate are cut off at the top.
+
+        Args:
+            ax: axes to plot on; by default the current axes of pyplot.
+
+        Raises:
+            ImportError: if matplotlib is not installed.
+        """
+        try:
+            import matplotlib.pyplot as plt
+        except ImportError as error:
+            raise ImportError('`RangeTest.plot` requires matplotlib: `pip install "modulax[sweeps]"`.') from error
+        ax = plt.gca() if ax is None else ax
+        values = self.results.final(self.metric).astype(np.float64)
+        clipped = np.where(np.isfinite(values), values, np.nan)
+        shown = np.isfinite(clipped).any(1)
+        points = np.where(np.isfinite(self.scores), self.scores, np.nan)
+        ax.plot(self.rates, points, ".", color="C0", alpha=0.5)
+        ax.plot(self.rates, self.smoothed, color="C0")
+        if values.shape[1] > 1:
+            low, high = np.nanmin(clipped[shown], 1), np.nanmax(clipped[shown], 1)
+            ax.fill_between(self.rates[shown], low, high, color="C0", alpha=0.15, linewidth=0)
+        if self.suggestion is not None:
+            ax.axvline(self.suggestion, color="C3", linestyle="--", label=f"suggestion, {self.suggestion:.2g}")
+            ax.legend()
+        ax.set_xscale("log")
+        finite = self.smoothed[np.isfinite(self.smoothed)]
+        if finite.size and np.ptp(finite) > 0:
+            if _is_logarithmic(self.scores):
+                ax.set_yscale("log")
+                margin = (finite.max() / finite.min()) ** 0.1
+                ax.set_ylim(finite.min() / margin**2, finite.max() * margin)
+            else:
+                ax.set_ylim(finite.min() - 0.2 * np.ptp(finite), finite.max() + 0.2 * np.ptp(finite))
+        ax.set(xlabel=self.name.replace("_", " "), ylabel=self.metric)
+        return ax
+
+
+def lr_finder(
+    optimizer: AbstractTransform,
+    train: Train | Trainable,
+    low: float,
+    high: float,
+    n: int = 64,
+    *,
+    name: str = "learning_rate",
+    metric: str | None = None,
+    mode: str = "min",
+    reduce: str = "median",
+    seeds: int = 1,
+    key: PRNGKeyArray | None = None,
+    segments: int = 1,
+    chunk: int | None = None,
+    devices: Any = None,
+    memory: float | int | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+) -> RangeTest:
+    r"""Test `n` learning rates between `low` and `high`, in equal ratios, and suggest one.
+
+        found = sweeps.lr_finder(mx.AdamW(1e-3), train, 1e-6, 1.0, metric="loss", seeds=3)
+        optimizer = mx.AdamW(found.suggestion)
+        found.plot()
+
+    It is the range test of Smith (2017) as a sweep: every rate has a short training of its own, from the same
+    beginning, in place of one training in which the rate grows at each step. So the score of a rate doesn't depend on
+    the rates before it, and the training is yours, such as the first hundred steps.
+
+    The suggestion is the smallest rate at which the smoothed score has made 80 % of the way from that of the lowest
+    rate to the best one: in the logarithm of the metric, if all its values are positive and small ones are good. It
+    keeps a distance from the rates that diverge, of which the best one after a short training is often a neighbor; for
+    a schedule, take it as the peak. Longer trainings prefer smaller rates: begin with this one, and sweep around it.
+
+    References:
+        Smith, "Cyclical Learning Rates for Training Neural Networks", WACV 2017. https://arxiv.org/abs/1506.01186
+
+    Args:
+        optimizer: the optimizer.
+        train: `train(optimizer, key)`, or a `Trainable`: a short training that returns the metric.
+        low: the lowest rate, at which nothing much is learned.
+        high: the highest rate, at which the training diverges.
+        n: the number of rates.
+        name: the hyperparameter, by the names of `replace`. If it holds a schedule, name the number in it:
+            `name="learning_rate.peak_value"`.
+        metric: the name of the metric; may be left out if there is only one.
+        mode: `"min"` if small values are good, `"max"` if large ones are.
+        reduce: `"mean"`, `"median"`, `"min"` or `"max"` over the seeds.
+        seeds: the number of seeds for each rate.
+        key: random key, as in `run`.
+        segments: the number of segments of a `Trainable`.
+        chunk: as in `run`.
+        devices: as in `run`.
+        memory: as in `run`.
+        folder: as in `run`.
+        progress: as in `run`.
+
+    Returns:
+        The rates, their scores, the suggestion, and a note if the range is too narrow. There is no suggestion if every
+        rate diverged, or if the rate makes no difference.
+
+    Raises:
+        ValueError: if the range is invalid, or the hyperparameter holds a schedule.
+    """
+    check_optimizer("sweeps.lr_finder", optimizer)
+    check_integer("sweeps.lr_finder", "n", n, least=3)
+    if not (math.isfinite(high) and 0 < low < high):
+        raise ValueError(
+            f"`sweeps.lr_finder(low={low!r}, high={high!r})` needs two positive rates, the lower one first."
+        )
+    for path in find_paths(optimizer, name, "sweeps.lr_finder"):
+        _check_no_schedule(optimizer, name, path)
+    rates = np.geomspace(low, high, n)
+    results = run(
+        grid(optimizer, **{name: rates}),
+        train,
+        seeds=seeds,
+        key=key,
+        segments=segments,
+        chunk=chunk,
+        devices=devices,
+        memory=memory,
+        folder=folder,
+        progress=progress,
+    )
+    scores = results.scores(metric, mode=mode, reduce=reduce)
+    smoothed, suggestion, note = _judged(rates, scores, mode)
+    return RangeTest(results, name, results._metric(metric)[0], rates, scores, smoothed, suggestion, note)
+
+
+def _check_no_schedule(optimizer: AbstractTransform, name: str, path: tuple[Any, ...]) -> None:
+    value = value_at(optimizer, path)
+    if isinstance(value, AbstractSchedule):
+        inside = [".".join(map(str, (*path, x))) for x in value.hyperparameters()]
+        named = f"Name the number in it that varies, by `name=`: {listing(inside)}. Or test" if inside else "Test"
+        raise ValueError(
+            f"`sweeps.lr_finder` varies a number, and `{name}` of {type(optimizer).__name__} is a schedule, "
+            f"{type(value).__name__}. {named} constant rates, with a number in its place."
+        )
+
+
+def _is_logarithmic(scores: np.ndarray) -> bool:
+    """Whether scores are compared by their ratios."""
+    return bool((scores > 0).all())
+
+
+def _judged(rates: np.ndarray, scores: np.ndarray, mode: str) -> tuple[np.ndarray, float | None, str]:
+    """The smoothed scores, the suggested rate, and a note."""
+    finite = np.isfinite(scores)
+    if not finite[0]:
+        which = "the lowest rate" if finite.any() else "every rate"
+        return scores, None, f"The training diverged at {which}: lower `low`, {rates[0]:.3g}."
+    by_ratio = mode == "min" and _is_logarithmic(scores)
+    sign = -1.0 if mode == "max" else 1.0
+    values = np.log(scores) if by_ratio else sign * scores
+    cost = np.minimum(values, values[0])
+    half = max(round(WINDOW / 2 / np.log10(rates[1] / rates[0])), 1)
+    window = np.full(2 * half + 1, 1 / (2 * half + 1))
+    smoothed = np.convolve(np.pad(cost, half, mode="edge"), window, "valid")
+    shown = np.exp(smoothed) if by_ratio else sign * smoothed
+    best = int(cost.argmin())
+    if cost[0] - cost[best] < LEAST_PROGRESS * (1 if by_ratio else abs(cost[0])) or not cost[0] > cost[best]:
+        if (values > values[0] + LEAST_PROGRESS * abs(values[0])).any():
+            return shown, None, f"No rate is better than the lowest: lower `low`, {rates[0]:.3g}."
+        return shown, None, "The score hardly depends on the rate: raise `high`, or train longer."
+    end = smoothed.min() + REMAINDER * (smoothed[0] - smoothed.min())
+    suggestion = float(rates[int((smoothed <= end).argmax())])
+    if best <= half:
+        return shown, suggestion, f"The best score is at the lower border of the range: lower `low`, {rates[0]:.3g}."
+    if best >= len(rates) - 1 - half and cost[-1] < cost[0]:
+        return shown, suggestion, f"The best score is at the upper border of the range: raise `high`, {rates[-1]:.3g}."
+    return shown, suggestion, ""
