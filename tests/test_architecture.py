@@ -50,7 +50,7 @@ EDGES = {
     "nnx": {"flax"},
     "linen": {"flax"},
     "checkpoint": {"orbax"},
-    "sweeps": {"tqdm", "scipy"},
+    "sweeps": {"tqdm", "scipy", "optuna"},
 }
 # `import modulax` loads no edge and none of these.
 NOT_IMPORTED = {"flax", "orbax", "optax", "matplotlib", "chex"}
@@ -59,6 +59,10 @@ NOT_IMPORTED = {"flax", "orbax", "optax", "matplotlib", "chex"}
 # that the file could not import at the top.
 LAZY_IMPORTS: dict[tuple[str, str], str] = {
     ("_protocol/schedule.py", "matplotlib.pyplot"): "an extra, which only `AbstractSchedule.plot` needs",
+    ("sweeps/_lr_finder.py", "matplotlib.pyplot"): "an extra, which only `RangeTest.plot` needs",
+    ("sweeps/_optuna.py", "optuna"): "an extra, which only `sweeps.optuna` needs",
+    ("sweeps/_optuna.py", "optuna.study"): "an extra, which only `sweeps.optuna` needs",
+    ("sweeps/_optuna.py", "optuna.trial"): "an extra, which only `sweeps.optuna` needs",
     ("sweeps/_spaces.py", "scipy.stats"): "takes half a second to import, for quasi-random points only",
     ("_containers/optax_adapters.py", "optax"): "`to_optax` makes what only whoever has optax asks for",
 }
