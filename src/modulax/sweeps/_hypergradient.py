@@ -171,7 +171,7 @@ def hypergradient(
     /,
     *names: str,
     has_aux: bool = False,
-    **bounds: tuple[float, float],
+    **bounds: tuple[float | int, float | int],
 ) -> Hypergradient:
     r"""Return the derivative of the loss after training with respect to some hyperparameters of an optimizer.
 

@@ -30,6 +30,7 @@ class RangeTest:
         results: the sweep, with a member for each rate.
         name: the name of the hyperparameter.
         metric: the name of the metric.
+        mode: `"min"` if small values are good, `"max"` if large ones are.
         rates: the learning rates.
         scores: the last value of the metric at each rate, reduced over the seeds; infinite where it diverged.
         smoothed: the scores, averaged over neighboring rates. Scores that are worse than that of the lowest rate count
@@ -41,6 +42,7 @@ class RangeTest:
     results: Results
     name: str
     metric: str
+    mode: str
     rates: np.ndarray
     scores: np.ndarray
     smoothed: np.ndarray
@@ -84,7 +86,7 @@ class RangeTest:
         ax.set_xscale("log")
         finite = self.smoothed[np.isfinite(self.smoothed)]
         if finite.size and np.ptp(finite) > 0:
-            if _is_logarithmic(self.scores):
+            if _is_logarithmic(self.scores, self.mode):
                 ax.set_yscale("log")
                 margin = (finite.max() / finite.min()) ** 0.1
                 ax.set_ylim(finite.min() / margin**2, finite.max() * margin)
@@ -182,7 +184,7 @@ def lr_finder(
     )
     scores = results.scores(metric, mode=mode, reduce=reduce)
     smoothed, suggestion, note = _judged(rates, scores, mode)
-    return RangeTest(results, name, results._metric(metric)[0], rates, scores, smoothed, suggestion, note)
+    return RangeTest(results, name, results._metric(metric)[0], mode, rates, scores, smoothed, suggestion, note)
 
 
 def _check_no_schedule(optimizer: AbstractTransform, name: str, path: tuple[Any, ...]) -> None:
@@ -196,9 +198,9 @@ def _check_no_schedule(optimizer: AbstractTransform, name: str, path: tuple[Any,
         )
 
 
-def _is_logarithmic(scores: np.ndarray) -> bool:
+def _is_logarithmic(scores: np.ndarray, mode: str) -> bool:
     """Whether scores are compared by their ratios."""
-    return bool((scores > 0).all())
+    return mode == "min" and bool((scores > 0).all())
 
 
 def _judged(rates: np.ndarray, scores: np.ndarray, mode: str) -> tuple[np.ndarray, float | None, str]:
@@ -207,14 +209,14 @@ def _judged(rates: np.ndarray, scores: np.ndarray, mode: str) -> tuple[np.ndarra
     if not finite[0]:
         which = "the lowest rate" if finite.any() else "every rate"
         return scores, None, f"The training diverged at {which}: lower `low`, {rates[0]:.3g}."
-    by_ratio = mode == "min" and _is_logarithmic(scores)
+    by_ratio = _is_logarithmic(scores, mode)
     sign = -1.0 if mode == "max" else 1.0
     values = np.log(scores) if by_ratio else sign * scores
     cost = np.minimum(values, values[0])
     half = max(round(WINDOW / 2 / np.log10(rates[1] / rates[0])), 1)
     window = np.full(2 * half + 1, 1 / (2 * half + 1))
     smoothed = np.convolve(np.pad(cost, half, mode="edge"), window, "valid")
-    shown = np.exp(smoothed) if by_ratio else sign * smoothed
+    shown = np.exp(smoothed) if by_ratio else sign * smoothed + 0.0
     best = int(cost.argmin())
     if cost[0] - cost[best] < LEAST_PROGRESS * (1 if by_ratio else abs(cost[0])) or not cost[0] > cost[best]:
         if (values > values[0] + LEAST_PROGRESS * abs(values[0])).any():

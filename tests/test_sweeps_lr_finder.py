@@ -1,0 +1,142 @@
+"""The learning rate range test: the suggestion, what it says of a range that is too narrow, and the plot."""
+
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+import modulax as mx
+from modulax import sweeps
+
+QUIET: dict[str, Any] = {"progress": False, "devices": 1}
+
+
+def lowest_at(center: float, width: float = 1.0) -> Any:
+    """A training whose loss is 1 at small rates, falls to 0.01 in three decades, and is infinite past the minimum."""
+
+    def train(optimizer: mx.SGD, key: jax.Array) -> Any:
+        x = jnp.log10(optimizer.learning_rate / center) / width
+        loss = 10.0 ** (-2 * jnp.clip(1 + x / 3, 0, 1))
+        noise = 1 + 0.01 * jax.random.normal(key)
+        return {"loss": jnp.where(x > 0.2, jnp.inf, loss * noise), "accuracy": 1 - loss}
+
+    return train
+
+
+def find(train: Any, low: float = 1e-6, high: float = 1.0, **options: Any) -> sweeps.RangeTest:
+    return sweeps.lr_finder(mx.SGD(1.0), train, low, high, **{"metric": "loss"} | QUIET | options)
+
+
+def test_the_suggestion_is_before_the_minimum():
+    found = find(lowest_at(1e-2), seeds=3)
+    np.testing.assert_allclose(found.rates, np.geomspace(1e-6, 1.0, 64))
+    np.testing.assert_array_equal(found.scores, found.results.scores("loss", reduce="median"))
+    # 80 % of the three decades between 1e-5 and 1e-2, but for the smoothing
+    assert found.suggestion == pytest.approx(10**-2.6, rel=0.25)
+    assert found.suggestion in found.rates
+    assert found.note == ""
+    assert found.results.diverged[found.rates > 2e-2].all()
+    assert repr(found) == f"RangeTest(suggestion {found.suggestion:.3g}; 64 rates from 1e-06 to 1)"
+    # A score is worse than that of the lowest rate by no more than that: the cliff doesn't reach far to the left.
+    assert found.smoothed.max() <= found.scores[0] * 1.0001
+    assert np.argmin(found.smoothed) == pytest.approx(np.argmin(found.scores), abs=3)
+
+
+def test_large_metrics_may_be_good():
+    found = find(lowest_at(1e-2), metric="accuracy", mode="max")
+    loss = find(lowest_at(1e-2), metric="loss").suggestion
+    assert found.note == ""
+    assert found.suggestion is not None
+    assert 1e-4 < found.suggestion < loss  # accuracy reaches 80 % of its gain earlier than the logarithm of the loss
+    assert found.smoothed.max() == pytest.approx(0.99)
+
+
+@pytest.mark.parametrize(
+    "center, low, high, has_suggestion, note",
+    [
+        (1e-2, 1e-6, 1e-4, True, "at the upper border of the range: raise `high`, 0.0001"),
+        (1e-2, 8e-3, 1.0, True, "at the lower border of the range: lower `low`, 0.008"),
+        (1e-2, 1e-9, 1e-6, False, "The score hardly depends on the rate: raise `high`, or train longer"),
+        (1e-2, 0.1, 1.0, False, "The training diverged at every rate: lower `low`, 0.1"),
+        (1e-2, 1e-2, 1.0, False, "No rate is better than the lowest: lower `low`, 0.01"),
+    ],
+)
+def test_a_range_that_is_too_narrow(center: float, low: float, high: float, has_suggestion: bool, note: str):
+    found = find(lowest_at(center), low, high, n=32)
+    assert note in found.note
+    assert note in repr(found)
+    assert (found.suggestion is not None) == has_suggestion
+    assert found.plot(plt.figure().gca()) is not None
+
+
+def test_gradient_descent_on_a_quadratic():
+    """The limit of stability is 0.02. Trained in segments; with the rate inside a schedule."""
+    curvatures = jnp.array([1.0, 100.0])
+
+    def start(optimizer: Any, key: jax.Array) -> Any:
+        return jnp.ones(2), optimizer.init(jnp.ones(2))
+
+    def advance(optimizer: Any, carry: Any) -> Any:
+        carry, _ = jax.lax.scan(lambda c, _: (optimizer.step(curvatures * c[0], c[1], c[0]), None), carry, length=20)
+        return carry, jnp.sum(curvatures * carry[0] ** 2)
+
+    found = sweeps.lr_finder(
+        mx.Chain(mx.SGD(mx.schedules.Linear(1.0, 0.0, 40))),
+        sweeps.Trainable(start, advance),
+        1e-5,
+        1.0,
+        name="learning_rate.init_value",
+        segments=2,
+        **QUIET,
+    )
+    assert found.suggestion is not None
+    assert 2e-3 < found.suggestion < 0.04  # the rate falls to zero, so that it may begin above the limit
+    assert found.name == "learning_rate.init_value"
+    assert found.results.metrics.shape == (64, 1, 2)
+
+
+def test_wrong_calls(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for users: annotations are not checked
+    train = lowest_at(1e-2)
+    schedule = mx.SGD(mx.schedules.Linear(1.0, 0.0, 40))
+    with pytest.raises(ValueError, match=r"is a schedule, Linear. Name the number in it .*`learning_rate.init_value`"):
+        sweeps.lr_finder(schedule, train, 1e-6, 1.0, **QUIET)
+    with pytest.raises(ValueError, match=r"is a schedule, WrappedSchedule. Test constant rates"):
+        sweeps.lr_finder(mx.SGD(lambda step: jnp.where(step < 9, 0.1, 0.01)), train, 1e-6, 1.0, **QUIET)
+    for low, high in ((1.0, 1e-6), (0.0, 1.0), (1e-6, np.inf)):
+        with pytest.raises(ValueError, match="two positive rates, the lower one first"):
+            find(train, low, high)
+    with pytest.raises(ValueError, match=r"n=...\)` must be an integer of at least 3"):
+        find(train, n=2)
+    with pytest.raises(ValueError, match=r"sweeps.lr_finder\(lr=...\)`.*Did you mean `learning_rate`"):
+        find(train, name="lr")
+
+
+def test_the_plot(monkeypatch: pytest.MonkeyPatch):
+    found = find(lowest_at(1e-2), seeds=2)
+    ax = found.plot(plt.figure().gca())
+    assert (ax.get_xscale(), ax.get_yscale(), ax.get_xlabel(), ax.get_ylabel()) == (
+        "log",
+        "log",
+        "learning rate",
+        "loss",
+    )
+    points, line, mark = ax.get_lines()
+    np.testing.assert_array_equal(points.get_xdata(), found.rates)
+    np.testing.assert_array_equal(line.get_ydata(), found.smoothed)
+    np.testing.assert_array_equal(mark.get_xdata(), [found.suggestion] * 2)
+    (band,) = ax.collections
+    assert band.get_paths()[0].get_extents().x1 < 0.02  # as far as a seed is finite
+    low, high = ax.get_ylim()
+    assert low < 0.01 < 1 < high < 10
+    plt.figure()
+    assert find(lowest_at(1e-2), metric="accuracy", mode="max").plot().get_yscale() == "linear"
+    plt.close("all")
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(ImportError, match=r"requires matplotlib: `pip install \"modulax\[sweeps\]\"`"):
+        found.plot()
