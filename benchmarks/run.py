@@ -27,6 +27,7 @@ from flax import nnx
 from measure import interleaved, medians, seconds, table
 from projections import projections
 from sweeps import sweep_searches, sweep_times
+from sweeps_search import hypergradients, range_test, with_optuna
 
 import modulax
 import modulax.nnx
@@ -306,6 +307,9 @@ PARTS = {
     "sweep": sweep,
     "sweeps": sweep_times,
     "searches": sweep_searches,
+    "range test": range_test,
+    "hypergradients": hypergradients,
+    "optuna": with_optuna,
     "donation": donation,
     "containers": containers,
     "training": training,

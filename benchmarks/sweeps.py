@@ -23,7 +23,9 @@ import digits
 Step = Callable[[Any, Any, Any], tuple[Any, Any]]
 
 
-def trained(model: Any, state: Any, step: Step, data: Any, key: Any, steps: int) -> tuple[Any, Any, Any]:
+def trained(
+    model: Any, state: Any, step: Step, data: Any, key: Any, steps: int, scan: Callable[..., Any] = jax.lax.scan
+) -> tuple[Any, Any, Any]:
     """Train on random batches: the model, the state, and the loss of every batch."""
     arrays, rest = eqx.partition((model, state), eqx.is_array)
 
@@ -34,7 +36,7 @@ def trained(model: Any, state: Any, step: Step, data: Any, key: Any, steps: int)
         loss, grads = eqx.filter_value_and_grad(digits.cross_entropy)(model, *batch)
         return eqx.filter(step(model, state, grads), eqx.is_array), loss
 
-    arrays, losses = jax.lax.scan(body, arrays, jax.random.split(key, steps))
+    arrays, losses = scan(body, arrays, jax.random.split(key, steps))
     return *eqx.combine(arrays, rest), losses
 
 

@@ -88,7 +88,7 @@ def test_learns_a_learning_rate_that_is_a_hundred_times_too_small():
     row = results.best()[1]
     begin = mx.SGD(row["learning_rate"] / 100)
     loss_and_grad = sweeps.hypergradient(lambda o: train(o, steps=4), begin, "learning_rate")
-    values, outer = loss_and_grad.start, mx.Adam(mx.schedules.CosineDecay(0.3, 50), b2=0.9)
+    values, outer = loss_and_grad.start, mx.Lion(mx.schedules.CosineDecay(0.3, 50), b1=0.5, b2=0.5)
     state = outer.init(values)
     for _ in range(50):
         _, grads = loss_and_grad(values)

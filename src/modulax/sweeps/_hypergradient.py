@@ -176,7 +176,7 @@ def hypergradient(
     r"""Return the derivative of the loss after training with respect to some hyperparameters of an optimizer.
 
         loss_and_grad = sweeps.hypergradient(train, mx.AdamW(1e-5), "learning_rate", "b1")
-        values, outer = loss_and_grad.start, mx.Adam(0.2)
+        values, outer = loss_and_grad.start, mx.Lion(schedules.CosineDecay(0.3, 50), b1=0.5, b2=0.5)
         state = outer.init(values)
         for _ in range(50):
             loss, grads = loss_and_grad(values, key)
@@ -190,8 +190,9 @@ def hypergradient(
     learning rate. Only the named hyperparameters are learned.
 
     The training is differentiated in reverse mode, for which a `jax.lax.scan` stores the model and the state of every
-    step; `checkpointed_scan` stores far fewer. The derivative of a training that diverges, or whose steps are too large
-    for the curvature, is huge and useless (Metz et al., 2019): begin with a learning rate that is too small.
+    step; `checkpointed_scan` stores far fewer. The derivative of a training whose steps are too large for the curvature
+    is huge and useless (Metz et al., 2019): begin with a learning rate that is too small, and use the sign of the
+    derivative, as Lion does. A mean of the loss over several seeds has a smoother derivative.
 
     References:
         Maclaurin, Duvenaud & Adams, "Gradient-based Hyperparameter Optimization through Reversible Learning", ICML
