@@ -4,14 +4,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import digits
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optuna
 from measure import seconds, table
-from sweeps import trained
+from sweeps import digits, trained
 
 import modulax
 import modulax.sweeps
@@ -61,6 +60,7 @@ def range_test(quick: bool) -> str:
     The loss of the suggestion is divided by the lowest of 31 rates, with the same number of steps: at a constant rate,
     and with the suggestion as the peak of a schedule with warm-up and cosine decay. Medians over 2 seeds.
     """
+    best = float("nan")
     n, short, long, rates = (8, 5, 5, np.logspace(-4, 0, 4)) if quick else (64, 100, 600, np.logspace(-5, 1, 31))
     data = digits.load_data(0)
     rows = []
@@ -164,7 +164,7 @@ def with_optuna(quick: bool) -> str:
     trials, batch, steps = (4, 2, 2) if quick else (64, 16, 300)
     data = digits.load_data(0)
     train, key = make_train(data, steps), jax.random.key(0)
-    spaces = {
+    spaces: dict[str, Any] = {
         "learning_rate": modulax.sweeps.LogUniform(1e-5, 1e-1),
         "weight_decay": modulax.sweeps.LogUniform(1e-4, 1.0),
     }

@@ -123,7 +123,7 @@ def test_wrong_calls(monkeypatch: pytest.MonkeyPatch):
         (lambda: sweeps.hypergradient(train, mx.SGD(0.1)), "needs the name of at least one hyperparameter"),
         (lambda: sweeps.hypergradient(train, mx.AdamW(0.1, b1=0.0), "b1"), r"interval \(0, 1\).*`b1=\(low, high\)`"),
         (lambda: sweeps.hypergradient(train, mx.SGD(0.1), learning_rate=(0.2, 1)), r"is 0.1, and it is learned within"),
-        (lambda: sweeps.hypergradient(train, mx.SGD(0.1), learning_rate=0.2), "must be a pair of bounds"),
+        (lambda: sweeps.hypergradient(train, mx.SGD(0.1), learning_rate=0.2), "must be a pair of bounds"),  # type: ignore
         (lambda: sweeps.hypergradient(train, mx.SGD(0.1), learning_rate=(1.0, 0.2)), "with the lower bound first"),
         (lambda: sweeps.hypergradient(train, mx.SGD(0.1), learning_rate=(-INF, 1.0)), "so must be the other"),
     ):  # fmt: skip
@@ -162,7 +162,7 @@ def test_the_checkpointed_scan_needs_less_memory():
             carry, _ = scan(lambda c, _: (jnp.sin(c), None), x, length=400)
             return jnp.sum(carry)
 
-        need = jax.jit(jax.grad(loss)).lower(jnp.ones(1000)).compile().memory_analysis()
+        need: Any = jax.jit(jax.grad(loss)).lower(jnp.ones(1000)).compile().memory_analysis()
         return need.temp_size_in_bytes
 
     assert bytes_of(sweeps.checkpointed_scan) < bytes_of(jax.lax.scan) / 5

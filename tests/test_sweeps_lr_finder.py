@@ -29,7 +29,8 @@ def lowest_at(center: float, width: float = 1.0) -> Any:
 
 
 def find(train: Any, low: float = 1e-6, high: float = 1.0, **options: Any) -> sweeps.RangeTest:
-    return sweeps.lr_finder(mx.SGD(1.0), train, low, high, **{"metric": "loss"} | QUIET | options)
+    given: dict[str, Any] = {"metric": "loss"} | QUIET | options
+    return sweeps.lr_finder(mx.SGD(1.0), train, low, high, **given)
 
 
 def test_the_suggestion_is_before_the_minimum():
@@ -49,7 +50,7 @@ def test_the_suggestion_is_before_the_minimum():
 
 def test_large_metrics_may_be_good():
     found = find(lowest_at(1e-2), metric="accuracy", mode="max")
-    loss = find(lowest_at(1e-2), metric="loss").suggestion
+    loss = find(lowest_at(1e-2), metric="loss").suggestion or 0.0
     assert found.note == ""
     assert found.suggestion is not None
     assert 1e-4 < found.suggestion < loss  # accuracy reaches 80 % of its gain earlier than the logarithm of the loss

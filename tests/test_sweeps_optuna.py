@@ -13,6 +13,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import optuna
 import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 
 import modulax as mx
 from modulax import sweeps
@@ -44,12 +46,13 @@ def advance(optimizer: Any, params: Any) -> Any:
     return params, {"loss": params**2, "steps": jnp.array(1)}
 
 
-def new_study(**options: Any) -> optuna.Study:
+def new_study(**options: Any) -> Any:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna.create_study(**{"sampler": optuna.samplers.TPESampler(seed=0)} | options)
+    given: dict[str, Any] = {"sampler": optuna.samplers.TPESampler(seed=0)} | options
+    return optuna.create_study(**given)
 
 
-def search(study: optuna.Study, training: Any = train, **options: Any) -> sweeps.Results:
+def search(study: Any, training: Any = train, **options: Any) -> sweeps.Results:
     given = QUIET | {"metric": "loss", "learning_rate": RATE} | options
     return sweeps.optuna(study, mx.SGD(1.0, momentum=0.5), training, **given)
 
@@ -79,9 +82,10 @@ def test_batches_are_runs_of_one_program(counts: Counter[str]):
         study, trials=64, seeds=2, momentum=sweeps.OneMinus(sweeps.LogUniform(0.1, 1.0)), key=jax.random.key(7)
     )
     assert counts == {"traced": 1, "compiled": 1, "run": 4}
-    assert len(results.sweep) == len(study.trials) == 64
+    optimizers: list[Any] = list(results.sweep)
+    assert len(optimizers) == len(study.trials) == 64
     assert {trial.state for trial in study.trials} == {COMPLETE}
-    for trial, optimizer, loss in zip(study.trials, results.sweep, results.metrics["loss"], strict=True):
+    for trial, optimizer, loss in zip(study.trials, optimizers, results.metrics["loss"], strict=True):
         assert trial.params.keys() == {"learning_rate", "1 - momentum"}
         assert trial.distributions["1 - momentum"] == optuna.distributions.FloatDistribution(0.1, 1.0, log=True)
         np.testing.assert_allclose(optimizer.learning_rate, trial.params["learning_rate"], rtol=1e-6)
@@ -103,12 +107,12 @@ def test_batches_are_runs_of_one_program(counts: Counter[str]):
 
 def test_a_study_goes_on(counts: Counter[str], tmp_path: Path):
     """The last batch is padded. A trial that was running when the process was killed is left as it is."""
-    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(tmp_path / "journal")))
+    storage = JournalStorage(JournalFileBackend(str(tmp_path / "journal")))
     study = new_study(storage=storage, study_name="rates")
     assert len(search(study, trials=5, batch=4).sweep) == 5
     assert counts == {"traced": 1, "compiled": 1, "run": 2}
     study.ask()
-    study = optuna.load_study(storage=storage, study_name="rates", sampler=optuna.samplers.RandomSampler(seed=1))
+    study: Any = optuna.load_study(storage=storage, study_name="rates", sampler=optuna.samplers.RandomSampler(seed=1))
     results = search(study, trials=11, batch=4, seeds=3)
     assert counts == {"traced": 2, "compiled": 2, "run": 4}
     assert Counter(trial.state for trial in study.trials) == {COMPLETE: 11, RUNNING: 1}
@@ -182,13 +186,14 @@ def test_every_space_is_a_parameter(counts: Counter[str]):
         "quantile of weight_decay",
     }
     assert {trial.params["learning_rate"] for trial in study.trials} == {repr(s) for s in schedules}
-    for trial, optimizer in zip(study.trials, results.sweep, strict=True):
+    optimizers: list[Any] = list(results.sweep)
+    for trial, optimizer in zip(study.trials, optimizers, strict=True):
         params = trial.params
         assert repr(optimizer.learning_rate) == params["learning_rate"]
         np.testing.assert_allclose(optimizer.b1, 1 - spaces["b1"].space.at(params["quantile of 1 - b1"]), rtol=1e-6)
         np.testing.assert_allclose(optimizer.b2, params["b2"])
         np.testing.assert_allclose(trial.value, loss(optimizer, None), rtol=1e-6)
-    first = results.sweep[0]
+    first = optimizers[0]
     np.testing.assert_allclose(first.eps, 5e-8)
     assert 0.1 < first.weight_decay < 0.2
     assert counts["compiled"] == 1

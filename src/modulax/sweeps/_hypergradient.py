@@ -13,7 +13,7 @@ So a learning rate is learned by its logarithm, and a decay such as `b1` by its 
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -41,6 +41,7 @@ from ._sweep import check_optimizer
 
 INF = math.inf
 Values = dict[str, Array]
+Optimizer = TypeVar("Optimizer", bound=AbstractTransform)
 
 
 class Interval(NamedTuple):
@@ -85,7 +86,7 @@ class _Learned(NamedTuple):
     interval: Interval
 
 
-class Hypergradient:
+class Hypergradient(Generic[Optimizer]):
     """The loss after training and its derivative, as functions of the unconstrained values of some hyperparameters.
 
     `hypergradient` makes it.
@@ -95,9 +96,7 @@ class Hypergradient:
         bounds: the open interval of each learned hyperparameter, by dotted path.
     """
 
-    def __init__(
-        self, train: Callable[..., Any], optimizer: AbstractTransform, learned: Mapping[str, _Learned], has_aux: bool
-    ):
+    def __init__(self, train: Callable[..., Any], optimizer: Optimizer, learned: Mapping[str, _Learned], has_aux: bool):
         self._leaves, self._treedef = jtu.tree_flatten(optimizer)
         self._learned = dict(learned)
         self._name = type(optimizer).__name__
@@ -123,7 +122,7 @@ class Hypergradient:
         """
         return self._value_and_grad(values, args)
 
-    def optimizer(self, values: Values) -> AbstractTransform:
+    def optimizer(self, values: Values) -> Optimizer:
         """Return the optimizer with the hyperparameters that belong to unconstrained values."""
         leaves = list(self._leaves)
         for path, (place, interval) in self._learned.items():
@@ -167,12 +166,12 @@ def _kind(x: Any) -> str:
 
 def hypergradient(
     train: Callable[..., Any],
-    optimizer: AbstractTransform,
+    optimizer: Optimizer,
     /,
     *names: str,
     has_aux: bool = False,
     **bounds: tuple[float | int, float | int],
-) -> Hypergradient:
+) -> Hypergradient[Optimizer]:
     r"""Return the derivative of the loss after training with respect to some hyperparameters of an optimizer.
 
         loss_and_grad = sweeps.hypergradient(train, mx.AdamW(1e-5), "learning_rate", "b1")
