@@ -12,6 +12,7 @@ import pytest
 
 import modulax as mx
 from modulax import sweeps
+from modulax.sweeps._population import Lane
 
 QUIET: dict[str, Any] = {"progress": False, "devices": 1}
 
@@ -114,6 +115,13 @@ def test_wrong_calls(monkeypatch: pytest.MonkeyPatch):
             find(train, low, high)
     with pytest.raises(ValueError, match=r"n=...\)` must be an integer of at least 3"):
         find(train, n=2)
+    monkeypatch.setattr(Lane, "advance", None)  # before anything is trained
+    with pytest.raises(ValueError, match=r"There is no metric `los`.* Did you mean `loss`"):
+        find(train, metric="los")
+    with pytest.raises(ValueError, match=r"scores\(reduce=...\)` must be one of"):
+        find(train, reduce="sum")
+    with pytest.raises(ValueError, match=r"sweeps.lr_finder\(segments=2\)` needs a training that can be cut"):
+        find(train, segments=2)
     with pytest.raises(ValueError, match=r"sweeps.lr_finder\(lr=...\)`.*Did you mean `learning_rate`"):
         find(train, name="lr")
 

@@ -160,6 +160,10 @@ def test_trials_are_pruned(counts: Counter[str]):
     counts.clear()
     search(new_study(pruner=Above(-1.0)), training, trials=2, segments=4)
     assert counts["run"] == 1  # all were pruned after the first segment
+    study = new_study(pruner=Above(2.0))
+    search(study, training, trials=1, batch=1, segments=4, learning_rate=sweeps.Choice([2.1]))
+    assert study.trials[0].intermediate_values[2] < 2.0 < study.trials[0].value
+    assert study.trials[0].state == COMPLETE  # it was trained to the end
 
 
 def test_every_space_is_a_parameter(counts: Counter[str]):

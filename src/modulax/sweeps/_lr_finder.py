@@ -13,7 +13,7 @@ from .._protocol.schedule import AbstractSchedule
 from .._protocol.transform import AbstractTransform
 from .._support.checks import check_integer, listing
 from ._results import Results
-from ._run import run
+from ._run import Experiment, train_all
 from ._sweep import check_optimizer, grid
 from ._training import Train, Trainable
 
@@ -170,18 +170,17 @@ def lr_finder(
     for path in find_paths(optimizer, name, "sweeps.lr_finder"):
         _check_no_schedule(optimizer, name, path)
     rates = np.geomspace(low, high, n)
-    results = run(
+    experiment = Experiment(
         grid(optimizer, **{name: rates}),
         train,
         seeds=seeds,
         key=key,
-        segments=segments,
-        chunk=chunk,
         devices=devices,
-        memory=memory,
-        folder=folder,
-        progress=progress,
+        segments=segments,
+        name="sweeps.lr_finder",
     )
+    experiment.results().scores(metric, mode=mode, reduce=reduce)  # an error if there is no such metric
+    results = train_all(experiment, chunk, memory, folder, progress)
     scores = results.scores(metric, mode=mode, reduce=reduce)
     smoothed, suggestion, note = _judged(rates, scores, mode)
     return RangeTest(results, name, results._metric(metric)[0], mode, rates, scores, smoothed, suggestion, note)

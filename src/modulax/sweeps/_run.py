@@ -238,6 +238,17 @@ def run(
         MemoryError: if `chunk` members, or a single one, need more memory than there is.
     """
     experiment = Experiment(sweep, train, seeds=seeds, key=key, devices=devices, segments=segments)
+    return train_all(experiment, chunk, memory, folder, progress)
+
+
+def train_all(
+    experiment: Experiment,
+    chunk: int | None,
+    memory: float | int | None,
+    folder: str | os.PathLike[str] | None,
+    progress: bool,
+) -> Results:
+    """Train all members of an experiment through all segments."""
     store = Folder(folder, experiment.describe("run"))
     with Progress(progress) as bar:
         experiment.choose_widths(store, chunk, memory, bar)
@@ -246,9 +257,9 @@ def run(
             for structure, width in zip(experiment.structures, experiment.widths, strict=True)
             for lane in lanes(structure, structure.group.places, structure.group.members, width)
         ]
-        bar.total(segments * len(experiment.sweep))
+        bar.total(experiment.total * len(experiment.sweep))
         for number, lane in enumerate(chunks):
-            experiment.train(lane, f"{number:03d}", 0, segments, store, bar)
+            experiment.train(lane, f"{number:03d}", 0, experiment.total, store, bar)
             lane.carry = None  # frees the memory
-            store.write_text("results.csv", csv_of(experiment.results(), experiment.segments == segments))
+            store.write_text("results.csv", csv_of(experiment.results(), experiment.segments == experiment.total))
     return experiment.results()
