@@ -191,7 +191,8 @@ def hypergradient(
     The training is differentiated in reverse mode, for which a `jax.lax.scan` stores the model and the state of every
     step; `checkpointed_scan` stores far fewer. The derivative of a training whose steps are too large for the curvature
     is huge and useless (Metz et al., 2019): begin with a learning rate that is too small, and use the sign of the
-    derivative, as Lion does. A mean of the loss over several seeds has a smoother derivative.
+    derivative, as Lion does. The best constant rate is often next to those that diverge, where the loss is a rough
+    function of the rate: keep the values with the lowest loss, which need not be the last.
 
     References:
         Maclaurin, Duvenaud & Adams, "Gradient-based Hyperparameter Optimization through Reversible Learning", ICML
