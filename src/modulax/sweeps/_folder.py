@@ -71,6 +71,10 @@ class Folder:
         """Note a value in the folder."""
         self.write_text(f"{name}.json", json.dumps(value))
 
+    def has_metrics(self) -> bool:
+        """Whether any segment is finished."""
+        return self.path is not None and any((self.path / "metrics").glob("*.npz"))
+
     def finished(self, name: str, first: int = 0) -> int:
         """The segment after the last finished one of some members, whose first segment was `first`."""
         n = first

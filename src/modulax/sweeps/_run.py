@@ -13,14 +13,15 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from .._support.checks import check_integer
+from .._support.keys import is_key_data, is_typed_key
 from ..tree._paths import dotted
 from ._folder import Folder
-from ._memory import fitting, free_memory, size_text
+from ._memory import budget_of, fitting, size_text
 from ._population import Lane, lanes, structures
 from ._progress import Progress
 from ._results import Results, csv_of, has_diverged
 from ._sweep import Members, Sweep, as_sweep
-from ._training import Train, Trainable, in_segments, placement
+from ._training import Train, Trainable, check_arguments, in_segments, placement
 
 
 class Experiment:
@@ -57,7 +58,7 @@ class Experiment:
         self.sweep = as_sweep(sweep)
         self.training, self.total = training, segments
         shape = (len(self.sweep), seeds) if own_keys else (seeds,)
-        self.key = jax.random.key(0) if key is None else key
+        self.key = _checked_key(name, key)
         self.keys = jax.random.split(self.key, shape)
         self.where = placement(devices)
         self.structures = structures(training, self.sweep.groups, self.keys, self.where, own_keys=own_keys)
@@ -86,8 +87,10 @@ class Experiment:
 
         Without `chunk`, it is a share of the members, or fewer, if these don't fit into the memory.
         """
+        # Before the folder is read, where another process may be further: all must take part.
+        budget = budget_of(list(self.where.mesh.devices.flat), memory)
         known = folder.note("chunk")
-        if known is not None:
+        if known is not None and (chunk is None or folder.has_metrics()):
             if chunk is not None and any(w != min(w, self.where.rounded(chunk)) for w in known):
                 raise ValueError(
                     f"The folder was begun with {known} members at a time, and `chunk={chunk}` is another number. "
@@ -102,7 +105,6 @@ class Experiment:
             return
         if chunk is not None:
             check_integer("sweeps.run", "chunk", chunk)
-        budget = free_memory(list(self.where.mesh.devices.flat)) if memory is None else float(memory)
         for structure in self.structures:
             n = len(structure.group.members)
             wanted = n if chunk is not None else math.ceil(share * n)
@@ -159,6 +161,19 @@ class Experiment:
         )
 
 
+def _checked_key(name: str, key: Any) -> PRNGKeyArray:
+    """The random key of a sweep; an error if it isn't one key."""
+    if key is None:
+        return jax.random.key(0)
+    if not (is_typed_key(key) and key.ndim == 0) and not (is_key_data(key) and np.ndim(key) == 1):
+        what = f"an array of shape {np.shape(key)}" if np.ndim(key) else repr(key)
+        raise ValueError(
+            f"`{name}(key=...)` must be one random key, such as `jax.random.key(0)`, got {what}. It is split into one "
+            f"per seed."
+        )
+    return key
+
+
 def _blank(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """An array for metrics: NaN until they are there, or zero for integers."""
     return np.full(shape, jnp.nan if jnp.issubdtype(dtype, jnp.inexact) else 0, dtype)
@@ -171,7 +186,9 @@ def check_metric(experiment: Experiment, metric: str | None) -> None:
 
 def check_training(name: str, training: Any, segments: int) -> None:
     """Raise an error if the training can't be called, or can't be cut into segments."""
-    if in_segments(training) is not None:
+    if (trainable := in_segments(training)) is not None:
+        check_arguments("start", trainable.start, "start(optimizer, key)")
+        check_arguments("advance", trainable.advance, "advance(optimizer, carry)")
         return
     if not callable(training):
         raise TypeError(
@@ -183,6 +200,7 @@ def check_training(name: str, training: Any, segments: int) -> None:
             f"`{name}(segments={segments})` needs a training that can be cut into segments: "
             f"`sweeps.Trainable(start, advance)` in place of a function."
         )
+    check_arguments("train", training, "train(optimizer, key)")
 
 
 def run(
