@@ -84,9 +84,7 @@ class Results:
         values = self.final(metric)
         if np.iscomplexobj(values):
             name, _ = self._metric(metric)
-            raise ValueError(
-                f"`{name}` is complex, so that it has no order. Return its absolute value from the training."
-            )
+            raise ValueError(f"`{name}` is complex, so it has no order. Return its absolute value from the training.")
         return values.astype(np.float64)
 
     def scores(self, metric: str | None = None, *, mode: str = "min", reduce: str = "mean") -> np.ndarray:

@@ -3,6 +3,7 @@
 import functools
 import math
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from .._protocol.transform import AbstractTransform
 from .._support.checks import check_integer
 from .._support.keys import is_key_data, is_typed_key
 from ..tree._paths import dotted
@@ -74,7 +76,7 @@ class Experiment:
         found = jtu.tree_leaves_with_path(self.structures[0].metrics)
         return {
             "kind": kind,
-            "members": [" ".join(repr(member).split()) for member in self.sweep],
+            "members": [_written(member) for member in self.sweep],
             "keys": np.asarray(jax.random.key_data(self.keys)).tolist(),
             "metrics": {dotted(path) or "metric": f"{x.dtype}{list(x.shape)}" for path, x in found},
             **more,
@@ -159,6 +161,11 @@ class Experiment:
             total=self.total,
             **more,
         )
+
+
+def _written(member: AbstractTransform) -> str:
+    """A member as text in one line, without the addresses of functions, which differ between processes."""
+    return re.sub(r" at 0x[0-9a-f]+", "", " ".join(repr(member).split()))
 
 
 def _checked_key(name: str, key: Any) -> PRNGKeyArray:

@@ -14,7 +14,6 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -82,7 +81,7 @@ class Traced(NamedTuple):
 
 def trace(name: str, function: Callable[..., PyTree], *arguments: PyTree) -> Traced:
     """Trace a function of the user, which returns arrays, for arguments given as arrays or shapes."""
-    if jax.config.jax_disable_jit:
+    if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
         raise RuntimeError(
             f"A sweep is a compiled program, which `jax.disable_jit` forbids. To debug `{name}`, call it for one "
             f"optimizer: `train(sweep[0], key)`."
@@ -111,8 +110,8 @@ def check_arguments(name: str, function: Callable[..., Any], call: str) -> None:
         signature.bind(None, None)
     except TypeError as error:
         raise TypeError(
-            f"`{name}` is called with two arguments, `{call}`, and this one is `{name}{signature}`. Give it the two, and "
-            f"take whatever else it needs from a closure or `functools.partial`."
+            f"`{name}` is called with two arguments, `{call}`, and this one is `{name}{signature}`. Give it the two, "
+            f"and take whatever else it needs from a closure or `functools.partial`."
         ) from error
 
 
@@ -197,6 +196,16 @@ def placement(devices: Any) -> Placement:
     return Placement(Mesh(np.array(chosen), (MEMBERS,)))
 
 
+def placed(x: Any, sharding: NamedSharding) -> jax.Array:
+    """An array on its devices, of which some may belong to other processes; these have the same array."""
+    if sharding.is_fully_addressable or (isinstance(x, jax.Array) and not x.is_fully_addressable):
+        return jax.device_put(x, sharding)
+    if isinstance(x, jax.Array) and is_key(x):
+        return jax.random.wrap_key_data(placed(jax.random.key_data(x), sharding), impl=jax.random.key_impl(x))
+    host = np.asarray(x)
+    return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+
+
 class Axes(NamedTuple):
     """Whether an argument has an axis of members, and one of seeds after it."""
 
@@ -219,7 +228,7 @@ class Program:
         self.call, self.axes, self.where, self.seeds = traced.call, axes, where, seeds
         self.donated = tuple(1 + i for i in donated)
         self.shardings = [where.of_members() if axis.members else where.copied() for axis in axes]
-        self.consts = [jax.device_put(x, where.copied()) for x in traced.consts]
+        self.consts = [placed(x, where.copied()) for x in traced.consts]
         self._compiled: dict[int, Any] = {}
 
     def _mapped(self, width: int) -> Callable[..., list[Any]]:
@@ -252,5 +261,5 @@ class Program:
 
     def __call__(self, width: int, leaves: Sequence[Any]) -> list[Any]:
         """Run the program for so many members."""
-        placed = [jax.device_put(x, sharding) for x, sharding in zip(leaves, self.shardings, strict=True)]
-        return self.compiled(width, placed)(self.consts, *placed)
+        arrays = [placed(x, sharding) for x, sharding in zip(leaves, self.shardings, strict=True)]
+        return self.compiled(width, arrays)(self.consts, *arrays)
