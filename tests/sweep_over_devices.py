@@ -1,19 +1,21 @@
-"""A sweep over the devices of a `jax.distributed` job, or killed at a write: run by tests/test_sweeps_devices.py.
+"""A sweep over the devices of a `jax.distributed` job, or killed several times: run by tests/test_sweeps_devices.py.
 
-    python -m tests.sweep_over_devices FOLDER [PROCESS PORT]
-
-Writes the metrics to FOLDER/PROCESS.npz.
+python -m tests.sweep_over_devices FOLDER PROCESS PORT      # one of two processes, with its metrics in PROCESS.npz
+python -m tests.sweep_over_devices FOLDER killed SEED       # metrics in killed.npz and whole.npz
 """
 
 import os
+import random
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint  # noqa: F401 (once, before the forks)
 
 import modulax as mx
 from modulax import sweeps
@@ -57,16 +59,48 @@ def save(path: Path, results: sweeps.Results) -> None:
     np.savez(path, loss=results.metrics["loss"], half=results.metrics["half"].astype(np.float32))
 
 
-def kill_at(write: int) -> None:
-    """Kill this process at the time of a write, in the middle of it."""
+def kill_at(moment: int | float) -> None:
+    """Kill this process in the middle of a write, given by its number, or some time after the first one."""
     replace, count = os.replace, iter(range(1000))
 
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
     def counted(*arguments: Any, **options: Any) -> None:
-        if next(count) == write:
-            os.kill(os.getpid(), signal.SIGKILL)
+        n = next(count)
+        if n == moment:
+            die()
+        if n == 0 and isinstance(moment, float):
+            threading.Timer(moment, die).start()
         replace(*arguments, **options)
 
     os.replace = counted
+
+
+def killed_again_and_again(folder: Path, seed: int) -> None:
+    """Begin the sweep five times, each time killed at another moment; then let it run to the end."""
+    chance = random.Random(seed)
+    moments = [
+        chance.randrange(3, 7),
+        chance.uniform(0.0, 0.5),
+        chance.randrange(2, 5),
+        chance.uniform(0.1, 0.5),
+        2,
+        None,
+    ]
+    for moment in moments:
+        if child := os.fork():  # before the backend of JAX is started; what is imported is imported once
+            _, status = os.waitpid(child, 0)
+            assert (os.WTERMSIG(status) == signal.SIGKILL) if moment is not None else status == 0, (moment, status)
+            continue
+        if moment is not None:
+            kill_at(moment)
+        results = run(chunk=4, devices=1, folder=folder / "sweep")
+        save(folder / "killed.npz", results)
+        if moment is not None:  # it was faster
+            os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(0)
+    save(folder / "whole.npz", run(chunk=4, devices=1))
 
 
 def in_processes(folder: Path, process: int, port: int) -> None:
@@ -88,9 +122,8 @@ def in_processes(folder: Path, process: int, port: int) -> None:
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    if sys.argv[2] == "kill":
-        kill_at(int(sys.argv[3]))
-        save(folder / "killed.npz", run(chunk=4, devices=1, folder=folder / "sweep"))
+    if sys.argv[2] == "killed":
+        killed_again_and_again(folder, int(sys.argv[3]))
     else:
         in_processes(folder, int(sys.argv[2]), int(sys.argv[3]))
 
