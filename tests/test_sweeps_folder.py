@@ -119,15 +119,21 @@ def other_metrics(optimizer: Any, carry: Any) -> Any:
     return carry, metrics | {"more": 1.0}
 
 
-@pytest.mark.parametrize("changes, says", [
-    ({"sweep": sweeps.grid(mx.NoisySGD(0.1, key=1), learning_rate=[0.1, 0.2, 0.3])}, "number 2 of `members` was .*0.4.* and is .*0.3"),
-    ({"sweep": RATES[:2]}, "`members` had 3 entries and has 2"),
-    ({"sweep": sweeps.grid(mx.NoisySGD(0.1, key=2), learning_rate=[0.1, 0.2, 0.4])}, "number 0 of `members`"),
-    ({"seeds": 3}, "`keys` had 2 entries and has 3"),
-    ({"key": jax.random.key(1)}, "number 0 of `keys`"),
-    ({"training": sweeps.Trainable(start, other_metrics)}, "`metrics` was .* and is .*more"),
-    ({"chunk": 1}, "begun with .2. members at a time, and `chunk=1`"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "changes, says",
+    [
+        (
+            {"sweep": sweeps.grid(mx.NoisySGD(0.1, key=1), learning_rate=[0.1, 0.2, 0.3])},
+            "number 2 of `members` was .*0.4.* and is .*0.3",
+        ),
+        ({"sweep": RATES[:2]}, "`members` had 3 entries and has 2"),
+        ({"sweep": sweeps.grid(mx.NoisySGD(0.1, key=2), learning_rate=[0.1, 0.2, 0.4])}, "number 0 of `members`"),
+        ({"seeds": 3}, "`keys` had 2 entries and has 3"),
+        ({"key": jax.random.key(1)}, "number 0 of `keys`"),
+        ({"training": sweeps.Trainable(start, other_metrics)}, "`metrics` was .* and is .*more"),
+        ({"chunk": 1}, "begun with .2. members at a time, and `chunk=1`"),
+    ],
+)
 def test_the_folder_of_another_sweep_is_refused(finished: Path, changes: dict[str, Any], says: str):
     before = (finished / "sweep.json").read_text()
     with pytest.raises(ValueError, match=says):

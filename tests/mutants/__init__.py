@@ -25,6 +25,7 @@ from . import (
     schedules,
     second_look,
     small_things,
+    sweeps,
     sweeps_searching,
     third_look,
     trees,
@@ -53,5 +54,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *documented_schedules.MUTANTS,
     *documented_functions.MUTANTS,
     *wrong_calls.MUTANTS,
+    *sweeps.MUTANTS,
     *sweeps_searching.MUTANTS,
 )

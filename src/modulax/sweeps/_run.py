@@ -44,7 +44,7 @@ class Experiment:
 
     def __init__(
         self,
-        sweep: Sweep | Members,
+        sweep: Sweep | Members | AbstractTransform,
         training: Train | Trainable,
         *,
         seeds: int,
@@ -211,7 +211,7 @@ def check_training(name: str, training: Any, segments: int) -> None:
 
 
 def run(
-    sweep: Sweep | Members,
+    sweep: Sweep | Members | AbstractTransform,
     train: Train | Trainable,
     *,
     seeds: int = 1,
@@ -232,7 +232,7 @@ def run(
     is traced once per structure of the sweep and mapped over members and seeds; all members get the same keys.
 
     Args:
-        sweep: a sweep, or a list of optimizers.
+        sweep: a sweep, a list of optimizers, or one optimizer.
         train: `train(optimizer, key)`, or a `Trainable`, which is trained in segments.
         seeds: the number of seeds.
         key: random key, which is split into one per seed; by default `jax.random.key(0)`.

@@ -33,6 +33,8 @@ READS_A_VALUE = (
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )
+# A tracer that is formatted, hashed or taken as a shape is a plain TypeError.
+READS_A_VALUE_TOO = ("Tracer.__format__", "unhashable type: 'DynamicJaxprTracer'", "sequences of concrete values")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,8 +91,7 @@ def trace(name: str, function: Callable[..., PyTree], *arguments: PyTree) -> Tra
     try:
         closed, result = jax.make_jaxpr(function, return_shape=True)(*jax.tree.map(shape_of, arguments))
     except (*READS_A_VALUE, TypeError) as error:
-        # Python and NumPy raise a plain TypeError for a tracer that is formatted, hashed or taken as a shape.
-        if isinstance(error, READS_A_VALUE) or "Tracer" in str(error):
+        if isinstance(error, READS_A_VALUE) or any(words in str(error) for words in READS_A_VALUE_TOO):
             raise TypeError(_explained(name, error)) from error
         raise
 
