@@ -40,10 +40,8 @@ def advance(optimizer: Any, carry: Any) -> Any:
 
 
 def train(optimizer: Any, key: jax.Array) -> Any:
-    carry = start(optimizer, key)
-    for _ in range(2):
-        carry, metrics = advance(optimizer, carry)
-    return metrics
+    carry, _ = advance(optimizer, start(optimizer, key))
+    return advance(optimizer, carry)[1]
 
 
 def sweep() -> sweeps.Sweep:

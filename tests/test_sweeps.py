@@ -13,6 +13,7 @@ import pytest
 import modulax as mx
 from modulax import schedules, sweeps
 
+CALL: Any = sweeps  # for calls that a type checker refuses
 KEY = jax.random.key(0)
 ADAMW = mx.AdamW(1e-3)
 CHAIN = mx.Chain(
@@ -140,7 +141,7 @@ def test_samples_depend_on_the_key_alone_and_fill_the_space(sampler: str | None)
 
 
 def test_one_dimension_is_drawn_independently_by_default():
-    space = {"learning_rate": sweeps.Uniform(0.0, 1.0)}
+    space: dict[str, Any] = {"learning_rate": sweeps.Uniform(0.0, 1.0)}
     assert sweeps.sample(KEY, ADAMW, 5, **space) == sweeps.sample(KEY, ADAMW, 5, sampler="random", **space)
     assert sweeps.sample(KEY, ADAMW, 5, **space) != sweeps.sample(KEY, ADAMW, 5, sampler="sobol", **space)
 
@@ -153,60 +154,60 @@ def test_a_choice_may_hold_schedules():
 
 BATCHED = jax.vmap(mx.AdamW)(jnp.array([1e-3, 1e-2]))
 WRONG: list[tuple[Any, type[Exception], str]] = [
-    (lambda: sweeps.grid(ADAMW, learning_rte=[1e-3]), ValueError, "Did you mean `learning_rate`"),
-    (lambda: sweeps.grid(ADAMW, gamma=[1e-3]), ValueError, "AdamW has `learning_rate`, `b1`"),
+    (lambda: CALL.grid(ADAMW, learning_rte=[1e-3]), ValueError, "Did you mean `learning_rate`"),
+    (lambda: CALL.grid(ADAMW, gamma=[1e-3]), ValueError, "AdamW has `learning_rate`, `b1`"),
     (
-        lambda: sweeps.grid(ADAMW, nesterov=[True, False]),
+        lambda: CALL.grid(ADAMW, nesterov=[True, False]),
         ValueError,
         r"is an option .* another program.*sweeps\.concat\(\[sweep",
     ),
-    (lambda: sweeps.zipped(ADAMW, mu_dtype=["bfloat16"]), ValueError, r"optimizer\.replace\(mu_dtype=\.\.\.\)"),
-    (lambda: sweeps.grid(ADAMW, b1=[0.9, 1.5]), ValueError, r"must be in \[0, 1\)"),
+    (lambda: CALL.zipped(ADAMW, mu_dtype=["bfloat16"]), ValueError, r"optimizer\.replace\(mu_dtype=\.\.\.\)"),
+    (lambda: CALL.grid(ADAMW, b1=[0.9, 1.5]), ValueError, r"must be in \[0, 1\)"),
     (
-        lambda: sweeps.grid(ADAMW, learning_rate=1e-3),
+        lambda: CALL.grid(ADAMW, learning_rate=1e-3),
         ValueError,
         r"must be a list of values.*Write `learning_rate=\[\.\.\.\]`",
     ),
-    (lambda: sweeps.grid(ADAMW, learning_rate="1e-3"), ValueError, "must be a list of values"),
-    (lambda: sweeps.grid(ADAMW, learning_rate=np.ones((2, 2))), ValueError, r"an array of shape \(2, 2\)"),
-    (lambda: sweeps.grid(ADAMW, learning_rate=jnp.ones(())), ValueError, r"an array of shape \(\)"),
-    (lambda: sweeps.grid(ADAMW, learning_rate=[]), ValueError, "has no values, so that the sweep would be empty"),
-    (lambda: sweeps.grid(ADAMW, learning_rate=np.zeros(0)), ValueError, "has no values"),
+    (lambda: CALL.grid(ADAMW, learning_rate="1e-3"), ValueError, "must be a list of values"),
+    (lambda: CALL.grid(ADAMW, learning_rate=np.ones((2, 2))), ValueError, r"an array of shape \(2, 2\)"),
+    (lambda: CALL.grid(ADAMW, learning_rate=jnp.ones(())), ValueError, r"an array of shape \(\)"),
+    (lambda: CALL.grid(ADAMW, learning_rate=[]), ValueError, "has no values, so that the sweep would be empty"),
+    (lambda: CALL.grid(ADAMW, learning_rate=np.zeros(0)), ValueError, "has no values"),
     (
-        lambda: sweeps.zipped(ADAMW, learning_rate=[1e-3], b1=[0.8, 0.9]),
+        lambda: CALL.zipped(ADAMW, learning_rate=[1e-3], b1=[0.8, 0.9]),
         ValueError,
         r"1 for `learning_rate`, 2 for `b1`.*sweeps\.grid",
     ),
-    (lambda: sweeps.grid(mx.AdamW, learning_rate=[1e-3]), TypeError, r"make an instance, `AdamW\(\.\.\.\)`"),
-    (lambda: sweeps.grid(optax.adam(1e-3), learning_rate=[1e-3]), TypeError, r"mx\.from_optax"),
-    (lambda: sweeps.grid(BATCHED, b1=[0.9]), ValueError, "give it one optimizer, whose `learning_rate` is a scalar"),
-    (lambda: sweeps.Sweep([BATCHED]), ValueError, r"sweeps\.zipped\(AdamW\(\.\.\.\), learning_rate=values\)"),
-    (lambda: sweeps.Sweep([]), ValueError, "needs at least one optimizer"),
-    (lambda: sweeps.concat([]), ValueError, "needs at least one optimizer"),
-    (lambda: sweeps.grid(ADAMW, b1=[0.9])[1:], ValueError, "needs at least one optimizer"),
-    (lambda: sweeps.concat([optax.adam(1e-3)]), TypeError, "Convert an optax optimizer"),
-    (lambda: sweeps.concat([3]), TypeError, r"\[mx\.AdamW\(1e-3\), mx\.Lion\(1e-4\)\]"),
-    (lambda: sweeps.Uniform(1.0, 0.0), ValueError, "the lower one first"),
-    (lambda: sweeps.Uniform(0.0, float("inf")), ValueError, "finite bounds"),
-    (lambda: sweeps.LogUniform(0.0, 1.0), ValueError, "positive bounds.*`Uniform`"),
-    (lambda: sweeps.Normal(0.0, 0.0), ValueError, "positive standard deviation"),
-    (lambda: sweeps.Choice([]), ValueError, "no values to choose"),
-    (lambda: sweeps.OneMinus(0.1), TypeError, r"OneMinus\(LogUniform"),
-    (lambda: sweeps.sample(KEY, ADAMW, 4), ValueError, "a space for at least one"),
-    (lambda: sweeps.sample(KEY, ADAMW, 0, b1=sweeps.Uniform(0, 0.9)), ValueError, "must be a positive integer, got 0"),
-    (lambda: sweeps.sample(KEY, ADAMW, 4, b1=[0.8, 0.9]), ValueError, r"`sweeps\.Choice"),
-    (lambda: sweeps.sample(KEY, ADAMW, 4, b1=0.9), ValueError, r"`sweeps\.LogUniform"),
+    (lambda: CALL.grid(mx.AdamW, learning_rate=[1e-3]), TypeError, r"make an instance, `AdamW\(\.\.\.\)`"),
+    (lambda: CALL.grid(optax.adam(1e-3), learning_rate=[1e-3]), TypeError, r"mx\.from_optax"),
+    (lambda: CALL.grid(BATCHED, b1=[0.9]), ValueError, "give it one optimizer, whose `learning_rate` is a scalar"),
+    (lambda: CALL.Sweep([BATCHED]), ValueError, r"sweeps\.zipped\(AdamW\(\.\.\.\), learning_rate=values\)"),
+    (lambda: CALL.Sweep([]), ValueError, "needs at least one optimizer"),
+    (lambda: CALL.concat([]), ValueError, "needs at least one optimizer"),
+    (lambda: CALL.grid(ADAMW, b1=[0.9])[1:], ValueError, "needs at least one optimizer"),
+    (lambda: CALL.concat([optax.adam(1e-3)]), TypeError, "Convert an optax optimizer"),
+    (lambda: CALL.concat([3]), TypeError, r"\[mx\.AdamW\(1e-3\), mx\.Lion\(1e-4\)\]"),
+    (lambda: CALL.Uniform(1.0, 0.0), ValueError, "the lower one first"),
+    (lambda: CALL.Uniform(0.0, float("inf")), ValueError, "finite bounds"),
+    (lambda: CALL.LogUniform(0.0, 1.0), ValueError, "positive bounds.*`Uniform`"),
+    (lambda: CALL.Normal(0.0, 0.0), ValueError, "positive standard deviation"),
+    (lambda: CALL.Choice([]), ValueError, "no values to choose"),
+    (lambda: CALL.OneMinus(0.1), TypeError, r"OneMinus\(LogUniform"),
+    (lambda: CALL.sample(KEY, ADAMW, 4), ValueError, "a space for at least one"),
+    (lambda: CALL.sample(KEY, ADAMW, 0, b1=sweeps.Uniform(0, 0.9)), ValueError, "must be a positive integer, got 0"),
+    (lambda: CALL.sample(KEY, ADAMW, 4, b1=[0.8, 0.9]), ValueError, r"`sweeps\.Choice"),
+    (lambda: CALL.sample(KEY, ADAMW, 4, b1=0.9), ValueError, r"`sweeps\.LogUniform"),
     (
-        lambda: sweeps.sample(KEY, ADAMW, 4, b1=sweeps.Uniform(0, 0.9), sampler="halton"),
+        lambda: CALL.sample(KEY, ADAMW, 4, b1=sweeps.Uniform(0, 0.9), sampler="halton"),
         ValueError,
         "one of `'random'`, `'sobol'`",
     ),
     (
-        lambda: sweeps.sample(KEY, ADAMW, 4, sampler="sobol", b1=sweeps.Uniform(2, 3)),
+        lambda: CALL.sample(KEY, ADAMW, 4, sampler="sobol", b1=sweeps.Uniform(2, 3)),
         ValueError,
         r"must be in \[0, 1\)",
     ),
-    (lambda: sweeps.sample(KEY, ADAMW, 4, bb=sweeps.Uniform(2, 3)), ValueError, "there is no hyperparameter"),
+    (lambda: CALL.sample(KEY, ADAMW, 4, bb=sweeps.Uniform(2, 3)), ValueError, "there is no hyperparameter"),
 ]
 
 

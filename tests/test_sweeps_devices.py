@@ -14,6 +14,7 @@ import pytest
 
 import modulax as mx
 from modulax import sweeps
+from modulax.sweeps import _population
 
 from . import sweep_over_devices as job
 
@@ -82,8 +83,8 @@ def _heavy(optimizer: Any, carry: Any) -> Any:
 
 def test_eight_devices_need_an_eighth_of_the_memory_and_return_the_same(monkeypatch: pytest.MonkeyPatch):
     training, peaks = sweeps.Trainable(_heavy_start, _heavy), []
-    peak = sweeps._population.peak
-    monkeypatch.setattr(sweeps._population, "peak", lambda program: peaks.append(peak(program)) or peaks[-1])
+    peak = _population.peak
+    monkeypatch.setattr(_population, "peak", lambda program: peaks.append(peak(program)) or peaks[-1])
     options: dict[str, Any] = {"seeds": 2, "segments": 2, "progress": False, "memory": 1e9}
     one = sweeps.run(RATES, training, devices=1, **options)
     eight = sweeps.run(RATES, training, devices=8, **options)

@@ -2,6 +2,7 @@
 
 import csv
 import functools
+import operator
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from flax import linen, nnx
 
 import modulax as mx
 from modulax import schedules, sweeps
-from modulax.sweeps import _memory, _population
+from modulax.sweeps import _memory, _population, _results, _training
 
 from . import settings
 
@@ -55,7 +56,7 @@ def equinox_model(optimizer: Any, key: Any) -> Any:
 
 def nnx_model(optimizer: Any, key: Any) -> Any:
     graph, params = nnx.split(nnx.Linear(2, 1, rngs=nnx.Rngs(key)))
-    return fit(optimizer, params, lambda params: nnx.merge(graph, params)(X))
+    return fit(optimizer, params, lambda params: nnx.merge(graph, params)(jnp.asarray(X)))
 
 
 def linen_model(optimizer: Any, key: Any) -> Any:
@@ -247,7 +248,7 @@ def test_a_device_without_memory_is_answered_with_a_smaller_chunk(monkeypatch: p
     def full(*_: Any) -> None:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 10 bytes.")
 
-    monkeypatch.setattr(sweeps._training.Program, "__call__", full)
+    monkeypatch.setattr(_training.Program, "__call__", full)
     with pytest.raises(MemoryError, match=r"while 10 members were trained at a time. Try `chunk=5`"):
         sweeps.run(sweep, linear, **QUIET)
     with pytest.raises(MemoryError, match="Try `chunk=8`"):
@@ -258,7 +259,7 @@ def test_a_device_without_memory_is_answered_with_a_smaller_chunk(monkeypatch: p
     def broken(*_: Any) -> None:
         raise jax.errors.JaxRuntimeError("INTERNAL: no")
 
-    monkeypatch.setattr(sweeps._training.Program, "__call__", broken)
+    monkeypatch.setattr(_training.Program, "__call__", broken)
     with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
         sweeps.run(sweep, linear, **QUIET)
 
@@ -321,7 +322,7 @@ def test_all_diverged():
 def test_a_metric_may_be_called_metric():
     results = sweeps.run(LEVELS, lambda optimizer, key: {"metric": optimizer.learning_rate, "b": 1.0}, **QUIET)
     assert results.best("metric")[1]["metric"] == 1.0
-    assert "metric" in sweeps._results.csv_of(results)
+    assert "metric" in _results.csv_of(results)
 
 
 def test_names_of_metrics():
@@ -385,6 +386,7 @@ def reads(function: Callable[[Any], Any]) -> Any:
     return lambda optimizer, key: function(optimizer.learning_rate)
 
 
+TRAINABLE: Any = sweeps.Trainable  # for functions that a type checker refuses
 READS = r"reads a traced value as a Python number.*`jnp\.where`"
 WRONG: list[tuple[Any, Any, dict[str, Any], type[Exception], str]] = [
     (SGDS, reads(float), {}, TypeError, READS),
@@ -396,11 +398,11 @@ WRONG: list[tuple[Any, Any, dict[str, Any], type[Exception], str]] = [
     (SGDS, reads(lambda x: jnp.zeros(x.astype(int))), {}, TypeError, READS),
     (SGDS, reads(lambda x: float(f"{x:.3f}")), {}, TypeError, READS),
     (SGDS, reads(lambda x: {x: 1.0}), {}, TypeError, READS),
-    (SGDS, lambda optimizer, key: jnp.ones(2) @ "a", {}, TypeError, "(?s)^(?!.*Python number)"),
+    (SGDS, lambda optimizer, key: operator.matmul(jnp.ones(2), "a"), {}, TypeError, "(?s)^(?!.*Python number)"),
     (SGDS, lambda optimizer: 1.0, {}, TypeError, r"`train\(optimizer, key\)`, and this one is `train\(optimizer\)`"),
     (SGDS, lambda o, key, data: 1.0, {}, TypeError, "from a closure or `functools.partial`"),
-    (SGDS, sweeps.Trainable(lambda key: key, advance), {}, TypeError, r"`start\(optimizer, key\)`"),
-    (SGDS, sweeps.Trainable(start, lambda carry: carry), {}, TypeError, r"`advance\(optimizer, carry\)`"),
+    (SGDS, TRAINABLE(lambda key: key, advance), {}, TypeError, r"`start\(optimizer, key\)`"),
+    (SGDS, TRAINABLE(start, lambda carry: carry), {}, TypeError, r"`advance\(optimizer, carry\)`"),
     (SGDS, 3, {}, TypeError, r"`sweeps\.Trainable\(start, advance\)`; got 3"),
     (linear, SGDS[0], {}, TypeError, "needs the training as a function"),
     (SGDS, linear, {"segments": 3}, ValueError, r"`sweeps\.Trainable\(start, advance\)` in place of a function"),
@@ -452,9 +454,8 @@ def test_wrong_calls_are_answered_with_what_to_write(
 
 def test_a_trainable_consists_of_functions(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    call: Any = sweeps.Trainable
     with pytest.raises(TypeError, match=r"`Trainable\(advance=...\)` must be a function, got 2"):
-        call(start, 2)
+        TRAINABLE(start, 2)
 
 
 def test_disable_jit_is_answered_with_a_call_for_one_member():

@@ -13,7 +13,6 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._protocol.transform import AbstractTransform
 from .._support.checks import check_option, listing, suggestion
 from ..tree._paths import dotted
 from ._sweep import Sweep
@@ -106,9 +105,7 @@ class Results:
         is_last = (self.segments == self.segments.max())[:, None]
         return REDUCTIONS[reduce](np.where(np.isfinite(values) & is_last, values, worst), axis=1)
 
-    def best(
-        self, metric: str | None = None, *, mode: str = "min", reduce: str = "mean"
-    ) -> tuple[AbstractTransform, dict[str, Any]]:
+    def best(self, metric: str | None = None, *, mode: str = "min", reduce: str = "mean") -> tuple[Any, dict[str, Any]]:
         """Return the best optimizer, and its row: what varies, and the metric reduced over the seeds.
 
         Raises:
