@@ -49,7 +49,8 @@ def test_members_are_taken_as_from_a_list():
     assert rates(sweep[1:]) == [1e-3, 1e-2]
     assert rates(sweep[[2, 0]]) == [1e-2, 1e-4]
     assert rates(sweep[np.array([True, False, True])]) == [1e-4, 1e-2]
-    assert sweep[1:].table()[0] == {"optimizer": "AdamW", "learning_rate": 1e-3, "b2": 0.99}
+    # What was named has a column also where nothing varies any more.
+    assert sweep[1:2].table() == sweep[[1]].table() == [{"optimizer": "AdamW", "learning_rate": 1e-3, "b2": 0.99}]
     assert sweep != sweep[:2]
     assert sweep[:2] != sweep[1:]
     assert list(sweep)[1] is sweep[1]
