@@ -90,6 +90,7 @@ def test_eight_devices_need_an_eighth_of_the_memory_and_return_the_same(monkeypa
     eight = sweeps.run(RATES, training, devices=8, **options)
     np.testing.assert_allclose(eight.metrics["loss"], one.metrics["loss"], rtol=1e-6)
     # Of each, `start` and `advance`; the segments are what stays.
+    assert peaks[1] == pytest.approx(16 * 2 * 2 * 64 * 64 * 4, rel=0.05)  # in place: weights and momenta once
     assert peaks[3] == pytest.approx(peaks[1] / 8, rel=0.05)
     # 3 members on 8 devices: some devices train copies.
     few = sweeps.run(RATES[:3], training, devices=jax.devices(), **options)

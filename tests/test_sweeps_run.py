@@ -253,6 +253,7 @@ def test_a_device_without_memory_is_answered_with_a_smaller_chunk(monkeypatch: p
         sweeps.run(sweep, linear, **QUIET)
     with pytest.raises(MemoryError, match="Try `chunk=8`"):
         sweeps.run(sweep, linear, progress=False)
+    assert "Try `chunk=16`" in _memory.exhausted(24, lambda n: -(-n // 8) * 8)
     with pytest.raises(MemoryError, match="Use a smaller model or batch, fewer seeds"):
         sweeps.run(sweep[:1], linear, **QUIET)
 
