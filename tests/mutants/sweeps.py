@@ -194,7 +194,6 @@ MUTANTS = (
         FOLDER,
     ),
     _mutant("a-folder-killed-at-once-is-foreign", "_folder", " - BEGUN and", " and", FOLDER),
-    _mutant("bfloat16-is-stored-as-it-is", "_folder", 'if x.dtype.kind == "V" else x', "if False else x", FOLDER),
     _mutant(
         "the-last-of-a-curve-is-its-first",
         "_results",
