@@ -22,6 +22,8 @@ import numpy as np
 
 from ..checkpoint import restore, save
 
+BEGUN = {"metrics", "carries", "sweep.json.new"}  # what a sweep leaves that is killed before `sweep.json` is there
+
 
 class Folder:
     """A folder of a sweep, or nothing at all if the path is None.
@@ -43,7 +45,7 @@ class Folder:
         what = json.loads(json.dumps(what))
         if description.exists():
             _check_equal(self.path, json.loads(description.read_text(encoding="utf-8")), what)
-        elif self.path.is_dir() and any(self.path.iterdir()) and _writes():
+        elif self.path.is_dir() and {x.name for x in self.path.iterdir()} - BEGUN and _writes():
             raise ValueError(f"`folder={str(path)!r}` is not empty, and there is no sweep in it. Choose a new folder.")
         try:
             for inside in ("metrics", "carries"):
@@ -70,6 +72,10 @@ class Folder:
     def set_note(self, name: str, value: Any) -> None:
         """Note a value in the folder."""
         self.write_text(f"{name}.json", json.dumps(value))
+
+    def has_metrics(self) -> bool:
+        """Whether any segment is finished."""
+        return self.path is not None and any((self.path / "metrics").glob("*.npz"))
 
     def finished(self, name: str, first: int = 0) -> int:
         """The segment after the last finished one of some members, whose first segment was `first`."""

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
+from jax.experimental import multihost_utils
 
 FRACTION = 0.9  # of the free memory; the rest is for what the compiler doesn't count
 
@@ -25,17 +27,26 @@ def peak(compiled: Any) -> int:
 def free_memory(devices: Sequence[Any]) -> float:
     """The free bytes of the device that has the fewest; infinity where this is unknown."""
     found = []
-    on_the_host = [d for d in devices if d.platform == "cpu"]
+    devices = [device for device in devices if device.process_index == jax.process_index()]
+    on_the_host = [device for device in devices if device.platform == "cpu"]
     for device in devices:
-        stats = (
-            None if device.platform == "cpu" or device.process_index != jax.process_index() else device.memory_stats()
-        )
+        stats = None if device.platform == "cpu" else device.memory_stats()
         if stats and "bytes_limit" in stats:
             found.append(stats["bytes_limit"] - stats.get("bytes_in_use", 0))
     names = getattr(os, "sysconf_names", {})
     if on_the_host and {"SC_AVPHYS_PAGES", "SC_PAGE_SIZE"} <= names.keys():
         found.append(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // len(on_the_host))
     return FRACTION * min(found) if found else float("inf")
+
+
+def budget_of(devices: Sequence[Any], memory: float | int | None) -> float:
+    """The bytes that may be used on each device; of several processes, the least, so that all choose one `chunk`."""
+    if memory is not None and (isinstance(memory, bool) or not isinstance(memory, (int, float)) or not memory > 0):
+        raise ValueError(f"`memory={memory!r}` must be a number of bytes per device, such as `memory=8e9`.")
+    budget = free_memory(devices) if memory is None else float(memory)
+    if jax.process_count() > 1:
+        budget = float(np.min(multihost_utils.process_allgather(np.float32(budget))))
+    return budget
 
 
 def size_text(size: float | int) -> str:
@@ -83,6 +94,14 @@ def fitting(
             f"`chunk={width}`, or `chunk=None`, which finds it."
         )
     return width
+
+
+def exhausted(width: int, rounded: Callable[[int], int]) -> str:
+    """The error message for a device that has no memory left while it trains so many members."""
+    advice = "Use a smaller model or batch, fewer seeds, or more devices"
+    if width > rounded(1):
+        advice = f"Try `chunk={rounded(max(width // 2, 1))}`, or a smaller `memory=`, from which the chunk is found"
+    return f"The memory of a device was exhausted while {width} members were trained at a time. {advice}."
 
 
 def _in_equal_parts(members: int, most: int, rounded: Callable[[int], int]) -> int:

@@ -18,7 +18,7 @@ from jaxtyping import PRNGKeyArray, PyTree
 
 from .._support.checks import listing
 from ..tree._paths import dotted
-from ._memory import peak
+from ._memory import exhausted, peak
 from ._sweep import Group, Members, stacked
 from ._training import (
     Axes,
@@ -69,7 +69,7 @@ class Structure:
 
         traced = trace("train", train, optimizer, self.key)
         self.metrics = traced.result
-        self.segment = Program(traced, [*self.numbers, self.key_axes], where)
+        self.segment = Program(traced, [*self.numbers, self.key_axes], where, self.seeds)
 
     def _trace_segments(self, training: Trainable, optimizer: PyTree) -> None:
         static: list[PyTree] = []
@@ -83,21 +83,20 @@ class Structure:
             arrays = jax.tree.map(_as_key, data, static[0])
             out = training.advance(optimizer, eqx.combine(arrays, static[1]))
             if not isinstance(out, tuple) or len(out) != 2:
-                raise TypeError(
-                    f"`advance` must return a pair, `(carry, metrics)`, and it returned {type(out).__name__}."
-                )
+                what = f"a tuple of {len(out)}" if isinstance(out, tuple) else type(out).__name__
+                raise TypeError(f"`advance` must return a pair, `(carry, metrics)`, and it returned {what}.")
             following, rest = eqx.partition(out[0], eqx.is_array)
             _check_carry((arrays, static[1]), (following, rest))
             return jax.tree.map(key_as_data, following), as_metrics("advance", out[1])
 
         begun = trace("start", start, optimizer, self.key)
-        self.start = Program(begun, [*self.numbers, self.key_axes], self.where)
+        self.start = Program(begun, [*self.numbers, self.key_axes], self.where, self.seeds)
         self.carry = jtu.tree_leaves(begun.result)
         traced = trace("advance", advance, optimizer, begun.result)
         self.metrics = traced.result[1]
         first = len(self.numbers)
         axes = [*self.numbers, *([CARRY] * len(self.carry))]
-        self.segment = Program(traced, axes, self.where, donated=range(first, first + len(self.carry)))
+        self.segment = Program(traced, axes, self.where, self.seeds, donated=range(first, first + len(self.carry)))
 
     def needed(self, width: int) -> int:
         """The bytes per device that a lane of so many members needs at its peak; the program is compiled for that."""
@@ -128,7 +127,7 @@ def _with_axes(x: jax.ShapeDtypeStruct, *axes: int) -> jax.ShapeDtypeStruct:
 
 def _kinds(tree: PyTree) -> dict[str, str]:
     """The dtype and shape of every array, by dotted path."""
-    return {dotted(path): f"{x.dtype}{list(x.shape)}" for path, x in jtu.tree_leaves_with_path(tree)}
+    return {dotted(path) or "the whole": f"{x.dtype}{list(x.shape)}" for path, x in jtu.tree_leaves_with_path(tree)}
 
 
 def _check_carry(before: tuple[PyTree, PyTree], after: tuple[PyTree, PyTree]) -> None:
@@ -138,9 +137,10 @@ def _check_carry(before: tuple[PyTree, PyTree], after: tuple[PyTree, PyTree]) ->
     for path in dict.fromkeys((*old, *new)):
         a, b = old.get(path, "absent"), new.get(path, "absent")
         if a != b:
-            raise TypeError(f"{hint}: `{path}` is {a} before a segment and {b} after it.")
+            counter = " Keep a step count as an array, `jnp.zeros((), int)`." if "absent" in (a, b) else ""
+            raise TypeError(f"{hint}: `{path}` is {a} before a segment and {b} after it.{counter}")
     leaves = list(zip(jtu.tree_leaves_with_path(before[1]), jtu.tree_leaves(after[1]), strict=False))
-    changed = [dotted(path) for (path, x), y in leaves if x is not y and x != y]
+    changed = [dotted(path) or "the whole" for (path, x), y in leaves if x is not y and x != y]
     if changed or jtu.tree_structure(before) != jtu.tree_structure(after):
         what = f" {listing(changed)} changed." if changed else ""
         raise TypeError(f"{hint}, and the same non-arrays.{what} Keep a step count as an array.")
@@ -183,11 +183,16 @@ class Lane:
 
     def advance(self) -> list[np.ndarray]:
         """Run one segment, and return the leaves of its metrics, with axes of members and seeds."""
-        given = [self._keys()] if self.structure.start is None else self.current()
-        out = self.structure.segment(self.width, [*self._arguments(), *given])
         n = len(self.structure.carry)
-        self.carry = out[:n]
-        return [fetched(x)[: len(self.members)] for x in out[n:]]
+        try:
+            given = [self._keys()] if self.structure.start is None else self.current()
+            out = self.structure.segment(self.width, [*self._arguments(), *given])
+            self.carry = out[:n]
+            return [fetched(x)[: len(self.members)] for x in out[n:]]
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            raise MemoryError(exhausted(self.width, self.structure.where.rounded)) from error
 
     def leave(self) -> None:
         """Move the carry to the host, if there is one, so that the memory of the devices is free for other lanes."""

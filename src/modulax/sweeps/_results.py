@@ -13,7 +13,6 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._protocol.transform import AbstractTransform
 from .._support.checks import check_option, listing, suggestion
 from ..tree._paths import dotted
 from ._sweep import Sweep
@@ -80,6 +79,13 @@ class Results:
         last = np.maximum(self.segments * length - 1, 0)
         return np.take_along_axis(values, np.broadcast_to(last[:, None, None], (*values.shape[:2], 1)), 2)[..., 0]
 
+    def _final_numbers(self, metric: str | None) -> np.ndarray:
+        values = self.final(metric)
+        if np.iscomplexobj(values):
+            name, _ = self._metric(metric)
+            raise ValueError(f"`{name}` is complex, so it has no order. Return its absolute value from the training.")
+        return values.astype(np.float64)
+
     def scores(self, metric: str | None = None, *, mode: str = "min", reduce: str = "mean") -> np.ndarray:
         """Return one number per member: the last value of the metric, reduced over the seeds.
 
@@ -94,14 +100,12 @@ class Results:
         """
         check_option("scores", "mode", mode, ("min", "max"))
         check_option("scores", "reduce", reduce, tuple(REDUCTIONS))
-        values = self.final(metric).astype(np.float64)
+        values = self._final_numbers(metric)
         worst = np.inf if mode == "min" else -np.inf
         is_last = (self.segments == self.segments.max())[:, None]
         return REDUCTIONS[reduce](np.where(np.isfinite(values) & is_last, values, worst), axis=1)
 
-    def best(
-        self, metric: str | None = None, *, mode: str = "min", reduce: str = "mean"
-    ) -> tuple[AbstractTransform, dict[str, Any]]:
+    def best(self, metric: str | None = None, *, mode: str = "min", reduce: str = "mean") -> tuple[Any, dict[str, Any]]:
         """Return the best optimizer, and its row: what varies, and the metric reduced over the seeds.
 
         Raises:
@@ -138,7 +142,7 @@ class Results:
         `pandas.DataFrame` takes it as it is.
         """
         name, _ = self._metric(metric)
-        values = self.final(metric).astype(np.float64)
+        values = self._final_numbers(metric)
         rows = []
         for i, row in enumerate(self.sweep.table()):
             of_seeds = {name: float(values[i].mean())}
@@ -156,7 +160,7 @@ def csv_of(results: Results, finished: np.ndarray | None = None) -> str:
     """The table of `to_csv` as text, of the members that are finished."""
     rows = results.sweep.table()
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    last = {name: results.final(name if name != "metric" else None) for name in results._named()}
+    last = {name: results.final(name) for name in results._named()}
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["member", "seed", *columns, *last, "diverged"])

@@ -3,6 +3,7 @@
 import functools
 import math
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,15 +13,17 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from .._protocol.transform import AbstractTransform
 from .._support.checks import check_integer
+from .._support.keys import is_key_data, is_typed_key
 from ..tree._paths import dotted
 from ._folder import Folder
-from ._memory import fitting, free_memory, size_text
+from ._memory import budget_of, fitting, size_text
 from ._population import Lane, lanes, structures
 from ._progress import Progress
 from ._results import Results, csv_of, has_diverged
 from ._sweep import Members, Sweep, as_sweep
-from ._training import Train, Trainable, in_segments, placement
+from ._training import Train, Trainable, check_arguments, in_segments, placement
 
 
 class Experiment:
@@ -41,7 +44,7 @@ class Experiment:
 
     def __init__(
         self,
-        sweep: Sweep | Members,
+        sweep: Sweep | Members | AbstractTransform,
         training: Train | Trainable,
         *,
         seeds: int,
@@ -57,7 +60,7 @@ class Experiment:
         self.sweep = as_sweep(sweep)
         self.training, self.total = training, segments
         shape = (len(self.sweep), seeds) if own_keys else (seeds,)
-        self.key = jax.random.key(0) if key is None else key
+        self.key = _checked_key(name, key)
         self.keys = jax.random.split(self.key, shape)
         self.where = placement(devices)
         self.structures = structures(training, self.sweep.groups, self.keys, self.where, own_keys=own_keys)
@@ -73,7 +76,7 @@ class Experiment:
         found = jtu.tree_leaves_with_path(self.structures[0].metrics)
         return {
             "kind": kind,
-            "members": [" ".join(repr(member).split()) for member in self.sweep],
+            "members": [_written(member) for member in self.sweep],
             "keys": np.asarray(jax.random.key_data(self.keys)).tolist(),
             "metrics": {dotted(path) or "metric": f"{x.dtype}{list(x.shape)}" for path, x in found},
             **more,
@@ -86,8 +89,10 @@ class Experiment:
 
         Without `chunk`, it is a share of the members, or fewer, if these don't fit into the memory.
         """
+        # Before the folder is read, where another process may be further: all must take part.
+        budget = budget_of(list(self.where.mesh.devices.flat), memory)
         known = folder.note("chunk")
-        if known is not None:
+        if known is not None and (chunk is None or folder.has_metrics()):
             if chunk is not None and any(w != min(w, self.where.rounded(chunk)) for w in known):
                 raise ValueError(
                     f"The folder was begun with {known} members at a time, and `chunk={chunk}` is another number. "
@@ -102,7 +107,6 @@ class Experiment:
             return
         if chunk is not None:
             check_integer("sweeps.run", "chunk", chunk)
-        budget = free_memory(list(self.where.mesh.devices.flat)) if memory is None else float(memory)
         for structure in self.structures:
             n = len(structure.group.members)
             wanted = n if chunk is not None else math.ceil(share * n)
@@ -169,6 +173,24 @@ class Experiment:
         )
 
 
+def _written(member: AbstractTransform) -> str:
+    """A member as text in one line, without the addresses of functions, which differ between processes."""
+    return re.sub(r" at 0x[0-9a-f]+", "", " ".join(repr(member).split()))
+
+
+def _checked_key(name: str, key: Any) -> PRNGKeyArray:
+    """The random key of a sweep; an error if it isn't one key."""
+    if key is None:
+        return jax.random.key(0)
+    if not (is_typed_key(key) and key.ndim == 0) and not (is_key_data(key) and np.ndim(key) == 1):
+        what = f"an array of shape {np.shape(key)}" if np.ndim(key) else repr(key)
+        raise ValueError(
+            f"`{name}(key=...)` must be one random key, such as `jax.random.key(0)`, got {what}. It is split into one "
+            f"per seed."
+        )
+    return key
+
+
 def blank(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """An array for metrics: NaN until they are there, or zero for integers."""
     return np.full(shape, jnp.nan if jnp.issubdtype(dtype, jnp.inexact) else 0, dtype)
@@ -181,7 +203,9 @@ def check_metric(experiment: Experiment, metric: str | None) -> None:
 
 def check_training(name: str, training: Any, segments: int) -> None:
     """Raise an error if the training can't be called, or can't be cut into segments."""
-    if in_segments(training) is not None:
+    if (trainable := in_segments(training)) is not None:
+        check_arguments("start", trainable.start, "start(optimizer, key)")
+        check_arguments("advance", trainable.advance, "advance(optimizer, carry)")
         return
     if not callable(training):
         raise TypeError(
@@ -193,10 +217,11 @@ def check_training(name: str, training: Any, segments: int) -> None:
             f"`{name}(segments={segments})` needs a training that can be cut into segments: "
             f"`sweeps.Trainable(start, advance)` in place of a function."
         )
+    check_arguments("train", training, "train(optimizer, key)")
 
 
 def run(
-    sweep: Sweep | Members,
+    sweep: Sweep | Members | AbstractTransform,
     train: Train | Trainable,
     *,
     seeds: int = 1,
@@ -217,7 +242,7 @@ def run(
     is traced once per structure of the sweep and mapped over members and seeds; all members get the same keys.
 
     Args:
-        sweep: a sweep, or a list of optimizers.
+        sweep: a sweep, a list of optimizers, or one optimizer.
         train: `train(optimizer, key)`, or a `Trainable`, which is trained in segments.
         seeds: the number of seeds.
         key: random key, which is split into one per seed; by default `jax.random.key(0)`.

@@ -62,7 +62,7 @@ def grouped(members: Members) -> tuple[Group, ...]:
     return tuple(Group(places, tuple(members[i] for i in places)) for _, (places, _) in found)
 
 
-class Sweep(Sequence[AbstractTransform]):
+class Sweep(Sequence[Any]):
     """A sequence of optimizers to be trained together: `grid`, `zipped`, `sample` and `concat` make it.
 
     `sweep[3]` is a plain optimizer, `sweep[2:5]` and `sweep[[0, 4]]` are sweeps. Members of one structure are trained
@@ -86,9 +86,9 @@ class Sweep(Sequence[AbstractTransform]):
         return len(self.members)
 
     @overload
-    def __getitem__(self, index: int) -> AbstractTransform: ...
+    def __getitem__(self, index: int) -> Any: ...  # of the class that the caller put in
     @overload
-    def __getitem__(self, index: slice | Sequence[int]) -> "Sweep": ...
+    def __getitem__(self, index: slice | Sequence[int] | np.ndarray) -> "Sweep": ...
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return Sweep(self.members[index], self.names)
@@ -98,7 +98,7 @@ class Sweep(Sequence[AbstractTransform]):
         places = np.flatnonzero(chosen) if chosen.dtype == bool else chosen
         return Sweep([self.members[i] for i in places], self.names)
 
-    def __iter__(self) -> Iterator[AbstractTransform]:
+    def __iter__(self) -> Iterator[Any]:
         return iter(self.members)
 
     def __eq__(self, other: object) -> bool:
@@ -113,7 +113,7 @@ class Sweep(Sequence[AbstractTransform]):
         varied = ", ".join(dict.fromkeys(name for row in self.table() for name in row if name != "optimizer"))
         return f"Sweep({classes}; varied: {varied or 'nothing'})"
 
-    def batched(self) -> AbstractTransform:
+    def batched(self) -> Any:
         """Return the members as one optimizer whose hyperparameters have a leading axis, for `jax.vmap`.
 
         Raises:

@@ -10,10 +10,10 @@ each device runs the batch of its own members, so that no array ever moves betwe
 """
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -33,6 +33,8 @@ READS_A_VALUE = (
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )
+# A tracer that is formatted, hashed or taken as a shape is a plain TypeError.
+READS_A_VALUE_TOO = ("Tracer.__format__", "unhashable type: 'DynamicJaxprTracer'", "sequences of concrete values")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +62,11 @@ class Trainable:
     start: Callable[[Any, PRNGKeyArray], PyTree]
     advance: Callable[[Any, PyTree], tuple[PyTree, PyTree]]
 
+    def __post_init__(self) -> None:
+        for name, function in (("start", self.start), ("advance", self.advance)):
+            if not callable(function):
+                raise TypeError(f"`Trainable({name}=...)` must be a function, got {function!r}.")
+
 
 def in_segments(training: Any) -> Trainable | None:
     """The training as segments, or None if it is a plain function."""
@@ -76,15 +83,37 @@ class Traced(NamedTuple):
 
 def trace(name: str, function: Callable[..., PyTree], *arguments: PyTree) -> Traced:
     """Trace a function of the user, which returns arrays, for arguments given as arrays or shapes."""
+    if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+        raise RuntimeError(
+            f"A sweep is a compiled program, which `jax.disable_jit` forbids. To debug `{name}`, call it for one "
+            f"optimizer: `train(sweep[0], key)`."
+        )
     try:
         closed, result = jax.make_jaxpr(function, return_shape=True)(*jax.tree.map(shape_of, arguments))
-    except READS_A_VALUE as error:
-        raise TypeError(_explained(name, error)) from error
+    except (*READS_A_VALUE, TypeError) as error:
+        if isinstance(error, READS_A_VALUE) or any(words in str(error) for words in READS_A_VALUE_TOO):
+            raise TypeError(_explained(name, error)) from error
+        raise
 
     def call(consts: list[Any], *leaves: Any) -> list[Any]:
         return jaxpr_as_fun(closed.replace(consts=consts))(*leaves)
 
     return Traced(call, list(closed.consts), result)
+
+
+def check_arguments(name: str, function: Callable[..., Any], call: str) -> None:
+    """Raise an error if a function of the user can't be called with two arguments."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of some builtins and callables, Python doesn't know it
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        raise TypeError(
+            f"`{name}` is called with two arguments, `{call}`, and this one is `{name}{signature}`. Give it the two, "
+            f"and take whatever else it needs from a closure or `functools.partial`."
+        ) from error
 
 
 def is_key(x: Any) -> bool:
@@ -100,7 +129,7 @@ def shape_of(x: Any) -> jax.ShapeDtypeStruct:
 def as_metrics(name: str, out: PyTree) -> PyTree:
     """The metrics as arrays; an error if there are none, or something is neither an array nor a number."""
     found = jtu.tree_leaves_with_path(out)
-    wrong = [f"{dotted(path) or 'the result'}: {type(x).__name__}" for path, x in found if not _is_numeric(x)]
+    wrong = [f"{dotted(path) or 'the result'}: {what}" for path, x in found if (what := _why_not_a_metric(x))]
     if wrong or not found:
         what = listing(wrong) if wrong else f"`{out!r}`, which has no arrays"
         raise TypeError(
@@ -110,8 +139,12 @@ def as_metrics(name: str, out: PyTree) -> PyTree:
     return jax.tree.map(jnp.asarray, out)
 
 
-def _is_numeric(x: Any) -> bool:
-    return (eqx.is_array(x) and not is_key(x)) or isinstance(x, (bool, int, float, complex, np.ndarray, np.generic))
+def _why_not_a_metric(x: Any) -> str:
+    if not isinstance(x, (jax.Array, bool, int, float, complex, np.ndarray, np.generic)):
+        return type(x).__name__
+    if isinstance(x, jax.Array) and is_key(x):
+        return "a random key"
+    return "" if np.size(x) else f"an empty array of shape {np.shape(x)}"
 
 
 def _explained(name: str, error: Exception) -> str:
@@ -150,6 +183,10 @@ class Placement(NamedTuple):
 def placement(devices: Any) -> Placement:
     """The mesh over devices: all of them (None), the first so many (a number), or those given."""
     there = jax.devices()
+    if isinstance(devices, jax.Device):
+        devices = [devices]
+    if isinstance(devices, (str, bool)):
+        raise TypeError(f"`devices={devices!r}` must be a list such as `jax.devices()[:4]`, a number, or None for all.")
     if isinstance(devices, int):
         if not 0 < devices <= len(there):
             raise ValueError(f"`devices={devices}` must be between 1 and {len(there)}, the number of devices of JAX.")
@@ -158,6 +195,16 @@ def placement(devices: Any) -> Placement:
     if not chosen:
         raise ValueError("`devices=[]` is empty. For all devices of JAX, write `devices=None`.")
     return Placement(Mesh(np.array(chosen), (MEMBERS,)))
+
+
+def placed(x: Any, sharding: NamedSharding) -> jax.Array:
+    """An array on its devices, of which some may belong to other processes; these have the same array."""
+    if sharding.is_fully_addressable or (isinstance(x, jax.Array) and not x.is_fully_addressable):
+        return jax.device_put(x, sharding)
+    if isinstance(x, jax.Array) and is_key(x):
+        return jax.random.wrap_key_data(placed(jax.random.key_data(x), sharding), impl=jax.random.key_impl(x))
+    host = np.asarray(x)
+    return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 
 
 class Axes(NamedTuple):
@@ -174,22 +221,33 @@ class Program:
         traced: the function for one member and one seed.
         axes: the axes of each of its arguments. The results have both.
         where: the devices, over which the members are spread.
+        seeds: the number of seeds.
         donated: the arguments whose memory the results may use.
     """
 
-    def __init__(self, traced: Traced, axes: Sequence[Axes], where: Placement, donated: Sequence[int] = ()):
-        over_seeds = jax.vmap(traced.call, in_axes=(None, *(0 if axis.seeds else None for axis in axes)))
-        over_members = jax.vmap(over_seeds, in_axes=(None, *(0 if axis.members else None for axis in axes)))
-        if where.size > 1:
-            specs = tuple(P(MEMBERS) if axis.members else P() for axis in axes)
-            over_members = jax.shard_map(
-                over_members, mesh=where.mesh, in_specs=(P(), *specs), out_specs=P(MEMBERS), check_vma=False
-            )
-        self.axes = axes
+    def __init__(self, traced: Traced, axes: Sequence[Axes], where: Placement, seeds: int, donated: Sequence[int] = ()):
+        self.call, self.axes, self.where, self.seeds = traced.call, axes, where, seeds
+        self.donated = tuple(1 + i for i in donated)
         self.shardings = [where.of_members() if axis.members else where.copied() for axis in axes]
-        self.consts = [jax.device_put(x, where.copied()) for x in traced.consts]
-        self._jitted = jax.jit(over_members, donate_argnums=tuple(1 + i for i in donated))
+        self.consts = [placed(x, where.copied()) for x in traced.consts]
         self._compiled: dict[int, Any] = {}
+
+    def _mapped(self, width: int) -> Callable[..., list[Any]]:
+        """The function over seeds, members and devices. There may be no array with an axis, so that sizes are given."""
+        over_seeds = jax.vmap(
+            self.call, in_axes=(None, *(0 if axis.seeds else None for axis in self.axes)), axis_size=self.seeds
+        )
+        over_members = jax.vmap(
+            over_seeds,
+            in_axes=(None, *(0 if axis.members else None for axis in self.axes)),
+            axis_size=width // self.where.size,
+        )
+        if self.where.size == 1:
+            return over_members
+        specs = tuple(P(MEMBERS) if axis.members else P() for axis in self.axes)
+        return jax.shard_map(
+            over_members, mesh=self.where.mesh, in_specs=(P(), *specs), out_specs=P(MEMBERS), check_vma=False
+        )
 
     def compiled(self, width: int, leaves: Sequence[Any]) -> Any:
         """The compiled program for so many members; `leaves` are arrays or shapes of any number of members."""
@@ -198,10 +256,11 @@ class Program:
                 jax.ShapeDtypeStruct((width, *x.shape[1:]) if axis.members else x.shape, x.dtype, sharding=sharding)
                 for x, axis, sharding in zip(leaves, self.axes, self.shardings, strict=True)
             ]
-            self._compiled[width] = self._jitted.lower(self.consts, *shapes).compile()
+            jitted = jax.jit(self._mapped(width), donate_argnums=self.donated)
+            self._compiled[width] = jitted.lower(self.consts, *shapes).compile()
         return self._compiled[width]
 
     def __call__(self, width: int, leaves: Sequence[Any]) -> list[Any]:
         """Run the program for so many members."""
-        placed = [jax.device_put(x, sharding) for x, sharding in zip(leaves, self.shardings, strict=True)]
-        return self.compiled(width, placed)(self.consts, *placed)
+        arrays = [placed(x, sharding) for x, sharding in zip(leaves, self.shardings, strict=True)]
+        return self.compiled(width, arrays)(self.consts, *arrays)

@@ -1,0 +1,122 @@
+"""Sweeps over several devices, over the processes of a `jax.distributed` job, and killed by the operating system."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import modulax as mx
+from modulax import sweeps
+from modulax.sweeps import _population
+
+from . import sweep_over_devices as job
+
+RATES = sweeps.grid(mx.SGD(1e-2, momentum=0.9), learning_rate=np.geomspace(1e-3, 0.1, 16))
+
+
+def _environment(devices: int) -> dict[str, str]:
+    flags = os.environ.get("XLA_FLAGS", "")
+    return os.environ | {"XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count={devices}"}
+
+
+def _start(folder: Path, *arguments: Any, devices: int = 1) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.sweep_over_devices", str(folder), *map(str, arguments)]
+    return subprocess.Popen(
+        command,
+        env=_environment(devices),
+        cwd=Path(__file__).parents[1],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def _finish(process: subprocess.Popen[str]) -> None:
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, output[-3000:]
+
+
+def test_two_processes_train_one_sweep(tmp_path: Path):
+    """Without and with a folder, which is gone on with; processes with other memory choose one chunk."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    processes = [_start(tmp_path, process, port, devices=4) for process in range(2)]
+    alone = job.run(devices=1)
+    plain = sweeps.run(job.sweep(), job.train, seeds=job.SEEDS, progress=False, devices=1)
+    for process in processes:
+        _finish(process)
+    for process in range(2):
+        with np.load(tmp_path / f"{process}.npz") as stored:
+            np.testing.assert_allclose(stored["loss"], alone.metrics["loss"], rtol=1e-6)
+            np.testing.assert_allclose(stored["half"], alone.metrics["half"].astype(np.float32), rtol=1e-6)
+        np.testing.assert_allclose(np.load(tmp_path / f"plain{process}.npy"), plain.metrics["loss"], rtol=1e-6)
+    lines = (tmp_path / "sweep" / "results.csv").read_text().splitlines()
+    assert len(lines) == 1 + job.MEMBERS * job.SEEDS
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="it forks")
+def test_a_sweep_that_is_killed_five_times_ends_as_one_that_was_not(tmp_path: Path):
+    _finish(_start(tmp_path, "killed", 0))
+    with np.load(tmp_path / "killed.npz") as killed, np.load(tmp_path / "whole.npz") as whole:
+        for name in ("loss", "half"):
+            assert killed[name].tobytes() == whole[name].tobytes()
+
+
+def _heavy_start(optimizer: Any, key: Any) -> Any:
+    weights = jax.random.normal(key, (64, 64))
+    return weights, optimizer.init(weights)
+
+
+def _heavy(optimizer: Any, carry: Any) -> Any:
+    weights, state = carry
+    weights, state = optimizer.step(weights, state, weights)
+    return (weights, state), {"loss": jnp.sum(weights**2)}
+
+
+def test_eight_devices_need_an_eighth_of_the_memory_and_return_the_same(monkeypatch: pytest.MonkeyPatch):
+    training, peaks = sweeps.Trainable(_heavy_start, _heavy), []
+    peak = _population.peak
+    monkeypatch.setattr(_population, "peak", lambda program: peaks.append(peak(program)) or peaks[-1])
+    options: dict[str, Any] = {"seeds": 2, "segments": 2, "progress": False, "memory": 1e9}
+    one = sweeps.run(RATES, training, devices=1, **options)
+    eight = sweeps.run(RATES, training, devices=8, **options)
+    np.testing.assert_allclose(eight.metrics["loss"], one.metrics["loss"], rtol=1e-6)
+    # Of each, `start` and `advance`; the segments are what stays.
+    assert peaks[1] == pytest.approx(16 * 2 * 2 * 64 * 64 * 4, rel=0.05)  # in place: weights and momenta once
+    assert peaks[3] == pytest.approx(peaks[1] / 8, rel=0.05)
+    # 3 members on 8 devices: some devices train copies.
+    few = sweeps.run(RATES[:3], training, devices=jax.devices(), **options)
+    np.testing.assert_allclose(few.metrics["loss"], one.metrics["loss"][:3], rtol=1e-6)
+    assert few.chunk == (8,)
+
+
+def test_optimizers_without_arrays_are_spread_over_devices():
+    """Nothing has an axis of members: each device trains its share all the same."""
+    results = sweeps.run([mx.Identity()] * 5, lambda optimizer, key: jax.random.normal(key), seeds=3, progress=False)
+    expected = np.tile(jax.vmap(jax.random.normal)(results.keys), (5, 1))
+    np.testing.assert_array_equal(results.metrics, expected)
+
+
+@pytest.mark.parametrize("devices, error, says", [
+    (0, ValueError, "must be between 1 and 8"),
+    (9, ValueError, "must be between 1 and 8"),
+    ([], ValueError, "write `devices=None`"),
+    ("cpu", TypeError, r"a list such as `jax.devices\(\)\[:4\]`"),
+    (True, TypeError, "a number, or None"),
+])  # fmt: skip
+def test_devices_that_are_not_there(devices: Any, error: type[Exception], says: str):
+    with pytest.raises(error, match=says):
+        sweeps.run(RATES, job.train, devices=devices)
+
+
+def test_one_device_is_a_list_of_one():
+    results = sweeps.run(RATES[:2], lambda optimizer, key: optimizer.learning_rate, devices=jax.devices()[3])
+    np.testing.assert_array_equal(results.metrics[:, 0], [x.learning_rate for x in RATES[:2]])

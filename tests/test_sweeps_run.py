@@ -1,0 +1,473 @@
+"""`sweeps.run`: one program per structure, each member as alone, memory, diverging members, results, wrong calls."""
+
+import csv
+import functools
+import operator
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import optax
+import pytest
+from flax import linen, nnx
+
+import modulax as mx
+from modulax import schedules, sweeps
+from modulax.sweeps import _memory, _population, _results, _training
+
+from . import settings
+
+QUIET: dict[str, Any] = {"progress": False, "devices": 1}
+X = np.linspace(-1.0, 1.0, 16, dtype=np.float32).reshape(8, 2)
+Y = np.sin(3 * X[:, :1])
+TRACED: Counter[str] = Counter()
+
+
+def fit(optimizer: Any, params: Any, predict: Callable[[Any], Any], steps: int = 4) -> Any:
+    """Full-batch training; the loss before each step."""
+
+    def step(carry: Any, _: None) -> Any:
+        params, state = carry
+        loss, grads = jax.value_and_grad(lambda params: jnp.mean((predict(params) - Y) ** 2))(params)
+        return optimizer.step(grads, state, params), loss
+
+    _, losses = jax.lax.scan(step, (params, optimizer.init(params)), length=steps)
+    return losses
+
+
+def linear(optimizer: Any, key: Any) -> Any:
+    """Train a linear model."""
+    TRACED["linear"] += 1
+    params = {"w": jax.random.normal(key, (2, 1)), "b": jnp.zeros((1,))}
+    losses = fit(optimizer, params, lambda p: X @ p["w"] + p["b"][None])
+    return {"loss": losses[-1], "curve": losses}
+
+
+def equinox_model(optimizer: Any, key: Any) -> Any:
+    arrays, rest = eqx.partition(eqx.nn.MLP(2, 1, 8, 1, key=key), eqx.is_array)
+    return fit(optimizer, arrays, lambda arrays: jax.vmap(eqx.combine(arrays, rest))(X))
+
+
+def nnx_model(optimizer: Any, key: Any) -> Any:
+    graph, params = nnx.split(nnx.Linear(2, 1, rngs=nnx.Rngs(key)))
+    return fit(optimizer, params, lambda params: nnx.merge(graph, params)(jnp.asarray(X)))
+
+
+def linen_model(optimizer: Any, key: Any) -> Any:
+    model = linen.Dense(1)
+    return fit(optimizer, model.init(key, X), lambda params: model.apply(params, X))
+
+
+def assert_each_member_is_as_alone(results: sweeps.Results, train: Any, rtol: float = 1e-5) -> None:
+    alone = jax.jit(train)
+    for i, member in enumerate(results.sweep):
+        for j, key in enumerate(results.keys):
+            for x, y in zip(
+                jax.tree.leaves(results.metrics), jax.tree.leaves(jax.device_get(alone(member, key))), strict=True
+            ):
+                np.testing.assert_allclose(x[i, j], y, rtol=rtol)
+
+
+@pytest.mark.parametrize("members, seeds, chunk", [(1, 1, None), (7, 2, None), (7, 3, 3), (5, 1, 2), (4, 2, 9)])
+def test_train_is_traced_once_whatever_the_members_seeds_and_chunks(members: int, seeds: int, chunk: int | None):
+    TRACED.clear()
+    sweep = sweeps.grid(mx.SGD(0.1), learning_rate=np.linspace(0.01, 0.2, members))
+    results = sweeps.run(sweep, linear, seeds=seeds, chunk=chunk, **QUIET)
+    assert TRACED["linear"] == 1
+    assert results.chunk == (min(chunk or members, members),)
+    assert results.metrics["curve"].shape == (members, seeds, 4)
+    if members == 7:
+        assert_each_member_is_as_alone(results, linear)
+
+
+def test_decay_clip_momentum_and_schedule_vary_in_one_program():
+    schedule = schedules.WarmupCosineDecay(0.0, 1e-2, warmup_steps=1, decay_steps=4)
+    optimizer = mx.Chain(
+        clip=mx.ClipByGlobalNorm(1.0), decay=mx.AddDecayedWeights(0.1), sgd=mx.SGD(schedule, momentum=0.9)
+    )
+    values = {
+        "weight_decay": [0.0, 0.1],
+        "max_norm": [0.1, 1.0],
+        "momentum": [0.5, 0.9],
+        "sgd.learning_rate.decay_steps": [3, 8],
+        "sgd.learning_rate.peak_value": [1e-2, 1e-1],
+    }
+    TRACED.clear()
+    results = sweeps.run(sweeps.grid(optimizer, **values), linear, **QUIET)
+    assert TRACED["linear"] == 1
+    assert len(np.unique(results.metrics["loss"])) == 32
+    assert_each_member_is_as_alone(results, linear)
+
+
+@pytest.mark.parametrize("train", [equinox_model, nnx_model, linen_model], ids=lambda f: f.__name__)
+def test_models_of_every_library(train: Any):
+    sweep = sweeps.concat([sweeps.grid(mx.SGD(0.1), learning_rate=[0.05, 0.1]), mx.Lion(1e-3)])
+    assert_each_member_is_as_alone(sweeps.run(sweep, train, seeds=2, **QUIET), train)
+
+
+def test_classes_share_a_table(tmp_path: Path):
+    TRACED.clear()
+    sweep = sweeps.concat([
+        sweeps.grid(mx.AdamW(1e-3), learning_rate=[1e-3, 1e-1]),
+        sweeps.grid(mx.Lion(1e-3), learning_rate=[1e-3, 1e-2]),
+        [mx.Muon(0.02)],
+        mx.AdamW(1e-2),
+    ])  # fmt: skip
+    results = sweeps.run(sweep, linear, seeds=2, **QUIET)
+    assert TRACED["linear"] == 3
+    assert_each_member_is_as_alone(results, linear)
+    table = results.table("loss")
+    assert [row["optimizer"] for row in table] == ["AdamW", "AdamW", "Lion", "Lion", "Muon", "AdamW"]
+    np.testing.assert_allclose([row["loss"] for row in table], results.metrics["loss"].mean(1), rtol=1e-6)
+    optimizer, row = results.best("loss")
+    i = int(results.metrics["loss"].mean(1).argmin())
+    assert optimizer is sweep[i]
+    assert row["member"] == i
+    results.to_csv(tmp_path / "table.csv")
+    with open(tmp_path / "table.csv", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [(int(r["member"]), int(r["seed"])) for r in rows] == [(i, j) for i in range(6) for j in range(2)]
+    np.testing.assert_allclose([float(r["loss"]) for r in rows], results.metrics["loss"].ravel(), rtol=1e-6)
+    np.testing.assert_allclose([float(r["curve"]) for r in rows], results.metrics["curve"][..., -1].ravel(), rtol=1e-6)
+    assert {r["diverged"] for r in rows} == {"False"}
+
+
+SGDS = sweeps.grid(mx.SGD(0.1), learning_rate=[0.05, 0.1])
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "one": lambda: mx.AdamW(1e-3),
+    "a list": lambda: [mx.SGD(0.1), mx.SGD(0.2)],
+    "some on the device": lambda: [mx.SGD(jnp.asarray(0.1)), mx.SGD(0.2)],
+    "noise": lambda: sweeps.concat([
+        sweeps.grid(mx.NoisySGD(0.1, key=1), learning_rate=[0.05, 0.1]), mx.NoisySGD(0.1, key=2)
+    ]),
+    "of optax": lambda: [mx.from_optax(optax.adam(1e-3)), mx.from_optax(optax.sgd(1e-2))],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_whatever_is_an_optimizer(make: Any):
+    with settings.jax_defaults():  # optax needs them
+        results = sweeps.run(make(), linear, seeds=2, **QUIET)
+        assert_each_member_is_as_alone(results, linear)
+
+
+@pytest.mark.parametrize(
+    "decorated",
+    [jax.jit(linear), eqx.filter_jit(linear), functools.partial(linear)],
+    ids=["jit", "filter_jit", "partial"],
+)
+def test_train_may_be_jitted_or_partial(decorated: Any):
+    expected = sweeps.run(SGDS, linear, **QUIET).metrics["loss"]
+    np.testing.assert_allclose(sweeps.run(SGDS, decorated, **QUIET).metrics["loss"], expected, rtol=1e-6)
+
+
+@pytest.mark.usefixtures("x64")
+def test_double_precision():
+    sweep = sweeps.grid(mx.SGD(0.1), learning_rate=[0.05, 0.1])
+
+    def train(optimizer: Any, key: Any) -> Any:
+        return jnp.float64(1.0) - optimizer.learning_rate
+
+    results = sweeps.run(sweep, train, **QUIET)
+    assert results.metrics.dtype == np.float64
+    np.testing.assert_array_equal(results.metrics[:, 0], [0.95, 0.9])
+
+
+def test_data_is_neither_a_constant_of_the_program_nor_copied_for_each_member(monkeypatch: pytest.MonkeyPatch):
+    data = jnp.ones((256, 256))  # 262 kB
+    programs = []
+    monkeypatch.setattr(_population, "peak", lambda compiled: programs.append(compiled) or _memory.peak(compiled))
+
+    def train(optimizer: Any, key: Any) -> Any:
+        return jnp.sum(data) * optimizer.learning_rate
+
+    many = sweeps.grid(mx.SGD(0.1), learning_rate=np.linspace(0.1, 1.0, 32))
+    results = sweeps.run(many, train, memory=1e9, **QUIET)
+    np.testing.assert_allclose(results.metrics[:, 0], 65536 * np.linspace(0.1, 1.0, 32), rtol=1e-6)
+    (program,) = programs
+    assert 262_144 < _memory.peak(program) < 2 * 262_144 + 10_000
+    assert len(program.as_text()) < 100_000
+
+
+def heavy(optimizer: Any, key: Any) -> Any:
+    TRACED["heavy"] += 1
+    weights, _ = optimizer.step(x := jax.random.normal(key, (1000,)) * optimizer.learning_rate, optimizer.init(x), x)
+    return {"weights": weights}  # 4 kB per member
+
+
+def test_the_chunk_is_found_under_a_small_budget(capsys: pytest.CaptureFixture[str]):
+    TRACED.clear()
+    sweep = sweeps.grid(mx.SGD(0.1), learning_rate=np.linspace(0.1, 1.0, 10))
+    expected = sweeps.run(sweep, heavy, **QUIET)
+    assert expected.chunk == (10,)
+    TRACED.clear()
+    results = sweeps.run(sweep, heavy, memory=40_000, devices=1)
+    assert TRACED["heavy"] == 1
+    (chunk,) = results.chunk
+    assert 1 < chunk < 10
+    assert f"SGD: {chunk} of 10 members at a time" in capsys.readouterr().err
+    np.testing.assert_array_equal(results.metrics["weights"], expected.metrics["weights"])
+    with pytest.raises(MemoryError, match=rf"`chunk=10` needs .* and 40 kB are free. Try `chunk={chunk}`"):
+        sweeps.run(sweep, heavy, memory=40_000, chunk=10, **QUIET)
+    assert sweeps.run(sweep, heavy, memory=40_000, chunk=chunk, **QUIET).chunk == (chunk,)
+    with pytest.raises(MemoryError, match=r"Training one member needs .* smaller model or batch, fewer seeds"):
+        sweeps.run(sweep, heavy, memory=1000, **QUIET)
+    with pytest.raises(MemoryError, match="Training 8 members, one on each device, needs"):
+        sweeps.run(sweep, heavy, memory=1000, progress=False)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("members", [1, 7, 64, 100])
+@pytest.mark.parametrize("devices", [1, 4])
+@pytest.mark.parametrize("each", [1.0, 7.0, 30.0])
+def test_the_found_chunk_is_nearly_the_largest_that_fits(members: int, devices: int, each: float):
+    def needed(width: int) -> int:
+        return int(100 + each * width / devices)
+
+    def rounded(n: int) -> int:
+        return -(-n // devices) * devices
+
+    width = _memory.fitting(needed, members, rounded, None, 300)
+    assert width % devices == 0
+    assert needed(width) <= 300
+    most = max(w for w in range(devices, 1000, devices) if needed(w) <= 300)
+    assert -(-members // width) <= -(-members // most) + 1
+    assert width <= rounded(members)
+    assert _memory.fitting(needed, members, rounded, None, float("inf")) == rounded(members)
+
+
+def test_a_device_without_memory_is_answered_with_a_smaller_chunk(monkeypatch: pytest.MonkeyPatch):
+    sweep = sweeps.grid(mx.SGD(0.1), learning_rate=np.linspace(0.1, 1.0, 10))
+
+    def full(*_: Any) -> None:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 10 bytes.")
+
+    monkeypatch.setattr(_training.Program, "__call__", full)
+    with pytest.raises(MemoryError, match=r"while 10 members were trained at a time. Try `chunk=5`"):
+        sweeps.run(sweep, linear, **QUIET)
+    with pytest.raises(MemoryError, match="Try `chunk=8`"):
+        sweeps.run(sweep, linear, progress=False)
+    assert "Try `chunk=16`" in _memory.exhausted(24, lambda n: -(-n // 8) * 8)
+    with pytest.raises(MemoryError, match="Use a smaller model or batch, fewer seeds"):
+        sweeps.run(sweep[:1], linear, **QUIET)
+
+    def broken(*_: Any) -> None:
+        raise jax.errors.JaxRuntimeError("INTERNAL: no")
+
+    monkeypatch.setattr(_training.Program, "__call__", broken)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
+        sweeps.run(sweep, linear, **QUIET)
+
+
+LEVELS = sweeps.grid(mx.SGD(1.0), learning_rate=[1.0, 2.0, 3.0, 4.0])
+
+
+def kinds(optimizer: Any, key: Any) -> Any:
+    """Metrics of all kinds, some of which diverge: for rate 3 the curve, for rate 4 the loss with one of the seeds."""
+    rate, is_first = optimizer.learning_rate, key == jax.random.split(jax.random.key(0), 2)[0]
+    loss = jnp.where((rate > 3.5) & is_first, jnp.inf, -rate)
+    return {
+        "loss": loss,
+        "curve": jnp.stack([rate, jnp.where((rate > 2.5) & (rate < 3.5), jnp.nan, 1.0), rate]),
+        "half": (rate / 3).astype(jnp.bfloat16),
+        "z": jax.lax.complex(rate, 1.0),
+        "deep": [{"count": rate.astype(int), "flag": rate > 1.5}],
+        "python": (1, 2.5, True),
+        "none": None,
+    }
+
+
+def test_metrics_of_all_kinds_and_members_that_diverge():
+    results = sweeps.run(LEVELS, kinds, seeds=2, **QUIET)
+    metrics = results.metrics
+    assert metrics["half"].dtype == jnp.bfloat16
+    assert metrics["z"].dtype == np.complex64
+    assert metrics["deep"][0]["count"].tolist() == [[1, 1], [2, 2], [3, 3], [4, 4]]
+    assert metrics["deep"][0]["flag"].dtype == bool
+    assert [x.dtype for x in metrics["python"]] == [np.int32, np.float32, bool]
+    np.testing.assert_array_equal(results.diverged, [[False] * 2, [False] * 2, [True] * 2, [True, False]])
+    np.testing.assert_array_equal(results.scores("loss"), [-1, -2, -3, np.inf])
+    np.testing.assert_array_equal(results.scores("loss", mode="max"), [-1, -2, -3, -np.inf])
+    np.testing.assert_array_equal(results.scores("loss", reduce="min"), [-1, -2, -3, -4])
+    np.testing.assert_array_equal(results.scores("loss", reduce="max"), [-1, -2, -3, np.inf])
+    np.testing.assert_array_equal(results.scores("loss", reduce="median"), [-1, -2, -3, np.inf])
+    assert results.best("loss") == (LEVELS[2], {"member": 2, "optimizer": "SGD", "learning_rate": 3.0, "loss": -3.0})
+    assert results.best("loss", mode="max")[1]["member"] == 0
+    assert results.best("deep.0.count", mode="max")[1] == {
+        "member": 3, "optimizer": "SGD", "learning_rate": 4.0, "deep.0.count": 4.0,
+    }  # fmt: skip
+    np.testing.assert_array_equal(results.final("curve")[:, 0], [1, 2, 3, 4])
+    assert results.curve("curve").shape == (4, 2, 3)
+    assert results.table("loss")[3] | {"loss": 0} == {
+        "member": 3, "optimizer": "SGD", "learning_rate": 4.0,
+        "loss": 0, "loss_min": -4.0, "loss_max": np.inf, "diverged": 1,
+    }  # fmt: skip
+    assert "3 diverged" in repr(results)
+    with pytest.raises(ValueError, match=r"`z` is complex.*Return its absolute value"):
+        results.best("z")
+
+
+def test_all_diverged():
+    results = sweeps.run(LEVELS, lambda optimizer, key: jnp.nan * optimizer.learning_rate, **QUIET)
+    assert results.diverged.all()
+    with pytest.raises(ValueError, match=r"No member has a finite `metric`: all diverged. Try smaller learning rates"):
+        results.best()
+
+
+def test_a_metric_may_be_called_metric():
+    results = sweeps.run(LEVELS, lambda optimizer, key: {"metric": optimizer.learning_rate, "b": 1.0}, **QUIET)
+    assert results.best("metric")[1]["metric"] == 1.0
+    assert "metric" in _results.csv_of(results)
+
+
+def test_names_of_metrics():
+    results = sweeps.run(LEVELS, lambda optimizer, key: {"loss": optimizer.learning_rate, "b": 1.0}, **QUIET)
+    for wrong, says in (
+        ("los", "no metric `los`: there are `b`, `loss`. Did you mean `loss`"),
+        (None, "Choose a metric"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            results.best(wrong)
+    with pytest.raises(ValueError, match="mode"):
+        results.best("loss", mode="smallest")
+    with pytest.raises(ValueError, match="reduce"):
+        results.best("loss", reduce="average")
+
+
+def start(optimizer: Any, key: Any) -> Any:
+    return {"w": jax.random.normal(key, (2,)), "n": jnp.zeros((), int), "act": jnp.tanh, "name": "model"}
+
+
+def advance(optimizer: Any, carry: Any) -> Any:
+    w = carry["w"] * (1 - optimizer.learning_rate)
+    carry = carry | {"w": w, "n": carry["n"] + 1}
+    return carry, {"curve": jnp.stack([carry["n"] * 10, carry["n"] * 10 + 1]), "w": carry["act"](w)}
+
+
+def test_segments_follow_the_axes_of_members_and_seeds():
+    sweep = sweeps.grid(mx.SGD(0.1), learning_rate=[0.1, 0.2, 0.5])
+    results = sweeps.run(sweep, sweeps.Trainable(start, advance), seeds=2, segments=3, chunk=2, **QUIET)
+    assert results.metrics["curve"].shape == (3, 2, 3, 2)
+    assert results.curve("curve")[2, 1].tolist() == [10, 11, 20, 21, 30, 31]
+    assert results.final("curve").tolist() == [[31, 31]] * 3
+    begin = np.asarray(jax.vmap(lambda key: jax.random.normal(key, (2,)))(results.keys))
+    rates, times = np.array([0.1, 0.2, 0.5]).reshape(3, 1, 1, 1), np.arange(1, 4).reshape(1, 1, 3, 1)
+    np.testing.assert_allclose(results.metrics["w"], np.tanh(begin[None, :, None] * (1 - rates) ** times), rtol=1e-5)
+    assert results.segments.tolist() == [3, 3, 3]
+
+
+def wrong_carry(**changes: Any) -> sweeps.Trainable:
+    def changed(optimizer: Any, carry: Any) -> Any:
+        carry, metrics = advance(optimizer, carry)
+        carry = {name: x(carry[name]) if callable(x := changes.get(name)) else carry[name] for name in carry}
+        return {name: x for name, x in carry.items() if x is not None}, metrics
+
+    return sweeps.Trainable(start, changed)
+
+
+def returned(*out: Any) -> sweeps.Trainable:
+    return sweeps.Trainable(start, lambda optimizer, carry: out if len(out) != 1 else out[0])
+
+
+def of_class(optimizer: Any, key: Any) -> Any:
+    return {"loss": jnp.zeros(2 if isinstance(optimizer, mx.Lion) else 3)}
+
+
+def named_by_class(optimizer: Any, key: Any) -> Any:
+    return {type(optimizer).__name__: 1.0}
+
+
+def reads(function: Callable[[Any], Any]) -> Any:
+    return lambda optimizer, key: function(optimizer.learning_rate)
+
+
+TRAINABLE: Any = sweeps.Trainable  # for functions that a type checker refuses
+READS = r"reads a traced value as a Python number.*`jnp\.where`"
+WRONG: list[tuple[Any, Any, dict[str, Any], type[Exception], str]] = [
+    (SGDS, reads(float), {}, TypeError, READS),
+    (SGDS, reads(int), {}, TypeError, READS),
+    (SGDS, reads(bool), {}, TypeError, READS),
+    (SGDS, reads(np.sin), {}, TypeError, READS),
+    (SGDS, reads(lambda x: 1.0 if x > 0 else 0.0), {}, TypeError, READS),
+    (SGDS, reads(lambda x: list(range(x.astype(int)))), {}, TypeError, READS),
+    (SGDS, reads(lambda x: jnp.zeros(x.astype(int))), {}, TypeError, READS),
+    (SGDS, reads(lambda x: float(f"{x:.3f}")), {}, TypeError, READS),
+    (SGDS, reads(lambda x: {x: 1.0}), {}, TypeError, READS),
+    (SGDS, lambda optimizer, key: operator.matmul(jnp.ones(2), "a"), {}, TypeError, "(?s)^(?!.*Python number)"),
+    (SGDS, lambda optimizer: 1.0, {}, TypeError, r"`train\(optimizer, key\)`, and this one is `train\(optimizer\)`"),
+    (SGDS, lambda o, key, data: 1.0, {}, TypeError, "from a closure or `functools.partial`"),
+    (SGDS, TRAINABLE(lambda key: key, advance), {}, TypeError, r"`start\(optimizer, key\)`"),
+    (SGDS, TRAINABLE(start, lambda carry: carry), {}, TypeError, r"`advance\(optimizer, carry\)`"),
+    (SGDS, 3, {}, TypeError, r"`sweeps\.Trainable\(start, advance\)`; got 3"),
+    (linear, SGDS[0], {}, TypeError, "needs the training as a function"),
+    (SGDS, linear, {"segments": 3}, ValueError, r"`sweeps\.Trainable\(start, advance\)` in place of a function"),
+    (SGDS, lambda optimizer, key: None, {}, TypeError, 'has no arrays.*return {"loss": loss}'),
+    (SGDS, lambda optimizer, key: {"a": {"b": "text"}}, {}, TypeError, r"`a\.b: str`"),
+    (SGDS, lambda optimizer, key: eqx.nn.MLP(2, 2, 2, 1, key=key), {}, TypeError, "keep a model or a function out"),
+    (SGDS, lambda optimizer, key: key, {}, TypeError, "`the result: a random key`"),
+    (SGDS, lambda optimizer, key: jnp.zeros((0, 2)), {}, TypeError, r"an empty array of shape \(0, 2\)"),
+    (
+        [mx.SGD(0.1), mx.Lion(0.1)],
+        of_class,
+        {},
+        ValueError,
+        r"For Lion, `loss` is float32\[2\]; for SGD, it is float32\[3\]",
+    ),
+    ([mx.SGD(0.1), mx.Lion(0.1)], named_by_class, {}, ValueError, r"For Lion, `SGD` is absent"),
+    (SGDS, linear, {"seeds": 0}, ValueError, r"`sweeps\.run\(seeds=\.\.\.\)` must be a positive integer, got 0"),
+    (SGDS, linear, {"chunk": 0}, ValueError, "chunk.*positive integer, got 0"),
+    (SGDS, returned(1), {"segments": 0}, ValueError, "segments.*positive integer, got 0"),
+    (SGDS, linear, {"key": 0}, ValueError, r"`jax\.random\.key\(0\)`, got 0"),
+    (SGDS, linear, {"key": jax.random.split(jax.random.key(0), 2)}, ValueError, r"an array of shape \(2,\)"),
+    (SGDS, linear, {"memory": "1GB"}, ValueError, "such as `memory=8e9`"),
+    (SGDS, linear, {"memory": 0}, ValueError, "such as `memory=8e9`"),
+    (
+        SGDS,
+        wrong_carry(w=lambda x: x.astype(jnp.bfloat16)),
+        {},
+        TypeError,
+        r"`w` is float32\[2\] before .* bfloat16\[2\] after",
+    ),
+    (SGDS, wrong_carry(w=lambda x: x[:1]), {}, TypeError, r"`w` is float32\[2\] before .* float32\[1\] after"),
+    (SGDS, wrong_carry(n=lambda x: 3), {}, TypeError, "`n` is int32.* absent after it. Keep a step count as an array"),
+    (SGDS, wrong_carry(name=lambda x: "other"), {}, TypeError, "the same non-arrays. `name` changed"),
+    (SGDS, wrong_carry(name=lambda x: None), {}, TypeError, "the same non-arrays"),
+    (SGDS, returned(1, 2, 3), {}, TypeError, r"a pair, `\(carry, metrics\)`, and it returned a tuple of 3"),
+    (SGDS, returned({"loss": 1.0}), {}, TypeError, r"a pair, `\(carry, metrics\)`, and it returned dict"),
+    (SGDS, sweeps.Trainable(start, lambda o, carry: (carry, None)), {}, TypeError, "`advance` must return its metrics"),
+]
+
+
+@pytest.mark.parametrize("sweep, train, options, error, says", WRONG, ids=range(len(WRONG)))
+def test_wrong_calls_are_answered_with_what_to_write(
+    sweep: Any, train: Any, options: dict[str, Any], error: type[Exception], says: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(error, match=says):
+        sweeps.run(sweep, train, **QUIET | options)
+
+
+def test_a_trainable_consists_of_functions(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(TypeError, match=r"`Trainable\(advance=...\)` must be a function, got 2"):
+        TRAINABLE(start, 2)
+
+
+def test_disable_jit_is_answered_with_a_call_for_one_member():
+    with jax.disable_jit(), pytest.raises(RuntimeError, match=r"`train\(sweep\[0\], key\)`"):
+        sweeps.run(SGDS, linear, **QUIET)
+
+
+def test_legacy_keys_and_the_default_key():
+    typed = sweeps.run(SGDS, linear, seeds=2, **QUIET)
+    raw = sweeps.run(SGDS, linear, seeds=2, key=jax.random.PRNGKey(0), **QUIET)
+    np.testing.assert_array_equal(raw.metrics["loss"], typed.metrics["loss"])
+    assert len(np.unique(typed.metrics["loss"])) == 4
+    other = sweeps.run(SGDS, linear, seeds=2, key=jax.random.key(1), **QUIET)
+    assert not np.intersect1d(other.metrics["loss"], typed.metrics["loss"]).size
