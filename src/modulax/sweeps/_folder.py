@@ -107,7 +107,7 @@ class Folder:
             return
         fresh = self.path / "metrics" / f"{name}.new"
         with open(fresh, "wb") as file:
-            np.savez(file, *map(_storable, metrics))
+            np.savez(file, *metrics)  # bfloat16 as bytes, which `metrics` reads as such
         os.replace(fresh, self._metrics(name, segment))
 
     def forget(self, name: str, segment: int) -> None:
@@ -124,11 +124,6 @@ class Folder:
 
 def _by_name(carry: Sequence[Any]) -> dict[str, Any]:
     return {f"{i:04d}": x for i, x in enumerate(carry)}
-
-
-def _storable(x: np.ndarray) -> np.ndarray:
-    """NumPy's files know only its own dtypes; others, such as bfloat16, are stored as unsigned integers."""
-    return x.view(f"u{x.dtype.itemsize}") if x.dtype.kind == "V" else x
 
 
 def _writes() -> bool:
