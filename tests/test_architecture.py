@@ -63,6 +63,7 @@ LAZY_IMPORTS: dict[tuple[str, str], str] = {
     ("sweeps/_optuna.py", "optuna"): "an extra, which only `sweeps.optuna` needs",
     ("sweeps/_optuna.py", "optuna.study"): "an extra, which only `sweeps.optuna` needs",
     ("sweeps/_optuna.py", "optuna.trial"): "an extra, which only `sweeps.optuna` needs",
+    ("sweeps/_plots.py", "matplotlib.pyplot"): "an extra, which only `Results.plot` needs",
     ("sweeps/_spaces.py", "scipy.stats"): "takes half a second to import, for quasi-random points only",
     ("_containers/optax_adapters.py", "optax"): "`to_optax` makes what only whoever has optax asks for",
 }

@@ -1,0 +1,509 @@
+"""Pictures of a sweep: curves, final values against hyperparameters, and heat maps.
+
+`Panels` prepares the numbers: which members belong together, which hyperparameters vary, and on which scale each is
+drawn. The functions `_curves`, `_against` and `_heat_map` draw one panel each, on axes of matplotlib.
+"""
+
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .._support.checks import check_option, listing, suggestion
+
+if TYPE_CHECKING:
+    from ._results import Results
+
+KINDS = ("curves", "final", "heatmap")
+INK, SOFT, BEST, GREY = "#22313f", "#b8c4ce", "#c0392b", "#7d838c"
+# Colors of classes and of values that aren't numbers; readable for color-blind people, and unlike that of the best.
+CATEGORIES = (INK, "#dd8a10", "#3f86d6", "#1f9e73", "#b06bb0", GREY)
+COLORS_OF_VALUES = "viridis"
+STYLE: dict[str, Any] = {
+    "font.size": 9,
+    "axes.titlesize": 9.5,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "text.color": INK,
+    "legend.frameon": False,
+}
+MANY = 12  # With more members, a curve has no band, and a heat map of more rows or columns no values in its cells.
+
+
+class Scale(NamedTuple):
+    """How values are placed on an axis: the values after a transformation, the name, and the scale of matplotlib."""
+
+    transform: Callable[[np.ndarray], np.ndarray]
+    label: str
+    name: str
+    options: dict[str, Any]
+
+
+def scale_of(label: str, values: np.ndarray) -> Scale:
+    """The scale on which values are spread: logarithmic where they span a factor of ten.
+
+    Decays such as 0.9, 0.99 and 0.999 are placed by their distance from one. Values with a zero among them are on a
+    scale that is linear below the smallest positive one.
+    """
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        return Scale(lambda x: x, label, "linear", {})
+    low, high = finite.min(), finite.max()
+    if low >= 0.5 and high < 1 and (1 - low) / (1 - high) >= 9.9:
+        return Scale(lambda x: 1 - x, f"1 − {label}", "log", {})
+    if low > 0 and high / low >= 9.9:
+        return Scale(lambda x: x, label, "log", {})
+    if low == 0 and high > 0 and high / finite[finite > 0].min() >= 9.9:
+        return Scale(lambda x: x, label, "symlog", {"linthresh": finite[finite > 0].min(), "linscale": 0.5})
+    return Scale(lambda x: x, label, "linear", {})
+
+
+class Column(NamedTuple):
+    """A hyperparameter: its name and the value of each member, None if the member doesn't have it."""
+
+    name: str
+    values: list[Any]
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether all values are numbers."""
+        return all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in self.values if x is not None)
+
+    def numbers(self) -> np.ndarray:
+        """The values as floating-point numbers, NaN where a member has none."""
+        return np.array([np.nan if x is None else float(x) for x in self.values])
+
+    def texts(self) -> list[str]:
+        """The distinct values, for names on an axis."""
+        return list(dict.fromkeys(shown(x) for x in self.values if x is not None))
+
+
+def shown(x: Any) -> str:
+    """A value as short text."""
+    return f"{x:.3g}" if isinstance(x, float) else str(x)
+
+
+def differing(texts: Sequence[str]) -> list[str]:
+    """Short names of values that aren't numbers: of `Cosine(1.0, steps=5)` and `Cosine(2.0, steps=5)`, 1.0 and 2.0."""
+    parts = [re.split(r"[(), ]+", text.rstrip(")")) for text in texts]
+    common = set.intersection(*map(set, parts)) if len(parts) > 1 else set()
+    short = [", ".join(part for part in of if part not in common) for of in parts]
+    names = short if all(short) and len(set(short)) == len(short) else texts
+    return [textwrap.shorten(name, 40, placeholder=" …") for name in names]
+
+
+def varied(rows: Sequence[dict[str, Any]], names: Sequence[str] | None) -> list[Column]:
+    """The hyperparameters that vary, or those of the given names."""
+    there = list(dict.fromkeys(name for row in rows for name in row if name != "optimizer"))
+    for name in names or ():
+        if name not in there:
+            raise ValueError(
+                f"`plot(hyperparameters=...)`: `{name}` doesn't vary in this sweep. There are "
+                f"{listing(there) or 'none'}.{suggestion(name, there)}"
+            )
+    columns = [Column(name, [row.get(name) for row in rows]) for name in (there if names is None else names)]
+    return [column for column in columns if names is not None or len(column.texts()) > 1]
+
+
+class Panels:
+    """The numbers of a plot.
+
+    Args:
+        results: the results.
+        metric: the name of the metric.
+        names: the hyperparameters to show; None for all that vary.
+        mode: whether small or large values are good.
+        reduce: how the seeds are reduced.
+    """
+
+    def __init__(self, results: "Results", metric: str | None, names: Sequence[str] | None, mode: str, reduce: str):
+        self.metric, self.mode, self.reduce = results._metric(metric)[0], mode, reduce
+        self.scores = results.scores(metric, mode=mode, reduce=reduce)  # which checks the options
+        self.is_worse = np.greater if mode == "min" else np.less
+        rows = results.sweep.table()
+        self.columns = varied(rows, names)
+        self.final = results.final(metric).astype(np.float64)
+        self.curve = results.curve(metric).astype(np.float64)
+        self.seeds = self.final.shape[1]
+        self.is_finite = np.isfinite(self.final)
+        fine = np.isfinite(self.scores)
+        # Of a single member, there is no best one.
+        several = fine.any() and len(fine) > 1
+        self.best = int((self.scores if mode == "min" else -self.scores).argmin()) if several else None
+        of_class: dict[str, list[int]] = {}
+        for i, row in enumerate(rows):
+            of_class.setdefault(row["optimizer"], []).append(i)
+        self.classes = of_class
+        length = self.curve.shape[2] // max(int(results.segments.max()), 1)
+        self.lengths = results.segments * length
+        steps_inside = length > 1 or results.segments.max() <= 1
+        self.time = "step" if steps_inside else "segment"
+        self.limits, self.is_log = limits(self.final[self.is_finite], mode)
+        self.worst_edge = 0.965 if mode == "min" else 0.035
+
+    def best_text(self) -> str:
+        """What the best member is, for the legend."""
+        texts = [name for name, members in self.classes.items() if len(self.classes) > 1 and self.best in members]
+        for column in self.columns:
+            value = column.values[self.best or 0]
+            if value is not None:
+                names = dict(zip(column.texts(), differing(column.texts()), strict=True))
+                texts.append(f"{column.name} = {names[shown(value)]}")
+        return ", ".join(texts)
+
+    def numeric(self) -> list[Column]:
+        """The columns of numbers."""
+        return [column for column in self.columns if column.is_numeric]
+
+    def color_of_class(self, i: int) -> str:
+        """The color of a member's class."""
+        names = list(self.classes)
+        return CATEGORIES[next(k for k, name in enumerate(names) if i in self.classes[name]) % len(CATEGORIES)]
+
+    def is_grid(self, members: Sequence[int]) -> bool:
+        """Whether members have every combination of the values of what varies."""
+        rows = {tuple(str(column.values[i]) for column in self.columns) for i in members}
+        counts = [len(set(values)) for values in zip(*rows, strict=True)]
+        return len(rows) == np.prod(counts)
+
+    def bad(self, i: int) -> bool:
+        """Whether a run of a member diverged, or is beyond the limits of the picture."""
+        return bool((~self.is_finite[i] | self.is_beyond(self.final[i])).any())
+
+    def is_beyond(self, values: np.ndarray) -> np.ndarray:
+        """Whether values are worse than anything that is drawn."""
+        return self.is_worse(values, self.limits[1] if self.mode == "min" else self.limits[0])
+
+    def summary(self, members: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The reduced value of members over their seeds, and the smallest and largest, NaN where there is none."""
+        middle = np.where(np.isfinite(self.scores), self.scores, np.nan)[list(members)]
+        chosen, there = self.final[list(members)], self.is_finite[list(members)]
+        some = there.any(axis=1)
+        low = np.where(some, np.where(there, chosen, np.inf).min(axis=1), np.nan)
+        high = np.where(some, np.where(there, chosen, -np.inf).max(axis=1), np.nan)
+        return middle, low, high
+
+    def set_heights(self, ax: Any) -> None:
+        """The vertical axis of final values."""
+        if not self.is_finite.any():
+            ax.set(ylim=(0, 1), yticks=[])
+            ax.text(0.5, 0.5, "all runs diverged", transform=ax.transAxes, ha="center", color=GREY)
+            return
+        if self.is_log:
+            ax.set_yscale("log")
+        ax.set_ylim(padded(*self.limits, self.is_log))
+
+
+def limits(values: np.ndarray, mode: str) -> tuple[tuple[float, float], bool]:
+    """The smallest and largest value to be drawn, and whether the axis is logarithmic.
+
+    Bad values that are far from the others, such as the losses of runs that are about to overflow, are left out.
+    """
+    if not values.size:
+        return (0.0, 1.0), False
+    low, high = float(values.min()), float(values.max())
+    is_log = low > 0 and high / low >= 9.9
+    placed = np.log10(values) if is_log else values
+    first, third = np.quantile(placed, [0.25, 0.75])
+    reach = 3 * max(third - first, 0.5 if is_log else 0.0)
+    if mode == "min" and reach:
+        high = min(high, float(placed[placed <= third + reach].max()) if not is_log else 10 ** (third + reach))
+    elif reach and not is_log:
+        low = max(low, float(placed[placed >= first - reach].min()))
+    return (low, high), low > 0 and high / low >= 9.9
+
+
+def padded(low: float, high: float, is_log: bool) -> tuple[float, float]:
+    """Limits of an axis with some space at both ends, for markers."""
+    if is_log:
+        room = 0.08 * (np.log10(high) - np.log10(low))
+        return 10 ** (np.log10(low) - room), 10 ** (np.log10(high) + room)
+    room = 0.08 * (high - low) or 0.1 * abs(high) or 0.1
+    return low - room, high + room
+
+
+def plot(
+    results: "Results",
+    metric: str | None,
+    kind: str | Sequence[str] | None,
+    hyperparameters: Sequence[str] | None,
+    mode: str,
+    reduce: str,
+) -> Any:
+    """The figure of `Results.plot`."""
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        message = '`Results.plot` requires matplotlib: `pip install "modulax[sweeps]"`.'
+        raise ImportError(message) from error
+    kinds = KINDS if kind is None else (kind,) if isinstance(kind, str) else tuple(kind)
+    for name in kinds:
+        check_option("plot", "kind", name, KINDS)
+    panels = Panels(results, metric, hyperparameters, mode, reduce)
+    drawn = [draw for name in kinds for draw in _panels_of(name, panels, wanted=kind is not None)]
+    wide = 2 if len(drawn) == 4 else min(len(drawn), 3)
+    high = -(-len(drawn) // wide)
+    with plt.rc_context(STYLE):
+        figure = plt.figure(figsize=(0.6 + 3.4 * wide, 0.4 + 2.7 * high), layout="constrained")
+        handles: dict[str, Any] = {}
+        for k, draw in enumerate(drawn):
+            draw(figure.add_subplot(high, wide, k + 1), handles)
+        if handles:
+            legend = {"handles": [*handles.values()], "labels": [*handles], "loc": "outside lower center"}
+            figure.legend(**legend, ncols=_columns(list(handles), figure.get_figwidth()))
+        # Drawn lazily, after this style is gone: what is decided only then is decided here.
+        figure.draw_without_rendering()
+    return figure
+
+
+def _columns(labels: Sequence[str], width: float) -> int:
+    """How many columns of a legend fit into so many inches."""
+    widths = [0.65 + 0.078 * max(map(len, label.splitlines())) for label in labels]
+    for n in range(len(labels), 1, -1):
+        rows = -(-len(labels) // n)  # a legend is filled by column
+        if sum(max(widths[i : i + rows]) for i in range(0, len(labels), rows)) <= width:
+            return n
+    return 1
+
+
+def _panels_of(kind: str, panels: Panels, wanted: bool) -> list[Callable[[Any, dict[str, Any]], None]]:
+    """The panels of one kind, as functions that draw on axes and add to the entries of the legend."""
+    if kind == "curves":
+        if panels.curve.shape[2] > 1:
+            return [lambda ax, handles: _curves(ax, handles, panels)]
+        if wanted:
+            raise ValueError(
+                f"`{panels.metric}` has one value for each run, so there are no curves. Let `train` return the values "
+                f"over time, or train in segments."
+            )
+        return []
+    if kind == "final":
+        columns = list(panels.columns)
+        if any(all(column.values[i] is None for column in columns) for i in range(len(panels.scores))):
+            names = [name for i in range(len(panels.scores)) for name, of in panels.classes.items() if i in of]
+            columns.append(Column("optimizer", list(names)))
+        return [lambda ax, handles, column=column: _against(ax, handles, panels, column) for column in columns]
+    found = []
+    for name, members in panels.classes.items():
+        of_class = [c for c in panels.numeric() if len({c.values[i] for i in members}) > 1]
+        if len(of_class) >= 2 and panels.is_grid(members):
+            pair = of_class[0], of_class[1]
+            found.append(
+                lambda ax, handles, name=name, members=members, pair=pair: _heat_map(
+                    ax, handles, panels, name, members, pair
+                )
+            )
+    if wanted and not found:
+        raise ValueError("A heat map needs two hyperparameters on a grid: `sweeps.grid(optimizer, a=[...], b=[...])`.")
+    return found
+
+
+def _curves(ax: Any, handles: dict[str, Any], panels: Panels) -> None:
+    """The metric over time: a line for each member, and the range of its seeds if there are few members."""
+    members, seeds, length = panels.curve.shape
+    steps = np.arange(1, length + 1)
+    inside = steps <= panels.lengths[:, None]
+    finite = np.isfinite(panels.curve)
+    drawn = np.where(finite, panels.curve, np.nan)
+    middle = np.where(finite.all(axis=1), panels.curve.mean(axis=1) if seeds > 1 else drawn[:, 0], np.nan)
+    if panels.reduce != "mean" and seeds > 1:
+        reduced = {"median": np.median, "min": np.min, "max": np.max}[panels.reduce]
+        worst = np.inf if panels.mode == "min" else -np.inf
+        middle = reduced(np.where(finite, panels.curve, worst), axis=1)
+        middle = np.where(np.isfinite(middle), middle, np.nan)
+    colors = _colors(ax, handles, panels)
+    few = members <= MANY and seeds > 1
+    for i in range(members):
+        is_best = i == panels.best
+        line = {"color": BEST if is_best else colors[i], "zorder": 3 if is_best else 2}
+        if few:
+            there = finite[i].any(axis=0)
+            low = np.where(there, np.where(finite[i], panels.curve[i], np.inf).min(axis=0), np.nan)
+            high = np.where(there, np.where(finite[i], panels.curve[i], -np.inf).max(axis=0), np.nan)
+            ax.fill_between(steps, low, high, color=line["color"], alpha=0.15, linewidth=0)
+        style = {"marker": "o", "markersize": 3} if length <= MANY else {}
+        ax.plot(steps, middle[i], linewidth=1.6 if is_best else 1.0 if few else 0.8, **line, **style)
+        ended = ~finite[i] & inside[i]
+        if ended.any():
+            last = np.flatnonzero(np.isfinite(middle[i]))
+            if last.size:
+                mark = ax.plot(steps[last[-1]], middle[i, last[-1]], "x", markersize=5, **line)
+                handles.setdefault("diverged", mark[0])
+    values = drawn[np.isfinite(drawn)]
+    if not values.size:
+        ax.set(ylim=(0, 1), yticks=[])
+        ax.text(0.5, 0.5, "all runs diverged", transform=ax.transAxes, ha="center", color=GREY)
+    else:
+        low, high = float(values.min()), float(values.max())
+        first = drawn[..., 0][np.isfinite(drawn[..., 0])]
+        if panels.mode == "min" and first.size and low > 0:
+            high = min(high, max(3 * float(np.median(first)), panels.limits[1] if panels.is_finite.any() else 0.0))
+        is_log = low > 0 and high / low >= 9.9
+        if is_log:
+            ax.set_yscale("log")
+        ax.set_ylim(padded(low, high, is_log))
+    ax.set(xlabel=panels.time, ylabel=panels.metric)
+    ax.set_xlim(*((0.5, length + 0.5) if length <= MANY else (0, length)))
+    if length <= MANY:
+        ax.xaxis.get_major_locator().set_params(integer=True)
+
+
+def _colors(ax: Any, handles: dict[str, Any], panels: Panels) -> list[Any]:
+    """The color of each member's curve: by class if there are several, or by what varies first."""
+    members = range(len(panels.scores))
+    if len(panels.classes) > 1:
+        for name, of_class in panels.classes.items():
+            handles.setdefault(name, ax.plot([], [], color=panels.color_of_class(of_class[0]))[0])
+        return [panels.color_of_class(i) for i in members]
+    numeric = panels.numeric()
+    if numeric:
+        values = numeric[0].numbers()
+        scale = scale_of(numeric[0].name, values)
+        placed = scale.transform(values)
+        norm = "log" if scale.name == "log" else "linear"
+        mappable = ax.scatter([], [], c=[], norm=norm, cmap=COLORS_OF_VALUES)
+        mappable.set_clim(np.nanmin(placed), np.nanmax(placed))
+        bar = ax.figure.colorbar(mappable, ax=ax, label=scale.label, pad=0.02, aspect=30)
+        bar.outline.set_visible(False)
+        return [mappable.to_rgba(x) for x in placed]
+    if panels.columns:
+        texts = panels.columns[0].texts()
+        for k, text in enumerate(differing(texts)[: len(CATEGORIES)]):
+            handles.setdefault(text, ax.plot([], [], color=CATEGORIES[k])[0])
+        return [CATEGORIES[texts.index(shown(x)) % len(CATEGORIES)] for x in panels.columns[0].values]
+    return [INK for _ in members]
+
+
+def _against(ax: Any, handles: dict[str, Any], panels: Panels, column: Column) -> None:
+    """The final value against one hyperparameter, with the spread over the seeds."""
+    is_numeric = column.is_numeric
+    if is_numeric:
+        scale = scale_of(column.name, column.numbers())
+        x = scale.transform(column.numbers())
+        ax.set_xscale(scale.name, **scale.options)
+        ax.set_xlabel(scale.label)
+    else:
+        texts = column.texts()
+        x = np.array([np.nan if value is None else texts.index(shown(value)) for value in column.values])
+        wrapped = [textwrap.fill(text, 18) for text in differing(texts)]
+        is_wide = sum(max(map(len, name.splitlines())) for name in wrapped) > 30
+        ax.set_xticks(range(len(texts)), wrapped, **({"rotation": 30, "ha": "right"} if is_wide else {}))
+        ax.set(xlabel=column.name, xlim=(-0.5, len(texts) - 0.5))
+    ax.set_ylabel(f"final {panels.metric}" if panels.curve.shape[2] > 1 else panels.metric)
+    panels.set_heights(ax)
+    spread = f"{panels.reduce} and range of {panels.seeds} seeds" if panels.seeds > 1 else None
+    for name, of_class in panels.classes.items():
+        members = [i for i in of_class if not np.isnan(x[i])]
+        if not members:
+            continue
+        color = panels.color_of_class(members[0])
+        if is_numeric and panels.is_grid(members) and len({x[i] for i in members}) > 1:
+            handle = _line(ax, handles, panels, x, members, color)
+            spread = f"best at each value: {spread}" if spread and "all members" in handles else spread
+        else:
+            handle = _points(ax, panels, x, members, color)
+        if len(panels.classes) > 1:
+            handles.setdefault(name, handle)
+        elif spread:
+            handles.setdefault(spread, handle)
+        bad = [i for i in members if panels.bad(i)]
+        if bad:
+            places = sorted({x[i] for i in bad})
+            heights = np.full(len(places), panels.worst_edge)
+            beyond = "diverged" if not panels.is_beyond(panels.final[panels.is_finite]).any() else "diverged or far off"
+            marks = ax.plot(places, heights, "x", color=color, markersize=5, transform=ax.get_xaxis_transform())
+            handles.pop("diverged", None)
+            handles.setdefault(beyond, marks[0])
+    if panels.best is not None and not np.isnan(x[panels.best]):
+        found = ax.plot(x[panels.best], panels.scores[panels.best], "o", color=BEST, markersize=6, zorder=5)
+        handles.setdefault(textwrap.fill(f"best: {panels.best_text()}", 60), found[0])
+
+
+def _line(ax: Any, handles: dict[str, Any], panels: Panels, x: np.ndarray, members: Sequence[int], color: str) -> Any:
+    """A line through the best member at each value, over the range of its seeds; all members as faint points."""
+    sign = 1 if panels.mode == "min" else -1
+    places = sorted({float(x[i]) for i in members})
+    chosen = [min((i for i in members if x[i] == place), key=lambda i: sign * panels.scores[i]) for place in places]
+    if len(chosen) < len(members):
+        points = ax.plot(x[list(members)], panels.summary(members)[0], "o", color=SOFT, markersize=3, zorder=1)
+        handles.setdefault("all members", points[0])
+    middle, low, high = panels.summary(chosen)
+    if panels.seeds > 1:
+        ax.fill_between(places, low, high, color=color, alpha=0.15, linewidth=0)
+    return ax.plot(places, middle, "o-", color=color, markersize=3, linewidth=1.2)[0]
+
+
+def _points(ax: Any, panels: Panels, x: np.ndarray, members: Sequence[int], color: str) -> Any:
+    """A point for each member, with a line over the range of its seeds."""
+    middle, low, high = panels.summary(members)
+    places = x[list(members)]
+    if panels.seeds > 1:
+        ax.vlines(places, low, high, color=color, linewidth=0.8, alpha=0.45)
+    return ax.plot(places, middle, "o", color=color, markersize=3.5, alpha=0.8, markeredgewidth=0)[0]
+
+
+def _heat_map(
+    ax: Any, handles: dict[str, Any], panels: Panels, name: str, members: Sequence[int], pair: tuple[Column, Column]
+) -> None:
+    """The final value for two hyperparameters; the best over whatever else varies."""
+    across, down = (sorted({column.values[i] for i in members}) for column in pair)
+    sign = 1 if panels.mode == "min" else -1
+    chosen = np.array(
+        [
+            [
+                min(
+                    (i for i in members if (pair[0].values[i], pair[1].values[i]) == (a, b)),
+                    key=lambda i: sign * panels.scores[i],
+                )
+                for a in across
+            ]
+            for b in down
+        ]
+    )
+    values = np.where(np.isfinite(panels.scores), panels.scores, np.nan)[chosen]
+    (low, high), _ = limits(values[np.isfinite(values)], panels.mode)
+    is_log = low > 0 and high / low >= 9.9
+    colors = f"{COLORS_OF_VALUES}_r" if panels.mode == "max" else COLORS_OF_VALUES
+    mesh = ax.pcolormesh(values, cmap=colors, norm="log" if is_log else "linear")
+    if np.isfinite(values).any():
+        mesh.set_clim(low, high)
+        bar = ax.figure.colorbar(mesh, ax=ax, label=panels.metric, pad=0.02, aspect=30)
+        bar.outline.set_visible(False)
+    if len(across) <= MANY and len(down) <= MANY:
+        for (b, a), value in np.ndenumerate(values):
+            if np.isfinite(value):
+                r, g, blue, _ = mesh.to_rgba(value)
+                color = "white" if 0.3 * r + 0.59 * g + 0.11 * blue < 0.55 else INK
+                ax.text(
+                    a + 0.5,
+                    b + 0.5,
+                    f"{value:.2g}",
+                    ha="center",
+                    va="center",
+                    fontsize=min(7.5, 38 / len(across)),
+                    color=color,
+                )
+    gaps = np.argwhere(~np.isfinite(values))
+    if gaps.size:
+        marks = ax.plot(gaps[:, 1] + 0.5, gaps[:, 0] + 0.5, "x", color=GREY, markersize=5)
+        handles.setdefault("diverged", marks[0])
+    for axis, texts in ((ax.xaxis, across), (ax.yaxis, down)):
+        every = -(-len(texts) // MANY)
+        axis.set_ticks(np.arange(len(texts))[::every] + 0.5, [f"{x:.3g}" for x in texts[::every]])
+    ax.tick_params(axis="x", rotation=45 if len(across) > 5 else 0)
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    ax.set(xlabel=pair[0].name, ylabel=pair[1].name)
+    if len(panels.classes) > 1:
+        ax.set_title(name)
+    if panels.best in members:
+        (b, a), *_ = np.argwhere(chosen == panels.best)
+        ax.plot([a, a + 1, a + 1, a, a], [b, b, b + 1, b + 1, b], color=BEST, linewidth=2, clip_on=False, zorder=5)
