@@ -1,27 +1,23 @@
 """Pictures of a sweep: curves, final values against hyperparameters, and heat maps.
 
-`Panels` prepares the numbers: which members belong together, which hyperparameters vary, and on which scale each is
-drawn. The functions `_curves`, `_against` and `_heat_map` draw one panel each, on axes of matplotlib.
+`Panels` prepares the numbers; `_curves`, `_against` and `_heat_map` draw one panel each.
 """
 
-import re
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from .._support.checks import check_option, listing, suggestion
-
-if TYPE_CHECKING:
-    from ._results import Results
+from .._support.checks import check_option
+from ._panels import Column, Panels, differing, has_tens, limits, padded, scale_of, shown
 
 KINDS = ("curves", "final", "heatmap")
 INK, SOFT, BEST, GREY = "#22313f", "#b8c4ce", "#c0392b", "#7d838c"
 # Colors of classes and of values that aren't numbers; readable for color-blind people, and unlike that of the best.
 CATEGORIES = (INK, "#dd8a10", "#3f86d6", "#1f9e73", "#b06bb0", GREY)
 COLORS_OF_VALUES = "viridis"
-STYLE: dict[str, Any] = {
+STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlesize": 9.5,
     "axes.titlelocation": "left",
@@ -38,200 +34,8 @@ STYLE: dict[str, Any] = {
 MANY = 12  # With more members, a curve has no band, and a heat map of more rows or columns no values in its cells.
 
 
-class Scale(NamedTuple):
-    """How values are placed on an axis: the values after a transformation, the name, and the scale of matplotlib."""
-
-    transform: Callable[[np.ndarray], np.ndarray]
-    label: str
-    name: str
-    options: dict[str, Any]
-
-
-def scale_of(label: str, values: np.ndarray) -> Scale:
-    """The scale on which values are spread: logarithmic where they span a factor of ten.
-
-    Decays such as 0.9, 0.99 and 0.999 are placed by their distance from one. Values with a zero among them are on a
-    scale that is linear below the smallest positive one.
-    """
-    finite = values[np.isfinite(values)]
-    if not finite.size:
-        return Scale(lambda x: x, label, "linear", {})
-    low, high = finite.min(), finite.max()
-    if low >= 0.5 and high < 1 and (1 - low) / (1 - high) >= 9.9:
-        return Scale(lambda x: 1 - x, f"1 − {label}", "log", {})
-    if low > 0 and high / low >= 9.9:
-        return Scale(lambda x: x, label, "log", {})
-    if low == 0 and high > 0 and high / finite[finite > 0].min() >= 9.9:
-        return Scale(lambda x: x, label, "symlog", {"linthresh": finite[finite > 0].min(), "linscale": 0.5})
-    return Scale(lambda x: x, label, "linear", {})
-
-
-class Column(NamedTuple):
-    """A hyperparameter: its name and the value of each member, None if the member doesn't have it."""
-
-    name: str
-    values: list[Any]
-
-    @property
-    def is_numeric(self) -> bool:
-        """Whether all values are numbers."""
-        return all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in self.values if x is not None)
-
-    def numbers(self) -> np.ndarray:
-        """The values as floating-point numbers, NaN where a member has none."""
-        return np.array([np.nan if x is None else float(x) for x in self.values])
-
-    def texts(self) -> list[str]:
-        """The distinct values, for names on an axis."""
-        return list(dict.fromkeys(shown(x) for x in self.values if x is not None))
-
-
-def shown(x: Any) -> str:
-    """A value as short text."""
-    return f"{x:.3g}" if isinstance(x, float) else str(x)
-
-
-def differing(texts: Sequence[str]) -> list[str]:
-    """Short names of values that aren't numbers: of `Cosine(1.0, steps=5)` and `Cosine(2.0, steps=5)`, 1.0 and 2.0."""
-    parts = [re.split(r"[(), ]+", text.rstrip(")")) for text in texts]
-    common = set.intersection(*map(set, parts)) if len(parts) > 1 else set()
-    short = [", ".join(part for part in of if part not in common) for of in parts]
-    names = short if all(short) and len(set(short)) == len(short) else texts
-    return [textwrap.shorten(name, 40, placeholder=" …") for name in names]
-
-
-def varied(rows: Sequence[dict[str, Any]], names: Sequence[str] | None) -> list[Column]:
-    """The hyperparameters that vary, or those of the given names."""
-    there = list(dict.fromkeys(name for row in rows for name in row if name != "optimizer"))
-    for name in names or ():
-        if name not in there:
-            raise ValueError(
-                f"`plot(hyperparameters=...)`: `{name}` doesn't vary in this sweep. There are "
-                f"{listing(there) or 'none'}.{suggestion(name, there)}"
-            )
-    columns = [Column(name, [row.get(name) for row in rows]) for name in (there if names is None else names)]
-    return [column for column in columns if names is not None or len(column.texts()) > 1]
-
-
-class Panels:
-    """The numbers of a plot.
-
-    Args:
-        results: the results.
-        metric: the name of the metric.
-        names: the hyperparameters to show; None for all that vary.
-        mode: whether small or large values are good.
-        reduce: how the seeds are reduced.
-    """
-
-    def __init__(self, results: "Results", metric: str | None, names: Sequence[str] | None, mode: str, reduce: str):
-        self.metric, self.mode, self.reduce = results._metric(metric)[0], mode, reduce
-        self.scores = results.scores(metric, mode=mode, reduce=reduce)  # which checks the options
-        self.is_worse = np.greater if mode == "min" else np.less
-        rows = results.sweep.table()
-        self.columns = varied(rows, names)
-        self.final = results.final(metric).astype(np.float64)
-        self.curve = results.curve(metric).astype(np.float64)
-        self.seeds = self.final.shape[1]
-        self.is_finite = np.isfinite(self.final)
-        fine = np.isfinite(self.scores)
-        # Of a single member, there is no best one.
-        several = fine.any() and len(fine) > 1
-        self.best = int((self.scores if mode == "min" else -self.scores).argmin()) if several else None
-        of_class: dict[str, list[int]] = {}
-        for i, row in enumerate(rows):
-            of_class.setdefault(row["optimizer"], []).append(i)
-        self.classes = of_class
-        length = self.curve.shape[2] // max(int(results.segments.max()), 1)
-        self.lengths = results.segments * length
-        steps_inside = length > 1 or results.segments.max() <= 1
-        self.time = "step" if steps_inside else "segment"
-        self.limits, self.is_log = limits(self.final[self.is_finite], mode)
-        self.worst_edge = 0.965 if mode == "min" else 0.035
-
-    def best_text(self) -> str:
-        """What the best member is, for the legend."""
-        texts = [name for name, members in self.classes.items() if len(self.classes) > 1 and self.best in members]
-        for column in self.columns:
-            value = column.values[self.best or 0]
-            if value is not None:
-                names = dict(zip(column.texts(), differing(column.texts()), strict=True))
-                texts.append(f"{column.name} = {names[shown(value)]}")
-        return ", ".join(texts)
-
-    def numeric(self) -> list[Column]:
-        """The columns of numbers."""
-        return [column for column in self.columns if column.is_numeric]
-
-    def color_of_class(self, i: int) -> str:
-        """The color of a member's class."""
-        names = list(self.classes)
-        return CATEGORIES[next(k for k, name in enumerate(names) if i in self.classes[name]) % len(CATEGORIES)]
-
-    def is_grid(self, members: Sequence[int]) -> bool:
-        """Whether members have every combination of the values of what varies."""
-        rows = {tuple(str(column.values[i]) for column in self.columns) for i in members}
-        counts = [len(set(values)) for values in zip(*rows, strict=True)]
-        return len(rows) == np.prod(counts)
-
-    def bad(self, i: int) -> bool:
-        """Whether a run of a member diverged, or is beyond the limits of the picture."""
-        return bool((~self.is_finite[i] | self.is_beyond(self.final[i])).any())
-
-    def is_beyond(self, values: np.ndarray) -> np.ndarray:
-        """Whether values are worse than anything that is drawn."""
-        return self.is_worse(values, self.limits[1] if self.mode == "min" else self.limits[0])
-
-    def summary(self, members: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The reduced value of members over their seeds, and the smallest and largest, NaN where there is none."""
-        middle = np.where(np.isfinite(self.scores), self.scores, np.nan)[list(members)]
-        chosen, there = self.final[list(members)], self.is_finite[list(members)]
-        some = there.any(axis=1)
-        low = np.where(some, np.where(there, chosen, np.inf).min(axis=1), np.nan)
-        high = np.where(some, np.where(there, chosen, -np.inf).max(axis=1), np.nan)
-        return middle, low, high
-
-    def set_heights(self, ax: Any) -> None:
-        """The vertical axis of final values."""
-        if not self.is_finite.any():
-            ax.set(ylim=(0, 1), yticks=[])
-            ax.text(0.5, 0.5, "all runs diverged", transform=ax.transAxes, ha="center", color=GREY)
-            return
-        if self.is_log:
-            ax.set_yscale("log")
-        ax.set_ylim(padded(*self.limits, self.is_log))
-
-
-def limits(values: np.ndarray, mode: str) -> tuple[tuple[float, float], bool]:
-    """The smallest and largest value to be drawn, and whether the axis is logarithmic.
-
-    Bad values that are far from the others, such as the losses of runs that are about to overflow, are left out.
-    """
-    if not values.size:
-        return (0.0, 1.0), False
-    low, high = float(values.min()), float(values.max())
-    is_log = low > 0 and high / low >= 9.9
-    placed = np.log10(values) if is_log else values
-    first, third = np.quantile(placed, [0.25, 0.75])
-    reach = 3 * max(third - first, 0.5 if is_log else 0.0)
-    if mode == "min" and reach:
-        high = min(high, float(placed[placed <= third + reach].max()) if not is_log else 10 ** (third + reach))
-    elif reach and not is_log:
-        low = max(low, float(placed[placed >= first - reach].min()))
-    return (low, high), low > 0 and high / low >= 9.9
-
-
-def padded(low: float, high: float, is_log: bool) -> tuple[float, float]:
-    """Limits of an axis with some space at both ends, for markers."""
-    if is_log:
-        room = 0.08 * (np.log10(high) - np.log10(low))
-        return 10 ** (np.log10(low) - room), 10 ** (np.log10(high) + room)
-    room = 0.08 * (high - low) or 0.1 * abs(high) or 0.1
-    return low - room, high + room
-
-
 def plot(
-    results: "Results",
+    results: Any,
     metric: str | None,
     kind: str | Sequence[str] | None,
     hyperparameters: Sequence[str] | None,
@@ -339,14 +143,13 @@ def _curves(ax: Any, handles: dict[str, Any], panels: Panels) -> None:
                 handles.setdefault("diverged", mark[0])
     values = drawn[np.isfinite(drawn)]
     if not values.size:
-        ax.set(ylim=(0, 1), yticks=[])
-        ax.text(0.5, 0.5, "all runs diverged", transform=ax.transAxes, ha="center", color=GREY)
+        _say_that_all_diverged(ax)
     else:
         low, high = float(values.min()), float(values.max())
         first = drawn[..., 0][np.isfinite(drawn[..., 0])]
         if panels.mode == "min" and first.size and low > 0:
             high = min(high, max(3 * float(np.median(first)), panels.limits[1] if panels.is_finite.any() else 0.0))
-        is_log = low > 0 and high / low >= 9.9
+        is_log = has_tens(low, high)
         if is_log:
             ax.set_yscale("log")
         ax.set_ylim(padded(low, high, is_log))
@@ -361,8 +164,8 @@ def _colors(ax: Any, handles: dict[str, Any], panels: Panels) -> list[Any]:
     members = range(len(panels.scores))
     if len(panels.classes) > 1:
         for name, of_class in panels.classes.items():
-            handles.setdefault(name, ax.plot([], [], color=panels.color_of_class(of_class[0]))[0])
-        return [panels.color_of_class(i) for i in members]
+            handles.setdefault(name, ax.plot([], [], color=_color_of_class(panels, of_class[0]))[0])
+        return [_color_of_class(panels, i) for i in members]
     numeric = panels.numeric()
     if numeric:
         values = numeric[0].numbers()
@@ -382,6 +185,27 @@ def _colors(ax: Any, handles: dict[str, Any], panels: Panels) -> list[Any]:
     return [INK for _ in members]
 
 
+def _color_of_class(panels: Panels, i: int) -> str:
+    """The color of a member's class."""
+    place = next(k for k, members in enumerate(panels.classes.values()) if i in members)
+    return CATEGORIES[place % len(CATEGORIES)]
+
+
+def _set_heights(ax: Any, panels: Panels) -> None:
+    """The vertical axis of final values."""
+    if not panels.is_finite.any():
+        _say_that_all_diverged(ax)
+        return
+    if panels.is_log:
+        ax.set_yscale("log")
+    ax.set_ylim(padded(*panels.limits, panels.is_log))
+
+
+def _say_that_all_diverged(ax: Any) -> None:
+    ax.set(ylim=(0, 1), yticks=[])
+    ax.text(0.5, 0.5, "all runs diverged", transform=ax.transAxes, ha="center", color=GREY)
+
+
 def _against(ax: Any, handles: dict[str, Any], panels: Panels, column: Column) -> None:
     """The final value against one hyperparameter, with the spread over the seeds."""
     is_numeric = column.is_numeric
@@ -398,13 +222,13 @@ def _against(ax: Any, handles: dict[str, Any], panels: Panels, column: Column) -
         ax.set_xticks(range(len(texts)), wrapped, **({"rotation": 30, "ha": "right"} if is_wide else {}))
         ax.set(xlabel=column.name, xlim=(-0.5, len(texts) - 0.5))
     ax.set_ylabel(f"final {panels.metric}" if panels.curve.shape[2] > 1 else panels.metric)
-    panels.set_heights(ax)
+    _set_heights(ax, panels)
     spread = f"{panels.reduce} and range of {panels.seeds} seeds" if panels.seeds > 1 else None
     for name, of_class in panels.classes.items():
         members = [i for i in of_class if not np.isnan(x[i])]
         if not members:
             continue
-        color = panels.color_of_class(members[0])
+        color = _color_of_class(panels, members[0])
         if is_numeric and panels.is_grid(members) and len({x[i] for i in members}) > 1:
             handle = _line(ax, handles, panels, x, members, color)
             spread = f"best at each value: {spread}" if spread and "all members" in handles else spread
@@ -470,7 +294,7 @@ def _heat_map(
     )
     values = np.where(np.isfinite(panels.scores), panels.scores, np.nan)[chosen]
     (low, high), _ = limits(values[np.isfinite(values)], panels.mode)
-    is_log = low > 0 and high / low >= 9.9
+    is_log = has_tens(low, high)
     colors = f"{COLORS_OF_VALUES}_r" if panels.mode == "max" else COLORS_OF_VALUES
     mesh = ax.pcolormesh(values, cmap=colors, norm="log" if is_log else "linear")
     if np.isfinite(values).any():
