@@ -24,7 +24,7 @@ def closed() -> Iterator[None]:
     plt.close("all")
 
 
-def results_of(sweep: Any, metrics: Any, segments: int = 1) -> sweeps.Results:
+def results_of(sweep: Any, metrics: Any, segments: int = 1, trained: Any = None) -> sweeps.Results:
     sweep = sweep if isinstance(sweep, sweeps.Sweep) else sweeps.Sweep(sweep)
     metrics = jax.tree.map(np.asarray, metrics)
     first = jax.tree.leaves(metrics)[0]
@@ -32,9 +32,10 @@ def results_of(sweep: Any, metrics: Any, segments: int = 1) -> sweeps.Results:
         sweep=sweep,
         metrics=metrics,
         diverged=~np.isfinite(first.reshape(*first.shape[:2], -1)).all(2),
-        segments=np.full(len(sweep), segments),
+        segments=np.full(len(sweep), segments) if trained is None else np.array(trained),
         keys=jax.random.split(jax.random.key(0), first.shape[1]),
         chunk=(len(sweep),),
+        total=segments,
     )
 
 
@@ -83,7 +84,7 @@ def test_curves_end_where_a_run_diverges_and_are_colored_by_the_value():
     assert len(lines) == 4
     assert np.isfinite(lines[3].get_ydata()).sum() == 5
     np.testing.assert_array_equal(points(ax, "x"), [(5, 1)])
-    assert len({mpl.colors.to_hex(line.get_color()) for line in lines}) == 4
+    assert len({tuple(line.get_color()) for line in lines}) == 4
     assert axes_named(figure, "learning_rate").get_ylabel() == "final loss"
     (only,) = results.plot("loss", kind="final").axes
     assert only.get_xlabel() == "learning_rate"
@@ -203,6 +204,16 @@ def test_segments_are_the_time_of_a_trainable():
     assert len(ax.collections) >= 4  # few members: the range of the seeds of each
 
 
+def test_members_that_were_stopped_are_not_the_best_and_not_diverged():
+    sweep = sweeps.grid(mx.SGD(0.1), learning_rate=RATES)
+    losses = np.array([[1.0, np.nan, np.nan], [0.1, 0.2, np.nan], [0.5, 0.4, 0.3], [0.6, 0.5, 0.4]])
+    figure = results_of(sweep, losses[:, None], 3, trained=[1, 2, 3, 3]).plot()
+    ax = axes_named(figure, "learning_rate")
+    drawn = {tuple(point) for line in ax.lines[:2] for point in line.get_xydata()}
+    assert drawn == {(1e-4, 1.0), (1e-3, 0.2), (1e-2, 0.3), (1e-1, 0.4)}
+    assert labels(figure) == ["stopped early", "best: learning_rate = 0.01"]
+
+
 def test_the_style_of_the_caller_is_left_alone():
     before = dict(mpl.rcParams)
     figure = results_of([mx.Adam(0.1)], np.ones((1, 1))).plot()
@@ -213,7 +224,7 @@ def test_the_style_of_the_caller_is_left_alone():
 @pytest.mark.parametrize(
     "kwargs, words",
     [
-        ({"metric": "los"}, ["`los`", "'loss'"]),
+        ({"metric": "los"}, ["`los`", "`loss`"]),
         ({"kind": "curve"}, ["kind", "'curves'"]),
         ({"kind": "curves"}, ["one value for each run"]),
         ({"kind": "heatmap"}, ["two hyperparameters on a grid"]),

@@ -1,5 +1,6 @@
 """The numbers of a plot: which hyperparameters vary, on which scale each is drawn, and which values are left out."""
 
+import math
 import re
 import textwrap
 from collections.abc import Callable, Sequence
@@ -8,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._support.checks import listing, suggestion
+
+REDUCTIONS = {"mean": np.mean, "median": np.median, "min": np.min, "max": np.max}
 
 
 class Scale(NamedTuple):
@@ -110,6 +113,9 @@ class Panels:
         self.curve = results.curve(metric).astype(np.float64)
         self.seeds = self.final.shape[1]
         self.is_finite = np.isfinite(self.final)
+        worst = np.inf if mode == "min" else -np.inf
+        middle = REDUCTIONS[reduce](np.where(self.is_finite, self.final, worst), axis=1)
+        self.middle = np.where(np.isfinite(middle), middle, np.nan)
         fine = np.isfinite(self.scores)
         # Of a single member, there is no best one.
         several = fine.any() and len(fine) > 1
@@ -118,9 +124,10 @@ class Panels:
         for i, row in enumerate(rows):
             of_class.setdefault(row["optimizer"], []).append(i)
         self.classes = of_class
-        length = self.curve.shape[2] // max(int(results.segments.max()), 1)
+        length = self.curve.shape[2] // results.total
         self.lengths = results.segments * length
-        steps_inside = length > 1 or results.segments.max() <= 1
+        self.is_stopped = results.segments < results.segments.max()
+        steps_inside = length > 1 or results.total == 1
         self.time = "step" if steps_inside else "segment"
         self.limits, self.is_log = limits(self.final[self.is_finite], mode)
         self.worst_edge = 0.965 if mode == "min" else 0.035
@@ -143,7 +150,7 @@ class Panels:
         """Whether members have every combination of the values of what varies."""
         rows = {tuple(str(column.values[i]) for column in self.columns) for i in members}
         counts = [len(set(values)) for values in zip(*rows, strict=True)]
-        return len(rows) == np.prod(counts)
+        return len(rows) == math.prod(counts)
 
     def bad(self, i: int) -> bool:
         """Whether a run of a member diverged, or is beyond the limits of the picture."""
@@ -155,17 +162,16 @@ class Panels:
 
     def summary(self, members: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The reduced value of members over their seeds, and the smallest and largest, NaN where there is none."""
-        middle = np.where(np.isfinite(self.scores), self.scores, np.nan)[list(members)]
         chosen, there = self.final[list(members)], self.is_finite[list(members)]
         some = there.any(axis=1)
         low = np.where(some, np.where(there, chosen, np.inf).min(axis=1), np.nan)
         high = np.where(some, np.where(there, chosen, -np.inf).max(axis=1), np.nan)
-        return middle, low, high
+        return self.middle[list(members)], low, high
 
 
 def has_tens(low: float, high: float) -> bool:
     """Whether a logarithmic axis is right for positive values from `low` to `high`."""
-    return low > 0 and high / low >= 9.9
+    return bool(low > 0 and high / low >= 9.9)
 
 
 def limits(values: np.ndarray, mode: str) -> tuple[tuple[float, float], bool]:

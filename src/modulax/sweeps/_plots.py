@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .._support.checks import check_option
-from ._panels import Column, Panels, differing, has_tens, limits, padded, scale_of, shown
+from ._panels import REDUCTIONS, Column, Panels, differing, has_tens, limits, padded, scale_of, shown
 
 KINDS = ("curves", "final", "heatmap")
 INK, SOFT, BEST, GREY = "#22313f", "#b8c4ce", "#c0392b", "#7d838c"
@@ -117,12 +117,9 @@ def _curves(ax: Any, handles: dict[str, Any], panels: Panels) -> None:
     inside = steps <= panels.lengths[:, None]
     finite = np.isfinite(panels.curve)
     drawn = np.where(finite, panels.curve, np.nan)
-    middle = np.where(finite.all(axis=1), panels.curve.mean(axis=1) if seeds > 1 else drawn[:, 0], np.nan)
-    if panels.reduce != "mean" and seeds > 1:
-        reduced = {"median": np.median, "min": np.min, "max": np.max}[panels.reduce]
-        worst = np.inf if panels.mode == "min" else -np.inf
-        middle = reduced(np.where(finite, panels.curve, worst), axis=1)
-        middle = np.where(np.isfinite(middle), middle, np.nan)
+    worst = np.inf if panels.mode == "min" else -np.inf
+    middle = REDUCTIONS[panels.reduce](np.where(finite, panels.curve, worst), axis=1)
+    middle = np.where(np.isfinite(middle), middle, np.nan)
     colors = _colors(ax, handles, panels)
     few = members <= MANY and seeds > 1
     for i in range(members):
@@ -229,11 +226,15 @@ def _against(ax: Any, handles: dict[str, Any], panels: Panels, column: Column) -
         if not members:
             continue
         color = _color_of_class(panels, members[0])
-        if is_numeric and panels.is_grid(members) and len({x[i] for i in members}) > 1:
+        going = [i for i in members if not panels.is_stopped[i]]
+        stopped = [i for i in members if panels.is_stopped[i]]
+        if stopped:
+            handles["stopped early"] = _points(ax, panels, x, stopped, SOFT)
+        if is_numeric and not stopped and panels.is_grid(members) and len({x[i] for i in members}) > 1:
             handle = _line(ax, handles, panels, x, members, color)
             spread = f"best at each value: {spread}" if spread and "all members" in handles else spread
         else:
-            handle = _points(ax, panels, x, members, color)
+            handle = _points(ax, panels, x, going, color)
         if len(panels.classes) > 1:
             handles.setdefault(name, handle)
         elif spread:
@@ -292,7 +293,7 @@ def _heat_map(
             for b in down
         ]
     )
-    values = np.where(np.isfinite(panels.scores), panels.scores, np.nan)[chosen]
+    values = panels.middle[chosen]
     (low, high), _ = limits(values[np.isfinite(values)], panels.mode)
     is_log = has_tens(low, high)
     colors = f"{COLORS_OF_VALUES}_r" if panels.mode == "max" else COLORS_OF_VALUES

@@ -16,11 +16,10 @@ from jaxtyping import PyTree
 from .._protocol.transform import AbstractTransform
 from .._support.checks import check_option, listing, suggestion
 from ..tree._paths import dotted
+from ._panels import REDUCTIONS
 from ._plots import plot
 from ._sweep import Sweep
 from ._training import Keys
-
-REDUCTIONS = {"mean": np.mean, "median": np.median, "min": np.min, "max": np.max}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
