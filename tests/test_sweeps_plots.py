@@ -113,6 +113,15 @@ def test_two_hyperparameters_on_a_grid_have_a_heat_map():
     assert len(results_of(sweep, {"loss": losses}).plot(kind="heatmap").axes) == 2  # with its color bar
 
 
+def test_a_short_logarithmic_axis_names_the_values():
+    sweep = sweeps.grid(mx.SGD(0.1), learning_rate=[0.3, 1.0, 4.0])
+    (ax,) = results_of(sweep, np.ones((3, 1))).plot().axes
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["0.3", "1", "4"]
+    sweep = sweeps.grid(mx.SGD(0.1), learning_rate=np.geomspace(0.2, 4.0, 9))
+    (ax,) = results_of(sweep, np.ones((9, 1))).plot().axes
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["0.3", "1", "3"]
+
+
 def test_a_sample_is_points():
     key = jax.random.key(0)
     spaces: dict[str, Any] = {

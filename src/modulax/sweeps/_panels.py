@@ -45,6 +45,17 @@ def _is_logarithmic(x: np.ndarray) -> bool:
     return bool(len(x) < 4 or (np.median(x) - x[0]) / (x[-1] - x[0]) < 0.3)
 
 
+def ticks_of(placed: np.ndarray) -> list[float] | None:
+    """Places for names on a short logarithmic axis, where powers of ten are too few; None for a long one."""
+    there = np.unique(placed[np.isfinite(placed)])
+    if there[-1] / there[0] >= 99:
+        return None
+    if len(there) <= 5:
+        return there.tolist()
+    exponents = range(math.floor(math.log10(there[0])), math.ceil(math.log10(there[-1])) + 1)
+    return [x * 10.0**k for k in exponents for x in (1, 3) if there[0] <= x * 10.0**k <= there[-1]]
+
+
 class Column(NamedTuple):
     """A hyperparameter: its name and the value of each member, None if the member doesn't have it."""
 

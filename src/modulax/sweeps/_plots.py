@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .._support.checks import check_option
-from ._panels import REDUCTIONS, Column, Panels, differing, has_tens, limits, padded, scale_of, shown
+from ._panels import REDUCTIONS, Column, Panels, differing, has_tens, limits, padded, scale_of, shown, ticks_of
 
 KINDS = ("curves", "final", "heatmap")
 INK, SOFT, BEST, GREY = "#22313f", "#b8c4ce", "#c0392b", "#7d838c"
@@ -211,6 +211,10 @@ def _against(ax: Any, handles: dict[str, Any], panels: Panels, column: Column) -
         x = scale.transform(column.numbers())
         ax.set_xscale(scale.name, **scale.options)
         ax.set_xlabel(scale.label)
+        ticks = ticks_of(x) if scale.name == "log" else None
+        if ticks is not None:
+            ax.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks])
+            ax.set_xticks([], minor=True)
     else:
         texts = column.texts()
         x = np.array([np.nan if value is None else texts.index(shown(value)) for value in column.values])
