@@ -120,6 +120,8 @@ def test_a_short_logarithmic_axis_names_the_values():
     sweep = sweeps.grid(mx.SGD(0.1), learning_rate=np.geomspace(0.2, 4.0, 9))
     (ax,) = results_of(sweep, np.ones((9, 1))).plot().axes
     assert [t.get_text() for t in ax.get_xticklabels()] == ["0.3", "1", "3"]
+    (ax,) = results_of(sweep, np.geomspace(0.2, 4.0, 9)[:, None]).plot().axes
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["0.2", "0.5", "1", "2", "5"]
 
 
 def test_a_sample_is_points():
@@ -210,6 +212,8 @@ def test_segments_are_the_time_of_a_trainable():
     results = results_of(sweep, np.ones((4, 2, 6)), segments=6)
     ax = results.plot(kind="curves").axes[0]
     assert (ax.get_xlabel(), ax.get_xlim()) == ("segment", (0.5, 6.5))
+    assert results.plot(kind="curves", every=100).axes[0].get_xlabel() == "step"
+    assert results.plot(kind="curves", every=100).axes[0].lines[0].get_xdata()[-1] == 600
     assert len(ax.collections) >= 4  # few members: the range of the seeds of each
 
 

@@ -30,9 +30,11 @@ def scale_of(label: str, values: np.ndarray) -> Scale:
     """
     finite = np.unique(values[np.isfinite(values)])
     positive = finite[finite > 0]
-    if finite.size and finite[0] >= 0.5 and finite[-1] < 1 and _is_logarithmic(1 - finite[::-1]):
+    if not finite.size or finite[0] < 0:
+        return Scale(lambda x: x, label, "linear", {})
+    if 0.9 <= finite[-1] < 1 and _is_logarithmic(1 - finite[::-1]) and not _is_logarithmic(finite):
         return Scale(lambda x: 1 - x, f"1 − {label}", "log", {})
-    if finite.size and finite[0] >= 0 and _is_logarithmic(positive):
+    if _is_logarithmic(positive):
         name, options = ("log", {}) if finite[0] > 0 else ("symlog", {"linthresh": positive[0], "linscale": 0.5})
         return Scale(lambda x: x, label, name, options)
     return Scale(lambda x: x, label, "linear", {})
@@ -40,20 +42,17 @@ def scale_of(label: str, values: np.ndarray) -> Scale:
 
 def _is_logarithmic(x: np.ndarray) -> bool:
     """Whether increasing positive values span a factor of ten and are denser at the lower end."""
-    if not x.size or x[-1] / x[0] < 9.9:
+    if not x.size or x[-1] < 9.9 * x[0]:
         return False
     return bool(len(x) < 4 or (np.median(x) - x[0]) / (x[-1] - x[0]) < 0.3)
 
 
-def ticks_of(placed: np.ndarray) -> list[float] | None:
+def ticks_of(low: float, high: float, steps: Sequence[int] = (1, 2, 5)) -> list[float] | None:
     """Places for names on a short logarithmic axis, where powers of ten are too few; None for a long one."""
-    there = np.unique(placed[np.isfinite(placed)])
-    if there[-1] / there[0] >= 99:
+    if high > 99 * low:
         return None
-    if len(there) <= 5:
-        return there.tolist()
-    exponents = range(math.floor(math.log10(there[0])), math.ceil(math.log10(there[-1])) + 1)
-    return [x * 10.0**k for k in exponents for x in (1, 3) if there[0] <= x * 10.0**k <= there[-1]]
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    return [x * 10.0**k for k in exponents for x in steps if low <= x * 10.0**k <= high]
 
 
 class Column(NamedTuple):
@@ -112,9 +111,18 @@ class Panels:
         names: the hyperparameters to show; None for all that vary.
         mode: whether small or large values are good.
         reduce: how the seeds are reduced.
+        every: the number of steps between two values of the metric.
     """
 
-    def __init__(self, results: Any, metric: str | None, names: Sequence[str] | None, mode: str, reduce: str):
+    def __init__(
+        self,
+        results: Any,
+        metric: str | None,
+        names: Sequence[str] | None,
+        mode: str,
+        reduce: str,
+        every: int | None = None,
+    ):
         self.metric, self.mode, self.reduce = results._metric(metric)[0], mode, reduce
         self.scores = results.scores(metric, mode=mode, reduce=reduce)  # which checks the options
         self.is_worse = np.greater if mode == "min" else np.less
@@ -138,9 +146,9 @@ class Panels:
         length = self.curve.shape[2] // results.total
         self.lengths = results.segments * length
         self.is_stopped = results.segments < results.segments.max()
-        steps_inside = length > 1 or results.total == 1
-        self.time = "step" if steps_inside else "segment"
-        self.limits, self.is_log = limits(self.final[self.is_finite], mode)
+        self.time = "step" if every is not None or length > 1 or results.total == 1 else "segment"
+        self.every = 1 if every is None else every
+        self.limits = limits(self.final[self.is_finite], mode)
         self.worst_edge = 0.965 if mode == "min" else 0.035
 
     def best_text(self) -> str:
@@ -185,23 +193,23 @@ def has_tens(low: float, high: float) -> bool:
     return bool(low > 0 and high / low >= 9.9)
 
 
-def limits(values: np.ndarray, mode: str) -> tuple[tuple[float, float], bool]:
-    """The smallest and largest value to be drawn, and whether the axis is logarithmic.
+def limits(values: np.ndarray, mode: str) -> tuple[float, float]:
+    """The smallest and largest value to be drawn.
 
     Bad values that are far from the others, such as the losses of runs that are about to overflow, are left out.
     """
     if not values.size:
-        return (0.0, 1.0), False
+        return 0.0, 1.0
     low, high = float(values.min()), float(values.max())
     is_log = has_tens(low, high)
     placed = np.log10(values) if is_log else values
     first, third = np.quantile(placed, [0.25, 0.75])
-    reach = 3 * max(third - first, 0.5 if is_log else 0.0)
+    reach = max(2 * (third - first), 1.5 if is_log else 0.0)
     if mode == "min" and reach:
         high = min(high, float(placed[placed <= third + reach].max()) if not is_log else 10 ** (third + reach))
     elif reach and not is_log:
         low = max(low, float(placed[placed >= first - reach].min()))
-    return (low, high), has_tens(low, high)
+    return low, high
 
 
 def padded(low: float, high: float, is_log: bool) -> tuple[float, float]:

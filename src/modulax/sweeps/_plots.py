@@ -41,6 +41,7 @@ def plot(
     hyperparameters: Sequence[str] | None,
     mode: str,
     reduce: str,
+    every: int | None,
 ) -> Any:
     """The figure of `Results.plot`."""
     try:
@@ -51,12 +52,13 @@ def plot(
     kinds = KINDS if kind is None else (kind,) if isinstance(kind, str) else tuple(kind)
     for name in kinds:
         check_option("plot", "kind", name, KINDS)
-    panels = Panels(results, metric, hyperparameters, mode, reduce)
+    panels = Panels(results, metric, hyperparameters, mode, reduce, every)
     drawn = [draw for name in kinds for draw in _panels_of(name, panels, wanted=kind is not None)]
     wide = 2 if len(drawn) == 4 else min(len(drawn), 3)
     high = -(-len(drawn) // wide)
+    # Before the style: with the first figure, the backend of notebooks changes a setting that has to stay.
+    figure = plt.figure(figsize=(0.6 + 3.4 * wide, 0.4 + 2.7 * high), layout="constrained")
     with plt.rc_context(STYLE):
-        figure = plt.figure(figsize=(0.6 + 3.4 * wide, 0.4 + 2.7 * high), layout="constrained")
         handles: dict[str, Any] = {}
         for k, draw in enumerate(drawn):
             draw(figure.add_subplot(high, wide, k + 1), handles)
@@ -113,8 +115,8 @@ def _panels_of(kind: str, panels: Panels, wanted: bool) -> list[Callable[[Any, d
 def _curves(ax: Any, handles: dict[str, Any], panels: Panels) -> None:
     """The metric over time: a line for each member, and the range of its seeds if there are few members."""
     members, seeds, length = panels.curve.shape
-    steps = np.arange(1, length + 1)
-    inside = steps <= panels.lengths[:, None]
+    steps = panels.every * np.arange(1, length + 1)
+    inside = np.arange(length) < panels.lengths[:, None]
     finite = np.isfinite(panels.curve)
     drawn = np.where(finite, panels.curve, np.nan)
     worst = np.inf if panels.mode == "min" else -np.inf
@@ -130,7 +132,8 @@ def _curves(ax: Any, handles: dict[str, Any], panels: Panels) -> None:
             low = np.where(there, np.where(finite[i], panels.curve[i], np.inf).min(axis=0), np.nan)
             high = np.where(there, np.where(finite[i], panels.curve[i], -np.inf).max(axis=0), np.nan)
             ax.fill_between(steps, low, high, color=line["color"], alpha=0.15, linewidth=0)
-        style = {"marker": "o", "markersize": 3} if length <= MANY else {}
+        is_short = length <= MANY or np.isfinite(middle[i]).sum() == 1
+        style = {"marker": "o", "markersize": 3} if is_short else {}
         ax.plot(steps, middle[i], linewidth=1.6 if is_best else 1.0 if few else 0.8, **line, **style)
         ended = ~finite[i] & inside[i]
         if ended.any():
@@ -146,12 +149,10 @@ def _curves(ax: Any, handles: dict[str, Any], panels: Panels) -> None:
         first = drawn[..., 0][np.isfinite(drawn[..., 0])]
         if panels.mode == "min" and first.size and low > 0:
             high = min(high, max(3 * float(np.median(first)), panels.limits[1] if panels.is_finite.any() else 0.0))
-        is_log = has_tens(low, high)
-        if is_log:
-            ax.set_yscale("log")
-        ax.set_ylim(padded(low, high, is_log))
+        _set_limits(ax, low, high)
     ax.set(xlabel=panels.time, ylabel=panels.metric)
-    ax.set_xlim(*((0.5, length + 0.5) if length <= MANY else (0, length)))
+    margin = 0.5 * panels.every
+    ax.set_xlim(*((margin, steps[-1] + margin) if length <= MANY else (0, steps[-1])))
     if length <= MANY:
         ax.xaxis.get_major_locator().set_params(integer=True)
 
@@ -193,9 +194,24 @@ def _set_heights(ax: Any, panels: Panels) -> None:
     if not panels.is_finite.any():
         _say_that_all_diverged(ax)
         return
-    if panels.is_log:
+    _set_limits(ax, *panels.limits)
+
+
+def _set_limits(ax: Any, low: float, high: float) -> None:
+    """The vertical axis for values in a range, logarithmic if that spans a factor of ten."""
+    is_log = has_tens(low, high)
+    low, high = padded(low, high, is_log)
+    if is_log:
         ax.set_yscale("log")
-    ax.set_ylim(padded(*panels.limits, panels.is_log))
+        _name(ax.yaxis, ticks_of(low, high))
+    ax.set_ylim(low, high)
+
+
+def _name(axis: Any, ticks: Sequence[float] | None) -> None:
+    """Name some values on a logarithmic axis, in place of powers of ten."""
+    if ticks is not None:
+        axis.set_ticks(ticks, [f"{tick:.3g}" for tick in ticks])
+        axis.set_ticks([], minor=True)
 
 
 def _say_that_all_diverged(ax: Any) -> None:
@@ -211,10 +227,10 @@ def _against(ax: Any, handles: dict[str, Any], panels: Panels, column: Column) -
         x = scale.transform(column.numbers())
         ax.set_xscale(scale.name, **scale.options)
         ax.set_xlabel(scale.label)
-        ticks = ticks_of(x) if scale.name == "log" else None
-        if ticks is not None:
-            ax.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks])
-            ax.set_xticks([], minor=True)
+        if scale.name == "log":
+            there = np.unique(x[np.isfinite(x)])
+            is_short = len(there) <= 5 and there[-1] <= 99 * there[0]
+            _name(ax.xaxis, there.tolist() if is_short else ticks_of(there[0], there[-1], (1, 3)))
     else:
         texts = column.texts()
         x = np.array([np.nan if value is None else texts.index(shown(value)) for value in column.values])
@@ -298,7 +314,7 @@ def _heat_map(
         ]
     )
     values = panels.middle[chosen]
-    (low, high), _ = limits(values[np.isfinite(values)], panels.mode)
+    low, high = limits(values[np.isfinite(values)], panels.mode)
     is_log = has_tens(low, high)
     colors = f"{COLORS_OF_VALUES}_r" if panels.mode == "max" else COLORS_OF_VALUES
     mesh = ax.pcolormesh(values, cmap=colors, norm="log" if is_log else "linear")

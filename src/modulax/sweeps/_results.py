@@ -155,6 +155,7 @@ class Results:
         hyperparameters: Sequence[str] | None = None,
         mode: str = "min",
         reduce: str = "mean",
+        every: int | None = None,
     ) -> Any:
         """Plot a metric, and return the figure of matplotlib. Requires `pip install "modulax[sweeps]"`.
 
@@ -178,12 +179,13 @@ class Results:
             hyperparameters: the names of the hyperparameters to show, in this order; by default all that vary.
             mode: `"min"` if small values are good, `"max"` if large ones are.
             reduce: `"mean"`, `"median"`, `"min"` or `"max"` over the seeds.
+            every: the number of training steps between two values of the metric, for the axis of the curves.
 
         Raises:
             ImportError: if matplotlib is not installed.
             ValueError: if there is no such metric, hyperparameter or kind.
         """
-        return plot(self, metric, kind, hyperparameters, mode, reduce)
+        return plot(self, metric, kind, hyperparameters, mode, reduce, every)
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write a table with a row per member and seed: what varies, and the last value of every metric."""
