@@ -53,7 +53,7 @@ EDGES = {
     "sweeps": {"tqdm", "scipy", "optuna"},
 }
 # `import modulax` loads no edge and none of these.
-NOT_IMPORTED = {"flax", "orbax", "optax", "matplotlib", "chex"}
+NOT_IMPORTED = {"flax", "orbax", "optax", "matplotlib", "chex", "optuna", "tqdm"}
 
 # Imports inside a function: (file below src/modulax, module as written) and the reason. An entry may be a third party
 # that the file could not import at the top.
