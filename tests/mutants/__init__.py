@@ -25,6 +25,7 @@ from . import (
     schedules,
     second_look,
     small_things,
+    sweeps_plots,
     sweeps_search,
     sweeps_searching,
     third_look,
@@ -54,6 +55,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *documented_schedules.MUTANTS,
     *documented_functions.MUTANTS,
     *wrong_calls.MUTANTS,
+    *sweeps_plots.MUTANTS,
     *sweeps_search.MUTANTS,
     *sweeps_searching.MUTANTS,
 )
