@@ -57,7 +57,8 @@ def plot(
     wide = 2 if len(drawn) == 4 else min(len(drawn), 3)
     high = -(-len(drawn) // wide)
     # Before the style: with the first figure, the backend of notebooks changes a setting that has to stay.
-    figure = plt.figure(figsize=(0.6 + 3.4 * wide, 0.4 + 2.7 * high), layout="constrained")
+    width = 3.4 if wide < 3 else 2.8
+    figure = plt.figure(figsize=(0.6 + width * wide, 0.4 + (0.8 * width) * high), layout="constrained")
     with plt.rc_context(STYLE):
         handles: dict[str, Any] = {}
         for k, draw in enumerate(drawn):
