@@ -63,7 +63,7 @@ COMPATIBILITY = (
 # A script of examples/ that takes minutes says so, with this comment in its first lines.
 SLOW = "# nox: slow"
 
-EVERY_EXTRA = "[nnx,orbax,plot]"
+EVERY_EXTRA = "[nnx,orbax,plot,sweeps,optuna]"
 UNPINNED = bool(os.environ.get("MODULAX_UNPINNED"))
 # Empty means unset. Without bytecode, each process rewrites the asserts of all tests and compiles all of modulax again,
 # which takes five seconds.
@@ -272,7 +272,7 @@ from modulax import *
 root = importlib.resources.files("modulax")
 assert "site-packages" in str(root), root
 assert (root / "py.typed").is_file(), "py.typed is missing from the wheel"
-extras = {"flax", "orbax", "optax", "matplotlib", "chex"} & set(sys.modules)
+extras = {"flax", "orbax", "optax", "matplotlib", "chex", "optuna", "tqdm"} & set(sys.modules)
 assert not extras, f"the bare import pulls in {extras}"
 print("modulax", importlib.metadata.version("modulax"), "imports from its wheel")
 """

@@ -17,6 +17,7 @@ STYLE_URL = re.compile(r"""(?:url\(|@import\s+)\s*["']?((?:https?:)?//[^"')\s]+)
 WIDTH = 88
 # Pictures that the site has at least: of the landing page, and of the pages whose code draws.
 PICTURES = {"index.html": 2, "estimators.html": 1, "schedules.html": 1, "notebooks/getting_started.html": 2}
+PICTURES |= {"sweeps.html": 6, "notebooks/sweeps.html": 5, "notebooks/learning_a_schedule.html": 1}
 # Pages that are not guides: lists of links, records, and generated pages.
 NOT_GUIDES = ("genindex", "py-modindex", "search", "index", "api/", "_modules/", "project/")
 

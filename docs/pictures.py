@@ -41,6 +41,7 @@ def draw_sweep(folder: Path) -> None:
     from sklearn.datasets import load_digits
 
     import modulax as mx
+    from modulax import sweeps
 
     loaded: Any = load_digits(return_X_y=True)
     x, y = jnp.asarray(loaded[0] / 16, jnp.float32), jnp.asarray(loaded[1])
@@ -63,11 +64,8 @@ def draw_sweep(folder: Path) -> None:
         (arrays, _), _ = jax.lax.scan(body, (arrays, optimizer.init(arrays)), keys)
         return loss(eqx.combine(arrays, rest), valid_x, valid_y)
 
-    rates = jnp.logspace(-4, 0, 32)
-    optimizers = eqx.filter_vmap(mx.AdamW)(rates)
-    keys = jax.random.split(jax.random.key(0), 3)
-    over_seeds = eqx.filter_vmap(train, in_axes=(None, 0))
-    losses = np.asarray(eqx.filter_jit(eqx.filter_vmap(over_seeds, in_axes=(0, None)))(optimizers, keys))
+    rates = np.logspace(-4, 0, 32)
+    losses = sweeps.run(sweeps.grid(mx.AdamW(1e-3), learning_rate=rates), train, seeds=3, progress=False).metrics
 
     for theme, ink, accent in (("light", "#22313f", "#c0392b"), ("dark", "#d5dde5", "#ff8a75")):
         names = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")

@@ -3,7 +3,7 @@
     python examples/digits.py [--out demo_output] [--steps 1000] [--seed 0]
 
 An Equinox MLP learns to classify 8x8 images of digits, with AdamW and a warm-up cosine schedule. The optimizer is a
-pytree, so the same training step can train with 32 learning rates and three seeds at once, and one file holds a
+pytree, so `modulax.sweeps` trains with 32 learning rates and three seeds at once, in one program, and one file holds a
 checkpoint of the whole run.
 """
 
@@ -23,6 +23,7 @@ from sklearn.model_selection import train_test_split
 from tqdm import tqdm
 
 import modulax as mx
+from modulax import sweeps
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
@@ -69,8 +70,8 @@ def make_optimizer(peak: float | Array, steps: int) -> mx.AdamW:
     return mx.AdamW(make_schedule(peak, steps), weight_decay=1e-2, mask=no_biases)
 
 
-def start(key: PRNGKeyArray, peak: float | Array, steps: int) -> Run:
-    model, optimizer = make_model(key), make_optimizer(peak, steps)
+def start(key: PRNGKeyArray, optimizer: mx.AdamW) -> Run:
+    model = make_model(key)
     return Run(model, optimizer, optimizer.init(model))
 
 
@@ -111,13 +112,10 @@ def train(run: Run, data: Data, key: PRNGKeyArray, steps: int) -> tuple[Run, His
     return run, History([float(loss) for loss in losses], valid_steps, valid_losses)
 
 
-@eqx.filter_jit
-def sweep(
-    peaks: Float[Array, " k"], data: Data, keys: PRNGKeyArray, steps: int
-) -> tuple[Float[Array, "k seeds"], Float[Array, "k seeds"]]:
+def run_sweep(peaks: Float[np.ndarray, " k"], data: Data, key: PRNGKeyArray, steps: int) -> sweeps.Results:
     """Complete runs with different peak learning rates and seeds in one program: training and validation losses."""
 
-    def one(optimizer: mx.AdamW, key: PRNGKeyArray) -> tuple[Array, Array]:
+    def train(optimizer: mx.AdamW, key: PRNGKeyArray) -> dict[str, Array]:
         model = make_model(key)
         arrays, rest = eqx.partition(Run(model, optimizer, optimizer.init(model)), eqx.is_array)
 
@@ -127,11 +125,11 @@ def sweep(
 
         arrays, losses = jax.lax.scan(body, arrays, length=steps)
         model = eqx.combine(arrays, rest).model
-        return losses[-50:].mean(), cross_entropy(model, data.valid_images, data.valid_labels)
+        valid_loss = cross_entropy(model, data.valid_images, data.valid_labels)
+        return {"training": losses[-50:].mean(), "validation": valid_loss}
 
-    optimizers = eqx.filter_vmap(lambda peak: make_optimizer(peak, steps))(peaks)
-    of_each_seed = eqx.filter_vmap(one, in_axes=(None, 0))
-    return eqx.filter_vmap(of_each_seed, in_axes=(eqx.if_array(0), None))(optimizers, keys)
+    sweep = sweeps.grid(make_optimizer(PEAK, steps), peak_value=peaks)
+    return sweeps.run(sweep, train, seeds=3, key=key)
 
 
 def check_restore(key: PRNGKeyArray, data: Data, steps: int, path: Path) -> None:
@@ -145,10 +143,10 @@ def check_restore(key: PRNGKeyArray, data: Data, steps: int, path: Path) -> None
             losses.append(loss)
         return run, losses
 
-    run, _ = advance(start(key, PEAK, steps))
+    run, _ = advance(start(key, make_optimizer(PEAK, steps)))
     eqx.tree_serialise_leaves(path, run)
     # The template defines only the structure; all values come from the file. With its peak of zero, it would not train.
-    restored = eqx.tree_deserialise_leaves(path, start(jax.random.key(1), 0.0, steps))
+    restored = eqx.tree_deserialise_leaves(path, start(jax.random.key(1), make_optimizer(0.0, steps)))
 
     run, losses = advance(run)
     restored, restored_losses = advance(restored)
@@ -162,8 +160,8 @@ def plot(
     path: Path,
     schedule: mx.schedules.AbstractSchedule,
     history: History,
-    peaks: Float[Array, " k"],
-    results: tuple[Array, Array],
+    peaks: Float[np.ndarray, " k"],
+    results: sweeps.Results,
 ) -> None:
     ink, accent, soft = "#22313f", "#c0392b", "#b8c4ce"
     style: dict[Any, Any] = {
@@ -195,15 +193,16 @@ def plot(
         middle.set(xlabel="step", xlim=(0, len(losses)))
         middle.legend()
 
-        train_loss, valid_loss = map(np.asarray, results)
-        train_median, valid_median = np.nanmedian(train_loss, axis=1), np.nanmedian(valid_loss, axis=1)
-        best = int(np.nanargmin(valid_median))
+        valid_loss = results.metrics["validation"]
+        train_mean, valid_mean = results.scores("training"), results.scores("validation")
+        _, best = results.best("validation")
         right.set_title(f"Sweep: {valid_loss.size} runs, one program")
-        right.loglog(peaks, train_median, "o-", color=soft, markersize=3, linewidth=1, label="training")
+        right.loglog(peaks, train_mean, "o-", color=soft, markersize=3, linewidth=1, label="training")
         low, high = np.nanmin(valid_loss, axis=1), np.nanmax(valid_loss, axis=1)
         right.fill_between(peaks, low, high, color=ink, alpha=0.15, linewidth=0)
-        right.loglog(peaks, valid_median, "o-", color=ink, markersize=3, linewidth=1, label="validation, 3 seeds")
-        right.loglog(peaks[best], valid_median[best], "o", color=accent, markersize=6, label=f"best, {peaks[best]:.1e}")
+        right.loglog(peaks, valid_mean, "o-", color=ink, markersize=3, linewidth=1, label="validation, 3 seeds")
+        peak, loss = best["peak_value"], best["validation"]
+        right.loglog(peak, loss, "o", color=accent, markersize=6, label=f"best, {peak:.1e}")
         right.set(xlabel="peak learning rate", ylabel="final loss")
         right.legend(loc="lower left")
 
@@ -234,7 +233,7 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     data, key = load_data(arguments.seed), jax.random.key(arguments.seed)
 
-    run = start(key, PEAK, steps)
+    run = start(key, make_optimizer(PEAK, steps))
     print(f"1. Train with\n\n{run.optimizer}\n\nwhich will do this to each parameter:\n")
     print(mx.describe(run.optimizer, run.model), "\n")
     run, history = train(run, data, key, steps)
@@ -243,14 +242,16 @@ def main() -> None:
 
     print("\n2. Sweep 32 peak learning rates with 3 seeds as one program\n")
     began = time.perf_counter()
-    peaks, sweep_steps = jnp.logspace(-5, -0.5, 32), steps // 4
-    results = jax.block_until_ready(sweep(peaks, data, jax.random.split(key, 3), sweep_steps))
-    medians = jnp.median(results[1], axis=1)
-    best = int(jnp.nanargmin(medians))
-    print(f"{results[1].size} runs of {sweep_steps} steps in {time.perf_counter() - began:.1f} s with compilation.")
-    print(f"The best peak is {peaks[best]:.1e}, with a median validation loss of {medians[best]:.3f}.")
-    winner, _ = train(start(key, peaks[best], sweep_steps), data, key, sweep_steps)
-    print(f"Test accuracy with it, after {sweep_steps} steps: {accuracy(winner.model, data):.1%}")
+    peaks, sweep_steps = np.logspace(-5, -0.5, 32), steps // 4
+    results = run_sweep(peaks, data, key, sweep_steps)
+    optimizer, best = results.best("validation")
+    print(
+        f"{results.diverged.size} runs of {sweep_steps} steps in {time.perf_counter() - began:.1f} s with compilation."
+    )
+    print(f"The best peak is {best['peak_value']:.1e}, with a mean validation loss of {best['validation']:.3f}.")
+    assert isinstance(optimizer, mx.AdamW)
+    winner, _ = train(start(key, optimizer), data, key, sweep_steps)
+    print(f"Test accuracy of the winner, after {sweep_steps} steps: {accuracy(winner.model, data):.1%}")
 
     print("\n3. Plot\n")
     plot(out / "digits.png", make_schedule(PEAK, steps), history, peaks, results)

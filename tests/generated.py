@@ -23,6 +23,7 @@ import modulax
 import modulax.checkpoint
 import modulax.linen
 import modulax.nnx
+import modulax.sweeps
 import modulax.testing
 from docs.pictures import table_of
 from modulax.testing._fields import fields_of, with_optional_numbers

@@ -53,7 +53,7 @@ EDGES = {
     "sweeps": {"tqdm", "scipy", "optuna"},
 }
 # `import modulax` loads no edge and none of these.
-NOT_IMPORTED = {"flax", "orbax", "optax", "matplotlib", "chex"}
+NOT_IMPORTED = {"flax", "orbax", "optax", "matplotlib", "chex", "optuna", "tqdm"}
 
 # Imports inside a function: (file below src/modulax, module as written) and the reason. An entry may be a third party
 # that the file could not import at the top.
@@ -63,6 +63,7 @@ LAZY_IMPORTS: dict[tuple[str, str], str] = {
     ("sweeps/_optuna.py", "optuna"): "an extra, which only `sweeps.optuna` needs",
     ("sweeps/_optuna.py", "optuna.study"): "an extra, which only `sweeps.optuna` needs",
     ("sweeps/_optuna.py", "optuna.trial"): "an extra, which only `sweeps.optuna` needs",
+    ("sweeps/_plots.py", "matplotlib.pyplot"): "an extra, which only `Results.plot` needs",
     ("sweeps/_spaces.py", "scipy.stats"): "takes half a second to import, for quasi-random points only",
     ("_containers/optax_adapters.py", "optax"): "`to_optax` makes what only whoever has optax asks for",
 }

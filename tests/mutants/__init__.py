@@ -26,6 +26,7 @@ from . import (
     second_look,
     small_things,
     sweeps,
+    sweeps_plots,
     sweeps_search,
     sweeps_searching,
     third_look,
@@ -56,6 +57,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *documented_functions.MUTANTS,
     *wrong_calls.MUTANTS,
     *sweeps.MUTANTS,
+    *sweeps_plots.MUTANTS,
     *sweeps_search.MUTANTS,
     *sweeps_searching.MUTANTS,
 )

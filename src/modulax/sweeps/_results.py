@@ -15,10 +15,10 @@ from jaxtyping import PyTree
 
 from .._support.checks import check_option, listing, suggestion
 from ..tree._paths import dotted
+from ._panels import REDUCTIONS
+from ._plots import plot
 from ._sweep import Sweep
 from ._training import Keys
-
-REDUCTIONS = {"mean": np.mean, "median": np.median, "min": np.min, "max": np.max}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -150,6 +150,46 @@ class Results:
                 of_seeds |= {f"{name}_min": float(values[i].min()), f"{name}_max": float(values[i].max())}
             rows.append({"member": i} | row | of_seeds | {"diverged": int(self.diverged[i].sum())})
         return rows
+
+    def plot(
+        self,
+        metric: str | None = None,
+        *,
+        kind: str | Sequence[str] | None = None,
+        hyperparameters: Sequence[str] | None = None,
+        mode: str = "min",
+        reduce: str = "mean",
+        every: int | None = None,
+    ) -> Any:
+        """Plot a metric, and return the figure of matplotlib. Requires `pip install "modulax[sweeps]"`.
+
+            figure = results.plot("loss")
+            figure.savefig("sweep.pdf")
+
+        There are up to three kinds of panels:
+
+        - `"curves"`: the metric over time, if the training returned several values; the color is the first
+          hyperparameter that varies, or the class if there are several.
+        - `"final"`: the last value against each hyperparameter that varies, with the range of the seeds. On a grid, a
+          line through the best member at each value; else a point for each member.
+        - `"heatmap"`: the last value for the first two hyperparameters of a grid, the best over the others.
+
+        Runs that diverged are marked at the edge of the axes, and the best member in red. An axis is logarithmic where
+        the values span a factor of ten.
+
+        Args:
+            metric: the name of the metric; may be left out if there is only one.
+            kind: one kind, or several; by default all for which there are values.
+            hyperparameters: the names of the hyperparameters to show, in this order; by default all that vary.
+            mode: `"min"` if small values are good, `"max"` if large ones are.
+            reduce: `"mean"`, `"median"`, `"min"` or `"max"` over the seeds.
+            every: the number of training steps between two values of the metric, for the axis of the curves.
+
+        Raises:
+            ImportError: if matplotlib is not installed.
+            ValueError: if there is no such metric, hyperparameter or kind.
+        """
+        return plot(self, metric, kind, hyperparameters, mode, reduce, every)
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write a table with a row per member and seed: what varies, and the last value of every metric."""
