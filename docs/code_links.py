@@ -15,9 +15,10 @@ NAME = re.compile(r"(?<![\w.\"'])[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 JAX = "https://docs.jax.dev/en/latest/_autosummary/{name}.html"
 EQUINOX = "https://docs.kidger.site/equinox/api/{page}/#equinox.{rest}"
 FLAX = "https://flax.readthedocs.io/en/latest/api_reference/flax.nnx/{page}.html#flax.nnx.{rest}"
-OPTAX = "https://optax.readthedocs.io/en/latest/api/{page}.html#{name}"
+OPTAX = "https://optax.readthedocs.io/en/latest/api/generated/{name}.html"
 ABBREVIATIONS = {"jnp": "jax.numpy", "eqx": "equinox", "flax.nnx": "nnx", "mx": "modulax", "lax": "jax.lax"}
-# Where a function of another package is documented; a name that isn't listed stays plain.
+# Where a function of another package is documented, by the sources of their sites in November 2026; a name that isn't
+# listed stays plain.
 JAX_NAMES = re.compile(
     r"jax\.(jit|grad|value_and_grad|vmap|pmap|checkpoint|eval_shape|device_put|jacrev|jacfwd|hessian|jvp|vjp|linearize"
     r"|custom_jvp|custom_vjp|block_until_ready|Array|ShapeDtypeStruct|debug\.print|tree\.\w+|random\.\w+|lax\.\w+"
@@ -25,7 +26,7 @@ JAX_NAMES = re.compile(
 )
 EQUINOX_PAGES = {
     "transformations": "filter_jit filter_grad filter_value_and_grad filter_vmap filter_eval_shape filter_hessian",
-    "manipulation": "filter partition combine is_array is_inexact_array tree_at tree_equal tree_inference",
+    "manipulation": "filter partition combine is_array is_inexact_array tree_at tree_equal",
     "serialisation": "tree_serialise_leaves tree_deserialise_leaves",
     "module/module": "Module",
     "module/advanced_fields": "field",
@@ -39,12 +40,11 @@ FLAX_PAGES = {
     "graph": "split merge state update clone",
     "rnglib": "Rngs",
 }
-OPTAX_PAGES = {
-    "optimizers": "adam adamw sgd lion lamb lars rmsprop adagrad adafactor lbfgs nadam radam yogi adabelief adamax",
-    "transformations": "chain clip clip_by_global_norm masked multi_transform trace scale scale_by_adam ema MultiSteps",
-    "optimizer_schedules": "inject_hyperparams cosine_decay_schedule warmup_cosine_decay_schedule join_schedules",
-    "apply_updates": "apply_updates incremental_update periodic_update",
-}
+OPTAX_NAMES = (
+    "adam adamw sgd lion lamb lars rmsprop adagrad adafactor lbfgs nadam radam yogi adabelief adamax chain MultiSteps "
+    "clip clip_by_global_norm masked trace scale scale_by_adam ema inject_hyperparams cosine_decay_schedule "
+    "warmup_cosine_decay_schedule join_schedules apply_updates incremental_update periodic_update"
+)
 
 
 def page_of(pages: dict[str, str], name: str) -> str | None:
@@ -62,8 +62,8 @@ def address(name: str) -> str | None:
         return EQUINOX.format(page=page, rest=rest)
     if package == "nnx" and (page := page_of(FLAX_PAGES, rest)):
         return FLAX.format(page=page, rest=rest)
-    if package == "optax" and (page := page_of(OPTAX_PAGES, rest)):
-        return OPTAX.format(page=page, name=name)
+    if package == "optax" and rest in OPTAX_NAMES.split():
+        return OPTAX.format(name=name)
     return None
 
 
