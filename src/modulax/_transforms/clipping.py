@@ -33,13 +33,38 @@ class Clip(AbstractLeafwise):
 
 
 class Shrinking(NamedTuple):
-    """What reduces the norm of an array, or of several together, to at most a bound; see `shrinking`."""
+    """What reduces the norm of an array to at most a bound; see `shrinking`."""
 
+    keeps: Bool[Array, "*batch"]
     erases: Bool[Array, "*batch"]
-    divisor: Real[Array, "*batch"]
+    factor: Real[Array, "*batch"]
 
 
 def shrinking(bound: Any, total: Array) -> Shrinking:
+    """What reduces the norm `total` to at most `bound`: nothing if it is smaller already; the factor of NaN is NaN."""
+    within = total <= bound
+    factor = bound / jnp.where(within, 1, total)
+    return Shrinking(within, factor == 0, factor)
+
+
+def shrunk(x: Array, by: Shrinking) -> Array:
+    """The array times the factor, where a factor of zero turns infinities into zeros too.
+
+    The array itself is chosen, not a factor of one: otherwise XLA fuses the products of all clips in a chain into each
+    norm, and takes quadratic time to compile them.
+    """
+    scaled = by.factor.astype(x.dtype) * x
+    return jax.lax.select(by.keeps, x, jax.lax.select(by.erases, jnp.zeros_like(x), scaled))
+
+
+class Division(NamedTuple):
+    """What reduces the norm of several arrays together to at most a bound; see `division`."""
+
+    erases: Bool[Array, ""]
+    divisor: Real[Array, ""]
+
+
+def division(bound: Any, total: Array) -> Division:
     """What reduces the norm `total` to at most `bound`: a divisor of 1 if it is smaller already; that of NaN is NaN.
 
     If the norm is infinite or the bound is zero, the array is erased instead. Nothing is divided by zero, so that
@@ -52,14 +77,15 @@ def shrinking(bound: Any, total: Array) -> Shrinking:
     erases = total > largest
     keeps = (total <= bound) | erases
     divisor = jax.lax.select(keeps, one, total) / jax.lax.select(is_zero, one, bound)
-    return Shrinking(erases, jax.lax.select(keeps, one, divisor))
+    return Division(erases, jax.lax.select(keeps, one, divisor))
 
 
-def shrunk(x: Array, by: Shrinking) -> Array:
+def divided(x: Array, by: Division) -> Array:
     """The array divided by the divisor, or zeros, also in place of infinities.
 
-    XLA repeats cheap operations, such as a product, for each reader of the result: each norm in a chain of clips would
-    repeat all clips before it, which takes quadratic time to compile. It doesn't repeat divisions.
+    If many arrays share a norm, this compiles faster than `shrunk`; if each has its own, slower. XLA repeats cheap
+    operations, such as a product, for each reader of the result: each norm in a chain of clips would repeat all clips
+    before it, which takes quadratic time to compile. It doesn't repeat divisions.
     """
     x = jax.lax.select(by.erases, jnp.zeros_like(x), x)
     if jnp.iscomplexobj(x):  # entry by entry, which is exact where the divisor is 1
@@ -92,11 +118,11 @@ class ClipByGlobalNorm(AbstractLeafwise):
 
     def survey(self, count, state, updates, params, **extra):
         del count, state, params, extra
-        return shrinking(self.max_norm, norm(updates))
+        return division(self.max_norm, norm(updates))
 
     def update_leaf(self, now, g, s, p):
         del p
-        return shrunk(g, now), s
+        return divided(g, now), s
 
 
 class ClipByBlockRMS(AbstractLeafwise):
