@@ -1,5 +1,6 @@
 """`modulax.sweeps` on the digits MLP of `examples/digits.py`: time against optax, and what the searches find."""
 
+import importlib
 import sys
 import time
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from modulax.sweeps._population import lanes
 from modulax.sweeps._run import Experiment
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
-import digits
+digits: Any = importlib.import_module("digits")
 
 Step = Callable[[Any, Any, Any], tuple[Any, Any]]
 

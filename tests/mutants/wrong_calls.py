@@ -235,4 +235,12 @@ MUTANTS = (
         "    if False:\n",
         ("tests/test_wrong_calls.py",),
     ),
+    Mutant(
+        "a-required-number-has-a-default",
+        "call",
+        "_protocol/fields.py",
+        "return number(needs=needs, optional=optional)",
+        "return number(0.0, needs=needs, optional=optional)",
+        ("tests/test_wrong_calls.py",),
+    ),
 )
