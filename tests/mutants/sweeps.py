@@ -97,7 +97,7 @@ MUTANTS = (
     _mutant(
         "a-key-is-a-metric",
         "_training",
-        '    if isinstance(x, jax.Array) and is_key(x):\n        return "a random key"\n',
+        '    if is_typed_key(x):\n        return "a random key"\n',
         "",
         RUN,
     ),

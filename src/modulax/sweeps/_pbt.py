@@ -56,7 +56,7 @@ def pbt(
         metric: the name of the metric that ranks the members; may be left out if there is only one.
         segments: the number of segments.
         explore: how a hyperparameter is changed. A number is a factor, by which the value is multiplied or divided; a
-            space is drawn from anew; a function of the value and of a uniform random number in [0, 1) returns the new
+            space is sampled again; a function of the value and of a uniform random number in [0, 1) returns the new
             value. For a decay: `{"b2": lambda b2, u: 1 - (1 - b2) * (1.2 if u < 0.5 else 1 / 1.2)}`.
         exploit: the fraction of the members that is replaced after each segment, and from which they are replaced.
         mode: `"min"` if small values are good, `"max"` if large ones are.

@@ -17,6 +17,7 @@ from jax.experimental import multihost_utils
 from jaxtyping import PRNGKeyArray, PyTree
 
 from .._support.checks import listing
+from .._support.keys import is_typed_key
 from ..tree._paths import dotted
 from ._memory import exhausted, peak
 from ._sweep import Group, Members, stacked
@@ -29,7 +30,6 @@ from ._training import (
     Trainable,
     as_metrics,
     in_segments,
-    is_key,
     shape_of,
     trace,
 )
@@ -110,11 +110,11 @@ class Structure:
 
 def key_as_data(x: Any) -> Any:
     """An array, as integers if it is a random key: the host and the disk know no keys."""
-    return jax.random.key_data(x) if is_key(x) else x
+    return jax.random.key_data(x) if is_typed_key(x) else x
 
 
 def _key_type(x: Any) -> Any:
-    return jax.random.key_impl(x) if is_key(x) else ""
+    return jax.random.key_impl(x) if is_typed_key(x) else ""
 
 
 def _as_key(data: Any, kind: Any) -> Any:

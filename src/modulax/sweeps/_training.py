@@ -23,6 +23,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import Array, Key, PRNGKeyArray, PyTree, UInt32
 
 from .._support.checks import listing
+from .._support.keys import is_typed_key
 from ..tree._paths import dotted
 
 Train = Callable[[Any, PRNGKeyArray], PyTree]
@@ -116,11 +117,6 @@ def check_arguments(name: str, function: Callable[..., Any], call: str) -> None:
         ) from error
 
 
-def is_key(x: Any) -> bool:
-    """Whether an array is a typed random key."""
-    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-
-
 def shape_of(x: Any) -> jax.ShapeDtypeStruct:
     """The shape and dtype of an array."""
     return jax.ShapeDtypeStruct(np.shape(x), getattr(x, "dtype", None) or jnp.result_type(x))
@@ -142,7 +138,7 @@ def as_metrics(name: str, out: PyTree) -> PyTree:
 def _why_not_a_metric(x: Any) -> str:
     if not isinstance(x, (jax.Array, bool, int, float, complex, np.ndarray, np.generic)):
         return type(x).__name__
-    if isinstance(x, jax.Array) and is_key(x):
+    if is_typed_key(x):
         return "a random key"
     return "" if np.size(x) else f"an empty array of shape {np.shape(x)}"
 
@@ -201,7 +197,7 @@ def placed(x: Any, sharding: NamedSharding) -> jax.Array:
     """An array on its devices, of which some may belong to other processes; these have the same array."""
     if sharding.is_fully_addressable or (isinstance(x, jax.Array) and not x.is_fully_addressable):
         return jax.device_put(x, sharding)
-    if isinstance(x, jax.Array) and is_key(x):
+    if is_typed_key(x):
         return jax.random.wrap_key_data(placed(jax.random.key_data(x), sharding), impl=jax.random.key_impl(x))
     host = np.asarray(x)
     return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
