@@ -24,6 +24,8 @@ from assignment import assignment, linear_algebra
 from cross_entropy import cross_entropy
 from ctc import ctc
 from flax import nnx
+from low_bit import low_bit_state
+from low_precision import low_precision, low_precision_steps
 from measure import interleaved, medians, seconds, table
 from projections import projections
 from sweeps import sweep_searches, sweep_times
@@ -272,11 +274,17 @@ def containers(quick: bool) -> str:
         "`Chain`": modulax.Chain(adam),
         "`Masked`": modulax.Masked(adam, True),
         "`Partition`": modulax.Partition({"a": adam, "b": adam}, modulax.by_path({"*0": "a", "*": "b"})),
+        "`ScaleByPath`": modulax.Chain(adam, modulax.ScaleByPath({"*0": 0.5, "*": 1.0})),
+        "`groups`": modulax.groups(adam, {"*0": {"learning_rate": 1e-2}}),
         "`Scheduled`": modulax.Scheduled(adam),
         "`Injected`": modulax.Injected(adam),
         "`MultiSteps`, 1": modulax.MultiSteps(adam, 1),
         "`ApplyIfFinite`": modulax.ApplyIfFinite(adam, 5),
+        "`SkipSpikes`": modulax.SkipSpikes(adam),
         "`ConditionallyTransform`": modulax.ConditionallyTransform(adam, lambda step: step >= 0),
+        "`ParamEMA`": modulax.ParamEMA(adam),
+        "`ParamAverage`": modulax.ParamAverage(adam),
+        "`ParamAverage`, window 4": modulax.ParamAverage(adam, window=4),
         "`Lookahead`": modulax.Lookahead(adam, 5, 0.5),
         "`ScheduleFree`": modulax.ScheduleFree(adam, 1e-3),
         "`Mechanize`": modulax.Mechanize(adam),
@@ -312,6 +320,9 @@ PARTS = {
     "optuna": with_optuna,
     "donation": donation,
     "containers": containers,
+    "low precision": low_precision,
+    "steps in low precision": low_precision_steps,
+    "low-bit state": low_bit_state,
     "training": training,
     "ctc": ctc,
     "cross_entropy": cross_entropy,

@@ -1,6 +1,9 @@
 """`modulax.sweeps` on the digits MLP of `examples/digits.py`: time against optax, and what the searches find."""
 
 import importlib
+import json
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -41,16 +44,39 @@ def trained(
     return *eqx.combine(arrays, rest), losses
 
 
+def make_train(steps: int) -> Callable[[Any, Any], Any]:
+    """The training of the digits MLP as `sweeps.run` takes it; it returns the losses."""
+    data = digits.load_data(0)
+
+    def train(optimizer: Any, key: Any) -> Any:
+        model = digits.make_model(key)
+
+        def step(model: Any, state: Any, grads: Any) -> Any:
+            return optimizer.step(grads, state, model)
+
+        return trained(model, optimizer.init(model), step, data, key, steps)[2]
+
+    return train
+
+
+def grid(count: int) -> sweeps.Sweep:
+    return sweeps.grid(modulax.AdamW(1e-3), learning_rate=_rates(count))
+
+
+def _rates(count: int) -> np.ndarray:
+    return np.logspace(-5, -1, count).astype(np.float32)
+
+
 def sweep_times(quick: bool) -> str:
     """64 learning rates of AdamW on the digits MLP, 500 steps each, from the first trace to the last result.
 
     As 64 closures over optax, each compiled; as optax with `inject_hyperparams` under one `vmap`; as
-    `jax.jit(jax.vmap(train))` written by hand; and as `sweeps.run`. The ratios are to the first; the last column is
-    without tracing and compilation.
+    `jax.jit(jax.vmap(train))` written by hand; and as `sweeps.run`, on one device and with each core of the CPU as a
+    device. The ratios are to the first; the last column is without tracing and compilation.
     """
     count, steps = (2, 2) if quick else (64, 500)
-    rates = np.logspace(-5, -1, count).astype(np.float32)
-    data, key = digits.load_data(0), jax.random.key(0)
+    rates, data, key = _rates(count), digits.load_data(0), jax.random.key(0)
+    members, with_modulax = grid(count), make_train(steps)
 
     def with_optax(tx: Any, key: Any) -> Any:
         model = digits.make_model(key)
@@ -60,14 +86,6 @@ def sweep_times(quick: bool) -> str:
             return eqx.apply_updates(model, updates), state
 
         return trained(model, tx.init(eqx.filter(model, eqx.is_array)), step, data, key, steps)[2]
-
-    def with_modulax(optimizer: Any, key: Any) -> Any:
-        model = digits.make_model(key)
-
-        def step(model: Any, state: Any, grads: Any) -> Any:
-            return optimizer.step(grads, state, model)
-
-        return trained(model, optimizer.init(model), step, data, key, steps)[2]
 
     def closures() -> Any:
         return [jax.jit(lambda key, rate=float(rate): with_optax(optax.adamw(rate), key))(key) for rate in rates]
@@ -79,19 +97,14 @@ def sweep_times(quick: bool) -> str:
             )
         )
 
-    members = sweeps.grid(modulax.AdamW(1e-3), learning_rate=rates)
-
     def by_hand_program() -> Any:
         return jax.jit(jax.vmap(lambda optimizer, key: with_modulax(optimizer, key), (0, None)))
-
-    def run() -> Any:
-        return sweeps.run(members, with_modulax, key=key, progress=False).metrics
 
     ways = [
         closures,
         lambda: injected_program()(rates, key),
         lambda: by_hand_program()(members.batched(), key),
-        run,
+        lambda: sweeps.run(members, with_modulax, key=key, progress=False).metrics,
     ]
     first = [_once(way) for way in ways]
     again = injected_program(), by_hand_program()
@@ -101,10 +114,30 @@ def sweep_times(quick: bool) -> str:
         _executed(members, with_modulax, key),
     ]
     times, _ = interleaved(runs, 1 if quick else 7)
+    cores = _on_every_core(count, steps)
     names = ["optax, closures", "optax, `inject_hyperparams`, `vmap`", "`jax.vmap(train)`", "`sweeps.run`"]
-    executed = ["", *map(seconds, times)]
-    rows = [[name, seconds(t), f"{t / first[0]:.3f}", e] for name, t, e in zip(names, first, executed, strict=True)]
+    names.append(f"`sweeps.run`, `JAX_NUM_CPU_DEVICES={os.cpu_count()}`")
+    executed = ["", *map(seconds, times), seconds(cores[1])]
+    rows = [
+        [name, seconds(t), f"{t / first[0]:.3f}", e]
+        for name, t, e in zip(names, [*first, cores[0]], executed, strict=True)
+    ]
     return table([f"{count} rates", "time", "ratio", "without compilation"], rows)
+
+
+def _on_every_core(count: int, steps: int) -> list[float]:
+    """The times of `sweeps.run` in a process where each core is a device: the first run, and a later one."""
+    environment = os.environ | {"JAX_NUM_CPU_DEVICES": str(os.cpu_count())}
+    command = [sys.executable, __file__, str(count), str(steps)]
+    return json.loads(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+
+
+def _print_times(count: int, steps: int) -> None:
+    members, train, key = grid(count), make_train(steps), jax.random.key(0)
+    first = _once(lambda: sweeps.run(members, train, key=key, progress=False).metrics)
+    executed = _executed(members, train, key)
+    executed()
+    print(json.dumps([first, min(_once(executed) for _ in range(3))]))
 
 
 def _once(run: Callable[[], Any]) -> float:
@@ -209,3 +242,7 @@ def sweep_searches(quick: bool) -> str:
             ]
         )
     return table(["search", "best", "loss", "ratio", "time", "ratio"], rows)
+
+
+if __name__ == "__main__":
+    _print_times(*map(int, sys.argv[1:]))

@@ -23,6 +23,7 @@ CURVES = {
     "WarmupConstant": "WarmupConstant(0.0, 1.0, 20)",
     "WarmupCosineDecay": "WarmupCosineDecay(0.0, 1.0, 20, 100)",
     "WarmupExponentialDecay": "WarmupExponentialDecay(0.0, 1.0, 20, 40, 0.3)",
+    "EMAWarmup": "EMAWarmup(0.9)",
     "WarmupStableDecay": "WarmupStableDecay(0.0, 1.0, 20, 50, 30)",
     "InverseSqrt": "InverseSqrt(1.0, 20)",
     "Power": "Power(64, 4e6, 10, decay_begin=70, decay_steps=30)",

@@ -49,5 +49,5 @@ class Mean(mx.AbstractContainer):
         states = {}
         for n, (key, other) in enumerate(self.others.items(), start=2):
             step, states[key] = other.update(updates, state.others[key], params, **extra)
-            mean = jax.tree.map(lambda m, s, n=n: m + (s - m) / jnp.asarray(n, m.dtype), mean, step)
+            mean = jax.tree.map(lambda m, s, n=n: m + (s.astype(m.dtype) - m) / jnp.asarray(n, m.dtype), mean, step)
         return mean, MeanState(first_state, states)

@@ -41,7 +41,7 @@ LAYERS = (
     Layer(("schedules", "_transforms", "estimators", "microbatching")),
     Layer(("_containers",)),
     Layer(("aggregate", "_optimizers", "_catalog", "states"), ordered=True),
-    Layer(("testing", "nnx", "linen", "checkpoint", "sweeps"), ordered=True),
+    Layer(("testing", "nnx", "linen", "checkpoint", "sweeps", "compat"), ordered=True),
 )
 
 # Third parties beyond the base dependencies of pyproject.toml, and who alone may import them.
@@ -58,12 +58,10 @@ NOT_IMPORTED = {"flax", "orbax", "optax", "matplotlib", "chex", "optuna", "tqdm"
 # Imports inside a function: (file below src/modulax, module as written) and the reason. An entry may be a third party
 # that the file could not import at the top.
 LAZY_IMPORTS: dict[tuple[str, str], str] = {
-    ("_protocol/schedule.py", "matplotlib.pyplot"): "an extra, which only `AbstractSchedule.plot` needs",
-    ("sweeps/_lr_finder.py", "matplotlib.pyplot"): "an extra, which only `RangeTest.plot` needs",
+    ("_support/plotting.py", "matplotlib.pyplot"): "an extra, which only plots need",
     ("sweeps/_optuna.py", "optuna"): "an extra, which only `sweeps.optuna` needs",
     ("sweeps/_optuna.py", "optuna.study"): "an extra, which only `sweeps.optuna` needs",
     ("sweeps/_optuna.py", "optuna.trial"): "an extra, which only `sweeps.optuna` needs",
-    ("sweeps/_plots.py", "matplotlib.pyplot"): "an extra, which only `Results.plot` needs",
     ("sweeps/_spaces.py", "scipy.stats"): "takes half a second to import, for quasi-random points only",
     ("_containers/optax_adapters.py", "optax"): "`to_optax` makes what only whoever has optax asks for",
 }

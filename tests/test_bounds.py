@@ -106,6 +106,7 @@ TURNS: dict[str, tuple[Any, dict[float, float]]] = {
         S.WarmupStableDecay(0.0, 4.0, 2, 2, 4, 1.0, "exponential"),
         {2: 4, 4: 4, 6: 2, 8: 1, 9: 1},
     ),
+    "EMAWarmup": (S.EMAWarmup(0.75, 4), {0: 0.25, 2: 0.5, 8: 0.75, 100: 0.75}),
     "InverseSqrt": (S.InverseSqrt(2.0, 4), {0: 0, 2: 1, 4: 2, 16: 1, 64: 0.5}),
     "Power": (S.Power(1.0, 1.0, exponent=-1.0, amplitude=8.0, peak_value=2.0), {0: 2, 1: 2, 4: 2, 8: 1, 16: 0.5}),
     "Power-below-its-bound": (S.Power(1.0, 1.0, exponent=-1.0, amplitude=0.5, peak_value=2.0), {0: 2, 1: 0.5, 2: 0.25}),

@@ -294,6 +294,8 @@ def test_an_array_goes_where_the_template_lives():
     for template, value in ((jax.device_put(BLANK, place), X), (described, X), (described, jnp.asarray(X))):
         found, _ = checkpoint.load_state_dict({"w": template}, {"w": value})
         assert found["w"].sharding == place
+    found, _ = checkpoint.load_state_dict({"w": jnp.zeros(2)}, {"w": X})
+    assert not found["w"].committed  # so that it can be combined with arrays on other devices
     key = jax.device_put(jax.random.key(0), place)
     found, _ = checkpoint.load_state_dict({"key": key}, checkpoint.state_dict({"key": jax.random.key(1)}))
     assert found["key"].sharding == place

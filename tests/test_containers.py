@@ -48,8 +48,9 @@ def test_a_chain_is_a_sequence_and_a_mapping():
     assert chain[-1] is chain["rate"] is rate
     assert "adam" in chain
     assert "adamw" not in chain
-    with pytest.raises(TypeError, match=r"cannot be unpacked. Call `chain.init` and `chain.update`"):
-        iter(chain)
+    init, update = mx.Chain(clip, adam)  # as in optax, and not the parts
+    assert callable(init)
+    assert update(PARAMS, init(PARAMS), PARAMS)[0].keys() == PARAMS.keys()
     assert list(chain[1:].parts) == ["adam", "rate"]
     assert isinstance(chain[:1], mx.Chain)
     with pytest.raises(IndexError):

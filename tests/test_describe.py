@@ -34,6 +34,9 @@ def test_the_table_reads_well():
             "w       float32[3,4]  0.001          0.1                    96",
             "",
             "17 parameters, 136 bytes of state (8 of them shared)",
+            "note: a learning rate of 0.001 is too small for parameters in bfloat16, `bias`: where their magnitude "
+            "exceeds 0.5, a step of that size is rounded away. Wrap the optimizer in `MasterWeights(...)` or in "
+            "`StochasticRounding(...)`.",
         ]
     )
 
@@ -145,6 +148,50 @@ def test_factors_that_follow_multiply_the_learning_rate():
     )
     assert rates(modulax.SGD(0.1), modulax.Scale(-1.0)) == ["-0.1"] * 2
     assert rates(modulax.ScaleByAdam(), modulax.Scale(-0.1)) == [""] * 2
+
+
+def test_multipliers_by_path_and_depth_are_in_the_learning_rate():
+    tree = {"blocks": {"w": jnp.ones((3, 2))}, "head": jnp.ones(2)}
+    scaled = modulax.ScaleByPath({"head": 10.0, "*": schedules.Linear(1.0, 0.5, 4)})
+    assert column(modulax.Chain(modulax.SGD(0.1), scaled), "learning_rate", tree) == {
+        "blocks.w": "0.1 × Linear",
+        "head": "1.0",
+    }
+    deep = modulax.Chain(modulax.SGD(0.1), modulax.ScaleByDepth(0.5, by_path({"blocks.*": (2, 1, 0), "head": 0})))
+    assert column(deep, "learning_rate", tree) == {"blocks.w": "0.025 … 0.1", "head": "0.1"}
+    half = modulax.Chain(deep, modulax.Scale(0.5))
+    assert column(half, "learning_rate", tree) == {"blocks.w": "0.0125 … 0.05", "head": "0.05"}
+    line = deep.replace(factor=schedules.Linear(1.0, 0.5, 4))
+    assert column(line, "learning_rate", tree)["blocks.w"] == "0.1 × Linear * Linear … 0.1"
+    before = modulax.Chain(scaled, modulax.SGD(0.1))
+    assert set(column(before, "learning_rate", tree).values()) == {"0.1"}
+
+
+def test_a_state_shows_the_values_of_the_next_step_and_without_it_a_note_gives_the_range():
+    optimizer = modulax.Chain(
+        modulax.AdamW(schedules.Linear(0.0, 1.0, 4)),
+        modulax.ReduceOnPlateau(0.5, patience=1),
+        modulax.Masked(modulax.ScaleByPath({"*": schedules.Linear(1.0, 0.0, 4)}), by_path({"w": True, "*": False})),
+    )
+    tree = {"w": jnp.ones(2), "b": jnp.ones(2)}
+    state = optimizer.init(tree)
+    for _ in range(2):
+        _, state = optimizer.update(tree, state, tree, value=1.0)
+    shown = modulax.describe(optimizer, tree, state)
+    assert {row.path: row.learning_rate for row in shown.leaves} == {"b": "0.25", "w": "0.125"}
+    assert shown.notes == ()
+    assert shown.total_bytes == modulax.describe(optimizer, tree).total_bytes
+    assert modulax.describe(optimizer, tree).notes == (
+        "`learning_rate` follows `Linear`: 0 → 1.",
+        "`*` follows `Linear`: 1 → 0.",
+    )
+
+    def note(schedule: Any) -> str:
+        (text,) = modulax.describe(modulax.SGD(schedule), tree).notes
+        return text.removeprefix("`learning_rate` follows ")
+
+    assert note(schedules.WarmupCosineDecay(0.0, 1e-3, 100, 1000, 1e-5)) == "`WarmupCosineDecay`: 0 → 0.001 → 1e-05."
+    assert note(0.5 * schedules.Constant(0.5)) == "`0.5 * Constant`: 0.25."
 
 
 def test_labels_may_be_anything_and_a_rate_may_be_zero():

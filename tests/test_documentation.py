@@ -134,7 +134,8 @@ class Public(NamedTuple):
 def public_modules(module: types.ModuleType = modulax) -> Iterator[types.ModuleType]:
     yield module
     for info in pkgutil.iter_modules(getattr(module, "__path__", [])):
-        if not info.name.startswith("_"):
+        # The names of `compat` are optax's, and are documented there.
+        if not info.name.startswith("_") and info.name != "compat":
             yield from public_modules(importlib.import_module(f"{module.__name__}.{info.name}"))
 
 

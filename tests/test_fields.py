@@ -16,7 +16,7 @@ import jax.tree_util as jtu
 import pytest
 
 import modulax as mx
-from modulax import aggregate, schedules
+from modulax import aggregate, by_path, schedules
 from modulax._protocol.schedule import is_schedule
 from modulax._support.keys import is_key_data
 from modulax.testing import LAWS, Case, default_params
@@ -36,15 +36,22 @@ from .instances._masks import is_huge
 PARAMS = default_params()
 SHAPES = jax.eval_shape(lambda: PARAMS)
 
-# What `other_static_value` cannot know, by the name of the field.
-OTHER = {
+# What `other_static_value` cannot know, by the name of the field, or by the class and the name.
+OTHER: dict[str, Any] = {
+    "ParamAverage.window": 2,
+    "MasterWeights.dtype": "float32",
+    "ScaleByDepth.axis": 1,
     "axis": 0,
     "batch_axis_name": "batch",
+    "bits": 4,
     "default": "rest",
     "hyperparam_dtype": jnp.float16,  # in which a decay of 0.999 is less than 1
+    "memory_kind": "device",
     "preconditioning": "spectral",
     "should_skip": is_huge,
     "static_args": ("learning_rate",),
+    "stochastic": True,
+    "where": by_path({"*": True}),
 }
 # Fields with which an update needs what the registered instance is not given: other axes, a gradient function.
 OF_OTHER_UPDATES = {"batch_axis_name", "per_elt_axis", "opaque_mode", "takes_examples"}
@@ -66,7 +73,9 @@ def away(transform: Any, but: Collection[str] = ()) -> Any:
             continue
         if isinstance(transform, aggregate.Process):
             transform = transform.replace(aggregator=aggregate.GetPerElementMeanAndSumSqDiffGrads())
-        other = OTHER[field.name] if field.name in OTHER else other_static_value(field, value)
+        names = f"{type(transform).__name__}.{field.name}", field.name
+        known = [OTHER[name] for name in names if name in OTHER]
+        other = known[0] if known else other_static_value(field, value)
         transform = transform.replace(**{field.name: other})
     return transform
 

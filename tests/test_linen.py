@@ -57,6 +57,7 @@ def test_numbers_are_data():
     for rate in (0.1, 0.01, 0.0):
         before = state.params
         state, _ = train_step(state.replace(tx=state.tx.replace(learning_rate=rate)))
+    assert {name: float(x) for name, x in state.metrics().items()} == {"learning_rate": 0, "step": 3}
     chex.assert_trees_all_equal(state.params, before)
 
 

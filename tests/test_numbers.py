@@ -68,11 +68,11 @@ def test_the_global_norm_does_not_overflow_in_float16():
 
 def test_a_dtype_of_the_state_is_kept():
     w = jnp.ones((2,), jnp.bfloat16)
-    state = mx.AdamW(1e-3, mu_dtype=jnp.float32).init(w)
+    state = mx.AdamW(1e-2, mu_dtype=jnp.float32).init(w)
     assert state.inner["scale_by_adam"].mu.dtype == jnp.float32
     state = mx.AdamW(1e-3, mu_dtype=jnp.bfloat16).init(jnp.ones(2))
     assert state.inner["scale_by_adam"].mu.dtype == jnp.bfloat16
-    state = mx.SGD(1e-3, 0.9, accumulator_dtype=jnp.float32).init(w)
+    state = mx.SGD(1e-2, 0.9, accumulator_dtype=jnp.float32).init(w)
     assert state.inner["trace"].trace.dtype == jnp.float32
     state = mx.MultiSteps(mx.SGD(0.1), 2, accumulator_dtype=jnp.bfloat16).init(jnp.ones(2))
     assert state.acc_grads.dtype == jnp.bfloat16

@@ -120,10 +120,18 @@ AROUND = {
     "Scheduled": mx.Scheduled,
     "Injected": mx.Injected,
     "ApplyIfFinite": lambda t: mx.ApplyIfFinite(t, 3),
+    "SkipSpikes": mx.SkipSpikes,
     "ConditionallyTransform": lambda t: mx.ConditionallyTransform(t, lambda step: step < 9),
     "ConditionallyMask": lambda t: mx.ConditionallyMask(t, lambda step: step < 9),
     "SplitRealAndImaginary": mx.SplitRealAndImaginary,
     "Lookahead": lambda t: mx.Lookahead(t, 2, 0.5),
+    "Offload": mx.Offload,
+    "LossScaling": mx.LossScaling,
+    "LowBit": mx.LowBit,
+    "MasterWeights": mx.MasterWeights,
+    "StochasticRounding": mx.StochasticRounding,
+    "ParamEMA": mx.ParamEMA,
+    "ParamAverage": lambda t: mx.ParamAverage(t, window=2),
     "ScheduleFree": lambda t: mx.ScheduleFree(t, 0.1),
     "SAM": lambda t: mx.SAM(t, mx.SGD(0.05)),
     "Mechanize": mx.Mechanize,
@@ -161,7 +169,7 @@ def test_a_state_is_found_again(name: str, direction: str):
         (mx.Chain(mx.Trace(0.9), inner), mx.Chain(mx.Trace(0.9), AROUND[name](inner))),
     ):
         before, after = (before, after) if direction == "into" else (after, before)
-        old = jtu.tree_map(lambda x: jnp.full_like(x, 3), before.init(PARAMS))
+        old = jtu.tree_map(lambda x: jax.device_put(np.full_like(x, 3), x.sharding), before.init(PARAMS))
         fresh = {"state": after.init(PARAMS)}
         new, report = checkpoint.load_state_dict(fresh, checkpoint.state_dict({"state": old}), strict=False)
         adamw = [x for x in jtu.tree_leaves(new, is_leaf=_is_adamw) if _is_adamw(x)]

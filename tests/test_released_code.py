@@ -75,6 +75,12 @@ GROUPS: dict[str, dict[str, Case]] = {
         "Rprop/all": Case(lambda: mx.Rprop(0.1, 0.4, 1.5, 1e-3, 0.5)),
     },
     "averages": {
+        "ParamEMA/default": Case(lambda: mx.ParamEMA(mx.SGD(0.1), debias=False, start=1), is_evaluated=True),
+        "ParamEMA/all": Case(
+            lambda: mx.ParamEMA(mx.AdamW(0.05, weight_decay=1e-2), 0.8, False, 13, 3), is_evaluated=True
+        ),
+        "ParamAverage/default": Case(lambda: mx.ParamAverage(mx.SGD(0.1)), is_evaluated=True),
+        "ParamAverage/all": Case(lambda: mx.ParamAverage(mx.AdamW(0.05, weight_decay=1e-2), 10, 3), is_evaluated=True),
         "ScheduleFreeSGD/default": Case(lambda: mx.ScheduleFreeSGD(0.5)),
         "ScheduleFreeSGD/all": Case(lambda: mx.ScheduleFreeSGD(0.2, 10, 0.8, 0.1, 1.0)),
         "ScheduleFreeAdamW/default": Case(lambda: mx.ScheduleFreeAdamW(0.05)),
@@ -161,6 +167,17 @@ GROUPS: dict[str, dict[str, Case]] = {
         "GaLore/default": Case(lambda: mx.GaLore(0.05, 1, base_optimizer=mx.ScaleByAdam(eps=0.0))),
         "GaLore/all": Case(lambda: mx.GaLore(0.1, 1, 7, 0.25, mx.ScaleByAdam(0.0, 0.95, 0.0))),
     },
+    "spikes": {
+        "SkipSpikes/default": Case(lambda: mx.SkipSpikes(mx.SGD(0.1), 8, 1.5, "both", 3)),
+        "SkipSpikes/all": Case(lambda: mx.SkipSpikes(mx.SGD(0.02, 0.8), 5, 0.5, "both", 1)),
+        "SkipSpikes/levanter": Case(lambda: mx.SkipSpikes(mx.SGD(0.1), 8, 1.5 * (7 / 8) ** 0.5, "both", 4)),
+        "ClipByRunningNorm/default": Case(lambda: mx.Chain(mx.ClipByRunningNorm(1.0), mx.SGD(0.1))),
+        "ClipByRunningNorm/all": Case(lambda: mx.Chain(mx.ClipByRunningNorm(0.5, 0.8, 5, 1e-2), mx.SGD(0.2))),
+        "ClipByNormPercentile/default": Case(lambda: mx.Chain(mx.ClipByNormPercentile(10, 40), mx.SGD(0.1))),
+        "ClipByNormPercentile/all": Case(lambda: mx.Chain(mx.ClipByNormPercentile(65, 40), mx.SGD(0.2))),
+        "StableAdamW/default": Case(lambda: mx.StableAdamW(0.05, weight_decay=0.0)),
+        "StableAdamW/all": Case(lambda: mx.StableAdamW(0.1, 0.8, 0.9, 1e-3, weight_decay=0.0)),
+    },
 }
 
 
@@ -175,6 +192,7 @@ APART: dict[str, Callable[[], Any]] = {
     "Muon/bfloat16": lambda: mx.Muon(0.05, eps=1e-7, adam_b2=0.95),
     "RAdam/eps": lambda: mx.RAdam(0.05, eps=1e-3),
     "Sophia/late": lambda: mx.Sophia(0.02, weight_decay=0.0, gamma=100.0, hessian_diagonal_fn=SampledSquares()),
+    "StableAdamW/decay": lambda: mx.StableAdamW(0.05, weight_decay=0.1),
 }
 
 

@@ -92,6 +92,7 @@ def test_gradients_at_the_edges_are_finite():
         S.WarmupCosineDecay(0.0, 0.0, 0, 10, exponent=0.5),
         S.WarmupExponentialDecay(0.0, 1.0, 0, 1, 0.1),
         S.WarmupStableDecay(0.0, 1.0, 0, 0, 10, decay="1-sqrt"),
+        S.EMAWarmup(0.999),
         S.InverseSqrt(1.0, 1),
         S.Power(1.0, 1.0),
         S.Power(1.0, 1.0, decay_begin=0, decay_steps=10),

@@ -1,5 +1,6 @@
 """The folder of a sweep: interrupted at every write, gone on with, refused."""
 
+import functools
 import os
 import shutil
 from pathlib import Path
@@ -8,11 +9,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import modulax as mx
 from modulax import sweeps
 from modulax.sweeps import _folder
+from modulax.sweeps._description import described
 
 QUIET: dict[str, Any] = {"progress": False, "devices": 1}
 RATES = sweeps.grid(mx.NoisySGD(0.1, key=1), learning_rate=[0.1, 0.2, 0.4])
@@ -138,6 +141,29 @@ def test_the_folder_of_another_sweep_is_refused(finished: Path, changes: dict[st
     with pytest.raises(ValueError, match=says):
         run(finished, **changes)
     assert (finished / "sweep.json").read_text() == before
+
+
+def weighted(weights: np.ndarray) -> Any:
+    return lambda tree: jax.tree.map(lambda _: bool(weights.sum()), tree)
+
+
+def falling(rate: float, offset: float = 0.0) -> Any:
+    return lambda step: rate / (1.0 + jnp.asarray(step, float)) + offset
+
+
+@pytest.mark.parametrize(
+    "first, second",
+    [
+        (mx.from_optax(optax.adam(0.1)), mx.from_optax(optax.adam(0.2))),
+        (mx.SGD(falling(0.1)), mx.SGD(falling(0.2))),
+        (mx.SGD(functools.partial(falling(0.1))), mx.SGD(functools.partial(falling(0.2)))),
+        (mx.SGD(lambda step: 0.1 + 0.0 * step.astype(float)), mx.SGD(lambda step: 0.2 + 0.0 * step.astype(float))),
+        (mx.AdamW(0.1, mask=weighted(np.ones(2))), mx.AdamW(0.1, mask=weighted(np.zeros(2)))),
+    ],
+)
+def test_members_whose_functions_hold_other_numbers_have_other_descriptions(first: Any, second: Any):
+    assert described(first) != described(second)
+    assert described(first) == described(first)
 
 
 def test_a_folder_that_cannot_be_shared_by_the_devices_is_refused(finished: Path):

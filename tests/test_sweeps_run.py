@@ -20,6 +20,7 @@ from flax import linen, nnx
 import modulax as mx
 from modulax import schedules, sweeps
 from modulax.sweeps import _memory, _population, _results, _training
+from modulax.sweeps._run import Experiment
 
 from . import settings
 
@@ -84,6 +85,19 @@ def test_train_is_traced_once_whatever_the_members_seeds_and_chunks(members: int
     assert results.metrics["curve"].shape == (members, seeds, 4)
     if members == 7:
         assert_each_member_is_as_alone(results, linear)
+
+
+def test_one_seed_adds_no_axis_to_the_program():
+    def train(optimizer: Any, key: Any) -> Any:
+        return jnp.sin(jax.random.normal(key, (3, 5)) * optimizer.learning_rate)
+
+    members = sweeps.grid(mx.SGD(0.1), learning_rate=[0.1, 0.2])
+    for seeds, inside in ((1, (2, 3, 5)), (2, (2, 2, 3, 5))):
+        structure = Experiment(members, train, seeds=seeds, key=None, devices=1, segments=1).structures[0]
+        mapped, numbers = structure.segment._mapped(2), [jnp.ones(2) for _ in structure.numbers]
+        equations = jax.make_jaxpr(mapped)(structure.segment.consts, *numbers, structure.keys).eqns
+        (shape,) = [e.outvars[0].aval.shape for e in equations if e.primitive.name == "sin"]
+        assert shape == inside
 
 
 def test_decay_clip_momentum_and_schedule_vary_in_one_program():
@@ -324,6 +338,19 @@ def test_a_metric_may_be_called_metric():
     results = sweeps.run(LEVELS, lambda optimizer, key: {"metric": optimizer.learning_rate, "b": 1.0}, **QUIET)
     assert results.best("metric")[1]["metric"] == 1.0
     assert "metric" in _results.csv_of(results)
+
+
+def test_a_metric_with_the_name_of_a_hyperparameter_has_a_column_of_its_own(tmp_path: Path):
+    def train(optimizer: Any, key: Any) -> Any:
+        return {"learning_rate": 10 * optimizer.learning_rate, "loss": optimizer.learning_rate}
+
+    results = sweeps.run(sweeps.grid(mx.SGD(0.1), learning_rate=[0.5, 0.25]), train, **QUIET)
+    row = {"member": 1, "optimizer": "SGD", "learning_rate": 0.25, "metrics.learning_rate": 2.5}
+    assert results.table("learning_rate")[1] == row | {"diverged": 0}
+    assert results.best("learning_rate")[1] == row
+    results.to_csv(tmp_path / "table.csv")
+    *_, last = csv.reader((tmp_path / "table.csv").read_text().splitlines())
+    assert last == ["1", "0", "SGD", "0.25", "2.5", "0.25", "False"]
 
 
 def test_names_of_metrics():

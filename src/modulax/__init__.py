@@ -22,6 +22,7 @@ from ._catalog.describe import Description as Description, LeafDescription as Le
 from ._catalog.registry import Card as Card, available as available, card as card, citation as citation, get as get
 from ._catalog.sharding import state_sharding as state_sharding
 from ._catalog.versions import show_versions as show_versions
+from ._containers.averages import ParamAverage as ParamAverage, ParamEMA as ParamEMA
 from ._containers.chain import Chain as Chain
 from ._containers.conditional import (
     ApplyIfFinite as ApplyIfFinite,
@@ -29,22 +30,29 @@ from ._containers.conditional import (
     ConditionallyTransform as ConditionallyTransform,
 )
 from ._containers.from_factory import FromFactory as FromFactory
+from ._containers.groups import groups as groups
 from ._containers.injected import (
     Injected as Injected,
     inject_hyperparams as inject_hyperparams,
 )
+from ._containers.layerwise_decay import layerwise_decay as layerwise_decay
 from ._containers.lookahead import Lookahead as Lookahead
+from ._containers.loss_scaling import LossScaling as LossScaling, loss_scale as loss_scale
+from ._containers.low_bit import LowBit as LowBit
 from ._containers.masked import (
     Freeze as Freeze,
     Masked as Masked,
     selective_transform as selective_transform,
 )
+from ._containers.master_weights import MasterWeights as MasterWeights
 from ._containers.mechanize import Mechanize as Mechanize
 from ._containers.multi_steps import (
     MultiSteps as MultiSteps,
     skip_large_updates as skip_large_updates,
     skip_not_finite as skip_not_finite,
 )
+from ._containers.mup import mup as mup
+from ._containers.offload import Offload as Offload
 from ._containers.optax_adapters import (
     FromFunctions as FromFunctions,
     FromOptax as FromOptax,
@@ -65,6 +73,8 @@ from ._containers.schedule_free import (
     schedule_free_eval_params as schedule_free_eval_params,
 )
 from ._containers.scheduled import Scheduled as Scheduled
+from ._containers.spikes import SkipSpikes as SkipSpikes
+from ._containers.stochastic_rounding import StochasticRounding as StochasticRounding
 from ._optimizers.acprop import ACProp as ACProp
 from ._optimizers.adabelief import AdaBelief as AdaBelief
 from ._optimizers.adadelta import Adadelta as Adadelta
@@ -105,6 +115,7 @@ from ._optimizers.sgd import SGD as SGD
 from ._optimizers.signsgd import SignSGD as SignSGD, Signum as Signum
 from ._optimizers.sm3 import SM3 as SM3
 from ._optimizers.sophia import Sophia as Sophia
+from ._optimizers.stable_adam import StableAdamW as StableAdamW
 from ._optimizers.yogi import Yogi as Yogi
 from ._protocol.apply_updates import apply_updates as apply_updates
 from ._protocol.container import (
@@ -161,6 +172,7 @@ from ._transforms.backtracking import (
     value_and_grad_from_state as value_and_grad_from_state,
 )
 from ._transforms.basic import Identity as Identity, SetToZero as SetToZero, Stateless as Stateless
+from ._transforms.by_path import ScaleByDepth as ScaleByDepth, ScaleByPath as ScaleByPath
 from ._transforms.clipping import (
     AdaptiveGradClip as AdaptiveGradClip,
     Clip as Clip,
@@ -242,6 +254,10 @@ from ._transforms.rmsprop import (
     ScaleByStddev as ScaleByStddev,
 )
 from ._transforms.rprop import ScaleByRprop as ScaleByRprop
+from ._transforms.running_norm import (
+    ClipByNormPercentile as ClipByNormPercentile,
+    ClipByRunningNorm as ClipByRunningNorm,
+)
 from ._transforms.scaling import (
     Scale as Scale,
     ScaleByLearningRate as ScaleByLearningRate,
@@ -253,6 +269,7 @@ from ._transforms.sophia import (
     HutchinsonDiagonal as HutchinsonDiagonal,
     ScaleBySophia as ScaleBySophia,
 )
+from ._transforms.stable_adam import ScaleByStableAdam as ScaleByStableAdam
 from ._transforms.trust_ratio import ScaleByTrustRatio as ScaleByTrustRatio
 from ._transforms.yogi import ScaleByYogi as ScaleByYogi
 from ._transforms.zoom import (

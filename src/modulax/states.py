@@ -1,5 +1,6 @@
 """The state classes of all transforms, for annotations and for code that reads a state."""
 
+from ._containers.averages import ParamAverageState as ParamAverageState, ParamEMAState as ParamEMAState
 from ._containers.chain import ChainState as ChainState
 from ._containers.conditional import (
     ApplyIfFiniteState as ApplyIfFiniteState,
@@ -8,9 +9,13 @@ from ._containers.conditional import (
 )
 from ._containers.injected import InjectedState as InjectedState
 from ._containers.lookahead import LookaheadState as LookaheadState
+from ._containers.loss_scaling import LossScalingState as LossScalingState
+from ._containers.low_bit import LowBitState as LowBitState
 from ._containers.masked import MaskedState as MaskedState
+from ._containers.master_weights import MasterWeightsState as MasterWeightsState
 from ._containers.mechanize import MechanicState as MechanicState
 from ._containers.multi_steps import MultiStepsState as MultiStepsState
+from ._containers.offload import OffloadState as OffloadState
 from ._containers.optax_adapters import FromFunctionsState as FromFunctionsState, FromOptaxState as FromOptaxState
 from ._containers.partition import PartitionState as PartitionState
 from ._containers.reshaping import (
@@ -19,6 +24,8 @@ from ._containers.reshaping import (
 )
 from ._containers.sam import SAMState as SAMState
 from ._containers.schedule_free import ScheduleFreeState as ScheduleFreeState
+from ._containers.spikes import SkipSpikesState as SkipSpikesState
+from ._containers.stochastic_rounding import StochasticRoundingState as StochasticRoundingState
 from ._protocol.optimizer import OptimizerState as OptimizerState
 from ._transforms.acprop import ScaleByACPropState as ScaleByACPropState
 from ._transforms.adabelief import ScaleByBeliefState as ScaleByBeliefState
@@ -37,6 +44,7 @@ from ._transforms.backtracking import (
     BacktrackingLinesearchInfo as BacktrackingLinesearchInfo,
     ScaleByBacktrackingLinesearchState as ScaleByBacktrackingLinesearchState,
 )
+from ._transforms.by_path import MultiplierState as MultiplierState
 from ._transforms.cocob import COCOBState as COCOBState
 from ._transforms.constraints import ZeroNaNsState as ZeroNaNsState
 from ._transforms.dadapt import DAdaptAdamWState as DAdaptAdamWState
@@ -62,6 +70,10 @@ from ._transforms.privacy import DifferentiallyPrivateAggregateState as Differen
 from ._transforms.prodigy import ProdigyState as ProdigyState
 from ._transforms.rmsprop import ScaleByRMSState as ScaleByRMSState, ScaleByStddevState as ScaleByStddevState
 from ._transforms.rprop import ScaleByRpropState as ScaleByRpropState
+from ._transforms.running_norm import (
+    ClipByNormPercentileState as ClipByNormPercentileState,
+    ClipByRunningNormState as ClipByRunningNormState,
+)
 from ._transforms.scaling import ScaleByScheduleState as ScaleByScheduleState
 from ._transforms.sm3 import ScaleBySM3State as ScaleBySM3State
 from ._transforms.sophia import HutchinsonState as HutchinsonState, ScaleBySophiaState as ScaleBySophiaState
@@ -69,3 +81,4 @@ from ._transforms.zoom import (
     ScaleByZoomLinesearchState as ScaleByZoomLinesearchState,
     ZoomLinesearchInfo as ZoomLinesearchInfo,
 )
+from .numerics._quantized import Quantized as Quantized

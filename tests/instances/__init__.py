@@ -14,6 +14,7 @@ from . import (
     matrices,
     mixtures,
     moments,
+    precision,
     tuning_free,
     wrappers,
 )
@@ -30,6 +31,7 @@ FAMILIES = (
     wrappers,
     aggregating,
     averaging,
+    precision,
 )
 TRANSFORMS = tuple(instance for family in FAMILIES for instance in family.TRANSFORMS)
 DIFFERENCES = tuple(difference for family in (*FAMILIES, curves) for difference in family.DIFFERENCES)

@@ -44,4 +44,3 @@ class Instance:
 
 # Laws that do not hold, and why.
 ROUNDED = {"gradients_are_finite_and_right": "a state in float32: finite differences measure its rounding"}
-CONSTANT = {"sharding_is_kept": "the updates are constants, and XLA puts those on one device"}

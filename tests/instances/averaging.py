@@ -6,6 +6,7 @@ import jax
 import optax
 
 import modulax as mx
+from modulax import schedules
 
 from ..differences import Difference
 from ._instance import Instance
@@ -36,6 +37,10 @@ def optax_adversary() -> Any:
 
 
 TRANSFORMS = (
+    Instance("ParamEMA", lambda: mx.ParamEMA(mx.SGD(0.05, 0.9), schedules.EMAWarmup(0.9), start=1, every=2)),
+    Instance("ParamEMA(debias=False)", lambda: mx.ParamEMA(mx.SGD(0.05, 0.9), 0.9, debias=False)),
+    Instance("ParamAverage", lambda: mx.ParamAverage(mx.SGD(0.05, 0.9), 1, 2)),
+    Instance("ParamAverage(window=2)", lambda: mx.ParamAverage(mx.SGD(0.05, 0.9), window=2)),
     Instance(
         "ScheduleFree",
         lambda: mx.ScheduleFree(mx.Chain(mx.AddDecayedWeights(0.1), mx.SGD(0.05)), 0.05, 0.8),

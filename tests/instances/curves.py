@@ -77,6 +77,7 @@ SCHEDULES = (
         lambda: optax.warmup_exponential_decay_schedule(0.1, 1.0, 5, 10, 0.3, 3, True, 0.05),
     ),
     Instance("WarmupStableDecay", lambda: schedules.WarmupStableDecay(0.1, 1.0, 5, 10, 15, 0.01, "exponential")),
+    Instance("EMAWarmup", lambda: schedules.EMAWarmup(0.9, 12)),
     Instance("InverseSqrt", lambda: schedules.InverseSqrt(1.0, 10, 0.1)),
     Instance("Power", lambda: schedules.Power(64.0, 4e6, 5, 20, 10, 1e-4, 0.015)),
     Instance(

@@ -7,7 +7,7 @@ import modulax as mx
 from modulax import schedules
 
 from ..differences import Difference
-from ._instance import CONSTANT, ROUNDED, Instance
+from ._instance import ROUNDED, Instance
 from ._masks import (
     B1,
     BIASES,
@@ -33,7 +33,7 @@ from ._masks import (
 TRANSFORMS = (
     # --- basic
     Instance("Identity", mx.Identity, optax.identity),
-    Instance("SetToZero", mx.SetToZero, optax.set_to_zero, exemptions=CONSTANT),
+    Instance("SetToZero", mx.SetToZero, optax.set_to_zero),
     Instance("Stateless", lambda: mx.Stateless(doubled), lambda: optax.stateless(doubled)),
     # --- scaling
     Instance("Scale", lambda: mx.Scale(-0.5), lambda: optax.scale(-0.5)),
@@ -41,6 +41,24 @@ TRANSFORMS = (
         "ScaleBySchedule",
         lambda: mx.ScaleBySchedule(schedules.Linear(1.0, 0.1, 20)),
         lambda: optax.scale_by_schedule(optax.linear_schedule(1.0, 0.1, 20)),
+    ),
+    Instance(
+        "ScaleByPath",
+        lambda: mx.ScaleByPath({"*bias": 0.5, "*": 2.0}),
+        lambda: optax.partition({"bias": optax.scale(0.5), "rest": optax.scale(2.0)}, bias_or_rest),
+    ),
+    Instance(
+        "ScaleByPath-schedule",
+        lambda: mx.ScaleByPath({"*bias": schedules.Linear(1.0, 0.1, 20), "*": 2.0}),
+        lambda: optax.partition(
+            {"bias": optax.scale_by_schedule(optax.linear_schedule(1.0, 0.1, 20)), "rest": optax.scale(2.0)},
+            bias_or_rest,
+        ),
+    ),
+    Instance(
+        "ScaleByDepth",
+        lambda: mx.ScaleByDepth(0.8, mx.by_path({"*bias": 2, "*": 0})),
+        lambda: optax.partition({"bias": optax.scale(0.8**2), "rest": optax.identity()}, bias_or_rest),
     ),
     Instance("ScaleBySchedule-number", lambda: mx.ScaleBySchedule(0.3), lambda: optax.scale(0.3)),
     Instance(
@@ -156,7 +174,6 @@ TRANSFORMS = (
         "Freeze",
         lambda: mx.Freeze(BIASES),
         lambda: optax.transforms.freeze(FROZEN),
-        exemptions=CONSTANT,
     ),
     Instance(
         "Partition",
@@ -173,7 +190,6 @@ TRANSFORMS = (
             kind,
         ),
         lambda: optax.partition({"other": optax.set_to_zero(), "matrix": optax.clip_by_global_norm(1.0)}, kind),
-        exemptions=CONSTANT,
     ),
     Instance(
         "MultiSteps",

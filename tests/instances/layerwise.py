@@ -70,6 +70,8 @@ TRANSFORMS = (
     Instance("Centralize-last", lambda: mx.Centralize(output_axis=-1)),
     # --- clipping
     Instance("ClipByBlockRMS", lambda: mx.ClipByBlockRMS(0.7), lambda: optax.clip_by_block_rms(0.7)),
+    Instance("ClipByRunningNorm", lambda: mx.ClipByRunningNorm(0.5, 0.8, 2, 1e-2)),
+    Instance("ClipByNormPercentile", lambda: mx.ClipByNormPercentile(40.0, 3)),
     Instance("AdaptiveGradClip", lambda: mx.AdaptiveGradClip(0.3), lambda: optax.adaptive_grad_clip(0.3)),
     # --- constraints
     Instance("ZeroNaNs", mx.ZeroNaNs, optax.zero_nans),

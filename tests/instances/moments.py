@@ -110,6 +110,8 @@ TRANSFORMS = (
         lambda: mx.AMSGrad(0.05, follow="optax"),
         lambda: optax.amsgrad(0.05),
     ),
+    Instance("ScaleByStableAdam", lambda: mx.ScaleByStableAdam(b2=0.9, clip_threshold=0.9)),
+    Instance("StableAdamW", lambda: mx.StableAdamW(0.05, weight_decay=0.1, mask=KERNELS)),
     Instance("AdaBelief", lambda: mx.AdaBelief(0.05), lambda: optax.adabelief(0.05)),
     Instance(
         "AdaBelief-mask",

@@ -17,6 +17,8 @@ def begun(monitor: Any) -> Any:
     return monitor._replace(init=lambda params: monitor.update(params, monitor.init(params), params)[1])
 
 
+STEPS = {"gradients_are_finite_and_right": "codes are integers: no derivative passes through them"}
+
 TRANSFORMS = (
     # --- gating
     Instance(
@@ -34,6 +36,8 @@ TRANSFORMS = (
         lambda: mx.ConditionallyMask(mx.SGD(0.1, 0.9), two_of_three, forward_extra_args=True),
         lambda: optax.conditionally_mask(optax.sgd(0.1, 0.9), two_of_three, forward_extra_args=True),
     ),
+    Instance("SkipSpikes", lambda: mx.SkipSpikes(mx.AdamW(0.1), 3, 0.5)),
+    Instance("SkipSpikes-both", lambda: mx.SkipSpikes(mx.SGD(0.1, 0.9), 4, 0.1, "both", 2), extra=loss),
     # --- accumulating
     Instance("ApplyEvery", lambda: mx.ApplyEvery(3), lambda: optax.apply_every(3)),
     # --- reshaping
@@ -43,6 +47,11 @@ TRANSFORMS = (
         lambda: optax.contrib.split_real_and_imaginary(optax.adam(0.1)),
     ),
     Instance("Flatten", lambda: mx.Flatten(mx.AdamW(0.1)), lambda: optax.flatten(optax.adamw(0.1))),
+    # --- in the memory of the host
+    Instance("Offload", lambda: mx.Offload(mx.AdamW(0.1)), lambda: optax.adamw(0.1)),
+    # --- fewer bits
+    Instance("LowBit", lambda: mx.LowBit(mx.AdamW(0.1), block=16, min_size=0), exemptions=STEPS),
+    Instance("LowBit(bits=4)", lambda: mx.LowBit(mx.Lion(0.1), 4, block=16, min_size=0)),
     # --- watching
     Instance("Snapshot", lambda: mx.Snapshot("norm", norm), lambda: optax.snapshot("norm", norm)),
     Instance(

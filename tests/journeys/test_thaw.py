@@ -1,17 +1,13 @@
-"""Train the head alone, then everything, with the moments of the head kept; and low-rank adapters."""
+"""Train the head alone, then everything, with the moments of the head kept."""
 
-import equinox as eqx
-import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
-import optax
 from flax import nnx
 
 import modulax as mx
 import modulax.nnx
 from modulax import checkpoint
 
-from . import Net, Normed, X, Y, eqx_loss, nnx_grads
+from . import Net, Normed, eqx_loss, nnx_grads
 
 
 def chain(inner):
@@ -64,44 +60,3 @@ def test_nnx():
         np.testing.assert_array_equal(kept[name], old[report.restored[name]])
     thawed.update(model, nnx_grads(model)[1])
     assert np.all(np.asarray(model.hidden.kernel[...]) != body)
-
-
-def test_lora_in_nnx():
-    linear = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
-    model = nnx.LoRA(2, 1, 1, base_module=linear, rngs=nnx.Rngs(1))
-    base = np.array(linear.kernel[...])
-    groups = modulax.nnx.labels(model, {nnx.LoRAParam: "adapter", ...: "base"})
-    tx = mx.Partition({"adapter": mx.Adam(0.1), "base": mx.SetToZero()}, groups)
-    optimizer = modulax.nnx.Optimizer(model, tx)
-    loss = nnx.value_and_grad(lambda model: jnp.mean((model(X) - Y) ** 2))
-    adapter = nnx.as_pure(nnx.state(model, nnx.LoRAParam))
-    twin, state = optax.adam(0.1), optax.adam(0.1).init(adapter)
-    for _ in range(2):
-        grads = loss(model)[1]
-        optimizer.update(model, grads)
-        updates, state = twin.update(nnx.as_pure(nnx.filter_state(grads, nnx.LoRAParam)), state, adapter)
-        adapter = optax.apply_updates(adapter, updates)
-    np.testing.assert_array_equal(linear.kernel[...], base)
-    found = jtu.tree_leaves(nnx.as_pure(nnx.state(model, nnx.LoRAParam)))
-    for x, expected in zip(found, jtu.tree_leaves(adapter), strict=True):
-        np.testing.assert_allclose(x, expected, rtol=1e-5, atol=1e-6)
-
-
-class Adapted(eqx.Module):
-    base: eqx.nn.Linear
-    a: jnp.ndarray
-    b: jnp.ndarray
-
-    def __call__(self, x):
-        return self.base(x) + self.b @ (self.a @ x)
-
-
-def test_lora_in_equinox():
-    base = Normed().mlp.layers[0]
-    model = Adapted(base, jnp.ones((1, 2)), jnp.zeros((3, 1)))
-    optimizer = mx.selective_transform(mx.Adam(0.1), freeze_mask=mx.by_path({"base.*": True, "*": False}))
-    state = optimizer.init(model)
-    new, state = optimizer.step(eqx_loss(model)[1], state, model)
-    np.testing.assert_array_equal(new.base.weight, base.weight)
-    np.testing.assert_allclose(np.abs(new.b), 0.1, rtol=1e-4)  # the first step of Adam is the rate
-    assert {x.shape for x in jtu.tree_leaves(mx.tree.get(state, "mu"))} == {(1, 2), (3, 1)}

@@ -109,8 +109,8 @@ MUTANTS = (
         "step-hands-no-extra-on",
         "extra",
         "_protocol/transform.py",
-        "updates, state = transform.update(grads, state, trained, **extra)",
-        "updates, state = transform.update(grads, state, trained)",
+        "updates, new = transform.update(grads, state, trained, **extra)",
+        "updates, new = transform.update(grads, state, trained)",
         ("tests/test_entry.py -k step",),
     ),
     Mutant(

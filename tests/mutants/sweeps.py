@@ -168,7 +168,9 @@ MUTANTS = (
     _mutant(
         "carries-stay", "_run", "                folder.forget(name, segment - 1)\n", "                pass\n", FOLDER
     ),
-    _mutant("addresses-are-compared", "_run", 're.sub(r" at 0x[0-9a-f]+", "", ', 're.sub(r" at 0y", "", ', FOLDER),
+    _mutant(
+        "addresses-are-compared", "_description", 're.sub(r" at 0x[0-9a-f]+", "", ', 're.sub(r" at 0y", "", ', FOLDER
+    ),
     _mutant(
         "keys-are-not-compared",
         "_run",
@@ -211,4 +213,9 @@ MUTANTS = (
     _mutant("large-is-small", "_results", "scores.argmin() if mode ==", "scores.argmin() if 'min' ==", RUN),
     _mutant("a-complex-number-has-an-order", "_results", "if np.iscomplexobj(values):", "if False:", RUN),
     _mutant("a-seed-that-diverges-marks-all", "_results", "*bad.shape, -1", "bad.shape[0], 1, -1", RUN),
+    _mutant("one-seed-has-an-axis", "_training", "if self.seeds > 1:", "if self.seeds > 0:", RUN),
+    _mutant("a-description-forgets-closures", "_description", "function.__closure__ or ()", "()", FOLDER),
+    _mutant("a-description-forgets-constants", "_description", "for part in x.co_consts", "for part in ()", FOLDER),
+    _mutant("a-description-forgets-partials", "_description", "(x.func, *x.args,", "(*x.args,", FOLDER),
+    _mutant("a-metric-takes-the-column", "_results", "if name in taken else name", "if not taken else name", RUN),
 )

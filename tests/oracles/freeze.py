@@ -6,6 +6,7 @@ CHECKOUTS is a folder that holds the repositories of the table in README.md, eac
 checked out as OWNER+NAME. Nothing of them is copied: the script imports their modules and calls them.
 """
 
+import enum
 import functools
 import importlib
 import importlib.util
@@ -117,6 +118,32 @@ def evaluated(cls: Any, **hyperparameters: Any) -> Loop:
             yield values(params)
 
     return loop
+
+
+def averaged(cls: Any, average: Any, start: int = 0, every: int = 1, **hyperparameters: Any) -> Loop:
+    """The average of PyTorch's `AveragedModel` after each step; before the first one, the parameters."""
+
+    def loop() -> Iterator[Params]:
+        params = parameters()
+        model = torch.nn.ParameterDict(params)
+        averaged_model = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=average)
+        optimizer = cls(list(params.values()), **hyperparameters)
+        for t in range(STEPS):
+            set_gradients(params, t)
+            optimizer.step()
+            if t + 1 > start and (t + 1 - start) % every == 0:
+                averaged_model.update_parameters(model)
+            yield values(dict((averaged_model.module if averaged_model.n_averaged else model).items()))
+
+    return loop
+
+
+def torch_averages() -> None:
+    o, ema, swa = torch.optim, torch.optim.swa_utils.get_ema_multi_avg_fn, torch.optim.swa_utils.get_swa_multi_avg_fn
+    add("ParamEMA", default=averaged(o.SGD, ema(), lr=0.1),
+        all=averaged(o.AdamW, ema(0.8), start=10, every=3, lr=0.05))  # fmt: skip
+    add("ParamAverage", default=averaged(o.SGD, swa(), lr=0.1),
+        all=averaged(o.AdamW, swa(), start=10, every=3, lr=0.05))  # fmt: skip
 
 
 def torch_optimizers() -> None:
@@ -329,6 +356,114 @@ def galore_adamw() -> Any:
     return importlib.import_module("galore_torch.adamw").AdamW
 
 
+def clipping() -> None:
+    """SGD after clips whose bound follows the norms. The 1e-6 that both add to the norm before dividing is lifted."""
+    stable = functools.partial(importlib.import_module("optimi").StableAdamW, foreach=False, triton=False)
+    add("StableAdamW", default=with_torch(stable, lr=0.05, eps=1e-8, weight_decay=0.0),
+        all=with_torch(stable, lr=0.1, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.0),
+        decay=with_torch(stable, lr=0.05, eps=1e-8, weight_decay=0.1))  # fmt: skip
+
+    class Norm(float):
+        """A norm to which nothing is added."""
+
+        def __add__(self, other: Any) -> float:
+            return float(self)
+
+    def with_clip(rate: float, start: Callable[[Any], Callable[[], Any]]) -> Loop:
+        def run() -> Iterator[Params]:
+            params = parameters()
+            optimizer = torch.optim.SGD(list(params.values()), lr=rate)
+            clip = start(types.SimpleNamespace(parameters=lambda: iter(params.values()), modules=lambda: ()))
+            for t in range(STEPS):
+                set_gradients(params, t)
+                clip()
+                optimizer.step()
+                yield values(params)
+
+        return run
+
+    cls = released("bluorion-com/ZClip", "zclip/zclip.py").ZClip
+
+    def zclip(**hyperparameters: Any) -> Callable[[Any], Callable[[], Any]]:
+        def start(model: Any) -> Callable[[], Any]:
+            clip = cls(max_grad_norm=None, **hyperparameters)
+            clip._compute_grad_norm = lambda model: Norm(cls._compute_grad_norm(clip, model))
+            return lambda: clip.step(model)
+
+        return start
+
+    add("ClipByRunningNorm", default=with_clip(0.1, zclip(z_thresh=1.0)),
+        all=with_clip(0.2, zclip(alpha=0.8, z_thresh=0.5, eps=1e-2, warmup_steps=5)))  # fmt: skip
+
+    stub("ignite")
+    stub("ignite.engine", EventEnum=enum.Enum)
+    handler = released("pseeth/autoclip", "autoclip.py").add_autoclip_gradient_handler
+
+    def exactly(params: Any, max_norm: float) -> None:
+        params = list(params)
+        norm = torch.sqrt(sum((p.grad**2).sum() for p in params))
+        for p in params:
+            p.grad *= min(1.0, max_norm / norm)
+
+    def autoclip(percentile: float) -> Callable[[Any], Callable[[], Any]]:
+        def start(model: Any) -> Callable[[], Any]:
+            handlers: list[Any] = []
+            handler(types.SimpleNamespace(on=lambda event: handlers.append), model, percentile)
+
+            def clip() -> None:
+                inexact, torch.nn.utils.clip_grad_norm_ = torch.nn.utils.clip_grad_norm_, exactly
+                try:
+                    handlers[0](None)
+                finally:
+                    torch.nn.utils.clip_grad_norm_ = inexact
+
+            return clip
+
+        return start
+
+    add("ClipByNormPercentile", default=with_clip(0.1, autoclip(10)), all=with_clip(0.2, autoclip(65)))
+
+
+# --- JAX --------------------------------------------------------------------------------------------
+
+
+def spikes() -> None:
+    """Steps are skipped by the loss and by the norm; decisions are made in float32."""
+    jax: Any = importlib.import_module("jax")
+    optax: Any = importlib.import_module("optax")
+    jax.config.update("jax_enable_x64", True)
+
+    def loop(make: Callable[[], Any], knows_norm: bool) -> Loop:
+        def run() -> Iterator[Params]:
+            params, transform = dict(START), make()
+            state = transform.init(params)
+            for t in range(STEPS):
+                grads = {n: gradient(n, w, NOISE[n][t]) for n, w in params.items()}
+                extra = {"loss": loss(params, {n: noise[t] for n, noise in NOISE.items()})}
+                if not knows_norm:
+                    extra["grad_norm"] = optax.global_norm(grads)
+                updates, state = transform.update(grads, state, params, **extra)
+                params = {n: w + np.asarray(updates[n]) for n, w in params.items()}
+                yield params
+
+        return run
+
+    for name in ("maxtext", "maxtext.common", "maxtext.utils", "haliax", "levanter", "levanter.utils"):
+        stub(name)
+    stub("maxtext.common.common_types", DecoderBlockType=None)
+    stub("maxtext.utils.muon_utils", get_muon_weight_dimension_numbers=None)
+    skipping = released("AI-Hypercomputer/maxtext", "src/maxtext/optimizers/optimizers.py").skip_step_on_spikes
+    stub("haliax.jax_utils", is_jax_array_like=lambda x: True)
+    stub("levanter.tracker", jit_log=lambda metrics: None)
+    stub("levanter.utils.tree_utils", tree_flatten_one_level_with_keys=None)
+    sys.modules["levanter"].tracker = sys.modules["levanter.tracker"]  # pyright: ignore[reportAttributeAccessIssue]
+    config = released("stanford-crfm/levanter", "src/levanter/optim/skipstep.py").SkipStepConfig
+    sgd = functools.partial(optax.sgd, 0.1)
+    add("SkipSpikes", default=loop(lambda: skipping(sgd(), 8, 1.5), False),
+        all=loop(lambda: skipping(optax.sgd(0.02, 0.8), 5, 0.5), False),
+        levanter=loop(lambda: config(8, 1.5).wrap(sgd()), True))  # fmt: skip
+
+
 # --- TensorFlow -------------------------------------------------------------------------------------
 
 
@@ -367,8 +502,8 @@ def tensorflow_optimizers() -> None:
 
 
 def main() -> None:
-    for family in (torch_optimizers, authors_packages, authors_repositories, sophia, sam, muon, galore,
-                   tensorflow_optimizers):  # fmt: skip
+    for family in (torch_optimizers, torch_averages, authors_packages, authors_repositories, sophia, sam, muon, galore,
+                   clipping, spikes, tensorflow_optimizers):  # fmt: skip
         family()
     frozen = {}
     for name, loop in CASES.items():

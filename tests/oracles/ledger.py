@@ -44,6 +44,8 @@ RELEASED = (
     Released("SGD, AdamW, AMSGrad, Adamax, Adadelta, Rprop", "torch.optim", "2.13.0"),
     Released("RMSProp", "torch.optim", "2.13.0", "`eps_in_sqrt=False`"),
     Released("RAdam", "torch.optim", "2.13.0", "`eps=0` in both"),
+    Released("ParamEMA", "torch.optim.swa_utils", "2.13.0", "`debias=False`, and `start` at its first update"),
+    Released("ParamAverage", "torch.optim.swa_utils", "2.13.0"),
     Released("ScheduleFreeSGD, ScheduleFreeAdamW", "schedulefree", "1.4.1"),
     Released("DAdaptAdamW", "dadaptation", "3.2", "theirs: `decouple=True`"),
     Released("Prodigy", "prodigyopt", "1.1.2"),
@@ -68,6 +70,23 @@ RELEASED = (
     Released("Yogi", "tensorflow/addons, optimizers/yogi.py", "d208d752e98c"),
     Released("LAMB", "tensorflow/addons, optimizers/lamb.py", "d208d752e98c"),
     Released("SM3", "google-research/google-research, sm3/sm3.py", "0c1bbe5fc971", "`eps=1e-30`"),
+    Released(
+        "SkipSpikes",
+        "AI-Hypercomputer/maxtext, src/maxtext/optimizers/optimizers.py",
+        "e591f30cbbf2",
+        '`by="both"`, `warmup_steps` is half of the window, less 1',
+    ),
+    Released(
+        "SkipSpikes",
+        "stanford-crfm/levanter, src/levanter/optim/skipstep.py",
+        "9263f81e8b45",
+        '`by="both"`, `warmup_steps` is half of the window, and `factor` is theirs times the root of `(n - 1) / n`',
+    ),
+    Released(
+        "ClipByRunningNorm", "bluorion-com/ZClip", "584ce4f5a4aa", "theirs without the bound 1, and exact division"
+    ),
+    Released("ClipByNormPercentile", "pseeth/autoclip", "dfb622c3caca", "theirs with exact division"),
+    Released("StableAdamW", "torch-optimi", "0.3.3", "`weight_decay=0`"),
 )
 
 DEPARTURES = (
@@ -142,5 +161,13 @@ DEPARTURES = (
         "the class in the same repository leaves this to its caller; called in the first step, it agrees",
         "Sophia/late",
         0.52,
+    ),
+    Departure(
+        "StableAdamW with weight decay",
+        "the weight decay is not reduced",
+        "multiplies the weight decay by the same factor as the step",
+        "decoupled weight decay doesn't depend on the gradient; without it they agree",
+        "StableAdamW/decay",
+        1.1e-3,
     ),
 )

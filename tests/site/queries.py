@@ -23,7 +23,7 @@ QUERIES: dict[str, tuple[str, ...]] = {
     "vmap": ("overview", "getting_started"),
     # Gradients
     "gradient accumulation": ("recipes", "microbatching"),
-    "gradient clipping": ("overview", "api/transforms"),
+    "gradient clipping": ("recipes", "overview", "api/transforms"),
     "per-example gradients": ("per_example_gradients",),
     "differential privacy": ("per_example_gradients", "api/optimizers/dpsgd"),
     # Parameters
@@ -55,5 +55,8 @@ QUERIES: dict[str, tuple[str, ...]] = {
     "PyTorch": ("checkpoints", "coming_from_optax"),
     "NNX": ("frameworks", "notebooks/training_with_nnx", "api/nnx"),
     "Linen": ("frameworks",),
-    "sharding": ("frameworks",),
+    "sharding": ("many_devices",),
+    "ZeRO": ("many_devices",),
+    "FSDP": ("many_devices",),
+    "offload": ("many_devices",),
 }

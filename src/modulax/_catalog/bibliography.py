@@ -26,6 +26,12 @@ BIBLIOGRAPHY = {
         2019,
         "https://arxiv.org/abs/1901.11150",
     ),
+    "bao2021": Reference(
+        "Bao, Hangbo and Dong, Li and Piao, Songhao and Wei, Furu",
+        "BEiT: BERT Pre-Training of Image Transformers",
+        2021,
+        "https://arxiv.org/abs/2106.08254",
+    ),
     "bekas2007": Reference(
         "Bekas, Costas and Kokiopoulou, Effrosyni and Saad, Yousef",
         "An estimator for the diagonal of a matrix",
@@ -95,6 +101,12 @@ BIBLIOGRAPHY = {
         2024,
         "https://arxiv.org/abs/2405.15682",
     ),
+    "dettmers2021": Reference(
+        "Dettmers, Tim and Lewis, Mike and Shleifer, Sam and Zettlemoyer, Luke",
+        "8-bit Optimizers via Block-wise Quantization",
+        2021,
+        "https://arxiv.org/abs/2110.02861",
+    ),
     "dozat2016": Reference(
         "Dozat, Timothy",
         "Incorporating Nesterov Momentum into Adam",
@@ -132,11 +144,23 @@ BIBLIOGRAPHY = {
         2013,
         "https://arxiv.org/abs/1308.0850",
     ),
+    "gupta2015": Reference(
+        "Gupta, Suyog and Agrawal, Ankur and Gopalakrishnan, Kailash and Narayanan, Pritish",
+        "Deep Learning with Limited Numerical Precision",
+        2015,
+        "https://arxiv.org/abs/1502.02551",
+    ),
     "hager2006": Reference(
         "Hager, William W. and Zhang, Hongchao",
         "Algorithm 851: CG_DESCENT, a Conjugate Gradient Method with Guaranteed Descent",
         2006,
         "https://doi.org/10.1145/1132973.1132979",
+    ),
+    "howard2018": Reference(
+        "Howard, Jeremy and Ruder, Sebastian",
+        "Universal Language Model Fine-tuning for Text Classification",
+        2018,
+        "https://arxiv.org/abs/1801.06146",
     ),
     "hutchinson1990": Reference(
         "Hutchinson, Michael F.",
@@ -156,12 +180,24 @@ BIBLIOGRAPHY = {
         2023,
         "https://arxiv.org/abs/2302.12022",
     ),
+    "izmailov2018": Reference(
+        "Izmailov, Pavel and Podoprikhin, Dmitrii and Garipov, Timur and Vetrov, Dmitry and Wilson, Andrew Gordon",
+        "Averaging Weights Leads to Wider Optima and Better Generalization",
+        2018,
+        "https://arxiv.org/abs/1803.05407",
+    ),
     "jordan2024": Reference(
         "Jordan, Keller and Jin, Yuchen and Boza, Vlado and You, Jiacheng and Cesista, Franz and Newhouse, Laker "
         "and Bernstein, Jeremy",
         "Muon: An optimizer for hidden layers in neural networks",
         2024,
         "https://kellerjordan.github.io/posts/muon/",
+    ),
+    "kaddour2022": Reference(
+        "Kaddour, Jean",
+        "Stop Wasting My Time! Saving Days of ImageNet and BERT Training with Latest Weight Averaging",
+        2022,
+        "https://arxiv.org/abs/2209.14981",
     ),
     "khaled2023": Reference(
         "Khaled, Ahmed and Mishchenko, Konstantin and Jin, Chi",
@@ -174,6 +210,18 @@ BIBLIOGRAPHY = {
         "Adam: A Method for Stochastic Optimization",
         2014,
         "https://arxiv.org/abs/1412.6980",
+    ),
+    "kumar2025": Reference(
+        "Kumar, Abhay and Owen, Louis and Roy Chowdhury, Nilabhra and Güra, Fabian",
+        "ZClip: Adaptive Spike Mitigation for LLM Pre-Training",
+        2025,
+        "https://arxiv.org/abs/2504.02507",
+    ),
+    "li2023": Reference(
+        "Li, Bingrui and Chen, Jianfei and Zhu, Jun",
+        "Memory Efficient Optimizers with 4-bit States",
+        2023,
+        "https://arxiv.org/abs/2309.01507",
     ),
     "liu1989": Reference(
         "Liu, Dong C. and Nocedal, Jorge",
@@ -206,6 +254,13 @@ BIBLIOGRAPHY = {
         2017,
         "https://arxiv.org/abs/1711.05101",
     ),
+    "micikevicius2017": Reference(
+        "Micikevicius, Paulius and Narang, Sharan and Alben, Jonah and Diamos, Gregory and Elsen, Erich and Garcia, "
+        "David and Ginsburg, Boris and Houston, Michael and Kuchaiev, Oleksii and Venkatesh, Ganesh and Wu, Hao",
+        "Mixed Precision Training",
+        2017,
+        "https://arxiv.org/abs/1710.03740",
+    ),
     "mishchenko2023": Reference(
         "Mishchenko, Konstantin and Defazio, Aaron",
         "Prodigy: An Expeditiously Adaptive Parameter-Free Learner",
@@ -218,6 +273,12 @@ BIBLIOGRAPHY = {
         " Point Approach",
         2019,
         "https://arxiv.org/abs/1901.08511",
+    ),
+    "moralesbrotons2024": Reference(
+        "Morales-Brotons, Daniel and Vogels, Thijs and Hendrikx, Hadrien",
+        "Exponential Moving Average of Weights in Deep Learning: Dynamics and Benefits",
+        2024,
+        "https://arxiv.org/abs/2411.18704",
     ),
     "morwani2025": Reference(
         "Morwani, Depen and Vyas, Nikhil and Zhang, Hanlin and Kakade, Sham",
@@ -262,11 +323,24 @@ BIBLIOGRAPHY = {
         1964,
         "https://doi.org/10.1016/0041-5553(64)90137-5",
     ),
+    "polyak1992": Reference(
+        "Polyak, Boris T. and Juditsky, Anatoli B.",
+        "Acceleration of Stochastic Approximation by Averaging",
+        1992,
+        "https://doi.org/10.1137/0330046",
+    ),
     "reddi2018": Reference(
         "Reddi, Sashank J. and Kale, Satyen and Kumar, Sanjiv",
         "On the Convergence of Adam and Beyond",
         2018,
         "https://openreview.net/forum?id=ryQu7f-RZ",
+    ),
+    "ren2021": Reference(
+        "Ren, Jie and Rajbhandari, Samyam and Yazdani Aminabadi, Reza and Ruwase, Olatunji and Yang, Shuangyan and "
+        "Zhang, Minjia and Li, Dong and He, Yuxiong",
+        "ZeRO-Offload: Democratizing Billion-Scale Model Training",
+        2021,
+        "https://arxiv.org/abs/2101.06840",
     ),
     "riedmiller1993": Reference(
         "Riedmiller, Martin and Braun, Heinrich",
@@ -285,6 +359,12 @@ BIBLIOGRAPHY = {
         "MoMo: Momentum Models for Adaptive Learning Rates",
         2023,
         "https://arxiv.org/abs/2305.07583",
+    ),
+    "seetharaman2020": Reference(
+        "Seetharaman, Prem and Wichern, Gordon and Pardo, Bryan and Le Roux, Jonathan",
+        "AutoClip: Adaptive Gradient Clipping for Source Separation Networks",
+        2020,
+        "https://arxiv.org/abs/2007.14469",
     ),
     "shazeer2018": Reference(
         "Shazeer, Noam and Stern, Mitchell",
@@ -318,6 +398,13 @@ BIBLIOGRAPHY = {
         2022,
         "https://arxiv.org/abs/2208.06677",
     ),
+    "wortsman2023": Reference(
+        "Wortsman, Mitchell and Dettmers, Tim and Zettlemoyer, Luke and Morcos, Ari and Farhadi, Ali and Schmidt, "
+        "Ludwig",
+        "Stable and low-precision training for large-scale vision-language models",
+        2023,
+        "https://arxiv.org/abs/2304.13013",
+    ),
     "yong2020": Reference(
         "Yong, Hongwei and Huang, Jianqiang and Hua, Xiansheng and Zhang, Lei",
         "Gradient Centralization: A New Optimization Technique for Deep Neural Networks",
@@ -342,6 +429,12 @@ BIBLIOGRAPHY = {
         "Adaptive Methods for Nonconvex Optimization",
         2018,
         "https://papers.nips.cc/paper/8186-adaptive-methods-for-nonconvex-optimization",
+    ),
+    "zamirai2020": Reference(
+        "Zamirai, Pedram and Zhang, Jian and Aberger, Christopher R. and De Sa, Christopher",
+        "Revisiting BFloat16 Training",
+        2020,
+        "https://arxiv.org/abs/2010.06192",
     ),
     "zeiler2012": Reference(
         "Zeiler, Matthew D.",

@@ -4,28 +4,32 @@
 restricts the rows to the leaves that a part receives (`seen_by`), and appends the key of the part to their group. A
 transform without parts writes the learning rate and the weight decay of its fields into the rows. After its parts, an
 optimizer replaces these by the names of its schedules, and any transform marks the leaves that it freezes. A factor
-that follows, such as `Scale` or `ReduceOnPlateau`, multiplies the learning rate. Finally, `owners` assigns every array
-of the state to its parameter, or to the shared bytes.
+that follows, such as `Scale`, `ScaleByPath` or `ReduceOnPlateau`, multiplies the learning rate. Finally, `owners`
+assigns every array of the state to its parameter, or to the shared bytes.
 """
 
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import PyTree
 
 from .._protocol.hyperparameters import AbstractHyperparameters, batched_number, format_value
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.masks import select
 from .._protocol.optimizer import AbstractOptimizer
-from .._protocol.schedule import is_schedule, title
-from .._protocol.transform import AbstractTransform
-from .._support.types import Params
-from ..tree._math import trainable
+from .._protocol.resolution import lost_steps
+from .._protocol.schedule import AbstractSchedule, is_schedule, title
+from .._protocol.transform import AbstractTransform, Part
+from .._support.arithmetic import default_float
+from .._support.types import Params, State
+from ..tree._math import shapes_of
 from ..tree._paths import leaves_with_paths
 from ..tree._state import init_even_if_empty, owners
 
@@ -87,16 +91,21 @@ class Description:
     __repr__ = __str__
 
 
-def describe(optimizer: AbstractTransform, params: Params) -> Description:
+def describe(optimizer: AbstractTransform, params: Params, state: State | None = None) -> Description:
     """Show learning rate, weight decay, parameter group and state size for each parameter, without running a step.
 
         print(describe(AdamW(1e-3, mask=by_path({"*.bias": False, "*": True})), model))
+        print(describe(optimizer, model, state))  # the values at the next step
 
-    Nothing is computed or allocated. The sizes are exact: their total is the size of all arrays in the state.
+    The learning rate is the one in force: it includes multipliers that follow the optimizer in a chain, such as
+    `ScaleByPath` or `Masked(Scale(0.1), mask)`. No state is allocated. The sizes are exact: their total is the size of
+    all arrays in the state.
 
     Args:
         optimizer: any transform.
         params: the parameters, or a whole model; a tree of `jax.ShapeDtypeStruct` is enough.
+        state: the state of the optimizer. If given, schedules are replaced by their values at the next step, and the
+            factor of `ReduceOnPlateau` by its current value; otherwise a note gives the range of each schedule.
 
     Raises:
         ValueError: if `optimizer` is a batch of transforms.
@@ -106,11 +115,13 @@ def describe(optimizer: AbstractTransform, params: Params) -> Description:
             f"`describe` was given a batch of transforms: `{path}` of `{type(optimizer).__name__}` is not a scalar. "
             f"Describe one of them: `describe(jax.tree.map(lambda x: x[0], batch), params)`."
         )
-    params = jtu.tree_map(_shape_of, params)
+    params = shapes_of(params)
     found = leaves_with_paths(params)
     rows = [LeafDescription(path, f"{x.dtype}[{','.join(map(str, x.shape))}]") for path, x in found]
     notes: list[str] = []
-    _walk(optimizer, params, rows, notes, is_inside=False)
+    now = optimizer if state is None else optimizer.at(state)
+    _walk(Part("", None, now, state), params, rows, notes, is_inside=False)
+    notes += lost_steps(optimizer, params)
     state = jax.eval_shape(functools.partial(init_even_if_empty, optimizer), params)
     shared = 0
     for i, x in zip(owners(state, params), jtu.tree_leaves(state), strict=True):
@@ -123,43 +134,37 @@ def describe(optimizer: AbstractTransform, params: Params) -> Description:
     return Description(rows, shared, total, sum(math.prod(x.shape) for _, x in found), tuple(notes))
 
 
-def _shape_of(x: Any) -> jax.ShapeDtypeStruct | None:
-    is_shape = isinstance(x, jax.ShapeDtypeStruct) and jax.numpy.issubdtype(x.dtype, jax.numpy.inexact)
-    return jax.ShapeDtypeStruct(x.shape, x.dtype) if is_shape or trainable(x) is not None else None
-
-
-def _walk(
-    transform: AbstractTransform, tree: PyTree, rows: Sequence[LeafDescription], notes: list[str], is_inside: bool
-) -> None:
+def _walk(outer: Part, tree: PyTree, rows: Sequence[LeafDescription], notes: list[str], is_inside: bool) -> None:
     """Fill the rows of the leaves of this tree: first from the parts of the transform, then from its own fields.
 
     Inside an optimizer, factors are part of the algorithm.
     """
+    transform, state = outer.transform, outer.state
     is_whole = True
     parts_are_inside = is_inside or isinstance(transform, AbstractOptimizer)
-    for part in transform.each_part():
+    for part in transform.each_part(state):
         is_whole = False
         if part.auxiliary:
             continue
         seen = transform.seen_by(part, tree)
         if seen is None:
-            _walk(part.transform, tree, rows, notes, parts_are_inside)
+            _walk(part, tree, rows, notes, parts_are_inside)
         else:
             shown = _those(rows, seen)
             if part.key is not None:
                 for row in shown:
                     row.group = f"{row.group}/{part.key}" if row.group else str(part.key)
-            _walk(part.transform, select(tree, seen), shown, notes, parts_are_inside)
+            _walk(part, select(tree, seen), shown, notes, parts_are_inside)
     reached = _those(rows, _where(transform, tree))
     _write_numbers(transform, reached, is_whole, is_inside)
     decay = getattr(transform, "weight_decay", None)
     if rows and not reached and decay is not None and _text(decay) != _ZERO:
         notes.append(f"no leaf decays: the mask of `{type(transform).__name__}` excludes every parameter.")
-    if transform.scales_by is not None and not is_inside:
-        factor = _text(getattr(transform, transform.scales_by, transform))
-        for row in rows:
-            if row.learning_rate:
-                row.learning_rate = _product(row.learning_rate, factor)
+    factors = [] if is_inside else _factors(transform, state, tree, len(rows))
+    for row, factor in zip(rows if factors else [], factors, strict=True):
+        if row.learning_rate:
+            row.learning_rate = _product(row.learning_rate, factor)
+    notes += [note for note in _ranges(transform) if rows and note not in notes]
     frozen = transform.freezes(tree)
     for row in [] if frozen is None else _those(rows, frozen):
         row.group, row.learning_rate, row.weight_decay = "frozen", "", ""
@@ -173,18 +178,50 @@ def _where(transform: AbstractTransform, tree: PyTree) -> Sequence[bool] | None:
     return transform.where(tree) if isinstance(transform, AbstractLeafwise) else None
 
 
+def _factors(transform: AbstractTransform, state: Any, tree: PyTree, size: int) -> list[str]:
+    """The text of the factor by which a transform multiplies the update of each leaf; nothing if it does more."""
+    if transform.scales_by is not None:
+        held = getattr(state, transform.scales_by, transform)
+        return [_text(getattr(transform, transform.scales_by, held))] * size
+    return list(map(_text, transform.multipliers_of(tree) or []))
+
+
+_STEPS = 2 ** np.arange(0, 24, 1 / 64)  # close enough to find a peak within one percent
+
+
+def _ranges(transform: AbstractTransform) -> Iterator[str]:
+    """A note for each schedule in the fields of a transform: where it begins, turns and ends."""
+    for name, schedule in vars(transform).items():
+        found = [(name, schedule)] if not isinstance(schedule, Mapping) else schedule.items()
+        for label, x in found:
+            if isinstance(x, AbstractSchedule):
+                try:
+                    values = np.asarray(jax.vmap(x)(jnp.asarray([0.0, *_STEPS], default_float())))
+                except Exception:  # a user's function may take Python integers only
+                    continue
+                low, high, (first, last) = values.min(), values.max(), values[[0, -1]]
+                turns = [v for v in (high, low) if not np.isclose(v, [first, last], rtol=0.05, atol=0.01 * high).any()]
+                texts = dict.fromkeys([f"{first:.2g}", *(f"{v:.2g}" for v in turns)])
+                ends = [] if np.isclose(first, last) and not turns else [f"{last:.2g}"]
+                yield f"`{label}` follows `{title(x)}`: {' → '.join([*texts, *ends])}."
+
+
 def _text(value: Any) -> str:
     """A number, or the name of the schedule or transform that computes it."""
     if is_schedule(value):
         return title(value)
+    if isinstance(value, tuple):
+        return f"{_text(value[0])}{_TO}{_text(value[-1])}"
     return type(value).__name__ if isinstance(value, AbstractHyperparameters) else format_value(value)
 
 
 def _product(*factors: str) -> str:
+    if any(_TO in text for text in factors):  # from the first to the last of the stacked blocks
+        return _TO.join(_product(*(text.split(_TO)[i] for text in factors)) for i in (0, -1))
     try:
         return str(float(f"{math.prod(map(float, factors)):.7g}"))
     except ValueError:
-        return " × ".join(map(_factor, factors))
+        return " × ".join(_factor(text) for text in factors if text != "1.0")
 
 
 def _factor(text: str) -> str:
@@ -193,6 +230,7 @@ def _factor(text: str) -> str:
 
 
 _ZERO = "0.0"
+_TO = " … "
 
 
 def _write_numbers(

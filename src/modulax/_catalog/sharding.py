@@ -1,39 +1,59 @@
-"""Sharding of the optimizer state: each array is sharded like its parameter."""
+"""Sharding of the optimizer state: each array is sharded like its parameter, or over more axes of the mesh (ZeRO-1)."""
 
 import functools
+import math
+from typing import Any
 
 import jax
 import jax.tree_util as jtu
+from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 from jaxtyping import PyTree
 
 from .._protocol.transform import AbstractTransform
+from .._support.checks import listing
 from .._support.types import Params
 from ..tree._state import init_even_if_empty, owners
 
 
-def state_sharding(transform: AbstractTransform, params: Params) -> PyTree:
+def state_sharding(
+    transform: AbstractTransform, params: Params, *, zero: str | tuple[str, ...] | None = None
+) -> PyTree:
     """Return a sharding for every array of the optimizer state: that of its parameter, or replicated over the mesh.
 
-    The fields of the state determine which array belongs to which parameter. An array of another shape than its
-    parameter is replicated.
+    The fields of the state determine which array belongs to which parameter. An array with a leading axis before the
+    shape of its parameter, such as the memory of L-BFGS, is sharded like it along the other axes. So are the codes and
+    scales of `LowBit`, of blocks along the last axis. An array of any other shape is replicated.
 
     Without shardings, the compiled `init` puts its zeros on one device. With them, each device creates its own shards,
     and no device ever holds a whole copy:
 
-        shardings = state_sharding(optimizer, params)
+        shardings = state_sharding(optimizer, params, zero="data")
         state = jax.jit(optimizer.init, out_shardings=shardings)(params)
+
+    `step`, `update` and `apply_updates` keep parameters and state where they are.
+
+    With `zero`, the state is divided over an axis over which the parameters are replicated, such as that of the batch.
+    This is ZeRO-1: each device stores and updates its part of the state, and the new parameters are gathered. Of each
+    array, also of those of another shape than their parameter, the longest dimension that the axis divides is sharded.
+    An array without such a dimension stays as it is. An array that is already sharded over the axis, like its parameter
+    in FSDP, stays as it is too. On explicit axes of a mesh, arrays of another shape than their parameter stay as well.
 
     Args:
         transform: a transform or an optimizer.
         params: the parameters, or a tree of `jax.ShapeDtypeStruct` with shardings.
+        zero: axis of the mesh to divide the state over, or several axes.
 
     Returns:
         a tree with the structure of the state, with a `jax.sharding.Sharding` for each leaf.
 
     Raises:
-        ValueError: if a parameter has no sharding.
+        ValueError: if a parameter has no sharding, or if no mesh of the parameters has the axis.
+
+    References:
+        Rajbhandari et al., [ZeRO: Memory Optimizations Toward Training Trillion Parameter
+        Models](https://arxiv.org/abs/1910.02054), 2019.
     """
-    state = jax.eval_shape(functools.partial(init_even_if_empty, transform), params)
+    jaxpr, state = jax.make_jaxpr(functools.partial(init_even_if_empty, transform), return_shape=True)(params)
     leaves = jtu.tree_leaves(params)
     shardings = [getattr(p, "sharding", None) for p in leaves]
     if any(s is None for s in shardings):
@@ -41,11 +61,78 @@ def state_sharding(transform: AbstractTransform, params: Params) -> PyTree:
             "`state_sharding` reads the shardings of the parameters, and some have none. Give arrays, or "
             "`jax.ShapeDtypeStruct(shape, dtype, sharding=...)`."
         )
-    meshes = [s.mesh for s in shardings if isinstance(s, jax.sharding.NamedSharding)]
-    if meshes:  # parameters that were not placed explicitly go to the mesh of the others
-        everywhere = jax.sharding.NamedSharding(meshes[0], jax.sharding.PartitionSpec())
-        shardings = [everywhere if isinstance(s, jax.sharding.SingleDeviceSharding) else s for s in shardings]
+    axes = _names(zero)
+    named = [s for s in shardings if isinstance(s, NamedSharding)]
+    _check_axes(axes, named)
+    if named:  # parameters that were not placed explicitly go to the mesh of the others
+        everywhere = NamedSharding(named[0].mesh, PartitionSpec())
+        shardings = [everywhere if isinstance(s, SingleDeviceSharding) else s for s in shardings]
     else:
         everywhere = shardings[0] if shardings else None
-    found = [everywhere if i is None else shardings[i] for i in owners(state, params, of_same_shape=True)]
+    found = []
+    for i, aval in zip(owners(state, params), jaxpr.out_avals, strict=True):
+        sharding = everywhere if i is None else _followed(shardings[i], leaves[i].shape, aval.shape) or everywhere
+        if i is not None and isinstance(sharding, NamedSharding):
+            sharding = _divided(sharding, aval.shape, axes, leaves[i].shape == aval.shape)
+        if sharding is not None and aval.memory_space == jax.memory.Space.Host:  # of `Offload`
+            sharding = sharding.with_memory_kind("pinned_host")
+        found.append(sharding)
     return jtu.tree_unflatten(jtu.tree_structure(state), found)
+
+
+def _followed(sharding: Any, of: tuple[int, ...], shape: tuple[int, ...]) -> Any:
+    """The sharding of a parameter for an array of its shape, with a leading axis, or of blocks along its last axis."""
+    if shape == of:
+        return sharding
+    if shape[1:] == of and isinstance(sharding, NamedSharding):
+        return NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec), memory_kind=sharding.memory_kind)
+    n = len(of)
+    if n == 0 or len(shape) < n or shape[: n - 1] != of[:-1] or shape[n - 1] == 0 or of[-1] % shape[n - 1]:
+        return None
+    try:
+        sharding.shard_shape(shape)
+    except ValueError:  # a device would have part of a block
+        return None
+    return sharding if isinstance(sharding, NamedSharding) else None
+
+
+def _names(axes: Any) -> tuple[str, ...]:
+    """The axes of one dimension of a `PartitionSpec`."""
+    return () if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
+
+
+def _check_axes(axes: tuple[str, ...], shardings: list[NamedSharding]) -> None:
+    if not axes:
+        return
+    if not shardings:
+        raise ValueError(
+            f"`state_sharding(zero={axes[0]!r})` divides the state over an axis of the mesh on which the parameters "
+            "are, and they are on none. Replicate them over one first: "
+            "`jax.device_put(params, NamedSharding(mesh, PartitionSpec()))`."
+        )
+    known = shardings[0].mesh.axis_names
+    if unknown := [name for name in axes if name not in known]:
+        raise ValueError(
+            f"`state_sharding(zero={unknown[0]!r})`: the mesh of the parameters has no axis {unknown[0]!r}. It has "
+            f"{listing(map(str, known))}."
+        )
+
+
+def _divided(
+    sharding: NamedSharding, shape: tuple[int, ...], axes: tuple[str, ...], is_like_its_parameter: bool
+) -> Sharding:
+    """Add the axes that the sharding does not use yet to the longest dimension that they divide."""
+    mesh, spec = sharding.mesh, [_names(part) for part in sharding.spec]
+    spec += [()] * (len(shape) - len(spec))
+    new = tuple(name for name in axes if all(name not in part for part in spec))
+    pieces = math.prod(mesh.shape[name] for name in new)
+    lengths = [n // math.prod(mesh.shape[name] for name in part) for n, part in zip(shape, spec, strict=True)]
+    fits = [i for i, n in enumerate(lengths) if n > 0 and n % pieces == 0]
+    # On explicit axes, types hold the sharding, and that of factors and gradients would differ.
+    types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    is_explicit = any(types[name] == AxisType.Explicit for name in new)
+    if not new or not fits or (is_explicit and not is_like_its_parameter):
+        return sharding
+    spec[max(fits, key=lambda i: (lengths[i], not spec[i]))] += new
+    parts = (part[0] if len(part) == 1 else part or None for part in spec)
+    return NamedSharding(mesh, PartitionSpec(*parts), memory_kind=sharding.memory_kind)

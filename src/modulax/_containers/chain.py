@@ -10,7 +10,7 @@ import itertools
 import re
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from typing import Any, NoReturn, overload
+from typing import Any, overload
 
 import equinox as eqx
 
@@ -115,12 +115,6 @@ class Chain(AbstractContainer):
 
     def __contains__(self, name: object) -> bool:
         return name in self.parts
-
-    def __iter__(self) -> NoReturn:
-        # Otherwise `init, update = Chain(a, b)`, as in optax, would unpack the parts.
-        raise TypeError(
-            "A `Chain` cannot be unpacked. Call `chain.init` and `chain.update`; `chain.parts` has the parts."
-        )
 
     def __len__(self) -> int:
         return len(self.parts)

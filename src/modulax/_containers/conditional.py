@@ -5,6 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import jax.tree_util as jtu
 from jaxtyping import Array, Bool
 
 from .._protocol.container import AbstractContainer, required_part
@@ -19,7 +20,7 @@ from .._support.varying import cond
 from ..tree._math import all_finite
 
 
-def _run_if(
+def run_if(
     is_open: Array,
     inner: AbstractTransform,
     updates: Updates,
@@ -36,6 +37,19 @@ def _run_if(
     )
 
 
+def step_if(
+    is_open: Array,
+    inner: AbstractTransform,
+    updates: Updates,
+    inner_state: State,
+    params: Params | None,
+    extra: Mapping[str, Any],
+) -> tuple[Updates, State]:
+    """Run one step of the transform if `is_open`; else return zeros and the old state."""
+    zeros = zeros_returned(inner, updates, inner_state, params, extra)
+    return run_if(is_open, inner, updates, inner_state, params, extra, zeros)
+
+
 class ApplyIfFiniteState(AbstractState):
     """State of `ApplyIfFinite`: counters of non-finite updates, and the inner state.
 
@@ -43,9 +57,9 @@ class ApplyIfFiniteState(AbstractState):
     finite, and `total_notfinite` the number of all non-finite updates so far.
     """
 
-    notfinite_count: Count = shared()
+    notfinite_count: Count = shared(metric=True)
     last_finite: Bool[Array, ""] = shared()
-    total_notfinite: Count = shared()
+    total_notfinite: Count = shared(metric=True)
     inner_state: State = nested()
 
 
@@ -82,15 +96,8 @@ class ApplyIfFinite(AbstractContainer):
         is_finite = all_finite(updates)
         count = jnp.where(is_finite, 0, safe_increment(state.notfinite_count))
         gives_up = count.astype(default_float()) > self.max_consecutive_errors
-        updates, inner_state = _run_if(
-            is_finite | gives_up,
-            self.inner,
-            updates,
-            state.inner_state,
-            params,
-            extra,
-            zeros_returned(self.inner, updates),
-        )
+        is_open = is_finite | gives_up
+        updates, inner_state = step_if(is_open, self.inner, updates, state.inner_state, params, extra)
         return updates, ApplyIfFiniteState(
             notfinite_count=jnp.where(gives_up, 0, count),
             last_finite=is_finite,
@@ -144,7 +151,9 @@ class ConditionallyTransform(AbstractContainer):
     ) -> tuple[Updates, ConditionallyTransformState]:
         """Run one step of the inner transform if the condition holds; else return the updates unchanged."""
         is_time = _is_time(self, state.step, extra)
-        updates, inner_state = _run_if(is_time, self.inner, updates, state.inner_state, params, extra, updates)
+        zeros = zeros_returned(self.inner, updates, state.inner_state, params, extra)
+        unchanged = jtu.tree_map(lambda u, zero: u.astype(zero.dtype), updates, zeros)
+        updates, inner_state = run_if(is_time, self.inner, updates, state.inner_state, params, extra, unchanged)
         return updates, ConditionallyTransformState(inner_state, safe_increment(state.step))
 
 
@@ -182,9 +191,8 @@ class ConditionallyMask(AbstractContainer):
         self, updates: Updates, state: ConditionallyMaskState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, ConditionallyMaskState]:
         """Run one step of the inner transform if the condition holds; else return zeros."""
-        zeros = zeros_returned(self.inner, updates)
         is_time = _is_time(self, state.step, extra)
-        updates, inner_state = _run_if(is_time, self.inner, updates, state.inner_state, params, extra, zeros)
+        updates, inner_state = step_if(is_time, self.inner, updates, state.inner_state, params, extra)
         return updates, ConditionallyMaskState(safe_increment(state.step), inner_state)
 
 

@@ -28,7 +28,7 @@ class LookaheadState(AbstractState):
 
     fast_state: State = nested()
     steps_since_sync: Count = shared()
-    slow: PyTree = like_params()
+    slow: PyTree = like_params(exact=True)
 
 
 class Lookahead(AbstractContainer):
@@ -97,10 +97,10 @@ class Lookahead(AbstractContainer):
             fast_step = jnp.where(is_due, u - (1 - slow_step_size) * ahead, u)
             return fast_step, slow_step if paired else slow + slow_step
 
-        g, treedef = jtu.tree_flatten(updates)
         slow_leaves, put = align(slow, updates, "Lookahead.update")
-        columns = jtu.tree_leaves(steps), jtu.tree_leaves(fast), slow_leaves
-        out, new_slow = map_arithmetic(meet, (is_due, self.slow_step_size), columns, (g, g if paired else slow_leaves))
+        u, treedef = jtu.tree_flatten(steps)
+        columns = u, jtu.tree_leaves(fast), slow_leaves
+        out, new_slow = map_arithmetic(meet, (is_due, self.slow_step_size), columns, (u, u if paired else slow_leaves))
         fast_steps = treedef.unflatten(out)
         if self.reset_state:
             fresh = self.fast_optimizer.init(apply_updates(fast, fast_steps))

@@ -35,8 +35,8 @@ class MechanicState(AbstractState):
     m: Float[Array, " n"] = shared()
     v: Float[Array, " n"] = shared()
     s: Float[Array, " n"] = shared()
-    x0: PyTree = like_params()
-    delta: PyTree = like_params()
+    x0: PyTree = like_params(exact=True)
+    delta: PyTree = like_params(exact=True)
 
 
 class Mechanize(AbstractContainer):

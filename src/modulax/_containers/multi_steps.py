@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike, Bool, DTypeLike, PyTree
 from .._protocol.container import AbstractContainer, required_part
 from .._protocol.fields import Hyperparameter, required_number
 from .._protocol.schedule_values import resolve
-from .._protocol.transform import AbstractTransform, Clock
+from .._protocol.transform import AbstractTransform, Clock, zeros_returned
 from .._support.arithmetic import abs_sq, at_least_float32, safe_increment, zeros_in
 from .._support.checks import AT_LEAST_ONE, boolean
 from .._support.module import AbstractState, like_params, nested, shared, with_fields
@@ -32,10 +32,10 @@ class MultiStepsState(AbstractState):
     """
 
     mini_step: Count = shared()
-    gradient_step: Count = shared()
+    gradient_step: Count = shared(metric=True)
     inner_opt_state: State = nested()
-    acc_grads: PyTree = like_params()
-    skip_state: PyTree = shared()
+    acc_grads: PyTree = like_params(exact=True)
+    skip_state: PyTree = shared(metric=True)
 
 
 class MultiSteps(AbstractContainer):
@@ -90,11 +90,13 @@ class MultiSteps(AbstractContainer):
         skip, skip_state = self._skip(updates, state.gradient_step, params)
         acc_grads = [self._accumulate(a, g, n) for a, g in zip(acc_leaves, leaves, strict=True)]
 
+        zeros = zeros_returned(self.inner, updates, state.inner_opt_state, params, extra)
+
         def emit() -> tuple[Updates, MultiStepsState]:
             new, inner_opt_state = self.inner.update(
                 treedef.unflatten(acc_grads), state.inner_opt_state, params, **extra
             )
-            new = jtu.tree_map(lambda u, g: u.astype(g.dtype), new, updates)
+            new = jtu.tree_map(lambda u, z: u.astype(z.dtype), new, zeros)
             return new, MultiStepsState(
                 mini_step=jnp.zeros_like(state.mini_step),
                 gradient_step=safe_increment(state.gradient_step),
@@ -105,7 +107,7 @@ class MultiSteps(AbstractContainer):
 
         def hold() -> tuple[Updates, MultiStepsState]:
             kept = [jnp.where(skip, old, new) for old, new in zip(acc_leaves, acc_grads, strict=True)]
-            return jtu.tree_map(jnp.zeros_like, updates), MultiStepsState(
+            return zeros, MultiStepsState(
                 mini_step=jnp.where(skip, state.mini_step, n),
                 gradient_step=state.gradient_step,
                 inner_opt_state=state.inner_opt_state,

@@ -136,7 +136,7 @@ class FromFunctions(AbstractTransform):
         self, updates: Updates, state: FromFunctionsState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, FromFunctionsState]:
         """Call the function, and keep the dtypes of updates and state."""
-        named = _named_in(self.update_function, extra)
+        named = named_in(self.update_function, extra)
         result = call_user(self.update_function, updates, state.inner_state, params, **named)
         is_pair = isinstance(result, tuple) and len(result) == 2
         if not is_pair or jtu.tree_structure(result[0]) != jtu.tree_structure(updates):
@@ -181,7 +181,7 @@ def from_functions(
     return FromFunctions(init, update, takes_examples=takes_examples)
 
 
-def _named_in(function: Callable[..., Any], extra: Mapping[str, Any]) -> Mapping[str, Any]:
+def named_in(function: Callable[..., Any], extra: Mapping[str, Any]) -> Mapping[str, Any]:
     """The extra arguments that `update` takes, according to its signature."""
     parameters = list(inspect.signature(function).parameters.values())
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):

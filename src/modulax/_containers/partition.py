@@ -8,6 +8,7 @@ import equinox as eqx
 from jaxtyping import PyTree
 
 from .._protocol.container import AbstractContainer, extra_for, required_part
+from .._protocol.leafwise import one_function_per_rule
 from .._protocol.masks import AbstractRule, as_rule, merge, select
 from .._protocol.transform import AbstractTransform, Part
 from .._support.checks import listing
@@ -81,13 +82,14 @@ class Partition(AbstractContainer):
         """Run one step of every transform, on the leaves of its group."""
         new = updates
         new_states: OrderedDict[Hashable, State] = OrderedDict()
-        for label, chosen in self.groups(updates).items():
-            group_params = None if params is None else select(params, chosen)
-            group_extra = extra_for(extra, chosen, updates, params, "Partition.update")
-            group, new_states[label] = self.transforms[label].update(
-                select(updates, chosen), state.inner_states[label], group_params, **group_extra
-            )
-            new = merge(new, group, chosen)
+        with one_function_per_rule():
+            for label, chosen in self.groups(updates).items():
+                group_params = None if params is None else select(params, chosen)
+                group_extra = extra_for(extra, chosen, updates, params, "Partition.update")
+                group, new_states[label] = self.transforms[label].update(
+                    select(updates, chosen), state.inner_states[label], group_params, **group_extra
+                )
+                new = merge(new, group, chosen)
         return new, PartitionState(new_states)
 
     def seen_by(self, part: Part, tree: PyTree) -> list[bool]:

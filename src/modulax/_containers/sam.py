@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 
 from .._protocol.apply_updates import apply_updates
 from .._protocol.container import AbstractContainer, in_dtypes_of, required_part
-from .._protocol.transform import AbstractTransform
+from .._protocol.transform import AbstractTransform, zeros_returned
 from .._support.arithmetic import copy_in, safe_increment
 from .._support.checks import check_positive_integer
 from .._support.module import AbstractState, like_params, nested, shared
@@ -31,7 +31,7 @@ class SAMState(AbstractState):
     steps_since_sync: Count = shared()
     opt_state: State = nested()
     adv_state: State = nested()
-    cache: PyTree = like_params()
+    cache: PyTree = like_params(exact=True)
 
 
 class SAM(AbstractContainer):
@@ -105,9 +105,11 @@ class SAM(AbstractContainer):
         is_first = state.steps_since_sync == 0
         cache = [jnp.where(is_first, p, c) for p, c in zip(leaves, held, strict=True)]
 
+        zeros = zeros_returned(self.optimizer, updates, state.opt_state, params, extra)
+
         def adversary() -> tuple[Updates, SAMState]:
             steps, adv_state = self.adv_optimizer.update(updates, state.adv_state, params, **extra)
-            steps = jtu.tree_map(lambda u, g: -u.astype(g.dtype), steps, updates)
+            steps = jtu.tree_map(lambda u, z: -u.astype(z.dtype), steps, zeros)
             n = safe_increment(state.steps_since_sync)
             return steps, SAMState(n, state.opt_state, adv_state, put(cache))
 
@@ -115,8 +117,8 @@ class SAM(AbstractContainer):
             start = treedef.unflatten(cache)
             steps, opt_state = self.optimizer.update(updates, state.opt_state, start, **extra)
             columns = jtu.tree_leaves(steps), cache, leaves
-            (out,) = map_arithmetic(lambda _, u, c, p: [c - p + u], (), columns, [jtu.tree_leaves(updates)])
-            steps = jtu.tree_structure(updates).unflatten(out)
+            (out,) = map_arithmetic(lambda _, u, c, p: [c - p + u], (), columns, [jtu.tree_leaves(zeros)])
+            steps = jtu.tree_structure(zeros).unflatten(out)
             adv_state = self._adversary_after(state.adv_state, params, steps)
             return steps, SAMState(jnp.zeros_like(state.steps_since_sync), opt_state, adv_state, put(cache))
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, Float, PyTree
 
-from .._protocol.container import AbstractContainer, in_dtypes_of, required_part
+from .._protocol.container import AbstractContainer, in_dtypes_of, only_state, required_part
 from .._protocol.fields import Hyperparameter, followed, number, required_number
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
@@ -32,8 +32,8 @@ class ScheduleFreeState(AbstractState):
     step_count: Count = shared(kw_only=True)
     max_lr: Float[Array, ""] = shared(kw_only=True)
     base_optimizer_state: State = nested()
-    z: PyTree = like_params()
-    x: PyTree = like_params()
+    z: PyTree = like_params(exact=True)
+    x: PyTree = like_params(exact=True)
 
 
 class ScheduleFree(AbstractContainer):
@@ -85,6 +85,7 @@ class ScheduleFree(AbstractContainer):
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
     clock: ClassVar[Clock] = "pace"
+    resolves_small_steps: ClassVar[bool] = True
     cites: ClassVar[tuple[str, ...]] = ("defazio2024",)
 
     def init(self, params: Params) -> ScheduleFreeState:
@@ -176,12 +177,8 @@ def schedule_free_eval_params(state: State, params: Params) -> Params:
     Raises:
         ValueError: if there is not exactly one state of `ScheduleFree`.
     """
-    leaves = jtu.tree_leaves(state, is_leaf=lambda x: isinstance(x, ScheduleFreeState))
-    found = [x for x in leaves if isinstance(x, ScheduleFreeState)]
-    if len(found) != 1:
-        raise ValueError(
-            f"`schedule_free_eval_params` needs exactly one state of `ScheduleFree`, and found {len(found)} in "
-            f"`{type(state).__name__}`. Call `optimizer.eval_params(state, params)`, which works for any optimizer."
-        )
-    mean = in_dtypes_of(trainable(params), found[0].x, "schedule_free_eval_params")
+    owner = "schedule_free_eval_params"
+    remedy = "Call `optimizer.eval_params(state, params)`, which works for any optimizer."
+    found = only_state(state, ScheduleFreeState, owner, remedy)
+    mean = in_dtypes_of(trainable(params), found.x, owner)
     return eqx.combine(mean, params)

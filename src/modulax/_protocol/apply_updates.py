@@ -10,6 +10,7 @@ from jaxtyping import PyTree
 
 from .._support.arithmetic import at_least_float32, is_inexact_array
 from .._support.checks import listing
+from .._support.placement import placed_like
 from .._support.types import P, Updates
 from ..tree._align import misfit, refuse_numbers
 from ..tree._paths import leaf_paths, leaves_by_names, longest_prefix
@@ -53,8 +54,9 @@ def apply_updates(params: P, updates: Updates) -> P:
                 f"`apply_updates`: at `{path}` the update has shape {jnp.shape(u)} and the parameter "
                 f"{leaves[i].shape}. They must be equal; nothing is broadcast."
             )
-    for i, u in pairs:
-        leaves[i] = _add(leaves[i], u)
+    moved = placed_like([_add(leaves[i], u) for i, u in pairs], [leaves[i] for i, _ in pairs])
+    for (i, _), x in zip(pairs, moved, strict=True):
+        leaves[i] = x
     return treedef.unflatten(leaves)
 
 

@@ -5,6 +5,7 @@ function that is compiled, and `outside` the call of a user.
 """
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -18,12 +19,14 @@ from jaxtyping import PyTree
 from .._support.arithmetic import is_inexact_array, is_numeric_array
 from .._support.checks import listing
 from .._support.module import AbstractState
+from .._support.placement import placed_like
 from .._support.types import Params, State, Updates
 from ..tree._align import is_python_number, refuse_integers, refuse_numbers
 from ..tree._math import trainable
 from ..tree._paths import leaves_with_paths
 from .entry import AbstractBoundary
 from .lookahead_params import single
+from .resolution import lost_steps
 
 
 @contextlib.contextmanager
@@ -67,6 +70,7 @@ class InitBoundary(AbstractBoundary):
         is_empty = not any(map(is_inexact_array, leaves)) and not _is_placeholder(params, leaves)
         if is_empty and not allow_empty and jtu.tree_leaves(state):
             raise ValueError(_nothing_to_train(f"{type(transform).__name__}.init", params))
+        _warn_of_lost_steps(transform, params, leaves)
         return state
 
 
@@ -96,7 +100,8 @@ class UpdateBoundary(AbstractBoundary):
             refuse_numbers(params, updates, f"{self.owner}.update")
             params = transform.align_params(trainable(params), updates, f"{self.owner}.update")
         with explaining_state(f"{self.owner}.update", self.method, state):
-            return self.inside(transform, updates, state, params, **extra)
+            steps, new = self.inside(transform, updates, state, params, **extra)
+        return placed_like(steps, updates), placed_like(new, state)
 
     def outside(self, transform, /, updates, state, params=None, **extra) -> tuple[Updates, State]:
         return self.program(transform, updates, state, params, extra)
@@ -129,6 +134,13 @@ def with_arrays(model: PyTree, arrays: Sequence[Any]) -> PyTree:
     leaves, treedef = jtu.tree_flatten(model)
     remaining = iter(arrays)
     return treedef.unflatten([next(remaining) if is_numeric_array(x) else x for x in leaves])
+
+
+def _warn_of_lost_steps(transform: Any, params: Params, leaves: Sequence[Any]) -> None:
+    """Warn of a learning rate that is too small for the dtype of a parameter, unless the call is traced."""
+    if any(is_inexact_array(x) and x.dtype.itemsize < 4 and not isinstance(x, Tracer) for x in leaves):
+        for sentence in lost_steps(transform, trainable(params)):
+            warnings.warn(f"`{type(transform).__name__}.init`: {sentence}", stacklevel=4)
 
 
 def _is_placeholder(params: Params, leaves: Sequence[Any]) -> bool:

@@ -248,6 +248,24 @@ def in_dtypes_of(params: Params, tree: PyTree, owner: str) -> Params:
     return treedef.unflatten([x.astype(p.dtype) for x, p in zip(values, leaves, strict=True)])
 
 
+def only_state(state: State, cls: type, owner: str, remedy: str) -> Any:
+    """Return the only state of a class in a state; raise an error unless there is exactly one.
+
+    Args:
+        state: the state to search.
+        cls: the class.
+        owner: the function that the user called.
+        remedy: what to write instead.
+    """
+    found = [x for x in jtu.tree_leaves(state, is_leaf=lambda x: isinstance(x, cls)) if isinstance(x, cls)]
+    if len(found) != 1:
+        raise ValueError(
+            f"`{owner}` needs exactly one state of `{cls.__name__.removesuffix('State')}`, and found {len(found)} in "
+            f"`{type(state).__name__}`. {remedy}"
+        )
+    return found[0]
+
+
 # Extra arguments that are always trees like the parameters, even if their leaves have other shapes.
 TREES = ("grad",)
 

@@ -25,7 +25,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .._support.arithmetic import default_float, is_numeric_array
-from .._support.tracing import is_tracing, tracing
+from .._support.tracing import NotCompiledError, is_tracing, plain, tracing
 from .._support.wrong_calls import wrong_method_call
 from ..tree._align import PYTHON_NUMBERS
 from .hyperparameters import ARRAY_TYPES, AbstractHyperparameters, batched_number
@@ -149,6 +149,7 @@ class Program:
                 return function(transform, *trees)
 
         self._run = run
+        self._plain: set[_Key] = set()  # calls that can't be compiled
         self._compiled = self._jitted(run, static_argnums=(3, 4))
 
     def _jitted(self, run: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
@@ -157,20 +158,32 @@ class Program:
 
     def __call__(self, transform: Any, *trees: Any) -> Any:
         numbers, leaves, sizes, key, are_fixed = self._taken_apart(transform, trees)
+        if self._plain and key in self._plain:
+            return self._as_plain_python(transform, *trees)
         kept, given, start = leaves, [], 0
         if self._donated is not None:
             first, last = self._donated
             start, stop = sum(sizes[:first]), sum(sizes[: last + 1])
             given = _distinct(leaves[start:stop])
             kept = _distinct([*leaves[:start], *leaves[stop:]], {id(x) for x in given})
-        if are_fixed:
-            return self._compiled(numbers, kept, given, start, key)
+        try:
+            if are_fixed:
+                return self._compiled(numbers, kept, given, start, key)
 
-        # Without static arguments, which a cache of JAX would keep alive.
-        def run(numbers: list[Any], kept: list[Any], given: list[Any]) -> Any:
-            return self._run(numbers, kept, given, start, key)
+            # Without static arguments, which a cache of JAX would keep alive.
+            def run(numbers: list[Any], kept: list[Any], given: list[Any]) -> Any:
+                return self._run(numbers, kept, given, start, key)
 
-        return self._jitted(run)(numbers, kept, given)
+            return self._jitted(run)(numbers, kept, given)
+        except NotCompiledError:
+            self._plain.add(key)
+            return self._as_plain_python(transform, *trees)
+
+    def _as_plain_python(self, transform: Any, *trees: Any) -> Any:
+        """Call the function without compiling it, on the caller's own arrays and numbers."""
+        numbers, leaves, _, key, _ = self._taken_apart(transform, trees, keeps_numbers=True)
+        with plain():
+            return self._run(numbers, list(leaves), [], 0, key)
 
     def without_jit(self, transform: Any, *trees: Any) -> Any:
         """Call the function without compiling it as a whole. The results share no array with the arguments."""
@@ -180,7 +193,9 @@ class Program:
         taken = {id(x) for x in [*numbers, *arrays]}
         return treedef.unflatten(_distinct(_distinct([jnp.asarray(x) for x in results], taken)))
 
-    def _taken_apart(self, transform: Any, trees: Any) -> tuple[list[Any], Sequence[Any], Sequence[int], _Key, bool]:
+    def _taken_apart(
+        self, transform: Any, trees: Any, keeps_numbers: bool = False
+    ) -> tuple[list[Any], Sequence[Any], Sequence[int], _Key, bool]:
         """Return the hyperparameters, the leaves to trace, their number in each tree, and the static rest.
 
         The last result is whether the rest is the same at every call.
@@ -195,10 +210,12 @@ class Program:
         if self._donated is not None or not all_arrays:
             sizes = [child.num_leaves for child in treedef.children()]
         if not all_arrays:
-            leaves, sizes, statics, are_fixed = self._split(leaves, sizes)
+            leaves, sizes, statics, are_fixed = self._split(leaves, sizes, keeps_numbers)
         return numbers, leaves, sizes, _Key(transform_def, treedef, statics), are_fixed
 
-    def _split(self, leaves: Sequence[Any], sizes: Sequence[int]) -> tuple[list[Any], list[int], tuple[Any, ...], bool]:
+    def _split(
+        self, leaves: Sequence[Any], sizes: Sequence[int], keeps_numbers: bool
+    ) -> tuple[list[Any], list[int], tuple[Any, ...], bool]:
         """Return the leaves to trace, their number in each argument, all other leaves, and whether these are fixed."""
         traced, traced_sizes, statics, start, are_fixed = [], [], [], 0, True
         for role, size in enumerate(sizes):
@@ -215,7 +232,7 @@ class Program:
                             f"`jax.eval_shape(optimizer.{method}, ...)` for the shapes of its results."
                         )
                     statics.append(type(x) if type(x) in PYTHON_NUMBERS else None)
-                elif isinstance(x, (int, float, complex)) and not isinstance(x, bool):
+                elif isinstance(x, (int, float, complex)) and not isinstance(x, bool) and not keeps_numbers:
                     traced.append(np.asarray(x, jax.dtypes.canonicalize_dtype(type(x))))
                     statics.append(_ABSENT)
                 else:

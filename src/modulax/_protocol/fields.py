@@ -109,7 +109,7 @@ def numbers(
 
 def _as_numbers(xs: Any) -> Any:
     if isinstance(xs, dict):
-        return {name: as_number(x) for name, x in xs.items()}
+        return type(xs)((name, as_number(x)) for name, x in xs.items())
     if not isinstance(xs, Iterable):
         return xs
     return tuple(_as_numbers(x) if isinstance(x, tuple) else as_number(x) for x in xs)

@@ -14,7 +14,7 @@ pattern; a part or an option inside if no hyperparameter has the name. `Hyperpar
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import equinox as eqx
@@ -26,7 +26,7 @@ import optree
 from jax.core import Tracer
 
 from .._support.arithmetic import default_float
-from .._support.checks import Requirement, check_choice, check_dtype, listing, require, suggestion
+from .._support.checks import Requirement, check_choice, check_dtype, listing, one_line, require, suggestion
 from .._support.keys import is_key_data
 from .._support.module import AbstractModule
 from .._support.optree_nodes import NAMESPACE
@@ -78,7 +78,9 @@ class Hyperparameters(dict[str, Any]):
     """Hyperparameters by dotted path. `values["learning_rate"]` finds one by the end of its path, if only one fits."""
 
     def __missing__(self, key: str) -> Any:
-        found = [path for path in self if matches(path, "*." + key)] if isinstance(key, str) else []
+        # As it is written before as a pattern: the keys of a mapping may contain wildcards.
+        found = [path for path in self if path.endswith(f".{key}")]
+        found = found or [path for path in self if isinstance(key, str) and matches(path, "*." + key)]
         if len(found) == 1:
             return self[found[0]]
         if found:
@@ -276,7 +278,7 @@ def _what_was_meant(value: Any) -> str:
 
 
 def _shortened(value: Any, most: int = 200) -> str:
-    text = " ".join(repr(value).split())
+    text = one_line(value)
     return text if len(text) <= most else text[:most] + " ..."
 
 
@@ -285,7 +287,7 @@ def _check_numbers(owner: object, field: dataclasses.Field, values: Any) -> Any:
     call = f"`{type(owner).__name__}({field.name}=...)`"
     default = () if field.default is dataclasses.MISSING or field.metadata["arranged"] else field.default
     if isinstance(values, dict) and field.metadata["arranged"]:
-        return {name: _check_number(owner, field, x) for name, x in values.items()}
+        return type(values)((name, _check_number(owner, field, x)) for name, x in values.items())
     if not isinstance(values, tuple) or (default and len(values) != len(default)):
         wanted = f"{len(default)} numbers, such as `{field.name}={default}`" if default else "numbers"
         raise ValueError(f"{call} must be a tuple of {wanted}; got {values!r}.")
@@ -350,8 +352,12 @@ def fields_inside(module: AbstractHyperparameters) -> Iterator[tuple[Any, ...]]:
     yield from inside(module, ())
 
 
-def _joined(path: tuple[Any, ...]) -> str:
+def _joined(path: Sequence[Any]) -> str:
     return ".".join(map(str, path))
+
+
+def _ends(path: Sequence[Any]) -> list[Sequence[Any]]:
+    return [path[i:] for i in range(len(path))]
 
 
 def find_paths(module: AbstractHyperparameters, name: str, function: str) -> list[tuple[Any, ...]]:
@@ -364,8 +370,12 @@ def find_paths(module: AbstractHyperparameters, name: str, function: str) -> lis
     paths = {_joined(path): path for path in _addressed(module)}
     if name in paths:
         return [paths[name]]
-    found = [path for path in paths if matches(path, "*." + name) or matches(path, name)]
-    has_wildcard = any(c in name for c in "*?[")
+    # The keys of a mapping may contain wildcards, so a name that ends a path as it is written comes before a pattern.
+    found = [text for text, path in paths.items() if name in map(_joined, _ends(path))]
+    is_literal = bool(found)
+    if not found:
+        found = [path for path in paths if matches(path, "*." + name) or matches(path, name)]
+    has_wildcard = any(c in name for c in "*?[") and not is_literal
     if not found:  # among options and parts
         paths = {_joined(path): path for path in fields_inside(module)}
         found = [path for path in paths if path == name or matches(path, "*." + name) or matches(path, name)]

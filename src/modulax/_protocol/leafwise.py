@@ -8,12 +8,16 @@ of the state with the updates by path, takes them apart into one row of values p
 for the values that all leaves share. The leaves are grouped by which of the rules apply to them (`where`). For each
 group, `map_leaves` maps one function over the leaves, tracing leaves of one shape once: `_run_on_leaf`, which applies
 the rules in turn and casts their inputs and results. `_Part.finish` then puts each state together again.
+
+In `one_function_per_rule`, transforms that differ in their numbers only, such as the groups of a `Partition`, share
+this function, so that each shape is traced once for all of them.
 """
 
 import abc
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import jax
@@ -25,7 +29,7 @@ from .._support.arithmetic import at_least_float32, common_dtype, default_float,
 from .._support.module import AbstractState, kind_of
 from .._support.types import Params, State, Updates
 from ..tree._align import align
-from ..tree._leafmap import in_groups, map_leaves
+from ..tree._leafmap import LeafFunction, in_groups, map_leaves
 from ..tree._paths import leaf_paths
 from .masks import select
 from .schedule_values import resolve
@@ -115,12 +119,21 @@ class AbstractLeafwise(AbstractTransform):
         del now
         return {}
 
+    def spread(self, now: Any, tree: PyTree) -> Sequence[Any] | None:
+        """Return a value for each leaf, in JAX's order, which `update_leaf` receives as `now`; None if all share `now`.
+
+        Args:
+            now: the result of `prepare` or `survey`.
+            tree: the updates.
+        """
+        del now, tree
+
     @abc.abstractmethod
     def update_leaf(self, now: Any, g: Array, s: Any, p: Any) -> tuple[Any, State]:
         """Return the new update and the new state of one array.
 
         Args:
-            now: the result of `prepare` or `survey`.
+            now: the result of `prepare` or `survey`, or the value for this array from `spread`.
             g: the update, in at least float32.
             s: the state of this array.
             p: the parameter, or None if `update` was called without parameters.
@@ -240,6 +253,8 @@ class _Part:
                 self.now = self.rule.survey(count, *_cast(everything, default_float()), **extra)
         else:
             self.now = self.rule.prepare(count)
+        own = self.rule.spread(self.now, like)
+        self.own = None if own is None else dict(zip(self._indices, own, strict=True))
 
     def check_shapes(self, g: Array, value: tuple[Any, ...], path: str) -> None:
         """Raise an error if the update has another shape than the parameter for which this state was made."""
@@ -250,6 +265,11 @@ class _Part:
                 f"`{type(self.rule).__name__}.update`: the updates must have the shapes of the parameters that `init` "
                 f"was called with; but at `{path}` the update has shape {g.shape} and the state has shapes {found}."
             )
+
+    @property
+    def kind(self) -> Hashable:
+        """What `update_leaf` of this rule depends on, apart from the rule and its arguments."""
+        return type(self._state), tuple(self._fields)
 
     def as_state(self, values: Sequence[Any]) -> State:
         """The state of one array, from the values of its fields."""
@@ -299,7 +319,11 @@ def run_rules(
     for kind, indices in groups.items():
         active = [part for part, is_active in zip(parts, kind, strict=True) if is_active]
         if active:
-            columns = [(leaves[i], param_leaves[i], [part.values[i] for part in active]) for i in indices]
+            own = [[None if part.own is None else part.own[i] for part in active] for i in indices]
+            columns = [
+                (leaves[i], param_leaves[i], [part.values[i] for part in active], x)
+                for i, x in zip(indices, own, strict=True)
+            ]
             for i, (u, values) in zip(indices, _run_on_leaves(active, columns, updates, indices), strict=True):
                 leaves[i] = u
                 for part, value in zip(active, values, strict=True):
@@ -310,21 +334,52 @@ def run_rules(
 def _run_on_leaves(
     parts: Sequence[_Part], columns: Sequence[tuple[Any, ...]], updates: Updates, indices: Sequence[int]
 ) -> list[tuple[Array, list[tuple[Any, ...]]]]:
-    """Apply the rules to the leaves at these indices; a column is the update, the parameter and the states' values."""
-    shared, shared_def = jtu.tree_flatten([(part.rule, part.now) for part in parts])
+    """Apply the rules to the leaves at these indices.
 
-    def on_leaf(shared, g, p, values):
-        return _run_on_leaf(parts, shared_def.unflatten(shared), g, p, values)
+    A column is the update, the parameter, the states' values, and the values of `spread`.
+    """
+    shared, shared_def = jtu.tree_flatten([(part.rule, None if part.own else part.now) for part in parts])
 
+    def on_leaf(shared, g, p, values, own):
+        pairs = [
+            (rule, now if x is None else x) for (rule, now), x in zip(shared_def.unflatten(shared), own, strict=True)
+        ]
+        return _run_on_leaf(parts, pairs, g, p, values)
+
+    key = (shared_def, *(part.kind for part in parts))
     try:
-        return map_leaves(on_leaf, shared, columns)
+        return map_leaves(_function_for(key, on_leaf), shared, columns)
     except (TypeError, ValueError):  # jax.numpy raises these for shapes that don't match
         # Leaves of one shape are traced once, without their paths, so the leaf at fault has to be found afterwards.
         paths = leaf_paths(updates)
-        for i, (g, _, values) in zip(indices, columns, strict=True):
+        for i, (g, _, values, _) in zip(indices, columns, strict=True):
             for part, value in zip(parts, values, strict=True):
                 part.check_shapes(g, value, paths[i])
         raise
+
+
+class _Shared(threading.local):
+    functions: dict[Hashable, LeafFunction] | None = None
+
+
+_shared = _Shared()
+
+
+@contextlib.contextmanager
+def one_function_per_rule() -> Iterator[None]:
+    """Trace a rule once for all transforms that are traced in this context and differ in their numbers only."""
+    before = _shared.functions
+    _shared.functions = {} if before is None else before
+    try:
+        yield
+    finally:
+        _shared.functions = before
+
+
+def _function_for(key: Hashable, function: Callable[..., Any]) -> LeafFunction:
+    """The function itself, or in `one_function_per_rule` that of an equal rule before."""
+    new = LeafFunction(function)
+    return new if _shared.functions is None else _shared.functions.setdefault(key, new)
 
 
 def _run_on_leaf(

@@ -190,20 +190,21 @@ def not_in(mask: Any) -> AbstractRule:
     return _Not(rule)
 
 
-def mask_of(owner: object, rule: AbstractRule, tree: PyTree) -> list[bool]:
+def mask_of(owner: object, rule: AbstractRule, tree: PyTree, argument: str = "mask") -> list[bool]:
     """The labels of a rule as booleans; any other label is an error."""
     labels = rule.labels(tree)
     for path, label in zip(leaf_paths(tree), labels, strict=True):
         if not isinstance(label, bool):
             raise ValueError(
-                f"`{type(owner).__name__}(mask=...)` needs `True` or `False` for every leaf, got {label!r} at `{path}`."
+                f"`{type(owner).__name__}({argument}=...)` needs `True` or `False` for every leaf, got {label!r} at "
+                f"`{path}`."
             )
     return labels
 
 
-def mask_or_all(owner: object, rule: AbstractRule | None, tree: PyTree) -> list[bool] | None:
+def mask_or_all(owner: object, rule: AbstractRule | None, tree: PyTree, argument: str = "mask") -> list[bool] | None:
     """The labels of a rule as booleans; None, which means all leaves, if there is no rule."""
-    return None if rule is None else mask_of(owner, rule, tree)
+    return None if rule is None else mask_of(owner, rule, tree, argument)
 
 
 def merge(tree: PyTree, part: PyTree, chosen: Sequence[bool]) -> PyTree:

@@ -21,9 +21,13 @@ class OptimizerState(AbstractState):
     of the field that holds each, or None if there are none.
     """
 
-    step: Count = shared()
+    step: Count = shared(metric=True)
     inner: State = nested()
     schedule_states: dict[str, State] | None = shared(None)
+
+    def __getitem__(self, key: int | str) -> Any:
+        """Return the state of a part of the equivalent chain, such as `state[0].mu`, as in optax."""
+        return self.inner[key] if isinstance(key, int) else super().__getitem__(key)
 
 
 class AbstractOptimizer(AbstractTransform):

@@ -244,7 +244,7 @@ class by_type(AbstractPatterns):  # noqa: N801
 
     def fitting(self, tree: PyTree) -> tuple[list[Sequence[int]], set[int]]:
         """Return the positions of the patterns that fit each leaf, in order, and those of all that fit something."""
-        leaves, nodes = _walked(tree)
+        leaves, nodes = nodes_of(tree)
         used = set()
         below: dict[tuple[Any, ...], list[int]] = {}  # the patterns that a node fits, by its path
         for path, node in nodes.items():
@@ -266,7 +266,7 @@ class by_type(AbstractPatterns):  # noqa: N801
     def unused(self, pattern: Any, tree: PyTree) -> str:
         """Return the error message for a class without instances, or for a field that they don't have."""
         cls, field = pattern
-        leaves, nodes = _walked(tree)
+        leaves, nodes = nodes_of(tree)
         found = [node for node in nodes.values() if isinstance(node, cls)]
         if found:
             names = [name for name in vars(found[0]) if not name.startswith("_")]
@@ -287,7 +287,7 @@ _CALLS = (
 )
 
 
-def _walked(tree: PyTree) -> tuple[list[tuple[Any, ...]], dict[tuple[Any, ...], Any]]:
+def nodes_of(tree: PyTree) -> tuple[list[tuple[Any, ...]], dict[tuple[Any, ...], Any]]:
     """The key paths of the leaves of a tree, in order, and all its nodes by key path, the leaves included."""
     nodes: dict[tuple[Any, ...], Any] = {}
 

@@ -14,6 +14,7 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from .._support.arithmetic import default_float
 from .._support.checks import POSITIVE, Requirement, listing, require
+from .._support.plotting import pyplot
 from .._support.tracing import call_user, is_tracing
 from .._support.types import ScheduleFunction, State
 from .hyperparameters import ARRAY_TYPES, AbstractHyperparameters, as_scalar, format_value, numeric_field
@@ -135,11 +136,7 @@ class AbstractSchedule(AbstractArithmetic):
         Raises:
             ImportError: if matplotlib is not installed.
         """
-        try:
-            import matplotlib.pyplot as plt
-        except ImportError as error:
-            message = f'`{type(self).__name__}.plot` requires matplotlib: `pip install "modulax[plot]"`.'
-            raise ImportError(message) from error
+        plt = pyplot(f"{type(self).__name__}.plot", "plot")
         steps = np.asarray(steps)
         steps = steps if steps.ndim else np.arange(steps)
         ax = plt.gca() if ax is None else ax

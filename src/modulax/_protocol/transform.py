@@ -11,12 +11,15 @@ import functools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import PyTree
+from jaxtyping import DTypeLike, PyTree
 
+from .._support.arithmetic import default_float, is_narrower
 from .._support.checks import check_extra
 from .._support.module import AbstractState
+from .._support.placement import placed_like
 from .._support.types import P, Params, S, State, Updates
 from ..tree._align import paired, refuse_integers, refuse_numbers
 from ..tree._math import trainable
@@ -25,6 +28,7 @@ from .boundary import EvalBoundary, InitBoundary, UpdateBoundary, arrays_of, exp
 from .entry import Program, as_written, entry
 from .hyperparameters import AbstractHyperparameters, Hyperparameters
 from .lookahead_params import is_pair
+from .metrics import by_short_names, hyperparameters_in_force, measured_in
 from .schedule import has_schedule, has_stateful_schedule
 
 Clock = Literal["caller", "steps", "pace", "keeper"]
@@ -91,6 +95,10 @@ class AbstractTransform(AbstractHyperparameters):
     stateful schedules.
     """
 
+    resolves_small_steps: ClassVar[bool] = False
+    """Whether steps below the spacing of a low-precision parameter add up, because its state is finer or it rounds at
+    random; else `init` warns of a learning rate that is too small for the dtype."""
+
     takes_complex: ClassVar[bool] = True
     """Whether it is defined for complex parameters; if not, `init` raises an error that names the class."""
 
@@ -109,10 +117,19 @@ class AbstractTransform(AbstractHyperparameters):
             if not is_abstract and method is not AbstractTransform.__dict__[name]:
                 setattr(cls, name, entry(boundary(method, cls.__name__)))
 
+    def __iter__(self) -> Iterator[Any]:
+        """Unpack into the two functions, as a transformation of optax: `init, update = optimizer`."""
+        return iter((self.init, self.update))
+
     @property
     def example_axes(self) -> tuple[int, ...]:
         """The batch axes of per-example gradients, if `update` takes such gradients; else empty."""
         return ()
+
+    @property
+    def update_dtype(self) -> DTypeLike | None:
+        """The dtype with which updates are promoted, such as float32; None if each keeps that of its gradient."""
+        return None
 
     @abc.abstractmethod
     def init(self, params: Params) -> State:
@@ -129,7 +146,7 @@ class AbstractTransform(AbstractHyperparameters):
     def update(
         self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, State]:
-        """Return the transformed updates, each in the dtype that it had, and the new state.
+        """Return the transformed updates, each in the dtype that it had (see `update_dtype`), and the new state.
 
         Args:
             updates: the gradients, or the updates that the previous transform returned.
@@ -156,7 +173,7 @@ class AbstractTransform(AbstractHyperparameters):
             ValueError: if a required argument is missing, or if the gradients don't fit the parameters.
         """
         program = _step_program(type(self), donate)
-        arrays, state = program(self, grads, state, params, extra)
+        state, arrays = program(self, grads, state, params, extra)
         return with_arrays(params, arrays), state
 
     def eval_params(self, state: State, params: P) -> P:
@@ -211,6 +228,23 @@ class AbstractTransform(AbstractHyperparameters):
             return AbstractHyperparameters.hyperparameters(self)
         return Hyperparameters(AbstractHyperparameters.hyperparameters(self.at(state)) | self._factors(state))
 
+    def metrics(self, state: State) -> dict[str, Any]:
+        """Return what a log wants: the learning rate in force, measurements, counters, by short names.
+
+            wandb.log({"loss": loss, **optimizer.metrics(state)})
+
+        These are scalars: every `learning_rate` and every other hyperparameter that follows a schedule, with its value
+        at the next step; what a `Monitor` measured; and what the classes of states declare with `shared(metric=True)`,
+        such as the step count, the number of skipped steps and the factor of `ReduceOnPlateau`. Names that occur
+        several times begin with the name of the part, such as `body.learning_rate`.
+
+        Inside `jit` it adds the schedules to the program, and nothing else.
+
+        Args:
+            state: the state of this transform.
+        """
+        return by_short_names([*hyperparameters_in_force(self, self.at(state)), *measured_in(state)])
+
     def _factors(self, state: State) -> dict[str, Any]:
         """The factors that are in the state and not in a field, by dotted path."""
         name = self.scales_by
@@ -225,6 +259,17 @@ class AbstractTransform(AbstractHyperparameters):
         """Return which leaves this transform freezes, in JAX's order; None if it freezes none.
 
         A frozen leaf never changes, whatever its gradient. `describe` shows it as `frozen`.
+
+        Args:
+            tree: the parameters, or a tree like them.
+        """
+        del tree
+
+    def multipliers_of(self, tree: Params) -> Sequence[Any] | None:
+        """Return the number by which this transform multiplies each update, in JAX's order; None if it does more.
+
+        `describe` multiplies the learning rates by them. A multiplier may be a schedule, or a tuple of multipliers
+        along an axis of the leaf.
 
         Args:
             tree: the parameters, or a tree like them.
@@ -272,10 +317,21 @@ def everything_in(transform: AbstractTransform) -> Iterator[AbstractTransform]:
         yield from everything_in(part.transform)
 
 
-def zeros_returned(transform: AbstractTransform, updates: Updates) -> Updates:
-    """Zeros like the transform's result: like the updates, without the batch axes of examples, on the same devices."""
+def zeros_returned(
+    transform: AbstractTransform, updates: Updates, state: State, params: Params | None, extra: Mapping[str, Any]
+) -> Updates:
+    """Zeros like the transform's result: without batch axes of examples, on the same devices, in the same dtypes.
+
+    These are the dtypes of the updates, unless something inside has an `update_dtype`. In that case they are -0.0,
+    because adding 0.0 would change the bits of a parameter that is -0.0.
+    """
     axes = transform.example_axes
-    return jtu.tree_map(lambda u: jnp.sum(jnp.zeros_like(u), axes) if axes else jnp.zeros_like(u), updates)
+    zeros = jtu.tree_map(lambda u: jnp.sum(jnp.zeros_like(u), axes) if axes else jnp.zeros_like(u), updates)
+    is_low = any(is_narrower(z.dtype, default_float()) for z in jtu.tree_leaves(zeros))
+    if not is_low or all(inside.update_dtype is None for inside in everything_in(transform)):
+        return zeros
+    result, _ = jax.eval_shape(lambda: transform.update(updates, state, params, **extra))
+    return jtu.tree_map(lambda zero, x: -zero.astype(x.dtype), zeros, result)
 
 
 def _refuse_schedules(transform: AbstractTransform) -> None:
@@ -329,7 +385,9 @@ def _step_program(cls: type, donate: bool) -> Program:
         refuse_numbers(params, grads, f"{cls.__name__}.step")
         trained = transform.align_params(trainable(params), grads, f"{cls.__name__}.step")
         with explaining_state(f"{cls.__name__}.step", as_written(cls.update), state):
-            updates, state = transform.update(grads, state, trained, **extra)
-        return arrays_of(apply_updates(params, updates)), state
+            updates, new = transform.update(grads, state, trained, **extra)
+        # In the order of the donated arguments: JAX pairs donated buffers with results by shape alone, also if they are
+        # in different memories, as with `Offload`.
+        return placed_like(new, state), arrays_of(apply_updates(params, updates))
 
     return Program(run, f"{cls.__name__}.step", models=(0, 2), donated=(1, 2) if donate else None)

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, DTypeLike, Inexact, Real
+from jaxtyping import Array, ArrayLike, Bool, DTypeLike, Inexact, Real
 
 
 def default_float() -> np.dtype:
@@ -52,6 +52,18 @@ def at_least_float32(*dtypes: DTypeLike) -> np.dtype:
 def in_dtype(x: Array, dtype: DTypeLike) -> Array:
     """Cast an array; one that has the dtype already is returned as it is, at no cost in tracing or in the program."""
     return x if x.dtype == dtype else x.astype(dtype)
+
+
+def is_narrower(dtype: DTypeLike, than: DTypeLike) -> bool:
+    """Whether a real floating-point dtype has fewer bits than another one."""
+    return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < jnp.finfo(than).bits
+
+
+def same_bits(x: Inexact[Array, "*shape"], y: Inexact[Array, "*shape"]) -> Bool[Array, "*shape"]:
+    """Where two real arrays of one dtype hold the same bits; the two zeros count as the same."""
+    bits = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
+    a, b = jax.lax.bitcast_convert_type(x, bits), jax.lax.bitcast_convert_type(y, bits)
+    return (a == b) | (((a | b) << 1) == 0)
 
 
 def real_dtype(dtype: DTypeLike) -> np.dtype:

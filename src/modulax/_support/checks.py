@@ -18,6 +18,11 @@ def listing(items: Iterable[Any], limit: int = 12) -> str:
     return ", ".join(items[:limit]) + more if items else "none"
 
 
+def one_line(value: Any) -> str:
+    """The repr of a value, which may have several lines, in one."""
+    return " ".join(repr(value).split())
+
+
 def suggestion(word: str, possibilities: Sequence[str]) -> str:
     """Return " Did you mean ...?" with the closest possibility, or an empty string if none is close."""
     by_plain: dict[str, str] = {}

@@ -119,24 +119,32 @@ def _field(default: Any, kw_only: bool = False, **metadata: Any) -> Any:
     return eqx.field(metadata=metadata, kw_only=kw_only, **given)
 
 
-def like_params() -> Any:
+def like_params(*, exact: bool = False, nonnegative: bool = False) -> Any:
     """Declare a state field that is a tree with the structure of the parameters, such as a moment.
 
     This is the default for fields without a declaration. Write it out for a field after one that is `shared()` or
     `nested()`: type checkers require it there.
+
+    Args:
+        exact: whether every entry is needed in full precision, as in a copy of the parameters or a sum that becomes
+            their update. `LowBit` leaves such a field as it is.
+        nonnegative: whether no entry is ever negative, as in a second moment. `LowBit` then stores no sign, and keeps
+            the entries positive.
     """
-    return _field(dataclasses.MISSING, holds="params")
+    return _field(dataclasses.MISSING, holds="params", exact=exact, nonnegative=nonnegative)
 
 
-def shared(default: Any = dataclasses.MISSING, *, kw_only: bool = False) -> Any:
+def shared(default: Any = dataclasses.MISSING, *, kw_only: bool = False, metric: bool = False) -> Any:
     """Declare a state field with one value for all parameters, such as a random key or a running loss.
 
     Args:
         default: default value of the field, if it has one. In the state of an `AbstractLeafwise` use None, because
             `init_leaf` gets a single array; `init_shared` and `share` return the values.
         kw_only: whether the constructor takes it by name only.
+        metric: whether `optimizer.metrics(state)` lists it for logs, under the name of the field, or under the names
+            inside if the value is a tree of scalars.
     """
-    return _field(default, kw_only, holds="shared")
+    return _field(default, kw_only, holds="shared", metric=metric)
 
 
 def counter(*, steps: bool = True) -> Any:

@@ -79,7 +79,36 @@ def home(name: str, first: str = "") -> str | None:
 
 
 # What averages of the parameters are called elsewhere, in the spelling of `plain`.
-_AVERAGES = ("ema", "swa", "modelema", "paramema", "paramsema", "averagedmodel", "exponentialmovingaverage")
+_EMA = "ParamEMA(AdamW(1e-3), decay=0.999)"
+_SWA = "ParamAverage(SGD(0.1), start=1000, every=100)"
+_LAWA = "ParamAverage(AdamW(1e-3), every=1000, window=6)"
+_AVERAGES = {
+    **dict.fromkeys(("ema", "emamodel", "modelema", "paramsema", "emaparams", "weightema", "emaweights"), _EMA),
+    **dict.fromkeys(("emaoptimizer", "averagedmodel", "exponentialmovingaverage", "weightaveraging"), _EMA),
+    **dict.fromkeys(("swa", "stochasticweightaveraging", "polyakaveraging", "polyakaverage"), _SWA),
+    **dict.fromkeys(("averageparams", "paramsaverage"), _SWA),
+    **dict.fromkeys(("lawa", "latestweightaveraging"), _LAWA),
+}
+
+
+# Names of other libraries and of papers, in the spelling of `plain`.
+_ELSEWHERE = {
+    "autoclip": "ClipByNormPercentile",
+    "clipupdaterms": "StableAdamW",
+    "layerdecay": "layerwise_decay",
+    "layerwiselrdecay": "layerwise_decay",
+    "llrd": "layerwise_decay",
+    "lrmultipliers": "ScaleByPath",
+    "muadam": "mup",
+    "muadamw": "mup",
+    "musgd": "mup",
+    "paramgroups": "groups",
+    "paramgroupslayerdecay": "layerwise_decay",
+    "parametergroups": "groups",
+    "setbaseshapes": "mup",
+    "skipsteponspikes": "SkipSpikes",
+    "zclip": "ClipByRunningNorm",
+}
 
 
 def no_such_name(name: str, place: str = "") -> str:
@@ -92,13 +121,13 @@ def no_such_name(name: str, place: str = "") -> str:
         return f"{message} `import modulax.{name}` first: `import modulax` does not load this module."
     if plain(name) in _AVERAGES:
         message += (
-            " To average the parameters, call `average = modulax.incremental_update(params, average, 0.001)` after "
-            "every step; `modulax.Ema` averages the updates."
+            f" To average the parameters, wrap the optimizer: `modulax.{_AVERAGES[plain(name)]}`; "
+            f"`eval_params(state, params)` then returns the average. `modulax.Ema` averages the updates."
         )
         return message + " Did you mean `modulax.Ema`?" * (name == "ema")
     if name in ("contrib", "transforms", "optim", "optimizers"):
         return f"{message} Optimizers and transforms, those of `optax.contrib` too, are in `modulax` itself."
-    if found := home(name, place):
+    if found := _ELSEWHERE.get(plain(name)) or home(name, place):
         return f"{message} Did you mean `modulax.{found}`?"
     return message + suggestion(name, [own for own in vars(sys.modules[module]) if not own.startswith("_")])
 

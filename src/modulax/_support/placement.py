@@ -1,52 +1,115 @@
-"""Results with the sharding of the arrays that they belong to."""
+"""Results with the sharding of the arrays that they belong to, or that they replace."""
 
 import itertools
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import jax.tree_util as jtu
 from jax.extend.core import Primitive
 from jax.extend.mlir.dialects import sdy
 from jax.interpreters import ad, batching, mlir
-from jaxtyping import Array, Shaped
+from jaxtyping import Array, PyTree, Shaped
 
 # JAX 0.12 removed `jax.experimental.shard_alike`. In JAX 0.10 it gives all arrays of one shape the same sharding,
 # because the lowering is cached, group number included. A parameter that differs at every call avoids the cache.
-_shard_like = Primitive("modulax_shard_like")
+_shard_like = Primitive("modulax_shard_like")  # of any number of arrays: an equation for each takes longer to trace
+_shard_like.multiple_results = True
 _calls = itertools.count()
 
 
-def shard_like(x: Shaped[Array, "*shape"], like: Shaped[Array, "*shape"]) -> Shaped[Array, "*shape"]:
-    """Return `x`, which a compiled program shards as it does `like`."""
-    return _shard_like.bind(x, like, call=next(_calls))
+def shard_like(x: Shaped[Array, "*shape"], like: Shaped[Array, "..."]) -> Shaped[Array, "*shape"]:
+    """Return `x`, which a compiled program shards as it does `like`, or only puts on its devices if shapes differ."""
+    return _bind([x], [like])[0]
 
 
-def _as_it_is(x, like, *, call):
-    del like, call
-    return x
+def placed_like(new: PyTree, old: PyTree) -> PyTree:
+    """Return `new` with each array where its predecessor in `old` is, also on explicit axes of a mesh.
+
+    XLA may choose any sharding for a result. If the state is sharded over an axis over which the parameters are
+    replicated, it would shard the new parameters too.
+    """
+    leaves, treedef = jtu.tree_flatten(new)
+    before, treedef_before = jtu.tree_flatten(old)
+    if treedef != treedef_before:
+        return new
+    places = [i for i, (x, y) in enumerate(zip(leaves, before, strict=True)) if _are_alike(x, y)]
+    typed = [_typed_like(leaves[i], before[i]) for i in places]
+    if places:
+        for i, x in zip(places, _bind(typed, [before[i] for i in places]), strict=True):
+            leaves[i] = x
+    return treedef.unflatten(leaves)
+
+
+def _are_alike(x: Any, y: Any) -> bool:
+    """Whether they are two arrays with axes that a mesh could divide, of one shape."""
+    are_arrays = isinstance(x, jax.Array) and isinstance(y, jax.Array)
+    return are_arrays and x is not y and x.ndim > 0 and x.shape == y.shape
+
+
+def _typed_like(x: Array, like: Array) -> Array:
+    """Return `x` with the sharding in the type of `like`: on explicit axes, types say where arrays are."""
+    found, wanted = jax.typeof(x).sharding, jax.typeof(like).sharding
+    return x if found == wanted or wanted.mesh.empty else jax.sharding.reshard(x, wanted)
+
+
+def _bind(xs: Sequence[Array], likes: Sequence[Array]) -> list[Array]:
+    return _shard_like.bind(*xs, *likes, call=next(_calls))
+
+
+def _halves(operands: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+    return operands[: len(operands) // 2], operands[len(operands) // 2 :]
+
+
+def _now(*operands, call):
+    """Outside of a program, move what is on the devices of `like` in another layout."""
+    del call
+
+    def one(x, like):
+        found, wanted = x.sharding, like.sharding
+        if found == wanted or found.device_set != wanted.device_set or found.is_equivalent_to(wanted, x.ndim):
+            return x
+        return jax.device_put(x, wanted)
+
+    return list(map(one, *_halves(operands)))
+
+
+def _types(*operands, call):
+    del call
+    return list(_halves(operands)[0])
 
 
 def _jvp(primals, tangents, *, call):
-    return _shard_like.bind(*primals, call=call), tangents[0]
+    return _shard_like.bind(*primals, call=call), list(_halves(tangents)[0])
 
 
 def _batched(operands, axes, *, call):
-    (x, like), (of_x, of_like) = operands, axes
-    if of_x is None or of_like is None:
-        return x, of_x
-    return _shard_like.bind(x, jnp.moveaxis(like, of_like, of_x), call=call), of_x
+    of_x, of_like = _halves(axes)
+    xs, likes = (list(half) for half in _halves(operands))
+    bound = [i for i, (a, b) in enumerate(zip(of_x, of_like, strict=True)) if a is not None and b is not None]
+    moved = [jnp.moveaxis(likes[i], of_like[i], min(of_x[i], likes[i].ndim - 1)) for i in bound]
+    for i, x in zip(bound, _shard_like.bind(*[xs[i] for i in bound], *moved, call=call), strict=True):
+        xs[i] = x
+    return xs, list(of_x)
 
 
-def _lowered(context, x, like, *, call):
+def _lowered(context, *operands, call):
     del call
-    if getattr(jax.config, "jax_use_shardy_partitioner", True):
-        group = next(context.module_context.channel_iterator)  # equal in equal programs, for the compilation cache
-        for value in (x, like):
-            sdy.sharding_group(value, group)
-    return [x]
+    xs, likes = _halves(operands)
+    is_alone = getattr(context.module_context.axis_context, "num_devices", None) == 1
+    if getattr(jax.config, "jax_use_shardy_partitioner", True) and not is_alone:
+        for pair, types in zip(zip(xs, likes, strict=True), zip(*_halves(context.avals_in), strict=True), strict=True):
+            if types[0].shape != types[1].shape:
+                continue
+            group = next(context.module_context.channel_iterator)  # equal in equal programs, for the compilation cache
+            for value in pair:
+                sdy.sharding_group(value, group)
+    return list(xs)
 
 
-_shard_like.def_impl(_as_it_is)
-_shard_like.def_abstract_eval(_as_it_is)
+_shard_like.def_impl(_now)
+_shard_like.def_abstract_eval(_types)
 ad.primitive_jvps[_shard_like] = _jvp
 batching.primitive_batchers[_shard_like] = _batched
 mlir.register_lowering(_shard_like, _lowered)

@@ -11,6 +11,11 @@ R = TypeVar("R")
 
 class _State(threading.local):
     inside = False
+    is_plain = False
+
+
+class NotCompiledError(Exception):
+    """Raised while a program is traced that must run as plain Python."""
 
 
 _state = _State()
@@ -26,6 +31,22 @@ def tracing() -> Iterator[None]:
     """Mark that an entry point is being traced; transforms called within run as plain functions."""
     with _set(True):
         yield
+
+
+@contextlib.contextmanager
+def plain() -> Iterator[None]:
+    """Mark that the program runs as plain Python, on the caller's own values."""
+    before, _state.is_plain = _state.is_plain, True
+    try:
+        yield
+    finally:
+        _state.is_plain = before
+
+
+def require_plain() -> None:
+    """Raise `NotCompiledError` in a program that is compiled: functions of the caller see values there, not tracers."""
+    if _state.inside and not _state.is_plain:
+        raise NotCompiledError
 
 
 def call_user(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

@@ -9,7 +9,7 @@ from .._protocol.fields import Number, followed, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, bias, moment, safe_sqrt, second_moment_like
 from .._support.checks import DECAY
-from .._support.module import AbstractState, counter
+from .._support.module import AbstractState, counter, like_params
 from .._support.types import Count, Follow
 
 
@@ -17,7 +17,7 @@ class ScaleByACPropState(AbstractState):
     """State of `ScaleByACProp`: step count, first moment `mu`, and variance `nu` around it."""
 
     mu: PyTree
-    nu: PyTree
+    nu: PyTree = like_params(nonnegative=True)
     count: Count | None = counter()
 
 

@@ -8,14 +8,14 @@ from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, moment, safe_sqrt, second_moment_like
 from .._support.checks import DECAY
-from .._support.module import AbstractState
+from .._support.module import AbstractState, like_params
 
 
 class ScaleByAdadeltaState(AbstractState):
     """State of `ScaleByAdadelta`: mean squares `e_g` of the incoming and `e_x` of the outgoing updates."""
 
-    e_g: PyTree
-    e_x: PyTree
+    e_g: PyTree = like_params(nonnegative=True)
+    e_x: PyTree = like_params(nonnegative=True)
 
 
 class ScaleByAdadelta(AbstractLeafwise):

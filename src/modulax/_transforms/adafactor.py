@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, moment, safe_sqrt, second_moment_like
-from .._support.module import AbstractState, counter
+from .._support.module import AbstractState, counter, like_params
 from .._support.tracing import call_user
 from .._support.types import Count
 from .sm3 import inverse_root
@@ -28,9 +28,9 @@ class FactoredState(AbstractState):
     `v` is None for factored leaves, `v_row` and `v_col` are None for all others.
     """
 
-    v_row: PyTree
-    v_col: PyTree
-    v: PyTree
+    v_row: PyTree = like_params(nonnegative=True)
+    v_col: PyTree = like_params(nonnegative=True)
+    v: PyTree = like_params(nonnegative=True)
     count: Count | None = counter()
 
 

@@ -9,13 +9,13 @@ from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, safe_sqrt, second_moment_like
 from .._support.checks import NON_NEGATIVE
-from .._support.module import AbstractState
+from .._support.module import AbstractState, like_params
 
 
 class ScaleByRSSState(AbstractState):
     """State of `ScaleByRSS`: the sum of all squared updates."""
 
-    sum_of_squares: PyTree
+    sum_of_squares: PyTree = like_params(nonnegative=True)
 
 
 class ScaleByRSS(AbstractLeafwise):

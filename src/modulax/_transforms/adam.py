@@ -9,7 +9,7 @@ from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, bias, moment, safe_sqrt, second_moment_like, zeros_in
 from .._support.checks import DECAY
-from .._support.module import AbstractState, counter
+from .._support.module import AbstractState, counter, like_params
 from .._support.types import Count
 
 
@@ -17,7 +17,7 @@ class ScaleByAdamState(AbstractState):
     """State of `ScaleByAdam` and its relatives: step count, first moment `mu`, second moment `nu`."""
 
     mu: PyTree
-    nu: PyTree
+    nu: PyTree = like_params(nonnegative=True)
     count: Count | None = counter()
 
 

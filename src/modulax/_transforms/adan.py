@@ -15,7 +15,7 @@ from .._support.arithmetic import (
     second_moment_like,
 )
 from .._support.checks import DECAY
-from .._support.module import AbstractState, counter
+from .._support.module import AbstractState, counter, like_params
 from .._support.types import Count, Follow
 
 
@@ -24,8 +24,8 @@ class ScaleByAdanState(AbstractState):
 
     m: PyTree
     v: PyTree
-    n: PyTree
-    g: PyTree
+    n: PyTree = like_params(nonnegative=True)
+    g: PyTree = like_params()
     count: Count | None = counter()
 
 

@@ -10,7 +10,7 @@ from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, bias, moment, safe_sqrt, second_moment_like, zeros_in
 from .._support.checks import DECAY
-from .._support.module import AbstractState, counter
+from .._support.module import AbstractState, counter, like_params
 from .._support.types import Count
 
 
@@ -19,7 +19,7 @@ class ScaleByAdEMAMixState(AbstractState):
 
     m1: PyTree
     m2: PyTree
-    nu: PyTree
+    nu: PyTree = like_params(nonnegative=True)
     count: Count | None = counter()
 
 
@@ -83,7 +83,7 @@ class ScaleBySimplifiedAdEMAMixState(AbstractState):
     """State of `ScaleBySimplifiedAdEMAMix`: step count, momentum `m`, second moment `n`."""
 
     m: PyTree
-    n: PyTree
+    n: PyTree = like_params(nonnegative=True)
     count: Count | None = counter()
 
 

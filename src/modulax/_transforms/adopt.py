@@ -11,7 +11,7 @@ from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, moment, safe_sqrt, second_moment_like, zeros_in
 from .._support.checks import DECAY
-from .._support.module import AbstractState, counter
+from .._support.module import AbstractState, counter, like_params
 from .._support.tracing import call_user
 from .._support.types import Count
 from ..tree._arithmetic import clip_entries
@@ -26,7 +26,7 @@ class ScaleByADOPTState(AbstractState):
     """State of `ScaleByADOPT`: step count, first moment `mu` of normalized updates, second moment `nu`."""
 
     mu: PyTree
-    nu: PyTree
+    nu: PyTree = like_params(nonnegative=True)
     count: Count | None = counter()
 
 

@@ -10,7 +10,7 @@ from .._protocol.fields import Number, followed, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, moment, safe_sqrt, second_moment_like, zeros_in
 from .._support.checks import DECAY
-from .._support.module import AbstractState, counter
+from .._support.module import AbstractState, counter, like_params
 from .._support.types import Count, Follow
 from .adam import adam_numbers
 
@@ -19,8 +19,8 @@ class ScaleByAMSGradState(AbstractState):
     """State of `ScaleByAMSGrad`: step count, first moment `mu`, second moment `nu`, and its maximum `nu_max`."""
 
     mu: PyTree
-    nu: PyTree
-    nu_max: PyTree
+    nu: PyTree = like_params(nonnegative=True)
+    nu_max: PyTree = like_params(nonnegative=True)
     count: Count | None = counter()
 
 

@@ -39,9 +39,9 @@ class ScaleByBacktrackingLinesearchState(AbstractState):
     `grad` is the gradient there with `store_grad`, else None.
     """
 
-    learning_rate: Scalar = shared()
+    learning_rate: Scalar = shared(metric=True)
     value: Scalar = shared()
-    grad: PyTree = like_params()
+    grad: PyTree = like_params(exact=True)
     info: BacktrackingLinesearchInfo = shared()
 
 

@@ -8,17 +8,17 @@ from jaxtyping import PyTree
 from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import ratio, second_moment_like
-from .._support.module import AbstractState
+from .._support.module import AbstractState, like_params
 
 
 class COCOBState(AbstractState):
     """State of `ScaleByCOCOB`: initial parameters, and sums, maximum and reward of the gradients of each entry."""
 
-    init_particles: PyTree
-    cumulative_gradients: PyTree
-    scale: PyTree
-    subgradients: PyTree
-    reward: PyTree
+    init_particles: PyTree = like_params(exact=True)
+    cumulative_gradients: PyTree = like_params(exact=True)
+    scale: PyTree = like_params(exact=True)
+    subgradients: PyTree = like_params(exact=True)
+    reward: PyTree = like_params(exact=True)
 
 
 class ScaleByCOCOB(AbstractLeafwise):

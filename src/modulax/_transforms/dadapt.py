@@ -13,7 +13,7 @@ from .._protocol.fields import Hyperparameter, Number, followed, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, moment, ratio, safe_sqrt, second_moment_like
 from .._support.checks import DECAY, POSITIVE
-from .._support.module import AbstractState, counter, shared
+from .._support.module import AbstractState, counter, like_params, shared
 from .._support.types import Count, FollowReference
 from ..tree._math import inner, total
 from .distance_estimate import estimated_rate, first_estimate, wide_zeros
@@ -23,9 +23,9 @@ class DAdaptAdamWState(AbstractState):
     """State of `ScaleByDAdaptAdam`: moments of the steps, weighted sum of gradients, estimate of the distance."""
 
     exp_avg: PyTree
-    exp_avg_sq: PyTree
-    grad_sum: PyTree
-    estim_lr: Float[Array, ""] | None = shared(None)
+    exp_avg_sq: PyTree = like_params(nonnegative=True)
+    grad_sum: PyTree = like_params()
+    estim_lr: Float[Array, ""] | None = shared(None, metric=True)
     numerator_weighted: Float[Array, ""] | None = shared(None)
     count: Count | None = counter()
 

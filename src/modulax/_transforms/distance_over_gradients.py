@@ -16,16 +16,16 @@ from .._support.arithmetic import (
     real_dtype,
     safe_sqrt,
 )
-from .._support.module import AbstractState
+from .._support.module import AbstractState, like_params
 from ..tree._math import norm
 
 
 class ScaleByDistanceOverGradientsState(AbstractState):
     """State of `ScaleByDistanceOverGradients`: initial value, largest distance and sum of squares of each array."""
 
-    max_dist: PyTree
-    grad_sum_of_squares: PyTree
-    init_params: PyTree
+    max_dist: PyTree = like_params(nonnegative=True)
+    grad_sum_of_squares: PyTree = like_params(nonnegative=True)
+    init_params: PyTree = like_params(exact=True)
 
 
 class ScaleByDistanceOverGradients(AbstractLeafwise):

@@ -12,7 +12,7 @@ from .._protocol.hyperparameters import AbstractHyperparameters
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, default_float, ratio, safe_sqrt
 from .._support.checks import check_choice
-from .._support.module import AbstractState, shared
+from .._support.module import AbstractState, like_params, shared
 from ..tree._math import norm, total
 
 
@@ -49,7 +49,7 @@ def check_initial_step(owner: object, x: Any) -> None:
 class DoGState(AbstractState):
     """State of `ScaleByDoG`: initial parameters, largest distance from them, and sum of squared gradients."""
 
-    init_params: PyTree
+    init_params: PyTree = like_params(exact=True)
     is_init_step: Bool[Array, ""] | None = shared(None, kw_only=True)  # the first field in optax
     max_dist: Float[Array, ""] | None = shared(None, kw_only=True)
     sum_sq_norm_grads: Float[Array, ""] | None = shared(None, kw_only=True)
@@ -136,7 +136,7 @@ class ScaleByDoG(AbstractLeafwise):
 class DoWGState(AbstractState):
     """State of `ScaleByDoWG`: initial parameters, weighted sum of squared gradients, and largest squared distance."""
 
-    init_params: PyTree
+    init_params: PyTree = like_params(exact=True)
     weighted_sq_norm_grads: Float[Array, ""] | None = shared(None)
     estim_sq_dist: Float[Array, ""] | None = shared(None)
 

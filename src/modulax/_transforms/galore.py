@@ -58,7 +58,7 @@ class GaLoreState(AbstractState):
 
     count: Count = shared()
     base_optimizer_state: State = nested()
-    projector: PyTree = like_params()
+    projector: PyTree = like_params(exact=True)
 
 
 def adam_unless_given(x: Any) -> Any:

@@ -35,10 +35,10 @@ class ScaleByLBFGSState(AbstractState):
     """
 
     count: Count = shared()
-    params: PyTree = like_params()
-    updates: PyTree = like_params()
-    diff_params_memory: PyTree = like_params()
-    diff_updates_memory: PyTree = like_params()
+    params: PyTree = like_params(exact=True)
+    updates: PyTree = like_params(exact=True)
+    diff_params_memory: PyTree = like_params(exact=True)
+    diff_updates_memory: PyTree = like_params(exact=True)
     weights_memory: Float[Array, " memory"] = shared()
     skipped: Count = shared()
 

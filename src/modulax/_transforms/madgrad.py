@@ -9,16 +9,16 @@ from .._protocol.fields import Number, number, required_number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, at_least_float32, second_moment_like
 from .._support.checks import DECAY
-from .._support.module import AbstractState, counter
+from .._support.module import AbstractState, counter, like_params
 from .._support.types import Count
 
 
 class ScaleByMADGRADState(AbstractState):
     """State of `ScaleByMADGRAD`: step count, weighted sums of squares and of updates, and initial parameters."""
 
-    grad_sum_sq: PyTree
-    s: PyTree
-    x0: PyTree
+    grad_sum_sq: PyTree = like_params(exact=True)
+    s: PyTree = like_params(exact=True)
+    x0: PyTree = like_params(exact=True)
     count: Count | None = counter()
 
 

@@ -10,7 +10,7 @@ from .._protocol.fields import Number, number, required_number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import at_least_float32, bias, moment, zeros_in
 from .._support.checks import AT_LEAST_ONE, DECAY
-from .._support.module import AbstractState, counter
+from .._support.module import AbstractState, counter, like_params
 from .._support.types import Count
 
 
@@ -104,7 +104,7 @@ class Ema(AbstractLeafwise):
 class ApplyEveryState(AbstractState):
     """State of `ApplyEvery`: number of updates since the sum was last released, and the sum."""
 
-    grad_acc: PyTree
+    grad_acc: PyTree = like_params(exact=True)
     count: Count | None = counter(steps=False)
 
 

@@ -16,7 +16,7 @@ from .._protocol.fields import Hyperparameter, Number, followed, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, bias, default_float, moment, ratio, safe_sqrt, second_moment_like
 from .._support.checks import DECAY
-from .._support.module import AbstractState, counter, shared
+from .._support.module import AbstractState, counter, like_params, shared
 from .._support.types import Count, Follow
 from ..tree._math import inner, total
 from .polyak import loss_of
@@ -36,7 +36,7 @@ class MomoAdamState(AbstractState):
     """State of `ScaleByMoMoAdam`: the averages of `ScaleByMoMo`, the lower bound, and the second moment."""
 
     exp_avg: PyTree
-    exp_avg_sq: PyTree
+    exp_avg_sq: PyTree = like_params(nonnegative=True)
     barf: Float[Array, ""] | None = shared(None)
     gamma: Float[Array, ""] | None = shared(None)
     lb: Float[Array, ""] | None = shared(None)

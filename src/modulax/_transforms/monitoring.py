@@ -114,7 +114,7 @@ def _kept(measurement: PyTree, before: PyTree, owner: str) -> PyTree:
 class SnapshotState(AbstractState):
     """State of `Snapshot`: the last measurement, under its name."""
 
-    measurement: dict[str, PyTree] = shared()
+    measurement: dict[str, PyTree] = shared(metric=True)
 
 
 class Snapshot(AbstractTransform):
@@ -153,7 +153,7 @@ class MonitorState(AbstractState):
     The name of a measurement occurs in it only once, so that `tree.get(state, name)` finds the measurement.
     """
 
-    measurements: dict[str, PyTree] = shared()
+    measurements: dict[str, PyTree] = shared(metric=True)
     measure_states: tuple[State, ...] = shared()
 
 

@@ -10,7 +10,7 @@ from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, at_least_float32, moment, real_dtype, safe_sqrt, zeros_in
 from .._support.checks import DECAY
-from .._support.module import AbstractState, counter
+from .._support.module import AbstractState, counter, like_params
 from .._support.types import Count
 
 
@@ -18,7 +18,7 @@ class ScaleByNovoGradState(AbstractState):
     """State of `ScaleByNovoGrad`: step count, momentum `mu`, and `nu`, the mean squared norm of each array."""
 
     mu: PyTree
-    nu: PyTree
+    nu: PyTree = like_params(nonnegative=True)
     count: Count | None = counter()
 
 

@@ -24,7 +24,7 @@ class ReduceLROnPlateauState(AbstractState):
     number and mean of the values accumulated so far.
     """
 
-    scale: Float[Array, ""] | None = shared(None)
+    scale: Float[Array, ""] | None = shared(None, metric=True)
     best_value: Float[Array, ""] | None = shared(None)
     plateau_count: Count | None = shared(None)
     cooldown_count: Count | None = shared(None)

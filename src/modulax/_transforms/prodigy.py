@@ -20,7 +20,7 @@ from .._support.arithmetic import (
     second_moment_like,
 )
 from .._support.checks import DECAY, POSITIVE
-from .._support.module import AbstractState, counter, shared
+from .._support.module import AbstractState, counter, like_params, shared
 from .._support.types import Count, FollowReference
 from ..tree._math import inner, total
 from .distance_estimate import estimated_rate, first_estimate, wide_zeros
@@ -30,10 +30,10 @@ class ProdigyState(AbstractState):
     """State of `ScaleByProdigy`: Adam's moments, weighted sum of gradients, initial parameters, and the estimate."""
 
     exp_avg: PyTree
-    exp_avg_sq: PyTree
-    grad_sum: PyTree
-    params0: PyTree
-    estim_lr: Float[Array, ""] | None = shared(None)
+    exp_avg_sq: PyTree = like_params(nonnegative=True)
+    grad_sum: PyTree = like_params()
+    params0: PyTree = like_params(exact=True)
+    estim_lr: Float[Array, ""] | None = shared(None, metric=True)
     numerator_weighted: Float[Array, ""] | None = shared(None)
     count: Count | None = counter()
 

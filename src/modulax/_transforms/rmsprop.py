@@ -10,14 +10,14 @@ from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, at_least_float32, bias, moment, safe_sqrt, second_moment_like
 from .._support.checks import DECAY
-from .._support.module import AbstractState, counter
+from .._support.module import AbstractState, counter, like_params
 from .._support.types import Count
 
 
 class ScaleByRMSState(AbstractState):
     """State of `ScaleByRMS`: step count and second moment."""
 
-    nu: PyTree
+    nu: PyTree = like_params(nonnegative=True)
     count: Count | None = counter()
 
 
@@ -69,7 +69,7 @@ class ScaleByStddevState(AbstractState):
     """State of `ScaleByStddev`: step count, first and second moment."""
 
     mu: PyTree
-    nu: PyTree
+    nu: PyTree = like_params(nonnegative=True)
     count: Count | None = counter()
 
 

@@ -8,15 +8,15 @@ from jaxtyping import PyTree
 from .._protocol.fields import Number, followed, number, required_number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import at_least_float32
-from .._support.module import AbstractState
+from .._support.module import AbstractState, like_params
 from .._support.types import Follow
 
 
 class ScaleByRpropState(AbstractState):
     """State of `ScaleByRprop`: the step size of every entry, and the previous step."""
 
-    step_sizes: PyTree
-    prev_updates: PyTree
+    step_sizes: PyTree = like_params(nonnegative=True)
+    prev_updates: PyTree = like_params()
 
 
 class ScaleByRprop(AbstractLeafwise):

@@ -11,7 +11,7 @@ from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, moment, safe_sqrt, second_moment_like
 from .._support.checks import DECAY, FRACTION
-from .._support.module import AbstractState
+from .._support.module import AbstractState, like_params
 
 
 def inverse_root(x: Array, eps: Any = 0) -> Array:
@@ -23,8 +23,8 @@ def inverse_root(x: Array, eps: Any = 0) -> Array:
 class ScaleBySM3State(AbstractState):
     """State of `ScaleBySM3`: momentum, stored in `nu`, and sums of squares along each axis, in `mu`."""
 
-    mu: PyTree
-    nu: PyTree
+    mu: PyTree = like_params(nonnegative=True)
+    nu: PyTree = like_params()
 
 
 class ScaleBySM3(AbstractLeafwise):

@@ -14,6 +14,7 @@ from .._support.arithmetic import default_float, safe_sqrt
 from .._support.checks import AT_LEAST_ONE, NON_NEGATIVE, POSITIVE, check_positive_integer
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, Updates
+from ..tree._math import choose
 from .line import Line, Scalar, Trial, bounded_loop, line_of, miss, report
 from .polyak import loss_of
 
@@ -34,9 +35,9 @@ class ZoomLinesearchInfo(AbstractState):
 class ScaleByZoomLinesearchState(AbstractState):
     """State of `ScaleByZoomLinesearch`: the last step size, and loss and gradient at the new parameters."""
 
-    learning_rate: Scalar = shared()
+    learning_rate: Scalar = shared(metric=True)
     value: Scalar = shared()
-    grad: PyTree = like_params()
+    grad: PyTree = like_params(exact=True)
     info: ZoomLinesearchInfo = shared()
 
 
@@ -186,14 +187,14 @@ class ScaleByZoomLinesearch(AbstractTransform):
             is_high = (trial.decrease_error > 0) | not_lower
             rises = jnp.where(s.bracketed & (s.high.step < s.low.step), -new.slope, new.slope) >= 0
             turns = rises & ~is_high
-            low = _choose(is_high, s.low, new)
-            high = _choose(is_high, new, _choose(turns, s.low, s.high))
-            other = _choose(s.bracketed, _choose(is_high | turns, s.high, s.low), low)
+            low = choose(is_high, s.low, new)
+            high = choose(is_high, new, choose(turns, s.low, s.high))
+            other = choose(s.bracketed, choose(is_high | turns, s.high, s.low), low)
 
             is_found = jnp.maximum(trial.decrease_error, trial.curvature_error) <= self.tol
             # At the bound, a step that still decreases the loss is accepted: a longer one isn't allowed.
             is_found = is_found | (is_longest & ~(is_high | turns))
-            best = _choose(is_found | self._is_better(trial, s.best), trial, s.best)
+            best = choose(is_found | self._is_better(trial, s.best), trial, s.best)
             is_narrow = s.bracketed & (jnp.abs(s.high.step - s.low.step) <= self.stepsize_precision)
             stopped = is_found | (is_narrow & (best.decrease_error <= self.tol))
             return _Search(s.tried + 1, s.bracketed | is_high | turns, stopped, low, high, other, best)
@@ -220,10 +221,6 @@ class ScaleByZoomLinesearch(AbstractTransform):
         does, did = trial.decrease_error <= self.tol, best.decrease_error <= self.tol
         is_finite = jnp.isfinite(trial.decrease_error)
         return is_finite & ((does & ~did) | ((does == did) & (trial.value < best.value)))
-
-
-def _choose(which: Array, x: Any, y: Any) -> Any:
-    return jtu.tree_map(lambda a, b: jnp.where(which, a, b), x, y)
 
 
 def _between(low: _Point, high: _Point, other: _Point) -> Scalar:

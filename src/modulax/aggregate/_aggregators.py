@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, PyTree
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.transform import EmptyState
 from .._support.arithmetic import at_least_float32, safe_increment, zeros_in
-from .._support.module import AbstractState, shared
+from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, State, Updates
 from ._base import AbstractAggregator, as_axes, check_steps, means
 
@@ -49,7 +49,7 @@ class AccumulateAvgUpdatesState(AbstractState):
     The counters are None for a single accumulation step.
     """
 
-    avg_grad: PyTree
+    avg_grad: PyTree = like_params(exact=True)
     micro_step: Count | None = shared(None)
     ready: Bool[Array, ""] | None = shared(None)
 

@@ -10,7 +10,7 @@ import jax.tree_util as jtu
 from .._containers.chain import Chain
 from .._protocol.container import AbstractContainer, required_part
 from .._protocol.fields import Number, number
-from .._protocol.transform import AbstractTransform
+from .._protocol.transform import AbstractTransform, zeros_returned
 from .._support.checks import DECAY
 from .._support.module import AbstractState, nested
 from .._support.types import Params, State, Updates
@@ -81,12 +81,14 @@ class Process(AbstractContainer):
             aux = {}
         extra = extra | aux if self.aggregator_has_aux else extra
 
+        zeros = zeros_returned(self.postprocessor, aggregated, state.postprocess_state, params, extra)
+
         def go_on() -> tuple[Updates, State]:
             new, after = self.postprocessor.update(aggregated, state.postprocess_state, params, **extra)
-            return jtu.tree_map(lambda u, g: u.astype(g.dtype), new, aggregated), after
+            return jtu.tree_map(lambda u, z: u.astype(z.dtype), new, zeros), after
 
         def wait() -> tuple[Updates, State]:
-            return jtu.tree_map(jnp.zeros_like, aggregated), state.postprocess_state
+            return zeros, state.postprocess_state
 
         def is_flag(path: str, x: Any) -> bool:
             del path  # a parameter may be called `ready` too, but isn't a boolean scalar

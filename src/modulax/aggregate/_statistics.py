@@ -39,8 +39,8 @@ class PerElementMeanAndSumSqDiffGradsState(AbstractState):
 
     micro_step: Count = shared()
     ready: Bool[Array, ""] = shared()
-    mean_grads: PyTree = like_params()
-    sum_sq_diff_grads: PyTree = like_params()
+    mean_grads: PyTree = like_params(exact=True)
+    sum_sq_diff_grads: PyTree = like_params(exact=True)
 
 
 class GetPerElementMeanAndSumSqDiffGrads(AbstractAggregator):
@@ -153,7 +153,7 @@ class PerElementMeanAndVarianceEMAState(AbstractState):
     count: Count = shared()
     ema_decay: Float[Array, ""] = shared()
     mean_grads_ema: PyTree = like_params()
-    variance_grads_ema: PyTree = like_params()
+    variance_grads_ema: PyTree = like_params(nonnegative=True)
 
 
 class TrackPerElementMeanAndVarianceWithEma(AbstractTransform):

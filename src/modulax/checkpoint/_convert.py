@@ -1,5 +1,6 @@
 """Put stored arrays into the leaves of a template: same shape, same dtype, same placement."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ..tree._paths import join, named_leaves
+from ._low_bit import collapsed, expanded, pairs, parts_of
 from ._names import Rename, Report, is_stored, match, stored
 
 
@@ -76,8 +78,9 @@ def into(leaf: Any, value: Any) -> Any:
     if is_key(leaf):
         impl = jax.random.key_impl(jnp.empty((), leaf.dtype))  # the leaf may be a `ShapeDtypeStruct`
         value = jax.random.wrap_key_data(jnp.asarray(value), impl=impl)
-    sharding = leaf.sharding
-    return jnp.asarray(value) if sharding is None else jax.device_put(value, sharding)
+    # What no one has placed is left to JAX, so that it can be combined with arrays on any devices.
+    is_placed = leaf.sharding is not None and getattr(leaf, "committed", True)
+    return jax.device_put(value, leaf.sharding if is_placed else None)
 
 
 def fill(
@@ -99,18 +102,38 @@ def fill(
     Raises:
         ValueError: if names, shapes or dtypes don't agree, or a leaf that isn't stored has no value to keep.
     """
-    leaves = stored(template)
-    report = match(template, saved, rename, strict)
+    own = stored(template)
+    ours, theirs = pairs(own, saved), pairs(saved, own)
+    leaves, arrays = collapsed(own, ours), collapsed(saved, theirs)
+    report = match(template, leaves, arrays, rename, strict)
     for name, source in report.restored.items():
-        check(name, source, leaves[name], saved[source])
-    for name in report.fresh:
-        if isinstance(leaves[name], jax.ShapeDtypeStruct):
+        check(name, source, leaves[name], arrays[source])
+    for name in expanded(report.fresh, ours):
+        if isinstance(own[name], jax.ShapeDtypeStruct):
             raise ValueError(
                 f"`{name}` of the template is a `jax.ShapeDtypeStruct` without values, and the checkpoint does not "
                 f"have it. Put an array there to keep."
             )
-    values = fetch({source: leaves[name] for name, source in report.restored.items()})
-    new = {name: into(leaves[name], values[source]) for name, source in report.restored.items()}
+    wanted = {source: leaves[name] for name, source in report.restored.items() if source not in theirs}
+    for source in set(report.restored.values()) & theirs.keys():
+        wanted |= {p: jax.ShapeDtypeStruct(saved[p].shape, saved[p].dtype) for p in parts_of(source)}
+    values = fetch(wanted)
+    new: dict[str, Any] = {}
+    for name, source in report.restored.items():
+        if source in theirs:
+            value = theirs[source].dequantize(*(values[part] for part in parts_of(source)))
+        else:
+            value = values[source]
+        stored_as = (
+            dict(zip(parts_of(name), ours[name].quantize(value), strict=True)) if name in ours else {name: value}
+        )
+        new |= {part: into(own[part], x) for part, x in stored_as.items()}
+    report = dataclasses.replace(
+        report,
+        restored={part: source for name, source in report.restored.items() for part in expanded([name], ours)},
+        fresh=expanded(report.fresh, ours),
+        unused=expanded(report.unused, theirs),
+    )
     out = [new.get(join(names), x) if is_stored(x) else _kept(x) for names, x in named_leaves(template)]
     return jtu.tree_unflatten(jtu.tree_structure(template), out), report
 

@@ -142,15 +142,16 @@ class Nesting:
 
     Args:
         template: the tree to fill.
+        own: the names in it.
         saved: the names in the checkpoint.
     """
 
-    def __init__(self, template: PyTree, saved: Iterable[Names]):
+    def __init__(self, template: PyTree, own: Iterable[Names], saved: Iterable[Names]):
         self._fields, self._keyed = nesting_fields()
         self._auxiliary = auxiliary_fields()
         self._sections = {section.names: section.root for section in sections(template)}
         self._joined = joined_prefixes(template)
-        self._own = _by_prefix(split(name) for name in stored(template))
+        self._own = _by_prefix(own)
         self._saved = _by_prefix(saved)
 
     def place(self, names: Names) -> Place:
@@ -221,7 +222,9 @@ def _is_within(short: Names, long: Names) -> bool:
     return all(key in remaining for key in short)
 
 
-def match(template: PyTree, saved: Mapping[str, Any], rename: Rename, strict: bool) -> Report:
+def match(
+    template: PyTree, leaves: Mapping[str, Any], saved: Mapping[str, Any], rename: Rename, strict: bool
+) -> Report:
     """Decide which leaf of the template is filled from which name of the checkpoint.
 
     Equal names match. Without `strict`, names also match if they differ only in how the state of a transform is nested,
@@ -230,7 +233,6 @@ def match(template: PyTree, saved: Mapping[str, Any], rename: Rename, strict: bo
     Raises:
         ValueError: if `strict` and the names don't agree.
     """
-    leaves = stored(template)
     names = renamed(saved, rename)
     pairs = {name: name for name in leaves if name in names}
     if not strict and (len(pairs) < len(leaves) or len(pairs) < len(names)):
@@ -249,7 +251,7 @@ def _nearest(
     template: PyTree, leaves: Mapping[str, Any], names: Mapping[str, str], saved: Mapping[str, Any]
 ) -> dict[str, str]:
     """Find for each leaf of the template the nearest name of the checkpoint, unless it is ambiguous."""
-    nesting = Nesting(template, map(split, names))
+    nesting = Nesting(template, map(split, leaves), map(split, names))
     alike: dict[tuple[Any, ...], list[str]] = {}  # by shape and last key, which must be equal
     for other, source in names.items():
         alike.setdefault((np.shape(saved[source]), split(other)[-1:]), []).append(other)

@@ -42,3 +42,7 @@ class TrainState(train_state.TrainState):
     def eval_params(self) -> Any:
         """The parameters to evaluate or deploy: the average if the optimizer keeps one, otherwise `params`."""
         return self.tx.eval_params(self.opt_state, self.params)
+
+    def metrics(self) -> dict[str, Any]:
+        """Return what a log wants, by short names: the learning rate in force, measurements, counters."""
+        return self.tx.metrics(self.opt_state)

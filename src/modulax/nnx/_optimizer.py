@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from flax import nnx
 from jax.core import Tracer
+from jax.sharding import NamedSharding
 from jaxtyping import PyTree
 
 from .._catalog.sharding import state_sharding
@@ -75,6 +76,7 @@ class Optimizer(nnx.Pytree):
         optimizer: a transform or an optimizer.
         wrt: filter of the variables to train, the same as for `nnx.grad`.
         graph: graph mode or tree mode, as in `nnx.Optimizer`; the default is set by `nnx.set_graph_mode`.
+        zero: axis of the mesh to divide the state over, or several axes, as in `state_sharding` (ZeRO-1).
 
     Attributes:
         hyperparameters: the optimizer, with an `nnx.Variable` in place of every hyperparameter.
@@ -82,10 +84,18 @@ class Optimizer(nnx.Pytree):
             sharding of their parameters.
 
     Raises:
-        ValueError: if `optimizer` is not a modulax transform.
+        ValueError: if `optimizer` is not a modulax transform, or if the state cannot be divided over `zero`.
     """
 
-    def __init__(self, model: Any, optimizer: Any, *, wrt: Any = nnx.Param, graph: bool | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        optimizer: Any,
+        *,
+        wrt: Any = nnx.Param,
+        graph: bool | None = None,
+        zero: str | tuple[str, ...] | None = None,
+    ) -> None:
         if not isinstance(optimizer, AbstractTransform):
             raise ValueError(
                 f"`modulax.nnx.Optimizer` needs a transform of modulax, such as `mx.AdamW(1e-3)`, got {optimizer!r}. "
@@ -94,10 +104,10 @@ class Optimizer(nnx.Pytree):
         self.wrt, self.graph = wrt, graph
         variables = nnx.state(model, wrt, graph=graph)
         params = nnx.as_pure(variables)
-        state = _init(optimizer, params)
+        state = _init(optimizer, params, zero)
         self.hyperparameters = nnx.data(jtu.tree_map(lambda x: Hyperparameter(jnp.asarray(x)), optimizer))
         # Flat, because NNX traverses every node in every call: a nested state adds a tenth to a small step.
-        self.opt_state = nnx.data(_boxed(state, params, variables))
+        self.opt_state = nnx.data(_boxed(state, params, variables, is_divided=zero is not None))
         self._structure = _Structure(tuple(self.opt_state), jtu.tree_structure(state))
         has_steps = optimizer.clock == "keeper" and "step" in self.opt_state  # an optimizer, or `Scheduled`
         self._steps = None if has_steps else nnx.OptState(jnp.zeros((), jnp.int32))
@@ -162,16 +172,26 @@ class Optimizer(nnx.Pytree):
         """Return the hyperparameters by dotted path, with schedules evaluated for the next update."""
         return self.transform.hyperparameters(self.state)
 
+    def metrics(self) -> dict[str, Any]:
+        """Return what a log wants, by short names: the learning rate in force, measurements, counters."""
+        return self.transform.metrics(self.state)
 
-def _init(optimizer: AbstractTransform, params: PyTree) -> PyTree:
-    """Initialize the state, with the sharding of the parameters."""
-    shardings = [getattr(x, "sharding", None) for x in jtu.tree_leaves(params) if not isinstance(x, Tracer)]
-    if any(isinstance(s, jax.sharding.NamedSharding) for s in shardings):
-        return jax.jit(optimizer.init, out_shardings=state_sharding(optimizer, params))(params)
+
+def _init(optimizer: AbstractTransform, params: PyTree, zero: str | tuple[str, ...] | None) -> PyTree:
+    """Initialize the state, with the sharding of the parameters, divided over `zero`."""
+    arrays = [x for x in jtu.tree_leaves(params) if not isinstance(x, Tracer)]
+    if zero is not None and len(arrays) < len(jtu.tree_leaves(params)):
+        raise ValueError(
+            f"`modulax.nnx.Optimizer(zero={zero!r})` needs to know where the parameters are, which a traced function "
+            "does not. Create the optimizer outside `nnx.jit`."
+        )
+    is_named = any(isinstance(getattr(x, "sharding", None), NamedSharding) for x in arrays)
+    if is_named or zero is not None:
+        return jax.jit(optimizer.init, out_shardings=state_sharding(optimizer, params, zero=zero))(params)
     return optimizer.init(params)
 
 
-def _boxed(state: PyTree, params: PyTree, variables: PyTree) -> dict[str, nnx.Variable]:
+def _boxed(state: PyTree, params: PyTree, variables: PyTree, is_divided: bool) -> dict[str, nnx.Variable]:
     """Put the arrays of a state into variables by name, with the metadata of the parameters that they belong to."""
     boxes = jtu.tree_leaves(variables, is_leaf=lambda x: isinstance(x, nnx.Variable))
 
@@ -181,6 +201,8 @@ def _boxed(state: PyTree, params: PyTree, variables: PyTree) -> dict[str, nnx.Va
         metadata = boxes[owner].get_metadata()
         if "optimizer_sharding" in metadata:
             metadata["out_sharding"] = metadata.pop("optimizer_sharding")
+        if is_divided and "out_sharding" in metadata and isinstance(x.sharding, NamedSharding):
+            metadata["out_sharding"] = tuple(x.sharding.spec)  # NNX would move it back to its parameter
         return nnx.optimizer.OptVariable(x, **metadata)
 
     owned = zip(named_leaves(state), owners(state, params, of_same_shape=True), strict=True)

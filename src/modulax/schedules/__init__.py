@@ -24,6 +24,7 @@ from ._cycles import SGDR as SGDR, CosineOneCycle as CosineOneCycle, LinearOneCy
 from ._open_ended import InverseSqrt as InverseSqrt, Power as Power, WarmupStableDecay as WarmupStableDecay
 from ._pieces import Join as Join, PiecewiseConstant as PiecewiseConstant, PiecewiseInterpolate as PiecewiseInterpolate
 from ._warmups import (
+    EMAWarmup as EMAWarmup,
     WarmupConstant as WarmupConstant,
     WarmupCosineDecay as WarmupCosineDecay,
     WarmupExponentialDecay as WarmupExponentialDecay,

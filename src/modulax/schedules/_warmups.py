@@ -1,12 +1,13 @@
 """Schedules with a linear warm-up."""
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
 from .._protocol.fields import Number, OptionalNumber, number, required_number
 from .._protocol.hyperparameters import format_value
-from .._support.checks import NON_NEGATIVE, POSITIVE
+from .._support.checks import AT_LEAST_ONE, DECAY, NON_NEGATIVE, POSITIVE
 from ._base import AbstractCurve, half_cosine, mix, power, progress, warmed_up
 from ._curves import exponential_decay
 
@@ -32,6 +33,30 @@ class WarmupConstant(AbstractCurve):
 
     def value(self, t):
         return mix(self.init_value, self.peak_value, progress(t, self.warmup_steps))
+
+
+class EMAWarmup(AbstractCurve):
+    r"""Warm-up of the decay of an exponential moving average: short averages early, long ones late.
+
+    $$
+    f(t) = \min\Big(\beta,\; \frac{1 + t}{T + t}\Big)
+    $$
+
+    For the decay of `ParamEMA`. The average of an early step then reaches back over about a tenth of the steps so far,
+    for $T = 10$, as in TensorFlow's `ExponentialMovingAverage(num_updates=...)`.
+
+        ParamEMA(AdamW(1e-3), decay=schedules.EMAWarmup(0.9999))
+
+    Args:
+        decay: $\beta$, decay after the warm-up.
+        offset: $T$, the larger, the shorter the early averages.
+    """
+
+    decay: Number = required_number(needs=DECAY)
+    offset: Number = number(10.0, needs=AT_LEAST_ONE)
+
+    def value(self, t):
+        return jnp.minimum(self.decay, (1 + t) / (self.offset + t))
 
 
 class WarmupCosineDecay(AbstractCurve):

@@ -12,6 +12,7 @@ from .._protocol.hyperparameters import find_paths, value_at
 from .._protocol.schedule import AbstractSchedule
 from .._protocol.transform import AbstractTransform
 from .._support.checks import check_integer, listing
+from .._support.plotting import pyplot
 from ._results import Results
 from ._run import Experiment, train_all
 from ._sweep import check_optimizer, grid
@@ -66,10 +67,7 @@ class RangeTest:
         Raises:
             ImportError: if matplotlib is not installed.
         """
-        try:
-            import matplotlib.pyplot as plt
-        except ImportError as error:
-            raise ImportError('`RangeTest.plot` requires matplotlib: `pip install "modulax[sweeps]"`.') from error
+        plt = pyplot("RangeTest.plot", "sweeps")
         ax = plt.gca() if ax is None else ax
         values = self.results.final(self.metric).astype(np.float64)
         clipped = np.where(np.isfinite(values), values, np.nan)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .._support.checks import check_option
+from .._support.plotting import pyplot
 from ._panels import REDUCTIONS, Column, Panels, differing, has_tens, limits, padded, scale_of, shown, ticks_of
 
 KINDS = ("curves", "final", "heatmap")
@@ -44,11 +45,7 @@ def plot(
     every: int | None,
 ) -> Any:
     """The figure of `Results.plot`."""
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        message = '`Results.plot` requires matplotlib: `pip install "modulax[sweeps]"`.'
-        raise ImportError(message) from error
+    plt = pyplot("Results.plot", "sweeps")
     kinds = KINDS if kind is None else (kind,) if isinstance(kind, str) else tuple(kind)
     for name in kinds:
         check_option("plot", "kind", name, KINDS)

@@ -57,6 +57,11 @@ class Results:
     def _named(self) -> dict[str, np.ndarray]:
         return {dotted(path) or "metric": x for path, x in jtu.tree_leaves_with_path(self.metrics)}
 
+    def _column(self, name: str) -> str:
+        """The name of a metric in a table, where a hyperparameter or another column may have its name."""
+        taken = {"member", "seed", "diverged"}.union(*self.sweep.table())
+        return f"metrics.{name}" if name in taken else name
+
     def _metric(self, name: str | None) -> tuple[str, np.ndarray]:
         """A metric by name; the only one if the name is None."""
         named = self._named()
@@ -118,7 +123,7 @@ class Results:
                 f"`reduce='median'` if only some seeds did."
             )
         i = int(scores.argmin() if mode == "min" else scores.argmax())
-        name = self._metric(metric)[0]
+        name = self._column(self._metric(metric)[0])
         return self.sweep[i], {"member": i} | self.sweep.table()[i] | {name: float(scores[i])}
 
     def lineage(self, member: int) -> list[dict[str, Any]]:
@@ -139,9 +144,10 @@ class Results:
     def table(self, metric: str | None = None) -> list[dict[str, Any]]:
         """Return a dict per member: what varies, the mean of the metric over the seeds, its range, how many diverged.
 
-        `pandas.DataFrame` takes it as it is.
+        `pandas.DataFrame` takes it as it is. A metric with the name of a hyperparameter, such as the learning rate in
+        force, is in the column `metrics.learning_rate`.
         """
-        name, _ = self._metric(metric)
+        name = self._column(self._metric(metric)[0])
         values = self._final_numbers(metric)
         rows = []
         for i, row in enumerate(self.sweep.table()):
@@ -200,7 +206,7 @@ def csv_of(results: Results, finished: np.ndarray | None = None) -> str:
     """The table of `to_csv` as text, of the members that are finished."""
     rows = results.sweep.table()
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    last = {name: results.final(name) for name in results._named()}
+    last = {results._column(name): results.final(name) for name in results._named()}
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["member", "seed", *columns, *last, "diverged"])

@@ -3,7 +3,6 @@
 import functools
 import math
 import os
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from .._protocol.transform import AbstractTransform
 from .._support.checks import check_integer
 from .._support.keys import is_key_data, is_typed_key
 from ..tree._paths import dotted
+from ._description import described
 from ._folder import Folder
 from ._memory import budget_of, fitting, size_text
 from ._population import Lane, lanes, structures
@@ -60,7 +60,7 @@ class Experiment:
         self.sweep = as_sweep(sweep)
         self.training, self.total = training, segments
         shape = (len(self.sweep), seeds) if own_keys else (seeds,)
-        self.key = _checked_key(name, key)
+        self.key = checked_key(name, key)
         self.keys = jax.random.split(self.key, shape)
         self.where = placement(devices)
         self.structures = structures(training, self.sweep.groups, self.keys, self.where, own_keys=own_keys)
@@ -76,7 +76,7 @@ class Experiment:
         found = jtu.tree_leaves_with_path(self.structures[0].metrics)
         return {
             "kind": kind,
-            "members": [_written(member) for member in self.sweep],
+            "members": [described(member) for member in self.sweep],
             "keys": np.asarray(jax.random.key_data(self.keys)).tolist(),
             "metrics": {dotted(path) or "metric": f"{x.dtype}{list(x.shape)}" for path, x in found},
             **more,
@@ -173,12 +173,7 @@ class Experiment:
         )
 
 
-def _written(member: AbstractTransform) -> str:
-    """A member as text in one line, without the addresses of functions, which differ between processes."""
-    return re.sub(r" at 0x[0-9a-f]+", "", " ".join(repr(member).split()))
-
-
-def _checked_key(name: str, key: Any) -> PRNGKeyArray:
+def checked_key(name: str, key: Any) -> PRNGKeyArray:
     """The random key of a sweep; an error if it isn't one key."""
     if key is None:
         return jax.random.key(0)

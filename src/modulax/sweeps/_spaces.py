@@ -16,7 +16,7 @@ from jaxtyping import PRNGKeyArray
 from scipy.special import ndtri
 
 from .._protocol.transform import AbstractTransform
-from .._support.checks import check_integer, check_option
+from .._support.checks import check_integer, check_option, one_line
 from ._sweep import Sweep, check_optimizer, combined
 
 
@@ -124,7 +124,7 @@ class Choice(AbstractSpace):
 
 def _storable(value: Any) -> Any:
     value = value.item() if isinstance(value, (np.ndarray, np.generic, jax.Array)) and not np.ndim(value) else value
-    return value if value is None or isinstance(value, (bool, int, float, str)) else " ".join(repr(value).split())
+    return value if value is None or isinstance(value, (bool, int, float, str)) else one_line(value)
 
 
 class OneMinus(AbstractSpace):

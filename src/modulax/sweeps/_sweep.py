@@ -25,6 +25,7 @@ from .._protocol.hyperparameters import (
     value_at,
 )
 from .._protocol.transform import AbstractTransform
+from .._support.checks import one_line
 
 Members = Sequence[AbstractTransform]
 
@@ -166,7 +167,7 @@ def _is_equal(a: AbstractTransform, b: AbstractTransform) -> bool:
 
 def _check_member(member: Any) -> None:
     if not isinstance(member, AbstractTransform):
-        text = " ".join(repr(member).split())
+        text = one_line(member)
         hint = " A sweep consists of optimizers, such as `[mx.AdamW(1e-3), mx.Lion(1e-4)]`."
         if isinstance(member, type):
             hint = f" It is a class: make an instance, `{member.__name__}(...)`."

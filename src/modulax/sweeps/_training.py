@@ -230,9 +230,7 @@ class Program:
 
     def _mapped(self, width: int) -> Callable[..., list[Any]]:
         """The function over seeds, members and devices. There may be no array with an axis, so that sizes are given."""
-        over_seeds = jax.vmap(
-            self.call, in_axes=(None, *(0 if axis.seeds else None for axis in self.axes)), axis_size=self.seeds
-        )
+        over_seeds = self._over_seeds()
         over_members = jax.vmap(
             over_seeds,
             in_axes=(None, *(0 if axis.members else None for axis in self.axes)),
@@ -244,6 +242,18 @@ class Program:
         return jax.shard_map(
             over_members, mesh=self.where.mesh, in_specs=(P(), *specs), out_specs=P(MEMBERS), check_vma=False
         )
+
+    def _over_seeds(self) -> Callable[..., list[Any]]:
+        if self.seeds > 1:
+            axes = (None, *(0 if axis.seeds else None for axis in self.axes))
+            return jax.vmap(self.call, in_axes=axes, axis_size=self.seeds)
+
+        # An axis of length one would make the program take a quarter longer to compile.
+        def one(consts: list[Any], *leaves: Any) -> list[Any]:
+            chosen = [x[0] if axis.seeds else x for x, axis in zip(leaves, self.axes, strict=True)]
+            return [jax.lax.expand_dims(x, (0,)) for x in self.call(consts, *chosen)]
+
+        return one
 
     def compiled(self, width: int, leaves: Sequence[Any]) -> Any:
         """The compiled program for so many members; `leaves` are arrays or shapes of any number of members."""

@@ -23,7 +23,8 @@ import numpy as np
 from jaxtyping import Array, DTypeLike, PyTree
 
 from .._protocol.hyperparameters import ARRAY_TYPES
-from .._protocol.transform import AbstractTransform
+from .._protocol.transform import AbstractTransform, everything_in
+from .._support.arithmetic import common_dtype
 from .._support.keys import is_key_data
 from .._support.types import Params, State, Updates
 from ..tree._math import trainable
@@ -91,6 +92,24 @@ class Case:
         if not self.examples:
             return updates
         return jtu.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) if _is_aval(x) else x[0], updates)
+
+    def kept(self, updates: PyTree, like: PyTree) -> PyTree:
+        """The shapes and dtypes that returned updates must have: those of `like`, promoted if `update_dtype` says so.
+
+        If it is a part that says so, it may be so at some leaves only.
+        """
+        # The transform may have been made with another float dtype than is now the default.
+        with jax.numpy_dtype_promotion("standard"):
+            inside = [t.update_dtype for t in everything_in(self.transform) if t.update_dtype is not None]
+        if not inside or jtu.tree_structure(updates) != jtu.tree_structure(like):
+            return like
+
+        def one(u: Any, x: Any) -> jax.ShapeDtypeStruct:
+            wide = common_dtype(x.dtype, *inside)
+            is_wide = self.transform.update_dtype is not None or u.dtype == wide
+            return jax.ShapeDtypeStruct(x.shape, wide if is_wide else x.dtype)
+
+        return jtu.tree_map(one, updates, like)
 
     def init(self, params: Params = None) -> State:
         """Initialize the state for the parameters (or for others)."""

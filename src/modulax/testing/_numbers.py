@@ -139,8 +139,8 @@ def law_zeros_are_fine_in_low_precision(case: Case) -> None:
         for given in (params, jtu.tree_map(np.zeros_like, params)):
             first = case.update(zero, case.init(given), given)
             second = case.update(grads, first[1], given)
-            dtypes = {x.dtype.name for x in jtu.tree_leaves((first[0], second[0]))}
-            expect(dtypes == {name}, f"updates in {name} became updates in another dtype.")
+            for updates in (first[0], second[0]):
+                expect_same_avals(updates, case.kept(updates, given), f"updates in {name}")
             expect_finite(first, f"updates and state after zero updates in {name}")
             expect_no_nan(second, f"updates and state after zero updates and others in {name}")
 
@@ -157,7 +157,7 @@ def law_strict_promotion_is_obeyed(case: Case) -> None:
             grads = case.updates(like=params)
             state = jax.eval_shape(case.transform.init, params)
             updates, _ = jax.eval_shape(lambda g, s, p: case.update(g, s, p), grads, state, params)
-            expect_same_avals(updates, params, f"updates in {np.dtype(dtype).name}")
+            expect_same_avals(updates, case.kept(updates, params), f"updates in {np.dtype(dtype).name}")
 
 
 @needs(has_numbers)
@@ -183,8 +183,8 @@ def law_hyperparameters_change_no_dtype(case: Case) -> None:
 def law_counters_saturate(case: Case) -> None:
     """A counter stops at the largest integer instead of overflowing to negative values."""
 
-    def is_integer(x: Any) -> bool:
-        return jnp.issubdtype(x.dtype, jnp.integer)
+    def is_integer(x: Any) -> bool:  # of fewer bits are the codes of quantized moments
+        return jnp.issubdtype(x.dtype, jnp.integer) and x.dtype.itemsize >= 4
 
     state = jtu.tree_map(
         lambda x: np.full(x.shape, np.iinfo(x.dtype).max, x.dtype) if is_integer(x) else x, case.init()

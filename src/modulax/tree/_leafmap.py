@@ -23,17 +23,27 @@ from .._support.arithmetic import at_least_float32, real_dtype
 CHUNK = 8
 
 
-def map_leaves(function: Callable[..., Any], shared: Any, columns: Sequence[tuple[Any, ...]]) -> list[Any]:
+class LeafFunction:
+    """A function of shared values and of the values of one leaf, with its compiled forms for one leaf and for several.
+
+    If one object is passed to `map_leaves` several times, leaves of equal shape are traced once in all.
+    """
+
+    def __init__(self, function: Callable[..., Any]):
+        self.alone = function
+        self.one = jax.jit(function)
+        self.many = jax.jit(lambda shared, group: [self.one(shared, *column) for column in group])
+
+
+def map_leaves(
+    function: Callable[..., Any] | LeafFunction, shared: Any, columns: Sequence[tuple[Any, ...]]
+) -> list[Any]:
     """Compute `[function(shared, *column) for column in columns]`, as a small program.
 
     Columns of equal structure, shapes and dtypes are traced once and called in groups, so that tracing a tree of a
     thousand leaves costs about as much as tracing its few distinct shapes. The compiled program is the same.
     """
-    one = jax.jit(function)
-
-    @jax.jit
-    def many(shared: Any, group: list[Any]) -> list[Any]:
-        return [one(shared, *column) for column in group]
+    leafwise = function if isinstance(function, LeafFunction) else LeafFunction(function)
 
     def kind(column: tuple[Any, ...]) -> Hashable:
         leaves, treedef = jtu.tree_flatten(column)
@@ -43,10 +53,10 @@ def map_leaves(function: Callable[..., Any], shared: Any, columns: Sequence[tupl
     counts = collections.Counter(kinds)
 
     def each(i: int) -> Any:
-        return (function if counts[kinds[i]] == 1 else one)(shared, *columns[i])
+        return (leafwise.alone if counts[kinds[i]] == 1 else leafwise.one)(shared, *columns[i])
 
     def together(group: list[int]) -> list[Any]:
-        return many(shared, [columns[i] for i in group])
+        return leafwise.many(shared, [columns[i] for i in group])
 
     return in_groups(kinds, CHUNK, each, together)
 

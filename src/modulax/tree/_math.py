@@ -31,10 +31,25 @@ def trainable(tree: PyTree) -> PyTree:
     The state indices of an Equinox model are replaced as well: they hold arrays only until `make_with_state` takes them
     out, and `init` may be called before or after that (equinox issue 1118).
     """
-    return jtu.tree_map(lambda x: strong(x) if is_inexact_array(x) else None, tree, is_leaf=_is_state_index)
+    return jtu.tree_map(lambda x: strong(x) if is_inexact_array(x) else None, tree, is_leaf=is_state_index)
 
 
-def _is_state_index(x: Any) -> bool:
+def shapes_of(params: PyTree) -> PyTree:
+    """Replace parameters by their shapes and dtypes, and every other leaf by None; shapes are accepted too."""
+
+    def shape(x: Any) -> jax.ShapeDtypeStruct | None:
+        is_shape = isinstance(x, jax.ShapeDtypeStruct) and jnp.issubdtype(x.dtype, jnp.inexact)
+        return jax.ShapeDtypeStruct(x.shape, x.dtype) if is_shape or trainable(x) is not None else None
+
+    return jtu.tree_map(shape, params, is_leaf=is_state_index)
+
+
+def choose(which: Array, x: PyTree, y: PyTree) -> PyTree:
+    """Return the first of two trees with equal structures, shapes and dtypes if `which` is true; else the second."""
+    return jtu.tree_map(lambda a, b: jnp.where(which, a, b), x, y)
+
+
+def is_state_index(x: Any) -> bool:
     """Whether a node is the index of a piece of state in an Equinox model."""
     return isinstance(x, eqx.nn.StateIndex)
 

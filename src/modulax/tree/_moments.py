@@ -124,7 +124,7 @@ def incremental_update(new_tensors: PyTree, old_tensors: PyTree, step_size: Arra
 
     This is Polyak averaging, as for evaluation parameters or a slowly moving target network. Each average keeps its
     dtype and is computed in at least float32. Leaves of a model that are not floating-point or complex arrays
-    (functions, flags, counters) are taken from the new one.
+    (functions, flags, counters) are taken from the new one. `ParamEMA` keeps an average in the state of the optimizer.
 
     Args:
         new_tensors: $w$, the current parameters, or the whole model.

@@ -109,6 +109,26 @@ def _sections(node: PyTree, names: Names, root: int | None) -> Iterator[Section]
             yield from _sections(child, below, root)
 
 
+def declarations(state: PyTree) -> list[Mapping[str, Any] | None]:
+    """Return for each leaf of a state, in JAX's order, the declaration of the tree like the parameters that it is in.
+
+    A leaf that is shared, or in a state of another library, has None.
+    """
+    return _declarations(state, None)
+
+
+def _declarations(node: PyTree, declared: Mapping[str, Any] | None) -> list[Mapping[str, Any] | None]:
+    is_state = isinstance(node, AbstractState)
+    fields = {f.name: f for f in dataclasses.fields(node)} if is_state else {}
+    children, treedef = one_level(node)
+    found = [declared] * treedef.num_leaves if jtu.treedef_is_leaf(treedef) else []
+    for key, child in children:
+        field = fields.get(key[0].name) if is_state else None
+        below = declared if field is None else field.metadata if _held(field, child) == "params" else None
+        found += _declarations(child, below)
+    return found
+
+
 def nesting_fields() -> tuple[set[str], set[str]]:
     """The names of all fields of states that hold states of other transforms, and those that hold a mapping of them."""
     found, keyed = set[str](), set[str]()

@@ -10,6 +10,8 @@ wrapped = [
     mx.MultiSteps(mx.AdamW(1e-3), every_k=4),
     mx.ApplyIfFinite(mx.AdamW(1e-3), max_consecutive_errors=5),
     mx.Chain(mx.AdamW(1e-3), mx.ReduceOnPlateau(patience=3)),
+    mx.ParamEMA(mx.AdamW(1e-3), mx.schedules.EMAWarmup(0.99), start=100, dtype=jnp.float32),
+    mx.ParamAverage(mx.SGD(0.1), every=10, window=3),
     mx.ScheduleFreeAdamW(1e-3),
     mx.Muon(1e-3),
     mx.AdamW(1e-3, mu_dtype=jnp.bfloat16),

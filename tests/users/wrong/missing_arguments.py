@@ -36,8 +36,11 @@ mx.LAMB()  # wrong: reportCallIssue, call-arg
 mx.LARS()  # wrong: reportCallIssue, call-arg
 mx.Lion()  # wrong: reportCallIssue, call-arg
 mx.Lookahead()  # wrong: reportCallIssue, call-arg
+mx.LossScaling()  # wrong: reportCallIssue, call-arg
+mx.LowBit()  # wrong: reportCallIssue, call-arg
 mx.MADGRAD()  # wrong: reportCallIssue, call-arg
 mx.Masked()  # wrong: reportCallIssue, call-arg
+mx.MasterWeights()  # wrong: reportCallIssue, call-arg
 mx.Mechanize()  # wrong: reportCallIssue, call-arg
 mx.Monitor()  # wrong: reportCallIssue, call-arg
 mx.MultiSteps()  # wrong: reportCallIssue, call-arg
@@ -46,8 +49,11 @@ mx.NAdam()  # wrong: reportCallIssue, call-arg
 mx.NAdamW()  # wrong: reportCallIssue, call-arg
 mx.NoisySGD()  # wrong: reportCallIssue, call-arg
 mx.NovoGrad()  # wrong: reportCallIssue, call-arg
+mx.Offload()  # wrong: reportCallIssue, call-arg
 mx.OptimisticAdam()  # wrong: reportCallIssue, call-arg
 mx.OptimisticGradientDescent()  # wrong: reportCallIssue, call-arg
+mx.ParamAverage()  # wrong: reportCallIssue, call-arg
+mx.ParamEMA()  # wrong: reportCallIssue, call-arg
 mx.Partition()  # wrong: reportCallIssue, call-arg
 mx.ProximalWeightDecay()  # wrong: reportCallIssue, call-arg
 mx.RAdam()  # wrong: reportCallIssue, call-arg
@@ -58,9 +64,11 @@ mx.SGD()  # wrong: reportCallIssue, call-arg
 mx.SM3()  # wrong: reportCallIssue, call-arg
 mx.Scale()  # wrong: reportCallIssue, call-arg
 mx.ScaleByBacktrackingLinesearch()  # wrong: reportCallIssue, call-arg
+mx.ScaleByDepth()  # wrong: reportCallIssue, call-arg
 mx.ScaleByDoG()  # wrong: reportCallIssue, call-arg
 mx.ScaleByLearningRate()  # wrong: reportCallIssue, call-arg
 mx.ScaleByMADGRAD()  # wrong: reportCallIssue, call-arg
+mx.ScaleByPath()  # wrong: reportCallIssue, call-arg
 mx.ScaleByRprop()  # wrong: reportCallIssue, call-arg
 mx.ScaleBySchedule()  # wrong: reportCallIssue, call-arg
 mx.ScaleByZoomLinesearch()  # wrong: reportCallIssue, call-arg
@@ -69,10 +77,13 @@ mx.Scheduled()  # wrong: reportCallIssue, call-arg
 mx.SignSGD()  # wrong: reportCallIssue, call-arg
 mx.Signum()  # wrong: reportCallIssue, call-arg
 mx.SimplifiedAdEMAMix()  # wrong: reportCallIssue, call-arg
+mx.SkipSpikes()  # wrong: reportCallIssue, call-arg
 mx.Snapshot()  # wrong: reportCallIssue, call-arg
 mx.Sophia()  # wrong: reportCallIssue, call-arg
 mx.SplitRealAndImaginary()  # wrong: reportCallIssue, call-arg
+mx.StableAdamW()  # wrong: reportCallIssue, call-arg
 mx.Stateless()  # wrong: reportCallIssue, call-arg
+mx.StochasticRounding()  # wrong: reportCallIssue, call-arg
 mx.Yogi()  # wrong: reportCallIssue, call-arg
 mx.aggregate.AccumulateAvgUpdates()  # wrong: reportCallIssue, call-arg
 mx.aggregate.AddMeanVarianceToOpt()  # wrong: reportCallIssue, call-arg
@@ -82,6 +93,7 @@ mx.aggregate.Process()  # wrong: reportCallIssue, call-arg
 mx.schedules.Constant()  # wrong: reportCallIssue, call-arg
 mx.schedules.CosineDecay()  # wrong: reportCallIssue, call-arg
 mx.schedules.CosineOneCycle()  # wrong: reportCallIssue, call-arg
+mx.schedules.EMAWarmup()  # wrong: reportCallIssue, call-arg
 mx.schedules.ExponentialDecay()  # wrong: reportCallIssue, call-arg
 mx.schedules.Expression()  # wrong: reportCallIssue, call-arg
 mx.schedules.InverseSqrt()  # wrong: reportCallIssue, call-arg

@@ -1,0 +1,298 @@
+"""`ParamEMA` and `ParamAverage`: averages of the parameters, for evaluation and deployment.
+
+Both count the steps of their inner transform, and take the parameters after every `every`-th step from `start` on
+(`_is_due`). The updates pass through unchanged.
+"""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Bool, DTypeLike, Float, PyTree
+
+from .._protocol.apply_updates import apply_updates
+from .._protocol.container import AbstractContainer, in_dtypes_of, required_part
+from .._protocol.fields import Number, number
+from .._protocol.schedule_values import resolve
+from .._protocol.transform import AbstractTransform, Clock
+from .._support.arithmetic import at_least_float32, copy_in, default_float, ratio, safe_increment
+from .._support.checks import AT_LEAST_ONE, DECAY, NON_NEGATIVE, check_dtype, check_positive_integer
+from .._support.module import AbstractState, like_params, nested, shared
+from .._support.types import Count, Params, State, Updates
+from ..tree._align import align
+from ..tree._leafmap import map_arithmetic, map_leaves
+from ..tree._math import choose
+
+
+def _is_due(count: Array, start: Any, every: Any) -> tuple[Array, Array]:
+    """Whether averaging has begun after this number of steps, and whether the parameters are averaged now."""
+    since = count - jnp.asarray(start).astype(count.dtype)
+    return since > 0, (since > 0) & (since % jnp.asarray(every).astype(count.dtype) == 0)
+
+
+def _moved(average: PyTree, params: Params, steps: Updates, rate: Any, moves: Array, owner: str) -> PyTree:
+    """The average, moved by a fraction of the way to the parameters after a step, if it moves at all."""
+
+    def move(now: Any, mean: Array, p: Array) -> list[Array]:
+        rate, moves = now
+        nearer = jnp.where(rate < 1, mean + rate * (p - mean), p)  # with the whole rate exactly the parameters
+        return [jnp.where(moves, nearer, mean)]
+
+    means, put = align(average, steps, owner)
+    new = jtu.tree_leaves(apply_updates(params, steps))
+    (means,) = map_arithmetic(move, (rate, moves), (means, new), (means,))
+    return put(means)
+
+
+class ParamEMAState(AbstractState):
+    """State of `ParamEMA`: the inner state, the number of steps, the sum of the weights, and the average."""
+
+    inner_state: State = nested()
+    count: Count = shared()
+    weight_sum: Float[Array, ""] = shared()
+    ema: PyTree = like_params(exact=True)
+
+
+class ParamEMA(AbstractContainer):
+    r"""Exponential moving average (EMA) of the parameters, for evaluation.
+
+    $$
+    \begin{aligned}
+    W_n &= \beta W_{n-1} + (1 - \beta) \\
+    m_n &= m_{n-1} + \frac{1 - \beta}{W_n} (\theta_n - m_{n-1})
+    \end{aligned}
+    $$
+
+    where $\theta_n$ are the parameters after the $n$-th step, and $W_0 = 0$. So $m_n$ is the mean of all parameters so
+    far with weights $\beta^\text{age}$, normalized. The first average is $\theta_1$, and there is no bias towards the
+    initial parameters, whatever the schedule of $\beta$. Without `debias`, $W_0 = 1$ and $m_0 = \theta_0$, as in timm
+    and TensorFlow; `start=1` then begins with $\theta_1$, as PyTorch's `AveragedModel` does.
+
+        optimizer = ParamEMA(AdamW(1e-3), decay=0.999)
+        ...
+        averaged = optimizer.eval_params(state, model)  # a whole model
+
+    The updates are those of the inner transform, unchanged: the average does not influence the training. For an average
+    of the updates, use `Ema`.
+
+    The average is of the parameters after `apply_updates`, so `ParamEMA` must see the final updates: put it outermost,
+    or last in a chain. `MultiSteps(ParamEMA(...), k)` averages once per optimizer step, `SAM(ParamEMA(...), adversary)`
+    averages the unperturbed parameters. Before the first average, `eval_params` returns the parameters themselves.
+    After that, the average replaces the evaluation parameters of the inner transform, if it has any. In a model with
+    batch normalization, recompute the statistics under the average before evaluating.
+
+    Args:
+        inner: the optimizer.
+        decay: decay $\beta$; a schedule of the number of steps, such as `schedules.EMAWarmup(0.9999)`, averages fewer
+            parameters at the beginning. The average reaches back about $1 / (1 - \beta)$ averaged steps.
+        debias: whether to normalize the weights, so that the initial parameters have none.
+        start: number of steps before the averaging.
+        every: number of steps between two averages; `decay` is then the decay per average.
+        dtype: dtype of the average; by default that of the parameters, at least float32. In bfloat16, an average with
+            a large decay doesn't move.
+
+    References:
+        Polyak and Juditsky, [Acceleration of Stochastic Approximation by
+        Averaging](https://doi.org/10.1137/0330046), 1992; Morales-Brotons et al., [Exponential Moving Average of
+        Weights in Deep Learning: Dynamics and Benefits](https://arxiv.org/abs/2411.18704), 2024.
+    """
+
+    inner: AbstractTransform = required_part()
+    decay: Number = number(0.999, needs=DECAY)
+    debias: bool = eqx.field(static=True, default=True)
+    start: Number = number(0, needs=NON_NEGATIVE)
+    every: Number = number(1, needs=AT_LEAST_ONE)
+    dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    needs: ClassVar[tuple[str, ...]] = ("params",)
+    clock: ClassVar[Clock] = "steps"
+    cites: ClassVar[tuple[str, ...]] = ("polyak1992", "moralesbrotons2024")
+
+    def check(self) -> None:
+        if self.dtype is not None:
+            check_dtype(self, "dtype")
+
+    def init(self, params: Params) -> ParamEMAState:
+        """Return the inner state, and a copy of the parameters as their average."""
+        count = jnp.zeros((), jnp.int32)
+        return ParamEMAState(
+            inner_state=resolve(self, count).inner.init(params),
+            count=count,
+            weight_sum=jnp.full((), not self.debias, default_float()),
+            ema=jtu.tree_map(lambda p: copy_in(p, self.dtype or at_least_float32(p.dtype)), params),
+        )
+
+    def update(
+        self, updates: Updates, state: ParamEMAState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, ParamEMAState]:
+        """Run one step of the inner transform, and average the parameters after it."""
+        now = resolve(self, state.count)
+        steps, inner_state = now.inner.update(updates, state.inner_state, params, **extra)
+        count = safe_increment(state.count)
+        has_begun, is_due = _is_due(count, now.start, now.every)
+        weight = 1 - jnp.asarray(now.decay).astype(state.weight_sum.dtype)
+        # Not the decayed sum plus the weight: with `debias=False`, this one stays exactly 1.
+        weight_sum = state.weight_sum + weight * (1 - state.weight_sum)
+        # Until it begins the average is the parameters, from which it starts without `debias`.
+        rate = jnp.where(has_begun, ratio(weight, weight_sum), 1)
+        return steps, ParamEMAState(
+            inner_state=inner_state,
+            count=count,
+            weight_sum=jnp.where(is_due, weight_sum, state.weight_sum),
+            ema=_moved(state.ema, params, steps, rate, is_due | ~has_begun, "ParamEMA.update"),
+        )
+
+    def resolved(self, state: ParamEMAState) -> "ParamEMA":
+        """Return this container with its schedules, and those of the inner transform, at their current values.
+
+        Args:
+            state: the state of this container.
+        """
+        return resolve(self, state.count)
+
+    # Overridden because the average replaces the evaluation parameters of the inner transform.
+    def eval_params(self, state: ParamEMAState, params: Params) -> Params:
+        """Return the average, in the dtypes of the parameters; before the first one, the parameters.
+
+        Args:
+            state: the state of this container.
+            params: the parameters that are trained, or the whole model.
+        """
+        return choose(state.weight_sum > 0, in_dtypes_of(params, state.ema, "ParamEMA.eval_params"), params)
+
+
+class ParamAverageState(AbstractState):
+    """State of `ParamAverage`: the inner state, the numbers of steps and of averaged parameters, and the average.
+
+    With a window, `average` is None, and `snapshots` holds the last parameters, with a leading axis of the length of
+    the window: the snapshot taken as number `i`, counting from zero, is at index `i % window`. Without one, `snapshots`
+    is None.
+    """
+
+    inner_state: State = nested()
+    count: Count = shared()
+    num_averaged: Count = shared(metric=True)
+    average: PyTree = like_params(exact=True)
+    snapshots: PyTree = like_params(exact=True)
+
+
+class ParamAverage(AbstractContainer):
+    r"""Uniform average of the parameters, for evaluation: stochastic weight averaging (SWA), or the latest ones (LAWA).
+
+    $$
+    m_n = \frac{1}{n} \sum_{i=1}^n \theta_i \qquad\text{or, with a window,}\qquad
+    m_n = \frac{1}{\min(n, k)} \sum_{i > n - k} \theta_i
+    $$
+
+    where $\theta_i$ are the parameters after every `every`-th step from `start` on.
+
+        ParamAverage(SGD(0.05, momentum=0.9), start=75_000, every=390)  # SWA, once per epoch
+        ParamAverage(AdamW(schedule), every=1_000, window=6)            # LAWA
+
+    SWA averages the end of a run with a constant or cyclic learning rate, for flatter minima; LAWA the last $k$
+    checkpoints of a run, so that the loss of the end is seen before the learning rate has decayed. A window keeps $k$
+    copies of the parameters in the state, in their dtype.
+
+    What `ParamEMA` says of its updates, of its place in a chain and of `eval_params` holds for `ParamAverage` too.
+
+    Args:
+        inner: the optimizer.
+        start: number of steps before the averaging.
+        every: number of steps between two averaged parameters.
+        window: number $k$ of parameters in the average; by default all.
+
+    References:
+        Izmailov et al., [Averaging Weights Leads to Wider Optima and Better
+        Generalization](https://arxiv.org/abs/1803.05407), 2018 (SWA); Kaddour, [Stop Wasting My Time! Saving Days of
+        ImageNet and BERT Training with Latest Weight Averaging](https://arxiv.org/abs/2209.14981), 2022 (LAWA).
+    """
+
+    inner: AbstractTransform = required_part()
+    start: Number = number(0, needs=NON_NEGATIVE)
+    every: Number = number(1, needs=AT_LEAST_ONE)
+    window: int | None = eqx.field(static=True, default=None)
+
+    needs: ClassVar[tuple[str, ...]] = ("params",)
+    clock: ClassVar[Clock] = "steps"
+    cites: ClassVar[tuple[str, ...]] = ("izmailov2018", "kaddour2022")
+
+    def check(self) -> None:
+        if self.window is not None:
+            check_positive_integer(self, "window")
+
+    def init(self, params: Params) -> ParamAverageState:
+        """Return the inner state, and copies of the parameters in the places of the average or of the snapshots."""
+        count = jnp.zeros((), jnp.int32)
+        inner_state = resolve(self, count).inner.init(params)
+        average = snapshots = None
+        if self.window is None:
+            average = jtu.tree_map(lambda p: copy_in(p, at_least_float32(p.dtype)), params)
+        else:
+            # Copies of the parameters in place of zeros: they have their sharding. None of them is averaged.
+            snapshots = jtu.tree_map(lambda p: jnp.broadcast_to(p, (self.window, *p.shape)), params)
+        return ParamAverageState(inner_state, count, jnp.zeros((), jnp.int32), average, snapshots)
+
+    def update(
+        self, updates: Updates, state: ParamAverageState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, ParamAverageState]:
+        """Run one step of the inner transform, and average the parameters after it."""
+        now = resolve(self, state.count)
+        steps, inner_state = now.inner.update(updates, state.inner_state, params, **extra)
+        count = safe_increment(state.count)
+        _, is_due = _is_due(count, now.start, now.every)
+        n = safe_increment(state.num_averaged)
+        average, snapshots, owner = state.average, state.snapshots, "ParamAverage.update"
+        if self.window is None:
+            average = _moved(average, params, steps, 1 / n.astype(default_float()), is_due, owner)
+        else:
+            place = state.num_averaged % self.window
+            held, put = align(snapshots, steps, owner)
+            new = jtu.tree_leaves(apply_updates(params, steps))
+            snapshots = put(map_leaves(_store, (place, is_due), list(zip(held, new, strict=True))))
+        return steps, ParamAverageState(
+            inner_state=inner_state,
+            count=count,
+            num_averaged=jnp.where(is_due, n, state.num_averaged),
+            average=average,
+            snapshots=snapshots,
+        )
+
+    def resolved(self, state: ParamAverageState) -> "ParamAverage":
+        """Return this container with its schedules, and those of the inner transform, at their current values.
+
+        Args:
+            state: the state of this container.
+        """
+        return resolve(self, state.count)
+
+    # Overridden because the average replaces the evaluation parameters of the inner transform.
+    def eval_params(self, state: ParamAverageState, params: Params) -> Params:
+        """Return the average, in the dtypes of the parameters; before the first one, the parameters.
+
+        Args:
+            state: the state of this container.
+            params: the parameters that are trained, or the whole model.
+        """
+        average = state.average
+        if self.window is not None:
+            average = _means(state.snapshots, jnp.clip(state.num_averaged, 1, self.window))
+        return choose(state.num_averaged > 0, in_dtypes_of(params, average, "ParamAverage.eval_params"), params)
+
+
+def _store(now: tuple[Array, Bool[Array, ""]], kept: Array, p: Array) -> Array:
+    """Replace the oldest snapshot, if one is due."""
+    place, is_due = now
+    return kept.at[place].set(jnp.where(is_due, p, kept[place]))
+
+
+def _means(snapshots: PyTree, n: Array) -> PyTree:
+    """The means of the first `n` snapshots."""
+
+    def mean(n: Array, kept: Array) -> list[Array]:
+        is_taken = jnp.arange(len(kept), dtype=n.dtype).reshape(-1, *[1] * (kept.ndim - 1)) < n
+        return [jnp.sum(jnp.where(is_taken, kept, 0), axis=0) / n]
+
+    leaves, treedef = jtu.tree_flatten(snapshots)
+    (means,) = map_arithmetic(mean, n.astype(default_float()), (leaves,), (leaves,))
+    return treedef.unflatten(means)

@@ -1,0 +1,63 @@
+"""`groups`: parameter groups that differ in numbers of one optimizer."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from .._protocol.container import check_part
+from .._protocol.patterns import by_path
+from .._protocol.transform import AbstractTransform
+from .partition import Partition
+
+_REST = "default"
+
+
+def groups(optimizer: AbstractTransform, changes: Mapping[str, Mapping[str, Any]]) -> Partition:
+    """Make parameter groups: one optimizer, with other hyperparameters for the parameters that a pattern matches.
+
+        optimizer = groups(
+            AdamW(1e-3),
+            {
+                "head.*": {"learning_rate": 1e-2, "weight_decay": 0.0},
+                "*.bias": {"weight_decay": 0.0},
+            },
+        )
+
+    These are the `param_groups` of PyTorch. The first pattern that matches a path wins: here, `head.bias` has the
+    numbers of `head.*` alone. All other parameters are in the group `default`. The result is a `Partition` whose labels
+    are the patterns, so a group is named by its pattern:
+
+        optimizer.replace(**{"head.*.learning_rate": 3e-3})
+        optimizer.hyperparameters()["head.*.learning_rate"]
+
+    Groups that differ in numbers share the traced rules of the optimizer, so that they hardly cost compile time.
+    A transform that looks at all parameters, such as `ClipByGlobalNorm`, sees one group only; to clip by the norm of
+    all gradients, put it before the groups: `Chain(ClipByGlobalNorm(1.0), groups(...))`.
+
+    Args:
+        optimizer: the optimizer, with the hyperparameters of the group `default`.
+        changes: mapping from pattern, as in `by_path`, to what differs: a mapping from names, as in `replace`, to
+            values. A value may be a schedule. An option such as `mask` or `nesterov` may differ too; it makes the
+            compiled program of the group another one.
+
+    Returns:
+        a `Partition`.
+
+    Raises:
+        ValueError: if a name is not a hyperparameter or an option of the optimizer; in `init` and `update`, if a
+            pattern matches no path.
+    """
+    check_part("`groups`: the first argument", optimizer)
+    if not isinstance(changes, Mapping) or not changes or not all(isinstance(x, Mapping) for x in changes.values()):
+        raise ValueError(
+            "`groups` needs a mapping from patterns to the hyperparameters that differ, such as "
+            f'`groups(AdamW(1e-3), {{"*.bias": {{"weight_decay": 0.0}}}})`, got {changes!r}.'
+        )
+    if _REST in changes:
+        raise ValueError(
+            f"`groups`: `{_REST}` is the group of all other parameters. Give their hyperparameters to the optimizer, "
+            f"or write the pattern differently: `{_REST}*`."
+        )
+    transforms = {pattern: optimizer.replace(**named) for pattern, named in changes.items()}
+    return Partition(
+        {**transforms, _REST: optimizer}, by_path({pattern: pattern for pattern in changes}, default=_REST)
+    )

@@ -1,0 +1,125 @@
+"""`LowBit`: the moments of any optimizer in 8 or 4 bits."""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, UInt32
+
+from .._protocol.container import AbstractContainer, required_part
+from .._protocol.masks import as_rule, mask_or_all
+from .._protocol.transform import AbstractTransform
+from .._support.keys import key, next_keys
+from .._support.module import AbstractState, nested, shared
+from .._support.types import Params, State, Updates
+from ..numerics._quantized import quantized
+from ..tree._quantized import dequantize, quantize_like
+from ..tree._state import declarations, owners
+
+
+class LowBitState(AbstractState):
+    """State of `LowBit`: the inner state, with `Quantized` arrays in it, and the data of the next random key.
+
+    `rng_key` is None if entries are rounded to the nearest code.
+    """
+
+    inner_state: State = nested()
+    rng_key: UInt32[Array, "..."] | None = shared(None)
+
+
+class LowBit(AbstractContainer):
+    r"""Stores the moments of an optimizer in 8 or 4 bits an entry, as 8-bit Adam does: a quarter of their memory.
+
+        optimizer = LowBit(AdamW(1e-3))
+
+    At each step, the moments are read from their codes, the inner transform makes its step, and the new moments are
+    written. XLA computes this without storing the moments in float32. Every block of entries has a scale of its own;
+    `modulax.states.Quantized` gives the code. AdamW takes 2.06 bytes a parameter in 8 bits and 1.06 in 4 bits, in place
+    of 8.
+
+    The declarations of the fields of a state say what is stored in fewer bits: trees like the parameters, such as
+    moments. Counters, random keys, and fields declared `like_params(exact=True)` stay as they are: averages, copies of
+    the parameters, accumulated gradients. So do complex arrays. `LowBit` can be around any other container or inside
+    it, except around `Offload`, which belongs outermost.
+
+    Rounding to the nearest code loses a change that is smaller than half of the distance between two codes. A moment
+    with a decay rate of 0.99 or more makes such changes in 4 bits. So entries are rounded up or down at random there,
+    so that the expectation is right, unless `stochastic=False` is given.
+
+    Args:
+        inner: the inner transform.
+        bits: 8 or 4.
+        block: number of entries with a common scale, a power of two.
+        where: which parameters' moments are quantized: a tree of booleans with the structure of the parameters or a
+            prefix of it, a function of the parameters that returns such a tree, or patterns such as `by_path`. By
+            default all.
+        min_size: arrays with fewer entries stay as they are, such as those of biases and norms.
+        stochastic: whether to round stochastically; by default in 4 bits, but not in 8.
+        key: a seed, or a JAX key, for stochastic rounding.
+
+    References:
+        Dettmers et al., [8-bit Optimizers via Block-wise Quantization](https://arxiv.org/abs/2110.02861), 2021;
+        Li, Chen and Zhu, [Memory Efficient Optimizers with 4-bit States](https://arxiv.org/abs/2309.01507), 2023.
+    """
+
+    inner: AbstractTransform = required_part()
+    bits: int = eqx.field(static=True, default=8)
+    block: int = eqx.field(static=True, default=128)
+    where: Any = eqx.field(static=True, default=None, converter=as_rule)
+    min_size: int = eqx.field(static=True, default=4096)
+    stochastic: bool | None = eqx.field(static=True, default=None, kw_only=True)
+    key: Any = key()
+
+    cites: ClassVar[tuple[str, ...]] = ("dettmers2021", "li2023")
+
+    def init(self, params: Params) -> LowBitState:
+        """Return the initial state of the inner transform, quantized."""
+        state = self.inner.init(params)
+        leaves, treedef = jtu.tree_flatten(state)
+        chosen = mask_or_all(self, self.where, params, "where")
+        rows = zip(leaves, declarations(state), owners(state, params), strict=True)
+        new = [
+            # XLA would compute the codes of constants itself, entry by entry, while it compiles.
+            quantized(jax.lax.optimization_barrier(x), self.bits, self.block, declared.get("nonnegative", False))
+            if declared is not None and self._is_stored_in_fewer_bits(x, declared, chosen, owner)
+            else x
+            for x, declared, owner in rows
+        ]
+        key = jnp.array(self.key, copy=True) if self._is_stochastic else None
+        return LowBitState(treedef.unflatten(new), key)
+
+    def update(
+        self, updates: Updates, state: LowBitState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, LowBitState]:
+        """Run a step of the inner transform on the moments that the codes stand for."""
+        updates, new = self.inner.update(updates, dequantize(state.inner_state), params, **extra)
+        next_key = None if state.rng_key is None else next_keys(state.rng_key, 0)[0]
+        return updates, LowBitState(quantize_like(new, state.inner_state, state.rng_key), next_key)
+
+    # Overridden because the inner transform reads its own state.
+    def eval_params(self, state: LowBitState, params: Params) -> Params:
+        """Return the evaluation parameters of the inner transform.
+
+        Args:
+            state: the state of this container.
+            params: the parameters that are trained, or the whole model.
+        """
+        return self.inner.eval_params(dequantize(state.inner_state), params)
+
+    def check(self) -> None:
+        """Check the bits, the block and the size."""
+        if self.bits not in (4, 8):
+            raise ValueError(f"`LowBit(bits=...)` must be 8 or 4, got {self.bits!r}.")
+        if self.block < 2 or self.block & (self.block - 1):
+            raise ValueError(f"`LowBit(block=...)` must be a power of two such as 128, got {self.block!r}.")
+
+    @property
+    def _is_stochastic(self) -> bool:
+        return self.bits == 4 if self.stochastic is None else self.stochastic
+
+    def _is_stored_in_fewer_bits(self, x: Any, declared: Any, chosen: list[bool] | None, owner: int | None) -> bool:
+        is_wanted = chosen is None or (owner is not None and chosen[owner])
+        is_large = x.size >= max(self.min_size, 2)
+        return is_wanted and is_large and not declared.get("exact", False) and jnp.issubdtype(x.dtype, jnp.floating)

@@ -1,0 +1,111 @@
+"""`Offload`: optimizer state in the memory of the host."""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.tree_util as jtu
+from jaxtyping import Array
+
+from .._protocol.container import AbstractContainer, required_part
+from .._protocol.transform import AbstractTransform
+from .._support.checks import check_choice, listing
+from .._support.module import AbstractState, nested
+from .._support.placement import shard_like
+from .._support.types import P, Params, State, Updates
+from ..tree._state import owners
+
+# The memories between which JAX moves arrays in a program.
+_SPACES = {"pinned_host": jax.memory.Space.Host, "device": jax.memory.Space.Device}
+
+
+class OffloadState(AbstractState):
+    """State of `Offload`: the inner state, with its arrays in the memory of the host."""
+
+    inner_state: State = nested()
+
+
+class Offload(AbstractContainer):
+    """Keeps the state of a transform in the memory of the host, for models whose state does not fit on the device.
+
+        optimizer = Offload(AdamW(1e-3))
+
+    Each step copies the state to the device, updates it there, and copies it back, within the compiled program.
+    Parameters and gradients stay on the device, and so do scalars of the state, such as step counts. The results are
+    those of the inner transform. A step takes longer, by the time of both copies. If there are several devices, divide
+    the state over them first, `state_sharding(Offload(...), params, zero="data")`: each then copies its own part.
+
+    Put it outermost. Containers that run what they hold in a branch of `jax.lax.cond`, such as `ApplyIfFinite` and
+    `MultiSteps`, or compute with its whole state, belong inside: JAX 0.10 cannot `vmap` or differentiate a `cond` whose
+    branches return arrays in the memory of the host.
+
+    `modulax.checkpoint.restore` restores to the memory of the template. What other formats restore is on the device,
+    and the next step moves it. JAX 0.10 pairs donated buffers with results by shape, also if their memories differ, and
+    aborts. `step(..., donate=True)` gives them in the right order. In your own `jax.jit`, return what is donated in the
+    order of the arguments, or give `out_shardings`.
+
+    Args:
+        inner: the inner transform.
+        memory_kind: where the state lives: `"pinned_host"`, or `"device"` to switch offloading off without changing
+            the names in checkpoints. `jax.devices()[0].addressable_memories()` lists what the backend has.
+
+    References:
+        Ren et al., [ZeRO-Offload: Democratizing Billion-Scale Model Training](https://arxiv.org/abs/2101.06840), 2021.
+    """
+
+    inner: AbstractTransform = required_part()
+    memory_kind: str = eqx.field(static=True, default="pinned_host")
+
+    cites: ClassVar[tuple[str, ...]] = ("ren2021",)
+
+    def check(self) -> None:
+        """Raise an error for a memory to which a program cannot move arrays."""
+        check_choice(self, "memory_kind", tuple(_SPACES))
+
+    def init(self, params: Params) -> OffloadState:
+        """Return the inner state, moved to the memory of the host."""
+        device = jax.local_devices()[0]
+        kinds = [memory.kind for memory in device.addressable_memories()]
+        if self.memory_kind not in kinds and self.memory_kind != "device":
+            raise ValueError(
+                f"`Offload(memory_kind={self.memory_kind!r})`: devices of the platform {device.platform!r} have no "
+                f"such memory. They have {listing(kinds)}. Use the inner transform without `Offload`, or divide its "
+                "state over several devices: `state_sharding(optimizer, params, zero=...)`."
+            )
+        inner_state = self.inner.init(params)
+        leaves, treedef = jtu.tree_flatten(inner_state)
+        given, owned = jtu.tree_leaves(params), owners(inner_state, params)
+        # JAX pins what a program returns in another memory to its devices. Without the parameters, these are the first.
+        leaves = [x if i is None else shard_like(x, given[i]) for x, i in zip(leaves, owned, strict=True)]
+        return OffloadState(_moved(treedef.unflatten(leaves), self.memory_kind))
+
+    def update(
+        self, updates: Updates, state: OffloadState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, OffloadState]:
+        """Run one step of the inner transform on the device, and move its state back."""
+        inner_state = _moved(state.inner_state, "device")
+        updates, inner_state = self.inner.update(updates, inner_state, params, **extra)
+        return updates, OffloadState(_moved(inner_state, self.memory_kind))
+
+    # Overridden because the average of the inner transform is in the memory of the host.
+    def eval_params(self, state: OffloadState, params: P) -> P:
+        """Return the evaluation parameters of the inner transform.
+
+        Args:
+            state: the state of this container.
+            params: the parameters that are trained, or the whole model.
+        """
+        return super().eval_params(OffloadState(_moved(state.inner_state, "device")), params)
+
+
+def _moved(state: State, memory_kind: str) -> State:
+    """Move every array of a state except scalars, which schedules and logs read."""
+    space = _SPACES[memory_kind]
+
+    def move(x: Array) -> Array:
+        if x.ndim == 0 or jax.typeof(x).memory_space == space:
+            return x
+        # With its source, a cotangent moves back there. JAX 0.10 leaves it where it is otherwise.
+        return jax.device_put(x, space, src=jax.typeof(x).memory_space)
+
+    return jtu.tree_map(move, state)

@@ -1,0 +1,166 @@
+"""`SkipSpikes`: steps whose gradient norm or loss is far above that of the last steps are not taken."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._protocol.container import AbstractContainer, required_part
+from .._protocol.fields import Hyperparameter, OptionalNumber, choice, number
+from .._protocol.schedule_values import resolve
+from .._protocol.transform import AbstractTransform, Clock
+from .._support.arithmetic import default_float, safe_increment, safe_sqrt
+from .._support.checks import NON_NEGATIVE, check_integer
+from .._support.module import AbstractState, nested, shared, with_fields
+from .._support.rolling import present, pushed
+from .._support.types import Count, Params, State, Updates
+from .._transforms.polyak import loss_of
+from ..tree._math import norm
+from .conditional import step_if
+
+_SMALLEST_DEVIATION = 1e-6  # relative to the mean: that of rounding, where all values are equal
+
+
+class SkipSpikesState(AbstractState):
+    """State of `SkipSpikes`.
+
+    `skipped` is the number of steps that were skipped, `consecutive_skips` the number of those since the last step that
+    was taken. `measurements` holds the last norm or loss and the threshold that it was compared with, such as `norm`
+    and `norm_threshold`; before the window is full, that is the largest finite number. `window` holds the last finite
+    values of each, the newest at the end, and `count` is the number of finite values so far.
+    """
+
+    skipped: Count = shared(metric=True)
+    consecutive_skips: Count = shared(metric=True)
+    measurements: dict[str, Float[Array, ""]] = shared(metric=True)
+    window: dict[str, Float[Array, " window"]] = shared()
+    count: Count = shared()
+    inner_state: State = nested()
+
+
+class SkipSpikes(AbstractContainer):
+    r"""Skips loss spikes: steps whose gradient norm or loss is far above the mean of the last steps.
+
+        SkipSpikes(AdamW(1e-3), window=128, factor=6.0)
+        SkipSpikes(AdamW(1e-3), by="both")  # `update` then needs the loss, `value=...`
+
+    A step is skipped if its value $x$, the global norm of the gradient or the loss, exceeds
+
+    $$
+    \bar x + k s, \qquad \bar x = \frac{1}{n} \sum_{i=1}^n x_i, \qquad
+        s^2 = \frac{1}{n - 1} \sum_{i=1}^n (x_i - \bar x)^2
+    $$
+
+    over the last $n$ values: the updates are zero, and the inner transform does not run, so that neither parameters nor
+    moments are affected. Before the window is full, nothing is skipped but values that are infinite or NaN, which are
+    always skipped. With `by="norm"`, a NaN in the loss alone is no reason to skip.
+
+    The value of a skipped step enters the window like any other, unless it is infinite or NaN. So a lasting change of
+    level is accepted after about $n / (1 + k^2)$ steps, 4 with the defaults. Until a spike has left the window, the
+    threshold is higher. If everything is skipped because the parameters have diverged, `consecutive_skips` grows:
+    watch it with `metrics(state)`.
+
+    With `by="both"` and `warmup_steps=63` this is the rule of OLMo-core and MaxText. Levanter divides by $n$ instead
+    of $n - 1$ in $s$.
+
+    Args:
+        inner: the inner transform.
+        window: number of values to compare with.
+        factor: $k$, the number of standard deviations above the mean; a schedule follows the number of finite values so
+            far.
+        by: `"norm"` for the global norm of the gradient, `"loss"` for the extra argument `value`, or `"both"`, to skip
+            a step if either is a spike.
+        warmup_steps: number of values after which steps are skipped; by default `window`.
+
+    References:
+        OLMo-core,
+        [skip_step_optimizer.py](https://github.com/allenai/OLMo-core/blob/main/src/olmo_core/optim/skip_step_optimizer.py).
+    """
+
+    inner: AbstractTransform = required_part()
+    window: int = eqx.field(static=True, default=128)
+    factor: Hyperparameter = number(6.0, needs=NON_NEGATIVE)
+    by: Literal["norm", "loss", "both"] = choice(("norm", "loss", "both"), "norm", kw_only=False)
+    warmup_steps: OptionalNumber = number(None, needs=NON_NEGATIVE, optional=True)
+
+    clock: ClassVar[Clock] = "pace"
+
+    @property
+    def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The loss, unless the steps are judged by the norm alone."""
+        return () if self.by == "norm" else ("value",)
+
+    def check(self) -> None:
+        check_integer(type(self).__name__, "window", self.window, least=2)
+
+    def init(self, params: Params) -> SkipSpikesState:
+        """Return the inner state, counters at zero, and an empty window."""
+        zeros = {name: jnp.zeros((), default_float()) for name in self._names()}
+        return SkipSpikesState(
+            skipped=jnp.zeros((), jnp.int32),
+            consecutive_skips=jnp.zeros((), jnp.int32),
+            measurements=_labelled(zeros, {name: _no_threshold() for name in zeros}),
+            window={name: jnp.zeros(self.window, default_float()) for name in zeros},
+            count=jnp.zeros((), jnp.int32),
+            inner_state=self.inner.init(params),
+        )
+
+    def update(
+        self, updates: Updates, state: SkipSpikesState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, SkipSpikesState]:
+        """Run one step of the inner transform unless the norm or the loss is a spike."""
+        now = self.resolved(state)
+        measured = {name: self._measure(name, updates, extra) for name in self._names()}
+        thresholds = {name: now._threshold(state.window[name], state.count) for name in measured}
+        is_finite = jnp.array([jnp.isfinite(x) for x in measured.values()]).all()
+        # False for NaN and infinity too, whatever the threshold.
+        is_taken = jnp.array([x <= thresholds[name] for name, x in measured.items()]).all()
+        updates, inner_state = step_if(is_taken, self.inner, updates, state.inner_state, params, extra)
+        window = {name: jnp.where(is_finite, pushed(x, measured[name]), x) for name, x in state.window.items()}
+        return updates, SkipSpikesState(
+            skipped=jnp.where(is_taken, state.skipped, safe_increment(state.skipped)),
+            consecutive_skips=jnp.where(is_taken, 0, safe_increment(state.consecutive_skips)),
+            measurements=_labelled(measured, thresholds),
+            window=window,
+            count=jnp.where(is_finite, safe_increment(state.count), state.count),
+            inner_state=inner_state,
+        )
+
+    def resolved(self, state: SkipSpikesState) -> "SkipSpikes":
+        """Return this container with its numbers at their current values.
+
+        Args:
+            state: the state of this container.
+        """
+        numbers = resolve((self.factor, self.warmup_steps), state.count)
+        return with_fields(self, factor=numbers[0], warmup_steps=numbers[1])
+
+    def _names(self) -> tuple[str, ...]:
+        return ("norm", "loss") if self.by == "both" else (self.by,)
+
+    def _measure(self, name: str, updates: Updates, extra: Mapping[str, Any]) -> Float[Array, ""]:
+        return norm(updates).astype(default_float()) if name == "norm" else loss_of(extra["value"])
+
+    def _threshold(self, window: Float[Array, " window"], count: Count) -> Float[Array, ""]:
+        """The largest value that is no spike."""
+        least = self.window if self.warmup_steps is None else self.warmup_steps
+        is_early = count.astype(default_float()) < jnp.maximum(least, 2)
+        largest = jnp.max(jnp.abs(window))
+        largest = jnp.where(largest > 0, largest, 1)  # with which the squares don't overflow
+        x, n = window / largest, jnp.clip(count, 2, self.window).astype(window.dtype)
+        mean = jnp.sum(x) / n  # what is absent is zero
+        squares = jnp.where(present(window, count), (x - mean) ** 2, 0)
+        deviation = jnp.maximum(safe_sqrt(jnp.sum(squares) / (n - 1)), _SMALLEST_DEVIATION * jnp.abs(mean))
+        threshold = jnp.minimum(largest * (mean + self.factor * deviation), _no_threshold())
+        return jnp.where(is_early, _no_threshold(), threshold)
+
+
+def _no_threshold() -> Float[Array, ""]:
+    """The largest finite number: a log can hold it."""
+    return jnp.array(jnp.finfo(default_float()).max, default_float())
+
+
+def _labelled(measured: Mapping[str, Array], thresholds: Mapping[str, Array]) -> dict[str, Array]:
+    return {**measured, **{f"{name}_threshold": x for name, x in thresholds.items()}}

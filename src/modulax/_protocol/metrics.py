@@ -1,0 +1,84 @@
+"""What `metrics` returns: the scalars of an optimizer that a log wants, by name.
+
+Two sources have them: the hyperparameters that change during a run, and the fields of states that are declared with
+`shared(metric=True)`. Neither needs the program of a step: hyperparameters are read from the transform, with schedules
+replaced by their values, and states as they are.
+
+Each is found with its whole path. Its name is short where only one has it (`learning_rate`); else it begins with the
+keys of the parts that tell them apart (`body.learning_rate`), or, where no keys do, with the whole path.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import jax.tree_util as jtu
+
+from .._support.module import AbstractState, kind_of
+from ..tree._paths import Names, key_names
+from .schedule import is_schedule
+
+
+class Metric(NamedTuple):
+    """A scalar, its name, and where it is: the keys of the parts on the way, and the whole path before the name."""
+
+    name: str
+    keys: Names
+    path: Names
+    value: Any
+
+
+def hyperparameters_in_force(transform: Any, now: Any) -> Iterator[Metric]:
+    """Yield the learning rates, and the hyperparameters that follow a schedule.
+
+    Args:
+        transform: the transform, whose fields hold the schedules.
+        now: the transform with every schedule replaced by its value.
+    """
+    values = dict(jtu.tree_leaves_with_path(now))
+    for path, x in jtu.tree_leaves_with_path(transform, is_leaf=is_schedule):
+        *before, name = key_names(path)
+        if path in values and (is_schedule(x) or name == "learning_rate"):
+            keys = tuple(str(key.key) for key in path[:-1] if isinstance(key, jtu.DictKey))
+            yield Metric(name, keys, tuple(before), values[path])
+
+
+def measured_in(state: Any, keys: Names = (), path: Names = ()) -> Iterator[Metric]:
+    """Yield the scalars in the fields declared with `shared(metric=True)`, of a state and of the states inside it."""
+    if isinstance(state, Mapping):
+        for key, x in state.items():
+            yield from measured_in(x, (*keys, str(key)), (*path, str(key)))
+    elif isinstance(state, (list, tuple)) and not hasattr(state, "_fields"):
+        for i, x in enumerate(state):
+            yield from measured_in(x, (*keys, str(i)), (*path, str(i)))
+    elif isinstance(state, AbstractState):
+        for field in dataclasses.fields(state):
+            x = getattr(state, field.name)
+            if field.metadata.get("metric"):
+                for inside, leaf in jtu.tree_leaves_with_path(x):
+                    if jnp.ndim(leaf) == 0:
+                        yield Metric(".".join(key_names(inside)) or field.name, keys, path, leaf)
+            elif kind_of(field) == "states":
+                yield from measured_in(x, keys, (*path, field.name))
+
+
+def by_short_names(metrics: Sequence[Metric]) -> dict[str, Any]:
+    """Return the values by name, with as much of the path before the name as tells those of one name apart."""
+    of_one_name = collections.defaultdict[str, list[Metric]](list)
+    for metric in metrics:
+        of_one_name[metric.name].append(metric)
+    prefixes = {name: iter(_telling_apart(found)) for name, found in of_one_name.items()}
+    named = {".".join((*next(prefixes[metric.name]), metric.name)): metric.value for metric in metrics}
+    if len(named) < len(metrics):  # a name with dots can look like a path
+        return {".".join((*metric.path, metric.name)): metric.value for metric in metrics}
+    return named
+
+
+def _telling_apart(metrics: Sequence[Metric]) -> list[Names]:
+    """The keys of each metric without those that all have, if that tells them apart; else the whole paths."""
+    keys = [metric.keys for metric in metrics]
+    common = next((i for i, names in enumerate(zip(*keys, strict=False)) if len(set(names)) > 1), min(map(len, keys)))
+    short = [names[common:] for names in keys]
+    return short if len(set(short)) == len(short) else [metric.path for metric in metrics]

@@ -1,0 +1,73 @@
+"""Learning rates that are too small for low-precision parameters: the warning of `init` and the note of `describe`.
+
+Between `2**k` and `2**(k + 1)`, the numbers of a dtype are `2**k * eps` apart, and a step below half of that changes no
+parameter. The learning rate is taken for the size of a step, as in Adam. It is compared if it is a number on the host;
+a schedule or an array on a device is not read.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import PyTree
+
+from .._support.arithmetic import is_narrower
+from .._support.checks import listing
+from ..tree._paths import leaves_with_paths
+from .masks import select
+
+
+def lost_steps(transform: Any, params: PyTree) -> Iterator[str]:
+    """Yield a sentence for each learning rate and dtype of which parameters of magnitude 1 see nothing.
+
+    Args:
+        transform: the transform.
+        params: the parameters, or anything with their dtypes.
+    """
+    leaves = leaves_with_paths(params)
+    if not any(is_narrower(p.dtype, jnp.float32) for _, p in leaves):
+        return
+    found: dict[tuple[float, Any], list[str]] = {}
+    for (path, p), rate in zip(leaves, _rates(transform, params), strict=True):
+        if rate and is_narrower(p.dtype, jnp.float32) and rate < float(jnp.finfo(p.dtype).eps) / 2:
+            found.setdefault((rate, p.dtype), []).append(path)
+    for (rate, dtype), paths in found.items():
+        bound = 2.0 ** (math.floor(math.log2(2 * rate / float(jnp.finfo(dtype).eps))) + 1)
+        which = f", {listing(paths)}" if any(paths) else ""
+        yield (
+            f"a learning rate of {rate:.7g} is too small for parameters in {dtype}{which}: where their magnitude "
+            f"exceeds {bound:.7g}, a step of that size is rounded away. Wrap the optimizer in `MasterWeights(...)` or "
+            f"in `StochasticRounding(...)`."
+        )
+
+
+def _rates(transform: Any, tree: PyTree) -> list[float | None]:
+    """The learning rate of each leaf, None if it is unknown or if no step is lost."""
+    n = len(jtu.tree_leaves(tree))
+    rate = getattr(transform, "learning_rate", None)
+    if transform.resolves_small_steps:
+        return [None] * n
+    parts = [part for part in transform.each_part() if not part.auxiliary]
+    if not parts:
+        if frozen := transform.freezes(tree):
+            return [0.0 if is_frozen else None for is_frozen in frozen]
+        is_known = isinstance(rate, (float, int, np.generic, np.ndarray))
+        return [abs(float(rate)) if is_known else None] * n
+    rates: list[float | None] = [None] * n
+    for part in parts:
+        try:
+            seen = transform.seen_by(part, tree)
+        except ValueError:  # inside `Flatten`, patterns are for the paths of other arrays
+            continue
+        inside = iter(_rates(part.transform, tree if seen is None else select(tree, seen)))
+        for i in range(n):
+            if seen is None or seen[i]:
+                rates[i] = _last(rates[i], next(inside))
+    return rates
+
+
+def _last(before: float | None, after: float | None) -> float | None:
+    return before if after is None else after

@@ -1,0 +1,172 @@
+"""Multipliers by parameter: of each path, and by depth."""
+
+import functools
+import operator
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from .._protocol.fields import Hyperparameter, required_number, required_numbers
+from .._protocol.leafwise import AbstractLeafwise
+from .._protocol.masks import AbstractRule, as_rule
+from .._protocol.patterns import by_path
+from .._protocol.schedule import has_schedule, is_schedule
+from .._protocol.transform import EmptyState
+from .._support.checks import POSITIVE, check_integer
+from .._support.module import AbstractState, counter
+from .._support.types import Count
+from ..tree._paths import leaf_paths
+
+
+class MultiplierState(AbstractState):
+    """State of multipliers that follow a schedule: step count."""
+
+    count: Count | None = counter()
+
+
+def _as_multipliers(given: Any) -> OrderedDict[str, Any]:
+    if not isinstance(given, Mapping) or not given or not all(isinstance(x, str) for x in given):
+        raise ValueError(
+            "`ScaleByPath` needs a mapping from patterns to multipliers, such as "
+            f'`ScaleByPath({{"head.*": 10.0, "*": 1.0}})`, got {given!r}.'
+        )
+    return OrderedDict(given)
+
+
+class ScaleByPath(AbstractLeafwise):
+    r"""Multiplies the update of every parameter by a number chosen by its path: a learning rate per layer.
+
+    $$
+    u = m_{\text{path}}\, g
+    $$
+
+    Place it after the optimizer, where it multiplies the learning rate:
+
+        Chain(AdamW(1e-3), ScaleByPath({"head.*": 10.0, "blocks.0.*": 0.5, "*": 1.0}))
+
+    A decoupled weight decay is multiplied too, as in a parameter group of PyTorch with its own `lr`. The multipliers
+    are hyperparameters, named by their patterns, and each may be a schedule:
+
+        optimizer.replace(**{"head.*": 5.0})
+        sweeps.grid(optimizer, **{"head.*": [1.0, 3.0, 10.0]})
+        optimizer.hyperparameters()["head.*"]
+
+    Args:
+        multipliers: mapping from pattern to multiplier $m$. The patterns are those of `by_path`: the first one that
+            matches a path wins. A path without a pattern, or a pattern that matches no path, is an error.
+    """
+
+    multipliers: Any = required_numbers(arranged=_as_multipliers)
+
+    def init_leaf(self, p):
+        del p
+        return MultiplierState() if has_schedule(self.multipliers) else EmptyState()
+
+    def spread(self, now, tree):
+        del now
+        return self.multipliers_of(tree)
+
+    def multipliers_of(self, tree):
+        """Return the multiplier of every leaf, in JAX's order.
+
+        Args:
+            tree: the parameters, or a tree like them.
+        """
+        numbers = list(self.multipliers.values())
+        return [numbers[i] for i in by_path({x: i for i, x in enumerate(self.multipliers)}).labels(tree)]
+
+    def update_leaf(self, now, g, s, p):
+        del p
+        return now * g, s
+
+
+class ScaleByDepth(AbstractLeafwise):
+    r"""Multiplies the update of every parameter by a power of one factor: layer-wise learning rate decay (LLRD).
+
+    $$
+    u = \gamma^{k}\, g
+    $$
+
+    `layerwise_decay` computes the exponents $k$ from a model. All multipliers follow from the factor, so a change, a
+    sweep or a schedule of the factor moves all of them:
+
+        optimizer = layerwise_decay(AdamW(1e-3), model, 0.75)
+        optimizer.replace(factor=0.65)
+
+    Placed after the optimizer, it multiplies a decoupled weight decay too, as timm and BEiT do.
+
+    Args:
+        factor: factor $\gamma$ from one layer to the next.
+        exponents: $k$ of every leaf: patterns, `by_path({"embedding*": 3, "blocks.0.*": 2, ...})`, a tree of integers
+            with the structure of the parameters or a prefix of it, or a function of the parameters that returns such a
+            tree. For blocks that are stacked in one array, a tuple with one exponent per block.
+        axis: the axis along which blocks are stacked.
+
+    References:
+        Howard and Ruder, [Universal Language Model Fine-tuning for Text Classification](https://arxiv.org/abs/1801.06146),
+        2018. Bao et al., [BEiT: BERT Pre-Training of Image Transformers](https://arxiv.org/abs/2106.08254), 2021.
+    """
+
+    cites: ClassVar[tuple[str, ...]] = ("howard2018", "bao2021")
+
+    factor: Hyperparameter = required_number(needs=POSITIVE)
+    exponents: Any = eqx.field(static=True, converter=as_rule)
+    axis: int = eqx.field(static=True, default=0)
+
+    def check(self):
+        if self.exponents is None:
+            raise ValueError('`ScaleByDepth` needs `exponents`, such as `by_path({"blocks.0.*": 1, "*": 0})`.')
+        check_integer("ScaleByDepth", "axis", self.axis, least=0)
+
+    def init_leaf(self, p):
+        del p
+        return MultiplierState() if has_schedule(self.factor) else EmptyState()
+
+    def spread(self, now, tree):
+        del now
+        found = self._by_label(tree)
+        values = {k: jnp.stack(x) if isinstance(x, tuple) else x for k, x in found.items()}
+        return [values[k] for k in self._labels(tree)]
+
+    def multipliers_of(self, tree):
+        """Return the multiplier of every leaf, in JAX's order; a tuple of them for blocks that are stacked.
+
+        Args:
+            tree: the parameters, or a tree like them.
+        """
+        found = self._by_label(tree)
+        return [found[k] for k in self._labels(tree)]
+
+    def _labels(self, tree):
+        rule: AbstractRule = self.exponents
+        labels = rule.labels(tree)
+        for path, label in zip(leaf_paths(tree), labels, strict=True):
+            if not all(type(k) is int for k in (label if isinstance(label, tuple) else (label,))):
+                raise ValueError(
+                    f"`ScaleByDepth(exponents=...)` needs an integer for every leaf, or a tuple of integers for "
+                    f"stacked blocks, got {label!r} at `{path}`."
+                )
+        return labels
+
+    def _by_label(self, tree):
+        labels = dict.fromkeys(self._labels(tree))
+        return {k: tuple(map(self._power, k)) if isinstance(k, tuple) else self._power(k) for k in labels}
+
+    def _power(self, exponent):
+        if is_schedule(self.factor):  # for `describe`; in `update` it is a number
+            return functools.reduce(operator.mul, [self.factor] * exponent) if exponent else 1.0
+        return self.factor**exponent
+
+    def update_leaf(self, now, g, s, p):
+        del p
+        if now.ndim:
+            if g.ndim <= self.axis or g.shape[self.axis] != now.size:
+                raise ValueError(
+                    f"`ScaleByDepth(axis={self.axis})` has the exponents of {now.size} stacked blocks for an array of "
+                    f"shape {g.shape}."
+                )
+            now = now.reshape([-1 if i == self.axis else 1 for i in range(g.ndim)])
+        return now * g, s

@@ -1,0 +1,68 @@
+"""The direction of StableAdamW: Adam with update clipping."""
+
+from typing import ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import DTypeLike
+
+from .._protocol.fields import Number, number
+from .._protocol.leafwise import AbstractLeafwise
+from .._support.arithmetic import abs_sq, moment, ratio, safe_sqrt, second_moment_like, zeros_in
+from .._support.checks import DECAY, NON_NEGATIVE
+from .adam import ScaleByAdamState, adam_numbers
+from .clipping import shrinking, shrunk
+from .param_block import block_rms
+
+
+class ScaleByStableAdam(AbstractLeafwise):
+    r"""The direction of Adam, reduced in arrays whose second moment lags behind the gradient: that of StableAdamW.
+
+    $$
+    \begin{aligned}
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
+    v_t &= \beta_2 v_{t-1} + (1 - \beta_2) |g_t|^2 \\
+    \hat m_t &= m_t / (1 - \beta_1^t), \qquad \hat v_t = v_t / (1 - \beta_2^t) \\
+    \operatorname{RMS}_t^2 &= \frac{1}{n} \sum_{i=1}^n \frac{|g_{t,i}|^2}{\max(\hat v_{t,i}, \varepsilon^2)} \\
+    u_t &= \frac{1}{\max(1, \operatorname{RMS}_t / d)}\, \frac{\hat m_t}{\sqrt{\hat v_t} + \varepsilon}
+    \end{aligned}
+    $$
+
+    `ClipByBlockRMS` after `ScaleByAdam` bounds the root mean square of $u_t$ instead, which the first moment has
+    averaged already.
+
+    Args:
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the second moment.
+        eps: $\varepsilon$, added to the denominator.
+        clip_threshold: $d$, the largest root mean square of the gradient over the root of its second moment.
+        mu_dtype: dtype of the first moment; by default that of the parameters. The second moment is stored in at least
+            float32.
+
+    References:
+        Wortsman et al., [Stable and low-precision training for large-scale vision-language
+        models](https://arxiv.org/abs/2304.13013), 2023.
+    """
+
+    cites: ClassVar[tuple[str, ...]] = ("wortsman2023",)
+
+    b1: Number = number(0.9, needs=DECAY)
+    b2: Number = number(0.99, needs=DECAY)
+    eps: Number = number(1e-8)
+    clip_threshold: Number = number(1.0, needs=NON_NEGATIVE)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def init_leaf(self, p):
+        return ScaleByAdamState(mu=zeros_in(p, self.mu_dtype), nu=second_moment_like(p))
+
+    def prepare(self, count):
+        return adam_numbers(self.b1, self.b2, count)
+
+    def update_leaf(self, now, g, s, p):
+        del p
+        mu = moment(self.b1, s.mu, g, now.c1)
+        nu = moment(self.b2, s.nu, abs_sq(g), now.c2)
+        root = safe_sqrt(nu / now.bias2)
+        rms = block_rms(ratio(g, jnp.maximum(root, self.eps)))
+        u = mu / now.bias1 / (self.eps + root)
+        return shrunk(u, shrinking(self.clip_threshold, rms)), ScaleByAdamState(mu=mu, nu=nu)

@@ -1,0 +1,37 @@
+"""`MultiSteps` with the arguments and the methods of optax's class."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .._containers.multi_steps import MultiSteps as _MultiSteps
+
+
+class MultiSteps:
+    """Gradient accumulation, as `optax.MultiSteps`; `gradient_transformation()` returns the transform of modulax."""
+
+    def __init__(
+        self,
+        opt: Any,
+        every_k_schedule: int | Callable[[Any], Any],
+        use_grad_mean: bool = True,
+        should_skip_update_fn: Any = None,
+        accumulator_dtype: Any = jnp.float32,
+    ):
+        self._transform = _MultiSteps(opt, every_k_schedule, use_grad_mean, should_skip_update_fn, accumulator_dtype)
+        self.init, self.update = self._transform.init, self._transform.update
+
+    @property
+    def inner_opt(self) -> Any:
+        """The transform that takes a step for every k gradients."""
+        return self._transform.inner
+
+    def has_updated(self, state: Any) -> jax.Array:
+        """Whether the last call took a step."""
+        return self._transform.has_updated(state)
+
+    def gradient_transformation(self) -> Any:
+        """Return the transform."""
+        return self._transform

@@ -1,0 +1,150 @@
+"""Names of optax that don't follow the rule: other arguments, state classes, types, pairs of functions."""
+
+import functools
+import inspect
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax.tree_util import GetAttrKey
+from jaxtyping import PyTree
+
+from .._support.checks import suggestion
+from ..numerics import abs_sq
+from . import _functions
+from ._multi_steps import MultiSteps
+from ._names import NAMES
+from ._pairs import GradientTransformation, GradientTransformationExtraArgs
+from ._rule import as_function, by_rule, counterpart
+from ._states import FIELDS, state_class
+
+
+class Changed(NamedTuple):
+    """How the arguments of a function of optax differ from those of the class here.
+
+    Attributes:
+        names: arguments that have other names: ours by optax's.
+        defaults: defaults of optax, by its names; `inspect.Parameter.empty` for a required argument.
+        without: arguments that optax does not have.
+        by_name: the first argument that optax takes by name only, if that is not `nesterov`.
+    """
+
+    names: Mapping[str, str] = {}
+    defaults: Mapping[str, Any] = {}
+    without: Sequence[str] = ()
+    by_name: Sequence[str] = ()
+
+
+_DECAY_MASK = {"weight_decay_mask": "mask"}
+_COEFFICIENTS = {"ns_coeffs": (3.4445, -4.775, 2.0315)}
+CHANGED = {
+    "adabelief": Changed(without=("weight_decay", "mask")),
+    "adafactor": Changed(_DECAY_MASK),
+    "centralize": Changed(without=("output_axis",)),
+    "constant_schedule": Changed({"value": "constant"}),
+    "dpsgd": Changed({"seed": "key"}),
+    "lars": Changed(_DECAY_MASK, {"weight_decay_mask": True, "trust_ratio_mask": True}),
+    "muon": Changed(_DECAY_MASK, _COEFFICIENTS),
+    "optimistic_adam_v2": Changed(by_name=("alpha",)),
+    "prodigy": Changed(without=("mask",)),
+    "scale_by_adam": Changed(by_name=("nesterov",)),
+    "scale_by_lion": Changed(by_name=("mode",)),
+    "scale_by_muon": Changed(defaults=_COEFFICIENTS),
+    "scale_by_schedule": Changed({"step_size_fn": "step_size"}),
+    "scale_by_trust_ratio": Changed(without=("weight_decay", "mask")),
+    "schedule_free_adamw": Changed(without=("mask",)),
+    "schedule_free_sgd": Changed(without=("mask",)),
+    "sgdr_schedule": Changed({"cosine_kwargs": "cycles"}),
+    "stateless": Changed({"f": "function"}, without=("leafwise",)),
+    "trace": Changed(defaults={"decay": inspect.Parameter.empty}),
+}
+# Other names of the same thing.
+ALIASES = {
+    "maybe_update": "conditionally_transform",
+    "multi_transform": "partition",
+    "piecewise_linear_schedule": "piecewise_interpolate_schedule",
+    "tree_get": "get",
+}
+# Names that optax itself has only for older programs, and where it has them now.
+DEPRECATED = {
+    "DifferentiallyPrivateAggregateState": "contrib.DifferentiallyPrivateAggregateState",
+    "differentially_private_aggregate": "contrib.differentially_private_aggregate",
+    "dpsgd": "contrib.dpsgd",
+}
+# Helpers of optax's private modules that programs import; `dir` leaves them out.
+HELPERS: dict[str, Any] = {"abs_sq": abs_sq}
+
+
+class _Masked(type):
+    """Leaves that are masked out are None here."""
+
+    def __call__(cls) -> None:
+        return None
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return instance is None
+
+
+class MaskedNode(metaclass=_Masked):
+    """A leaf that is masked out: None. `isinstance(x, MaskedNode)` answers yes for None."""
+
+
+TYPES: dict[str, Any] = {
+    "AggregatedUpdates": PyTree,
+    "ArrayTree": PyTree,
+    "ConditionFn": Callable[..., jax.Array],
+    "GradientTransformation": GradientTransformation,
+    "GradientTransformationExtraArgs": GradientTransformationExtraArgs,
+    "MaskOrFn": PyTree | Callable[[PyTree], PyTree] | None,
+    "MaskedNode": MaskedNode,
+    "MaybeAxis": int | None,
+    "MultiSteps": MultiSteps,
+    "NamedTupleKey": GetAttrKey,
+    "OptState": PyTree,
+    "Params": PyTree,
+    "PerElementUpdates": PyTree,
+    "ScalarOrSchedule": Any,
+    "Schedule": Callable[[Any], Any],
+    "ShouldSkipUpdateFunction": Callable[..., tuple[Any, PyTree]],
+    "TransformInitFn": Callable[[PyTree], PyTree],
+    "TransformUpdateExtraArgsFn": Callable[..., tuple[PyTree, PyTree]],
+    "TransformUpdateFn": Callable[..., tuple[PyTree, PyTree]],
+    "Updates": PyTree,
+}
+
+
+def names_of(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a module of optax, given by its name without the package."""
+    known = functools.cache(functools.partial(_found, module))
+
+    def get(name: str) -> Any:
+        if name not in NAMES[module] and (module or name not in HELPERS):
+            path = f"modulax.compat.{module}".rstrip(".")
+            hint = "" if name.startswith("_") else suggestion(name, NAMES[module])
+            raise AttributeError(f"module '{path}' has no attribute '{name}'.{hint}")
+        if not module and name in DEPRECATED:
+            warnings.warn(
+                f"`optax.{name}` is deprecated: write `optax.{DEPRECATED[name]}`.", DeprecationWarning, stacklevel=2
+            )
+        return known(name)
+
+    return get, lambda: sorted({*NAMES[module]} - ({} if module else DEPRECATED).keys())
+
+
+def _found(module: str, name: str) -> Any:
+    """What a name of a module is."""
+    if name in HELPERS:
+        return HELPERS[name]
+    if name in TYPES:
+        return TYPES[name]
+    if name in FIELDS:
+        return state_class(name, counterpart(module, name))
+    name = ALIASES.get(name, name)
+    if module in ("tree", "tree_utils") and name == "get":
+        return _functions.get
+    if name in CHANGED:
+        return as_function(counterpart(module, name), name, *CHANGED[name])
+    if name in _functions.NAMES:
+        return getattr(_functions, name)
+    return by_rule(module, name)

@@ -1,0 +1,63 @@
+"""`GradientTransformation(init, update)`: a pair of functions as a transform, whose state is the caller's own."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+
+from .._containers.optax_adapters import named_in
+from .._protocol.transform import AbstractTransform
+from .._support.tracing import call_user, require_plain
+
+
+class Pair(AbstractTransform):
+    """A pair of functions, called as optax calls them: the state is what they return, and no dtype is changed.
+
+    Like the functions of optax, it is compiled only under the caller's `jit`, so that extra arguments which are Python
+    numbers remain Python numbers.
+
+    Args:
+        init_function: function of the parameters that returns the state.
+        update_function: function `update(updates, state, params)`, with or without extra arguments.
+        takes_extra: whether all extra arguments are passed on; otherwise those that the function names.
+    """
+
+    init_function: Callable[..., Any] = eqx.field(static=True)
+    update_function: Callable[..., Any] = eqx.field(static=True)
+    takes_extra: bool = eqx.field(static=True)
+
+    def init(self, params: Any) -> Any:
+        """Return what the function returns."""
+        require_plain()
+        return call_user(self.init_function, params)
+
+    def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        """Call the function."""
+        require_plain()
+        given = extra if self.takes_extra else named_in(self.update_function, extra)
+        return call_user(self.update_function, updates, state, params, **given)
+
+
+class _Answers(type):
+    """Makes a transform of two functions, and answers yes for every transform of modulax."""
+
+    takes_extra = False
+
+    def __call__(cls, init: Callable[..., Any], update: Callable[..., Any]) -> Pair:
+        return Pair(init, update, cls.takes_extra)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, AbstractTransform)
+
+
+class GradientTransformation(metaclass=_Answers):
+    """A pair of functions as a transform; `isinstance` answers yes for every transform of modulax."""
+
+    _fields = ("init", "update")
+
+
+class GradientTransformationExtraArgs(metaclass=_Answers):
+    """As `GradientTransformation`, with an `update` that takes any extra arguments."""
+
+    _fields = ("init", "update")
+    takes_extra = True

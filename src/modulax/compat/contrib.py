@@ -1,0 +1,5 @@
+"""`optax.contrib`."""
+
+from ._own import names_of
+
+__getattr__, __dir__ = names_of("contrib")

@@ -1,0 +1,4 @@
+"""`optax.experimental`."""
+
+from . import aggregating as aggregating
+from .aggregating import __getattr__ as __getattr__

@@ -1,0 +1,5 @@
+"""`optax.tree`."""
+
+from ._own import names_of
+
+__getattr__, __dir__ = names_of("tree")

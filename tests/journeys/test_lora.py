@@ -1,0 +1,117 @@
+"""LoRA: train adapters and the head, merge the adapters, and train everything with the moments that exist."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import optax
+from flax import nnx
+
+import modulax as mx
+import modulax.nnx
+from modulax import checkpoint
+
+from . import Net, Normed, X, Y, eqx_loss, nnx_grads
+
+
+def adams_step(state, where, w, g, t, rate):
+    """The step number `t` of Adam by hand, from the moments of a state."""
+    m, v = (np.asarray(where(mx.tree.get(state, name)), np.float64) for name in ("mu", "nu"))
+    m, v = (0.9 * m + 0.1 * g) / (1 - 0.9**t), (0.999 * v + 0.001 * g**2) / (1 - 0.999**t)
+    return w - rate * m / (np.sqrt(v) + 1e-8)
+
+
+class Adapted(eqx.Module):
+    base: eqx.nn.Linear
+    a: jnp.ndarray
+    b: jnp.ndarray
+
+    def __call__(self, x):
+        return self.base(x) + self.b @ (self.a @ x)
+
+    def merge(self):
+        return eqx.tree_at(lambda layer: layer.weight, self.base, self.base.weight + self.b @ self.a)
+
+
+def test_equinox():
+    def hidden(model):
+        return model.mlp.layers[0]
+
+    def head(model):
+        return model.mlp.layers[1].weight
+
+    base = Normed()
+    model = eqx.tree_at(hidden, base, Adapted(hidden(base), jnp.ones((1, 2)), jnp.zeros((3, 1))))
+    frozen = mx.by_path({"*.base.*": True, "norm.*": True, "*": False})
+    optimizer = mx.selective_transform(mx.Adam(0.1), freeze_mask=frozen)
+    state = optimizer.init(model)
+    for _ in range(2):
+        model, state = optimizer.step(eqx_loss(model)[1], state, model)
+    np.testing.assert_array_equal(hidden(model).base.weight, hidden(base).weight)
+    assert np.any(np.asarray(hidden(model).b) != 0)
+
+    merged = eqx.tree_at(hidden, model, hidden(model).merge())
+    (loss, grads), (before, _) = eqx_loss(merged), eqx_loss(model)
+    np.testing.assert_allclose(loss, before, rtol=1e-5)
+    full = mx.Adam(0.01)
+    kept, report = checkpoint.load_state_dict(full.init(merged), checkpoint.state_dict(state), strict=False)
+    assert {name.split(".mlp.")[-1] for name in report.unused} == {"layers.0.a", "layers.0.b"}
+    new, _ = full.step(grads, kept, merged)
+    expected = adams_step(state, head, head(merged), np.asarray(head(grads)), 3, 0.01)
+    np.testing.assert_allclose(head(new), expected, rtol=1e-5)
+    # The moments of the merged weight begin with zeros, at the third step of the counter that all parameters share.
+    w, g = hidden(merged).weight, np.asarray(hidden(grads).weight)
+    size = 0.1 / (1 - 0.9**3) / np.sqrt(0.001 / (1 - 0.999**3))
+    np.testing.assert_allclose(hidden(new).weight, w - 0.01 * size * np.sign(g), rtol=1e-3)
+
+
+def test_nnx():
+    model: Any = Net(nnx.Rngs(0))
+    linear, kernel = model.hidden, np.array(model.hidden.kernel[...])
+    model.hidden = nnx.LoRA(2, 1, 3, base_module=linear, rngs=nnx.Rngs(1))
+    groups = {nnx.LoRAParam: "train", nnx.PathContains("out"): "train", ...: "base"}
+    tx = mx.Partition({"train": mx.Adam(0.1), "base": mx.SetToZero()}, modulax.nnx.labels(model, groups))
+    optimizer = modulax.nnx.Optimizer(model, tx, wrt=nnx.Param)
+    for _ in range(2):
+        optimizer.update(model, nnx_grads(model)[1])
+    np.testing.assert_array_equal(linear.kernel[...], kernel)
+
+    before = np.array(model(X))
+    linear.kernel[...] += model.hidden.lora_a[...] @ model.hidden.lora_b[...]
+    model.hidden = linear
+    np.testing.assert_allclose(model(X), before, rtol=1e-4, atol=1e-5)
+    full = modulax.nnx.Optimizer(model, mx.Adam(0.01), wrt=nnx.Param)
+    old, template = (nnx.as_pure(nnx.state(x)) for x in (optimizer, full))
+    new, report = checkpoint.load_state_dict(template, checkpoint.state_dict(old), strict=False)
+    nnx.update(full, new)
+    assert full.hyperparameters.learning_rate[...] == np.float32(0.01)
+    saved = checkpoint.state_dict(nnx.as_pure(nnx.state(full)))
+    for field in ("mu", "nu"):
+        (name,) = [n for n in saved if f".{field}." in n and n.endswith("out.kernel")]
+        assert np.any(saved[name])
+        np.testing.assert_array_equal(saved[name], checkpoint.state_dict(old)[report.restored[name]])
+    full.update(model, nnx_grads(model)[1])
+    assert np.all(np.asarray(model.hidden.kernel[...]) != kernel)
+
+
+def test_adapters_alone_are_trained_as_optax_trains_them():
+    linear = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
+    model = nnx.LoRA(2, 1, 1, base_module=linear, rngs=nnx.Rngs(1))
+    base = np.array(linear.kernel[...])
+    groups = modulax.nnx.labels(model, {nnx.LoRAParam: "adapter", ...: "base"})
+    tx = mx.Partition({"adapter": mx.Adam(0.1), "base": mx.SetToZero()}, groups)
+    optimizer = modulax.nnx.Optimizer(model, tx)
+    loss = nnx.value_and_grad(lambda model: jnp.mean((model(X) - Y) ** 2))
+    adapter = nnx.as_pure(nnx.state(model, nnx.LoRAParam))
+    twin, state = optax.adam(0.1), optax.adam(0.1).init(adapter)
+    for _ in range(2):
+        grads = loss(model)[1]
+        optimizer.update(model, grads)
+        updates, state = twin.update(nnx.as_pure(nnx.filter_state(grads, nnx.LoRAParam)), state, adapter)
+        adapter = optax.apply_updates(adapter, updates)
+    np.testing.assert_array_equal(linear.kernel[...], base)
+    found = jtu.tree_leaves(nnx.as_pure(nnx.state(model, nnx.LoRAParam)))
+    for x, expected in zip(found, jtu.tree_leaves(adapter), strict=True):
+        np.testing.assert_allclose(x, expected, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,41 @@
+"""Faults in the vocabulary of optax: names, arguments, defaults, pairs of functions, states."""
+
+from ._mutant import Mutant
+
+_TESTS = ("tests/test_compat.py",)
+
+
+def _mutant(name: str, file: str, old: str, new: str) -> Mutant:
+    return Mutant(name, "compat", f"{file}.py", old, new, _TESTS)
+
+
+MUTANTS = (
+    _mutant("compat-follows-the-paper", "compat/_rule", 'fixed = {"follow": "optax"} if', "fixed = {} if"),
+    _mutant("compat-takes-everything-by-position", "compat/_rule", "is_positional = False", "is_positional = True"),
+    _mutant("compat-forgets-a-mask", "compat/_own", '"lars": Changed(_DECAY_MASK, ', '"lars": Changed({}, '),
+    _mutant("compat-has-names-of-its-own", "compat/_own", "if name not in NAMES[module] and", "if False and"),
+    _mutant("compat-ignores-optimism", "compat/_functions", "learning_rate if optimism is None else optimism", "1.0"),
+    _mutant("compat-adadelta-has-a-sign", "compat/_functions", "    if learning_rate is None:  # n", "    if 0:  # n"),
+    _mutant("compat-takes-key-and-seed", "compat/_functions", "        if key is not None:\n", "        if False:\n"),
+    _mutant(
+        "compat-states-in-our-order",
+        "compat/_states",
+        '"ScaleByAdamState": "count mu nu"',
+        '"ScaleByAdamState": "mu nu count"',
+    ),
+    _mutant("compat-states-take-too-many", "compat/_states", "if len(args) > len(names):", "if False:"),
+    _mutant(
+        "compat-pairs-are-compiled",
+        "_support/tracing",
+        "    if _state.inside and not _state.is_plain:",
+        "    if False:",
+    ),
+    _mutant("plain-programs-convert-numbers", "_protocol/entry", "trees, keeps_numbers=True)", "trees)"),
+    _mutant("compat-injects-arguments", "compat/_functions", "    if not _constructs(inner_factory):", "    if True:"),
+    _mutant(
+        "an-optimizer-unpacks-backwards",
+        "_protocol/transform",
+        "iter((self.init, self.update))",
+        "iter((self.update, self.init))",
+    ),
+)

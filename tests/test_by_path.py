@@ -1,0 +1,332 @@
+"""Multipliers by path and by depth, and the optimizers with groups and layers that are made of them."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import optax
+import pytest
+from flax import linen, nnx
+
+import modulax as mx
+from modulax import checkpoint, schedules, sweeps
+
+from .settings import jax_defaults
+
+BLOCK = {"w": jnp.ones((2, 2)), "bias": jnp.ones(2)}
+PARAMS: Any = {
+    "embed": jnp.ones((3, 2)),
+    "blocks": [BLOCK, BLOCK],
+    "norm": jnp.ones(2),
+    "head": {"w": jnp.ones((2, 2))},
+}
+MULTIPLIERS = {"head.*": 10.0, "blocks.*.bias": 2.0, "blocks.0.*": 0.5, "*": 1.0}
+
+
+def updated(optimizer, tree):
+    return optimizer.update(tree, optimizer.init(tree), tree)[0]
+
+
+def by_names(values, tree=PARAMS):
+    return dict(zip(mx.tree.leaf_paths(tree), values, strict=True))
+
+
+def test_the_first_pattern_that_matches_wins():
+    found = by_names(mx.ScaleByPath(MULTIPLIERS).multipliers_of(PARAMS))
+    assert found == {
+        "blocks.0.bias": 2.0,
+        "blocks.0.w": 0.5,
+        "blocks.1.bias": 2.0,
+        "blocks.1.w": 1.0,
+        "embed": 1.0,
+        "head.w": 10.0,
+        "norm": 1.0,
+    }
+
+
+def test_multipliers_have_the_names_of_their_patterns():
+    optimizer = mx.Chain(mx.AdamW(1e-3), mx.ScaleByPath(MULTIPLIERS))
+    numbers = optimizer.hyperparameters()
+    assert numbers["head.*"] == numbers["scale_by_path.multipliers.head.*"] == 10
+    for name in ("head.*", "multipliers.head.*", "parts.scale_by_path.multipliers.head.*"):
+        changed = optimizer.replace(**{name: 3.0})
+        assert [float(x) for x in changed["scale_by_path"].multipliers.values()] == [3.0, 2.0, 0.5, 1.0]
+    # `*` is the name of one of them, and `multipliers.*` of it too; a pattern that is no name selects several.
+    assert list(optimizer.replace(**{"*": 7.0})["scale_by_path"].multipliers.values()) == [10.0, 2.0, 0.5, 7.0]
+    assert optimizer.replace(**{"*": 7.0})["adamw"] == optimizer["adamw"]
+    assert list(optimizer.replace(**{"scale_by_path.*": 7.0})["scale_by_path"].multipliers.values()) == [7.0] * 4
+    grid = sweeps.grid(optimizer, **{"head.*": [1.0, 2.0]})
+    assert [float(x.hyperparameters()["head.*"]) for x in grid] == [1.0, 2.0]
+    # The order of the patterns survives JAX, which sorts the keys of plain dicts.
+    assert list(jax.tree.map(lambda x: x, optimizer)["scale_by_path"].multipliers) == list(MULTIPLIERS)
+    saved = checkpoint.state_dict(optimizer)
+    new, report = checkpoint.load_state_dict(optimizer.replace(**{"head.*": 1.0}), saved)
+    assert not report.fresh
+    assert new.hyperparameters()["head.*"] == 10
+
+
+def test_a_multiplier_may_be_a_schedule_and_a_new_one_does_not_retrace():
+    line = schedules.Linear(1.0, 0.0, 4)
+    optimizer = mx.Chain(mx.SGD(1.0), mx.ScaleByPath({"head.*": line, "*": 0.5}))
+    state, heads, updates = optimizer.init(PARAMS), [], PARAMS
+    for _ in range(3):
+        updates, state = optimizer.update(PARAMS, state)
+        heads.append(float(updates["head"]["w"][0, 0]))
+    np.testing.assert_allclose(heads, [-1.0, -0.75, -0.5])
+    np.testing.assert_allclose(updates["embed"], -0.5)
+    traced = []
+
+    @jax.jit
+    def step(optimizer, state):
+        traced.append(1)
+        return optimizer.update(PARAMS, state)[0]["head"]["w"][0, 0]
+
+    for factor in (0.5, 0.25):
+        scaled = mx.Chain(mx.SGD(1.0), mx.ScaleByPath({"head.*": factor, "*": 0.5}))
+        assert step(scaled, scaled.init(PARAMS)) == -factor
+    assert len(traced) == 1
+
+
+def test_a_multiplier_after_adamw_scales_the_weight_decay_as_a_learning_rate_of_torch_does():
+    optimizer = mx.Chain(mx.AdamW(1e-2, weight_decay=0.1), mx.ScaleByPath({"head.*": 0.5, "*": 1.0}))
+    grads = jax.tree.map(lambda p: 0.3 * p, PARAMS)
+    updates, _ = optimizer.update(grads, optimizer.init(PARAMS), PARAMS)
+    half: Any = optax.adamw(0.5e-2, weight_decay=0.1)
+    with jax_defaults():
+        expected, _ = half.update(grads["head"], half.init(PARAMS["head"]), PARAMS["head"])
+    np.testing.assert_allclose(updates["head"]["w"], expected["w"], rtol=1e-5)
+
+
+def test_mistakes():
+    for wrong in ({}, 0.5, {1: 0.5}):
+        with pytest.raises(ValueError, match="needs a mapping from patterns to multipliers"):
+            mx.ScaleByPath(wrong)
+    with pytest.raises(ValueError, match="must be a scalar"):
+        mx.ScaleByPath({"*": jnp.ones(2)})
+    with pytest.raises(ValueError, match="the pattern `tail` matches no leaf"):
+        updated(mx.ScaleByPath({"tail": 1.0, "*": 1.0}), PARAMS)
+    with pytest.raises(ValueError, match=r"no pattern matches the leaf `blocks\.0\.bias`"):
+        updated(mx.ScaleByPath({"head.*": 1.0}), PARAMS)
+    with pytest.raises(ValueError, match=r"needs an integer for every leaf.* got True at"):
+        updated(mx.ScaleByDepth(0.5, mx.by_path({"*": True})), PARAMS)
+    with pytest.raises(ValueError, match="exponents of 3 stacked blocks for an array of shape"):
+        updated(mx.ScaleByDepth(0.5, mx.by_path({"*": (0, 1, 2)})), PARAMS)
+    with pytest.raises(ValueError, match="`ScaleByDepth` needs `exponents`"):
+        mx.ScaleByDepth(0.5, None)
+    with pytest.raises(ValueError, match="must be positive"):
+        mx.ScaleByDepth(0.0, mx.by_path({"*": 1}))
+
+
+# --- layerwise_decay
+
+# `timm.optim.param_groups_layer_decay(model, layer_decay=0.75)` of timm 1.0.31, for a `VisionTransformer` of depth 3:
+# its `lr_scale` by the beginning of the name of a parameter.
+TIMM = {
+    "cls_token": 0.31640625,
+    "pos_embed": 0.31640625,
+    "patch_embed.proj.weight": 0.31640625,
+    "blocks.0.norm1.weight": 0.421875,
+    "blocks.0.attn.qkv.weight": 0.421875,
+    "blocks.1.mlp.fc1.bias": 0.5625,
+    "blocks.2.attn.proj.bias": 0.75,
+    "norm.weight": 0.75,
+    "head.weight": 1.0,
+    "head.bias": 1.0,
+}
+
+
+def nested(paths):
+    """A tree of dicts with these paths."""
+    tree = {}
+    for path in paths:
+        *outer, name = path.split(".")
+        node = tree
+        for key in outer:
+            node = node.setdefault(key, {})
+        node[name] = jnp.ones(2)
+    return tree
+
+
+def test_layers_have_the_multipliers_of_timm():
+    tree = nested(TIMM)
+    optimizer = mx.layerwise_decay(mx.AdamW(1e-3), tree, 0.75)
+    found = by_names(optimizer["scale_by_depth"].multipliers_of(tree), tree)
+    assert found == pytest.approx(TIMM)
+    half = optimizer.replace(factor=0.5)["scale_by_depth"].multipliers_of(tree)
+    assert by_names(half, tree)["cls_token"] == 0.5**4
+    updates = updated(mx.layerwise_decay(mx.SGD(1.0), tree, 0.75), tree)
+    found = by_names(jax.tree.leaves(updates), tree)
+    assert {path: -float(x[0]) for path, x in found.items()} == pytest.approx(TIMM)
+
+
+class Stacked(eqx.Module):
+    """Blocks that are scanned over."""
+
+    token_embedding: jax.Array
+    layers: eqx.nn.Linear
+    lm_head: eqx.nn.Linear
+
+    def __init__(self):
+        keys = jax.random.split(jax.random.key(0), 3)
+        self.token_embedding = jnp.ones((5, 2))
+        self.layers = eqx.filter_vmap(lambda key: eqx.nn.Linear(2, 2, key=key))(keys)
+        self.lm_head = eqx.nn.Linear(2, 5, use_bias=False, key=keys[0])
+
+
+class Flax(linen.Module):
+    @linen.compact
+    def __call__(self, x):
+        for i in range(2):
+            x = linen.Dense(2, name=f"layers_{i}")(x)
+        return linen.Dense(2, name="head")(x)
+
+
+class Net(nnx.Module):
+    def __init__(self, rngs):
+        self.blocks = nnx.List([nnx.Linear(2, 2, rngs=rngs) for _ in range(11)])
+        self.out_norm = nnx.LayerNorm(2, rngs=rngs)
+
+
+def exponents(tree, **arguments):
+    optimizer = mx.layerwise_decay(mx.SGD(1.0), tree, 0.5, **arguments)
+    return by_names(optimizer["scale_by_depth"].exponents.labels(tree), tree)
+
+
+def test_layers_of_every_library():
+    model = eqx.filter(Stacked(), eqx.is_array)
+    assert exponents(model) == {
+        "token_embedding": 4,
+        "layers.weight": (3, 2, 1),
+        "layers.bias": (3, 2, 1),
+        "lm_head.weight": 0,
+    }
+    updates = updated(mx.layerwise_decay(mx.SGD(1.0), model, 0.5), jax.tree.map(jnp.ones_like, model))
+    np.testing.assert_allclose(updates.layers.weight, -np.broadcast_to([[[0.125]], [[0.25]], [[0.5]]], (3, 2, 2)))
+    np.testing.assert_allclose(updates.layers.bias, -np.broadcast_to([[0.125], [0.25], [0.5]], (3, 2)))
+
+    mlp = eqx.filter_eval_shape(lambda: eqx.nn.MLP(2, 2, 2, 2, key=jax.random.key(0)))
+    rates = mx.layerwise_decay(mx.SGD(1.0), mlp, 0.5)["scale_by_depth"].exponents
+    assert repr(rates) == "by_path({'layers.0.*': 2, 'layers.1.*': 1, 'layers.2.*': 0})"
+
+    variables = jax.eval_shape(Flax().init, jax.random.key(0), jnp.ones((1, 2)))
+    found = exponents(variables)
+    assert [found[f"params.{name}"] for name in ("layers_0.kernel", "layers_1.bias", "head.bias")] == [2, 1, 0]
+
+    state = nnx.state(nnx.eval_shape(lambda: Net(nnx.Rngs(0))), nnx.Param)
+    found = exponents(state)
+    assert (found["blocks.0.kernel"], found["blocks.10.bias"], found["out_norm.scale"]) == (10, 0, 0)
+
+
+def test_depths_can_be_given():
+    tree = {"enc": [jnp.ones(2)] * 2, "dec": [jnp.ones(2)] * 2}
+    wanted = {"dec.0": 1, "dec.1": 0, "enc.0": 2, "enc.1": 2}
+    assert exponents(tree, depth={"enc.*": 0, "dec.0": 1, "*": 2}) == wanted
+    assert exponents(tree, depth=lambda path: {"enc.0": 0, "enc.1": 0, "dec.0": 1, "dec.1": 2}[path]) == wanted
+    inside = {"embed": jnp.ones(2), "x": {"first": {"w": jnp.ones((4, 2))}}}
+    assert exponents(inside, depth="x.first") == {"embed": 4, "x.first.w": (3, 2, 1, 0)}
+    by_second = {"embed": jnp.ones(2), "layers": {"w": jnp.ones((2, 3, 2)), "b": jnp.ones((2, 3))}}
+    assert exponents(by_second, axis=1) == {"embed": 3, "layers.b": (2, 1, 0), "layers.w": (2, 1, 0)}
+    updates = updated(mx.layerwise_decay(mx.SGD(1.0), by_second, 0.5, axis=1), by_second)
+    np.testing.assert_allclose(updates["layers"]["b"], -np.broadcast_to([0.25, 0.5, 1.0], (2, 3)))
+
+
+@pytest.mark.parametrize(
+    "tree, arguments, message",
+    [
+        ({"a": jnp.ones(2)}, {}, 'no list of blocks .* `depth="encoder.layers"`'),
+        ({"enc": [jnp.ones(2)] * 2, "dec": [jnp.ones(2)] * 2}, {}, r"several lists of blocks, `dec.\*`, `enc.\*`"),
+        ({"blocks": [jnp.ones(2)] * 2, "x": jnp.ones(2)}, {}, "doesn't know the depth of `x`, outside the 2 blocks"),
+        (
+            {"x": {"w": jnp.ones((2, 2)), "b": jnp.ones(3)}},
+            {"depth": "x"},
+            "the path of a list of blocks, or of blocks",
+        ),
+        ({"x": jnp.ones(2)}, {"depth": lambda path: 0.5}, "must give an integer for `x`, got 0.5"),
+        ({"x": 1}, {}, "without a floating-point array"),
+    ],
+)
+def test_unknown_depths_are_errors(tree, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        mx.layerwise_decay(mx.SGD(1.0), tree, 0.5, **arguments)
+
+
+# --- groups
+
+GROUPS = {"head.*": {"learning_rate": 1e-2, "weight_decay": 0.0}, "*.bias": {"weight_decay": 0.0}}
+
+
+def test_groups_are_those_of_one_optimizer_each():
+    optimizer = mx.groups(mx.AdamW(1e-3, weight_decay=0.1), GROUPS)
+    grads = jax.tree.map(lambda p: 0.3 * p, PARAMS)
+    updates, state = optimizer.update(grads, optimizer.init(PARAMS), PARAMS)
+    labels = jax.tree_util.tree_map_with_path(lambda path, x: jax.tree_util.keystr(path, simple=True), PARAMS)
+    kind = jax.tree.map(lambda x: "head" if "head" in x else "bias" if "bias" in x else "rest", labels)
+    twin = optax.multi_transform(
+        {
+            "head": optax.adamw(1e-2, weight_decay=0.0),
+            "bias": optax.adamw(1e-3, weight_decay=0.0),
+            "rest": optax.adamw(1e-3, weight_decay=0.1),
+        },
+        kind,
+    )
+    with jax_defaults():
+        expected, _ = twin.update(grads, twin.init(PARAMS), PARAMS)
+    for x, y in zip(jax.tree.leaves(updates), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5)
+    assert list(state.inner_states) == ["head.*", "*.bias", "default"]
+    assert optimizer.hyperparameters()["head.*.learning_rate"] == np.float32(1e-2)
+    changed = optimizer.replace(**{"*.bias.learning_rate": 0.5})
+    rates = [t.hyperparameters()["learning_rate"] for t in changed.transforms.values()]
+    assert rates == pytest.approx([1e-2, 0.5, 1e-3])
+
+
+def test_groups_share_what_is_traced():
+    traced = []
+
+    class Rule(mx.AbstractLeafwise):
+        rate: mx.Number = mx.number(1.0)
+        decay: mx.Number = mx.number(0.0)
+        twice: bool = eqx.field(static=True, default=False)
+
+        def update_leaf(self, now, g, s, p):
+            traced.append(1)
+            return self.rate * (2 * g if self.twice else g), s
+
+    tree = {x: [jnp.ones(3)] * 2 for x in "abc"}
+    optimizer = mx.groups(Rule(), {"a*": {"rate": 2.0}, "b*": {"rate": 3.0}})
+    updates, _ = optimizer.update(tree, optimizer.init(tree))
+    assert [float(x[0]) for x in jax.tree.leaves(updates)] == [2, 2, 3, 3, 1, 1]
+    assert len(traced) == 1  # leaves of one shape, in three groups
+    other = mx.groups(Rule(), {"a*": {"rate": 2.0}, "b*": {"twice": True}})
+    updates, _ = other.update(tree, other.init(tree))
+    assert [float(x[0]) for x in jax.tree.leaves(updates)] == [2, 2, 2, 2, 1, 1]
+    assert len(traced) == 3  # another option is another rule
+
+
+def test_mistakes_in_groups(monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for users: annotations are not checked
+    with pytest.raises(ValueError, match="no hyperparameter, option or part `lr`"):
+        mx.groups(mx.AdamW(1e-3), {"head.*": {"lr": 1e-2}})
+    wrong: Any
+    for wrong in ({}, {"head.*": 1e-2}):
+        with pytest.raises(ValueError, match="`groups` needs a mapping from patterns"):
+            mx.groups(mx.AdamW(1e-3), wrong)
+    with pytest.raises(ValueError, match="`default` is the group of all other parameters"):
+        mx.groups(mx.AdamW(1e-3), {"default": {"learning_rate": 1.0}})
+    theirs: Any = optax.adamw(1e-3)
+    with pytest.raises(ValueError, match="is not a modulax transform"):
+        mx.groups(theirs, GROUPS)
+    with pytest.raises(ValueError, match=r"the pattern `tail\.\*` matches no leaf"):
+        mx.groups(mx.AdamW(1e-3), {"tail.*": {"weight_decay": 0.0}}).init(PARAMS)
+
+
+@pytest.mark.parametrize(
+    "word, ours",
+    [("param_groups", "groups"), ("LLRD", "layerwise_decay"), ("MuAdam", "mup"), ("lr_multipliers", "ScaleByPath")],
+)
+def test_words_of_other_libraries(word, ours):
+    with pytest.raises(AttributeError, match=f"Did you mean `modulax.{ours}`"):
+        getattr(mx, word)

@@ -1,0 +1,307 @@
+"""`modulax.compat`: the names, arguments and defaults of optax, and the transforms that come back."""
+
+import functools
+import importlib
+import inspect
+import operator
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import optax.experimental
+import pytest
+from jax.core import Tracer
+
+import modulax as mx
+from modulax import compat
+from modulax.compat._names import NAMES
+from modulax.compat._own import DEPRECATED
+
+from . import settings
+from .instances import SCHEDULES, TRANSFORMS
+from .loops import each
+from .vocabulary import names
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
+PARAMS = {"w": jnp.asarray([1.0, -2.0]), "b": jnp.asarray(0.5)}
+
+
+def test_every_public_name_of_optax_is_there():
+    listed = {f"{module}.{name}".lstrip(".") for module, found in NAMES.items() for name in found}
+    assert names().keys() <= listed
+    for path in listed:
+        assert operator.attrgetter(path)(compat) is not NotImplemented
+    for module, found in NAMES.items():
+        shown = dir(importlib.import_module(f"modulax.compat.{module}".rstrip(".")))
+        assert shown == sorted(set(found) - (set() if module else DEPRECATED.keys()))
+
+
+def functions() -> Iterator[str]:
+    """The functions of optax by path."""
+    for path in names():
+        function = operator.attrgetter(path)(optax)
+        if inspect.isfunction(function) or hasattr(function, "__wrapped__"):
+            yield path
+
+
+def arguments(function: Callable[..., Any]) -> list[Any]:
+    """Name, kind and default of every argument; of defaults that are no values, that there is one."""
+
+    def shown(x: Any) -> Any:
+        is_value = x is None or x is inspect.Parameter.empty or type(x) in (bool, int, float, str, tuple)
+        return x if is_value else "an object"
+
+    found = inspect.signature(function).parameters.values()
+    return [("**" if p.kind is p.VAR_KEYWORD else p.name, p.kind, shown(p.default)) for p in found]
+
+
+@each(functions)
+def test_arguments_are_those_of_optax(path: str):
+    assert arguments(operator.attrgetter(path)(compat)) == arguments(operator.attrgetter(path)(optax))
+
+
+class Recorded:
+    """`compat`, or one of its modules, which remembers the names that are read."""
+
+    def __init__(self, module: Any, path: str, seen: set[str]):
+        self._module, self._path, self._seen = module, path, seen
+
+    def __getattr__(self, name: str) -> Any:
+        path = f"{self._path}.{name}".lstrip(".")
+        value = getattr(self._module, name)
+        if isinstance(value, types.ModuleType):
+            return Recorded(value, path, self._seen)
+        self._seen.add(path)
+        return value
+
+
+def as_compat(make: Any, seen: set[str]) -> Any:
+    """A call of optax, with `compat` in its place."""
+    recorded = Recorded(compat, "", seen)
+    if getattr(make, "__module__", "").startswith("optax"):
+        return operator.attrgetter(path_of(make))(recorded)
+    if not isinstance(make, types.FunctionType):
+        return make
+    theirs = {optax: "", **{operator.attrgetter(path)(optax): path for path in NAMES if path}}
+    changed = {
+        name: operator.attrgetter(theirs[value])(recorded) if theirs[value] else recorded
+        for name, value in make.__globals__.items()
+        if isinstance(value, types.ModuleType) and value in theirs
+    }
+    copy = types.FunctionType(make.__code__, make.__globals__ | changed, None, make.__defaults__, make.__closure__)
+    copy.__kwdefaults__ = make.__kwdefaults__
+    return copy
+
+
+def path_of(function: Any) -> str:
+    return next(path for path in names() if operator.attrgetter(path)(optax) is function)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two transforms or schedules are of one class, with equal numbers and options; masks are not compared."""
+    if isinstance(a, mx.AbstractTransform | mx.AbstractSchedule):
+        fields = a.__dataclass_fields__ if type(a) is type(b) else {}
+        return type(a) is type(b) and all(
+            same(getattr(a, f), getattr(b, f)) for f in fields if "mask" not in f and f != "labels"
+        )
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(x, b[key]) for key, x in a.items())
+    if isinstance(a, np.ndarray | np.generic | jax.Array):
+        return np.array_equal(a, b)
+    return a == b or (callable(a) and callable(b))
+
+
+@functools.cache
+def compared() -> set[str]:
+    """The functions of optax, in a call of which `compat` makes a transform that other tests compare with optax's."""
+    found = set()
+    for instance in (*TRANSFORMS, *SCHEDULES):
+        if instance.optax is not None and instance.name not in ("Monitor", "SAM", "ScaleByShape"):
+            seen: set[str] = set()
+            with warnings.catch_warnings(action="ignore"):
+                made = as_compat(instance.optax, seen)()
+            made = made.gradient_transformation() if isinstance(made, compat.MultiSteps) else made
+            if same(made, instance.make()):
+                found |= seen
+    return found
+
+
+def is_matrix(tree: Any) -> Any:
+    return jax.tree.map(lambda x: jnp.ndim(x) == 2, tree)
+
+
+# Calls of the other functions that make transforms, which are compared with optax's here.
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "adafactor": lambda o: o.adafactor(0.05, 2, weight_decay_rate=0.1, weight_decay_mask=is_matrix),
+    "adadelta": lambda o: o.adadelta(weight_decay=0.1, weight_decay_mask=is_matrix),
+    "chain": lambda o: o.chain(o.clip(1.0), o.GradientTransformation(*o.sgd(0.1, 0.9))),
+    "contrib.dpsgd": lambda o: o.contrib.dpsgd(0.1, 1.5, 0.0, seed=0, momentum=0.9),
+    "contrib.schedule_free": lambda o: o.contrib.schedule_free(o.sgd(0.1), 0.1),
+    "contrib.schedule_free_sgd": lambda o: o.contrib.schedule_free_sgd(0.1, None, 0.8),
+    "freeze": lambda o: o.freeze({"w": True, "b": False}),
+    "lars": lambda o: o.lars(0.5, 0.1, is_matrix, trust_ratio_mask=is_matrix),
+    "multi_transform": lambda o: o.multi_transform({True: o.sgd(0.1), False: o.adam(0.1)}, is_matrix),
+    "named_chain": lambda o: o.named_chain(("a", o.clip(1.0)), ("b", o.lion(0.1))),
+    "optimistic_adam": lambda o: o.optimistic_adam(0.05, 0.1),
+    "scale_by_distance_over_gradients": lambda o: o.scale_by_distance_over_gradients(1e-2),
+    "scale_by_learning_rate": lambda o: o.chain(o.scale_by_learning_rate(), o.scale_by_learning_rate(0.1)),
+    "selective_transform": lambda o: o.selective_transform(o.adam(0.1), freeze_mask={"w": True, "b": False}),
+    "stateless_with_tree_map": lambda o: o.stateless_with_tree_map(lambda u, p: u - 0.1 * p),
+}
+# Compared with a wrapper of optax's, which fails in double precision or for scalars; or with arguments of its own.
+ELSEWHERE = {
+    "contrib.madgrad",
+    "contrib.sam",
+    "contrib.scale_by_madgrad",
+    "contrib.scale_by_muon",
+    "experimental.aggregating.get_per_element_mean_and_sum_sq_diff_grads",
+    "inject_stateful_hyperparams",
+    "lookahead",
+    "monitor",
+    "scale_by_sm3",
+    "sm3",
+}
+
+
+def ten_steps(transform: Any, examples: bool) -> Any:
+    params = {"w": jnp.asarray([[1.0, -2.0], [0.5, 3.0]]), "b": jnp.asarray([0.3, -0.4])}
+    state = transform.init(params)
+    updates = []
+    for i in range(10):
+        grads = jax.tree.map(lambda p, i=i: jnp.sin(p * (i + 1)) + 0.1, params)
+        grads = jax.tree.map(lambda g: jnp.stack([g, 2 * g]), grads) if examples else grads
+        u, state = transform.update(grads, state, params)
+        params = jax.tree.map(jnp.add, params, u)
+        updates.append(u)
+    return updates
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("path", CALLS)
+def test_ten_steps_are_those_of_optax(path: str):
+    with warnings.catch_warnings(action="ignore"):
+        theirs, ours = CALLS[path](optax), CALLS[path](compat)
+    assert isinstance(ours, compat.GradientTransformation)
+    examples = path == "contrib.dpsgd"
+    with settings.jax_defaults():
+        desired = jax.jit(lambda: ten_steps(theirs, examples))()
+    actual = jax.jit(lambda: ten_steps(ours, examples))()
+    rtol = 1e-6 if path == "adafactor" else 1e-12  # optax computes its decay in float32
+    jax.tree.map(lambda a, d: np.testing.assert_allclose(a, d, rtol=rtol, atol=1e-14), actual, desired)
+
+
+@pytest.mark.usefixtures("x64")
+def test_every_function_that_makes_a_transform_is_compared():
+    def makes(path: str) -> bool:
+        x = operator.attrgetter(path)(compat)
+        if path.rpartition(".")[2] in ("get", "tree_get"):
+            return False
+        is_class = inspect.isclass(x) and issubclass(x, mx.AbstractTransform | mx.AbstractSchedule)
+        return is_class or getattr(x, "__module__", "").startswith("modulax.compat")
+
+    made = {path for path in functions() if makes(path)}
+    flat = {path for path in made if path.partition(".")[0] not in ("transforms", "schedules")}
+    assert len(flat) > 140
+    assert flat - compared() - CALLS.keys() == ELSEWHERE & flat
+    for path in made - flat:
+        name = path.partition(".")[2]
+        assert name not in flat or inspect.signature(getattr(compat, name)) == inspect.signature(
+            operator.attrgetter(path)(compat)
+        )
+
+
+def test_a_pair_of_functions():
+    """State and arguments are the caller's own: Python numbers, also in a chain; traced under the caller's `jit`."""
+    seen: list[Any] = []
+
+    def init(params: Any) -> Any:
+        del params
+        return {"steps": 0}
+
+    def update(updates: Any, state: Any, params: Any = None, *, loss: Any = None, **extra: Any) -> Any:
+        del params, extra
+        seen.append(loss)
+        return updates, {"steps": state["steps"] + 1}
+
+    tx = compat.chain(compat.GradientTransformationExtraArgs(init, update), compat.sgd(0.5))
+    start, step = tx
+    state = start(PARAMS)
+    updates, state = step(PARAMS, state, PARAMS, loss=1)
+    updates, state = step(PARAMS, state, PARAMS, loss=2.5)
+    assert (seen, state[0]) == ([1, 2.5], {"steps": 2})
+    assert [type(x) for x in seen] == [int, float]
+    np.testing.assert_allclose(updates["w"], [-0.5, 1.0])
+    updates, state = jax.jit(lambda s, x: tx.update(PARAMS, s, PARAMS, loss=x))(state, 3.0)
+    assert isinstance(seen[-1], Tracer)
+    assert int(state[0]["steps"]) == 3
+    params, _ = tx.step(PARAMS, tx.init(PARAMS), PARAMS, loss=7)
+    np.testing.assert_allclose(params["b"], 0.25)
+    assert seen[-1] == 7
+
+
+def test_every_transform_is_a_pair():
+    for tx in (mx.SGD(0.5), mx.Chain(mx.Clip(1.0), mx.Scale(2.0)), compat.adam(0.1)):
+        init, update = tx
+        assert jax.tree.structure(jax.jit(update)(PARAMS, init(PARAMS), PARAMS)[0]) == jax.tree.structure(PARAMS)
+        assert isinstance(tx, compat.GradientTransformation)
+        assert isinstance(tx, compat.GradientTransformationExtraArgs)
+    assert not isinstance((init, update), compat.GradientTransformation)
+
+
+def test_states_are_made_and_read_as_in_optax():
+    state = compat.ScaleByAdamState(jnp.zeros((), jnp.int32), PARAMS, nu=PARAMS)
+    assert isinstance(state, mx.states.ScaleByAdamState)
+    assert isinstance(mx.Adam(0.1).init(PARAMS)[0], compat.ScaleByAdamState)
+    assert compat.contrib.ScaleBySimplifiedAdEMAMixState(jnp.asarray(1), 2, 3).count == 1
+    with pytest.raises(TypeError, match=r"`ScaleByAdamState` takes 3 arguments \(count, mu, nu\), got 4"):
+        compat.ScaleByAdamState(0, PARAMS, PARAMS, 1)
+    with pytest.raises(TypeError, match="got two values for `count`"):
+        compat.ScaleByAdamState(0, PARAMS, count=1)
+    assert isinstance(compat.MaskedNode(), compat.MaskedNode)
+    injected = compat.inject_hyperparams(compat.adam)(learning_rate=0.1)
+    state = injected.init(PARAMS)
+    assert jax.tree.structure(state.inner_state) == jax.tree.structure(compat.adam(0.1).init(PARAMS))
+    state.hyperparams["learning_rate"] = 0.5
+    np.testing.assert_allclose(injected.update(PARAMS, state, PARAMS)[0]["b"], -0.5, rtol=1e-6)
+    assert set(state.hyperparams) == {"learning_rate", "b1", "b2", "eps", "eps_root"}
+
+
+def test_multi_steps():
+    steps = compat.MultiSteps(compat.sgd(0.5), every_k_schedule=2)
+    tx = steps.gradient_transformation()
+    state = steps.init(PARAMS)
+    for expected in (0.0, -0.25):
+        updates, state = tx.update(PARAMS, state, PARAMS)
+        np.testing.assert_allclose(updates["b"], expected)
+    assert steps.has_updated(state)
+    assert isinstance(steps.inner_opt, mx.SGD)
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: compat.adm, "module 'modulax.compat' has no attribute 'adm'. Did you mean `adam`"),
+        (lambda: compat.contrib.adam, "module 'modulax.compat.contrib' has no attribute 'adam'"),
+        (lambda: compat.named_chain(("a", compat.clip(1.0)), ("a", compat.clip(1.0))), "a name for each"),
+        (lambda: compat.add_noise(0.1, 0.5, 1, seed=2), "takes one of `key` and `seed`"),
+        (lambda: compat.optimistic_adam(lambda step: 0.1), "takes no schedule: write `optax.optimistic_adam_v2`"),
+    ],
+)
+def test_wrong_calls(call: Callable[[], Any], message: str):
+    with pytest.raises((AttributeError, ValueError), match=message):
+        call()
+
+
+def test_deprecated_names_and_arguments_warn():
+    for call in (
+        lambda: compat.dpsgd,
+        lambda: compat.optimistic_adam(0.1),
+        lambda: compat.add_noise(0.1, 0.5, seed=1),
+    ):
+        with pytest.warns(DeprecationWarning, match=r"deprecated"):
+            call()

@@ -1,0 +1,364 @@
+"""LowBit: the codes, which arrays of a state are stored in them, and training, checkpoints and meshes with them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+from flax import nnx
+
+import modulax as mx
+import modulax.nnx
+from modulax import checkpoint
+from modulax._support.module import AbstractState
+from modulax.numerics._quantized import quantized
+from modulax.states import Quantized
+from modulax.tree._state import declarations
+
+from .instances import TRANSFORMS
+
+FORMS = [(bits, nonnegative) for bits in (8, 4) for nonnegative in (False, True)]
+# Rows of blocks, rows of blocks of 100 entries, a flat array that fills no blocks, vectors, one block.
+SHAPES = [(3, 2, 256), (2, 100), (5, 77), (300,), (2,)]
+
+
+def values(shape: tuple[int, ...], nonnegative: bool = False) -> Any:
+    """Numbers over many orders of magnitude, as moments have them."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=shape) * np.exp(2 * random.normal(size=shape))
+    return jnp.asarray(x * x if nonnegative else x, jnp.float32)
+
+
+def in_numpy(x: Any, bits: int, block: int, nonnegative: bool) -> Any:
+    """The documented equations, in double precision, for an array of whole blocks or of one."""
+    blocks = np.asarray(x, np.float64).reshape(-1, min(block, x.size))
+    s = np.abs(blocks).max(1, keepdims=True)
+    if nonnegative:
+        code = np.clip(np.round(2**bits * (blocks / s) ** 0.25 - 1), 0, None)
+        return (s * ((code + 1) / 2**bits) ** 4).reshape(x.shape)
+    most = 2 ** (bits - 1) - 1
+    code = np.sign(blocks) * np.round(most * np.sqrt(np.abs(blocks) / s))
+    return (s * code * np.abs(code) / most**2).reshape(x.shape)
+
+
+# --- The codes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bits, nonnegative", FORMS)
+def test_codes_stand_for_what_is_documented(bits: int, nonnegative: bool):
+    @jax.jit
+    def both(x: Any) -> Any:
+        stored = quantized(x, bits, 128, nonnegative)
+        again = stored.quantize(stored.dequantize())
+        return stored, stored.dequantize(), again
+
+    for shape in SHAPES:
+        x = values(shape, nonnegative)
+        stored, y, again = both(x)
+        assert y.shape == shape
+        assert y.dtype == x.dtype
+        chex.assert_trees_all_equal(stored, again)
+        if shape in ((3, 2, 256), (2, 100), (2,)):
+            np.testing.assert_allclose(y, in_numpy(x, bits, stored.block, nonnegative), rtol=1e-5)
+        else:
+            whole = x.size // 128 * 128
+            expected = in_numpy(x.reshape(-1)[:whole], bits, 128, nonnegative)
+            np.testing.assert_allclose(y.reshape(-1)[:whole], expected, rtol=1e-5)
+        assert stored.codes.dtype == (jnp.uint8 if nonnegative else jnp.int8)
+        assert stored.codes.shape == shape or bits == 4
+        assert stored.codes.size * 8 <= (x.size + 128) * bits
+        assert bool(jnp.all(y > 0)) or not nonnegative
+        assert jnp.max(jnp.abs(y)) == jnp.max(jnp.abs(x))
+    np.testing.assert_array_equal(both(jnp.zeros((2, 128)))[1], 0)
+
+
+def test_codes_lose_less_than_those_of_bitsandbytes():
+    """The tables are what `bitsandbytes.functional.create_dynamic_map` returns, version 0.50.2."""
+    tables = json.loads((Path(__file__).parent / "oracles" / "bitsandbytes_dynamic_map.json").read_text())
+    for nonnegative in (False, True):
+        table = np.asarray(tables["unsigned" if nonnegative else "signed"])
+        assert table.shape == (256,)
+        # Gradients of one layer: the scale differs by the unit, and a second moment is the square of a first one.
+        random = np.random.default_rng(0)
+        x = random.normal(size=(64, 128)) * np.exp(random.normal(size=128))
+        x = x * x if nonnegative else x
+        s = np.abs(x).max(1, keepdims=True)
+        theirs = s * table[np.searchsorted((table[1:] + table[:-1]) / 2, x / s)]
+        ours = np.asarray(quantized(jnp.asarray(x, jnp.float32), 8, 128, nonnegative).dequantize())
+        error = [np.sqrt(np.mean((y - x) ** 2)) for y in (ours, theirs)]
+        assert error[0] < 0.9 * error[1]
+
+
+def test_a_block_with_a_nan_is_not_finite_and_the_others_are():
+    x = values((3, 256)).at[0, 3].set(jnp.nan).at[1, 200].set(jnp.inf)
+    for bits in (8, 4):
+        y = jax.jit(lambda x, bits=bits: quantized(x, bits, 128, False).dequantize())(x)
+        assert not jnp.any(jnp.isfinite(y[0, :128]))
+        assert not jnp.any(jnp.isfinite(y[1, 128:]))
+        assert jnp.all(jnp.isfinite(y[0, 128:]))
+        assert jnp.all(jnp.isfinite(y[1, :128]))
+        assert jnp.all(jnp.isfinite(y[2]))
+
+
+@pytest.mark.parametrize("bits, nonnegative", [(8, True), (4, False)])
+def test_stochastic_rounding_is_right_on_average(bits: int, nonnegative: bool):
+    x = values((2, 16), nonnegative)
+    stored = quantized(x, bits, 16, nonnegative)
+    seeds = jax.random.bits(jax.random.key(0), (4000, 2), jnp.uint32)
+    draws = np.asarray(jax.jit(jax.vmap(lambda s: stored.quantize(x, s).dequantize()))(seeds), np.float64)
+    draws, x = draws.reshape(len(draws), -1), x.reshape(-1)
+    smallest = float(jnp.max(x)) / 2 ** (4 * bits)
+    above = np.asarray(x) > smallest if nonnegative else np.full(x.shape, True)
+    spread = draws.std(0) / np.sqrt(4000)
+    assert np.all(np.abs(draws.mean(0) - np.asarray(x))[above] <= 5 * spread[above] + 1e-6)
+    for i in range(x.size):
+        assert len(np.unique(draws[:, i])) <= 2
+    pairs = np.atleast_2d(np.corrcoef(draws[:, above & (spread > 0)].T))
+    assert np.abs(pairs - np.eye(len(pairs))).max() < 0.1
+    ones = quantized(jnp.ones((2048, 256)), bits, 128, nonnegative)
+    codes = jax.jit(jax.vmap(lambda s: ones.quantize(ones.dequantize(), s).codes))(seeds[:8])
+    assert len(np.unique(codes)) == 1
+
+
+# --- What is stored in fewer bits ------------------------------------------------------------------
+
+PARAMS = {
+    "w": values((64, 128)),
+    "odd": values((70, 67)),
+    "bias": values((128,)),
+    "z": jax.lax.complex(values((64, 64)), values((64, 64))),
+    "half": values((64, 128)).astype(jnp.bfloat16),
+}
+
+
+def quantized_paths(state: Any) -> set[str]:
+    """The paths of the quantized arrays, without what is above the states of the rules."""
+    found = jtu.tree_leaves_with_path(state, is_leaf=lambda x: isinstance(x, Quantized))
+    paths = {mx.tree.leaf_paths({jtu.keystr(p, simple=True, separator="."): 0})[0]: x for p, x in found}
+    return {".".join(path.split(".")[-2:]) for path, x in paths.items() if isinstance(x, Quantized)}
+
+
+def test_moments_of_large_arrays_are_quantized():
+    state = jax.eval_shape(mx.LowBit(mx.AdamW(1e-3)).init, PARAMS)
+    assert quantized_paths(state) == {"mu.w", "mu.odd", "mu.half", "nu.w", "nu.odd", "nu.half", "nu.z"}
+    chosen = mx.LowBit(mx.AdamW(1e-3), where=mx.by_path({"w": False, "half": False, "*": True}), min_size=1)
+    assert quantized_paths(jax.eval_shape(chosen.init, PARAMS)) == {
+        "mu.odd", "mu.bias", "nu.odd", "nu.bias", "nu.z",
+    }  # fmt: skip
+    inside = mx.LowBit(mx.MultiSteps(mx.ScheduleFree(mx.RMSProp(1e-3), 1e-3), 2))
+    assert quantized_paths(jax.eval_shape(inside.init, {"w": PARAMS["w"]})) == {"nu.w"}
+    for never in (mx.MADGRAD(1e-3), mx.LBFGS(), mx.COCOB()):
+        assert not quantized_paths(jax.eval_shape(mx.LowBit(never).init, {"w": PARAMS["w"]}))
+
+
+@pytest.mark.parametrize("bits, most", [(8, 2.1), (4, 1.15)])
+def test_describe_counts_the_bytes(bits: int, most: float):
+    params = {"w": jax.ShapeDtypeStruct((512, 768), jnp.float32), "out": jax.ShapeDtypeStruct((192, 1000), jnp.float32)}
+    table = mx.describe(mx.LowBit(mx.AdamW(1e-3), bits), params)
+    assert bits / 4 < table.total_bytes / table.parameters <= most
+    state = jax.eval_shape(mx.LowBit(mx.AdamW(1e-3), bits).init, params)
+    assert table.total_bytes == sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
+    assert table.shared_bytes <= 16
+
+
+SIGNED = {"ScaleBySophia": "an estimate of a Hessian, which is positive for the loss of the test"}
+
+
+def test_every_field_of_a_state_says_what_it_holds():
+    """Copies of the parameters are declared exact, and nonnegative fields are those declared so, and no others."""
+    params = {name: jnp.asarray([[0.3, -0.2], [1.5, -2.0]]) for name in ("w", "bias")}
+    considered: dict[tuple[type, str], tuple[bool, bool]] = {}
+
+    def fields(state: Any) -> list[tuple[type, str]]:
+        found, nodes = [], [state]
+        while nodes:
+            node = nodes.pop()
+            children = jtu.tree_flatten_with_path(node, is_leaf=lambda x, node=node: x is not node)[0]
+            for key, child in children:
+                if child is not node:
+                    found += [(type(node), key[0].name)] if isinstance(node, AbstractState) else []
+                    nodes.append(child)
+        return found
+
+    for instance in TRANSFORMS:
+        if instance.examples:
+            continue
+        transform = instance.make()
+        state = jax.eval_shape(lambda p, t=transform: mx.tree.dequantize(t.init(p)), params)
+        if set(fields(state)) <= considered.keys():
+            continue
+
+        def run(transform: Any, instance: Any = instance) -> list[Any]:
+            state = transform.init(params)
+            states = [mx.tree.dequantize(state)]
+            for sign in (1.0, -1.0, 0.5):
+                updates = {name: jnp.asarray([[1.0, -2.0], [-0.5, 3.0]]) * sign for name in params}
+                extra: Any = instance.extra(params, updates) if callable(instance.extra) else instance.extra
+                state = transform.update(updates, state, params, **extra)[1]
+                states.append(mx.tree.dequantize(state))
+            return states
+
+        considered |= dict.fromkeys(fields(state), (False, False))
+        declared = declarations(state)
+        leaves = [list(map(np.asarray, jtu.tree_leaves(s))) for s in jax.jit(run)(transform)]
+        for field, *xs in zip(declared, *leaves, strict=True):
+            if field is None or not jnp.issubdtype(xs[0].dtype, jnp.floating) or xs[0].ndim == 0:
+                continue
+            is_copy = any(np.array_equal(xs[0], p) for p in params.values())
+            assert field.get("exact") or not is_copy, f"{instance}: a copy of the parameters is not declared exact"
+            is_nonnegative, is_zero = (
+                all(bool(jnp.all(f(x))) for x in xs) for f in (lambda x: x >= 0, lambda x: x == 0)
+            )
+            if field.get("nonnegative"):
+                assert is_nonnegative, f"{instance}: a field is declared nonnegative and is {xs}"
+            elif not is_zero and not field.get("exact") and instance.name not in SIGNED:
+                assert not is_nonnegative, f"{instance}: a field that is never negative is not declared so, {xs}"
+
+
+# --- Steps -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "optimizer", [mx.LowBit(mx.AdamW(0.03)), mx.LowBit(mx.AdamW(0.03), 4), mx.LowBit(mx.Lion(0.01), 4)]
+)
+def test_training_is_that_of_full_precision(optimizer: Any):
+    random = np.random.default_rng(1)
+    data, targets = (jnp.asarray(random.normal(size=(256, 64)), jnp.float32) for _ in range(2))
+    params = {"w": jnp.zeros((64, 64))}
+
+    def loss(params: Any) -> Any:
+        return jnp.mean((data @ params["w"] - targets) ** 2)
+
+    @jax.jit
+    def train(optimizer: Any) -> Any:
+        def step(carry: Any, _: Any) -> Any:
+            params, state = carry
+            return optimizer.step(jax.grad(loss)(params), state, params), None
+
+        return loss(jax.lax.scan(step, (params, optimizer.init(params)), length=200)[0][0])
+
+    assert train(optimizer) == pytest.approx(float(train(optimizer.inner)), rel=0.01)
+
+
+def test_the_moments_are_read_and_continued_in_full_precision():
+    params = {"w": PARAMS["w"], "bias": PARAMS["bias"]}
+    optimizer = mx.LowBit(mx.ScheduleFree(mx.AdamW(0.1), 0.1))
+    state = optimizer.init(params)
+    new, state = optimizer.step(params, state, params)
+    plain = mx.tree.dequantize(state).inner_state
+    assert jtu.tree_structure(plain) == jtu.tree_structure(optimizer.inner.init(params))
+    nu = mx.tree.get(plain, "nu")
+    np.testing.assert_array_equal(nu["w"], mx.tree.get(state, "nu")["w"].dequantize())
+    root = (1e-3 * params["w"] ** 2) ** 0.25
+    np.testing.assert_allclose(nu["w"] ** 0.25, root, rtol=1e-3, atol=1 / 256 * float(jnp.max(root)))
+    chex.assert_trees_all_equal(optimizer.eval_params(state, new), optimizer.inner.eval_params(plain, new))
+    chex.assert_trees_all_close(
+        optimizer.update(params, state, new)[0], optimizer.inner.update(params, plain, new)[0], rtol=1e-5
+    )
+
+
+def test_a_step_changes_the_key_and_a_mini_step_no_code():
+    params = {"w": PARAMS["w"]}
+    assert mx.LowBit(mx.AdamW(0.1), 4).init(params).rng_key is not None
+    four = mx.LowBit(mx.AdamW(0.1), 4, key=7)
+    keys = [four.init(params).rng_key, four.update(params, four.init(params), params)[1].rng_key]
+    assert not are_equal(*keys)
+    transform = mx.LowBit(mx.MultiSteps(mx.AdamW(0.1), 2))
+    assert transform.init(params).rng_key is None
+    state = transform.init(params)
+    for i in range(4):
+        before = mx.tree.get(state, "ScaleByAdamState")
+        _, state = transform.update(params, state, params)
+        is_step = i % 2 == 1
+        assert are_equal(before, mx.tree.get(state, "ScaleByAdamState")) != is_step
+
+
+def are_equal(a: Any, b: Any) -> bool:
+    return all(bool(jnp.array_equal(x, y)) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+def test_state_of_sharded_parameters():
+    mesh = jax.make_mesh((2, 4), ("a", "b"))
+    place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("a", "b"))
+    params = {"w": values((16, 512))}
+    sharded = jax.device_put(params, place)
+    for bits in (8, 4):
+        optimizer = mx.LowBit(mx.AdamW(0.1), bits)
+        shardings = mx.state_sharding(optimizer, sharded)
+        state = jax.jit(optimizer.init, out_shardings=shardings)(sharded)
+        mu = mx.tree.get(state, "mu")["w"]
+        assert mu.codes.sharding.shard_shape(mu.codes.shape)[:2] == ((8, 128) if bits == 8 else (8, 1))
+        assert mu.scales.sharding.shard_shape(mu.scales.shape) == (8, 1)
+        step = jax.jit(optimizer.step, out_shardings=({"w": place}, shardings))
+        one = step(sharded, state, sharded)
+        other = optimizer.step(params, optimizer.init(params), params)
+        chex.assert_trees_all_close(one[0], other[0], rtol=1e-6)
+        chex.assert_trees_all_close(one[1], other[1], rtol=1e-6)
+
+
+# --- Checkpoints -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_checkpoints_are_restored_in_either_form(bits: int):
+    params = {"w": values((8, 256)), "same": values((8, 256)), "odd": values((5, 77)), "bias": values((3,))}
+    params["long"] = values((7, 55))  # of the same size
+    adamw = mx.AdamW(0.1)
+    optimizer = mx.LowBit(adamw, bits, min_size=100)
+    low, full = optimizer.init(params), adamw.init(params)
+    for i in range(2):
+        grads = jax.tree.map(lambda p, i=i: p * (1 - 3 * i), params)
+        _, low = optimizer.update(grads, low, params)
+        _, full = adamw.update(grads, full, params)
+    saved_low, saved_full = (checkpoint.state_dict({"state": s}) for s in (low, full))
+
+    same, _ = checkpoint.load_state_dict({"state": optimizer.init(params)}, saved_low)
+    chex.assert_trees_all_equal(same["state"], low)
+
+    to_full, report = checkpoint.load_state_dict({"state": adamw.init(params)}, saved_low, strict=False)
+    chex.assert_trees_all_equal(to_full["state"], mx.tree.dequantize(low).inner_state)
+    assert not report.fresh
+    assert report.unused == (() if bits == 8 else ("state.rng_key",))
+
+    template = jax.tree.map(lambda x: x, {"state": optimizer.init(params)})
+    to_low, report = checkpoint.load_state_dict(template, saved_full, strict=False)
+    expected = jax.tree.map(
+        lambda form, x: form.quantize(x) if isinstance(form, Quantized) else x,
+        low.inner_state, full, is_leaf=lambda x: isinstance(x, Quantized),
+    )  # fmt: skip
+    chex.assert_trees_all_equal(to_low["state"].inner_state, expected)
+    assert not report.unused
+    name = "state.inner_state.inner.parts.scale_by_adam.mu.odd.scales"
+    assert report.restored[name] == "state.inner.parts.scale_by_adam.mu.odd"
+
+
+def test_nnx_keeps_codes_in_variables():
+    model = nnx.Linear(64, 128, rngs=nnx.Rngs(0))
+    optimizer = modulax.nnx.Optimizer(model, mx.LowBit(mx.AdamW(0.1)))
+    grads = nnx.state(model, nnx.Param)
+    optimizer.update(model, grads)
+    codes = optimizer.opt_state["inner_state.inner.parts.scale_by_adam.mu.kernel.codes"]
+    assert codes.get_value().dtype == jnp.int8
+    plain = modulax.nnx.Optimizer(model, mx.AdamW(0.1))
+    saved = checkpoint.state_dict({"optimizer": nnx.state(plain)})
+    restored, report = checkpoint.load_state_dict({"optimizer": nnx.state(optimizer)}, saved, strict=False)
+    nnx.update(optimizer, restored["optimizer"])
+    assert all(name.startswith("optimizer.hyperparameters.") for name in report.unused)
+    np.testing.assert_array_equal(codes.get_value(), 0)
+
+
+# --- Wrong calls -----------------------------------------------------------------------------------
+
+
+def test_wrong_arguments():
+    with pytest.raises(ValueError, match=r"`LowBit\(bits=\.\.\.\)` must be 8 or 4, got 16"):
+        mx.LowBit(mx.AdamW(0.1), 16)
+    with pytest.raises(ValueError, match=r"`LowBit\(block=\.\.\.\)` must be a power of two such as 128, got 100"):
+        mx.LowBit(mx.AdamW(0.1), block=100)
+    with pytest.raises(ValueError, match=r"`LowBit\(where=\.\.\.\)` needs `True` or `False` for every leaf"):
+        mx.LowBit(mx.AdamW(0.1), where={"w": "yes"}).init({"w": jnp.ones(3)})

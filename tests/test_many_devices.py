@@ -1,0 +1,353 @@
+"""ZeRO-1 on eight devices, with FSDP, on explicit axes and in NNX; state in the memory of the host; two processes."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
+
+import modulax as mx
+import modulax.nnx
+from modulax import checkpoint
+
+from . import train_over_processes as job
+
+DEVICES = np.array(jax.devices("cpu")[:8])
+MESH, GRID = Mesh(DEVICES, ("data",)), Mesh(DEVICES.reshape(2, 4), ("model", "data"))
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(16, 16)).astype(np.float32)
+PARAMS: dict[str, Any] = {
+    "down": RANDOM.normal(size=(32, 8)).astype(np.float32) / 4,
+    "gain": np.ones(32, np.float32),
+    "three": np.ones(3, np.float32),
+    "up": RANDOM.normal(size=(16, 32)).astype(np.float32) / 4,
+}
+OPTIMIZERS: dict[str, mx.AbstractTransform] = {
+    "AdamW": mx.AdamW(1e-2),
+    "Adafactor": mx.Adafactor(1e-2, min_dim_size_to_factor=8, momentum=0.9),
+    "GaLore": mx.GaLore(1e-2, 8),
+    "Lion": mx.Lion(1e-3),
+    "Muon": mx.Muon(1e-2),
+    "SM3": mx.SM3(1e-2),
+    "LowBit": mx.LowBit(mx.AdamW(1e-2), block=4, min_size=64),
+    "Offload": mx.Offload(mx.AdamW(1e-2)),
+}
+
+
+def loss(params: Any, x: Any) -> jax.Array:
+    params = jtu.tree_map(lambda p: p.astype(jnp.float32), params)
+    hidden = jnp.tanh(x @ params["up"]) * params["gain"][None]
+    return jnp.mean((hidden @ params["down"]) ** 2) + jnp.sum(params["three"] ** 2)
+
+
+@jax.jit
+def train_step(optimizer: Any, params: Any, state: Any, x: Any) -> Any:
+    return optimizer.step(jax.grad(loss)(params, x), state, params)
+
+
+def on_each(mesh: Mesh, dtype: Any = jnp.float32) -> Any:
+    """The parameters, replicated."""
+    return jax.device_put(jtu.tree_map(lambda p: p.astype(dtype), PARAMS), NamedSharding(mesh, P()))
+
+
+def batch(mesh: Mesh) -> jax.Array:
+    return jax.device_put(X, NamedSharding(mesh, P("data")))
+
+
+def divided(optimizer: Any, params: Any) -> Any:
+    shardings = mx.state_sharding(optimizer, params, zero="data")
+    return jax.jit(optimizer.init, out_shardings=shardings)(params), shardings
+
+
+def assert_placed(tree: Any, shardings: Any) -> None:
+    for x, sharding in zip(jtu.tree_leaves(tree), jtu.tree_leaves(shardings), strict=True):
+        assert x.sharding.is_equivalent_to(sharding, x.ndim), (x.sharding, sharding)
+
+
+def assert_near(tree: Any, other: Any, tolerance: float = 1e-6) -> None:
+    for a, b in zip(jtu.tree_leaves(tree), jtu.tree_leaves(other), strict=True):
+        np.testing.assert_allclose(np.asarray(a, np.float32), np.asarray(b, np.float32), rtol=tolerance, atol=tolerance)
+
+
+def shardings_of(tree: Any) -> Any:
+    return jtu.tree_map(lambda x: x.sharding, tree)
+
+
+# --- ZeRO-1
+
+
+@pytest.mark.parametrize("name, dtype", [
+    *((name, jnp.float32) for name in OPTIMIZERS),
+    ("AdamW", jnp.bfloat16),
+    ("Muon", jnp.bfloat16),
+])  # fmt: skip
+def test_each_device_holds_an_eighth_of_the_state(name: str, dtype: Any):
+    """From `init` on, step after step; the results are those of a replicated state, up to rounding."""
+    optimizer, x = OPTIMIZERS[name], batch(MESH)
+    params = alone = on_each(MESH, dtype)
+    shardings = mx.state_sharding(optimizer, params, zero="data")
+    init = jax.jit(optimizer.init, out_shardings=shardings).lower(params).compile()
+    state = init(params)
+    memory: Any = init.memory_analysis()
+    assert_placed(state, shardings)
+    alone_state = jax.jit(optimizer.init)(alone)
+    leaves = jtu.tree_leaves(state)
+    divisible = [x for x in leaves if x.size % 8 == 0]
+    rest = sum(x.nbytes for x in leaves if x.size % 8)  # scalars, and the moments of `three`
+    eighth = sum(x.nbytes for x in divisible) // 8
+    assert sum(x.addressable_shards[0].data.nbytes for x in divisible) == eighth
+    made = memory.output_size_in_bytes + memory.host_output_size_in_bytes
+    made += 0 if name == "LowBit" else memory.temp_size_in_bytes  # which quantizes zeros
+    assert made <= 1.1 * eighth + rest + 8 * len(leaves)  # a pointer to each result
+
+    for _ in range(3):
+        params, state = train_step(optimizer, params, state, x)
+        alone, alone_state = train_step(optimizer, alone, alone_state, x)
+        assert_placed((params, state), (shardings_of(alone), shardings))
+    assert_near(params, alone, 1e-6 if dtype == jnp.float32 else 2.0**-8)
+
+
+def test_a_step_gathers_the_parameters_and_nothing_else():
+    """The moments are never whole: each device needs the memory for its part of them."""
+    optimizer, params, x = mx.AdamW(1e-2), on_each(MESH), batch(MESH)
+    state, _ = divided(optimizer, params)
+    donating = jax.jit(lambda *args: train_step(*args), donate_argnums=(1, 2))
+    compiled = donating.lower(optimizer, params, state, x).compile()
+    gathered = re.findall(r"= (.*?) all-gather\(", compiled.as_text() or "")
+    shapes = sorted(
+        tuple(map(int, dims.split(","))) for each in gathered for dims in re.findall(r"f32\[([\d,]+)\]", each)
+    )
+    assert shapes == sorted(p.shape for p in PARAMS.values() if p.size % 8 == 0)
+    whole = jax.jit(optimizer.init)(params)
+    replicated = donating.lower(optimizer, params, whole, x).compile()
+    memories: list[Any] = [replicated.memory_analysis(), compiled.memory_analysis()]
+    saved = memories[0].argument_size_in_bytes - memories[1].argument_size_in_bytes
+    moments = 2 * 4 * sum(p.size for p in PARAMS.values() if p.size % 8 == 0)
+    assert saved == moments * 7 // 8
+
+
+@pytest.mark.parametrize("shape, of_param, zero, expected", [
+    ((16, 8), P(), "data", P("data", None)),
+    ((8, 16), P(), "data", P(None, "data")),  # the longest dimension
+    ((6, 4), P(), "data", P(None, "data")),  # the longest that 4 devices divide
+    ((6, 3), P(), "data", P()),
+    ((16, 8), P("data"), "data", P("data")),  # FSDP
+    ((16, 8), P("model"), "data", P("model", "data")),
+    ((16, 4), P("model"), "data", P(("model", "data"))),
+    ((16,), P("model"), "data", P(("model", "data"))),
+    ((4,), P("model"), "data", P("model")),  # 2 numbers on each device
+    ((16, 8), P(), ("model", "data"), P(("model", "data"), None)),
+    ((16, 8), P(None, "model"), ("model", "data"), P("data", "model")),
+    ((16, 8), P(), None, P()),
+    ((0, 6), P(), "data", P()),
+])  # fmt: skip
+def test_where_an_array_is_divided(shape: Any, of_param: Any, zero: Any, expected: Any):
+    params = {"w": jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(GRID, of_param))}
+    found = mx.state_sharding(mx.ScaleByAdam(), params, zero=zero)
+    assert found.mu["w"].is_equivalent_to(NamedSharding(GRID, expected), len(shape)), found.mu["w"]
+    assert found.count.is_fully_replicated
+
+
+def test_with_fsdp_the_state_follows_and_the_rest_is_divided():
+    """Moments like their parameters; factors, which have another shape, over the axis."""
+    optimizer = OPTIMIZERS["Adafactor"]
+    params = on_each(GRID) | {"up": jax.device_put(PARAMS["up"], NamedSharding(GRID, P("data", "model")))}
+    state, shardings = divided(optimizer, params)
+    specs = {name: mx.tree.get(shardings, name).spec for name in ("v_row.up", "v_col.up", "ema.up", "ema.down")}
+    assert specs == {
+        "v_row.up": P("data"),
+        "v_col.up": P("data"),
+        "ema.up": P("data", "model"),
+        "ema.down": P("data", None),
+    }
+    alone = on_each(GRID)
+    alone_state = jax.jit(optimizer.init)(alone)
+    for _ in range(2):
+        params, state = train_step(optimizer, params, state, batch(GRID))
+        alone, alone_state = train_step(optimizer, alone, alone_state, batch(GRID))
+    assert params["up"].sharding.spec == P("data", "model")
+    assert_placed(state, shardings)
+    assert_near(params, alone)
+
+
+def test_every_way_to_step_keeps_the_shardings():
+    """Compiled by the library or by the caller; `update` and `apply_updates`, outside of any program too."""
+    optimizer, params = mx.AdamW(1e-2), on_each(MESH)
+    state, shardings = divided(optimizer, params)
+    places = shardings_of(params)
+    updates, stepped = optimizer.update(params, state, params)
+    moved = mx.apply_updates(params, updates)
+    assert_placed((moved, stepped), (places, shardings))
+    assert_placed(jax.jit(lambda p, s: optimizer.step(p, s, p))(params, state), (places, shardings))
+
+    def train(params: Any, state: Any) -> Any:
+        body = lambda carry, _: (optimizer.step(carry[0], carry[1], carry[0]), None)  # noqa: E731
+        return jax.lax.scan(body, (params, state), None, length=2)[0]
+
+    # XLA chooses where the carry of a loop is, but for what the caller says.
+    assert_placed(jax.jit(train, out_shardings=(places, shardings))(params, state), (places, shardings))
+    again = optimizer.step(params, state, params, donate=True)
+    assert_placed(again, (places, shardings))
+    assert_near(again[0], moved)
+
+
+@pytest.mark.parametrize("name", ["AdamW", "Adafactor", "SM3"])
+def test_on_explicit_axes_what_is_like_the_parameters_is_divided(name: str):
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,), devices=list(DEVICES))
+    with jax.set_mesh(mesh):
+        params, optimizer = on_each(mesh), OPTIMIZERS[name]
+        state, shardings = divided(optimizer, params)
+        new, new_state = jax.jit(lambda p, s: optimizer.step(p, s, p))(params, state)
+        assert {str(jax.typeof(x).sharding.spec) for x in jtu.tree_leaves(new)} <= {"P(None,)", "P(None, None)"}
+    assert_placed(new_state, shardings)
+    assert not all(sharding.is_fully_replicated for sharding in jtu.tree_leaves(shardings))
+    assert_near(new, optimizer.step(PARAMS, optimizer.init(PARAMS), PARAMS)[0])
+
+
+def test_an_axis_that_is_not_there():
+    optimizer = mx.AdamW(1e-3)
+    with pytest.raises(ValueError, match=r"the mesh of the parameters has no axis 'dp'\. It has `model`, `data`"):
+        mx.state_sharding(optimizer, on_each(GRID), zero=("data", "dp"))
+    with pytest.raises(ValueError, match=r"and they are on none\. Replicate them over one first"):
+        mx.state_sharding(optimizer, jtu.tree_map(jnp.asarray, PARAMS), zero="data")
+
+
+# --- NNX
+
+
+@pytest.mark.parametrize("graph", [True, False], ids=["graph", "tree"])
+def test_an_nnx_optimizer_divides_its_state(graph: bool):
+    """Also where NNX itself places variables by their names."""
+
+    class Net(nnx.Module):
+        def __init__(self, rngs: Any):
+            names = nnx.with_partitioning(nnx.initializers.lecun_normal(), (None, None))
+            self.up = nnx.Linear(16, 32, kernel_init=names, use_bias=False, rngs=rngs)
+            self.down = nnx.Linear(32, 8, use_bias=False, rngs=rngs)
+
+        def __call__(self, x: Any) -> Any:
+            return self.down(jnp.tanh(self.up(x)))
+
+    @nnx.jit(graph=graph)
+    def step(model: Any, optimizer: Any, x: Any) -> None:
+        optimizer.update(model, nnx.grad(lambda model: jnp.mean(model(x) ** 2), graph=graph)(model))
+
+    results = []
+    for zero in ("data", None):
+        with jax.set_mesh(MESH):
+            model = Net(nnx.Rngs(0))
+            nnx.update(model, jax.device_put(nnx.state(model), NamedSharding(MESH, P())))
+            optimizer = modulax.nnx.Optimizer(model, mx.AdamW(1e-2), graph=graph, zero=zero)
+            for _ in range(2):
+                step(model, optimizer, batch(MESH))
+        moments = [x for name, x in optimizer.opt_state.items() if ".mu." in name or ".nu." in name]
+        shapes = {x[...].addressable_shards[0].data.shape for x in moments}
+        assert shapes == ({(16, 4), (4, 8)} if zero else {(16, 32), (32, 8)})
+        assert all(x.sharding.is_fully_replicated for x in jtu.tree_leaves(nnx.as_pure(nnx.state(model))))
+        results.append(nnx.as_pure(nnx.state(model)))
+    assert_near(*results)
+
+
+def test_an_nnx_optimizer_that_is_made_in_a_program_cannot_be_divided():
+    with pytest.raises(ValueError, match=r"Create the optimizer outside `nnx\.jit`"):
+        nnx.eval_shape(lambda: modulax.nnx.Optimizer(nnx.Linear(8, 8, rngs=nnx.Rngs(0)), mx.AdamW(1e-3), zero="data"))
+
+
+# --- Offload
+
+
+def memories(state: Any) -> set[str]:
+    return {x.sharding.memory_kind for x in jtu.tree_leaves(state) if x.ndim}
+
+
+def test_offloaded_states_live_in_the_memory_of_the_host(tmp_path: Path):
+    """Before and after each step, after a restore, and with everything donated; the results are equal bit for bit."""
+    inner = mx.ScheduleFreeAdamW(mx.schedules.Linear(1e-2, 1e-3, 10), b1=0.9)
+    optimizer = mx.Offload(inner)
+    params = whole = jtu.tree_map(jnp.asarray, PARAMS)
+    state, whole_state = optimizer.init(params), inner.init(params)
+    assert memories(state) == {"pinned_host"}
+    for _ in range(2):
+        params, state = optimizer.step(params, state, params)
+        whole, whole_state = inner.step(whole, whole_state, whole)
+        assert memories(state) == {"pinned_host"}
+        assert memories(params) == {"device"}
+    checkpoint.save(tmp_path / "state", state)
+    restored, _ = checkpoint.restore(tmp_path / "state", optimizer.init(params))
+    assert memories(restored) == {"pinned_host"}
+    on_device = jtu.tree_map(lambda x: jnp.asarray(np.asarray(x)), state)  # what another format restores
+    averaged = optimizer.eval_params(state, params)
+    assert memories(averaged) == {"device"}
+    np.testing.assert_array_equal(averaged["up"], inner.eval_params(whole_state, whole)["up"])
+    assert (
+        optimizer.hyperparameters(state)["inner.learning_rate"] == inner.hyperparameters(whole_state)["learning_rate"]
+    )
+    expected = inner.step(params, whole_state, params)
+    for given, donate in ((restored, True), (on_device, False)):  # JAX cannot donate to another memory
+        found = optimizer.step(params, given, jtu.tree_map(jnp.copy, params), donate=donate)
+        assert memories(found[1]) == {"pinned_host"}
+        for a, b in zip(jtu.tree_leaves(found), jtu.tree_leaves(expected), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_offloading_can_be_switched_off_without_changing_names():
+    optimizer = mx.Offload(mx.SGD(0.1, momentum=0.9), memory_kind="device")
+    state = optimizer.init(jtu.tree_map(jnp.asarray, PARAMS))
+    assert memories(state) == {"device"}
+    in_host = mx.Offload(optimizer.inner).init(PARAMS)
+    assert checkpoint.state_dict(state).keys() == checkpoint.state_dict(in_host).keys()
+
+
+def test_an_offloaded_state_of_many_arrays_is_made_without_a_program():
+    params = [jnp.ones(2)] * 301
+    assert memories(mx.Offload(mx.Trace(0.9)).init(params)) == {"pinned_host"}
+
+
+def test_a_backend_without_that_memory(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(ValueError, match=r"`Offload\(memory_kind=\.\.\.\)` must be one of"):
+        mx.Offload(mx.SGD(0.1), memory_kind="disk")
+    device = SimpleNamespace(platform="abacus", addressable_memories=lambda: [SimpleNamespace(kind="beads")])
+    monkeypatch.setattr(jax, "local_devices", lambda: [device])
+    with pytest.raises(ValueError, match=r"devices of the platform 'abacus' have no such memory\. They have `beads`"):
+        jax.eval_shape(mx.Offload(mx.SGD(0.1, momentum=0.9)).init, {"new": jnp.ones(5)})
+
+
+# --- Processes
+
+
+def test_a_checkpoint_of_two_processes_is_continued_by_one(tmp_path: Path):
+    """A transformer with ZeRO over both; the result is that of one process without interruption."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    flags = os.environ.get("XLA_FLAGS", "")
+    environment = os.environ | {"XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count=2"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.train_over_processes", str(tmp_path), str(process), str(port)],
+            env=environment,
+            cwd=Path(__file__).parents[1],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for process in range(2)
+    ]
+    expected, _ = job.train(job.mesh(1), steps=4)
+    for process in processes:
+        output, _ = process.communicate(timeout=200)
+        assert process.returncode == 0, output[-3000:]
+    found, first = job.train(job.mesh(1), steps=4, resume=tmp_path / "run")
+    assert first == 2
+    assert_near(found, expected)

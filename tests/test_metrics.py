@@ -1,0 +1,146 @@
+"""`metrics(state)`: what it lists, under which names, and what it costs inside a compiled step."""
+
+import csv
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import modulax as mx
+from modulax.testing import default_params
+from modulax.tree import norm
+
+from .instances import TRANSFORMS, Instance
+from .loops import each
+
+PARAMS = {"w": jnp.ones((3, 2)), "b": jnp.ones(2)}
+FALLING = mx.schedules.Linear(0.2, 0.0, transition_steps=4)
+
+
+def by_layer(updates: Any) -> Any:
+    return {name: norm(layer) for name, layer in updates.items()}
+
+
+def guarded(inner: mx.AbstractTransform) -> mx.AbstractTransform:
+    return mx.ApplyIfFinite(inner, 3)
+
+
+def test_a_run_is_logged_to_a_file(tmp_path):
+    """The rates are those of the next step, everything else is of the last one; a row is read back as it was."""
+    optimizer = mx.Chain(
+        mx.Monitor({"grad_norm": norm, "norms": by_layer, "gradient_of_b": lambda u: u["b"]}),
+        guarded(mx.AdamW(FALLING, b1=mx.schedules.Linear(0.9, 0.94, transition_steps=4))),
+        mx.ReduceOnPlateau(0.5, patience=1),
+    )
+
+    @jax.jit
+    def train_step(optimizer, params, state, scale):
+        grads = jax.tree.map(lambda p: scale * jnp.ones_like(p), params)
+        params, state = optimizer.step(grads, state, params, value=1.0)
+        return params, state, optimizer.metrics(state)
+
+    params, state, rows = PARAMS, optimizer.init(PARAMS), []
+    for scale in (1.0, math.nan, 2.0):
+        params, state, metrics = train_step(optimizer, params, state, scale)
+        rows.append({name: float(x) for name, x in metrics.items()})
+    with (tmp_path / "log.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    with (tmp_path / "log.csv").open() as file:
+        last = {name: float(x) for name, x in list(csv.DictReader(file))[-1].items()}
+    expected = {
+        "learning_rate": 0.1,  # two steps were taken
+        "b1": 0.92,
+        "grad_norm": 2.0 * math.sqrt(8),
+        "norms.w": 2.0 * math.sqrt(6),
+        "norms.b": 2.0 * math.sqrt(2),
+        "notfinite_count": 0,
+        "total_notfinite": 1,
+        "step": 2,
+        "scale": 0.25,
+    }
+    assert last.keys() == expected.keys()
+    np.testing.assert_allclose([last[name] for name in expected], list(expected.values()), rtol=1e-6)
+
+
+def test_names_are_as_short_as_they_can_be():
+    """A key of a part tells two apart; where no key does, the whole path; what all have in common is left out."""
+    groups = mx.Partition(
+        {"body": guarded(mx.AdamW(1e-3)), "head": guarded(mx.SGD(FALLING))}, mx.by_path({"w": "body", "b": "head"})
+    )
+    chain = mx.Chain(groups, mx.ReduceOnPlateau())
+    names = ["learning_rate", "notfinite_count", "total_notfinite", "step"]
+    found = chain.metrics(chain.init(PARAMS))
+    assert found.keys() == {f"{group}.{name}" for group in ("body", "head") for name in names} | {"scale"}
+    np.testing.assert_allclose([found["body.learning_rate"], found["head.learning_rate"]], [1e-3, 0.2], rtol=1e-6)
+
+    twice = guarded(guarded(mx.SGD(0.1)))
+    counters = ["notfinite_count", "total_notfinite"]
+    found = twice.metrics(twice.init(PARAMS))
+    assert found.keys() == {"learning_rate", "step", *counters, *(f"inner_state.{name}" for name in counters)}
+
+    of_steps = mx.MultiSteps(mx.AdamW(1e-3), 2, should_skip=mx.skip_not_finite)
+    found = of_steps.metrics(of_steps.init(PARAMS))
+    assert found.keys() == {"learning_rate", "gradient_step", "step", "should_skip", "num_not_finite"}
+
+
+def test_nothing_is_lost_where_a_name_looks_like_a_path():
+    def of_name(name: str, value: float) -> mx.AbstractTransform:
+        return mx.Monitor({name: lambda updates: value})
+
+    optimizer = mx.Chain(a=of_name("norm", 1.0), b=of_name("norm", 2.0), c=of_name("a.norm", 3.0))
+    _, state = optimizer.update(PARAMS, optimizer.init(PARAMS))
+    assert sorted(float(x) for x in optimizer.metrics(state).values()) == [1.0, 2.0, 3.0]
+
+
+def test_learning_rates_that_a_state_holds_are_listed_too():
+    searched = mx.Chain(mx.Scale(-1.0), mx.ScaleByBacktrackingLinesearch(max_backtracking_steps=2))
+    assert searched.metrics(searched.init(PARAMS)).keys() == {"learning_rate"}
+    injected = mx.inject_hyperparams(mx.SGD)(learning_rate=FALLING)
+    assert float(injected.metrics(injected.init(PARAMS))["learning_rate"]) == pytest.approx(0.2)
+    prodigy = mx.Prodigy()
+    assert float(prodigy.metrics(prodigy.init(PARAMS))["estim_lr"]) == pytest.approx(1e-6)
+
+
+def test_a_state_declares_its_own():
+    class CountingState(mx.AbstractState):
+        calls: jax.Array = mx.shared(metric=True)
+        hidden: jax.Array = mx.shared()
+
+    class Counting(mx.AbstractTransform):
+        def init(self, params):
+            return CountingState(jnp.zeros((), jnp.int32), jnp.zeros(()))
+
+        def update(self, updates, state, params=None, **extra):
+            return updates, CountingState(state.calls + 1, state.hidden)
+
+    counting = Counting()
+    assert counting.metrics(counting.update(PARAMS, counting.init(PARAMS))[1]) == {"calls": 1}
+
+
+def test_in_a_program_only_schedules_are_computed():
+    optimizer = mx.Chain(mx.Monitor({"norm": norm}), guarded(mx.AdamW(1e-3)), mx.ReduceOnPlateau())
+    state = optimizer.init(PARAMS)
+    program = jax.make_jaxpr(lambda optimizer, state: optimizer.metrics(state))(optimizer, state)
+    assert not program.eqns
+
+
+def test_of_a_batch_of_optimizers():
+    rates = jnp.array([0.1, 0.2])
+    batch = jax.vmap(mx.SGD)(rates)
+    states = jax.vmap(lambda optimizer: optimizer.init(PARAMS))(batch)
+    found = jax.vmap(lambda optimizer, state: optimizer.metrics(state))(batch, states)
+    np.testing.assert_allclose(found["learning_rate"], rates)
+
+
+@each({i.cls: i for i in reversed(TRANSFORMS)}.values())
+def test_all_are_scalars(instance: Instance):
+    def of_start(optimizer: Any, params: Any) -> Any:
+        return optimizer.metrics(optimizer.init(params))
+
+    metrics = jax.eval_shape(of_start, instance.make(), default_params())
+    assert all(isinstance(name, str) and x.shape == () for name, x in metrics.items())
