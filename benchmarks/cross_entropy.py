@@ -40,7 +40,7 @@ def cross_entropy(quick: bool) -> str:
             row = _against_optax(name, of, (logits, labels), 2 if quick else 9)
             rows.append([f"`{name}`", f"{size}, float32", what, *row])
     head = ["function", "logits", "", "optax", "modulax", "ratio", "temporary, optax", "temporary, modulax"]
-    return table(head, rows)
+    return table(head, rows, labels=3)
 
 
 def _gradient(function: Callable[..., Any]) -> Callable[..., Any]:

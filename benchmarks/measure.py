@@ -46,7 +46,10 @@ def seconds(x: float) -> str:
     return f"{x / 1e-9:.3g} ns"
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
-    return "\n".join(lines)
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], labels: int = 1) -> str:
+    """A Markdown table. The first columns, `labels` of them, name a row; the others are figures, aligned to the right.
+
+    `--compare` pairs rows by their names, so no two rows may have the same one.
+    """
+    rule = ["---"] * labels + ["---:"] * (len(head) - labels)
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))

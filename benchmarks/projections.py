@@ -53,4 +53,5 @@ def projections(quick: bool) -> str:
                 (t, u), (_, ratio) = interleaved(runs, 3 if quick else 101)
                 memory = [f"{p.memory_analysis().temp_size_in_bytes / size:.1f}" for p in programs]
                 rows.append([title, f"{size:,}", what, seconds(t), seconds(u), f"{ratio:.3f}", *memory])
-    return table(["set", "entries", "", "optax", "modulax", "ratio", "memory, optax", "memory, modulax"], rows)
+    head = ["set", "entries", "", "optax", "modulax", "ratio", "memory, optax", "memory, modulax"]
+    return table(head, rows, labels=3)

@@ -1,7 +1,8 @@
-"""Measure modulax against optax in one process, and write `RESULTS.md` next to this file.
+"""Measure modulax against optax in one process, and write `results.json` and `RESULTS.md` next to this file.
 
-Ratios are modulax over optax: below one, modulax is faster. `--quick` runs every part once, on small trees, and
-writes nothing; `--only NAME` runs one part.
+Ratios are modulax over optax: below one, modulax is faster. `--only NAME...` measures some parts and leaves the figures
+of the others. `--compare THEN` prints the new figures beside those of a commit or a file and writes them as well;
+`--compare THEN NOW` measures nothing. `--quick` runs every part once, on small trees, and writes nothing.
 """
 
 import argparse
@@ -12,7 +13,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
+import results
 from assignment import assignment, linear_algebra
 from cross_entropy import cross_entropy
 from ctc import ctc
@@ -139,7 +141,7 @@ def program(quick: bool) -> str:
         for i, name in enumerate(ways):
             row = [seconds(lowering[0][i]), f"{lowering[1][i]:.2f}", seconds(compiling[0][i])]
             rows.append([str(leaves), name, *row, f"{compiling[1][i]:.2f}"])
-    return table(["leaves", "", "trace + lower", "ratio", "compile", "ratio"], rows)
+    return table(["leaves", "", "trace + lower", "ratio", "compile", "ratio"], rows, labels=2)
 
 
 def sweep(quick: bool) -> str:
@@ -259,7 +261,8 @@ def training(quick: bool) -> str:
             leaves = len(jax.tree.leaves(nnx.state(trained[0], nnx.Param)))
             mode = "graph" if graph else "tree"
             rows.append([name, str(leaves), mode, seconds(times[0]), *(f"{ratio:.2f}" for ratio in ratios[1:])])
-    return table(["model", "leaves", "mode", "optax", "modulax, stock", "`modulax.nnx.Optimizer`"], rows)
+    head = ["model", "leaves", "mode", "optax", "modulax, stock", "`modulax.nnx.Optimizer`"]
+    return table(head, rows, labels=3)
 
 
 def containers(quick: bool) -> str:
@@ -333,23 +336,35 @@ PARTS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", choices=PARTS)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="run every part once, on small trees; write nothing")
+    parser.add_argument("--only", nargs="+", choices=PARTS, metavar="NAME", help=f"measure these of {', '.join(PARTS)}")
+    parser.add_argument("--compare", nargs="+", metavar="THEN", help="a commit or a file; or two, to measure nothing")
     arguments = parser.parse_args()
+    compared = [results.read(source) for source in arguments.compare or []]
+    if len(compared) > 2:
+        parser.error("--compare takes one or two of commits and files")
+    now = compared[1] if len(compared) == 2 else measure(arguments.only or list(PARTS), arguments.quick)
+    if compared:
+        print(results.comparison(compared[0], now))
+
+
+def measure(names: Sequence[str], quick: bool) -> results.Results:
+    """Run parts, and write what each one measured as soon as it is there; return their figures."""
     versions = ", ".join(f"{m.__name__} {m.__version__}" for m in (jax, eqx, optax))
-    text = [
-        "# Results",
-        "Written by `nox -s benchmarks`. Ratios are modulax over optax, medians over interleaved rounds in one "
-        "process; AdamW, where there is an optimizer.",
-        f"{versions}; Python {platform.python_version()}, {jax.default_backend()}, {os.cpu_count()} cores.",
-    ]
-    for name, part in PARTS.items():
-        if arguments.only in (None, name):
-            text.append(f"## {name.capitalize()}\n\n{inspect.getdoc(part)}\n\n{part(arguments.quick)}")
-            print(text[-1], end="\n\n", flush=True)
-    if not arguments.quick and arguments.only is None:
-        Path(__file__).with_name("RESULTS.md").write_text("\n\n".join(text) + "\n", encoding="utf-8")
+    environment = f"{versions}; Python {platform.python_version()}, {jax.default_backend()}, {os.cpu_count()} cores."
+    known = results.read() if results.FILE.exists() else {}
+    measured = {}
+    for name in names:
+        start = time.perf_counter()
+        about = str(inspect.getdoc(PARTS[name]))
+        measured[name] = results.section(about, PARTS[name](quick), environment)
+        print(results.markdown(name, measured[name], environment), end="\n\n", flush=True)
+        print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr)
+        if not quick:
+            known |= measured
+            results.write({part: known[part] for part in PARTS if part in known})
+    return measured
 
 
 if __name__ == "__main__":

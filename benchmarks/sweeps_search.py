@@ -98,7 +98,7 @@ def range_test(quick: bool) -> str:
             [model, name, f"{suggestion:.2g}", f"{best:.2g}", f"{ratios[0]:.2f}", f"{ratios[1]:.2f}", seconds(spent)]
         )
     head = ["model", "optimizer", "suggestion", "best constant rate", "loss, constant", "loss, as a peak", "time"]
-    return table(head, rows)
+    return table(head, rows, labels=2)
 
 
 def hypergradients(quick: bool) -> str:
@@ -151,7 +151,7 @@ def hypergradients(quick: bool) -> str:
         "ratio at the end",
         "time",
     ]
-    return table(head, rows)
+    return table(head, rows, labels=2)
 
 
 def with_optuna(quick: bool) -> str:

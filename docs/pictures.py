@@ -1,27 +1,27 @@
 """The picture and the figures of the landing page.
 
 The picture is a sweep over learning rates on scikit-learn's digits, made when the site is built; the figures are read
-from benchmarks/RESULTS.md.
+from benchmarks/results.json.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 
 
-def table_of(section: str) -> tuple[list[str], list[list[str]]]:
-    """The head and the rows of the table in a section of the benchmarks."""
-    text = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8").partition(f"\n## {section}\n")[2]
-    lines = [line for line in text.partition("\n## ")[0].splitlines() if line.startswith("|")]
-    head, _, *rows = ([cell.strip() for cell in line[1:-1].split("|")] for line in lines)
-    return head, rows
+def table_of(part: str) -> tuple[list[str], list[list[str]]]:
+    """The head and the rows of the table of a part of the benchmarks."""
+    results = json.loads((ROOT / "benchmarks" / "results.json").read_text(encoding="utf-8"))
+    table = next(block for block in results[part]["content"] if isinstance(block, dict))
+    return table["head"], table["rows"]
 
 
 def figures() -> dict[str, str]:
     """The figures of the landing page, out of the tables of the benchmarks."""
-    rates, closures, one_vmap, _ = table_of("Sweep")[1][-1]
-    lowered = [float(row[3]) for row in table_of("Program")[1] if row[1] in {"closed over", "argument"}]
+    rates, closures, one_vmap, _ = table_of("sweep")[1][-1]
+    lowered = [float(row[3]) for row in table_of("program")[1] if row[1] in {"closed over", "argument"}]
     low, high = min(lowered), max(lowered)
     return {
         "sweep_rates": rates,

@@ -175,9 +175,9 @@ def contents() -> str:
     return table(("what", "how many", "where"), [(name, str(count), where) for name, count, where in rows])
 
 
-def result(section: str, row: str, column: str) -> str:
-    """A cell of a table in `benchmarks/RESULTS.md`: of the first row that has the text, under this head."""
-    head, rows = table_of(section)
+def result(part: str, row: str, column: str) -> str:
+    """A cell of a table of the benchmarks: of the first row that has the text, under this head."""
+    head, rows = table_of(part)
     return next(cells for cells in rows if row in "|".join(cells))[head.index(column)]
 
 
@@ -206,8 +206,8 @@ def programs(rates: int = 10) -> tuple[int, int]:
 
 def figures() -> str:
     """The three figures of the README, from the benchmarks and from a count."""
-    seconds = [result("Sweep", "32", column) for column in ("optax, closures", "modulax, one vmap")]
-    optax_time, our_time = (result("Program", f"1000|{which}", "trace + lower") for which in ("optax", "closed over"))
+    seconds = [result("sweep", "32", column) for column in ("optax, closures", "modulax, one vmap")]
+    optax_time, our_time = (result("program", f"1000|{which}", "trace + lower") for which in ("optax", "closed over"))
     rows = [
         ("32 learning rates, from the first trace to the last step", *seconds),
         ("trace and lower AdamW for 1000 arrays", optax_time, our_time),

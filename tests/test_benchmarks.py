@@ -1,0 +1,59 @@
+"""The files in which the benchmarks store their results, and the comparison of two results."""
+
+import copy
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def results(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(FOLDER)
+    for name in ("measure", "results"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return importlib.import_module("results")
+
+
+TEXT = """| leaves |  | optax | ratio | compile | ratio |
+| --- | --- | ---: | ---: | ---: | ---: |
+| 8 | ours | 50 µs | 1.20 | 1,000 ms | 0.90 |
+| 9 | ours | 60 µs | 1.00 | 3 s | 1.00 |
+
+A paragraph."""
+
+
+def test_the_page_shows_what_the_json_holds(results: Any):
+    assert (FOLDER / "RESULTS.md").read_text(encoding="utf-8") == results.page(results.read())
+
+
+def test_a_part_is_stored_and_shown_as_it_was_measured(results: Any):
+    part = results.section("What it is.", TEXT, "here")
+    assert results.markdown("a part", part, "here") == f"## A part\n\nWhat it is.\n\n{TEXT}"
+    elsewhere = results.page({"x": part, "y": part, "z": part | {"environment": "there"}})
+    assert elsewhere.count("here\n") == 1, "the environment of most parts is at the top of the page"
+    assert "## Z\n\nWhat it is.\n\nthere\n" in elsewhere
+
+
+def test_a_comparison(results: Any):
+    then = {"a part": results.section("", TEXT, "here"), "gone": results.section("", TEXT, "here")}
+    now = copy.deepcopy(then) | {"new": then["gone"]}
+    del now["gone"]
+    rows = now["a part"]["content"][0]["rows"]
+    rows[0][2:] = ["0.1 ms", "0.60", "2 s", ""]
+    del rows[1]
+    lines = results.comparison(then, now).splitlines()
+    assert "| 8, ours | optax | 50 µs | 0.1 ms | 2.00 |" in lines
+    assert "| 8, ours | optax, ratio | 1.20 | 0.60 | 0.50 |" in lines
+    assert "| 8, ours | compile | 1,000 ms | 2 s | 2.00 |" in lines
+    assert "| 8, ours | compile, ratio | 0.90 |  |  |" in lines
+    assert lines[-1] == "| a part | 2.00 | 0.50 |", "the parts that only one of them has are left out"
+
+
+def test_results_of_a_commit_that_has_none(results: Any):
+    with pytest.raises(SystemExit, match="0000000 is no file and no commit"):
+        results.read("0000000")
