@@ -35,7 +35,7 @@ def test_a_part_is_stored_and_shown_as_it_was_measured(results: Any):
     part = results.section("What it is.", TEXT, "here")
     assert results.markdown("a part", part, "here") == f"## A part\n\nWhat it is.\n\n{TEXT}"
     elsewhere = results.page({"x": part, "y": part, "z": part | {"environment": "there"}})
-    assert elsewhere.count("here\n") == 1, "the environment of most parts is at the top of the page"
+    assert elsewhere.count("\nhere\n") == 1, "the environment of most parts is at the top of the page"
     assert "## Z\n\nWhat it is.\n\nthere\n" in elsewhere
 
 
