@@ -310,6 +310,7 @@ def test_names_in_a_checkpoint_are_those_of_the_tree(graph: bool, tmp_path):
             self.layers = nnx.Dict({"a.b": nnx.Linear(2, 2, rngs=nnx.Rngs(0))})
 
     model = Dotted()
+    model.layers["a.b"].kernel.set_metadata(color="blue")  # its moments are in variables of their own
     optimizer = modulax.nnx.Optimizer(model, mx.AdamW(1e-2), graph=graph)
     optimizer.update(model, nnx.state(model, nnx.Param, graph=graph))
     state = nnx.state(optimizer, graph=graph)
@@ -322,6 +323,7 @@ def test_names_in_a_checkpoint_are_those_of_the_tree(graph: bool, tmp_path):
     class Renamed(nnx.Module):
         def __init__(self):
             self.blocks = nnx.Dict({"a.b": nnx.Linear(2, 2, rngs=nnx.Rngs(1))})
+            self.blocks["a.b"].bias.set_metadata(color="blue")
 
     for folder in ("here", "orbax"):
         other = modulax.nnx.Optimizer(Renamed(), mx.AdamW(1e-2), graph=graph)

@@ -91,7 +91,7 @@ MUTANTS = (
     _mutant(
         "nnx-moves-moments-to-their-parameters",
         "nnx/_optimizer",
-        'metadata["out_sharding"] = tuple(x.sharding.spec)',
+        'own = own | {"out_sharding": tuple(x.sharding.spec)}',
         "pass",
         ("tests/test_many_devices.py -k nnx",),
     ),

@@ -193,6 +193,38 @@ MUTANTS = (
         "owners(state, params)",
         NNX,
     ),
+    Mutant(
+        "nnx-metadata-are-lost-among-others",
+        "nnx",
+        "nnx/_optimizer.py",
+        "if own or is_single or not names",
+        "if is_single or not names",
+        NNX,
+    ),
+    Mutant(
+        "nnx-a-variable-for-every-array",
+        "nnx",
+        "nnx/_optimizer.py",
+        "if own or is_single or not names",
+        "if True or not names",
+        NNX,
+    ),
+    Mutant(
+        "nnx-several-arrays-in-a-reference",
+        "nnx",
+        "nnx/_optimizer.py",
+        "if own or is_single or not names",
+        "if own or not names",
+        NNX,
+    ),
+    Mutant(
+        "nnx-orbax-keeps-the-box-of-several-arrays",
+        "checkpoint",
+        "checkpoint/_store.py",
+        'if within[:1] == ("value",) and within[1:] else within)',
+        "if False else within)",
+        ("tests/test_nnx.py -k names_in_a_checkpoint",),
+    ),
     # --- describe, registry, sharding
     Mutant(
         "the-inner-group-hides-the-outer",

@@ -162,9 +162,15 @@ def restore(
 
 
 def _taken_apart(keys: tuple[str, ...], joined: set[tuple[str, ...]]) -> tuple[str, ...]:
-    """Split the keys of a path that are whole paths themselves; orbax stores them like any other key."""
+    """Split the keys of a path that are whole paths themselves; orbax stores them like any other key.
+
+    The value of an NNX variable under such a key may be a dict with whole paths as keys again.
+    """
     at = next((i for i in range(len(keys)) if keys[:i] in joined), None)
-    return keys if at is None else keys[:at] + split(keys[at]) + keys[at + 1 :]
+    if at is None:
+        return keys
+    within = keys[at + 1 :]
+    return keys[:at] + split(keys[at]) + (split(within[1]) if within[:1] == ("value",) and within[1:] else within)
 
 
 def _unboxed(name: str, wanted: Mapping[str, Any]) -> str:

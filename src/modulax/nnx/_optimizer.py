@@ -1,16 +1,19 @@
 """An optimizer that trains an NNX model in place, and label trees for groups of variables.
 
 How the pieces meet: NNX carries variables into and out of its transforms, and modulax takes pytrees of arrays.
-`Optimizer` therefore holds everything that changes in variables: each hyperparameter in a `Hyperparameter`, each array
-of the state in an `nnx.OptState`. `update` reads the arrays from them (`transform`, `state`), runs an ordinary `step`,
-and writes the results back.
+`Optimizer` therefore holds everything that changes in variables: each hyperparameter in a `Hyperparameter`, the arrays
+of the state in `nnx.OptState`. `update` reads the arrays from them (`transform`, `state`), runs an ordinary `step`, and
+writes the results back.
 
-The state is kept flat, one variable per array under its dotted path, because NNX traverses every node in every call.
-`_Structure` remembers how to rebuild the tree; it is static and hashable, so it is part of NNX's cache key. `_boxed`
-gives moments the metadata of their parameters, and `_init` creates the state with the sharding of the parameters.
+NNX traverses every node and every variable in every call, in Python, so the state is kept flat and in few variables:
+one for each field of the state, whose value holds several arrays by dotted path (`Arrays`). Moments of parameters with
+metadata, such as the names of axes, have variables of their own, which carry the metadata. `_Structure` remembers how
+to rebuild the tree; it is static and hashable, so it is part of NNX's cache key. `_boxed` makes the variables, and
+`_init` creates the state with the sharding of the parameters.
 """
 
-from collections.abc import Mapping
+import collections
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import jax
@@ -23,7 +26,7 @@ from jaxtyping import PyTree
 
 from .._catalog.sharding import state_sharding
 from .._protocol.transform import AbstractTransform
-from ..tree._paths import JoinedNames, join, named_leaves
+from ..tree._paths import JoinedNames, Names, join, named_leaves
 from ..tree._state import owners
 
 
@@ -31,15 +34,51 @@ class Hyperparameter(nnx.Variable):
     """A hyperparameter of an optimizer, which NNX carries into and out of its transforms like any other variable."""
 
 
+@jtu.register_pytree_with_keys_class
+class Arrays:
+    """The arrays of one variable by dotted path, as a pytree.
+
+    It is no mapping: the functions of NNX on pure states descend into mappings, and would look for variables there.
+    """
+
+    def __init__(self, names: tuple[JoinedNames, ...], arrays: Sequence[Any]) -> None:
+        self.names, self.arrays = names, arrays
+
+    def __getitem__(self, name: str) -> Any:
+        return self.arrays[self.names.index(JoinedNames(name))]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Arrays) and self.names == other.names and list(self.arrays) == list(other.arrays)
+
+    def __repr__(self) -> str:
+        return f"Arrays({', '.join(self.names)})"
+
+    def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], tuple[JoinedNames, ...]]:
+        return [(jtu.DictKey(name), x) for name, x in zip(self.names, self.arrays, strict=True)], self.names
+
+    def tree_flatten(self) -> tuple[Sequence[Any], tuple[JoinedNames, ...]]:
+        return self.arrays, self.names
+
+    @classmethod
+    def tree_unflatten(cls, names: tuple[JoinedNames, ...], arrays: Sequence[Any]) -> Self:
+        return cls(names, arrays)
+
+
 _MISSING: Any = object()  # None would be gradients of nothing
 
 
 class _Structure:
-    """How a flat state was made: the names of its arrays in JAX's order, and the tree structure."""
+    """How a flat state was made: the places of its arrays in JAX's order, and the tree structure.
 
-    def __init__(self, names: tuple[str, ...], treedef: Any) -> None:
-        self.names, self.treedef = names, treedef
-        self._hash = hash((names, treedef))
+    A place is the name of a variable, and the name within its `Arrays` or None.
+    """
+
+    def __init__(self, places: tuple[tuple[JoinedNames, JoinedNames | None], ...], treedef: Any) -> None:
+        self.places, self.treedef = places, treedef
+        self._hash = hash((places, treedef))
+        self._indices: dict[JoinedNames, list[int]] = {}
+        for i, (name, _) in enumerate(places):
+            self._indices.setdefault(name, []).append(i)
 
     def __hash__(self) -> int:
         return self._hash
@@ -47,15 +86,33 @@ class _Structure:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        return isinstance(other, _Structure) and (self.names, self.treedef) == (other.names, other.treedef)
+        return isinstance(other, _Structure) and (self.places, self.treedef) == (other.places, other.treedef)
 
     def __reduce__(self) -> Any:
         # As a tree, because the structure of an Equinox module cannot be used after pickling or copying.
-        return _structure_of, (self.names, self.treedef.unflatten(range(self.treedef.num_leaves)))
+        return _structure_of, (self.places, self.treedef.unflatten(range(self.treedef.num_leaves)))
+
+    def values(self, state: PyTree) -> dict[str, Any]:
+        """The values of the variables: arrays, and `Arrays`."""
+        leaves = jtu.tree_leaves(state)
+        out: dict[str, Any] = {}
+        for name, indices in self._indices.items():
+            names = tuple(within for i in indices if (within := self.places[i][1]) is not None)
+            out[name] = Arrays(names, [leaves[i] for i in indices]) if names else leaves[indices[0]]
+        return out
+
+    def state(self, values: Mapping[str, Any]) -> PyTree:
+        """The state, the inverse of `values`."""
+        leaves: list[Any] = [None] * len(self.places)
+        for name, indices in self._indices.items():
+            is_several = self.places[indices[0]][1] is not None
+            for i, x in zip(indices, values[name].arrays if is_several else [values[name]], strict=True):
+                leaves[i] = x
+        return self.treedef.unflatten(leaves)
 
 
-def _structure_of(names: tuple[str, ...], tree: PyTree) -> _Structure:
-    return _Structure(names, jtu.tree_structure(tree))
+def _structure_of(places: tuple[tuple[JoinedNames, JoinedNames | None], ...], tree: PyTree) -> _Structure:
+    return _Structure(places, jtu.tree_structure(tree))
 
 
 class Optimizer(nnx.Pytree):
@@ -80,8 +137,10 @@ class Optimizer(nnx.Pytree):
 
     Attributes:
         hyperparameters: the optimizer, with an `nnx.Variable` in place of every hyperparameter.
-        opt_state: the arrays of the state by dotted path, each in an `nnx.OptState`. Moments carry the metadata and the
-            sharding of their parameters.
+        opt_state: the state in few variables, which NNX passes in less time: an `nnx.OptState` for each field of the
+            state, with several arrays by dotted path in an `Arrays`. Moments of parameters with metadata, such
+            as `out_sharding`, are in variables of their own that carry them. To read a moment, write
+            `mx.tree.get(optimizer.state, "mu")`.
 
     Raises:
         ValueError: if `optimizer` is not a modulax transform, or if the state cannot be divided over `zero`.
@@ -106,9 +165,8 @@ class Optimizer(nnx.Pytree):
         params = nnx.as_pure(variables)
         state = _init(optimizer, params, zero)
         self.hyperparameters = nnx.data(jtu.tree_map(lambda x: Hyperparameter(jnp.asarray(x)), optimizer))
-        # Flat, because NNX traverses every node in every call: a nested state adds a tenth to a small step.
-        self.opt_state = nnx.data(_boxed(state, params, variables, is_divided=zero is not None))
-        self._structure = _Structure(tuple(self.opt_state), jtu.tree_structure(state))
+        self._structure, boxes = _boxed(state, params, variables, is_divided=zero is not None)
+        self.opt_state = nnx.data(boxes)
         has_steps = optimizer.clock == "keeper" and "step" in self.opt_state  # an optimizer, or `Scheduled`
         self._steps = None if has_steps else nnx.OptState(jnp.zeros((), jnp.int32))
 
@@ -136,7 +194,7 @@ class Optimizer(nnx.Pytree):
         grads = nnx.as_pure(nnx.state(grads, self.wrt, graph=self.graph))
         params, state = self.transform.step(grads, self.state, params, **nnx.as_pure(extra))
         nnx.update(model, params)
-        for name, value in zip(self._structure.names, jtu.tree_leaves(state), strict=True):
+        for name, value in self._structure.values(state).items():
             self.opt_state[name].set_value(value)
         if self._steps is not None:
             self._steps[...] += 1
@@ -161,7 +219,7 @@ class Optimizer(nnx.Pytree):
     @property
     def state(self) -> PyTree:
         """The state of the transform, built from the current values of the variables."""
-        return self._structure.treedef.unflatten([self.opt_state[name].get_value() for name in self._structure.names])
+        return self._structure.state({name: variable.get_value() for name, variable in self.opt_state.items()})
 
     @property
     def transform(self) -> AbstractTransform:
@@ -191,22 +249,46 @@ def _init(optimizer: AbstractTransform, params: PyTree, zero: str | tuple[str, .
     return optimizer.init(params)
 
 
-def _boxed(state: PyTree, params: PyTree, variables: PyTree, is_divided: bool) -> dict[str, nnx.Variable]:
-    """Put the arrays of a state into variables by name, with the metadata of the parameters that they belong to."""
-    boxes = jtu.tree_leaves(variables, is_leaf=lambda x: isinstance(x, nnx.Variable))
+def _boxed(
+    state: PyTree, params: PyTree, variables: PyTree, is_divided: bool
+) -> tuple[_Structure, dict[str, nnx.Variable]]:
+    """Put the arrays of a state into variables by name: each field into one, and what has metadata on its own."""
+    found = named_leaves(state)
+    owned = owners(state, params, of_same_shape=True)
+    metadata = [_metadata(variable) for variable in jtu.tree_leaves(variables, is_leaf=_is_variable)]
+    carried = [None if owner is None else metadata[owner] for owner in owned]
+    is_single = nnx.optimizer.OptArray(jnp.zeros(())).get_metadata().get("ref", False)  # a `jax.Ref` holds one array
+    fields = collections.Counter(names[0] for (names, _), own in zip(found, carried, strict=True) if names and not own)
 
-    def box(x: Any, owner: int | None) -> nnx.Variable:
-        if owner is None:
+    def place(names: Names, own: Any) -> tuple[JoinedNames, JoinedNames | None]:
+        if own or is_single or not names or fields[names[0]] == 1:
+            return JoinedNames(join(names)), None
+        return JoinedNames(join(names[:1])), JoinedNames(join(names[1:]))
+
+    places = tuple(place(names, own) for (names, _), own in zip(found, carried, strict=True))
+    structure = _Structure(places, jtu.tree_structure(state))
+    of_variables: dict[str, Any] = {place[0]: own for place, own in zip(places, carried, strict=True)}
+
+    def box(x: Any, own: dict[str, Any] | None) -> nnx.Variable:
+        if not own:
             return nnx.optimizer.OptArray(x)
-        metadata = boxes[owner].get_metadata()
-        if "optimizer_sharding" in metadata:
-            metadata["out_sharding"] = metadata.pop("optimizer_sharding")
-        if is_divided and "out_sharding" in metadata and isinstance(x.sharding, NamedSharding):
-            metadata["out_sharding"] = tuple(x.sharding.spec)  # NNX would move it back to its parameter
-        return nnx.optimizer.OptVariable(x, **metadata)
+        if is_divided and "out_sharding" in own and isinstance(x.sharding, NamedSharding):
+            own = own | {"out_sharding": tuple(x.sharding.spec)}  # NNX would move it back to its parameter
+        return nnx.optimizer.OptVariable(x, **own)
 
-    owned = zip(named_leaves(state), owners(state, params, of_same_shape=True), strict=True)
-    return {JoinedNames(join(names)): box(x, owner) for (names, x), owner in owned}
+    return structure, {name: box(x, of_variables[name]) for name, x in structure.values(state).items()}
+
+
+def _is_variable(x: Any) -> bool:
+    return isinstance(x, nnx.Variable)
+
+
+def _metadata(parameter: nnx.Variable) -> dict[str, Any] | None:
+    """The metadata that the moments of a parameter carry; None if the parameter has only those of every variable."""
+    metadata = parameter.get_metadata()
+    if "optimizer_sharding" in metadata:
+        metadata["out_sharding"] = metadata.pop("optimizer_sharding")
+    return None if metadata == nnx.optimizer.OptArray(jnp.zeros(())).get_metadata() else metadata
 
 
 def labels(model: Any, groups: Mapping[Any, Any], wrt: Any = nnx.Param) -> PyTree:
