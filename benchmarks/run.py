@@ -7,14 +7,12 @@ of the others. `--compare THEN` prints the new figures beside those of a commit 
 
 import argparse
 import gc
-import importlib
 import inspect
 import os
 import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -25,16 +23,15 @@ import results
 from assignment import assignment, linear_algebra
 from cross_entropy import cross_entropy
 from ctc import ctc
-from flax import nnx
 from low_bit import low_bit_state
 from low_precision import low_precision, low_precision_steps
 from measure import interleaved, medians, seconds, table
+from nnx_training import nnx_loops, training
 from projections import projections
 from sweeps import sweep_searches, sweep_times
 from sweeps_search import hypergradients, range_test, with_optuna
 
 import modulax
-import modulax.nnx
 
 SHAPES = ((64, 64), (64,), (128, 64))
 
@@ -214,57 +211,6 @@ def donation(quick: bool) -> str:
     return table(["parameters", "kept", "donated", "ratio"], [[f"{size:,}", seconds(t), seconds(u), f"{ratio:.2f}"]])
 
 
-def training(quick: bool) -> str:
-    """One training step of a Flax NNX model under `nnx.jit`: `flax.nnx.Optimizer` with optax against modulax.
-
-    The models are the CNN and the transformer in `examples/`, and an MLP so small that overhead dominates.
-    `modulax.nnx.Optimizer` holds every hyperparameter as an `nnx.Variable`; "stock" is `flax.nnx.Optimizer` with a
-    modulax optimizer.
-    """
-    sys.path.append(str(Path(__file__).parents[1] / "examples"))
-    cnn, transformer = importlib.import_module("nnx_cnn"), importlib.import_module("nnx_transformer")
-    data = jnp.ones((8, 32))
-
-    def mlp() -> Any:
-        return nnx.Sequential(*(nnx.Linear(32, 32, rngs=nnx.Rngs(0)) for _ in range(4)))
-
-    models: dict[str, tuple[Callable[[], Any], Callable[..., Any], Any]] = {
-        "small MLP": (mlp, lambda model, x, y: jnp.mean((model(x) - y) ** 2), (data, data)),
-        "CNN": (lambda: cnn.CNN(nnx.Rngs(0)), cnn.loss_fn, (cnn.IMAGES[:64], cnn.LABELS[:64])),
-        "transformer": (lambda: transformer.Transformer(nnx.Rngs(0)), transformer.loss_fn, transformer.batch(0)),
-    }
-    rows = []
-    for name, (make, loss, arguments) in models.items():
-        for graph in (True, False):
-
-            @nnx.jit(graph=graph)
-            def step(model: Any, optimizer: Any, *data: Any, graph: bool = graph, loss: Any = loss) -> Any:
-                graphdef, params, rest = nnx.split(model, nnx.Param, ..., graph=graph)  # rest has integers
-                value, grads = jax.value_and_grad(lambda p: loss(nnx.merge(graphdef, p, rest, copy=True), *data))(
-                    params
-                )
-                optimizer.update(model, grads)
-                return value
-
-            trained = [make() for _ in range(3)]
-            stock: Any = modulax.AdamW(1e-3)
-            optimizers = [
-                nnx.Optimizer(trained[0], optax.adamw(1e-3), wrt=nnx.Param, graph=graph),
-                nnx.Optimizer(trained[1], stock, wrt=nnx.Param, graph=graph),
-                modulax.nnx.Optimizer(trained[2], modulax.AdamW(1e-3), graph=graph),
-            ]
-            ways = [
-                lambda m=m, o=o, step=step, arguments=arguments: step(m, o, *arguments)
-                for m, o in zip(trained, optimizers, strict=True)
-            ]
-            times, ratios = interleaved(ways, 3 if quick else 600)
-            leaves = len(jax.tree.leaves(nnx.state(trained[0], nnx.Param)))
-            mode = "graph" if graph else "tree"
-            rows.append([name, str(leaves), mode, seconds(times[0]), *(f"{ratio:.2f}" for ratio in ratios[1:])])
-    head = ["model", "leaves", "mode", "optax", "modulax, stock", "`modulax.nnx.Optimizer`"]
-    return table(head, rows, labels=3)
-
-
 def containers(quick: bool) -> str:
     """Overhead of a container around AdamW: update and apply inside one `jax.jit`, for 100 leaves.
 
@@ -327,6 +273,7 @@ PARTS = {
     "steps in low precision": low_precision_steps,
     "low-bit state": low_bit_state,
     "training": training,
+    "nnx loops": nnx_loops,
     "ctc": ctc,
     "cross_entropy": cross_entropy,
     "projections": projections,
