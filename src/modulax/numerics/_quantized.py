@@ -13,12 +13,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Inexact, Int8, UInt8, UInt32
+from jaxtyping import Array, Float, Inexact, Int8, Int32, UInt8, UInt32
 
 from .._support.quantized import AbstractQuantized
 
 _TINY = float(np.finfo(np.float32).tiny)
-_LANES = 32  # XLA's CPU backend fuses and vectorizes a maximum over so many entries
 
 
 class Quantized(AbstractQuantized):
@@ -56,24 +55,13 @@ class Quantized(AbstractQuantized):
 
     def dequantize(self) -> Inexact[Array, "..."]:
         """Return the array that is stored, in its own dtype."""
-        is_by_rows = _is_by_rows(self.shape, self.block)
-        codes = self.codes
-        is_signed = _is_signed(codes)
-        if self.bits == 8:
-            codes = _in_rows(codes, self.block) if is_by_rows else _in_blocks(codes.reshape(-1), self.block)
-        codes = codes.astype(jnp.int32)  # also without sign: a CPU converts it to floats faster than uint32
-        if self.bits == 4:
-            codes = jnp.broadcast_to(codes[..., None, :], (*codes.shape[:-1], 2, codes.shape[-1]))
-            half = jax.lax.broadcasted_iota(jnp.int32, codes.shape, codes.ndim - 2)
-            codes = jnp.where(half == 0, codes << 28 >> 28 if is_signed else codes & 15, codes >> 4)
-            codes = codes.reshape(*codes.shape[:-2], -1)
-        levels = _level(codes.astype(jnp.float32), is_signed, self.bits)
-        x = levels * self.scales[..., None]
-        if is_by_rows:
-            x = x.reshape(*x.shape[:-2], -1)
-        else:
-            x = x.reshape(-1)[: math.prod(self.shape)].reshape(self.shape)
-        return x.astype(self.dtype)
+        is_signed = self.codes.dtype == jnp.int8
+        codes = self.codes.astype(jnp.int32)  # also without sign: a CPU converts it to floats faster than uint32
+        codes = _unpacked(codes, is_signed) if self.bits == 4 else _in_rows(codes, self.bits, self.block)
+        codes = codes.reshape(*codes.shape[:-1], -1, self.block)
+        x = _level(codes.astype(jnp.float32), is_signed, self.bits) * self.scales[..., None]
+        x = x if _is_by_rows(self.shape, self.bits, self.block) else x.reshape(-1)[: math.prod(self.shape)]
+        return x.reshape(self.shape).astype(self.dtype)
 
     def quantize(self, x: Inexact[Array, "..."], seeds: UInt32[Array, "2"] | None = None) -> Self:
         """Return another array of the same shape and dtype in the form of this one.
@@ -82,7 +70,7 @@ class Quantized(AbstractQuantized):
             x: the array to store.
             seeds: random bits for stochastic rounding; by default, entries are rounded to the nearest code.
         """
-        codes, scales = _encode(x, self.bits, self.block, _is_signed(self.codes), seeds)
+        codes, scales = _encode(x, self.bits, self.block, self.codes.dtype == jnp.int8, seeds)
         return type(self)(codes, scales, self.shape, self.dtype, self.bits, self.block)
 
 
@@ -95,7 +83,7 @@ def quantized(x: Inexact[Array, "..."], bits: int, block: int, nonnegative: bool
         block: entries of a block, a power of two; a smaller array is a single block.
         nonnegative: whether no entry is negative.
     """
-    block = _block_for(x.shape, block)
+    block = _block_for(x.shape, bits, block)
     codes, scales = _encode(x, bits, block, not nonnegative, None)
     return Quantized(codes, scales, x.shape, np.dtype(x.dtype), bits, block)
 
@@ -108,120 +96,165 @@ def form_of(shape: tuple[int, ...], codes: Any, scales: Any) -> tuple[int, int] 
         codes: the codes, or their shape and dtype.
         scales: the scales, or their shape and dtype.
     """
-    size = math.prod(shape)
-    if size < 2 or not scales.shape:
+    size, counts = math.prod(shape), scales.shape
+    if size < 2 or len(counts) < 2 or 0 in counts:
         return None
-    *outer, last = shape
-    bits = 8 if tuple(codes.shape) == shape else 4
-    if bits == 4 and tuple(codes.shape[:-1]) != tuple(scales.shape):
-        return None
-    if bits == 4:
-        block = 2 * codes.shape[-1]
-    elif outer and list(scales.shape[:-1]) == outer:
-        block = last // scales.shape[-1]
-    else:
-        block = 2 ** math.ceil(math.log2(size / scales.shape[0]))
-    blocks = [*outer, last // block] if _is_by_rows(shape, block) else [-(-size // block)]
-    return (bits, block) if list(scales.shape) == blocks else None
+    flat = 2 ** math.ceil(math.log2(size / counts[0])), codes.shape[-1]  # in 8 and 4 bits
+    for bits, block in ((8, shape[-1] // counts[-1]), (4, codes.shape[-1] // counts[-1]), (8, flat[0]), (4, flat[1])):
+        if block > 0 and (tuple(codes.shape), tuple(counts)) == _layout(shape, bits, block):
+            return bits, block
+    return None
 
 
-def _block_for(shape: tuple[int, ...], block: int) -> int:
+def _layout(shape: tuple[int, ...], bits: int, block: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shapes of the codes and of the scales of an array."""
+    rows = shape if _is_by_rows(shape, bits, block) else (_number_of_blocks(math.prod(shape), bits, block), block)
+    scales = (*rows[:-1], rows[-1] // block)
+    return shape if bits == 8 else (*rows[:-2], rows[-2] // 2, rows[-1]), scales
+
+
+def _block_for(shape: tuple[int, ...], bits: int, block: int) -> int:
     """The length of the blocks of an array: a divisor of its last axis, if there is one that is not much smaller."""
-    if len(shape) > 1:
-        for length in range(block, 3 * block // 4 - 1, -2):
-            if shape[-1] % length == 0:
-                return length
+    for length in range(block, 3 * block // 4 - 1, -2):
+        if _is_by_rows(shape, bits, length):
+            return length
     return min(block, 2 ** math.ceil(math.log2(math.prod(shape))))
+
+
+def _is_by_rows(shape: tuple[int, ...], bits: int, block: int) -> bool:
+    """Whether the blocks are along the last axis, so that codes and scales can be sharded as the array is."""
+    return len(shape) > 1 and shape[-1] % block == 0 and (bits == 8 or shape[-2] % 2 == 0)
+
+
+def _number_of_blocks(size: int, bits: int, block: int) -> int:
+    """The number of blocks of a flattened array; in 4 bits, a byte holds entries of two blocks."""
+    blocks = -(-size // block)
+    return blocks if bits == 8 else blocks + blocks % 2
+
+
+def _in_rows(x: Array, bits: int, block: int) -> Array:
+    """The array, or the flattened array as rows of a block each."""
+    if _is_by_rows(x.shape, bits, block):
+        return x
+    blocks = _number_of_blocks(x.size, bits, block)
+    return jnp.pad(x.reshape(-1), (0, blocks * block - x.size)).reshape(blocks, block)
 
 
 def _encode(x: Array, bits: int, block: int, is_signed: bool, seeds: Array | None) -> tuple[Array, Array]:
     """The codes and scales of an array."""
-    is_by_rows = _is_by_rows(x.shape, block)
     if jax.typeof(x).memory_space == jax.memory.Space.Host:  # of an `Offload` inside
         x = jax.device_put(x, jax.memory.Space.Device)
-    blocks = x.astype(jnp.float32)
-    blocks = _in_rows(blocks, block) if is_by_rows else _in_blocks(blocks.reshape(-1), block)
-    size = jnp.abs(blocks)
-    scales = _largest(size)
-    ratio = size * jnp.where(scales >= _TINY, 1 / scales, 0)[..., None]
-    root = _root(ratio, is_signed, bits)
+    rows = _in_rows(x.astype(jnp.float32), bits, block)
+    blocks = rows.reshape(*rows.shape[:-1], -1, block)
+    pattern = jax.lax.bitcast_convert_type(blocks, jnp.int32)
+    absolute = pattern & 0x7FFFFFFF
+    # The patterns of nonnegative numbers are in the order of the numbers, and NaN is above all. XLA's CPU backend
+    # vectorizes a maximum of integers together with what it is taken of. It would store the entries for one of floats.
+    scales = jax.lax.bitcast_convert_type(_largest(absolute), jnp.float32)
+    ratio = jax.lax.bitcast_convert_type(absolute, jnp.float32) * jnp.where(scales >= _TINY, 1 / scales, 0)[..., None]
     if seeds is None:
-        codes = jnp.round(root)
+        codes = _nearest(ratio, is_signed, bits)
     else:
-        most = _most(is_signed, bits)
-        low = jnp.minimum(jnp.floor(root), most - 1)
-        below, above = _level(low, is_signed, bits), _level(low + 1, is_signed, bits)
-        codes = jnp.floor(low + (ratio - below) / (above - below) + _draws(seeds, root.shape))
-        codes = jnp.minimum(codes, most)  # the sum can be rounded up
-    codes = jnp.copysign(codes, blocks) if is_signed else codes
-    codes = codes.astype(jnp.int32)
-    if bits == 4:
-        codes = codes[..., block // 2 :] << 4 | codes[..., : block // 2] & 15
-    codes = codes.astype(jnp.int8 if is_signed else jnp.uint8)
-    if bits == 8:
-        codes = codes.reshape(x.shape) if is_by_rows else codes.reshape(-1)[: x.size].reshape(x.shape)
+        codes = _stochastic(ratio, _draws(seeds, ratio.shape, bits), is_signed, bits)
+    if is_signed:
+        sign = pattern >> 31
+        codes = (codes ^ sign) - sign
+    codes = codes.reshape(rows.shape)
+    codes = (_packed(codes) if bits == 4 else codes).astype(jnp.int8 if is_signed else jnp.uint8)
+    if bits == 8 and rows.shape != x.shape:
+        codes = codes.reshape(-1)[: x.size].reshape(x.shape)
     return codes, scales
 
 
-def _draws(seeds: Array, shape: tuple[int, ...]) -> Float[Array, "..."]:
-    """Numbers between 0 and 1: a hash of the seeds and of the place in the array.
-
-    It is the finalizer of MurmurHash3. In a step of AdamW, the generator of JAX would take more time than all the rest.
-    """
-    place = jnp.zeros(shape, jnp.uint32)
-    for axis in range(len(shape)):
-        place = place * np.uint32(shape[axis]) + jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
-    h = (place ^ seeds[0] * np.uint32(0x85EBCA6B)) * np.uint32(0x9E3779B1) + seeds[1]
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-        h = (h ^ h >> np.uint32(shift)) * np.uint32(factor) ^ seeds[1]
-    return (h >> np.uint32(8)).astype(jnp.float32) * 2**-24
+def _packed(codes: Int32[Array, "..."]) -> Int32[Array, "..."]:
+    """Integers whose lowest 8 bits hold the lowest 4 of two rows."""
+    pairs = codes.reshape(*codes.shape[:-2], -1, 2, codes.shape[-1])
+    return pairs[..., 1, :] << 4 | pairs[..., 0, :] & 15
 
 
-def _most(is_signed: bool, bits: int) -> int:
-    """The largest code."""
-    return 2 ** (bits - 1) - 1 if is_signed else 2**bits - 1
+def _unpacked(codes: Int32[Array, "..."], is_signed: bool) -> Int32[Array, "..."]:
+    """The inverse of `_packed`."""
+    *outer, rows, last = codes.shape
+    pairs = jnp.broadcast_to(codes[..., None, :], (*outer, rows, 2, last))
+    shift = jax.lax.broadcasted_iota(jnp.int32, pairs.shape, len(outer) + 1) * 4
+    pairs = pairs << (28 - shift) >> 28 if is_signed else pairs >> shift & 15
+    return pairs.reshape(*outer, 2 * rows, last)
+
+
+# --- Ratios to the largest absolute value, and codes ------------------------------------------------
+# A number from 0 to 2^22 is rounded by adding 1.5 * 2^23: the lowest bits of the sum are those of the nearest integer.
+# Only the lowest 4 or 8 are used. A conversion takes several instructions more, because of NaN and infinity.
+
+_ROUND = 1.5 * 2**23
 
 
 def _level(code: Array, is_signed: bool, bits: int) -> Array:
-    """The ratio to the largest absolute value that a code stands for."""
+    """The ratio that a code stands for."""
     if is_signed:
-        c = code * (1 / _most(is_signed, bits))
+        c = code * (1 / _most(bits))
         return c * jnp.abs(c)
     c = (code + 1) * (0.5**bits)
     return (c * c) * (c * c)
 
 
-def _root(ratio: Array, is_signed: bool, bits: int) -> Array:
-    """The inverse of `_level` for ratios from 0 to 1: a code that is not rounded yet."""
+def _nearest(ratio: Float[Array, "..."], is_signed: bool, bits: int) -> Int32[Array, "..."]:
+    """Integers whose lowest bits are the nearest code."""
+    root = jnp.sqrt(ratio)
     if is_signed:
-        return jnp.sqrt(ratio) * _most(is_signed, bits)
-    return jnp.maximum(jnp.sqrt(jnp.sqrt(ratio)) * 2**bits - 1, 0)
+        rounded = root * _most(bits) + _ROUND
+    else:
+        rounded = jnp.maximum(jnp.sqrt(root) * 2.0**bits, 1) + (_ROUND - 1)
+    return jax.lax.bitcast_convert_type(rounded, jnp.int32)
 
 
-def _is_signed(codes: Array) -> bool:
-    return codes.dtype == jnp.int8
+def _stochastic(
+    ratio: Float[Array, "..."], draws: Float[Array, "..."], is_signed: bool, bits: int
+) -> Int32[Array, "..."]:
+    r"""Integers whose lowest bits are the code below or above, so that the expectation of its level is the ratio.
 
-
-def _is_by_rows(shape: tuple[int, ...], block: int) -> bool:
-    """Whether the blocks are along the last axis, so that codes and scales can be sharded as the array is."""
-    return len(shape) > 1 and shape[-1] % block == 0
-
-
-def _in_rows(x: Array, block: int) -> Array:
-    return x.reshape(*x.shape[:-1], -1, block)
-
-
-def _in_blocks(flat: Array, block: int) -> Array:
-    return jnp.pad(flat, (0, -flat.size % block)).reshape(-1, block)
-
-
-def _largest(size: Float[Array, "... block"]) -> Float[Array, "..."]:
-    """The largest entry of every block.
-
-    The halves are compared first: XLA then computes the entries again for the codes, instead of storing all of them in
-    float32, and is three times as fast.
+    With a draw $u$ from 0 to 1, the code above $c$ is chosen where $t > c^2 + u ((c + 1)^2 - c^2)$. That is
+    $\sqrt{t - u (1 - u)} > c + u$.
     """
-    while size.shape[-1] > _LANES and size.shape[-1] % 2 == 0:
-        half = size.shape[-1] // 2
-        size = jnp.maximum(size[..., :half], size[..., half:])
-    return jnp.max(size, -1)
+    if is_signed:
+        w = draws - 1.5
+        rounded = jnp.sqrt(jnp.maximum(w * w + (ratio * _most(bits) ** 2 - 0.25), 0)) - w + _ROUND
+    else:
+        c = jnp.floor(jnp.maximum(jnp.sqrt(jnp.sqrt(ratio)) * 2.0**bits, 1))
+        gap = ((4 * c + 6) * c + 4) * c + 1  # (c + 1)^4 - c^4
+        is_above = ratio * 2.0 ** (4 * bits) > (c * c) * (c * c) + (draws - 1) * gap
+        rounded = c + jnp.where(is_above, _ROUND, _ROUND - 1)
+    return jax.lax.bitcast_convert_type(rounded, jnp.int32)
+
+
+def _draws(seeds: UInt32[Array, "2"], shape: tuple[int, ...], bits: int) -> Float[Array, "..."]:
+    """Numbers from 1 to 2, at a distance of 2^-15 or more from both: a hash of the seeds and of the place in the array.
+
+    It is the finalizer of MurmurHash3. In a step of AdamW, the generator of JAX would take more time than all the rest.
+    In 4 bits, the two entries of a byte share a hash, and each has half of its bits. Ratios of exact codes are too far
+    from the limits for an error of rounding to change them.
+    """
+    place = jnp.zeros(shape, jnp.uint32)
+    for axis in range(len(shape)):
+        index = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+        is_row = bits == 4 and axis == len(shape) - 3
+        place = place * np.uint32(shape[axis]) + (index >> np.uint32(1) if is_row else index)
+    h = place + seeds[0] * np.uint32(0x9E3779B1)
+    h = (h ^ h >> np.uint32(16)) * np.uint32(0x85EBCA6B) + seeds[1]
+    h = (h ^ h >> np.uint32(13)) * np.uint32(0xC2B2AE35)
+    if bits == 4:
+        half = jax.lax.broadcasted_iota(jnp.uint32, shape, len(shape) - 3) & np.uint32(1)
+        h = (h ^ h >> np.uint32(16)) << (half << np.uint32(4))
+    mantissa = h >> np.uint32(9) & np.uint32(0x7FFE00) | np.uint32(0x3F800100)
+    return jax.lax.bitcast_convert_type(mantissa, jnp.float32)
+
+
+def _most(bits: int) -> int:
+    """The largest code with a sign."""
+    return 2 ** (bits - 1) - 1
+
+
+def _largest(x: Int32[Array, "... block"]) -> Int32[Array, "..."]:
+    while x.shape[-1] > 32 and x.shape[-1] % 2 == 0:
+        half = x.shape[-1] // 2
+        x = jnp.maximum(x[..., :half], x[..., half:])
+    return jnp.max(x, -1)
