@@ -57,7 +57,7 @@ class Quantized(AbstractQuantized):
         """Return the array that is stored, in its own dtype."""
         is_signed = self.codes.dtype == jnp.int8
         codes = self.codes.astype(jnp.int32)  # also without sign: a CPU converts it to floats faster than uint32
-        codes = _unpacked(codes, is_signed) if self.bits == 4 else _in_rows(codes, self.bits, self.block)
+        codes = _unpacked(codes.reshape(*codes.shape[:-2], -1), is_signed) if self.bits == 4 else _in_rows(codes, self.bits, self.block)
         codes = codes.reshape(*codes.shape[:-1], -1, self.block)
         x = _level(codes.astype(jnp.float32), is_signed, self.bits) * self.scales[..., None]
         x = x if _is_by_rows(self.shape, self.bits, self.block) else x.reshape(-1)[: math.prod(self.shape)]
@@ -155,12 +155,12 @@ def _encode(x: Array, bits: int, block: int, is_signed: bool, seeds: Array | Non
     if seeds is None:
         codes = _nearest(ratio, is_signed, bits)
     else:
-        codes = _stochastic(ratio, _draws(seeds, ratio.shape, bits), is_signed, bits)
+        codes = _stochastic(ratio, _draws(seeds, rows.shape, bits, block), is_signed, bits)
     if is_signed:
         sign = pattern >> 31
         codes = (codes ^ sign) - sign
-    codes = codes.reshape(rows.shape)
     codes = (_packed(codes) if bits == 4 else codes).astype(jnp.int8 if is_signed else jnp.uint8)
+    codes = codes if bits == 4 else codes.reshape(rows.shape)
     if bits == 8 and rows.shape != x.shape:
         codes = codes.reshape(-1)[: x.size].reshape(x.shape)
     return codes, scales
@@ -168,8 +168,8 @@ def _encode(x: Array, bits: int, block: int, is_signed: bool, seeds: Array | Non
 
 def _packed(codes: Int32[Array, "..."]) -> Int32[Array, "..."]:
     """Integers whose lowest 8 bits hold the lowest 4 of two rows."""
-    pairs = codes.reshape(*codes.shape[:-2], -1, 2, codes.shape[-1])
-    return pairs[..., 1, :] << 4 | pairs[..., 0, :] & 15
+    pairs = codes.reshape(*codes.shape[:-3], -1, 2, *codes.shape[-2:])
+    return pairs[..., 1, :, :] << 4 | pairs[..., 0, :, :] & 15
 
 
 def _unpacked(codes: Int32[Array, "..."], is_signed: bool) -> Int32[Array, "..."]:
@@ -226,26 +226,28 @@ def _stochastic(
     return jax.lax.bitcast_convert_type(rounded, jnp.int32)
 
 
-def _draws(seeds: UInt32[Array, "2"], shape: tuple[int, ...], bits: int) -> Float[Array, "..."]:
+def _draws(seeds: UInt32[Array, "2"], rows: tuple[int, ...], bits: int, block: int) -> Float[Array, "..."]:
     """Numbers from 1 to 2, at a distance of 2^-15 or more from both: a hash of the seeds and of the place in the array.
 
     It is the finalizer of MurmurHash3. In a step of AdamW, the generator of JAX would take more time than all the rest.
-    In 4 bits, the two entries of a byte share a hash, and each has half of its bits. Ratios of exact codes are too far
-    from the limits for an error of rounding to change them.
+    In 4 bits, the two entries of a byte share a hash, and each has half of its bits. The distance is so large that an
+    error of rounding changes no entry that is exactly what a code stands for.
     """
+    blocks = (*rows[:-1], rows[-1] // block, block)
+    shape = rows if bits == 8 else blocks  # XLA's CPU backend vectorizes what has the shape of the codes
     place = jnp.zeros(shape, jnp.uint32)
     for axis in range(len(shape)):
         index = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
-        is_row = bits == 4 and axis == len(shape) - 3
-        place = place * np.uint32(shape[axis]) + (index >> np.uint32(1) if is_row else index)
+        is_of_pairs = bits == 4 and axis == len(rows) - 2
+        place = place * np.uint32(shape[axis]) + (index >> np.uint32(1) if is_of_pairs else index)
     h = place + seeds[0] * np.uint32(0x9E3779B1)
     h = (h ^ h >> np.uint32(16)) * np.uint32(0x85EBCA6B) + seeds[1]
     h = (h ^ h >> np.uint32(13)) * np.uint32(0xC2B2AE35)
     if bits == 4:
-        half = jax.lax.broadcasted_iota(jnp.uint32, shape, len(shape) - 3) & np.uint32(1)
+        half = jax.lax.broadcasted_iota(jnp.uint32, shape, len(rows) - 2) & np.uint32(1)
         h = (h ^ h >> np.uint32(16)) << (half << np.uint32(4))
     mantissa = h >> np.uint32(9) & np.uint32(0x7FFE00) | np.uint32(0x3F800100)
-    return jax.lax.bitcast_convert_type(mantissa, jnp.float32)
+    return jax.lax.bitcast_convert_type(mantissa, jnp.float32).reshape(blocks)
 
 
 def _most(bits: int) -> int:
