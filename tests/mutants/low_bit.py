@@ -11,15 +11,31 @@ def _mutant(name: str, file: str, old: str, new: str) -> Mutant:
 
 CODES, CONTAINER = "numerics/_quantized.py", "_containers/low_bit.py"
 MUTANTS = (
-    _mutant("codes-are-cut-off", CODES, "codes = jnp.round(root)", "codes = jnp.floor(root)"),
+    _mutant(
+        "codes-are-cut-off",
+        CODES,
+        "rounded = root * _most(bits) + _ROUND",
+        "rounded = jnp.floor(root * _most(bits)) + _ROUND",
+    ),
     _mutant("a-second-moment-is-squared", CODES, "return (c * c) * (c * c)", "return c * c"),
     _mutant("a-second-moment-can-be-zero", CODES, "c = (code + 1) * (0.5**bits)", "c = code / (2**bits - 1)"),
     _mutant(
-        "halves-of-a-byte-are-swapped", CODES, "jnp.where(half == 0, codes << 28", "jnp.where(half == 1, codes << 28"
+        "halves-of-a-byte-are-swapped",
+        CODES,
+        "pairs[..., 1, :, :] << 4 | pairs[..., 0, :, :] & 15",
+        "pairs[..., 0, :, :] << 4 | pairs[..., 1, :, :] & 15",
     ),
-    _mutant("stochastic-codes-are-below", CODES, "+ _draws(seeds, root.shape))", ")"),
-    _mutant("draws-repeat-along-an-axis", CODES, "place = place * np.uint32(shape[axis]) + jax", "place = jax"),
-    _mutant("the-largest-code-overflows", CODES, "codes = jnp.minimum(codes, most)", "codes = 1 * codes"),
+    _mutant("stochastic-codes-are-below", CODES, "jnp.where(is_above, _ROUND, _ROUND - 1)", "(_ROUND - 1)"),
+    _mutant("the-square-is-rounded-in-the-root", CODES, "jnp.maximum(w * w + (", "jnp.maximum(0 * w + ("),
+    _mutant(
+        "a-stochastic-zero-is-the-largest",
+        CODES,
+        "jnp.floor(jnp.maximum(jnp.sqrt(jnp.sqrt(ratio)) * 2.0**bits, 1))",
+        "jnp.floor(jnp.sqrt(jnp.sqrt(ratio)) * 2.0**bits)",
+    ),
+    _mutant("draws-repeat-along-an-axis", CODES, "place = place * np.uint32(shape[axis]) + (", "place = ("),
+    _mutant("entries-of-a-byte-share-a-draw", CODES, "<< (half << np.uint32(4))", "<< (half << np.uint32(0))"),
+    _mutant("an-exact-entry-is-moved", CODES, "np.uint32(0x3F800100)", "np.uint32(0x3F800000)"),
     _mutant("exact-fields-are-quantized", CONTAINER, 'not declared.get("exact", False)', "True"),
     _mutant("where-is-not-asked", CONTAINER, "is_wanted and is_large", "is_large"),
     _mutant("small-arrays-are-quantized", CONTAINER, "x.size >= max(self.min_size, 2)", "x.size >= 2"),
@@ -43,4 +59,5 @@ MUTANTS = (
         "if n == 0 or len(shape) < n or",
         "if n == 0 or len(shape) <= n or",
     ),
+    _mutant("codes-in-four-bits-are-replicated", "_catalog/sharding.py", "(*of[:-2], of[-2] // 2) if", "of[:-1] if"),
 )

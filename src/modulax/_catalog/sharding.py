@@ -81,13 +81,18 @@ def state_sharding(
 
 
 def _followed(sharding: Any, of: tuple[int, ...], shape: tuple[int, ...]) -> Any:
-    """The sharding of a parameter for an array of its shape, with a leading axis, or of blocks along its last axis."""
+    """The sharding of a parameter for an array of its shape, with a leading axis, or of blocks along its last axis.
+
+    In 4 bits, a byte holds the codes of two rows.
+    """
     if shape == of:
         return sharding
     if shape[1:] == of and isinstance(sharding, NamedSharding):
         return NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec), memory_kind=sharding.memory_kind)
     n = len(of)
-    if n == 0 or len(shape) < n or shape[: n - 1] != of[:-1] or shape[n - 1] == 0 or of[-1] % shape[n - 1]:
+    if n == 0 or len(shape) < n or shape[n - 1] == 0 or of[-1] % shape[n - 1]:
+        return None
+    if shape[: n - 1] not in (of[:-1], (*of[:-2], of[-2] // 2) if n > 1 else ()):
         return None
     try:
         sharding.shard_shape(shape)

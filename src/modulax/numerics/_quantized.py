@@ -18,6 +18,8 @@ from jaxtyping import Array, Float, Inexact, Int8, Int32, UInt8, UInt32
 from .._support.quantized import AbstractQuantized
 
 _TINY = float(np.finfo(np.float32).tiny)
+_LANES = 32  # XLA's CPU backend splits the maximum over more entries, and stores them in between
+_ROUND = 1.5 * 2**23
 
 
 class Quantized(AbstractQuantized):
@@ -26,7 +28,8 @@ class Quantized(AbstractQuantized):
         mu = tree.get(state, "mu")["kernel"].dequantize()
 
     A block is a run of `block` entries along the last axis, if its length is a multiple of `block`, and else of the
-    flattened array. With $s$ the largest absolute value of the block, a code $c$ stands for
+    flattened array. In 4 bits, the length of the axis before the last must be even too. With $s$ the largest absolute
+    value of the block, a code $c$ stands for
 
     $$
     x = s \cdot \frac{c\,|c|}{L^2}, \quad L = 2^{bits - 1} - 1, \qquad \text{or} \qquad
@@ -38,7 +41,7 @@ class Quantized(AbstractQuantized):
 
     Args:
         codes: int8, or uint8 for entries without sign. In 8 bits, they have the shape of the array. In 4 bits, each
-            byte holds two of a block, one from each half, and the last axis is that within a block.
+            byte holds those of two neighboring rows, and the last axis is that within a block.
         scales: the largest absolute value of every block, in float32.
         shape: the shape of the array.
         dtype: the dtype of the array.
@@ -57,8 +60,8 @@ class Quantized(AbstractQuantized):
         """Return the array that is stored, in its own dtype."""
         is_signed = self.codes.dtype == jnp.int8
         codes = self.codes.astype(jnp.int32)  # also without sign: a CPU converts it to floats faster than uint32
-        codes = _unpacked(codes.reshape(*codes.shape[:-2], -1), is_signed) if self.bits == 4 else _in_rows(codes, self.bits, self.block)
-        codes = codes.reshape(*codes.shape[:-1], -1, self.block)
+        rows = _unpacked(codes, is_signed) if self.bits == 4 else _in_rows(codes, self.bits, self.block)
+        codes = rows.reshape(*rows.shape[:-1], -1, self.block)
         x = _level(codes.astype(jnp.float32), is_signed, self.bits) * self.scales[..., None]
         x = x if _is_by_rows(self.shape, self.bits, self.block) else x.reshape(-1)[: math.prod(self.shape)]
         return x.reshape(self.shape).astype(self.dtype)
@@ -99,8 +102,8 @@ def form_of(shape: tuple[int, ...], codes: Any, scales: Any) -> tuple[int, int] 
     size, counts = math.prod(shape), scales.shape
     if size < 2 or len(counts) < 2 or 0 in counts:
         return None
-    flat = 2 ** math.ceil(math.log2(size / counts[0])), codes.shape[-1]  # in 8 and 4 bits
-    for bits, block in ((8, shape[-1] // counts[-1]), (4, codes.shape[-1] // counts[-1]), (8, flat[0]), (4, flat[1])):
+    of_flat = 2 ** max(math.ceil(math.log2(size / counts[0])), 0)
+    for bits, block in ((8, shape[-1] // counts[-1]), (8, of_flat), (4, codes.shape[-1])):
         if block > 0 and (tuple(codes.shape), tuple(counts)) == _layout(shape, bits, block):
             return bits, block
     return None
@@ -110,7 +113,7 @@ def _layout(shape: tuple[int, ...], bits: int, block: int) -> tuple[tuple[int, .
     """The shapes of the codes and of the scales of an array."""
     rows = shape if _is_by_rows(shape, bits, block) else (_number_of_blocks(math.prod(shape), bits, block), block)
     scales = (*rows[:-1], rows[-1] // block)
-    return shape if bits == 8 else (*rows[:-2], rows[-2] // 2, rows[-1]), scales
+    return shape if bits == 8 else (*rows[:-2], rows[-2] // 2, rows[-1] // block, block), scales
 
 
 def _block_for(shape: tuple[int, ...], bits: int, block: int) -> int:
@@ -148,8 +151,8 @@ def _encode(x: Array, bits: int, block: int, is_signed: bool, seeds: Array | Non
     blocks = rows.reshape(*rows.shape[:-1], -1, block)
     pattern = jax.lax.bitcast_convert_type(blocks, jnp.int32)
     absolute = pattern & 0x7FFFFFFF
-    # The patterns of nonnegative numbers are in the order of the numbers, and NaN is above all. XLA's CPU backend
-    # vectorizes a maximum of integers together with what it is taken of. It would store the entries for one of floats.
+    # The bit patterns of nonnegative numbers are in the order of the numbers, and NaN is above all. XLA's CPU backend
+    # fuses a maximum of integers with what computes them. For one of floats, it would store all of them first.
     scales = jax.lax.bitcast_convert_type(_largest(absolute), jnp.float32)
     ratio = jax.lax.bitcast_convert_type(absolute, jnp.float32) * jnp.where(scales >= _TINY, 1 / scales, 0)[..., None]
     if seeds is None:
@@ -160,21 +163,29 @@ def _encode(x: Array, bits: int, block: int, is_signed: bool, seeds: Array | Non
         sign = pattern >> 31
         codes = (codes ^ sign) - sign
     codes = (_packed(codes) if bits == 4 else codes).astype(jnp.int8 if is_signed else jnp.uint8)
-    codes = codes if bits == 4 else codes.reshape(rows.shape)
-    if bits == 8 and rows.shape != x.shape:
-        codes = codes.reshape(-1)[: x.size].reshape(x.shape)
+    if bits == 8:
+        codes = codes.reshape(x.shape) if rows.shape == x.shape else codes.reshape(-1)[: x.size].reshape(x.shape)
     return codes, scales
 
 
+def _largest(x: Int32[Array, "... block"]) -> Int32[Array, "..."]:
+    """The maximum over every block, after that of its halves."""
+    while x.shape[-1] > _LANES and x.shape[-1] % 2 == 0:
+        half = x.shape[-1] // 2
+        x = jnp.maximum(x[..., :half], x[..., half:])
+    return jnp.max(x, -1)
+
+
 def _packed(codes: Int32[Array, "..."]) -> Int32[Array, "..."]:
-    """Integers whose lowest 8 bits hold the lowest 4 of two rows."""
+    """Integers whose lowest 8 bits hold the lowest 4 of two neighboring rows of blocks."""
     pairs = codes.reshape(*codes.shape[:-3], -1, 2, *codes.shape[-2:])
     return pairs[..., 1, :, :] << 4 | pairs[..., 0, :, :] & 15
 
 
 def _unpacked(codes: Int32[Array, "..."], is_signed: bool) -> Int32[Array, "..."]:
-    """The inverse of `_packed`."""
-    *outer, rows, last = codes.shape
+    """The rows of codes that bytes hold."""
+    *outer, rows, blocks, block = codes.shape
+    codes, last = codes.reshape(*outer, rows, blocks * block), blocks * block
     pairs = jnp.broadcast_to(codes[..., None, :], (*outer, rows, 2, last))
     shift = jax.lax.broadcasted_iota(jnp.int32, pairs.shape, len(outer) + 1) * 4
     pairs = pairs << (28 - shift) >> 28 if is_signed else pairs >> shift & 15
@@ -183,9 +194,7 @@ def _unpacked(codes: Int32[Array, "..."], is_signed: bool) -> Int32[Array, "..."
 
 # --- Ratios to the largest absolute value, and codes ------------------------------------------------
 # A number from 0 to 2^22 is rounded by adding 1.5 * 2^23: the lowest bits of the sum are those of the nearest integer.
-# Only the lowest 4 or 8 are used. A conversion takes several instructions more, because of NaN and infinity.
-
-_ROUND = 1.5 * 2**23
+# Only the lowest 4 or 8 are used. A conversion would take several instructions more, because of NaN and infinity.
 
 
 def _level(code: Array, is_signed: bool, bits: int) -> Array:
@@ -253,10 +262,3 @@ def _draws(seeds: UInt32[Array, "2"], rows: tuple[int, ...], bits: int, block: i
 def _most(bits: int) -> int:
     """The largest code with a sign."""
     return 2 ** (bits - 1) - 1
-
-
-def _largest(x: Int32[Array, "... block"]) -> Int32[Array, "..."]:
-    while x.shape[-1] > 32 and x.shape[-1] % 2 == 0:
-        half = x.shape[-1] // 2
-        x = jnp.maximum(x[..., :half], x[..., half:])
-    return jnp.max(x, -1)
