@@ -277,10 +277,11 @@ def test_steps_of_optax_are_those_of_the_first_part_that_counts_steps(is_plateau
 
 
 def test_every_state_of_optax_is_known():
-    """Two of them have names that do not end in `State`."""
+    """`apply_every` does not count steps, and `add_decayed_weights` counts them for its schedule."""
     theirs: Any = (optax.apply_every(2).init(OLD), optax.scale_by_adam().init(OLD))
-    _, report = checkpoint.state_from_optax(mx.Adam(0.1).init(OLD), theirs)
-    assert {name.split(".")[:3][-1] for name in report.unused} == {"grad_acc"}
+    _, report = checkpoint.state_from_optax(mx.Adam(0.1).init(OLD), theirs, strict=False)
+    assert {name.split(".")[1] for name in report.unused} == {"count", "grad_acc"}
+    assert report.restored["step"] == "1.count"
     decay: Any = optax.add_decayed_weights(lambda step: 0.1).init(OLD)
     theirs = (optax.trace(0.9).init(OLD), decay._replace(count=np.int32(7)))
     ours, _ = checkpoint.state_from_optax(mx.SGD(0.1, momentum=0.9).init(OLD), theirs)

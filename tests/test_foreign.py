@@ -1,13 +1,11 @@
-"""States of optax and of torch as ours: training goes on exactly where it was."""
+"""States of torch as ours: training goes on exactly where it was."""
 
 from typing import Any
 
-import chex
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-import optax
 import pytest
 
 import modulax as mx
@@ -26,75 +24,6 @@ def gradient(params: Any, i: int) -> Any:
 def _float64():
     with jax_defaults(), jax.enable_x64(True):
         yield
-
-
-CASES: dict[str, Any] = {
-    "adam": lambda: (optax.adam(1e-2), mx.Adam(1e-2)),
-    "adamw with a schedule": lambda: (
-        optax.adamw(optax.cosine_decay_schedule(1e-2, 20)),
-        mx.AdamW(mx.schedules.CosineDecay(1e-2, 20)),
-    ),
-    "sgd with momentum": lambda: (optax.sgd(1e-2, momentum=0.9), mx.SGD(1e-2, momentum=0.9)),
-    "rmsprop": lambda: (optax.rmsprop(1e-2), mx.RMSProp(1e-2)),
-    "rmsprop, centered, with momentum": lambda: (
-        optax.rmsprop(1e-2, centered=True, momentum=0.9),
-        mx.RMSProp(1e-2, centered=True, momentum=0.9),
-    ),
-    "lion": lambda: (optax.lion(1e-2), mx.Lion(1e-2)),
-    "a chain": lambda: (
-        optax.chain(optax.clip(1.0), optax.ema(0.9), optax.scale_by_adam(), optax.scale(-0.1)),
-        mx.Chain(mx.Clip(1.0), mx.Ema(0.9), mx.ScaleByAdam(), mx.Scale(-0.1)),
-    ),
-    "a chain of an optimizer": lambda: (
-        optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-2)),
-        mx.Chain(mx.ClipByGlobalNorm(1.0), mx.AdamW(1e-2)),
-    ),
-    "MultiSteps": lambda: (optax.MultiSteps(optax.adamw(1e-2), 2), mx.MultiSteps(mx.AdamW(1e-2), 2)),
-}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_training_goes_on_from_a_state_of_optax(name: str):
-    theirs, ours = CASES[name]()
-    # optax computes schedules, and accumulates in MultiSteps, in float32.
-    rtol = {"adamw with a schedule": 1e-6, "MultiSteps": 1e-9}.get(name, 1e-12)
-    params = jtu.tree_map(jnp.asarray, PARAMS)
-    their_state = theirs.init(params)
-    for i in range(5):
-        updates, their_state = theirs.update(gradient(params, i), their_state, params)
-        params = optax.apply_updates(params, updates)
-    state, report = checkpoint.state_from_optax(ours.init(params), their_state)
-    # Only counters may be without counterpart: optax has none where nothing needs it.
-    assert all(name.split(".")[-1] in ("step", "count") for name in report.fresh), report
-    mine = params
-    for i in range(5, 10):
-        updates, their_state = theirs.update(gradient(params, i), their_state, params)
-        params = optax.apply_updates(params, updates)
-        mine, state = ours.step(gradient(mine, i), state, mine)
-        chex.assert_trees_all_close(mine, params, rtol=rtol)
-
-
-def test_a_state_that_does_not_correspond_is_refused():
-    params = jtu.tree_map(jnp.asarray, PARAMS)
-    with pytest.raises(ValueError, match="`state_from_optax` found nothing in tuple that matches the modulax state"):
-        checkpoint.state_from_optax(mx.SGD(0.1, momentum=0.9).init(params), optax.sgd(0.1).init(params))
-
-
-def test_moments_take_the_dtype_that_they_have_here():
-    """optax keeps the second moment of a bfloat16 parameter in bfloat16."""
-    params = jtu.tree_map(lambda p: jnp.asarray(p, jnp.bfloat16), PARAMS)
-    theirs = optax.adam(1e-2)
-    _, their_state = theirs.update(params, theirs.init(params))
-    state, _ = checkpoint.state_from_optax(mx.Adam(1e-2).init(params), their_state)
-    assert state.inner["scale_by_adam"].nu["scale"].dtype == jnp.float32
-    assert state.inner["scale_by_adam"].nu["scale"] == pytest.approx(4e-3, rel=1e-2)
-
-
-def test_what_found_no_place_is_reported():
-    params = jtu.tree_map(jnp.asarray, PARAMS)
-    theirs = optax.chain(optax.ema(0.9), optax.scale_by_adam()).init(params)
-    _, report = checkpoint.state_from_optax(mx.ScaleByAdam().init(params), theirs)
-    assert set(report.unused) == {f"optax.0.ema.{name}" for name in ("hidden.weight", "hidden.bias", "scale")}
 
 
 # torch's update rules, transcribed from the pseudocode of its documentation, on NumPy arrays.

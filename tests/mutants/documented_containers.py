@@ -334,7 +334,7 @@ MUTANTS = (
     Mutant(
         "a-buffer-of-torch-that-is-none",
         "checkpoint",
-        "checkpoint/_foreign.py",
+        "checkpoint/_torch.py",
         "if source is None or theirs[key][source] is None:",
         "if source is None:",
         ("tests/test_foreign.py -k test_what_torch_has_not_made",),
@@ -342,7 +342,7 @@ MUTANTS = (
     Mutant(
         "the-mean-of-a-centered-rmsprop",
         "checkpoint",
-        "checkpoint/_foreign.py",
+        "checkpoint/_torch.py",
         '("exp_avg", "grad_avg")',
         '("exp_avg",)',
         ("tests/test_foreign.py -k test_what_torch_has_not_made",),

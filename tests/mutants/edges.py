@@ -107,15 +107,15 @@ MUTANTS = (
     Mutant(
         "steps-of-torch-are-those-of-the-last-parameter",
         "checkpoint",
-        "checkpoint/_foreign.py",
-        "np.asarray(max(steps), leaf.dtype)",
-        "np.asarray(min(steps), leaf.dtype)",
+        "checkpoint/_torch.py",
+        "np.asarray(max(steps), own[name].dtype)",
+        "np.asarray(min(steps), own[name].dtype)",
         ("tests/test_foreign.py -k steps_of_torch",),
     ),
     Mutant(
         "a-buffer-of-torch-is-not-turned",
         "checkpoint",
-        "checkpoint/_foreign.py",
+        "checkpoint/_torch.py",
         "value = value * np.asarray(-rates[key], value.dtype)",
         "value = value * np.asarray(rates[key], value.dtype)",
         ("tests/test_foreign.py -k torch",),
@@ -297,14 +297,6 @@ MUTANTS = (
         "        value = jax.random.wrap_key_data(",
         "        return jax.random.wrap_key_data(",
         ("tests/test_checkpoint_edges.py -k template_lives",),
-    ),
-    Mutant(
-        "a-state-of-optax-without-the-word-is-none",
-        "checkpoint",
-        "checkpoint/_foreign.py",
-        'and (name.endswith("State") or name in _STATES)',
-        'and name.endswith("State")',
-        ("tests/test_checkpoint_edges.py -k every_state_of_optax",),
     ),
     # --- meshes
     Mutant(

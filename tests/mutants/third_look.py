@@ -62,14 +62,6 @@ MUTANTS = (
         "",
         ("tests/test_checkpoint_edges.py -k test_another_shape_under_the_same_name",),
     ),
-    Mutant(
-        "steps-of-optax-are-those-of-any-count",
-        "checkpoint",
-        "checkpoint/_foreign.py",
-        'if "count" in fields and not fields.keys() & _OTHER_COUNTS]',
-        'if "count" in fields]',
-        ("tests/test_checkpoint_edges.py -k steps_of_optax",),
-    ),
     # --- alignment of differing structures, and owners of a state
     Mutant(
         "leaves-of-another-structure-in-its-own-order",
@@ -226,7 +218,7 @@ MUTANTS = (
     Mutant(
         "the-rate-of-torchs-first-group-is-that-of-all",
         "checkpoint",
-        "checkpoint/_foreign.py",
+        "checkpoint/_torch.py",
         "value = value * np.asarray(-rates[key], value.dtype)",
         'value = value * np.asarray(-state_dict["param_groups"][0]["lr"], value.dtype)',
         ("tests/test_foreign.py -k test_each_group_of_torch",),

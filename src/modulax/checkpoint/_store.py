@@ -16,7 +16,7 @@ import importlib
 import os
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from ..tree._paths import join, key_names, split
+from ..tree._paths import Names, join, key_names, split
 from ._convert import as_stored, fill, is_key, plain
 from ._names import Rename, Report, joined_prefixes, stored
 
@@ -135,6 +135,23 @@ def restore(
         ValueError: if the checkpoint can't be read, names don't agree with the template (unless `strict=False`), or a
             shape or dtype differs.
     """
+    with opened(path) as (paths, specs, read):
+        wanted_names = stored(template)
+        joined = joined_prefixes(template)
+        names = [_unboxed(join(_taken_apart(keys, joined)), wanted_names) for keys in paths]
+
+        def fetch(wanted: dict[str, Any]) -> Mapping[str, Any]:
+            return dict(zip(names, read([wanted.get(name) for name in names]), strict=True))
+
+        return fill(template, dict(zip(names, specs, strict=True)), fetch, rename, strict)
+
+
+@contextlib.contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[tuple[list[Names], list[Any], Callable[[list[Any]], list[Any]]]]:
+    """Open a checkpoint: the paths of its arrays, their shapes and dtypes, and a function that reads them.
+
+    The function takes a leaf of a template for every array that it should read, and None for the others.
+    """
     ocp = _orbax()
     folder = _folder(Path(os.path.abspath(path)))
     with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
@@ -142,23 +159,20 @@ def restore(
             tree = _tree(handler.metadata(folder))
         except Exception as error:
             raise _damaged(folder, error) from error
-        wanted_names = stored(template)
-        joined = joined_prefixes(template)
-        names = [_unboxed(join(_taken_apart(keys, joined)), wanted_names) for keys, _ in _flattened(tree)]
+        specs: list[Any]
+        treedef: Any
         specs, treedef = jtu.tree_flatten(tree)
-        saved = dict(zip(names, specs, strict=True))
 
-        def fetch(wanted: dict[str, Any]) -> Mapping[str, Any]:
-            item = [as_stored(wanted[name]) if name in wanted else ocp.PLACEHOLDER for name in names]
-            how = [_how(ocp, wanted.get(name), saved[name]) for name in names]
+        def read(leaves: list[Any]) -> list[Any]:
+            item = [ocp.PLACEHOLDER if leaf is None else as_stored(leaf) for leaf in leaves]
+            how = [_how(ocp, leaf, saved) for leaf, saved in zip(leaves, specs, strict=True)]
             arguments = ocp.args.PyTreeRestore(treedef.unflatten(item), treedef.unflatten(how))
             try:
-                found = handler.restore(folder, args=arguments)
+                return treedef.flatten_up_to(handler.restore(folder, args=arguments))
             except Exception as error:
                 raise _damaged(folder, error) from error
-            return dict(zip(names, treedef.flatten_up_to(found), strict=True))
 
-        return fill(template, saved, fetch, rename, strict)
+        yield [keys for keys, _ in _flattened(tree)], specs, read
 
 
 def _taken_apart(keys: tuple[str, ...], joined: set[tuple[str, ...]]) -> tuple[str, ...]:

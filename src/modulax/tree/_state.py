@@ -63,7 +63,7 @@ def map_sections(
     new = []
     for i, (key, child) in enumerate(children):
         below = names + key_names(key)
-        kind = _held(fields[key[0].name], child) if is_ours else "states"
+        kind = held(fields[key[0].name], child) if is_ours else "states"
         if kind == "states":
             new.append(map_sections(function, child, probes[i][1] if has_probes else None, below))
         else:
@@ -71,7 +71,7 @@ def map_sections(
     return treedef.unflatten(new)
 
 
-def _held(field: dataclasses.Field, value: Any) -> Literal["params", "shared", "states"]:
+def held(field: dataclasses.Field, value: Any) -> Literal["params", "shared", "states"]:
     """What a field holds; a field that holds states of ours is nested, however it is declared."""
     kind = kind_of(field)
     if kind != "params":
@@ -103,7 +103,7 @@ def _sections(node: PyTree, names: Names, root: int | None) -> Iterator[Section]
     root = len(names) if is_state and root is None else root
     for key, child in one_level(node)[0]:
         below = names + key_names(key)
-        if is_state and root is not None and _held(fields[key[0].name], child) != "states":
+        if is_state and root is not None and held(fields[key[0].name], child) != "states":
             yield Section(below, root)
         else:
             yield from _sections(child, below, root)
@@ -124,7 +124,7 @@ def _declarations(node: PyTree, declared: Mapping[str, Any] | None) -> list[Mapp
     found = [declared] * treedef.num_leaves if jtu.treedef_is_leaf(treedef) else []
     for key, child in children:
         field = fields.get(key[0].name) if is_state else None
-        below = declared if field is None else field.metadata if _held(field, child) == "params" else None
+        below = declared if field is None else field.metadata if held(field, child) == "params" else None
         found += _declarations(child, below)
     return found
 

@@ -1,0 +1,88 @@
+"""Convert optimizer states of PyTorch to states of modulax."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from .._support.checks import listing
+from .._support.types import State
+from ..tree._paths import join
+from ._convert import load_state_dict
+from ._names import Report, stored
+from ._optax_parts import every, our_scope
+
+_COUNTERS = {"count", "step"}
+_TORCH_FIELDS = {
+    "mu": ("exp_avg", "grad_avg"),
+    "nu": ("exp_avg_sq", "square_avg"),
+    "trace": ("momentum_buffer",),
+}
+
+
+def state_from_torch(
+    template: State,
+    state_dict: Mapping[str, Any],
+    names: Mapping[str, Any],
+    convert: Callable[[str, np.ndarray], np.ndarray] = lambda path, x: x,
+) -> tuple[State, Report]:
+    """Convert the state of a PyTorch optimizer to a modulax state: `AdamW`, `Adam`, `SGD` and `RMSprop`.
+
+        state, report = mx.checkpoint.state_from_torch(
+            optimizer.init(params), torch_optimizer.state_dict(), {"hidden.weight": 0, "hidden.bias": 1}
+        )
+
+    torch's `RMSprop` keeps its momentum without the learning rate, ours with it, so it is multiplied by the rate.
+
+    Args:
+        template: the initial state of the modulax optimizer, `optimizer.init(params)`.
+        state_dict: the result of `state_dict()` of the torch optimizer, with tensors as NumPy arrays.
+        names: the key of each parameter in `state_dict["state"]`, by the path of our parameter.
+        convert: function of the path and an array that changes the layout where it differs: Flax's kernels are torch's
+            weights transposed, while Equinox's are the same.
+
+    Returns:
+        The filled state, and a `Report`.
+
+    Raises:
+        ValueError: if `names` contains a key that torch's state doesn't have, or a shape differs from the template.
+    """
+    theirs = state_dict["state"]
+    if lacking := [path for path, key in names.items() if key not in theirs]:
+        raise ValueError(
+            f"`state_from_torch`: `names` has `{names[lacking[0]]}` for `{lacking[0]}`, but torch's state has "
+            f"{listing(theirs)}."
+        )
+    rates = {key: group["lr"] for group in state_dict.get("param_groups", ()) for key in group["params"]}
+    flat: dict[str, Any] = {}
+    own = stored(template)
+    fields = [item for part in every(our_scope(template, ())) for item in part.fields.items()]
+    for field, leaves in fields:
+        for path, keys in leaves.items():
+            name = join(keys)
+            if field in _COUNTERS:
+                steps = [int(theirs[key]["step"]) for key in names.values() if "step" in theirs[key]]
+                if steps:
+                    flat[name] = np.asarray(max(steps), own[name].dtype)
+            elif (parameter := ".".join(path)) in names:
+                key = names[parameter]
+                source = next((s for s in _TORCH_FIELDS.get(field, ()) if s in theirs[key]), None)
+                if source is None or theirs[key][source] is None:
+                    continue
+                value = convert(parameter, np.asarray(theirs[key][source]))
+                if field == "trace" and "square_avg" in theirs[key]:
+                    value = value * np.asarray(-rates[key], value.dtype)
+                flat[name] = value
+    return load_state_dict(template, _cast(template, flat), strict=False)
+
+
+def _cast(template: State, flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Cast floats to the dtypes of the template."""
+    wanted = stored(template)
+
+    def cast(name: str, x: Any) -> Any:
+        is_float = name in wanted and jnp.issubdtype(x.dtype, jnp.inexact)
+        return jnp.asarray(x).astype(wanted[name].dtype) if is_float else x
+
+    return {name: cast(name, x) for name, x in flat.items()}

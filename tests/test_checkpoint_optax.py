@@ -1,0 +1,338 @@
+"""Checkpoints of optax continued by modulax and by `modulax.compat`, and the other way round."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+import pytest
+from flax import nnx
+from flax.training.train_state import TrainState
+
+import modulax as mx
+import modulax.nnx
+from modulax import checkpoint, compat
+
+from .settings import jax_defaults
+
+LABELS = {"hidden": {"weight": "a", "bias": "b"}, "scale": "b"}
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    with jax_defaults(), jax.enable_x64(True):
+        yield
+
+
+def plain() -> Any:
+    weights = {"weight": jnp.linspace(-1, 1, 6).reshape(2, 3), "bias": jnp.full(2, 0.1)}
+    return {"hidden": weights, "scale": jnp.asarray(2.0)}
+
+
+def model() -> Any:
+    return eqx.filter(eqx.nn.MLP(2, 2, 2, 1, dtype=jnp.float64, key=jax.random.key(0)), eqx.is_array)
+
+
+class Net(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs):
+        self.linear = nnx.Linear(2, 3, param_dtype=jnp.float64, rngs=rngs)
+
+
+def variables() -> Any:
+    return nnx.as_pure(nnx.state(Net(nnx.Rngs(0)), nnx.Param))
+
+
+def rate(count: Any) -> Any:
+    """In float64, unlike the schedules of optax."""
+    return 1e-2 / (1 + 0.1 * jnp.asarray(count).astype(jnp.float64))
+
+
+# The parameters; the optimizer written with optax's names, for optax and for `compat`; and with those of modulax.
+CASES: dict[str, Any] = {
+    "adam": (variables, lambda o: o.adam(1e-2), lambda: mx.Adam(1e-2)),
+    "adamw with a schedule": (model, lambda o: o.adamw(rate), lambda: mx.AdamW(rate)),
+    "chain with a clip": (
+        plain,
+        lambda o: o.chain(o.clip_by_global_norm(0.5), o.adamw(rate), o.ema(0.9)),
+        lambda: mx.Chain(mx.ClipByGlobalNorm(0.5), mx.AdamW(rate), mx.Ema(0.9)),
+    ),
+    "named_chain": (
+        plain,
+        lambda o: o.named_chain(("trace", o.trace(0.9)), ("b", o.scale_by_adam()), ("a", o.scale_by_adam(b1=0.5))),
+        lambda: mx.Chain(trace=mx.Trace(0.9), b=mx.ScaleByAdam(), a=mx.ScaleByAdam(b1=0.5)),
+    ),
+    "MultiSteps": (
+        plain,
+        lambda o: o.MultiSteps(o.adamw(rate), 3, accumulator_dtype=jnp.float64).gradient_transformation(),
+        lambda: mx.MultiSteps(mx.AdamW(rate), 3),
+    ),
+    "multi_transform": (
+        plain,
+        lambda o: o.multi_transform({"b": o.adam(1e-2), "a": o.adamw(rate), "none": o.sgd(0.1)}, LABELS),
+        lambda: mx.Partition({"a": mx.AdamW(rate), "b": mx.Adam(1e-2), "none": mx.SGD(0.1)}, LABELS),
+    ),
+    "inject_hyperparams": (
+        plain,
+        lambda o: o.inject_hyperparams(o.adamw)(rate, b1=0.8),
+        lambda: mx.Injected(mx.AdamW(rate, b1=0.8)),
+    ),
+    "schedule_free": (
+        plain,
+        lambda o: o.contrib.schedule_free(o.chain(o.trace(0.5), o.sgd(1e-2)), 1e-2),
+        lambda: mx.ScheduleFree(mx.Chain(mx.Trace(0.5), mx.SGD(1e-2)), 1e-2),
+    ),
+    "lookahead": (
+        plain,
+        lambda o: o.lookahead(o.sgd(1e-2, momentum=0.9), 4, 0.5),
+        lambda: mx.Lookahead(mx.SGD(1e-2, momentum=0.9), 4, 0.5),
+    ),
+}
+
+
+@functools.cache
+def optimizers(name: str) -> tuple[Any, Any, Any]:
+    """Optax's, the one of `compat`, and that of modulax."""
+    _, of_both, ours = CASES[name]
+    return of_both(optax), of_both(compat), ours()
+
+
+def fast(params: Any) -> Any:
+    return params.fast if hasattr(params, "fast") else params
+
+
+@jax.jit
+def advanced(trees: Any) -> Any:
+    """Ten steps of every optimizer of every case, on gradients at the parameters that are trained."""
+
+    def body(trees: Any, i: Any) -> tuple[Any, None]:
+        new: dict[str, Any] = {}
+        for name, row in trees.items():
+            new[name] = []
+            for optimizer, (params, state) in zip(optimizers(name), row, strict=True):
+                grads = jtu.tree_map(lambda p: jnp.sin(p * (i + 1)) + 0.1, fast(params))
+                updates, state = optimizer.update(grads, state, params)
+                new[name].append((jtu.tree_map(jnp.add, params, updates), state))
+        return new, None
+
+    return jax.lax.scan(body, trees, jnp.arange(10))[0]
+
+
+def started() -> Any:
+    """The parameters and states of all cases before the first step."""
+    trees: dict[str, Any] = {}
+    for name, (make, *_) in CASES.items():
+        params = [make() for _ in range(3)]
+        if name == "lookahead":
+            params[:2] = optax.LookaheadParams(make(), make()), compat.LookaheadParams(make(), make())
+        trees[name] = [(p, t.init(p)) for p, t in zip(params, optimizers(name), strict=True)]
+    return trees
+
+
+def named(row: Any) -> dict[str, Any]:
+    return {"params": row[0], "opt_state": row[1]}
+
+
+def assert_equal_parameters(trees: Any) -> None:
+    for name, row in trees.items():
+        for params, _ in row[1:]:
+            for a, d in zip(jtu.tree_leaves(fast(params)), jtu.tree_leaves(fast(row[0][0])), strict=True):
+                np.testing.assert_allclose(a, d, rtol=1e-12, atol=1e-14, err_msg=name)
+
+
+def test_training_goes_on_in_both_directions(tmp_path: Path):
+    start = started()
+    trees = advanced(start)
+    continued: dict[str, Any] = {}
+    for name, (theirs, *_) in trees.items():
+        with ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save(tmp_path / name, named(theirs))
+        continued[name] = [theirs]
+        for i, template in enumerate(start[name][1:]):
+            # From the folder, and from what orbax makes of it without a target: dicts and lists.
+            with ocp.StandardCheckpointer() as checkpointer:
+                source = checkpointer.restore(tmp_path / name) if i else tmp_path / name
+            found, report = checkpoint.state_from_optax(named(template), source)
+            assert {x.split(".")[-1] for x in report.fresh} <= {"step", "count"}
+            continued[name].append((found["params"], found["opt_state"]))
+    trees = advanced(continued)
+    assert_equal_parameters(trees)
+
+    # What optax has made of its own state is thrown away: it gets that of modulax.
+    for name, (_, _, ours) in trees.items():
+        found, _ = checkpoint.state_to_optax(named(start[name][0]), named(ours))
+        trees[name][0] = (found["params"], found["opt_state"])
+    assert_equal_parameters(advanced(trees))
+
+
+def filled(tree: Any, value: float = 3.0) -> Any:
+    return jtu.tree_map(lambda x: jnp.full_like(x, value), tree)
+
+
+def test_the_report_says_where_everything_is_from():
+    theirs = optax.chain(optax.clip(1.0), optax.adamw(rate)).init({"w": jnp.ones(2)})
+    ours = mx.Chain(mx.Clip(1.0), mx.AdamW(rate)).init({"w": jnp.zeros(2)})
+    state, report = checkpoint.state_from_optax(ours, filled(theirs))
+    assert report.restored == {
+        "parts.adamw.step": "1.2.count",
+        "parts.adamw.inner.parts.scale_by_adam.mu.w": "1.0.mu.w",
+        "parts.adamw.inner.parts.scale_by_adam.nu.w": "1.0.nu.w",
+        "parts.adamw.inner.parts.scale_by_adam.count": "1.0.count",
+    }
+    assert (report.fresh, report.unused) == ((), ())
+    assert state["adamw"].step == 3
+    # Back, the count of each transformation is that of its counterpart.
+    _, report = checkpoint.state_to_optax(theirs, state)
+    assert report.restored["1.2.count"] == "parts.adamw.step"
+    assert report.restored["1.0.count"] == "parts.adamw.inner.parts.scale_by_adam.count"
+    # The average of `schedule_free` is computed from three arrays.
+    params = {"w": jnp.ones(2)}
+    opt_state: Any = filled(optax.contrib.schedule_free(optax.sgd(0.1), 0.1).init(params), 0.5)
+    theirs = named((params, opt_state._replace(step_count=jnp.asarray(8))))
+    template = mx.ScheduleFree(mx.SGD(0.1), 0.1).init(params)
+    state, report = checkpoint.state_from_optax(template, theirs)
+    assert state.step_count == 7  # optax starts at 1
+    template = mx.ScheduleFree(mx.SGD(0.1), 0.1, follow="optax").init(params)
+    assert checkpoint.state_from_optax(template, theirs)[0].step_count == 8
+    assert report.restored["x.w"] == "params.w, opt_state.z.w, opt_state.b1"
+    np.testing.assert_allclose(state.x["w"], 1.5)  # (1 - 0.5 * 0.5) / 0.5
+    assert report.unused == ()
+
+
+def test_a_train_state_and_the_state_of_an_nnx_optimizer(tmp_path: Path):
+    params = {"w": jnp.ones(2)}
+    theirs: Any = TrainState.create(apply_fn=lambda: None, params=params, tx=optax.adam(1e-2))
+    theirs = theirs.replace(step=4, opt_state=filled(theirs.opt_state))
+    state, report = checkpoint.state_from_optax(mx.Adam(1e-2).init(params), theirs)
+    np.testing.assert_array_equal(state[0].mu["w"], 3)
+    assert report.unused == ()  # what is not in the state of the optimizer was not asked for
+    template = {"params": filled(params), "step": 0, "opt_state": mx.Adam(1e-2).init(params)}
+    found, report = checkpoint.state_from_optax(template, theirs)
+    assert (found["step"], float(found["params"]["w"][0]), len(report.unused)) == (4, 1.0, 0)
+
+    net = Net(nnx.Rngs(0))
+    optimizer = nnx.Optimizer(net, optax.adam(1e-2), wrt=nnx.Param)
+    theirs = {"model": nnx.state(net), "optimizer": filled(nnx.state(optimizer))}
+    template = mx.Adam(1e-2).init(nnx.state(net, nnx.Param))
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "nnx", theirs)
+    with ocp.StandardCheckpointer() as checkpointer:
+        raw = checkpointer.restore(tmp_path / "nnx")
+    for source in (theirs, tmp_path / "nnx", raw):
+        state, report = checkpoint.state_from_optax(template, source)
+        assert report.restored["inner.parts.scale_by_adam.mu.linear.kernel"].startswith("optimizer.opt_state.0.mu.")
+        assert all(np.all(np.asarray(x) == 3) for x in jtu.tree_leaves(state))
+    # As the state of `modulax.nnx.Optimizer`.
+    ours = modulax.nnx.Optimizer(net, mx.Adam(1e-2))
+    for name, x in checkpoint.state_dict(state).items():
+        ours.opt_state[name].set_value(x)
+    assert ours.step[...] == 3
+    np.testing.assert_array_equal(jtu.tree_leaves(ours.state)[1], 3)
+
+
+def test_what_is_around_the_optimizer_may_differ():
+    """A container that one side lacks is taken apart if the caller accepts what is left over."""
+    params = {"w": jnp.ones(2)}
+    injected = filled(optax.inject_hyperparams(optax.adamw)(1e-2).init(params))
+    with pytest.raises(ValueError, match=r"no place for `hyperparams\.b1`"):
+        checkpoint.state_from_optax(mx.AdamW(1e-2).init(params), injected)
+    state, report = checkpoint.state_from_optax(mx.AdamW(1e-2).init(params), injected, strict=False)
+    np.testing.assert_array_equal(state[0].mu["w"], 3)
+    assert "hyperparams.learning_rate" in report.unused
+    plain = filled(optax.adamw(1e-2).init(params))
+    averaged = mx.ParamEMA(mx.AdamW(1e-2), 0.9).init(params)
+    with pytest.raises(ValueError, match=r"the optax state lacks `weight_sum`, `ema\.w`"):
+        checkpoint.state_from_optax(averaged, plain)
+    state, _ = checkpoint.state_from_optax(averaged, plain, strict=False)
+    np.testing.assert_array_equal(mx.tree.get(state, "mu")["w"], 3)
+
+
+def test_moments_take_the_dtype_that_they_have_here():
+    """optax keeps the second moment of a bfloat16 parameter in bfloat16."""
+    params = {"w": jnp.ones(2, jnp.bfloat16)}
+    state, _ = checkpoint.state_from_optax(mx.Adam(1e-2).init(params), filled(optax.adam(1e-2).init(params)))
+    assert state[0].nu["w"].dtype == jnp.float32
+    np.testing.assert_array_equal(state[0].nu["w"], 3)
+
+
+def test_modules_may_be_renamed():
+    params = {"new": jnp.ones(2)}
+    theirs = {"params": {"old": filled(jnp.ones(2))}, "opt_state": filled(optax.adam(0.1).init({"old": jnp.ones(2)}))}
+    template = {"params": params, "opt_state": mx.Adam(0.1).init(params)}
+    found, report = checkpoint.state_from_optax(template, theirs, rename={"old": "new"})
+    np.testing.assert_array_equal(found["opt_state"][0].nu["new"], 3)
+    assert report.restored["params.new"] == "params.old"
+
+
+W = {"w": jnp.ones(2)}
+ADAM, SGD = mx.Adam(0.1).init(W), mx.SGD(0.1, momentum=0.9).init(W)
+FREE = mx.ScheduleFree(mx.SGD(0.1), 0.1)
+TWO = {"a": {"opt_state": optax.adam(0.1).init(W)}, "b": {"opt_state": optax.adam(0.1).init(W)}}
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (
+            lambda: checkpoint.state_from_optax(SGD, optax.adam(0.1).init(W)),
+            r"lacks `inner\.parts\.trace\.trace\.w`; the template has no place for `0\.mu\.w`, `0\.nu\.w`",
+        ),
+        (
+            lambda: checkpoint.state_from_optax(ADAM, optax.chain(optax.ema(0.9), optax.adam(0.1)).init(W)),
+            r"do not agree: the template has no place for `0\.ema\.w`\.",
+        ),
+        (
+            lambda: checkpoint.state_from_optax(ADAM, optax.adam(0.1).init({"w": jnp.ones(3)})),
+            r"`0\.mu\.w` has shape \(3,\) in the checkpoint, but .*template has \(2,\)",
+        ),
+        (
+            lambda: checkpoint.state_from_optax(FREE.init(W), optax.contrib.schedule_free(optax.sgd(1), 1).init(W)),
+            r"lacks `x\.w`.*pass trees with both, `{\"params\": params, \"opt_state\": state}`",
+        ),
+        (
+            lambda: checkpoint.state_from_optax(
+                jax.eval_shape(FREE.init, W), optax.contrib.schedule_free(optax.sgd(1), 1).init(W)
+            ),
+            r"`step_count` of the template has no value",
+        ),
+        (
+            lambda: checkpoint.state_from_optax(
+                mx.tree.set(FREE.init(W), step_count=jnp.asarray(7)),
+                optax.contrib.schedule_free(optax.sgd(1), 1).init(W),
+            ),
+            r"`step_count` of the template is 7",
+        ),
+        (lambda: checkpoint.state_from_optax(ADAM, TWO), "several states of optax, `a.opt_state`, `b.opt_state`"),
+        (lambda: checkpoint.state_from_optax(W, optax.adam(0.1).init(W)), "the template has no state of modulax"),
+        (lambda: checkpoint.state_to_optax(ADAM, optax.adam(0.1).init(W)), "the source has no state of modulax"),
+        (
+            lambda: checkpoint.state_to_optax(optax.adam(0.1).init(W), mx.ParamEMA(mx.Adam(0.1), 0.9).init(W)),
+            r"the optax state has no field for `weight_sum`, `ema\.w`",
+        ),
+        (
+            lambda: checkpoint.state_to_optax(optax.adam(0.1).init(W), mx.SGD(0.1).init(W)),
+            r"the modulax state has nothing for `0\.mu\.w`, `0\.nu\.w`",
+        ),
+        (
+            lambda: checkpoint.state_to_optax(
+                optax.scale_by_lbfgs().init(W), mx.tree.set(mx.ScaleByLBFGS().init(W), skipped=jnp.asarray(1))
+            ),
+            "the optax state has no field for `skipped`",
+        ),
+    ],
+)
+def test_states_that_do_not_correspond(call: Any, message: str):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_several_optimizers_are_found_by_their_keys():
+    template = {key: {"opt_state": ADAM} for key in "ab"}
+    source = {"a": {"opt_state": filled(TWO["a"]["opt_state"])}, "b": TWO["b"]}
+    found, _ = checkpoint.state_from_optax(template, source)
+    assert [float(found[key]["opt_state"][0].mu["w"][0]) for key in "ab"] == [3, 0]
