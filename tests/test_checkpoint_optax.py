@@ -229,8 +229,10 @@ def test_a_train_state_and_the_state_of_an_nnx_optimizer(tmp_path: Path):
         assert all(np.all(np.asarray(x) == 3) for x in jtu.tree_leaves(state))
     # As the state of `modulax.nnx.Optimizer`.
     ours = modulax.nnx.Optimizer(net, mx.Adam(1e-2))
-    for name, x in checkpoint.state_dict(state).items():
-        ours.opt_state[name].set_value(x)
+    flat = checkpoint.state_dict({"opt_state": state})
+    loaded, report = checkpoint.load_state_dict(nnx.state(ours), flat, strict=False)
+    assert report.unused == ()
+    nnx.update(ours, loaded)
     assert ours.step[...] == 3
     np.testing.assert_array_equal(jtu.tree_leaves(ours.state)[1], 3)
 
