@@ -9,6 +9,7 @@ from .._containers.injected import Injected, inject_hyperparams as _inject
 from .._containers.masked import Masked
 from .._containers.partition import Partition
 from .._optimizers.adadelta import Adadelta
+from .._optimizers.adam import Adam, AdamW, NAdam, NAdamW
 from .._optimizers.noise import NoisySGD
 from .._optimizers.sophia import Sophia
 from .._transforms.adadelta import ScaleByAdadelta
@@ -66,6 +67,27 @@ inject_stateful_hyperparams = inject_hyperparams
 def masked(inner, mask, *, mask_compatible_extra_args=False) -> Tx:
     del mask_compatible_extra_args  # extra arguments that are like the parameters are always masked here
     return Masked(inner, mask)
+
+
+def nadam(learning_rate, b1=0.9, b2=0.999, eps=1e-8, eps_root=0.0, mu_dtype=None, *, nesterov=True) -> Tx:
+    make = NAdam if nesterov else Adam
+    return make(learning_rate, b1, b2, eps, eps_root=eps_root, mu_dtype=mu_dtype)
+
+
+def nadamw(
+    learning_rate,
+    b1=0.9,
+    b2=0.999,
+    eps=1e-8,
+    eps_root=0.0,
+    mu_dtype=None,
+    weight_decay=1e-4,
+    mask=None,
+    *,
+    nesterov=True,
+) -> Tx:
+    make = NAdamW if nesterov else AdamW
+    return make(learning_rate, b1, b2, eps, eps_root=eps_root, mu_dtype=mu_dtype, weight_decay=weight_decay, mask=mask)
 
 
 def named_chain(*args) -> Tx:
