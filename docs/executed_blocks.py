@@ -14,6 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmark_pictures import draw_ratios
 from docutils import nodes
 from page_blocks import PAGES_OF_LIBRARIES, BlockError, reader, run_blocks
 from pictures import draw_sweep
@@ -92,9 +93,10 @@ def run(job: Path) -> tuple[Path, list[Shown], float, str]:
 
 
 def draw() -> float:
-    """The picture of the landing page, in a worker: it needs JAX."""
+    """The pictures of the landing page and of the benchmarks, in a worker: the first one needs JAX."""
     began = time.perf_counter()
     draw_sweep(PICTURES)
+    draw_ratios(PICTURES)
     return time.perf_counter() - began
 
 
@@ -108,7 +110,8 @@ def run_everything(app: Any) -> None:
     app.executed_blocks = {}
     if not app.config.run_code:
         for theme in ("light", "dark"):
-            shutil.copy(PLACEHOLDER, PICTURES / f"sweep-{theme}.png")
+            for name in ("sweep", "benchmarks"):
+                shutil.copy(PLACEHOLDER, PICTURES / f"{name}-{theme}.png")
         return
     notebooks = sorted((HERE / "notebooks").glob("*.ipynb"))
     pages = [

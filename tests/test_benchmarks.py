@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from docs import benchmark_pictures, pictures
+
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 
 
@@ -52,6 +54,16 @@ def test_a_comparison(results: Any):
     assert "| 8, ours | compile | 1,000 ms | 2 s | 2.00 |" in lines
     assert "| 8, ours | compile, ratio | 0.90 |  |  |" in lines
     assert lines[-1] == "| a part | 2.00 | 0.50 |", "the parts that only one of them has are left out"
+
+
+def test_the_picture_shows_ratios_to_optax():
+    found = benchmark_pictures.ratios()
+    assert found.keys() >= {"eager", "step", "program", "training"}
+    assert all(0 < ratio < 10 for ratios in found.values() for ratio in ratios)
+    head, rows = pictures.table_of("eager")
+    assert found["eager"] == [float(row[head.index("ratio")]) for row in rows]
+    _, program = pictures.table_of("program")
+    assert len(found["program"]) == 2 * sum(row[1] != "optax" for row in program), "not those of optax to itself"
 
 
 def test_results_of_a_commit_that_has_none(results: Any):
