@@ -28,6 +28,7 @@ from low_precision import low_precision, low_precision_steps
 from measure import interleaved, medians, seconds, table
 from nnx_training import nnx_loops, training
 from projections import projections
+from spikes import spikes
 from sweeps import sweep_searches, sweep_times
 from sweeps_search import hypergradients, range_test, with_optuna
 
@@ -269,6 +270,7 @@ PARTS = {
     "optuna": with_optuna,
     "donation": donation,
     "containers": containers,
+    "spikes": spikes,
     "low precision": low_precision,
     "steps in low precision": low_precision_steps,
     "low-bit state": low_bit_state,
