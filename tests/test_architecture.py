@@ -252,22 +252,36 @@ def test_third_party_imports(source: Source):
     assert not strangers, "\n".join([*strangers, f"allowed beside the standard library: {declared}"])
 
 
-def test_bare_import():
-    """`import modulax` is light: no extra is loaded and JAX has not looked for devices yet."""
+def test_imports_are_light():
+    """`import modulax` loads no JAX, an optimizer loads what it is made of, and all names together load no extra.
+
+    JAX has not looked for devices yet.
+    """
     program = """
 import json, sys
 import modulax
+loaded = [sorted(sys.modules)]
+modulax.AdamW(modulax.schedules.Linear(0.0, 1e-3, 10))
+loaded += [sorted(sys.modules)]
+from modulax import *
 from jax._src import xla_bridge
-print(json.dumps([sorted(sys.modules), xla_bridge.backends_are_initialized()]))
+print(json.dumps([*loaded, sorted(sys.modules), xla_bridge.backends_are_initialized()]))
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300)
     assert run.returncode == 0, run.stderr
-    modules, backend_is_started = json.loads(run.stdout)
-    loaded = NOT_IMPORTED & {name.partition(".")[0] for name in modules}
-    edges = [name for name in modules if re.match(rf"modulax\.({'|'.join(EDGES)})\b", name)]
-    assert not loaded, f"import modulax imports {loaded}"
-    assert not edges, f"import modulax imports its edges {edges}"
-    assert not backend_is_started, "import modulax starts a JAX backend"
+    *stages, backend_is_started = json.loads(run.stdout)
+    bare, one, everything = ([name for name in stage if name.startswith("modulax")] for stage in stages)
+    assert bare == ["modulax", "modulax._support", "modulax._support.public_names"]
+    assert not {"jax", "equinox", "numpy", "optree"} & set(stages[0])
+    assert not [
+        name for name in one if re.search(r"\.(_catalog|losses|states|_\w+\.(sophia|muon|lion|low_bit))\b", name)
+    ]
+    assert len(one) < len(everything) / 3
+    loaded = NOT_IMPORTED & {name.partition(".")[0] for name in stages[2]}
+    edges = [name for name in everything if re.match(rf"modulax\.({'|'.join(EDGES)})\b", name)]
+    assert not loaded, f"modulax imports {loaded}"
+    assert not edges, f"modulax imports its edges {edges}"
+    assert not backend_is_started, "importing modulax starts a JAX backend"
 
 
 # --- Size ----------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ import modulax as mx
 from modulax import aggregate, by_path, schedules
 from modulax._protocol.schedule import is_schedule
 from modulax._support.keys import is_key_data
+from modulax._support.members import members
 from modulax.testing import LAWS, Case, default_params
 from modulax.testing._fields import (
     expect_same_fields,
@@ -213,7 +214,7 @@ DTYPES_ELSEWHERE = {"MeasureWithEma": "test_monitoring.py"}
 
 
 def test_no_dtype_is_forgotten():
-    modules = [x for x in vars(mx).values() if isinstance(x, type) and issubclass(x, eqx.Module)]
+    modules = [x for x in members("").values() if isinstance(x, type) and issubclass(x, eqx.Module)]
     named = {x.__name__ for x in modules if any("dtype" in field.name for field in dataclasses.fields(x))}
     assert named - {instance.cls.__name__ for instance in TRANSFORMS} == DTYPES_ELSEWHERE.keys()
 

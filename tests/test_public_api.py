@@ -35,9 +35,18 @@ def test_every_public_object_has_a_docstring_of_its_own(module):
             assert value.__dict__.get("__doc__") or (not inspect.isclass(value) and value.__doc__), name
 
 
+def test_the_table_of_the_places_of_names_is_that_of_the_imports():
+    """Type checkers read the imports, and Python reads the table."""
+    written = generated.PLACES_OF_NAMES.read_text(encoding="utf-8")
+    assert written == generated.places_of_names(), "`python -m tests.generated`"
+
+
 def test_dir_and_version():
-    assert modulax.__version__
+    assert modulax.__version__ == importlib.metadata.version("modulax")
     assert {"AdamW", "states", "__version__"} <= set(dir(modulax))
+    edges = {*dir(modulax)} - {*modulax.__all__}  # those that some test has imported
+    assert {*modulax.__all__} <= {*dir(modulax)}
+    assert all(inspect.ismodule(getattr(modulax, name)) for name in edges)
     assert not [name for name in dir(modulax) if name.startswith("_") and name != "__version__"]
 
 

@@ -5,7 +5,6 @@ import difflib
 import fnmatch
 import inspect
 import math
-import sys
 from typing import Any
 
 import jax
@@ -15,6 +14,7 @@ import jax.tree_util as jtu
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform, everything_in, extra_arguments
 from .._support.checks import listing
+from .._support.members import members
 from .._support.optax_names import home, plain
 from .bibliography import BIBLIOGRAPHY
 
@@ -47,10 +47,9 @@ class Card:
     takes_complex: bool
 
 
-def _registered() -> dict[str, type[AbstractOptimizer]]:
+def _registered() -> dict[str, type[AbstractTransform]]:
     """The named optimizers of the library; optimizers that users define are not registered."""
-    classes = AbstractOptimizer.__subclasses__()
-    ours = [cls for cls in classes if cls.__module__.startswith("modulax._optimizers.")]
+    ours = [cls for cls in _transforms().values() if cls.__module__.startswith("modulax._optimizers.")]
     return {cls.__name__.lower(): cls for cls in sorted(ours, key=lambda cls: cls.__name__.lower())}
 
 
@@ -92,8 +91,7 @@ def get(name: str) -> type[Any]:
 
 def _transforms() -> dict[str, type[AbstractTransform]]:
     """The public transforms of the library, optimizers and containers included, by their names in lower case."""
-    values = vars(sys.modules["modulax"]).values()
-    classes = [x for x in values if isinstance(x, type) and issubclass(x, AbstractTransform)]
+    classes = [x for x in members("").values() if isinstance(x, type) and issubclass(x, AbstractTransform)]
     return {plain(cls.__name__): cls for cls in classes if not inspect.isabstract(cls)}
 
 

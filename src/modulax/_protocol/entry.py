@@ -150,7 +150,10 @@ class Program:
 
         self._run = run
         self._plain: set[_Key] = set()  # calls that can't be compiled
-        self._compiled = self._jitted(run, static_argnums=(3, 4))
+
+    @functools.cached_property
+    def _compiled(self) -> Callable[..., Any]:
+        return self._jitted(self._run, static_argnums=(3, 4))  # when it is first called: most classes never are
 
     def _jitted(self, run: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
         run.__name__ = run.__qualname__ = self._name

@@ -1,9 +1,9 @@
 """optax's names and their counterparts in modulax, for error messages and for the page that lists them all."""
 
 import importlib.util
-import sys
 
 from .checks import suggestion
+from .members import names_in
 
 # Names that differ by more than case, underscores and the `_schedule` suffix, which `home` handles.
 RENAMED = {
@@ -72,7 +72,7 @@ def home(name: str, first: str = "") -> str | None:
     spellings = ((name, first), (name.removesuffix("_schedule"), "schedules"), (name.removeprefix("tree_"), "tree"))
     for word, likely in spellings:
         for place in (likely, *PLACES):
-            names = [own for own in vars(sys.modules[f"modulax.{place}".rstrip(".")]) if plain(own) == plain(word)]
+            names = [own for own in names_in(place) if plain(own) == plain(word)]
             if names:
                 return f"{place}.{word if word in names else names[0]}".lstrip(".")
     return None
@@ -129,7 +129,7 @@ def no_such_name(name: str, place: str = "") -> str:
         return f"{message} Optimizers and transforms, those of `optax.contrib` too, are in `modulax` itself."
     if found := _ELSEWHERE.get(plain(name)) or home(name, place):
         return f"{message} Did you mean `modulax.{found}`?"
-    return message + suggestion(name, [own for own in vars(sys.modules[module]) if not own.startswith("_")])
+    return message + suggestion(name, [own for own in names_in(place) if not own.startswith("_")])
 
 
 def plain(name: str) -> str:

@@ -18,6 +18,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
+from .. import states  # noqa: F401 (defines every class of the library that `nesting_fields` lists)
 from .._protocol.container import auxiliary_fields
 from .._support.arithmetic import is_numeric_array
 from .._support.checks import listing

@@ -4,9 +4,9 @@ A function is the one of modulax. A class is called as the function of optax tha
 `follow="optax"` where it has that field, and with the arguments that optax takes by position in their place.
 """
 
+import importlib
 import inspect
 import operator
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -27,7 +27,7 @@ def counterpart(module: str, name: str) -> Any:
     path = home(name, PLACES.get(module, module))
     if path is None:
         raise AttributeError(f"`optax.{module}.{name}` has no counterpart in modulax.")
-    return operator.attrgetter(path)(sys.modules["modulax"])
+    return operator.attrgetter(path)(importlib.import_module("modulax"))
 
 
 def by_rule(module: str, name: str) -> Any:
