@@ -44,8 +44,9 @@ def test_the_table_of_the_places_of_names_is_that_of_the_imports():
 def test_dir_and_version():
     assert modulax.__version__ == importlib.metadata.version("modulax")
     assert {"AdamW", "states", "__version__"} <= set(dir(modulax))
-    edges = {*dir(modulax)} - {*modulax.__all__}  # those that some test has imported
-    assert {*modulax.__all__} <= {*dir(modulax)}
+    exported = {*vars(modulax)["__all__"]}
+    edges = {*dir(modulax)} - exported  # those that some test has imported
+    assert exported <= {*dir(modulax)}
     assert all(inspect.ismodule(getattr(modulax, name)) for name in edges)
     assert not [name for name in dir(modulax) if name.startswith("_") and name != "__version__"]
 

@@ -99,6 +99,22 @@ MUTANTS = (
         ("tests/test_registry.py -k names_and_by",),
     ),
     Mutant(
+        "the-package-imports-all-its-names",
+        "names",
+        "__init__.py",
+        "    def __dir__() -> list[str]:",
+        "    for _name in _PUBLIC_NAMES:\n        __getattr__(_name)\n\n    def __dir__() -> list[str]:",
+        ("tests/test_architecture.py -k light",),
+    ),
+    Mutant(
+        "completion-shows-what-was-used",
+        "names",
+        "__init__.py",
+        "return sorted({*__all__, *(name",
+        "return sorted({*(name",
+        ("tests/test_public_api.py -k dir",),
+    ),
+    Mutant(
         "a-name-with-its-module-is-not-found",
         "registry",
         "_catalog/registry.py",
