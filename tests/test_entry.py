@@ -1,6 +1,9 @@
 """Entry points: what `init`, `update` and `step` owe to whoever calls them."""
 
+import collections
+import gc
 import pickle
+import sys
 import time
 from typing import Any
 
@@ -262,6 +265,82 @@ def test_only_so_many_numbers_are_remembered(monkeypatch: pytest.MonkeyPatch):
         updates, _ = transform.update(jnp.ones(2), modulax.EmptyState())
         np.testing.assert_array_equal(updates, factor % 12)
         assert len(entry.memory._numbers) <= 4
+
+
+def calls_of(function: Any) -> dict[str, int]:
+    """How often each function of modulax, and those that Equinox generates for its classes, run within a call."""
+    found = collections.Counter[str]()
+
+    def seen(frame: Any, event: str, arg: Any) -> None:
+        if event == "call" and ("modulax/_" in frame.f_code.co_filename or "generated" in frame.f_code.co_filename):
+            found[frame.f_code.co_qualname] += 1
+
+    function()
+    sys.setprofile(seen)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def test_a_step_makes_few_calls_of_python():
+    """What an eager step costs beside its program; it does not depend on the number of leaves."""
+    optimizer = modulax.AdamW(1e-3)
+    for size in (1, 5):
+        tree = {str(i): jnp.ones(2) for i in range(size)}
+        state = optimizer.init(tree)
+        update, step, read = (
+            calls_of(f)
+            for f in (
+                lambda tree=tree, state=state: optimizer.update(tree, state, tree),
+                lambda tree=tree, state=state: optimizer.step(tree, state, tree),
+                lambda state=state: optimizer.hyperparameters(state),
+            )
+        )
+        assert update["flatten"] == update["unflatten"] == 3  # the Modules in the state, and not those of the optimizer
+        assert sum(update.values()) <= 16, update
+        assert sum(step.values()) <= 15, step
+        assert sum(read.values()) <= 110, read
+
+
+def test_a_transform_that_changes_is_taken_apart_again():
+    """A dict in a field may hold other numbers at the next call."""
+
+    class Table(modulax.AbstractStatelessTransform):
+        factors: dict[str, Any]
+
+        def apply(self, updates, params, **extra):
+            return jax.tree.map(lambda g: sum(self.factors.values()) * g, updates)
+
+    factors = {"a": jnp.asarray(2.0)}
+    transform = Table(factors)
+    state = transform.init(params())
+    for name, value in (("b", 0.0), ("a", 3.0), ("b", 4.0)):
+        np.testing.assert_allclose(transform.update(params(), state)[0]["b"], sum(factors.values()))
+        factors[name] = jnp.asarray(value)
+    np.testing.assert_allclose(transform.update(params(), state)[0]["b"], 7.0)
+
+
+def test_a_transform_that_is_gone_is_forgotten():
+    before = len(entry.memory._flat)
+    for factor in range(3):
+        transform = modulax.Scale(factor)
+        transform.update(params(), modulax.EmptyState())
+        assert len(entry.memory._flat) == before + 1
+        del transform
+        gc.collect()
+        assert len(entry.memory._flat) == before
+
+
+def test_only_so_many_programs_are_kept(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(entry.Program, "most_compiled", 2)
+    transform = modulax.Scale(2.0)
+    program = vars(type(transform).update)["boundary"].program
+    for size in (1, 2, 3, 4):
+        out, _ = transform.update([jnp.ones(2)] * size, modulax.EmptyState())
+        np.testing.assert_array_equal(out, [[2.0, 2.0]] * size)
+        assert len(program._compiled) <= 2
 
 
 def test_update_keeps_the_sharding_of_parameters_and_state():

@@ -132,6 +132,8 @@ def arrays_of(model: PyTree) -> list[Any]:
 def with_arrays(model: PyTree, arrays: Sequence[Any]) -> PyTree:
     """Replace the arrays of a model; its other leaves stay."""
     leaves, treedef = jtu.tree_flatten(model)
+    if len(leaves) == len(arrays):
+        return treedef.unflatten(arrays)
     remaining = iter(arrays)
     return treedef.unflatten([next(remaining) if is_numeric_array(x) else x for x in leaves])
 

@@ -15,6 +15,7 @@ check the arguments, name the scope in profiles.
 import abc
 import enum
 import functools
+import weakref
 from collections.abc import Callable, Sequence, Set
 from typing import Any, ClassVar
 
@@ -25,6 +26,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .._support.arithmetic import default_float, is_numeric_array
+from .._support.module import AbstractModule
 from .._support.tracing import NotCompiledError, is_tracing, plain, tracing
 from .._support.wrong_calls import wrong_method_call
 from ..tree._align import PYTHON_NUMBERS
@@ -73,12 +75,36 @@ def _safe_hash(x: Any) -> int:
         return 0
 
 
+class _Flat:
+    """A transform taken apart: its hyperparameters and its structure, and the last key of each program."""
+
+    __slots__ = ("is_x64", "keys", "numbers", "transform", "treedef")
+
+    def __init__(self, transform: Any, is_x64: bool):
+        self.transform: Callable[[], Any] | None = None  # a weak reference, if it is remembered
+        self.is_x64 = is_x64
+        leaves, self.treedef = jtu.tree_flatten(transform)
+        self.numbers = [x if isinstance(x, jax.Array) else _number(x) for x in leaves]
+        self.keys: dict[Program, _Key] = {}
+
+    def key(self, program: "Program", treedef: Any, statics: tuple[Any, ...]) -> _Key:
+        """The key of a call. One without static leaves is the object of the last call, if the structures are equal."""
+        if statics:
+            return _Key(self.treedef, treedef, statics)
+        key = self.keys.get(program)
+        if key is None or key.treedef != treedef:
+            key = self.keys[program] = _Key(self.treedef, treedef, ())
+        return key
+
+
 class _Memory:
     """A process-wide cache, the only mutable state of the library.
 
-    Two invariants make it correct. A type that was recorded as an array type always is one. A hyperparameter that was
+    Three invariants make it correct. A type that was recorded as an array type always is one. A hyperparameter that was
     sent to the device cannot change (it is a read-only NumPy scalar) and is referenced here, so that no other object
-    can get its `id`, which is the key of the cache. Clearing the cache costs time and nothing else.
+    can get its `id`, which is the key of the cache. A transform that was taken apart cannot change (its leaves are such
+    numbers or JAX arrays, in Modules and tuples), and is forgotten when it is gone. Clearing the cache costs time and
+    nothing else.
     """
 
     most_numbers: ClassVar[int] = 10_000
@@ -86,6 +112,20 @@ class _Memory:
     def __init__(self) -> None:
         self._array_types: set[type] = set()
         self._numbers: dict[tuple[int, bool], tuple[np.ndarray | np.generic, jax.Array]] = {}
+        self._flat: dict[int, _Flat] = {}
+
+    def flat(self, transform: Any) -> _Flat:
+        """A transform taken apart: once, instead of at every step, if it cannot change."""
+        is_x64 = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+        found = self._flat.get(id(transform))
+        if found is not None and found.transform and found.transform() is transform and found.is_x64 == is_x64:
+            return found
+        flat = _Flat(transform, is_x64)
+        if _is_immutable(flat.treedef) and all(map(_is_constant, flat.numbers)):
+            address = id(transform)
+            flat.transform = weakref.ref(transform, lambda _: self._flat.pop(address, None))
+            self._flat[address] = flat
+        return flat
 
     def all_arrays(self, leaves: Sequence[Any]) -> bool:
         """Whether all leaves are arrays, checked once per type instead of once per leaf, except for NumPy's."""
@@ -132,6 +172,8 @@ class Program:
         donated: indices of the first and the last tree whose buffers are donated, if any.
     """
 
+    most_compiled: ClassVar[int] = 1000  # structures of arguments, of one method of one class
+
     def __init__(
         self,
         function: Callable[..., Any],
@@ -150,14 +192,16 @@ class Program:
 
         self._run = run
         self._plain: set[_Key] = set()  # calls that can't be compiled
+        self._compiled: dict[_Key, Callable[..., Any]] = {}
 
-    @functools.cached_property
-    def _compiled(self) -> Callable[..., Any]:
-        return self._jitted(self._run, static_argnums=(3, 4))  # when it is first called: most classes never are
+    def _jitted(self, start: int, key: _Key) -> Callable[..., Any]:
+        """The function compiled for one key. With the key as a static argument, every call would compare it again."""
 
-    def _jitted(self, run: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
+        def run(numbers: list[Any], kept: list[Any], given: list[Any]) -> Any:
+            return self._run(numbers, kept, given, start, key)
+
         run.__name__ = run.__qualname__ = self._name
-        return jax.jit(run, donate_argnums=() if self._donated is None else 2, inline=_INLINE, **settings)
+        return jax.jit(run, donate_argnums=() if self._donated is None else 2, inline=_INLINE)
 
     def __call__(self, transform: Any, *trees: Any) -> Any:
         numbers, leaves, sizes, key, are_fixed = self._taken_apart(transform, trees)
@@ -170,14 +214,14 @@ class Program:
             given = _distinct(leaves[start:stop])
             kept = _distinct([*leaves[:start], *leaves[stop:]], {id(x) for x in given})
         try:
-            if are_fixed:
-                return self._compiled(numbers, kept, given, start, key)
-
-            # Without static arguments, which a cache of JAX would keep alive.
-            def run(numbers: list[Any], kept: list[Any], given: list[Any]) -> Any:
-                return self._run(numbers, kept, given, start, key)
-
-            return self._jitted(run)(numbers, kept, given)
+            compiled = self._compiled.get(key) if are_fixed else None
+            if compiled is None:
+                compiled = self._jitted(start, key)
+                if are_fixed:
+                    if len(self._compiled) >= self.most_compiled:
+                        self._compiled.clear()
+                    self._compiled[key] = compiled
+            return compiled(numbers, kept, given)
         except NotCompiledError:
             self._plain.add(key)
             return self._as_plain_python(transform, *trees)
@@ -203,8 +247,7 @@ class Program:
 
         The last result is whether the rest is the same at every call.
         """
-        numbers, transform_def = jtu.tree_flatten(transform)
-        numbers = [x if isinstance(x, jax.Array) else _number(x) for x in numbers]
+        flat = memory.flat(transform)
         leaves, treedef = jtu.tree_flatten(trees)
         statics: tuple[Any, ...] = ()
         sizes: list[int] = []
@@ -214,7 +257,7 @@ class Program:
             sizes = [child.num_leaves for child in treedef.children()]
         if not all_arrays:
             leaves, sizes, statics, are_fixed = self._split(leaves, sizes, keeps_numbers)
-        return numbers, leaves, sizes, _Key(transform_def, treedef, statics), are_fixed
+        return flat.numbers, leaves, sizes, flat.key(self, treedef, statics), are_fixed
 
     def _split(
         self, leaves: Sequence[Any], sizes: Sequence[int], keeps_numbers: bool
@@ -246,6 +289,18 @@ class Program:
         if all(x is _ABSENT for x in statics):  # numbers in place of arrays are traced alike: the same program
             statics = []
         return traced, traced_sizes, tuple(statics), are_fixed
+
+
+def _is_constant(x: Any) -> bool:
+    """Whether it is a JAX array of its own, and not one that stands for others or an array of NumPy."""
+    return isinstance(x, jax.Array) and not isinstance(x, Tracer)
+
+
+def _is_immutable(treedef: Any) -> bool:
+    """Whether all nodes are Modules, tuples and None: a dict, or a variable of NNX, may hold other leaves later."""
+    data = treedef.node_data()
+    is_fixed = data is None or data[0] in (tuple, type(None)) or issubclass(data[0], AbstractModule)
+    return is_fixed and all(map(_is_immutable, treedef.children()))
 
 
 def _number(x: Any) -> Any:
