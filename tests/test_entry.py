@@ -406,6 +406,29 @@ def test_the_states_of_many_leaves_of_one_shape_are_in_their_places():
         chex.assert_trees_all_equal(init(many).init_params, many)
 
 
+def test_init_compiles_as_many_programs_as_there_are_shapes(monkeypatch: pytest.MonkeyPatch):
+    """A program with an output for every leaf takes XLA quadratic time."""
+    monkeypatch.setattr(boundary, "_MANY", 60)
+    lowered: list[str] = []
+
+    def seen(event: str, duration: float, **kwargs: Any) -> None:
+        if event == "/jax/core/compile/jaxpr_to_mlir_module_duration":
+            lowered.append(str(kwargs))
+
+    optimizer = modulax.AdamW(1e-3)
+    counts = []
+    jax.monitoring.register_event_duration_secs_listener(seen)
+    try:
+        for size in (64, 128, 128):
+            before = len(lowered)
+            optimizer.init([jax.device_put(np.ones(11 + i % 2, np.float32)) for i in range(size)])
+            counts.append(len(lowered) - before)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(seen)
+    assert 2 <= counts[0] <= 4, lowered  # a group of each shape, and the step counts
+    assert counts[1:] == [0, 0], lowered
+
+
 def test_numpy_arrays_of_strings_objects_and_dates_are_left_alone():
     """They are data of the model, like functions, and not arrays for JAX."""
     data = {

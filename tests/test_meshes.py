@@ -96,6 +96,22 @@ def test_a_skipped_step_is_zero_on_every_mesh(transform: Any):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), tree, expected)
 
 
+def test_an_eager_init_puts_the_state_where_the_parameters_are():
+    """Each array at its own place: two of one shape are sharded along different axes, and one is on no mesh."""
+    devices = mesh(AxisType.Auto)
+    places = {"rows": P("d"), "columns": P(None, "d"), "bias": P()}
+    params = {k: jax.device_put(jnp.ones((2, 4)), NamedSharding(devices, spec)) for k, spec in places.items()}
+    params |= {"steps": jnp.zeros((), jnp.int32), "host": jnp.ones(2)}
+    trained = {k: p for k, p in params.items() if k != "steps"}
+    # Moments, averages, codes of four bits, and a memory with a leading axis.
+    for transform in (mx.LowBit(mx.MultiSteps(mx.Adam(0.1), 2), min_size=8), mx.ScaleByLBFGS(2)):
+        state = transform.init(params)
+        for x, wanted in zip(
+            jax.tree.leaves(state), jax.tree.leaves(mx.state_sharding(transform, trained)), strict=True
+        ):
+            assert x.sharding.is_equivalent_to(wanted, x.ndim) or x.shape == (2,), (x.shape, x.sharding, wanted)
+
+
 def test_what_has_no_sharding_rule_says_so():
     """On explicit axes, Muon and GaLore need matrices that are not sharded; under `Auto` axes XLA moves them."""
     explicit = mesh(AxisType.Explicit)

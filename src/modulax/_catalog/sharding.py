@@ -11,6 +11,7 @@ from jaxtyping import PyTree
 
 from .._protocol.transform import AbstractTransform
 from .._support.checks import listing
+from .._support.placement import followed
 from .._support.types import Params
 from ..tree._state import init_even_if_empty, owners
 
@@ -24,8 +25,9 @@ def state_sharding(
     shape of its parameter, such as the memory of L-BFGS, is sharded like it along the other axes. So are the codes and
     scales of `LowBit`, of blocks along the last axis. An array of any other shape is replicated.
 
-    Without shardings, the compiled `init` puts its zeros on one device. With them, each device creates its own shards,
-    and no device ever holds a whole copy:
+    An eager `optimizer.init(params)` follows the shardings of the parameters by itself. Inside a `jax.jit` of your own,
+    XLA puts zeros on one device, unless it is given shardings. With them, each device creates its own shards, and no
+    device ever holds a whole copy:
 
         shardings = state_sharding(optimizer, params, zero="data")
         state = jax.jit(optimizer.init, out_shardings=shardings)(params)
@@ -71,34 +73,13 @@ def state_sharding(
         everywhere = shardings[0] if shardings else None
     found = []
     for i, aval in zip(owners(state, params), jaxpr.out_avals, strict=True):
-        sharding = everywhere if i is None else _followed(shardings[i], leaves[i].shape, aval.shape) or everywhere
+        sharding = everywhere if i is None else followed(shardings[i], leaves[i].shape, aval.shape) or everywhere
         if i is not None and isinstance(sharding, NamedSharding):
             sharding = _divided(sharding, aval.shape, axes, leaves[i].shape == aval.shape)
         if sharding is not None and aval.memory_space == jax.memory.Space.Host:  # of `Offload`
             sharding = sharding.with_memory_kind("pinned_host")
         found.append(sharding)
     return jtu.tree_unflatten(jtu.tree_structure(state), found)
-
-
-def _followed(sharding: Any, of: tuple[int, ...], shape: tuple[int, ...]) -> Any:
-    """The sharding of a parameter for an array of its shape, with a leading axis, or of blocks along its last axis.
-
-    In 4 bits, a byte holds the codes of two rows.
-    """
-    if shape == of:
-        return sharding
-    if shape[1:] == of and isinstance(sharding, NamedSharding):
-        return NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec), memory_kind=sharding.memory_kind)
-    n = len(of)
-    if n == 0 or len(shape) < n or shape[n - 1] == 0 or of[-1] % shape[n - 1]:
-        return None
-    if shape[: n - 1] not in (of[:-1], (*of[:-2], of[-2] // 2) if n > 1 else ()):
-        return None
-    try:
-        sharding.shard_shape(shape)
-    except ValueError:  # a device would have part of a block
-        return None
-    return sharding if isinstance(sharding, NamedSharding) else None
 
 
 def _names(axes: Any) -> tuple[str, ...]:

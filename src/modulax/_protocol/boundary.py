@@ -5,6 +5,7 @@ function that is compiled, and `outside` the call of a user.
 """
 
 import contextlib
+import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -14,17 +15,19 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax.core import Tracer
+from jax.sharding import NamedSharding
 from jaxtyping import PyTree
 
 from .._support.arithmetic import is_inexact_array, is_numeric_array
 from .._support.checks import listing
 from .._support.module import AbstractState
-from .._support.placement import placed_like
+from .._support.placement import followed, mesh_sharding, placed_at, placed_like
 from .._support.types import Params, State, Updates
 from ..tree._align import is_python_number, refuse_integers, refuse_numbers
 from ..tree._math import trainable
 from ..tree._paths import leaves_with_paths
-from .entry import AbstractBoundary
+from ..tree._state import owners
+from .entry import AbstractBoundary, Program
 from .lookahead_params import single
 from .resolution import lost_steps
 
@@ -50,6 +53,10 @@ class InitBoundary(AbstractBoundary):
 
     models: ClassVar[tuple[int, ...]] = (0,)
 
+    def __init__(self, method: Callable[..., Any], owner: str):
+        super().__init__(method, owner)
+        self.placed = Program(self.run_placed, self.program.name, self.models)
+
     def inside(self, transform: Any, /, params: Params, *, allow_empty: bool = True) -> State:
         del allow_empty  # a part of a container may have nothing to train
         if not transform.takes_complex:
@@ -63,15 +70,40 @@ class InitBoundary(AbstractBoundary):
         transform.check_params(params)
         return self.inside(transform, trainable(params))
 
+    def run_placed(self, transform: Any, /, params: Params, where: "_Where") -> State:
+        """Make the state with every array where its parameter is: nothing connects zeros with it otherwise."""
+        state = self.run(transform, params)
+        leaves, treedef = jtu.tree_flatten(state)
+        shapes = [p.shape for p in jtu.tree_leaves(trainable(params))]
+        wanted = []
+        for x, i in zip(leaves, owners(state, trainable(params)), strict=True):
+            sharding = None if i is None else where.shardings[i]
+            is_here = jax.typeof(x).memory_space == jax.memory.Space.Device  # and not in that of `Offload`
+            wanted.append(followed(sharding, shapes[i], x.shape) if sharding and is_here else None)
+        return treedef.unflatten(placed_at(leaves, wanted))
+
     def outside(self, transform: Any, /, params: Params, *, allow_empty: bool = False) -> State:
         leaves = jtu.tree_leaves(params)
-        is_large = len(leaves) > _MANY and not any(map(_is_placed, leaves))
-        state = (self.program.without_jit if is_large else self.program)(transform, params)
+        if any(map(mesh_sharding, leaves)):
+            where = _Where(tuple(mesh_sharding(p) for p in leaves if is_inexact_array(p)))
+            state = self.placed(transform, params, where)
+        elif len(leaves) > _MANY and not any(map(_is_placed, leaves)):
+            state = self.program.without_jit(transform, params)
+        else:
+            state = self.program(transform, params)
         is_empty = not any(map(is_inexact_array, leaves)) and not _is_placeholder(params, leaves)
         if is_empty and not allow_empty and jtu.tree_leaves(state):
             raise ValueError(_nothing_to_train(f"{type(transform).__name__}.init", params))
         _warn_of_lost_steps(transform, params, leaves)
         return state
+
+
+@jtu.register_static
+@dataclasses.dataclass(frozen=True)
+class _Where:
+    """The shardings of the parameters, as a tree without leaves: they are part of the program."""
+
+    shardings: tuple[NamedSharding | None, ...]
 
 
 # XLA takes quadratic time for a program with an output for every leaf: 0.1 s for 300 leaves of Adam, 6 s for 4000.

@@ -181,7 +181,7 @@ class Program:
         models: tuple[int, ...],
         donated: tuple[int, int] | None = None,
     ):
-        self._function, self._name, self._models, self._donated = function, name, models, donated
+        self._function, self.name, self._models, self._donated = function, name, models, donated
 
         def run(numbers: list[Any], kept: list[Any], given: list[Any], start: int, key: _Key) -> Any:
             trees = key.fill([*kept[:start], *given, *kept[start:]])
@@ -200,7 +200,7 @@ class Program:
         def run(numbers: list[Any], kept: list[Any], given: list[Any]) -> Any:
             return self._run(numbers, kept, given, start, key)
 
-        run.__name__ = run.__qualname__ = self._name
+        run.__name__ = run.__qualname__ = self.name
         return jax.jit(run, donate_argnums=() if self._donated is None else 2, inline=_INLINE)
 
     def __call__(self, transform: Any, *trees: Any) -> Any:
@@ -235,10 +235,10 @@ class Program:
     def without_jit(self, transform: Any, *trees: Any) -> Any:
         """Call the function without compiling it as a whole. The results share no array with the arguments."""
         numbers, leaves, _, key, _ = self._taken_apart(transform, trees)
-        numbers, arrays = ([jnp.asarray(x) for x in xs] for xs in (numbers, leaves))
+        numbers, arrays = ([_as_array(x) for x in xs] for xs in (numbers, leaves))
         results, treedef = jtu.tree_flatten(self._run(numbers, arrays, [], 0, key))
         taken = {id(x) for x in [*numbers, *arrays]}
-        return treedef.unflatten(_distinct(_distinct([jnp.asarray(x) for x in results], taken)))
+        return treedef.unflatten(_distinct(_distinct([_as_array(x) for x in results], taken)))
 
     def _taken_apart(
         self, transform: Any, trees: Any, keeps_numbers: bool = False
@@ -272,9 +272,9 @@ class Program:
                     statics.append(_ABSENT)
                 elif role in self._models:
                     if isinstance(x, jax.ShapeDtypeStruct):
-                        method = self._name.rpartition(".")[2]
+                        method = self.name.rpartition(".")[2]
                         raise ValueError(
-                            f"`{self._name}` was given shapes in place of arrays, such as {x}. Call "
+                            f"`{self.name}` was given shapes in place of arrays, such as {x}. Call "
                             f"`jax.eval_shape(optimizer.{method}, ...)` for the shapes of its results."
                         )
                     statics.append(type(x) if type(x) in PYTHON_NUMBERS else None)
@@ -289,6 +289,10 @@ class Program:
         if all(x is _ABSENT for x in statics):  # numbers in place of arrays are traced alike: the same program
             statics = []
         return traced, traced_sizes, tuple(statics), are_fixed
+
+
+def _as_array(x: Any) -> Any:
+    return x if isinstance(x, jax.Array) else jnp.asarray(x)  # which takes 10 µs for an array too
 
 
 def _is_constant(x: Any) -> bool:

@@ -7,9 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+from jax.core import Tracer
 from jax.extend.core import Primitive
 from jax.extend.mlir.dialects import sdy
 from jax.interpreters import ad, batching, mlir
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree, Shaped
 
 # JAX 0.12 removed `jax.experimental.shard_alike`. In JAX 0.10 it gives all arrays of one shape the same sharding,
@@ -40,6 +42,43 @@ def placed_like(new: PyTree, old: PyTree) -> PyTree:
         for i, x in zip(places, _bind(typed, [before[i] for i in places]), strict=True):
             leaves[i] = x
     return treedef.unflatten(leaves)
+
+
+def followed(sharding: Any, of: tuple[int, ...], shape: tuple[int, ...]) -> Any:
+    """The sharding of a parameter for an array of its shape, with a leading axis, or of blocks along its last axis.
+
+    In 4 bits, a byte holds the codes of two rows.
+    """
+    if shape == of:
+        return sharding
+    if shape[1:] == of and isinstance(sharding, NamedSharding):
+        return NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec), memory_kind=sharding.memory_kind)
+    n = len(of)
+    if n == 0 or len(shape) < n or shape[n - 1] == 0 or of[-1] % shape[n - 1]:
+        return None
+    if shape[: n - 1] not in (of[:-1], (*of[:-2], of[-2] // 2) if n > 1 else ()):
+        return None
+    try:
+        sharding.shard_shape(shape)
+    except ValueError:  # a device would have part of a block
+        return None
+    return sharding if isinstance(sharding, NamedSharding) else None
+
+
+def placed_at(xs: Sequence[Array], shardings: Sequence[NamedSharding | None]) -> list[Array]:
+    """Return the arrays with these shardings, inside a program; None leaves it to XLA, and so do explicit axes.
+
+    XLA makes equal zeros once, so that a group with `shard_like` for each would put all of them in one place.
+    """
+    return [x if s is None else jax.lax.with_sharding_constraint(x, s) for x, s in zip(xs, shardings, strict=True)]
+
+
+def mesh_sharding(x: Any) -> NamedSharding | None:
+    """The sharding of an array over a mesh of several devices, whose axes XLA divides; None for any other value."""
+    sharding = x.sharding if isinstance(x, jax.Array) and not isinstance(x, Tracer) else None
+    if not isinstance(sharding, NamedSharding) or len(sharding.device_set) == 1:
+        return None
+    return None if AxisType.Explicit in sharding.mesh.axis_types else sharding
 
 
 def _are_alike(x: Any, y: Any) -> bool:
