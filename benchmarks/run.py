@@ -28,6 +28,7 @@ from low_precision import low_precision, low_precision_steps
 from measure import interleaved, medians, seconds, table
 from nnx_training import nnx_loops, training
 from projections import projections
+from small_costs import imports, inits, reading
 from spikes import spikes
 from sweeps import sweep_searches, sweep_times
 from sweeps_search import hypergradients, range_test, with_optuna
@@ -261,6 +262,9 @@ def containers(quick: bool) -> str:
 PARTS = {
     "eager": eager,
     "step": step,
+    "init": inits,
+    "import": imports,
+    "hyperparameters": reading,
     "program": program,
     "sweep": sweep,
     "sweeps": sweep_times,

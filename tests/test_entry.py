@@ -323,6 +323,7 @@ def test_a_transform_that_changes_is_taken_apart_again():
 
 
 def test_a_transform_that_is_gone_is_forgotten():
+    gc.collect()
     before = len(entry.memory._flat)
     for factor in range(3):
         transform = modulax.Scale(factor)
@@ -425,7 +426,7 @@ def test_init_compiles_as_many_programs_as_there_are_shapes(monkeypatch: pytest.
             counts.append(len(lowered) - before)
     finally:
         jax.monitoring.unregister_event_duration_listener(seen)
-    assert 2 <= counts[0] <= 4, lowered  # a group of each shape, and the step counts
+    assert 2 <= counts[0] <= 3, lowered  # a group of each shape, and the step count
     assert counts[1:] == [0, 0], lowered
 
 

@@ -42,7 +42,7 @@ MUTANTS = (
     Mutant(
         "snapshots-are-on-every-device",
         "averages",
-        "_catalog/sharding.py",
+        "_support/placement.py",
         "if shape[1:] == of and isinstance(sharding, NamedSharding)",
         "if False",
         OWN,

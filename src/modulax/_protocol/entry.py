@@ -93,7 +93,7 @@ class _Flat:
             return _Key(self.treedef, treedef, statics)
         key = self.keys.get(program)
         if key is None or key.treedef != treedef:
-            key = self.keys[program] = _Key(self.treedef, treedef, ())
+            key = self.keys[program] = program.known(_Key(self.treedef, treedef, ()))
         return key
 
 
@@ -192,7 +192,7 @@ class Program:
 
         self._run = run
         self._plain: set[_Key] = set()  # calls that can't be compiled
-        self._compiled: dict[_Key, Callable[..., Any]] = {}
+        self._compiled: dict[_Key, tuple[_Key, Callable[..., Any]]] = {}
 
     def _jitted(self, start: int, key: _Key) -> Callable[..., Any]:
         """The function compiled for one key. With the key as a static argument, every call would compare it again."""
@@ -202,6 +202,10 @@ class Program:
 
         run.__name__ = run.__qualname__ = self.name
         return jax.jit(run, donate_argnums=() if self._donated is None else 2, inline=_INLINE)
+
+    def known(self, key: _Key) -> _Key:
+        """The equal key of an earlier call, if there is one: an object is found in a dict without a comparison."""
+        return self._compiled.get(key, (key,))[0]
 
     def __call__(self, transform: Any, *trees: Any) -> Any:
         numbers, leaves, sizes, key, are_fixed = self._taken_apart(transform, trees)
@@ -214,13 +218,13 @@ class Program:
             given = _distinct(leaves[start:stop])
             kept = _distinct([*leaves[:start], *leaves[stop:]], {id(x) for x in given})
         try:
-            compiled = self._compiled.get(key) if are_fixed else None
+            _, compiled = self._compiled.get(key, (key, None)) if are_fixed else (key, None)
             if compiled is None:
                 compiled = self._jitted(start, key)
                 if are_fixed:
                     if len(self._compiled) >= self.most_compiled:
                         self._compiled.clear()
-                    self._compiled[key] = compiled
+                    self._compiled[key] = key, compiled
             return compiled(numbers, kept, given)
         except NotCompiledError:
             self._plain.add(key)

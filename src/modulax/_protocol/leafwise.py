@@ -198,8 +198,10 @@ def _init_group(rule: AbstractLeafwise, leaves: Sequence[Array]) -> list[State]:
 
 def _init_leaves(rule: AbstractLeafwise, leaves: Sequence[Array]) -> list[State]:
     """The states of many arrays, computed in groups of one shape by a function that is compiled once for each shape."""
-    if type(rule).init_leaf is AbstractLeafwise.init_leaf:  # a program without results takes its time too
-        return [EmptyState()] * len(leaves)
+    if len(leaves) >= _GROUP:
+        example = jax.eval_shape(rule.init_leaf, leaves[0])
+        if not jtu.tree_leaves(example):  # a program without results takes its time too
+            return [example] * len(leaves)
     return in_groups(
         [(p.shape, p.dtype) for p in leaves],
         _GROUP,
