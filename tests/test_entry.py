@@ -412,7 +412,7 @@ def test_init_compiles_as_many_programs_as_there_are_shapes(monkeypatch: pytest.
     monkeypatch.setattr(boundary, "_MANY", 60)
     lowered: list[str] = []
 
-    def seen(event: str, duration: float, **kwargs: Any) -> None:
+    def seen(event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event == "/jax/core/compile/jaxpr_to_mlir_module_duration":
             lowered.append(str(kwargs))
 

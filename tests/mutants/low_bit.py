@@ -55,9 +55,9 @@ MUTANTS = (
     ),
     _mutant(
         "scales-are-replicated",
-        "_catalog/sharding.py",
+        "_support/placement.py",
         "if n == 0 or len(shape) < n or",
         "if n == 0 or len(shape) <= n or",
     ),
-    _mutant("codes-in-four-bits-are-replicated", "_catalog/sharding.py", "(*of[:-2], of[-2] // 2) if", "of[:-1] if"),
+    _mutant("codes-in-four-bits-are-replicated", "_support/placement.py", "(*of[:-2], of[-2] // 2) if", "of[:-1] if"),
 )

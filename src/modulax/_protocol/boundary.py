@@ -75,11 +75,11 @@ class InitBoundary(AbstractBoundary):
         state = self.run(transform, params)
         leaves, treedef = jtu.tree_flatten(state)
         shapes = [p.shape for p in jtu.tree_leaves(trainable(params))]
-        wanted = []
-        for x, i in zip(leaves, owners(state, trainable(params)), strict=True):
-            sharding = None if i is None else where.shardings[i]
-            is_here = jax.typeof(x).memory_space == jax.memory.Space.Device  # and not in that of `Offload`
-            wanted.append(followed(sharding, shapes[i], x.shape) if sharding and is_here else None)
+        wanted: list[NamedSharding | None] = [None] * len(leaves)
+        for k, i in enumerate(owners(state, trainable(params))):
+            is_here = jax.typeof(leaves[k]).memory_space == jax.memory.Space.Device  # and not in that of `Offload`
+            if i is not None and is_here and (sharding := where.shardings[i]):
+                wanted[k] = followed(sharding, shapes[i], leaves[k].shape)
         return treedef.unflatten(placed_at(leaves, wanted))
 
     def outside(self, transform: Any, /, params: Params, *, allow_empty: bool = False) -> State:
