@@ -101,8 +101,8 @@ def test_an_eager_init_puts_the_state_where_the_parameters_are():
     devices = mesh(AxisType.Auto)
     places = {"rows": P("d"), "columns": P(None, "d"), "bias": P()}
     params = {k: jax.device_put(jnp.ones((2, 4)), NamedSharding(devices, spec)) for k, spec in places.items()}
-    params |= {"steps": jnp.zeros((), jnp.int32), "host": jnp.ones(2)}
-    trained = {k: p for k, p in params.items() if k != "steps"}
+    params |= {"a_count": jnp.zeros((), jnp.int32), "host": jnp.ones(2)}
+    trained = {k: p for k, p in params.items() if k != "a_count"}
     # Moments, averages, codes of four bits, and a memory with a leading axis.
     for transform in (mx.LowBit(mx.MultiSteps(mx.Adam(0.1), 2), min_size=8), mx.ScaleByLBFGS(2)):
         state = transform.init(params)
