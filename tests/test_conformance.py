@@ -141,3 +141,57 @@ def test_the_optimism_of_the_first_version_is_beta_times_the_rate():
     with pytest.warns(DeprecationWarning, match="optimistic_adam_v2"):
         theirs = points(compiled(optax.optimistic_adam(ETA, 0.02, 0.8)))
     np.testing.assert_allclose(points(mx.OptimisticAdam(ETA, beta=0.02 / ETA, b1=0.8)), theirs, rtol=1e-12)
+
+
+def test_states_are_modules_and_masked_leaves_are_none():
+    params = {"a": jnp.ones(2), "b": jnp.ones(2)}
+    mask = {"a": True, "b": False}
+    ours = mx.Chain(mx.Masked(mx.Trace(0.9), mask), mx.Scale(1.0)).init(params)
+    theirs = optax.chain(optax.masked(optax.trace(0.9), mask), optax.scale(1.0)).init(params)
+    assert isinstance(theirs, tuple)
+    assert isinstance(ours, mx.AbstractState)
+    assert ours[0].inner_state.trace["b"] is None
+    assert isinstance(theirs[0].inner_state.trace["b"], optax.MaskedNode)
+    labels = {"a": "x", "b": "y"}
+    ours = mx.Partition({"x": mx.Trace(0.9), "y": mx.Identity()}, labels).init(params)
+    theirs = optax.partition({"x": optax.trace(0.9), "y": optax.identity()}, labels).init(params)
+    assert isinstance(ours.inner_states["x"], mx.states.TraceState)
+    assert isinstance(theirs.inner_states["x"], optax.MaskedState)
+
+
+def test_moments_of_complex_gradients_are_complex():
+    p = jnp.ones(2, jnp.complex64)
+    assert mx.ScaleByAdam(mu_dtype=jnp.bfloat16).init(p).mu.dtype == jnp.complex64
+    assert optax.scale_by_adam(mu_dtype=jnp.bfloat16).init(p).mu.dtype == jnp.bfloat16
+
+
+def test_what_is_no_array_is_not_trained():
+    with pytest.raises(ValueError, match="nothing to train"):
+        mx.ScaleByAdam().init({"a": 1})
+    assert optax.scale_by_adam().init({"a": 1}).mu == {"a": 0}
+    shapes = jax.ShapeDtypeStruct((2,), jnp.float32)
+    assert mx.Trace(0.9).init(shapes).trace == shapes
+    assert isinstance(optax.trace(0.9).init(shapes).trace, jax.Array)
+    integers = jnp.ones(2, jnp.int32)
+    assert mx.Scale(2.0).update(integers, mx.EmptyState())[0] is None
+    np.testing.assert_array_equal(optax.scale(2.0).update(integers, optax.EmptyState())[0], 2)
+
+
+def test_mistakes_are_value_errors_where_they_are_made():
+    g = jnp.ones(2)
+    with pytest.raises(ValueError, match="must be positive"):
+        mx.schedules.Polynomial(1.0, 0.0, 1, -3)
+    assert optax.polynomial_schedule(1.0, 0.0, 1, -3)(5) == 1.0
+    with pytest.raises(ValueError, match="needs `value`"):
+        mx.ScaleByPolyak().update(g, mx.EmptyState(), g)
+    with pytest.raises(TypeError, match="value"):
+        optax.scale_by_polyak().update(g, optax.EmptyState(), g)
+    with pytest.raises(ValueError, match="unknown"):
+        mx.apply_updates(None, g)
+    assert optax.apply_updates(None, g) is None
+
+
+def test_a_wrapped_function_is_a_schedule():
+    assert schedules.WrappedSchedule(lambda step: 0.5 * step)(2) == 1
+    assert not isinstance(schedules.WrappedSchedule(lambda step: step), mx.AbstractStatefulSchedule)
+    assert optax.schedules.WrappedSchedule(lambda step: 0.5 * step).init().count == 0

@@ -301,7 +301,56 @@ TRANSFORMS = (
     ),
 )
 
+_CONFORMANCE = "test_conformance.py"
 DIFFERENCES = (
+    Difference(
+        "States",
+        "Modules with named fields; a leaf that is masked out is None; `Partition` holds the states of the groups",
+        "tuples; `MaskedNode` for such a leaf; `partition` holds a `MaskedState` for each group",
+        "checkpoints and messages need names, which tuples don't have; None is the absent leaf everywhere",
+        f"{_CONFORMANCE}::test_states_are_modules_and_masked_leaves_are_none",
+        "design, section on trees",
+    ),
+    Difference(
+        "`mu_dtype`, `accumulator_dtype` of complex parameters",
+        "a real dtype is a precision: moments stay complex",
+        "the imaginary parts are dropped",
+        "the moment of a complex gradient is complex",
+        f"{_CONFORMANCE}::test_moments_of_complex_gradients_are_complex",
+        "follows from the definition",
+    ),
+    Difference(
+        "Python numbers and integers as parameters or gradients",
+        "not trained; `init` of nothing else is an error",
+        "trained like arrays of floats",
+        "in a model they are settings and indices",
+        f"{_CONFORMANCE}::test_what_is_no_array_is_not_trained",
+        "design, section on numbers",
+    ),
+    Difference(
+        "`init` of shapes (`jax.ShapeDtypeStruct`)",
+        "the shapes of the state",
+        "zeros, also in a state that should hold a copy of the parameters",
+        "what is computed from shapes are shapes",
+        f"{_CONFORMANCE}::test_what_is_no_array_is_not_trained",
+        "",
+    ),
+    Difference(
+        "Mistakes: options that don't exist, missing extra arguments, updates without parameters",
+        "a `ValueError` that says what to write, from the constructor if it can see the mistake",
+        "a `TypeError`, a `KeyError`, JAX's error about structures, in `update`; or no error",
+        "the message names the argument, and the traceback shows the line to change",
+        f"{_CONFORMANCE}::test_mistakes_are_value_errors_where_they_are_made",
+        "",
+    ),
+    Difference(
+        "`schedules.WrappedSchedule`",
+        "a function as a schedule of the step",
+        "a function as a stateful schedule, whose state is the step",
+        "a schedule of the step needs no state",
+        f"{_CONFORMANCE}::test_a_wrapped_function_is_a_schedule",
+        "",
+    ),
     Difference(
         "second moments of low-precision parameters",
         "stored in float32",

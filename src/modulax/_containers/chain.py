@@ -55,8 +55,9 @@ class Chain(AbstractContainer):
         Chain(ClipByGlobalNorm(1.0), AdamW(1e-3))
         Chain(clip=ClipByGlobalNorm(1.0), adam=ScaleByAdam(), rate=ScaleByLearningRate(1e-3))
 
-    A chain behaves like a sequence (`chain[0]`, `chain[1:]`, `len`, iteration over the parts) and like a mapping
-    (`chain["clip"]`, `"clip" in chain`). Consecutive rules on one array (`AbstractLeafwise`) run as one function of an
+    A chain behaves like a sequence (`chain[0]`, `chain[1:]`, `len`) and like a mapping (`chain["clip"]`, `"clip" in
+    chain`). To iterate over the parts, write `chain.parts.values()`: like every transform, a chain unpacks into its two
+    functions, `init, update = chain`. Consecutive rules on one array (`AbstractLeafwise`) run as one function of an
     array. An empty chain is the identity.
 
     Args:

@@ -14,6 +14,7 @@ from .._protocol.hyperparameters import ARRAY_TYPES, format_call
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform
 from .._support.checks import listing, suggestion
+from .._support.keys import is_key_data, is_typed_key
 
 
 class FromFactory(AbstractOptimizer):
@@ -105,5 +106,7 @@ def from_call(
 
 def _is_live(x: Any) -> bool:
     """Whether an argument is a number or a schedule, rather than a part of the definition such as a flag or a dtype."""
+    if is_key_data(x) or is_typed_key(x):
+        return False
     is_number = isinstance(x, (int, float, *ARRAY_TYPES)) and not isinstance(x, (bool, np.bool_))
     return is_number or (callable(x) and not isinstance(x, (type, AbstractTransform)))

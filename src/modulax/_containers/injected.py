@@ -43,7 +43,7 @@ class InjectedState(AbstractState):
     count: Count = shared()
     hyperparameters: Any = shared()
     inner_state: State = nested()
-    schedule_states: dict[str, State] | None = shared(None)
+    schedule_states: dict[str, State] | None = shared(None, kw_only=True)  # in optax, the third one
 
     @property
     def hyperparams(self) -> "Hyperparams":
@@ -153,7 +153,7 @@ class Injected(AbstractContainer):
         inner = with_current_values(self.inner, count, states)
         # A copy, so that donating the state does not delete the hyperparameters of the transform.
         kept = jtu.tree_map(jnp.array, self._kept(inner))
-        return InjectedState(count, kept, self._merged(kept, inner).init(params), states)
+        return InjectedState(count, kept, self._merged(kept, inner).init(params), schedule_states=states)
 
     def update(
         self, updates: Updates, state: InjectedState, params: Params | None = None, **extra: Any
@@ -163,7 +163,7 @@ class Injected(AbstractContainer):
         kept = self._kept(inner)
         updates, inner_state = self._merged(kept, inner).update(updates, state.inner_state, params, **extra)
         states = advance(self.inner, state.count, state.schedule_states, extra)
-        return updates, InjectedState(safe_increment(state.count), kept, inner_state, states)
+        return updates, InjectedState(safe_increment(state.count), kept, inner_state, schedule_states=states)
 
     def resolved(self, state: InjectedState) -> "Injected":
         """Return this container with the hyperparameters in the state, and schedules at their current values.

@@ -7,7 +7,7 @@ function that is compiled, and `outside` the call of a user.
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -84,6 +84,8 @@ class InitBoundary(AbstractBoundary):
 
     def outside(self, transform: Any, /, params: Params, *, allow_empty: bool = False) -> State:
         leaves = jtu.tree_leaves(params)
+        if any(isinstance(x, jax.ShapeDtypeStruct) for x in leaves):
+            return eqx.filter_eval_shape(lambda p: self.outside(transform, p, allow_empty=allow_empty), params)
         if any(map(mesh_sharding, leaves)):
             where = _Where(tuple(mesh_sharding(p) for p in leaves if is_inexact_array(p)))
             state = self.placed(transform, params, where)
@@ -179,8 +181,8 @@ def _warn_of_lost_steps(transform: Any, params: Params, leaves: Sequence[Any]) -
 
 def _is_placeholder(params: Params, leaves: Sequence[Any]) -> bool:
     """Whether it stands for parameters, as in `optax.tree_map_params`: a node of its own kind, without leaves."""
-    is_container = params is None or isinstance(params, (Mapping, list, tuple, eqx.Module))
-    return not leaves and not is_container
+    is_mistake = params is None or isinstance(params, eqx.Module)  # an empty dict, list or tuple is meant
+    return not leaves and not is_mistake
 
 
 def _nothing_to_train(owner: str, params: Params) -> str:

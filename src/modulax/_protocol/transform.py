@@ -121,6 +121,10 @@ class AbstractTransform(AbstractHyperparameters):
         """Unpack into the two functions, as a transformation of optax: `init, update = optimizer`."""
         return iter((self.init, self.update))
 
+    def __getitem__(self, key: Any) -> Any:
+        """Return one of the two functions, as a transformation of optax: `optimizer[0]` is `optimizer.init`."""
+        return (self.init, self.update)[key]
+
     @property
     def example_axes(self) -> tuple[int, ...]:
         """The batch axes of per-example gradients, if `update` takes such gradients; else empty."""

@@ -58,11 +58,11 @@ def meant_by(word: str, known: Iterable[str]) -> list[str]:
     return [name for name in known if word in _WORDS.get(name, "").split()][:1]
 
 
-def wrong_call(cls: type, args: tuple[Any, ...], kwargs: Mapping[str, Any], hint: str = "") -> str | None:
+def wrong_call(cls: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], hint: str = "") -> str | None:
     """The error message for arguments that a class doesn't take; None if it takes them.
 
     Args:
-        cls: the class.
+        cls: the class, or a function that constructs it.
         args: the arguments by position.
         kwargs: the arguments by name.
         hint: what the class has to say about wrong arguments.

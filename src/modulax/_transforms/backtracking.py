@@ -18,7 +18,7 @@ from jaxtyping import Array, ArrayLike, PyTree
 from .._protocol.fields import Number, number
 from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import default_float
-from .._support.checks import AT_LEAST_ONE, DECAY, NON_NEGATIVE, POSITIVE, check_positive_integer
+from .._support.checks import DECAY, NON_NEGATIVE, POSITIVE, check_positive_integer
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, State, Updates
 from .line import Line, Scalar, Trial, bounded_loop, line_of, miss, report
@@ -89,7 +89,7 @@ class ScaleByBacktrackingLinesearch(AbstractTransform):
     max_backtracking_steps: int = eqx.field(static=True)
     slope_rtol: Number = number(1e-4, needs=NON_NEGATIVE)
     decrease_factor: Number = number(0.8, needs=DECAY)
-    increase_factor: Number = number(1.5, needs=AT_LEAST_ONE)
+    increase_factor: Number = number(1.5, needs=POSITIVE)
     max_learning_rate: Number = number(1.0, needs=POSITIVE)
     atol: Number = number(0.0, needs=NON_NEGATIVE)
     rtol: Number = number(0.0, needs=NON_NEGATIVE)

@@ -2,7 +2,7 @@
 
 Each call of `ScaleByLBFGS.update` completes one pair: the differences of parameters and gradients between the previous
 call, which are kept in the state, and this one. If the pair has enough positive curvature (`_weight`), it replaces the
-oldest one in the ring buffers `diff_params_memory` and `diff_updates_memory`. The two-loop recursion (`_two_loops`)
+oldest one in the ring buffers `diff_params_memory` and `diff_updates_memory`. The two-loop recursion (`two_loops`)
 then multiplies the gradient by the inverse Hessian estimate. A line search should follow: its curvature condition makes
 the next pair acceptable. `LBFGS` in `_optimizers/lbfgs.py` is that chain.
 """
@@ -129,7 +129,7 @@ class ScaleByLBFGS(AbstractTransform):
         after = jnp.where(is_skipped, before, safe_increment(before))
         oldest_first = (after - 1 + jnp.arange(self.memory_size, dtype=after.dtype)) % self.memory_size
         scale = self._scale(new_g, memory_y, weights, oldest_first[-1])
-        direction = _two_loops(new_g, memory_s, memory_y, weights, oldest_first, scale)
+        direction = two_loops(new_g, memory_s, memory_y, weights, oldest_first, scale)
         return treedef.unflatten(
             [d.astype(u.dtype) for d, u in zip(direction, leaves, strict=True)]
         ), ScaleByLBFGSState(
@@ -175,7 +175,7 @@ def _largest(x: Array) -> Scalar:
     return jnp.max(jnp.abs(x), initial=0).astype(default_float())
 
 
-def _two_loops(
+def two_loops(
     g: Leaves, memory_s: Leaves, memory_y: Leaves, weights: Array, oldest_first: Int[Array, " memory"], scale: Scalar
 ) -> Leaves:
     """The two-loop recursion: Nocedal and Wright, algorithm 7.4."""

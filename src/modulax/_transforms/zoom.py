@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Bool, PyTree
 from .._protocol.fields import Number, OptionalNumber, choice, number
 from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import default_float, safe_sqrt
-from .._support.checks import AT_LEAST_ONE, NON_NEGATIVE, POSITIVE, check_positive_integer
+from .._support.checks import NON_NEGATIVE, POSITIVE, check_positive_integer
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, Updates
 from ..tree._math import choose
@@ -121,7 +121,7 @@ class ScaleByZoomLinesearch(AbstractTransform):
     max_linesearch_steps: int = eqx.field(static=True)
     max_learning_rate: OptionalNumber = number(None, needs=POSITIVE, optional=True)
     tol: Number = number(0.0, needs=NON_NEGATIVE)
-    increase_factor: Number = number(2.0, needs=AT_LEAST_ONE)
+    increase_factor: Number = number(2.0, needs=POSITIVE)
     slope_rtol: Number = number(1e-4, needs=NON_NEGATIVE)
     curv_rtol: Number = number(0.9, needs=NON_NEGATIVE)
     approx_dec_rtol: OptionalNumber = number(1e-6, needs=NON_NEGATIVE, optional=True)

@@ -50,8 +50,8 @@ class AccumulateAvgUpdatesState(AbstractState):
     """
 
     avg_grad: PyTree = like_params(exact=True)
-    micro_step: Count | None = shared(None)
-    ready: Bool[Array, ""] | None = shared(None)
+    micro_step: Count | None = shared(None, kw_only=True)
+    ready: Bool[Array, ""] | None = shared(None, kw_only=True)
 
 
 class _Now(NamedTuple):

@@ -1,27 +1,34 @@
 """Functions of optax that take other arguments than the classes here, or do more than construct one."""
 
+import contextlib
 import functools
+import inspect
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 from .._containers.chain import Chain
 from .._containers.injected import Injected, inject_hyperparams as _inject
 from .._containers.masked import Masked
+from .._containers.optax_adapters import named_in, with_extra_args_support as _with_extra_args_support
 from .._containers.partition import Partition
 from .._optimizers.adadelta import Adadelta
 from .._optimizers.adam import Adam, AdamW, NAdam, NAdamW
 from .._optimizers.noise import NoisySGD
 from .._optimizers.sophia import Sophia
+from .._support.checks import listing, suggestion
 from .._transforms.adadelta import ScaleByAdadelta
 from .._transforms.adam import ScaleByAdam
-from .._transforms.basic import Identity, Stateless
+from .._transforms.backtracking import value_and_grad_from_state as _value_and_grad_from_state
+from .._transforms.basic import Identity, SetToZero, Stateless
 from .._transforms.noise import AddNoise
 from .._transforms.optimistic import ScaleByOptimisticGradient
 from .._transforms.privacy import DifferentiallyPrivateAggregate
 from .._transforms.regularization import AddDecayedWeights
 from .._transforms.scaling import ScaleByLearningRate
 from .._transforms.sophia import HutchinsonDiagonal
-from ..tree import get as _get
+from ..tree import get as _get, set as _set
+from ._pairs import Pair
 
 Tx = Any
 _HUTCHINSON = HutchinsonDiagonal(0)
@@ -46,11 +53,23 @@ def differentially_private_aggregate(l2_norm_clip, noise_multiplier, key=None, *
     return DifferentiallyPrivateAggregate(l2_norm_clip, noise_multiplier, key)
 
 
+def freeze(mask) -> Tx:
+    return Masked(SetToZero(), mask)  # whose state is optax's
+
+
 def hutchinson_estimator_diag_hessian(random_seed=None) -> Tx:
     return HutchinsonDiagonal(0 if random_seed is None else random_seed)
 
 
 def inject_hyperparams(inner_factory, static_args=(), hyperparam_dtype=None) -> Any:
+    parameters = inspect.signature(inner_factory).parameters
+    names = (static_args,) if isinstance(static_args, str) else tuple(static_args)
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    if unknown := [name for name in names if name not in parameters and not takes_any]:
+        raise ValueError(
+            f"`inject_hyperparams(static_args=...)`: the function has no argument `{unknown[0]}`."
+            f"{suggestion(unknown[0], list(parameters))} It has {listing(parameters)}."
+        )
     if not _constructs(inner_factory):
         return _inject(inner_factory, static_args, hyperparam_dtype)
 
@@ -58,10 +77,7 @@ def inject_hyperparams(inner_factory, static_args=(), hyperparam_dtype=None) -> 
     def make(*args: Any, **kwargs: Any) -> Tx:
         return Injected(inner_factory(*args, **kwargs), static_args, hyperparam_dtype)
 
-    return functools.wraps(inner_factory)(make)
-
-
-inject_stateful_hyperparams = inject_hyperparams
+    return functools.update_wrapper(make, inner_factory, updated=())
 
 
 def masked(inner, mask, *, mask_compatible_extra_args=False) -> Tx:
@@ -150,12 +166,51 @@ def stateless_with_tree_map(f) -> Tx:
     return Stateless(f, leafwise=True)
 
 
-def get(tree, key, default=None, filtering=None):
-    return _get(tree, key, default, filtering)
+def with_extra_args_support(tx) -> Tx:
+    if not isinstance(tx, Pair) or tx.takes_extra:
+        return _with_extra_args_support(tx)
+    update = tx.update_function
+
+    def ignoring(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        return update(updates, state, params, **named_in(update, extra))
+
+    return Pair(tx.init_function, ignoring, takes_extra=True)
+
+
+def tree_get(tree, key, default=None, filtering=None):
+    with _key_errors():
+        return _get(tree, key, default, filtering)
+
+
+def tree_set(tree, filtering=None, /, **kwargs):
+    with _key_errors():
+        return _set(tree, filtering, **kwargs)
+
+
+def value_and_grad_from_state(value_fn):
+    computed = _value_and_grad_from_state(value_fn)
+
+    @functools.wraps(computed)
+    def value_and_grad(params, *fn_args, state, **fn_kwargs):
+        tree_get(state, "value")  # a `KeyError` if there are several
+        return computed(params, *fn_args, state=state, **fn_kwargs)
+
+    return value_and_grad
+
+
+@contextlib.contextmanager
+def _key_errors() -> Iterator[None]:
+    """Raise `KeyError` where a name is not there or ambiguous."""
+    try:
+        yield
+    except ValueError as error:
+        raise KeyError(str(error)) from error
 
 
 def _constructs(factory: Any) -> bool:
-    return getattr(factory, "constructs", False) or getattr(factory, "__module__", None) == __name__
+    while isinstance(factory, functools.partial):
+        factory = factory.func
+    return inspect.isclass(factory) or hasattr(factory, "constructs") or factory.__module__ == __name__
 
 
 def _key(name: str, key: Any, seed: Any) -> Any:

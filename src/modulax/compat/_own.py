@@ -10,14 +10,16 @@ import jax
 from jax.tree_util import GetAttrKey
 from jaxtyping import PyTree
 
+from .._protocol.fields import ScalarOrSchedule
 from .._support.checks import suggestion
-from ..numerics import abs_sq
+from .._support.module import AbstractState
 from . import _functions
+from ._helpers import HELPERS
 from ._multi_steps import MultiSteps
 from ._names import NAMES
-from ._pairs import GradientTransformation, GradientTransformationExtraArgs
+from ._pairs import Aggregator, GradientTransformation, GradientTransformationExtraArgs
 from ._rule import as_function, by_rule, counterpart
-from ._states import FIELDS, state_class
+from ._states import state_class
 
 
 class Changed(NamedTuple):
@@ -61,19 +63,26 @@ CHANGED = {
 }
 # Other names of the same thing.
 ALIASES = {
+    "inject_stateful_hyperparams": "inject_hyperparams",
     "maybe_update": "conditionally_transform",
     "multi_transform": "partition",
     "piecewise_linear_schedule": "piecewise_interpolate_schedule",
-    "tree_get": "get",
 }
-# Names that optax itself has only for older programs, and where it has them now.
+# Names that optax itself has only for older programs, and what to write instead: those that warn when they are read.
 DEPRECATED = {
     "DifferentiallyPrivateAggregateState": "contrib.DifferentiallyPrivateAggregateState",
     "differentially_private_aggregate": "contrib.differentially_private_aggregate",
     "dpsgd": "contrib.dpsgd",
 }
-# Helpers of optax's private modules that programs import; `dir` leaves them out.
-HELPERS: dict[str, Any] = {"abs_sq": abs_sq}
+# Those that warn when they are called.
+DEPRECATED_CALLS = {
+    "convex_kl_divergence": "generalized_kl_divergence",
+    "fisher_diag": "jax.hessian",
+    "global_norm": "tree.norm",
+    "hessian_diag": "jax.hessian",
+    "hvp": "jax.jvp of jax.grad",
+    "inject_stateful_hyperparams": "inject_hyperparams",
+}
 
 
 class _Masked(type):
@@ -92,6 +101,7 @@ class MaskedNode(metaclass=_Masked):
 
 TYPES: dict[str, Any] = {
     "AggregatedUpdates": PyTree,
+    "Aggregator": Aggregator,
     "ArrayTree": PyTree,
     "ConditionFn": Callable[..., jax.Array],
     "GradientTransformation": GradientTransformation,
@@ -104,7 +114,7 @@ TYPES: dict[str, Any] = {
     "OptState": PyTree,
     "Params": PyTree,
     "PerElementUpdates": PyTree,
-    "ScalarOrSchedule": Any,
+    "ScalarOrSchedule": ScalarOrSchedule,
     "Schedule": Callable[[Any], Any],
     "ShouldSkipUpdateFunction": Callable[..., tuple[Any, PyTree]],
     "TransformInitFn": Callable[[PyTree], PyTree],
@@ -125,7 +135,7 @@ def names_of(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
             raise AttributeError(f"module '{path}' has no attribute '{name}'.{hint}")
         if not module and name in DEPRECATED:
             warnings.warn(
-                f"`optax.{name}` is deprecated: write `optax.{DEPRECATED[name]}`.", DeprecationWarning, stacklevel=2
+                f"`optax.{name}` is deprecated: use `optax.{DEPRECATED[name]}`.", DeprecationWarning, stacklevel=2
             )
         return known(name)
 
@@ -134,17 +144,33 @@ def names_of(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
 
 def _found(module: str, name: str) -> Any:
     """What a name of a module is."""
+    found = _current(module, ALIASES.get(name, name))
+    return _warning(name, found) if name in DEPRECATED_CALLS else found
+
+
+def _warning(name: str, function: Any) -> Any:
+    """A function that warns of being deprecated."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        message = f"`{name}` is deprecated: use {DEPRECATED_CALLS[name]}."
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _current(module: str, name: str) -> Any:
+    """What a name of a module is, without a warning."""
     if name in HELPERS:
         return HELPERS[name]
     if name in TYPES:
         return TYPES[name]
-    if name in FIELDS:
-        return state_class(name, counterpart(module, name))
-    name = ALIASES.get(name, name)
-    if module in ("tree", "tree_utils") and name == "get":
-        return _functions.get
+    if module in ("tree", "tree_utils") and name.removeprefix("tree_") in ("get", "set"):
+        return getattr(_functions, f"tree_{name.removeprefix('tree_')}")
     if name in CHANGED:
-        return as_function(counterpart(module, name), name, *CHANGED[name])
+        return as_function(counterpart(module, name), module, name, *CHANGED[name])
     if name in _functions.NAMES:
         return getattr(_functions, name)
-    return by_rule(module, name)
+    found = by_rule(module, name)
+    return state_class(name, found) if inspect.isclass(found) and issubclass(found, AbstractState) else found

@@ -8,6 +8,7 @@ import equinox as eqx
 from .._containers.optax_adapters import named_in
 from .._protocol.transform import AbstractTransform
 from .._support.tracing import call_user, require_plain
+from ..aggregate import AbstractAggregator, Aggregator as _Aggregator
 
 
 class Pair(AbstractTransform):
@@ -35,7 +36,8 @@ class Pair(AbstractTransform):
         """Call the function."""
         require_plain()
         given = extra if self.takes_extra else named_in(self.update_function, extra)
-        return call_user(self.update_function, updates, state, params, **given)
+        positional = (updates, state) if params is None else (updates, state, params)
+        return call_user(self.update_function, *positional, **given)
 
 
 class _Answers(type):
@@ -47,7 +49,8 @@ class _Answers(type):
         return Pair(init, update, cls.takes_extra)
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, AbstractTransform)
+        is_plain_pair = isinstance(instance, Pair) and not instance.takes_extra
+        return isinstance(instance, AbstractTransform) and not (cls.takes_extra and is_plain_pair)
 
 
 class GradientTransformation(metaclass=_Answers):
@@ -57,7 +60,26 @@ class GradientTransformation(metaclass=_Answers):
 
 
 class GradientTransformationExtraArgs(metaclass=_Answers):
-    """As `GradientTransformation`, with an `update` that takes any extra arguments."""
+    """As `GradientTransformation`, with an `update` that takes any extra arguments.
+
+    `isinstance` answers no for a `GradientTransformation` of two functions.
+    """
 
     _fields = ("init", "update")
     takes_extra = True
+
+
+class _AnswersForExamples(type):
+    """Makes an aggregator, and answers yes for every transform of per-example gradients."""
+
+    def __call__(cls, init: Callable[..., Any], update: Callable[..., Any]) -> AbstractAggregator:
+        return _Aggregator(init, update)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, AbstractTransform) and bool(instance.example_axes)
+
+
+class Aggregator(metaclass=_AnswersForExamples):
+    """A pair of functions as an aggregator; `isinstance` answers yes for every transform of per-example gradients."""
+
+    _fields = ("init", "update")

@@ -1,17 +1,19 @@
 """Names of optax and what they are here: one rule for all that need no function of their own.
 
-A function is the one of modulax. A class is called as the function of optax that makes the same transformation: with
-`follow="optax"` where it has that field, and with the arguments that optax takes by position in their place.
+A function is the one of modulax. A class is called through a function with optax's name: with `follow="optax"` where it
+has that field, and with the arguments that optax takes by position in their place.
 """
 
 import importlib
 import inspect
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from .._protocol.fields import ScalarOrSchedule
 from .._support.optax_names import home
+from .._support.wrong_calls import wrong_call
 
 # The modules of modulax that are searched first.
 PLACES = {
@@ -33,23 +35,25 @@ def counterpart(module: str, name: str) -> Any:
 def by_rule(module: str, name: str) -> Any:
     """What a name of optax is, according to the rule."""
     value = counterpart(module, name)
-    return as_function(value, name) if inspect.isclass(value) and name[0].islower() else value
+    return as_function(value, module, name) if inspect.isclass(value) and name[0].islower() else value
 
 
 def as_function(
     cls: type,
+    module: str,
     name: str,
     names: Mapping[str, str] = MappingProxyType({}),
     defaults: Mapping[str, Any] = MappingProxyType({}),
     without: Sequence[str] = (),
     by_name: Sequence[str] = (),
 ) -> Any:
-    """A class as the function of optax; the class itself if it has the same arguments.
+    """A class as a function of optax.
 
     Arguments that are given by name here are given by position too in optax, up to `nesterov`.
 
     Args:
         cls: the class.
+        module: the module of the function in optax.
         name: the name of the function.
         names: arguments that have other names: ours by optax's.
         defaults: defaults of optax, by its names.
@@ -65,27 +69,25 @@ def as_function(
             is_positional = False
         shown = theirs.get(p.name, p.name)
         p = p.replace(name=shown, default=defaults.get(shown, p.default))
+        if shown == "learning_rate":
+            p = p.replace(annotation=ScalarOrSchedule)  # programs ask the signature which functions take a schedule
         if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
             p = p.replace(kind=p.POSITIONAL_OR_KEYWORD if is_positional else p.KEYWORD_ONLY)
         parameters.append(p)
-    if parameters == list(ours.values()):
-        return cls
     fixed = {"follow": "optax"} if "follow" in ours else {}
 
-    def call(**given: Any) -> Any:
-        return cls(**{names.get(key, key): x for key, x in given.items()}, **fixed)
-
-    return make_function(name, inspect.Signature(parameters), call, cls.__doc__)
-
-
-def make_function(name: str, signature: inspect.Signature, call: Callable[..., Any], doc: str | None) -> Any:
-    """A function with this signature, which calls another one with all arguments by name."""
+    signature = inspect.Signature(parameters)
 
     def function(*args: Any, **kwargs: Any) -> Any:
-        return call(**signature.bind(*args, **kwargs).arguments)
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise TypeError(wrong_call(function, args, kwargs)) from error
+        return cls(**{names.get(key, key): x for key, x in given.items()}, **fixed)
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = doc
+    function.__module__ = f"modulax.compat.{module}".rstrip(".")  # by which pickle finds it
+    function.__doc__ = cls.__doc__
     function.__signature__ = signature
-    function.constructs = True  # type: ignore[attr-defined]
+    function.constructs = cls  # type: ignore[attr-defined]
     return function

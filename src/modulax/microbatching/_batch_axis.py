@@ -108,8 +108,8 @@ def number_of_parts(owner: str, batch: Batch, microbatch_size: int) -> int:
         fitting = [size for size in range(1, n + 1) if n % size == 0]
         nearest = sorted(sorted(fitting, key=lambda size: abs(size - microbatch_size))[:6])
         raise ValueError(
-            f"`{owner}(microbatch_size={microbatch_size})` must divide the number of examples, {n}. "
-            f"Sizes that do are {', '.join(map(str, nearest))}."
+            f"`{owner}(microbatch_size={microbatch_size})` must divide the number of examples, {n}, "
+            f"which is divisible by {', '.join(map(str, nearest))}."
         )
     return n // microbatch_size
 
