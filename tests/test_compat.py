@@ -25,7 +25,6 @@ from modulax.compat._names import NAMES
 from modulax.compat._own import DEPRECATED
 
 from . import settings
-from .compat import suite
 from .instances import SCHEDULES, TRANSFORMS
 from .loops import each
 from .vocabulary import names
@@ -297,7 +296,8 @@ def test_fields_of_states_are_in_the_order_of_optax():
         assert found._fields == theirs._fields, path
         ours = found.ours
         taken = [p.name for p in inspect.signature(ours).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-        known = [fields_in_optax(ours)[name] for name in theirs._fields]
+        in_optax = fields_in_optax(ours) or {}
+        known = [in_optax[name] for name in theirs._fields]
         assert len(taken) < len(known) or taken[: len(known)] == known, path
         seen.add(ours.__name__)
     assert len(seen) > 50
@@ -357,19 +357,6 @@ def test_names_that_are_not_there_are_key_errors():
     assert compat.tree.get(state, "lr") is None
     with pytest.raises(ValueError, match="no argument `lr`"):
         compat.inject_hyperparams(compat.sgd, "lr")
-
-
-def test_the_list_of_optax_tests_that_do_not_pass():
-    tests = suite.listed(suite.EXPECTED.read_text())
-    assert 0 < len(tests) <= 136
-    assert suite.listed("\n".join(suite.written(tests))) == tests
-    assert suite.written({"f::t1", "f::t2", "f::t4", "f::u"}) == ["* `f::t` 1-2, 4", "* `f::u`"]
-    found = {"f::t1": "failed", "f::t2": "passed"}
-    assert suite.differences(found, {"f::t2", "f::t3"}, is_all=True) == [
-        "not listed: f::t1 (failed)",
-        "listed, but passes: f::t2",
-        "listed, but was not run: f::t3",
-    ]
 
 
 def test_states_are_made_and_read_as_in_optax():

@@ -19,9 +19,9 @@ MUTANTS = (
     _mutant("compat-takes-key-and-seed", "compat/_functions", "        if key is not None:\n", "        if False:\n"),
     _mutant(
         "compat-states-in-our-order",
-        "compat/_states",
-        '"ScaleByAdamState": "count mu nu"',
-        '"ScaleByAdamState": "mu nu count"',
+        "_support/optax_states",
+        "    ScaleByAdamState: count mu nu",
+        "    ScaleByAdamState: mu nu count",
     ),
     _mutant("compat-states-take-too-many", "compat/_states", "if len(args) > len(names):", "if False:"),
     _mutant(
@@ -37,5 +37,13 @@ MUTANTS = (
         "_protocol/transform",
         "iter((self.init, self.update))",
         "iter((self.update, self.init))",
+    ),
+    _mutant("compat-finds-plain-pairs-extra", "compat/_pairs", "not (cls.takes_extra and is_plain_pair)", "True"),
+    _mutant("compat-names-no-module", "compat/_rule", 'f"modulax.compat.{module}"', 'f"modulax.{module}"'),
+    _mutant(
+        "compat-calls-warn-of-nothing", "compat/_own", " if name in DEPRECATED_CALLS else found", " if 0 else found"
+    ),
+    _mutant(
+        "compat-gets-value-errors", "compat/_functions", "raise KeyError(str(error))", "raise ValueError(str(error))"
     ),
 )

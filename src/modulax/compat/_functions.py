@@ -10,7 +10,7 @@ from typing import Any
 from .._containers.chain import Chain
 from .._containers.injected import Injected, inject_hyperparams as _inject
 from .._containers.masked import Masked
-from .._containers.optax_adapters import named_in, with_extra_args_support as _with_extra_args_support
+from .._containers.optax_adapters import with_extra_args_support as _with_extra_args_support
 from .._containers.partition import Partition
 from .._optimizers.adadelta import Adadelta
 from .._optimizers.adam import Adam, AdamW, NAdam, NAdamW
@@ -28,7 +28,7 @@ from .._transforms.regularization import AddDecayedWeights
 from .._transforms.scaling import ScaleByLearningRate
 from .._transforms.sophia import HutchinsonDiagonal
 from ..tree import get as _get, set as _set
-from ._pairs import Pair
+from ._pairs import ignoring_extra
 
 Tx = Any
 _HUTCHINSON = HutchinsonDiagonal(0)
@@ -167,14 +167,7 @@ def stateless_with_tree_map(f) -> Tx:
 
 
 def with_extra_args_support(tx) -> Tx:
-    if not isinstance(tx, Pair) or tx.takes_extra:
-        return _with_extra_args_support(tx)
-    update = tx.update_function
-
-    def ignoring(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
-        return update(updates, state, params, **named_in(update, extra))
-
-    return Pair(tx.init_function, ignoring, takes_extra=True)
+    return ignoring_extra(_with_extra_args_support(tx))
 
 
 def tree_get(tree, key, default=None, filtering=None):

@@ -40,6 +40,18 @@ class Pair(AbstractTransform):
         return call_user(self.update_function, *positional, **given)
 
 
+def ignoring_extra(transform: AbstractTransform) -> AbstractTransform:
+    """A pair that takes all extra arguments, and passes those on that its function names; others are unchanged."""
+    if not isinstance(transform, Pair) or transform.takes_extra:
+        return transform
+    update = transform.update_function
+
+    def ignoring(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        return update(updates, state, params, **named_in(update, extra))
+
+    return Pair(transform.init_function, ignoring, takes_extra=True)
+
+
 class _Answers(type):
     """Makes a transform of two functions, and answers yes for every transform of modulax."""
 

@@ -1,1 +1,0 @@
-"""optax's own tests with `modulax.compat` in the place of optax."""
