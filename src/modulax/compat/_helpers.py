@@ -65,12 +65,12 @@ def precondition_by_lbfgs(
         diff_updates_memory: differences of updates, on the first axis.
         weights_memory: the reciprocals of their inner products.
         identity_scale: factor of the initial estimate.
-        memory_idx: index of the newest entry.
+        memory_idx: index of the oldest entry.
     """
     leaves, treedef = jtu.tree_flatten(updates)
     memory_s, memory_y = jtu.tree_leaves(diff_params_memory), jtu.tree_leaves(diff_updates_memory)
     n = len(weights_memory)
-    oldest_first = (memory_idx + 1 + jnp.arange(n)) % n
+    oldest_first = (memory_idx + jnp.arange(n)) % n
     scale = jnp.asarray(identity_scale, weights_memory.dtype)
     return treedef.unflatten(two_loops(leaves, memory_s, memory_y, weights_memory, oldest_first, scale))
 
