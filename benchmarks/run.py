@@ -30,6 +30,7 @@ from nnx_training import nnx_loops, training
 from projections import projections
 from small_costs import imports, inits, reading
 from spikes import spikes
+from stacked import stacked
 from sweeps import sweep_searches, sweep_times
 from sweeps_search import hypergradients, range_test, with_optuna
 
@@ -275,6 +276,7 @@ PARTS = {
     "donation": donation,
     "containers": containers,
     "spikes": spikes,
+    "small parameters": stacked,
     "low precision": low_precision,
     "steps in low precision": low_precision_steps,
     "low-bit state": low_bit_state,

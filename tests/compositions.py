@@ -87,6 +87,7 @@ CONTAINERS: dict[str, Callable[[Any], mx.AbstractTransform]] = {
     "ConditionallyMask": lambda t: mx.ConditionallyMask(t, is_not_third),
     "Flatten": mx.Flatten,
     "SplitRealAndImaginary": mx.SplitRealAndImaginary,
+    "Stacked": mx.Stacked,
     "MasterWeights": mx.MasterWeights,
     "StochasticRounding": mx.StochasticRounding,
     "LossScaling": mx.LossScaling,
@@ -134,6 +135,12 @@ class Composition:
     @property
     def is_pair(self) -> bool:
         return self.inner in CONTAINERS
+
+    @property
+    def params(self) -> dict[str, jax.Array]:
+        """Parameters of several shapes; two of one shape where they can be in a stack."""
+        more = {"bias2": jnp.asarray([0.1, 0.7])} if "Stacked" in (self.outer, self.inner) else {}
+        return PARAMS | more
 
     def make(self) -> mx.AbstractTransform:
         inside = CONTAINERS[self.inner](heart()) if self.is_pair else OPTIMIZERS[self.inner]()

@@ -40,8 +40,6 @@ TRACED = [c for i, c in enumerate(COMPOSITIONS) if EVERYTHING or (i // _ROW + i 
 _DEALT = 6
 # Laws that compile nothing.
 ALWAYS = ("empty_trees_are_fine", "every_number_has_an_address")
-# Parameters of two precisions, and a leaf that is absent.
-MIXED = {"bias": PARAMS["bias"], "gone": None, "kernel": PARAMS["kernel"].astype(jnp.bfloat16)}
 # What does not hold in a branch of `cond`, where some containers run what they hold. JAX 0.10 forgets in a derivative
 # and under `vmap` of `cond` in which memory an array is. Two laws make states of shapes or stack them in NumPy, so one
 # branch returns them on the device, and the other in the memory of the host.
@@ -59,7 +57,7 @@ NOT_WITH = {"LowBit": ("gradients_are_finite_and_right",)}
 
 def _case(composition: Composition) -> Case:
     """Lookahead's update is a difference of parameters, which are up to 3: so much is rounded in float32."""
-    return Case(composition.make(), PARAMS, extra, rtol=1e-5)
+    return Case(composition.make(), composition.params, extra, rtol=1e-5)
 
 
 def _exempt(composition: Composition) -> set[str]:
@@ -113,8 +111,10 @@ def test_types_are_kept_and_extra_arguments_reach_the_heart(composition: Composi
         return state, *transform.update(updates, state, params, token="token", **extra(params, updates))
 
     Witness.seen.clear()
-    state, updates, new_state = jax.eval_shape(start_and_step, MIXED, MIXED)
-    assert _types(updates) == _types(Case(transform).kept(updates, MIXED))
+    # Parameters of two precisions, and a leaf that is absent.
+    mixed = composition.params | {"gone": None, "kernel": PARAMS["kernel"].astype(jnp.bfloat16)}
+    state, updates, new_state = jax.eval_shape(start_and_step, mixed, mixed)
+    assert _types(updates) == _types(Case(transform).kept(updates, mixed))
     assert _types(new_state) == _types(state)
     weak = [path for path, x in jtu.tree_leaves_with_path((state, updates, new_state)) if x.weak_type]
     assert not weak

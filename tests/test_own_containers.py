@@ -128,6 +128,7 @@ AROUND = {
     "Offload": mx.Offload,
     "LossScaling": mx.LossScaling,
     "LowBit": mx.LowBit,
+    "Stacked": mx.Stacked,
     "MasterWeights": mx.MasterWeights,
     "StochasticRounding": mx.StochasticRounding,
     "ParamEMA": mx.ParamEMA,

@@ -80,6 +80,7 @@ if _typing.TYPE_CHECKING:
     )
     from ._containers.scheduled import Scheduled as Scheduled
     from ._containers.spikes import SkipSpikes as SkipSpikes
+    from ._containers.stacked import Stacked as Stacked
     from ._containers.stochastic_rounding import StochasticRounding as StochasticRounding
     from ._optimizers.acprop import ACProp as ACProp
     from ._optimizers.adabelief import AdaBelief as AdaBelief

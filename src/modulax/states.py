@@ -25,6 +25,7 @@ from ._containers.reshaping import (
 from ._containers.sam import SAMState as SAMState
 from ._containers.schedule_free import ScheduleFreeState as ScheduleFreeState
 from ._containers.spikes import SkipSpikesState as SkipSpikesState
+from ._containers.stacked import StackedState as StackedState
 from ._containers.stochastic_rounding import StochasticRoundingState as StochasticRoundingState
 from ._protocol.optimizer import OptimizerState as OptimizerState
 from ._transforms.acprop import ScaleByACPropState as ScaleByACPropState

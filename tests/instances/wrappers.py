@@ -47,6 +47,7 @@ TRANSFORMS = (
         lambda: optax.contrib.split_real_and_imaginary(optax.adam(0.1)),
     ),
     Instance("Flatten", lambda: mx.Flatten(mx.AdamW(0.1)), lambda: optax.flatten(optax.adamw(0.1))),
+    Instance("Stacked", lambda: mx.Stacked(mx.AdamW(0.1)), lambda: optax.adamw(0.1)),
     # --- in the memory of the host
     Instance("Offload", lambda: mx.Offload(mx.AdamW(0.1)), lambda: optax.adamw(0.1)),
     # --- fewer bits

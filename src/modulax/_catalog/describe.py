@@ -31,6 +31,7 @@ from .._support.arithmetic import default_float
 from .._support.types import Params, State
 from ..tree._math import shapes_of
 from ..tree._paths import leaves_with_paths
+from ..tree._stacks import stacked_states, unstack
 from ..tree._state import init_even_if_empty, owners
 
 
@@ -123,6 +124,8 @@ def describe(optimizer: AbstractTransform, params: Params, state: State | None =
     _walk(Part("", None, now, state), params, rows, notes, is_inside=False)
     notes += lost_steps(optimizer, params)
     state = jax.eval_shape(functools.partial(init_even_if_empty, optimizer), params)
+    notes += _stacked(state, dict(found))
+    state = unstack(state)
     shared = 0
     for i, x in zip(owners(state, params), jtu.tree_leaves(state), strict=True):
         size = math.prod(x.shape) * x.dtype.itemsize
@@ -168,6 +171,18 @@ def _walk(outer: Part, tree: PyTree, rows: Sequence[LeafDescription], notes: lis
     frozen = transform.freezes(tree)
     for row in [] if frozen is None else _those(rows, frozen):
         row.group, row.learning_rate, row.weight_decay = "frozen", "", ""
+
+
+def _stacked(state: Any, params: Mapping[str, Any]) -> Iterator[str]:
+    """A note for each dtype and shape of which parameters are updated in stacks."""
+    groups: dict[str, list[int]] = {}
+    for stacked in stacked_states(state):
+        for group in stacked.together():
+            x = params[".".join(group[0])]
+            groups.setdefault(f"{x.dtype}[{','.join(map(str, x.shape))}]", []).append(len(group))
+    for kind, sizes in groups.items():
+        stacks = f"{len(sizes)} stacks" if len(sizes) > 1 else "one stack"
+        yield f"`Stacked` updates {sum(sizes)} parameters {kind} in {stacks}."
 
 
 def _those(rows: Sequence[LeafDescription], chosen: Sequence[bool] | None) -> list[LeafDescription]:

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -13,6 +14,8 @@ from .._protocol.transform import AbstractTransform
 from .._support.checks import listing
 from .._support.placement import followed
 from .._support.types import Params
+from ..tree._paths import Names, named_leaves
+from ..tree._stacks import stacked_states
 from ..tree._state import init_even_if_empty, owners
 
 
@@ -71,6 +74,7 @@ def state_sharding(
         shardings = [everywhere if isinstance(s, SingleDeviceSharding) else s for s in shardings]
     else:
         everywhere = shardings[0] if shardings else None
+    _check_stacks(state, {names: s for (names, _), s in zip(named_leaves(params), shardings, strict=True)})
     found = []
     for i, aval in zip(owners(state, params), jaxpr.out_avals, strict=True):
         sharding = everywhere if i is None else followed(shardings[i], leaves[i].shape, aval.shape) or everywhere
@@ -80,6 +84,19 @@ def state_sharding(
             sharding = sharding.with_memory_kind("pinned_host")
         found.append(sharding)
     return jtu.tree_unflatten(jtu.tree_structure(state), found)
+
+
+def _check_stacks(state: PyTree, shardings: Mapping[Names, Any]) -> None:
+    """Raise an error if parameters of one stack are sharded in different ways."""
+    for stacked in stacked_states(state):
+        for group in stacked.together():
+            other = next((names for names in group if shardings[names] != shardings[group[0]]), None)
+            if other is not None:
+                raise ValueError(
+                    f"`state_sharding`: `{'.'.join(group[0])}` and `{'.'.join(other)}` are in one stack of `Stacked`, "
+                    f"and are sharded differently. Keep them apart by labels: `Stacked(..., labels=jax.tree.map(lambda "
+                    f"p: str(p.sharding), params))`."
+                )
 
 
 def _names(axes: Any) -> tuple[str, ...]:

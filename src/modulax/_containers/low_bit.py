@@ -16,6 +16,7 @@ from .._support.module import AbstractState, nested, shared
 from .._support.types import Params, State, Updates
 from ..numerics._quantized import quantized
 from ..tree._quantized import dequantize, quantize_like
+from ..tree._stacks import stacked_states
 from ..tree._state import declarations, owners
 
 
@@ -77,6 +78,11 @@ class LowBit(AbstractContainer):
     def init(self, params: Params) -> LowBitState:
         """Return the initial state of the inner transform, quantized."""
         state = self.inner.init(params)
+        if self.where is not None and stacked_states(state):
+            raise ValueError(
+                "`LowBit(where=...)` chooses single parameters, and `Stacked` inside holds several as one array. Write "
+                "`Stacked(LowBit(..., where=...))`."
+            )
         leaves, treedef = jtu.tree_flatten(state)
         chosen = mask_or_all(self, self.where, params, "where")
         rows = zip(leaves, declarations(state), owners(state, params), strict=True)

@@ -168,6 +168,7 @@ PUBLIC_NAMES = {
     "Sophia": "_optimizers.sophia",
     "SplitRealAndImaginary": "_containers.reshaping",
     "StableAdamW": "_optimizers.stable_adam",
+    "Stacked": "_containers.stacked",
     "Stateless": "_transforms.basic",
     "StochasticRounding": "_containers.stochastic_rounding",
     "Trace": "_transforms.momentum",

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ..tree._paths import join, named_leaves
+from ..tree._stacks import stack_like, unstack
 from ._low_bit import collapsed, expanded, pairs, parts_of
 from ._names import Rename, Report, is_stored, match, stored
 
@@ -102,6 +103,7 @@ def fill(
     Raises:
         ValueError: if names, shapes or dtypes don't agree, or a leaf that isn't stored has no value to keep.
     """
+    form, template = template, unstack(template)
     own = stored(template)
     ours, theirs = pairs(own, saved), pairs(saved, own)
     leaves, arrays = collapsed(own, ours), collapsed(saved, theirs)
@@ -135,7 +137,7 @@ def fill(
         unused=expanded(report.unused, theirs),
     )
     out = [new.get(join(names), x) if is_stored(x) else _kept(x) for names, x in named_leaves(template)]
-    return jtu.tree_unflatten(jtu.tree_structure(template), out), report
+    return stack_like(jtu.tree_unflatten(jtu.tree_structure(template), out), form), report
 
 
 def _kept(x: Any) -> Any:

@@ -23,6 +23,7 @@ from .._protocol.container import auxiliary_fields
 from .._support.arithmetic import is_numeric_array
 from .._support.checks import listing
 from ..tree._paths import is_joined, join, key_names, named_leaves, split
+from ..tree._stacks import unstack
 from ..tree._state import Names, nesting_fields, sections
 
 Rename = Mapping[str, str] | Callable[[str], str | None] | None
@@ -44,7 +45,7 @@ def stored(tree: PyTree) -> dict[str, Any]:
     Raises:
         ValueError: if two leaves have the same name.
     """
-    found = [(join(names), x) for names, x in named_leaves(tree) if is_stored(x)]
+    found = [(join(names), x) for names, x in named_leaves(unstack(tree)) if is_stored(x)]
     by_name = dict(found)
     if len(by_name) < len(found):
         names = [name for name, _ in found]

@@ -34,4 +34,5 @@ from ._moments import (
 from ._paths import leaf_paths as leaf_paths
 from ._quantized import dequantize as dequantize
 from ._search import filter as filter, get as get, get_all_with_path as get_all_with_path, set as set
+from ._stacks import unstack as unstack
 from ._state import map_params as map_params

@@ -6,6 +6,8 @@ JAX traces such a function once per shape, and every further call adds a single 
 instead of a thousand. XLA inlines all of it, so the compiled program is that of a plain loop. A leaf that is the only
 one of its kind is computed without `jax.jit`, since a call costs time to trace, lower and compile.
 
+Within `stacking`, leaves that are rows of stacks are computed as stacks, by `jax.vmap` of the function.
+
 `map_arithmetic` adds the casts: it computes in at least float32 and returns the dtypes of given examples.
 """
 
@@ -19,12 +21,13 @@ import jax.tree_util as jtu
 from jaxtyping import Array
 
 from .._support.arithmetic import at_least_float32, real_dtype
+from ._stacks import Stacks, active_stacks
 
 CHUNK = 8
 
 
 class LeafFunction:
-    """A function of shared values and of the values of one leaf, with its compiled forms for one leaf and for several.
+    """A function of shared values and of the values of one leaf, with its forms for several leaves and for stacks.
 
     If one object is passed to `map_leaves` several times, leaves of equal shape are traced once in all.
     """
@@ -32,6 +35,7 @@ class LeafFunction:
     def __init__(self, function: Callable[..., Any]):
         self.alone = function
         self.one = jax.jit(function)
+        self.stacked = jax.jit(jax.vmap(lambda shared, column: function(shared, *column), in_axes=(None, 0)))
         self.many = jax.jit(lambda shared, group: [self.one(shared, *column) for column in group])
 
 
@@ -44,7 +48,54 @@ def map_leaves(
     thousand leaves costs about as much as tracing its few distinct shapes. The compiled program is the same.
     """
     leafwise = function if isinstance(function, LeafFunction) else LeafFunction(function)
+    stacks = active_stacks()
+    if stacks is None:
+        return _map_single(leafwise, shared, columns)
+    out: list[Any] = [None] * len(columns)
+    groups = _rows_of_one_group(stacks, columns)
+    for group, members in groups.items():
+        results = _map_rows(stacks, leafwise, shared, group, [columns[i] for i in members.values()], list(members))
+        for i, result in zip(members.values(), results, strict=True):
+            out[i] = result
+    stacked = {i for members in groups.values() for i in members.values()}
+    single = [i for i in range(len(columns)) if i not in stacked]
+    for i, result in zip(single, _map_single(leafwise, shared, [columns[i] for i in single]), strict=True):
+        out[i] = result
+    return out
 
+
+def _rows_of_one_group(stacks: Stacks, columns: Sequence[tuple[Any, ...]]) -> dict[tuple[int, Any], dict[int, int]]:
+    """The columns of the leaves of each group, by the index of the leaf in the group; of one kind, and at least two."""
+    groups: dict[tuple[int, Any], list[tuple[int, int]]] = collections.defaultdict(list)
+    for i, column in enumerate(columns):
+        leaves, treedef = jtu.tree_flatten(column)
+        row = stacks.row_of(leaves)
+        if row is not None:
+            groups[row.group, (treedef, tuple(map(jax.typeof, leaves)))].append((row.member, i))
+    return {key: dict(sorted(members)) for key, members in groups.items() if len(members) > 1}
+
+
+def _map_rows(
+    stacks: Stacks,
+    leafwise: LeafFunction,
+    shared: Any,
+    group: tuple[int, Any],
+    columns: Sequence[tuple[Any, ...]],
+    indices: Sequence[int],
+) -> list[Any]:
+    """Apply the function to the stacks of the columns; the results are rows again."""
+    treedef = group[1][0]
+    stack = treedef.unflatten([stacks.stack(rows) for rows in zip(*map(jtu.tree_leaves, columns), strict=True)])
+    results, result_def = jtu.tree_flatten(leafwise.stacked(shared, stack))
+    rows = [stacks.rows(x, group[0], indices) for x in results]
+    return (
+        [result_def.unflatten(row) for row in zip(*rows, strict=True)]
+        if rows
+        else [result_def.unflatten([])] * len(columns)
+    )
+
+
+def _map_single(leafwise: LeafFunction, shared: Any, columns: Sequence[tuple[Any, ...]]) -> list[Any]:
     def kind(column: tuple[Any, ...]) -> Hashable:
         leaves, treedef = jtu.tree_flatten(column)
         return treedef, tuple((x.shape, x.dtype) for x in leaves)

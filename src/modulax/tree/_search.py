@@ -15,6 +15,7 @@ from .._support.arithmetic import rank_of
 from .._support.checks import listing, suggestion
 from .._support.optree_nodes import entry_of
 from ._paths import key_names, leaf_paths, leaves_by_names, leaves_with_paths, matches
+from ._stacks import stack_like, unstack
 from ._state import one_level
 
 Filtering = Callable[[str, Any], bool] | None
@@ -109,7 +110,7 @@ def get_all_with_path(tree: PyTree, key: str, filtering: Filtering = None) -> li
         key: the name.
         filtering: predicate on path and value: which ones to return.
     """
-    return [(n.path, n.value) for n in _find(tree, key, filtering)]
+    return [(n.path, n.value) for n in _find(unstack(tree), key, filtering)]
 
 
 def get(tree: PyTree, key: str, default: Any = _NO_DEFAULT, filtering: Filtering = None) -> Any:
@@ -128,6 +129,7 @@ def get(tree: PyTree, key: str, default: Any = _NO_DEFAULT, filtering: Filtering
         ValueError: if the name matches several values, or none and no `default` is given. The message lists the
             candidates.
     """
+    tree = unstack(tree)
     found = _find(tree, key, filtering)
     if len(found) > 1:
         paths = [n.path for n in found]
@@ -152,6 +154,7 @@ def filter(tree: PyTree, key: str, filtering: Filtering = None) -> PyTree:
         key: the name, see `get_all_with_path`.
         filtering: predicate on path and value: which ones to keep.
     """
+    tree = unstack(tree)
     found = [n.names for n in _find(tree, key, filtering)]
     leaves, treedef = jtu.tree_flatten_with_path(tree)
     named = [(key_names(path), leaf) for path, leaf in leaves]
@@ -177,7 +180,7 @@ def set(tree: PyTree, filtering: Filtering = None, /, **changes: Any) -> PyTree:
         ValueError: if a name is unknown or ambiguous, or a new value differs from the old one in structure or shape, or
             needs a wider kind of dtype (a float for an integer).
     """
-    out = tree
+    out = unstack(tree)
     for key, value in changes.items():
         found = _find(out, key, filtering)
         call = f"tree.set(..., {key}=...)"
@@ -194,7 +197,7 @@ def set(tree: PyTree, filtering: Filtering = None, /, **changes: Any) -> PyTree:
             )
         for node in found:
             out = with_value(out, tuple(map(entry_of, node.keys)), _like(node.value, value, node.path or key))
-    return out
+    return stack_like(out, tree)
 
 
 def _like(old: PyTree, new: PyTree, where: str) -> PyTree:

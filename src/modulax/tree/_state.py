@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 from .._support.checks import listing
 from .._support.module import AbstractState, kind_of
 from ._paths import key_names, named_leaves
+from ._stacks import stack_like, unstack
 
 Kind = Literal["params", "shared", "unknown"]
 
@@ -215,6 +216,10 @@ def map_params(
     Raises:
         ValueError: if a tree of `rest` has no value for an array of the state.
     """
+    single = unstack(state)
+    if jtu.tree_structure(single) != jtu.tree_structure(state):
+        mapped = map_params(initable, f, single, *rest, transform_non_params=transform_non_params, is_leaf=is_leaf)
+        return stack_like(mapped, state) if _is_like(mapped, single) else mapped
     kinds = {kind for kind, _ in owning_paths(state)}
     probe = init_even_if_empty(initable, _NoParams()) if "unknown" in kinds else None
 
@@ -234,6 +239,15 @@ def init_even_if_empty(initable: Any, params: PyTree) -> PyTree:
     init = getattr(initable, "init", initable)
     is_entry = hasattr(init, "boundary")  # of ours, which would refuse them
     return init(params, allow_empty=True) if is_entry else init(params)
+
+
+def _is_like(tree: PyTree, other: PyTree) -> bool:
+    """Whether two trees have the same structure, and arrays of the same shapes and dtypes."""
+
+    def kinds(tree: PyTree) -> list[Any]:
+        return [(getattr(x, "shape", None), getattr(x, "dtype", None)) for x in jtu.tree_leaves(tree)]
+
+    return jtu.tree_structure(tree) == jtu.tree_structure(other) and kinds(tree) == kinds(other)
 
 
 def _mapped(

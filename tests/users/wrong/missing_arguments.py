@@ -82,6 +82,7 @@ mx.Snapshot()  # wrong: reportCallIssue, call-arg
 mx.Sophia()  # wrong: reportCallIssue, call-arg
 mx.SplitRealAndImaginary()  # wrong: reportCallIssue, call-arg
 mx.StableAdamW()  # wrong: reportCallIssue, call-arg
+mx.Stacked()  # wrong: reportCallIssue, call-arg
 mx.Stateless()  # wrong: reportCallIssue, call-arg
 mx.StochasticRounding()  # wrong: reportCallIssue, call-arg
 mx.Yogi()  # wrong: reportCallIssue, call-arg

@@ -1,0 +1,40 @@
+"""Faults in `Stacked`: what is grouped, rows in another order, stacks that are computed row by row."""
+
+from ._mutant import Mutant
+
+TESTS = ("tests/test_stacked.py",)
+
+
+def _mutant(name: str, file: str, old: str, new: str) -> Mutant:
+    return Mutant(name, "stacked", file, old, new, TESTS)
+
+
+CONTAINER, STACKS = "_containers/stacked.py", "tree/_stacks.py"
+MUTANTS = (
+    _mutant("large-arrays-are-stacked", CONTAINER, "0 < p.size <= self.max_size", "0 < p.size"),
+    _mutant(
+        "labels-are-not-asked",
+        CONTAINER,
+        "kinds.setdefault((jax.typeof(p), label)",
+        "kinds.setdefault((jax.typeof(p), 0)",
+    ),
+    _mutant(
+        "rows-are-stacked-at-every-step",
+        STACKS,
+        "return _joined(list(rows)) if found is None else found",
+        "return _joined(list(rows))",
+    ),
+    _mutant("the-axis-of-a-batch-is-taken-apart", CONTAINER, "axis = x.ndim - stack.ndim - 1", "axis = 0"),
+    _mutant(
+        "evaluation-reads-stacks",
+        CONTAINER,
+        "eval_params(state.unstacked().inner_state",
+        "eval_params(state.inner_state",
+    ),
+    _mutant(
+        "sharding-in-a-stack-is-not-checked",
+        "_catalog/sharding.py",
+        "if other is not None:\n                raise",
+        "if other == ():\n                raise",
+    ),
+)

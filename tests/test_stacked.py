@@ -1,0 +1,193 @@
+"""`Stacked`: the same numbers with the state in stacks, fewer operations, and the names of single parameters."""
+
+import collections
+import copy
+import pickle
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import modulax as mx
+from modulax import checkpoint
+from modulax.testing import LAWS, Case
+
+SIZES = {"a": (4, 3), "b": (5,)}
+
+
+def tree(seed: int, count: int = 3) -> dict[str, jax.Array]:
+    rng = np.random.default_rng(seed)
+    names = [(f"{kind}{i}", shape) for i in range(count) for kind, shape in SIZES.items()]
+    return {name: jnp.asarray(rng.normal(size=shape), jnp.float32) for name, shape in names}
+
+
+PARAMS, GRADS = tree(0), [tree(1), tree(2)]
+INNER: dict[str, mx.AbstractTransform] = {
+    "survey and norms of single arrays": mx.Chain(mx.ClipByGlobalNorm(0.1), mx.LAMB(0.1)),
+    "factors": mx.ScaleByFactoredRMS(min_dim_size_to_factor=2),
+    "several arrays for a parameter": mx.ScaleBySM3(),
+    "matrices": mx.ScaleByMuon(ns_steps=1),
+    "a mask through a stack": mx.Masked(mx.Trace(0.9), lambda t: {k: k[-1] in "02" for k in t}),
+    "one multiplier for each": mx.Chain(mx.Trace(0.9), mx.ScaleByPath({"a0": 0.5, "*": 1.0})),
+    "an average, and a branch": mx.ApplyIfFinite(mx.ParamEMA(mx.SGD(0.1, 0.9), 0.5), 2),
+}
+
+
+def steps(optimizer: mx.AbstractTransform) -> Any:
+    def step(carry: Any, grads: Any) -> Any:
+        return optimizer.step(grads, carry[1], carry[0]), None
+
+    stacked = jtu.tree_map(lambda *xs: jnp.stack(xs), *GRADS)
+    (params, state), _ = jax.lax.scan(step, (PARAMS, optimizer.init(PARAMS)), stacked)
+    return params, state, optimizer.eval_params(state, params)
+
+
+def test_numbers_and_names_are_those_without_stacks():
+    pairs = {name: (inner, mx.Stacked(inner, 3)) for name, inner in INNER.items()}
+    results = jax.jit(lambda: {name: tuple(map(steps, pair)) for name, pair in pairs.items()})()
+    for name, ((params, state, average), (new, found, new_average)) in results.items():
+        # Of the 3 parameters of a shape, 2 are in a stack.
+        assert len(jtu.tree_leaves(found)) < len(jtu.tree_leaves(state)), name
+        single = mx.tree.unstack(found).inner_state
+        assert jtu.tree_structure(single) == jtu.tree_structure(state), name
+        chex.assert_trees_all_close((new, single, new_average), (params, state, average), rtol=1e-5, atol=1e-6)
+
+
+def test_nothing_is_stacked_where_nothing_shall_be():
+    """With chunks of one parameter, above the size, with the label False, and of a single parameter of a shape."""
+    inner = mx.AdamW(0.1)
+    for transform in (
+        mx.Stacked(inner, 1),
+        mx.Stacked(inner, max_size=4),
+        mx.Stacked(inner, labels=mx.by_path({"*": False})),
+        mx.Stacked(inner, labels=lambda t: {k: k for k in t}),
+    ):
+        state = jax.eval_shape(transform.init, PARAMS)
+        assert jtu.tree_structure(state.inner_state) == jtu.tree_structure(jax.eval_shape(inner.init, PARAMS))
+    (params, state, _), (new, found, _) = steps(inner), steps(mx.Stacked(inner, 1))
+    chex.assert_trees_all_equal((new, found.inner_state), (params, state))
+    labels = mx.by_path({"a*": "a", "*": "b"})
+    mixed = jax.eval_shape(mx.Stacked(inner, labels=labels, max_size=12, chunk=9).init, PARAMS)
+    assert sorted(x.shape for x in jtu.tree_leaves(mx.tree.filter(mixed.inner_state, "mu"))) == [(3, 4, 3), (3, 5)]
+
+
+def operations(function: Any, *args: Any) -> collections.Counter[str]:
+    """How often each primitive is computed, in calls too."""
+    found = collections.Counter[str]()
+
+    def count(jaxpr: Any) -> None:
+        for eqn in jaxpr.eqns:
+            found[eqn.primitive.name] += 1
+            for x in jtu.tree_leaves(tuple(eqn.params.values()), is_leaf=lambda x: hasattr(x, "jaxpr")):
+                if hasattr(x, "jaxpr"):
+                    count(x.jaxpr)
+
+    count(jax.make_jaxpr(function)(*args).jaxpr)
+    return found
+
+
+def test_a_step_has_an_operation_for_each_stack():
+    params = {f"w{i}": jnp.ones(32) for i in range(64)}
+    counts = {}
+    for name, optimizer in {"plain": mx.AdamW(0.1), "stacked": mx.Stacked(mx.AdamW(0.1), 16)}.items():
+        counts[name] = operations(optimizer.update, params, optimizer.init(params), params)
+    assert (counts["plain"]["sqrt"], counts["stacked"]["sqrt"]) == (64, 4)
+    assert counts["plain"]["div"] >= 64
+    assert counts["stacked"]["div"] < 16
+    assert counts["stacked"]["stack"] == 8  # gradients and parameters; the state is in stacks
+
+
+@pytest.mark.parametrize("law", ["states_can_be_donated", "a_batch_of_transforms_is_a_loop"])
+def test_a_law_holds_with_stacks(law: str):
+    case = Case(mx.Stacked(mx.ParamEMA(mx.LAMB(0.1)), 2), tree(0, 2))
+    assert LAWS[law].speaks_of(case)
+    LAWS[law].check(case)
+
+
+def test_a_run_continues_with_and_without_stacks():
+    inner = mx.AdamW(0.1)
+    stacked, others = mx.Stacked(inner, 2), mx.Stacked(inner, 3)
+    state = jtu.tree_map(lambda x: jnp.arange(x.size, dtype=x.dtype).reshape(x.shape), stacked.init(PARAMS))
+    flat = checkpoint.state_dict(state)
+    assert flat["inner_state.inner.parts.scale_by_adam.mu.a2"].shape == (4, 3)
+    plain, report = checkpoint.load_state_dict(inner.init(PARAMS), flat, strict=False)
+    assert not report.fresh
+    assert not report.unused
+    chex.assert_trees_all_equal(plain, mx.tree.unstack(state).inner_state)
+    shapes = jax.eval_shape(stacked.init, PARAMS)
+    for like, saved in ((shapes, checkpoint.state_dict(plain)), (stacked.init(PARAMS), flat)):
+        again, report = checkpoint.load_state_dict(like, saved, strict=False)
+        assert not report.fresh
+        assert not report.unused
+        chex.assert_trees_all_equal(again, state)
+    other, _ = checkpoint.load_state_dict(others.init(PARAMS), flat)
+    chex.assert_trees_all_equal(mx.tree.get(other, "nu"), mx.tree.get(state, "nu"))
+    for same in (pickle.loads(pickle.dumps(state)), copy.deepcopy(state)):
+        assert same.layout == state.layout
+        assert hash(same.layout) == hash(state.layout)
+
+
+def test_trees_in_the_state_have_single_parameters():
+    optimizer = mx.Stacked(mx.AdamW(0.1), 2)
+    state = optimizer.init(PARAMS)
+    mu = mx.tree.get(state, "mu")
+    chex.assert_trees_all_equal_shapes(mu, PARAMS)
+    moved = mx.tree.set(state, mu=GRADS[0], **{"nu.a1": PARAMS["a1"]})
+    assert jtu.tree_structure(moved) == jtu.tree_structure(state)
+    chex.assert_trees_all_equal(mx.tree.get(moved, "mu"), GRADS[0])
+    np.testing.assert_array_equal(mx.tree.get(moved, "nu.a1"), PARAMS["a1"])
+    summed = mx.tree.map_params(optimizer, lambda x, p: x + jnp.sum(p), state, PARAMS)
+    assert jtu.tree_structure(summed) == jtu.tree_structure(state)
+    np.testing.assert_allclose(mx.tree.get(summed, "nu.b2"), np.full(5, PARAMS["b2"].sum()), rtol=1e-6)
+    # Of another shape, they are no stacks any more.
+    sizes = mx.tree.map_params(optimizer, lambda x: x.size, state)
+    assert mx.tree.get(sizes, "mu.a2") == 12
+    # A batch of states has its axis first.
+    batch = jax.eval_shape(lambda: jax.vmap(optimizer.init)(jtu.tree_map(lambda x: jnp.stack([x, x]), PARAMS)))
+    assert mx.tree.get(batch, "mu.a2").shape == (2, 4, 3)
+    single = mx.tree.unstack(state)
+    _, after = optimizer.update(GRADS[0], single, PARAMS)
+    assert jtu.tree_structure(after) == jtu.tree_structure(single)
+    nested = mx.Stacked(mx.Stacked(mx.AdamW(0.1), 2), 4).init(PARAMS)
+    chex.assert_trees_all_equal_shapes(mx.tree.get(nested, "mu"), PARAMS)
+    found = mx.tree.set(nested, mu=GRADS[0])
+    assert jtu.tree_structure(found) == jtu.tree_structure(nested)
+    chex.assert_trees_all_equal(mx.tree.get(found, "mu"), GRADS[0])
+
+
+def test_it_is_described():
+    found = mx.describe(mx.Stacked(mx.AdamW(0.1), 2), PARAMS)
+    assert "`Stacked` updates 2 parameters float32[5] in one stack." in found.notes
+    assert {row.path: row.state_bytes for row in found.leaves}["b2"] == 2 * 4 * 5
+
+
+def test_parameters_of_one_stack_have_one_sharding():
+    mesh = Mesh(np.array(jax.devices()[:2]), ("data",))
+    specs = {"w0": PartitionSpec(), "w1": PartitionSpec("data"), "w2": PartitionSpec("data"), "w3": PartitionSpec()}
+    params = {k: jax.device_put(jnp.ones((4, 3)), NamedSharding(mesh, spec)) for k, spec in specs.items()}
+    with pytest.raises(ValueError, match=r"`w0` and `w1` are in one stack.*labels=jax\.tree\.map"):
+        mx.state_sharding(mx.Stacked(mx.AdamW(0.1)), params)
+    labels = jax.tree.map(lambda p: str(p.sharding), params)
+    optimizer = mx.Stacked(mx.AdamW(0.1), labels=labels)
+    found = mx.state_sharding(optimizer, params)
+    assert found.inner_state[0].mu["w1"].spec == PartitionSpec(None, "data")
+    state = jax.jit(optimizer.init, out_shardings=found)(params)
+    new, after = optimizer.step(params, state, params)
+    assert all(new[k].sharding.is_equivalent_to(params[k].sharding, 2) for k in params)
+    assert after.inner_state[0].nu["w1"].sharding.spec == PartitionSpec(None, "data")
+
+
+def test_mistakes():
+    with pytest.raises(ValueError, match=r"`Stacked\(chunk=...\)` must be a positive integer such as 8, got 0"):
+        mx.Stacked(mx.AdamW(0.1), 0)
+    with pytest.raises(ValueError, match=r"Write `Stacked\(LowBit\(\.\.\., where=\.\.\.\)\)`"):
+        mx.LowBit(mx.Stacked(mx.AdamW(0.1)), where=mx.by_path({"*": True})).init(PARAMS)
+    optimizer = mx.Stacked(mx.SGD(0.1, 0.9), 3)
+    wrong = PARAMS | {"a1": jnp.ones(3)}
+    with pytest.raises(ValueError, match=r"at `a1` the update has shape \(3,\)"):
+        optimizer.update(wrong, optimizer.init(PARAMS))
