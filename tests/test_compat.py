@@ -326,17 +326,32 @@ def test_functions_have_the_names_of_optax():
     assert compat.canonicalize_dtype(None) is None
 
 
+def test_a_transformation_is_a_static_argument_by_its_values():
+    """As those of optax, which are hashed by identity, and more: an equal one is not traced again."""
+    traced = []
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def first_update(tx: Any, params: Any) -> Any:
+        traced.append(tx)
+        return tx.update(params, tx.init(params), params)[0]
+
+    def make(learning_rate: Any) -> Any:
+        return compat.chain(compat.clip(1.0), compat.adamw(learning_rate))
+
+    for learning_rate in (0.1, 0.1, jnp.asarray(0.2), jnp.asarray(0.2), compat.linear_schedule(0.3, 0.1, 4)):
+        expected = jax.jit(make(learning_rate).update)(PARAMS, make(learning_rate).init(PARAMS), PARAMS)[0]
+        jax.tree.map(np.testing.assert_array_equal, first_update(make(learning_rate), PARAMS), expected)
+    assert len(traced) == 3
+    assert mx.SGD(0.0) == mx.SGD(-0.0)
+    assert hash(mx.SGD(0.0)) == hash(mx.SGD(-0.0))
+    with pytest.raises(TypeError, match=r"`SGD` has traced hyperparameters, and cannot be hashed"):
+        jax.jit(lambda learning_rate: hash(mx.SGD(learning_rate)))(0.1)
+
+
 def test_helpers_of_private_modules_are_those_of_optax():
     rng = np.random.default_rng(0)
-    a, d, memory = (rng.normal(size=shape).astype(np.float32) for shape in ((2, 3, 3), (2, 3), (2, 4, 3)))
-    theirs = importlib.import_module("optax._src.utils")
-    np.testing.assert_array_equal(compat.set_diags(a, d), theirs.set_diags(jnp.asarray(a), jnp.asarray(d)))
-    np.testing.assert_array_equal(compat.tile_second_to_last_dim(d), theirs.tile_second_to_last_dim(d))
-    for wrong in ((d, d), (a, d[0]), (a[:, 1:], d), (a, d[1:])):
-        with pytest.raises(ValueError, match=r"Expected|Shape mismatch"):
-            compat.set_diags(*wrong)
-    s, y = memory
-    given = jax.tree.map(jnp.asarray, ((d[:1],), (s[:, None],), (y[:, None],), 1 / np.sum(s * y, 1), 0.5, 2))
+    s, y = rng.normal(size=(2, 4, 3)).astype(np.float32)
+    given = jax.tree.map(jnp.asarray, ((y[:1],), (s[:, None],), (y[:, None],), 1 / np.sum(s * y, 1), 0.5, 2))
     precondition = importlib.import_module("optax._src.transform")._precondition_by_lbfgs
     with settings.jax_defaults():
         np.testing.assert_allclose(compat._precondition_by_lbfgs(*given)[0], precondition(*given)[0], rtol=1e-5)

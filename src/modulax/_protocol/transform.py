@@ -14,6 +14,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import DTypeLike, PyTree
 
 from .._support.arithmetic import default_float, is_narrower
@@ -71,6 +73,18 @@ class Part(NamedTuple):
     auxiliary: bool = False
 
 
+def _hashable(leaf: Any, transform: "AbstractTransform") -> Hashable:
+    """A leaf of a transform as a value that is equal, and has the same hash, for equal leaves."""
+    if isinstance(leaf, Tracer):
+        raise TypeError(
+            f"`{type(transform).__name__}` has traced hyperparameters, and cannot be hashed. Give it to the inner "
+            f"`jax.jit` as an ordinary argument in place of a static one: it is a pytree."
+        )
+    if isinstance(leaf, np.ndarray | np.generic | jax.Array):
+        return leaf.shape, tuple(np.asarray(leaf).ravel().tolist())
+    return leaf
+
+
 class AbstractTransform(AbstractHyperparameters):
     """A gradient transformation: a Module whose fields are its hyperparameters.
 
@@ -116,6 +130,14 @@ class AbstractTransform(AbstractHyperparameters):
             is_abstract = getattr(method, "__isabstractmethod__", False)
             if not is_abstract and method is not AbstractTransform.__dict__[name]:
                 setattr(cls, name, entry(boundary(method, cls.__name__)))
+
+    def __hash__(self) -> int:
+        """Return a hash of the class and the values, so that an optimizer can be a static argument of `jax.jit`.
+
+        Raises:
+            TypeError: if a hyperparameter is traced.
+        """
+        return hash((type(self), *(_hashable(leaf, self) for leaf in jtu.tree_leaves(self))))
 
     def __iter__(self) -> Iterator[Any]:
         """Unpack into the two functions, as a transformation of optax: `init, update = optimizer`."""

@@ -21,34 +21,6 @@ def canonicalize_dtype(dtype: Any) -> Any:
     return None if dtype is None else jax.dtypes.canonicalize_dtype(dtype)
 
 
-def set_diags(a: Any, new_diags: Any) -> jax.Array:
-    """Replace the diagonal of every matrix in a stack of square matrices.
-
-    Args:
-        a: the stack, of shape [n, d, d].
-        new_diags: the diagonals, of shape [n, d].
-
-    Raises:
-        ValueError: if the shapes differ from these.
-    """
-    shape = jnp.shape(a)
-    if len(shape) != 3:
-        raise ValueError(f"Expected `a` to be a 3D tensor, got {len(shape)}D instead")
-    if jnp.ndim(new_diags) != 2:
-        raise ValueError(f"Expected `new_diags` to be a 2D array, got {jnp.ndim(new_diags)}D instead")
-    n, d, _ = shape
-    for name, x, wanted in (("a", a, (n, d, d)), ("new_diags", new_diags, (n, d))):
-        if jnp.shape(x) != wanted:
-            raise ValueError(f"Shape mismatch: expected `{name}.shape` to be {wanted}, got {jnp.shape(x)} instead")
-    return jnp.where(jnp.eye(d, dtype=bool), jnp.asarray(new_diags)[..., None], a)
-
-
-def tile_second_to_last_dim(a: Any) -> jax.Array:
-    """Repeat each entry of the last axis along a new last axis of the same length."""
-    a = jnp.asarray(a)
-    return jnp.broadcast_to(a[..., None], (*a.shape, a.shape[-1]))
-
-
 def precondition_by_lbfgs(
     updates: Any,
     diff_params_memory: Any,
@@ -86,7 +58,5 @@ HELPERS: dict[str, Any] = {
     "_precondition_by_lbfgs": precondition_by_lbfgs,
     "abs_sq": abs_sq,
     "canonicalize_dtype": canonicalize_dtype,
-    "set_diags": set_diags,
-    "tile_second_to_last_dim": tile_second_to_last_dim,
     "x64_precision": x64_precision,
 }
