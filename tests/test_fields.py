@@ -46,6 +46,7 @@ OTHER: dict[str, Any] = {
     "batch_axis_name": "batch",
     "bits": 4,
     "default": "rest",
+    "labels": lambda params: jtu.tree_map(lambda x: str(x.ndim), params),
     "hyperparam_dtype": jnp.float16,  # in which a decay of 0.999 is less than 1
     "memory_kind": "device",
     "preconditioning": "spectral",

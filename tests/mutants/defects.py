@@ -403,7 +403,7 @@ MUTANTS = (
         "help-lists-dataclass-internals",
         "shown",
         "_support/module.py",
-        'if not name.startswith("_") or name in _OPERATORS',
+        'if not name.startswith("_") or name in cls._operators',
         "if name",
         ("tests/test_help.py",),
     ),

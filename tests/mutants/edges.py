@@ -221,9 +221,17 @@ MUTANTS = (
         "nnx-orbax-keeps-the-box-of-several-arrays",
         "checkpoint",
         "checkpoint/_store.py",
-        'if within[:1] == ("value",) and within[1:] else within)',
-        "if False else within)",
+        'if len(within) > 1 and within[0] == "value":',
+        "if False:",
         ("tests/test_nnx.py -k names_in_a_checkpoint",),
+    ),
+    Mutant(
+        "nnx-bare-keeps-several-arrays-under-one-name",
+        "checkpoint",
+        "checkpoint/_store.py",
+        'if within and (outer in joined or (*outer, "value") in joined):',
+        "if False:",
+        ("tests/journeys/test_background_checkpoints.py -k nnx",),
     ),
     # --- describe, registry, sharding
     Mutant(

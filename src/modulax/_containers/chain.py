@@ -10,7 +10,7 @@ import itertools
 import re
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 import equinox as eqx
 
@@ -67,6 +67,8 @@ class Chain(AbstractContainer):
     Raises:
         ValueError: if a part is not a transform.
     """
+
+    _operators: ClassVar[tuple[str, ...]] = ("__getitem__", "__len__", "__contains__")
 
     parts: OrderedDict[str, AbstractTransform] = required_part(state="parts")
 

@@ -98,6 +98,9 @@ class AbstractTransform(AbstractHyperparameters):
     that holds others, subclass `AbstractContainer`.
     """
 
+    # Without `optimizer[0]`, which is for programs that were written for optax.
+    _operators: ClassVar[tuple[str, ...]] = ("__call__", "__len__", "__contains__")
+
     needs: ClassVar[tuple[str, ...]] = ()
     """The arguments that `update` requires: `"params"`, and extra arguments such as `"value"`, the loss."""
 

@@ -139,8 +139,7 @@ def broadcast_shape(owner: str, **arrays: Array) -> tuple[int, ...]:
         return np.broadcast_shapes(*(x.shape for x in arrays.values()))
     except ValueError as error:
         raise ValueError(
-            f"`{owner}` needs {_names(arrays)} of shapes that broadcast, got {_shapes(arrays)}. Incompatible shapes "
-            f"for broadcasting."
+            f"`{owner}` needs {_names(arrays)} of shapes that broadcast, got {_shapes(arrays)}."
         ) from error
 
 

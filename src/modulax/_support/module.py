@@ -12,7 +12,6 @@ from .wrong_calls import NoAttributeError, inside, wrong_call
 
 Kind = Literal["params", "shared", "states"]
 M = TypeVar("M")
-_OPERATORS = ("__call__", "__getitem__", "__len__", "__contains__")
 
 
 if TYPE_CHECKING:  # a type checker takes the arguments of a class from its fields, and not from a metaclass
@@ -40,7 +39,7 @@ else:
             return inspect.Signature([p.replace(annotation=inspect.Parameter.empty) for p in parameters])
 
         def __dir__(cls) -> list[str]:
-            return [name for name in super().__dir__() if not name.startswith("_") or name in _OPERATORS]
+            return [name for name in super().__dir__() if not name.startswith("_") or name in cls._operators]
 
     _AbstractModule = _ModuleType("_AbstractModule", (eqx.Module,), {"__module__": __name__})
 
@@ -54,6 +53,9 @@ class AbstractModule(_AbstractModule):
 
     Every subclass is registered with optree too: `optree.tree_paths(optimizer, namespace="modulax")`.
     """
+
+    _operators: ClassVar[tuple[str, ...]] = ("__call__", "__getitem__", "__len__", "__contains__")
+    """The operators that `help` and `dir` list, of those that the class has."""
 
     _call_hint: ClassVar[str] = ""
     """What the error message for wrong arguments says beside them, for a class whose arguments are easily confused."""

@@ -161,8 +161,10 @@ class Nesting:
         for stop in range(len(names), 0, -1):
             if (root := self._sections.get(names[:stop])) is not None:
                 return Place(names[:root], names[root : stop - 1], names[stop - 1 :])
-        # `modulax.nnx.Optimizer` keeps its state as one mapping with whole paths as keys, so only the names are known.
-        root = next((len(prefix) for prefix in self._joined if names[: len(prefix)] == prefix), len(names))
+        # `modulax.nnx.Optimizer` keeps its state as a mapping with whole paths as keys, and trees of such mappings in
+        # it, so only the names are known.
+        joined = (len(prefix) for prefix in self._joined if names[: len(prefix)] == prefix)
+        root = min(joined, default=len(names))
         stop = root
         while stop < len(names) and names[stop] in self._fields:
             stop += 1 + (names[stop] in self._keyed)

@@ -19,6 +19,7 @@ from jaxtyping import PyTree
 from .._support.checks import listing
 from .._support.module import AbstractState
 from ..tree._paths import Names, join, key_names, named_leaves, split
+from ..tree._stacks import stack_like, unstack
 from ._convert import as_stored, check, into, plain
 from ._names import Rename, Report, is_stored, renamed, stored
 from ._optax_parts import AVERAGE, COUNTERS, LEAD, OURS, SLOW, Part, every, our_scope, paired, their_scope
@@ -90,6 +91,7 @@ def state_from_optax(template: PyTree, source: Any, *, rename: Rename = None, st
         FileNotFoundError: if there is no checkpoint at the path.
     """
     owner = "state_from_optax"
+    form, template = template, unstack(template)
     own = _by_names(template)
     states = _states(template)
     if not states:
@@ -118,7 +120,7 @@ def state_from_optax(template: PyTree, source: Any, *, rename: Rename = None, st
             return {name: arrays[split(old[name])] for name in wanted}
 
         values = _values(plan, own, theirs, fetch)
-    return _filled(template, values), report
+    return stack_like(_filled(template, values), form), report
 
 
 def state_to_optax(template: PyTree, source: PyTree) -> Any:
@@ -142,6 +144,7 @@ def state_to_optax(template: PyTree, source: PyTree) -> Any:
         ValueError: if one of the states has a field without counterpart in the other, or an array has another shape.
     """
     owner = "state_to_optax"
+    source = unstack(source)
     own, found = _by_names(template), {name: plain(x) for name, x in _by_names(source).items()}
     states = _states(source)
     if not states:

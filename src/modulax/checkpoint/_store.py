@@ -178,13 +178,17 @@ def opened(path: str | os.PathLike[str]) -> Iterator[tuple[list[Names], list[Any
 def _taken_apart(keys: tuple[str, ...], joined: set[tuple[str, ...]]) -> tuple[str, ...]:
     """Split the keys of a path that are whole paths themselves; orbax stores them like any other key.
 
-    The value of an NNX variable under such a key may be a dict with whole paths as keys again.
+    Under such a key, `modulax.nnx.Optimizer` has a tree with whole paths as keys again, in an NNX variable or bare.
     """
     at = next((i for i in range(len(keys)) if keys[:i] in joined), None)
     if at is None:
         return keys
-    within = keys[at + 1 :]
-    return keys[:at] + split(keys[at]) + (split(within[1]) if within[:1] == ("value",) and within[1:] else within)
+    outer, within = keys[:at] + split(keys[at]), keys[at + 1 :]
+    if len(within) > 1 and within[0] == "value":
+        return outer + split(within[1]) + within[2:]
+    if within and (outer in joined or (*outer, "value") in joined):
+        return outer + split(within[0]) + within[1:]
+    return outer + within
 
 
 def _unboxed(name: str, wanted: Mapping[str, Any]) -> str:

@@ -54,7 +54,8 @@ class Arrays:
         return f"Arrays({', '.join(self.names)})"
 
     def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], tuple[JoinedNames, ...]]:
-        return [(jtu.DictKey(name), x) for name, x in zip(self.names, self.arrays, strict=True)], self.names
+        keys = [jtu.DictKey(JoinedNames(name)) for name in self.names]
+        return list(zip(keys, self.arrays, strict=True)), self.names
 
     def tree_flatten(self) -> tuple[Sequence[Any], tuple[JoinedNames, ...]]:
         return self.arrays, self.names

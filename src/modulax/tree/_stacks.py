@@ -108,6 +108,8 @@ def unstack(tree: PyTree) -> PyTree:
         tree: a state of `Stacked`, or a tree that holds some.
     """
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=_is_stacked)
+    if not any(map(_is_stacked, leaves)):
+        return tree  # the same object, and of a class that may not be made again from its leaves
     return treedef.unflatten([_all_unstacked(x.unstacked()) if _is_stacked(x) else x for x in leaves])
 
 
@@ -124,6 +126,8 @@ def stack_like(tree: PyTree, like: PyTree) -> PyTree:
         like: a tree with states of `Stacked`.
     """
     forms, treedef = jtu.tree_flatten(like, is_leaf=_is_stacked)
+    if not any(map(_is_stacked, forms)):
+        return tree
     found = treedef.flatten_up_to(tree)
     return treedef.unflatten(
         [_one_stacked_like(x, f) if _is_stacked(f) else x for x, f in zip(found, forms, strict=True)]
