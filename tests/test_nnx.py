@@ -323,7 +323,8 @@ def test_names_in_a_checkpoint_are_those_of_the_tree(graph: bool, tmp_path):
     class Renamed(nnx.Module):
         def __init__(self):
             self.blocks = nnx.Dict({"a.b": nnx.Linear(2, 2, rngs=nnx.Rngs(1))})
-            self.blocks["a.b"].bias.set_metadata(color="blue")
+            bias: Any = self.blocks["a.b"].bias
+            bias.set_metadata(color="blue")
 
     for folder in ("here", "orbax"):
         other = modulax.nnx.Optimizer(Renamed(), mx.AdamW(1e-2), graph=graph)
