@@ -74,6 +74,17 @@ def test_equations_and_passes_over_the_memory(pair: Any, most: int):
             assert alias >= 3 * LEAVES * leaf, "every array of the state and of the parameters is updated in place"
 
 
+ACCUMULATED = mx.MultiSteps(ADAM[0], 2)  # XLA copies the accumulator, which two moments read
+
+
+@pytest.mark.parametrize("optimizer, most", [(mx.SkipSpikes(ADAM[0]), 0), (ACCUMULATED, LEAVES)], ids=type)
+def test_skipped_steps_need_no_memory_for_updates(optimizer: Any, most: int):
+    """The parameters move in the branch that computes the updates, in place."""
+    with jax_defaults():
+        program = compiled(our_step(optimizer), arguments(optimizer))
+    assert program.memory_analysis().temp_size_in_bytes < (most + 1) * jnp.ones(SHAPE).nbytes
+
+
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="an option of XLA:CPU")
 def test_temporary_memory_in_bfloat16():
     optimizer = mx.AdamW(0.1)

@@ -123,6 +123,8 @@ def test_errors_say_what_to_write(monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for users: annotations are not checked
     by_loss = mx.SkipSpikes(mx.SGD(0.1), by="loss")
     with pytest.raises(ValueError, match="`SkipSpikes` needs `value`"):
+        by_loss.step(PARAMS, by_loss.init(PARAMS), PARAMS)
+    with pytest.raises(ValueError, match="`SkipSpikes` needs `value`"):
         by_loss.update(PARAMS, by_loss.init(PARAMS))
     with pytest.raises(ValueError, match=r"`SkipSpikes\(window=...\)` must be an integer of at least 2"):
         mx.SkipSpikes(mx.SGD(0.1), 1)

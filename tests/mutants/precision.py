@@ -68,8 +68,8 @@ MUTANTS = (
     _mutant(
         "accumulated-masters-are-rounded",
         "_containers/multi_steps",
-        "new = jtu.tree_map(lambda u, z: u.astype(z.dtype), new, zeros)",
-        "new = jtu.tree_map(lambda u, g, z: u.astype(g.dtype).astype(z.dtype), new, updates, zeros)",
+        "apply(jtu.tree_map(lambda u, z: u.astype(z.dtype), new, zeros))",
+        "apply(jtu.tree_map(lambda u, g, z: u.astype(g.dtype).astype(z.dtype), new, updates, zeros))",
     ),
     _mutant(
         "rounding-cuts-off",

@@ -109,8 +109,8 @@ MUTANTS = (
         "step-hands-no-extra-on",
         "extra",
         "_protocol/transform.py",
-        "updates, new = transform.update(grads, state, trained, **extra)",
-        "updates, new = transform.update(grads, state, trained)",
+        "grads, state, trained, extra, lambda",
+        "grads, state, trained, {}, lambda",
         ("tests/test_entry.py -k step",),
     ),
     Mutant(

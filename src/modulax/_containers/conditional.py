@@ -1,7 +1,7 @@
 """Containers that run a transform at some steps only, such as those with finite gradients."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -18,36 +18,9 @@ from .._support.tracing import call_user
 from .._support.types import Count, Params, State, Updates
 from .._support.varying import cond
 from ..tree._math import all_finite
+from .gate import AbstractGate, step_if
 
-
-def run_if(
-    is_open: Array,
-    inner: AbstractTransform,
-    updates: Updates,
-    inner_state: State,
-    params: Params | None,
-    extra: Mapping[str, Any],
-    otherwise: Updates,
-) -> tuple[Updates, State]:
-    """Run one step of the transform if `is_open`; else return the updates `otherwise` and the old state."""
-    return cond(
-        is_open,
-        lambda: inner.update(updates, inner_state, params, **extra),
-        lambda: (otherwise, inner_state),
-    )
-
-
-def step_if(
-    is_open: Array,
-    inner: AbstractTransform,
-    updates: Updates,
-    inner_state: State,
-    params: Params | None,
-    extra: Mapping[str, Any],
-) -> tuple[Updates, State]:
-    """Run one step of the transform if `is_open`; else return zeros and the old state."""
-    zeros = zeros_returned(inner, updates, inner_state, params, extra)
-    return run_if(is_open, inner, updates, inner_state, params, extra, zeros)
+T = TypeVar("T")
 
 
 class ApplyIfFiniteState(AbstractState):
@@ -63,7 +36,7 @@ class ApplyIfFiniteState(AbstractState):
     inner_state: State = nested()
 
 
-class ApplyIfFinite(AbstractContainer):
+class ApplyIfFinite(AbstractGate):
     """Skips steps whose gradients contain NaN or infinity: the updates are zero and the inner transform does not run.
 
         ApplyIfFinite(AdamW(1e-3), max_consecutive_errors=5)
@@ -89,16 +62,22 @@ class ApplyIfFinite(AbstractContainer):
             inner_state=self.inner.init(params),
         )
 
-    def update(
-        self, updates: Updates, state: ApplyIfFiniteState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, ApplyIfFiniteState]:
+    def gate(
+        self,
+        updates: Updates,
+        state: ApplyIfFiniteState,
+        params: Params | None,
+        extra: Mapping[str, Any],
+        apply: Callable[[Updates], T],
+        skipped: T,
+    ) -> tuple[T, ApplyIfFiniteState]:
         """Run one step of the inner transform if the updates are finite."""
         is_finite = all_finite(updates)
         count = jnp.where(is_finite, 0, safe_increment(state.notfinite_count))
         gives_up = count.astype(default_float()) > self.max_consecutive_errors
         is_open = is_finite | gives_up
-        updates, inner_state = step_if(is_open, self.inner, updates, state.inner_state, params, extra)
-        return updates, ApplyIfFiniteState(
+        moved, inner_state = step_if(is_open, self.inner, updates, state.inner_state, params, extra, apply, skipped)
+        return moved, ApplyIfFiniteState(
             notfinite_count=jnp.where(gives_up, 0, count),
             last_finite=is_finite,
             total_notfinite=jnp.where(is_finite, state.total_notfinite, safe_increment(state.total_notfinite)),
@@ -153,7 +132,11 @@ class ConditionallyTransform(AbstractContainer):
         is_time = _is_time(self, state.step, extra)
         zeros = zeros_returned(self.inner, updates, state.inner_state, params, extra)
         unchanged = jtu.tree_map(lambda u, zero: u.astype(zero.dtype), updates, zeros)
-        updates, inner_state = run_if(is_time, self.inner, updates, state.inner_state, params, extra, unchanged)
+        updates, inner_state = cond(
+            is_time,
+            lambda: self.inner.update(updates, state.inner_state, params, **extra),
+            lambda: (unchanged, state.inner_state),
+        )
         return updates, ConditionallyTransformState(inner_state, safe_increment(state.step))
 
 
@@ -164,7 +147,7 @@ class ConditionallyMaskState(AbstractState):
     inner_state: State = nested()
 
 
-class ConditionallyMask(AbstractContainer):
+class ConditionallyMask(AbstractGate):
     """Runs a transform only if a condition on the step or the loss holds; otherwise the updates are zero.
 
         ConditionallyMask(AdamW(1e-3), lambda step, value, **extra: value < 10.0, forward_extra_args=True)
@@ -187,13 +170,19 @@ class ConditionallyMask(AbstractContainer):
         """Return a step count of zero, and the inner state."""
         return ConditionallyMaskState(jnp.zeros((), jnp.int32), self.inner.init(params))
 
-    def update(
-        self, updates: Updates, state: ConditionallyMaskState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, ConditionallyMaskState]:
+    def gate(
+        self,
+        updates: Updates,
+        state: ConditionallyMaskState,
+        params: Params | None,
+        extra: Mapping[str, Any],
+        apply: Callable[[Updates], T],
+        skipped: T,
+    ) -> tuple[T, ConditionallyMaskState]:
         """Run one step of the inner transform if the condition holds; else return zeros."""
         is_time = _is_time(self, state.step, extra)
-        updates, inner_state = step_if(is_time, self.inner, updates, state.inner_state, params, extra)
-        return updates, ConditionallyMaskState(safe_increment(state.step), inner_state)
+        moved, inner_state = step_if(is_time, self.inner, updates, state.inner_state, params, extra, apply, skipped)
+        return moved, ConditionallyMaskState(safe_increment(state.step), inner_state)
 
 
 def _is_time(transform: ConditionallyTransform | ConditionallyMask, step: Array, extra: Mapping[str, Any]) -> Array:

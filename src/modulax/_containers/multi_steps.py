@@ -2,15 +2,15 @@
 
 import functools
 import operator
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar
 
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike, Bool, DTypeLike, PyTree
 
-from .._protocol.container import AbstractContainer, required_part
+from .._protocol.container import required_part
 from .._protocol.fields import Hyperparameter, required_number
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock, zeros_returned
@@ -22,6 +22,9 @@ from .._support.types import Count, Params, State, Updates
 from .._support.varying import cond
 from ..tree._align import align, check_same_shapes
 from ..tree._math import total
+from .gate import AbstractGate
+
+T = TypeVar("T")
 
 
 class MultiStepsState(AbstractState):
@@ -38,7 +41,7 @@ class MultiStepsState(AbstractState):
     skip_state: PyTree = shared(metric=True)
 
 
-class MultiSteps(AbstractContainer):
+class MultiSteps(AbstractGate):
     """Gradient accumulation: averages the gradients of `every_k` mini-batches for one step of the inner transform.
 
     In between, the updates are zero and the inner transform does not run. The accumulator is reset after each step, so
@@ -78,9 +81,15 @@ class MultiSteps(AbstractContainer):
             skip_state=skip_state,
         )
 
-    def update(
-        self, updates: Updates, state: MultiStepsState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, MultiStepsState]:
+    def gate(
+        self,
+        updates: Updates,
+        state: MultiStepsState,
+        params: Params | None,
+        extra: Mapping[str, Any],
+        apply: Callable[[Updates], T],
+        skipped: T,
+    ) -> tuple[T, MultiStepsState]:
         """Accumulate the gradients of one mini-batch, and run the inner transform after the last of `every_k`."""
         every_k = resolve(self.every_k, state.gradient_step)
         leaves, treedef = jtu.tree_flatten(updates)
@@ -92,12 +101,14 @@ class MultiSteps(AbstractContainer):
 
         zeros = zeros_returned(self.inner, updates, state.inner_opt_state, params, extra)
 
-        def emit() -> tuple[Updates, MultiStepsState]:
-            new, inner_opt_state = self.inner.update(
-                treedef.unflatten(acc_grads), state.inner_opt_state, params, **extra
+        def applied(new: Updates) -> T:
+            return apply(jtu.tree_map(lambda u, z: u.astype(z.dtype), new, zeros))
+
+        def emit() -> tuple[T, MultiStepsState]:
+            moved, inner_opt_state = self.inner.take_step(
+                treedef.unflatten(acc_grads), state.inner_opt_state, params, extra, applied, skipped
             )
-            new = jtu.tree_map(lambda u, z: u.astype(z.dtype), new, zeros)
-            return new, MultiStepsState(
+            return moved, MultiStepsState(
                 mini_step=jnp.zeros_like(state.mini_step),
                 gradient_step=safe_increment(state.gradient_step),
                 inner_opt_state=inner_opt_state,
@@ -105,9 +116,9 @@ class MultiSteps(AbstractContainer):
                 skip_state=skip_state,
             )
 
-        def hold() -> tuple[Updates, MultiStepsState]:
+        def hold() -> tuple[T, MultiStepsState]:
             kept = [jnp.where(skip, old, new) for old, new in zip(acc_leaves, acc_grads, strict=True)]
-            return zeros, MultiStepsState(
+            return skipped, MultiStepsState(
                 mini_step=jnp.where(skip, state.mini_step, n),
                 gradient_step=state.gradient_step,
                 inner_opt_state=state.inner_opt_state,

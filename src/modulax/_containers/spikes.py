@@ -1,13 +1,13 @@
 """`SkipSpikes`: steps whose gradient norm or loss is far above that of the last steps are not taken."""
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal, TypeVar
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._protocol.container import AbstractContainer, required_part
+from .._protocol.container import required_part
 from .._protocol.fields import Hyperparameter, OptionalNumber, choice, number
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
@@ -18,7 +18,9 @@ from .._support.rolling import present, pushed
 from .._support.types import Count, Params, State, Updates
 from .._transforms.polyak import loss_of
 from ..tree._math import norm
-from .conditional import step_if
+from .gate import AbstractGate, step_if
+
+T = TypeVar("T")
 
 _SMALLEST_DEVIATION = 1e-6  # relative to the mean: that of rounding, where all values are equal
 
@@ -40,7 +42,7 @@ class SkipSpikesState(AbstractState):
     inner_state: State = nested()
 
 
-class SkipSpikes(AbstractContainer):
+class SkipSpikes(AbstractGate):
     r"""Skips loss spikes: steps whose gradient norm or loss is far above the mean of the last steps.
 
         SkipSpikes(AdamW(1e-3), window=128, factor=6.0)
@@ -107,9 +109,15 @@ class SkipSpikes(AbstractContainer):
             inner_state=self.inner.init(params),
         )
 
-    def update(
-        self, updates: Updates, state: SkipSpikesState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, SkipSpikesState]:
+    def gate(
+        self,
+        updates: Updates,
+        state: SkipSpikesState,
+        params: Params | None,
+        extra: Mapping[str, Any],
+        apply: Callable[[Updates], T],
+        skipped: T,
+    ) -> tuple[T, SkipSpikesState]:
         """Run one step of the inner transform unless the norm or the loss is a spike."""
         now = self.resolved(state)
         measured = {name: self._measure(name, updates, extra) for name in self._names()}
@@ -117,9 +125,9 @@ class SkipSpikes(AbstractContainer):
         is_finite = jnp.array([jnp.isfinite(x) for x in measured.values()]).all()
         # False for NaN and infinity too, whatever the threshold.
         is_taken = jnp.array([x <= thresholds[name] for name, x in measured.items()]).all()
-        updates, inner_state = step_if(is_taken, self.inner, updates, state.inner_state, params, extra)
+        moved, inner_state = step_if(is_taken, self.inner, updates, state.inner_state, params, extra, apply, skipped)
         window = {name: jnp.where(is_finite, pushed(x, measured[name]), x) for name, x in state.window.items()}
-        return updates, SkipSpikesState(
+        return moved, SkipSpikesState(
             skipped=jnp.where(is_taken, state.skipped, safe_increment(state.skipped)),
             consecutive_skips=jnp.where(is_taken, 0, safe_increment(state.consecutive_skips)),
             measurements=_labelled(measured, thresholds),

@@ -8,8 +8,8 @@ depends on the transforms inside uses that method: citations, `describe`, evalua
 
 import abc
 import functools
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,8 @@ from .hyperparameters import AbstractHyperparameters, Hyperparameters
 from .lookahead_params import is_pair
 from .metrics import by_short_names, hyperparameters_in_force, measured_in
 from .schedule import has_schedule, has_stateful_schedule
+
+T = TypeVar("T")
 
 Clock = Literal["caller", "steps", "pace", "keeper"]
 
@@ -307,6 +309,31 @@ class AbstractTransform(AbstractHyperparameters):
 
     # Called by the entry points. Few classes have a reason to override these.
 
+    def take_step(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None,
+        extra: Mapping[str, Any],
+        apply: Callable[[Updates], T],
+        skipped: T,
+    ) -> tuple[T, State]:
+        """Run `update`, and return `apply(updates)` and the new state, for `step`.
+
+        A transform that skips steps overrides it: updates that are applied in the branch of a `cond` are never stored.
+
+        Args:
+            updates: the gradients.
+            state: the state of this transform.
+            params: the parameters.
+            extra: the extra arguments of `update`.
+            apply: a function of the updates.
+            skipped: the result of `apply` if nothing moves.
+        """
+        del skipped
+        updates, new = self.update(updates, state, params, **extra)
+        return apply(updates), new
+
     def check_params(self, params: Params) -> None:
         """Raise an error for a kind of parameters that only some transforms can train."""
         if is_pair(params):
@@ -413,10 +440,13 @@ def _step_program(cls: type, donate: bool) -> Program:
         grads = trainable(grads)
         refuse_numbers(params, grads, f"{cls.__name__}.step")
         trained = transform.align_params(trainable(params), grads, f"{cls.__name__}.step")
+        kept = arrays_of(params)
         with explaining_state(f"{cls.__name__}.step", as_written(cls.update), state):
-            updates, new = transform.update(grads, state, trained, **extra)
+            moved, new = transform.take_step(
+                grads, state, trained, extra, lambda updates: arrays_of(apply_updates(params, updates)), kept
+            )
         # In the order of the donated arguments: JAX pairs donated buffers with results by shape alone, also if they are
         # in different memories, as with `Offload`.
-        return placed_like(new, state), arrays_of(apply_updates(params, updates))
+        return placed_like(new, state), moved
 
     return Program(run, f"{cls.__name__}.step", models=(0, 2), donated=(1, 2) if donate else None)

@@ -53,7 +53,7 @@ class Structure:
     def __init__(self, training: Any, group: Group, keys: Keys, where: Placement, *, own_keys: bool = False):
         self.group, self.keys, self.where = group, keys, where
         self.key_axes = Axes(members=own_keys, seeds=True)
-        self.key = keys[0, 0] if own_keys else keys[0]
+        self.key = jax.ShapeDtypeStruct(keys.shape[2 if own_keys else 1 :], keys.dtype)
         self.seeds = keys.shape[1 if own_keys else 0]
         optimizer = group.members[0]
         self.numbers = [HYPERPARAMETER] * len(jtu.tree_leaves(optimizer))
