@@ -299,9 +299,41 @@ def test_a_step_makes_few_calls_of_python():
             )
         )
         assert update["flatten"] == update["unflatten"] == 3  # the Modules in the state, and not those of the optimizer
-        assert sum(update.values()) <= 16, update
-        assert sum(step.values()) <= 15, step
+        assert sum(update.values()) <= 10, update
+        assert sum(step.values()) <= 8, step
         assert sum(read.values()) <= 110, read
+
+
+def test_the_hyperparameters_of_an_eager_step_are_one_array():
+    """For each array among its arguments, a call takes about a microsecond."""
+    optimizer = modulax.AdamW(1e-3)
+    state = optimizer.init(params())
+    jax.jit(lambda g, s: optimizer.update(g, s, g))(params(), state)  # where they cannot be sent to the device
+    optimizer.update(params(), state, params())
+    assert entry.memory.known[id(optimizer)].packed.shape == (6,)
+
+
+def test_numbers_and_flags_in_place_of_arrays():
+    """A call like an earlier one is not looked at leaf by leaf. An array is traced, a flag static, a number no leaf."""
+    seen = []
+
+    class Weighted(modulax.AbstractStatelessTransform):
+        def apply(self, updates, params, *, value, **extra):
+            seen.append(value)
+            return updates
+
+    transform, state = Weighted(), modulax.EmptyState()
+    for value in (np.float32(2.0), np.float32(3.0), 4.0, np.float32(5.0), jnp.asarray(True), True, False):
+        transform.update(params(), state, value=value)
+    assert [x if isinstance(x, bool) else x.dtype for x in seen] == [np.float32, bool, True, False]
+
+    optimizer, model = modulax.SGD(0.5), params() | {"rate": np.float32(1.0)}
+    state = optimizer.init(model)
+    for _ in range(2):
+        optimizer.step(model, state, model)
+    with pytest.raises(ValueError, match="rate") as raised:
+        optimizer.step(model, state, model | {"rate": 1.0})
+    assert raised.value.__context__ is None
 
 
 def test_a_transform_that_changes_is_taken_apart_again():
@@ -324,22 +356,22 @@ def test_a_transform_that_changes_is_taken_apart_again():
 
 def test_a_transform_that_is_gone_is_forgotten():
     gc.collect()
-    before = len(entry.memory._flat)
+    before = len(entry.memory.known)
     for factor in range(3):
         transform = modulax.Scale(factor)
         transform.update(params(), modulax.EmptyState())
-        assert len(entry.memory._flat) == before + 1
+        assert len(entry.memory.known) == before + 1
         del transform
         gc.collect()
-        assert len(entry.memory._flat) == before
+        assert len(entry.memory.known) == before
 
 
 def test_only_so_many_programs_are_kept(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(entry.Program, "most_compiled", 2)
     transform = modulax.Scale(2.0)
     program = vars(type(transform).update)["boundary"].program
-    for size in (1, 2, 3, 4):
-        out, _ = transform.update([jnp.ones(2)] * size, modulax.EmptyState())
+    for size in (1, 2, 3, 4):  # a string is static: a program of its own
+        out, _ = transform.update([jnp.ones(2)] * size, modulax.EmptyState(), name=str(size))
         np.testing.assert_array_equal(out, [[2.0, 2.0]] * size)
         assert len(program._compiled) <= 2
 

@@ -41,8 +41,8 @@ MUTANTS = (
     _mutant(
         "step-lets-the-state-move",
         "_protocol/transform",
-        "return placed_like(new, state), moved",
-        "return new, moved",
+        "return placed_like(new, state), with_arrays",
+        "return new, with_arrays",
         ("tests/test_many_devices.py -k 'eighth and SM3'",),
     ),
     _mutant(

@@ -16,9 +16,8 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax.core import Tracer
 from jax.sharding import NamedSharding
-from jaxtyping import PyTree
 
-from .._support.arithmetic import is_inexact_array, is_numeric_array
+from .._support.arithmetic import is_inexact_array
 from .._support.checks import listing
 from .._support.module import AbstractState
 from .._support.placement import followed, mesh_sharding, placed_at, placed_like
@@ -145,31 +144,17 @@ class EvalBoundary(AbstractBoundary):
     """Puts the evaluation parameters back into the model that was given."""
 
     models: ClassVar[tuple[int, ...]] = (1,)
+    result: ClassVar[int | None] = 1
 
     def inside(self, transform: Any, /, state: State, params: Params) -> Params:
         with jax.named_scope(f"{type(transform).__name__}.eval_params"):
             return self.method(transform, state, params)
 
-    def run(self, transform: Any, /, state: State, params: Params) -> list[Any]:
-        return arrays_of(eqx.combine(self.inside(transform, state, trainable(params)), params))
+    def run(self, transform: Any, /, state: State, params: Params) -> tuple[Params]:
+        return (eqx.combine(self.inside(transform, state, trainable(params)), params),)
 
     def outside(self, transform: Any, /, state: State, params: Params) -> Params:
-        params = single(params)
-        return with_arrays(params, self.program(transform, state, params))
-
-
-def arrays_of(model: PyTree) -> list[Any]:
-    """The arrays of a model."""
-    return [x for x in jtu.tree_leaves(model) if is_numeric_array(x)]
-
-
-def with_arrays(model: PyTree, arrays: Sequence[Any]) -> PyTree:
-    """Replace the arrays of a model; its other leaves stay."""
-    leaves, treedef = jtu.tree_flatten(model)
-    if len(leaves) == len(arrays):
-        return treedef.unflatten(arrays)
-    remaining = iter(arrays)
-    return treedef.unflatten([next(remaining) if is_numeric_array(x) else x for x in leaves])
+        return self.program(transform, state, single(params))[0]
 
 
 def _warn_of_lost_steps(transform: Any, params: Params, leaves: Sequence[Any]) -> None:

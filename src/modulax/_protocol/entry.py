@@ -30,6 +30,7 @@ from .._support.module import AbstractModule
 from .._support.tracing import NotCompiledError, is_tracing, plain, tracing
 from .._support.wrong_calls import wrong_method_call
 from ..tree._align import PYTHON_NUMBERS
+from ..tree._leaves import arrays_of, with_arrays
 from .hyperparameters import ARRAY_TYPES, AbstractHyperparameters, batched_number
 
 # The caller's program gets the equations and no call. In JAX 0.12, `inline=True` alone inlines only in the lowering.
@@ -76,16 +77,18 @@ def _safe_hash(x: Any) -> int:
 
 
 class _Flat:
-    """A transform taken apart: its hyperparameters and its structure, and the last key of each program."""
+    """A transform taken apart: its hyperparameters and its structure, and what each program used last for it."""
 
-    __slots__ = ("is_x64", "keys", "numbers", "transform", "treedef")
+    __slots__ = ("direct", "is_x64", "keys", "leaves", "numbers", "packed", "transform", "treedef")
 
     def __init__(self, transform: Any, is_x64: bool):
         self.transform: Callable[[], Any] | None = None  # a weak reference, if it is remembered
         self.is_x64 = is_x64
-        leaves, self.treedef = jtu.tree_flatten(transform)
-        self.numbers = [x if isinstance(x, jax.Array) else _number(x) for x in leaves]
+        self.leaves, self.treedef = jtu.tree_flatten(transform)
+        self.numbers = [x if isinstance(x, jax.Array) else _number(x) for x in self.leaves]
+        self.packed: Any = self.numbers
         self.keys: dict[Program, _Key] = {}
+        self.direct: dict[Program, Callable[..., Any]] = {}
 
     def key(self, program: "Program", treedef: Any, statics: tuple[Any, ...]) -> _Key:
         """The key of a call. One without static leaves is the object of the last call, if the structures are equal."""
@@ -96,6 +99,13 @@ class _Flat:
             key = self.keys[program] = program.known(_Key(self.treedef, treedef, ()))
         return key
 
+    def pack(self) -> None:
+        """Put numbers of the host into one array, of which a call takes less time than of each on its own."""
+        kinds = {jax.Array if isinstance(x, jax.Array) else x.dtype for x in self.leaves}
+        if self.packed is self.numbers and len(self.leaves) > 1 and len(kinds - {jax.Array}) == len(kinds) == 1:
+            array = jax.device_put(np.stack(self.leaves))
+            self.packed = self.numbers if isinstance(array, Tracer) else array
+
 
 class _Memory:
     """A process-wide cache, the only mutable state of the library.
@@ -103,8 +113,8 @@ class _Memory:
     Three invariants make it correct. A type that was recorded as an array type always is one. A hyperparameter that was
     sent to the device cannot change (it is a read-only NumPy scalar) and is referenced here, so that no other object
     can get its `id`, which is the key of the cache. A transform that was taken apart cannot change (its leaves are such
-    numbers or JAX arrays, in Modules and tuples), and is forgotten when it is gone. Clearing the cache costs time and
-    nothing else.
+    numbers or JAX arrays, in Modules and tuples), and is forgotten when it is gone, before another object can get its
+    `id`. Clearing the cache costs time and nothing else.
     """
 
     most_numbers: ClassVar[int] = 10_000
@@ -112,19 +122,19 @@ class _Memory:
     def __init__(self) -> None:
         self._array_types: set[type] = set()
         self._numbers: dict[tuple[int, bool], tuple[np.ndarray | np.generic, jax.Array]] = {}
-        self._flat: dict[int, _Flat] = {}
+        self.known: dict[int, _Flat] = {}
 
     def flat(self, transform: Any) -> _Flat:
         """A transform taken apart: once, instead of at every step, if it cannot change."""
-        is_x64 = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
-        found = self._flat.get(id(transform))
-        if found is not None and found.transform and found.transform() is transform and found.is_x64 == is_x64:
+        is_x64 = _is_x64()
+        found = self.known.get(id(transform))
+        if found is not None and found.is_x64 == is_x64:
             return found
         flat = _Flat(transform, is_x64)
         if _is_immutable(flat.treedef) and all(map(_is_constant, flat.numbers)):
             address = id(transform)
-            flat.transform = weakref.ref(transform, lambda _: self._flat.pop(address, None))
-            self._flat[address] = flat
+            flat.transform = weakref.ref(transform, lambda _: self.known.pop(address, None))
+            self.known[address] = flat
         return flat
 
     def all_arrays(self, leaves: Sequence[Any]) -> bool:
@@ -146,7 +156,7 @@ class _Memory:
         if x.flags.writeable or x.ndim > 0:
             return x
         # With x64 switched on or off, the same scalar is an array of another dtype.
-        key = (id(x), jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
+        key = (id(x), _is_x64())
         found = self._numbers.get(key)
         if found is None:
             array = jax.device_put(x)  # `jnp.asarray` would trace and compile a program for it
@@ -170,6 +180,8 @@ class Program:
         models: indices of the trees that may be whole models. Their leaves that aren't arrays are dropped instead of
             being static; of a Python number the type remains, since an update for it is a mistake.
         donated: indices of the first and the last tree whose buffers are donated, if any.
+        result: index of the tree that the last result is like, if it is a model: leaves that aren't arrays are those of
+            that tree.
     """
 
     most_compiled: ClassVar[int] = 1000  # structures of arguments, of one method of one class
@@ -180,74 +192,117 @@ class Program:
         name: str,
         models: tuple[int, ...],
         donated: tuple[int, int] | None = None,
+        result: int | None = None,
     ):
-        self._function, self.name, self._models, self._donated = function, name, models, donated
-
-        def run(numbers: list[Any], kept: list[Any], given: list[Any], start: int, key: _Key) -> Any:
-            trees = key.fill([*kept[:start], *given, *kept[start:]])
-            transform = _strong(key.transform_def.unflatten(numbers))
-            _check_scalars(transform)
-            with tracing():
-                return function(transform, *trees)
-
-        self._run = run
+        self._function, self.name, self._models = function, name, models
+        self._donated, self._result = donated, result
         self._plain: set[_Key] = set()  # calls that can't be compiled
-        self._compiled: dict[_Key, tuple[_Key, Callable[..., Any]]] = {}
+        self._compiled: dict[Any, tuple[Any, Callable[..., Any]]] = {}  # by `_Key`, or by the structure of a transform
+
+    def _run(self, transform_def: Any, numbers: list[Any], trees: Sequence[Any]) -> Any:
+        transform = _strong(transform_def.unflatten(numbers))
+        _check_scalars(transform)
+        with tracing():
+            return self._function(transform, *trees)
 
     def _jitted(self, start: int, key: _Key) -> Callable[..., Any]:
         """The function compiled for one key. With the key as a static argument, every call would compare it again."""
 
         def run(numbers: list[Any], kept: list[Any], given: list[Any]) -> Any:
-            return self._run(numbers, kept, given, start, key)
+            results = self._run(key.transform_def, numbers, key.fill([*kept[:start], *given, *kept[start:]]))
+            return results if self._result is None else (*results[:-1], arrays_of(results[-1]))
 
+        return self._named(run, donate_argnums=() if self._donated is None else 2)
+
+    def _direct(self, transform_def: Any, is_x64: bool) -> Callable[..., Any]:
+        """The function compiled for trees of arrays, as they are: `jax.jit` takes them apart in less time than Python.
+
+        Nobody has looked at the leaves of a call, so some may be Python numbers, which `jax.jit` takes for arrays.
+        """
+
+        def run(numbers: Any, *trees: Any) -> Any:
+            if not all(map(_is_surely_array, jtu.tree_leaves(trees))) or is_x64 != _is_x64():
+                raise _NotDirectError
+            if not isinstance(numbers, list):
+                numbers = [jax.lax.squeeze(x, (0,)) for x in jax.lax.split(numbers, [1] * numbers.size)]
+            return self._run(transform_def, numbers, trees)
+
+        return self._named(run)
+
+    def _named(self, run: Callable[..., Any], **options: Any) -> Callable[..., Any]:
         run.__name__ = run.__qualname__ = self.name
-        return jax.jit(run, donate_argnums=() if self._donated is None else 2, inline=_INLINE)
+        return jax.jit(run, inline=_INLINE, **options)
+
+    def _kept(self, key: Any, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+        """The compiled function of a key: that of an earlier call, if there is one."""
+        found = self._compiled.get(key)
+        if found is None:
+            if len(self._compiled) >= self.most_compiled:
+                self._compiled.clear()
+            found = self._compiled[key] = key, make()
+        return found[1]
 
     def known(self, key: _Key) -> _Key:
         """The equal key of an earlier call, if there is one: an object is found in a dict without a comparison."""
         return self._compiled.get(key, (key,))[0]
 
     def __call__(self, transform: Any, *trees: Any) -> Any:
-        numbers, leaves, sizes, key, are_fixed = self._taken_apart(transform, trees)
+        flat = memory.known.get(id(transform))
+        if flat is not None and (direct := flat.direct.get(self)) is not None:
+            try:
+                return direct(flat.packed, *trees)
+            except (_NotDirectError, NotCompiledError, TypeError, ValueError):
+                pass  # errors are those of `_general`: called here, they would have a context
+        return self._general(transform, trees)
+
+    def _general(self, transform: Any, trees: tuple[Any, ...]) -> Any:
+        """Call the program with arguments of any kind."""
+        flat, leaves, sizes, key, are_fixed = self._taken_apart(transform, trees)
+        flat.direct.pop(self, None)
         if self._plain and key in self._plain:
             return self._as_plain_python(transform, *trees)
-        kept, given, start = leaves, [], 0
-        if self._donated is not None:
-            first, last = self._donated
-            start, stop = sum(sizes[:first]), sum(sizes[: last + 1])
-            given = _distinct(leaves[start:stop])
-            kept = _distinct([*leaves[:start], *leaves[stop:]], {id(x) for x in given})
         try:
-            _, compiled = self._compiled.get(key, (key, None)) if are_fixed else (key, None)
-            if compiled is None:
-                compiled = self._jitted(start, key)
-                if are_fixed:
-                    if len(self._compiled) >= self.most_compiled:
-                        self._compiled.clear()
-                    self._compiled[key] = key, compiled
-            return compiled(numbers, kept, given)
+            is_direct = self._donated is None and flat.transform is not None and not key.statics
+            if is_direct and all(map(_is_surely_array, leaves)):
+                direct = self._kept((flat.treedef, flat.is_x64), lambda: self._direct(flat.treedef, flat.is_x64))
+                flat.pack()
+                if all(map(_is_surely_array, jtu.tree_leaves(trees))):  # in `leaves`, numbers are arrays already
+                    flat.direct[self] = direct
+                return direct(flat.packed, *key.fill(leaves))
+            kept, given, start = leaves, [], 0
+            if self._donated is not None:
+                first, last = self._donated
+                start, stop = sum(sizes[:first]), sum(sizes[: last + 1])
+                given = _distinct(leaves[start:stop])
+                kept = _distinct([*leaves[:start], *leaves[stop:]], {id(x) for x in given})
+            compiled = self._kept(key, lambda: self._jitted(start, key)) if are_fixed else self._jitted(start, key)
+            results = compiled(flat.numbers, kept, given)
+            return results if self._result is None else (*results[:-1], with_arrays(trees[self._result], results[-1]))
         except NotCompiledError:
             self._plain.add(key)
             return self._as_plain_python(transform, *trees)
 
     def _as_plain_python(self, transform: Any, *trees: Any) -> Any:
         """Call the function without compiling it, on the caller's own arrays and numbers."""
-        numbers, leaves, _, key, _ = self._taken_apart(transform, trees, keeps_numbers=True)
+        flat, leaves, _, key, _ = self._taken_apart(transform, trees, keeps_numbers=True)
         with plain():
-            return self._run(numbers, list(leaves), [], 0, key)
+            results = self._run(flat.treedef, flat.numbers, key.fill(leaves))
+        if self._result is None:
+            return results
+        return *results[:-1], with_arrays(trees[self._result], arrays_of(results[-1]))
 
     def without_jit(self, transform: Any, *trees: Any) -> Any:
         """Call the function without compiling it as a whole. The results share no array with the arguments."""
-        numbers, leaves, _, key, _ = self._taken_apart(transform, trees)
-        numbers, arrays = ([_as_array(x) for x in xs] for xs in (numbers, leaves))
-        results, treedef = jtu.tree_flatten(self._run(numbers, arrays, [], 0, key))
+        flat, leaves, _, key, _ = self._taken_apart(transform, trees)
+        numbers, arrays = ([_as_array(x) for x in xs] for xs in (flat.numbers, leaves))
+        results, treedef = jtu.tree_flatten(self._run(flat.treedef, numbers, key.fill(arrays)))
         taken = {id(x) for x in [*numbers, *arrays]}
         return treedef.unflatten(_distinct(_distinct([_as_array(x) for x in results], taken)))
 
     def _taken_apart(
         self, transform: Any, trees: Any, keeps_numbers: bool = False
-    ) -> tuple[list[Any], Sequence[Any], Sequence[int], _Key, bool]:
-        """Return the hyperparameters, the leaves to trace, their number in each tree, and the static rest.
+    ) -> tuple[_Flat, Sequence[Any], Sequence[int], _Key, bool]:
+        """Return the transform, the leaves to trace, their number in each tree, and the static rest.
 
         The last result is whether the rest is the same at every call.
         """
@@ -261,7 +316,7 @@ class Program:
             sizes = [child.num_leaves for child in treedef.children()]
         if not all_arrays:
             leaves, sizes, statics, are_fixed = self._split(leaves, sizes, keeps_numbers)
-        return flat.numbers, leaves, sizes, flat.key(self, treedef, statics), are_fixed
+        return flat, leaves, sizes, flat.key(self, treedef, statics), are_fixed
 
     def _split(
         self, leaves: Sequence[Any], sizes: Sequence[int], keeps_numbers: bool
@@ -293,6 +348,19 @@ class Program:
         if all(x is _ABSENT for x in statics):  # numbers in place of arrays are traced alike: the same program
             statics = []
         return traced, traced_sizes, tuple(statics), are_fixed
+
+
+class _NotDirectError(Exception):
+    """Raised while a program is traced for arguments with Python numbers, or for another setting of x64."""
+
+
+def _is_surely_array(x: Any) -> bool:
+    """Whether an argument of `jax.jit` was an array: Python numbers are weakly typed or flags, as few arrays are."""
+    return not getattr(x, "weak_type", False) and getattr(x, "dtype", np.bool_) != np.bool_
+
+
+def _is_x64() -> bool:
+    return jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _as_array(x: Any) -> Any:
@@ -359,9 +427,12 @@ class AbstractBoundary(abc.ABC):
     models: ClassVar[tuple[int, ...]]
     """Indices of the program's arguments that may be whole models."""
 
+    result: ClassVar[int | None] = None
+    """Index of the argument that the last result is like, if it is a model."""
+
     def __init__(self, method: Callable[..., Any], owner: str):
         self.method, self.owner = method, owner
-        self.program = Program(self.run, f"{owner}.{method.__name__}", self.models)
+        self.program = Program(self.run, f"{owner}.{method.__name__}", self.models, result=self.result)
 
     @abc.abstractmethod
     def inside(self, transform: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -386,14 +457,16 @@ def entry(boundary: AbstractBoundary) -> Callable[..., Any]:
 
     @functools.wraps(boundary.method)
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(self, AbstractHyperparameters):
-            raise TypeError(
-                f"`{boundary.owner}.{name}` was called on the class: write `{boundary.owner}(...).{name}(...)`."
-            )
         try:
             return (boundary.inside if is_tracing() else boundary.outside)(self, *args, **kwargs)
-        except TypeError as error:
-            if message := wrong_method_call(method, boundary.owner, self, args, kwargs):
+        except Exception as error:
+            if not isinstance(self, AbstractHyperparameters):  # asked here because a step has no time for it
+                raise TypeError(
+                    f"`{boundary.owner}.{name}` was called on the class: write `{boundary.owner}(...).{name}(...)`."
+                ) from None
+            if isinstance(error, TypeError) and (
+                message := wrong_method_call(method, boundary.owner, self, args, kwargs)
+            ):
                 raise TypeError(message) from error
             raise
 

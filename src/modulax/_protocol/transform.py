@@ -24,9 +24,10 @@ from .._support.module import AbstractState
 from .._support.placement import placed_like
 from .._support.types import P, Params, S, State, Updates
 from ..tree._align import paired, refuse_integers, refuse_numbers
+from ..tree._leaves import arrays_of, with_arrays
 from ..tree._math import trainable
 from .apply_updates import apply_updates
-from .boundary import EvalBoundary, InitBoundary, UpdateBoundary, arrays_of, explaining_state, with_arrays
+from .boundary import EvalBoundary, InitBoundary, UpdateBoundary, explaining_state
 from .entry import Program, as_written, entry
 from .hyperparameters import AbstractHyperparameters, Hyperparameters
 from .lookahead_params import is_pair
@@ -204,8 +205,8 @@ class AbstractTransform(AbstractHyperparameters):
             ValueError: if a required argument is missing, or if the gradients don't fit the parameters.
         """
         program = _step_program(type(self), donate)
-        state, arrays = program(self, grads, state, params, extra)
-        return with_arrays(params, arrays), state
+        state, params = program(self, grads, state, params, extra)
+        return params, state
 
     def eval_params(self, state: State, params: P) -> P:
         """Return the evaluation parameters: an average of the weights if the optimizer keeps one, else the parameters.
@@ -447,6 +448,6 @@ def _step_program(cls: type, donate: bool) -> Program:
             )
         # In the order of the donated arguments: JAX pairs donated buffers with results by shape alone, also if they are
         # in different memories, as with `Offload`.
-        return placed_like(new, state), moved
+        return placed_like(new, state), with_arrays(params, moved)
 
-    return Program(run, f"{cls.__name__}.step", models=(0, 2), donated=(1, 2) if donate else None)
+    return Program(run, f"{cls.__name__}.step", models=(0, 2), donated=(1, 2) if donate else None, result=2)

@@ -9,10 +9,25 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from .._support.arithmetic import is_numeric_array
 from .._support.checks import listing
 from ._paths import leaf_paths, leaves_by_names
 
 _NUMBERS = (np.ndarray, np.generic, bool, int, float, complex)
+
+
+def arrays_of(model: PyTree) -> list[Any]:
+    """The arrays of a model."""
+    return [x for x in jtu.tree_leaves(model) if is_numeric_array(x)]
+
+
+def with_arrays(model: PyTree, arrays: Sequence[Any]) -> PyTree:
+    """Replace the arrays of a model; its other leaves stay."""
+    leaves, treedef = jtu.tree_flatten(model)
+    if len(leaves) == len(arrays):
+        return treedef.unflatten(arrays)
+    remaining = iter(arrays)
+    return treedef.unflatten([next(remaining) if is_numeric_array(x) else x for x in leaves])
 
 
 def leaves_of(owner: str, name: str, tree: PyTree) -> tuple[list[Any], Any]:
