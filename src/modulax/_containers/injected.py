@@ -61,10 +61,10 @@ class Hyperparams(MutableMapping[str, Any]):
         self._module = module
 
     def __getitem__(self, name: str) -> Any:
-        return self._accessor(name)(self._module)
+        return self.accessor(name)(self._module)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        accessor = self._accessor(name)
+        accessor = self.accessor(name)
         holder, key = accessor[:-1](self._module), accessor.path[-1]
         if isinstance(holder, dict):
             holder[key] = value
@@ -89,7 +89,12 @@ class Hyperparams(MutableMapping[str, Any]):
         # The arguments of a function have their own names, as in optax.
         return {name.removeprefix("arguments."): x for name, x in self._module.addresses().items()}
 
-    def _accessor(self, name: str) -> Any:
+    def accessor(self, name: str) -> Any:
+        """Return the function that reads a hyperparameter from the transform that holds it.
+
+        Args:
+            name: the name of the hyperparameter.
+        """
         accessors = self._accessors()
         if name in accessors:
             return accessors[name]

@@ -139,7 +139,8 @@ def broadcast_shape(owner: str, **arrays: Array) -> tuple[int, ...]:
         return np.broadcast_shapes(*(x.shape for x in arrays.values()))
     except ValueError as error:
         raise ValueError(
-            f"`{owner}` needs {_names(arrays)} of shapes that broadcast, got {_shapes(arrays)}."
+            f"Incompatible shapes for broadcasting: `{owner}` needs {_names(arrays)} of shapes that broadcast, got "
+            f"{_shapes(arrays)}."
         ) from error
 
 

@@ -3,6 +3,7 @@
 import functools
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, PyTree
@@ -63,7 +64,7 @@ class ScaleBySM3(AbstractLeafwise):
     eps: Number = number(1e-8)
 
     def init_leaf(self, p):
-        line = second_moment_like(p.reshape(-1)[:0])
+        line = jax.eval_shape(second_moment_like, p)
         lengths = [(n,) for n in p.shape] or [()]
         return ScaleBySM3State(mu=[jnp.zeros(n, line.dtype) for n in lengths], nu=jnp.zeros_like(p))
 

@@ -1,11 +1,13 @@
 """Functions of optax that take other arguments than the classes here, or do more than construct one."""
 
-import contextlib
 import functools
 import inspect
 import warnings
-from collections.abc import Iterator
 from typing import Any
+
+import jax
+import numpy as np
+from jax.core import Tracer
 
 from .._containers.chain import Chain
 from .._containers.injected import Injected, inject_hyperparams as _inject
@@ -27,8 +29,11 @@ from .._transforms.privacy import DifferentiallyPrivateAggregate
 from .._transforms.regularization import AddDecayedWeights
 from .._transforms.scaling import ScaleByLearningRate
 from .._transforms.sophia import HutchinsonDiagonal
-from ..tree import get as _get, set as _set
+from ..estimators import multi_normal as _multi_normal
+from ..losses import dice_loss as _dice_loss
+from ._helpers import MultiNormalDiagFromLogScale
 from ._pairs import ignoring_extra
+from ._trees import tree_get
 
 Tx = Any
 _HUTCHINSON = HutchinsonDiagonal(0)
@@ -46,6 +51,31 @@ def add_noise(eta, gamma, key=None, *, seed=None) -> Tx:
 
 def chain(*args) -> Tx:
     return Chain(*args)
+
+
+def dice_loss(
+    predictions,
+    targets,
+    *,
+    class_weights=None,
+    smooth=1.0,
+    alpha=0.5,
+    beta=0.5,
+    apply_softmax=True,
+    reduction="mean",
+    ignore_background=False,
+    axis=None,
+) -> jax.Array:
+    has_classes = np.ndim(predictions) >= np.ndim(targets) and np.shape(predictions)[-1:] != (1,)
+    is_checked = not apply_softmax and has_classes and not isinstance(predictions, Tracer)
+    if is_checked and not np.allclose(np.sum(predictions, axis=-1), 1, atol=1e-5):
+        raise ValueError(
+            "`dice_loss(apply_softmax=False)` needs valid probability distributions, which add up to 1 along the last "
+            "axis. For independent probabilities, use `modulax.losses.dice_loss`."
+        )
+    options = {"apply_softmax": apply_softmax, "reduction": reduction, "ignore_background": ignore_background}
+    numbers = {"class_weights": class_weights, "smooth": smooth, "alpha": alpha, "beta": beta}
+    return _dice_loss(predictions, targets, axis=axis, **numbers, **options)
 
 
 def differentially_private_aggregate(l2_norm_clip, noise_multiplier, key=None, *, seed=None) -> Tx:
@@ -83,6 +113,10 @@ def inject_hyperparams(inner_factory, static_args=(), hyperparam_dtype=None) -> 
 def masked(inner, mask, *, mask_compatible_extra_args=False) -> Tx:
     del mask_compatible_extra_args  # extra arguments that are like the parameters are always masked here
     return Masked(inner, mask)
+
+
+def multi_normal(loc, log_scale) -> MultiNormalDiagFromLogScale:
+    return MultiNormalDiagFromLogScale(*_multi_normal(loc, log_scale).params)
 
 
 def nadam(learning_rate, b1=0.9, b2=0.999, eps=1e-8, eps_root=0.0, mu_dtype=None, *, nesterov=True) -> Tx:
@@ -170,16 +204,6 @@ def with_extra_args_support(tx) -> Tx:
     return ignoring_extra(_with_extra_args_support(tx))
 
 
-def tree_get(tree, key, default=None, filtering=None):
-    with _key_errors():
-        return _get(tree, key, default, filtering)
-
-
-def tree_set(tree, filtering=None, /, **kwargs):
-    with _key_errors():
-        return _set(tree, filtering, **kwargs)
-
-
 def value_and_grad_from_state(value_fn):
     computed = _value_and_grad_from_state(value_fn)
 
@@ -189,15 +213,6 @@ def value_and_grad_from_state(value_fn):
         return computed(params, *fn_args, state=state, **fn_kwargs)
 
     return value_and_grad
-
-
-@contextlib.contextmanager
-def _key_errors() -> Iterator[None]:
-    """Raise `KeyError` where a name is not there or ambiguous."""
-    try:
-        yield
-    except ValueError as error:
-        raise KeyError(str(error)) from error
 
 
 def _constructs(factory: Any) -> bool:
@@ -217,6 +232,3 @@ def _key(name: str, key: Any, seed: Any) -> Any:
         warnings.warn(f"`{name}` needs a key: write `key=0`, which is used now.", stacklevel=3)
         return 0
     return key
-
-
-NAMES = {name for name, x in list(globals().items()) if getattr(x, "__module__", None) == __name__ and name[0] != "_"}

@@ -7,8 +7,19 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from .._transforms.lbfgs import two_loops
+from .._transforms.matrices import Matrix, matrices_as, matrices_of
+from .._transforms.muon import MuonDimensionNumbers
 from ..estimators import MultiNormal
+from ..linalg import orthogonalize
 from ..numerics import abs_sq
+
+
+class MultiNormalDiagFromLogScale(MultiNormal):
+    """What `multi_normal` returns, with the shape of a sample under its name in optax."""
+
+    @property
+    def _param_shape(self) -> tuple[int, ...]:
+        return jnp.broadcast_shapes(self.loc.shape, self.log_scale.shape)
 
 
 def is_function(mask: Any) -> bool:
@@ -47,16 +58,58 @@ def precondition_by_lbfgs(
     return treedef.unflatten(two_loops(leaves, memory_s, memory_y, weights_memory, oldest_first, scale))
 
 
+def muon_reshape(x: Any, dim_nums: Any) -> tuple[Any, Any]:
+    """Return two functions: one that reshapes an array to a batch of matrices, along one axis, and its inverse.
+
+    Args:
+        x: the array.
+        dim_nums: its axes of rows and columns.
+    """
+    matrix = _matrix("_compute_muon_reshape", x, dim_nums)
+    return lambda y: matrix.of(y).reshape(-1, *matrix.size), matrix.back
+
+
+def orthogonalize_via_newton_schulz(
+    x: Any,
+    ns_coeffs: Any,
+    ns_steps: Any = 5,
+    preconditioning: str = "frobenius",
+    eps: Any = 1e-8,
+    dimension_numbers: Any = None,
+) -> Any:
+    """Orthogonalize a matrix, as in Muon: `modulax.linalg.orthogonalize`.
+
+    Args:
+        x: an array.
+        ns_coeffs: the coefficients.
+        ns_steps: number of iterations.
+        preconditioning: how to bound the singular values.
+        eps: added to the norm.
+        dimension_numbers: the axes of rows and columns; by default the two axes of a matrix.
+    """
+    matrix = _matrix("orthogonalize_via_newton_schulz", x, dimension_numbers)
+    return matrix.back(orthogonalize(matrix.of(x), ns_coeffs, ns_steps, preconditioning=preconditioning, eps=eps))
+
+
+def _matrix(name: str, x: Any, numbers: Any) -> Matrix:
+    (matrix,) = matrices_of(name, matrices_as(MuonDimensionNumbers)(numbers), x)
+    if matrix is None:
+        raise ValueError(f"`{name}` needs a matrix, or the axes of one, got an array of shape {x.shape}.")
+    return matrix
+
+
 def x64_precision(enable_x64_precision: bool = True) -> Any:
     """A context in which double precision is enabled, or disabled."""
     return jax.enable_x64(enable_x64_precision)
 
 
 HELPERS: dict[str, Any] = {
-    "MultiNormalDiagFromLogScale": MultiNormal,
+    "MultiNormalDiagFromLogScale": MultiNormalDiagFromLogScale,
+    "_compute_muon_reshape": muon_reshape,
     "_mask_callable": is_function,
     "_precondition_by_lbfgs": precondition_by_lbfgs,
     "abs_sq": abs_sq,
     "canonicalize_dtype": canonicalize_dtype,
+    "orthogonalize_via_newton_schulz": orthogonalize_via_newton_schulz,
     "x64_precision": x64_precision,
 }

@@ -7,19 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-from jax.tree_util import GetAttrKey
 from jaxtyping import PyTree
 
 from .._protocol.fields import ScalarOrSchedule
 from .._support.checks import suggestion
 from .._support.module import AbstractState
-from . import _functions
+from . import _functions, _schedules, _trees
 from ._helpers import HELPERS
 from ._multi_steps import MultiSteps
 from ._names import NAMES
 from ._pairs import Aggregator, GradientTransformation, GradientTransformationExtraArgs
 from ._rule import as_function, by_rule, counterpart
 from ._states import state_class
+from ._trees import NamedTupleKey
 
 
 class Changed(NamedTuple):
@@ -110,7 +110,7 @@ TYPES: dict[str, Any] = {
     "MaskedNode": MaskedNode,
     "MaybeAxis": int | None,
     "MultiSteps": MultiSteps,
-    "NamedTupleKey": GetAttrKey,
+    "NamedTupleKey": NamedTupleKey,
     "OptState": PyTree,
     "Params": PyTree,
     "PerElementUpdates": PyTree,
@@ -121,6 +121,14 @@ TYPES: dict[str, Any] = {
     "TransformUpdateExtraArgsFn": Callable[..., tuple[PyTree, PyTree]],
     "TransformUpdateFn": Callable[..., tuple[PyTree, PyTree]],
     "Updates": PyTree,
+    "WrappedSchedule": _schedules.WrappedSchedule,
+}
+# Functions of our own, by their names in optax.
+_FUNCTIONS = {
+    name: x
+    for part in (_functions, _schedules, _trees)
+    for name, x in vars(part).items()
+    if inspect.isfunction(x) and x.__module__ == part.__name__ and name[0] != "_"
 }
 
 
@@ -166,11 +174,11 @@ def _current(module: str, name: str) -> Any:
         return HELPERS[name]
     if name in TYPES:
         return TYPES[name]
-    if module in ("tree", "tree_utils") and name.removeprefix("tree_") in ("get", "set"):
-        return getattr(_functions, f"tree_{name.removeprefix('tree_')}")
+    if module in ("tree", "tree_utils") and (function := f"tree_{name.removeprefix('tree_')}") in _FUNCTIONS:
+        return _FUNCTIONS[function]
     if name in CHANGED:
         return as_function(counterpart(module, name), module, name, *CHANGED[name])
-    if name in _functions.NAMES:
-        return getattr(_functions, name)
+    if name in _FUNCTIONS:
+        return _FUNCTIONS[name]
     found = by_rule(module, name)
     return state_class(name, found) if inspect.isclass(found) and issubclass(found, AbstractState) else found

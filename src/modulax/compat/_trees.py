@@ -1,0 +1,197 @@
+"""Functions of trees that follow optax where `modulax.tree` does something else.
+
+A state is searched as if it were one of optax: its fields have their names there, the state of a chain is a tuple, and
+the state of an optimizer is that of its chain. Paths are those of optax, with a `NamedTupleKey` for a field.
+"""
+
+import dataclasses
+import functools
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+
+from .. import tree as _tree
+from .._containers.chain import ChainState
+from .._containers.injected import Hyperparams, InjectedState
+from .._protocol.apply_updates import apply_updates as _apply_updates
+from .._protocol.optimizer import OptimizerState
+from .._support.arithmetic import rank_of
+from .._support.checks import listing
+from .._support.module import AbstractState, with_fields
+from .._support.optax_names import home
+from .._support.optax_states import fields_in_optax
+from ..tree._stacks import stack_like, unstack
+from ..tree._state import one_level
+from ._names import NAMES
+
+
+@dataclasses.dataclass(frozen=True)
+class NamedTupleKey:
+    """An entry of a path: the name of a class of states, and of a field of it."""
+
+    tuple_name: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.tuple_name}.{self.name}"
+
+
+Path = tuple[Any, ...]
+Filtering = Callable[[Path, Any], bool] | None
+
+
+def apply_updates(params, updates) -> Any:
+    leaves, treedef = jtu.tree_flatten(params, is_leaf=lambda x: x is None)
+    if all(p is not None for p in leaves):
+        return _apply_updates(params, updates)
+    # A parameter that is None stays None, whatever its update is.
+    kept = [None if p is None else u for p, u in zip(leaves, treedef.flatten_up_to(updates), strict=True)]
+    return _apply_updates(params, treedef.unflatten(kept))
+
+
+def tree_get_all_with_path(tree, key, filtering=None) -> list[tuple[Path, Any]]:
+    return [(path, x) for path, x in _found(unstack(tree), key, ()) if filtering is None or filtering(path, x)]
+
+
+def tree_get(tree, key, default=None, filtering=None) -> Any:
+    found = tree_get_all_with_path(tree, key, filtering)
+    if len(found) > 1:
+        paths = ["/".join(map(str, path)) for path, _ in found]
+        raise KeyError(f"`tree_get(..., {key!r})` finds {listing(paths)}. Choose one with `filtering=...`.")
+    return found[0][1] if found else default
+
+
+def tree_set(tree, filtering=None, /, **kwargs) -> Any:
+    single = unstack(tree)
+    for key in kwargs:
+        if not tree_get_all_with_path(single, key, filtering):
+            raise KeyError(f"`tree_set(..., {key}=...)` finds no `{key}`{' to change' * (filtering is not None)}.")
+    return stack_like(_replaced(single, (), kwargs, filtering), tree)
+
+
+def tree_max(tree) -> Any:
+    return _extremum(jnp.max, jnp.maximum, -jnp.inf, tree) if _is_complex(tree) else _tree.max(tree)
+
+
+def tree_min(tree) -> Any:
+    return _extremum(jnp.min, jnp.minimum, jnp.inf, tree) if _is_complex(tree) else _tree.min(tree)
+
+
+def tree_div(tree_x, tree_y) -> Any:
+    # The quotient of NumPy's arrays is one of NumPy's, in their own precision.
+    is_of_numpy = all(isinstance(x, (np.ndarray, np.generic)) for x in jtu.tree_leaves((tree_x, tree_y)))
+    return jtu.tree_map(operator.truediv, tree_x, tree_y) if is_of_numpy else _tree.div(tree_x, tree_y)
+
+
+def _is_complex(tree: Any) -> bool:
+    return any(map(jnp.iscomplexobj, jtu.tree_leaves(tree)))
+
+
+def _extremum(of_one: Any, of_two: Any, of_none: float, tree: Any) -> Any:
+    """The largest or the smallest entry in NumPy's order of complex numbers."""
+    return functools.reduce(of_two, [of_one(x) for x in jtu.tree_leaves(tree) if jnp.size(x)], of_none)
+
+
+def _opened(node: Any) -> tuple[list[tuple[Any, Any]], Callable[[Sequence[Any]], Any]]:
+    """The children of a node with their keys in optax, and a function that makes such a node of other children."""
+    if isinstance(node, ChainState):
+        parts = [(jtu.SequenceKey(i), node[name]) for i, name in enumerate(node.names)]
+        return parts, lambda new: with_fields(
+            node, parts={name: x for name, x in zip(node.names, new, strict=True) if name in node.parts}
+        )
+    if isinstance(node, AbstractState):
+        names = {key: name for key, name in (fields_in_optax(type(node)) or {}).items() if hasattr(node, name)}
+        own = {field.name for field in dataclasses.fields(node)} - {*names.values()}
+        names |= {name: name for name in sorted(own) if name != "hyperparameters"}
+        entries = [(NamedTupleKey(_class_names(node)[0], key), getattr(node, name)) for key, name in names.items()]
+        entries = [(key, dict(x) if isinstance(x, Hyperparams) else x) for key, x in entries]
+        return entries, lambda new: _with(node, dict(zip(names.values(), new, strict=True)))
+    children, treedef = one_level(node)
+    if not children:
+        return [], lambda _: node
+    is_tuple = hasattr(node, "_fields")
+    keys = [NamedTupleKey(type(node).__name__, path[0].name) if is_tuple else path[0] for path, _ in children]
+    return list(zip(keys, [x for _, x in children], strict=True)), treedef.unflatten
+
+
+def _with(state: Any, values: dict[str, Any]) -> Any:
+    """A state with other values in its fields."""
+    if isinstance(state, InjectedState):
+        inner = state.hyperparameters
+        for name, x in values.pop("hyperparams").items():
+            inner = eqx.tree_at(state.hyperparams.accessor(name), inner, x)
+        values["hyperparameters"] = inner
+    return with_fields(state, **values)
+
+
+@functools.cache
+def _states_of_optax() -> dict[str, str]:
+    """The names of optax's states by those of ours; of two names of one class, the current one."""
+    pairs = [(home(name), name) for names in NAMES.values() for name in names if name.endswith("State")]
+    return {path.rpartition(".")[2]: name for path, name in pairs if path is not None}
+
+
+def _class_names(node: Any) -> tuple[str, ...]:
+    """What the class of a state is called in optax, and here."""
+    own = type(node).__name__
+    if isinstance(node, AbstractState) and not isinstance(node, ChainState):
+        return _states_of_optax().get(own, own), own
+    return (own,) if hasattr(node, "_fields") else ()
+
+
+_STEP = NamedTupleKey("ScaleByScheduleState", "count")  # what the step count of an optimizer is in optax
+
+
+def _found(node: Any, key: Any, path: Path) -> list[tuple[Path, Any]]:
+    """The values with a name and their paths: those of a node before those further down."""
+    if isinstance(node, OptimizerState):
+        found = _found(node.inner, key, path)
+        return found or ([((*path, _STEP), node.step)] if key == _STEP.name else [])
+    entries, _ = _opened(node)
+    found = [(path, node)] if key in _class_names(node) else []
+    found += [((*path, entry), x) for entry, x in entries if _name(entry) == key]
+    return found + [pair for entry, x in entries for pair in _found(x, key, (*path, entry))]
+
+
+def _replaced(node: Any, path: Path, changes: Mapping[Any, Any], filtering: Filtering) -> Any:
+    def is_changed(path: Path, name: Any, x: Any) -> bool:
+        return name in changes and (filtering is None or filtering(path, x))
+
+    if isinstance(node, OptimizerState):
+        node = with_fields(node, inner=_replaced(node.inner, path, changes, filtering))
+        if not is_changed((*path, _STEP), _STEP.name, node.step):
+            return node
+        return with_fields(node, step=_like(_STEP.name, node.step, changes[_STEP.name]))
+    for name in _class_names(node):
+        if is_changed(path, name, node):
+            return changes[name]
+    entries, rebuilt = _opened(node)
+    new = []
+    for entry, x in entries:
+        below, name = (*path, entry), _name(entry)
+        if is_changed(below, name, x):
+            new.append(_like(name, x, changes[name]))
+        else:
+            new.append(_replaced(x, below, changes, filtering))
+    return rebuilt(new)
+
+
+def _name(entry: Any) -> Any:
+    return entry.key if isinstance(entry, jtu.DictKey) else getattr(entry, "name", None)
+
+
+def _like(name: Any, old: Any, new: Any) -> Any:
+    """A number in the dtype of the one that it replaces, so that nothing is compiled again."""
+    is_number = isinstance(new, (bool, int, float, complex, np.ndarray, np.generic, jax.Array))
+    if not is_number or not isinstance(old, (jax.Array, np.ndarray)) or jnp.issubdtype(old.dtype, jax.dtypes.extended):
+        return new
+    is_whole = isinstance(new, float) and new.is_integer()
+    if rank_of(jnp.result_type(new)) > rank_of(old.dtype) and not is_whole:
+        raise ValueError(f"`tree_set({name}=...)`: it is {old.dtype}, which cannot hold {jnp.result_type(new)}.")
+    return jnp.asarray(new).astype(old.dtype)
