@@ -1,5 +1,6 @@
 """`modulax.compat`: the names, arguments and defaults of optax, and the transforms that come back."""
 
+import ast
 import functools
 import importlib
 import inspect
@@ -8,6 +9,7 @@ import pickle
 import types
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,7 +27,8 @@ from modulax.compat._names import NAMES
 from modulax.compat._own import DEPRECATED
 
 from . import settings
-from .instances import SCHEDULES, TRANSFORMS
+from .compat import suite
+from .instances import DIFFERENCES, SCHEDULES, TRANSFORMS
 from .loops import each
 from .vocabulary import names
 
@@ -174,7 +177,8 @@ ELSEWHERE = {
 
 
 # Functions of `compat` that make no transform.
-OTHERS = {"get", "set", "tree_get", "tree_set", "value_and_grad_from_state", "with_extra_args_support"}
+OTHERS = {"dice_loss", "value_and_grad_from_state", "with_extra_args_support"}
+MAKERS = ("modulax.compat._functions", "modulax.compat._schedules")
 
 
 def ten_steps(transform: Any, examples: bool) -> Any:
@@ -211,7 +215,7 @@ def test_every_function_that_makes_a_transform_is_compared():
         if path.rpartition(".")[2] in OTHERS:
             return False
         makes_one = hasattr(x, "constructs") and issubclass(x.constructs, mx.AbstractTransform | mx.AbstractSchedule)
-        return makes_one or getattr(x, "__module__", "") == "modulax.compat._functions"
+        return makes_one or getattr(x, "__module__", "") in MAKERS
 
     made = {path for path in functions() if makes(path)}
     flat = {path for path in made - DEPRECATED.keys() if path.partition(".")[0] not in ("transforms", "schedules")}
@@ -428,3 +432,47 @@ def test_deprecated_names_and_arguments_warn():
     ):
         with pytest.warns(DeprecationWarning, match=r"deprecated"):
             call()
+
+
+def test_the_list_of_optax_tests_that_do_not_pass():
+    """It names tests of the wheel, at most 136 of 2,636, and gives a reason for each."""
+    text = suite.EXPECTED.read_text()
+    tests = suite.listed(text)
+    assert 0 < len(tests) <= 136
+    assert suite.listed("\n".join(suite.written(tests))) == tests
+    known = of_the_wheel()
+    for test in tests:
+        file, cls, name = test.split("::")
+        assert any(name.startswith(own) for own in known[file][cls]), test
+    subjects = {row.subject for row in DIFFERENCES}
+    for section in text.split("\n## ")[1:]:
+        title, reason, items = section.split("\n\n", 2)
+        if title.startswith("Difference: "):
+            assert title.removeprefix("Difference: ") in subjects
+        else:
+            assert title in ("Skipped by optax", "Private helpers of optax", "Broken on this JAX")
+        assert len(reason.split()) > 2
+        assert all(suite.listed(line) for line in items.strip().splitlines())
+
+
+def of_the_wheel() -> dict[str, dict[str, set[str]]]:
+    """The tests that the wheel of optax has: functions by class and by file, whose name has its folders in it."""
+    package = Path(optax.__file__).parent
+    found = {}
+    for path in package.rglob("*_test.py"):
+        classes = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)]
+        found["_".join(path.relative_to(package).parts)] = {
+            cls.name: {node.name for node in cls.body if isinstance(node, ast.FunctionDef)} for cls in classes
+        }
+    return found
+
+
+def test_what_the_list_says_otherwise_than_a_run():
+    assert suite.written({"f::t1", "f::t2", "f::t4", "f::u"}) == ["* `f::t` 1-2, 4", "* `f::u`"]
+    found = {"f::t1": "failed", "f::t2": "passed", "f::t4": "passed", "f::u": "skipped"}
+    assert suite.differences(found, {"f::t2", "f::t3", "f::u"}, is_all=True) == [
+        "not listed: f::t1 (failed)",
+        "listed, but passes: f::t2",
+        "listed, but was not run: f::t3",
+    ]
+    assert suite.differences(found, {"f::t1", "f::t3", "f::u"}, is_all=False) == []

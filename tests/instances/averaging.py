@@ -74,7 +74,7 @@ TRANSFORMS = (
 DIFFERENCES = (
     Difference(
         "ScheduleFree, evaluation parameters",
-        "the average is stored in the state, in at least float32: `b1` may be 0 or follow a schedule, "
+        "the average is stored in the state, and so is z, in at least float32: `b1` may be 0 or follow a schedule, "
         "`eval_params` is idempotent, and bfloat16 parameters lose no precision",
         "the average is derived from the parameters, (y - (1 - b1) z) / b1: NaN for `b1=0`, not "
         "idempotent, and in bfloat16 limited by the rounding of the parameters",

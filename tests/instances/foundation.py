@@ -344,6 +344,13 @@ DIFFERENCES = (
         "",
     ),
     Difference(
+        "A stateful schedule whose `update` returns another dtype",
+        "an error, unless the dtype in `init` can hold the values",
+        "the state gets the new dtype, and the next update is compiled again",
+        "an update never changes a dtype",
+        "test_stateful_schedules.py::test_a_state_that_would_be_cut_to_another_dtype_is_refused",
+    ),
+    Difference(
         "`schedules.WrappedSchedule`",
         "a function as a schedule of the step",
         "a function as a stateful schedule, whose state is the step",

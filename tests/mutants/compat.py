@@ -2,7 +2,7 @@
 
 from ._mutant import Mutant
 
-_TESTS = ("tests/test_compat.py",)
+_TESTS = ("tests/test_compat.py", "tests/test_compat_functions.py")
 
 
 def _mutant(name: str, file: str, old: str, new: str) -> Mutant:
@@ -43,7 +43,17 @@ MUTANTS = (
     _mutant(
         "compat-calls-warn-of-nothing", "compat/_own", " if name in DEPRECATED_CALLS else found", " if 0 else found"
     ),
+    _mutant("compat-finds-the-last-of-several", "compat/_trees", "    if len(found) > 1:", "    if False:"),
     _mutant(
-        "compat-gets-value-errors", "compat/_functions", "raise KeyError(str(error))", "raise ValueError(str(error))"
+        "compat-sets-what-is-not-there",
+        "compat/_trees",
+        "key, filtering):\n            raise",
+        "key):\n            raise",
     ),
+    _mutant("compat-sets-no-schedules", "compat/_trees", "_STEP), _STEP.name, node.step)", "_STEP), None, node.step)"),
+    _mutant("compat-sets-halves-of-counts", "compat/_trees", "and not is_whole:", "and False:"),
+    _mutant("compat-divides-in-single", "compat/_trees", "all(isinstance(x, (np.ndarray", "all(isinstance(x, (str"),
+    _mutant("compat-ascends-from-zero", "compat/_schedules", "and peak_value == 0 and", "and False and"),
+    _mutant("compat-decays-to-zero", "compat/_schedules", 'value < 0 and largest == "0"', "value <= 0"),
+    _mutant("compat-takes-any-probabilities", "compat/_functions", "if is_checked and not", "if False and not"),
 )

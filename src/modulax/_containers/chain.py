@@ -46,6 +46,11 @@ class ChainState(AbstractState):
         return len(self.names)
 
 
+def is_chain_state(x: object) -> bool:
+    """Whether this is the state of a chain."""
+    return isinstance(x, ChainState)
+
+
 class Chain(AbstractContainer):
     """Composes transforms: applies them one after the other, each to the updates that the previous one returned.
 

@@ -50,6 +50,11 @@ class InjectedState(AbstractState):
         """The hyperparameters as a mapping from names to numbers. Setting one changes this state in place."""
         return Hyperparams(self.hyperparameters)
 
+    @property
+    def hyperparams_states(self) -> dict[str, State]:
+        """`schedule_states` under its name in optax, where it is empty if there are none."""
+        return self.schedule_states or {}
+
 
 class Hyperparams(MutableMapping[str, Any]):
     """The hyperparameters in a state by name: a field, a dotted path, or the end of one if it is unambiguous.
@@ -105,6 +110,16 @@ class Hyperparams(MutableMapping[str, Any]):
             f"is ambiguous: it could be {listing(found)}" if found else f"is not there: it has {listing(accessors)}"
         )
         raise KeyError(f"`state.hyperparams[{name!r}]` {problem}.")
+
+
+def with_hyperparams(state: AbstractState, values: dict[str, Any]) -> AbstractState:
+    """Return a copy of a state with other values in its fields, and hyperparameters by name in one that has them."""
+    if isinstance(state, InjectedState):
+        inner, names = state.hyperparameters, state.hyperparams
+        for name, x in values.pop("hyperparams", {}).items():
+            inner = eqx.tree_at(names.accessor(name), inner, x)
+        values["hyperparameters"] = inner
+    return with_fields(state, **values)
 
 
 def _as_names(x: Any) -> tuple[str, ...]:

@@ -30,6 +30,11 @@ class OptimizerState(AbstractState):
         return self.inner[key] if isinstance(key, int) else super().__getitem__(key)
 
 
+def is_optimizer_state(x: object) -> bool:
+    """Whether this is the state of an optimizer."""
+    return isinstance(x, OptimizerState)
+
+
 class AbstractOptimizer(AbstractTransform):
     """A named optimizer: fields for its hyperparameters, and `transform()`, which composes it from transforms.
 

@@ -9,13 +9,14 @@ that can also be differentiated in reverse mode, where it is replaced by a `scan
 
 import inspect
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .._protocol.apply_updates import apply_updates
 from .._support.arithmetic import at_least_float32
@@ -155,8 +156,24 @@ def miss(excess: Scalar, is_fine: Array) -> Scalar:
     return jnp.where(is_fine & ~jnp.isnan(excess), jnp.maximum(excess, 0), jnp.inf)
 
 
-def report(owner: object, tried: Array, value: Scalar, slope: Scalar, found: Trial) -> None:
-    """Prints one line about a search."""
+def report(
+    owner: object,
+    tried: Array,
+    value: Scalar,
+    slope: Scalar,
+    found: Trial,
+    reasons: Mapping[str, Bool[Array, ""]] = MappingProxyType({}),
+) -> None:
+    """Prints one line about a search.
+
+    Args:
+        owner: the line search.
+        tried: number of evaluations.
+        value: the loss where the search began.
+        slope: the slope there.
+        found: the trial whose step is taken.
+        reasons: sentences that explain a failure, each with whether it is true.
+    """
     message = (
         "{name}: step size {step} after {tried} evaluations; loss {value} -> {new_value}, initial slope {slope}; "
         "decrease error {decrease}"
@@ -165,4 +182,10 @@ def report(owner: object, tried: Array, value: Scalar, slope: Scalar, found: Tri
     numbers |= {"slope": slope, "decrease": found.decrease_error}
     if found.curvature_error is not None:
         message, numbers["curvature"] = message + ", curvature error {curvature}", found.curvature_error
-    jax.debug.print(message.replace("{name}", type(owner).__name__), **numbers)
+    message = message.replace("{name}", type(owner).__name__)
+
+    def write(are_true: list[Array], numbers: dict[str, Array]) -> None:
+        told = [reason for reason, is_true in zip(reasons, are_true, strict=True) if is_true]
+        print(". ".join([message.format(**numbers), *told]))  # noqa: T201 (asked for by `verbose`)
+
+    jax.debug.callback(write, list(reasons.values()), numbers)

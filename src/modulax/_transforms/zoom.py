@@ -61,6 +61,14 @@ class _Search(NamedTuple):
     best: Trial
 
 
+# What `verbose=True` says of a search that failed.
+NOT_A_DESCENT_DIRECTION = "The updates are not a descent direction"
+NO_STEP_SIZE = "No step size decreased the loss enough"
+CONDITION_ON_SLOPE_MISSED = "The step size decreases the loss enough, and the slope there is too large"
+NO_INTERVAL = "No interval with such a step size was found; a larger `max_learning_rate` or more steps may help"
+INTERVAL_TOO_SHORT = "The interval became shorter than `stepsize_precision`"
+
+
 class ScaleByZoomLinesearch(AbstractTransform):
     r"""Line search for the strong Wolfe conditions: a step size with sufficient decrease and a small slope.
 
@@ -106,7 +114,7 @@ class ScaleByZoomLinesearch(AbstractTransform):
         stepsize_precision: length of interval below which the search stops, once the loss decreases enough.
         initial_guess_strategy: first step size to try: the previous one, `"keep"`, or 1, `"one"`, which suits Newton's
             and quasi-Newton methods.
-        verbose: whether to print one line per search.
+        verbose: whether to print one line per search, and if it fails, why.
 
     References:
         Nocedal and Wright, [Numerical Optimization](https://doi.org/10.1007/978-0-387-40065-5), 2006, algorithms 3.5
@@ -156,10 +164,23 @@ class ScaleByZoomLinesearch(AbstractTransform):
         search = self._search(line, start, here, self._first_step(state))
         best = search.best
         if self.verbose:
-            report(self, search.tried, start.value, start.slope, best)
+            report(self, search.tried, start.value, start.slope, best, self._reasons(start, search))
         value = jnp.where(best.step == 0, start.value, best.value)
         info = ZoomLinesearchInfo(search.tried, best.decrease_error, best.curvature_error)
         return line.scaled(best.step), ScaleByZoomLinesearchState(best.step, value, best.grad, info)
+
+    def _reasons(self, start: _Point, search: _Search) -> dict[str, Array]:
+        """Why a search failed: sentences, each with whether it is true."""
+        decreases = search.best.decrease_error <= self.tol
+        has_failed = ~decreases | (search.best.curvature_error > self.tol)
+        length = jnp.abs(search.high.step - search.low.step)
+        return {
+            NOT_A_DESCENT_DIRECTION: start.slope >= 0,
+            NO_STEP_SIZE: ~decreases,
+            CONDITION_ON_SLOPE_MISSED: decreases & has_failed,
+            NO_INTERVAL: has_failed & ~search.bracketed,
+            INTERVAL_TOO_SHORT: has_failed & search.bracketed & (length <= self.stepsize_precision),
+        }
 
     def _first_step(self, state: ScaleByZoomLinesearchState) -> Scalar:
         last = state.learning_rate

@@ -29,9 +29,7 @@ from .._transforms.privacy import DifferentiallyPrivateAggregate
 from .._transforms.regularization import AddDecayedWeights
 from .._transforms.scaling import ScaleByLearningRate
 from .._transforms.sophia import HutchinsonDiagonal
-from ..estimators import multi_normal as _multi_normal
 from ..losses import dice_loss as _dice_loss
-from ._helpers import MultiNormalDiagFromLogScale
 from ._pairs import ignoring_extra
 from ._trees import tree_get
 
@@ -113,10 +111,6 @@ def inject_hyperparams(inner_factory, static_args=(), hyperparam_dtype=None) -> 
 def masked(inner, mask, *, mask_compatible_extra_args=False) -> Tx:
     del mask_compatible_extra_args  # extra arguments that are like the parameters are always masked here
     return Masked(inner, mask)
-
-
-def multi_normal(loc, log_scale) -> MultiNormalDiagFromLogScale:
-    return MultiNormalDiagFromLogScale(*_multi_normal(loc, log_scale).params)
 
 
 def nadam(learning_rate, b1=0.9, b2=0.999, eps=1e-8, eps_root=0.0, mu_dtype=None, *, nesterov=True) -> Tx:

@@ -6,20 +6,13 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
+from .._transforms import zoom
 from .._transforms.lbfgs import two_loops
 from .._transforms.matrices import Matrix, matrices_as, matrices_of
 from .._transforms.muon import MuonDimensionNumbers
 from ..estimators import MultiNormal
 from ..linalg import orthogonalize
 from ..numerics import abs_sq
-
-
-class MultiNormalDiagFromLogScale(MultiNormal):
-    """What `multi_normal` returns, with the shape of a sample under its name in optax."""
-
-    @property
-    def _param_shape(self) -> tuple[int, ...]:
-        return jnp.broadcast_shapes(self.loc.shape, self.log_scale.shape)
 
 
 def is_function(mask: Any) -> bool:
@@ -104,7 +97,12 @@ def x64_precision(enable_x64_precision: bool = True) -> Any:
 
 
 HELPERS: dict[str, Any] = {
-    "MultiNormalDiagFromLogScale": MultiNormalDiagFromLogScale,
+    "FLAG_CURVATURE_COND_NOT_SATISFIED": zoom.CONDITION_ON_SLOPE_MISSED,
+    "FLAG_INTERVAL_NOT_FOUND": zoom.NO_INTERVAL,
+    "FLAG_INTERVAL_TOO_SMALL": zoom.INTERVAL_TOO_SHORT,
+    "FLAG_NOT_A_DESCENT_DIRECTION": zoom.NOT_A_DESCENT_DIRECTION,
+    "FLAG_NO_STEPSIZE_FOUND": zoom.NO_STEP_SIZE,
+    "MultiNormalDiagFromLogScale": MultiNormal,
     "_compute_muon_reshape": muon_reshape,
     "_mask_callable": is_function,
     "_precondition_by_lbfgs": precondition_by_lbfgs,

@@ -4,11 +4,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from .._protocol.schedule import AbstractStatefulSchedule
 from .._support.arithmetic import safe_increment
 from .._support.types import Count
 from ..schedules import Constant, ExponentialDecay, Linear, Polynomial, WarmupCosineDecay
@@ -49,17 +47,18 @@ def warmup_cosine_decay_schedule(init_value, peak_value, warmup_steps, decay_ste
 class WrappedScheduleState(NamedTuple):
     """State of `WrappedSchedule`: step count."""
 
-    count: Count
+    count: Count  # pyright: ignore[reportIncompatibleMethodOverride] (the name in optax)
 
 
-class WrappedSchedule(AbstractStatefulSchedule):
+class WrappedSchedule:
     """A function of the step as a schedule with a state, which counts the steps.
 
     Args:
         schedule_fn: the function, or a schedule.
     """
 
-    schedule_fn: Callable[[Any], Any] = eqx.field(static=True)
+    def __init__(self, schedule_fn: Callable[[Any], Any]):
+        self.schedule_fn = schedule_fn
 
     def init(self) -> WrappedScheduleState:
         """Return a count of zero."""

@@ -10,18 +10,17 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
 from .. import tree as _tree
-from .._containers.chain import ChainState
-from .._containers.injected import Hyperparams, InjectedState
+from .._containers.chain import is_chain_state
+from .._containers.injected import with_hyperparams
 from .._protocol.apply_updates import apply_updates as _apply_updates
-from .._protocol.optimizer import OptimizerState
-from .._support.arithmetic import rank_of
+from .._protocol.optimizer import is_optimizer_state
+from .._support.arithmetic import at_least_float32, rank_of
 from .._support.checks import listing
 from .._support.module import AbstractState, with_fields
 from .._support.optax_names import home
@@ -89,6 +88,16 @@ def tree_div(tree_x, tree_y) -> Any:
     return jtu.tree_map(operator.truediv, tree_x, tree_y) if is_of_numpy else _tree.div(tree_x, tree_y)
 
 
+def tree_vdot(tree_x, tree_y) -> Any:
+    return _tree.sum(jtu.tree_map(_vdot, tree_x, tree_y))  # rounded as in optax
+
+
+def _vdot(x: Any, y: Any) -> jax.Array:
+    dtype = jnp.result_type(x, y)
+    dtype = at_least_float32(dtype) if jnp.issubdtype(dtype, jnp.inexact) else dtype
+    return jnp.vdot(x, y, precision=jax.lax.Precision.HIGHEST, preferred_element_type=dtype)
+
+
 def _is_complex(tree: Any) -> bool:
     return any(map(jnp.iscomplexobj, jtu.tree_leaves(tree)))
 
@@ -100,7 +109,7 @@ def _extremum(of_one: Any, of_two: Any, of_none: float, tree: Any) -> Any:
 
 def _opened(node: Any) -> tuple[list[tuple[Any, Any]], Callable[[Sequence[Any]], Any]]:
     """The children of a node with their keys in optax, and a function that makes such a node of other children."""
-    if isinstance(node, ChainState):
+    if is_chain_state(node):
         parts = [(jtu.SequenceKey(i), node[name]) for i, name in enumerate(node.names)]
         return parts, lambda new: with_fields(
             node, parts={name: x for name, x in zip(node.names, new, strict=True) if name in node.parts}
@@ -110,24 +119,14 @@ def _opened(node: Any) -> tuple[list[tuple[Any, Any]], Callable[[Sequence[Any]],
         own = {field.name for field in dataclasses.fields(node)} - {*names.values()}
         names |= {name: name for name in sorted(own) if name != "hyperparameters"}
         entries = [(NamedTupleKey(_class_names(node)[0], key), getattr(node, name)) for key, name in names.items()]
-        entries = [(key, dict(x) if isinstance(x, Hyperparams) else x) for key, x in entries]
-        return entries, lambda new: _with(node, dict(zip(names.values(), new, strict=True)))
+        entries = [(key, dict(x) if key.name == "hyperparams" else x) for key, x in entries]
+        return entries, lambda new: with_hyperparams(node, dict(zip(names.values(), new, strict=True)))
     children, treedef = one_level(node)
     if not children:
         return [], lambda _: node
     is_tuple = hasattr(node, "_fields")
     keys = [NamedTupleKey(type(node).__name__, path[0].name) if is_tuple else path[0] for path, _ in children]
     return list(zip(keys, [x for _, x in children], strict=True)), treedef.unflatten
-
-
-def _with(state: Any, values: dict[str, Any]) -> Any:
-    """A state with other values in its fields."""
-    if isinstance(state, InjectedState):
-        inner = state.hyperparameters
-        for name, x in values.pop("hyperparams").items():
-            inner = eqx.tree_at(state.hyperparams.accessor(name), inner, x)
-        values["hyperparameters"] = inner
-    return with_fields(state, **values)
 
 
 @functools.cache
@@ -140,7 +139,7 @@ def _states_of_optax() -> dict[str, str]:
 def _class_names(node: Any) -> tuple[str, ...]:
     """What the class of a state is called in optax, and here."""
     own = type(node).__name__
-    if isinstance(node, AbstractState) and not isinstance(node, ChainState):
+    if isinstance(node, AbstractState) and not is_chain_state(node):
         return _states_of_optax().get(own, own), own
     return (own,) if hasattr(node, "_fields") else ()
 
@@ -150,7 +149,7 @@ _STEP = NamedTupleKey("ScaleByScheduleState", "count")  # what the step count of
 
 def _found(node: Any, key: Any, path: Path) -> list[tuple[Path, Any]]:
     """The values with a name and their paths: those of a node before those further down."""
-    if isinstance(node, OptimizerState):
+    if is_optimizer_state(node):
         found = _found(node.inner, key, path)
         return found or ([((*path, _STEP), node.step)] if key == _STEP.name else [])
     entries, _ = _opened(node)
@@ -163,7 +162,7 @@ def _replaced(node: Any, path: Path, changes: Mapping[Any, Any], filtering: Filt
     def is_changed(path: Path, name: Any, x: Any) -> bool:
         return name in changes and (filtering is None or filtering(path, x))
 
-    if isinstance(node, OptimizerState):
+    if is_optimizer_state(node):
         node = with_fields(node, inner=_replaced(node.inner, path, changes, filtering))
         if not is_changed((*path, _STEP), _STEP.name, node.step):
             return node

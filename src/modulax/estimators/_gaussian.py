@@ -30,6 +30,11 @@ class MultiNormal(AbstractModule):
         """The mean and the logarithm of the standard deviation, in the shapes they were given in."""
         return self.loc, self.log_scale
 
+    @property
+    def _param_shape(self) -> tuple[int, ...]:
+        """The shape of a sample, under its name in optax."""
+        return jnp.broadcast_shapes(self.loc.shape, self.log_scale.shape)
+
     def mean(self) -> Float[Array, "..."]:
         """The mean, in the shape of a sample."""
         dtype, mean, _ = entries(self)

@@ -1,0 +1,1 @@
+"""optax's own tests with `modulax.compat` in the place of optax."""
