@@ -29,6 +29,7 @@ def stacked(quick: bool) -> str:
         "`Stacked`, chunks of 16": modulax.Stacked(adam, 16),
         "`Stacked`, chunks of 32": modulax.Stacked(adam, 32),
         "`Flatten`": modulax.Flatten(adam),
+        "`Flatten`, chunks of 16": modulax.Flatten(adam, 16),
     }
     models: dict[str, list[tuple[int, ...]]] = {
         "512 × (32,)": [(32,)] * 512,

@@ -39,6 +39,7 @@ SHAPES = jax.eval_shape(lambda: PARAMS)
 
 # What `other_static_value` cannot know, by the name of the field, or by the class and the name.
 OTHER: dict[str, Any] = {
+    "Flatten.chunk": 2,
     "ParamAverage.window": 2,
     "MasterWeights.dtype": "float32",
     "ScaleByDepth.axis": 1,

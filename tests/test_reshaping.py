@@ -175,10 +175,20 @@ def test_it_does_the_same_as_without():
     params = jtu.tree_map(jnp.asarray, MIXED)
     for inner in (mx.Chain(mx.Clip(0.5), mx.Adam(0.1)), mx.MultiSteps(mx.SGD(0.1, 0.9), 2)):
         plain = trajectory(inner, params, gradients)
-        flat = trajectory(mx.Flatten(inner), params, gradients)
-        for a, b in zip(jtu.tree_leaves(plain), jtu.tree_leaves(flat), strict=True):
-            rtol = 1e-2 if a.dtype == jnp.bfloat16 else 1e-5
-            np.testing.assert_allclose(a.astype(complex), b.astype(complex), rtol=rtol, atol=1e-6)
+        for flatten in (mx.Flatten(inner), mx.Flatten(inner, chunk=1)):
+            flat = trajectory(flatten, params, gradients)
+            for a, b in zip(jtu.tree_leaves(plain), jtu.tree_leaves(flat), strict=True):
+                rtol = 1e-2 if a.dtype == jnp.bfloat16 else 1e-5
+                np.testing.assert_allclose(a.astype(complex), b.astype(complex), rtol=rtol, atol=1e-6)
+
+
+def test_a_vector_holds_no_more_arrays_than_a_chunk():
+    params = {f"{i}": jnp.full(i + 1, float(i)) for i in range(5)} | {"low": jnp.ones(3, jnp.bfloat16)}
+    state = mx.Flatten(mx.Trace(0.9), chunk=2).init(params)
+    found = {name: x.size for name, x in state.inner_state.trace.items()}
+    assert found == {"float32_0": 1 + 2, "float32_1": 3 + 4, "float32_2": 5, "bfloat16_0": 3}
+    with pytest.raises(ValueError, match=r"`Flatten\(chunk=...\)` must be a positive integer, got 0"):
+        mx.Flatten(mx.SGD(0.1), chunk=0)
 
 
 def test_arrays_of_one_shape_keep_their_shardings():

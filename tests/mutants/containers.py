@@ -193,6 +193,14 @@ MUTANTS = (
         ("tests/test_spikes.py -k errors",),
     ),
     Mutant(
+        "flatten-has-one-chunk",
+        "numbers",
+        "_containers/reshaping.py",
+        'yield f"{name}_{k}", indices[start : start + size]',
+        'yield f"{name}_{k}", indices[start:]',
+        ("tests/test_reshaping.py -k chunk",),
+    ),
+    Mutant(
         "lookahead-resets-at-every-step",
         "container",
         "_containers/lookahead.py",
