@@ -14,6 +14,7 @@ this function, so that each shape is traced once for all of them.
 """
 
 import abc
+import collections
 import contextlib
 import dataclasses
 import threading
@@ -23,9 +24,10 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+from jax.core import Tracer
 from jaxtyping import Array, PyTree
 
-from .._support.arithmetic import at_least_float32, common_dtype, default_float, real_dtype, safe_increment
+from .._support.arithmetic import at_least_float32, common_dtype, default_float, no_steps, real_dtype, safe_increment
 from .._support.module import AbstractState, kind_of
 from .._support.types import Params, State, Updates
 from ..tree._align import align
@@ -35,7 +37,8 @@ from .masks import select
 from .schedule_values import resolve
 from .transform import AbstractTransform, EmptyState
 
-_GROUP = 32  # arrays of one shape whose initial states are computed together
+_GROUP = 32  # arrays of one shape whose initial states are computed together, in a program
+_EAGER_GROUP = 2  # and outside one: few, since the last one of a shape may be computed as often
 
 
 class AbstractLeafwise(AbstractTransform):
@@ -166,7 +169,7 @@ class AbstractLeafwise(AbstractTransform):
             for name in _tree_fields(example)
         }
         counter = _counter(example)
-        count = {counter.name: jnp.zeros((), jnp.int32)} if counter else {}
+        count = {counter.name: no_steps()} if counter else {}
         return type(example)(**count, **self.init_shared(params), **trees)
 
     def at(self, state: State) -> Self:
@@ -198,16 +201,24 @@ def _init_group(rule: AbstractLeafwise, leaves: Sequence[Array]) -> list[State]:
 
 def _init_leaves(rule: AbstractLeafwise, leaves: Sequence[Array]) -> list[State]:
     """The states of many arrays, computed in groups of one shape by a function that is compiled once for each shape."""
-    if len(leaves) >= _GROUP:
+    is_program = any(isinstance(p, Tracer) for p in leaves)
+    size = _GROUP if is_program else _EAGER_GROUP
+    if len(leaves) >= size:
         example = jax.eval_shape(rule.init_leaf, leaves[0])
         if not jtu.tree_leaves(example):  # a program without results takes its time too
             return [example] * len(leaves)
-    return in_groups(
-        [(p.shape, p.dtype) for p in leaves],
-        _GROUP,
-        lambda i: rule.init_leaf(leaves[i]),
-        lambda group: _init_group(rule, [leaves[i] for i in group]),
-    )
+    kinds = [(p.shape, p.dtype) for p in leaves]
+    counts = collections.Counter(kinds)
+
+    def together(group: list[int]) -> list[State]:
+        return _init_group(rule, [leaves[i] for i in group])
+
+    def each(i: int) -> State:
+        if is_program:
+            return rule.init_leaf(leaves[i])
+        return together([i] * min(size, counts[kinds[i]]))[0]  # the program of the others again
+
+    return in_groups(kinds, size, each, together)
 
 
 def _counter(state: State) -> dataclasses.Field | None:

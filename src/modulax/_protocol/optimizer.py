@@ -4,9 +4,7 @@ import abc
 from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
-import jax.numpy as jnp
-
-from .._support.arithmetic import safe_increment
+from .._support.arithmetic import no_steps, safe_increment
 from .._support.module import AbstractState, nested, shared, with_fields
 from .._support.types import Count, P, Params, State, Updates
 from .container import check_parts, eval_parts, part_fields
@@ -60,7 +58,7 @@ class AbstractOptimizer(AbstractTransform):
 
     def init(self, params: Params) -> OptimizerState:
         """Return the initial state: the state of `transform()`, and a step count of zero."""
-        step = jnp.zeros((), jnp.int32)
+        step = no_steps()
         states = schedule_states(self)
         return OptimizerState(step, with_current_values(self, step, states).transform().init(params), states)
 

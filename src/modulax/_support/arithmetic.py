@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, DTypeLike, Inexact, Real
+from jaxtyping import Array, ArrayLike, Bool, DTypeLike, Inexact, Int, Real
 
 
 def default_float() -> np.dtype:
@@ -146,6 +146,11 @@ _RANKS = (np.bool_, np.integer, np.floating, np.complexfloating)
 def rank_of(dtype: Any) -> int:
     """The rank of a dtype's kind, from booleans to complex numbers: a value can be cast to its own or a higher one."""
     return next((i for i, kind in enumerate(_RANKS) if jnp.issubdtype(dtype, kind)), len(_RANKS))
+
+
+def no_steps() -> Int[Array, ""]:
+    """A step count of zero, without the program that `jnp.zeros` compiles outside of one."""
+    return jnp.asarray(np.zeros((), np.int32))
 
 
 def safe_increment(count: Real[ArrayLike, "*shape"]) -> Real[Array, "*shape"]:
