@@ -304,15 +304,6 @@ def test_a_step_makes_few_calls_of_python():
         assert sum(read.values()) <= 110, read
 
 
-def test_the_hyperparameters_of_an_eager_step_are_one_array():
-    """For each array among its arguments, a call takes about a microsecond."""
-    optimizer = modulax.AdamW(1e-3)
-    state = optimizer.init(params())
-    jax.jit(lambda g, s: optimizer.update(g, s, g))(params(), state)  # where they cannot be sent to the device
-    optimizer.update(params(), state, params())
-    assert entry.memory.known[id(optimizer)].packed.shape == (6,)
-
-
 def test_numbers_and_flags_in_place_of_arrays():
     """A call like an earlier one is not looked at leaf by leaf. An array is traced, a flag static, a number no leaf."""
     seen = []

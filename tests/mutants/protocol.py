@@ -106,14 +106,6 @@ MUTANTS = (
         ("tests/test_entry.py -k in_place_of_arrays",),
     ),
     Mutant(
-        "hyperparameters-are-sent-one-by-one",
-        "entry point",
-        "_protocol/entry.py",
-        "                flat.pack()\n",
-        "",
-        ("tests/test_entry.py -k one_array",),
-    ),
-    Mutant(
         "the-last-call-of-the-general-kind-is-forgotten",
         "entry point",
         "_protocol/entry.py",

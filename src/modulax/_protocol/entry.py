@@ -79,14 +79,13 @@ def _safe_hash(x: Any) -> int:
 class _Flat:
     """A transform taken apart: its hyperparameters and its structure, and what each program used last for it."""
 
-    __slots__ = ("direct", "is_x64", "keys", "leaves", "numbers", "packed", "transform", "treedef")
+    __slots__ = ("direct", "is_x64", "keys", "numbers", "transform", "treedef")
 
     def __init__(self, transform: Any, is_x64: bool):
         self.transform: Callable[[], Any] | None = None  # a weak reference, if it is remembered
         self.is_x64 = is_x64
-        self.leaves, self.treedef = jtu.tree_flatten(transform)
-        self.numbers = [x if isinstance(x, jax.Array) else _number(x) for x in self.leaves]
-        self.packed: Any = self.numbers
+        leaves, self.treedef = jtu.tree_flatten(transform)
+        self.numbers = [x if isinstance(x, jax.Array) else _number(x) for x in leaves]
         self.keys: dict[Program, _Key] = {}
         self.direct: dict[Program, Callable[..., Any]] = {}
 
@@ -98,13 +97,6 @@ class _Flat:
         if key is None or key.treedef != treedef:
             key = self.keys[program] = program.known(_Key(self.treedef, treedef, ()))
         return key
-
-    def pack(self) -> None:
-        """Put numbers of the host into one array, of which a call takes less time than of each on its own."""
-        kinds = {jax.Array if isinstance(x, jax.Array) else x.dtype for x in self.leaves}
-        if self.packed is self.numbers and len(self.leaves) > 1 and len(kinds - {jax.Array}) == len(kinds) == 1:
-            array = jax.device_put(np.stack(self.leaves))
-            self.packed = self.numbers if isinstance(array, Tracer) else array
 
 
 class _Memory:
@@ -220,11 +212,9 @@ class Program:
         Nobody has looked at the leaves of a call, so some may be Python numbers, which `jax.jit` takes for arrays.
         """
 
-        def run(numbers: Any, *trees: Any) -> Any:
+        def run(numbers: list[Any], *trees: Any) -> Any:
             if not all(map(_is_surely_array, jtu.tree_leaves(trees))) or is_x64 != _is_x64():
                 raise _NotDirectError
-            if not isinstance(numbers, list):
-                numbers = [jax.lax.squeeze(x, (0,)) for x in jax.lax.split(numbers, [1] * numbers.size)]
             return self._run(transform_def, numbers, trees)
 
         return self._named(run)
@@ -250,7 +240,7 @@ class Program:
         flat = memory.known.get(id(transform))
         if flat is not None and (direct := flat.direct.get(self)) is not None:
             try:
-                return direct(flat.packed, *trees)
+                return direct(flat.numbers, *trees)
             except (_NotDirectError, NotCompiledError, TypeError, ValueError):
                 pass  # errors are those of `_general`: called here, they would have a context
         return self._general(transform, trees)
@@ -262,13 +252,11 @@ class Program:
         if self._plain and key in self._plain:
             return self._as_plain_python(transform, *trees)
         try:
-            is_direct = self._donated is None and flat.transform is not None and not key.statics
-            if is_direct and all(map(_is_surely_array, leaves)):
+            if self._donated is None and not key.statics and all(map(_is_surely_array, leaves)):
                 direct = self._kept((flat.treedef, flat.is_x64), lambda: self._direct(flat.treedef, flat.is_x64))
-                flat.pack()
-                if all(map(_is_surely_array, jtu.tree_leaves(trees))):  # in `leaves`, numbers are arrays already
+                if flat.transform and all(map(_is_surely_array, jtu.tree_leaves(trees))):  # none is a Python number
                     flat.direct[self] = direct
-                return direct(flat.packed, *key.fill(leaves))
+                return direct(flat.numbers, *key.fill(leaves))
             kept, given, start = leaves, [], 0
             if self._donated is not None:
                 first, last = self._donated
