@@ -1,6 +1,7 @@
 """`modulax.compat`: the names, arguments and defaults of optax, and the transforms that come back."""
 
 import ast
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -295,9 +296,10 @@ def test_fields_of_states_are_in_the_order_of_optax():
     seen = set()
     for path, theirs in state_classes():
         found = operator.attrgetter(path)(compat)
-        if path.endswith("InjectHyperparamsState"):  # the older one of two, for which we have one class
-            continue
         assert found._fields == theirs._fields, path
+        assert [x[:2] for x in arguments(found)] == [x[:2] for x in arguments(theirs)]
+        if path.endswith("InjectHyperparamsState"):  # the older one of two, whose order is ours
+            continue
         ours = found.ours
         taken = [p.name for p in inspect.signature(ours).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
         in_optax = fields_in_optax(ours) or {}
@@ -305,6 +307,22 @@ def test_fields_of_states_are_in_the_order_of_optax():
         assert len(taken) < len(known) or taken[: len(known)] == known, path
         seen.add(ours.__name__)
     assert len(seen) > 50
+
+
+def test_states_that_hold_less_than_those_of_optax():
+    """As the page says; whoever constructs one is told so."""
+    lacking = set()
+    for path, theirs in state_classes():
+        made = operator.attrgetter(path)(compat)
+        held = {field.name for field in dataclasses.fields(made.ours)}
+        for name in theirs._fields:
+            if (fields_in_optax(made.ours) or {})[name] not in held:
+                lacking.add(f"{made.ours.__name__}.{name}")
+                with pytest.raises(TypeError, match=f"holds no `{name}` here: get a state from `init`"):
+                    made(**{name: 1})
+    assert lacking == {"InjectedState.hyperparams", "MuonState.ns_coeffs", "ScheduleFreeState.b1"}
+    count, count_m2, *_ = mx.ScaleByAdEMAMix().init(PARAMS)
+    assert count is count_m2
 
 
 def test_a_state_unpacks_as_in_optax():

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import modulax as mx
+from modulax._transforms import zoom
 
 START, DOWN = jnp.zeros(()), jnp.ones(())  # the line is the positive axis: the parameter is the length of the step
 
@@ -140,7 +141,24 @@ def test_what_is_printed_of_a_search_without_a_step(capfd: pytest.CaptureFixture
         assert "initial slope -1.0; decrease error inf" in out
     searched(mx.ScaleByZoomLinesearch(1, curv_rtol=0.5, verbose=True), FALLING)
     jax.effects_barrier()
-    assert "decrease error 0.0, curvature error 0.5" in capfd.readouterr().out
+    out = capfd.readouterr().out
+    assert "decrease error 0.0, curvature error 0.5. The step size decreases the loss enough, and the slope" in out
+    assert "No interval with such a step size was found" in out
+
+
+def test_a_search_that_fails_says_why(capfd: pytest.CaptureFixture[str]):
+    missed = zoom.CONDITION_ON_SLOPE_MISSED
+    rising, parabola = prescribed(lambda x: x, jnp.ones_like), prescribed(lambda x: (x - 1) ** 2, lambda x: 2 * (x - 1))
+    waves = prescribed(wave, lambda x: -jnp.ones_like(x))
+    for loss, options, expected in (
+        (parabola, {}, []),
+        (rising, {}, [zoom.NOT_A_DESCENT_DIRECTION, zoom.NO_STEP_SIZE]),
+        (FALLING, {"curv_rtol": 0.5, "max_learning_rate": 2.0}, [missed, zoom.NO_INTERVAL]),
+        (waves, {"curv_rtol": 0.5, "stepsize_precision": 1.0}, [missed, zoom.INTERVAL_TOO_SHORT]),
+    ):
+        searched(mx.ScaleByZoomLinesearch(4, verbose=True, **options), loss)
+        jax.effects_barrier()
+        assert capfd.readouterr().out.strip().split(". ")[1:] == expected
 
 
 def test_a_slope_that_is_not_finite_is_a_miss():

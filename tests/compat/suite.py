@@ -4,7 +4,7 @@
 
 The folder holds `run.sh`, which runs the tests that the optax wheel ships with the name `optax` answered by
 `modulax.compat`; words select the files whose name contains one of them. A test that fails and is not listed is an
-error, and so is one that is listed and passes. All of them take 20 minutes on one core.
+error, and so is one that is listed and passes.
 """
 
 import os

@@ -43,6 +43,7 @@ MUTANTS = (
     _mutant(
         "compat-calls-warn-of-nothing", "compat/_own", " if name in DEPRECATED_CALLS else found", " if 0 else found"
     ),
+    _mutant("compat-constructs-half-a-state", "compat/_states", "names[x] not in fields]", "False]"),
     _mutant("compat-finds-the-last-of-several", "compat/_trees", "    if len(found) > 1:", "    if False:"),
     _mutant(
         "compat-sets-what-is-not-there",

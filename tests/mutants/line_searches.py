@@ -6,6 +6,14 @@ SEARCH = ("tests/test_linesearch_bounds.py", "tests/test_linesearch.py")
 
 MUTANTS = (
     Mutant(
+        "zoom-blames-another-condition",
+        "line search bound",
+        "_transforms/zoom.py",
+        "has_failed & ~search.bracketed",
+        "has_failed & search.bracketed",
+        ("tests/test_linesearch_bounds.py -k says_why",),
+    ),
+    Mutant(
         "zoom-the-longest-step-is-tried-again",
         "line search bound",
         "_transforms/zoom.py",

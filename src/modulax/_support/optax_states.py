@@ -35,7 +35,7 @@ _FIELDS = """
     ReduceLROnPlateauState: scale best_value plateau_count cooldown_count count avg_value
     SAMState: steps_since_sync opt_state adv_state cache
     ScaleByAMSGradState: count mu nu nu_max
-    ScaleByAdEMAMixState: count count_m2 m1 m2 nu
+    ScaleByAdEMAMixState: count count_m2=count m1 m2 nu
     ScaleByAdadeltaState: e_g e_x
     ScaleByAdamState: count mu nu
     ScaleByAdanState: m v n g t=count

@@ -1,5 +1,7 @@
 """State classes with the fields and the order of optax's, for programs that build or test them."""
 
+import dataclasses
+import inspect
 from typing import Any
 
 from .._support.optax_states import fields_in_optax
@@ -13,6 +15,10 @@ def state_class(name: str, ours: type) -> type:
     names = fields_in_optax(ours)
     if names is None:
         return ours
+    if name == "InjectHyperparamsState":  # the older of two that are one class here
+        names = {theirs: own for theirs, own in names.items() if theirs != "hyperparams_states"}
+    signature = inspect.Signature([inspect.Parameter(x, inspect.Parameter.POSITIONAL_OR_KEYWORD) for x in names])
+    fields = {field.name for field in dataclasses.fields(ours)}
 
     class Meta(type):
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -21,7 +27,12 @@ def state_class(name: str, ours: type) -> type:
             given = dict(zip(names, args, strict=False))
             if twice := given.keys() & kwargs.keys():
                 raise TypeError(f"`{name}` got two values for `{min(twice)}`.")
-            return ours(**{names.get(key, key): x for key, x in {**given, **kwargs}.items()})
+            given |= kwargs
+            if absent := [x for x in given if x in names and names[x] not in fields]:
+                raise TypeError(
+                    f"`{name}` holds no `{absent[0]}` here: get a state from `init`, and change it by `optax.tree.set`."
+                )
+            return ours(**{names.get(key, key): x for key, x in given.items()})
 
         def __instancecheck__(cls, instance: Any) -> bool:
             return isinstance(instance, ours)
@@ -29,4 +40,4 @@ def state_class(name: str, ours: type) -> type:
         def __subclasscheck__(cls, subclass: type) -> bool:
             return issubclass(subclass, ours)
 
-    return Meta(name, (), {"__doc__": ours.__doc__, "_fields": tuple(names), "ours": ours})
+    return Meta(name, (), {"__doc__": ours.__doc__, "_fields": tuple(names), "ours": ours, "__signature__": signature})

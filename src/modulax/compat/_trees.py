@@ -115,9 +115,11 @@ def _opened(node: Any) -> tuple[list[tuple[Any, Any]], Callable[[Sequence[Any]],
             node, parts={name: x for name, x in zip(node.names, new, strict=True) if name in node.parts}
         )
     if isinstance(node, AbstractState):
-        names = {key: name for key, name in (fields_in_optax(type(node)) or {}).items() if hasattr(node, name)}
-        own = {field.name for field in dataclasses.fields(node)} - {*names.values()}
-        names |= {name: name for name in sorted(own) if name != "hyperparameters"}
+        own = {field.name: field.name for field in dataclasses.fields(node) if field.name != "hyperparameters"}
+        names: dict[str, str] = {}
+        for key, name in [*(fields_in_optax(type(node)) or {}).items(), *own.items()]:
+            if hasattr(node, name) and name not in names.values():
+                names[key] = name
         entries = [(NamedTupleKey(_class_names(node)[0], key), getattr(node, name)) for key, name in names.items()]
         entries = [(key, dict(x) if key.name == "hyperparams" else x) for key, x in entries]
         return entries, lambda new: with_hyperparams(node, dict(zip(names.values(), new, strict=True)))
