@@ -2,7 +2,7 @@
 
 from ._mutant import Mutant
 
-_TESTS = ("tests/test_compat.py", "tests/test_compat_functions.py")
+_TESTS = ("tests/test_compat_functions.py", "tests/test_compat.py")
 
 
 def _mutant(name: str, file: str, old: str, new: str) -> Mutant:
