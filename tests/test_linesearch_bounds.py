@@ -150,12 +150,13 @@ def test_a_search_that_fails_says_why(capfd: pytest.CaptureFixture[str]):
     missed = zoom.CONDITION_ON_SLOPE_MISSED
     rising, parabola = prescribed(lambda x: x, jnp.ones_like), prescribed(lambda x: (x - 1) ** 2, lambda x: 2 * (x - 1))
     waves = prescribed(wave, lambda x: -jnp.ones_like(x))
-    for loss, options, expected in (
+    cases: tuple[tuple[Any, dict[str, Any], list[str]], ...] = (
         (parabola, {}, []),
         (rising, {}, [zoom.NOT_A_DESCENT_DIRECTION, zoom.NO_STEP_SIZE]),
         (FALLING, {"curv_rtol": 0.5, "max_learning_rate": 2.0}, [missed, zoom.NO_INTERVAL]),
         (waves, {"curv_rtol": 0.5, "stepsize_precision": 1.0}, [missed, zoom.INTERVAL_TOO_SHORT]),
-    ):
+    )
+    for loss, options, expected in cases:
         searched(mx.ScaleByZoomLinesearch(4, verbose=True, **options), loss)
         jax.effects_barrier()
         assert capfd.readouterr().out.strip().split(". ")[1:] == expected
