@@ -46,6 +46,7 @@ CHANGED = {
     "centralize": Changed(without=("output_axis",)),
     "constant_schedule": Changed({"value": "constant"}),
     "dpsgd": Changed({"seed": "key"}),
+    "flatten": Changed(without=("chunk",)),
     "lars": Changed(_DECAY_MASK, {"weight_decay_mask": True, "trust_ratio_mask": True}),
     "muon": Changed(_DECAY_MASK, _COEFFICIENTS),
     "optimistic_adam_v2": Changed(by_name=("alpha",)),
