@@ -148,8 +148,8 @@ def test_trees_in_the_state_have_single_parameters():
     sizes = mx.tree.map_params(optimizer, lambda x: x.size, state)
     assert mx.tree.get(sizes, "mu.a2") == 12
     # A batch of states has its axis first.
-    batch = jax.eval_shape(lambda: jax.vmap(optimizer.init)(jtu.tree_map(lambda x: jnp.stack([x, x]), PARAMS)))
-    assert mx.tree.get(batch, "mu.a2").shape == (2, 4, 3)
+    batch = jax.eval_shape(lambda: jax.vmap(optimizer.init)(jtu.tree_map(lambda x: jnp.stack([x] * 3), PARAMS)))
+    assert mx.tree.get(batch, "mu.a0").shape == (3, 4, 3)
     single = mx.tree.unstack(state)
     _, after = optimizer.update(GRADS[0], single, PARAMS)
     assert jtu.tree_structure(after) == jtu.tree_structure(single)
