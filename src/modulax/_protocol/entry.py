@@ -112,7 +112,7 @@ class _Memory:
     most_numbers: ClassVar[int] = 10_000
 
     def __init__(self) -> None:
-        self._array_types: set[type] = set()
+        self.array_types: set[type] = set()
         self._numbers: dict[tuple[int, bool], tuple[np.ndarray | np.generic, jax.Array]] = {}
         self.known: dict[int, _Flat] = {}
 
@@ -131,7 +131,7 @@ class _Memory:
 
     def all_arrays(self, leaves: Sequence[Any]) -> bool:
         """Whether all leaves are arrays, checked once per type instead of once per leaf, except for NumPy's."""
-        for kind in set(map(type, leaves)) - self._array_types:
+        for kind in set(map(type, leaves)) - self.array_types:
             if issubclass(kind, (np.ndarray, np.generic)):
                 if not all(is_numeric_array(x) for x in leaves if type(x) is kind):
                     return False
@@ -140,7 +140,7 @@ class _Memory:
                 next(x for x in leaves if type(x) is kind), jax.Array
             ):
                 return False
-            self._array_types.add(kind)
+            self.array_types.add(kind)
         return True
 
     def on_device(self, x: np.ndarray | np.generic) -> Any:
@@ -207,13 +207,10 @@ class Program:
         return self._named(run, donate_argnums=() if self._donated is None else 2)
 
     def _direct(self, transform_def: Any, is_x64: bool) -> Callable[..., Any]:
-        """The function compiled for trees of arrays, as they are: `jax.jit` takes them apart in less time than Python.
-
-        Nobody has looked at the leaves of a call, so some may be Python numbers, which `jax.jit` takes for arrays.
-        """
+        """The function compiled for trees of arrays, as they are: `jax.jit` remembers their structures in C++."""
 
         def run(numbers: list[Any], *trees: Any) -> Any:
-            if not all(map(_is_surely_array, jtu.tree_leaves(trees))) or is_x64 != _is_x64():
+            if is_x64 != _is_x64():
                 raise _NotDirectError
             return self._run(transform_def, numbers, trees)
 
@@ -238,7 +235,8 @@ class Program:
 
     def __call__(self, transform: Any, *trees: Any) -> Any:
         flat = memory.known.get(id(transform))
-        if flat is not None and (direct := flat.direct.get(self)) is not None:
+        direct = None if flat is None else flat.direct.get(self)
+        if flat is not None and direct is not None and memory.array_types.issuperset(map(type, jtu.tree_leaves(trees))):
             try:
                 return direct(flat.numbers, *trees)
             except (_NotDirectError, NotCompiledError, TypeError, ValueError):
@@ -252,9 +250,9 @@ class Program:
         if self._plain and key in self._plain:
             return self._as_plain_python(transform, *trees)
         try:
-            if self._donated is None and not key.statics and all(map(_is_surely_array, leaves)):
+            if self._donated is None and not key.statics:
                 direct = self._kept((flat.treedef, flat.is_x64), lambda: self._direct(flat.treedef, flat.is_x64))
-                if flat.transform and all(map(_is_surely_array, jtu.tree_leaves(trees))):  # none is a Python number
+                if flat.transform:
                     flat.direct[self] = direct
                 return direct(flat.numbers, *key.fill(leaves))
             kept, given, start = leaves, [], 0
@@ -339,12 +337,7 @@ class Program:
 
 
 class _NotDirectError(Exception):
-    """Raised while a program is traced for arguments with Python numbers, or for another setting of x64."""
-
-
-def _is_surely_array(x: Any) -> bool:
-    """Whether an argument of `jax.jit` was an array: Python numbers are weakly typed or flags, as few arrays are."""
-    return not getattr(x, "weak_type", False) and getattr(x, "dtype", np.bool_) != np.bool_
+    """Raised while a program is traced for another setting of x64."""
 
 
 def _is_x64() -> bool:
