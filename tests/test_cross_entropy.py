@@ -397,11 +397,13 @@ def test_smoothing_mixes_the_loss_with_the_mean_over_all_classes():
         ),
         (
             lambda x, y: losses.poly_loss_cross_entropy(x, x, epsilon=jnp.ones(3)),
-            "`poly_loss_cross_entropy` needs `loss` and `epsilon` of shapes that broadcast, got (4,) and (3,).",
+            "Incompatible shapes for broadcasting: `poly_loss_cross_entropy` needs `loss` and `epsilon` of shapes "
+            "that broadcast, got (4,) and (3,).",
         ),
         (
             lambda x, y: losses.sigmoid_focal_loss(x, x, gamma=jnp.ones(4)),
-            "`sigmoid_focal_loss` needs `logits` and `gamma` of shapes that broadcast, got (4, 3) and (4,).",
+            "Incompatible shapes for broadcasting: `sigmoid_focal_loss` needs `logits` and `gamma` of shapes "
+            "that broadcast, got (4, 3) and (4,).",
         ),
     ],
 )

@@ -166,7 +166,8 @@ def test_labels_that_are_no_classes():
         ),
         (
             lambda: losses.make_fenchel_young_loss(jnp.max)(jnp.ones((2, 3)), jnp.ones((4, 3))),
-            "`fenchel_young_loss` needs `scores` and `targets` of shapes that broadcast, got (2, 3) and (4, 3).",
+            "Incompatible shapes for broadcasting: `fenchel_young_loss` needs `scores` and `targets` of shapes "
+            "that broadcast, got (2, 3) and (4, 3).",
         ),
         (
             lambda: losses.make_fenchel_young_loss(jnp.max)(jnp.ones(3, int), jnp.ones(3)),
