@@ -207,10 +207,13 @@ class Program:
         return self._named(run, donate_argnums=() if self._donated is None else 2)
 
     def _direct(self, transform_def: Any, is_x64: bool) -> Callable[..., Any]:
-        """The function compiled for trees of arrays, as they are: `jax.jit` remembers their structures in C++."""
+        """The function compiled for trees of arrays, as they are: `jax.jit` looks at their leaves in C++.
+
+        It takes numbers of Python too, so that it refuses to trace what may be one.
+        """
 
         def run(numbers: list[Any], *trees: Any) -> Any:
-            if is_x64 != _is_x64():
+            if is_x64 != _is_x64() or any(map(_may_be_number, jtu.tree_leaves(trees))):
                 raise _NotDirectError
             return self._run(transform_def, numbers, trees)
 
@@ -236,7 +239,7 @@ class Program:
     def __call__(self, transform: Any, *trees: Any) -> Any:
         flat = memory.known.get(id(transform))
         direct = None if flat is None else flat.direct.get(self)
-        if flat is not None and direct is not None and memory.array_types.issuperset(map(type, jtu.tree_leaves(trees))):
+        if direct is not None:
             try:
                 return direct(flat.numbers, *trees)
             except (_NotDirectError, NotCompiledError, TypeError, ValueError):
@@ -245,14 +248,14 @@ class Program:
 
     def _general(self, transform: Any, trees: tuple[Any, ...]) -> Any:
         """Call the program with arguments of any kind."""
-        flat, leaves, sizes, key, are_fixed = self._taken_apart(transform, trees)
+        flat, leaves, sizes, key, are_fixed, all_arrays = self._taken_apart(transform, trees)
         flat.direct.pop(self, None)
         if self._plain and key in self._plain:
             return self._as_plain_python(transform, *trees)
         try:
-            if self._donated is None and not key.statics:
+            if self._donated is None and not key.statics and not any(map(_may_be_number, leaves)):
                 direct = self._kept((flat.treedef, flat.is_x64), lambda: self._direct(flat.treedef, flat.is_x64))
-                if flat.transform:
+                if flat.transform and all_arrays:
                     flat.direct[self] = direct
                 return direct(flat.numbers, *key.fill(leaves))
             kept, given, start = leaves, [], 0
@@ -270,7 +273,7 @@ class Program:
 
     def _as_plain_python(self, transform: Any, *trees: Any) -> Any:
         """Call the function without compiling it, on the caller's own arrays and numbers."""
-        flat, leaves, _, key, _ = self._taken_apart(transform, trees, keeps_numbers=True)
+        flat, leaves, _, key, *_ = self._taken_apart(transform, trees, keeps_numbers=True)
         with plain():
             results = self._run(flat.treedef, flat.numbers, key.fill(leaves))
         if self._result is None:
@@ -279,7 +282,7 @@ class Program:
 
     def without_jit(self, transform: Any, *trees: Any) -> Any:
         """Call the function without compiling it as a whole. The results share no array with the arguments."""
-        flat, leaves, _, key, _ = self._taken_apart(transform, trees)
+        flat, leaves, _, key, *_ = self._taken_apart(transform, trees)
         numbers, arrays = ([_as_array(x) for x in xs] for xs in (flat.numbers, leaves))
         results, treedef = jtu.tree_flatten(self._run(flat.treedef, numbers, key.fill(arrays)))
         taken = {id(x) for x in [*numbers, *arrays]}
@@ -287,10 +290,10 @@ class Program:
 
     def _taken_apart(
         self, transform: Any, trees: Any, keeps_numbers: bool = False
-    ) -> tuple[_Flat, Sequence[Any], Sequence[int], _Key, bool]:
+    ) -> tuple[_Flat, Sequence[Any], Sequence[int], _Key, bool, bool]:
         """Return the transform, the leaves to trace, their number in each tree, and the static rest.
 
-        The last result is whether the rest is the same at every call.
+        The last results are whether the rest is the same at every call, and whether all leaves were arrays.
         """
         flat = memory.flat(transform)
         leaves, treedef = jtu.tree_flatten(trees)
@@ -302,7 +305,7 @@ class Program:
             sizes = [child.num_leaves for child in treedef.children()]
         if not all_arrays:
             leaves, sizes, statics, are_fixed = self._split(leaves, sizes, keeps_numbers)
-        return flat, leaves, sizes, flat.key(self, treedef, statics), are_fixed
+        return flat, leaves, sizes, flat.key(self, treedef, statics), are_fixed, all_arrays
 
     def _split(
         self, leaves: Sequence[Any], sizes: Sequence[int], keeps_numbers: bool
@@ -337,7 +340,12 @@ class Program:
 
 
 class _NotDirectError(Exception):
-    """Raised while a program is traced for another setting of x64."""
+    """Raised while a program is traced for other arguments than those of its first call."""
+
+
+def _may_be_number(x: Any) -> bool:
+    """Whether `jax.jit` has the same program for this array and for a number or a flag of Python."""
+    return getattr(x, "weak_type", False) or (x.dtype == bool and x.ndim == 0)
 
 
 def _is_x64() -> bool:
