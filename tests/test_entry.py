@@ -17,13 +17,15 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import modulax
 from modulax import schedules
-from modulax._protocol import boundary, entry
+from modulax._protocol import boundary
+from modulax._protocol.program import Program, memory
 
 from .instances import TRANSFORMS, Instance
 from .test_fields import firsts
 
 # Untyped, because their annotations lose the signature of what they decorate.
 ONCE: Any = chex.assert_max_traces(n=1)
+TWICE: Any = chex.assert_max_traces(n=2)
 VARIANTS: Any = chex.variants
 PARAMS = {"kernel": jnp.asarray([[1.0, -2.0], [0.5, 3.0]]), "bias": jnp.asarray([0.3, -0.2])}
 
@@ -40,16 +42,32 @@ def test_the_bound_methods_hash_by_the_identity_of_their_optimizer():
     assert a.update != a.init
 
 
-def test_two_jits_of_the_same_bound_method_trace_once():
-    class Once(modulax.AbstractStatelessTransform):
-        @ONCE
+def test_calls_in_programs_of_the_caller_trace_twice_at_most():
+    """The first one is a part of the caller's program; the others are traced once together."""
+
+    class Twice(modulax.AbstractStatelessTransform):
+        @TWICE
         def apply(self, updates, params, **extra):
             return updates
 
-    transform = Once()
+    transform = Twice()
     state = transform.init(params())
-    for _ in range(2):
+    for _ in range(4):
         jax.jit(transform.update)(params(), state)
+
+
+def test_a_call_in_a_program_of_the_caller_is_a_part_of_it():
+    """No program of its own is made, which would be traced a second time into that one."""
+
+    class Own(modulax.Scale):
+        pass
+
+    made = vars(Own.update)["boundary"].program._compiled
+    out, _ = jax.jit(lambda *args: Own(2.0).update(*args))(params(), modulax.EmptyState())
+    assert out["b"][0] == 2.0
+    assert not made
+    Own(2.0).update(params(), modulax.EmptyState())
+    assert made
 
 
 class TestPlaces(chex.TestCase):
@@ -258,13 +276,13 @@ def test_the_numbers_of_optimizers_that_are_gone_are_not_mistaken_for_others():
 
 
 def test_only_so_many_numbers_are_remembered(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(entry.memory, "most_numbers", 3)
-    monkeypatch.setattr(entry.memory, "_numbers", {})
+    monkeypatch.setattr(memory, "most_numbers", 3)
+    monkeypatch.setattr(memory, "_numbers", {})
     kept = [modulax.Scale(factor) for factor in range(12)]
     for factor, transform in enumerate(kept * 2):
         updates, _ = transform.update(jnp.ones(2), modulax.EmptyState())
         np.testing.assert_array_equal(updates, factor % 12)
-        assert len(entry.memory._numbers) <= 4
+        assert len(memory._numbers) <= 4
 
 
 def calls_of(function: Any) -> dict[str, int]:
@@ -316,13 +334,13 @@ def test_numbers_and_flags_in_place_of_arrays():
 
     transform, state = Weighted(), modulax.EmptyState()
     one = jnp.ones(())
-    for value in (one, one, 4.0, np.float32(2.0), np.float32(3.0), 4.0, one, jnp.asarray(True), True, False):
+    for value in (jnp.asarray(True), True, False, one, one, 4.0, np.float32(2.0), np.float32(3.0), 4.0, one):
         transform.update(params(), state, value=value)
     assert [x if isinstance(x, bool) else (x.dtype, x.weak_type) for x in seen] == [
-        (np.float32, False),
         (bool, False),
         True,
         False,
+        (np.float32, False),
     ]
     for _ in range(3):  # whether an array is weakly typed is kept, and traced once
         transform.update(params(), state, value=jnp.full((), 2.0))
@@ -357,18 +375,18 @@ def test_a_transform_that_changes_is_taken_apart_again():
 
 def test_a_transform_that_is_gone_is_forgotten():
     gc.collect()
-    before = len(entry.memory.known)
+    before = len(memory.known)
     for factor in range(3):
         transform = modulax.Scale(factor)
         transform.update(params(), modulax.EmptyState())
-        assert len(entry.memory.known) == before + 1
+        assert len(memory.known) == before + 1
         del transform
         gc.collect()
-        assert len(entry.memory.known) == before
+        assert len(memory.known) == before
 
 
 def test_only_so_many_programs_are_kept(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(entry.Program, "most_compiled", 2)
+    monkeypatch.setattr(Program, "most_compiled", 2)
     transform = modulax.Scale(2.0)
     program = vars(type(transform).update)["boundary"].program
     for size in (1, 2, 3, 4):  # a string is static: a program of its own

@@ -208,6 +208,8 @@ def test_the_dtype_of_the_numbers(dtype: Any):
 def test_overwriting_with_a_bare_number_is_not_traced():
     transform: Any = mx.Injected(mx.AdamW(0.1))
     _, state = transform.update(G, transform.init(G), G)
+    transform.update(G, eqx.tree_at(lambda s: s.hyperparameters.learning_rate, state, 0.5), G)  # refused, once
+    transform.update(G, state, G)
     with counting_traces() as traces:
         for value in (0.5, np.float32(0.25), np.asarray(0.125, np.float32), jnp.asarray(1.0, jnp.float32)):
             changed = eqx.tree_at(lambda s: s.hyperparameters.learning_rate, state, value)

@@ -29,6 +29,7 @@ def tree(seed: int, count: int = 3) -> dict[str, jax.Array]:
 PARAMS, GRADS = tree(0), [tree(1), tree(2)]
 INNER: dict[str, mx.AbstractTransform] = {
     "survey and norms of single arrays": mx.Chain(mx.ClipByGlobalNorm(0.1), mx.LAMB(0.1)),
+    "weight decay of the rows": mx.AdamW(0.1),
     "factors": mx.ScaleByFactoredRMS(min_dim_size_to_factor=2),
     "several arrays for a parameter": mx.ScaleBySM3(),
     "matrices": mx.ScaleByMuon(ns_steps=1),
@@ -93,13 +94,30 @@ def operations(function: Any, *args: Any) -> collections.Counter[str]:
 
 def test_a_step_has_an_operation_for_each_stack():
     params = {f"w{i}": jnp.ones(32) for i in range(64)}
-    counts = {}
-    for name, optimizer in {"plain": mx.AdamW(0.1), "stacked": mx.Stacked(mx.AdamW(0.1), 16)}.items():
-        counts[name] = operations(optimizer.update, params, optimizer.init(params), params)
-    assert (counts["plain"]["sqrt"], counts["stacked"]["sqrt"]) == (64, 4)
-    assert counts["plain"]["div"] >= 64
-    assert counts["stacked"]["div"] < 16
-    assert counts["stacked"]["stack"] == 8  # gradients and parameters; the state is in stacks
+
+    def of(optimizer: mx.AbstractTransform) -> collections.Counter[str]:
+        return operations(optimizer.update, params, optimizer.init(params), params)
+
+    plain, stacked = of(mx.AdamW(0.1)), of(mx.Stacked(mx.AdamW(0.1)))
+    assert (plain["sqrt"], stacked["sqrt"]) == (64, 4)
+    assert plain["div"] >= 64
+    assert stacked["div"] < 16
+    assert stacked["stack"] == 4, "the gradients: the state is in stacks, and weight decay needs none"
+    assert of(mx.Stacked(mx.SGD(0.1, 0.9)))["add"] < 16, "a cheap rule with a state is computed on stacks"
+    assert of(mx.Stacked(mx.LAMB(0.1)))["sqrt"] <= 16, "so is one without, if it is not cheap"
+
+
+def test_the_update_is_wide_from_the_moments_to_the_decay():
+    """In bfloat16, one rounding at the end, as without stacks."""
+    params, *grads = (jtu.tree_map(lambda x: x.astype(jnp.bfloat16), x) for x in (PARAMS, *GRADS))
+
+    @jax.jit
+    def second(optimizer: mx.AbstractTransform) -> Any:
+        _, state = optimizer.update(grads[0], optimizer.init(params), params)
+        return optimizer.update(grads[1], state, params)[0]
+
+    inner = mx.AdamW(0.1, weight_decay=0.3)
+    chex.assert_trees_all_equal(second(mx.Stacked(inner)), second(inner))
 
 
 @pytest.mark.parametrize("law", ["states_can_be_donated", "a_batch_of_transforms_is_a_loop"])
@@ -183,7 +201,7 @@ def test_parameters_of_one_stack_have_one_sharding():
 
 
 def test_mistakes():
-    with pytest.raises(ValueError, match=r"`Stacked\(chunk=...\)` must be a positive integer such as 8, got 0"):
+    with pytest.raises(ValueError, match=r"`Stacked\(chunk=...\)` must be a positive integer such as 16, got 0"):
         mx.Stacked(mx.AdamW(0.1), 0)
     with pytest.raises(ValueError, match=r"Write `Stacked\(LowBit\(\.\.\., where=\.\.\.\)\)`"):
         mx.LowBit(mx.Stacked(mx.AdamW(0.1)), where=mx.by_path({"*": True})).init(PARAMS)

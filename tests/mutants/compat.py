@@ -30,7 +30,7 @@ MUTANTS = (
         "    if _state.inside and not _state.is_plain:",
         "    if False:",
     ),
-    _mutant("plain-programs-convert-numbers", "_protocol/entry", "trees, keeps_numbers=True)", "trees)"),
+    _mutant("plain-programs-convert-numbers", "_protocol/program", "trees, keeps_numbers=True)", "trees)"),
     _mutant("compat-injects-arguments", "compat/_functions", "    if not _constructs(inner_factory):", "    if True:"),
     _mutant(
         "an-optimizer-unpacks-backwards",

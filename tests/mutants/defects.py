@@ -10,7 +10,7 @@ MUTANTS = (
     Mutant(
         "functions-are-read-once",
         "entry",
-        "_protocol/entry.py",
+        "_protocol/program.py",
         "self._jitted(start, key)) if are_fixed else",
         "self._jitted(start, key)) if True else",
         (f"{_USERS} -k test_a_line_search_measures",),
@@ -18,7 +18,7 @@ MUTANTS = (
     Mutant(
         "programs-of-functions-are-kept",
         "entry",
-        "_protocol/entry.py",
+        "_protocol/program.py",
         "if are_fixed else self._jitted(start, key)",
         "if are_fixed else self._kept(object(), lambda: self._jitted(start, key))",
         (f"{_USERS} -k are_not_kept",),
@@ -50,7 +50,7 @@ MUTANTS = (
     Mutant(
         "a-transform-that-can-change-is-taken-apart-once",
         "entry",
-        "_protocol/entry.py",
+        "_protocol/program.py",
         "if _is_immutable(flat.treedef) and all(",
         "if all(",
         (f"{_ENTRY} -k changes",),
@@ -58,7 +58,7 @@ MUTANTS = (
     Mutant(
         "a-transform-is-taken-apart-at-every-step",
         "entry",
-        "_protocol/entry.py",
+        "_protocol/program.py",
         "            self.known[address] = flat\n",
         "",
         (f"{_ENTRY} -k few_calls",),
@@ -66,7 +66,7 @@ MUTANTS = (
     Mutant(
         "transforms-that-are-gone-are-remembered",
         "entry",
-        "_protocol/entry.py",
+        "_protocol/program.py",
         "lambda _: self.known.pop(address, None))",
         "None)",
         (f"{_ENTRY} -k forgotten",),
@@ -74,7 +74,7 @@ MUTANTS = (
     Mutant(
         "a-program-for-the-last-structure",
         "entry",
-        "_protocol/entry.py",
+        "_protocol/program.py",
         "if key is None or key.treedef != treedef:",
         "if key is None:",
         (f"{_ENTRY} -k few_calls",),
@@ -82,7 +82,7 @@ MUTANTS = (
     Mutant(
         "functions-are-values",
         "entry",
-        "_protocol/entry.py",
+        "_protocol/program.py",
         "_FIXED = (bool,",
         "_FIXED = (object, bool,",
         (f"{_USERS} -k test_a_function_among",),
@@ -90,7 +90,7 @@ MUTANTS = (
     Mutant(
         "compiled-functions-are-read-again",
         "entry",
-        "_protocol/entry.py",
+        "_protocol/program.py",
         "np.dtype, jax.stages.Wrapped)",
         "np.dtype)",
         (f"{_USERS} -k test_a_compiled_function",),
@@ -98,7 +98,7 @@ MUTANTS = (
     Mutant(
         "strings-are-read-again",
         "entry",
-        "_protocol/entry.py",
+        "_protocol/program.py",
         "_FIXED = (bool, str,",
         "_FIXED = (bool,",
         (f"{_USERS} -k test_a_compiled_function",),
@@ -122,7 +122,7 @@ MUTANTS = (
     Mutant(
         "tied-arrays-are-donated-twice",
         "entry",
-        "_protocol/entry.py",
+        "_protocol/program.py",
         "given = _distinct(leaves[start:stop])",
         "given = list(leaves[start:stop])",
         (f"{_ENTRY} -k test_an_array_that_is_given_twice",),
@@ -130,7 +130,7 @@ MUTANTS = (
     Mutant(
         "gradients-are-donated-with-the-parameters",
         "entry",
-        "_protocol/entry.py",
+        "_protocol/program.py",
         "kept = _distinct([*leaves[:start], *leaves[stop:]], {id(x) for x in given})",
         "kept = [*leaves[:start], *leaves[stop:]]",
         (f"{_ENTRY} -k test_an_array_that_is_given_twice",),
@@ -138,7 +138,7 @@ MUTANTS = (
     Mutant(
         "a-state-made-without-a-program-shares-arrays",
         "entry",
-        "_protocol/entry.py",
+        "_protocol/program.py",
         "return treedef.unflatten(_distinct(_distinct([_as_array(x) for x in results], taken)))",
         "return treedef.unflatten([_as_array(x) for x in results])",
         (f"{_ENTRY} -k shares_no_array",),

@@ -278,7 +278,7 @@ MUTANTS = (
     Mutant(
         "a-flag-among-the-extra-arguments-is-traced",
         "extra",
-        "_protocol/entry.py",
+        "_protocol/program.py",
         "elif isinstance(x, (int, float, complex)) and not isinstance(x, bool) and not keeps_numbers:",
         "elif isinstance(x, (int, float, complex)) and not keeps_numbers:",
         ("tests/test_entry.py -k test_a_number_among",),
@@ -286,7 +286,7 @@ MUTANTS = (
     Mutant(
         "a-complex-extra-argument-compiles-another-program",
         "extra",
-        "_protocol/entry.py",
+        "_protocol/program.py",
         "isinstance(x, (int, float, complex)) and not isinstance(x, bool) and not keeps_numbers",
         "isinstance(x, (int, float)) and not isinstance(x, bool) and not keeps_numbers",
         ("tests/test_entry.py -k test_a_number_among",),
@@ -478,7 +478,7 @@ MUTANTS = (
     Mutant(
         "every-number-is-remembered",
         "entry",
-        "_protocol/entry.py",
+        "_protocol/program.py",
         "if len(self._numbers) > self.most_numbers:",
         "if False:",
         ("tests/test_entry.py -k test_only_so_many",),

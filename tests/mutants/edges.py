@@ -359,7 +359,7 @@ MUTANTS = (
     Mutant(
         "shapes-are-parameters",
         "entry",
-        "_protocol/entry.py",
+        "_protocol/program.py",
         "if isinstance(x, jax.ShapeDtypeStruct):",
         "if False:",
         ("tests/test_models.py -k test_init_refuses",),
@@ -367,7 +367,7 @@ MUTANTS = (
     Mutant(
         "python-numbers-are-dropped",
         "entry",
-        "_protocol/entry.py",
+        "_protocol/program.py",
         "statics.append(type(x) if type(x) in PYTHON_NUMBERS else None)",
         "statics.append(None)",
         ("tests/test_models.py -k test_init_refuses", "tests/test_models.py -k test_python_numbers"),

@@ -68,7 +68,7 @@ MUTANTS = (
     Mutant(
         "a-number-on-the-device-whatever-its-precision",
         "x64 cache",
-        "_protocol/entry.py",
+        "_protocol/program.py",
         "key = (id(x), _is_x64())",
         "key = (id(x), False)",
         X64,
@@ -76,7 +76,7 @@ MUTANTS = (
     Mutant(
         "numbers-keep-the-precision-they-were-made-with",
         "x64 cache",
-        "_protocol/entry.py",
+        "_protocol/program.py",
         "transform = _strong(transform_def.unflatten(numbers))",
         "transform = transform_def.unflatten(numbers)",
         X64,
@@ -84,7 +84,7 @@ MUTANTS = (
     Mutant(
         "a-program-of-arrays-serves-both-precisions",
         "x64 cache",
-        "_protocol/entry.py",
+        "_protocol/program.py",
         "if is_x64 != _is_x64() or any",
         "if any",
         X64,
@@ -92,15 +92,39 @@ MUTANTS = (
     Mutant(
         "a-number-is-taken-for-an-array",
         "entry point",
-        "_protocol/entry.py",
+        "_protocol/program.py",
         'getattr(x, "weak_type", False) or (x.dtype == bool and x.ndim == 0)',
         "(x.dtype == bool and x.ndim == 0)",
         ("tests/test_entry.py -k in_place_of_arrays",),
     ),
     Mutant(
+        "a-program-in-a-program-is-traced",
+        "entry point",
+        "_protocol/program.py",
+        "if _is_in_a_program(leaves) and self._is_new(key):",
+        "if False:",
+        ("tests/test_entry.py -k caller",),
+    ),
+    Mutant(
+        "each-program-of-the-caller-traces-the-method",
+        "entry point",
+        "_protocol/program.py",
+        "if _is_in_a_program(leaves) and self._is_new(key):",
+        "if _is_in_a_program(leaves):",
+        ("tests/test_entry.py -k caller",),
+    ),
+    Mutant(
+        "a-refused-number-is-refused-again",
+        "entry point",
+        "_protocol/program.py",
+        "flat.has_numbers = True",
+        "flat.has_numbers = False",
+        ("tests/test_injected.py -k bare_number",),
+    ),
+    Mutant(
         "a-flag-is-taken-for-an-array",
         "entry point",
-        "_protocol/entry.py",
+        "_protocol/program.py",
         'getattr(x, "weak_type", False) or (x.dtype == bool and x.ndim == 0)',
         'getattr(x, "weak_type", False)',
         ("tests/test_entry.py -k in_place_of_arrays",),
@@ -108,7 +132,7 @@ MUTANTS = (
     Mutant(
         "the-last-call-of-the-general-kind-is-forgotten",
         "entry point",
-        "_protocol/entry.py",
+        "_protocol/program.py",
         "                    flat.direct[self] = direct\n",
         "                    pass\n",
         ("tests/test_entry.py -k few_calls",),
@@ -116,7 +140,7 @@ MUTANTS = (
     Mutant(
         "a-writable-number-is-remembered",
         "entry point",
-        "_protocol/entry.py",
+        "_protocol/program.py",
         "if x.flags.writeable or x.ndim > 0:",
         "if x.ndim > 0:",
         ("tests/test_entry.py -k remembered",),
@@ -124,7 +148,7 @@ MUTANTS = (
     Mutant(
         "another-structure-is-the-same-program",
         "entry point",
-        "_protocol/entry.py",
+        "_protocol/program.py",
         "            and self.statics == other.statics\n",
         "",
         ("tests/test_entry.py",),
@@ -132,7 +156,7 @@ MUTANTS = (
     Mutant(
         "donation-begins-at-the-second-tree",
         "entry point",
-        "_protocol/entry.py",
+        "_protocol/program.py",
         "start, stop = sum(sizes[:first]), sum(sizes[: last + 1])",
         "start, stop = sum(sizes[:first]), sum(sizes[:last])",
         ("tests/test_entry.py -k donation", "tests/test_models.py -k donation"),
@@ -156,7 +180,7 @@ MUTANTS = (
     Mutant(
         "a-batch-of-transforms-is-called-like-one",
         "entry point",
-        "_protocol/entry.py",
+        "_protocol/program.py",
         "        _check_scalars(transform)\n",
         "",
         ("tests/test_hyperparameters.py -k batch",),

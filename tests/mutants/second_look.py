@@ -142,7 +142,7 @@ MUTANTS = (
     Mutant(
         "a-number-on-the-device-is-found-by-the-id-of-another",
         "entry point",
-        "_protocol/entry.py",
+        "_protocol/program.py",
         "found = self._numbers[key] = (x, array)",
         "found = self._numbers[key] = (x[()], array)",
         ("tests/test_entry.py -k mistaken",),

@@ -9,7 +9,7 @@ def _mutant(name: str, file: str, old: str, new: str) -> Mutant:
     return Mutant(name, "stacked", file, old, new, TESTS)
 
 
-CONTAINER, STACKS = "_containers/stacked.py", "tree/_stacks.py"
+CONTAINER, STACKS, LEAFMAP = "_containers/stacked.py", "tree/_stacks.py", "tree/_leafmap.py"
 MUTANTS = (
     _mutant("large-arrays-are-stacked", CONTAINER, "0 < p.size <= self.max_size", "0 < p.size"),
     _mutant(
@@ -36,5 +36,15 @@ MUTANTS = (
         "_catalog/sharding.py",
         "if other is not None:\n                raise",
         "if other == ():\n                raise",
+    ),
+    _mutant("a-rule-with-a-state-is-computed-on-rows", LEAFMAP, "needs_more and not has_state and", "needs_more and"),
+    _mutant("any-rule-is-cheap", LEAFMAP, "not has_state and operations.are_cheap:", "not has_state:"),
+    _mutant("arrays-that-nobody-reads-are-stacked", LEAFMAP, "id(v) in read for v", "True for v"),
+    _mutant("decay-reads-stacks", LEAFMAP, "if needs_more and not", "if False and not"),
+    _mutant(
+        "the-decay-follows-a-rounding",
+        "_protocol/leafwise.py",
+        "return at_least_float32(x.dtype) == x.dtype",
+        "return True",
     ),
 )

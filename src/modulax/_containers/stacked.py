@@ -151,7 +151,7 @@ class Stacked(AbstractContainer):
     """
 
     inner: AbstractTransform = required_part()
-    chunk: int = eqx.field(static=True, default=8)
+    chunk: int = eqx.field(static=True, default=16)
     max_size: int = eqx.field(static=True, default=8192)
     labels: AbstractRule | None = eqx.field(static=True, default=None, converter=as_rule)
 
@@ -160,7 +160,7 @@ class Stacked(AbstractContainer):
         for name in ("chunk", "max_size"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"`Stacked({name}=...)` must be a positive integer such as 8, got {value!r}.")
+                raise ValueError(f"`Stacked({name}=...)` must be a positive integer such as 16, got {value!r}.")
 
     def init(self, params: Params) -> StackedState:
         """Return the initial state of the inner transform, with the arrays of small parameters in stacks."""

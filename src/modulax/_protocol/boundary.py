@@ -26,8 +26,9 @@ from ..tree._align import is_python_number, refuse_integers, refuse_numbers
 from ..tree._math import trainable
 from ..tree._paths import leaves_with_paths
 from ..tree._state import owners
-from .entry import AbstractBoundary, Program
+from .entry import AbstractBoundary
 from .lookahead_params import single
+from .program import Program
 from .resolution import lost_steps
 
 

@@ -28,10 +28,11 @@ from ..tree._leaves import arrays_of, with_arrays
 from ..tree._math import trainable
 from .apply_updates import apply_updates
 from .boundary import EvalBoundary, InitBoundary, UpdateBoundary, explaining_state
-from .entry import Program, as_written, entry
+from .entry import as_written, entry
 from .hyperparameters import AbstractHyperparameters, Hyperparameters
 from .lookahead_params import is_pair
 from .metrics import by_short_names, hyperparameters_in_force, measured_in
+from .program import Program
 from .schedule import has_schedule, has_stateful_schedule
 
 T = TypeVar("T")

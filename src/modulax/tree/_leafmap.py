@@ -6,14 +6,16 @@ JAX traces such a function once per shape, and every further call adds a single 
 instead of a thousand. XLA inlines all of it, so the compiled program is that of a plain loop. A leaf that is the only
 one of its kind is computed without `jax.jit`, since a call costs time to trace, lower and compile.
 
-Within `stacking`, leaves that are rows of stacks are computed as stacks, by `jax.vmap` of the function.
+Within `stacking`, leaves that are rows of stacks are computed as stacks, by `jax.vmap` of the function. Weight decay is
+computed on the rows: XLA fuses it with the sum of a parameter and its update, and the parameters, which are in no
+stack, are not copied into one.
 
 `map_arithmetic` adds the casts: it computes in at least float32 and returns the dtypes of given examples.
 """
 
 import collections
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -35,17 +37,82 @@ class LeafFunction:
     def __init__(self, function: Callable[..., Any]):
         self.alone = function
         self.one = jax.jit(function)
-        self.stacked = jax.jit(jax.vmap(lambda shared, column: function(shared, *column), in_axes=(None, 0)))
         self.many = jax.jit(lambda shared, group: [self.one(shared, *column) for column in group])
+        self.on_stacks = jax.jit(self._on_stacks, static_argnums=(2, 3))
+        self.on_rows = jax.jit(self._on_rows, static_argnums=2)
+        self._known: dict[Hashable, _Operations] = {}
+
+    def _on_stacks(self, shared: Any, leaves: Sequence[Any], treedef: Any, are_used: tuple[bool, ...]) -> Any:
+        """Return the stacks of the arguments, those of the results, and the results of each row."""
+        stacks = [jnp.stack(x) if isinstance(x, list) else x for x in leaves]
+        axes = [0 if used else None for used in are_used]
+        results = jax.vmap(lambda *row: self.alone(shared, *treedef.unflatten(row)), axes)(*stacks)
+        results, result_def = jtu.tree_flatten(results)
+        rows = [
+            result_def.unflatten([jax.lax.index_in_dim(x, i, keepdims=False) for x in results])
+            for i in range(stacks[are_used.index(True)].shape[0])
+        ]
+        return stacks, results, rows
+
+    def _on_rows(self, shared: Any, leaves: Sequence[Any], treedef: Any) -> list[Any]:
+        return [self.alone(shared, *treedef.unflatten(row)) for row in zip(*leaves, strict=True)]
+
+    def operations(self, kind: Hashable, shared: Any, column: tuple[Any, ...]) -> "_Operations":
+        """What the function does to leaves of one kind."""
+        if kind not in self._known:
+            jaxpr = jax.make_jaxpr(self.alone)(shared, *column).jaxpr
+            self._known[kind] = _Operations(jaxpr, len(jtu.tree_leaves(column)))
+        return self._known[kind]
+
+
+class _Operations:
+    """What a function does to its last arguments, those of a leaf.
+
+    Args:
+        jaxpr: the function.
+        count: the number of these arguments.
+    """
+
+    # Operations on arrays that XLA repeats in every fusion that reads the result, in place of storing it.
+    cheap: ClassVar[frozenset[str]] = frozenset(
+        {"add", "and", "clamp", "convert_element_type", "max", "min", "mul", "neg", "not", "or", "select_n", "sub"}
+    )
+
+    def __init__(self, jaxpr: Any, count: int):
+        read = {id(v) for v in jaxpr.outvars} | {id(v) for equation in jaxpr.eqns for v in equation.invars}
+        used = [id(v) in read for v in jaxpr.invars[-count:]]
+        self.are_used = tuple(used) if any(used) else (True,) * count
+        self.are_cheap = self._are_cheap(jaxpr)
+
+    def _are_cheap(self, jaxpr: Any) -> bool:
+        return all(
+            equation.primitive.name in self.cheap
+            or all(x.aval.ndim == 0 for x in (*equation.invars, *equation.outvars))
+            or ("jaxpr" in equation.params and self._are_cheap(equation.params["jaxpr"].jaxpr))
+            for equation in jaxpr.eqns
+        )
 
 
 def map_leaves(
-    function: Callable[..., Any] | LeafFunction, shared: Any, columns: Sequence[tuple[Any, ...]]
+    function: Callable[..., Any] | LeafFunction,
+    shared: Any,
+    columns: Sequence[tuple[Any, ...]],
+    *,
+    has_state: bool = True,
 ) -> list[Any]:
     """Compute `[function(shared, *column) for column in columns]`, as a small program.
 
     Columns of equal structure, shapes and dtypes are traced once and called in groups, so that tracing a tree of a
     thousand leaves costs about as much as tracing its few distinct shapes. The compiled program is the same.
+
+    Args:
+        function: the function.
+        shared: its first argument.
+        columns: its other arguments for each leaf.
+        has_state: whether some arguments or results may be kept in a state. `Stacked` keeps these as stacks.
+
+    Returns:
+        the results for each leaf.
     """
     leafwise = function if isinstance(function, LeafFunction) else LeafFunction(function)
     stacks = active_stacks()
@@ -54,7 +121,8 @@ def map_leaves(
     out: list[Any] = [None] * len(columns)
     groups = _rows_of_one_group(stacks, columns)
     for group, members in groups.items():
-        results = _map_rows(stacks, leafwise, shared, group, [columns[i] for i in members.values()], list(members))
+        rows = [columns[i] for i in members.values()]
+        results = _map_rows(stacks, leafwise, shared, group, rows, list(members), has_state)
         for i, result in zip(members.values(), results, strict=True):
             out[i] = result
     stacked = {i for members in groups.values() for i in members.values()}
@@ -82,17 +150,29 @@ def _map_rows(
     group: tuple[int, Any],
     columns: Sequence[tuple[Any, ...]],
     indices: Sequence[int],
+    has_state: bool,
 ) -> list[Any]:
     """Apply the function to the stacks of the columns; the results are rows again."""
     treedef = group[1][0]
-    stack = treedef.unflatten([stacks.stack(rows) for rows in zip(*map(jtu.tree_leaves, columns), strict=True)])
-    results, result_def = jtu.tree_flatten(leafwise.stacked(shared, stack))
-    rows = [stacks.rows(x, group[0], indices) for x in results]
-    return (
-        [result_def.unflatten(row) for row in zip(*rows, strict=True)]
-        if rows
-        else [result_def.unflatten([])] * len(columns)
-    )
+    operations = leafwise.operations(group[1], shared, columns[0])
+    used = operations.are_used
+    leaves = list(map(list, zip(*map(jtu.tree_leaves, columns), strict=True)))
+    given: list[Any] = [rows if (x := stacks.known(rows)) is None else x for rows in leaves]
+    needs_more = any(isinstance(x, list) and is_used for x, is_used in zip(given, used, strict=True))
+    if needs_more and not has_state and operations.are_cheap:
+        results = leafwise.on_rows(shared, given, treedef)
+        for rows in zip(*map(jtu.tree_leaves, results), strict=True):
+            stacks.place(rows, group[0], indices)
+        return results
+    given = [x if is_used else rows[0] for x, rows, is_used in zip(given, leaves, used, strict=True)]
+    joined, new, results = leafwise.on_stacks(shared, given, treedef, used)
+    for x, rows, is_used in zip(joined, leaves, used, strict=True):
+        if is_used:
+            stacks.remember(x, rows)
+    for x, rows in zip(new, zip(*map(jtu.tree_leaves, results), strict=True), strict=True):
+        stacks.place(rows, group[0], indices)
+        stacks.remember(x, rows)
+    return results
 
 
 def _map_single(leafwise: LeafFunction, shared: Any, columns: Sequence[tuple[Any, ...]]) -> list[Any]:

@@ -42,7 +42,7 @@ class Stacks:
 
     def __init__(self) -> None:
         self._rows: dict[int, tuple[Array, Row]] = {}
-        self._stacks: dict[tuple[int, ...], Array] = {}
+        self._stacks: dict[tuple[int, ...], tuple[Array, Sequence[Array]]] = {}
 
     def place(self, arrays: Sequence[Any], group: int, indices: Sequence[int]) -> None:
         """Remember the group of arrays that are in no stack."""
@@ -52,12 +52,20 @@ class Stacks:
         """Return the rows of a stack, as arrays."""
         rows = _taken_apart(stack)
         self.place(rows, group, indices)
-        self._stacks[tuple(map(id, rows))] = stack
+        self.remember(stack, rows)
         return rows
+
+    def remember(self, stack: Array, rows: Sequence[Array]) -> None:
+        """Remember the stack that has these rows."""
+        self._stacks[tuple(map(id, rows))] = stack, rows
+
+    def known(self, rows: Sequence[Array]) -> Array | None:
+        """Return the stack that has these rows, if there is one."""
+        return self._stacks.get(tuple(map(id, rows)), (None,))[0]
 
     def stack(self, rows: Sequence[Array]) -> Array:
         """Return the stack that has these rows, or make it."""
-        found = self._stacks.get(tuple(map(id, rows)))
+        found = self.known(rows)
         return _joined(list(rows)) if found is None else found
 
     def row_of(self, arrays: Sequence[Any]) -> Row | None:
