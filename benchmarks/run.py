@@ -23,6 +23,7 @@ import results
 from assignment import assignment, linear_algebra
 from cross_entropy import cross_entropy
 from ctc import ctc
+from large_array import large_array
 from low_bit import low_bit_state
 from low_precision import low_precision, low_precision_steps
 from measure import interleaved, medians, seconds, table
@@ -274,6 +275,7 @@ PARTS = {
     "hypergradients": hypergradients,
     "optuna": with_optuna,
     "donation": donation,
+    "large array": large_array,
     "containers": containers,
     "spikes": spikes,
     "small parameters": stacked,

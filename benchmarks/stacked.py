@@ -26,7 +26,7 @@ def stacked(quick: bool) -> str:
         "optax": optax.adamw(1e-3),
         "`AdamW`": adam,
         "`Stacked`": modulax.Stacked(adam),
-        "`Stacked`, chunks of 16": modulax.Stacked(adam, 16),
+        "`Stacked`, chunks of 8": modulax.Stacked(adam, 8),
         "`Stacked`, chunks of 32": modulax.Stacked(adam, 32),
         "`Flatten`": modulax.Flatten(adam),
         "`Flatten`, chunks of 16": modulax.Flatten(adam, 16),

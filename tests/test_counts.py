@@ -56,22 +56,19 @@ def passes(program: Any) -> int:
     return len(re.findall(rf"= (?:f32|bf16)\[{shape}\]\S* (?:fusion|copy|call|multiply|add)\(", body))
 
 
-@pytest.mark.parametrize("pair, most", [(ADAM, 3), (CLIPPED, 4)], ids=["adamw", "clip"])
-def test_equations_and_passes_over_the_memory(pair: Any, most: int):
+@pytest.mark.parametrize("pair", [ADAM, CLIPPED], ids=["adamw", "clip"])
+def test_equations_and_passes_over_the_memory(pair: Any):
     ours, theirs = pair
     with jax_defaults():
         program = compiled(our_step(ours), arguments(ours))
-        assert passes(program) <= most * LEAVES, (
-            "for each leaf: the two moments and the parameter, and clipped gradients"
-        )
+        assert passes(program) <= 3 * LEAVES, "the two moments and the parameter; clipped gradients are not stored"
         our_equations = len(jax.make_jaxpr(our_step(ours))(*arguments(ours)).eqns)
         optax_equations = len(jax.make_jaxpr(optax_step(theirs))(*arguments(theirs)).eqns)
         assert our_equations <= 0.5 * optax_equations
-        if pair is ADAM:
-            leaf = jnp.ones(SHAPE).nbytes
-            assert program.memory_analysis().temp_size_in_bytes <= leaf
-            alias = program.memory_analysis().alias_size_in_bytes
-            assert alias >= 3 * LEAVES * leaf, "every array of the state and of the parameters is updated in place"
+        leaf = jnp.ones(SHAPE).nbytes
+        assert program.memory_analysis().temp_size_in_bytes <= 1.1 * leaf
+        alias = program.memory_analysis().alias_size_in_bytes
+        assert alias >= 3 * LEAVES * leaf, "every array of the state and of the parameters is updated in place"
 
 
 ACCUMULATED = mx.MultiSteps(ADAM[0], 2)  # XLA copies the accumulator, which two moments read

@@ -212,6 +212,9 @@ def test_the_numbers_that_optax_injects():
     )
     now = chain.hyperparameters(chain.init(g))
     assert list(now)[1:] == ["parts.last.hyperparams.1.learning_rate", "parts.last.hyperparams.1.momentum"]
+    _, before = alone.update(g, alone.init(g), g)
+    before.inner_state.hyperparams["learning_rate"] = 3.0
+    alone.update(g, before, g)  # the program for arrays refuses a number, once
     _, state = alone.update(g, state, g)
     with counting_traces() as traces:
         state.inner_state.hyperparams["learning_rate"] = 2.0

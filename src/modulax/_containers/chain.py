@@ -20,6 +20,7 @@ from .._protocol.leafwise import AbstractLeafwise, reads_all_updates, run_rules
 from .._protocol.transform import AbstractTransform, EmptyState, is_empty
 from .._support.checks import listing
 from .._support.module import AbstractState, nested
+from .._support.tracing import preceding_survey
 from .._support.types import Params, State, Updates
 
 
@@ -99,15 +100,18 @@ class Chain(AbstractContainer):
                 f"{listing(self.parts)}. Call `init` of this chain."
             )
         new: dict[str, State] = {}
-        for run in _runs(self.parts):
+        runs = list(_runs(self.parts))
+        last_survey = max((i for i, run in enumerate(runs) if _has_survey(run)), default=0)
+        for i, run in enumerate(runs):
             names = list(run)
-            if isinstance(run[names[0]], AbstractLeafwise):
-                rules = [rule for rule in run.values() if isinstance(rule, AbstractLeafwise)]
-                updates, states = run_rules(rules, updates, [state[name] for name in names], params, extra)
-                new.update(zip(names, states, strict=True))
-            else:
-                (name,) = names
-                updates, new[name] = run[name].update(updates, state[name], params, **extra)
+            with preceding_survey(i < last_survey):
+                if isinstance(run[names[0]], AbstractLeafwise):
+                    rules = [rule for rule in run.values() if isinstance(rule, AbstractLeafwise)]
+                    updates, states = run_rules(rules, updates, [state[name] for name in names], params, extra)
+                    new.update(zip(names, states, strict=True))
+                else:
+                    (name,) = names
+                    updates, new[name] = run[name].update(updates, state[name], params, **extra)
         return updates, ChainState(new)
 
     @overload
@@ -136,6 +140,11 @@ def _free_name(part: object, taken: set[str]) -> str:
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z].)", "_", type(part).__name__).lower()
     numbered = (f"{name}_{i}" for i in itertools.count(2))
     return name if name not in taken else next(n for n in numbered if n not in taken)
+
+
+def _has_survey(run: Mapping[str, AbstractTransform]) -> bool:
+    first = next(iter(run.values()))
+    return isinstance(first, AbstractLeafwise) and reads_all_updates(first)
 
 
 def _runs(parts: Mapping[str, AbstractTransform]) -> Iterator[dict[str, AbstractTransform]]:

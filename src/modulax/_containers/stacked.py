@@ -123,8 +123,8 @@ class Stacked(AbstractContainer):
 
     Use it for models with hundreds of small arrays, where the launch of an operation takes longer than the operation.
     The moments of up to `chunk` parameters of one shape and dtype are one array, and stay so from step to step. Each
-    step stacks the gradients and parameters, and returns updates for the single parameters. The benchmarks have the
-    times of a step and of its compilation for 512 arrays of 32 entries, and for a transformer's arrays.
+    step stacks the gradients, and returns updates for the single parameters. The benchmarks have the times of a step
+    and of its compilation for 512 arrays of 32 entries, and for a transformer's arrays.
 
     The inner transform does to every parameter what it does without `Stacked`: the rule on one array is mapped over the
     stack by `jax.vmap`, so that a norm is that of one array, and a matrix stays a matrix. Masks, parameter groups and

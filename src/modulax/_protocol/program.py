@@ -266,7 +266,7 @@ class Program:
         if self._plain and key in self._plain:
             return self._as_plain_python(transform, *trees)
         try:
-            if _is_in_a_program(leaves) and self._is_new(key):
+            if _is_in_a_program(leaves) and (not are_fixed or self._is_new(key)):
                 numbers, arrays = ([_as_array(x) for x in xs] for xs in (flat.numbers, leaves))
                 return self._as_written(flat, numbers, key.fill(arrays), trees)
             if self._donated is None and not key.statics and not any(map(_may_be_number, leaves)):

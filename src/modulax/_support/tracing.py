@@ -12,6 +12,7 @@ R = TypeVar("R")
 class _State(threading.local):
     inside = False
     is_plain = False
+    precedes_survey = False
 
 
 class NotCompiledError(Exception):
@@ -53,6 +54,22 @@ def call_user(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Call a function that a user gave, such as a loss: transforms that it uses are entry points again."""
     with _set(False):
         return function(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def preceding_survey(is_so: bool) -> Iterator[None]:
+    """Mark whether a later rule of the chain reads the updates of all leaves at once, as a clip by their norm does."""
+    before = _state.precedes_survey
+    _state.precedes_survey = before or is_so
+    try:
+        yield
+    finally:
+        _state.precedes_survey = before
+
+
+def precedes_survey() -> bool:
+    """Whether a later rule of the chain reads the updates of all leaves at once."""
+    return _state.precedes_survey
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from .._protocol.fields import Number, number, required_number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, at_least_float32, common_dtype, safe_sqrt
 from .._support.checks import NON_NEGATIVE
+from .._support.tracing import precedes_survey
 from ..tree._arithmetic import clip_entries
 from ..tree._math import norm
 from .param_block import block_rms
@@ -57,18 +58,37 @@ def shrunk(x: Array, by: Shrinking) -> Array:
     return jax.lax.select(by.keeps, x, jax.lax.select(by.erases, jnp.zeros_like(x), scaled))
 
 
+class Product(NamedTuple):
+    """What reduces the norm of several arrays together to at most a bound, by a factor; see `reduction`."""
+
+    erases: Bool[Array, ""]
+    factor: Real[Array, ""]
+
+    def of(self, x: Array) -> Array:
+        """The product of a real array and the factor."""
+        return x * self.factor.astype(x.dtype)
+
+
 class Division(NamedTuple):
-    """What reduces the norm of several arrays together to at most a bound; see `division`."""
+    """What reduces the norm of several arrays together to at most a bound, by a divisor; see `reduction`."""
 
     erases: Bool[Array, ""]
     divisor: Real[Array, ""]
 
+    def of(self, x: Array) -> Array:
+        """A real array divided by the divisor."""
+        return x / self.divisor.astype(x.dtype)
 
-def division(bound: Any, total: Array) -> Division:
-    """What reduces the norm `total` to at most `bound`: a divisor of 1 if it is smaller already; that of NaN is NaN.
+
+def reduction(bound: Any, total: Array) -> Product | Division:
+    """What reduces the norm `total` to at most `bound`: a factor of 1 if it is smaller already; that of NaN is NaN.
 
     If the norm is infinite or the bound is zero, the array is erased instead. Nothing is divided by zero, so that
-    derivatives are finite. The divisor is chosen last: XLA fuses that choice, and not a division, with the arrays.
+    derivatives are finite. The factor is chosen last: XLA fuses that choice with the arrays.
+
+    XLA:CPU repeats cheap operations, such as a product, for each reader of the result, and stores that of a division.
+    So the product with a factor needs no memory. In a chain of clips, each norm would repeat all clips before it, which
+    takes quadratic time to compile: there, all clips but the last divide.
     """
     one, zero = jnp.ones_like(total), jnp.zeros_like(total)
     bound = jnp.broadcast_to(bound, total.shape).astype(total.dtype)
@@ -76,22 +96,21 @@ def division(bound: Any, total: Array) -> Division:
     largest = jax.lax.select(is_zero, zero, jnp.maximum(bound, jnp.finfo(total.dtype).max))
     erases = total > largest
     keeps = (total <= bound) | erases
-    divisor = jax.lax.select(keeps, one, total) / jax.lax.select(is_zero, one, bound)
-    return Division(erases, jax.lax.select(keeps, one, divisor))
+    total, bound = jax.lax.select(keeps, one, total), jax.lax.select(is_zero, one, bound)
+    if precedes_survey():
+        return Division(erases, jax.lax.select(keeps, one, total / bound))
+    return Product(erases, jax.lax.select(keeps, one, bound / total))
 
 
-def divided(x: Array, by: Division) -> Array:
-    """The array divided by the divisor, or zeros, also in place of infinities.
+def reduced(x: Array, by: Product | Division) -> Array:
+    """The array times the factor or divided by the divisor, or zeros, also in place of infinities.
 
-    If many arrays share a norm, this compiles faster than `shrunk`; if each has its own, slower. XLA repeats cheap
-    operations, such as a product, for each reader of the result: each norm in a chain of clips would repeat all clips
-    before it, which takes quadratic time to compile. It doesn't repeat divisions.
+    If many arrays share a norm, this compiles faster than `shrunk`; if each has its own, slower.
     """
     x = jax.lax.select(by.erases, jnp.zeros_like(x), x)
-    if jnp.iscomplexobj(x):  # entry by entry, which is exact where the divisor is 1
-        divisor = by.divisor.astype(x.real.dtype)
-        return jax.lax.complex(x.real / divisor, x.imag / divisor)
-    return x / by.divisor.astype(x.dtype)
+    if jnp.iscomplexobj(x):  # entry by entry, which is exact where the factor is 1
+        return jax.lax.complex(by.of(x.real), by.of(x.imag))
+    return by.of(x)
 
 
 class ClipByGlobalNorm(AbstractLeafwise):
@@ -118,11 +137,11 @@ class ClipByGlobalNorm(AbstractLeafwise):
 
     def survey(self, count, state, updates, params, **extra):
         del count, state, params, extra
-        return division(self.max_norm, norm(updates))
+        return reduction(self.max_norm, norm(updates))
 
     def update_leaf(self, now, g, s, p):
         del p
-        return divided(g, now), s
+        return reduced(g, now), s
 
 
 class ClipByBlockRMS(AbstractLeafwise):

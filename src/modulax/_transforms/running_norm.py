@@ -18,7 +18,7 @@ from .._support.module import AbstractState, counter, shared
 from .._support.rolling import present, pushed
 from .._support.types import Count
 from ..tree._math import norm
-from .clipping import Division, divided, division
+from .clipping import Division, Product, reduced, reduction
 
 _PERCENTAGE = Requirement(lambda x: (x >= 0) & (x <= 100), "must be in [0, 100]")
 
@@ -26,7 +26,7 @@ _PERCENTAGE = Requirement(lambda x: (x >= 0) & (x <= 100), "must be in [0, 100]"
 class _Now(NamedTuple):
     """What clips each array, and the shared fields of the state after the step."""
 
-    by: Division
+    by: Product | Division
     after: dict[str, Array]
 
 
@@ -37,7 +37,7 @@ def _clipped(
     is_clipped = total > bound
     after = {name: jnp.where(is_recorded, x, getattr(state, name)) for name, x in recorded.items()}
     after |= {"norm": total, "clipped": jnp.where(is_clipped, safe_increment(state.clipped), state.clipped)}
-    return _Now(division(bound, total), after)
+    return _Now(reduction(bound, total), after)
 
 
 class ClipByRunningNormState(AbstractState):
@@ -131,7 +131,7 @@ class ClipByRunningNorm(AbstractLeafwise):
 
     def update_leaf(self, now, g, s, p):
         del p
-        return divided(g, now.by), s
+        return reduced(g, now.by), s
 
 
 class ClipByNormPercentileState(AbstractState):
@@ -213,4 +213,4 @@ class ClipByNormPercentile(AbstractLeafwise):
 
     def update_leaf(self, now, g, s, p):
         del p
-        return divided(g, now.by), s
+        return reduced(g, now.by), s

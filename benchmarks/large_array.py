@@ -1,0 +1,69 @@
+"""AdamW on one array that is far larger than the caches, beside torch."""
+
+import importlib
+import importlib.util
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from measure import interleaved, seconds, table
+
+import modulax
+
+
+def large_array(quick: bool) -> str:
+    """A donated step of AdamW on one array of 16M numbers, and of torch's fused AdamW, if torch is installed.
+
+    The last column is the memory that seven arrays take, over the time: the gradient, the parameter and two moments are
+    read, and the last three are written. The first row, which reads one array and writes it, is what the memory does.
+    """
+    size = 10_000 if quick else 16_000_000
+    ways: dict[str, tuple[Any, int]] = {
+        "`optax.adamw`": (_jitted(optax.adamw(1e-3), optax.apply_updates, size), 7),
+        "`2 * x`, in place": (_doubled(size), 2),
+        "`modulax.AdamW`": (_jitted(modulax.AdamW(1e-3), modulax.apply_updates, size), 7),
+    }
+    if importlib.util.find_spec("torch"):
+        ways["`torch.optim.AdamW(fused=True)`"] = _fused(size), 7
+    times, ratios = interleaved([run for run, _ in ways.values()], 3 if quick else 60)
+    rows = [
+        [name, seconds(t), f"{r:.2f}", f"{4e-9 * count * size / t:.0f} GB/s"]
+        for (name, (_, count)), t, r in zip(ways.items(), times, ratios, strict=True)
+    ]
+    rows[:2] = rows[1::-1]
+    return table(["", "time", "ratio", "arrays over time"], rows)
+
+
+def _doubled(size: int) -> Any:
+    double = jax.jit(lambda x: 2 * x, donate_argnums=0)
+    held = [jnp.zeros(size)]
+
+    def run() -> Any:
+        held[0] = double(held[0])
+        return held
+
+    return run
+
+
+def _jitted(optimizer: Any, apply_updates: Any, size: int) -> Any:
+    def step(params: Any, state: Any, grads: Any) -> Any:
+        updates, state = optimizer.update(grads, state, params)
+        return apply_updates(params, updates), state
+
+    jitted: Any = jax.jit(step, donate_argnums=(0, 1))
+    params, grads = (jnp.full(size, 0.1, jnp.float32) for _ in range(2))
+    held = [params, optimizer.init(params)]
+
+    def run() -> Any:
+        held[:] = jitted(*held, grads)
+        return held
+
+    return run
+
+
+def _fused(size: int) -> Any:
+    torch: Any = importlib.import_module("torch")
+    param = torch.full((size,), 0.1, requires_grad=True)
+    param.grad = torch.full((size,), 0.1)
+    return torch.optim.AdamW([param], lr=1e-3, fused=True).step
