@@ -23,6 +23,7 @@ import results
 from assignment import assignment, linear_algebra
 from cross_entropy import cross_entropy
 from ctc import ctc
+from instructions import instructions
 from large_array import large_array
 from low_bit import low_bit_state
 from low_precision import low_precision, low_precision_steps
@@ -264,6 +265,7 @@ def containers(quick: bool) -> str:
 PARTS = {
     "eager": eager,
     "step": step,
+    "instructions": instructions,
     "init": inits,
     "import": imports,
     "hyperparameters": reading,

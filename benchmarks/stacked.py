@@ -41,7 +41,8 @@ def stacked(quick: bool) -> str:
     rows = []
     for model, shapes in models.items():
         rows += _rows(model, shapes, ways, quick)
-    return table(["parameters", "", "step", "ratio", "trace + lower", "ratio", "compile", "ratio"], rows)
+    head = ["parameters", "", "step", "ratio", "trace + lower", "ratio", "compile", "ratio"]
+    return table(head, rows, labels=2)
 
 
 def _rows(model: str, shapes: list[tuple[int, ...]], ways: dict[str, Any], quick: bool) -> list[list[str]]:

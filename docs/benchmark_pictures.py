@@ -9,7 +9,9 @@ ROOT = Path(__file__).parents[1]
 COLUMNS = {
     "eager": ("ratio",),
     "step": ("argument, as built", "`optimizer.step`"),
+    "init": ("ratio",),
     "program": ("ratio",),
+    "small parameters": ("ratio",),
     "sweep": ("ratio",),
     "training": ("modulax, stock", "`modulax.nnx.Optimizer`"),
     "ctc": ("ratio",),

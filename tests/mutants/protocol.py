@@ -165,8 +165,8 @@ MUTANTS = (
         "step-hands-no-extra-on",
         "extra",
         "_protocol/transform.py",
-        "grads, state, trained, extra, lambda",
-        "grads, state, trained, {}, lambda",
+        "Move(trained, extra, lambda",
+        "Move(trained, {}, lambda",
         ("tests/test_entry.py -k step",),
     ),
     Mutant(

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool
 
 from .._protocol.container import AbstractContainer, required_part
 from .._protocol.fields import Number, required_number
-from .._protocol.transform import AbstractTransform, zeros_returned
+from .._protocol.transform import AbstractTransform, Move, zeros_returned
 from .._support.arithmetic import default_float, safe_increment
 from .._support.checks import NON_NEGATIVE, boolean
 from .._support.module import AbstractState, nested, shared
@@ -62,21 +62,13 @@ class ApplyIfFinite(AbstractGate):
             inner_state=self.inner.init(params),
         )
 
-    def gate(
-        self,
-        updates: Updates,
-        state: ApplyIfFiniteState,
-        params: Params | None,
-        extra: Mapping[str, Any],
-        apply: Callable[[Updates], T],
-        skipped: T,
-    ) -> tuple[T, ApplyIfFiniteState]:
+    def gate(self, updates: Updates, state: ApplyIfFiniteState, move: Move[T]) -> tuple[T, ApplyIfFiniteState]:
         """Run one step of the inner transform if the updates are finite."""
         is_finite = all_finite(updates)
         count = jnp.where(is_finite, 0, safe_increment(state.notfinite_count))
         gives_up = count.astype(default_float()) > self.max_consecutive_errors
         is_open = is_finite | gives_up
-        moved, inner_state = step_if(is_open, self.inner, updates, state.inner_state, params, extra, apply, skipped)
+        moved, inner_state = step_if(is_open, self.inner, updates, state.inner_state, move)
         return moved, ApplyIfFiniteState(
             notfinite_count=jnp.where(gives_up, 0, count),
             last_finite=is_finite,
@@ -170,18 +162,10 @@ class ConditionallyMask(AbstractGate):
         """Return a step count of zero, and the inner state."""
         return ConditionallyMaskState(jnp.zeros((), jnp.int32), self.inner.init(params))
 
-    def gate(
-        self,
-        updates: Updates,
-        state: ConditionallyMaskState,
-        params: Params | None,
-        extra: Mapping[str, Any],
-        apply: Callable[[Updates], T],
-        skipped: T,
-    ) -> tuple[T, ConditionallyMaskState]:
+    def gate(self, updates: Updates, state: ConditionallyMaskState, move: Move[T]) -> tuple[T, ConditionallyMaskState]:
         """Run one step of the inner transform if the condition holds; else return zeros."""
-        is_time = _is_time(self, state.step, extra)
-        moved, inner_state = step_if(is_time, self.inner, updates, state.inner_state, params, extra, apply, skipped)
+        is_time = _is_time(self, state.step, move.extra)
+        moved, inner_state = step_if(is_time, self.inner, updates, state.inner_state, move)
         return moved, ConditionallyMaskState(safe_increment(state.step), inner_state)
 
 

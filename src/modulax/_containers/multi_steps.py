@@ -1,8 +1,9 @@
 """`MultiSteps`: gradient accumulation."""
 
+import dataclasses
 import functools
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 import equinox as eqx
@@ -13,7 +14,7 @@ from jaxtyping import Array, ArrayLike, Bool, DTypeLike, PyTree
 from .._protocol.container import required_part
 from .._protocol.fields import Hyperparameter, required_number
 from .._protocol.schedule_values import resolve
-from .._protocol.transform import AbstractTransform, Clock, zeros_returned
+from .._protocol.transform import AbstractTransform, Clock, Move, zeros_returned
 from .._support.arithmetic import abs_sq, at_least_float32, safe_increment, zeros_in
 from .._support.checks import AT_LEAST_ONE, boolean
 from .._support.module import AbstractState, like_params, nested, shared, with_fields
@@ -81,32 +82,24 @@ class MultiSteps(AbstractGate):
             skip_state=skip_state,
         )
 
-    def gate(
-        self,
-        updates: Updates,
-        state: MultiStepsState,
-        params: Params | None,
-        extra: Mapping[str, Any],
-        apply: Callable[[Updates], T],
-        skipped: T,
-    ) -> tuple[T, MultiStepsState]:
+    def gate(self, updates: Updates, state: MultiStepsState, move: Move[T]) -> tuple[T, MultiStepsState]:
         """Accumulate the gradients of one mini-batch, and run the inner transform after the last of `every_k`."""
         every_k = resolve(self.every_k, state.gradient_step)
         leaves, treedef = jtu.tree_flatten(updates)
         acc_leaves, rebuild = align(state.acc_grads, updates, "MultiSteps.update")
         check_same_shapes(updates, acc_leaves, "MultiSteps.update")
         n = safe_increment(state.mini_step)
-        skip, skip_state = self._skip(updates, state.gradient_step, params)
+        skip, skip_state = self._skip(updates, state.gradient_step, move.params)
         acc_grads = [self._accumulate(a, g, n) for a, g in zip(acc_leaves, leaves, strict=True)]
 
-        zeros = zeros_returned(self.inner, updates, state.inner_opt_state, params, extra)
+        zeros = zeros_returned(self.inner, updates, state.inner_opt_state, move.params, move.extra)
 
         def applied(new: Updates) -> T:
-            return apply(jtu.tree_map(lambda u, z: u.astype(z.dtype), new, zeros))
+            return move.apply(jtu.tree_map(lambda u, z: u.astype(z.dtype), new, zeros))
 
         def emit() -> tuple[T, MultiStepsState]:
             moved, inner_opt_state = self.inner.take_step(
-                treedef.unflatten(acc_grads), state.inner_opt_state, params, extra, applied, skipped
+                treedef.unflatten(acc_grads), state.inner_opt_state, dataclasses.replace(move, apply=applied)
             )
             return moved, MultiStepsState(
                 mini_step=jnp.zeros_like(state.mini_step),
@@ -118,7 +111,7 @@ class MultiSteps(AbstractGate):
 
         def hold() -> tuple[T, MultiStepsState]:
             kept = [jnp.where(skip, old, new) for old, new in zip(acc_leaves, acc_grads, strict=True)]
-            return skipped, MultiStepsState(
+            return move.skipped, MultiStepsState(
                 mini_step=jnp.where(skip, state.mini_step, n),
                 gradient_step=state.gradient_step,
                 inner_opt_state=state.inner_opt_state,

@@ -1,6 +1,6 @@
 """`SkipSpikes`: steps whose gradient norm or loss is far above that of the last steps are not taken."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeVar
 
 import equinox as eqx
@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from .._protocol.container import required_part
 from .._protocol.fields import Hyperparameter, OptionalNumber, choice, number
 from .._protocol.schedule_values import resolve
-from .._protocol.transform import AbstractTransform, Clock
+from .._protocol.transform import AbstractTransform, Clock, Move
 from .._support.arithmetic import default_float, safe_increment, safe_sqrt
 from .._support.checks import NON_NEGATIVE, check_integer
 from .._support.module import AbstractState, nested, shared, with_fields
@@ -109,23 +109,15 @@ class SkipSpikes(AbstractGate):
             inner_state=self.inner.init(params),
         )
 
-    def gate(
-        self,
-        updates: Updates,
-        state: SkipSpikesState,
-        params: Params | None,
-        extra: Mapping[str, Any],
-        apply: Callable[[Updates], T],
-        skipped: T,
-    ) -> tuple[T, SkipSpikesState]:
+    def gate(self, updates: Updates, state: SkipSpikesState, move: Move[T]) -> tuple[T, SkipSpikesState]:
         """Run one step of the inner transform unless the norm or the loss is a spike."""
         now = self.resolved(state)
-        measured = {name: self._measure(name, updates, extra) for name in self._names()}
+        measured = {name: self._measure(name, updates, move.extra) for name in self._names()}
         thresholds = {name: now._threshold(state.window[name], state.count) for name in measured}
         is_finite = jnp.array([jnp.isfinite(x) for x in measured.values()]).all()
         # False for NaN and infinity too, whatever the threshold.
         is_taken = jnp.array([x <= thresholds[name] for name, x in measured.items()]).all()
-        moved, inner_state = step_if(is_taken, self.inner, updates, state.inner_state, params, extra, apply, skipped)
+        moved, inner_state = step_if(is_taken, self.inner, updates, state.inner_state, move)
         window = {name: jnp.where(is_finite, pushed(x, measured[name]), x) for name, x in state.window.items()}
         return moved, SkipSpikesState(
             skipped=jnp.where(is_taken, state.skipped, safe_increment(state.skipped)),

@@ -7,9 +7,10 @@ depends on the transforms inside uses that method: citations, `describe`, evalua
 """
 
 import abc
+import dataclasses
 import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -87,6 +88,23 @@ def _hashable(leaf: Any, transform: "AbstractTransform") -> Hashable:
     if isinstance(leaf, np.ndarray | np.generic | jax.Array):
         return leaf.shape, tuple(np.asarray(leaf).ravel().tolist())
     return leaf
+
+
+@dataclasses.dataclass(frozen=True)
+class Move(Generic[T]):
+    """What `take_step` needs besides the gradients and the state.
+
+    Args:
+        params: the parameters, or None if `update` was called without them.
+        extra: the extra arguments of `update`.
+        apply: a function of the updates, such as the one that adds them to the parameters.
+        skipped: the result of `apply` if nothing moves.
+    """
+
+    params: Params | None
+    extra: Mapping[str, Any]
+    apply: Callable[[Updates], T]
+    skipped: T
 
 
 class AbstractTransform(AbstractHyperparameters):
@@ -311,30 +329,18 @@ class AbstractTransform(AbstractHyperparameters):
 
     # Called by the entry points. Few classes have a reason to override these.
 
-    def take_step(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None,
-        extra: Mapping[str, Any],
-        apply: Callable[[Updates], T],
-        skipped: T,
-    ) -> tuple[T, State]:
-        """Run `update`, and return `apply(updates)` and the new state, for `step`.
+    def take_step(self, updates: Updates, state: State, move: Move[T]) -> tuple[T, State]:
+        """Run `update`, and return `move.apply(updates)` and the new state, for `step`.
 
         A transform that skips steps overrides it: updates that are applied in the branch of a `cond` are never stored.
 
         Args:
             updates: the gradients.
             state: the state of this transform.
-            params: the parameters.
-            extra: the extra arguments of `update`.
-            apply: a function of the updates.
-            skipped: the result of `apply` if nothing moves.
+            move: the other arguments of `update`, and what becomes of the updates.
         """
-        del skipped
-        updates, new = self.update(updates, state, params, **extra)
-        return apply(updates), new
+        updates, new = self.update(updates, state, move.params, **move.extra)
+        return move.apply(updates), new
 
     def check_params(self, params: Params) -> None:
         """Raise an error for a kind of parameters that only some transforms can train."""
@@ -444,9 +450,8 @@ def _step_program(cls: type, donate: bool) -> Program:
         trained = transform.align_params(trainable(params), grads, f"{cls.__name__}.step")
         kept = arrays_of(params)
         with explaining_state(f"{cls.__name__}.step", as_written(cls.update), state):
-            moved, new = transform.take_step(
-                grads, state, trained, extra, lambda updates: arrays_of(apply_updates(params, updates)), kept
-            )
+            move = Move(trained, extra, lambda updates: arrays_of(apply_updates(params, updates)), kept)
+            moved, new = transform.take_step(grads, state, move)
         # In the order of the donated arguments: JAX pairs donated buffers with results by shape alone, also if they are
         # in different memories, as with `Offload`.
         return placed_like(new, state), with_arrays(params, moved)
