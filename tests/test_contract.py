@@ -60,7 +60,8 @@ def test_parameters_may_be_a_single_array(cls: type):
 
 
 def _public_classes(module: types.ModuleType, base: type) -> set[type]:
-    found = {x for x in vars(module).values() if inspect.isclass(x) and issubclass(x, base)}
+    names = [getattr(module, name) for name in dir(module)]  # `vars` has only what was used before
+    found = {x for x in names if inspect.isclass(x) and issubclass(x, base)}
     return {cls for cls in found if not inspect.isabstract(cls)}
 
 
