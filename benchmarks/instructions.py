@@ -16,20 +16,17 @@ CALLS = {
         "call = lambda: ours.update(grads, state, params)",
     ),
     "`step`": (
-        "step = jax.jit(optax_step); call = lambda: step(grads, their_state, params)",
+        "step = jax.jit(step_of(theirs, optax.apply_updates)); call = lambda: step(params, their_state, grads)",
         "call = lambda: ours.step(grads, state, params)",
     ),
 }
 PROGRAM = """
 import gc, jax, jax.numpy as jnp, optax, modulax
-shapes = (64, 64), (64,), (128, 64)
-params = {{f"layer{{i}}": jnp.full(shapes[i % 3], 0.1, jnp.float32) for i in range({leaves})}}
+from measure import step_of, tree
+params = tree({leaves})
 grads = jax.tree.map(jnp.copy, params)
 ours, theirs = modulax.AdamW(1e-3), optax.adamw(1e-3)
 state, their_state = ours.init(params), theirs.init(params)
-def optax_step(grads, state, params):
-    updates, state = theirs.update(grads, state, params)
-    return optax.apply_updates(params, updates), state
 {call}
 for _ in range(5):
     jax.block_until_ready(call())
@@ -78,5 +75,6 @@ def _counted(program: str) -> int:
 
 
 def _run(tool: list[str], program: str) -> None:
-    environment = os.environ | {"XLA_FLAGS": FLAGS, "JAX_PLATFORMS": "cpu", "PYTHONHASHSEED": "0"}
+    paths = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
+    environment = os.environ | {"XLA_FLAGS": FLAGS, "JAX_PLATFORMS": "cpu", "PYTHONHASHSEED": "0", "PYTHONPATH": paths}
     subprocess.run([*tool, sys.executable, "-c", program], check=True, env=environment)

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from measure import interleaved, seconds, table
+from measure import carried, interleaved, seconds, step_of, table
 
 import modulax
 
@@ -37,30 +37,13 @@ def large_array(quick: bool) -> str:
 
 
 def _doubled(size: int) -> Any:
-    double = jax.jit(lambda x: 2 * x, donate_argnums=0)
-    held = [jnp.zeros(size)]
-
-    def run() -> Any:
-        held[0] = double(held[0])
-        return held
-
-    return run
+    return carried(jax.jit(lambda x: (2 * x,), donate_argnums=0), [jnp.zeros(size)])
 
 
 def _jitted(optimizer: Any, apply_updates: Any, size: int) -> Any:
-    def step(params: Any, state: Any, grads: Any) -> Any:
-        updates, state = optimizer.update(grads, state, params)
-        return apply_updates(params, updates), state
-
-    jitted: Any = jax.jit(step, donate_argnums=(0, 1))
+    step = jax.jit(step_of(optimizer, apply_updates), donate_argnums=(0, 1))
     params, grads = (jnp.full(size, 0.1, jnp.float32) for _ in range(2))
-    held = [params, optimizer.init(params)]
-
-    def run() -> Any:
-        held[:] = jitted(*held, grads)
-        return held
-
-    return run
+    return carried(step, [params, optimizer.init(params)], grads)
 
 
 def _fused(size: int) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from measure import interleaved, seconds, table
+from measure import carried, interleaved, seconds, step_of, table
 
 import modulax
 
@@ -95,18 +95,8 @@ def low_precision_steps(quick: bool) -> str:
     runs = []
     for _, optimizer, dtype in ways:
         grads = {f"layer{i}": jnp.full(shapes[i % len(shapes)], 0.1, dtype) for i in range(30)}
-
-        def step(params: Any, state: Any, grads: Any, optimizer: Any = optimizer) -> Any:
-            updates, state = optimizer.update(grads, state, params)
-            return modulax.apply_updates(params, updates), state
-
-        train, held = jax.jit(step), [grads, optimizer.init(grads)]
-
-        def run(step: Any = train, held: list[Any] = held, grads: Any = grads) -> Any:
-            held[:] = step(*held, grads)
-            return held
-
-        runs.append(run)
+        step = jax.jit(step_of(optimizer, modulax.apply_updates))
+        runs.append(carried(step, [grads, optimizer.init(grads)], grads))
     times, ratios = interleaved(runs, 3 if quick else 60)
     rows = [[name, seconds(t), f"{r:.2f}"] for (name, _, _), t, r in zip(ways, times, ratios, strict=True)]
     return table(["parameters", "step", "ratio"], rows)

@@ -1,4 +1,4 @@
-"""Interleaved timing: noise of the machine affects all alternatives alike."""
+"""Interleaved timing: noise of the machine affects all alternatives alike. And what several parts measure."""
 
 import gc
 import statistics
@@ -7,6 +7,35 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+
+SHAPES = ((64, 64), (64,), (128, 64))
+
+
+def tree(leaves: int) -> dict[str, jax.Array]:
+    """Parameters of a few shapes, as in a model with many equal layers."""
+    return {f"layer{i}": jnp.full(SHAPES[i % len(SHAPES)], 0.1, jnp.float32) for i in range(leaves)}
+
+
+def step_of(optimizer: Any, apply_updates: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], tuple[Any, Any]]:
+    """Update and apply, as a function of parameters, state and gradients."""
+
+    def step(params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
+        updates, state = optimizer.update(grads, state, params)
+        return apply_updates(params, updates), state
+
+    return step
+
+
+def carried(step: Any, carry: Sequence[Any], *given: Any) -> Callable[[], list[Any]]:
+    """A function that runs a step on what the last one returned, and on other arguments that stay."""
+    held = list(carry)
+
+    def run() -> list[Any]:
+        held[:] = step(*held, *given)
+        return held
+
+    return run
 
 
 def interleaved(

@@ -27,7 +27,7 @@ from instructions import instructions
 from large_array import large_array
 from low_bit import low_bit_state
 from low_precision import low_precision, low_precision_steps
-from measure import interleaved, medians, seconds, table
+from measure import carried, interleaved, medians, seconds, step_of, table, tree
 from nnx_training import nnx_loops, training
 from projections import projections
 from small_costs import imports, inits, reading
@@ -38,25 +38,10 @@ from sweeps_search import hypergradients, range_test, with_optuna
 
 import modulax
 
-SHAPES = ((64, 64), (64,), (128, 64))
-
-
-def tree(leaves: int) -> dict[str, jax.Array]:
-    """Parameters of a few shapes, as in a model with many equal layers."""
-    return {f"layer{i}": jnp.full(SHAPES[i % len(SHAPES)], 0.1, jnp.float32) for i in range(leaves)}
-
 
 def modulax_step(optimizer: Any, params: Any, state: Any, grads: Any) -> Any:
     updates, state = optimizer.update(grads, state, params)
     return modulax.apply_updates(params, updates), state
-
-
-def optax_step(optimizer: Any) -> Callable[..., Any]:
-    def step(params: Any, state: Any, grads: Any) -> Any:
-        updates, state = optimizer.update(grads, state, params)
-        return optax.apply_updates(params, updates), state
-
-    return step
 
 
 def eager(quick: bool) -> str:
@@ -91,7 +76,7 @@ def step(quick: bool) -> str:
         ours, theirs = modulax.AdamW(1e-3), optax.adamw(1e-3)
         state, their_state = ours.init(params), theirs.init(params)
         on_device = jax.device_put(ours)
-        their_step = jax.jit(optax_step(theirs))
+        their_step = jax.jit(step_of(theirs, optax.apply_updates))
         our_step = jax.jit(modulax_step)
         closed = jax.jit(lambda p, s, g: modulax_step(ours, p, s, g))  # noqa: B023
         times, ratios = interleaved(
@@ -118,7 +103,7 @@ def program(quick: bool) -> str:
     rows = []
     ours, theirs = modulax.AdamW(1e-3), optax.adamw(1e-3)
     ways: dict[str, Callable[..., Any]] = {
-        "optax": lambda p, _, s: jax.jit(lambda *a: optax_step(theirs)(*a)).lower(p, s, p),
+        "optax": lambda p, _, s: jax.jit(lambda *a: step_of(theirs, optax.apply_updates)(*a)).lower(p, s, p),
         "closed over": lambda p, s, _: jax.jit(lambda *a: modulax_step(ours, *a)).lower(p, s, p),
         "argument": lambda p, s, _: jax.jit(lambda *a: modulax_step(*a)).lower(ours, p, s, p),
     }
@@ -250,13 +235,7 @@ def containers(quick: bool) -> str:
     for transform in ways.values():
         # Closed over, as in most programs. Each keeps training, so that periodic work is measured too.
         train = jax.jit(lambda p, s, g, t=transform: modulax_step(t, p, s, g))
-        held = [params, transform.init(params)]
-
-        def run(train: Any = train, held: list[Any] = held) -> Any:
-            held[:] = train(*held, params)
-            return held
-
-        runs.append(run)
+        runs.append(carried(train, [params, transform.init(params)], params))
     times, ratios = interleaved(runs, 3 if quick else 100)
     rows = [[name, seconds(t), f"{r:.2f}"] for name, t, r in zip(ways, times, ratios, strict=True)]
     return table(["container", "step", "ratio"], rows)

@@ -9,11 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from measure import interleaved, medians, seconds, table
+from measure import interleaved, medians, seconds, table, tree
 
 import modulax
-
-SHAPES = ((64, 64), (64,), (128, 64))
 
 
 def _processor_time(code: str) -> float:
@@ -53,7 +51,7 @@ def inits(quick: bool) -> str:
     """
     rows = []
     for leaves in (10,) if quick else (10, 100, 1000, 4000):
-        params = {f"layer{i}": jnp.full(SHAPES[i % len(SHAPES)], 0.1, jnp.float32) for i in range(leaves)}
+        params = tree(leaves)
         jax.block_until_ready(params)
         ways: list[Any] = [optax.adamw(1e-3), modulax.AdamW(1e-3)]
         times: list[list[list[float]]] = [[[], []], [[], []]]

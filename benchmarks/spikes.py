@@ -5,7 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from measure import interleaved, seconds, table
+from measure import carried, interleaved, seconds, table
 
 import modulax
 
@@ -54,13 +54,7 @@ def spikes(quick: bool) -> str:
                 return way.step(grads, state, params, **extra)
 
             train = jax.jit(step, donate_argnums=(0, 1))
-            held = [jax.tree.map(jnp.copy, params), way.init(params)]
-
-            def run(train: Any = train, held: list[Any] = held, given: Any = given) -> Any:
-                held[:] = train(*held, given)
-                return held
-
-            runs.append(run)
+            runs.append(carried(train, [jax.tree.map(jnp.copy, params), way.init(params)], given))
         times, ratios = interleaved(runs, 3 if quick else 60)
         columns += [map(seconds, times), [f"{ratio:.2f}" for ratio in ratios]]
     rows = [list(row) for row in zip(ways, *columns, strict=True)]

@@ -8,11 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from measure import interleaved, medians, seconds, table
+from measure import SHAPES, interleaved, medians, seconds, step_of, table
 
 import modulax
-
-SHAPES = ((64, 64), (64,), (128, 64))
 
 
 def stacked(quick: bool) -> str:
@@ -57,7 +55,7 @@ def _rows(model: str, shapes: list[tuple[int, ...]], ways: dict[str, Any], quick
             k = (i + j) % len(ways)
             optimizer = list(ways.values())[k]
             params = {f"{i}.{j}.{n}": jnp.full(shape, 0.1, jnp.float32) for n, shape in enumerate(shapes)}
-            step = _step(optimizer, optax if k == 0 else modulax)
+            step = step_of(optimizer, (optax if k == 0 else modulax).apply_updates)
             abstract = jax.eval_shape(optimizer.init, params)
             gc.collect()
             start = time.process_time()
@@ -77,11 +75,3 @@ def _rows(model: str, shapes: list[tuple[int, ...]], ways: dict[str, Any], quick
     return [
         [model, name, *(x for t, r in cells for x in (seconds(t[k]), f"{r[k]:.2f}"))] for k, name in enumerate(ways)
     ]
-
-
-def _step(optimizer: Any, library: Any) -> Callable[..., Any]:
-    def step(params: Any, state: Any, grads: Any) -> Any:
-        updates, state = optimizer.update(grads, state, params)
-        return library.apply_updates(params, updates), state
-
-    return step
