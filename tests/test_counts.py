@@ -56,8 +56,8 @@ def passes(program: Any) -> int:
     return len(re.findall(rf"= (?:f32|bf16)\[{shape}\]\S* (?:fusion|copy|call|multiply|add)\(", body))
 
 
-@pytest.mark.parametrize("pair", [ADAM, CLIPPED], ids=["adamw", "clip"])
-def test_equations_and_passes_over_the_memory(pair: Any):
+@pytest.mark.parametrize("pair, scalars", [(ADAM, 0), (CLIPPED, 100)], ids=["adamw", "clip"])
+def test_equations_and_passes_over_the_memory(pair: Any, scalars: int):
     ours, theirs = pair
     with jax_defaults():
         program = compiled(our_step(ours), arguments(ours))
@@ -66,7 +66,7 @@ def test_equations_and_passes_over_the_memory(pair: Any):
         optax_equations = len(jax.make_jaxpr(optax_step(theirs))(*arguments(theirs)).eqns)
         assert our_equations <= 0.5 * optax_equations
         leaf = jnp.ones(SHAPE).nbytes
-        assert program.memory_analysis().temp_size_in_bytes <= 1.1 * leaf
+        assert program.memory_analysis().temp_size_in_bytes <= leaf + scalars
         alias = program.memory_analysis().alias_size_in_bytes
         assert alias >= 3 * LEAVES * leaf, "every array of the state and of the parameters is updated in place"
 
