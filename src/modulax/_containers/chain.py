@@ -101,7 +101,7 @@ class Chain(AbstractContainer):
             )
         new: dict[str, State] = {}
         runs = list(_runs(self.parts))
-        last_survey = max((i for i, run in enumerate(runs) if _has_survey(run)), default=0)
+        last_survey = max((i for i, run in enumerate(runs) if any(map(reads_all_updates, run.values()))), default=0)
         for i, run in enumerate(runs):
             names = list(run)
             with preceding_survey(i < last_survey):
@@ -140,11 +140,6 @@ def _free_name(part: object, taken: set[str]) -> str:
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z].)", "_", type(part).__name__).lower()
     numbered = (f"{name}_{i}" for i in itertools.count(2))
     return name if name not in taken else next(n for n in numbered if n not in taken)
-
-
-def _has_survey(run: Mapping[str, AbstractTransform]) -> bool:
-    first = next(iter(run.values()))
-    return isinstance(first, AbstractLeafwise) and reads_all_updates(first)
 
 
 def _runs(parts: Mapping[str, AbstractTransform]) -> Iterator[dict[str, AbstractTransform]]:

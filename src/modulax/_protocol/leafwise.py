@@ -232,9 +232,9 @@ def _tree_fields(state: State) -> list[str]:
     return [f.name for f in dataclasses.fields(state) if kind_of(f) == "params"]
 
 
-def reads_all_updates(rule: AbstractLeafwise) -> bool:
+def reads_all_updates(rule: AbstractTransform) -> bool:
     """Whether the shared values of the rule depend on all leaves, so that it has to begin a run."""
-    return type(rule).survey is not AbstractLeafwise.survey
+    return isinstance(rule, AbstractLeafwise) and type(rule).survey is not AbstractLeafwise.survey
 
 
 class _Part:

@@ -13,7 +13,7 @@ is called as it is, without a program of its own.
 import enum
 import weakref
 from collections.abc import Callable, Sequence, Set
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -164,6 +164,30 @@ class _Memory:
 memory = _Memory()
 
 
+class _Call(NamedTuple):
+    """A call, taken apart.
+
+    Args:
+        flat: the transform.
+        key: the static half of the arguments.
+        leaves: the leaves to trace.
+        sizes: their number in each tree, where it is needed.
+        are_fixed: whether the static leaves are the same at every call.
+        all_arrays: whether all leaves were arrays.
+    """
+
+    flat: _Flat
+    key: _Key
+    leaves: Sequence[Any]
+    sizes: Sequence[int]
+    are_fixed: bool
+    all_arrays: bool
+
+    def on_device(self) -> tuple[list[Any], Any]:
+        """The numbers of the transform and the trees, with all leaves to trace as JAX arrays."""
+        return list(map(_as_array, self.flat.numbers)), self.key.fill(list(map(_as_array, self.leaves)))
+
+
 class Program:
     """A function of a transform and trees, compiled with the arrays and numbers in its arguments traced.
 
@@ -261,14 +285,14 @@ class Program:
 
     def _general(self, transform: Any, trees: tuple[Any, ...]) -> Any:
         """Call the program with arguments of any kind."""
-        flat, leaves, sizes, key, are_fixed, all_arrays = self._taken_apart(transform, trees)
+        call = self._taken_apart(transform, trees)
+        flat, key, leaves, sizes, are_fixed, all_arrays = call
         flat.direct.pop(self, None)
         if self._plain and key in self._plain:
             return self._as_plain_python(transform, *trees)
         try:
             if _is_in_a_program(leaves) and (not are_fixed or self._is_new(key)):
-                numbers, arrays = ([_as_array(x) for x in xs] for xs in (flat.numbers, leaves))
-                return self._as_written(flat, numbers, key.fill(arrays), trees)
+                return self._as_written(flat, *call.on_device(), trees)
             if self._donated is None and not key.statics and not any(map(_may_be_number, leaves)):
                 direct = self._kept((flat.treedef, flat.is_x64), lambda: self._direct(flat.treedef, flat.is_x64))
                 if flat.transform and all_arrays:
@@ -289,7 +313,7 @@ class Program:
 
     def _as_plain_python(self, transform: Any, *trees: Any) -> Any:
         """Call the function without compiling it, on the caller's own arrays and numbers."""
-        flat, leaves, _, key, *_ = self._taken_apart(transform, trees, keeps_numbers=True)
+        flat, key, leaves, *_ = self._taken_apart(transform, trees, keeps_numbers=True)
         with plain():
             return self._as_written(flat, flat.numbers, key.fill(leaves), trees)
 
@@ -302,19 +326,13 @@ class Program:
 
     def without_jit(self, transform: Any, *trees: Any) -> Any:
         """Call the function without compiling it as a whole. The results share no array with the arguments."""
-        flat, leaves, _, key, *_ = self._taken_apart(transform, trees)
-        numbers, arrays = ([_as_array(x) for x in xs] for xs in (flat.numbers, leaves))
-        results, treedef = jtu.tree_flatten(self._run(flat.treedef, numbers, key.fill(arrays)))
-        taken = {id(x) for x in [*numbers, *arrays]}
+        call = self._taken_apart(transform, trees)
+        numbers, given = call.on_device()
+        results, treedef = jtu.tree_flatten(self._run(call.flat.treedef, numbers, given))
+        taken = {id(x) for x in [*numbers, *jtu.tree_leaves(given)]}
         return treedef.unflatten(_distinct(_distinct([_as_array(x) for x in results], taken)))
 
-    def _taken_apart(
-        self, transform: Any, trees: Any, keeps_numbers: bool = False
-    ) -> tuple[_Flat, Sequence[Any], Sequence[int], _Key, bool, bool]:
-        """Return the transform, the leaves to trace, their number in each tree, and the static rest.
-
-        The last results are whether the rest is the same at every call, and whether all leaves were arrays.
-        """
+    def _taken_apart(self, transform: Any, trees: Any, keeps_numbers: bool = False) -> _Call:
         flat = memory.flat(transform)
         leaves, treedef = jtu.tree_flatten(trees)
         statics: tuple[Any, ...] = ()
@@ -325,7 +343,7 @@ class Program:
             sizes = [child.num_leaves for child in treedef.children()]
         if not all_arrays:
             leaves, sizes, statics, are_fixed = self._split(leaves, sizes, keeps_numbers)
-        return flat, leaves, sizes, flat.key(self, treedef, statics), are_fixed, all_arrays
+        return _Call(flat, flat.key(self, treedef, statics), leaves, sizes, are_fixed, all_arrays)
 
     def _split(
         self, leaves: Sequence[Any], sizes: Sequence[int], keeps_numbers: bool

@@ -23,7 +23,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array
 
 from .._support.arithmetic import at_least_float32, real_dtype
-from ._stacks import Stacks, active_stacks
+from ._stacks import Stacks, active_stacks, take_apart
 
 CHUNK = 8
 
@@ -48,11 +48,8 @@ class LeafFunction:
         axes = [0 if used else None for used in are_used]
         results = jax.vmap(lambda *row: self.alone(shared, *treedef.unflatten(row)), axes)(*stacks)
         results, result_def = jtu.tree_flatten(results)
-        rows = [
-            result_def.unflatten([jax.lax.index_in_dim(x, i, keepdims=False) for x in results])
-            for i in range(stacks[are_used.index(True)].shape[0])
-        ]
-        return stacks, results, rows
+        rows = list(zip(*map(take_apart, results), strict=True)) or [()] * len(stacks[are_used.index(True)])
+        return stacks, results, list(map(result_def.unflatten, rows))
 
     def _on_rows(self, shared: Any, leaves: Sequence[Any], treedef: Any) -> list[Any]:
         return [self.alone(shared, *treedef.unflatten(row)) for row in zip(*leaves, strict=True)]

@@ -22,9 +22,15 @@ from jaxtyping import Array, PyTree
 
 from .._support.stacked import AbstractStackedState
 
+
+def take_apart(x: Array) -> list[Array]:
+    """Return the rows of a stack."""
+    return [jax.lax.index_in_dim(x, i, keepdims=False) for i in range(x.shape[0])]
+
+
 # JAX traces and lowers these once for each shape, and XLA inlines them.
 _joined = jax.jit(lambda rows: jnp.stack(rows))
-_taken_apart = jax.jit(lambda x: [jax.lax.index_in_dim(x, i, keepdims=False) for i in range(x.shape[0])])
+_taken_apart = jax.jit(take_apart)
 
 
 class Row(NamedTuple):
@@ -56,7 +62,7 @@ class Stacks:
         return rows
 
     def remember(self, stack: Array, rows: Sequence[Array]) -> None:
-        """Remember the stack that has these rows."""
+        """Remember the stack that has these rows; they are kept too, so that no other array gets the `id` of one."""
         self._stacks[tuple(map(id, rows))] = stack, rows
 
     def known(self, rows: Sequence[Array]) -> Array | None:
