@@ -77,6 +77,13 @@ def test_nothing_is_stacked_where_nothing_shall_be():
     assert sorted(x.shape for x in jtu.tree_leaves(mx.tree.filter(mixed.inner_state, "mu"))) == [(3, 4, 3), (3, 5)]
 
 
+def test_stacks_of_one_shape_have_one_size():
+    """Every size is compiled: 11 kernels more for a stack of 11 after two of 16."""
+    params = {f"w{i}": jnp.ones(3) for i in range(43)}
+    state = jax.eval_shape(mx.Stacked(mx.Trace(0.9)).init, params)
+    assert sorted(x.shape for x in jtu.tree_leaves(state)) == [(3,), (14, 3), (14, 3), (14, 3)]
+
+
 def operations(function: Any, *args: Any) -> collections.Counter[str]:
     """How often each primitive is computed, in calls too."""
     found = collections.Counter[str]()

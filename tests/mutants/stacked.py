@@ -24,6 +24,13 @@ MUTANTS = (
         "return _joined(list(rows)) if found is None else found",
         "return _joined(list(rows))",
     ),
+    _mutant(
+        "the-rest-is-another-stack",
+        CONTAINER,
+        "size = max(2, len(members) // -(-len(members) // self.chunk))",
+        "size = self.chunk",
+    ),
+    _mutant("a-chunk-of-one-is-stacked", CONTAINER, "if self.chunk == 1:", "if self.chunk == 0:"),
     _mutant("the-axis-of-a-batch-is-taken-apart", CONTAINER, "axis = x.ndim - stack.ndim - 1", "axis = 0"),
     _mutant(
         "evaluation-reads-stacks",

@@ -143,7 +143,8 @@ class Stacked(AbstractContainer):
 
     Args:
         inner: the inner transform.
-        chunk: the largest number of parameters in a stack; 1 switches stacking off.
+        chunk: the largest number of parameters in a stack; 1 switches stacking off. Stacks of one shape have one size,
+            and a few parameters may be left over, which are not stacked.
         max_size: parameters with more entries are not stacked: copying them into a stack costs more than it saves.
         labels: which parameters may share a stack, those of one label: a tree of labels with the structure of the
             parameters or a prefix of it, a function of the parameters that returns such a tree, or patterns such as
@@ -238,5 +239,14 @@ class Stacked(AbstractContainer):
             # Members of a group are found by their paths.
             if 0 < p.size <= self.max_size and label is not False and paths[names] == 1:
                 kinds.setdefault((jax.typeof(p), label), []).append(i)
-        chunks = [found[k : k + self.chunk] for found in kinds.values() for k in range(0, len(found), self.chunk)]
-        return [chunk for chunk in chunks if len(chunk) > 1]
+        return [stack for found in kinds.values() for stack in self._split(found)]
+
+    def _split(self, members: Sequence[int]) -> list[Sequence[int]]:
+        """Parameters of one kind in stacks of one size, since another size is another set of kernels to compile.
+
+        Those left over stay single.
+        """
+        if self.chunk == 1:
+            return []
+        size = max(2, len(members) // -(-len(members) // self.chunk))
+        return [members[k : k + size] for k in range(0, len(members) - size + 1, size)]
