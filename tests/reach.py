@@ -68,14 +68,15 @@ REACHES = {
     "hyperparameters_change_no_dtype": _OWN_EQUATIONS,
     # Equations that reduce, reshape, loop or copy can break these; a chain of rules that keep them keeps them.
     "a_batch_of_transforms_is_a_loop": _OWN_EQUATIONS,
-    "a_chain_is_its_parts_one_by_one": _OWN_EQUATIONS,
-    "scan_carries_the_state": _OWN_EQUATIONS,
     "sharding_is_kept": _OWN_EQUATIONS,
     "states_can_be_donated": _OWN_EQUATIONS,
     "leaves_without_elements_are_fine": _OWN_EQUATIONS,
-    "unknown_extra_arguments_are_ignored": _OWN_EQUATIONS,
     # Containers and transformations of JAX call the base class with part of a tree or with traced numbers.
     "a_mask_of_all_is_no_mask": _HOOKS,
+    "a_chain_is_its_parts_one_by_one": _HOOKS,
+    "unknown_extra_arguments_are_ignored": _HOOKS,
+    # A state of another type after a step is a second program too, and every instance is checked for that.
+    "scan_carries_the_state": _HOOKS,
     "a_partition_gives_each_leaf_its_own": _HOOKS,
     "multisteps_steps_on_the_mean": _HOOKS,
     "numbers_in_the_state_are_the_same_numbers": _HOOKS,

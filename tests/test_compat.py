@@ -183,16 +183,18 @@ MAKERS = ("modulax.compat._functions", "modulax.compat._schedules")
 
 
 def ten_steps(transform: Any, examples: bool) -> Any:
+    """The updates of ten steps, and the parameters after them."""
     params = {"w": jnp.asarray([[1.0, -2.0], [0.5, 3.0]]), "b": jnp.asarray([0.3, -0.4])}
-    state = transform.init(params)
-    updates = []
-    for i in range(10):
-        grads = jax.tree.map(lambda p, i=i: jnp.sin(p * (i + 1)) + 0.1, params)
+
+    def step(carry: Any, count: Any) -> Any:
+        params, state = carry
+        grads = jax.tree.map(lambda p: jnp.sin(p * count) + 0.1, params)
         grads = jax.tree.map(lambda g: jnp.stack([g, 2 * g]), grads) if examples else grads
-        u, state = transform.update(grads, state, params)
-        params = jax.tree.map(jnp.add, params, u)
-        updates.append(u)
-    return updates
+        updates, state = transform.update(grads, state, params)
+        return (jax.tree.map(jnp.add, params, updates), state), updates
+
+    (params, _), updates = jax.lax.scan(step, (params, transform.init(params)), jnp.arange(1.0, 11.0))
+    return updates, params
 
 
 @pytest.mark.usefixtures("x64")
