@@ -48,7 +48,7 @@ class Pair(NamedTuple):
         params: an expression of the parameters.
         theirs: statements that define `call` with optax.
         ours: the same with modulax.
-        count: how many calls are counted.
+        calls: how many of them are counted.
         before: how many calls precede them.
     """
 
@@ -57,7 +57,7 @@ class Pair(NamedTuple):
     params: str
     theirs: str
     ours: str
-    count: int = 200
+    calls: int = 200
     before: int = 5
 
 
@@ -80,7 +80,7 @@ def _pairs(quick: bool) -> list[Pair]:
     theirs = compiled("theirs", "optax.apply_updates")
     for name, ours in {"compile `AdamW`": "ours", "compile `Stacked`": "modulax.Stacked(ours)"}.items():
         code = compiled(ours, "modulax.apply_updates")
-        pairs.append(Pair(str(leaves), name, "tree(1)", theirs, code, count=1, before=0))
+        pairs.append(Pair(str(leaves), name, "tree(1)", theirs, code, calls=1, before=0))
     return pairs
 
 
@@ -100,7 +100,7 @@ def instructions(quick: bool) -> str:
     counted = functools.cache(_per_call)
     rows = []
     for pair in _pairs(quick):
-        call = pair.params, pair.count, pair.before
+        call = pair.params, pair.calls, pair.before
         theirs, ours = counted(pair.theirs, *call), counted(pair.ours, *call)
         rows.append([pair.parameters, pair.name, f"{theirs:,.0f}", f"{ours:,.0f}", f"{ours / theirs:.2f}"])
     return table(["leaves", "", "optax", "modulax", "ratio"], rows, labels=2)
