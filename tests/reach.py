@@ -75,8 +75,6 @@ REACHES = {
     "a_mask_of_all_is_no_mask": _HOOKS,
     "a_chain_is_its_parts_one_by_one": _HOOKS,
     "unknown_extra_arguments_are_ignored": _HOOKS,
-    # A state of another type after a step is a second program too, and every instance is checked for that.
-    "scan_carries_the_state": _HOOKS,
     "a_partition_gives_each_leaf_its_own": _HOOKS,
     "multisteps_steps_on_the_mean": _HOOKS,
     "numbers_in_the_state_are_the_same_numbers": _HOOKS,
@@ -84,6 +82,8 @@ REACHES = {
     "update_can_be_vmapped": _HOOKS,
     "orbax_can_save_it": _HOOKS,
     "a_changed_number_is_not_traced_in_your_own_jit": _HOOKS,
+    # A state of another type after a step is a second program too, and every instance is checked for that.
+    "scan_carries_the_state": _HOOKS,
     # `test_fields.py` checks these on every class, with every static field away from its default.
     "at_is_the_transform_of_the_next_step": _BASES,
     "a_field_that_is_a_dtype_is_one_of_the_state": _BASES,

@@ -121,7 +121,6 @@ class UpdateBoundary(AbstractBoundary):
     """Filters and pairs updates and parameters; raises an error for missing arguments and unsupported schedules."""
 
     models: ClassVar[tuple[int, ...]] = (0, 2)
-    arity: ClassVar[int | None] = 3
 
     def inside(self, transform, /, updates, state, params=None, **extra):
         transform.check_call(updates, params, extra)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from .._support.tracing import is_tracing
 from .._support.wrong_calls import wrong_method_call
 from .hyperparameters import AbstractHyperparameters
-from .program import NotDirectError, Program, memory
+from .program import Program
 
 
 class AbstractBoundary(abc.ABC):
@@ -30,9 +30,6 @@ class AbstractBoundary(abc.ABC):
 
     result: ClassVar[int | None] = None
     """Index of the argument that the last result is like, if it is a model."""
-
-    arity: ClassVar[int | None] = None
-    """With this number of positional arguments, these and the dict of the others are those of the program."""
 
     def __init__(self, method: Callable[..., Any], owner: str):
         self.method, self.owner = method, owner
@@ -57,19 +54,10 @@ def entry(boundary: AbstractBoundary) -> Callable[..., Any]:
     The method binds like any function. A bound method hashes and compares by the identity of its owner, so that
     `jax.jit(optimizer.update)` works although the leaves of an optimizer are not hashable.
     """
-    name, program, known, arity = boundary.method.__name__, boundary.program, memory.known, boundary.arity
+    name = boundary.method.__name__
 
     @functools.wraps(boundary.method)
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        flat = known.get(id(self)) if len(args) == arity else None
-        if flat is not None and not flat.has_numbers and (direct := flat.direct.get(program)) and not is_tracing():
-            # What `outside` does at every step but the first, without its calls: they are a tenth of a small step.
-            try:
-                return direct(flat.numbers, *args, kwargs)
-            except NotDirectError:
-                flat.has_numbers = True
-            except Exception:
-                pass  # raised again, and explained
         try:
             return (boundary.inside if is_tracing() else boundary.outside)(self, *args, **kwargs)
         except Exception as error:

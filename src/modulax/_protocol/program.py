@@ -240,7 +240,7 @@ class Program:
 
         def run(numbers: list[Any], *trees: Any) -> Any:
             if is_x64 != _is_x64() or any(map(_may_be_number, jtu.tree_leaves(trees))):
-                raise NotDirectError
+                raise _NotDirectError
             return self._run(transform_def, numbers, trees)
 
         return self._named(run)
@@ -277,7 +277,7 @@ class Program:
         if flat is not None and direct is not None and (not flat.has_numbers or memory.knows_types(trees)):
             try:
                 return direct(flat.numbers, *trees)
-            except NotDirectError:
+            except _NotDirectError:
                 flat.has_numbers = True
             except (NotCompiledError, TypeError, ValueError):
                 pass  # errors are those of `_general`: called here, they would have a context
@@ -377,7 +377,7 @@ class Program:
         return traced, traced_sizes, tuple(statics), are_fixed
 
 
-class NotDirectError(Exception):
+class _NotDirectError(Exception):
     """Raised while a program is traced for other arguments than those of its first call."""
 
 
