@@ -20,7 +20,6 @@ from .._protocol.leafwise import AbstractLeafwise, reads_all_updates, run_rules
 from .._protocol.transform import AbstractTransform, EmptyState, is_empty
 from .._support.checks import listing
 from .._support.module import AbstractState, nested
-from .._support.tracing import preceding_survey
 from .._support.types import Params, State, Updates
 
 
@@ -100,18 +99,15 @@ class Chain(AbstractContainer):
                 f"{listing(self.parts)}. Call `init` of this chain."
             )
         new: dict[str, State] = {}
-        runs = list(_runs(self.parts))
-        last_survey = max((i for i, run in enumerate(runs) if any(map(reads_all_updates, run.values()))), default=0)
-        for i, run in enumerate(runs):
+        for run in _runs(self.parts):
             names = list(run)
-            with preceding_survey(i < last_survey):
-                if isinstance(run[names[0]], AbstractLeafwise):
-                    rules = [rule for rule in run.values() if isinstance(rule, AbstractLeafwise)]
-                    updates, states = run_rules(rules, updates, [state[name] for name in names], params, extra)
-                    new.update(zip(names, states, strict=True))
-                else:
-                    (name,) = names
-                    updates, new[name] = run[name].update(updates, state[name], params, **extra)
+            if isinstance(run[names[0]], AbstractLeafwise):
+                rules = [rule for rule in run.values() if isinstance(rule, AbstractLeafwise)]
+                updates, states = run_rules(rules, updates, [state[name] for name in names], params, extra)
+                new.update(zip(names, states, strict=True))
+            else:
+                (name,) = names
+                updates, new[name] = run[name].update(updates, state[name], params, **extra)
         return updates, ChainState(new)
 
     @overload

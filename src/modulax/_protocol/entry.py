@@ -1,8 +1,8 @@
 """Entry points: `init`, `update`, `eval_params` and `step` as compiled functions of the transform itself.
 
-`entry` turns a program into a method. When a user calls the method, it runs the program. When it is called while a
-program is being traced, for instance by a container, it is the plain function, so that a chain of optimizers is one
-program and not a nest of them. The three classes in `boundary.py` define the work around either call: filter the model,
+`entry` turns a boundary into a method. When a user calls the method, it runs a compiled program. When it is called
+while a program is being traced, for instance by a container, it is the plain function, so that a chain of optimizers is
+one program and not a nest of them. The classes in `boundary.py` define the work around either call: filter the model,
 check the arguments, name the scope in profiles.
 """
 
@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from .._support.failures import shortened
 from .._support.tracing import is_tracing
 from .._support.wrong_calls import wrong_method_call
 from .hyperparameters import AbstractHyperparameters
@@ -54,21 +55,23 @@ def entry(boundary: AbstractBoundary) -> Callable[..., Any]:
     The method binds like any function. A bound method hashes and compares by the identity of its owner, so that
     `jax.jit(optimizer.update)` works although the leaves of an optimizer are not hashable.
     """
-    name = boundary.method.__name__
+    owner = boundary.owner
 
     @functools.wraps(boundary.method)
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        is_inside = is_tracing()
         try:
-            return (boundary.inside if is_tracing() else boundary.outside)(self, *args, **kwargs)
+            return (boundary.inside if is_inside else boundary.outside)(self, *args, **kwargs)
         except Exception as error:
             if not isinstance(self, AbstractHyperparameters):  # asked here because a step has no time for it
+                name = method.__name__
                 raise TypeError(
-                    f"`{boundary.owner}.{name}` was called on the class: write `{boundary.owner}(...).{name}(...)`."
+                    f"`{owner}.{name}` was called on the class: write `{owner}(...).{name}(...)`."
                 ) from None
-            if isinstance(error, TypeError) and (
-                message := wrong_method_call(method, boundary.owner, self, args, kwargs)
-            ):
+            if isinstance(error, TypeError) and (message := wrong_method_call(method, owner, self, args, kwargs)):
                 raise TypeError(message) from error
+            if not is_inside:
+                shortened(error)
             raise
 
     vars(method)["boundary"] = boundary  # read by `as_written`, for a subclass that inherits the method

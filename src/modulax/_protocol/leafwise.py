@@ -3,11 +3,11 @@
 One class describes the state of one array and of the whole tree. `AbstractLeafwise.init` calls `init_leaf` for every
 leaf and turns the tree of states into a state of trees; the counter and `shared` fields are stored once.
 
-`run_rules` does one step of a run: one rule, or consecutive rules of a `Chain`. For each rule, `_Part` pairs the trees
-of the state with the updates by path, takes them apart into one row of values per leaf, and calls `prepare` or `survey`
-for the values that all leaves share. The leaves are grouped by which of the rules apply to them (`where`). For each
-group, `map_leaves` maps one function over the leaves, tracing leaves of one shape once: `_run_on_leaf`, which applies
-the rules in turn and casts their inputs and results. `_Part.finish` then puts each state together again.
+`run_rules` does one step of a run: one rule, or consecutive rules of a `Chain`. It has three parts. `_aligned` pairs
+the trees of a rule's state with the updates by path, as one row of values per leaf, and calls `prepare` or `survey` for
+the values that all leaves share. `map_leaves` maps one function over the leaves to which the same rules apply
+(`where`), tracing leaves of one shape once: `_run_on_leaf`, which applies the rules in turn and casts their inputs and
+results. `_Aligned.new_state` puts the trees together again.
 
 In `one_function_per_rule`, transforms that differ in their numbers only, such as the groups of a `Partition`, share
 this function, so that each shape is traced once for all of them.
@@ -17,10 +17,9 @@ import abc
 import collections
 import contextlib
 import dataclasses
-import itertools
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -29,12 +28,12 @@ from jax.core import Tracer
 from jaxtyping import Array, PyTree
 
 from .._support.arithmetic import at_least_float32, common_dtype, default_float, no_steps, real_dtype, safe_increment
+from .._support.failures import at_leaf, located
 from .._support.module import AbstractState, kind_of
 from .._support.types import Params, State, Updates
 from ..tree._align import align
 from ..tree._leafmap import LeafFunction, in_groups, map_leaves
 from ..tree._paths import leaf_paths
-from ..tree._stacks import active_stacks
 from .masks import select
 from .schedule_values import resolve
 from .transform import AbstractTransform, EmptyState
@@ -161,7 +160,8 @@ class AbstractLeafwise(AbstractTransform):
         chosen = self.where(params) or [True] * len(leaves)
         states: list[Any] = [None] * len(leaves)
         indices = [i for i, is_chosen in enumerate(chosen) if is_chosen]
-        for i, s in zip(indices, _init_leaves(self, [leaves[i] for i in indices]), strict=True):
+        initial = _init_leaves(self, [leaves[i] for i in indices], lambda i: leaf_paths(params)[indices[i]])
+        for i, s in zip(indices, initial, strict=True):
             states[i] = s
         example = next((s for s in states if s is not None), None)
         if example is None:
@@ -201,7 +201,7 @@ def _init_group(rule: AbstractLeafwise, leaves: Sequence[Array]) -> list[State]:
     return [rule.init_leaf(p) for p in leaves]
 
 
-def _init_leaves(rule: AbstractLeafwise, leaves: Sequence[Array]) -> list[State]:
+def _init_leaves(rule: AbstractLeafwise, leaves: Sequence[Array], path: Callable[[int], str]) -> list[State]:
     """The states of many arrays, computed in groups of one shape by a function that is compiled once for each shape."""
     is_program = any(isinstance(p, Tracer) for p in leaves)
     size = _GROUP if is_program else _EAGER_GROUP
@@ -212,13 +212,15 @@ def _init_leaves(rule: AbstractLeafwise, leaves: Sequence[Array]) -> list[State]
     kinds = [(p.shape, p.dtype) for p in leaves]
     counts = collections.Counter(kinds)
 
-    def together(group: list[int]) -> list[State]:
-        return _init_group(rule, [leaves[i] for i in group])
+    def together(group: Sequence[int]) -> list[State]:
+        with at_leaf(lambda: path(group[0]), leaves[group[0]]), located(type(rule).__name__, "init_leaf"):
+            return _init_group(rule, [leaves[i] for i in group])
 
     def each(i: int) -> State:
-        if is_program:
+        if not is_program:
+            return together([i] * min(size, counts[kinds[i]]))[0]  # the program of the others again
+        with at_leaf(lambda: path(i), leaves[i]), located(type(rule).__name__, "init_leaf"):
             return rule.init_leaf(leaves[i])
-        return together([i] * min(size, counts[kinds[i]]))[0]  # the program of the others again
 
     return in_groups(kinds, size, each, together)
 
@@ -237,74 +239,93 @@ def reads_all_updates(rule: AbstractTransform) -> bool:
     return isinstance(rule, AbstractLeafwise) and type(rule).survey is not AbstractLeafwise.survey
 
 
-class _Part:
-    """One rule of a run, with its state taken apart: for each leaf it applies to, the values of the state's fields."""
+class _Aligned(NamedTuple):
+    """One rule of a run, and its state by leaf.
 
-    def __init__(
-        self,
-        rule: AbstractLeafwise,
-        state: State,
-        updates: Updates,
-        params: Params | None,
-        extra: Mapping[str, Any],
-        size: int,
-    ):
-        name = type(rule).__name__
-        self._counter = _counter(state)
-        count = getattr(state, self._counter.name).astype(default_float()) if self._counter else None
-        self.rule = rule.at(state)
-        AbstractTransform.check_call(self.rule, updates, params, extra)
-        self.chosen = list(self.rule.where(updates) or [True] * size)
-        self._state, self._fields = state, _tree_fields(state)
-        self._indices = [i for i, chosen in enumerate(self.chosen) if chosen]
-        like = updates if all(self.chosen) else select(updates, self.chosen)
-        aligned = [align(getattr(state, field), like, f"{name}.update") for field in self._fields]
-        self._rebuild = [rebuild for _, rebuild in aligned]
-        rows = zip(*(v for v, _ in aligned), strict=True) if aligned else [()] * len(self._indices)
-        self.values = dict(zip(self._indices, rows, strict=True))
-        if reads_all_updates(rule):
-            trees = {f: jtu.tree_structure(like).unflatten(v) for f, (v, _) in zip(self._fields, aligned, strict=True)}
-            params = params if params is None or like is updates else select(params, self.chosen)
-            everything = (dataclasses.replace(state, **trees), like, params)
-            with _promotion(jtu.tree_leaves(everything)):
-                self.now = self.rule.survey(count, *_cast(everything, default_float()), **extra)
-        else:
-            self.now = self.rule.prepare(count)
-        own = self.rule.spread(self.now, like)
-        self.own = None if own is None else dict(zip(self._indices, own, strict=True))
+    Args:
+        rule: the rule, with its schedules at their current values.
+        state: the state before the step.
+        fields: names of the fields of the state that are trees.
+        chosen: whether the rule applies to each leaf.
+        rows: the values of these fields at each leaf to which the rule applies, by index; after the step, the new ones.
+        rebuild: for each field, a function that puts a value for each of these leaves into its tree.
+        now: the values that all leaves share.
+        own: the value for each leaf in the place of `now`, by index; None if all share it.
+    """
 
-    def check_shapes(self, g: Array, value: tuple[Any, ...], path: str) -> None:
+    rule: AbstractLeafwise
+    state: State
+    fields: Sequence[str]
+    chosen: Sequence[bool]
+    rows: dict[int, tuple[Any, ...]]
+    rebuild: Sequence[Callable[[list[Any]], PyTree]]
+    now: Any
+    own: dict[int, Any] | None
+
+    def leaf_state(self, row: Sequence[Any]) -> State:
+        """The state of one array, from the values of its fields."""
+        return type(self.state)(**dict(zip(self.fields, row, strict=True)))
+
+    def row_of(self, state: State) -> tuple[Any, ...]:
+        """The fields of the state of one array."""
+        return tuple(getattr(state, field) for field in self.fields)
+
+    def new_state(self) -> State:
+        """Return the state of the whole tree after the step."""
+        columns = list(zip(*self.rows.values(), strict=True)) if self.fields else []
+        columns = columns or [()] * len(self.fields)
+        trees = {f: put(list(c)) for f, put, c in zip(self.fields, self.rebuild, columns, strict=True)}
+        counter = _counter(self.state)
+        count = {counter.name: safe_increment(getattr(self.state, counter.name))} if counter else {}
+        shared = {f: x.astype(getattr(self.state, f).dtype) for f, x in self.rule.share(self.now).items()}
+        return type(self.state)(**{**count, **shared}, **trees)
+
+    def check_shapes(self, g: Array, row: tuple[Any, ...], path: str) -> None:
         """Raise an error if the update has another shape than the parameter for which this state was made."""
         like = jax.eval_shape(self.rule.init_leaf, jax.ShapeDtypeStruct(g.shape, g.dtype))
-        needed, found = (jtu.tree_map(jnp.shape, x) for x in (self.as_values(like), value))
+        needed, found = (jtu.tree_map(jnp.shape, x) for x in (self.row_of(like), row))
         if found != needed:
             raise ValueError(
                 f"`{type(self.rule).__name__}.update`: the updates must have the shapes of the parameters that `init` "
                 f"was called with; but at `{path}` the update has shape {g.shape} and the state has shapes {found}."
             )
 
-    @property
-    def kind(self) -> Hashable:
-        """What `update_leaf` of this rule depends on, apart from the rule and its arguments."""
-        return type(self._state), tuple(self._fields)
 
-    def as_state(self, values: Sequence[Any]) -> State:
-        """The state of one array, from the values of its fields."""
-        return type(self._state)(**dict(zip(self._fields, values, strict=True)))
-
-    def as_values(self, state: State) -> tuple[Any, ...]:
-        """The fields of the state of one array."""
-        return tuple(getattr(state, field) for field in self._fields)
-
-    def finish(self) -> State:
-        """Return the state of the whole tree after the step."""
-        columns = zip(*(self.values[i] for i in self._indices), strict=True) if self._fields else ()
-        columns = list(columns) or [()] * len(self._fields)
-        trees = {f: put(list(c)) for f, put, c in zip(self._fields, self._rebuild, columns, strict=True)}
-        name = self._counter and self._counter.name
-        count = {name: safe_increment(getattr(self._state, name))} if name else {}
-        shared = {f: x.astype(getattr(self._state, f).dtype) for f, x in self.rule.share(self.now).items()}
-        return type(self._state)(**{**count, **shared}, **trees)
+def _aligned(
+    rule: AbstractLeafwise, state: State, updates: Updates, params: Params | None, extra: Mapping[str, Any]
+) -> _Aligned:
+    """Pair a rule's state with the updates, and compute the values that all leaves share."""
+    name, counter = type(rule).__name__, _counter(state)
+    count = getattr(state, counter.name).astype(default_float()) if counter else None
+    rule = rule.at(state)
+    AbstractTransform.check_call(rule, updates, params, extra)
+    chosen = list(rule.where(updates) or [True] * len(jtu.tree_leaves(updates)))
+    indices = [i for i, is_chosen in enumerate(chosen) if is_chosen]
+    like = updates if all(chosen) else select(updates, chosen)
+    fields = _tree_fields(state)
+    aligned = {field: align(getattr(state, field), like, f"{name}.update") for field in fields}
+    rows = zip(*(values for values, _ in aligned.values()), strict=True) if fields else [()] * len(indices)
+    if reads_all_updates(rule):
+        treedef = jtu.tree_structure(like)
+        trees = {field: treedef.unflatten(values) for field, (values, _) in aligned.items()}
+        params = params if params is None or like is updates else select(params, chosen)
+        everything = (dataclasses.replace(state, **trees), like, params)
+        with _promotion(jtu.tree_leaves(everything)), located(name, "survey"):
+            now = rule.survey(count, *_cast(everything, default_float()), **extra)
+    else:
+        with located(name, "prepare"):
+            now = rule.prepare(count)
+    own = rule.spread(now, like)
+    return _Aligned(
+        rule,
+        state,
+        fields,
+        chosen,
+        dict(zip(indices, rows, strict=True)),
+        [rebuild for _, rebuild in aligned.values()],
+        now,
+        None if own is None else dict(zip(indices, own, strict=True)),
+    )
 
 
 def run_rules(
@@ -327,70 +348,52 @@ def run_rules(
         the new updates, and the new state of each rule.
     """
     leaves, treedef = jtu.tree_flatten(updates)
-    if active_stacks() is not None and (tail := _tail(rules, states)) and all(map(_is_wide, leaves)):
-        updates, first = run_rules(rules[:tail], updates, states[:tail], params, extra)
-        updates, last = run_rules(rules[tail:], updates, states[tail:], params, extra)
-        return updates, [*first, *last]
     param_leaves = [None] * len(leaves) if params is None else jtu.tree_leaves(params)
-    size = len(leaves)
-    parts = [_Part(rule, state, updates, params, extra, size) for rule, state in zip(rules, states, strict=True)]
+    aligned = [_aligned(rule, state, updates, params, extra) for rule, state in zip(rules, states, strict=True)]
     groups: dict[tuple[bool, ...], list[int]] = {}
-    for i, kind in enumerate(zip(*(part.chosen for part in parts), strict=True)):
+    for i, kind in enumerate(zip(*(one.chosen for one in aligned), strict=True)):
         groups.setdefault(kind, []).append(i)
     for kind, indices in groups.items():
-        active = [part for part, is_active in zip(parts, kind, strict=True) if is_active]
+        active = [one for one, is_active in zip(aligned, kind, strict=True) if is_active]
         if active:
-            own = [[None if part.own is None else part.own[i] for part in active] for i in indices]
             columns = [
-                (leaves[i], param_leaves[i], [part.values[i] for part in active], x)
-                for i, x in zip(indices, own, strict=True)
+                (leaves[i], param_leaves[i], [x.rows[i] for x in active], [x.own and x.own[i] for x in active])
+                for i in indices
             ]
-            for i, (u, values) in zip(indices, _run_on_leaves(active, columns, updates, indices), strict=True):
+            for i, (u, rows) in zip(indices, _run_on_leaves(active, columns, updates, indices), strict=True):
                 leaves[i] = u
-                for part, value in zip(active, values, strict=True):
-                    part.values[i] = value
-    return treedef.unflatten(leaves), [part.finish() for part in parts]
-
-
-def _tail(rules: Sequence[AbstractLeafwise], states: Sequence[State]) -> int:
-    """The index of the first rule from which on no rule has a state, if that one reads the parameters; or 0.
-
-    These rules need no stack of the parameters, which the rules before them don't read.
-    """
-    stateless = list(itertools.takewhile(lambda i: not jtu.tree_leaves(states[i]), reversed(range(len(rules)))))
-    return min((i for i in stateless if "params" in rules[i].needs), default=0)
-
-
-def _is_wide(x: Array) -> bool:
-    """Whether a rule's result in the dtype of the array is as exact as within one function of several rules."""
-    return at_least_float32(x.dtype) == x.dtype
+                for one, row in zip(active, rows, strict=True):
+                    one.rows[i] = row
+    return treedef.unflatten(leaves), [one.new_state() for one in aligned]
 
 
 def _run_on_leaves(
-    parts: Sequence[_Part], columns: Sequence[tuple[Any, ...]], updates: Updates, indices: Sequence[int]
+    aligned: Sequence[_Aligned], columns: Sequence[tuple[Any, ...]], updates: Updates, indices: Sequence[int]
 ) -> list[tuple[Array, list[tuple[Any, ...]]]]:
     """Apply the rules to the leaves at these indices.
 
     A column is the update, the parameter, the states' values, and the values of `spread`.
     """
-    shared, shared_def = jtu.tree_flatten([(part.rule, None if part.own else part.now) for part in parts])
+    shared, shared_def = jtu.tree_flatten([(one.rule, None if one.own else one.now) for one in aligned])
 
-    def on_leaf(shared, g, p, values, own):
+    def on_leaf(shared, g, p, rows, own):
         pairs = [
             (rule, now if x is None else x) for (rule, now), x in zip(shared_def.unflatten(shared), own, strict=True)
         ]
-        return _run_on_leaf(parts, pairs, g, p, values)
+        return _run_on_leaf(aligned, pairs, g, p, rows)
 
-    key = (shared_def, *(part.kind for part in parts))
+    def at(i: int) -> contextlib.AbstractContextManager[None]:
+        return at_leaf(lambda: leaf_paths(updates)[indices[i]], columns[i][0])
+
+    key = (shared_def, *((type(one.state), *one.fields) for one in aligned))
     try:
-        has_state = any(jtu.tree_leaves(values) for _, _, values, _ in columns)
-        return map_leaves(_function_for(key, on_leaf), shared, columns, has_state=has_state)
+        return map_leaves(_function_for(key, on_leaf), shared, columns, at=at)
     except (TypeError, ValueError):  # jax.numpy raises these for shapes that don't match
         # Leaves of one shape are traced once, without their paths, so the leaf at fault has to be found afterwards.
         paths = leaf_paths(updates)
-        for i, (g, _, values, _) in zip(indices, columns, strict=True):
-            for part, value in zip(parts, values, strict=True):
-                part.check_shapes(g, value, paths[i])
+        for i, (g, _, rows, _) in zip(indices, columns, strict=True):
+            for one, row in zip(aligned, rows, strict=True):
+                one.check_shapes(g, row, paths[i])
         raise
 
 
@@ -419,30 +422,31 @@ def _function_for(key: Hashable, function: Callable[..., Any]) -> LeafFunction:
 
 
 def _run_on_leaf(
-    parts: Sequence[_Part],
+    aligned: Sequence[_Aligned],
     rules: Sequence[tuple[AbstractLeafwise, Any]],
     g: Array,
     p: Array | None,
-    values: Sequence[tuple[Any, ...]],
+    rows: Sequence[tuple[Any, ...]],
 ) -> tuple[Array, list[tuple[Any, ...]]]:
     """Apply the rules, each with its shared values, to one array; between rules the update keeps the wide dtype."""
     dtype = at_least_float32(g.dtype, *([] if p is None else [p.dtype]))
     u, p = g.astype(dtype), None if p is None else p.astype(dtype)
-    new_values = []
+    new_rows = []
     with _promotion([u]):
-        for part, pair, value in zip(parts, rules, values, strict=True):
+        for one, pair, row in zip(aligned, rules, rows, strict=True):
             rule, now = _cast(pair, dtype)
-            with jax.named_scope(type(rule).__name__):
-                u, state = rule.update_leaf(now, u, part.as_state(_cast(value, dtype)), p)
-            new_value = part.as_values(state)
-            before, after = (jtu.tree_map(jnp.shape, x) for x in ((g, value), (u, new_value)))
+            name = type(rule).__name__
+            with jax.named_scope(name), located(name, "update_leaf"):
+                u, state = rule.update_leaf(now, u, one.leaf_state(_cast(row, dtype)), p)
+            new_row = one.row_of(state)
+            before, after = (jtu.tree_map(jnp.shape, x) for x in ((g, row), (u, new_row)))
             if before != after:
                 raise ValueError(
-                    f"`{type(rule).__name__}.update_leaf` must keep every shape; but an update and a state of shapes "
-                    f"{before} became {after}."
+                    f"`{name}.update_leaf` must keep every shape; but an update and a state of shapes {before} became "
+                    f"{after}."
                 )
-            new_values.append(jtu.tree_map(lambda new, old: new.astype(old.dtype), new_value, value))
-    return u.astype(g.dtype), new_values
+            new_rows.append(jtu.tree_map(lambda new, old: new.astype(old.dtype), new_row, row))
+    return u.astype(g.dtype), new_rows
 
 
 def _promotion(arrays: Sequence[Array]) -> contextlib.AbstractContextManager[None]:

@@ -1,18 +1,20 @@
 """Programs: functions of a transform and trees, compiled with their arrays and numbers traced.
 
-`jax.jit` takes arrays and numbers; a model also holds activation functions, strings and flags. A `Program` separates
-the two with one flatten: arrays and numbers are traced, so a changed hyperparameter never retraces, and the rest is
-part of the cache key. `equinox.filter_jit` does the same, but waits for the result of every call. A plain function
-among the extra arguments, such as a loss that reads `self.batch`, may read data that changes between two calls, and the
-caller wrote no `jit`: such a call is traced every time.
+`jax.jit` takes arrays and numbers; a model also holds activation functions, strings and flags. A `Program` traces the
+arrays and numbers, so a changed hyperparameter never retraces, and makes the rest part of the cache key.
+`equinox.filter_jit` does the same, but waits for the result of every call.
 
-After a call with arrays alone, `jax.jit` gets the next ones as they are. Within a program of the caller, the function
-is called as it is, without a program of its own.
+There are two ways to call one. The direct way hands the trees to `jax.jit` as they are, which looks at their leaves in
+C++: that is what a call costs in a loop. The general way flattens them in Python, and takes arguments of any kind. The
+first call of a transform goes the general way, and finds out whether the next ones may go the direct one.
+
+Where the caller's own program is being traced, the function is called as it is: a program in it would be traced, and
+then traced once more into that one.
 """
 
 import enum
 import weakref
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -24,7 +26,7 @@ from jax.interpreters.partial_eval import DynamicJaxprTracer
 
 from .._support.arithmetic import default_float, is_numeric_array
 from .._support.module import AbstractModule
-from .._support.tracing import NotCompiledError, plain, tracing
+from .._support.tracing import tracing
 from ..tree._align import PYTHON_NUMBERS
 from ..tree._leaves import arrays_of, with_arrays
 from .hyperparameters import ARRAY_TYPES, batched_number
@@ -32,37 +34,47 @@ from .hyperparameters import ARRAY_TYPES, batched_number
 # The caller's program gets the equations and no call. In JAX 0.12, `inline=True` alone inlines only in the lowering.
 _INLINE: Any = getattr(getattr(jax, "Inline", None), "JAX_EARLY", True)
 # Static leaves that are the same at every call: values, and functions that `jax.jit` reads only once anyway. Any other
-# object may read data that changes. (The function in a `jax.tree_util.Partial` is not a leaf.)
-_FIXED = (bool, str, bytes, enum.Enum, type, np.dtype, jax.stages.Wrapped)
-_ABSENT = object()  # in the static half of a key, the place of a leaf that is traced
+# function, such as a loss that reads `self.batch`, may read data that changes between two calls, and the caller wrote
+# no `jit`: a call with one is traced every time. (The function in a `jax.tree_util.Partial` is not a leaf.)
+_FIXED = (bool, str, bytes, enum.Enum, type, type(None), np.dtype, jax.stages.Wrapped)
+_config: Any = jax.config
+_TRACED = object()  # among the static leaves, the place of a leaf that is traced
+
+
+class _Structure(NamedTuple):
+    """The static half of a tree: its structure, and its leaves that are not traced (none if all are)."""
+
+    treedef: Any
+    statics: tuple[Any, ...]
+
+    def fill(self, traced: Sequence[Any]) -> Any:
+        """Rebuild the tree from its traced leaves."""
+        if self.statics:
+            remaining = iter(traced)
+            traced = [next(remaining) if x is _TRACED else x for x in self.statics]
+        return self.treedef.unflatten(traced)
 
 
 class _Key:
-    """The static half of the arguments: their structures, and the leaves that are neither arrays nor numbers."""
+    """The static half of a call. The hash is computed once, also where a static leaf has none."""
 
-    __slots__ = ("_hash", "statics", "transform_def", "treedef")
+    __slots__ = ("_hash", "structures", "transform_def")
 
-    def __init__(self, transform_def: Any, treedef: Any, statics: tuple[Any, ...]):
-        self.transform_def, self.treedef, self.statics = transform_def, treedef, statics
-        self._hash = hash((transform_def, treedef, tuple(map(_safe_hash, statics))))
+    def __init__(self, transform_def: Any, structures: Sequence[_Structure]):
+        self.transform_def, self.structures = transform_def, tuple(structures)
+        self._hash = hash((transform_def, *((s.treedef, *map(_safe_hash, s.statics)) for s in structures)))
 
     def __hash__(self) -> int:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return (
-            type(other) is _Key
-            and self.treedef == other.treedef
-            and self.transform_def == other.transform_def
-            and self.statics == other.statics
-        )
+        is_key = type(other) is _Key and self.transform_def == other.transform_def
+        return is_key and self.structures == other.structures
 
-    def fill(self, traced: Sequence[Any]) -> Any:
-        """Rebuild the arguments from their traced leaves."""
-        if self.statics:
-            remaining = iter(traced)
-            traced = [next(remaining) if x is _ABSENT else x for x in self.statics]
-        return self.treedef.unflatten(traced)
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the static leaves are the same at every call."""
+        return all(x is _TRACED or isinstance(x, _FIXED) for s in self.structures for x in s.statics)
 
 
 def _safe_hash(x: Any) -> int:
@@ -73,37 +85,39 @@ def _safe_hash(x: Any) -> int:
 
 
 class _Flat:
-    """A transform taken apart: its hyperparameters and its structure, and what each program used last for it."""
+    """The hyperparameters and the structure of a transform, and the functions that are called with them directly.
 
-    __slots__ = ("direct", "has_numbers", "is_x64", "keys", "numbers", "transform", "treedef")
+    In `direct`, a program without an entry has not been called yet, and one with None is called the general way.
+    """
 
-    def __init__(self, transform: Any, is_x64: bool):
-        self.transform: Callable[[], Any] | None = None  # a weak reference, if it is remembered
-        self.is_x64 = is_x64
+    __slots__ = ("direct", "is_constant", "is_python", "is_x64", "numbers", "reference", "treedef")
+
+    def __init__(self, transform: Any):
         leaves, self.treedef = jtu.tree_flatten(transform)
         self.numbers = [x if isinstance(x, jax.Array) else _number(x) for x in leaves]
-        self.keys: dict[Program, _Key] = {}
-        self.has_numbers = False  # whether calls after the first one had numbers in place of arrays
-        self.direct: dict[Program, Callable[..., Any]] = {}
-
-    def key(self, program: "Program", treedef: Any, statics: tuple[Any, ...]) -> _Key:
-        """The key of a call. One without static leaves is the object of the last call, if the structures are equal."""
-        if statics:
-            return _Key(self.treedef, treedef, statics)
-        key = self.keys.get(program)
-        if key is None or key.treedef != treedef:
-            key = self.keys[program] = program.known(_Key(self.treedef, treedef, ()))
-        return key
+        self.is_x64 = _config.jax_enable_x64
+        kinds = set(_node_types(self.treedef))
+        self.is_python = any(getattr(kind, "runs_as_python", False) for kind in kinds)
+        # A dict, or a variable of NNX, may hold other leaves later; a Module or a tuple may not.
+        is_immutable = all(kind in (tuple, type(None)) or issubclass(kind, AbstractModule) for kind in kinds)
+        self.is_constant = is_immutable and all(
+            isinstance(x, jax.Array) and not isinstance(x, Tracer) for x in self.numbers
+        )
+        self.direct: dict[Program, Callable[..., Any] | None] = {}
+        self.reference: Any = None
 
 
 class _Memory:
-    """A process-wide cache, the only mutable state of the library.
+    """A process-wide cache. Clearing it costs time and nothing else.
 
     Three invariants make it correct. A type that was recorded as an array type always is one. A hyperparameter that was
     sent to the device cannot change (it is a read-only NumPy scalar) and is referenced here, so that no other object
-    can get its `id`, which is the key of the cache. A transform that was taken apart cannot change (its leaves are such
+    can get its `id`, which is the key of the cache. A transform that was flattened cannot change (its leaves are such
     numbers or JAX arrays, in Modules and tuples), and is forgotten when it is gone, before another object can get its
-    `id`. Clearing the cache costs time and nothing else.
+    `id`.
+
+    The only other state of the library that changes are the compiled functions of each `Program`, and the flags of
+    the current thread, such as whether an entry point is being traced.
     """
 
     most_numbers: ClassVar[int] = 10_000
@@ -114,42 +128,35 @@ class _Memory:
         self.known: dict[int, _Flat] = {}
 
     def flat(self, transform: Any) -> _Flat:
-        """A transform taken apart: once, instead of at every step, if it cannot change."""
-        is_x64 = _is_x64()
-        found = self.known.get(id(transform))
-        if found is not None and found.is_x64 == is_x64:
-            return found
-        flat = _Flat(transform, is_x64)
-        if _is_immutable(flat.treedef) and all(map(_is_constant, flat.numbers)):
-            address = id(transform)
-            flat.transform = weakref.ref(transform, lambda _: self.known.pop(address, None))
-            self.known[address] = flat
+        """Flatten a transform: once, instead of at every step, if it cannot change."""
+        address = id(transform)
+        flat = self.known.get(address)
+        if flat is None or flat.is_x64 != _config.jax_enable_x64:
+            flat = _Flat(transform)
+            if flat.is_constant:
+                flat.reference = weakref.ref(transform, lambda _: self.known.pop(address, None))
+                self.known[address] = flat
         return flat
 
     def all_arrays(self, leaves: Sequence[Any]) -> bool:
         """Whether all leaves are arrays, checked once per type instead of once per leaf, except for NumPy's."""
         for kind in set(map(type, leaves)) - self.array_types:
+            of_kind = [x for x in leaves if type(x) is kind]
             if issubclass(kind, (np.ndarray, np.generic)):
-                if not all(is_numeric_array(x) for x in leaves if type(x) is kind):
+                if not all(map(is_numeric_array, of_kind)):
                     return False
-                continue
-            if not issubclass(kind, (jax.Array, Tracer)) and not isinstance(
-                next(x for x in leaves if type(x) is kind), jax.Array
-            ):
+            elif issubclass(kind, (jax.Array, Tracer)) or isinstance(of_kind[0], jax.Array):
+                self.array_types.add(kind)
+            else:
                 return False
-            self.array_types.add(kind)
         return True
-
-    def knows_types(self, tree: Any) -> bool:
-        """Whether all leaves of a tree are of types that were recorded as array types."""
-        return self.array_types.issuperset(map(type, jtu.tree_leaves(tree)))
 
     def on_device(self, x: np.ndarray | np.generic) -> Any:
         """A hyperparameter as a JAX array, sent to the device once instead of at every step."""
         if x.flags.writeable or x.ndim > 0:
             return x
         # With x64 switched on or off, the same scalar is an array of another dtype.
-        key = (id(x), _is_x64())
+        key = (id(x), _config.jax_enable_x64)
         found = self._numbers.get(key)
         if found is None:
             array = jax.device_put(x)  # `jnp.asarray` would trace and compile a program for it
@@ -164,39 +171,22 @@ class _Memory:
 memory = _Memory()
 
 
-class _Call(NamedTuple):
-    """A call, taken apart.
-
-    Args:
-        flat: the transform.
-        key: the static half of the arguments.
-        leaves: the leaves to trace.
-        sizes: their number in each tree, where it is needed.
-        are_fixed: whether the static leaves are the same at every call.
-        all_arrays: whether all leaves were arrays.
-    """
-
-    flat: _Flat
-    key: _Key
-    leaves: Sequence[Any]
-    sizes: Sequence[int]
-    are_fixed: bool
-    all_arrays: bool
-
-    def on_device(self) -> tuple[list[Any], Any]:
-        """The numbers of the transform and the trees, with all leaves to trace as JAX arrays."""
-        return list(map(_as_array, self.flat.numbers)), self.key.fill(list(map(_as_array, self.leaves)))
+class _NotDirectError(Exception):
+    """Raised, before the function runs, while a program is traced for arguments that have to go the general way."""
 
 
 class Program:
     """A function of a transform and trees, compiled with the arrays and numbers in its arguments traced.
+
+    A transform with `runs_as_python = True`, or with such a transform inside, is not compiled: its functions get the
+    caller's own arrays and numbers.
 
     Args:
         function: the function, called as `function(transform, *trees)`.
         name: name of the program in profiles.
         models: indices of the trees that may be whole models. Their leaves that aren't arrays are dropped instead of
             being static; of a Python number the type remains, since an update for it is a mistake.
-        donated: indices of the first and the last tree whose buffers are donated, if any.
+        donated: indices of the trees whose buffers are donated.
         result: index of the tree that the last result is like, if it is a model: leaves that aren't arrays are those of
             that tree.
     """
@@ -208,14 +198,62 @@ class Program:
         function: Callable[..., Any],
         name: str,
         models: tuple[int, ...],
-        donated: tuple[int, int] | None = None,
+        donated: tuple[int, ...] = (),
         result: int | None = None,
     ):
         self._function, self.name, self._models = function, name, models
         self._donated, self._result = donated, result
-        self._plain: set[_Key] = set()  # calls that can't be compiled
-        self._traced: set[_Key] = set()  # calls in programs of the caller
-        self._compiled: dict[Any, tuple[Any, Callable[..., Any]]] = {}  # by `_Key`, or by the structure of a transform
+        self._compiled: dict[Any, Callable[..., Any]] = {}  # by `_Key`, or by the structure of a transform
+
+    def __call__(self, transform: Any, *trees: Any) -> Any:
+        flat = memory.known.get(id(transform))
+        direct = None if flat is None else flat.direct.get(self)
+        if flat is not None and direct is not None and flat.is_x64 == _config.jax_enable_x64:
+            try:
+                return direct(flat.numbers, *trees)
+            except _NotDirectError:
+                flat.direct[self] = None
+            except TypeError:
+                # `jax.jit` refuses a leaf that is not an array before it runs anything. Any other error is the user's.
+                if memory.all_arrays(jtu.tree_leaves(trees)):
+                    raise
+        return self._general(transform, trees)
+
+    def _general(self, transform: Any, trees: tuple[Any, ...]) -> Any:
+        """Call the program with arguments of any kind."""
+        flat = memory.flat(transform)
+        if flat.is_python:
+            return self._run(flat.treedef, flat.numbers, trees)
+        structures, leaves = self._split_all(trees)
+        # Other tracers, such as those of `jax.vmap` outside a program, compute at once what they are given.
+        if any(type(x) is DynamicJaxprTracer for xs in leaves for x in xs):
+            return self._uncompiled(flat, structures, leaves, trees)
+        has_statics = any(s.statics for s in structures)
+        if not self._donated and not has_statics and not any(_may_be_number(x) for xs in leaves for x in xs):
+            compiled = self._kept(flat.treedef, lambda: self._direct(flat.treedef))
+            if flat.is_constant and memory.all_arrays(jtu.tree_leaves(trees)):
+                flat.direct.setdefault(self, compiled)
+            return compiled(flat.numbers, *(s.fill(xs) for s, xs in zip(structures, leaves, strict=True)))
+        key = _Key(flat.treedef, structures)
+        compiled = self._kept(key, lambda: self._keyed(key)) if key.is_fixed else self._keyed(key)
+        results = compiled(flat.numbers, *_donatable(leaves, self._donated))
+        return results if self._result is None else (*results[:-1], with_arrays(trees[self._result], results[-1]))
+
+    def _uncompiled(self, flat: _Flat, structures: Any, leaves: Any, trees: Sequence[Any]) -> Any:
+        """Call the function on JAX arrays alone, as a compiled one would be."""
+        given = [s.fill(list(map(_as_array, xs))) for s, xs in zip(structures, leaves, strict=True)]
+        results = self._run(flat.treedef, list(map(_as_array, flat.numbers)), given)
+        if self._result is None:
+            return results
+        return *results[:-1], with_arrays(trees[self._result], arrays_of(results[-1]))
+
+    def without_jit(self, transform: Any, *trees: Any) -> Any:
+        """Call the function without compiling it as a whole. The results share no array with the arguments."""
+        flat = memory.flat(transform)
+        structures, leaves = self._split_all(trees)
+        results, treedef = jtu.tree_flatten(self._uncompiled(flat, structures, leaves, trees))
+        given = [x for xs in (flat.numbers, *leaves) for x in xs]
+        return treedef.unflatten(_donatable([given, list(map(_as_array, results))], (0, 1))[1])
 
     def _run(self, transform_def: Any, numbers: list[Any], trees: Sequence[Any]) -> Any:
         transform = _strong(transform_def.unflatten(numbers))
@@ -223,29 +261,30 @@ class Program:
         with tracing():
             return self._function(transform, *trees)
 
-    def _jitted(self, start: int, key: _Key) -> Callable[..., Any]:
-        """The function compiled for one key. With the key as a static argument, every call would compare it again."""
+    def _direct(self, transform_def: Any) -> Callable[..., Any]:
+        """The function compiled for trees of arrays, as they are.
 
-        def run(numbers: list[Any], kept: list[Any], given: list[Any]) -> Any:
-            results = self._run(key.transform_def, numbers, key.fill([*kept[:start], *given, *kept[start:]]))
-            return results if self._result is None else (*results[:-1], arrays_of(results[-1]))
-
-        return self._named(run, donate_argnums=() if self._donated is None else 2)
-
-    def _direct(self, transform_def: Any, is_x64: bool) -> Callable[..., Any]:
-        """The function compiled for trees of arrays, as they are: `jax.jit` looks at their leaves in C++.
-
-        It takes numbers of Python too, so that it refuses to trace what may be one.
+        `jax.jit` takes numbers of Python too, which are not leaves of a model. Where one may be, nothing is traced.
         """
 
         def run(numbers: list[Any], *trees: Any) -> Any:
-            if is_x64 != _is_x64() or any(map(_may_be_number, jtu.tree_leaves(trees))):
+            if any(map(_may_be_number, jtu.tree_leaves(trees))):
                 raise _NotDirectError
             return self._run(transform_def, numbers, trees)
 
-        return self._named(run)
+        return self._jitted(run)
 
-    def _named(self, run: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    def _keyed(self, key: _Key) -> Callable[..., Any]:
+        """The function compiled for one key. With the key as a static argument, every call would compare it again."""
+
+        def run(numbers: list[Any], *leaves: Any) -> Any:
+            trees = [s.fill(xs) for s, xs in zip(key.structures, leaves, strict=True)]
+            results = self._run(key.transform_def, numbers, trees)
+            return results if self._result is None else (*results[:-1], arrays_of(results[-1]))
+
+        return self._jitted(run, donate_argnums=tuple(i + 1 for i in self._donated))
+
+    def _jitted(self, run: Callable[..., Any], **options: Any) -> Callable[..., Any]:
         run.__name__ = run.__qualname__ = self.name
         return jax.jit(run, inline=_INLINE, **options)
 
@@ -255,138 +294,37 @@ class Program:
         if found is None:
             if len(self._compiled) >= self.most_compiled:
                 self._compiled.clear()
-            found = self._compiled[key] = key, make()
-        return found[1]
+            found = self._compiled[key] = make()
+        return found
 
-    def _is_new(self, key: _Key) -> bool:
-        """Whether this is the first such call in a program of the caller; the next ones are traced once together."""
-        if key in self._traced:
-            return False
-        if len(self._traced) >= self.most_compiled:
-            self._traced.clear()
-        self._traced.add(key)
-        return True
+    def _split_all(self, trees: Sequence[Any]) -> Any:
+        return zip(*(self._split(x, i in self._models) for i, x in enumerate(trees)), strict=True)
 
-    def known(self, key: _Key) -> _Key:
-        """The equal key of an earlier call, if there is one: an object is found in a dict without a comparison."""
-        return self._compiled.get(key, (key,))[0]
+    def _split(self, tree: Any, is_model: bool) -> tuple[_Structure, list[Any]]:
+        """Return the static half of a tree, and its leaves to trace."""
+        leaves, treedef = jtu.tree_flatten(tree)
+        if memory.all_arrays(leaves):
+            return _Structure(treedef, ()), leaves
+        pairs = [self._leaf(x, is_model) for x in leaves]
+        statics = tuple(static for static, _ in pairs)
+        # Numbers in the place of arrays are traced alike: the same program.
+        statics = () if all(x is _TRACED for x in statics) else statics
+        return _Structure(treedef, statics), [x for static, x in pairs if static is _TRACED]
 
-    def __call__(self, transform: Any, *trees: Any) -> Any:
-        flat = memory.known.get(id(transform))
-        direct = None if flat is None else flat.direct.get(self)
-        if flat is not None and direct is not None and (not flat.has_numbers or memory.knows_types(trees)):
-            try:
-                return direct(flat.numbers, *trees)
-            except _NotDirectError:
-                flat.has_numbers = True
-            except (NotCompiledError, TypeError, ValueError):
-                pass  # errors are those of `_general`: called here, they would have a context
-        return self._general(transform, trees)
-
-    def _general(self, transform: Any, trees: tuple[Any, ...]) -> Any:
-        """Call the program with arguments of any kind."""
-        call = self._taken_apart(transform, trees)
-        flat, key, leaves, sizes, are_fixed, all_arrays = call
-        flat.direct.pop(self, None)
-        if self._plain and key in self._plain:
-            return self._as_plain_python(transform, *trees)
-        try:
-            if _is_in_a_program(leaves) and (not are_fixed or self._is_new(key)):
-                return self._as_written(flat, *call.on_device(), trees)
-            if self._donated is None and not key.statics and not any(map(_may_be_number, leaves)):
-                direct = self._kept((flat.treedef, flat.is_x64), lambda: self._direct(flat.treedef, flat.is_x64))
-                if flat.transform and all_arrays:
-                    flat.direct[self] = direct
-                return direct(flat.numbers, *key.fill(leaves))
-            kept, given, start = leaves, [], 0
-            if self._donated is not None:
-                first, last = self._donated
-                start, stop = sum(sizes[:first]), sum(sizes[: last + 1])
-                given = _distinct(leaves[start:stop])
-                kept = _distinct([*leaves[:start], *leaves[stop:]], {id(x) for x in given})
-            compiled = self._kept(key, lambda: self._jitted(start, key)) if are_fixed else self._jitted(start, key)
-            results = compiled(flat.numbers, kept, given)
-            return results if self._result is None else (*results[:-1], with_arrays(trees[self._result], results[-1]))
-        except NotCompiledError:
-            self._plain.add(key)
-            return self._as_plain_python(transform, *trees)
-
-    def _as_plain_python(self, transform: Any, *trees: Any) -> Any:
-        """Call the function without compiling it, on the caller's own arrays and numbers."""
-        flat, key, leaves, *_ = self._taken_apart(transform, trees, keeps_numbers=True)
-        with plain():
-            return self._as_written(flat, flat.numbers, key.fill(leaves), trees)
-
-    def _as_written(self, flat: _Flat, numbers: list[Any], given: Any, trees: tuple[Any, ...]) -> Any:
-        """Call the function on trees that were taken apart and filled again."""
-        results = self._run(flat.treedef, numbers, given)
-        if self._result is None:
-            return results
-        return *results[:-1], with_arrays(trees[self._result], arrays_of(results[-1]))
-
-    def without_jit(self, transform: Any, *trees: Any) -> Any:
-        """Call the function without compiling it as a whole. The results share no array with the arguments."""
-        call = self._taken_apart(transform, trees)
-        numbers, given = call.on_device()
-        results, treedef = jtu.tree_flatten(self._run(call.flat.treedef, numbers, given))
-        taken = {id(x) for x in [*numbers, *jtu.tree_leaves(given)]}
-        return treedef.unflatten(_distinct(_distinct([_as_array(x) for x in results], taken)))
-
-    def _taken_apart(self, transform: Any, trees: Any, keeps_numbers: bool = False) -> _Call:
-        flat = memory.flat(transform)
-        leaves, treedef = jtu.tree_flatten(trees)
-        statics: tuple[Any, ...] = ()
-        sizes: list[int] = []
-        are_fixed = True
-        all_arrays = memory.all_arrays(leaves)
-        if self._donated is not None or not all_arrays:
-            sizes = [child.num_leaves for child in treedef.children()]
-        if not all_arrays:
-            leaves, sizes, statics, are_fixed = self._split(leaves, sizes, keeps_numbers)
-        return _Call(flat, flat.key(self, treedef, statics), leaves, sizes, are_fixed, all_arrays)
-
-    def _split(
-        self, leaves: Sequence[Any], sizes: Sequence[int], keeps_numbers: bool
-    ) -> tuple[list[Any], list[int], tuple[Any, ...], bool]:
-        """Return the leaves to trace, their number in each argument, all other leaves, and whether these are fixed."""
-        traced, traced_sizes, statics, start, are_fixed = [], [], [], 0, True
-        for role, size in enumerate(sizes):
-            before = len(traced)
-            for x in leaves[start : start + size]:
-                if is_numeric_array(x):
-                    traced.append(x)
-                    statics.append(_ABSENT)
-                elif role in self._models:
-                    if isinstance(x, jax.ShapeDtypeStruct):
-                        method = self.name.rpartition(".")[2]
-                        raise ValueError(
-                            f"`{self.name}` was given shapes in place of arrays, such as {x}. Call "
-                            f"`jax.eval_shape(optimizer.{method}, ...)` for the shapes of its results."
-                        )
-                    statics.append(type(x) if type(x) in PYTHON_NUMBERS else None)
-                elif isinstance(x, (int, float, complex)) and not isinstance(x, bool) and not keeps_numbers:
-                    traced.append(np.asarray(x, jax.dtypes.canonicalize_dtype(type(x))))
-                    statics.append(_ABSENT)
-                else:
-                    are_fixed = are_fixed and isinstance(x, _FIXED)
-                    statics.append(x)
-            start += size
-            traced_sizes.append(len(traced) - before)
-        if all(x is _ABSENT for x in statics):  # numbers in place of arrays are traced alike: the same program
-            statics = []
-        return traced, traced_sizes, tuple(statics), are_fixed
-
-
-class _NotDirectError(Exception):
-    """Raised while a program is traced for other arguments than those of its first call."""
-
-
-def _is_in_a_program(leaves: Sequence[Any]) -> bool:
-    """Whether the caller's program is being traced: a program in it would be traced, and then traced into that one.
-
-    Other tracers, such as those of `jax.vmap` outside a program, compute at once what they are given.
-    """
-    return any(type(x) is DynamicJaxprTracer for x in leaves)
+    def _leaf(self, x: Any, is_model: bool) -> tuple[Any, Any]:
+        """Return a leaf that is not traced and None, or `_TRACED` and the array to trace."""
+        if is_numeric_array(x):
+            return _TRACED, x
+        if not is_model:
+            is_number = isinstance(x, (int, float, complex)) and not isinstance(x, bool)
+            return (_TRACED, np.asarray(x, jax.dtypes.canonicalize_dtype(type(x)))) if is_number else (x, None)
+        if isinstance(x, jax.ShapeDtypeStruct):
+            method = self.name.rpartition(".")[2]
+            raise ValueError(
+                f"`{self.name}` was given shapes in place of arrays, such as {x}. Call "
+                f"`jax.eval_shape(optimizer.{method}, ...)` for the shapes of its results."
+            )
+        return (type(x) if type(x) in PYTHON_NUMBERS else None), None
 
 
 def _may_be_number(x: Any) -> bool:
@@ -394,24 +332,16 @@ def _may_be_number(x: Any) -> bool:
     return getattr(x, "weak_type", False) or (x.dtype == bool and x.ndim == 0)
 
 
-def _is_x64() -> bool:
-    return jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
-
-
 def _as_array(x: Any) -> Any:
     return x if isinstance(x, jax.Array) else jnp.asarray(x)  # which takes 10 µs for an array too
 
 
-def _is_constant(x: Any) -> bool:
-    """Whether it is a JAX array of its own, and not one that stands for others or an array of NumPy."""
-    return isinstance(x, jax.Array) and not isinstance(x, Tracer)
-
-
-def _is_immutable(treedef: Any) -> bool:
-    """Whether all nodes are Modules, tuples and None: a dict, or a variable of NNX, may hold other leaves later."""
+def _node_types(treedef: Any) -> Iterator[type]:
     data = treedef.node_data()
-    is_fixed = data is None or data[0] in (tuple, type(None)) or issubclass(data[0], AbstractModule)
-    return is_fixed and all(map(_is_immutable, treedef.children()))
+    if data is not None:
+        yield data[0]
+    for child in treedef.children():
+        yield from _node_types(child)
 
 
 def _number(x: Any) -> Any:
@@ -440,12 +370,18 @@ def _check_scalars(transform: Any) -> None:
         )
 
 
-def _distinct(arrays: Sequence[Any], taken: Set[int] | None = None) -> list[Any]:
-    """Copy every array that is there twice, such as tied weights, or elsewhere: a buffer can be donated only once."""
-    seen, out = set(taken or ()), []
-    for x in arrays:
+def _donatable(leaves: Sequence[list[Any]], donated: Sequence[int]) -> list[list[Any]]:
+    """Copy what is in donated lists twice, such as tied weights, or elsewhere: a buffer can be donated only once."""
+    seen: set[int] = set()
+
+    def unshared(x: Any) -> Any:
         is_again = id(x) in seen and isinstance(x, jax.Array) and not isinstance(x, Tracer)
-        out.append(jnp.copy(x) if is_again else x)
-        if taken is None:
+        return jnp.copy(x) if is_again else x
+
+    out = list(leaves)
+    for i in donated:
+        out[i] = []
+        for x in leaves[i]:
+            out[i].append(unshared(x))
             seen.add(id(x))
-    return out
+    return [xs if i in donated else list(map(unshared, xs)) for i, xs in enumerate(out)]

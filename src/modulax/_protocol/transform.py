@@ -21,6 +21,7 @@ from jaxtyping import DTypeLike, PyTree
 
 from .._support.arithmetic import default_float, is_narrower
 from .._support.checks import check_extra
+from .._support.failures import located, shortened
 from .._support.module import AbstractState
 from .._support.placement import placed_like
 from .._support.types import P, Params, S, State, Updates
@@ -28,11 +29,12 @@ from ..tree._align import paired, refuse_integers, refuse_numbers
 from ..tree._leaves import arrays_of, with_arrays
 from ..tree._math import trainable
 from .apply_updates import apply_updates
-from .boundary import EvalBoundary, InitBoundary, UpdateBoundary, explaining_state
+from .boundary import EvalBoundary, InitBoundary, UpdateBoundary
 from .entry import as_written, entry
 from .hyperparameters import AbstractHyperparameters, Hyperparameters
 from .lookahead_params import is_pair
 from .metrics import by_short_names, hyperparameters_in_force, measured_in
+from .mistakes import explaining_state
 from .program import Program
 from .schedule import has_schedule, has_stateful_schedule
 
@@ -223,8 +225,11 @@ class AbstractTransform(AbstractHyperparameters):
         Raises:
             ValueError: if a required argument is missing, or if the gradients don't fit the parameters.
         """
-        program = _step_program(type(self), donate)
-        state, params = program(self, grads, state, params, extra)
+        try:
+            state, params = _step_program(type(self), donate)(self, grads, state, params, extra)
+        except Exception as error:
+            shortened(error)
+            raise
         return params, state
 
     def eval_params(self, state: State, params: P) -> P:
@@ -449,11 +454,11 @@ def _step_program(cls: type, donate: bool) -> Program:
         refuse_numbers(params, grads, f"{cls.__name__}.step")
         trained = transform.align_params(trainable(params), grads, f"{cls.__name__}.step")
         kept = arrays_of(params)
-        with explaining_state(f"{cls.__name__}.step", as_written(cls.update), state):
+        with explaining_state(f"{cls.__name__}.step", as_written(cls.update), state), located(cls.__name__, "step"):
             move = Move(trained, extra, lambda updates: arrays_of(apply_updates(params, updates)), kept)
             moved, new = transform.take_step(grads, state, move)
         # In the order of the donated arguments: JAX pairs donated buffers with results by shape alone, also if they are
         # in different memories, as with `Offload`.
         return placed_like(new, state), with_arrays(params, moved)
 
-    return Program(run, f"{cls.__name__}.step", models=(0, 2), donated=(1, 2) if donate else None, result=2)
+    return Program(run, f"{cls.__name__}.step", models=(0, 2), donated=(1, 2) if donate else (), result=2)

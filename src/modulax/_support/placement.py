@@ -1,6 +1,5 @@
 """Results with the sharding of the arrays that they belong to, or that they replace."""
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,10 +14,9 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree, Shaped
 
 # JAX 0.12 removed `jax.experimental.shard_alike`. In JAX 0.10 it gives all arrays of one shape the same sharding,
-# because the lowering is cached, group number included. A parameter that differs at every call avoids the cache.
+# because the lowering is cached, group number included. The lowering of this primitive is not (`cacheable=False`).
 _shard_like = Primitive("modulax_shard_like")  # of any number of arrays: an equation for each takes longer to trace
 _shard_like.multiple_results = True
-_calls = itertools.count()
 
 
 def shard_like(x: Shaped[Array, "*shape"], like: Shaped[Array, "..."]) -> Shaped[Array, "*shape"]:
@@ -94,16 +92,15 @@ def _typed_like(x: Array, like: Array) -> Array:
 
 
 def _bind(xs: Sequence[Array], likes: Sequence[Array]) -> list[Array]:
-    return _shard_like.bind(*xs, *likes, call=next(_calls))
+    return _shard_like.bind(*xs, *likes)
 
 
 def _halves(operands: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
     return operands[: len(operands) // 2], operands[len(operands) // 2 :]
 
 
-def _now(*operands, call):
+def _now(*operands):
     """Outside of a program, move what is on the devices of `like` in another layout."""
-    del call
 
     def one(x, like):
         found, wanted = x.sharding, like.sharding
@@ -114,27 +111,25 @@ def _now(*operands, call):
     return list(map(one, *_halves(operands)))
 
 
-def _types(*operands, call):
-    del call
+def _types(*operands):
     return list(_halves(operands)[0])
 
 
-def _jvp(primals, tangents, *, call):
-    return _shard_like.bind(*primals, call=call), list(_halves(tangents)[0])
+def _jvp(primals, tangents):
+    return _shard_like.bind(*primals), list(_halves(tangents)[0])
 
 
-def _batched(operands, axes, *, call):
+def _batched(operands, axes):
     of_x, of_like = _halves(axes)
     xs, likes = (list(half) for half in _halves(operands))
     bound = [i for i, (a, b) in enumerate(zip(of_x, of_like, strict=True)) if a is not None and b is not None]
     moved = [jnp.moveaxis(likes[i], of_like[i], min(of_x[i], likes[i].ndim - 1)) for i in bound]
-    for i, x in zip(bound, _shard_like.bind(*[xs[i] for i in bound], *moved, call=call), strict=True):
+    for i, x in zip(bound, _shard_like.bind(*[xs[i] for i in bound], *moved), strict=True):
         xs[i] = x
     return xs, list(of_x)
 
 
-def _lowered(context, *operands, call):
-    del call
+def _lowered(context, *operands):
     xs, likes = _halves(operands)
     is_alone = getattr(context.module_context.axis_context, "num_devices", None) == 1
     if getattr(jax.config, "jax_use_shardy_partitioner", True) and not is_alone:
@@ -151,4 +146,4 @@ _shard_like.def_impl(_now)
 _shard_like.def_abstract_eval(_types)
 ad.primitive_jvps[_shard_like] = _jvp
 batching.primitive_batchers[_shard_like] = _batched
-mlir.register_lowering(_shard_like, _lowered)
+mlir.register_lowering(_shard_like, _lowered, cacheable=False)

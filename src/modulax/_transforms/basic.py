@@ -9,8 +9,10 @@ import jax.tree_util as jtu
 
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.transform import AbstractStatelessTransform
+from .._support.failures import at_leaf, located
 from .._support.tracing import call_user
 from .._support.types import Params, Updates
+from ..tree._paths import leaf_paths
 
 
 class Identity(AbstractLeafwise):
@@ -53,6 +55,11 @@ class Stateless(AbstractStatelessTransform):
         del extra
         if not self.leafwise:
             return call_user(self.function, updates, params)
-        if params is None:
-            return jtu.tree_map(lambda g: call_user(self.function, g, None), updates)
-        return jtu.tree_map(lambda g, p: call_user(self.function, g, p), updates, params)
+        leaves, treedef = jtu.tree_flatten(updates)
+        others = [None] * len(leaves) if params is None else treedef.flatten_up_to(params)
+
+        def one(i: int) -> Any:
+            with at_leaf(lambda: leaf_paths(updates)[i], leaves[i]), located("Stateless", "function"):
+                return call_user(self.function, leaves[i], others[i])
+
+        return treedef.unflatten([one(i) for i in range(len(leaves))])

@@ -11,7 +11,6 @@ from .._protocol.fields import Number, number, required_number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, at_least_float32, common_dtype, safe_sqrt
 from .._support.checks import NON_NEGATIVE
-from .._support.tracing import precedes_survey
 from ..tree._arithmetic import clip_entries
 from ..tree._math import norm
 from .param_block import block_rms
@@ -58,37 +57,19 @@ def shrunk(x: Array, by: Shrinking) -> Array:
     return jax.lax.select(by.keeps, x, jax.lax.select(by.erases, jnp.zeros_like(x), scaled))
 
 
-class Product(NamedTuple):
-    """What reduces the norm of several arrays together to at most a bound, by a factor; see `reduction`."""
+class Reduction(NamedTuple):
+    """The factor that clips arrays with a joint norm, and whether they are set to zero instead; see `reduction`."""
 
     erases: Bool[Array, ""]
     factor: Real[Array, ""]
 
-    def of(self, x: Array) -> Array:
-        """The product of a real array and the factor."""
-        return x * self.factor.astype(x.dtype)
 
-
-class Division(NamedTuple):
-    """What reduces the norm of several arrays together to at most a bound, by a divisor; see `reduction`."""
-
-    erases: Bool[Array, ""]
-    divisor: Real[Array, ""]
-
-    def of(self, x: Array) -> Array:
-        """A real array divided by the divisor."""
-        return x / self.divisor.astype(x.dtype)
-
-
-def reduction(bound: Any, total: Array) -> Product | Division:
-    """What reduces the norm `total` to at most `bound`: a factor of 1 if it is smaller already; that of NaN is NaN.
+def reduction(bound: Any, total: Array) -> Reduction:
+    """The factor that reduces the norm `total` to at most `bound`: 1 if it is within the bound, NaN for a NaN norm.
 
     If the norm is infinite or the bound is zero, the array is erased instead. Nothing is divided by zero, so that
-    derivatives are finite. The factor is chosen last: XLA fuses that choice with the arrays.
-
-    XLA:CPU repeats cheap operations, such as a product, for each reader of the result, and stores that of a division.
-    So the product with a factor needs no memory. In a chain of clips, each norm would repeat all clips before it, which
-    takes quadratic time to compile: there, all clips but the last divide.
+    derivatives are finite. The factor is chosen last: XLA fuses that choice with the arrays. It is a factor and not a
+    divisor because XLA:CPU stores the result of a division, and repeats a product for each reader, without memory.
     """
     one, zero = jnp.ones_like(total), jnp.zeros_like(total)
     bound = jnp.broadcast_to(bound, total.shape).astype(total.dtype)
@@ -97,20 +78,18 @@ def reduction(bound: Any, total: Array) -> Product | Division:
     erases = total > largest
     keeps = (total <= bound) | erases
     total, bound = jax.lax.select(keeps, one, total), jax.lax.select(is_zero, one, bound)
-    if precedes_survey():
-        return Division(erases, jax.lax.select(keeps, one, total / bound))
-    return Product(erases, jax.lax.select(keeps, one, bound / total))
+    return Reduction(erases, jax.lax.select(keeps, one, bound / total))
 
 
-def reduced(x: Array, by: Product | Division) -> Array:
-    """The array times the factor or divided by the divisor, or zeros, also in place of infinities.
+def reduced(x: Array, by: Reduction) -> Array:
+    """The array times the factor, or zeros, also in place of infinities.
 
     If many arrays share a norm, this compiles faster than `shrunk`; if each has its own, slower.
     """
     x = jax.lax.select(by.erases, jnp.zeros_like(x), x)
-    if jnp.iscomplexobj(x):  # entry by entry, which is exact where the factor is 1
-        return jax.lax.complex(by.of(x.real), by.of(x.imag))
-    return by.of(x)
+    factor = by.factor.astype(x.real.dtype)
+    # A complex number entry by entry, which is exact where the factor is 1.
+    return jax.lax.complex(x.real * factor, x.imag * factor) if jnp.iscomplexobj(x) else x * factor
 
 
 class ClipByGlobalNorm(AbstractLeafwise):

@@ -18,7 +18,7 @@ from .._support.module import AbstractState, counter, shared
 from .._support.rolling import present, pushed
 from .._support.types import Count
 from ..tree._math import norm
-from .clipping import Division, Product, reduced, reduction
+from .clipping import Reduction, reduced, reduction
 
 _PERCENTAGE = Requirement(lambda x: (x >= 0) & (x <= 100), "must be in [0, 100]")
 
@@ -26,7 +26,7 @@ _PERCENTAGE = Requirement(lambda x: (x >= 0) & (x <= 100), "must be in [0, 100]"
 class _Now(NamedTuple):
     """What clips each array, and the shared fields of the state after the step."""
 
-    by: Product | Division
+    by: Reduction
     after: dict[str, Array]
 
 

@@ -1,21 +1,21 @@
 """`GradientTransformation(init, update)`: a pair of functions as a transform, whose state is the caller's own."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 
 from .._containers.optax_adapters import named_in
 from .._protocol.transform import AbstractTransform
-from .._support.tracing import call_user, require_plain
+from .._support.tracing import call_user
 from ..aggregate import AbstractAggregator, Aggregator as _Aggregator
 
 
 class Pair(AbstractTransform):
     """A pair of functions, called as optax calls them: the state is what they return, and no dtype is changed.
 
-    Like the functions of optax, it is compiled only under the caller's `jit`, so that extra arguments which are Python
-    numbers remain Python numbers.
+    Like the functions of optax, it is compiled only under the caller's `jit` (`runs_as_python`), so that extra
+    arguments which are Python numbers remain Python numbers.
 
     Args:
         init_function: function of the parameters that returns the state.
@@ -23,18 +23,18 @@ class Pair(AbstractTransform):
         takes_extra: whether all extra arguments are passed on; otherwise those that the function names.
     """
 
+    runs_as_python: ClassVar[bool] = True
+
     init_function: Callable[..., Any] = eqx.field(static=True)
     update_function: Callable[..., Any] = eqx.field(static=True)
     takes_extra: bool = eqx.field(static=True)
 
     def init(self, params: Any) -> Any:
         """Return what the function returns."""
-        require_plain()
         return call_user(self.init_function, params)
 
     def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         """Call the function."""
-        require_plain()
         given = extra if self.takes_extra else named_in(self.update_function, extra)
         positional = (updates, state) if params is None else (updates, state, params)
         return call_user(self.update_function, *positional, **given)

@@ -14,6 +14,7 @@ stack, are not copied into one.
 """
 
 import collections
+import contextlib
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, ClassVar
 
@@ -96,6 +97,7 @@ def map_leaves(
     columns: Sequence[tuple[Any, ...]],
     *,
     has_state: bool = True,
+    at: Callable[[int], contextlib.AbstractContextManager[None]] = lambda _: contextlib.nullcontext(),
 ) -> list[Any]:
     """Compute `[function(shared, *column) for column in columns]`, as a small program.
 
@@ -106,6 +108,8 @@ def map_leaves(
         function: the function.
         shared: its first argument.
         columns: its other arguments for each leaf.
+        at: returns a context, such as one that adds the path to an error, in which the column with an index, or a group
+            that begins with it, is computed.
         has_state: whether some arguments or results may be kept in a state. `Stacked` keeps these as stacks.
 
     Returns:
@@ -114,7 +118,7 @@ def map_leaves(
     leafwise = function if isinstance(function, LeafFunction) else LeafFunction(function)
     stacks = active_stacks()
     if stacks is None:
-        return _map_single(leafwise, shared, columns)
+        return _map_single(leafwise, shared, columns, at)
     out: list[Any] = [None] * len(columns)
     groups = _rows_of_one_group(stacks, columns)
     for group, members in groups.items():
@@ -124,7 +128,9 @@ def map_leaves(
             out[i] = result
     stacked = {i for members in groups.values() for i in members.values()}
     single = [i for i in range(len(columns)) if i not in stacked]
-    for i, result in zip(single, _map_single(leafwise, shared, [columns[i] for i in single]), strict=True):
+    for i, result in zip(
+        single, _map_single(leafwise, shared, [columns[i] for i in single], lambda i: at(single[i])), strict=True
+    ):
         out[i] = result
     return out
 
@@ -172,7 +178,12 @@ def _map_rows(
     return results
 
 
-def _map_single(leafwise: LeafFunction, shared: Any, columns: Sequence[tuple[Any, ...]]) -> list[Any]:
+def _map_single(
+    leafwise: LeafFunction,
+    shared: Any,
+    columns: Sequence[tuple[Any, ...]],
+    at: Callable[[int], contextlib.AbstractContextManager[None]],
+) -> list[Any]:
     def kind(column: tuple[Any, ...]) -> Hashable:
         leaves, treedef = jtu.tree_flatten(column)
         return treedef, tuple((x.shape, x.dtype) for x in leaves)
@@ -181,16 +192,18 @@ def _map_single(leafwise: LeafFunction, shared: Any, columns: Sequence[tuple[Any
     counts = collections.Counter(kinds)
 
     def each(i: int) -> Any:
-        return (leafwise.alone if counts[kinds[i]] == 1 else leafwise.one)(shared, *columns[i])
+        with at(i):
+            return (leafwise.alone if counts[kinds[i]] == 1 else leafwise.one)(shared, *columns[i])
 
-    def together(group: list[int]) -> list[Any]:
-        return leafwise.many(shared, [columns[i] for i in group])
+    def together(group: Sequence[int]) -> list[Any]:
+        with at(group[0]):
+            return leafwise.many(shared, [columns[i] for i in group])
 
     return in_groups(kinds, CHUNK, each, together)
 
 
 def in_groups(
-    kinds: Sequence[Hashable], size: int, each: Callable[[int], Any], together: Callable[[list[int]], list[Any]]
+    kinds: Sequence[Hashable], size: int, each: Callable[[int], Any], together: Callable[[Sequence[int]], list[Any]]
 ) -> list[Any]:
     """Compute a result for every index, for groups of `size` indices of one kind together, and for others alone."""
     by_kind: dict[Hashable, list[int]] = collections.defaultdict(list)

@@ -1,0 +1,73 @@
+"""Arguments of `init` and `update` that cannot be right: the errors and warnings of the entry points."""
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jax.core import Tracer
+
+from .._support.arithmetic import is_inexact_array
+from .._support.checks import listing
+from .._support.failures import array_type
+from .._support.module import AbstractState
+from .._support.types import Params, State
+from ..tree._math import trainable
+from ..tree._paths import leaves_with_paths
+from .resolution import lost_steps
+
+
+@contextlib.contextmanager
+def explaining_state(owner: str, method: Callable[..., Any], state: State) -> Iterator[None]:
+    """Explain errors that come from None or a state of optax in place of the state of a class of ours."""
+    try:
+        yield
+    except (AttributeError, TypeError) as error:
+        is_foreign = state is None or (isinstance(state, tuple) and method.__module__.startswith("modulax."))
+        if isinstance(state, AbstractState) or not is_foreign:
+            raise
+        given = "None" if state is None else f"a `{type(state).__name__}`"
+        raise ValueError(
+            f"`{owner}` was given {given} as its state, which must come from its `init(params)`. To continue from a "
+            f"state of optax, convert it with `modulax.checkpoint.state_from_optax(optimizer.init(params), state)`."
+        ) from error
+
+
+def refuse_complex(transform: Any, params: Params) -> None:
+    """Raise an error for complex parameters of a transform that is defined for real ones only."""
+    found = [path for path, p in leaves_with_paths(params) if jnp.issubdtype(p.dtype, jnp.complexfloating)]
+    if found:
+        raise ValueError(
+            f"`{type(transform).__name__}` is not defined for complex parameters, and {listing(found)} is complex. "
+            f"Train the real and the imaginary part as two parameters, as `SplitRealAndImaginary(...)` does, or choose "
+            f"an optimizer that supports complex parameters."
+        )
+
+
+def refuse_empty(owner: str, params: Params) -> None:
+    """Raise an error for parameters with nothing to train, and none for what stands for parameters.
+
+    That is a node of its own kind without leaves, as in `optax.tree_map_params`; an empty dict, list or tuple is meant.
+    """
+    leaves = jtu.tree_leaves(params)
+    is_placeholder = not leaves and params is not None and not isinstance(params, eqx.Module)
+    if is_placeholder or any(map(is_inexact_array, leaves)):
+        return
+    found = [f"{path or 'the tree itself'}: {array_type(x)}" for path, x in leaves_with_paths(params)]
+    what = f"It has {listing(found)}." if found else "It has no leaves."
+    raise ValueError(
+        f"`{owner}` found nothing to train: no leaf of the parameters is a floating-point or complex array. {what} "
+        f"Convert numbers and integers with `jnp.asarray(x, jnp.float32)`. If nothing is to be trained, write "
+        f"`init(params, allow_empty=True)`."
+    )
+
+
+def warn_of_lost_steps(transform: Any, params: Params) -> None:
+    """Warn of a learning rate that is too small for the dtype of a parameter, unless the call is traced."""
+    leaves = [x for x in jtu.tree_leaves(params) if is_inexact_array(x)]
+    if any(x.dtype.itemsize < 4 and not isinstance(x, Tracer) for x in leaves):
+        for sentence in lost_steps(transform, trainable(params)):
+            warnings.warn(f"`{type(transform).__name__}.init`: {sentence}", stacklevel=5)
