@@ -159,13 +159,6 @@ def is_known(session: nox.Session, flag: str) -> bool:
 
 
 @nox.session
-def mutants(session: nox.Session) -> None:
-    """Plant faults in the sources, one at a time: the tests must notice each (`-- --only adam*`, `-- --jobs 4`)."""
-    install(session, "tests", "-e", f".{EVERY_EXTRA}")
-    session.run("python", "-m", "tests.mutants", *session.posargs, env=ENVIRONMENT)
-
-
-@nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation: every block and notebook runs, every warning is an error. Then check the site."""
     install(session, "docs", "-e", f".{EVERY_EXTRA}")
