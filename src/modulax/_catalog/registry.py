@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import fnmatch
+import importlib
 import inspect
 import math
 from typing import Any
@@ -14,7 +15,6 @@ import jax.tree_util as jtu
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform, everything_in, extra_arguments
 from .._support.checks import listing
-from .._support.members import members
 from .._support.optax_names import home, plain
 from .bibliography import BIBLIOGRAPHY
 
@@ -91,8 +91,9 @@ def get(name: str) -> type[Any]:
 
 def _transforms() -> dict[str, type[AbstractTransform]]:
     """The public transforms of the library, optimizers and containers included, by their names in lower case."""
-    classes = [x for x in members("").values() if isinstance(x, type) and issubclass(x, AbstractTransform)]
-    return {plain(cls.__name__): cls for cls in classes if not inspect.isabstract(cls)}
+    public = inspect.getmembers(importlib.import_module("modulax"), inspect.isclass)
+    classes = [cls for _, cls in public if issubclass(cls, AbstractTransform) and not inspect.isabstract(cls)]
+    return {plain(cls.__name__): cls for cls in classes}
 
 
 def card(optimizer: str | type[AbstractOptimizer] | AbstractOptimizer) -> Card:
