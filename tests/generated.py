@@ -3,7 +3,6 @@
 `python -m tests.generated` writes all of them; a test fails where one is out of date.
 """
 
-import ast
 import dataclasses
 import inspect
 import re
@@ -27,7 +26,6 @@ import modulax.nnx
 import modulax.sweeps
 import modulax.testing
 from docs.pictures import table_of
-from modulax._support.members import members
 from modulax.testing._fields import fields_of, with_optional_numbers
 from modulax.tree._paths import named_leaves
 
@@ -39,14 +37,12 @@ from .vocabulary import ARGUMENTS, followers, rows
 
 ROOT = Path(__file__).parents[1]
 PUBLIC_NAMES = Path(__file__).parent / "public_names.txt"
-PACKAGE = ROOT / "src" / "modulax" / "__init__.py"
-PLACES_OF_NAMES = ROOT / "src" / "modulax" / "_support" / "public_names.py"
 MISSING_ARGUMENTS = Path(__file__).parent / "users" / "wrong" / "missing_arguments.py"
 STATE_DTYPES = Path(__file__).parent / "state_dtypes.txt"
 # What `import modulax` brings, and the edges, which are imported by themselves.
 PLACES = [
     x
-    for name, x in sorted(members("").items())
+    for name, x in inspect.getmembers(modulax)
     # The names of `compat` are those of optax.
     if inspect.ismodule(x) and not name.startswith("_") and x.__name__ == f"modulax.{name}" != "modulax.compat"
 ]
@@ -250,16 +246,6 @@ def public_names(module: types.ModuleType) -> set[str]:
     }
 
 
-def places_of_names() -> str:
-    """The table from which `modulax` imports a name when it is first used."""
-    (block,) = (x for x in ast.parse(PACKAGE.read_text(encoding="utf-8")).body if isinstance(x, ast.If))
-    imports = [x for x in block.body if isinstance(x, ast.ImportFrom)]
-    places = {alias.name: x.module or alias.name for x in imports for alias in x.names}
-    lines = "".join(f'    "{name}": "{place}",\n' for name, place in sorted(places.items()))
-    title = "The public names of `modulax`, and the module that each is in. Generated: `python -m tests.generated`."
-    return f'"""{title}"""\n\nPUBLIC_NAMES = {{\n{lines}}}\n'
-
-
 def words(default: Any) -> str:
     """A default value, without what differs between two runs."""
     if isinstance(default, tuple):
@@ -361,7 +347,6 @@ def state_dtypes() -> str:
 
 
 def main() -> None:
-    PLACES_OF_NAMES.write_text(places_of_names(), encoding="utf-8")
     PUBLIC_NAMES.write_text(names(), encoding="utf-8")
     MISSING_ARGUMENTS.write_text(missing_arguments(), encoding="utf-8")
     STATE_DTYPES.write_text(state_dtypes(), encoding="utf-8")

@@ -5,6 +5,7 @@ The laws run here on instances with every static field away from its default, wh
 
 import copy
 import dataclasses
+import inspect
 import re
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -19,7 +20,6 @@ import modulax as mx
 from modulax import aggregate, by_path, schedules
 from modulax._protocol.schedule import is_schedule
 from modulax._support.keys import is_key_data
-from modulax._support.members import members
 from modulax.testing import LAWS, Case, default_params
 from modulax.testing._fields import (
     expect_same_fields,
@@ -216,7 +216,7 @@ DTYPES_ELSEWHERE = {"MeasureWithEma": "test_monitoring.py"}
 
 
 def test_no_dtype_is_forgotten():
-    modules = [x for x in members("").values() if isinstance(x, type) and issubclass(x, eqx.Module)]
+    modules = [x for _, x in inspect.getmembers(mx, inspect.isclass) if issubclass(x, eqx.Module)]
     named = {x.__name__ for x in modules if any("dtype" in field.name for field in dataclasses.fields(x))}
     assert named - {instance.cls.__name__ for instance in TRANSFORMS} == DTYPES_ELSEWHERE.keys()
 

@@ -44,9 +44,12 @@ def found(pages: ModuleType) -> dict[str, Any]:
 
 
 def test_every_optimizer_is_in_one_group_and_has_notes():
+    where = "docs/optimizers.toml"
     groups = [name for group in notes()["group"] for name in group["names"]]
-    assert sorted(groups) == sorted(NAMES)
-    assert sorted(notes()["optimizer"]) == sorted(NAMES)
+    assert set(groups) == set(NAMES), f"{where}: mend `names` of a `[[group]]`: {sorted({*groups} ^ {*NAMES})}"
+    assert len(groups) == len(NAMES), f"{where}: an optimizer is in two groups"
+    noted = set(notes()["optimizer"])
+    assert noted == set(NAMES), f"{where}: mend the sections `[optimizer.<name>]`: {sorted(noted ^ {*NAMES})}"
     assert all(note["when"] for note in notes()["optimizer"].values())
 
 

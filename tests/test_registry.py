@@ -1,5 +1,6 @@
 """Optimizers by name, their cards, citations, and the pages that are made from them."""
 
+import inspect
 import operator
 import re
 from pathlib import Path
@@ -10,8 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 import modulax as mx
-from modulax._catalog.bibliography import BIBLIOGRAPHY
-from modulax._support.members import members
+from modulax._catalog.bibliography import bibliography
 
 from . import generated, vocabulary
 from .functions import FUNCTION_DIFFERENCES
@@ -24,7 +24,7 @@ EXAMPLES = {type(transform): transform for transform in (instance.make() for ins
 
 
 def test_every_optimizer_is_found_by_its_name():
-    public = [cls for cls in members("").values() if isinstance(cls, type) and issubclass(cls, mx.AbstractOptimizer)]
+    public = [cls for _, cls in inspect.getmembers(mx, inspect.isclass) if issubclass(cls, mx.AbstractOptimizer)]
     named = {*public} - {mx.AbstractOptimizer, mx.FromFactory}
     for cls in named:
         assert mx.get(cls.__name__) is cls
@@ -38,7 +38,7 @@ def test_names_may_be_written_as_in_optax():
 
 
 def test_transforms_are_found_by_their_names_and_by_those_of_optax():
-    classes = [cls for cls in members("").values() if isinstance(cls, type) and issubclass(cls, mx.AbstractTransform)]
+    classes = [cls for _, cls in inspect.getmembers(mx, inspect.isclass) if issubclass(cls, mx.AbstractTransform)]
     for cls in classes:
         if not cls.__name__.startswith("Abstract"):
             assert mx.get(cls.__name__) is cls
@@ -111,7 +111,21 @@ def test_every_card_is_true(name: str):
 def test_every_citation_is_in_the_bibliography_and_is_used():
     classes = {type(instance.make()) for instance in TRANSFORMS}
     used = {key for cls in classes if issubclass(cls, mx.AbstractTransform) for key in cls.cites}
-    assert used == set(BIBLIOGRAPHY)
+    assert used == set(bibliography())
+
+
+class Uncited(mx.AbstractStatelessTransform):
+    cites = ("kingma2014", "su2023")
+
+    def apply(self, updates: Any, params: Any, **extra: Any) -> Any:
+        del params, extra
+        return updates
+
+
+def test_a_citation_that_is_missing_says_where_to_add_it():
+    message = r"`Uncited.cites` lists `su2023`, .* Add an entry `\[su2023\]` .* `modulax/_catalog/bibliography.toml`"
+    with pytest.raises(ValueError, match=message):
+        mx.citation(mx.Chain(Uncited(), mx.AdamW(1e-3)))
 
 
 def test_a_citation_names_the_papers_of_all_parts():

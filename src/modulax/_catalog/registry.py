@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import fnmatch
+import importlib
 import inspect
 import math
 from typing import Any
@@ -14,9 +15,8 @@ import jax.tree_util as jtu
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform, everything_in, extra_arguments
 from .._support.checks import listing
-from .._support.members import members
 from .._support.optax_names import home, plain
-from .bibliography import BIBLIOGRAPHY
+from .bibliography import Reference, reference
 
 SAMPLE = (1024, 1024)
 
@@ -91,8 +91,9 @@ def get(name: str) -> type[Any]:
 
 def _transforms() -> dict[str, type[AbstractTransform]]:
     """The public transforms of the library, optimizers and containers included, by their names in lower case."""
-    classes = [x for x in members("").values() if isinstance(x, type) and issubclass(x, AbstractTransform)]
-    return {plain(cls.__name__): cls for cls in classes if not inspect.isabstract(cls)}
+    public = inspect.getmembers(importlib.import_module("modulax"), inspect.isclass)
+    classes = [cls for _, cls in public if issubclass(cls, AbstractTransform) and not inspect.isabstract(cls)]
+    return {plain(cls.__name__): cls for cls in classes}
 
 
 def card(optimizer: str | type[AbstractOptimizer] | AbstractOptimizer) -> Card:
@@ -116,7 +117,7 @@ def card(optimizer: str | type[AbstractOptimizer] | AbstractOptimizer) -> Card:
         name=type(instance).__name__.lower(),
         optimizer=type(instance),
         summary=" ".join((type(instance).__doc__ or "").split("\n\n")[0].split()),
-        references=tuple(_short(key) for key in cited(instance)),
+        references=tuple(map(_short, cited(instance).values())),
         state_bytes=size / math.prod(SAMPLE),
         extra=tuple(dict.fromkeys(argument for part in everything_in(instance) for argument in extra_arguments(part))),
         takes_examples=bool(instance.example_axes),
@@ -131,17 +132,16 @@ def _example(cls: type[AbstractOptimizer]) -> AbstractOptimizer:
     return cls(**dict.fromkeys(required, 1))
 
 
-def cited(transform: AbstractTransform) -> list[str]:
-    """The bibliography keys of a transform and its parts, its own first."""
-    return list(dict.fromkeys(key for part in everything_in(transform) for key in part.cites))
+def cited(transform: AbstractTransform) -> dict[str, Reference]:
+    """The papers of a transform and its parts by their keys, its own first."""
+    return {key: reference(key, type(part)) for part in everything_in(transform) for key in part.cites}
 
 
-def _short(key: str) -> str:
+def _short(paper: Reference) -> str:
     """Authors and year of a paper, as in an in-text citation."""
-    reference = BIBLIOGRAPHY[key]
-    names = [name.partition(",")[0] for name in reference.author.split(" and ")]
+    names = [name.partition(",")[0] for name in paper.author.split(" and ")]
     who = names[0] if len(names) == 1 else f"{names[0]} and {names[1]}" if len(names) == 2 else f"{names[0]} et al."
-    return f"{who} {reference.year}"
+    return f"{who} {paper.year}"
 
 
 def citation(optimizer: AbstractTransform) -> str:
@@ -153,8 +153,7 @@ def citation(optimizer: AbstractTransform) -> str:
         optimizer: any transform; the papers of all its parts are included.
     """
     entries = []
-    for key in cited(optimizer):
-        reference = BIBLIOGRAPHY[key]
-        fields = [f"  {name} = {{{value}}}," for name, value in reference._asdict().items()]
+    for key, paper in cited(optimizer).items():
+        fields = [f"  {name} = {{{value}}}," for name, value in paper._asdict().items()]
         entries.append("\n".join([f"@misc{{{key},", *fields, "}"]))
     return "\n\n".join(entries)

@@ -1,9 +1,9 @@
 """optax's names and their counterparts in modulax, for error messages and for the page that lists them all."""
 
+import importlib
 import importlib.util
 
 from .checks import suggestion
-from .members import names_in
 
 # Names that differ by more than case, underscores and the `_schedule` suffix, which `home` handles.
 RENAMED = {
@@ -130,6 +130,11 @@ def no_such_name(name: str, place: str = "") -> str:
     if found := _ELSEWHERE.get(plain(name)) or home(name, place):
         return f"{message} Did you mean `modulax.{found}`?"
     return message + suggestion(name, [own for own in names_in(place) if not own.startswith("_")])
+
+
+def names_in(place: str) -> list[str]:
+    """The names in a module of the library, without importing what they stand for."""
+    return dir(importlib.import_module(f"modulax.{place}".rstrip(".")))
 
 
 def plain(name: str) -> str:

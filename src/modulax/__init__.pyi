@@ -1,0 +1,298 @@
+"""The public names of `modulax`. Type checkers read these imports, and so does Python when a name is first used."""
+
+from . import (
+    aggregate as aggregate,
+    assignment as assignment,
+    estimators as estimators,
+    linalg as linalg,
+    losses as losses,
+    microbatching as microbatching,
+    numerics as numerics,
+    perturbations as perturbations,
+    projections as projections,
+    schedules as schedules,
+    second_order as second_order,
+    states as states,
+    tree as tree,
+)
+from ._catalog.describe import Description as Description, LeafDescription as LeafDescription, describe as describe
+from ._catalog.registry import Card as Card, available as available, card as card, citation as citation, get as get
+from ._catalog.sharding import state_sharding as state_sharding
+from ._catalog.versions import show_versions as show_versions
+from ._containers.averages import ParamAverage as ParamAverage, ParamEMA as ParamEMA
+from ._containers.chain import Chain as Chain
+from ._containers.conditional import (
+    ApplyIfFinite as ApplyIfFinite,
+    ConditionallyMask as ConditionallyMask,
+    ConditionallyTransform as ConditionallyTransform,
+)
+from ._containers.from_factory import FromFactory as FromFactory
+from ._containers.groups import groups as groups
+from ._containers.injected import (
+    Injected as Injected,
+    inject_hyperparams as inject_hyperparams,
+)
+from ._containers.layerwise_decay import layerwise_decay as layerwise_decay
+from ._containers.lookahead import Lookahead as Lookahead
+from ._containers.loss_scaling import LossScaling as LossScaling, loss_scale as loss_scale
+from ._containers.low_bit import LowBit as LowBit
+from ._containers.masked import (
+    Freeze as Freeze,
+    Masked as Masked,
+    selective_transform as selective_transform,
+)
+from ._containers.master_weights import MasterWeights as MasterWeights
+from ._containers.mechanize import Mechanize as Mechanize
+from ._containers.multi_steps import (
+    MultiSteps as MultiSteps,
+    skip_large_updates as skip_large_updates,
+    skip_not_finite as skip_not_finite,
+)
+from ._containers.mup import mup as mup
+from ._containers.offload import Offload as Offload
+from ._containers.optax_adapters import (
+    FromFunctions as FromFunctions,
+    FromOptax as FromOptax,
+    from_functions as from_functions,
+    from_optax as from_optax,
+    to_optax as to_optax,
+    with_extra_args_support as with_extra_args_support,
+)
+from ._containers.partition import Partition as Partition
+from ._containers.reshaping import (
+    Flatten as Flatten,
+    RealAndImaginary as RealAndImaginary,
+    SplitRealAndImaginary as SplitRealAndImaginary,
+)
+from ._containers.sam import SAM as SAM
+from ._containers.schedule_free import (
+    ScheduleFree as ScheduleFree,
+    schedule_free_eval_params as schedule_free_eval_params,
+)
+from ._containers.scheduled import Scheduled as Scheduled
+from ._containers.spikes import SkipSpikes as SkipSpikes
+from ._containers.stacked import Stacked as Stacked
+from ._containers.stochastic_rounding import StochasticRounding as StochasticRounding
+from ._optimizers.acprop import ACProp as ACProp
+from ._optimizers.adabelief import AdaBelief as AdaBelief
+from ._optimizers.adadelta import Adadelta as Adadelta
+from ._optimizers.adafactor import Adafactor as Adafactor
+from ._optimizers.adagrad import Adagrad as Adagrad
+from ._optimizers.adam import Adam as Adam, AdamW as AdamW, NAdam as NAdam, NAdamW as NAdamW
+from ._optimizers.adamax import Adamax as Adamax, AdamaxW as AdamaxW
+from ._optimizers.adan import Adan as Adan
+from ._optimizers.ademamix import AdEMAMix as AdEMAMix, SimplifiedAdEMAMix as SimplifiedAdEMAMix
+from ._optimizers.adopt import ADOPT as ADOPT
+from ._optimizers.amsgrad import AMSGrad as AMSGrad
+from ._optimizers.cocob import COCOB as COCOB
+from ._optimizers.dadapt import DAdaptAdamW as DAdaptAdamW
+from ._optimizers.dog import DoG as DoG, DoWG as DoWG
+from ._optimizers.fromage import Fromage as Fromage
+from ._optimizers.galore import GaLore as GaLore
+from ._optimizers.lamb import LAMB as LAMB
+from ._optimizers.lars import LARS as LARS
+from ._optimizers.lbfgs import LBFGS as LBFGS
+from ._optimizers.lion import Lion as Lion
+from ._optimizers.madgrad import MADGRAD as MADGRAD
+from ._optimizers.momo import MoMo as MoMo, MoMoAdam as MoMoAdam
+from ._optimizers.muon import Muon as Muon
+from ._optimizers.noise import NoisySGD as NoisySGD
+from ._optimizers.novograd import NovoGrad as NovoGrad
+from ._optimizers.optimistic import (
+    OptimisticAdam as OptimisticAdam,
+    OptimisticGradientDescent as OptimisticGradientDescent,
+)
+from ._optimizers.polyak import PolyakSGD as PolyakSGD
+from ._optimizers.privacy import DPSGD as DPSGD
+from ._optimizers.prodigy import Prodigy as Prodigy
+from ._optimizers.radam import RAdam as RAdam
+from ._optimizers.rmsprop import RMSProp as RMSProp
+from ._optimizers.rprop import Rprop as Rprop
+from ._optimizers.schedule_free import ScheduleFreeAdamW as ScheduleFreeAdamW, ScheduleFreeSGD as ScheduleFreeSGD
+from ._optimizers.sgd import SGD as SGD
+from ._optimizers.signsgd import SignSGD as SignSGD, Signum as Signum
+from ._optimizers.sm3 import SM3 as SM3
+from ._optimizers.sophia import Sophia as Sophia
+from ._optimizers.stable_adam import StableAdamW as StableAdamW
+from ._optimizers.yogi import Yogi as Yogi
+from ._protocol.apply_updates import apply_updates as apply_updates
+from ._protocol.container import (
+    AbstractContainer as AbstractContainer,
+    part as part,
+    required_part as required_part,
+)
+from ._protocol.fields import (
+    Hyperparameter as Hyperparameter,
+    Number as Number,
+    ScalarOrSchedule as ScalarOrSchedule,
+    number as number,
+    required_number as required_number,
+)
+from ._protocol.leafwise import AbstractLeafwise as AbstractLeafwise
+from ._protocol.lookahead_params import LookaheadParams as LookaheadParams
+from ._protocol.optimizer import AbstractOptimizer as AbstractOptimizer
+from ._protocol.patterns import by_path as by_path, by_regex as by_regex, by_type as by_type
+from ._protocol.schedule import (
+    AbstractSchedule as AbstractSchedule,
+    AbstractStatefulSchedule as AbstractStatefulSchedule,
+)
+from ._protocol.transform import (
+    AbstractStatelessTransform as AbstractStatelessTransform,
+    AbstractTransform as AbstractTransform,
+    EmptyState as EmptyState,
+    Part as Part,
+    init_empty_state as init_empty_state,
+)
+from ._support.module import (
+    AbstractState as AbstractState,
+    counter as counter,
+    like_params as like_params,
+    nested as nested,
+    shared as shared,
+)
+from ._transforms.acprop import ScaleByACProp as ScaleByACProp
+from ._transforms.adabelief import ScaleByBelief as ScaleByBelief
+from ._transforms.adadelta import ScaleByAdadelta as ScaleByAdadelta
+from ._transforms.adafactor import ScaleByFactoredRMS as ScaleByFactoredRMS
+from ._transforms.adagrad import ScaleByRSS as ScaleByRSS
+from ._transforms.adam import ScaleByAdam as ScaleByAdam
+from ._transforms.adamax import ScaleByAdamax as ScaleByAdamax
+from ._transforms.adan import ScaleByAdan as ScaleByAdan
+from ._transforms.ademamix import (
+    ScaleByAdEMAMix as ScaleByAdEMAMix,
+    ScaleBySimplifiedAdEMAMix as ScaleBySimplifiedAdEMAMix,
+)
+from ._transforms.adopt import ScaleByADOPT as ScaleByADOPT
+from ._transforms.amsgrad import ScaleByAMSGrad as ScaleByAMSGrad
+from ._transforms.backtracking import (
+    ScaleByBacktrackingLinesearch as ScaleByBacktrackingLinesearch,
+    value_and_grad_from_state as value_and_grad_from_state,
+)
+from ._transforms.basic import Identity as Identity, SetToZero as SetToZero, Stateless as Stateless
+from ._transforms.by_path import ScaleByDepth as ScaleByDepth, ScaleByPath as ScaleByPath
+from ._transforms.clipping import (
+    AdaptiveGradClip as AdaptiveGradClip,
+    Clip as Clip,
+    ClipByBlockRMS as ClipByBlockRMS,
+    ClipByGlobalNorm as ClipByGlobalNorm,
+    unitwise_clip as unitwise_clip,
+    unitwise_norm as unitwise_norm,
+)
+from ._transforms.cocob import ScaleByCOCOB as ScaleByCOCOB
+from ._transforms.constraints import (
+    KeepParamsNonnegative as KeepParamsNonnegative,
+    ZeroNaNs as ZeroNaNs,
+)
+from ._transforms.dadapt import ScaleByDAdaptAdam as ScaleByDAdaptAdam
+from ._transforms.distance_over_gradients import (
+    ScaleByDistanceOverGradients as ScaleByDistanceOverGradients,
+)
+from ._transforms.dog import (
+    InitialStep as InitialStep,
+    ScaleByDoG as ScaleByDoG,
+    ScaleByDoWG as ScaleByDoWG,
+)
+from ._transforms.galore import (
+    GaLoreDimensionNumbers as GaLoreDimensionNumbers,
+    ScaleByGaLore as ScaleByGaLore,
+)
+from ._transforms.lbfgs import ScaleByLBFGS as ScaleByLBFGS
+from ._transforms.lion import ScaleByLion as ScaleByLion
+from ._transforms.madgrad import ScaleByMADGRAD as ScaleByMADGRAD
+from ._transforms.momentum import (
+    ApplyEvery as ApplyEvery,
+    Ema as Ema,
+    Trace as Trace,
+)
+from ._transforms.momo import (
+    ScaleByMoMo as ScaleByMoMo,
+    ScaleByMoMoAdam as ScaleByMoMoAdam,
+)
+from ._transforms.monitoring import (
+    AbstractMeasure as AbstractMeasure,
+    MeasureWithEma as MeasureWithEma,
+    Monitor as Monitor,
+    Snapshot as Snapshot,
+)
+from ._transforms.muon import (
+    MuonDimensionNumbers as MuonDimensionNumbers,
+    ScaleByMuon as ScaleByMuon,
+    ScaleByShape as ScaleByShape,
+)
+from ._transforms.noise import AddNoise as AddNoise
+from ._transforms.normalization import (
+    Centralize as Centralize,
+    Normalize as Normalize,
+    NormalizeByUpdateNorm as NormalizeByUpdateNorm,
+)
+from ._transforms.novograd import ScaleByNovoGrad as ScaleByNovoGrad
+from ._transforms.optimistic import (
+    ScaleByOptimisticGradient as ScaleByOptimisticGradient,
+)
+from ._transforms.param_block import (
+    ScaleByParamBlockNorm as ScaleByParamBlockNorm,
+    ScaleByParamBlockRMS as ScaleByParamBlockRMS,
+)
+from ._transforms.plateau import ReduceOnPlateau as ReduceOnPlateau
+from ._transforms.polyak import ScaleByPolyak as ScaleByPolyak
+from ._transforms.privacy import (
+    DifferentiallyPrivateAggregate as DifferentiallyPrivateAggregate,
+    per_example_global_norm_clip as per_example_global_norm_clip,
+    per_example_layer_norm_clip as per_example_layer_norm_clip,
+)
+from ._transforms.prodigy import ScaleByProdigy as ScaleByProdigy
+from ._transforms.radam import ScaleByRAdam as ScaleByRAdam
+from ._transforms.regularization import (
+    AddDecayedWeights as AddDecayedWeights,
+    ProximalWeightDecay as ProximalWeightDecay,
+)
+from ._transforms.rmsprop import (
+    ScaleByRMS as ScaleByRMS,
+    ScaleByStddev as ScaleByStddev,
+)
+from ._transforms.rprop import ScaleByRprop as ScaleByRprop
+from ._transforms.running_norm import (
+    ClipByNormPercentile as ClipByNormPercentile,
+    ClipByRunningNorm as ClipByRunningNorm,
+)
+from ._transforms.scaling import (
+    Scale as Scale,
+    ScaleByLearningRate as ScaleByLearningRate,
+    ScaleBySchedule as ScaleBySchedule,
+)
+from ._transforms.signsgd import ScaleBySign as ScaleBySign
+from ._transforms.sm3 import ScaleBySM3 as ScaleBySM3
+from ._transforms.sophia import (
+    HutchinsonDiagonal as HutchinsonDiagonal,
+    ScaleBySophia as ScaleBySophia,
+)
+from ._transforms.stable_adam import ScaleByStableAdam as ScaleByStableAdam
+from ._transforms.trust_ratio import ScaleByTrustRatio as ScaleByTrustRatio
+from ._transforms.yogi import ScaleByYogi as ScaleByYogi
+from ._transforms.zoom import (
+    ScaleByZoomLinesearch as ScaleByZoomLinesearch,
+)
+from .linalg import (
+    matrix_inverse_pth_root as matrix_inverse_pth_root,
+    nnls as nnls,
+    power_iteration as power_iteration,
+)
+from .microbatching import microbatch as microbatch
+from .numerics import (
+    safe_increment as safe_increment,
+    safe_int32_increment as safe_int32_increment,
+    safe_norm as safe_norm,
+    safe_root_mean_squares as safe_root_mean_squares,
+    scale_gradient as scale_gradient,
+)
+from .tree import (
+    bias_correction as bias_correction,
+    update_infinity_moment as update_infinity_moment,
+    update_moment as update_moment,
+    update_moment_per_elem_norm as update_moment_per_elem_norm,
+)
+from .tree._math import global_norm as global_norm
+from .tree._moments import incremental_update as incremental_update, periodic_update as periodic_update
+from .tree._state import tree_map_params as tree_map_params
+
+__version__: str
