@@ -50,12 +50,12 @@ def test_a_call_in_a_program_of_the_caller_is_a_part_of_it():
     def trace() -> str:
         return str(jax.make_jaxpr(Own(2.0).update)(params(), modulax.EmptyState()))
 
-    made = vars(Own.update)["boundary"].program._compiled
+    made = vars(Own.update)["boundary"].program.direct.cache_info
     first = trace()
-    assert not made
+    assert not made().currsize
     out, _ = Own(2.0).update(params(), modulax.EmptyState())
     assert out["b"][0] == 2.0
-    assert made
+    assert made().currsize
     assert trace() == trace() == first
 
 
@@ -264,16 +264,6 @@ def test_the_numbers_of_optimizers_that_are_gone_are_not_mistaken_for_others():
         np.testing.assert_array_equal(updates["b"], factor * params()["b"])
 
 
-def test_only_so_many_numbers_are_remembered(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(memory, "most_numbers", 3)
-    monkeypatch.setattr(memory, "_numbers", {})
-    kept = [modulax.Scale(factor) for factor in range(12)]
-    for factor, transform in enumerate(kept * 2):
-        updates, _ = transform.update(jnp.ones(2), modulax.EmptyState())
-        np.testing.assert_array_equal(updates, factor % 12)
-        assert len(memory._numbers) <= 4
-
-
 def calls_of(function: Any) -> dict[str, int]:
     """How often each function of modulax, and those that Equinox generates for its classes, run within a call."""
     found = collections.Counter[str]()
@@ -376,12 +366,15 @@ def test_a_transform_that_is_gone_is_forgotten():
 
 def test_only_so_many_programs_are_kept(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Program, "most_compiled", 2)
-    transform = modulax.Scale(2.0)
-    program = vars(type(transform).update)["boundary"].program
+
+    class Own(modulax.Scale):
+        pass
+
+    kept = vars(Own.update)["boundary"].program.keyed.cache_info
     for size in (1, 2, 3, 4):  # a string is static: a program of its own
-        out, _ = transform.update([jnp.ones(2)] * size, modulax.EmptyState(), name=str(size))
+        out, _ = Own(2.0).update([jnp.ones(2)] * size, modulax.EmptyState(), name=str(size))
         np.testing.assert_array_equal(out, [[2.0, 2.0]] * size)
-        assert len(program._compiled) <= 2
+        assert kept().currsize == min(size, 2)
 
 
 def test_update_keeps_the_sharding_of_parameters_and_state():

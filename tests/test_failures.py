@@ -99,7 +99,8 @@ class BadContainer(modulax.AbstractContainer):
     def init(self, params):
         return self.inner.init(params)
 
-    update = fails
+    def update(self, updates, state, params=None, **extra):
+        return fails(updates)
 
 
 def line_search() -> Any:

@@ -14,7 +14,6 @@ from jax.core import Tracer
 from jax.sharding import NamedSharding
 
 from .._support.arithmetic import is_inexact_array
-from .._support.failures import located
 from .._support.placement import followed, mesh_sharding, placed_at, placed_like
 from .._support.types import Params, State, Updates
 from ..tree._align import is_python_number, refuse_integers, refuse_numbers
@@ -34,9 +33,7 @@ class InitBoundary(AbstractBoundary):
         del allow_empty  # a part of a container may have nothing to train
         if not transform.takes_complex:
             refuse_complex(transform, params)
-        name = type(transform).__name__
-        with jax.named_scope(f"{name}.init"), located(name, "init"):
-            return self.method(transform, params)
+        return super().inside(transform, params)
 
     def run(self, transform: Any, /, params: Params, where: "_Where | None" = None) -> State:
         if is_python_number(params):
@@ -98,9 +95,7 @@ class UpdateBoundary(AbstractBoundary):
 
     def inside(self, transform, /, updates, state, params=None, **extra):
         transform.check_call(updates, params, extra)
-        name = type(transform).__name__
-        with jax.named_scope(name), located(name, "update"):
-            return self.method(transform, updates, state, params, **extra)
+        return super().inside(transform, updates, state, params, **extra)
 
     def run(self, transform, /, updates, state, params, extra):
         given, updates = updates, trainable(updates)
@@ -121,11 +116,6 @@ class EvalBoundary(AbstractBoundary):
 
     models: ClassVar[tuple[int, ...]] = (1,)
     result: ClassVar[int | None] = 1
-
-    def inside(self, transform: Any, /, state: State, params: Params) -> Params:
-        name = type(transform).__name__
-        with jax.named_scope(f"{name}.eval_params"), located(name, "eval_params"):
-            return self.method(transform, state, params)
 
     def run(self, transform: Any, /, state: State, params: Params) -> tuple[Params]:
         return (eqx.combine(self.inside(transform, state, trainable(params)), params),)

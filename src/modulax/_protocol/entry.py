@@ -11,7 +11,9 @@ import functools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from .._support.failures import shortened
+import jax
+
+from .._support.failures import located, shortened
 from .._support.tracing import is_tracing
 from .._support.wrong_calls import wrong_method_call
 from .hyperparameters import AbstractHyperparameters
@@ -36,9 +38,11 @@ class AbstractBoundary(abc.ABC):
         self.method, self.owner = method, owner
         self.program = Program(self.run, f"{owner}.{method.__name__}", self.models, result=self.result)
 
-    @abc.abstractmethod
     def inside(self, transform: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Run the method within a program that is being traced."""
+        """Run the method within a program that is being traced, and name it in profiles and in error messages."""
+        name, method = type(transform).__name__, self.method.__name__
+        with jax.named_scope(name if method == "update" else f"{name}.{method}"), located(name, method):
+            return self.method(transform, *args, **kwargs)
 
     @abc.abstractmethod
     def run(self, transform: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -17,6 +17,7 @@ from .._support.module import AbstractState
 from .._support.types import Params, State
 from ..tree._math import trainable
 from ..tree._paths import leaves_with_paths
+from .hyperparameters import batched_number
 from .resolution import lost_steps
 
 
@@ -34,6 +35,25 @@ def explaining_state(owner: str, method: Callable[..., Any], state: State) -> It
             f"`{owner}` was given {given} as its state, which must come from its `init(params)`. To continue from a "
             f"state of optax, convert it with `modulax.checkpoint.state_from_optax(optimizer.init(params), state)`."
         ) from error
+
+
+def refuse_batch(transform: Any) -> None:
+    """Raise an error if a batch of transforms is called like a single one."""
+    if path := batched_number(transform):
+        name = type(transform).__name__
+        raise ValueError(
+            f"`{name}` is a batch of transforms: `{path}` is not a scalar. Call it under `vmap`, as in "
+            f"`eqx.filter_vmap(lambda t, params: t.init(params), in_axes=(eqx.if_array(0), None))(batch, params)`."
+        )
+
+
+def refuse_shape(name: str, x: Any) -> None:
+    """Raise an error for a shape in the place of an array."""
+    method = name.rpartition(".")[2]
+    raise ValueError(
+        f"`{name}` was given shapes in place of arrays, such as {x}. Call `jax.eval_shape(optimizer.{method}, ...)` "
+        f"for the shapes of its results."
+    )
 
 
 def refuse_complex(transform: Any, params: Params) -> None:

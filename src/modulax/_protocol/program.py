@@ -13,6 +13,7 @@ then traced once more into that one.
 """
 
 import enum
+import functools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -28,8 +29,9 @@ from .._support.arithmetic import default_float, is_numeric_array
 from .._support.module import AbstractModule
 from .._support.tracing import tracing
 from ..tree._align import PYTHON_NUMBERS
-from ..tree._leaves import arrays_of, with_arrays
-from .hyperparameters import ARRAY_TYPES, batched_number
+from ..tree._leaves import arrays_of, donatable, with_arrays
+from .hyperparameters import ARRAY_TYPES
+from .mistakes import refuse_batch, refuse_shape
 
 # The caller's program gets the equations and no call. In JAX 0.12, `inline=True` alone inlines only in the lowering.
 _INLINE: Any = getattr(getattr(jax, "Inline", None), "JAX_EARLY", True)
@@ -54,34 +56,10 @@ class _Structure(NamedTuple):
             traced = [next(remaining) if x is _TRACED else x for x in self.statics]
         return self.treedef.unflatten(traced)
 
-
-class _Key:
-    """The static half of a call. The hash is computed once, also where a static leaf has none."""
-
-    __slots__ = ("_hash", "structures", "transform_def")
-
-    def __init__(self, transform_def: Any, structures: Sequence[_Structure]):
-        self.transform_def, self.structures = transform_def, tuple(structures)
-        self._hash = hash((transform_def, *((s.treedef, *map(_safe_hash, s.statics)) for s in structures)))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        is_key = type(other) is _Key and self.transform_def == other.transform_def
-        return is_key and self.structures == other.structures
-
     @property
     def is_fixed(self) -> bool:
         """Whether the static leaves are the same at every call."""
-        return all(x is _TRACED or isinstance(x, _FIXED) for s in self.structures for x in s.statics)
-
-
-def _safe_hash(x: Any) -> int:
-    try:
-        return hash(x)
-    except TypeError:
-        return 0
+        return all(x is _TRACED or isinstance(x, _FIXED) for x in self.statics)
 
 
 class _Flat:
@@ -94,15 +72,17 @@ class _Flat:
 
     def __init__(self, transform: Any):
         leaves, self.treedef = jtu.tree_flatten(transform)
-        self.numbers = [x if isinstance(x, jax.Array) else _number(x) for x in leaves]
-        self.is_x64 = _config.jax_enable_x64
         kinds = set(_node_types(self.treedef))
-        self.is_python = any(getattr(kind, "runs_as_python", False) for kind in kinds)
         # A dict, or a variable of NNX, may hold other leaves later; a Module or a tuple may not.
         is_immutable = all(kind in (tuple, type(None)) or issubclass(kind, AbstractModule) for kind in kinds)
+        numbers = [x if isinstance(x, ARRAY_TYPES) else np.asarray(x, default_float()) for x in leaves]
+        # A read-only scalar is sent to the device once, instead of at every step.
+        self.numbers = [jax.device_put(x) if is_immutable and _is_constant(x) else x for x in numbers]
         self.is_constant = is_immutable and all(
             isinstance(x, jax.Array) and not isinstance(x, Tracer) for x in self.numbers
         )
+        self.is_python = any(getattr(kind, "runs_as_python", False) for kind in kinds)
+        self.is_x64 = _config.jax_enable_x64
         self.direct: dict[Program, Callable[..., Any] | None] = {}
         self.reference: Any = None
 
@@ -110,21 +90,16 @@ class _Flat:
 class _Memory:
     """A process-wide cache. Clearing it costs time and nothing else.
 
-    Three invariants make it correct. A type that was recorded as an array type always is one. A hyperparameter that was
-    sent to the device cannot change (it is a read-only NumPy scalar) and is referenced here, so that no other object
-    can get its `id`, which is the key of the cache. A transform that was flattened cannot change (its leaves are such
-    numbers or JAX arrays, in Modules and tuples), and is forgotten when it is gone, before another object can get its
-    `id`.
+    Two invariants make it correct. A type that was recorded as an array type always is one. A transform that was
+    flattened cannot change (its leaves are JAX arrays or read-only NumPy scalars, in Modules and tuples), and is
+    forgotten when it is gone, before another object can get its `id`.
 
     The only other state of the library that changes are the compiled functions of each `Program`, and the flags of
     the current thread, such as whether an entry point is being traced.
     """
 
-    most_numbers: ClassVar[int] = 10_000
-
     def __init__(self) -> None:
         self.array_types: set[type] = set()
-        self._numbers: dict[tuple[int, bool], tuple[np.ndarray | np.generic, jax.Array]] = {}
         self.known: dict[int, _Flat] = {}
 
     def flat(self, transform: Any) -> _Flat:
@@ -140,39 +115,17 @@ class _Memory:
 
     def all_arrays(self, leaves: Sequence[Any]) -> bool:
         """Whether all leaves are arrays, checked once per type instead of once per leaf, except for NumPy's."""
-        for kind in set(map(type, leaves)) - self.array_types:
-            of_kind = [x for x in leaves if type(x) is kind]
-            if issubclass(kind, (np.ndarray, np.generic)):
-                if not all(map(is_numeric_array, of_kind)):
-                    return False
-            elif issubclass(kind, (jax.Array, Tracer)) or isinstance(of_kind[0], jax.Array):
-                self.array_types.add(kind)
-            else:
-                return False
-        return True
-
-    def on_device(self, x: np.ndarray | np.generic) -> Any:
-        """A hyperparameter as a JAX array, sent to the device once instead of at every step."""
-        if x.flags.writeable or x.ndim > 0:
-            return x
-        # With x64 switched on or off, the same scalar is an array of another dtype.
-        key = (id(x), _config.jax_enable_x64)
-        found = self._numbers.get(key)
-        if found is None:
-            array = jax.device_put(x)  # `jnp.asarray` would trace and compile a program for it
-            if isinstance(array, Tracer):
-                return x
-            if len(self._numbers) > self.most_numbers:
-                self._numbers.clear()
-            found = self._numbers[key] = (x, array)
-        return found[1]
+        if self.array_types.issuperset(map(type, leaves)):
+            return True
+        self.array_types.update(type(x) for x in leaves if isinstance(x, jax.Array))
+        return all(type(x) in self.array_types or is_numeric_array(x) for x in leaves)
 
 
 memory = _Memory()
 
 
 class _NotDirectError(Exception):
-    """Raised, before the function runs, while a program is traced for arguments that have to go the general way."""
+    """Raised while a program is traced, before the function runs, for arguments that have to go the general way."""
 
 
 class Program:
@@ -203,7 +156,8 @@ class Program:
     ):
         self._function, self.name, self._models = function, name, models
         self._donated, self._result = donated, result
-        self._compiled: dict[Any, Callable[..., Any]] = {}  # by `_Key`, or by the structure of a transform
+        self.direct = functools.lru_cache(self.most_compiled)(self._direct)
+        self.keyed = functools.lru_cache(self.most_compiled)(self._keyed)
 
     def __call__(self, transform: Any, *trees: Any) -> Any:
         flat = memory.known.get(id(transform))
@@ -230,18 +184,17 @@ class Program:
             return self._uncompiled(flat, structures, leaves, trees)
         has_statics = any(s.statics for s in structures)
         if not self._donated and not has_statics and not any(_may_be_number(x) for xs in leaves for x in xs):
-            compiled = self._kept(flat.treedef, lambda: self._direct(flat.treedef))
+            compiled = self.direct(flat.treedef)
             if flat.is_constant and memory.all_arrays(jtu.tree_leaves(trees)):
                 flat.direct.setdefault(self, compiled)
-            return compiled(flat.numbers, *(s.fill(xs) for s, xs in zip(structures, leaves, strict=True)))
-        key = _Key(flat.treedef, structures)
-        compiled = self._kept(key, lambda: self._keyed(key)) if key.is_fixed else self._keyed(key)
-        results = compiled(flat.numbers, *_donatable(leaves, self._donated))
+            return compiled(flat.numbers, *_filled(structures, leaves))
+        make = self.keyed if all(s.is_fixed for s in structures) else self._keyed
+        results = make(flat.treedef, structures)(flat.numbers, *donatable(leaves, self._donated))
         return results if self._result is None else (*results[:-1], with_arrays(trees[self._result], results[-1]))
 
     def _uncompiled(self, flat: _Flat, structures: Any, leaves: Any, trees: Sequence[Any]) -> Any:
-        """Call the function on JAX arrays alone, as a compiled one would be."""
-        given = [s.fill(list(map(_as_array, xs))) for s, xs in zip(structures, leaves, strict=True)]
+        """Call the function as it is, on JAX arrays alone, as a compiled one would be."""
+        given = _filled(structures, [list(map(_as_array, xs)) for xs in leaves])
         results = self._run(flat.treedef, list(map(_as_array, flat.numbers)), given)
         if self._result is None:
             return results
@@ -253,11 +206,11 @@ class Program:
         structures, leaves = self._split_all(trees)
         results, treedef = jtu.tree_flatten(self._uncompiled(flat, structures, leaves, trees))
         given = [x for xs in (flat.numbers, *leaves) for x in xs]
-        return treedef.unflatten(_donatable([given, list(map(_as_array, results))], (0, 1))[1])
+        return treedef.unflatten(donatable([given, list(map(_as_array, results))], (0, 1))[1])
 
     def _run(self, transform_def: Any, numbers: list[Any], trees: Sequence[Any]) -> Any:
         transform = _strong(transform_def.unflatten(numbers))
-        _check_scalars(transform)
+        refuse_batch(transform)
         with tracing():
             return self._function(transform, *trees)
 
@@ -274,12 +227,11 @@ class Program:
 
         return self._jitted(run)
 
-    def _keyed(self, key: _Key) -> Callable[..., Any]:
-        """The function compiled for one key. With the key as a static argument, every call would compare it again."""
+    def _keyed(self, transform_def: Any, structures: Sequence[_Structure]) -> Callable[..., Any]:
+        """The function compiled for one structure of each tree."""
 
         def run(numbers: list[Any], *leaves: Any) -> Any:
-            trees = [s.fill(xs) for s, xs in zip(key.structures, leaves, strict=True)]
-            results = self._run(key.transform_def, numbers, trees)
+            results = self._run(transform_def, numbers, _filled(structures, leaves))
             return results if self._result is None else (*results[:-1], arrays_of(results[-1]))
 
         return self._jitted(run, donate_argnums=tuple(i + 1 for i in self._donated))
@@ -287,15 +239,6 @@ class Program:
     def _jitted(self, run: Callable[..., Any], **options: Any) -> Callable[..., Any]:
         run.__name__ = run.__qualname__ = self.name
         return jax.jit(run, inline=_INLINE, **options)
-
-    def _kept(self, key: Any, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
-        """The compiled function of a key: that of an earlier call, if there is one."""
-        found = self._compiled.get(key)
-        if found is None:
-            if len(self._compiled) >= self.most_compiled:
-                self._compiled.clear()
-            found = self._compiled[key] = make()
-        return found
 
     def _split_all(self, trees: Sequence[Any]) -> Any:
         return zip(*(self._split(x, i in self._models) for i, x in enumerate(trees)), strict=True)
@@ -319,11 +262,7 @@ class Program:
             is_number = isinstance(x, (int, float, complex)) and not isinstance(x, bool)
             return (_TRACED, np.asarray(x, jax.dtypes.canonicalize_dtype(type(x)))) if is_number else (x, None)
         if isinstance(x, jax.ShapeDtypeStruct):
-            method = self.name.rpartition(".")[2]
-            raise ValueError(
-                f"`{self.name}` was given shapes in place of arrays, such as {x}. Call "
-                f"`jax.eval_shape(optimizer.{method}, ...)` for the shapes of its results."
-            )
+            refuse_shape(self.name, x)
         return (type(x) if type(x) in PYTHON_NUMBERS else None), None
 
 
@@ -344,9 +283,12 @@ def _node_types(treedef: Any) -> Iterator[type]:
         yield from _node_types(child)
 
 
-def _number(x: Any) -> Any:
-    """Convert a leaf of a transform that is not a JAX array to one, or to a NumPy scalar: raw floats are traced too."""
-    return memory.on_device(x if isinstance(x, (np.ndarray, np.generic)) else np.asarray(x, default_float()))
+def _is_constant(x: Any) -> bool:
+    return isinstance(x, (np.ndarray, np.generic)) and not x.flags.writeable and x.ndim == 0
+
+
+def _filled(structures: Sequence[_Structure], leaves: Sequence[Sequence[Any]]) -> list[Any]:
+    return [s.fill(xs) for s, xs in zip(structures, leaves, strict=True)]
 
 
 def _strong(transform: Any) -> Any:
@@ -358,30 +300,3 @@ def _strong(transform: Any) -> Any:
         return x.astype(dtype) if is_float else x
 
     return jtu.tree_map(cast, transform)
-
-
-def _check_scalars(transform: Any) -> None:
-    """Raise an error if a batch of transforms is called like a single one."""
-    if path := batched_number(transform):
-        name = type(transform).__name__
-        raise ValueError(
-            f"`{name}` is a batch of transforms: `{path}` is not a scalar. Call it under `vmap`, as in "
-            f"`eqx.filter_vmap(lambda t, params: t.init(params), in_axes=(eqx.if_array(0), None))(batch, params)`."
-        )
-
-
-def _donatable(leaves: Sequence[list[Any]], donated: Sequence[int]) -> list[list[Any]]:
-    """Copy what is in donated lists twice, such as tied weights, or elsewhere: a buffer can be donated only once."""
-    seen: set[int] = set()
-
-    def unshared(x: Any) -> Any:
-        is_again = id(x) in seen and isinstance(x, jax.Array) and not isinstance(x, Tracer)
-        return jnp.copy(x) if is_again else x
-
-    out = list(leaves)
-    for i in donated:
-        out[i] = []
-        for x in leaves[i]:
-            out[i].append(unshared(x))
-            seen.add(id(x))
-    return [xs if i in donated else list(map(unshared, xs)) for i, xs in enumerate(out)]
