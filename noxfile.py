@@ -159,6 +159,13 @@ def is_known(session: nox.Session, flag: str) -> bool:
 
 
 @nox.session
+def mutants(session: nox.Session) -> None:
+    """Change what differs from main, one place at a time, and print what no test notices (`-- --help`)."""
+    install(session, "tests", "-e", f".{EVERY_EXTRA}")
+    session.run("python", "-m", "tests.mutation", *session.posargs, env=ENVIRONMENT | QUICK_COMPILER | BYTECODE)
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation: every block and notebook runs, every warning is an error. Then check the site."""
     install(session, "docs", "-e", f".{EVERY_EXTRA}")

@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import shlex
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,13 @@ def test_ci_runs_the_supported_pythons():
     assert PROJECT["requires-python"] == f">={first}"
     assert jobs["compatibility"]["strategy"]["matrix"]["python"] == other_pythons()
     assert load(READ_THE_DOCS)["build"]["tools"]["python"] == first
+
+
+def test_ci_runs_the_sessions_of_its_script():
+    (named,) = re.findall(r"^for session in (.*); do$", read(ROOT / ".ci/run"), re.MULTILINE)
+    jobs = load(ROOT / ".github/workflows/ci.yml")["jobs"]
+    assert jobs["checks"]["strategy"]["matrix"]["session"] == shlex.split(named)
+    assert {session for job in shlex.split(named) for session in job.partition(" -- ")[0].split()} <= sessions().keys()
 
 
 def test_releases():

@@ -4,7 +4,7 @@ import functools
 import hashlib
 import re
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -36,31 +36,31 @@ def _numbers(x: Any, is_inside: bool, seen: set[int]) -> Iterator[Any]:
     if isinstance(x, NUMBERS):
         if is_inside:
             yield x
-        return
-    if id(x) in seen:
-        return
-    seen.add(id(x))
-    if isinstance(x, types.FunctionType):
-        yield from _numbers(x.__code__, True, seen)
-        for part in (*(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values(), *_closed_over(x)):
-            yield from _numbers(part, True, seen)
-    elif isinstance(x, types.CodeType):
-        for part in x.co_consts:
-            yield from _numbers(part, is_inside, seen)
-    elif isinstance(x, types.MethodType):
-        yield from _numbers(x.__func__, True, seen)
-        yield from _numbers(x.__self__, True, seen)
-    elif isinstance(x, functools.partial):
-        for part in (x.func, *x.args, *x.keywords.values()):
-            yield from _numbers(part, True, seen)
-    elif isinstance(x, Mapping):
-        for part in x.values():
-            yield from _numbers(part, is_inside, seen)
-    elif isinstance(x, (list, tuple)):
-        for part in x:
-            yield from _numbers(part, is_inside, seen)
-    elif hasattr(x, "__dict__") and not isinstance(x, (type, types.ModuleType)):
-        yield from _numbers(vars(x), is_inside, seen)
+    elif id(x) not in seen:
+        seen.add(id(x))
+        parts, are_of_function = _parts(x)
+        for part in parts:
+            yield from _numbers(part, is_inside or are_of_function, seen)
+
+
+def _parts(x: Any) -> tuple[Iterable[Any], bool]:
+    """What an object holds, and whether a function holds it."""
+    match x:
+        case types.FunctionType():
+            return (x.__code__, *(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values(), *_closed_over(x)), True
+        case types.MethodType():
+            return (x.__func__, x.__self__), True
+        case functools.partial():
+            return (x.func, *x.args, *x.keywords.values()), True
+        case types.CodeType():
+            return x.co_consts, False
+        case Mapping():
+            return x.values(), False
+        case list() | tuple():
+            return x, False
+        case type() | types.ModuleType():
+            return (), False
+    return vars(x).values() if hasattr(x, "__dict__") else (), False
 
 
 def _closed_over(function: types.FunctionType) -> Iterator[Any]:
