@@ -44,6 +44,10 @@ class _Node(NamedTuple):
         found = [self.names, *((cls, *self.names[start:]) for cls, start in self.around)]
         return [tuple(joined(names).split(".")) if "." in "".join(names) else names for names in found if names]
 
+    def is_found_by(self, key: str, how: Callable[[Path, str], bool]) -> bool:
+        """Whether one of the paths fits a name."""
+        return any(how(path, key) for path in self.paths)
+
 
 def _nodes(
     tree: PyTree, keys: tuple[Any, ...] = (), names: tuple[str, ...] = (), around: tuple[tuple[str, int], ...] = ()
@@ -61,9 +65,9 @@ def _nodes(
 def _find(tree: PyTree, key: str, filtering: Filtering) -> list[_Node]:
     """Find the nodes with this name, path ending or pattern; of nested nodes that match a pattern, the outermost."""
     nodes = list(_nodes(tree))
-    found = _fields_first([n for n in nodes if any(ends_with(path, key) for path in n.paths)])
+    found = _fields_first([n for n in nodes if n.is_found_by(key, ends_with)])
     if not found and is_pattern(key):
-        matching = {n.names: n for n in nodes if any(fits(path, key) for path in n.paths)}
+        matching = {n.names: n for n in nodes if n.is_found_by(key, fits)}
         found = [matching[names] for names in outermost(matching)]
     return [n for n in found if filtering is None or filtering(n.path, n.value)]
 
