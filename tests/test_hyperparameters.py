@@ -1,5 +1,6 @@
 """Hyperparameters: stored as scalars, printed as written, listed and changed by path."""
 
+import copy
 from typing import Any
 
 import equinox as eqx
@@ -174,6 +175,29 @@ def test_an_address_reads_prints_and_serves_tree_at():
     both = modulax.SGD(schedules.PiecewiseConstant(1.0, {5: 0.5, 7: 0.1})).addresses()
     assert both["learning_rate.scales.1"].codify("sgd") == "sgd.learning_rate.scales[1]"
     assert "learning_rate" in both  # a schedule has an address as a whole, too
+
+
+def test_a_name_means_the_same_wherever_a_value_is_read():
+    tuned = modulax.groups(modulax.AdamW(0.5), {"head.*": {"learning_rate": 0.25}})
+    for values in (tuned.hyperparameters(), tuned.addresses(), modulax.Injected(tuned).init({}).hyperparams):
+        assert values["head.*.b1"] is values["transforms.head.*.b1"]
+        with pytest.raises(KeyError, match=r"`\['\*.b1'\]` is ambiguous.*`transforms.head.\*.b1`, `trans"):
+            values["*.b1"]
+        with pytest.raises(ValueError, match=r"no hyperparameter `lr`. Did you mean `learning_rate`\?"):
+            values["lr"]
+    found = copy.deepcopy(tuned.hyperparameters())
+    del found["transforms.default.b1"]
+    assert jax.tree.map(float, found)["*.b1"] == pytest.approx(0.9)
+    fixed: Any = modulax.Injected(tuned, static_args=("default", "head.*.b1")).init({}).hyperparameters
+    assert jax.tree.leaves(fixed.transforms["default"]) == []
+    assert (fixed.transforms["head.*"].b1, fixed.transforms["head.*"].b2) == (None, pytest.approx(0.999))
+
+
+@pytest.mark.parametrize("other", ["*_rate", "adamw.learning_rate", "adamw", "*.learning_rate.init_value"])
+def test_two_names_of_one_value_are_refused(other: str):
+    optimizer: Any = modulax.Chain(modulax.AdamW(schedules.Linear(0.0, 1.0, 10)))
+    with pytest.raises(ValueError, match=r"replace\(learning_rate=..., .*=...\)`: both names refer to `parts.adamw"):
+        optimizer.replace(learning_rate=0.5, **{other: 0.25})
 
 
 def test_a_batch_is_made_by_vmap_and_refused_otherwise():

@@ -347,9 +347,7 @@ def test_a_name_in_the_state_is_a_path_or_the_end_of_one():
     assert chain.hyperparameters(state)["inner.parts.adam.learning_rate"] == 0.5
     with pytest.raises(KeyError, match=r"ambiguous: it could be `parts.adam.b1`, `parts.adam_2.b1`"):
         hyperparams["b1"]
-    with pytest.raises(
-        KeyError, match=r"`state.hyperparams\['rate'\]` is not there: it has `parts.adam.learning_rate`"
-    ):
+    with pytest.raises(KeyError, match=r"there is no hyperparameter `rate`.*There are `parts.adam.learning_rate`"):
         hyperparams["rate"] = 1.0
     with pytest.raises(TypeError, match="cannot be removed"):
         del hyperparams["adam.learning_rate"]

@@ -156,7 +156,7 @@ def test_a_choice_may_hold_schedules():
 BATCHED = jax.vmap(mx.AdamW)(jnp.array([1e-3, 1e-2]))
 WRONG: list[tuple[Any, type[Exception], str]] = [
     (lambda: CALL.grid(ADAMW, learning_rte=[1e-3]), ValueError, "Did you mean `learning_rate`"),
-    (lambda: CALL.grid(ADAMW, gamma=[1e-3]), ValueError, "AdamW has `learning_rate`, `b1`"),
+    (lambda: CALL.grid(ADAMW, gamma=[1e-3]), ValueError, "part `gamma` in AdamW. There are `learning_rate`, `b1`"),
     (
         lambda: CALL.grid(ADAMW, nesterov=[True, False]),
         ValueError,
@@ -207,6 +207,11 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
         lambda: CALL.sample(KEY, ADAMW, 4, sampler="sobol", b1=sweeps.Uniform(2, 3)),
         ValueError,
         r"must be in \[0, 1\)",
+    ),
+    (
+        lambda: CALL.grid(ADAMW, learning_rate=[1.0, 2.0], **{"*_rate": [3.0, 4.0]}),
+        ValueError,
+        r"`sweeps.grid\(learning_rate=..., \*_rate=...\)`: both names refer to `learning_rate`",
     ),
     (lambda: CALL.sample(KEY, ADAMW, 4, bb=sweeps.Uniform(2, 3)), ValueError, "there is no hyperparameter"),
 ]

@@ -246,7 +246,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "factor below one": (lambda: pbt(explore={"learning_rate": 0.8}), "must be a factor above 1, such as 1.2, a space"),
     "unknown name": (
         lambda: pbt(explore={"lr": 1.2}),
-        "no hyperparameter, option or part `lr`. Did you mean",
+        "no hyperparameter, option or part `lr` in SGD. Did you mean",
     ),
     "an option": (lambda: pbt(explore={"nesterov": 1.2}), "is an option and not a hyperparameter"),
     "out of range": (

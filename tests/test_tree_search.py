@@ -91,7 +91,7 @@ def test_what_is_absent_is_not_found():
 
 def test_an_unknown_name_lists_what_there_is():
     state = chain().init(PARAMS)
-    with pytest.raises(ValueError, match=r"no `trance`. Did you mean `trace`\? The names are `parts`, `ema`"):
+    with pytest.raises(ValueError, match=r"no `trance`. Did you mean `trace`\? There are `parts`, `ema`"):
         tree.get(state, "trance")
     with pytest.raises(ValueError, match="Did you mean `ScaleByAdamState`"):
         tree.get(state, "ScaleByAdmState")
@@ -153,7 +153,7 @@ def test_a_name_is_whole_and_a_predicate_chooses_among_what_has_it():
         tree.set(held, is_odd_and_in_b, y=5)
     with pytest.raises(ValueError, match="there is no `y` that `filtering` lets through"):
         tree.get(held, "y", filtering=is_odd_and_in_b)
-    with pytest.raises(ValueError, match=r"there is no `z`\. The names are"):
+    with pytest.raises(ValueError, match=r"there is no `z`\. There are"):
         tree.get(held, "z")
     with pytest.raises(ValueError, match="there is no `z`"):
         tree.get({"a": None}, "z")

@@ -18,7 +18,7 @@ class Reference(NamedTuple):
 @functools.cache
 def bibliography() -> dict[str, Reference]:
     """Read the bibliography, once."""
-    text = resources.files(__package__).joinpath("bibliography.toml").read_text(encoding="utf-8")
+    text = resources.files("modulax._catalog").joinpath("bibliography.toml").read_text(encoding="utf-8")
     return {key: Reference(**entry) for key, entry in tomllib.loads(text).items()}
 
 
@@ -31,6 +31,6 @@ def reference(key: str, cls: type) -> Reference:
     if key in bibliography():
         return bibliography()[key]
     raise ValueError(
-        f"`{cls.__name__}.cites` lists `{key}`, which is not in the bibliography. Add an entry `[{key}]` with `author`, "
-        f"`title`, `year` and `url` to `modulax/_catalog/bibliography.toml`."
+        f"`{cls.__name__}.cites` lists `{key}`, which is not in the bibliography. Add an entry `[{key}]` with "
+        f"`author`, `title`, `year` and `url` to `modulax/_catalog/bibliography.toml`."
     )

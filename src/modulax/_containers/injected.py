@@ -19,15 +19,16 @@ import jax.tree_util as jtu
 from jaxtyping import DTypeLike
 
 from .._protocol.container import AbstractContainer, required_part
+from .._protocol.hyperparameters import Hyperparameters
 from .._protocol.schedule import is_schedule
 from .._protocol.schedule_values import advance, schedule_states, with_current_values
 from .._protocol.transform import AbstractTransform, Clock, everything_in
 from .._support.arithmetic import default_float, safe_increment
-from .._support.checks import listing, suggestion
 from .._support.keys import is_key_data
 from .._support.module import AbstractState, nested, shared, with_fields
 from .._support.types import Count, Params, State, Updates
-from ..tree._paths import dotted, matches
+from ..tree._names import Path, resolve, unknown
+from ..tree._paths import key_names
 from .from_factory import from_call
 
 
@@ -66,10 +67,10 @@ class Hyperparams(MutableMapping[str, Any]):
         self._module = module
 
     def __getitem__(self, name: str) -> Any:
-        return self.accessor(name)(self._module)
+        return self.accessors()[name](self._module)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        accessor = self.accessor(name)
+        accessor = self.accessors()[name]
         holder, key = accessor[:-1](self._module), accessor.path[-1]
         if isinstance(holder, dict):
             holder[key] = value
@@ -82,34 +83,19 @@ class Hyperparams(MutableMapping[str, Any]):
         raise TypeError(f"`{name}` cannot be removed from the hyperparameters of a state.")
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._accessors())
+        return iter(self.accessors())
 
     def __len__(self) -> int:
-        return len(self._accessors())
+        return len(self.accessors())
 
     def __repr__(self) -> str:
         return repr(dict(self))
 
-    def _accessors(self) -> dict[str, Any]:
+    def accessors(self) -> Hyperparameters:
+        """Return the functions that read the hyperparameters from the transform that holds them, by name."""
+        found = [(accessor.path, accessor) for accessor in self._module.addresses().values()]
         # The arguments of a function have their own names, as in optax.
-        return {name.removeprefix("arguments."): x for name, x in self._module.addresses().items()}
-
-    def accessor(self, name: str) -> Any:
-        """Return the function that reads a hyperparameter from the transform that holds it.
-
-        Args:
-            name: the name of the hyperparameter.
-        """
-        accessors = self._accessors()
-        if name in accessors:
-            return accessors[name]
-        found = [path for path in accessors if matches(path, "*." + name)]
-        if len(found) == 1:
-            return accessors[found[0]]
-        problem = (
-            f"is ambiguous: it could be {listing(found)}" if found else f"is not there: it has {listing(accessors)}"
-        )
-        raise KeyError(f"`state.hyperparams[{name!r}]` {problem}.")
+        return Hyperparameters((path[1:] if path[0] == "arguments" else path, x) for path, x in found)
 
 
 def with_hyperparams(state: AbstractState, values: dict[str, Any]) -> AbstractState:
@@ -117,7 +103,7 @@ def with_hyperparams(state: AbstractState, values: dict[str, Any]) -> AbstractSt
     if isinstance(state, InjectedState):
         inner, names = state.hyperparameters, state.hyperparams
         for name, x in values.pop("hyperparams", {}).items():
-            inner = eqx.tree_at(names.accessor(name), inner, x)
+            inner = eqx.tree_at(names.accessors()[name], inner, x)
         values["hyperparameters"] = inner
     return with_fields(state, **values)
 
@@ -158,13 +144,10 @@ class Injected(AbstractContainer):
                 f"`Injected(hyperparam_dtype=...)` must be a floating dtype such as `jnp.float32`, got "
                 f"{self.hyperparam_dtype!r}."
             )
-        paths = list(self.inner.addresses()) if self.static_args else []
         for name in self.static_args:
-            if not any(_fits(path, name) for path in paths) and name not in _static_names(self.inner):
-                raise ValueError(
-                    f"`Injected(static_args=...)`: there is no hyperparameter `{name}`.{suggestion(name, paths)} "
-                    f"`{type(self.inner).__name__}` has {listing(paths)}."
-                )
+            if not resolve(_paths(self.inner), name) and name not in _static_names(self.inner):
+                there = [x.path for x in self.inner.addresses().values()]
+                raise unknown("Injected(static_args=...)", name, there, what="hyperparameter `{}`")
 
     def init(self, params: Params) -> InjectedState:
         """Return a copy of the hyperparameters, and the inner state."""
@@ -205,9 +188,10 @@ class Injected(AbstractContainer):
 
     def _kept(self, inner: AbstractTransform) -> AbstractTransform:
         """The inner transform with the hyperparameters as the state stores them, and None for `static_args`."""
+        static = {path for name in self.static_args for path in resolve(_paths(self.inner), name)}
 
-        def kept(path: Any, x: Any) -> Any:
-            if any(_fits(dotted(path), name) for name in self.static_args):
+        def kept(keys: Any, x: Any) -> Any:
+            if not static.isdisjoint(_beginnings(key_names(keys))):
                 return None
             return jnp.asarray(x, _dtype(x, self.hyperparam_dtype))
 
@@ -229,10 +213,14 @@ def _static_names(inner: AbstractTransform) -> set[str]:
     return {field.name for field in fields if field.metadata.get("static")}
 
 
-def _fits(path: str, name: str) -> bool:
-    """Whether a name refers to the hyperparameter at a path, or to the schedule or transform that it belongs to."""
-    keys = path.split(".")
-    return any(matches(".".join(keys[:n]), "*." + name) for n in range(1, len(keys) + 1))
+def _beginnings(path: Path) -> list[Path]:
+    return [path[:length] for length in range(1, len(path) + 1)]
+
+
+def _paths(inner: AbstractTransform) -> list[Path]:
+    """The paths of the hyperparameters, and of the schedules and transforms that they belong to."""
+    paths = (tuple(map(str, accessor.path)) for accessor in inner.addresses().values())
+    return list(dict.fromkeys(beginning for path in paths for beginning in _beginnings(path)))
 
 
 def _dtype(x: Any, wanted: DTypeLike | None) -> Any:

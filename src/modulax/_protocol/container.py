@@ -182,12 +182,12 @@ class AbstractContainer(AbstractTransform):
         """
         return eval_parts(self.at(state), state, params)
 
-    def _factors(self, state: State) -> dict[str, Any]:
-        found = {}
-        for part in self.each_part(state):
-            path = part.field if part.key is None else f"{part.field}.{part.key}"
-            found |= {f"{path}.{name}": x for name, x in part.transform._factors(part.state).items()}
-        return found
+    def _factors(self, state: State) -> list[tuple[tuple[str, ...], Any]]:
+        return [
+            ((part.field, *([] if part.key is None else [str(part.key)]), *path), x)
+            for part in self.each_part(state)
+            for path, x in part.transform._factors(part.state)
+        ]
 
     def _check_parts(self) -> None:
         cls = type(self)

@@ -7,14 +7,15 @@ Converters and checks run in the constructor and in `replace`, but not in `tree_
 entry points also accept raw floats as leaves.
 
 Every hyperparameter has a dotted path. `_addressed` finds them all, schedules in the fields included; `addresses()`
-makes accessors of them, and `find_paths` resolves a name given to `replace`: a field, a path, the end of one, or a
-pattern; a part or an option inside if no hyperparameter has the name. `Hyperparameters`, the result of
-`hyperparameters()`, finds a value by the end of its path too.
+makes accessors of them, and `find_paths` resolves a name given to `replace`: a field, or what `tree._names.resolve`
+finds, among the hyperparameters or else among the parts and options. `Hyperparameters`, the result of
+`hyperparameters()` and `addresses()`, finds a value in the same way.
 """
 
 import dataclasses
+import itertools
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 import equinox as eqx
@@ -26,14 +27,14 @@ import optree
 from jax.core import Tracer
 
 from .._support.arithmetic import default_float
-from .._support.checks import Requirement, check_choice, check_dtype, listing, one_line, require, suggestion
+from .._support.checks import Requirement, check_choice, check_dtype, one_line, require
 from .._support.keys import is_key_data
 from .._support.module import AbstractModule
 from .._support.optree_nodes import NAMESPACE
 from .._support.tracing import is_tracing
-from .._support.wrong_calls import meant_by
 from ..tree._math import strong
-from ..tree._paths import dotted, matches
+from ..tree._names import NamingError, Path, ambiguous, ends_with, joined, outermost, resolve, unknown
+from ..tree._paths import dotted, key_names
 from ..tree._search import with_value
 
 ARRAY_TYPES = (jax.Array, np.ndarray, np.generic)
@@ -75,23 +76,33 @@ def numeric_field(
 
 
 class Hyperparameters(dict[str, Any]):
-    """Hyperparameters by dotted path. `values["learning_rate"]` finds one by the end of its path, if only one fits."""
+    """Values by dotted path. `values["learning_rate"]` finds one by the end of its path, if only one fits.
+
+    Args:
+        values: the values with their paths.
+    """
+
+    def __init__(self, values: Iterable[tuple[Path, Any]]):
+        found = list(values)
+        super().__init__((joined(path), x) for path, x in found)
+        self._paths = {joined(path): path for path, _ in found}
+
+    @property
+    def paths(self) -> list[Path]:
+        """The path of every value, in order."""
+        return [self._paths.get(text, (text,)) for text in self]
 
     def __missing__(self, key: str) -> Any:
-        # As it is written before as a pattern: the keys of a mapping may contain wildcards.
-        found = [path for path in self if path.endswith(f".{key}")]
-        found = found or [path for path in self if isinstance(key, str) and matches(path, "*." + key)]
+        found = resolve(self.paths, str(key))
         if len(found) == 1:
-            return self[found[0]]
+            return self[joined(found[0])]
         if found:
-            raise KeyError(f"`{key}` is ambiguous: it could be {listing(found)}.")
-        words = meant_by(str(key), [path.rpartition(".")[2] for path in self])
-        close = f" Did you mean `{words[0]}`?" if words else suggestion(str(key), list(self))
-        raise KeyError(f"There is no hyperparameter `{key}`.{close} There are {listing(self)}.")
+            raise ambiguous(f"[{key!r}]", found)
+        raise unknown(f"[{key!r}]", str(key), self.paths, what="hyperparameter `{}`")
 
 
-def _values(mapping: Hyperparameters) -> tuple[list[tuple[Any, Any]], tuple[str, ...]]:
-    return [(jtu.DictKey(path), x) for path, x in mapping.items()], tuple(mapping)
+def _values(mapping: Hyperparameters) -> tuple[list[tuple[Any, Any]], tuple[Path, ...]]:
+    return [(jtu.DictKey(text), x) for text, x in mapping.items()], tuple(mapping.paths)
 
 
 jtu.register_pytree_with_keys(
@@ -149,15 +160,14 @@ class AbstractHyperparameters(AbstractModule):
         `where`.
         """
         accessors = map(optree.PyTreeAccessor, _addressed(self, optree.treespec_accessors))
-        return {_joined(accessor.path): accessor for accessor in accessors}
+        return Hyperparameters((accessor.path, accessor) for accessor in accessors)
 
     def hyperparameters(self) -> dict[str, Any]:
         """Return every hyperparameter by its dotted path; those of a schedule are under the path of the schedule.
 
         The end of a path is enough to read a value, if it is unambiguous: `hyperparameters()["learning_rate"]`.
         """
-        found = ((dotted(path), leaf) for path, leaf in jtu.tree_leaves_with_path(self))
-        return Hyperparameters((path, leaf) for path, leaf in found if not is_key_data(leaf))
+        return Hyperparameters(numbers_with_paths(self))
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with other values of some hyperparameters, options or parts.
@@ -181,12 +191,14 @@ class AbstractHyperparameters(AbstractModule):
             changes: the new values, by name.
 
         Raises:
-            ValueError: if a name matches nothing, or is ambiguous, or if a new value is invalid.
+            ValueError: if a name matches nothing or is ambiguous, if two names refer to one value, or if a new value is
+                invalid.
         """
         out = self
-        for name, value in changes.items():
-            for path in find_paths(self, name, f"{type(self).__name__}.replace"):
-                is_number = isinstance(value, (int, float, np.generic, np.ndarray)) and not isinstance(value, bool)
+        for name, paths in find_all(self, changes, f"{type(self).__name__}.replace").items():
+            value = changes[name]
+            is_number = isinstance(value, (int, float, np.generic, np.ndarray)) and not isinstance(value, bool)
+            for path in paths:
                 out = with_value(out, path, _on_device(value) if is_number and _is_on_device(out, path) else value)
         return out
 
@@ -205,6 +217,12 @@ class AbstractHyperparameters(AbstractModule):
         else:
             remedy = f" Write `optimizer = optimizer.replace({name}=...)`."
         return super()._is_immutable(name) + remedy
+
+
+def numbers_with_paths(module: AbstractHyperparameters) -> list[tuple[Path, Any]]:
+    """The hyperparameters of a module with their paths; random keys are left out."""
+    leaves = jtu.tree_leaves_with_path(module)
+    return [(key_names(path), leaf) for path, leaf in leaves if not is_key_data(leaf)]
 
 
 def value_at(module: Any, path: tuple[Any, ...]) -> Any:
@@ -352,53 +370,39 @@ def fields_inside(module: AbstractHyperparameters) -> Iterator[tuple[Any, ...]]:
     yield from inside(module, ())
 
 
-def _joined(path: Sequence[Any]) -> str:
-    return ".".join(map(str, path))
-
-
-def _ends(path: Sequence[Any]) -> list[Sequence[Any]]:
-    return [path[i:] for i in range(len(path))]
-
-
-def find_paths(module: AbstractHyperparameters, name: str, function: str) -> list[tuple[Any, ...]]:
+def find_paths(module: AbstractHyperparameters, name: str, function: str) -> list[Path]:
     """The key paths that a name given to `replace` refers to: hyperparameters, or else options and parts.
 
     `function` is what the caller is called in an error message.
     """
-    if name in {field.name for field in dataclasses.fields(module)}:
+    own = [(field.name,) for field in dataclasses.fields(module)]
+    if (name,) in own:
         return [(name,)]
-    paths = {_joined(path): path for path in _addressed(module)}
-    if name in paths:
-        return [paths[name]]
-    # The keys of a mapping may contain wildcards, so a name that ends a path as it is written comes before a pattern.
-    found = [text for text, path in paths.items() if name in map(_joined, _ends(path))]
-    is_literal = bool(found)
+    numbers, others = list(_addressed(module)), list(fields_inside(module))
+    found = resolve(numbers, name) or resolve(others, name)
+    call = f"{function}({name}=...)"
     if not found:
-        found = [path for path in paths if matches(path, "*." + name) or matches(path, name)]
-    has_wildcard = any(c in name for c in "*?[") and not is_literal
-    if not found:  # among options and parts
-        paths = {_joined(path): path for path in fields_inside(module)}
-        found = [path for path in paths if path == name or matches(path, "*." + name) or matches(path, name)]
-    if not found:
-        hyperparameters = [_joined(path) for path in _addressed(module)]
-        names = list(dict.fromkeys([*hyperparameters, *(field.name for field in dataclasses.fields(module))]))
-        meant = meant_by(name, [path.rpartition(".")[2] for path in names])
-        ends = [str(path[-1]) for path in paths.values()]
-        close = f" Did you mean `{meant[0]}`?" if meant else suggestion(name, [*names, *ends])
-        raise ValueError(
-            f"`{function}({name}=...)`: there is no hyperparameter, option or part `{name}`.{close} "
-            f"{type(module).__name__} has {listing(names)}."
-        )
-    if len(found) > 1 and not has_wildcard:
-        raise ValueError(
-            f"`{function}({name}=...)` is ambiguous: it could be {listing(found)}. Write one of them as "
-            f'`**{{"{found[0]}": ...}}`, or all of them as `**{{"*.{name}": ...}}`.'
-        )
-    chosen: list[tuple[Any, ...]] = []
-    for path in found:  # of a schedule and the hyperparameters in it, only the schedule
-        if not any(paths[path][: len(outer)] == outer for outer in chosen):
-            chosen.append(paths[path])
-    return chosen
+        ends = [str(path[-1]) for path in others]
+        what = f"hyperparameter, option or part `{{}}` in {type(module).__name__}"
+        raise unknown(call, name, [*numbers, *own], ends, what)
+    if len(found) > 1 and ends_with(found[0], name):  # else it is a pattern
+        one = joined(found[0])
+        remedy = f'Write one of them as `**{{"{one}": ...}}`, or all of them as `**{{"*.{name}": ...}}`.'
+        raise ambiguous(call, found, remedy)
+    return outermost(found)  # of a schedule and the hyperparameters in it, only the schedule
+
+
+def find_all(module: AbstractHyperparameters, names: Iterable[str], function: str) -> dict[str, list[Path]]:
+    """The key paths of several names, as `find_paths` finds them; an error if two names refer to one value."""
+    found = {name: find_paths(module, name, function) for name in names}
+    for (name, paths), (other, others) in itertools.combinations(found.items(), 2):
+        for a, b in itertools.product(paths, others):
+            if len(outermost(sorted([a, b], key=len))) == 1:
+                raise NamingError(
+                    f"`{function}({name}=..., {other}=...)`: both names refer to `{joined(max(a, b, key=len))}`. Give "
+                    f"each value one name."
+                )
+    return found
 
 
 def format_value(x: Any) -> str:

@@ -31,7 +31,7 @@ from ..tree._math import trainable
 from .apply_updates import apply_updates
 from .boundary import EvalBoundary, InitBoundary, UpdateBoundary
 from .entry import as_written, entry
-from .hyperparameters import AbstractHyperparameters, Hyperparameters
+from .hyperparameters import AbstractHyperparameters, Hyperparameters, numbers_with_paths
 from .lookahead_params import is_pair
 from .metrics import by_short_names, hyperparameters_in_force, measured_in
 from .mistakes import explaining_state
@@ -282,7 +282,7 @@ class AbstractTransform(AbstractHyperparameters):
         """
         if state is None:
             return AbstractHyperparameters.hyperparameters(self)
-        return Hyperparameters(AbstractHyperparameters.hyperparameters(self.at(state)) | self._factors(state))
+        return Hyperparameters([*numbers_with_paths(self.at(state)), *self._factors(state)])
 
     def metrics(self, state: State) -> dict[str, Any]:
         """Return what a log wants: the learning rate in force, measurements, counters, by short names.
@@ -301,10 +301,10 @@ class AbstractTransform(AbstractHyperparameters):
         """
         return by_short_names([*hyperparameters_in_force(self, self.at(state)), *measured_in(state)])
 
-    def _factors(self, state: State) -> dict[str, Any]:
-        """The factors that are in the state and not in a field, by dotted path."""
+    def _factors(self, state: State) -> list[tuple[tuple[str, ...], Any]]:
+        """The factors that are in the state and not in a field, with their paths."""
         name = self.scales_by
-        return {} if name is None or hasattr(self, name) else {name: getattr(state, name)}
+        return [] if name is None or hasattr(self, name) else [((name,), getattr(state, name))]
 
     def _why_not_a_number(self) -> str:
         """Return why this transform cannot be the value of a hyperparameter."""

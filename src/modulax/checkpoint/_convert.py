@@ -1,19 +1,16 @@
 """Put stored arrays into the leaves of a template: same shape, same dtype, same placement."""
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from ..tree._paths import join, named_leaves
-from ..tree._stacks import stack_like, unstack
-from ._low_bit import collapsed, expanded, pairs, parts_of
-from ._names import Rename, Report, is_stored, match, stored
+from ..tree._paths import Names, join, split
+from ._low_bit import Side
+from ._names import Rename, Report, Template, match, stored
 
 
 def is_key(x: Any) -> bool:
@@ -85,9 +82,9 @@ def into(leaf: Any, value: Any) -> Any:
 
 
 def fill(
-    template: PyTree,
-    saved: Mapping[str, Any],
-    fetch: Callable[[dict[str, Any]], Mapping[str, Any]],
+    template: Template,
+    saved: Mapping[Names, Any],
+    fetch: Callable[[dict[Names, Any]], Mapping[Names, Any]],
     rename: Rename,
     strict: bool,
 ) -> tuple[PyTree, Report]:
@@ -95,54 +92,41 @@ def fill(
 
     Args:
         template: the tree to fill.
-        saved: the stored arrays by name, with shape and dtype.
-        fetch: function that reads arrays; it is called with the template's leaf for every stored name to read.
+        saved: the stored arrays by names, with shape and dtype.
+        fetch: function that reads arrays; it is called with the template's leaf for every array to read.
         rename: rules for the names.
         strict: whether the names must agree.
 
     Raises:
         ValueError: if names, shapes or dtypes don't agree, or a leaf that isn't stored has no value to keep.
     """
-    form, template = template, unstack(template)
-    own = stored(template)
-    ours, theirs = pairs(own, saved), pairs(saved, own)
-    leaves, arrays = collapsed(own, ours), collapsed(saved, theirs)
-    report = match(template, leaves, arrays, rename, strict)
-    for name, source in report.restored.items():
-        check(name, source, leaves[name], arrays[source])
-    for name in expanded(report.fresh, ours):
-        if isinstance(own[name], jax.ShapeDtypeStruct):
-            raise ValueError(
-                f"`{name}` of the template is a `jax.ShapeDtypeStruct` without values, and the checkpoint does not "
-                f"have it. Put an array there to keep."
-            )
-    wanted = {source: leaves[name] for name, source in report.restored.items() if source not in theirs}
-    for source in set(report.restored.values()) & theirs.keys():
-        wanted |= {p: jax.ShapeDtypeStruct(saved[p].shape, saved[p].dtype) for p in parts_of(source)}
-    values = fetch(wanted)
-    new: dict[str, Any] = {}
-    for name, source in report.restored.items():
-        if source in theirs:
-            value = theirs[source].dequantize(*(values[part] for part in parts_of(source)))
-        else:
-            value = values[source]
-        stored_as = (
-            dict(zip(parts_of(name), ours[name].quantize(value), strict=True)) if name in ours else {name: value}
-        )
-        new |= {part: into(own[part], x) for part, x in stored_as.items()}
-    report = dataclasses.replace(
-        report,
-        restored={part: source for name, source in report.restored.items() for part in expanded([name], ours)},
-        fresh=expanded(report.fresh, ours),
-        unused=expanded(report.unused, theirs),
+    ours, theirs = Side(template.arrays, saved), Side(saved, template.arrays)
+    found = match(template, ours.arrays, theirs.arrays, rename, strict)
+    report = Report(
+        {join(part): join(source) for name, source in found.sources.items() for part in ours.parts(name)},
+        tuple(map(join, ours.expanded(found.fresh))),
+        tuple(map(join, theirs.expanded(found.unused))),
+        found.proposed,
     )
-    out = [new.get(join(names), x) if is_stored(x) else _kept(x) for names, x in named_leaves(template)]
-    return stack_like(jtu.tree_unflatten(jtu.tree_structure(template), out), form), report
+    wanted: dict[Names, Any] = {}
+    for name, source in found.sources.items():
+        check(join(name), join(source), ours.arrays[name], theirs.arrays[source])
+        wanted |= theirs.wanted(source, ours.arrays[name])
+    for name in ours.expanded(found.fresh):
+        _check_value(join(name), template.arrays[name])
+    values, new = fetch(wanted), dict[Names, Any]()
+    for name, source in found.sources.items():
+        new |= ours.written(name, theirs.read(source, values))
+    return template.filled({name: into(template.arrays[name], x) for name, x in new.items()}), report
 
 
-def _kept(x: Any) -> Any:
-    """A leaf that is not stored; the shape of an array without elements is all there is to it."""
-    return jnp.empty(x.shape, x.dtype) if isinstance(x, jax.ShapeDtypeStruct) else x
+def _check_value(name: str, leaf: Any) -> None:
+    """Check that a leaf that the checkpoint doesn't have has a value to keep."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        raise ValueError(
+            f"`{name}` of the template is a `jax.ShapeDtypeStruct` without values, and the checkpoint does not have "
+            f"it. Put an array there to keep."
+        )
 
 
 def state_dict(tree: PyTree) -> dict[str, Any]:
@@ -178,5 +162,5 @@ def load_state_dict(
     Raises:
         ValueError: if names, shapes or dtypes don't agree, see `restore`.
     """
-    flat = {name: np.asarray(x) if not isinstance(x, jax.Array) else x for name, x in flat.items()}
-    return fill(template, flat, lambda wanted: {name: flat[name] for name in wanted}, rename, strict)
+    saved = {split(name): x if isinstance(x, jax.Array) else np.asarray(x) for name, x in flat.items()}
+    return fill(Template(template), saved, lambda _: saved, rename, strict)

@@ -1,8 +1,8 @@
 """Restore quantized moments from moments in full precision, and the other way round.
 
 `LowBit` stores an array as its `codes` and `scales`. Where only one side of a restore has such pairs, the template or
-the checkpoint, each pair is treated as one array under their common name. Whatever is matched with an array of the
-other side is converted. The shape of a pair is that of an array of the other side, the one whose name has the longest
+the checkpoint, each pair is treated as one array under their common names. Whatever is matched with an array of the
+other side is converted. The shape of a pair is that of an array of the other side, the one whose names have the longest
 end in common.
 """
 
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..numerics._quantized import Quantized, form_of, quantized
-from ..tree._paths import join, split
+from ..tree._paths import Names
 
 
 class Pair(NamedTuple):
@@ -36,27 +36,61 @@ class Pair(NamedTuple):
         return Quantized(*arrays, self.array.shape, np.dtype(self.array.dtype), self.bits, self.block).dequantize()
 
 
-def parts_of(name: str) -> tuple[str, str]:
-    """The names of the codes and of the scales of a quantized array."""
-    names = split(name)
-    return join((*names, "codes")), join((*names, "scales"))
-
-
-def pairs(arrays: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Pair]:
-    """Find the quantized arrays, by the names that they would have in full precision; nothing if both sides have some.
+class Side:
+    """The arrays of the template or of the checkpoint, where a quantized array counts as one.
 
     Args:
-        arrays: the arrays of the template or of the checkpoint, by name.
-        others: those of the other side.
+        stored: the arrays by names, as they are stored.
+        others: those of the other side; if both sides have quantized arrays, all are left as they are.
     """
+
+    def __init__(self, stored: Mapping[Names, Any], others: Mapping[Names, Any]):
+        self.stored = stored
+        self._pairs = _pairs(stored, others)
+        hidden = {part for name in self._pairs for part in self.parts(name)}
+        self.arrays = {name: x for name, x in stored.items() if name not in hidden}
+        self.arrays |= {name: pair.array for name, pair in self._pairs.items()}
+
+    def parts(self, name: Names) -> tuple[Names, ...]:
+        """The names under which an array is stored."""
+        return _parts_of(name) if name in self._pairs else (name,)
+
+    def expanded(self, names: Iterable[Names]) -> list[Names]:
+        """The names under which several arrays are stored."""
+        return [part for name in names for part in self.parts(name)]
+
+    def wanted(self, name: Names, leaf: Any) -> dict[Names, Any]:
+        """What to read in place of a leaf."""
+        if name not in self._pairs:
+            return {name: leaf}
+        return {x: jax.ShapeDtypeStruct(self.stored[x].shape, self.stored[x].dtype) for x in self.parts(name)}
+
+    def read(self, name: Names, values: Mapping[Names, Any]) -> Any:
+        """The value of an array, from what was read."""
+        parts = [values[part] for part in self.parts(name)]
+        return self._pairs[name].dequantize(*parts) if name in self._pairs else parts[0]
+
+    def written(self, name: Names, value: Any) -> dict[Names, Any]:
+        """A value as it is stored."""
+        values = self._pairs[name].quantize(value) if name in self._pairs else (value,)
+        return dict(zip(self.parts(name), values, strict=True))
+
+
+def _parts_of(name: Names) -> tuple[Names, Names]:
+    """The names of the codes and of the scales of a quantized array."""
+    return (*name, "codes"), (*name, "scales")
+
+
+def _pairs(arrays: Mapping[Names, Any], others: Mapping[Names, Any]) -> dict[Names, Pair]:
+    """The quantized arrays, by the names that they would have in full precision; nothing if both sides have some."""
     names = _quantized_names(arrays)
     if not names or _quantized_names(others):
         return {}
     found = {}
     for name in names:
-        codes, scales = (arrays[part] for part in parts_of(name))
+        codes, scales = (arrays[part] for part in _parts_of(name))
         fitting = [
-            (_in_common(split(name), split(other)), other, form)
+            (_in_common(name, other), other, form)
             for other, x in others.items()
             if jnp.issubdtype(x.dtype, jnp.floating) and (form := form_of(tuple(x.shape), codes, scales))
         ]
@@ -67,29 +101,13 @@ def pairs(arrays: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Pai
     return found
 
 
-def collapsed(arrays: Mapping[str, Any], found: Mapping[str, Pair]) -> dict[str, Any]:
-    """Replace the codes and scales of quantized arrays by the arrays that they stand for."""
-    hidden = {part for name in found for part in parts_of(name)}
-    return {name: x for name, x in arrays.items() if name not in hidden} | {n: p.array for n, p in found.items()}
-
-
-def expanded(names: Iterable[str], found: Mapping[str, Pair]) -> tuple[str, ...]:
-    """Replace the names of quantized arrays by those of their codes and scales."""
-    return tuple(part for name in names for part in (parts_of(name) if name in found else (name,)))
-
-
-def _quantized_names(arrays: Mapping[str, Any]) -> list[str]:
+def _quantized_names(arrays: Mapping[Names, Any]) -> list[Names]:
     """The names at which there are codes and scales."""
-    out = []
-    for name, x in arrays.items():
-        *rest, last = split(name)
-        is_code = last == "codes" and getattr(x, "dtype", None) in (np.int8, np.uint8)
-        if is_code and join((*rest, "scales")) in arrays:
-            out.append(join(tuple(rest)))
-    return out
+    codes = [x for x in arrays if x[-1] == "codes" and getattr(arrays[x], "dtype", None) in (np.int8, np.uint8)]
+    return [names[:-1] for names in codes if (*names[:-1], "scales") in arrays]
 
 
-def _in_common(a: tuple[str, ...], b: tuple[str, ...]) -> int:
+def _in_common(a: Names, b: Names) -> int:
     """How many names at the end are equal."""
     at_the_end = enumerate(zip(reversed(a), reversed(b), strict=False))
     return next((i for i, (x, y) in at_the_end if x != y), min(len(a), len(b)))

@@ -4,8 +4,8 @@
 confuse a key `a.b` with a path. A checkpoint that replaces an old one is written next to it, and takes its name when
 complete.
 
-`restore` also reads what orbax's own checkpointers wrote from the same trees. It turns every path in the file into a
-name of the template: `_flattened` undoes the escaping, `_taken_apart` splits keys that are whole paths (those of
+`restore` also reads what orbax's own checkpointers wrote from the same trees. It turns every path in the file into
+names of the template: `_flattened` undoes the escaping, `_split_keys` splits keys that are whole paths (those of
 `modulax.nnx.Optimizer`), and `_unboxed` drops the `value` that orbax appends for NNX variables. Then `fill`
 (`_convert.py`) matches the names and calls `fetch`, which reads only the arrays that are needed, directly onto the
 devices of the template.
@@ -27,7 +27,7 @@ from jaxtyping import PyTree
 
 from ..tree._paths import Names, join, key_names, split
 from ._convert import as_stored, fill, is_key, plain
-from ._names import Rename, Report, joined_prefixes, stored
+from ._names import Rename, Report, Template
 
 
 def _orbax() -> Any:
@@ -60,7 +60,7 @@ def save(path: str | os.PathLike[str], tree: PyTree, *, overwrite: bool = False)
     """
     ocp = _orbax()
     target = Path(os.path.abspath(path))
-    flat = {name: _as_array(plain(x)) for name, x in stored(tree).items()}
+    flat = {names: _as_array(plain(x)) for names, x in Template(tree).arrays.items()}
     if not flat:
         raise ValueError("`save(tree=...)` must contain arrays or numbers.")
     if target.exists() and not overwrite:
@@ -84,11 +84,11 @@ def _as_array(x: Any) -> Any:
     return x if isinstance(x, jax.Array) else np.asarray(x)
 
 
-def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Nest the arrays in dicts by the keys of their names, escaped: orbax joins keys by dots."""
+def _nested(flat: Mapping[Names, Any]) -> dict[str, Any]:
+    """Nest the arrays in dicts by their names, escaped: orbax joins keys by dots."""
     out: dict[str, Any] = {}
-    for name, value in flat.items():
-        *outer, last = (join((key,)) for key in split(name))
+    for names, value in flat.items():
+        *outer, last = (join((key,)) for key in names)
         at = out
         for key in outer:
             at = at.setdefault(key, {})
@@ -96,7 +96,7 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _flattened(tree: PyTree) -> list[tuple[tuple[str, ...], Any]]:
+def _flattened(tree: PyTree) -> list[tuple[Names, Any]]:
     """The leaves of an orbax tree with the keys of their paths; only keys that `save` escaped are unescaped."""
 
     def key(name: str) -> str:
@@ -136,14 +136,13 @@ def restore(
             shape or dtype differs.
     """
     with opened(path) as (paths, specs, read):
-        wanted_names = stored(template)
-        joined = joined_prefixes(template)
-        names = [_unboxed(join(_taken_apart(keys, joined)), wanted_names) for keys in paths]
+        form = Template(template)
+        names = [_unboxed(_split_keys(keys, form.joined), form.arrays) for keys in paths]
 
-        def fetch(wanted: dict[str, Any]) -> Mapping[str, Any]:
+        def fetch(wanted: dict[Names, Any]) -> Mapping[Names, Any]:
             return dict(zip(names, read([wanted.get(name) for name in names]), strict=True))
 
-        return fill(template, dict(zip(names, specs, strict=True)), fetch, rename, strict)
+        return fill(form, dict(zip(names, specs, strict=True)), fetch, rename, strict)
 
 
 @contextlib.contextmanager
@@ -175,7 +174,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[tuple[list[Names], list[Any
         yield [keys for keys, _ in _flattened(tree)], specs, read
 
 
-def _taken_apart(keys: tuple[str, ...], joined: set[tuple[str, ...]]) -> tuple[str, ...]:
+def _split_keys(keys: Names, joined: set[Names]) -> Names:
     """Split the keys of a path that are whole paths themselves; orbax stores them like any other key.
 
     Under such a key, `modulax.nnx.Optimizer` has a tree with whole paths as keys again, in an NNX variable or bare.
@@ -191,12 +190,12 @@ def _taken_apart(keys: tuple[str, ...], joined: set[tuple[str, ...]]) -> tuple[s
     return outer + within
 
 
-def _unboxed(name: str, wanted: Mapping[str, Any]) -> str:
+def _unboxed(names: Names, wanted: Mapping[Names, Any]) -> Names:
     """Drop the `value` that orbax appends for an NNX variable, whose box is not part of a path."""
-    inside = name.removesuffix(".value")
+    inside = names[:-1] if names[1:] and names[-1] == "value" else names or ("",)
     if inside in wanted:
-        return name if name in wanted else inside
-    return name if any(other.endswith(".value") for other in wanted) else inside
+        return names if names in wanted else inside
+    return names if any(other[1:] and other[-1] == "value" for other in wanted) else inside
 
 
 def _tree(metadata: Any) -> PyTree:

@@ -21,10 +21,10 @@ from .._containers.injected import with_hyperparams
 from .._protocol.apply_updates import apply_updates as _apply_updates
 from .._protocol.optimizer import is_optimizer_state
 from .._support.arithmetic import at_least_float32, rank_of
-from .._support.checks import listing
 from .._support.module import AbstractState, with_fields
 from .._support.optax_names import home
 from .._support.optax_states import fields_in_optax
+from ..tree._names import NamingError, ambiguous
 from ..tree._stacks import stack_like, unstack
 from ..tree._state import one_level
 from ._names import NAMES
@@ -61,8 +61,7 @@ def tree_get_all_with_path(tree, key, filtering=None) -> list[tuple[Path, Any]]:
 def tree_get(tree, key, default=None, filtering=None) -> Any:
     found = tree_get_all_with_path(tree, key, filtering)
     if len(found) > 1:
-        paths = ["/".join(map(str, path)) for path, _ in found]
-        raise KeyError(f"`tree_get(..., {key!r})` finds {listing(paths)}. Choose one with `filtering=...`.")
+        raise ambiguous(f"tree_get(..., {key!r})", [path for path, _ in found], "Choose one with `filtering=...`.")
     return found[0][1] if found else default
 
 
@@ -70,7 +69,8 @@ def tree_set(tree, filtering=None, /, **kwargs) -> Any:
     single = unstack(tree)
     for key in kwargs:
         if not tree_get_all_with_path(single, key, filtering):
-            raise KeyError(f"`tree_set(..., {key}=...)` finds no `{key}`{' to change' * (filtering is not None)}.")
+            among = " that `filtering` lets through" * (filtering is not None)
+            raise NamingError(f"`tree_set(..., {key}=...)`: there is no `{key}`{among}.")
     return stack_like(_replaced(single, (), kwargs, filtering), tree)
 
 

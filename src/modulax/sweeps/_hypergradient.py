@@ -36,6 +36,7 @@ from .._support.checks import (
     listing,
 )
 from .._support.keys import is_key_data
+from ..tree._names import joined
 from ..tree._paths import dotted
 from ._sweep import check_optimizer
 
@@ -254,7 +255,7 @@ def _interval(name: str, pair: Any) -> Interval:
 
 def _leaves(optimizer: AbstractTransform, name: str) -> list[tuple[int, str, Requirement | None, Any]]:
     """The place, dotted path, requirement and value of every number that a name refers to."""
-    chosen = [".".join(map(str, keys)) for keys in find_paths(optimizer, name, "sweeps.hypergradient")]
+    chosen = list(map(joined, find_paths(optimizer, name, "sweeps.hypergradient")))
     found = []
     for place, (keys, leaf) in enumerate(jtu.tree_leaves_with_path(optimizer)):
         path = dotted(keys)

@@ -79,7 +79,7 @@ def pbt(
     population = as_sweep(sweep)
     size = len(population)
     replaced = _replaced(population, exploit)
-    paths = {name: paths_of(population[0], name, "sweeps.pbt") for name in explore}
+    paths = paths_of(population[0], explore, "sweeps.pbt")
     changes = {name: _as_function(name, change) for name, change in explore.items()}
     experiment = Experiment(
         population, trainable, seeds=1, key=key, devices=devices, segments=segments, name="sweeps.pbt", own_keys=True

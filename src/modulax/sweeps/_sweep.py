@@ -20,12 +20,13 @@ from .._protocol.hyperparameters import (
     AbstractHyperparameters,
     batched_number,
     fields_inside,
-    find_paths,
+    find_all,
     format_value,
     value_at,
 )
 from .._protocol.transform import AbstractTransform
 from .._support.checks import one_line
+from ..tree._names import joined
 
 Members = Sequence[AbstractTransform]
 
@@ -185,7 +186,7 @@ def _values(member: AbstractTransform) -> dict[str, Any]:
     """What may vary between members, by dotted path: hyperparameters, whole schedules, options, classes of parts."""
     out = {path: plain_number(accessor(member)) for path, accessor in member.addresses().items()}
     for keys in fields_inside(member):
-        value, path = value_at(member, keys), ".".join(map(str, keys))
+        value, path = value_at(member, keys), joined(keys)
         if isinstance(value, AbstractTransform):
             out[path] = type(value).__name__
         elif path not in out and not any(map(_is_content, (value, *jtu.tree_leaves(value)))):
@@ -208,21 +209,22 @@ def plain_number(x: Any) -> Any:
 
 def combined(function: str, optimizer: AbstractTransform, names: Iterable[str], rows: Iterable[Iterable[Any]]) -> Sweep:
     """A sweep with a member for each row of values, one value for each name."""
-    paths = {name: paths_of(optimizer, name, function) for name in names}
+    paths = paths_of(optimizer, names, function)
     return Sweep([optimizer.replace(**dict(zip(paths, row, strict=True))) for row in rows], paths)
 
 
-def paths_of(optimizer: AbstractTransform, name: str, function: str) -> tuple[str, ...]:
-    """The dotted paths of the hyperparameters with a name; an error if there is none, or if it is an option."""
-    paths = tuple(".".join(map(str, path)) for path in find_paths(optimizer, name, function))
-    if set(paths) <= optimizer.addresses().keys():
-        return paths
-    owner = type(optimizer).__name__
-    raise ValueError(
-        f"`{function}({name}=...)`: `{name}` of {owner} is an option and not a hyperparameter. Another value means "
-        f"another program, so it cannot vary within a batch. Put two sweeps together: `sweeps.concat([sweep, other])`, "
-        f"where `other` is made from `optimizer.replace({name}=...)`."
-    )
+def paths_of(optimizer: AbstractTransform, names: Iterable[str], function: str) -> dict[str, tuple[str, ...]]:
+    """The dotted paths of the hyperparameters with each name; an error if one has none, or is an option."""
+    found = {name: tuple(map(joined, paths)) for name, paths in find_all(optimizer, names, function).items()}
+    for name, paths in found.items():
+        if not set(paths) <= optimizer.addresses().keys():
+            owner = type(optimizer).__name__
+            raise ValueError(
+                f"`{function}({name}=...)`: `{name}` of {owner} is an option and not a hyperparameter. Another value "
+                f"means another program, so it cannot vary within a batch. Put two sweeps together: "
+                f"`sweeps.concat([sweep, other])`, where `other` is made from `optimizer.replace({name}=...)`."
+            )
+    return found
 
 
 def check_optimizer(function: str, optimizer: Any) -> None:

@@ -12,9 +12,10 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._support.arithmetic import rank_of
-from .._support.checks import listing, suggestion
+from .._support.checks import listing
 from .._support.optree_nodes import entry_of
-from ._paths import key_names, leaf_paths, leaves_by_names, leaves_with_paths, matches
+from ._names import NamingError, Path, ambiguous, ends_with, fits, is_pattern, joined, outermost, unknown
+from ._paths import key_names, leaf_paths, leaves_by_names, leaves_with_paths
 from ._stacks import stack_like, unstack
 from ._state import one_level
 
@@ -25,17 +26,27 @@ _NO_DEFAULT: Any = object()
 
 
 class _Node(NamedTuple):
-    """A node of a tree: its key path, the names in it, and its paths starting at the classes that contain it."""
+    """A node of a tree: its key path, the names in it, and the classes around it, with the lengths of their paths."""
 
     keys: tuple[Any, ...]
     names: tuple[str, ...]
-    aliases: tuple[str, ...]
+    around: tuple[tuple[str, int], ...]
     value: Any
 
     @property
     def path(self) -> str:
         """The dotted path."""
         return ".".join(self.names)
+
+    @property
+    def paths(self) -> list[Path]:
+        """The path from the root, and those that start with a class; a dot in a key separates names too."""
+        found = [self.names, *((cls, *self.names[start:]) for cls, start in self.around)]
+        return [tuple(joined(names).split(".")) if "." in "".join(names) else names for names in found if names]
+
+    def is_found_by(self, key: str, how: Callable[[Path, str], bool]) -> bool:
+        """Whether one of the paths fits a name."""
+        return any(how(path, key) for path in self.paths)
 
 
 def _nodes(
@@ -46,35 +57,29 @@ def _nodes(
         return
     if dataclasses.is_dataclass(tree) or hasattr(tree, "_fields"):
         around = (*around, (type(tree).__name__, len(names)))
-    yield _Node(keys, names, tuple(".".join((cls, *names[start:])) for cls, start in around), tree)
+    yield _Node(keys, names, around, tree)
     for path, child in one_level(tree)[0]:
         yield from _nodes(child, keys + path, names + key_names(path), around)
 
 
 def _find(tree: PyTree, key: str, filtering: Filtering) -> list[_Node]:
-    """Find the nodes with this name, path ending or pattern.
-
-    If nodes that match a pattern are nested, only the outermost is returned. A part of a chain and a field of its state
-    may have one name, such as `trace`: the name is that of the field.
-    """
+    """Find the nodes with this name, path ending or pattern; of nested nodes that match a pattern, the outermost."""
     nodes = list(_nodes(tree))
-    found = [n for n in nodes if ("." + n.path).endswith("." + key) or key in n.aliases]
-    fields = [n.names for n in found if n.keys and isinstance(n.keys[-1], jtu.GetAttrKey)]
-    found = [n for n in found if n.names in fields or not any(names[: len(n.names)] == n.names for names in fields)]
-    if not found and _is_pattern(key):
-        inside: dict[tuple[str, ...], None] = {}
-        for n in nodes:
-            names = [n.path] * bool(n.names) + list(n.aliases)
-            if any(n.names[:stop] in inside for stop in range(len(n.names))):
-                continue
-            if any(matches(name, "*." + key) or matches(name, key) for name in names):
-                inside[n.names] = None
-                found.append(n)
+    found = _fields_first([n for n in nodes if n.is_found_by(key, ends_with)])
+    if not found and is_pattern(key):
+        matching = {n.names: n for n in nodes if n.is_found_by(key, fits)}
+        found = [matching[names] for names in outermost(matching)]
     return [n for n in found if filtering is None or filtering(n.path, n.value)]
 
 
-def _is_pattern(key: str) -> bool:
-    return any(c in key for c in "*?[")
+def _fields_first(nodes: list[_Node]) -> list[_Node]:
+    """Leave out the parts of a chain that have the name of a field of their state, such as `trace`."""
+    fields = [n.names for n in nodes if _is_field(n)]
+    return [n for n in nodes if n.names in fields or not any(names[: len(n.names)] == n.names for names in fields)]
+
+
+def _is_field(node: _Node) -> bool:
+    return bool(node.keys) and isinstance(node.keys[-1], jtu.GetAttrKey)
 
 
 def _filtering(path: str) -> str:
@@ -82,16 +87,13 @@ def _filtering(path: str) -> str:
     return f"lambda path, value: path == {path!r}"
 
 
-def _unknown(call: str, key: str, tree: PyTree, filtering: Filtering) -> ValueError:
-    """The error for a name that isn't in the tree, with a suggestion and the names that are."""
+def _unknown(call: str, key: str, tree: PyTree, filtering: Filtering) -> NamingError:
+    """The error for a name that isn't in the tree, with a suggestion and the names that are: fields, then keys."""
     nodes = list(_nodes(tree))
-    classes = [n.aliases[-1] for n in nodes if n.aliases and "." not in n.aliases[-1]]
-    named = sorted((n for n in nodes if n.names), key=lambda n: not isinstance(n.keys[-1], jtu.GetAttrKey))
-    names = list(dict.fromkeys(n.names[-1] for n in named if not n.names[-1].isdigit()))  # fields, then keys
+    named = sorted((n for n in nodes if n.names and not n.names[-1].isdigit()), key=lambda n: not _is_field(n))
     among = "" if filtering is None else " that `filtering` lets through"
-    return ValueError(
-        f"`{call}`: there is no `{key}`{among}.{suggestion(key, [*names, *classes])} The names are {listing(names)}."
-    )
+    classes = [cls for n in nodes for cls, _ in n.around]
+    return unknown(call, key, [n.names[-1:] for n in named], classes, "`{}`" + among)
 
 
 def get_all_with_path(tree: PyTree, key: str, filtering: Filtering = None) -> list[tuple[str, Any]]:
@@ -134,10 +136,8 @@ def get(tree: PyTree, key: str, default: Any = _NO_DEFAULT, filtering: Filtering
     if len(found) > 1:
         paths = [n.path for n in found]
         remedy = f"Choose one with `filtering={_filtering(key)}`" if key in paths else "Write one of them"
-        raise ValueError(
-            f"`tree.get(..., {key!r})` is ambiguous: it could be {listing(paths)}. {remedy}, or "
-            f"`tree.get_all_with_path(..., {key!r})` for all."
-        )
+        remedy += f", or `tree.get_all_with_path(..., {key!r})` for all."
+        raise ambiguous(f"tree.get(..., {key!r})", [n.names for n in found], remedy)
     if not found and default is _NO_DEFAULT:
         raise _unknown(f"tree.get(..., {key!r})", key, tree, filtering)
     return found[0].value if found else default
@@ -186,15 +186,13 @@ def set(tree: PyTree, filtering: Filtering = None, /, **changes: Any) -> PyTree:
         call = f"tree.set(..., {key}=...)"
         if not found:
             raise _unknown(call, key, out, filtering)
-        if len(found) > 1 and not _is_pattern(key):
+        if len(found) > 1 and not is_pattern(key):
             paths = [n.path for n in found]
             remedy = f'Write one of them as `tree.set(..., **{{"{paths[0]}": ...}})`'
             if key in paths:
                 remedy = f"Choose one with `tree.set(..., {_filtering(key)}, {key}=...)`"
-            raise ValueError(
-                f"`{call}` is ambiguous: it could be {listing(paths)}. {remedy}, or change them all with "
-                f'`**{{"*.{key}": ...}}`.'
-            )
+            remedy += f', or change them all with `**{{"*.{key}": ...}}`.'
+            raise ambiguous(call, [n.names for n in found], remedy)
         for node in found:
             out = with_value(out, tuple(map(entry_of, node.keys)), _like(node.value, value, node.path or key))
     return stack_like(out, tree)
