@@ -17,7 +17,6 @@ import abc
 import collections
 import contextlib
 import dataclasses
-import itertools
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Self
@@ -34,7 +33,6 @@ from .._support.types import Params, State, Updates
 from ..tree._align import align
 from ..tree._leafmap import LeafFunction, in_groups, map_leaves
 from ..tree._paths import leaf_paths
-from ..tree._stacks import active_stacks
 from .masks import select
 from .schedule_values import resolve
 from .transform import AbstractTransform, EmptyState
@@ -327,10 +325,6 @@ def run_rules(
         the new updates, and the new state of each rule.
     """
     leaves, treedef = jtu.tree_flatten(updates)
-    if active_stacks() is not None and (tail := _tail(rules, states)) and all(map(_is_wide, leaves)):
-        updates, first = run_rules(rules[:tail], updates, states[:tail], params, extra)
-        updates, last = run_rules(rules[tail:], updates, states[tail:], params, extra)
-        return updates, [*first, *last]
     param_leaves = [None] * len(leaves) if params is None else jtu.tree_leaves(params)
     size = len(leaves)
     parts = [_Part(rule, state, updates, params, extra, size) for rule, state in zip(rules, states, strict=True)]
@@ -352,20 +346,6 @@ def run_rules(
     return treedef.unflatten(leaves), [part.finish() for part in parts]
 
 
-def _tail(rules: Sequence[AbstractLeafwise], states: Sequence[State]) -> int:
-    """The index of the first rule from which on no rule has a state, if that one reads the parameters; or 0.
-
-    These rules need no stack of the parameters, which the rules before them don't read.
-    """
-    stateless = list(itertools.takewhile(lambda i: not jtu.tree_leaves(states[i]), reversed(range(len(rules)))))
-    return min((i for i in stateless if "params" in rules[i].needs), default=0)
-
-
-def _is_wide(x: Array) -> bool:
-    """Whether a rule's result in the dtype of the array is as exact as within one function of several rules."""
-    return at_least_float32(x.dtype) == x.dtype
-
-
 def _run_on_leaves(
     parts: Sequence[_Part], columns: Sequence[tuple[Any, ...]], updates: Updates, indices: Sequence[int]
 ) -> list[tuple[Array, list[tuple[Any, ...]]]]:
@@ -383,8 +363,7 @@ def _run_on_leaves(
 
     key = (shared_def, *(part.kind for part in parts))
     try:
-        has_state = any(jtu.tree_leaves(values) for _, _, values, _ in columns)
-        return map_leaves(_function_for(key, on_leaf), shared, columns, has_state=has_state)
+        return map_leaves(_function_for(key, on_leaf), shared, columns)
     except (TypeError, ValueError):  # jax.numpy raises these for shapes that don't match
         # Leaves of one shape are traced once, without their paths, so the leaf at fault has to be found afterwards.
         paths = leaf_paths(updates)
