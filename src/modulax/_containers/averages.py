@@ -107,6 +107,7 @@ class ParamEMA(AbstractContainer):
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
     clock: ClassVar[Clock] = "steps"
+    is_arraywise: ClassVar[bool] = True
     cites: ClassVar[tuple[str, ...]] = ("polyak1992", "moralesbrotons2024")
 
     def check(self) -> None:
@@ -215,6 +216,7 @@ class ParamAverage(AbstractContainer):
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
     clock: ClassVar[Clock] = "steps"
+    is_arraywise: ClassVar[bool] = True
     cites: ClassVar[tuple[str, ...]] = ("izmailov2018", "kaddour2022")
 
     def check(self) -> None:

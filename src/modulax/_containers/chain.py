@@ -75,6 +75,8 @@ class Chain(AbstractContainer):
 
     _operators: ClassVar[tuple[str, ...]] = ("__getitem__", "__len__", "__contains__")
 
+    is_arraywise: ClassVar[bool] = True
+
     parts: OrderedDict[str, AbstractTransform] = required_part(state="parts")
 
     def __init__(self, *parts: AbstractTransform, **named: AbstractTransform):

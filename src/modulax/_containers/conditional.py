@@ -1,7 +1,7 @@
 """Containers that run a transform at some steps only, such as those with finite gradients."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -106,6 +106,8 @@ class ConditionallyTransform(AbstractContainer):
     should_transform_fn: Callable[..., Any] = eqx.field(static=True)
     forward_extra_args: bool = eqx.field(static=True, default=False)
 
+    is_arraywise: ClassVar[bool] = True
+
     def check(self) -> None:
         if self.inner.example_axes:
             raise ValueError(
@@ -157,6 +159,8 @@ class ConditionallyMask(AbstractGate):
     inner: AbstractTransform = required_part()
     should_transform_fn: Callable[..., Any] = eqx.field(static=True)
     forward_extra_args: bool = eqx.field(static=True, default=False)
+
+    is_arraywise: ClassVar[bool] = True
 
     def init(self, params: Params) -> ConditionallyMaskState:
         """Return a step count of zero, and the inner state."""

@@ -137,6 +137,7 @@ class Injected(AbstractContainer):
     hyperparam_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     clock: ClassVar[Clock] = "keeper"
+    is_arraywise: ClassVar[bool] = True
 
     def check(self) -> None:
         if self.hyperparam_dtype is not None and not jnp.issubdtype(self.hyperparam_dtype, jnp.floating):

@@ -63,6 +63,7 @@ class Lookahead(AbstractContainer):
     reset_state: bool = eqx.field(static=True, default=False)
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
+    is_arraywise: ClassVar[bool] = True
     cites: ClassVar[tuple[str, ...]] = ("zhang2019",)
 
     def init(self, params: Params) -> LookaheadState:

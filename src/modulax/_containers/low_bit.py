@@ -74,6 +74,7 @@ class LowBit(AbstractContainer):
     key: Any = key()
 
     cites: ClassVar[tuple[str, ...]] = ("dettmers2021", "li2023")
+    is_arraywise: ClassVar[bool] = True
 
     def init(self, params: Params) -> LowBitState:
         """Return the initial state of the inner transform, quantized."""
@@ -81,7 +82,7 @@ class LowBit(AbstractContainer):
         if self.where is not None and stacked_states(state):
             raise ValueError(
                 "`LowBit(where=...)` chooses single parameters, and `Stacked` inside holds several as one array. Write "
-                "`Stacked(LowBit(..., where=...))`."
+                "`Masked(LowBit(Stacked(...)), mask)`."
             )
         leaves, treedef = jtu.tree_flatten(state)
         chosen = mask_or_all(self, self.where, params, "where")

@@ -67,6 +67,7 @@ class MasterWeights(AbstractContainer):
     dtype: DTypeLike = eqx.field(static=True, default=jnp.float32)
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
+    is_arraywise: ClassVar[bool] = True
     resolves_small_steps: ClassVar[bool] = True
     cites: ClassVar[tuple[str, ...]] = ("micikevicius2017",)
 

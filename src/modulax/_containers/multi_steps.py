@@ -69,6 +69,7 @@ class MultiSteps(AbstractGate):
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     clock: ClassVar[Clock] = "pace"
+    is_arraywise: ClassVar[bool] = True
 
     def init(self, params: Params) -> MultiStepsState:
         """Return the inner state, and zeros as accumulated gradients."""

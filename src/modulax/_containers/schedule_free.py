@@ -85,6 +85,7 @@ class ScheduleFree(AbstractContainer):
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
     clock: ClassVar[Clock] = "pace"
+    is_arraywise: ClassVar[bool] = True
     resolves_small_steps: ClassVar[bool] = True
     cites: ClassVar[tuple[str, ...]] = ("defazio2024",)
 

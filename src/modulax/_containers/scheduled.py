@@ -28,6 +28,7 @@ class Scheduled(AbstractContainer):
     inner: AbstractTransform = required_part(state="inner")
 
     clock: ClassVar[Clock] = "keeper"
+    is_arraywise: ClassVar[bool] = True
 
     def init(self, params: Params) -> OptimizerState:
         """Return the inner state, and a step count of zero."""

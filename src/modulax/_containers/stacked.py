@@ -1,53 +1,69 @@
-"""`Stacked`: the state of many small parameters in stacks, which are updated by one operation each.
+"""`Stacked`: many small parameters of one shape, which are updated by one operation each.
 
-`init` decides which parameters are in a group, `_Layout`. In the state, the arrays of a group in one tree like the
-parameters are a stack, at the place of the first; the others are None. `update` gives the inner transform the rows of
-the stacks, so that it never sees a stack. `map_leaves`, through which every rule on one array goes, finds by `Stacks`
-that its arguments are rows, and computes the stack.
+`init` groups the parameters, `_Layout`. In every tree like the parameters in the state, the arrays of a group are one
+array with a leading axis, a stack, at the place of the first; the others are None. `update` runs the inner transform
+under `jax.vmap` on each group, as if its rows were models of one parameter, and once, without stacks, on all other
+parameters. Values that all parameters share, such as a step count, are in the state once, and are not mapped over.
+
+So the inner transform must do to each array what it would do to that array alone: `_refusal` lists what doesn't.
+The rules at the end of a chain that act on single entries are split off (`_split`), and run without stacks.
 """
 
 import collections
-from collections.abc import Hashable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import PyTree
+import numpy as np
+from jax.core import Tracer
+from jax.sharding import NamedSharding, PartitionSpec
+from jaxtyping import Array, PyTree
 
 from .._protocol.container import AbstractContainer, required_part
-from .._protocol.masks import AbstractRule, as_rule
-from .._protocol.transform import AbstractTransform
+from .._protocol.entry import as_written
+from .._protocol.leafwise import AbstractLeafwise, reads_all_updates
+from .._protocol.masks import AbstractRule, select
+from .._protocol.optimizer import AbstractOptimizer, step_inside
+from .._protocol.transform import AbstractTransform, everything_in, is_empty
+from .._support.arithmetic import at_least_float32, common_dtype
+from .._support.keys import is_key_data, is_typed_key
 from .._support.module import nested
-from .._support.stacked import AbstractStackedState
 from .._support.types import Params, State, Updates
-from ..tree._paths import Names, named_leaves
-from ..tree._stacks import Stacks, join_like, row, stacking
-from ..tree._state import owners, owning_paths
+from .._transforms.basic import Identity
+from .._transforms.by_path import ScaleByDepth, ScaleByPath
+from .._transforms.regularization import AddDecayedWeights, ProximalWeightDecay
+from .._transforms.scaling import Scale, ScaleByLearningRate
+from ..tree._align import align
+from ..tree._paths import Names, key_names, longest_prefix, named_leaves
+from ..tree._stacks import AbstractStackedState
+from ..tree._state import map_sections, one_level
+from .chain import Chain
+
+# Copying a larger parameter into a stack costs more than it saves.
+_MAX_SIZE = 8192
+
+# Rules on single entries. At the end of a chain, XLA fuses them with the sum of a parameter and its update; in the
+# rule on stacks, weight decay would copy every parameter into a stack.
+_ENTRYWISE = (AddDecayedWeights, ProximalWeightDecay, Scale, ScaleByLearningRate, ScaleByPath, ScaleByDepth)
 
 
-class _Stack(NamedTuple):
-    """A stack in a state.
+class _Group(NamedTuple):
+    """Parameters in one stack: their shape, and their paths in the order of the rows."""
 
-    Args:
-        group: the index of the group of its parameters.
-        members: the index of the parameter of each row in the group.
-        places: where the rows are among the leaves of the state, counting None.
-        ndim: number of axes of a row.
-    """
-
-    group: int
-    members: tuple[int, ...]
-    places: tuple[int, ...]
-    ndim: int
+    shape: tuple[int, ...]
+    members: tuple[Names, ...]
 
 
 class _Layout:
-    """Which parameters are grouped, and which arrays of the state are stacks; static, and compared by value."""
+    """Which parameters are in stacks, and the number of axes of the first stack; static, and compared by value."""
 
-    def __init__(self, groups: tuple[tuple[Names, ...], ...] = (), stacks: tuple[_Stack, ...] = ()):
-        self.groups, self.stacks = groups, stacks
-        self._hash = hash((groups, stacks))
+    def __init__(self, groups: tuple[_Group, ...] = (), ndim: int = 0):
+        self.groups, self.ndim = groups, ndim
+        self._hash = hash((groups, ndim))
 
     def __hash__(self) -> int:
         return self._hash
@@ -55,13 +71,13 @@ class _Layout:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        return type(other) is _Layout and (self.groups, self.stacks) == (other.groups, other.stacks)
+        return type(other) is _Layout and (self.groups, self.ndim) == (other.groups, other.ndim)
 
     def __reduce__(self) -> Any:
-        return _Layout, (self.groups, self.stacks)
+        return _Layout, (self.groups, self.ndim)
 
     def __repr__(self) -> str:
-        return f"{len(self.stacks)} stacks of {sum(map(len, self.groups))} parameters"
+        return f"{len(self.groups)} stacks of {sum(len(group.members) for group in self.groups)} parameters"
 
 
 _ALONE = _Layout()
@@ -78,13 +94,22 @@ class StackedState(AbstractStackedState):
 
     def unstacked(self) -> "StackedState":
         """Return this state with an array for each parameter."""
-        leaves, treedef = _with_none(self.inner_state)
-        for stack in self.layout.stacks:
-            x = leaves[stack.places[0]]
-            axis = x.ndim - stack.ndim - 1  # after the axes of a batch of states
-            for i, place in enumerate(stack.places):
-                leaves[place] = row(x, i, axis)
-        return StackedState(_ALONE, treedef.unflatten(leaves))
+        rows = {names: (g.members[0], i) for g in self.layout.groups for i, names in enumerate(g.members)}
+        axis = self._axis()
+
+        def single(tree: PyTree) -> PyTree:
+            stacks = {group.members[0]: _at(tree, group.members[0]) for group in self.layout.groups}
+
+            def one(path: Any, x: Any) -> Any:
+                of = longest_prefix(key_names(path), rows)
+                if of is None or (x is None and rows[of][1] == 0):
+                    return x
+                first, i = rows[of]
+                return jtu.tree_map(lambda stack: _row(stack, i, axis), x if i == 0 else stacks[first])
+
+            return jtu.tree_map_with_path(one, tree, is_leaf=_is_none)
+
+        return StackedState(_ALONE, _with_trees(self.inner_state, map(single, _trees(self.inner_state))))
 
     def stacked(self, single: "StackedState") -> "StackedState":
         """Return a state with an array for each parameter in the form of this one.
@@ -92,28 +117,33 @@ class StackedState(AbstractStackedState):
         Args:
             single: the state.
         """
-        old = _with_none(self.inner_state)[0]
-        leaves, treedef = _with_none(single.inner_state)
-        for stack in self.layout.stacks:
-            rows = [leaves[place] for place in stack.places]
-            axis = rows[0].ndim - stack.ndim
-            _put(leaves, stack, join_like(rows, old[stack.places[0]], axis))
-        return StackedState(self.layout, treedef.unflatten(leaves))
+        groups = {group.members[0]: group.members for group in self.layout.groups}
+        axis = self._axis()
+
+        def in_form(form: PyTree, tree: PyTree) -> PyTree:
+            found = dict(named_leaves(tree))
+
+            def one(path: Any, old: Any) -> Any:
+                names = key_names(path)
+                first = longest_prefix(names, groups)
+                if old is None or first is None:
+                    return None if old is None else found[names]
+                return _join_like([found[member + names[len(first) :]] for member in groups[first]], old, axis)
+
+            return jtu.tree_map_with_path(one, form, is_leaf=_is_none)
+
+        trees = map(in_form, _trees(self.inner_state), _trees(single.inner_state))
+        return StackedState(self.layout, _with_trees(single.inner_state, trees))
 
     def together(self) -> list[list[Names]]:
         """Return the paths of the parameters that are in one stack, for each group of them."""
-        return [list(group) for group in self.layout.groups]
+        return [list(group.members) for group in self.layout.groups]
 
-
-def _with_none(tree: PyTree) -> tuple[list[Any], Any]:
-    return jtu.tree_flatten(tree, is_leaf=lambda x: x is None)
-
-
-def _put(leaves: list[Any], stack: _Stack, x: Any) -> None:
-    """Put a stack at the place of its first row."""
-    for place in stack.places:
-        leaves[place] = None
-    leaves[stack.places[0]] = x
+    def _axis(self) -> int:
+        """The axis of the rows, which comes after those of a batch of states."""
+        trees = _trees(self.inner_state) if self.layout.groups else []
+        stacks = jtu.tree_leaves([_at(tree, self.layout.groups[0].members[0]) for tree in trees])
+        return len(stacks[0].shape) - self.layout.ndim if stacks else 0
 
 
 class Stacked(AbstractContainer):
@@ -123,76 +153,82 @@ class Stacked(AbstractContainer):
 
     Use it for models with hundreds of small arrays, where the launch of an operation takes longer than the operation.
     The moments of up to `chunk` parameters of one shape and dtype are one array, and stay so from step to step. Each
-    step stacks the gradients, and returns updates for the single parameters. The benchmarks have the times of a step
-    and of its compilation for 512 arrays of 32 entries, and for a transformer's arrays.
+    step stacks the gradients, and returns updates for the single parameters. Parameters with more than 8192 entries,
+    and a few that are left over, are updated as without `Stacked`. The benchmarks have the times of a step and of its
+    compilation for 512 arrays of 32 entries, and for a transformer's arrays.
 
-    The inner transform does to every parameter what it does without `Stacked`: the rule on one array is mapped over the
-    stack by `jax.vmap`, so that a norm is that of one array, and a matrix stays a matrix. Masks, parameter groups and
-    paths see single parameters. Results are equal up to rounding, and bit for bit where nothing is stacked.
+    The inner transform is mapped over the rows by `jax.vmap`, so that a norm is that of one array, and a matrix stays a
+    matrix. Results are those without `Stacked`, up to rounding. `inner` may be a rule on one array, a chain or an
+    optimizer of such rules, and a container that adds nothing which depends on other arrays or on paths
+    (`is_arraywise`), such as `MasterWeights`, `ParamEMA`, `MultiSteps` and `LowBit` without random numbers.
 
-    What is computed by rules on one array becomes faster: most optimizers, `LowBit`, `MasterWeights`, averages. Other
-    transforms, such as `ScaleByLBFGS`, and containers inside that run a step in a branch of `jax.lax.cond`, such as
-    `MultiSteps`, are computed on the rows, which costs time. Put those containers around `Stacked`.
+    Anything else is refused, and belongs around `Stacked`: what combines all arrays, such as a global norm, chooses
+    some of them by a mask or a label, or draws random numbers. Weight decay with a mask, and multipliers by path, are
+    accepted at the end of a chain, as in `AdamW(1e-3, mask=...)`.
+
+        Chain(ClipByGlobalNorm(1.0), Stacked(AdamW(1e-3)))
+        Partition({"embedding": SGD(0.1), "rest": Stacked(AdamW(1e-3))}, labels)
 
     Names in checkpoints are those of single parameters. So a run continues with or without `Stacked`, by
     `modulax.checkpoint.restore(..., strict=False)`. `modulax.tree.get(state, "mu")` returns a tree with an array for
     each parameter, and `modulax.tree.unstack(state)` such a state.
 
     A compiled `init` doesn't know the sharding of parameters, except on explicit axes of a mesh. If parameters of one
-    shape are sharded in different ways, `labels` keeps them apart; `state_sharding` raises an error otherwise.
+    shape are sharded in different ways, keep them apart by a `Partition`; `state_sharding` raises an error otherwise.
 
     Args:
         inner: the inner transform.
         chunk: the largest number of parameters in a stack; 1 switches stacking off. Stacks of one shape have one size,
             and a few parameters may be left over, which are not stacked.
-        max_size: parameters with more entries are not stacked: copying them into a stack costs more than it saves.
-        labels: which parameters may share a stack, those of one label: a tree of labels with the structure of the
-            parameters or a prefix of it, a function of the parameters that returns such a tree, or patterns such as
-            `by_path`. Parameters with the label False are not stacked. By default, all may.
     """
 
     inner: AbstractTransform = required_part()
     chunk: int = eqx.field(static=True, default=16)
-    max_size: int = eqx.field(static=True, default=8192)
-    labels: AbstractRule | None = eqx.field(static=True, default=None, converter=as_rule)
 
     def check(self) -> None:
-        """Check that the sizes are positive integers."""
-        for name in ("chunk", "max_size"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"`Stacked({name}=...)` must be a positive integer such as 16, got {value!r}.")
+        """Check that the chunk is a positive integer, and that the inner transform can be mapped over a stack."""
+        if isinstance(self.chunk, bool) or not isinstance(self.chunk, int) or self.chunk < 1:
+            raise ValueError(f"`Stacked(chunk=...)` must be a positive integer such as 16, got {self.chunk!r}.")
+        for transform in _on_stacks(self.inner):
+            if why := _refusal(transform):
+                raise ValueError(_refused(transform, why))
 
     def init(self, params: Params) -> StackedState:
         """Return the initial state of the inner transform, with the arrays of small parameters in stacks."""
-        state = self.inner.init(params)
-        layout = self._layout(params, state)
-        leaves, treedef = _with_none(state)
-        for stack in layout.stacks:
-            _put(leaves, stack, Stacks().stack([leaves[place] for place in stack.places]))
-        return StackedState(layout, treedef.unflatten(leaves))
+        names, leaves = zip(*named_leaves(params), strict=True) if jtu.tree_leaves(params) else ((), ())
+        groups = self._groups(names, leaves)
+        state = self.inner.init(select(params, _alone(groups, len(leaves))))
+        if any(map(_is_key, jtu.tree_leaves(_shared(state)))):
+            raise ValueError(_refused(self.inner, "draws random numbers, which would be equal in every row"))
+        columns = [align(tree, params, "Stacked.init") for tree in _trees(state)]
+        for group in groups:
+            path = ".".join(names[group[0]])
+
+            def init(p: Array, path: str = path) -> list[PyTree]:
+                return [tree[path] for tree in _trees(self.inner.init({path: p}))]
+
+            stacks = jax.vmap(init)(jnp.stack([leaves[i] for i in group]))
+            for (values, _), stack in zip(columns, stacks, strict=True):
+                values[group[0]] = stack
+        found = jtu.tree_leaves([values[groups[0][0]] for values, _ in columns]) if groups else []
+        if not found:
+            return StackedState(_ALONE, self.inner.init(params))
+        layout = _Layout(
+            tuple(_Group(leaves[g[0]].shape, tuple(names[i] for i in g)) for g in groups),
+            found[0].ndim,
+        )
+        return StackedState(layout, _with_trees(state, [rebuild(values) for values, rebuild in columns]))
 
     def update(
         self, updates: Updates, state: StackedState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, StackedState]:
         """Run one step of the inner transform."""
-        layout, stacks = state.layout, Stacks()
-        leaves, treedef = _with_none(state.inner_state)
-        for stack in layout.stacks:
-            rows = stacks.rows(leaves[stack.places[0]], stack.group, stack.members)
-            for place, x in zip(stack.places, rows, strict=True):
-                leaves[place] = x
-        if layout.groups:
-            found = dict(named_leaves(updates))
-            for i, group in enumerate(layout.groups):
-                indices = [k for k, names in enumerate(group) if names in found]
-                stacks.place([found[group[k]] for k in indices], i, indices)
-        with stacking(stacks):
-            updates, new = self.inner.update(updates, treedef.unflatten(leaves), params, **extra)
-        leaves = treedef.flatten_up_to(new)
-        for stack in layout.stacks:
-            _put(leaves, stack, stacks.stack([leaves[place] for place in stack.places]))
-        return updates, StackedState(layout, treedef.unflatten(leaves))
+        layout = state.layout
+        if not layout.groups:
+            updates, new = self.inner.update(updates, state.inner_state, params, **extra)
+        else:
+            updates, new = _step(self.inner, updates, state.inner_state, params, extra, _places(updates, layout))
+        return updates, StackedState(layout, new)
 
     # Overridden because the inner transform reads its own state.
     def eval_params(self, state: StackedState, params: Params) -> Params:
@@ -204,49 +240,232 @@ class Stacked(AbstractContainer):
         """
         return self.inner.eval_params(state.unstacked().inner_state, params)
 
-    def _layout(self, params: Params, state: State) -> _Layout:
-        groups = self._groups(params)
-        paths = [names for names, _ in named_leaves(params)]
-        of = {i: (g, k) for g, group in enumerate(groups) for k, i in enumerate(group)}
-        found: dict[tuple[int, Hashable], list[tuple[int, int]]] = {}
-        ndims: dict[tuple[int, Hashable], int] = {}
-        places = [place for place, x in enumerate(_with_none(state)[0]) if x is not None]
-        within = [names for _, names in owning_paths(state)]
-        rows = zip(places, owners(state, params), named_leaves(state), within, strict=True)
-        for place, owner, (names, x), inside in rows:
-            if owner is not None and owner in of:
-                group, member = of[owner]
-                # The tree in the state, and the place below the parameter.
-                where = names[: len(names) - len(inside)], inside[len(paths[owner]) :]
-                key = group, (where, jax.typeof(x))
-                found.setdefault(key, []).append((member, place))
-                ndims[key] = x.ndim
-        several = {key: sorted(rows) for key, rows in found.items() if len(rows) > 1}
-        used = sorted({group for group, _ in several})
-        stacks = [
-            _Stack(used.index(key[0]), tuple(m for m, _ in rows), tuple(p for _, p in rows), ndims[key])
-            for key, rows in several.items()
-        ]
-        return _Layout(tuple(tuple(paths[i] for i in groups[g]) for g in used), tuple(stacks))
+    def _groups(self, names: Sequence[Names], leaves: Sequence[Array]) -> list[list[int]]:
+        """The indices of the parameters in each stack.
 
-    def _groups(self, params: Params) -> list[Sequence[int]]:
-        """The indices of the parameters of each group."""
-        leaves = jtu.tree_leaves(params)
-        labels = [None] * len(leaves) if self.labels is None else self.labels.labels(params)
-        paths = collections.Counter(names for names, _ in named_leaves(params))
-        kinds: dict[Hashable, list[int]] = {}
-        for i, (p, label, (names, _)) in enumerate(zip(leaves, labels, named_leaves(params), strict=True)):
-            # Members of a group are found by their paths.
-            if 0 < p.size <= self.max_size and label is not False and paths[names] == 1:
-                kinds.setdefault((jax.typeof(p), label), []).append(i)
-        return [stack for found in kinds.values() for stack in self._split(found)]
-
-    def _split(self, members: Sequence[int]) -> list[Sequence[int]]:
-        """Parameters of one kind in stacks of one size, since another size is another set of kernels to compile.
-
-        Those left over stay single.
+        Stacks of one kind have one size, since another size is another set of kernels to compile; those left over stay
+        single.
         """
-        if self.chunk == 1:
-            return []
-        size = max(2, len(members) // -(-len(members) // self.chunk))
-        return [members[k : k + size] for k in range(0, len(members) - size + 1, size)]
+        kinds: dict[Any, list[int]] = {}
+        counts = collections.Counter(names)
+        for i, p in enumerate(leaves):
+            if 0 < p.size <= _MAX_SIZE and counts[names[i]] == 1:  # members are found by their paths
+                kinds.setdefault(jax.typeof(p), []).append(i)
+        groups = []
+        for found in kinds.values():
+            size = max(2, len(found) // -(-len(found) // self.chunk))
+            stops = range(size, len(found) + 1, size) if self.chunk > 1 else ()
+            groups += [found[stop - size : stop] for stop in stops]
+        return groups
+
+
+def _step(
+    transform: AbstractTransform, updates: Updates, state: State, params: Params | None, extra: Any, groups: Any
+) -> tuple[Updates, State]:
+    """A step of the inner transform, or of what it is made of, up to the rules that run without stacks."""
+    if isinstance(transform, AbstractOptimizer):
+        transform.check_call(updates, params, extra)
+        return step_inside(transform, state, extra, lambda t, s: _step(t, updates, s, params, extra, groups))
+    rules, end = _split(transform)
+    if not end:
+        return _step_on_stacks(transform, updates, state, params, extra, groups)
+    # Between two rules on one array, the updates are in at least float32.
+    wide = jtu.tree_map(lambda u: u.astype(at_least_float32(u.dtype)), updates)
+    wide, state = _step_on_stacks(rules, wide, state, params, extra, groups)
+    wide, _ = end.update(wide, end.init(updates), params, **extra)
+    return jtu.tree_map(lambda u, like: u.astype(like.dtype), wide, updates), state
+
+
+def _step_on_stacks(
+    transform: AbstractTransform, updates: Updates, state: State, params: Params | None, extra: Any, groups: Any
+) -> tuple[Updates, State]:
+    """A step under `jax.vmap` on each group, and one on all other parameters together."""
+    leaves, treedef = jtu.tree_flatten(updates)
+    held = [None] * len(leaves) if params is None else jtu.tree_leaves(params)
+    columns = [align(tree, updates, "Stacked.update") for tree in _trees(state)]
+    alone = _alone([group for _, group in groups], len(leaves))
+
+    def single(values: Sequence[Any]) -> PyTree:
+        return treedef.unflatten([x if is_alone else None for x, is_alone in zip(values, alone, strict=True)])
+
+    rest = _with_trees(state, [single(values) for values, _ in columns])
+    out, new = transform.update(single(leaves), rest, None if params is None else single(held), **extra)
+    new_leaves = treedef.flatten_up_to(out)
+    new_columns = [treedef.flatten_up_to(tree) for tree in _trees(new)]
+    steps: dict[Any, Callable[..., Any]] = {}
+    for path, group in groups:
+        # Groups of one kind share a function, which is traced once.
+        kind = jax.typeof(leaves[group[0]])
+        step = steps.setdefault(kind, jax.jit(functools.partial(_step_of_group, transform, state, extra, path)))
+        stacks = [values[group[0]] for values, _ in columns]
+        rows, stacks = step([leaves[i] for i in group], stacks, [held[i] for i in group])
+        for i, u in zip(group, rows, strict=True):
+            new_leaves[i] = u
+        for values, stack in zip(new_columns, stacks, strict=True):
+            values[group[0]] = stack
+    rebuilt = [rebuild(values) for values, (_, rebuild) in zip(new_columns, columns, strict=True)]
+    return treedef.unflatten(new_leaves), _with_trees(new, rebuilt)
+
+
+def _step_of_group(
+    transform: AbstractTransform,
+    state: State,
+    extra: Any,
+    path: str,
+    updates: Sequence[Array],
+    stacks: Sequence[PyTree],
+    params: Sequence[Array | None],
+) -> tuple[list[Array], list[PyTree]]:
+    """A step on the parameters of one stack: the updates, and the stacks of the state after the step."""
+
+    def one(u: Array, rows: Sequence[PyTree], p: Array | None) -> tuple[Array, list[PyTree], State]:
+        single = _with_trees(state, [{path: row} for row in rows])
+        new_u, new = transform.update({path: u}, single, None if p is None else {path: p}, **extra)
+        return new_u[path], [tree[path] for tree in _trees(new)], _shared(new)
+
+    dtype = common_dtype(*(u.dtype for u in updates))
+    stacked = jnp.stack([u.astype(dtype) for u in updates]), stacks, None if params[0] is None else jnp.stack(params)
+    try:
+        # JAX raises an error if a shared value depends on the rows.
+        new, stacks, _ = jax.vmap(one, out_axes=(0, 0, None))(*stacked)
+    except ValueError as error:
+        if "out_axes" not in str(error):
+            raise
+        raise ValueError(_refused(transform, "computes a value that all parameters share from single ones")) from error
+    rows = [jax.lax.index_in_dim(new, i, keepdims=False) for i in range(len(updates))]
+    return [x.astype(u.dtype) if new.dtype == dtype else x for x, u in zip(rows, updates, strict=True)], stacks
+
+
+def _places(updates: Updates, layout: _Layout) -> list[tuple[str, list[int]]]:
+    """The path of the first member of each group, and the indices of all among the leaves of the updates."""
+    found = {names: (i, u.shape) for i, (names, u) in enumerate(named_leaves(updates))}
+    for shape, members in layout.groups:
+        for names in members:
+            _, given = found.get(names, (0, None))
+            if given != shape:
+                has = f"no leaf `{'.'.join(names)}`" if given is None else f"shape {given} at `{'.'.join(names)}`"
+                raise ValueError(
+                    f"`Stacked.update`: the updates must have the leaves and the shapes of the parameters that `init` "
+                    f"was called with; but they have {has}, where the parameter has shape {shape}."
+                )
+    return [(".".join(group.members[0]), [found[names][0] for names in group.members]) for group in layout.groups]
+
+
+def _alone(groups: Sequence[Sequence[int]], size: int) -> list[bool]:
+    """Which leaves are in no group."""
+    grouped = {i for group in groups for i in group}
+    return [i not in grouped for i in range(size)]
+
+
+# --- What is split off, and what is refused.
+
+
+def _split(transform: AbstractTransform) -> tuple[AbstractTransform, Chain]:
+    """A chain of rules without the last ones that act on single entries and have no state, and the chain of these."""
+    parts = dict(transform.parts) if type(transform) is Chain else {}
+    end: dict[str, AbstractTransform] = {}
+    for name, part in reversed(parts.items()) if all(isinstance(x, AbstractLeafwise) for x in parts.values()) else ():
+        if type(part) not in _ENTRYWISE or not is_empty(part.init_leaf(None)):
+            break
+        end[name] = part
+    rest = Chain(**{name: Identity() if name in end else part for name, part in parts.items()})
+    return rest if end else transform, Chain(**dict(reversed(end.items())))
+
+
+def _on_stacks(transform: AbstractTransform) -> Iterator[AbstractTransform]:
+    """The transforms that are mapped over stacks, among all in a transform."""
+    if isinstance(transform, AbstractOptimizer) and _refusal(transform) is None:
+        for part in transform.each_part():
+            yield from _on_stacks(part.transform)
+    else:
+        yield from everything_in(_split(transform)[0])
+
+
+def _refusal(transform: AbstractTransform) -> str | None:
+    """Why the transform cannot be mapped over a stack, or None; apart from the transforms inside."""
+    cls = type(transform)
+    if isinstance(transform, AbstractOptimizer):
+        is_its_transform = as_written(cls.update) is as_written(AbstractOptimizer.update)
+        return None if is_its_transform else "has an `update` of its own"
+    names = cls.__dataclass_fields__
+    if rule := next((name for name in names if isinstance(getattr(transform, name), AbstractRule)), None):
+        return f"chooses parameters by `{rule}`"
+    if not isinstance(transform, AbstractLeafwise):
+        return None if getattr(transform, "is_arraywise", False) else "may combine arrays, or tell them apart"
+    if reads_all_updates(transform):
+        return "looks at all arrays together"
+    if cls.spread is not AbstractLeafwise.spread or transform.where({"": np.zeros(())}) is not None:
+        return "tells arrays apart"
+    return None
+
+
+def _refused(transform: AbstractTransform, why: str) -> str:
+    name = type(transform).__name__
+    has_parts = any(True for _ in transform.each_part())
+    around = f"`{name}(Stacked(...), ...)`" if has_parts else f"`Chain({name}(...), Stacked(...))`"
+    return (
+        f"`Stacked` updates arrays of one shape together, each as if it were alone, and `{name}` {why}. Put it around "
+        f"`Stacked`, as in {around}."
+    )
+
+
+# --- The trees like the parameters in a state.
+
+
+def _trees(state: State) -> list[PyTree]:
+    found: list[PyTree] = []
+    map_sections(lambda kind, _, value: found.append(value) if kind == "params" else None, state)
+    return found
+
+
+def _with_trees(state: State, trees: Iterable[PyTree]) -> State:
+    remaining = iter(trees)
+    return map_sections(lambda kind, _, value: next(remaining) if kind == "params" else value, state)
+
+
+def _shared(state: State) -> State:
+    """The state without the trees like the parameters."""
+    return map_sections(lambda kind, _, value: None if kind == "params" else value, state)
+
+
+def _at(tree: PyTree, names: Names) -> PyTree:
+    """The node of a tree at these names."""
+    for key, child in one_level(tree)[0] if names else ():
+        own = key_names(key)
+        if names[: len(own)] == own:
+            return _at(child, names[len(own) :])
+    return tree
+
+
+def _is_none(x: Any) -> bool:
+    return x is None
+
+
+def _is_key(x: Any) -> bool:
+    return is_key_data(x) or is_typed_key(x)
+
+
+def _row(x: Any, i: int, axis: int) -> Any:
+    """Return an element along an axis of an array, or of its shape."""
+    if not isinstance(x, jax.ShapeDtypeStruct):
+        return x[(slice(None),) * axis + (i,)] if isinstance(x, np.ndarray) else jnp.take(x, i, axis, mode="clip")
+    sharding = x.sharding
+    if isinstance(sharding, NamedSharding):
+        spec = list(sharding.spec) + [None] * (len(x.shape) - len(sharding.spec))
+        spec = PartitionSpec(*spec[:axis], *spec[axis + 1 :])
+        sharding = NamedSharding(sharding.mesh, spec, memory_kind=sharding.memory_kind)
+    return jax.ShapeDtypeStruct(x.shape[:axis] + x.shape[axis + 1 :], x.dtype, sharding=sharding)
+
+
+def _join_like(rows: Sequence[Any], old: Any, axis: int) -> Any:
+    """Stack arrays along an axis as one of the kind of another stack, in the same place."""
+    if isinstance(old, np.ndarray):
+        return np.stack(rows, axis)
+    if any(isinstance(x, jax.ShapeDtypeStruct) for x in rows):
+        shape = (*rows[0].shape[:axis], len(rows), *rows[0].shape[axis:])
+        return jax.ShapeDtypeStruct(shape, rows[0].dtype, sharding=getattr(old, "sharding", None))
+    new = jnp.stack(rows, axis)
+    if isinstance(old, Tracer):
+        return new
+    is_placed = isinstance(old, jax.ShapeDtypeStruct) or old.committed
+    return jax.device_put(new, old.sharding) if is_placed and old.sharding is not None else new

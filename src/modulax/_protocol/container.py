@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import equinox as eqx
 import jax.tree_util as jtu
@@ -122,6 +122,10 @@ class AbstractContainer(AbstractTransform):
     Pass `extra` on to the parts. In the class of the state, declare the fields that hold states of parts with
     `nested()`.
     """
+
+    is_arraywise: ClassVar[bool] = False
+    """Whether what it adds to its parts treats every array alike and alone, without random numbers, so that `Stacked`
+    may hold it."""
 
     def each_part(self, state: State | None = None) -> Iterator[Part]:
         """Yield the parts in the order of the fields.

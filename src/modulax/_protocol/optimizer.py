@@ -1,7 +1,7 @@
 """Named optimizers: flat hyperparameters, and a method `transform()` that composes the algorithm from transforms."""
 
 import abc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 from .._support.arithmetic import no_steps, safe_increment
@@ -66,10 +66,7 @@ class AbstractOptimizer(AbstractTransform):
         self, updates: Updates, state: OptimizerState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, OptimizerState]:
         """Run one step of `transform()`, with the values of the hyperparameters at this step."""
-        transform = with_current_values(self, state.step, state.schedule_states, extra).transform()
-        updates, inner = transform.update(updates, state.inner, params, **extra)
-        states = advance(self, state.step, state.schedule_states, extra)
-        return updates, OptimizerState(safe_increment(state.step), inner, states)
+        return step_inside(self, state, extra, lambda t, inner: t.update(updates, inner, params, **extra))
 
     def at(self, state: OptimizerState) -> Self:
         """Return this optimizer with every schedule replaced by its value at the next step.
@@ -99,6 +96,26 @@ class AbstractOptimizer(AbstractTransform):
     def eval_params(self, state: OptimizerState, params: P) -> P:
         """Return the evaluation parameters of `transform()`."""
         return eval_parts(self, state, params)
+
+
+def step_inside(
+    optimizer: AbstractOptimizer,
+    state: OptimizerState,
+    extra: Mapping[str, Any],
+    step: Callable[[AbstractTransform, State], tuple[Updates, State]],
+) -> tuple[Updates, OptimizerState]:
+    """Run one step of an optimizer by a function of its `transform()` and of the state of this.
+
+    Args:
+        optimizer: the optimizer.
+        state: its state.
+        extra: the extra arguments of `update`.
+        step: the function, which returns the updates and the new state.
+    """
+    now = with_current_values(optimizer, state.step, state.schedule_states, extra)
+    updates, inner = step(now.transform(), state.inner)
+    states = advance(optimizer, state.step, state.schedule_states, extra)
+    return updates, OptimizerState(safe_increment(state.step), inner, states)
 
 
 def _all_parts(transform: AbstractTransform, state: State) -> Iterator[Part]:

@@ -6,17 +6,13 @@ JAX traces such a function once per shape, and every further call adds a single 
 instead of a thousand. XLA inlines all of it, so the compiled program is that of a plain loop. A leaf that is the only
 one of its kind is computed without `jax.jit`, since a call costs time to trace, lower and compile.
 
-Within `stacking`, leaves that are rows of stacks are computed as stacks, by `jax.vmap` of the function. Weight decay is
-computed on the rows: XLA fuses it with the sum of a parameter and its update, and the parameters, which are in no
-stack, are not copied into one.
-
 `map_arithmetic` adds the casts: it computes in at least float32 and returns the dtypes of given examples.
 """
 
 import collections
 import contextlib
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,13 +20,12 @@ import jax.tree_util as jtu
 from jaxtyping import Array
 
 from .._support.arithmetic import at_least_float32, real_dtype
-from ._stacks import Stacks, active_stacks, take_apart
 
 CHUNK = 8
 
 
 class LeafFunction:
-    """A function of shared values and of the values of one leaf, with its forms for several leaves and for stacks.
+    """A function of shared values and of the values of one leaf, with its form for several leaves.
 
     If one object is passed to `map_leaves` several times, leaves of equal shape are traced once in all.
     """
@@ -39,56 +34,6 @@ class LeafFunction:
         self.alone = function
         self.one = jax.jit(function)
         self.many = jax.jit(lambda shared, group: [self.one(shared, *column) for column in group])
-        self.on_stacks = jax.jit(self._on_stacks, static_argnums=(2, 3))
-        self.on_rows = jax.jit(self._on_rows, static_argnums=2)
-        self._known: dict[Hashable, _Operations] = {}
-
-    def _on_stacks(self, shared: Any, leaves: Sequence[Any], treedef: Any, are_used: tuple[bool, ...]) -> Any:
-        """Return the stacks of the arguments, those of the results, and the results of each row."""
-        stacks = [jnp.stack(x) if isinstance(x, list) else x for x in leaves]
-        axes = [0 if used else None for used in are_used]
-        results = jax.vmap(lambda *row: self.alone(shared, *treedef.unflatten(row)), axes)(*stacks)
-        results, result_def = jtu.tree_flatten(results)
-        rows = list(zip(*map(take_apart, results), strict=True)) or [()] * len(stacks[are_used.index(True)])
-        return stacks, results, list(map(result_def.unflatten, rows))
-
-    def _on_rows(self, shared: Any, leaves: Sequence[Any], treedef: Any) -> list[Any]:
-        return [self.alone(shared, *treedef.unflatten(row)) for row in zip(*leaves, strict=True)]
-
-    def operations(self, kind: Hashable, shared: Any, column: tuple[Any, ...]) -> "_Operations":
-        """What the function does to leaves of one kind."""
-        if kind not in self._known:
-            jaxpr = jax.make_jaxpr(self.alone)(shared, *column).jaxpr
-            self._known[kind] = _Operations(jaxpr, len(jtu.tree_leaves(column)))
-        return self._known[kind]
-
-
-class _Operations:
-    """What a function does to its last arguments, those of a leaf.
-
-    Args:
-        jaxpr: the function.
-        count: the number of these arguments.
-    """
-
-    # Operations on arrays that XLA repeats in every fusion that reads the result, in place of storing it.
-    cheap: ClassVar[frozenset[str]] = frozenset(
-        {"add", "and", "clamp", "convert_element_type", "max", "min", "mul", "neg", "not", "or", "select_n", "sub"}
-    )
-
-    def __init__(self, jaxpr: Any, count: int):
-        read = {id(v) for v in jaxpr.outvars} | {id(v) for equation in jaxpr.eqns for v in equation.invars}
-        used = [id(v) in read for v in jaxpr.invars[-count:]]
-        self.are_used = tuple(used) if any(used) else (True,) * count
-        self.are_cheap = self._are_cheap(jaxpr)
-
-    def _are_cheap(self, jaxpr: Any) -> bool:
-        return all(
-            equation.primitive.name in self.cheap
-            or all(x.aval.ndim == 0 for x in (*equation.invars, *equation.outvars))
-            or ("jaxpr" in equation.params and self._are_cheap(equation.params["jaxpr"].jaxpr))
-            for equation in jaxpr.eqns
-        )
 
 
 def map_leaves(
@@ -96,7 +41,6 @@ def map_leaves(
     shared: Any,
     columns: Sequence[tuple[Any, ...]],
     *,
-    has_state: bool = True,
     at: Callable[[int], contextlib.AbstractContextManager[None]] = lambda _: contextlib.nullcontext(),
 ) -> list[Any]:
     """Compute `[function(shared, *column) for column in columns]`, as a small program.
@@ -110,80 +54,12 @@ def map_leaves(
         columns: its other arguments for each leaf.
         at: returns a context, such as one that adds the path to an error, in which the column with an index, or a group
             that begins with it, is computed.
-        has_state: whether some arguments or results may be kept in a state. `Stacked` keeps these as stacks.
 
     Returns:
         the results for each leaf.
     """
     leafwise = function if isinstance(function, LeafFunction) else LeafFunction(function)
-    stacks = active_stacks()
-    if stacks is None:
-        return _map_single(leafwise, shared, columns, at)
-    out: list[Any] = [None] * len(columns)
-    groups = _rows_of_one_group(stacks, columns)
-    for group, members in groups.items():
-        rows = [columns[i] for i in members.values()]
-        results = _map_rows(stacks, leafwise, shared, group, rows, list(members), has_state)
-        for i, result in zip(members.values(), results, strict=True):
-            out[i] = result
-    stacked = {i for members in groups.values() for i in members.values()}
-    single = [i for i in range(len(columns)) if i not in stacked]
-    for i, result in zip(
-        single, _map_single(leafwise, shared, [columns[i] for i in single], lambda i: at(single[i])), strict=True
-    ):
-        out[i] = result
-    return out
 
-
-def _rows_of_one_group(stacks: Stacks, columns: Sequence[tuple[Any, ...]]) -> dict[tuple[int, Any], dict[int, int]]:
-    """The columns of the leaves of each group, by the index of the leaf in the group; of one kind, and at least two."""
-    groups: dict[tuple[int, Any], list[tuple[int, int]]] = collections.defaultdict(list)
-    for i, column in enumerate(columns):
-        leaves, treedef = jtu.tree_flatten(column)
-        row = stacks.row_of(leaves)
-        if row is not None:
-            groups[row.group, (treedef, tuple(map(jax.typeof, leaves)))].append((row.member, i))
-    return {key: dict(sorted(members)) for key, members in groups.items() if len(members) > 1}
-
-
-def _map_rows(
-    stacks: Stacks,
-    leafwise: LeafFunction,
-    shared: Any,
-    group: tuple[int, Any],
-    columns: Sequence[tuple[Any, ...]],
-    indices: Sequence[int],
-    has_state: bool,
-) -> list[Any]:
-    """Apply the function to the stacks of the columns; the results are rows again."""
-    treedef = group[1][0]
-    operations = leafwise.operations(group[1], shared, columns[0])
-    used = operations.are_used
-    leaves = list(map(list, zip(*map(jtu.tree_leaves, columns), strict=True)))
-    given: list[Any] = [rows if (x := stacks.known(rows)) is None else x for rows in leaves]
-    needs_more = any(isinstance(x, list) and is_used for x, is_used in zip(given, used, strict=True))
-    if needs_more and not has_state and operations.are_cheap:
-        results = leafwise.on_rows(shared, given, treedef)
-        for rows in zip(*map(jtu.tree_leaves, results), strict=True):
-            stacks.place(rows, group[0], indices)
-        return results
-    given = [x if is_used else rows[0] for x, rows, is_used in zip(given, leaves, used, strict=True)]
-    joined, new, results = leafwise.on_stacks(shared, given, treedef, used)
-    for x, rows, is_used in zip(joined, leaves, used, strict=True):
-        if is_used:
-            stacks.remember(x, rows)
-    for x, rows in zip(new, zip(*map(jtu.tree_leaves, results), strict=True), strict=True):
-        stacks.place(rows, group[0], indices)
-        stacks.remember(x, rows)
-    return results
-
-
-def _map_single(
-    leafwise: LeafFunction,
-    shared: Any,
-    columns: Sequence[tuple[Any, ...]],
-    at: Callable[[int], contextlib.AbstractContextManager[None]],
-) -> list[Any]:
     def kind(column: tuple[Any, ...]) -> Hashable:
         leaves, treedef = jtu.tree_flatten(column)
         return treedef, tuple((x.shape, x.dtype) for x in leaves)
