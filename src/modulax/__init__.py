@@ -317,7 +317,7 @@ else:  # with `__getattr__`, a type checker would accept every name
         elif name == "__version__":
             value = _importlib.import_module("importlib.metadata").version("modulax")
         else:
-            explain = _importlib.import_module("modulax._support.optax_names").no_such_name
+            explain = _importlib.import_module("modulax._catalog.optax_names").no_such_name
             raise AttributeError(explain(name), name=None, obj=None)  # Python adds no second suggestion
         globals()[name] = value
         return value

@@ -1,7 +1,7 @@
 """Containers that run a transform at some steps only, such as those with finite gradients."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -29,6 +29,8 @@ class ApplyIfFiniteState(AbstractState):
     `notfinite_count` is the number of consecutive updates that were skipped, `last_finite` whether the last update was
     finite, and `total_notfinite` the number of all non-finite updates so far.
     """
+
+    optax_fields: ClassVar[tuple[str, ...]] = ("notfinite_count", "last_finite", "total_notfinite", "inner_state")
 
     notfinite_count: Count = shared(metric=True)
     last_finite: Bool[Array, ""] = shared()
@@ -79,6 +81,8 @@ class ApplyIfFinite(AbstractGate):
 
 class ConditionallyTransformState(AbstractState):
     """State of `ConditionallyTransform`: the state of the inner transform, and the number of calls."""
+
+    optax_fields: ClassVar[tuple[str, ...]] = ("inner_state", "step")
 
     inner_state: State = nested()
     step: Count = shared()
@@ -134,6 +138,8 @@ class ConditionallyTransform(AbstractContainer):
 
 class ConditionallyMaskState(AbstractState):
     """State of `ConditionallyMask`: the number of calls, and the state of the inner transform."""
+
+    optax_fields: ClassVar[tuple[str, ...]] = ("step", "inner_state")
 
     step: Count = shared()
     inner_state: State = nested()
