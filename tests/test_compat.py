@@ -23,7 +23,7 @@ from jax.core import Tracer
 
 import modulax as mx
 from modulax import compat
-from modulax._support.optax_states import fields_in_optax
+from modulax._catalog.optax_names import fields_in_optax
 from modulax.compat._names import NAMES
 from modulax.compat._own import DEPRECATED
 

@@ -6,7 +6,7 @@ import optax
 import pytest
 
 import modulax
-from modulax._support.optax_names import PLACES, RENAMED, home
+from modulax._catalog.optax_names import PLACES, RENAMED, home
 
 from .instances import TRANSFORMS
 from .loops import each

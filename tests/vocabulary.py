@@ -11,7 +11,7 @@ import optax
 import optax.experimental
 
 import modulax
-from modulax._support.optax_names import RENAMED, home
+from modulax._catalog.optax_names import RENAMED, home
 
 # The modules of optax, and the module of modulax that is searched first.
 MODULES = {

@@ -26,7 +26,7 @@ def __getattr__(name: str) -> object:
         module = _importlib.import_module(f"modulax.{place}")
         value = module if place == name else getattr(module, name)
     else:
-        explain = _importlib.import_module("modulax._support.optax_names").no_such_name
+        explain = _importlib.import_module("modulax._catalog.optax_names").no_such_name
         raise AttributeError(explain(name), name=None, obj=None)  # Python adds no second suggestion
     globals()[name] = value
     return value

@@ -15,8 +15,8 @@ import jax.tree_util as jtu
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform, everything_in, extra_arguments
 from .._support.checks import listing
-from .._support.optax_names import home, plain
 from .bibliography import Reference, reference
+from .optax_names import home, plain
 
 SAMPLE = (1024, 1024)
 

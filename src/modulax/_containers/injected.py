@@ -41,6 +41,13 @@ class InjectedState(AbstractState):
     dotted path of the field that holds each, or None if there are none.
     """
 
+    optax_fields: ClassVar[tuple[str, ...]] = (
+        "count",
+        "hyperparams",
+        "hyperparams_states=schedule_states",
+        "inner_state",
+    )
+
     count: Count = shared()
     hyperparameters: Any = shared()
     inner_state: State = nested()

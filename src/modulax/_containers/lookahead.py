@@ -26,6 +26,8 @@ class LookaheadState(AbstractState):
     `slow` is None if the caller keeps the slow parameters, in `LookaheadParams`.
     """
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("fast_state", "steps_since_sync")
+
     fast_state: State = nested()
     steps_since_sync: Count = shared()
     slow: PyTree = like_params(exact=True)

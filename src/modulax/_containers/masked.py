@@ -1,6 +1,6 @@
 """`Masked` and `Freeze`: transform or freeze some of the parameters only."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -18,6 +18,8 @@ from .._support.types import Params, State, Updates
 
 class MaskedState(AbstractState):
     """State of `Masked`: the state of the inner transform, with None for leaves that are masked out."""
+
+    optax_fields: ClassVar[tuple[str, ...]] = ("inner_state",)
 
     inner_state: State = nested()
 

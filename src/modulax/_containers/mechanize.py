@@ -29,6 +29,8 @@ class MechanicState(AbstractState):
     `x0` holds the initial parameters, and `delta` the sum of the steps, or None if it is computed from the parameters.
     """
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("base_optimizer_state", "count", "r", "m", "v", "s", "x0")
+
     base_optimizer_state: State = nested()
     count: Count = shared()
     r: Float[Array, " n"] = shared()

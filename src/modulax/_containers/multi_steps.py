@@ -35,6 +35,14 @@ class MultiStepsState(AbstractState):
     sum of the gradients so far, and `skip_state` the second result of `should_skip` at the last call.
     """
 
+    optax_fields: ClassVar[tuple[str, ...]] = (
+        "mini_step",
+        "gradient_step",
+        "inner_opt_state",
+        "acc_grads",
+        "skip_state",
+    )
+
     mini_step: Count = shared()
     gradient_step: Count = shared(metric=True)
     inner_opt_state: State = nested()

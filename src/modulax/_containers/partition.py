@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 from jaxtyping import PyTree
@@ -19,6 +19,8 @@ from ..tree._paths import leaf_paths
 
 class PartitionState(AbstractState):
     """State of `Partition`: the states of the transforms, by label."""
+
+    optax_fields: ClassVar[tuple[str, ...]] = ("inner_states",)
 
     inner_states: OrderedDict[Hashable, State] = nested()
 

@@ -107,6 +107,8 @@ class RealAndImaginary(AbstractModule):
 class SplitRealAndImaginaryState(AbstractState):
     """State of `SplitRealAndImaginary`: the state of the inner transform, whose trees have no complex arrays."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("inner_state",)
+
     inner_state: State = nested()
 
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import equinox as eqx
 
-from .optax_states import fields_in_optax
 from .optree_nodes import register_module
 from .wrong_calls import NoAttributeError, inside, wrong_call
 
@@ -104,10 +103,7 @@ class AbstractState(AbstractModule):
     """
 
     def __getitem__(self, key: Any) -> Any:
-        """Return a field by its position in the state of optax, as in `count, mu, nu = state`."""
-        in_optax = fields_in_optax(type(self))
-        if in_optax is not None and isinstance(key, int):
-            return getattr(self, list(in_optax.values())[key])  # an `IndexError` ends an iteration
+        """Raise an error that says where the value is."""
         where = inside(self, key) if isinstance(key, str) else None
         fields = ", ".join(f"`{field.name}`" for field in dataclasses.fields(self))
         raise TypeError(f"`{type(self).__name__}` cannot be indexed; its fields are {fields or 'none'}. {where or ''}")

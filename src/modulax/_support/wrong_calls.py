@@ -1,6 +1,7 @@
 """Error messages for calls and attributes that Python refuses: what was meant, and what to write instead."""
 
 import dataclasses
+import importlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -10,52 +11,16 @@ import jax.tree_util as jtu
 from .checks import listing, suggestion
 from .optree_nodes import entry_of
 
-# The words of torch, Keras, optax and their users, by the field that they may mean. A word may mean several fields: the
-# first ones that a class has are suggested.
-_WORDS = {
-    "learning_rate": "lr alpha eta step_size stepsize rate learning_rate_fn learning_rate_schedule lr_schedule",
-    "b1": "beta1 beta_1 beta momentum",
-    "b2": "beta2 beta_2 rho alpha",
-    "b3": "beta3 beta_3",
-    "eps": "epsilon adam_epsilon",
-    "momentum": "beta b1 beta1 beta_1 mu",
-    "decay": "rho alpha beta beta2 momentum decay_rate smoothing",
-    "decay_rate": "gamma decay",
-    "weight_decay": "wd decay l2 weight_decay_rate decoupled_weight_decay lambda_ weight_lambda",
-    "mask": "weight_decay_mask wd_mask decay_mask exclude exclude_from_weight_decay no_decay",
-    "weight_decay_mask": "mask wd_mask decay_mask exclude exclude_from_weight_decay no_decay",
-    "every_k": "k every_k_schedule n every steps accumulation_steps accumulate_steps gradient_accumulation_steps "
-    "accumulate_grad_batches",
-    "warmup_steps": "warmup num_warmup_steps n_warmup warmup_iters",
-    "decay_steps": "T_max t_max total_steps num_steps total_iters max_steps steps num_training_steps",
-    "transition_steps": "T_max t_max total_steps num_steps total_iters max_steps steps num_training_steps decay_steps "
-    "step_size",
-    "init_value": "init_lr initial_learning_rate init start start_value base_lr initial_value learning_rate lr value",
-    "peak_value": "peak_lr max_lr learning_rate lr peak base_lr init_value",
-    "end_value": "end_lr eta_min min_lr final_lr end final_value min_value",
-    "max_norm": "max_grad_norm clip_norm clipnorm global_clipnorm norm threshold clip",
-    "max_delta": "value clip_value clipvalue delta",
-    "factor": "gamma decay_rate",
-    "sync_period": "k",
-    "slow_step_size": "alpha",
-    "start": "update_after_step start_step start_iter swa_start begin",
-    "every": "k n every_k update_every interval period frequency",
-    "window": "k n window_size num_checkpoints",
-    "boundaries_and_scales": "milestones boundaries",
-    "inner": "optimizer opt tx base inner_optimizer base_optimizer",
-    "transforms": "groups param_groups optimizers",
-    "labels": "param_labels",
-}
-_PAIRS = {"betas": ("b1", "b2"), "moments": ("b1", "b2")}
 _PARAMETERS = ("params", "parameters", "model", "var_list", "model_parameters")
 
 
 def meant_by(word: str, known: Iterable[str]) -> list[str]:
     """The known names that a word from another library may mean: one, two for a pair such as `betas`, or none."""
     known = list(known)
-    if word in _PAIRS and set(_PAIRS[word]) <= set(known):
-        return list(_PAIRS[word])
-    return [name for name in known if word in _WORDS.get(name, "").split()][:1]
+    vocabulary = importlib.import_module("modulax._catalog.vocabulary")  # only for an error message
+    if set(pair := vocabulary.PAIRS.get(word, [None])) <= set(known):
+        return list(pair)
+    return [name for name in known if word in vocabulary.WORDS.get(name, "").split()][:1]
 
 
 def wrong_call(cls: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], hint: str = "") -> str | None:

@@ -16,6 +16,8 @@ from .._support.types import Count, Follow
 class ScaleByACPropState(AbstractState):
     """State of `ScaleByACProp`: step count, first moment `mu`, and variance `nu` around it."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("count", "mu", "nu")
+
     mu: PyTree
     nu: PyTree = like_params(nonnegative=True)
     count: Count | None = counter()

@@ -18,6 +18,8 @@ from .adam import adam_numbers, corrected_mean
 class ScaleByBeliefState(AbstractState):
     """State of `ScaleByBelief`: step count, first moment `mu`, and variance `nu` around it."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("count", "mu", "nu")
+
     mu: PyTree
     nu: PyTree = like_params(nonnegative=True)
     count: Count | None = counter()

@@ -14,6 +14,8 @@ from .._support.module import AbstractState, like_params
 class ScaleByAdadeltaState(AbstractState):
     """State of `ScaleByAdadelta`: mean squares `e_g` of the incoming and `e_x` of the outgoing updates."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("e_g", "e_x")
+
     e_g: PyTree = like_params(nonnegative=True)
     e_x: PyTree = like_params(nonnegative=True)
 

@@ -28,6 +28,8 @@ class FactoredState(AbstractState):
     `v` is None for factored leaves, `v_row` and `v_col` are None for all others.
     """
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("count", "v_row", "v_col", "v")
+
     v_row: PyTree = like_params(nonnegative=True)
     v_col: PyTree = like_params(nonnegative=True)
     v: PyTree = like_params(nonnegative=True)

@@ -15,6 +15,8 @@ from .._support.module import AbstractState, like_params
 class ScaleByRSSState(AbstractState):
     """State of `ScaleByRSS`: the sum of all squared updates."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("sum_of_squares",)
+
     sum_of_squares: PyTree = like_params(nonnegative=True)
 
 

@@ -16,6 +16,8 @@ from .._support.types import Count
 class ScaleByAdamState(AbstractState):
     """State of `ScaleByAdam` and its relatives: step count, first moment `mu`, second moment `nu`."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("count", "mu", "nu")
+
     mu: PyTree
     nu: PyTree = like_params(nonnegative=True)
     count: Count | None = counter()

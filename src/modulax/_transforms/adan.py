@@ -22,6 +22,8 @@ from .._support.types import Count, Follow
 class ScaleByAdanState(AbstractState):
     """State of `ScaleByAdan`: step count, moving averages `m`, `v` and `n`, and the previous updates `g`."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("m", "v", "n", "g", "t=count")
+
     m: PyTree
     v: PyTree
     n: PyTree = like_params(nonnegative=True)

@@ -17,6 +17,8 @@ from .._support.types import Count
 class ScaleByAdEMAMixState(AbstractState):
     """State of `ScaleByAdEMAMix`: step count, fast and slow first moments `m1` and `m2`, second moment `nu`."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("count", "count_m2=count", "m1", "m2", "nu")
+
     m1: PyTree
     m2: PyTree
     nu: PyTree = like_params(nonnegative=True)
@@ -81,6 +83,8 @@ class ScaleByAdEMAMix(AbstractLeafwise):
 
 class ScaleBySimplifiedAdEMAMixState(AbstractState):
     """State of `ScaleBySimplifiedAdEMAMix`: step count, momentum `m`, second moment `n`."""
+
+    optax_fields: ClassVar[tuple[str, ...]] = ("t=count", "m", "n")
 
     m: PyTree
     n: PyTree = like_params(nonnegative=True)

@@ -25,6 +25,8 @@ def fourth_root(step: Array) -> Array:
 class ScaleByADOPTState(AbstractState):
     """State of `ScaleByADOPT`: step count, first moment `mu` of normalized updates, second moment `nu`."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("count", "mu", "nu")
+
     mu: PyTree
     nu: PyTree = like_params(nonnegative=True)
     count: Count | None = counter()

@@ -18,6 +18,8 @@ from .adam import adam_numbers
 class ScaleByAMSGradState(AbstractState):
     """State of `ScaleByAMSGrad`: step count, first moment `mu`, second moment `nu`, and its maximum `nu_max`."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("count", "mu", "nu", "nu_max")
+
     mu: PyTree
     nu: PyTree = like_params(nonnegative=True)
     nu_max: PyTree = like_params(nonnegative=True)

@@ -39,6 +39,8 @@ class ScaleByBacktrackingLinesearchState(AbstractState):
     `grad` is the gradient there with `store_grad`, else None.
     """
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("learning_rate", "value", "grad", "info")
+
     learning_rate: Scalar = shared(metric=True)
     value: Scalar = shared()
     grad: PyTree = like_params(exact=True)

@@ -14,6 +14,14 @@ from .._support.module import AbstractState, like_params
 class COCOBState(AbstractState):
     """State of `ScaleByCOCOB`: initial parameters, and sums, maximum and reward of the gradients of each entry."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = (
+        "init_particles",
+        "cumulative_gradients",
+        "scale",
+        "subgradients",
+        "reward",
+    )
+
     init_particles: PyTree = like_params(exact=True)
     cumulative_gradients: PyTree = like_params(exact=True)
     scale: PyTree = like_params(exact=True)

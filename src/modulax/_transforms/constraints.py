@@ -12,6 +12,8 @@ from .._support.module import AbstractState
 class ZeroNaNsState(AbstractState):
     """State of `ZeroNaNs`: for each leaf, whether the last update contained a NaN."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("found_nan",)
+
     found_nan: PyTree
 
 

@@ -22,6 +22,15 @@ from .distance_estimate import estimated_rate, first_estimate, wide_zeros
 class DAdaptAdamWState(AbstractState):
     """State of `ScaleByDAdaptAdam`: moments of the steps, weighted sum of gradients, estimate of the distance."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = (
+        "exp_avg",
+        "exp_avg_sq",
+        "grad_sum",
+        "estim_lr",
+        "numerator_weighted",
+        "count",
+    )
+
     exp_avg: PyTree
     exp_avg_sq: PyTree = like_params(nonnegative=True)
     grad_sum: PyTree = like_params()

@@ -49,6 +49,8 @@ def check_initial_step(owner: object, x: Any) -> None:
 class DoGState(AbstractState):
     """State of `ScaleByDoG`: initial parameters, largest distance from them, and sum of squared gradients."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("is_init_step", "init_params", "max_dist", "sum_sq_norm_grads")
+
     init_params: PyTree = like_params(exact=True)
     is_init_step: Bool[Array, ""] | None = shared(None, kw_only=True)  # the first field in optax
     max_dist: Float[Array, ""] | None = shared(None, kw_only=True)
@@ -135,6 +137,8 @@ class ScaleByDoG(AbstractLeafwise):
 
 class DoWGState(AbstractState):
     """State of `ScaleByDoWG`: initial parameters, weighted sum of squared gradients, and largest squared distance."""
+
+    optax_fields: ClassVar[tuple[str, ...]] = ("init_params", "weighted_sq_norm_grads", "estim_sq_dist")
 
     init_params: PyTree = like_params(exact=True)
     weighted_sq_norm_grads: Float[Array, ""] | None = shared(None)

@@ -56,6 +56,8 @@ class GaLoreDimensionNumbers:
 class GaLoreState(AbstractState):
     """State of `ScaleByGaLore`: step count, state of the inner transform, and the projector of every matrix."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("count", "base_optimizer_state", "projector")
+
     count: Count = shared()
     base_optimizer_state: State = nested()
     projector: PyTree = like_params(exact=True)

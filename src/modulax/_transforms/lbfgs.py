@@ -34,6 +34,15 @@ class ScaleByLBFGSState(AbstractState):
     pair kept as number `i`, counting from zero, is at index `i % memory_size`. The weight of an empty slot is zero.
     """
 
+    optax_fields: ClassVar[tuple[str, ...]] = (
+        "count",
+        "params",
+        "updates",
+        "diff_params_memory",
+        "diff_updates_memory",
+        "weights_memory",
+    )
+
     count: Count = shared()
     params: PyTree = like_params(exact=True)
     updates: PyTree = like_params(exact=True)

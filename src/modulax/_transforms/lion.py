@@ -18,6 +18,8 @@ from .._support.types import Count
 class ScaleByLionState(AbstractState):
     """State of `ScaleByLion`: step count and momentum."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("count", "mu")
+
     mu: PyTree
     count: Count | None = counter()
 

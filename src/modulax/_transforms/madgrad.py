@@ -16,6 +16,8 @@ from .._support.types import Count
 class ScaleByMADGRADState(AbstractState):
     """State of `ScaleByMADGRAD`: step count, weighted sums of squares and of updates, and initial parameters."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("count", "grad_sum_sq", "s", "x0")
+
     grad_sum_sq: PyTree = like_params(exact=True)
     s: PyTree = like_params(exact=True)
     x0: PyTree = like_params(exact=True)

@@ -17,6 +17,8 @@ from .._support.types import Count
 class TraceState(AbstractState):
     """State of `Trace`: the accumulated updates."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("trace",)
+
     trace: PyTree
 
 
@@ -64,6 +66,8 @@ class Trace(AbstractLeafwise):
 class EmaState(AbstractState):
     """State of `Ema`: step count, and the average without bias correction."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("count", "ema")
+
     ema: PyTree
     count: Count | None = counter()
 
@@ -103,6 +107,8 @@ class Ema(AbstractLeafwise):
 
 class ApplyEveryState(AbstractState):
     """State of `ApplyEvery`: number of updates since the sum was last released, and the sum."""
+
+    optax_fields: ClassVar[tuple[str, ...]] = ("count", "grad_acc")
 
     grad_acc: PyTree = like_params(exact=True)
     count: Count | None = counter(steps=False)

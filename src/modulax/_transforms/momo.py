@@ -25,6 +25,8 @@ from .polyak import loss_of
 class MomoState(AbstractState):
     """State of `ScaleByMoMo`: averages of gradients, losses and inner products, and the lower bound of the loss."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("exp_avg", "barf", "gamma", "lb", "count")
+
     exp_avg: PyTree
     barf: Float[Array, ""] | None = shared(None)
     gamma: Float[Array, ""] | None = shared(None)
@@ -34,6 +36,8 @@ class MomoState(AbstractState):
 
 class MomoAdamState(AbstractState):
     """State of `ScaleByMoMoAdam`: the averages of `ScaleByMoMo`, the lower bound, and the second moment."""
+
+    optax_fields: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq", "barf", "gamma", "lb", "count")
 
     exp_avg: PyTree
     exp_avg_sq: PyTree = like_params(nonnegative=True)

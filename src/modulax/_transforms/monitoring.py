@@ -114,6 +114,8 @@ def _kept(measurement: PyTree, before: PyTree, owner: str) -> PyTree:
 class SnapshotState(AbstractState):
     """State of `Snapshot`: the last measurement, under its name."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("measurement",)
+
     measurement: dict[str, PyTree] = shared(metric=True)
 
 
@@ -152,6 +154,8 @@ class MonitorState(AbstractState):
 
     The name of a measurement occurs in it only once, so that `tree.get(state, name)` finds the measurement.
     """
+
+    optax_fields: ClassVar[tuple[str, ...]] = ("measurements", "measure_states")
 
     measurements: dict[str, PyTree] = shared(metric=True)
     measure_states: tuple[State, ...] = shared()

@@ -54,6 +54,8 @@ class MuonDimensionNumbers:
 class MuonState(AbstractState):
     """State of `ScaleByMuon`: step count and momentum, which is None for leaves that aren't matrices."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("count", "mu", "ns_coeffs")
+
     mu: PyTree
     count: Count | None = counter()
 

@@ -20,6 +20,8 @@ from .._support.types import Count, Params, Updates
 class AddNoiseState(AbstractState):
     """State of `AddNoise`: step count, and raw data of the key for the next noise."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("count", "rng_key")
+
     count: Count = shared()
     rng_key: Array = shared()
 

@@ -17,6 +17,8 @@ from .._support.types import Count
 class ScaleByNovoGradState(AbstractState):
     """State of `ScaleByNovoGrad`: step count, momentum `mu`, and `nu`, the mean squared norm of each array."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("count", "mu", "nu")
+
     mu: PyTree
     nu: PyTree = like_params(nonnegative=True)
     count: Count | None = counter()

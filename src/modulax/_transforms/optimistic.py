@@ -14,6 +14,8 @@ from .._support.types import Count
 class ScaleByOptimisticGradientState(AbstractState):
     """State of `ScaleByOptimisticGradient`: step count, and the previous updates."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("is_initial_step", "previous_gradient")
+
     previous_gradient: PyTree
     count: Count | None = counter()
 

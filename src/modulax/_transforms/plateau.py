@@ -24,6 +24,15 @@ class ReduceLROnPlateauState(AbstractState):
     number and mean of the values accumulated so far.
     """
 
+    optax_fields: ClassVar[tuple[str, ...]] = (
+        "scale",
+        "best_value",
+        "plateau_count",
+        "cooldown_count",
+        "count",
+        "avg_value",
+    )
+
     scale: Float[Array, ""] | None = shared(None, metric=True)
     best_value: Float[Array, ""] | None = shared(None)
     plateau_count: Count | None = shared(None)

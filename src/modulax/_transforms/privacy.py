@@ -104,6 +104,8 @@ def secret_key() -> Any:
 class DifferentiallyPrivateAggregateState(AbstractState):
     """State of `DifferentiallyPrivateAggregate`: raw data of the key for the next noise."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("rng_key",)
+
     rng_key: UInt32[Array, "..."] = shared()
 
 

@@ -29,6 +29,16 @@ from .distance_estimate import estimated_rate, first_estimate, wide_zeros
 class ProdigyState(AbstractState):
     """State of `ScaleByProdigy`: Adam's moments, weighted sum of gradients, initial parameters, and the estimate."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = (
+        "exp_avg",
+        "exp_avg_sq",
+        "grad_sum",
+        "params0",
+        "estim_lr",
+        "numerator_weighted",
+        "count",
+    )
+
     exp_avg: PyTree
     exp_avg_sq: PyTree = like_params(nonnegative=True)
     grad_sum: PyTree = like_params()

@@ -17,6 +17,8 @@ from .._support.types import Count
 class ScaleByRMSState(AbstractState):
     """State of `ScaleByRMS`: step count and second moment."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("nu",)
+
     nu: PyTree = like_params(nonnegative=True)
     count: Count | None = counter()
 
@@ -67,6 +69,8 @@ class ScaleByRMS(AbstractLeafwise):
 
 class ScaleByStddevState(AbstractState):
     """State of `ScaleByStddev`: step count, first and second moment."""
+
+    optax_fields: ClassVar[tuple[str, ...]] = ("mu", "nu")
 
     mu: PyTree
     nu: PyTree = like_params(nonnegative=True)

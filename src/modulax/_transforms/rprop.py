@@ -15,6 +15,8 @@ from .._support.types import Follow
 class ScaleByRpropState(AbstractState):
     """State of `ScaleByRprop`: the step size of every entry, and the previous step."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("step_sizes", "prev_updates")
+
     step_sizes: PyTree = like_params(nonnegative=True)
     prev_updates: PyTree = like_params()
 

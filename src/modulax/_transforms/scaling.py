@@ -31,6 +31,8 @@ class Scale(AbstractLeafwise):
 class ScaleByScheduleState(AbstractState):
     """State of a factor that follows a schedule: step count."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("count",)
+
     count: Count | None = counter()
 
 

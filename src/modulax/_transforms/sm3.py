@@ -24,6 +24,8 @@ def inverse_root(x: Array, eps: Any = 0) -> Array:
 class ScaleBySM3State(AbstractState):
     """State of `ScaleBySM3`: momentum, stored in `nu`, and sums of squares along each axis, in `mu`."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("mu", "nu")
+
     mu: PyTree = like_params(nonnegative=True)
     nu: PyTree = like_params()
 

@@ -34,6 +34,8 @@ from .momentum import Ema, EmaState
 class HutchinsonState(AbstractState):
     """State of `HutchinsonDiagonal`: raw data of the key for the next estimate."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("key",)
+
     key: Array = shared()
 
 
@@ -94,6 +96,8 @@ class HutchinsonDiagonal(AbstractTransform):
 
 class ScaleBySophiaState(AbstractState):
     """State of `ScaleBySophia`: step count, first moment `mu`, average `nu` of estimates, state of the estimator."""
+
+    optax_fields: ClassVar[tuple[str, ...]] = ("count", "mu", "nu", "hessian_fn_state")
 
     count: Count = shared()
     mu: PyTree = like_params()

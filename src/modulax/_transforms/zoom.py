@@ -27,6 +27,8 @@ class ZoomLinesearchInfo(AbstractState):
     too short.
     """
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("num_linesearch_steps", "decrease_error", "curvature_error")
+
     num_linesearch_steps: Count
     decrease_error: Scalar
     curvature_error: Scalar
@@ -34,6 +36,8 @@ class ZoomLinesearchInfo(AbstractState):
 
 class ScaleByZoomLinesearchState(AbstractState):
     """State of `ScaleByZoomLinesearch`: the last step size, and loss and gradient at the new parameters."""
+
+    optax_fields: ClassVar[tuple[str, ...]] = ("learning_rate", "value", "grad", "info")
 
     learning_rate: Scalar = shared(metric=True)
     value: Scalar = shared()

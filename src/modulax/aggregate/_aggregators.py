@@ -1,7 +1,7 @@
 """Means of per-example updates, over one batch or several."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -48,6 +48,8 @@ class AccumulateAvgUpdatesState(AbstractState):
 
     The counters are None for a single accumulation step.
     """
+
+    optax_fields: ClassVar[tuple[str, ...]] = ("micro_step", "ready", "avg_grad")
 
     avg_grad: PyTree = like_params(exact=True)
     micro_step: Count | None = shared(None, kw_only=True)

@@ -37,6 +37,8 @@ class PerElementMeanAndSumSqDiffGradsState(AbstractState):
     differences from it.
     """
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("micro_step", "ready", "mean_grads", "sum_sq_diff_grads")
+
     micro_step: Count = shared()
     ready: Bool[Array, ""] = shared()
     mean_grads: PyTree = like_params(exact=True)
@@ -149,6 +151,8 @@ def _real_zeros(params: Params) -> PyTree:
 
 class PerElementMeanAndVarianceEMAState(AbstractState):
     """The state of `TrackPerElementMeanAndVarianceWithEma`: the step count, the decay rate, and both averages."""
+
+    optax_fields: ClassVar[tuple[str, ...]] = ("count", "ema_decay", "mean_grads_ema", "variance_grads_ema")
 
     count: Count = shared()
     ema_decay: Float[Array, ""] = shared()

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from .._catalog.optax_names import home
 from .._protocol.fields import ScalarOrSchedule
-from .._support.optax_names import home
 from .._support.wrong_calls import wrong_call
 
 # The modules of modulax that are searched first.

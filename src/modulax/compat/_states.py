@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 from typing import Any
 
-from .._support.optax_states import fields_in_optax
+from .._catalog.optax_names import fields_in_optax
 
 
 def state_class(name: str, ours: type) -> type:

@@ -16,14 +16,13 @@ import jax.tree_util as jtu
 import numpy as np
 
 from .. import tree as _tree
+from .._catalog.optax_names import fields_in_optax, home
 from .._containers.chain import is_chain_state
 from .._containers.injected import with_hyperparams
 from .._protocol.apply_updates import apply_updates as _apply_updates
 from .._protocol.optimizer import is_optimizer_state
 from .._support.arithmetic import at_least_float32, rank_of
 from .._support.module import AbstractState, with_fields
-from .._support.optax_names import home
-from .._support.optax_states import fields_in_optax
 from ..tree._names import NamingError, ambiguous
 from ..tree._stacks import stack_like, unstack
 from ..tree._state import one_level

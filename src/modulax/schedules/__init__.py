@@ -1,5 +1,6 @@
 """Schedules: values that depend on the step, for learning rates and any other numeric field of a transform."""
 
+import importlib as _importlib
 import typing as _typing
 
 from .._protocol.schedule import (
@@ -11,7 +12,6 @@ from .._protocol.schedule import (
     WrappedSchedule as WrappedSchedule,
     WrappedStatefulSchedule as WrappedStatefulSchedule,
 )
-from .._support.optax_names import no_such_name as _no_such_name
 from ._curves import (
     REX as REX,
     Constant as Constant,
@@ -33,4 +33,5 @@ from ._warmups import (
 if not _typing.TYPE_CHECKING:  # type checkers would accept every name
 
     def __getattr__(name: str) -> object:
-        raise AttributeError(_no_such_name(name, "schedules"), name=None, obj=None)  # no second suggestion
+        explain = _importlib.import_module("modulax._catalog.optax_names").no_such_name
+        raise AttributeError(explain(name, "schedules"), name=None, obj=None)  # Python adds no second suggestion

@@ -1,9 +1,12 @@
-"""optax's names and their counterparts in modulax, for error messages and for the page that lists them all."""
+"""optax's names of classes, functions and fields, and their counterparts here: for `compat`, `checkpoint` and errors.
+
+The lower layers load it only to write an error message.
+"""
 
 import importlib
 import importlib.util
 
-from .checks import suggestion
+from .._support.checks import suggestion
 
 # Names that differ by more than case, underscores and the `_schedule` suffix, which `home` handles.
 RENAMED = {
@@ -140,3 +143,16 @@ def names_in(place: str) -> list[str]:
 def plain(name: str) -> str:
     """Fold case and underscores, so that `CosineDecay` equals `cosine_decay`."""
     return name if name.startswith("_") else name.replace("_", "").lower()
+
+
+def fields_in_optax(cls: type) -> dict[str, str] | None:
+    """The names of a state's fields by those in optax, in optax's order; None for a state that optax does not have.
+
+    A class says so in `optax_fields`, where `t=count` is a field that is called `t` in optax. A field of optax's state
+    that the class does not have holds a hyperparameter there.
+    """
+    declared = getattr(cls, "optax_fields", None)
+    if declared is None:
+        return None
+    pairs = [name.partition("=") for name in declared]
+    return {theirs: ours or theirs for theirs, _, ours in pairs}
