@@ -1,4 +1,4 @@
-"""The papers of the algorithms: `bibliography.toml`, by the keys that the classes list in `cites`."""
+"""The papers of the algorithms: `bibliography.toml`, by the links in the docstrings of the classes."""
 
 import functools
 import tomllib
@@ -22,15 +22,8 @@ def bibliography() -> dict[str, Reference]:
     return {key: Reference(**entry) for key, entry in tomllib.loads(text).items()}
 
 
-def reference(key: str, cls: type) -> Reference:
-    """Look up a key that a class lists in `cites`.
-
-    Raises:
-        ValueError: if it is not in the bibliography.
-    """
-    if key in bibliography():
-        return bibliography()[key]
-    raise ValueError(
-        f"`{cls.__name__}.cites` lists `{key}`, which is not in the bibliography. Add an entry `[{key}]` with "
-        f"`author`, `title`, `year` and `url` to `modulax/_catalog/bibliography.toml`."
-    )
+def publications(cls: type) -> dict[str, Reference]:
+    """The papers to which the docstring of a class refers, by their keys in the bibliography."""
+    references = (cls.__doc__ or "").partition("References:")[2]
+    found = {key: references.find(f"]({paper.url})") for key, paper in bibliography().items()}
+    return {key: bibliography()[key] for key in sorted(found, key=found.__getitem__) if found[key] >= 0}

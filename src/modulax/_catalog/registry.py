@@ -15,7 +15,7 @@ import jax.tree_util as jtu
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform, everything_in, extra_arguments
 from .._support.checks import listing
-from .bibliography import Reference, reference
+from .bibliography import Reference, publications
 from .optax_names import home, plain
 
 SAMPLE = (1024, 1024)
@@ -134,7 +134,7 @@ def _example(cls: type[AbstractOptimizer]) -> AbstractOptimizer:
 
 def cited(transform: AbstractTransform) -> dict[str, Reference]:
     """The papers of a transform and its parts by their keys, its own first."""
-    return {key: reference(key, type(part)) for part in everything_in(transform) for key in part.cites}
+    return {key: paper for part in everything_in(transform) for key, paper in publications(type(part)).items()}
 
 
 def _short(paper: Reference) -> str:

@@ -108,7 +108,6 @@ class ParamEMA(AbstractContainer):
     needs: ClassVar[tuple[str, ...]] = ("params",)
     clock: ClassVar[Clock] = "steps"
     is_arraywise: ClassVar[bool] = True
-    cites: ClassVar[tuple[str, ...]] = ("polyak1992", "moralesbrotons2024")
 
     def check(self) -> None:
         if self.dtype is not None:
@@ -217,7 +216,6 @@ class ParamAverage(AbstractContainer):
     needs: ClassVar[tuple[str, ...]] = ("params",)
     clock: ClassVar[Clock] = "steps"
     is_arraywise: ClassVar[bool] = True
-    cites: ClassVar[tuple[str, ...]] = ("izmailov2018", "kaddour2022")
 
     def check(self) -> None:
         if self.window is not None:

@@ -66,7 +66,6 @@ class Lookahead(AbstractContainer):
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
     is_arraywise: ClassVar[bool] = True
-    cites: ClassVar[tuple[str, ...]] = ("zhang2019",)
 
     def init(self, params: Params) -> LookaheadState:
         """Return the state of the fast optimizer and, for plain parameters, a copy of them as the slow ones."""

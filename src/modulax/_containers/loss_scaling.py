@@ -1,6 +1,6 @@
 """`LossScaling`: dynamic loss scaling for gradients in float16."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -67,8 +67,6 @@ class LossScaling(AbstractContainer):
     growth_factor: Number = number(2.0, needs=AT_LEAST_ONE)
     backoff_factor: Number = number(0.5, needs=FRACTION)
     growth_interval: Number = number(2000, needs=AT_LEAST_ONE)
-
-    cites: ClassVar[tuple[str, ...]] = ("micikevicius2017",)
 
     def init(self, params: Params) -> LossScalingState:
         """Return the first scale, counters at zero, and the inner state."""

@@ -73,7 +73,6 @@ class LowBit(AbstractContainer):
     stochastic: bool | None = eqx.field(static=True, default=None, kw_only=True)
     key: Any = key()
 
-    cites: ClassVar[tuple[str, ...]] = ("dettmers2021", "li2023")
     is_arraywise: ClassVar[bool] = True
 
     def init(self, params: Params) -> LowBitState:

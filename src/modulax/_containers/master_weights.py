@@ -69,7 +69,6 @@ class MasterWeights(AbstractContainer):
     needs: ClassVar[tuple[str, ...]] = ("params",)
     is_arraywise: ClassVar[bool] = True
     resolves_small_steps: ClassVar[bool] = True
-    cites: ClassVar[tuple[str, ...]] = ("micikevicius2017",)
 
     @property
     def update_dtype(self) -> DTypeLike:

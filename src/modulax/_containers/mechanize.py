@@ -91,7 +91,6 @@ class Mechanize(AbstractContainer):
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
     clock: ClassVar[Clock] = "steps"
-    cites: ClassVar[tuple[str, ...]] = ("cutkosky2023",)
 
     def check(self) -> None:
         check_positive_integer(self, "num_betas")

@@ -1,6 +1,6 @@
 """`Offload`: optimizer state in the memory of the host."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -55,8 +55,6 @@ class Offload(AbstractContainer):
 
     inner: AbstractTransform = required_part()
     memory_kind: str = eqx.field(static=True, default="pinned_host")
-
-    cites: ClassVar[tuple[str, ...]] = ("ren2021",)
 
     def check(self) -> None:
         """Raise an error for a memory to which a program cannot move arrays."""

@@ -82,7 +82,6 @@ class SAM(AbstractContainer):
     batch_axis_name: str | None = eqx.field(static=True, default=None)
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
-    cites: ClassVar[tuple[str, ...]] = ("foret2020",)
 
     def check(self) -> None:
         check_positive_integer(self, "sync_period")

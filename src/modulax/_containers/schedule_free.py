@@ -89,7 +89,6 @@ class ScheduleFree(AbstractContainer):
     clock: ClassVar[Clock] = "pace"
     is_arraywise: ClassVar[bool] = True
     resolves_small_steps: ClassVar[bool] = True
-    cites: ClassVar[tuple[str, ...]] = ("defazio2024",)
 
     def init(self, params: Params) -> ScheduleFreeState:
         """Return copies of the parameters as $z$ and $x$, and the state of the base optimizer."""

@@ -60,7 +60,6 @@ class StochasticRounding(AbstractContainer):
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
     resolves_small_steps: ClassVar[bool] = True
-    cites: ClassVar[tuple[str, ...]] = ("gupta2015", "zamirai2020")
 
     @property
     def update_dtype(self) -> DTypeLike:

@@ -1,6 +1,6 @@
 """The optimizer Adafactor, and the learning rate it uses by default."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -73,8 +73,6 @@ class Adafactor(AbstractOptimizer):
         Shazeer and Stern, [Adafactor: Adaptive Learning Rates with Sublinear Memory
         Cost](https://arxiv.org/abs/1804.04235), 2018.
     """
-
-    cites: ClassVar[tuple[str, ...]] = ("shazeer2018",)
 
     learning_rate: OptionalNumber = number(None, optional=True)
     min_dim_size_to_factor: int = eqx.field(static=True, default=128)

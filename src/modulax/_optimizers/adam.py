@@ -1,7 +1,7 @@
 """The optimizers Adam, AdamW, NAdam and NAdamW."""
 
 from dataclasses import KW_ONLY
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 from jaxtyping import DTypeLike
@@ -88,8 +88,6 @@ class NAdam(AbstractOptimizer):
     References:
         Dozat, [Incorporating Nesterov Momentum into Adam](https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ), 2016.
     """
-
-    cites: ClassVar[tuple[str, ...]] = ("dozat2016",)
 
     learning_rate: Hyperparameter = required_number()
     b1: Hyperparameter = number(0.9, needs=DECAY)
@@ -186,8 +184,6 @@ class NAdamW(AbstractOptimizer):
         Dozat, [Incorporating Nesterov Momentum into Adam](https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ), 2016;
         Loshchilov and Hutter, [Decoupled Weight Decay Regularization](https://arxiv.org/abs/1711.05101), 2017.
     """
-
-    cites: ClassVar[tuple[str, ...]] = ("dozat2016",)
 
     learning_rate: Hyperparameter = required_number()
     b1: Hyperparameter = number(0.9, needs=DECAY)

@@ -41,7 +41,6 @@ class COCOB(AbstractOptimizer):
     """
 
     takes_complex: ClassVar[bool] = False
-    cites: ClassVar[tuple[str, ...]] = ("orabona2017",)
 
     learning_rate: Hyperparameter = number(1.0)
     alpha: Hyperparameter = number(100.0)

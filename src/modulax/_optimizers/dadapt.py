@@ -1,7 +1,5 @@
 """The optimizer D-Adapted AdamW."""
 
-from typing import ClassVar
-
 from .._protocol.fields import Hyperparameter, Numbers, followed, number, numbers
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY, POSITIVE
@@ -46,8 +44,6 @@ class DAdaptAdamW(AbstractOptimizer):
         Defazio and Mishchenko, [Learning-Rate-Free Learning by D-Adaptation](https://arxiv.org/abs/2301.07733), 2023,
         and the authors' [code](https://github.com/facebookresearch/dadaptation).
     """
-
-    cites: ClassVar[tuple[str, ...]] = ("defazio2023",)
 
     learning_rate: Hyperparameter = number(1.0)
     betas: Numbers = numbers((0.9, 0.999), needs=DECAY)

@@ -1,6 +1,6 @@
 """The optimizers DoG and DoWG."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 
@@ -42,8 +42,6 @@ class DoG(AbstractOptimizer):
         Schedule](https://arxiv.org/abs/2302.12022), 2023.
     """
 
-    cites: ClassVar[tuple[str, ...]] = ("ivgi2023",)
-
     learning_rate: Hyperparameter = number(1.0)
     init_step: Any = eqx.field(default=("heuristic", 1e-6), converter=as_initial_step)
     eps: Hyperparameter = number(1e-8)
@@ -82,8 +80,6 @@ class DoWG(AbstractOptimizer):
         Khaled, Mishchenko and Jin, [DoWG Unleashed: An Efficient Universal Parameter-Free Gradient Descent
         Method](https://arxiv.org/abs/2305.16284), 2023.
     """
-
-    cites: ClassVar[tuple[str, ...]] = ("khaled2023",)
 
     learning_rate: Hyperparameter = number(1.0)
     init_estim_sq_dist: OptionalNumber = number(None, optional=True)

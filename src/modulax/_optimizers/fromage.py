@@ -1,7 +1,5 @@
 """The optimizer Fromage."""
 
-from typing import ClassVar
-
 import jax.numpy as jnp
 
 from .._containers.chain import Chain
@@ -31,8 +29,6 @@ class Fromage(AbstractOptimizer):
         Bernstein et al., [On the distance between two neural networks and the stability of
         learning](https://arxiv.org/abs/2002.03432), 2020.
     """
-
-    cites: ClassVar[tuple[str, ...]] = ("bernstein2020",)
 
     learning_rate: Hyperparameter = required_number()
     min_norm: Hyperparameter = number(1e-6, needs=NON_NEGATIVE)

@@ -1,7 +1,7 @@
 """The optimizer GaLore: Adam or another transform on low-rank gradients."""
 
 from dataclasses import KW_ONLY
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 
@@ -54,8 +54,6 @@ class GaLore(AbstractOptimizer):
         Zhao et al., [GaLore: Memory-Efficient LLM Training by Gradient Low-Rank
         Projection](https://arxiv.org/abs/2403.03507), 2024.
     """
-
-    cites: ClassVar[tuple[str, ...]] = ("zhao2024",)
 
     learning_rate: Hyperparameter = required_number()
     rank: int = eqx.field(static=True, default=128)

@@ -1,7 +1,7 @@
 """The optimizer LAMB."""
 
 from dataclasses import KW_ONLY
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 
@@ -45,8 +45,6 @@ class LAMB(AbstractOptimizer):
         You et al., [Large Batch Optimization for Deep Learning: Training BERT in 76
         minutes](https://arxiv.org/abs/1904.00962), 2019.
     """
-
-    cites: ClassVar[tuple[str, ...]] = ("you2019",)
 
     learning_rate: Hyperparameter = required_number()
     b1: Hyperparameter = number(0.9, needs=DECAY)

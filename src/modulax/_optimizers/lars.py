@@ -1,6 +1,6 @@
 """The optimizer LARS."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax.tree_util as jtu
@@ -71,8 +71,6 @@ class LARS(AbstractOptimizer):
     References:
         You et al., [Large Batch Training of Convolutional Networks](https://arxiv.org/abs/1708.03888), 2017.
     """
-
-    cites: ClassVar[tuple[str, ...]] = ("you2017",)
 
     learning_rate: Hyperparameter = required_number()
     weight_decay: Hyperparameter = number(0.0)

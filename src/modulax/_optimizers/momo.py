@@ -50,7 +50,6 @@ class MoMo(AbstractOptimizer):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("value",)
-    cites: ClassVar[tuple[str, ...]] = ("schaipp2023",)
 
     learning_rate: Hyperparameter = number(1.0)
     beta: Hyperparameter = number(0.9, needs=DECAY)
@@ -111,7 +110,6 @@ class MoMoAdam(AbstractOptimizer):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("value",)
-    cites: ClassVar[tuple[str, ...]] = ("schaipp2023",)
 
     learning_rate: Hyperparameter = number(1e-2)
     b1: Hyperparameter = number(0.9, needs=DECAY)

@@ -1,7 +1,7 @@
 """The optimizer Muon: orthogonalized momentum for matrices, AdamW for all other parameters."""
 
 from dataclasses import KW_ONLY
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 from jaxtyping import DTypeLike
@@ -84,8 +84,6 @@ class Muon(AbstractOptimizer):
         networks](https://kellerjordan.github.io/posts/muon/), 2024;
         Liu et al., [Muon is Scalable for LLM Training](https://arxiv.org/abs/2502.16982), 2025.
     """
-
-    cites: ClassVar[tuple[str, ...]] = ("jordan2024",)
 
     learning_rate: Hyperparameter = required_number()
     ns_coeffs: Any = numbers(((3.4445, -4.775, 2.0315),), arranged=as_coefficients)

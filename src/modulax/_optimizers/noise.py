@@ -1,6 +1,6 @@
 """The optimizer NoisySGD: gradient descent with gradient noise."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from .._containers.chain import Chain
 from .._protocol.fields import Hyperparameter, number, required_number
@@ -33,8 +33,6 @@ class NoisySGD(AbstractOptimizer):
         Neelakantan et al., [Adding Gradient Noise Improves Learning for Very Deep
         Networks](https://arxiv.org/abs/1511.06807), 2015.
     """
-
-    cites: ClassVar[tuple[str, ...]] = ("neelakantan2015",)
 
     learning_rate: Hyperparameter = required_number()
     eta: Hyperparameter = number(0.01, needs=NON_NEGATIVE)

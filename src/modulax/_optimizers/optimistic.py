@@ -75,7 +75,6 @@ class OptimisticAdam(AbstractOptimizer):
         Daskalakis et al., [Training GANs with Optimism](https://arxiv.org/abs/1711.00141), 2017.
     """
 
-    cites: ClassVar[tuple[str, ...]] = ("daskalakis2017",)
     _call_hint: ClassVar[str] = "The `optimism` of `optax.optimistic_adam` is `beta=optimism / learning_rate`."
 
     learning_rate: Hyperparameter = required_number()

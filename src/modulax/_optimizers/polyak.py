@@ -40,7 +40,6 @@ class PolyakSGD(AbstractOptimizer):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("value",)
-    cites: ClassVar[tuple[str, ...]] = ("loizou2020",)
 
     max_learning_rate: Hyperparameter = number(1.0)
     scaling: Hyperparameter = number(1.0)

@@ -43,7 +43,6 @@ class DPSGD(AbstractOptimizer):
     """
 
     takes_complex: ClassVar[bool] = False
-    cites: ClassVar[tuple[str, ...]] = ("abadi2016",)
 
     learning_rate: Hyperparameter = required_number()
     l2_norm_clip: Hyperparameter = required_number(needs=NON_NEGATIVE)

@@ -1,6 +1,6 @@
 """The optimizer Prodigy."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 
@@ -53,8 +53,6 @@ class Prodigy(AbstractOptimizer):
         Learner](https://arxiv.org/abs/2306.06101), 2023, and the authors'
         [code](https://github.com/konstmish/prodigy).
     """
-
-    cites: ClassVar[tuple[str, ...]] = ("mishchenko2023",)
 
     learning_rate: Hyperparameter = number(1.0)
     betas: Numbers = numbers((0.9, 0.999), needs=DECAY)

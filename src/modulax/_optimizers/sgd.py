@@ -1,7 +1,5 @@
 """The optimizer SGD, with and without momentum."""
 
-from typing import ClassVar
-
 import equinox as eqx
 from jaxtyping import DTypeLike
 
@@ -33,8 +31,6 @@ class SGD(AbstractOptimizer):
     References:
         Robbins and Monro, [A Stochastic Approximation Method](https://doi.org/10.1214/aoms/1177729586), 1951.
     """
-
-    cites: ClassVar[tuple[str, ...]] = ("robbins1951",)
 
     learning_rate: Hyperparameter = required_number()
     momentum: OptionalNumber = number(None, optional=True)

@@ -1,7 +1,5 @@
 """The optimizer SM3."""
 
-from typing import ClassVar
-
 from .._containers.chain import Chain
 from .._protocol.fields import Hyperparameter, number, required_number
 from .._protocol.optimizer import AbstractOptimizer
@@ -35,8 +33,6 @@ class SM3(AbstractOptimizer):
     References:
         Anil et al., [Memory-Efficient Adaptive Optimization](https://arxiv.org/abs/1901.11150), 2019.
     """
-
-    cites: ClassVar[tuple[str, ...]] = ("anil2019",)
 
     learning_rate: Hyperparameter = required_number()
     momentum: Hyperparameter = number(0.9, needs=DECAY)

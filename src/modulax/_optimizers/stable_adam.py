@@ -1,7 +1,7 @@
 """StableAdamW: AdamW with update clipping."""
 
 from dataclasses import KW_ONLY
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 from jaxtyping import DTypeLike
@@ -48,8 +48,6 @@ class StableAdamW(AbstractOptimizer):
         Wortsman et al., [Stable and low-precision training for large-scale vision-language
         models](https://arxiv.org/abs/2304.13013), 2023.
     """
-
-    cites: ClassVar[tuple[str, ...]] = ("wortsman2023",)
 
     learning_rate: Hyperparameter = required_number()
     b1: Hyperparameter = number(0.9, needs=DECAY)

@@ -146,9 +146,6 @@ class AbstractTransform(AbstractHyperparameters):
     scales_by: ClassVar[str | None] = None
     """If it only multiplies all updates by one number: the field, its own or of its state, that holds the number."""
 
-    cites: ClassVar[tuple[str, ...]] = ()
-    """Keys of its papers in the bibliography, for `modulax.citation`."""
-
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         # Every class gets its own entry points, also for inherited methods, so that profiles name the class that ran.

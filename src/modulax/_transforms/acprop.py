@@ -58,8 +58,6 @@ class ScaleByACProp(AbstractLeafwise):
         Methods](https://arxiv.org/abs/2110.05454), 2021, and its [code](https://github.com/juntang-zhuang/ACProp-Optimizer).
     """
 
-    cites: ClassVar[tuple[str, ...]] = ("zhuang2021",)
-
     b1: Number = number(0.9, needs=DECAY)
     b2: Number = number(0.999, needs=DECAY)
     eps: Number = number(1e-16)

@@ -52,8 +52,6 @@ class ScaleByBelief(AbstractLeafwise):
         Gradients](https://arxiv.org/abs/2010.07468), 2020.
     """
 
-    cites: ClassVar[tuple[str, ...]] = ("zhuang2020",)
-
     b1: Number = number(0.9, needs=DECAY)
     b2: Number = number(0.999, needs=DECAY)
     eps: Number = number(1e-16)

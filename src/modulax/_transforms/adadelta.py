@@ -41,8 +41,6 @@ class ScaleByAdadelta(AbstractLeafwise):
         Zeiler, [ADADELTA: An Adaptive Learning Rate Method](https://arxiv.org/abs/1212.5701), 2012.
     """
 
-    cites: ClassVar[tuple[str, ...]] = ("zeiler2012",)
-
     rho: Number = number(0.9, needs=DECAY)
     eps: Number = number(1e-6)
 

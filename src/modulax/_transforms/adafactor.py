@@ -72,8 +72,6 @@ class ScaleByFactoredRMS(AbstractLeafwise):
         Zhai et al., [Scaling Vision Transformers](https://arxiv.org/abs/2106.04560), 2021.
     """
 
-    cites: ClassVar[tuple[str, ...]] = ("shazeer2018",)
-
     factored: bool = eqx.field(static=True, default=True)
     decay_rate: Number = number(0.8)
     step_offset: Number = number(0)

@@ -39,8 +39,6 @@ class ScaleByRSS(AbstractLeafwise):
         Optimization](https://jmlr.org/papers/v12/duchi11a.html), 2011.
     """
 
-    cites: ClassVar[tuple[str, ...]] = ("duchi2011",)
-
     initial_accumulator_value: Number = number(0.1, needs=NON_NEGATIVE)
     eps: Number = number(1e-7)
 

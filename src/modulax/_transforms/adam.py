@@ -71,11 +71,8 @@ class ScaleByAdam(AbstractLeafwise):
         nesterov: whether to use Nesterov momentum.
 
     References:
-        Kingma and Ba, [Adam: A Method for Stochastic Optimization](https://arxiv.org/abs/1412.6980), 2014;
-        Dozat, [Incorporating Nesterov Momentum into Adam](https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ), 2016.
+        Kingma and Ba, [Adam: A Method for Stochastic Optimization](https://arxiv.org/abs/1412.6980), 2014.
     """
-
-    cites: ClassVar[tuple[str, ...]] = ("kingma2014",)
 
     b1: Number = number(0.9, needs=DECAY)
     b2: Number = number(0.999, needs=DECAY)

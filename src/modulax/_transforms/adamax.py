@@ -1,7 +1,5 @@
 """Adamax: Adam with the infinity norm in place of the second moment."""
 
-from typing import ClassVar
-
 import jax.numpy as jnp
 
 from .._protocol.fields import Number, number
@@ -32,8 +30,6 @@ class ScaleByAdamax(AbstractLeafwise):
     References:
         Kingma and Ba, [Adam: A Method for Stochastic Optimization](https://arxiv.org/abs/1412.6980), 2014, section 7.1.
     """
-
-    cites: ClassVar[tuple[str, ...]] = ("kingma2014",)
 
     b1: Number = number(0.9, needs=DECAY)
     b2: Number = number(0.999, needs=DECAY)

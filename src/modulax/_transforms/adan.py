@@ -73,8 +73,6 @@ class ScaleByAdan(AbstractLeafwise):
         Models](https://arxiv.org/abs/2208.06677), 2022.
     """
 
-    cites: ClassVar[tuple[str, ...]] = ("xie2022",)
-
     b1: Number = number(0.98, needs=DECAY)
     b2: Number = number(0.92, needs=DECAY)
     b3: Number = number(0.99, needs=DECAY)

@@ -54,8 +54,6 @@ class ScaleByAdEMAMix(AbstractLeafwise):
         Pagliardini et al., [The AdEMAMix Optimizer: Better, Faster, Older](https://arxiv.org/abs/2409.03137), 2024.
     """
 
-    cites: ClassVar[tuple[str, ...]] = ("pagliardini2024",)
-
     b1: Number = number(0.9, needs=DECAY)
     b2: Number = number(0.999, needs=DECAY)
     b3: Number = number(0.9999, needs=DECAY)
@@ -115,8 +113,6 @@ class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
         Morwani et al., [Connections between Schedule-Free Optimizers, AdEMAMix, and Accelerated SGD
         Variants](https://arxiv.org/abs/2502.02431), 2025.
     """
-
-    cites: ClassVar[tuple[str, ...]] = ("morwani2025",)
 
     b1: Number = number(0.99, needs=DECAY)
     b2: Number = number(0.95, needs=DECAY)

@@ -68,8 +68,6 @@ class ScaleByADOPT(AbstractLeafwise):
         Rate](https://arxiv.org/abs/2411.02853), 2024, algorithm 2.
     """
 
-    cites: ClassVar[tuple[str, ...]] = ("taniguchi2024",)
-
     b1: Number = number(0.9, needs=DECAY)
     b2: Number = number(0.9999, needs=DECAY)
     eps: Number = number(1e-6)

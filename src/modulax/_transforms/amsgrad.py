@@ -61,8 +61,6 @@ class ScaleByAMSGrad(AbstractLeafwise):
         Reddi, Kale and Kumar, [On the Convergence of Adam and Beyond](https://openreview.net/forum?id=ryQu7f-RZ), 2018.
     """
 
-    cites: ClassVar[tuple[str, ...]] = ("reddi2018",)
-
     b1: Number = number(0.9, needs=DECAY)
     b2: Number = number(0.999, needs=DECAY)
     eps: Number = number(1e-8)

@@ -86,7 +86,6 @@ class ScaleByBacktrackingLinesearch(AbstractTransform):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("params", "value", "grad", "value_fn")
-    cites: ClassVar[tuple[str, ...]] = ("nocedal2006", "vaswani2019")
 
     max_backtracking_steps: int = eqx.field(static=True)
     slope_rtol: Number = number(1e-4, needs=NON_NEGATIVE)

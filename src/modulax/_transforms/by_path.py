@@ -4,7 +4,7 @@ import functools
 import operator
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -109,8 +109,6 @@ class ScaleByDepth(AbstractLeafwise):
         Howard and Ruder, [Universal Language Model Fine-tuning for Text Classification](https://arxiv.org/abs/1801.06146),
         2018. Bao et al., [BEiT: BERT Pre-Training of Image Transformers](https://arxiv.org/abs/2106.08254), 2021.
     """
-
-    cites: ClassVar[tuple[str, ...]] = ("howard2018", "bao2021")
 
     factor: Hyperparameter = required_number(needs=POSITIVE)
     exponents: Any = eqx.field(static=True, converter=as_rule)

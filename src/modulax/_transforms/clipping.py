@@ -110,8 +110,6 @@ class ClipByGlobalNorm(AbstractLeafwise):
         2013.
     """
 
-    cites: ClassVar[tuple[str, ...]] = ("pascanu2013",)
-
     max_norm: Number = required_number(needs=NON_NEGATIVE)
 
     def survey(self, count, state, updates, params, **extra):
@@ -141,8 +139,6 @@ class ClipByBlockRMS(AbstractLeafwise):
         Cost](https://arxiv.org/abs/1804.04235), 2018, algorithm 4.
     """
 
-    cites: ClassVar[tuple[str, ...]] = ("shazeer2018",)
-
     threshold: Number = required_number(needs=NON_NEGATIVE)
 
     def update_leaf(self, now, g, s, p):
@@ -171,7 +167,6 @@ class AdaptiveGradClip(AbstractLeafwise):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
-    cites: ClassVar[tuple[str, ...]] = ("brock2021",)
 
     clipping: Number = required_number(needs=NON_NEGATIVE)
     eps: Number = number(1e-3)

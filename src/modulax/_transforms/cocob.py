@@ -54,7 +54,6 @@ class ScaleByCOCOB(AbstractLeafwise):
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
     takes_complex: ClassVar[bool] = False
-    cites: ClassVar[tuple[str, ...]] = ("orabona2017",)
 
     alpha: Number = number(100.0)
     eps: Number = number(1e-8)

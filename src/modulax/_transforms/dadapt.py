@@ -85,8 +85,6 @@ class ScaleByDAdaptAdam(AbstractLeafwise):
         Defazio and Mishchenko, [Learning-Rate-Free Learning by D-Adaptation](https://arxiv.org/abs/2301.07733), 2023.
     """
 
-    cites: ClassVar[tuple[str, ...]] = ("defazio2023",)
-
     learning_rate: Hyperparameter = number(1.0)
     b1: Number = number(0.9, needs=DECAY)
     b2: Number = number(0.999, needs=DECAY)

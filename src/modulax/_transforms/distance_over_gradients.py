@@ -55,7 +55,6 @@ class ScaleByDistanceOverGradients(AbstractLeafwise):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
-    cites: ClassVar[tuple[str, ...]] = ("ivgi2023",)
 
     reps_rel: Number = number(1e-6)
     eps: Number = number(1e-8)

@@ -90,7 +90,6 @@ class ScaleByDoG(AbstractLeafwise):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
-    cites: ClassVar[tuple[str, ...]] = ("ivgi2023",)
 
     init_step: Any = eqx.field(converter=as_initial_step)
     eps: Number = number(1e-8)
@@ -175,7 +174,6 @@ class ScaleByDoWG(AbstractLeafwise):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
-    cites: ClassVar[tuple[str, ...]] = ("khaled2023",)
 
     init_estim_sq_dist: OptionalNumber = number(None, optional=True)
     eps: Number = number(1e-4)

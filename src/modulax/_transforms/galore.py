@@ -103,7 +103,6 @@ class ScaleByGaLore(AbstractContainer):
     """
 
     clock: ClassVar[Clock] = "steps"
-    cites: ClassVar[tuple[str, ...]] = ("zhao2024",)
 
     rank: int = eqx.field(static=True, default=128)
     update_proj_gap: Number = number(200, needs=AT_LEAST_ONE)

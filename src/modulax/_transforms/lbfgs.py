@@ -87,7 +87,6 @@ class ScaleByLBFGS(AbstractTransform):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
-    cites: ClassVar[tuple[str, ...]] = ("nocedal2006", "liu1989")
 
     memory_size: int = eqx.field(static=True, default=10)
     scale_init_precond: bool = eqx.field(static=True, default=True)

@@ -50,8 +50,6 @@ class ScaleByLion(AbstractLeafwise):
         Chen et al., [Symbolic Discovery of Optimization Algorithms](https://arxiv.org/abs/2302.06675), 2023.
     """
 
-    cites: ClassVar[tuple[str, ...]] = ("chen2023",)
-
     b1: Number = number(0.9, needs=DECAY)
     b2: Number = number(0.99, needs=DECAY)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

@@ -52,7 +52,6 @@ class ScaleByMADGRAD(AbstractLeafwise):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
-    cites: ClassVar[tuple[str, ...]] = ("defazio2021",)
 
     learning_rate: Number = required_number()
     momentum: Number = number(0.9, needs=DECAY)

@@ -47,8 +47,6 @@ class Trace(AbstractLeafwise):
         learning](https://proceedings.mlr.press/v28/sutskever13.html), 2013.
     """
 
-    cites: ClassVar[tuple[str, ...]] = ("polyak1964",)
-
     decay: Number = number(0.9)
     nesterov: bool = eqx.field(static=True, default=False)
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)

@@ -140,7 +140,6 @@ class ScaleByMoMo(AbstractLeafwise):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("params", "value")
-    cites: ClassVar[tuple[str, ...]] = ("schaipp2023",)
 
     learning_rate: Hyperparameter = number(1.0)
     beta: Number = number(0.9, needs=DECAY)
@@ -205,7 +204,6 @@ class ScaleByMoMoAdam(AbstractLeafwise):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("params", "value")
-    cites: ClassVar[tuple[str, ...]] = ("schaipp2023",)
 
     learning_rate: Hyperparameter = number(1e-2)
     b1: Number = number(0.9, needs=DECAY)

@@ -131,7 +131,6 @@ class ScaleByMuon(AbstractTransform):
     """
 
     clock: ClassVar[Clock] = "steps"
-    cites: ClassVar[tuple[str, ...]] = ("jordan2024",)
 
     ns_coeffs: Any = numbers(((3.4445, -4.775, 2.0315),), arranged=as_coefficients)
     ns_steps: int = eqx.field(static=True, default=5)

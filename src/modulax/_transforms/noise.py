@@ -47,7 +47,6 @@ class AddNoise(AbstractTransform):
     """
 
     clock: ClassVar[Clock] = "steps"
-    cites: ClassVar[tuple[str, ...]] = ("neelakantan2015",)
 
     eta: Number = required_number(needs=NON_NEGATIVE)
     gamma: Number = required_number()

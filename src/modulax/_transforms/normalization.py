@@ -1,7 +1,5 @@
 """Normalized and centered updates."""
 
-from typing import ClassVar
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -44,8 +42,6 @@ class Normalize(AbstractLeafwise):
         Generalization](https://arxiv.org/abs/2010.01412), 2020.
     """
 
-    cites: ClassVar[tuple[str, ...]] = ("foret2020",)
-
     def survey(self, count, state, updates, params, **extra):
         del count, state, params, extra
         return _inverse(norm(updates))
@@ -77,8 +73,6 @@ class Centralize(AbstractLeafwise):
         Yong et al., [Gradient Centralization: A New Optimization Technique for Deep Neural
         Networks](https://arxiv.org/abs/2004.01461), 2020.
     """
-
-    cites: ClassVar[tuple[str, ...]] = ("yong2020",)
 
     output_axis: int = eqx.field(static=True, default=0)
 

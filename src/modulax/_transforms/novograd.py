@@ -53,7 +53,6 @@ class ScaleByNovoGrad(AbstractLeafwise):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
-    cites: ClassVar[tuple[str, ...]] = ("ginsburg2019",)
 
     b1: Number = number(0.9, needs=DECAY)
     b2: Number = number(0.25, needs=DECAY)

@@ -38,8 +38,6 @@ class ScaleByOptimisticGradient(AbstractLeafwise):
         Saddle Point Problems: Proximal Point Approach](https://arxiv.org/abs/1901.08511), 2019.
     """
 
-    cites: ClassVar[tuple[str, ...]] = ("mokhtari2019",)
-
     alpha: Number = number(1.0)
     beta: Number = number(1.0)
 

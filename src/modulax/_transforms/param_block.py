@@ -52,7 +52,6 @@ class ScaleByParamBlockRMS(AbstractLeafwise):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
-    cites: ClassVar[tuple[str, ...]] = ("shazeer2018",)
 
     min_scale: Number = number(1e-3)
 

@@ -42,7 +42,6 @@ class ScaleByPolyak(AbstractLeafwise):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("value",)
-    cites: ClassVar[tuple[str, ...]] = ("loizou2020", "garrigos2023")
 
     f_min: Number = number(0.0)
     max_learning_rate: Number = number(1.0)

@@ -131,7 +131,6 @@ class DifferentiallyPrivateAggregate(AbstractTransform):
     """
 
     takes_complex: ClassVar[bool] = False
-    cites: ClassVar[tuple[str, ...]] = ("abadi2016",)
 
     l2_norm_clip: Number = required_number(needs=NON_NEGATIVE)
     noise_multiplier: Number = required_number(needs=NON_NEGATIVE)

@@ -102,7 +102,6 @@ class ScaleByProdigy(AbstractLeafwise):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
-    cites: ClassVar[tuple[str, ...]] = ("mishchenko2023",)
 
     learning_rate: Hyperparameter = number(1.0)
     b1: Number = number(0.9, needs=DECAY)

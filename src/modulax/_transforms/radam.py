@@ -1,6 +1,6 @@
 """RAdam: Adam with a rectified adaptive step size."""
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -51,8 +51,6 @@ class ScaleByRAdam(AbstractLeafwise):
     References:
         Liu et al., [On the Variance of the Adaptive Learning Rate and Beyond](https://arxiv.org/abs/1908.03265), 2019.
     """
-
-    cites: ClassVar[tuple[str, ...]] = ("liu2019",)
 
     b1: Number = number(0.9, needs=DECAY)
     b2: Number = number(0.999, needs=DECAY)

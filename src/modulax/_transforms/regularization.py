@@ -32,8 +32,6 @@ class AddDecayedWeights(AbstractLeafwise):
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
 
-    cites: ClassVar[tuple[str, ...]] = ("loshchilov2017",)
-
     weight_decay: Number = number(0.0)
     mask: Any = eqx.field(static=True, default=None, converter=as_rule)
 
@@ -67,7 +65,6 @@ class ProximalWeightDecay(AbstractLeafwise):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
-    cites: ClassVar[tuple[str, ...]] = ("zhuang2022",)
 
     learning_rate: Number = required_number()
     weight_decay: Number = number(0.0)

@@ -45,8 +45,6 @@ class ScaleByRMS(AbstractLeafwise):
         [Lecture 6.5](https://www.cs.toronto.edu/~tijmen/csc321/slides/lecture_slides_lec6.pdf), 2012.
     """
 
-    cites: ClassVar[tuple[str, ...]] = ("tieleman2012",)
-
     decay: Number = number(0.9, needs=DECAY)
     eps: Number = number(1e-8)
     initial_scale: Number = number(0.0)
@@ -99,8 +97,6 @@ class ScaleByStddev(AbstractLeafwise):
     References:
         Graves, [Generating Sequences With Recurrent Neural Networks](https://arxiv.org/abs/1308.0850), 2013.
     """
-
-    cites: ClassVar[tuple[str, ...]] = ("graves2013",)
 
     decay: Number = number(0.9, needs=DECAY)
     eps: Number = number(1e-8)

@@ -56,7 +56,6 @@ class ScaleByRprop(AbstractLeafwise):
     """
 
     takes_complex: ClassVar[bool] = False
-    cites: ClassVar[tuple[str, ...]] = ("riedmiller1993", "igel2003")
 
     learning_rate: Number = required_number()
     eta_minus: Number = number(0.5)

@@ -4,7 +4,7 @@ Norms that overflow, and NaN, are not recorded: they would stay in the mean. If 
 erased; a NaN stays visible, as in `ClipByGlobalNorm`.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -86,8 +86,6 @@ class ClipByRunningNorm(AbstractLeafwise):
     References:
         Kumar et al., [ZClip: Adaptive Spike Mitigation for LLM Pre-Training](https://arxiv.org/abs/2504.02507), 2025.
     """
-
-    cites: ClassVar[tuple[str, ...]] = ("kumar2025",)
 
     z_threshold: Number = number(2.5, needs=POSITIVE)
     decay: Number = number(0.97, needs=DECAY)
@@ -174,8 +172,6 @@ class ClipByNormPercentile(AbstractLeafwise):
         Seetharaman et al., [AutoClip: Adaptive Gradient Clipping for Source Separation
         Networks](https://arxiv.org/abs/2007.14469), 2020.
     """
-
-    cites: ClassVar[tuple[str, ...]] = ("seetharaman2020",)
 
     percentile: Number = number(10.0, needs=_PERCENTAGE)
     window: int = eqx.field(static=True, default=1000)

@@ -1,7 +1,5 @@
 """The sign of the updates, for signSGD and Signum."""
 
-from typing import ClassVar
-
 import jax.numpy as jnp
 
 from .._protocol.leafwise import AbstractLeafwise
@@ -16,8 +14,6 @@ class ScaleBySign(AbstractLeafwise):
         Bernstein et al., [signSGD: Compressed Optimisation for Non-Convex
         Problems](https://arxiv.org/abs/1802.04434), 2018.
     """
-
-    cites: ClassVar[tuple[str, ...]] = ("bernstein2018",)
 
     def update_leaf(self, now, g, s, p):
         del now, p

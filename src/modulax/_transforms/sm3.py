@@ -59,8 +59,6 @@ class ScaleBySM3(AbstractLeafwise):
         Anil et al., [Memory-Efficient Adaptive Optimization](https://arxiv.org/abs/1901.11150), 2019, SM3-II.
     """
 
-    cites: ClassVar[tuple[str, ...]] = ("anil2019",)
-
     b1: Number = number(0.9, needs=DECAY)
     b2: Number = number(1.0, needs=FRACTION)
     eps: Number = number(1e-8)

@@ -65,7 +65,6 @@ class HutchinsonDiagonal(AbstractTransform):
 
     needs: ClassVar[tuple[str, ...]] = ("params", "obj_fn")
     takes_complex: ClassVar[bool] = False
-    cites: ClassVar[tuple[str, ...]] = ("hutchinson1990", "bekas2007")
 
     key: Any = key()
 
@@ -142,7 +141,6 @@ class ScaleBySophia(AbstractContainer):
     needs: ClassVar[tuple[str, ...]] = ("params",)
     takes_complex: ClassVar[bool] = False
     clock: ClassVar[Clock] = "steps"
-    cites: ClassVar[tuple[str, ...]] = ("liu2023",)
 
     b1: Number = number(0.965, needs=DECAY)
     b2: Number = number(0.99, needs=DECAY)

@@ -1,7 +1,5 @@
 """The direction of StableAdamW: Adam with update clipping."""
 
-from typing import ClassVar
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
@@ -43,8 +41,6 @@ class ScaleByStableAdam(AbstractLeafwise):
         Wortsman et al., [Stable and low-precision training for large-scale vision-language
         models](https://arxiv.org/abs/2304.13013), 2023.
     """
-
-    cites: ClassVar[tuple[str, ...]] = ("wortsman2023",)
 
     b1: Number = number(0.9, needs=DECAY)
     b2: Number = number(0.99, needs=DECAY)

@@ -44,7 +44,6 @@ class ScaleByTrustRatio(AbstractLeafwise):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
-    cites: ClassVar[tuple[str, ...]] = ("you2017",)
 
     min_norm: Number = number(0.0, needs=NON_NEGATIVE)
     trust_coefficient: Number = number(1.0)

@@ -1,7 +1,5 @@
 """Yogi: Adam with additive changes of the second moment."""
 
-from typing import ClassVar
-
 import jax.numpy as jnp
 
 from .._protocol.fields import Number, followed, number
@@ -50,8 +48,6 @@ class ScaleByYogi(AbstractLeafwise):
         Optimization](https://papers.nips.cc/paper/8186-adaptive-methods-for-nonconvex-optimization), 2018, and its
         first author's [code](https://github.com/tensorflow/addons/blob/master/tensorflow_addons/optimizers/yogi.py).
     """
-
-    cites: ClassVar[tuple[str, ...]] = ("zaheer2018",)
 
     b1: Number = number(0.9, needs=DECAY)
     b2: Number = number(0.999, needs=DECAY)

@@ -128,7 +128,6 @@ class ScaleByZoomLinesearch(AbstractTransform):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("params", "value", "grad", "value_fn")
-    cites: ClassVar[tuple[str, ...]] = ("nocedal2006", "hager2006")
 
     max_linesearch_steps: int = eqx.field(static=True)
     max_learning_rate: OptionalNumber = number(None, needs=POSITIVE, optional=True)

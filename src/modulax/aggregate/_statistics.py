@@ -70,8 +70,6 @@ class GetPerElementMeanAndSumSqDiffGrads(AbstractAggregator):
         Variance](https://doi.org/10.1080/00031305.1983.10483115), 1983.
     """
 
-    cites: ClassVar[tuple[str, ...]] = ("chan1983",)
-
     per_elt_axis: int | Sequence[int] = eqx.field(static=True, default=0, converter=as_axes)
     accumulation_steps: int = eqx.field(static=True, default=1)
 
