@@ -141,7 +141,7 @@ def test_they_are_paired_by_path_where_only_metadata_differ():
 
 def test_complex_parameters_are_refused_by_the_name_of_who_cannot():
     class RealOnly(mx.AbstractLeafwise):
-        takes_complex = False
+        needs = ("real",)
 
         def update_leaf(self, now, g, s, p):
             return g, s

@@ -1,7 +1,7 @@
 """`describe`: a table of how an optimizer treats each parameter, and of the size of its state.
 
 `describe` makes one row per parameter from the shapes alone. `_walk` follows the parts of the transform (`each_part`),
-restricts the rows to the leaves that a part receives (`seen_by`), and appends the key of the part to their group. A
+restricts the rows to the leaves that a part `receives`, and appends the key of the part to their group. A
 transform without parts writes the learning rate and the weight decay of its fields into the rows. After its parts, an
 optimizer replaces these by the names of its schedules, and any transform marks the leaves that it freezes. A factor
 that follows, such as `Scale`, `ScaleByPath` or `ReduceOnPlateau`, multiplies the learning rate. Finally, `owners`
@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._protocol.hyperparameters import AbstractHyperparameters, batched_number, format_value
-from .._protocol.leafwise import AbstractLeafwise
+from .._protocol.leafwise import AbstractLeafwise, applies_to
 from .._protocol.masks import select
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.resolution import lost_steps
@@ -149,7 +149,7 @@ def _walk(outer: Part, tree: PyTree, rows: Sequence[LeafDescription], notes: lis
         is_whole = False
         if part.auxiliary:
             continue
-        seen = transform.seen_by(part, tree)
+        seen = None if part.receives is None else part.receives(tree)
         if seen is None:
             _walk(part, tree, rows, notes, parts_are_inside)
         else:
@@ -163,13 +163,12 @@ def _walk(outer: Part, tree: PyTree, rows: Sequence[LeafDescription], notes: lis
     decay = getattr(transform, "weight_decay", None)
     if rows and not reached and decay is not None and _text(decay) != _ZERO:
         notes.append(f"no leaf decays: the mask of `{type(transform).__name__}` excludes every parameter.")
-    factors = [] if is_inside else _factors(transform, state, tree, len(rows))
-    for row, factor in zip(rows if factors else [], factors, strict=True):
+    effect = transform._effect(tree, state)
+    for row, factor in zip(rows, effect.factors, strict=True) if effect.factors is not None and not is_inside else ():
         if row.learning_rate:
-            row.learning_rate = _product(row.learning_rate, factor)
+            row.learning_rate = _product(row.learning_rate, _text(factor))
     notes += [note for note in _ranges(transform) if rows and note not in notes]
-    frozen = transform.freezes(tree)
-    for row in [] if frozen is None else _those(rows, frozen):
+    for row in [] if effect.frozen is None else _those(rows, effect.frozen):
         row.group, row.learning_rate, row.weight_decay = "frozen", "", ""
 
 
@@ -190,15 +189,7 @@ def _those(rows: Sequence[LeafDescription], chosen: Sequence[bool] | None) -> li
 
 
 def _where(transform: AbstractTransform, tree: PyTree) -> Sequence[bool] | None:
-    return transform.where(tree) if isinstance(transform, AbstractLeafwise) else None
-
-
-def _factors(transform: AbstractTransform, state: Any, tree: PyTree, size: int) -> list[str]:
-    """The text of the factor by which a transform multiplies the update of each leaf; nothing if it does more."""
-    if transform.scales_by is not None:
-        held = getattr(state, transform.scales_by, transform)
-        return [_text(getattr(transform, transform.scales_by, held))] * size
-    return list(map(_text, transform.multipliers_of(tree) or []))
+    return applies_to(transform, tree) if isinstance(transform, AbstractLeafwise) else None
 
 
 _STEPS = 2 ** np.arange(0, 24, 1 / 64)  # close enough to find a peak within one percent

@@ -121,7 +121,7 @@ def card(optimizer: str | type[AbstractOptimizer] | AbstractOptimizer) -> Card:
         state_bytes=size / math.prod(SAMPLE),
         extra=tuple(dict.fromkeys(argument for part in everything_in(instance) for argument in extra_arguments(part))),
         takes_examples=bool(instance.example_axes),
-        takes_complex=all(part.takes_complex for part in everything_in(instance)),
+        takes_complex=all("real" not in part.needs for part in everything_in(instance)),
     )
 
 

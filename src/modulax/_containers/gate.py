@@ -39,9 +39,9 @@ class AbstractGate(AbstractContainer):
         return self.gate(updates, state, Move(params, extra, lambda new: new, zeros))
 
     # Overridden for the reason that the class gives. `update` would check the arguments.
-    def take_step(self, updates: Updates, state: State, move: Move[T]) -> tuple[T, State]:
+    def _take_step(self, updates: Updates, state: State, move: Move[T]) -> tuple[T, State]:
         """Run one step of the inner transform and apply its updates, or skip it."""
-        self.check_call(updates, move.params, move.extra)
+        self._check_call(updates, move.params, move.extra)
         with jax.named_scope(type(self).__name__):
             return self.gate(updates, state, move)
 
@@ -52,6 +52,6 @@ def step_if(
     """Run one step of the transform and apply its updates if `is_open`; else skip it, and return the old state."""
     return cond(
         is_open,
-        lambda: inner.take_step(updates, inner_state, move),
+        lambda: inner._take_step(updates, inner_state, move),
         lambda: (move.skipped, inner_state),
     )

@@ -5,13 +5,12 @@ from typing import Any, ClassVar, Literal
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import PyTree
 
 from .._protocol.container import AbstractContainer, extra_for, required_part
 from .._protocol.fields import choice
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.masks import AbstractRule, as_rule, mask_of, merge, not_in, select
-from .._protocol.transform import AbstractTransform, Part
+from .._protocol.transform import AbstractTransform, Effect
 from .._support.module import AbstractState, nested
 from .._support.types import Params, State, Updates
 
@@ -37,7 +36,7 @@ class Masked(AbstractContainer):
         otherwise: whether the updates of the other leaves are returned unchanged, `"keep"`, or as zeros, `"zero"`.
     """
 
-    inner: AbstractTransform = required_part()
+    inner: AbstractTransform = required_part(receives=lambda masked, _, tree: masked.chosen(tree))
     mask: Any = eqx.field(static=True, converter=as_rule)
     otherwise: Literal["keep", "zero"] = choice(("keep", "zero"), "keep")
 
@@ -57,23 +56,9 @@ class Masked(AbstractContainer):
             updates = jtu.tree_map(jnp.zeros_like, updates)
         return merge(updates, new, chosen), MaskedState(inner_state)
 
-    def seen_by(self, part: Part, tree: PyTree) -> list[bool]:
-        """Return which leaves the mask chooses.
-
-        Args:
-            part: the inner transform.
-            tree: the parameters, or a tree like them.
-        """
-        del part
-        return self.chosen(tree)
-
-    def freezes(self, tree: Params) -> list[bool] | None:
-        """Return which leaves the mask leaves out, if their updates become zero.
-
-        Args:
-            tree: the parameters, or a tree like them.
-        """
-        return [not chosen for chosen in self.chosen(tree)] if self.otherwise == "zero" else None
+    def _effect(self, tree: Params, state: Any = None) -> Effect:
+        del state
+        return Effect(frozen=[not x for x in self.chosen(tree)] if self.otherwise == "zero" else None)
 
     def chosen(self, tree: Params) -> list[bool]:
         """Return which leaves the inner transform is applied to, in JAX's order.
@@ -119,9 +104,9 @@ class Freeze(AbstractLeafwise):
         """Return which leaves are frozen."""
         return mask_of(self, self.mask, tree)
 
-    def freezes(self, tree):
-        """Return which leaves are frozen."""
-        return self.where(tree)
+    def _effect(self, tree, state=None):
+        del state
+        return Effect(frozen=self.where(tree))
 
     def update_leaf(self, now, g, s, p):
         """Return zeros."""

@@ -9,7 +9,7 @@ from jax import lax
 from jaxtyping import Array, DTypeLike, PyTree
 
 from .._protocol.container import AbstractContainer, extra_inside, in_dtypes_of, required_part
-from .._protocol.transform import AbstractTransform
+from .._protocol.transform import AbstractTransform, Effect
 from .._support.arithmetic import common_dtype, copy_in, is_narrower, same_bits
 from .._support.module import AbstractState, like_params, nested
 from .._support.types import Params, State, Updates
@@ -68,7 +68,10 @@ class MasterWeights(AbstractContainer):
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
     is_arraywise: ClassVar[bool] = True
-    resolves_small_steps: ClassVar[bool] = True
+
+    def _effect(self, tree: Params, state: Any = None) -> Effect:
+        del tree, state
+        return Effect(is_fine=True)
 
     @property
     def update_dtype(self) -> DTypeLike:

@@ -107,7 +107,7 @@ class MultiSteps(AbstractGate):
             return move.apply(jtu.tree_map(lambda u, z: u.astype(z.dtype), new, zeros))
 
         def emit() -> tuple[T, MultiStepsState]:
-            moved, inner_opt_state = self.inner.take_step(
+            moved, inner_opt_state = self.inner._take_step(
                 treedef.unflatten(acc_grads), state.inner_opt_state, dataclasses.replace(move, apply=applied)
             )
             return moved, MultiStepsState(

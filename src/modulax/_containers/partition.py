@@ -5,12 +5,11 @@ from collections.abc import Hashable, Mapping
 from typing import Any, ClassVar
 
 import equinox as eqx
-from jaxtyping import PyTree
 
 from .._protocol.container import AbstractContainer, extra_for, required_part
 from .._protocol.leafwise import one_function_per_rule
 from .._protocol.masks import AbstractRule, as_rule, merge, select
-from .._protocol.transform import AbstractTransform, Part
+from .._protocol.transform import AbstractTransform
 from .._support.checks import listing
 from .._support.module import AbstractState, nested
 from .._support.types import Params, State, Updates
@@ -46,7 +45,11 @@ class Partition(AbstractContainer):
             one without a transform.
     """
 
-    transforms: Mapping[Any, AbstractTransform] = required_part(state="inner_states", converter=OrderedDict)
+    transforms: Mapping[Any, AbstractTransform] = required_part(
+        state="inner_states",
+        converter=OrderedDict,
+        receives=lambda partition, label, tree: partition.groups(tree)[label],
+    )
     labels: Any = eqx.field(static=True, converter=as_rule)
     default: Hashable = eqx.field(static=True, default=None)
 
@@ -93,15 +96,6 @@ class Partition(AbstractContainer):
                 )
                 new = merge(new, group, chosen)
         return new, PartitionState(new_states)
-
-    def seen_by(self, part: Part, tree: PyTree) -> list[bool]:
-        """Return which leaves have the label of this part.
-
-        Args:
-            part: a part from `each_part`; its key is its label.
-            tree: the parameters, or a tree like them.
-        """
-        return self.groups(tree)[part.key]
 
     def groups(self, tree: Params) -> dict[Hashable, list[bool]]:
         """Return which leaves have each label, in JAX's order.

@@ -11,7 +11,7 @@ from jaxtyping import Array, DTypeLike, Float, PyTree
 from .._protocol.container import AbstractContainer, in_dtypes_of, only_state, required_part
 from .._protocol.fields import Hyperparameter, followed, number, required_number
 from .._protocol.schedule_values import resolve
-from .._protocol.transform import AbstractTransform, Clock
+from .._protocol.transform import AbstractTransform, Clock, Effect
 from .._support.arithmetic import at_least_float32, copy_in, default_float, moment, ratio, safe_increment
 from .._support.checks import FRACTION
 from .._support.module import AbstractState, like_params, nested, shared, with_fields
@@ -88,7 +88,10 @@ class ScheduleFree(AbstractContainer):
     needs: ClassVar[tuple[str, ...]] = ("params",)
     clock: ClassVar[Clock] = "pace"
     is_arraywise: ClassVar[bool] = True
-    resolves_small_steps: ClassVar[bool] = True
+
+    def _effect(self, tree: Params, state: Any = None) -> Effect:
+        del tree, state
+        return Effect(is_fine=True)
 
     def init(self, params: Params) -> ScheduleFreeState:
         """Return copies of the parameters as $z$ and $x$, and the state of the base optimizer."""

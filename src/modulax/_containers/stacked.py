@@ -264,7 +264,7 @@ def _step(
 ) -> tuple[Updates, State]:
     """A step of the inner transform, or of what it is made of, up to the rules that run without stacks."""
     if isinstance(transform, AbstractOptimizer):
-        transform.check_call(updates, params, extra)
+        transform._check_call(updates, params, extra)
         return step_inside(transform, state, extra, lambda t, s: _step(t, updates, s, params, extra, groups))
     rules, end = _split(transform)
     if not end:
@@ -365,7 +365,7 @@ def _split(transform: AbstractTransform) -> tuple[AbstractTransform, Chain]:
     parts = dict(transform.parts) if type(transform) is Chain else {}
     end: dict[str, AbstractTransform] = {}
     for name, part in reversed(parts.items()) if all(isinstance(x, AbstractLeafwise) for x in parts.values()) else ():
-        if type(part) not in _ENTRYWISE or not is_empty(part.init_leaf(None)):
+        if type(part) not in _ENTRYWISE or not is_empty(part.init_leaf(jnp.zeros(()))):
             break
         end[name] = part
     rest = Chain(**{name: Identity() if name in end else part for name, part in parts.items()})
@@ -394,7 +394,7 @@ def _refusal(transform: AbstractTransform) -> str | None:
         return None if getattr(transform, "is_arraywise", False) else "may combine arrays, or tell them apart"
     if reads_all_updates(transform):
         return "looks at all arrays together"
-    if cls.spread is not AbstractLeafwise.spread or transform.where({"": np.zeros(())}) is not None:
+    if transform.where({"": np.zeros(())}) is not None:
         return "tells arrays apart"
     return None
 

@@ -9,7 +9,7 @@ from jax import lax
 from jaxtyping import Array, DTypeLike
 
 from .._protocol.container import AbstractContainer, required_part
-from .._protocol.transform import AbstractTransform
+from .._protocol.transform import AbstractTransform, Effect
 from .._support.arithmetic import is_narrower
 from .._support.keys import key, next_keys
 from .._support.module import AbstractState, nested, shared
@@ -59,7 +59,10 @@ class StochasticRounding(AbstractContainer):
     key: Any = key()
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
-    resolves_small_steps: ClassVar[bool] = True
+
+    def _effect(self, tree: Params, state: Any = None) -> Effect:
+        del tree, state
+        return Effect(is_fine=True)
 
     @property
     def update_dtype(self) -> DTypeLike:

@@ -40,7 +40,7 @@ class COCOB(AbstractOptimizer):
         Betting](https://arxiv.org/abs/1705.07795), 2017.
     """
 
-    takes_complex: ClassVar[bool] = False
+    needs: ClassVar[tuple[str, ...]] = ("real",)
 
     learning_rate: Hyperparameter = number(1.0)
     alpha: Hyperparameter = number(100.0)

@@ -42,7 +42,7 @@ class DPSGD(AbstractOptimizer):
         Abadi et al., [Deep Learning with Differential Privacy](https://arxiv.org/abs/1607.00133), 2016.
     """
 
-    takes_complex: ClassVar[bool] = False
+    needs: ClassVar[tuple[str, ...]] = ("real",)
 
     learning_rate: Hyperparameter = required_number()
     l2_norm_clip: Hyperparameter = required_number(needs=NON_NEGATIVE)

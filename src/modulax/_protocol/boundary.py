@@ -31,7 +31,7 @@ class InitBoundary(AbstractBoundary):
 
     def inside(self, transform: Any, /, params: Params, *, allow_empty: bool = True) -> State:
         del allow_empty  # a part of a container may have nothing to train
-        if not transform.takes_complex:
+        if "real" in transform.needs:
             refuse_complex(transform, params)
         return super().inside(transform, params)
 
@@ -94,7 +94,7 @@ class UpdateBoundary(AbstractBoundary):
     models: ClassVar[tuple[int, ...]] = (0, 2)
 
     def inside(self, transform, /, updates, state, params=None, **extra):
-        transform.check_call(updates, params, extra)
+        transform._check_call(updates, params, extra)
         return super().inside(transform, updates, state, params, **extra)
 
     def run(self, transform, /, updates, state, params, extra):

@@ -3,7 +3,7 @@
 A container declares its parts, `inner: AbstractTransform = required_part()`, and implements `init` and `update`, which
 call those of the parts and pass `extra` on. `each_part`, `at`, `eval_params` and the check of every part follow from
 the declarations; `describe`, the registry, citations and per-example gradients use `each_part`. A container that gives
-a part only some of the leaves overrides `seen_by`; one that counts steps for its parts overrides `resolved`.
+a part only some of the leaves says which by `receives=`; one that counts steps for its parts overrides `resolved`.
 
 `extra_for` and `extra_inside`, at the end, convert the extra arguments of `update` for a part that receives only some
 of the leaves, or the parameters in another form.
@@ -37,6 +37,7 @@ else:
         state: str | Callable[[Any], Any] = "inner_state",
         auxiliary: bool = False,
         converter: Callable[[Any], Any] | None = None,
+        receives: Callable[[Any, Any, PyTree], Sequence[bool]] | None = None,
     ) -> Any:
         """Declare a required field that holds a transform, or a mapping of transforms, in an `AbstractContainer`.
 
@@ -54,8 +55,11 @@ else:
             auxiliary: whether the updates of the part affect the parameters only through other parts, as those of the
                 adversary in `SAM` do. `describe` and `eval_params` then leave it out.
             converter: function that is applied to the given value, such as `collections.OrderedDict`.
+            receives: for a container that gives the part only some of the parameters, a function of the container, of
+                the key of the part (None without a mapping) and of a tree like the parameters, which returns a boolean
+                for each leaf in JAX's order.
         """
-        return part(optional=optional, state=state, auxiliary=auxiliary, converter=converter)
+        return part(optional=optional, state=state, auxiliary=auxiliary, converter=converter, receives=receives)
 
 
 def part(
@@ -66,6 +70,7 @@ def part(
     state: str | Callable[[Any], Any] = "inner_state",
     auxiliary: bool = False,
     converter: Callable[[Any], Any] | None = None,
+    receives: Callable[[Any, Any, PyTree], Sequence[bool]] | None = None,
 ) -> Any:
     """Declare a field with a default that holds a transform, or a mapping of transforms, in an `AbstractContainer`.
 
@@ -81,10 +86,12 @@ def part(
         state: as in `required_part`.
         auxiliary: as in `required_part`.
         converter: as in `required_part`.
+        receives: as in `required_part`.
     """
     given = {"default": default, "default_factory": default_factory, "converter": converter or dataclasses.MISSING}
     given = {name: x for name, x in given.items() if x is not dataclasses.MISSING}
-    return eqx.field(metadata={"part": state, "optional": optional, "auxiliary": auxiliary}, **given)
+    metadata = {"part": state, "optional": optional, "auxiliary": auxiliary, "receives": receives}
+    return eqx.field(metadata=metadata, **given)
 
 
 def check_part(what: str, x: Any) -> None:
@@ -135,15 +142,21 @@ class AbstractContainer(AbstractTransform):
         """
         for field in part_fields(self):
             held = getattr(self, field.name)
-            where, auxiliary = field.metadata["part"], field.metadata["auxiliary"]
+            where = field.metadata["part"]
             states: Any = None
             if state is not None:
                 states = where(state) if callable(where) else getattr(state, where)
+            of_part = functools.partial(self._part, field)
             if isinstance(held, Mapping):
                 for key, x in held.items():
-                    yield Part(field.name, key, x, None if states is None else states.get(key, EmptyState()), auxiliary)
+                    yield of_part(key, x, None if states is None else states.get(key, EmptyState()))
             elif held is not None:
-                yield Part(field.name, None, held, states, auxiliary)
+                yield of_part(None, held, states)
+
+    def _part(self, field: dataclasses.Field, key: Any, transform: AbstractTransform, state: Any) -> Part:
+        receives = field.metadata["receives"]
+        receives = None if receives is None else functools.partial(receives, self, key)
+        return Part(field.name, key, transform, state, field.metadata["auxiliary"], receives)
 
     @property
     def example_axes(self) -> tuple[int, ...]:
@@ -237,7 +250,7 @@ def eval_parts(transform: AbstractTransform, state: State, params: Params) -> Pa
     for part in transform.each_part(state):
         if part.auxiliary:
             continue
-        seen = transform.seen_by(part, params)
+        seen = None if part.receives is None else part.receives(params)
         if seen is None:
             params = part.transform.eval_params(part.state, params)
         else:

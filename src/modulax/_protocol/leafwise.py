@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, Self
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, PyTree
 
@@ -123,31 +124,24 @@ class AbstractLeafwise(AbstractTransform):
         del now
         return {}
 
-    def spread(self, now: Any, tree: PyTree) -> Sequence[Any] | None:
-        """Return a value for each leaf, in JAX's order, which `update_leaf` receives as `now`; None if all share `now`.
-
-        Args:
-            now: the result of `prepare` or `survey`.
-            tree: the updates.
-        """
-        del now, tree
-
     @abc.abstractmethod
     def update_leaf(self, now: Any, g: Array, s: Any, p: Any) -> tuple[Any, State]:
         """Return the new update and the new state of one array.
 
         Args:
-            now: the result of `prepare` or `survey`, or the value for this array from `spread`.
+            now: the result of `prepare` or `survey`, or the value for this array from `where`.
             g: the update, in at least float32.
             s: the state of this array.
             p: the parameter, or None if `update` was called without parameters.
         """
 
-    def check_call(self, updates: Updates, params: Params | None, extra: Mapping[str, Any]) -> None:
+    def _check_call(self, updates: Updates, params: Params | None, extra: Mapping[str, Any]) -> None:
         """Do nothing: `run_rules` checks each rule of a run, after its schedules have been replaced by their values."""
 
-    def where(self, tree: PyTree) -> Sequence[bool] | None:
+    def where(self, tree: PyTree) -> Sequence[Any] | None:
         """Return which leaves the rule applies to, in JAX's order; None for all. The others pass through unchanged.
+
+        A value other than a boolean is what `update_leaf` receives as `now` for this leaf, in place of the shared one.
 
         Args:
             tree: the parameters, or a tree like them.
@@ -157,7 +151,7 @@ class AbstractLeafwise(AbstractTransform):
     def init(self, params: Params) -> State:
         """Return the initial state of the whole tree."""
         leaves, treedef = jtu.tree_flatten(params)
-        chosen = self.where(params) or [True] * len(leaves)
+        chosen = applies_to(self, params)
         states: list[Any] = [None] * len(leaves)
         indices = [i for i, is_chosen in enumerate(chosen) if is_chosen]
         initial = _init_leaves(self, [leaves[i] for i in indices], lambda i: leaf_paths(params)[indices[i]])
@@ -194,6 +188,17 @@ class AbstractLeafwise(AbstractTransform):
             return run_rules([self], updates, [EmptyState()], params, extra)[0], state
         updates, (state,) = run_rules([self], updates, [state], params, extra)
         return updates, state
+
+
+def applies_to(rule: AbstractLeafwise, tree: PyTree) -> list[bool]:
+    """Return whether a rule applies to each leaf, in JAX's order."""
+    found = rule.where(tree)
+    leaves = jtu.tree_leaves(tree)
+    return [True] * len(leaves) if found is None else [not _is_flag(x) or bool(x) for x in found]
+
+
+def _is_flag(x: Any) -> bool:
+    return isinstance(x, (bool, np.bool_))
 
 
 @jax.jit
@@ -250,7 +255,7 @@ class _Aligned(NamedTuple):
         rows: the values of these fields at each leaf to which the rule applies, by index; after the step, the new ones.
         rebuild: for each field, a function that puts a value for each of these leaves into its tree.
         now: the values that all leaves share.
-        own: the value for each leaf in the place of `now`, by index; None if all share it.
+        own: the values of single leaves in the place of `now`, by index.
     """
 
     rule: AbstractLeafwise
@@ -260,7 +265,7 @@ class _Aligned(NamedTuple):
     rows: dict[int, tuple[Any, ...]]
     rebuild: Sequence[Callable[[list[Any]], PyTree]]
     now: Any
-    own: dict[int, Any] | None
+    own: dict[int, Any]
 
     def leaf_state(self, row: Sequence[Any]) -> State:
         """The state of one array, from the values of its fields."""
@@ -298,8 +303,9 @@ def _aligned(
     name, counter = type(rule).__name__, _counter(state)
     count = getattr(state, counter.name).astype(default_float()) if counter else None
     rule = rule.at(state)
-    AbstractTransform.check_call(rule, updates, params, extra)
-    chosen = list(rule.where(updates) or [True] * len(jtu.tree_leaves(updates)))
+    AbstractTransform._check_call(rule, updates, params, extra)
+    chosen = applies_to(rule, updates)
+    own = {i: x for i, x in enumerate(rule.where(updates) or ()) if not _is_flag(x)}
     indices = [i for i, is_chosen in enumerate(chosen) if is_chosen]
     like = updates if all(chosen) else select(updates, chosen)
     fields = _tree_fields(state)
@@ -315,7 +321,6 @@ def _aligned(
     else:
         with located(name, "prepare"):
             now = rule.prepare(count)
-    own = rule.spread(now, like)
     return _Aligned(
         rule,
         state,
@@ -324,7 +329,7 @@ def _aligned(
         dict(zip(indices, rows, strict=True)),
         [rebuild for _, rebuild in aligned.values()],
         now,
-        None if own is None else dict(zip(indices, own, strict=True)),
+        own,
     )
 
 
@@ -357,7 +362,7 @@ def run_rules(
         active = [one for one, is_active in zip(aligned, kind, strict=True) if is_active]
         if active:
             columns = [
-                (leaves[i], param_leaves[i], [x.rows[i] for x in active], [x.own and x.own[i] for x in active])
+                (leaves[i], param_leaves[i], [x.rows[i] for x in active], [x.own.get(i) for x in active])
                 for i in indices
             ]
             for i, (u, rows) in zip(indices, _run_on_leaves(active, columns, updates, indices), strict=True):
@@ -372,9 +377,9 @@ def _run_on_leaves(
 ) -> list[tuple[Array, list[tuple[Any, ...]]]]:
     """Apply the rules to the leaves at these indices.
 
-    A column is the update, the parameter, the states' values, and the values of `spread`.
+    A column is the update, the parameter, the states' values, and what each rule has for this leaf in place of `now`.
     """
-    shared, shared_def = jtu.tree_flatten([(one.rule, None if one.own else one.now) for one in aligned])
+    shared, shared_def = jtu.tree_flatten([(one.rule, one.now) for one in aligned])
 
     def on_leaf(shared, g, p, rows, own):
         pairs = [

@@ -48,18 +48,19 @@ def _rates(transform: Any, tree: PyTree) -> list[float | None]:
     """The learning rate of each leaf, None if it is unknown or if no step is lost."""
     n = len(jtu.tree_leaves(tree))
     rate = getattr(transform, "learning_rate", None)
-    if transform.resolves_small_steps:
+    effect = transform._effect(tree)
+    if effect.is_fine:
         return [None] * n
     parts = [part for part in transform.each_part() if not part.auxiliary]
     if not parts:
-        if frozen := transform.freezes(tree):
-            return [0.0 if is_frozen else None for is_frozen in frozen]
+        if effect.frozen is not None:
+            return [0.0 if is_frozen else None for is_frozen in effect.frozen]
         is_known = isinstance(rate, (float, int, np.generic, np.ndarray))
         return [abs(float(rate)) if is_known else None] * n
     rates: list[float | None] = [None] * n
     for part in parts:
         try:
-            seen = transform.seen_by(part, tree)
+            seen = None if part.receives is None else part.receives(tree)
         except ValueError:  # inside `Flatten`, patterns are for the paths of other arrays
             continue
         inside = iter(_rates(part.transform, tree if seen is None else select(tree, seen)))

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import DTypeLike, PyTree
+from jaxtyping import PyTree
 
 from .._support.arithmetic import default_float, is_narrower
 from .._support.checks import check_extra
@@ -71,6 +71,8 @@ class Part(NamedTuple):
         transform: the transform.
         state: its state, if `each_part` was given the state of the whole, else None.
         auxiliary: whether its updates affect the parameters only through other parts.
+        receives: function of a tree like the parameters that returns which leaves it receives, in JAX's order; None if
+            it receives all.
     """
 
     field: str
@@ -78,6 +80,23 @@ class Part(NamedTuple):
     transform: "AbstractTransform"
     state: Any = None
     auxiliary: bool = False
+    receives: Callable[[PyTree], Sequence[bool]] | None = None
+
+
+class Effect(NamedTuple):
+    """What a transform does to each leaf beyond what its fields tell, for `describe`.
+
+    Args:
+        factors: the number by which it multiplies each update, in JAX's order; None if it does more. A factor may be a
+            schedule, or a tuple of factors along an axis of the leaf.
+        frozen: which leaves never change, in JAX's order; None if all may.
+        is_fine: whether steps below the spacing of a low-precision parameter add up, because its state is finer or it
+            rounds at random. Else `init` warns of a learning rate that is too small for the dtype.
+    """
+
+    factors: Sequence[Any] | None = None
+    frozen: Sequence[bool] | None = None
+    is_fine: bool = False
 
 
 def _hashable(leaf: Any, transform: "AbstractTransform") -> Hashable:
@@ -94,7 +113,7 @@ def _hashable(leaf: Any, transform: "AbstractTransform") -> Hashable:
 
 @dataclasses.dataclass(frozen=True)
 class Move(Generic[T]):
-    """What `take_step` needs besides the gradients and the state.
+    """What `_take_step` needs besides the gradients and the state.
 
     Args:
         params: the parameters, or None if `update` was called without them.
@@ -126,7 +145,7 @@ class AbstractTransform(AbstractHyperparameters):
     _operators: ClassVar[tuple[str, ...]] = ("__call__", "__len__", "__contains__")
 
     needs: ClassVar[tuple[str, ...]] = ()
-    """The arguments that `update` requires: `"params"`, and extra arguments such as `"value"`, the loss."""
+    """What `update` requires: `"params"`, extra arguments such as `"value"`, the loss, and `"real"` parameters."""
 
     clock: ClassVar[Clock] = "caller"
     """Which step count the schedules inside follow.
@@ -135,16 +154,6 @@ class AbstractTransform(AbstractHyperparameters):
     own count, in which not every call is a step. `"keeper"`: like `"steps"`, and its state also keeps the states of
     stateful schedules.
     """
-
-    resolves_small_steps: ClassVar[bool] = False
-    """Whether steps below the spacing of a low-precision parameter add up, because its state is finer or it rounds at
-    random; else `init` warns of a learning rate that is too small for the dtype."""
-
-    takes_complex: ClassVar[bool] = True
-    """Whether it is defined for complex parameters; if not, `init` raises an error that names the class."""
-
-    scales_by: ClassVar[str | None] = None
-    """If it only multiplies all updates by one number: the field, its own or of its state, that holds the number."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -176,11 +185,6 @@ class AbstractTransform(AbstractHyperparameters):
         """The batch axes of per-example gradients, if `update` takes such gradients; else empty."""
         return ()
 
-    @property
-    def update_dtype(self) -> DTypeLike | None:
-        """The dtype with which updates are promoted, such as float32; None if each keeps that of its gradient."""
-        return None
-
     @abc.abstractmethod
     def init(self, params: Params) -> State:
         """Return the initial state.
@@ -196,7 +200,7 @@ class AbstractTransform(AbstractHyperparameters):
     def update(
         self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, State]:
-        """Return the transformed updates, each in the dtype that it had (see `update_dtype`), and the new state.
+        """Return the transformed updates, each in the dtype that it had, and the new state.
 
         Args:
             updates: the gradients, or the updates that the previous transform returned.
@@ -252,15 +256,6 @@ class AbstractTransform(AbstractHyperparameters):
         del state
         return iter(())
 
-    def seen_by(self, part: Part, tree: PyTree) -> Sequence[bool] | None:
-        """Return which leaves of a tree like the parameters a part receives, in JAX's order; None for all.
-
-        Args:
-            part: a part from `each_part`.
-            tree: the parameters, or a tree like them.
-        """
-        del part, tree
-
     def at(self, state: State) -> "AbstractTransform":
         """Return this transform with every schedule replaced by its value at the next step.
 
@@ -300,38 +295,27 @@ class AbstractTransform(AbstractHyperparameters):
 
     def _factors(self, state: State) -> list[tuple[tuple[str, ...], Any]]:
         """The factors that are in the state and not in a field, with their paths."""
-        name = self.scales_by
-        return [] if name is None or hasattr(self, name) else [((name,), getattr(state, name))]
+        del state
+        return []
 
     def _why_not_a_number(self) -> str:
         """Return why this transform cannot be the value of a hyperparameter."""
         name = type(self).__name__
         return f"It is a transform. To run one after the other, write `Chain(..., {name}(...))`."
 
-    def freezes(self, tree: Params) -> Sequence[bool] | None:
-        """Return which leaves this transform freezes, in JAX's order; None if it freezes none.
+    # Called by the library itself. Few classes have a reason to override these.
 
-        A frozen leaf never changes, whatever its gradient. `describe` shows it as `frozen`.
-
-        Args:
-            tree: the parameters, or a tree like them.
-        """
-        del tree
-
-    def multipliers_of(self, tree: Params) -> Sequence[Any] | None:
-        """Return the number by which this transform multiplies each update, in JAX's order; None if it does more.
-
-        `describe` multiplies the learning rates by them. A multiplier may be a schedule, or a tuple of multipliers
-        along an axis of the leaf.
+    def _effect(self, tree: Params, state: State | None = None) -> "Effect":
+        """Return what `describe` cannot read from the fields.
 
         Args:
             tree: the parameters, or a tree like them.
+            state: the state of this transform, if it is known.
         """
-        del tree
+        del tree, state
+        return Effect()
 
-    # Called by the entry points. Few classes have a reason to override these.
-
-    def take_step(self, updates: Updates, state: State, move: Move[T]) -> tuple[T, State]:
+    def _take_step(self, updates: Updates, state: State, move: Move[T]) -> tuple[T, State]:
         """Run `update`, and return `move.apply(updates)` and the new state, for `step`.
 
         A transform that skips steps overrides it: updates that are applied in the branch of a `cond` are never stored.
@@ -353,7 +337,7 @@ class AbstractTransform(AbstractHyperparameters):
                 f"then keeps the slow parameters in its state, and `eval_params(state, params)` returns them."
             )
 
-    def check_call(self, updates: Updates, params: Params | None, extra: Mapping[str, Any]) -> None:
+    def _check_call(self, updates: Updates, params: Params | None, extra: Mapping[str, Any]) -> None:
         """Raise an error if a required argument is missing, or if a field holds a schedule and no steps are counted.
 
         If `updates` is None, the tree without leaves, no parameters are required.
@@ -373,7 +357,7 @@ class AbstractTransform(AbstractHyperparameters):
 
 def extra_arguments(module: Any) -> list[str]:
     """The extra arguments that a transform, a measure or a stateful schedule requires."""
-    return [argument for argument in module.needs if argument != "params"]
+    return [argument for argument in module.needs if argument not in ("params", "real")]
 
 
 def everything_in(transform: AbstractTransform) -> Iterator[AbstractTransform]:
@@ -388,16 +372,15 @@ def zeros_returned(
 ) -> Updates:
     """Zeros like the transform's result: without batch axes of examples, on the same devices, in the same dtypes.
 
-    These are the dtypes of the updates, unless something inside has an `update_dtype`. In that case they are -0.0,
-    because adding 0.0 would change the bits of a parameter that is -0.0.
+    Where the result is wider than the update, as in `MasterWeights`, they are -0.0, because adding 0.0 would change the
+    bits of a parameter that is -0.0.
     """
     axes = transform.example_axes
     zeros = jtu.tree_map(lambda u: jnp.sum(jnp.zeros_like(u), axes) if axes else jnp.zeros_like(u), updates)
-    is_low = any(is_narrower(z.dtype, default_float()) for z in jtu.tree_leaves(zeros))
-    if not is_low or all(inside.update_dtype is None for inside in everything_in(transform)):
+    if not any(is_narrower(z.dtype, default_float()) for z in jtu.tree_leaves(zeros)):
         return zeros
     result, _ = jax.eval_shape(lambda: transform.update(updates, state, params, **extra))
-    return jtu.tree_map(lambda zero, x: -zero.astype(x.dtype), zeros, result)
+    return jtu.tree_map(lambda zero, x: zero if zero.dtype == x.dtype else -zero.astype(x.dtype), zeros, result)
 
 
 def _refuse_schedules(transform: AbstractTransform) -> None:
@@ -453,7 +436,7 @@ def _step_program(cls: type, donate: bool) -> Program:
         kept = arrays_of(params)
         with explaining_state(f"{cls.__name__}.step", as_written(cls.update), state), located(cls.__name__, "step"):
             move = Move(trained, extra, lambda updates: arrays_of(apply_updates(params, updates)), kept)
-            moved, new = transform.take_step(grads, state, move)
+            moved, new = transform._take_step(grads, state, move)
         # In the order of the donated arguments: JAX pairs donated buffers with results by shape alone, also if they are
         # in different memories, as with `Offload`.
         return placed_like(new, state), with_arrays(params, moved)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from .._protocol.leafwise import AbstractLeafwise
-from .._protocol.transform import AbstractStatelessTransform
+from .._protocol.transform import AbstractStatelessTransform, Effect
 from .._support.failures import at_leaf, located
 from .._support.tracing import call_user
 from .._support.types import Params, Updates
@@ -26,9 +26,9 @@ class Identity(AbstractLeafwise):
 class SetToZero(AbstractLeafwise):
     """Replaces the updates by zeros, so that parameters don't change. To freeze some of them, use `Freeze`."""
 
-    def freezes(self, tree):
-        """Return all leaves."""
-        return [True] * len(jtu.tree_leaves(tree))
+    def _effect(self, tree, state=None):
+        del state
+        return Effect(frozen=[True] * len(jtu.tree_leaves(tree)))
 
     def update_leaf(self, now, g, s, p):
         del now, p

@@ -14,7 +14,7 @@ from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.masks import AbstractRule, as_rule
 from .._protocol.patterns import by_path
 from .._protocol.schedule import has_schedule, is_schedule
-from .._protocol.transform import EmptyState
+from .._protocol.transform import Effect, EmptyState
 from .._support.checks import POSITIVE, check_integer
 from .._support.module import AbstractState, counter
 from .._support.types import Count
@@ -65,9 +65,12 @@ class ScaleByPath(AbstractLeafwise):
         del p
         return MultiplierState() if has_schedule(self.multipliers) else EmptyState()
 
-    def spread(self, now, tree):
-        del now
+    def where(self, tree):
         return self.multipliers_of(tree)
+
+    def _effect(self, tree, state=None):
+        del state
+        return Effect(self.multipliers_of(tree))
 
     def multipliers_of(self, tree):
         """Return the multiplier of every leaf, in JAX's order.
@@ -123,10 +126,13 @@ class ScaleByDepth(AbstractLeafwise):
         del p
         return MultiplierState() if has_schedule(self.factor) else EmptyState()
 
-    def spread(self, now, tree):
-        del now
+    def _effect(self, tree, state=None):
+        del state
+        return Effect(self.multipliers_of(tree))
+
+    def where(self, tree):
         found = self._by_label(tree)
-        values = {k: jnp.stack(x) if isinstance(x, tuple) else x for k, x in found.items()}
+        values = {k: jnp.stack(x) if isinstance(x, tuple) and not has_schedule(x) else x for k, x in found.items()}
         return [values[k] for k in self._labels(tree)]
 
     def multipliers_of(self, tree):

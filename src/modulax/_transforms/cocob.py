@@ -52,8 +52,7 @@ class ScaleByCOCOB(AbstractLeafwise):
         Betting](https://arxiv.org/abs/1705.07795), 2017.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("params",)
-    takes_complex: ClassVar[bool] = False
+    needs: ClassVar[tuple[str, ...]] = ("params", "real")
 
     alpha: Number = number(100.0)
     eps: Number = number(1e-8)

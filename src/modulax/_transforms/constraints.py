@@ -36,8 +36,7 @@ class KeepParamsNonnegative(AbstractLeafwise):
     Must be the last transform in a chain. Parameters should be nonnegative at the start; negative ones become zero.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("params",)
-    takes_complex: ClassVar[bool] = False
+    needs: ClassVar[tuple[str, ...]] = ("params", "real")
 
     def update_leaf(self, now, g, s, p):
         del now

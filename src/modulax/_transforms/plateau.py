@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
+from .._protocol.transform import Effect
 from .._support.arithmetic import default_float, safe_increment
 from .._support.checks import AT_LEAST_ONE, FRACTION, NON_NEGATIVE, PROPER_FRACTION
 from .._support.module import AbstractState, counter, shared
@@ -70,7 +71,6 @@ class ReduceOnPlateau(AbstractLeafwise):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("value",)
-    scales_by: ClassVar[str | None] = "scale"
 
     factor: Number = number(0.1, needs=PROPER_FRACTION)
     patience: Number = number(10, needs=AT_LEAST_ONE)
@@ -79,6 +79,12 @@ class ReduceOnPlateau(AbstractLeafwise):
     cooldown: Number = number(0, needs=NON_NEGATIVE)
     accumulation_size: Number = number(1, needs=AT_LEAST_ONE)
     min_scale: Number = number(0.0, needs=NON_NEGATIVE)
+
+    def _effect(self, tree, state=None):
+        return Effect([self if state is None else state.scale] * len(jtu.tree_leaves(tree)))
+
+    def _factors(self, state):
+        return [(("scale",), state.scale)]
 
     def init_leaf(self, p):
         del p

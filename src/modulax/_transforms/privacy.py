@@ -130,7 +130,7 @@ class DifferentiallyPrivateAggregate(AbstractTransform):
         Abadi et al., [Deep Learning with Differential Privacy](https://arxiv.org/abs/1607.00133), 2016.
     """
 
-    takes_complex: ClassVar[bool] = False
+    needs: ClassVar[tuple[str, ...]] = ("real",)
 
     l2_norm_clip: Number = required_number(needs=NON_NEGATIVE)
     noise_multiplier: Number = required_number(needs=NON_NEGATIVE)

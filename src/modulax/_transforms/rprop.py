@@ -55,7 +55,7 @@ class ScaleByRprop(AbstractLeafwise):
         algorithms](https://doi.org/10.1016/S0925-2312(01)00700-7), 2003.
     """
 
-    takes_complex: ClassVar[bool] = False
+    needs: ClassVar[tuple[str, ...]] = ("real",)
 
     learning_rate: Number = required_number()
     eta_minus: Number = number(0.5)

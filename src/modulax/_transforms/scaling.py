@@ -3,11 +3,12 @@
 from typing import ClassVar
 
 import equinox as eqx
+import jax.tree_util as jtu
 
 from .._protocol.fields import Hyperparameter, Number, required_number
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.schedule import is_schedule
-from .._protocol.transform import EmptyState
+from .._protocol.transform import Effect, EmptyState
 from .._support.module import AbstractState, counter
 from .._support.types import Count
 
@@ -19,9 +20,11 @@ class Scale(AbstractLeafwise):
         step_size: factor $\alpha$.
     """
 
-    scales_by: ClassVar[str | None] = "step_size"
-
     step_size: Number = required_number()
+
+    def _effect(self, tree, state=None):
+        del state
+        return Effect([self.step_size] * len(jtu.tree_leaves(tree)))
 
     def update_leaf(self, now, g, s, p):
         del now, p
@@ -45,8 +48,6 @@ class ScaleBySchedule(AbstractLeafwise):
         step_size: schedule $\alpha$.
     """
 
-    scales_by: ClassVar[str | None] = "step_size"
-
     step_size: Hyperparameter = required_number()
 
     def init_leaf(self, p):
@@ -56,6 +57,10 @@ class ScaleBySchedule(AbstractLeafwise):
     def prepare(self, count):
         del count
         return self.step_size
+
+    def _effect(self, tree, state=None):
+        del state
+        return Effect([self.step_size] * len(jtu.tree_leaves(tree)))
 
     def update_leaf(self, now, g, s, p):
         del p

@@ -63,8 +63,7 @@ class HutchinsonDiagonal(AbstractTransform):
         Bekas et al., [An estimator for the diagonal of a matrix](https://doi.org/10.1016/j.apnum.2007.01.003), 2007.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("params", "obj_fn")
-    takes_complex: ClassVar[bool] = False
+    needs: ClassVar[tuple[str, ...]] = ("params", "obj_fn", "real")
 
     key: Any = key()
 
@@ -138,8 +137,7 @@ class ScaleBySophia(AbstractContainer):
         Pre-training](https://arxiv.org/abs/2305.14342), 2023, algorithm 3.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("params",)
-    takes_complex: ClassVar[bool] = False
+    needs: ClassVar[tuple[str, ...]] = ("params", "real")
     clock: ClassVar[Clock] = "steps"
 
     b1: Number = number(0.965, needs=DECAY)

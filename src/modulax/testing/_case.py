@@ -100,13 +100,13 @@ class Case:
         """
         # The transform may have been made with another float dtype than is now the default.
         with jax.numpy_dtype_promotion("standard"):
-            inside = [t.update_dtype for t in everything_in(self.transform) if t.update_dtype is not None]
+            inside = [x for t in everything_in(self.transform) if (x := _update_dtype(t)) is not None]
         if not inside or jtu.tree_structure(updates) != jtu.tree_structure(like):
             return like
 
         def one(u: Any, x: Any) -> jax.ShapeDtypeStruct:
             wide = common_dtype(x.dtype, *inside)
-            is_wide = self.transform.update_dtype is not None or u.dtype == wide
+            is_wide = _update_dtype(self.transform) is not None or u.dtype == wide
             return jax.ShapeDtypeStruct(x.shape, wide if is_wide else x.dtype)
 
         return jtu.tree_map(one, updates, like)
@@ -310,3 +310,8 @@ def is_strong_array(x: Any) -> bool:
 def is_number(x: Any) -> bool:
     """Whether `x` is stored as hyperparameters are: an array without axes."""
     return isinstance(x, ARRAY_TYPES) and np.ndim(x) == 0
+
+
+def _update_dtype(transform: AbstractTransform) -> Any:
+    """The dtype with which updates are promoted, if the class says that they don't keep their own."""
+    return getattr(transform, "update_dtype", None)

@@ -65,7 +65,7 @@ def law_updates_keep_their_dtype_beside_other_parameters(case: Case) -> None:
 def law_complex_parameters_work(case: Case) -> None:
     """Complex parameters keep their dtypes and give finite values, or `init` raises an error that names the class.
 
-    Use |g|² for squares. If the algorithm is not defined for complex parameters, declare `takes_complex = False`.
+    Use |g|² for squares. If the algorithm is not defined for complex parameters, declare `needs = ("real",)`.
     """
     params = cast(case.params, jnp.complex64)
     try:
