@@ -113,7 +113,7 @@ def words(text: str) -> set[str]:
     return set(re.findall(r"[A-Za-z]\w*", text))
 
 
-class Tests:
+class Forks:
     """A plugin of pytest that runs tests in forks; the process itself compiles nothing, or it could not be forked."""
 
     def __init__(self, trees: dict[str, ast.Module], planted: list[Mutant], options: argparse.Namespace, folder: str):
@@ -128,7 +128,8 @@ class Tests:
         for f in (x for x in gc.get_objects() if isinstance(x, types.FunctionType)):
             self.live[f.__code__.co_filename, f.__code__.co_qualname].append(f)
         gc.freeze()  # shared with the forks
-        self.fork(self.survey)
+        if self.fork(self.survey) != ALIVE:
+            raise pytest.UsageError("the tests could not be collected")
         self.calls: dict[str, dict[str, float]] = ast.literal_eval((self.folder / "survey").read_text())
         with ThreadPoolExecutor(self.options.jobs) as pool:
             self.ends = collections.Counter(pool.map(self.end, self.planted))
@@ -150,10 +151,10 @@ class Tests:
         for code in codes:
             versions[code.co_qualname].append(code)
             codes += [inner for inner in code.co_consts if isinstance(inner, types.CodeType)]
-        for name, found in versions.items():
+        for name in dict(functions(self.trees[file])):  # no lambdas of a module, which can share a line
             lines = sorted({f.__code__.co_firstlineno for f in self.live[path, name]})  # a getter, a setter
             for f in self.live[path, name]:
-                f.__code__ = found[lines.index(f.__code__.co_firstlineno)]
+                f.__code__ = versions[name][-len(lines) :][lines.index(f.__code__.co_firstlineno)]
 
     def survey(self) -> int:
         """Write which tests pass and call a function, and how long each takes."""
@@ -238,7 +239,7 @@ def main() -> int:
     planted = [m for f, found in every.items() for m in random.Random(f).sample(found, min(options.most, len(found)))]
     with tempfile.TemporaryDirectory(prefix="modulax-mutants-") as folder:
         os.environ.setdefault("MODULAX_TEST_CACHE", folder)
-        tests = Tests(trees, planted, options, folder)
+        tests = Forks(trees, planted, options, folder)
         pytest.main([*PYTEST], plugins=[tests])
     print(f"{len(planted) - tests.ends[UNFIT]} mutants, {tests.ends[ALIVE]} of them alive")
     return 1 if tests.ends[ALIVE] and not options.report else 0
