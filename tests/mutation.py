@@ -31,6 +31,7 @@ from _pytest.runner import runtestprotocol
 
 ALIVE, KILLED, UNFIT = 0, 1, 70  # how a fork ends
 SCOPE = ast.FunctionDef | ast.ClassDef
+EXCLUDED = SCOPE | ast.JoinedStr | ast.Assert | ast.Raise
 PYTEST = ("-q", "-pno:xdist", "-pno:cacheprovider", "-Wignore::pytest.PytestAssertRewriteWarning", "-Wignore:os.fork")
 SURVEY, TESTS, END = 60, 30, 600  # seconds: of the survey for each file, of tests for each mutant, and the latest end
 PAIRS = """Lt LtE, Gt GtE, Eq NotEq, Is IsNot, In NotIn, Add Sub, Mult Div, BitOr BitAnd, And Or, USub UAdd, any all,
@@ -65,8 +66,7 @@ def variants(node: ast.AST) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def variants_of_call(call: ast.Call) -> Iterator[tuple[str, dict[str, Any]]]:
     for i, (a, b) in enumerate(itertools.pairwise(call.args)):
-        is_symmetric = ast.unparse(call.func).rpartition(".")[2] in OTHER or ast.dump(a) == ast.dump(b)
-        if not is_symmetric and not isinstance(b, ast.Starred):
+        if ast.dump(a) != ast.dump(b) and ast.unparse(call.func).rpartition(".")[2] not in OTHER:
             yield "swapped arguments", {"args": [*call.args[:i], b, a, *call.args[i + 2 :]]}
     for keyword in call.keywords:
         if keyword.arg not in (None, "strict"):  # zip(strict=True) only refuses what never happens
@@ -76,9 +76,9 @@ def variants_of_call(call: ast.Call) -> Iterator[tuple[str, dict[str, Any]]]:
 def parts(node: ast.AST) -> Iterator[ast.AST]:
     """What can be changed inside a node: no annotations, types, error messages, or functions that have a name."""
     for child in ast.iter_child_nodes(node):
-        excluded = SCOPE | ast.JoinedStr | ast.Assert | ast.Raise
+        excluded = isinstance(child, EXCLUDED) or getattr(child, "arg", None) == "strict"
         asks_type = isinstance(child, ast.Call) and ast.unparse(child.func) in ("isinstance", "issubclass")
-        if not (asks_type or isinstance(child, excluded) or child is getattr(node, "annotation", None)):
+        if not (excluded or asks_type or child is getattr(node, "annotation", None)):
             yield from (child, *parts(child))
 
 
@@ -113,11 +113,11 @@ def words(text: str) -> set[str]:
     return set(re.findall(r"[A-Za-z]\w*", text))
 
 
-class Tests:
+class Forks:
     """A plugin of pytest that runs tests in forks; the process itself compiles nothing, or it could not be forked."""
 
-    def __init__(self, trees: dict[str, ast.Module], planted: list[Mutant], jobs: int, folder: str):
-        self.trees, self.planted, self.jobs, self.folder = trees, planted, jobs, Path(folder)
+    def __init__(self, trees: dict[str, ast.Module], planted: list[Mutant], options: argparse.Namespace, folder: str):
+        self.trees, self.planted, self.options, self.folder = trees, planted, options, Path(folder)
         self.live = collections.defaultdict[tuple[str, str], list[Any]](list)
 
     @pytest.hookimpl(tryfirst=True)
@@ -128,9 +128,10 @@ class Tests:
         for f in (x for x in gc.get_objects() if isinstance(x, types.FunctionType)):
             self.live[f.__code__.co_filename, f.__code__.co_qualname].append(f)
         gc.freeze()  # shared with the forks
-        self.fork(self.survey)
+        if self.fork(self.survey) != ALIVE:
+            raise pytest.UsageError("the tests could not be collected")
         self.calls: dict[str, dict[str, float]] = ast.literal_eval((self.folder / "survey").read_text())
-        with ThreadPoolExecutor(self.jobs) as pool:
+        with ThreadPoolExecutor(self.options.jobs) as pool:
             self.ends = collections.Counter(pool.map(self.end, self.planted))
         return True
 
@@ -150,10 +151,10 @@ class Tests:
         for code in codes:
             versions[code.co_qualname].append(code)
             codes += [inner for inner in code.co_consts if isinstance(inner, types.CodeType)]
-        for name, found in versions.items():
+        for name in dict(functions(self.trees[file])):  # no lambdas of a module, which can share a line
             lines = sorted({f.__code__.co_firstlineno for f in self.live[path, name]})  # a getter, a setter
             for f in self.live[path, name]:
-                f.__code__ = found[lines.index(f.__code__.co_firstlineno)]
+                f.__code__ = versions[name][-len(lines) :][lines.index(f.__code__.co_firstlineno)]
 
     def survey(self) -> int:
         """Write which tests pass and call a function, and how long each takes."""
@@ -162,12 +163,11 @@ class Tests:
             for name, function in functions(tree):
                 function.body[:0] = ast.parse(f"import sys; sys.called.add({f'{file}:{name}'!r})").body
             self.plant(file)
-        items, found = [*self.session.perform_collect(["tests"])], collections.defaultdict[str, dict[str, float]](dict)
+        items, found = [*self.session.perform_collect(self.options.tests)], collections.defaultdict[str, Any](dict)
         for file in self.trees:
             end = time.process_time() + SURVEY
-            for item in self.in_order(items, file):
-                if (start := time.process_time()) > end:
-                    break
+            for item in itertools.takewhile(lambda _, end=end: time.process_time() < end, self.in_order(items, file)):
+                start = time.process_time()
                 called.clear()
                 jax.clear_caches()  # so that it traces what an earlier test has traced
                 items.remove(item)
@@ -210,9 +210,8 @@ class Tests:
     def end(self, mutant: Mutant) -> int:
         tests = self.calls.get(f"{mutant.file}:{mutant.function}", {})
         status = self.fork(lambda: self.judge(mutant, tests))
-        if status in (ALIVE, UNFIT):
-            fate = "cannot be planted" if status else f"{len(tests)} tests pass"
-            print(f"{mutant.text}\n    {fate}", flush=True)
+        if status == ALIVE:
+            print(f"{mutant.text}\n    {len(tests)} tests call it and pass", flush=True)
         return status
 
 
@@ -231,6 +230,7 @@ def main() -> int:
     parser.add_argument("--since", default="main", metavar="REVISION", help="mutate the functions that changed since")
     parser.add_argument("--most", type=int, default=30, help="how many mutants of a file")
     parser.add_argument("--jobs", type=int, default=1, help="how many at a time")
+    parser.add_argument("--tests", nargs="+", default=["tests"], help="choose among these tests, and not among all")
     parser.add_argument("--report", action="store_true", help="exit with 0 although mutants are alive")
     options = parser.parse_args()
     lines = dict.fromkeys(options.files) or changed_lines(options.since)
@@ -239,7 +239,7 @@ def main() -> int:
     planted = [m for f, found in every.items() for m in random.Random(f).sample(found, min(options.most, len(found)))]
     with tempfile.TemporaryDirectory(prefix="modulax-mutants-") as folder:
         os.environ.setdefault("MODULAX_TEST_CACHE", folder)
-        tests = Tests(trees, planted, options.jobs, folder)
+        tests = Forks(trees, planted, options, folder)
         pytest.main([*PYTEST], plugins=[tests])
     print(f"{len(planted) - tests.ends[UNFIT]} mutants, {tests.ends[ALIVE]} of them alive")
     return 1 if tests.ends[ALIVE] and not options.report else 0

@@ -1,12 +1,14 @@
 """`nox -s mutants` changes what a user could notice, in the functions that differ from a revision."""
 
+import argparse
 import ast
+import importlib
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from .mutation import changed_lines, mutants
+from .mutation import Forks, changed_lines, mutants
 
 SOURCE = '''
 class A:
@@ -62,3 +64,45 @@ def test_changed_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert changed_lines("HEAD") == {"src/a.py": {2, 5, 6}}
     second.write_text("b\n")
     assert changed_lines("HEAD") == {"src/a.py": {2, 5, 6}, "src/b.py": {1}}
+
+
+PLANTED = """
+import functools
+from typing import overload
+pair = (lambda: 1, lambda: 2)
+@overload
+def twice(x: int) -> int: ...
+@overload
+def twice(x: str) -> str: ...
+@functools.cache
+def twice(x):
+    def inner():
+        return x + x
+    return inner()
+class A:
+    @property
+    def size(self):
+        return self._size + 1
+    @size.setter
+    def size(self, size):
+        self._size = size - 1
+"""
+
+
+def test_a_mutant_is_planted_in_living_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "planted_in.py").write_text(PLANTED)
+    monkeypatch.syspath_prepend(tmp_path)
+    module, file = importlib.import_module("planted_in"), str(tmp_path / "planted_in.py")
+    tests = Forks({file: ast.parse(PLANTED)}, [], argparse.Namespace(), str(tmp_path))
+    for f in (module.twice.__wrapped__, module.A.size.fget, module.A.size.fset, *module.pair):
+        tests.live[file, f.__qualname__].append(f)
+    a = module.A()
+    for m in mutants(file, tests.trees[file]):
+        before = {name: getattr(m.node, name) for name in m.fields}
+        vars(m.node).update(m.fields)
+        tests.plant(file)
+        module.twice.cache_clear()
+        a.size = 5
+        assert (module.twice(2), a._size, a.size) != (4, 4, 5), m.text
+        assert [f() for f in module.pair] == [1, 2]
+        vars(m.node).update(before)

@@ -4,35 +4,14 @@ Register every new class here: it inherits every test of `test_contract.py`, and
 `test_parity.py`.
 """
 
-from . import (
-    aggregating,
-    averaging,
-    curves,
-    foundation,
-    layerwise,
-    linesearch,
-    matrices,
-    mixtures,
-    moments,
-    precision,
-    tuning_free,
-    wrappers,
-)
+import importlib
+
+from . import curves
 from ._instance import Instance as Instance
 
-FAMILIES = (
-    foundation,
-    moments,
-    mixtures,
-    layerwise,
-    tuning_free,
-    matrices,
-    linesearch,
-    wrappers,
-    aggregating,
-    averaging,
-    precision,
-)
+_NAMES = ("foundation", "moments", "mixtures", "layerwise", "tuning_free", "matrices", "linesearch", "wrappers")
+_NAMES += ("aggregating", "averaging", "precision")
+FAMILIES = [importlib.import_module(f"{__name__}.{name}") for name in _NAMES]
 TRANSFORMS = tuple(instance for family in FAMILIES for instance in family.TRANSFORMS)
 DIFFERENCES = tuple(difference for family in (*FAMILIES, curves) for difference in family.DIFFERENCES)
 SCHEDULES = curves.SCHEDULES

@@ -5,6 +5,8 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ._masks import KERNELS, not_bias
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Instance:
@@ -40,6 +42,12 @@ class Instance:
 
     def __str__(self) -> str:
         return self.name
+
+
+def twins(name: str, ours: Callable[..., Any], theirs: Callable[..., Any], *args: Any, **kwargs: Any) -> Instance:
+    """An instance and its counterpart from the same arguments. For optax, a mask is a function, and `follow` absent."""
+    given = {key: not_bias if value is KERNELS else value for key, value in kwargs.items() if key != "follow"}
+    return Instance(name, functools.partial(ours, *args, **kwargs), functools.partial(theirs, *args, **given))
 
 
 # Laws that do not hold, and why.

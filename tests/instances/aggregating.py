@@ -12,7 +12,7 @@ from modulax import aggregate
 from modulax.numerics import abs_sq, at_least_float32
 
 from ..differences import Difference
-from ._instance import Instance
+from ._instance import Instance, twins
 
 
 def no_state(params: Any) -> mx.EmptyState:
@@ -45,16 +45,8 @@ TRANSFORMS = (
         aggregating.average_per_element_updates,
         examples=3,
     ),
-    Instance(
-        "AccumulateAvgUpdates",
-        lambda: aggregate.AccumulateAvgUpdates(3),
-        lambda: aggregating.accumulate_avg_updates(3),
-    ),
-    Instance(
-        "AccumulateAvgUpdates-single",
-        lambda: aggregate.AccumulateAvgUpdates(1),
-        lambda: aggregating.accumulate_avg_updates(1),
-    ),
+    twins("AccumulateAvgUpdates", aggregate.AccumulateAvgUpdates, aggregating.accumulate_avg_updates, 3),
+    twins("AccumulateAvgUpdates-single", aggregate.AccumulateAvgUpdates, aggregating.accumulate_avg_updates, 1),
     Instance(
         "AverageIncrementallyUpdates",
         lambda: aggregate.AverageIncrementallyUpdates(0, 2),

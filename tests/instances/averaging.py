@@ -9,7 +9,7 @@ import modulax as mx
 from modulax import schedules
 
 from ..differences import Difference
-from ._instance import Instance
+from ._instance import Instance, twins
 
 
 class PlainLookahead:
@@ -46,12 +46,16 @@ TRANSFORMS = (
         lambda: mx.ScheduleFree(mx.Chain(mx.AddDecayedWeights(0.1), mx.SGD(0.05)), 0.05, 0.8),
         lambda: optax.contrib.schedule_free(optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.05)), 0.05, 0.8),
     ),
-    Instance("ScheduleFreeSGD", lambda: mx.ScheduleFreeSGD(0.1), lambda: optax.contrib.schedule_free_sgd(0.1)),
+    twins("ScheduleFreeSGD", mx.ScheduleFreeSGD, optax.contrib.schedule_free_sgd, 0.1),
     Instance("ScheduleFreeAdamW", lambda: mx.ScheduleFreeAdamW(0.05, 10, weight_decay=0.1)),
-    Instance(
+    twins(
         "ScheduleFreeAdamW-optax",
-        lambda: mx.ScheduleFreeAdamW(0.05, 10, weight_decay=0.1, follow="optax"),
-        lambda: optax.contrib.schedule_free_adamw(0.05, 10, weight_decay=0.1),
+        mx.ScheduleFreeAdamW,
+        optax.contrib.schedule_free_adamw,
+        0.05,
+        10,
+        weight_decay=0.1,
+        follow="optax",
     ),
     Instance(
         "Lookahead",

@@ -6,32 +6,23 @@ import optax
 from modulax import schedules
 
 from ..differences import Difference
-from ._instance import Instance
+from ._instance import Instance, twins
 from ._masks import WARMUP, decaying
 
 CYCLES = ({**WARMUP, "decay_steps": 10}, {**WARMUP, "end_value": 0.01, "exponent": 2.0, "decay_steps": 20})
 SCHEDULES = (
-    Instance("Constant", lambda: schedules.Constant(0.3), lambda: optax.constant_schedule(0.3)),
-    Instance(
-        "Linear",
-        lambda: schedules.Linear(1.0, 0.1, 20, transition_begin=5),
-        lambda: optax.linear_schedule(1.0, 0.1, 20, transition_begin=5),
-    ),
-    Instance(
-        "CosineDecay",
-        lambda: schedules.CosineDecay(0.5, 30, 0.1, 1.5),
-        lambda: optax.cosine_decay_schedule(0.5, 30, 0.1, 1.5),
-    ),
-    Instance(
+    twins("Constant", schedules.Constant, optax.constant_schedule, 0.3),
+    twins("Linear", schedules.Linear, optax.linear_schedule, 1.0, 0.1, 20, transition_begin=5),
+    twins("CosineDecay", schedules.CosineDecay, optax.cosine_decay_schedule, 0.5, 30, 0.1, 1.5),
+    twins(
         "WarmupCosineDecay",
-        lambda: schedules.WarmupCosineDecay(**WARMUP, end_value=0.01, exponent=2.0),
-        lambda: optax.warmup_cosine_decay_schedule(**WARMUP, end_value=0.01, exponent=2.0),
+        schedules.WarmupCosineDecay,
+        optax.warmup_cosine_decay_schedule,
+        **WARMUP,
+        end_value=0.01,
+        exponent=2.0,
     ),
-    Instance(
-        "PiecewiseConstant",
-        lambda: schedules.PiecewiseConstant(1.0, {10: 0.5, 20: 0.1}),
-        lambda: optax.piecewise_constant_schedule(1.0, {10: 0.5, 20: 0.1}),
-    ),
+    twins("PiecewiseConstant", schedules.PiecewiseConstant, optax.piecewise_constant_schedule, 1.0, {10: 0.5, 20: 0.1}),
     Instance(
         "Join",
         lambda: schedules.Join([schedules.Linear(0.0, 1.0, 10), 0.5, decaying], [10, 20]),
@@ -39,42 +30,33 @@ SCHEDULES = (
             [optax.linear_schedule(0.0, 1.0, 10), optax.constant_schedule(0.5), decaying], [10, 20]
         ),
     ),
-    Instance(
-        "Polynomial",
-        lambda: schedules.Polynomial(1.0, 0.1, 2.5, 20, 5),
-        lambda: optax.polynomial_schedule(1.0, 0.1, 2.5, 20, 5),
-    ),
-    Instance(
-        "ExponentialDecay",
-        lambda: schedules.ExponentialDecay(1.0, 10, 0.3, 5, end_value=0.05),
-        lambda: optax.exponential_decay(1.0, 10, 0.3, 5, end_value=0.05),
-    ),
+    twins("Polynomial", schedules.Polynomial, optax.polynomial_schedule, 1.0, 0.1, 2.5, 20, 5),
+    twins("ExponentialDecay", schedules.ExponentialDecay, optax.exponential_decay, 1.0, 10, 0.3, 5, end_value=0.05),
     Instance("REX", lambda: schedules.REX(1.0, 25, 0.1)),
-    Instance(
+    twins(
         "PiecewiseInterpolate",
-        lambda: schedules.PiecewiseInterpolate("cosine", 1.0, {10: 0.5, 15: 4.0, 30: 0.1}),
-        lambda: optax.piecewise_interpolate_schedule("cosine", 1.0, {10: 0.5, 15: 4.0, 30: 0.1}),
+        schedules.PiecewiseInterpolate,
+        optax.piecewise_interpolate_schedule,
+        "cosine",
+        1.0,
+        {10: 0.5, 15: 4.0, 30: 0.1},
     ),
-    Instance(
-        "CosineOneCycle",
-        lambda: schedules.CosineOneCycle(30, 2.0, 0.3, 20.0, 100.0),
-        lambda: optax.cosine_onecycle_schedule(30, 2.0, 0.3, 20.0, 100.0),
-    ),
-    Instance(
-        "LinearOneCycle",
-        lambda: schedules.LinearOneCycle(20, 2.0, 0.3, 0.85, 20.0, 100.0),
-        lambda: optax.linear_onecycle_schedule(20, 2.0, 0.3, 0.85, 20.0, 100.0),
-    ),
-    Instance("SGDR", lambda: schedules.SGDR(CYCLES), lambda: optax.sgdr_schedule(CYCLES)),
-    Instance(
-        "WarmupConstant",
-        lambda: schedules.WarmupConstant(0.1, 1.0, 10),
-        lambda: optax.warmup_constant_schedule(0.1, 1.0, 10),
-    ),
-    Instance(
+    twins("CosineOneCycle", schedules.CosineOneCycle, optax.cosine_onecycle_schedule, 30, 2.0, 0.3, 20.0, 100.0),
+    twins("LinearOneCycle", schedules.LinearOneCycle, optax.linear_onecycle_schedule, 20, 2.0, 0.3, 0.85, 20.0, 100.0),
+    twins("SGDR", schedules.SGDR, optax.sgdr_schedule, CYCLES),
+    twins("WarmupConstant", schedules.WarmupConstant, optax.warmup_constant_schedule, 0.1, 1.0, 10),
+    twins(
         "WarmupExponentialDecay",
-        lambda: schedules.WarmupExponentialDecay(0.1, 1.0, 5, 10, 0.3, 3, True, 0.05),
-        lambda: optax.warmup_exponential_decay_schedule(0.1, 1.0, 5, 10, 0.3, 3, True, 0.05),
+        schedules.WarmupExponentialDecay,
+        optax.warmup_exponential_decay_schedule,
+        0.1,
+        1.0,
+        5,
+        10,
+        0.3,
+        3,
+        True,
+        0.05,
     ),
     Instance("WarmupStableDecay", lambda: schedules.WarmupStableDecay(0.1, 1.0, 5, 10, 15, 0.01, "exponential")),
     Instance("EMAWarmup", lambda: schedules.EMAWarmup(0.9, 12)),

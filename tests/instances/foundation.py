@@ -7,7 +7,7 @@ import modulax as mx
 from modulax import schedules
 
 from ..differences import Difference
-from ._instance import ROUNDED, Instance
+from ._instance import ROUNDED, Instance, twins
 from ._masks import (
     B1,
     BIASES,
@@ -34,9 +34,9 @@ TRANSFORMS = (
     # --- basic
     Instance("Identity", mx.Identity, optax.identity),
     Instance("SetToZero", mx.SetToZero, optax.set_to_zero),
-    Instance("Stateless", lambda: mx.Stateless(doubled), lambda: optax.stateless(doubled)),
+    twins("Stateless", mx.Stateless, optax.stateless, doubled),
     # --- scaling
-    Instance("Scale", lambda: mx.Scale(-0.5), lambda: optax.scale(-0.5)),
+    twins("Scale", mx.Scale, optax.scale, -0.5),
     Instance(
         "ScaleBySchedule",
         lambda: mx.ScaleBySchedule(schedules.Linear(1.0, 0.1, 20)),
@@ -60,55 +60,44 @@ TRANSFORMS = (
         lambda: mx.ScaleByDepth(0.8, mx.by_path({"*bias": 2, "*": 0})),
         lambda: optax.partition({"bias": optax.scale(0.8**2), "rest": optax.identity()}, bias_or_rest),
     ),
-    Instance("ScaleBySchedule-number", lambda: mx.ScaleBySchedule(0.3), lambda: optax.scale(0.3)),
-    Instance(
-        "ScaleByLearningRate",
-        lambda: mx.ScaleByLearningRate(0.1),
-        lambda: optax.scale_by_learning_rate(0.1),
-    ),
+    twins("ScaleBySchedule-number", mx.ScaleBySchedule, optax.scale, 0.3),
+    twins("ScaleByLearningRate", mx.ScaleByLearningRate, optax.scale_by_learning_rate, 0.1),
     Instance(
         "ScaleByLearningRate-schedule",
         lambda: mx.ScaleByLearningRate(schedules.CosineDecay(0.1, 20, 0.1)),
         lambda: optax.scale_by_learning_rate(optax.cosine_decay_schedule(0.1, 20, 0.1)),
     ),
-    Instance(
-        "ScaleByLearningRate-ascent",
-        lambda: mx.ScaleByLearningRate(0.1, flip_sign=False),
-        lambda: optax.scale_by_learning_rate(0.1, flip_sign=False),
-    ),
+    twins("ScaleByLearningRate-ascent", mx.ScaleByLearningRate, optax.scale_by_learning_rate, 0.1, flip_sign=False),
     # --- momentum
-    Instance("Trace", lambda: mx.Trace(0.8), lambda: optax.trace(0.8)),
+    twins("Trace", mx.Trace, optax.trace, 0.8),
     Instance("Trace-nesterov", lambda: mx.Trace(0.8, True), lambda: optax.trace(0.8, nesterov=True)),
     Instance(
         "Trace-float32",
         lambda: mx.Trace(0.8, accumulator_dtype=jnp.float32),
         exemptions=ROUNDED,
     ),
-    Instance("Ema", lambda: mx.Ema(0.9), lambda: optax.ema(0.9)),
-    Instance("Ema-biased", lambda: mx.Ema(0.9, debias=False), lambda: optax.ema(0.9, debias=False)),
+    twins("Ema", mx.Ema, optax.ema, 0.9),
+    twins("Ema-biased", mx.Ema, optax.ema, 0.9, debias=False),
     # --- adaptive
     Instance("ScaleByAdam", mx.ScaleByAdam, optax.scale_by_adam),
-    Instance(
-        "ScaleByAdam-nesterov",
-        lambda: mx.ScaleByAdam(0.8, 0.95, 1e-6, nesterov=True),
-        lambda: optax.scale_by_adam(0.8, 0.95, 1e-6, nesterov=True),
-    ),
+    twins("ScaleByAdam-nesterov", mx.ScaleByAdam, optax.scale_by_adam, 0.8, 0.95, 1e-6, nesterov=True),
     Instance(
         "ScaleByAdam-eps_root",
         lambda: mx.ScaleByAdam(eps=1e-4, eps_root=1e-6, mu_dtype=jnp.float32),
         exemptions=ROUNDED,
     ),
     Instance("ScaleByRMS", mx.ScaleByRMS, optax.scale_by_rms),
-    Instance(
+    twins(
         "ScaleByRMS-corrected",
-        lambda: mx.ScaleByRMS(0.95, 1e-4, 0.1, eps_in_sqrt=False, bias_correction=True),
-        lambda: optax.scale_by_rms(0.95, 1e-4, 0.1, eps_in_sqrt=False, bias_correction=True),
+        mx.ScaleByRMS,
+        optax.scale_by_rms,
+        0.95,
+        1e-4,
+        0.1,
+        eps_in_sqrt=False,
+        bias_correction=True,
     ),
-    Instance(
-        "ScaleByStddev",
-        lambda: mx.ScaleByStddev(eps=1e-3),
-        lambda: optax.scale_by_stddev(eps=1e-3),
-    ),
+    twins("ScaleByStddev", mx.ScaleByStddev, optax.scale_by_stddev, eps=1e-3),
     Instance(
         "ScaleByStddev-corrected",
         # Started at zero, the first variance would be a difference of equals: nothing but rounding.
@@ -117,22 +106,10 @@ TRANSFORMS = (
     ),
     Instance("ScaleByLion", mx.ScaleByLion, optax.scale_by_lion),
     # --- clipping, regularization
-    Instance("Clip", lambda: mx.Clip(0.7), lambda: optax.clip(0.7)),
-    Instance(
-        "ClipByGlobalNorm",
-        lambda: mx.ClipByGlobalNorm(1.5),
-        lambda: optax.clip_by_global_norm(1.5),
-    ),
-    Instance(
-        "AddDecayedWeights",
-        lambda: mx.AddDecayedWeights(0.1),
-        lambda: optax.add_decayed_weights(0.1),
-    ),
-    Instance(
-        "AddDecayedWeights-mask",
-        lambda: mx.AddDecayedWeights(0.1, mask=KERNELS),
-        lambda: optax.add_decayed_weights(0.1, mask=not_bias),
-    ),
+    twins("Clip", mx.Clip, optax.clip, 0.7),
+    twins("ClipByGlobalNorm", mx.ClipByGlobalNorm, optax.clip_by_global_norm, 1.5),
+    twins("AddDecayedWeights", mx.AddDecayedWeights, optax.add_decayed_weights, 0.1),
+    twins("AddDecayedWeights-mask", mx.AddDecayedWeights, optax.add_decayed_weights, 0.1, mask=KERNELS),
     # --- containers
     Instance(
         "Chain-runs",
@@ -257,44 +234,24 @@ TRANSFORMS = (
         exemptions={"pickle_can_save_it": "optax's functions are local ones, which pickle refuses"},
     ),
     # --- optimizers
-    Instance("SGD", lambda: mx.SGD(0.05), lambda: optax.sgd(0.05)),
-    Instance(
-        "SGD-nesterov",
-        lambda: mx.SGD(0.05, momentum=0.9, nesterov=True),
-        lambda: optax.sgd(0.05, momentum=0.9, nesterov=True),
-    ),
+    twins("SGD", mx.SGD, optax.sgd, 0.05),
+    twins("SGD-nesterov", mx.SGD, optax.sgd, 0.05, momentum=0.9, nesterov=True),
     Instance("SGD-schedules", lambda: mx.SGD(decaying, momentum=schedules.Linear(0.5, 0.9, 10))),
     Instance("SGD-stateful", lambda: mx.SGD(Cautious(0.05), momentum=0.9), extra=loss),
-    Instance("Adam", lambda: mx.Adam(0.05), lambda: optax.adam(0.05)),
-    Instance("AdamW", lambda: mx.AdamW(0.05), lambda: optax.adamw(0.05)),
-    Instance(
-        "AdamW-mask",
-        lambda: mx.AdamW(0.05, 0.8, 0.99, weight_decay=0.1, mask=KERNELS, nesterov=True),
-        lambda: optax.adamw(0.05, 0.8, 0.99, weight_decay=0.1, mask=not_bias, nesterov=True),
-    ),
+    twins("Adam", mx.Adam, optax.adam, 0.05),
+    twins("AdamW", mx.AdamW, optax.adamw, 0.05),
+    twins("AdamW-mask", mx.AdamW, optax.adamw, 0.05, 0.8, 0.99, weight_decay=0.1, mask=KERNELS, nesterov=True),
     Instance(
         "AdamW-schedule",
         lambda: mx.AdamW(schedules.WarmupCosineDecay(**WARMUP)),
         lambda: optax.adamw(optax.warmup_cosine_decay_schedule(**WARMUP)),
     ),
-    Instance("NAdam", lambda: mx.NAdam(0.05), lambda: optax.nadam(0.05)),
-    Instance(
-        "NAdamW",
-        lambda: mx.NAdamW(0.05, weight_decay=0.01),
-        lambda: optax.nadamw(0.05, weight_decay=0.01),
-    ),
-    Instance("RMSProp", lambda: mx.RMSProp(0.05), lambda: optax.rmsprop(0.05)),
-    Instance(
-        "RMSProp-momentum",
-        lambda: mx.RMSProp(0.05, eps_in_sqrt=False, momentum=0.8, nesterov=True),
-        lambda: optax.rmsprop(0.05, eps_in_sqrt=False, momentum=0.8, nesterov=True),
-    ),
-    Instance(
-        "RMSProp-centered",
-        lambda: mx.RMSProp(0.05, initial_scale=0.5, centered=True, bias_correction=True),
-        lambda: optax.rmsprop(0.05, initial_scale=0.5, centered=True, bias_correction=True),
-    ),
-    Instance("Lion", lambda: mx.Lion(0.05), lambda: optax.lion(0.05)),
+    twins("NAdam", mx.NAdam, optax.nadam, 0.05),
+    twins("NAdamW", mx.NAdamW, optax.nadamw, 0.05, weight_decay=0.01),
+    twins("RMSProp", mx.RMSProp, optax.rmsprop, 0.05),
+    twins("RMSProp-momentum", mx.RMSProp, optax.rmsprop, 0.05, eps_in_sqrt=False, momentum=0.8, nesterov=True),
+    twins("RMSProp-centered", mx.RMSProp, optax.rmsprop, 0.05, initial_scale=0.5, centered=True, bias_correction=True),
+    twins("Lion", mx.Lion, optax.lion, 0.05),
     Instance(
         "Lion-mask",
         lambda: mx.Lion(0.05, weight_decay=0.1, mask=KERNELS, mu_dtype=jnp.float32),

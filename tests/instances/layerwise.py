@@ -7,7 +7,7 @@ import optax
 import modulax as mx
 
 from ..differences import Difference
-from ._instance import Instance
+from ._instance import Instance, twins
 from ._masks import BIASES, KERNELS, decaying, is_bias, matrices, not_bias
 
 
@@ -52,32 +52,24 @@ def with_scalars(twin):
 TRANSFORMS = (
     # --- in proportion to the parameters, normalized, centred
     Instance("ScaleByTrustRatio", mx.ScaleByTrustRatio, optax.scale_by_trust_ratio),
-    Instance(
-        "ScaleByTrustRatio-numbers",
-        lambda: mx.ScaleByTrustRatio(1.5, 0.1, 0.01),
-        lambda: optax.scale_by_trust_ratio(1.5, 0.1, 0.01),
-    ),
+    twins("ScaleByTrustRatio-numbers", mx.ScaleByTrustRatio, optax.scale_by_trust_ratio, 1.5, 0.1, 0.01),
     Instance("ScaleByTrustRatio-decay", lambda: mx.ScaleByTrustRatio(weight_decay=0.1, mask=KERNELS)),
     Instance("ScaleByParamBlockNorm", mx.ScaleByParamBlockNorm, optax.scale_by_param_block_norm),
     Instance("ScaleByParamBlockRMS", mx.ScaleByParamBlockRMS, optax.scale_by_param_block_rms),
-    Instance(
-        "NormalizeByUpdateNorm",
-        lambda: mx.NormalizeByUpdateNorm(0.5, 1e-3),
-        lambda: optax.normalize_by_update_norm(0.5, 1e-3),
-    ),
+    twins("NormalizeByUpdateNorm", mx.NormalizeByUpdateNorm, optax.normalize_by_update_norm, 0.5, 1e-3),
     Instance("Normalize", mx.Normalize, optax.contrib.normalize),
     Instance("Centralize", mx.Centralize, optax.centralize),
     Instance("Centralize-last", lambda: mx.Centralize(output_axis=-1)),
     # --- clipping
-    Instance("ClipByBlockRMS", lambda: mx.ClipByBlockRMS(0.7), lambda: optax.clip_by_block_rms(0.7)),
+    twins("ClipByBlockRMS", mx.ClipByBlockRMS, optax.clip_by_block_rms, 0.7),
     Instance("ClipByRunningNorm", lambda: mx.ClipByRunningNorm(0.5, 0.8, 2, 1e-2)),
     Instance("ClipByNormPercentile", lambda: mx.ClipByNormPercentile(40.0, 3)),
-    Instance("AdaptiveGradClip", lambda: mx.AdaptiveGradClip(0.3), lambda: optax.adaptive_grad_clip(0.3)),
+    twins("AdaptiveGradClip", mx.AdaptiveGradClip, optax.adaptive_grad_clip, 0.3),
     # --- constraints
     Instance("ZeroNaNs", mx.ZeroNaNs, optax.zero_nans),
     Instance("KeepParamsNonnegative", mx.KeepParamsNonnegative, optax.keep_params_nonnegative),
     # --- noise: the same as optax's, from the same key
-    Instance("AddNoise", lambda: mx.AddNoise(0.5, 0.7, key=3), lambda: optax.add_noise(0.5, 0.7, key=3)),
+    twins("AddNoise", mx.AddNoise, optax.add_noise, 0.5, 0.7, key=3),
     # --- little memory
     Instance("ScaleBySM3", mx.ScaleBySM3, lambda: with_scalars(optax.scale_by_sm3())),
     Instance(
@@ -96,25 +88,21 @@ TRANSFORMS = (
         lambda: optax.scale_by_factored_rms(False, 0.6, epsilon=1e-3, decay_rate_fn=bounded_decay),
     ),
     # --- optimizers
-    Instance("LARS", lambda: mx.LARS(0.5), lambda: optax.lars(0.5)),
+    twins("LARS", mx.LARS, optax.lars, 0.5),
     Instance(
         "LARS-optax",
         lambda: mx.LARS(0.5, 0.1, KERNELS, 0.02, 1e-3, BIASES, 0.8, nesterov=True, follow="optax"),
         lambda: optax.lars(0.5, 0.1, not_bias, 0.02, 1e-3, is_bias, 0.8, nesterov=True),
     ),
     Instance("LARS-decay", lambda: mx.LARS(0.5, 0.1, KERNELS, 0.02, trust_ratio_mask=matrices)),
-    Instance("LAMB", lambda: mx.LAMB(0.05), lambda: optax.lamb(0.05)),
+    twins("LAMB", mx.LAMB, optax.lamb, 0.05),
     Instance(
         "LAMB-decay",
         lambda: mx.LAMB(0.05, 0.8, 0.95, 1e-4, eps_root=1e-5, weight_decay=0.1, mask=KERNELS),
         lambda: optax.lamb(0.05, 0.8, 0.95, 1e-4, 1e-5, 0.1, not_bias),
     ),
-    Instance("Fromage", lambda: mx.Fromage(0.05), lambda: optax.fromage(0.05)),
-    Instance(
-        "Fromage-schedule",
-        lambda: mx.Fromage(decaying, 1e-2),
-        lambda: optax.fromage(decaying, 1e-2),
-    ),
+    twins("Fromage", mx.Fromage, optax.fromage, 0.05),
+    twins("Fromage-schedule", mx.Fromage, optax.fromage, decaying, 1e-2),
     Instance(
         "Adafactor",
         lambda: mx.Adafactor(0.05, 2),

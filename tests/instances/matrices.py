@@ -10,7 +10,7 @@ import modulax as mx
 from modulax import schedules
 
 from ..differences import Difference
-from ._instance import ROUNDED, Instance
+from ._instance import ROUNDED, Instance, twins
 from ._masks import KERNELS, decaying, growing, not_bias
 
 DION = (
@@ -91,7 +91,7 @@ TRANSFORMS = (
         lambda: scale_by_shape(consistent_rms=0.2),
     ),
     Instance("Muon", lambda: mx.Muon(0.05)),
-    Instance("Muon-optax", lambda: mx.Muon(0.05, follow="optax"), lambda: optax.contrib.muon(0.05)),
+    twins("Muon-optax", mx.Muon, optax.contrib.muon, 0.05, follow="optax"),
     Instance(
         "Muon-mask",
         lambda: mx.Muon(

@@ -11,7 +11,7 @@ import modulax as mx
 from modulax import schedules
 
 from ..differences import Difference
-from ._instance import ROUNDED, Instance
+from ._instance import ROUNDED, Instance, twins
 from ._masks import KERNELS, bowl, decaying, not_bias
 
 OBJECTIVE = {"obj_fn": bowl}
@@ -38,10 +38,15 @@ def counting_in_float64(twin: Any) -> Any:
 TRANSFORMS = (
     # --- mixtures
     Instance("ScaleByADOPT", mx.ScaleByADOPT, contrib.scale_by_adopt),
-    Instance(
+    twins(
         "ScaleByADOPT-nesterov",
-        lambda: mx.ScaleByADOPT(0.8, 0.95, 1e-3, nesterov=True, clip_value_fn=square_root),
-        lambda: contrib.scale_by_adopt(0.8, 0.95, 1e-3, nesterov=True, clip_value_fn=square_root),
+        mx.ScaleByADOPT,
+        contrib.scale_by_adopt,
+        0.8,
+        0.95,
+        1e-3,
+        nesterov=True,
+        clip_value_fn=square_root,
     ),
     Instance(
         "ScaleByADOPT-unclipped",
@@ -63,30 +68,27 @@ TRANSFORMS = (
         exemptions=ROUNDED,
     ),
     Instance("ScaleBySimplifiedAdEMAMix", mx.ScaleBySimplifiedAdEMAMix, contrib.scale_by_simplified_ademamix),
-    Instance(
+    twins(
         "ScaleBySimplifiedAdEMAMix-alpha",
-        lambda: mx.ScaleBySimplifiedAdEMAMix(0.9, 0.99, 2.0, 1e-4, 1e-6),
-        lambda: contrib.scale_by_simplified_ademamix(0.9, 0.99, 2.0, 1e-4, 1e-6),
+        mx.ScaleBySimplifiedAdEMAMix,
+        contrib.scale_by_simplified_ademamix,
+        0.9,
+        0.99,
+        2.0,
+        1e-4,
+        1e-6,
     ),
     Instance(
         "ScaleByACProp", mx.ScaleByACProp, rtol=1e-5
     ),  # 1 - b2 divides what it multiplied: in float32, four digits
-    Instance(
-        "ScaleByACProp-optax",
-        lambda: mx.ScaleByACProp(0.8, 0.95, 1e-4, 1e-6, follow="optax"),
-        lambda: contrib.scale_by_acprop(0.8, 0.95, 1e-4, 1e-6),
-    ),
+    twins("ScaleByACProp-optax", mx.ScaleByACProp, contrib.scale_by_acprop, 0.8, 0.95, 1e-4, 1e-6, follow="optax"),
     Instance(
         "ScaleByMADGRAD", lambda: mx.ScaleByMADGRAD(0.05), lambda: counting_in_float64(contrib.scale_by_madgrad(0.05))
     ),
     # --- signs
     Instance("ScaleBySign", mx.ScaleBySign, optax.scale_by_sign),
     Instance("ScaleByRprop", lambda: mx.ScaleByRprop(0.1)),
-    Instance(
-        "ScaleByRprop-optax",
-        lambda: mx.ScaleByRprop(0.1, 0.4, 1.5, 1e-3, 0.5, follow="optax"),
-        lambda: optax.scale_by_rprop(0.1, 0.4, 1.5, 1e-3, 0.5),
-    ),
+    twins("ScaleByRprop-optax", mx.ScaleByRprop, optax.scale_by_rprop, 0.1, 0.4, 1.5, 1e-3, 0.5, follow="optax"),
     # --- curvature
     Instance("HutchinsonDiagonal", mx.HutchinsonDiagonal, contrib.hutchinson_estimator_diag_hessian, extra=OBJECTIVE),
     Instance("ScaleBySophia", mx.ScaleBySophia, extra=OBJECTIVE),
@@ -103,18 +105,18 @@ TRANSFORMS = (
         extra=OBJECTIVE,
     ),
     # --- optimizers
-    Instance("ADOPT", lambda: mx.ADOPT(0.05), lambda: contrib.adopt(0.05)),
-    Instance("AdEMAMix", lambda: mx.AdEMAMix(0.05), lambda: contrib.ademamix(0.05)),
-    Instance(
-        "AdEMAMix-mask",
-        lambda: mx.AdEMAMix(0.05, b3=0.99, weight_decay=0.1, mask=KERNELS),
-        lambda: contrib.ademamix(0.05, b3=0.99, weight_decay=0.1, mask=not_bias),
-    ),
-    Instance("SimplifiedAdEMAMix", lambda: mx.SimplifiedAdEMAMix(0.01), lambda: contrib.simplified_ademamix(0.01)),
-    Instance(
+    twins("ADOPT", mx.ADOPT, contrib.adopt, 0.05),
+    twins("AdEMAMix", mx.AdEMAMix, contrib.ademamix, 0.05),
+    twins("AdEMAMix-mask", mx.AdEMAMix, contrib.ademamix, 0.05, b3=0.99, weight_decay=0.1, mask=KERNELS),
+    twins("SimplifiedAdEMAMix", mx.SimplifiedAdEMAMix, contrib.simplified_ademamix, 0.01),
+    twins(
         "SimplifiedAdEMAMix-mask",
-        lambda: mx.SimplifiedAdEMAMix(0.01, alpha=3.0, weight_decay=0.1, mask=KERNELS),
-        lambda: contrib.simplified_ademamix(0.01, alpha=3.0, weight_decay=0.1, mask=not_bias),
+        mx.SimplifiedAdEMAMix,
+        contrib.simplified_ademamix,
+        0.01,
+        alpha=3.0,
+        weight_decay=0.1,
+        mask=KERNELS,
     ),
     Instance("ACProp", lambda: mx.ACProp(0.05), rtol=1e-5),
     Instance(
@@ -134,14 +136,10 @@ TRANSFORMS = (
         lambda: mx.MADGRAD(schedules.Linear(0.1, 0.01, 20)),
         lambda: counting_in_float64(contrib.madgrad(optax.linear_schedule(0.1, 0.01, 20))),
     ),
-    Instance("SignSGD", lambda: mx.SignSGD(0.05), lambda: optax.sign_sgd(0.05)),
-    Instance("Signum", lambda: mx.Signum(0.05), lambda: optax.signum(0.05)),
+    twins("SignSGD", mx.SignSGD, optax.sign_sgd, 0.05),
+    twins("Signum", mx.Signum, optax.signum, 0.05),
     Instance("Rprop", lambda: mx.Rprop(0.05)),
-    Instance(
-        "Rprop-optax",
-        lambda: mx.Rprop(0.05, follow="optax"),
-        lambda: optax.rprop(0.05),
-    ),
+    twins("Rprop-optax", mx.Rprop, optax.rprop, 0.05, follow="optax"),
     Instance("Sophia", lambda: mx.Sophia(0.05), extra=OBJECTIVE),
     Instance(
         "Sophia-optax",

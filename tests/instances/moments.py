@@ -10,7 +10,7 @@ import modulax as mx
 from modulax import schedules
 
 from ..differences import Difference
-from ._instance import ROUNDED, Instance
+from ._instance import ROUNDED, Instance, twins
 from ._masks import KERNELS, decaying, not_bias
 
 
@@ -21,28 +21,18 @@ def shrunk(updates: Any, params: Any) -> Any:
 
 TRANSFORMS = (
     # --- Lion's other signs
-    Instance(
-        "ScaleByLion-smooth",
-        lambda: mx.ScaleByLion(0.8, 0.95, mode="smooth", smooth_beta=3.0),
-        lambda: optax.scale_by_lion(0.8, 0.95, mode="smooth", smooth_beta=3.0),
-    ),
-    Instance(
-        "ScaleByLion-refined",
-        lambda: mx.ScaleByLion(mode="refined"),
-        lambda: optax.scale_by_lion(mode="refined"),
-    ),
+    twins("ScaleByLion-smooth", mx.ScaleByLion, optax.scale_by_lion, 0.8, 0.95, mode="smooth", smooth_beta=3.0),
+    twins("ScaleByLion-refined", mx.ScaleByLion, optax.scale_by_lion, mode="refined"),
     # --- transforms
     Instance("ScaleByAdamax", mx.ScaleByAdamax, optax.scale_by_adamax),
     Instance("ScaleByAMSGrad", mx.ScaleByAMSGrad),
-    Instance(
-        "ScaleByAMSGrad-optax",
-        lambda: mx.ScaleByAMSGrad(0.8, 0.95, 1e-6, 1e-5, follow="optax"),
-        lambda: optax.scale_by_amsgrad(0.8, 0.95, 1e-6, 1e-5),
-    ),
-    Instance(
+    twins("ScaleByAMSGrad-optax", mx.ScaleByAMSGrad, optax.scale_by_amsgrad, 0.8, 0.95, 1e-6, 1e-5, follow="optax"),
+    twins(
         "ScaleByAMSGrad-uncorrected",
-        lambda: mx.ScaleByAMSGrad(bias_correction_mu=False, bias_correction_nu=False),
-        lambda: optax.scale_by_amsgrad(bias_correction_mu=False, bias_correction_nu=False),
+        mx.ScaleByAMSGrad,
+        optax.scale_by_amsgrad,
+        bias_correction_mu=False,
+        bias_correction_nu=False,
     ),
     Instance(
         "ScaleByAMSGrad-float32",
@@ -50,69 +40,29 @@ TRANSFORMS = (
         exemptions=ROUNDED,
     ),
     Instance("ScaleByBelief", mx.ScaleByBelief, optax.scale_by_belief),
-    Instance(
-        "ScaleByBelief-nesterov",
-        lambda: mx.ScaleByBelief(0.8, 0.95, 1e-6, 1e-8, nesterov=True),
-        lambda: optax.scale_by_belief(0.8, 0.95, 1e-6, 1e-8, nesterov=True),
-    ),
+    twins("ScaleByBelief-nesterov", mx.ScaleByBelief, optax.scale_by_belief, 0.8, 0.95, 1e-6, 1e-8, nesterov=True),
     Instance("ScaleByYogi", mx.ScaleByYogi),
     Instance("ScaleByYogi-optax", lambda: mx.ScaleByYogi(follow="optax"), optax.scale_by_yogi),
-    Instance(
-        "ScaleByYogi-numbers",
-        lambda: mx.ScaleByYogi(0.8, 0.9, 1e-4, 1e-5, 0.3, follow="optax"),
-        lambda: optax.scale_by_yogi(0.8, 0.9, 1e-4, 1e-5, 0.3),
-    ),
+    twins("ScaleByYogi-numbers", mx.ScaleByYogi, optax.scale_by_yogi, 0.8, 0.9, 1e-4, 1e-5, 0.3, follow="optax"),
     # At b2 = 0.999 optax loses the twelfth digit where ρ cancels.
-    Instance("ScaleByRAdam", lambda: mx.ScaleByRAdam(b2=0.95), lambda: optax.scale_by_radam(b2=0.95)),
-    Instance(
-        "ScaleByRAdam-nesterov",
-        lambda: mx.ScaleByRAdam(0.8, 0.9, 1e-6, 1e-5, 7.0, nesterov=True),
-        lambda: optax.scale_by_radam(0.8, 0.9, 1e-6, 1e-5, 7.0, nesterov=True),
-    ),
-    Instance(
-        "ScaleByNovoGrad",
-        lambda: mx.ScaleByNovoGrad(weight_decay=0.1),
-        lambda: optax.scale_by_novograd(weight_decay=0.1),
-    ),
-    Instance(
-        "ScaleByNovoGrad-numbers",
-        lambda: mx.ScaleByNovoGrad(0.8, 0.95, 1e-3, 1e-2),
-        lambda: optax.scale_by_novograd(0.8, 0.95, 1e-3, 1e-2),
-    ),
+    twins("ScaleByRAdam", mx.ScaleByRAdam, optax.scale_by_radam, b2=0.95),
+    twins("ScaleByRAdam-nesterov", mx.ScaleByRAdam, optax.scale_by_radam, 0.8, 0.9, 1e-6, 1e-5, 7.0, nesterov=True),
+    twins("ScaleByNovoGrad", mx.ScaleByNovoGrad, optax.scale_by_novograd, weight_decay=0.1),
+    twins("ScaleByNovoGrad-numbers", mx.ScaleByNovoGrad, optax.scale_by_novograd, 0.8, 0.95, 1e-3, 1e-2),
     Instance("ScaleByAdan", mx.ScaleByAdan),
-    Instance(
-        "ScaleByAdan-optax",
-        lambda: mx.ScaleByAdan(0.9, 0.8, 0.95, 1e-6, 1e-5, follow="optax"),
-        lambda: optax.scale_by_adan(0.9, 0.8, 0.95, 1e-6, 1e-5),
-    ),
+    twins("ScaleByAdan-optax", mx.ScaleByAdan, optax.scale_by_adan, 0.9, 0.8, 0.95, 1e-6, 1e-5, follow="optax"),
     Instance("ScaleByAdadelta", mx.ScaleByAdadelta, optax.scale_by_adadelta),
     Instance("ScaleByRSS", mx.ScaleByRSS, optax.scale_by_rss),
-    Instance(
-        "ScaleByOptimisticGradient",
-        lambda: mx.ScaleByOptimisticGradient(0.7, 0.4),
-        lambda: optax.scale_by_optimistic_gradient(0.7, 0.4),
-    ),
+    twins("ScaleByOptimisticGradient", mx.ScaleByOptimisticGradient, optax.scale_by_optimistic_gradient, 0.7, 0.4),
     Instance("ProximalWeightDecay", lambda: mx.ProximalWeightDecay(0.5, 0.2), lambda: optax.stateless(shrunk)),
     # --- optimizers
-    Instance("Adamax", lambda: mx.Adamax(0.05), lambda: optax.adamax(0.05)),
-    Instance(
-        "AdamaxW",
-        lambda: mx.AdamaxW(0.05, weight_decay=0.1, mask=KERNELS),
-        lambda: optax.adamaxw(0.05, weight_decay=0.1, mask=not_bias),
-    ),
-    Instance(
-        "AMSGrad",
-        lambda: mx.AMSGrad(0.05, bias_correction_nu=False),
-        lambda: optax.amsgrad(0.05, bias_correction_nu=False),
-    ),
-    Instance(
-        "AMSGrad-optax",
-        lambda: mx.AMSGrad(0.05, follow="optax"),
-        lambda: optax.amsgrad(0.05),
-    ),
+    twins("Adamax", mx.Adamax, optax.adamax, 0.05),
+    twins("AdamaxW", mx.AdamaxW, optax.adamaxw, 0.05, weight_decay=0.1, mask=KERNELS),
+    twins("AMSGrad", mx.AMSGrad, optax.amsgrad, 0.05, bias_correction_nu=False),
+    twins("AMSGrad-optax", mx.AMSGrad, optax.amsgrad, 0.05, follow="optax"),
     Instance("ScaleByStableAdam", lambda: mx.ScaleByStableAdam(b2=0.9, clip_threshold=0.9)),
     Instance("StableAdamW", lambda: mx.StableAdamW(0.05, weight_decay=0.1, mask=KERNELS)),
-    Instance("AdaBelief", lambda: mx.AdaBelief(0.05), lambda: optax.adabelief(0.05)),
+    twins("AdaBelief", mx.AdaBelief, optax.adabelief, 0.05),
     Instance(
         "AdaBelief-mask",
         lambda: mx.AdaBelief(0.05, weight_decay=0.1, mask=KERNELS, nesterov=True),
@@ -121,39 +71,23 @@ TRANSFORMS = (
         ),
     ),
     Instance("Yogi", lambda: mx.Yogi(0.05)),
-    Instance("Yogi-optax", lambda: mx.Yogi(0.05, follow="optax"), lambda: optax.yogi(0.05)),
-    Instance("RAdam", lambda: mx.RAdam(0.05, b2=0.95), lambda: optax.radam(0.05, b2=0.95)),
+    twins("Yogi-optax", mx.Yogi, optax.yogi, 0.05, follow="optax"),
+    twins("RAdam", mx.RAdam, optax.radam, 0.05, b2=0.95),
     Instance(
         "RAdam-schedules",
         lambda: mx.RAdam(decaying, schedules.Linear(0.8, 0.9, 10), threshold=schedules.Constant(6.0)),
     ),
-    Instance(
-        "NovoGrad",
-        lambda: mx.NovoGrad(0.05, weight_decay=0.1),
-        lambda: optax.novograd(0.05, weight_decay=0.1),
-    ),
+    twins("NovoGrad", mx.NovoGrad, optax.novograd, 0.05, weight_decay=0.1),
     Instance("Adan", lambda: mx.Adan(0.05, weight_decay=0.1, mask=KERNELS)),
-    Instance(
-        "Adan-optax",
-        lambda: mx.Adan(0.05, weight_decay=0.1, mask=KERNELS, follow="optax"),
-        lambda: optax.adan(0.05, weight_decay=0.1, mask=not_bias),
-    ),
+    twins("Adan-optax", mx.Adan, optax.adan, 0.05, weight_decay=0.1, mask=KERNELS, follow="optax"),
     Instance(
         "Adadelta",
         lambda: mx.Adadelta(0.5, weight_decay=0.1, mask=KERNELS),
         lambda: optax.adadelta(0.5, weight_decay=0.1, weight_decay_mask=not_bias),
     ),
-    Instance("Adagrad", lambda: mx.Adagrad(0.05), lambda: optax.adagrad(0.05)),
-    Instance(
-        "OptimisticGradientDescent",
-        lambda: mx.OptimisticGradientDescent(0.05, 0.7, 0.4),
-        lambda: optax.optimistic_gradient_descent(0.05, 0.7, 0.4),
-    ),
-    Instance(
-        "OptimisticAdam",
-        lambda: mx.OptimisticAdam(0.05, alpha=0.9, beta=0.6),
-        lambda: optax.optimistic_adam_v2(0.05, alpha=0.9, beta=0.6),
-    ),
+    twins("Adagrad", mx.Adagrad, optax.adagrad, 0.05),
+    twins("OptimisticGradientDescent", mx.OptimisticGradientDescent, optax.optimistic_gradient_descent, 0.05, 0.7, 0.4),
+    twins("OptimisticAdam", mx.OptimisticAdam, optax.optimistic_adam_v2, 0.05, alpha=0.9, beta=0.6),
 )
 
 DIFFERENCES = (

@@ -8,7 +8,7 @@ import modulax as mx
 from modulax import schedules
 
 from ..differences import Difference
-from ._instance import Instance
+from ._instance import Instance, twins
 from ._masks import KERNELS, loss, not_bias
 
 contrib = optax.contrib
@@ -35,11 +35,7 @@ TRANSFORMS = (
         lambda: _flipped(contrib.prodigy(betas=(0.9, 0.99), estim_lr0=0.01)),
     ),
     Instance("Prodigy", lambda: mx.Prodigy(betas=(0.9, 0.99), weight_decay=0.01)),
-    Instance(
-        "Prodigy-optax",
-        lambda: mx.Prodigy(0.5, (0.8, 0.99), 0.9, 1e-6, 1e-2, 1.2, 0.1, follow="optax"),
-        lambda: contrib.prodigy(0.5, (0.8, 0.99), 0.9, 1e-6, 1e-2, 1.2, 0.1),
-    ),
+    twins("Prodigy-optax", mx.Prodigy, contrib.prodigy, 0.5, (0.8, 0.99), 0.9, 1e-6, 1e-2, 1.2, 0.1, follow="optax"),
     Instance(
         "Prodigy-schedule",
         lambda: mx.Prodigy(schedules.Linear(1.0, 0.1, 20), (0.9, 0.99), safeguard_warmup=True, follow="optax"),
@@ -53,11 +49,7 @@ TRANSFORMS = (
         lambda: _flipped(contrib.dadapt_adamw(betas=(0.9, 0.99), estim_lr0=0.01)),
     ),
     Instance("DAdaptAdamW", lambda: mx.DAdaptAdamW(betas=(0.9, 0.99), weight_decay=0.01)),
-    Instance(
-        "DAdaptAdamW-optax",
-        lambda: mx.DAdaptAdamW(0.5, (0.8, 0.99), 1e-6, 1e-2, 0.1, follow="optax"),
-        lambda: contrib.dadapt_adamw(0.5, (0.8, 0.99), 1e-6, 1e-2, 0.1),
-    ),
+    twins("DAdaptAdamW-optax", mx.DAdaptAdamW, contrib.dadapt_adamw, 0.5, (0.8, 0.99), 1e-6, 1e-2, 0.1, follow="optax"),
     Instance(
         "ScaleByDoG",
         lambda: mx.ScaleByDoG(("distance", 0.1)),

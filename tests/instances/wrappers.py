@@ -8,7 +8,7 @@ import modulax as mx
 from modulax.tree import norm
 
 from ..differences import Difference
-from ._instance import Instance
+from ._instance import Instance, twins
 from ._masks import is_long, loss, ratio, two_of_three
 
 
@@ -39,7 +39,7 @@ TRANSFORMS = (
     Instance("SkipSpikes", lambda: mx.SkipSpikes(mx.AdamW(0.1), 3, 0.5)),
     Instance("SkipSpikes-both", lambda: mx.SkipSpikes(mx.SGD(0.1, 0.9), 4, 0.1, "both", 2), extra=loss),
     # --- accumulating
-    Instance("ApplyEvery", lambda: mx.ApplyEvery(3), lambda: optax.apply_every(3)),
+    twins("ApplyEvery", mx.ApplyEvery, optax.apply_every, 3),
     # --- reshaping
     Instance(
         "SplitRealAndImaginary",
@@ -54,7 +54,7 @@ TRANSFORMS = (
     Instance("LowBit", lambda: mx.LowBit(mx.AdamW(0.1), block=16, min_size=0), exemptions=STEPS),
     Instance("LowBit(bits=4)", lambda: mx.LowBit(mx.Lion(0.1), 4, block=16, min_size=0)),
     # --- watching
-    Instance("Snapshot", lambda: mx.Snapshot("norm", norm), lambda: optax.snapshot("norm", norm)),
+    twins("Snapshot", mx.Snapshot, optax.snapshot, "norm", norm),
     Instance(
         "Monitor",
         lambda: mx.Monitor({"norm": norm, "often": mx.MeasureWithEma(is_long, 0.9), "ratio": mx.Stateless(ratio)}),
