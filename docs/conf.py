@@ -1,6 +1,7 @@
 """The documentation, built by `nox -s docs`."""
 
 import importlib.metadata
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -18,10 +19,8 @@ version = release
 
 extensions = [
     "code_links",
-    "executed_blocks",
-    "markdown_docstrings",
+    "markdown_pages",
     "myst_nb",
-    "optimizer_pages",
     "schedule_pictures",
     "sphinx.ext.autodoc",
     "sphinx.ext.mathjax",
@@ -30,7 +29,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
 ]
-exclude_patterns = ["_build", "_executed", "jupyter_execute", "**/.ipynb_checkpoints"]
+exclude_patterns = ["_build", "jupyter_execute", "**/.ipynb_checkpoints"]
 nitpicky = False
 suppress_warnings = ["config.cache"]
 
@@ -39,7 +38,7 @@ MATHJAX = "sphinx-mathjax-offline/static/mathjax/tex-svg-full.js"
 STATIC = HERE / "_build" / "static"
 STATIC.mkdir(parents=True, exist_ok=True)
 shutil.copy(Path(str(importlib.metadata.distribution("sphinx-mathjax-offline").locate_file(MATHJAX))), STATIC)
-html_css_files = ["modulax.css"]
+html_css_files = ["modulax.css", "pictures.css"]
 mathjax_path = "tex-svg-full.js"
 # The menu would load more files, from another host.
 mathjax3_config = {"options": {"enableMenu": False}}
@@ -51,18 +50,43 @@ for notebook in sorted((HERE.parent / "notebooks").glob("*.ipynb")):
     (HERE / "notebooks").mkdir(exist_ok=True)
     shutil.copy(notebook, HERE / "notebooks")
 
-myst_enable_extensions = ["amsmath", "attrs_inline", "colon_fence", "deflist", "dollarmath", "substitution"]
+pictures.make_if_changed()
+
+myst_enable_extensions = [
+    "amsmath",
+    "attrs_inline",
+    "colon_fence",
+    "deflist",
+    "dollarmath",
+    "fieldlist",
+    "substitution",
+]
 myst_heading_anchors = 3
-# executed_blocks runs the notebooks and the blocks of the pages, in processes of their own.
-nb_execution_mode = "off"
 # The figures of the landing page.
 myst_substitutions = pictures.figures()
+
+# Every page and every notebook runs in a kernel of its own. Outputs are kept as long as no source changes, and the
+# kernels share what XLA has compiled.
+nb_custom_formats = {".md": "markdown_pages.read_page"}
+nb_execution_mode = "cache"
+nb_execution_cache_path = str(HERE / "_build" / "outputs" / pictures.digest())
+# `nox -s libraries` runs the first, and `optimizer_runs.py` the examples of the others.
+nb_execution_excludepatterns = ["docs/libraries.md", "api/optimizers/*.md"]
+nb_execution_in_temp = True
+nb_execution_raise_on_error = True
+nb_execution_show_tb = True
+nb_execution_timeout = 300
 nb_merge_streams = True
+nb_render_image_options = {"alt": "The figure of the code above"}
+os.environ |= {
+    "JAX_COMPILATION_CACHE_DIR": str(HERE / "_build" / "compiled"),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+}
 
 # The docstrings are Markdown in Google's sections; `Args:` of a class are its fields.
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
-napoleon_custom_sections = [("References", "notes_style")]
+napoleon_custom_sections = [("Attributes", "params_style"), ("References", "notes_style")]
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autodoc_class_signature = "mixed"
@@ -78,5 +102,5 @@ html_theme = "furo"
 html_title = f"modulax {version}"
 html_copy_source = False
 html_static_path = [str(STATIC), "_static"]
-html_js_files = ["accessibility.js"]
+html_js_files = ["accessibility.js", "sortable.js"]
 html_show_sphinx = False

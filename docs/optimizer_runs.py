@@ -1,16 +1,14 @@
 """Runs every optimizer on three small problems, for the pictures of its page.
 
-`python docs/optimizer_runs.py runs.json` writes the paths and the losses; it runs the examples of the pages too. An
-optimizer with a learning rate is run with a range of them as one vmapped program, and the best run is kept.
-`optimizer_pages.py` runs this file in a process of its own, because XLA reads its flags only once.
+`pictures.py` calls it, and it runs the examples of the pages too. An optimizer with a learning rate is run with a range
+of them as one vmapped program, and the best run is drawn.
 """
 
 import functools
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
+import drawing
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -50,6 +48,27 @@ def rosenbrock(x: ArrayLike, y: ArrayLike) -> Any:
     """A curved valley, with its minimum at (1, 1)."""
     x, y = jnp.asarray(x), jnp.asarray(y)
     return (1 - x) ** 2 + 20 * (y - x**2) ** 2
+
+
+# What is drawn of them: the title, the function, the ranges of x and y, the levels, and the minimum.
+VALLEYS: dict[str, tuple[Any, ...]] = {
+    "quadratic": (
+        "Quadratic, condition number 30",
+        quadratic,
+        (-2.6, 2.6),
+        (-2.2, 2.2),
+        np.geomspace(0.01, 12, 9),
+        (0.0, 0.0),
+    ),
+    "rosenbrock": (
+        "Rosenbrock valley",
+        rosenbrock,
+        (-1.9, 1.9),
+        (-0.9, 2.3),
+        np.geomspace(0.3, 200, 8),
+        (1.0, 1.0),
+    ),
+}
 
 
 def network(params: dict[str, jax.Array], images: jax.Array, labels: jax.Array) -> jax.Array:
@@ -136,7 +155,7 @@ def run(name: str, problem: tuple[Any, ...], full: tuple[Any, ...], *, only_full
         for i, valley in enumerate(("quadratic", "rosenbrock")):
             chosen = best(losses[:, i])
             rate = float(sweeps["valleys"][chosen]) if is_tuned else None
-            found[valley] = {"rate": rate, "path": paths[chosen, i].tolist(), "loss": losses[chosen, i].tolist()}
+            found[valley] = {"rate": rate, "path": paths[chosen, i].tolist()}
     losses = np.asarray(swept(digits, sweeps["digits"], *(full if only_full or name in FULL_BATCH else problem)))
     chosen = best(losses)
     rate = float(sweeps["digits"][chosen]) if is_tuned else None
@@ -144,7 +163,8 @@ def run(name: str, problem: tuple[Any, ...], full: tuple[Any, ...], *, only_full
     return found
 
 
-def main(output: Path) -> None:
+def problems() -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The start, the data and the batches of the network: small batches, and full ones."""
     images, labels = load_digits(return_X_y=True)
     random = np.random.default_rng(0)
     start = {
@@ -156,13 +176,36 @@ def main(output: Path) -> None:
     start = jtu.tree_map(lambda x: jnp.asarray(x, jnp.float32), start)
     data = (start, jnp.asarray(images[:IMAGES] / 16, jnp.float32), jnp.asarray(labels[:IMAGES]))
     rows = [random.permutation(IMAGES)[:BATCH] for _ in range(ROUNDS * EVERY)]
-    problem = (*data, jnp.asarray(rows).reshape(ROUNDS, EVERY, BATCH))
-    full = (*data, jnp.broadcast_to(jnp.arange(IMAGES), (ROUNDS, EVERY, IMAGES)))
+    small = (*data, jnp.asarray(rows).reshape(ROUNDS, EVERY, BATCH))
+    return small, (*data, jnp.broadcast_to(jnp.arange(IMAGES), (ROUNDS, EVERY, IMAGES)))
+
+
+def rounded(rate: float) -> str:
+    return f"{rate:.1g}" if rate >= 1e-4 else f"{rate:.0e}"
+
+
+def draw_optimizer(folder: Path, name: str, found: dict[str, Any]) -> None:
+    """The three pictures of an optimizer."""
+    own = found[name]
+    for valley, (title, *scene) in VALLEYS.items():
+        drawing.valley(folder / f"{name}-{valley}.svg", *scene, own[valley]["path"], title)
+    kind = ", full batch" if name in FULL_BATCH else ""
+    curves = []
+    for other, color in {"sgd": drawing.GREY, "adamw": drawing.BLUE, name: drawing.ORANGE}.items():
+        run = own["digits"] if other == name else found[f"{other}{kind}"]["digits"]
+        rate = f" {rounded(run['rate'])}" if run["rate"] else ""
+        curves.append((f"{mx.get(other).__name__}{rate}", color, run["loss"]))
+    curves.sort(key=lambda curve: curve[1] == drawing.ORANGE)
+    title = f"Losses of {mx.get(name).__name__}, AdamW and SGD on digits"
+    drawing.losses(folder / f"{name}-digits.svg", np.arange(ROUNDS) * EVERY, curves, title)
+
+
+def draw(folder: Path) -> dict[str, dict[str, float | None]]:
+    """Draw the pictures of all optimizers, and return the learning rates that were chosen, by problem."""
+    small, full = problems()
     run_examples()
-    runs = {name: run(name, problem, full) for name in mx.available()}
-    runs |= {f"{name}, full batch": run(name, problem, full, only_full=True) for name in ("sgd", "adamw")}
-    output.write_text(json.dumps(runs), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    runs = {name: run(name, small, full) for name in mx.available()}
+    runs |= {f"{name}, full batch": run(name, small, full, only_full=True) for name in ("sgd", "adamw")}
+    for name in mx.available():
+        draw_optimizer(folder, name, runs)
+    return {name: {problem: x["rate"] for problem, x in run.items()} for name, run in runs.items()}

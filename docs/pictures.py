@@ -1,21 +1,65 @@
-"""The picture and the figures of the landing page.
+"""What the documentation is made of besides its pages: pictures, pages of the optimizers, figures of the landing page.
 
-The picture is a sweep over learning rates on scikit-learn's digits, made when the site is built; the figures are read
-from benchmarks/results.json.
+`python docs/pictures.py` draws the pictures into `docs/_pictures` and writes the pages of optimizers. The build runs
+it if a source has changed, in a process of its own, so that JAX never starts in the process of Sphinx, which forks. The
+figures and the ratios to optax are read from benchmarks/results.json.
 """
 
+import hashlib
 import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+FOLDER = HERE / "_pictures"
+RESULTS = ROOT / "benchmarks" / "results.json"
+# The columns with ratios to optax, by part. The ratios of the other parts are to something else.
+COLUMNS = {
+    "eager": ("ratio",),
+    "step": ("argument, as built", "`optimizer.step`"),
+    "init": ("ratio",),
+    "program": ("ratio",),
+    "small parameters": ("ratio",),
+    "sweep": ("ratio",),
+    "training": ("modulax, stock", "`modulax.nnx.Optimizer`"),
+    "ctc": ("ratio",),
+    "cross_entropy": ("ratio",),
+    "assignment": ("ratio",),
+    "linear algebra": ("ratio",),
+    "projections": ("ratio",),
+}
+
+
+def digest(files: Iterable[Path] = ()) -> str:
+    """Changes with the library, and with other files."""
+    sources = [*sorted((ROOT / "src").rglob("*.py")), *sorted(files)]
+    return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
+
+
+def make_if_changed() -> None:
+    """Draw all pictures and write the pages of the optimizers, unless they are those of these sources."""
+    scripts = [file for kind in ("*.py", "*.jinja", "*.toml", "*.json") for file in HERE.glob(kind)]
+    stamp = FOLDER / digest([*scripts, HERE / "released_code.md", HERE / "differences_from_optax.md", RESULTS])
+    if not stamp.exists():
+        shutil.rmtree(FOLDER, ignore_errors=True)
+        FOLDER.mkdir()
+        subprocess.run([sys.executable, __file__], check=True)
+        stamp.touch()
 
 
 def table_of(part: str) -> tuple[list[str], list[list[str]]]:
     """The head and the rows of the table of a part of the benchmarks."""
-    results = json.loads((ROOT / "benchmarks" / "results.json").read_text(encoding="utf-8"))
-    table = next(block for block in results[part]["content"] if isinstance(block, dict))
+    table = next(tables_of(json.loads(RESULTS.read_text(encoding="utf-8"))[part]))
     return table["head"], table["rows"]
+
+
+def tables_of(part: Any) -> Iterator[Any]:
+    return (block for block in part["content"] if isinstance(block, dict))
 
 
 def figures() -> dict[str, str]:
@@ -31,12 +75,38 @@ def figures() -> dict[str, str]:
     }
 
 
-def draw_sweep(folder: Path) -> None:
-    """Train with 32 learning rates and 3 seeds as one program, and draw the losses, for light and dark pages."""
+def ratios() -> dict[str, list[float]]:
+    """All ratios to optax, by part."""
+    results: Any = json.loads(RESULTS.read_text(encoding="utf-8"))
+    found: dict[str, list[float]] = {}
+    for part in filter(results.__contains__, COLUMNS):
+        for table in tables_of(results[part]):
+            columns = [i for i, head in enumerate(table["head"]) if head in COLUMNS[part]]
+            rows = [row for row in table["rows"] if "optax" not in row[: table["labels"]]]
+            found.setdefault(part, []).extend(float(row[i]) for row in rows for i in columns if row[i])
+    return found
+
+
+def draw_ratios() -> None:
+    """Draw a dot for every ratio, in a line for each part."""
+    import drawing
+
+    found = ratios()
+    with drawing.picture(FOLDER / "benchmarks.svg", "Ratios of modulax to optax", 720, 350) as axes:
+        for i, values in enumerate(found.values()):
+            axes.plot(values, [i] * len(values), "o", color=drawing.GREY, alpha=0.6, markersize=5, markeredgewidth=0)
+        axes.axvline(1.0, color=drawing.ORANGE, linewidth=1)
+        axes.set(xscale="log", xlabel="modulax over optax: faster on the left of the line, or less memory")
+        axes.set_yticks(range(len(found)), [part.replace("_", " ") for part in found])
+        axes.invert_yaxis()
+
+
+def draw_sweep() -> None:
+    """Train with 32 learning rates and 3 seeds as one program, and draw the losses."""
+    import drawing
     import equinox as eqx
     import jax
     import jax.numpy as jnp
-    import matplotlib.pyplot as plt
     import numpy as np
     from sklearn.datasets import load_digits
 
@@ -67,17 +137,27 @@ def draw_sweep(folder: Path) -> None:
     rates = np.logspace(-4, 0, 32)
     losses = sweeps.run(sweeps.grid(mx.AdamW(1e-3), learning_rate=rates), train, seeds=3, progress=False).metrics
 
-    for theme, ink, accent in (("light", "#22313f", "#c0392b"), ("dark", "#d5dde5", "#ff8a75")):
-        names = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
-        style: dict[Any, Any] = dict.fromkeys(names, ink) | {"axes.spines.top": False, "axes.spines.right": False}
-        with plt.rc_context(style):
-            figure, axes = plt.subplots(figsize=(7.5, 3.0), layout="constrained")
-            axes.fill_between(rates, losses.min(axis=1), losses.max(axis=1), color=ink, alpha=0.2, linewidth=0)
-            middle = np.median(losses, axis=1)
-            axes.loglog(rates, middle, color=ink, label="median of three seeds")
-            best = int(middle.argmin())
-            axes.plot(rates[best], middle[best], "o", color=accent, label=f"best: {float(rates[best]):.1e}")
-            axes.set(xlabel="learning rate of AdamW", ylabel="validation loss")
-            axes.legend(frameon=False)
-            figure.savefig(folder / f"sweep-{theme}.png", dpi=144, transparent=True)
-            plt.close(figure)
+    with drawing.picture(FOLDER / "sweep.svg", "Validation loss against the learning rate", 720, 290) as axes:
+        axes.fill_between(rates, losses.min(axis=1), losses.max(axis=1), color=drawing.GREY, alpha=0.25, linewidth=0)
+        middle = np.median(losses, axis=1)
+        axes.loglog(rates, middle, color=drawing.BLUE, label="median of three seeds")
+        best = int(middle.argmin())
+        label = f"best: {float(rates[best]):.1e}"
+        axes.plot(rates[best], middle[best], "o", color=drawing.ORANGE, label=label)
+        axes.set(xlabel="learning rate of AdamW", ylabel="validation loss")
+        axes.legend()
+
+
+def main() -> None:
+    import optimizer_pages
+    import optimizer_runs
+    import schedule_pictures
+
+    draw_ratios()
+    draw_sweep()
+    schedule_pictures.draw(FOLDER)
+    optimizer_pages.write(optimizer_runs.draw(FOLDER))
+
+
+if __name__ == "__main__":
+    main()

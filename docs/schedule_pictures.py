@@ -1,16 +1,15 @@
-"""Puts its curve below the summary of every schedule: a Sphinx extension."""
+"""The curve of every schedule, and a Sphinx extension that puts it below the summary of the schedule."""
 
 from pathlib import Path
 from typing import Any
 
-import curves
+import drawing
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from modulax import schedules
 
-FOLDER = Path(__file__).parent / "api" / "schedule_pictures"
 STEPS = 100
 # The code whose value is drawn, for every schedule of `modulax.schedules`.
 CURVES = {
@@ -40,32 +39,25 @@ CURVES = {
 }
 
 
-def picture(name: str) -> str:
-    """The curve of a schedule, with its code as the title."""
-    made = eval(CURVES[name], {**vars(schedules), "jnp": jnp})
-    assert type(made).__name__ == name, f"the picture of {name} shows another schedule, {made}"
-    values = np.asarray(jax.vmap(made)(jnp.arange(STEPS + 1)), np.float64)
-    return curves.schedule(np.broadcast_to(values, STEPS + 1).tolist(), CURVES[name])
+def draw(folder: Path) -> None:
+    """Draw the curve of every schedule, with its code as the title."""
+    for name, code in CURVES.items():
+        made = eval(code, {**vars(schedules), "jnp": jnp})
+        assert type(made).__name__ == name, f"the picture of {name} shows another schedule, {made}"
+        values = np.asarray(jax.vmap(made)(jnp.arange(STEPS + 1)), np.float64)
+        drawing.schedule(folder / f"{name}.svg", np.broadcast_to(values, STEPS + 1), code)
 
 
-def write_pictures(app: Any, config: Any) -> None:
-    del app, config
-    FOLDER.mkdir(exist_ok=True)
-    for name in CURVES:
-        (FOLDER / f"{name}.svg").write_text(picture(name), encoding="utf-8")
-
-
-def show_picture(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """The picture goes after the first paragraph of a docstring, which is translated to reStructuredText by then."""
+def show(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Put the picture after the first paragraph of a docstring, which is Markdown."""
     del app, obj, options
     module, _, last = name.rpartition(".")
     if what == "class" and module == "modulax.schedules" and last in CURVES:
         at = next((i for i, line in enumerate(lines) if not line.strip()), len(lines))
-        image = f".. image:: /api/{FOLDER.name}/{last}.svg"
-        lines[at:at] = ["", image, f"   :alt: Values of {CURVES[last]} over {STEPS} steps", "   :class: curve", ""]
+        picture = f"![Values of {CURVES[last]} over {STEPS} steps](/_pictures/{last}.svg){{.curve}}"
+        lines[at:at] = ["", picture.replace('"', "'"), ""]
 
 
 def setup(app: Any) -> dict[str, bool]:
-    app.connect("config-inited", write_pictures)
-    app.connect("autodoc-process-docstring", show_picture, priority=900)  # after the translation and napoleon
+    app.connect("autodoc-process-docstring", show, priority=600)  # before `markdown_pages`
     return {"parallel_read_safe": True, "parallel_write_safe": True}

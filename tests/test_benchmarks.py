@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from docs import benchmark_pictures, pictures
+from docs import pictures
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 
@@ -57,7 +57,7 @@ def test_a_comparison(results: Any):
 
 
 def test_the_picture_shows_ratios_to_optax():
-    found = benchmark_pictures.ratios()
+    found = pictures.ratios()
     assert found.keys() >= {"eager", "step", "program", "training"}
     assert all(0 < ratio < 10 for ratios in found.values() for ratio in ratios)
     head, rows = pictures.table_of("eager")

@@ -15,6 +15,7 @@ import modulax as mx
 from .generated import link, notes
 
 DOCS = Path(__file__).parents[1] / "docs"
+SECTIONS = ("Behavior", "Algorithm", "Example", "Defaults", "Citation")
 NAMES = [mx.get(name).__name__ for name in mx.available()]
 
 
@@ -34,23 +35,19 @@ def pages() -> Any:
                 del sys.modules[name]
 
 
-def found(pages: ModuleType) -> dict[str, Any]:
-    """Runs of three steps, in place of those that `docs/optimizer_runs.py` makes."""
-    path, runs = [[-1.0, 1.0], [0.5, float("nan")], [0.0, 0.0]], {}
-    for name in mx.available():
-        run = {"path": path, "loss": [2.3, 0.5, 0.0], "rate": None if name in pages.runs.UNTUNED else 0.1}
-        runs[name] = dict.fromkeys(("quadratic", "rosenbrock", "digits"), run)
-    return runs | {f"{name}, full batch": runs[name] for name in ("sgd", "adamw")}
+def rates(pages: ModuleType, name: str) -> dict[str, float | None]:
+    """Learning rates, in place of those that `docs/optimizer_runs.py` finds."""
+    return dict.fromkeys(("quadratic", "rosenbrock", "digits"), None if name in pages.runs.UNTUNED else 0.1)
 
 
-def test_every_optimizer_is_in_one_group_and_has_notes():
-    where = "docs/optimizers.toml"
-    groups = [name for group in notes()["group"] for name in group["names"]]
-    assert set(groups) == set(NAMES), f"{where}: mend `names` of a `[[group]]`: {sorted({*groups} ^ {*NAMES})}"
-    assert len(groups) == len(NAMES), f"{where}: an optimizer is in two groups"
-    noted = set(notes()["optimizer"])
-    assert noted == set(NAMES), f"{where}: mend the sections `[optimizer.<name>]`: {sorted(noted ^ {*NAMES})}"
-    assert all(note["when"] for note in notes()["optimizer"].values())
+def test_every_optimizer_is_in_a_group_and_has_notes():
+    described, groups = notes()["optimizer"], {group["title"] for group in notes()["group"]}
+    missing, gone = sorted({*NAMES} - described.keys()), sorted(described.keys() - {*NAMES})
+    assert not missing, f"docs/optimizers.toml has no table [optimizer.{missing[0]}] with its `group` and `when`"
+    assert not gone, f"docs/optimizers.toml describes {gone}, which `modulax` does not have"
+    for name, note in described.items():
+        assert note["group"] in groups, f"docs/optimizers.toml: `{note['group']}` of {name} is none of the groups"
+        assert note["when"], f"docs/optimizers.toml: `when` of {name} is empty"
 
 
 def test_defaults_of_others_are_of_fields_that_exist(pages: ModuleType):
@@ -63,12 +60,11 @@ def test_defaults_of_others_are_of_fields_that_exist(pages: ModuleType):
 
 
 def test_every_page_has_all_its_sections_and_pictures(pages: ModuleType):
-    runs = found(pages)
     for name in mx.available():
-        text = pages.page(name, runs[name])
-        lacking = [section for section in pages.SECTIONS if f"\n## {section}\n" not in text]
+        text = pages.page(name, rates(pages, name))
+        lacking = [section for section in SECTIONS if f"\n## {section}\n" not in text]
         assert not lacking, (name, lacking)
-        shown = re.findall(r"\]\(pictures/([\w-]+\.svg)\)", text)
+        shown = re.findall(r"\]\(/_pictures/([\w-]+\.svg)\)", text)
         assert shown == [f"{name}-{problem}.svg" for problem in ("quadratic", "rosenbrock", "digits")]
         assert f"autoclass:: modulax.{mx.get(name).__name__}\n" in text
         code = pages.example(mx.get(name).__name__)
@@ -77,14 +73,19 @@ def test_every_page_has_all_its_sections_and_pictures(pages: ModuleType):
         assert max(map(len, code.splitlines())) <= 88, "the example is wider than the page"
 
 
-def test_pictures_are_images_with_a_path(pages: ModuleType):
-    drawn = pages.pictures("lbfgs", found(pages))
+def test_pictures_are_images_with_a_path(pages: ModuleType, tmp_path: Path):
+    runs = {}
+    for name in ("lbfgs", "sgd, full batch", "adamw, full batch"):
+        run = {"path": [[-1.0, 1.0], [0.5, float("nan")], [0.0, 1e9]], "loss": [2.3, 0.5, float("inf")] * 20}
+        runs[name] = dict.fromkeys(
+            ("quadratic", "rosenbrock", "digits"), run | {"rate": None if name == "lbfgs" else 0.1}
+        )
+    pages.runs.draw_optimizer(tmp_path, "lbfgs", runs)
+    drawn = {file.name: file.read_text(encoding="utf-8") for file in tmp_path.iterdir()}
+    assert sorted(drawn) == [f"lbfgs-{problem}.svg" for problem in ("digits", "quadratic", "rosenbrock")]
     for svg in drawn.values():
-        root = ElementTree.fromstring(svg)
-        assert root.find("{*}title") is not None
-        lines = [path.get("d") for path in root.iter("{http://www.w3.org/2000/svg}path") if path.get("stroke-linejoin")]
-        assert lines
-        assert all(lines)
+        assert ElementTree.fromstring(svg).find("{*}title") is not None
+        assert svg.count(pages.runs.drawing.ORANGE) > 1
         assert "nan" not in svg
     # L-BFGS is compared with full batches; it has no learning rate to show.
     assert "LBFGS<" in drawn["lbfgs-digits.svg"]
@@ -92,21 +93,23 @@ def test_pictures_are_images_with_a_path(pages: ModuleType):
 
 
 def test_defaults_are_compared(pages: ModuleType):
-    rows = {row.split(" | ")[0].strip("| `"): row for row in pages.defaults(mx.AdamW).splitlines() if "|" in row}
+    text = pages.page("adamw", rates(pages, "adamw"))
+    rows = {row.split(" | ")[0].strip("| `"): row for row in text.splitlines() if row.startswith("|")}
     head, decay, eps = rows["hyperparameter"], rows["weight_decay"], rows["eps"]
     assert head == "| hyperparameter | modulax | authors | optax | PyTorch | Keras |"
     assert decay == "| `weight_decay` | 0.0001 |  | 0.0001 | **0.01** | **0.004** |"
     assert eps == "| `eps` | 1e-8 | 1e-8 | 1e-8 | 1e-8 | **1e-7** |"
-    assert "PyTorch and Keras do not have this optimizer." in pages.defaults(mx.Prodigy)
+    assert "PyTorch and Keras do not have this optimizer." in pages.page("prodigy", rates(pages, "prodigy"))
 
 
 def test_a_page_has_its_rows_of_the_ledgers(pages: ModuleType):
-    text = pages.ledgers("Adan")
-    assert "sail-sg/Adan" in text
+    text = pages.page("adan", rates(pages, "adan"))
+    assert "sail-sg/Adan" in text.partition("## Differences")[2]
     assert "**Adan(eps_root=1e-8)**. modulax: adds" in text
     assert "**Adan with weight decay**. modulax: divides" in text
     assert "AdEMAMix" not in text
-    assert pages.ledgers("Adam") == ""  # not the rows of ScaleByAdam, AdamW or Adamax
+    # Not the rows of ScaleByAdam, AdamW or Adamax.
+    assert "## Differences" not in pages.page("adam", rates(pages, "adam"))
 
 
 def test_every_schedule_has_a_curve(pages: ModuleType):

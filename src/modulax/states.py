@@ -1,4 +1,4 @@
-"""The state classes of all transforms, for annotations and for code that reads a state."""
+"""The state classes of all transforms, for annotations and for code that reads a state. Generated."""
 
 from ._containers.averages import ParamAverageState as ParamAverageState, ParamEMAState as ParamEMAState
 from ._containers.chain import ChainState as ChainState

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ..test_documentation import PAGES_OF_LIBRARIES, reader, run_blocks
+from ..blocks import PAGES_OF_LIBRARIES, reader, run_blocks
 
 
 @pytest.mark.filterwarnings("ignore:JAXopt is no longer maintained:DeprecationWarning")

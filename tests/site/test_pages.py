@@ -1,5 +1,8 @@
 """Every page of the site, at both widths and in both color schemes, as Chromium shows it; and every link."""
 
+import re
+from collections import Counter
+
 import pytest
 
 from .pages import REPOSITORY, Site
@@ -15,6 +18,21 @@ KINDS = {
     "formulas": "pages with formulas that are not typeset",
     "images": "pages with images without content, or without an alternative text",
 }
+# Pictures that a page has at least: those of the landing page, and those that its code draws.
+PICTURES = {
+    "index.html": 1,
+    "project/benchmarks.html": 1,
+    "estimators.html": 1,
+    "schedules.html": 1,
+    "sweeps.html": 6,
+    "api/schedules.html": 20,
+    "api/optimizers/adamw.html": 3,
+    "notebooks/getting_started.html": 2,
+    "notebooks/sweeps.html": 5,
+    "notebooks/learning_a_schedule.html": 1,
+}
+# Pages that are not guides: lists of links, records, and generated pages.
+NOT_GUIDES = ("genindex", "py-modindex", "search", "index", "api/", "_modules/", "project/")
 
 
 @pytest.fixture(scope="module")
@@ -46,3 +64,23 @@ def test_links_to_the_repository_name_files_that_exist(site: Site):
 
 def test_every_page_can_be_reached_from_the_first(site: Site):
     expect_none("pages to which no path of links leads from the first", site.unreachable())
+
+
+def test_pages_have_their_pictures(site: Site):
+    counts = {page: sum("_images/" in target for target in site.links(page).targets) for page in PICTURES}
+    expect_none("pages without their pictures", [page for page in PICTURES if counts[page] < PICTURES[page]])
+
+
+def test_guides_link_to_the_reference(site: Site):
+    guides = [page for page in site.pages if not page.startswith(NOT_GUIDES)]
+    assert len(guides) > 30
+    # The navigation links to pages, and a name in the text to an anchor.
+    linked = {page for page in guides if any("api/" in target and "#" in target for target in site.links(page).targets)}
+    expect_none("guides without a link to the reference", [page for page in guides if page not in linked])
+
+
+def test_titles_are_distinct(site: Site):
+    pages = [page for page in site.pages if not page.startswith("_modules/")]
+    texts = [(site.root / page).read_text(encoding="utf-8") for page in pages]
+    titles = Counter(re.findall(r"<title>(.*?)</title>", text, re.DOTALL)[0] for text in texts)
+    expect_none("titles of several pages", [title for title, count in titles.items() if count > 1])

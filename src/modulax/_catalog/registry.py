@@ -49,7 +49,8 @@ class Card:
 
 def _registered() -> dict[str, type[AbstractTransform]]:
     """The named optimizers of the library; optimizers that users define are not registered."""
-    ours = [cls for cls in _transforms().values() if cls.__module__.startswith("modulax._optimizers.")]
+    optimizers = [cls for cls in _transforms().values() if issubclass(cls, AbstractOptimizer)]
+    ours = [cls for cls in optimizers if cls.__module__.startswith("modulax._optimizers.")]
     return {cls.__name__.lower(): cls for cls in sorted(ours, key=lambda cls: cls.__name__.lower())}
 
 

@@ -174,7 +174,7 @@ def skip_not_finite(
         params: ignored.
 
     Returns:
-        whether to skip, and `{"should_skip": ..., "num_not_finite": ...}`: the same, and the number of entries that
+        whether to skip, and a dict with this as `should_skip`, and as `num_not_finite` the number of entries that
         are NaN or infinite.
     """
     del gradient_step, params
@@ -201,7 +201,7 @@ def skip_large_updates(
         max_squared_norm: threshold on the squared global norm; a mini-batch is skipped unless it is below.
 
     Returns:
-        whether to skip, and `{"should_skip": ..., "norm_squared": ...}`: the same, and the squared norm.
+        whether to skip, and a dict with this as `should_skip`, and the squared norm as `norm_squared`.
     """
     del gradient_step, params
     norm_squared = total(abs_sq, updates)

@@ -1,0 +1,54 @@
+"""What a new public class needs besides its code. Each test names the file to edit."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import modulax
+from modulax import schedules
+
+from . import generated
+from .generated import concrete
+from .test_architecture import PACKAGE
+
+ROOT = Path(__file__).parents[1]
+OPTIMIZERS = [modulax.get(name).__name__ for name in modulax.available()]
+# Where numbers are compared with a source outside modulax: transcribed equations, or released code.
+SOURCES = ("test_equations*.py", "test_factored.py", "test_lbfgs.py", "test_released_code.py", "test_schedule*.py")
+MODULES = [module for module in generated.MODULES if module is not modulax.states]
+MADE_BY_METHODS = {"Clipped", "Stretched"}  # by `clip` and `over`
+NOT_PUBLIC = {"StepWithDecay"}  # of Prodigy and D-Adaptation, which construct it
+
+
+def test_every_transform_is_public():
+    packages = ("modulax._containers.", "modulax._optimizers.", "modulax._transforms.")
+    written = [name for _, name in generated.below("AbstractTransform", *packages)]
+    listed = next(file for file in (PACKAGE / "__init__.pyi", PACKAGE / "__init__.py") if file.exists())
+    missing = sorted({*written} - {*dir(modulax)} - NOT_PUBLIC)
+    assert not missing, f"{listed.relative_to(ROOT)} does not export {missing}"
+
+
+def test_every_state_is_public():
+    assert generated.STATES.read_text(encoding="utf-8") == generated.states(), "`python -m tests.generated`"
+
+
+def test_every_optimizer_is_compared_with_its_equations_or_with_released_code():
+    files = [file for pattern in SOURCES for file in sorted(Path(__file__).parent.glob(pattern))]
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in files]
+    named = {node.attr for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    curves = concrete(schedules, schedules.AbstractSchedule)
+    missing = sorted({*OPTIMIZERS, *curves} - named - MADE_BY_METHODS)
+    assert not missing, (
+        f"nothing compares {missing} with a source outside modulax: add the equations to the file of the family, "
+        "tests/test_equations*.py, or a trajectory of released code to tests/oracles/ and tests/test_released_code.py"
+    )
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_every_public_name_is_in_the_changelog(module):
+    # The classes of states go without saying.
+    words = set(re.findall(r"\w+", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")))
+    missing = sorted(name for name in generated.public_names(module) - words if not name.endswith("State"))
+    assert not missing, f"CHANGELOG.md, [Unreleased], does not name {missing} of `{module.__name__}`"
