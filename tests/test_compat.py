@@ -178,7 +178,10 @@ ELSEWHERE = {
 
 
 # Functions of `compat` that make no transform.
-OTHERS = {"dice_loss", "value_and_grad_from_state", "with_extra_args_support"}
+OTHERS = set(
+    "dice_loss global_norm init_empty_state schedule_free_eval_params value_and_grad_from_state "
+    "with_extra_args_support".split()
+)
 MAKERS = ("modulax.compat._functions", "modulax.compat._schedules")
 
 

@@ -65,7 +65,6 @@ if _typing.TYPE_CHECKING:
         from_functions as from_functions,
         from_optax as from_optax,
         to_optax as to_optax,
-        with_extra_args_support as with_extra_args_support,
     )
     from ._containers.partition import Partition as Partition
     from ._containers.reshaping import (
@@ -76,7 +75,6 @@ if _typing.TYPE_CHECKING:
     from ._containers.sam import SAM as SAM
     from ._containers.schedule_free import (
         ScheduleFree as ScheduleFree,
-        schedule_free_eval_params as schedule_free_eval_params,
     )
     from ._containers.scheduled import Scheduled as Scheduled
     from ._containers.spikes import SkipSpikes as SkipSpikes
@@ -150,7 +148,6 @@ if _typing.TYPE_CHECKING:
         AbstractTransform as AbstractTransform,
         EmptyState as EmptyState,
         Part as Part,
-        init_empty_state as init_empty_state,
     )
     from ._support.module import (
         AbstractState as AbstractState,
@@ -289,7 +286,6 @@ if _typing.TYPE_CHECKING:
     from .microbatching import microbatch as microbatch
     from .numerics import (
         safe_increment as safe_increment,
-        safe_int32_increment as safe_int32_increment,
         safe_norm as safe_norm,
         safe_root_mean_squares as safe_root_mean_squares,
         scale_gradient as scale_gradient,
@@ -300,9 +296,7 @@ if _typing.TYPE_CHECKING:
         update_moment as update_moment,
         update_moment_per_elem_norm as update_moment_per_elem_norm,
     )
-    from .tree._math import global_norm as global_norm
     from .tree._moments import incremental_update as incremental_update, periodic_update as periodic_update
-    from .tree._state import tree_map_params as tree_map_params
 
     __version__: str
 

@@ -50,16 +50,6 @@ def is_empty(state: State) -> bool:
     return isinstance(state, EmptyState)
 
 
-def init_empty_state(params: Params) -> EmptyState:
-    """Return the empty state: the `init` of a stateless transform.
-
-    Args:
-        params: ignored.
-    """
-    del params
-    return EmptyState()
-
-
 class Part(NamedTuple):
     """A transform inside another one, as `each_part` yields it.
 
