@@ -42,7 +42,7 @@ if _typing.TYPE_CHECKING:
         inject_hyperparams as inject_hyperparams,
     )
     from ._containers.layerwise_decay import layerwise_decay as layerwise_decay
-    from ._containers.lookahead import Lookahead as Lookahead
+    from ._containers.lookahead import Lookahead as Lookahead, LookaheadParams as LookaheadParams
     from ._containers.loss_scaling import LossScaling as LossScaling, loss_scale as loss_scale
     from ._containers.low_bit import LowBit as LowBit
     from ._containers.masked import (
@@ -136,7 +136,6 @@ if _typing.TYPE_CHECKING:
         required_number as required_number,
     )
     from ._protocol.leafwise import AbstractLeafwise as AbstractLeafwise
-    from ._protocol.lookahead_params import LookaheadParams as LookaheadParams
     from ._protocol.optimizer import AbstractOptimizer as AbstractOptimizer
     from ._protocol.patterns import by_path as by_path, by_regex as by_regex, by_type as by_type
     from ._protocol.schedule import (

@@ -27,7 +27,6 @@ from ..tree._math import trainable
 from ..tree._paths import leaves_with_paths
 from ..tree._state import owners
 from .entry import AbstractBoundary
-from .lookahead_params import single
 from .program import Program
 from .resolution import lost_steps
 
@@ -67,7 +66,8 @@ class InitBoundary(AbstractBoundary):
     def run(self, transform: Any, /, params: Params) -> State:
         if is_python_number(params):
             raise ValueError(f"`{self.owner}.init` was given a Python number; give an array, `jnp.asarray(...)`.")
-        transform.check_params(params)
+        if hint := getattr(type(params), "_params_hint", ""):
+            raise ValueError(f"`{self.owner}.init` was given `{type(params).__name__}`. {hint}")
         return self.inside(transform, trainable(params))
 
     def run_placed(self, transform: Any, /, params: Params, where: "_Where") -> State:
@@ -155,7 +155,7 @@ class EvalBoundary(AbstractBoundary):
         return (eqx.combine(self.inside(transform, state, trainable(params)), params),)
 
     def outside(self, transform: Any, /, state: State, params: Params) -> Params:
-        return self.program(transform, state, single(params))[0]
+        return self.program(transform, state, params)[0]
 
 
 def _warn_of_lost_steps(transform: Any, params: Params, leaves: Sequence[Any]) -> None:

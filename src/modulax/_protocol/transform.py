@@ -31,7 +31,6 @@ from .apply_updates import apply_updates
 from .boundary import EvalBoundary, InitBoundary, UpdateBoundary, explaining_state
 from .entry import as_written, entry
 from .hyperparameters import AbstractHyperparameters, Hyperparameters
-from .lookahead_params import is_pair
 from .metrics import by_short_names, hyperparameters_in_force, measured_in
 from .program import Program
 from .schedule import has_schedule, has_stateful_schedule
@@ -332,15 +331,6 @@ class AbstractTransform(AbstractHyperparameters):
         updates, new = self.update(updates, state, move.params, **move.extra)
         return move.apply(updates), new
 
-    def check_params(self, params: Params) -> None:
-        """Raise an error for a kind of parameters that only some transforms can train."""
-        if is_pair(params):
-            raise ValueError(
-                f"`{type(self).__name__}` was given `LookaheadParams`, which only `Lookahead` itself accepts. Put "
-                f"`Lookahead` outermost, as in `Lookahead(Chain(...), 5, 0.5)`, or give plain parameters: `Lookahead` "
-                f"then keeps the slow parameters in its state, and `eval_params(state, params)` returns them."
-            )
-
     def check_call(self, updates: Updates, params: Params | None, extra: Mapping[str, Any]) -> None:
         """Raise an error if a required argument is missing, or if a field holds a schedule and no steps are counted.
 
@@ -355,7 +345,6 @@ class AbstractTransform(AbstractHyperparameters):
 
     def align_params(self, params: Params, updates: Updates, owner: str) -> Params:
         """Return the parameters in the structure of the updates; raise an error unless paths and shapes agree."""
-        self.check_params(params)
         return paired(params, updates, owner, per_example=self.example_axes)
 
 

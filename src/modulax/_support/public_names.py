@@ -67,7 +67,7 @@ PUBLIC_NAMES = {
     "LeafDescription": "_catalog.describe",
     "Lion": "_optimizers.lion",
     "Lookahead": "_containers.lookahead",
-    "LookaheadParams": "_protocol.lookahead_params",
+    "LookaheadParams": "_containers.lookahead",
     "LossScaling": "_containers.loss_scaling",
     "LowBit": "_containers.low_bit",
     "MADGRAD": "_optimizers.madgrad",

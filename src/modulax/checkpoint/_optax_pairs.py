@@ -140,7 +140,7 @@ def pair(plan: Plan, state: PyTree, where: Names, there: Names) -> None:
 
 
 class _Walk:
-    def __init__(self, plan: Plan, there: Names, states: list[AbstractState]):
+    def __init__(self, plan: Plan, there: Names, states: list[Any]):
         self.plan, self.there = plan, there
         self.initial: list[tuple[Names, Names]] = []  # counts of which optax only knows whether they are 0
         self.chains = {name for state in states if is_chain_state(state) for name in state.names}
