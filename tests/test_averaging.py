@@ -12,7 +12,7 @@ import optax
 import pytest
 
 import modulax as mx
-from modulax import schedules
+from modulax import compat, schedules
 
 from .instances.averaging import TRANSFORMS
 from .settings import jax_defaults
@@ -100,7 +100,7 @@ def test_where_the_average_lies():
     for name in ("alone", "chain", "multisteps", "injected"):
         params, state = train(NESTED[name])
         chex.assert_trees_all_equal(
-            NESTED[name].eval_params(state, params), mx.schedule_free_eval_params(state, params)
+            NESTED[name].eval_params(state, params), compat.contrib.schedule_free_eval_params(state, params)
         )
     params, state = train(NESTED["average"])
     chex.assert_trees_all_equal(NESTED["average"].eval_params(state, params), state.ema)
@@ -116,14 +116,14 @@ def test_evaluation_returns_the_whole_model():
     optimizer = mx.ScheduleFreeSGD(0.1)
     params, state = train(optimizer)
     trained = {**model, **params}
-    for found in (optimizer.eval_params(state, trained), mx.schedule_free_eval_params(state, trained)):
+    for found in (optimizer.eval_params(state, trained), compat.contrib.schedule_free_eval_params(state, trained)):
         assert found["activation"] is jax.nn.relu
         assert found["steps"] == 3
         np.testing.assert_array_equal(found["w"], state.inner.x["w"])
     with pytest.raises(ValueError, match=r"needs exactly one state of `ScheduleFree`, and found 0 in `OptimizerState`"):
-        mx.schedule_free_eval_params(mx.SGD(0.1).init(PARAMS), PARAMS)
+        compat.contrib.schedule_free_eval_params(mx.SGD(0.1).init(PARAMS), PARAMS)
     with pytest.raises(ValueError, match=r"found 2 in `ChainState`.*optimizer\.eval_params"):
-        mx.schedule_free_eval_params(mx.Chain(optimizer, optimizer).init(PARAMS), PARAMS)
+        compat.contrib.schedule_free_eval_params(mx.Chain(optimizer, optimizer).init(PARAMS), PARAMS)
 
 
 def test_what_is_evaluated_has_the_dtypes_of_the_parameters():

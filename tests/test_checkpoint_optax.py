@@ -4,6 +4,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -338,3 +339,76 @@ def test_several_optimizers_are_found_by_their_keys():
     source = {"a": {"opt_state": filled(TWO["a"]["opt_state"])}, "b": TWO["b"]}
     found, _ = checkpoint.state_from_optax(template, source)
     assert [float(found[key]["opt_state"][0].mu["w"][0]) for key in "ab"] == [3, 0]
+
+
+# Parts whose states have fields of the same names, as functions of a decay rate, for optax and for modulax.
+ADAMS: list[Any] = [
+    (lambda d: optax.scale_by_adam(d), lambda d: mx.ScaleByAdam(d)),
+    (lambda d: optax.scale_by_belief(d), lambda d: mx.ScaleByBelief(d)),
+    (lambda d: optax.adam(0.1, d), lambda d: mx.Adam(0.1, d)),
+]
+TRACES: list[Any] = [
+    (lambda d: optax.trace(d), lambda d: mx.Trace(d)),
+    (lambda d: optax.sgd(rate, d), lambda d: mx.SGD(rate, d)),
+    (lambda d: optax.masked(optax.trace(d), {"a": True, "b": False}), lambda d: mx.Masked(mx.Trace(d), by_a)),
+]
+EMAS: list[Any] = [
+    (lambda d: optax.ema(d), lambda d: mx.Ema(d)),
+    (lambda d: optax.chain(optax.clip(9.0), optax.ema(d)), lambda d: mx.Chain(mx.Clip(9.0), mx.Ema(d))),
+    (lambda d: optax.scale_by_schedule(rate), lambda d: mx.ScaleBySchedule(rate)),
+]
+
+
+def by_a(params: Any) -> Any:
+    return {"a": True, "b": False}
+
+
+def random_chain(seed: int) -> tuple[Any, Any]:
+    """A chain of 2 to 8 parts of two kinds, for optax and for modulax; every second one has names in random order."""
+    random = np.random.default_rng(seed)
+    kinds = [(ADAMS, TRACES, EMAS)[i] for i in random.permutation(3)[:2]]
+    n = random.integers(2, 9)
+    makers = [kinds[random.integers(2)][random.integers(3)] for _ in range(n)]
+    decays = [0.3 + 0.6 * float(x) for x in random.permutation(n) / n]
+    theirs, ours = ([make[i](decay) for make, decay in zip(makers, decays, strict=True)] for i in (0, 1))
+    if seed % 2:
+        return optax.chain(*theirs), mx.Chain(*ours)
+    names = [f"part{i}" for i in random.permutation(n)]
+    return optax.named_chain(*zip(names, theirs, strict=True)), mx.Chain(**dict(zip(names, ours, strict=True)))
+
+
+def as_restored(state: Any) -> Any:
+    """A state of optax as orbax restores it without a target: dicts and lists."""
+    if isinstance(state, dict):
+        return {key: as_restored(x) for key, x in state.items()}
+    if hasattr(state, "_asdict"):
+        return as_restored(state._asdict())
+    return [as_restored(x) for x in state] if isinstance(state, tuple) else state
+
+
+def test_like_parts_of_a_chain_are_not_swapped():
+    chains = [random_chain(seed) for seed in range(16)]
+    params = {"a": jnp.linspace(-1.0, 1.0, 3), "b": jnp.asarray(0.5)}
+
+    @jax.jit
+    def advanced(states: Any, start: Any) -> Any:
+        def body(states: Any, step: Any) -> Any:
+            grads = jtu.tree_map(lambda p: jnp.sin(p * (step + 2)) + 0.1, params)
+            pairs = zip(chains, states, strict=True)
+            out = [[t.update(grads, s, params) for t, s in zip(*pair, strict=True)] for pair in pairs]
+            return [[state for _, state in row] for row in out], [[u for u, _ in row] for row in out]
+
+        return jax.lax.scan(body, states, start + jnp.arange(3))
+
+    start = [[tx.init(params) for tx in pair] for pair in chains]
+    states, _ = advanced(start, 0)
+    crossed = []
+    for i, ((theirs, ours), (their_start, our_start)) in enumerate(zip(states, start, strict=True)):
+        found, _ = checkpoint.state_from_optax(our_start, as_restored(theirs) if i % 4 < 2 else theirs)
+        back, _ = checkpoint.state_to_optax(their_start, ours)
+        crossed.append([back, found])
+    for theirs, ours in advanced(crossed, 3)[1]:
+        chex.assert_trees_all_close(ours, theirs, rtol=1e-12, atol=1e-14)
+    _, updates = advanced(states, 3)
+    for row, crossed_row in zip(updates, advanced(crossed, 3)[1], strict=True):
+        chex.assert_trees_all_close(crossed_row, row, rtol=1e-12, atol=1e-14)

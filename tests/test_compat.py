@@ -178,7 +178,14 @@ ELSEWHERE = {
 
 
 # Functions of `compat` that make no transform.
-OTHERS = {"dice_loss", "value_and_grad_from_state", "with_extra_args_support"}
+OTHERS = {
+    "dice_loss",
+    "global_norm",
+    "init_empty_state",
+    "schedule_free_eval_params",
+    "value_and_grad_from_state",
+    "with_extra_args_support",
+}
 MAKERS = ("modulax.compat._functions", "modulax.compat._schedules")
 
 

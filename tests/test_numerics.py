@@ -165,7 +165,6 @@ def test_a_counter_stays_at_its_end(dtype: Any, monkeypatch: pytest.MonkeyPatch)
     following = mx.safe_increment(counts)
     assert following.dtype == dtype
     np.testing.assert_array_equal(following, jnp.array([1, 8, limit], dtype))
-    assert mx.safe_int32_increment(3) == 4
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for users: annotations are not checked
     for no_count in (1j, True):
         with pytest.raises(ValueError, match="`safe_increment` counts with integers or real numbers; got an array of"):
@@ -230,10 +229,6 @@ def test_a_scale_is_a_real_number():
         numerics.scale_gradient(1.0, jnp.ones(2))
     with pytest.raises(ValueError, match=r"`scale_gradient\(scale=...\)` must hold real numbers"):
         numerics.scale_gradient(1.0, 1j)
-
-
-def test_the_state_of_what_has_none():
-    assert isinstance(mx.init_empty_state({"w": jnp.ones(2)}), mx.EmptyState)
 
 
 def test_what_dtypes_promote_to():

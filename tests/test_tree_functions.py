@@ -106,11 +106,6 @@ def test_the_signature_is_that_of_optax(name: str):
     assert arguments(tree) == arguments(optax.tree)
 
 
-def test_names_at_the_top():
-    assert mx.tree_map_params is tree.map_params
-    assert mx.global_norm(updates={"a": jnp.array(3.0), "b": jnp.array([4.0, 0.0])}) == 5
-
-
 # --- Dtypes ----------------------------------------------------------------------------------------------------------
 
 

@@ -109,10 +109,9 @@ def test_ours_inside_of_inject_hyperparams():
         (lambda tx: mx.MultiSteps(tx, 3), "MultiSteps"),
         (mx.Injected, "as it is"),
         (mx.Scheduled, "as it is"),
-        (mx.with_extra_args_support, "as it is"),
         (lambda tx: mx.from_optax(mx.to_optax(tx)), "as it is"),
     ],
-    ids=["Chain", "Masked", "Partition", "MultiSteps", "Injected", "Scheduled", "with_extra_args_support", "both ways"],
+    ids=["Chain", "Masked", "Partition", "MultiSteps", "Injected", "Scheduled", "both ways"],
 )
 def test_optax_inside_of_ours(around: Any, twin: str):
     tx = optax.chain(theirs(), optax.scale_by_adam())
@@ -273,12 +272,6 @@ def test_updates_of_each_example():
     for transform in (chain, chain.at(state)):
         u, _ = transform.update({"w": jnp.asarray([[1.0], [3.0]])}, state, {"w": jnp.ones(1)})
         np.testing.assert_allclose(u["w"], -2.0)
-
-
-def test_ours_and_others_by_one_name():
-    sgd = mx.SGD(0.1)
-    assert mx.with_extra_args_support(sgd) is sgd
-    assert isinstance(mx.with_extra_args_support(optax.sgd(0.1)), mx.FromOptax)
 
 
 @pytest.mark.parametrize(

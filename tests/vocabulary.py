@@ -58,8 +58,11 @@ ARGUMENTS = {
     "contrib.dpsgd": "`DPSGD(key=...)`, an integer or a key, for `seed`",
     "contrib.hutchinson_estimator_diag_hessian": "`HutchinsonDiagonal(key=0)`, an integer or a key, for `random_seed`",
     "contrib.muon": "`Muon(mask=...)` for `weight_decay_mask`; `ns_coeffs` is a tuple of triples, or one triple",
+    "contrib.schedule_free_eval_params": "`optimizer.eval_params(state, params)`, a method of every optimizer",
     "contrib.scale_by_muon": "`ScaleByMuon(ns_coeffs=...)` is a tuple of triples, or one triple",
     "contrib.sophia": "`Sophia(mask=...)` for `weight_decay_mask`; nothing is printed",
+    "global_norm": "`tree.norm(tree)` for `updates`",
+    "init_empty_state": "`EmptyState()`, without the parameters",
     "lars": "`LARS(mask=...)` for `weight_decay_mask`; `trust_ratio_mask=None` selects all leaves, like True",
     "masked": "`Masked(inner, mask)`: extra arguments that are trees like the parameters are masked too",
     "noisy_sgd": "`NoisySGD(key=0)`, an integer or a key, for `seed`",
@@ -70,6 +73,7 @@ ARGUMENTS = {
     "sgdr_schedule": "`schedules.SGDR(cycles)` for `cosine_kwargs`",
     "stateless": "`Stateless(function)` for `f`",
     "stateless_with_tree_map": "`Stateless(function, leafwise=True)`",
+    "with_extra_args_support": "`from_optax(tx)`; every transform of modulax takes extra arguments",
     "tree.get": "`tree.get(state, name)` raises an error where nothing matches; `default=None` returns None",
 }
 

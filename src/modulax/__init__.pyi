@@ -33,7 +33,7 @@ from ._containers.injected import (
     inject_hyperparams as inject_hyperparams,
 )
 from ._containers.layerwise_decay import layerwise_decay as layerwise_decay
-from ._containers.lookahead import Lookahead as Lookahead
+from ._containers.lookahead import Lookahead as Lookahead, LookaheadParams as LookaheadParams
 from ._containers.loss_scaling import LossScaling as LossScaling, loss_scale as loss_scale
 from ._containers.low_bit import LowBit as LowBit
 from ._containers.masked import (
@@ -56,7 +56,6 @@ from ._containers.optax_adapters import (
     from_functions as from_functions,
     from_optax as from_optax,
     to_optax as to_optax,
-    with_extra_args_support as with_extra_args_support,
 )
 from ._containers.partition import Partition as Partition
 from ._containers.reshaping import (
@@ -67,7 +66,6 @@ from ._containers.reshaping import (
 from ._containers.sam import SAM as SAM
 from ._containers.schedule_free import (
     ScheduleFree as ScheduleFree,
-    schedule_free_eval_params as schedule_free_eval_params,
 )
 from ._containers.scheduled import Scheduled as Scheduled
 from ._containers.spikes import SkipSpikes as SkipSpikes
@@ -129,7 +127,6 @@ from ._protocol.fields import (
     required_number as required_number,
 )
 from ._protocol.leafwise import AbstractLeafwise as AbstractLeafwise
-from ._protocol.lookahead_params import LookaheadParams as LookaheadParams
 from ._protocol.optimizer import AbstractOptimizer as AbstractOptimizer
 from ._protocol.patterns import by_path as by_path, by_regex as by_regex, by_type as by_type
 from ._protocol.schedule import (
@@ -141,7 +138,6 @@ from ._protocol.transform import (
     AbstractTransform as AbstractTransform,
     EmptyState as EmptyState,
     Part as Part,
-    init_empty_state as init_empty_state,
 )
 from ._support.module import (
     AbstractState as AbstractState,
@@ -280,7 +276,6 @@ from .linalg import (
 from .microbatching import microbatch as microbatch
 from .numerics import (
     safe_increment as safe_increment,
-    safe_int32_increment as safe_int32_increment,
     safe_norm as safe_norm,
     safe_root_mean_squares as safe_root_mean_squares,
     scale_gradient as scale_gradient,
@@ -291,8 +286,6 @@ from .tree import (
     update_moment as update_moment,
     update_moment_per_elem_norm as update_moment_per_elem_norm,
 )
-from .tree._math import global_norm as global_norm
 from .tree._moments import incremental_update as incremental_update, periodic_update as periodic_update
-from .tree._state import tree_map_params as tree_map_params
 
 __version__: str

@@ -33,14 +33,19 @@ RENAMED = {
     "TransformInitFn": "AbstractTransform",
     "TransformUpdateExtraArgsFn": "AbstractTransform",
     "TransformUpdateFn": "AbstractTransform",
+    "global_norm": "tree.norm",
     "hutchinson_estimator_diag_hessian": "HutchinsonDiagonal",
+    "init_empty_state": "EmptyState",
     "inject_stateful_hyperparams": "inject_hyperparams",
     "join_schedules": "schedules.Join",
     "multi_transform": "Partition",
     "named_chain": "Chain",
     "optimistic_adam_v2": "OptimisticAdam",
+    "safe_int32_increment": "safe_increment",
+    "schedule_free_eval_params": "AbstractTransform.eval_params",
     "stateless_with_tree_map": "Stateless",
     "tree_utils": "tree",
+    "with_extra_args_support": "from_optax",
 }
 
 

@@ -1,6 +1,7 @@
 """`Lookahead`: slow weights that follow the fast weights of another optimizer."""
 
-from typing import Any, ClassVar
+import functools
+from typing import Any, ClassVar, Self, TypeVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,14 +11,52 @@ from jaxtyping import Array, PyTree
 from .._protocol.apply_updates import apply_updates
 from .._protocol.container import AbstractContainer, in_dtypes_of, required_part
 from .._protocol.fields import Number, required_number
-from .._protocol.lookahead_params import LookaheadParams, both, is_pair
 from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import copy_in, default_float, safe_increment
 from .._support.checks import AT_LEAST_ONE
-from .._support.module import AbstractState, like_params, nested, shared
+from .._support.module import AbstractModule, AbstractState, like_params, nested, shared, with_fields
 from .._support.types import Count, Params, State, Updates
 from ..tree._align import align
 from ..tree._leafmap import map_arithmetic
+from ..tree._math import trainable
+
+C = TypeVar("C", bound=type[Any])
+_BOTH = "Give both the same: with plain parameters, the slow ones are kept in the state."
+
+
+class LookaheadParams(AbstractModule):
+    """A pair of the fast and the slow parameters of `Lookahead`, for training loops that keep both themselves.
+
+        params = LookaheadParams.init_synced(params)
+        state = optimizer.init(params)
+        params, state = optimizer.step(jax.grad(loss)(params.fast), state, params)
+
+    Gradients are taken at the fast parameters; the slow ones are the evaluation parameters. Only `Lookahead` itself
+    accepts such a pair. With plain parameters, it keeps the slow ones in its state and works inside any container.
+
+    Args:
+        fast: the parameters that are trained.
+        slow: the evaluation parameters.
+    """
+
+    _params_hint: ClassVar[str] = (
+        "Only `Lookahead` itself accepts a pair. Put `Lookahead` outermost, as in `Lookahead(Chain(...), 5, 0.5)`, "
+        "or give plain parameters: `Lookahead` then keeps the slow ones in its state, and `eval_params(state, params)` "
+        "returns them."
+    )
+
+    fast: PyTree
+    slow: PyTree
+
+    @classmethod
+    def init_synced(cls, params: PyTree) -> Self:
+        """Return a pair of equal parameters that share no array, so that both can be donated.
+
+        Args:
+            params: the parameters, or the whole model.
+        """
+        slow = jtu.tree_map(lambda x: jnp.array(x, copy=True) if eqx.is_array(x) else x, params)
+        return cls(fast=params, slow=slow)
 
 
 class LookaheadState(AbstractState):
@@ -33,6 +72,55 @@ class LookaheadState(AbstractState):
     slow: PyTree = like_params(exact=True)
 
 
+def is_pair(params: Any) -> bool:
+    """Whether these are `LookaheadParams`."""
+    return isinstance(params, LookaheadParams)
+
+
+def _accepting_pairs(cls: C) -> C:
+    """Let the methods of `Lookahead` take a pair: the slow parameters are moved into the state, and out of it after."""
+    init, update, step, eval_params = cls.init, cls.update, cls.step, cls.eval_params
+
+    def inward(name: str, updates: Updates, state: Any, params: LookaheadParams) -> LookaheadState:
+        if is_pair(updates):
+            raise ValueError(
+                f"`Lookahead.{name}` was given updates for a pair of parameters. Give the gradients with respect to "
+                f"the fast ones, `jax.grad(loss)(params.fast)`."
+            )
+        if state.slow is not None:
+            raise ValueError(f"`Lookahead.{name}` was given a pair, and `init` plain parameters. {_BOTH}")
+        return with_fields(state, slow=trainable(params.slow))
+
+    @functools.wraps(init)
+    def init_pair(self, /, params, **options):
+        state = init(self, params.fast if is_pair(params) else params, **options)
+        return with_fields(state, slow=None) if is_pair(params) else state
+
+    @functools.wraps(update)
+    def update_pair(self, /, updates, state, params: Any = None, **extra):
+        if not is_pair(params):
+            return update(self, updates, state, params, **extra)
+        before = inward("update", updates, state, params)
+        updates, after = update(self, updates, before, params.fast, **extra)
+        moved = jtu.tree_map(jnp.subtract, after.slow, before.slow)
+        return LookaheadParams(updates, moved), with_fields(after, slow=None)
+
+    @functools.wraps(step)
+    def step_pair(self, /, grads, state, params, **options):
+        if not is_pair(params):
+            return step(self, grads, state, params, **options)
+        fast, after = step(self, grads, inward("step", grads, state, params), params.fast, **options)
+        return LookaheadParams(fast, eqx.combine(after.slow, params.slow)), with_fields(after, slow=None)
+
+    @functools.wraps(eval_params)
+    def eval_pair(self, /, state, params):
+        return params.slow if is_pair(params) else eval_params(self, state, params)
+
+    cls.init, cls.update, cls.step, cls.eval_params = init_pair, update_pair, step_pair, eval_pair
+    return cls
+
+
+@_accepting_pairs
 class Lookahead(AbstractContainer):
     r"""Lookahead: after every $k$ fast steps, moves slow weights towards the fast ones, which restart from there.
 
@@ -69,26 +157,19 @@ class Lookahead(AbstractContainer):
 
     def init(self, params: Params) -> LookaheadState:
         """Return the state of the fast optimizer and, for plain parameters, a copy of them as the slow ones."""
-        paired = is_pair(params)
         return LookaheadState(
-            fast_state=self.fast_optimizer.init(params.fast if paired else params),
+            fast_state=self.fast_optimizer.init(params),
             steps_since_sync=jnp.zeros((), jnp.int32),
-            slow=None if paired else jtu.tree_map(copy_in, params),
+            slow=jtu.tree_map(copy_in, params),
         )
 
     def update(
         self, updates: Updates, state: LookaheadState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, LookaheadState]:
         """Run a fast step; after every `sync_period` of them, synchronize the fast and the slow parameters."""
-        paired = is_pair(params)
-        if updates is not None and paired == (state.slow is not None):
-            given = ("a pair", "plain parameters") if paired else ("plain parameters", "`LookaheadParams`")
-            raise ValueError(
-                f"`Lookahead.update` was given {given[0]}, and `init` {given[1]}. Give both the same: with plain "
-                f"parameters, the slow ones are kept in the state."
-            )
-        fast, slow = both(params) if paired else (params, state.slow)
-        steps, fast_state = self.fast_optimizer.update(updates, state.fast_state, fast, **extra)
+        if updates is not None and state.slow is None:
+            raise ValueError(f"`Lookahead.update` was given plain parameters, and `init` `LookaheadParams`. {_BOTH}")
+        steps, fast_state = self.fast_optimizer.update(updates, state.fast_state, params, **extra)
         n = safe_increment(state.steps_since_sync)
         is_due = n.astype(default_float()) >= self.sync_period
 
@@ -96,23 +177,21 @@ class Lookahead(AbstractContainer):
             is_due, slow_step_size = now
             ahead = fast + u - slow
             slow_step = jnp.where(is_due, slow_step_size * ahead, 0)
-            fast_step = jnp.where(is_due, u - (1 - slow_step_size) * ahead, u)
-            return fast_step, slow_step if paired else slow + slow_step
+            return jnp.where(is_due, u - (1 - slow_step_size) * ahead, u), slow + slow_step
 
-        slow_leaves, put = align(slow, updates, "Lookahead.update")
+        slow, put = align(state.slow, updates, "Lookahead.update")
         u, treedef = jtu.tree_flatten(steps)
-        columns = u, jtu.tree_leaves(fast), slow_leaves
-        out, new_slow = map_arithmetic(meet, (is_due, self.slow_step_size), columns, (u, u if paired else slow_leaves))
+        columns = u, jtu.tree_leaves(params), slow
+        out, new_slow = map_arithmetic(meet, (is_due, self.slow_step_size), columns, (u, slow))
         fast_steps = treedef.unflatten(out)
         if self.reset_state:
-            fresh = self.fast_optimizer.init(apply_updates(fast, fast_steps))
+            fresh = self.fast_optimizer.init(apply_updates(params, fast_steps))
             fast_state = jtu.tree_map(lambda new, old: jnp.where(is_due, new, old), fresh, fast_state)
-        new_state = LookaheadState(
+        return fast_steps, LookaheadState(
             fast_state=fast_state,
             steps_since_sync=jnp.where(is_due, jnp.zeros_like(n), n),
-            slow=None if paired else put(new_slow),
+            slow=put(new_slow),
         )
-        return LookaheadParams(fast_steps, treedef.unflatten(new_slow)) if paired else fast_steps, new_state
 
     # Overridden because the slow parameters replace the evaluation parameters of the fast optimizer.
     def eval_params(self, state: LookaheadState, params: Params) -> Params:
@@ -123,18 +202,3 @@ class Lookahead(AbstractContainer):
             params: the parameters that are trained, or the whole model.
         """
         return params if state.slow is None else in_dtypes_of(params, state.slow, "Lookahead.eval_params")
-
-    def check_params(self, params: Params) -> None:
-        """Accept any parameters, a `LookaheadParams` included."""
-
-    def align_params(self, params: Params, updates: Updates, owner: str) -> Params:
-        """Return the parameters, or both of a pair, in the structure of the updates."""
-        if is_pair(updates):
-            raise ValueError(
-                f"`{owner}` was given updates for a pair of parameters. Give the gradients with respect to the fast "
-                f"ones, `jax.grad(loss)(params.fast)`."
-            )
-        if not is_pair(params):
-            return AbstractContainer.align_params(self, params, updates, owner)
-        fast, slow = (AbstractContainer.align_params(self, p, updates, owner) for p in (params.fast, params.slow))
-        return LookaheadParams(fast, slow)

@@ -261,15 +261,6 @@ def from_optax(transformation: Any, *, takes_examples: bool = False) -> FromOpta
     return FromOptax(transformation, takes_examples=takes_examples)
 
 
-def with_extra_args_support(tx: Any) -> AbstractTransform:
-    """Return a transform that ignores unknown extra arguments: a modulax transform unchanged, or `from_optax(tx)`.
-
-    Args:
-        tx: a transform, or an optax transformation.
-    """
-    return tx if isinstance(tx, AbstractTransform) else from_optax(tx)
-
-
 def to_optax(transform: AbstractTransform) -> Any:
     """Convert a transform to `optax.GradientTransformationExtraArgs`, for use in optax's containers.
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, Float, PyTree
 
-from .._protocol.container import AbstractContainer, in_dtypes_of, only_state, required_part
+from .._protocol.container import AbstractContainer, in_dtypes_of, required_part
 from .._protocol.fields import Hyperparameter, followed, number, required_number
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock, Effect
@@ -18,7 +18,7 @@ from .._support.module import AbstractState, like_params, nested, shared, with_f
 from .._support.types import Count, Follow, Params, State, Updates
 from ..tree._align import align
 from ..tree._leafmap import map_arithmetic
-from ..tree._math import trainable, widened
+from ..tree._math import widened
 
 
 class ScheduleFreeState(AbstractState):
@@ -168,22 +168,3 @@ class ScheduleFree(AbstractContainer):
 
     def _numbers(self, state: ScheduleFreeState) -> tuple[Any, Any, Any]:
         return resolve((self.learning_rate, self.b1, self.weight_lr_power), state.step_count)
-
-
-def schedule_free_eval_params(state: State, params: Params) -> Params:
-    """Return the evaluation parameters of `ScheduleFree`, its average of the weights, from the state alone.
-
-    `optimizer.eval_params(state, params)` does the same for any optimizer; this function does not need the optimizer.
-
-    Args:
-        state: the state of `ScheduleFree`, or of a transform with exactly one `ScheduleFree` inside.
-        params: the parameters, or the whole model.
-
-    Raises:
-        ValueError: if there is not exactly one state of `ScheduleFree`.
-    """
-    owner = "schedule_free_eval_params"
-    remedy = "Call `optimizer.eval_params(state, params)`, which works for any optimizer."
-    found = only_state(state, ScheduleFreeState, owner, remedy)
-    mean = in_dtypes_of(trainable(params), found.x, owner)
-    return eqx.combine(mean, params)

@@ -16,11 +16,10 @@ from jax.sharding import NamedSharding
 from .._support.arithmetic import is_inexact_array
 from .._support.placement import followed, mesh_sharding, placed_at, placed_like
 from .._support.types import Params, State, Updates
-from ..tree._align import is_python_number, refuse_integers, refuse_numbers
+from ..tree._align import is_python_number, paired, refuse_integers, refuse_numbers
 from ..tree._math import trainable
 from ..tree._state import owners
 from .entry import AbstractBoundary
-from .lookahead_params import single
 from .mistakes import explaining_state, refuse_complex, refuse_empty, warn_of_lost_steps
 
 
@@ -38,7 +37,8 @@ class InitBoundary(AbstractBoundary):
     def run(self, transform: Any, /, params: Params, where: "_Where | None" = None) -> State:
         if is_python_number(params):
             raise ValueError(f"`{self.owner}.init` was given a Python number; give an array, `jnp.asarray(...)`.")
-        transform.check_params(params)
+        if hint := getattr(type(params), "_params_hint", ""):
+            raise ValueError(f"`{self.owner}.init` was given `{type(params).__name__}`. {hint}")
         params = trainable(params)
         state = self.inside(transform, params)
         return state if where is None else where.place(state, params)
@@ -102,7 +102,8 @@ class UpdateBoundary(AbstractBoundary):
         if params is not None:
             refuse_integers(params, given, f"{self.owner}.update")
             refuse_numbers(params, updates, f"{self.owner}.update")
-            params = transform.align_params(trainable(params), updates, f"{self.owner}.update")
+            axes = transform.example_axes
+            params = paired(trainable(params), updates, f"{self.owner}.update", per_example=axes)
         with explaining_state(f"{self.owner}.update", self.method, state):
             steps, new = self.inside(transform, updates, state, params, **extra)
         return placed_like(steps, updates), placed_like(new, state)
@@ -121,4 +122,4 @@ class EvalBoundary(AbstractBoundary):
         return (eqx.combine(self.inside(transform, state, trainable(params)), params),)
 
     def outside(self, transform: Any, /, state: State, params: Params) -> Params:
-        return self.program(transform, state, single(params))[0]
+        return self.program(transform, state, params)[0]

@@ -32,7 +32,6 @@ from .apply_updates import apply_updates
 from .boundary import EvalBoundary, InitBoundary, UpdateBoundary
 from .entry import as_written, entry
 from .hyperparameters import AbstractHyperparameters, Hyperparameters, numbers_with_paths
-from .lookahead_params import is_pair
 from .metrics import by_short_names, hyperparameters_in_force, measured_in
 from .mistakes import explaining_state
 from .program import Program
@@ -50,16 +49,6 @@ class EmptyState(AbstractState):
 def is_empty(state: State) -> bool:
     """Whether this is the state of a transform that has none."""
     return isinstance(state, EmptyState)
-
-
-def init_empty_state(params: Params) -> EmptyState:
-    """Return the empty state: the `init` of a stateless transform.
-
-    Args:
-        params: ignored.
-    """
-    del params
-    return EmptyState()
 
 
 class Part(NamedTuple):
@@ -328,15 +317,6 @@ class AbstractTransform(AbstractHyperparameters):
         updates, new = self.update(updates, state, move.params, **move.extra)
         return move.apply(updates), new
 
-    def check_params(self, params: Params) -> None:
-        """Raise an error for a kind of parameters that only some transforms can train."""
-        if is_pair(params):
-            raise ValueError(
-                f"`{type(self).__name__}` was given `LookaheadParams`, which only `Lookahead` itself accepts. Put "
-                f"`Lookahead` outermost, as in `Lookahead(Chain(...), 5, 0.5)`, or give plain parameters: `Lookahead` "
-                f"then keeps the slow parameters in its state, and `eval_params(state, params)` returns them."
-            )
-
     def _check_call(self, updates: Updates, params: Params | None, extra: Mapping[str, Any]) -> None:
         """Raise an error if a required argument is missing, or if a field holds a schedule and no steps are counted.
 
@@ -348,11 +328,6 @@ class AbstractTransform(AbstractHyperparameters):
         check_extra(f"`{name}`", extra_arguments(self), extra)
         if self.clock != "keeper":
             _refuse_schedules(self)
-
-    def align_params(self, params: Params, updates: Updates, owner: str) -> Params:
-        """Return the parameters in the structure of the updates; raise an error unless paths and shapes agree."""
-        self.check_params(params)
-        return paired(params, updates, owner, per_example=self.example_axes)
 
 
 def extra_arguments(module: Any) -> list[str]:
@@ -432,7 +407,7 @@ def _step_program(cls: type, donate: bool) -> Program:
         refuse_integers(params, grads, f"{cls.__name__}.step")
         grads = trainable(grads)
         refuse_numbers(params, grads, f"{cls.__name__}.step")
-        trained = transform.align_params(trainable(params), grads, f"{cls.__name__}.step")
+        trained = paired(trainable(params), grads, f"{cls.__name__}.step", per_example=transform.example_axes)
         kept = arrays_of(params)
         with explaining_state(f"{cls.__name__}.step", as_written(cls.update), state), located(cls.__name__, "step"):
             move = Move(trained, extra, lambda updates: arrays_of(apply_updates(params, updates)), kept)

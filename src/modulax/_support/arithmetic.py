@@ -169,9 +169,6 @@ def safe_increment(count: Real[ArrayLike, "*shape"]) -> Real[Array, "*shape"]:
     return jnp.where(count < np.asarray(limit, count.dtype), count + jnp.ones_like(count), count)
 
 
-safe_int32_increment = safe_increment
-
-
 def second_moment_like(p: Array, value: Any = 0) -> Array:
     """Create an accumulator for squares: real, and at least float32, because bfloat16 loses increments of 1e-3."""
     return jnp.full_like(p, value, at_least_float32(real_dtype(p.dtype)))

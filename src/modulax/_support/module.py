@@ -59,6 +59,9 @@ class AbstractModule(_AbstractModule):
     _call_hint: ClassVar[str] = ""
     """What the error message for wrong arguments says beside them, for a class whose arguments are easily confused."""
 
+    _params_hint: ClassVar[str] = ""
+    """What the error message says where the Module is given as parameters, for one that only some transforms train."""
+
     if not TYPE_CHECKING:
         __getattribute__ = object.__getattribute__
 

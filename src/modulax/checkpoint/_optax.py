@@ -1,14 +1,13 @@
 """Continue a training of optax with modulax, and the other way round.
 
-`_optax_parts.py` pairs the names on both sides. Here the source is opened, the state in it is located, the values are
+`_optax_pairs.py` pairs the arrays on both sides. Here the source is opened, the state in it is located, the arrays are
 read and put into the template, and everything that is left over is reported.
 """
 
 import contextlib
-import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,42 +17,15 @@ from jaxtyping import PyTree
 
 from .._support.checks import listing
 from .._support.module import AbstractState
-from ..tree._paths import Names, join, key_names, named_leaves, split
-from ..tree._stacks import stack_like, unstack
-from ._convert import as_stored, check, into, plain
-from ._names import Rename, Report, is_stored, renamed, stored
-from ._optax_parts import AVERAGE, COUNTERS, LEAD, OURS, SLOW, Part, every, our_scope, paired, their_scope
+from ..tree._paths import Names, join, key_names, split
+from ..tree._stacks import unstack
+from ._convert import as_stored, check, fill, plain
+from ._names import Rename, Report, renamed, stored
+from ._optax_pairs import Plan, Value, pair
 from ._store import opened
 
 _Fetch = Callable[[dict[Names, Any]], Mapping[Names, Any]]
 """Reads arrays by name, each like the given leaf."""
-
-
-class _Value(NamedTuple):
-    """What a leaf is filled from: names in the source, and a function of their arrays."""
-
-    sources: tuple[Names, ...]
-    function: Callable[..., Any] = lambda x: x
-
-
-@dataclasses.dataclass
-class _Plan:
-    """What every leaf of a template is filled from, and the names of both sides that may be left over."""
-
-    values: dict[Names, _Value] = dataclasses.field(default_factory=dict)
-    fresh: set[Names] = dataclasses.field(default_factory=set)
-    unused: set[Names] = dataclasses.field(default_factory=set)
-
-    def fill(self, name: Names, *sources: Names, function: Callable[..., Any] = lambda x: x) -> None:
-        """Fill a leaf from sources, unless it is filled already."""
-        self.values.setdefault(name, _Value(sources, function))
-
-    def report(self, own: Iterable[Names], found: Iterable[Names], old: Mapping[Names, str]) -> Report:
-        """List what is filled from where, and everything that is left over."""
-        restored = {join(x): ", ".join(old[y] for y in self.values[x].sources) for x in own if x in self.values}
-        taken = {source for value in self.values.values() for source in value.sources}
-        fresh = tuple(join(x) for x in own if x not in self.values)
-        return Report(restored, fresh, tuple(old[x] for x in found if x not in taken))
 
 
 def state_from_optax(template: PyTree, source: Any, *, rename: Rename = None, strict: bool = True) -> Any:
@@ -91,36 +63,32 @@ def state_from_optax(template: PyTree, source: Any, *, rename: Rename = None, st
         FileNotFoundError: if there is no checkpoint at the path.
     """
     owner = "state_from_optax"
-    form, template = template, unstack(template)
-    own = _by_names(template)
-    states = _states(template)
+    own, states = _by_names(template), _states(template)
     if not states:
         raise ValueError(
             f"`{owner}`: the template has no state of modulax. Pass `optimizer.init(params)`, or a tree with it."
         )
-    with _opened(source, own) as (found, read):
-        old = {split(new): name for new, name in renamed({join(x): spec for x, spec in found.items()}, rename).items()}
-        theirs = {name: found[split(before)] for name, before in old.items()}
-        plan, considered = _Plan(), dict[Names, Any]()
+    with _opened(source, own) as (found, fetch):
+        old = {split(new): split(x) for new, x in renamed({join(x): y for x, y in found.items()}, rename).items()}
+        theirs = {name: found[before] for name, before in old.items()}
+        plan, considered = Plan(own, theirs, to_ours=True), dict[Names, str]()
         for where, state in states:
             there = _location(owner, where, theirs)
-            considered |= {name: x for name, x in theirs.items() if name[: len(there)] == there}
-            _plan_from(plan, our_scope(state, where), there, theirs, own)
+            pair(plan, state, where, there)
+            considered |= {name: join(old[name]) for name in theirs if name[: len(there)] == there}
         if states[0][0] or len(states) > 1:  # a tree with a state in it, which may hold parameters too
-            considered = theirs
-            _plan_others(plan, states, own, theirs)
-        report = plan.report(own, considered, old)
-        lacking = [name for name in report.fresh if split(name) not in plan.fresh]
-        left = [name for name in report.unused if name not in {old[x] for x in plan.unused}]
+            considered = {name: join(before) for name, before in old.items()}
+            _plan_others(plan.values, states, own, theirs)
+        report = _report(plan.values, own, considered, lambda name: join(old[name]))
+        lacking, left = _unmatched(report, plan.without, {join(before): name for name, before in old.items()})
         if strict and (lacking or left):
             raise ValueError(_disagreement(owner, lacking, left))
 
-        def fetch(wanted: dict[Names, Any]) -> dict[Names, Any]:
-            arrays = read({split(old[name]): spec for name, spec in wanted.items()})
-            return {name: arrays[split(old[name])] for name in wanted}
+        def renaming(wanted: dict[Names, Any]) -> dict[Names, Any]:
+            arrays = fetch({old[name]: spec for name, spec in wanted.items()})
+            return {name: arrays[old[name]] for name in wanted}
 
-        values = _values(plan, own, theirs, fetch)
-    return stack_like(_filled(template, values), form), report
+        return _filled(template, plan.values, theirs, renaming), report
 
 
 def state_to_optax(template: PyTree, source: PyTree) -> Any:
@@ -144,7 +112,6 @@ def state_to_optax(template: PyTree, source: PyTree) -> Any:
         ValueError: if one of the states has a field without counterpart in the other, or an array has another shape.
     """
     owner = "state_to_optax"
-    source = unstack(source)
     own, found = _by_names(template), {name: plain(x) for name, x in _by_names(source).items()}
     states = _states(source)
     if not states:
@@ -152,24 +119,20 @@ def state_to_optax(template: PyTree, source: PyTree) -> Any:
             f"`{owner}`: the source has no state of modulax. The template, `tx.init(params)`, is the first argument, "
             f"and the state the second."
         )
-    plan = _Plan()
+    plan = Plan(found, own, to_ours=False)
     for where, state in states:
-        _plan_to(plan, our_scope(state, where), _location(owner, where, own), own, found)
-    _plan_others(plan, states, own, found)
-    report = plan.report(own, found, {name: join(name) for name in found})
-    lacking = [name for name in report.fresh if split(name) not in plan.fresh]
-    lost = [name for name in report.unused if split(name) not in plan.unused]
-    if lost:
+        pair(plan, state, where, _location(owner, where, own))
+    _plan_others(plan.values, states, own, found)
+    report = _report(plan.values, own, found, join)
+    lacking, lost = _unmatched(report, plan.without[::-1], {join(name): name for name in found})
+    if lost or lacking:
+        what = f"optax state has no field for {listing(lost)} of the modulax" if lost else ""
+        what = what or f"modulax state has nothing for {listing(lacking)} of the optax"
         raise ValueError(
-            f"`{owner}`: the optax state has no field for {listing(lost)} of the modulax state. Pass `tx.init(params)` "
-            f"of the transformation that corresponds to the optimizer.{_hint(lost)}"
+            f"`{owner}`: the {what} state. Pass `tx.init(params)` of the transformation that corresponds to the "
+            f"optimizer.{_hint(lost)}"
         )
-    if lacking:
-        raise ValueError(
-            f"`{owner}`: the modulax state has nothing for {listing(lacking)} of the optax state. Pass "
-            f"`tx.init(params)` of the transformation that corresponds to the optimizer."
-        )
-    return _filled(template, _values(plan, own, found, lambda wanted: {name: found[name] for name in wanted})), report
+    return _filled(template, plan.values, found, lambda wanted: {name: found[name] for name in wanted}), report
 
 
 def _by_names(tree: PyTree) -> dict[Names, Any]:
@@ -178,7 +141,7 @@ def _by_names(tree: PyTree) -> dict[Names, Any]:
 
 def _states(tree: PyTree) -> list[tuple[Names, AbstractState]]:
     """The outermost states of modulax in a tree, with their locations."""
-    found = jtu.tree_leaves_with_path(tree, is_leaf=lambda x: isinstance(x, AbstractState))
+    found = jtu.tree_leaves_with_path(unstack(tree), is_leaf=lambda x: isinstance(x, AbstractState))
     return [(key_names(path), x) for path, x in found if isinstance(x, AbstractState)]
 
 
@@ -222,121 +185,58 @@ def _location(owner: str, where: Names, names: Iterable[Names]) -> Names:
     )
 
 
-def _plan_from(
-    plan: _Plan, ours: list[Part], there: Names, theirs: Mapping[Names, Any], own: Mapping[Names, Any]
-) -> None:
-    """Plan what a state of modulax is filled from."""
-    pairs = paired(ours, their_scope(theirs, there, ours))
-    for name, source in pairs.same:
-        plan.fill(name, source)
-        if source[-1] in COUNTERS:
-            plan.unused.add(source)
-    for name, source in pairs.initial:
-        plan.fill(name, source, function=lambda x: 1 - x.astype(np.int32))
-        plan.unused.add(source)
-    plan.unused |= pairs.constants | {name for name in pairs.factors if np.size(theirs[name]) == 1}
-    for part in every(ours):
-        plan.fresh |= _without_value(part, OURS)
-        for rest, name in part.fields.get(SLOW, {}).items():
-            before = _beside(theirs, there, (SLOW, *rest))
-            if before is not None:
-                plan.fill(name, (*before, SLOW, *rest))
-                if (*before, *rest) in own:
-                    plan.fill((*before, *rest), (*before, "fast", *rest))
-        if part.is_average:
-            name = part.fields[LEAD][()]
-            lead = 1 - _first_count(own[name], join(name))
-            if name in plan.values:
-                plan.values[name] = plan.values[name]._replace(function=lambda x, lead=lead: x - lead)
-        for rest, name in part.fields.get(AVERAGE, {}).items() if part.is_average else ():
-            z, before = plan.values.get(part.fields["z"][rest]), _beside(theirs, there, rest)
-            if z is not None and before is not None:
-                b1 = (*z.sources[0][: -1 - len(rest)], "b1")
-                plan.fill(name, (*before, *rest), z.sources[0], b1, function=_average)
-
-
-def _plan_to(plan: _Plan, ours: list[Part], there: Names, own: Mapping[Names, Any], found: Mapping[Names, Any]) -> None:
-    """Plan what a state of optax is filled from."""
-    pairs = paired(ours, their_scope(own, there, ours))
-    for source, name in pairs.same:
-        plan.fill(name, source)
-    for source, name in pairs.initial:
-        plan.fill(name, source, function=lambda x: x == 0)
-    plan.fresh |= pairs.constants | pairs.factors
-    for part in every(ours):
-        plan.unused |= _without_value(part, OURS - {"schedule_states"})
-        # Pairs that were discarded are in the count and not in the memory, which optax cannot express.
-        plan.unused -= {name for name in part.fields.get("skipped", {}).values() if np.any(found[name])}
-        if part.is_average:
-            lead = part.fields[LEAD][()]
-            plan.unused |= {lead, *part.fields[AVERAGE].values()}
-            inside = [x.counter for labelled in part.scopes.values() for x in every(labelled[""]) if x.counter]
-            steps = next(iter(inside), next((x.counter for x in ours if x.counter), None))
-            for name in [name for name, value in plan.values.items() if value.sources == (lead,)]:
-                plan.values[name] = plan.values[name] if steps is None else _Value((steps,), lambda x: x + 1)
-        for rest, source in part.fields.get(SLOW, {}).items():
-            before = _beside(own, there, (SLOW, *rest))
-            if before is not None:
-                plan.fill((*before, SLOW, *rest), source)
-                if (*before, *rest) in found:
-                    plan.fill((*before, "fast", *rest), (*before, *rest))
-
-
-def _without_value(part: Part, fields: Iterable[str]) -> set[Names]:
-    """The counter of a part, and what is in certain fields: nothing that has to be carried over."""
-    found = {name for field in fields for name in part.fields.get(field, {}).values()}
-    return found | ({part.counter} if part.counter else set())
-
-
 def _plan_others(
-    plan: _Plan, states: list[tuple[Names, Any]], own: Mapping[Names, Any], found: Mapping[Names, Any]
+    values: dict[Names, Value],
+    states: list[tuple[Names, Any]],
+    own: Mapping[Names, Any],
+    found: Mapping[Names, Any],
 ) -> None:
     """Plan what everything that is not in a state is filled from: what has the same name."""
     for name in own:
         if name in found and not any(name[: len(where)] == where for where, _ in states):
-            plan.fill(name, name)
+            values.setdefault(name, Value((name,), lambda x: x))
 
 
-def _beside(names: Iterable[Names], state: Names, rest: Names) -> Names | None:
-    """Where a parameter is in a tree that holds a state too; None if that is not clear."""
-    ends = [name[: len(name) - len(rest)] for name in names if name[len(name) - len(rest) :] == rest]
-    found = [before for before in dict.fromkeys(ends) if before[: len(state)] != state]
-    return found[0] if len(found) == 1 else ("params",) if ("params",) in found else None
+def _report(
+    values: Mapping[Names, Value], own: Iterable[Names], found: Iterable[Names], shown: Callable[[Names], str]
+) -> Report:
+    """List what is filled from where, and everything that is left over."""
+    restored = {join(x): ", ".join(map(shown, values[x].sources)) for x in own if x in values}
+    taken = {source for value in values.values() for source in value.sources}
+    return Report(
+        restored, tuple(join(x) for x in own if x not in values), tuple(shown(x) for x in found if x not in taken)
+    )
 
 
-def _first_count(leaf: Any, name: str) -> int:
-    """The step count of `ScheduleFree` in a template, which is that of the initial state."""
-    if isinstance(leaf, jax.ShapeDtypeStruct):
-        raise ValueError(f"`{name}` of the template has no value. Pass `optimizer.init(params)`, whose count is known.")
-    if int(leaf) > 1:
-        raise ValueError(f"`{name}` of the template is {int(leaf)}. Pass the initial state, `optimizer.init(params)`.")
-    return int(leaf)
+def _unmatched(
+    report: Report, without: Sequence[set[Names]], found: Mapping[str, Names]
+) -> tuple[list[str], list[str]]:
+    """What is left over on both sides, the template's first, without what needs no counterpart."""
+    lacking = [name for name in report.fresh if split(name) not in without[0]]
+    return lacking, [name for name in report.unused if found[name] not in without[1]]
 
 
-def _average(y: Any, z: Any, b1: Any) -> Any:
-    """The average of `schedule_free`, from the parameters that are trained."""
-    y, z, b1 = (jnp.asarray(x).astype(z.dtype) for x in (y, z, b1))
-    return (y - (1 - b1) * z) / b1
-
-
-def _values(plan: _Plan, own: Mapping[Names, Any], found: Mapping[Names, Any], fetch: _Fetch) -> dict[Names, Any]:
+def _filled(template: PyTree, values: Mapping[Names, Value], found: Mapping[Names, Any], fetch: _Fetch) -> PyTree:
     """Read what the leaves are filled from, in their dtypes and on their devices.
 
     Raises:
         ValueError: if the shape of an array differs.
     """
-    wanted: dict[Names, Any] = {}
-    for name, value in plan.values.items():
-        for source in value.sources:
-            x, place = jax.ShapeDtypeStruct(tuple(found[source].shape), found[source].dtype), None
-            if len(value.sources) == 1:
-                result = jax.eval_shape(lambda x, f=value.function, leaf=own[name]: _cast(f(x), leaf), x)
-                check(join(name), join(source), own[name], result)
-                place = getattr(own[name], "sharding", None) if result.shape == x.shape else None
-            wanted[source] = jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
+    own, wanted, made = _by_names(template), dict[Names, Any](), dict[str, Any]()
+    for name, value in values.items():
+        specs = [jax.ShapeDtypeStruct(tuple(found[x].shape), found[x].dtype) for x in value.sources]
+        result = jax.eval_shape(lambda *xs, f=value.function, leaf=own[name]: _cast(f(*xs), leaf), *specs)
+        check(join(name), join(value.sources[0]), own[name], result)
+        place = getattr(own[name], "sharding", None) if len(specs) == 1 and result.shape == specs[0].shape else None
+        wanted |= {x: spec.update(sharding=place) for x, spec in zip(value.sources, specs, strict=True)}
+        made[join(name)] = result
     arrays = fetch(wanted)
-    made = {name: value.function(*(arrays[x] for x in value.sources)) for name, value in plan.values.items()}
-    return {name: into(own[name], _cast(x, own[name])) for name, x in made.items()}
+
+    def computed(leaves: dict[str, Any]) -> dict[str, Any]:
+        found = {name: (own[split(name)], values[split(name)]) for name in leaves}
+        return {name: _cast(f(*map(arrays.__getitem__, xs)), leaf) for name, (leaf, (xs, f)) in found.items()}
+
+    return fill(template, made, computed, None, strict=False)[0]
 
 
 def _cast(x: Any, leaf: Any) -> Any:
@@ -360,27 +260,9 @@ def _kind(dtype: Any, shape: tuple[int, ...]) -> Any:
     return jnp.integer if jnp.issubdtype(dtype, jnp.integer) else dtype
 
 
-def _filled(template: PyTree, values: Mapping[Names, Any]) -> PyTree:
-    """Put values into the leaves of a template.
-
-    Raises:
-        ValueError: if a leaf that is not filled has no value to keep.
-    """
-    out = []
-    for name, x in named_leaves(template):
-        if name not in values and isinstance(x, jax.ShapeDtypeStruct) and is_stored(x):
-            raise ValueError(
-                f"`{join(name)}` of the template is a `jax.ShapeDtypeStruct` without values, and the checkpoint does "
-                f"not have it. Put an array there to keep."
-            )
-        out.append(values.get(name, x))
-    return jtu.tree_unflatten(jtu.tree_structure(template), out)
-
-
 def _hint(names: Iterable[str]) -> str:
     """What to do about fields that optax keeps among the parameters."""
-    fields = {key for name in names for key in split(name)}
-    if fields & {SLOW, AVERAGE}:
+    if {"slow", "x"} & {key for name in names for key in split(name)}:
         return (
             " optax keeps the slow parameters of `lookahead` and the average of `schedule_free` with the parameters: "
             'pass trees with both, `{"params": params, "opt_state": state}`.'

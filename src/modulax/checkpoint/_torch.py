@@ -8,10 +8,11 @@ import numpy as np
 
 from .._support.checks import listing
 from .._support.types import State
-from ..tree._paths import join
+from ..tree._paths import join, split
+from ..tree._stacks import unstack
+from ..tree._state import sections
 from ._convert import load_state_dict
 from ._names import Report, stored
-from ._optax_parts import every, our_scope
 
 _COUNTERS = {"count", "step"}
 _TORCH_FIELDS = {
@@ -57,9 +58,11 @@ def state_from_torch(
     rates = {key: group["lr"] for group in state_dict.get("param_groups", ()) for key in group["params"]}
     flat: dict[str, Any] = {}
     own = stored(template)
-    fields = [item for part in every(our_scope(template, ())) for item in part.fields.items()]
-    for field, leaves in fields:
-        for path, keys in leaves.items():
+    places = {section.names for section in sections(unstack(template))}
+    for keys in map(split, own):
+        stop = next((stop for stop in range(len(keys)) if keys[: stop + 1] in places), None)
+        if stop is not None:
+            field, path = keys[stop], keys[stop + 1 :]
             name = join(keys)
             if field in _COUNTERS:
                 steps = [int(theirs[key]["step"]) for key in names.values() if "step" in theirs[key]]

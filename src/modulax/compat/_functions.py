@@ -5,6 +5,7 @@ import inspect
 import warnings
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 from jax.core import Tracer
@@ -12,12 +13,15 @@ from jax.core import Tracer
 from .._containers.chain import Chain
 from .._containers.injected import Injected, inject_hyperparams as _inject
 from .._containers.masked import Masked
-from .._containers.optax_adapters import with_extra_args_support as _with_extra_args_support
+from .._containers.optax_adapters import from_optax
 from .._containers.partition import Partition
+from .._containers.schedule_free import ScheduleFreeState
 from .._optimizers.adadelta import Adadelta
 from .._optimizers.adam import Adam, AdamW, NAdam, NAdamW
 from .._optimizers.noise import NoisySGD
 from .._optimizers.sophia import Sophia
+from .._protocol.container import in_dtypes_of, only_state
+from .._protocol.transform import AbstractTransform, EmptyState
 from .._support.checks import listing, suggestion
 from .._transforms.adadelta import ScaleByAdadelta
 from .._transforms.adam import ScaleByAdam
@@ -30,6 +34,7 @@ from .._transforms.regularization import AddDecayedWeights
 from .._transforms.scaling import ScaleByLearningRate
 from .._transforms.sophia import HutchinsonDiagonal
 from ..losses import dice_loss as _dice_loss
+from ..tree._math import norm, trainable
 from ._pairs import ignoring_extra
 from ._trees import tree_get
 
@@ -85,8 +90,17 @@ def freeze(mask) -> Tx:
     return Masked(SetToZero(), mask)  # whose state is optax's
 
 
+def global_norm(updates) -> jax.Array:
+    return norm(updates)
+
+
 def hutchinson_estimator_diag_hessian(random_seed=None) -> Tx:
     return HutchinsonDiagonal(0 if random_seed is None else random_seed)
+
+
+def init_empty_state(params) -> EmptyState:
+    del params
+    return EmptyState()
 
 
 def inject_hyperparams(inner_factory, static_args=(), hyperparam_dtype=None) -> Any:
@@ -169,6 +183,13 @@ def scale_by_learning_rate(learning_rate=None, *, flip_sign=True) -> Tx:
     return Identity() if learning_rate is None else ScaleByLearningRate(learning_rate, flip_sign=flip_sign)
 
 
+def schedule_free_eval_params(state, params) -> Any:
+    owner = "schedule_free_eval_params"
+    remedy = "Call `optimizer.eval_params(state, params)`, which works for any optimizer."
+    mean = only_state(state, ScheduleFreeState, owner, remedy).x
+    return eqx.combine(in_dtypes_of(trainable(params), mean, owner), params)
+
+
 def sophia(
     learning_rate,
     b1=0.965,
@@ -195,7 +216,7 @@ def stateless_with_tree_map(f) -> Tx:
 
 
 def with_extra_args_support(tx) -> Tx:
-    return ignoring_extra(_with_extra_args_support(tx))
+    return ignoring_extra(tx if isinstance(tx, AbstractTransform) else from_optax(tx))
 
 
 def value_and_grad_from_state(value_fn):

@@ -68,6 +68,7 @@ ALIASES = {
     "maybe_update": "conditionally_transform",
     "multi_transform": "partition",
     "piecewise_linear_schedule": "piecewise_interpolate_schedule",
+    "safe_int32_increment": "safe_increment",
 }
 # Names that optax itself has only for older programs, and what to write instead: those that warn when they are read.
 DEPRECATED = {

@@ -4,7 +4,6 @@ from .._support.arithmetic import (
     abs_sq as abs_sq,
     at_least_float32 as at_least_float32,
     safe_increment as safe_increment,
-    safe_int32_increment as safe_int32_increment,
     safe_sqrt as safe_sqrt,
 )
 from ._gradients import scale_gradient as scale_gradient

@@ -88,6 +88,8 @@ def _looks_like(updates: PyTree, tree: PyTree, whose: str) -> str:
         return " They look like a state: the order is `update(grads, state, params)` and `step(grads, state, params)`."
     if isinstance(tree, AbstractState) and whose == "the parameters":
         return " The parameters look like a state: the order is `update(grads, state, params)`."
+    if hint := getattr(type(tree), "_params_hint", ""):
+        return f" The parameters are `{type(tree).__name__}`. {hint}"
     if isinstance(updates, tuple) and len(updates) == 2 and getattr(updates[0], "shape", None) == ():
         return " They look like the result of `jax.value_and_grad`: write `loss, grads = ...`, and give `grads`."
     return ""

@@ -117,18 +117,6 @@ def norm(tree: PyTree, ord: int | float | str | None = None, squared: bool = Fal
     return value**2 if squared else value
 
 
-def global_norm(updates: PyTree) -> Float[Array, ""]:
-    """Compute the global norm, the Euclidean norm of all leaves together; see `tree.norm` for other norms.
-
-    Args:
-        updates: a tree of arrays.
-
-    Raises:
-        ValueError: if a leaf is not an array.
-    """
-    return norm(updates)
-
-
 def vdot(tree_x: PyTree, tree_y: PyTree) -> Inexact[Array, ""]:
     r"""Compute the inner product of two trees, $\sum_i \bar x_i y_i$ over all entries of all leaves.
 

@@ -231,9 +231,6 @@ def map_params(
     return map_sections(section, state, probe)
 
 
-tree_map_params = map_params  # optax's name for it, at the top of the package
-
-
 def init_even_if_empty(initable: Any, params: PyTree) -> PyTree:
     """The initial state of a transform, ours or another's, for parameters that may have nothing to train."""
     init = getattr(initable, "init", initable)
