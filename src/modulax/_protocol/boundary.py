@@ -16,11 +16,11 @@ from jax.sharding import NamedSharding
 from .._support.arithmetic import is_inexact_array
 from .._support.placement import followed, mesh_sharding, placed_at, placed_like
 from .._support.types import Params, State, Updates
-from ..tree._align import is_python_number, paired, refuse_integers, refuse_numbers
+from ..tree._align import paired, refuse_integers, refuse_numbers
 from ..tree._math import trainable
 from ..tree._state import owners
 from .entry import AbstractBoundary
-from .mistakes import explaining_state, refuse_complex, refuse_empty, warn_of_lost_steps
+from .mistakes import explaining_state, refuse_complex, refuse_empty, refuse_others, warn_of_lost_steps
 
 
 class InitBoundary(AbstractBoundary):
@@ -35,10 +35,7 @@ class InitBoundary(AbstractBoundary):
         return super().inside(transform, params)
 
     def run(self, transform: Any, /, params: Params, where: "_Where | None" = None) -> State:
-        if is_python_number(params):
-            raise ValueError(f"`{self.owner}.init` was given a Python number; give an array, `jnp.asarray(...)`.")
-        if hint := getattr(type(params), "_params_hint", ""):
-            raise ValueError(f"`{self.owner}.init` was given `{type(params).__name__}`. {hint}")
+        refuse_others(f"{self.owner}.init", params)
         params = trainable(params)
         state = self.inside(transform, params)
         return state if where is None else where.place(state, params)

@@ -15,6 +15,7 @@ from .._support.checks import listing
 from .._support.failures import array_type
 from .._support.module import AbstractState
 from .._support.types import Params, State
+from ..tree._align import is_python_number
 from ..tree._math import trainable
 from ..tree._paths import leaves_with_paths
 from .hyperparameters import batched_number
@@ -65,6 +66,14 @@ def refuse_complex(transform: Any, params: Params) -> None:
             f"Train the real and the imaginary part as two parameters, as `SplitRealAndImaginary(...)` does, or choose "
             f"an optimizer that supports complex parameters."
         )
+
+
+def refuse_others(owner: str, params: Params) -> None:
+    """Raise an error for a Python number, and for a class of parameters that only some transforms accept."""
+    if is_python_number(params):
+        raise ValueError(f"`{owner}` was given a Python number; give an array, `jnp.asarray(...)`.")
+    if hint := getattr(type(params), "_params_hint", ""):
+        raise ValueError(f"`{owner}` was given `{type(params).__name__}`. {hint}")
 
 
 def refuse_empty(owner: str, params: Params) -> None:
