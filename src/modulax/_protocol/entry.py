@@ -1,9 +1,8 @@
 """Entry points: `init`, `update`, `eval_params` and `step` as compiled functions of the transform itself.
 
-`entry` turns a boundary into a method. When a user calls the method, it runs a compiled program. When it is called
-while a program is being traced, for instance by a container, it is the plain function, so that a chain of optimizers is
-one program and not a nest of them. The classes in `boundary.py` define the work around either call: filter the model,
-check the arguments, name the scope in profiles.
+A method that a user calls runs a compiled program. One that is called while a program is being traced, for instance by
+a container, is the plain function, so that a chain of optimizers is one program and not a nest of them. The classes in
+`boundary.py` define the work around either call: filter the model, check the arguments.
 """
 
 import abc

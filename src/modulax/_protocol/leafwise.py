@@ -151,19 +151,15 @@ class AbstractLeafwise(AbstractTransform):
     def init(self, params: Params) -> State:
         """Return the initial state of the whole tree."""
         leaves, treedef = jtu.tree_flatten(params)
-        chosen = applies_to(self, params)
-        states: list[Any] = [None] * len(leaves)
-        indices = [i for i, is_chosen in enumerate(chosen) if is_chosen]
-        initial = _init_leaves(self, [leaves[i] for i in indices], lambda i: leaf_paths(params)[indices[i]])
-        for i, s in zip(indices, initial, strict=True):
-            states[i] = s
-        example = next((s for s in states if s is not None), None)
-        if example is None:
-            example = jax.eval_shape(self.init_leaf, jax.ShapeDtypeStruct((), default_float()))
-        trees = {
-            name: treedef.unflatten([None if s is None else getattr(s, name) for s in states])
-            for name in _tree_fields(example)
-        }
+        indices = [i for i, chosen in enumerate(applies_to(self, params)) if chosen]
+        states = _init_leaves(self, [leaves[i] for i in indices], lambda k: leaf_paths(params)[indices[k]])
+        example = states[0] if states else jax.eval_shape(self.init_leaf, jax.ShapeDtypeStruct((), default_float()))
+        found = dict(zip(indices, states, strict=True))
+
+        def tree(name: str) -> PyTree:
+            return treedef.unflatten([getattr(found[i], name) if i in found else None for i in range(len(leaves))])
+
+        trees = {name: tree(name) for name in _tree_fields(example)}
         counter = _counter(example)
         count = {counter.name: no_steps()} if counter else {}
         return type(example)(**count, **self.init_shared(params), **trees)
@@ -300,37 +296,38 @@ def _aligned(
     rule: AbstractLeafwise, state: State, updates: Updates, params: Params | None, extra: Mapping[str, Any]
 ) -> _Aligned:
     """Pair a rule's state with the updates, and compute the values that all leaves share."""
-    name, counter = type(rule).__name__, _counter(state)
-    count = getattr(state, counter.name).astype(default_float()) if counter else None
     rule = rule.at(state)
     AbstractTransform._check_call(rule, updates, params, extra)
     chosen = applies_to(rule, updates)
     own = {i: x for i, x in enumerate(rule.where(updates) or ()) if not _is_flag(x)}
     indices = [i for i, is_chosen in enumerate(chosen) if is_chosen]
-    like = updates if all(chosen) else select(updates, chosen)
+    like = _selected(updates, chosen)
     fields = _tree_fields(state)
-    aligned = {field: align(getattr(state, field), like, f"{name}.update") for field in fields}
-    rows = zip(*(values for values, _ in aligned.values()), strict=True) if fields else [()] * len(indices)
-    if reads_all_updates(rule):
-        treedef = jtu.tree_structure(like)
-        trees = {field: treedef.unflatten(values) for field, (values, _) in aligned.items()}
-        params = params if params is None or like is updates else select(params, chosen)
-        everything = (dataclasses.replace(state, **trees), like, params)
-        with _promotion(jtu.tree_leaves(everything)), located(name, "survey"):
-            now = rule.survey(count, *_cast(everything, default_float()), **extra)
-    else:
-        with located(name, "prepare"):
-            now = rule.prepare(count)
-    return _Aligned(
-        rule,
-        state,
-        fields,
-        chosen,
-        dict(zip(indices, rows, strict=True)),
-        [rebuild for _, rebuild in aligned.values()],
-        now,
-        own,
+    aligned = [align(getattr(state, field), like, f"{type(rule).__name__}.update") for field in fields]
+    rows = zip(*(values for values, _ in aligned), strict=True) if fields else [()] * len(indices)
+    one = _Aligned(
+        rule, state, fields, chosen, dict(zip(indices, rows, strict=True)), [put for _, put in aligned], None, own
     )
+    return one._replace(now=_shared_values(one, like, _selected(params, chosen), extra))
+
+
+def _selected(tree: PyTree | None, chosen: Sequence[bool]) -> PyTree | None:
+    return tree if tree is None or all(chosen) else select(tree, chosen)
+
+
+def _shared_values(one: _Aligned, updates: Updates, params: Params | None, extra: Mapping[str, Any]) -> Any:
+    """The result of `survey`, or of `prepare` if the rule has no `survey`."""
+    name, counter = type(one.rule).__name__, _counter(one.state)
+    count = getattr(one.state, counter.name).astype(default_float()) if counter else None
+    if not reads_all_updates(one.rule):
+        with located(name, "prepare"):
+            return one.rule.prepare(count)
+    treedef = jtu.tree_structure(updates)
+    columns = [[row[k] for row in one.rows.values()] for k in range(len(one.fields))]
+    trees = {field: treedef.unflatten(column) for field, column in zip(one.fields, columns, strict=True)}
+    everything = (dataclasses.replace(one.state, **trees), updates, params)
+    with _promotion(jtu.tree_leaves(everything)), located(name, "survey"):
+        return one.rule.survey(count, *_cast(everything, default_float()), **extra)
 
 
 def run_rules(
@@ -355,21 +352,28 @@ def run_rules(
     leaves, treedef = jtu.tree_flatten(updates)
     param_leaves = [None] * len(leaves) if params is None else jtu.tree_leaves(params)
     aligned = [_aligned(rule, state, updates, params, extra) for rule, state in zip(rules, states, strict=True)]
+    for kind, indices in _groups(aligned).items():
+        active = [one for one, is_active in zip(aligned, kind, strict=True) if is_active]
+        columns = [(leaves[i], param_leaves[i], *_inputs(active, i)) for i in indices]
+        for i, (u, rows) in zip(indices, _run_on_leaves(active, columns, updates, indices), strict=True):
+            leaves[i] = u
+            for one, row in zip(active, rows, strict=True):
+                one.rows[i] = row
+    return treedef.unflatten(leaves), [one.new_state() for one in aligned]
+
+
+def _inputs(aligned: Sequence[_Aligned], i: int) -> tuple[list[Any], list[Any]]:
+    """The values of the states at a leaf, and what each rule has for this leaf in place of `now`."""
+    return [one.rows[i] for one in aligned], [one.own.get(i) for one in aligned]
+
+
+def _groups(aligned: Sequence[_Aligned]) -> dict[tuple[bool, ...], list[int]]:
+    """The indices of the leaves to which the same rules apply, by whether each rule does."""
     groups: dict[tuple[bool, ...], list[int]] = {}
     for i, kind in enumerate(zip(*(one.chosen for one in aligned), strict=True)):
-        groups.setdefault(kind, []).append(i)
-    for kind, indices in groups.items():
-        active = [one for one, is_active in zip(aligned, kind, strict=True) if is_active]
-        if active:
-            columns = [
-                (leaves[i], param_leaves[i], [x.rows[i] for x in active], [x.own.get(i) for x in active])
-                for i in indices
-            ]
-            for i, (u, rows) in zip(indices, _run_on_leaves(active, columns, updates, indices), strict=True):
-                leaves[i] = u
-                for one, row in zip(active, rows, strict=True):
-                    one.rows[i] = row
-    return treedef.unflatten(leaves), [one.new_state() for one in aligned]
+        if any(kind):
+            groups.setdefault(kind, []).append(i)
+    return groups
 
 
 def _run_on_leaves(

@@ -4,16 +4,15 @@
 arrays and numbers, so a changed hyperparameter never retraces, and makes the rest part of the cache key.
 `equinox.filter_jit` does the same, but waits for the result of every call.
 
-There are two ways to call one. The direct way hands the trees to `jax.jit` as they are, which looks at their leaves in
-C++: that is what a call costs in a loop. The general way flattens them in Python, and takes arguments of any kind. The
-first call of a transform goes the general way, and finds out whether the next ones may go the direct one.
-
-Where the caller's own program is being traced, the function is called as it is: a program in it would be traced, and
-then traced once more into that one.
+The direct way to call one hands the trees to `jax.jit` as they are, which looks at their leaves in C++. The general way
+flattens them in Python, and takes arguments of any kind. The first call of a transform goes the general way, and finds
+out whether the next ones may go the direct one. Where the caller's own program is being traced, the function is called
+as it is: a program in it would be traced, and then traced once more into that one.
 """
 
 import enum
 import functools
+import itertools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -56,10 +55,10 @@ class _Structure(NamedTuple):
             traced = [next(remaining) if x is _TRACED else x for x in self.statics]
         return self.treedef.unflatten(traced)
 
-    @property
-    def is_fixed(self) -> bool:
-        """Whether the static leaves are the same at every call."""
-        return all(x is _TRACED or isinstance(x, _FIXED) for x in self.statics)
+
+def _is_fixed(structure: _Structure) -> bool:
+    """Whether the static leaves are the same at every call."""
+    return all(x is _TRACED or isinstance(x, _FIXED) for x in structure.statics)
 
 
 class _Flat:
@@ -73,14 +72,11 @@ class _Flat:
     def __init__(self, transform: Any):
         leaves, self.treedef = jtu.tree_flatten(transform)
         kinds = set(_node_types(self.treedef))
-        # A dict, or a variable of NNX, may hold other leaves later; a Module or a tuple may not.
-        is_immutable = all(kind in (tuple, type(None)) or issubclass(kind, AbstractModule) for kind in kinds)
+        is_immutable = all(map(_is_immutable, kinds))
         numbers = [x if isinstance(x, ARRAY_TYPES) else np.asarray(x, default_float()) for x in leaves]
         # A read-only scalar is sent to the device once, instead of at every step.
         self.numbers = [jax.device_put(x) if is_immutable and _is_constant(x) else x for x in numbers]
-        self.is_constant = is_immutable and all(
-            isinstance(x, jax.Array) and not isinstance(x, Tracer) for x in self.numbers
-        )
+        self.is_constant = is_immutable and all(map(_is_array, self.numbers))
         self.is_python = any(getattr(kind, "runs_as_python", False) for kind in kinds)
         self.is_x64 = _config.jax_enable_x64
         self.direct: dict[Program, Callable[..., Any] | None] = {}
@@ -94,8 +90,7 @@ class _Memory:
     flattened cannot change (its leaves are JAX arrays or read-only NumPy scalars, in Modules and tuples), and is
     forgotten when it is gone, before another object can get its `id`.
 
-    The only other state of the library that changes are the compiled functions of each `Program`, and the flags of
-    the current thread, such as whether an entry point is being traced.
+    What else changes in the library are the compiled functions of each `Program`, and flags of the current thread.
     """
 
     def __init__(self) -> None:
@@ -179,18 +174,18 @@ class Program:
         if flat.is_python:
             return self._run(flat.treedef, flat.numbers, trees)
         structures, leaves = self._split_all(trees)
+        every = list(itertools.chain(*leaves))
         # Other tracers, such as those of `jax.vmap` outside a program, compute at once what they are given.
-        if any(type(x) is DynamicJaxprTracer for xs in leaves for x in xs):
+        if DynamicJaxprTracer in map(type, every):
             return self._uncompiled(flat, structures, leaves, trees)
-        has_statics = any(s.statics for s in structures)
-        if not self._donated and not has_statics and not any(_may_be_number(x) for xs in leaves for x in xs):
-            compiled = self.direct(flat.treedef)
-            if flat.is_constant and memory.all_arrays(jtu.tree_leaves(trees)):
-                flat.direct.setdefault(self, compiled)
-            return compiled(flat.numbers, *_filled(structures, leaves))
-        make = self.keyed if all(s.is_fixed for s in structures) else self._keyed
-        results = make(flat.treedef, structures)(flat.numbers, *donatable(leaves, self._donated))
-        return results if self._result is None else (*results[:-1], with_arrays(trees[self._result], results[-1]))
+        if self._donated or any(s.statics for s in structures) or any(map(_may_be_number, every)):
+            make = self.keyed if all(map(_is_fixed, structures)) else self._keyed
+            results = make(flat.treedef, structures)(flat.numbers, *donatable(leaves, self._donated))
+            return results if self._result is None else (*results[:-1], with_arrays(trees[self._result], results[-1]))
+        compiled = self.direct(flat.treedef)
+        if flat.is_constant and memory.all_arrays(jtu.tree_leaves(trees)):
+            flat.direct.setdefault(self, compiled)
+        return compiled(flat.numbers, *_filled(structures, leaves))
 
     def _uncompiled(self, flat: _Flat, structures: Any, leaves: Any, trees: Sequence[Any]) -> Any:
         """Call the function as it is, on JAX arrays alone, as a compiled one would be."""
@@ -276,15 +271,22 @@ def _as_array(x: Any) -> Any:
 
 
 def _node_types(treedef: Any) -> Iterator[type]:
-    data = treedef.node_data()
-    if data is not None:
-        yield data[0]
+    yield from (treedef.node_data() or ())[:1]  # its class, and None at a leaf
     for child in treedef.children():
         yield from _node_types(child)
 
 
+def _is_immutable(kind: type) -> bool:
+    """Whether a node of this type is a Module or a tuple; a dict, or a variable of NNX, may hold other leaves later."""
+    return kind in (tuple, type(None)) or issubclass(kind, AbstractModule)
+
+
 def _is_constant(x: Any) -> bool:
     return isinstance(x, (np.ndarray, np.generic)) and not x.flags.writeable and x.ndim == 0
+
+
+def _is_array(x: Any) -> bool:
+    return isinstance(x, jax.Array) and not isinstance(x, Tracer)
 
 
 def _filled(structures: Sequence[_Structure], leaves: Sequence[Sequence[Any]]) -> list[Any]:
