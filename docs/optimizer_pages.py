@@ -132,7 +132,8 @@ def companions(cls: type) -> list[str]:
     if cls is not optimizers[0]:
         return []  # on the page of the first one
     others = [x for x in classes if x not in optimizers and not x.__name__.startswith("_")]
-    return [f"states.{x.__name__}" if issubclass(x, mx.AbstractState) else x.__name__ for x in others]
+    names = [f"states.{x.__name__}" if issubclass(x, mx.AbstractState) else x.__name__ for x in others]
+    return sorted(names, key=lambda name: name.startswith("states."))
 
 
 def page(name: str, rates: dict[str, float | None]) -> str:
