@@ -102,7 +102,7 @@ def _halves(operands: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
 
 
 def _now(*operands, call):
-    """Outside of a program, move what is on the devices of `like` in another layout."""
+    """Eagerly: reshard arrays that are on the devices of `like`."""
     del call
 
     def one(x, like):

@@ -34,7 +34,7 @@ class Clip(AbstractLeafwise):
 
 
 class Shrinking(NamedTuple):
-    """What reduces the norm of an array to at most a bound; see `shrinking`."""
+    """The factor that clips an array, with flags for arrays that are kept or set to zero; see `shrinking`."""
 
     keeps: Bool[Array, "*batch"]
     erases: Bool[Array, "*batch"]
@@ -42,7 +42,7 @@ class Shrinking(NamedTuple):
 
 
 def shrinking(bound: Any, total: Array) -> Shrinking:
-    """What reduces the norm `total` to at most `bound`: nothing if it is smaller already; the factor of NaN is NaN."""
+    """The factor that reduces the norm `total` to `bound`; NaN for a NaN norm. A norm within the bound keeps the array."""
     within = total <= bound
     factor = bound / jnp.where(within, 1, total)
     return Shrinking(within, factor == 0, factor)
@@ -59,7 +59,7 @@ def shrunk(x: Array, by: Shrinking) -> Array:
 
 
 class Product(NamedTuple):
-    """What reduces the norm of several arrays together to at most a bound, by a factor; see `reduction`."""
+    """The factor that clips several arrays together; see `reduction`."""
 
     erases: Bool[Array, ""]
     factor: Real[Array, ""]
@@ -70,7 +70,7 @@ class Product(NamedTuple):
 
 
 class Division(NamedTuple):
-    """What reduces the norm of several arrays together to at most a bound, by a divisor; see `reduction`."""
+    """The divisor that clips several arrays together; see `reduction`."""
 
     erases: Bool[Array, ""]
     divisor: Real[Array, ""]
@@ -81,7 +81,7 @@ class Division(NamedTuple):
 
 
 def reduction(bound: Any, total: Array) -> Product | Division:
-    """What reduces the norm `total` to at most `bound`: a factor of 1 if it is smaller already; that of NaN is NaN.
+    """The factor or divisor that reduces the norm `total` to `bound`: 1 within the bound, NaN for a NaN norm.
 
     If the norm is infinite or the bound is zero, the array is erased instead. Nothing is divided by zero, so that
     derivatives are finite. The factor is chosen last: XLA fuses that choice with the arrays.
