@@ -42,7 +42,7 @@ class Shrinking(NamedTuple):
 
 
 def shrinking(bound: Any, total: Array) -> Shrinking:
-    """The factor that reduces the norm `total` to `bound`; NaN for a NaN norm. A norm within the bound keeps the array."""
+    """The factor that reduces the norm `total` to `bound`: NaN for a NaN norm, and not used within the bound."""
     within = total <= bound
     factor = bound / jnp.where(within, 1, total)
     return Shrinking(within, factor == 0, factor)
