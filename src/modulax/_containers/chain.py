@@ -30,10 +30,12 @@ class ChainState(AbstractState):
     Stateless parts are left out, so that inserting one doesn't change the structure of checkpoints.
     """
 
+    # `parts` is a plain dict, which JAX flattens in C++ and sorts; the names are in the order of the chain.
     names: tuple[str, ...] = eqx.field(static=True)
     parts: dict[str, State] = nested()
 
     def __init__(self, states: Mapping[str, State]):
+        # A part without a state takes no place, so that adding one leaves checkpoints as they are.
         self.parts = {name: state for name, state in states.items() if not is_empty(state)}
         self.names = tuple(states)
 
@@ -76,6 +78,7 @@ class Chain(AbstractContainer):
 
     _operators: ClassVar[tuple[str, ...]] = ("__getitem__", "__len__", "__contains__")
 
+    # Not a dict: JAX sorts the keys of one when it unflattens it, and the chain would run in another order.
     parts: OrderedDict[str, AbstractTransform] = required_part(state="parts")
 
     def __init__(self, *parts: AbstractTransform, **named: AbstractTransform):
@@ -104,6 +107,7 @@ class Chain(AbstractContainer):
         last_survey = max((i for i, run in enumerate(runs) if any(map(reads_all_updates, run.values()))), default=0)
         for i, run in enumerate(runs):
             names = list(run)
+            # A clip before another survey divides instead of multiplying; `reduction` in `clipping.py` says why.
             with preceding_survey(i < last_survey):
                 if isinstance(run[names[0]], AbstractLeafwise):
                     rules = [rule for rule in run.values() if isinstance(rule, AbstractLeafwise)]
