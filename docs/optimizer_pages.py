@@ -57,8 +57,7 @@ def our_defaults(cls: type) -> dict[str, str]:
     defaults = {}
     for field in dataclasses.fields(cls):
         if field.init and field.name not in NOT_COMPARED and not field.name.endswith("dtype"):
-            has_factory = field.default_factory is not dataclasses.MISSING
-            default = field.default_factory() if has_factory else field.default
+            default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
             defaults[field.name] = "required" if default is dataclasses.MISSING else written(default)
     return defaults
 
