@@ -130,7 +130,8 @@ def companions(cls: type) -> list[str]:
     optimizers = [x for x in classes if issubclass(x, mx.AbstractOptimizer)]
     if cls is not optimizers[0]:
         return []  # on the page of the first one
-    others = [x for x in classes if x not in optimizers and not x.__name__.startswith("_")]
+    public = {*dir(mx), *dir(mx.states)}
+    others = [x for x in classes if x not in optimizers and x.__name__ in public]
     names = [f"states.{x.__name__}" if issubclass(x, mx.AbstractState) else x.__name__ for x in others]
     return sorted(names, key=lambda name: name.startswith("states."))
 
