@@ -6,7 +6,7 @@ The background is transparent and all colors are readable on white and on black,
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -38,23 +38,32 @@ def picture(file: Path, title: str, width: int, height: int) -> Iterator[Any]:
         plt.close(figure)
 
 
-def valley(
-    file: Path, function: Callable[[Any, Any], Any], x: Any, y: Any, levels: Any, best: Any, path: Any, title: str
-) -> None:
+class Valley(NamedTuple):
+    """A function of two variables, the ranges in which it is drawn, its contour lines, and its minimum."""
+
+    title: str
+    function: Callable[[Any, Any], Any]
+    x: tuple[float, float]
+    y: tuple[float, float]
+    levels: Any
+    best: tuple[float, float]
+
+
+def path_in(valley: Valley, file: Path, path: Any) -> None:
     """The path of an optimizer over the contour lines of a function; the deepest region has the deepest color."""
     path = np.asarray(path, np.float64)
     path[~(np.abs(path) < 100)] = np.nan
-    grid = np.meshgrid(np.linspace(*x, 60), np.linspace(*y, 60))
-    heights = np.asarray(function(*grid))
-    with picture(file, title, 360, 300) as axes:
-        shades = [(BLUE, 1 - 0.925**k) for k in range(len(levels), 0, -1)]
-        regions = axes.contourf(*grid, heights, [-1, *levels], colors=shades)
+    grid = np.meshgrid(*(np.linspace(low, high, 60) for low, high in (valley.x, valley.y)))
+    heights = np.asarray(valley.function(*grid))
+    with picture(file, valley.title, 360, 300) as axes:
+        shades = [(BLUE, 1 - 0.925**k) for k in range(len(valley.levels), 0, -1)]
+        regions = axes.contourf(*grid, heights, [-1, *valley.levels], colors=shades)
         regions.set(edgecolor=(BLUE, 0.2), linewidth=0.6)
         axes.plot(*path.T, "o-", color=ORANGE, linewidth=1.2, markersize=2.8, markeredgewidth=0, alpha=0.8)
         axes.plot(*path[0], "o", color=ORANGE, markersize=8, markerfacecolor="none")
-        axes.plot(*best, "+", color=GREY, markersize=8, markeredgewidth=1.7)
-        axes.set(xlim=x, ylim=y, xticks=[], yticks=[])
-        axes.set_title(title, loc="left", fontsize=9, fontweight="bold")
+        axes.plot(*valley.best, "+", color=GREY, markersize=8, markeredgewidth=1.7)
+        axes.set(xlim=valley.x, ylim=valley.y, xticks=[], yticks=[])
+        axes.set_title(valley.title, loc="left", fontsize=9, fontweight="bold")
 
 
 def losses(file: Path, steps: Any, curves: Sequence[tuple[str, str, Any]], title: str) -> None:

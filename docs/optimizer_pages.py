@@ -57,8 +57,7 @@ def our_defaults(cls: type) -> dict[str, str]:
     defaults = {}
     for field in dataclasses.fields(cls):
         if field.init and field.name not in NOT_COMPARED and not field.name.endswith("dtype"):
-            has_factory = field.default_factory is not dataclasses.MISSING
-            default = field.default_factory() if has_factory else field.default
+            default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
             defaults[field.name] = "required" if default is dataclasses.MISSING else written(default)
     return defaults
 
@@ -131,8 +130,10 @@ def companions(cls: type) -> list[str]:
     optimizers = [x for x in classes if issubclass(x, mx.AbstractOptimizer)]
     if cls is not optimizers[0]:
         return []  # on the page of the first one
-    others = [x for x in classes if x not in optimizers and not x.__name__.startswith("_")]
-    return [f"states.{x.__name__}" if issubclass(x, mx.AbstractState) else x.__name__ for x in others]
+    public = {*dir(mx), *dir(mx.states)}
+    others = [x for x in classes if x not in optimizers and x.__name__ in public]
+    names = [f"states.{x.__name__}" if issubclass(x, mx.AbstractState) else x.__name__ for x in others]
+    return sorted(names, key=lambda name: name.startswith("states."))
 
 
 def page(name: str, rates: dict[str, float | None]) -> str:

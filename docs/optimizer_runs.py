@@ -50,23 +50,12 @@ def rosenbrock(x: ArrayLike, y: ArrayLike) -> Any:
     return (1 - x) ** 2 + 20 * (y - x**2) ** 2
 
 
-# What is drawn of them: the title, the function, the ranges of x and y, the levels, and the minimum.
-VALLEYS: dict[str, tuple[Any, ...]] = {
-    "quadratic": (
-        "Quadratic, condition number 30",
-        quadratic,
-        (-2.6, 2.6),
-        (-2.2, 2.2),
-        np.geomspace(0.01, 12, 9),
-        (0.0, 0.0),
+VALLEYS = {
+    "quadratic": drawing.Valley(
+        "Quadratic, condition number 30", quadratic, (-2.6, 2.6), (-2.2, 2.2), np.geomspace(0.01, 12, 9), (0.0, 0.0)
     ),
-    "rosenbrock": (
-        "Rosenbrock valley",
-        rosenbrock,
-        (-1.9, 1.9),
-        (-0.9, 2.3),
-        np.geomspace(0.3, 200, 8),
-        (1.0, 1.0),
+    "rosenbrock": drawing.Valley(
+        "Rosenbrock valley", rosenbrock, (-1.9, 1.9), (-0.9, 2.3), np.geomspace(0.3, 200, 8), (1.0, 1.0)
     ),
 }
 
@@ -187,8 +176,8 @@ def rounded(rate: float) -> str:
 def draw_optimizer(folder: Path, name: str, found: dict[str, Any]) -> None:
     """The three pictures of an optimizer."""
     own = found[name]
-    for valley, (title, *scene) in VALLEYS.items():
-        drawing.valley(folder / f"{name}-{valley}.svg", *scene, own[valley]["path"], title)
+    for where, valley in VALLEYS.items():
+        drawing.path_in(valley, folder / f"{name}-{where}.svg", own[where]["path"])
     kind = ", full batch" if name in FULL_BATCH else ""
     curves = []
     for other, color in {"sgd": drawing.GREY, "adamw": drawing.BLUE, name: drawing.ORANGE}.items():

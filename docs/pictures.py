@@ -92,7 +92,7 @@ def draw_ratios() -> None:
     import drawing
 
     found = ratios()
-    with drawing.picture(FOLDER / "benchmarks.svg", "Ratios of modulax to optax", 720, 350) as axes:
+    with drawing.picture(FOLDER / "benchmarks.svg", "Ratios of modulax to optax", 620, 310) as axes:
         for i, values in enumerate(found.values()):
             axes.plot(values, [i] * len(values), "o", color=drawing.GREY, alpha=0.6, markersize=5, markeredgewidth=0)
         axes.axvline(1.0, color=drawing.ORANGE, linewidth=1)
@@ -137,7 +137,7 @@ def draw_sweep() -> None:
     rates = np.logspace(-4, 0, 32)
     losses = sweeps.run(sweeps.grid(mx.AdamW(1e-3), learning_rate=rates), train, seeds=3, progress=False).metrics
 
-    with drawing.picture(FOLDER / "sweep.svg", "Validation loss against the learning rate", 720, 290) as axes:
+    with drawing.picture(FOLDER / "sweep.svg", "Validation loss against the learning rate", 620, 250) as axes:
         axes.fill_between(rates, losses.min(axis=1), losses.max(axis=1), color=drawing.GREY, alpha=0.25, linewidth=0)
         middle = np.median(losses, axis=1)
         axes.loglog(rates, middle, color=drawing.BLUE, label="median of three seeds")

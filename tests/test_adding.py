@@ -31,7 +31,8 @@ def test_every_transform_is_public():
 
 
 def test_every_state_is_public():
-    assert generated.STATES.read_text(encoding="utf-8") == generated.states(), "`python -m tests.generated`"
+    is_current = generated.STATES.read_text(encoding="utf-8") == generated.states()
+    assert is_current, "src/modulax/states.py is out of date: `python -m tests.generated` writes it"
 
 
 def test_every_optimizer_is_compared_with_its_equations_or_with_released_code():

@@ -71,7 +71,9 @@ def test_every_public_class_is_registered():
         for base in (modulax.AbstractTransform, modulax.AbstractSchedule, modulax.AbstractStatefulSchedule):
             public |= _public_classes(module, base)
     registered = {instance.cls for instance in EVERYTHING}
-    assert registered == public
+    missing, gone = ({x.__name__ for x in found} for found in (public - registered, registered - public))
+    assert not missing, f"tests/instances/ has no instance of {sorted(missing)}: add it to the file of the family"
+    assert not gone, f"tests/instances/ has {sorted(gone)}, which are not public"
 
 
 def test_exemptions_name_laws():

@@ -131,6 +131,8 @@ class ParamEMA(AbstractContainer):
         steps, inner_state = now.inner.update(updates, state.inner_state, params, **extra)
         count = safe_increment(state.count)
         has_begun, is_due = _is_due(count, now.start, now.every)
+        # Normalized at every step and not at the evaluation: the average in the state is always a mean of parameters,
+        # and a schedule of the decay is normalized exactly.
         weight = 1 - jnp.asarray(now.decay).astype(state.weight_sum.dtype)
         # Not the decayed sum plus the weight: with `debias=False`, this one stays exactly 1.
         weight_sum = state.weight_sum + weight * (1 - state.weight_sum)
@@ -249,6 +251,7 @@ class ParamAverage(AbstractContainer):
             place = state.num_averaged % self.window
             held, put = align(snapshots, steps, owner)
             new = jtu.tree_leaves(apply_updates(params, steps))
+            # The parameters themselves: a running sum from which the oldest are subtracted would drift.
             snapshots = put(map_leaves(_store, (place, is_due), list(zip(held, new, strict=True))))
         return steps, ParamAverageState(
             inner_state=inner_state,

@@ -29,10 +29,12 @@ class ChainState(AbstractState):
     Stateless parts are left out, so that inserting one doesn't change the structure of checkpoints.
     """
 
+    # `parts` is a plain dict, which JAX flattens in C++ and sorts; the names are in the order of the chain.
     names: tuple[str, ...] = eqx.field(static=True)
     parts: dict[str, State] = nested()
 
     def __init__(self, states: Mapping[str, State]):
+        # A part without a state takes no place, so that adding one leaves checkpoints as they are.
         self.parts = {name: state for name, state in states.items() if not is_empty(state)}
         self.names = tuple(states)
 
@@ -77,6 +79,7 @@ class Chain(AbstractContainer):
 
     is_arraywise: ClassVar[bool] = True
 
+    # Not a dict: JAX sorts the keys of one when it unflattens it, and the chain would run in another order.
     parts: OrderedDict[str, AbstractTransform] = required_part(state="parts")
 
     def __init__(self, *parts: AbstractTransform, **named: AbstractTransform):

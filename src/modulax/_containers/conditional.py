@@ -72,6 +72,7 @@ class ApplyIfFinite(AbstractGate):
         is_open = is_finite | gives_up
         moved, inner_state = step_if(is_open, self.inner, updates, state.inner_state, move)
         return moved, ApplyIfFiniteState(
+            # The limit applies to every run of errors. In optax, all later ones pass once it is reached.
             notfinite_count=jnp.where(gives_up, 0, count),
             last_finite=is_finite,
             total_notfinite=jnp.where(is_finite, state.total_notfinite, safe_increment(state.total_notfinite)),

@@ -84,6 +84,7 @@ class LossScaling(AbstractContainer):
         scale = state.loss_scale
 
         def unscaled(g: Array) -> Array:
+            # In float32: the gradients divided by 2**15 would be subnormal or zero in float16.
             dtype = at_least_float32(g.dtype)
             return g.astype(dtype) / scale.astype(real_dtype(dtype)).astype(dtype)
 

@@ -100,6 +100,8 @@ class LowBit(AbstractContainer):
         self, updates: Updates, state: LowBitState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, LowBitState]:
         """Run a step of the inner transform on the moments that the codes stand for."""
+        # In one program with the quantization: XLA computes the entries twice, for the scale of a block and for the
+        # codes, and doesn't store them in float32.
         updates, new = self.inner.update(updates, dequantize(state.inner_state), params, **extra)
         next_key = None if state.rng_key is None else next_keys(state.rng_key, 0)[0]
         return updates, LowBitState(quantize_like(new, state.inner_state, state.rng_key), next_key)

@@ -119,6 +119,7 @@ class MultiSteps(AbstractGate):
             )
 
         def hold() -> tuple[T, MultiStepsState]:
+            # A skipped mini-batch leaves no trace, not even the NaN for which it was skipped.
             kept = [jnp.where(skip, old, new) for old, new in zip(acc_leaves, acc_grads, strict=True)]
             return move.skipped, MultiStepsState(
                 mini_step=jnp.where(skip, state.mini_step, n),

@@ -119,7 +119,7 @@ def _rate(leaf: _Leaf, like: str) -> float:
 
 
 def _initial_scale(names: Names, leaves: Mapping[Names, _Leaf]) -> float:
-    """The multiplier of an initial weight, or of the bias beside a weight."""
+    """Initialization multiplier of a weight, or of the bias of the same layer."""
     if leaves[names].kind == "output":
         return leaves[names].fan_in ** -0.5
     if names and names[-1] == "bias":

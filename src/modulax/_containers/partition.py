@@ -87,6 +87,7 @@ class Partition(AbstractContainer):
         """Run one step of every transform, on the leaves of its group."""
         new = updates
         new_states: OrderedDict[Hashable, State] = OrderedDict()
+        # Groups that differ in numbers alone are traced as one rule.
         with one_function_per_rule():
             for label, chosen in self.groups(updates).items():
                 group_params = None if params is None else select(params, chosen)

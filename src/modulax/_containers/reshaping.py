@@ -154,6 +154,7 @@ class SplitRealAndImaginary(AbstractReshaping):
 class FlattenState(AbstractState):
     """State of `Flatten`: the state of the inner transform, whose trees are vectors by dtype and chunk."""
 
+    # Vectors over all parameters, which belong to none of them.
     inner_state: State = shared()
 
 

@@ -118,6 +118,7 @@ class SAM(AbstractContainer):
             start = treedef.unflatten(cache)
             steps, opt_state = self.optimizer.update(updates, state.opt_state, start, **extra)
             columns = jtu.tree_leaves(steps), cache, leaves
+            # `c - p` first: the step may be smaller than what the sum of `c` and `u` rounds off.
             (out,) = map_arithmetic(lambda _, u, c, p: [c - p + u], (), columns, [jtu.tree_leaves(zeros)])
             steps = jtu.tree_structure(zeros).unflatten(out)
             adv_state = self._adversary_after(state.adv_state, params, steps)

@@ -121,6 +121,8 @@ class ScheduleFree(AbstractContainer):
         optimizer = self._inside(state.step_count)
         steps, base_state = optimizer.update(widened(updates), state.base_optimizer_state, params, **extra)
 
+        # `x` is stored, and not computed from `y` and `z` as in optax: so `b1` may be 0 or follow a schedule, and
+        # bfloat16 parameters do not round the average.
         def move(now: Any, z: Array, x: Array, u: Array, p: Array) -> tuple[Array, ...]:
             b1, c = now
             z = z + u

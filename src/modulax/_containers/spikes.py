@@ -144,13 +144,13 @@ class SkipSpikes(AbstractGate):
         return norm(updates).astype(default_float()) if name == "norm" else loss_of(extra["value"])
 
     def _threshold(self, window: Float[Array, " window"], count: Count) -> Float[Array, ""]:
-        """The largest value that is no spike."""
+        """The threshold of a spike: a larger value is one."""
         least = self.window if self.warmup_steps is None else self.warmup_steps
         is_early = count.astype(default_float()) < jnp.maximum(least, 2)
         largest = jnp.max(jnp.abs(window))
         largest = jnp.where(largest > 0, largest, 1)  # with which the squares don't overflow
         x, n = window / largest, jnp.clip(count, 2, self.window).astype(window.dtype)
-        mean = jnp.sum(x) / n  # what is absent is zero
+        mean = jnp.sum(x) / n  # empty slots are zero
         squares = jnp.where(present(window, count), (x - mean) ** 2, 0)
         deviation = jnp.maximum(safe_sqrt(jnp.sum(squares) / (n - 1)), _SMALLEST_DEVIATION * jnp.abs(mean))
         threshold = jnp.minimum(largest * (mean + self.factor * deviation), _no_threshold())

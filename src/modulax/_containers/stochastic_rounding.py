@@ -89,6 +89,7 @@ def _way(u: Array, p: Array, rng_key: Array) -> Array:
     start = p.astype(u.dtype)
     x = start + u
     neighbour = _rounded(x.astype(jnp.float32), p.dtype, rng_key).astype(u.dtype)
+    # An infinity or NaN shows in the parameter, and is not clipped to its largest number.
     return jnp.where(jnp.isfinite(x), neighbour - start, u)
 
 

@@ -71,7 +71,7 @@ class _Function(AbstractRule):
         return _Tree(labels).labels(tree, partial=partial)
 
     def _labels_of_paths(self, tree: PyTree) -> list[Any]:
-        """What the function returns for the paths of the leaves, if it returns a label for each; else nothing."""
+        """The labels that the function returns for the paths of the leaves; nothing if it returns other values."""
         try:
             labels = [call_user(self.function, path) for path in leaf_paths(tree)]
         except Exception:

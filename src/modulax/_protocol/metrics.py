@@ -1,4 +1,4 @@
-"""What `metrics` returns: the scalars of an optimizer that a log wants, by name.
+"""The scalars that `metrics` returns for a log, by name.
 
 Two sources have them: the hyperparameters that change during a run, and the fields of states that are declared with
 `shared(metric=True)`. Neither needs the program of a step: hyperparameters are read from the transform, with schedules

@@ -118,7 +118,7 @@ def advance(
 
 
 def _as_before(owner: str, new: Any, old: Any) -> Any:
-    """The new value of a state in its previous dtype, which must not cut off what it means: 0.3 is not 0."""
+    """The new value of a state in its previous dtype, which must not truncate it (0.3 in an integer)."""
     new = jnp.asarray(new)
     if rank_of(new.dtype) > rank_of(old.dtype):
         raise ValueError(

@@ -100,7 +100,7 @@ def _halves(operands: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
 
 
 def _now(*operands):
-    """Outside of a program, move what is on the devices of `like` in another layout."""
+    """Eagerly: reshard arrays that are on the devices of `like`."""
 
     def one(x, like):
         found, wanted = x.sharding, like.sharding

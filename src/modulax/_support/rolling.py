@@ -1,6 +1,7 @@
 """The last values of a number, in an array of fixed length: the newest is last, and the first ones may still be absent.
 
-The order of time makes a state readable, and costs nothing beside a step: a window has a few hundred values.
+Values are in chronological order, so that a state can be read. The shift is negligible in a step: a window has a few
+hundred values.
 """
 
 import jax.numpy as jnp

@@ -1,8 +1,8 @@
 """`jax.lax.cond` and loops inside `jax.shard_map`, where the type of an array names the mesh axes over which it varies.
 
 Both branches of a `cond` must vary over the same axes, and so must the carry of a loop before and after a round. Zeros
-made in one branch vary over none, which is no reason to refuse them: `cond` and `varying_like` declare such results as
-varying too. Outside of a `shard_map` they do nothing and cost nothing.
+made in one branch vary over none, which must not be an error: `cond` and `varying_like` declare such results as varying
+too. Outside of a `shard_map` they do nothing and cost nothing.
 """
 
 from collections.abc import Callable

@@ -68,6 +68,7 @@ class ScaleByACProp(AbstractLeafwise):
         return ScaleByACPropState(mu=jnp.zeros_like(p), nu=second_moment_like(p))
 
     def prepare(self, count):
+        # The variance of the steps before this one; at the first step there is none, and the correction would be zero.
         return count == 0, bias(self.b2, jnp.maximum(count, 1))
 
     def update_leaf(self, now, g, s, p):

@@ -49,5 +49,6 @@ class ScaleByRSS(AbstractLeafwise):
         del now, p
         total = s.sum_of_squares + abs_sq(g)
         root = safe_sqrt(self.eps + total)
+        # An entry whose gradients were all zero has a root of zero if `eps` and the first value are zero.
         u = jnp.where(root > 0, g / jnp.where(root > 0, root, 1), 0)
         return u, ScaleByRSSState(sum_of_squares=total)

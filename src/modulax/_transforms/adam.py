@@ -42,6 +42,7 @@ def adam_numbers(b1: Any, b2: Any, count: Any) -> AdamNumbers:
 def corrected_mean(now: AdamNumbers, b1: Any, mu: Array, g: Array, nesterov: bool) -> Array:
     """The bias-corrected first moment; with `nesterov`, the one of NAdam."""
     if nesterov:
+        # Dozat corrects the momentum for the step that it looks ahead to, and the gradient for this one.
         return b1 * mu / now.bias1_next + now.c1 * g / now.bias1
     return mu / now.bias1
 
@@ -82,6 +83,7 @@ class ScaleByAdam(AbstractLeafwise):
     nesterov: bool = eqx.field(static=True, default=False)
 
     def init_leaf(self, p):
+        # `nu` is float32 whatever `mu_dtype` is: with the 8 bits of bfloat16, `0.999 * nu + 0.001 * g²` rounds to `nu`.
         return ScaleByAdamState(mu=zeros_in(p, self.mu_dtype), nu=second_moment_like(p))
 
     def prepare(self, count):
@@ -92,6 +94,8 @@ class ScaleByAdam(AbstractLeafwise):
         mu = moment(self.b1, s.mu, g, now.c1)
         nu = moment(self.b2, s.nu, abs_sq(g), now.c2)
         mu_hat = corrected_mean(now, self.b1, mu, g, self.nesterov)
+        # The scalars come first, and the corrections divide: other orders cost XLA:CPU one kernel more for each shape
+        # (`docs/design.md`, "Compilation cost").
         nu_hat = nu / now.bias2
         u = mu_hat / (self.eps + safe_sqrt(self.eps_root + nu_hat))
         return u, ScaleByAdamState(mu=mu, nu=nu)

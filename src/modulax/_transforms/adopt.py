@@ -85,6 +85,7 @@ class ScaleByADOPT(AbstractLeafwise):
 
     def update_leaf(self, now, g, s, p):
         del p
+        # By the moment before this gradient: normalization and gradient are then independent, on which the proof rests.
         c = g / jnp.maximum(safe_sqrt(s.nu), self.eps)
         c = clip_entries(c, -now.bound, now.bound) if self.use_clipping else c
         c = jnp.where(now.is_first, 0, c)

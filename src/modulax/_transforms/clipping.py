@@ -33,7 +33,7 @@ class Clip(AbstractLeafwise):
 
 
 class Shrinking(NamedTuple):
-    """What reduces the norm of an array to at most a bound; see `shrinking`."""
+    """The factor that clips an array, with flags for arrays that are kept or set to zero; see `shrinking`."""
 
     keeps: Bool[Array, "*batch"]
     erases: Bool[Array, "*batch"]
@@ -41,7 +41,7 @@ class Shrinking(NamedTuple):
 
 
 def shrinking(bound: Any, total: Array) -> Shrinking:
-    """What reduces the norm `total` to at most `bound`: nothing if it is smaller already; the factor of NaN is NaN."""
+    """The factor that reduces the norm `total` to `bound`: NaN for a NaN norm, and not used within the bound."""
     within = total <= bound
     factor = bound / jnp.where(within, 1, total)
     return Shrinking(within, factor == 0, factor)

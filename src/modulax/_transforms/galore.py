@@ -256,6 +256,7 @@ def _moved(
         if start is None:
             return side.up(x, projector)
         x = _wide(x, start)  # inside a survey, x is in JAX's default float dtype
+        # What the projection drops of the parameters stays: a line search moves along the kept directions only.
         step = x - side.down(start, projector).astype(start.dtype).astype(x.dtype)
         return (start.astype(x.dtype) + side.up(step, projector)).astype(start.dtype)
 

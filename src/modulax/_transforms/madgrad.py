@@ -59,6 +59,7 @@ class ScaleByMADGRAD(AbstractLeafwise):
 
     def init_leaf(self, p):
         s = jnp.zeros_like(p, at_least_float32(p.dtype))
+        # A copy of `p`, because `step(donate=True)` gives away the parameters with their buffers.
         return ScaleByMADGRADState(grad_sum_sq=second_moment_like(p), s=s, x0=jnp.array(p, copy=True))
 
     def prepare(self, count):

@@ -151,6 +151,7 @@ class ApplyEvery(AbstractLeafwise):
 
     def update_leaf(self, now, g, s, p):
         del p
+        # Chosen, not multiplied by zero: an infinity in the last sum would make this one NaN.
         acc = jnp.where(now.begins, g, s.grad_acc + g)
         u = jnp.where(now.ends, acc, jnp.zeros_like(acc))
         return u, ApplyEveryState(grad_acc=acc)

@@ -158,6 +158,7 @@ class ScaleByMoMo(AbstractLeafwise):
     def survey(self, count, state, updates, params, *, value, **extra):
         del extra
         beta = jnp.where(count == 0, 0, self.beta)  # the averages start at the first values
+        # Computed again in `update_leaf`, because a survey returns nothing that has the size of the parameters.
         mean = jtu.tree_map(lambda m, g: moment(beta, m, g), state.exp_avg, updates)
         products = inner(updates, params), inner(mean, params), total(abs_sq, mean)
         return momo_numbers(self, state, beta, (1, 1), loss_of(value), products)

@@ -160,6 +160,7 @@ class ScaleByMuon(AbstractTransform):
         self, updates: Updates, state: MuonState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, MuonState]:
         """The orthogonalized momentum of every matrix, and the new state."""
+        # A direction in bfloat16 would be rounded before the iteration, which amplifies small singular values.
         wide = widened(updates)
         rule = _MuonMomentum(self.at(state))
         directions, (new_state,) = run_rules([rule], wide, [state], params, extra)

@@ -125,6 +125,7 @@ class ScaleByProdigy(AbstractLeafwise):
     def survey(self, count, state, updates, params, **extra):
         del count, extra
         d, rate = state.estim_lr, estimated_rate(self, state)
+        # All sums have the factor `1 / estim_lr0`, which cancels in their ratio: they begin at 1e-6 and not at 1e-12.
         growth = d / self.estim_lr0
         weight = growth * (d if self.safeguard_warmup else rate)
         beta3 = safe_sqrt(self.b2) if self.beta3 is None else self.beta3

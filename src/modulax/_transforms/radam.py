@@ -64,7 +64,9 @@ class ScaleByRAdam(AbstractLeafwise):
 
     def prepare(self, count):
         rho, rho_inf = _length_of_average(self.b2, count + 1)
+        # Below 4, the radicand is negative, also with a smaller threshold.
         is_rectified = (rho >= self.threshold) & (rho > 4)
+        # Both branches of the step are computed. At 5, the radicand is positive and its derivative finite.
         rho, rho_inf = (jnp.where(is_rectified, x, 5) for x in (rho, rho_inf))
         factor = jnp.sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
         return _RAdamNumbers(adam_numbers(self.b1, self.b2, count), is_rectified, factor)

@@ -105,6 +105,7 @@ class ScaleByStddev(AbstractLeafwise):
     bias_correction: bool = eqx.field(static=True, default=False)
 
     def init_leaf(self, p):
+        # The square of the mean is subtracted from the second moment: a mean in bfloat16 would leave its rounding.
         dtype = at_least_float32(p.dtype)
         return ScaleByStddevState(mu=jnp.zeros_like(p, dtype), nu=second_moment_like(p, self.initial_scale))
 

@@ -24,7 +24,7 @@ _PERCENTAGE = Requirement(lambda x: (x >= 0) & (x <= 100), "must be in [0, 100]"
 
 
 class _Now(NamedTuple):
-    """What clips each array, and the shared fields of the state after the step."""
+    """The factor or divisor of each array, and the shared fields of the state after the step."""
 
     by: Reduction
     after: dict[str, Array]
@@ -33,7 +33,7 @@ class _Now(NamedTuple):
 def _clipped(
     state: Any, total: Float[Array, ""], bound: Float[Array, ""], recorded: dict[str, Array], is_recorded: Array
 ) -> _Now:
-    """Clip to the bound; what is recorded of the norm replaces the fields of the state if it can be."""
+    """Clip to the bound, and store the recorded norm if it is finite."""
     is_clipped = total > bound
     after = {name: jnp.where(is_recorded, x, getattr(state, name)) for name, x in recorded.items()}
     after |= {"norm": total, "clipped": jnp.where(is_clipped, safe_increment(state.clipped), state.clipped)}

@@ -80,6 +80,7 @@ class ScaleByLearningRate(AbstractLeafwise):
 
     def init_leaf(self, p):
         del p
+        # A constant needs no count, so that the chain has no counter for it, as in optax.
         return ScaleByScheduleState() if is_schedule(self.learning_rate) else EmptyState()
 
     def prepare(self, count):

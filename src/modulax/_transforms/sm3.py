@@ -74,7 +74,9 @@ class ScaleBySM3(AbstractLeafwise):
         held, treedef = jtu.tree_flatten(s.mu)  # NNX turns lists into mappings
         lines = [jnp.expand_dims(mu, [i for i in axes if i != a]) for a, mu in enumerate(held)]
         least = functools.reduce(jnp.minimum, [jnp.broadcast_to(line, g.shape) for line in lines])
+        # With `b2 = 1` the squares are added up, as in the paper, and not averaged with a weight of zero.
         total = self.b2 * least + jnp.where(self.b2 == 1, 1, 1 - self.b2) * abs_sq(g)
+        # An array without entries needs the initial value: a maximum of nothing is an error.
         sums = [jnp.max(total, axis=tuple(i for i in axes if i != a), initial=0) for a in axes] or [total]
         momentum = moment(self.b1, s.nu, inverse_root(total, self.eps) * g)
         return momentum, ScaleBySM3State(mu=treedef.unflatten(sums), nu=momentum)

@@ -81,7 +81,7 @@ def _is_known(x: Any) -> bool:
 
 
 def _is_constant(name: str, largest: str = "0 or less", **argument: Any) -> bool:
-    """Whether an argument makes the schedule constant in optax: 0, or also what is less."""
+    """Whether an argument makes the schedule constant in optax: zero, or for some arguments any value ≤ 0."""
     ((key, value),) = argument.items()
     if not _is_known(value) or value > 0 or (value < 0 and largest == "0"):
         return False

@@ -38,7 +38,7 @@ class Hyperparameter(nnx.Variable):
 class Arrays:
     """The arrays of one variable by dotted path, as a pytree.
 
-    It is no mapping: the functions of NNX on pure states descend into mappings, and would look for variables there.
+    Not a mapping, because the functions of NNX on pure states look for variables inside mappings.
     """
 
     def __init__(self, names: tuple[JoinedNames, ...], arrays: Sequence[Any]) -> None:

@@ -1,4 +1,4 @@
-"""The folder of a sweep: what is finished, so that a sweep that was killed goes on where it stopped.
+"""The folder of a sweep: the journal from which a killed sweep resumes.
 
     sweep.json              what the sweep is: members, seeds, key, metrics
     chunk.json              how many members are trained at a time

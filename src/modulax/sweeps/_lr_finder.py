@@ -25,7 +25,7 @@ LEAST_PROGRESS = 0.05  # below which a curve is flat, as a fraction of the score
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RangeTest:
-    """What a learning rate range test found.
+    """The result of a learning rate range test.
 
     Attributes:
         results: the sweep, with a member for each rate.

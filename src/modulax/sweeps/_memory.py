@@ -84,6 +84,7 @@ def fitting(
             f"Training {what} needs {size_text(need_of_least)} per device, and {size_text(budget)} are free. Use a "
             f"smaller model or batch, fewer seeds, or more devices; `memory=` sets the budget."
         )
+    # Memory is linear in the width, so that two compiled programs decide it.
     slope = max((need - need_of_least) / (whole - least), 1e-9)
     width = _in_equal_parts(members, int(least + (budget - need_of_least) / slope), rounded)
     while width > least and needed(width) > budget:

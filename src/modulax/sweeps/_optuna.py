@@ -261,7 +261,7 @@ class _Search:
         trials = self.study.finished()
         results = self._results(self.study.sweep(trials), trials)
         for row, trial in enumerate(trials):
-            if trial.number not in self.metrics:  # NaN is what isn't known of it
+            if trial.number not in self.metrics:  # unknown metrics are NaN
                 results.diverged[row] = not np.isfinite(trial.values or np.inf).all()
         return results
 

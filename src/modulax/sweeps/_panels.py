@@ -152,7 +152,7 @@ class Panels:
         self.worst_edge = 0.965 if mode == "min" else 0.035
 
     def best_text(self) -> str:
-        """What the best member is, for the legend."""
+        """The best member, for the legend."""
         texts = [name for name, members in self.classes.items() if len(self.classes) > 1 and self.best in members]
         for column in self.columns:
             value = column.values[self.best or 0]

@@ -63,7 +63,7 @@ def plot(
         if handles:
             legend = {"handles": [*handles.values()], "labels": [*handles], "loc": "outside lower center"}
             figure.legend(**legend, ncols=_columns(list(handles), figure.get_figwidth()))
-        # Drawn lazily, after this style is gone: what is decided only then is decided here.
+        # Matplotlib reads some settings when it draws, outside of this context; drawing once fixes them.
         figure.draw_without_rendering()
     return figure
 

@@ -23,7 +23,7 @@ from ._training import Keys
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Results:
-    """What a sweep returned.
+    """The result of a sweep.
 
     Attributes:
         sweep: the optimizers.

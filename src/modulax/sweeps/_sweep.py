@@ -183,7 +183,7 @@ def _check_member(member: Any) -> None:
 
 
 def _values(member: AbstractTransform) -> dict[str, Any]:
-    """What may vary between members, by dotted path: hyperparameters, whole schedules, options, classes of parts."""
+    """The values that may differ between members, by path: numbers, whole schedules, options, classes of parts."""
     out = {path: plain_number(accessor(member)) for path, accessor in member.addresses().items()}
     for keys in fields_inside(member):
         value, path = value_at(member, keys), joined(keys)

@@ -90,12 +90,14 @@ def trace(name: str, function: Callable[..., PyTree], *arguments: PyTree) -> Tra
             f"optimizer: `train(sweep[0], key)`."
         )
     try:
+        # For one optimizer, whatever the width is: an error is that of a single run, and no chunk is traced again.
         closed, result = jax.make_jaxpr(function, return_shape=True)(*jax.tree.map(shape_of, arguments))
     except (*READS_A_VALUE, TypeError) as error:
         if isinstance(error, READS_A_VALUE) or any(words in str(error) for words in READS_A_VALUE_TOO):
             raise TypeError(_explained(name, error)) from error
         raise
 
+    # Arrays that the function closes over are arguments: a data set is neither a constant nor copied for each member.
     def call(consts: list[Any], *leaves: Any) -> list[Any]:
         return jaxpr_as_fun(closed.replace(consts=consts))(*leaves)
 
@@ -239,6 +241,7 @@ class Program:
         if self.where.size == 1:
             return over_members
         specs = tuple(P(MEMBERS) if axis.members else P() for axis in self.axes)
+        # Members never communicate: each device runs the plain batch of its members, and XLA has nothing to partition.
         return jax.shard_map(
             over_members, mesh=self.where.mesh, in_specs=(P(), *specs), out_specs=P(MEMBERS), check_vma=False
         )

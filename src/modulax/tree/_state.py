@@ -73,7 +73,7 @@ def map_sections(
 
 
 def held(field: dataclasses.Field, value: Any) -> Literal["params", "shared", "states"]:
-    """What a field holds; a field that holds states of ours is nested, however it is declared."""
+    """The kind of a field; one that contains modulax states counts as nested, whatever its declaration."""
     kind = kind_of(field)
     if kind != "params":
         return kind
