@@ -9,6 +9,7 @@ from .._containers.optax_adapters import named_in
 from .._protocol.transform import AbstractTransform
 from .._support.tracing import call_user, require_plain
 from ..aggregate import AbstractAggregator, Aggregator as _Aggregator
+from ._unpacking import unpacking
 
 
 class Pair(AbstractTransform):
@@ -49,7 +50,7 @@ def ignoring_extra(transform: AbstractTransform) -> AbstractTransform:
     def ignoring(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
         return update(updates, state, params, **named_in(update, extra))
 
-    return Pair(transform.init_function, ignoring, takes_extra=True)
+    return unpacking(Pair(transform.init_function, ignoring, takes_extra=True))
 
 
 class _Answers(type):
@@ -58,7 +59,7 @@ class _Answers(type):
     takes_extra = False
 
     def __call__(cls, init: Callable[..., Any], update: Callable[..., Any]) -> Pair:
-        return Pair(init, update, cls.takes_extra)
+        return unpacking(Pair(init, update, cls.takes_extra))
 
     def __instancecheck__(cls, instance: Any) -> bool:
         is_plain_pair = isinstance(instance, Pair) and not instance.takes_extra
@@ -85,7 +86,7 @@ class _AnswersForExamples(type):
     """Makes an aggregator, and answers yes for every transform of per-example gradients."""
 
     def __call__(cls, init: Callable[..., Any], update: Callable[..., Any]) -> AbstractAggregator:
-        return _Aggregator(init, update)
+        return unpacking(_Aggregator(init, update))
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return isinstance(instance, AbstractTransform) and bool(instance.example_axes)
