@@ -20,6 +20,7 @@ from jaxtyping import PyTree
 
 from .._catalog.optax_names import fields_in_optax
 from .._containers.chain import is_chain_state
+from .._support.checks import listing
 from .._support.module import AbstractState
 from ..tree._paths import Names, join, key_names, named_leaves
 from ..tree._state import held, one_level
@@ -348,14 +349,22 @@ def _their_states(
         return []
 
     def is_state(x: Any) -> bool:
-        return isinstance(x, dict) and (all(map(str.isdigit, x)) or x.keys() <= fields)
+        if isinstance(x, dict) and all(map(str.isdigit, x)):
+            return all(map(is_state, x.values()))
+        return isinstance(x, dict) and x.keys() <= fields | chains
 
     if all(map(str.isdigit, node)):
         return [x for key in sorted(node, key=int) for x in _their_states(node[key], keys, chains, fields)]
-    if node.keys() <= chains and all(map(is_state, node.values())):
-        return [x for key in node for x in _their_states(node[key], (*keys, key), chains, fields)]
     if node.keys() == {"inner_state"}:
         return _their_states(node["inner_state"], keys, chains, fields)
+    if not node.keys() <= fields - chains and all(map(is_state, node.values())):
+        if not node.keys() <= chains:
+            raise ValueError(
+                f"The state of `optax.named_chain` has the parts {listing(node)}, and the chains of modulax have "
+                f"{listing(sorted(chains))}. Give the parts of the `Chain` the same names, "
+                f"`Chain({', '.join(f'{key}=...' for key in node)})`."
+            )
+        return [x for key in node for x in _their_states(node[key], (*keys, key), chains, fields)]
     return [_Theirs(node, keys)]
 
 
