@@ -97,6 +97,13 @@ class _Ours(NamedTuple):
         own = self.arrays.keys() - _OURS - {self.counter and self.counter[-1]}
         return {name for name, x in self.names.items() if x in own}
 
+    def counts_in(self, other: _Theirs) -> Iterator[Names]:
+        """The step counts in the corresponding state of optax."""
+        counted = self.counter[-1] if self.counter else "count" * ("count" not in self.arrays)
+        for name, x in other.fields.items():
+            if self.names.get(name, name) in (counted, "schedule_states"):
+                yield from (leaf for leaf in _leaves(x).values() if leaf[-1] in ("count", name))
+
 
 @dataclasses.dataclass
 class _Scope:
@@ -168,7 +175,7 @@ class _Walk:
         elif isinstance(node, AbstractState):
             self.state(_ours(node, where), scope)
         elif hasattr(node, "_fields"):  # of an optax transformation that was adapted
-            for part in _their_states(_nested([where + names for names, _ in named_leaves(node)], where)):
+            for part in _their_states(_nested(_located(node, where).values(), where)):
                 other = scope.take(part.fields.keys(), part.fields.keys(), where)
                 for name, theirs in other.fields.items() if other else ():
                     self.field(name, _leaves(part.fields[name]), _leaves(theirs))
@@ -203,8 +210,6 @@ class _Walk:
 
     def fields_of(self, ours: _Ours, other: _Theirs, scope: _Scope) -> None:
         """Pair the arrays of two states, and their counts."""
-        counted = ours.counter[-1] if ours.counter else "count" * ("count" not in ours.arrays)
-        clocks = list[Names]()
         for name, x in other.fields.items():
             own = ours.names.get(name, name)
             if name == "is_initial_step" and ours.counter:
@@ -213,8 +218,7 @@ class _Walk:
                 self.plan.without[1].update(_leaves(x).values())
             elif own not in ours.inner:
                 self.field(own, ours.arrays.get(own, {}), _leaves(x))
-            if own in (counted, "schedule_states"):
-                clocks += [leaf for leaf in _leaves(x).values() if leaf[-1] in ("count", name)]
+        clocks = list(ours.counts_in(other))
         if ours.counter and not clocks:
             scope.counting.append(ours.counter)
         scope.clocks += clocks
@@ -288,13 +292,17 @@ def _states_in(node: PyTree) -> Iterator[AbstractState]:
 
 def _ours(node: AbstractState, where: Names) -> _Ours:
     fields = {field.name: field for field in dataclasses.fields(node)}
-    children = [(key[0].name, child) for key, child in one_level(node)[0]]
-    inner = {name: child for name, child in children if _is_nested(fields[name], child)}
-    located = {name: {x: (*where, name, *x) for x, _ in named_leaves(child)} for name, child in children}
-    arrays = {name: leaves for name, leaves in located.items() if leaves and name not in inner}
+    children = {key[0].name: child for key, child in one_level(node)[0]}
+    inner = {name: child for name, child in children.items() if _is_nested(fields[name], child)}
+    located = {name: _located(children[name], (*where, name)) for name in children.keys() - inner.keys()}
+    arrays = {name: leaves for name, leaves in located.items() if leaves}
     names = {theirs: _HELD_IN.get(own, own) for theirs, own in (fields_in_optax(type(node)) or {}).items()}
-    constants = {theirs for theirs, own in names.items() if own not in fields or own == "skip_state"}
+    constants = {theirs for theirs, own in names.items() if own not in fields.keys() - {"skip_state"}}
     return _Ours(where, arrays, inner, names, constants, _counter(fields, arrays))
+
+
+def _located(tree: PyTree, where: Names) -> dict[Names, Names]:
+    return {names: where + names for names, _ in named_leaves(tree)}
 
 
 def _counter(fields: Mapping[str, dataclasses.Field], arrays: Mapping[str, Mapping[Names, Names]]) -> Names | None:
@@ -358,14 +366,19 @@ def _their_states(
     if node.keys() == {"inner_state"}:
         return _their_states(node["inner_state"], keys, chains, fields)
     if not node.keys() <= fields - chains and all(map(is_state, node.values())):
-        if not node.keys() <= chains:
-            raise ValueError(
-                f"The state of `optax.named_chain` has the parts {listing(node)}, and the chains of modulax have "
-                f"{listing(sorted(chains))}. Give the parts of the `Chain` the same names, "
-                f"`Chain({', '.join(f'{key}=...' for key in node)})`."
-            )
+        _check_names(node, chains)
         return [x for key in node for x in _their_states(node[key], (*keys, key), chains, fields)]
     return [_Theirs(node, keys)]
+
+
+def _check_names(parts: Mapping[str, Any], chains: Set[str]) -> None:
+    """Raise an error for parts of `named_chain` that have no namesakes here: their order is not in the state."""
+    if not parts.keys() <= chains:
+        raise ValueError(
+            f"The state of `optax.named_chain` has the parts {listing(parts)}, and the chains of modulax have "
+            f"{listing(sorted(chains))}. Give the parts of the `Chain` the same names, "
+            f"`Chain({', '.join(f'{key}=...' for key in parts)})`."
+        )
 
 
 def _first_count(leaf: Any, name: str) -> int:

@@ -43,7 +43,7 @@ def _own(cls: type) -> type:
 
 def _of_class(cls: type[M], module: M, **values: Any) -> M:
     new = object.__new__(cls)
-    for name in [field.name for field in dataclasses.fields(module)]:  # pyright: ignore[reportArgumentType]
+    for name in [field.name for field in dataclasses.fields(module)]:
         object.__setattr__(new, name, values[name] if name in values else getattr(module, name))
     return new
 
