@@ -8,14 +8,12 @@ Inside programs states are of our own classes, and so are those in the state of 
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from .._catalog.optax_names import fields_in_optax
 from .._protocol.transform import AbstractTransform
-from .._support.module import AbstractModule, AbstractState
+from .._support.module import AbstractState, with_fields
 from .._support.tracing import is_tracing
-
-M = TypeVar("M", bound=AbstractModule)
 
 
 def unpacking(x: Any) -> Any:
@@ -41,19 +39,16 @@ def _own(cls: type) -> type:
     return vars(cls).get("unpacks", cls)
 
 
-def _of_class(cls: type[M], module: M, **values: Any) -> M:
-    new = object.__new__(cls)
-    for name in [field.name for field in dataclasses.fields(module)]:
-        object.__setattr__(new, name, values[name] if name in values else getattr(module, name))
+def _of_class(cls: type, module: Any, **values: Any) -> Any:
+    new = with_fields(module, **values)
+    object.__setattr__(new, "__class__", cls)
     return new
 
 
 def _with_states(convert: Callable[[type], type], node: Any) -> Any:
     """Convert the classes of all states in one, without a look at the trees that are like the parameters."""
     if isinstance(node, AbstractState):
-        inner = [
-            field.name for field in dataclasses.fields(node) if field.metadata.get("holds") in ("shared", "states")
-        ]
+        inner = [x.name for x in dataclasses.fields(node) if x.metadata.get("holds") in ("shared", "states")]
         return _of_class(convert(type(node)), node, **{x: _with_states(convert, getattr(node, x)) for x in inner})
     if isinstance(node, Mapping):
         return type(node)({key: _with_states(convert, x) for key, x in node.items()})  # pyright: ignore[reportCallIssue]
