@@ -77,8 +77,7 @@ def state_from_optax(template: PyTree, source: Any, *, rename: Rename = None, st
         if states[0][0] or len(states) > 1:  # a tree with a state in it, which may hold parameters too
             considered = theirs
             _plan_others(plan.values, states, own, theirs)
-        report = _report(plan.values, own, considered, before.__getitem__)
-        lacking, left = _unmatched(report, plan.without, {x: name for name, x in before.items()})
+        report, lacking, left = _report(plan.values, plan.without, own, {x: before[x] for x in considered}, before)
         if strict and (lacking or left):
             raise ValueError(_disagreement(owner, lacking, left))
         return _filled(template, plan.values, theirs, fetch), report
@@ -116,8 +115,8 @@ def state_to_optax(template: PyTree, source: PyTree) -> Any:
     for where, state in states:
         pair(plan, state, where, _location(owner, where, own))
     _plan_others(plan.values, states, own, found)
-    report = _report(plan.values, own, found, join)
-    lacking, lost = _unmatched(report, plan.without[::-1], {join(name): name for name in found})
+    shown = {name: join(name) for name in found}
+    report, lacking, lost = _report(plan.values, plan.without[::-1], own, shown, shown)
     if lost or lacking:
         what = f"optax state has no field for {listing(lost)} of the modulax" if lost else ""
         what = what or f"modulax state has nothing for {listing(lacking)} of the optax"
@@ -205,22 +204,27 @@ def _plan_others(
 
 
 def _report(
-    values: Mapping[Names, Value], own: Iterable[Names], found: Iterable[Names], shown: Callable[[Names], str]
-) -> Report:
-    """List what is filled from where, and everything that is left over."""
-    restored = {join(x): ", ".join(map(shown, values[x].sources)) for x in own if x in values}
+    values: Mapping[Names, Value],
+    without: Sequence[set[Names]],
+    own: Iterable[Names],
+    found: Mapping[Names, str],
+    shown: Mapping[Names, str],
+) -> tuple[Report, list[str], list[str]]:
+    """List what is filled from where, and what is left over on both sides: all of it, and what lacks a counterpart.
+
+    Args:
+        values: what the template is filled from.
+        without: the names of the template and of the source that need no counterpart.
+        own: the names in the template.
+        found: the names in the source that may be left over, as they are shown.
+        shown: all names in the source, as they are shown.
+    """
+    restored = {join(x): ", ".join(shown[y] for y in values[x].sources) for x in own if x in values}
+    fresh = {x: join(x) for x in own if x not in values}
     taken = {source for value in values.values() for source in value.sources}
-    return Report(
-        restored, tuple(join(x) for x in own if x not in values), tuple(shown(x) for x in found if x not in taken)
-    )
-
-
-def _unmatched(
-    report: Report, without: Sequence[set[Names]], found: Mapping[str, Names]
-) -> tuple[list[str], list[str]]:
-    """What is left over on both sides, the template's first, without what needs no counterpart."""
-    lacking = [name for name in report.fresh if split(name) not in without[0]]
-    return lacking, [name for name in report.unused if found[name] not in without[1]]
+    unused = {x: name for x, name in found.items() if x not in taken}
+    lacking, left = ([a[x] for x in a if x not in b] for a, b in zip((fresh, unused), without, strict=True))
+    return Report(restored, tuple(fresh.values()), tuple(unused.values())), lacking, left
 
 
 def _filled(template: PyTree, values: Mapping[Names, Value], found: Mapping[Names, Any], fetch: _Fetch) -> PyTree:

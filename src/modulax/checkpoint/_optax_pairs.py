@@ -158,15 +158,20 @@ class _Walk:
                     f"The state of `optax.named_chain` has the parts {listing(other)}. Give the parts of the `Chain` "
                     f"the same names, `Chain({', '.join(f'{key}=...' for key in other)})`."
                 )
+        self.link_counts(scope)
+        return scope
+
+    def link_counts(self, scope: _Scope) -> None:
+        """Pair the counts that have no counterpart: with those of schedules, or with any other of the scope."""
         schedules = [x["count"] for x in scope.theirs if x.keys() == {"count"}]
+        others = [*schedules[-1:], *scope.clocks, *([scope.outer] if scope.outer else [])]
         for i, counter in enumerate(scope.counting):
-            for name in [*schedules[i:], *schedules[-1:], *scope.clocks, *([outer] if outer else [])][:1]:
+            for name in [*schedules[i:], *others][:1]:
                 self.plan.link(counter, name)
         further = [*scope.clocks, *(x["count"] for x in scope.theirs if "count" in x)]
         for name in further if scope.counters else ():
             self.plan.link(scope.counters[0], name)
         scope.clocks[:0] = schedules
-        return scope
 
     def visit(self, node: PyTree, where: Names, scope: _Scope) -> None:
         if is_chain_state(node):
@@ -310,9 +315,14 @@ def _ours(node: AbstractState, where: Names) -> _Ours:
     inner = {name: child for name, child in children.items() if _is_nested(fields[name], child)}
     located = {name: _located(children[name], (*where, name)) for name in children.keys() - inner.keys()}
     arrays = {name: leaves for name, leaves in located.items() if leaves}
-    names = {theirs: _HELD_IN.get(own, own) for theirs, own in (fields_in_optax(type(node)) or {}).items()}
+    names = _in_optax(type(node))
     constants = {theirs for theirs, own in names.items() if own not in fields.keys() - {"skip_state"}}
     return _Ours(where, arrays, inner, names, constants, _counter(fields, arrays))
+
+
+def _in_optax(cls: type) -> dict[str, str]:
+    """The fields of a state that optax has too, by their names there."""
+    return {theirs: _HELD_IN.get(own, own) for theirs, own in (fields_in_optax(cls) or {}).items()}
 
 
 def _located(tree: PyTree, where: Names) -> dict[Names, Names]:
