@@ -347,6 +347,15 @@ def test_a_state_unpacks_as_in_optax():
     assert compat.freeze({"w": True, "b": False}).init(PARAMS).inner_state == compat.EmptyState()
     with pytest.raises(IndexError):
         compat.scale_by_adam().init(PARAMS)[3]
+    # Through functions of the caller too, whose states are in the branches of a `cond`.
+    pair = compat.GradientTransformationExtraArgs(*compat.adam(0.1))
+    steps = compat.chain(compat.MultiSteps(pair, 2).gradient_transformation(), mx.ParamEMA(compat.adam(0.1), 0.9))
+    _, state = jax.jit(steps.update)(PARAMS, steps.init(PARAMS), PARAMS)
+    mini_step, *_ = state[0]
+    count, *_ = state[0].inner_opt_state[0]
+    inner_count, *_ = state[1].inner_state[0]
+    assert (int(mini_step), int(count), int(inner_count)) == (1, 0, 1)
+    assert jax.tree.structure(state) == jax.tree.structure(steps.init(PARAMS))
     for state in (mx.ParamEMA(compat.sgd(0.1), 0.9).init(PARAMS), mx.ScaleByAdam().init(PARAMS)):
         with pytest.raises(TypeError, match="cannot be indexed"):
             state[0]

@@ -9,7 +9,7 @@ from .._containers.optax_adapters import named_in
 from .._protocol.transform import AbstractTransform
 from .._support.tracing import call_user, require_plain
 from ..aggregate import AbstractAggregator, Aggregator as _Aggregator
-from ._unpacking import unpacking
+from ._unpacking import own_states, unpacking
 
 
 class Pair(AbstractTransform):
@@ -31,14 +31,15 @@ class Pair(AbstractTransform):
     def init(self, params: Any) -> Any:
         """Return what the function returns."""
         require_plain()
-        return call_user(self.init_function, params)
+        return own_states(call_user(self.init_function, params))
 
     def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         """Call the function."""
         require_plain()
         given = extra if self.takes_extra else named_in(self.update_function, extra)
-        positional = (updates, state) if params is None else (updates, state, params)
-        return call_user(self.update_function, *positional, **given)
+        positional = (updates, unpacking(state), *([] if params is None else [params]))
+        updates, state = call_user(self.update_function, *positional, **given)
+        return updates, own_states(state)
 
 
 def ignoring_extra(transform: AbstractTransform) -> AbstractTransform:

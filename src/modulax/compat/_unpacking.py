@@ -7,12 +7,13 @@ Inside programs states are of our own classes, and so are those in the state of 
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .._catalog.optax_names import fields_in_optax
 from .._protocol.transform import AbstractTransform
-from .._support.module import AbstractState, with_fields
+from .._support.module import AbstractState
 from .._support.tracing import is_tracing
 
 
@@ -35,26 +36,36 @@ def making(function: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
+def own_states(state: Any) -> Any:
+    """A state with the classes here, as states are inside programs."""
+    return _with_states(_own, state)
+
+
 def _own(cls: type) -> type:
     return vars(cls).get("unpacks", cls)
 
 
 def _of_class(cls: type, module: Any, **values: Any) -> Any:
-    new = with_fields(module, **values)
-    object.__setattr__(new, "__class__", cls)
+    new = object.__new__(cls)
+    vars(new).update(vars(module), **values)
     return new
 
 
 def _with_states(convert: Callable[[type], type], node: Any) -> Any:
     """Convert the classes of all states in one, without a look at the trees that are like the parameters."""
     if isinstance(node, AbstractState):
-        inner = [x.name for x in dataclasses.fields(node) if x.metadata.get("holds") in ("shared", "states")]
-        return _of_class(convert(type(node)), node, **{x: _with_states(convert, getattr(node, x)) for x in inner})
-    if isinstance(node, Mapping):
-        return type(node)({key: _with_states(convert, x) for key, x in node.items()})  # pyright: ignore[reportCallIssue]
+        inner = {name: _with_states(convert, getattr(node, name)) for name in _with_inner_states(type(node))}
+        return _of_class(convert(type(node)), node, **inner)
+    if type(node) in (dict, OrderedDict):
+        return type(node)((key, _with_states(convert, x)) for key, x in node.items())
     if type(node) in (list, tuple):
         return type(node)(_with_states(convert, x) for x in node)
     return node
+
+
+@functools.cache
+def _with_inner_states(cls: Any) -> tuple[str, ...]:
+    return tuple(x.name for x in dataclasses.fields(cls) if x.metadata.get("holds") in ("shared", "states"))
 
 
 def _subclass(cls: type, **members: Any) -> type:
@@ -95,12 +106,12 @@ def _transform_class(cls: type) -> type:
     def update_unpacking(self, /, updates, state, *args, **kwargs):
         if is_tracing():
             return update(self, updates, state, *args, **kwargs)
-        updates, state = update(self, updates, _with_states(_own, state), *args, **kwargs)
+        updates, state = update(self, updates, own_states(state), *args, **kwargs)
         return updates, unpacking(state)
 
     @functools.wraps(step)
     def step_unpacking(self, /, grads, state, *args, **kwargs):
-        params, state = step(self, grads, _with_states(_own, state), *args, **kwargs)
+        params, state = step(self, grads, own_states(state), *args, **kwargs)
         return params, unpacking(state)
 
     def functions(self) -> Iterator[Callable[..., Any]]:
