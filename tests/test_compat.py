@@ -112,8 +112,8 @@ def path_of(function: Any) -> str:
 def same(a: Any, b: Any) -> bool:
     """Whether two transforms or schedules are of one class, with equal numbers and options; masks are not compared."""
     if isinstance(a, mx.AbstractTransform | mx.AbstractSchedule):
-        fields = a.__dataclass_fields__ if type(a) is type(b) else {}
-        return type(a) is type(b) and all(
+        fields = a.__dataclass_fields__ if isinstance(a, type(b)) else {}
+        return isinstance(a, type(b)) and all(
             same(getattr(a, f), getattr(b, f)) for f in fields if "mask" not in f and f != "labels"
         )
     if isinstance(a, dict):
@@ -268,13 +268,18 @@ def test_a_pair_of_functions():
 
 
 def test_every_transform_is_a_pair():
-    for tx in (mx.SGD(0.5), mx.Chain(mx.Clip(1.0), mx.Scale(2.0)), compat.adam(0.1)):
+    for tx in (compat.sgd(0.5), compat.chain(compat.clip(1.0), compat.scale(2.0)), compat.adam(0.1)):
         init, update = tx
         assert jax.tree.structure(jax.jit(update)(PARAMS, init(PARAMS), PARAMS)[0]) == jax.tree.structure(PARAMS)
         assert isinstance(tx, compat.GradientTransformation)
         assert isinstance(tx, compat.GradientTransformationExtraArgs)
-    sgd = mx.SGD(0.5)
+        assert isinstance(pickle.loads(pickle.dumps(tx)), type(tx))
+    sgd = compat.sgd(0.5)
     assert (sgd[0], sgd[1]) == tuple(sgd)
+    assert isinstance(sgd, mx.SGD)
+    assert isinstance(mx.SGD(0.5), compat.GradientTransformationExtraArgs)
+    with pytest.raises(TypeError, match="cannot unpack"):
+        init, update = mx.SGD(0.5)  # pyright: ignore[reportGeneralTypeIssues]
     assert not isinstance((init, update), compat.GradientTransformation)
     pair = compat.GradientTransformation(init, lambda updates, state: (updates, state))
     assert not isinstance(pair, compat.GradientTransformationExtraArgs)
@@ -330,20 +335,30 @@ def test_states_that_hold_less_than_those_of_optax():
                 with pytest.raises(TypeError, match=f"holds no `{name}` here: get a state from `init`"):
                     made(**{name: 1})
     assert lacking == {"InjectedState.hyperparams", "MuonState.ns_coeffs", "ScheduleFreeState.b1"}
-    count, count_m2, *_ = mx.ScaleByAdEMAMix().init(PARAMS)
+    count, count_m2, *_ = compat.contrib.scale_by_ademamix().init(PARAMS)
     assert count is count_m2
 
 
 def test_a_state_unpacks_as_in_optax():
-    count, mu, nu = mx.Adam(0.1).init(PARAMS)[0]
+    count, mu, nu = compat.adam(0.1).init(PARAMS)[0]
     assert count.shape == ()
     assert mu.keys() == nu.keys() == PARAMS.keys()
     assert compat.scale_by_adam().init({}).mu == {}
     assert compat.freeze({"w": True, "b": False}).init(PARAMS).inner_state == compat.EmptyState()
     with pytest.raises(IndexError):
-        mx.ScaleByAdam().init(PARAMS)[3]
-    with pytest.raises(TypeError, match="cannot be indexed"):
-        mx.ParamEMA(mx.SGD(0.1), 0.9).init(PARAMS)[0]
+        compat.scale_by_adam().init(PARAMS)[3]
+    # Through functions of the caller too, whose states are in the branches of a `cond`.
+    pair = compat.GradientTransformationExtraArgs(*compat.adam(0.1))
+    steps = compat.chain(compat.MultiSteps(pair, 2).gradient_transformation(), mx.ParamEMA(compat.adam(0.1), 0.9))
+    _, state = jax.jit(steps.update)(PARAMS, steps.init(PARAMS), PARAMS)
+    mini_step, *_ = state[0]
+    count, *_ = state[0].inner_opt_state[0]
+    inner_count, *_ = state[1].inner_state[0]
+    assert (int(mini_step), int(count), int(inner_count)) == (1, 0, 1)
+    assert jax.tree.structure(state) == jax.tree.structure(steps.init(PARAMS))
+    for state in (mx.ParamEMA(compat.sgd(0.1), 0.9).init(PARAMS), mx.ScaleByAdam().init(PARAMS)):
+        with pytest.raises(TypeError, match="cannot be indexed"):
+            state[0]
 
 
 def test_functions_have_the_names_of_optax():

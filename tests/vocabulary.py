@@ -58,8 +58,8 @@ ARGUMENTS = {
     "contrib.dpsgd": "`DPSGD(key=...)`, an integer or a key, for `seed`",
     "contrib.hutchinson_estimator_diag_hessian": "`HutchinsonDiagonal(key=0)`, an integer or a key, for `random_seed`",
     "contrib.muon": "`Muon(mask=...)` for `weight_decay_mask`; `ns_coeffs` is a tuple of triples, or one triple",
-    "contrib.schedule_free_eval_params": "`optimizer.eval_params(state, params)`, a method of every optimizer",
     "contrib.scale_by_muon": "`ScaleByMuon(ns_coeffs=...)` is a tuple of triples, or one triple",
+    "contrib.schedule_free_eval_params": "`optimizer.eval_params(state, params)`, a method of every optimizer",
     "contrib.sophia": "`Sophia(mask=...)` for `weight_decay_mask`; nothing is printed",
     "global_norm": "`tree.norm(tree)` for `updates`",
     "init_empty_state": "`EmptyState()`, without the parameters",
@@ -73,8 +73,8 @@ ARGUMENTS = {
     "sgdr_schedule": "`schedules.SGDR(cycles)` for `cosine_kwargs`",
     "stateless": "`Stateless(function)` for `f`",
     "stateless_with_tree_map": "`Stateless(function, leafwise=True)`",
-    "with_extra_args_support": "`from_optax(tx)`; every transform of modulax takes extra arguments",
     "tree.get": "`tree.get(state, name)` raises an error where nothing matches; `default=None` returns None",
+    "with_extra_args_support": "`from_optax(tx)`; every transform of modulax takes extra arguments",
 }
 
 

@@ -36,3 +36,6 @@ WORDS = {
     "labels": "param_labels",
 }
 PAIRS = {"betas": ("b1", "b2"), "moments": ("b1", "b2")}
+
+# What other libraries call the parameters, which their optimizers are constructed with.
+PARAMETERS = ("params", "parameters", "model", "var_list", "model_parameters")

@@ -10,7 +10,7 @@ import itertools
 import re
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, overload
+from typing import Any, overload
 
 import equinox as eqx
 
@@ -62,9 +62,8 @@ class Chain(AbstractContainer):
         Chain(ClipByGlobalNorm(1.0), AdamW(1e-3))
         Chain(clip=ClipByGlobalNorm(1.0), adam=ScaleByAdam(), rate=ScaleByLearningRate(1e-3))
 
-    A chain behaves like a sequence (`chain[0]`, `chain[1:]`, `len`) and like a mapping (`chain["clip"]`, `"clip" in
-    chain`). To iterate over the parts, write `chain.parts.values()`: like every transform, a chain unpacks into its two
-    functions, `init, update = chain`. Consecutive rules on one array (`AbstractLeafwise`) run as one function of an
+    A chain behaves like a sequence of its parts (`chain[0]`, `chain[1:]`, `len`, `list`) and like a mapping
+    (`chain["clip"]`, `"clip" in chain`). Consecutive rules on one array (`AbstractLeafwise`) run as one function of an
     array. An empty chain is the identity.
 
     Args:
@@ -74,8 +73,6 @@ class Chain(AbstractContainer):
     Raises:
         ValueError: if a part is not a transform.
     """
-
-    _operators: ClassVar[tuple[str, ...]] = ("__getitem__", "__len__", "__contains__")
 
     is_arraywise: ClassVar[bool] = True
 

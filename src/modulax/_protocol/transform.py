@@ -130,9 +130,6 @@ class AbstractTransform(AbstractHyperparameters):
     that holds others, subclass `AbstractContainer`.
     """
 
-    # Without `optimizer[0]`, which is for programs that were written for optax.
-    _operators: ClassVar[tuple[str, ...]] = ("__call__", "__len__", "__contains__")
-
     needs: ClassVar[tuple[str, ...]] = ()
     """What `update` requires: `"params"`, extra arguments such as `"value"`, the loss, and `"real"` parameters."""
 
@@ -160,14 +157,6 @@ class AbstractTransform(AbstractHyperparameters):
             TypeError: if a hyperparameter is traced.
         """
         return hash((type(self), *(_hashable(leaf, self) for leaf in jtu.tree_leaves(self))))
-
-    def __iter__(self) -> Iterator[Any]:
-        """Unpack into the two functions, as a transformation of optax: `init, update = optimizer`."""
-        return iter((self.init, self.update))
-
-    def __getitem__(self, key: Any) -> Any:
-        """Return one of the two functions, as a transformation of optax: `optimizer[0]` is `optimizer.init`."""
-        return (self.init, self.update)[key]
 
     @property
     def example_axes(self) -> tuple[int, ...]:

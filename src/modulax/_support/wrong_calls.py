@@ -11,16 +11,19 @@ import jax.tree_util as jtu
 from .checks import listing, suggestion
 from .optree_nodes import entry_of
 
-_PARAMETERS = ("params", "parameters", "model", "var_list", "model_parameters")
+
+def _vocabulary() -> Any:
+    """The words of other libraries, which only an error message needs."""
+    return importlib.import_module("modulax._catalog.vocabulary")
 
 
 def meant_by(word: str, known: Iterable[str]) -> list[str]:
     """The known names that a word from another library may mean: one, two for a pair such as `betas`, or none."""
     known = list(known)
-    vocabulary = importlib.import_module("modulax._catalog.vocabulary")  # only for an error message
-    if set(pair := vocabulary.PAIRS.get(word, [None])) <= set(known):
-        return list(pair)
-    return [name for name in known if word in vocabulary.WORDS.get(name, "").split()][:1]
+    words = _vocabulary()
+    if word in words.PAIRS and set(words.PAIRS[word]) <= set(known):
+        return list(words.PAIRS[word])
+    return [name for name in known if word in words.WORDS.get(name, "").split()][:1]
 
 
 def wrong_call(cls: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], hint: str = "") -> str | None:
@@ -71,7 +74,7 @@ def _what_is_wrong(
     if unknown := [key for key in kwargs if key not in names]:
         key = unknown[0]
         start = f"`{name}({key}=...)`: there is no argument `{key}`."
-        if key in _PARAMETERS:
+        if key in _vocabulary().PARAMETERS:
             return [start, "The parameters are given to `init(params)` and `step(grads, state, params)`."]
         if key == "lr_scheduler":
             return [start, f"Give a schedule in place of a number: `{name}(schedules.CosineDecay(1e-3, 1000))`."]

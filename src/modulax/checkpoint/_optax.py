@@ -68,27 +68,19 @@ def state_from_optax(template: PyTree, source: Any, *, rename: Rename = None, st
         raise ValueError(
             f"`{owner}`: the template has no state of modulax. Pass `optimizer.init(params)`, or a tree with it."
         )
-    with _opened(source, own) as (found, fetch):
-        old = {split(new): split(x) for new, x in renamed({join(x): y for x, y in found.items()}, rename).items()}
-        theirs = {name: found[before] for name, before in old.items()}
-        plan, considered = Plan(own, theirs, to_ours=True), dict[Names, str]()
+    with _opened(source, own, rename) as (theirs, before, fetch):
+        plan, considered = Plan(own, theirs, to_ours=True), dict[Names, Any]()
         for where, state in states:
             there = _location(owner, where, theirs)
             pair(plan, state, where, there)
-            considered |= {name: join(old[name]) for name in theirs if name[: len(there)] == there}
+            considered |= {name: x for name, x in theirs.items() if name[: len(there)] == there}
         if states[0][0] or len(states) > 1:  # a tree with a state in it, which may hold parameters too
-            considered = {name: join(before) for name, before in old.items()}
+            considered = theirs
             _plan_others(plan.values, states, own, theirs)
-        report = _report(plan.values, own, considered, lambda name: join(old[name]))
-        lacking, left = _unmatched(report, plan.without, {join(before): name for name, before in old.items()})
+        report, lacking, left = _report(plan.values, plan.without, own, {x: before[x] for x in considered}, before)
         if strict and (lacking or left):
             raise ValueError(_disagreement(owner, lacking, left))
-
-        def renaming(wanted: dict[Names, Any]) -> dict[Names, Any]:
-            arrays = fetch({old[name]: spec for name, spec in wanted.items()})
-            return {name: arrays[old[name]] for name in wanted}
-
-        return _filled(template, plan.values, theirs, renaming), report
+        return _filled(template, plan.values, theirs, fetch), report
 
 
 def state_to_optax(template: PyTree, source: PyTree) -> Any:
@@ -123,8 +115,8 @@ def state_to_optax(template: PyTree, source: PyTree) -> Any:
     for where, state in states:
         pair(plan, state, where, _location(owner, where, own))
     _plan_others(plan.values, states, own, found)
-    report = _report(plan.values, own, found, join)
-    lacking, lost = _unmatched(report, plan.without[::-1], {join(name): name for name in found})
+    shown = {name: join(name) for name in found}
+    report, lacking, lost = _report(plan.values, plan.without[::-1], own, shown, shown)
     if lost or lacking:
         what = f"optax state has no field for {listing(lost)} of the modulax" if lost else ""
         what = what or f"modulax state has nothing for {listing(lacking)} of the optax"
@@ -146,15 +138,25 @@ def _states(tree: PyTree) -> list[tuple[Names, AbstractState]]:
 
 
 @contextlib.contextmanager
-def _opened(source: Any, own: Iterable[Names]) -> Iterator[tuple[dict[Names, Any], _Fetch]]:
-    """Open a source: its arrays by name, or their shapes and dtypes, and a function that reads some of them."""
-    if isinstance(source, (str, os.PathLike)):
-        with opened(source) as (paths, specs, read):
+def _opened(
+    source: Any, own: Iterable[Names], rename: Rename
+) -> Iterator[tuple[dict[Names, Any], dict[Names, str], _Fetch]]:
+    """Open a source: its arrays, or their shapes and dtypes, by new names; the old ones; and a function that reads."""
+    with contextlib.ExitStack() as stack:
+        if isinstance(source, (str, os.PathLike)):
+            paths, specs, read = stack.enter_context(opened(source))
             found = _unboxed(dict(zip(paths, specs, strict=True)), own)
-            yield found, lambda wanted: dict(zip(found, read([wanted.get(name) for name in found]), strict=True))
-    else:
-        live = _unboxed({name: plain(x) for name, x in _by_names(source).items()}, own)
-        yield live, lambda wanted: {name: live[name] for name in wanted}
+        else:
+            found = _unboxed({name: plain(x) for name, x in _by_names(source).items()}, own)
+            read = None
+        old = {split(new): split(x) for new, x in renamed({join(x): y for x, y in found.items()}, rename).items()}
+
+        def fetch(wanted: dict[Names, Any]) -> dict[Names, Any]:
+            specs = {old[name]: spec for name, spec in wanted.items()}
+            arrays = dict(zip(found, read([specs.get(x) for x in found]), strict=True)) if read else found
+            return {name: arrays[old[name]] for name in wanted}
+
+        yield {name: found[x] for name, x in old.items()}, {name: join(x) for name, x in old.items()}, fetch
 
 
 def _unboxed(found: Mapping[Names, Any], own: Iterable[Names]) -> dict[Names, Any]:
@@ -174,15 +176,19 @@ def _location(owner: str, where: Names, names: Iterable[Names]) -> Names:
     prefixes = dict.fromkeys(name[:stop] for name in names for stop in range(1, len(name)))
     if where and (near := [x for x in (where, (*where[:-1], "opt_state")) if x in prefixes]):
         return near[0]
-    # The state of `sam` has a field of that name.
-    found = [x for x in prefixes if x[-1] == "opt_state" and (*x[:-1], "adv_state") not in prefixes]
-    outermost = [x for x in found if not any(x != y and x[: len(y)] == y for y in found)]
+    outermost = _optimizer_states(prefixes)
     if len(outermost) <= 1:
-        return outermost[0] if outermost else where
+        return [*outermost, where][0]
     raise ValueError(
         f"`{owner}` found several states of optax, {listing([join(x) for x in outermost])}. Pass one of them, or a "
         f"tree in which the states have the same keys on both sides."
     )
+
+
+def _optimizer_states(prefixes: Iterable[Names]) -> list[Names]:
+    """The outermost places that are called `opt_state`; the state of `sam` has a field of that name."""
+    found = [x for x in prefixes if x[-1] == "opt_state" and (*x[:-1], "adv_state") not in prefixes]
+    return [x for x in found if not any(x != y and x[: len(y)] == y for y in found)]
 
 
 def _plan_others(
@@ -198,22 +204,27 @@ def _plan_others(
 
 
 def _report(
-    values: Mapping[Names, Value], own: Iterable[Names], found: Iterable[Names], shown: Callable[[Names], str]
-) -> Report:
-    """List what is filled from where, and everything that is left over."""
-    restored = {join(x): ", ".join(map(shown, values[x].sources)) for x in own if x in values}
+    values: Mapping[Names, Value],
+    without: Sequence[set[Names]],
+    own: Iterable[Names],
+    found: Mapping[Names, str],
+    shown: Mapping[Names, str],
+) -> tuple[Report, list[str], list[str]]:
+    """List what is filled from where, and what is left over on both sides: all of it, and what lacks a counterpart.
+
+    Args:
+        values: what the template is filled from.
+        without: the names of the template and of the source that need no counterpart.
+        own: the names in the template.
+        found: the names in the source that may be left over, as they are shown.
+        shown: all names in the source, as they are shown.
+    """
+    restored = {join(x): ", ".join(shown[y] for y in values[x].sources) for x in own if x in values}
+    fresh = {x: join(x) for x in own if x not in values}
     taken = {source for value in values.values() for source in value.sources}
-    return Report(
-        restored, tuple(join(x) for x in own if x not in values), tuple(shown(x) for x in found if x not in taken)
-    )
-
-
-def _unmatched(
-    report: Report, without: Sequence[set[Names]], found: Mapping[str, Names]
-) -> tuple[list[str], list[str]]:
-    """What is left over on both sides, the template's first, without what needs no counterpart."""
-    lacking = [name for name in report.fresh if split(name) not in without[0]]
-    return lacking, [name for name in report.unused if found[name] not in without[1]]
+    unused = {x: name for x, name in found.items() if x not in taken}
+    lacking, left = ([a[x] for x in a if x not in b] for a, b in zip((fresh, unused), without, strict=True))
+    return Report(restored, tuple(fresh.values()), tuple(unused.values())), lacking, left
 
 
 def _filled(template: PyTree, values: Mapping[Names, Value], found: Mapping[Names, Any], fetch: _Fetch) -> PyTree:

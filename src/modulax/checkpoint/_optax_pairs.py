@@ -10,7 +10,7 @@ count without a counterpart gets another one of the same scope, which is what st
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +20,7 @@ from jaxtyping import PyTree
 
 from .._catalog.optax_names import fields_in_optax
 from .._containers.chain import is_chain_state
+from .._support.checks import listing
 from .._support.module import AbstractState
 from ..tree._paths import Names, join, key_names, named_leaves
 from ..tree._state import held, one_level
@@ -65,15 +66,8 @@ class Plan:
         self.without[1].add(theirs)
 
 
-class _Theirs(NamedTuple):
-    """A state of optax: its fields, as nested names, and the names of the parts of `named_chain` that it is in."""
-
-    fields: dict[str, Any]
-    keys: Names
-
-    def is_at(self, where: Names) -> bool:
-        """Whether it may correspond to a state here: it does more than count, and names of parts are the same."""
-        return self.fields.keys() != {"count"} and all(key in where for key in self.keys)
+_Theirs = dict[str, Any]
+"""The state of one transformation of optax: its fields, as nested names."""
 
 
 class _Ours(NamedTuple):
@@ -96,6 +90,13 @@ class _Ours(NamedTuple):
         own = self.arrays.keys() - _OURS - {self.counter and self.counter[-1]}
         return {name for name, x in self.names.items() if x in own}
 
+    def counts_in(self, other: _Theirs) -> Iterator[Names]:
+        """The step counts in the corresponding state of optax."""
+        counted = self.counter[-1] if self.counter else "count" * ("count" not in self.arrays)
+        for name, x in other.items():
+            if self.names.get(name, name) in (counted, "schedule_states"):
+                yield from (leaf for leaf in _leaves(x).values() if leaf[-1] in ("count", name))
+
 
 @dataclasses.dataclass
 class _Scope:
@@ -110,18 +111,18 @@ class _Scope:
     counters: list[Names] = dataclasses.field(default_factory=list)
     counting: list[Names] = dataclasses.field(default_factory=list)
 
-    def take(self, required: Set[str], known: Set[str], where: Names) -> _Theirs | None:
+    def take(self, required: Set[str], known: Set[str]) -> _Theirs | None:
         """Take the first state of optax with these fields; a container that modulax does not have is taken apart."""
         while True:
             for place, other in enumerate(self.theirs):
-                if required <= other.fields.keys() <= known | {"count"} and other.is_at(where):
+                if required <= other.keys() <= known | {"count"} and other.keys() != {"count"}:
                     return self.theirs.pop(place)
-            place = next((i for i, x in enumerate(self.theirs) if "inner_state" in x.fields), None)
+            place = next((i for i, x in enumerate(self.theirs) if "inner_state" in x), None)
             if place is None:
                 return None
-            fields, keys = self.theirs.pop(place)
-            count = [_Theirs({"count": fields["count"]}, ())] if "count" in fields else []
-            self.theirs[place:place] = [*count, *_their_states(fields["inner_state"], keys)]
+            container = self.theirs.pop(place)
+            count = [{"count": container["count"]}] if "count" in container else []
+            self.theirs[place:place] = [*count, *_their_states(container["inner_state"])]
 
 
 def pair(plan: Plan, state: PyTree, where: Names, there: Names) -> None:
@@ -143,37 +144,63 @@ class _Walk:
     def __init__(self, plan: Plan, there: Names, states: list[Any]):
         self.plan, self.there = plan, there
         self.initial: list[tuple[Names, Names]] = []  # counts of which optax only knows whether they are 0
-        self.chains = {name for state in states if is_chain_state(state) for name in state.names}
-        self.fields = {name for state in states for name in fields_in_optax(type(state)) or ()}
+        fields = {name for state in states for name in fields_in_optax(type(state)) or ()}
+        names = {name for state in states if is_chain_state(state) for name in state.names}
+        self.fields, self.known = fields, fields | names | {"count", "inner_state"}
 
     def scope(self, node: PyTree, where: Names, theirs: Any, outer: Names | None) -> _Scope:
         """Pair a state of modulax, or several, with what optax has in its place."""
-        scope = _Scope(_their_states(theirs, (), self.chains, self.fields | {"count", "inner_state"}), outer)
+        scope = _Scope(_their_states(theirs), outer)
         self.visit(node, where, scope)
-        schedules = [x.fields["count"] for x in scope.theirs if x.fields.keys() == {"count"}]
+        for other in scope.theirs:
+            if not other.keys() <= self.fields and self.is_named_chain(other):
+                raise ValueError(
+                    f"The state of `optax.named_chain` has the parts {listing(other)}. Give the parts of the `Chain` "
+                    f"the same names, `Chain({', '.join(f'{key}=...' for key in other)})`."
+                )
+        self.link_counts(scope)
+        return scope
+
+    def link_counts(self, scope: _Scope) -> None:
+        """Pair the counts that have no counterpart: with those of schedules, or with any other of the scope."""
+        schedules = [x["count"] for x in scope.theirs if x.keys() == {"count"}]
+        others = [*schedules[-1:], *scope.clocks, *([scope.outer] if scope.outer else [])]
         for i, counter in enumerate(scope.counting):
-            for name in [*schedules[i:], *schedules[-1:], *scope.clocks, *([outer] if outer else [])][:1]:
+            for name in [*schedules[i:], *others][:1]:
                 self.plan.link(counter, name)
-        further = [*scope.clocks, *(x.fields["count"] for x in scope.theirs if "count" in x.fields)]
+        further = [*scope.clocks, *(x["count"] for x in scope.theirs if "count" in x)]
         for name in further if scope.counters else ():
             self.plan.link(scope.counters[0], name)
         scope.clocks[:0] = schedules
-        return scope
 
     def visit(self, node: PyTree, where: Names, scope: _Scope) -> None:
         if is_chain_state(node):
+            self.open_named(node.names, scope)
             for name in filter(node.parts.__contains__, node.names):  # a dict that was in a program is sorted
                 self.visit(node.parts[name], (*where, "parts", name), scope)
         elif isinstance(node, AbstractState):
             self.state(_ours(node, where), scope)
         elif hasattr(node, "_fields"):  # of an optax transformation that was adapted
-            for part in _their_states(_nested([where + names for names, _ in named_leaves(node)], where)):
-                other = scope.take(part.fields.keys(), part.fields.keys(), where)
-                for name, theirs in other.fields.items() if other else ():
-                    self.field(name, _leaves(part.fields[name]), _leaves(theirs))
+            for part in _their_states(_nested(_located(node, where).values(), where)):
+                for name, theirs in (scope.take(part.keys(), part.keys()) or {}).items():
+                    self.field(name, _leaves(part[name]), _leaves(theirs))
         else:
             for key, child in one_level(node)[0]:
                 self.visit(child, where + key_names(key), scope)
+
+    def open_named(self, names: Sequence[str], scope: _Scope) -> None:
+        """Put the parts of a `named_chain` into the order of a chain here: the dict that holds them may be sorted."""
+        for place, other in enumerate(scope.theirs):
+            if other.keys() <= set(names) and self.is_named_chain(other):
+                scope.theirs[place : place + 1] = [x for name in names for x in _their_states(other.get(name))]
+                return
+
+    def is_named_chain(self, node: Any) -> bool:
+        """Whether these are states by name, and not a state with trees like the parameters."""
+        return all(isinstance(x, dict) and self.is_state(x) for x in node.values())
+
+    def is_state(self, node: dict[str, Any]) -> bool:
+        return self.is_named_chain(node) if _is_tuple(node) else node.keys() <= self.known
 
     def state(self, ours: _Ours, scope: _Scope) -> None:
         """Pair the state of a transform."""
@@ -184,7 +211,7 @@ class _Walk:
             self.plan.without[0].add(ours.counter)
         other = None
         if ours.names.keys() - {"count", "inner_state"} and (ours.arrays or ours.inner):
-            other = scope.take(ours.required, ours.names.keys(), ours.where)
+            other = scope.take(ours.required, ours.names.keys())
         if other is not None:
             self.fields_of(ours, other, scope)
             self.inside(ours, other, scope)
@@ -202,9 +229,7 @@ class _Walk:
 
     def fields_of(self, ours: _Ours, other: _Theirs, scope: _Scope) -> None:
         """Pair the arrays of two states, and their counts."""
-        counted = ours.counter[-1] if ours.counter else "count" * ("count" not in ours.arrays)
-        clocks = list[Names]()
-        for name, x in other.fields.items():
+        for name, x in other.items():
             own = ours.names.get(name, name)
             if name == "is_initial_step" and ours.counter:
                 self.initial.append((ours.counter, x))
@@ -212,8 +237,7 @@ class _Walk:
                 self.plan.without[1].update(_leaves(x).values())
             elif own not in ours.inner:
                 self.field(own, ours.arrays.get(own, {}), _leaves(x))
-            if own in (counted, "schedule_states"):
-                clocks += [leaf for leaf in _leaves(x).values() if leaf[-1] in ("count", name)]
+        clocks = list(ours.counts_in(other))
         if ours.counter and not clocks:
             scope.counting.append(ours.counter)
         scope.clocks += clocks
@@ -233,17 +257,17 @@ class _Walk:
         counters = list[Names]()
         for own, child in ours.inner.items():
             where = (*ours.where, own)
-            theirs = next((x for name, x in other.fields.items() if ours.names.get(name) == own), {})
+            theirs = next((x for name, x in other.items() if ours.names.get(name) == own), {})
             if isinstance(child, Mapping):  # groups, which all step with the rest
                 for key, x in one_level(child)[0]:
                     label = key_names(key)
                     scope.clocks += self.scope(x, where + label, theirs.get(label[-1]), scope.outer).clocks
             else:
-                clock = other.fields.get("gradient_step", other.fields.get("count"))
+                clock = other.get("gradient_step", other.get("count"))
                 counters += self.scope(child, where, theirs, clock).counters
         if "slow" in ours.arrays:
             self.lookahead(ours.arrays["slow"])
-        if "x" in ours.arrays and "step_count" in other.fields:
+        if "x" in ours.arrays and "step_count" in other:
             self.schedule_free(ours.arrays, other, [*counters, *scope.counters])
 
     def lookahead(self, slow: Mapping[Names, Names]) -> None:
@@ -257,7 +281,7 @@ class _Walk:
 
     def schedule_free(self, arrays: Mapping[str, Mapping[Names, Names]], other: _Theirs, steps: list[Names]) -> None:
         """Compute the average of `ScheduleFree` from the parameters, and its count, which starts at 1 in optax."""
-        plan, name, theirs = self.plan, arrays["step_count"][()], other.fields["step_count"]
+        plan, name, theirs = self.plan, arrays["step_count"][()], other["step_count"]
         if not plan.to_ours:
             plan.without[0].update([name, *arrays["x"].values()])
             if steps:
@@ -265,11 +289,11 @@ class _Walk:
             return
         lead = 1 - _first_count(plan.ours[name], join(name))
         plan.values[name] = Value((theirs,), lambda x: x - lead)
-        sources = _leaves(other.fields["z"])
+        sources = _leaves(other["z"])
         for rest, x in arrays["x"].items():
             before = self.beside(rest)
             if rest in sources and before is not None:
-                plan.values[x] = Value(((*before, *rest), sources[rest], other.fields["b1"]), _average)
+                plan.values[x] = Value(((*before, *rest), sources[rest], other["b1"]), _average)
 
     def beside(self, rest: Names) -> Names | None:
         """Where a parameter is in a tree that holds the state of optax too; None if that is not clear."""
@@ -287,13 +311,22 @@ def _states_in(node: PyTree) -> Iterator[AbstractState]:
 
 def _ours(node: AbstractState, where: Names) -> _Ours:
     fields = {field.name: field for field in dataclasses.fields(node)}
-    children = [(key[0].name, child) for key, child in one_level(node)[0]]
-    inner = {name: child for name, child in children if _is_nested(fields[name], child)}
-    located = {name: {x: (*where, name, *x) for x, _ in named_leaves(child)} for name, child in children}
-    arrays = {name: leaves for name, leaves in located.items() if leaves and name not in inner}
-    names = {theirs: _HELD_IN.get(own, own) for theirs, own in (fields_in_optax(type(node)) or {}).items()}
-    constants = {theirs for theirs, own in names.items() if own not in fields or own == "skip_state"}
+    children = {key[0].name: child for key, child in one_level(node)[0]}
+    inner = {name: child for name, child in children.items() if _is_nested(fields[name], child)}
+    located = {name: _located(children[name], (*where, name)) for name in children.keys() - inner.keys()}
+    arrays = {name: leaves for name, leaves in located.items() if leaves}
+    names = _in_optax(type(node))
+    constants = {theirs for theirs, own in names.items() if own not in fields.keys() - {"skip_state"}}
     return _Ours(where, arrays, inner, names, constants, _counter(fields, arrays))
+
+
+def _in_optax(cls: type) -> dict[str, str]:
+    """The fields of a state that optax has too, by their names there."""
+    return {theirs: _HELD_IN.get(own, own) for theirs, own in (fields_in_optax(cls) or {}).items()}
+
+
+def _located(tree: PyTree, where: Names) -> dict[Names, Names]:
+    return {names: where + names for names, _ in named_leaves(tree)}
 
 
 def _counter(fields: Mapping[str, dataclasses.Field], arrays: Mapping[str, Mapping[Names, Names]]) -> Names | None:
@@ -333,30 +366,17 @@ def _leaves(node: Any, before: Names = ()) -> dict[Names, Names]:
     return {rest: name for key, x in node.items() for rest, name in _leaves(x, (*before, key)).items()}
 
 
-def _their_states(
-    node: Any, keys: Names = (), chains: Set[str] = frozenset(), fields: Set[str] = frozenset()
-) -> list[_Theirs]:
-    """Read a state of optax: a tuple, the mapping of `named_chain`, a mask, or the state of one transformation.
-
-    Args:
-        node: nested names.
-        keys: the names of the parts of `named_chain` that it is in.
-        chains: the names of the parts of chains here, by which `named_chain` is recognized.
-        fields: the fields of the states in them.
-    """
+def _their_states(node: Any) -> list[_Theirs]:
+    """Read what optax has in one place: a tuple, a mask, or the state of one transformation."""
     if not isinstance(node, dict):
         return []
+    if _is_tuple(node):
+        return [x for key in sorted(node, key=int) for x in _their_states(node[key])]
+    return _their_states(node["inner_state"]) if node.keys() == {"inner_state"} else [node]
 
-    def is_state(x: Any) -> bool:
-        return isinstance(x, dict) and (all(map(str.isdigit, x)) or x.keys() <= fields)
 
-    if all(map(str.isdigit, node)):
-        return [x for key in sorted(node, key=int) for x in _their_states(node[key], keys, chains, fields)]
-    if node.keys() <= chains and all(map(is_state, node.values())):
-        return [x for key in node for x in _their_states(node[key], (*keys, key), chains, fields)]
-    if node.keys() == {"inner_state"}:
-        return _their_states(node["inner_state"], keys, chains, fields)
-    return [_Theirs(node, keys)]
+def _is_tuple(node: dict[str, Any]) -> bool:
+    return all(map(str.isdigit, node))
 
 
 def _first_count(leaf: Any, name: str) -> int:

@@ -37,6 +37,7 @@ from ..losses import dice_loss as _dice_loss
 from ..tree._math import norm, trainable
 from ._pairs import ignoring_extra
 from ._trees import tree_get
+from ._unpacking import making, unpacking
 
 Tx = Any
 _HUTCHINSON = HutchinsonDiagonal(0)
@@ -113,11 +114,11 @@ def inject_hyperparams(inner_factory, static_args=(), hyperparam_dtype=None) -> 
             f"{suggestion(unknown[0], list(parameters))} It has {listing(parameters)}."
         )
     if not _constructs(inner_factory):
-        return _inject(inner_factory, static_args, hyperparam_dtype)
+        return making(_inject(inner_factory, static_args, hyperparam_dtype))
 
     # The hyperparameters are the fields of what is constructed.
     def make(*args: Any, **kwargs: Any) -> Tx:
-        return Injected(inner_factory(*args, **kwargs), static_args, hyperparam_dtype)
+        return unpacking(Injected(inner_factory(*args, **kwargs), static_args, hyperparam_dtype))
 
     return functools.update_wrapper(make, inner_factory, updated=())
 

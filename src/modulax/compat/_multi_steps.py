@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from .._containers.multi_steps import MultiSteps as _MultiSteps
+from ._unpacking import unpacking
 
 
 class MultiSteps:
@@ -20,7 +21,8 @@ class MultiSteps:
         should_skip_update_fn: Any = None,
         accumulator_dtype: Any = jnp.float32,
     ):
-        self._transform = _MultiSteps(opt, every_k_schedule, use_grad_mean, should_skip_update_fn, accumulator_dtype)
+        transform = _MultiSteps(opt, every_k_schedule, use_grad_mean, should_skip_update_fn, accumulator_dtype)
+        self._transform = unpacking(transform)
         self.init, self.update = self._transform.init, self._transform.update
 
     @property

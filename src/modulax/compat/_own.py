@@ -20,6 +20,7 @@ from ._pairs import Aggregator, GradientTransformation, GradientTransformationEx
 from ._rule import as_function, by_rule, counterpart
 from ._states import state_class
 from ._trees import NamedTupleKey
+from ._unpacking import making
 
 
 class Changed(NamedTuple):
@@ -127,7 +128,7 @@ TYPES: dict[str, Any] = {
 }
 # Functions of our own, by their names in optax.
 _FUNCTIONS = {
-    name: x
+    name: making(x) if part is _functions else x
     for part in (_functions, _schedules, _trees)
     for name, x in vars(part).items()
     if inspect.isfunction(x) and x.__module__ == part.__name__ and name[0] != "_"

@@ -9,6 +9,7 @@ from .._containers.optax_adapters import named_in
 from .._protocol.transform import AbstractTransform
 from .._support.tracing import call_user
 from ..aggregate import AbstractAggregator, Aggregator as _Aggregator
+from ._unpacking import own_states, unpacking
 
 
 class Pair(AbstractTransform):
@@ -31,13 +32,14 @@ class Pair(AbstractTransform):
 
     def init(self, params: Any) -> Any:
         """Return what the function returns."""
-        return call_user(self.init_function, params)
+        return own_states(call_user(self.init_function, params))
 
     def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         """Call the function."""
         given = extra if self.takes_extra else named_in(self.update_function, extra)
-        positional = (updates, state) if params is None else (updates, state, params)
-        return call_user(self.update_function, *positional, **given)
+        positional = (updates, unpacking(state), *([] if params is None else [params]))
+        updates, state = call_user(self.update_function, *positional, **given)
+        return updates, own_states(state)
 
 
 def ignoring_extra(transform: AbstractTransform) -> AbstractTransform:
@@ -49,7 +51,7 @@ def ignoring_extra(transform: AbstractTransform) -> AbstractTransform:
     def ignoring(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
         return update(updates, state, params, **named_in(update, extra))
 
-    return Pair(transform.init_function, ignoring, takes_extra=True)
+    return unpacking(Pair(transform.init_function, ignoring, takes_extra=True))
 
 
 class _Answers(type):
@@ -58,7 +60,7 @@ class _Answers(type):
     takes_extra = False
 
     def __call__(cls, init: Callable[..., Any], update: Callable[..., Any]) -> Pair:
-        return Pair(init, update, cls.takes_extra)
+        return unpacking(Pair(init, update, cls.takes_extra))
 
     def __instancecheck__(cls, instance: Any) -> bool:
         is_plain_pair = isinstance(instance, Pair) and not instance.takes_extra
@@ -85,7 +87,7 @@ class _AnswersForExamples(type):
     """Makes an aggregator, and answers yes for every transform of per-example gradients."""
 
     def __call__(cls, init: Callable[..., Any], update: Callable[..., Any]) -> AbstractAggregator:
-        return _Aggregator(init, update)
+        return unpacking(_Aggregator(init, update))
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return isinstance(instance, AbstractTransform) and bool(instance.example_axes)

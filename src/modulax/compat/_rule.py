@@ -14,6 +14,7 @@ from typing import Any
 from .._catalog.optax_names import home
 from .._protocol.fields import ScalarOrSchedule
 from .._support.wrong_calls import wrong_call
+from ._unpacking import making, unpacking
 
 # The modules of modulax that are searched first.
 PLACES = {
@@ -35,7 +36,9 @@ def counterpart(module: str, name: str) -> Any:
 def by_rule(module: str, name: str) -> Any:
     """What a name of optax is, according to the rule."""
     value = counterpart(module, name)
-    return as_function(value, module, name) if inspect.isclass(value) and name[0].islower() else value
+    if inspect.isclass(value) and name[0].islower():
+        return as_function(value, module, name)
+    return making(value) if name == "selective_transform" else value
 
 
 def as_function(
@@ -83,7 +86,7 @@ def as_function(
             given = signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             raise TypeError(wrong_call(function, args, kwargs)) from error
-        return cls(**{names.get(key, key): x for key, x in given.items()}, **fixed)
+        return unpacking(cls(**{names.get(key, key): x for key, x in given.items()}, **fixed))
 
     function.__name__ = function.__qualname__ = name
     function.__module__ = f"modulax.compat.{module}".rstrip(".")  # by which pickle finds it

@@ -5,6 +5,7 @@ import inspect
 from typing import Any
 
 from .._catalog.optax_names import fields_in_optax
+from ._unpacking import unpacking
 
 
 def state_class(name: str, ours: type) -> type:
@@ -32,7 +33,7 @@ def state_class(name: str, ours: type) -> type:
                 raise TypeError(
                     f"`{name}` holds no `{absent[0]}` here: get a state from `init`, and change it by `optax.tree.set`."
                 )
-            return ours(**{names.get(key, key): x for key, x in given.items()})
+            return unpacking(ours(**{names.get(key, key): x for key, x in given.items()}))
 
         def __instancecheck__(cls, instance: Any) -> bool:
             return isinstance(instance, ours)

@@ -114,11 +114,7 @@ def _opened(node: Any) -> tuple[list[tuple[Any, Any]], Callable[[Sequence[Any]],
             node, parts={name: x for name, x in zip(node.names, new, strict=True) if name in node.parts}
         )
     if isinstance(node, AbstractState):
-        own = {field.name: field.name for field in dataclasses.fields(node) if field.name != "hyperparameters"}
-        names: dict[str, str] = {}
-        for key, name in [*(fields_in_optax(type(node)) or {}).items(), *own.items()]:
-            if hasattr(node, name) and name not in names.values():
-                names[key] = name
+        names = _names_in(node)
         entries = [(NamedTupleKey(_class_names(node)[0], key), getattr(node, name)) for key, name in names.items()]
         entries = [(key, dict(x) if key.name == "hyperparams" else x) for key, x in entries]
         return entries, lambda new: with_hyperparams(node, dict(zip(names.values(), new, strict=True)))
@@ -128,6 +124,16 @@ def _opened(node: Any) -> tuple[list[tuple[Any, Any]], Callable[[Sequence[Any]],
     is_tuple = hasattr(node, "_fields")
     keys = [NamedTupleKey(type(node).__name__, path[0].name) if is_tuple else path[0] for path, _ in children]
     return list(zip(keys, [x for _, x in children], strict=True)), treedef.unflatten
+
+
+def _names_in(state: AbstractState) -> dict[str, str]:
+    """The fields of a state, and properties that optax has as fields, by their names in optax."""
+    own = [(field.name, field.name) for field in dataclasses.fields(state) if field.name != "hyperparameters"]
+    names: dict[str, str] = {}
+    for key, name in [*(fields_in_optax(type(state)) or {}).items(), *own]:
+        if hasattr(state, name) and name not in names.values():
+            names[key] = name
+    return names
 
 
 @functools.cache
