@@ -90,6 +90,8 @@ class Recorded:
 def as_compat(make: Any, seen: set[str]) -> Any:
     """A call of optax, with `compat` in its place."""
     recorded = Recorded(compat, "", seen)
+    if isinstance(make, functools.partial):
+        return functools.partial(as_compat(make.func, seen), *make.args, **make.keywords)
     if getattr(make, "__module__", "").startswith("optax"):
         return operator.attrgetter(path_of(make))(recorded)
     if not isinstance(make, types.FunctionType):

@@ -10,7 +10,7 @@ import itertools
 import re
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 import equinox as eqx
 

@@ -20,7 +20,7 @@ from .._support.module import AbstractState
 from ..tree._paths import Names, join, key_names, split
 from ..tree._stacks import unstack
 from ._convert import as_stored, check, fill, plain
-from ._names import Rename, Report, renamed, stored
+from ._names import Rename, Report, Template, named, renamed
 from ._optax_pairs import Plan, Value, pair
 from ._store import opened
 
@@ -63,7 +63,7 @@ def state_from_optax(template: PyTree, source: Any, *, rename: Rename = None, st
         FileNotFoundError: if there is no checkpoint at the path.
     """
     owner = "state_from_optax"
-    own, states = _by_names(template), _states(template)
+    own, states = _arrays(template), _states(template)
     if not states:
         raise ValueError(
             f"`{owner}`: the template has no state of modulax. Pass `optimizer.init(params)`, or a tree with it."
@@ -104,7 +104,7 @@ def state_to_optax(template: PyTree, source: PyTree) -> Any:
         ValueError: if one of the states has a field without counterpart in the other, or an array has another shape.
     """
     owner = "state_to_optax"
-    own, found = _by_names(template), {name: plain(x) for name, x in _by_names(source).items()}
+    own, found = _arrays(template), {name: plain(x) for name, x in _arrays(source).items()}
     states = _states(source)
     if not states:
         raise ValueError(
@@ -127,8 +127,8 @@ def state_to_optax(template: PyTree, source: PyTree) -> Any:
     return _filled(template, plan.values, found, lambda wanted: {name: found[name] for name in wanted}), report
 
 
-def _by_names(tree: PyTree) -> dict[Names, Any]:
-    return {split(name): x for name, x in stored(tree).items()}
+def _arrays(tree: PyTree) -> dict[Names, Any]:
+    return named(unstack(tree))
 
 
 def _states(tree: PyTree) -> list[tuple[Names, AbstractState]]:
@@ -147,7 +147,7 @@ def _opened(
             paths, specs, read = stack.enter_context(opened(source))
             found = _unboxed(dict(zip(paths, specs, strict=True)), own)
         else:
-            found = _unboxed({name: plain(x) for name, x in _by_names(source).items()}, own)
+            found = _unboxed({name: plain(x) for name, x in _arrays(source).items()}, own)
             read = None
         old = {split(new): split(x) for new, x in renamed({join(x): y for x, y in found.items()}, rename).items()}
 
@@ -233,21 +233,21 @@ def _filled(template: PyTree, values: Mapping[Names, Value], found: Mapping[Name
     Raises:
         ValueError: if the shape of an array differs.
     """
-    own, wanted, made = _by_names(template), dict[Names, Any](), dict[str, Any]()
+    own, wanted, made = _arrays(template), dict[Names, Any](), dict[Names, Any]()
     for name, value in values.items():
         specs = [jax.ShapeDtypeStruct(tuple(found[x].shape), found[x].dtype) for x in value.sources]
         result = jax.eval_shape(lambda *xs, f=value.function, leaf=own[name]: _cast(f(*xs), leaf), *specs)
         check(join(name), join(value.sources[0]), own[name], result)
         place = getattr(own[name], "sharding", None) if len(specs) == 1 and result.shape == specs[0].shape else None
         wanted |= {x: spec.update(sharding=place) for x, spec in zip(value.sources, specs, strict=True)}
-        made[join(name)] = result
+        made[name] = result
     arrays = fetch(wanted)
 
-    def computed(leaves: dict[str, Any]) -> dict[str, Any]:
-        found = {name: (own[split(name)], values[split(name)]) for name in leaves}
+    def computed(leaves: dict[Names, Any]) -> dict[Names, Any]:
+        found = {name: (own[name], values[name]) for name in leaves}
         return {name: _cast(f(*map(arrays.__getitem__, xs)), leaf) for name, (leaf, (xs, f)) in found.items()}
 
-    return fill(template, made, computed, None, strict=False)[0]
+    return fill(Template(template), made, computed, None, strict=False)[0]
 
 
 def _cast(x: Any, leaf: Any) -> Any:
