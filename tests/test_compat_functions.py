@@ -137,6 +137,7 @@ def test_a_parameter_that_is_none_stays_none():
         (lambda o: o.linear_schedule(2.0, 1.0, 0), r"`linear_schedule\(transition_steps=0\)` is constant"),
         (lambda o: o.linear_schedule(2.0, 1.0, 5, -1), r"transition_begin=-1\)` begins at 0"),
         (lambda o: o.polynomial_schedule(2.0, 1.0, 2, -1), r"transition_steps=-1\)` is constant"),
+        pytest.param(lambda o: o.polynomial_schedule(2.0, 1.0, 3, 5), None, id="polynomial"),
         (lambda o: o.warmup_cosine_decay_schedule(0.2, 0, 2, 8, -3.0), r"peak_value=0\)` ends at 0.*not at -3.0"),
         (lambda o: o.warmup_cosine_decay_schedule(0.2, 0.4, 2, 8, 0.1), None),
     ],
@@ -153,6 +154,10 @@ def test_schedules_at_the_edges_are_those_of_optax(make: Callable[[Any], Any], m
     with settings.jax_defaults():
         desired = make(optax)(steps) if message is None or "peak" in message else jax.vmap(make(optax))(steps)
     np.testing.assert_allclose(jax.vmap(ours)(steps), desired, rtol=1e-6, atol=1e-7)
+
+
+def test_a_traced_number_of_steps_is_not_compared():
+    assert jax.jit(lambda steps: compat.linear_schedule(2.0, 1.0, steps)(3))(6) == 1.5
 
 
 def test_negative_decay_rates_are_refused():

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -87,12 +88,13 @@ def test_training_goes_on_from_a_state_of_torch(name: str):
 @pytest.mark.parametrize("steps", [(3, 5), (5, 3)])
 def test_steps_of_torch_are_those_of_the_parameter_with_the_most(steps: tuple[int, int]):
     """torch counts for each parameter; one that was frozen for a while has fewer."""
-    state = mx.AdamW(1e-2).init({"a": jnp.ones(2), "b": jnp.ones(2)})
+    state = mx.AdamW(1e-2, mu_dtype=jnp.bfloat16).init({"a": jnp.ones(2), "b": jnp.ones(2)})
     theirs = {i: {"step": n, "exp_avg": np.ones(2), "exp_avg_sq": np.ones(2)} for i, n in enumerate(steps)}
     filled, report = checkpoint.state_from_torch(state, {"state": theirs}, {"a": 0, "b": 1})
     counters = [name for name in report.restored if name.split(".")[-1] in ("step", "count")]
     assert counters
     assert {int(checkpoint.state_dict(filled)[name]) for name in counters} == {5}
+    chex.assert_trees_all_equal_dtypes(filled, state)
 
 
 def test_each_group_of_torch_has_its_own_rate():

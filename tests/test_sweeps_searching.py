@@ -85,13 +85,17 @@ def test_halving_trains_the_best_members_longer(whole: sweeps.Results):
 
 def test_the_work_of_halving_shrinks_with_the_members(monkeypatch: pytest.MonkeyPatch):
     from modulax.sweeps._population import Lane
+    from modulax.sweeps._progress import Progress
 
-    widths: list[int] = []
+    widths, remaining = list[int](), list[int]()
+    monkeypatch.setattr(Progress, "total", lambda bar, n: remaining.append(n))
+    monkeypatch.setattr(Progress, "advance", lambda bar, n=1, **shown: remaining.append(-n))
     advanced = Lane.advance
     monkeypatch.setattr(Lane, "advance", lambda lane: (widths.append(lane.width), advanced(lane))[1])
     halving()
     # A ninth of the members is one lane: nine lanes, then three for two segments each, then one for six.
     assert widths == [3] * (9 + 3 * 2 + 1 * 6)
+    assert (max(remaining), sum(remaining)) == (27 + 9 * 2 + 3 * 6, 0)
     widths.clear()
     halving(rungs=4, chunk=27)  # three members would leave most of a lane of 27 empty
     assert widths == [27] * (1 + 2) + [3] * 6 + [3] * 18
@@ -223,13 +227,17 @@ def test_a_search_that_is_killed_goes_on(search: str, tmp_path: Any, monkeypatch
         np.testing.assert_array_equal(found.metrics[name], values)
     np.testing.assert_array_equal(found.segments, uninterrupted.segments)
     assert found.sweep == uninterrupted.sweep
+    assert (tmp_path / "search" / "results.csv").read_text().count("\n") == len(found.sweep) + 1
     with pytest.raises(ValueError, match="holds another sweep: `kind` was"):
         sweeps.run(RATES, TRAINABLE, segments=2, folder=tmp_path / "search", progress=False, devices=1)
+    with pytest.raises(ValueError, match="holds another sweep: number 0 of `ranked_by` was"):
+        SEARCHES[search](folder=tmp_path / "search", metric="score")
 
 
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "rungs that fall": (lambda: halving(rungs=[3, 1]), "must rise from at least 1, such as"),
     "no rungs": (lambda: halving(rungs=[]), "must rise from at least 1"),
+    "a number of no rungs": (lambda: halving(rungs=0), r"`sweeps.halving\(rungs=...\)` must be a positive integer"),
     "factor of one": (lambda: halving(factor=1), r"`sweeps.halving\(factor=...\)` must be an integer of at least 2"),
     "no such metric": (lambda: halving(metric="lss"), "There is no metric `lss`.*Did you mean `loss`"),
     "which metric": (lambda: halving(metric=None), "Choose a metric: there are `loss`, `score`"),
