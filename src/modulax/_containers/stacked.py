@@ -267,19 +267,26 @@ def _step(
         transform._check_call(updates, params, extra)
         return step_inside(transform, state, extra, lambda t, s: _step(t, updates, s, params, extra, groups))
     rules, end = _split(transform)
+    new, state = _step_on_stacks(rules, updates, state, params, extra, groups, bool(end))
     if not end:
-        return _step_on_stacks(transform, updates, state, params, extra, groups)
-    # Between two rules on one array, the updates are in at least float32.
-    wide = jtu.tree_map(lambda u: u.astype(at_least_float32(u.dtype)), updates)
-    wide, state = _step_on_stacks(rules, wide, state, params, extra, groups)
-    wide, _ = end.update(wide, end.init(updates), params, **extra)
-    return jtu.tree_map(lambda u, like: u.astype(like.dtype), wide, updates), state
+        return new, state
+    new, _ = end.update(new, end.init(updates), params, **extra)
+    return jtu.tree_map(lambda u, like: u.astype(like.dtype), new, updates), state
 
 
 def _step_on_stacks(
-    transform: AbstractTransform, updates: Updates, state: State, params: Params | None, extra: Any, groups: Any
+    transform: AbstractTransform,
+    updates: Updates,
+    state: State,
+    params: Params | None,
+    extra: Any,
+    groups: Sequence[tuple[str, Sequence[int]]],
+    is_wide: bool,
 ) -> tuple[Updates, State]:
-    """A step under `jax.vmap` on each group, and one on all other parameters together."""
+    """A step under `jax.vmap` on each group, and one on all other parameters together.
+
+    With `is_wide`, the updates are in at least float32, as they are between two rules on one array.
+    """
     leaves, treedef = jtu.tree_flatten(updates)
     held = [None] * len(leaves) if params is None else jtu.tree_leaves(params)
     columns = [align(tree, updates, "Stacked.update") for tree in _trees(state)]
@@ -289,14 +296,15 @@ def _step_on_stacks(
         return treedef.unflatten([x if is_alone else None for x, is_alone in zip(values, alone, strict=True)])
 
     rest = _with_trees(state, [single(values) for values, _ in columns])
-    out, new = transform.update(single(leaves), rest, None if params is None else single(held), **extra)
+    given = [_widened(u, is_wide and alone[i]) for i, u in enumerate(leaves)]
+    out, new = transform.update(single(given), rest, None if params is None else single(held), **extra)
     new_leaves = treedef.flatten_up_to(out)
     new_columns = [treedef.flatten_up_to(tree) for tree in _trees(new)]
     steps: dict[Any, Callable[..., Any]] = {}
     for path, group in groups:
         # Groups of one kind share a function, which is traced once.
         kind = jax.typeof(leaves[group[0]])
-        step = steps.setdefault(kind, jax.jit(functools.partial(_step_of_group, transform, state, extra, path)))
+        step = steps.setdefault(kind, jax.jit(functools.partial(_step_of_group, transform, state, extra, path, is_wide)))
         stacks = [values[group[0]] for values, _ in columns]
         rows, stacks = step([leaves[i] for i in group], stacks, [held[i] for i in group])
         for i, u in zip(group, rows, strict=True):
@@ -312,6 +320,7 @@ def _step_of_group(
     state: State,
     extra: Any,
     path: str,
+    is_wide: bool,
     updates: Sequence[Array],
     stacks: Sequence[PyTree],
     params: Sequence[Array | None],
@@ -324,16 +333,21 @@ def _step_of_group(
         return new_u[path], [tree[path] for tree in _trees(new)], _shared(new)
 
     dtype = common_dtype(*(u.dtype for u in updates))
-    stacked = jnp.stack([u.astype(dtype) for u in updates]), stacks, None if params[0] is None else jnp.stack(params)
+    stack = _widened(jnp.stack([u.astype(dtype) for u in updates]), is_wide)
     try:
         # JAX raises an error if a shared value depends on the rows.
-        new, stacks, _ = jax.vmap(one, out_axes=(0, 0, None))(*stacked)
+        step = jax.vmap(one, out_axes=(0, 0, None))
+        new, stacks, _ = step(stack, stacks, None if params[0] is None else jnp.stack(params))
     except ValueError as error:
         if "out_axes" not in str(error):
             raise
         raise ValueError(_refused(transform, "computes a value that all parameters share from single ones")) from error
     rows = [jax.lax.index_in_dim(new, i, keepdims=False) for i in range(len(updates))]
     return [x.astype(u.dtype) if new.dtype == dtype else x for x, u in zip(rows, updates, strict=True)], stacks
+
+
+def _widened(u: Array, is_wide: bool) -> Array:
+    return u.astype(at_least_float32(u.dtype)) if is_wide else u
 
 
 def _places(updates: Updates, layout: _Layout) -> list[tuple[str, list[int]]]:
