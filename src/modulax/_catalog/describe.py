@@ -24,8 +24,8 @@ from .._protocol.hyperparameters import AbstractHyperparameters, batched_number,
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.masks import select
 from .._protocol.optimizer import AbstractOptimizer
-from .._protocol.resolution import lost_steps
 from .._protocol.schedule import AbstractSchedule, is_schedule, title
+from .._protocol.small_steps import lost_steps
 from .._protocol.transform import AbstractTransform, Part
 from .._support.arithmetic import default_float
 from .._support.types import Params, State
@@ -196,8 +196,8 @@ def _where(transform: AbstractTransform, tree: PyTree) -> Sequence[bool] | None:
 def _factors(transform: AbstractTransform, state: Any, tree: PyTree, size: int) -> list[str]:
     """The text of the factor by which a transform multiplies the update of each leaf; nothing if it does more."""
     if transform.scales_by is not None:
-        held = getattr(state, transform.scales_by, transform)
-        return [_text(getattr(transform, transform.scales_by, held))] * size
+        owner = getattr(state, transform.scales_by, transform)
+        return [_text(getattr(transform, transform.scales_by, owner))] * size
     return list(map(_text, transform.multipliers_of(tree) or []))
 
 

@@ -16,7 +16,7 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._protocol.container import AbstractContainer, required_part
-from .._protocol.masks import AbstractRule, as_rule
+from .._protocol.masks import AbstractLabels, as_labels
 from .._protocol.transform import AbstractTransform
 from .._support.module import nested
 from .._support.stacked import AbstractStackedState
@@ -154,7 +154,7 @@ class Stacked(AbstractContainer):
     inner: AbstractTransform = required_part()
     chunk: int = eqx.field(static=True, default=16)
     max_size: int = eqx.field(static=True, default=8192)
-    labels: AbstractRule | None = eqx.field(static=True, default=None, converter=as_rule)
+    labels: AbstractLabels | None = eqx.field(static=True, default=None, converter=as_labels)
 
     def check(self) -> None:
         """Check that the sizes are positive integers."""

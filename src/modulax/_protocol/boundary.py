@@ -29,7 +29,7 @@ from ..tree._state import owners
 from .entry import AbstractBoundary
 from .lookahead_params import single
 from .program import Program
-from .resolution import lost_steps
+from .small_steps import lost_steps
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from .._support.arithmetic import at_least_float32, rank_of
 from .._support.module import AbstractState, with_fields
 from .._support.optax_names import home
 from .._support.optax_states import fields_in_optax
-from ..tree._names import NamingError, ambiguous
+from ..tree._names import NamingError, ambiguous_name
 from ..tree._stacks import stack_like, unstack
 from ..tree._state import one_level
 from ._names import NAMES
@@ -61,7 +61,7 @@ def tree_get_all_with_path(tree, key, filtering=None) -> list[tuple[Path, Any]]:
 def tree_get(tree, key, default=None, filtering=None) -> Any:
     found = tree_get_all_with_path(tree, key, filtering)
     if len(found) > 1:
-        raise ambiguous(f"tree_get(..., {key!r})", [path for path, _ in found], "Choose one with `filtering=...`.")
+        raise ambiguous_name(f"tree_get(..., {key!r})", [path for path, _ in found], "Choose one with `filtering=...`.")
     return found[0][1] if found else default
 
 
