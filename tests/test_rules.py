@@ -12,7 +12,7 @@ from flax.core import FrozenDict
 
 import modulax
 from modulax import by_path
-from modulax._protocol.masks import AbstractRule, as_rule
+from modulax._protocol.masks import AbstractLabels, as_labels
 
 from .settings import jax_defaults
 
@@ -21,15 +21,15 @@ def params():
     return {"layer": {"w": jnp.ones((2, 2)), "bias": jnp.ones(2)}, "bias": jnp.ones(()), "norm": [jnp.ones(2)]}
 
 
-def rule_of(x) -> AbstractRule:
-    rule = as_rule(x)
-    assert rule is not None
-    return rule
+def labels_of(x) -> AbstractLabels:
+    found = as_labels(x)
+    assert found is not None
+    return found
 
 
 def labels(rule, tree=None):
     tree = params() if tree is None else tree
-    return dict(zip(modulax.tree.leaf_paths(tree), rule_of(rule).labels(tree), strict=True))
+    return dict(zip(modulax.tree.leaf_paths(tree), labels_of(rule).labels(tree), strict=True))
 
 
 def test_the_first_pattern_that_fits_wins():
@@ -50,7 +50,7 @@ def test_the_first_pattern_that_fits_wins():
 )
 def test_rules_that_do_not_fit_list_the_paths(patterns, message):
     with pytest.raises(ValueError, match=message):
-        rule_of(by_path(patterns)).labels(params())
+        labels_of(by_path(patterns)).labels(params())
 
 
 def test_a_pattern_whose_leaves_all_fit_an_earlier_one_is_no_mistake():
@@ -88,37 +88,37 @@ def test_keys_with_dots_are_not_paths():
     tree = {"a.b": jnp.ones(2), "a": {"b": jnp.ones(2)}}
     mask = {"a.b": True, "a": {"b": False}}
     for m in (mask, FrozenDict(mask), lambda tree: FrozenDict(mask)):
-        assert rule_of(m).labels(tree) == [False, True]  # in JAX's order: `a`, then `a.b`
-    assert rule_of({"a.b": 1, "a": 2}).labels(tree) == [2, 1]
+        assert labels_of(m).labels(tree) == [False, True]  # in JAX's order: `a`, then `a.b`
+    assert labels_of({"a.b": 1, "a": 2}).labels(tree) == [2, 1]
     with pytest.raises(ValueError, match=r"has no label for the leaf `a\.b`; it has `a`"):
-        rule_of({"a": 2}).labels(tree)
+        labels_of({"a": 2}).labels(tree)
     with pytest.raises(ValueError, match=r"has `a\.b`\. A key that contains a dot is not a path; use `by_path"):
-        rule_of({"a.b": 2}).labels({"a": tree["a"]})
+        labels_of({"a.b": 2}).labels({"a": tree["a"]})
 
 
 def test_labels_of_one_name_are_refused():
     twice = OrderedDict([("1", True), (1, False)])
-    assert rule_of(twice).labels(OrderedDict([("1", jnp.ones(2)), (1, jnp.ones(2))])) == [True, False]
+    assert labels_of(twice).labels(OrderedDict([("1", jnp.ones(2)), (1, jnp.ones(2))])) == [True, False]
     with pytest.raises(ValueError, match="`tree of labels`: two leaves have the path `1`"):
-        rule_of(twice).labels([jnp.ones(2), jnp.ones(2)])
+        labels_of(twice).labels([jnp.ones(2), jnp.ones(2)])
 
 
 def test_a_layer_without_parameters_may_have_a_label():
     tree = {"pool": {}, "drop": (), "dense": {"w": jnp.ones(2)}}
     for mask in ({"pool": False, "drop": False, "dense": True}, by_path({"pool": False, "drop": False, "*": True})):
-        assert rule_of(mask).labels(tree) == [True]
+        assert labels_of(mask).labels(tree) == [True]
     model = {"pool": eqx.nn.MaxPool1d(2), "dense": tree["dense"]}
-    assert rule_of({"pool": False, "dense": True}).labels(eqx.filter(model, eqx.is_array)) == [True]
+    assert labels_of({"pool": False, "dense": True}).labels(eqx.filter(model, eqx.is_array)) == [True]
     with pytest.raises(ValueError, match="has `pol`, which the parameters don't have"):
-        rule_of({"pol": False, "pool": False, "drop": False, "dense": True}).labels(tree)
+        labels_of({"pol": False, "pool": False, "drop": False, "dense": True}).labels(tree)
     with pytest.raises(ValueError, match="the pattern `pol` matches no leaf"):
-        rule_of(by_path({"pol": False, "*": True})).labels(tree)
+        labels_of(by_path({"pol": False, "*": True})).labels(tree)
 
 
 def test_labels_may_be_booleans_of_numpy_and_jax():
     tree = params()["layer"]
     for flag in (jnp.bool_, np.bool_):
-        assert rule_of({"w": flag(True), "bias": flag(False)}).labels(tree) == [False, True]
+        assert labels_of({"w": flag(True), "bias": flag(False)}).labels(tree) == [False, True]
     masked = modulax.Freeze(lambda tree: jax.tree.map(lambda x: jnp.bool_(x.ndim > 1), tree))
     updates, _ = jax.jit(masked.update)(tree, masked.init(tree))
     assert float(updates["bias"].sum()) == 2
@@ -149,15 +149,15 @@ def test_a_callable_module_is_a_tree_and_is_never_called(key):
 
 @pytest.mark.parametrize("make", [by_path, lambda labels: {"w": labels["w"], "b": labels["*"]}])
 def test_equal_rules_are_equal_and_do_not_retrace(make):
-    assert as_rule(make({"w": True, "*": False})) == as_rule(make({"w": True, "*": False}))
-    assert hash(as_rule(make({"w": True, "*": False}))) == hash(as_rule(make({"w": True, "*": False})))
-    assert as_rule(make({"w": True, "*": False})) != as_rule(make({"w": True, "*": True}))
+    assert as_labels(make({"w": True, "*": False})) == as_labels(make({"w": True, "*": False}))
+    assert hash(as_labels(make({"w": True, "*": False}))) == hash(as_labels(make({"w": True, "*": False})))
+    assert as_labels(make({"w": True, "*": False})) != as_labels(make({"w": True, "*": True}))
 
 
 @pytest.mark.parametrize("make", [lambda yes: {"w": yes}, lambda yes: by_path({"w": yes})], ids=["tree", "by_path"])
 def test_one_is_not_true(make):
     """They are equal in Python, so the program for one could be taken for the other."""
-    assert as_rule(make(1)) != as_rule(make(True))
+    assert as_labels(make(1)) != as_labels(make(True))
     tree = {"w": jnp.ones(2)}
     modulax.Masked(modulax.Scale(1.0), make(True)).init(tree)
     with pytest.raises(ValueError, match="needs `True` or `False` for every leaf, got 1 at `w`"):

@@ -24,8 +24,8 @@ from .._protocol.hyperparameters import AbstractHyperparameters, batched_number,
 from .._protocol.leafwise import AbstractLeafwise, applies_to
 from .._protocol.masks import select
 from .._protocol.optimizer import AbstractOptimizer
-from .._protocol.resolution import lost_steps
 from .._protocol.schedule import AbstractSchedule, is_schedule, title
+from .._protocol.small_steps import lost_steps
 from .._protocol.transform import AbstractTransform, Part
 from .._support.arithmetic import default_float
 from .._support.types import Params, State

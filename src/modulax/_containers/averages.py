@@ -249,10 +249,10 @@ class ParamAverage(AbstractContainer):
             average = _moved(average, params, steps, 1 / n.astype(default_float()), is_due, owner)
         else:
             place = state.num_averaged % self.window
-            held, put = align(snapshots, steps, owner)
+            buffers, put = align(snapshots, steps, owner)
             new = jtu.tree_leaves(apply_updates(params, steps))
             # The parameters themselves: a running sum from which the oldest are subtracted would drift.
-            snapshots = put(map_leaves(_store, (place, is_due), list(zip(held, new, strict=True))))
+            snapshots = put(map_leaves(_store, (place, is_due), list(zip(buffers, new, strict=True))))
         return steps, ParamAverageState(
             inner_state=inner_state,
             count=count,

@@ -95,9 +95,9 @@ class Chain(AbstractContainer):
     ) -> tuple[Updates, ChainState]:
         """Run one step of every part in turn."""
         if not isinstance(state, ChainState) or state.names != tuple(self.parts):
-            held = listing(state.names) if isinstance(state, ChainState) else f"`{type(state).__name__}`"
+            contents = listing(state.names) if isinstance(state, ChainState) else f"`{type(state).__name__}`"
             raise ValueError(
-                f"`Chain.update` was given the state of another transform: it holds {held}, and the parts are "
+                f"`Chain.update` was given the state of another transform: it holds {contents}, and the parts are "
                 f"{listing(self.parts)}. Call `init` of this chain."
             )
         new: dict[str, State] = {}

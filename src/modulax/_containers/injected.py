@@ -27,7 +27,7 @@ from .._support.arithmetic import default_float, safe_increment
 from .._support.keys import is_key_data
 from .._support.module import AbstractState, nested, shared, with_fields
 from .._support.types import Count, Params, State, Updates
-from ..tree._names import Path, resolve, unknown
+from ..tree._names import Path, paths_named, unknown_name
 from ..tree._paths import key_names
 from .from_factory import from_call
 
@@ -153,9 +153,9 @@ class Injected(AbstractContainer):
                 f"{self.hyperparam_dtype!r}."
             )
         for name in self.static_args:
-            if not resolve(_paths(self.inner), name) and name not in _static_names(self.inner):
+            if not paths_named(_paths(self.inner), name) and name not in _static_names(self.inner):
                 there = [x.path for x in self.inner.addresses().values()]
-                raise unknown("Injected(static_args=...)", name, there, what="hyperparameter `{}`")
+                raise unknown_name("Injected(static_args=...)", name, there, what="hyperparameter `{}`")
 
     def init(self, params: Params) -> InjectedState:
         """Return a copy of the hyperparameters, and the inner state."""
@@ -196,7 +196,7 @@ class Injected(AbstractContainer):
 
     def _kept(self, inner: AbstractTransform) -> AbstractTransform:
         """The inner transform with the hyperparameters as the state stores them, and None for `static_args`."""
-        static = {path for name in self.static_args for path in resolve(_paths(self.inner), name)}
+        static = {path for name in self.static_args for path in paths_named(_paths(self.inner), name)}
 
         def kept(keys: Any, x: Any) -> Any:
             if not static.isdisjoint(_beginnings(key_names(keys))):

@@ -6,7 +6,7 @@ from typing import Any
 
 from .._protocol.container import check_part
 from .._protocol.fields import ScalarOrSchedule
-from .._protocol.masks import AbstractRule
+from .._protocol.masks import AbstractLabels
 from .._protocol.patterns import by_path
 from .._protocol.transform import AbstractTransform
 from .._support.checks import listing
@@ -190,7 +190,7 @@ def _by_name(names: Names, n: int) -> int | None:
     return None
 
 
-def _rule(paths: Sequence[Names], exponents: Sequence[Any]) -> AbstractRule:
+def _rule(paths: Sequence[Names], exponents: Sequence[Any]) -> AbstractLabels:
     """Patterns for the exponents: one for each outermost part of the tree in which all parameters have the same."""
     patterns: dict[str, Any] = {}
     for names, exponent in zip(paths, exponents, strict=True):

@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 from .._protocol.container import AbstractContainer, extra_for, required_part
 from .._protocol.fields import choice
 from .._protocol.leafwise import AbstractLeafwise
-from .._protocol.masks import AbstractRule, as_rule, mask_of, merge, not_in, select
+from .._protocol.masks import AbstractLabels, as_labels, mask_of, merge, not_in, select
 from .._protocol.transform import AbstractTransform, Effect
 from .._support.module import AbstractState, nested
 from .._support.types import Params, State, Updates
@@ -37,7 +37,7 @@ class Masked(AbstractContainer):
     """
 
     inner: AbstractTransform = required_part(receives=lambda masked, _, tree: masked.chosen(tree))
-    mask: Any = eqx.field(static=True, converter=as_rule)
+    mask: Any = eqx.field(static=True, converter=as_labels)
     otherwise: Literal["keep", "zero"] = choice(("keep", "zero"), "keep")
 
     def init(self, params: Params) -> MaskedState:
@@ -66,8 +66,8 @@ class Masked(AbstractContainer):
         Args:
             tree: the parameters, or a tree like them.
         """
-        rule: AbstractRule = self.mask
-        return mask_of(self, rule, tree)
+        mask: AbstractLabels = self.mask
+        return mask_of(self, mask, tree)
 
 
 def selective_transform(optimizer: AbstractTransform, *, freeze_mask: Any) -> Masked:
@@ -98,7 +98,7 @@ class Freeze(AbstractLeafwise):
             function of the parameters that returns such a tree, or patterns: `by_path`, `by_regex`, `by_type`.
     """
 
-    mask: Any = eqx.field(static=True, converter=as_rule)
+    mask: Any = eqx.field(static=True, converter=as_labels)
 
     def where(self, tree):
         """Return which leaves are frozen."""

@@ -101,8 +101,8 @@ class MasterWeights(AbstractContainer):
         """Run one step of the inner transform on the masters; return the way from the parameters to the new ones."""
         treedef = jtu.tree_structure(updates)
         p = jtu.tree_leaves(params)
-        held, put = align(state.master, updates, "MasterWeights.update")
-        masters = _followed(held, p)
+        stored, put = align(state.master, updates, "MasterWeights.update")
+        masters = _current(stored, p)
 
         def down(tree: PyTree) -> PyTree:
             return jtu.tree_map(lambda x: x.astype(common_dtype(x.dtype, self.dtype)), tree)
@@ -113,7 +113,7 @@ class MasterWeights(AbstractContainer):
         steps, inner_state = self.inner.update(
             down(updates), state.inner_state, treedef.unflatten(masters), **extra_inside(extra, updates, down, up)
         )
-        columns = zip(held, masters, p, jtu.tree_leaves(steps), strict=True)
+        columns = zip(stored, masters, p, jtu.tree_leaves(steps), strict=True)
         rows = map_leaves(_moved, None, list(columns))
         new_state = MasterWeightsState(put([m for _, m in rows]), inner_state)
         return treedef.unflatten([u for u, _ in rows]), new_state
@@ -127,13 +127,13 @@ class MasterWeights(AbstractContainer):
             params: the parameters that are trained, or the whole model.
         """
         leaves, treedef = jtu.tree_flatten(params)
-        held, _ = align(state.master, params, "MasterWeights.eval_params")
-        masters = treedef.unflatten(_followed(held, leaves))
+        stored, _ = align(state.master, params, "MasterWeights.eval_params")
+        masters = treedef.unflatten(_current(stored, leaves))
         tree = self.at(state).inner.eval_params(state.inner_state, masters)
         return in_dtypes_of(params, tree, "MasterWeights.eval_params")
 
 
-def _followed(masters: list[Array | None], params: list[Array]) -> list[Array]:
+def _current(masters: list[Array | None], params: list[Array]) -> list[Array]:
     """The masters, or the parameters where these are not the rounded masters or have none."""
 
     def one(_: None, m: Array | None, p: Array) -> Array:
@@ -143,9 +143,9 @@ def _followed(masters: list[Array | None], params: list[Array]) -> list[Array]:
     return map_leaves(one, None, list(zip(masters, params, strict=True)))
 
 
-def _moved(_: None, held: Array | None, m: Array, p: Array, u: Array) -> tuple[Array, Array | None]:
+def _moved(_: None, stored: Array | None, m: Array, p: Array, u: Array) -> tuple[Array, Array | None]:
     """The update of a parameter, and its master after the step."""
-    if held is None:
+    if stored is None:
         return u, None
     dtype = common_dtype(m.dtype, u.dtype)
     start, end = p.astype(dtype), m.astype(dtype) + u.astype(dtype)

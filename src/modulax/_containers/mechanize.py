@@ -124,9 +124,9 @@ class Mechanize(AbstractContainer):
         steps, base_state = now.base_optimizer.update(widened(updates), state.base_optimizer_state, params, **extra)
         g, treedef = jtu.tree_flatten(updates)
         u, p = jtu.tree_leaves(steps), jtu.tree_leaves(params)
-        held, put_x0 = align(state.x0, updates, "Mechanize.update")
+        starts, put_x0 = align(state.x0, updates, "Mechanize.update")
         # At the first step the given parameters are the start, in case weights were loaded after `init`.
-        x0 = [jnp.where(state.count == 0, new, old) for new, old in zip(p, held, strict=True)]
+        x0 = [jnp.where(state.count == 0, new, old) for new, old in zip(p, starts, strict=True)]
         scale = jnp.sum(state.s)
         if self._stores:
             delta, put_delta = align(state.delta, updates, "Mechanize.update")

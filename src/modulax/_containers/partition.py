@@ -8,7 +8,7 @@ import equinox as eqx
 
 from .._protocol.container import AbstractContainer, extra_for, required_part
 from .._protocol.leafwise import one_function_per_rule
-from .._protocol.masks import AbstractRule, as_rule, merge, select
+from .._protocol.masks import AbstractLabels, as_labels, merge, select
 from .._protocol.transform import AbstractTransform
 from .._support.checks import listing
 from .._support.module import AbstractState, nested
@@ -50,7 +50,7 @@ class Partition(AbstractContainer):
         converter=OrderedDict,
         receives=lambda partition, label, tree: partition.groups(tree)[label],
     )
-    labels: Any = eqx.field(static=True, converter=as_rule)
+    labels: Any = eqx.field(static=True, converter=as_labels)
     default: Hashable = eqx.field(static=True, default=None)
 
     def __init__(self, transforms: Mapping[Any, AbstractTransform], labels: Any, default: Hashable = None):
@@ -104,8 +104,8 @@ class Partition(AbstractContainer):
         Args:
             tree: the parameters, or a tree like them.
         """
-        rule: AbstractRule = self.labels
-        labels = rule.labels(tree, partial=self.default is not None)
+        assigned: AbstractLabels = self.labels
+        labels = assigned.labels(tree, partial=self.default is not None)
         labels = [self.default if label is None else label for label in labels]
         for path, label in zip(leaf_paths(tree), labels, strict=True):
             if label not in self.transforms:

@@ -101,10 +101,10 @@ class SAM(AbstractContainer):
         """Run a step of the adversary or of the optimizer; in opaque mode, a whole round."""
         if self.opaque_mode:
             return self._round(updates, state, params, extra)
-        held, put = align(state.cache, updates, "SAM.update")
+        old, put = align(state.cache, updates, "SAM.update")
         leaves, treedef = jtu.tree_flatten(params)
         is_first = state.steps_since_sync == 0
-        cache = [jnp.where(is_first, p, c) for p, c in zip(leaves, held, strict=True)]
+        cache = [jnp.where(is_first, p, c) for p, c in zip(leaves, old, strict=True)]
 
         zeros = zeros_returned(self.optimizer, updates, state.opt_state, params, extra)
 

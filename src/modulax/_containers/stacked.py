@@ -26,7 +26,7 @@ from jaxtyping import Array, PyTree
 from .._protocol.container import AbstractContainer, required_part
 from .._protocol.entry import as_written
 from .._protocol.leafwise import AbstractLeafwise, reads_all_updates
-from .._protocol.masks import AbstractRule, select
+from .._protocol.masks import AbstractLabels, select
 from .._protocol.optimizer import AbstractOptimizer, step_inside
 from .._protocol.transform import AbstractTransform, everything_in, is_empty
 from .._support.arithmetic import at_least_float32, common_dtype
@@ -304,7 +304,9 @@ def _step_on_stacks(
     for path, group in groups:
         # Groups of one kind share a function, which is traced once.
         kind = jax.typeof(leaves[group[0]])
-        step = steps.setdefault(kind, jax.jit(functools.partial(_step_of_group, transform, state, extra, path, is_wide)))
+        step = steps.setdefault(
+            kind, jax.jit(functools.partial(_step_of_group, transform, state, extra, path, is_wide))
+        )
         stacks = [values[group[0]] for values, _ in columns]
         rows, stacks = step([leaves[i] for i in group], stacks, [held[i] for i in group])
         for i, u in zip(group, rows, strict=True):
@@ -402,7 +404,7 @@ def _refusal(transform: AbstractTransform) -> str | None:
         is_its_transform = as_written(cls.update) is as_written(AbstractOptimizer.update)
         return None if is_its_transform else "has an `update` of its own"
     names = cls.__dataclass_fields__
-    if rule := next((name for name in names if isinstance(getattr(transform, name), AbstractRule)), None):
+    if rule := next((name for name in names if isinstance(getattr(transform, name), AbstractLabels)), None):
         return f"chooses parameters by `{rule}`"
     if not isinstance(transform, AbstractLeafwise):
         return None if getattr(transform, "is_arraywise", False) else "may combine arrays, or tell them apart"

@@ -7,7 +7,7 @@ import equinox as eqx
 
 from .._containers.chain import Chain
 from .._protocol.fields import Hyperparameter, followed, number, required_number
-from .._protocol.masks import as_rule
+from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
 from .._support.types import Follow
@@ -56,7 +56,7 @@ class ACProp(AbstractOptimizer):
     _: KW_ONLY
     eps_root: Hyperparameter = number(1e-16)
     weight_decay: Hyperparameter = number(0.0)
-    mask: Any = eqx.field(static=True, default=None, converter=as_rule)
+    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
     follow: Follow = followed()
 
     def transform(self) -> Chain:

@@ -7,7 +7,7 @@ import equinox as eqx
 
 from .._containers.chain import Chain
 from .._protocol.fields import Hyperparameter, OptionalNumber, number, required_number
-from .._protocol.masks import as_rule
+from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
 from .._transforms.adabelief import ScaleByBelief
@@ -53,7 +53,7 @@ class AdaBelief(AbstractOptimizer):
     _: KW_ONLY
     eps_root: Hyperparameter = number(1e-16)
     weight_decay: OptionalNumber = number(None, optional=True)
-    mask: Any = eqx.field(static=True, default=None, converter=as_rule)
+    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
     nesterov: bool = eqx.field(static=True, default=False, kw_only=True)
 
     def transform(self) -> Chain:

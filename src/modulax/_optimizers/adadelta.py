@@ -6,7 +6,7 @@ import equinox as eqx
 
 from .._containers.chain import Chain
 from .._protocol.fields import Hyperparameter, number
-from .._protocol.masks import as_rule
+from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
 from .._transforms.adadelta import ScaleByAdadelta
@@ -45,7 +45,7 @@ class Adadelta(AbstractOptimizer):
     rho: Hyperparameter = number(0.9, needs=DECAY)
     eps: Hyperparameter = number(1e-6)
     weight_decay: Hyperparameter = number(0.0)
-    mask: Any = eqx.field(static=True, default=None, converter=as_rule)
+    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
 
     def transform(self) -> Chain:
         return Chain(

@@ -8,7 +8,7 @@ from jaxtyping import DTypeLike
 
 from .._containers.chain import Chain
 from .._protocol.fields import Hyperparameter, OptionalNumber, followed, number
-from .._protocol.masks import as_rule
+from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.arithmetic import default_float
 from .._support.checks import DECAY, NON_NEGATIVE
@@ -85,7 +85,7 @@ class Adafactor(AbstractOptimizer):
     weight_decay_rate: OptionalNumber = number(None, optional=True)
     eps: Hyperparameter = number(1e-30)
     factored: bool = eqx.field(static=True, default=True)
-    mask: Any = eqx.field(static=True, default=None, converter=as_rule)
+    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
     follow: Follow = followed()
 
     def transform(self) -> Chain:

@@ -8,7 +8,7 @@ from jaxtyping import DTypeLike
 
 from .._containers.chain import Chain
 from .._protocol.fields import Hyperparameter, number, required_number
-from .._protocol.masks import as_rule
+from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
 from .._transforms.adam import ScaleByAdam
@@ -143,7 +143,7 @@ class AdamW(AbstractOptimizer):
     eps_root: Hyperparameter = number(0.0)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_decay: Hyperparameter = number(1e-4)
-    mask: Any = eqx.field(static=True, default=None, converter=as_rule)
+    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
     nesterov: bool = eqx.field(static=True, default=False)
 
     def transform(self) -> Chain:
@@ -193,7 +193,7 @@ class NAdamW(AbstractOptimizer):
     eps_root: Hyperparameter = number(0.0)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_decay: Hyperparameter = number(1e-4)
-    mask: Any = eqx.field(static=True, default=None, converter=as_rule)
+    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
 
     def transform(self) -> Chain:
         return Chain(

@@ -6,7 +6,7 @@ import equinox as eqx
 
 from .._containers.chain import Chain
 from .._protocol.fields import Hyperparameter, number, required_number
-from .._protocol.masks import as_rule
+from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
 from .._transforms.adamax import ScaleByAdamax
@@ -77,7 +77,7 @@ class AdamaxW(AbstractOptimizer):
     b2: Hyperparameter = number(0.999, needs=DECAY)
     eps: Hyperparameter = number(1e-8)
     weight_decay: Hyperparameter = number(1e-4)
-    mask: Any = eqx.field(static=True, default=None, converter=as_rule)
+    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
 
     def transform(self) -> Chain:
         return Chain(

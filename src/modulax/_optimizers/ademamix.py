@@ -8,7 +8,7 @@ from jaxtyping import DTypeLike
 
 from .._containers.chain import Chain
 from .._protocol.fields import Hyperparameter, number, required_number
-from .._protocol.masks import as_rule
+from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
 from .._transforms.ademamix import ScaleByAdEMAMix, ScaleBySimplifiedAdEMAMix
@@ -59,7 +59,7 @@ class AdEMAMix(AbstractOptimizer):
     eps_root: Hyperparameter = number(0.0)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_decay: Hyperparameter = number(0.0)
-    mask: Any = eqx.field(static=True, default=None, converter=as_rule)
+    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
 
     def transform(self) -> Chain:
         return Chain(
@@ -107,7 +107,7 @@ class SimplifiedAdEMAMix(AbstractOptimizer):
     _: KW_ONLY
     eps_root: Hyperparameter = number(0.0)
     weight_decay: Hyperparameter = number(0.0)
-    mask: Any = eqx.field(static=True, default=None, converter=as_rule)
+    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
 
     def transform(self) -> Chain:
         return Chain(

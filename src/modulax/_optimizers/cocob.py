@@ -6,7 +6,7 @@ import equinox as eqx
 
 from .._containers.chain import Chain
 from .._protocol.fields import Hyperparameter, number
-from .._protocol.masks import as_rule
+from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._transforms.cocob import ScaleByCOCOB
 from .._transforms.regularization import AddDecayedWeights
@@ -46,7 +46,7 @@ class COCOB(AbstractOptimizer):
     alpha: Hyperparameter = number(100.0)
     eps: Hyperparameter = number(1e-8)
     weight_decay: Hyperparameter = number(0.0)
-    mask: Any = eqx.field(static=True, default=None, converter=as_rule)
+    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
 
     def transform(self) -> Chain:
         return Chain(

@@ -6,7 +6,7 @@ import equinox as eqx
 
 from .._containers.chain import Chain
 from .._protocol.fields import Hyperparameter, OptionalNumber, number
-from .._protocol.masks import as_rule
+from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform
 from .._transforms.dog import ScaleByDoG, ScaleByDoWG, as_initial_step, check_initial_step
@@ -46,7 +46,7 @@ class DoG(AbstractOptimizer):
     init_step: Any = eqx.field(default=("heuristic", 1e-6), converter=as_initial_step)
     eps: Hyperparameter = number(1e-8)
     weight_decay: OptionalNumber = number(None, optional=True)
-    mask: Any = eqx.field(static=True, default=None, converter=as_rule)
+    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
 
     def check(self) -> None:
         check_initial_step(self, self.init_step)
@@ -85,7 +85,7 @@ class DoWG(AbstractOptimizer):
     init_estim_sq_dist: OptionalNumber = number(None, optional=True)
     eps: Hyperparameter = number(1e-4)
     weight_decay: OptionalNumber = number(None, optional=True)
-    mask: Any = eqx.field(static=True, default=None, converter=as_rule)
+    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
 
     def transform(self) -> Chain:
         scaling = ScaleByDoWG(self.init_estim_sq_dist, self.eps)

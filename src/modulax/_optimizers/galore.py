@@ -8,7 +8,7 @@ import equinox as eqx
 from .._containers.chain import Chain
 from .._protocol.container import part
 from .._protocol.fields import Hyperparameter, followed, number, required_number
-from .._protocol.masks import as_rule
+from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform
 from .._support.checks import AT_LEAST_ONE
@@ -61,7 +61,7 @@ class GaLore(AbstractOptimizer):
     scale: Hyperparameter = number(1.0)
     base_optimizer: AbstractTransform = part(None, converter=adam_unless_given)
     weight_decay: Hyperparameter = number(0.0)
-    mask: Any = eqx.field(static=True, default=None, converter=as_rule)
+    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(GaLoreDimensionNumbers))
     _: KW_ONLY
     follow: Follow = followed()

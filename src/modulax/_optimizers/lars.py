@@ -8,7 +8,7 @@ from jaxtyping import PyTree
 
 from .._containers.chain import Chain
 from .._protocol.fields import Hyperparameter, followed, number, required_number
-from .._protocol.masks import AbstractRule, as_rule
+from .._protocol.masks import AbstractLabels, as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.types import Follow
 from .._transforms.momentum import Trace
@@ -17,10 +17,10 @@ from .._transforms.scaling import ScaleByLearningRate
 from .._transforms.trust_ratio import ScaleByTrustRatio
 
 
-class _Both(AbstractRule):
+class _Both(AbstractLabels):
     """A mask of the leaves for which each of two masks has the wanted value. A mask of None selects all leaves."""
 
-    def __init__(self, masks: tuple[AbstractRule | None, ...], wanted: tuple[bool, ...]):
+    def __init__(self, masks: tuple[AbstractLabels | None, ...], wanted: tuple[bool, ...]):
         self.masks, self.wanted = masks, wanted
 
     def __eq__(self, other: object) -> bool:
@@ -74,10 +74,10 @@ class LARS(AbstractOptimizer):
 
     learning_rate: Hyperparameter = required_number()
     weight_decay: Hyperparameter = number(0.0)
-    mask: Any = eqx.field(static=True, default=None, converter=as_rule)
+    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
     trust_coefficient: Hyperparameter = number(0.001)
     eps: Hyperparameter = number(0.0)
-    trust_ratio_mask: Any = eqx.field(static=True, default=None, converter=as_rule)
+    trust_ratio_mask: Any = eqx.field(static=True, default=None, converter=as_labels)
     momentum: Hyperparameter = number(0.9)
     nesterov: bool = eqx.field(static=True, default=False)
     follow: Follow = followed()

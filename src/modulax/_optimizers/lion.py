@@ -7,7 +7,7 @@ from jaxtyping import DTypeLike
 
 from .._containers.chain import Chain
 from .._protocol.fields import Hyperparameter, number, required_number
-from .._protocol.masks import as_rule
+from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
 from .._transforms.lion import ScaleByLion
@@ -46,7 +46,7 @@ class Lion(AbstractOptimizer):
     b2: Hyperparameter = number(0.99, needs=DECAY)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_decay: Hyperparameter = number(1e-3)
-    mask: Any = eqx.field(static=True, default=None, converter=as_rule)
+    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
 
     def transform(self) -> Chain:
         return Chain(

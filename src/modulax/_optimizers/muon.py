@@ -9,7 +9,7 @@ from jaxtyping import DTypeLike
 from .._containers.chain import Chain
 from .._containers.partition import Partition
 from .._protocol.fields import Hyperparameter, OptionalNumber, followed, number, numbers, required_number
-from .._protocol.masks import as_rule
+from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY, check_choice
 from .._support.types import Follow
@@ -91,7 +91,7 @@ class Muon(AbstractOptimizer):
     beta: Hyperparameter = number(0.95, needs=DECAY)
     eps: Hyperparameter = number(1e-8)
     weight_decay: Hyperparameter = number(0.0)
-    mask: Any = eqx.field(static=True, default=None, converter=as_rule)
+    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     _: KW_ONLY
     nesterov: bool = eqx.field(static=True, default=True)

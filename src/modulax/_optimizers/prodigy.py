@@ -5,7 +5,7 @@ from typing import Any
 import equinox as eqx
 
 from .._protocol.fields import Hyperparameter, Numbers, OptionalNumber, followed, number, numbers
-from .._protocol.masks import as_rule
+from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY, POSITIVE
 from .._support.types import FollowReference
@@ -62,7 +62,7 @@ class Prodigy(AbstractOptimizer):
     estim_lr_coef: Hyperparameter = number(1.0)
     weight_decay: Hyperparameter = number(0.0)
     safeguard_warmup: bool = eqx.field(static=True, default=False)
-    mask: Any = eqx.field(static=True, default=None, converter=as_rule)
+    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
     follow: FollowReference = followed("reference", "paper", "optax")
 
     def transform(self) -> StepWithDecay:

@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, DTypeLike, Float
 from .._containers.chain import Chain
 from .._containers.schedule_free import ScheduleFree
 from .._protocol.fields import Hyperparameter, Number, OptionalNumber, followed, number, required_number
-from .._protocol.masks import as_rule
+from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.schedule import AbstractSchedule
 from .._support.arithmetic import bias, default_float, safe_sqrt
@@ -87,7 +87,7 @@ class ScheduleFreeSGD(AbstractOptimizer):
     weight_lr_power: Hyperparameter = number(2.0)
     state_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     _: dataclasses.KW_ONLY
-    mask: Any = eqx.field(static=True, default=None, converter=as_rule)
+    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
     follow: Follow = followed()
 
     def transform(self) -> ScheduleFree:
@@ -147,7 +147,7 @@ class ScheduleFreeAdamW(AbstractOptimizer):
     weight_lr_power: Hyperparameter = number(2.0)
     state_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     _: dataclasses.KW_ONLY
-    mask: Any = eqx.field(static=True, default=None, converter=as_rule)
+    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
     follow: FollowReference = followed("reference", "paper", "optax")
 
     def transform(self) -> ScheduleFree:

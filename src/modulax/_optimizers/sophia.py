@@ -7,7 +7,7 @@ from jaxtyping import DTypeLike
 
 from .._containers.chain import Chain
 from .._protocol.fields import Hyperparameter, OptionalNumber, followed, number, required_number
-from .._protocol.masks import as_rule
+from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform
 from .._support.checks import AT_LEAST_ONE, DECAY, POSITIVE
@@ -62,7 +62,7 @@ class Sophia(AbstractOptimizer):
     b2: Hyperparameter = number(0.99, needs=DECAY)
     eps: Hyperparameter = number(1e-8, needs=POSITIVE)
     weight_decay: Hyperparameter = number(1e-4)
-    mask: Any = eqx.field(static=True, default=None, converter=as_rule)
+    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
     gamma: Hyperparameter = number(0.01)
     clip_threshold: OptionalNumber = number(1.0, optional=True)
     update_interval: Hyperparameter = number(10, needs=AT_LEAST_ONE)

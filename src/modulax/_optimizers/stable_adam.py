@@ -8,7 +8,7 @@ from jaxtyping import DTypeLike
 
 from .._containers.chain import Chain
 from .._protocol.fields import Hyperparameter, number, required_number
-from .._protocol.masks import as_rule
+from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY, NON_NEGATIVE
 from .._transforms.regularization import AddDecayedWeights
@@ -57,7 +57,7 @@ class StableAdamW(AbstractOptimizer):
     clip_threshold: Hyperparameter = number(1.0, needs=NON_NEGATIVE)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_decay: Hyperparameter = number(1e-2)
-    mask: Any = eqx.field(static=True, default=None, converter=as_rule)
+    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
 
     def transform(self) -> Chain:
         return Chain(

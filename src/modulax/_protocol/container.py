@@ -141,17 +141,17 @@ class AbstractContainer(AbstractTransform):
             state: the state of this container; if given, each part comes with its own state.
         """
         for field in part_fields(self):
-            held = getattr(self, field.name)
+            value = getattr(self, field.name)
             where = field.metadata["part"]
             states: Any = None
             if state is not None:
                 states = where(state) if callable(where) else getattr(state, where)
             of_part = functools.partial(self._part, field)
-            if isinstance(held, Mapping):
-                for key, x in held.items():
+            if isinstance(value, Mapping):
+                for key, x in value.items():
                     yield of_part(key, x, None if states is None else states.get(key, EmptyState()))
-            elif held is not None:
-                yield of_part(None, held, states)
+            elif value is not None:
+                yield of_part(None, value, states)
 
     def _part(self, field: dataclasses.Field, key: Any, transform: AbstractTransform, state: Any) -> Part:
         receives = field.metadata["receives"]
@@ -236,13 +236,13 @@ def check_parts(module: AbstractTransform) -> None:
     """Raise an error if a part is neither a transform nor a mapping of transforms."""
     name = type(module).__name__
     for field in part_fields(module):
-        held = getattr(module, field.name)
+        value = getattr(module, field.name)
         is_single = isinstance(field.type, type) and issubclass(field.type, AbstractTransform)
-        if isinstance(held, Mapping) and not is_single:
-            for key, x in held.items():
+        if isinstance(value, Mapping) and not is_single:
+            for key, x in value.items():
                 check_part(f"`{name}`: the part {key!r}", x)
-        elif held is not None or not field.metadata["optional"]:
-            check_part(f"`{name}({field.name}=...)`", held)
+        elif value is not None or not field.metadata["optional"]:
+            check_part(f"`{name}({field.name}=...)`", value)
 
 
 def eval_parts(transform: AbstractTransform, state: State, params: Params) -> Params:

@@ -115,16 +115,6 @@ def _as_numbers(xs: Any) -> Any:
     return tuple(_as_numbers(x) if isinstance(x, tuple) else as_number(x) for x in xs)
 
 
-def static(default: Any, *, converter: Callable[[Any], Any] | None = None) -> Any:
-    """Declare a static field: another value compiles another program.
-
-    Args:
-        default: default value of the field.
-        converter: function that is applied to the given value.
-    """
-    return eqx.field(static=True, default=default, **({"converter": converter} if converter else {}))
-
-
 def choice(options: tuple[str, ...], default: str, *, kw_only: bool = True) -> Any:
     """Declare a static field that holds one of several strings; any other value is an error."""
     return eqx.field(static=True, default=default, kw_only=kw_only, metadata={"options": options})

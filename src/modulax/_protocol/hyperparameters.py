@@ -7,7 +7,7 @@ Converters and checks run in the constructor and in `replace`, but not in `tree_
 entry points also accept raw floats as leaves.
 
 Every hyperparameter has a dotted path. `_addressed` finds them all, schedules in the fields included; `addresses()`
-makes accessors of them, and `find_paths` resolves a name given to `replace`: a field, or what `tree._names.resolve`
+makes accessors of them, and `find_paths` resolves a name given to `replace`: a field, or what `tree._names.paths_named`
 finds, among the hyperparameters or else among the parts and options. `Hyperparameters`, the result of
 `hyperparameters()` and `addresses()`, finds a value in the same way.
 """
@@ -33,7 +33,7 @@ from .._support.module import AbstractModule
 from .._support.optree_nodes import NAMESPACE
 from .._support.tracing import is_tracing
 from ..tree._math import strong
-from ..tree._names import NamingError, Path, ambiguous, ends_with, joined, outermost, resolve, unknown
+from ..tree._names import NamingError, Path, ambiguous_name, ends_with, joined, outermost, paths_named, unknown_name
 from ..tree._paths import dotted, key_names
 from ..tree._search import with_value
 
@@ -93,12 +93,12 @@ class Hyperparameters(dict[str, Any]):
         return [self._paths.get(text, (text,)) for text in self]
 
     def __missing__(self, key: str) -> Any:
-        found = resolve(self.paths, str(key))
+        found = paths_named(self.paths, str(key))
         if len(found) == 1:
             return self[joined(found[0])]
         if found:
-            raise ambiguous(f"[{key!r}]", found)
-        raise unknown(f"[{key!r}]", str(key), self.paths, what="hyperparameter `{}`")
+            raise ambiguous_name(f"[{key!r}]", found)
+        raise unknown_name(f"[{key!r}]", str(key), self.paths, what="hyperparameter `{}`")
 
 
 def _values(mapping: Hyperparameters) -> tuple[list[tuple[Any, Any]], tuple[Path, ...]]:
@@ -379,16 +379,16 @@ def find_paths(module: AbstractHyperparameters, name: str, function: str) -> lis
     if (name,) in own:
         return [(name,)]
     numbers, others = list(_addressed(module)), list(fields_inside(module))
-    found = resolve(numbers, name) or resolve(others, name)
+    found = paths_named(numbers, name) or paths_named(others, name)
     call = f"{function}({name}=...)"
     if not found:
         ends = [str(path[-1]) for path in others]
         what = f"hyperparameter, option or part `{{}}` in {type(module).__name__}"
-        raise unknown(call, name, [*numbers, *own], ends, what)
+        raise unknown_name(call, name, [*numbers, *own], ends, what)
     if len(found) > 1 and ends_with(found[0], name):  # else it is a pattern
         one = joined(found[0])
         remedy = f'Write one of them as `**{{"{one}": ...}}`, or all of them as `**{{"*.{name}": ...}}`.'
-        raise ambiguous(call, found, remedy)
+        raise ambiguous_name(call, found, remedy)
     return outermost(found)  # of a schedule and the hyperparameters in it, only the schedule
 
 

@@ -1,10 +1,10 @@
 """Masks and labels: which leaves of the parameters a transform applies to.
 
-A user gives a tree, a function of the parameters, or patterns (`patterns.py`). `as_rule`, the converter of such fields,
-makes an `AbstractRule` of each. A rule is a static field, so it hashes and compares by value: an equal one does not
-retrace.
-`rule.labels(tree)` lists one label per leaf, in JAX's order; `mask_of` requires them to be booleans. It is called
-while tracing, with the parameters in `init` and the updates in `update`, so a rule must not depend on their values.
+A user gives a tree, a function of the parameters, or patterns (`patterns.py`). `as_labels`, the converter of such
+fields, makes `AbstractLabels` of each. These are static, so they hash and compare by value: equal ones do not retrace.
+Their method `labels(tree)` lists one label per leaf, in JAX's order; `mask_of` requires them to be booleans. It is
+called while tracing, with the parameters in `init` and the updates in `update`, so that labels must not depend on their
+values.
 
 `select` restricts a tree to the chosen leaves, with None at all others, and `merge` puts new leaves back.
 """
@@ -30,8 +30,8 @@ from ..tree._paths import (
 )
 
 
-class AbstractRule(abc.ABC):
-    """Assigns a label to every leaf of a tree. Rules are static: they hash and compare by value."""
+class AbstractLabels(abc.ABC):
+    """A label for every leaf of any tree. It is static: it hashes and compares by value."""
 
     @abc.abstractmethod
     def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
@@ -43,7 +43,7 @@ class AbstractRule(abc.ABC):
         """
 
 
-class _Function(AbstractRule):
+class _Function(AbstractLabels):
     """Labels from a function of the tree that returns a tree of labels."""
 
     def __init__(self, function: Callable[[PyTree], PyTree]):
@@ -86,27 +86,27 @@ class _Function(AbstractRule):
         )
 
 
-class _Not(AbstractRule):
+class _Not(AbstractLabels):
     """A mask that is true where another one is false."""
 
-    def __init__(self, rule: AbstractRule):
-        self.rule = rule
+    def __init__(self, mask: AbstractLabels):
+        self.mask = mask
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is _Not and self.rule == other.rule
+        return type(other) is _Not and self.mask == other.mask
 
     def __hash__(self) -> int:
-        return hash((_Not, self.rule))
+        return hash((_Not, self.mask))
 
     def __repr__(self) -> str:
-        return f"not_in({self.rule!r})"
+        return f"not_in({self.mask!r})"
 
     def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
-        labels = self.rule.labels(tree, partial=partial)
+        labels = self.mask.labels(tree, partial=partial)
         return [not label if isinstance(label, bool) else label for label in labels]
 
 
-class _Tree(AbstractRule):
+class _Tree(AbstractLabels):
     """Labels from a tree with the structure of the parameters, or a prefix of it.
 
     Trees of equal structure are paired by position, all others by the names of their keys, so a dict may be given for
@@ -175,24 +175,24 @@ def _as_label(leaf: Any) -> Any:
     return bool(leaf)
 
 
-def as_rule(x: Any) -> AbstractRule | None:
-    """Convert a mask or labels to a rule. A callable Module is a tree of labels; a plain callable is a function."""
-    if x is None or isinstance(x, AbstractRule):
+def as_labels(x: Any) -> AbstractLabels | None:
+    """Convert a mask or labels. A callable Module is a tree of labels; a plain callable is a function."""
+    if x is None or isinstance(x, AbstractLabels):
         return x
     is_plain_leaf = jtu.all_leaves([x])
     return _Function(x) if callable(x) and is_plain_leaf else _Tree(x)
 
 
-def not_in(mask: Any) -> AbstractRule:
+def not_in(mask: Any) -> AbstractLabels:
     """Negate a mask."""
-    rule = as_rule(mask)
-    assert rule is not None
-    return _Not(rule)
+    labels = as_labels(mask)
+    assert labels is not None
+    return _Not(labels)
 
 
-def mask_of(owner: object, rule: AbstractRule, tree: PyTree, argument: str = "mask") -> list[bool]:
-    """The labels of a rule as booleans; any other label is an error."""
-    labels = rule.labels(tree)
+def mask_of(owner: object, mask: AbstractLabels, tree: PyTree, argument: str = "mask") -> list[bool]:
+    """The labels of a mask, which must be booleans."""
+    labels = mask.labels(tree)
     for path, label in zip(leaf_paths(tree), labels, strict=True):
         if not isinstance(label, bool):
             raise ValueError(
@@ -202,9 +202,9 @@ def mask_of(owner: object, rule: AbstractRule, tree: PyTree, argument: str = "ma
     return labels
 
 
-def mask_or_all(owner: object, rule: AbstractRule | None, tree: PyTree, argument: str = "mask") -> list[bool] | None:
-    """The labels of a rule as booleans; None, which means all leaves, if there is no rule."""
-    return None if rule is None else mask_of(owner, rule, tree, argument)
+def mask_or_all(owner: object, mask: AbstractLabels | None, tree: PyTree, argument: str = "mask") -> list[bool] | None:
+    """The labels of a mask, which must be booleans; None, which means all leaves, if there is no mask."""
+    return None if mask is None else mask_of(owner, mask, tree, argument)
 
 
 def merge(tree: PyTree, part: PyTree, chosen: Sequence[bool]) -> PyTree:

@@ -19,7 +19,7 @@ from ..tree._align import is_python_number
 from ..tree._math import trainable
 from ..tree._paths import leaves_with_paths
 from .hyperparameters import batched_number
-from .resolution import lost_steps
+from .small_steps import lost_steps
 
 
 @contextlib.contextmanager

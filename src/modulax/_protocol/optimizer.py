@@ -75,11 +75,11 @@ class AbstractOptimizer(AbstractTransform):
             state: the state of this optimizer.
         """
         now = with_current_values(self, state.step, state.schedule_states)
-        held = {field.name: getattr(now, field.name) for field in part_fields(now)}
-        if not held:
+        parts = {field.name: getattr(now, field.name) for field in part_fields(now)}
+        if not parts:
             return now
         inside = list(_all_parts(now.transform(), state.inner))
-        fields = {name: p.transform.at(p.state) for name, x in held.items() for p in inside if p.transform is x}
+        fields = {name: p.transform.at(p.state) for name, x in parts.items() for p in inside if p.transform is x}
         return with_fields(now, **fields)
 
     def each_part(self, state: OptimizerState | None = None) -> Iterator[Part]:

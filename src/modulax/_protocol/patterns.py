@@ -10,10 +10,10 @@ from jaxtyping import PyTree
 
 from .._support.checks import listing, suggestion
 from ..tree._paths import Names, key_names, leaf_paths, matches, named_leaves, nodes_without_leaves
-from .masks import AbstractRule, typed
+from .masks import AbstractLabels, typed
 
 
-class AbstractPatterns(AbstractRule):
+class AbstractPatterns(AbstractLabels):
     """Labels by pattern, of which the first that fits a leaf wins; every pattern must fit something."""
 
     what: ClassVar[str] = "pattern"

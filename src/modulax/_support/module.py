@@ -9,7 +9,7 @@ import equinox as eqx
 from .optree_nodes import register_module
 from .wrong_calls import NoAttributeError, inside, wrong_call
 
-Kind = Literal["params", "shared", "states"]
+FieldKind = Literal["params", "shared", "states"]
 M = TypeVar("M")
 
 
@@ -172,7 +172,7 @@ def nested() -> Any:
     return _field(dataclasses.MISSING, holds="states")
 
 
-def kind_of(field: dataclasses.Field) -> Kind:
+def kind_of(field: dataclasses.Field) -> FieldKind:
     """Return what a state field holds: a tree like the parameters, a shared value, or other states."""
     declared = field.metadata.get("holds")
     if declared is None and field.default is not dataclasses.MISSING:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from .._protocol.fields import Hyperparameter, required_number, required_numbers
 from .._protocol.leafwise import AbstractLeafwise
-from .._protocol.masks import AbstractRule, as_rule
+from .._protocol.masks import AbstractLabels, as_labels
 from .._protocol.patterns import by_path
 from .._protocol.schedule import has_schedule, is_schedule
 from .._protocol.transform import Effect, EmptyState
@@ -114,7 +114,7 @@ class ScaleByDepth(AbstractLeafwise):
     """
 
     factor: Hyperparameter = required_number(needs=POSITIVE)
-    exponents: Any = eqx.field(static=True, converter=as_rule)
+    exponents: Any = eqx.field(static=True, converter=as_labels)
     axis: int = eqx.field(static=True, default=0)
 
     def check(self):
@@ -145,8 +145,8 @@ class ScaleByDepth(AbstractLeafwise):
         return [found[k] for k in self._labels(tree)]
 
     def _labels(self, tree):
-        rule: AbstractRule = self.exponents
-        labels = rule.labels(tree)
+        exponents: AbstractLabels = self.exponents
+        labels = exponents.labels(tree)
         for path, label in zip(leaf_paths(tree), labels, strict=True):
             if not all(type(k) is int for k in (label if isinstance(label, tuple) else (label,))):
                 raise ValueError(

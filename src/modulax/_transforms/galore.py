@@ -18,7 +18,7 @@ from jaxtyping import Array, PyTree
 
 from .._protocol.container import AbstractContainer, extra_inside, part
 from .._protocol.fields import Number, followed, number
-from .._protocol.masks import AbstractRule, select
+from .._protocol.masks import AbstractLabels, select
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import at_least_float32, safe_increment
@@ -137,9 +137,9 @@ class ScaleByGaLore(AbstractContainer):
         leaves, treedef = jtu.tree_flatten(updates)
         sides = self._sides(updates)
         like = select(updates, [side is not None for side in sides])
-        held, rebuild = align(state.projector, like, "ScaleByGaLore.update")
+        projections, rebuild = align(state.projector, like, "ScaleByGaLore.update")
         chosen = [side for side in sides if side is not None]
-        for g, projector, side in zip(jtu.tree_leaves(like), held, chosen, strict=True):
+        for g, projector, side in zip(jtu.tree_leaves(like), projections, chosen, strict=True):
             if projector.shape != side.shape(self.rank):
                 raise ValueError(
                     f"`ScaleByGaLore.update`: an update of shape {g.shape} doesn't fit its projector of shape "
@@ -149,12 +149,12 @@ class ScaleByGaLore(AbstractContainer):
         def fresh() -> list[Array]:
             matrices = [side.matrix.of(_wide(g)) for g, side in zip(jtu.tree_leaves(like), chosen, strict=True)]
             directions = together(self._directions, matrices)
-            return [d.astype(old.dtype) for d, old in zip(directions, held, strict=True)]
+            return [d.astype(old.dtype) for d, old in zip(directions, projections, strict=True)]
 
         # `cond` rather than `where`: the singular vectors cost far more than the rest of the step.
         is_due = state.count % jnp.round(now.update_proj_gap).astype(jnp.int32) == 0
-        held = cond(is_due, fresh, lambda: held)
-        remaining = iter(held)
+        projections = cond(is_due, fresh, lambda: projections)
+        remaining = iter(projections)
         projectors = [None if side is None else next(remaining) for side in sides]
 
         def down(tree: PyTree) -> PyTree:
@@ -173,7 +173,7 @@ class ScaleByGaLore(AbstractContainer):
             u if side is None or projector is None else now._scaled(side.up(u, projector)).astype(g.dtype)
             for u, projector, side, g in zip(jtu.tree_leaves(new), projectors, sides, leaves, strict=True)
         ]
-        return treedef.unflatten(out), GaLoreState(safe_increment(state.count), base_state, rebuild(held))
+        return treedef.unflatten(out), GaLoreState(safe_increment(state.count), base_state, rebuild(projections))
 
     def resolved(self, state: GaLoreState) -> "ScaleByGaLore":
         """The transform with every schedule replaced by its value at the next step."""
@@ -191,8 +191,8 @@ class ScaleByGaLore(AbstractContainer):
         return rows <= columns if self.follow == "paper" else rows >= columns
 
     def _sides(self, tree: PyTree) -> "list[_Side | None]":
-        rule: AbstractRule = self.weight_dimension_numbers
-        matrices = matrices_of("ScaleByGaLore(weight_dimension_numbers=...)", rule, tree)
+        specified: AbstractLabels = self.weight_dimension_numbers
+        matrices = matrices_of("ScaleByGaLore(weight_dimension_numbers=...)", specified, tree)
         return [None if m is None else _Side(m, self._is_rows(*m.size)) for m in matrices]
 
 

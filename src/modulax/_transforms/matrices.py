@@ -2,7 +2,7 @@
 
 Users specify the axes of rows and columns by `MuonDimensionNumbers` or `GaLoreDimensionNumbers`: one for all arrays, a
 tree of them, a function that returns one, or `by_path`. `matrices_as` is the converter of the fields that turns all of
-these into one kind of rule. `matrices_of` applies a rule to a tree and returns a `Matrix` per leaf, which reshapes the
+these into labels of leaves. `matrices_of` applies them to a tree and returns a `Matrix` per leaf, which reshapes the
 leaf to a batch of matrices (`of`) and back (`back`). `together` computes a function of many matrices in one batch per
 shape. `MatrixLabels` splits a tree into matrices and other parameters, for a `Partition`.
 """
@@ -18,7 +18,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from .._protocol.masks import AbstractRule, as_rule
+from .._protocol.masks import AbstractLabels, as_labels
 from .._support.types import Params
 from ..tree._paths import leaf_paths
 
@@ -26,7 +26,7 @@ Axes = int | Sequence[int]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class _ByAxes(AbstractRule):
+class _ByAxes(AbstractLabels):
     """One specification for all arrays with exactly two axes, which is the default, or with at least two."""
 
     numbers: Any
@@ -69,24 +69,24 @@ def _as_leaves(tree: PyTree, kind: type) -> PyTree:
     return jtu.tree_map(leaf, tree, is_leaf=lambda x: x is None or _is_specification(x))
 
 
-def matrices_as(kind: type) -> Callable[[Any], AbstractRule]:
-    """Converter for fields called `weight_dimension_numbers`: turns any specification of matrices into a rule.
+def matrices_as(kind: type) -> Callable[[Any], AbstractLabels]:
+    """Converter for fields called `weight_dimension_numbers`: turns any specification of matrices into labels.
 
     Args:
         kind: class of the specifications.
     """
 
-    def convert(x: Any) -> AbstractRule:
+    def convert(x: Any) -> AbstractLabels:
         if x is None:
             return _ByAxes(kind(), more=False)
-        if isinstance(x, AbstractRule):
+        if isinstance(x, AbstractLabels):
             return x
         if _is_specification(x):
             return _ByAxes(_as_leaves(x, kind), more=True)
         is_function = callable(x) and jtu.all_leaves([x])
-        rule = as_rule(_Specified(x, kind) if is_function else _as_leaves(x, kind))
-        assert rule is not None
-        return rule
+        labels = as_labels(_Specified(x, kind) if is_function else _as_leaves(x, kind))
+        assert labels is not None
+        return labels
 
     return convert
 
@@ -121,19 +121,19 @@ class Matrix:
         return self.batch + self.rows + self.columns
 
 
-def matrices_of(call: str, rule: AbstractRule, tree: PyTree) -> list[Matrix | None]:
+def matrices_of(call: str, specified: AbstractLabels, tree: PyTree) -> list[Matrix | None]:
     """The `Matrix` of each leaf, in JAX's order; None for leaves that aren't matrices or have no elements.
 
     Args:
         call: what to name in error messages, such as `ScaleByMuon(weight_dimension_numbers=...)`.
-        rule: a rule from `matrices_as`.
+        specified: labels from `matrices_as`.
         tree: parameters or updates.
 
     Raises:
         ValueError: if a specification is not one, or doesn't fit the shape of its array.
     """
     found: list[Matrix | None] = []
-    for path, x, label in zip(leaf_paths(tree), jtu.tree_leaves(tree), rule.labels(tree), strict=True):
+    for path, x, label in zip(leaf_paths(tree), jtu.tree_leaves(tree), specified.labels(tree), strict=True):
         if label is None or label is False or x.size == 0:
             found.append(None)
             continue
@@ -179,21 +179,21 @@ def hashable(axes: Axes) -> Axes:
 
 
 @dataclasses.dataclass(frozen=True)
-class MatrixLabels(AbstractRule):
+class MatrixLabels(AbstractLabels):
     """Labels for a `Partition`: one for matrices, another one for all other parameters.
 
     Args:
         call: what to name in error messages.
-        rule: a rule from `matrices_as`.
+        specified: labels from `matrices_as`.
         matrix: label of matrices.
         other: label of all other parameters.
     """
 
     call: str
-    rule: AbstractRule
+    specified: AbstractLabels
     matrix: str
     other: str
 
     def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
         del partial
-        return [self.other if m is None else self.matrix for m in matrices_of(self.call, self.rule, tree)]
+        return [self.other if m is None else self.matrix for m in matrices_of(self.call, self.specified, tree)]

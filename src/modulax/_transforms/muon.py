@@ -18,7 +18,7 @@ from jaxtyping import Array, DTypeLike, PyTree
 
 from .._protocol.fields import Number, OptionalNumber, followed, number, numbers
 from .._protocol.leafwise import AbstractLeafwise, run_rules
-from .._protocol.masks import AbstractRule
+from .._protocol.masks import AbstractLabels
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractStatelessTransform, AbstractTransform, Clock
 from .._support.arithmetic import at_least_float32, bias, moment, zeros_in
@@ -149,8 +149,8 @@ class ScaleByMuon(AbstractTransform):
 
     def matrices(self, tree: PyTree) -> list[Matrix | None]:
         """The `Matrix` of each leaf, in JAX's order; None for leaves that aren't matrices."""
-        rule: AbstractRule = self.weight_dimension_numbers
-        return matrices_of("ScaleByMuon(weight_dimension_numbers=...)", rule, tree)
+        specified: AbstractLabels = self.weight_dimension_numbers
+        return matrices_of("ScaleByMuon(weight_dimension_numbers=...)", specified, tree)
 
     def init(self, params: Params) -> MuonState:
         """Zero momentum for every matrix, and no state for other leaves."""
@@ -222,8 +222,8 @@ class ScaleByShape(AbstractStatelessTransform):
     def apply(self, updates: Updates, params: Params | None, **extra: Any) -> Updates:
         """The updates, each multiplied by the factor of its shape."""
         del params, extra
-        rule: AbstractRule = self.weight_dimension_numbers
-        matrices = matrices_of("ScaleByShape(weight_dimension_numbers=...)", rule, updates)
+        specified: AbstractLabels = self.weight_dimension_numbers
+        matrices = matrices_of("ScaleByShape(weight_dimension_numbers=...)", specified, updates)
         leaves, treedef = jtu.tree_flatten(updates)
         return treedef.unflatten(
             [g if m is None else self._scaled(g, m) for g, m in zip(leaves, matrices, strict=True)]

@@ -7,7 +7,7 @@ from jaxtyping import Array
 
 from .._protocol.fields import Number, number, required_number
 from .._protocol.leafwise import AbstractLeafwise
-from .._protocol.masks import as_rule, mask_or_all
+from .._protocol.masks import as_labels, mask_or_all
 from .._support.arithmetic import without_infinities
 
 
@@ -33,7 +33,7 @@ class AddDecayedWeights(AbstractLeafwise):
     needs: ClassVar[tuple[str, ...]] = ("params",)
 
     weight_decay: Number = number(0.0)
-    mask: Any = eqx.field(static=True, default=None, converter=as_rule)
+    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
 
     def where(self, tree):
         return mask_or_all(self, self.mask, tree)
@@ -68,7 +68,7 @@ class ProximalWeightDecay(AbstractLeafwise):
 
     learning_rate: Number = required_number()
     weight_decay: Number = number(0.0)
-    mask: Any = eqx.field(static=True, default=None, converter=as_rule)
+    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
 
     def where(self, tree):
         return mask_or_all(self, self.mask, tree)

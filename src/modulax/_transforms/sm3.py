@@ -71,8 +71,8 @@ class ScaleBySM3(AbstractLeafwise):
     def update_leaf(self, now, g, s, p):
         del now, p
         axes = range(g.ndim)
-        held, treedef = jtu.tree_flatten(s.mu)  # NNX turns lists into mappings
-        lines = [jnp.expand_dims(mu, [i for i in axes if i != a]) for a, mu in enumerate(held)]
+        sums_before, treedef = jtu.tree_flatten(s.mu)  # NNX turns lists into mappings
+        lines = [jnp.expand_dims(mu, [i for i in axes if i != a]) for a, mu in enumerate(sums_before)]
         least = functools.reduce(jnp.minimum, [jnp.broadcast_to(line, g.shape) for line in lines])
         # With `b2 = 1` the squares are added up, as in the paper, and not averaged with a weight of zero.
         total = self.b2 * least + jnp.where(self.b2 == 1, 1, 1 - self.b2) * abs_sq(g)

@@ -75,9 +75,9 @@ class Process(AbstractContainer):
         """Run the parts in turn; the last one only if the aggregator is ready."""
         updates, before = self.preprocessor.update(updates, state.preprocess_state, params, **extra)
         if isinstance(self.aggregator, AbstractAggregator):
-            aggregated, aux, held = self.aggregator.aggregate(updates, state.aggregate_state, params, **extra)
+            aggregated, aux, statistics = self.aggregator.aggregate(updates, state.aggregate_state, params, **extra)
         else:
-            aggregated, held = self.aggregator.update(updates, state.aggregate_state, params, **extra)
+            aggregated, statistics = self.aggregator.update(updates, state.aggregate_state, params, **extra)
             aux = {}
         extra = extra | aux if self.aggregator_has_aux else extra
 
@@ -94,9 +94,9 @@ class Process(AbstractContainer):
             del path  # a parameter may be called `ready` too, but isn't a boolean scalar
             return getattr(x, "shape", None) == () and jnp.issubdtype(x.dtype, jnp.bool_)
 
-        flags = [flag for _, flag in get_all_with_path(held, "ready", is_flag)]
+        flags = [flag for _, flag in get_all_with_path(statistics, "ready", is_flag)]
         new, after = cond(jnp.all(jnp.stack(flags)), go_on, wait) if flags else go_on()
-        return new, ProcessState(preprocess_state=before, aggregate_state=held, postprocess_state=after)
+        return new, ProcessState(preprocess_state=before, aggregate_state=statistics, postprocess_state=after)
 
 
 class AddMeanVarianceToOpt(AbstractContainer):

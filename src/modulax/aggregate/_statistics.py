@@ -211,9 +211,9 @@ class TrackPerElementMeanAndVarianceWithEma(AbstractTransform):
         )
 
     def _averaged(self, averages: PyTree, values: list[Array], updates: Updates) -> PyTree:
-        held, rebuild = align(averages, updates, f"{type(self).__name__}.update")
+        leaves, rebuild = align(averages, updates, f"{type(self).__name__}.update")
         decay = jnp.asarray(self.ema_decay)
-        pairs = zip(held, values, strict=True)
+        pairs = zip(leaves, values, strict=True)
         return rebuild([moment(decay.astype(old.dtype), old, x.astype(old.dtype)) for old, x in pairs])
 
 
@@ -249,10 +249,10 @@ def get_unbiased_mean_and_variance_ema(state: PyTree) -> tuple[PyTree, PyTree]:
             f"`get_unbiased_mean_and_variance_ema` needs a state with one `PerElementMeanAndVarianceEMAState` in it, "
             f"such as the state of `AddMeanVarianceToOpt`; this one contains {len(found)}."
         )
-    held = found[0][1]
-    factor = bias(held.ema_decay, held.count.astype(held.ema_decay.dtype))
+    averages = found[0][1]
+    factor = bias(averages.ema_decay, averages.count.astype(averages.ema_decay.dtype))
 
     def corrected(x: Array) -> Array:
         return ratio(x, factor.astype(x.dtype))
 
-    return jtu.tree_map(corrected, held.mean_grads_ema), jtu.tree_map(corrected, held.variance_grads_ema)
+    return jtu.tree_map(corrected, averages.mean_grads_ema), jtu.tree_map(corrected, averages.variance_grads_ema)

@@ -17,7 +17,7 @@ from ..numerics._quantized import Quantized, form_of, quantized
 from ..tree._paths import Names
 
 
-class Pair(NamedTuple):
+class QuantizedPair(NamedTuple):
     """A quantized array: the array that it stands for, and its form."""
 
     array: jax.ShapeDtypeStruct
@@ -81,7 +81,7 @@ def _parts_of(name: Names) -> tuple[Names, Names]:
     return (*name, "codes"), (*name, "scales")
 
 
-def _pairs(arrays: Mapping[Names, Any], others: Mapping[Names, Any]) -> dict[Names, Pair]:
+def _pairs(arrays: Mapping[Names, Any], others: Mapping[Names, Any]) -> dict[Names, QuantizedPair]:
     """The quantized arrays, by the names that they would have in full precision; nothing if both sides have some."""
     names = _quantized_names(arrays)
     if not names or _quantized_names(others):
@@ -97,7 +97,7 @@ def _pairs(arrays: Mapping[Names, Any], others: Mapping[Names, Any]) -> dict[Nam
         if fitting:
             _, like, (bits, block) = max(fitting)
             array = jax.ShapeDtypeStruct(tuple(others[like].shape), others[like].dtype)
-            found[name] = Pair(array, bits, block, np.dtype(codes.dtype) == np.uint8)
+            found[name] = QuantizedPair(array, bits, block, np.dtype(codes.dtype) == np.uint8)
     return found
 
 

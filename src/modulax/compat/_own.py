@@ -13,11 +13,11 @@ from .._protocol.fields import ScalarOrSchedule
 from .._support.checks import suggestion
 from .._support.module import AbstractState
 from . import _functions, _schedules, _trees
+from ._counterparts import as_function, counterpart, equivalent
 from ._helpers import HELPERS
 from ._multi_steps import MultiSteps
 from ._names import NAMES
 from ._pairs import Aggregator, GradientTransformation, GradientTransformationExtraArgs
-from ._rule import as_function, by_rule, counterpart
 from ._states import state_class
 from ._trees import NamedTupleKey
 from ._unpacking import making
@@ -183,5 +183,5 @@ def _current(module: str, name: str) -> Any:
         return as_function(counterpart(module, name), module, name, *CHANGED[name])
     if name in _FUNCTIONS:
         return _FUNCTIONS[name]
-    found = by_rule(module, name)
+    found = equivalent(module, name)
     return state_class(name, found) if inspect.isclass(found) and issubclass(found, AbstractState) else found

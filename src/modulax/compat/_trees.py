@@ -23,7 +23,7 @@ from .._protocol.apply_updates import apply_updates as _apply_updates
 from .._protocol.optimizer import is_optimizer_state
 from .._support.arithmetic import at_least_float32, rank_of
 from .._support.module import AbstractState, with_fields
-from ..tree._names import NamingError, ambiguous
+from ..tree._names import NamingError, ambiguous_name
 from ..tree._stacks import stack_like, unstack
 from ..tree._state import one_level
 from ._names import NAMES
@@ -60,7 +60,7 @@ def tree_get_all_with_path(tree, key, filtering=None) -> list[tuple[Path, Any]]:
 def tree_get(tree, key, default=None, filtering=None) -> Any:
     found = tree_get_all_with_path(tree, key, filtering)
     if len(found) > 1:
-        raise ambiguous(f"tree_get(..., {key!r})", [path for path, _ in found], "Choose one with `filtering=...`.")
+        raise ambiguous_name(f"tree_get(..., {key!r})", [path for path, _ in found], "Choose one with `filtering=...`.")
     return found[0][1] if found else default
 
 

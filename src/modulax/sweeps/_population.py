@@ -24,8 +24,8 @@ from ._sweep import Group, Members, stacked
 from ._training import (
     Axes,
     Keys,
+    LaneProgram,
     Placement,
-    Program,
     Train,
     Trainable,
     as_metrics,
@@ -57,7 +57,7 @@ class Structure:
         self.seeds = keys.shape[1 if own_keys else 0]
         optimizer = group.members[0]
         self.numbers = [HYPERPARAMETER] * len(jtu.tree_leaves(optimizer))
-        self.start: Program | None = None
+        self.start: LaneProgram | None = None
         self.carry: list[jax.ShapeDtypeStruct] = []  # of one member and seed
         segments = in_segments(training)
         if segments is not None:
@@ -69,7 +69,7 @@ class Structure:
 
         traced = trace("train", train, optimizer, self.key)
         self.metrics = traced.result
-        self.segment = Program(traced, [*self.numbers, self.key_axes], where, self.seeds)
+        self.segment = LaneProgram(traced, [*self.numbers, self.key_axes], where, self.seeds)
 
     def _trace_segments(self, training: Trainable, optimizer: PyTree) -> None:
         static: list[PyTree] = []
@@ -90,13 +90,13 @@ class Structure:
             return jax.tree.map(key_as_data, following), as_metrics("advance", out[1])
 
         begun = trace("start", start, optimizer, self.key)
-        self.start = Program(begun, [*self.numbers, self.key_axes], self.where, self.seeds)
+        self.start = LaneProgram(begun, [*self.numbers, self.key_axes], self.where, self.seeds)
         self.carry = jtu.tree_leaves(begun.result)
         traced = trace("advance", advance, optimizer, begun.result)
         self.metrics = traced.result[1]
         first = len(self.numbers)
         axes = [*self.numbers, *([CARRY] * len(self.carry))]
-        self.segment = Program(traced, axes, self.where, self.seeds, donated=range(first, first + len(self.carry)))
+        self.segment = LaneProgram(traced, axes, self.where, self.seeds, donated=range(first, first + len(self.carry)))
 
     def needed(self, width: int) -> int:
         """The bytes per device that a lane of so many members needs at its peak; the program is compiled for that."""

@@ -5,8 +5,8 @@ batch: the errors are those of the user's own code, and a program of any width i
 calling the function again. The arrays that it closes over become arguments of the program, so that a data set is
 neither a constant in the program nor copied for each member.
 
-A `Program` maps one traced function over members and seeds. The members are spread over the devices with `shard_map`:
-each device runs the batch of its own members, so that no array ever moves between them.
+A `LaneProgram` maps one traced function over members and seeds. The members are spread over the devices with
+`shard_map`: each device runs the batch of its own members, so that no array ever moves between them.
 """
 
 import dataclasses
@@ -212,7 +212,7 @@ class Axes(NamedTuple):
     seeds: bool
 
 
-class Program:
+class LaneProgram:
     """A traced function of flat arrays, mapped over members and seeds, and compiled for any number of members.
 
     Args:

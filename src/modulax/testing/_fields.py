@@ -12,7 +12,7 @@ import jax.tree_util as jtu
 import numpy as np
 
 from .._protocol.hyperparameters import ARRAY_TYPES
-from .._protocol.masks import AbstractRule
+from .._protocol.masks import AbstractLabels
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.patterns import by_path
 from .._protocol.schedule import AbstractSchedule, has_stateful_schedule, is_schedule
@@ -145,7 +145,7 @@ def other_static_value(field: dataclasses.Field, value: Any) -> Any:
         return value + 1
     if "dtype" in field.name:
         return jnp.float16 if value == jnp.bfloat16 else jnp.bfloat16
-    if "mask" in field.name or isinstance(value, AbstractRule):
+    if "mask" in field.name or isinstance(value, AbstractLabels):
         return by_path({"*": value is None})
     return functools.partial(value) if callable(value) else value
 

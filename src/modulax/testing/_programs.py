@@ -204,12 +204,12 @@ def law_states_can_be_donated(case: Case) -> None:
     """
     fresh = jtu.tree_map(jnp.copy, case.params)
     state = case.init(fresh)
-    held: dict[int, str] = {}
+    owners: dict[int, str] = {}
     trees = (("params", fresh), ("state", state), ("transform", case.transform))
     for root, tree in trees:
         for path, x in leaves_with_paths(tree):
             if isinstance(x, jax.Array):
-                other = held.setdefault(x.unsafe_buffer_pointer(), f"{root}.{path}")
+                other = owners.setdefault(x.unsafe_buffer_pointer(), f"{root}.{path}")
                 is_own = other == f"{root}.{path}" or not {root, other.partition(".")[0]} & {"state"}
                 expect(is_own, f"`{root}.{path}` and `{other}` are one buffer.")
 

@@ -141,8 +141,8 @@ def law_absent_leaves_stay_absent(case: Case) -> None:
     state, updates, new_state = _one_step(case, params, params)
     expect_same_avals(updates, params, "updates with absent leaves")
     expect_same_avals(new_state, state, "the state")
-    held = [p for p in state_paths(state) if any(("." + p).endswith("." + a) for a in absent)]
-    expect(not held, f"the state holds arrays for absent parameters, at {held}.")
+    arrays = [p for p in state_paths(state) if any(("." + p).endswith("." + a) for a in absent)]
+    expect(not arrays, f"the state holds arrays for absent parameters, at {arrays}.")
 
 
 def law_empty_trees_are_fine(case: Case) -> None:

@@ -46,15 +46,15 @@ def align(
     except ValueError:
         pass
     found = leaves_by_names(owner, tree, with_none=True)
-    held: dict[Names, list[tuple[int, Any, bool]]] = {names: [] for names in leaves_by_names(owner, like)}
+    below: dict[Names, list[tuple[int, Any, bool]]] = {names: [] for names in leaves_by_names(owner, like)}
     lacking = []
     for i, (names, leaf) in enumerate(found.items()):
-        known = longest_prefix(names, held)
-        if known is not None:
-            held[known].append((i, leaf, known == names))
+        prefix = longest_prefix(names, below)
+        if prefix is not None:
+            below[prefix].append((i, leaf, prefix == names))
         elif leaf is not None:
             lacking.append(".".join(names))
-    unknown = [".".join(names) for names, those in held.items() if not those]
+    unknown = [".".join(names) for names, those in below.items() if not those]
     if lacking or unknown:
         raise ValueError(misfit(owner, whose, lacking, unknown) + _looks_like(like, tree, whose))
     own_treedef = jtu.tree_structure(tree, is_leaf=lambda x: x is None)
@@ -66,13 +66,13 @@ def align(
     def rebuild(values: list[Any]) -> PyTree:
         """Put new values, one per leaf of `like`, into the structure of `tree`."""
         leaves: list[Any] = [None] * len(found)
-        for those, new in zip(held.values(), values, strict=True):
+        for those, new in zip(below.values(), values, strict=True):
             parts = [new] if those[0][2] else new
             for (i, _, _), part in zip(those, parts, strict=True):
                 leaves[i] = part
         return own_treedef.unflatten(leaves)
 
-    return [value(those) for those in held.values()], rebuild
+    return [value(those) for those in below.values()], rebuild
 
 
 def misfit(owner: str, whose: str, lacking: list[str], unknown: list[str]) -> str:
@@ -155,9 +155,9 @@ def refuse_integers(params: PyTree, updates: PyTree, owner: str) -> None:
 
     if not any(map(is_integer, jtu.tree_leaves((params, updates)))):
         return
-    held = dict(named_leaves(params))
+    by_names = dict(named_leaves(params))
     for names, u in named_leaves(updates):
-        p = held.get(names)
+        p = by_names.get(names)
         if p is None:
             continue
         if is_inexact_array(p) and is_integer(u):

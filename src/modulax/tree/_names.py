@@ -43,7 +43,7 @@ def is_pattern(name: str) -> bool:
     return any(c in name for c in "*?[")
 
 
-def resolve(paths: Iterable[SomePath], name: str) -> list[SomePath]:
+def paths_named(paths: Iterable[SomePath], name: str) -> list[SomePath]:
     """Return the paths that a name refers to: the whole path, else those that end with it, else all that it matches.
 
     A key may contain wildcards, so that a name is a pattern only if no path ends with it.
@@ -63,7 +63,9 @@ def outermost(paths: Iterable[SomePath]) -> list[SomePath]:
     return list(chosen)
 
 
-def unknown(call: str, name: str, paths: Iterable[Path], among: Iterable[str] = (), what: str = "`{}`") -> NamingError:
+def unknown_name(
+    call: str, name: str, paths: Iterable[Path], among: Iterable[str] = (), what: str = "`{}`"
+) -> NamingError:
     """The error for a name that refers to nothing: it lists the paths, and suggests one of them or of `among`."""
     paths = list(dict.fromkeys(paths))
     names, ends = [joined(path) for path in paths], [str(path[-1]) for path in paths if path]
@@ -72,6 +74,6 @@ def unknown(call: str, name: str, paths: Iterable[Path], among: Iterable[str] = 
     return NamingError(f"`{call}`: there is no {what.format(name)}.{close} There are {listing(names)}.")
 
 
-def ambiguous(call: str, paths: Iterable[Path], remedy: str = "Write one of them.") -> NamingError:
+def ambiguous_name(call: str, paths: Iterable[Path], remedy: str = "Write one of them.") -> NamingError:
     """The error for a name that refers to several values where one is wanted."""
     return NamingError(f"`{call}` is ambiguous: it could be {listing(map(joined, paths))}. {remedy}")

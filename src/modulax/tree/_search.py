@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 from .._support.arithmetic import rank_of
 from .._support.checks import listing
 from .._support.optree_nodes import entry_of
-from ._names import NamingError, Path, ambiguous, ends_with, fits, is_pattern, joined, outermost, unknown
+from ._names import NamingError, Path, ambiguous_name, ends_with, fits, is_pattern, joined, outermost, unknown_name
 from ._paths import key_names, leaf_paths, leaves_by_names, leaves_with_paths
 from ._stacks import stack_like, unstack
 from ._state import one_level
@@ -93,7 +93,7 @@ def _unknown(call: str, key: str, tree: PyTree, filtering: Filtering) -> NamingE
     named = sorted((n for n in nodes if n.names and not n.names[-1].isdigit()), key=lambda n: not _is_field(n))
     among = "" if filtering is None else " that `filtering` lets through"
     classes = [cls for n in nodes for cls, _ in n.around]
-    return unknown(call, key, [n.names[-1:] for n in named], classes, "`{}`" + among)
+    return unknown_name(call, key, [n.names[-1:] for n in named], classes, "`{}`" + among)
 
 
 def get_all_with_path(tree: PyTree, key: str, filtering: Filtering = None) -> list[tuple[str, Any]]:
@@ -137,7 +137,7 @@ def get(tree: PyTree, key: str, default: Any = _NO_DEFAULT, filtering: Filtering
         paths = [n.path for n in found]
         remedy = f"Choose one with `filtering={_filtering(key)}`" if key in paths else "Write one of them"
         remedy += f", or `tree.get_all_with_path(..., {key!r})` for all."
-        raise ambiguous(f"tree.get(..., {key!r})", [n.names for n in found], remedy)
+        raise ambiguous_name(f"tree.get(..., {key!r})", [n.names for n in found], remedy)
     if not found and default is _NO_DEFAULT:
         raise _unknown(f"tree.get(..., {key!r})", key, tree, filtering)
     return found[0].value if found else default
@@ -192,7 +192,7 @@ def set(tree: PyTree, filtering: Filtering = None, /, **changes: Any) -> PyTree:
             if key in paths:
                 remedy = f"Choose one with `tree.set(..., {_filtering(key)}, {key}=...)`"
             remedy += f', or change them all with `**{{"*.{key}": ...}}`.'
-            raise ambiguous(call, [n.names for n in found], remedy)
+            raise ambiguous_name(call, [n.names for n in found], remedy)
         for node in found:
             out = with_value(out, tuple(map(entry_of, node.keys)), _like(node.value, value, node.path or key))
     return stack_like(out, tree)

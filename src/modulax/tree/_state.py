@@ -12,13 +12,10 @@ from jaxtyping import PyTree
 
 from .._support.checks import listing
 from .._support.module import AbstractState, kind_of
-from ._paths import key_names, named_leaves
+from ._paths import Names, key_names, named_leaves
 from ._stacks import stack_like, unstack
 
-Kind = Literal["params", "shared", "unknown"]
-
-
-Names = tuple[str, ...]
+SectionKind = Literal["params", "shared", "unknown"]
 
 
 @jtu.register_pytree_node_class
@@ -41,7 +38,7 @@ def one_level(node: PyTree) -> tuple[list[tuple[Any, PyTree]], Any]:
 
 
 def map_sections(
-    function: Callable[[Kind, Names, PyTree], Any], node: PyTree, probe: Any = None, names: Names = ()
+    function: Callable[[SectionKind, Names, PyTree], Any], node: PyTree, probe: Any = None, names: Names = ()
 ) -> Any:
     """Replace every value that the fields of a state hold by `function(kind, names, value)`.
 
@@ -146,15 +143,15 @@ def nesting_fields() -> tuple[set[str], set[str]]:
     return found, keyed
 
 
-def owning_paths(state: PyTree) -> list[tuple[Kind, Names]]:
+def owning_paths(state: PyTree) -> list[tuple[SectionKind, Names]]:
     """Return the kind and the names of each leaf of a state, in JAX's order.
 
     The names are relative to the tree like the parameters that the leaf is in. In states of unknown kind they are
     relative to the root.
     """
-    found: list[tuple[Kind, Names]] = []
+    found: list[tuple[SectionKind, Names]] = []
 
-    def section(kind: Kind, names: Names, value: PyTree) -> None:
+    def section(kind: SectionKind, names: Names, value: PyTree) -> None:
         before = names if kind == "unknown" else ()
         found.extend((kind, before + inner) for inner, _ in named_leaves(value))
 
@@ -223,7 +220,7 @@ def map_params(
     kinds = {kind for kind, _ in owning_paths(state)}
     probe = init_even_if_empty(initable, _NoParams()) if "unknown" in kinds else None
 
-    def section(kind: Kind, names: Names, value: PyTree) -> PyTree:
+    def section(kind: SectionKind, names: Names, value: PyTree) -> PyTree:
         if kind == "params":
             return _mapped(f, ".".join(names), value, rest, is_leaf)
         return value if transform_non_params is None else jtu.tree_map(transform_non_params, value)

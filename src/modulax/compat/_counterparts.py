@@ -1,4 +1,4 @@
-"""Names of optax and what they are here: one rule for all that need no function of their own.
+"""Names of optax and their counterparts here, for all that need no function of their own.
 
 A function is the one of modulax. A class is called through a function with optax's name: with `follow="optax"` where it
 has that field, and with the arguments that optax takes by position in their place.
@@ -33,8 +33,8 @@ def counterpart(module: str, name: str) -> Any:
     return operator.attrgetter(path)(importlib.import_module("modulax"))
 
 
-def by_rule(module: str, name: str) -> Any:
-    """What a name of optax is, according to the rule."""
+def equivalent(module: str, name: str) -> Any:
+    """The counterpart of a name of optax, called as in optax."""
     value = counterpart(module, name)
     if inspect.isclass(value) and name[0].islower():
         return as_function(value, module, name)
