@@ -19,6 +19,7 @@ import numpy as np
 import optax
 import optax.experimental
 import pytest
+from flax import nnx
 from jax.core import Tracer
 
 import modulax as mx
@@ -276,6 +277,7 @@ def test_every_transform_is_a_pair():
         assert isinstance(tx, compat.GradientTransformation)
         assert isinstance(tx, compat.GradientTransformationExtraArgs)
         assert isinstance(pickle.loads(pickle.dumps(tx)), type(tx))
+        nnx.Optimizer(nnx.Linear(1, 1, rngs=nnx.Rngs(0)), tx, wrt=nnx.Param)
     sgd = compat.sgd(0.5)
     assert (sgd[0], sgd[1]) == tuple(sgd)
     assert isinstance(sgd, mx.SGD)

@@ -110,6 +110,16 @@ jtu.register_pytree_with_keys(
 )
 
 
+def register_with_nnx(cls: type) -> None:
+    """Let a stock `nnx.Optimizer` hold our optimizers with traced hyperparameters.
+
+    NNX treats an attribute that contains arrays as data only if its class is registered as a data type.
+    """
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is not None:
+        nnx.register_data_type(cls)
+
+
 class AbstractHyperparameters(AbstractModule):
     """A Module whose leaves are hyperparameters, and in which everything else is a static field.
 
@@ -123,11 +133,7 @@ class AbstractHyperparameters(AbstractModule):
         self._check_fields()
         self._check_parts()
         self.check()
-        # NNX treats an attribute that contains arrays as data only if its class is registered as a data type. A stock
-        # `nnx.Optimizer` then holds our optimizers with traced hyperparameters.
-        nnx = sys.modules.get("flax.nnx")
-        if nnx is not None:
-            nnx.register_data_type(type(self))
+        register_with_nnx(type(self))
 
     def check(self) -> None:
         """Raise an error if the fields don't fit together. Each field has been checked on its own before."""

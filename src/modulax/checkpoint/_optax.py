@@ -39,10 +39,10 @@ def state_from_optax(template: PyTree, source: Any, *, rename: Rename = None, st
     with modulax states and whatever else is to be read. The optax state is looked up under the same name as the state
     in the template, or else under `opt_state`.
 
-    Fields are matched by name: `mu` and `nu`, `trace`, `acc_grads` and so on, in nested containers and under the same
-    labels. Floats are cast to the dtypes of the template. The step count that an optimizer keeps for its schedules is
-    taken from optax's. `Lookahead` and `ScheduleFree` need the parameters too, since optax keeps the slow parameters
-    among them and computes the average from them.
+    The states of a chain are matched in its order, those of groups and of `named_chain` by name, and their fields by
+    optax's names: `mu` and `nu`, `trace`, `acc_grads` and so on. Floats are cast to the dtypes of the template. The
+    step count that an optimizer keeps for its schedules is taken from optax's. `Lookahead` and `ScheduleFree` need the
+    parameters too, since optax keeps the slow parameters among them and computes the average from them.
 
     This converts a state. To use an optax transformation in modulax, see `modulax.from_optax`.
 

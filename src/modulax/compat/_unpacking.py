@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .._catalog.optax_names import fields_in_optax
+from .._protocol.hyperparameters import register_with_nnx
 from .._protocol.transform import AbstractTransform
 from .._support.module import AbstractState
 from .._support.tracing import is_tracing
@@ -21,6 +22,7 @@ def unpacking(x: Any) -> Any:
     """A transform or a state, with everything in it, that unpacks; anything else is returned as it is."""
     if isinstance(x, AbstractTransform):
         cls = _transform_class(type(x))
+        register_with_nnx(cls)
         return x if type(x) is cls else _of_class(cls, x)
     return _with_states(_state_class, x)
 
