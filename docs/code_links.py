@@ -64,7 +64,8 @@ class LinkCode(SphinxPostTransform):
 
     def run(self, **kwargs: Any) -> None:
         self.objects = self.env.domains.python_domain.objects
-        self.known = ends([name for name in self.objects if name.startswith("modulax.")])
+        # Autodoc also lists some classes in the private module in which they are written.
+        self.known = ends([name for name in self.objects if name.startswith("modulax.") and "._" not in name])
         for literal in list(self.document.findall(nodes.literal)):
             if not is_inside(literal.parent, nodes.reference, nodes.title):
                 self.link(literal)
