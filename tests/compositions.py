@@ -57,9 +57,10 @@ class Witness(mx.AbstractLeafwise):
         return (1.0 + 0.0 * now) * g, s
 
 
-def heart() -> mx.AbstractTransform:
+def heart(has_witness: bool = True) -> mx.AbstractTransform:
     """The innermost transform: it needs extra arguments, counts, and follows a schedule."""
-    return mx.Chain(Witness(), mx.SGD(RATE, momentum=MOMENTUM))
+    optimizer = mx.SGD(RATE, momentum=MOMENTUM)
+    return mx.Chain(Witness(), optimizer) if has_witness else optimizer
 
 
 def extra(params: Any, updates: Any) -> dict[str, Any]:
@@ -106,6 +107,11 @@ CONTAINERS: dict[str, Callable[[Any], mx.AbstractTransform]] = {
     "SkipLarge": lambda t: SkipLarge(t, 1e30),
     "Mean": lambda t: Mean(mx.Scale(-0.1), {"a": t}),
 }
+# What `Stacked` accepts.
+IN_STACKED = {
+    *("Chain", "MultiSteps", "Scheduled", "Injected", "ConditionallyTransform", "ConditionallyMask", "MasterWeights"),
+    *("Lookahead", "ParamEMA", "ParamAverage", "LowBit", "ScheduleFree", "AdamW", "ScheduleFreeAdamW"),
+}
 # Takes per-example updates, which not every container can hand on: `test_aggregate.py` has its compositions.
 NOT_COMPOSED = {"AddMeanVarianceToOpt"}
 OPTIMIZERS: dict[str, Callable[[], mx.AbstractTransform]] = {
@@ -137,13 +143,23 @@ class Composition:
         return self.inner in CONTAINERS
 
     @property
+    def has_witness(self) -> bool:
+        """Whether it holds a `Witness`, which looks at all arrays together: `Stacked` refuses it."""
+        return self.is_pair and "Stacked" not in (self.outer, self.inner)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether `Stacked` refuses the inner transform, because it doesn't treat each array alike and alone."""
+        return self.outer == "Stacked" and self.inner not in IN_STACKED
+
+    @property
     def params(self) -> dict[str, jax.Array]:
         """Parameters of several shapes; two of one shape where they can be in a stack."""
         more = {"bias2": jnp.asarray([0.1, 0.7])} if "Stacked" in (self.outer, self.inner) else {}
         return PARAMS | more
 
     def make(self) -> mx.AbstractTransform:
-        inside = CONTAINERS[self.inner](heart()) if self.is_pair else OPTIMIZERS[self.inner]()
+        inside = CONTAINERS[self.inner](heart(self.has_witness)) if self.is_pair else OPTIMIZERS[self.inner]()
         return CONTAINERS[self.outer](inside)
 
 

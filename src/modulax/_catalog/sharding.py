@@ -94,8 +94,8 @@ def _check_stacks(state: PyTree, shardings: Mapping[Names, Any]) -> None:
             if other is not None:
                 raise ValueError(
                     f"`state_sharding`: `{'.'.join(group[0])}` and `{'.'.join(other)}` are in one stack of `Stacked`, "
-                    f"and are sharded differently. Keep them apart by labels: `Stacked(..., labels=jax.tree.map(lambda "
-                    f"p: str(p.sharding), params))`."
+                    f"and are sharded differently. Keep them apart: `Partition({{label: Stacked(...), ...}}, labels)` "
+                    f"with `labels = jax.tree.map(lambda p: str(p.sharding), params)`."
                 )
 
 

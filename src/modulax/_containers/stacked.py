@@ -27,7 +27,7 @@ from .._protocol.container import AbstractContainer, required_part
 from .._protocol.entry import as_written
 from .._protocol.leafwise import AbstractLeafwise, reads_all_updates
 from .._protocol.masks import AbstractLabels, select
-from .._protocol.optimizer import AbstractOptimizer, step_inside
+from .._protocol.optimizer import AbstractOptimizer, start_inside, step_inside
 from .._protocol.transform import AbstractTransform, everything_in, is_empty
 from .._support.arithmetic import at_least_float32, common_dtype
 from .._support.keys import is_key_data, is_typed_key
@@ -197,7 +197,7 @@ class Stacked(AbstractContainer):
         """Return the initial state of the inner transform, with the arrays of small parameters in stacks."""
         names, leaves = zip(*named_leaves(params), strict=True) if jtu.tree_leaves(params) else ((), ())
         groups = self._groups(names, leaves)
-        state = self.inner.init(select(params, _alone(groups, len(leaves))))
+        state = _start(self.inner, select(params, _alone(groups, len(leaves))))
         if any(map(_is_key, jtu.tree_leaves(_shared(state)))):
             raise ValueError(_refused(self.inner, "draws random numbers, which would be equal in every row"))
         columns = [align(tree, params, "Stacked.init") for tree in _trees(state)]
@@ -205,7 +205,7 @@ class Stacked(AbstractContainer):
             path = ".".join(names[group[0]])
 
             def init(p: Array, path: str = path) -> list[PyTree]:
-                return [tree[path] for tree in _trees(self.inner.init({path: p}))]
+                return [tree[path] for tree in _trees(_start(self.inner, {path: p}))]
 
             stacks = jax.vmap(init)(jnp.stack([leaves[i] for i in group]))
             for (values, _), stack in zip(columns, stacks, strict=True):
@@ -259,6 +259,13 @@ class Stacked(AbstractContainer):
         return groups
 
 
+def _start(transform: AbstractTransform, params: Params) -> State:
+    """The initial state for some of the parameters, without the rules at the end, which may know paths."""
+    if isinstance(transform, AbstractOptimizer):
+        return start_inside(transform, lambda inner: _start(inner, params))
+    return _split(transform)[0].init(params)
+
+
 def _step(
     transform: AbstractTransform, updates: Updates, state: State, params: Params | None, extra: Any, groups: Any
 ) -> tuple[Updates, State]:
@@ -288,7 +295,9 @@ def _step_on_stacks(
     With `is_wide`, the updates are in at least float32, as they are between two rules on one array.
     """
     leaves, treedef = jtu.tree_flatten(updates)
-    held = [None] * len(leaves) if params is None else jtu.tree_leaves(params)
+    # Parameters that nothing reads are not stacked.
+    is_read = any("params" in inside.needs for inside in everything_in(transform))
+    held = jtu.tree_leaves(params) if is_read else [None] * len(leaves)
     columns = [align(tree, updates, "Stacked.update") for tree in _trees(state)]
     alone = _alone([group for _, group in groups], len(leaves))
 
@@ -297,7 +306,7 @@ def _step_on_stacks(
 
     rest = _with_trees(state, [single(values) for values, _ in columns])
     given = [_widened(u, is_wide and alone[i]) for i, u in enumerate(leaves)]
-    out, new = transform.update(single(given), rest, None if params is None else single(held), **extra)
+    out, new = transform.update(single(given), rest, single(held) if is_read else None, **extra)
     new_leaves = treedef.flatten_up_to(out)
     new_columns = [treedef.flatten_up_to(tree) for tree in _trees(new)]
     steps: dict[Any, Callable[..., Any]] = {}

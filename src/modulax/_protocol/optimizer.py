@@ -58,9 +58,7 @@ class AbstractOptimizer(AbstractTransform):
 
     def init(self, params: Params) -> OptimizerState:
         """Return the initial state: the state of `transform()`, and a step count of zero."""
-        step = no_steps()
-        states = schedule_states(self)
-        return OptimizerState(step, with_current_values(self, step, states).transform().init(params), states)
+        return start_inside(self, lambda transform: transform.init(params))
 
     def update(
         self, updates: Updates, state: OptimizerState, params: Params | None = None, **extra: Any
@@ -96,6 +94,12 @@ class AbstractOptimizer(AbstractTransform):
     def eval_params(self, state: OptimizerState, params: P) -> P:
         """Return the evaluation parameters of `transform()`."""
         return eval_parts(self, state, params)
+
+
+def start_inside(optimizer: AbstractOptimizer, init: Callable[[AbstractTransform], State]) -> OptimizerState:
+    """Return the initial state of an optimizer, from a function that returns that of its `transform()`."""
+    step, states = no_steps(), schedule_states(optimizer)
+    return OptimizerState(step, init(with_current_values(optimizer, step, states).transform()), states)
 
 
 def step_inside(
