@@ -112,8 +112,7 @@ class Sweep(Sequence[Any]):
 
     def __repr__(self) -> str:
         classes = ", ".join(f"{len(group.members)} x {group.label}" for group in self.groups)
-        varied = ", ".join(dict.fromkeys(name for row in self.table() for name in row if name != "optimizer"))
-        return f"Sweep({classes}; varied: {varied or 'nothing'})"
+        return f"Sweep({classes}; varied: {', '.join(columns_of(self.table())[1:]) or 'nothing'})"
 
     def batched(self) -> Any:
         """Return the members as one optimizer whose hyperparameters have a leading axis, for `jax.vmap`.
@@ -152,6 +151,11 @@ class Sweep(Sequence[Any]):
                 row.update({name: found[0]} if found else {})
             rows.append(row)
         return rows
+
+
+def columns_of(table: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The names of the columns of `Sweep.table`, of which the first is `"optimizer"`."""
+    return list(dict.fromkeys(name for row in table for name in row))
 
 
 def _contains(path: str, other: str) -> bool:
