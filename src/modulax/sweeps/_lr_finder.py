@@ -14,7 +14,7 @@ from .._protocol.transform import AbstractTransform
 from .._support.checks import check_integer, listing
 from .._support.plotting import pyplot
 from ._results import Results
-from ._run import Experiment, train_all
+from ._run import Experiment, Settings, train_all
 from ._sweep import check_optimizer, grid
 from ._training import Train, Trainable
 
@@ -178,7 +178,7 @@ def lr_finder(
         name="sweeps.lr_finder",
     )
     experiment.results().scores(metric, mode=mode, reduce=reduce)  # an error if there is no such metric
-    results = train_all(experiment, chunk, memory, folder, progress)
+    results = train_all(experiment, Settings(chunk, memory, folder, progress))
     scores = results.scores(metric, mode=mode, reduce=reduce)
     smoothed, suggestion, note = _judged(rates, scores, mode)
     return RangeTest(results, name, results._metric(metric)[0], mode, rates, scores, smoothed, suggestion, note)

@@ -125,15 +125,15 @@ def _with_axes(x: jax.ShapeDtypeStruct, *axes: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((*axes, *x.shape), x.dtype)
 
 
-def _kinds(tree: PyTree) -> dict[str, str]:
-    """The dtype and shape of every array, by dotted path."""
-    return {dotted(path) or "the whole": f"{x.dtype}{list(x.shape)}" for path, x in jtu.tree_leaves_with_path(tree)}
+def arrays_by_path(tree: PyTree, whole: str = "the whole") -> dict[str, str]:
+    """The dtype and shape of every array, by dotted path; `whole` is the name of a tree that is one array."""
+    return {dotted(path) or whole: f"{x.dtype}{list(x.shape)}" for path, x in jtu.tree_leaves_with_path(tree)}
 
 
 def _check_carry(before: tuple[PyTree, PyTree], after: tuple[PyTree, PyTree]) -> None:
     """Raise an error if a segment changes the structure, a shape, a dtype or a non-array of the carry."""
     hint = "The carry that `advance` returns must have the structure, shapes and dtypes of the one that it takes"
-    old, new = _kinds(before[0]), _kinds(after[0])
+    old, new = arrays_by_path(before[0]), arrays_by_path(after[0])
     for path in dict.fromkeys((*old, *new)):
         a, b = old.get(path, "absent"), new.get(path, "absent")
         if a != b:
@@ -255,7 +255,7 @@ def structures(
     found = [Structure(training, group, keys, where, own_keys=own_keys) for group in groups]
     first, *others = found
     for other in others:
-        a, b = _kinds(first.metrics), _kinds(other.metrics)
+        a, b = arrays_by_path(first.metrics), arrays_by_path(other.metrics)
         if a != b or jtu.tree_structure(first.metrics) != jtu.tree_structure(other.metrics):
             name = next((name for name in (*a, *b) if a.get(name) != b.get(name)), "the structure")
             raise ValueError(

@@ -33,12 +33,10 @@ class Progress:
         if self._wanted:
             sys.stderr.write(f"{text}\n") if self._bar is None else self._bar.write(text, file=sys.stderr)
 
-    def advance(self, n: int = 1, **shown: str) -> None:
-        """Count segments, and show values next to the bar."""
+    def advance(self, n: int) -> None:
+        """Count segments."""
         if self._bar is not None:
             self._bar.update(n)
-            if shown:
-                self._bar.set_postfix(shown, refresh=False)
 
     def __enter__(self) -> Self:
         return self

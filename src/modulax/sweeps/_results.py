@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
@@ -220,14 +219,3 @@ def csv_of(results: Results, finished: np.ndarray | None = None) -> str:
                 values = [x[i, j].item() for x in last.values()]
                 writer.writerow([i, j, *(row.get(name, "") for name in columns), *values, bool(results.diverged[i, j])])
     return out.getvalue()
-
-
-def has_diverged(metrics: Sequence[np.ndarray]) -> np.ndarray:
-    """Whether any metric of a run is infinite or NaN, `[member, seed]`."""
-    bad = np.zeros(metrics[0].shape[:2], bool)
-    for x in metrics:
-        if jnp.issubdtype(x.dtype, jnp.inexact):
-            bad |= ~np.isfinite(x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)).reshape(
-                *bad.shape, -1
-            ).all(2)
-    return bad
