@@ -21,6 +21,7 @@ import jax
 import numpy as np
 
 from ..checkpoint import restore, save
+from ._description import first_difference
 
 BEGUN = {"metrics", "carries", "sweep.json.new"}  # what a sweep leaves that is killed before `sweep.json` is there
 
@@ -41,16 +42,16 @@ class Folder:
         self.path = None if path is None else Path(os.path.abspath(path))
         if self.path is None:
             return
-        description = self.path / "sweep.json"
         what = json.loads(json.dumps(what))
-        if description.exists():
-            _check_equal(self.path, json.loads(description.read_text(encoding="utf-8")), what)
+        known = self.note("sweep")
+        if known is not None:
+            _check_equal(self.path, known, what)
         elif self.path.is_dir() and {x.name for x in self.path.iterdir()} - BEGUN and _writes():
             raise ValueError(f"`folder={str(path)!r}` is not empty, and there is no sweep in it. Choose a new folder.")
         try:
             for inside in ("metrics", "carries"):
                 (self.path / inside).mkdir(parents=True, exist_ok=True)
-            if not description.exists():
+            if known is None:
                 self.write_text("sweep.json", json.dumps(what, indent=1))
             elif not os.access(self.path, os.W_OK):
                 raise PermissionError("it is read-only")
@@ -133,17 +134,16 @@ def _writes() -> bool:
 
 def _check_equal(path: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
     """Raise an error that names the first difference between two sweeps."""
-    for name in dict.fromkeys((*old, *new)):
-        a, b = old.get(name), new.get(name)
-        if a == b:
-            continue
-        what = f"`{name}` was {a!r} and is {b!r}"
-        if isinstance(a, list) and isinstance(b, list):
-            what = f"`{name}` had {len(a)} entries and has {len(b)}"
-            if len(a) == len(b):
-                i = next(i for i in range(len(a)) if a[i] != b[i])
-                what = f"number {i} of `{name}` was {a[i]} and is {b[i]}"
-        raise ValueError(
-            f"`folder={str(path)!r}` holds another sweep: {what}. To go on with that one, call it as before; for a new "
-            f"one, choose another folder, or delete this one."
-        )
+    if (difference := first_difference(old, new)) is None:
+        return
+    name, a, b = difference
+    what = f"`{name}` was {a!r} and is {b!r}"
+    if isinstance(a, list) and isinstance(b, list):
+        what = f"`{name}` had {len(a)} entries and has {len(b)}"
+        if len(a) == len(b):
+            i = next(i for i in range(len(a)) if a[i] != b[i])
+            what = f"number {i} of `{name}` was {a[i]} and is {b[i]}"
+    raise ValueError(
+        f"`folder={str(path)!r}` holds another sweep: {what}. To go on with that one, call it as before; for a new "
+        f"one, choose another folder, or delete this one."
+    )
