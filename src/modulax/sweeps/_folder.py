@@ -10,6 +10,7 @@ Files appear under their name when they are complete. The carries of a segment a
 is finished when its metrics are there. One that was interrupted between the two is run again, from the carry before.
 """
 
+import itertools
 import json
 import os
 import shutil
@@ -42,21 +43,24 @@ class Folder:
         self.path = None if path is None else Path(os.path.abspath(path))
         if self.path is None:
             return
-        what = json.loads(json.dumps(what))
-        known = self.note("sweep")
+        known, what = self.note("sweep"), json.loads(json.dumps(what))
         if known is not None:
             _check_equal(self.path, known, what)
-        elif self.path.is_dir() and {x.name for x in self.path.iterdir()} - BEGUN and _writes():
+        elif _writes() and self.path.is_dir() and {x.name for x in self.path.iterdir()} - BEGUN:
             raise ValueError(f"`folder={str(path)!r}` is not empty, and there is no sweep in it. Choose a new folder.")
         try:
-            for inside in ("metrics", "carries"):
-                (self.path / inside).mkdir(parents=True, exist_ok=True)
-            if known is None:
-                self.write_text("sweep.json", json.dumps(what, indent=1))
-            elif not os.access(self.path, os.W_OK):
-                raise PermissionError("it is read-only")
+            self._begin(self.path, None if known else what)
         except OSError as error:
             raise OSError(f"`folder={str(path)!r}` can't be written: {error}. Choose another folder.") from error
+
+    def _begin(self, path: Path, what: dict[str, Any] | None) -> None:
+        """Make the folders inside, and write the description of a new sweep."""
+        for inside in ("metrics", "carries"):
+            (path / inside).mkdir(parents=True, exist_ok=True)
+        if what is not None:
+            self.write_text("sweep.json", json.dumps(what, indent=1))
+        elif not os.access(path, os.W_OK):
+            raise PermissionError("it is read-only")
 
     def write_text(self, name: str, text: str) -> None:
         """Write a text file, which appears when it is complete."""
@@ -80,10 +84,7 @@ class Folder:
 
     def finished(self, name: str, first: int = 0) -> int:
         """The segment after the last finished one of some members, whose first segment was `first`."""
-        n = first
-        while self.path is not None and self._metrics(name, n).exists():
-            n += 1
-        return n
+        return next(n for n in itertools.count(first) if self.path is None or not self._metrics(name, n).exists())
 
     def metrics(self, name: str, segment: int, dtypes: Sequence[Any]) -> list[np.ndarray]:
         """Read the metrics of a segment."""

@@ -268,7 +268,7 @@ class _Search:
     def _results(self, sweep: Sweep, trials: Sequence[Any]) -> Results:
         rows = [self.metrics.get(trial.number) or self._from_study(trial) for trial in trials]
         metrics = [np.stack(x) for x in zip(*rows, strict=True)]
-        return self.experiment.results(sweep, metrics, np.array([self.trained[trial.number] for trial in trials]))
+        return self.experiment.results_of(sweep, metrics, np.array([self.trained[trial.number] for trial in trials]))
 
     def _from_study(self, trial: Any) -> list[np.ndarray]:
         """The metrics of a trial that another call trained: the objectives alone, the same for all seeds."""

@@ -17,6 +17,7 @@ from ._sweep import Members, Sweep, as_sweep, paths_of
 from ._training import Trainable
 
 Explore = float | AbstractSpace | Callable[[float, float], float]
+Changes = Mapping[str, tuple[str, Callable[[float, float], Any]]]  # by name: the dotted path, and the new value
 
 
 def pbt(
@@ -78,7 +79,7 @@ def pbt(
     size = len(population)
     replaced = _replaced(population, exploit)
     paths = paths_of(population[0], explore, "sweeps.pbt")
-    changes = {name: _as_function(name, change) for name, change in explore.items()}
+    changes = {name: (paths[name][0], _as_function(name, change)) for name, change in explore.items()}
     experiment = Experiment(
         population, trainable, key=key, devices=devices, segments=segments, name="sweeps.pbt", own_keys=True
     )
@@ -95,13 +96,15 @@ def pbt(
                 random = np.random.default_rng(seed_of(experiment.key, segment - 1))
                 sources = _sources(experiment.results()._costs(metric, mode=mode), replaced, random)
                 for place in np.flatnonzero(sources != np.arange(size)):
-                    members[place] = _changed(members[sources[place]], paths, changes, random)
+                    members[place] = _changed(members[sources[place]], changes, random)
                 parents[:, segment] = sources
                 group = regrouped(group, range(size), members, group[0].width, sources.tolist())
-            for name in explore:
-                history[name][:, segment] = [_value(member, paths[name]) for member in members]
+            for name, (path, _) in changes.items():
+                history[name][:, segment] = [member.hyperparameters()[path] for member in members]
             experiment.train({f"{i:03d}": lane for i, lane in enumerate(group)}, segment, segment + 1)
-        results = experiment.results(Sweep(members, population.names | paths), history=history, parents=parents)
+        found = Sweep(members, population.names | paths)
+        more = {"history": history, "parents": parents}
+        results = experiment.results_of(found, experiment.metrics, experiment.segments, **more)
         experiment.save_table(results)
     return results
 
@@ -145,19 +148,10 @@ def _sources(scores: np.ndarray, replaced: int, random: np.random.Generator) -> 
     return sources
 
 
-def _value(optimizer: AbstractTransform, paths: tuple[str, ...]) -> float:
-    return float(optimizer.hyperparameters()[paths[0]])
-
-
-def _changed(
-    optimizer: AbstractTransform,
-    paths: Mapping[str, tuple[str, ...]],
-    changes: Mapping[str, Callable[[float, float], Any]],
-    random: np.random.Generator,
-) -> AbstractTransform:
+def _changed(optimizer: AbstractTransform, changes: Changes, random: np.random.Generator) -> AbstractTransform:
     """The optimizer with changed hyperparameters."""
-    for name, change in changes.items():
-        value = _value(optimizer, paths[name])
+    for name, (path, change) in changes.items():
+        value = float(optimizer.hyperparameters()[path])
         new = change(value, float(random.random()))
         try:
             optimizer = optimizer.replace(**{name: new})

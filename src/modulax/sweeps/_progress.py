@@ -3,13 +3,12 @@
 import contextlib
 import importlib
 import sys
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import jax
 
 
-class Progress:
+class Progress(contextlib.AbstractContextManager):
     """A bar that counts segments of members, and lines of text above it. Silent if it isn't wanted.
 
     Args:
@@ -38,9 +37,6 @@ class Progress:
         if self._bar is not None:
             self._bar.update(n)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._bar is not None:
             self._bar.close()

@@ -79,16 +79,6 @@ class Experiment:
         self.widths: list[int] = []
         self._last_carries: list[tuple[str, int]] = []
 
-    def describe(self, kind: str, **more: Any) -> dict[str, Any]:
-        """A description for the folder: two sweeps are the same if theirs are equal."""
-        return {
-            "kind": kind,
-            "members": [described(member) for member in self.sweep],
-            "keys": np.asarray(jax.random.key_data(self.keys)).tolist(),
-            "metrics": arrays_by_path(self.structures[0].metrics, "metric"),
-            **more,
-        }
-
     @contextlib.contextmanager
     def begun(self, kind: str, settings: Settings, work: int, share: float = 1.0, **more: Any) -> Iterator[None]:
         """Open the folder and the progress bar, and decide how many members are trained at a time.
@@ -100,7 +90,14 @@ class Experiment:
             share: the fraction of the members that is trained at a time, unless the user gives their number.
             **more: what the results depend on, in addition to the members.
         """
-        self.folder = Folder(settings.folder, self.describe(kind, **more))
+        what = {
+            "kind": kind,
+            "members": [described(member) for member in self.sweep],
+            "keys": np.asarray(jax.random.key_data(self.keys)).tolist(),
+            "metrics": arrays_by_path(self.structures[0].metrics, "metric"),
+            **more,
+        }
+        self.folder = Folder(settings.folder, what)
         with Progress(settings.progress) as self.bar:
             # Before the folder is read, where another process may be further: all must take part.
             budget = budget_of(list(self.where.mesh.devices.flat), settings.memory)
@@ -178,19 +175,15 @@ class Experiment:
         """Write the table of the members that are finished, by default of all, to the folder."""
         self.folder.write_text("results.csv", csv_of(results, finished))
 
-    def results(
-        self,
-        sweep: Sweep | None = None,
-        metrics: Sequence[np.ndarray] | None = None,
-        segments: np.ndarray | None = None,
-        **more: Any,
-    ) -> Results:
-        """The results so far, or those of other members from the leaves of their metrics, `[member, seed, segment]`."""
-        metrics = self.metrics if metrics is None else metrics
-        segments = self.segments if segments is None else segments
+    def results(self) -> Results:
+        """The results so far."""
+        return self.results_of(self.sweep, self.metrics, self.segments)
+
+    def results_of(self, sweep: Sweep, metrics: Sequence[np.ndarray], segments: np.ndarray, **more: Any) -> Results:
+        """The results of any members, from the leaves of their metrics, `[member, seed, segment]`."""
         is_whole = in_segments(self.training) is None
         return Results(
-            sweep=self.sweep if sweep is None else sweep,
+            sweep=sweep,
             metrics=self.treedef.unflatten([x[:, :, 0] for x in metrics] if is_whole else metrics),
             diverged=_diverged(metrics, segments),
             segments=segments.copy(),
