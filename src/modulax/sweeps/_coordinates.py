@@ -115,16 +115,14 @@ def coordinate_check(
     if len(ordered) < 2:
         raise ValueError(f"`sweeps.coordinate_check` compares several widths, such as `[64, 128, 256]`; got {widths}.")
     keys = jax.random.split(checked_key("sweeps.coordinate_check", key), seeds)
-    found = [_averaged([_measured(*make(width, k), steps) for k in keys]) for width in ordered]
-    sizes, changes = ({name: np.stack([x[i][name] for x in found]) for name in found[0][i]} for i in (0, 1))
+    runs = [[_sizes(*make(width, k), steps) for k in keys] for width in ordered]
+    means = {name: np.mean([[run[name] for run in of_width] for of_width in runs], axis=1) for name in runs[0][0]}
+    sizes, changes = ({name: x[:, i] for name, x in means.items()} for i in (0, 1))
     return CoordinateCheck(np.asarray(ordered), sizes, changes)
 
 
-_Measured = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
-
-
-def _measured(optimizer: AbstractTransform, params: Any, loss_fn: LossFunction, steps: int) -> _Measured:
-    """The sizes of the activations before the first step and after each, and those of their changes."""
+def _sizes(optimizer: AbstractTransform, params: Any, loss_fn: LossFunction, steps: int) -> dict[str, np.ndarray]:
+    """The sizes of each activation before the first step and after each, and those of its change, `[2, steps + 1]`."""
 
     @eqx.filter_jit
     def step(params: Any, state: Any) -> tuple[Any, Any, Mapping[str, Array]]:
@@ -135,11 +133,7 @@ def _measured(optimizer: AbstractTransform, params: Any, loss_fn: LossFunction, 
     for _ in range(steps + 1):
         params, state, activations = step(params, state)
         seen.append({name: np.asarray(x, np.float64) for name, x in activations.items()})
-    sizes = {name: np.array([np.abs(x[name]).mean() for x in seen]) for name in seen[0]}
-    changes = {name: np.array([np.abs(x[name] - seen[0][name]).mean() for x in seen]) for name in seen[0]}
-    return sizes, changes
-
-
-def _averaged(runs: Sequence[_Measured]) -> _Measured:
-    sizes, changes = ({name: np.mean([run[i][name] for run in runs], 0) for name in runs[0][i]} for i in (0, 1))
-    return sizes, changes
+    first = seen[0]
+    return {
+        name: np.array([[np.abs(x[name] - start).mean() for x in seen] for start in (0, first[name])]) for name in first
+    }

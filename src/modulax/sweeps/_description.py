@@ -1,4 +1,4 @@
-"""A member of a sweep as text, by which a folder knows its sweep again in another process."""
+"""Descriptions: a member of a sweep as text, by which a folder recognizes its sweep, and the first difference."""
 
 import functools
 import hashlib
@@ -13,6 +13,7 @@ import numpy as np
 from .._protocol.transform import AbstractTransform
 from .._support.checks import one_line
 
+FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
 NUMBERS = (bool, int, float, complex, np.ndarray, np.generic, jax.Array)
 
 
@@ -38,29 +39,28 @@ def _numbers(x: Any, is_inside: bool, seen: set[int]) -> Iterator[Any]:
             yield x
     elif id(x) not in seen:
         seen.add(id(x))
-        parts, are_of_function = _parts(x)
-        for part in parts:
-            yield from _numbers(part, is_inside or are_of_function, seen)
+        for part in _parts(x):
+            yield from _numbers(part, is_inside or isinstance(x, FUNCTIONS), seen)
 
 
-def _parts(x: Any) -> tuple[Iterable[Any], bool]:
-    """What an object holds, and whether a function holds it."""
+def _parts(x: Any) -> Iterable[Any]:
+    """The objects that another one holds."""
     match x:
         case types.FunctionType():
-            return (x.__code__, *(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values(), *_closed_over(x)), True
+            return x.__code__, x.__defaults__, x.__kwdefaults__, *_closed_over(x)
         case types.MethodType():
-            return (x.__func__, x.__self__), True
+            return x.__func__, x.__self__
         case functools.partial():
-            return (x.func, *x.args, *x.keywords.values()), True
+            return x.func, x.args, x.keywords
         case types.CodeType():
-            return x.co_consts, False
+            return x.co_consts
         case Mapping():
-            return x.values(), False
+            return x.values()
         case list() | tuple():
-            return x, False
+            return x
         case type() | types.ModuleType():
-            return (), False
-    return vars(x).values() if hasattr(x, "__dict__") else (), False
+            return ()
+    return getattr(x, "__dict__", {}).values()
 
 
 def _closed_over(function: types.FunctionType) -> Iterator[Any]:
@@ -69,3 +69,12 @@ def _closed_over(function: types.FunctionType) -> Iterator[Any]:
             yield cell.cell_contents
         except ValueError:  # a name that is assigned later, or never
             continue
+
+
+def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+    """The first name whose values differ, and both values, `"absent"` where there is none; None if all are equal."""
+    for name in dict.fromkeys((*old, *new)):
+        a, b = old.get(name, "absent"), new.get(name, "absent")
+        if a != b:
+            return name, a, b
+    return None

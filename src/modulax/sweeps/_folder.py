@@ -10,6 +10,7 @@ Files appear under their name when they are complete. The carries of a segment a
 is finished when its metrics are there. One that was interrupted between the two is run again, from the carry before.
 """
 
+import itertools
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ import jax
 import numpy as np
 
 from ..checkpoint import restore, save
+from ._description import first_difference
 
 BEGUN = {"metrics", "carries", "sweep.json.new"}  # what a sweep leaves that is killed before `sweep.json` is there
 
@@ -41,21 +43,24 @@ class Folder:
         self.path = None if path is None else Path(os.path.abspath(path))
         if self.path is None:
             return
-        description = self.path / "sweep.json"
-        what = json.loads(json.dumps(what))
-        if description.exists():
-            _check_equal(self.path, json.loads(description.read_text(encoding="utf-8")), what)
-        elif self.path.is_dir() and {x.name for x in self.path.iterdir()} - BEGUN and _writes():
+        known, what = self.note("sweep"), json.loads(json.dumps(what))
+        if known is not None:
+            _check_equal(self.path, known, what)
+        elif _writes() and self.path.is_dir() and {x.name for x in self.path.iterdir()} - BEGUN:
             raise ValueError(f"`folder={str(path)!r}` is not empty, and there is no sweep in it. Choose a new folder.")
         try:
-            for inside in ("metrics", "carries"):
-                (self.path / inside).mkdir(parents=True, exist_ok=True)
-            if not description.exists():
-                self.write_text("sweep.json", json.dumps(what, indent=1))
-            elif not os.access(self.path, os.W_OK):
-                raise PermissionError("it is read-only")
+            self._begin(self.path, None if known else what)
         except OSError as error:
             raise OSError(f"`folder={str(path)!r}` can't be written: {error}. Choose another folder.") from error
+
+    def _begin(self, path: Path, what: dict[str, Any] | None) -> None:
+        """Make the folders inside, and write the description of a new sweep."""
+        for inside in ("metrics", "carries"):
+            (path / inside).mkdir(parents=True, exist_ok=True)
+        if what is not None:
+            self.write_text("sweep.json", json.dumps(what, indent=1))
+        elif not os.access(path, os.W_OK):
+            raise PermissionError("it is read-only")
 
     def write_text(self, name: str, text: str) -> None:
         """Write a text file, which appears when it is complete."""
@@ -79,10 +84,7 @@ class Folder:
 
     def finished(self, name: str, first: int = 0) -> int:
         """The segment after the last finished one of some members, whose first segment was `first`."""
-        n = first
-        while self.path is not None and self._metrics(name, n).exists():
-            n += 1
-        return n
+        return next(n for n in itertools.count(first) if self.path is None or not self._metrics(name, n).exists())
 
     def metrics(self, name: str, segment: int, dtypes: Sequence[Any]) -> list[np.ndarray]:
         """Read the metrics of a segment."""
@@ -133,17 +135,16 @@ def _writes() -> bool:
 
 def _check_equal(path: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
     """Raise an error that names the first difference between two sweeps."""
-    for name in dict.fromkeys((*old, *new)):
-        a, b = old.get(name), new.get(name)
-        if a == b:
-            continue
-        what = f"`{name}` was {a!r} and is {b!r}"
-        if isinstance(a, list) and isinstance(b, list):
-            what = f"`{name}` had {len(a)} entries and has {len(b)}"
-            if len(a) == len(b):
-                i = next(i for i in range(len(a)) if a[i] != b[i])
-                what = f"number {i} of `{name}` was {a[i]} and is {b[i]}"
-        raise ValueError(
-            f"`folder={str(path)!r}` holds another sweep: {what}. To go on with that one, call it as before; for a new "
-            f"one, choose another folder, or delete this one."
-        )
+    if (difference := first_difference(old, new)) is None:
+        return
+    name, a, b = difference
+    what = f"`{name}` was {a!r} and is {b!r}"
+    if isinstance(a, list) and isinstance(b, list):
+        what = f"`{name}` had {len(a)} entries and has {len(b)}"
+        if len(a) == len(b):
+            i = next(i for i in range(len(a)) if a[i] != b[i])
+            what = f"number {i} of `{name}` was {a[i]} and is {b[i]}"
+    raise ValueError(
+        f"`folder={str(path)!r}` holds another sweep: {what}. To go on with that one, call it as before; for a new "
+        f"one, choose another folder, or delete this one."
+    )

@@ -10,11 +10,9 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from .._support.checks import check_integer
-from ._folder import Folder
-from ._population import Lane, lanes, regrouped
-from ._progress import Progress
-from ._results import Results, csv_of
-from ._run import Experiment, check_metric
+from ._population import Lane, regrouped
+from ._results import Results
+from ._run import Experiment, Settings
 from ._sweep import Members, Sweep, as_sweep
 from ._training import Trainable
 
@@ -79,35 +77,21 @@ def halving(
     experiment = Experiment(
         sweep, trainable, seeds=seeds, key=key, devices=devices, segments=ends[-1], name="sweeps.halving"
     )
-    check_metric(experiment, metric)
-    ranked_by = [metric or "", mode, reduce]
-    store = Folder(folder, experiment.describe("halving", rungs=ends, factor=factor, ranked_by=ranked_by))
-    with Progress(progress) as bar:
-        experiment.choose_widths(store, chunk, memory, bar, share=1 / factor**2)
+    experiment.results().scores(metric, mode=mode, reduce=reduce)  # an error before anything is trained
+    work = _work(ends, len(experiment.sweep), factor)
+    what = {"rungs": ends, "factor": factor, "ranked_by": [metric or "", mode, reduce]}
+    with experiment.begun("halving", Settings(chunk, memory, folder, progress), work, share=1 / factor**2, **what):
         alive = np.arange(len(experiment.sweep))
-        bar.total(_work(ends, len(alive), factor))
-        groups = {
-            i: lanes(structure, structure.group.places, structure.group.members, experiment.widths[i])
-            for i, structure in enumerate(experiment.structures)
-        }
-        before: list[tuple[str, int]] = []
+        groups = experiment.lanes()
         for rung, (first, last) in enumerate(itertools.pairwise([0, *ends])):
-            named = {f"{rung}-{i}-{j:03d}": lane for i, group in groups.items() for j, lane in enumerate(group)}
-            for name, lane in named.items():
-                experiment.train(lane, name, first, last, store, bar)
-                if len(named) > 1:
-                    lane.leave()
-            for name, segment in before:
-                store.forget(name, segment)
-            before = [(name, last - 1) for name in named]
+            named = {f"{rung}-{i}-{j:03d}": lane for i, group in enumerate(groups) for j, lane in enumerate(group)}
+            experiment.train(named, first, last)
             results = experiment.results()
-            store.write_text("results.csv", csv_of(results))
-            if last < ends[-1]:
-                scores = results.scores(metric, mode=mode, reduce=reduce)[alive]
-                order = np.argsort(scores if mode == "min" else -scores, kind="stable")
-                alive = np.sort(alive[order[: math.ceil(len(alive) / factor)]])
-                groups = {i: kept for i, group in groups.items() if (kept := _compacted(group, alive, factor))}
-    return experiment.results()
+            experiment.save_table(results)
+            costs = results._costs(metric, mode=mode, reduce=reduce)[alive]
+            alive = np.sort(alive[np.argsort(costs, kind="stable")[: math.ceil(len(alive) / factor)]])
+            groups = [_compacted(group, alive, factor) for group in groups]
+    return results
 
 
 def _compacted(group: list[Lane], alive: np.ndarray, factor: int) -> list[Lane]:

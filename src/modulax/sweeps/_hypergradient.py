@@ -12,7 +12,7 @@ So a learning rate is learned by its logarithm, and a decay such as `b1` by its 
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import equinox as eqx
@@ -80,11 +80,7 @@ INTERVALS: dict[Requirement | None, Interval] = {
 }
 
 
-class _Learned(NamedTuple):
-    """A learned hyperparameter: its place among the leaves of the optimizer, and its interval."""
-
-    place: int
-    interval: Interval
+Learned = dict[str, tuple[int, Interval]]  # by dotted path: the place among the leaves of the optimizer, the interval
 
 
 class Hypergradient(Generic[Optimizer]):
@@ -97,12 +93,11 @@ class Hypergradient(Generic[Optimizer]):
         bounds: the open interval of each learned hyperparameter, by dotted path.
     """
 
-    def __init__(self, train: Callable[..., Any], optimizer: Optimizer, learned: Mapping[str, _Learned], has_aux: bool):
+    def __init__(self, train: Callable[..., Any], optimizer: Optimizer, learned: Learned, has_aux: bool):
         self._leaves, self._treedef = jtu.tree_flatten(optimizer)
-        self._learned = dict(learned)
-        self._name = type(optimizer).__name__
-        self.start: Values = {path: self._unconstrained(path) for path in self._learned}
-        self.bounds = {path: (found.interval.low, found.interval.high) for path, found in self._learned.items()}
+        self._learned, self._name = learned, type(optimizer).__name__
+        self.start: Values = {path: self._unconstrained(path) for path in learned}
+        self.bounds = {path: tuple(interval) for path, (_, interval) in learned.items()}
 
         def loss(values: Values, args: tuple[Any, ...]) -> Any:
             out = train(self.optimizer(values), *args)
@@ -226,16 +221,10 @@ def hypergradient(
             '`hypergradient(train, optimizer, "learning_rate")`.'
         )
     given = dict.fromkeys(names) | {name: _interval(name, pair) for name, pair in bounds.items()}
-    learned: dict[str, _Learned] = {}
+    learned: Learned = {}
     for name, interval in given.items():
-        for place, path, needs, leaf in _leaves(optimizer, name):
-            learned[path] = _Learned(place, interval or _default(needs, leaf))
+        learned |= _learned(optimizer, name, interval)
     return Hypergradient(train, optimizer, learned, has_aux)
-
-
-def _default(needs: Requirement | None, leaf: Any) -> Interval:
-    """The interval of a hyperparameter: from its declaration, or else by its sign."""
-    return INTERVALS.get(needs) or (INTERVALS[POSITIVE] if float(leaf) > 0 else EVERYWHERE)
 
 
 def _interval(name: str, pair: Any) -> Interval:
@@ -253,20 +242,21 @@ def _interval(name: str, pair: Any) -> Interval:
     return Interval(low, high)
 
 
-def _leaves(optimizer: AbstractTransform, name: str) -> list[tuple[int, str, Requirement | None, Any]]:
-    """The place, dotted path, requirement and value of every number that a name refers to."""
+def _learned(optimizer: AbstractTransform, name: str, interval: Interval | None) -> Learned:
+    """The numbers that a name refers to, in the given interval, or else in that of their declaration or their sign."""
     chosen = list(map(joined, find_paths(optimizer, name, "sweeps.hypergradient")))
-    found = []
+    learned: Learned = {}
     for place, (keys, leaf) in enumerate(jtu.tree_leaves_with_path(optimizer)):
         path = dotted(keys)
         if any(f"{path}.".startswith(f"{prefix}.") for prefix in chosen) and not is_key_data(leaf):
-            found.append((place, path, _requirement(optimizer, keys), leaf))
-    if not found:
+            by_sign = INTERVALS[POSITIVE] if float(leaf) > 0 else EVERYWHERE
+            learned[path] = place, interval or INTERVALS.get(_requirement(optimizer, keys), by_sign)
+    if not learned:
         raise ValueError(
             f"`sweeps.hypergradient({name!r})`: `{name}` of {type(optimizer).__name__} is not a hyperparameter, so the "
             f"loss has no derivative with respect to it. There are {listing(optimizer.hyperparameters())}."
         )
-    return found
+    return learned
 
 
 def _requirement(module: Any, keys: tuple[Any, ...]) -> Requirement | None:
@@ -274,11 +264,10 @@ def _requirement(module: Any, keys: tuple[Any, ...]) -> Requirement | None:
     needs = None
     for key in keys:
         if isinstance(module, eqx.Module):
-            fields = {field.name: field for field in dataclasses.fields(module)}
-            needs = fields[key.name].metadata.get("needs")
+            needs = next(x.metadata.get("needs") for x in dataclasses.fields(module) if x.name == key.name)
             module = getattr(module, key.name)
         else:
-            module = module[getattr(key, "idx", None) if hasattr(key, "idx") else key.key]
+            module = module[key.idx if hasattr(key, "idx") else key.key]
     return needs
 
 
@@ -317,20 +306,23 @@ def checkpointed_scan(
             f"{listing(sorted(lengths))}."
         )
     (n,) = lengths
-    if segments is None:
-        segments = max(math.isqrt(n), 1)
+    segments = max(math.isqrt(n), 1) if segments is None else segments
     check_integer("sweeps.checkpointed_scan", "segments", segments)
-    per_segment = max(n // segments, 1)
-    whole = n // per_segment
-    first = jax.tree.map(lambda x: x[: whole * per_segment].reshape(whole, per_segment, *x.shape[1:]), xs)
-    rest = jax.tree.map(lambda x: x[whole * per_segment :], xs)
 
-    def segment(carry: PyTree, xs: PyTree, steps: int = per_segment) -> tuple[PyTree, PyTree]:
-        return jax.lax.scan(body, carry, xs, length=steps)
+    def scan(carry: PyTree, begin: int, count: int, steps: int) -> tuple[PyTree, PyTree]:
+        """Scan segments of equal length."""
 
-    carry, out = jax.lax.scan(jax.checkpoint(segment, prevent_cse=False), init, first, length=whole)
-    out = jax.tree.map(lambda y: y.reshape(whole * per_segment, *y.shape[2:]), out)
-    if left := n - whole * per_segment:
-        carry, more = jax.checkpoint(lambda carry, xs: segment(carry, xs, left))(carry, rest)
-        out = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), out, more)
+        def segment(carry: PyTree, xs: PyTree) -> tuple[PyTree, PyTree]:
+            return jax.lax.scan(body, carry, xs, length=steps)
+
+        end = begin + count * steps
+        parts = jax.tree.map(lambda x: x[begin:end].reshape(count, steps, *x.shape[1:]), xs)
+        carry, out = jax.lax.scan(jax.checkpoint(segment, prevent_cse=False), carry, parts, length=count)
+        return carry, jax.tree.map(lambda y: y.reshape(end - begin, *y.shape[2:]), out)
+
+    steps = max(n // segments, 1)
+    carry, out = scan(init, 0, n // steps, steps)
+    if rest := n % steps:
+        carry, last = scan(carry, n - rest, 1, rest)
+        out = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), out, last)
     return carry, out

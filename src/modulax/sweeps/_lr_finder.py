@@ -14,7 +14,7 @@ from .._protocol.transform import AbstractTransform
 from .._support.checks import check_integer, listing
 from .._support.plotting import pyplot
 from ._results import Results
-from ._run import Experiment, train_all
+from ._run import Experiment, Settings, train_all
 from ._sweep import check_optimizer, grid
 from ._training import Train, Trainable
 
@@ -69,27 +69,24 @@ class RangeTest:
         """
         plt = pyplot("RangeTest.plot", "sweeps")
         ax = plt.gca() if ax is None else ax
-        values = self.results.final(self.metric).astype(np.float64)
-        clipped = np.where(np.isfinite(values), values, np.nan)
-        shown = np.isfinite(clipped).any(1)
-        points = np.where(np.isfinite(self.scores), self.scores, np.nan)
-        ax.plot(self.rates, points, ".", color="C0", alpha=0.5)
+        values = np.ma.masked_invalid(self.results.final(self.metric).astype(np.float64))
+        ax.plot(self.rates, np.where(np.isfinite(self.scores), self.scores, np.nan), ".", color="C0", alpha=0.5)
         ax.plot(self.rates, self.smoothed, color="C0")
         if values.shape[1] > 1:
-            low, high = np.nanmin(clipped[shown], 1), np.nanmax(clipped[shown], 1)
-            ax.fill_between(self.rates[shown], low, high, color="C0", alpha=0.15, linewidth=0)
+            ax.fill_between(self.rates, values.min(1), values.max(1), color="C0", alpha=0.15, linewidth=0)
         if self.suggestion is not None:
             ax.axvline(self.suggestion, color="C3", linestyle="--", label=f"suggestion, {self.suggestion:.2g}")
             ax.legend()
         ax.set_xscale("log")
         finite = self.smoothed[np.isfinite(self.smoothed)]
         if finite.size and np.ptp(finite) > 0:
+            low, high, room = finite.min(), finite.max(), 0.2 * np.ptp(finite)
             if _is_logarithmic(self.scores, self.mode):
                 ax.set_yscale("log")
-                margin = (finite.max() / finite.min()) ** 0.1
-                ax.set_ylim(finite.min() / margin**2, finite.max() * margin)
+                margin = (high / low) ** 0.1
+                ax.set_ylim(low / margin**2, high * margin)
             else:
-                ax.set_ylim(finite.min() - 0.2 * np.ptp(finite), finite.max() + 0.2 * np.ptp(finite))
+                ax.set_ylim(low - room, high + room)
         ax.set(xlabel=self.name.replace("_", " "), ylabel=self.metric)
         return ax
 
@@ -168,17 +165,12 @@ def lr_finder(
     for path in find_paths(optimizer, name, "sweeps.lr_finder"):
         _check_no_schedule(optimizer, name, path)
     rates = np.geomspace(low, high, n)
+    sweep = grid(optimizer, **{name: rates})
     experiment = Experiment(
-        grid(optimizer, **{name: rates}),
-        train,
-        seeds=seeds,
-        key=key,
-        devices=devices,
-        segments=segments,
-        name="sweeps.lr_finder",
+        sweep, train, seeds=seeds, key=key, devices=devices, segments=segments, name="sweeps.lr_finder"
     )
     experiment.results().scores(metric, mode=mode, reduce=reduce)  # an error if there is no such metric
-    results = train_all(experiment, chunk, memory, folder, progress)
+    results = train_all(experiment, Settings(chunk, memory, folder, progress))
     scores = results.scores(metric, mode=mode, reduce=reduce)
     smoothed, suggestion, note = _judged(rates, scores, mode)
     return RangeTest(results, name, results._metric(metric)[0], mode, rates, scores, smoothed, suggestion, note)
@@ -202,9 +194,8 @@ def _is_logarithmic(scores: np.ndarray, mode: str) -> bool:
 
 def _judged(rates: np.ndarray, scores: np.ndarray, mode: str) -> tuple[np.ndarray, float | None, str]:
     """The smoothed scores, the suggested rate, and a note."""
-    finite = np.isfinite(scores)
-    if not finite[0]:
-        which = "the lowest rate" if finite.any() else "every rate"
+    if not np.isfinite(scores[0]):
+        which = "the lowest rate" if np.isfinite(scores).any() else "every rate"
         return scores, None, f"The training diverged at {which}: lower `low`, {rates[0]:.3g}."
     by_ratio = _is_logarithmic(scores, mode)
     sign = -1.0 if mode == "max" else 1.0
@@ -214,15 +205,21 @@ def _judged(rates: np.ndarray, scores: np.ndarray, mode: str) -> tuple[np.ndarra
     window = np.full(2 * half + 1, 1 / (2 * half + 1))
     smoothed = np.convolve(np.pad(cost, half, mode="edge"), window, "valid")
     shown = np.exp(smoothed) if by_ratio else sign * smoothed + 0.0
-    best = int(cost.argmin())
-    if cost[0] - cost[best] < LEAST_PROGRESS * (1 if by_ratio else abs(cost[0])) or not cost[0] > cost[best]:
+    progress, least = cost[0] - cost.min(), LEAST_PROGRESS * (1 if by_ratio else abs(cost[0]))
+    if progress < least or not progress > 0:
         if (values > values[0] + LEAST_PROGRESS * abs(values[0])).any():
             return shown, None, f"No rate is better than the lowest: lower `low`, {rates[0]:.3g}."
         return shown, None, "The score hardly depends on the rate: raise `high`, or train longer."
     end = smoothed.min() + REMAINDER * (smoothed[0] - smoothed.min())
     suggestion = float(rates[int((smoothed <= end).argmax())])
+    return shown, suggestion, _border(rates, cost, half)
+
+
+def _border(rates: np.ndarray, cost: np.ndarray, half: int) -> str:
+    """A note if the best score is at a border of the range, within half a window; else an empty text."""
+    best = int(cost.argmin())
     if best <= half:
-        return shown, suggestion, f"The best score is at the lower border of the range: lower `low`, {rates[0]:.3g}."
+        return f"The best score is at the lower border of the range: lower `low`, {rates[0]:.3g}."
     if best >= len(rates) - 1 - half and cost[-1] < cost[0]:
-        return shown, suggestion, f"The best score is at the upper border of the range: raise `high`, {rates[-1]:.3g}."
-    return shown, suggestion, ""
+        return f"The best score is at the upper border of the range: raise `high`, {rates[-1]:.3g}."
+    return ""

@@ -4,6 +4,7 @@ The compiler says how much memory a program needs. The program for all members i
 are programs for fewer members compiled, and the need of both gives the number that fits.
 """
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,17 +27,18 @@ def peak(compiled: Any) -> int:
 
 def free_memory(devices: Sequence[Any]) -> float:
     """The free bytes of the device that has the fewest; infinity where this is unknown."""
-    found = []
-    devices = [device for device in devices if device.process_index == jax.process_index()]
-    on_the_host = [device for device in devices if device.platform == "cpu"]
-    for device in devices:
-        stats = None if device.platform == "cpu" else device.memory_stats()
-        if stats and "bytes_limit" in stats:
-            found.append(stats["bytes_limit"] - stats.get("bytes_in_use", 0))
-    names = getattr(os, "sysconf_names", {})
-    if on_the_host and {"SC_AVPHYS_PAGES", "SC_PAGE_SIZE"} <= names.keys():
-        found.append(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // len(on_the_host))
-    return FRACTION * min(found) if found else float("inf")
+    local = [device for device in devices if device.process_index == jax.process_index()]
+    on_the_host = sum(device.platform == "cpu" for device in local)
+    return FRACTION * min((_free(device, on_the_host) for device in local), default=math.inf)
+
+
+def _free(device: Any, on_the_host: int) -> float:
+    """The free bytes of a device; if it is the CPU, its share of the host's, which several devices may use."""
+    if device.platform == "cpu":
+        is_known = {"SC_AVPHYS_PAGES", "SC_PAGE_SIZE"} <= getattr(os, "sysconf_names", {}).keys()
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / on_the_host if is_known else math.inf
+    stats = device.memory_stats() or {}
+    return float(stats.get("bytes_limit", math.inf)) - stats.get("bytes_in_use", 0)
 
 
 def budget_of(devices: Sequence[Any], memory: float | int | None) -> float:

@@ -32,6 +32,7 @@ class _Study:
         from optuna.trial import TrialState
 
         self.study, self.state = study, TrialState
+        self.is_exhausted = False  # the sampler has nothing left to propose
         self.modes = ["max" if d == StudyDirection.MAXIMIZE else "min" for d in study.directions]
         self.metrics = metrics
         if len(self.modes) != len(metrics):
@@ -57,15 +58,14 @@ class _Study:
         """A new trial."""
         return self.study.ask(fixed_distributions=self.distributions)
 
-    def tell(self, trial: Any, state: str, values: Sequence[float] | None = None) -> bool:
-        """Tell the end of a trial, and return whether the sampler has nothing left to propose."""
+    def tell(self, trial: Any, state: str, values: Sequence[float] | None = None) -> None:
+        """Tell the end of a trial, unless it has ended."""
         try:
-            self.study.tell(trial, values, state=self.state[state])
+            self.study.tell(trial, values, state=self.state[state], skip_if_finished=True)
         except RuntimeError as error:  # after the trial was stored: a grid that is complete wants `optimize` to stop
             if "Study.stop" not in str(error):
                 raise
-            return True
-        return False
+            self.is_exhausted = True
 
     def finished(self) -> list[Any]:
         """The trials that were trained, by whoever, with all of our parameters."""
@@ -142,7 +142,7 @@ def optuna(
     check_integer("sweeps.optuna", "trials", trials)
     check_integer("sweeps.optuna", "batch", batch)
     check_spaces("sweeps.optuna", spaces)
-    _check_study(study, spaces)
+    _check_study(study)
     names: list[Any] = [metric] if metric is None or isinstance(metric, str) else list(metric)
     ours = _Study(study, optimizer, spaces, names)
     middle = combined("sweeps.optuna", optimizer, spaces, [[space.at(0.5) for space in spaces.values()]])
@@ -153,12 +153,13 @@ def optuna(
     with Progress(progress) as bar:
         left = trials - len(ours.finished())
         bar.total(max(left, 0) * segments)
-        while left > 0 and not search.train(min(batch, left), bar):
+        while left > 0 and not ours.is_exhausted:
+            search.train(min(batch, left), bar)
             left = trials - len(ours.finished())
     return search.results()
 
 
-def _check_study(study: Any, spaces: dict[str, AbstractSpace]) -> None:
+def _check_study(study: Any) -> None:
     try:
         from optuna import Study
     except ImportError as error:
@@ -166,10 +167,6 @@ def _check_study(study: Any, spaces: dict[str, AbstractSpace]) -> None:
     if not isinstance(study, Study):
         raise TypeError(
             f"`sweeps.optuna` needs a study, `optuna.create_study(...)`, as its first argument; got {study!r}."
-        )
-    if not spaces:
-        raise ValueError(
-            "`sweeps.optuna` needs a space for at least one hyperparameter: `learning_rate=LogUniform(...)`."
         )
     if jax.process_count() > 1:
         raise ValueError(
@@ -185,28 +182,29 @@ class _Search:
         self.study, self.experiment, self.reduce = study, experiment, reduce
         self.metrics: dict[int, list[np.ndarray]] = {}  # [seed, segment]
         self.trained: dict[int, int] = {}  # segments
-        self._values(experiment.results())  # an error if there is no such metric, before anything is trained
+        blanks = experiment.results()
+        self._values(blanks)  # an error if there is no such metric, before anything is trained
+        leaves = list(blanks._named())
+        self.objectives = [0 if name is None else leaves.index(name) for name in study.metrics]  # among the leaves
         where, self.structure = experiment.where, experiment.structures[0]
         budget = free_memory(list(where.mesh.devices.flat)) if memory is None else float(memory)
         self.width = fitting(self.structure.needed, batch, where.rounded, None, budget)
+        experiment.widths = [self.width]
 
-    def train(self, count: int, bar: Progress) -> bool:
-        """Train a batch of trials, and return whether the sampler has nothing left to propose."""
-        running: dict[int, Any] = {}
+    def train(self, count: int, bar: Progress) -> None:
+        """Train a batch of trials."""
+        trials: list[Any] = []
         try:
-            for _ in range(count):
-                trial = self.study.ask()
-                running[trial.number] = trial
-            asked = list(running.values())
-            sweep = self.study.sweep(asked)
+            while len(trials) < count:
+                trials.append(self.study.ask())
+            sweep = self.study.sweep(trials)
             self._check_structure(sweep)
-            parts = [slice(i, i + self.width) for i in range(0, count, self.width)]
-            stops = [self._train_lane(sweep.members[part], asked[part], running, bar) for part in parts]
+            for i in range(0, count, self.width):
+                self._train_lane(sweep.members[i : i + self.width], trials[i : i + self.width], bar)
         except BaseException:
-            for trial in running.values():
+            for trial in trials:
                 self.study.tell(trial, "FAIL")
             raise
-        return any(stops)
 
     def _check_structure(self, sweep: Sweep) -> None:
         if len(Sweep([*self.experiment.sweep, *sweep]).groups) > 1:
@@ -216,37 +214,39 @@ class _Search:
                 "study of its own."
             )
 
-    def _train_lane(self, members: Members, asked: Sequence[Any], running: dict[int, Any], bar: Progress) -> bool:
+    def _train_lane(self, members: Members, trials: Sequence[Any], bar: Progress) -> None:
         """Train some trials, report every segment, and tell how each ended."""
-        total, stop = self.experiment.total, False
-        lane = Lane(self.structure, range(len(asked)), members, self.width)
-        alive = dict(enumerate(asked))
-        for segment in range(total):
-            leaves = lane.advance()
-            bar.advance(len(asked))
+        lane = Lane(self.structure, range(len(trials)), members, self.width)
+        alive = dict(enumerate(trials))
+        for segment in range(self.experiment.total):
+            metrics = lane.advance()
+            bar.advance(len(trials))
             for row, trial in alive.items():
-                stored = self.metrics.setdefault(trial.number, self._blank())
-                for history, x in zip(stored, leaves, strict=True):
-                    history[:, segment] = x[row]
-                self.trained[trial.number] = segment + 1
-            values = self._values(self._results(self.experiment.sweep, list(alive.values())))
-            for (row, trial), value in zip(list(alive.items()), values.tolist(), strict=True):
-                if total > 1 and len(value) == 1:
-                    trial.report(value[0], segment)
-                    if segment < total - 1 and trial.should_prune():
-                        stop |= self._end(trial, "PRUNED", None, running)
-                        del alive[row]
-                        continue
-                if segment == total - 1:
-                    stop |= self._end(trial, "COMPLETE", value, running)
+                self._record(trial, segment, [x[row] for x in metrics])
+            values = self._values(self._results(self.experiment.sweep, list(alive.values()))).tolist()
+            for (row, trial), value in zip(list(alive.items()), values, strict=True):
+                if self._has_ended(trial, segment, value):
+                    del alive[row]
             if not alive:
-                bar.advance(len(asked) * (total - 1 - segment))
+                bar.advance(len(trials) * (self.experiment.total - 1 - segment))
                 break
-        return stop
 
-    def _end(self, trial: Any, state: str, value: Sequence[float] | None, running: dict[int, Any]) -> bool:
-        del running[trial.number]
-        return self.study.tell(trial, state, value)
+    def _record(self, trial: Any, segment: int, metrics: Sequence[np.ndarray]) -> None:
+        for history, x in zip(self.metrics.setdefault(trial.number, self._blank()), metrics, strict=True):
+            history[:, segment] = x
+        self.trained[trial.number] = segment + 1
+
+    def _has_ended(self, trial: Any, segment: int, value: Sequence[float]) -> bool:
+        """Report the values of a segment to the study, and return whether the trial is complete or pruned."""
+        is_last = segment == self.experiment.total - 1
+        if self.experiment.total > 1 and len(value) == 1:  # Optuna prunes only by a single objective
+            trial.report(value[0], segment)
+            if not is_last and trial.should_prune():
+                self.study.tell(trial, "PRUNED")
+                return True
+        if is_last:
+            self.study.tell(trial, "COMPLETE", value)
+        return is_last
 
     def _values(self, results: Results) -> np.ndarray:
         """The values of the objectives, `[trial, objective]`; the worst possible if a run diverged."""
@@ -268,24 +268,17 @@ class _Search:
     def _results(self, sweep: Sweep, trials: Sequence[Any]) -> Results:
         rows = [self.metrics.get(trial.number) or self._from_study(trial) for trial in trials]
         metrics = [np.stack(x) for x in zip(*rows, strict=True)]
-        segments = np.array([self.trained[trial.number] for trial in trials])
-        return self.experiment.results_of(sweep, metrics, segments, chunk=[self.width])
-
-    def _place(self, metric: str | None) -> int:
-        """The place of a metric among the leaves."""
-        names = list(self.experiment.results()._named())
-        return 0 if metric is None else names.index(metric)
+        return self.experiment.results_of(sweep, metrics, np.array([self.trained[trial.number] for trial in trials]))
 
     def _from_study(self, trial: Any) -> list[np.ndarray]:
         """The metrics of a trial that another call trained: the objectives alone, the same for all seeds."""
         stored, total = self._blank(), self.experiment.total
         steps = {step: value for step, value in trial.intermediate_values.items() if step < total}
         end = total if trial.state == self.study.state.COMPLETE else max(steps, default=-1) + 1
-        for number, name in enumerate(self.study.metrics):
-            history = stored[self._place(name)]
+        for number, leaf in enumerate(self.objectives):
             for step, value in steps.items():
-                history[:, step] = value
+                stored[leaf][:, step] = value
             if trial.values and end:
-                history[:, end - 1] = trial.values[number]
+                stored[leaf][:, end - 1] = trial.values[number]
         self.trained[trial.number] = end
         return stored

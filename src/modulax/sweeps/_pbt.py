@@ -9,16 +9,15 @@ from jaxtyping import PRNGKeyArray
 
 from .._protocol.transform import AbstractTransform
 from .._support.checks import check_option, listing
-from ._folder import Folder
-from ._population import lanes, regrouped
-from ._progress import Progress
-from ._results import Results, csv_of
-from ._run import Experiment, check_metric
+from ._population import regrouped
+from ._results import Results
+from ._run import Experiment, Settings
 from ._spaces import AbstractSpace, seed_of
 from ._sweep import Members, Sweep, as_sweep, paths_of
 from ._training import Trainable
 
 Explore = float | AbstractSpace | Callable[[float, float], float]
+Changes = Mapping[str, tuple[str, Callable[[float, float], Any]]]  # by name: the dotted path, and the new value
 
 
 def pbt(
@@ -80,44 +79,33 @@ def pbt(
     size = len(population)
     replaced = _replaced(population, exploit)
     paths = paths_of(population[0], explore, "sweeps.pbt")
-    changes = {name: _as_function(name, change) for name, change in explore.items()}
+    changes = {name: (paths[name][0], _as_function(name, change)) for name, change in explore.items()}
     experiment = Experiment(
-        population, trainable, seeds=1, key=key, devices=devices, segments=segments, name="sweeps.pbt", own_keys=True
+        population, trainable, key=key, devices=devices, segments=segments, name="sweeps.pbt", own_keys=True
     )
-    check_metric(experiment, metric)
+    experiment.results().scores(metric)  # an error before anything is trained
     described = {name: getattr(change, "__qualname__", repr(change)) for name, change in explore.items()}
-    store = Folder(
-        folder, experiment.describe("pbt", explore=described, exploit=exploit, ranked_by=[metric or "", mode])
-    )
+    what = {"explore": described, "exploit": exploit, "ranked_by": [metric or "", mode]}
     members = list(population)
     history = {name: np.zeros((size, segments)) for name in explore}
     parents = np.tile(np.arange(size)[:, None], (1, segments))
-    with Progress(progress) as bar:
-        experiment.choose_widths(store, chunk, memory, bar)
-        bar.total(size * segments)
-        structure, width = experiment.structures[0], experiment.widths[0]
-        group = lanes(structure, range(size), members, width)
+    with experiment.begun("pbt", Settings(chunk, memory, folder, progress), work=size * segments, **what):
+        (group,) = experiment.lanes()
         for segment in range(segments):
-            for name in explore:
-                history[name][:, segment] = [_value(member, paths[name]) for member in members]
-            named = {f"{i:03d}": lane for i, lane in enumerate(group)}
-            for name, lane in named.items():
-                experiment.train(lane, name, segment, segment + 1, store, bar)
-                if len(group) > 1:
-                    lane.leave()
-            for name in named:
-                store.forget(name, segment - 1)
-            if segment + 1 < segments:
-                scores = experiment.results().scores(metric, mode=mode)
-                random = np.random.default_rng(seed_of(experiment.key, segment))
-                sources = _sources(scores if mode == "min" else -scores, replaced, random)
+            if segment > 0:
+                random = np.random.default_rng(seed_of(experiment.key, segment - 1))
+                sources = _sources(experiment.results()._costs(metric, mode=mode), replaced, random)
                 for place in np.flatnonzero(sources != np.arange(size)):
-                    members[place] = _changed(members[sources[place]], paths, changes, random)
-                parents[:, segment + 1] = sources
-                group = regrouped(group, range(size), members, width, sources.tolist())
-        names = population.names | paths
-        results = experiment.results(sweep=Sweep(members, names), history=history, parents=parents)
-        store.write_text("results.csv", csv_of(results))
+                    members[place] = _changed(members[sources[place]], changes, random)
+                parents[:, segment] = sources
+                group = regrouped(group, range(size), members, group[0].width, sources.tolist())
+            for name, (path, _) in changes.items():
+                history[name][:, segment] = [member.hyperparameters()[path] for member in members]
+            experiment.train({f"{i:03d}": lane for i, lane in enumerate(group)}, segment, segment + 1)
+        found = Sweep(members, population.names | paths)
+        more = {"history": history, "parents": parents}
+        results = experiment.results_of(found, experiment.metrics, experiment.segments, **more)
+        experiment.save_table(results)
     return results
 
 
@@ -160,19 +148,10 @@ def _sources(scores: np.ndarray, replaced: int, random: np.random.Generator) -> 
     return sources
 
 
-def _value(optimizer: AbstractTransform, paths: tuple[str, ...]) -> float:
-    return float(optimizer.hyperparameters()[paths[0]])
-
-
-def _changed(
-    optimizer: AbstractTransform,
-    paths: Mapping[str, tuple[str, ...]],
-    changes: Mapping[str, Callable[[float, float], Any]],
-    random: np.random.Generator,
-) -> AbstractTransform:
+def _changed(optimizer: AbstractTransform, changes: Changes, random: np.random.Generator) -> AbstractTransform:
     """The optimizer with changed hyperparameters."""
-    for name, change in changes.items():
-        value = _value(optimizer, paths[name])
+    for name, (path, change) in changes.items():
+        value = float(optimizer.hyperparameters()[path])
         new = change(value, float(random.random()))
         try:
             optimizer = optimizer.replace(**{name: new})

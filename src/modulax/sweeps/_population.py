@@ -19,6 +19,7 @@ from jaxtyping import PRNGKeyArray, PyTree
 from .._support.checks import listing
 from .._support.keys import is_typed_key
 from ..tree._paths import dotted
+from ._description import first_difference
 from ._memory import exhausted, peak
 from ._sweep import Group, Members, stacked
 from ._training import (
@@ -30,7 +31,6 @@ from ._training import (
     Trainable,
     as_metrics,
     in_segments,
-    shape_of,
     trace,
 )
 
@@ -58,7 +58,7 @@ class Structure:
         optimizer = group.members[0]
         self.numbers = [HYPERPARAMETER] * len(jtu.tree_leaves(optimizer))
         self.start: LaneProgram | None = None
-        self.carry: list[jax.ShapeDtypeStruct] = []  # of one member and seed
+        self.carry_leaves = 0
         segments = in_segments(training)
         if segments is not None:
             self._trace_segments(segments, optimizer)
@@ -91,21 +91,15 @@ class Structure:
 
         begun = trace("start", start, optimizer, self.key)
         self.start = LaneProgram(begun, [*self.numbers, self.key_axes], self.where, self.seeds)
-        self.carry = jtu.tree_leaves(begun.result)
+        self.carry_leaves = len(jtu.tree_leaves(begun.result))
         traced = trace("advance", advance, optimizer, begun.result)
         self.metrics = traced.result[1]
-        first = len(self.numbers)
-        axes = [*self.numbers, *([CARRY] * len(self.carry))]
-        self.segment = LaneProgram(traced, axes, self.where, self.seeds, donated=range(first, first + len(self.carry)))
+        axes = [*self.numbers, *([CARRY] * self.carry_leaves)]
+        self.segment = LaneProgram(traced, axes, self.where, self.seeds, donated=range(len(self.numbers), len(axes)))
 
     def needed(self, width: int) -> int:
         """The bytes per device that a lane of so many members needs at its peak; the program is compiled for that."""
-        numbers = [_with_axes(shape_of(x), width) for x in jtu.tree_leaves(self.group.members[0])]
-        if self.start is None:
-            return peak(self.segment.compiled(width, [*numbers, self.keys]))
-        carry = [_with_axes(x, width, self.seeds) for x in self.carry]
-        programs = self.start.compiled(width, [*numbers, self.keys]), self.segment.compiled(width, [*numbers, *carry])
-        return max(map(peak, programs))
+        return max(peak(program.compiled(width)) for program in (self.start, self.segment) if program is not None)
 
 
 def key_as_data(x: Any) -> Any:
@@ -121,25 +115,19 @@ def _as_key(data: Any, kind: Any) -> Any:
     return jax.random.wrap_key_data(data, impl=kind) if kind else data
 
 
-def _with_axes(x: jax.ShapeDtypeStruct, *axes: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((*axes, *x.shape), x.dtype)
-
-
-def _kinds(tree: PyTree) -> dict[str, str]:
-    """The dtype and shape of every array, by dotted path."""
-    return {dotted(path) or "the whole": f"{x.dtype}{list(x.shape)}" for path, x in jtu.tree_leaves_with_path(tree)}
+def arrays_by_path(tree: PyTree, whole: str = "the whole") -> dict[str, str]:
+    """The dtype and shape of every array, by dotted path; `whole` is the name of a tree that is one array."""
+    return {dotted(path) or whole: f"{x.dtype}{list(x.shape)}" for path, x in jtu.tree_leaves_with_path(tree)}
 
 
 def _check_carry(before: tuple[PyTree, PyTree], after: tuple[PyTree, PyTree]) -> None:
     """Raise an error if a segment changes the structure, a shape, a dtype or a non-array of the carry."""
     hint = "The carry that `advance` returns must have the structure, shapes and dtypes of the one that it takes"
-    old, new = _kinds(before[0]), _kinds(after[0])
-    for path in dict.fromkeys((*old, *new)):
-        a, b = old.get(path, "absent"), new.get(path, "absent")
-        if a != b:
-            counter = " Keep a step count as an array, `jnp.zeros((), int)`." if "absent" in (a, b) else ""
-            raise TypeError(f"{hint}: `{path}` is {a} before a segment and {b} after it.{counter}")
-    leaves = list(zip(jtu.tree_leaves_with_path(before[1]), jtu.tree_leaves(after[1]), strict=False))
+    if difference := first_difference(arrays_by_path(before[0]), arrays_by_path(after[0])):
+        path, old, new = difference
+        counter = " Keep a step count as an array, `jnp.zeros((), int)`." if "absent" in (old, new) else ""
+        raise TypeError(f"{hint}: `{path}` is {old} before a segment and {new} after it.{counter}")
+    leaves = zip(jtu.tree_leaves_with_path(before[1]), jtu.tree_leaves(after[1]), strict=False)
     changed = [dotted(path) or "the whole" for (path, x), y in leaves if x is not y and x != y]
     if changed or jtu.tree_structure(before) != jtu.tree_structure(after):
         what = f" {listing(changed)} changed." if changed else ""
@@ -183,7 +171,7 @@ class Lane:
 
     def advance(self) -> list[np.ndarray]:
         """Run one segment, and return the leaves of its metrics, with axes of members and seeds."""
-        n = len(self.structure.carry)
+        n = self.structure.carry_leaves
         try:
             given = [self._keys()] if self.structure.start is None else self.current()
             out = self.structure.segment(self.width, [*self._arguments(), *given])
@@ -201,9 +189,8 @@ class Lane:
 
     def template(self) -> list[jax.ShapeDtypeStruct]:
         """The shapes and placement of the carry, to restore it."""
-        sharding = self.structure.where.of_members()
-        shapes = [_with_axes(x, self.width, self.structure.seeds) for x in self.structure.carry]
-        return [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for x in shapes]
+        shapes = self.structure.segment.shapes(self.width)
+        return shapes[len(shapes) - self.structure.carry_leaves :]
 
 
 def fetched(x: Any) -> np.ndarray:
@@ -255,11 +242,12 @@ def structures(
     found = [Structure(training, group, keys, where, own_keys=own_keys) for group in groups]
     first, *others = found
     for other in others:
-        a, b = _kinds(first.metrics), _kinds(other.metrics)
-        if a != b or jtu.tree_structure(first.metrics) != jtu.tree_structure(other.metrics):
-            name = next((name for name in (*a, *b) if a.get(name) != b.get(name)), "the structure")
+        difference = first_difference(arrays_by_path(first.metrics), arrays_by_path(other.metrics))
+        trees = [jtu.tree_structure(structure.metrics) for structure in (first, other)]
+        if difference or trees[0] != trees[1]:
+            name, a, b = difference or ("the structure", *trees)
             raise ValueError(
-                f"The metrics must be the same for all members. For {other.group.label}, `{name}` is "
-                f"{b.get(name, 'absent')}; for {first.group.label}, it is {a.get(name, 'absent')}."
+                f"The metrics must be the same for all members. For {other.group.label}, `{name}` is {b}; for "
+                f"{first.group.label}, it is {a}."
             )
     return found

@@ -3,13 +3,12 @@
 import contextlib
 import importlib
 import sys
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import jax
 
 
-class Progress:
+class Progress(contextlib.AbstractContextManager):
     """A bar that counts segments of members, and lines of text above it. Silent if it isn't wanted.
 
     Args:
@@ -33,16 +32,11 @@ class Progress:
         if self._wanted:
             sys.stderr.write(f"{text}\n") if self._bar is None else self._bar.write(text, file=sys.stderr)
 
-    def advance(self, n: int = 1, **shown: str) -> None:
-        """Count segments, and show values next to the bar."""
+    def advance(self, n: int) -> None:
+        """Count segments."""
         if self._bar is not None:
             self._bar.update(n)
-            if shown:
-                self._bar.set_postfix(shown, refresh=False)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._bar is not None:
             self._bar.close()

@@ -8,16 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
 from .._support.checks import check_option, listing, suggestion
 from ..tree._paths import dotted
-from ._panels import REDUCTIONS
+from ._panels import REDUCTIONS, Panels, reduced
 from ._plots import plot
-from ._sweep import Sweep
+from ._sweep import Sweep, columns_of
 from ._training import Keys
 
 
@@ -106,9 +105,13 @@ class Results:
         check_option("scores", "mode", mode, ("min", "max"))
         check_option("scores", "reduce", reduce, tuple(REDUCTIONS))
         values = self._final_numbers(metric)
-        worst = np.inf if mode == "min" else -np.inf
         is_last = (self.segments == self.segments.max())[:, None]
-        return REDUCTIONS[reduce](np.where(np.isfinite(values) & is_last, values, worst), axis=1)
+        return reduced(np.where(is_last, values, np.nan), mode, reduce)
+
+    def _costs(self, metric: str | None, *, mode: str, reduce: str = "mean") -> np.ndarray:
+        """The scores, of which small ones are good in both modes."""
+        scores = self.scores(metric, mode=mode, reduce=reduce)
+        return scores if mode == "min" else -scores
 
     def best(self, metric: str | None = None, *, mode: str = "min", reduce: str = "mean") -> tuple[Any, dict[str, Any]]:
         """Return the best optimizer, and its row: what varies, and the metric reduced over the seeds.
@@ -116,15 +119,15 @@ class Results:
         Raises:
             ValueError: if there is no such metric, or if all members diverged.
         """
-        scores = self.scores(metric, mode=mode, reduce=reduce)
-        if not np.isfinite(scores).any():
+        costs = self._costs(metric, mode=mode, reduce=reduce)
+        if not np.isfinite(costs).any():
             raise ValueError(
                 f"No member has a finite `{self._metric(metric)[0]}`: all diverged. Try smaller learning rates, or "
                 f"`reduce='median'` if only some seeds did."
             )
-        i = int(scores.argmin() if mode == "min" else scores.argmax())
-        name = self._column(self._metric(metric)[0])
-        return self.sweep[i], {"member": i} | self.sweep.table()[i] | {name: float(scores[i])}
+        i = int(costs.argmin())
+        name, score = self._column(self._metric(metric)[0]), costs[i] if mode == "min" else -costs[i]
+        return self.sweep[i], {"member": i} | self.sweep.table()[i] | {name: float(score)}
 
     def lineage(self, member: int) -> list[dict[str, Any]]:
         """Return the hyperparameters that led to a member of `pbt`: a dict per segment, from the first to the last.
@@ -195,7 +198,7 @@ class Results:
             ImportError: if matplotlib is not installed.
             ValueError: if there is no such metric, hyperparameter or kind.
         """
-        return plot(self, metric, kind, hyperparameters, mode, reduce, every)
+        return plot(Panels(self, metric, hyperparameters, mode, reduce, every), kind)
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write a table with a row per member and seed: what varies, and the last value of every metric."""
@@ -205,7 +208,7 @@ class Results:
 def csv_of(results: Results, finished: np.ndarray | None = None) -> str:
     """The table of `to_csv` as text, of the members that are finished."""
     rows = results.sweep.table()
-    columns = list(dict.fromkeys(name for row in rows for name in row))
+    columns = columns_of(rows)
     last = {results._column(name): results.final(name) for name in results._named()}
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -216,14 +219,3 @@ def csv_of(results: Results, finished: np.ndarray | None = None) -> str:
                 values = [x[i, j].item() for x in last.values()]
                 writer.writerow([i, j, *(row.get(name, "") for name in columns), *values, bool(results.diverged[i, j])])
     return out.getvalue()
-
-
-def has_diverged(metrics: Sequence[np.ndarray]) -> np.ndarray:
-    """Whether any metric of a run is infinite or NaN, `[member, seed]`."""
-    bad = np.zeros(metrics[0].shape[:2], bool)
-    for x in metrics:
-        if jnp.issubdtype(x.dtype, jnp.inexact):
-            bad |= ~np.isfinite(x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)).reshape(
-                *bad.shape, -1
-            ).all(2)
-    return bad

@@ -1,10 +1,12 @@
 """`run`: train all members of a sweep."""
 
+import contextlib
 import functools
+import itertools
 import math
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,21 +17,29 @@ from jaxtyping import PRNGKeyArray
 from .._protocol.transform import AbstractTransform
 from .._support.checks import check_integer
 from .._support.keys import is_key_data, is_typed_key
-from ..tree._paths import dotted
 from ._description import described
 from ._folder import Folder
 from ._memory import budget_of, fitting, size_text
-from ._population import Lane, lanes, structures
+from ._population import Lane, Structure, arrays_by_path, lanes, structures
 from ._progress import Progress
-from ._results import Results, csv_of, has_diverged
+from ._results import Results, csv_of
 from ._sweep import Members, Sweep, as_sweep
 from ._training import Train, Trainable, check_arguments, in_segments, placement
+
+
+class Settings(NamedTuple):
+    """The arguments of `run` and of the searches that change how a sweep is trained, and not its results."""
+
+    chunk: int | None
+    memory: float | int | None
+    folder: str | os.PathLike[str] | None
+    progress: bool
 
 
 class Experiment:
     """A sweep with everything that its training needs: traced programs, keys, devices, metrics so far.
 
-    `run` and the searches share it. Members are trained in lanes; `record` stores the metrics of a lane and segment.
+    `run` and the searches share it. Members are trained in lanes, within `begun`.
 
     Args:
         sweep: the optimizers.
@@ -47,7 +57,7 @@ class Experiment:
         sweep: Sweep | Members | AbstractTransform,
         training: Train | Trainable,
         *,
-        seeds: int,
+        seeds: int = 1,
         key: PRNGKeyArray | None,
         devices: Any,
         segments: int,
@@ -59,118 +69,138 @@ class Experiment:
         check_integer(name, "segments", segments)
         self.sweep = as_sweep(sweep)
         self.training, self.total = training, segments
-        shape = (len(self.sweep), seeds) if own_keys else (seeds,)
         self.key = checked_key(name, key)
-        self.keys = jax.random.split(self.key, shape)
+        self.keys = jax.random.split(self.key, (len(self.sweep), seeds) if own_keys else (seeds,))
         self.where = placement(devices)
         self.structures = structures(training, self.sweep.groups, self.keys, self.where, own_keys=own_keys)
         leaves, self.treedef = jtu.tree_flatten(self.structures[0].metrics)
-        self.dtypes = [x.dtype for x in leaves]
-        shape = (len(self.sweep), seeds, segments)
-        self.metrics = [blank((*shape, *x.shape), x.dtype) for x in leaves]
+        self.metrics = [blank((len(self.sweep), seeds, segments, *x.shape), x.dtype) for x in leaves]
         self.segments = np.zeros(len(self.sweep), int)
         self.widths: list[int] = []
+        self._last_carries: list[tuple[str, int]] = []
 
-    def describe(self, kind: str, **more: Any) -> dict[str, Any]:
-        """A description for the folder: two sweeps are the same if theirs are equal."""
-        found = jtu.tree_leaves_with_path(self.structures[0].metrics)
-        return {
+    @contextlib.contextmanager
+    def begun(self, kind: str, settings: Settings, work: int, share: float = 1.0, **more: Any) -> Iterator[None]:
+        """Open the folder and the progress bar, and decide how many members are trained at a time.
+
+        Args:
+            kind: the name of the search.
+            settings: the settings of the user.
+            work: the number of segments of members.
+            share: the fraction of the members that is trained at a time, unless the user gives their number.
+            **more: what the results depend on, in addition to the members.
+        """
+        what = {
             "kind": kind,
             "members": [described(member) for member in self.sweep],
             "keys": np.asarray(jax.random.key_data(self.keys)).tolist(),
-            "metrics": {dotted(path) or "metric": f"{x.dtype}{list(x.shape)}" for path, x in found},
+            "metrics": arrays_by_path(self.structures[0].metrics, "metric"),
             **more,
         }
+        self.folder = Folder(settings.folder, what)
+        with Progress(settings.progress) as self.bar:
+            # Before the folder is read, where another process may be further: all must take part.
+            budget = budget_of(list(self.where.mesh.devices.flat), settings.memory)
+            known = self.folder.note("chunk")
+            if known is not None and (settings.chunk is None or self.folder.has_metrics()):
+                self._check_widths(known, settings.chunk)
+                self.widths = list(known)
+            else:
+                self.widths = [self._width(structure, settings.chunk, share, budget) for structure in self.structures]
+                self.folder.set_note("chunk", self.widths)
+            self.bar.total(work)
+            yield
 
-    def choose_widths(
-        self, folder: Folder, chunk: int | None, memory: float | int | None, progress: Progress, share: float = 1
-    ) -> None:
-        """Decide how many members of each structure are trained at a time; as before, if the folder was begun.
+    def _check_widths(self, known: Sequence[int], chunk: int | None) -> None:
+        """Raise an error if a folder that was begun with some widths can't be continued with them."""
+        begun = f"The folder was begun with {known} members at a time"
+        if chunk is not None and any(w != min(w, self.where.rounded(chunk)) for w in known):
+            raise ValueError(f"{begun}, and `chunk={chunk}` is another number. Leave it out to go on.")
+        if any(width % self.where.size for width in known):
+            raise ValueError(
+                f"{begun}, which {self.where.size} devices can't share equally. Go on with the number of devices that "
+                f"it was begun with, by `devices=`."
+            )
 
-        Without `chunk`, it is a share of the members, or fewer, if these don't fit into the memory.
-        """
-        # Before the folder is read, where another process may be further: all must take part.
-        budget = budget_of(list(self.where.mesh.devices.flat), memory)
-        known = folder.note("chunk")
-        if known is not None and (chunk is None or folder.has_metrics()):
-            if chunk is not None and any(w != min(w, self.where.rounded(chunk)) for w in known):
-                raise ValueError(
-                    f"The folder was begun with {known} members at a time, and `chunk={chunk}` is another number. "
-                    f"Leave it out to go on."
-                )
-            if any(width % self.where.size for width in known):
-                raise ValueError(
-                    f"The folder was begun with {known} members at a time, which {self.where.size} devices can't "
-                    f"share equally. Go on with the number of devices that it was begun with, by `devices=`."
-                )
-            self.widths = list(known)
-            return
+    def _width(self, structure: Structure, chunk: int | None, share: float, budget: float) -> int:
+        """How many members of a structure are trained at a time."""
         if chunk is not None:
             check_integer("sweeps.run", "chunk", chunk)
-        for structure in self.structures:
-            n = len(structure.group.members)
-            wanted = n if chunk is not None else math.ceil(share * n)
-            width = fitting(structure.needed, wanted, self.where.rounded, chunk, budget)
-            self.widths.append(width)
-            if width < wanted:
-                progress.say(
-                    f"{structure.group.label}: {width} of {n} members at a time, {size_text(structure.needed(width))} "
-                    f"per device."
-                )
-        folder.set_note("chunk", self.widths)
+        n = len(structure.group.members)
+        wanted = n if chunk is not None else math.ceil(share * n)
+        width = fitting(structure.needed, wanted, self.where.rounded, chunk, budget)
+        if width < wanted:
+            self.bar.say(
+                f"{structure.group.label}: {width} of {n} members at a time, {size_text(structure.needed(width))} per "
+                f"device."
+            )
+        return width
 
-    def record(self, lane: Lane, segment: int, metrics: Sequence[np.ndarray]) -> None:
-        """Store the metrics of a lane and segment."""
+    def lanes(self) -> list[list[Lane]]:
+        """The lanes of each structure, before the first segment."""
+        pairs = zip(self.structures, self.widths, strict=True)
+        return [lanes(structure, *structure.group, width) for structure, width in pairs]
+
+    def train(self, named: Mapping[str, Lane], first: int, last: int) -> None:
+        """Train lanes from segment `first` up to `last`, and forget the carries from which they continued."""
+        for name, lane in named.items():
+            self.train_lane(name, lane, first, last)
+            if len(named) > 1:
+                lane.leave()
+        for name, segment in self._last_carries:
+            self.folder.forget(name, segment)
+        self._last_carries = [(name, last - 1) for name in named]
+
+    def train_lane(self, name: str, lane: Lane, first: int, last: int) -> None:
+        """Train a lane from segment `first` up to `last`, without the segments that the folder has."""
+        finished = min(self.folder.finished(name, first), last)
+        for segment in range(first, finished):
+            self._record(lane, segment, self.folder.metrics(name, segment, [x.dtype for x in self.metrics]))
+        if finished > first:
+            lane.begin = functools.partial(self.folder.carry, name, finished - 1, lane.template())
+        for segment in range(finished, last):
+            metrics = lane.advance()
+            self._record(lane, segment, metrics)
+            self.folder.write(name, segment, metrics, lane.current())
+            if segment > first:
+                self.folder.forget(name, segment - 1)
+
+    def _record(self, lane: Lane, segment: int, metrics: Sequence[np.ndarray]) -> None:
         for all_of_them, x in zip(self.metrics, metrics, strict=True):
             all_of_them[lane.places, :, segment] = x
         self.segments[lane.places] = segment + 1
+        self.bar.advance(len(lane.places))
 
-    def train(self, lane: Lane, name: str, first: int, last: int, folder: Folder, progress: Progress) -> None:
-        """Train a lane from segment `first` up to `last`, without the segments that the folder has."""
-        finished = min(folder.finished(name, first), last)
-        for segment in range(first, finished):
-            self.record(lane, segment, folder.metrics(name, segment, self.dtypes))
-        progress.advance(len(lane.places) * (finished - first))
-        if finished > first:
-            lane.begin = functools.partial(folder.carry, name, finished - 1, lane.template())
-        for segment in range(finished, last):
-            metrics = lane.advance()
-            self.record(lane, segment, metrics)
-            folder.write(name, segment, metrics, lane.current())
-            if segment > first:
-                folder.forget(name, segment - 1)
-            progress.advance(len(lane.places))
+    def save_table(self, results: Results, finished: np.ndarray | None = None) -> None:
+        """Write the table of the members that are finished, by default of all, to the folder."""
+        self.folder.write_text("results.csv", csv_of(results, finished))
 
-    def results(self, sweep: Sweep | None = None, **more: Any) -> Results:
+    def results(self) -> Results:
         """The results so far."""
-        return self.results_of(self.sweep if sweep is None else sweep, self.metrics, self.segments, **more)
+        return self.results_of(self.sweep, self.metrics, self.segments)
 
-    def results_of(
-        self,
-        sweep: Sweep,
-        metrics: Sequence[np.ndarray],
-        segments: np.ndarray,
-        *,
-        chunk: Sequence[int] | None = None,
-        **more: Any,
-    ) -> Results:
+    def results_of(self, sweep: Sweep, metrics: Sequence[np.ndarray], segments: np.ndarray, **more: Any) -> Results:
         """The results of any members, from the leaves of their metrics, `[member, seed, segment]`."""
-        diverged = np.zeros(metrics[0].shape[:2], bool)
-        for n in np.unique(segments):
-            if n:
-                rows = segments == n
-                diverged[rows] = has_diverged([x[rows][:, :, :n] for x in metrics])
         is_whole = in_segments(self.training) is None
         return Results(
             sweep=sweep,
             metrics=self.treedef.unflatten([x[:, :, 0] for x in metrics] if is_whole else metrics),
-            diverged=diverged,
+            diverged=_diverged(metrics, segments),
             segments=segments.copy(),
             keys=self.keys,
-            chunk=tuple(self.widths if chunk is None else chunk),
+            chunk=tuple(self.widths),
             total=self.total,
             **more,
         )
+
+
+def _diverged(metrics: Sequence[np.ndarray], segments: np.ndarray) -> np.ndarray:
+    """Whether any metric of a run is infinite or NaN in the segments that it was trained for, `[member, seed]`."""
+    bad = np.zeros(metrics[0].shape[:3], bool)
+    for x in metrics:
+        if jnp.issubdtype(x.dtype, jnp.inexact):
+            bad |= ~np.isfinite(x).reshape(*bad.shape, -1).all(3)
+    return (bad & (np.arange(bad.shape[2]) < segments[:, None, None])).any(2)
 
 
 def checked_key(name: str, key: Any) -> PRNGKeyArray:
@@ -189,11 +219,6 @@ def checked_key(name: str, key: Any) -> PRNGKeyArray:
 def blank(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """An array for metrics: NaN until they are there, or zero for integers."""
     return np.full(shape, jnp.nan if jnp.issubdtype(dtype, jnp.inexact) else 0, dtype)
-
-
-def check_metric(experiment: Experiment, metric: str | None) -> None:
-    """Raise an error if there is no such metric to rank the members by, before anything is trained."""
-    experiment.results().scores(metric)
 
 
 def check_training(name: str, training: Any, segments: int) -> None:
@@ -258,28 +283,14 @@ def run(
         MemoryError: if `chunk` members, or a single one, need more memory than there is.
     """
     experiment = Experiment(sweep, train, seeds=seeds, key=key, devices=devices, segments=segments)
-    return train_all(experiment, chunk, memory, folder, progress)
+    return train_all(experiment, Settings(chunk, memory, folder, progress))
 
 
-def train_all(
-    experiment: Experiment,
-    chunk: int | None,
-    memory: float | int | None,
-    folder: str | os.PathLike[str] | None,
-    progress: bool,
-) -> Results:
+def train_all(experiment: Experiment, settings: Settings) -> Results:
     """Train all members of an experiment through all segments."""
-    store = Folder(folder, experiment.describe("run"))
-    with Progress(progress) as bar:
-        experiment.choose_widths(store, chunk, memory, bar)
-        chunks = [
-            lane
-            for structure, width in zip(experiment.structures, experiment.widths, strict=True)
-            for lane in lanes(structure, structure.group.places, structure.group.members, width)
-        ]
-        bar.total(experiment.total * len(experiment.sweep))
-        for number, lane in enumerate(chunks):
-            experiment.train(lane, f"{number:03d}", 0, experiment.total, store, bar)
+    with experiment.begun("run", settings, work=experiment.total * len(experiment.sweep)):
+        for number, lane in enumerate(itertools.chain(*experiment.lanes())):
+            experiment.train_lane(f"{number:03d}", lane, 0, experiment.total)
             lane.carry = None  # frees the memory
-            store.write_text("results.csv", csv_of(experiment.results(), experiment.segments == experiment.total))
+            experiment.save_table(experiment.results(), experiment.segments == experiment.total)
     return experiment.results()

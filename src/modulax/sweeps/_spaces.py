@@ -153,7 +153,11 @@ def _interval(space: AbstractSpace, low: float, high: float) -> tuple[float, flo
 
 
 def check_spaces(function: str, spaces: dict[str, Any]) -> None:
-    """Raise an error if a value given for a hyperparameter is not a space."""
+    """Raise an error if no space is given, or something that is not a space."""
+    if not spaces:
+        raise ValueError(
+            f"`{function}` needs a space for at least one hyperparameter: `learning_rate=LogUniform(...)`."
+        )
     for name, space in spaces.items():
         if not isinstance(space, AbstractSpace):
             values = isinstance(space, (list, tuple, np.ndarray, jax.Array))
@@ -202,10 +206,6 @@ def sample(
     check_optimizer("sweeps.sample", optimizer)
     check_integer("sweeps.sample", "n", n)
     check_spaces("sweeps.sample", spaces)
-    if not spaces:
-        raise ValueError(
-            "`sweeps.sample` needs a space for at least one hyperparameter: `learning_rate=LogUniform(...)`."
-        )
     sampler = ("sobol" if len(spaces) > 1 else "random") if sampler is None else sampler
     check_option("sweeps.sample", "sampler", sampler, ("random", "sobol"))
     unit = points(key, n, len(spaces), sampler)

@@ -104,16 +104,15 @@ class Sweep(Sequence[Any]):
         return iter(self.members)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sweep) or len(self) != len(other):
-            return NotImplemented if not isinstance(other, Sweep) else False
-        return all(map(_is_equal, self.members, other.members))
+        if not isinstance(other, Sweep):
+            return NotImplemented
+        return len(self) == len(other) and all(map(_is_equal, self.members, other.members))
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         classes = ", ".join(f"{len(group.members)} x {group.label}" for group in self.groups)
-        varied = ", ".join(dict.fromkeys(name for row in self.table() for name in row if name != "optimizer"))
-        return f"Sweep({classes}; varied: {varied or 'nothing'})"
+        return f"Sweep({classes}; varied: {', '.join(columns_of(self.table())[1:]) or 'nothing'})"
 
     def batched(self) -> Any:
         """Return the members as one optimizer whose hyperparameters have a leading axis, for `jax.vmap`.
@@ -135,23 +134,31 @@ class Sweep(Sequence[Any]):
         `pandas.DataFrame` takes it as it is. A member has no entry for a hyperparameter that its class doesn't have.
         """
         values = [_values(member) for member in self.members]
-        columns = dict(self.names)
-        named = [path for paths in columns.values() for path in paths]
-        seen: dict[tuple[type, str], Any] = {}
-        for member, of_one in zip(self.members, values, strict=True):
-            for path, value in of_one.items():
-                # Only within a class: that two classes have other defaults says nothing about the sweep.
-                differs = seen.setdefault((type(member), path), value) != value
-                if differs and not any(_contains(path, other) or _contains(other, path) for other in named):
-                    columns[path] = (path,)
+        columns = self.names | {path: (path,) for path in self._varied(values)}
         rows = []
         for member, of_one in zip(self.members, values, strict=True):
             row: dict[str, Any] = {"optimizer": type(member).__name__}
-            for name, paths in columns.items():
-                found = [of_one[path] for path in paths if path in of_one]
-                row.update({name: found[0]} if found else {})
+            for name, paths in columns.items():  # of several values with one name, the first
+                row.update((name, of_one[path]) for path in reversed(paths) if path in of_one)
             rows.append(row)
         return rows
+
+    def _varied(self, values: Sequence[Mapping[str, Any]]) -> list[str]:
+        """The paths of what differs between members, besides what the caller named."""
+        named = [path for paths in self.names.values() for path in paths]
+        seen: dict[tuple[type, str], Any] = {}
+        varied = []
+        for member, of_one in zip(self.members, values, strict=True):
+            for path, value in of_one.items():
+                # Only within a class: that two classes have other defaults says nothing about the sweep.
+                if seen.setdefault((type(member), path), value) != value:
+                    varied.append(path)
+        return [path for path in varied if not any(_contains(path, x) or _contains(x, path) for x in named)]
+
+
+def columns_of(table: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The names of the columns of `Sweep.table`, of which the first is `"optimizer"`."""
+    return list(dict.fromkeys(name for row in table for name in row))
 
 
 def _contains(path: str, other: str) -> bool:
@@ -235,8 +242,13 @@ def check_optimizer(function: str, optimizer: Any) -> None:
         raise ValueError(f"`{function}` makes the batch itself: give it one optimizer, whose `{path}` is a scalar.")
 
 
+def _columns(function: str, optimizer: Any, values: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The values given for each hyperparameter of an optimizer, as lists."""
+    check_optimizer(function, optimizer)
+    return {name: _column(function, name, column) for name, column in values.items()}
+
+
 def _column(function: str, name: str, values: Any) -> list[Any]:
-    """The values given for one hyperparameter, as a list."""
     is_array = isinstance(values, ARRAY_TYPES)
     if isinstance(values, str) or not (np.ndim(values) == 1 if is_array else isinstance(values, Sequence)):
         shown = f"an array of shape {np.shape(values)}" if is_array else f"{values!r}"
@@ -260,8 +272,7 @@ def grid(optimizer: AbstractTransform, /, **values: Any) -> Sweep:
     Raises:
         ValueError: if there is no such hyperparameter, if it is a static option, or if a value is invalid.
     """
-    check_optimizer("sweeps.grid", optimizer)
-    columns = {name: _column("sweeps.grid", name, column) for name, column in values.items()}
+    columns = _columns("sweeps.grid", optimizer, values)
     return combined("sweeps.grid", optimizer, columns, itertools.product(*columns.values()))
 
 
@@ -277,8 +288,7 @@ def zipped(optimizer: AbstractTransform, /, **values: Any) -> Sweep:
     Raises:
         ValueError: if the lengths differ, or for the reasons of `grid`.
     """
-    check_optimizer("sweeps.zipped", optimizer)
-    columns = {name: _column("sweeps.zipped", name, column) for name, column in values.items()}
+    columns = _columns("sweeps.zipped", optimizer, values)
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{length} for `{name}`" for name, length in lengths.items())

@@ -11,6 +11,7 @@ A `LaneProgram` maps one traced function over members and seeds. The members are
 
 import dataclasses
 import inspect
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -75,11 +76,12 @@ def in_segments(training: Any) -> Trainable | None:
 
 
 class Traced(NamedTuple):
-    """A traced function of arrays: its program for one member, and what it returns."""
+    """A traced function of arrays: its program for one member, and the shapes of its arguments and results."""
 
     call: Callable[..., list[Any]]
     consts: list[Any]
-    result: PyTree  # of shapes
+    arguments: Sequence[Any]
+    result: PyTree
 
 
 def trace(name: str, function: Callable[..., PyTree], *arguments: PyTree) -> Traced:
@@ -101,7 +103,7 @@ def trace(name: str, function: Callable[..., PyTree], *arguments: PyTree) -> Tra
     def call(consts: list[Any], *leaves: Any) -> list[Any]:
         return jaxpr_as_fun(closed.replace(consts=consts))(*leaves)
 
-    return Traced(call, list(closed.consts), result)
+    return Traced(call, list(closed.consts), closed.in_avals, result)
 
 
 def check_arguments(name: str, function: Callable[..., Any], call: str) -> None:
@@ -224,7 +226,7 @@ class LaneProgram:
     """
 
     def __init__(self, traced: Traced, axes: Sequence[Axes], where: Placement, seeds: int, donated: Sequence[int] = ()):
-        self.call, self.axes, self.where, self.seeds = traced.call, axes, where, seeds
+        self.traced, self.axes, self.where, self.seeds = traced, axes, where, seeds
         self.donated = tuple(1 + i for i in donated)
         self.shardings = [where.of_members() if axis.members else where.copied() for axis in axes]
         self.consts = [placed(x, where.copied()) for x in traced.consts]
@@ -249,27 +251,32 @@ class LaneProgram:
     def _over_seeds(self) -> Callable[..., list[Any]]:
         if self.seeds > 1:
             axes = (None, *(0 if axis.seeds else None for axis in self.axes))
-            return jax.vmap(self.call, in_axes=axes, axis_size=self.seeds)
+            return jax.vmap(self.traced.call, in_axes=axes, axis_size=self.seeds)
 
         # An axis of length one would make the program take a quarter longer to compile.
         def one(consts: list[Any], *leaves: Any) -> list[Any]:
             chosen = [x[0] if axis.seeds else x for x, axis in zip(leaves, self.axes, strict=True)]
-            return [jax.lax.expand_dims(x, (0,)) for x in self.call(consts, *chosen)]
+            return [jax.lax.expand_dims(x, (0,)) for x in self.traced.call(consts, *chosen)]
 
         return one
 
-    def compiled(self, width: int, leaves: Sequence[Any]) -> Any:
-        """The compiled program for so many members; `leaves` are arrays or shapes of any number of members."""
+    def shapes(self, width: int) -> list[jax.ShapeDtypeStruct]:
+        """The shapes and placement of the arguments for so many members."""
+        given = zip(self.axes, self.traced.arguments, self.shardings, strict=True)
+        sizes = (width, self.seeds)
+        return [
+            jax.ShapeDtypeStruct((*itertools.compress(sizes, axis), *x.shape), x.dtype, sharding=sharding)
+            for axis, x, sharding in given
+        ]
+
+    def compiled(self, width: int) -> Any:
+        """The compiled program for so many members."""
         if width not in self._compiled:
-            shapes = [
-                jax.ShapeDtypeStruct((width, *x.shape[1:]) if axis.members else x.shape, x.dtype, sharding=sharding)
-                for x, axis, sharding in zip(leaves, self.axes, self.shardings, strict=True)
-            ]
             jitted = jax.jit(self._mapped(width), donate_argnums=self.donated)
-            self._compiled[width] = jitted.lower(self.consts, *shapes).compile()
+            self._compiled[width] = jitted.lower(self.consts, *self.shapes(width)).compile()
         return self._compiled[width]
 
     def __call__(self, width: int, leaves: Sequence[Any]) -> list[Any]:
         """Run the program for so many members."""
         arrays = [placed(x, sharding) for x, sharding in zip(leaves, self.shardings, strict=True)]
-        return self.compiled(width, arrays)(self.consts, *arrays)
+        return self.compiled(width)(self.consts, *arrays)
