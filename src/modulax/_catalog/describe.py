@@ -26,7 +26,7 @@ from .._protocol.masks import select
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.schedule import AbstractSchedule, is_schedule, title
 from .._protocol.small_steps import lost_steps
-from .._protocol.transform import AbstractTransform, Part
+from .._protocol.transform import AbstractTransform, Effect, Part
 from .._support.arithmetic import default_float
 from .._support.types import Params, State
 from ..tree._math import shapes_of
@@ -143,31 +143,36 @@ def _walk(outer: Part, tree: PyTree, rows: Sequence[LeafDescription], notes: lis
     Inside an optimizer, factors are part of the algorithm.
     """
     transform, state = outer.transform, outer.state
-    is_whole = True
-    parts_are_inside = is_inside or isinstance(transform, AbstractOptimizer)
-    for part in transform.each_part(state):
-        is_whole = False
-        if part.auxiliary:
-            continue
-        seen = None if part.receives is None else part.receives(tree)
-        if seen is None:
-            _walk(part, tree, rows, notes, parts_are_inside)
-        else:
-            shown = _those(rows, seen)
-            if part.key is not None:
-                for row in shown:
-                    row.group = f"{row.group}/{part.key}" if row.group else str(part.key)
-            _walk(part, select(tree, seen), shown, notes, parts_are_inside)
+    parts = list(transform.each_part(state))
+    for part in parts:
+        if not part.auxiliary:
+            _walk_part(part, tree, rows, notes, is_inside or isinstance(transform, AbstractOptimizer))
     reached = _those(rows, _where(transform, tree))
-    _write_numbers(transform, reached, is_whole, is_inside)
+    _write_numbers(transform, reached, not parts, is_inside)
     decay = getattr(transform, "weight_decay", None)
     if rows and not reached and decay is not None and _text(decay) != _ZERO:
         notes.append(f"no leaf decays: the mask of `{type(transform).__name__}` excludes every parameter.")
-    effect = transform._effect(tree, state)
-    for row, factor in zip(rows, effect.factors, strict=True) if effect.factors is not None and not is_inside else ():
-        if row.learning_rate:
-            row.learning_rate = _product(row.learning_rate, _text(factor))
     notes += [note for note in _ranges(transform) if rows and note not in notes]
+    _write_effect(transform._effect(tree, state), rows, is_inside)
+
+
+def _walk_part(part: Part, tree: PyTree, rows: Sequence[LeafDescription], notes: list[str], is_inside: bool) -> None:
+    """Fill the rows of the leaves that a part receives."""
+    if part.receives is None:
+        _walk(part, tree, rows, notes, is_inside)
+        return
+    seen = part.receives(tree)
+    shown = _those(rows, seen)
+    for row in shown if part.key is not None else ():
+        row.group = f"{row.group}/{part.key}" if row.group else str(part.key)
+    _walk(part, select(tree, seen), shown, notes, is_inside)
+
+
+def _write_effect(effect: Effect, rows: Sequence[LeafDescription], is_inside: bool) -> None:
+    """Multiply the learning rates by the factors of a transform, and mark the leaves that it freezes."""
+    if effect.factors is not None and not is_inside:
+        for row, factor in zip(rows, effect.factors, strict=True):
+            row.learning_rate = row.learning_rate and _product(row.learning_rate, _text(factor))
     for row in [] if effect.frozen is None else _those(rows, effect.frozen):
         row.group, row.learning_rate, row.weight_decay = "frozen", "", ""
 
@@ -254,14 +259,19 @@ def _write_numbers(
             continue
         is_ascent = name == "learning_rate" and not is_inside and not getattr(transform, "flip_sign", True)
         text = f"-{_factor(_text(value))}" if is_ascent else _text(value)
-        if is_whole:
-            adds_nothing = name == "weight_decay" and text == _ZERO
-            chosen = [row for row in rows if not (adds_nothing and row.weight_decay)]
-        elif isinstance(transform, AbstractOptimizer) and is_schedule(value):
-            written = [row for row in rows if getattr(row, name)]
-            # If all are 0, the schedule starts there; if some are, these are the weight decay of another part.
-            chosen = [row for row in written if getattr(row, name) != _ZERO] or written
-        else:
-            continue
-        for row in chosen:
+        for row in _rows_to_write(transform, rows, name, value, is_whole):
             setattr(row, name, text)
+
+
+def _rows_to_write(
+    transform: AbstractTransform, rows: Sequence[LeafDescription], name: str, value: Any, is_whole: bool
+) -> Sequence[LeafDescription]:
+    """The rows in which the number in a field of the transform is in force."""
+    if is_whole:
+        adds_nothing = name == "weight_decay" and _text(value) == _ZERO
+        return [row for row in rows if not (adds_nothing and row.weight_decay)]
+    if not (isinstance(transform, AbstractOptimizer) and is_schedule(value)):
+        return []
+    written = [row for row in rows if getattr(row, name)]
+    # If all are 0, the schedule starts there; if some are, these are the weight decay of another part.
+    return [row for row in written if getattr(row, name) != _ZERO] or written

@@ -85,14 +85,14 @@ def _from_paths(leaves: Sequence[tuple[Names, tuple[int, ...]]], where: str | No
     """The depth of every leaf, from a list or a stack of blocks and the names of the other leaves."""
     lists = _lists([names for names, _ in leaves])
     shown = {_shown(key): key for key in lists}
-    if where is None and len(shown) == 1:
-        (key,) = shown.values()
+    if where is not None:
+        key = shown.get(where, shown.get(f"{where}.*"))
     else:
-        key = None if where is None else shown.get(where, shown.get(f"{where}.*"))
+        key = next(iter(shown.values())) if len(shown) == 1 else None
     if key is not None:
         ranks = {i: rank for rank, i in enumerate(sorted(lists[key]), 1)}
-        found = [None if (i := _index(names, key)) is None else ranks[i] for names, _ in leaves]
-        return _others(leaves, found, len(ranks))
+        indices = [_index(names, key) for names, _ in leaves]
+        return _others(leaves, [None if i is None else ranks[i] for i in indices], len(ranks))
     if where is None and shown:
         raise ValueError(
             f"`layerwise_decay` found several lists of blocks, {listing(shown)}. Name the one that counts, "
@@ -105,8 +105,13 @@ def _from_paths(leaves: Sequence[tuple[Names, tuple[int, ...]]], where: str | No
             '`depth="encoder.layers"` (also for blocks that are stacked in one array), or give all depths: '
             f'`depth={{"embed*": 0, "first.*": 1, ...}}`. The paths are {_paths(leaves)}.'
         )
-    (node,) = nodes
-    inside = [matches(".".join(names), node) or ".".join(names).startswith(f"{node}.") for names, _ in leaves]
+    return _from_stack(leaves, nodes[0], axis)
+
+
+def _from_stack(leaves: Sequence[tuple[Names, tuple[int, ...]]], node: str, axis: int) -> list[Any]:
+    """The depth of every leaf, from blocks that are stacked along an axis of the arrays in a node."""
+    paths = [".".join(names) for names, _ in leaves]
+    inside = [matches(path, node) or path.startswith(f"{node}.") for path in paths]
     sizes = {shape[axis] if len(shape) > axis else None for (_, shape), i in zip(leaves, inside, strict=True) if i}
     if len(sizes) != 1 or None in sizes:
         raise ValueError(

@@ -71,33 +71,42 @@ def _what_is_wrong(
     name: str, parameters: list[inspect.Parameter], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> list[str]:
     names = [p.name for p in parameters]
-    if unknown := [key for key in kwargs if key not in names]:
-        key = unknown[0]
-        start = f"`{name}({key}=...)`: there is no argument `{key}`."
-        if key in _vocabulary().PARAMETERS:
-            return [start, "The parameters are given to `init(params)` and `step(grads, state, params)`."]
-        if key == "lr_scheduler":
-            return [start, f"Give a schedule in place of a number: `{name}(schedules.CosineDecay(1e-3, 1000))`."]
-        if meant := meant_by(key, names):
-            before = _written_out(args, {k: x for k, x in kwargs.items() if k != key})
-            return [start, f"Write `{name}({', '.join([*before, _written(meant, kwargs[key])])})`."]
-        return [start + suggestion(key, names)]
     positional = [p.name for p in parameters if p.kind is not inspect.Parameter.KEYWORD_ONLY]
+    if unknown := next((key for key in kwargs if key not in names), None):
+        return _unknown_argument(name, unknown, names, args, kwargs)
     if len(args) > len(positional):
-        taken = f"takes {listing(positional)} by position" if positional else "takes no argument by position"
-        named = {key: x for key, x in zip(names, args, strict=False) if key not in positional and key not in kwargs}
-        call = ", ".join(_written_out(args[: len(positional)], named))
-        remedy = f"Give the others by name, such as `{name}({call})`." if named else ""
-        return [f"`{name}` {taken}, and {len(args)} values were given.", remedy]
-    if twice := [n for n in positional[: len(args)] if n in kwargs]:
-        value = _text(args[positional.index(twice[0])])
-        return [f"`{name}({twice[0]}=...)` was given twice: its position has the value {value} already."]
+        return _surplus_arguments(name, names, positional, args, kwargs)
+    if twice := next((n for n in positional[: len(args)] if n in kwargs), None):
+        value = _text(args[positional.index(twice)])
+        return [f"`{name}({twice}=...)` was given twice: its position has the value {value} already."]
     required = [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
     lacking = [n for n in required if n not in {*positional[: len(args)], *kwargs}]
-    given = _written_out(args, kwargs)
-    return [
-        f"`{name}` needs {listing(lacking)}: write `{name}({', '.join([*given, *(f'{n}=...' for n in lacking)])})`."
-    ]
+    call = ", ".join([*_written_out(args, kwargs), *(f"{n}=..." for n in lacking)])
+    return [f"`{name}` needs {listing(lacking)}: write `{name}({call})`."]
+
+
+def _unknown_argument(
+    name: str, key: str, names: list[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> list[str]:
+    start = f"`{name}({key}=...)`: there is no argument `{key}`."
+    if key in _vocabulary().PARAMETERS:
+        return [start, "The parameters are given to `init(params)` and `step(grads, state, params)`."]
+    if key == "lr_scheduler":
+        return [start, f"Give a schedule in place of a number: `{name}(schedules.CosineDecay(1e-3, 1000))`."]
+    if meant := meant_by(key, names):
+        others = _written_out(args, {k: x for k, x in kwargs.items() if k != key})
+        return [start, f"Write `{name}({', '.join([*others, _written(meant, kwargs[key])])})`."]
+    return [start + suggestion(key, names)]
+
+
+def _surplus_arguments(
+    name: str, names: list[str], positional: list[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> list[str]:
+    taken = f"takes {listing(positional)} by position" if positional else "takes no argument by position"
+    named = {key: x for key, x in zip(names, args, strict=False) if key not in positional and key not in kwargs}
+    call = ", ".join(_written_out(args[: len(positional)], named))
+    remedy = f"Give the others by name, such as `{name}({call})`." if named else ""
+    return [f"`{name}` {taken}, and {len(args)} values were given.", remedy]
 
 
 def _written_out(args: Iterable[Any], kwargs: Mapping[str, Any]) -> list[str]:

@@ -1,6 +1,6 @@
 """Convert optimizer states of PyTorch to states of modulax."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ import numpy as np
 
 from .._support.checks import listing
 from .._support.types import State
-from ..tree._paths import join, split
+from ..tree._paths import split
 from ..tree._stacks import unstack
 from ..tree._state import sections
 from ._convert import load_state_dict
@@ -56,28 +56,46 @@ def state_from_torch(
             f"{listing(theirs)}."
         )
     rates = {key: group["lr"] for group in state_dict.get("param_groups", ()) for key in group["params"]}
+    steps = [int(theirs[key]["step"]) for key in names.values() if "step" in theirs[key]]
     flat: dict[str, Any] = {}
-    own = stored(template)
-    places = {section.names for section in sections(unstack(template))}
-    for keys in map(split, own):
-        stop = next((stop for stop in range(len(keys)) if keys[: stop + 1] in places), None)
-        if stop is not None:
-            field, path = keys[stop], keys[stop + 1 :]
-            name = join(keys)
-            if field in _COUNTERS:
-                steps = [int(theirs[key]["step"]) for key in names.values() if "step" in theirs[key]]
-                if steps:
-                    flat[name] = np.asarray(max(steps), own[name].dtype)
-            elif (parameter := ".".join(path)) in names:
-                key = names[parameter]
-                source = next((s for s in _TORCH_FIELDS.get(field, ()) if s in theirs[key]), None)
-                if source is None or theirs[key][source] is None:
-                    continue
-                value = convert(parameter, np.asarray(theirs[key][source]))
-                if field == "trace" and "square_avg" in theirs[key]:
-                    value = value * np.asarray(-rates[key], value.dtype)
-                flat[name] = value
+    for name, field, parameter in _places(template):
+        if field in _COUNTERS:
+            found = max(steps, default=None)
+        elif parameter in names:
+            key = names[parameter]
+            found = _moment(field, parameter, theirs[key], rates.get(key), convert)
+        else:
+            continue
+        if found is not None:
+            flat[name] = found
     return load_state_dict(template, _cast(template, flat), strict=False)
+
+
+def _places(template: State) -> Iterator[tuple[str, str, str]]:
+    """Yield the name of each array of the template, the field of a state that holds it, and its path in that field."""
+    fields = {section.names for section in sections(unstack(template))}
+    for name in stored(template):
+        keys = split(name)
+        stop = next((stop for stop in range(len(keys)) if keys[: stop + 1] in fields), None)
+        if stop is not None:
+            yield name, keys[stop], ".".join(keys[stop + 1 :])
+
+
+def _moment(
+    field: str,
+    parameter: str,
+    theirs: Mapping[str, Any],
+    rate: Any,
+    convert: Callable[[str, np.ndarray], np.ndarray],
+) -> Any:
+    """The array of torch for a field of a parameter, or None if torch has none."""
+    source = next((s for s in _TORCH_FIELDS.get(field, ()) if s in theirs), None)
+    if source is None or theirs[source] is None:
+        return None
+    value = convert(parameter, np.asarray(theirs[source]))
+    # torch's `RMSprop` keeps its momentum without the learning rate.
+    is_of_rmsprop = field == "trace" and "square_avg" in theirs
+    return value * np.asarray(-rate, value.dtype) if is_of_rmsprop else value
 
 
 def _cast(template: State, flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,6 +103,8 @@ def _cast(template: State, flat: Mapping[str, Any]) -> dict[str, Any]:
     wanted = stored(template)
 
     def cast(name: str, x: Any) -> Any:
+        if isinstance(x, int):
+            return np.asarray(x, wanted[name].dtype)
         is_float = name in wanted and jnp.issubdtype(x.dtype, jnp.inexact)
         return jnp.asarray(x).astype(wanted[name].dtype) if is_float else x
 
