@@ -41,12 +41,9 @@ class _Study:
                 f"Give one metric for each: `metric=[...]`, in the order of `directions`."
             )
         self.parameters = {name: space.parameter(name) for name, space in spaces.items()}
-        kinds = {
-            "uniform": distributions.FloatDistribution,
-            "log": lambda low, high: distributions.FloatDistribution(low, high, log=True),
-            "choice": lambda *choices: distributions.CategoricalDistribution(choices),
+        self.distributions = {
+            p.name: getattr(distributions, p.distribution)(**p.arguments) for p in self.parameters.values()
         }
-        self.distributions = {p.name: kinds[p.distribution](*p.arguments) for p in self.parameters.values()}
         self._optimizer, self._spaces = optimizer, spaces
 
     def sweep(self, trials: Sequence[Any]) -> Sweep:
@@ -272,13 +269,13 @@ class _Search:
 
     def _from_study(self, trial: Any) -> list[np.ndarray]:
         """The metrics of a trial that another call trained: the objectives alone, the same for all seeds."""
-        stored, total = self._blank(), self.experiment.total
+        metrics, total = self._blank(), self.experiment.total
         steps = {step: value for step, value in trial.intermediate_values.items() if step < total}
         end = total if trial.state == self.study.state.COMPLETE else max(steps, default=-1) + 1
         for number, leaf in enumerate(self.objectives):
             for step, value in steps.items():
-                stored[leaf][:, step] = value
+                metrics[leaf][:, step] = value
             if trial.values and end:
-                stored[leaf][:, end - 1] = trial.values[number]
+                metrics[leaf][:, end - 1] = trial.values[number]
         self.trained[trial.number] = end
-        return stored
+        return metrics
