@@ -198,7 +198,7 @@ class _Search:
             self._check_structure(sweep)
             for i in range(0, count, self.width):
                 self._train_lane(sweep.members[i : i + self.width], trials[i : i + self.width], bar)
-        except BaseException:
+        except BaseException:  # also if the user stops it: else the trials would remain in the state RUNNING
             for trial in trials:
                 self.study.tell(trial, "FAIL")
             raise

@@ -22,17 +22,7 @@ from ..tree._paths import dotted
 from ._description import first_difference
 from ._memory import exhausted, peak
 from ._sweep import Group, Members, stacked
-from ._training import (
-    Axes,
-    Keys,
-    LaneProgram,
-    Placement,
-    Train,
-    Trainable,
-    as_metrics,
-    in_segments,
-    trace,
-)
+from ._training import Axes, Keys, LaneProgram, Placement, Train, Trainable, as_metrics, in_segments, trace
 
 HYPERPARAMETER, CARRY = Axes(members=True, seeds=False), Axes(members=True, seeds=True)
 
@@ -147,7 +137,8 @@ class Lane:
     def __init__(self, structure: Structure, places: Sequence[int], members: Members, width: int):
         self.structure, self.places, self.members, self.width = structure, list(places), tuple(members), width
         self.carry: list[Any] | None = None
-        self.begin: Callable[[], list[Any]] = self._start  # gives the carry when it is needed first
+        # Called for the carry when it is first needed: a lane whose segments are all in the folder needs none.
+        self.begin: Callable[[], list[Any]] = self._start
 
     def padded(self, rows: Sequence[Any]) -> list[Any]:
         """The rows, with the last one repeated, for the width of the lane."""
@@ -230,7 +221,7 @@ def regrouped(
 def _gathered(rows: Sequence[tuple[Lane, int]]) -> list[Any]:
     """The carry that consists of rows of the carries of other lanes."""
     only = rows[0][0]
-    if all(lane is only for lane, _ in rows):
+    if all(lane is only for lane, _ in rows):  # the carry stays on the devices
         places = np.array([row for _, row in rows])
         return [x[places] for x in only.current()]
     return [np.stack([np.asarray(lane.current()[i][row]) for lane, row in rows]) for i in range(len(only.current()))]

@@ -145,6 +145,7 @@ class Experiment:
             self.train_lane(name, lane, first, last)
             if len(group) > 1:
                 lane.leave()
+        # Only after the training, since a search that is killed during it resumes from them.
         for name, segment in self._last_carries:
             self.folder.forget(name, segment)
         self._last_carries = [(name, last - 1) for name in group]

@@ -172,7 +172,7 @@ def seed_of(key: PRNGKeyArray, fold: int = 0) -> list[int]:
     return [int(x) for x in np.asarray(bits).ravel()]
 
 
-def points(key: PRNGKeyArray, n: int, dimensions: int, sampler: str) -> np.ndarray:
+def _points(key: PRNGKeyArray, n: int, dimensions: int, sampler: str) -> np.ndarray:
     """Points in the unit cube: independent ones (`"random"`), or a scrambled Sobol sequence (`"sobol"`)."""
     generator = np.random.default_rng(seed_of(key))
     if sampler == "random":
@@ -209,6 +209,6 @@ def sample(
     check_spaces("sweeps.sample", spaces)
     sampler = ("sobol" if len(spaces) > 1 else "random") if sampler is None else sampler
     check_option("sweeps.sample", "sampler", sampler, ("random", "sobol"))
-    unit = points(key, n, len(spaces), sampler)
-    rows = [[space.at(float(u)) for space, u in zip(spaces.values(), row, strict=True)] for row in unit]
+    points = _points(key, n, len(spaces), sampler).tolist()
+    rows = [[space.at(u) for space, u in zip(spaces.values(), point, strict=True)] for point in points]
     return combined("sweeps.sample", optimizer, spaces, rows)
