@@ -66,8 +66,8 @@ class _Study:
 
     def finished(self) -> list[Any]:
         """The trials that were trained, by whoever, with all of our parameters."""
-        done = self.study.get_trials(deepcopy=False, states=(self.state.COMPLETE, self.state.PRUNED))
-        return [trial for trial in done if self.distributions.keys() <= trial.params.keys()]
+        trials = self.study.get_trials(deepcopy=False, states=(self.state.COMPLETE, self.state.PRUNED))
+        return [trial for trial in trials if self.distributions.keys() <= trial.params.keys()]
 
 
 def optuna(
@@ -148,11 +148,11 @@ def optuna(
     )
     search = _Search(ours, experiment, reduce, batch, memory)
     with Progress(progress) as bar:
-        left = trials - len(ours.finished())
-        bar.total(max(left, 0) * segments)
-        while left > 0 and not ours.is_exhausted:
-            search.train(min(batch, left), bar)
-            left = trials - len(ours.finished())
+        remaining = trials - len(ours.finished())
+        bar.total(max(remaining, 0) * segments)
+        while remaining > 0 and not ours.is_exhausted:
+            search.train(min(batch, remaining), bar)
+            remaining = trials - len(ours.finished())
     return search.results()
 
 

@@ -38,7 +38,7 @@ def plot(panels: Panels, kind: str | Sequence[str] | None) -> Any:
     kinds = tuple(PANELS) if kind is None else (kind,) if isinstance(kind, str) else tuple(kind)
     for name in kinds:
         check_option("plot", "kind", name, tuple(PANELS))
-    drawings = [draw for name in kinds for draw in PANELS[name](panels, kind is not None)]
+    drawings = [draw for name in kinds for draw in _drawings(panels, name, is_required=kind is not None)]
     columns = 2 if len(drawings) == 4 else min(len(drawings), 3)
     rows = -(-len(drawings) // columns)
     # Before the style: with the first figure, the backend of notebooks changes a setting that has to stay.
@@ -65,37 +65,42 @@ def _legend_columns(labels: Iterable[str], width: float) -> int:
     return 1
 
 
-def _curve_panels(panels: Panels, is_required: bool) -> list[Draw]:
-    if len(panels.steps) > 1:
-        return [_curves]
-    if is_required:
-        raise ValueError(
-            f"`{panels.metric}` has one value for each run, so there are no curves. Let `train` return the values "
-            f"over time, or train in segments."
-        )
-    return []
+def _drawings(panels: Panels, kind: str, is_required: bool) -> list[Draw]:
+    """The panels of one kind; an error if there are none, and the user asked for them."""
+    drawings = PANELS[kind](panels)
+    if is_required and not drawings:
+        raise ValueError(MISSING[kind].format(metric=panels.metric))
+    return drawings
 
 
-def _final_panels(panels: Panels, is_required: bool) -> list[Draw]:
-    del is_required  # there are always final values
+def _curve_panels(panels: Panels) -> list[Draw]:
+    return [_curves] if len(panels.steps) > 1 else []
+
+
+def _final_panels(panels: Panels) -> list[Draw]:
     columns = panels.columns
     if any(all(column.values[i] is None for column in columns) for i in range(len(panels.class_of))):
         columns = [*columns, panels.optimizers]
     return [functools.partial(_against, column=column) for column in columns]
 
 
-def _heat_maps(panels: Panels, is_required: bool) -> list[Draw]:
+def _heat_maps(panels: Panels) -> list[Draw]:
     drawings: list[Draw] = []
     for name, members in panels.classes.items():
         varied = [column for column in panels.numeric() if len({column.values[i] for i in members}) > 1]
         if len(varied) >= 2 and panels.is_grid(members):
             drawings.append(functools.partial(_heat_map, name=name, members=members, pair=(varied[0], varied[1])))
-    if is_required and not drawings:
-        raise ValueError("A heat map needs two hyperparameters on a grid: `sweeps.grid(optimizer, a=[...], b=[...])`.")
     return drawings
 
 
 PANELS = {"curves": _curve_panels, "final": _final_panels, "heatmap": _heat_maps}
+MISSING = {
+    "curves": (
+        "`{metric}` has one value for each run, so there are no curves. Let `train` return the values over time, or "
+        "train in segments."
+    ),
+    "heatmap": "A heat map needs two hyperparameters on a grid: `sweeps.grid(optimizer, a=[...], b=[...])`.",
+}
 
 
 def _curves(ax: Any, panels: Panels) -> None:

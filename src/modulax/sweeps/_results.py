@@ -212,9 +212,8 @@ def csv_of(results: Results, finished: np.ndarray | None = None) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["member", "seed", *columns, *last, "diverged"])
-    for i, row in enumerate(rows):
-        for j in range(results.diverged.shape[1]):
-            if finished is None or finished[i]:
-                values = [x[i, j].item() for x in last.values()]
-                writer.writerow([i, j, *(row.get(name, "") for name in columns), *values, bool(results.diverged[i, j])])
+    for (i, j), diverged in np.ndenumerate(results.diverged):
+        if finished is None or finished[i]:
+            values = [x[i, j].item() for x in last.values()]
+            writer.writerow([i, j, *(rows[i].get(name, "") for name in columns), *values, bool(diverged)])
     return out.getvalue()
