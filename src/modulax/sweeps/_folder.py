@@ -43,13 +43,13 @@ class Folder:
         self.path = None if path is None else Path(os.path.abspath(path))
         if self.path is None:
             return
-        known, what = self.note("sweep"), json.loads(json.dumps(what))
-        if known is not None:
-            _check_equal(self.path, known, what)
+        old, what = self.note("sweep"), json.loads(json.dumps(what))
+        if old is not None:
+            _check_equal(self.path, old, what)
         elif _writes() and self.path.is_dir() and {x.name for x in self.path.iterdir()} - BEGUN:
             raise ValueError(f"`folder={str(path)!r}` is not empty, and there is no sweep in it. Choose a new folder.")
         try:
-            self._begin(self.path, None if known else what)
+            self._begin(self.path, what if old is None else None)
         except OSError as error:
             raise OSError(f"`folder={str(path)!r}` can't be written: {error}. Choose another folder.") from error
 
@@ -65,9 +65,9 @@ class Folder:
     def write_text(self, name: str, text: str) -> None:
         """Write a text file, which appears when it is complete."""
         if self.path is not None and _writes():
-            fresh = self.path / f"{name}.new"
-            fresh.write_text(text, encoding="utf-8")
-            os.replace(fresh, self.path / name)
+            temporary = self.path / f"{name}.new"
+            temporary.write_text(text, encoding="utf-8")
+            os.replace(temporary, self.path / name)
 
     def note(self, name: str) -> Any:
         """A value that was noted in the folder when the sweep began; None if it wasn't."""
@@ -88,16 +88,16 @@ class Folder:
 
     def metrics(self, name: str, segment: int, dtypes: Sequence[Any]) -> list[np.ndarray]:
         """Read the metrics of a segment."""
-        with np.load(self._metrics(name, segment)) as stored:
-            arrays = [stored[f"arr_{i}"] for i in range(len(dtypes))]
+        with np.load(self._metrics(name, segment)) as archive:
+            arrays = [archive[f"arr_{i}"] for i in range(len(dtypes))]
         return [x if x.dtype == dtype else x.view(dtype) for x, dtype in zip(arrays, dtypes, strict=True)]
 
     def carry(self, name: str, segment: int, template: Sequence[Any]) -> list[Any]:
         """Read the carries after a segment."""
         if not template:
             return []
-        found, _ = restore(self._carry(name, segment), _by_name(template))
-        return list(found.values())
+        carry, _ = restore(self._carry(name, segment), _by_name(template))
+        return list(carry.values())
 
     def write(self, name: str, segment: int, metrics: Sequence[np.ndarray], carry: Sequence[Any]) -> None:
         """Write a finished segment: the carries, then the metrics."""
@@ -107,10 +107,10 @@ class Folder:
             save(self._carry(name, segment), _by_name(carry), overwrite=True)
         if not _writes():
             return
-        fresh = self.path / "metrics" / f"{name}.new"
-        with open(fresh, "wb") as file:
+        temporary = self.path / "metrics" / f"{name}.new"
+        with open(temporary, "wb") as file:
             np.savez(file, *metrics)  # bfloat16 as bytes, which `metrics` reads as such
-        os.replace(fresh, self._metrics(name, segment))
+        os.replace(temporary, self._metrics(name, segment))
 
     def forget(self, name: str, segment: int) -> None:
         """Delete the carries after a segment, when nothing continues from them any more."""

@@ -80,18 +80,18 @@ def halving(
     experiment.results().scores(metric, mode=mode, reduce=reduce)  # an error before anything is trained
     work = _work(ends, len(experiment.sweep), factor)
     what = {"rungs": ends, "factor": factor, "ranked_by": [metric or "", mode, reduce]}
-    with experiment.begun("halving", Settings(chunk, memory, folder, progress), work, share=1 / factor**2, **what):
+    with experiment.session("halving", Settings(chunk, memory, folder, progress), work, share=1 / factor**2, **what):
         alive = np.arange(len(experiment.sweep))
         groups = experiment.lanes()
         for rung, (first, last) in enumerate(itertools.pairwise([0, *ends])):
-            named = {f"{rung}-{i}-{j:03d}": lane for i, group in enumerate(groups) for j, lane in enumerate(group)}
-            experiment.train(named, first, last)
+            group = {f"{rung}-{i}-{j:03d}": lane for i, row in enumerate(groups) for j, lane in enumerate(row)}
+            experiment.train(group, first, last)
             results = experiment.results()
             experiment.save_table(results)
             costs = results._costs(metric, mode=mode, reduce=reduce)[alive]
             alive = np.sort(alive[np.argsort(costs, kind="stable")[: math.ceil(len(alive) / factor)]])
-            groups = [_compacted(group, alive, factor) for group in groups]
-    return results
+            groups = [_compacted(row, alive, factor) for row in groups]
+    return experiment.results()
 
 
 def _compacted(group: list[Lane], alive: np.ndarray, factor: int) -> list[Lane]:

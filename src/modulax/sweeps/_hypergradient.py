@@ -71,16 +71,13 @@ class Interval(NamedTuple):
 
 EVERYWHERE = Interval(-INF, INF)
 INTERVALS: dict[Requirement | None, Interval] = {
-    DECAY: Interval(0, 1),
-    FRACTION: Interval(0, 1),
-    PROPER_FRACTION: Interval(0, 1),
-    POSITIVE: Interval(0, INF),
-    NON_NEGATIVE: Interval(0, INF),
+    **dict.fromkeys((DECAY, FRACTION, PROPER_FRACTION), Interval(0, 1)),
+    **dict.fromkeys((POSITIVE, NON_NEGATIVE), Interval(0, INF)),
     AT_LEAST_ONE: Interval(1, INF),
 }
 
 
-Learned = dict[str, tuple[int, Interval]]  # by dotted path: the place among the leaves of the optimizer, the interval
+Variables = dict[str, tuple[int, Interval]]  # by dotted path: place among the leaves of the optimizer, and interval
 
 
 class Hypergradient(Generic[Optimizer]):
@@ -93,11 +90,11 @@ class Hypergradient(Generic[Optimizer]):
         bounds: the open interval of each learned hyperparameter, by dotted path.
     """
 
-    def __init__(self, train: Callable[..., Any], optimizer: Optimizer, learned: Learned, has_aux: bool):
+    def __init__(self, train: Callable[..., Any], optimizer: Optimizer, variables: Variables, has_aux: bool):
         self._leaves, self._treedef = jtu.tree_flatten(optimizer)
-        self._learned, self._name = learned, type(optimizer).__name__
-        self.start: Values = {path: self._unconstrained(path) for path in learned}
-        self.bounds = {path: tuple(interval) for path, (_, interval) in learned.items()}
+        self._variables, self._name = variables, type(optimizer).__name__
+        self.start: Values = {path: self._unconstrained(path) for path in variables}
+        self.bounds = {path: (interval.low, interval.high) for path, (_, interval) in variables.items()}
 
         def loss(values: Values, args: tuple[Any, ...]) -> Any:
             out = train(self.optimizer(values), *args)
@@ -107,7 +104,7 @@ class Hypergradient(Generic[Optimizer]):
         self._value_and_grad = eqx.filter_jit(jax.value_and_grad(loss, has_aux=has_aux))
 
     def __repr__(self) -> str:
-        return f"Hypergradient({self._name}: {', '.join(self._learned)})"
+        return f"Hypergradient({self._name}: {', '.join(self._variables)})"
 
     def __call__(self, values: Values, *args: PyTree) -> tuple[Any, Values]:
         """Return the loss after training, and its derivative with respect to the unconstrained values.
@@ -121,12 +118,12 @@ class Hypergradient(Generic[Optimizer]):
     def optimizer(self, values: Values) -> Optimizer:
         """Return the optimizer with the hyperparameters that belong to unconstrained values."""
         leaves = list(self._leaves)
-        for path, (place, interval) in self._learned.items():
+        for path, (place, interval) in self._variables.items():
             leaves[place] = interval.value(jnp.asarray(values[path]))
         return self._treedef.unflatten(leaves)
 
     def _unconstrained(self, path: str) -> Array:
-        place, interval = self._learned[path]
+        place, interval = self._variables[path]
         leaf = self._leaves[place]
         if not interval.low < float(leaf) < interval.high:
             raise ValueError(
@@ -220,11 +217,11 @@ def hypergradient(
             "`sweeps.hypergradient` needs the name of at least one hyperparameter: "
             '`hypergradient(train, optimizer, "learning_rate")`.'
         )
-    given = dict.fromkeys(names) | {name: _interval(name, pair) for name, pair in bounds.items()}
-    learned: Learned = {}
-    for name, interval in given.items():
-        learned |= _learned(optimizer, name, interval)
-    return Hypergradient(train, optimizer, learned, has_aux)
+    intervals = dict.fromkeys(names) | {name: _interval(name, pair) for name, pair in bounds.items()}
+    variables: Variables = {}
+    for name, interval in intervals.items():
+        variables |= _variables(optimizer, name, interval)
+    return Hypergradient(train, optimizer, variables, has_aux)
 
 
 def _interval(name: str, pair: Any) -> Interval:
@@ -242,21 +239,21 @@ def _interval(name: str, pair: Any) -> Interval:
     return Interval(low, high)
 
 
-def _learned(optimizer: AbstractTransform, name: str, interval: Interval | None) -> Learned:
+def _variables(optimizer: AbstractTransform, name: str, interval: Interval | None) -> Variables:
     """The numbers that a name refers to, in the given interval, or else in that of their declaration or their sign."""
-    chosen = list(map(joined, find_paths(optimizer, name, "sweeps.hypergradient")))
-    learned: Learned = {}
+    prefixes = list(map(joined, find_paths(optimizer, name, "sweeps.hypergradient")))
+    variables: Variables = {}
     for place, (keys, leaf) in enumerate(jtu.tree_leaves_with_path(optimizer)):
         path = dotted(keys)
-        if any(f"{path}.".startswith(f"{prefix}.") for prefix in chosen) and not is_key_data(leaf):
+        if any(f"{path}.".startswith(f"{prefix}.") for prefix in prefixes) and not is_key_data(leaf):
             by_sign = INTERVALS[POSITIVE] if float(leaf) > 0 else EVERYWHERE
-            learned[path] = place, interval or INTERVALS.get(_requirement(optimizer, keys), by_sign)
-    if not learned:
+            variables[path] = place, interval or INTERVALS.get(_requirement(optimizer, keys), by_sign)
+    if not variables:
         raise ValueError(
             f"`sweeps.hypergradient({name!r})`: `{name}` of {type(optimizer).__name__} is not a hyperparameter, so the "
             f"loss has no derivative with respect to it. There are {listing(optimizer.hyperparameters())}."
         )
-    return learned
+    return variables
 
 
 def _requirement(module: Any, keys: tuple[Any, ...]) -> Requirement | None:

@@ -13,6 +13,7 @@ from .._protocol.schedule import AbstractSchedule
 from .._protocol.transform import AbstractTransform
 from .._support.checks import check_integer, listing
 from .._support.plotting import pyplot
+from ._plots import set_heights
 from ._results import Results
 from ._run import Experiment, Settings, train_all
 from ._sweep import check_optimizer, grid
@@ -51,9 +52,9 @@ class RangeTest:
     note: str
 
     def __repr__(self) -> str:
-        found = "no suggestion" if self.suggestion is None else f"suggestion {self.suggestion:.3g}"
-        tested = f"{len(self.rates)} rates from {self.rates[0]:.3g} to {self.rates[-1]:.3g}"
-        return f"RangeTest({found}; {tested}){f'. {self.note}' if self.note else ''}"
+        outcome = "no suggestion" if self.suggestion is None else f"suggestion {self.suggestion:.3g}"
+        rates = f"{len(self.rates)} rates from {self.rates[0]:.3g} to {self.rates[-1]:.3g}"
+        return f"RangeTest({outcome}; {rates}){f'. {self.note}' if self.note else ''}"
 
     def plot(self, ax: Any = None) -> Any:
         """Plot the metric against the rate with matplotlib, and return the axes.
@@ -78,15 +79,9 @@ class RangeTest:
             ax.axvline(self.suggestion, color="C3", linestyle="--", label=f"suggestion, {self.suggestion:.2g}")
             ax.legend()
         ax.set_xscale("log")
-        finite = self.smoothed[np.isfinite(self.smoothed)]
-        if finite.size and np.ptp(finite) > 0:
-            low, high, room = finite.min(), finite.max(), 0.2 * np.ptp(finite)
-            if _is_logarithmic(self.scores, self.mode):
-                ax.set_yscale("log")
-                margin = (high / low) ** 0.1
-                ax.set_ylim(low / margin**2, high * margin)
-            else:
-                ax.set_ylim(low - room, high + room)
+        if np.isfinite(self.smoothed).any():
+            low, high = (np.ma.masked_invalid(x) for x in (self.scores, self.smoothed))
+            set_heights(ax, (float(low.min()), float(high.max())))
         ax.set(xlabel=self.name.replace("_", " "), ylabel=self.metric)
         return ax
 
@@ -172,7 +167,7 @@ def lr_finder(
     experiment.results().scores(metric, mode=mode, reduce=reduce)  # an error if there is no such metric
     results = train_all(experiment, Settings(chunk, memory, folder, progress))
     scores = results.scores(metric, mode=mode, reduce=reduce)
-    smoothed, suggestion, note = _judged(rates, scores, mode)
+    smoothed, suggestion, note = _suggestion(rates, scores, mode)
     return RangeTest(results, name, results._metric(metric)[0], mode, rates, scores, smoothed, suggestion, note)
 
 
@@ -180,10 +175,10 @@ def _check_no_schedule(optimizer: AbstractTransform, name: str, path: tuple[Any,
     value = value_at(optimizer, path)
     if isinstance(value, AbstractSchedule):
         inside = [".".join(map(str, (*path, x))) for x in value.hyperparameters()]
-        named = f"Name the number in it that varies, by `name=`: {listing(inside)}. Or test" if inside else "Test"
+        advice = f"Name the number in it that varies, by `name=`: {listing(inside)}. Or test" if inside else "Test"
         raise ValueError(
             f"`sweeps.lr_finder` varies a number, and `{name}` of {type(optimizer).__name__} is a schedule, "
-            f"{type(value).__name__}. {named} constant rates, with a number in its place."
+            f"{type(value).__name__}. {advice} constant rates, with a number in its place."
         )
 
 
@@ -192,7 +187,7 @@ def _is_logarithmic(scores: np.ndarray, mode: str) -> bool:
     return mode == "min" and bool((scores > 0).all())
 
 
-def _judged(rates: np.ndarray, scores: np.ndarray, mode: str) -> tuple[np.ndarray, float | None, str]:
+def _suggestion(rates: np.ndarray, scores: np.ndarray, mode: str) -> tuple[np.ndarray, float | None, str]:
     """The smoothed scores, the suggested rate, and a note."""
     if not np.isfinite(scores[0]):
         which = "the lowest rate" if np.isfinite(scores).any() else "every rate"
@@ -204,15 +199,15 @@ def _judged(rates: np.ndarray, scores: np.ndarray, mode: str) -> tuple[np.ndarra
     half = max(round(WINDOW / 2 / np.log10(rates[1] / rates[0])), 1)
     window = np.full(2 * half + 1, 1 / (2 * half + 1))
     smoothed = np.convolve(np.pad(cost, half, mode="edge"), window, "valid")
-    shown = np.exp(smoothed) if by_ratio else sign * smoothed + 0.0
+    averages = np.exp(smoothed) if by_ratio else sign * smoothed + 0.0
     progress, least = cost[0] - cost.min(), LEAST_PROGRESS * (1 if by_ratio else abs(cost[0]))
     if progress < least or not progress > 0:
         if (values > values[0] + LEAST_PROGRESS * abs(values[0])).any():
-            return shown, None, f"No rate is better than the lowest: lower `low`, {rates[0]:.3g}."
-        return shown, None, "The score hardly depends on the rate: raise `high`, or train longer."
+            return averages, None, f"No rate is better than the lowest: lower `low`, {rates[0]:.3g}."
+        return averages, None, "The score hardly depends on the rate: raise `high`, or train longer."
     end = smoothed.min() + REMAINDER * (smoothed[0] - smoothed.min())
     suggestion = float(rates[int((smoothed <= end).argmax())])
-    return shown, suggestion, _border(rates, cost, half)
+    return averages, suggestion, _border(rates, cost, half)
 
 
 def _border(rates: np.ndarray, cost: np.ndarray, half: int) -> str:

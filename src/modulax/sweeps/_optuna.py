@@ -41,12 +41,9 @@ class _Study:
                 f"Give one metric for each: `metric=[...]`, in the order of `directions`."
             )
         self.parameters = {name: space.parameter(name) for name, space in spaces.items()}
-        kinds = {
-            "uniform": distributions.FloatDistribution,
-            "log": lambda low, high: distributions.FloatDistribution(low, high, log=True),
-            "choice": lambda *choices: distributions.CategoricalDistribution(choices),
+        self.distributions = {
+            p.name: getattr(distributions, p.distribution)(**p.arguments) for p in self.parameters.values()
         }
-        self.distributions = {p.name: kinds[p.distribution](*p.arguments) for p in self.parameters.values()}
         self._optimizer, self._spaces = optimizer, spaces
 
     def sweep(self, trials: Sequence[Any]) -> Sweep:
@@ -69,8 +66,8 @@ class _Study:
 
     def finished(self) -> list[Any]:
         """The trials that were trained, by whoever, with all of our parameters."""
-        done = self.study.get_trials(deepcopy=False, states=(self.state.COMPLETE, self.state.PRUNED))
-        return [trial for trial in done if self.distributions.keys() <= trial.params.keys()]
+        trials = self.study.get_trials(deepcopy=False, states=(self.state.COMPLETE, self.state.PRUNED))
+        return [trial for trial in trials if self.distributions.keys() <= trial.params.keys()]
 
 
 def optuna(
@@ -151,11 +148,11 @@ def optuna(
     )
     search = _Search(ours, experiment, reduce, batch, memory)
     with Progress(progress) as bar:
-        left = trials - len(ours.finished())
-        bar.total(max(left, 0) * segments)
-        while left > 0 and not ours.is_exhausted:
-            search.train(min(batch, left), bar)
-            left = trials - len(ours.finished())
+        remaining = trials - len(ours.finished())
+        bar.total(max(remaining, 0) * segments)
+        while remaining > 0 and not ours.is_exhausted:
+            search.train(min(batch, remaining), bar)
+            remaining = trials - len(ours.finished())
     return search.results()
 
 
@@ -201,7 +198,7 @@ class _Search:
             self._check_structure(sweep)
             for i in range(0, count, self.width):
                 self._train_lane(sweep.members[i : i + self.width], trials[i : i + self.width], bar)
-        except BaseException:
+        except BaseException:  # also if the user stops it: else the trials would remain in the state RUNNING
             for trial in trials:
                 self.study.tell(trial, "FAIL")
             raise
@@ -272,13 +269,13 @@ class _Search:
 
     def _from_study(self, trial: Any) -> list[np.ndarray]:
         """The metrics of a trial that another call trained: the objectives alone, the same for all seeds."""
-        stored, total = self._blank(), self.experiment.total
+        metrics, total = self._blank(), self.experiment.total
         steps = {step: value for step, value in trial.intermediate_values.items() if step < total}
         end = total if trial.state == self.study.state.COMPLETE else max(steps, default=-1) + 1
         for number, leaf in enumerate(self.objectives):
             for step, value in steps.items():
-                stored[leaf][:, step] = value
+                metrics[leaf][:, step] = value
             if trial.values and end:
-                stored[leaf][:, end - 1] = trial.values[number]
+                metrics[leaf][:, end - 1] = trial.values[number]
         self.trained[trial.number] = end
-        return stored
+        return metrics

@@ -209,15 +209,15 @@ def limits(values: np.ndarray, mode: str) -> tuple[float, float] | None:
         return None
     low, high = float(values.min()), float(values.max())
     is_log = has_tens(low, high)
-    placed = np.log10(values) if is_log else values
-    first, third = np.quantile(placed, [0.25, 0.75])
+    positions = np.log10(values) if is_log else values
+    first, third = np.quantile(positions, [0.25, 0.75])
     reach = max(2 * (third - first), 1.5 if is_log else 0.0)
     if mode == "min" and is_log:
         high = min(high, 10 ** (third + reach))
     elif mode == "min" and reach:
-        high = float(placed[placed <= third + reach].max())
+        high = float(positions[positions <= third + reach].max())
     elif reach and not is_log:
-        low = float(placed[placed >= first - reach].min())
+        low = float(positions[positions >= first - reach].min())
     return low, high
 
 

@@ -84,27 +84,26 @@ def pbt(
         population, trainable, key=key, devices=devices, segments=segments, name="sweeps.pbt", own_keys=True
     )
     experiment.results().scores(metric)  # an error before anything is trained
-    described = {name: getattr(change, "__qualname__", repr(change)) for name, change in explore.items()}
-    what = {"explore": described, "exploit": exploit, "ranked_by": [metric or "", mode]}
+    texts = {name: getattr(change, "__qualname__", repr(change)) for name, change in explore.items()}
+    what = {"explore": texts, "exploit": exploit, "ranked_by": [metric or "", mode]}
     members = list(population)
     history = {name: np.zeros((size, segments)) for name in explore}
     parents = np.tile(np.arange(size)[:, None], (1, segments))
-    with experiment.begun("pbt", Settings(chunk, memory, folder, progress), work=size * segments, **what):
+    with experiment.session("pbt", Settings(chunk, memory, folder, progress), work=size * segments, **what):
         (group,) = experiment.lanes()
         for segment in range(segments):
             if segment > 0:
                 random = np.random.default_rng(seed_of(experiment.key, segment - 1))
                 sources = _sources(experiment.results()._costs(metric, mode=mode), replaced, random)
-                for place in np.flatnonzero(sources != np.arange(size)):
-                    members[place] = _changed(members[sources[place]], changes, random)
+                members = _successors(members, sources, changes, random)
                 parents[:, segment] = sources
                 group = regrouped(group, range(size), members, group[0].width, sources.tolist())
             for name, (path, _) in changes.items():
                 history[name][:, segment] = [member.hyperparameters()[path] for member in members]
             experiment.train({f"{i:03d}": lane for i, lane in enumerate(group)}, segment, segment + 1)
-        found = Sweep(members, population.names | paths)
+        final = Sweep(members, population.names | paths)
         more = {"history": history, "parents": parents}
-        results = experiment.results_of(found, experiment.metrics, experiment.segments, **more)
+        results = experiment.results_of(final, experiment.metrics, experiment.segments, **more)
         experiment.save_table(results)
     return results
 
@@ -146,6 +145,14 @@ def _sources(scores: np.ndarray, replaced: int, random: np.random.Generator) -> 
     sources = np.arange(len(scores))
     sources[order[-replaced:]] = random.choice(order[:replaced], size=replaced)
     return sources
+
+
+def _successors(
+    members: Members, sources: np.ndarray, changes: Changes, random: np.random.Generator
+) -> list[AbstractTransform]:
+    """The members, and in the place of a replaced one its source with changed hyperparameters."""
+    pairs = enumerate(sources.tolist())
+    return [members[i] if source == i else _changed(members[source], changes, random) for i, source in pairs]
 
 
 def _changed(optimizer: AbstractTransform, changes: Changes, random: np.random.Generator) -> AbstractTransform:

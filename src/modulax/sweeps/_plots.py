@@ -25,13 +25,9 @@ STYLE: dict[Any, Any] = {
     "axes.titlelocation": "left",
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "text.color": INK,
     "legend.frameon": False,
+    **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "axes.titlecolor"), INK),
+    **dict.fromkeys(("xtick.color", "ytick.color", "text.color"), INK),
 }
 MANY = 12  # With more members, a curve has no band, and a heat map of more rows or columns no values in its cells.
 
@@ -42,7 +38,7 @@ def plot(panels: Panels, kind: str | Sequence[str] | None) -> Any:
     kinds = tuple(PANELS) if kind is None else (kind,) if isinstance(kind, str) else tuple(kind)
     for name in kinds:
         check_option("plot", "kind", name, tuple(PANELS))
-    drawings = [draw for name in kinds for draw in PANELS[name](panels, kind is not None)]
+    drawings = [draw for name in kinds for draw in _drawings(panels, name, is_required=kind is not None)]
     columns = 2 if len(drawings) == 4 else min(len(drawings), 3)
     rows = -(-len(drawings) // columns)
     # Before the style: with the first figure, the backend of notebooks changes a setting that has to stay.
@@ -69,37 +65,42 @@ def _legend_columns(labels: Iterable[str], width: float) -> int:
     return 1
 
 
-def _curve_panels(panels: Panels, wanted: bool) -> list[Draw]:
-    if len(panels.steps) > 1:
-        return [_curves]
-    if wanted:
-        raise ValueError(
-            f"`{panels.metric}` has one value for each run, so there are no curves. Let `train` return the values "
-            f"over time, or train in segments."
-        )
-    return []
+def _drawings(panels: Panels, kind: str, is_required: bool) -> list[Draw]:
+    """The panels of one kind; an error if there are none, and the user asked for them."""
+    drawings = PANELS[kind](panels)
+    if is_required and not drawings:
+        raise ValueError(MISSING[kind].format(metric=panels.metric))
+    return drawings
 
 
-def _final_panels(panels: Panels, wanted: bool) -> list[Draw]:
-    del wanted  # there are always final values
+def _curve_panels(panels: Panels) -> list[Draw]:
+    return [_curves] if len(panels.steps) > 1 else []
+
+
+def _final_panels(panels: Panels) -> list[Draw]:
     columns = panels.columns
     if any(all(column.values[i] is None for column in columns) for i in range(len(panels.class_of))):
         columns = [*columns, panels.optimizers]
     return [functools.partial(_against, column=column) for column in columns]
 
 
-def _heat_maps(panels: Panels, wanted: bool) -> list[Draw]:
+def _heat_maps(panels: Panels) -> list[Draw]:
     drawings: list[Draw] = []
     for name, members in panels.classes.items():
         varied = [column for column in panels.numeric() if len({column.values[i] for i in members}) > 1]
         if len(varied) >= 2 and panels.is_grid(members):
             drawings.append(functools.partial(_heat_map, name=name, members=members, pair=(varied[0], varied[1])))
-    if wanted and not drawings:
-        raise ValueError("A heat map needs two hyperparameters on a grid: `sweeps.grid(optimizer, a=[...], b=[...])`.")
     return drawings
 
 
 PANELS = {"curves": _curve_panels, "final": _final_panels, "heatmap": _heat_maps}
+MISSING = {
+    "curves": (
+        "`{metric}` has one value for each run, so there are no curves. Let `train` return the values over time, or "
+        "train in segments."
+    ),
+    "heatmap": "A heat map needs two hyperparameters on a grid: `sweeps.grid(optimizer, a=[...], b=[...])`.",
+}
 
 
 def _curves(ax: Any, panels: Panels) -> None:
@@ -108,7 +109,7 @@ def _curves(ax: Any, panels: Panels) -> None:
     has_bands = len(panels.curves) <= MANY and panels.seeds > 1
     for i, color in enumerate(_colors(ax, panels)):
         _curve(ax, panels, values.of(i), i, color, has_bands)
-    _set_heights(ax, _curve_limits(panels))
+    set_heights(ax, _curve_limits(panels))
     ax.set(xlabel=panels.time, ylabel=panels.metric)
     margin, end = 0.5 * panels.every, panels.steps[-1]
     ax.set_xlim(*((margin, end + margin) if len(panels.steps) <= MANY else (0, end)))
@@ -123,11 +124,11 @@ def _curve(ax: Any, panels: Panels, values: Spread, i: int, color: Any, has_band
         line, width = {"color": BEST, "zorder": 3}, 1.6
     if has_band:
         ax.fill_between(panels.steps, values.low, values.high, color=line["color"], alpha=0.15, linewidth=0)
-    drawn = np.flatnonzero(np.isfinite(values.middle))
-    markers = {"marker": "o", "markersize": 3} if len(panels.steps) <= MANY or len(drawn) == 1 else {}
+    times = np.flatnonzero(np.isfinite(values.middle))
+    markers = {"marker": "o", "markersize": 3} if len(panels.steps) <= MANY or len(times) == 1 else {}
     ax.plot(panels.steps, values.middle, linewidth=width, **line, **markers)
-    if drawn.size and not np.isfinite(panels.curves[i, :, : panels.lengths[i]]).all():
-        end = drawn[-1]
+    if times.size and not np.isfinite(panels.curves[i, :, : panels.lengths[i]]).all():
+        end = times[-1]
         mark = ax.plot(panels.steps[end], values.middle[end], "x", markersize=5, **line)
         panels.legend.setdefault("diverged", mark[0])
 
@@ -178,7 +179,7 @@ def _add_color_bar(ax: Any, colored: Any, label: str) -> None:
     ax.figure.colorbar(colored, ax=ax, label=label, pad=0.02, aspect=30).outline.set_visible(False)
 
 
-def _set_heights(ax: Any, limits: tuple[float, float] | None) -> None:
+def set_heights(ax: Any, limits: tuple[float, float] | None) -> None:
     """The vertical axis for values in a range, logarithmic if that spans a factor of ten."""
     if limits is None:
         ax.set(ylim=(0, 1), yticks=[])
@@ -203,7 +204,7 @@ def _against(ax: Any, panels: Panels, column: Column) -> None:
     """The final value against one hyperparameter, with the spread over the seeds."""
     x = _numbers_across(ax, column.scale()) if column.is_numeric else _names_across(ax, column)
     ax.set_ylabel(f"final {panels.metric}" if len(panels.steps) > 1 else panels.metric)
-    _set_heights(ax, panels.limits)
+    set_heights(ax, panels.limits)
     for k, (name, of_class) in enumerate(panels.classes.items()):
         members = of_class[~np.isnan(x[of_class])]
         if members.size:
@@ -287,8 +288,8 @@ def _heat_map(ax: Any, panels: Panels, name: str, members: np.ndarray, pair: tup
     keys = list(zip(*(column.values for column in pair), strict=True))
     best = panels.best_at(members, keys)
     across, down = map(sorted, map(set, zip(*best, strict=True)))
-    chosen = np.array([[best[a, b] for a in across] for b in down])
-    values = panels.final.middle[chosen]
+    cells = np.array([[best[a, b] for a in across] for b in down])
+    values = panels.final.middle[cells]
     mesh = _colored_cells(ax, panels, values)
     if max(values.shape) <= MANY:
         _write_values(ax, mesh, values)
@@ -302,7 +303,7 @@ def _heat_map(ax: Any, panels: Panels, name: str, members: np.ndarray, pair: tup
     ax.spines[:].set_visible(False)
     if len(panels.classes) > 1:
         ax.set_title(name)
-    for b, a in np.argwhere(chosen == panels.best):
+    for b, a in np.argwhere(cells == panels.best):
         ax.plot([a, a + 1, a + 1, a, a], [b, b, b + 1, b + 1, b], color=BEST, linewidth=2, clip_on=False, zorder=5)
 
 

@@ -22,17 +22,7 @@ from ..tree._paths import dotted
 from ._description import first_difference
 from ._memory import exhausted, peak
 from ._sweep import Group, Members, stacked
-from ._training import (
-    Axes,
-    Keys,
-    LaneProgram,
-    Placement,
-    Train,
-    Trainable,
-    as_metrics,
-    in_segments,
-    trace,
-)
+from ._training import Axes, Keys, LaneProgram, Placement, Train, Trainable, as_metrics, in_segments, trace
 
 HYPERPARAMETER, CARRY = Axes(members=True, seeds=False), Axes(members=True, seeds=True)
 
@@ -89,10 +79,10 @@ class Structure:
             _check_carry((arrays, static[1]), (following, rest))
             return jax.tree.map(key_as_data, following), as_metrics("advance", out[1])
 
-        begun = trace("start", start, optimizer, self.key)
-        self.start = LaneProgram(begun, [*self.numbers, self.key_axes], self.where, self.seeds)
-        self.carry_leaves = len(jtu.tree_leaves(begun.result))
-        traced = trace("advance", advance, optimizer, begun.result)
+        beginning = trace("start", start, optimizer, self.key)
+        self.start = LaneProgram(beginning, [*self.numbers, self.key_axes], self.where, self.seeds)
+        self.carry_leaves = len(jtu.tree_leaves(beginning.result))
+        traced = trace("advance", advance, optimizer, beginning.result)
         self.metrics = traced.result[1]
         axes = [*self.numbers, *([CARRY] * self.carry_leaves)]
         self.segment = LaneProgram(traced, axes, self.where, self.seeds, donated=range(len(self.numbers), len(axes)))
@@ -147,17 +137,19 @@ class Lane:
     def __init__(self, structure: Structure, places: Sequence[int], members: Members, width: int):
         self.structure, self.places, self.members, self.width = structure, list(places), tuple(members), width
         self.carry: list[Any] | None = None
-        self.begin: Callable[[], list[Any]] = self._start  # gives the carry when it is needed first
+        # Called for the carry when it is first needed: a lane whose segments are all in the folder needs none.
+        self.begin: Callable[[], list[Any]] = self._start
 
-    def _padded(self, rows: Sequence[Any]) -> list[Any]:
+    def padded(self, rows: Sequence[Any]) -> list[Any]:
+        """The rows, with the last one repeated, for the width of the lane."""
         return [*rows, *([rows[-1]] * (self.width - len(rows)))]
 
     def _arguments(self) -> list[Any]:
-        return jtu.tree_leaves(stacked(self._padded(self.members)))
+        return jtu.tree_leaves(stacked(self.padded(self.members)))
 
     def _keys(self) -> Keys:
         keys = self.structure.keys
-        return keys[np.array(self._padded(self.places))] if self.structure.key_axes.members else keys
+        return keys[np.array(self.padded(self.places))] if self.structure.key_axes.members else keys
 
     def _start(self) -> list[Any]:
         program = self.structure.start
@@ -173,8 +165,8 @@ class Lane:
         """Run one segment, and return the leaves of its metrics, with axes of members and seeds."""
         n = self.structure.carry_leaves
         try:
-            given = [self._keys()] if self.structure.start is None else self.current()
-            out = self.structure.segment(self.width, [*self._arguments(), *given])
+            inputs = [self._keys()] if self.structure.start is None else self.current()
+            out = self.structure.segment(self.width, [*self._arguments(), *inputs])
             self.carry = out[:n]
             return [fetched(x)[: len(self.members)] for x in out[n:]]
         except jax.errors.JaxRuntimeError as error:
@@ -222,16 +214,16 @@ def regrouped(
     new = lanes(old[0].structure, places, members, width)
     for number, lane in enumerate(new):
         rows = [home[source] for source in sources[number * width : (number + 1) * width]]
-        lane.begin = functools.partial(_gathered, [*rows, *([rows[-1]] * (width - len(rows)))])
+        lane.begin = functools.partial(_gathered, lane.padded(rows))
     return new
 
 
 def _gathered(rows: Sequence[tuple[Lane, int]]) -> list[Any]:
     """The carry that consists of rows of the carries of other lanes."""
     only = rows[0][0]
-    if all(lane is only for lane, _ in rows):
-        chosen = np.array([row for _, row in rows])
-        return [x[chosen] for x in only.current()]
+    if all(lane is only for lane, _ in rows):  # the carry stays on the devices
+        places = np.array([row for _, row in rows])
+        return [x[places] for x in only.current()]
     return [np.stack([np.asarray(lane.current()[i][row]) for lane, row in rows]) for i in range(len(only.current()))]
 
 
@@ -239,8 +231,8 @@ def structures(
     training: Train | Trainable, groups: Sequence[Group], keys: Keys, where: Placement, *, own_keys: bool
 ) -> list[Structure]:
     """The training traced for every structure; an error if the metrics differ."""
-    found = [Structure(training, group, keys, where, own_keys=own_keys) for group in groups]
-    first, *others = found
+    traced = [Structure(training, group, keys, where, own_keys=own_keys) for group in groups]
+    first, *others = traced
     for other in others:
         difference = first_difference(arrays_by_path(first.metrics), arrays_by_path(other.metrics))
         trees = [jtu.tree_structure(structure.metrics) for structure in (first, other)]
@@ -250,4 +242,4 @@ def structures(
                 f"The metrics must be the same for all members. For {other.group.label}, `{name}` is {b}; for "
                 f"{first.group.label}, it is {a}."
             )
-    return found
+    return traced

@@ -12,13 +12,13 @@ class Progress(contextlib.AbstractContextManager):
     """A bar that counts segments of members, and lines of text above it. Silent if it isn't wanted.
 
     Args:
-        wanted: whether anything is shown. Of several processes, only the first shows it.
+        is_shown: whether anything is shown. Of several processes, only the first shows it.
     """
 
-    def __init__(self, wanted: bool):
-        self._wanted = wanted and jax.process_index() == 0
+    def __init__(self, is_shown: bool):
+        self._is_shown = is_shown and jax.process_index() == 0
         self._bar: Any = None
-        if self._wanted:
+        if self._is_shown:
             with contextlib.suppress(ImportError):  # without tqdm there are only the lines
                 self._bar = importlib.import_module("tqdm.auto").tqdm(unit="segment", leave=False)
 
@@ -29,7 +29,7 @@ class Progress(contextlib.AbstractContextManager):
 
     def say(self, text: str) -> None:
         """Print a line."""
-        if self._wanted:
+        if self._is_shown:
             sys.stderr.write(f"{text}\n") if self._bar is None else self._bar.write(text, file=sys.stderr)
 
     def advance(self, n: int) -> None:

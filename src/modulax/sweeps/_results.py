@@ -63,13 +63,13 @@ class Results:
 
     def _metric(self, name: str | None) -> tuple[str, np.ndarray]:
         """A metric by name; the only one if the name is None."""
-        named = self._named()
-        if name is None and len(named) == 1:
-            return next(iter(named.items()))
-        if name not in named:
+        metrics = self._named()
+        if name is None and len(metrics) == 1:
+            return next(iter(metrics.items()))
+        if name not in metrics:
             what = "Choose a metric" if name is None else f"There is no metric `{name}`"
-            raise ValueError(f"{what}: there are {listing(named)}.{suggestion(name or '', list(named))}")
-        return name, named[name]
+            raise ValueError(f"{what}: there are {listing(metrics)}.{suggestion(name or '', list(metrics))}")
+        return name, metrics[name]
 
     def curve(self, metric: str | None = None) -> np.ndarray:
         """Return a metric over time, `[member, seed, time]`: the axes after those of members and seeds as one."""
@@ -79,9 +79,8 @@ class Results:
     def final(self, metric: str | None = None) -> np.ndarray:
         """Return the last value of a metric, `[member, seed]`; of a member that was stopped, the last before that."""
         values = self.curve(metric)
-        length = values.shape[2] // self.total
-        last = np.maximum(self.segments * length - 1, 0)
-        return np.take_along_axis(values, np.broadcast_to(last[:, None, None], (*values.shape[:2], 1)), 2)[..., 0]
+        last = np.maximum(self.segments * (values.shape[2] // self.total) - 1, 0)
+        return values[np.arange(len(values)), :, last]
 
     def _final_numbers(self, metric: str | None) -> np.ndarray:
         values = self.final(metric)
@@ -213,9 +212,8 @@ def csv_of(results: Results, finished: np.ndarray | None = None) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["member", "seed", *columns, *last, "diverged"])
-    for i, row in enumerate(rows):
-        for j in range(results.diverged.shape[1]):
-            if finished is None or finished[i]:
-                values = [x[i, j].item() for x in last.values()]
-                writer.writerow([i, j, *(row.get(name, "") for name in columns), *values, bool(results.diverged[i, j])])
+    for (i, j), diverged in np.ndenumerate(results.diverged):
+        if finished is None or finished[i]:
+            values = [x[i, j].item() for x in last.values()]
+            writer.writerow([i, j, *(rows[i].get(name, "") for name in columns), *values, bool(diverged)])
     return out.getvalue()

@@ -39,7 +39,7 @@ class Settings(NamedTuple):
 class Experiment:
     """A sweep with everything that its training needs: traced programs, keys, devices, metrics so far.
 
-    `run` and the searches share it. Members are trained in lanes, within `begun`.
+    `run` and the searches share it. Members are trained in lanes, within a `session`.
 
     Args:
         sweep: the optimizers.
@@ -80,7 +80,7 @@ class Experiment:
         self._last_carries: list[tuple[str, int]] = []
 
     @contextlib.contextmanager
-    def begun(self, kind: str, settings: Settings, work: int, share: float = 1.0, **more: Any) -> Iterator[None]:
+    def session(self, kind: str, settings: Settings, work: int, share: float = 1.0, **more: Any) -> Iterator[None]:
         """Open the folder and the progress bar, and decide how many members are trained at a time.
 
         Args:
@@ -101,24 +101,24 @@ class Experiment:
         with Progress(settings.progress) as self.bar:
             # Before the folder is read, where another process may be further: all must take part.
             budget = budget_of(list(self.where.mesh.devices.flat), settings.memory)
-            known = self.folder.note("chunk")
-            if known is not None and (settings.chunk is None or self.folder.has_metrics()):
-                self._check_widths(known, settings.chunk)
-                self.widths = list(known)
+            widths = self.folder.note("chunk")
+            if widths is not None and (settings.chunk is None or self.folder.has_metrics()):
+                self._check_widths(widths, settings.chunk)
+                self.widths = widths
             else:
                 self.widths = [self._width(structure, settings.chunk, share, budget) for structure in self.structures]
                 self.folder.set_note("chunk", self.widths)
             self.bar.total(work)
             yield
 
-    def _check_widths(self, known: Sequence[int], chunk: int | None) -> None:
+    def _check_widths(self, widths: Sequence[int], chunk: int | None) -> None:
         """Raise an error if a folder that was begun with some widths can't be continued with them."""
-        begun = f"The folder was begun with {known} members at a time"
-        if chunk is not None and any(w != min(w, self.where.rounded(chunk)) for w in known):
-            raise ValueError(f"{begun}, and `chunk={chunk}` is another number. Leave it out to go on.")
-        if any(width % self.where.size for width in known):
+        fact = f"The folder was begun with {widths} members at a time"
+        if chunk is not None and any(width > self.where.rounded(chunk) for width in widths):
+            raise ValueError(f"{fact}, and `chunk={chunk}` is another number. Leave it out to go on.")
+        if any(width % self.where.size for width in widths):
             raise ValueError(
-                f"{begun}, which {self.where.size} devices can't share equally. Go on with the number of devices that "
+                f"{fact}, which {self.where.size} devices can't share equally. Go on with the number of devices that "
                 f"it was begun with, by `devices=`."
             )
 
@@ -126,14 +126,12 @@ class Experiment:
         """How many members of a structure are trained at a time."""
         if chunk is not None:
             check_integer("sweeps.run", "chunk", chunk)
-        n = len(structure.group.members)
-        wanted = n if chunk is not None else math.ceil(share * n)
-        width = fitting(structure.needed, wanted, self.where.rounded, chunk, budget)
-        if width < wanted:
-            self.bar.say(
-                f"{structure.group.label}: {width} of {n} members at a time, {size_text(structure.needed(width))} per "
-                f"device."
-            )
+        label, members = structure.group.label, len(structure.group.members)
+        most = members if chunk is not None else math.ceil(share * members)
+        width = fitting(structure.needed, most, self.where.rounded, chunk, budget)
+        if width < most:
+            size = size_text(structure.needed(width))
+            self.bar.say(f"{label}: {width} of {members} members at a time, {size} per device.")
         return width
 
     def lanes(self) -> list[list[Lane]]:
@@ -141,15 +139,16 @@ class Experiment:
         pairs = zip(self.structures, self.widths, strict=True)
         return [lanes(structure, *structure.group, width) for structure, width in pairs]
 
-    def train(self, named: Mapping[str, Lane], first: int, last: int) -> None:
-        """Train lanes from segment `first` up to `last`, and forget the carries from which they continued."""
-        for name, lane in named.items():
+    def train(self, group: Mapping[str, Lane], first: int, last: int) -> None:
+        """Train lanes, by name, from segment `first` up to `last`, and forget the carries from which they continued."""
+        for name, lane in group.items():
             self.train_lane(name, lane, first, last)
-            if len(named) > 1:
+            if len(group) > 1:
                 lane.leave()
+        # Only after the training, since a search that is killed during it resumes from them.
         for name, segment in self._last_carries:
             self.folder.forget(name, segment)
-        self._last_carries = [(name, last - 1) for name in named]
+        self._last_carries = [(name, last - 1) for name in group]
 
     def train_lane(self, name: str, lane: Lane, first: int, last: int) -> None:
         """Train a lane from segment `first` up to `last`, without the segments that the folder has."""
@@ -196,11 +195,13 @@ class Experiment:
 
 def _diverged(metrics: Sequence[np.ndarray], segments: np.ndarray) -> np.ndarray:
     """Whether any metric of a run is infinite or NaN in the segments that it was trained for, `[member, seed]`."""
-    bad = np.zeros(metrics[0].shape[:3], bool)
+    members, seeds, total = metrics[0].shape[:3]
+    bad = np.zeros((members, seeds, total), bool)
     for x in metrics:
         if jnp.issubdtype(x.dtype, jnp.inexact):
-            bad |= ~np.isfinite(x).reshape(*bad.shape, -1).all(3)
-    return (bad & (np.arange(bad.shape[2]) < segments[:, None, None])).any(2)
+            bad |= ~np.isfinite(x).reshape(*bad.shape, -1).all(axis=3)
+    is_trained = np.arange(total) < segments[:, None, None]
+    return np.any(bad & is_trained, axis=2)
 
 
 def checked_key(name: str, key: Any) -> PRNGKeyArray:
@@ -288,7 +289,7 @@ def run(
 
 def train_all(experiment: Experiment, settings: Settings) -> Results:
     """Train all members of an experiment through all segments."""
-    with experiment.begun("run", settings, work=experiment.total * len(experiment.sweep)):
+    with experiment.session("run", settings, work=experiment.total * len(experiment.sweep)):
         for number, lane in enumerate(itertools.chain(*experiment.lanes())):
             experiment.train_lane(f"{number:03d}", lane, 0, experiment.total)
             lane.carry = None  # frees the memory

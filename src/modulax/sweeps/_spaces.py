@@ -21,14 +21,14 @@ from ._sweep import Sweep, check_optimizer, combined
 
 
 class Parameter(NamedTuple):
-    """A space as a parameter of Optuna: its name, its distribution, and the hyperparameter that belongs to its value.
+    """A space as a parameter of Optuna, and the hyperparameter that belongs to its value.
 
-    The distribution is `"uniform"` or `"log"` with the bounds as arguments, or `"choice"` with the choices.
+    The distribution is the name of a class in `optuna.distributions`, which only `sweeps.optuna` imports.
     """
 
     name: str
     distribution: str
-    arguments: tuple[Any, ...]
+    arguments: dict[str, Any]
     value: Callable[[Any], Any]
 
 
@@ -45,7 +45,8 @@ class AbstractSpace(abc.ABC):
 
     def parameter(self, name: str) -> Parameter:
         """Return the parameter that Optuna samples for a hyperparameter: by default, the quantile, in [0, 1]."""
-        return Parameter(f"quantile of {name}", "uniform", (0.0, 1.0), lambda u: self.at(min(u, 1 - 1e-12)))
+        bounds = {"low": 0.0, "high": 1.0}
+        return Parameter(f"quantile of {name}", "FloatDistribution", bounds, lambda u: self.at(min(u, 1 - 1e-12)))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{x!r}' for x in vars(self).values())})"
@@ -69,7 +70,7 @@ class Uniform(AbstractSpace):
 
     def parameter(self, name: str) -> Parameter:
         """Return the parameter that Optuna samples, the hyperparameter itself."""
-        return Parameter(name, "uniform", (self.low, self.high), _same)
+        return Parameter(name, "FloatDistribution", {"low": self.low, "high": self.high}, _same)
 
 
 class LogUniform(AbstractSpace):
@@ -88,7 +89,7 @@ class LogUniform(AbstractSpace):
 
     def parameter(self, name: str) -> Parameter:
         """Return the parameter that Optuna samples, the hyperparameter itself."""
-        return Parameter(name, "log", (self.low, self.high), _same)
+        return Parameter(name, "FloatDistribution", {"low": self.low, "high": self.high, "log": True}, _same)
 
 
 class Normal(AbstractSpace):
@@ -118,8 +119,8 @@ class Choice(AbstractSpace):
 
     def parameter(self, name: str) -> Parameter:
         """Return the parameter that Optuna samples: the value, or its text if Optuna can't store it."""
-        stored = {_storable(value): value for value in self.values}
-        return Parameter(name, "choice", tuple(stored), stored.__getitem__)
+        choices = {_storable(value): value for value in self.values}
+        return Parameter(name, "CategoricalDistribution", {"choices": tuple(choices)}, choices.__getitem__)
 
 
 def _storable(value: Any) -> Any:
@@ -171,7 +172,7 @@ def seed_of(key: PRNGKeyArray, fold: int = 0) -> list[int]:
     return [int(x) for x in np.asarray(bits).ravel()]
 
 
-def points(key: PRNGKeyArray, n: int, dimensions: int, sampler: str) -> np.ndarray:
+def _points(key: PRNGKeyArray, n: int, dimensions: int, sampler: str) -> np.ndarray:
     """Points in the unit cube: independent ones (`"random"`), or a scrambled Sobol sequence (`"sobol"`)."""
     generator = np.random.default_rng(seed_of(key))
     if sampler == "random":
@@ -208,6 +209,6 @@ def sample(
     check_spaces("sweeps.sample", spaces)
     sampler = ("sobol" if len(spaces) > 1 else "random") if sampler is None else sampler
     check_option("sweeps.sample", "sampler", sampler, ("random", "sobol"))
-    unit = points(key, n, len(spaces), sampler)
-    rows = [[space.at(float(u)) for space, u in zip(spaces.values(), row, strict=True)] for row in unit]
+    points = _points(key, n, len(spaces), sampler).tolist()
+    rows = [[space.at(u) for space, u in zip(spaces.values(), point, strict=True)] for point in points]
     return combined("sweeps.sample", optimizer, spaces, rows)

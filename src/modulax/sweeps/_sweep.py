@@ -52,16 +52,16 @@ def stacked(members: Members) -> AbstractTransform:
 
 def grouped(members: Members) -> tuple[Group, ...]:
     """Group members by structure, dtypes and shapes; a group is in the order of its first member."""
-    found: list[tuple[Any, Group]] = []
+    structures: list[Any] = []  # which are not all hashable
+    places: list[list[int]] = []
     for place, member in enumerate(members):
         leaves, treedef = jtu.tree_flatten(member)
         structure = treedef, [(np.shape(x), jnp.result_type(x)) for x in leaves]
-        group = next((group for known, group in found if known == structure), None)
-        if group is None:
-            found.append((structure, Group([place], (member,))))
-        else:
-            group.places.append(place)
-    return tuple(Group(places, tuple(members[i] for i in places)) for _, (places, _) in found)
+        if structure not in structures:
+            structures.append(structure)
+            places.append([])
+        places[structures.index(structure)].append(place)
+    return tuple(Group(row, tuple(members[i] for i in row)) for row in places)
 
 
 class Sweep(Sequence[Any]):
@@ -96,8 +96,8 @@ class Sweep(Sequence[Any]):
             return Sweep(self.members[index], self.names)
         if np.ndim(index) == 0:
             return self.members[index]
-        chosen = np.asarray(index)
-        places = np.flatnonzero(chosen) if chosen.dtype == bool else chosen
+        places = np.asarray(index)
+        places = np.flatnonzero(places) if places.dtype == bool else places
         return Sweep([self.members[i] for i in places], self.names)
 
     def __iter__(self) -> Iterator[Any]:
@@ -145,7 +145,7 @@ class Sweep(Sequence[Any]):
 
     def _varied(self, values: Sequence[Mapping[str, Any]]) -> list[str]:
         """The paths of what differs between members, besides what the caller named."""
-        named = [path for paths in self.names.values() for path in paths]
+        explicit = [path for paths in self.names.values() for path in paths]
         seen: dict[tuple[type, str], Any] = {}
         varied = []
         for member, of_one in zip(self.members, values, strict=True):
@@ -153,7 +153,7 @@ class Sweep(Sequence[Any]):
                 # Only within a class: that two classes have other defaults says nothing about the sweep.
                 if seen.setdefault((type(member), path), value) != value:
                     varied.append(path)
-        return [path for path in varied if not any(_contains(path, x) or _contains(x, path) for x in named)]
+        return [path for path in varied if not any(_contains(path, x) or _contains(x, path) for x in explicit)]
 
 
 def columns_of(table: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -222,8 +222,8 @@ def combined(function: str, optimizer: AbstractTransform, names: Iterable[str], 
 
 def paths_of(optimizer: AbstractTransform, names: Iterable[str], function: str) -> dict[str, tuple[str, ...]]:
     """The dotted paths of the hyperparameters with each name; an error if one has none, or is an option."""
-    found = {name: tuple(map(joined, paths)) for name, paths in find_all(optimizer, names, function).items()}
-    for name, paths in found.items():
+    all_paths = {name: tuple(map(joined, paths)) for name, paths in find_all(optimizer, names, function).items()}
+    for name, paths in all_paths.items():
         if not set(paths) <= optimizer.addresses().keys():
             owner = type(optimizer).__name__
             raise ValueError(
@@ -231,7 +231,7 @@ def paths_of(optimizer: AbstractTransform, names: Iterable[str], function: str) 
                 f"means another program, so it cannot vary within a batch. Put two sweeps together: "
                 f"`sweeps.concat([sweep, other])`, where `other` is made from `optimizer.replace({name}=...)`."
             )
-    return found
+    return all_paths
 
 
 def check_optimizer(function: str, optimizer: Any) -> None:
@@ -251,8 +251,8 @@ def _columns(function: str, optimizer: Any, values: Mapping[str, Any]) -> dict[s
 def _column(function: str, name: str, values: Any) -> list[Any]:
     is_array = isinstance(values, ARRAY_TYPES)
     if isinstance(values, str) or not (np.ndim(values) == 1 if is_array else isinstance(values, Sequence)):
-        shown = f"an array of shape {np.shape(values)}" if is_array else f"{values!r}"
-        raise ValueError(f"`{function}({name}=...)` must be a list of values, got {shown}. Write `{name}=[...]`.")
+        what = f"an array of shape {np.shape(values)}" if is_array else f"{values!r}"
+        raise ValueError(f"`{function}({name}=...)` must be a list of values, got {what}. Write `{name}=[...]`.")
     if not len(values):
         raise ValueError(f"`{function}({name}=[])` has no values, so that the sweep would be empty.")
     return list(np.asarray(values)) if is_array else list(values)

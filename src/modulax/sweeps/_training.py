@@ -128,9 +128,9 @@ def shape_of(x: Any) -> jax.ShapeDtypeStruct:
 
 def as_metrics(name: str, out: PyTree) -> PyTree:
     """The metrics as arrays; an error if there are none, or something is neither an array nor a number."""
-    found = jtu.tree_leaves_with_path(out)
-    wrong = [f"{dotted(path) or 'the result'}: {what}" for path, x in found if (what := _why_not_a_metric(x))]
-    if wrong or not found:
+    leaves = jtu.tree_leaves_with_path(out)
+    wrong = [f"{dotted(path) or 'the result'}: {what}" for path, x in leaves if (what := _why_not_a_metric(x))]
+    if wrong or not leaves:
         what = listing(wrong) if wrong else f"`{out!r}`, which has no arrays"
         raise TypeError(
             f"`{name}` must return its metrics, arrays or numbers in any pytree, and it returned {what}. Write, for "
@@ -191,10 +191,10 @@ def placement(devices: Any) -> Placement:
         if not 0 < devices <= len(there):
             raise ValueError(f"`devices={devices}` must be between 1 and {len(there)}, the number of devices of JAX.")
         devices = there[:devices]
-    chosen = there if devices is None else list(devices)
-    if not chosen:
+    selection = there if devices is None else list(devices)
+    if not selection:
         raise ValueError("`devices=[]` is empty. For all devices of JAX, write `devices=None`.")
-    return Placement(Mesh(np.array(chosen), (MEMBERS,)))
+    return Placement(Mesh(np.array(selection), (MEMBERS,)))
 
 
 def placed(x: Any, sharding: NamedSharding) -> jax.Array:
@@ -255,18 +255,17 @@ class LaneProgram:
 
         # An axis of length one would make the program take a quarter longer to compile.
         def one(consts: list[Any], *leaves: Any) -> list[Any]:
-            chosen = [x[0] if axis.seeds else x for x, axis in zip(leaves, self.axes, strict=True)]
-            return [jax.lax.expand_dims(x, (0,)) for x in self.traced.call(consts, *chosen)]
+            arguments = [x[0] if axis.seeds else x for x, axis in zip(leaves, self.axes, strict=True)]
+            return [jax.lax.expand_dims(x, (0,)) for x in self.traced.call(consts, *arguments)]
 
         return one
 
     def shapes(self, width: int) -> list[jax.ShapeDtypeStruct]:
         """The shapes and placement of the arguments for so many members."""
-        given = zip(self.axes, self.traced.arguments, self.shardings, strict=True)
-        sizes = (width, self.seeds)
+        sizes = width, self.seeds
         return [
             jax.ShapeDtypeStruct((*itertools.compress(sizes, axis), *x.shape), x.dtype, sharding=sharding)
-            for axis, x, sharding in given
+            for axis, x, sharding in zip(self.axes, self.traced.arguments, self.shardings, strict=True)
         ]
 
     def compiled(self, width: int) -> Any:
