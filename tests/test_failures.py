@@ -87,7 +87,8 @@ class BadInit(modulax.AbstractLeafwise):
 
 
 class BadSurvey(modulax.AbstractLeafwise):
-    survey = fails
+    def survey(self, count, state, updates, params, **extra):
+        return fails(updates)
 
     def update_leaf(self, now, g, s, p):
         return g, s

@@ -348,7 +348,8 @@ def _step_of_group(
     try:
         # JAX raises an error if a shared value depends on the rows.
         step = jax.vmap(one, out_axes=(0, 0, None))
-        new, stacks, _ = step(stack, stacks, None if params[0] is None else jnp.stack(params))
+        held = [p for p in params if p is not None]
+        new, stacks, _ = step(stack, stacks, jnp.stack(held) if held else None)
     except ValueError as error:
         if "out_axes" not in str(error):
             raise
@@ -389,12 +390,20 @@ def _split(transform: AbstractTransform) -> tuple[AbstractTransform, Chain]:
     """A chain of rules without the last ones that act on single entries and have no state, and the chain of these."""
     parts = dict(transform.parts) if type(transform) is Chain else {}
     end: dict[str, AbstractTransform] = {}
-    for name, part in reversed(parts.items()) if all(isinstance(x, AbstractLeafwise) for x in parts.values()) else ():
-        if type(part) not in _ENTRYWISE or not is_empty(part.init_leaf(jnp.zeros(()))):
+    are_rules = all(isinstance(part, AbstractLeafwise) for part in parts.values())
+    for name, part in reversed(parts.items()) if are_rules else ():
+        if not _is_entrywise(part):
             break
         end[name] = part
     rest = Chain(**{name: Identity() if name in end else part for name, part in parts.items()})
     return rest if end else transform, Chain(**dict(reversed(end.items())))
+
+
+def _is_entrywise(part: AbstractTransform) -> bool:
+    """Whether it is a rule on single entries that has no state."""
+    if type(part) not in _ENTRYWISE or not isinstance(part, AbstractLeafwise):
+        return False
+    return is_empty(jax.eval_shape(part.init_leaf, jax.ShapeDtypeStruct((), jnp.float32)))
 
 
 def _on_stacks(transform: AbstractTransform) -> Iterator[AbstractTransform]:

@@ -195,13 +195,13 @@ class Experiment:
 
 def _diverged(metrics: Sequence[np.ndarray], segments: np.ndarray) -> np.ndarray:
     """Whether any metric of a run is infinite or NaN in the segments that it was trained for, `[member, seed]`."""
-    members, seeds, total = metrics[0].shape[:3]
-    bad = np.zeros((members, seeds, total), bool)
+    shape = metrics[0].shape[:3]
+    bad = np.zeros(shape, bool)
     for x in metrics:
         if jnp.issubdtype(x.dtype, jnp.inexact):
-            bad |= ~np.isfinite(x).reshape(*bad.shape, -1).all(axis=3)
-    is_trained = np.arange(total) < segments[:, None, None]
-    return np.any(bad & is_trained, axis=2)
+            bad |= ~np.isfinite(x).reshape(*shape, -1).all(axis=3)
+    is_trained = np.arange(metrics[0].shape[2]) < segments[:, None, None]
+    return np.asarray(np.any(bad & is_trained, axis=2))
 
 
 def checked_key(name: str, key: Any) -> PRNGKeyArray:
