@@ -5,13 +5,13 @@ array with a leading axis, a stack, at the place of the first; the others are No
 under `jax.vmap` on each group, as if its rows were models of one parameter, and once, without stacks, on all other
 parameters. Values that all parameters share, such as a step count, are in the state once, and are not mapped over.
 
-So the inner transform must do to each array what it would do to that array alone: `_refusal` lists what doesn't.
-The rules at the end of a chain that act on single entries are split off (`_split`), and run without stacks.
+So the inner transform must do to each array what it would do to that array alone: `refusal` lists what doesn't.
+The rules at the end of a chain that act on single entries are split off (`without_end`), and run without stacks.
 """
 
 import collections
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -24,31 +24,21 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
 from .._protocol.container import AbstractContainer, required_part
-from .._protocol.entry import as_written
-from .._protocol.leafwise import AbstractLeafwise, reads_all_updates
-from .._protocol.masks import AbstractLabels, select
+from .._protocol.masks import select
 from .._protocol.optimizer import AbstractOptimizer, start_inside, step_inside
-from .._protocol.transform import AbstractTransform, everything_in, is_empty
+from .._protocol.transform import AbstractTransform, everything_in
 from .._support.arithmetic import at_least_float32, common_dtype
 from .._support.keys import is_key_data, is_typed_key
 from .._support.module import nested
 from .._support.types import Params, State, Updates
-from .._transforms.basic import Identity
-from .._transforms.by_path import ScaleByDepth, ScaleByPath
-from .._transforms.regularization import AddDecayedWeights, ProximalWeightDecay
-from .._transforms.scaling import Scale, ScaleByLearningRate
 from ..tree._align import align
 from ..tree._paths import Names, key_names, longest_prefix, named_leaves
 from ..tree._stacks import AbstractStackedState
 from ..tree._state import map_sections, one_level
-from .chain import Chain
+from .arraywise import parts_on_stacks, refusal, refused, without_end
 
 # Copying a larger parameter into a stack costs more than it saves.
 _MAX_SIZE = 8192
-
-# Rules on single entries. At the end of a chain, XLA fuses them with the sum of a parameter and its update; in the
-# rule on stacks, weight decay would copy every parameter into a stack.
-_ENTRYWISE = (AddDecayedWeights, ProximalWeightDecay, Scale, ScaleByLearningRate, ScaleByPath, ScaleByDepth)
 
 
 class _Group(NamedTuple):
@@ -189,9 +179,9 @@ class Stacked(AbstractContainer):
         """Check that the chunk is a positive integer, and that the inner transform can be mapped over a stack."""
         if isinstance(self.chunk, bool) or not isinstance(self.chunk, int) or self.chunk < 1:
             raise ValueError(f"`Stacked(chunk=...)` must be a positive integer such as 16, got {self.chunk!r}.")
-        for transform in _on_stacks(self.inner):
-            if why := _refusal(transform):
-                raise ValueError(_refused(transform, why))
+        for transform in parts_on_stacks(self.inner):
+            if why := refusal(transform):
+                raise ValueError(refused(transform, why))
 
     def init(self, params: Params) -> StackedState:
         """Return the initial state of the inner transform, with the arrays of small parameters in stacks."""
@@ -199,7 +189,7 @@ class Stacked(AbstractContainer):
         groups = self._groups(names, leaves)
         state = _start(self.inner, select(params, _alone(groups, len(leaves))))
         if any(map(_is_key, jtu.tree_leaves(_shared(state)))):
-            raise ValueError(_refused(self.inner, "draws random numbers, which would be equal in every row"))
+            raise ValueError(refused(self.inner, "draws random numbers, which would be equal in every row"))
         columns = [align(tree, params, "Stacked.init") for tree in _trees(state)]
         for group in groups:
             path = ".".join(names[group[0]])
@@ -263,7 +253,7 @@ def _start(transform: AbstractTransform, params: Params) -> State:
     """The initial state for some of the parameters, without the rules at the end, which may know paths."""
     if isinstance(transform, AbstractOptimizer):
         return start_inside(transform, lambda inner: _start(inner, params))
-    return _split(transform)[0].init(params)
+    return without_end(transform)[0].init(params)
 
 
 def _step(
@@ -273,7 +263,7 @@ def _step(
     if isinstance(transform, AbstractOptimizer):
         transform._check_call(updates, params, extra)
         return step_inside(transform, state, extra, lambda t, s: _step(t, updates, s, params, extra, groups))
-    rules, end = _split(transform)
+    rules, end = without_end(transform)
     new, state = _step_on_stacks(rules, updates, state, params, extra, groups, bool(end))
     if not end:
         return new, state
@@ -353,7 +343,7 @@ def _step_of_group(
     except ValueError as error:
         if "out_axes" not in str(error):
             raise
-        raise ValueError(_refused(transform, "computes a value that all parameters share from single ones")) from error
+        raise ValueError(refused(transform, "computes a value that all parameters share from single ones")) from error
     rows = [jax.lax.index_in_dim(new, i, keepdims=False) for i in range(len(updates))]
     return [x.astype(u.dtype) if new.dtype == dtype else x for x, u in zip(rows, updates, strict=True)], stacks
 
@@ -381,66 +371,6 @@ def _alone(groups: Sequence[Sequence[int]], size: int) -> list[bool]:
     """Which leaves are in no group."""
     grouped = {i for group in groups for i in group}
     return [i not in grouped for i in range(size)]
-
-
-# --- What is split off, and what is refused.
-
-
-def _split(transform: AbstractTransform) -> tuple[AbstractTransform, Chain]:
-    """A chain of rules without the last ones that act on single entries and have no state, and the chain of these."""
-    parts = dict(transform.parts) if type(transform) is Chain else {}
-    end: dict[str, AbstractTransform] = {}
-    are_rules = all(isinstance(part, AbstractLeafwise) for part in parts.values())
-    for name, part in reversed(parts.items()) if are_rules else ():
-        if not _is_entrywise(part):
-            break
-        end[name] = part
-    rest = Chain(**{name: Identity() if name in end else part for name, part in parts.items()})
-    return rest if end else transform, Chain(**dict(reversed(end.items())))
-
-
-def _is_entrywise(part: AbstractTransform) -> bool:
-    """Whether it is a rule on single entries that has no state."""
-    if type(part) not in _ENTRYWISE or not isinstance(part, AbstractLeafwise):
-        return False
-    return is_empty(jax.eval_shape(part.init_leaf, jax.ShapeDtypeStruct((), jnp.float32)))
-
-
-def _on_stacks(transform: AbstractTransform) -> Iterator[AbstractTransform]:
-    """The transforms that are mapped over stacks, among all in a transform."""
-    if isinstance(transform, AbstractOptimizer) and _refusal(transform) is None:
-        for part in transform.each_part():
-            yield from _on_stacks(part.transform)
-    else:
-        yield from everything_in(_split(transform)[0])
-
-
-def _refusal(transform: AbstractTransform) -> str | None:
-    """Why the transform cannot be mapped over a stack, or None; apart from the transforms inside."""
-    cls = type(transform)
-    if isinstance(transform, AbstractOptimizer):
-        is_its_transform = as_written(cls.update) is as_written(AbstractOptimizer.update)
-        return None if is_its_transform else "has an `update` of its own"
-    names = cls.__dataclass_fields__
-    if rule := next((name for name in names if isinstance(getattr(transform, name), AbstractLabels)), None):
-        return f"chooses parameters by `{rule}`"
-    if not isinstance(transform, AbstractLeafwise):
-        return None if getattr(transform, "is_arraywise", False) else "may combine arrays, or tell them apart"
-    if reads_all_updates(transform):
-        return "looks at all arrays together"
-    if transform.where({"": np.zeros(())}) is not None:
-        return "tells arrays apart"
-    return None
-
-
-def _refused(transform: AbstractTransform, why: str) -> str:
-    name = type(transform).__name__
-    has_parts = any(True for _ in transform.each_part())
-    around = f"`{name}(Stacked(...), ...)`" if has_parts else f"`Chain({name}(...), Stacked(...))`"
-    return (
-        f"`Stacked` updates arrays of one shape together, each as if it were alone, and `{name}` {why}. Put it around "
-        f"`Stacked`, as in {around}."
-    )
 
 
 # --- The trees like the parameters in a state.
