@@ -447,13 +447,13 @@ def _run_on_leaf(
             name = type(rule).__name__
             with jax.named_scope(name), located(name, "update_leaf"):
                 u, state = rule.update_leaf(now, u, one.leaf_state(_cast(row, dtype)), p)
-            new_row = one.row_of(state)
-            before, after = (jtu.tree_map(jnp.shape, x) for x in ((g, row), (u, new_row)))
-            if before != after:
-                raise ValueError(
-                    f"`{name}.update_leaf` must keep every shape; but an update and a state of shapes {before} became "
-                    f"{after}."
-                )
+                new_row = one.row_of(state)
+                before, after = (jtu.tree_map(jnp.shape, x) for x in ((g, row), (u, new_row)))
+                if before != after:
+                    raise ValueError(
+                        f"`{name}.update_leaf` must keep every shape; but an update and a state of shapes {before} "
+                        f"became {after}."
+                    )
             new_rows.append(jtu.tree_map(lambda new, old: new.astype(old.dtype), new_row, row))
     return u.astype(g.dtype), new_rows
 
