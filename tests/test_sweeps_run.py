@@ -262,7 +262,7 @@ def test_a_device_without_memory_is_answered_with_a_smaller_chunk(monkeypatch: p
     def full(*_: Any) -> None:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 10 bytes.")
 
-    monkeypatch.setattr(_training.Program, "__call__", full)
+    monkeypatch.setattr(_training.LaneProgram, "__call__", full)
     with pytest.raises(MemoryError, match=r"while 10 members were trained at a time. Try `chunk=5`"):
         sweeps.run(sweep, linear, **QUIET)
     with pytest.raises(MemoryError, match="Try `chunk=8`"):
@@ -274,7 +274,7 @@ def test_a_device_without_memory_is_answered_with_a_smaller_chunk(monkeypatch: p
     def broken(*_: Any) -> None:
         raise jax.errors.JaxRuntimeError("INTERNAL: no")
 
-    monkeypatch.setattr(_training.Program, "__call__", broken)
+    monkeypatch.setattr(_training.LaneProgram, "__call__", broken)
     with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
         sweeps.run(sweep, linear, **QUIET)
 
