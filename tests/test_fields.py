@@ -49,7 +49,6 @@ OTHER: dict[str, Any] = {
     "default": "rest",
     "labels": lambda params: jtu.tree_map(lambda x: str(x.ndim), params),
     "hyperparam_dtype": jnp.float16,  # in which a decay of 0.999 is less than 1
-    "memory_kind": "device",
     "preconditioning": "spectral",
     "should_skip": is_huge,
     "static_args": ("learning_rate",),

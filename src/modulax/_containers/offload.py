@@ -2,21 +2,17 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.tree_util as jtu
 from jaxtyping import Array
 
 from .._protocol.container import AbstractContainer, required_part
 from .._protocol.transform import AbstractTransform
-from .._support.checks import check_choice, listing
+from .._support.checks import listing
 from .._support.module import AbstractState, nested
 from .._support.placement import shard_like
 from .._support.types import P, Params, State, Updates
 from ..tree._state import owners
-
-# The memories between which JAX moves arrays in a program.
-_SPACES = {"pinned_host": jax.memory.Space.Host, "device": jax.memory.Space.Device}
 
 
 class OffloadState(AbstractState):
@@ -46,44 +42,37 @@ class Offload(AbstractContainer):
 
     Args:
         inner: the inner transform.
-        memory_kind: where the state lives: `"pinned_host"`, or `"device"` to switch offloading off without changing
-            the names in checkpoints. `jax.devices()[0].addressable_memories()` lists what the backend has.
 
     References:
         Ren et al., [ZeRO-Offload: Democratizing Billion-Scale Model Training](https://arxiv.org/abs/2101.06840), 2021.
     """
 
     inner: AbstractTransform = required_part()
-    memory_kind: str = eqx.field(static=True, default="pinned_host")
-
-    def check(self) -> None:
-        """Raise an error for a memory to which a program cannot move arrays."""
-        check_choice(self, "memory_kind", tuple(_SPACES))
 
     def init(self, params: Params) -> OffloadState:
         """Return the inner state, moved to the memory of the host."""
         device = jax.local_devices()[0]
         kinds = [memory.kind for memory in device.addressable_memories()]
-        if self.memory_kind not in kinds and self.memory_kind != "device":
+        if "pinned_host" not in kinds:
             raise ValueError(
-                f"`Offload(memory_kind={self.memory_kind!r})`: devices of the platform {device.platform!r} have no "
-                f"such memory. They have {listing(kinds)}. Use the inner transform without `Offload`, or divide its "
-                "state over several devices: `state_sharding(optimizer, params, zero=...)`."
+                f"`Offload` needs `pinned_host` memory, and devices of the platform {device.platform!r} have no such "
+                f"memory. They have {listing(kinds)}. Use the inner transform without `Offload`, or divide its state "
+                "over several devices: `state_sharding(optimizer, params, zero=...)`."
             )
         inner_state = self.inner.init(params)
         leaves, treedef = jtu.tree_flatten(inner_state)
         given, owned = jtu.tree_leaves(params), owners(inner_state, params)
         # JAX pins what a program returns in another memory to its devices. Without the parameters, these are the first.
         leaves = [x if i is None else shard_like(x, given[i]) for x, i in zip(leaves, owned, strict=True)]
-        return OffloadState(_moved(treedef.unflatten(leaves), self.memory_kind))
+        return OffloadState(_moved(treedef.unflatten(leaves), jax.memory.Space.Host))
 
     def update(
         self, updates: Updates, state: OffloadState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, OffloadState]:
         """Run one step of the inner transform on the device, and move its state back."""
-        inner_state = _moved(state.inner_state, "device")
+        inner_state = _moved(state.inner_state, jax.memory.Space.Device)
         updates, inner_state = self.inner.update(updates, inner_state, params, **extra)
-        return updates, OffloadState(_moved(inner_state, self.memory_kind))
+        return updates, OffloadState(_moved(inner_state, jax.memory.Space.Host))
 
     # Overridden because the average of the inner transform is in the memory of the host.
     def eval_params(self, state: OffloadState, params: P) -> P:
@@ -93,12 +82,11 @@ class Offload(AbstractContainer):
             state: the state of this container.
             params: the parameters that are trained, or the whole model.
         """
-        return super().eval_params(OffloadState(_moved(state.inner_state, "device")), params)
+        return super().eval_params(OffloadState(_moved(state.inner_state, jax.memory.Space.Device)), params)
 
 
-def _moved(state: State, memory_kind: str) -> State:
+def _moved(state: State, space: jax.memory.Space) -> State:
     """Move every array of a state except scalars, which schedules and logs read."""
-    space = _SPACES[memory_kind]
 
     def move(x: Array) -> Array:
         if x.ndim == 0 or jax.typeof(x).memory_space == space:

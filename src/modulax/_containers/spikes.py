@@ -14,9 +14,9 @@ from .._protocol.transform import AbstractTransform, Clock, Move
 from .._support.arithmetic import default_float, safe_increment, safe_sqrt
 from .._support.checks import NON_NEGATIVE, check_integer
 from .._support.module import AbstractState, nested, shared, with_fields
-from .._support.rolling import present, pushed
 from .._support.types import Count, Params, State, Updates
 from .._transforms.polyak import loss_of
+from .._transforms.running_norm import present, pushed
 from ..tree._math import norm
 from .gate import AbstractGate, step_if
 

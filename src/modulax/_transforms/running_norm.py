@@ -8,17 +8,31 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import default_float, moment, safe_increment, safe_sqrt
 from .._support.checks import DECAY, NON_NEGATIVE, POSITIVE, Requirement, check_integer
 from .._support.module import AbstractState, counter, shared
-from .._support.rolling import present, pushed
 from .._support.types import Count
 from ..tree._math import norm
 from .clipping import Reduction, reduced, reduction
+
+# A window has the last values of a number in the order of time: the newest is last, and the first ones may still be
+# absent. That makes a state readable, and shifting a few hundred values costs nothing beside a step.
+
+
+def pushed(window: Float[Array, " size"], x: Float[Array, ""]) -> Float[Array, " size"]:
+    """The window with one more value at its end, without its first one."""
+    return jnp.concatenate([window[1:], x[None]])
+
+
+def present(window: Float[Array, " size"], count: Int[Array, ""]) -> Bool[Array, " size"]:
+    """Which places of the window hold a value, after `count` values."""
+    size = window.shape[0]
+    return jnp.arange(size, dtype=count.dtype) >= size - count
+
 
 _PERCENTAGE = Requirement(lambda x: (x >= 0) & (x <= 100), "must be in [0, 100]")
 

@@ -6,6 +6,7 @@ entries are small, in the same way for a first moment $m$ and the root of a seco
 few instructions of an entry, and no table.
 """
 
+import abc
 import math
 from typing import Any, Self
 
@@ -15,11 +16,28 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Inexact, Int8, Int32, UInt8, UInt32
 
-from .._support.quantized import AbstractQuantized
+from .._support.module import AbstractModule
 
 _TINY = float(np.finfo(np.float32).tiny)
 _LANES = 32  # XLA's CPU backend splits the maximum over more entries, and stores them in between
 _ROUND = 1.5 * 2**23
+
+
+class AbstractQuantized(AbstractModule):
+    """An array in fewer bits, at the place of the array in a state."""
+
+    @abc.abstractmethod
+    def dequantize(self) -> Inexact[Array, "..."]:
+        """Return the array that is stored."""
+
+    @abc.abstractmethod
+    def quantize(self, x: Inexact[Array, "..."], seeds: UInt32[Array, "2"] | None = None) -> Self:
+        """Return another array of the same shape and dtype in the form of this one.
+
+        Args:
+            x: the array to store.
+            seeds: random bits for stochastic rounding; by default, entries are rounded to the nearest value.
+        """
 
 
 class Quantized(AbstractQuantized):

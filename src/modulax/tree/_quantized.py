@@ -7,7 +7,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from .._support.quantized import AbstractQuantized
+from ..numerics._quantized import AbstractQuantized
 from ._leafmap import map_leaves
 
 
