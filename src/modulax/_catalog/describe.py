@@ -10,6 +10,7 @@ assigns every array of the state to its parameter, or to the shared bytes.
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -76,18 +77,21 @@ class Description:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        head = ("path", "shape", "group", "learning rate", "weight decay", "state bytes")
-        rows = [head] + [
-            (x.path, x.shape, x.group, x.learning_rate, x.weight_decay, f"{x.state_bytes:,}") for x in self.leaves
-        ]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        kept = [i for i, column in enumerate(zip(*rows[1:], strict=True)) if any(column)] if self.leaves else []
-        lines = ["  ".join(f"{row[i]:{'>' if i == 5 else '<'}{widths[i]}}" for i in kept).rstrip() for row in rows]
-        if self.leaves:
-            lines.insert(1, "-" * max(map(len, lines)))
         total = f"{self.parameters:,} parameters, {self.total_bytes:,} bytes of state"
         summary = [f"{total} ({self.shared_bytes:,} of them shared)", *(f"note: {note}" for note in self.notes)]
-        return "\n".join([*lines, "", *summary]).lstrip("\n")
+        return "\n".join([*self._table(), *summary])
+
+    def _table(self) -> list[str]:
+        """The lines of the table, without empty columns, and an empty line after them."""
+        columns = []
+        for field in dataclasses.fields(LeafDescription):
+            is_number = field.name == "state_bytes"
+            cells = [f"{getattr(leaf, field.name):{',' if is_number else ''}}" for leaf in self.leaves]
+            if any(cells):
+                cells = [field.name.replace("_", " "), *cells]
+                columns.append([f"{cell:{'>' if is_number else '<'}{max(map(len, cells))}}" for cell in cells])
+        lines = ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
+        return [*lines[:1], "-" * max(map(len, lines)), *lines[1:], ""] if lines else []
 
     __repr__ = __str__
 
@@ -128,13 +132,13 @@ def describe(optimizer: AbstractTransform, params: Params, state: State | None =
     state = unstack(state)
     shared = 0
     for i, x in zip(owners(state, params), jtu.tree_leaves(state), strict=True):
-        size = math.prod(x.shape) * x.dtype.itemsize
+        size = x.size * x.dtype.itemsize
         if i is None:
             shared += size
         else:
             rows[i].state_bytes += size
     total = shared + sum(row.state_bytes for row in rows)
-    return Description(rows, shared, total, sum(math.prod(x.shape) for _, x in found), tuple(notes))
+    return Description(rows, shared, total, sum(x.size for _, x in found), tuple(notes))
 
 
 def _walk(outer: Part, tree: PyTree, rows: Sequence[LeafDescription], notes: list[str], is_inside: bool) -> None:
@@ -147,12 +151,12 @@ def _walk(outer: Part, tree: PyTree, rows: Sequence[LeafDescription], notes: lis
     for part in parts:
         if not part.auxiliary:
             _walk_part(part, tree, rows, notes, is_inside or isinstance(transform, AbstractOptimizer))
-    reached = _those(rows, _where(transform, tree))
-    _write_numbers(transform, reached, not parts, is_inside)
-    decay = getattr(transform, "weight_decay", None)
-    if rows and not reached and decay is not None and _text(decay) != _ZERO:
-        notes.append(f"no leaf decays: the mask of `{type(transform).__name__}` excludes every parameter.")
-    notes += [note for note in _ranges(transform) if rows and note not in notes]
+    where = applies_to(transform, tree) if isinstance(transform, AbstractLeafwise) else None
+    reached = _chosen(rows, where)
+    for name in ("learning_rate", "weight_decay"):
+        _write_number(transform, reached, name, not parts, is_inside)
+    if rows:
+        notes += [note for note in _notes(transform, reached) if note not in notes]
     _write_effect(transform._effect(tree, state), rows, is_inside)
 
 
@@ -162,7 +166,7 @@ def _walk_part(part: Part, tree: PyTree, rows: Sequence[LeafDescription], notes:
         _walk(part, tree, rows, notes, is_inside)
         return
     seen = part.receives(tree)
-    shown = _those(rows, seen)
+    shown = _chosen(rows, seen)
     for row in shown if part.key is not None else ():
         row.group = f"{row.group}/{part.key}" if row.group else str(part.key)
     _walk(part, select(tree, seen), shown, notes, is_inside)
@@ -173,7 +177,7 @@ def _write_effect(effect: Effect, rows: Sequence[LeafDescription], is_inside: bo
     if effect.factors is not None and not is_inside:
         for row, factor in zip(rows, effect.factors, strict=True):
             row.learning_rate = row.learning_rate and _product(row.learning_rate, _text(factor))
-    for row in [] if effect.frozen is None else _those(rows, effect.frozen):
+    for row in [] if effect.frozen is None else _chosen(rows, effect.frozen):
         row.group, row.learning_rate, row.weight_decay = "frozen", "", ""
 
 
@@ -189,32 +193,35 @@ def _stacked(state: Any, params: Mapping[str, Any]) -> Iterator[str]:
         yield f"`Stacked` updates {sum(sizes)} parameters {kind} in {stacks}."
 
 
-def _those(rows: Sequence[LeafDescription], chosen: Sequence[bool] | None) -> list[LeafDescription]:
-    return list(rows) if chosen is None else [row for row, c in zip(rows, chosen, strict=True) if c]
+def _chosen(rows: Sequence[LeafDescription], where: Sequence[bool] | None) -> list[LeafDescription]:
+    return list(rows) if where is None else list(itertools.compress(rows, where))
 
 
-def _where(transform: AbstractTransform, tree: PyTree) -> Sequence[bool] | None:
-    return applies_to(transform, tree) if isinstance(transform, AbstractLeafwise) else None
+def _notes(transform: AbstractTransform, reached: Sequence[LeafDescription]) -> Iterator[str]:
+    """A note for a decay that reaches no leaf, and one for each schedule in the fields of a transform."""
+    decay = getattr(transform, "weight_decay", None)
+    if not reached and decay is not None and _text(decay) != _ZERO:
+        yield f"no leaf decays: the mask of `{type(transform).__name__}` excludes every parameter."
+    for name, value in vars(transform).items():
+        for label, x in value.items() if isinstance(value, Mapping) else [(name, value)]:
+            if isinstance(x, AbstractSchedule) and (course := _course(x)):
+                yield f"`{label}` follows `{title(x)}`: {course}."
 
 
 _STEPS = 2 ** np.arange(0, 24, 1 / 64)  # close enough to find a peak within one percent
 
 
-def _ranges(transform: AbstractTransform) -> Iterator[str]:
-    """A note for each schedule in the fields of a transform: where it begins, turns and ends."""
-    for name, schedule in vars(transform).items():
-        found = [(name, schedule)] if not isinstance(schedule, Mapping) else schedule.items()
-        for label, x in found:
-            if isinstance(x, AbstractSchedule):
-                try:
-                    values = np.asarray(jax.vmap(x)(jnp.asarray([0.0, *_STEPS], default_float())))
-                except Exception:  # a user's function may take Python integers only
-                    continue
-                low, high, (first, last) = values.min(), values.max(), values[[0, -1]]
-                turns = [v for v in (high, low) if not np.isclose(v, [first, last], rtol=0.05, atol=0.01 * high).any()]
-                texts = dict.fromkeys([f"{first:.2g}", *(f"{v:.2g}" for v in turns)])
-                ends = [] if np.isclose(first, last) and not turns else [f"{last:.2g}"]
-                yield f"`{label}` follows `{title(x)}`: {' → '.join([*texts, *ends])}."
+def _course(schedule: AbstractSchedule) -> str | None:
+    """The values where a schedule begins, turns and ends; None for a user's function of Python integers only."""
+    try:
+        values = np.asarray(jax.vmap(schedule)(jnp.asarray([0.0, *_STEPS], default_float())))
+    except Exception:
+        return None
+    low, high, (first, last) = values.min(), values.max(), values[[0, -1]]
+    turns = [v for v in (high, low) if not np.isclose(v, [first, last], rtol=0.05, atol=0.01 * high).any()]
+    texts = dict.fromkeys([f"{first:.2g}", *(f"{v:.2g}" for v in turns)])
+    ends = [] if np.isclose(first, last) and not turns else [f"{last:.2g}"]
+    return " → ".join([*texts, *ends])
 
 
 def _text(value: Any) -> str:
@@ -244,34 +251,37 @@ _ZERO = "0.0"
 _TO = " … "
 
 
-def _write_numbers(
-    transform: AbstractTransform, rows: Sequence[LeafDescription], is_whole: bool, is_inside: bool
+def _write_number(
+    transform: AbstractTransform, rows: Sequence[LeafDescription], name: str, is_whole: bool, is_inside: bool
 ) -> None:
-    """Write the learning rate and the weight decay of a transform without parts.
+    """Write the learning rate or the weight decay in a field of a transform into the rows where it is in force.
 
-    A weight decay of 0, as in the trust ratio of LAMB, does not replace that of another part of the chain. An optimizer
-    passes numbers to its parts as plain numbers. If a part has written such a number, and the optimizer has a schedule
-    in that field, the name of the schedule replaces the number.
+    An optimizer passes numbers to its parts as plain numbers. If a part has written such a number, and the optimizer
+    has a schedule in that field, the name of the schedule replaces the number.
     """
-    for name in ("learning_rate", "weight_decay"):
-        value = getattr(transform, name, None)
-        if value is None:
-            continue
-        is_ascent = name == "learning_rate" and not is_inside and not getattr(transform, "flip_sign", True)
-        text = f"-{_factor(_text(value))}" if is_ascent else _text(value)
-        for row in _rows_to_write(transform, rows, name, value, is_whole):
-            setattr(row, name, text)
-
-
-def _rows_to_write(
-    transform: AbstractTransform, rows: Sequence[LeafDescription], name: str, value: Any, is_whole: bool
-) -> Sequence[LeafDescription]:
-    """The rows in which the number in a field of the transform is in force."""
+    value = getattr(transform, name, None)
+    if value is None:
+        return
+    text = _text(value)
+    if name == "learning_rate" and not is_inside and not getattr(transform, "flip_sign", True):
+        text = f"-{_factor(text)}"
     if is_whole:
-        adds_nothing = name == "weight_decay" and _text(value) == _ZERO
-        return [row for row in rows if not (adds_nothing and row.weight_decay)]
-    if not (isinstance(transform, AbstractOptimizer) and is_schedule(value)):
-        return []
+        rows = _not_replaced_by_zero(rows, name) if text == _ZERO else rows
+    else:
+        rows = _written(rows, name) if isinstance(transform, AbstractOptimizer) and is_schedule(value) else []
+    for row in rows:
+        setattr(row, name, text)
+
+
+def _not_replaced_by_zero(rows: Sequence[LeafDescription], name: str) -> list[LeafDescription]:
+    """The rows for a number of 0: a decay of 0, as in the trust ratio of LAMB, leaves that of other parts in force."""
+    return [row for row in rows if name == "learning_rate" or not row.weight_decay]
+
+
+def _written(rows: Sequence[LeafDescription], name: str) -> list[LeafDescription]:
+    """The rows into which parts have written a number.
+
+    If all are 0, the schedule starts there; if some are, these are the weight decay of another part.
+    """
     written = [row for row in rows if getattr(row, name)]
-    # If all are 0, the schedule starts there; if some are, these are the weight decay of another part.
     return [row for row in written if getattr(row, name) != _ZERO] or written

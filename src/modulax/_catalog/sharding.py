@@ -1,8 +1,9 @@
 """Sharding of the optimizer state: each array is sharded like its parameter, or over more axes of the mesh (ZeRO-1)."""
 
 import functools
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from jaxtyping import PyTree
 
 from .._protocol.transform import AbstractTransform
 from .._support.checks import listing
-from .._support.placement import followed
+from .._support.placement import sharding_along
 from .._support.types import Params
 from ..tree._paths import Names, named_leaves
 from ..tree._stacks import stacked_states
@@ -59,31 +60,40 @@ def state_sharding(
         Models](https://arxiv.org/abs/1910.02054), 2019.
     """
     jaxpr, state = jax.make_jaxpr(functools.partial(init_even_if_empty, transform), return_shape=True)(params)
-    leaves = jtu.tree_leaves(params)
-    shardings = [getattr(p, "sharding", None) for p in leaves]
-    if any(s is None for s in shardings):
+    leaves, axes = jtu.tree_leaves(params), _names(zero)
+    shardings, everywhere = _shardings(leaves, axes)
+    _check_stacks(state, {names: s for (names, _), s in zip(named_leaves(params), shardings, strict=True)})
+
+    def place(owner: int | None, aval: Any) -> Sharding | None:
+        sharding = everywhere
+        if owner is not None:
+            shape = leaves[owner].shape
+            sharding = sharding_along(shardings[owner], shape, aval.shape) or everywhere
+            if isinstance(sharding, NamedSharding):
+                sharding = _divided(sharding, aval.shape, axes, shape == aval.shape)
+        is_on_host = aval.memory_space == jax.memory.Space.Host  # of `Offload`
+        return sharding.with_memory_kind("pinned_host") if sharding is not None and is_on_host else sharding
+
+    return jtu.tree_structure(state).unflatten(map(place, owners(state, params), jaxpr.out_avals))
+
+
+def _shardings(leaves: Sequence[Any], axes: tuple[str, ...]) -> tuple[list[Any], Sharding | None]:
+    """The sharding of every parameter, and that of arrays which are the same on all devices.
+
+    Parameters that were not placed explicitly go to the mesh of the others.
+    """
+    found = [getattr(p, "sharding", None) for p in leaves]
+    if None in found:
         raise ValueError(
             "`state_sharding` reads the shardings of the parameters, and some have none. Give arrays, or "
             "`jax.ShapeDtypeStruct(shape, dtype, sharding=...)`."
         )
-    axes = _names(zero)
-    named = [s for s in shardings if isinstance(s, NamedSharding)]
+    named = [s for s in found if isinstance(s, NamedSharding)]
     _check_axes(axes, named)
-    if named:  # parameters that were not placed explicitly go to the mesh of the others
-        everywhere = NamedSharding(named[0].mesh, PartitionSpec())
-        shardings = [everywhere if isinstance(s, SingleDeviceSharding) else s for s in shardings]
-    else:
-        everywhere = shardings[0] if shardings else None
-    _check_stacks(state, {names: s for (names, _), s in zip(named_leaves(params), shardings, strict=True)})
-    found = []
-    for i, aval in zip(owners(state, params), jaxpr.out_avals, strict=True):
-        sharding = everywhere if i is None else followed(shardings[i], leaves[i].shape, aval.shape) or everywhere
-        if i is not None and isinstance(sharding, NamedSharding):
-            sharding = _divided(sharding, aval.shape, axes, leaves[i].shape == aval.shape)
-        if sharding is not None and aval.memory_space == jax.memory.Space.Host:  # of `Offload`
-            sharding = sharding.with_memory_kind("pinned_host")
-        found.append(sharding)
-    return jtu.tree_unflatten(jtu.tree_structure(state), found)
+    if not named:
+        return found, next(iter(found), None)
+    everywhere = NamedSharding(named[0].mesh, PartitionSpec())
+    return [everywhere if isinstance(s, SingleDeviceSharding) else s for s in found], everywhere
 
 
 def _check_stacks(state: PyTree, shardings: Mapping[Names, Any]) -> None:
@@ -127,15 +137,22 @@ def _divided(
     """Add the axes that the sharding does not use yet to the longest dimension that they divide."""
     mesh, spec = sharding.mesh, [_names(part) for part in sharding.spec]
     spec += [()] * (len(shape) - len(spec))
-    new = tuple(name for name in axes if all(name not in part for part in spec))
-    pieces = math.prod(mesh.shape[name] for name in new)
-    lengths = [n // math.prod(mesh.shape[name] for name in part) for n, part in zip(shape, spec, strict=True)]
-    fits = [i for i, n in enumerate(lengths) if n > 0 and n % pieces == 0]
+    new = tuple(name for name in axes if name not in itertools.chain(*spec))
     # On explicit axes, types hold the sharding, and that of factors and gradients would differ.
     types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
-    is_explicit = any(types[name] == AxisType.Explicit for name in new)
-    if not new or not fits or (is_explicit and not is_like_its_parameter):
+    is_fixed = AxisType.Explicit in map(types.get, new) and not is_like_its_parameter
+    if not new or is_fixed or (place := _longest(mesh, shape, spec, new)) is None:
         return sharding
-    spec[max(fits, key=lambda i: (lengths[i], not spec[i]))] += new
-    parts = (part[0] if len(part) == 1 else part or None for part in spec)
-    return NamedSharding(mesh, PartitionSpec(*parts), memory_kind=sharding.memory_kind)
+    spec[place] += new
+    return NamedSharding(mesh, PartitionSpec(*spec), memory_kind=sharding.memory_kind)
+
+
+def _longest(mesh: Any, shape: tuple[int, ...], spec: Sequence[tuple[str, ...]], new: tuple[str, ...]) -> int | None:
+    """The place of the longest dimension, in a shard, that new axes divide; None if they divide none."""
+
+    def pieces(names: tuple[str, ...]) -> int:
+        return math.prod(mesh.shape[name] for name in names)
+
+    lengths = [n // pieces(names) for n, names in zip(shape, spec, strict=True)]
+    fits = [i for i, n in enumerate(lengths) if n > 0 and n % pieces(new) == 0]
+    return max(fits, key=lambda i: (lengths[i], not spec[i]), default=None)

@@ -145,14 +145,6 @@ class ParamEMA(AbstractContainer):
             ema=_moved(state.ema, params, steps, rate, is_due | ~has_begun, "ParamEMA.update"),
         )
 
-    def resolved(self, state: ParamEMAState) -> "ParamEMA":
-        """Return this container with its schedules, and those of the inner transform, at their current values.
-
-        Args:
-            state: the state of this container.
-        """
-        return resolve(self, state.count)
-
     # Overridden because the average replaces the evaluation parameters of the inner transform.
     def eval_params(self, state: ParamEMAState, params: Params) -> Params:
         """Return the average, in the dtypes of the parameters; before the first one, the parameters.
@@ -260,14 +252,6 @@ class ParamAverage(AbstractContainer):
             average=average,
             snapshots=snapshots,
         )
-
-    def resolved(self, state: ParamAverageState) -> "ParamAverage":
-        """Return this container with its schedules, and those of the inner transform, at their current values.
-
-        Args:
-            state: the state of this container.
-        """
-        return resolve(self, state.count)
 
     # Overridden because the average replaces the evaluation parameters of the inner transform.
     def eval_params(self, state: ParamAverageState, params: Params) -> Params:

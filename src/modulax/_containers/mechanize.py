@@ -152,14 +152,6 @@ class Mechanize(AbstractContainer):
             delta=put_delta(delta),
         )
 
-    def resolved(self, state: MechanicState) -> "Mechanize":
-        """Return this container with its schedules, and those of the base optimizer, at their current values.
-
-        Args:
-            state: the state of this container.
-        """
-        return resolve(self, state.count)
-
     @property
     def _stores(self) -> bool:
         return self.follow != "optax"

@@ -1,7 +1,9 @@
 """`apply_updates`: add the updates to the parameters, the last line of a training step."""
 
+import itertools
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -12,10 +14,8 @@ from .._support.arithmetic import at_least_float32, is_inexact_array
 from .._support.checks import listing
 from .._support.placement import placed_like
 from .._support.types import P, Updates
-from ..tree._align import misfit, refuse_numbers
-from ..tree._paths import leaf_paths, leaves_by_names, longest_prefix
-
-_MISSING = object()
+from ..tree._align import check_same_shapes, misfit, refuse_numbers
+from ..tree._paths import leaves_by_names, longest_prefix
 
 
 def _add(p: jax.Array | np.ndarray, u: jax.Array | np.ndarray) -> jax.Array:
@@ -42,22 +42,17 @@ def apply_updates(params: P, updates: Updates) -> P:
         ValueError: if the paths or shapes of the updates and the parameters differ.
     """
     leaves, treedef = jtu.tree_flatten(params)
-    trained = [i for i, x in enumerate(leaves) if is_inexact_array(x)]
+    like = treedef.unflatten([x if is_inexact_array(x) else None for x in leaves])
+    trained, treedef_of_trained = jtu.tree_flatten(like)
     if len(trained) < len(leaves):
         refuse_numbers(params, updates, "apply_updates")
-    like = treedef.unflatten([x if is_inexact_array(x) else None for x in leaves])
-    pairs = [(i, u) for i, u in zip(trained, _updates_at(like, updates), strict=True) if u is not None]
-    for i, u in pairs:
-        if jnp.shape(u) != leaves[i].shape:
-            path = leaf_paths(like)[trained.index(i)]
-            raise ValueError(
-                f"`apply_updates`: at `{path}` the update has shape {jnp.shape(u)} and the parameter "
-                f"{leaves[i].shape}. They must be equal; nothing is broadcast."
-            )
-    moved = placed_like([_add(leaves[i], u) for i, u in pairs], [leaves[i] for i, _ in pairs])
-    for (i, _), x in zip(pairs, moved, strict=True):
-        leaves[i] = x
-    return treedef.unflatten(leaves)
+    steps = _updates_at(like, updates)
+    pairs = [(p, u) for p, u in zip(trained, steps, strict=True) if u is not None]
+    before = [p for p, _ in pairs]
+    check_same_shapes(treedef_of_trained.unflatten(steps), before, "apply_updates")
+    after = iter(placed_like(list(itertools.starmap(_add, pairs)), before))
+    new = treedef_of_trained.unflatten([None if u is None else next(after) for u in steps])
+    return eqx.combine(new, params)
 
 
 def _updates_at(params: PyTree, updates: Updates) -> list[Any]:
@@ -66,15 +61,12 @@ def _updates_at(params: PyTree, updates: Updates) -> list[Any]:
         return jtu.tree_structure(params).flatten_up_to(updates)
     except ValueError:
         found = leaves_by_names("apply_updates", updates, with_none=True)
-    wanted = leaves_by_names("apply_updates", params)
-    prefixes = [longest_prefix(names, found) for names in wanted]
-    values = [_MISSING if prefix is None else found[prefix] for prefix in prefixes]
-    lacking = [".".join(names) for names, value in zip(wanted, values, strict=True) if value is _MISSING]
-    unknown = [".".join(names) for names, value in found.items() if value is not None and names not in wanted]
+    prefixes = {names: longest_prefix(names, found) for names in leaves_by_names("apply_updates", params)}
+    lacking = [names for names, prefix in prefixes.items() if prefix is None]
+    unknown = [names for names, u in found.items() if u is not None and names not in prefixes]
     if lacking or unknown:
-        paths = listing(".".join(names) for names in wanted)
         raise ValueError(
-            f"{misfit('apply_updates', 'the parameters', lacking, unknown)} The parameters have {paths}. "
-            "To leave a parameter unchanged, set its update to None."
+            f"{misfit('apply_updates', 'the parameters', lacking, unknown)} The parameters have "
+            f"{listing(map('.'.join, prefixes))}. To leave a parameter unchanged, set its update to None."
         )
-    return values
+    return list(map(found.get, prefixes.values()))

@@ -14,7 +14,7 @@ from jax.core import Tracer
 from jax.sharding import NamedSharding
 
 from .._support.arithmetic import is_inexact_array
-from .._support.placement import followed, mesh_sharding, placed_at, placed_like
+from .._support.placement import mesh_sharding, placed_at, placed_like, sharding_along
 from .._support.types import Params, State, Updates
 from ..tree._align import paired, refuse_integers, refuse_numbers
 from ..tree._math import trainable
@@ -72,7 +72,7 @@ class _Where:
         for k, i in enumerate(owners(state, params)):
             is_here = jax.typeof(leaves[k]).memory_space == jax.memory.Space.Device  # and not in that of `Offload`
             if i is not None and is_here and (sharding := self.shardings[i]):
-                wanted[k] = followed(sharding, shapes[i], leaves[k].shape)
+                wanted[k] = sharding_along(sharding, shapes[i], leaves[k].shape)
         return treedef.unflatten(placed_at(leaves, wanted))
 
 

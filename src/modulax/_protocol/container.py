@@ -24,7 +24,9 @@ from .._support.module import with_fields
 from .._support.types import P, Params, State, Updates
 from ..tree._align import align, paired
 from ..tree._math import trainable
+from ..tree._paths import is_plain
 from .masks import merge, select
+from .schedule_values import resolve
 from .transform import AbstractTransform, EmptyState, Part
 
 if TYPE_CHECKING:
@@ -96,21 +98,22 @@ def part(
 
 def check_part(what: str, x: Any) -> None:
     """Raise an error for a part that is not a transform; the message shows how to make it one."""
-    if isinstance(x, AbstractTransform):
-        return
+    if not isinstance(x, AbstractTransform):
+        raise ValueError(f"{what} is not a modulax transform: {x!r}. {_remedy(x)}")
+
+
+def _remedy(x: Any) -> str:
     if inspect.isclass(x):
-        remedy = f"It is a class: make an instance, `{x.__name__}(...)`."
-    elif isinstance(x, (list, tuple)) and not hasattr(x, "_fields") and len(x) == 2 and all(map(callable, x)):
-        remedy = "To make a pair of functions a transform, write `from_functions(init, update)`."
-    elif isinstance(x, (list, tuple)) and not hasattr(x, "_fields"):
-        remedy = "Several transforms, one after the other, are a `Chain`: write `Chain(*parts)`."
-    elif callable(getattr(x, "update", None)):
-        remedy = "If it is an optax transformation, wrap it: `from_optax(...)`."
-    elif callable(x):
-        remedy = "To make a function of the updates a transform, write `Stateless(function)`."
-    else:
-        remedy = "Give a transform such as `AdamW(1e-3)`."
-    raise ValueError(f"{what} is not a modulax transform: {x!r}. {remedy}")
+        return f"It is a class: make an instance, `{x.__name__}(...)`."
+    if is_plain(x, list, tuple):
+        if len(x) == 2 and all(map(callable, x)):
+            return "To make a pair of functions a transform, write `from_functions(init, update)`."
+        return "Several transforms, one after the other, are a `Chain`: write `Chain(*parts)`."
+    if callable(getattr(x, "update", None)):
+        return "If it is an optax transformation, wrap it: `from_optax(...)`."
+    if callable(x):
+        return "To make a function of the updates a transform, write `Stateless(function)`."
+    return "Give a transform such as `AdamW(1e-3)`."
 
 
 class AbstractContainer(AbstractTransform):
@@ -167,12 +170,13 @@ class AbstractContainer(AbstractTransform):
         """Return this container with every schedule that follows its step count replaced by its current value.
 
         These are its own schedules and those of parts that don't count steps themselves; other parts stay unchanged.
+        They follow the field `count` of the state of a container with `clock = "steps"`.
 
         Args:
             state: the state of this container.
         """
-        del state
-        return self
+        count = getattr(state, "count", None)
+        return self if count is None or self.clock != "steps" else resolve(self, count)
 
     def at(self, state: State) -> Self:
         """Return this container with every schedule, its own and those of its parts, replaced by its current value.

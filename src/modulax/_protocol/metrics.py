@@ -10,14 +10,14 @@ keys of the parts that tell them apart (`body.learning_rate`), or, where no keys
 
 import collections
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from .._support.module import AbstractState, kind_of
-from ..tree._paths import Names, key_names
+from ..tree._paths import Names, is_plain, key_names, leaves_with_paths
 from .schedule import is_schedule
 
 
@@ -47,21 +47,21 @@ def hyperparameters_in_force(transform: Any, now: Any) -> Iterator[Metric]:
 
 def measured_in(state: Any, keys: Names = (), path: Names = ()) -> Iterator[Metric]:
     """Yield the scalars in the fields declared with `shared(metric=True)`, of a state and of the states inside it."""
-    if isinstance(state, Mapping):
-        for key, x in state.items():
-            yield from measured_in(x, (*keys, str(key)), (*path, str(key)))
-    elif isinstance(state, (list, tuple)) and not hasattr(state, "_fields"):
-        for i, x in enumerate(state):
-            yield from measured_in(x, (*keys, str(i)), (*path, str(i)))
-    elif isinstance(state, AbstractState):
-        for field in dataclasses.fields(state):
-            x = getattr(state, field.name)
-            if field.metadata.get("metric"):
-                for inside, leaf in jtu.tree_leaves_with_path(x):
-                    if jnp.ndim(leaf) == 0:
-                        yield Metric(".".join(key_names(inside)) or field.name, keys, path, leaf)
-            elif kind_of(field) == "states":
-                yield from measured_in(x, keys, (*path, field.name))
+    for key, x in _items(state):
+        yield from measured_in(x, (*keys, str(key)), (*path, str(key)))
+    for field in dataclasses.fields(state) if isinstance(state, AbstractState) else ():
+        x = getattr(state, field.name)
+        if field.metadata.get("metric"):
+            scalars = [(inside, leaf) for inside, leaf in leaves_with_paths(x) if jnp.ndim(leaf) == 0]
+            yield from (Metric(inside or field.name, keys, path, leaf) for inside, leaf in scalars)
+        elif kind_of(field) == "states":
+            yield from measured_in(x, keys, (*path, field.name))
+
+
+def _items(states: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(states, Mapping):
+        return states.items()
+    return enumerate(states) if is_plain(states, list, tuple) else ()
 
 
 def by_short_names(metrics: Sequence[Metric]) -> dict[str, Any]:

@@ -42,25 +42,42 @@ def placed_like(new: PyTree, old: PyTree) -> PyTree:
     return treedef.unflatten(leaves)
 
 
-def followed(sharding: Any, of: tuple[int, ...], shape: tuple[int, ...]) -> Any:
+def sharding_along(sharding: Any, of: tuple[int, ...], shape: tuple[int, ...]) -> Any:
     """The sharding of a parameter for an array of its shape, with a leading axis, or of blocks along its last axis.
 
-    In 4 bits, a byte holds the codes of two rows.
+    Args:
+        sharding: the sharding of the parameter.
+        of: the shape of the parameter.
+        shape: the shape of the array.
+
+    Returns:
+        a sharding, or None for an array of any other shape.
     """
     if shape == of:
         return sharding
-    if shape[1:] == of and isinstance(sharding, NamedSharding):
-        return NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec), memory_kind=sharding.memory_kind)
-    n = len(of)
-    if n == 0 or len(shape) < n or shape[n - 1] == 0 or of[-1] % shape[n - 1]:
+    if not isinstance(sharding, NamedSharding):
         return None
-    if shape[: n - 1] not in (of[:-1], (*of[:-2], of[-2] // 2) if n > 1 else ()):
+    if shape[1:] == of:
+        return NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec), memory_kind=sharding.memory_kind)
+    if not _holds_blocks(shape, of):
         return None
     try:
         sharding.shard_shape(shape)
     except ValueError:  # a device would have part of a block
         return None
-    return sharding if isinstance(sharding, NamedSharding) else None
+    return sharding
+
+
+def _holds_blocks(shape: tuple[int, ...], of: tuple[int, ...]) -> bool:
+    """Whether an array may hold one value for each block along the last axis of an array of another shape.
+
+    In 4 bits, a byte holds the codes of two rows.
+    """
+    last = len(of) - 1
+    if last < 0 or len(shape) <= last or shape[last] == 0 or of[last] % shape[last]:
+        return False
+    rows = [of[:last], (*of[: last - 1], of[last - 1] // 2)] if last else [()]
+    return shape[:last] in rows
 
 
 def placed_at(xs: Sequence[Array], shardings: Sequence[NamedSharding | None]) -> list[Array]:

@@ -175,10 +175,6 @@ class ScaleByGaLore(AbstractContainer):
         ]
         return treedef.unflatten(out), GaLoreState(safe_increment(state.count), base_state, rebuild(projections))
 
-    def resolved(self, state: GaLoreState) -> "ScaleByGaLore":
-        """The transform with every schedule replaced by its value at the next step."""
-        return resolve(self, state.count)
-
     def _scaled(self, u: Array) -> Array:
         return jnp.asarray(self.scale).astype(u.dtype) * u
 

@@ -18,7 +18,6 @@ from jaxtyping import Array, DTypeLike, PyTree
 from .._protocol.container import AbstractContainer, part
 from .._protocol.fields import Number, OptionalNumber, followed, number, required_number
 from .._protocol.leafwise import AbstractLeafwise
-from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import bias, moment, second_moment_like, zeros_in
 from .._support.checks import AT_LEAST_ONE, DECAY, POSITIVE
@@ -178,10 +177,6 @@ class ScaleBySophia(AbstractContainer):
         before = _DirectionState(mu=state.mu, nu=used, count=state.count)
         updates, after = now._direction().update(updates, before, params)
         return updates, ScaleBySophiaState(count=after.count, mu=after.mu, nu=nu, hessian_fn_state=inner)
-
-    def resolved(self, state: ScaleBySophiaState) -> "ScaleBySophia":
-        """The transform with every schedule replaced by its value at the next step."""
-        return resolve(self, state.count)
 
     def _direction(self) -> "_Direction":
         corrects = self.follow == "optax"

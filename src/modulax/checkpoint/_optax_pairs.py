@@ -23,7 +23,7 @@ from .._containers.chain import is_chain_state
 from .._support.checks import listing
 from .._support.module import AbstractState
 from ..tree._paths import Names, join, key_names, named_leaves
-from ..tree._state import held, one_level
+from ..tree._state import one_level, section_kind
 
 _COUNTERS = ("count", "step")
 # Fields of ours without counterpart in optax, whose initial values are right for its states.
@@ -344,7 +344,7 @@ def _counterpart(field: str, ours: Mapping[Names, Names], rest: Names) -> Names 
 
 def _is_nested(field: dataclasses.Field, child: PyTree) -> bool:
     """Whether a field holds states of transforms, also if its trees are not like the parameters."""
-    return held(field, child) == "states" or (field.name == "inner_state" and any(_states_in(child)))
+    return section_kind(field, child) == "states" or (field.name == "inner_state" and any(_states_in(child)))
 
 
 def _nested(names: Iterable[Names], where: Names) -> dict[str, Any]:

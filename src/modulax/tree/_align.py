@@ -9,16 +9,18 @@ a list (SM3 keeps several per parameter).
 per-example gradients. `misfit` writes the error message for missing and unknown leaves.
 """
 
-from collections.abc import Callable
+import collections
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._support.arithmetic import is_inexact_array
 from .._support.checks import listing
 from .._support.module import AbstractState
-from ._paths import Names, leaves_by_names, leaves_with_paths, longest_prefix, named_leaves
+from ._paths import Names, leaf_paths, leaves_by_names, leaves_with_paths, longest_prefix, named_leaves
 
 PYTHON_NUMBERS = (float, complex)
 
@@ -44,39 +46,36 @@ def align(
     try:
         return treedef.flatten_up_to(tree), treedef.unflatten
     except ValueError:
-        pass
-    found = leaves_by_names(owner, tree, with_none=True)
-    below: dict[Names, list[tuple[int, Any, bool]]] = {names: [] for names in leaves_by_names(owner, like)}
-    lacking = []
-    for i, (names, leaf) in enumerate(found.items()):
-        prefix = longest_prefix(names, below)
-        if prefix is not None:
-            below[prefix].append((i, leaf, prefix == names))
-        elif leaf is not None:
-            lacking.append(".".join(names))
-    unknown = [".".join(names) for names, those in below.items() if not those]
+        found = leaves_by_names(owner, tree, with_none=True)
+    wanted = leaves_by_names(owner, like)
+    below: dict[Names | None, list[Names]] = collections.defaultdict(list)
+    for names in found:
+        below[longest_prefix(names, wanted)].append(names)
+    lacking = [names for names in below[None] if found[names] is not None]
+    unknown = [names for names in wanted if names not in below]
     if lacking or unknown:
         raise ValueError(misfit(owner, whose, lacking, unknown) + _looks_like(like, tree, whose))
-    own_treedef = jtu.tree_structure(tree, is_leaf=lambda x: x is None)
+    treedef = jtu.tree_structure(tree, is_leaf=lambda x: x is None)
+    return _exchange(found, {names: below[names] for names in wanted}, treedef)
 
-    def value(those: list[tuple[int, Any, bool]]) -> Any:
-        """The value at a leaf of `like`: an array, None, or a list of the arrays below it."""
-        return those[0][1] if those[0][2] else [leaf for _, leaf, _ in those]
+
+def _exchange(
+    found: Mapping[Names, Any], below: Mapping[Names, Sequence[Names]], treedef: Any
+) -> tuple[list[Any], Callable[[list[Any]], PyTree]]:
+    """The value at each leaf of another tree: an array, None, or a list of the arrays below it; and the way back."""
 
     def rebuild(values: list[Any]) -> PyTree:
-        """Put new values, one per leaf of `like`, into the structure of `tree`."""
-        leaves: list[Any] = [None] * len(found)
-        for those, new in zip(below.values(), values, strict=True):
-            parts = [new] if those[0][2] else new
-            for (i, _, _), part in zip(those, parts, strict=True):
-                leaves[i] = part
-        return own_treedef.unflatten(leaves)
+        new = dict.fromkeys(found)
+        for (names, inner), value in zip(below.items(), values, strict=True):
+            new.update(zip(inner, [value] if names in found else value, strict=True))
+        return treedef.unflatten(new.values())
 
-    return [value(those) for those in below.values()], rebuild
+    return [found[names] if names in found else [found[n] for n in inner] for names, inner in below.items()], rebuild
 
 
-def misfit(owner: str, whose: str, lacking: list[str], unknown: list[str]) -> str:
+def misfit(owner: str, whose: str, without: list[Names], beyond: list[Names]) -> str:
     """Write the error message for updates with missing or unknown leaves."""
+    lacking, unknown = ([".".join(names) for names in leaves] for leaves in (without, beyond))
     parts = [f"lack {listing(lacking)}"] * bool(lacking) + [f"have an unknown {listing(unknown)}"] * bool(unknown)
     hint = " A key that contains a dot is not the path of a nested leaf." * bool({*lacking} & {*unknown})
     return f"`{owner}`: the updates must have the leaves of {whose}; they {' and '.join(parts)}.{hint}"
@@ -177,12 +176,12 @@ def check_same_shapes(updates: PyTree, values: list[Any], owner: str) -> None:
     Raises:
         ValueError: if they don't; the message names the path.
     """
-    for (path, u), value in zip(leaves_with_paths(updates), values, strict=True):
-        shape = getattr(value, "shape", None)
-        if shape != u.shape:
+    shapes = [(jnp.shape(u), getattr(p, "shape", None)) for u, p in zip(jtu.tree_leaves(updates), values, strict=True)]
+    for i, (of_update, of_parameter) in enumerate(shapes):
+        if of_update != of_parameter:  # only then, because paths take longer than shapes
             raise ValueError(
-                f"`{owner}`: at `{path}` the update has shape {u.shape} and the parameter {shape}. "
-                "They must be equal; nothing is broadcast."
+                f"`{owner}`: at `{leaf_paths(updates)[i]}` the update has shape {of_update} and the parameter "
+                f"{of_parameter}. They must be equal; nothing is broadcast."
             )
 
 
@@ -194,20 +193,28 @@ def check_examples(updates: PyTree, values: list[Any], owner: str, axes: tuple[i
     """
     lengths = None
     for (path, u), value in zip(leaves_with_paths(updates), values, strict=True):
-        at = [axis % u.ndim for axis in axes if -u.ndim <= axis < u.ndim]
-        rest = tuple(length for i, length in enumerate(u.shape) if i not in at)
-        found = [u.shape[i] for i in at]
+        found, shape = _without_axes(u.shape, axes)
         lengths = found if lengths is None else lengths
-        if rest != value.shape or found != lengths or len(at) != len(axes):
-            needed = ", ".join(map(str, ("n", *value.shape)))
-            if axes != (0,):
-                raise ValueError(
-                    f"`{owner}` needs per-example gradients, with the examples on axes {axes}: at `{path}` the update "
-                    f"has shape {u.shape} and the parameter {value.shape}. Without these axes the shapes must be "
-                    f"equal, and along them all updates must have the same length."
-                )
+        if shape != value.shape or found != lengths or len(found) != len(axes):
             raise ValueError(
-                f"`{owner}` needs per-example gradients, with the examples on a leading axis: at `{path}` the update "
-                f"has shape {u.shape} and the parameter {value.shape}. The update must have shape ({needed}), with "
-                f"the same n for all. `jax.vmap(jax.grad(loss), in_axes=(None, 0))(params, examples)` computes them."
+                f"`{owner}` needs per-example gradients, with the examples on "
+                f"{'a leading axis' if axes == (0,) else f'axes {axes}'}: at `{path}` the update has shape {u.shape} "
+                f"and the parameter {value.shape}. {_remedy(axes, value.shape)}"
             )
+
+
+def _without_axes(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[list[int], tuple[int, ...]]:
+    """The lengths of those of the axes that there are, and the shape without them."""
+    n = len(shape)
+    places = [axis % n for axis in axes if -n <= axis < n]
+    return [shape[i] for i in places], tuple(length for i, length in enumerate(shape) if i not in places)
+
+
+def _remedy(axes: tuple[int, ...], shape: tuple[int, ...]) -> str:
+    if axes != (0,):
+        return "Without these axes the shapes must be equal, and along them all updates must have the same length."
+    needed = ", ".join(map(str, ("n", *shape)))
+    return (
+        f"The update must have shape ({needed}), with the same n for all. "
+        f"`jax.vmap(jax.grad(loss), in_axes=(None, 0))(params, examples)` computes them."
+    )

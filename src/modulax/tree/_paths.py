@@ -66,19 +66,28 @@ def _is_none(x: Any) -> bool:
     return x is None
 
 
+def is_plain(x: Any, *kinds: type) -> bool:
+    """Whether `x` is a container of one of these types, and not a NamedTuple, which is a record."""
+    return isinstance(x, kinds) and not hasattr(x, "_fields")
+
+
 def named_leaves(tree: PyTree, *, with_none: bool = False) -> list[tuple[Names, Any]]:
     """Return the leaves of a tree with the names of their keys, in JAX's order; with None as a leaf if `with_none`."""
+    is_none = _is_none if with_none else None
     # A tree can hold NNX variables only if flax was imported, so it need not be imported here.
     nnx = sys.modules.get("flax.nnx")
     if nnx is None:
-        found = jtu.tree_leaves_with_path(tree, is_leaf=_is_none if with_none else None)
-        return [(key_names(path), leaf) for path, leaf in found]
+        return [(key_names(path), leaf) for path, leaf in jtu.tree_leaves_with_path(tree, is_leaf=is_none)]
+
+    def stops(x: Any) -> bool:
+        return isinstance(x, nnx.Variable) or (with_none and x is None)
+
     out = []
-    for path, leaf in jtu.tree_leaves_with_path(tree, is_leaf=lambda x: isinstance(x, nnx.Variable) or _is_none(x)):
+    for path, leaf in jtu.tree_leaves_with_path(tree, is_leaf=stops):
         if isinstance(leaf, nnx.Variable):
-            inside = jtu.tree_leaves_with_path(leaf, is_leaf=_is_none if with_none else None)
+            inside = jtu.tree_leaves_with_path(leaf, is_leaf=is_none)
             out += [(key_names(path + rest[1:]), x) for rest, x in inside]
-        elif with_none or leaf is not None:
+        else:
             out.append((key_names(path), leaf))
     return out
 

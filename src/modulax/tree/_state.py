@@ -2,7 +2,7 @@
 
 import dataclasses
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 
 from .._support.checks import listing
 from .._support.module import AbstractState, kind_of
-from ._paths import Names, key_names, named_leaves
+from ._paths import Names, is_plain, key_names, longest_prefix, named_leaves
 from ._stacks import stack_like, unstack
 
 SectionKind = Literal["params", "shared", "unknown"]
@@ -48,30 +48,41 @@ def map_sections(
     """
     if node is None:
         return None
-    if isinstance(probe, _NoParams):
-        return function("params", names, node)
-    is_ours = isinstance(node, eqx.Module)
-    fields = {f.name: f for f in dataclasses.fields(node)} if is_ours else {}
-    is_nest = is_ours or probe is not None or (isinstance(node, (dict, list, tuple)) and not hasattr(node, "_fields"))
-    if not is_nest or jtu.all_leaves([node]):
-        return function("unknown" if probe is None else "shared", names, node)
+    if (kind := _kind_of_whole(node, probe)) is not None:
+        return function(kind, names, node)
     children, treedef = one_level(node)
-    probes = one_level(probe)[0]
-    has_probes = [key for key, _ in probes] == [key for key, _ in children]
+    probes = dict(one_level(probe)[0])
+    if list(probes) != [key for key, _ in children]:
+        probes = {}  # a probe with other children says nothing about those of the node
     new = []
-    for i, (key, child) in enumerate(children):
-        below = names + key_names(key)
-        kind = held(fields[key[0].name], child) if is_ours else "states"
-        if kind == "states":
-            new.append(map_sections(function, child, probes[i][1] if has_probes else None, below))
+    for (key, child), field in zip(children, _fields(node, eqx.Module, children), strict=True):
+        kind, below = section_kind(field, child), names + key_names(key)
+        if kind == "states" or child is None:
+            new.append(map_sections(function, child, probes.get(key), below))
         else:
-            new.append(None if child is None else function(kind, below, child))
+            new.append(function(kind, below, child))
     return treedef.unflatten(new)
 
 
-def held(field: dataclasses.Field, value: Any) -> Literal["params", "shared", "states"]:
+def _kind_of_whole(node: PyTree, probe: Any) -> SectionKind | None:
+    """The kind of a node that is one section; None if there are sections inside."""
+    if isinstance(probe, _NoParams):
+        return "params"
+    is_nest = probe is not None or isinstance(node, eqx.Module) or is_plain(node, dict, list, tuple)
+    if is_nest and not jtu.all_leaves([node]):
+        return None
+    return "unknown" if probe is None else "shared"
+
+
+def _fields(node: PyTree, cls: type, children: Sequence[tuple[Any, PyTree]]) -> list[dataclasses.Field | None]:
+    """The field of each child of a node of this class; None for the children of any other node."""
+    fields = {f.name: f for f in dataclasses.fields(node)} if isinstance(node, cls) else {}
+    return [fields[key[0].name] if fields else None for key, _ in children]
+
+
+def section_kind(field: dataclasses.Field | None, value: Any) -> Literal["params", "shared", "states"]:
     """The kind of a field; one that contains modulax states counts as nested, whatever its declaration."""
-    kind = kind_of(field)
+    kind = "states" if field is None else kind_of(field)
     if kind != "params":
         return kind
     leaves = jtu.tree_leaves(value, is_leaf=lambda x: isinstance(x, AbstractState))
@@ -96,12 +107,11 @@ def sections(tree: PyTree) -> Iterator[Section]:
 
 
 def _sections(node: PyTree, names: Names, root: int | None) -> Iterator[Section]:
-    is_state = isinstance(node, AbstractState)
-    fields = {f.name: f for f in dataclasses.fields(node)} if is_state else {}
-    root = len(names) if is_state and root is None else root
-    for key, child in one_level(node)[0]:
+    root = len(names) if root is None and isinstance(node, AbstractState) else root
+    children = one_level(node)[0]
+    for (key, child), field in zip(children, _fields(node, AbstractState, children), strict=True):
         below = names + key_names(key)
-        if is_state and root is not None and held(fields[key[0].name], child) != "states":
+        if root is not None and section_kind(field, child) != "states":
             yield Section(below, root)
         else:
             yield from _sections(child, below, root)
@@ -116,13 +126,10 @@ def declarations(state: PyTree) -> list[Mapping[str, Any] | None]:
 
 
 def _declarations(node: PyTree, declared: Mapping[str, Any] | None) -> list[Mapping[str, Any] | None]:
-    is_state = isinstance(node, AbstractState)
-    fields = {f.name: f for f in dataclasses.fields(node)} if is_state else {}
     children, treedef = one_level(node)
     found = [declared] * treedef.num_leaves if jtu.treedef_is_leaf(treedef) else []
-    for key, child in children:
-        field = fields.get(key[0].name) if is_state else None
-        below = declared if field is None else field.metadata if held(field, child) == "params" else None
+    for (_, child), field in zip(children, _fields(node, AbstractState, children), strict=True):
+        below = declared if field is None else field.metadata if section_kind(field, child) == "params" else None
         found += _declarations(child, below)
     return found
 
@@ -170,15 +177,20 @@ def owners(state: PyTree, params: PyTree, *, of_same_shape: bool = False) -> lis
     indices = {names: i for i, (names, _) in enumerate(leaves)}
     out = []
     for (kind, names), (_, x) in zip(owning_paths(state), named_leaves(state), strict=True):
-        candidates: list[Names] = []
-        if kind == "params":
-            candidates = [names[:stop] for stop in range(len(names), -1, -1)]
-        elif kind == "unknown" and not jnp.issubdtype(x.dtype, jnp.integer):
-            candidates = [names[start:] for start in range(len(names) + 1)]
-        owner = next((indices[c] for c in candidates if c in indices), None)
-        fits = owner is not None and (not of_same_shape or leaves[owner][1].shape == x.shape)
-        out.append(owner if fits else None)
+        owner = _owner(kind, names, x, indices)
+        is_other = owner is not None and of_same_shape and leaves[owner][1].shape != x.shape
+        out.append(None if is_other else owner)
     return out
+
+
+def _owner(kind: SectionKind, names: Names, x: Any, indices: Mapping[Names, int]) -> int | None:
+    if kind == "params":
+        prefix = longest_prefix(names, indices)
+        return None if prefix is None else indices[prefix]
+    if kind == "shared" or jnp.issubdtype(x.dtype, jnp.integer):  # a counter of another library has no parameter
+        return None
+    ends = (names[start:] for start in range(len(names) + 1))
+    return next((indices[end] for end in ends if end in indices), None)
 
 
 def map_params(
@@ -272,7 +284,7 @@ def _beside(tree: PyTree, where: str, value: PyTree, is_leaf: Callable[[Any], bo
     out = []
     for path, _ in jtu.tree_leaves_with_path(value, is_leaf=is_leaf):
         names = key_names(path)
-        at = next((names[:stop] for stop in range(len(names), -1, -1) if names[:stop] in found), None)
+        at = longest_prefix(names, found)
         if at is None:
             paths = [".".join(n) for n in found]
             raise ValueError(
