@@ -5,6 +5,7 @@ import difflib
 import fnmatch
 import importlib
 import inspect
+import itertools
 import math
 from typing import Any
 
@@ -110,20 +111,24 @@ def card(optimizer: str | type[AbstractOptimizer] | AbstractOptimizer) -> Card:
     if isinstance(cls, type) and not issubclass(cls, AbstractOptimizer):
         raise ValueError(f"`modulax.card` describes optimizers, and `{cls.__name__}` is another transform.")
     instance = _example(cls) if isinstance(cls, type) else cls
-    parameter = jax.ShapeDtypeStruct(SAMPLE, jnp.float32)
-    state = jax.eval_shape(instance.init, parameter)
-    arrays = [x for x in jtu.tree_leaves(state) if x.ndim and jnp.issubdtype(x.dtype, jnp.inexact)]
-    size = sum(math.prod(x.shape) * x.dtype.itemsize for x in arrays)
+    parts = list(everything_in(instance))
     return Card(
         name=type(instance).__name__.lower(),
         optimizer=type(instance),
         summary=" ".join((type(instance).__doc__ or "").split("\n\n")[0].split()),
         references=tuple(map(_short, cited(instance).values())),
-        state_bytes=size / math.prod(SAMPLE),
-        extra=tuple(dict.fromkeys(argument for part in everything_in(instance) for argument in extra_arguments(part))),
+        state_bytes=_state_bytes(instance),
+        extra=tuple(dict.fromkeys(itertools.chain.from_iterable(map(extra_arguments, parts)))),
         takes_examples=bool(instance.example_axes),
-        takes_complex=all("real" not in part.needs for part in everything_in(instance)),
+        takes_complex=all("real" not in part.needs for part in parts),
     )
+
+
+def _state_bytes(optimizer: AbstractOptimizer) -> float:
+    """The bytes of moments for each entry of a large matrix."""
+    state = jax.eval_shape(optimizer.init, jax.ShapeDtypeStruct(SAMPLE, jnp.float32))
+    arrays = [x for x in jtu.tree_leaves(state) if x.ndim and jnp.issubdtype(x.dtype, jnp.inexact)]
+    return sum(x.size * x.dtype.itemsize for x in arrays) / math.prod(SAMPLE)
 
 
 def _example(cls: type[AbstractOptimizer]) -> AbstractOptimizer:

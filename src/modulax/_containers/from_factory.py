@@ -77,22 +77,7 @@ def from_call(
         TypeError: if the function can't be called like that.
         ValueError: if `static_args` names no argument, or if an argument without a name is given.
     """
-    signature = inspect.signature(factory)
-    call = signature.bind(*args, **kwargs)
-    call.apply_defaults()
-    named: dict[str, Any] = {}
-    for name, x in call.arguments.items():
-        kind = signature.parameters[name].kind
-        if kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL):
-            if x != ():
-                raise ValueError(
-                    f"`inject_hyperparams({_name(factory)})`: the argument {x!r} has no name, by which the state could "
-                    f"hold it. Give the function named parameters."
-                )
-        elif kind is inspect.Parameter.VAR_KEYWORD:
-            named |= x
-        else:
-            named[name] = x
+    named = _named_arguments(factory, args, kwargs)
     for name in static_args:
         if name not in named:
             raise ValueError(
@@ -102,6 +87,26 @@ def from_call(
     live = {name: x for name, x in named.items() if name not in static_args and _is_live(x)}
     bound = {name: x for name, x in named.items() if name not in live}
     return FromFactory(functools.partial(factory, **bound) if bound else factory, **live)
+
+
+def _named_arguments(factory: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name, those with default values included."""
+    signature = inspect.signature(factory)
+    call = signature.bind(*args, **kwargs)
+    call.apply_defaults()
+    named: dict[str, Any] = {}
+    for name, x in call.arguments.items():
+        kind = signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_KEYWORD:
+            named |= x
+        elif kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
+            named[name] = x
+        elif x != ():
+            raise ValueError(
+                f"`inject_hyperparams({_name(factory)})`: the argument {x!r} has no name, by which the state could "
+                f"hold it. Give the function named parameters."
+            )
+    return named
 
 
 def _is_live(x: Any) -> bool:

@@ -1,8 +1,11 @@
 """`layerwise_decay`: layer-wise learning rate decay, with the depth of every parameter read from its path."""
 
+import collections
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+import jax.tree_util as jtu
 
 from .._protocol.container import check_part
 from .._protocol.fields import ScalarOrSchedule
@@ -16,7 +19,7 @@ from ..tree._math import shapes_of
 from ..tree._paths import Names, matches, named_leaves
 from .chain import Chain
 
-# What a component of a path says about a parameter outside the blocks; the first component that says something counts.
+# Components of paths that tell where a parameter outside the blocks belongs; the first component that matches counts.
 _HEAD = re.compile(r"head|unembed|embed_out|logits|classifier|output|readout|decode|score|pool")
 _INPUT = re.compile(r"embed|patch|pos|cls|token|stem|wte|wpe|input|norm_pre|ln_pre|pre_norm|pre_ln")
 _NORM = re.compile(r"norm|ln|bn")
@@ -60,112 +63,94 @@ def layerwise_decay(
         ValueError: if the depth of a parameter is not known.
     """
     check_part("`layerwise_decay`: the first argument", optimizer)
-    leaves = [(names, x.shape) for names, x in named_leaves(shapes_of(params))]
+    shapes = shapes_of(params)
+    leaves = {names: x.shape for names, x in named_leaves(shapes)}
     if not leaves:
         raise ValueError("`layerwise_decay` was given parameters without a floating-point array.")
     if isinstance(depth, Mapping):
-        depths: list[Any] = by_path(depth).labels(shapes_of(params))
+        depths: dict[Names, Any] = dict(zip(leaves, by_path(depth).labels(shapes), strict=True))
     elif callable(depth):
-        depths = [depth(".".join(names)) for names, _ in leaves]
+        depths = {names: depth(".".join(names)) for names in leaves}
     else:
         depths = _from_paths(leaves, depth, axis)
-    for (names, _), d in zip(leaves, depths, strict=True):
-        if not all(type(x) is int for x in (d if isinstance(d, tuple) else (d,))):
-            raise ValueError(f"`layerwise_decay(depth=...)` must give an integer for `{'.'.join(names)}`, got {d!r}.")
-    last = max(_highest(d) for d in depths)
-    exponents = [tuple(last - x for x in d) if isinstance(d, tuple) else last - d for d in depths]
-    return Chain(optimizer, ScaleByDepth(factor, _rule([names for names, _ in leaves], exponents), axis))
+    last = max(max(_integers(names, d)) for names, d in depths.items())
+    exponents = jtu.tree_map(lambda d: last - d, list(depths.values()))
+    return Chain(optimizer, ScaleByDepth(factor, _rule(dict(zip(leaves, exponents, strict=True))), axis))
 
 
-def _highest(depth: Any) -> int:
-    return max(depth) if isinstance(depth, tuple) else depth
+def _integers(names: Names, depth: Any) -> tuple[int, ...]:
+    """The depths in a leaf, which are several where blocks are stacked."""
+    several = depth if isinstance(depth, tuple) else (depth,)
+    if not all(type(x) is int for x in several):
+        raise ValueError(f"`layerwise_decay(depth=...)` must give an integer for `{'.'.join(names)}`, got {depth!r}.")
+    return several
 
 
-def _from_paths(leaves: Sequence[tuple[Names, tuple[int, ...]]], where: str | None, axis: int) -> list[Any]:
+Shapes = Mapping[Names, tuple[int, ...]]
+
+
+def _from_paths(leaves: Shapes, where: str | None, axis: int) -> dict[Names, Any]:
     """The depth of every leaf, from a list or a stack of blocks and the names of the other leaves."""
-    lists = _lists([names for names, _ in leaves])
-    shown = {_shown(key): key for key in lists}
+    lists = _lists(leaves)
     if where is not None:
-        key = shown.get(where, shown.get(f"{where}.*"))
+        blocks = lists.get(where, lists.get(f"{where}.*"))
     else:
-        key = next(iter(shown.values())) if len(shown) == 1 else None
-    if key is not None:
-        ranks = {i: rank for rank, i in enumerate(sorted(lists[key]), 1)}
-        indices = [_index(names, key) for names, _ in leaves]
-        return _others(leaves, [None if i is None else ranks[i] for i in indices], len(ranks))
-    if where is None and shown:
+        blocks = next(iter(lists.values())) if len(lists) == 1 else None
+    if blocks is not None:
+        ranks = {i: rank for rank, i in enumerate(sorted(set(blocks.values())), 1)}
+        return _with_others(leaves, {names: ranks[i] for names, i in blocks.items()}, len(ranks))
+    if where is None and lists:
+        first = next(iter(lists))
         raise ValueError(
-            f"`layerwise_decay` found several lists of blocks, {listing(shown)}. Name the one that counts, "
-            f"`depth={next(iter(shown))!r}`, or give all depths: `depth={{{next(iter(shown))!r}: 1, ...}}`."
+            f"`layerwise_decay` found several lists of blocks, {listing(lists)}. Name the one that counts, "
+            f"`depth={first!r}`, or give all depths: `depth={{{first!r}: 1, ...}}`."
         )
     nodes = _stacks(leaves, axis) if where is None else [where]
     if len(nodes) != 1:
         raise ValueError(
             "`layerwise_decay` found no list of blocks in the parameters. Name it, "
             '`depth="encoder.layers"` (also for blocks that are stacked in one array), or give all depths: '
-            f'`depth={{"embed*": 0, "first.*": 1, ...}}`. The paths are {_paths(leaves)}.'
+            f'`depth={{"embed*": 0, "first.*": 1, ...}}`. The paths are {listing(map(".".join, leaves))}.'
         )
     return _from_stack(leaves, nodes[0], axis)
 
 
-def _from_stack(leaves: Sequence[tuple[Names, tuple[int, ...]]], node: str, axis: int) -> list[Any]:
+def _from_stack(leaves: Shapes, node: str, axis: int) -> dict[Names, Any]:
     """The depth of every leaf, from blocks that are stacked along an axis of the arrays in a node."""
-    paths = [".".join(names) for names, _ in leaves]
-    inside = [matches(path, node) or path.startswith(f"{node}.") for path in paths]
-    sizes = {shape[axis] if len(shape) > axis else None for (_, shape), i in zip(leaves, inside, strict=True) if i}
+    paths = {names: ".".join(names) for names in leaves}
+    inside = [names for names, path in paths.items() if matches(path, node) or path.startswith(f"{node}.")]
+    sizes = {leaves[names][axis] if len(leaves[names]) > axis else None for names in inside}
     if len(sizes) != 1 or None in sizes:
         raise ValueError(
             f"`layerwise_decay(depth={node!r})` must be the path of a list of blocks, or of blocks that are stacked "
             f"along axis {axis}: then all arrays in it have the same size there, and they have {listing(sizes)}. The "
-            f"paths are {_paths(leaves)}."
+            f"paths are {listing(paths.values())}."
         )
-    (n,) = sizes
-    assert n is not None
-    return _others(leaves, [tuple(range(1, n + 1)) if i else None for i in inside], n)
+    n = leaves[inside[0]][axis]
+    return _with_others(leaves, dict.fromkeys(inside, tuple(range(1, n + 1))), n)
 
 
-def _paths(leaves: Iterable[tuple[Names, Any]]) -> str:
-    return listing(".".join(names) for names, _ in leaves)
-
-
-_Key = tuple[Names, str]  # the names before a numbered component, and its name without the number
-
-
-def _index(names: Names, key: _Key) -> int | None:
-    """The number of the block that a path is in."""
-    before, stem = key
-    if len(names) <= len(before) or names[: len(before)] != before:
-        return None
-    found = _INDEXED.fullmatch(names[len(before)])
-    return int(found[2]) if found and found[1] == stem else None
-
-
-def _lists(paths: Sequence[Names]) -> dict[_Key, set[int]]:
-    """The outermost lists of at least two blocks, `blocks.0` or `layers_0`, each with the numbers of its blocks."""
-    found: dict[_Key, set[int]] = {}
-    keys: list[list[_Key]] = []
+def _lists(paths: Iterable[Names]) -> dict[str, dict[Names, int]]:
+    """The outermost lists of at least two blocks, `blocks.*` or `layers_*`: the number of the block of each leaf."""
+    found: dict[str, dict[Names, int]] = collections.defaultdict(dict)
     for names in paths:
-        numbered = [(i, _INDEXED.fullmatch(name)) for i, name in enumerate(names)]
-        keys.append([(names[:i], match[1]) for i, match in numbered if match])
-        for i, match in numbered:
-            if match:
-                found.setdefault((names[:i], match[1]), set()).add(int(match[2]))
-    outermost = (next((key for key in each if len(found[key]) > 1), None) for each in keys)
-    return {key: found[key] for key in dict.fromkeys(outermost) if key is not None}
+        for i, name in enumerate(names):
+            if match := _INDEXED.fullmatch(name):
+                found[".".join((*names[:i], f"{match[1]}*"))][names] = int(match[2])
+    lists: dict[str, dict[Names, int]] = {}
+    for path, blocks in found.items():  # those outside come before those inside them
+        if len(set(blocks.values())) > 1 and not any(blocks.keys() & outer.keys() for outer in lists.values()):
+            lists[path] = blocks
+    return lists
 
 
-def _shown(key: _Key) -> str:
-    before, stem = key
-    return ".".join((*before, f"{stem}*"))
-
-
-def _stacks(leaves: Sequence[tuple[Names, tuple[int, ...]]], axis: int) -> list[str]:
+def _stacks(leaves: Shapes, axis: int) -> list[str]:
     """The outermost nodes that are named as blocks and hold arrays of one size along an axis."""
-    found: dict[str, list[tuple[int, ...]]] = {}
-    for names, shape in leaves:
+    found: dict[str, list[tuple[int, ...]]] = collections.defaultdict(list)
+    for names, shape in leaves.items():
         i = next((i for i, name in enumerate(names[:-1]) if _STACK.search(name)), None)
         if i is not None:
-            found.setdefault(".".join(names[: i + 1]), []).append(shape)
+            found[".".join(names[: i + 1])].append(shape)
     return [
         node
         for node, shapes in found.items()
@@ -173,18 +158,18 @@ def _stacks(leaves: Sequence[tuple[Names, tuple[int, ...]]], axis: int) -> list[
     ]
 
 
-def _others(leaves: Sequence[tuple[Names, Any]], found: Sequence[Any], n: int) -> list[Any]:
-    """Fill in the depths of the leaves outside the blocks, by their names."""
-    out = [_by_name(names, n) if d is None else d for (names, _), d in zip(leaves, found, strict=True)]
-    unknown = [".".join(names) for (names, _), d in zip(leaves, out, strict=True) if d is None]
+def _with_others(leaves: Shapes, blocks: Mapping[Names, Any], n: int) -> dict[Names, Any]:
+    """The depths of the leaves in the blocks, and by their names those of the others."""
+    depths = {names: blocks[names] if names in blocks else _by_name(names, n) for names in leaves}
+    unknown = [".".join(names) for names, depth in depths.items() if depth is None]
     if unknown:
-        inside = next(".".join(names) for (names, _), d in zip(leaves, found, strict=True) if d is not None)
         raise ValueError(
             f"`layerwise_decay` doesn't know the depth of {listing(unknown)}, outside the {n} blocks. Give the depths, "
             f"0 for what comes before the blocks and {n + 1} for what comes after them, by pattern, "
-            f'`depth={{"{unknown[0]}": {n + 1}, "{inside}": 1, ...}}`, or as a function of the path.'
+            f'`depth={{"{unknown[0]}": {n + 1}, "{".".join(next(iter(blocks)))}": 1, ...}}`, or as a function of the '
+            f"path."
         )
-    return out
+    return depths
 
 
 def _by_name(names: Names, n: int) -> int | None:
@@ -195,13 +180,12 @@ def _by_name(names: Names, n: int) -> int | None:
     return None
 
 
-def _rule(paths: Sequence[Names], exponents: Sequence[Any]) -> AbstractLabels:
+def _rule(exponents: Mapping[Names, Any]) -> AbstractLabels:
     """Patterns for the exponents: one for each outermost part of the tree in which all parameters have the same."""
     patterns: dict[str, Any] = {}
-    for names, exponent in zip(paths, exponents, strict=True):
+    for names, exponent in exponents.items():
         for i in range(1, len(names) + 1):
-            inside = {e for other, e in zip(paths, exponents, strict=True) if other[:i] == names[:i]}
-            if inside == {exponent}:
+            if all(e == exponent for other, e in exponents.items() if other[:i] == names[:i]):
                 text = ".".join(names[:i]).replace("[", "[[]")
                 patterns[text if i == len(names) else f"{text}.*"] = exponent
                 break

@@ -22,6 +22,7 @@ from ..tree._paths import Names, leaves_by_names, matches, named_leaves
 from .chain import Chain
 
 Layout = Literal["in_out", "out_in"]
+_Layout = tuple[str | None, int | None]  # also "vector", for biases and scales; and the rank of a layer's own array
 
 
 class _Leaf(NamedTuple):
@@ -130,34 +131,53 @@ def _initial_scale(names: Names, leaves: Mapping[Names, _Leaf]) -> float:
 
 def _compared(params: Params, base_params: Params, layout: Any) -> dict[Names, _Leaf]:
     """Every parameter, by its path, compared with that of the narrow model."""
-    tree = shapes_of(params)
     wide, narrow = (leaves_by_names("mup", shapes_of(x)) for x in (params, base_params))
     if unpaired := [names for names in (*wide, *narrow) if names not in wide or names not in narrow]:
         where = "the model" if unpaired[0] in wide else "the narrow one"
         raise ValueError(
-            f"`mup` needs two models that differ in their width only; of {listing('.'.join(x) for x in unpaired)}, the "
+            f"`mup` needs two models that differ in their width only; of {listing(map('.'.join, unpaired))}, the "
             f"first is in {where} alone."
         )
-    known = _layouts(tree)
+    layouts = _layouts(shapes_of(params))
     if layout is not None:
-        labels = by_path({"*": layout} if isinstance(layout, str) else layout, default="").labels(tree)
-        for names, label in zip(wide, labels, strict=True):
-            check_option("mup", "layout", label or "in_out", ("in_out", "out_in"))
-            # One layout for the whole model is meant for the leaves whose layout is not known.
-            if label and (known[names][0] is None or not isinstance(layout, str)):
-                known[names] = label, None
-    return {names: _leaf(names, x.shape, narrow[names].shape, *known[names]) for names, x in wide.items()}
+        layouts |= _given_layouts(layout, shapes_of(params), layouts)
+    return {names: _leaf(".".join(names), x.shape, narrow[names].shape, *layouts[names]) for names, x in wide.items()}
 
 
-def _leaf(names: Names, wide: Sequence[int], narrow: Sequence[int], layout: str | None, rank: int | None) -> _Leaf:
-    path = ".".join(names)
+def _given_layouts(layout: Any, tree: PyTree, known: Mapping[Names, _Layout]) -> dict[Names, _Layout]:
+    """The layouts that the argument `layout` gives, by path; one for the whole model is meant for the unknown ones."""
+    patterns = {"*": layout} if isinstance(layout, str) else layout
+    labels = dict(zip(known, by_path(patterns, default="").labels(tree), strict=True))
+    for label in labels.values():
+        check_option("mup", "layout", label or "in_out", ("in_out", "out_in"))
+    is_for_all = isinstance(layout, str)
+    return {x: (label, None) for x, label in labels.items() if label and not (is_for_all and known[x][0])}
+
+
+def _leaf(path: str, wide: Sequence[int], narrow: Sequence[int], layout: str | None, rank: int | None) -> _Leaf:
+    ratios = _ratios(path, wide, narrow)
+    if not ratios or len(wide) == 1 or layout == "vector":
+        return _Leaf("vector", fan_out=max(ratios.values(), default=1.0))
+    _check_axes(path, wide, narrow, layout, list(ratios.values()))
+    if len(ratios) == 2:
+        places = sorted(ratios, reverse=layout == "out_in")
+        return _Leaf("hidden", *(ratios[i] for i in places))
+    ((place, ratio),) = ratios.items()
+    out = len(wide) - (rank or len(wide)) if layout == "out_in" else len(wide) - 1
+    return _Leaf("vector", fan_out=ratio) if place == out else _Leaf("output", fan_in=ratio)
+
+
+def _ratios(path: str, wide: Sequence[int], narrow: Sequence[int]) -> dict[int, float]:
+    """The axes that grow, and how much."""
     if len(wide) != len(narrow):
         raise ValueError(f"`mup`: `{path}` has the shapes {tuple(wide)} and {tuple(narrow)} in the two models.")
-    ratios = [n / m for n, m in zip(wide, narrow, strict=True) if n != m]
-    if not ratios:
-        return _Leaf("vector")
-    if len(wide) == 1 or layout == "vector":
-        return _Leaf("vector", fan_out=max(ratios))
+    return {i: n / m for i, (n, m) in enumerate(zip(wide, narrow, strict=True)) if n != m}
+
+
+def _check_axes(
+    path: str, wide: Sequence[int], narrow: Sequence[int], layout: str | None, ratios: Sequence[float]
+) -> None:
+    """Raise an error if it is not known which of the axes that grow is the input."""
     if len(ratios) > 2:
         raise ValueError(
             f"`mup`: {len(ratios)} axes of `{path}` grow, {tuple(narrow)} to {tuple(wide)}. Let the width be in two of "
@@ -169,35 +189,25 @@ def _leaf(names: Names, wide: Sequence[int], narrow: Sequence[int], layout: str 
             f'`layout="in_out"` if the weights have the shape (in, out), as in `x @ w`, or `layout="out_in"`; or for '
             f'some of them, `layout={{"{path}": "in_out"}}`.'
         )
-    if len(ratios) == 2:
-        fan_in, fan_out = ratios if layout != "out_in" else reversed(ratios)
-        return _Leaf("hidden", fan_in, fan_out)
-    place = next(i for i, (n, m) in enumerate(zip(wide, narrow, strict=True)) if n != m)
-    out = len(wide) - (rank or len(wide)) if layout == "out_in" else len(wide) - 1
-    return _Leaf("vector", fan_out=ratios[0]) if place == out else _Leaf("output", fan_in=ratios[0])
 
 
-def _layouts(tree: PyTree) -> dict[Names, tuple[str | None, int | None]]:
-    """The layout of every parameter, `"vector"` for biases and scales, and the rank of those that may be stacked.
-
-    It is read from the class of an Equinox layer, or from the name that Flax gives a parameter; else it is None.
-    """
+def _layouts(tree: PyTree) -> dict[Names, _Layout]:
+    """The layout of every parameter, from the class of an Equinox layer or the name that Flax gives a parameter."""
     paths, nodes = nodes_of(tree)
-    found: dict[Names, tuple[str | None, int | None]] = {}
-    for path, (names, _) in zip(paths, named_leaves(tree), strict=True):
-        owner = nodes.get(path[:-1])
-        name = names[-1] if names else ""
-        if name in ("bias", "scale") or isinstance(owner, _NORMS):
-            found[names] = "vector", None
-        elif name in ("kernel", "embedding") or isinstance(owner, eqx.nn.Embedding):
-            found[names] = "in_out", None
-        elif isinstance(owner, (eqx.nn.Linear, eqx.nn.GRUCell, eqx.nn.LSTMCell)):
-            found[names] = "out_in", 2
-        elif isinstance(owner, eqx.nn.Conv):
-            found[names] = "out_in", 2 + owner.num_spatial_dims
-        else:
-            found[names] = None, None
-    return found
+    leaves = [names for names, _ in named_leaves(tree)]
+    return {names: _layout(nodes.get(path[:-1]), names[-1:]) for path, names in zip(paths, leaves, strict=True)}
+
+
+def _layout(owner: Any, name: Names) -> _Layout:
+    if name in (("bias",), ("scale",)) or isinstance(owner, _NORMS):
+        return "vector", None
+    if name in (("kernel",), ("embedding",)) or isinstance(owner, eqx.nn.Embedding):
+        return "in_out", None
+    if isinstance(owner, (eqx.nn.Linear, eqx.nn.GRUCell, eqx.nn.LSTMCell)):
+        return "out_in", 2
+    if isinstance(owner, eqx.nn.Conv):
+        return "out_in", 2 + owner.num_spatial_dims
+    return None, None
 
 
 _NORMS = (eqx.nn.LayerNorm, eqx.nn.RMSNorm, eqx.nn.GroupNorm, eqx.nn.BatchNorm)
@@ -208,10 +218,11 @@ def _patterns(rates: Mapping[Names, float], tree: PyTree) -> dict[str, float]:
     patterns: dict[str, float] = {}
     for names, rate in rates.items():
         if rate != 1.0:
-            every = ".".join(re.sub(r"\d+", "*", name) if re.search(r"\d", name) else name for name in names)
-            same = all(rates[x] == rate for x in rates if matches(".".join(x), every))
-            patterns[every if same else ".".join(names)] = rate
-    if len(patterns) == 0 or 1.0 in rates.values():
+            path = ".".join(names)
+            every = re.sub(r"\d+", "*", path)
+            same = all(r == rate for x, r in rates.items() if matches(".".join(x), every))
+            patterns[every if same else path] = rate
+    if not patterns or 1.0 in rates.values():
         patterns["*"] = 1.0
     assert by_path(patterns).labels(tree) == list(rates.values())
     return patterns
@@ -220,35 +231,37 @@ def _patterns(rates: Mapping[Names, float], tree: PyTree) -> dict[str, float]:
 def _behaves_like(
     optimizer: AbstractTransform, params: Params, leaves: Mapping[Names, _Leaf]
 ) -> Literal["adam", "sgd"]:
-    """Which column of the table an optimizer belongs to, from its steps for a gradient of rank one.
+    """The column of the table that an optimizer belongs to, from its steps for a gradient of rank one.
 
     An optimizer like Adam makes all entries of its update equal in size, however large the gradient is. One like SGD
     keeps their proportions, and the size of a small gradient.
     """
-    kept = next((i for i, leaf in enumerate(leaves.values()) if leaf.kind == "hidden"), 0)
+    place = next((i for i, leaf in enumerate(leaves.values()) if leaf.kind == "hidden"), 0)
     treedef = jtu.tree_structure(shapes_of(params))
-    probe = treedef.unflatten([jnp.zeros((2, 2)) if i == kept else None for i in range(len(leaves))])
-    pattern = np.outer([1.0, 2.0], [1.0, 2.0])
-
-    def size(scale: float) -> np.ndarray:
-        """The update after a few steps, since the first may have the learning rate zero."""
-        grads = jtu.tree_map(lambda x: jnp.asarray(scale * pattern, x.dtype), probe)
-        state, updates = optimizer.init(probe), grads
-        for _ in range(3):
-            updates, state = optimizer.update(grads, state, probe)
-        return np.abs(np.asarray(jtu.tree_leaves(updates)[0], np.float64))
-
+    probe = treedef.unflatten([*[None] * place, jnp.zeros((2, 2)), *[None] * (len(leaves) - place - 1)])
     try:
-        if any(extra_arguments(x) for x in everything_in(optimizer)):
+        if any(map(extra_arguments, everything_in(optimizer))):
             raise ValueError("It needs extra arguments.")
-        small, twice, large = size(1e-3), size(2e-3), size(1e3)
+        small, twice, large = (_step_size(optimizer, probe, scale) for scale in (1e-3, 2e-3, 1e3))
     except Exception as error:
         raise ValueError(f"`mup` could not try the optimizer on a small matrix. {_WRITE_LIKE}") from error
     if large.min() > 0 and np.allclose(large, large.max(), rtol=0.05):
         return "adam"
-    if small.min() > 0 and np.allclose(small / small[0, 0], pattern, rtol=0.05) and np.allclose(twice, 2 * small):
+    if small.min() > 0 and np.allclose(small / small[0, 0], _PATTERN, rtol=0.05) and np.allclose(twice, 2 * small):
         return "sgd"
     raise ValueError(f"`mup` doesn't know which rule holds for this optimizer. {_WRITE_LIKE}")
+
+
+_PATTERN = np.outer([1.0, 2.0], [1.0, 2.0])
+
+
+def _step_size(optimizer: AbstractTransform, probe: PyTree, scale: float) -> np.ndarray:
+    """The size of the update after a few steps, since the first may have the learning rate zero."""
+    grads = jtu.tree_map(lambda x: jnp.asarray(scale * _PATTERN, x.dtype), probe)
+    state, updates = optimizer.init(probe), grads
+    for _ in range(3):
+        updates, state = optimizer.update(grads, state, probe)
+    return np.abs(np.asarray(jtu.tree_leaves(updates)[0], np.float64))
 
 
 _WRITE_LIKE = (

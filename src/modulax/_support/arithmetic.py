@@ -37,9 +37,10 @@ def common_dtype(*dtypes: DTypeLike) -> np.dtype:
     JAX promotes no float of one byte, such as float8: with another float it is that one, else float32.
     """
     floats = [d for d in dtypes if jnp.issubdtype(d, jnp.inexact)]
-    narrow = [d for d in floats if jnp.dtype(d).itemsize == 1]
-    if narrow and len({jnp.dtype(d) for d in dtypes}) > 1:
-        dtypes = (*(d for d in dtypes if d not in narrow), *([jnp.float32] if len(narrow) == len(floats) else []))
+    wide = [d for d in floats if jnp.dtype(d).itemsize > 1]
+    if len(wide) < len(floats) and len(set(map(jnp.dtype, dtypes))) > 1:
+        others = [d for d in dtypes if d not in floats]
+        dtypes = (*others, *(wide or [jnp.float32]))
     with jax.numpy_dtype_promotion("standard"):
         return jnp.dtype(functools.reduce(jnp.promote_types, dtypes))
 

@@ -39,10 +39,9 @@ def wrong_call(cls: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[s
     try:
         signature.bind(*args, **kwargs)
     except TypeError:
-        parameters = list(signature.parameters.values())
-        named = listing([p.name for p in parameters], 20)
-        takes = f"Its arguments are {named}." if parameters else "It takes no arguments."
-        return " ".join(filter(None, [*_what_is_wrong(cls.__name__, parameters, args, kwargs), takes, hint]))
+        names = listing(signature.parameters, 20)
+        takes = f"Its arguments are {names}." if signature.parameters else "It takes no arguments."
+        return " ".join(filter(None, [_fault(cls.__name__, signature.parameters, args, kwargs), takes, hint]))
     return None
 
 
@@ -67,46 +66,54 @@ def wrong_method_call(
     return None
 
 
-def _what_is_wrong(
-    name: str, parameters: list[inspect.Parameter], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> list[str]:
-    names = [p.name for p in parameters]
-    positional = [p.name for p in parameters if p.kind is not inspect.Parameter.KEYWORD_ONLY]
-    if unknown := next((key for key in kwargs if key not in names), None):
-        return _unknown_argument(name, unknown, names, args, kwargs)
+def _fault(
+    name: str, parameters: Mapping[str, inspect.Parameter], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> str:
+    """The sentence about the first of the arguments that the parameters of a class don't take."""
+    positional = [p.name for p in parameters.values() if p.kind is not p.KEYWORD_ONLY]
+    if unknown := next((key for key in kwargs if key not in parameters), None):
+        return _unknown_argument(name, unknown, list(parameters), args, kwargs)
     if len(args) > len(positional):
-        return _surplus_arguments(name, names, positional, args, kwargs)
-    if twice := next((n for n in positional[: len(args)] if n in kwargs), None):
-        value = _text(args[positional.index(twice)])
-        return [f"`{name}({twice}=...)` was given twice: its position has the value {value} already."]
-    required = [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
-    lacking = [n for n in required if n not in {*positional[: len(args)], *kwargs}]
+        return _surplus_arguments(name, list(parameters), positional, args, kwargs)
+    by_position = dict(zip(positional, args, strict=False))
+    if twice := next((n for n in by_position if n in kwargs), None):
+        return f"`{name}({twice}=...)` was given twice: its position has the value {_text(by_position[twice])} already."
+    return _missing_arguments(name, parameters, by_position, args, kwargs)
+
+
+def _missing_arguments(
+    name: str,
+    parameters: Mapping[str, inspect.Parameter],
+    by_position: Mapping[str, Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> str:
+    required = [p.name for p in parameters.values() if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+    lacking = [n for n in required if n not in by_position and n not in kwargs]
     call = ", ".join([*_written_out(args, kwargs), *(f"{n}=..." for n in lacking)])
-    return [f"`{name}` needs {listing(lacking)}: write `{name}({call})`."]
+    return f"`{name}` needs {listing(lacking)}: write `{name}({call})`."
 
 
-def _unknown_argument(
-    name: str, key: str, names: list[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> list[str]:
+def _unknown_argument(name: str, key: str, names: list[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     start = f"`{name}({key}=...)`: there is no argument `{key}`."
     if key in _vocabulary().PARAMETERS:
-        return [start, "The parameters are given to `init(params)` and `step(grads, state, params)`."]
+        return f"{start} The parameters are given to `init(params)` and `step(grads, state, params)`."
     if key == "lr_scheduler":
-        return [start, f"Give a schedule in place of a number: `{name}(schedules.CosineDecay(1e-3, 1000))`."]
+        return f"{start} Give a schedule in place of a number: `{name}(schedules.CosineDecay(1e-3, 1000))`."
     if meant := meant_by(key, names):
         others = _written_out(args, {k: x for k, x in kwargs.items() if k != key})
-        return [start, f"Write `{name}({', '.join([*others, _written(meant, kwargs[key])])})`."]
-    return [start + suggestion(key, names)]
+        return f"{start} Write `{name}({', '.join([*others, _written(meant, kwargs[key])])})`."
+    return start + suggestion(key, names)
 
 
 def _surplus_arguments(
     name: str, names: list[str], positional: list[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> list[str]:
+) -> str:
     taken = f"takes {listing(positional)} by position" if positional else "takes no argument by position"
+    start = f"`{name}` {taken}, and {len(args)} values were given."
     named = {key: x for key, x in zip(names, args, strict=False) if key not in positional and key not in kwargs}
     call = ", ".join(_written_out(args[: len(positional)], named))
-    remedy = f"Give the others by name, such as `{name}({call})`." if named else ""
-    return [f"`{name}` {taken}, and {len(args)} values were given.", remedy]
+    return f"{start} Give the others by name, such as `{name}({call})`." if named else start
 
 
 def _written_out(args: Iterable[Any], kwargs: Mapping[str, Any]) -> list[str]:

@@ -31,7 +31,7 @@ from ..linalg._products import adjoint
 from ..tree._align import align, paired
 from ..tree._math import trainable
 from .adam import ScaleByAdam
-from .matrices import Axes, Matrix, hashable, matrices_as, matrices_of, together
+from .matrices import Axes, Matrix, make_axes_hashable, matrices_as, matrices_of, together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,9 +48,7 @@ class GaLoreDimensionNumbers:
     reduction_axis: Axes = 0
     output_axis: Axes = 1
 
-    def __post_init__(self) -> None:
-        for field in ("reduction_axis", "output_axis"):
-            object.__setattr__(self, field, hashable(getattr(self, field)))
+    __post_init__ = make_axes_hashable
 
 
 class GaLoreState(AbstractState):

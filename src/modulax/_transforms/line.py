@@ -103,15 +103,7 @@ def _objective(owner: str, value_fn: Any, extra: Mapping[str, Any]) -> Objective
             f"`{owner}` needs `value_fn`, the function to minimize, which takes the parameters and returns a scalar; "
             f"got {value_fn!r}."
         )
-    named = list(inspect.signature(value_fn).parameters.values())[1:]
-    given = {p.name: extra[p.name] for p in named if p.name in extra}
-    needed = [p for p in named if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    if lacking := [p.name for p in needed if p.name not in given]:
-        call = ", ".join(f"{name}=..." for name in lacking)
-        raise ValueError(
-            f"`{owner}`: `value_fn` takes {listing(lacking)} in addition to the parameters. Pass it to `update`, "
-            f"`update(..., value_fn=loss, {call})`, or bind it: `value_fn=jax.tree_util.Partial(loss, {call})`."
-        )
+    given = _arguments(owner, value_fn, extra)
 
     def objective(params: Params) -> Scalar:
         value: Any = call_user(value_fn, params, **given)
@@ -120,6 +112,19 @@ def _objective(owner: str, value_fn: Any, extra: Mapping[str, Any]) -> Objective
         return loss_of(value)
 
     return objective
+
+
+def _arguments(owner: str, value_fn: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
+    """The extra arguments that the signature of `value_fn` names."""
+    named = list(inspect.signature(value_fn).parameters.values())[1:]
+    needed = [p.name for p in named if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if lacking := [name for name in needed if name not in extra]:
+        call = ", ".join(f"{name}=..." for name in lacking)
+        raise ValueError(
+            f"`{owner}`: `value_fn` takes {listing(lacking)} in addition to the parameters. Pass it to `update`, "
+            f"`update(..., value_fn=loss, {call})`, or bind it: `value_fn=jax.tree_util.Partial(loss, {call})`."
+        )
+    return {p.name: extra[p.name] for p in named if p.name in extra}
 
 
 def bounded_loop(proceeds: Callable[[Carry], Array], body: Callable[[Carry], Carry], start: Carry, most: int) -> Carry:

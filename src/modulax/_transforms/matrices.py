@@ -132,23 +132,28 @@ def matrices_of(call: str, specified: AbstractLabels, tree: PyTree) -> list[Matr
     Raises:
         ValueError: if a specification is not one, or doesn't fit the shape of its array.
     """
-    found: list[Matrix | None] = []
-    for path, x, label in zip(leaf_paths(tree), jtu.tree_leaves(tree), specified.labels(tree), strict=True):
-        if label is None or label is False or x.size == 0:
-            found.append(None)
-            continue
-        if not _is_specification(label):
-            raise ValueError(f"`{call}` has {label!r} for `{path}`; expected None, or the axes of a matrix.")
-        rows, columns = (_tuple(axes) for axes in (label.reduction_axis, label.output_axis))
-        used = [axis + x.ndim if axis < 0 else axis for axis in rows + columns]
-        if not rows or not columns or len(set(used)) < len(used) or not set(used) <= set(range(x.ndim)):
-            raise ValueError(
-                f"`{call}` has {label!r} for `{path}` of shape {x.shape}. Rows and columns must be axes of the array, "
-                f"at least one each, and no axis may occur twice. Use None for parameters that aren't matrices."
-            )
-        batch = tuple(axis for axis in range(x.ndim) if axis not in used)
-        found.append(Matrix(tuple(x.shape), batch, tuple(used[: len(rows)]), tuple(used[len(rows) :])))
-    return found
+    rows = zip(leaf_paths(tree), jtu.tree_leaves(tree), specified.labels(tree), strict=True)
+    return [
+        None if label is None or label is False or x.size == 0 else _matrix(call, path, x.shape, label)
+        for path, x, label in rows
+    ]
+
+
+def _matrix(call: str, path: str, shape: tuple[int, ...], label: Any) -> Matrix:
+    if not _is_specification(label):
+        raise ValueError(f"`{call}` has {label!r} for `{path}`; expected None, or the axes of a matrix.")
+    every = range(len(shape))
+    rows, columns = (
+        tuple(axis + len(shape) if axis < 0 else axis for axis in _tuple(axes))
+        for axes in (label.reduction_axis, label.output_axis)
+    )
+    batch = tuple(axis for axis in every if axis not in rows + columns)
+    if not rows or not columns or sorted(batch + rows + columns) != list(every):
+        raise ValueError(
+            f"`{call}` has {label!r} for `{path}` of shape {shape}. Rows and columns must be axes of the array, "
+            f"at least one each, and no axis may occur twice. Use None for parameters that aren't matrices."
+        )
+    return Matrix(tuple(shape), batch, rows, columns)
 
 
 def together(function: Callable[[Array], Array], matrices: Sequence[Array]) -> list[Array]:
@@ -173,9 +178,11 @@ def _tuple(axes: Axes) -> tuple[int, ...]:
     return (axes,) if isinstance(axes, int) else tuple(axes)
 
 
-def hashable(axes: Axes) -> Axes:
-    """The axes as an integer or a tuple."""
-    return axes if isinstance(axes, int) else tuple(axes)
+def make_axes_hashable(numbers: Any) -> None:
+    """Turn lists of axes into tuples, in the constructor of a specification."""
+    for field in dataclasses.fields(numbers):
+        axes = getattr(numbers, field.name)
+        object.__setattr__(numbers, field.name, axes if isinstance(axes, int) else tuple(axes))
 
 
 @dataclasses.dataclass(frozen=True)

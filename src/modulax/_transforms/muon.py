@@ -28,7 +28,7 @@ from .._support.types import Count, Follow, Params, Updates
 from ..linalg import orthogonalize
 from ..linalg._newton_schulz import PRECONDITIONINGS, as_coefficients
 from ..tree._math import widened
-from .matrices import Axes, Matrix, hashable, matrices_as, matrices_of, together
+from .matrices import Axes, Matrix, make_axes_hashable, matrices_as, matrices_of, together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,9 +46,7 @@ class MuonDimensionNumbers:
     reduction_axis: Axes = 0
     output_axis: Axes = 1
 
-    def __post_init__(self) -> None:
-        for field in ("reduction_axis", "output_axis"):
-            object.__setattr__(self, field, hashable(getattr(self, field)))
+    __post_init__ = make_axes_hashable
 
 
 class MuonState(AbstractState):

@@ -57,18 +57,16 @@ def state_from_torch(
         )
     rates = {key: group["lr"] for group in state_dict.get("param_groups", ()) for key in group["params"]}
     steps = [int(theirs[key]["step"]) for key in names.values() if "step" in theirs[key]]
-    flat: dict[str, Any] = {}
-    for name, field, parameter in _places(template):
-        if field in _COUNTERS:
-            found = max(steps, default=None)
-        elif parameter in names:
-            key = names[parameter]
-            found = _moment(field, parameter, theirs[key], rates.get(key), convert)
-        else:
-            continue
-        if found is not None:
-            flat[name] = found
-    return load_state_dict(template, _cast(template, flat), strict=False)
+    moments = {path: _moments(theirs[key], rates.get(key)) for path, key in names.items()}
+    wanted, flat = stored(template), {}
+    for name, field, path in _places(template):
+        if field in _COUNTERS and steps:
+            flat[name] = np.asarray(max(steps), wanted[name].dtype)
+        elif field in moments.get(path, {}):
+            x = convert(path, moments[path][field])
+            is_float = jnp.issubdtype(x.dtype, jnp.inexact)
+            flat[name] = jnp.asarray(x).astype(wanted[name].dtype) if is_float else x
+    return load_state_dict(template, flat, strict=False)
 
 
 def _places(template: State) -> Iterator[tuple[str, str, str]]:
@@ -81,31 +79,13 @@ def _places(template: State) -> Iterator[tuple[str, str, str]]:
             yield name, keys[stop], ".".join(keys[stop + 1 :])
 
 
-def _moment(
-    field: str,
-    parameter: str,
-    theirs: Mapping[str, Any],
-    rate: Any,
-    convert: Callable[[str, np.ndarray], np.ndarray],
-) -> Any:
-    """The array of torch for a field of a parameter, or None if torch has none."""
-    source = next((s for s in _TORCH_FIELDS.get(field, ()) if s in theirs), None)
-    if source is None or theirs[source] is None:
-        return None
-    value = convert(parameter, np.asarray(theirs[source]))
-    # torch's `RMSprop` keeps its momentum without the learning rate.
-    is_of_rmsprop = field == "trace" and "square_avg" in theirs
-    return value * np.asarray(-rate, value.dtype) if is_of_rmsprop else value
-
-
-def _cast(template: State, flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Cast floats to the dtypes of the template."""
-    wanted = stored(template)
-
-    def cast(name: str, x: Any) -> Any:
-        if isinstance(x, int):
-            return np.asarray(x, wanted[name].dtype)
-        is_float = name in wanted and jnp.issubdtype(x.dtype, jnp.inexact)
-        return jnp.asarray(x).astype(wanted[name].dtype) if is_float else x
-
-    return {name: cast(name, x) for name, x in flat.items()}
+def _moments(theirs: Mapping[str, Any], rate: Any) -> dict[str, np.ndarray]:
+    """The arrays of a parameter in torch, by the names of our fields."""
+    moments = {}
+    for field, names in _TORCH_FIELDS.items():
+        source = next((name for name in names if name in theirs), None)
+        if source is not None and theirs[source] is not None:
+            moments[field] = np.asarray(theirs[source])
+    if "trace" in moments and "square_avg" in theirs:  # `RMSprop` keeps its momentum without the learning rate
+        moments["trace"] = moments["trace"] * np.asarray(-rate, moments["trace"].dtype)
+    return moments
