@@ -236,9 +236,9 @@ def _behaves_like(
     An optimizer like Adam makes all entries of its update equal in size, however large the gradient is. One like SGD
     keeps their proportions, and the size of a small gradient.
     """
-    place = next((i for i, leaf in enumerate(leaves.values()) if leaf.kind == "hidden"), 0)
-    treedef = jtu.tree_structure(shapes_of(params))
-    probe = treedef.unflatten([*[None] * place, jnp.zeros((2, 2)), *[None] * (len(leaves) - place - 1)])
+    hidden = next((names for names, leaf in leaves.items() if leaf.kind == "hidden"), next(iter(leaves)))
+    values = dict.fromkeys(leaves) | {hidden: jnp.zeros((2, 2))}
+    probe = jtu.tree_structure(shapes_of(params)).unflatten(values.values())
     try:
         if any(map(extra_arguments, everything_in(optimizer))):
             raise ValueError("It needs extra arguments.")

@@ -8,7 +8,7 @@ part in this and reach the inner transform unchanged.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -117,13 +117,12 @@ class ScaleByGaLore(AbstractContainer):
         """Zero projectors, which the first step replaces, and the inner state for the projected parameters."""
         leaves, treedef = jtu.tree_flatten(params)
         sides = self._sides(params)
-        projectors = [
-            None if side is None else jnp.zeros(side.shape(self.rank), p.dtype)
-            for p, side in zip(leaves, sides, strict=True)
-        ]
+        for i, side in sides.items():
+            sides[i] = side._replace(projector=jnp.zeros(side.shape(self.rank), leaves[i].dtype))
+        projectors = [sides[i].projector if i in sides else None for i in range(len(leaves))]
         return GaLoreState(
             count=jnp.zeros((), jnp.int32),
-            base_optimizer_state=self.base_optimizer.init(_projected(params, projectors, sides)),
+            base_optimizer_state=self.base_optimizer.init(_projected(params, sides)),
             projector=treedef.unflatten(projectors),
         )
 
@@ -134,44 +133,41 @@ class ScaleByGaLore(AbstractContainer):
         now = resolve(self, state.count)
         leaves, treedef = jtu.tree_flatten(updates)
         sides = self._sides(updates)
-        like = select(updates, [side is not None for side in sides])
-        projections, rebuild = align(state.projector, like, "ScaleByGaLore.update")
-        chosen = [side for side in sides if side is not None]
-        for g, projector, side in zip(jtu.tree_leaves(like), projections, chosen, strict=True):
+        matrices = select(updates, [i in sides for i in range(len(leaves))])
+        projectors, rebuild = align(state.projector, matrices, "ScaleByGaLore.update")
+        for (i, side), projector in zip(sides.items(), projectors, strict=True):
             if projector.shape != side.shape(self.rank):
                 raise ValueError(
-                    f"`ScaleByGaLore.update`: an update of shape {g.shape} doesn't fit its projector of shape "
+                    f"`ScaleByGaLore.update`: an update of shape {leaves[i].shape} doesn't fit its projector of shape "
                     f"{projector.shape}. Updates must have the shapes of the parameters that `init` was called with."
                 )
 
         def fresh() -> list[Array]:
-            matrices = [side.matrix.of(_wide(g)) for g, side in zip(jtu.tree_leaves(like), chosen, strict=True)]
-            directions = together(self._directions, matrices)
-            return [d.astype(old.dtype) for d, old in zip(directions, projections, strict=True)]
+            wide = [side.matrix.of(_wide(leaves[i])) for i, side in sides.items()]
+            directions = together(self._directions, wide)
+            return [d.astype(old.dtype) for d, old in zip(directions, projectors, strict=True)]
 
         # `cond` rather than `where`: the singular vectors cost far more than the rest of the step.
         is_due = state.count % jnp.round(now.update_proj_gap).astype(jnp.int32) == 0
-        projections = cond(is_due, fresh, lambda: projections)
-        remaining = iter(projections)
-        projectors = [None if side is None else next(remaining) for side in sides]
+        new_projectors = cond(is_due, fresh, lambda: projectors)
+        new_sides = {i: sides[i]._replace(projector=p) for i, p in zip(sides, new_projectors, strict=True)}
 
         def down(tree: PyTree) -> PyTree:
-            return _projected(paired(trainable(tree), updates, "ScaleByGaLore.update"), projectors, sides)
+            return _projected(paired(trainable(tree), updates, "ScaleByGaLore.update"), new_sides)
 
         def up(small: PyTree) -> PyTree:
-            return _moved(params, small, projectors, sides)
+            return _moved(params, small, new_sides)
 
         new, base_state = now.base_optimizer.update(
-            _projected(updates, projectors, sides),
+            _projected(updates, new_sides),
             state.base_optimizer_state,
-            None if params is None else _projected(params, projectors, sides),
+            None if params is None else _projected(params, new_sides),
             **extra_inside(extra, updates, down, up),
         )
-        out = [
-            u if side is None or projector is None else now._scaled(side.up(u, projector)).astype(g.dtype)
-            for u, projector, side, g in zip(jtu.tree_leaves(new), projectors, sides, leaves, strict=True)
-        ]
-        return treedef.unflatten(out), GaLoreState(safe_increment(state.count), base_state, rebuild(projections))
+        out = jtu.tree_leaves(new)
+        for i, side in new_sides.items():
+            out[i] = now._scaled(side.up(out[i])).astype(leaves[i].dtype)
+        return treedef.unflatten(out), GaLoreState(safe_increment(state.count), base_state, rebuild(new_projectors))
 
     def _scaled(self, u: Array) -> Array:
         return jnp.asarray(self.scale).astype(u.dtype) * u
@@ -184,17 +180,19 @@ class ScaleByGaLore(AbstractContainer):
         """Whether the rows are projected; those of a square matrix are."""
         return rows <= columns if self.follow == "paper" else rows >= columns
 
-    def _sides(self, tree: PyTree) -> "list[_Side | None]":
+    def _sides(self, tree: PyTree) -> "dict[int, _Side]":
+        """The leaves that are matrices, by their places in JAX's order."""
         specified: AbstractLabels = self.weight_dimension_numbers
         matrices = matrices_of("ScaleByGaLore(weight_dimension_numbers=...)", specified, tree)
-        return [None if m is None else _Side(m, self._is_rows(*m.size)) for m in matrices]
+        return {i: _Side(m, self._is_rows(*m.size)) for i, m in enumerate(matrices) if m is not None}
 
 
 class _Side(NamedTuple):
-    """A matrix, and which of its sides is projected."""
+    """A matrix, which of its sides is projected, and the projector."""
 
     matrix: Matrix
     is_rows: bool
+    projector: Any = None
 
     def shape(self, rank: int) -> tuple[int, ...]:
         """The shape of the projector."""
@@ -202,56 +200,45 @@ class _Side(NamedTuple):
         batch = [self.matrix.shape[axis] for axis in self.matrix.batch]
         return (*batch, rows if self.is_rows else columns, min(rank, rows, columns))
 
-    def down(self, x: Array, projector: Array) -> Array:
-        """Projects an array of the original shape."""
-        x = self.matrix.of(_wide(x, projector))
-        projector = projector.astype(x.dtype)
+    def down(self, x: Array) -> Array:
+        """Projects an array of the original shape, in at least float32."""
+        x = self.matrix.of(_wide(x, self.projector))
+        projector = self.projector.astype(x.dtype)
         return adjoint(projector) @ x if self.is_rows else x @ projector
 
-    def up(self, x: Array, projector: Array) -> Array:
+    def up(self, x: Array) -> Array:
         """Maps a projected matrix back to the original shape of its array, in at least float32."""
-        x = _wide(x, projector)
-        projector = projector.astype(x.dtype)
+        x = _wide(x, self.projector)
+        projector = self.projector.astype(x.dtype)
         return self.matrix.back(projector @ x if self.is_rows else x @ adjoint(projector))
+
+    def moved(self, x: Array, start: Array) -> Array:
+        """The array, moved from where it is along the directions that the projection keeps."""
+        x = _wide(x, start)  # inside a survey, x is in JAX's default float dtype
+        step = x - self.down(start).astype(start.dtype).astype(x.dtype)
+        return (start.astype(x.dtype) + self.up(step)).astype(start.dtype)
 
 
 def _wide(x: Array, *others: Array) -> Array:
     return x.astype(at_least_float32(x.dtype, *(y.dtype for y in others)))
 
 
-def _projected(tree: PyTree, projectors: Sequence[Array | None], sides: Sequence[_Side | None]) -> PyTree:
+def _projected(tree: PyTree, sides: Mapping[int, _Side]) -> PyTree:
     """The tree with every matrix projected, in the dtype that it has, and all other leaves unchanged."""
     leaves, treedef = jtu.tree_flatten(tree)
-    return treedef.unflatten(
-        [
-            x if side is None or projector is None else side.down(x, projector).astype(x.dtype)
-            for x, projector, side in zip(leaves, projectors, sides, strict=True)
-        ]
-    )
+    for i, side in sides.items():
+        leaves[i] = side.down(leaves[i]).astype(leaves[i].dtype)
+    return treedef.unflatten(leaves)
 
 
-def _moved(
-    params: Params | None, small: PyTree, projectors: Sequence[Array | None], sides: Sequence[_Side | None]
-) -> PyTree:
+def _moved(params: Params | None, small: PyTree, sides: Mapping[int, _Side]) -> PyTree:
     """The parameters at a point of the projected space: moved along the directions that the projection keeps.
 
     The caller's functions of the parameters, such as `value_fn`, are evaluated there. The inner transform cannot move
     the parameters in any other direction, so the components that the projection drops keep their values.
     """
     leaves, treedef = jtu.tree_flatten(small)
-    if params is None:
-        starts: list[Any] = [None] * len(leaves)
-    else:
-        starts = jtu.tree_leaves(params)
-
-    def moved(x: Array, start: Array | None, projector: Array | None, side: _Side | None) -> Array:
-        if side is None or projector is None:
-            return x
-        if start is None:
-            return side.up(x, projector)
-        x = _wide(x, start)  # inside a survey, x is in JAX's default float dtype
-        # What the projection drops of the parameters stays: a line search moves along the kept directions only.
-        step = x - side.down(start, projector).astype(start.dtype).astype(x.dtype)
-        return (start.astype(x.dtype) + side.up(step, projector)).astype(start.dtype)
-
-    return treedef.unflatten([moved(*row) for row in zip(leaves, starts, projectors, sides, strict=True)])
+    starts = jtu.tree_leaves(params)
+    for i, side in sides.items():
+        leaves[i] = side.up(leaves[i]) if params is None else side.moved(leaves[i], starts[i])
+    return treedef.unflatten(leaves)

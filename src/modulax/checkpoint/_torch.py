@@ -50,11 +50,11 @@ def state_from_torch(
         ValueError: if `names` contains a key that torch's state doesn't have, or a shape differs from the template.
     """
     theirs = state_dict["state"]
-    if lacking := [path for path, key in names.items() if key not in theirs]:
-        raise ValueError(
-            f"`state_from_torch`: `names` has `{names[lacking[0]]}` for `{lacking[0]}`, but torch's state has "
-            f"{listing(theirs)}."
-        )
+    for path, key in names.items():
+        if key not in theirs:
+            raise ValueError(
+                f"`state_from_torch`: `names` has `{key}` for `{path}`, but torch's state has {listing(theirs)}."
+            )
     rates = {key: group["lr"] for group in state_dict.get("param_groups", ()) for key in group["params"]}
     steps = [int(theirs[key]["step"]) for key in names.values() if "step" in theirs[key]]
     moments = {path: _moments(theirs[key], rates.get(key)) for path, key in names.items()}
@@ -63,10 +63,13 @@ def state_from_torch(
         if field in _COUNTERS and steps:
             flat[name] = np.asarray(max(steps), wanted[name].dtype)
         elif field in moments.get(path, {}):
-            x = convert(path, moments[path][field])
-            is_float = jnp.issubdtype(x.dtype, jnp.inexact)
-            flat[name] = jnp.asarray(x).astype(wanted[name].dtype) if is_float else x
+            flat[name] = _cast(convert(path, moments[path][field]), wanted[name].dtype)
     return load_state_dict(template, flat, strict=False)
+
+
+def _cast(x: Any, dtype: Any) -> Any:
+    """Cast an array of floats."""
+    return jnp.asarray(x).astype(dtype) if jnp.issubdtype(x.dtype, jnp.inexact) else x
 
 
 def _places(template: State) -> Iterator[tuple[str, str, str]]:
