@@ -22,7 +22,6 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, DTypeLike, PyTree
 
-from .._protocol.hyperparameters import ARRAY_TYPES
 from .._protocol.transform import AbstractTransform, everything_in
 from .._support.arithmetic import common_dtype
 from .._support.keys import is_key_data
@@ -100,13 +99,14 @@ class Case:
         """
         # The transform may have been made with another float dtype than is now the default.
         with jax.numpy_dtype_promotion("standard"):
-            inside = [x for t in everything_in(self.transform) if (x := _update_dtype(t)) is not None]
+            dtypes = [getattr(t, "update_dtype", None) for t in everything_in(self.transform)]
+        inside = [dtype for dtype in dtypes if dtype is not None]
         if not inside or jtu.tree_structure(updates) != jtu.tree_structure(like):
             return like
 
         def one(u: Any, x: Any) -> jax.ShapeDtypeStruct:
             wide = common_dtype(x.dtype, *inside)
-            is_wide = _update_dtype(self.transform) is not None or u.dtype == wide
+            is_wide = dtypes[0] is not None or u.dtype == wide
             return jax.ShapeDtypeStruct(x.shape, wide if is_wide else x.dtype)
 
         return jtu.tree_map(one, updates, like)
@@ -126,6 +126,15 @@ class Case:
         params = self.params if params is None else params
         transform = self.transform if transform is None else transform
         return transform.update(updates, state, params, **self.extra_for(params, updates))
+
+    def run(self, transform: Any = None, steps: int = 3) -> tuple[list[Updates], State]:
+        """Take a few steps, of another transform if one is given; return their updates and the last state."""
+        transform = self.transform if transform is None else transform
+        state, out = init_even_if_empty(transform, self.params), []
+        for seed in range(steps):
+            updates, state = self.update(self.updates(seed), state, transform=transform)
+            out.append(updates)
+        return out, state
 
     def extra_for(self, params: Params, updates: Updates) -> Mapping[str, Any]:
         """The extra arguments for these parameters and updates.
@@ -210,19 +219,17 @@ def stack(*trees: PyTree) -> PyTree:
 
 def in_float64(tree: PyTree) -> PyTree:
     """Cast a tree to double precision, within `jax.enable_x64(True)`."""
-    return jtu.tree_map(
-        lambda x: jnp.asarray(
-            np.asarray(x).astype(complex if np.iscomplexobj(x) else float)
-            if np.issubdtype(np.asarray(x).dtype, np.inexact)
-            else np.asarray(x)
-        ),
-        tree,
-    )
+
+    def wide(x: Any) -> Array:
+        x = np.asarray(x)
+        return jnp.asarray(x.astype(np.result_type(x, float)) if np.issubdtype(x.dtype, np.inexact) else x)
+
+    return jtu.tree_map(wide, tree)
 
 
-def avals(tree: PyTree) -> PyTree:
-    """The shapes and dtypes of a tree."""
-    return jtu.tree_map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), tree)
+def avals(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
+    """The shapes and dtypes of a tree, or the shapes in another dtype."""
+    return jtu.tree_map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), dtype or jnp.result_type(x)), tree)
 
 
 def expect_same_avals(after: PyTree, before: PyTree, what: str) -> None:
@@ -255,22 +262,15 @@ def expect_close(actual: PyTree, desired: PyTree, what: str, rtol: float = 0.0) 
 
 
 def _is_close(a: np.ndarray, d: np.ndarray, rtol: float) -> bool:
-    """Whether all entries are close; infinities must be equal."""
-    is_finite = np.isfinite(a) & np.isfinite(d)
-    near = np.abs(a[is_finite] - d[is_finite]) <= rtol * np.max(np.abs(d[is_finite]), initial=0)
-    return bool(np.all(near)) and np.array_equal(a[~is_finite], d[~is_finite])
+    """Whether all entries are close; infinities must be equal, and there must be no NaN."""
+    largest = np.max(np.abs(d), where=np.isfinite(d), initial=0)
+    return np.allclose(a, d, rtol=0, atol=rtol * largest)
 
 
-def expect_finite(tree: PyTree, what: str) -> None:
-    """Check that a tree has no NaN and no infinity; the message names the path."""
+def expect_finite(tree: PyTree, what: str, is_wrong: Callable[[Any], Any] = lambda x: ~np.isfinite(x)) -> None:
+    """Check that a tree has no NaN and no infinity, or nothing else that is wrong; the message names the path."""
     for path, x in leaves_with_paths(tree):
-        expect(np.all(np.isfinite(np.asarray(x, np.complex128))), f"{what}: at `{path}` there is {x}.")
-
-
-def expect_no_nan(tree: PyTree, what: str) -> None:
-    """Check that a tree has no NaN; the message names the path."""
-    for path, x in leaves_with_paths(tree):
-        expect(not np.any(np.isnan(np.asarray(x, np.complex128))), f"{what}: at `{path}` there is {x}.")
+        expect(not np.any(is_wrong(np.asarray(x, np.complex128))), f"{what}: at `{path}` there is {x}.")
 
 
 @contextlib.contextmanager
@@ -295,23 +295,3 @@ def as_others_set_jax() -> Iterator[None]:
     """Set JAX's default promotion rules, which flax and optax rely on."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
-
-
-def state_paths(state: State) -> list[str]:
-    """The dotted path of every array in a state."""
-    return [path for path, _ in leaves_with_paths(state)]
-
-
-def is_strong_array(x: Any) -> bool:
-    """Whether `x` is a JAX array without weak type."""
-    return isinstance(x, jax.Array) and not x.aval.weak_type
-
-
-def is_number(x: Any) -> bool:
-    """Whether `x` is stored as hyperparameters are: an array without axes."""
-    return isinstance(x, ARRAY_TYPES) and np.ndim(x) == 0
-
-
-def _update_dtype(transform: AbstractTransform) -> Any:
-    """The dtype with which updates are promoted, if the class says that they don't keep their own."""
-    return getattr(transform, "update_dtype", None)

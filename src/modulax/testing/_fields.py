@@ -19,7 +19,7 @@ from .._protocol.schedule import AbstractSchedule, has_stateful_schedule, is_sch
 from .._support.keys import is_key_data
 from ..tree._paths import leaves_with_paths
 from ..tree._state import one_level
-from ._case import Case, expect, expect_close, needs, other_value
+from ._case import Case, avals, expect, expect_close, needs, other_value
 
 
 def fields_of(module: Any, *, static: bool) -> Iterator[dataclasses.Field]:
@@ -43,13 +43,9 @@ def expect_same_fields(after: Any, before: Any, where: str) -> None:
     if before is None or is_schedule(before) or isinstance(before, ARRAY_TYPES):
         return
     expect(type(after) is type(before), f"`{where}` became a `{type(after).__name__}`.")
-    if isinstance(before, eqx.Module):
-        for field in fields_of(before, static=True):
-            old, new = getattr(before, field.name), getattr(after, field.name)
-            expect(new == old, f"`{where}.{field.name}` became {new!r}, it was {old!r}.")
-        for field in fields_of(before, static=False):
-            expect_same_fields(getattr(after, field.name), getattr(before, field.name), f"{where}.{field.name}")
-        return
+    for field in fields_of(before, static=True) if isinstance(before, eqx.Module) else ():
+        old, new = getattr(before, field.name), getattr(after, field.name)
+        expect(new == old, f"`{where}.{field.name}` became {new!r}, it was {old!r}.")
     children, others = one_level(before)[0], one_level(after)[0]
     expect([key for key, _ in others] == [key for key, _ in children], f"`{where}` has other parts.")
     for (key, old), (_, new) in zip(children, others, strict=True):
@@ -93,7 +89,7 @@ def _dtypes_of_state(case: Case, transform: Any, params: Any) -> dict[str, Any]:
 def expect_complex_state_is_kept(case: Case, name: str) -> None:
     """Check that a real dtype in a field makes nothing real that is complex without it."""
     transform = with_optional_numbers(case.transform)
-    params = jtu.tree_map(lambda p: jax.ShapeDtypeStruct(p.shape, jnp.complex64), case.params)
+    params = avals(case.params, jnp.complex64)
     try:
         default = _dtypes_of_state(case, transform, params)
     except ValueError:  # not defined for complex parameters
@@ -101,6 +97,16 @@ def expect_complex_state_is_kept(case: Case, name: str) -> None:
     found = _dtypes_of_state(case, transform.replace(**{name: jnp.float32}), params)
     lost = [p for p, d in default.items() if jnp.issubdtype(d, jnp.complexfloating) and d != found.get(p)]
     expect(not lost, f"with `{name}=float32` the state of complex parameters is real at {lost}.")
+
+
+def _dtypes_by_field(case: Case, name: str, params: Any) -> tuple[Any, list[str], dict[Any, dict[str, Any]]]:
+    """The transform, the paths in its state to which a field gives the dtype, and the state's dtypes for two values."""
+    for transform in (case.transform, with_optional_numbers(case.transform)):
+        found = {d: _dtypes_of_state(case, transform.replace(**{name: d}), params) for d in (jnp.bfloat16, jnp.float16)}
+        concerned = [p for p, dtype in found[jnp.float16].items() if dtype != found[jnp.bfloat16].get(p)]
+        if concerned:
+            return transform, concerned, found
+    raise AssertionError(f"`{name}` is the dtype of nothing in the state.")
 
 
 @needs(lambda case: bool(_dtype_fields(case)))
@@ -112,17 +118,8 @@ def law_a_field_that_is_a_dtype_is_one_of_the_state(case: Case) -> None:
     """
     for name in _dtype_fields(case):
         for params_dtype in (jnp.float32, jnp.bfloat16):
-            params = jtu.tree_map(lambda p, d=params_dtype: jax.ShapeDtypeStruct(p.shape, d), case.params)
-            for transform in (case.transform, with_optional_numbers(case.transform)):
-                found = {
-                    dtype: _dtypes_of_state(case, transform.replace(**{name: dtype}), params)
-                    for dtype in (jnp.bfloat16, jnp.float16)
-                }
-                concerned = [p for p, dtype in found[jnp.float16].items() if dtype != found[jnp.bfloat16].get(p)]
-                if concerned:
-                    break
-            else:
-                raise AssertionError(f"`{name}` is the dtype of nothing in the state.")
+            params = avals(case.params, params_dtype)
+            transform, concerned, found = _dtypes_by_field(case, name, params)
             for dtype, dtypes in found.items():
                 others = {p: dtypes[p] for p in concerned if dtypes[p] != dtype}
                 expect(not others, f"with `{name}={np.dtype(dtype).name}` the state has {others}.")
@@ -136,18 +133,21 @@ def law_a_field_that_is_a_dtype_is_one_of_the_state(case: Case) -> None:
 
 def other_static_value(field: dataclasses.Field, value: Any) -> Any:
     """Another value for a static field, or the same one where nothing is known of what it may be."""
-    options = field.metadata.get("options") or (get_args(field.type) if get_origin(field.type) is Literal else ())
-    if options:
+    if options := _options(field, value):
         return next(option for option in options if option != value)
-    if isinstance(value, bool):
-        return not value
     if isinstance(value, int):
         return value + 1
-    if "dtype" in field.name:
-        return jnp.float16 if value == jnp.bfloat16 else jnp.bfloat16
     if "mask" in field.name or isinstance(value, AbstractLabels):
         return by_path({"*": value is None})
     return functools.partial(value) if callable(value) else value
+
+
+def _options(field: dataclasses.Field, value: Any) -> tuple[Any, ...]:
+    if "dtype" in field.name:
+        return jnp.bfloat16, jnp.float16
+    if isinstance(value, bool):
+        return False, True
+    return field.metadata.get("options") or (get_args(field.type) if get_origin(field.type) is Literal else ())
 
 
 def other_value_of(field: dataclasses.Field, value: Any, index: int) -> Any:

@@ -1,12 +1,11 @@
 """The ordered collection of laws, and `check_transform`, which checks all of them."""
 
 import dataclasses
-import difflib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from .._protocol.transform import AbstractTransform
-from .._support.checks import listing
+from .._support.checks import listing, suggestion
 from .._support.types import Params
 from . import _containers, _fields, _numbers, _programs, _storage, _trees
 from ._case import Case, default_params, is_installed
@@ -84,25 +83,27 @@ def check_transform(
     """
     if not isinstance(transform, AbstractTransform):
         raise TypeError(f"`check_transform` needs a transform, got {transform!r}.")
-    for name in exempt:
-        if name not in LAWS:
-            close = difflib.get_close_matches(name, LAWS, n=1)
-            hint = f" Did you mean `{close[0]}`?" if close else ""
-            raise ValueError(
-                f"`check_transform(exempt=...)`: there is no law `{name}`.{hint} "
-                f"The laws are {listing(LAWS, limit=len(LAWS))}."
-            )
+    if unknown := next((name for name in exempt if name not in LAWS), None):
+        raise ValueError(
+            f"`check_transform(exempt=...)`: there is no law `{unknown}`.{suggestion(unknown, list(LAWS))} "
+            f"The laws are {listing(LAWS, limit=len(LAWS))}."
+        )
     case = Case(transform, default_params() if params is None else params, extra or {}, examples=examples)
-    broken = []
-    for name, law in LAWS.items():
-        if name in exempt or not law.speaks_of(case):
-            continue
-        try:
-            law.check(case)
-        except Exception as error:  # report all broken laws, not only the first
-            broken.append((law, error))
+    broken = _broken(case, [law for name, law in LAWS.items() if name not in exempt])
     if broken:
         raise AssertionError(_report(transform, broken)) from broken[0][1]
+
+
+def _broken(case: Case, laws: Iterable[Law]) -> list[tuple[Law, Exception]]:
+    """All laws that a case breaks, not only the first, with the errors."""
+    broken = []
+    for law in laws:
+        if law.speaks_of(case):
+            try:
+                law.check(case)
+            except Exception as error:
+                broken.append((law, error))
+    return broken
 
 
 def _report(transform: AbstractTransform, broken: list[tuple[Law, Exception]]) -> str:

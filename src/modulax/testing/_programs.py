@@ -26,17 +26,13 @@ from ._case import (
 
 def law_scan_carries_the_state(case: Case) -> None:
     """`jax.lax.scan` over `update` gives what a Python loop gives."""
-    grads = [case.updates(seed) for seed in range(3)]
-    state, loop = case.init(), []
-    for g in grads:
-        updates, state = case.update(g, state)
-        loop.append(updates)
+    loop, state = case.run()
 
     def body(state: Any, g: Any) -> tuple[Any, Any]:
         updates, state = case.update(g, state)
         return state, updates
 
-    scanned_state, scanned = jax.lax.scan(body, case.init(), stack(*grads))
+    scanned_state, scanned = jax.lax.scan(body, case.init(), stack(*map(case.updates, range(3))))
     expect_close(scanned, stack(*loop), "scan", case.rtol)
     expect_close(scanned_state, state, "the state after a scan", case.rtol)
 

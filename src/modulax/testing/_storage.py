@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
+from .._protocol.hyperparameters import ARRAY_TYPES
 from .._support.keys import is_key_data
 from ._case import (
     Case,
@@ -21,7 +22,6 @@ from ._case import (
     expect_close,
     expect_same_avals,
     has_numbers,
-    is_number,
     map_numbers,
     needs,
     optional,
@@ -101,7 +101,7 @@ def law_every_number_has_an_address(case: Case) -> None:
     expect(len(numbers) == len(leaves), "two numbers have one path.")
     expect(set(numbers) <= set(addresses), "a listed number has no address.")
     for path, x in numbers.items():
-        expect(is_number(x), f"`{path}` holds {x!r}, which is not a single number.")
+        expect(isinstance(x, ARRAY_TYPES) and np.ndim(x) == 0, f"`{path}` holds {x!r}, which is not a single number.")
         expect(addresses[path](transform) is x, f"the address of `{path}` reads another number.")
         new = other_value(x)
         for how, changed in (

@@ -12,7 +12,7 @@ import numpy as np
 
 from .._protocol.apply_updates import apply_updates
 from ..tree._math import trainable
-from ..tree._paths import leaves_with_paths, named_leaves
+from ..tree._paths import leaf_paths, leaves_with_paths, named_leaves
 from ..tree._state import owners, owning_paths
 from ._case import (
     Case,
@@ -22,9 +22,7 @@ from ._case import (
     expect_close,
     expect_finite,
     expect_same_avals,
-    is_strong_array,
     needs,
-    state_paths,
 )
 
 
@@ -46,16 +44,15 @@ def law_structure_shapes_and_dtypes_are_kept(case: Case) -> None:
     """
     for dtype in (jnp.float32, jnp.bfloat16, jnp.float16, jnp.float64, jnp.float8_e4m3fn):
         with jax.enable_x64(dtype == jnp.float64):
-            params = jtu.tree_map(lambda p, d=dtype: jax.ShapeDtypeStruct(p.shape, d), case.params)
+            params, name = avals(case.params, dtype), np.dtype(dtype).name
             state, updates, new_state = _one_step(case, params, params)
-            name = np.dtype(dtype).name
             expect_same_avals(updates, case.kept(updates, params), f"updates in {name}")
             expect_same_avals(new_state, state, f"the state of parameters in {name}")
 
 
 def law_updates_keep_their_dtype_beside_other_parameters(case: Case) -> None:
     """If updates and parameters have different dtypes, the updates keep theirs, except for an `update_dtype`."""
-    low = jtu.tree_map(lambda p: jax.ShapeDtypeStruct(p.shape, jnp.bfloat16), case.params)
+    low = avals(case.params, jnp.bfloat16)
     for params, grads in ((avals(case.params), low), (low, avals(case.params))):
         state, updates, new_state = _one_step(case, params, grads)
         expect_same_avals(updates, case.kept(updates, grads), "updates")
@@ -99,7 +96,7 @@ def law_state_is_a_module_of_arrays(case: Case) -> None:
         is_node = dataclasses.is_dataclass(s) and not jtu.all_leaves([s])
         expect(is_node, f"{name} returned a state of type `{type(s).__name__}`.")
         for path, x in leaves_with_paths(s):
-            is_fine = is_strong_array(x) and x.size > 0
+            is_fine = isinstance(x, jax.Array) and not x.aval.weak_type and x.size > 0
             expect(is_fine, f"{name} returned a state with {x!r} at `{path}`.")
 
 
@@ -128,20 +125,13 @@ def law_the_state_says_what_is_like_the_parameters(case: Case) -> None:
 
 def law_absent_leaves_stay_absent(case: Case) -> None:
     """If a parameter is None, its update is None, and the state holds nothing for it."""
-    paths = [path for path, _ in leaves_with_paths(case.params)]
     leaves, treedef = jtu.tree_flatten(case.params)
-    keep = [i % 2 == 0 for i in range(len(leaves))]
-    absent = [path for path, k in zip(paths, keep, strict=True) if not k]
-
-    def thin(tree: Any) -> Any:
-        pairs = zip(jtu.tree_leaves(tree), keep, strict=True)
-        return treedef.unflatten([x if k else None for x, k in pairs])
-
-    params = thin(case.params)
+    absent = leaf_paths(case.params)[1::2]
+    params = treedef.unflatten([None if i % 2 else x for i, x in enumerate(leaves)])
     state, updates, new_state = _one_step(case, params, params)
     expect_same_avals(updates, params, "updates with absent leaves")
     expect_same_avals(new_state, state, "the state")
-    arrays = [p for p in state_paths(state) if any(("." + p).endswith("." + a) for a in absent)]
+    arrays = [p for p in leaf_paths(state) if any(("." + p).endswith("." + a) for a in absent)]
     expect(not arrays, f"the state holds arrays for absent parameters, at {arrays}.")
 
 
