@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -53,16 +54,6 @@ class Accumulator:
     aggregate: Callable[[PyTree], PyTree]
 
 
-@dataclasses.dataclass(frozen=True)
-class _OfLeaf:
-    """An accumulator of a single array."""
-
-    init: Callable[[Any], Array]
-    update: Callable[[Array, Array, Array], Array]
-    finalize: Callable[[Array], Array]
-    aggregate: Callable[[Array], Array]
-
-
 def _is_inexact(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jnp.inexact)
 
@@ -83,10 +74,6 @@ def _add(carry: Array, value: Array, i: Array) -> Array:
     return carry + value.astype(carry.dtype)
 
 
-def _sum_of_rows(values: Array) -> Array:
-    return jnp.sum(values, axis=0, dtype=_wide(values))
-
-
 def _mean_of_rows(values: Array) -> Array:
     return jnp.mean(values, axis=0, dtype=_wide(values))
 
@@ -96,8 +83,29 @@ def _running_mean(carry: Array, value: Array, i: Array) -> Array:
     return (1 - weight) * carry + weight * value.astype(carry.dtype)
 
 
-def _of_leaf(kind: AccumulationType, n: int) -> _OfLeaf:
-    """The accumulator of an array for `n` microbatches."""
+def _of_array(kind: AccumulationType, n: int, result: Any) -> Accumulator:
+    """The accumulator of an array for `n` microbatches, which returns the dtype of `result`."""
+
+    def narrow(carry: Array) -> Array:
+        return carry.astype(result.dtype) if _is_inexact(result) else carry
+
+    match kind:
+        case AccumulationType.SUM:
+            return Accumulator(_zeros, _add, narrow, lambda values: jnp.sum(values, axis=0, dtype=_wide(values)))
+        case AccumulationType.MEAN:
+            return Accumulator(_zeros, _add, lambda carry: narrow(carry / n), _mean_of_rows)
+        case AccumulationType.RUNNING_MEAN:
+            return Accumulator(_zeros, _running_mean, narrow, _mean_of_rows)
+        case AccumulationType.CONCAT:
+            return _concatenation(n)
+
+
+def _concatenation(n: int) -> Accumulator:
+    """The accumulator of an array for `CONCAT`.
+
+    Microbatch i holds the examples i, i + n, i + 2n, …, so it is written to column i of an array whose rows are the
+    places in a microbatch. Flattened, the examples are back in the order of the batch.
+    """
 
     def columns(value: Any) -> Array:
         if value.ndim == 0:
@@ -108,24 +116,14 @@ def _of_leaf(kind: AccumulationType, n: int) -> _OfLeaf:
     def put(carry: Array, value: Array, i: Array) -> Array:
         return jax.lax.dynamic_update_index_in_dim(carry, value, i, axis=min(value.ndim, 1))
 
-    def one_behind_the_other(carry: Array) -> Array:
+    def flat(carry: Array) -> Array:
         return carry if carry.ndim < 2 else carry.reshape(-1, *carry.shape[2:])
 
-    # CONCAT: microbatch i holds the examples i, i + n, i + 2n, …, so it is written to column i of an array whose rows
-    # are the places in a microbatch. Flattened, the examples are back in the order of the batch.
-    match kind:
-        case AccumulationType.SUM:
-            return _OfLeaf(_zeros, _add, lambda carry: carry, _sum_of_rows)
-        case AccumulationType.MEAN:
-            return _OfLeaf(_zeros, _add, lambda carry: carry / n, _mean_of_rows)
-        case AccumulationType.RUNNING_MEAN:
-            return _OfLeaf(_zeros, _running_mean, lambda carry: carry, _mean_of_rows)
-        case AccumulationType.CONCAT:
-            return _OfLeaf(columns, put, one_behind_the_other, lambda values: values)
+    return Accumulator(columns, put, flat, lambda values: values)
 
 
-def _lifted(owner: str, kind: AccumulationType, results: PyTree, n: int) -> Accumulator:
-    """Lift the accumulator of an array to a tree of arrays, returned in the dtypes of `results`."""
+def _check_means(owner: str, kind: AccumulationType, results: PyTree) -> None:
+    """Raise an error for the mean of anything but floating-point numbers."""
     if kind in (AccumulationType.MEAN, AccumulationType.RUNNING_MEAN):
         for path, x in leaves_with_paths(results):
             if not _is_inexact(x):
@@ -135,21 +133,6 @@ def _lifted(owner: str, kind: AccumulationType, results: PyTree, n: int) -> Accu
                     f"dtype {x.dtype}{at}. Use `AccumulationType.SUM` or `CONCAT` there: the accumulator may be a tree "
                     f"with the structure of the result."
                 )
-    leaf = _of_leaf(kind, n)
-
-    def finalize(carry: PyTree) -> PyTree:
-        def one(c: Array, result: Any) -> Array:
-            x = leaf.finalize(c)
-            return x.astype(result.dtype) if _is_inexact(result) else x
-
-        return jtu.tree_map(one, carry, results)
-
-    return Accumulator(
-        init=lambda values: jtu.tree_map(leaf.init, values),
-        update=lambda carry, values, i: jtu.tree_map(lambda c, v: leaf.update(c, v, i), carry, values),
-        finalize=finalize,
-        aggregate=lambda values: jtu.tree_map(leaf.aggregate, values),
-    )
 
 
 def accumulator_of(owner: str, accumulator: PyTree, results: PyTree, n: int) -> Accumulator:
@@ -166,11 +149,13 @@ def accumulator_of(owner: str, accumulator: PyTree, results: PyTree, n: int) -> 
         ValueError: if the accumulator is none of these, or a mean is requested for integers.
     """
 
-    def one(kind: Any, below: PyTree) -> Accumulator:
+    def parts_of(kind: Any, below: PyTree) -> PyTree:
+        """An accumulator of a user, or one of ours for each array below."""
         if isinstance(kind, Accumulator):
             return kind
         if isinstance(kind, AccumulationType):
-            return _lifted(owner, kind, below, n)
+            _check_means(owner, kind, below)
+            return jtu.tree_map(functools.partial(_of_array, kind, n), below)
         kinds = ", ".join(f"`{k}`" for k in AccumulationType)
         raise ValueError(f"`{owner}(accumulator=...)` must be {kinds} or an `Accumulator`, got {kind!r}.")
 
@@ -182,7 +167,7 @@ def accumulator_of(owner: str, accumulator: PyTree, results: PyTree, n: int) -> 
             f"result or a prefix of it. The result has the structure {jtu.tree_structure(results)}, the accumulator "
             f"{jtu.tree_structure(accumulator)}."
         ) from error
-    parts = jtu.tree_map(one, accumulator, results)
+    parts = jtu.tree_map(parts_of, accumulator, results)
     return Accumulator(
         init=lambda values: jtu.tree_map(lambda part, v: part.init(v), parts, values),
         update=lambda carry, values, i: jtu.tree_map(lambda part, c, v: part.update(c, v, i), parts, carry, values),
