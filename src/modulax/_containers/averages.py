@@ -17,7 +17,7 @@ from .._protocol.fields import Number, number
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import at_least_float32, copy_in, default_float, ratio, safe_increment
-from .._support.checks import AT_LEAST_ONE, DECAY, NON_NEGATIVE, check_dtype, check_positive_integer
+from .._support.checks import AT_LEAST_ONE, DECAY, NON_NEGATIVE
 from .._support.module import AbstractState, like_params, nested, shared
 from .._support.types import Count, Params, State, Updates
 from ..tree._align import align
@@ -108,10 +108,6 @@ class ParamEMA(AbstractContainer):
     needs: ClassVar[tuple[str, ...]] = ("params",)
     clock: ClassVar[Clock] = "steps"
     is_arraywise: ClassVar[bool] = True
-
-    def check(self) -> None:
-        if self.dtype is not None:
-            check_dtype(self, "dtype")
 
     def init(self, params: Params) -> ParamEMAState:
         """Return the inner state, and a copy of the parameters as their average."""
@@ -205,15 +201,11 @@ class ParamAverage(AbstractContainer):
     inner: AbstractTransform = required_part()
     start: Number = number(0, needs=NON_NEGATIVE)
     every: Number = number(1, needs=AT_LEAST_ONE)
-    window: int | None = eqx.field(static=True, default=None)
+    window: int | None = eqx.field(static=True, default=None, metadata={"least": 1})
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
     clock: ClassVar[Clock] = "steps"
     is_arraywise: ClassVar[bool] = True
-
-    def check(self) -> None:
-        if self.window is not None:
-            check_positive_integer(self, "window")
 
     def init(self, params: Params) -> ParamAverageState:
         """Return the inner state, and copies of the parameters in the places of the average or of the snapshots."""

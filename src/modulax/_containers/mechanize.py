@@ -14,7 +14,6 @@ from .._protocol.fields import Number, followed, number
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import at_least_float32, copy_in, default_float, safe_increment, safe_sqrt, zeros_in
-from .._support.checks import check_positive_integer
 from .._support.module import AbstractState, like_params, nested, shared
 from .._support.types import Count, FollowReference, Params, State, Updates
 from ..tree._align import align
@@ -85,15 +84,12 @@ class Mechanize(AbstractContainer):
     weight_decay: Number = number(1e-2)
     eps: Number = number(1e-8)
     s_init: Number = number(1e-6)
-    num_betas: int = eqx.field(static=True, default=6)
+    num_betas: int = eqx.field(static=True, default=6, metadata={"least": 1})
     _: dataclasses.KW_ONLY
     follow: FollowReference = followed("reference", "paper", "optax")
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
     clock: ClassVar[Clock] = "steps"
-
-    def check(self) -> None:
-        check_positive_integer(self, "num_betas")
 
     def init(self, params: Params) -> MechanicState:
         """Return a copy of the parameters as the start, and the state of the base optimizer."""

@@ -22,7 +22,6 @@ from jaxtyping import Array, Float, PyTree
 from .._protocol.container import AbstractContainer, extra_inside, required_part
 from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import common_dtype
-from .._support.checks import check_integer
 from .._support.module import AbstractModule, AbstractState, nested, shared
 from .._support.placement import shard_like
 from .._support.types import Params, State, Updates
@@ -181,13 +180,9 @@ class Flatten(AbstractReshaping):
     """
 
     inner: AbstractTransform = required_part()
-    chunk: int | None = eqx.field(static=True, default=None)
+    chunk: int | None = eqx.field(static=True, default=None, metadata={"least": 1})
 
     state_type: ClassVar[type] = FlattenState
-
-    def check(self) -> None:
-        if self.chunk is not None:
-            check_integer(type(self).__name__, "chunk", self.chunk)
 
     def form(self, params: Params, *, of_updates: bool = False) -> Form:
         """Return the conversion of trees to vectors by dtype; arrays without elements are left out."""

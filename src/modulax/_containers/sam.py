@@ -12,7 +12,6 @@ from .._protocol.apply_updates import apply_updates
 from .._protocol.container import AbstractContainer, in_dtypes_of, required_part
 from .._protocol.transform import AbstractTransform, zeros_returned
 from .._support.arithmetic import copy_in, safe_increment
-from .._support.checks import check_positive_integer
 from .._support.module import AbstractState, like_params, nested, shared
 from .._support.tracing import call_user
 from .._support.types import Count, Params, State, Updates
@@ -76,15 +75,12 @@ class SAM(AbstractContainer):
 
     optimizer: AbstractTransform = required_part(state="opt_state")
     adv_optimizer: AbstractTransform = required_part(state="adv_state", auxiliary=True)
-    sync_period: int = eqx.field(static=True, default=2)
+    sync_period: int = eqx.field(static=True, default=2, metadata={"least": 1})
     reset_state: bool = eqx.field(static=True, default=True)
     opaque_mode: bool = eqx.field(static=True, default=False)
     batch_axis_name: str | None = eqx.field(static=True, default=None)
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
-
-    def check(self) -> None:
-        check_positive_integer(self, "sync_period")
 
     def init(self, params: Params) -> SAMState:
         """Return the states of both optimizers and, unless the mode is opaque, a copy of the parameters."""

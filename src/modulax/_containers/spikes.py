@@ -12,7 +12,7 @@ from .._protocol.fields import Hyperparameter, OptionalNumber, choice, number
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock, Move
 from .._support.arithmetic import default_float, safe_increment, safe_sqrt
-from .._support.checks import NON_NEGATIVE, check_integer
+from .._support.checks import NON_NEGATIVE
 from .._support.module import AbstractState, nested, shared, with_fields
 from .._support.types import Count, Params, State, Updates
 from .._transforms.polyak import loss_of
@@ -82,7 +82,7 @@ class SkipSpikes(AbstractGate):
     """
 
     inner: AbstractTransform = required_part()
-    window: int = eqx.field(static=True, default=128)
+    window: int = eqx.field(static=True, default=128, metadata={"least": 2})
     factor: Hyperparameter = number(6.0, needs=NON_NEGATIVE)
     by: Literal["norm", "loss", "both"] = choice(("norm", "loss", "both"), "norm", kw_only=False)
     warmup_steps: OptionalNumber = number(None, needs=NON_NEGATIVE, optional=True)
@@ -93,9 +93,6 @@ class SkipSpikes(AbstractGate):
     def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The loss, unless the steps are judged by the norm alone."""
         return () if self.by == "norm" else ("value",)
-
-    def check(self) -> None:
-        check_integer(type(self).__name__, "window", self.window, least=2)
 
     def init(self, params: Params) -> SkipSpikesState:
         """Return the inner state, counters at zero, and an empty window."""

@@ -27,7 +27,7 @@ import optree
 from jax.core import Tracer
 
 from .._support.arithmetic import default_float
-from .._support.checks import Requirement, check_choice, check_dtype, one_line, require
+from .._support.checks import Requirement, check_setting, one_line, require
 from .._support.keys import is_key_data
 from .._support.module import AbstractModule
 from .._support.optree_nodes import NAMESPACE
@@ -143,10 +143,7 @@ class AbstractHyperparameters(AbstractModule):
 
     def _check_fields(self) -> None:
         for field in dataclasses.fields(self):
-            if options := field.metadata.get("options"):
-                check_choice(self, field.name, options)
-            if field.name.endswith("dtype") and field.metadata.get("static"):
-                check_dtype(self, field.name)
+            check_setting(self, field)
             if field.metadata.get("number"):
                 value = _check_number(self, field, getattr(self, field.name))
                 object.__setattr__(self, field.name, value)

@@ -1,5 +1,6 @@
 """Argument checks and error messages: what went wrong, what was expected, and the call that works."""
 
+import dataclasses
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -72,9 +73,19 @@ def check_extra(what: str, needs: Sequence[str], extra: Mapping[str, Any]) -> No
         )
 
 
-def check_positive_integer(owner: object, field: str) -> None:
-    """Raise an error if a static field, such as a number of iterations, is not a positive integer."""
-    check_integer(type(owner).__name__, field, getattr(owner, field))
+def check_setting(owner: object, field: dataclasses.Field) -> None:
+    """Raise an error if the value of a static field is none of its options, not a dtype, or too small an integer.
+
+    The metadata of the field name the `options`, or the `least` integer, such as a number of iterations. A field that
+    is None by default may be None.
+    """
+    if options := field.metadata.get("options"):
+        check_choice(owner, field.name, options)
+    if field.name.endswith("dtype") and field.metadata.get("static"):
+        check_dtype(owner, field.name)
+    value, least = getattr(owner, field.name), field.metadata.get("least")
+    if least is not None and not (value is None and field.default is None):
+        check_integer(type(owner).__name__, field.name, value, least)
 
 
 def check_integer(owner: str, name: str, value: Any, least: int = 1, hint: str = "") -> None:

@@ -18,7 +18,7 @@ from jaxtyping import Array, ArrayLike, PyTree
 from .._protocol.fields import Number, number
 from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import default_float
-from .._support.checks import DECAY, NON_NEGATIVE, POSITIVE, check_positive_integer
+from .._support.checks import DECAY, NON_NEGATIVE, POSITIVE
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, State, Updates
 from .line import Line, Scalar, Trial, bounded_loop, line_of, miss, report
@@ -87,7 +87,7 @@ class ScaleByBacktrackingLinesearch(AbstractTransform):
 
     needs: ClassVar[tuple[str, ...]] = ("params", "value", "grad", "value_fn")
 
-    max_backtracking_steps: int = eqx.field(static=True)
+    max_backtracking_steps: int = eqx.field(static=True, metadata={"least": 1})
     slope_rtol: Number = number(1e-4, needs=NON_NEGATIVE)
     decrease_factor: Number = number(0.8, needs=DECAY)
     increase_factor: Number = number(1.5, needs=POSITIVE)
@@ -96,9 +96,6 @@ class ScaleByBacktrackingLinesearch(AbstractTransform):
     rtol: Number = number(0.0, needs=NON_NEGATIVE)
     store_grad: bool = eqx.field(static=True, default=False)
     verbose: bool = eqx.field(static=True, default=False)
-
-    def check(self) -> None:
-        check_positive_integer(self, "max_backtracking_steps")
 
     def init(self, params: Params) -> ScaleByBacktrackingLinesearchState:
         """A step size of 1, and an infinite loss, which means that none is stored."""

@@ -22,7 +22,7 @@ from .._protocol.masks import AbstractLabels, select
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import at_least_float32, safe_increment
-from .._support.checks import AT_LEAST_ONE, check_positive_integer
+from .._support.checks import AT_LEAST_ONE
 from .._support.module import AbstractState, like_params, nested, shared
 from .._support.types import Count, Follow, Params, State, Updates
 from .._support.varying import cond
@@ -102,16 +102,13 @@ class ScaleByGaLore(AbstractContainer):
 
     clock: ClassVar[Clock] = "steps"
 
-    rank: int = eqx.field(static=True, default=128)
+    rank: int = eqx.field(static=True, default=128, metadata={"least": 1})
     update_proj_gap: Number = number(200, needs=AT_LEAST_ONE)
     scale: Number = number(1.0)
     base_optimizer: AbstractTransform = part(None, state="base_optimizer_state", converter=adam_unless_given)
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(GaLoreDimensionNumbers))
     _: dataclasses.KW_ONLY
     follow: Follow = followed()
-
-    def check(self) -> None:
-        check_positive_integer(self, "rank")
 
     def init(self, params: Params) -> GaLoreState:
         """Zero projectors, which the first step replaces, and the inner state for the projected parameters."""

@@ -17,7 +17,6 @@ from jaxtyping import Array, Bool, Float, Inexact, Int, PyTree
 
 from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import abs_sq, at_least_float32, default_float, safe_increment, safe_sqrt
-from .._support.checks import check_positive_integer
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, Updates
 from ..tree._align import align, check_same_shapes
@@ -88,11 +87,8 @@ class ScaleByLBFGS(AbstractTransform):
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
 
-    memory_size: int = eqx.field(static=True, default=10)
+    memory_size: int = eqx.field(static=True, default=10, metadata={"least": 1})
     scale_init_precond: bool = eqx.field(static=True, default=True)
-
-    def check(self) -> None:
-        check_positive_integer(self, "memory_size")
 
     def init(self, params: Params) -> ScaleByLBFGSState:
         """Empty memories."""

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import default_float, moment, safe_increment, safe_sqrt
-from .._support.checks import DECAY, NON_NEGATIVE, POSITIVE, Requirement, check_integer
+from .._support.checks import DECAY, NON_NEGATIVE, POSITIVE, Requirement
 from .._support.module import AbstractState, counter, shared
 from .._support.types import Count
 from ..tree._math import norm
@@ -188,10 +188,7 @@ class ClipByNormPercentile(AbstractLeafwise):
     """
 
     percentile: Number = number(10.0, needs=_PERCENTAGE)
-    window: int = eqx.field(static=True, default=1000)
-
-    def check(self) -> None:
-        check_integer(type(self).__name__, "window", self.window)
+    window: int = eqx.field(static=True, default=1000, metadata={"least": 1})
 
     def init_leaf(self, p):
         del p

@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Bool, PyTree
 from .._protocol.fields import Number, OptionalNumber, choice, number
 from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import default_float, safe_sqrt
-from .._support.checks import NON_NEGATIVE, POSITIVE, check_positive_integer
+from .._support.checks import NON_NEGATIVE, POSITIVE
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, Updates
 from ..tree._math import choose
@@ -129,7 +129,7 @@ class ScaleByZoomLinesearch(AbstractTransform):
 
     needs: ClassVar[tuple[str, ...]] = ("params", "value", "grad", "value_fn")
 
-    max_linesearch_steps: int = eqx.field(static=True)
+    max_linesearch_steps: int = eqx.field(static=True, metadata={"least": 1})
     max_learning_rate: OptionalNumber = number(None, needs=POSITIVE, optional=True)
     tol: Number = number(0.0, needs=NON_NEGATIVE)
     increase_factor: Number = number(2.0, needs=POSITIVE)
@@ -139,9 +139,6 @@ class ScaleByZoomLinesearch(AbstractTransform):
     stepsize_precision: Number = number(1e-5, needs=NON_NEGATIVE)
     initial_guess_strategy: Literal["keep", "one"] = choice(("keep", "one"), "keep", kw_only=False)
     verbose: bool = eqx.field(static=True, default=False)
-
-    def check(self) -> None:
-        check_positive_integer(self, "max_linesearch_steps")
 
     def init(self, params: Params) -> ScaleByZoomLinesearchState:
         """A step size of 1, and an infinite loss, which means that none is stored."""
