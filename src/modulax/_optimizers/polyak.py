@@ -7,7 +7,6 @@ import equinox as eqx
 from .._containers.chain import Chain
 from .._protocol.fields import Hyperparameter, followed, number
 from .._protocol.optimizer import AbstractOptimizer
-from .._support.checks import check_choice
 from .._support.types import Follow
 from .._transforms.polyak import ScaleByPolyak
 from .._transforms.scaling import ScaleByLearningRate
@@ -47,9 +46,6 @@ class PolyakSGD(AbstractOptimizer):
     eps: Hyperparameter = number(0.0)
     variant: Literal["sps", "sps+"] = eqx.field(static=True, default="sps")
     follow: Follow = followed()
-
-    def check(self) -> None:
-        check_choice(self, "variant", ("sps", "sps+"))
 
     def transform(self) -> Chain:
         polyak = ScaleByPolyak(self.f_min, self.max_learning_rate, self.eps, self.variant)

@@ -3,7 +3,7 @@
 import dataclasses
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import equinox as eqx
 import jax
@@ -73,13 +73,18 @@ def check_extra(what: str, needs: Sequence[str], extra: Mapping[str, Any]) -> No
         )
 
 
+def options_of(field: dataclasses.Field) -> tuple[Any, ...]:
+    """The values that a static field may have, from its metadata or its type; empty if there is no such list."""
+    return field.metadata.get("options") or (get_args(field.type) if get_origin(field.type) is Literal else ())
+
+
 def check_setting(owner: object, field: dataclasses.Field) -> None:
     """Raise an error if the value of a static field is none of its options, not a dtype, or too small an integer.
 
-    The metadata of the field name the `options`, or the `least` integer, such as a number of iterations. A field that
-    is None by default may be None.
+    The metadata of the field name the `least` integer, such as a number of iterations. A field that is None by default
+    may be None.
     """
-    if options := field.metadata.get("options"):
+    if options := options_of(field):
         check_choice(owner, field.name, options)
     if field.name.endswith("dtype") and field.metadata.get("static"):
         check_dtype(owner, field.name)

@@ -11,7 +11,6 @@ from .._protocol.fields import Number, OptionalNumber, number, required_number
 from .._protocol.hyperparameters import AbstractHyperparameters
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, default_float, ratio, safe_sqrt
-from .._support.checks import check_choice
 from .._support.module import AbstractState, like_params, shared
 from ..tree._math import norm, total
 
@@ -28,9 +27,6 @@ class InitialStep(AbstractHyperparameters):
 
     kind: Literal["distance", "learning_rate", "heuristic"] = eqx.field(static=True)
     value: Number = required_number()
-
-    def check(self) -> None:
-        check_choice(self, "kind", ("distance", "learning_rate", "heuristic"))
 
 
 def as_initial_step(x: Any) -> Any:

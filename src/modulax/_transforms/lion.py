@@ -10,7 +10,7 @@ from jaxtyping import Array, DTypeLike, PyTree
 from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import moment, zeros_in
-from .._support.checks import DECAY, check_choice
+from .._support.checks import DECAY
 from .._support.module import AbstractState, counter
 from .._support.types import Count
 
@@ -56,9 +56,6 @@ class ScaleByLion(AbstractLeafwise):
     _: KW_ONLY
     mode: Literal["hard", "smooth", "refined"] = eqx.field(static=True, default="hard")
     smooth_beta: Number = number(1.0)
-
-    def check(self) -> None:
-        check_choice(self, "mode", ("hard", "smooth", "refined"))
 
     def init_leaf(self, p):
         return ScaleByLionState(mu=zeros_in(p, self.mu_dtype))

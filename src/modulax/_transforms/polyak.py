@@ -9,7 +9,6 @@ from jaxtyping import Array, ArrayLike, Float
 from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, default_float, ratio
-from .._support.checks import check_choice
 from ..tree._math import total
 
 
@@ -47,9 +46,6 @@ class ScaleByPolyak(AbstractLeafwise):
     max_learning_rate: Number = number(1.0)
     eps: Number = number(0.0)
     variant: Literal["sps", "sps+"] = eqx.field(static=True, default="sps")
-
-    def check(self) -> None:
-        check_choice(self, "variant", ("sps", "sps+"))
 
     def survey(self, count, state, updates, params, *, value, **extra):
         del count, state, params, extra

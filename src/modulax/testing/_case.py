@@ -127,15 +127,6 @@ class Case:
         transform = self.transform if transform is None else transform
         return transform.update(updates, state, params, **self.extra_for(params, updates))
 
-    def run(self, transform: Any = None, steps: int = 3) -> tuple[list[Updates], State]:
-        """Take a few steps, of another transform if one is given; return their updates and the last state."""
-        transform = self.transform if transform is None else transform
-        state, out = init_even_if_empty(transform, self.params), []
-        for seed in range(steps):
-            updates, state = self.update(self.updates(seed), state, transform=transform)
-            out.append(updates)
-        return out, state
-
     def extra_for(self, params: Params, updates: Updates) -> Mapping[str, Any]:
         """The extra arguments for these parameters and updates.
 
@@ -147,6 +138,16 @@ class Case:
     def numbers(self) -> dict[str, Any]:
         """The hyperparameters by path."""
         return self.transform.hyperparameters()
+
+
+def run(case: Case, transform: Any = None, steps: int = 3) -> tuple[list[Updates], State]:
+    """Take a few steps, of another transform if one is given; return their updates and the last state."""
+    transform = case.transform if transform is None else transform
+    state, out = init_even_if_empty(transform, case.params), []
+    for seed in range(steps):
+        updates, state = case.update(case.updates(seed), state, transform=transform)
+        out.append(updates)
+    return out, state
 
 
 def _is_aval(x: Any) -> bool:

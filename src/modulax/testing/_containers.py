@@ -24,6 +24,7 @@ from ._case import (
     in_float64,
     needs,
     optional,
+    run,
     scaled,
     takes_whole_updates,
 )
@@ -52,9 +53,9 @@ def law_a_mask_of_all_is_no_mask(case: Case) -> None:
     def everywhere(value: bool) -> Any:
         return lambda tree: jtu.tree_map(lambda _: value, tree)
 
-    masked, _ = case.run(Masked(case.transform, everywhere(True)))
-    expect_close(masked, case.run()[0], "`Masked` with all leaves", case.rtol)
-    identity, _ = case.run(Masked(case.transform, everywhere(False)))
+    masked, _ = run(case, Masked(case.transform, everywhere(True)))
+    expect_close(masked, run(case)[0], "`Masked` with all leaves", case.rtol)
+    identity, _ = run(case, Masked(case.transform, everywhere(False)))
     expect_close(identity, [case.updates(seed) for seed in range(3)], "`Masked` with none")
 
 
@@ -66,14 +67,14 @@ def law_a_partition_gives_each_leaf_its_own(case: Case) -> None:
     # Pass functions, because the parameters may be Modules, whose fields don't accept labels.
     partition = Partition({"this": case.transform, "zero": SetToZero()}, lambda _: labels)
     masked = Masked(case.transform, lambda _: mask)
-    zero = [jtu.tree_map(lambda u, m: u if m else np.zeros_like(u), updates, mask) for updates in case.run(masked)[0]]
-    expect_close(case.run(partition)[0], zero, "`Partition`", case.rtol)
+    zero = [jtu.tree_map(lambda u, m: u if m else np.zeros_like(u), updates, mask) for updates in run(case, masked)[0]]
+    expect_close(run(case, partition)[0], zero, "`Partition`", case.rtol)
 
 
 @needs(takes_whole_updates)
 def law_multisteps_steps_on_the_mean(case: Case) -> None:
     """`MultiSteps` returns zeros in between, and then a step on the mean of the updates it was given."""
-    (zeros, first, _, second), _ = case.run(MultiSteps(case.transform, 2), steps=4)
+    (zeros, first, _, second), _ = run(case, MultiSteps(case.transform, 2), steps=4)
     expect_close(zeros, jtu.tree_map(np.zeros_like, zeros), "between two steps")
     state = case.init()
     for seeds, step in (((0, 1), first), ((2, 3), second)):
@@ -84,9 +85,9 @@ def law_multisteps_steps_on_the_mean(case: Case) -> None:
 
 def law_numbers_in_the_state_are_the_same_numbers(case: Case) -> None:
     """`Injected` and `Scheduled`, which keep hyperparameters in the state, change nothing unless a value is changed."""
-    expected, _ = case.run()
-    expect_close(case.run(Injected(case.transform))[0], expected, "`Injected`", case.rtol)
-    expect_close(case.run(Scheduled(case.transform))[0], expected, "`Scheduled`", case.rtol)
+    expected, _ = run(case)
+    expect_close(run(case, Injected(case.transform))[0], expected, "`Injected`", case.rtol)
+    expect_close(run(case, Scheduled(case.transform))[0], expected, "`Scheduled`", case.rtol)
 
 
 def _declare_to_nnx(tree: Any) -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Iterator
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -16,6 +16,7 @@ from .._protocol.masks import AbstractLabels
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.patterns import by_path
 from .._protocol.schedule import AbstractSchedule, has_stateful_schedule, is_schedule
+from .._support.checks import options_of
 from .._support.keys import is_key_data
 from ..tree._paths import leaves_with_paths
 from ..tree._state import one_level
@@ -145,9 +146,7 @@ def other_static_value(field: dataclasses.Field, value: Any) -> Any:
 def _options(field: dataclasses.Field, value: Any) -> tuple[Any, ...]:
     if "dtype" in field.name:
         return jnp.bfloat16, jnp.float16
-    if isinstance(value, bool):
-        return False, True
-    return field.metadata.get("options") or (get_args(field.type) if get_origin(field.type) is Literal else ())
+    return (False, True) if isinstance(value, bool) else options_of(field)
 
 
 def other_value_of(field: dataclasses.Field, value: Any, index: int) -> Any:

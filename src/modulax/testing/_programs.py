@@ -20,13 +20,14 @@ from ._case import (
     map_numbers,
     needs,
     other_value,
+    run,
     stack,
 )
 
 
 def law_scan_carries_the_state(case: Case) -> None:
     """`jax.lax.scan` over `update` gives what a Python loop gives."""
-    loop, state = case.run()
+    loop, state = run(case)
 
     def body(state: Any, g: Any) -> tuple[Any, Any]:
         updates, state = case.update(g, state)
