@@ -236,8 +236,9 @@ def _behaves_like(
     An optimizer like Adam makes all entries of its update equal in size, however large the gradient is. One like SGD
     keeps their proportions, and the size of a small gradient.
     """
-    hidden = next((names for names, leaf in leaves.items() if leaf.kind == "hidden"), next(iter(leaves)))
-    values = dict.fromkeys(leaves) | {hidden: jnp.zeros((2, 2))}
+    # In the place of a hidden weight, if there is one: the optimizer may treat others in another way.
+    place = min(leaves, key=lambda names: leaves[names].kind != "hidden")
+    values = dict.fromkeys(leaves) | {place: jnp.zeros((2, 2))}
     probe = jtu.tree_structure(shapes_of(params)).unflatten(values.values())
     try:
         if any(map(extra_arguments, everything_in(optimizer))):

@@ -84,10 +84,9 @@ def with_current_values(
         states: the states of the stateful schedules.
         extra: the extra arguments of this step; None if the values are only listed, outside a step.
     """
-    found = _stateful(tree)
-    numbers = {}
-    for name, schedule in found.items():
-        if name not in (states or {}):
+    states, numbers = states or {}, {}
+    for name, schedule in _stateful(tree).items():
+        if name not in states:
             raise ValueError(
                 f"`{type(tree).__name__}({name}=...)` is a stateful schedule, and the optimizer state holds no "
                 f"state for it: the schedule was set after `init`. Call `init` again on the transform that has the "
@@ -95,8 +94,11 @@ def with_current_values(
             )
         if extra is not None:
             check_extra(f"`{type(schedule).__name__}`, the schedule of `{name}`,", extra_arguments(schedule), extra)
-        numbers[name] = _as_default_float(resolve(schedule, step)((states or {})[name], **(extra or {})))
-    return resolve(_replaced(tree, numbers) if found else tree, step)
+        numbers[name] = _as_default_float(resolve(schedule, step)(states[name], **(extra or {})))
+    if numbers:
+        stops = _stops_for_states(tree)
+        tree = jtu.tree_map_with_path(lambda path, x: numbers.get(_name(path), x), tree, is_leaf=stops)
+    return resolve(tree, step)
 
 
 def advance(
@@ -141,13 +143,6 @@ def _stateful(tree: PyTree) -> dict[str, AbstractStatefulSchedule]:
     """The stateful schedules in the tree, by dotted path."""
     found = jtu.tree_leaves_with_path(tree, is_leaf=_stops_for_states(tree))
     return {_name(path): x for path, x in found if is_stateful(x)}
-
-
-def _replaced(tree: PyTree, numbers: Mapping[str, Any]) -> PyTree:
-    def number_now(path: Any, x: Any) -> Any:
-        return numbers[_name(path)] if is_stateful(x) else x
-
-    return jtu.tree_map_with_path(number_now, tree, is_leaf=_stops_for_states(tree))
 
 
 def _name(path: tuple[Any, ...]) -> str:

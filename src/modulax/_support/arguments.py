@@ -157,13 +157,15 @@ def check_matrix(owner: str, name: str, x: Array, is_square: bool = False) -> No
 
 
 def _names(arrays: dict[str, Array]) -> str:
-    *most, last = [f"`{name}`" for name in arrays]
-    return f"{', '.join(most)} and {last}" if most else last
+    return _and([f"`{name}`" for name in arrays])
 
 
 def _shapes(arrays: dict[str, Array]) -> str:
-    *most, last = [str(x.shape) for x in arrays.values()]
-    return f"{', '.join(most)} and {last}" if most else last
+    return _and([str(x.shape) for x in arrays.values()])
+
+
+def _and(words: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def axes_of(owner: str, axis: Axes, name: str, x: Array) -> tuple[int, ...]:

@@ -13,15 +13,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, ArrayLike, PyTree
+from jaxtyping import Array, PyTree
 
 from .._protocol.fields import Number, number
-from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import default_float
 from .._support.checks import DECAY, NON_NEGATIVE, POSITIVE
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, State, Updates
-from .line import Line, Scalar, Trial, bounded_loop, line_of, miss, report
+from .line import AbstractLinesearch, Line, Scalar, Trial, bounded_loop, miss, report
 from .polyak import loss_of
 from .zoom import ScaleByZoomLinesearchState
 
@@ -47,7 +46,7 @@ class ScaleByBacktrackingLinesearchState(AbstractState):
     info: BacktrackingLinesearchInfo = shared()
 
 
-class ScaleByBacktrackingLinesearch(AbstractTransform):
+class ScaleByBacktrackingLinesearch(AbstractLinesearch):
     r"""Backtracking line search: shortens the step until the loss decreases sufficiently (Armijo condition).
 
     $$
@@ -85,8 +84,6 @@ class ScaleByBacktrackingLinesearch(AbstractTransform):
         Rates](https://arxiv.org/abs/1905.09997), 2019.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("params", "value", "grad", "value_fn")
-
     max_backtracking_steps: int = eqx.field(static=True, metadata={"least": 1})
     slope_rtol: Number = number(1e-4, needs=NON_NEGATIVE)
     decrease_factor: Number = number(0.8, needs=DECAY)
@@ -104,20 +101,11 @@ class ScaleByBacktrackingLinesearch(AbstractTransform):
         grad = jtu.tree_map(jnp.zeros_like, params) if self.store_grad else None
         return ScaleByBacktrackingLinesearchState(jnp.ones((), dtype), jnp.full((), jnp.inf, dtype), grad, info)
 
-    def update(
-        self,
-        updates: Updates,
-        state: ScaleByBacktrackingLinesearchState,
-        params: Params | None = None,
-        value: ArrayLike | None = None,
-        grad: Updates = None,
-        value_fn: Any = None,
-        **extra: Any,
-    ) -> tuple[Updates, ScaleByBacktrackingLinesearchState]:
-        """The updates multiplied by the step size, and the new state."""
-        assert value is not None
-        line, here, slope = line_of("ScaleByBacktrackingLinesearch", updates, params, grad, value_fn, extra)
-        value, last = loss_of(value), state.learning_rate
+    def _step_along(
+        self, line: Line, state: ScaleByBacktrackingLinesearchState, value: Scalar, slope: Scalar, here: Updates
+    ) -> tuple[Scalar, ScaleByBacktrackingLinesearchState]:
+        """Nocedal and Wright, algorithm 3.1."""
+        last = state.learning_rate
         first = jnp.where(last > 0, self.increase_factor * jnp.where(last > 0, last, 1), jnp.inf)
         tried, trial = self._search(line, value, slope, here, jnp.minimum(first, self.max_learning_rate))
         fails = ~jnp.isfinite(trial.value)
@@ -125,12 +113,12 @@ class ScaleByBacktrackingLinesearch(AbstractTransform):
         if self.verbose:
             report(self, tried, value, slope, trial._replace(step=step))
         info = BacktrackingLinesearchInfo(tried, trial.decrease_error)
-        kept = jtu.tree_map(lambda a, b: jnp.where(fails, a, b), here, trial.grad) if self.store_grad else None
+        grad = jtu.tree_map(lambda a, b: jnp.where(fails, a, b), here, trial.grad) if self.store_grad else None
         value = jnp.where(fails, value, trial.value)
-        return line.scaled(step), ScaleByBacktrackingLinesearchState(step, value, kept, info)
+        return step, ScaleByBacktrackingLinesearchState(step, value, grad, info)
 
     def _search(self, line: Line, value: Scalar, slope: Scalar, here: Updates, first: Scalar) -> tuple[Count, Trial]:
-        """Nocedal and Wright, algorithm 3.1."""
+        """The number of evaluations, and the last of them."""
 
         def error(step: Scalar, new_value: Scalar) -> Scalar:
             excess = new_value - value - self.rtol * jnp.abs(value) - self.slope_rtol * step * slope

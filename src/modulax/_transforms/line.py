@@ -1,24 +1,26 @@
 """The loss along a search direction, shared by the line searches in `zoom.py` and `backtracking.py`.
 
-`line_of` turns the arguments of `update` into a `Line`, the points `params + step * updates`, with the gradient and the
-slope at its start. A search evaluates the loss at `line.at(step)`, which is rounded to the dtype of the parameters as
-the final step will be, and describes each evaluation as a `Trial`: where it led, and by how much it misses the
-conditions (`miss`). The result of the search is `line.scaled(step)`. Searches run in `bounded_loop`, a `while_loop`
-that can also be differentiated in reverse mode, where it is replaced by a `scan` of the largest length.
+`AbstractLinesearch` turns the arguments of `update` into a `Line`, the points `params + step * updates`, with the
+gradient and the slope at its start. A search evaluates the loss at `line.at(step)`, which is rounded to the dtype of
+the parameters as the final step will be, and describes each evaluation as a `Trial`: where it led, and by how much it
+misses the conditions (`miss`). The result of the search is `line.scaled(step)`. Searches run in `bounded_loop`, a
+`while_loop` that can also be differentiated in reverse mode, where it is replaced by a `scan` of the largest length.
 """
 
+import abc
 import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, ArrayLike, Bool, Float
 
 from .._protocol.apply_updates import apply_updates
+from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import at_least_float32
 from .._support.checks import listing
 from .._support.tracing import call_user
@@ -75,6 +77,40 @@ class Line(NamedTuple):
     def slope(self, grad: Updates) -> Scalar:
         """The derivative of the loss along the line, from its gradient."""
         return inner(jtu.tree_map(jnp.conj, grad), self.updates)
+
+
+class AbstractLinesearch(AbstractTransform):
+    """A line search along the updates; a subclass implements `_step_along`."""
+
+    needs: ClassVar[tuple[str, ...]] = ("params", "value", "grad", "value_fn")
+
+    @abc.abstractmethod
+    def _step_along(self, line: Line, state: Any, value: Scalar, slope: Scalar, here: Updates) -> tuple[Scalar, Any]:
+        """Return the step size and the new state.
+
+        Args:
+            line: the line through the parameters along the updates.
+            state: the state of the last search.
+            value: the loss at the parameters.
+            slope: its slope there.
+            here: its gradient there, in the dtypes of the parameters.
+        """
+
+    def update(
+        self,
+        updates: Updates,
+        state: Any,
+        params: Params | None = None,
+        value: ArrayLike | None = None,
+        grad: Updates = None,
+        value_fn: Any = None,
+        **extra: Any,
+    ) -> tuple[Updates, Any]:
+        """The updates multiplied by the step size, and the new state."""
+        assert value is not None
+        line, here, slope = line_of(type(self).__name__, updates, params, grad, value_fn, extra)
+        step, new_state = self._step_along(line, state, loss_of(value), slope, here)
+        return line.scaled(step), new_state
 
 
 def line_of(

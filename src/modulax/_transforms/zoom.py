@@ -1,22 +1,20 @@
 """Zoom line search for the strong Wolfe conditions; `line.py` explains what it shares with `backtracking.py`."""
 
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, ArrayLike, Bool, PyTree
+from jaxtyping import Array, Bool, PyTree
 
 from .._protocol.fields import Number, OptionalNumber, choice, number
-from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import default_float, safe_sqrt
 from .._support.checks import NON_NEGATIVE, POSITIVE
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, Updates
 from ..tree._math import choose
-from .line import Line, Scalar, Trial, bounded_loop, line_of, miss, report
-from .polyak import loss_of
+from .line import AbstractLinesearch, Line, Scalar, Trial, bounded_loop, miss, report
 
 
 class ZoomLinesearchInfo(AbstractState):
@@ -73,7 +71,7 @@ NO_INTERVAL = "No interval with such a step size was found; a larger `max_learni
 INTERVAL_TOO_SHORT = "The interval became shorter than `stepsize_precision`"
 
 
-class ScaleByZoomLinesearch(AbstractTransform):
+class ScaleByZoomLinesearch(AbstractLinesearch):
     r"""Line search for the strong Wolfe conditions: a step size with sufficient decrease and a small slope.
 
     Along the line $\phi(\eta) = f(w + \eta u)$, it searches for
@@ -127,8 +125,6 @@ class ScaleByZoomLinesearch(AbstractTransform):
         descent](https://doi.org/10.1145/1132973.1132979), 2006.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("params", "value", "grad", "value_fn")
-
     max_linesearch_steps: int = eqx.field(static=True, metadata={"least": 1})
     max_learning_rate: OptionalNumber = number(None, needs=POSITIVE, optional=True)
     tol: Number = number(0.0, needs=NON_NEGATIVE)
@@ -147,27 +143,18 @@ class ScaleByZoomLinesearch(AbstractTransform):
         grad = jtu.tree_map(jnp.zeros_like, params)
         return ScaleByZoomLinesearchState(jnp.ones((), dtype), jnp.full((), jnp.inf, dtype), grad, info)
 
-    def update(
-        self,
-        updates: Updates,
-        state: ScaleByZoomLinesearchState,
-        params: Params | None = None,
-        value: ArrayLike | None = None,
-        grad: Updates = None,
-        value_fn: Any = None,
-        **extra: Any,
-    ) -> tuple[Updates, ScaleByZoomLinesearchState]:
-        """The updates multiplied by the step size, and the new state."""
-        assert value is not None
-        line, here, slope = line_of("ScaleByZoomLinesearch", updates, params, grad, value_fn, extra)
-        start = _Point(jnp.zeros((), default_float()), loss_of(value), slope)
+    def _step_along(
+        self, line: Line, state: ScaleByZoomLinesearchState, value: Scalar, slope: Scalar, here: Updates
+    ) -> tuple[Scalar, ScaleByZoomLinesearchState]:
+        """Nocedal and Wright, algorithms 3.5 and 3.6."""
+        start = _Point(jnp.zeros((), default_float()), value, slope)
         search = self._search(line, start, here, self._first_step(state))
         best = search.best
         if self.verbose:
-            report(self, search.tried, start.value, start.slope, best, self._reasons(start, search))
-        value = jnp.where(best.step == 0, start.value, best.value)
+            report(self, search.tried, value, slope, best, self._reasons(start, search))
+        value = jnp.where(best.step == 0, value, best.value)
         info = ZoomLinesearchInfo(search.tried, best.decrease_error, best.curvature_error)
-        return line.scaled(best.step), ScaleByZoomLinesearchState(best.step, value, best.grad, info)
+        return best.step, ScaleByZoomLinesearchState(best.step, value, best.grad, info)
 
     def _reasons(self, start: _Point, search: _Search) -> dict[str, Array]:
         """Why a search failed: sentences, each with whether it is true."""
@@ -189,7 +176,7 @@ class ScaleByZoomLinesearch(AbstractTransform):
         return jnp.where(last > 0, last, 1)
 
     def _search(self, line: Line, start: _Point, here: Updates, first: Scalar) -> _Search:
-        """Nocedal and Wright, algorithms 3.5 and 3.6, as one loop, so that the loss is compiled once."""
+        """One loop, so that the loss is compiled once."""
         value_and_grad = jax.value_and_grad(line.objective)
         infinite = jnp.full_like(start.step, jnp.inf)
 

@@ -19,6 +19,7 @@ from .._support.arithmetic import (
     ratio,
     real_dtype,
     safe_increment,
+    second_moment_like,
     zeros_in,
 )
 from .._support.checks import DECAY, listing
@@ -87,8 +88,8 @@ class GetPerElementMeanAndSumSqDiffGrads(AbstractAggregator):
         return PerElementMeanAndSumSqDiffGradsState(
             micro_step=jnp.zeros((), jnp.int32),
             ready=jnp.zeros((), bool),
-            mean_grads=_zeros(params),
-            sum_sq_diff_grads=_real_zeros(params),
+            mean_grads=_zeros_of_means(params),
+            sum_sq_diff_grads=jtu.tree_map(second_moment_like, params),
         )
 
     def aggregate(
@@ -118,33 +119,29 @@ class GetPerElementMeanAndSumSqDiffGrads(AbstractAggregator):
     ) -> tuple[list[tuple[Array, Array]], State, Array]:
         """Merge the statistics of a batch into those in the state."""
         owner = "GetPerElementMeanAndSumSqDiffGrads.update"
-        held_means, put_means = align(state.mean_grads, updates, owner)
-        held_sums, put_sums = align(state.sum_sq_diff_grads, updates, owner)
+        means, put_means = align(state.mean_grads, updates, owner)
+        sums, put_sums = align(state.sum_sq_diff_grads, updates, owner)
         m = safe_increment(state.micro_step)
         is_last = m >= self.accumulation_steps
-        new, kept = [], []
-        for (mean, squares), a, s in zip(pairs, held_means, held_sums, strict=True):
+        new, after = [], []
+        for (mean, squares), a, s in zip(pairs, means, sums, strict=True):
             n = m.astype(squares.dtype)
             delta = mean - a.astype(mean.dtype)
             a_new = a.astype(mean.dtype) + delta / n.astype(mean.dtype)
             s_new = s.astype(squares.dtype) + squares + abs_sq(delta) * (size * (n - 1) / n)
             new.append(tuple(jnp.where(is_last, x, 0) for x in (a_new, s_new)))
-            kept.append([jnp.where(is_last, 0, x).astype(old.dtype) for x, old in ((a_new, a), (s_new, s))])
+            after.append([jnp.where(is_last, 0, x).astype(old.dtype) for x, old in ((a_new, a), (s_new, s))])
         state = PerElementMeanAndSumSqDiffGradsState(
             micro_step=jnp.where(is_last, 0, m),
             ready=is_last,
-            mean_grads=put_means([a for a, _ in kept]),
-            sum_sq_diff_grads=put_sums([s for _, s in kept]),
+            mean_grads=put_means([a for a, _ in after]),
+            sum_sq_diff_grads=put_sums([s for _, s in after]),
         )
         return new, state, jnp.where(is_last, m * size, 0).astype(default_float())
 
 
-def _zeros(params: Params) -> PyTree:
+def _zeros_of_means(params: Params) -> PyTree:
     return jtu.tree_map(lambda p: zeros_in(p, at_least_float32(real_dtype(p.dtype))), params)
-
-
-def _real_zeros(params: Params) -> PyTree:
-    return jtu.tree_map(lambda p: jnp.zeros_like(p, at_least_float32(real_dtype(p.dtype))), params)
 
 
 class PerElementMeanAndVarianceEMAState(AbstractState):
@@ -181,8 +178,8 @@ class TrackPerElementMeanAndVarianceWithEma(AbstractTransform):
         return PerElementMeanAndVarianceEMAState(
             count=jnp.zeros((), jnp.int32),
             ema_decay=jnp.array(self.ema_decay, default_float()),
-            mean_grads_ema=_zeros(params),
-            variance_grads_ema=_real_zeros(params),
+            mean_grads_ema=_zeros_of_means(params),
+            variance_grads_ema=jtu.tree_map(second_moment_like, params),
         )
 
     def update(

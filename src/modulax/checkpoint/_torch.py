@@ -49,15 +49,15 @@ def state_from_torch(
     Raises:
         ValueError: if `names` contains a key that torch's state doesn't have, or a shape differs from the template.
     """
-    theirs = state_dict["state"]
+    theirs, moments, steps = state_dict["state"], {}, []
+    rates = {key: group["lr"] for group in state_dict.get("param_groups", ()) for key in group["params"]}
     for path, key in names.items():
         if key not in theirs:
             raise ValueError(
                 f"`state_from_torch`: `names` has `{key}` for `{path}`, but torch's state has {listing(theirs)}."
             )
-    rates = {key: group["lr"] for group in state_dict.get("param_groups", ()) for key in group["params"]}
-    steps = [int(theirs[key]["step"]) for key in names.values() if "step" in theirs[key]]
-    moments = {path: _moments(theirs[key], rates.get(key)) for path, key in names.items()}
+        moments[path] = _moments(theirs[key], rates.get(key))
+        steps += [int(theirs[key]["step"])] if "step" in theirs[key] else []
     wanted, flat = stored(template), {}
     for name, field, path in _places(template):
         if field in _COUNTERS and steps:

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, PyTree
 
 from .._support.arithmetic import at_least_float32, common_dtype, in_dtype, real_dtype
-from ._leaves import columns, leaves_of
+from ._leaves import columns, leaves_of, map_arrays
 from ._paths import leaf_paths
 
 
@@ -213,8 +213,7 @@ def conj(tree: PyTree) -> PyTree:
     Raises:
         ValueError: if a leaf is not an array.
     """
-    leaves, treedef = leaves_of("tree.conj", "tree", tree)
-    return treedef.unflatten([jnp.conj(x) for x in leaves])
+    return map_arrays(jnp.conj, "tree.conj", tree)
 
 
 def real(tree: PyTree) -> PyTree:
@@ -229,8 +228,7 @@ def real(tree: PyTree) -> PyTree:
     Raises:
         ValueError: if a leaf is not an array.
     """
-    leaves, treedef = leaves_of("tree.real", "tree", tree)
-    return treedef.unflatten([jnp.real(x) for x in leaves])
+    return map_arrays(jnp.real, "tree.real", tree)
 
 
 def _map(owner: str, function: Callable[..., Array], *numbers: Array, **trees: PyTree) -> PyTree:

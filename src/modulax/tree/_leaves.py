@@ -1,6 +1,6 @@
 """Leaves of trees as arrays, matched by path across several trees, with errors that name the path."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -56,6 +56,16 @@ def leaves_of(owner: str, name: str, tree: PyTree) -> tuple[list[Any], Any]:
     """
     leaves, treedef = jtu.tree_flatten(tree)
     return _as_arrays(owner, name, tree, leaves), treedef
+
+
+def map_arrays(function: Callable[[Any], Any], owner: str, tree: PyTree) -> PyTree:
+    """Apply a function to every leaf of the argument `tree`, as an array.
+
+    Raises:
+        ValueError: if a leaf is not an array or a number.
+    """
+    leaves, treedef = leaves_of(owner, "tree", tree)
+    return treedef.unflatten(map(function, leaves))
 
 
 def columns(owner: str, **trees: PyTree) -> tuple[list[list[Array]], Any]:

@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, DTypeLike, PyTree
 from .._support.arithmetic import common_dtype, default_float, dtype_for
 from .._support.checks import listing
 from .._support.keys import is_typed_key
-from ._leaves import columns, leaves_of
+from ._leaves import columns, leaves_of, map_arrays
 from ._paths import leaf_paths
 
 
@@ -55,8 +55,7 @@ def full_like(tree: PyTree, fill_value: ArrayLike, dtype: DTypeLike | None = Non
     Raises:
         ValueError: if a leaf is not an array.
     """
-    leaves, treedef = leaves_of("tree.full_like", "tree", tree)
-    return treedef.unflatten([jnp.full_like(x, fill_value, dtype or x.dtype) for x in leaves])
+    return map_arrays(lambda x: jnp.full_like(x, fill_value, dtype or x.dtype), "tree.full_like", tree)
 
 
 def split_key_like(rng_key: Array, target_tree: PyTree) -> PyTree:
@@ -112,8 +111,7 @@ def batch_shape(tree: PyTree, shape: tuple[int, ...] = ()) -> PyTree:
     Raises:
         ValueError: if a leaf is not an array.
     """
-    leaves, treedef = leaves_of("tree.batch_shape", "tree", tree)
-    return treedef.unflatten([jnp.broadcast_to(x, (*shape, *x.shape)) for x in leaves])
+    return map_arrays(lambda x: jnp.broadcast_to(x, (*shape, *x.shape)), "tree.batch_shape", tree)
 
 
 def cast(tree: PyTree, dtype: DTypeLike | None) -> PyTree:
@@ -128,8 +126,7 @@ def cast(tree: PyTree, dtype: DTypeLike | None) -> PyTree:
     """
     if dtype is None:
         return tree
-    leaves, treedef = leaves_of("tree.cast", "tree", tree)
-    return treedef.unflatten([x.astype(dtype_for(x, dtype)) for x in leaves])
+    return map_arrays(lambda x: x.astype(dtype_for(x, dtype)), "tree.cast", tree)
 
 
 def cast_like(tree: PyTree, other_tree: PyTree) -> PyTree:
