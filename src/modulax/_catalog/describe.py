@@ -121,14 +121,14 @@ def describe(optimizer: AbstractTransform, params: Params, state: State | None =
             f"Describe one of them: `describe(jax.tree.map(lambda x: x[0], batch), params)`."
         )
     params = shapes_of(params)
-    found = leaves_with_paths(params)
-    rows = [LeafDescription(path, f"{x.dtype}[{','.join(map(str, x.shape))}]") for path, x in found]
+    leaves = leaves_with_paths(params)
+    rows = [LeafDescription(path, f"{x.dtype}[{','.join(map(str, x.shape))}]") for path, x in leaves]
     notes: list[str] = []
     now = optimizer if state is None else optimizer.at(state)
     _walk(Part("", None, now, state), params, rows, notes, is_inside=False)
     notes += lost_steps(optimizer, params)
     state = jax.eval_shape(functools.partial(init_even_if_empty, optimizer), params)
-    notes += _stacked(state, dict(found))
+    notes += _stacked(state, dict(leaves))
     state = unstack(state)
     shared = 0
     for i, x in zip(owners(state, params), jtu.tree_leaves(state), strict=True):
@@ -138,7 +138,7 @@ def describe(optimizer: AbstractTransform, params: Params, state: State | None =
         else:
             rows[i].state_bytes += size
     total = shared + sum(row.state_bytes for row in rows)
-    return Description(rows, shared, total, sum(x.size for _, x in found), tuple(notes))
+    return Description(rows, shared, total, sum(x.size for _, x in leaves), tuple(notes))
 
 
 def _walk(outer: Part, tree: PyTree, rows: Sequence[LeafDescription], notes: list[str], is_inside: bool) -> None:
@@ -151,12 +151,12 @@ def _walk(outer: Part, tree: PyTree, rows: Sequence[LeafDescription], notes: lis
     for part in parts:
         if not part.auxiliary:
             _walk_part(part, tree, rows, notes, is_inside or isinstance(transform, AbstractOptimizer))
-    where = applies_to(transform, tree) if isinstance(transform, AbstractLeafwise) else None
-    reached = _chosen(rows, where)
+    mask = applies_to(transform, tree) if isinstance(transform, AbstractLeafwise) else None
+    own_rows = _chosen(rows, mask)
     for name in ("learning_rate", "weight_decay"):
-        _write_number(transform, reached, name, not parts, is_inside)
+        _write_number(transform, own_rows, name, not parts, is_inside)
     if rows:
-        notes += [note for note in _notes(transform, reached) if note not in notes]
+        notes += [note for note in _notes(transform, own_rows) if note not in notes]
     _write_effect(transform._effect(tree, state), rows, is_inside)
 
 
@@ -165,11 +165,11 @@ def _walk_part(part: Part, tree: PyTree, rows: Sequence[LeafDescription], notes:
     if part.receives is None:
         _walk(part, tree, rows, notes, is_inside)
         return
-    seen = part.receives(tree)
-    shown = _chosen(rows, seen)
-    for row in shown if part.key is not None else ():
+    mask = part.receives(tree)
+    inner_rows = _chosen(rows, mask)
+    for row in inner_rows if part.key is not None else ():
         row.group = f"{row.group}/{part.key}" if row.group else str(part.key)
-    _walk(part, select(tree, seen), shown, notes, is_inside)
+    _walk(part, select(tree, mask), inner_rows, notes, is_inside)
 
 
 def _write_effect(effect: Effect, rows: Sequence[LeafDescription], is_inside: bool) -> None:
@@ -197,10 +197,10 @@ def _chosen(rows: Sequence[LeafDescription], where: Sequence[bool] | None) -> li
     return list(rows) if where is None else list(itertools.compress(rows, where))
 
 
-def _notes(transform: AbstractTransform, reached: Sequence[LeafDescription]) -> Iterator[str]:
+def _notes(transform: AbstractTransform, own_rows: Sequence[LeafDescription]) -> Iterator[str]:
     """A note for a decay that reaches no leaf, and one for each schedule in the fields of a transform."""
     decay = getattr(transform, "weight_decay", None)
-    if not reached and decay is not None and _text(decay) != _ZERO:
+    if not own_rows and decay is not None and _text(decay) != _ZERO:
         yield f"no leaf decays: the mask of `{type(transform).__name__}` excludes every parameter."
     for name, value in vars(transform).items():
         for label, x in value.items() if isinstance(value, Mapping) else [(name, value)]:
@@ -283,5 +283,5 @@ def _written(rows: Sequence[LeafDescription], name: str) -> list[LeafDescription
 
     If all are 0, the schedule starts there; if some are, these are the weight decay of another part.
     """
-    written = [row for row in rows if getattr(row, name)]
-    return [row for row in written if getattr(row, name) != _ZERO] or written
+    filled = [row for row in rows if getattr(row, name)]
+    return [row for row in filled if getattr(row, name) != _ZERO] or filled

@@ -69,4 +69,4 @@ def _updates_at(params: PyTree, updates: Updates) -> list[Any]:
             f"{misfit('apply_updates', 'the parameters', lacking, unknown)} The parameters have "
             f"{listing(map('.'.join, prefixes))}. To leave a parameter unchanged, set its update to None."
         )
-    return list(map(found.get, prefixes.values()))
+    return [found[prefix] for prefix in prefixes.values() if prefix is not None]

@@ -1,6 +1,7 @@
 """Arithmetic that is correct at the edges: zero, overflow, low-precision dtypes and complex numbers."""
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -36,13 +37,17 @@ def common_dtype(*dtypes: DTypeLike) -> np.dtype:
 
     JAX promotes no float of one byte, such as float8: with another float it is that one, else float32.
     """
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.dtype(functools.reduce(jnp.promote_types, _without_bytes(dtypes)))
+
+
+def _without_bytes(dtypes: tuple[DTypeLike, ...]) -> Sequence[DTypeLike]:
+    """The dtypes, if they differ, with the floats of one byte replaced by what they count as beside others."""
     floats = [d for d in dtypes if jnp.issubdtype(d, jnp.inexact)]
     wide = [d for d in floats if jnp.dtype(d).itemsize > 1]
-    if len(wide) < len(floats) and len(set(map(jnp.dtype, dtypes))) > 1:
-        others = [d for d in dtypes if d not in floats]
-        dtypes = (*others, *(wide or [jnp.float32]))
-    with jax.numpy_dtype_promotion("standard"):
-        return jnp.dtype(functools.reduce(jnp.promote_types, dtypes))
+    if len(wide) == len(floats) or len({jnp.dtype(d) for d in dtypes}) == 1:
+        return dtypes
+    return [*(d for d in dtypes if d not in floats), *(wide or [jnp.float32])]
 
 
 def at_least_float32(*dtypes: DTypeLike) -> np.dtype:
