@@ -80,14 +80,14 @@ def get(name: str) -> type[Any]:
         ValueError: if there is no such transform; the message suggests similar names.
     """
     word = name.rpartition(".")[2].replace("-", "_")
-    known = _transforms()
+    classes = _transforms()
     there = home(word)
-    if cls := known.get(plain(word)) or known.get(plain(there or "")):
+    if cls := classes.get(plain(word)) or classes.get(plain(there or "")):
         return cls
     if there:
         raise ValueError(f"`modulax.get`: `{name}` is not an optimizer or a transform; it is `modulax.{there}`.")
-    close = difflib.get_close_matches(plain(word), known, n=5, cutoff=0.6)
-    names = [known[key].__name__ for key in close] or [cls.__name__ for cls in _registered().values()]
+    close = difflib.get_close_matches(plain(word), classes, n=5, cutoff=0.6)
+    names = [classes[key].__name__ for key in close] or [cls.__name__ for cls in _registered().values()]
     raise ValueError(f"`modulax.get`: there is no optimizer or transform `{name}`. Did you mean {listing(names)}?")
 
 

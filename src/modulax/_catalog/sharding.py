@@ -82,18 +82,18 @@ def _shardings(leaves: Sequence[Any], axes: tuple[str, ...]) -> tuple[list[Any],
 
     Parameters that were not placed explicitly go to the mesh of the others.
     """
-    found = [getattr(p, "sharding", None) for p in leaves]
-    if None in found:
+    shardings = [getattr(p, "sharding", None) for p in leaves]
+    if None in shardings:
         raise ValueError(
             "`state_sharding` reads the shardings of the parameters, and some have none. Give arrays, or "
             "`jax.ShapeDtypeStruct(shape, dtype, sharding=...)`."
         )
-    named = [s for s in found if isinstance(s, NamedSharding)]
-    _check_axes(axes, named)
-    if not named:
-        return found, next(iter(found), None)
-    everywhere = NamedSharding(named[0].mesh, PartitionSpec())
-    return [everywhere if isinstance(s, SingleDeviceSharding) else s for s in found], everywhere
+    on_mesh = [s for s in shardings if isinstance(s, NamedSharding)]
+    _check_axes(axes, on_mesh)
+    if not on_mesh:
+        return shardings, next(iter(shardings), None)
+    everywhere = NamedSharding(on_mesh[0].mesh, PartitionSpec())
+    return [everywhere if isinstance(s, SingleDeviceSharding) else s for s in shardings], everywhere
 
 
 def _check_stacks(state: PyTree, shardings: Mapping[Names, Any]) -> None:
@@ -123,11 +123,11 @@ def _check_axes(axes: tuple[str, ...], shardings: list[NamedSharding]) -> None:
             "are, and they are on none. Replicate them over one first: "
             "`jax.device_put(params, NamedSharding(mesh, PartitionSpec()))`."
         )
-    known = shardings[0].mesh.axis_names
-    if unknown := [name for name in axes if name not in known]:
+    names_of_mesh = shardings[0].mesh.axis_names
+    if unknown := [name for name in axes if name not in names_of_mesh]:
         raise ValueError(
             f"`state_sharding(zero={unknown[0]!r})`: the mesh of the parameters has no axis {unknown[0]!r}. It has "
-            f"{listing(map(str, known))}."
+            f"{listing(map(str, names_of_mesh))}."
         )
 
 

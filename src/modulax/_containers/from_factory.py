@@ -48,9 +48,9 @@ class FromFactory(AbstractOptimizer):
 
     def transform(self) -> AbstractTransform:
         """Call the function with the current values of its arguments."""
-        made = self.factory(**self.arguments)
-        check_part(f"`FromFactory({_name(self.factory)})`: what the function returns", made)
-        return made
+        transform = self.factory(**self.arguments)
+        check_part(f"`FromFactory({_name(self.factory)})`: what the function returns", transform)
+        return transform
 
     def __repr__(self) -> str:
         return format_call("FromFactory", {"factory": self.factory, **self.arguments})
@@ -77,16 +77,16 @@ def from_call(
         TypeError: if the function can't be called like that.
         ValueError: if `static_args` names no argument, or if an argument without a name is given.
     """
-    named = _named_arguments(factory, args, kwargs)
+    arguments = _named_arguments(factory, args, kwargs)
     for name in static_args:
-        if name not in named:
+        if name not in arguments:
             raise ValueError(
                 f"`inject_hyperparams(static_args=...)`: `{_name(factory)}` has no argument `{name}`."
-                f"{suggestion(name, list(named))} It has {listing(list(named))}."
+                f"{suggestion(name, list(arguments))} It has {listing(list(arguments))}."
             )
-    live = {name: x for name, x in named.items() if name not in static_args and _is_live(x)}
-    bound = {name: x for name, x in named.items() if name not in live}
-    return FromFactory(functools.partial(factory, **bound) if bound else factory, **live)
+    live = {name: x for name, x in arguments.items() if name not in static_args and _is_live(x)}
+    settings = {name: x for name, x in arguments.items() if name not in live}
+    return FromFactory(functools.partial(factory, **settings) if settings else factory, **live)
 
 
 def _named_arguments(factory: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -94,19 +94,19 @@ def _named_arguments(factory: Callable[..., Any], args: tuple[Any, ...], kwargs:
     signature = inspect.signature(factory)
     call = signature.bind(*args, **kwargs)
     call.apply_defaults()
-    named: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for name, x in call.arguments.items():
         kind = signature.parameters[name].kind
         if kind is inspect.Parameter.VAR_KEYWORD:
-            named |= x
+            arguments |= x
         elif kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
-            named[name] = x
+            arguments[name] = x
         elif x != ():
             raise ValueError(
                 f"`inject_hyperparams({_name(factory)})`: the argument {x!r} has no name, by which the state could "
                 f"hold it. Give the function named parameters."
             )
-    return named
+    return arguments
 
 
 def _is_live(x: Any) -> bool:

@@ -132,13 +132,13 @@ def _from_stack(leaves: Shapes, node: str, axis: int) -> dict[Names, Any]:
 
 def _lists(paths: Iterable[Names]) -> dict[str, dict[Names, int]]:
     """The outermost lists of at least two blocks, `blocks.*` or `layers_*`: the number of the block of each leaf."""
-    found: dict[str, dict[Names, int]] = collections.defaultdict(dict)
+    candidates: dict[str, dict[Names, int]] = collections.defaultdict(dict)
     for names in paths:
         for i, name in enumerate(names):
             if match := _INDEXED.fullmatch(name):
-                found[".".join((*names[:i], f"{match[1]}*"))][names] = int(match[2])
+                candidates[".".join((*names[:i], f"{match[1]}*"))][names] = int(match[2])
     lists: dict[str, dict[Names, int]] = {}
-    for path, blocks in found.items():  # those outside come before those inside them
+    for path, blocks in candidates.items():  # those outside come before those inside them
         if len(set(blocks.values())) > 1 and not any(blocks.keys() & outer.keys() for outer in lists.values()):
             lists[path] = blocks
     return lists
@@ -146,14 +146,14 @@ def _lists(paths: Iterable[Names]) -> dict[str, dict[Names, int]]:
 
 def _stacks(leaves: Shapes, axis: int) -> list[str]:
     """The outermost nodes that are named as blocks and hold arrays of one size along an axis."""
-    found: dict[str, list[tuple[int, ...]]] = collections.defaultdict(list)
+    candidates: dict[str, list[tuple[int, ...]]] = collections.defaultdict(list)
     for names, shape in leaves.items():
         i = next((i for i, name in enumerate(names[:-1]) if _STACK.search(name)), None)
         if i is not None:
-            found[".".join(names[: i + 1])].append(shape)
+            candidates[".".join(names[: i + 1])].append(shape)
     return [
         node
-        for node, shapes in found.items()
+        for node, shapes in candidates.items()
         if all(len(shape) > 1 for shape in shapes) and len({shape[axis] for shape in shapes}) == 1
     ]
 

@@ -84,12 +84,12 @@ class LowBit(AbstractContainer):
                 "`Masked(LowBit(Stacked(...)), mask)`."
             )
         leaves, treedef = jtu.tree_flatten(state)
-        chosen = mask_or_all(self, self.where, params, "where")
+        mask = mask_or_all(self, self.where, params, "where")
         rows = zip(leaves, declarations(state), owners(state, params), strict=True)
         new = [
             # XLA would compute the codes of constants itself, entry by entry, while it compiles.
             quantized(jax.lax.optimization_barrier(x), self.bits, self.block, declared.get("nonnegative", False))
-            if declared is not None and self._is_stored_in_fewer_bits(x, declared, chosen, owner)
+            if declared is not None and self._is_stored_in_fewer_bits(x, declared, mask, owner)
             else x
             for x, declared, owner in rows
         ]
@@ -127,7 +127,7 @@ class LowBit(AbstractContainer):
     def _is_stochastic(self) -> bool:
         return self.bits == 4 if self.stochastic is None else self.stochastic
 
-    def _is_stored_in_fewer_bits(self, x: Any, declared: Any, chosen: list[bool] | None, owner: int | None) -> bool:
-        is_wanted = chosen is None or (owner is not None and chosen[owner])
+    def _is_stored_in_fewer_bits(self, x: Any, declared: Any, mask: list[bool] | None, owner: int | None) -> bool:
+        is_wanted = mask is None or (owner is not None and mask[owner])
         is_large = x.size >= max(self.min_size, 2)
         return is_wanted and is_large and not declared.get("exact", False) and jnp.issubdtype(x.dtype, jnp.floating)

@@ -61,9 +61,9 @@ class Offload(AbstractContainer):
             )
         inner_state = self.inner.init(params)
         leaves, treedef = jtu.tree_flatten(inner_state)
-        given, owned = jtu.tree_leaves(params), owners(inner_state, params)
+        arrays, indices = jtu.tree_leaves(params), owners(inner_state, params)
         # JAX pins what a program returns in another memory to its devices. Without the parameters, these are the first.
-        leaves = [x if i is None else shard_like(x, given[i]) for x, i in zip(leaves, owned, strict=True)]
+        leaves = [x if i is None else shard_like(x, arrays[i]) for x, i in zip(leaves, indices, strict=True)]
         return OffloadState(_moved(treedef.unflatten(leaves), jax.memory.Space.Host))
 
     def update(

@@ -148,8 +148,8 @@ class SAM(AbstractContainer):
         for i in range(self.sync_period - 1):
             steps, adv_state = self.adv_optimizer.update(grads, adv_state, point, **extra)
             point = apply_updates(point, jtu.tree_map(jnp.negative, steps))
-            found = paired(trainable(call_user(grad_fn, point, i)), updates, "SAM(opaque_mode=True)")
-            grads = jtu.tree_map(lambda new, g: new.astype(g.dtype), found, updates)
+            gradient = paired(trainable(call_user(grad_fn, point, i)), updates, "SAM(opaque_mode=True)")
+            grads = jtu.tree_map(lambda new, g: new.astype(g.dtype), gradient, updates)
             if self.batch_axis_name is not None:
                 grads = jax.lax.pmean(grads, self.batch_axis_name)
         out, opt_state = self.optimizer.update(grads, state.opt_state, params, **extra)

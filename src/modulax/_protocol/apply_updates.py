@@ -15,7 +15,7 @@ from .._support.checks import listing
 from .._support.placement import placed_like
 from .._support.types import P, Updates
 from ..tree._align import check_same_shapes, misfit, refuse_numbers
-from ..tree._paths import leaves_by_names, longest_prefix
+from ..tree._paths import Names, leaves_by_names, longest_prefix
 
 
 def _add(p: jax.Array | np.ndarray, u: jax.Array | np.ndarray) -> jax.Array:
@@ -61,7 +61,7 @@ def _updates_at(params: PyTree, updates: Updates) -> list[Any]:
         return jtu.tree_structure(params).flatten_up_to(updates)
     except ValueError:
         found = leaves_by_names("apply_updates", updates, with_none=True)
-    prefixes = {names: longest_prefix(names, found) for names in leaves_by_names("apply_updates", params)}
+    prefixes: dict[Names, Any] = {n: longest_prefix(n, found) for n in leaves_by_names("apply_updates", params)}
     lacking = [names for names, prefix in prefixes.items() if prefix is None]
     unknown = [names for names, u in found.items() if u is not None and names not in prefixes]
     if lacking or unknown:
@@ -69,4 +69,4 @@ def _updates_at(params: PyTree, updates: Updates) -> list[Any]:
             f"{misfit('apply_updates', 'the parameters', lacking, unknown)} The parameters have "
             f"{listing(map('.'.join, prefixes))}. To leave a parameter unchanged, set its update to None."
         )
-    return [found[prefix] for prefix in prefixes.values() if prefix is not None]
+    return list(map(found.__getitem__, prefixes.values()))

@@ -20,7 +20,7 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._support.arithmetic import is_inexact_array
-from .._support.module import with_fields
+from .._support.module import every_field, with_fields
 from .._support.types import P, Params, State, Updates
 from ..tree._align import align, paired
 from ..tree._math import trainable
@@ -90,10 +90,10 @@ def part(
         converter: as in `required_part`.
         receives: as in `required_part`.
     """
-    given = {"default": default, "default_factory": default_factory, "converter": converter or dataclasses.MISSING}
-    given = {name: x for name, x in given.items() if x is not dataclasses.MISSING}
+    settings = {"default": default, "default_factory": default_factory, "converter": converter or dataclasses.MISSING}
+    settings = {name: x for name, x in settings.items() if x is not dataclasses.MISSING}
     metadata = {"part": state, "optional": optional, "auxiliary": auxiliary, "receives": receives}
-    return eqx.field(metadata=metadata, **given)
+    return eqx.field(metadata=metadata, **settings)
 
 
 def check_part(what: str, x: Any) -> None:
@@ -221,14 +221,8 @@ class AbstractContainer(AbstractTransform):
 
 def auxiliary_fields() -> set[str]:
     """The names of all state fields in which containers keep the states of auxiliary parts."""
-    found, classes = set[str](), [AbstractContainer]
-    while classes:
-        cls = classes.pop()
-        classes += cls.__subclasses__()
-        for field in dataclasses.fields(cls):
-            if field.metadata.get("auxiliary") and isinstance(field.metadata["part"], str):
-                found.add(field.metadata["part"])
-    return found
+    parts = [field.metadata["part"] for field in every_field(AbstractContainer) if field.metadata.get("auxiliary")]
+    return {name for name in parts if isinstance(name, str)}
 
 
 def part_fields(module: AbstractTransform) -> list[dataclasses.Field]:
@@ -254,11 +248,11 @@ def eval_parts(transform: AbstractTransform, state: State, params: Params) -> Pa
     for part in transform.each_part(state):
         if part.auxiliary:
             continue
-        seen = None if part.receives is None else part.receives(params)
-        if seen is None:
+        mask = None if part.receives is None else part.receives(params)
+        if mask is None:
             params = part.transform.eval_params(part.state, params)
         else:
-            params = merge(params, part.transform.eval_params(part.state, select(params, seen)), seen)
+            params = merge(params, part.transform.eval_params(part.state, select(params, mask)), mask)
     return params
 
 
@@ -278,13 +272,13 @@ def only_state(state: State, cls: type, owner: str, remedy: str) -> Any:
         owner: the function that the user called.
         remedy: what to write instead.
     """
-    found = [x for x in jtu.tree_leaves(state, is_leaf=lambda x: isinstance(x, cls)) if isinstance(x, cls)]
-    if len(found) != 1:
+    states = [x for x in jtu.tree_leaves(state, is_leaf=lambda x: isinstance(x, cls)) if isinstance(x, cls)]
+    if len(states) != 1:
         raise ValueError(
-            f"`{owner}` needs exactly one state of `{cls.__name__.removesuffix('State')}`, and found {len(found)} in "
+            f"`{owner}` needs exactly one state of `{cls.__name__.removesuffix('State')}`, and found {len(states)} in "
             f"`{type(state).__name__}`. {remedy}"
         )
-    return found[0]
+    return states[0]
 
 
 # Extra arguments that are always trees like the parameters, even if their leaves have other shapes.
@@ -320,14 +314,14 @@ def extra_inside(
 
         return call
 
-    seen = dict(extra)
+    inner = dict(extra)
     for name, value in extra.items():
         if value is not None and (name in TREES or _is_like(value, updates)):
-            seen[name] = down(value)
+            inner[name] = down(value)
     for name in FUNCTIONS:
-        if seen.get(name) is not None:
-            seen[name] = of_inner(seen[name], name == "grad_fn")
-    return seen
+        if inner.get(name) is not None:
+            inner[name] = of_inner(inner[name], name == "grad_fn")
+    return inner
 
 
 def _is_like(tree: PyTree, updates: Updates) -> bool:

@@ -70,10 +70,10 @@ def by_short_names(metrics: Sequence[Metric]) -> dict[str, Any]:
     for metric in metrics:
         of_one_name[metric.name].append(metric)
     prefixes = {name: iter(_telling_apart(found)) for name, found in of_one_name.items()}
-    named = {".".join((*next(prefixes[metric.name]), metric.name)): metric.value for metric in metrics}
-    if len(named) < len(metrics):  # a name with dots can look like a path
+    values = {".".join((*next(prefixes[metric.name]), metric.name)): metric.value for metric in metrics}
+    if len(values) < len(metrics):  # a name with dots can look like a path
         return {".".join((*metric.path, metric.name)): metric.value for metric in metrics}
-    return named
+    return values
 
 
 def _telling_apart(metrics: Sequence[Metric]) -> list[Names]:

@@ -141,8 +141,8 @@ def _stops_for_states(tree: PyTree) -> Callable[[Any], bool]:
 
 def _stateful(tree: PyTree) -> dict[str, AbstractStatefulSchedule]:
     """The stateful schedules in the tree, by dotted path."""
-    found = jtu.tree_leaves_with_path(tree, is_leaf=_stops_for_states(tree))
-    return {_name(path): x for path, x in found if is_stateful(x)}
+    leaves = jtu.tree_leaves_with_path(tree, is_leaf=_stops_for_states(tree))
+    return {_name(path): x for path, x in leaves if is_stateful(x)}
 
 
 def _name(path: tuple[Any, ...]) -> str:

@@ -71,10 +71,10 @@ def scalars(owner: str, dtype: Any, **arrays: ArrayLike) -> list[Array]:
     Raises:
         ValueError: if one is not real, or is not a scalar.
     """
-    found = real_arrays(owner, **arrays)
-    for name, x in zip(arrays, found, strict=True):
+    numbers = real_arrays(owner, **arrays)
+    for name, x in zip(arrays, numbers, strict=True):
         check_shape(owner, name, x, (), "a scalar")
-    return [x.astype(dtype) for x in found]
+    return [x.astype(dtype) for x in numbers]
 
 
 def promoted(*arrays: Array) -> tuple[Any, list[Array]]:

@@ -41,11 +41,11 @@ def common_dtype(*dtypes: DTypeLike) -> np.dtype:
         return jnp.dtype(functools.reduce(jnp.promote_types, _without_bytes(dtypes)))
 
 
-def _without_bytes(dtypes: tuple[DTypeLike, ...]) -> Sequence[DTypeLike]:
+def _without_bytes(dtypes: tuple[Any, ...]) -> Sequence[Any]:
     """The dtypes, if they differ, with the floats of one byte replaced by what they count as beside others."""
     floats = [d for d in dtypes if jnp.issubdtype(d, jnp.inexact)]
     wide = [d for d in floats if jnp.dtype(d).itemsize > 1]
-    if len(wide) == len(floats) or len({jnp.dtype(d) for d in dtypes}) == 1:
+    if len(wide) == len(floats) or len(set(map(jnp.dtype, dtypes))) == 1:
         return dtypes
     return [*(d for d in dtypes if d not in floats), *(wide or [jnp.float32])]
 

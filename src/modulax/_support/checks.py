@@ -32,8 +32,8 @@ def suggestion(word: str, possibilities: Sequence[str]) -> str:
     word = word.replace("_", "").lower()
     close = difflib.get_close_matches(word, by_plain, n=1, cutoff=0.6)
     begins = [name for name in by_plain if len(word) > 2 and name.startswith(word)]
-    found = by_plain[word] if word in by_plain else next((by_plain[x] for x in (*begins, *close)), None)
-    return f" Did you mean `{found}`?" if found else ""
+    match = by_plain[word] if word in by_plain else next((by_plain[x] for x in (*begins, *close)), None)
+    return f" Did you mean `{match}`?" if match else ""
 
 
 def check_choice(owner: object, field: str, options: Sequence[str]) -> None:

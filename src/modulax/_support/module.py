@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import equinox as eqx
@@ -170,6 +171,13 @@ def counter(*, steps: bool = True) -> Any:
 def nested() -> Any:
     """Declare a state field that holds the state of another transform, or a list or mapping of such states."""
     return _field(dataclasses.MISSING, holds="states")
+
+
+def every_field(cls: type) -> Iterator[dataclasses.Field]:
+    """Yield the fields of a class and of all its subclasses."""
+    yield from dataclasses.fields(cls)
+    for subclass in cls.__subclasses__():
+        yield from every_field(subclass)
 
 
 def kind_of(field: dataclasses.Field) -> FieldKind:

@@ -35,9 +35,9 @@ def placed_like(new: PyTree, old: PyTree) -> PyTree:
     if treedef != treedef_before:
         return new
     places = [i for i, (x, y) in enumerate(zip(leaves, before, strict=True)) if _are_alike(x, y)]
-    typed = [_typed_like(leaves[i], before[i]) for i in places]
+    xs = [_typed_like(leaves[i], before[i]) for i in places]
     if places:
-        for i, x in zip(places, _bind(typed, [before[i] for i in places]), strict=True):
+        for i, x in zip(places, _bind(xs, [before[i] for i in places]), strict=True):
             leaves[i] = x
     return treedef.unflatten(leaves)
 
@@ -104,8 +104,8 @@ def _are_alike(x: Any, y: Any) -> bool:
 
 def _typed_like(x: Array, like: Array) -> Array:
     """Return `x` with the sharding in the type of `like`: on explicit axes, types say where arrays are."""
-    found, wanted = jax.typeof(x).sharding, jax.typeof(like).sharding
-    return x if found == wanted or wanted.mesh.empty else jax.sharding.reshard(x, wanted)
+    own, target = jax.typeof(x).sharding, jax.typeof(like).sharding
+    return x if own == target or target.mesh.empty else jax.sharding.reshard(x, target)
 
 
 def _bind(xs: Sequence[Array], likes: Sequence[Array]) -> list[Array]:
@@ -120,10 +120,10 @@ def _now(*operands):
     """Eagerly: reshard arrays that are on the devices of `like`."""
 
     def one(x, like):
-        found, wanted = x.sharding, like.sharding
-        if found == wanted or found.device_set != wanted.device_set or found.is_equivalent_to(wanted, x.ndim):
+        own, target = x.sharding, like.sharding
+        if own == target or own.device_set != target.device_set or own.is_equivalent_to(target, x.ndim):
             return x
-        return jax.device_put(x, wanted)
+        return jax.device_put(x, target)
 
     return list(map(one, *_halves(operands)))
 
@@ -139,9 +139,9 @@ def _jvp(primals, tangents):
 def _batched(operands, axes):
     of_x, of_like = _halves(axes)
     xs, likes = (list(half) for half in _halves(operands))
-    bound = [i for i, (a, b) in enumerate(zip(of_x, of_like, strict=True)) if a is not None and b is not None]
-    moved = [jnp.moveaxis(likes[i], of_like[i], min(of_x[i], likes[i].ndim - 1)) for i in bound]
-    for i, x in zip(bound, _shard_like.bind(*[xs[i] for i in bound], *moved), strict=True):
+    places = [i for i, (a, b) in enumerate(zip(of_x, of_like, strict=True)) if a is not None and b is not None]
+    ys = [jnp.moveaxis(likes[i], of_like[i], min(of_x[i], likes[i].ndim - 1)) for i in places]
+    for i, x in zip(places, _shard_like.bind(*[xs[i] for i in places], *ys), strict=True):
         xs[i] = x
     return xs, list(of_x)
 

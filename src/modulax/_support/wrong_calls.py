@@ -109,11 +109,11 @@ def _unknown_argument(name: str, key: str, names: list[str], args: tuple[Any, ..
 def _surplus_arguments(
     name: str, names: list[str], positional: list[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> str:
-    taken = f"takes {listing(positional)} by position" if positional else "takes no argument by position"
-    start = f"`{name}` {taken}, and {len(args)} values were given."
-    named = {key: x for key, x in zip(names, args, strict=False) if key not in positional and key not in kwargs}
-    call = ", ".join(_written_out(args[: len(positional)], named))
-    return f"{start} Give the others by name, such as `{name}({call})`." if named else start
+    takes = f"takes {listing(positional)} by position" if positional else "takes no argument by position"
+    start = f"`{name}` {takes}, and {len(args)} values were given."
+    keywords = {key: x for key, x in zip(names, args, strict=False) if key not in positional and key not in kwargs}
+    call = ", ".join(_written_out(args[: len(positional)], keywords))
+    return f"{start} Give the others by name, such as `{name}({call})`." if keywords else start
 
 
 def _written_out(args: Iterable[Any], kwargs: Mapping[str, Any]) -> list[str]:

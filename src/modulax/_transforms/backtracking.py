@@ -173,13 +173,13 @@ def value_and_grad_from_state(value_fn: Callable[..., Array]) -> Callable[..., t
     """
 
     def value_and_grad(params: Params, *args: Any, state: State, **kwargs: Any) -> tuple[Array, Updates]:
-        found = _search_in(state)
+        search = _search_in(state)
 
         def compute() -> tuple[Array, Updates]:
             value, grad = eqx.filter_value_and_grad(value_fn)(params, *args, **kwargs)
             return loss_of(value), grad
 
-        return jax.lax.cond(jnp.isfinite(found.value), lambda: (found.value, found.grad), compute)
+        return jax.lax.cond(jnp.isfinite(search.value), lambda: (search.value, search.grad), compute)
 
     return value_and_grad
 
@@ -187,16 +187,16 @@ def value_and_grad_from_state(value_fn: Callable[..., Array]) -> Callable[..., t
 def _search_in(state: State) -> Any:
     """The state of the only line search in a state."""
     nodes = jtu.tree_leaves(state, is_leaf=lambda x: isinstance(x, _STATES))
-    found = [node for node in nodes if isinstance(node, _STATES)]
-    if len(found) != 1:
+    searches = [node for node in nodes if isinstance(node, _STATES)]
+    if len(searches) != 1:
         raise ValueError(
-            f"`value_and_grad_from_state` needs a state that contains exactly one line search, found {len(found)}. "
+            f"`value_and_grad_from_state` needs a state that contains exactly one line search, found {len(searches)}. "
             "`LBFGS` and `Chain(SGD(1.0), ScaleByZoomLinesearch(20))` have one; for other optimizers call "
             "`jax.value_and_grad`."
         )
-    if found[0].grad is None:
+    if searches[0].grad is None:
         raise ValueError(
             "`value_and_grad_from_state`: the line search doesn't store the gradient. Use "
             "`ScaleByBacktrackingLinesearch(..., store_grad=True)`."
         )
-    return found[0]
+    return searches[0]

@@ -118,9 +118,9 @@ def line_of(
 ) -> tuple[Line, Updates, Scalar]:
     """The line through the parameters along the updates, the gradient there as `jax.grad` returns it, and the slope."""
     objective = _objective(owner, value_fn, extra)
-    found = leaves_by_names(owner, grad)
-    wanted = leaves_by_names(owner, params)
-    lacking = [".".join(n) for n, p in wanted.items() if getattr(found.get(n), "shape", None) != p.shape]
+    gradients = leaves_by_names(owner, grad)
+    parameters = leaves_by_names(owner, params)
+    lacking = [".".join(n) for n, p in parameters.items() if getattr(gradients.get(n), "shape", None) != p.shape]
     if lacking:
         raise ValueError(
             f"`{owner}` needs `grad`, the gradient at the parameters, with their leaves and shapes. Missing, or of "
@@ -128,7 +128,7 @@ def line_of(
             f"value_fn=loss)`."
         )
     line = Line(objective, params, updates)
-    here = jtu.tree_structure(params).unflatten([jnp.conj(jnp.asarray(found[n])) for n in wanted])
+    here = jtu.tree_structure(params).unflatten([jnp.conj(jnp.asarray(gradients[n])) for n in parameters])
     return line, jtu.tree_map(lambda g, p: g.astype(p.dtype), here, params), line.slope(here)
 
 
@@ -139,10 +139,10 @@ def _objective(owner: str, value_fn: Any, extra: Mapping[str, Any]) -> Objective
             f"`{owner}` needs `value_fn`, the function to minimize, which takes the parameters and returns a scalar; "
             f"got {value_fn!r}."
         )
-    given = _arguments(owner, value_fn, extra)
+    arguments = _arguments(owner, value_fn, extra)
 
     def objective(params: Params) -> Scalar:
-        value: Any = call_user(value_fn, params, **given)
+        value: Any = call_user(value_fn, params, **arguments)
         if jnp.shape(value) != ():
             raise ValueError(f"`{owner}`: `value_fn` must return a scalar, got an array of shape {jnp.shape(value)}.")
         return loss_of(value)

@@ -208,8 +208,8 @@ class Monitor(AbstractTransform):
         """The updates unchanged, and their measurements."""
         measurements, states = {}, []
         for (name, measure), before in zip(self.measures.items(), state.measure_states, strict=True):
-            measured, after = measure.update(updates, before, params, **extra)
-            measurements[name] = _kept(measured, state.measurements[name], "Monitor")
+            measurement, after = measure.update(updates, before, params, **extra)
+            measurements[name] = _kept(measurement, state.measurements[name], "Monitor")
             states.append(after)
         return updates, MonitorState(measurements, tuple(states))
 
@@ -255,8 +255,8 @@ class MeasureWithEma(AbstractMeasure):
         self, updates: Updates, state: MeasureWithEmaState, params: Params | None = None, **extra: Any
     ) -> tuple[PyTree, MeasureWithEmaState]:
         """The average including the new measurement, and the new state."""
-        measured, measure_state = self.measure.update(updates, state.measure_state, params, **extra)
-        average, ema_state = self._ema().update(_as_floats(measured), state.ema_state)
+        measurement, measure_state = self.measure.update(updates, state.measure_state, params, **extra)
+        average, ema_state = self._ema().update(_as_floats(measurement), state.ema_state)
         return average, MeasureWithEmaState(ema_state, measure_state)
 
     def at(self, state: MeasureWithEmaState) -> "MeasureWithEma":

@@ -163,14 +163,14 @@ class ScaleByMuon(AbstractTransform):
         rule = _MuonMomentum(self.at(state))
         directions, (new_state,) = run_rules([rule], wide, [state], params, extra)
         leaves, treedef = jtu.tree_flatten(updates)
-        found = [
+        momenta = [
             (i, matrix, matrix.of(d))
             for i, (matrix, d) in enumerate(zip(self.matrices(updates), jtu.tree_leaves(directions), strict=True))
             if matrix is not None
         ]
         # The orthogonal factor of a transpose is the transpose of the factor, so both shapes can share a batch.
-        orthogonal = together(rule.owner._orthogonal, [_wide(d) for _, _, d in found])
-        for (i, matrix, d), o in zip(found, orthogonal, strict=True):
+        orthogonal = together(rule.owner._orthogonal, [_wide(d) for _, _, d in momenta])
+        for (i, matrix, d), o in zip(momenta, orthogonal, strict=True):
             o = o if o.shape == d.shape else jnp.swapaxes(o, -1, -2)
             u = _nuclear_norm(d, o) * o if self.adaptive else o
             leaves[i] = matrix.back(u).astype(leaves[i].dtype)

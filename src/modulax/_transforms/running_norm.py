@@ -130,13 +130,13 @@ class ClipByRunningNorm(AbstractLeafwise):
         first_variance = state.variance + (excess * (total - first_mean) - state.variance) / (n + 1)
         mean = moment(self.decay, state.mean, x)
         variance = moment(self.decay, state.variance, (x - mean) ** 2)
-        recorded = {
+        statistics = {
             "mean": jnp.where(is_early, first_mean, mean),
             "variance": jnp.where(is_early, first_variance, variance),
             "seen": safe_increment(state.seen),
         }
         bound = jnp.where(is_outlier, reduced, jnp.finfo(total.dtype).max)
-        return _clipped(state, total, bound, recorded, jnp.isfinite(total))
+        return _clipped(state, total, bound, statistics, jnp.isfinite(total))
 
     def share(self, now):
         return now.after
@@ -204,8 +204,8 @@ class ClipByNormPercentile(AbstractLeafwise):
         del count, params, extra
         total = norm(updates)
         is_recorded = jnp.isfinite(total)
-        recorded = {"window": pushed(state.window, total), "seen": safe_increment(state.seen)}
-        window, seen = (jnp.where(is_recorded, recorded[name], getattr(state, name)) for name in ("window", "seen"))
+        values = {"window": pushed(state.window, total), "seen": safe_increment(state.seen)}
+        window, seen = (jnp.where(is_recorded, values[name], getattr(state, name)) for name in ("window", "seen"))
         ordered = jnp.sort(jnp.where(present(window, seen), window, jnp.inf))
         last = jnp.clip(seen, 1, self.window) - 1
         place = self.percentile / 100 * last.astype(total.dtype)
@@ -213,7 +213,7 @@ class ClipByNormPercentile(AbstractLeafwise):
         low, high = ordered[below], ordered[jnp.minimum(below + 1, last)]
         bound = low + (place - below.astype(total.dtype)) * (high - low)
         bound = jnp.where(seen > 0, bound, jnp.finfo(total.dtype).max)
-        return _clipped(state, total, bound, recorded, is_recorded)
+        return _clipped(state, total, bound, values, is_recorded)
 
     def share(self, now):
         return now.after

@@ -217,13 +217,13 @@ class TrackPerElementMeanAndVarianceWithEma(AbstractTransform):
 def _of_leaves(squares: PyTree, updates: Updates) -> list[Array]:
     """The sums of squares for the leaves of the updates, which are a subset in a group of a `Partition`."""
     owner = "TrackPerElementMeanAndVarianceWithEma.update"
-    found, wanted = leaves_by_names(owner, squares), leaves_by_names(owner, updates)
-    lacking = [".".join(names) for names in wanted if names not in found]
+    sums, leaves = leaves_by_names(owner, squares), leaves_by_names(owner, updates)
+    lacking = [".".join(names) for names in leaves if names not in sums]
     if lacking:
         raise ValueError(
             f"`{owner}(sum_sq_diff_grads=...)` must be a tree like the updates; it lacks {listing(lacking)}."
         )
-    return [found[names] for names in wanted]
+    return [sums[names] for names in leaves]
 
 
 def get_unbiased_mean_and_variance_ema(state: PyTree) -> tuple[PyTree, PyTree]:

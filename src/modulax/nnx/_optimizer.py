@@ -254,21 +254,21 @@ def _boxed(
     state: PyTree, params: PyTree, variables: PyTree, is_divided: bool
 ) -> tuple[_Structure, dict[str, nnx.Variable]]:
     """Put the arrays of a state into variables by name: each field into one, and what has metadata on its own."""
-    found = named_leaves(state)
-    owned = owners(state, params, of_same_shape=True)
+    leaves = named_leaves(state)
+    indices = owners(state, params, of_same_shape=True)
     metadata = [_metadata(variable) for variable in jtu.tree_leaves(variables, is_leaf=_is_variable)]
-    carried = [None if owner is None else metadata[owner] for owner in owned]
+    extras = [None if owner is None else metadata[owner] for owner in indices]
     is_single = nnx.optimizer.OptArray(jnp.zeros(())).get_metadata().get("ref", False)  # a `jax.Ref` holds one array
-    fields = collections.Counter(names[0] for (names, _), own in zip(found, carried, strict=True) if names and not own)
+    fields = collections.Counter(names[0] for (names, _), own in zip(leaves, extras, strict=True) if names and not own)
 
     def place(names: Names, own: Any) -> tuple[JoinedNames, JoinedNames | None]:
         if own or is_single or not names or fields[names[0]] == 1:
             return JoinedNames(join(names)), None
         return JoinedNames(join(names[:1])), JoinedNames(join(names[1:]))
 
-    places = tuple(place(names, own) for (names, _), own in zip(found, carried, strict=True))
+    places = tuple(place(names, own) for (names, _), own in zip(leaves, extras, strict=True))
     structure = _Structure(places, jtu.tree_structure(state))
-    of_variables: dict[str, Any] = {place[0]: own for place, own in zip(places, carried, strict=True)}
+    of_variables: dict[str, Any] = {place[0]: own for place, own in zip(places, extras, strict=True)}
 
     def box(x: Any, own: dict[str, Any] | None) -> nnx.Variable:
         if not own:

@@ -60,17 +60,17 @@ def align(
 
 
 def _exchange(
-    found: Mapping[Names, Any], below: Mapping[Names, Sequence[Names]], treedef: Any
+    leaves: Mapping[Names, Any], below: Mapping[Names, Sequence[Names]], treedef: Any
 ) -> tuple[list[Any], Callable[[list[Any]], PyTree]]:
     """The value at each leaf of another tree: an array, None, or a list of the arrays below it; and the way back."""
 
     def rebuild(values: list[Any]) -> PyTree:
-        new = dict.fromkeys(found)
+        new = dict.fromkeys(leaves)
         for (names, inner), value in zip(below.items(), values, strict=True):
-            new.update(zip(inner, [value] if names in found else value, strict=True))
+            new.update(zip(inner, [value] if names in leaves else value, strict=True))
         return treedef.unflatten(new.values())
 
-    return [found[names] if names in found else [found[n] for n in inner] for names, inner in below.items()], rebuild
+    return [leaves[names] if names in leaves else [leaves[n] for n in inner] for names, inner in below.items()], rebuild
 
 
 def misfit(owner: str, whose: str, without: list[Names], beyond: list[Names]) -> str:
@@ -129,10 +129,10 @@ def refuse_numbers(params: PyTree, updates: PyTree, owner: str) -> None:
     if not any(map(is_python_number, jtu.tree_leaves(params))):
         return
     trained = {names for names, _ in named_leaves(updates)}
-    found = [".".join(names) for names, x in named_leaves(params) if is_python_number(x) and names in trained]
-    if found:
+    numbers = [".".join(names) for names, x in named_leaves(params) if is_python_number(x) and names in trained]
+    if numbers:
         raise ValueError(
-            f"`{owner}`: the updates have {listing(found)}, which is a Python number in the parameters. Only arrays "
+            f"`{owner}`: the updates have {listing(numbers)}, which is a Python number in the parameters. Only arrays "
             f"are trained: write `jnp.asarray(...)`, or None for its update, as `equinox.filter_grad` does."
         )
 

@@ -157,14 +157,14 @@ def dtype(tree: PyTree, mixed_dtype_handler: str | None = None) -> np.dtype:
             unknown.
     """
     leaves, _ = leaves_of("tree.dtype", "tree", tree)
-    found = list(dict.fromkeys(jnp.dtype(x.dtype) for x in leaves)) or [default_float()]
+    dtypes = list(dict.fromkeys(jnp.dtype(x.dtype) for x in leaves)) or [default_float()]
     if mixed_dtype_handler not in (None, "promote", "highest", "lowest"):
         raise ValueError(
             "`tree.dtype(mixed_dtype_handler=...)` must be None, `'promote'`, `'highest'` or `'lowest'`, got "
             f"{mixed_dtype_handler!r}."
         )
-    if len(found) == 1:
-        return found[0]
+    if len(dtypes) == 1:
+        return dtypes[0]
     if mixed_dtype_handler is None:
         of = dict(zip(leaf_paths(tree), (x.dtype for x in leaves), strict=True))
         raise ValueError(
@@ -172,8 +172,8 @@ def dtype(tree: PyTree, mixed_dtype_handler: str | None = None) -> np.dtype:
             f"Choose one with `mixed_dtype_handler`."
         )
     if mixed_dtype_handler == "promote":
-        return common_dtype(*found)
-    return functools.reduce(functools.partial(_chosen, mixed_dtype_handler), found)
+        return common_dtype(*dtypes)
+    return functools.reduce(functools.partial(_chosen, mixed_dtype_handler), dtypes)
 
 
 def _chosen(which: str, x: np.dtype, y: np.dtype) -> np.dtype:

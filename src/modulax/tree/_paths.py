@@ -98,15 +98,15 @@ def leaves_by_names(owner: str, tree: PyTree, *, with_none: bool = False) -> dic
     Raises:
         ValueError: if two leaves have the same names, as those of the keys `1` and `"1"` of an `OrderedDict`.
     """
-    found: dict[Names, Any] = {}
+    leaves: dict[Names, Any] = {}
     for names, leaf in named_leaves(tree, with_none=with_none):
-        if names in found:
+        if names in leaves:
             raise ValueError(
                 f"`{owner}`: two leaves have the path `{'.'.join(names)}`, so trees of other structures cannot be "
                 f"paired with them. Rename one."
             )
-        found[names] = leaf
-    return found
+        leaves[names] = leaf
+    return leaves
 
 
 def nodes_without_leaves(tree: PyTree) -> list[Names]:

@@ -11,7 +11,7 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._support.checks import listing
-from .._support.module import AbstractState, kind_of
+from .._support.module import AbstractState, every_field, kind_of
 from ._paths import Names, is_plain, key_names, longest_prefix, named_leaves
 from ._stacks import stack_like, unstack
 
@@ -101,12 +101,8 @@ class Section(NamedTuple):
     root: int
 
 
-def sections(tree: PyTree) -> Iterator[Section]:
+def sections(node: PyTree, names: Names = (), root: int | None = None) -> Iterator[Section]:
     """Iterate over the sections of every state in a tree, which may hold parameters, models and optimizers too."""
-    yield from _sections(tree, (), None)
-
-
-def _sections(node: PyTree, names: Names, root: int | None) -> Iterator[Section]:
     root = len(names) if root is None and isinstance(node, AbstractState) else root
     children = one_level(node)[0]
     for (key, child), field in zip(children, _fields(node, AbstractState, children), strict=True):
@@ -114,40 +110,32 @@ def _sections(node: PyTree, names: Names, root: int | None) -> Iterator[Section]
         if root is not None and section_kind(field, child) != "states":
             yield Section(below, root)
         else:
-            yield from _sections(child, below, root)
+            yield from sections(child, below, root)
 
 
-def declarations(state: PyTree) -> list[Mapping[str, Any] | None]:
+def declarations(node: PyTree, declared: Mapping[str, Any] | None = None) -> list[Mapping[str, Any] | None]:
     """Return for each leaf of a state, in JAX's order, the declaration of the tree like the parameters that it is in.
 
     A leaf that is shared, or in a state of another library, has None.
     """
-    return _declarations(state, None)
-
-
-def _declarations(node: PyTree, declared: Mapping[str, Any] | None) -> list[Mapping[str, Any] | None]:
     children, treedef = one_level(node)
-    found = [declared] * treedef.num_leaves if jtu.treedef_is_leaf(treedef) else []
+    out = [declared] * treedef.num_leaves if jtu.treedef_is_leaf(treedef) else []
     for (_, child), field in zip(children, _fields(node, AbstractState, children), strict=True):
         below = declared if field is None else field.metadata if section_kind(field, child) == "params" else None
-        found += _declarations(child, below)
-    return found
+        out += declarations(child, below)
+    return out
 
 
 def nesting_fields() -> tuple[set[str], set[str]]:
     """The names of all fields of states that hold states of other transforms, and those that hold a mapping of them."""
-    found, keyed = set[str](), set[str]()
-    classes = [AbstractState]
-    while classes:
-        cls = classes.pop()
-        classes += cls.__subclasses__()
-        for field in dataclasses.fields(cls):
-            if field.metadata.get("holds") == "states":
-                found.add(field.name)
-                origin = typing.get_origin(field.type)
-                if isinstance(origin, type) and issubclass(origin, Mapping):
-                    keyed.add(field.name)
-    return found, keyed
+    fields, mappings = set[str](), set[str]()
+    for field in every_field(AbstractState):
+        if field.metadata.get("holds") == "states":
+            fields.add(field.name)
+            origin = typing.get_origin(field.type)
+            if isinstance(origin, type) and issubclass(origin, Mapping):
+                mappings.add(field.name)
+    return fields, mappings
 
 
 def owning_paths(state: PyTree) -> list[tuple[SectionKind, Names]]:
@@ -156,14 +144,14 @@ def owning_paths(state: PyTree) -> list[tuple[SectionKind, Names]]:
     The names are relative to the tree like the parameters that the leaf is in. In states of unknown kind they are
     relative to the root.
     """
-    found: list[tuple[SectionKind, Names]] = []
+    paths: list[tuple[SectionKind, Names]] = []
 
     def section(kind: SectionKind, names: Names, value: PyTree) -> None:
         before = names if kind == "unknown" else ()
-        found.extend((kind, before + inner) for inner, _ in named_leaves(value))
+        paths.extend((kind, before + inner) for inner, _ in named_leaves(value))
 
     map_sections(section, state)
-    return found
+    return paths
 
 
 def owners(state: PyTree, params: PyTree, *, of_same_shape: bool = False) -> list[int | None]:
@@ -280,17 +268,17 @@ def _mapped(
 
 def _beside(tree: PyTree, where: str, value: PyTree, is_leaf: Callable[[Any], bool] | None) -> list[Any]:
     """The value that `tree` has at each leaf of `value`, or above it."""
-    found = dict(named_leaves(tree, with_none=True))
+    leaves = dict(named_leaves(tree, with_none=True))
     out = []
     for path, _ in jtu.tree_leaves_with_path(value, is_leaf=is_leaf):
         names = key_names(path)
-        at = longest_prefix(names, found)
+        at = longest_prefix(names, leaves)
         if at is None:
-            paths = [".".join(n) for n in found]
+            paths = [".".join(n) for n in leaves]
             raise ValueError(
                 f"`map_params`: the state has `{'.'.join(names)}` in `{where}`, and one of the trees has nothing "
                 f"there; it has {listing(paths)}. The trees must have the structure of the parameters. If `{where}` is "
                 f"not a tree like them, declare its field with `{where.rpartition('.')[2]}: ... = modulax.shared()`."
             )
-        out.append(found[at])
+        out.append(leaves[at])
     return out
