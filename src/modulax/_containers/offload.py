@@ -85,7 +85,7 @@ class Offload(AbstractContainer):
         return super().eval_params(OffloadState(_moved(state.inner_state, jax.memory.Space.Device)), params)
 
 
-def _moved(state: State, space: jax.memory.Space) -> State:
+def _moved(state: State, space: Any) -> State:
     """Move every array of a state except scalars, which schedules and logs read."""
 
     def move(x: Array) -> Array:
