@@ -59,6 +59,7 @@ def state_sharding(
         Rajbhandari et al., [ZeRO: Memory Optimizations Toward Training Trillion Parameter
         Models](https://arxiv.org/abs/1910.02054), 2019.
     """
+    # The types in a jaxpr tell in which memory an array is, which those of `jax.eval_shape` do not.
     jaxpr, state = jax.make_jaxpr(functools.partial(init_even_if_empty, transform), return_shape=True)(params)
     leaves, axes = jtu.tree_leaves(params), _names(zero)
     shardings, everywhere = _shardings(leaves, axes)

@@ -102,6 +102,7 @@ class SAM(AbstractContainer):
         is_first = state.steps_since_sync == 0
         cache = [jnp.where(is_first, p, c) for p, c in zip(leaves, old, strict=True)]
 
+        # The adversary takes its dtypes from them: the branches of a `cond` return the same ones.
         zeros = zeros_returned(self.optimizer, updates, state.opt_state, params, extra)
 
         def adversary() -> tuple[Updates, SAMState]:

@@ -90,6 +90,7 @@ def part(
         converter: as in `required_part`.
         receives: as in `required_part`.
     """
+    # Equinox tells an argument that is absent from one that is None, so what was not given must be left out.
     settings = {"default": default, "default_factory": default_factory, "converter": converter or dataclasses.MISSING}
     settings = {name: x for name, x in settings.items() if x is not dataclasses.MISSING}
     metadata = {"part": state, "optional": optional, "auxiliary": auxiliary, "receives": receives}

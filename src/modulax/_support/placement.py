@@ -21,7 +21,7 @@ _shard_like.multiple_results = True
 
 def shard_like(x: Shaped[Array, "*shape"], like: Shaped[Array, "..."]) -> Shaped[Array, "*shape"]:
     """Return `x`, which a compiled program shards as it does `like`, or only puts on its devices if shapes differ."""
-    return _bind([x], [like])[0]
+    return _shard_like.bind(x, like)[0]
 
 
 def placed_like(new: PyTree, old: PyTree) -> PyTree:
@@ -37,7 +37,7 @@ def placed_like(new: PyTree, old: PyTree) -> PyTree:
     places = [i for i, (x, y) in enumerate(zip(leaves, before, strict=True)) if _are_alike(x, y)]
     xs = [_typed_like(leaves[i], before[i]) for i in places]
     if places:
-        for i, x in zip(places, _bind(xs, [before[i] for i in places]), strict=True):
+        for i, x in zip(places, _shard_like.bind(*xs, *(before[i] for i in places)), strict=True):
             leaves[i] = x
     return treedef.unflatten(leaves)
 
@@ -106,10 +106,6 @@ def _typed_like(x: Array, like: Array) -> Array:
     """Return `x` with the sharding in the type of `like`: on explicit axes, types say where arrays are."""
     own, target = jax.typeof(x).sharding, jax.typeof(like).sharding
     return x if own == target or target.mesh.empty else jax.sharding.reshard(x, target)
-
-
-def _bind(xs: Sequence[Array], likes: Sequence[Array]) -> list[Array]:
-    return _shard_like.bind(*xs, *likes)
 
 
 def _halves(operands: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:

@@ -128,6 +128,7 @@ def line_of(
             f"value_fn=loss)`."
         )
     line = Line(objective, params, updates)
+    # Of complex parameters, `grad` is the conjugate of what `jax.grad` returns, as any gradient given to a transform.
     here = jtu.tree_structure(params).unflatten([jnp.conj(jnp.asarray(gradients[n])) for n in parameters])
     return line, jtu.tree_map(lambda g, p: g.astype(p.dtype), here, params), line.slope(here)
 

@@ -63,7 +63,7 @@ class _Search(NamedTuple):
     best: Trial
 
 
-# What `verbose=True` says of a search that failed.
+# Messages of `verbose=True` for a search that failed.
 NOT_A_DESCENT_DIRECTION = "The updates are not a descent direction"
 NO_STEP_SIZE = "No step size decreased the loss enough"
 CONDITION_ON_SLOPE_MISSED = "The step size decreases the loss enough, and the slope there is too large"

@@ -81,6 +81,7 @@ class Process(AbstractContainer):
             aux = {}
         extra = extra | aux if self.aggregator_has_aux else extra
 
+        # The branches of a `cond` return the same dtypes, which may be wider than those of the updates.
         zeros = zeros_returned(self.postprocessor, aggregated, state.postprocess_state, params, extra)
 
         def go_on() -> tuple[Updates, State]:

@@ -60,6 +60,7 @@ def state_from_torch(
         steps += [int(theirs[key]["step"])] if "step" in theirs[key] else []
     wanted, flat = stored(template), {}
     for name, field, path in _places(template):
+        # torch counts for each parameter, and one that had no gradient at first is behind.
         if field in _COUNTERS and steps:
             flat[name] = np.asarray(max(steps), wanted[name].dtype)
         elif field in moments.get(path, {}):

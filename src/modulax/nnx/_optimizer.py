@@ -76,6 +76,7 @@ class _Structure:
 
     def __init__(self, places: tuple[tuple[JoinedNames, JoinedNames | None], ...], treedef: Any) -> None:
         self.places, self.treedef = places, treedef
+        # Computed once: NNX hashes it in every call, and `update` reads the indices at every step.
         self._hash = hash((places, treedef))
         self._indices: dict[JoinedNames, list[int]] = {}
         for i, (name, _) in enumerate(places):

@@ -213,10 +213,11 @@ def map_params(
     Raises:
         ValueError: if a tree of `rest` has no value for an array of the state.
     """
-    single = unstack(state)
+    single = unstack(state)  # `f` is a function of the array of one parameter, and a stack holds those of several
     if jtu.tree_structure(single) != jtu.tree_structure(state):
         mapped = map_params(initable, f, single, *rest, transform_non_params=transform_non_params, is_leaf=is_leaf)
         return stack_like(mapped, state) if _is_like(mapped, single) else mapped
+    # The probe costs an `init`, which only states without declarations need.
     kinds = {kind for kind, _ in owning_paths(state)}
     probe = init_even_if_empty(initable, _NoParams()) if "unknown" in kinds else None
 
