@@ -8,6 +8,7 @@ that follows, such as `Scale`, `ScaleByPath` or `ReduceOnPlateau`, multiplies th
 assigns every array of the state to its parameter, or to the shared bytes.
 """
 
+import collections
 import dataclasses
 import functools
 import itertools
@@ -128,17 +129,14 @@ def describe(optimizer: AbstractTransform, params: Params, state: State | None =
     _walk(Part("", None, now, state), params, rows, notes, is_inside=False)
     notes += lost_steps(optimizer, params)
     state = jax.eval_shape(functools.partial(init_even_if_empty, optimizer), params)
-    notes += _stacked(state, dict(leaves))
+    notes += _stacked(state, {row.path: row.shape for row in rows})
     state = unstack(state)
-    shared = 0
+    sizes = collections.Counter[int | None]()  # in bytes; under None, of what belongs to no parameter
     for i, x in zip(owners(state, params), jtu.tree_leaves(state), strict=True):
-        size = x.size * x.dtype.itemsize
-        if i is None:
-            shared += size
-        else:
-            rows[i].state_bytes += size
-    total = shared + sum(row.state_bytes for row in rows)
-    return Description(rows, shared, total, sum(x.size for _, x in leaves), tuple(notes))
+        sizes[i] += x.size * x.dtype.itemsize
+    for i, row in enumerate(rows):
+        row.state_bytes = sizes[i]
+    return Description(rows, sizes[None], sizes.total(), sum(x.size for _, x in leaves), tuple(notes))
 
 
 def _walk(outer: Part, tree: PyTree, rows: Sequence[LeafDescription], notes: list[str], is_inside: bool) -> None:
@@ -181,13 +179,12 @@ def _write_effect(effect: Effect, rows: Sequence[LeafDescription], is_inside: bo
         row.group, row.learning_rate, row.weight_decay = "frozen", "", ""
 
 
-def _stacked(state: Any, params: Mapping[str, Any]) -> Iterator[str]:
+def _stacked(state: Any, shapes: Mapping[str, str]) -> Iterator[str]:
     """A note for each dtype and shape of which parameters are updated in stacks."""
     groups: dict[str, list[int]] = {}
     for stacked in stacked_states(state):
         for group in stacked.together():
-            x = params[".".join(group[0])]
-            groups.setdefault(f"{x.dtype}[{','.join(map(str, x.shape))}]", []).append(len(group))
+            groups.setdefault(shapes[".".join(group[0])], []).append(len(group))
     for kind, sizes in groups.items():
         stacks = f"{len(sizes)} stacks" if len(sizes) > 1 else "one stack"
         yield f"`Stacked` updates {sum(sizes)} parameters {kind} in {stacks}."

@@ -3,7 +3,8 @@
 A container declares its parts, `inner: AbstractTransform = required_part()`, and implements `init` and `update`, which
 call those of the parts and pass `extra` on. `each_part`, `at`, `eval_params` and the check of every part follow from
 the declarations; `describe`, the registry, citations and per-example gradients use `each_part`. A container that gives
-a part only some of the leaves says which by `receives=`; one that counts steps for its parts overrides `resolved`.
+a part only some of the leaves says which by `receives=`. One that counts the steps of its parts declares
+`clock = "steps"` and has a field `count` in its state; one that counts in another way overrides `resolved`.
 
 `extra_for` and `extra_inside`, at the end, convert the extra arguments of `update` for a part that receives only some
 of the leaves, or the parameters in another form.
@@ -147,9 +148,7 @@ class AbstractContainer(AbstractTransform):
         for field in part_fields(self):
             value = getattr(self, field.name)
             where = field.metadata["part"]
-            states: Any = None
-            if state is not None:
-                states = where(state) if callable(where) else getattr(state, where)
+            states = None if state is None else where(state) if callable(where) else getattr(state, where)
             of_part = functools.partial(self._part, field)
             if isinstance(value, Mapping):
                 for key, x in value.items():
