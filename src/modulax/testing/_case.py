@@ -167,11 +167,6 @@ def needs(
     return declare
 
 
-def takes_whole_updates(case: Case) -> bool:
-    """Whether the updates have the shapes of the parameters, so that any transform can precede it."""
-    return not case.examples
-
-
 def has_numbers(case: Case) -> bool:
     """Whether the transform has hyperparameters."""
     return bool(case.numbers())

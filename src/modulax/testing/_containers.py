@@ -26,7 +26,6 @@ from ._case import (
     optional,
     run,
     scaled,
-    takes_whole_updates,
 )
 
 
@@ -71,7 +70,7 @@ def law_a_partition_gives_each_leaf_its_own(case: Case) -> None:
     expect_close(run(case, partition)[0], zero, "`Partition`", case.rtol)
 
 
-@needs(takes_whole_updates)
+@needs(lambda case: not case.examples)
 def law_multisteps_steps_on_the_mean(case: Case) -> None:
     """`MultiSteps` returns zeros in between, and then a step on the mean of the updates it was given."""
     (zeros, first, _, second), _ = run(case, MultiSteps(case.transform, 2), steps=4)
