@@ -148,7 +148,7 @@ class AbstractContainer(AbstractTransform):
         for field in part_fields(self):
             value = getattr(self, field.name)
             where = field.metadata["part"]
-            states = None if state is None else where(state) if callable(where) else getattr(state, where)
+            states: Any = None if state is None else where(state) if callable(where) else getattr(state, where)
             of_part = functools.partial(self._part, field)
             if isinstance(value, Mapping):
                 for key, x in value.items():
