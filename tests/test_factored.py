@@ -293,7 +293,12 @@ def test_zero_gradients(dtype: Any, zero: str):
     where = {"all": np.s_[:], "a row": np.s_[1], "a column": np.s_[:, 2]}[zero]
     g[where] = 0
     w, g = jnp.ones(SHAPE, dtype), jnp.asarray(g, dtype)
-    for transform in (mx.Adafactor(0.1, 2), mx.ScaleByFactoredRMS(min_dim_size_to_factor=2, epsilon=0.0), mx.SM3(0.1)):
+    transforms: list[mx.AbstractTransform] = [
+        mx.Adafactor(0.1, 2),
+        mx.ScaleByFactoredRMS(min_dim_size_to_factor=2, epsilon=0.0),
+        mx.SM3(0.1),
+    ]
+    for transform in transforms:
         state = transform.init(w)
         for _ in range(3):
             u, state = transform.update(g, state, w)

@@ -19,7 +19,7 @@ import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Generic, NamedTuple, Self, cast
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, PyTree
+from typing_extensions import TypeVar
 
 from .._support.arithmetic import at_least_float32, common_dtype, default_float, no_steps, real_dtype, safe_increment
 from .._support.failures import at_leaf, located
@@ -39,22 +40,25 @@ from .masks import select
 from .schedule_values import resolve
 from .transform import AbstractTransform, EmptyState
 
+StateT = TypeVar("StateT", default=Any)
+"""The class of a rule's state. A rule that doesn't name it is not checked in what it does with its state."""
+
 _GROUP = 32  # arrays of one shape whose initial states are computed together, in a program
 _EAGER_GROUP = 2  # and outside one: few, since the last one of a shape may be computed as often
 
 
-class AbstractLeafwise(AbstractTransform):
+class AbstractLeafwise(AbstractTransform, Generic[StateT]):
     """A transform that does the same to every array: implement its equations on one array, and nothing else.
 
     The state of one array and of the whole tree are the same class. `init_leaf` returns its fields for one array; in
     the state of the tree, each field is a tree of them. `init_leaf` and `update_leaf` leave out two kinds of fields:
-    `count: Count | None = counter()`, which counts the steps, and fields declared with `shared(None)`, which have one
+    `count: Array | None = counter()`, which counts the steps, and fields declared with `shared(None)`, which have one
     value for all leaves, from `init_shared` and `share`:
 
         class HeavyBallState(AbstractState):
             velocity: PyTree
 
-        class HeavyBall(AbstractLeafwise):
+        class HeavyBall(AbstractLeafwise[HeavyBallState]):
             decay: Number = number(0.9)
 
             def init_leaf(self, p):
@@ -64,19 +68,21 @@ class AbstractLeafwise(AbstractTransform):
                 v = self.decay * s.velocity + g
                 return v, HeavyBallState(v)
 
+    `AbstractLeafwise[HeavyBallState]` tells type checkers the class of `s`; plain `AbstractLeafwise` leaves it open.
+
     Arithmetic is done in at least float32, and results are cast back to the dtypes of the updates and of the state.
     Leaves of one shape are traced once, and in a `Chain` consecutive rules run as one function of an array. If the
     state has a step count, every hyperparameter can be a schedule.
     """
 
-    def init_leaf(self, p: Array) -> State:
+    def init_leaf(self, p: Array) -> StateT:
         """Return the initial state of one array; `EmptyState()` for a stateless rule.
 
         Args:
             p: the parameter.
         """
         del p
-        return EmptyState()
+        return cast(StateT, EmptyState())
 
     def prepare(self, count: Any) -> Any:
         """Return values that all leaves share, computed once per step and passed to `update_leaf` as `now`.
@@ -125,7 +131,7 @@ class AbstractLeafwise(AbstractTransform):
         return {}
 
     @abc.abstractmethod
-    def update_leaf(self, now: Any, g: Array, s: Any, p: Any) -> tuple[Any, State]:
+    def update_leaf(self, now: Any, g: Array, s: StateT, p: Any) -> tuple[Any, StateT]:
         """Return the new update and the new state of one array.
 
         Args:
@@ -148,7 +154,7 @@ class AbstractLeafwise(AbstractTransform):
         """
         del tree
 
-    def init(self, params: Params) -> State:
+    def init(self, params: Params) -> StateT:
         """Return the initial state of the whole tree."""
         leaves, treedef = jtu.tree_flatten(params)
         indices = [i for i, chosen in enumerate(applies_to(self, params)) if chosen]
@@ -164,7 +170,7 @@ class AbstractLeafwise(AbstractTransform):
         count = {counter.name: no_steps()} if counter else {}
         return type(example)(**count, **self.init_shared(params), **trees)
 
-    def at(self, state: State) -> Self:
+    def at(self, state: StateT) -> Self:
         """Return this rule with its schedules replaced by their current values, if its state counts the steps.
 
         Args:
@@ -176,8 +182,8 @@ class AbstractLeafwise(AbstractTransform):
         return resolve(self, getattr(state, counter.name))
 
     def update(
-        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, State]:
+        self, updates: Updates, state: StateT, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, StateT]:
         """Apply the rule to every leaf."""
         if not isinstance(state, AbstractState) and not jtu.tree_leaves(state):
             # The state of a stateless rule elsewhere: None, (), or optax's `EmptyState`.

@@ -101,7 +101,7 @@ class AbstractState(AbstractModule):
         class AdamState(AbstractState):
             mu: PyTree
             nu: PyTree
-            count: Count | None = counter()
+            count: Array | None = counter()
 
     `modulax.tree.map_params`, `state_sharding`, `describe` and `checkpoint.restore` rely on these declarations.
     """
@@ -157,7 +157,7 @@ def shared(default: Any = dataclasses.MISSING, *, kw_only: bool = False, metric:
 def counter(*, steps: bool = True) -> Any:
     """Declare the step count in the state of an `AbstractLeafwise`.
 
-    Write `count: Count | None = counter()`. The base class initializes it to 0, passes it to `prepare` and `survey`,
+    Write `count: Array | None = counter()`. The base class initializes it to 0, passes it to `prepare` and `survey`,
     and increments it after every step. Schedules in the fields of the rule are evaluated at this count. The constructor
     takes it by name only: in optax, the count is the first field of a state.
 

@@ -1,7 +1,7 @@
 """Type aliases for signatures."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, TypeAlias, TypeVar
 
 from jaxtyping import Array, Inexact, Int, PyTree
 
@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     State: TypeAlias = Any
     P = TypeVar("P")
     S = TypeVar("S")
+    # A field with one value for all parameters is None in the state of one array only, which users never see.
+    Shared: TypeAlias = Annotated[P, "shared"]
 else:
     Params = Updates = State = P = S = PyTree
+    Shared = Optional
 
 
 Count: TypeAlias = Int[Array, ""]

@@ -10,7 +10,7 @@ from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, bias, moment, safe_sqrt, second_moment_like
 from .._support.checks import DECAY
 from .._support.module import AbstractState, counter, like_params
-from .._support.types import Count, Follow
+from .._support.types import Count, Follow, Shared
 
 
 class ScaleByACPropState(AbstractState):
@@ -20,10 +20,10 @@ class ScaleByACPropState(AbstractState):
 
     mu: PyTree
     nu: PyTree = like_params(nonnegative=True)
-    count: Count | None = counter()
+    count: Shared[Count] = counter()
 
 
-class ScaleByACProp(AbstractLeafwise):
+class ScaleByACProp(AbstractLeafwise[ScaleByACPropState]):
     r"""Divides the update by the standard deviation of the previous updates: the direction of ACProp.
 
     $$

@@ -11,7 +11,7 @@ from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, moment, safe_sqrt, second_moment_like
 from .._support.checks import DECAY
 from .._support.module import AbstractState, counter, like_params
-from .._support.types import Count
+from .._support.types import Count, Shared
 from .adam import adam_numbers, corrected_mean
 
 
@@ -22,10 +22,10 @@ class ScaleByBeliefState(AbstractState):
 
     mu: PyTree
     nu: PyTree = like_params(nonnegative=True)
-    count: Count | None = counter()
+    count: Shared[Count] = counter()
 
 
-class ScaleByBelief(AbstractLeafwise):
+class ScaleByBelief(AbstractLeafwise[ScaleByBeliefState]):
     r"""Divides the first moment by the standard deviation of the updates around it: the direction of AdaBelief.
 
     $$

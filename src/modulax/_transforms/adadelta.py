@@ -20,7 +20,7 @@ class ScaleByAdadeltaState(AbstractState):
     e_x: PyTree = like_params(nonnegative=True)
 
 
-class ScaleByAdadelta(AbstractLeafwise):
+class ScaleByAdadelta(AbstractLeafwise[ScaleByAdadeltaState]):
     r"""Rescales updates by the root mean square of past outgoing over incoming ones: the direction of Adadelta.
 
     $$

@@ -13,7 +13,7 @@ from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, moment, safe_sqrt, second_moment_like
 from .._support.module import AbstractState, counter, like_params
 from .._support.tracing import call_user
-from .._support.types import Count
+from .._support.types import Count, Shared
 from .sm3 import inverse_root
 
 
@@ -33,10 +33,10 @@ class FactoredState(AbstractState):
     v_row: PyTree = like_params(nonnegative=True)
     v_col: PyTree = like_params(nonnegative=True)
     v: PyTree = like_params(nonnegative=True)
-    count: Count | None = counter()
+    count: Shared[Count] = counter()
 
 
-class ScaleByFactoredRMS(AbstractLeafwise):
+class ScaleByFactoredRMS(AbstractLeafwise[FactoredState]):
     r"""Divides updates by their root mean square, stored as row and column means: the direction of Adafactor.
 
     For a matrix of $n \times m$ entries:

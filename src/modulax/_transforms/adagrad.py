@@ -20,7 +20,7 @@ class ScaleByRSSState(AbstractState):
     sum_of_squares: PyTree = like_params(nonnegative=True)
 
 
-class ScaleByRSS(AbstractLeafwise):
+class ScaleByRSS(AbstractLeafwise[ScaleByRSSState]):
     r"""Divides the updates by the root of the sum of all their squares: the direction of Adagrad.
 
     $$

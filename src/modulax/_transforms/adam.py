@@ -10,7 +10,7 @@ from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, bias, moment, safe_sqrt, second_moment_like, zeros_in
 from .._support.checks import DECAY
 from .._support.module import AbstractState, counter, like_params
-from .._support.types import Count
+from .._support.types import Count, Shared
 
 
 class ScaleByAdamState(AbstractState):
@@ -20,7 +20,7 @@ class ScaleByAdamState(AbstractState):
 
     mu: PyTree
     nu: PyTree = like_params(nonnegative=True)
-    count: Count | None = counter()
+    count: Shared[Count] = counter()
 
 
 class AdamNumbers(NamedTuple):
@@ -47,7 +47,7 @@ def corrected_mean(now: AdamNumbers, b1: Any, mu: Array, g: Array, nesterov: boo
     return mu / now.bias1
 
 
-class ScaleByAdam(AbstractLeafwise):
+class ScaleByAdam(AbstractLeafwise[ScaleByAdamState]):
     r"""Divides the first moment of the updates by the root of their second moment: the direction of Adam and NAdam.
 
     $$

@@ -9,7 +9,7 @@ from .._support.checks import DECAY
 from .adam import ScaleByAdamState
 
 
-class ScaleByAdamax(AbstractLeafwise):
+class ScaleByAdamax(AbstractLeafwise[ScaleByAdamState]):
     r"""Divides the first moment by the decaying maximum of absolute updates: the direction of Adamax.
 
     $$

@@ -16,7 +16,7 @@ from .._support.arithmetic import (
 )
 from .._support.checks import DECAY
 from .._support.module import AbstractState, counter, like_params
-from .._support.types import Count, Follow
+from .._support.types import Count, Follow, Shared
 
 
 class ScaleByAdanState(AbstractState):
@@ -28,7 +28,7 @@ class ScaleByAdanState(AbstractState):
     v: PyTree
     n: PyTree = like_params(nonnegative=True)
     g: PyTree = like_params()
-    count: Count | None = counter()
+    count: Shared[Count] = counter()
 
 
 class _AdanNumbers(NamedTuple):
@@ -41,7 +41,7 @@ class _AdanNumbers(NamedTuple):
     has_last: Array
 
 
-class ScaleByAdan(AbstractLeafwise):
+class ScaleByAdan(AbstractLeafwise[ScaleByAdanState]):
     r"""Nesterov momentum estimated from update differences, over the root of a second moment: the direction of Adan.
 
     $$

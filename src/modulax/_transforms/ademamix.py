@@ -11,7 +11,7 @@ from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, bias, moment, safe_sqrt, second_moment_like, zeros_in
 from .._support.checks import DECAY
 from .._support.module import AbstractState, counter, like_params
-from .._support.types import Count
+from .._support.types import Count, Shared
 
 
 class ScaleByAdEMAMixState(AbstractState):
@@ -22,10 +22,10 @@ class ScaleByAdEMAMixState(AbstractState):
     m1: PyTree
     m2: PyTree
     nu: PyTree = like_params(nonnegative=True)
-    count: Count | None = counter()
+    count: Shared[Count] = counter()
 
 
-class ScaleByAdEMAMix(AbstractLeafwise):
+class ScaleByAdEMAMix(AbstractLeafwise[ScaleByAdEMAMixState]):
     r"""Adds a second, slow moving average of the updates to Adam's first moment: the direction of AdEMAMix.
 
     $$
@@ -86,10 +86,10 @@ class ScaleBySimplifiedAdEMAMixState(AbstractState):
 
     m: PyTree
     n: PyTree = like_params(nonnegative=True)
-    count: Count | None = counter()
+    count: Shared[Count] = counter()
 
 
-class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
+class ScaleBySimplifiedAdEMAMix(AbstractLeafwise[ScaleBySimplifiedAdEMAMixState]):
     r"""Momentum plus the current update, over the root of the second moment: AdEMAMix with a single momentum buffer.
 
     $$

@@ -13,7 +13,7 @@ from .._support.arithmetic import abs_sq, moment, safe_sqrt, second_moment_like,
 from .._support.checks import DECAY
 from .._support.module import AbstractState, counter, like_params
 from .._support.tracing import call_user
-from .._support.types import Count
+from .._support.types import Count, Shared
 from ..tree._arithmetic import clip_entries
 
 
@@ -29,7 +29,7 @@ class ScaleByADOPTState(AbstractState):
 
     mu: PyTree
     nu: PyTree = like_params(nonnegative=True)
-    count: Count | None = counter()
+    count: Shared[Count] = counter()
 
 
 class ADOPTNumbers(NamedTuple):
@@ -39,7 +39,7 @@ class ADOPTNumbers(NamedTuple):
     bound: Any
 
 
-class ScaleByADOPT(AbstractLeafwise):
+class ScaleByADOPT(AbstractLeafwise[ScaleByADOPTState]):
     r"""Averages updates after dividing each by the root of the previous second moment: the direction of ADOPT.
 
     $$

@@ -11,7 +11,7 @@ from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, moment, safe_sqrt, second_moment_like, zeros_in
 from .._support.checks import DECAY
 from .._support.module import AbstractState, counter, like_params
-from .._support.types import Count, Follow
+from .._support.types import Count, Follow, Shared
 from .adam import adam_numbers
 
 
@@ -23,10 +23,10 @@ class ScaleByAMSGradState(AbstractState):
     mu: PyTree
     nu: PyTree = like_params(nonnegative=True)
     nu_max: PyTree = like_params(nonnegative=True)
-    count: Count | None = counter()
+    count: Shared[Count] = counter()
 
 
-class ScaleByAMSGrad(AbstractLeafwise):
+class ScaleByAMSGrad(AbstractLeafwise[ScaleByAMSGradState]):
     r"""Divides the first moment by the root of the largest second moment so far: the direction of AMSGrad.
 
     $$

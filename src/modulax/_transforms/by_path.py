@@ -17,14 +17,14 @@ from .._protocol.schedule import has_schedule, is_schedule
 from .._protocol.transform import Effect, EmptyState
 from .._support.checks import POSITIVE, check_integer
 from .._support.module import AbstractState, counter
-from .._support.types import Count
+from .._support.types import Count, Shared
 from ..tree._paths import leaf_paths
 
 
 class MultiplierState(AbstractState):
     """State of multipliers that follow a schedule: step count."""
 
-    count: Count | None = counter()
+    count: Shared[Count] = counter()
 
 
 def _as_multipliers(given: Any) -> OrderedDict[str, Any]:

@@ -29,7 +29,7 @@ class COCOBState(AbstractState):
     reward: PyTree = like_params(exact=True)
 
 
-class ScaleByCOCOB(AbstractLeafwise):
+class ScaleByCOCOB(AbstractLeafwise[COCOBState]):
     r"""Coin betting: each entry bets a fraction of its reward on the next gradient, so that no learning rate is needed.
 
     $$

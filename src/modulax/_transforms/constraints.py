@@ -17,7 +17,7 @@ class ZeroNaNsState(AbstractState):
     found_nan: PyTree
 
 
-class ZeroNaNs(AbstractLeafwise):
+class ZeroNaNs(AbstractLeafwise[ZeroNaNsState]):
     """Replaces NaN in the updates by zero, and records which leaves contained one. Infinities are left alone."""
 
     def init_leaf(self, p):

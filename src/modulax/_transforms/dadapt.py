@@ -14,7 +14,7 @@ from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, moment, ratio, safe_sqrt, second_moment_like
 from .._support.checks import DECAY, POSITIVE
 from .._support.module import AbstractState, counter, like_params, shared
-from .._support.types import Count, FollowReference
+from .._support.types import Count, FollowReference, Shared
 from ..tree._math import inner, total
 from .distance_estimate import estimated_rate, first_estimate, wide_zeros
 
@@ -34,9 +34,9 @@ class DAdaptAdamWState(AbstractState):
     exp_avg: PyTree
     exp_avg_sq: PyTree = like_params(nonnegative=True)
     grad_sum: PyTree = like_params()
-    estim_lr: Float[Array, ""] | None = shared(None, metric=True)
-    numerator_weighted: Float[Array, ""] | None = shared(None)
-    count: Count | None = counter()
+    estim_lr: Shared[Float[Array, ""]] = shared(None, metric=True)
+    numerator_weighted: Shared[Float[Array, ""]] = shared(None)
+    count: Shared[Count] = counter()
 
 
 class DAdaptNumbers(NamedTuple):
@@ -48,7 +48,7 @@ class DAdaptNumbers(NamedTuple):
     numerator_weighted: Array
 
 
-class ScaleByDAdaptAdam(AbstractLeafwise):
+class ScaleByDAdaptAdam(AbstractLeafwise[DAdaptAdamWState]):
     r"""Adam's direction with a step size from D-Adaptation, which estimates the distance to the solution.
 
     $$

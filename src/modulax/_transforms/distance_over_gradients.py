@@ -30,7 +30,7 @@ class ScaleByDistanceOverGradientsState(AbstractState):
     init_params: PyTree = like_params(exact=True)
 
 
-class ScaleByDistanceOverGradients(AbstractLeafwise):
+class ScaleByDistanceOverGradients(AbstractLeafwise[ScaleByDistanceOverGradientsState]):
     r"""Distance over gradients with one step size per array: the layer-wise variant of `ScaleByDoG` (L-DoG).
 
     $$

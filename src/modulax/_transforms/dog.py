@@ -12,6 +12,7 @@ from .._protocol.hyperparameters import AbstractHyperparameters
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, default_float, ratio, safe_sqrt
 from .._support.module import AbstractState, like_params, shared
+from .._support.types import Shared
 from ..tree._math import norm, total
 
 
@@ -48,9 +49,9 @@ class DoGState(AbstractState):
     optax_fields: ClassVar[tuple[str, ...]] = ("is_init_step", "init_params", "max_dist", "sum_sq_norm_grads")
 
     init_params: PyTree = like_params(exact=True)
-    is_init_step: Bool[Array, ""] | None = shared(None, kw_only=True)  # the first field in optax
-    max_dist: Float[Array, ""] | None = shared(None, kw_only=True)
-    sum_sq_norm_grads: Float[Array, ""] | None = shared(None, kw_only=True)
+    is_init_step: Shared[Bool[Array, ""]] = shared(None, kw_only=True)  # the first field in optax
+    max_dist: Shared[Float[Array, ""]] = shared(None, kw_only=True)
+    sum_sq_norm_grads: Shared[Float[Array, ""]] = shared(None, kw_only=True)
 
 
 class DoGNumbers(NamedTuple):
@@ -61,7 +62,7 @@ class DoGNumbers(NamedTuple):
     sum_sq_norm_grads: Array
 
 
-class ScaleByDoG(AbstractLeafwise):
+class ScaleByDoG(AbstractLeafwise[DoGState]):
     r"""Distance over gradients (DoG): the largest distance from the initial parameters sets the step size.
 
     $$
@@ -136,8 +137,8 @@ class DoWGState(AbstractState):
     optax_fields: ClassVar[tuple[str, ...]] = ("init_params", "weighted_sq_norm_grads", "estim_sq_dist")
 
     init_params: PyTree = like_params(exact=True)
-    weighted_sq_norm_grads: Float[Array, ""] | None = shared(None)
-    estim_sq_dist: Float[Array, ""] | None = shared(None)
+    weighted_sq_norm_grads: Shared[Float[Array, ""]] = shared(None)
+    estim_sq_dist: Shared[Float[Array, ""]] = shared(None)
 
 
 class DoWGNumbers(NamedTuple):
@@ -148,7 +149,7 @@ class DoWGNumbers(NamedTuple):
     estim_sq_dist: Array
 
 
-class ScaleByDoWG(AbstractLeafwise):
+class ScaleByDoWG(AbstractLeafwise[DoWGState]):
     r"""Distance over weighted gradients (DoWG): DoG with each squared gradient weighted by the squared distance.
 
     $$

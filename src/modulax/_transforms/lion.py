@@ -12,7 +12,7 @@ from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import moment, zeros_in
 from .._support.checks import DECAY
 from .._support.module import AbstractState, counter
-from .._support.types import Count
+from .._support.types import Count, Shared
 
 
 class ScaleByLionState(AbstractState):
@@ -21,10 +21,10 @@ class ScaleByLionState(AbstractState):
     optax_fields: ClassVar[tuple[str, ...]] = ("count", "mu")
 
     mu: PyTree
-    count: Count | None = counter()
+    count: Shared[Count] = counter()
 
 
-class ScaleByLion(AbstractLeafwise):
+class ScaleByLion(AbstractLeafwise[ScaleByLionState]):
     r"""Takes the sign of an interpolation between momentum and update: the direction of Lion.
 
     $$

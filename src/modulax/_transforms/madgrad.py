@@ -10,7 +10,7 @@ from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, at_least_float32, second_moment_like
 from .._support.checks import DECAY
 from .._support.module import AbstractState, counter, like_params
-from .._support.types import Count
+from .._support.types import Count, Shared
 
 
 class ScaleByMADGRADState(AbstractState):
@@ -21,10 +21,10 @@ class ScaleByMADGRADState(AbstractState):
     grad_sum_sq: PyTree = like_params(exact=True)
     s: PyTree = like_params(exact=True)
     x0: PyTree = like_params(exact=True)
-    count: Count | None = counter()
+    count: Shared[Count] = counter()
 
 
-class ScaleByMADGRAD(AbstractLeafwise):
+class ScaleByMADGRAD(AbstractLeafwise[ScaleByMADGRADState]):
     r"""Steps towards the initial parameters minus a scaled sum of all gradients (dual averaging): the step of MADGRAD.
 
     $$

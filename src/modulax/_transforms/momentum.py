@@ -11,7 +11,7 @@ from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import at_least_float32, bias, moment, zeros_in
 from .._support.checks import AT_LEAST_ONE, DECAY
 from .._support.module import AbstractState, counter, like_params
-from .._support.types import Count
+from .._support.types import Count, Shared
 
 
 class TraceState(AbstractState):
@@ -22,7 +22,7 @@ class TraceState(AbstractState):
     trace: PyTree
 
 
-class Trace(AbstractLeafwise):
+class Trace(AbstractLeafwise[TraceState]):
     r"""Momentum: adds a decaying sum of past updates (heavy ball, or Nesterov momentum).
 
     $$
@@ -67,10 +67,10 @@ class EmaState(AbstractState):
     optax_fields: ClassVar[tuple[str, ...]] = ("count", "ema")
 
     ema: PyTree
-    count: Count | None = counter()
+    count: Shared[Count] = counter()
 
 
-class Ema(AbstractLeafwise):
+class Ema(AbstractLeafwise[EmaState]):
     r"""Exponential moving average of the updates.
 
     $$
@@ -109,7 +109,7 @@ class ApplyEveryState(AbstractState):
     optax_fields: ClassVar[tuple[str, ...]] = ("count", "grad_acc")
 
     grad_acc: PyTree = like_params(exact=True)
-    count: Count | None = counter(steps=False)
+    count: Shared[Count] = counter(steps=False)
 
 
 class _Turn(NamedTuple):
@@ -118,7 +118,7 @@ class _Turn(NamedTuple):
     since: Float[Array, ""]
 
 
-class ApplyEvery(AbstractLeafwise):
+class ApplyEvery(AbstractLeafwise[ApplyEveryState]):
     r"""Accumulates updates and releases their sum every $k$ steps; all other updates are zero.
 
     $$

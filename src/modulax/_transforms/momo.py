@@ -17,7 +17,7 @@ from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, bias, default_float, moment, ratio, safe_sqrt, second_moment_like
 from .._support.checks import DECAY
 from .._support.module import AbstractState, counter, like_params, shared
-from .._support.types import Count, Follow
+from .._support.types import Count, Follow, Shared
 from ..tree._math import inner, total
 from .polyak import loss_of
 
@@ -28,10 +28,10 @@ class MomoState(AbstractState):
     optax_fields: ClassVar[tuple[str, ...]] = ("exp_avg", "barf", "gamma", "lb", "count")
 
     exp_avg: PyTree
-    barf: Float[Array, ""] | None = shared(None)
-    gamma: Float[Array, ""] | None = shared(None)
-    lb: Float[Array, ""] | None = shared(None)
-    count: Count | None = counter()
+    barf: Shared[Float[Array, ""]] = shared(None)
+    gamma: Shared[Float[Array, ""]] = shared(None)
+    lb: Shared[Float[Array, ""]] = shared(None)
+    count: Shared[Count] = counter()
 
 
 class MomoAdamState(AbstractState):
@@ -41,10 +41,10 @@ class MomoAdamState(AbstractState):
 
     exp_avg: PyTree
     exp_avg_sq: PyTree = like_params(nonnegative=True)
-    barf: Float[Array, ""] | None = shared(None)
-    gamma: Float[Array, ""] | None = shared(None)
-    lb: Float[Array, ""] | None = shared(None)
-    count: Count | None = counter()
+    barf: Shared[Float[Array, ""]] = shared(None)
+    gamma: Shared[Float[Array, ""]] = shared(None)
+    lb: Shared[Float[Array, ""]] = shared(None)
+    count: Shared[Count] = counter()
 
 
 class MomoNumbers(NamedTuple):
@@ -102,7 +102,7 @@ def momo_numbers(
     return MomoNumbers(beta, correction, tau, (shrink - 1) / shrink, barf, gamma, lb)
 
 
-class ScaleByMoMo(AbstractLeafwise):
+class ScaleByMoMo(AbstractLeafwise[MomoState]):
     r"""SGD with momentum and a Polyak-type step size, from a model of the loss (MoMo).
 
     $$
@@ -171,7 +171,7 @@ class ScaleByMoMo(AbstractLeafwise):
         return now.decay * p + now.tau * m, MomoState(m)
 
 
-class ScaleByMoMoAdam(AbstractLeafwise):
+class ScaleByMoMoAdam(AbstractLeafwise[MomoAdamState]):
     r"""Adam with a Polyak-type step size, from a model of the loss (MoMoAdam).
 
     $$

@@ -24,7 +24,7 @@ from .._protocol.transform import AbstractStatelessTransform, AbstractTransform,
 from .._support.arithmetic import at_least_float32, bias, moment, zeros_in
 from .._support.checks import DECAY, check_choice
 from .._support.module import AbstractState, counter
-from .._support.types import Count, Follow, Params, Updates
+from .._support.types import Count, Follow, Params, Shared, Updates
 from ..linalg import orthogonalize
 from ..linalg._newton_schulz import PRECONDITIONINGS, as_coefficients
 from ..tree._math import widened
@@ -55,10 +55,10 @@ class MuonState(AbstractState):
     optax_fields: ClassVar[tuple[str, ...]] = ("count", "mu", "ns_coeffs")
 
     mu: PyTree
-    count: Count | None = counter()
+    count: Shared[Count] = counter()
 
 
-class _MuonMomentum(AbstractLeafwise):
+class _MuonMomentum(AbstractLeafwise[MuonState]):
     """The momentum of `ScaleByMuon`, as a rule on one array: the matrix to orthogonalize."""
 
     owner: "ScaleByMuon"

@@ -11,7 +11,7 @@ from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, at_least_float32, moment, real_dtype, safe_sqrt, zeros_in
 from .._support.checks import DECAY
 from .._support.module import AbstractState, counter, like_params
-from .._support.types import Count
+from .._support.types import Count, Shared
 
 
 class ScaleByNovoGradState(AbstractState):
@@ -21,10 +21,10 @@ class ScaleByNovoGradState(AbstractState):
 
     mu: PyTree
     nu: PyTree = like_params(nonnegative=True)
-    count: Count | None = counter()
+    count: Shared[Count] = counter()
 
 
-class ScaleByNovoGrad(AbstractLeafwise):
+class ScaleByNovoGrad(AbstractLeafwise[ScaleByNovoGradState]):
     r"""Accumulates updates divided by the root of their mean squared norm, array by array: the direction of NovoGrad.
 
     $$

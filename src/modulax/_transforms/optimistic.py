@@ -8,7 +8,7 @@ from jaxtyping import PyTree
 from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.module import AbstractState, counter
-from .._support.types import Count
+from .._support.types import Count, Shared
 
 
 class ScaleByOptimisticGradientState(AbstractState):
@@ -17,10 +17,10 @@ class ScaleByOptimisticGradientState(AbstractState):
     optax_fields: ClassVar[tuple[str, ...]] = ("is_initial_step", "previous_gradient")
 
     previous_gradient: PyTree
-    count: Count | None = counter()
+    count: Shared[Count] = counter()
 
 
-class ScaleByOptimisticGradient(AbstractLeafwise):
+class ScaleByOptimisticGradient(AbstractLeafwise[ScaleByOptimisticGradientState]):
     r"""Extrapolates the update by its last change, for games and other min-max problems (optimistic gradient descent).
 
     $$

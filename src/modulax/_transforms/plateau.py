@@ -13,7 +13,7 @@ from .._protocol.transform import Effect
 from .._support.arithmetic import default_float, safe_increment
 from .._support.checks import AT_LEAST_ONE, FRACTION, NON_NEGATIVE, PROPER_FRACTION
 from .._support.module import AbstractState, counter, shared
-from .._support.types import Count
+from .._support.types import Count, Shared
 from .polyak import loss_of
 
 
@@ -34,15 +34,15 @@ class ReduceLROnPlateauState(AbstractState):
         "avg_value",
     )
 
-    scale: Float[Array, ""] | None = shared(None, metric=True)
-    best_value: Float[Array, ""] | None = shared(None)
-    plateau_count: Count | None = shared(None)
-    cooldown_count: Count | None = shared(None)
-    count: Count | None = counter(steps=False)
-    avg_value: Float[Array, ""] | None = shared(None)
+    scale: Shared[Float[Array, ""]] = shared(None, metric=True)
+    best_value: Shared[Float[Array, ""]] = shared(None)
+    plateau_count: Shared[Count] = shared(None)
+    cooldown_count: Shared[Count] = shared(None)
+    count: Shared[Count] = counter(steps=False)
+    avg_value: Shared[Float[Array, ""]] = shared(None)
 
 
-class ReduceOnPlateau(AbstractLeafwise):
+class ReduceOnPlateau(AbstractLeafwise[ReduceLROnPlateauState]):
     r"""Reduces the learning rate on plateau: scales the updates down when a value stops improving.
 
         Chain(AdamW(1e-3), ReduceOnPlateau(factor=0.5, patience=5, accumulation_size=100))

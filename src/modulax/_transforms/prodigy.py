@@ -21,7 +21,7 @@ from .._support.arithmetic import (
 )
 from .._support.checks import DECAY, POSITIVE
 from .._support.module import AbstractState, counter, like_params, shared
-from .._support.types import Count, FollowReference
+from .._support.types import Count, FollowReference, Shared
 from ..tree._math import inner, total
 from .distance_estimate import estimated_rate, first_estimate, wide_zeros
 
@@ -43,9 +43,9 @@ class ProdigyState(AbstractState):
     exp_avg_sq: PyTree = like_params(nonnegative=True)
     grad_sum: PyTree = like_params()
     params0: PyTree = like_params(exact=True)
-    estim_lr: Float[Array, ""] | None = shared(None, metric=True)
-    numerator_weighted: Float[Array, ""] | None = shared(None)
-    count: Count | None = counter()
+    estim_lr: Shared[Float[Array, ""]] = shared(None, metric=True)
+    numerator_weighted: Shared[Float[Array, ""]] = shared(None)
+    count: Shared[Count] = counter()
 
 
 class ProdigyNumbers(NamedTuple):
@@ -60,7 +60,7 @@ class ProdigyNumbers(NamedTuple):
     numerator_weighted: Array
 
 
-class ScaleByProdigy(AbstractLeafwise):
+class ScaleByProdigy(AbstractLeafwise[ProdigyState]):
     r"""Adam's direction with the step size of Prodigy, which estimates the distance to the solution.
 
     $$

@@ -21,7 +21,7 @@ class _RAdamNumbers(NamedTuple):
     factor: Array
 
 
-class ScaleByRAdam(AbstractLeafwise):
+class ScaleByRAdam(AbstractLeafwise[ScaleByAdamState]):
     r"""Adam's direction, rectified for the variance of its step size while that rests on few updates: RAdam.
 
     $$

@@ -11,7 +11,7 @@ from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import abs_sq, at_least_float32, bias, moment, safe_sqrt, second_moment_like
 from .._support.checks import DECAY
 from .._support.module import AbstractState, counter, like_params
-from .._support.types import Count
+from .._support.types import Count, Shared
 
 
 class ScaleByRMSState(AbstractState):
@@ -20,10 +20,10 @@ class ScaleByRMSState(AbstractState):
     optax_fields: ClassVar[tuple[str, ...]] = ("nu",)
 
     nu: PyTree = like_params(nonnegative=True)
-    count: Count | None = counter()
+    count: Shared[Count] = counter()
 
 
-class ScaleByRMS(AbstractLeafwise):
+class ScaleByRMS(AbstractLeafwise[ScaleByRMSState]):
     r"""Divides the updates by the root of their second moment: the direction of RMSProp.
 
     $$
@@ -72,10 +72,10 @@ class ScaleByStddevState(AbstractState):
 
     mu: PyTree
     nu: PyTree = like_params(nonnegative=True)
-    count: Count | None = counter()
+    count: Shared[Count] = counter()
 
 
-class ScaleByStddev(AbstractLeafwise):
+class ScaleByStddev(AbstractLeafwise[ScaleByStddevState]):
     r"""Divides the updates by their standard deviation: the direction of centered RMSProp.
 
     $$

@@ -21,7 +21,7 @@ class ScaleByRpropState(AbstractState):
     prev_updates: PyTree = like_params()
 
 
-class ScaleByRprop(AbstractLeafwise):
+class ScaleByRprop(AbstractLeafwise[ScaleByRpropState]):
     r"""One step size per entry, which grows while the sign of the update stays the same: the direction of Rprop.
 
     $$

@@ -15,7 +15,7 @@ from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import default_float, moment, safe_increment, safe_sqrt
 from .._support.checks import DECAY, NON_NEGATIVE, POSITIVE, Requirement
 from .._support.module import AbstractState, counter, shared
-from .._support.types import Count
+from .._support.types import Count, Shared
 from ..tree._math import norm
 from .clipping import Reduction, reduced, reduction
 
@@ -61,15 +61,15 @@ class ClipByRunningNormState(AbstractState):
     the norms, of which `seen` were recorded.
     """
 
-    norm: Float[Array, ""] | None = shared(None, metric=True)
-    clipped: Count | None = shared(None, metric=True)
-    mean: Float[Array, ""] | None = shared(None)
-    variance: Float[Array, ""] | None = shared(None)
-    seen: Count | None = shared(None)
-    count: Count | None = counter()
+    norm: Shared[Float[Array, ""]] = shared(None, metric=True)
+    clipped: Shared[Count] = shared(None, metric=True)
+    mean: Shared[Float[Array, ""]] = shared(None)
+    variance: Shared[Float[Array, ""]] = shared(None)
+    seen: Shared[Count] = shared(None)
+    count: Shared[Count] = counter()
 
 
-class ClipByRunningNorm(AbstractLeafwise):
+class ClipByRunningNorm(AbstractLeafwise[ClipByRunningNormState]):
     r"""Adaptive gradient clipping by the running mean of the gradient norm (ZClip): reduces norms that are outliers.
 
         Chain(ClipByRunningNorm(), AdamW(1e-3))
@@ -153,14 +153,14 @@ class ClipByNormPercentileState(AbstractState):
     newest at the end, and `seen` is the number of norms so far.
     """
 
-    norm: Float[Array, ""] | None = shared(None, metric=True)
-    clipped: Count | None = shared(None, metric=True)
-    window: Float[Array, " window"] | None = shared(None)
-    seen: Count | None = shared(None)
-    count: Count | None = counter()
+    norm: Shared[Float[Array, ""]] = shared(None, metric=True)
+    clipped: Shared[Count] = shared(None, metric=True)
+    window: Shared[Float[Array, " window"]] = shared(None)
+    seen: Shared[Count] = shared(None)
+    count: Shared[Count] = counter()
 
 
-class ClipByNormPercentile(AbstractLeafwise):
+class ClipByNormPercentile(AbstractLeafwise[ClipByNormPercentileState]):
     r"""Adaptive gradient clipping by a percentile of the norms so far (AutoClip).
 
         Chain(ClipByNormPercentile(10.0), Adam(1e-3))

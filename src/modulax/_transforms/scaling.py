@@ -10,7 +10,7 @@ from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.schedule import is_schedule
 from .._protocol.transform import Effect, EmptyState
 from .._support.module import AbstractState, counter
-from .._support.types import Count
+from .._support.types import Count, Shared
 
 
 class Scale(AbstractLeafwise):
@@ -36,10 +36,10 @@ class ScaleByScheduleState(AbstractState):
 
     optax_fields: ClassVar[tuple[str, ...]] = ("count",)
 
-    count: Count | None = counter()
+    count: Shared[Count] = counter()
 
 
-class ScaleBySchedule(AbstractLeafwise):
+class ScaleBySchedule(AbstractLeafwise[ScaleByScheduleState]):
     r"""Multiplies the updates by the value of a schedule: $u_t = \alpha(t)\, g_t$, with $t$ from 0.
 
     It doesn't flip the sign: for a learning rate schedule use `ScaleByLearningRate`.

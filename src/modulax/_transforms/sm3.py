@@ -30,7 +30,7 @@ class ScaleBySM3State(AbstractState):
     nu: PyTree = like_params()
 
 
-class ScaleBySM3(AbstractLeafwise):
+class ScaleBySM3(AbstractLeafwise[ScaleBySM3State]):
     r"""Adagrad with one sum of squares per row, column, and so on, instead of one per entry: the direction of SM3.
 
     The sum of an entry is the smallest of the sums it belongs to, plus its own square. Each new sum is the largest of

@@ -24,7 +24,7 @@ from .._support.checks import AT_LEAST_ONE, DECAY, POSITIVE
 from .._support.keys import key, next_keys
 from .._support.module import AbstractState, counter, like_params, nested, shared
 from .._support.tracing import call_user
-from .._support.types import Count, Follow, Params, State, Updates
+from .._support.types import Count, Follow, Params, Shared, State, Updates
 from .._support.varying import cond, varying_like
 from ..tree._arithmetic import clip_entries
 from .momentum import Ema, EmaState
@@ -186,10 +186,10 @@ class ScaleBySophia(AbstractContainer):
 class _DirectionState(AbstractState):
     mu: PyTree
     nu: PyTree
-    count: Count | None = counter()
+    count: Shared[Count] = counter()
 
 
-class _Direction(AbstractLeafwise):
+class _Direction(AbstractLeafwise[_DirectionState]):
     """The step of Sophia on one array, given the average `nu` of the Hessian estimates."""
 
     b1: Number = required_number()

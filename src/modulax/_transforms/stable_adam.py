@@ -13,7 +13,7 @@ from .clipping import shrinking, shrunk
 from .param_block import block_rms
 
 
-class ScaleByStableAdam(AbstractLeafwise):
+class ScaleByStableAdam(AbstractLeafwise[ScaleByAdamState]):
     r"""The direction of Adam, reduced in arrays whose second moment lags behind the gradient: that of StableAdamW.
 
     $$

@@ -10,7 +10,7 @@ from .._support.types import FollowReference
 from .adam import ScaleByAdamState, adam_numbers
 
 
-class ScaleByYogi(AbstractLeafwise):
+class ScaleByYogi(AbstractLeafwise[ScaleByAdamState]):
     r"""Adam's direction with a second moment that changes by at most the new square: the direction of Yogi.
 
     $$

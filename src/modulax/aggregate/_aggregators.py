@@ -12,7 +12,7 @@ from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.transform import EmptyState
 from .._support.arithmetic import at_least_float32, safe_increment, zeros_in
 from .._support.module import AbstractState, like_params, shared
-from .._support.types import Count, Params, State, Updates
+from .._support.types import Count, Params, Shared, State, Updates
 from ._base import AbstractAggregator, as_axes, check_steps, means
 
 
@@ -52,8 +52,8 @@ class AccumulateAvgUpdatesState(AbstractState):
     optax_fields: ClassVar[tuple[str, ...]] = ("micro_step", "ready", "avg_grad")
 
     avg_grad: PyTree = like_params(exact=True)
-    micro_step: Count | None = shared(None, kw_only=True)
-    ready: Bool[Array, ""] | None = shared(None, kw_only=True)
+    micro_step: Shared[Count] = shared(None, kw_only=True)
+    ready: Shared[Bool[Array, ""]] = shared(None, kw_only=True)
 
 
 class _Now(NamedTuple):

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax.numpy as jnp
+from jax import Array
 
 import modulax as mx
 
@@ -19,6 +20,22 @@ class Shift(mx.AbstractLeafwise):
 
     def update_leaf(self, now, g, s, p):
         return g - self.amount * jnp.sqrt(self.amount), s
+
+
+class HeavyBallState(mx.AbstractState):
+    velocity: Any
+    count: Array | None = mx.counter()
+
+
+class HeavyBall(mx.AbstractLeafwise[HeavyBallState]):
+    decay: mx.Hyperparameter = mx.number(0.9)
+
+    def init_leaf(self, p):
+        return HeavyBallState(jnp.zeros_like(p))
+
+    def update_leaf(self, now, g, s, p):
+        v = self.decay * s.velocity + g
+        return v, HeavyBallState(v)
 
 
 class BoundedState(mx.AbstractState):
@@ -71,3 +88,4 @@ for transform in (SoftSign(3.0), SoftSign(), Shift(0.2), Mine(1e-3, 0.8), Mine(H
 bounded = Bounded(mx.SGD(0.1), bound=0.5)
 print(bounded.update(params, bounded.init(params), params)[0], bounded.replace(bound=Halving(0.1)))
 print(mx.Scheduled(Shift(Halving(0.1))))
+print(HeavyBall().init(params).velocity["w"], mx.ReduceOnPlateau(0.5).init(params).scale + 1)

@@ -21,6 +21,8 @@ optimizer.replace(1e-4)  # wrong: reportCallIssue, call-arg
 optimizer.hyperparameters()()  # wrong: reportCallIssue, operator
 state.mu  # wrong: reportAttributeAccessIssue, attr-defined
 state.count  # wrong: reportAttributeAccessIssue, attr-defined
+mx.ScaleByAdam().init(params).moment  # wrong: reportAttributeAccessIssue, attr-defined
+mx.ScaleByAdam().update(grads, mx.ScaleByLion().init(params))  # wrong: reportArgumentType, arg-type
 mx.apply_updates(params)  # wrong: reportCallIssue, call-arg
 mx.get(mx.AdamW)  # wrong: reportArgumentType, arg-type
 trained, _ = optimizer.step(grads, state, params)
