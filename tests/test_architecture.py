@@ -38,6 +38,7 @@ LAYERS = (
     Layer(("numerics", "tree", "linalg"), ordered=True),
     Layer(("projections", "losses", "assignment", "perturbations", "second_order"), ordered=True),
     Layer(("_protocol",)),
+    Layer(("_roles",)),
     Layer(("schedules", "_transforms", "estimators", "microbatching")),
     Layer(("_containers",)),
     Layer(("aggregate", "_optimizers", "_catalog", "states"), ordered=True),

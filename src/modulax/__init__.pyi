@@ -139,6 +139,21 @@ from ._protocol.transform import (
     EmptyState as EmptyState,
     Part as Part,
 )
+from ._roles.find import Roles as Roles, roles as roles
+from ._roles.labels import by_role as by_role, decays as decays
+from ._roles.role import (
+    Attention as Attention,
+    Bias as Bias,
+    Convolution as Convolution,
+    Embedding as Embedding,
+    Gain as Gain,
+    Head as Head,
+    Hidden as Hidden,
+    LoRA as LoRA,
+    Other as Other,
+    Position as Position,
+    Role as Role,
+)
 from ._support.module import (
     AbstractState as AbstractState,
     counter as counter,

@@ -27,8 +27,10 @@ from .._protocol.leafwise import AbstractLeafwise, applies_to
 from .._protocol.masks import select
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.schedule import AbstractSchedule, is_schedule, title
-from .._protocol.small_steps import lost_steps
+from .._protocol.small_steps import lost_steps, warnings_in
 from .._protocol.transform import AbstractTransform, Effect, Part
+from .._roles.labels import roles_read_by
+from .._roles.role import Other
 from .._support.arithmetic import default_float
 from .._support.types import Params, State
 from ..tree._math import shapes_of
@@ -44,6 +46,7 @@ class LeafDescription:
     Args:
         path: dotted path of the parameter.
         shape: its dtype and shape, such as `float32[3,4]`.
+        role: what it is, as in `roles`; empty if the optimizer doesn't ask, or if nothing is known.
         group: its label in a `Partition`, or `frozen`.
         learning_rate: learning rate, or the name of the schedule, times the factors that follow in a chain, such as
             `Scale`; empty if there is none.
@@ -53,6 +56,7 @@ class LeafDescription:
 
     path: str
     shape: str
+    role: str = ""
     group: str = ""
     learning_rate: str = ""
     weight_decay: str = ""
@@ -127,7 +131,9 @@ def describe(optimizer: AbstractTransform, params: Params, state: State | None =
     notes: list[str] = []
     now = optimizer if state is None else optimizer.at(state)
     _walk(Part("", None, now, state), params, rows, notes, is_inside=False)
-    notes += lost_steps(optimizer, params)
+    for row, role in zip(rows, roles_read_by(optimizer, params), strict=False):
+        row.role = role.kind if role.is_known and not isinstance(role, Other) else ""
+    notes += [*warnings_in(optimizer, params), *lost_steps(optimizer, params)]
     state = jax.eval_shape(functools.partial(init_even_if_empty, optimizer), params)
     notes += _stacked(state, {row.path: row.shape for row in rows})
     state = unstack(state)

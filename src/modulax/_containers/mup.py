@@ -1,18 +1,20 @@
 """`mup`: the maximal update parametrization, from the shapes of a model and of a narrow one."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
 from .._protocol.container import check_part
-from .._protocol.patterns import by_path, nodes_of
+from .._protocol.patterns import by_path
 from .._protocol.transform import AbstractTransform, everything_in, extra_arguments
+from .._roles.find import model_of, roles_of
+from .._roles.role import Bias, Gain, Hidden, Other, Position, Role
 from .._support.arithmetic import is_inexact_array
 from .._support.checks import check_option, listing
 from .._support.types import P, Params
@@ -22,7 +24,6 @@ from ..tree._paths import Names, leaves_by_names, matches, named_leaves
 from .chain import Chain
 
 Layout = Literal["in_out", "out_in"]
-_Layout = tuple[str | None, int | None]  # also "vector", for biases and scales; and the rank of a layer's own array
 
 
 class _Leaf(NamedTuple):
@@ -138,33 +139,41 @@ def _compared(params: Params, base_params: Params, layout: Any) -> dict[Names, _
             f"`mup` needs two models that differ in their width only; of {listing(map('.'.join, unpaired))}, the "
             f"first is in {where} alone."
         )
-    layouts = _layouts(shapes_of(params))
+    found = roles_of(model_of(shapes_of(params)), ())
     if layout is not None:
-        layouts |= _given_layouts(layout, shapes_of(params), layouts)
-    return {names: _leaf(".".join(names), x.shape, narrow[names].shape, *layouts[names]) for names, x in wide.items()}
+        found |= _given_layouts(layout, shapes_of(params), found)
+    return {names: _leaf(".".join(names), x.shape, narrow[names].shape, found[names]) for names, x in wide.items()}
 
 
-def _given_layouts(layout: Any, tree: PyTree, known: Mapping[Names, _Layout]) -> dict[Names, _Layout]:
-    """The layouts that the argument `layout` gives, by path; one for the whole model is meant for the unknown ones."""
+def _given_layouts(layout: Any, tree: PyTree, found: Mapping[Names, Role]) -> dict[Names, Role]:
+    """The roles that the argument `layout` gives, by path; one for the whole model is meant for the unknown ones."""
     patterns = {"*": layout} if isinstance(layout, str) else layout
-    labels = dict(zip(known, by_path(patterns, default="").labels(tree), strict=True))
-    for label in labels.values():
+    labels = dict(zip(found, by_path(patterns, default="").labels(tree), strict=True))
+    ndims = {names: len(x.shape) for names, x in named_leaves(tree)}
+    given = {}
+    for names, label in labels.items():
         check_option("mup", "layout", label or "in_out", ("in_out", "out_in"))
-    is_for_all = isinstance(layout, str)
-    return {x: (label, None) for x, label in labels.items() if label and not (is_for_all and known[x][0])}
+        if label and not (isinstance(layout, str) and _is_known(found[names])):
+            out = 0 if label == "out_in" else ndims[names] - 1
+            given[names] = Hidden(fan_in=tuple(i for i in range(ndims[names]) if i != out), fan_out=(out,))
+    return given
 
 
-def _leaf(path: str, wide: Sequence[int], narrow: Sequence[int], layout: str | None, rank: int | None) -> _Leaf:
+def _is_known(role: Role) -> bool:
+    return role.is_known and not isinstance(role, Other)
+
+
+def _leaf(path: str, wide: Sequence[int], narrow: Sequence[int], role: Role) -> _Leaf:
     ratios = _ratios(path, wide, narrow)
-    if not ratios or len(wide) == 1 or layout == "vector":
+    if not ratios or len(wide) == 1 or isinstance(role, (Bias, Gain, Position)):
         return _Leaf("vector", fan_out=max(ratios.values(), default=1.0))
-    _check_axes(path, wide, narrow, layout, list(ratios.values()))
-    if len(ratios) == 2:
-        places = sorted(ratios, reverse=layout == "out_in")
-        return _Leaf("hidden", *(ratios[i] for i in places))
-    ((place, ratio),) = ratios.items()
-    out = len(wide) - (rank or len(wide)) if layout == "out_in" else len(wide) - 1
-    return _Leaf("vector", fan_out=ratio) if place == out else _Leaf("output", fan_in=ratio)
+    _check_axes(path, wide, narrow, role, list(ratios.values()))
+    if not _is_known(role):  # both axes grow alike
+        return _Leaf("hidden", *ratios.values())
+    fan_in, fan_out = (math.prod(ratios.get(i, 1.0) for i in axes) for axes in (role.fan_in, role.fan_out))
+    if fan_in == 1.0:
+        return _Leaf("vector", fan_out=fan_out)
+    return _Leaf("output", fan_in=fan_in) if fan_out == 1.0 else _Leaf("hidden", fan_in, fan_out)
 
 
 def _ratios(path: str, wide: Sequence[int], narrow: Sequence[int]) -> dict[int, float]:
@@ -174,43 +183,19 @@ def _ratios(path: str, wide: Sequence[int], narrow: Sequence[int]) -> dict[int, 
     return {i: n / m for i, (n, m) in enumerate(zip(wide, narrow, strict=True)) if n != m}
 
 
-def _check_axes(
-    path: str, wide: Sequence[int], narrow: Sequence[int], layout: str | None, ratios: Sequence[float]
-) -> None:
+def _check_axes(path: str, wide: Sequence[int], narrow: Sequence[int], role: Role, ratios: Sequence[float]) -> None:
     """Raise an error if it is not known which of the axes that grow is the input."""
     if len(ratios) > 2:
         raise ValueError(
             f"`mup`: {len(ratios)} axes of `{path}` grow, {tuple(narrow)} to {tuple(wide)}. Let the width be in two of "
             f"them: change the number of heads and keep the size of a head, for example."
         )
-    if layout is None and (len(ratios) == 1 or ratios[0] != ratios[1]):
+    if not _is_known(role) and (len(ratios) == 1 or ratios[0] != ratios[1]):
         raise ValueError(
             f"`mup` doesn't know which axis of `{path}` is the input: {tuple(narrow)} grows to {tuple(wide)}. Write "
             f'`layout="in_out"` if the weights have the shape (in, out), as in `x @ w`, or `layout="out_in"`; or for '
             f'some of them, `layout={{"{path}": "in_out"}}`.'
         )
-
-
-def _layouts(tree: PyTree) -> dict[Names, _Layout]:
-    """The layout of every parameter, from the class of an Equinox layer or the name that Flax gives a parameter."""
-    paths, nodes = nodes_of(tree)
-    leaves = [names for names, _ in named_leaves(tree)]
-    return {names: _layout(nodes.get(path[:-1]), names[-1:]) for path, names in zip(paths, leaves, strict=True)}
-
-
-def _layout(owner: Any, name: Names) -> _Layout:
-    if name in (("bias",), ("scale",)) or isinstance(owner, _NORMS):
-        return "vector", None
-    if name in (("kernel",), ("embedding",)) or isinstance(owner, eqx.nn.Embedding):
-        return "in_out", None
-    if isinstance(owner, (eqx.nn.Linear, eqx.nn.GRUCell, eqx.nn.LSTMCell)):
-        return "out_in", 2
-    if isinstance(owner, eqx.nn.Conv):
-        return "out_in", 2 + owner.num_spatial_dims
-    return None, None
-
-
-_NORMS = (eqx.nn.LayerNorm, eqx.nn.RMSNorm, eqx.nn.GroupNorm, eqx.nn.BatchNorm)
 
 
 def _patterns(rates: Mapping[Names, float], tree: PyTree) -> dict[str, float]:

@@ -47,7 +47,7 @@ class GaLore(AbstractOptimizer):
             `ScaleByAdam()`.
         weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
         mask: which parameters decay, as in `AddDecayedWeights`; by default all.
-        weight_dimension_numbers: which parameters are matrices, as in `ScaleByGaLore`; by default those with two axes.
+        weight_dimension_numbers: which parameters are matrices, as in `ScaleByGaLore`; by default their roles tell.
         follow: which side is projected: the smaller one, `"paper"`, or the larger one, `"optax"`.
 
     References:

@@ -4,21 +4,26 @@ from dataclasses import KW_ONLY
 from typing import Any
 
 import equinox as eqx
+import numpy as np
 from jaxtyping import DTypeLike
 
 from .._containers.chain import Chain
 from .._containers.partition import Partition
 from .._protocol.fields import Hyperparameter, OptionalNumber, followed, number, numbers, required_number
-from .._protocol.masks import as_labels
+from .._protocol.masks import AbstractLabels, as_labels
 from .._protocol.optimizer import AbstractOptimizer
+from .._protocol.transform import Effect
+from .._roles.find import AbstractRoles, as_roles
 from .._support.checks import DECAY, check_choice
-from .._support.types import Follow
-from .._transforms.matrices import MatrixLabels, matrices_as
+from .._support.types import Follow, Params, State
+from .._transforms.matrices import MatrixLabels, matrices_as, mistaken_for_matrices, specified_matrices
 from .._transforms.muon import MuonDimensionNumbers, ScaleByMuon, ScaleByShape
 from .._transforms.regularization import AddDecayedWeights
 from .._transforms.scaling import ScaleByLearningRate
 from ..linalg._newton_schulz import PRECONDITIONINGS, as_coefficients
 from .adam import AdamW
+
+_LARGE = 0.01  # AdamW diverges on a transformer with the learning rate 0.02 of Muon
 
 
 class Muon(AbstractOptimizer):
@@ -29,7 +34,8 @@ class Muon(AbstractOptimizer):
     m_t &= \beta m_{t-1} + (1 - \beta) g_t \\
     d_t &= \beta m_t + (1 - \beta) g_t \quad\text{or, without Nesterov momentum,}\quad d_t = m_t \\
     u_t &= U V^\top \quad\text{where}\quad d_t = U \Sigma V^\top \\
-    s &= \sqrt{\max(1, n / m)} \quad\text{or, with } \texttt{consistent\_rms},\quad s = \rho \sqrt{\max(m, n)} \\
+    s &= \sqrt{\max(1, n / m)} \quad\text{or}\quad s = \sqrt{n / m} \quad\text{or, with }
+        \texttt{consistent\_rms},\quad s = \rho \sqrt{\max(m, n)} \\
     w_{t+1} &= w_t - \eta (s\, u_t + \lambda w_t)
     \end{aligned}
     $$
@@ -53,7 +59,13 @@ class Muon(AbstractOptimizer):
     \end{aligned}
     $$
 
-    Embeddings and the last layer should be trained by AdamW too: exclude them by `muon_weight_dimension_numbers`.
+    Which parameters are matrices, and which of their axes are inputs and outputs, is found by `roles`: the weights of
+    linear layers, of convolutions and of attention in Equinox and Flax. Embeddings, the head, biases and the gains of
+    norms are trained by AdamW. `describe(optimizer, model)` shows it. For what it does not know, give `roles`:
+
+        Muon(2e-2, roles={"readout": Head(), "blocks.*.qkv": Attention(heads=8)})
+
+    An array with two axes in a tree without layers, such as a dict, is taken as a matrix of shape `(inputs, outputs)`.
 
     With `nesterov`, optax uses NAdamW in place of AdamW; here only `follow="optax"` does.
 
@@ -75,9 +87,14 @@ class Muon(AbstractOptimizer):
         adam_weight_decay: weight decay coefficient $\lambda_\text{a}$ of AdamW, multiplied by its learning rate.
         adam_learning_rate: learning rate $\eta_\text{a}$ of AdamW, a number or a schedule; None for that of Muon.
         muon_weight_dimension_numbers: which parameters are trained by Muon, and which of their axes make a matrix, as
-            in `ScaleByMuon`; by default those with two axes.
-        consistent_rms: $\rho$, the root mean square of an update, for the second form of $s$; None for the first.
-        follow: `"paper"`, or `"optax"` for its bias correction of $d_t$, and for NAdamW with `nesterov`.
+            in `ScaleByMuon`; by default their roles tell.
+        consistent_rms: $\rho$, the root mean square of an update, for the third form of $s$; None for another.
+        roles: what parameters are, where it is not found or found wrongly: a mapping from patterns to roles, or the
+            result of `roles(model)`.
+        per_head: whether each head of a query, key or value is orthogonalized on its own.
+        clamped: True for the first form of $s$, False for the second.
+        follow: `"paper"`; or `"optax"` for its bias correction of $d_t$, for NAdamW with `nesterov`, and for its rule
+            that every parameter with two axes is a matrix of shape `(inputs, outputs)`.
 
     References:
         Jordan et al., [Muon: An optimizer for hidden layers in neural
@@ -106,13 +123,47 @@ class Muon(AbstractOptimizer):
         static=True, default=None, converter=matrices_as(MuonDimensionNumbers)
     )
     consistent_rms: OptionalNumber = number(None, optional=True)
+    roles: Any = eqx.field(static=True, default=None, converter=as_roles)
+    per_head: bool = eqx.field(static=True, default=False)
+    clamped: bool = eqx.field(static=True, default=True)
     follow: Follow = followed()
 
     def check(self) -> None:
         check_choice(self, "preconditioning", tuple(PRECONDITIONINGS))
+        if self.roles.given and not self._finds_matrices():
+            raise ValueError("`Muon` takes either `roles` or `muon_weight_dimension_numbers`, which says the same.")
+
+    def _finds_matrices(self) -> bool:
+        """Whether nothing but roles says which parameters are matrices."""
+        numbers = self.muon_weight_dimension_numbers
+        return isinstance(numbers, AbstractRoles) and not numbers.given
+
+    def _matrices(self) -> AbstractLabels:
+        chosen = self.roles if self._finds_matrices() else self.muon_weight_dimension_numbers
+        return specified_matrices(chosen, self.follow)
+
+    def _effect(self, tree: Params, state: State | None = None) -> Effect:
+        del state
+        found = mistaken_for_matrices(self._matrices(), tree)
+        warnings = [
+            f"`{path}` is trained as a matrix, and `{name}` sounds like something else. Give its role, "
+            f'`Muon(roles={{"{path}": Embedding()}})`, or `Hidden()` if it is a matrix.'
+            for path, name in found
+        ]
+        rate = self.learning_rate
+        is_large = isinstance(rate, (float, int, np.generic, np.ndarray)) and np.ndim(rate) == 0 and rate > _LARGE
+        if is_large and self.adam_learning_rate is None and self.consistent_rms is None:
+            labels = MatrixLabels("Muon", self._matrices(), "muon", "adam").labels(tree)
+            if "adam" in labels:
+                warnings.append(
+                    f"AdamW trains {labels.count('adam')} parameters with the learning rate of the matrices, "
+                    f"{rate:.7g}, which is large for it. Give it one, `Muon({rate:.7g}, adam_learning_rate=3e-4)`; or "
+                    f"let the matrices move as in AdamW, `Muon(3e-4, consistent_rms=0.2)`."
+                )
+        return Effect(warnings=warnings)
 
     def transform(self) -> Partition:
-        matrices = self.muon_weight_dimension_numbers
+        matrices = self._matrices()
         muon = Chain(
             ScaleByMuon(
                 self.ns_coeffs,
@@ -124,9 +175,10 @@ class Muon(AbstractOptimizer):
                 adaptive=self.adaptive,
                 preconditioning=self.preconditioning,
                 weight_dimension_numbers=matrices,
+                per_head=self.per_head,
                 follow=self.follow,
             ),
-            ScaleByShape(matrices, self.consistent_rms),
+            ScaleByShape(matrices, self.consistent_rms, self.clamped, self.per_head),
             AddDecayedWeights(self.weight_decay, self.mask),
             ScaleByLearningRate(self.learning_rate),
         )

@@ -20,7 +20,7 @@ from ..tree._align import paired, refuse_integers, refuse_numbers
 from ..tree._math import trainable
 from ..tree._state import owners
 from .entry import AbstractBoundary
-from .mistakes import explaining_state, refuse_complex, refuse_empty, refuse_others, warn_of_lost_steps
+from .mistakes import explaining_state, refuse_complex, refuse_empty, refuse_others, warn_of_mistakes
 
 
 class InitBoundary(AbstractBoundary):
@@ -53,7 +53,7 @@ class InitBoundary(AbstractBoundary):
             state = self.program(transform, params)
         if not allow_empty and jtu.tree_leaves(state):
             refuse_empty(f"{type(transform).__name__}.init", params)
-        warn_of_lost_steps(transform, params)
+        warn_of_mistakes(transform, params)
         return state
 
 

@@ -42,6 +42,15 @@ class AbstractLabels(abc.ABC):
             partial: whether a leaf without a label gets the label None; otherwise it is an error.
         """
 
+    def bound(self, find: Callable[[Any], Any]) -> "AbstractLabels":
+        """Return labels that know the roles of one model, if they depend on roles; else these.
+
+        Args:
+            find: a function of roles by pattern that returns the roles of the model.
+        """
+        del find
+        return self
+
 
 class _Function(AbstractLabels):
     """Labels from a function of the tree that returns a tree of labels."""
@@ -104,6 +113,10 @@ class _Not(AbstractLabels):
     def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
         labels = self.mask.labels(tree, partial=partial)
         return [not label if isinstance(label, bool) else label for label in labels]
+
+    def bound(self, find: Callable[[Any], Any]) -> AbstractLabels:
+        mask = self.mask.bound(find)
+        return self if mask is self.mask else _Not(mask)
 
 
 class _Tree(AbstractLabels):

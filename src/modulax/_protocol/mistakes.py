@@ -19,7 +19,7 @@ from ..tree._align import is_python_number
 from ..tree._math import trainable
 from ..tree._paths import leaves_with_paths
 from .hyperparameters import batched_number
-from .small_steps import lost_steps
+from .small_steps import lost_steps, warnings_in
 
 
 @contextlib.contextmanager
@@ -94,9 +94,14 @@ def refuse_empty(owner: str, params: Params) -> None:
     )
 
 
-def warn_of_lost_steps(transform: Any, params: Params) -> None:
-    """Warn of a learning rate that is too small for the dtype of a parameter, unless the call is traced."""
-    leaves = [x for x in jtu.tree_leaves(params) if is_inexact_array(x)]
-    if any(x.dtype.itemsize < 4 and not isinstance(x, Tracer) for x in leaves):
-        for sentence in lost_steps(transform, trainable(params)):
-            warnings.warn(f"`{type(transform).__name__}.init`: {sentence}", stacklevel=5)
+def warn_of_mistakes(transform: Any, params: Params) -> None:
+    """Warn of what is probably a mistake with these parameters, such as a learning rate too small for their dtype."""
+    arrays = [x for x in jtu.tree_leaves(params) if is_inexact_array(x)]
+    if any(isinstance(x, Tracer) for x in arrays):
+        return
+    trained = trainable(params)
+    found = [*warnings_in(transform, trained)]
+    if any(x.dtype.itemsize < 4 for x in arrays):
+        found += lost_steps(transform, trained)
+    for sentence in found:
+        warnings.warn(f"`{type(transform).__name__}.init`: {sentence}", stacklevel=5)

@@ -70,5 +70,16 @@ def _rates(transform: Any, tree: PyTree) -> list[float | None]:
     return rates
 
 
+def warnings_in(transform: Any, tree: PyTree) -> Iterator[str]:
+    """Yield the sentences of a transform and of all inside it on what is probably a mistake with these parameters."""
+    yield from transform._effect(tree).warnings
+    for part in transform.each_part():
+        try:
+            seen = None if part.receives is None else part.receives(tree)
+        except ValueError:  # inside `Flatten`, patterns are for the paths of other arrays
+            continue
+        yield from warnings_in(part.transform, tree if seen is None else select(tree, seen))
+
+
 def _last(before: float | None, after: float | None) -> float | None:
     return before if after is None else after

@@ -18,7 +18,7 @@ from jaxtyping import Array, PyTree
 
 from .._protocol.container import AbstractContainer, extra_inside, part
 from .._protocol.fields import Number, followed, number
-from .._protocol.masks import AbstractLabels, select
+from .._protocol.masks import select
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import at_least_float32, safe_increment
@@ -31,7 +31,7 @@ from ..linalg._products import adjoint
 from ..tree._align import align, paired
 from ..tree._math import trainable
 from .adam import ScaleByAdam
-from .matrices import Axes, Matrix, make_axes_hashable, matrices_as, matrices_of, together
+from .matrices import Axes, Matrix, make_axes_hashable, matrices_as, matrices_of, specified_matrices, together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +92,7 @@ class ScaleByGaLore(AbstractContainer):
         base_optimizer: the inner transform $\rho$, without learning rate; by default `ScaleByAdam()`.
         weight_dimension_numbers: which parameters are matrices: a `GaLoreDimensionNumbers` for all with at least two
             axes; a tree of them, with None for the others, or a function of the parameters that returns one; or
-            `by_path({...})`. By default all parameters with two axes.
+            `by_path({...})`; or the result of `roles`. By default the roles of the parameters tell, as in `Muon`.
         follow: which side is projected: the smaller one, `"paper"`, or the larger one, `"optax"`.
 
     References:
@@ -179,7 +179,7 @@ class ScaleByGaLore(AbstractContainer):
 
     def _sides(self, tree: PyTree) -> "dict[int, _Side]":
         """The leaves that are matrices, by their places in JAX's order."""
-        specified: AbstractLabels = self.weight_dimension_numbers
+        specified = specified_matrices(self.weight_dimension_numbers, self.follow)
         matrices = matrices_of("ScaleByGaLore(weight_dimension_numbers=...)", specified, tree)
         return {i: _Side(m, self._is_rows(*m.size)) for i, m in enumerate(matrices) if m is not None}
 

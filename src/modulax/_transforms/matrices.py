@@ -1,17 +1,19 @@
 """Which parameters are matrices: shared by Muon and GaLore.
 
-Users specify the axes of rows and columns by `MuonDimensionNumbers` or `GaLoreDimensionNumbers`: one for all arrays, a
-tree of them, a function that returns one, or `by_path`. `matrices_as` is the converter of the fields that turns all of
-these into labels of leaves. `matrices_of` applies them to a tree and returns a `Matrix` per leaf, which reshapes the
-leaf to a batch of matrices (`of`) and back (`back`). `together` computes a function of many matrices in one batch per
-shape. `MatrixLabels` splits a tree into matrices and other parameters, for a `Partition`.
+By default the roles of the parameters tell (`_roles`). Users may specify the axes of rows and columns instead, by
+`MuonDimensionNumbers` or `GaLoreDimensionNumbers`: one for all arrays, a tree of them, a function that returns one, or
+`by_path`. `matrices_as` is the converter of the fields that turns all of these into labels of leaves. `matrices_of`
+applies them to a tree and returns a `Matrix` per leaf, which reshapes the leaf to batches of matrices (`pieces`, or
+`of` for one batch) and back. `together` computes a function of many matrices in one batch per shape. `MatrixLabels`
+splits a tree into matrices and other parameters, for a `Partition`.
 """
 
 import collections
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -19,8 +21,11 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from .._protocol.masks import AbstractLabels, as_labels
-from .._support.types import Params
-from ..tree._paths import leaf_paths
+from .._roles.find import AbstractRoles, as_roles
+from .._roles.names import looks_like_another
+from .._roles.role import Attention, Convolution, Hidden, LoRA, Role
+from .._support.types import Follow, Params
+from ..tree._paths import leaf_paths, named_leaves
 
 Axes = int | Sequence[int]
 
@@ -78,7 +83,7 @@ def matrices_as(kind: type) -> Callable[[Any], AbstractLabels]:
 
     def convert(x: Any) -> AbstractLabels:
         if x is None:
-            return _ByAxes(kind(), more=False)
+            return as_roles(None)
         if isinstance(x, AbstractLabels):
             return x
         if _is_specification(x):
@@ -91,14 +96,41 @@ def matrices_as(kind: type) -> Callable[[Any], AbstractLabels]:
     return convert
 
 
+def specified_matrices(specified: AbstractLabels, follow: Follow) -> AbstractLabels:
+    """Return which parameters are matrices: as specified; by default in optax, all with two axes.
+
+    Args:
+        specified: labels from `matrices_as`.
+        follow: `"optax"` for its default, in which the first of two axes are rows.
+    """
+    is_default = isinstance(specified, AbstractRoles) and not specified.given
+    return _ByAxes(_Numbers(), more=False) if is_default and follow == "optax" else specified
+
+
+class _Numbers(NamedTuple):
+    """The axes of a matrix of shape `(inputs, outputs)`."""
+
+    reduction_axis: Axes = 0
+    output_axis: Axes = 1
+
+
 @dataclasses.dataclass(frozen=True)
 class Matrix:
-    """How an array is a matrix or a batch of matrices: its shape, and the axes of batch, rows and columns."""
+    """How an array is a matrix or a batch of matrices: its shape, and the axes of batch, rows and columns.
+
+    Args:
+        shape: the shape of the array.
+        batch: the axes of the batch.
+        rows: the axes of the rows, which are inputs.
+        columns: the axes of the columns, which are outputs.
+        blocks: the sizes of the matrices that are joined along the columns; empty if there is one.
+    """
 
     shape: tuple[int, ...]
     batch: tuple[int, ...]
     rows: tuple[int, ...]
     columns: tuple[int, ...]
+    blocks: tuple[int, ...] = ()
 
     @property
     def size(self) -> tuple[int, int]:
@@ -116,30 +148,75 @@ class Matrix:
         y = y.reshape([self.shape[axis] for axis in self._order])
         return y.transpose(sorted(range(len(self.shape)), key=self._order.__getitem__))
 
+    def pieces(self, x: Array) -> list[Array]:
+        """Reshapes the array to batches of matrices of one shape, where several are joined along the columns."""
+        joined = self.of(x)
+        ends = np.cumsum([size * count for size, count in self._runs])
+        parts = jnp.split(joined, ends[:-1], axis=-1)
+        return [
+            part if count == 1 else jnp.moveaxis(part.reshape(*part.shape[:-1], count, size), -2, 0)
+            for part, (size, count) in zip(parts, self._runs, strict=True)
+        ]
+
+    def joined(self, pieces: Sequence[Array]) -> Array:
+        """The inverse of `pieces`."""
+        parts = [
+            part if count == 1 else jnp.moveaxis(part, 0, -2).reshape(*part.shape[1:-1], size * count)
+            for part, (size, count) in zip(pieces, self._runs, strict=True)
+        ]
+        return self.back(jnp.concatenate(parts, axis=-1))
+
+    @property
+    def _runs(self) -> list[tuple[int, int]]:
+        """The size and the number of matrices of one size, one after the other along the columns."""
+        sizes = self.blocks or self.size[1:]
+        return [(size, len(list(run))) for size, run in itertools.groupby(sizes)]
+
     @property
     def _order(self) -> tuple[int, ...]:
         return self.batch + self.rows + self.columns
 
 
-def matrices_of(call: str, specified: AbstractLabels, tree: PyTree) -> list[Matrix | None]:
+_TRAINED = (Hidden, Convolution, Attention, LoRA)  # and not an embedding or a head
+
+
+def matrices_of(call: str, specified: AbstractLabels, tree: PyTree, *, per_head: bool = False) -> list[Matrix | None]:
     """The `Matrix` of each leaf, in JAX's order; None for leaves that aren't matrices or have no elements.
 
     Args:
         call: what to name in error messages, such as `ScaleByMuon(weight_dimension_numbers=...)`.
-        specified: labels from `matrices_as`.
+        specified: labels from `specified_matrices`.
         tree: parameters or updates.
+        per_head: whether each head of a query, key or value is a matrix of its own.
 
     Raises:
         ValueError: if a specification is not one, or doesn't fit the shape of its array.
     """
     rows = zip(leaf_paths(tree), jtu.tree_leaves(tree), specified.labels(tree), strict=True)
     return [
-        None if label is None or label is False or x.size == 0 else _matrix(call, path, x.shape, label)
+        None if label is None or label is False or x.size == 0 else _matrix(call, path, x.shape, label, per_head)
         for path, x, label in rows
     ]
 
 
-def _matrix(call: str, path: str, shape: tuple[int, ...], label: Any) -> Matrix:
+def mistaken_for_matrices(specified: AbstractLabels, tree: PyTree) -> list[tuple[str, str]]:
+    """Return the paths of the matrices of which nothing but the number of axes is known, and a name that denies it."""
+    rows = zip(named_leaves(tree), specified.labels(tree), strict=True)
+    found = [
+        (".".join(names), looks_like_another(names))
+        for (names, _), role in rows
+        if isinstance(role, Hidden) and not role.is_known
+    ]
+    return [(path, name) for path, name in found if name]
+
+
+def _matrix(call: str, path: str, shape: tuple[int, ...], label: Any, per_head: bool) -> Matrix | None:
+    if isinstance(label, Role):
+        if not isinstance(label, _TRAINED) or not label.is_matrix():
+            return None
+        matrix = Matrix(tuple(shape), label.batch, label.fan_in, label.fan_out, label.blocks)
+        by_head = per_head and isinstance(label, Attention)
+        return dataclasses.replace(matrix, blocks=label.by_head(matrix.size[1])) if by_head else matrix
     if not _is_specification(label):
         raise ValueError(f"`{call}` has {label!r} for `{path}`; expected None, or the axes of a matrix.")
     every = range(len(shape))

@@ -18,7 +18,6 @@ from jaxtyping import Array, DTypeLike, PyTree
 
 from .._protocol.fields import Number, OptionalNumber, followed, number, numbers
 from .._protocol.leafwise import AbstractLeafwise, run_rules
-from .._protocol.masks import AbstractLabels
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractStatelessTransform, AbstractTransform, Clock
 from .._support.arithmetic import at_least_float32, bias, moment, zeros_in
@@ -28,7 +27,7 @@ from .._support.types import Count, Follow, Params, Shared, Updates
 from ..linalg import orthogonalize
 from ..linalg._newton_schulz import PRECONDITIONINGS, as_coefficients
 from ..tree._math import widened
-from .matrices import Axes, Matrix, make_axes_hashable, matrices_as, matrices_of, together
+from .matrices import Axes, Matrix, make_axes_hashable, matrices_as, matrices_of, specified_matrices, together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +118,10 @@ class ScaleByMuon(AbstractTransform):
             `"schatten"`, see `linalg.orthogonalize`.
         weight_dimension_numbers: which parameters are matrices: a `MuonDimensionNumbers` for all with at least two
             axes; a tree of them, with None for the others, or a function of the parameters that returns one; or
-            `by_path({...})`. By default all parameters with two axes.
+            `by_path({...})`; or the result of `roles`. By default the roles of the parameters tell: the matrices of
+            hidden layers, of convolutions and of attention.
+        per_head: whether each head of a query, key or value is orthogonalized on its own. Query, key and value in one
+            array always are, where the role says so.
         follow: `"paper"` for the momentum without bias correction, `"optax"` with it.
 
     References:
@@ -140,6 +142,7 @@ class ScaleByMuon(AbstractTransform):
     adaptive: bool = eqx.field(static=True, default=False)
     preconditioning: str = eqx.field(static=True, default="frobenius")
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(MuonDimensionNumbers))
+    per_head: bool = eqx.field(static=True, default=False)
     follow: Follow = followed()
 
     def check(self) -> None:
@@ -147,8 +150,8 @@ class ScaleByMuon(AbstractTransform):
 
     def matrices(self, tree: PyTree) -> list[Matrix | None]:
         """The `Matrix` of each leaf, in JAX's order; None for leaves that aren't matrices."""
-        specified: AbstractLabels = self.weight_dimension_numbers
-        return matrices_of("ScaleByMuon(weight_dimension_numbers=...)", specified, tree)
+        specified = specified_matrices(self.weight_dimension_numbers, self.follow)
+        return matrices_of("ScaleByMuon(weight_dimension_numbers=...)", specified, tree, per_head=self.per_head)
 
     def init(self, params: Params) -> MuonState:
         """Zero momentum for every matrix, and no state for other leaves."""
@@ -163,23 +166,28 @@ class ScaleByMuon(AbstractTransform):
         rule = _MuonMomentum(self.at(state))
         directions, (new_state,) = run_rules([rule], wide, [state], params, extra)
         leaves, treedef = jtu.tree_flatten(updates)
-        momenta = [
-            (i, matrix, matrix.of(d))
-            for i, (matrix, d) in enumerate(zip(self.matrices(updates), jtu.tree_leaves(directions), strict=True))
+        matrices = self.matrices(updates)
+        momenta = {
+            i: matrix.pieces(d)
+            for i, (matrix, d) in enumerate(zip(matrices, jtu.tree_leaves(directions), strict=True))
             if matrix is not None
-        ]
+        }
         # The orthogonal factor of a transpose is the transpose of the factor, so both shapes can share a batch.
-        orthogonal = together(rule.owner._orthogonal, [_wide(d) for _, _, d in momenta])
-        for (i, matrix, d), o in zip(momenta, orthogonal, strict=True):
-            o = o if o.shape == d.shape else jnp.swapaxes(o, -1, -2)
-            u = _nuclear_norm(d, o) * o if self.adaptive else o
-            leaves[i] = matrix.back(u).astype(leaves[i].dtype)
+        orthogonal = iter(together(rule.owner._orthogonal, [_wide(d) for ds in momenta.values() for d in ds]))
+        for i, pieces in momenta.items():
+            u = matrices[i].joined([self._like(d, next(orthogonal)) for d in pieces])
+            leaves[i] = u.astype(leaves[i].dtype)
         return treedef.unflatten(leaves), new_state
 
     def at(self, state: MuonState) -> "ScaleByMuon":
         """The transform with every schedule replaced by its value at the next step."""
         assert state.count is not None
         return resolve(self, state.count)
+
+    def _like(self, d: Array, orthogonal: Array) -> Array:
+        """The update of matrices, from their momentum and its orthogonal factor, which may be transposed."""
+        o = orthogonal if orthogonal.shape == d.shape else jnp.swapaxes(orthogonal, -1, -2)
+        return _nuclear_norm(d, o) * o if self.adaptive else o
 
     def _orthogonal(self, x: Array) -> Array:
         return orthogonalize(x, self.ns_coeffs, self.ns_steps, preconditioning=self.preconditioning, eps=self.eps)
@@ -199,15 +207,17 @@ class ScaleByShape(AbstractStatelessTransform):
     r"""Scales the update of each matrix by a factor of its shape, so that one learning rate suits all layer widths.
 
     $$
-    u = g \sqrt{\max(1, n / m)} \quad\text{or}\quad u = \rho g \sqrt{\max(m, n)}
+    u = g \sqrt{\max(1, n / m)} \quad\text{or}\quad u = g \sqrt{n / m} \quad\text{or}\quad u = \rho g \sqrt{\max(m, n)}
     $$
 
-    for $m$ rows (inputs) and $n$ columns (outputs). Applied to an orthogonal matrix, the second form gives entries with
+    for $m$ rows (inputs) and $n$ columns (outputs). Applied to an orthogonal matrix, the third form gives entries with
     a root mean square of $\rho$. With $\rho = 0.2$, about that of Adam's updates, learning rates of Adam can be reused.
 
     Args:
         weight_dimension_numbers: which parameters are matrices, as in `ScaleByMuon`; others pass through unchanged.
-        consistent_rms: $\rho$, the root mean square of an update; None for the first form.
+        consistent_rms: $\rho$, the root mean square of an update; None for one of the other forms.
+        clamped: True for the first form, False for the second.
+        per_head: whether each head of a query, key or value is a matrix, as in `ScaleByMuon`.
 
     References:
         Jordan, [Muon](https://github.com/KellerJordan/Muon), 2024;
@@ -216,22 +226,27 @@ class ScaleByShape(AbstractStatelessTransform):
 
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(MuonDimensionNumbers))
     consistent_rms: OptionalNumber = number(None, optional=True)
+    clamped: bool = eqx.field(static=True, default=True)
+    per_head: bool = eqx.field(static=True, default=False)
 
     def apply(self, updates: Updates, params: Params | None, **extra: Any) -> Updates:
         """The updates, each multiplied by the factor of its shape."""
         del params, extra
-        specified: AbstractLabels = self.weight_dimension_numbers
-        matrices = matrices_of("ScaleByShape(weight_dimension_numbers=...)", specified, updates)
+        specified = specified_matrices(self.weight_dimension_numbers, "paper")
+        matrices = matrices_of("ScaleByShape(weight_dimension_numbers=...)", specified, updates, per_head=self.per_head)
         leaves, treedef = jtu.tree_flatten(updates)
         return treedef.unflatten(
             [g if m is None else self._scaled(g, m) for g, m in zip(leaves, matrices, strict=True)]
         )
 
     def _scaled(self, g: Array, matrix: Matrix) -> Array:
-        rows, columns = matrix.size
         wide = g.astype(at_least_float32(g.dtype))
-        rms = self.consistent_rms
-        if rms is None:
-            return (math.sqrt(max(1, columns / rows)) * wide).astype(g.dtype)
-        rms = jnp.asarray(rms).astype(wide.dtype)
-        return (rms * math.sqrt(max(rows, columns)) * wide).astype(g.dtype)
+        if not matrix.blocks:
+            return (self._factor(*matrix.size, wide.dtype) * wide).astype(g.dtype)
+        pieces = [self._factor(*piece.shape[-2:], wide.dtype) * piece for piece in matrix.pieces(wide)]
+        return matrix.joined(pieces).astype(g.dtype)
+
+    def _factor(self, rows: int, columns: int, dtype: Any) -> Array | float:
+        if self.consistent_rms is not None:
+            return jnp.asarray(self.consistent_rms).astype(dtype) * math.sqrt(max(rows, columns))
+        return math.sqrt(max(1, columns / rows) if self.clamped else columns / rows)

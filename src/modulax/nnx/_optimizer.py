@@ -13,6 +13,7 @@ to rebuild the tree; it is static and hashable, so it is part of NNX's cache key
 """
 
 import collections
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -26,6 +27,8 @@ from jaxtyping import PyTree
 
 from .._catalog.sharding import state_sharding
 from .._protocol.transform import AbstractTransform
+from .._roles.find import model_of, table_of
+from .._roles.labels import with_roles
 from ..tree._paths import JoinedNames, Names, join, named_leaves
 from ..tree._state import owners
 
@@ -132,7 +135,7 @@ class Optimizer(nnx.Pytree):
 
     Args:
         model: the model.
-        optimizer: a transform or an optimizer.
+        optimizer: a transform or an optimizer. What it knows of roles, as `Muon` does, it reads from the model.
         wrt: filter of the variables to train, the same as for `nnx.grad`.
         graph: graph mode or tree mode, as in `nnx.Optimizer`; the default is set by `nnx.set_graph_mode`.
         zero: axis of the mesh to divide the state over, or several axes, as in `state_sharding` (ZeRO-1).
@@ -163,6 +166,8 @@ class Optimizer(nnx.Pytree):
                 f"For one of optax's, use `flax.nnx.Optimizer`."
             )
         self.wrt, self.graph = wrt, graph
+        # The transforms get trees without the classes of the layers.
+        optimizer = with_roles(optimizer, functools.partial(table_of, model_of(model, wrt)))
         variables = nnx.state(model, wrt, graph=graph)
         params = nnx.as_pure(variables)
         state = _init(optimizer, params, zero)

@@ -1,0 +1,284 @@
+"""`roles`: what each parameter of a model is."""
+
+import abc
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator, Mapping, Set
+from typing import Any, NamedTuple
+
+import jax.tree_util as jtu
+from jaxtyping import PyTree
+
+from .._protocol.masks import AbstractLabels
+from .._protocol.patterns import nodes_of
+from .._support.checks import listing, suggestion
+from ..tree._math import shapes_of
+from ..tree._paths import Names, key_names, matches, named_leaves
+from .depth import depths_in, lists_of_blocks
+from .layers import role_in_layer
+from .names import as_head, in_flax_dict, in_module, is_named_head, unknown
+from .role import Bias, Gain, Hidden, Other, Role
+
+Given = tuple[tuple[str, Role], ...]
+
+
+class AbstractRoles(AbstractLabels):
+    """The role of every leaf of a tree.
+
+    Attributes:
+        given: pairs of pattern and role that the user gave.
+    """
+
+    given: Given
+
+    @abc.abstractmethod
+    def labels(self, tree: PyTree, *, partial: bool = False) -> list[Role]:
+        """Return the role of each leaf, in JAX's order."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FoundRoles(AbstractRoles):
+    """Roles that are found in each tree: in its classes, or in the names of its paths.
+
+    Args:
+        given: pairs of pattern and role, for what is not found.
+    """
+
+    given: Given = ()
+
+    def __repr__(self) -> str:
+        return repr(dict(self.given)) if self.given else "None"
+
+    def labels(self, tree: PyTree, *, partial: bool = False) -> list[Role]:
+        del partial
+        return list(roles_of(model_of(tree), self.given).values())
+
+    def bound(self, find: Callable[[Any], "Roles"]) -> AbstractLabels:
+        return find(dict(self.given))
+
+
+class Model(NamedTuple):
+    """A model as its parameters, the nodes that hold them, and the roles that their metadata give.
+
+    Args:
+        params: the parameters.
+        nodes: the nodes of the model by the names of their paths.
+        roles: roles from metadata, by the names of the paths of arrays.
+    """
+
+    params: PyTree
+    nodes: Mapping[Names, Any]
+    roles: Mapping[Names, Role]
+
+
+def model_of(model: Any, wrt: Any = None) -> Model:
+    """Return what `roles` reads of a model.
+
+    Args:
+        model: the model, or a tree of parameters.
+        wrt: filter of the variables of an NNX model; by default `nnx.Param`.
+    """
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is not None and isinstance(model, nnx.Module):
+        variables = nnx.state(model, nnx.Param if wrt is None else wrt)
+        nodes = {tuple(map(str, path)): node for path, node in nnx.iter_modules(model)}
+        metadata = {
+            tuple(map(str, path)): variable.get_metadata().get("role")
+            for path, variable in nnx.to_flat_state(variables)
+        }
+        return Model(nnx.as_pure(variables), nodes, {names: role for names, role in metadata.items() if role})
+    nodes = {key_names(path): node for path, node in nodes_of(model)[1].items()}
+    return Model(model, nodes, {})
+
+
+def roles_of(model: Model, given: Given) -> dict[Names, Role]:
+    """Return the role of each parameter, in JAX's order.
+
+    Raises:
+        ValueError: if a pattern matches no parameter and no layer.
+    """
+    known = [names for names, _ in named_leaves(model.params, with_none=True)]
+    for pattern, _ in given:
+        if known and not any(_fits(names[:n], pattern) for names in known for n in range(1, len(names) + 1)):
+            raise ValueError(
+                f"`roles`: the pattern `{pattern}` matches no parameter and no layer. The paths are "
+                f"{listing(map('.'.join, known))}."
+            )
+    blocks = {names for numbers in lists_of_blocks(known).values() for names in numbers}
+    out = {}
+    for names, x in named_leaves(model.params):
+        role = _found(model, names, x.shape, {*known}, is_in_block=names in blocks)
+        out[names] = _given(given, names, x.shape, role)
+    return out
+
+
+def _found(model: Model, names: Names, shape: tuple[int, ...], known: Set[Names], is_in_block: bool) -> Role:
+    """The role of a parameter without what the user gives by pattern."""
+    if not names:
+        return unknown(shape)
+    owners = [model.nodes[names[:n]] for n in range(len(names)) if names[:n] in model.nodes]
+    role = role_in_layer(owners, names, shape)
+    is_plain = not owners or isinstance(owners[-1], (dict, list, tuple, Mapping))
+    if role is None:
+        role = in_flax_dict(names, shape, known) if is_plain else in_module(names, shape)
+    if role is None:
+        role = unknown(shape)
+    elif isinstance(role, Hidden) and not is_in_block and is_named_head(names):
+        role = as_head(role)
+    declared = model.roles.get(names) or (_declared(owners[-1], names[-1]) if owners and names else None)
+    return role if declared is None else declared.like(role, shape)
+
+
+def _declared(owner: Any, name: str) -> Role | None:
+    """The role in the metadata of a field."""
+    fields = dataclasses.fields(owner) if dataclasses.is_dataclass(owner) else ()
+    return next((field.metadata.get("role") for field in fields if field.name == name), None)
+
+
+def _given(given: Given, names: Names, shape: tuple[int, ...], found: Role) -> Role:
+    """The role of the first pattern that fits the parameter, or the layer of a weight; else the one that was found."""
+    for pattern, role in given:
+        is_weight = not isinstance(found, (Bias, Gain))
+        if _fits(names, pattern) or (is_weight and any(_fits(names[:n], pattern) for n in range(1, len(names)))):
+            return role.like(found, shape)
+    return found
+
+
+def _fits(names: Names, pattern: str) -> bool:
+    return matches(".".join(names), pattern)
+
+
+class Roles(AbstractRoles):
+    """The role of every parameter of a model, by its path; printed as a table.
+
+        found = roles(model)
+        print(found)
+        found["layers.0.weight"].fan_in
+
+    Give it to an optimizer whose tree of parameters has no classes, such as a dict made from a model:
+    `Muon(2e-2, roles=roles(model))`.
+
+    Attributes:
+        tree: a tree like the parameters, with the `Role` of each array.
+    """
+
+    def __init__(
+        self, found: Mapping[Names, Role], shapes: Mapping[Names, tuple[int, ...]], tree: PyTree, given: Given = ()
+    ):
+        self.given = given
+        self._found = tuple(found.items())
+        self._by_path = {".".join(names): role for names, role in found.items()}
+        self._shapes = dict(shapes)
+        self._hash = hash(self._found)  # computed once: as a static field, it is hashed in every call
+        self.tree = tree
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (type(other) is Roles and self._found == other._found)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __getitem__(self, path: str) -> Role:
+        if path not in self._by_path:
+            raise KeyError(f"there is no parameter `{path}`.{suggestion(path, self._by_path)}")
+        return self._by_path[path]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_path)
+
+    def __len__(self) -> int:
+        return len(self._by_path)
+
+    def items(self) -> Iterator[tuple[str, Role]]:
+        """Iterate over paths and roles."""
+        return iter(self._by_path.items())
+
+    def __str__(self) -> str:
+        rows = [("path", "shape", "role", "fan in", "fan out", "batch", "depth")]
+        for (names, role), path in zip(self._found, self._by_path, strict=True):
+            shape = self._shapes[names]
+            sizes = [",".join(str(shape[i]) for i in axes) for axes in (role.fan_in, role.fan_out, role.batch)]
+            note = "" if role.is_known else " (assumed)"
+            rows.append((path, str(list(shape)), role.kind + note, *sizes, _depth_text(role.depth)))
+        columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+        lines = [
+            "  ".join(f"{cell:<{max(map(len, c))}}" for c, cell in zip(columns, row, strict=True)).rstrip()
+            for row in zip(*columns, strict=True)
+        ]
+        return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+
+    def __repr__(self) -> str:
+        return f"<roles of {len(self)} parameters>"
+
+    def labels(self, tree: PyTree, *, partial: bool = False) -> list[Role]:
+        """Return the role of each leaf of a tree with the same paths, or with some of them."""
+        found = dict(self._found)
+        leaves = named_leaves(tree)
+        for names, _ in leaves:
+            if names not in found and not partial:
+                raise ValueError(
+                    f"`roles` knows no parameter `{'.'.join(names)}`: it was given a model with the parameters "
+                    f"{listing(self._by_path)}."
+                )
+        return [found.get(names, Other()) for names, _ in leaves]
+
+
+def _depth_text(depth: int | tuple[int, ...] | None) -> str:
+    if isinstance(depth, tuple):
+        return f"{depth[0]} … {depth[-1]}"
+    return "" if depth is None else str(depth)
+
+
+def roles(model: Any, given: Mapping[str, Role] | None = None) -> Roles:
+    """Find what each parameter of a model is: its role, the meaning of its axes, and the depth of its block.
+
+        print(roles(model))
+        roles(model, {"readout": Head(), "blocks.*.qkv": Attention(heads=8)})
+
+    A role is found, in this order:
+
+    * from `given`, a mapping from patterns to roles; a pattern is that of a parameter, or of a layer, of which it then
+      means the weight;
+    * from the metadata `role` of a field, `weight: Array = eqx.field(metadata={"role": Head()})`, or of a variable of
+      NNX, `nnx.Param(x, role=Head())`;
+    * from the class of a layer of Equinox or NNX; a linear layer whose name, or the name of what it is in, is `head`,
+      `lm_head`, `logits`, `classifier`, `readout` or `unembed` is the head, if it is not in a block;
+    * from the names in a dict of parameters of Flax: `kernel`, `embedding`, `scale`, `bias`, and `query`, `key`,
+      `value`, `out` for attention;
+    * from the names in a user's own module: `bias`, `scale`, `gain`, `pos_embed`, `token_embedding`, ...
+
+    Any other array with two axes is taken as a hidden matrix of shape `(inputs, outputs)`, and the table says that this
+    is an assumption.
+
+    Args:
+        model: an Equinox model, an NNX model, or a tree of parameters; shapes are enough.
+        given: roles by pattern, for what is not found or found wrongly.
+
+    Raises:
+        ValueError: if a pattern matches no parameter.
+    """
+    return table_of(model_of(model), given or {})
+
+
+def table_of(model: Model, given: Mapping[str, Role]) -> Roles:
+    """Return the roles of a model with the depths of its blocks."""
+    tree = shapes_of(model.params)
+    found = roles_of(model._replace(params=tree), tuple(given.items()))
+    shapes = {names: x.shape for names, x in named_leaves(tree)}
+    depths = depths_in(shapes)
+    found = {names: dataclasses.replace(role, depth=depths.get(names, role.depth)) for names, role in found.items()}
+    return Roles(found, shapes, jtu.tree_structure(tree).unflatten(found.values()), tuple(given.items()))
+
+
+def as_roles(x: Any) -> AbstractRoles:
+    """Convert the argument `roles` of an optimizer: None, roles by pattern, or the result of `roles`."""
+    if x is None:
+        return FoundRoles()
+    if isinstance(x, AbstractRoles):
+        return x
+    if isinstance(x, Mapping) and all(isinstance(role, Role) for role in x.values()):
+        return FoundRoles(tuple(x.items()))
+    raise ValueError(
+        f'`roles` must be a mapping from patterns to roles, such as `{{"readout": Head()}}`, or the result of '
+        f"`modulax.roles(model)`, got {x!r}."
+    )

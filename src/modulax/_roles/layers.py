@@ -1,0 +1,130 @@
+"""The roles of the arrays in a layer of Equinox or of NNX, from its class.
+
+Classes of Flax are known by their names, so that Flax is never imported here. Where a layer has more axes than its
+class says, as after `eqx.filter_vmap` or `nnx.vmap` over its construction, the first ones are a batch of layers.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+
+from .role import Attention, Bias, Convolution, Embedding, Gain, Hidden, LoRA, Other, Role, axes
+
+_NORMS = (eqx.nn.LayerNorm, eqx.nn.RMSNorm, eqx.nn.GroupNorm, eqx.nn.BatchNorm)
+_PROJECTIONS = {"query_proj": "query", "key_proj": "key", "value_proj": "value", "output_proj": "out"}
+_GATES = {"OptimizedLSTMCell": 4, "GRUCell": 3}  # NNX joins the gates of these cells in one layer
+_FLAX_PROJECTIONS = ("query", "key", "value", "out")
+
+
+def role_in_layer(owners: Sequence[Any], names: Sequence[str], shape: tuple[int, ...]) -> Role | None:
+    """Return the role of an array in a layer of Equinox or NNX; None if the class is not known.
+
+    Args:
+        owners: the nodes of the model on the path to the array, from the model to the layer.
+        names: the names of the keys of this path, one more.
+        shape: the shape of the array.
+    """
+    if not owners:
+        return None
+    owner, outer = owners[-1], owners[-2] if len(owners) > 1 else None
+    flax = [cls.__name__ for cls in type(owner).__mro__ if cls.__module__.startswith("flax.nnx.nn")]
+    if not flax and not isinstance(owner, _EQUINOX):
+        return None
+    if names[-1] in ("bias", "bias_n"):
+        return Bias()
+    if not flax:
+        role = _in_equinox(owner, names[-1], len(shape))
+        if isinstance(outer, eqx.nn.MultiheadAttention):
+            return Attention(_PROJECTIONS[names[-2]], heads=outer.num_heads).like(role, shape)
+        return role
+    role = _in_flax(flax, owner, names[-1], shape)
+    kind = type(outer).__name__
+    if kind == "MultiHeadAttention" and names[-2] in _FLAX_PROJECTIONS:
+        return Attention(names[-2], heads=outer.num_heads).like(role, shape)
+    gates = _GATES.get(kind, 1) if names[-2].startswith("dense_") else 1
+    return role if gates == 1 else dataclasses.replace(role, blocks=(shape[-1] // gates,) * gates)
+
+
+def _in_flax(classes: Sequence[str], owner: Any, name: str, shape: tuple[int, ...]) -> Role:
+    """The role of an array in a layer of NNX, one of whose classes has a known name."""
+    if name == "scale":
+        return Gain()
+    if name.startswith("lora_"):
+        return LoRA(**axes(len(shape), [0], [1], 2))
+    return next((_FLAX[cls](owner, shape) for cls in classes if cls in _FLAX), Other())
+
+
+def _in_equinox(owner: Any, name: str, ndim: int) -> Role:
+    """The role of an array in a layer of Equinox; weights have the shape `(outputs, inputs)`."""
+    if isinstance(owner, _NORMS):
+        return Gain()
+    if isinstance(owner, eqx.nn.Embedding):
+        return Embedding(**axes(ndim, [0], [1], 2))
+    if isinstance(owner, eqx.nn.Linear):
+        return Hidden(**axes(ndim, [1], [0], 2))
+    if isinstance(owner, (eqx.nn.Conv, eqx.nn.ConvTranspose)):
+        rank = 2 + owner.num_spatial_dims
+        return Convolution(**axes(ndim, range(1, rank), [0], rank))
+    if isinstance(owner, (eqx.nn.GRUCell, eqx.nn.LSTMCell)) and name.startswith("weight"):
+        gates = 3 if isinstance(owner, eqx.nn.GRUCell) else 4
+        return Hidden(**axes(ndim, [1], [0], 2), blocks=(owner.hidden_size,) * gates)
+    return Other()
+
+
+_EQUINOX = (
+    *_NORMS,
+    eqx.nn.Embedding,
+    eqx.nn.Linear,
+    eqx.nn.Conv,
+    eqx.nn.ConvTranspose,
+    eqx.nn.GRUCell,
+    eqx.nn.LSTMCell,
+)
+
+
+def _linear(owner: Any, shape: tuple[int, ...]) -> Role:
+    del owner
+    return Hidden(**axes(len(shape), [0], [1], 2))
+
+
+def _linear_general(owner: Any, shape: tuple[int, ...]) -> Role:
+    """A kernel of NNX's `LinearGeneral`: batch axes, inputs, outputs."""
+    n_batch, n_in, n_out = len(owner.batch_axis), len(owner.in_features), len(owner.out_features)
+    rank = n_batch + n_in + n_out
+    return Hidden(**axes(len(shape), range(n_batch, n_batch + n_in), range(n_batch + n_in, rank), rank))
+
+
+def _einsum(owner: Any, shape: tuple[int, ...]) -> Role:
+    """A kernel of NNX's `Einsum`: the inputs are the axes that it sums over, a batch those in all three operands."""
+    operands, outputs = owner.einsum_str.replace(" ", "").split("->")
+    inputs, kernel = operands.split(",")
+    if "." in kernel:
+        return Other()
+    fan_in = [i for i, x in enumerate(kernel) if x not in outputs]
+    fan_out = [i for i, x in enumerate(kernel) if x in outputs and x not in inputs]
+    return Hidden(**axes(len(shape), fan_in, fan_out, len(kernel))) if fan_in and fan_out else Other()
+
+
+def _conv(owner: Any, shape: tuple[int, ...]) -> Role:
+    """A kernel of a convolution of NNX: window, inputs, outputs; or outputs, inputs with `transpose_kernel`."""
+    kernel_size = (owner.kernel_size,) if isinstance(owner.kernel_size, int) else owner.kernel_size
+    rank = len(kernel_size) + 2
+    out = rank - 2 if getattr(owner, "transpose_kernel", False) else rank - 1
+    return Convolution(**axes(len(shape), [i for i in range(rank) if i != out], [out], rank))
+
+
+def _embed(owner: Any, shape: tuple[int, ...]) -> Role:
+    del owner
+    return Embedding(**axes(len(shape), [0], [1], 2))
+
+
+_FLAX: dict[str, Callable[[Any, tuple[int, ...]], Role]] = {
+    "Linear": _linear,
+    "LinearGeneral": _linear_general,
+    "Einsum": _einsum,
+    "Conv": _conv,
+    "ConvTranspose": _conv,
+    "Embed": _embed,
+}

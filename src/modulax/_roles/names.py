@@ -1,0 +1,89 @@
+"""The roles of arrays from the names in their paths, where no class of a layer is known.
+
+Flax calls the arrays of its layers `kernel`, `embedding`, `scale` and `bias`, and that is all that is left in a dict of
+parameters. The axes follow from the number of axes and from the name of the layer: `query`, `key`, `value` and `out`
+for attention, `Conv_0` for a convolution; further axes come first and are a batch of layers.
+"""
+
+import re
+from collections.abc import Container, Sequence
+
+from ..tree._paths import Names
+from .role import Attention, Bias, Convolution, Embedding, Gain, Head, Hidden, LoRA, Other, Position, Role, axes
+
+FLAX = ("kernel", "embedding", "scale", "lora_a", "lora_b")
+
+HEAD = re.compile(r"(.*_)?(head|unembed|unembedding|embed_out|logits|classifier|readout)_?\d*")
+_POSITION = re.compile(r"wpe|pe|pos|.*pos(ition)?(al)?(_?(emb|enc|table|ids).*)?|pos(ition)?_.*", re.IGNORECASE)
+_EMBEDDING = re.compile(r".*embed.*|wte|.*token.*|cls.*", re.IGNORECASE)
+_GAIN = re.compile(r"scale|gain|gamma", re.IGNORECASE)
+_BIAS = re.compile(r"(.*_)?bias|beta", re.IGNORECASE)
+_CONVOLUTION = re.compile(r"(.*_)?conv.*", re.IGNORECASE)
+
+
+def in_flax_dict(names: Names, shape: Sequence[int], known: Container[Names]) -> Role | None:
+    """Return the role of an array in a dict of parameters of Flax; None if its name is not one of Flax.
+
+    Args:
+        names: the names of its path.
+        shape: its shape.
+        known: the names of all paths of the tree, also of absent leaves.
+    """
+    name, layer = names[-1], names[-2] if len(names) > 1 else ""
+    if name == "bias":
+        return Bias() if any((*names[:-1], other) in known for other in ("kernel", "scale")) else None
+    if name == "scale":
+        return Gain()
+    if name == "embedding":
+        kind = Position if _POSITION.fullmatch(layer) else Embedding
+        return kind(**axes(len(shape), [0], [1], 2))
+    if name in ("lora_a", "lora_b"):
+        return LoRA(**axes(len(shape), [0], [1], 2))
+    is_attention = (*names[:-2], "query", "kernel") in known and len(shape) > 2
+    return _kernel(layer, shape, is_attention) if name == "kernel" else None
+
+
+def _kernel(layer: str, shape: Sequence[int], is_attention: bool) -> Role:
+    """The role of a `kernel`, from the name of its layer and its number of axes."""
+    n = len(shape)
+    if is_attention and layer in ("query", "key", "value"):
+        return Attention(layer, heads=shape[-2], **axes(n, [0], [1, 2], 3))
+    if is_attention and layer == "out":
+        return Attention(layer, heads=shape[-3], **axes(n, [0, 1], [2], 3))
+    is_convolution = _CONVOLUTION.fullmatch(layer) is not None
+    if n > 3 or (is_convolution and n > 2):
+        return Convolution(fan_in=tuple(range(n - 1)), fan_out=(n - 1,), is_known=is_convolution)
+    return Hidden(**axes(n, [0], [1], 2), is_known=n == 2) if n > 1 else Other()
+
+
+def in_module(names: Names, shape: Sequence[int]) -> Role | None:
+    """Return the role of an array that a user's own module holds, from its name; None if the name doesn't tell."""
+    name = names[-1]
+    if _BIAS.fullmatch(name):
+        return Bias()
+    if _GAIN.fullmatch(name):
+        return Gain()
+    if _POSITION.fullmatch(name):
+        return Position()
+    return Embedding(**axes(len(shape), [0], [1], 2)) if _EMBEDDING.fullmatch(name) else None
+
+
+def unknown(shape: Sequence[int]) -> Role:
+    """Return the role of an array of which nothing is known: with two axes, a matrix of shape `(inputs, outputs)`."""
+    return Hidden(fan_in=(0,), fan_out=(1,), is_known=False) if len(shape) == 2 else Other()
+
+
+def is_named_head(names: Names) -> bool:
+    """Return whether a layer, or what it is in, has the name of a last layer."""
+    return any(HEAD.fullmatch(name) for name in names[:-1])
+
+
+def as_head(role: Role) -> Head:
+    """Return the role of a linear layer as that of the last one."""
+    return Head().like(role, ())
+
+
+def looks_like_another(names: Names) -> str | None:
+    """Return the name in a path by which what is trained as a matrix looks like something else, if there is one."""
+    patterns = (_EMBEDDING, HEAD, _BIAS, _GAIN, _POSITION)
+    return next((name for name in reversed(names) for x in patterns if x.fullmatch(name)), None)

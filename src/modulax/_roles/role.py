@@ -1,0 +1,182 @@
+"""What a parameter is in its layer: the kind of array, and what its axes mean."""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, Self
+
+Axes = tuple[int, ...]
+
+_QKV = {"q": "query", "k": "key", "v": "value", "o": "out"}
+
+
+def _as_axes(x: Any) -> Axes:
+    return (x,) if isinstance(x, int) else tuple(x)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Role:
+    """What an array is in its layer, and what its axes mean. `roles` finds the role of every parameter of a model.
+
+    The subclasses are the kinds of arrays. Give one to `roles`, to `Muon(roles=...)` or as metadata of a field where a
+    role cannot be found from the class of a layer:
+
+        roles(model, {"readout": Head(), "blocks.*.qkv": Attention(heads=8)})
+
+    Args:
+        fan_in: the axes over which the layer sums, its inputs; a convolution also sums over its window.
+        fan_out: the axes of its outputs.
+        batch: the other axes, such as layers stacked by `vmap` or `scan`, or experts: one matrix for each index.
+        blocks: the sizes of matrices that are joined along the outputs, such as query, key and value in one array;
+            empty if there is one.
+        depth: the number of the block in which it is, from 1; 0 before the blocks and one more than their number after
+            them; several where blocks are stacked; None if the paths don't tell.
+        is_known: False if the axes are an assumption: an array with two axes of which nothing is known is taken as
+            `(inputs, outputs)`.
+    """
+
+    fan_in: Axes = ()
+    fan_out: Axes = ()
+    batch: Axes = ()
+    blocks: tuple[int, ...] = ()
+    depth: int | tuple[int, ...] | None = None
+    is_known: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("fan_in", "fan_out", "batch"):
+            object.__setattr__(self, name, _as_axes(getattr(self, name)))
+
+    @property
+    def kind(self) -> str:
+        """The name of the role in tables, such as `"hidden"`."""
+        return type(self).__name__.lower()
+
+    def like(self, found: "Role | None", shape: tuple[int, ...]) -> Self:
+        """Return this role with the axes of a found one, if it has none.
+
+        Args:
+            found: what is found without it.
+            shape: the shape of the array.
+        """
+        if self.fan_in or self.fan_out:
+            rest = tuple(i for i in range(len(shape)) if i not in self.fan_in + self.fan_out)
+            return dataclasses.replace(self, batch=self.batch or rest)
+        if found is None or not found.fan_in:
+            return self
+        axes = {x: getattr(found, x) for x in ("fan_in", "fan_out", "batch")}
+        return dataclasses.replace(self, **axes, blocks=self.blocks or found.blocks)
+
+    def is_matrix(self) -> bool:
+        """Return whether it is a weight matrix, or a batch of them."""
+        return bool(self.fan_in and self.fan_out)
+
+
+class Hidden(Role):
+    """The weight matrix of a linear layer inside the model."""
+
+
+class Embedding(Role):
+    """A table of vectors, one for each token or class."""
+
+
+class Head(Role):
+    """The weight matrix of the last layer, whose outputs are logits or predictions."""
+
+
+class Convolution(Role):
+    """The kernel of a convolution. Its window belongs to the inputs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Attention(Role):
+    """A projection of an attention layer, or several in one array.
+
+    Args:
+        part: `"query"`, `"key"`, `"value"` or `"out"`; or the first letters of those that are joined along the outputs
+            in this order, `"qkv"` or `"kv"`.
+        heads: number of heads; needed to split an array by heads.
+        kv_heads: number of heads of keys and values, if they are fewer.
+    """
+
+    part: str = "qkv"
+    heads: int | None = None
+    kv_heads: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.part not in _QKV.values() and not set(self.part) <= set("qkv"):
+            raise ValueError(
+                f'`Attention(part=...)` must be "query", "key", "value" or "out", or letters for several in one array, '
+                f'such as "qkv", got {self.part!r}.'
+            )
+
+    @property
+    def kind(self) -> str:
+        return self.part
+
+    def like(self, found: Role | None, shape: tuple[int, ...]) -> Self:
+        role = super().like(found, shape)
+        if role.part in _QKV.values() or role.blocks or not role.fan_out:
+            return role
+        heads, kv_heads = self.heads or 1, self.kv_heads or self.heads or 1
+        counts = [heads if letter == "q" else kv_heads for letter in role.part]
+        total = 1
+        for axis in role.fan_out:
+            total *= shape[axis]
+        if total % sum(counts):
+            raise ValueError(
+                f"`{self!r}`: {total} outputs of an array of shape {shape} are not {sum(counts)} parts of one size."
+            )
+        return dataclasses.replace(role, blocks=tuple(total // sum(counts) * n for n in counts))
+
+    def by_head(self, outputs: int) -> tuple[int, ...]:
+        """Return the sizes of the matrices of single heads along the outputs; those of the role if they are not known.
+
+        Args:
+            outputs: the number of outputs.
+        """
+        if self.heads is None or self.part == "out":
+            return self.blocks
+        kv_heads = self.kv_heads or self.heads
+        letters = self.part if self.blocks else {"query": "q"}.get(self.part, "k")
+        heads = [self.heads if letter == "q" else kv_heads for letter in letters]
+        sizes = self.blocks or (outputs,)
+        return tuple(size // n for size, n in zip(sizes, heads, strict=True) for _ in range(n))
+
+
+class Bias(Role):
+    """A bias: it is added to the outputs of a layer."""
+
+
+class Gain(Role):
+    """The gain of a norm, a number for each channel."""
+
+
+class Position(Role):
+    """A table of positions, or another array that is added to the inputs of the blocks."""
+
+
+class LoRA(Role):
+    """One of the two factors of a low-rank adapter."""
+
+
+class Other(Role):
+    """An array of which nothing is known."""
+
+
+def axes(ndim: int, fan_in: Iterable[int], fan_out: Iterable[int], rank: int) -> dict[str, Any]:
+    """The axes of an array whose last `rank` axes are those of one layer, and whose first ones are a batch of layers.
+
+    Args:
+        ndim: number of axes of the array.
+        fan_in: axes of the inputs in one layer.
+        fan_out: axes of the outputs in one layer.
+        rank: number of axes in one layer.
+    """
+    first = ndim - rank
+    if first < 0:
+        return {}
+    return {
+        "fan_in": tuple(first + i for i in fan_in),
+        "fan_out": tuple(first + i for i in fan_out),
+        "batch": tuple(i for i in range(ndim) if i - first not in {*fan_in, *fan_out}),
+    }
