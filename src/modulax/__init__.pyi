@@ -142,6 +142,7 @@ from ._protocol.transform import (
 from ._roles.find import Roles as Roles, roles as roles
 from ._roles.labels import by_role as by_role, decays as decays
 from ._roles.role import (
+    AbstractRole as AbstractRole,
     Attention as Attention,
     Bias as Bias,
     Convolution as Convolution,
@@ -152,7 +153,6 @@ from ._roles.role import (
     LoRA as LoRA,
     Other as Other,
     Position as Position,
-    Role as Role,
 )
 from ._support.module import (
     AbstractState as AbstractState,

@@ -30,7 +30,6 @@ from .._protocol.schedule import AbstractSchedule, is_schedule, title
 from .._protocol.small_steps import lost_steps, warnings_in
 from .._protocol.transform import AbstractTransform, Effect, Part
 from .._roles.labels import roles_read_by
-from .._roles.role import Other
 from .._support.arithmetic import default_float
 from .._support.types import Params, State
 from ..tree._math import shapes_of
@@ -132,7 +131,7 @@ def describe(optimizer: AbstractTransform, params: Params, state: State | None =
     now = optimizer if state is None else optimizer.at(state)
     _walk(Part("", None, now, state), params, rows, notes, is_inside=False)
     for row, role in zip(rows, roles_read_by(optimizer, params), strict=False):
-        row.role = role.kind if role.is_known and not isinstance(role, Other) else ""
+        row.role = role.kind if role.is_known else ""
     notes += [*warnings_in(optimizer, params), *lost_steps(optimizer, params)]
     state = jax.eval_shape(functools.partial(init_even_if_empty, optimizer), params)
     notes += _stacked(state, {row.path: row.shape for row in rows})

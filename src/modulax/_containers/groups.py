@@ -4,15 +4,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from .._protocol.container import check_part
-from .._protocol.patterns import by_path
 from .._protocol.transform import AbstractTransform
+from .._roles.labels import by_path_or_role
+from .._roles.role import AbstractRole
 from .partition import Partition
 
 _REST = "default"
 
 
-def groups(optimizer: AbstractTransform, changes: Mapping[str, Mapping[str, Any]]) -> Partition:
-    """Make parameter groups: one optimizer, with other hyperparameters for the parameters that a pattern matches.
+def groups(optimizer: AbstractTransform, changes: Mapping[Any, Mapping[str, Any]]) -> Partition:
+    """Make parameter groups: one optimizer, with other hyperparameters for some parameters, by pattern or by role.
 
         optimizer = groups(
             AdamW(1e-3),
@@ -29,15 +30,18 @@ def groups(optimizer: AbstractTransform, changes: Mapping[str, Mapping[str, Any]
         optimizer.replace(**{"head.*.learning_rate": 3e-3})
         optimizer.hyperparameters()["head.*.learning_rate"]
 
+    A key may also be the class of a role, as in `roles`: `{Embedding: {"learning_rate": 0.1}, Bias: {"weight_decay":
+    0.0}}`. The group then has the name of the role, `optimizer.replace(**{"embedding.learning_rate": 0.3})`.
+
     Groups that differ in numbers share the traced rules of the optimizer, so that they hardly cost compile time.
     A transform that looks at all parameters, such as `ClipByGlobalNorm`, sees one group only; to clip by the norm of
     all gradients, put it before the groups: `Chain(ClipByGlobalNorm(1.0), groups(...))`.
 
     Args:
         optimizer: the optimizer, with the hyperparameters of the group `default`.
-        changes: mapping from pattern, as in `by_path`, to what differs: a mapping from names, as in `replace`, to
-            values. A value may be a schedule. An option such as `mask` or `nesterov` may differ too; it makes the
-            compiled program of the group another one.
+        changes: mapping from pattern, as in `by_path`, or from role, to what differs: a mapping from names, as in
+            `replace`, to values. A value may be a schedule. An option such as `mask` or `nesterov` may differ too; it
+            makes the compiled program of the group another one.
 
     Returns:
         a `Partition`.
@@ -57,7 +61,12 @@ def groups(optimizer: AbstractTransform, changes: Mapping[str, Mapping[str, Any]
             f"`groups`: `{_REST}` is the group of all other parameters. Give their hyperparameters to the optimizer, "
             f"or write the pattern differently: `{_REST}*`."
         )
-    transforms = {pattern: optimizer.replace(**named) for pattern, named in changes.items()}
-    return Partition(
-        {**transforms, _REST: optimizer}, by_path({pattern: pattern for pattern in changes}, default=_REST)
-    )
+    names = {key: key if isinstance(key, str) else _name(key) for key in changes}
+    transforms = {names[key]: optimizer.replace(**named) for key, named in changes.items()}
+    return Partition({**transforms, _REST: optimizer}, by_path_or_role(names, default=_REST))
+
+
+def _name(key: Any) -> str:
+    if not isinstance(key, type) or not issubclass(key, AbstractRole):
+        raise ValueError(f"`groups`: a key must be a pattern or the class of a role, such as `Bias`, got {key!r}.")
+    return key.__name__.lower()

@@ -14,7 +14,7 @@ from .._protocol.container import check_part
 from .._protocol.patterns import by_path
 from .._protocol.transform import AbstractTransform, everything_in, extra_arguments
 from .._roles.find import model_of, roles_of
-from .._roles.role import Bias, Gain, Hidden, Other, Position, Role
+from .._roles.role import AbstractRole, Hidden
 from .._support.arithmetic import is_inexact_array
 from .._support.checks import check_option, listing
 from .._support.types import P, Params
@@ -145,7 +145,7 @@ def _compared(params: Params, base_params: Params, layout: Any) -> dict[Names, _
     return {names: _leaf(".".join(names), x.shape, narrow[names].shape, found[names]) for names, x in wide.items()}
 
 
-def _given_layouts(layout: Any, tree: PyTree, found: Mapping[Names, Role]) -> dict[Names, Role]:
+def _given_layouts(layout: Any, tree: PyTree, found: Mapping[Names, AbstractRole]) -> dict[Names, AbstractRole]:
     """The roles that the argument `layout` gives, by path; one for the whole model is meant for the unknown ones."""
     patterns = {"*": layout} if isinstance(layout, str) else layout
     labels = dict(zip(found, by_path(patterns, default="").labels(tree), strict=True))
@@ -159,13 +159,13 @@ def _given_layouts(layout: Any, tree: PyTree, found: Mapping[Names, Role]) -> di
     return given
 
 
-def _is_known(role: Role) -> bool:
-    return role.is_known and not isinstance(role, Other)
+def _is_known(role: AbstractRole) -> bool:
+    return role.is_known and bool(role.fan_in)
 
 
-def _leaf(path: str, wide: Sequence[int], narrow: Sequence[int], role: Role) -> _Leaf:
+def _leaf(path: str, wide: Sequence[int], narrow: Sequence[int], role: AbstractRole) -> _Leaf:
     ratios = _ratios(path, wide, narrow)
-    if not ratios or len(wide) == 1 or isinstance(role, (Bias, Gain, Position)):
+    if not ratios or len(wide) == 1 or role.is_vector:
         return _Leaf("vector", fan_out=max(ratios.values(), default=1.0))
     _check_axes(path, wide, narrow, role, list(ratios.values()))
     if not _is_known(role):  # both axes grow alike
@@ -183,7 +183,9 @@ def _ratios(path: str, wide: Sequence[int], narrow: Sequence[int]) -> dict[int, 
     return {i: n / m for i, (n, m) in enumerate(zip(wide, narrow, strict=True)) if n != m}
 
 
-def _check_axes(path: str, wide: Sequence[int], narrow: Sequence[int], role: Role, ratios: Sequence[float]) -> None:
+def _check_axes(
+    path: str, wide: Sequence[int], narrow: Sequence[int], role: AbstractRole, ratios: Sequence[float]
+) -> None:
     """Raise an error if it is not known which of the axes that grow is the input."""
     if len(ratios) > 2:
         raise ValueError(

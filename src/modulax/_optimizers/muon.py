@@ -150,17 +150,22 @@ class Muon(AbstractOptimizer):
             f'`Muon(roles={{"{path}": Embedding()}})`, or `Hidden()` if it is a matrix.'
             for path, name in found
         ]
-        rate = self.learning_rate
-        is_large = isinstance(rate, (float, int, np.generic, np.ndarray)) and np.ndim(rate) == 0 and rate > _LARGE
-        if is_large and self.adam_learning_rate is None and self.consistent_rms is None:
-            labels = MatrixLabels("Muon", self._matrices(), "muon", "adam").labels(tree)
-            if "adam" in labels:
-                warnings.append(
-                    f"AdamW trains {labels.count('adam')} parameters with the learning rate of the matrices, "
-                    f"{rate:.7g}, which is large for it. Give it one, `Muon({rate:.7g}, adam_learning_rate=3e-4)`; or "
-                    f"let the matrices move as in AdamW, `Muon(3e-4, consistent_rms=0.2)`."
-                )
+        has_others = "adam" in MatrixLabels("Muon", self._matrices(), "muon", "adam").labels(tree)
+        if has_others and (rate := self._large_rate_of_adam()):
+            warnings.append(
+                f"AdamW trains the other parameters with the learning rate of the matrices, {rate:.7g}, which is "
+                f"large for it. Give it one, `Muon({rate:.7g}, adam_learning_rate=3e-4)`; or let the matrices move "
+                f"as in AdamW, `Muon(3e-4, consistent_rms=0.2)`."
+            )
         return Effect(warnings=warnings)
+
+    def _large_rate_of_adam(self) -> float | None:
+        """The learning rate of the matrices, if AdamW has it too and it is too large for AdamW."""
+        rate = self.learning_rate
+        is_own = self.adam_learning_rate is not None or self.consistent_rms is not None
+        if is_own or not isinstance(rate, (float, int, np.generic, np.ndarray)) or np.ndim(rate):
+            return None
+        return float(rate) if rate > _LARGE else None
 
     def transform(self) -> Partition:
         matrices = self._matrices()

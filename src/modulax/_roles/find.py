@@ -16,10 +16,10 @@ from ..tree._math import shapes_of
 from ..tree._paths import Names, key_names, matches, named_leaves
 from .depth import depths_in, lists_of_blocks
 from .layers import role_in_layer
-from .names import as_head, in_flax_dict, in_module, is_named_head, unknown
-from .role import Bias, Gain, Hidden, Other, Role
+from .names import by_name, in_flax_dict, in_module, unknown
+from .role import AbstractRole, Other
 
-Given = tuple[tuple[str, Role], ...]
+Given = tuple[tuple[str, AbstractRole], ...]
 
 
 class AbstractRoles(AbstractLabels):
@@ -32,7 +32,7 @@ class AbstractRoles(AbstractLabels):
     given: Given
 
     @abc.abstractmethod
-    def labels(self, tree: PyTree, *, partial: bool = False) -> list[Role]:
+    def labels(self, tree: PyTree, *, partial: bool = False) -> list[AbstractRole]:
         """Return the role of each leaf, in JAX's order."""
 
 
@@ -49,7 +49,7 @@ class FoundRoles(AbstractRoles):
     def __repr__(self) -> str:
         return repr(dict(self.given)) if self.given else "None"
 
-    def labels(self, tree: PyTree, *, partial: bool = False) -> list[Role]:
+    def labels(self, tree: PyTree, *, partial: bool = False) -> list[AbstractRole]:
         del partial
         return list(roles_of(model_of(tree), self.given).values())
 
@@ -68,7 +68,7 @@ class Model(NamedTuple):
 
     params: PyTree
     nodes: Mapping[Names, Any]
-    roles: Mapping[Names, Role]
+    roles: Mapping[Names, AbstractRole]
 
 
 def model_of(model: Any, wrt: Any = None) -> Model:
@@ -91,7 +91,7 @@ def model_of(model: Any, wrt: Any = None) -> Model:
     return Model(model, nodes, {})
 
 
-def roles_of(model: Model, given: Given) -> dict[Names, Role]:
+def roles_of(model: Model, given: Given) -> dict[Names, AbstractRole]:
     """Return the role of each parameter, in JAX's order.
 
     Raises:
@@ -104,15 +104,15 @@ def roles_of(model: Model, given: Given) -> dict[Names, Role]:
                 f"`roles`: the pattern `{pattern}` matches no parameter and no layer. The paths are "
                 f"{listing(map('.'.join, known))}."
             )
-    blocks = {names for numbers in lists_of_blocks(known).values() for names in numbers}
+    blocks = {names: path.count(".") + 1 for path, numbers in lists_of_blocks(known).items() for names in numbers}
     out = {}
     for names, x in named_leaves(model.params):
-        role = _found(model, names, x.shape, {*known}, is_in_block=names in blocks)
+        role = _found(model, names, x.shape, {*known}, blocks.get(names))
         out[names] = _given(given, names, x.shape, role)
     return out
 
 
-def _found(model: Model, names: Names, shape: tuple[int, ...], known: Set[Names], is_in_block: bool) -> Role:
+def _found(model: Model, names: Names, shape: tuple[int, ...], known: Set[Names], block: int | None) -> AbstractRole:
     """The role of a parameter without what the user gives by pattern."""
     if not names:
         return unknown(shape)
@@ -123,22 +123,22 @@ def _found(model: Model, names: Names, shape: tuple[int, ...], known: Set[Names]
         role = in_flax_dict(names, shape, known) if is_plain else in_module(names, shape)
     if role is None:
         role = unknown(shape)
-    elif isinstance(role, Hidden) and not is_in_block and is_named_head(names):
-        role = as_head(role)
+    else:
+        role = by_name(role, names, shape, block)
     declared = model.roles.get(names) or (_declared(owners[-1], names[-1]) if owners and names else None)
     return role if declared is None else declared.like(role, shape)
 
 
-def _declared(owner: Any, name: str) -> Role | None:
+def _declared(owner: Any, name: str) -> AbstractRole | None:
     """The role in the metadata of a field."""
     fields = dataclasses.fields(owner) if dataclasses.is_dataclass(owner) else ()
     return next((field.metadata.get("role") for field in fields if field.name == name), None)
 
 
-def _given(given: Given, names: Names, shape: tuple[int, ...], found: Role) -> Role:
+def _given(given: Given, names: Names, shape: tuple[int, ...], found: AbstractRole) -> AbstractRole:
     """The role of the first pattern that fits the parameter, or the layer of a weight; else the one that was found."""
     for pattern, role in given:
-        is_weight = not isinstance(found, (Bias, Gain))
+        is_weight = not found.is_vector
         if _fits(names, pattern) or (is_weight and any(_fits(names[:n], pattern) for n in range(1, len(names)))):
             return role.like(found, shape)
     return found
@@ -159,11 +159,15 @@ class Roles(AbstractRoles):
     `Muon(2e-2, roles=roles(model))`.
 
     Attributes:
-        tree: a tree like the parameters, with the `Role` of each array.
+        tree: a tree like the parameters, with the `AbstractRole` of each array.
     """
 
     def __init__(
-        self, found: Mapping[Names, Role], shapes: Mapping[Names, tuple[int, ...]], tree: PyTree, given: Given = ()
+        self,
+        found: Mapping[Names, AbstractRole],
+        shapes: Mapping[Names, tuple[int, ...]],
+        tree: PyTree,
+        given: Given = (),
     ):
         self.given = given
         self._found = tuple(found.items())
@@ -178,9 +182,9 @@ class Roles(AbstractRoles):
     def __hash__(self) -> int:
         return self._hash
 
-    def __getitem__(self, path: str) -> Role:
+    def __getitem__(self, path: str) -> AbstractRole:
         if path not in self._by_path:
-            raise KeyError(f"there is no parameter `{path}`.{suggestion(path, self._by_path)}")
+            raise KeyError(f"there is no parameter `{path}`.{suggestion(path, list(self._by_path))}")
         return self._by_path[path]
 
     def __iter__(self) -> Iterator[str]:
@@ -189,7 +193,7 @@ class Roles(AbstractRoles):
     def __len__(self) -> int:
         return len(self._by_path)
 
-    def items(self) -> Iterator[tuple[str, Role]]:
+    def items(self) -> Iterator[tuple[str, AbstractRole]]:
         """Iterate over paths and roles."""
         return iter(self._by_path.items())
 
@@ -210,7 +214,7 @@ class Roles(AbstractRoles):
     def __repr__(self) -> str:
         return f"<roles of {len(self)} parameters>"
 
-    def labels(self, tree: PyTree, *, partial: bool = False) -> list[Role]:
+    def labels(self, tree: PyTree, *, partial: bool = False) -> list[AbstractRole]:
         """Return the role of each leaf of a tree with the same paths, or with some of them."""
         found = dict(self._found)
         leaves = named_leaves(tree)
@@ -229,7 +233,7 @@ def _depth_text(depth: int | tuple[int, ...] | None) -> str:
     return "" if depth is None else str(depth)
 
 
-def roles(model: Any, given: Mapping[str, Role] | None = None) -> Roles:
+def roles(model: Any, given: Mapping[str, AbstractRole] | None = None) -> Roles:
     """Find what each parameter of a model is: its role, the meaning of its axes, and the depth of its block.
 
         print(roles(model))
@@ -260,7 +264,7 @@ def roles(model: Any, given: Mapping[str, Role] | None = None) -> Roles:
     return table_of(model_of(model), given or {})
 
 
-def table_of(model: Model, given: Mapping[str, Role]) -> Roles:
+def table_of(model: Model, given: Mapping[str, AbstractRole]) -> Roles:
     """Return the roles of a model with the depths of its blocks."""
     tree = shapes_of(model.params)
     found = roles_of(model._replace(params=tree), tuple(given.items()))
@@ -276,7 +280,7 @@ def as_roles(x: Any) -> AbstractRoles:
         return FoundRoles()
     if isinstance(x, AbstractRoles):
         return x
-    if isinstance(x, Mapping) and all(isinstance(role, Role) for role in x.values()):
+    if isinstance(x, Mapping) and all(isinstance(role, AbstractRole) for role in x.values()):
         return FoundRoles(tuple(x.items()))
     raise ValueError(
         f'`roles` must be a mapping from patterns to roles, such as `{{"readout": Head()}}`, or the result of '

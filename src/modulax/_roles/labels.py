@@ -8,8 +8,9 @@ from jaxtyping import PyTree
 
 from .._protocol.hyperparameters import AbstractHyperparameters, with_value
 from .._protocol.masks import AbstractLabels
+from .._protocol.patterns import by_path
 from .find import AbstractRoles, Roles, as_roles
-from .role import Attention, Convolution, Head, Hidden, LoRA, Role
+from .role import AbstractRole
 
 T = TypeVar("T", bound=AbstractHyperparameters)
 
@@ -25,7 +26,7 @@ class _ByRole(AbstractLabels):
         name: how it is written in code.
     """
 
-    groups: tuple[tuple[type[Role], Any], ...]
+    groups: tuple[tuple[type[AbstractRole], Any], ...]
     default: Any
     roles: AbstractRoles
     name: str
@@ -44,7 +45,7 @@ class _ByRole(AbstractLabels):
         return dataclasses.replace(self, roles=self.roles.bound(find))
 
 
-def by_role(groups: Mapping[type[Role], Any], default: Any = False, roles: Any = None) -> AbstractLabels:
+def by_role(groups: Mapping[Any, Any], default: Any = False, roles: Any = None) -> AbstractLabels:
     """Select or label parameters by what they are: the labels of a `Partition`, or the mask of a transform.
 
         labels = by_role({Embedding: "embedding", Head: "head"}, default="rest")
@@ -58,7 +59,7 @@ def by_role(groups: Mapping[type[Role], Any], default: Any = False, roles: Any =
     Raises:
         ValueError: if a key is not the class of a role.
     """
-    if not isinstance(groups, Mapping) or not all(isinstance(x, type) and issubclass(x, Role) for x in groups):
+    if not isinstance(groups, Mapping) or not all(isinstance(x, type) and issubclass(x, AbstractRole) for x in groups):
         raise ValueError(
             f"`by_role` needs a mapping from roles to labels, `by_role({{Bias: False}}, True)`, got {groups!r}."
         )
@@ -66,9 +67,67 @@ def by_role(groups: Mapping[type[Role], Any], default: Any = False, roles: Any =
     return _ByRole(tuple(groups.items()), default, as_roles(roles), f"by_role({{{written}}}, {default!r})")
 
 
-_DECAYING = (Hidden, Head, Convolution, Attention, LoRA)
+@dataclasses.dataclass(frozen=True, repr=False)
+class _First(AbstractLabels):
+    """The label of the first key that fits, which is a pattern or the class of a role.
 
-decays: AbstractLabels = _ByRole(tuple((kind, True) for kind in _DECAYING), False, as_roles(None), "decays")
+    Args:
+        labels: the labels of each key, None for leaves that it doesn't fit.
+        default: label of the leaves that no key fits.
+        keys: how the keys are written in code.
+    """
+
+    labels_of_keys: tuple[AbstractLabels, ...]
+    default: Any
+    keys: str
+
+    def __repr__(self) -> str:
+        return self.keys
+
+    def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
+        del partial
+        columns = [labels.labels(tree, partial=True) for labels in self.labels_of_keys]
+        rows = zip(*columns, strict=True)
+        return [next((label for label in row if label is not None), self.default) for row in rows]
+
+    def bound(self, find: Callable[[Any], Any]) -> AbstractLabels:
+        return dataclasses.replace(self, labels_of_keys=tuple(x.bound(find) for x in self.labels_of_keys))
+
+
+def by_path_or_role(names: Mapping[Any, str], default: str) -> AbstractLabels:
+    """Return labels by keys that are patterns, as in `by_path`, or classes of roles; the first that fits wins.
+
+    Args:
+        names: the label of each key.
+        default: the label of all other leaves.
+    """
+    if all(isinstance(key, str) for key in names):
+        return by_path(names, default=default)
+    labels = [
+        by_path({key: name}) if isinstance(key, str) else by_role({key: name}, default=None)
+        for key, name in names.items()
+    ]
+    return _First(tuple(labels), default, f"groups({', '.join(names.values())})")
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class _Decays(AbstractLabels):
+    """Whether weight decay applies to each leaf, by its role."""
+
+    roles: AbstractRoles
+
+    def __repr__(self) -> str:
+        return "decays"
+
+    def labels(self, tree: PyTree, *, partial: bool = False) -> list[bool]:
+        del partial
+        return [role.decays for role in self.roles.labels(tree)]
+
+    def bound(self, find: Callable[[Any], Any]) -> AbstractLabels:
+        return dataclasses.replace(self, roles=self.roles.bound(find))
+
+
+decays: AbstractLabels = _Decays(as_roles(None))
 """The usual mask of weight decay: matrices and kernels decay; biases, gains, embeddings and positions do not."""
 
 
@@ -85,10 +144,10 @@ def with_roles(optimizer: T, find: Callable[[Any], Roles]) -> T:
     return optimizer
 
 
-def roles_read_by(optimizer: AbstractHyperparameters, tree: PyTree) -> list[Role]:
+def roles_read_by(optimizer: AbstractHyperparameters, tree: PyTree) -> list[AbstractRole]:
     """Return the roles of the leaves of a tree as an optimizer reads them; nothing if it reads none."""
     for _, labels in _labels_in(optimizer, ()):
-        found = labels.roles if isinstance(labels, _ByRole) else labels
+        found = getattr(labels, "roles", labels)
         if isinstance(found, AbstractRoles):
             return found.labels(tree, partial=True)
     return []

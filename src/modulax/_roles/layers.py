@@ -10,7 +10,7 @@ from typing import Any
 
 import equinox as eqx
 
-from .role import Attention, Bias, Convolution, Embedding, Gain, Hidden, LoRA, Other, Role, axes
+from .role import AbstractRole, Attention, Bias, Convolution, Embedding, Gain, Hidden, LoRA, Other, axes
 
 _NORMS = (eqx.nn.LayerNorm, eqx.nn.RMSNorm, eqx.nn.GroupNorm, eqx.nn.BatchNorm)
 _PROJECTIONS = {"query_proj": "query", "key_proj": "key", "value_proj": "value", "output_proj": "out"}
@@ -18,7 +18,7 @@ _GATES = {"OptimizedLSTMCell": 4, "GRUCell": 3}  # NNX joins the gates of these 
 _FLAX_PROJECTIONS = ("query", "key", "value", "out")
 
 
-def role_in_layer(owners: Sequence[Any], names: Sequence[str], shape: tuple[int, ...]) -> Role | None:
+def role_in_layer(owners: Sequence[Any], names: Sequence[str], shape: tuple[int, ...]) -> AbstractRole | None:
     """Return the role of an array in a layer of Equinox or NNX; None if the class is not known.
 
     Args:
@@ -29,6 +29,7 @@ def role_in_layer(owners: Sequence[Any], names: Sequence[str], shape: tuple[int,
     if not owners:
         return None
     owner, outer = owners[-1], owners[-2] if len(owners) > 1 else None
+    layer = names[-2] if len(names) > 1 else ""
     flax = [cls.__name__ for cls in type(owner).__mro__ if cls.__module__.startswith("flax.nnx.nn")]
     if not flax and not isinstance(owner, _EQUINOX):
         return None
@@ -37,17 +38,17 @@ def role_in_layer(owners: Sequence[Any], names: Sequence[str], shape: tuple[int,
     if not flax:
         role = _in_equinox(owner, names[-1], len(shape))
         if isinstance(outer, eqx.nn.MultiheadAttention):
-            return Attention(_PROJECTIONS[names[-2]], heads=outer.num_heads).like(role, shape)
+            return Attention(_PROJECTIONS[layer], heads=outer.num_heads).like(role, shape)
         return role
     role = _in_flax(flax, owner, names[-1], shape)
     kind = type(outer).__name__
-    if kind == "MultiHeadAttention" and names[-2] in _FLAX_PROJECTIONS:
-        return Attention(names[-2], heads=outer.num_heads).like(role, shape)
-    gates = _GATES.get(kind, 1) if names[-2].startswith("dense_") else 1
+    if kind == "MultiHeadAttention" and layer in _FLAX_PROJECTIONS:
+        return Attention(layer, heads=outer.num_heads).like(role, shape)
+    gates = _GATES.get(kind, 1) if layer.startswith("dense_") else 1
     return role if gates == 1 else dataclasses.replace(role, blocks=(shape[-1] // gates,) * gates)
 
 
-def _in_flax(classes: Sequence[str], owner: Any, name: str, shape: tuple[int, ...]) -> Role:
+def _in_flax(classes: Sequence[str], owner: Any, name: str, shape: tuple[int, ...]) -> AbstractRole:
     """The role of an array in a layer of NNX, one of whose classes has a known name."""
     if name == "scale":
         return Gain()
@@ -56,7 +57,7 @@ def _in_flax(classes: Sequence[str], owner: Any, name: str, shape: tuple[int, ..
     return next((_FLAX[cls](owner, shape) for cls in classes if cls in _FLAX), Other())
 
 
-def _in_equinox(owner: Any, name: str, ndim: int) -> Role:
+def _in_equinox(owner: Any, name: str, ndim: int) -> AbstractRole:
     """The role of an array in a layer of Equinox; weights have the shape `(outputs, inputs)`."""
     if isinstance(owner, _NORMS):
         return Gain()
@@ -84,19 +85,19 @@ _EQUINOX = (
 )
 
 
-def _linear(owner: Any, shape: tuple[int, ...]) -> Role:
+def _linear(owner: Any, shape: tuple[int, ...]) -> AbstractRole:
     del owner
     return Hidden(**axes(len(shape), [0], [1], 2))
 
 
-def _linear_general(owner: Any, shape: tuple[int, ...]) -> Role:
+def _linear_general(owner: Any, shape: tuple[int, ...]) -> AbstractRole:
     """A kernel of NNX's `LinearGeneral`: batch axes, inputs, outputs."""
     n_batch, n_in, n_out = len(owner.batch_axis), len(owner.in_features), len(owner.out_features)
     rank = n_batch + n_in + n_out
     return Hidden(**axes(len(shape), range(n_batch, n_batch + n_in), range(n_batch + n_in, rank), rank))
 
 
-def _einsum(owner: Any, shape: tuple[int, ...]) -> Role:
+def _einsum(owner: Any, shape: tuple[int, ...]) -> AbstractRole:
     """A kernel of NNX's `Einsum`: the inputs are the axes that it sums over, a batch those in all three operands."""
     operands, outputs = owner.einsum_str.replace(" ", "").split("->")
     inputs, kernel = operands.split(",")
@@ -107,7 +108,7 @@ def _einsum(owner: Any, shape: tuple[int, ...]) -> Role:
     return Hidden(**axes(len(shape), fan_in, fan_out, len(kernel))) if fan_in and fan_out else Other()
 
 
-def _conv(owner: Any, shape: tuple[int, ...]) -> Role:
+def _conv(owner: Any, shape: tuple[int, ...]) -> AbstractRole:
     """A kernel of a convolution of NNX: window, inputs, outputs; or outputs, inputs with `transpose_kernel`."""
     kernel_size = (owner.kernel_size,) if isinstance(owner.kernel_size, int) else owner.kernel_size
     rank = len(kernel_size) + 2
@@ -115,12 +116,12 @@ def _conv(owner: Any, shape: tuple[int, ...]) -> Role:
     return Convolution(**axes(len(shape), [i for i in range(rank) if i != out], [out], rank))
 
 
-def _embed(owner: Any, shape: tuple[int, ...]) -> Role:
+def _embed(owner: Any, shape: tuple[int, ...]) -> AbstractRole:
     del owner
     return Embedding(**axes(len(shape), [0], [1], 2))
 
 
-_FLAX: dict[str, Callable[[Any, tuple[int, ...]], Role]] = {
+_FLAX: dict[str, Callable[[Any, tuple[int, ...]], AbstractRole]] = {
     "Linear": _linear,
     "LinearGeneral": _linear_general,
     "Einsum": _einsum,

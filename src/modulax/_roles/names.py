@@ -5,23 +5,25 @@ parameters. The axes follow from the number of axes and from the name of the lay
 for attention, `Conv_0` for a convolution; further axes come first and are a batch of layers.
 """
 
+import math
 import re
 from collections.abc import Container, Sequence
 
 from ..tree._paths import Names
-from .role import Attention, Bias, Convolution, Embedding, Gain, Head, Hidden, LoRA, Other, Position, Role, axes
+from .role import AbstractRole, Attention, Bias, Convolution, Embedding, Gain, Head, Hidden, LoRA, Other, Position, axes
 
 FLAX = ("kernel", "embedding", "scale", "lora_a", "lora_b")
 
-HEAD = re.compile(r"(.*_)?(head|unembed|unembedding|embed_out|logits|classifier|readout)_?\d*")
-_POSITION = re.compile(r"wpe|pe|pos|.*pos(ition)?(al)?(_?(emb|enc|table|ids).*)?|pos(ition)?_.*", re.IGNORECASE)
+_HEAD = re.compile(r"(.*_)?(head|unembed|unembedding|embed_out|logits|classifier|readout)_?\d*")
+_POSITION = re.compile(r"wpe|pe|pos|positions|.*pos(ition)?(al)?(_?(emb|enc|table|ids).*)?|pos(ition)?_.*", re.IGNORECASE)
 _EMBEDDING = re.compile(r".*embed.*|wte|.*token.*|cls.*", re.IGNORECASE)
 _GAIN = re.compile(r"scale|gain|gamma", re.IGNORECASE)
 _BIAS = re.compile(r"(.*_)?bias|beta", re.IGNORECASE)
+_FUSED = re.compile(r"w?qkv(_proj|_kernel)?|to_qkv|c_attn|in_proj", re.IGNORECASE)
 _CONVOLUTION = re.compile(r"(.*_)?conv.*", re.IGNORECASE)
 
 
-def in_flax_dict(names: Names, shape: Sequence[int], known: Container[Names]) -> Role | None:
+def in_flax_dict(names: Names, shape: Sequence[int], known: Container[Names]) -> AbstractRole | None:
     """Return the role of an array in a dict of parameters of Flax; None if its name is not one of Flax.
 
     Args:
@@ -43,7 +45,7 @@ def in_flax_dict(names: Names, shape: Sequence[int], known: Container[Names]) ->
     return _kernel(layer, shape, is_attention) if name == "kernel" else None
 
 
-def _kernel(layer: str, shape: Sequence[int], is_attention: bool) -> Role:
+def _kernel(layer: str, shape: Sequence[int], is_attention: bool) -> AbstractRole:
     """The role of a `kernel`, from the name of its layer and its number of axes."""
     n = len(shape)
     if is_attention and layer in ("query", "key", "value"):
@@ -56,7 +58,7 @@ def _kernel(layer: str, shape: Sequence[int], is_attention: bool) -> Role:
     return Hidden(**axes(n, [0], [1], 2), is_known=n == 2) if n > 1 else Other()
 
 
-def in_module(names: Names, shape: Sequence[int]) -> Role | None:
+def in_module(names: Names, shape: Sequence[int]) -> AbstractRole | None:
     """Return the role of an array that a user's own module holds, from its name; None if the name doesn't tell."""
     name = names[-1]
     if _BIAS.fullmatch(name):
@@ -68,22 +70,31 @@ def in_module(names: Names, shape: Sequence[int]) -> Role | None:
     return Embedding(**axes(len(shape), [0], [1], 2)) if _EMBEDDING.fullmatch(name) else None
 
 
-def unknown(shape: Sequence[int]) -> Role:
+def unknown(shape: Sequence[int]) -> AbstractRole:
     """Return the role of an array of which nothing is known: with two axes, a matrix of shape `(inputs, outputs)`."""
     return Hidden(fan_in=(0,), fan_out=(1,), is_known=False) if len(shape) == 2 else Other()
 
 
-def is_named_head(names: Names) -> bool:
-    """Return whether a layer, or what it is in, has the name of a last layer."""
-    return any(HEAD.fullmatch(name) for name in names[:-1])
+def by_name(role: AbstractRole, names: Names, shape: Sequence[int], block: int | None) -> AbstractRole:
+    """Return the role of a parameter, of which the name of the layer may say more, if the layer is linear.
 
-
-def as_head(role: Role) -> Head:
-    """Return the role of a linear layer as that of the last one."""
-    return Head().like(role, ())
+    Args:
+        role: the role by the class or the kind of the layer.
+        names: the names of its path.
+        shape: its shape.
+        block: number of the names that lead to the block in which it is, if it is in one of several: nothing inside a
+            block is the head of the model.
+    """
+    if not role.is_linear:
+        return role
+    if any(_HEAD.fullmatch(name) for name in names[:-1][:block]):
+        return Head().like(role, shape)
+    inputs, outputs = (math.prod(shape[i] for i in axes) for axes in (role.fan_in, role.fan_out))
+    is_fused = outputs == 3 * inputs and len(names) > 1 and _FUSED.fullmatch(names[-2])
+    return Attention("qkv").like(role, shape) if is_fused else role
 
 
 def looks_like_another(names: Names) -> str | None:
     """Return the name in a path by which what is trained as a matrix looks like something else, if there is one."""
-    patterns = (_EMBEDDING, HEAD, _BIAS, _GAIN, _POSITION)
+    patterns = (_EMBEDDING, _HEAD, _BIAS, _GAIN, _POSITION)
     return next((name for name in reversed(names) for x in patterns if x.fullmatch(name)), None)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 Axes = tuple[int, ...]
 
@@ -14,7 +14,7 @@ def _as_axes(x: Any) -> Axes:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Role:
+class AbstractRole:
     """What an array is in its layer, and what its axes mean. `roles` finds the role of every parameter of a model.
 
     The subclasses are the kinds of arrays. Give one to `roles`, to `Muon(roles=...)` or as metadata of a field where a
@@ -32,11 +32,22 @@ class Role:
             them; several where blocks are stacked; None if the paths don't tell.
         is_known: False if the axes are an assumption: an array with two axes of which nothing is known is taken as
             `(inputs, outputs)`.
+
+    Attributes:
+        is_linear: whether it is the matrix of a linear layer, which may be the head by its name.
+        is_hidden: whether it is a matrix inside the model, which `Muon` and `GaLore` train as one.
+        decays: whether weight decay applies to it by the mask `decays`.
+        is_vector: whether it has one number for each channel or position, whatever its shape.
     """
 
-    fan_in: Axes = ()
-    fan_out: Axes = ()
-    batch: Axes = ()
+    is_linear: ClassVar[bool] = False
+    is_hidden: ClassVar[bool] = False
+    decays: ClassVar[bool] = False
+    is_vector: ClassVar[bool] = False
+
+    fan_in: Any = ()  # an axis or several; always a tuple in the role
+    fan_out: Any = ()
+    batch: Any = ()
     blocks: tuple[int, ...] = ()
     depth: int | tuple[int, ...] | None = None
     is_known: bool = True
@@ -50,7 +61,7 @@ class Role:
         """The name of the role in tables, such as `"hidden"`."""
         return type(self).__name__.lower()
 
-    def like(self, found: "Role | None", shape: tuple[int, ...]) -> Self:
+    def like(self, found: "AbstractRole | None", shape: tuple[int, ...]) -> Self:
         """Return this role with the axes of a found one, if it has none.
 
         Args:
@@ -65,29 +76,43 @@ class Role:
         axes = {x: getattr(found, x) for x in ("fan_in", "fan_out", "batch")}
         return dataclasses.replace(self, **axes, blocks=self.blocks or found.blocks)
 
-    def is_matrix(self) -> bool:
-        """Return whether it is a weight matrix, or a batch of them."""
-        return bool(self.fan_in and self.fan_out)
+    def by_head(self, outputs: int) -> tuple[int, ...]:
+        """Return the sizes of the matrices along the outputs, if each head of an attention layer has its own.
+
+        Args:
+            outputs: the number of outputs.
+        """
+        del outputs
+        return self.blocks
 
 
-class Hidden(Role):
+class Hidden(AbstractRole):
     """The weight matrix of a linear layer inside the model."""
 
+    is_linear: ClassVar[bool] = True
+    is_hidden: ClassVar[bool] = True
+    decays: ClassVar[bool] = True
 
-class Embedding(Role):
+
+class Embedding(AbstractRole):
     """A table of vectors, one for each token or class."""
 
 
-class Head(Role):
+class Head(AbstractRole):
     """The weight matrix of the last layer, whose outputs are logits or predictions."""
 
+    decays: ClassVar[bool] = True
 
-class Convolution(Role):
+
+class Convolution(AbstractRole):
     """The kernel of a convolution. Its window belongs to the inputs."""
+
+    is_hidden: ClassVar[bool] = True
+    decays: ClassVar[bool] = True
 
 
 @dataclasses.dataclass(frozen=True)
-class Attention(Role):
+class Attention(AbstractRole):
     """A projection of an attention layer, or several in one array.
 
     Args:
@@ -96,6 +121,9 @@ class Attention(Role):
         heads: number of heads; needed to split an array by heads.
         kv_heads: number of heads of keys and values, if they are fewer.
     """
+
+    is_hidden: ClassVar[bool] = True
+    decays: ClassVar[bool] = True
 
     part: str = "qkv"
     heads: int | None = None
@@ -113,7 +141,7 @@ class Attention(Role):
     def kind(self) -> str:
         return self.part
 
-    def like(self, found: Role | None, shape: tuple[int, ...]) -> Self:
+    def like(self, found: AbstractRole | None, shape: tuple[int, ...]) -> Self:
         role = super().like(found, shape)
         if role.part in _QKV.values() or role.blocks or not role.fan_out:
             return role
@@ -129,11 +157,6 @@ class Attention(Role):
         return dataclasses.replace(role, blocks=tuple(total // sum(counts) * n for n in counts))
 
     def by_head(self, outputs: int) -> tuple[int, ...]:
-        """Return the sizes of the matrices of single heads along the outputs; those of the role if they are not known.
-
-        Args:
-            outputs: the number of outputs.
-        """
         if self.heads is None or self.part == "out":
             return self.blocks
         kv_heads = self.kv_heads or self.heads
@@ -143,24 +166,37 @@ class Attention(Role):
         return tuple(size // n for size, n in zip(sizes, heads, strict=True) for _ in range(n))
 
 
-class Bias(Role):
+class Bias(AbstractRole):
     """A bias: it is added to the outputs of a layer."""
 
+    is_vector: ClassVar[bool] = True
 
-class Gain(Role):
+
+class Gain(AbstractRole):
     """The gain of a norm, a number for each channel."""
 
+    is_vector: ClassVar[bool] = True
 
-class Position(Role):
+
+class Position(AbstractRole):
     """A table of positions, or another array that is added to the inputs of the blocks."""
 
+    is_vector: ClassVar[bool] = True
 
-class LoRA(Role):
+
+class LoRA(AbstractRole):
     """One of the two factors of a low-rank adapter."""
 
+    is_hidden: ClassVar[bool] = True
+    decays: ClassVar[bool] = True
 
-class Other(Role):
+
+class Other(AbstractRole):
     """An array of which nothing is known."""
+
+    @property
+    def kind(self) -> str:
+        return ""
 
 
 def axes(ndim: int, fan_in: Iterable[int], fan_out: Iterable[int], rank: int) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from jaxtyping import Array, PyTree
 from .._protocol.masks import AbstractLabels, as_labels
 from .._roles.find import AbstractRoles, as_roles
 from .._roles.names import looks_like_another
-from .._roles.role import Attention, Convolution, Hidden, LoRA, Role
+from .._roles.role import AbstractRole
 from .._support.types import Follow, Params
 from ..tree._paths import leaf_paths, named_leaves
 
@@ -177,9 +177,6 @@ class Matrix:
         return self.batch + self.rows + self.columns
 
 
-_TRAINED = (Hidden, Convolution, Attention, LoRA)  # and not an embedding or a head
-
-
 def matrices_of(call: str, specified: AbstractLabels, tree: PyTree, *, per_head: bool = False) -> list[Matrix | None]:
     """The `Matrix` of each leaf, in JAX's order; None for leaves that aren't matrices or have no elements.
 
@@ -205,18 +202,17 @@ def mistaken_for_matrices(specified: AbstractLabels, tree: PyTree) -> list[tuple
     found = [
         (".".join(names), looks_like_another(names))
         for (names, _), role in rows
-        if isinstance(role, Hidden) and not role.is_known
+        if isinstance(role, AbstractRole) and role.is_hidden and not role.is_known
     ]
     return [(path, name) for path, name in found if name]
 
 
 def _matrix(call: str, path: str, shape: tuple[int, ...], label: Any, per_head: bool) -> Matrix | None:
-    if isinstance(label, Role):
-        if not isinstance(label, _TRAINED) or not label.is_matrix():
+    if isinstance(label, AbstractRole):
+        if not label.is_hidden or not label.fan_in or not label.fan_out:
             return None
         matrix = Matrix(tuple(shape), label.batch, label.fan_in, label.fan_out, label.blocks)
-        by_head = per_head and isinstance(label, Attention)
-        return dataclasses.replace(matrix, blocks=label.by_head(matrix.size[1])) if by_head else matrix
+        return dataclasses.replace(matrix, blocks=label.by_head(matrix.size[1])) if per_head else matrix
     if not _is_specification(label):
         raise ValueError(f"`{call}` has {label!r} for `{path}`; expected None, or the axes of a matrix.")
     every = range(len(shape))

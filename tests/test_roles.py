@@ -1,0 +1,630 @@
+"""`roles`: what each parameter is, and everything that reads it."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen, nnx
+
+import modulax as mx
+import modulax.nnx
+
+KEY = jax.random.key(0)
+
+
+def table(model: Any, given: Any = None) -> dict[str, str]:
+    """The role of each parameter, with its axes: `query 0>1,2` for inputs and outputs, `[0]` before for a batch."""
+
+    def axes(x: tuple[int, ...]) -> str:
+        return ",".join(map(str, x))
+
+    return {
+        path: " ".join(
+            x
+            for x in (
+                f"[{axes(role.batch)}]" * bool(role.batch),
+                role.kind or "-",
+                f"{axes(role.fan_in)}>{axes(role.fan_out)}" * bool(role.fan_in),
+                "" if role.is_known else "?",
+            )
+            if x
+        )
+        for path, role in mx.roles(model, given).items()
+    }
+
+
+# --- Equinox -------------------------------------------------------------------------------------
+
+
+class Block(eqx.Module):
+    attention: eqx.nn.MultiheadAttention
+    norm: eqx.nn.LayerNorm
+    mlp: eqx.nn.MLP
+
+    def __init__(self, key: Any):
+        self.attention = eqx.nn.MultiheadAttention(2, 4, use_query_bias=True, key=key)
+        self.norm = eqx.nn.LayerNorm(4)
+        self.mlp = eqx.nn.MLP(4, 4, 8, 1, key=key)
+
+
+class Transformer(eqx.Module):
+    """A GPT in Equinox, with a table of positions of its own."""
+
+    embedding: eqx.nn.Embedding
+    pos_embed: jax.Array
+    blocks: list[Block]
+    lm_head: eqx.nn.Linear
+
+    def __init__(self, key: Any):
+        self.embedding = eqx.nn.Embedding(7, 4, key=key)
+        self.pos_embed = jnp.ones((5, 4))
+        self.blocks = [Block(key), Block(key)]
+        self.lm_head = eqx.nn.Linear(4, 7, use_bias=False, key=key)
+
+
+class ViT(eqx.Module):
+    patches: eqx.nn.Conv2d
+    cls_token: jax.Array
+    positions: jax.Array
+    blocks: Block
+    norm: eqx.nn.RMSNorm
+    head: eqx.nn.MLP
+
+    def __init__(self, key: Any):
+        self.patches = eqx.nn.Conv2d(3, 4, 2, key=key)
+        self.cls_token = jnp.ones((1, 4))
+        self.positions = jnp.ones((5, 4))
+        self.blocks = eqx.filter_vmap(Block)(jax.random.split(key, 3))
+        self.norm = eqx.nn.RMSNorm(4)
+        self.head = eqx.nn.MLP(4, 2, 3, 1, key=key)
+
+
+class Declared(eqx.Module):
+    """Arrays that a user's module holds."""
+
+    readout: jax.Array = eqx.field(metadata={"role": mx.Head(fan_in=1, fan_out=0)})
+    w: jax.Array
+    kernels: jax.Array
+    gamma: jax.Array
+    my_bias: jax.Array
+    slope: eqx.nn.PReLU
+
+
+class Cells(eqx.Module):
+    gru: eqx.nn.GRUCell
+    lstm: eqx.nn.LSTMCell
+    up: eqx.nn.ConvTranspose1d
+    groups: eqx.nn.GroupNorm
+    qkv: eqx.nn.Linear
+
+    def __init__(self, key: Any):
+        self.gru = eqx.nn.GRUCell(3, 4, key=key)
+        self.lstm = eqx.nn.LSTMCell(3, 4, key=key)
+        self.up = eqx.nn.ConvTranspose1d(2, 3, 4, key=key)
+        self.groups = eqx.nn.GroupNorm(2, 4)
+        self.qkv = eqx.nn.Linear(4, 12, key=key)
+
+
+def declared() -> Declared:
+    x = jnp.ones((2, 3))
+    return Declared(x, x, jnp.ones((2, 3, 4)), jnp.ones(3), x, eqx.nn.PReLU())
+
+
+BLOCK = {
+    "attention.query_proj.weight": "query 1>0",
+    "attention.query_proj.bias": "bias",
+    "attention.key_proj.weight": "key 1>0",
+    "attention.value_proj.weight": "value 1>0",
+    "attention.output_proj.weight": "out 1>0",
+    "norm.weight": "gain",
+    "norm.bias": "bias",
+    "mlp.layers.0.weight": "hidden 1>0",
+    "mlp.layers.0.bias": "bias",
+    "mlp.layers.1.weight": "hidden 1>0",
+    "mlp.layers.1.bias": "bias",
+}
+STACKED = {path: f"[0] {role.replace('1>0', '2>1')}" if ">" in role else role for path, role in BLOCK.items()}
+
+EQUINOX = {
+    "MLP": (lambda: eqx.nn.MLP(3, 2, 4, 1, key=KEY), {p[4:]: r for p, r in BLOCK.items() if p.startswith("mlp")}),
+    "transformer": (
+        lambda: Transformer(KEY),
+        {
+            "embedding.weight": "embedding 0>1",
+            "pos_embed": "position",
+            **{f"blocks.{i}.{path}": role for i in range(2) for path, role in BLOCK.items()},
+            "lm_head.weight": "head 1>0",
+        },
+    ),
+    "ViT": (
+        lambda: ViT(KEY),
+        {
+            "patches.weight": "convolution 1,2,3>0",
+            "patches.bias": "bias",
+            "cls_token": "embedding 0>1",
+            "positions": "position",
+            **{f"blocks.{path}": role for path, role in STACKED.items()},
+            "norm.weight": "gain",
+            "norm.bias": "bias",
+            "head.layers.0.weight": "head 1>0",
+            "head.layers.0.bias": "bias",
+            "head.layers.1.weight": "head 1>0",
+            "head.layers.1.bias": "bias",
+        },
+    ),
+    "cells": (
+        lambda: Cells(KEY),
+        {
+            **dict.fromkeys(["gru.weight_ih", "gru.weight_hh"], "hidden 1>0"),
+            **dict.fromkeys(["gru.bias", "gru.bias_n"], "bias"),
+            **dict.fromkeys(["lstm.weight_ih", "lstm.weight_hh"], "hidden 1>0"),
+            "lstm.bias": "bias",
+            "up.weight": "convolution 1,2>0",
+            "up.bias": "bias",
+            "groups.weight": "gain",
+            "groups.bias": "bias",
+            "qkv.weight": "qkv 1>0",
+            "qkv.bias": "bias",
+        },
+    ),
+    "declared": (
+        declared,
+        {
+            "readout": "head 1>0",
+            "w": "hidden 0>1 ?",
+            "kernels": "-",
+            "gamma": "gain",
+            "my_bias": "bias",
+            "slope.negative_slope": "-",
+        },
+    ),
+}
+
+# --- Flax ----------------------------------------------------------------------------------------
+
+
+class NBlock(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs):
+        self.attention = nnx.MultiHeadAttention(2, 4, decode=False, rngs=rngs)
+        self.norm = nnx.LayerNorm(4, rngs=rngs)
+        self.up = nnx.Linear(4, 8, rngs=rngs)
+
+
+class NTransformer(nnx.Module):
+    """A GPT in NNX."""
+
+    def __init__(self, rngs: nnx.Rngs):
+        self.embedding = nnx.Embed(7, 4, rngs=rngs)
+        self.pos_embed = nnx.Param(jnp.ones((5, 4)))
+        self.blocks = nnx.List([NBlock(rngs), NBlock(rngs)])
+        self.lm_head = nnx.Linear(4, 7, use_bias=False, rngs=rngs)
+
+
+class NLayers(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs):
+        self.general = nnx.LinearGeneral((2, 3), (4, 5), axis=(-2, -1), rngs=rngs)
+        self.batched = nnx.LinearGeneral(3, 4, batch_axis={0: 2}, use_bias=False, rngs=rngs)
+        self.einsum = nnx.Einsum("bti,hio->btho", (2, 3, 4), rngs=rngs)
+        self.conv = nnx.Conv(2, 3, (3, 3), rngs=rngs)
+        self.up = nnx.ConvTranspose(2, 3, (4,), rngs=rngs)
+        self.down = nnx.ConvTranspose(2, 3, (4,), transpose_kernel=True, rngs=rngs)
+        self.lstm = nnx.OptimizedLSTMCell(3, 4, rngs=rngs)
+        self.gru = nnx.GRUCell(3, 4, rngs=rngs)
+        self.batch_norm = nnx.BatchNorm(3, rngs=rngs)
+        self.lora = nnx.LoRALinear(3, 4, lora_rank=2, rngs=rngs)
+        self.stack = nnx.vmap(lambda key: nnx.Linear(3, 4, rngs=nnx.Rngs(key)))(jax.random.split(KEY, 2))
+        self.readout = nnx.Param(jnp.ones((2, 3)), role=mx.Head(fan_in=1, fan_out=0))
+
+
+NBLOCK = {
+    **{f"attention.{name}.kernel": f"{name} 0>1,2" for name in ("query", "key", "value")},
+    "attention.out.kernel": "out 0,1>2",
+    **{f"attention.{name}.bias": "bias" for name in ("query", "key", "value", "out")},
+    "norm.scale": "gain",
+    "norm.bias": "bias",
+    "up.kernel": "hidden 0>1",
+    "up.bias": "bias",
+}
+NTRANSFORMER = {
+    "embedding.embedding": "embedding 0>1",
+    "pos_embed": "position",
+    **{f"blocks.{i}.{path}": role for i in range(2) for path, role in NBLOCK.items()},
+    "lm_head.kernel": "head 0>1",
+}
+NNX = {
+    "transformer": (lambda: NTransformer(nnx.Rngs(0)), NTRANSFORMER),
+    "layers": (
+        lambda: NLayers(nnx.Rngs(0)),
+        {
+            "general.kernel": "hidden 0,1>2,3",
+            "batched.kernel": "[0] hidden 1>2",
+            "einsum.kernel": "hidden 1>0,2",
+            "conv.kernel": "convolution 0,1,2>3",
+            "up.kernel": "convolution 0,1>2",
+            "down.kernel": "convolution 0,2>1",
+            **dict.fromkeys(["lstm.dense_i.kernel", "lstm.dense_h.kernel"], "hidden 0>1"),
+            **dict.fromkeys(["gru.dense_i.kernel", "gru.dense_h.kernel"], "hidden 0>1"),
+            "batch_norm.scale": "gain",
+            "lora.kernel": "hidden 0>1",
+            "lora.lora.lora_a": "lora 0>1",
+            "lora.lora.lora_b": "lora 0>1",
+            "stack.kernel": "[0] hidden 1>2",
+            "readout": "head 1>0",
+            **{
+                f"{layer}.bias": "bias"
+                for layer in (
+                    "general",
+                    "conv",
+                    "up",
+                    "down",
+                    "lstm.dense_h",
+                    "gru.dense_i",
+                    "batch_norm",
+                    "lora",
+                    "stack",
+                )
+            },
+        },
+    ),
+}
+
+
+class Layer(linen.Module):
+    """What `linen.scan` stacks."""
+
+    @linen.compact
+    def __call__(self, x: Any, _: Any) -> Any:
+        x = linen.MultiHeadDotProductAttention(2, name="attention")(x)
+        return linen.Dense(4, name="mlp")(x), None
+
+
+class Linen(linen.Module):
+    @linen.compact
+    def __call__(self, tokens: Any) -> Any:
+        x = linen.Embed(7, 4, name="embed")(tokens) + linen.Embed(5, 4, name="pos_embed")(jnp.arange(5))
+        x = linen.MultiHeadDotProductAttention(2, name="attention")(x)
+        x = linen.Conv(4, (3,))(linen.LayerNorm()(x))
+        layers = linen.scan(
+            Layer, variable_axes={"params": 0}, split_rngs={"params": True}, length=3, in_axes=linen.broadcast
+        )
+        x, _ = layers(name="layers")(x, None)
+        x = linen.RNN(linen.LSTMCell(4), name="rnn")(x)
+        return linen.Dense(7, name="lm_head")(x)
+
+
+SCANNED = {
+    **{f"{name} 0>1,2": f"[0] {name} 1>2,3" for name in ("query", "key", "value")},
+    "out 0,1>2": "[0] out 1,2>3",
+    "bias": "bias",
+}
+LINEN = {
+    "embed.embedding": "embedding 0>1",
+    "pos_embed.embedding": "position 0>1",
+    **{path: role for path, role in NBLOCK.items() if path.startswith("attention")},
+    "Conv_0.kernel": "convolution 0,1>2",
+    "Conv_0.bias": "bias",
+    "LayerNorm_0.scale": "gain",
+    "LayerNorm_0.bias": "bias",
+    **{f"layers.{path}": SCANNED[role] for path, role in NBLOCK.items() if path.startswith("attention")},
+    "layers.mlp.kernel": "[0] hidden 1>2 ?",
+    "layers.mlp.bias": "bias",
+    **{f"LSTMCell_0.{x}.kernel": "hidden 0>1" for x in ("ii", "if", "ig", "io", "hi", "hf", "hg", "ho")},
+    **{f"LSTMCell_0.{x}.bias": "bias" for x in ("hi", "hf", "hg", "ho")},
+    "lm_head.kernel": "head 0>1",
+    "lm_head.bias": "bias",
+}
+
+
+@pytest.mark.parametrize("name", EQUINOX)
+def test_equinox(name: str):
+    make, expected = EQUINOX[name]
+    assert table(make()) == expected
+
+
+@pytest.mark.parametrize("name", NNX)
+def test_nnx(name: str):
+    make, expected = NNX[name]
+    assert table(make()) == expected
+
+
+def test_linen():
+    params = Linen().init(KEY, jnp.zeros(5, jnp.int32))["params"]
+    assert table(params) == LINEN
+
+
+# --- The axes are what the layers do -------------------------------------------------------------
+
+
+LAYERS: dict[str, Any] = {
+    "eqx.Linear": (lambda: eqx.nn.Linear(3, 4, key=KEY), (3,), 0, 0),
+    "eqx.Conv": (lambda: eqx.nn.Conv2d(3, 4, 2, key=KEY), (3, 4, 4), 0, 0),
+    "eqx.ConvTranspose": (lambda: eqx.nn.ConvTranspose2d(3, 4, 2, key=KEY), (3, 4, 4), 0, 0),
+    "nnx.Linear": (lambda: nnx.Linear(3, 4, rngs=nnx.Rngs(0)), (3,), 0, 0),
+    "nnx.Conv": (lambda: nnx.Conv(3, 4, (2, 2), rngs=nnx.Rngs(0)), (1, 4, 4, 3), -1, -1),
+    "nnx.ConvTranspose": (lambda: nnx.ConvTranspose(3, 4, (2,), rngs=nnx.Rngs(0)), (1, 4, 3), -1, -1),
+    "nnx.ConvTranspose, transposed": (
+        lambda: nnx.ConvTranspose(3, 4, (2,), transpose_kernel=True, rngs=nnx.Rngs(0)),
+        (1, 4, 3),
+        -1,
+        -1,
+    ),
+    "nnx.LinearGeneral": (lambda: nnx.LinearGeneral(3, (4, 2), rngs=nnx.Rngs(0)), (3,), 0, -2),
+    "nnx.Einsum": (lambda: nnx.Einsum("bti,hio->btho", (2, 3, 4), (2, 4), rngs=nnx.Rngs(0)), (1, 2, 3), -1, -1),
+    "linen.Dense": (lambda: linen.Dense(4), (3,), 0, 0),
+    "linen.Conv": (lambda: linen.Conv(4, (2, 2), name="conv"), (1, 4, 4, 3), -1, -1),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_an_input_and_an_output_touch_one_slice_of_the_weight(name: str):
+    """With one input channel, the gradient of one output channel lives where the role has these channels."""
+    make, shape, channel, out = LAYERS[name]
+    layer = make()
+    if isinstance(layer, linen.Module):
+        variables = layer.init(KEY, jnp.ones(shape))
+        found, path = mx.roles({"conv": variables["params"]}), "conv.kernel"
+
+        def call(weight: Any, x: Any) -> Any:
+            return layer.apply({"params": {**variables["params"], "kernel": weight}}, x)
+
+        weight = variables["params"]["kernel"]
+    elif isinstance(layer, nnx.Module):
+        found, path, weight = mx.roles(layer), "kernel", layer.kernel[...]
+
+        def call(weight: Any, x: Any) -> Any:
+            graph, _ = nnx.split(layer)
+            bias = {"bias": layer.bias[...]}
+            return nnx.merge(graph, nnx.State({"kernel": weight, **bias}))(x)
+
+    else:
+        found, path, weight = mx.roles(layer), "weight", layer.weight
+
+        def call(weight: Any, x: Any) -> Any:
+            return eqx.tree_at(lambda m: m.weight, layer, weight)(x)
+
+    role = found[path]
+    x = jnp.moveaxis(jnp.zeros(shape), channel, 0).at[1].set(1.0)
+    x = jnp.moveaxis(x, 0, channel)
+    sizes = [weight.shape[i] for i in role.fan_in]
+    fan_in = role.fan_in[sizes.index(3)]  # the others are the window
+
+    def of_one_output(weight: Any) -> Any:
+        return jnp.moveaxis(call(weight, x), out, 0)[2].sum()
+
+    grad = np.abs(np.asarray(jax.jacobian(of_one_output)(weight)))
+    fan_out = next(i for i in role.fan_out if weight.shape[i] == 4)
+    for axis, index in ((fan_in, 1), (fan_out, 2)):
+        sums = grad.sum(tuple(i for i in range(grad.ndim) if i != axis))
+        assert sums[index] > 0
+        np.testing.assert_array_equal(np.delete(sums, index), 0)
+
+
+# --- Muon ----------------------------------------------------------------------------------------
+
+
+class Shapes(eqx.Module):
+    wide: eqx.nn.Linear
+    tall: eqx.nn.Linear
+    conv: eqx.nn.Conv2d
+    stack: eqx.nn.Linear
+    attention: eqx.nn.MultiheadAttention
+
+    def __init__(self):
+        self.wide, self.tall = eqx.nn.Linear(4, 64, key=KEY), eqx.nn.Linear(64, 4, key=KEY)
+        self.conv = eqx.nn.Conv2d(2, 40, 2, key=KEY)
+        self.stack = eqx.filter_vmap(lambda key: eqx.nn.Linear(4, 64, key=key))(jax.random.split(KEY, 2))
+        self.attention = eqx.nn.MultiheadAttention(2, 4, qk_size=18, key=KEY)
+
+
+class NShapes(nnx.Module):
+    def __init__(self):
+        rngs = nnx.Rngs(0)
+        self.wide, self.tall = nnx.Linear(4, 64, rngs=rngs), nnx.Linear(64, 4, rngs=rngs)
+        self.conv = nnx.Conv(2, 40, (2, 2), rngs=rngs)
+        self.stack = nnx.vmap(lambda key: nnx.Linear(4, 64, rngs=nnx.Rngs(key)))(jax.random.split(KEY, 2))
+        self.attention = nnx.MultiHeadAttention(2, 4, qkv_features=36, decode=False, rngs=rngs)
+
+
+FACTORS = {"wide": 4.0, "tall": 1.0, "conv": np.sqrt(5), "stack": 4.0, "query": 3.0, "out": 1.0}
+
+
+def as_matrices(x: Any, role: Any) -> np.ndarray:
+    """A batch of matrices of shape `(inputs, outputs)`."""
+    order = role.batch + role.fan_in + role.fan_out
+    inputs = int(np.prod([x.shape[i] for i in role.fan_in]))
+    return np.asarray(x).transpose(order).reshape(-1, inputs, x.size // inputs // (x.shape[0] if role.batch else 1))
+
+
+def by_path(tree: Any) -> dict[str, Any]:
+    return dict(zip(mx.tree.leaf_paths(tree), jax.tree.leaves(tree), strict=True))
+
+
+def check_norms(steps: dict[str, Any], roles: mx.Roles) -> None:
+    """The singular values are those of Newton and Schulz times the factor of Jordan's code."""
+    seen = set()
+    for path, role in roles.items():
+        name = next((x for x in FACTORS if x in path and role.fan_in), None)
+        if name:
+            values = np.linalg.svd(as_matrices(steps[path], role), compute_uv=False) / FACTORS[name]
+            assert 0.6 < values.min() < values.max() < 1.25, (path, values)
+            seen.add(name)
+    assert seen == {*FACTORS}
+
+
+def random_like(tree: Any) -> Any:
+    leaves, treedef = jax.tree.flatten(tree)
+    keys = jax.random.split(KEY, len(leaves))
+    return treedef.unflatten([jax.random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)])
+
+
+MUON = mx.Muon(1.0, adam_learning_rate=1e-3)
+
+
+def test_the_step_of_muon_has_the_norm_of_the_layer_in_equinox():
+    model = eqx.filter(Shapes(), eqx.is_inexact_array)
+    updates, _ = MUON.update(random_like(model), MUON.init(model), model)
+    check_norms(by_path(updates), mx.roles(model))
+
+
+def test_the_step_of_muon_has_the_norm_of_the_layer_in_flax():
+    """In NNX from the classes, and in the dict of its parameters, as in Linen, from the names."""
+    model = NShapes()
+    roles, before = mx.roles(model), nnx.as_pure(nnx.state(model, nnx.Param))
+    grads = random_like(before)
+    variables = nnx.state(nnx.clone(model), nnx.Param)
+    nnx.update(variables, grads)
+    mx.nnx.Optimizer(model, MUON).update(model, variables)
+    after = nnx.as_pure(nnx.state(model, nnx.Param))
+    steps = jax.tree.map(jnp.subtract, after, before)
+    check_norms(by_path(steps), roles)
+    del before["stack"], grads["stack"], steps["stack"]  # a kernel with three axes might be a convolution
+    updates, _ = MUON.update(grads, MUON.init(before), before)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), updates, steps)
+
+
+def groups_of(optimizer: Any, params: Any) -> dict[str, str]:
+    return {row.path: row.group for row in mx.describe(optimizer, params).leaves}
+
+
+def test_who_is_trained_by_muon():
+    expected = {path: "muon" if role.split()[0] in BY_MUON else "adam" for path, role in NTRANSFORMER.items()}
+    model = NTransformer(nnx.Rngs(0))
+    optimizer = mx.nnx.Optimizer(model, MUON)
+    shown = mx.describe(optimizer.transform, nnx.as_pure(nnx.state(model, nnx.Param)))
+    assert {row.path: row.group for row in shown.leaves} == expected
+    assert {row.path: row.role for row in shown.leaves} == {p: r.split()[0] for p, r in NTRANSFORMER.items()}
+    roles = EQUINOX["transformer"][1]
+    assert groups_of(MUON, Transformer(KEY)) == {
+        path: "muon" if role.split()[0] in BY_MUON else "adam" for path, role in roles.items()
+    }
+
+
+BY_MUON = ("hidden", "query", "key", "value", "out")
+
+
+def test_query_key_and_value_in_one_array_are_three_matrices():
+    """By the name of the layer, by a given role, and with fewer heads of keys and values; and head by head."""
+    w = {"qkv": jax.random.normal(KEY, (4, 12)), "kv": jax.random.normal(KEY, (4, 8))}
+    given = {"qkv": mx.Attention("qkv", heads=4, kv_heads=1), "kv": mx.Attention("kv", heads=2)}
+    for per_head, sizes in (
+        (False, {"qkv": [8, 2, 2], "kv": [4, 4]}),
+        (True, {"qkv": [2] * 6, "kv": [2] * 4}),
+    ):
+        optimizer = MUON.replace(roles=given, per_head=per_head)
+        updates, _ = optimizer.update(w, optimizer.init(w), w)
+        for name, x in w.items():
+            parts = dict(enumerate(jnp.split(x, np.cumsum(sizes[name])[:-1], axis=1)))
+            wanted, _ = MUON.update(parts, MUON.init(parts), parts)
+            np.testing.assert_allclose(updates[name], jnp.concatenate([*wanted.values()], axis=1), atol=1e-5)
+    by_name = Cells(KEY)
+    updates, _ = MUON.update(eqx.filter(by_name, eqx.is_array), MUON.init(by_name), by_name)
+    parts = dict(enumerate(jnp.split(by_name.qkv.weight.T, 3, axis=1)))
+    wanted, _ = MUON.update(parts, MUON.init(parts), parts)
+    np.testing.assert_allclose(updates.qkv.weight.T, jnp.concatenate([*wanted.values()], axis=1), atol=1e-5)
+
+
+def test_the_factor_of_shape_without_a_clamp():
+    w = {"x": jnp.ones((8, 2))}
+    steps = [opt.update(w, opt.init(w), w)[0]["x"] for opt in (MUON, MUON.replace(clamped=False))]
+    np.testing.assert_allclose(steps[1], steps[0] / 2, rtol=1e-6)
+
+
+def test_init_warns_of_what_is_trained_as_a_matrix_by_mistake():
+    w = {"embed": jnp.ones((2, 3)), "x": jnp.ones((2, 3))}
+    with pytest.warns(UserWarning, match=r"`embed` is trained as a matrix") as found:
+        MUON.init(w)
+    assert len(found) == 1
+    for role, group in ((mx.Embedding(), "adam"), (mx.Hidden(), "muon")):
+        optimizer = MUON.replace(roles={"embed": role})
+        optimizer.init(w)
+        assert groups_of(optimizer, w) == {"embed": group, "x": "muon"}
+    with pytest.warns(UserWarning, match=r"AdamW trains the other parameters .* 0.02, .*`Muon\(0.02, adam_learning"):
+        mx.Muon(0.02).init({"b": jnp.ones(3)})
+    assert mx.describe(mx.Muon(0.02), {"b": jnp.ones(3)}).notes
+    for optimizer in (mx.Muon(0.02, adam_learning_rate=3e-4), mx.Muon(0.02, consistent_rms=0.2), mx.Muon(1e-3)):
+        optimizer.init({"b": jnp.ones(3)})
+
+
+# --- Masks, labels, groups -----------------------------------------------------------------------
+
+
+def test_decays():
+    """The recipe of every trainer in one word."""
+    model = Transformer(KEY)
+    rows = mx.describe(mx.AdamW(1e-3, weight_decay=0.1, mask=mx.decays), model).leaves
+    found = {row.path for row in rows if row.weight_decay}
+    roles = EQUINOX["transformer"][1]
+    assert found == {path for path, role in roles.items() if role.split()[0] in (*BY_MUON, "head")}
+    nmodel = NTransformer(nnx.Rngs(0))
+    optimizer = mx.nnx.Optimizer(nmodel, mx.Chain(mx.SGD(0.1), mx.AddDecayedWeights(0.1, mask=mx.decays)))
+    rows = mx.describe(optimizer.transform, nnx.as_pure(nnx.state(nmodel, nnx.Param))).leaves
+    assert {row.path for row in rows if row.weight_decay} == {
+        path for path, role in NTRANSFORMER.items() if role.split()[0] in (*BY_MUON, "head")
+    }
+
+
+def test_groups_and_labels_by_role():
+    model = Transformer(KEY)
+    optimizer = mx.groups(mx.AdamW(1e-3), {"lm_head.*": {"b1": 0.5}, mx.Embedding: {"learning_rate": 0.1}})
+    assert optimizer.hyperparameters()["embedding.learning_rate"] == 0.1
+    found = groups_of(optimizer, model)
+    assert found.pop("embedding.weight") == "embedding"
+    assert found.pop("lm_head.weight") == "lm_head.*"
+    assert {*found.values()} == {"default"}
+    labels = mx.by_role({mx.Head: "last", mx.Attention: "attention"}, default="rest")
+    partition = mx.Partition({x: mx.SGD(0.1) for x in ("last", "attention", "rest")}, labels)
+    found = groups_of(partition, model)
+    assert found["lm_head.weight"] == "last"
+    assert {path for path, group in found.items() if group == "attention"} == {
+        path for path, role in EQUINOX["transformer"][1].items() if role.split()[0] in BY_MUON[1:]
+    }
+
+
+def test_roles_of_a_model_for_its_parameters_in_a_dict():
+    model = Transformer(KEY)
+    roles = mx.roles(model, {"blocks.1.mlp": mx.Other()})
+    assert roles["blocks.1.mlp.layers.0.weight"].kind == ""
+    assert roles["blocks.1.mlp.layers.0.bias"].kind == "bias"
+    assert (roles["embedding.weight"].depth, roles["blocks.1.norm.bias"].depth, roles["lm_head.weight"].depth) == (
+        0,
+        2,
+        3,
+    )
+    with pytest.raises(KeyError, match=r"Did you mean `lm_head.weight`\?"):
+        roles["lm_head.wieght"]
+    assert roles.tree.lm_head.weight == roles["lm_head.weight"]
+    assert "lm_head.weight" in str(roles)
+    assert len(roles) == len([*roles]) == len(str(roles).splitlines()) - 2
+    nested = {"embedding": {"weight": model.embedding.weight}, "lm_head": {"weight": model.lm_head.weight}}
+    assert groups_of(MUON.replace(roles=roles), nested) == {"embedding.weight": "adam", "lm_head.weight": "adam"}
+
+
+WRONG: dict[str, Any] = {
+    "no such parameter": (lambda: mx.roles(Transformer(KEY), {"haed": mx.Head()}), "matches no parameter and no layer"),
+    "not a role": (lambda: mx.Muon(0.1, roles={"w": "head"}), r"such as `\{\"readout\": Head\(\)\}`"),
+    "not a role to label": (lambda: mx.by_role({"head": 1}), r"`by_role\(\{Bias: False\}, True\)`"),
+    "not a role to group": (lambda: mx.groups(mx.SGD(0.1), {3: {"learning_rate": 1.0}}), "class of a role"),
+    "not a part": (lambda: mx.Attention("queries"), '"query", "key", "value" or "out"'),
+    "parts that don't fit": (
+        lambda: mx.roles({"w": jnp.ones((2, 7))}, {"w": mx.Attention("qkv", heads=2)}),
+        "7 outputs .* are not 6 parts",
+    ),
+    "said twice": (
+        lambda: mx.Muon(0.1, roles={"w": mx.Head()}, muon_weight_dimension_numbers=mx.MuonDimensionNumbers()),
+        "either `roles` or",
+    ),
+    "another model": (
+        lambda: MUON.replace(roles=mx.roles({"v": jnp.ones((2, 2))})).init({"w": jnp.ones((2, 2))}),
+        "knows no parameter `w`",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_mistakes(name: str):
+    call, message = WRONG[name]
+    with pytest.raises(ValueError, match=message):
+        call()
