@@ -15,6 +15,7 @@ from . import (
     states as states,
     tree as tree,
 )
+from ._catalog.check import Findings as Findings, check as check
 from ._catalog.describe import Description as Description, LeafDescription as LeafDescription, describe as describe
 from ._catalog.registry import Card as Card, available as available, card as card, citation as citation, get as get
 from ._catalog.sharding import state_sharding as state_sharding

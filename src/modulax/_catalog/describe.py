@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
@@ -26,11 +25,11 @@ from .._protocol.hyperparameters import AbstractHyperparameters, batched_number,
 from .._protocol.leafwise import AbstractLeafwise, applies_to
 from .._protocol.masks import select
 from .._protocol.optimizer import AbstractOptimizer
-from .._protocol.schedule import AbstractSchedule, is_schedule, title
+from .._protocol.schedule import AbstractSchedule, is_schedule, title, values_over_steps
 from .._protocol.small_steps import lost_steps, warnings_in
 from .._protocol.transform import AbstractTransform, Effect, Part
 from .._roles.labels import roles_read_by
-from .._support.arithmetic import default_float
+from .._support.tables import table
 from .._support.types import Params, State
 from ..tree._math import shapes_of
 from ..tree._paths import leaves_with_paths
@@ -86,16 +85,11 @@ class Description:
         return "\n".join([*self._table(), *summary])
 
     def _table(self) -> list[str]:
-        """The lines of the table, without empty columns, and an empty line after them."""
-        columns = []
-        for field in dataclasses.fields(LeafDescription):
-            is_number = field.name == "state_bytes"
-            cells = [f"{getattr(leaf, field.name):{',' if is_number else ''}}" for leaf in self.leaves]
-            if any(cells):
-                cells = [field.name.replace("_", " "), *cells]
-                columns.append([f"{cell:{'>' if is_number else '<'}{max(map(len, cells))}}" for cell in cells])
-        lines = ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
-        return [*lines[:1], "-" * max(map(len, lines)), *lines[1:], ""] if lines else []
+        """The lines of the table, and an empty line after them."""
+        names = [field.name for field in dataclasses.fields(LeafDescription)]
+        rows = [[f"{getattr(x, n):{',' if n == 'state_bytes' else ''}}" for n in names] for x in self.leaves]
+        lines = table([name.replace("_", " ") for name in names], rows, right=("state bytes",))
+        return [*lines, ""] if lines else []
 
     __repr__ = __str__
 
@@ -132,6 +126,8 @@ def describe(optimizer: AbstractTransform, params: Params, state: State | None =
     _walk(Part("", None, now, state), params, rows, notes, is_inside=False)
     for row, role in zip(rows, roles_read_by(optimizer, params), strict=False):
         row.role = role.kind if role.is_known else ""
+    if any(row.weight_decay for row in rows):  # as in a group of embeddings
+        notes = [note for note in notes if not note.startswith(NO_LEAF_DECAYS)]
     notes += [*warnings_in(optimizer, params), *lost_steps(optimizer, params)]
     state = jax.eval_shape(functools.partial(init_even_if_empty, optimizer), params)
     notes += _stacked(state, {row.path: row.shape for row in rows})
@@ -203,21 +199,17 @@ def _notes(transform: AbstractTransform, own_rows: Sequence[LeafDescription]) ->
     """A note for a decay that reaches no leaf, and one for each schedule in the fields of a transform."""
     decay = getattr(transform, "weight_decay", None)
     if not own_rows and decay is not None and _text(decay) != _ZERO:
-        yield f"no leaf decays: the mask of `{type(transform).__name__}` excludes every parameter."
+        yield f"{NO_LEAF_DECAYS}: the mask of `{type(transform).__name__}` excludes every parameter."
     for name, value in vars(transform).items():
         for label, x in value.items() if isinstance(value, Mapping) else [(name, value)]:
             if isinstance(x, AbstractSchedule) and (course := _course(x)):
                 yield f"`{label}` follows `{title(x)}`: {course}."
 
 
-_STEPS = 2 ** np.arange(0, 24, 1 / 64)  # close enough to find a peak within one percent
-
-
 def _course(schedule: AbstractSchedule) -> str | None:
     """The values where a schedule begins, turns and ends; None for a user's function of Python integers only."""
-    try:
-        values = np.asarray(jax.vmap(schedule)(jnp.asarray([0.0, *_STEPS], default_float())))
-    except Exception:
+    values = values_over_steps(schedule)
+    if values is None:
         return None
     low, high, (first, last) = values.min(), values.max(), values[[0, -1]]
     turns = [v for v in (high, low) if not np.isclose(v, [first, last], rtol=0.05, atol=0.01 * high).any()]
@@ -249,6 +241,7 @@ def _factor(text: str) -> str:
     return f"({text})" if " + " in text or " - " in text else text
 
 
+NO_LEAF_DECAYS = "no leaf decays"
 _ZERO = "0.0"
 _TO = " … "
 

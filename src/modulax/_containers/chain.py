@@ -17,10 +17,11 @@ import equinox as eqx
 from .._protocol.container import AbstractContainer, check_part, required_part
 from .._protocol.hyperparameters import format_call
 from .._protocol.leafwise import AbstractLeafwise, reads_all_updates, run_rules
-from .._protocol.transform import AbstractTransform, EmptyState, is_empty
+from .._protocol.transform import AbstractTransform, Effect, EmptyState, is_empty
 from .._support.checks import listing
 from .._support.module import AbstractState, nested
 from .._support.types import Params, State, Updates
+from .order import mistakes_in_order
 
 
 class ChainState(AbstractState):
@@ -86,6 +87,10 @@ class Chain(AbstractContainer):
             found[_free_name(x, {*found, *named})] = x
         self.parts = OrderedDict({**found, **named})
 
+    def _effect(self, tree: Params, state: State | None = None) -> Effect:
+        del state
+        return Effect(warnings=list(mistakes_in_order(self.parts, tree)))
+
     def init(self, params: Params) -> ChainState:
         """Return the initial states of all parts."""
         return ChainState({name: part.init(params) for name, part in self.parts.items()})
@@ -131,6 +136,11 @@ class Chain(AbstractContainer):
 
     def __repr__(self) -> str:
         return format_call("Chain", self.parts)
+
+
+def is_chain(x: object) -> bool:
+    """Whether this is a chain."""
+    return isinstance(x, Chain)
 
 
 def _free_name(part: object, taken: set[str]) -> str:

@@ -16,7 +16,7 @@ from .._protocol.fields import Hyperparameter, required_number
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock, Move, zeros_returned
 from .._support.arithmetic import abs_sq, at_least_float32, safe_increment, zeros_in
-from .._support.checks import AT_LEAST_ONE, boolean
+from .._support.checks import WHOLE, boolean
 from .._support.module import AbstractState, like_params, nested, shared, with_fields
 from .._support.tracing import call_user
 from .._support.types import Count, Params, State, Updates
@@ -69,7 +69,7 @@ class MultiSteps(AbstractGate):
     """
 
     inner: AbstractTransform = required_part(state="inner_opt_state")
-    every_k: Hyperparameter = required_number(needs=AT_LEAST_ONE)
+    every_k: Hyperparameter = required_number(needs=WHOLE)
     use_grad_mean: bool = eqx.field(static=True, default=True)
     should_skip: Callable[[Updates, Array, Params | None], tuple[Bool[Array, ""], PyTree]] | None = eqx.field(
         static=True, default=None

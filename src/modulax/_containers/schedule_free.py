@@ -85,6 +85,7 @@ class ScheduleFree(AbstractContainer):
     _: dataclasses.KW_ONLY
     follow: Follow = followed()
 
+    _keeps_parameters: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("params",)
     clock: ClassVar[Clock] = "pace"
     is_arraywise: ClassVar[bool] = True

@@ -4,7 +4,6 @@ from dataclasses import KW_ONLY
 from typing import Any
 
 import equinox as eqx
-import numpy as np
 from jaxtyping import DTypeLike
 
 from .._containers.chain import Chain
@@ -12,6 +11,7 @@ from .._containers.partition import Partition
 from .._protocol.fields import Hyperparameter, OptionalNumber, followed, number, numbers, required_number
 from .._protocol.masks import AbstractLabels, as_labels
 from .._protocol.optimizer import AbstractOptimizer
+from .._protocol.small_steps import largest
 from .._protocol.transform import Effect
 from .._roles.find import AbstractRoles, as_roles
 from .._support.checks import DECAY, check_choice
@@ -161,11 +161,10 @@ class Muon(AbstractOptimizer):
 
     def _large_rate_of_adam(self) -> float | None:
         """The learning rate of the matrices, if AdamW has it too and it is too large for AdamW."""
-        rate = self.learning_rate
-        is_own = self.adam_learning_rate is not None or self.consistent_rms is not None
-        if is_own or not isinstance(rate, (float, int, np.generic, np.ndarray)) or np.ndim(rate):
+        if self.adam_learning_rate is not None or self.consistent_rms is not None:
             return None
-        return float(rate) if rate > _LARGE else None
+        rate = largest(self.learning_rate)
+        return rate if rate and rate > _LARGE else None
 
     def transform(self) -> Partition:
         matrices = self._matrices()

@@ -21,6 +21,13 @@ class AbstractPatterns(AbstractLabels):
     def __init__(self, groups: Mapping[Any, Any], default: Any):
         self.groups = tuple(groups.items())
         self.default = default
+        patterns = list(groups)
+        for i, pattern in enumerate(patterns):
+            if earlier := next((x for x in patterns[:i] if self.covers(x, pattern)), None):
+                raise ValueError(
+                    f"`{type(self).__name__}`: {self.written(pattern)} never wins, because {self.written(earlier)} "
+                    f"stands before it and fits all that it fits. Write it first: the first {self.what} that fits wins."
+                )
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and self._key() == other._key()
@@ -34,6 +41,10 @@ class AbstractPatterns(AbstractLabels):
     def __repr__(self) -> str:
         groups = ", ".join(f"{self.written(pattern)}: {label!r}" for pattern, label in self.groups)
         return f"{type(self).__name__}({{{groups}}}{'' if self.default is None else f', default={self.default!r}'})"
+
+    @abc.abstractmethod
+    def covers(self, pattern: Any, other: Any) -> bool:
+        """Return whether a pattern fits whatever the other fits, in any tree."""
 
     @abc.abstractmethod
     def written(self, pattern: Any) -> str:
@@ -130,6 +141,10 @@ class by_path(AbstractPathPatterns):  # noqa: N801 (read as a function: `labels=
             raise ValueError('`by_path` needs a mapping from patterns to labels, such as `by_path({"*": True})`.')
         super().__init__(patterns, default)
 
+    def covers(self, pattern: str, other: str) -> bool:
+        # A `*` in the other stands for any text, which a `*` fits; `?` and `[...]` don't.
+        return not set("?[") & {*pattern, *other} and matches(other, pattern, "/" if "/" in other else ".")
+
     def written(self, pattern: Any) -> str:
         return repr(pattern)
 
@@ -177,6 +192,10 @@ class by_regex(AbstractPathPatterns):  # noqa: N801
         if not isinstance(patterns, Mapping) or not patterns:
             raise ValueError('`by_regex` needs a mapping from patterns to labels, such as `by_regex({".*": True})`.')
         super().__init__({_compiled(pattern): label for pattern, label in patterns.items()}, default)
+
+    def covers(self, pattern: re.Pattern[str], other: re.Pattern[str]) -> bool:
+        del other
+        return pattern.pattern in (".*", ".+")
 
     def written(self, pattern: Any) -> str:
         return repr(pattern.pattern if pattern.flags == re.UNICODE else pattern)
@@ -237,6 +256,9 @@ class by_type(AbstractPatterns):  # noqa: N801
         if not all(isinstance(x[0], type) and isinstance(x[-1], str | None) and len(x) == 2 for x in groups):
             raise ValueError(_CALLS)
         super().__init__(groups, default)
+
+    def covers(self, pattern: Any, other: Any) -> bool:
+        return issubclass(other[0], pattern[0]) and pattern[1] in (None, other[1])
 
     def written(self, pattern: Any) -> str:
         cls, field = pattern

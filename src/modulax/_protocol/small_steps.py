@@ -1,8 +1,8 @@
 """Learning rates that are too small for low-precision parameters: the warning of `init` and the note of `describe`.
 
 Between `2**k` and `2**(k + 1)`, the numbers of a dtype are `2**k * eps` apart, and a step below half of that changes no
-parameter. The learning rate is taken for the size of a step, as in Adam. It is compared if it is a number on the host;
-a schedule or an array on a device is not read.
+parameter. The learning rate is taken for the size of a step, as in Adam. It is compared if it is a number on the host
+or a schedule of the step, of which the peak counts; an array on a device is not read.
 """
 
 import math
@@ -18,6 +18,7 @@ from .._support.arithmetic import is_narrower
 from .._support.checks import listing
 from ..tree._paths import leaves_with_paths
 from .masks import select
+from .schedule import AbstractSchedule, values_over_steps
 
 
 def lost_steps(transform: Any, params: PyTree) -> Iterator[str]:
@@ -55,8 +56,7 @@ def _rates(transform: Any, tree: PyTree) -> list[float | None]:
     if not parts:
         if effect.frozen is not None:
             return [0.0 if is_frozen else None for is_frozen in effect.frozen]
-        is_known = isinstance(rate, (float, int, np.generic, np.ndarray))
-        return [abs(float(rate)) if is_known else None] * n
+        return [largest(rate)] * n
     rates: list[float | None] = [None] * n
     for part in parts:
         try:
@@ -67,7 +67,22 @@ def _rates(transform: Any, tree: PyTree) -> list[float | None]:
         for i in range(n):
             if seen is None or seen[i]:
                 rates[i] = _last(rates[i], next(inside))
-    return rates
+    # `each_part` has the value of a schedule at the first step, where it may be zero.
+    peak = largest(rate) if isinstance(rate, AbstractSchedule) else None
+    return rates if peak is None else [x or peak for x in rates]
+
+
+def largest(rate: Any) -> float | None:
+    """Return the largest magnitude of a learning rate over the run; None if it is not known on the host.
+
+    Args:
+        rate: a number or a schedule.
+    """
+    if isinstance(rate, AbstractSchedule):
+        values = values_over_steps(rate)
+        return None if values is None else float(np.max(np.abs(values)))
+    is_known = isinstance(rate, (float, int, np.generic, np.ndarray)) and np.ndim(rate) == 0
+    return abs(float(rate)) if is_known else None
 
 
 def warnings_in(transform: Any, tree: PyTree) -> Iterator[str]:

@@ -143,6 +143,11 @@ class AbstractTransform(AbstractHyperparameters):
     stateful schedules.
     """
 
+    # For the warning of parts in a wrong order: whether it returns the updates that it is given, and whether it keeps
+    # parameters of its own, which are right only if nothing changes its updates afterwards.
+    _keeps_updates: ClassVar[bool] = False
+    _keeps_parameters: ClassVar[bool] = False
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         # Every class gets its own entry points, also for inherited methods, so that profiles name the class that ran.

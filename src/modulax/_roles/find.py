@@ -12,6 +12,7 @@ from jaxtyping import PyTree
 from .._protocol.masks import AbstractLabels
 from .._protocol.patterns import nodes_of
 from .._support.checks import listing, suggestion
+from .._support.tables import table
 from ..tree._math import shapes_of
 from ..tree._paths import Names, key_names, matches, named_leaves
 from .depth import depths_in, lists_of_blocks
@@ -198,18 +199,14 @@ class Roles(AbstractRoles):
         return iter(self._by_path.items())
 
     def __str__(self) -> str:
-        rows = [("path", "shape", "role", "fan in", "fan out", "batch", "depth")]
-        for (names, role), path in zip(self._found, self._by_path, strict=True):
-            shape = self._shapes[names]
-            sizes = [",".join(str(shape[i]) for i in axes) for axes in (role.fan_in, role.fan_out, role.batch)]
-            note = "" if role.is_known else " (assumed)"
-            rows.append((path, str(list(shape)), role.kind + note, *sizes, _depth_text(role.depth)))
-        columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
-        lines = [
-            "  ".join(f"{cell:<{max(map(len, c))}}" for c, cell in zip(columns, row, strict=True)).rstrip()
-            for row in zip(*columns, strict=True)
-        ]
-        return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+        header = ("path", "shape", "role", "fan in", "fan out", "batch", "depth")
+        return "\n".join(table(header, [self._row(names, role) for names, role in self._found]))
+
+    def _row(self, names: Names, role: AbstractRole) -> list[str]:
+        shape = self._shapes[names]
+        sizes = [",".join(str(shape[i]) for i in axes) for axes in (role.fan_in, role.fan_out, role.batch)]
+        kind = role.kind if role.is_known else f"{role.kind} (assumed)"
+        return [".".join(names), str(list(shape)), kind, *sizes, _depth_text(role.depth)]
 
     def __repr__(self) -> str:
         return f"<roles of {len(self)} parameters>"

@@ -28,7 +28,8 @@ def role_in_layer(owners: Sequence[Any], names: Sequence[str], shape: tuple[int,
     """
     if not owners:
         return None
-    owner, outer = owners[-1], owners[-2] if len(owners) > 1 else None
+    owner: Any = owners[-1]
+    outer: Any = owners[-2] if len(owners) > 1 else None
     layer = names[-2] if len(names) > 1 else ""
     flax = [cls.__name__ for cls in type(owner).__mro__ if cls.__module__.startswith("flax.nnx.nn")]
     if not flax and not isinstance(owner, _EQUINOX):

@@ -12,10 +12,8 @@ from collections.abc import Container, Sequence
 from ..tree._paths import Names
 from .role import AbstractRole, Attention, Bias, Convolution, Embedding, Gain, Head, Hidden, LoRA, Other, Position, axes
 
-FLAX = ("kernel", "embedding", "scale", "lora_a", "lora_b")
-
 _HEAD = re.compile(r"(.*_)?(head|unembed|unembedding|embed_out|logits|classifier|readout)_?\d*")
-_POSITION = re.compile(r"wpe|pe|pos|positions|.*pos(ition)?(al)?(_?(emb|enc|table|ids).*)?|pos(ition)?_.*", re.IGNORECASE)
+_POSITION = re.compile(r"(.*_)?(wpe|pe|pos(ition)?(al|s)?(_?(emb|enc|table).*)?)|pos(ition)?_.*", re.IGNORECASE)
 _EMBEDDING = re.compile(r".*embed.*|wte|.*token.*|cls.*", re.IGNORECASE)
 _GAIN = re.compile(r"scale|gain|gamma", re.IGNORECASE)
 _BIAS = re.compile(r"(.*_)?bias|beta", re.IGNORECASE)
@@ -75,7 +73,7 @@ def unknown(shape: Sequence[int]) -> AbstractRole:
     return Hidden(fan_in=(0,), fan_out=(1,), is_known=False) if len(shape) == 2 else Other()
 
 
-def by_name(role: AbstractRole, names: Names, shape: Sequence[int], block: int | None) -> AbstractRole:
+def by_name(role: AbstractRole, names: Names, shape: tuple[int, ...], block: int | None) -> AbstractRole:
     """Return the role of a parameter, of which the name of the layer may say more, if the layer is linear.
 
     Args:

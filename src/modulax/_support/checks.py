@@ -123,6 +123,7 @@ POSITIVE = Requirement(lambda x: x > 0, "must be positive")
 
 
 AT_LEAST_ONE = Requirement(lambda x: x >= 1, "must be at least 1")
+WHOLE = Requirement(lambda x: (x >= 1) & (x == x // 1), "must be a whole number of at least 1")
 
 
 def require(call: str, value: Any, requirement: Requirement, *, deferred: bool) -> Any:

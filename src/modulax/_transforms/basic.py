@@ -1,7 +1,7 @@
 """Identity, zero, and a plain function as transforms."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -17,6 +17,8 @@ from ..tree._paths import leaf_paths
 
 class Identity(AbstractLeafwise):
     """Returns the updates unchanged, for example as a placeholder in a chain."""
+
+    _keeps_updates: ClassVar[bool] = True
 
     def update_leaf(self, now, g, s, p):
         del now, p

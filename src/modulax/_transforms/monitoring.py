@@ -132,6 +132,8 @@ class Snapshot(AbstractTransform):
         measure: function of the updates that returns an array or a tree of arrays.
     """
 
+    _keeps_updates: ClassVar[bool] = True
+
     measure_name: str = eqx.field(static=True)
     measure: Callable[[Updates], PyTree] = eqx.field(static=True)
 
@@ -193,6 +195,8 @@ class Monitor(AbstractTransform):
             of arrays; an `AbstractMeasure` such as `MeasureWithEma`; or a transform whose output is the measurement,
             such as `Stateless(function)` for a function of updates and parameters.
     """
+
+    _keeps_updates: ClassVar[bool] = True
 
     measures: Mapping[str, Any] = eqx.field(converter=_as_measures)
 

@@ -166,12 +166,9 @@ class ScaleByMuon(AbstractTransform):
         rule = _MuonMomentum(self.at(state))
         directions, (new_state,) = run_rules([rule], wide, [state], params, extra)
         leaves, treedef = jtu.tree_flatten(updates)
-        matrices = self.matrices(updates)
-        momenta = {
-            i: matrix.pieces(d)
-            for i, (matrix, d) in enumerate(zip(matrices, jtu.tree_leaves(directions), strict=True))
-            if matrix is not None
-        }
+        matrices = {i: matrix for i, matrix in enumerate(self.matrices(updates)) if matrix is not None}
+        found = jtu.tree_leaves(directions)
+        momenta = {i: matrix.pieces(found[i]) for i, matrix in matrices.items()}
         # The orthogonal factor of a transpose is the transpose of the factor, so both shapes can share a batch.
         orthogonal = iter(together(rule.owner._orthogonal, [_wide(d) for ds in momenta.values() for d in ds]))
         for i, pieces in momenta.items():
@@ -243,7 +240,7 @@ class ScaleByShape(AbstractStatelessTransform):
         wide = g.astype(at_least_float32(g.dtype))
         if not matrix.blocks:
             return (self._factor(*matrix.size, wide.dtype) * wide).astype(g.dtype)
-        pieces = [self._factor(*piece.shape[-2:], wide.dtype) * piece for piece in matrix.pieces(wide)]
+        pieces = [self._factor(x.shape[-2], x.shape[-1], wide.dtype) * x for x in matrix.pieces(wide)]
         return matrix.joined(pieces).astype(g.dtype)
 
     def _factor(self, rows: int, columns: int, dtype: Any) -> Array | float:

@@ -177,6 +177,15 @@ class Optimizer(nnx.Pytree):
         has_steps = optimizer.clock == "keeper" and "step" in self.opt_state  # an optimizer, or `Scheduled`
         self._steps = None if has_steps else nnx.OptState(jnp.zeros((), jnp.int32))
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        fields = vars(self).get("hyperparameters")
+        if fields is not None and name not in vars(self) and hasattr(fields, name):
+            raise AttributeError(
+                f"A new value goes into the variable of the hyperparameter: "
+                f"`optimizer.hyperparameters.{name}[...] = ...`."
+            )
+        super().__setattr__(name, value)
+
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         # NNX would copy the structures of the Equinox modules, which cannot be used then.
         copied = nnx.clone(self, graph=self.graph)
@@ -197,6 +206,11 @@ class Optimizer(nnx.Pytree):
         """
         if grads is _MISSING:
             raise TypeError("`modulax.nnx.Optimizer.update` needs the model too: write `update(model, grads)`.")
+        if isinstance(grads, nnx.Module) and not isinstance(model, nnx.Module):
+            raise TypeError(
+                "`modulax.nnx.Optimizer.update` takes the model and the gradients in the other order: write "
+                "`update(model, grads)`."
+            )
         params = nnx.as_pure(nnx.state(model, self.wrt, graph=self.graph))
         grads = nnx.as_pure(nnx.state(grads, self.wrt, graph=self.graph))
         params, state = self.transform.step(grads, self.state, params, **nnx.as_pure(extra))

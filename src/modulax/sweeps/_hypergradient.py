@@ -31,6 +31,7 @@ from .._support.checks import (
     NON_NEGATIVE,
     POSITIVE,
     PROPER_FRACTION,
+    WHOLE,
     Requirement,
     check_integer,
     listing,
@@ -74,6 +75,7 @@ INTERVALS: dict[Requirement | None, Interval] = {
     **dict.fromkeys((DECAY, FRACTION, PROPER_FRACTION), Interval(0, 1)),
     **dict.fromkeys((POSITIVE, NON_NEGATIVE), Interval(0, INF)),
     AT_LEAST_ONE: Interval(1, INF),
+    WHOLE: Interval(1, INF),
 }
 
 

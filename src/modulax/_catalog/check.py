@@ -1,0 +1,118 @@
+"""`check`: what an optimizer would do to a model that was hardly meant."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from jaxtyping import PyTree
+
+from .._containers.chain import is_chain
+from .._protocol.container import AbstractContainer
+from .._protocol.optimizer import AbstractOptimizer
+from .._protocol.schedule import AbstractSchedule, is_schedule, title, values_over_steps
+from .._protocol.small_steps import lost_steps, warnings_in
+from .._protocol.transform import AbstractTransform, everything_in
+from .._roles.find import Roles, model_of, table_of
+from .._roles.labels import with_roles
+from .._support.checks import listing
+from ..tree._math import shapes_of
+from .describe import NO_LEAF_DECAYS, Description, describe
+
+_LARGEST = 1.0  # learning rate, of any optimizer in common use
+
+
+class Findings(tuple[str, ...]):
+    """What `check` found: a tuple of sentences, printed one per line."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "\n".join(f"* {sentence}" for sentence in self) or "nothing found"
+
+    __repr__ = __str__
+
+
+def check(optimizer: AbstractTransform, model: Any) -> Findings:
+    """Look for what would train something else than was meant, without running a step.
+
+        print(check(optimizer, model))
+        assert not check(optimizer, model)
+
+    It finds: updates in the direction of the gradient; two optimizers in one chain; an average of parameters or master
+    weights before a clip; a `Freeze` before weight decay; a weight decay of no leaf, or of biases and gains; what Muon
+    takes for a matrix, and AdamW's learning rate beside it; learning rates above 1, below 0 or NaN, also of schedules;
+    and steps that a low precision rounds away. `init` warns of some of them.
+
+    Args:
+        optimizer: any transform.
+        model: the model, or its parameters; shapes are enough.
+
+    Returns:
+        sentences on what was found, each of which says what to write; empty if nothing was.
+    """
+    seen = model_of(model)
+    optimizer = with_roles(optimizer, lambda given: table_of(seen, given))
+    shown = describe(optimizer, seen.params)
+    found = [
+        *_ascent(optimizer, seen.params),
+        *_rates(optimizer),
+        *_decay(shown, table_of(seen, {})),
+        *warnings_in(optimizer, shapes_of(seen.params)),
+        *lost_steps(optimizer, shapes_of(seen.params)),
+    ]
+    return Findings(dict.fromkeys(found))
+
+
+def _ascent(optimizer: AbstractTransform, tree: PyTree) -> Iterator[str]:
+    """A sentence if all parts of a chain are known to keep the sign of the updates, and the last one scales them."""
+    factors = []
+    for part in _in_turn(optimizer):
+        if isinstance(part, (AbstractOptimizer, AbstractContainer)) or part.needs:
+            return
+        factors.append(part._effect(tree).factors)
+    signs = [np.sign(x) for x in factors[-1] or () if isinstance(x, (int, float, np.generic, np.ndarray))]
+    others = [x for f in factors[:-1] for x in f or ()]
+    if signs and all(sign > 0 for sign in signs) and not others:
+        yield (
+            "the updates have the direction of the gradients, and `apply_updates` adds them, so the loss grows. Write "
+            "`ScaleByLearningRate(rate)` at the end, which negates, in place of `Scale(rate)`."
+        )
+
+
+def _in_turn(transform: AbstractTransform) -> Iterator[AbstractTransform]:
+    """The parts of a chain, and of chains inside it, in their order."""
+    if is_chain(transform):
+        for part in transform.each_part():
+            yield from _in_turn(part.transform)
+    else:
+        yield transform
+
+
+def _rates(optimizer: AbstractTransform) -> Iterator[str]:
+    """A sentence for each learning rate of an optimizer that no run can have."""
+    for transform in everything_in(optimizer):
+        rate = getattr(transform, "learning_rate", None)
+        if not isinstance(transform, AbstractOptimizer) or rate is None:
+            continue
+        name = type(transform).__name__
+        values = values_over_steps(rate) if isinstance(rate, AbstractSchedule) else np.asarray(rate, np.float64)
+        what = f"the learning rate of `{name}`" + (f", `{title(rate)}`," if is_schedule(rate) else "")
+        if values is None or values.dtype == object:
+            continue
+        if np.isnan(values).any():
+            yield f"{what} is NaN at some step."
+        elif values.min() < 0:
+            yield f"{what} is negative, {values.min():.4g}: the optimizer negates already. Give a positive number."
+        elif values.max() > _LARGEST:
+            yield f"{what} reaches {values.max():.4g}. Did you mix up its arguments?"
+
+
+def _decay(shown: Description, roles: Roles) -> Iterator[str]:
+    """A sentence if weight decay reaches no leaf, or biases and gains."""
+    yield from (note for note in shown.notes if note.startswith(NO_LEAF_DECAYS))
+    decaying = [row.path for row in shown.leaves if row.weight_decay not in ("", "0.0")]
+    vectors = [path for path in decaying if roles[path].is_known and roles[path].kind in ("bias", "gain")]
+    if vectors:
+        yield (
+            f"weight decay reaches biases and gains, {listing(vectors, 3)}. Most recipes leave them out: `mask=decays`."
+        )

@@ -1,0 +1,218 @@
+"""`check`, and the mistakes of which `init` warns: what would train something else than was meant."""
+
+import warnings
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+import modulax as mx
+import modulax.nnx
+
+from .test_roles import Declared, NTransformer, Transformer, declared
+
+KEY = jax.random.key(0)
+MODEL = Transformer(KEY)
+HALF = jax.tree.map(lambda x: x.astype(jnp.bfloat16), eqx.filter(MODEL, eqx.is_inexact_array))
+
+FOUND: dict[str, tuple[Any, Any, str, Any]] = {
+    "ascent": (
+        mx.Chain(mx.ScaleByAdam(), mx.Scale(1e-3)),
+        MODEL,
+        r"direction of the gradients.*`ScaleByLearningRate\(rate\)`",
+        mx.Chain(mx.ScaleByAdam(), mx.ScaleByLearningRate(1e-3)),
+    ),
+    "ascent inside": (
+        mx.Chain(mx.Clip(1.0), mx.Chain(mx.ScaleByAdam(), mx.Scale(1e-3))),
+        MODEL,
+        "direction of the gradients",
+        mx.Chain(mx.Clip(1.0), mx.Chain(mx.ScaleByAdam(), mx.Scale(-1e-3))),
+    ),
+    "two optimizers": (
+        mx.Chain(mx.AdamW(1e-3, mask=mx.decays), mx.SGD(0.1)),
+        MODEL,
+        "two optimizers, and `SGD` gets the steps of `AdamW`",
+        mx.Chain(mx.Clip(1.0), mx.SGD(0.1)),
+    ),
+    "two, one of them in a container": (
+        mx.Chain(mx.MultiSteps(mx.SGD(1e-3), 2), mx.SGD(0.1)),
+        MODEL,
+        "two optimizers, and `SGD` gets the steps of `MultiSteps`",
+        mx.MultiSteps(mx.SGD(1e-3), 2),
+    ),
+    "an average before a clip": (
+        mx.Chain(mx.ParamEMA(mx.SGD(1e-3)), mx.ClipByGlobalNorm(1.0)),
+        MODEL,
+        r"`ParamEMA` keeps parameters .* `ClipByGlobalNorm` .* `ParamEMA\(Chain\(...\)\)`",
+        mx.Chain(mx.ClipByGlobalNorm(1.0), mx.ParamEMA(mx.SGD(1e-3)), mx.Identity()),
+    ),
+    "masters before a clip": (
+        mx.Chain(mx.MasterWeights(mx.SGD(1e-3)), mx.Scale(0.5)),
+        MODEL,
+        "`MasterWeights` keeps parameters",
+        mx.MasterWeights(mx.Chain(mx.SGD(1e-3), mx.Scale(0.5))),
+    ),
+    "a freeze before decay": (
+        mx.Chain(mx.Freeze(mx.by_path({"lm_head.*": True, "*": False})), mx.AdamW(1e-3, mask=mx.decays)),
+        MODEL,
+        "`Freeze` stands before weight decay",
+        mx.Chain(mx.AdamW(1e-3, mask=mx.decays), mx.Freeze(mx.by_path({"lm_head.*": True, "*": False}))),
+    ),
+    "no decay": (mx.AdamW(1e-3, mask=False), MODEL, "no leaf decays", mx.AdamW(1e-3, weight_decay=0.0)),
+    "decay of biases": (
+        mx.AdamW(1e-3),
+        MODEL,
+        r"biases and gains, `blocks.0.attention.query_proj.bias`, .*`mask=decays`",
+        mx.AdamW(1e-3, mask=mx.decays),
+    ),
+    "Muon and a name": (
+        mx.Muon(2e-2, adam_learning_rate=1e-3),
+        {"embed": jnp.ones((2, 2))},
+        "`embed` is trained as a matrix",
+        mx.Muon(2e-2, adam_learning_rate=1e-3, roles={"embed": mx.Embedding()}),
+    ),
+    "a rate for two": (
+        mx.Muon(mx.schedules.WarmupCosineDecay(0.0, 2e-2, 10, 100)),
+        MODEL,
+        r"AdamW trains .* 0.02, .*`Muon\(0.02, adam_learning_rate=3e-4\)`",
+        mx.Muon(mx.schedules.WarmupCosineDecay(0.0, 2e-2, 10, 100), adam_learning_rate=3e-4),
+    ),
+    "a peak of 100": (
+        mx.SGD(mx.schedules.WarmupCosineDecay(1e-3, 100, 1000, 5000)),
+        MODEL,
+        "`SGD`, `WarmupCosineDecay`, reaches 100.",
+        mx.SGD(mx.schedules.WarmupCosineDecay(0.0, 1e-3, 1000, 5000)),
+    ),
+    "a negative rate": (mx.SGD(-0.1), MODEL, "`SGD` is negative, -0.1", mx.SGD(0.1)),
+    "a rate of NaN": (mx.SGD(lambda step: jnp.sqrt(-step) - 1), MODEL, "`SGD`, .* is NaN", mx.SGD(0.1)),
+    "lost steps": (
+        mx.SGD(mx.schedules.WarmupCosineDecay(0.0, 2e-4, 10, 100)),
+        HALF,
+        "a learning rate of 0.0002 is too small for parameters in bfloat16",
+        mx.MasterWeights(mx.SGD(mx.schedules.WarmupCosineDecay(0.0, 2e-4, 10, 100))),
+    ),
+}
+# What `init` doesn't warn of: it looks at no direction, and at learning rates only where they might be lost.
+ONLY_CHECKED = (
+    "ascent",
+    "ascent inside",
+    "no decay",
+    "decay of biases",
+    "a peak of 100",
+    "a rate of NaN",
+    "a negative rate",
+)
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_is_found_and_what_to_write(name: str):
+    wrong, model, message, right = FOUND[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = mx.check(wrong, model)
+    assert len(found) == 1, found
+    with pytest.warns(UserWarning, match=message):
+        warnings.warn(str(found), stacklevel=1)
+    assert str(mx.check(right, model)) == "nothing found"
+    if name in ONLY_CHECKED:
+        wrong.init(model)
+    else:
+        with pytest.warns(UserWarning, match=message):
+            wrong.init(model)
+    right.init(model)
+
+
+USUAL = {
+    "AdamW": mx.AdamW(mx.schedules.WarmupCosineDecay(0.0, 3e-4, 100, 1000), weight_decay=0.1, mask=mx.decays),
+    "clip": mx.Chain(mx.ClipByGlobalNorm(1.0), mx.AdamW(1e-3, mask=mx.decays)),
+    "SGD": mx.SGD(0.1, momentum=0.9, nesterov=True),
+    "Adam": mx.Adam(1e-3),
+    "Lion": mx.Lion(1e-4, mask=mx.decays),
+    "LAMB": mx.LAMB(1e-3),
+    "Adafactor": mx.Adafactor(1e-3),
+    "RMSProp": mx.RMSProp(1e-3),
+    "Adadelta": mx.Adadelta(1.0),
+    "Prodigy": mx.Prodigy(1.0),
+    "DoG": mx.DoG(1.0),
+    "ScheduleFreeAdamW": mx.ScheduleFreeAdamW(1e-3),
+    "Muon": mx.Muon(2e-2, adam_learning_rate=3e-4, weight_decay=0.01),
+    "EMA": mx.ParamEMA(mx.Chain(mx.ClipByGlobalNorm(1.0), mx.Adam(1e-3)), 0.999),
+    "MultiSteps": mx.MultiSteps(mx.Adam(1e-3), 4),
+    "groups": mx.groups(mx.AdamW(1e-3, mask=mx.decays), {"lm_head.*": {"learning_rate": 1e-2}}),
+    "plateau": mx.Chain(mx.Adam(1e-3), mx.ReduceOnPlateau(0.5)),
+    "multiplier": mx.Chain(mx.Adam(1e-3), mx.Scale(0.5)),
+    "lookahead": mx.Lookahead(mx.SGD(0.1), sync_period=5, slow_step_size=0.5),
+    "L-BFGS": mx.LBFGS(),
+    "freeze": mx.Chain(mx.Adam(1e-3), mx.Freeze(mx.by_path({"embedding.*": True, "*": False}))),
+    "layerwise": mx.layerwise_decay(mx.AdamW(1e-3, mask=mx.decays), MODEL, 0.75),
+}
+
+
+@pytest.mark.parametrize("name", USUAL)
+def test_usual_optimizers_have_no_finding(name: str):
+    assert mx.check(USUAL[name], MODEL) == ()
+    assert mx.check(USUAL[name].replace() if name == "layerwise" else USUAL["AdamW"], NTransformer(nnx.Rngs(0))) == ()
+
+
+DEAD: dict[str, Any] = {
+    "everything first": lambda: mx.by_path({"*": True, "*.bias": False}),
+    "a part of a layer": lambda: mx.by_path({"blocks.*": 1, "blocks.0.*": 2}),
+    "the same with slashes": lambda: mx.by_path({"blocks/*": 1, "blocks/0/*": 2}),
+    "at the root": lambda: mx.by_path({"*.bias": 1, "bias": 2}),
+    "a regular expression": lambda: mx.by_regex({".*": True, ".*bias": False}),
+    "a class": lambda: mx.by_type({eqx.Module: True, eqx.nn.Linear: False}),
+    "a field": lambda: mx.by_type({eqx.nn.Linear: True, (eqx.nn.Linear, "bias"): False}),
+    "groups": lambda: mx.groups(mx.SGD(0.1), {"*": {"learning_rate": 1.0}, "*.bias": {"learning_rate": 0.1}}),
+    "multipliers": lambda: mx.ScaleByPath({"*": 1.0, "*.bias": 0.1}).init({"bias": jnp.ones(2)}),
+}
+ALIVE: dict[str, Any] = {
+    "everything last": lambda: mx.by_path({"*.bias": False, "*": True}),
+    "two parts": lambda: mx.by_path({"head.*": 1, "*.bias": 2, "*": 3}),
+    "one character": lambda: mx.by_path({"blocks.?": 1, "blocks.*": 2}),
+    "sets": lambda: mx.by_path({"blocks.[01]": 1, "blocks.[0-9]": 2}),
+    "a subclass first": lambda: mx.by_type({eqx.nn.Linear: False, eqx.Module: True}),
+    "other fields": lambda: mx.by_type({(eqx.nn.Linear, "bias"): False, eqx.nn.Linear: True}),
+}
+
+
+@pytest.mark.parametrize("name", DEAD)
+def test_a_pattern_that_never_wins_is_refused(name: str):
+    with pytest.raises(ValueError, match=r"never wins, because .* Write it first"):
+        DEAD[name]()
+
+
+@pytest.mark.parametrize("name", ALIVE)
+def test_a_pattern_that_may_win_is_not_refused(name: str):
+    ALIVE[name]()
+
+
+def test_counts_are_whole():
+    for make in (
+        lambda n: mx.MultiSteps(mx.SGD(0.1), n),
+        lambda n: mx.Lookahead(mx.SGD(0.1), n, 0.5),
+        lambda n: mx.ApplyEvery(n),
+        lambda n: mx.ParamEMA(mx.SGD(0.1), every=n),
+    ):
+        make(4)
+        with pytest.raises(ValueError, match="whole number of at least 1"):
+            make(4.5)
+
+
+def test_mistakes_with_the_optimizer_of_nnx():
+    model = NTransformer(nnx.Rngs(0))
+    optimizer = modulax.nnx.Optimizer(model, mx.SGD(0.1))
+    grads = nnx.state(model, nnx.Param)
+    with pytest.raises(TypeError, match=r"in the other order: write `update\(model, grads\)`"):
+        optimizer.update(grads, model)
+    with pytest.raises(AttributeError, match=r"`optimizer.hyperparameters.learning_rate\[...\] = ...`"):
+        optimizer.learning_rate = 0.1  # type: ignore[attr-defined]
+    optimizer.update(model, grads)
+    optimizer.hyperparameters.learning_rate[...] = 0.2
+
+
+def test_a_model_with_arrays_of_its_own():
+    assert isinstance(declared(), Declared)
+    assert mx.check(mx.AdamW(1e-3, mask=mx.decays), declared()) == ()
