@@ -118,7 +118,7 @@ OPTIMIZERS: dict[str, Callable[[], mx.AbstractTransform]] = {
     "AdamW": lambda: mx.AdamW(RATE),
     "PolyakSGD": mx.PolyakSGD,
     "Sophia": lambda: mx.Sophia(RATE),
-    "Muon": lambda: mx.Muon(RATE),
+    "Muon": lambda: mx.Muon(RATE, adam_learning_rate=RATE),
     "ScheduleFreeAdamW": lambda: mx.ScheduleFreeAdamW(RATE),
 }
 

@@ -110,7 +110,7 @@ TRANSFORMS = {
     "SM3": lambda: mx.SM3(0.1),
     "DoG": mx.DoG,
     "Adafactor": lambda: mx.Adafactor(0.1, min_dim_size_to_factor=1),
-    "Muon": lambda: mx.Muon(0.1),
+    "Muon": lambda: mx.Muon(0.1, adam_learning_rate=0.1),
     "GaLore": lambda: mx.GaLore(0.1, rank=1),
     "Lookahead": lambda: mx.Lookahead(mx.SGD(0.1, 0.9), 2, 0.5),
     "ScheduleFree": lambda: mx.ScheduleFreeSGD(0.1),

@@ -62,7 +62,7 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "SM3": lambda rate: mx.SM3(_rate(10 * rate)),
     "NoisySGD": lambda rate: mx.NoisySGD(_rate(rate), 1e-3),
     "normalized": lambda rate: mx.Chain(mx.Normalize(), mx.SGD(_rate(rate))),
-    "Muon": lambda rate: mx.Muon(_rate(rate)),
+    "Muon": lambda rate: mx.Muon(_rate(rate), adam_learning_rate=_rate(rate)),
     "Muon-rms": lambda rate: mx.Muon(_rate(rate), consistent_rms=0.2),
     "GaLore": lambda rate: mx.GaLore(_rate(rate), 4, 50),
     # These find their own step size: the rate is no matter to them.

@@ -117,7 +117,7 @@ def test_what_has_no_sharding_rule_says_so():
     explicit = mesh(AxisType.Explicit)
     with jax.set_mesh(explicit):
         sharded = jax.device_put(PARAMS, NamedSharding(explicit, P("d")))
-        for optimizer in (mx.Muon(0.1), mx.GaLore(0.1, 1)):
+        for optimizer in (mx.Muon(0.1, adam_learning_rate=0.1), mx.GaLore(0.1, 1)):
             with pytest.raises(Exception, match="shard"):
                 jax.eval_shape(lambda p, o=optimizer: o.update(p, o.init(p), p), sharded)
             whole = jax.device_put(PARAMS, NamedSharding(explicit, P()))

@@ -401,8 +401,8 @@ def test_init_warns_of_a_learning_rate_below_the_resolution():
         mx.Partition({"a": mx.AdamW(1e-4), "z": mx.SGD(0.1)}, mx.by_path({"h": "a", "*": "z"})).init(p)
     for schedule in (mx.schedules.WarmupCosineDecay(0.0, 2e-4, 100, 1000), lambda step: 2e-4):
         for optimizer in (mx.AdamW(schedule), mx.Scheduled(mx.ScaleByLearningRate(schedule))):
-            with pytest.warns(UserWarning, match=r"a learning rate of 0.0002.* bfloat16, `b`:"):
-                optimizer.init(p)
+            with pytest.warns(UserWarning, match=r"a learning rate of 0.0002 .* bfloat16, `b`:"):
+                optimizer.init({"b": p["b"]})
     # The claim itself: a step of the learning rate is lost above the bound, and not below it.
     for dtype, rate, bound in ((jnp.bfloat16, 1e-3, 0.5), (jnp.float16, 1e-4, 0.25)):
         above, below = np.nextafter(np.asarray(bound, dtype), np.asarray(2, dtype)), np.asarray(0.99 * bound, dtype)

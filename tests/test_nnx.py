@@ -371,7 +371,7 @@ def test_parameters_to_evaluate(graph: bool):
     [
         mx.SM3(0.1),
         mx.Adafactor(0.1, min_dim_size_to_factor=2, momentum=0.9),
-        mx.Muon(0.1),
+        mx.Muon(0.1, adam_learning_rate=0.1),
         mx.GaLore(0.1, 2, 2),
         mx.Prodigy(),
         mx.DoG(),

@@ -115,7 +115,7 @@ def test_classes_and_expressions_in_every_place():
     """The weights of linear layers alone decay, are in a group, and move; gradients are trees of modules too."""
     weights = mx.by_type(eqx.nn.Linear, "weight")
     transforms = [
-        mx.Chain(mx.SetToZero(), mx.AddDecayedWeights(2.0, weights)),
+        mx.Chain(mx.Scale(0.0), mx.AddDecayedWeights(2.0, weights)),
         mx.Partition({True: mx.Scale(2.0), False: mx.SetToZero()}, weights),
         mx.Partition(
             {"w": mx.Scale(2.0), "rest": mx.SetToZero()}, mx.by_type({(eqx.nn.Linear, "weight"): "w"}), "rest"

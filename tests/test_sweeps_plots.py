@@ -148,7 +148,7 @@ def test_a_sample_is_points():
 
 def test_several_classes_have_a_legend():
     grids = [sweeps.grid(make(1e-3), learning_rate=RATES) for make in (mx.AdamW, mx.Lion)]
-    sweep = sweeps.concat([*grids, [mx.Muon(0.02)]])
+    sweep = sweeps.concat([*grids, [mx.Muon(0.02, adam_learning_rate=0.02)]])
     curves = np.linspace(2, 1, 9)[:, None, None] * np.linspace(1, 0.1, 30)
     figure = results_of(sweep, {"loss": curves}).plot()
     ax = axes_named(figure, "learning_rate")

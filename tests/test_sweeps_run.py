@@ -130,7 +130,7 @@ def test_classes_share_a_table(tmp_path: Path):
     sweep = sweeps.concat([
         sweeps.grid(mx.AdamW(1e-3), learning_rate=[1e-3, 1e-1]),
         sweeps.grid(mx.Lion(1e-3), learning_rate=[1e-3, 1e-2]),
-        [mx.Muon(0.02)],
+        [mx.Muon(0.02, adam_learning_rate=0.02)],
         mx.AdamW(1e-2),
     ])  # fmt: skip
     results = sweeps.run(sweep, linear, seeds=2, **QUIET)

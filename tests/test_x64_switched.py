@@ -19,7 +19,7 @@ TRANSFORMS: dict[str, Callable[[], Any]] = {
     "SGD-schedule": lambda: mx.SGD(schedules.CosineDecay(0.1, 10), momentum=0.9),
     "Chain": lambda: mx.Chain(mx.ClipByGlobalNorm(0.7), mx.ScaleByBelief(), mx.Scale(-0.1)),
     "DoG": mx.DoG,
-    "Muon": lambda: mx.Muon(0.1),
+    "Muon": lambda: mx.Muon(0.1, adam_learning_rate=0.1),
     "Injected": lambda: mx.Injected(mx.Lion(0.1)),
     "MultiSteps": lambda: mx.MultiSteps(mx.RMSProp(0.1), 2),
     "Lookahead": lambda: mx.Lookahead(mx.Adam(0.1), 2, 0.3),

@@ -90,7 +90,7 @@ TRANSFORMS = (
         lambda: mx.ScaleByShape(consistent_rms=0.2),
         lambda: scale_by_shape(consistent_rms=0.2),
     ),
-    Instance("Muon", lambda: mx.Muon(0.05)),
+    Instance("Muon", lambda: mx.Muon(0.05, adam_learning_rate=0.05)),
     twins("Muon-optax", mx.Muon, optax.contrib.muon, 0.05, follow="optax"),
     Instance(
         "Muon-mask",

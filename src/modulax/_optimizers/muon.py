@@ -161,7 +161,8 @@ class Muon(AbstractOptimizer):
 
     def _large_rate_of_adam(self) -> float | None:
         """The learning rate of the matrices, if AdamW has it too and it is too large for AdamW."""
-        if self.adam_learning_rate is not None or self.consistent_rms is not None:
+        is_own = self.adam_learning_rate is not None or self.consistent_rms is not None
+        if is_own or self.follow == "optax":
             return None
         rate = largest(self.learning_rate)
         return rate if rate and rate > _LARGE else None

@@ -80,7 +80,7 @@ def largest(rate: Any) -> float | None:
     """
     if isinstance(rate, AbstractSchedule):
         values = values_over_steps(rate)
-        return None if values is None else float(np.max(np.abs(values)))
+        return None if values is None else float(f"{np.max(np.abs(values)):.3g}")  # sampled, so not exact
     is_known = isinstance(rate, (float, int, np.generic, np.ndarray)) and np.ndim(rate) == 0
     return abs(float(rate)) if is_known else None
 
