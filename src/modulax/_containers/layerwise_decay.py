@@ -97,6 +97,7 @@ def _from_paths(leaves: Shapes, where: str | None, axis: int) -> dict[Names, Any
     else:
         blocks = next(iter(lists.values())) if len(lists) == 1 else None
     if blocks is not None:
+        # Blocks may be numbered with gaps or from 1. Depth 0 is that of the input.
         ranks = {i: rank for rank, i in enumerate(sorted(set(blocks.values())), 1)}
         return _with_others(leaves, {names: ranks[i] for names, i in blocks.items()}, len(ranks))
     if where is None and lists:
@@ -186,6 +187,7 @@ def _rule(exponents: Mapping[Names, Any]) -> AbstractLabels:
     for names, exponent in exponents.items():
         for i in range(1, len(names) + 1):
             if all(e == exponent for other, e in exponents.items() if other[:i] == names[:i]):
+                # `[` begins a set of characters in a shell-style pattern.
                 text = ".".join(names[:i]).replace("[", "[[]")
                 patterns[text if i == len(names) else f"{text}.*"] = exponent
                 break

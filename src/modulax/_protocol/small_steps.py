@@ -55,6 +55,7 @@ def _rates(transform: Any, tree: PyTree) -> list[float | None]:
     if not parts:
         if effect.frozen is not None:
             return [0.0 if is_frozen else None for is_frozen in effect.frozen]
+        # An array on a device is not read, because `init` would wait for it.
         is_known = isinstance(rate, (float, int, np.generic, np.ndarray))
         return [abs(float(rate)) if is_known else None] * n
     rates: list[float | None] = [None] * n
