@@ -39,6 +39,7 @@ def _is_entrywise(part: AbstractTransform) -> bool:
     """Whether it is a rule on single entries that has no state."""
     if type(part) not in _ENTRYWISE or not isinstance(part, AbstractLeafwise):
         return False
+    # A rule with a schedule has a step count in its state, which the rules at the end would not keep.
     return is_empty(jax.eval_shape(part.init_leaf, jax.ShapeDtypeStruct((), jnp.float32)))
 
 
@@ -64,6 +65,7 @@ def refusal(transform: AbstractTransform) -> str | None:
         return None if getattr(transform, "is_arraywise", False) else "may combine arrays, or tell them apart"
     if reads_all_updates(transform):
         return "looks at all arrays together"
+    # Under `vmap`, every row has the same path, so that a rule cannot tell one parameter from another.
     if transform.where({"": np.zeros(())}) is not None:
         return "tells arrays apart"
     return None

@@ -27,6 +27,7 @@ from ..tree._math import choose
 
 def _is_due(count: Array, start: Any, every: Any) -> tuple[Array, Array]:
     """Whether averaging has begun after this number of steps, and whether the parameters are averaged now."""
+    # In integers, because float32 counts exactly to 2**24 only.
     since = count - jnp.asarray(start).astype(count.dtype)
     return since > 0, (since > 0) & (since % jnp.asarray(every).astype(count.dtype) == 0)
 
@@ -117,6 +118,7 @@ class ParamEMA(AbstractContainer):
             inner_state=resolve(self, count).inner.init(params),
             count=count,
             weight_sum=jnp.full((), not self.debias, default_float()),
+            # In bfloat16, with its 8 bits, a step of 0.001 of the way would be rounded away.
             ema=jtu.tree_map(lambda p: copy_in(p, self.dtype or at_least_float32(p.dtype)), params),
         )
 
@@ -257,6 +259,7 @@ class ParamAverage(AbstractContainer):
         """
         average = state.average
         if self.window is not None:
+            # At least 1, because `choose` below computes the mean before the first snapshot too.
             average = _means(state.snapshots, jnp.clip(state.num_averaged, 1, self.window))
         return choose(state.num_averaged > 0, in_dtypes_of(params, average, "ParamAverage.eval_params"), params)
 
@@ -264,6 +267,7 @@ class ParamAverage(AbstractContainer):
 def _store(now: tuple[Array, Bool[Array, ""]], kept: Array, p: Array) -> Array:
     """Replace the oldest snapshot, if one is due."""
     place, is_due = now
+    # Chosen within one row: a choice between whole buffers would read and write every snapshot.
     return kept.at[place].set(jnp.where(is_due, p, kept[place]))
 
 

@@ -123,6 +123,7 @@ class Chain(AbstractContainer):
     def __getitem__(self, key: slice) -> "Chain": ...
     def __getitem__(self, key: int | str | slice) -> Any:
         if isinstance(key, slice):
+            # By name, so that a part keeps the name that its state has.
             return Chain(**dict(list(self.parts.items())[key]))
         if isinstance(key, str) and key not in self.parts:
             raise KeyError(f"`Chain` has no part {key!r}; it has {listing(self.parts)}.")
@@ -154,6 +155,7 @@ def _runs(parts: Mapping[str, AbstractTransform]) -> Iterator[dict[str, Abstract
     """Split the parts into runs: consecutive rules on one array together, every other part on its own."""
     run: dict[str, AbstractTransform] = {}
     for name, transform in parts.items():
+        # A `survey` needs the updates of all leaves, so that the rules before it have to be complete.
         joins = isinstance(transform, AbstractLeafwise) and not reads_all_updates(transform)
         if run and not (joins and all(isinstance(x, AbstractLeafwise) for x in run.values())):
             yield run

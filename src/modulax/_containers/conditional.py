@@ -130,6 +130,7 @@ class ConditionallyTransform(AbstractContainer):
         """Run one step of the inner transform if the condition holds; else return the updates unchanged."""
         is_time = _is_time(self, state.step, extra)
         zeros = zeros_returned(self.inner, updates, state.inner_state, params, extra)
+        # Both branches of a `cond` must return the same dtypes, and the transform may widen its updates.
         unchanged = jtu.tree_map(lambda u, zero: u.astype(zero.dtype), updates, zeros)
         updates, inner_state = cond(
             is_time,

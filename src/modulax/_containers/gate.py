@@ -42,6 +42,7 @@ class AbstractGate(AbstractContainer):
     def _take_step(self, updates: Updates, state: State, move: Move[T]) -> tuple[T, State]:
         """Run one step of the inner transform and apply its updates, or skip it."""
         self._check_call(updates, move.params, move.extra)
+        # The entry point of `update` opens this scope otherwise.
         with jax.named_scope(type(self).__name__):
             return self.gate(updates, state, move)
 

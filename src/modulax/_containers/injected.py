@@ -84,6 +84,7 @@ class Hyperparams(MutableMapping[str, Any]):
         elif isinstance(holder, tuple):
             raise TypeError(f"`state.hyperparams[{name!r}]` is an entry of a tuple. Change it with `equinox.tree_at`.")
         else:
+            # A Module is frozen, and programs written for optax assign to `state.hyperparams[...]`.
             object.__setattr__(holder, key, value)
 
     def __delitem__(self, name: str) -> None:
@@ -189,6 +190,7 @@ class Injected(AbstractContainer):
         """The inner transform with the hyperparameters of the state, and schedules at their values at this step."""
 
         def ruling(own: Any, stored: Any) -> Any:
+            # A schedule determines its number at every step, and a caller may have changed a constant in the state.
             return own if stored is None or is_schedule(own) else stored
 
         numbers = jtu.tree_map(ruling, self.inner, state.hyperparameters, is_leaf=is_schedule)
@@ -210,6 +212,7 @@ class Injected(AbstractContainer):
 
         def merged(x: Any, own: Any) -> Any:
             x = own if x is None else x
+            # `hyperparam_dtype` is that of the storage. The arithmetic is never below the default float dtype.
             return None if x is None else jnp.asarray(x, _dtype(x, None))
 
         return jtu.tree_map(merged, kept, inner, is_leaf=lambda x: x is None)

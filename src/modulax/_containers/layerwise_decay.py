@@ -83,6 +83,7 @@ def _rule(exponents: Mapping[Names, Any]) -> AbstractLabels:
     for names, exponent in exponents.items():
         for i in range(1, len(names) + 1):
             if all(e == exponent for other, e in exponents.items() if other[:i] == names[:i]):
+                # `[` begins a set of characters in a shell-style pattern.
                 text = ".".join(names[:i]).replace("[", "[[]")
                 patterns[text if i == len(names) else f"{text}.*"] = exponent
                 break

@@ -55,6 +55,7 @@ class LookaheadParams(AbstractModule):
         Args:
             params: the parameters, or the whole model.
         """
+        # JAX refuses to donate one buffer twice.
         slow = jtu.tree_map(lambda x: jnp.array(x, copy=True) if eqx.is_array(x) else x, params)
         return cls(fast=params, slow=slow)
 
@@ -102,6 +103,7 @@ def _accepting_pairs(cls: C) -> C:
             return update(self, updates, state, params, **extra)
         before = inward("update", updates, state, params)
         updates, after = update(self, updates, before, params.fast, **extra)
+        # optax returns the updates of both sets of parameters.
         moved = jtu.tree_map(jnp.subtract, after.slow, before.slow)
         return LookaheadParams(updates, moved), with_fields(after, slow=None)
 
@@ -186,6 +188,7 @@ class Lookahead(AbstractContainer):
         out, new_slow = map_arithmetic(meet, (is_due, self.slow_step_size), columns, (u, slow))
         fast_steps = treedef.unflatten(out)
         if self.reset_state:
+            # For the parameters after this step, because the state may hold copies of the parameters.
             fresh = self.fast_optimizer.init(apply_updates(params, fast_steps))
             fast_state = jtu.tree_map(lambda new, old: jnp.where(is_due, new, old), fresh, fast_state)
         return fast_steps, LookaheadState(

@@ -99,8 +99,10 @@ class LossScaling(AbstractContainer):
         n = safe_increment(state.growth_tracker)
         is_due = is_finite & (n.astype(scale.dtype) >= self.growth_interval)
         grown = scale * self.growth_factor
+        # A scale of zero would make every later gradient NaN.
         shrunk = jnp.maximum(scale * self.backoff_factor, jnp.finfo(scale.dtype).tiny)
         return new, LossScalingState(
+            # An infinite scale would make every later loss infinite.
             loss_scale=jnp.where(is_finite, jnp.where(is_due & jnp.isfinite(grown), grown, scale), shrunk),
             growth_tracker=jnp.where(is_finite & jnp.logical_not(is_due), n, 0),
             skipped_steps=jnp.where(is_finite, state.skipped_steps, safe_increment(state.skipped_steps)),

@@ -103,6 +103,7 @@ class LowBit(AbstractContainer):
         # In one program with the quantization: XLA computes the entries twice, for the scale of a block and for the
         # codes, and doesn't store them in float32.
         updates, new = self.inner.update(updates, dequantize(state.inner_state), params, **extra)
+        # No keys for the arrays: `quantize_like` takes its seeds from the raw data of the current key.
         next_key = None if state.rng_key is None else next_keys(state.rng_key, 0)[0]
         return updates, LowBitState(quantize_like(new, state.inner_state, state.rng_key), next_key)
 
@@ -129,5 +130,6 @@ class LowBit(AbstractContainer):
 
     def _is_stored_in_fewer_bits(self, x: Any, declared: Any, mask: list[bool] | None, owner: int | None) -> bool:
         is_wanted = mask is None or (owner is not None and mask[owner])
+        # `quantized` takes arrays of at least two entries.
         is_large = x.size >= max(self.min_size, 2)
         return is_wanted and is_large and not declared.get("exact", False) and jnp.issubdtype(x.dtype, jnp.floating)

@@ -37,6 +37,7 @@ class Masked(AbstractContainer):
     """
 
     inner: AbstractTransform = required_part(receives=lambda masked, _, tree: masked.chosen(tree))
+    # Static, because the mask decides which arrays the program updates.
     mask: Any = eqx.field(static=True, converter=as_labels)
     otherwise: Literal["keep", "zero"] = choice(("keep", "zero"), "keep")
 
@@ -50,6 +51,7 @@ class Masked(AbstractContainer):
         """Run one step of the inner transform, on the chosen leaves."""
         chosen = self.chosen(updates)
         inner_params = None if params is None else select(params, chosen)
+        # A line search inside gets the gradient of its own parameters, and a loss of these alone.
         inner_extra = extra_for(extra, chosen, updates, params, "Masked.update")
         new, inner_state = self.inner.update(select(updates, chosen), state.inner_state, inner_params, **inner_extra)
         if self.otherwise == "zero":

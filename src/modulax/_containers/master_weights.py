@@ -76,6 +76,7 @@ class MasterWeights(AbstractContainer):
 
     @property
     def update_dtype(self) -> DTypeLike:
+        # A step in bfloat16 is rounded, and would not lead exactly to the rounded new master.
         return self.dtype
 
     def check(self) -> None:
@@ -89,6 +90,7 @@ class MasterWeights(AbstractContainer):
         """Return copies of the low-precision parameters as masters, and the inner state for these."""
 
         def master(p: Array) -> Array | None:
+            # A parameter that is as wide as a master needs none.
             return copy_in(p, self.dtype) if is_narrower(p.dtype, self.dtype) else None
 
         leaves, treedef = jtu.tree_flatten(params)

@@ -117,6 +117,7 @@ class Mechanize(AbstractContainer):
     ) -> tuple[Updates, MechanicState]:
         """Run one step of the base optimizer, and rescale the sum of all its steps."""
         now = resolve(self, state.count)
+        # The steps are summed in at least float32, and must not be rounded to the dtype of the gradients before.
         steps, base_state = now.base_optimizer.update(widened(updates), state.base_optimizer_state, params, **extra)
         g, treedef = jtu.tree_flatten(updates)
         u, p = jtu.tree_leaves(steps), jtu.tree_leaves(params)

@@ -82,6 +82,7 @@ class MultiSteps(AbstractGate):
     def init(self, params: Params) -> MultiStepsState:
         """Return the inner state, and zeros as accumulated gradients."""
         step = jnp.zeros((), jnp.int32)
+        # A `scan` over steps needs the structure of `skip_state` from the start.
         _, skip_state = self._skip(jtu.tree_map(jnp.zeros_like, params), step, params)
         return MultiStepsState(
             mini_step=jnp.zeros((), jnp.int32),
@@ -104,6 +105,7 @@ class MultiSteps(AbstractGate):
         zeros = zeros_returned(self.inner, updates, state.inner_opt_state, move.params, move.extra)
 
         def applied(new: Updates) -> T:
+            # The mean is wider than low-precision gradients, and the branches must agree in their dtypes.
             return move.apply(jtu.tree_map(lambda u, z: u.astype(z.dtype), new, zeros))
 
         def emit() -> tuple[T, MultiStepsState]:
@@ -129,6 +131,8 @@ class MultiSteps(AbstractGate):
                 skip_state=skip_state,
             )
 
+        # `cond` and not `where`, because the inner transform would run at every mini-batch. The comparison is not for
+        # equality: a schedule may lower `every_k` below the number of mini-batches in the mean.
         return cond(jnp.logical_not(skip) & (n.astype(every_k.dtype) >= every_k), emit, hold)
 
     def resolved(self, state: MultiStepsState) -> "MultiSteps":
@@ -150,11 +154,13 @@ class MultiSteps(AbstractGate):
         return (state.mini_step == 0) & (state.gradient_step > 0)
 
     def _dtype(self, p: Array) -> Any:
+        # A mean in bfloat16 would lose small gradients.
         return at_least_float32(p.dtype) if self.accumulator_dtype is None else self.accumulator_dtype
 
     def _accumulate(self, acc: Array, g: Array, n: Array) -> Array:
         dtype = at_least_float32(acc.dtype, g.dtype)
         a, g = acc.astype(dtype), g.astype(dtype)
+        # A running mean stays in the range of the gradients, where the sum of many could overflow.
         return (a + (g - a) / n.astype(dtype) if self.use_grad_mean else a + g).astype(acc.dtype)
 
     def _skip(self, updates: Updates, step: Array, params: Params | None) -> tuple[Array, PyTree]:

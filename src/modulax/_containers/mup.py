@@ -210,6 +210,7 @@ def _patterns(rates: Mapping[Names, float], tree: PyTree) -> dict[str, float]:
             same = all(r == rate for x, r in rates.items() if matches(".".join(x), every))
             patterns[every if same else path] = rate
     if not patterns or 1.0 in rates.values():
+        # `by_path` refuses a parameter that no pattern matches.
         patterns["*"] = 1.0
     assert by_path(patterns).labels(tree) == list(rates.values())
     return patterns

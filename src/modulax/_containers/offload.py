@@ -70,6 +70,7 @@ class Offload(AbstractContainer):
         self, updates: Updates, state: OffloadState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, OffloadState]:
         """Run one step of the inner transform on the device, and move its state back."""
+        # The operands of one operation have to be in one memory.
         inner_state = _moved(state.inner_state, jax.memory.Space.Device)
         updates, inner_state = self.inner.update(updates, inner_state, params, **extra)
         return updates, OffloadState(_moved(inner_state, jax.memory.Space.Host))

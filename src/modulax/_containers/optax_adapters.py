@@ -51,6 +51,7 @@ class FromOptax(AbstractTransform):
         ValueError: if `transformation` is not an optax transformation.
     """
 
+    # The functions in it cannot be leaves, since JAX refuses them in an argument.
     transformation: Any = eqx.field(static=True)
     hyperparams: dict[str, Any] | None = None
     takes_examples: bool = eqx.field(static=True, default=False, kw_only=True)
@@ -186,6 +187,7 @@ def named_in(function: Callable[..., Any], extra: Mapping[str, Any]) -> Mapping[
     parameters = list(inspect.signature(function).parameters.values())
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
         return extra
+    # The first three are the updates, the state and the parameters.
     return {p.name: extra[p.name] for p in parameters[3:] if p.name in extra}
 
 
@@ -211,6 +213,7 @@ def _settings_of_optax() -> Iterator[None]:
 
 def _takes_extra(transformation: Any) -> bool:
     """Whether `update` takes extra arguments, according to its optax class or its signature."""
+    # By the name of the class, because optax is not imported here.
     if "GradientTransformationExtraArgs" in {cls.__name__ for cls in type(transformation).__mro__}:
         return True
     parameters = inspect.signature(transformation.update).parameters.values()
@@ -238,6 +241,7 @@ def _injected(state: PyTree) -> dict[str, Any]:
         is_field = [getattr(key, "name", None) == "hyperparams" for key in path]
         if any(is_field[:-1]) and jnp.ndim(x) == 0 and not is_typed_key(x):
             keys = [key for key, is_it in zip(path, is_field, strict=True) if not is_it]
+            # The path without `hyperparams`, under which users know the number.
             found[JoinedNames(join(key_names(tuple(keys))))] = x
     return found
 
@@ -278,6 +282,7 @@ def to_optax(transform: AbstractTransform) -> Any:
     """
     if not isinstance(transform, AbstractTransform):
         raise ValueError(f"`to_optax` needs a modulax transform such as `AdamW(1e-3)`, got {transform!r}.")
+    # The result is of a class of optax. Nothing else in the library below its edges needs optax.
     import optax
 
     def is_masked(x: Any) -> bool:

@@ -113,4 +113,5 @@ class Partition(AbstractContainer):
                     f"`Partition`: the leaf `{path}` has the label {label!r}, and there is no transform for it; "
                     f"there are {listing(self.transforms)}."
                 )
+        # Groups without a leaf are listed too: their transforms have states.
         return {known: [label == known for label in labels] for known in self.transforms}

@@ -86,6 +86,7 @@ def _returned(tree: PyTree, given: PyTree) -> PyTree:
 
     def one(x: Array, y: Array) -> Array:
         x = x.astype(y.dtype)
+        # A piece of a vector has lost the sharding of its parameter.
         return shard_like(x, y) if x.shape == y.shape else x
 
     return jtu.tree_map(one, tree, given)
@@ -193,6 +194,7 @@ class Flatten(AbstractReshaping):
         kinds: dict[str, list[int]] = {}
         for i, x in enumerate(leaves):
             if sizes[i]:
+                # One vector of several dtypes would widen the narrow arrays and their state.
                 kinds.setdefault(x.dtype.name, []).append(i)
         places = kinds if self.chunk is None else dict(_chunks(kinds, self.chunk))
 
@@ -201,6 +203,7 @@ class Flatten(AbstractReshaping):
             xs = jtu.tree_leaves(tree)
             buffers = {}
             for name, indices in places.items():
+                # The groups are those of the parameters, and the updates in one may have several dtypes.
                 dtype = common_dtype(*(xs[i].dtype for i in indices))
                 flat = [xs[i].reshape(*xs[i].shape[: xs[i].ndim - len(shapes[i])], sizes[i]) for i in indices]
                 buffers[name] = jnp.concatenate([x.astype(dtype) for x in flat], axis=-1)

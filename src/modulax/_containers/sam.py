@@ -100,6 +100,7 @@ class SAM(AbstractContainer):
         old, put = align(state.cache, updates, "SAM.update")
         leaves, treedef = jtu.tree_flatten(params)
         is_first = state.steps_since_sync == 0
+        # Only at the first step of a round are the parameters unperturbed.
         cache = [jnp.where(is_first, p, c) for p, c in zip(leaves, old, strict=True)]
 
         # The adversary takes its dtypes from them: the branches of a `cond` return the same ones.
@@ -107,6 +108,7 @@ class SAM(AbstractContainer):
 
         def adversary() -> tuple[Updates, SAMState]:
             steps, adv_state = self.adv_optimizer.update(updates, state.adv_state, params, **extra)
+            # The adversary climbs: its optimizer would descend.
             steps = jtu.tree_map(lambda u, z: -u.astype(z.dtype), steps, zeros)
             n = safe_increment(state.steps_since_sync)
             return steps, SAMState(n, state.opt_state, adv_state, put(cache))
@@ -122,6 +124,7 @@ class SAM(AbstractContainer):
             return steps, SAMState(jnp.zeros_like(state.steps_since_sync), opt_state, adv_state, put(cache))
 
         is_last = state.steps_since_sync >= self.sync_period - 1
+        # `cond` and not `where`, because each call runs one of two optimizers.
         return cond(is_last, optimizer, adversary)
 
     # Overridden because within a round the parameters are perturbed by the adversary.

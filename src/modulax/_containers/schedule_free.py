@@ -100,6 +100,7 @@ class ScheduleFree(AbstractContainer):
         def copied(tree: Params) -> PyTree:
             return jtu.tree_map(lambda p: copy_in(p, self.state_dtype or at_least_float32(p.dtype)), tree)
 
+        # optax counts from 1.
         step_count = jnp.full((), self.follow == "optax", jnp.int32)
         return ScheduleFreeState(
             weight_sum=jnp.zeros((), default_float()),
@@ -120,6 +121,7 @@ class ScheduleFree(AbstractContainer):
         weight_sum = state.weight_sum + weight
 
         optimizer = self._inside(state.step_count)
+        # `z` is at least float32, so that steps must not be rounded to the dtype of the gradients before.
         steps, base_state = optimizer.update(widened(updates), state.base_optimizer_state, params, **extra)
 
         # `x` is stored, and not computed from `y` and `z` as in optax: so `b1` may be 0 or follow a schedule, and

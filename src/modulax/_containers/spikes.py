@@ -115,6 +115,8 @@ class SkipSpikes(AbstractGate):
         # False for NaN and infinity too, whatever the threshold.
         is_taken = jnp.array([x <= thresholds[name] for name, x in measured.items()]).all()
         moved, inner_state = step_if(is_taken, self.inner, updates, state.inner_state, move)
+        # A spike enters the window too, so that a lasting rise of the norm becomes the rule. NaN would stay in the mean
+        # for a whole window.
         window = {name: jnp.where(is_finite, pushed(x, measured[name]), x) for name, x in state.window.items()}
         return moved, SkipSpikesState(
             skipped=jnp.where(is_taken, state.skipped, safe_increment(state.skipped)),
@@ -143,6 +145,7 @@ class SkipSpikes(AbstractGate):
     def _threshold(self, window: Float[Array, " window"], count: Count) -> Float[Array, ""]:
         """The threshold of a spike: a larger value is one."""
         least = self.window if self.warmup_steps is None else self.warmup_steps
+        # A sample of one value has no deviation.
         is_early = count.astype(default_float()) < jnp.maximum(least, 2)
         largest = jnp.max(jnp.abs(window))
         largest = jnp.where(largest > 0, largest, 1)  # with which the squares don't overflow

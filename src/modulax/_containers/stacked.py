@@ -200,6 +200,7 @@ class Stacked(AbstractContainer):
             stacks = jax.vmap(init)(jnp.stack([leaves[i] for i in group]))
             for (values, _), stack in zip(columns, stacks, strict=True):
                 values[group[0]] = stack
+        # A state without trees like the parameters has nothing to stack.
         found = jtu.tree_leaves([values[groups[0][0]] for values, _ in columns]) if groups else []
         if not found:
             return StackedState(_ALONE, self.inner.init(params))
@@ -240,9 +241,12 @@ class Stacked(AbstractContainer):
         counts = collections.Counter(names)
         for i, p in enumerate(leaves):
             if 0 < p.size <= _MAX_SIZE and counts[names[i]] == 1:  # members are found by their paths
+                # The type also says how an array is sharded on explicit mesh axes: others cannot be stacked with it.
                 kinds.setdefault(jax.typeof(p), []).append(i)
         groups = []
         for found in kinds.values():
+            # Stacks of one shape have one size: a smaller last one would need kernels of its own for each offset at
+            # which updates are taken out of it. Larger chunks compile longer, and smaller ones run longer.
             size = max(2, len(found) // -(-len(found) // self.chunk))
             stops = range(size, len(found) + 1, size) if self.chunk > 1 else ()
             groups += [found[stop - size : stop] for stop in stops]
@@ -267,6 +271,7 @@ def _step(
     new, state = _step_on_stacks(rules, updates, state, params, extra, groups, bool(end))
     if not end:
         return new, state
+    # These rules have no state, so that a fresh one is the right one.
     new, _ = end.update(new, end.init(updates), params, **extra)
     return jtu.tree_map(lambda u, like: u.astype(like.dtype), new, updates), state
 

@@ -66,6 +66,7 @@ class StochasticRounding(AbstractContainer):
 
     @property
     def update_dtype(self) -> DTypeLike:
+        # Updates in the dtype of the parameter would be rounded to the nearest before they are rounded at random.
         return jnp.float32
 
     def init(self, params: Params) -> StochasticRoundingState:
@@ -103,10 +104,13 @@ def _rounded(x: Array, dtype: DTypeLike, rng_key: Array) -> Array:
         near = lax.bitcast_convert_type(bits, jnp.float32)
     else:
         power = lax.bitcast_convert_type(lax.bitwise_and(bits, jnp.full_like(bits, 0x7F800000)), jnp.float32)
+        # Below the smallest normal number, the spacing no longer depends on the magnitude.
         spacing = jnp.maximum(power, info.smallest_normal.astype(jnp.float32)) * info.eps.astype(jnp.float32)
         steps = x / spacing  # exact: the spacing is a power of two
         low = jnp.floor(steps)
+        # 24 bits, which a float32 holds exactly.
         noise = (jax.random.bits(rng_key, x.shape, jnp.uint32) >> 8).astype(jnp.float32) * 2.0**-24
         near = (low + (noise < steps - low).astype(jnp.float32)) * spacing
+    # A finite number above the largest one is not rounded up to infinity.
     largest = float(info.max)
     return jnp.clip(near, -largest, largest)

@@ -21,6 +21,7 @@ from ..tree._paths import Names, leaves_by_names, longest_prefix
 def _add(p: jax.Array | np.ndarray, u: jax.Array | np.ndarray) -> jax.Array:
     if p.dtype == u.dtype and jnp.finfo(p.dtype).bits >= 32:  # no conversion needed: traced in a third of the time
         return jax.lax.add(p, u)
+    # The sum is rounded once, also where a float32 update meets a bfloat16 parameter.
     dtype = at_least_float32(p.dtype, u.dtype)
     return jax.lax.add(p.astype(dtype), u.astype(dtype)).astype(p.dtype)
 
@@ -50,6 +51,7 @@ def apply_updates(params: P, updates: Updates) -> P:
     pairs = [(p, u) for p, u in zip(trained, steps, strict=True) if u is not None]
     before = [p for p, _ in pairs]
     check_same_shapes(treedef_of_trained.unflatten(steps), before, "apply_updates")
+    # XLA may shard the sum as the update is, where the state is divided over more devices than the parameters.
     after = iter(placed_like(list(itertools.starmap(_add, pairs)), before))
     new = treedef_of_trained.unflatten([None if u is None else next(after) for u in steps])
     return eqx.combine(new, params)

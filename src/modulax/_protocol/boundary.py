@@ -43,6 +43,7 @@ class InitBoundary(AbstractBoundary):
     def outside(self, transform: Any, /, params: Params, *, allow_empty: bool = False) -> State:
         leaves = jtu.tree_leaves(params)
         if any(isinstance(x, jax.ShapeDtypeStruct) for x in leaves):
+            # `jax.jit` refuses a `ShapeDtypeStruct` as an argument.
             return eqx.filter_eval_shape(lambda p: self.outside(transform, p, allow_empty=allow_empty), params)
         if any(map(mesh_sharding, leaves)):
             where = _Where(tuple(mesh_sharding(p) for p in leaves if is_inexact_array(p)))
@@ -51,6 +52,7 @@ class InitBoundary(AbstractBoundary):
             state = self.program.without_jit(transform, params)
         else:
             state = self.program(transform, params)
+        # A transform without a state may be given parameters with nothing to train, such as None.
         if not allow_empty and jtu.tree_leaves(state):
             refuse_empty(f"{type(transform).__name__}.init", params)
         warn_of_mistakes(transform, params)
@@ -95,6 +97,7 @@ class UpdateBoundary(AbstractBoundary):
         return super().inside(transform, updates, state, params, **extra)
 
     def run(self, transform, /, updates, state, params, extra):
+        # `trainable` drops integers, which have to be refused.
         given, updates = updates, trainable(updates)
         if params is not None:
             refuse_integers(params, given, f"{self.owner}.update")
@@ -103,6 +106,7 @@ class UpdateBoundary(AbstractBoundary):
             params = paired(trainable(params), updates, f"{self.owner}.update", per_example=axes)
         with explaining_state(f"{self.owner}.update", self.method, state):
             steps, new = self.inside(transform, updates, state, params, **extra)
+        # XLA may choose any sharding for a result. With another one, the next step would be compiled again.
         return placed_like(steps, updates), placed_like(new, state)
 
     def outside(self, transform, /, updates, state, params=None, **extra) -> tuple[Updates, State]:

@@ -152,6 +152,7 @@ class AbstractContainer(AbstractTransform):
             of_part = functools.partial(self._part, field)
             if isinstance(value, Mapping):
                 for key, x in value.items():
+                    # A chain stores no state for a stateless part.
                     yield of_part(key, x, None if states is None else states.get(key, EmptyState()))
             elif value is not None:
                 yield of_part(None, value, states)
@@ -191,7 +192,9 @@ class AbstractContainer(AbstractTransform):
             if part.key is None:
                 fields[part.field] = at
             else:
+                # An `OrderedDict` stays one, because JAX sorts the keys of a plain dict when it unflattens one.
                 fields.setdefault(part.field, type(getattr(now, part.field))())[part.key] = at
+        # Not `replace`, which would convert and check every Module on the way to a part again.
         return with_fields(now, **fields)
 
     def eval_params(self, state: State, params: P) -> P:
@@ -235,6 +238,7 @@ def check_parts(module: AbstractTransform) -> None:
     name = type(module).__name__
     for field in part_fields(module):
         value = getattr(module, field.name)
+        # A mapping in the field of a single part is reported by the name of the field, and not by its keys.
         is_single = isinstance(field.type, type) and issubclass(field.type, AbstractTransform)
         if isinstance(value, Mapping) and not is_single:
             for key, x in value.items():
@@ -260,6 +264,7 @@ def in_dtypes_of(params: Params, tree: PyTree, owner: str) -> Params:
     """Return a tree of the state in the structure and the dtypes of the parameters."""
     leaves, treedef = jtu.tree_flatten(params)
     values, _ = align(tree, params, owner)
+    # The state may be wider than the parameters, and the model expects the dtypes of its parameters.
     return treedef.unflatten([x.astype(p.dtype) for x, p in zip(values, leaves, strict=True)])
 
 
@@ -307,6 +312,7 @@ def extra_inside(
     """
 
     def of_inner(function: Callable[..., Any], is_gradient: bool) -> Callable[..., Any]:
+        # `wraps` keeps the signature, from which line searches read the names of further arguments.
         @functools.wraps(function, updated=())
         def call(params: Params, *args: Any, **kwargs: Any) -> Any:
             out = function(up(params), *args, **kwargs)
@@ -328,6 +334,7 @@ def _is_like(tree: PyTree, updates: Updates) -> bool:
     """Whether it is a tree of inexact arrays with the structure and shapes of the updates; never for a single array."""
     leaves, treedef = jtu.tree_flatten(updates)
     return (
+        # If the parameters are one array, any extra array of its shape would match, such as the loss beside a scalar.
         not jtu.treedef_is_leaf(treedef)
         and jtu.tree_structure(tree) == treedef
         and all(is_inexact_array(x) and x.shape == u.shape for x, u in zip(jtu.tree_leaves(tree), leaves, strict=True))
@@ -343,6 +350,7 @@ def extra_for(
     """
 
     def down(tree: PyTree) -> PyTree:
+        # Paired by path, because an extra tree may be a whole model, or have other containers.
         return select(paired(trainable(tree), updates, owner), chosen)
 
     def up(part: PyTree) -> PyTree:

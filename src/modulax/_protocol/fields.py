@@ -103,6 +103,7 @@ def numbers(
     """
     given = {} if default is dataclasses.MISSING else {"default": default}
     metadata = {"numbers": True, "optional": False, "needs": needs, "arranged": arranged is not None}
+    # In the converter, so that `replace` accepts the same forms as the constructor.
     converter = _as_numbers if arranged is None else lambda xs: _as_numbers(arranged(xs))
     return eqx.field(converter=converter, metadata=metadata, **given)
 

@@ -46,13 +46,16 @@ def as_scalar(x: Any) -> Any:
     Integers become floats in both, so that they can be combined with any array; other JAX arrays keep their dtype.
     """
     if isinstance(x, jax.Array):
+        # Checkpoints drop weak types, so that with one the first step after a restore would be traced again.
         return x.astype(default_float()) if jnp.issubdtype(x.dtype, jnp.integer) else strong(x)
     if isinstance(x, (np.ndarray, np.generic)) and np.iscomplexobj(x):
         return x  # refused by `_check_number`
     if isinstance(x, np.ndarray) and x.base is None and not x.flags.writeable and x.dtype == default_float():
         return x  # already in its stored form
     if isinstance(x, (int, float, np.ndarray, np.generic)) and not isinstance(x, (bool, np.bool_)):
+        # A NumPy scalar starts no backend at import, has no weak type, and is not deleted by donation.
         scalar = np.array(x, default_float())
+        # `Program` keeps a copy on the device, which is right only while the scalar cannot change.
         scalar.setflags(write=False)
         return scalar
     return x
@@ -105,6 +108,7 @@ def _values(mapping: Hyperparameters) -> tuple[list[tuple[Any, Any]], tuple[Path
     return [(jtu.DictKey(text), x) for text, x in mapping.items()], tuple(mapping.paths)
 
 
+# JAX treats a subclass of dict as a leaf unless it is registered.
 jtu.register_pytree_with_keys(
     Hyperparameters, _values, lambda paths, values: Hyperparameters(zip(paths, values, strict=True))
 )
@@ -115,6 +119,7 @@ def register_with_nnx(cls: type) -> None:
 
     NNX treats an attribute that contains arrays as data only if its class is registered as a data type.
     """
+    # A program that uses NNX has imported it already, so that this module need not import flax.
     nnx = sys.modules.get("flax.nnx")
     if nnx is not None:
         nnx.register_data_type(cls)
@@ -146,6 +151,7 @@ class AbstractHyperparameters(AbstractModule):
             check_setting(self, field)
             if field.metadata.get("number"):
                 value = _check_number(self, field, getattr(self, field.name))
+                # `equinox.error_if` attaches the check of a traced number to the value that it returns.
                 object.__setattr__(self, field.name, value)
             elif field.metadata.get("numbers"):
                 values = _check_numbers(self, field, getattr(self, field.name))
@@ -225,6 +231,7 @@ class AbstractHyperparameters(AbstractModule):
 def numbers_with_paths(module: AbstractHyperparameters) -> list[tuple[Path, Any]]:
     """The hyperparameters of a module with their paths; random keys are left out."""
     leaves = jtu.tree_leaves_with_path(module)
+    # Checkpoints, donation and `vmap` need a random key among the leaves, but it is not a number.
     return [(key_names(path), leaf) for path, leaf in leaves if not is_key_data(leaf)]
 
 
@@ -346,6 +353,7 @@ def _addressed(
 
     fields = {field.name: field.metadata for field in dataclasses.fields(module)}
     tree: Any = module
+    # optree, because its treespecs give accessors, which read and print as code.
     values, spec = optree.tree_flatten(tree, is_inside, namespace=NAMESPACE)
     for names, path, value in zip(spec.paths(), entries(spec), values, strict=True):
         metadata = fields[names[0]]

@@ -159,10 +159,12 @@ class AbstractLeafwise(AbstractTransform, Generic[StateT]):
         leaves, treedef = jtu.tree_flatten(params)
         indices = [i for i, chosen in enumerate(applies_to(self, params)) if chosen]
         states = _init_leaves(self, [leaves[i] for i in indices], lambda k: leaf_paths(params)[indices[k]])
+        # If a mask chooses no leaf, the names of the fields come from the state of a scalar.
         example = states[0] if states else jax.eval_shape(self.init_leaf, jax.ShapeDtypeStruct((), default_float()))
         found = dict(zip(indices, states, strict=True))
 
         def tree(name: str) -> PyTree:
+            # A leaf that is masked out is None, as an absent leaf is everywhere in Equinox.
             return treedef.unflatten([getattr(found[i], name) if i in found else None for i in range(len(leaves))])
 
         trees = {name: tree(name) for name in _tree_fields(example)}
@@ -203,6 +205,7 @@ def _is_flag(x: Any) -> bool:
     return isinstance(x, (bool, np.bool_))
 
 
+# The rule is an argument, so that rules that differ in numbers alone share the compiled function.
 @jax.jit
 def _init_group(rule: AbstractLeafwise, leaves: Sequence[Array]) -> list[State]:
     return [rule.init_leaf(p) for p in leaves]
@@ -284,6 +287,7 @@ class _Aligned(NamedTuple):
         trees = {f: put(list(c)) for f, put, c in zip(self.fields, self.rebuild, columns, strict=True)}
         counter = _counter(self.state)
         count = {counter.name: safe_increment(getattr(self.state, counter.name))} if counter else {}
+        # `survey` computes in the default float dtype. A field that changed its dtype would retrace the next step.
         shared = {f: x.astype(getattr(self.state, f).dtype) for f, x in self.rule.share(self.now).items()}
         return type(self.state)(**{**count, **shared}, **trees)
 
@@ -324,6 +328,7 @@ def _selected(tree: PyTree | None, chosen: Sequence[bool]) -> PyTree | None:
 def _shared_values(one: _Aligned, updates: Updates, params: Params | None, extra: Mapping[str, Any]) -> Any:
     """The result of `survey`, or of `prepare` if the rule has no `survey`."""
     name, counter = type(one.rule).__name__, _counter(one.state)
+    # A float, because strict promotion refuses the product of an integer and a float.
     count = getattr(one.state, counter.name).astype(default_float()) if counter else None
     if not reads_all_updates(one.rule):
         with located(name, "prepare"):
@@ -355,6 +360,7 @@ def run_rules(
     Returns:
         the new updates, and the new state of each rule.
     """
+    # Not a `tree_map` that returns tuples: `is_leaf` could not tell them from the tuples of a model.
     leaves, treedef = jtu.tree_flatten(updates)
     param_leaves = [None] * len(leaves) if params is None else jtu.tree_leaves(params)
     aligned = [_aligned(rule, state, updates, params, extra) for rule, state in zip(rules, states, strict=True)]
@@ -389,8 +395,10 @@ def _run_on_leaves(
 
     A column is the update, the parameter, the states' values, and what each rule has for this leaf in place of `now`.
     """
+    # The numbers are arguments and the treedef is the key, so that rules that differ in numbers share a function.
     shared, shared_def = jtu.tree_flatten([(one.rule, one.now) for one in aligned])
 
+    # `own` is an argument too: leaves of one shape are traced once, whatever their multipliers are.
     def on_leaf(shared, g, p, rows, own):
         pairs = [
             (rule, now if x is None else x) for (rule, now), x in zip(shared_def.unflatten(shared), own, strict=True)
@@ -412,6 +420,7 @@ def _run_on_leaves(
         raise
 
 
+# Local to a thread, because two threads may trace at the same time.
 class _Shared(threading.local):
     functions: dict[Hashable, LeafFunction] | None = None
 
@@ -449,6 +458,7 @@ def _run_on_leaf(
     new_rows = []
     with _promotion([u]):
         for one, pair, row in zip(aligned, rules, rows, strict=True):
+            # Never below float32: `bfloat16(0.999)` is 1, and the bias correction would be zero.
             rule, now = _cast(pair, dtype)
             name = type(rule).__name__
             with jax.named_scope(name), located(name, "update_leaf"):

@@ -75,6 +75,7 @@ class _Function(AbstractLabels):
                 if self._labels_of_paths(tree):
                     raise ValueError(self._is_of_path()) from error
                 raise
+            # One label for the whole tree is a valid result, unless the function returns several for the paths.
             if isinstance(labels, (bool, str)) and len(set(self._labels_of_paths(tree))) > 1:
                 raise ValueError(self._is_of_path())
         return _Tree(labels).labels(tree, partial=partial)
@@ -137,6 +138,7 @@ class _Tree(AbstractLabels):
         return hash(self._key())
 
     def _key(self) -> Any:
+        # Compared by value, so that an optimizer with an equal mask does not retrace.
         return self.treedef, *map(typed, self.leaves)
 
     def __repr__(self) -> str:
@@ -192,6 +194,7 @@ def as_labels(x: Any) -> AbstractLabels | None:
     """Convert a mask or labels. A callable Module is a tree of labels; a plain callable is a function."""
     if x is None or isinstance(x, AbstractLabels):
         return x
+    # `callable` alone would take a tree of labels that is a callable Module for a function.
     is_plain_leaf = jtu.all_leaves([x])
     return _Function(x) if callable(x) and is_plain_leaf else _Tree(x)
 
@@ -230,4 +233,5 @@ def merge(tree: PyTree, part: PyTree, chosen: Sequence[bool]) -> PyTree:
 def select(tree: PyTree, keep: Sequence[bool]) -> PyTree:
     """Replace all leaves except those to keep by None."""
     leaves, treedef = jtu.tree_flatten(tree)
+    # None and no placeholder, as for absent leaves in Equinox.
     return treedef.unflatten([x if k else None for x, k in zip(leaves, keep, strict=True)])

@@ -28,6 +28,7 @@ def explaining_state(owner: str, method: Callable[..., Any], state: State) -> It
     try:
         yield
     except (AttributeError, TypeError) as error:
+        # A tuple may be the right state for the transform of a user.
         is_foreign = state is None or (isinstance(state, tuple) and method.__module__.startswith("modulax."))
         if isinstance(state, AbstractState) or not is_foreign:
             raise

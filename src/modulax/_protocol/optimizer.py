@@ -77,6 +77,7 @@ class AbstractOptimizer(AbstractTransform):
         if not parts:
             return now
         inside = list(_all_parts(now.transform(), state.inner))
+        # `transform()` passes the transforms in the fields on, so that they are recognized by identity.
         fields = {name: p.transform.at(p.state) for name, x in parts.items() for p in inside if p.transform is x}
         return with_fields(now, **fields)
 
@@ -118,6 +119,7 @@ def step_inside(
     """
     now = with_current_values(optimizer, state.step, state.schedule_states, extra)
     updates, inner = step(now.transform(), state.inner)
+    # After the update: the value at a step is that of the state before it, as in optax.
     states = advance(optimizer, state.step, state.schedule_states, extra)
     return updates, OptimizerState(safe_increment(state.step), inner, states)
 

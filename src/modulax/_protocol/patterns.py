@@ -19,6 +19,7 @@ class AbstractPatterns(AbstractLabels):
     what: ClassVar[str] = "pattern"
 
     def __init__(self, groups: Mapping[Any, Any], default: Any):
+        # A tuple keeps the order, in which the first pattern that fits wins, and can be hashed.
         self.groups = tuple(groups.items())
         self.default = default
         patterns = list(groups)
@@ -70,6 +71,7 @@ class AbstractPatterns(AbstractLabels):
                         f"rest, `{type(self).__name__}(..., default=...)`."
                     )
         unused = [pattern for i, (pattern, _) in enumerate(self.groups) if i not in used]
+        # A tree without leaves shows no pattern to be wrong: `tree.map_params` initializes a state with one.
         if unused and (labels or leaf_paths(tree, with_none=True)):
             raise ValueError(f"`{self!r}`: {self.unused(unused[0], tree)}")
         return labels

@@ -73,11 +73,13 @@ class _Flat:
         leaves, self.treedef = jtu.tree_flatten(transform)
         kinds = set(_node_types(self.treedef))
         is_immutable = all(map(_is_immutable, kinds))
+        # `tree_at` and `tree_map` convert nothing, and can leave a Python number in a field.
         numbers = [x if isinstance(x, ARRAY_TYPES) else np.asarray(x, default_float()) for x in leaves]
         # A read-only scalar is sent to the device once, instead of at every step.
         self.numbers = [jax.device_put(x) if is_immutable and _is_constant(x) else x for x in numbers]
         self.is_constant = is_immutable and all(map(_is_array, self.numbers))
         self.is_python = any(getattr(kind, "runs_as_python", False) for kind in kinds)
+        # The numbers are in the default float dtype, and this flag may change later.
         self.is_x64 = _config.jax_enable_x64
         self.direct: dict[Program, Callable[..., Any] | None] = {}
         self.reference: Any = None
@@ -151,11 +153,13 @@ class Program:
     ):
         self._function, self.name, self._models = function, name, models
         self._donated, self._result = donated, result
+        # Bounded, because every structure of the arguments compiles a program of its own.
         self.direct = functools.lru_cache(self.most_compiled)(self._direct)
         self.keyed = functools.lru_cache(self.most_compiled)(self._keyed)
 
     def __call__(self, transform: Any, *trees: Any) -> Any:
         flat = memory.known.get(id(transform))
+        # This way flattens nothing in Python, so that a call costs little more than one of `jax.jit`.
         direct = None if flat is None else flat.direct.get(self)
         if flat is not None and direct is not None and flat.is_x64 == _config.jax_enable_x64:
             try:
@@ -179,6 +183,7 @@ class Program:
         if DynamicJaxprTracer in map(type, every):
             return self._uncompiled(flat, structures, leaves, trees)
         if self._donated or any(s.statics for s in structures) or any(map(_may_be_number, every)):
+            # A function that is read at every call would fill the cache with programs that are called once.
             make = self.keyed if all(map(_is_fixed, structures)) else self._keyed
             results = make(flat.treedef, structures)(flat.numbers, *donatable(leaves, self._donated))
             return results if self._result is None else (*results[:-1], with_arrays(trees[self._result], results[-1]))
@@ -232,6 +237,7 @@ class Program:
         return self._jitted(run, donate_argnums=tuple(i + 1 for i in self._donated))
 
     def _jitted(self, run: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+        # JAX names a program after its function, in profiles and in logs of compilation.
         run.__name__ = run.__qualname__ = self.name
         return jax.jit(run, inline=_INLINE, **options)
 
@@ -254,7 +260,9 @@ class Program:
         if is_numeric_array(x):
             return _TRACED, x
         if not is_model:
+            # A number is traced, so that another one does not compile again. A flag selects what is compiled.
             is_number = isinstance(x, (int, float, complex)) and not isinstance(x, bool)
+            # A NumPy array and not the Python number, which `jax.jit` would trace with a weak type.
             return (_TRACED, np.asarray(x, jax.dtypes.canonicalize_dtype(type(x)))) if is_number else (x, None)
         if isinstance(x, jax.ShapeDtypeStruct):
             refuse_shape(self.name, x)

@@ -156,10 +156,12 @@ class WrappedSchedule(AbstractSchedule):
         function: function of the step that returns the value.
     """
 
+    # A function cannot be a leaf, since JAX refuses an argument with a leaf that is not an array or a number.
     function: ScheduleFunction = eqx.field(static=True)
 
     def __call__(self, step: ArrayLike) -> Float[Array, ""]:
         """Return the value of the function at a step, in JAX's default float dtype."""
+        # The function may return an integer or a Python number.
         return jnp.asarray(call_user(self.function, step)).astype(default_float())
 
     def _why_not_a_number(self) -> str | None:
@@ -167,6 +169,7 @@ class WrappedSchedule(AbstractSchedule):
         if is_tracing():  # the function was checked when it was given
             return None
         try:
+            # Traced, because a program calls the function with a traced step.
             value = jax.eval_shape(self.function, jax.ShapeDtypeStruct((), jnp.int32))
         except jax.errors.TracerBoolConversionError:
             return "It is traced with the step: in place of `if step < n`, write `jnp.where(step < n, ..., ...)`."
@@ -271,6 +274,7 @@ def is_stateful(x: Any) -> bool:
 
 def as_number(x: Any) -> Any:
     """Convert a hyperparameter to its stored form: a scalar, a schedule, or None; nothing else is converted."""
+    # A model is callable too. It is a node and not a leaf, and the check of the field refuses it.
     if callable(x) and not is_schedule(x) and not isinstance(x, (type, *ARRAY_TYPES)) and jtu.all_leaves([x]):
         is_stateful = callable(getattr(x, "init", None)) and callable(getattr(x, "update", None))
         return WrappedStatefulSchedule(x) if is_stateful else WrappedSchedule(x)
@@ -320,6 +324,7 @@ class Expression(AbstractSchedule):
         ValueError: if a divisor is zero, or if `left` is None and the operation is not `"-"`.
     """
 
+    # Static, because another operator makes another program.
     operation: Literal["+", "-", "*", "/"] = eqx.field(static=True, metadata={"options": tuple(OPERATIONS)})
     left: Any = numeric_field(as_number, optional=True)
     right: Any = numeric_field(as_number)

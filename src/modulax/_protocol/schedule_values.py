@@ -92,6 +92,7 @@ def with_current_values(
                 f"state for it: the schedule was set after `init`. Call `init` again on the transform that has the "
                 f"schedule."
             )
+        # Outside a step there are no extra arguments, and `__call__` must do without them.
         if extra is not None:
             check_extra(f"`{type(schedule).__name__}`, the schedule of `{name}`,", extra_arguments(schedule), extra)
         numbers[name] = _as_default_float(resolve(schedule, step)(states[name], **(extra or {})))
@@ -146,4 +147,5 @@ def _stateful(tree: PyTree) -> dict[str, AbstractStatefulSchedule]:
 
 
 def _name(path: tuple[Any, ...]) -> str:
+    # Checkpoints and `tree.get` read this one key as the names of the path.
     return JoinedNames(join(key_names(path)))

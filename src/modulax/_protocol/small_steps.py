@@ -81,6 +81,7 @@ def largest(rate: Any) -> float | None:
     if isinstance(rate, AbstractSchedule):
         values = values_over_steps(rate)
         return None if values is None else float(f"{np.max(np.abs(values)):.3g}")  # sampled, so not exact
+    # An array on a device is not read, because `init` would wait for it.
     is_known = isinstance(rate, (float, int, np.generic, np.ndarray)) and np.ndim(rate) == 0
     return abs(float(rate)) if is_known else None
 

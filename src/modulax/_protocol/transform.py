@@ -154,6 +154,7 @@ class AbstractTransform(AbstractHyperparameters):
         for name, boundary in (("init", InitBoundary), ("update", UpdateBoundary), ("eval_params", EvalBoundary)):
             method = as_written(getattr(cls, name))
             is_abstract = getattr(method, "__isabstractmethod__", False)
+            # The inherited `eval_params` returns its argument, which needs no program.
             if not is_abstract and method is not AbstractTransform.__dict__[name]:
                 setattr(cls, name, entry(boundary(method, cls.__name__)))
 
@@ -348,8 +349,10 @@ def zeros_returned(
     """
     axes = transform.example_axes
     zeros = jtu.tree_map(lambda u: jnp.sum(jnp.zeros_like(u), axes) if axes else jnp.zeros_like(u), updates)
+    # No transform widens updates in the default float dtype, and these are not traced a second time.
     if not any(is_narrower(z.dtype, default_float()) for z in jtu.tree_leaves(zeros)):
         return zeros
+    # Traced and not computed: only the dtypes are needed.
     result, _ = jax.eval_shape(lambda: transform.update(updates, state, params, **extra))
     return jtu.tree_map(lambda zero, x: zero if zero.dtype == x.dtype else -zero.astype(x.dtype), zeros, result)
 
@@ -400,10 +403,12 @@ class AbstractStatelessTransform(AbstractTransform):
 @functools.cache
 def _step_program(cls: type, donate: bool) -> Program:
     def run(transform, grads, state, params, extra):
+        # On the gradients as they were given, because `trainable` drops integers.
         refuse_integers(params, grads, f"{cls.__name__}.step")
         grads = trainable(grads)
         refuse_numbers(params, grads, f"{cls.__name__}.step")
         trained = paired(trainable(params), grads, f"{cls.__name__}.step", per_example=transform.example_axes)
+        # The branches of a `cond` return arrays alone, and a model holds functions.
         kept = arrays_of(params)
         with explaining_state(f"{cls.__name__}.step", as_written(cls.update), state), located(cls.__name__, "step"):
             move = Move(trained, extra, lambda updates: arrays_of(apply_updates(params, updates)), kept)

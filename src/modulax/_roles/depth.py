@@ -26,6 +26,7 @@ def depths_from_paths(leaves: Shapes, where: str | None, axis: int) -> dict[Name
     else:
         blocks = next(iter(lists.values())) if len(lists) == 1 else None
     if blocks is not None:
+        # Blocks may be numbered with gaps or from 1. Depth 0 is that of the input.
         ranks = {i: rank for rank, i in enumerate(sorted(set(blocks.values())), 1)}
         return _with_others(leaves, {names: ranks[i] for names, i in blocks.items()}, len(ranks))
     if where is None and lists:

@@ -82,6 +82,7 @@ def promoted(*arrays: Array) -> tuple[Any, list[Array]]:
 
     The dtype is the one that the arrays promote to; a Python number never widens it.
     """
+    # Functions of arrays promote in the same way in a program that has set strict promotion.
     with jax.numpy_dtype_promotion("standard"):
         dtype = jnp.result_type(*arrays)
     return dtype, [x.astype(at_least_float32(dtype)) for x in arrays]

@@ -37,6 +37,7 @@ def common_dtype(*dtypes: DTypeLike) -> np.dtype:
 
     JAX promotes no float of one byte, such as float8: with another float it is that one, else float32.
     """
+    # A program may have set strict promotion, under which dtypes that differ are an error.
     with jax.numpy_dtype_promotion("standard"):
         return jnp.dtype(functools.reduce(jnp.promote_types, _without_bytes(dtypes)))
 
@@ -69,6 +70,7 @@ def same_bits(x: Inexact[Array, "*shape"], y: Inexact[Array, "*shape"]) -> Bool[
     """Where two real arrays of one dtype hold the same bits; the two zeros count as the same."""
     bits = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
     a, b = jax.lax.bitcast_convert_type(x, bits), jax.lax.bitcast_convert_type(y, bits)
+    # The two zeros differ in the sign bit alone, which the shift drops.
     return (a == b) | (((a | b) << 1) == 0)
 
 
@@ -93,8 +95,9 @@ def copy_in(x: Inexact[Array, "*shape"], dtype: DTypeLike | None = None) -> Inex
 
 
 def abs_sq(x: Inexact[Array, "*shape"]) -> Inexact[Array, "*shape"]:
-    """$|x|^2$: real for complex `x`, and differentiable at zero, which `abs(x) ** 2` is not."""
+    """$|x|^2$: real for complex `x`, and with the right second derivative at zero, which `abs(x) ** 2` has not."""
     if jnp.iscomplexobj(x):
+        # JAX returns a second derivative of zero for `abs(x) ** 2` at a complex zero.
         return x.real**2 + x.imag**2
     return x * x
 
@@ -102,6 +105,7 @@ def abs_sq(x: Inexact[Array, "*shape"]) -> Inexact[Array, "*shape"]:
 def without_infinities(x: Inexact[Array, "*shape"]) -> Inexact[Array, "*shape"]:
     """Replace infinities with the largest finite values of the dtype; NaN stays NaN."""
     if jnp.iscomplexobj(x):
+        # Complex numbers have no order by which to clamp them.
         return jax.lax.complex(without_infinities(x.real), without_infinities(x.imag))
     largest = jnp.finfo(x.dtype).max
     return jax.lax.clamp(-largest, x, largest)
@@ -119,6 +123,8 @@ def infinity_moment(decay: Any, m: Any, x: Any, eps: Any) -> Any:
 
 def ratio(x: Any, y: Any) -> Any:
     """Divide `x` by `y` where `y > 0`, and return 0 elsewhere, for example before the first step."""
+    # The inner `where` is for the derivative: that of a division by zero is NaN even where the result is not used. See
+    # https://docs.jax.dev/en/latest/faq.html#gradients-contain-nan-where-using-where
     return jnp.where(y > 0, x / jnp.where(y > 0, y, 1), 0)
 
 
@@ -141,6 +147,7 @@ def safe_sqrt(x: Inexact[Array, "*shape"]) -> Inexact[Array, "*shape"]:
 @safe_sqrt.defjvp
 def _safe_sqrt_jvp(primals, tangents):
     (x,), (dx,) = primals, tangents
+    # Not `jnp.sqrt`, so that derivatives of higher order are finite at zero too.
     y = safe_sqrt(x)
     positive = y > 0
     return y, jnp.where(positive, dx / (2 * jnp.where(positive, y, 1)), jnp.zeros_like(dx))
@@ -171,6 +178,7 @@ def safe_increment(count: Real[ArrayLike, "*shape"]) -> Real[Array, "*shape"]:
     count = jnp.asarray(count)
     if jnp.issubdtype(count.dtype, jnp.complexfloating) or count.dtype == bool:
         raise ValueError(f"`safe_increment` counts with integers or real numbers; got an array of {count.dtype}.")
+    # An int32 wraps around to a negative number, for which a bias correction or a schedule is wrong.
     limit = (jnp.iinfo if jnp.issubdtype(count.dtype, jnp.integer) else jnp.finfo)(count.dtype).max
     return jnp.where(count < np.asarray(limit, count.dtype), count + jnp.ones_like(count), count)
 

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 # The random number generator, by the length of its raw key data.
+# Raw key data does not say which generator it belongs to; its length does.
 _GENERATORS = {2: "threefry2x32", 4: "rbg"}
 
 
@@ -37,9 +38,11 @@ def as_key(x: Any) -> Any:
     if is_typed_key(x):
         return jax.random.key_data(x)
     if isinstance(x, jax.Array) and x.ndim == 0 and jnp.issubdtype(x.dtype, jnp.integer):
+        # The generator of a Python seed, whatever `jax_default_prng_impl` is.
         return jax.random.key_data(jax.random.key(x, impl="threefry2x32"))
     if isinstance(x, (int, np.integer)) and not isinstance(x, bool):
         seed = operator.index(x) % 2**64
+        # With NumPy, because `jax.random.key` would start a backend when a module with such a default is imported.
         key = np.array([seed >> 32, seed % 2**32], np.uint32)
         key.setflags(write=False)
         return key

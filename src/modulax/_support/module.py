@@ -64,9 +64,11 @@ class AbstractModule(_AbstractModule):
     """What the error message says where the Module is given as parameters, for one that only some transforms train."""
 
     if not TYPE_CHECKING:
+        # `jax.jit` hashes the method that it compiles. Equinox would hash it by its leaves, and arrays do not hash.
         __getattribute__ = object.__getattribute__
 
         def __getattr__(self, name: str) -> Any:  # called where there is no such attribute
+            # JAX and NumPy ask for such names often, by `hasattr`, so that the answer has to be cheap.
             if name.startswith("_"):
                 raise AttributeError(f"`{type(self).__name__}` has no attribute `{name}`.")
             raise NoAttributeError(self, name)
@@ -122,6 +124,7 @@ class AbstractState(AbstractModule):
 
 
 def _field(default: Any, kw_only: bool = False, **metadata: Any) -> Any:
+    # Equinox tells an absent default from one that is None.
     given = {} if default is dataclasses.MISSING else {"default": default}
     return eqx.field(metadata=metadata, kw_only=kw_only, **given)
 
@@ -194,6 +197,7 @@ def kind_of(field: dataclasses.Field) -> FieldKind:
 
 def with_fields(module: M, **values: Any) -> M:
     """Return a copy of a Module with other values in some fields, without conversion or checks."""
+    # The constructor may take other arguments than the fields, as that of `Chain` does.
     new = object.__new__(type(module))
     for field in dataclasses.fields(module):  # pyright: ignore[reportArgumentType] (a Module is a dataclass)
         name = field.name

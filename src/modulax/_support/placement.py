@@ -32,6 +32,7 @@ def placed_like(new: PyTree, old: PyTree) -> PyTree:
     """
     leaves, treedef = jtu.tree_flatten(new)
     before, treedef_before = jtu.tree_flatten(old)
+    # Without equal structures, it is not known which array replaces which.
     if treedef != treedef_before:
         return new
     places = [i for i, (x, y) in enumerate(zip(leaves, before, strict=True)) if _are_alike(x, y)]
@@ -129,6 +130,7 @@ def _types(*operands):
 
 
 def _jvp(primals, tangents):
+    # The result has the values of the first half, and `like` does not influence them.
     return _shard_like.bind(*primals), list(_halves(tangents)[0])
 
 
@@ -145,6 +147,7 @@ def _batched(operands, axes):
 def _lowered(context, *operands):
     xs, likes = _halves(operands)
     is_alone = getattr(context.module_context.axis_context, "num_devices", None) == 1
+    # On one device there is nothing to choose, and the program stays free of sharding groups.
     if getattr(jax.config, "jax_use_shardy_partitioner", True) and not is_alone:
         for pair, types in zip(zip(xs, likes, strict=True), zip(*_halves(context.avals_in), strict=True), strict=True):
             if types[0].shape != types[1].shape:

@@ -9,6 +9,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+# Local to a thread, because another one may call an entry point while this one traces.
 class _State(threading.local):
     inside = False
 

@@ -40,6 +40,7 @@ def _as_it_is(x, ok, *, message):
 
 
 def _jvp(primals, tangents, *, message):
+    # The check is bound to the value and not to its derivative, in which it would be reported again.
     return _checked.bind(*primals, message=message), tangents[0]
 
 

@@ -19,6 +19,7 @@ def cond(is_true: Bool[Array, ""], yes: Callable[[], T], no: Callable[[], T]) ->
     """`jax.lax.cond` for branches whose results may vary over different axes of a `shard_map`."""
     if not _is_manual():
         return jax.lax.cond(is_true, yes, no)
+    # Only the types of the results are needed, and `eval_shape` computes nothing.
     shapes = jax.eval_shape(yes), jax.eval_shape(no)
     return jax.lax.cond(is_true, lambda: varying_like(shapes[1], yes()), lambda: varying_like(shapes[0], no()))
 

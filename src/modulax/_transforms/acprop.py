@@ -74,8 +74,10 @@ class ScaleByACProp(AbstractLeafwise[ScaleByACPropState]):
     def update_leaf(self, now, g, s, p):
         del p
         is_first, bias2 = now
+        # The variance is exactly zero before the first step, where the derivative of `jnp.sqrt` is infinite.
         root = safe_sqrt(s.nu / bias2)
         if self.follow == "paper":
+            # A quotient by `eps` alone could overflow, and the derivative of an unused quotient must be finite too.
             u = g / jnp.where(is_first, 1, self.eps + root)
         else:
             u = g / (self.eps + jnp.where(is_first, 1, root))

@@ -67,6 +67,7 @@ class ScaleByBelief(AbstractLeafwise[ScaleByBeliefState]):
     def update_leaf(self, now, g, s, p):
         del p
         mu = moment(self.b1, s.mu, g, now.c1)
+        # Added to the stored variance, as in the paper, and not under the root alone.
         nu = self.eps_root + moment(self.b2, s.nu, abs_sq(g - mu), now.c2)
         mu_hat = corrected_mean(now, self.b1, mu, g, self.nesterov)
         u = mu_hat / (self.eps + safe_sqrt(nu / now.bias2))

@@ -50,6 +50,7 @@ class ScaleByAdadelta(AbstractLeafwise[ScaleByAdadeltaState]):
     def update_leaf(self, now, g, s, p):
         del now, p
         e_g = moment(self.rho, s.e_g, abs_sq(g))
+        # `e_x` is zero at first and `eps` may be zero, where the derivative of `jnp.sqrt` is infinite.
         u = safe_sqrt(self.eps + s.e_x) / safe_sqrt(self.eps + e_g) * g
         e_x = moment(self.rho, s.e_x, abs_sq(u))
         return u, ScaleByAdadeltaState(e_g=e_g, e_x=e_x)

@@ -83,6 +83,7 @@ class ScaleByFactoredRMS(AbstractLeafwise[FactoredState]):
         like = second_moment_like(p)
         axes = self.axes(p.shape)
         if axes is None:
+            # None and not an array without elements, which orbax does not store.
             return FactoredState(v_row=None, v_col=None, v=like)
         row, col = (jnp.zeros(np.delete(p.shape, axis), like.dtype) for axis in axes)
         return FactoredState(v_row=row, v_col=col, v=None)
@@ -112,5 +113,6 @@ class ScaleByFactoredRMS(AbstractLeafwise[FactoredState]):
         # If squares overflow, so do all means. Dividing by the column means alone gives a small update instead of NaN.
         is_fine = jnp.isfinite(mean)
         relative = jnp.where(is_fine, safe_sqrt(jnp.where(is_fine, mean, 1)) * inverse_root(row), 1)
+        # One factor after the other, because their product could overflow.
         u = jnp.expand_dims(relative, first) * (jnp.expand_dims(inverse_root(col), second) * g)
         return u, FactoredState(v_row=row, v_col=col, v=None)

@@ -45,5 +45,6 @@ class ScaleByAdamax(AbstractLeafwise[ScaleByAdamState]):
         del p
         mu = moment(self.b1, s.mu, g)
         nu = infinity_moment(self.b2, s.nu, g, self.eps)
+        # `nu` is at least `eps`, so that the quotient is finite for an entry without gradients.
         u = mu / now / nu
         return u, ScaleByAdamState(mu=mu, nu=nu)

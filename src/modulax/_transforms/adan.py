@@ -90,6 +90,7 @@ class ScaleByAdan(AbstractLeafwise[ScaleByAdanState]):
 
     def update_leaf(self, now, g, s, p):
         del p
+        # The zeros of a fresh state are not a previous gradient.
         difference = jnp.where(now.has_last, g - s.g, 0)
         m = moment(self.b1, s.m, g)
         v = moment(self.b2, s.v, difference)

@@ -75,6 +75,7 @@ class ScaleByAdEMAMix(AbstractLeafwise[ScaleByAdEMAMixState]):
         m1 = moment(self.b1, s.m1, g)
         m2 = moment(self.b3, s.m2, g)
         nu = moment(self.b2, s.nu, abs_sq(g))
+        # `m2` has no bias correction, as in the paper: the slow average is to grow slowly.
         u = (m1 / bias1 + self.alpha * m2) / (self.eps + safe_sqrt(self.eps_root + nu / bias2))
         return u, ScaleByAdEMAMixState(m1=m1, m2=m2, nu=nu)
 

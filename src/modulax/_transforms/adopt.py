@@ -90,6 +90,7 @@ class ScaleByADOPT(AbstractLeafwise[ScaleByADOPTState]):
         c = clip_entries(c, -now.bound, now.bound) if self.use_clipping else c
         c = jnp.where(now.is_first, 0, c)
         mu = moment(self.b1, s.mu, c)
+        # The average starts at the first square, and needs no bias correction.
         nu = jnp.where(now.is_first, abs_sq(g), moment(self.b2, s.nu, abs_sq(g)))
         u = moment(self.b1, mu, c) if self.nesterov else mu
         return u, ScaleByADOPTState(mu=mu, nu=nu)

@@ -106,6 +106,7 @@ class ScaleByBacktrackingLinesearch(AbstractLinesearch):
     ) -> tuple[Scalar, ScaleByBacktrackingLinesearchState]:
         """Nocedal and Wright, algorithm 3.1."""
         last = state.learning_rate
+        # A search that failed has stored a step of zero, and no multiple of it leads away from there.
         first = jnp.where(last > 0, self.increase_factor * jnp.where(last > 0, last, 1), jnp.inf)
         tried, trial = self._search(line, value, slope, here, jnp.minimum(first, self.max_learning_rate))
         fails = ~jnp.isfinite(trial.value)
@@ -126,6 +127,7 @@ class ScaleByBacktrackingLinesearch(AbstractLinesearch):
 
         def body(carry: tuple[Count, Trial]) -> tuple[Count, Trial]:
             tried, trial = carry
+            # The first trial is a round of the loop as well, so that the loss is compiled once.
             step = jnp.where(tried == 0, trial.step, self.decrease_factor * trial.step)
             if not self.store_grad:
                 new_value = line.objective(line.at(step))
@@ -179,6 +181,7 @@ def value_and_grad_from_state(value_fn: Callable[..., Array]) -> Callable[..., t
             value, grad = eqx.filter_value_and_grad(value_fn)(params, *args, **kwargs)
             return loss_of(value), grad
 
+        # `cond` and not `where`, because a stored gradient saves the computation of a new one.
         return jax.lax.cond(jnp.isfinite(search.value), lambda: (search.value, search.grad), compute)
 
     return value_and_grad

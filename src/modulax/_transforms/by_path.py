@@ -33,6 +33,7 @@ def _as_multipliers(given: Any) -> OrderedDict[str, Any]:
             "`ScaleByPath` needs a mapping from patterns to multipliers, such as "
             f'`ScaleByPath({{"head.*": 10.0, "*": 1.0}})`, got {given!r}.'
         )
+    # JAX sorts the keys of a plain dict, and the first pattern that fits wins.
     return OrderedDict(given)
 
 
@@ -63,6 +64,7 @@ class ScaleByPath(AbstractLeafwise):
 
     def init_leaf(self, p):
         del p
+        # A constant needs no step count, so that a chain of constants has no counter in its state.
         return MultiplierState() if has_schedule(self.multipliers) else EmptyState()
 
     def where(self, tree):
@@ -161,6 +163,7 @@ class ScaleByDepth(AbstractLeafwise):
 
     def _power(self, exponent):
         if is_schedule(self.factor):  # for `describe`; in `update` it is a number
+            # Arithmetic on schedules has no power.
             return functools.reduce(operator.mul, [self.factor] * exponent) if exponent else 1.0
         return self.factor**exponent
 

@@ -43,6 +43,7 @@ class Shrinking(NamedTuple):
 def shrinking(bound: Any, total: Array) -> Shrinking:
     """The factor that reduces the norm `total` to `bound`: NaN for a NaN norm, and not used within the bound."""
     within = total <= bound
+    # A NaN norm is not within the bound, so that the factor is NaN and the error stays visible.
     factor = bound / jnp.where(within, 1, total)
     return Shrinking(within, factor == 0, factor)
 
@@ -174,6 +175,7 @@ class AdaptiveGradClip(AbstractLeafwise):
 
     def update_leaf(self, now, g, s, p):
         del now
+        # Without `eps`, the gradients of weights that are zero would be clipped to zero forever.
         largest = self.clipping * jnp.maximum(unitwise_norm(p, self.axis), self.eps)
         return unitwise_clip(unitwise_norm(g, self.axis), largest, g), s
 
@@ -192,6 +194,7 @@ def unitwise_norm(x: Inexact[Array, "*shape"], axis: int | tuple[int, ...] | Non
     """
     if axis is None:
         axis = _axes_of_a_unit(x.shape)
+    # The squares of float16 overflow above 255.
     squares = abs_sq(x.astype(at_least_float32(x.dtype)))
     return jnp.broadcast_to(safe_sqrt(jnp.sum(squares, axis=axis, keepdims=True)), x.shape)
 

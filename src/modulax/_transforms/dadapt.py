@@ -110,6 +110,7 @@ class ScaleByDAdaptAdam(AbstractLeafwise[DAdaptAdamWState]):
         s = jtu.tree_map(preconditioned, state.grad_sum, state.exp_avg_sq, updates)
         r = moment(decay, state.numerator_weighted, rate * inner(updates, s))
         size = total(lambda s, g: jnp.abs(moment(decay, s, rate * g)), state.grad_sum, updates)
+        # The sum is zero until the first nonzero gradient.
         estimate = ratio(r, (1 - decay) * size)
         return DAdaptNumbers(rate, decay, jnp.maximum(state.estim_lr, estimate), r)
 

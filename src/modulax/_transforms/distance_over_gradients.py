@@ -74,5 +74,6 @@ class ScaleByDistanceOverGradients(AbstractLeafwise[ScaleByDistanceOverGradients
         del now
         max_dist = jnp.maximum(s.max_dist, safe_sqrt(jnp.sum(abs_sq(p - s.init_params))))
         squares = s.grad_sum_of_squares + jnp.sum(abs_sq(g))
+        # With `eps` of zero, an array without gradients would divide by zero.
         rate = self.global_scale * ratio(max_dist, safe_sqrt(self.eps + squares))
         return rate * g, ScaleByDistanceOverGradientsState(max_dist, squares, s.init_params)

@@ -101,6 +101,7 @@ class ScaleByDoG(AbstractLeafwise[DoGState]):
         first = {
             "distance": lambda value: value,
             "heuristic": lambda value: value * (1 + norm(params)),
+            # The first step sets the distance, which is measured from the second step on.
             "learning_rate": jnp.zeros_like,
         }
         return {
@@ -114,6 +115,7 @@ class ScaleByDoG(AbstractLeafwise[DoGState]):
         distance = norm(jtu.tree_map(jnp.subtract, params, state.init_params))
         max_dist = jnp.maximum(state.max_dist, distance)
         squares = state.sum_sq_norm_grads + total(abs_sq, updates)
+        # With `eps` of zero, the sum is zero until the first nonzero gradient.
         rate = ratio(max_dist, safe_sqrt(self.eps + squares))
         if self.init_step.kind == "learning_rate":
             rate = jnp.where(state.is_init_step, self.init_step.value, rate)

@@ -115,6 +115,7 @@ class ScaleByGaLore(AbstractContainer):
         leaves, treedef = jtu.tree_flatten(params)
         sides = self._sides(params)
         for i, side in sides.items():
+            # A projector that `init` computed would need gradients, which the first step has.
             sides[i] = side._replace(projector=jnp.zeros(side.shape(self.rank), leaves[i].dtype))
         projectors = [sides[i].projector if i in sides else None for i in range(len(leaves))]
         return GaLoreState(
@@ -141,6 +142,7 @@ class ScaleByGaLore(AbstractContainer):
 
         def fresh() -> list[Array]:
             wide = [side.matrix.of(_wide(leaves[i])) for i, side in sides.items()]
+            # One decomposition of a batch: the program has one for each shape, and not one for each matrix.
             directions = together(self._directions, wide)
             return [d.astype(old.dtype) for d, old in zip(directions, projectors, strict=True)]
 

@@ -125,12 +125,14 @@ class ScaleByLBFGS(AbstractTransform):
         before = state.count - state.skipped  # number of pairs plus one, from the second step on
         place = (before - 1) % self.memory_size
         memory_s, memory_y, weights = jtu.tree_map(
+            # Chosen within one row: a choice between whole memories would read and write all of them.
             lambda memory, x: memory.at[place].set(jnp.where(is_kept, x, memory[place])),
             (memory_s, memory_y, state.weights_memory),
             (s, y, weight),
         )
         is_skipped = (state.count > 0) & ~is_kept
         after = jnp.where(is_skipped, before, safe_increment(before))
+        # The memory is a ring, in which shifting would move every pair at every step.
         oldest_first = (after - 1 + jnp.arange(self.memory_size, dtype=after.dtype)) % self.memory_size
         scale = self._scale(new_g, memory_y, weights, oldest_first[-1])
         direction = two_loops(new_g, memory_s, memory_y, weights, oldest_first, scale)
@@ -154,6 +156,7 @@ class ScaleByLBFGS(AbstractTransform):
         weight = weights[newest]
         has_pair = weight > 0
         curvature = weight * total(abs_sq, [m[newest] for m in memory_y])
+        # The first direction has a length of at most 1, since nothing is known about the curvature.
         return jnp.where(has_pair, 1 / jnp.where(has_pair, curvature, 1), 1 / jnp.maximum(_safe_norm(g), 1))
 
 
@@ -171,6 +174,7 @@ def _weight(s: Leaves, y: Leaves, count: Count) -> tuple[Bool[Array, ""], Scalar
 def _safe_norm(leaves: Leaves) -> Scalar:
     """The norm, without overflow of the squares."""
     largest = jnp.max(jnp.stack([jnp.ones((), default_float()), *map(_largest, leaves)]))
+    # The unit cancels in the result, so that its derivative is zero.
     unit = jax.lax.stop_gradient(jnp.where(jnp.isfinite(largest), largest, 1))
     return unit * norm([times(x, 1 / unit) for x in leaves])
 

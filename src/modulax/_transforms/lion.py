@@ -72,5 +72,6 @@ class ScaleByLion(AbstractLeafwise[ScaleByLionState]):
         if self.mode == "refined":
             return jnp.where(jnp.abs(c) < 1, c, jnp.sign(c))
         if jnp.iscomplexobj(c):
+            # `tanh` of a complex number has poles. The sign keeps the phase.
             return jnp.tanh(self.smooth_beta * jnp.abs(c)) * jnp.sign(c)
         return jnp.tanh(self.smooth_beta * c)

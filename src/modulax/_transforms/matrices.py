@@ -68,6 +68,7 @@ def _as_leaves(tree: PyTree, kind: type) -> PyTree:
 
     def leaf(x: Any) -> Any:
         if x is None:
+            # `tree_map` skips None, and every leaf needs a label.
             return False
         return kind(x.reduction_axis, x.output_axis) if _is_specification(x) else x
 

@@ -109,6 +109,7 @@ class ApplyEveryState(AbstractState):
     optax_fields: ClassVar[tuple[str, ...]] = ("count", "grad_acc")
 
     grad_acc: PyTree = like_params(exact=True)
+    # The count starts again after every sum, so that no schedule can follow it.
     count: Shared[Count] = counter(steps=False)
 
 

@@ -94,6 +94,7 @@ def momo_numbers(
         lb = jnp.where(model < shrink * rho * lb, lower, lb)
     gap = jnp.maximum(model - shrink * rho * lb, 0)
     longest = rate / rho
+    # The squared norm of the average is zero at a stationary point.
     tau = jnp.minimum(longest, ratio(gap, products[2]))
     if rule.adapt_lower_bound:
         fall = jnp.minimum(longest * products[2], gap)  # tau * products[2], without 0 * inf

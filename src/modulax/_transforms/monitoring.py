@@ -100,6 +100,7 @@ def _blank(measure: Any, params: Params) -> tuple[PyTree, State]:
     """A measurement of zeros, with the shapes and dtypes of all later ones, and the state of the measure."""
     state = measure.init(params)
     extra = {name: jnp.zeros((), default_float()) for name in _extra_arguments(measure)}
+    # The state has the structure of later ones from the start, as `jax.lax.scan` requires. Nothing is measured yet.
     shapes, _ = jax.eval_shape(lambda p, s: measure.update(p, s, p, **extra), params, state)
     return jtu.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), state
 
@@ -175,6 +176,7 @@ def _as_measures(measures: _Measures) -> OrderedDict[str, Any]:
             f"`Monitor(measures=...)` must be a mapping from names to measures, such as "
             f'`Monitor({{"norm": modulax.tree.norm}})`; got {measures!r}.'
         )
+    # JAX sorts the keys of a plain dict, and `measure_states` has the order in which they were given.
     return OrderedDict((name, as_measure(measure)) for name, measure in measures.items())
 
 

@@ -197,6 +197,7 @@ def _wide(x: Array) -> Array:
 
 def _nuclear_norm(x: Array, orthogonal: Array) -> Array:
     """The sum of the singular values of `x`, given its orthogonal factor."""
+    # The inner product with the orthogonal factor is this sum, so that no singular value is computed.
     return jnp.sum((x.conj() * orthogonal).real, axis=(-2, -1), keepdims=True).astype(x.dtype)
 
 

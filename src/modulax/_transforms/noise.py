@@ -63,6 +63,7 @@ class AddNoise(AbstractTransform):
         """The updates with noise, in their own dtypes, and the next key."""
         del params, extra
         now = self.at(state)
+        # `eta` may be zero, where the derivative of `jnp.sqrt` is infinite.
         deviation = safe_sqrt(now.eta / (1 + state.count.astype(default_float())) ** now.gamma)
         leaves, treedef = jtu.tree_flatten(updates)
         kept, keys = next_keys(state.rng_key, len(leaves))

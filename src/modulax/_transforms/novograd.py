@@ -62,6 +62,7 @@ class ScaleByNovoGrad(AbstractLeafwise[ScaleByNovoGradState]):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def init_leaf(self, p):
+        # A sum over the whole array, which a low-precision dtype could not hold.
         nu = jnp.zeros((), at_least_float32(real_dtype(p.dtype)))
         return ScaleByNovoGradState(mu=zeros_in(p, self.mu_dtype), nu=nu)
 
@@ -70,6 +71,7 @@ class ScaleByNovoGrad(AbstractLeafwise[ScaleByNovoGradState]):
 
     def update_leaf(self, now, g, s, p):
         square = jnp.sum(abs_sq(g))
+        # The average starts at the first value, as in the paper, and needs no bias correction.
         nu = jnp.where(now, square, moment(self.b2, s.nu, square))
         mu = self.b1 * s.mu + g / (self.eps + safe_sqrt(self.eps_root + nu)) + self.weight_decay * p
         return mu, ScaleByNovoGradState(mu=mu, nu=nu)

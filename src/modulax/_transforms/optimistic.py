@@ -49,6 +49,7 @@ class ScaleByOptimisticGradient(AbstractLeafwise[ScaleByOptimisticGradientState]
 
     def update_leaf(self, now, g, s, p):
         del p
+        # The zeros of a fresh state are not a previous gradient.
         change = jnp.where(now, g - s.previous_gradient, 0)
         u = self.alpha * g + self.beta * change
         return u, ScaleByOptimisticGradientState(previous_gradient=g)

@@ -33,6 +33,7 @@ class ScaleByParamBlockNorm(AbstractLeafwise):
 
     def update_leaf(self, now, g, s, p):
         del now
+        # An array of zeros would never move without a least scale.
         return jnp.maximum(block_norm(p), self.min_scale) * g, s
 
 

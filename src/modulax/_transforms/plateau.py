@@ -38,6 +38,7 @@ class ReduceLROnPlateauState(AbstractState):
     best_value: Shared[Float[Array, ""]] = shared(None)
     plateau_count: Shared[Count] = shared(None)
     cooldown_count: Shared[Count] = shared(None)
+    # The count starts again after every mean, so that no schedule can follow it.
     count: Shared[Count] = counter(steps=False)
     avg_value: Shared[Float[Array, ""]] = shared(None)
 
@@ -106,6 +107,7 @@ class ReduceOnPlateau(AbstractLeafwise[ReduceLROnPlateauState]):
         avg = state.avg_value + (loss_of(value) - state.avg_value) / n.astype(default_float())
         is_whole = n.astype(default_float()) >= self.accumulation_size
         best = jnp.minimum(state.best_value, _nothing_yet())  # a state from optax starts at infinity
+        # A mean of minus infinity would stay the best one forever.
         improves = jnp.isfinite(avg) & (avg < best - self.rtol * jnp.abs(best) - self.atol)
         is_resting = state.cooldown_count > 0
         bad = jnp.where(improves | is_resting, 0, safe_increment(state.plateau_count))

@@ -52,6 +52,7 @@ class ScaleByPolyak(AbstractLeafwise):
         gap = loss_of(value) - self.f_min
         if self.variant == "sps+":
             gap = jnp.maximum(gap, 0)
+        # At a stationary point the squared norm is zero, and `eps` is zero by default.
         return jnp.minimum(ratio(gap, self.eps + total(abs_sq, updates)), self.max_learning_rate)
 
     def update_leaf(self, now, g, s, p):

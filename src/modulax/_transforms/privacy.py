@@ -98,6 +98,7 @@ def _check_leading_axis(name: str, grads: PyTree) -> None:
 
 def secret_key() -> Any:
     """A field for a random key without default, given as a seed or a JAX key."""
+    # A default seed is public, and whoever knows the noise can subtract it.
     return eqx.field(converter=as_key, metadata={"key": True})
 
 
@@ -155,6 +156,7 @@ class DifferentiallyPrivateAggregate(AbstractTransform):
         """The noisy mean, in the shapes of the parameters, and the next key."""
         del params, extra
         _check_leading_axis("DifferentiallyPrivateAggregate.update", updates)
+        # The mean is rounded to the dtype of the gradients once, after the noise was added.
         wide = widened(updates)
         sums, _ = per_example_global_norm_clip(wide, self.l2_norm_clip)
         leaves, treedef = jtu.tree_flatten(updates)

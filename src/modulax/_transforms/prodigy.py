@@ -132,6 +132,7 @@ class ScaleByProdigy(AbstractLeafwise[ProdigyState]):
         way = jtu.tree_map(jnp.subtract, state.params0, params)
         r = beta3 * state.numerator_weighted + growth * rate * inner(updates, way)
         size = total(lambda s, g: jnp.abs(beta3 * s + weight * g), state.grad_sum, updates)
+        # The sum is zero until the first nonzero gradient.
         new_d = jnp.maximum(d, ratio(self.estim_lr_coef * r, size))
         eps = self.eps * (d if self.follow == "paper" else new_d)
         return ProdigyNumbers(d, rate, weight, beta3, eps, new_d, r)

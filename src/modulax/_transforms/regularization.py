@@ -40,6 +40,8 @@ class AddDecayedWeights(AbstractLeafwise):
 
     def update_leaf(self, now, g, s, p):
         del now
+        # The decay is the first operand: in the other order, XLA:CPU compiles more kernels (docs/design.md,
+        # "Compilation cost").
         return decayed(self.weight_decay, p) + g, s
 
 

@@ -65,6 +65,7 @@ class ScaleByRprop(AbstractLeafwise[ScaleByRpropState]):
     follow: Follow = followed()
 
     def init_leaf(self, p):
+        # A step size in bfloat16 would be rounded in each of many multiplications.
         dtype = at_least_float32(p.dtype)
         step_sizes = jnp.full_like(p, self.learning_rate, dtype)
         return ScaleByRpropState(step_sizes=step_sizes, prev_updates=jnp.zeros_like(p, dtype))

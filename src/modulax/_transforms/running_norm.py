@@ -123,9 +123,11 @@ class ClipByRunningNorm(AbstractLeafwise[ClipByRunningNormState]):
         excess = total - state.mean
         is_early = n < jnp.maximum(self.warmup_steps, 1)
         is_outlier = jnp.logical_not(is_early) & (excess > self.z_threshold * deviation)
+        # The inverse of the z-score, because equal norms and an `eps` of zero make the deviation zero.
         inverse_z = deviation / jnp.where(is_outlier, excess, 1)
         reduced = state.mean + self.z_threshold**2 * inverse_z * safe_sqrt(state.variance)
         x = jnp.where(is_outlier, reduced, total)
+        # Welford's recursion: a mean of squares minus the square of the mean would cancel.
         first_mean = state.mean + excess / (n + 1)
         first_variance = state.variance + (excess * (total - first_mean) - state.variance) / (n + 1)
         mean = moment(self.decay, state.mean, x)
@@ -135,6 +137,7 @@ class ClipByRunningNorm(AbstractLeafwise[ClipByRunningNormState]):
             "variance": jnp.where(is_early, first_variance, variance),
             "seen": safe_increment(state.seen),
         }
+        # The largest finite number is no bound for finite norms, and `reduction` erases an array of infinite norm.
         bound = jnp.where(is_outlier, reduced, jnp.finfo(total.dtype).max)
         return _clipped(state, total, bound, statistics, jnp.isfinite(total))
 
@@ -206,6 +209,7 @@ class ClipByNormPercentile(AbstractLeafwise[ClipByNormPercentileState]):
         is_recorded = jnp.isfinite(total)
         values = {"window": pushed(state.window, total), "seen": safe_increment(state.seen)}
         window, seen = (jnp.where(is_recorded, values[name], getattr(state, name)) for name in ("window", "seen"))
+        # Infinity sorts the absent places last, beyond the index of the last value.
         ordered = jnp.sort(jnp.where(present(window, seen), window, jnp.inf))
         last = jnp.clip(seen, 1, self.window) - 1
         place = self.percentile / 100 * last.astype(total.dtype)

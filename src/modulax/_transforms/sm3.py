@@ -64,6 +64,7 @@ class ScaleBySM3(AbstractLeafwise[ScaleBySM3State]):
     eps: Number = number(1e-8)
 
     def init_leaf(self, p):
+        # Only its dtype is needed.
         line = jax.eval_shape(second_moment_like, p)
         lengths = [(n,) for n in p.shape] or [()]
         return ScaleBySM3State(mu=[jnp.zeros(n, line.dtype) for n in lengths], nu=jnp.zeros_like(p))

@@ -84,7 +84,9 @@ class HutchinsonDiagonal(AbstractTransform):
         assert obj_fn is not None
         leaves, treedef = jtu.tree_flatten(params)
         kept, keys = next_keys(state.key, len(leaves))
+        # In the dtypes of the parameters, which `jax.jvp` requires of tangents.
         signs = [jax.random.rademacher(k, p.shape, p.dtype) for k, p in zip(keys, leaves, strict=True)]
+        # In a `shard_map`, `jax.jvp` requires tangents that vary over the mesh axes over which the parameters do.
         signs = varying_like(leaves, signs)
         _, product = jax.jvp(jax.grad(functools.partial(call_user, obj_fn)), (params,), (treedef.unflatten(signs),))
         products = zip(jtu.tree_leaves(product), signs, jtu.tree_leaves(updates), strict=True)
@@ -98,6 +100,7 @@ class ScaleBySophiaState(AbstractState):
 
     count: Count = shared()
     mu: PyTree = like_params()
+    # An estimate of a diagonal entry may be negative.
     nu: PyTree = like_params()
     hessian_fn_state: State = nested()
 

@@ -59,6 +59,7 @@ class ScaleByStableAdam(AbstractLeafwise[ScaleByAdamState]):
         mu = moment(self.b1, s.mu, g, now.c1)
         nu = moment(self.b2, s.nu, abs_sq(g), now.c2)
         root = safe_sqrt(nu / now.bias2)
+        # `eps` may be zero, and the root of an entry without gradients is zero.
         rms = block_rms(ratio(g, jnp.maximum(root, self.eps)))
         u = mu / now.bias1 / (self.eps + root)
         return shrunk(u, shrinking(self.clip_threshold, rms)), ScaleByAdamState(mu=mu, nu=nu)

@@ -58,6 +58,7 @@ class ScaleByYogi(AbstractLeafwise[ScaleByAdamState]):
 
     def init_leaf(self, p):
         start = self.initial_accumulator_value
+        # optax starts the first moment at this value too.
         mu = jnp.full_like(p, start) if self.follow == "optax" else jnp.zeros_like(p)
         return ScaleByAdamState(mu=mu, nu=second_moment_like(p, start))
 

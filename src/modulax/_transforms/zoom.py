@@ -152,6 +152,7 @@ class ScaleByZoomLinesearch(AbstractLinesearch):
         best = search.best
         if self.verbose:
             report(self, search.tried, value, slope, best, self._reasons(start, search))
+        # A search without a finite trial ends where it started, with an infinite best value.
         value = jnp.where(best.step == 0, value, best.value)
         info = ZoomLinesearchInfo(search.tried, best.decrease_error, best.curvature_error)
         return best.step, ScaleByZoomLinesearchState(best.step, value, best.grad, info)
@@ -173,6 +174,7 @@ class ScaleByZoomLinesearch(AbstractLinesearch):
         last = state.learning_rate
         if self.initial_guess_strategy == "one":
             return jnp.ones_like(last)
+        # A search that failed has stored a step of zero, from which no factor leads away.
         return jnp.where(last > 0, last, 1)
 
     def _search(self, line: Line, start: _Point, here: Updates, first: Scalar) -> _Search:
@@ -244,6 +246,7 @@ def _between(low: _Point, high: _Point, other: _Point) -> Scalar:
     bend = _over(other.value - low.value - slope * place, place * place)
     a = _over(rise - bend, 1 - place)
     b = rise - a
+    # A negative discriminant means that the cubic has no minimum; `is_cubic` leaves it out.
     root = safe_sqrt(jnp.maximum(b * b - 3 * a * slope, 0))
     cubic = _over(root - b, 3 * a)
     parabola = _over(-slope, 2 * rise)

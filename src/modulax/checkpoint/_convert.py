@@ -63,6 +63,7 @@ def _is_nameless(found: np.dtype, wanted: np.dtype) -> bool:
 
 def into(leaf: Any, value: Any) -> Any:
     """Convert a stored value to the kind of the leaf: a number, a NumPy array, or a JAX array on the same devices."""
+    # NumPy files keep the bytes of bfloat16 and not its name.
     if isinstance(value, np.ndarray) and value.dtype.kind == "V":
         value = value.view(as_stored(leaf).dtype)
     if isinstance(leaf, (bool, int, float, complex)):

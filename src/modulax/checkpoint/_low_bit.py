@@ -84,6 +84,7 @@ def _parts_of(name: Names) -> tuple[Names, Names]:
 def _pairs(arrays: Mapping[Names, Any], others: Mapping[Names, Any]) -> dict[Names, QuantizedPair]:
     """The quantized arrays, by the names that they would have in full precision; nothing if both sides have some."""
     names = _quantized_names(arrays)
+    # If both sides are quantized, codes and scales are restored as they are.
     if not names or _quantized_names(others):
         return {}
     found = {}

@@ -70,6 +70,7 @@ class Template:
     """
 
     def __init__(self, tree: PyTree):
+        # `filled` restores the stacks of this tree; names are those of single parameters.
         self._form = tree
         self.tree = unstack(tree)
         self.arrays = named(self.tree)

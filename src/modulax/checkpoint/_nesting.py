@@ -81,9 +81,11 @@ class Nesting:
         is_own_rule = self._is_rule(self._own, root + nesting)
         if own != others and is_own_rule and self._is_rule(self._saved, root + middle) and own[-1:] != others[-1:]:
             return None
+        # More than any difference in keys, so that the state of an adversary is paired with that of an optimizer last.
         detour = 3 * (self._auxiliary.isdisjoint(nesting) != self._auxiliary.isdisjoint(middle))
         keys = 0 if own == others else 1 if _is_within(own, others) or _is_within(others, own) else 2
         in_common = self._own.get(root + nesting, set()) & self._saved.get(root + middle, set())
+        # Of states with equal keys, the one that shares more names is nearer.
         return detour + keys, -len(in_common), nesting != middle
 
     def _keys(self, nesting: Names) -> Names | None:
@@ -148,5 +150,6 @@ def _add_nearest(found: dict[Names, Names], near: Mapping[Any, list[tuple[Names,
         for name, other in pairs:
             if by_name[name] == by_other[other] == 1 and name not in settled and other not in taken:
                 found[name] = other
+        # With two equally near partners a name gets neither, so that no array is restored from another parameter.
         settled.update(by_name)
         taken.update(by_other)

@@ -236,6 +236,7 @@ def _filled(template: PyTree, values: Mapping[Names, Value], found: Mapping[Name
     own, wanted, made = _arrays(template), dict[Names, Any](), dict[Names, Any]()
     for name, value in values.items():
         specs = [jax.ShapeDtypeStruct(tuple(found[x].shape), found[x].dtype) for x in value.sources]
+        # Shapes and dtypes are checked before anything is read.
         result = jax.eval_shape(lambda *xs, f=value.function, leaf=own[name]: _cast(f(*xs), leaf), *specs)
         check(join(name), join(value.sources[0]), own[name], result)
         place = getattr(own[name], "sharding", None) if len(specs) == 1 and result.shape == specs[0].shape else None

@@ -371,6 +371,7 @@ def _their_states(node: Any) -> list[_Theirs]:
     if not isinstance(node, dict):
         return []
     if _is_tuple(node):
+        # orbax stores the indices of a tuple as strings, in which "10" comes before "2".
         return [x for key in sorted(node, key=int) for x in _their_states(node[key])]
     return _their_states(node["inner_state"]) if node.keys() == {"inner_state"} else [node]
 
@@ -391,4 +392,5 @@ def _first_count(leaf: Any, name: str) -> int:
 def _average(y: Any, z: Any, b1: Any) -> Any:
     """The average of `schedule_free`, from the parameters that are trained."""
     y, z, b1 = (jnp.asarray(x).astype(z.dtype) for x in (y, z, b1))
+    # optax keeps `z`, and the parameters `y = b1 * x + (1 - b1) * z`.
     return (y - (1 - b1) * z) / b1

@@ -65,6 +65,7 @@ def save(path: str | os.PathLike[str], tree: PyTree, *, overwrite: bool = False)
         raise ValueError("`save(tree=...)` must contain arrays or numbers.")
     if target.exists() and not overwrite:
         raise FileExistsError(f"`{target}` already exists. Pass `overwrite=True` to replace it.")
+    # The old checkpoint is replaced only when the new one is complete.
     fresh = target.with_name(f"{target.name}.{uuid.uuid4().hex}") if target.exists() else target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -74,6 +75,7 @@ def save(path: str | os.PathLike[str], tree: PyTree, *, overwrite: bool = False)
         raise OSError(f"The checkpoint could not be written to `{target}`: {error}. Nothing was changed.") from error
     if fresh != target:
         old = target.with_name(f"{fresh.name}.old")
+        # `_folder` finds this name if the process is killed before the second `rename`.
         target.rename(old)
         fresh.rename(target)
         shutil.rmtree(old) if old.is_dir() else old.unlink()
@@ -88,6 +90,7 @@ def _nested(flat: Mapping[Names, Any]) -> dict[str, Any]:
     """Nest the arrays in dicts by their names, escaped: orbax joins keys by dots."""
     out: dict[str, Any] = {}
     for names, value in flat.items():
+        # Without escapes, orbax would write `{"a.b": x}` and `{"a": {"b": y}}` as one array.
         *outer, last = (join((key,)) for key in names)
         at = out
         for key in outer:
@@ -163,6 +166,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[tuple[list[Names], list[Any
         specs, treedef = jtu.tree_flatten(tree)
 
         def read(leaves: list[Any]) -> list[Any]:
+            # orbax does not read a placeholder from the disk.
             item = [ocp.PLACEHOLDER if leaf is None else as_stored(leaf) for leaf in leaves]
             how = [_how(ocp, leaf, saved) for leaf, saved in zip(leaves, specs, strict=True)]
             arguments = ocp.args.PyTreeRestore(treedef.unflatten(item), treedef.unflatten(how))

@@ -55,6 +55,7 @@ def align(
     unknown = [names for names in wanted if names not in below]
     if lacking or unknown:
         raise ValueError(misfit(owner, whose, lacking, unknown) + _looks_like(like, tree, whose))
+    # With None as a leaf, because JAX drops it and the names of `found` include it.
     treedef = jtu.tree_structure(tree, is_leaf=lambda x: x is None)
     return _exchange(found, {names: below[names] for names in wanted}, treedef)
 

@@ -124,6 +124,7 @@ def add_scale(tree_x: PyTree, scalar: ArrayLike, tree_y: PyTree) -> PyTree:
             broadcast to one of them.
     """
     number = _number("tree.add_scale", "scalar", scalar)
+    # A leaf that is absent in `tree_x`, as under a mask, is absent in the sum.
     tree_y = _without_absent(tree_y, tree_x)
     return _map("tree.add_scale", lambda x, y, a: x + a * y, number, tree_x=tree_x, tree_y=tree_y)
 
@@ -158,6 +159,7 @@ def clip(tree: PyTree, min_value: ArrayLike | None = None, max_value: ArrayLike 
 def clip_entries(x: Array, low: Any, high: Any) -> Array:
     """Clip every entry, or the real and imaginary parts of it, to an interval."""
     if jnp.iscomplexobj(x):
+        # `jnp.clip` refuses complex arrays, because these have no order.
         return jax.lax.complex(jnp.clip(x.real, low, high), jnp.clip(x.imag, low, high))
     return jnp.clip(x, low, high)
 
@@ -243,6 +245,7 @@ def _each(
     function: Callable[..., Array], rows: Sequence[Sequence[Array]], numbers: Sequence[Array] = ()
 ) -> list[Array]:
     """Compute `function(*arrays, *numbers)` per row in at least float32, rounded to the dtype the arrays promote to."""
+    # A Python number has a weak type, so that float32 scalars do not widen bfloat16 leaves.
     examples = [_of_its_kind(x) for x in numbers]
     out = []
     with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex

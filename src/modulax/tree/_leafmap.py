@@ -69,6 +69,7 @@ def map_leaves(
 
     def each(i: int) -> Any:
         with at(i):
+            # A call of a jitted function costs time to trace, lower and compile, which a single leaf does not repay.
             return (leafwise.alone if counts[kinds[i]] == 1 else leafwise.one)(shared, *columns[i])
 
     def together(group: Sequence[int]) -> list[Any]:
@@ -116,6 +117,7 @@ def map_arithmetic(
 
     def one(numbers: Any, arrays: Sequence[Array], examples: Sequence[Any]) -> list[Array]:
         dtype = at_least_float32(*(x.dtype for x in arrays))
+        # Counts and flags among the numbers keep their dtypes.
         numbers = jtu.tree_map(lambda n: n.astype(real_dtype(dtype)) if _is_float(n) else n, numbers)
         with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
             results = rule(numbers, *(x.astype(dtype) for x in arrays))

@@ -55,6 +55,7 @@ def full_like(tree: PyTree, fill_value: ArrayLike, dtype: DTypeLike | None = Non
     Raises:
         ValueError: if a leaf is not an array.
     """
+    # The dtype is given, because `full_like` keeps the weak type of its argument otherwise.
     return map_arrays(lambda x: jnp.full_like(x, fill_value, dtype or x.dtype), "tree.full_like", tree)
 
 
@@ -95,6 +96,7 @@ def random_like(
     is_placed = "out_sharding" in inspect.signature(sampler).parameters
 
     def sample(key: Array, x: Array) -> Array:
+        # On explicit mesh axes, the sharding is part of the type, and random arrays would have another one.
         where = {"out_sharding": jax.typeof(x).sharding} if is_placed else {}
         return sampler(key, x.shape, dtype or x.dtype, **where)
 

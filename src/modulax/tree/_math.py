@@ -31,6 +31,7 @@ def trainable(tree: PyTree) -> PyTree:
     The state indices of an Equinox model are replaced as well: they hold arrays only until `make_with_state` takes them
     out, and `init` may be called before or after that (equinox issue 1118).
     """
+    # `make_with_state` replaces these markers: https://github.com/patrick-kidger/equinox/issues/1118
     return jtu.tree_map(lambda x: strong(x) if is_inexact_array(x) else None, tree, is_leaf=is_state_index)
 
 
@@ -68,6 +69,7 @@ def widened(tree: PyTree) -> PyTree:
 def total(function: Callable[..., Array], *trees: PyTree) -> Inexact[Array, ""]:
     """Sum `function(*leaves)` over all entries of all leaves, in at least float32."""
     leaves = zip(*map(jtu.tree_leaves, trees), strict=True)
+    # Widened before the sum: the squares of a float16 array overflow above 255, and bfloat16 adds with 8 bits.
     sums = [jnp.sum(function(*_widened(*xs))) for xs in leaves]
     dtype = common_dtype(default_float(), *(s.dtype for s in sums))
     return functools.reduce(operator.add, [in_dtype(s, dtype) for s in sums], jnp.zeros((), dtype))
@@ -80,7 +82,8 @@ def _widened(*xs: Array) -> list[Array]:
 
 
 def _absolute(x: Array) -> Array:
-    """The absolute value, with derivative zero at zero for complex entries too."""
+    """The absolute value, with derivative zero at zero for real entries too."""
+    # The derivative of `jnp.abs` at a real zero is 1.
     is_zero = x == 0
     return jnp.where(is_zero, 0, jnp.abs(jnp.where(is_zero, jnp.ones_like(x), x)))
 
@@ -110,6 +113,7 @@ def norm(tree: PyTree, ord: int | float | str | None = None, squared: bool = Fal
     if ord == 1:
         value = total(_absolute, leaves)
     elif ord in (math.inf, "inf", "infinity"):
+        # The norm of an empty tree is zero, and not minus infinity.
         zero = jnp.zeros((), default_float())
         value = _reduced(jnp.max, [zero, *(_absolute(_widened(x)[0]) for x in leaves)], zero)
     else:
@@ -211,6 +215,7 @@ def _real_leaves(owner: str, tree: PyTree) -> list[Array]:
 
 def _reduced(reduce: Callable[..., Array], leaves: list[Array], of_nothing: Array) -> Array:
     """The extremum of all leaves that have entries."""
+    # `jnp.max` of an array without entries is an error.
     values = [reduce(x) for x in leaves if x.size]
     dtype = common_dtype(*(x.dtype for x in values or [of_nothing]))
     return reduce(jnp.stack([in_dtype(x, dtype) for x in values])) if values else of_nothing

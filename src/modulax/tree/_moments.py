@@ -25,6 +25,7 @@ def _wide(x: Array, beside: Array) -> Array:
 
 def _number(x: ArrayLike, like: Array) -> Array:
     """Cast a scalar to the real dtype of an array."""
+    # A hyperparameter never changes the dtype of the arithmetic.
     return jnp.asarray(x).astype(real_dtype(like.dtype))
 
 
@@ -85,6 +86,7 @@ def update_moment_per_elem_norm(updates: PyTree, moments: PyTree, decay: ArrayLi
     """
 
     def power(g: Array) -> Array:
+        # An even power needs no root, which would round.
         return abs_sq(g) ** (order // 2) if order % 2 == 0 else safe_sqrt(abs_sq(g)) ** order
 
     return _combined(lambda decay, m, g: moment(decay, m, power(g)), moments, updates, decay)
@@ -137,6 +139,7 @@ def incremental_update(new_tensors: PyTree, old_tensors: PyTree, step_size: Arra
     """
 
     def rule(step_size: Array, mean: Array, x: Array) -> Array:
+        # The weight of the new value is given and not computed as `1 - (1 - step_size)`, which would round a small one.
         return moment(1 - step_size, mean, x, step_size)
 
     with _naming_leaves("incremental_update", new_tensors=new_tensors, old_tensors=old_tensors):

@@ -58,6 +58,7 @@ def outermost(paths: Iterable[SomePath]) -> list[SomePath]:
     """The paths that are not inside another one of them that comes before."""
     chosen: dict[SomePath, None] = {}
     for path in paths:
+        # Prefixes are looked up in a dict, because two loops over the paths would take quadratic time.
         if not any(path[:length] in chosen for length in range(len(path) + 1)):
             chosen[path] = None
     return list(chosen)

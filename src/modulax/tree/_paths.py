@@ -86,6 +86,7 @@ def named_leaves(tree: PyTree, *, with_none: bool = False) -> list[tuple[Names, 
     for path, leaf in jtu.tree_leaves_with_path(tree, is_leaf=stops):
         if isinstance(leaf, nnx.Variable):
             inside = jtu.tree_leaves_with_path(leaf, is_leaf=is_none)
+            # The first key inside a variable is that of its box, which is not part of a path.
             out += [(key_names(path + rest[1:]), x) for rest, x in inside]
         else:
             out.append((key_names(path), leaf))
@@ -131,6 +132,7 @@ def matches(path: str, pattern: str, separator: str = ".") -> bool:
     `*` also matches separators, and a pattern that starts with `*.` matches at the root too: `*.bias` matches `bias`
     and `layers.0.bias`.
     """
+    # `fnmatch.fnmatch` ignores case on Windows.
     return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(separator + path, pattern)
 
 

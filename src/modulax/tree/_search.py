@@ -180,6 +180,7 @@ def set(tree: PyTree, filtering: Filtering = None, /, **changes: Any) -> PyTree:
         ValueError: if a name is unknown or ambiguous, or a new value differs from the old one in structure or shape, or
             needs a wider kind of dtype (a float for an integer).
     """
+    # Names are those of single parameters. `stack_like` restores the stacks at the end.
     out = unstack(tree)
     for key, value in changes.items():
         found = _find(out, key, filtering)
@@ -244,6 +245,7 @@ def with_value(node: Any, path: tuple[Any, ...], value: Any) -> Any:
     if not path:
         return value
     first, rest = path[0], path[1:]
+    # Through the fields, since `treedef.unflatten` runs neither converters nor checks.
     if isinstance(node, eqx.Module):
         return _rebuilt(node, first, with_value(getattr(node, first), rest, value))
     children, treedef = one_level(node)

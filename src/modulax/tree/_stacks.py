@@ -73,5 +73,6 @@ def _map_stacked(function: Callable[..., Any], tree: PyTree, *rest: PyTree) -> P
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=_is_stacked)
     if not any(map(_is_stacked, leaves)):
         return (tree, *rest)[-1]  # its class may not be made again from its leaves
+    # Stops at the states with stacks, because those in `rest` may have another structure.
     columns = zip(leaves, *map(treedef.flatten_up_to, rest), strict=True)
     return treedef.unflatten([function(*xs) if _is_stacked(xs[0]) else xs[-1] for xs in columns])

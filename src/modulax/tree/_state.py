@@ -66,6 +66,7 @@ def map_sections(
 
 def _kind_of_whole(node: PyTree, probe: Any) -> SectionKind | None:
     """The kind of a node that is one section; None if there are sections inside."""
+    # Where the state for `_NoParams` holds this marker, another state holds a tree like the parameters.
     if isinstance(probe, _NoParams):
         return "params"
     is_nest = probe is not None or isinstance(node, eqx.Module) or is_plain(node, dict, list, tuple)
@@ -177,6 +178,7 @@ def _owner(kind: SectionKind, names: Names, x: Any, indices: Mapping[Names, int]
         return None if prefix is None else indices[prefix]
     if kind == "shared" or jnp.issubdtype(x.dtype, jnp.integer):  # a counter of another library has no parameter
         return None
+    # The longest end that is a path, because the path of one parameter may be the end of another one.
     ends = (names[start:] for start in range(len(names) + 1))
     return next((indices[end] for end in ends if end in indices), None)
 
@@ -216,6 +218,7 @@ def map_params(
     single = unstack(state)  # `f` is a function of the array of one parameter, and a stack holds those of several
     if jtu.tree_structure(single) != jtu.tree_structure(state):
         mapped = map_params(initable, f, single, *rest, transform_non_params=transform_non_params, is_leaf=is_leaf)
+        # A function such as one that returns shardings changes what is in the tree, which then has no stacked form.
         return stack_like(mapped, state) if _is_like(mapped, single) else mapped
     # The probe costs an `init`, which only states without declarations need.
     kinds = {kind for kind, _ in owning_paths(state)}
