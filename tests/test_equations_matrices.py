@@ -68,18 +68,22 @@ def muon(
     decay: float = 0.0,
     rms: float | None = None,
     corrected: bool = False,
+    clamped: bool = True,
+    cautious: bool = False,
 ) -> Matrices:
     """In the layout of JAX, rows in and columns out, which is the transpose of torch's."""
     w, m = start(shape).T, 0.0
     n_out, n_in = w.shape
-    scale = max(1, n_out / n_in) ** 0.5 if rms is None else rms * max(n_out, n_in) ** 0.5
+    scale = max(clamped, n_out / n_in) ** 0.5 if rms is None else rms * max(n_out, n_in) ** 0.5
     for t, g in enumerate(gradients(shape).transpose(0, 2, 1), 1):
         m = mu * m + (1 - mu) * g
         if corrected:  # optax
             update = mu * m / (1 - mu ** (t + 1)) + (1 - mu) * g / (1 - mu**t)
         else:
             update = (1 - mu) * g + mu * m if nesterov else m
-        w = w - ETA * (scale * newton_schulz(update) + decay * w)
+        u = newton_schulz(update)
+        decays = u * w >= 0 if cautious else 1.0  # microsoft/dion, `muon_update_post_orthogonalize`
+        w = w - ETA * (scale * u + decay * decays * w)
         yield w.T
 
 
@@ -106,6 +110,11 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], Matrices]]] = {
     "Muon": (lambda: mx.Muon(ETA), muon),
     "Muon-plain": (lambda: mx.Muon(ETA, beta=0.8, nesterov=False), lambda s: muon(s, 0.8, False)),
     "Muon-decay": (lambda: mx.Muon(ETA, weight_decay=0.1), lambda s: muon(s, decay=0.1)),
+    "Muon-ratio": (lambda: mx.Muon(ETA, clamped=False), lambda s: muon(s, clamped=False)),
+    "Muon-cautious": (
+        lambda: mx.Muon(ETA, weight_decay=0.1, cautious_weight_decay=True),
+        lambda s: muon(s, decay=0.1, cautious=True),
+    ),
     "Muon-rms": (lambda: mx.Muon(ETA, consistent_rms=0.2), lambda s: muon(s, rms=0.2)),
     "Muon-optax": (lambda: mx.Muon(ETA, follow="optax"), lambda s: muon(s, corrected=True)),
     "GaLore": (lambda: mx.GaLore(ETA, 2, 7), lambda s: galore(s, 2, 7)),

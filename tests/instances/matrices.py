@@ -91,6 +91,17 @@ TRANSFORMS = (
         lambda: scale_by_shape(consistent_rms=0.2),
     ),
     Instance("Muon", lambda: mx.Muon(0.05, adam_learning_rate=0.05)),
+    Instance(
+        "Muon-roles",
+        lambda: mx.Muon(
+            0.05,
+            weight_decay=0.1,
+            adam_learning_rate=0.01,
+            per_head=True,
+            clamped=False,
+            cautious_weight_decay=True,
+        ),
+    ),
     twins("Muon-optax", mx.Muon, optax.contrib.muon, 0.05, follow="optax"),
     Instance(
         "Muon-mask",

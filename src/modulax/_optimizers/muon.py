@@ -93,6 +93,8 @@ class Muon(AbstractOptimizer):
             result of `roles(model)`.
         per_head: whether each head of a query, key or value is orthogonalized on its own.
         clamped: True for the first form of $s$, False for the second.
+        cautious_weight_decay: whether only entries of matrices decay that $u_t$ moves towards zero, as in
+            `AddDecayedWeights(cautious=True)`.
         follow: `"paper"`; or `"optax"` for its bias correction of $d_t$, for NAdamW with `nesterov`, and for its rule
             that every parameter with two axes is a matrix of shape `(inputs, outputs)`.
 
@@ -126,6 +128,7 @@ class Muon(AbstractOptimizer):
     roles: Any = eqx.field(static=True, default=None, converter=as_roles)
     per_head: bool = eqx.field(static=True, default=False)
     clamped: bool = eqx.field(static=True, default=True)
+    cautious_weight_decay: bool = eqx.field(static=True, default=False)
     follow: Follow = followed()
 
     def check(self) -> None:
@@ -184,7 +187,7 @@ class Muon(AbstractOptimizer):
                 follow=self.follow,
             ),
             ScaleByShape(matrices, self.consistent_rms, self.clamped, self.per_head),
-            AddDecayedWeights(self.weight_decay, self.mask),
+            AddDecayedWeights(self.weight_decay, self.mask, cautious=self.cautious_weight_decay),
             ScaleByLearningRate(self.learning_rate),
         )
         adam = AdamW(

@@ -1,8 +1,10 @@
 """Weight decay: decoupled, as an $L_2$ penalty, and proximal."""
 
+from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
 import equinox as eqx
+import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._protocol.fields import Number, number, required_number
@@ -19,27 +21,36 @@ def decayed(weight_decay: Any, p: Array) -> Array:
 class AddDecayedWeights(AbstractLeafwise):
     r"""Adds weight decay to the updates: $u = g + \lambda w$.
 
-    After `ScaleByAdam` this is decoupled weight decay; before it, an $L_2$ penalty.
+    After `ScaleByAdam` this is decoupled weight decay; before it, an $L_2$ penalty. Cautious weight decay applies to
+    the entries that the update moves towards zero, $g w \ge 0$, and to no others.
 
     Args:
         weight_decay: weight decay coefficient $\lambda$.
         mask: which parameters decay: a tree of booleans with the structure of the parameters or a prefix of it, a
-            function of the parameters that returns one, or `by_path({...})`. By default all.
+            function of the parameters that returns one, or `by_path({...})`; `decays` for all but biases, gains and
+            embeddings. By default all.
+        cautious: whether only entries decay that the update moves towards zero. Place the transform before the learning
+            rate, which negates.
 
     References:
-        Loshchilov and Hutter, [Decoupled Weight Decay Regularization](https://arxiv.org/abs/1711.05101), 2017.
+        Loshchilov and Hutter, [Decoupled Weight Decay Regularization](https://arxiv.org/abs/1711.05101), 2017;
+        Chen et al., [Cautious Weight Decay](https://arxiv.org/abs/2510.12402), 2025.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
 
     weight_decay: Number = number(0.0)
     mask: Any = eqx.field(static=True, default=None, converter=as_labels)
+    _: KW_ONLY
+    cautious: bool = eqx.field(static=True, default=False)
 
     def where(self, tree):
         return mask_or_all(self, self.mask, tree)
 
     def update_leaf(self, now, g, s, p):
         del now
+        if self.cautious:
+            return jnp.where((g * p.conj()).real >= 0, decayed(self.weight_decay, p), 0) + g, s
         # The decay is the first operand: in the other order, XLA:CPU compiles more kernels (docs/design.md,
         # "Compilation cost").
         return decayed(self.weight_decay, p) + g, s
