@@ -111,6 +111,7 @@ def test_where_the_average_lies():
     chex.assert_trees_all_close(state.ema, ema, rtol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:.*two optimizers")
 def test_evaluation_returns_the_whole_model():
     model = {**PARAMS, "activation": jax.nn.relu, "steps": 3}
     optimizer = mx.ScheduleFreeSGD(0.1)

@@ -208,7 +208,7 @@ def test_mistakes_with_the_optimizer_of_nnx():
     with pytest.raises(TypeError, match=r"in the other order: write `update\(model, grads\)`"):
         optimizer.update(grads, model)
     with pytest.raises(AttributeError, match=r"`optimizer.hyperparameters.learning_rate\[...\] = ...`"):
-        optimizer.learning_rate = 0.1  # type: ignore[attr-defined]
+        optimizer.learning_rate = 0.1
     optimizer.update(model, grads)
     optimizer.hyperparameters.learning_rate[...] = 0.2
 

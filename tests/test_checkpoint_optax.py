@@ -394,6 +394,7 @@ def as_restored(state: Any) -> Any:
     return [as_restored(x) for x in state] if isinstance(state, tuple) else state
 
 
+@pytest.mark.filterwarnings("ignore:.*two optimizers")
 def test_like_parts_of_a_chain_are_not_swapped():
     chains = [random_chain(seed) for seed in range(16)]
     params = [jnp.linspace(-1.0, 1.0, 3), {"trace": jnp.asarray(0.5)}]  # also a name of a field and of a part

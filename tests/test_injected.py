@@ -338,6 +338,7 @@ def test_a_static_field_may_be_named_as_static():
     assert len(chain.init(G).hyperparams) == 2
 
 
+@pytest.mark.filterwarnings("ignore:.*two optimizers")
 def test_a_name_in_the_state_is_a_path_or_the_end_of_one():
     chain: Any = mx.Injected(mx.Chain(mx.Adam(0.1), mx.ScaleByMuon(), mx.Adam(0.2)))
     state = chain.init(G)

@@ -267,7 +267,7 @@ def test_who_is_a_matrix_can_be_said(numbers: Any):
     params = {"embedding": jnp.ones((3, 4)), "layer": {"w": well_conditioned((3, 3)), "bias": jnp.ones(3)}}
     if isinstance(numbers, dict) and not isinstance(numbers["layer"], dict):
         del params["layer"]["bias"]
-    optimizer = mx.Muon(0.1, muon_weight_dimension_numbers=numbers)
+    optimizer = mx.Muon(0.1, muon_weight_dimension_numbers=numbers, adam_learning_rate=0.1)
     state = optimizer.init(params)
     updates, _ = optimizer.update(params, state, params)
     np.testing.assert_allclose(updates["embedding"], -0.1, rtol=1e-4)
@@ -350,7 +350,7 @@ def test_the_momentum_of_optax_is_corrected_unevenly():
 
 def test_the_adam_of_optax_beside_muon_looks_ahead():
     b = jnp.zeros(5)
-    paper, optax = (_second_update(mx.Muon(0.1, follow=f), b) for f in ("paper", "optax"))
+    paper, optax = (_second_update(mx.Muon(0.1, adam_learning_rate=0.1, follow=f), b) for f in ("paper", "optax"))
     np.testing.assert_array_equal(paper, _second_update(mx.AdamW(0.1, weight_decay=0.0), b))
     np.testing.assert_array_equal(optax, _second_update(mx.NAdamW(0.1, weight_decay=0.0), b))
     assert np.max(np.abs(paper - optax)) > 1e-3

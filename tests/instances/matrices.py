@@ -87,7 +87,7 @@ TRANSFORMS = (
     Instance("ScaleByShape", mx.ScaleByShape, scale_by_shape),
     Instance(
         "ScaleByShape-rms",
-        lambda: mx.ScaleByShape(consistent_rms=0.2),
+        lambda: mx.ScaleByShape(consistent_rms=0.2, follow="optax"),
         lambda: scale_by_shape(consistent_rms=0.2),
     ),
     Instance("Muon", lambda: mx.Muon(0.05, adam_learning_rate=0.05)),
@@ -135,7 +135,9 @@ TRANSFORMS = (
     ),
     Instance(
         "Muon-schedules",
-        lambda: mx.Muon(decaying, beta=schedules.Linear(0.8, 0.95, 10), weight_decay=decaying),
+        lambda: mx.Muon(
+            decaying, beta=schedules.Linear(0.8, 0.95, 10), weight_decay=decaying, adam_learning_rate=decaying
+        ),
     ),
     # --- GaLore
     Instance("ScaleByGaLore", mx.ScaleByGaLore),

@@ -13,7 +13,7 @@ from .._protocol.container import AbstractContainer, in_dtypes_of, required_part
 from .._protocol.fields import Number, required_number
 from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import copy_in, default_float, safe_increment
-from .._support.checks import WHOLE
+from .._support.checks import AT_LEAST_ONE
 from .._support.module import AbstractModule, AbstractState, like_params, nested, shared, with_fields
 from .._support.types import Count, Params, State, Updates
 from ..tree._align import align
@@ -150,7 +150,7 @@ class Lookahead(AbstractContainer):
     """
 
     fast_optimizer: AbstractTransform = required_part(state="fast_state")
-    sync_period: Number = required_number(needs=WHOLE)
+    sync_period: Number = required_number(needs=AT_LEAST_ONE)
     slow_step_size: Number = required_number()
     reset_state: bool = eqx.field(static=True, default=False)
 

@@ -186,7 +186,7 @@ class Muon(AbstractOptimizer):
                 per_head=self.per_head,
                 follow=self.follow,
             ),
-            ScaleByShape(matrices, self.consistent_rms, self.clamped, self.per_head),
+            ScaleByShape(matrices, self.consistent_rms, self.clamped, self.per_head, self.follow),
             AddDecayedWeights(self.weight_decay, self.mask, cautious=self.cautious_weight_decay),
             ScaleByLearningRate(self.learning_rate),
         )

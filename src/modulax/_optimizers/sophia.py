@@ -10,7 +10,7 @@ from .._protocol.fields import Hyperparameter, OptionalNumber, followed, number,
 from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform
-from .._support.checks import DECAY, POSITIVE, WHOLE
+from .._support.checks import AT_LEAST_ONE, DECAY, POSITIVE
 from .._support.types import Follow
 from .._transforms.regularization import AddDecayedWeights
 from .._transforms.scaling import ScaleByLearningRate
@@ -65,7 +65,7 @@ class Sophia(AbstractOptimizer):
     mask: Any = eqx.field(static=True, default=None, converter=as_labels)
     gamma: Hyperparameter = number(0.01)
     clip_threshold: OptionalNumber = number(1.0, optional=True)
-    update_interval: Hyperparameter = number(10, needs=WHOLE)
+    update_interval: Hyperparameter = number(10, needs=AT_LEAST_ONE)
     hessian_diagonal_fn: AbstractTransform = HutchinsonDiagonal()
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     follow: Follow = followed()

@@ -72,16 +72,17 @@ class Model(NamedTuple):
     roles: Mapping[Names, AbstractRole]
 
 
-def model_of(model: Any, wrt: Any = None) -> Model:
+def model_of(model: Any, wrt: Any = None, graph: bool | None = None) -> Model:
     """Return what `roles` reads of a model.
 
     Args:
         model: the model, or a tree of parameters.
         wrt: filter of the variables of an NNX model; by default `nnx.Param`.
+        graph: graph mode or tree mode of NNX.
     """
     nnx = sys.modules.get("flax.nnx")
     if nnx is not None and isinstance(model, nnx.Module):
-        variables = nnx.state(model, nnx.Param if wrt is None else wrt)
+        variables = nnx.state(model, nnx.Param if wrt is None else wrt, graph=graph)
         nodes = {tuple(map(str, path)): node for path, node in nnx.iter_modules(model)}
         metadata = {
             tuple(map(str, path)): variable.get_metadata().get("role")

@@ -1,5 +1,6 @@
 """What a parameter is in its layer: the kind of array, and what its axes mean."""
 
+import abc
 import dataclasses
 from collections.abc import Iterable
 from typing import Any, ClassVar, Self
@@ -14,7 +15,7 @@ def _as_axes(x: Any) -> Axes:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AbstractRole:
+class AbstractRole(abc.ABC):
     """What an array is in its layer, and what its axes mean. `roles` finds the role of every parameter of a model.
 
     The subclasses are the kinds of arrays. Give one to `roles`, to `Muon(roles=...)` or as metadata of a field where a
@@ -57,9 +58,9 @@ class AbstractRole:
             object.__setattr__(self, name, _as_axes(getattr(self, name)))
 
     @property
+    @abc.abstractmethod
     def kind(self) -> str:
         """The name of the role in tables, such as `"hidden"`."""
-        return type(self).__name__.lower()
 
     def like(self, found: "AbstractRole | None", shape: tuple[int, ...]) -> Self:
         """Return this role with the axes of a found one, if it has none.
@@ -93,9 +94,17 @@ class Hidden(AbstractRole):
     is_hidden: ClassVar[bool] = True
     decays: ClassVar[bool] = True
 
+    @property
+    def kind(self) -> str:
+        return "hidden"
+
 
 class Embedding(AbstractRole):
     """A table of vectors, one for each token or class."""
+
+    @property
+    def kind(self) -> str:
+        return "embedding"
 
 
 class Head(AbstractRole):
@@ -103,12 +112,20 @@ class Head(AbstractRole):
 
     decays: ClassVar[bool] = True
 
+    @property
+    def kind(self) -> str:
+        return "head"
+
 
 class Convolution(AbstractRole):
     """The kernel of a convolution. Its window belongs to the inputs."""
 
     is_hidden: ClassVar[bool] = True
     decays: ClassVar[bool] = True
+
+    @property
+    def kind(self) -> str:
+        return "convolution"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,11 +188,19 @@ class Bias(AbstractRole):
 
     is_vector: ClassVar[bool] = True
 
+    @property
+    def kind(self) -> str:
+        return "bias"
+
 
 class Gain(AbstractRole):
     """The gain of a norm, a number for each channel."""
 
     is_vector: ClassVar[bool] = True
+
+    @property
+    def kind(self) -> str:
+        return "gain"
 
 
 class Position(AbstractRole):
@@ -183,12 +208,20 @@ class Position(AbstractRole):
 
     is_vector: ClassVar[bool] = True
 
+    @property
+    def kind(self) -> str:
+        return "position"
+
 
 class LoRA(AbstractRole):
     """One of the two factors of a low-rank adapter."""
 
     is_hidden: ClassVar[bool] = True
     decays: ClassVar[bool] = True
+
+    @property
+    def kind(self) -> str:
+        return "lora"
 
 
 class Other(AbstractRole):

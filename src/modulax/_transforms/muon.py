@@ -122,7 +122,8 @@ class ScaleByMuon(AbstractTransform):
             hidden layers, of convolutions and of attention.
         per_head: whether each head of a query, key or value is orthogonalized on its own. Query, key and value in one
             array always are, where the role says so.
-        follow: `"paper"` for the momentum without bias correction, `"optax"` with it.
+        follow: `"paper"` for the momentum without bias correction, `"optax"` with it, and for its rule that every
+            parameter with two axes is a matrix.
 
     References:
         Jordan et al., [Muon: An optimizer for hidden layers in neural
@@ -216,6 +217,7 @@ class ScaleByShape(AbstractStatelessTransform):
         consistent_rms: $\rho$, the root mean square of an update; None for one of the other forms.
         clamped: True for the first form, False for the second.
         per_head: whether each head of a query, key or value is a matrix, as in `ScaleByMuon`.
+        follow: `"paper"`; or `"optax"` for its rule that every parameter with two axes is a matrix.
 
     References:
         Jordan, [Muon](https://github.com/KellerJordan/Muon), 2024;
@@ -226,11 +228,12 @@ class ScaleByShape(AbstractStatelessTransform):
     consistent_rms: OptionalNumber = number(None, optional=True)
     clamped: bool = eqx.field(static=True, default=True)
     per_head: bool = eqx.field(static=True, default=False)
+    follow: Follow = followed()
 
     def apply(self, updates: Updates, params: Params | None, **extra: Any) -> Updates:
         """The updates, each multiplied by the factor of its shape."""
         del params, extra
-        specified = specified_matrices(self.weight_dimension_numbers, "paper")
+        specified = specified_matrices(self.weight_dimension_numbers, self.follow)
         matrices = matrices_of("ScaleByShape(weight_dimension_numbers=...)", specified, updates, per_head=self.per_head)
         leaves, treedef = jtu.tree_flatten(updates)
         return treedef.unflatten(

@@ -20,7 +20,7 @@ from .._protocol.fields import Number, OptionalNumber, followed, number, require
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import bias, moment, second_moment_like, zeros_in
-from .._support.checks import DECAY, POSITIVE, WHOLE
+from .._support.checks import AT_LEAST_ONE, DECAY, POSITIVE
 from .._support.keys import key, next_keys
 from .._support.module import AbstractState, counter, like_params, nested, shared
 from .._support.tracing import call_user
@@ -147,7 +147,7 @@ class ScaleBySophia(AbstractContainer):
     eps: Number = number(1e-8, needs=POSITIVE)
     gamma: Number = number(0.01)
     clip_threshold: OptionalNumber = number(1.0, optional=True)
-    update_interval: Number = number(10, needs=WHOLE)
+    update_interval: Number = number(10, needs=AT_LEAST_ONE)
     hessian_diagonal_fn: AbstractTransform = part(HutchinsonDiagonal(), state="hessian_fn_state", auxiliary=True)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     follow: Follow = followed()

@@ -42,6 +42,7 @@ class Changed(NamedTuple):
 _DECAY_MASK = {"weight_decay_mask": "mask"}
 _COEFFICIENTS = {"ns_coeffs": (3.4445, -4.775, 2.0315)}
 CHANGED = {
+    "add_decayed_weights": Changed(without=("cautious",)),
     "adabelief": Changed(without=("weight_decay", "mask")),
     "adafactor": Changed(_DECAY_MASK),
     "centralize": Changed(without=("output_axis",)),
@@ -49,12 +50,12 @@ CHANGED = {
     "dpsgd": Changed({"seed": "key"}),
     "flatten": Changed(without=("chunk",)),
     "lars": Changed(_DECAY_MASK, {"weight_decay_mask": True, "trust_ratio_mask": True}),
-    "muon": Changed(_DECAY_MASK, _COEFFICIENTS),
+    "muon": Changed(_DECAY_MASK, _COEFFICIENTS, ("roles", "per_head", "clamped", "cautious_weight_decay")),
     "optimistic_adam_v2": Changed(by_name=("alpha",)),
     "prodigy": Changed(without=("mask",)),
     "scale_by_adam": Changed(by_name=("nesterov",)),
     "scale_by_lion": Changed(by_name=("mode",)),
-    "scale_by_muon": Changed(defaults=_COEFFICIENTS),
+    "scale_by_muon": Changed(defaults=_COEFFICIENTS, without=("per_head",)),
     "scale_by_schedule": Changed({"step_size_fn": "step_size"}),
     "scale_by_trust_ratio": Changed(without=("weight_decay", "mask")),
     "schedule_free_adamw": Changed(without=("mask",)),

@@ -167,7 +167,7 @@ class Optimizer(nnx.Pytree):
             )
         self.wrt, self.graph = wrt, graph
         # The transforms get trees without the classes of the layers.
-        optimizer = with_roles(optimizer, functools.partial(table_of, model_of(model, wrt)))
+        optimizer = with_roles(optimizer, functools.partial(table_of, model_of(model, wrt, graph)))
         variables = nnx.state(model, wrt, graph=graph)
         params = nnx.as_pure(variables)
         state = _init(optimizer, params, zero)

@@ -189,7 +189,9 @@ def expect(condition: Any, message: str) -> None:
 
 
 def other_value(x: Any, weight: float = 0.5) -> float:
-    """Another value for a hyperparameter that satisfies the same requirement: in [0, 1), positive, or at least 1."""
+    """Another value that satisfies the same requirement: in [0, 1), positive, at least 1, whole."""
+    if x >= 2 and x == x // 1:
+        return float(x + round(100 * weight) - 49)
     return float(weight * np.asarray(x) + (1 - weight) * (1 if x >= 1 else 0.5))
 
 

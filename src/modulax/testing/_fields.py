@@ -16,6 +16,8 @@ from .._protocol.masks import AbstractLabels
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.patterns import by_path
 from .._protocol.schedule import AbstractSchedule, has_stateful_schedule, is_schedule
+from .._roles.find import AbstractRoles, as_roles
+from .._roles.role import Other
 from .._support.checks import options_of
 from .._support.keys import is_key_data
 from ..tree._paths import leaves_with_paths
@@ -138,6 +140,8 @@ def other_static_value(field: dataclasses.Field, value: Any) -> Any:
         return next(option for option in options if option != value)
     if isinstance(value, int):
         return value + 1
+    if isinstance(value, AbstractRoles):
+        return as_roles({"*": Other()})
     if "mask" in field.name or isinstance(value, AbstractLabels):
         return by_path({"*": value is None})
     return functools.partial(value) if callable(value) else value
