@@ -190,15 +190,9 @@ def test_a_pattern_that_may_win_is_not_refused(name: str):
 
 
 def test_counts_are_whole():
-    for make in (
-        lambda n: mx.MultiSteps(mx.SGD(0.1), n),
-        lambda n: mx.Lookahead(mx.SGD(0.1), n, 0.5),
-        lambda n: mx.ApplyEvery(n),
-        lambda n: mx.ParamEMA(mx.SGD(0.1), every=n),
-    ):
-        make(4)
-        with pytest.raises(ValueError, match="whole number of at least 1"):
-            make(4.5)
+    mx.MultiSteps(mx.SGD(0.1), 4)
+    with pytest.raises(ValueError, match="whole number of at least 1"):
+        mx.MultiSteps(mx.SGD(0.1), 4.5)
 
 
 def test_mistakes_with_the_optimizer_of_nnx():

@@ -546,6 +546,9 @@ def test_init_warns_of_what_is_trained_as_a_matrix_by_mistake():
     with pytest.warns(UserWarning, match=r"AdamW trains the other parameters .* 0.02, .*`Muon\(0.02, adam_learning"):
         mx.Muon(0.02).init({"b": jnp.ones(3)})
     assert mx.describe(mx.Muon(0.02), {"b": jnp.ones(3)}).notes
+    twice = MUON.replace(roles={"w": mx.Head()}, muon_weight_dimension_numbers=mx.MuonDimensionNumbers())
+    with pytest.warns(UserWarning, match="`roles` mean nothing beside `muon_weight_dimension_numbers`"):
+        twice.init({"w": jnp.ones((2, 2))})
     for optimizer in (mx.Muon(0.02, adam_learning_rate=3e-4), mx.Muon(0.02, consistent_rms=0.2), mx.Muon(1e-3)):
         optimizer.init({"b": jnp.ones(3)})
 
@@ -613,10 +616,6 @@ WRONG: dict[str, Any] = {
     "parts that don't fit": (
         lambda: mx.roles({"w": jnp.ones((2, 7))}, {"w": mx.Attention("qkv", heads=2)}),
         "7 outputs .* are not 6 parts",
-    ),
-    "said twice": (
-        lambda: mx.Muon(0.1, roles={"w": mx.Head()}, muon_weight_dimension_numbers=mx.MuonDimensionNumbers()),
-        "either `roles` or",
     ),
     "another model": (
         lambda: MUON.replace(roles=mx.roles({"v": jnp.ones((2, 2))})).init({"w": jnp.ones((2, 2))}),

@@ -132,6 +132,7 @@ TRANSFORMS = (
             muon_weight_dimension_numbers=last_two_axes_for_optax,
             consistent_rms=0.2,
         ),
+        exemptions={"a_field_of_an_optimizer_is_handed_on": "roles mean nothing beside the axes of each matrix"},
     ),
     Instance(
         "Muon-schedules",

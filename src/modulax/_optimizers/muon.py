@@ -90,7 +90,7 @@ class Muon(AbstractOptimizer):
             in `ScaleByMuon`; by default their roles tell.
         consistent_rms: $\rho$, the root mean square of an update, for the third form of $s$; None for another.
         roles: what parameters are, where it is not found or found wrongly: a mapping from patterns to roles, or the
-            result of `roles(model)`.
+            result of `roles(model)`. Without effect if `muon_weight_dimension_numbers` is given.
         per_head: whether each head of a query, key or value is orthogonalized on its own.
         clamped: True for the first form of $s$, False for the second.
         cautious_weight_decay: whether only entries of matrices decay that $u_t$ moves towards zero, as in
@@ -133,8 +133,6 @@ class Muon(AbstractOptimizer):
 
     def check(self) -> None:
         check_choice(self, "preconditioning", tuple(PRECONDITIONINGS))
-        if self.roles.given and not self._finds_matrices():
-            raise ValueError("`Muon` takes either `roles` or `muon_weight_dimension_numbers`, which says the same.")
 
     def _finds_matrices(self) -> bool:
         """Whether nothing but roles says which parameters are matrices."""
@@ -153,6 +151,8 @@ class Muon(AbstractOptimizer):
             f'`Muon(roles={{"{path}": Embedding()}})`, or `Hidden()` if it is a matrix.'
             for path, name in found
         ]
+        if self.roles.given and not self._finds_matrices():
+            warnings.append("`roles` mean nothing beside `muon_weight_dimension_numbers`. Give one of them.")
         has_others = "adam" in MatrixLabels("Muon", self._matrices(), "muon", "adam").labels(tree)
         if has_others and (rate := self._large_rate_of_adam()):
             warnings.append(
@@ -186,7 +186,7 @@ class Muon(AbstractOptimizer):
                 per_head=self.per_head,
                 follow=self.follow,
             ),
-            ScaleByShape(matrices, self.consistent_rms, self.clamped, self.per_head, self.follow),
+            ScaleByShape(matrices, self.consistent_rms, self.clamped, self.per_head, follow=self.follow),
             AddDecayedWeights(self.weight_decay, self.mask, cautious=self.cautious_weight_decay),
             ScaleByLearningRate(self.learning_rate),
         )

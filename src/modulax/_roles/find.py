@@ -83,7 +83,7 @@ def model_of(model: Any, wrt: Any = None, graph: bool | None = None) -> Model:
     nnx = sys.modules.get("flax.nnx")
     if nnx is not None and isinstance(model, nnx.Module):
         variables = nnx.state(model, nnx.Param if wrt is None else wrt, graph=graph)
-        nodes = {tuple(map(str, path)): node for path, node in nnx.iter_modules(model)}
+        nodes = {tuple(map(str, path)): node for path, node in nnx.iter_modules(model, graph=graph)}
         metadata = {
             tuple(map(str, path)): variable.get_metadata().get("role")
             for path, variable in nnx.to_flat_state(variables)
