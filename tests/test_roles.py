@@ -93,6 +93,19 @@ class Declared(eqx.Module):
     slope: eqx.nn.PReLU
 
 
+class BERT(eqx.Module):
+    word_embeddings: eqx.nn.Embedding
+    position_embeddings: eqx.nn.Embedding
+    layer: list[Block]
+    pooler: eqx.nn.Linear
+    classifier: eqx.nn.Linear
+
+    def __init__(self, key: Any):
+        self.word_embeddings, self.position_embeddings = (eqx.nn.Embedding(n, 4, key=key) for n in (7, 5))
+        self.layer = [Block(key), Block(key)]
+        self.pooler, self.classifier = eqx.nn.Linear(4, 4, key=key), eqx.nn.Linear(4, 2, key=key)
+
+
 class Cells(eqx.Module):
     gru: eqx.nn.GRUCell
     lstm: eqx.nn.LSTMCell
@@ -153,6 +166,18 @@ EQUINOX = {
             "head.layers.0.bias": "bias",
             "head.layers.1.weight": "head 1>0",
             "head.layers.1.bias": "bias",
+        },
+    ),
+    "BERT": (
+        lambda: BERT(KEY),
+        {
+            "word_embeddings.weight": "embedding 0>1",
+            "position_embeddings.weight": "position 0>1",
+            **{f"layer.{i}.{path}": role for i in range(2) for path, role in BLOCK.items()},
+            "pooler.weight": "hidden 1>0",
+            "pooler.bias": "bias",
+            "classifier.weight": "head 1>0",
+            "classifier.bias": "bias",
         },
     ),
     "cells": (
@@ -504,6 +529,17 @@ def test_who_is_trained_by_muon():
     }
 
 
+def test_describe_says_what_may_be_the_head():
+    mlp = eqx.nn.MLP(3, 2, 4, 1, key=KEY)
+    note = (
+        r'no layer is called `head`: if `layers.1.weight` is the last one, write `roles={"layers.1.weight": Head()}`.'
+    )
+    for optimizer in (MUON, mx.GaLore(0.1)):
+        assert note in mx.describe(optimizer, mlp).notes
+    assert not mx.describe(MUON.replace(roles={"layers.1": mx.Head()}), mlp).notes
+    assert not mx.describe(mx.AdamW(0.1, mask=mx.decays), mlp).notes
+
+
 BY_MUON = ("hidden", "query", "key", "value", "out")
 
 
@@ -602,6 +638,7 @@ def test_roles_of_a_model_for_its_parameters_in_a_dict():
         roles["lm_head.wieght"]
     assert roles.tree.lm_head.weight == roles["lm_head.weight"]
     assert "lm_head.weight" in str(roles)
+    assert repr(mx.Attention("kv", heads=4)) == "Attention(part='kv', heads=4)"
     assert len(roles) == len([*roles]) == len(str(roles).splitlines()) - 2
     nested = {"embedding": {"weight": model.embedding.weight}, "lm_head": {"weight": model.lm_head.weight}}
     assert groups_of(MUON.replace(roles=roles), nested) == {"embedding.weight": "adam", "lm_head.weight": "adam"}

@@ -128,6 +128,7 @@ from ._protocol.fields import (
     required_number as required_number,
 )
 from ._protocol.leafwise import AbstractLeafwise as AbstractLeafwise
+from ._protocol.mistakes import LikelyMistake as LikelyMistake
 from ._protocol.optimizer import AbstractOptimizer as AbstractOptimizer
 from ._protocol.patterns import by_path as by_path, by_regex as by_regex, by_type as by_type
 from ._protocol.schedule import (

@@ -28,7 +28,7 @@ from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.schedule import AbstractSchedule, is_schedule, title, values_over_steps
 from .._protocol.small_steps import lost_steps, warnings_in
 from .._protocol.transform import AbstractTransform, Effect, Part
-from .._roles.labels import roles_read_by
+from .._roles.labels import roles_read_by, taken_as_hidden
 from .._support.tables import table
 from .._support.types import Params, State
 from ..tree._math import shapes_of
@@ -126,6 +126,10 @@ def describe(optimizer: AbstractTransform, params: Params, state: State | None =
     _walk(Part("", None, now, state), params, rows, notes, is_inside=False)
     for row, role in zip(rows, roles_read_by(optimizer, params), strict=False):
         row.role = role.kind if role.is_known else ""
+    last = taken_as_hidden(optimizer, params)
+    if last is not None:
+        path = rows[last].path
+        notes.append(f'no layer is called `head`: if `{path}` is the last one, write `roles={{"{path}": Head()}}`.')
     if any(row.weight_decay for row in rows):  # as in a group of embeddings
         notes = [note for note in notes if not note.startswith(NO_LEAF_DECAYS)]
     notes += [*warnings_in(optimizer, params), *lost_steps(optimizer, params)]

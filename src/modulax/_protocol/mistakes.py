@@ -105,4 +105,12 @@ def warn_of_mistakes(transform: Any, params: Params) -> None:
     if any(x.dtype.itemsize < 4 for x in arrays):
         found += lost_steps(transform, trained)
     for sentence in found:
-        warnings.warn(f"`{type(transform).__name__}.init`: {sentence}", stacklevel=5)
+        message = f"`{type(transform).__name__}.init`: {sentence} (To silence: {_SILENCE})"
+        warnings.warn(message, LikelyMistake, stacklevel=5)
+
+
+_SILENCE = '`warnings.simplefilter("ignore", modulax.LikelyMistake)`'
+
+
+class LikelyMistake(UserWarning):
+    """What `init` warns of: with these parameters, the optimizer would do something that was hardly meant."""

@@ -146,11 +146,23 @@ def with_roles(optimizer: T, find: Callable[[Any], Roles]) -> T:
 
 def roles_read_by(optimizer: AbstractHyperparameters, tree: PyTree) -> list[AbstractRole]:
     """Return the roles of the leaves of a tree as an optimizer reads them; nothing if it reads none."""
-    for _, labels in _labels_in(optimizer, ()):
-        found = getattr(labels, "roles", labels)
-        if isinstance(found, AbstractRoles):
-            return found.labels(tree, partial=True)
-    return []
+    read = [getattr(labels, "roles", labels) for _, labels in _labels_in(optimizer, ())]
+    found = sorted((x for x in read if isinstance(x, AbstractRoles)), key=lambda x: not x.given)
+    return found[0].labels(tree, partial=True) if found else []
+
+
+def taken_as_hidden(optimizer: AbstractHyperparameters, tree: PyTree) -> int | None:
+    """Return the index of the last linear layer, if matrices are trained by their roles and no parameter is the head.
+
+    Args:
+        optimizer: the optimizer.
+        tree: the parameters.
+    """
+    if not any(isinstance(labels, AbstractRoles) for _, labels in _labels_in(optimizer, ())):
+        return None
+    roles = roles_read_by(optimizer, tree)
+    linear = [i for i, role in enumerate(roles) if role.is_linear and role.is_known]
+    return linear[-1] if linear and all(role.kind != "head" for role in roles) else None
 
 
 def _labels_in(x: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], AbstractLabels]]:

@@ -10,7 +10,8 @@ from typing import Any
 
 import equinox as eqx
 
-from .role import AbstractRole, Attention, Bias, Convolution, Embedding, Gain, Hidden, LoRA, Other, axes
+from .names import table
+from .role import AbstractRole, Attention, Bias, Convolution, Gain, Hidden, LoRA, Other, axes
 
 _NORMS = (eqx.nn.LayerNorm, eqx.nn.RMSNorm, eqx.nn.GroupNorm, eqx.nn.BatchNorm)
 _PROJECTIONS = {"query_proj": "query", "key_proj": "key", "value_proj": "value", "output_proj": "out"}
@@ -30,23 +31,28 @@ def role_in_layer(owners: Sequence[Any], names: Sequence[str], shape: tuple[int,
         return None
     owner: Any = owners[-1]
     outer: Any = owners[-2] if len(owners) > 1 else None
-    layer = names[-2] if len(names) > 1 else ""
+    layer = _layer(names)
     flax = [cls.__name__ for cls in type(owner).__mro__ if cls.__module__.startswith("flax.nnx.nn")]
     if not flax and not isinstance(owner, _EQUINOX):
         return None
     if names[-1] in ("bias", "bias_n"):
         return Bias()
     if not flax:
-        role = _in_equinox(owner, names[-1], len(shape))
+        role = _in_equinox(owner, names, len(shape))
         if isinstance(outer, eqx.nn.MultiheadAttention):
             return Attention(_PROJECTIONS[layer], heads=outer.num_heads).like(role, shape)
         return role
-    role = _in_flax(flax, owner, names[-1], shape)
+    role = table(layer, len(shape)) if "Embed" in flax else _in_flax(flax, owner, names[-1], shape)
     kind = type(outer).__name__
     if kind == "MultiHeadAttention" and layer in _FLAX_PROJECTIONS:
         return Attention(layer, heads=outer.num_heads).like(role, shape)
     gates = _GATES.get(kind, 1) if layer.startswith("dense_") else 1
     return role if gates == 1 else dataclasses.replace(role, blocks=(shape[-1] // gates,) * gates)
+
+
+def _layer(names: Sequence[str]) -> str:
+    """The name of the layer; nothing if the model is the layer."""
+    return names[-2] if len(names) > 1 else ""
 
 
 def _in_flax(classes: Sequence[str], owner: Any, name: str, shape: tuple[int, ...]) -> AbstractRole:
@@ -58,18 +64,18 @@ def _in_flax(classes: Sequence[str], owner: Any, name: str, shape: tuple[int, ..
     return next((_FLAX[cls](owner, shape) for cls in classes if cls in _FLAX), Other())
 
 
-def _in_equinox(owner: Any, name: str, ndim: int) -> AbstractRole:
+def _in_equinox(owner: Any, names: Sequence[str], ndim: int) -> AbstractRole:
     """The role of an array in a layer of Equinox; weights have the shape `(outputs, inputs)`."""
     if isinstance(owner, _NORMS):
         return Gain()
     if isinstance(owner, eqx.nn.Embedding):
-        return Embedding(**axes(ndim, [0], [1], 2))
+        return table(_layer(names), ndim)
     if isinstance(owner, eqx.nn.Linear):
         return Hidden(**axes(ndim, [1], [0], 2))
     if isinstance(owner, (eqx.nn.Conv, eqx.nn.ConvTranspose)):
         rank = 2 + owner.num_spatial_dims
         return Convolution(**axes(ndim, range(1, rank), [0], rank))
-    if isinstance(owner, (eqx.nn.GRUCell, eqx.nn.LSTMCell)) and name.startswith("weight"):
+    if isinstance(owner, (eqx.nn.GRUCell, eqx.nn.LSTMCell)) and names[-1].startswith("weight"):
         gates = 3 if isinstance(owner, eqx.nn.GRUCell) else 4
         return Hidden(**axes(ndim, [1], [0], 2), blocks=(owner.hidden_size,) * gates)
     return Other()
@@ -117,16 +123,10 @@ def _conv(owner: Any, shape: tuple[int, ...]) -> AbstractRole:
     return Convolution(**axes(len(shape), [i for i in range(rank) if i != out], [out], rank))
 
 
-def _embed(owner: Any, shape: tuple[int, ...]) -> AbstractRole:
-    del owner
-    return Embedding(**axes(len(shape), [0], [1], 2))
-
-
 _FLAX: dict[str, Callable[[Any, tuple[int, ...]], AbstractRole]] = {
     "Linear": _linear,
     "LinearGeneral": _linear_general,
     "Einsum": _einsum,
     "Conv": _conv,
     "ConvTranspose": _conv,
-    "Embed": _embed,
 }

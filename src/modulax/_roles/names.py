@@ -35,12 +35,16 @@ def in_flax_dict(names: Names, shape: Sequence[int], known: Container[Names]) ->
     if name == "scale":
         return Gain()
     if name == "embedding":
-        kind = Position if _POSITION.fullmatch(layer) else Embedding
-        return kind(**axes(len(shape), [0], [1], 2))
+        return table(layer, len(shape))
     if name in ("lora_a", "lora_b"):
         return LoRA(**axes(len(shape), [0], [1], 2))
     is_attention = (*names[:-2], "query", "kernel") in known and len(shape) > 2
     return _kernel(layer, shape, is_attention) if name == "kernel" else None
+
+
+def table(layer: str, ndim: int) -> AbstractRole:
+    """Return the role of the table of an embedding layer, which is one of positions if the layer is called so."""
+    return (Position if _POSITION.fullmatch(layer) else Embedding)(**axes(ndim, [0], [1], 2))
 
 
 def _kernel(layer: str, shape: Sequence[int], is_attention: bool) -> AbstractRole:

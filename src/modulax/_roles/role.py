@@ -14,7 +14,7 @@ def _as_axes(x: Any) -> Axes:
     return (x,) if isinstance(x, int) else tuple(x)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class AbstractRole(abc.ABC):
     """What an array is in its layer, and what its axes mean. `roles` finds the role of every parameter of a model.
 
@@ -56,6 +56,12 @@ class AbstractRole(abc.ABC):
     def __post_init__(self) -> None:
         for name in ("fan_in", "fan_out", "batch"):
             object.__setattr__(self, name, _as_axes(getattr(self, name)))
+
+    def __repr__(self) -> str:
+        fields = [
+            (x.name, getattr(self, x.name)) for x in dataclasses.fields(self) if getattr(self, x.name) != x.default
+        ]
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in fields)})"
 
     @property
     @abc.abstractmethod
@@ -128,7 +134,7 @@ class Convolution(AbstractRole):
         return "convolution"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Attention(AbstractRole):
     """A projection of an attention layer, or several in one array.
 
