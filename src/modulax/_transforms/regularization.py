@@ -22,7 +22,7 @@ class AddDecayedWeights(AbstractLeafwise):
     r"""Adds weight decay to the updates: $u = g + \lambda w$.
 
     After `ScaleByAdam` this is decoupled weight decay; before it, an $L_2$ penalty. Cautious weight decay applies to
-    the entries that the update moves towards zero, $g w \ge 0$, and to no others.
+    the entries that the update moves towards zero, $g w \ge 0$, and to no others (Chen et al. 2025, arXiv 2510.12402).
 
     Args:
         weight_decay: weight decay coefficient $\lambda$.
@@ -33,8 +33,7 @@ class AddDecayedWeights(AbstractLeafwise):
             rate, which negates.
 
     References:
-        Loshchilov and Hutter, [Decoupled Weight Decay Regularization](https://arxiv.org/abs/1711.05101), 2017;
-        Chen et al., [Cautious Weight Decay](https://arxiv.org/abs/2510.12402), 2025.
+        Loshchilov and Hutter, [Decoupled Weight Decay Regularization](https://arxiv.org/abs/1711.05101), 2017.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
