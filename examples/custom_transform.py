@@ -81,7 +81,7 @@ class AdaMaxW(mx.AbstractOptimizer):
     def transform(self) -> mx.Chain:
         return mx.Chain(
             ScaleByAdaMax(self.b1, self.b2),
-            mx.AddDecayedWeights(self.weight_decay),
+            mx.AddDecayedWeights(self.weight_decay, mx.decays),
             mx.ScaleByLearningRate(self.learning_rate),
         )
 

@@ -66,8 +66,7 @@ def make_schedule(peak: float | Array, steps: int) -> mx.schedules.WarmupCosineD
 
 
 def make_optimizer(peak: float | Array, steps: int) -> mx.AdamW:
-    no_biases = mx.by_path({"*.bias": False, "*": True})
-    return mx.AdamW(make_schedule(peak, steps), weight_decay=1e-2, mask=no_biases)
+    return mx.AdamW(make_schedule(peak, steps), weight_decay=1e-2, mask=mx.decays)
 
 
 def start(key: PRNGKeyArray, optimizer: mx.AdamW) -> Run:

@@ -20,7 +20,7 @@ from modulax import checkpoint
 DIGITS = load_digits()
 IMAGES = jnp.asarray(DIGITS.images / 16, jnp.float32)[:, None]  # pyright: ignore[reportAttributeAccessIssue]
 LABELS = jnp.asarray(DIGITS.target, jnp.int32)  # pyright: ignore[reportAttributeAccessIssue]
-ADAMW = mx.AdamW(3e-3, weight_decay=1e-2, mask=mx.by_path({"norm*": False, "*": True}))
+ADAMW = mx.AdamW(3e-3, weight_decay=1e-2, mask=mx.decays)
 
 
 class CNN(eqx.Module):

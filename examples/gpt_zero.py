@@ -79,8 +79,7 @@ class GPT(eqx.Module):
 
 def make_optimizer(model: GPT) -> mx.ParamEMA:
     rate = mx.schedules.WarmupCosineDecay(0.0, 3e-3, warmup_steps=20, decay_steps=STEPS)
-    decays = mx.by_path({"embedding": False, "positions": False, "*": True})
-    adamw = mx.AdamW(rate, b2=0.95, weight_decay=0.1, mask=decays)
+    adamw = mx.AdamW(rate, b2=0.95, weight_decay=0.1, mask=mx.decays)
     clipped = mx.Chain(mx.ClipByGlobalNorm(1.0), mx.layerwise_decay(adamw, model, 0.9))
     return mx.ParamEMA(mx.MasterWeights(clipped), decay=0.9)
 

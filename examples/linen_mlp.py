@@ -37,7 +37,7 @@ def train_step(state: Any, images: Array, labels: Array) -> tuple[Any, Array]:
 
 def adamw(params: Any) -> Any:
     schedule = mx.schedules.WarmupCosineDecay(0.0, 3e-3, warmup_steps=20, decay_steps=200)
-    optimizer = mx.AdamW(schedule, weight_decay=1e-2, mask=mx.by_path({"*.bias": False, "*": True}))
+    optimizer = mx.AdamW(schedule, weight_decay=1e-2, mask=mx.decays)
     return modulax.linen.TrainState.create(apply_fn=MODEL.apply, params=params, tx=optimizer)
 
 

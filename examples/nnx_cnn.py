@@ -50,9 +50,7 @@ def train_step(model: CNN, optimizer: Any, images: Array, labels: Array) -> Arra
 
 
 def adamw(model: CNN) -> Any:
-    norms = nnx.Any(nnx.PathContains("norm1"), nnx.PathContains("norm2"))
-    decays = modulax.nnx.labels(model, {norms: False, ...: True})
-    return modulax.nnx.Optimizer(model, mx.AdamW(3e-3, weight_decay=1e-2, mask=decays))
+    return modulax.nnx.Optimizer(model, mx.AdamW(3e-3, weight_decay=1e-2, mask=mx.decays))
 
 
 def train(

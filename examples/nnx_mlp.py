@@ -37,9 +37,7 @@ def train_step(model: MLP, optimizer: nnx.Optimizer, x: Float[Array, "n 1"], y: 
 
 def main() -> None:
     model = MLP(32, nnx.Rngs(0))
-    adamw: Any = mx.AdamW(
-        1e-2, weight_decay=1e-4, mask=mx.by_path({"*.bias": False, "*": True})
-    )  # Any: NNX annotates optax's type
+    adamw: Any = mx.AdamW(1e-2, weight_decay=1e-4, mask=mx.decays)  # Any: NNX annotates optax's type
     optimizer = nnx.Optimizer(model, adamw, wrt=nnx.Param)
     print(mx.describe(adamw, nnx.state(model, nnx.Param)), "\n")
 

@@ -77,7 +77,9 @@ def main() -> None:
 
     train = make_train(make_data(jax.random.key(1), 256), make_data(jax.random.key(2), 256))
     sweep = sweeps.grid(
-        mx.AdamW(1e-3), learning_rate=[1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3], weight_decay=[0.0, 0.01, 0.1, 1.0]
+        mx.AdamW(1e-3, mask=mx.decays),
+        learning_rate=[1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3],
+        weight_decay=[0.0, 0.01, 0.1, 1.0],
     )
     results = sweeps.run(sweep, train, seeds=3, key=jax.random.key(0), folder=arguments.folder)
     print(results)

@@ -71,7 +71,7 @@ def train_step(model: Transformer, optimizer: Any, tokens: Array, targets: Array
 def train(
     folder: Path,
     steps: int = 100,
-    make: Callable[[Any], Any] = lambda model: modulax.nnx.Optimizer(model, mx.AdamW(3e-3)),
+    make: Callable[[Any], Any] = lambda model: modulax.nnx.Optimizer(model, mx.AdamW(3e-3, mask=mx.decays)),
     on_step: Callable[[int, float], None] = lambda step, loss: None,
 ) -> tuple[Any, list[float]]:
     """Train, resuming from the last checkpoint in the folder, if any. Returns the arrays and this run's losses."""

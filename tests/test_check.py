@@ -65,7 +65,7 @@ FOUND: dict[str, tuple[Any, Any, str, Any]] = {
     "decay of biases": (
         mx.AdamW(1e-3),
         MODEL,
-        r"biases and gains, `blocks.0.attention.query_proj.bias`, .*`mask=decays`",
+        r"all biases and gains, `blocks.0.attention.query_proj.bias`, .*`mask=decays`",
         mx.AdamW(1e-3, mask=mx.decays),
     ),
     "Muon and a name": (
@@ -205,6 +205,18 @@ def test_mistakes_with_the_optimizer_of_nnx():
         optimizer.learning_rate = 0.1
     optimizer.update(model, grads)
     optimizer.hyperparameters.learning_rate[...] = 0.2
+
+
+def test_numbers_and_schedules_that_are_traced():
+    """In a function of an optimizer, nothing is known of its numbers."""
+
+    @jax.jit
+    def train(optimizer: mx.AdamW) -> jax.Array:
+        assert mx.check(optimizer, MODEL) == ()
+        return optimizer.b1
+
+    train(mx.AdamW(-1.0, mask=mx.decays))
+    train(mx.AdamW(mx.schedules.Constant(-1.0), mask=mx.decays))
 
 
 def test_a_model_with_arrays_of_its_own():

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import PyTree
 
 from .._containers.chain import is_chain
@@ -39,9 +40,9 @@ def check(optimizer: AbstractTransform, model: Any) -> Findings:
         assert not check(optimizer, model)
 
     It finds: updates in the direction of the gradient; two optimizers in one chain; an average of parameters or master
-    weights before a clip; a `Freeze` before weight decay; a weight decay of no leaf, or of biases and gains; what Muon
-    takes for a matrix, and AdamW's learning rate beside it; learning rates above 1, below 0 or NaN, also of schedules;
-    and steps that a low precision rounds away. `init` warns of some of them.
+    weights before a clip; a `Freeze` before weight decay; a weight decay of no leaf, or of all biases and gains; what
+    Muon takes for a matrix, and AdamW's learning rate beside it; learning rates above 1, below 0 or NaN, also of
+    schedules; and steps that a low precision rounds away. `init` warns of some of them.
 
     Args:
         optimizer: any transform.
@@ -92,7 +93,7 @@ def _rates(optimizer: AbstractTransform) -> Iterator[str]:
     """A sentence for each learning rate of an optimizer that no run can have."""
     for transform in everything_in(optimizer):
         rate = getattr(transform, "learning_rate", None)
-        if not isinstance(transform, AbstractOptimizer) or rate is None:
+        if not isinstance(transform, AbstractOptimizer) or rate is None or isinstance(rate, Tracer):
             continue
         name = type(transform).__name__
         values = values_over_steps(rate) if isinstance(rate, AbstractSchedule) else np.asarray(rate, np.float64)
@@ -111,8 +112,9 @@ def _decay(shown: Description, roles: Roles) -> Iterator[str]:
     """A sentence if weight decay reaches no leaf, or biases and gains."""
     yield from (note for note in shown.notes if note.startswith(NO_LEAF_DECAYS))
     decaying = [row.path for row in shown.leaves if row.weight_decay not in ("", "0.0")]
-    vectors = [path for path in decaying if roles[path].is_known and roles[path].kind in ("bias", "gain")]
-    if vectors:
+    vectors = [path for path, role in roles.items() if role.kind in ("bias", "gain")]
+    if vectors and {*vectors} <= {*decaying}:
         yield (
-            f"weight decay reaches biases and gains, {listing(vectors, 3)}. Most recipes leave them out: `mask=decays`."
+            f"weight decay reaches all biases and gains, {listing(vectors, 3)}. Most recipes leave them out: "
+            f"`mask=decays`."
         )
