@@ -95,16 +95,8 @@ FOUND: dict[str, tuple[Any, Any, str, Any]] = {
         mx.MasterWeights(mx.SGD(mx.schedules.WarmupCosineDecay(0.0, 2e-4, 10, 100))),
     ),
 }
-# What `init` doesn't warn of: it looks at no direction, and at learning rates only where they might be lost.
-ONLY_CHECKED = (
-    "ascent",
-    "ascent inside",
-    "no decay",
-    "decay of biases",
-    "a peak of 100",
-    "a rate of NaN",
-    "a negative rate",
-)
+# What `init` doesn't warn of.
+ONLY_CHECKED = ("ascent", "ascent inside", "no decay", "decay of biases", "a negative rate")
 
 
 @pytest.mark.parametrize("name", FOUND)

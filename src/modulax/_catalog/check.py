@@ -4,14 +4,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import PyTree
 
 from .._containers.chain import is_chain
 from .._protocol.container import AbstractContainer
 from .._protocol.optimizer import AbstractOptimizer
-from .._protocol.schedule import AbstractSchedule, is_schedule, title, values_over_steps
-from .._protocol.small_steps import lost_steps, warnings_in
+from .._protocol.schedule import is_schedule
+from .._protocol.small_steps import lost_steps, warnings_in, wrong_rate
 from .._protocol.transform import AbstractTransform, everything_in
 from .._roles.find import Roles, model_of, table_of
 from .._roles.labels import with_roles
@@ -58,7 +57,7 @@ def check(optimizer: AbstractTransform, model: Any) -> Findings:
         *_ascent(optimizer, seen.params),
         *_rates(optimizer),
         *_decay(shown, table_of(seen, {})),
-        *warnings_in(optimizer, shapes_of(seen.params)),
+        *warnings_in(optimizer, shapes_of(seen.params), _LARGEST),
         *lost_steps(optimizer, shapes_of(seen.params)),
     ]
     return Findings(dict.fromkeys(found))
@@ -90,22 +89,11 @@ def _in_turn(transform: AbstractTransform) -> Iterator[AbstractTransform]:
 
 
 def _rates(optimizer: AbstractTransform) -> Iterator[str]:
-    """A sentence for each learning rate of an optimizer that no run can have."""
+    """A sentence for each number of an optimizer that is no learning rate; `warnings_in` looks at schedules."""
     for transform in everything_in(optimizer):
         rate = getattr(transform, "learning_rate", None)
-        if not isinstance(transform, AbstractOptimizer) or rate is None or isinstance(rate, Tracer):
-            continue
-        name = type(transform).__name__
-        values = values_over_steps(rate) if isinstance(rate, AbstractSchedule) else np.asarray(rate, np.float64)
-        what = f"the learning rate of `{name}`" + (f", `{title(rate)}`," if is_schedule(rate) else "")
-        if values is None or values.dtype == object:
-            continue
-        if np.isnan(values).any():
-            yield f"{what} is NaN at some step."
-        elif values.min() < 0:
-            yield f"{what} is negative, {values.min():.4g}: the optimizer negates already. Give a positive number."
-        elif values.max() > _LARGEST:
-            yield f"{what} reaches {values.max():.4g}. Did you mix up its arguments?"
+        if isinstance(transform, AbstractOptimizer) and not is_schedule(rate):
+            yield from wrong_rate(type(transform).__name__, rate, _LARGEST)
 
 
 def _decay(shown: Description, roles: Roles) -> Iterator[str]:

@@ -431,6 +431,11 @@ def values_over_steps(schedule: AbstractSchedule) -> np.ndarray | None:
         schedule: the schedule.
     """
     try:
-        return np.asarray(jax.vmap(schedule)(jnp.asarray([0.0, *_STEPS], default_float())))
+        return np.asarray(_evaluated(schedule, jnp.asarray([0.0, *_STEPS], default_float())))
     except Exception:  # a user's function may raise anything for an array
         return None
+
+
+@jax.jit
+def _evaluated(schedule: AbstractSchedule, steps: Array) -> Array:
+    return jax.vmap(schedule)(steps)

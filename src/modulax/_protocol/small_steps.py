@@ -1,4 +1,4 @@
-"""Learning rates that are too small for low-precision parameters: the warning of `init` and the note of `describe`.
+"""Learning rates that no run can have, or that low-precision parameters round away: warnings of `init`.
 
 Between `2**k` and `2**(k + 1)`, the numbers of a dtype are `2**k * eps` apart, and a step below half of that changes no
 parameter. The learning rate is taken for the size of a step, as in Adam. It is compared if it is a number on the host
@@ -18,7 +18,7 @@ from .._support.arithmetic import is_narrower
 from .._support.checks import listing
 from ..tree._paths import leaves_with_paths
 from .masks import select
-from .schedule import AbstractSchedule, values_over_steps
+from .schedule import AbstractSchedule, title, values_over_steps
 
 
 def lost_steps(transform: Any, params: PyTree) -> Iterator[str]:
@@ -78,23 +78,62 @@ def largest(rate: Any) -> float | None:
     Args:
         rate: a number or a schedule.
     """
+    values = _values(rate)
+    if values is None:
+        return None
+    peak = float(np.max(np.abs(values)))
+    return float(f"{peak:.3g}") if values.ndim else peak  # that of a schedule is sampled, so not exact
+
+
+def wrong_rate(name: str, rate: Any, most: float) -> Iterator[str]:
+    """Yield a sentence for a learning rate that no run can have.
+
+    Args:
+        name: the name of the class that has it.
+        rate: a number or a schedule.
+        most: the largest learning rate that a run may have.
+    """
+    values, what = _values(rate), f"the learning rate of `{name}`"
     if isinstance(rate, AbstractSchedule):
-        values = values_over_steps(rate)
-        return None if values is None else float(f"{np.max(np.abs(values)):.3g}")  # sampled, so not exact
+        what += f", `{title(rate)}`,"
+    if values is None:
+        return
+    if np.isnan(values).any():
+        yield f"{what} is NaN at some step."
+    elif values.min() < 0:
+        yield f"{what} is negative, {values.min():.4g}: the optimizer negates already. Give a positive number."
+    elif values.max() > most:
+        yield f"{what} reaches {values.max():.4g}. Did you mix up its arguments?"
+
+
+def _values(rate: Any) -> np.ndarray | None:
+    """The values of a learning rate over the run; None if they are not known on the host."""
+    if isinstance(rate, AbstractSchedule):
+        return values_over_steps(rate)
     # An array on a device is not read, because `init` would wait for it.
     is_known = isinstance(rate, (float, int, np.generic, np.ndarray)) and np.ndim(rate) == 0
-    return abs(float(rate)) if is_known else None
+    return np.asarray(rate, np.float64) if is_known else None
 
 
-def warnings_in(transform: Any, tree: PyTree) -> Iterator[str]:
-    """Yield the sentences of a transform and of all inside it on what is probably a mistake with these parameters."""
+def warnings_in(transform: Any, tree: PyTree, most: float = 10.0) -> Iterator[str]:
+    """Yield the sentences of a transform and of all inside it on what is probably a mistake with these parameters.
+
+    Args:
+        transform: the transform.
+        tree: the parameters.
+        most: the largest learning rate that a schedule may have. Peaks of a few units are in use; an argument of the
+            schedule in the place of another one is a number of steps.
+    """
     yield from transform._effect(tree).warnings
+    rate = getattr(transform, "learning_rate", None)
+    if isinstance(rate, AbstractSchedule) and getattr(transform, "flip_sign", True):
+        yield from wrong_rate(type(transform).__name__, rate, most)
     for part in transform.each_part():
         try:
             seen = None if part.receives is None else part.receives(tree)
         except ValueError:  # inside `Flatten`, patterns are for the paths of other arrays
             continue
-        yield from warnings_in(part.transform, tree if seen is None else select(tree, seen))
+        yield from warnings_in(part.transform, tree if seen is None else select(tree, seen), most)
 
 
 def _last(before: float | None, after: float | None) -> float | None:
