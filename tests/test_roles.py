@@ -112,8 +112,10 @@ class Cells(eqx.Module):
     up: eqx.nn.ConvTranspose1d
     groups: eqx.nn.GroupNorm
     qkv: eqx.nn.Linear
+    normed: eqx.nn.WeightNorm
 
     def __init__(self, key: Any):
+        self.normed = eqx.nn.WeightNorm(eqx.nn.Linear(3, 4, use_bias=False, key=key))
         self.gru = eqx.nn.GRUCell(3, 4, key=key)
         self.lstm = eqx.nn.LSTMCell(3, 4, key=key)
         self.up = eqx.nn.ConvTranspose1d(2, 3, 4, key=key)
@@ -193,6 +195,8 @@ EQUINOX = {
             "groups.bias": "bias",
             "qkv.weight": "qkv 1>0",
             "qkv.bias": "bias",
+            "normed.layer.weight": "hidden 1>0",
+            "normed.g": "gain",
         },
     ),
     "declared": (

@@ -13,7 +13,7 @@ import equinox as eqx
 from .names import table
 from .role import AbstractRole, Attention, Bias, Convolution, Gain, Hidden, LoRA, Other, axes
 
-_NORMS = (eqx.nn.LayerNorm, eqx.nn.RMSNorm, eqx.nn.GroupNorm, eqx.nn.BatchNorm)
+_NORMS = (eqx.nn.LayerNorm, eqx.nn.RMSNorm, eqx.nn.GroupNorm, eqx.nn.BatchNorm, eqx.nn.WeightNorm)
 _PROJECTIONS = {"query_proj": "query", "key_proj": "key", "value_proj": "value", "output_proj": "out"}
 _GATES = {"OptimizedLSTMCell": 4, "GRUCell": 3}  # NNX joins the gates of these cells in one layer
 _FLAX_PROJECTIONS = ("query", "key", "value", "out")
