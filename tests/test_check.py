@@ -87,7 +87,7 @@ FOUND: dict[str, tuple[Any, Any, str, Any]] = {
         mx.SGD(mx.schedules.WarmupCosineDecay(0.0, 1e-3, 1000, 5000)),
     ),
     "a negative rate": (mx.SGD(-0.1), MODEL, "`SGD` is negative, -0.1", mx.SGD(0.1)),
-    "a rate of NaN": (mx.SGD(lambda step: jnp.sqrt(-step) - 1), MODEL, "`SGD`, .* is NaN", mx.SGD(0.1)),
+    "a rate of NaN": (mx.SGD(lambda step: jnp.sqrt(-step) - 1), MODEL, "`SGD`, .* is NaN.", mx.SGD(0.1)),
     "lost steps": (
         mx.SGD(mx.schedules.WarmupCosineDecay(0.0, 2e-4, 10, 100)),
         HALF,
@@ -197,6 +197,20 @@ def test_mistakes_with_the_optimizer_of_nnx():
         optimizer.learning_rate = 0.1
     optimizer.update(model, grads)
     optimizer.hyperparameters.learning_rate[...] = 0.2
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        lambda step: 1e-3 * (1 - step / 1000),  # for a run of 1000 steps
+        lambda step: 1e-3 * jnp.sqrt(1 - step / 1000),
+        lambda step: step / 1e6,  # a search for a learning rate
+        mx.schedules.CosineOneCycle(100, 3.0),  # of super-convergence
+    ],
+    ids=["linear", "root", "growing", "one cycle"],
+)
+def test_a_schedule_may_be_meant_for_the_steps_of_its_run(schedule: Any):
+    mx.SGD(schedule).init(MODEL)
 
 
 def test_numbers_and_schedules_that_are_traced():

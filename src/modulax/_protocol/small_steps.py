@@ -98,12 +98,16 @@ def wrong_rate(name: str, rate: Any, most: float) -> Iterator[str]:
         what += f", `{title(rate)}`,"
     if values is None:
         return
-    if np.isnan(values).any():
-        yield f"{what} is NaN at some step."
-    elif values.min() < 0:
+    # The length of the run is not known, and a function may be meant for its steps only: it may fall below zero after
+    # them, or grow without end.
+    values = np.atleast_1d(values)
+    peak = np.argmax(values)
+    if np.isnan(values[:2]).any():
+        yield f"{what} is NaN."
+    elif values.min() < 0 >= values.max():
         yield f"{what} is negative, {values.min():.4g}: the optimizer negates already. Give a positive number."
-    elif values.max() > most:
-        yield f"{what} reaches {values.max():.4g}. Did you mix up its arguments?"
+    elif values[peak] > most and (peak < len(values) - 1 or values.size == 1):
+        yield f"{what} reaches {values[peak]:.4g}. Did you mix up its arguments?"
 
 
 def _values(rate: Any) -> np.ndarray | None:
