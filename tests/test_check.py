@@ -204,7 +204,7 @@ def test_mistakes_with_the_optimizer_of_nnx():
     [
         lambda step: 1e-3 * (1 - step / 1000),  # for a run of 1000 steps
         lambda step: 1e-3 * jnp.sqrt(1 - step / 1000),
-        lambda step: step / 1e6,  # a search for a learning rate
+        lambda step: step / 1000000,  # a search for a learning rate
         mx.schedules.CosineOneCycle(100, 3.0),  # of super-convergence
     ],
     ids=["linear", "root", "growing", "one cycle"],
