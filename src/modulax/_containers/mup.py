@@ -139,7 +139,7 @@ def _compared(params: Params, base_params: Params, layout: Any) -> dict[Names, _
             f"`mup` needs two models that differ in their width only; of {listing(map('.'.join, unpaired))}, the "
             f"first is in {where} alone."
         )
-    found = roles_of(model_of(shapes_of(params)), ())
+    found = dict(roles_of(model_of(shapes_of(params)), ()))
     if layout is not None:
         found |= _given_layouts(layout, shapes_of(params), found)
     return {names: _leaf(".".join(names), x.shape, narrow[names].shape, found[names]) for names, x in wide.items()}

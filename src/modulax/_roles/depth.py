@@ -26,9 +26,7 @@ def depths_from_paths(leaves: Shapes, where: str | None, axis: int) -> dict[Name
     else:
         blocks = next(iter(lists.values())) if len(lists) == 1 else None
     if blocks is not None:
-        # Blocks may be numbered with gaps or from 1. Depth 0 is that of the input.
-        ranks = {i: rank for rank, i in enumerate(sorted(set(blocks.values())), 1)}
-        return _with_others(leaves, {names: ranks[i] for names, i in blocks.items()}, len(ranks))
+        return _with_others(leaves, *_ranked(blocks))
     if where is None and lists:
         first = next(iter(lists))
         raise ValueError(
@@ -48,19 +46,27 @@ def depths_from_paths(leaves: Shapes, where: str | None, axis: int) -> dict[Name
 def depths_in(leaves: Shapes) -> dict[Names, Any]:
     """Return the depths of the leaves of which the paths tell it."""
     lists = list(lists_of_blocks(leaves).values())
+    nodes = [] if lists else _stacks(leaves, 0)
     if len(lists) == 1:
-        ranks = {i: rank for rank, i in enumerate(sorted(set(lists[0].values())), 1)}
-        blocks: dict[Names, Any] = {names: ranks[i] for names, i in lists[0].items()}
-        n = len(ranks)
-    else:
-        nodes = [] if lists else _stacks(leaves, 0)
-        if len(nodes) != 1:
-            return {}
+        blocks, n = _ranked(lists[0])
+    elif len(nodes) == 1:
         inside = [names for names in leaves if ".".join(names).startswith(f"{nodes[0]}.")]
-        n = leaves[inside[0]][0]
-        blocks = dict.fromkeys(inside, tuple(range(1, n + 1)))
-    found = {names: blocks[names] if names in blocks else _by_name(names, n) for names in leaves}
-    return {names: depth for names, depth in found.items() if depth is not None}
+        blocks, n = _stacked(inside, leaves[inside[0]][0])
+    else:
+        return {}
+    return {names: depth for names, depth in _all_depths(leaves, blocks, n).items() if depth is not None}
+
+
+def _ranked(blocks: Mapping[Names, int]) -> tuple[dict[Names, Any], int]:
+    """The depths of leaves in a list of blocks, and the number of blocks."""
+    # Blocks may be numbered with gaps or from 1. Depth 0 is that of the input.
+    ranks = {i: rank for rank, i in enumerate(sorted(set(blocks.values())), 1)}
+    return {names: ranks[i] for names, i in blocks.items()}, len(ranks)
+
+
+def _stacked(inside: Iterable[Names], n: int) -> tuple[dict[Names, Any], int]:
+    """The depths of leaves in which blocks are stacked, and the number of blocks."""
+    return dict.fromkeys(inside, tuple(range(1, n + 1))), n
 
 
 def _from_stack(leaves: Shapes, node: str, axis: int) -> dict[Names, Any]:
@@ -74,8 +80,7 @@ def _from_stack(leaves: Shapes, node: str, axis: int) -> dict[Names, Any]:
             f"along axis {axis}: then all arrays in it have the same size there, and they have {listing(sizes)}. The "
             f"paths are {listing(paths.values())}."
         )
-    n = leaves[inside[0]][axis]
-    return _with_others(leaves, dict.fromkeys(inside, tuple(range(1, n + 1))), n)
+    return _with_others(leaves, *_stacked(inside, leaves[inside[0]][axis]))
 
 
 def lists_of_blocks(paths: Iterable[Names]) -> dict[str, dict[Names, int]]:
@@ -108,7 +113,7 @@ def _stacks(leaves: Shapes, axis: int) -> list[str]:
 
 def _with_others(leaves: Shapes, blocks: Mapping[Names, Any], n: int) -> dict[Names, Any]:
     """The depths of the leaves in the blocks, and by their names those of the others."""
-    depths = {names: blocks[names] if names in blocks else _by_name(names, n) for names in leaves}
+    depths = _all_depths(leaves, blocks, n)
     unknown = [".".join(names) for names, depth in depths.items() if depth is None]
     if unknown:
         raise ValueError(
@@ -118,6 +123,10 @@ def _with_others(leaves: Shapes, blocks: Mapping[Names, Any], n: int) -> dict[Na
             f"path."
         )
     return depths
+
+
+def _all_depths(leaves: Iterable[Names], blocks: Mapping[Names, Any], n: int) -> dict[Names, Any]:
+    return {names: blocks[names] if names in blocks else _by_name(names, n) for names in leaves}
 
 
 def _by_name(names: Names, n: int) -> int | None:

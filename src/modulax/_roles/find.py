@@ -52,7 +52,7 @@ class FoundRoles(AbstractRoles):
 
     def labels(self, tree: PyTree, *, partial: bool = False) -> list[AbstractRole]:
         del partial
-        return list(roles_of(model_of(tree), self.given).values())
+        return [role for _, role in roles_of(model_of(tree), self.given)]
 
     def bound(self, find: Callable[[Any], "Roles"]) -> AbstractLabels:
         return find(dict(self.given))
@@ -93,12 +93,13 @@ def model_of(model: Any, wrt: Any = None, graph: bool | None = None) -> Model:
     return Model(model, nodes, {})
 
 
-def roles_of(model: Model, given: Given) -> dict[Names, AbstractRole]:
-    """Return the role of each parameter, in JAX's order.
+def roles_of(model: Model, given: Given) -> list[tuple[Names, AbstractRole]]:
+    """Return the names and the role of each parameter, in JAX's order.
 
     Raises:
         ValueError: if a pattern matches no parameter and no layer.
     """
+    leaves = named_leaves(model.params)
     known = [names for names, _ in named_leaves(model.params, with_none=True)]
     for pattern, _ in given:
         if known and not any(_fits(names[:n], pattern) for names in known for n in range(1, len(names) + 1)):
@@ -107,11 +108,9 @@ def roles_of(model: Model, given: Given) -> dict[Names, AbstractRole]:
                 f"{listing(map('.'.join, known))}."
             )
     blocks = {names: path.count(".") + 1 for path, numbers in lists_of_blocks(known).items() for names in numbers}
-    out = {}
-    for names, x in named_leaves(model.params):
-        role = _found(model, names, x.shape, {*known}, blocks.get(names))
-        out[names] = _given(given, names, x.shape, role)
-    return out
+    every = set(known)
+    found = [(names, x.shape, _found(model, names, x.shape, every, blocks.get(names))) for names, x in leaves]
+    return [(names, _given(given, names, shape, role)) for names, shape, role in found]
 
 
 def _found(model: Model, names: Names, shape: tuple[int, ...], known: Set[Names], block: int | None) -> AbstractRole:
@@ -123,10 +122,7 @@ def _found(model: Model, names: Names, shape: tuple[int, ...], known: Set[Names]
     is_plain = not owners or isinstance(owners[-1], (dict, list, tuple, Mapping))
     if role is None:
         role = in_flax_dict(names, shape, known) if is_plain else in_module(names, shape)
-    if role is None:
-        role = unknown(shape)
-    else:
-        role = by_name(role, names, shape, block)
+    role = unknown(shape) if role is None else by_name(role, names, shape, block)
     declared = model.roles.get(names) or (_declared(owners[-1], names[-1]) if owners and names else None)
     return role if declared is None else declared.like(role, shape)
 
@@ -265,7 +261,7 @@ def roles(model: Any, given: Mapping[str, AbstractRole] | None = None) -> Roles:
 def table_of(model: Model, given: Mapping[str, AbstractRole]) -> Roles:
     """Return the roles of a model with the depths of its blocks."""
     tree = shapes_of(model.params)
-    found = roles_of(model._replace(params=tree), tuple(given.items()))
+    found = dict(roles_of(model._replace(params=tree), tuple(given.items())))
     shapes = {names: x.shape for names, x in named_leaves(tree)}
     depths = depths_in(shapes)
     found = {names: dataclasses.replace(role, depth=depths.get(names, role.depth)) for names, role in found.items()}
