@@ -72,7 +72,7 @@ class _First(AbstractLabels):
     """The label of the first key that fits, which is a pattern or the class of a role.
 
     Args:
-        labels: the labels of each key, None for leaves that it doesn't fit.
+        labels_of_keys: the labels of each key, None for leaves that it doesn't fit.
         default: label of the leaves that no key fits.
         keys: how the keys are written in code.
     """

@@ -13,7 +13,6 @@ to rebuild the tree; it is static and hashable, so it is part of NNX's cache key
 """
 
 import collections
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -167,7 +166,7 @@ class Optimizer(nnx.Pytree):
             )
         self.wrt, self.graph = wrt, graph
         # The transforms get trees without the classes of the layers.
-        optimizer = with_roles(optimizer, functools.partial(table_of, model_of(model, wrt, graph)))
+        optimizer = with_roles(optimizer, lambda given: table_of(model_of(model, wrt, graph), given))
         variables = nnx.state(model, wrt, graph=graph)
         params = nnx.as_pure(variables)
         state = _init(optimizer, params, zero)
