@@ -52,6 +52,10 @@ def test_groups_are_the_labels_of_partitions_and_what_is_frozen():
     assert column(optimizer, "group") == {"bias": "rest", "scalar": "frozen", "w": "matrix"}
     assert column(optimizer, "learning_rate") == {"bias": "Linear", "scalar": "", "w": "0.0001"}
     assert column(optimizer, "weight_decay") == {"bias": "0.0001", "scalar": "", "w": "0.001"}
+    # A decay after the `Freeze` moves what it froze, and one of 0 doesn't.
+    for decay, group in ((0.1, ""), (0.0, "frozen")):
+        decayed = modulax.Chain(optimizer[1], modulax.AdamW(1.0, weight_decay=decay))
+        assert column(decayed, "group") == {"bias": "", "scalar": group, "w": ""}
 
 
 @pytest.mark.parametrize(

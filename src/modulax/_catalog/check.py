@@ -8,6 +8,7 @@ from jaxtyping import PyTree
 
 from .._containers.chain import is_chain
 from .._protocol.container import AbstractContainer
+from .._protocol.mistakes import trained_hyperparameters
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.schedule import is_schedule
 from .._protocol.small_steps import lost_steps, warnings_in, wrong_rate
@@ -41,7 +42,8 @@ def check(optimizer: AbstractTransform, model: Any) -> Findings:
     It finds: updates in the direction of the gradient; two optimizers in one chain; an average of parameters or master
     weights before a clip; a `Freeze` before weight decay; a weight decay of no leaf, or of all biases and gains; what
     Muon takes for a matrix, and AdamW's learning rate beside it; learning rates above 1, below 0 or NaN, also of
-    schedules; and steps that a low precision rounds away. `init` warns of some of them.
+    schedules; steps that a low precision rounds away; and an optimizer in the model, which would be trained. `init`
+    warns of some of them.
 
     Args:
         optimizer: any transform.
@@ -57,6 +59,7 @@ def check(optimizer: AbstractTransform, model: Any) -> Findings:
         *_ascent(optimizer, seen.params),
         *_rates(optimizer),
         *_decay(shown, table_of(seen, {})),
+        *trained_hyperparameters(seen.params),
         *warnings_in(optimizer, shapes_of(seen.params), _LARGEST),
         *lost_steps(optimizer, shapes_of(seen.params)),
     ]

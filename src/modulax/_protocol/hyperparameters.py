@@ -16,7 +16,7 @@ import dataclasses
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import equinox as eqx
 import jax
@@ -226,6 +226,42 @@ class AbstractHyperparameters(AbstractModule):
         else:
             remedy = f" Write `optimizer = optimizer.replace({name}=...)`."
         return super()._is_immutable(name) + remedy
+
+
+H = TypeVar("H", bound=AbstractHyperparameters)
+
+
+def freeze_hyperparameters(module: H) -> H:
+    """Return an optimizer or a schedule with Python numbers as its hyperparameters, to be a field of a model.
+
+        class Learner(eqx.Module):
+            network: eqx.nn.MLP
+            optimizer: mx.AdamW
+
+        learner = Learner(network, mx.freeze_hyperparameters(mx.AdamW(1e-3)))
+
+    The hyperparameters of an optimizer are arrays, like parameters. In a model, `equinox.filter_grad` would
+    differentiate with respect to them, and an optimizer of the model would train them. Both leave Python numbers alone.
+    Under `equinox.filter_jit`, these are constants, and other values compile another program.
+
+    Args:
+        module: the optimizer, or any transform or schedule.
+
+    Raises:
+        ValueError: if a hyperparameter is an array with several entries, as in a batch of optimizers.
+    """
+
+    def frozen(path: Any, x: Any) -> Any:
+        if not isinstance(x, ARRAY_TYPES) or is_key_data(x):
+            return x
+        if np.ndim(x):
+            raise ValueError(
+                f"`freeze_hyperparameters`: `{dotted(path)}` of `{type(module).__name__}` is an array of shape "
+                f"{np.shape(x)}, not a number. Declare the field of the model with `equinox.field(static=True)`."
+            )
+        return x.item()
+
+    return jtu.tree_map_with_path(frozen, module)
 
 
 def numbers_with_paths(module: AbstractHyperparameters) -> list[tuple[Path, Any]]:

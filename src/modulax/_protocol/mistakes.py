@@ -17,8 +17,8 @@ from .._support.module import AbstractState
 from .._support.types import Params, State
 from ..tree._align import is_python_number
 from ..tree._math import trainable
-from ..tree._paths import leaves_with_paths
-from .hyperparameters import batched_number
+from ..tree._paths import dotted, leaves_with_paths
+from .hyperparameters import AbstractHyperparameters, batched_number
 from .small_steps import lost_steps, warnings_in
 
 
@@ -101,12 +101,31 @@ def warn_of_mistakes(transform: Any, params: Params) -> None:
     if any(isinstance(x, Tracer) for x in arrays):
         return
     trained = trainable(params)
-    found = [*warnings_in(transform, trained)]
+    found = [*trained_hyperparameters(trained), *warnings_in(transform, trained)]
     if any(x.dtype.itemsize < 4 for x in arrays):
         found += lost_steps(transform, trained)
     for sentence in found:
         message = f"`{type(transform).__name__}.init`: {sentence} (To silence: {_SILENCE})"
         warnings.warn(message, LikelyMistake, stacklevel=5)
+
+
+def trained_hyperparameters(params: Params) -> Iterator[str]:
+    """Yield a sentence for each optimizer or schedule in a field of a model: its numbers would be trained.
+
+    Args:
+        params: the parameters. A tree of optimizers that is no model is trained on purpose.
+    """
+
+    def is_one(x: Any) -> bool:
+        return isinstance(x, AbstractHyperparameters)
+
+    for path, x in jtu.tree_leaves_with_path(params, is_leaf=is_one):
+        is_field = any(isinstance(key, jtu.GetAttrKey) for key in path)
+        if is_one(x) and is_field and any(map(is_inexact_array, jtu.tree_leaves(x))):
+            yield (
+                f"the hyperparameters of the `{type(x).__name__}` in the field `{dotted(path)}` of the model would be "
+                f"trained. Write `freeze_hyperparameters(...)` around it."
+            )
 
 
 _SILENCE = '`warnings.simplefilter("ignore", modulax.LikelyMistake)`'

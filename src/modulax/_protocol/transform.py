@@ -17,9 +17,10 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import PyTree
+from jax.typing import DTypeLike
+from jaxtyping import Array, PyTree
 
-from .._support.arithmetic import default_float, is_narrower
+from .._support.arithmetic import common_dtype, default_float, is_narrower
 from .._support.checks import check_extra
 from .._support.failures import located, shortened
 from .._support.module import AbstractState
@@ -35,7 +36,7 @@ from .hyperparameters import AbstractHyperparameters, Hyperparameters, numbers_w
 from .metrics import by_short_names, hyperparameters_in_force, measured_in
 from .mistakes import explaining_state
 from .program import Program
-from .schedule import has_schedule, has_stateful_schedule
+from .schedule import at_last_step, has_schedule, has_stateful_schedule
 
 T = TypeVar("T")
 
@@ -267,17 +268,21 @@ class AbstractTransform(AbstractHyperparameters):
 
             wandb.log({"loss": loss, **optimizer.metrics(state)})
 
-        These are scalars: every `learning_rate` and every other hyperparameter that follows a schedule, with its value
-        at the next step; what a `Monitor` measured; and what the classes of states declare with `shared(metric=True)`,
-        such as the step count, the number of skipped steps and the factor of `ReduceOnPlateau`. Names that occur
-        several times begin with the name of the part, such as `body.learning_rate`.
+        These are scalars: every learning rate and every other hyperparameter that follows a schedule, with its value in
+        the step that led to this state (in the first step, if there was none); what a `Monitor` measured; and what the
+        classes of states declare with `shared(metric=True)`, such as the step count, the number of skipped steps and
+        the factor of `ReduceOnPlateau`. Names that occur several times begin with the name of the part, such as
+        `body.learning_rate`, or with the pattern of a multiplier, as in `embed.*.learning_rate`. A stateful schedule
+        has its value at the next step.
 
         Inside `jit` it adds the schedules to the program, and nothing else.
 
         Args:
             state: the state of this transform.
         """
-        return by_short_names([*hyperparameters_in_force(self, self.at(state)), *measured_in(state)])
+        with at_last_step():
+            now = self.at(state)
+        return by_short_names([*hyperparameters_in_force(self, now), *measured_in(state)])
 
     def _factors(self, state: State) -> list[tuple[tuple[str, ...], Any]]:
         """The factors that are in the state and not in a field, with their paths."""
@@ -337,6 +342,23 @@ def everything_in(transform: AbstractTransform) -> Iterator[AbstractTransform]:
     yield transform
     for part in transform.each_part():
         yield from everything_in(part.transform)
+
+
+def update_dtypes(*transforms: AbstractTransform) -> list[DTypeLike]:
+    """Return every `update_dtype` of the transforms and of those inside them."""
+    dtypes = [getattr(t, "update_dtype", None) for transform in transforms for t in everything_in(transform)]
+    return [dtype for dtype in dtypes if dtype is not None]
+
+
+def in_dtype_of(like: Array, x: Array, wide: Sequence[DTypeLike]) -> Array:
+    """Return a new update in the dtype of the given one, unless a transform has widened it.
+
+    Args:
+        like: the given update.
+        x: the new one.
+        wide: the `update_dtypes` of the transforms that made it.
+    """
+    return x if wide and x.dtype == common_dtype(like.dtype, *wide) else x.astype(like.dtype)
 
 
 def zeros_returned(
