@@ -61,6 +61,12 @@ FOUND: dict[str, tuple[Any, Any, str, Any]] = {
         "`Freeze` stands before weight decay",
         mx.Chain(mx.AdamW(1e-3, mask=mx.decays), mx.Freeze(mx.by_path({"lm_head.*": True, "*": False}))),
     ),
+    "a freeze before the second of two": (
+        mx.Chain(mx.Freeze(mx.by_path({"lm_head.*": True, "*": False})), mx.AddDecayedWeights(0.1), mx.SGD(0.1)),
+        {"lm_head": {"w": jnp.ones(2)}, "w": jnp.ones((2, 2))},
+        "`Freeze` stands before weight decay",
+        mx.SGD(0.1),
+    ),
     "no decay": (mx.AdamW(1e-3, mask=False), MODEL, "no leaf decays", mx.AdamW(1e-3, weight_decay=0.0)),
     "decay of biases": (
         mx.AdamW(1e-3),
