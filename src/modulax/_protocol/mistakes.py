@@ -35,7 +35,7 @@ def explaining_state(owner: str, method: Callable[..., Any], state: State) -> It
         given = "None" if state is None else f"a `{type(state).__name__}`"
         raise ValueError(
             f"`{owner}` was given {given} as its state, which must come from its `init(params)`. To continue from a "
-            f"state of optax, convert it with `modulax.checkpoint.state_from_optax(optimizer.init(params), state)`."
+            f"state of optax, write `state, _ = modulax.checkpoint.state_from_optax(optimizer.init(params), state)`."
         ) from error
 
 
