@@ -114,7 +114,7 @@ def in_chain(state: Any) -> Any:
     """The state of the chain in any of `AROUND`."""
     for name in ("inner_state", "inner_opt_state"):
         state = getattr(state, name, state)
-    return state["chain"] if "chain" in state.names and len(state.names) == 2 else state
+    return state["chain"] if state.names == ("clip", "chain") else state
 
 
 def states_of(chain: Any) -> list[Any]:
