@@ -21,6 +21,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
+from .._protocol.container import check_optimizer
 from .._protocol.hyperparameters import AbstractHyperparameters, batched_number, format_value
 from .._protocol.leafwise import AbstractLeafwise, applies_to
 from .._protocol.masks import select
@@ -29,6 +30,7 @@ from .._protocol.schedule import AbstractSchedule, is_schedule, title, values_ov
 from .._protocol.small_steps import lost_steps, warnings_in
 from .._protocol.transform import AbstractTransform, Effect, Part
 from .._roles.labels import roles_read_by, taken_as_hidden
+from .._support.methods import explained
 from .._support.tables import table
 from .._support.types import Params, State
 from ..tree._math import shapes_of
@@ -94,6 +96,7 @@ class Description:
     __repr__ = __str__
 
 
+@explained
 def describe(optimizer: AbstractTransform, params: Params, state: State | None = None) -> Description:
     """Show learning rate, weight decay, parameter group and state size for each parameter, without running a step.
 
@@ -113,6 +116,7 @@ def describe(optimizer: AbstractTransform, params: Params, state: State | None =
     Raises:
         ValueError: if `optimizer` is a batch of transforms.
     """
+    check_optimizer("describe(optimizer, params)", optimizer, params)
     if path := batched_number(optimizer):
         raise ValueError(
             f"`describe` was given a batch of transforms: `{path}` of `{type(optimizer).__name__}` is not a scalar. "

@@ -120,7 +120,8 @@ class EvalBoundary(AbstractBoundary):
     result: ClassVar[int | None] = 1
 
     def run(self, transform: Any, /, state: State, params: Params) -> tuple[Params]:
-        return (eqx.combine(self.inside(transform, state, trainable(params)), params),)
+        with explaining_state(f"{self.owner}.eval_params", self.method, state, params):
+            return (eqx.combine(self.inside(transform, state, trainable(params)), params),)
 
     def outside(self, transform: Any, /, state: State, params: Params) -> Params:
         return self.program(transform, state, params)[0]

@@ -1,6 +1,7 @@
 """Rules by pattern: labels by the path of a leaf (`by_path`, `by_regex`), or by the class of its module (`by_type`)."""
 
 import abc
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -153,13 +154,35 @@ class by_path(AbstractPathPatterns):  # noqa: N801 (read as a function: `labels=
     def fits(self, names: Names, pattern: str) -> bool:
         return any(path == pattern or matches(path, pattern, separator) for path, separator in _forms(names, pattern))
 
+    def _near(self, pattern: str, names: Sequence[Names]) -> str | None:
+        """A pattern that fits something and differs in one name, or in what stands before or after it."""
+        known = list(dict.fromkeys(name for path in names for name in path))
+        separator = "/" if "/" in pattern else "."
+        parts = pattern.split(separator)
+        others = [
+            separator.join([*parts[:i], name, *parts[i + 1 :]])
+            for i, part in enumerate(parts)
+            if not set("*?[") & set(part)
+            for name in _alike(part, known)
+        ]
+        around = [f"*{separator}{pattern}", f"{pattern}{separator}*"] if parts[-1] != "*" else []
+        return next((x for x in [*others, *around] if any(self.fits(path, x) for path in names)), None)
+
     def hint(self, pattern: str, names: Sequence[Names]) -> str:
+        if near := self._near(pattern, names):
+            return f" Did you mean `{near}`?"
         literal = pattern.replace("[", "[[]")
         if literal != pattern and any(self.fits(name, literal) for name in names):
             return f" `[` begins a set of characters; write `{literal}` for the character itself."
         if any(c in pattern for c in "|^$\\(") or any(x in pattern and _finds(pattern, names) for x in (".*", ".+")):
             return f" This looks like a regular expression: use `by_regex({{{pattern!r}: ...}})`."
         return ""
+
+
+def _alike(part: str, known: Sequence[str]) -> list[str]:
+    """The names like a part of a pattern, those that differ by case only first."""
+    folded = {name.lower(): name for name in known}
+    return [folded[name] for name in difflib.get_close_matches(part.lower(), folded, n=3, cutoff=0.6)]
 
 
 def _finds(pattern: str, names: Sequence[Names]) -> bool:

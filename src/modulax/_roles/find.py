@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
+from .._protocol.hyperparameters import AbstractHyperparameters
 from .._protocol.masks import AbstractLabels
 from .._protocol.patterns import nodes_of
 from .._support.checks import listing, suggestion
+from .._support.methods import explained
 from .._support.tables import table
 from ..tree._math import shapes_of
 from ..tree._paths import Names, key_names, matches, named_leaves
@@ -227,6 +229,7 @@ def _depth_text(depth: int | tuple[int, ...] | None) -> str:
     return "" if depth is None else str(depth)
 
 
+@explained
 def roles(model: Any, given: Mapping[str, AbstractRole] | None = None) -> Roles:
     """Find what each parameter of a model is: its role, the meaning of its axes, and the depth of its block.
 
@@ -255,6 +258,8 @@ def roles(model: Any, given: Mapping[str, AbstractRole] | None = None) -> Roles:
     Raises:
         ValueError: if a pattern matches no parameter.
     """
+    if isinstance(model, AbstractHyperparameters):
+        raise ValueError(f"`roles` was given `{type(model).__name__}` in place of a model: write `roles(model)`.")
     return table_of(model_of(model), given or {})
 
 
