@@ -16,6 +16,7 @@ from .._roles.find import Roles, model_of, table_of
 from .._roles.labels import with_roles
 from .._support.checks import listing
 from .._support.methods import explained
+from .._support.tables import html_table
 from ..tree._math import shapes_of
 from .describe import NO_LEAF_DECAYS, Description, describe
 
@@ -31,6 +32,9 @@ class Findings(tuple[str, ...]):
         return "\n".join(f"* {sentence}" for sentence in self) or "nothing found"
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return html_table((), (), notes=self or ("nothing found",))
 
 
 @explained

@@ -31,12 +31,14 @@ from .._protocol.small_steps import lost_steps, warnings_in
 from .._protocol.transform import AbstractTransform, Effect, Part
 from .._roles.labels import roles_read_by, taken_as_hidden
 from .._support.methods import explained
-from .._support.tables import table
+from .._support.tables import html_table, table
 from .._support.types import Params, State
 from ..tree._math import shapes_of
 from ..tree._paths import leaves_with_paths
 from ..tree._stacks import stacked_states, unstack
 from ..tree._state import init_even_if_empty, owners
+
+_RIGHT = ("state bytes",)
 
 
 @dataclasses.dataclass
@@ -48,9 +50,9 @@ class LeafDescription:
         shape: its dtype and shape, such as `float32[3,4]`.
         role: what it is, as in `roles`; empty if the optimizer doesn't ask, or if nothing is known.
         group: its label in a `Partition`, or `frozen`.
-        learning_rate: learning rate, or the name of the schedule, times the factors that follow in a chain, such as
-            `Scale`; empty if there is none.
-        weight_decay: weight decay, or the name of the schedule; empty if there is none.
+        learning_rate: learning rate, times the factors that follow in a chain, such as `Scale`; of a schedule the
+            values where it begins, turns and ends, `0 → 0.001 → 0`, or its name; empty if there is none.
+        weight_decay: weight decay, or the values of the schedule; empty if there is none.
         state_bytes: size in bytes of its optimizer state.
     """
 
@@ -82,16 +84,21 @@ class Description:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        total = f"{self.parameters:,} parameters, {self.total_bytes:,} bytes of state"
-        summary = [f"{total} ({self.shared_bytes:,} of them shared)", *(f"note: {note}" for note in self.notes)]
-        return "\n".join([*self._table(), *summary])
+        lines = table(*self._cells(), right=_RIGHT)
+        return "\n".join([*lines, *[""][: len(lines)], *self._summary()])
 
-    def _table(self) -> list[str]:
-        """The lines of the table, and an empty line after them."""
+    def _repr_html_(self) -> str:
+        return html_table(*self._cells(), right=_RIGHT, notes=self._summary())
+
+    def _cells(self) -> tuple[list[str], list[list[str]]]:
+        """The header and the rows of the table."""
         names = [field.name for field in dataclasses.fields(LeafDescription)]
         rows = [[f"{getattr(x, n):{',' if n == 'state_bytes' else ''}}" for n in names] for x in self.leaves]
-        lines = table([name.replace("_", " ") for name in names], rows, right=("state bytes",))
-        return [*lines, ""] if lines else []
+        return [name.replace("_", " ") for name in names], rows
+
+    def _summary(self) -> list[str]:
+        total = f"{self.parameters:,} parameters, {self.total_bytes:,} bytes of state"
+        return [f"{total} ({self.shared_bytes:,} of them shared)", *(f"note: {note}" for note in self.notes)]
 
     __repr__ = __str__
 
@@ -208,12 +215,15 @@ def _notes(transform: AbstractTransform, own_rows: Sequence[LeafDescription]) ->
     decay = getattr(transform, "weight_decay", None)
     if not own_rows and decay is not None and _text(decay) != _ZERO:
         yield f"{NO_LEAF_DECAYS}: the mask of `{type(transform).__name__}` excludes every parameter."
+    groups = {row.group for row in own_rows}
+    of_group = f" of `{groups.pop()}`" if len(groups) == 1 and groups != {""} else ""
     for name, value in vars(transform).items():
         for label, x in value.items() if isinstance(value, Mapping) else [(name, value)]:
             if isinstance(x, AbstractSchedule) and (course := _course(x)):
-                yield f"`{label}` follows `{title(x)}`: {course}."
+                yield f"`{label}`{of_group} follows `{title(x)}`: {course}."
 
 
+@functools.lru_cache(64)
 def _course(schedule: AbstractSchedule) -> str | None:
     """The values where a schedule begins, turns and ends; None for a user's function of Python integers only."""
     values = values_over_steps(schedule)
@@ -223,13 +233,13 @@ def _course(schedule: AbstractSchedule) -> str | None:
     turns = [v for v in (high, low) if not np.isclose(v, [first, last], rtol=0.05, atol=0.01 * high).any()]
     texts = dict.fromkeys([f"{first:.2g}", *(f"{v:.2g}" for v in turns)])
     ends = [] if np.isclose(first, last) and not turns else [f"{last:.2g}"]
-    return " → ".join([*texts, *ends])
+    return _THEN.join([*texts, *ends])
 
 
 def _text(value: Any) -> str:
     """A number, or the name of the schedule or transform that computes it."""
     if is_schedule(value):
-        return title(value)
+        return (isinstance(value, AbstractSchedule) and _course(value)) or title(value)
     if isinstance(value, tuple):
         return f"{_text(value[0])}{_TO}{_text(value[-1])}"
     return type(value).__name__ if isinstance(value, AbstractHyperparameters) else format_value(value)
@@ -238,20 +248,36 @@ def _text(value: Any) -> str:
 def _product(*factors: str) -> str:
     if any(_TO in text for text in factors):  # from the first to the last of the stacked blocks
         return _TO.join(_product(*(text.split(_TO)[i] for text in factors)) for i in (0, -1))
+    if any(_THEN in text for text in factors):  # each value of a schedule
+        courses = [text.split(_THEN) for text in factors]
+        several = {len(course) for course in courses} - {1}
+        if len(several) == 1 and sum(len(course) > 1 for course in courses) == 1 and all(map(_is_course, factors)):
+            (n,) = several
+            values = ([float(x) for x in (course * n if len(course) == 1 else course)] for course in courses)
+            return _THEN.join(f"{math.prod(x):.3g}" for x in zip(*values, strict=True))
     try:
         return str(float(f"{math.prod(map(float, factors)):.7g}"))
     except ValueError:
         return " × ".join(_factor(text) for text in factors if text != "1.0")
 
 
+def _is_course(text: str) -> bool:
+    """Whether a text of a table is numbers, of a schedule or of one alone."""
+    try:
+        return bool([float(x) for x in text.split(_THEN)])
+    except ValueError:
+        return False
+
+
 def _factor(text: str) -> str:
     """A text of a table in a product or after a sign: a sum of schedules needs parentheses."""
-    return f"({text})" if " + " in text or " - " in text else text
+    return f"({text})" if any(sign in text for sign in (" + ", " - ", _THEN)) else text
 
 
 NO_LEAF_DECAYS = "no leaf decays"
 _ZERO = "0.0"
 _TO = " … "
+_THEN = " → "
 
 
 def _write_number(

@@ -146,7 +146,7 @@ ELSEWHERE = {
     "nnx.Optimizer": "nnxoptimizer modelandoptimizer",
 }
 SCHEDULES = {
-    "schedules.CosineDecay(1e-3, decay_steps=1000)": "cosineannealinglr cosineannealing cosinelr cosine",
+    "schedules.CosineDecay(1e-3, decay_steps=1000)": "cosineannealinglr cosineannealing cosinelr",
     "schedules.WarmupCosineDecay(0.0, 1e-3, warmup_steps=100, decay_steps=1000)": "getcosineschedulewithwarmup "
     "linearwarmupcosineannealinglr linearwarmupcosinedecay cosinewarmup warmupcosine cosinewarmupscheduler "
     "warmupcosineannealing cosinewithwarmup cosineschedulewithwarmup",

@@ -3,6 +3,7 @@
 import abc
 import difflib
 import re
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -11,7 +12,7 @@ from jaxtyping import PyTree
 
 from .._support.checks import listing, suggestion
 from ..tree._paths import Names, key_names, leaf_paths, matches, named_leaves, nodes_without_leaves
-from .masks import AbstractLabels, typed
+from .masks import AbstractLabels, Call, typed
 
 
 class AbstractPatterns(AbstractLabels):
@@ -144,6 +145,9 @@ class by_path(AbstractPathPatterns):  # noqa: N801 (read as a function: `labels=
             raise ValueError('`by_path` needs a mapping from patterns to labels, such as `by_path({"*": True})`.')
         super().__init__(patterns, default)
 
+    def plain(self) -> Call:
+        return Call("by_path", {"patterns": OrderedDict(self.groups), "default": self.default})
+
     def covers(self, pattern: str, other: str) -> bool:
         # A `*` in the other stands for any text, which a `*` fits; `?` and `[...]` don't.
         return not set("?[") & {*pattern, *other} and matches(other, pattern, "/" if "/" in other else ".")
@@ -217,6 +221,12 @@ class by_regex(AbstractPathPatterns):  # noqa: N801
         if not isinstance(patterns, Mapping) or not patterns:
             raise ValueError('`by_regex` needs a mapping from patterns to labels, such as `by_regex({".*": True})`.')
         super().__init__({_compiled(pattern): label for pattern, label in patterns.items()}, default)
+
+    def plain(self) -> Any:
+        if any(pattern.flags != re.UNICODE for pattern, _ in self.groups):
+            return self
+        groups = OrderedDict((pattern.pattern, label) for pattern, label in self.groups)
+        return Call("by_regex", {"patterns": groups, "default": self.default})
 
     def covers(self, pattern: re.Pattern[str], other: re.Pattern[str]) -> bool:
         del other

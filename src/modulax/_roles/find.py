@@ -3,6 +3,7 @@
 import abc
 import dataclasses
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from .._protocol.masks import AbstractLabels
 from .._protocol.patterns import nodes_of
 from .._support.checks import listing, suggestion
 from .._support.methods import explained
-from .._support.tables import table
+from .._support.tables import html_table, table
 from ..tree._math import shapes_of
 from ..tree._paths import Names, key_names, matches, named_leaves
 from .depth import depths_in, lists_of_blocks
@@ -22,6 +23,7 @@ from .layers import role_in_layer
 from .names import by_name, in_flax_dict, in_module, unknown
 from .role import AbstractRole, Other
 
+_COLUMNS = ("path", "shape", "role", "fan in", "fan out", "batch", "depth")
 Given = tuple[tuple[str, AbstractRole], ...]
 
 
@@ -58,6 +60,9 @@ class FoundRoles(AbstractRoles):
 
     def bound(self, find: Callable[[Any], "Roles"]) -> AbstractLabels:
         return find(dict(self.given))
+
+    def plain(self) -> Any:
+        return OrderedDict(self.given) or None
 
 
 class Model(NamedTuple):
@@ -198,8 +203,13 @@ class Roles(AbstractRoles):
         return iter(self._by_path.items())
 
     def __str__(self) -> str:
-        header = ("path", "shape", "role", "fan in", "fan out", "batch", "depth")
-        return "\n".join(table(header, [self._row(names, role) for names, role in self._found]))
+        return "\n".join(table(_COLUMNS, self._rows()))
+
+    def _repr_html_(self) -> str:
+        return html_table(_COLUMNS, self._rows())
+
+    def _rows(self) -> list[list[str]]:
+        return [self._row(names, role) for names, role in self._found]
 
     def _row(self, names: Names, role: AbstractRole) -> list[str]:
         shape = self._shapes[names]

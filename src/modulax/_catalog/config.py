@@ -1,0 +1,213 @@
+"""`to_config` and `from_config`: an optimizer as plain values for YAML, JSON and trackers of experiments, and back."""
+
+import dataclasses
+import functools
+import importlib
+import inspect
+import math
+import operator
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from .._containers.chain import Chain
+from .._protocol.container import check_part
+from .._protocol.hyperparameters import ARRAY_TYPES, AbstractHyperparameters, format_value
+from .._protocol.masks import AbstractLabels, Call
+from .._protocol.transform import AbstractTransform
+from .._roles.role import AbstractRole
+from .._support.checks import brief
+from .._support.keys import is_key_data
+from .registry import get
+
+VERSION = 1
+_MODULES = ("", "schedules", "aggregate")
+
+
+def to_config(optimizer: AbstractTransform) -> dict[str, Any]:
+    """Return an optimizer as nested dicts and lists of strings, numbers, booleans and None.
+
+        config = to_config(Chain(ClipByGlobalNorm(1.0), AdamW(schedules.CosineDecay(1e-3, 1000))))
+        json.dumps(config)
+        wandb.init(config={"optimizer": config})
+        optimizer = from_config(config)
+
+    `name` is the class, and the other keys are its fields, all of them, so that the result means the same after a
+    default has changed. Schedules, transforms inside, patterns such as `by_path` and roles are dicts too. A mapping
+    whose order matters is a list of pairs under the key `items`, because YAML and trackers sort keys.
+
+    Args:
+        optimizer: any transform; its numbers must be known, and not traced.
+
+    Raises:
+        ValueError: if a field holds what has no such form, such as a function, a batch of numbers or an optimizer of
+            optax; the message names the field.
+    """
+    check_part("`to_config`: the argument", optimizer)
+    return {"version": VERSION, **_encoded(optimizer, ())}
+
+
+def from_config(config: Mapping[str, Any], classes: Iterable[type] = ()) -> Any:
+    """Return the optimizer of a configuration, from `to_config` or written by hand.
+
+        from_config({"name": "adamw", "learning_rate": 1e-3})
+        from_config({"name": "Chain", "parts": [{"name": "Clip", "max_delta": 1.0}, {"name": "lion", "learning_rate": 1}]})
+
+    Fields that are left out have their defaults, and a class may have any name that `get` knows. A number may be a
+    string, because YAML reads `1e-3` as one.
+
+    Args:
+        config: the configuration.
+        classes: classes outside modulax that it may name.
+
+    Raises:
+        ValueError: if a class is not known, if the configuration is of a later version, or if a value is invalid.
+    """
+    if not isinstance(config, Mapping) or "name" not in config:
+        raise ValueError(
+            f'`from_config` needs a mapping with a `name`, such as `{{"name": "adamw", "learning_rate": 1e-3}}`, got '
+            f"{brief(config)}."
+        )
+    if config.get("version", VERSION) > VERSION:
+        raise ValueError(
+            f"`from_config` was given a configuration of version {config['version']}, and this version of modulax "
+            f"reads those up to {VERSION}."
+        )
+    fields = {key: value for key, value in config.items() if key != "version"}
+    return _decoded(fields, {cls.__name__: cls for cls in classes})
+
+
+def _encoded(x: Any, path: tuple[str, ...]) -> Any:
+    """A value as plain values; `path` is where it is, for the error message."""
+    each = lambda value, *names: _encoded(value, (*path, *map(str, names)))  # noqa: E731
+    if isinstance(x, ARRAY_TYPES):
+        return _number(x, path)
+    if x is None or isinstance(x, (bool, str, int)):
+        return x
+    if isinstance(x, float):
+        return x if math.isfinite(x) else str(x)
+    if isinstance(x, AbstractLabels):
+        plain = x.plain()
+        return _refused(x, path) if plain is x else each(plain)
+    if isinstance(x, Call):
+        return {"name": x.function} | {key: each(value, key) for key, value in x.arguments.items()}
+    if isinstance(x, (AbstractHyperparameters, AbstractRole)) or hasattr(x, "_fields"):
+        return {"name": _name(type(x))} | {key: each(value, key) for key, value in _fields(x).items()}
+    if isinstance(x, Mapping):
+        is_plain = type(x) is dict and all(isinstance(key, str) and key not in ("name", "items") for key in x)
+        pairs = [(each(key), each(value, key)) for key, value in x.items()]
+        return dict(pairs) if is_plain else {"items": [list(pair) for pair in pairs]}
+    if isinstance(x, (tuple, list)):
+        items = [each(value, i) for i, value in enumerate(x)]
+        return items if isinstance(x, tuple) else {"list": items}
+    return _public(x, path)
+
+
+def _fields(x: Any) -> dict[str, Any]:
+    return x._asdict() if hasattr(x, "_fields") else {f.name: getattr(x, f.name) for f in dataclasses.fields(x)}
+
+
+def _number(x: Any, path: tuple[str, ...]) -> Any:
+    if isinstance(x, Tracer):
+        raise ValueError(f"`to_config`: `{'.'.join(path)}` is traced. Call it outside of `jax.jit`.")
+    if is_key_data(x) and x.shape == (2,):
+        return int(format_value(x))
+    if np.shape(x):
+        raise ValueError(
+            f"`to_config`: `{'.'.join(path)}` is a batch of numbers of shape {np.shape(x)}. Write the configuration of "
+            f"one of the optimizers: `to_config(jax.tree.map(lambda x: x[0], batch))`."
+        )
+    value = np.asarray(x).item()
+    # The shortest text that is read back as the same number in this dtype.
+    return _encoded(float(format_value(x)) if isinstance(value, float) else value, path)
+
+
+def _public(x: Any, path: tuple[str, ...]) -> Any:
+    """A class or a function of modulax, or a dtype, by its name."""
+    if getattr(x, "__module__", "").startswith("modulax.") and (name := _name(x)):
+        return {"object": name}
+    if path and path[-1].endswith("dtype"):
+        return jnp.dtype(x).name
+    return _refused(x, path)
+
+
+def _refused(x: Any, path: tuple[str, ...]) -> Any:
+    what = "a function" if inspect.isroutine(x) else f"a `{type(x).__name__}`"
+    raise ValueError(
+        f"`to_config`: `{'.'.join(path)}` holds {what}, {brief(x)}, which JSON does not have. Replace it first: "
+        f"a function of the step by a schedule of `modulax.schedules`, a mask by `by_path(...)`."
+    )
+
+
+def _name(x: Any) -> str:
+    """The name under which modulax exports a class or a function; the bare name for one of a user."""
+    modulax = importlib.import_module("modulax")
+    own = x.__name__
+    for module in _MODULES:
+        place = getattr(modulax, module) if module else modulax
+        if getattr(place, own, None) is x:
+            return f"{module}.{own}".lstrip(".")
+    return "" if inspect.isroutine(x) else own
+
+
+def _decoded(x: Any, classes: Mapping[str, type]) -> Any:
+    each = functools.partial(_decoded, classes=classes)
+    if isinstance(x, Mapping) and "name" in x:
+        return _made(x["name"], {key: each(value) for key, value in x.items() if key != "name"}, classes)
+    if isinstance(x, Mapping) and "object" in x:
+        return operator.attrgetter(x["object"])(importlib.import_module("modulax"))
+    if isinstance(x, Mapping) and "list" in x:
+        return [each(value) for value in x["list"]]
+    if isinstance(x, Mapping) and "items" in x:
+        return OrderedDict((each(key), each(value)) for key, value in x["items"])
+    if isinstance(x, Mapping):
+        return {key: each(value) for key, value in x.items()}
+    return tuple(map(each, x)) if isinstance(x, (list, tuple)) else x
+
+
+def _made(name: str, fields: dict[str, Any], classes: Mapping[str, type]) -> Any:
+    """The result of a class or of a function of modulax, from its arguments or from all of its fields."""
+    place = importlib.import_module("modulax")
+    try:
+        made_by = classes[name] if name in classes else operator.attrgetter(name)(place)
+    except AttributeError:
+        made_by = get(name)
+    if made_by is Chain:
+        return _chain(**fields)
+    if isinstance(made_by, AbstractLabels):  # `decays`
+        return made_by
+    if not inspect.isclass(made_by) or not issubclass(made_by, AbstractHyperparameters):
+        return made_by(**fields)
+    declared = {field.name: field for field in dataclasses.fields(made_by)}
+    fields = {key: _read(declared[key], value) if key in declared else value for key, value in fields.items()}
+    is_call = fields.keys() <= inspect.signature(made_by).parameters.keys()
+    return made_by(**fields) if is_call or fields.keys() != declared.keys() else _of_fields(made_by, fields)
+
+
+def _chain(parts: Any = ()) -> Chain:
+    if isinstance(parts, Mapping):
+        return Chain(**parts)
+    return Chain(*parts)
+
+
+def _read(field: dataclasses.Field, value: Any) -> Any:
+    """A value of a field: numbers may be strings, and dtypes are."""
+    if field.metadata.get("number") and isinstance(value, str):
+        return float(value)
+    if field.metadata.get("numbers") and isinstance(value, tuple):
+        return tuple(float(x) if isinstance(x, str) else x for x in value)
+    return jnp.dtype(value) if field.name.endswith("dtype") and isinstance(value, str) else value
+
+
+def _of_fields(cls: type[Any], fields: Mapping[str, Any]) -> Any:
+    """An instance from its fields, for a class whose constructor takes its arguments in another form."""
+    new = object.__new__(cls)
+    for field in dataclasses.fields(cls):
+        converter = field.metadata.get("converter", lambda x: x)
+        object.__setattr__(new, field.name, converter(fields[field.name]))
+    new.__check_init__()
+    return new
