@@ -25,6 +25,7 @@ from .._support.keys import is_key_data
 from .registry import get
 
 VERSION = 1
+_MARKS = ("name", "items", "list", "object", "dtype")
 _MODULES = ("", "schedules", "aggregate")
 
 
@@ -55,7 +56,7 @@ def from_config(config: Mapping[str, Any], classes: Iterable[type] = ()) -> Any:
     """Return the optimizer of a configuration, from `to_config` or written by hand.
 
         from_config({"name": "adamw", "learning_rate": 1e-3})
-        from_config({"name": "Chain", "parts": [{"name": "Clip", "max_delta": 1.0}, {"name": "lion", "learning_rate": 1}]})
+        from_config({"name": "Chain", "parts": [{"name": "Clip", "max_delta": 1}, {"name": "sgd", ...}]})
 
     Fields that are left out have their defaults, and a class may have any name that `get` knows. A number may be a
     string, because YAML reads `1e-3` as one.
@@ -98,7 +99,7 @@ def _encoded(x: Any, path: tuple[str, ...]) -> Any:
     if isinstance(x, (AbstractHyperparameters, AbstractRole)) or hasattr(x, "_fields"):
         return {"name": _name(type(x))} | {key: each(value, key) for key, value in _fields(x).items()}
     if isinstance(x, Mapping):
-        is_plain = type(x) is dict and all(isinstance(key, str) and key not in ("name", "items") for key in x)
+        is_plain = type(x) is dict and all(isinstance(key, str) and key not in _MARKS for key in x)
         pairs = [(each(key), each(value, key)) for key, value in x.items()]
         return dict(pairs) if is_plain else {"items": [list(pair) for pair in pairs]}
     if isinstance(x, (tuple, list)):
@@ -108,7 +109,11 @@ def _encoded(x: Any, path: tuple[str, ...]) -> Any:
 
 
 def _fields(x: Any) -> dict[str, Any]:
-    return x._asdict() if hasattr(x, "_fields") else {f.name: getattr(x, f.name) for f in dataclasses.fields(x)}
+    if hasattr(x, "_fields"):
+        return x._asdict()
+    values = [(field, getattr(x, field.name)) for field in dataclasses.fields(x)]
+    # A function that is the default of its class has no other name than that.
+    return {field.name: value for field, value in values if not (value is field.default and inspect.isroutine(value))}
 
 
 def _number(x: Any, path: tuple[str, ...]) -> Any:
@@ -130,8 +135,8 @@ def _public(x: Any, path: tuple[str, ...]) -> Any:
     """A class or a function of modulax, or a dtype, by its name."""
     if getattr(x, "__module__", "").startswith("modulax.") and (name := _name(x)):
         return {"object": name}
-    if path and path[-1].endswith("dtype"):
-        return jnp.dtype(x).name
+    if isinstance(x, np.dtype) or isinstance(getattr(x, "dtype", None), np.dtype):  # `jnp.float32` has a dtype
+        return {"dtype": jnp.dtype(x).name}
     return _refused(x, path)
 
 
@@ -160,6 +165,8 @@ def _decoded(x: Any, classes: Mapping[str, type]) -> Any:
         return _made(x["name"], {key: each(value) for key, value in x.items() if key != "name"}, classes)
     if isinstance(x, Mapping) and "object" in x:
         return operator.attrgetter(x["object"])(importlib.import_module("modulax"))
+    if isinstance(x, Mapping) and "dtype" in x:
+        return jnp.dtype(x["dtype"])
     if isinstance(x, Mapping) and "list" in x:
         return [each(value) for value in x["list"]]
     if isinstance(x, Mapping) and "items" in x:
@@ -195,12 +202,12 @@ def _chain(parts: Any = ()) -> Chain:
 
 
 def _read(field: dataclasses.Field, value: Any) -> Any:
-    """A value of a field: numbers may be strings, and dtypes are."""
+    """A value of a field, in which numbers may be strings."""
     if field.metadata.get("number") and isinstance(value, str):
         return float(value)
     if field.metadata.get("numbers") and isinstance(value, tuple):
         return tuple(float(x) if isinstance(x, str) else x for x in value)
-    return jnp.dtype(value) if field.name.endswith("dtype") and isinstance(value, str) else value
+    return value
 
 
 def _of_fields(cls: type[Any], fields: Mapping[str, Any]) -> Any:

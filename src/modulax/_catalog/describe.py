@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import jax.tree_util as jtu
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import PyTree
 
 from .._protocol.container import check_optimizer
@@ -219,13 +220,22 @@ def _notes(transform: AbstractTransform, own_rows: Sequence[LeafDescription]) ->
     of_group = f" of `{groups.pop()}`" if len(groups) == 1 and groups != {""} else ""
     for name, value in vars(transform).items():
         for label, x in value.items() if isinstance(value, Mapping) else [(name, value)]:
-            if isinstance(x, AbstractSchedule) and (course := _course(x)):
+            if course := _course(x):
                 yield f"`{label}`{of_group} follows `{title(x)}`: {course}."
 
 
-@functools.lru_cache(64)
-def _course(schedule: AbstractSchedule) -> str | None:
-    """The values where a schedule begins, turns and ends; None for a user's function of Python integers only."""
+def _course(schedule: Any) -> str | None:
+    """The values where a schedule begins, turns and ends; None if they are not known, as of a stateful schedule."""
+    is_known = isinstance(schedule, AbstractSchedule) and not any(map(_is_traced, jtu.tree_leaves(schedule)))
+    return _known_course(schedule) if is_known else None
+
+
+def _is_traced(x: Any) -> bool:
+    return isinstance(x, Tracer)
+
+
+@functools.lru_cache(64)  # the rows of a table and its notes ask for the same schedule
+def _known_course(schedule: AbstractSchedule) -> str | None:
     values = values_over_steps(schedule)
     if values is None:
         return None
@@ -239,7 +249,7 @@ def _course(schedule: AbstractSchedule) -> str | None:
 def _text(value: Any) -> str:
     """A number, or the name of the schedule or transform that computes it."""
     if is_schedule(value):
-        return (isinstance(value, AbstractSchedule) and _course(value)) or title(value)
+        return _course(value) or title(value)
     if isinstance(value, tuple):
         return f"{_text(value[0])}{_TO}{_text(value[-1])}"
     return type(value).__name__ if isinstance(value, AbstractHyperparameters) else format_value(value)
@@ -293,7 +303,7 @@ def _write_number(
         return
     text = _text(value)
     if name == "learning_rate" and not is_inside and not getattr(transform, "flip_sign", True):
-        text = f"-{_factor(text)}"
+        text = _product(text, "-1.0") if _THEN in text else f"-{_factor(text)}"
     if is_whole:
         rows = _not_replaced_by_zero(rows, name) if text == _ZERO else rows
     else:
