@@ -167,7 +167,7 @@ SCHEDULES = {
     "getinversesqrtschedule",
     "schedules.WarmupStableDecay(0.0, 1e-3, 100, 800, 100)": "wsd warmupdecay trapezoidal trapezoid getwsdschedule "
     "warmupstabledecaylr",
-    "AdamW(lambda step: 1e-3 / (1 + 0.1 * step))": "lambdalr inversetimedecay multiplicativelr",
+    "AdamW(lambda step: 1e-3 / (1 + step / 10))": "lambdalr inversetimedecay multiplicativelr",
     "AdamW(lambda step: 1e-3 * abs(1 - step % 200 / 100))": "cycliclr cyclic triangular",
     "schedules.CosineDecay(1e-3, 1000) * schedules.Linear(0.0, 1.0, 100)": "chainedscheduler chained",
 }

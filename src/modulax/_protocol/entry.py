@@ -91,7 +91,7 @@ def explained(function: F) -> F:
         try:
             return function(self, *args, **kwargs)
         except Exception as error:
-            owner = type(self).__name__
+            owner = type(self).__name__ if isinstance(self, AbstractHyperparameters) else "Optimizer"
             _explain(error, method, owner, self, args, kwargs)
             given = inspect.signature(function).bind(self, *args, **kwargs).arguments
             is_foreign = isinstance(error, (AttributeError, TypeError)) and "state" in given
@@ -108,9 +108,9 @@ def _explain(
     error: Exception, method: Callable[..., Any], owner: str, self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
     """Raise an error that says what to write, if a method was called on the class, or if an argument is missing."""
-    name = method.__name__
     # Asked here because a step has no time for it.
     if not isinstance(self, AbstractHyperparameters):
+        name = method.__name__
         raise TypeError(f"`{owner}.{name}` was called on the class: write `{owner}(...).{name}(...)`.") from None
     if isinstance(error, TypeError) and (message := wrong_method_call(method, owner, self, args, kwargs)):
         raise TypeError(message) from error

@@ -23,12 +23,12 @@ from .small_steps import lost_steps, not_numbers, warnings_in
 
 
 @contextlib.contextmanager
-def explaining_state(owner: str, method: Callable[..., Any], state: State, params: Params = None) -> Iterator[None]:
+def explaining_state(owner: str, method: Callable[..., Any], state: State) -> Iterator[None]:
     """Explain errors that come from anything else in place of the state of a class of ours."""
     try:
         yield
     except (AttributeError, TypeError) as error:
-        if message := wrong_state(owner, method, state, params):
+        if message := wrong_state(owner, method, state):
             raise ValueError(message) from error
         raise
 

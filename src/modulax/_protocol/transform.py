@@ -34,7 +34,7 @@ from .boundary import EvalBoundary, InitBoundary, UpdateBoundary
 from .entry import as_written, entry, explained
 from .hyperparameters import AbstractHyperparameters, Hyperparameters, numbers_with_paths
 from .metrics import by_short_names, hyperparameters_in_force, measured_in
-from .mistakes import explaining_state
+from .mistakes import explaining_state, wrong_state
 from .program import Program
 from .schedule import has_schedule, has_stateful_schedule
 
@@ -234,7 +234,8 @@ class AbstractTransform(AbstractHyperparameters):
             state: the state of the optimizer.
             params: the parameters that are trained, or the whole model.
         """
-        del state
+        if message := wrong_state(f"{type(self).__name__}.eval_params", type(self).init, state, params):
+            raise ValueError(message)
         return params
 
     def each_part(self, state: State | None = None) -> Iterator[Part]:

@@ -129,6 +129,16 @@ class AbstractState(AbstractModule):
         fields = ", ".join(f"`{field.name}`" for field in dataclasses.fields(self))
         raise TypeError(f"`{type(self).__name__}` cannot be indexed; its fields are {fields or 'none'}. {where or ''}")
 
+    def __len__(self) -> int:
+        """Raise an error for a state where one of optax is needed, which is a tuple."""
+        raise TypeError(
+            f"`{type(self).__name__}` is a state of modulax, and has no length. For a transformation of optax, "
+            f"convert it: `modulax.checkpoint.state_to_optax(transformation.init(params), state)`."
+        )
+
+    def __bool__(self) -> bool:
+        return True
+
     @classmethod
     def _inside_is_read_by(cls, name: str) -> tuple[str, str]:
         """Return what a state is called in an error message, and how to read a value that has a name inside it."""
