@@ -72,25 +72,24 @@ def test_all_fields_are_written():
     assert "clip_value_fn" not in mx.to_config(mx.ADOPT(1e-3))  # a function, the default
 
 
-@pytest.mark.parametrize(
-    "transform",
-    [
-        mx.groups(mx.AdamW(1e-3), {"*.bias": {"weight_decay": 0.0}, "a*": {"learning_rate": 0.1}}),
-        mx.AdamW(1e-3, mask={"w": True, "blocks": [{"b": False}], "pair": (True, False)}),
-        mx.AdamW(1e-3, mask=mx.by_regex({r".*\.(bias|scale)": False}, default=True)),
-        mx.AdamW(1e-3, mask=mx.by_role({mx.Bias: False, mx.Gain: False}, default=True)),
-        mx.AdamW(1e-3, mask=True),
-        mx.AdamW(0.5 * schedules.Linear(1.0, 0.0, 10) - 0.25, mu_dtype=jnp.bfloat16),
-        mx.AdamW(jnp.float32(0.1)),
-        mx.AddNoise(0.1, 0.55, 2**40 + 3),
-        mx.Muon(1e-3, roles={"readout": mx.Head(), "qkv": mx.Attention(heads=8)}),
-        mx.MultiSteps(mx.AdamW(1e-3), 2, should_skip=mx.skip_not_finite),
-        mx.Partition({1: mx.SGD(0.1), 0: mx.Lion(1e-4)}, mx.by_path({"w": 1, "*": 0})),
-        mx.Chain(b=mx.Clip(float("inf")), a=mx.Scale(2.0)),
-        mx.AdamW(schedules.PiecewiseConstant(0.1, {30: 0.1, 60: 0.1})),
-    ],
-    ids=lambda x: type(x).__name__,
-)
+PLAIN = {
+    "groups": mx.groups(mx.AdamW(1e-3), {"*.bias": {"weight_decay": 0.0}, "a*": {"learning_rate": 0.1}}),
+    "mask": mx.AdamW(1e-3, mask={"w": True, "blocks": [{"b": False}], "pair": (True, False)}),
+    "by_regex": mx.AdamW(1e-3, mask=mx.by_regex({r".*\.(bias|scale)": False}, default=True)),
+    "by_role": mx.AdamW(1e-3, mask=mx.by_role({mx.Bias: False, mx.Gain: False}, default=True)),
+    "all": mx.AdamW(1e-3, mask=True),
+    "expression": mx.AdamW(0.5 * schedules.Linear(1.0, 0.0, 10) - 0.25, mu_dtype=jnp.bfloat16),
+    "jax": mx.AdamW(jnp.float32(0.1)),
+    "key": mx.AddNoise(0.1, 0.55, 2**40 + 3),
+    "roles": mx.Muon(1e-3, roles={"readout": mx.Head(), "qkv": mx.Attention(heads=8)}),
+    "function": mx.MultiSteps(mx.AdamW(1e-3), 2, should_skip=mx.skip_not_finite),
+    "labels": mx.Partition({1: mx.SGD(0.1), 0: mx.Lion(1e-4)}, mx.by_path({"w": 1, "*": 0})),
+    "infinite": mx.Chain(b=mx.Clip(float("inf")), a=mx.Scale(2.0)),
+    "boundaries": mx.AdamW(schedules.PiecewiseConstant(0.1, {30: 0.1, 60: 0.1})),
+}
+
+
+@pytest.mark.parametrize("transform", PLAIN.values(), ids=PLAIN)
 def test_what_is_made_of_plain_values_is_made_again(transform: Any):
     assert again(transform) == transform
 

@@ -62,6 +62,9 @@ else:
             self.function = function
             functools.update_wrapper(self, function)
 
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:  # on the class, as `inspect` and Sphinx look at it
+            return self.function(*args, **kwargs)
+
         def __get__(self, instance: Any, owner: Any = None) -> Any:
             if instance is None:
                 return self.function
