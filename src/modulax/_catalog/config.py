@@ -17,7 +17,7 @@ from jax.core import Tracer
 from .._containers.chain import Chain
 from .._protocol.container import check_part
 from .._protocol.hyperparameters import ARRAY_TYPES, AbstractHyperparameters, format_value
-from .._protocol.masks import AbstractLabels, Call
+from .._protocol.masks import AbstractLabels, is_call
 from .._protocol.transform import AbstractTransform
 from .._roles.role import AbstractRole
 from .._support.checks import brief
@@ -94,7 +94,7 @@ def _encoded(x: Any, path: tuple[str, ...]) -> Any:
     if isinstance(x, AbstractLabels):
         plain = x.plain()
         return _refused(x, path) if plain is x else each(plain)
-    if isinstance(x, Call):
+    if is_call(x):
         return {"name": x.function} | {key: each(value, key) for key, value in x.arguments.items()}
     if isinstance(x, (AbstractHyperparameters, AbstractRole)) or hasattr(x, "_fields"):
         return {"name": _name(type(x))} | {key: each(value, key) for key, value in _fields(x).items()}

@@ -264,7 +264,7 @@ def _product(*factors: str) -> str:
         if len(several) == 1 and sum(len(course) > 1 for course in courses) == 1 and all(map(_is_course, factors)):
             (n,) = several
             values = ([float(x) for x in (course * n if len(course) == 1 else course)] for course in courses)
-            return _THEN.join(f"{math.prod(x):.3g}" for x in zip(*values, strict=True))
+            return _THEN.join(f"{math.prod(x) + 0.0:.3g}" for x in zip(*values, strict=True))
     try:
         return str(float(f"{math.prod(map(float, factors)):.7g}"))
     except ValueError:

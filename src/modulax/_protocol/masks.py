@@ -42,6 +42,11 @@ class Call(NamedTuple):
     arguments: Mapping[str, Any]
 
 
+def is_call(x: object) -> bool:
+    """Whether it is a call of a function of modulax."""
+    return isinstance(x, Call)
+
+
 class AbstractLabels(abc.ABC):
     """A label for every leaf of any tree. It is static: it hashes and compares by value."""
 

@@ -314,6 +314,8 @@ class AbstractTransform(AbstractHyperparameters):
         """Raise an error that says how updates are scaled."""
         if isinstance(other, AbstractTransform):
             return self | other
+        if not isinstance(other, (int, float, np.generic, np.ndarray)):
+            return NotImplemented
         raise TypeError(f"To multiply the updates by a number, write `Chain({type(self).__name__}(...), Scale(x))`.")
 
     __rmul__ = __mul__

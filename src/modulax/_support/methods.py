@@ -68,4 +68,6 @@ else:
         def __get__(self, instance: Any, owner: Any = None) -> Any:
             if instance is None:
                 return self.function
-            return functools.update_wrapper(_Bound(self.function, instance), self.function)
+            bound = functools.update_wrapper(_Bound(self.function, instance), self.function)
+            del bound.__wrapped__  # whose signature has `self`
+            return bound

@@ -96,7 +96,7 @@ class AbstractModule(_AbstractModule):
         abstract = [base for base in cls.__mro__ if base.__name__.startswith("Abstract")]
         protocol = {name for base in abstract for name in vars(base)} - {*cls._listed}
         fields = [field.name for field in dataclasses.fields(self)]
-        return sorted({*(name for name in dir(cls) if name not in protocol), *fields})
+        return sorted({*(name for name in dir(cls) if name not in protocol and not name.startswith("_")), *fields})
 
     @classmethod
     def _inside_is_read_by(cls, name: str) -> tuple[str, str]:
