@@ -84,7 +84,6 @@ def from_config(config: Mapping[str, Any], classes: Iterable[type] = ()) -> Any:
 
 def _encoded(x: Any, path: tuple[str, ...]) -> Any:
     """A value as plain values; `path` is where it is, for the error message."""
-    each = lambda value, *names: _encoded(value, (*path, *map(str, names)))  # noqa: E731
     if isinstance(x, ARRAY_TYPES):
         return _number(x, path)
     if x is None or isinstance(x, (bool, str, int)):
@@ -93,19 +92,27 @@ def _encoded(x: Any, path: tuple[str, ...]) -> Any:
         return x if math.isfinite(x) else str(x)
     if isinstance(x, AbstractLabels):
         plain = x.plain()
-        return _refused(x, path) if plain is x else each(plain)
+        return _refused(x, path) if plain is x else _encoded(plain, path)
+    is_record = is_call(x) or hasattr(x, "_fields") or isinstance(x, (AbstractHyperparameters, AbstractRole))
+    if is_record or isinstance(x, (Mapping, tuple, list)):
+        return _encoded_tree(x, is_record, path)
+    return _public(x, path)
+
+
+def _encoded_tree(x: Any, is_record: bool, path: tuple[str, ...]) -> Any:
+    def each(items: Mapping[Any, Any]) -> dict[Any, Any]:
+        return {key: _encoded(value, (*path, str(key))) for key, value in items.items()}
+
     if is_call(x):
-        return {"name": x.function} | {key: each(value, key) for key, value in x.arguments.items()}
-    if isinstance(x, (AbstractHyperparameters, AbstractRole)) or hasattr(x, "_fields"):
-        return {"name": _name(type(x))} | {key: each(value, key) for key, value in _fields(x).items()}
+        return {"name": x.function} | each(x.arguments)
+    if is_record:
+        return {"name": _name(type(x))} | each(_fields(x))
     if isinstance(x, Mapping):
         is_plain = type(x) is dict and all(isinstance(key, str) and key not in _MARKS for key in x)
-        pairs = [(each(key), each(value, key)) for key, value in x.items()]
-        return dict(pairs) if is_plain else {"items": [list(pair) for pair in pairs]}
-    if isinstance(x, (tuple, list)):
-        items = [each(value, i) for i, value in enumerate(x)]
-        return items if isinstance(x, tuple) else {"list": items}
-    return _public(x, path)
+        values = each(x)
+        return values if is_plain else {"items": [[_encoded(key, path), value] for key, value in values.items()]}
+    items = list(each(dict(enumerate(x))).values())
+    return items if isinstance(x, tuple) else {"list": items}
 
 
 def _fields(x: Any) -> dict[str, Any]:
@@ -161,19 +168,20 @@ def _name(x: Any) -> str:
 
 def _decoded(x: Any, classes: Mapping[str, type]) -> Any:
     each = functools.partial(_decoded, classes=classes)
-    if isinstance(x, Mapping) and "name" in x:
+    if isinstance(x, (list, tuple)):
+        return tuple(map(each, x))
+    if not isinstance(x, Mapping):
+        return x
+    if "name" in x:
         return _made(x["name"], {key: each(value) for key, value in x.items() if key != "name"}, classes)
-    if isinstance(x, Mapping) and "object" in x:
-        return operator.attrgetter(x["object"])(importlib.import_module("modulax"))
-    if isinstance(x, Mapping) and "dtype" in x:
-        return jnp.dtype(x["dtype"])
-    if isinstance(x, Mapping) and "list" in x:
-        return [each(value) for value in x["list"]]
-    if isinstance(x, Mapping) and "items" in x:
-        return OrderedDict((each(key), each(value)) for key, value in x["items"])
-    if isinstance(x, Mapping):
-        return {key: each(value) for key, value in x.items()}
-    return tuple(map(each, x)) if isinstance(x, (list, tuple)) else x
+    marked = {
+        "object": lambda name: operator.attrgetter(name)(importlib.import_module("modulax")),
+        "dtype": jnp.dtype,
+        "list": lambda values: [each(value) for value in values],
+        "items": lambda pairs: OrderedDict((each(key), each(value)) for key, value in pairs),
+    }
+    mark = next(iter(x)) if len(x) == 1 else None
+    return marked[mark](x[mark]) if mark in marked else {key: each(value) for key, value in x.items()}
 
 
 def _made(name: str, fields: dict[str, Any], classes: Mapping[str, type]) -> Any:

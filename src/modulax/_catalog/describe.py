@@ -258,25 +258,23 @@ def _text(value: Any) -> str:
 def _product(*factors: str) -> str:
     if any(_TO in text for text in factors):  # from the first to the last of the stacked blocks
         return _TO.join(_product(*(text.split(_TO)[i] for text in factors)) for i in (0, -1))
-    if any(_THEN in text for text in factors):  # each value of a schedule
-        courses = [text.split(_THEN) for text in factors]
-        several = {len(course) for course in courses} - {1}
-        if len(several) == 1 and sum(len(course) > 1 for course in courses) == 1 and all(map(_is_course, factors)):
-            (n,) = several
-            values = ([float(x) for x in (course * n if len(course) == 1 else course)] for course in courses)
-            return _THEN.join(f"{math.prod(x) + 0.0:.3g}" for x in zip(*values, strict=True))
+    if course := _scaled_course(factors):
+        return course
     try:
         return str(float(f"{math.prod(map(float, factors)):.7g}"))
     except ValueError:
         return " × ".join(_factor(text) for text in factors if text != "1.0")
 
 
-def _is_course(text: str) -> bool:
-    """Whether a text of a table is numbers, of a schedule or of one alone."""
+def _scaled_course(factors: Sequence[str]) -> str | None:
+    """The values of one schedule times the other factors; None if these are not all numbers."""
+    courses = [text.split(_THEN) for text in factors]
     try:
-        return bool([float(x) for x in text.split(_THEN)])
+        numbers = math.prod(float(course[0]) for course in courses if len(course) == 1)
+        (values,) = [[float(x) for x in course] for course in courses if len(course) > 1]
     except ValueError:
-        return False
+        return None
+    return _THEN.join(f"{numbers * x + 0.0:.3g}" for x in values)  # without the sign of -0
 
 
 def _factor(text: str) -> str:

@@ -95,7 +95,8 @@ def explained(function: F) -> F:
             _explain(error, method, owner, self, args, kwargs)
             given = inspect.signature(function).bind(self, *args, **kwargs).arguments
             is_foreign = isinstance(error, (AttributeError, TypeError)) and "state" in given
-            if is_foreign and (message := wrong_state(owner, as_written(type(self).update), given["state"])):
+            update: Any = getattr(type(self), "update", None)  # which a schedule may not have
+            if is_foreign and (message := wrong_state(owner, as_written(update), given["state"])):
                 raise ValueError(message) from error
             if not is_tracing():
                 shortened(error)
