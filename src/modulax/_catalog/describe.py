@@ -3,7 +3,7 @@
 `describe` makes one row per parameter from the shapes alone. `_walk` follows the parts of the transform (`each_part`),
 restricts the rows to the leaves that a part `receives`, and appends the key of the part to their group. A
 transform without parts writes the learning rate and the weight decay of its fields into the rows. After its parts, an
-optimizer replaces these by the names of its schedules, and any transform marks the leaves that it freezes. A factor
+optimizer replaces these by the values of its schedules, and any transform marks the leaves that it freezes. A factor
 that follows, such as `Scale`, `ScaleByPath` or `ReduceOnPlateau`, multiplies the learning rate. Finally, `owners`
 assigns every array of the state to its parameter, or to the shared bytes.
 """
@@ -247,7 +247,7 @@ def _known_course(schedule: AbstractSchedule) -> str | None:
 
 
 def _text(value: Any) -> str:
-    """A number, or the name of the schedule or transform that computes it."""
+    """A number, the values of a schedule, or the name of the schedule or transform that computes it."""
     if is_schedule(value):
         return _course(value) or title(value)
     if isinstance(value, tuple):
@@ -294,7 +294,7 @@ def _write_number(
     """Write the learning rate or the weight decay in a field of a transform into the rows where it is in force.
 
     An optimizer passes numbers to its parts as plain numbers. If a part has written such a number, and the optimizer
-    has a schedule in that field, the name of the schedule replaces the number.
+    has a schedule in that field, the values of the schedule replace the number.
     """
     value = getattr(transform, name, None)
     if value is None:

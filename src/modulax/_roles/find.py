@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 
 from .._protocol.hyperparameters import AbstractHyperparameters
 from .._protocol.masks import AbstractLabels
-from .._protocol.patterns import nodes_of
+from .._protocol.patterns import by_path, nodes_of
 from .._support.checks import listing, suggestion
 from .._support.methods import explained
 from .._support.tables import html_table, table
@@ -112,7 +112,7 @@ def roles_of(model: Model, given: Given) -> list[tuple[Names, AbstractRole]]:
         if known and not any(_fits(names[:n], pattern) for names in known for n in range(1, len(names) + 1)):
             raise ValueError(
                 f"`roles`: the pattern `{pattern}` matches no parameter and no layer. The paths are "
-                f"{listing(map('.'.join, known))}."
+                f"{listing(map('.'.join, known))}.{by_path({pattern: True}).hint(pattern, known)}"
             )
     blocks = {names: path.count(".") + 1 for path, numbers in lists_of_blocks(known).items() for names in numbers}
     every = set(known)

@@ -28,6 +28,7 @@ from .._catalog.sharding import state_sharding
 from .._protocol.transform import AbstractTransform
 from .._roles.find import model_of, table_of
 from .._roles.labels import with_roles
+from .._support.methods import result_is_indexed
 from .._support.wrong_calls import foreign_attribute, meant_by
 from ..tree._paths import JoinedNames, Names, join, key_names, named_leaves
 from ..tree._state import owners
@@ -252,10 +253,12 @@ class Optimizer(nnx.Pytree):
         """The optimizer with the current values of the hyperparameter variables."""
         return nnx.as_pure(self.hyperparameters)
 
+    @result_is_indexed
     def in_force(self) -> dict[str, Any]:
         """Return the hyperparameters by dotted path, with schedules evaluated for the next update."""
         return self.transform.hyperparameters(self.state)
 
+    @result_is_indexed
     def metrics(self) -> dict[str, Any]:
         """Return what a log wants, by short names: the learning rate in force, measurements, counters."""
         return self.transform.metrics(self.state)
