@@ -10,13 +10,14 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._protocol.container import check_part
+from .._protocol.container import check_optimizer
 from .._protocol.patterns import by_path
 from .._protocol.transform import AbstractTransform, everything_in, extra_arguments
 from .._roles.find import model_of, roles_of
 from .._roles.role import AbstractRole, Hidden
 from .._support.arithmetic import is_inexact_array
 from .._support.checks import check_option, listing
+from .._support.methods import explained
 from .._support.types import P, Params
 from .._transforms.by_path import ScaleByPath
 from ..tree._math import is_state_index, shapes_of
@@ -40,6 +41,7 @@ class _Leaf(NamedTuple):
     fan_out: float = 1.0
 
 
+@explained
 def mup(
     optimizer: AbstractTransform,
     params: P,
@@ -96,7 +98,7 @@ def mup(
         Yang et al., [Tensor Programs V: Tuning Large Neural Networks via Zero-Shot Hyperparameter
         Transfer](https://arxiv.org/abs/2203.03466), 2022.
     """
-    check_part("`mup`: the first argument", optimizer)
+    check_optimizer("mup(optimizer, params, base_params)", optimizer, params, base_params)
     leaves = _compared(params, base_params, layout)
     like = like or _behaves_like(optimizer, params, leaves)
     check_option("mup", "like", like, ("adam", "sgd"))

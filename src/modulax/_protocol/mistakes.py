@@ -19,24 +19,42 @@ from ..tree._align import is_python_number
 from ..tree._math import trainable
 from ..tree._paths import dotted, leaves_with_paths
 from .hyperparameters import AbstractHyperparameters, batched_number
-from .small_steps import lost_steps, warnings_in
+from .small_steps import lost_steps, not_numbers, warnings_in
 
 
 @contextlib.contextmanager
 def explaining_state(owner: str, method: Callable[..., Any], state: State) -> Iterator[None]:
-    """Explain errors that come from None or a state of optax in place of the state of a class of ours."""
+    """Explain errors that come from anything else in place of the state of a class of ours."""
     try:
         yield
     except (AttributeError, TypeError) as error:
-        # A tuple may be the right state for the transform of a user.
-        is_foreign = state is None or (isinstance(state, tuple) and method.__module__.startswith("modulax."))
-        if isinstance(state, AbstractState) or not is_foreign:
-            raise
-        given = "None" if state is None else f"a `{type(state).__name__}`"
-        raise ValueError(
-            f"`{owner}` was given {given} as its state, which must come from its `init(params)`. To continue from a "
-            f"state of optax, write `state, _ = modulax.checkpoint.state_from_optax(optimizer.init(params), state)`."
-        ) from error
+        if message := wrong_state(owner, method, state):
+            raise ValueError(message) from error
+        raise
+
+
+def wrong_state(owner: str, method: Callable[..., Any], state: State, params: Params = None) -> str | None:
+    """The error message for what cannot be a state; None if it is one, or if the transform of a user may have it.
+
+    Args:
+        owner: the method that was called.
+        method: a method of the transform as its class wrote it.
+        state: what was given as the state.
+        params: what was given as the parameters.
+    """
+    if isinstance(state, AbstractState) or not (state is None or method.__module__.startswith("modulax.")):
+        return None
+    if isinstance(params, AbstractState):
+        name = owner.rpartition(".")[2]
+        return f"`{owner}` was given the parameters and the state in the other order: write `{name}(state, params)`."
+    given = "None" if state is None else f"a `{type(state).__name__}`"
+    message = f"`{owner}` was given {given} as its state, which must come from its `init(params)`."
+    if not isinstance(state, (tuple, type(None))):
+        return message
+    return (
+        f"{message} To continue from a state of optax, write "
+        f"`state, _ = modulax.checkpoint.state_from_optax(optimizer.init(params), state)`."
+    )
 
 
 def refuse_batch(transform: Any) -> None:
@@ -101,7 +119,7 @@ def warn_of_mistakes(transform: Any, params: Params) -> None:
     if any(isinstance(x, Tracer) for x in arrays):
         return
     trained = trainable(params)
-    found = [*trained_hyperparameters(trained), *warnings_in(transform, trained)]
+    found = [*trained_hyperparameters(trained), *warnings_in(transform, trained), *not_numbers(transform)]
     if any(x.dtype.itemsize < 4 for x in arrays):
         found += lost_steps(transform, trained)
     for sentence in found:

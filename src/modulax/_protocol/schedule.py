@@ -33,11 +33,23 @@ _NOT_ZERO = Requirement(lambda x: x != 0, "is a divisor: it must not be zero")
 class AbstractArithmetic(AbstractHyperparameters):
     """Arithmetic on schedules, stateful or not: `-s`, `2 * s`, `s / x`, `s + t`, `s.clip(low, high)`."""
 
+    _listed: ClassVar[tuple[str, ...]] = (
+        *("addresses", "clip", "hyperparameters", "init", "over", "plot", "replace", "update"),
+    )
+
     __array_ufunc__: ClassVar[None] = None  # NumPy numbers leave `number * schedule` to the schedule
 
     @abc.abstractmethod
     def __call__(self, *args: Any, **extra: Any) -> Any:
         """Return the value at a step, given the step or a state."""
+
+    def __getitem__(self, step: Any) -> Any:
+        """Raise an error that says how to read a value."""
+        raise TypeError(f"`{type(self).__name__}` is a function of the step: write `schedule({step!r})`.")
+
+    @classmethod
+    def _inside_is_read_by(cls, name: str) -> tuple[str, str]:
+        return "schedule", super()._inside_is_read_by(name)[1]
 
     def _title(self) -> str:
         return type(self).__name__
