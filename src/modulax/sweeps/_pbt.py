@@ -108,7 +108,7 @@ def pbt(
             experiment.folder.set_history(segment, {name: x[:, segment].tolist() for name, x in history.items()})
             experiment.train({f"{i:03d}": lane for i, lane in enumerate(group)}, segment, segment + 1)
         shared = {name: of_name for name, of_name in population.names.items() if not changes.keys() & {*of_name[1:]}}
-        final = Sweep(members, shared | {name: (path,) for path, name in columns.items()})
+        final = Sweep(members, shared | {name: (path,) for path, name in columns.items()}, population.labels)
         more = {"history": history, "parents": parents}
         results = experiment.results_of(final, experiment.metrics, experiment.segments, **more)
         experiment.save_table(results)

@@ -146,7 +146,7 @@ class Experiment:
     def lanes(self) -> list[list[Lane]]:
         """The lanes of each structure, before the first segment."""
         pairs = zip(self.structures, self.widths, strict=True)
-        return [lanes(structure, *structure.group, width) for structure, width in pairs]
+        return [lanes(structure, structure.group.places, structure.group.members, width) for structure, width in pairs]
 
     def train(self, group: Mapping[str, Lane], first: int, last: int) -> None:
         """Train lanes, by name, from segment `first` up to `last`, and forget the carries from which they continued."""
