@@ -1,6 +1,8 @@
 """`sweeps.run`: one program per structure, each member as alone, memory, diverging members, results, wrong calls."""
 
+import copy
 import csv
+import dataclasses
 import functools
 import operator
 from collections import Counter
@@ -76,11 +78,11 @@ def assert_each_member_is_as_alone(results: sweeps.Results, train: Any, rtol: fl
 
 
 @pytest.mark.parametrize("members, seeds, chunk", [(1, 1, None), (7, 2, None), (7, 3, 3), (5, 1, 2), (4, 2, 9)])
-def test_train_is_traced_once_whatever_the_members_seeds_and_chunks(members: int, seeds: int, chunk: int | None):
+def test_train_is_traced_twice_whatever_the_members_seeds_and_chunks(members: int, seeds: int, chunk: int | None):
     TRACED.clear()
     sweep = sweeps.grid(mx.SGD(0.1), learning_rate=np.linspace(0.01, 0.2, members))
     results = sweeps.run(sweep, linear, seeds=seeds, chunk=chunk, **QUIET)
-    assert TRACED["linear"] == 1
+    assert TRACED["linear"] == 2
     assert results.chunk == (min(chunk or members, members),)
     assert results.metrics["curve"].shape == (members, seeds, 4)
     if members == 7:
@@ -114,7 +116,7 @@ def test_decay_clip_momentum_and_schedule_vary_in_one_program():
     }
     TRACED.clear()
     results = sweeps.run(sweeps.grid(optimizer, **values), linear, **QUIET)
-    assert TRACED["linear"] == 1
+    assert TRACED["linear"] == 2
     assert len(np.unique(results.metrics["loss"])) == 32
     assert_each_member_is_as_alone(results, linear)
 
@@ -134,7 +136,7 @@ def test_classes_share_a_table(tmp_path: Path):
         mx.AdamW(1e-2),
     ])  # fmt: skip
     results = sweeps.run(sweep, linear, seeds=2, **QUIET)
-    assert TRACED["linear"] == 3
+    assert TRACED["linear"] == 4  # the first structure twice
     assert_each_member_is_as_alone(results, linear)
     table = results.table("loss")
     assert [row["optimizer"] for row in table] == ["AdamW", "AdamW", "Lion", "Lion", "Muon", "AdamW"]
@@ -222,7 +224,7 @@ def test_the_chunk_is_found_under_a_small_budget(capsys: pytest.CaptureFixture[s
     assert expected.chunk == (10,)
     TRACED.clear()
     results = sweeps.run(sweep, heavy, memory=40_000, devices=1)
-    assert TRACED["heavy"] == 1
+    assert TRACED["heavy"] == 2
     (chunk,) = results.chunk
     assert 1 < chunk < 10
     assert f"SGD: {chunk} of 10 members at a time" in capsys.readouterr().err
@@ -351,6 +353,34 @@ def test_a_metric_with_the_name_of_a_hyperparameter_has_a_column_of_its_own(tmp_
     results.to_csv(tmp_path / "table.csv")
     *_, last = csv.reader((tmp_path / "table.csv").read_text().splitlines())
     assert last == ["1", "0", "SGD", "0.25", "2.5", "0.25", "False"]
+    rates = {"learning_rate": results["learning_rate"], "metrics": {"learning_rate": -results["learning_rate"]}}
+    both = dataclasses.replace(results, metrics=rates)
+    assert list(both._repr_html_().partition("<tbody>")[0].split("<th>"))[-2:] == [
+        "metrics.metrics.learning_rate</th>", "metrics.learning_rate</th></tr></thead>",
+    ]  # fmt: skip
+    assert both.best("learning_rate")[1]["metrics.metrics.learning_rate"] == 2.5
+
+
+def test_a_metric_is_taken_by_name():
+    results = sweeps.run(LEVELS, kinds, seeds=2, **QUIET)
+    np.testing.assert_array_equal(results["loss"], results.metrics["loss"])
+    np.testing.assert_array_equal(results["deep.0.count"], results.metrics["deep"][0]["count"])
+    assert "deep.0.count" in results._ipython_key_completions_()
+    shown = results._repr_html_()
+    assert shown.count("<tr>") == 5
+    assert "3 diverged]" not in shown
+    assert "the mean of the last values over the seeds" in shown
+    any_results: Any = results
+    with pytest.raises(ValueError, match="There is no metric `los`.*Did you mean `loss`"):
+        results["los"]
+    with pytest.raises(TypeError, match=r"takes the name of a metric: `loss`, .* in `results\.sweep`"):
+        any_results[0]
+    with pytest.raises(TypeError, match="not iterable"):
+        list(any_results)
+    with pytest.raises(AttributeError, match=r"`pandas\.DataFrame\(results\.table\(\)\)`"):
+        any_results.to_pandas()
+    assert not hasattr(results, "other")
+    assert copy.copy(results).segments is results.segments
 
 
 def test_names_of_metrics():
@@ -414,6 +444,24 @@ def reads(function: Callable[[Any], Any]) -> Any:
     return lambda optimizer, key: function(optimizer.learning_rate)
 
 
+def batches(n: int = 9) -> Any:
+    return iter(np.arange(2.0 * n, dtype=np.float32).reshape(n, 2))
+
+
+def taking(loader: Any) -> sweeps.Trainable:
+    """A training on the next batch of a loader."""
+    return sweeps.Trainable(lambda o, key: jnp.zeros(2), lambda o, x: (x + o.learning_rate * next(loader), x[0]))
+
+
+def in_a_scan(loader: Any) -> Any:
+    def train(optimizer: Any, key: Any) -> Any:
+        return jax.lax.scan(lambda x, _: (x + next(loader), None), jnp.zeros(2), length=3)[0]
+
+    return train
+
+
+loader, RANDOM = batches(), np.random.default_rng(0)
+TAKES = r"is no function of its arguments: .*`next\(loader\)`.*`jax.pure_callback`"
 TRAINABLE: Any = sweeps.Trainable  # for functions that a type checker refuses
 READS = r"reads a traced value as a Python number.*`jnp\.where`"
 WRONG: list[tuple[Any, Any, dict[str, Any], type[Exception], str]] = [
@@ -465,6 +513,14 @@ WRONG: list[tuple[Any, Any, dict[str, Any], type[Exception], str]] = [
     (SGDS, wrong_carry(n=lambda x: 3), {}, TypeError, "`n` is int32.* absent after it. Keep a step count as an array"),
     (SGDS, wrong_carry(name=lambda x: "other"), {}, TypeError, "the same non-arrays. `name` changed"),
     (SGDS, wrong_carry(name=lambda x: None), {}, TypeError, "the same non-arrays"),
+    (SGDS, taking(batches()), {"segments": 2}, ValueError, rf"`advance` {TAKES}"),
+    (SGDS, taking(batches(1)), {"segments": 2}, ValueError, "`advance` is no .* it gave StopIteration"),
+    (SGDS, TRAINABLE(lambda o, key: next(loader), advance), {}, ValueError, rf"`start` {TAKES}"),
+    (SGDS, in_a_scan(batches()), {}, ValueError, rf"`train` {TAKES}"),
+    (SGDS, jax.jit(in_a_scan(batches())), {}, ValueError, rf"gave another array float32\[2\]"),
+    (SGDS, eqx.filter_jit(in_a_scan(batches())), {}, ValueError, TAKES),
+    (SGDS, lambda o, key: RANDOM.normal() * o.learning_rate, {}, ValueError, "gave other operations, or other numbers"),
+    (SGDS, lambda o, key: {"a": {"b": 1.0}, "a.b": 2.0}, {}, ValueError, "several metrics with the name `a.b`"),
     (SGDS, returned(1, 2, 3), {}, TypeError, r"a pair, `\(carry, metrics\)`, and it returned a tuple of 3"),
     (SGDS, returned({"loss": 1.0}), {}, TypeError, r"a pair, `\(carry, metrics\)`, and it returned dict"),
     (SGDS, sweeps.Trainable(start, lambda o, carry: (carry, None)), {}, TypeError, "`advance` must return its metrics"),

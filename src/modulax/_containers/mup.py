@@ -262,10 +262,11 @@ def _with_known_numbers(optimizer: AbstractTransform) -> AbstractTransform:
 
 def _accepted(field: dataclasses.Field) -> float:
     """A number that a field accepts: its default, else one for a rate or decay, else one for a number of steps."""
-    if isinstance(field.default, (int, float)):
+    is_number = isinstance(field.default, (int, float))
+    if is_number and (field.default or field.name.startswith("eps")):  # with other zeros, an update may be zero
         return field.default
     needs = field.metadata.get("needs")
-    return 0.1 if needs is None or needs.is_met_by(np.float32(0.1)) else 10.0
+    return 0.1 if needs is None or needs.is_met_by(np.float32(0.1)) else 100.0
 
 
 _PATTERN = np.outer([1.0, 2.0], [1.0, 2.0])

@@ -189,7 +189,7 @@ class Folder:
     def metrics(self, name: str, segment: int, dtypes: Sequence[Any]) -> list[np.ndarray]:
         """Read the metrics of a segment."""
         try:
-            with np.load(self._metrics(name, segment)) as archive:
+            with open(self._metrics(name, segment), "rb") as file, np.load(file) as archive:
                 arrays = [archive[f"arr_{i}"] for i in range(len(dtypes))]
             return [x if x.dtype == dtype else x.view(dtype) for x, dtype in zip(arrays, dtypes, strict=True)]
         except Exception as error:  # of many kinds: whatever a broken archive leads to
