@@ -236,7 +236,9 @@ def test_a_changed_training_is_refused(finished: Path):
     def advance_further(optimizer: Any, carry: Any) -> Any:
         return advance(optimizer, advance(optimizer, carry)[0])
 
-    with pytest.raises(ValueError, match="the program of member 0 has changed, by the code or the data of the training"):
+    with pytest.raises(
+        ValueError, match="the program of member 0 has changed, by the code or the data of the training"
+    ):
         run(finished, training=sweeps.Trainable(start, advance_further))
 
 

@@ -223,7 +223,9 @@ def grown(factor: float, value: float, u: float) -> float:
 
 
 @pytest.mark.parametrize(
-    "change", [Grown, lambda factor: functools.partial(grown, factor), lambda factor: lambda value, u: value * factor]
+    "change",
+    [Grown, lambda factor: functools.partial(grown, factor), lambda factor: lambda value, u: value * factor],
+    ids=["object", "partial", "lambda"],
 )
 def test_pbt_knows_its_folder_by_the_values_that_functions_returned(change: Any, tmp_path: Any):
     members = sweeps.zipped(mx.SGD(0.1), learning_rate=[1.0, 2.0, 3.0, 4.0])
@@ -234,7 +236,9 @@ def test_pbt_knows_its_folder_by_the_values_that_functions_returned(change: Any,
     first, again = (sweeps.pbt(members, training, explore={"learning_rate": change(1.5)}, **options) for _ in range(2))
     assert first.history["learning_rate"][:, 1].tolist() == [1, 2, 3, 1.5]
     np.testing.assert_array_equal(again.metrics["loss"], first.metrics["loss"])
-    with pytest.raises(ValueError, match=r"in segment 1, `learning_rate` was .*1.5\] and is .*50.0\]. If a function in"):
+    with pytest.raises(
+        ValueError, match=r"in segment 1, `learning_rate` was .*1.5\] and is .*50.0\]. If a function in"
+    ):
         sweeps.pbt(members, training, explore={"learning_rate": change(50.0)}, **options)
 
 

@@ -90,9 +90,10 @@ class Experiment:
             share: the fraction of the members that is trained at a time, unless the user gives their number.
             **more: what the results depend on, in addition to the members.
         """
-        with Folder(settings.folder, lambda: self._described(kind) | more) as self.folder, Progress(
-            settings.progress
-        ) as self.bar:
+        with (
+            Folder(settings.folder, lambda: self._described(kind) | more) as self.folder,
+            Progress(settings.progress) as self.bar,
+        ):
             # Before the folder is read, where another process may be further: all must take part.
             budget = budget_of(list(self.where.mesh.devices.flat), settings.memory)
             widths = self.folder.widths(len(self.structures))
@@ -103,7 +104,12 @@ class Experiment:
                 self.widths = [self._width(structure, settings.chunk, share, budget) for structure in self.structures]
                 self.folder.set_note("chunk", self.widths)
             self.bar.total(work)
-            yield
+            try:
+                yield
+            except KeyboardInterrupt:
+                if settings.folder is not None:
+                    self.bar.say(f"Interrupted. Run it again to go on from `folder={str(settings.folder)!r}`.")
+                raise
 
     def _described(self, kind: str) -> dict[str, Any]:
         """What the results depend on."""

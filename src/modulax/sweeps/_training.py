@@ -132,8 +132,8 @@ def _check_pure(name: str, function: Callable[..., PyTree], shapes: Sequence[Any
             f"`{name}` is no function of its arguments: traced a second time, it gave {difference}. A sweep traces it "
             f"before it trains, so the batch that `next(loader)` returned then, or a random number of NumPy, would be "
             f"the same in every step. Take the data from a closure or the carry, by an index that the carry or a key "
-            f"determines; or fetch it by `jax.pure_callback`, as the guide shows under \"Data that does not fit on the "
-            f"device\"."
+            f'determines; or fetch it by `jax.pure_callback`, as the guide shows under "Data that does not fit on the '
+            f'device".'
         ) from cause
 
 
