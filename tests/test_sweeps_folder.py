@@ -165,8 +165,8 @@ def trained(optimizer: Any, key: Any) -> Any:
     params = jnp.ones(2, jnp.bfloat16)
     state = optimizer.init(params)
     for grads in DATA:
-        updates, state = optimizer.update(jnp.asarray(grads, params.dtype), state, params)
-    return updates
+        params, state = optimizer.step(jnp.asarray(grads, params.dtype), state, params)
+    return params
 
 
 DATA = np.ones((2, 2), np.float32)
@@ -248,7 +248,7 @@ def test_a_folder_of_an_earlier_version_is_refused(tmp_path: Path, finished: Pat
     notes = json.loads((folder / "sweep.json").read_text())
     del notes["programs"], notes["versions"]
     (folder / "sweep.json").write_text(json.dumps(notes))
-    with pytest.raises(ValueError, match="was written by an earlier version of modulax, .* Choose another folder"):
+    with pytest.raises(ValueError, match=r"was written by an earlier version of modulax, .* Choose another folder"):
         run(folder)
 
 
@@ -302,14 +302,14 @@ def on_the_host(x: Any) -> Any:
 
 def train_and_hang(folder: str) -> None:
     """What the other process runs: it hangs with the first segment written."""
-    write = _folder.Folder.write
+    patch, write = pytest.MonkeyPatch(), _folder.Folder.write
 
     def hanging(*arguments: Any) -> None:
         write(*arguments)
         print("hangs", flush=True)
         time.sleep(600)
 
-    _folder.Folder.write = hanging
+    patch.setattr(_folder.Folder, "write", hanging)
     run(Path(folder), training=sweeps.Trainable(start, of_all_kinds))
 
 

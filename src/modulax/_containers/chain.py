@@ -54,11 +54,6 @@ def is_chain_state(x: object) -> bool:
     return isinstance(x, ChainState)
 
 
-def is_chain(x: object) -> bool:
-    """Whether this is a chain."""
-    return isinstance(x, Chain)
-
-
 class Chain(AbstractContainer):
     """Composes transforms: applies them one after the other, each to the updates that the previous one returned.
 

@@ -262,9 +262,10 @@ def _with_known_numbers(optimizer: AbstractTransform) -> AbstractTransform:
 
 def _accepted(field: dataclasses.Field) -> float:
     """A number that a field accepts: its default, else one for a rate or decay, else one for a number of steps."""
-    is_number = isinstance(field.default, (int, float))
-    if is_number and (field.default or field.name.startswith("eps")):  # with other zeros, an update may be zero
-        return field.default
+    default: Any = field.default
+    is_number = isinstance(default, (int, float))
+    if is_number and (default or field.name.startswith("eps")):  # with other zeros, an update may be zero
+        return default
     needs = field.metadata.get("needs")
     return 0.1 if needs is None or needs.is_met_by(np.float32(0.1)) else 100.0
 

@@ -21,7 +21,8 @@ def html_table(caption: str, rows: Sequence[Mapping[str, Any]]) -> str:
         for i, row in enumerate(rows[:MOST])
     ]
     more = f"<p>and {len(rows) - MOST} more</p>" if len(rows) > MOST else ""
-    return f"<p>{html.escape(caption)}</p><table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>{more}"
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+    return f"<p>{html.escape(caption)}</p>{table}{more}"
 
 
 def _text(x: Any) -> str:

@@ -158,8 +158,8 @@ def lr_finder(
         progress: as in `run`.
 
     Returns:
-        The rates, their scores, the suggestion, the peak, and a note if the range is too narrow. There is no suggestion if every
-        rate diverged, or if the rate makes no difference.
+        The rates, their scores, the suggestion, the peak, and a note if the range is too narrow. There is no suggestion
+        if every rate diverged, or if the rate makes no difference.
 
     Raises:
         ValueError: if the range is invalid, or the hyperparameter holds a schedule.

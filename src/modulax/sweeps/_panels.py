@@ -196,7 +196,7 @@ def _best(costs: np.ndarray) -> int | None:
 
 
 def has_tens(low: float, high: float, mode: str) -> bool:
-    """Whether a logarithmic axis is right for values from `low` to `high`: it spreads the small ones, if these are good."""
+    """Whether a logarithmic axis, which spreads small values, is right for those from `low` to `high`."""
     return bool(mode == "min" and low > 0 and high / low >= 9.9)
 
 

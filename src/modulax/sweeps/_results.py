@@ -202,12 +202,12 @@ class Results:
         reduce: str = "mean",
         every: int | None = None,
     ) -> Any:
-        """Plot a metric, and return the figure of matplotlib; a notebook shows it once. Requires `pip install "modulax[sweeps]"`.
+        """Plot a metric, and return the figure of matplotlib. Requires `pip install "modulax[sweeps]"`.
 
             figure = results.plot("loss")
             figure.savefig("sweep.pdf")
 
-        There are up to three kinds of panels:
+        A notebook shows it once, whether or not it is the last line of a cell. There are up to three kinds of panels:
 
         - `"curves"`: the metric over time, if the training returned several values; the color is the first
           hyperparameter that varies, or the class if there are several.
