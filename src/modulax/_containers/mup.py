@@ -86,7 +86,8 @@ def mup(
         base_params: those of the narrow model, with the same paths; a tree of `jax.ShapeDtypeStruct` is enough.
         like: which column of the table applies: `"adam"` for optimizers that normalize each entry of the gradient
             (Adam, RMSProp, Adagrad, Lion), `"sgd"` for those that don't. By default, `mup` tries the optimizer on a
-            small matrix.
+            small matrix; in the training of a sweep, where the hyperparameters have no values, with others in their
+            place.
         layout: whether weights have the shape `(in, out)`, `"in_out"`, or `(out, in)`, `"out_in"`; or a mapping from
             patterns to these. Layers of Equinox and Flax are known.
 
