@@ -80,17 +80,19 @@ def pbt(
     size = len(population)
     replaced = _replaced(population, exploit)
     paths = paths_of(population[0], explore, "sweeps.pbt")
-    functions = {name: _as_function(name, change) for name, change in explore.items()}
     # A name that stands for several values, such as the rates of groups, changes each of them by itself.
-    changes = {path: functions[name] for name, of_name in paths.items() for path in of_name}
     columns = {path: name if len(of_name) == 1 else path for name, of_name in paths.items() for path in of_name}
+    functions = {name: _as_function(name, change) for name, change in explore.items()}
+    changes = {path: functions[name] for name, of_name in paths.items() for path in of_name}
     experiment = Experiment(
         population, trainable, key=key, devices=devices, segments=segments, name="sweeps.pbt", own_keys=True
     )
     experiment.results().scores(metric)  # an error before anything is trained
-    # Of functions, the values that they return are compared.
-    texts = {name: repr(x) if isinstance(x, (int, float, AbstractSpace)) else "" for name, x in explore.items()}
-    what = {"explore": texts, "exploit": exploit, "ranked_by": [metric or "", mode]}
+    what = {
+        "explore": {name: _text(x) for name, x in explore.items()},
+        "exploit": exploit,
+        "ranked_by": [metric or "", mode],
+    }
     members = list(population)
     history = {name: np.zeros((size, segments)) for name in columns.values()}
     parents = np.tile(np.arange(size)[:, None], (1, segments))
@@ -107,9 +109,7 @@ def pbt(
                 history[name][:, segment] = [member.hyperparameters()[path] for member in members]
             experiment.folder.set_history(segment, {name: x[:, segment].tolist() for name, x in history.items()})
             experiment.train({f"{i:03d}": lane for i, lane in enumerate(group)}, segment, segment + 1)
-        shared = {name: of_name for name, of_name in population.names.items() if not changes.keys() & {*of_name[1:]}}
-        final = Sweep(members, shared | {name: (path,) for path, name in columns.items()}, population.labels)
-        more = {"history": history, "parents": parents}
+        final, more = _with_members(population, members, columns), {"history": history, "parents": parents}
         results = experiment.results_of(final, experiment.metrics, experiment.segments, **more)
         experiment.save_table(results)
     return results
@@ -130,6 +130,17 @@ def _replaced(population: Sweep, exploit: float) -> int:
             f"{1 / size:.2g} or more."
         )
     return int(exploit * size)
+
+
+def _text(change: Explore) -> str:
+    """A change as a folder notes it; of a function, it notes the values that this returned."""
+    return repr(change) if isinstance(change, (int, float, AbstractSpace)) else ""
+
+
+def _with_members(population: Sweep, members: Members, columns: Mapping[str, str]) -> Sweep:
+    """The population with other members, and a column for each value that was changed by itself."""
+    shared = {name: paths for name, paths in population.names.items() if not columns.keys() & {*paths[1:]}}
+    return Sweep(members, shared | {name: (path,) for path, name in columns.items()}, population.labels)
 
 
 def _as_function(name: str, change: Any) -> Callable[[float, float], Any]:
