@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import Array, UInt32
 
 from .._protocol.container import AbstractContainer, required_part
@@ -13,11 +14,15 @@ from .._protocol.masks import as_labels, mask_or_all
 from .._protocol.transform import AbstractTransform
 from .._support.keys import key, next_keys
 from .._support.module import AbstractState, nested, shared
+from .._support.placement import typed_like
 from .._support.types import Params, State, Updates
 from ..numerics._quantized import quantized
 from ..tree._quantized import dequantize, quantize_like
 from ..tree._stacks import stacked_states
 from ..tree._state import declarations, owners
+
+
+_TURN = np.uint32(0x9E3779B9)  # the golden ratio: its multiples are spread most evenly between 0 and 2^32
 
 
 class LowBitState(AbstractState):
@@ -70,7 +75,7 @@ class LowBit(AbstractContainer):
     block: int = eqx.field(static=True, default=128)
     where: Any = eqx.field(static=True, default=None, converter=as_labels)
     min_size: int = eqx.field(static=True, default=4096)
-    stochastic: bool | None = eqx.field(static=True, default=None, kw_only=True)
+    stochastic: bool = eqx.field(static=True, default=True, kw_only=True)
     key: Any = key()
 
     is_arraywise: ClassVar[bool] = True
@@ -93,7 +98,8 @@ class LowBit(AbstractContainer):
             else x
             for x, declared, owner in rows
         ]
-        key = jnp.array(self.key, copy=True) if self._is_stochastic else None
+        # Mixed, so that the phases of two seeds are far apart.
+        key = next_keys(jnp.asarray(self.key), 0)[0] if self.stochastic else None
         return LowBitState(treedef.unflatten(new), key)
 
     def update(
@@ -102,9 +108,10 @@ class LowBit(AbstractContainer):
         """Run a step of the inner transform on the moments that the codes stand for."""
         # In one program with the quantization: XLA computes the entries twice, for the scale of a block and for the
         # codes, and doesn't store them in float32.
-        updates, new = self.inner.update(updates, dequantize(state.inner_state), params, **extra)
-        # No keys for the arrays: `quantize_like` takes its seeds from the raw data of the current key.
-        next_key = None if state.rng_key is None else next_keys(state.rng_key, 0)[0]
+        inner_state = _divided_like(dequantize(state.inner_state), updates)
+        updates, new = self.inner.update(updates, inner_state, params, **extra)
+        # No keys for the arrays: `quantize_like` takes its seeds from the raw data, of which the last word is a phase.
+        next_key = None if state.rng_key is None else state.rng_key.at[-1].add(_TURN)
         return updates, LowBitState(quantize_like(new, state.inner_state, state.rng_key), next_key)
 
     # Overridden because the inner transform reads its own state.
@@ -124,12 +131,20 @@ class LowBit(AbstractContainer):
         if self.block < 2 or self.block & (self.block - 1):
             raise ValueError(f"`LowBit(block=...)` must be a power of two such as 128, got {self.block!r}.")
 
-    @property
-    def _is_stochastic(self) -> bool:
-        return self.bits == 4 if self.stochastic is None else self.stochastic
-
     def _is_stored_in_fewer_bits(self, x: Any, declared: Any, mask: list[bool] | None, owner: int | None) -> bool:
         is_wanted = mask is None or (owner is not None and mask[owner])
         # `quantized` takes arrays of at least two entries.
         is_large = x.size >= max(self.min_size, 2)
         return is_wanted and is_large and not declared.get("exact", False) and jnp.issubdtype(x.dtype, jnp.floating)
+
+
+def _divided_like(state: State, updates: Updates) -> State:
+    """Divide moments over explicit axes of a mesh as the updates are, where the codes could not be divided so."""
+    arrays = jtu.tree_leaves(updates)
+    if not any(any(jax.typeof(x).sharding.spec) for x in arrays):
+        return state
+    leaves, treedef = jtu.tree_flatten(state)
+    places = owners(state, updates, of_same_shape=True)
+    return treedef.unflatten(
+        [x if i is None else typed_like(x, arrays[i]) for x, i in zip(leaves, places, strict=True)]
+    )
