@@ -21,7 +21,6 @@ from ..tree._quantized import dequantize, quantize_like
 from ..tree._stacks import stacked_states
 from ..tree._state import declarations, owners
 
-
 # The square root of two: its multiples are spread evenly between 0 and 2^32, and so are those of each second, fourth or
 # eighth step, where an accumulation of gradients changes the moments.
 _TURN = np.uint32(0x6A09E667)
