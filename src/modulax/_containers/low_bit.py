@@ -27,9 +27,10 @@ _TURN = np.uint32(0x6A09E667)
 
 
 class LowBitState(AbstractState):
-    """State of `LowBit`: the inner state, with `Quantized` arrays in it, and the data of the next random key.
+    """State of `LowBit`: the inner state, with `Quantized` arrays in it, and the seed of the next draws.
 
-    `rng_key` is None if entries are rounded to the nearest code.
+    The last word of `rng_key` is a phase, to which each step adds a constant. It is None if entries are rounded to the
+    nearest code.
     """
 
     inner_state: State = nested()
@@ -51,9 +52,16 @@ class LowBit(AbstractContainer):
     the parameters, accumulated gradients. So do complex arrays. `LowBit` can be around any other container or inside
     it, except around `Offload`, which belongs outermost.
 
-    Rounding to the nearest code loses a change that is smaller than half of the distance between two codes. A moment
-    with a decay rate of 0.99 or more makes such changes in 4 bits. So entries are rounded up or down at random there,
-    so that the expectation is right, unless `stochastic=False` is given.
+    In 8 bits, the steps of AdamW are those in 32 bits: the length differs by 0.1 %, and the cosine of the angle between
+    them is 0.999. In 4 bits, the length differs by 2 % in the median, but the direction is another: the cosine is 0.91
+    to 0.94, or 0.92 to 0.95 with `block=32`. Rules that take the sign of a moment, such as Lion, change more: the
+    cosine is 0.98 in 8 bits, and about 0.7 in 4.
+
+    Entries are rounded up or down at random, so that the expectation is right: of a moment with a sign $m$ itself, and
+    of one without $1 / \sqrt v$, by which the step of Adam is multiplied. The draws of an entry are spread evenly over
+    the steps, so that their errors cancel sooner than those of independent draws. Rounding to the nearest code,
+    `stochastic=False`, loses a change that is smaller than half of the distance between two codes. The second moment of
+    Adam makes such changes, also in 8 bits: its steps become up to 10 % too long within 1000 steps.
 
     Args:
         inner: the inner transform.
@@ -63,7 +71,7 @@ class LowBit(AbstractContainer):
             prefix of it, a function of the parameters that returns such a tree, or patterns such as `by_path`. By
             default all.
         min_size: arrays with fewer entries stay as they are, such as those of biases and norms.
-        stochastic: whether to round stochastically; by default in 4 bits, but not in 8.
+        stochastic: whether to round stochastically, or to the nearest code.
         key: a seed, or a JAX key, for stochastic rounding.
 
     References:

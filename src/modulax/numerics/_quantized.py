@@ -38,7 +38,7 @@ class AbstractQuantized(AbstractModule):
 
         Args:
             x: the array to store.
-            seeds: random bits for stochastic rounding; by default, entries are rounded to the nearest value.
+            seeds: a seed and a phase for stochastic rounding; by default, entries are rounded to the nearest value.
         """
 
 
@@ -91,7 +91,7 @@ class Quantized(AbstractQuantized):
 
         Args:
             x: the array to store.
-            seeds: random bits for stochastic rounding; by default, entries are rounded to the nearest code.
+            seeds: a seed and a phase for stochastic rounding; by default, entries are rounded to the nearest code.
         """
         codes, scales = _encode(x, self.bits, self.block, self.codes.dtype == jnp.int8, seeds)
         return type(self)(codes, scales, self.shape, self.dtype, self.bits, self.block)
@@ -283,7 +283,7 @@ def _draws(seeds: UInt32[Array, "2"], rows: tuple[int, ...], bits: int, block: i
     r"""Numbers from 1 to 2 that are spread evenly over the steps: a hash of the place in the array, plus a phase.
 
     The hash is the finalizer of MurmurHash3, of the place and the first seed. The second seed is the phase, which grows
-    by the golden ratio from step to step. In a step of AdamW, the generator of JAX would take more time than all the
+    by a constant from step to step. In a step of AdamW, the generator of JAX would take more time than all the
     rest. In 4 bits, the two entries of a byte share a hash, and each has half of its bits. The draws keep a distance of
     2^-15 from both ends, or 2^-17 in 4 bits, which is so large that an error of rounding changes no entry that is
     exactly what a code stands for.
