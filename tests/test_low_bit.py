@@ -330,8 +330,8 @@ STEPS = [
 
 def test_the_steps_of_a_training_are_those_that_the_guide_says():
     """The gradients of 200 steps of AdamW on scikit-learn's digits, in 32 bits, are given to all."""
-    digits = load_digits()
-    images, labels = jnp.asarray(digits.data / 16, jnp.float32), jnp.asarray(digits.target)
+    images, labels = load_digits(return_X_y=True)
+    images, labels = jnp.asarray(images, jnp.float32) / 16, jnp.asarray(labels)
     keys = jax.random.split(jax.random.key(0), 2)
     params = {"in": jax.random.normal(keys[0], (64, 128)) / 32**0.5, "out": jax.random.normal(keys[1], (128, 10)) / 8}
     adamw = mx.AdamW(3e-3)
