@@ -180,6 +180,9 @@ def law_hyperparameters_change_no_dtype(case: Case) -> None:
             expect_same_avals(found, expected, what)
 
 
+_COUNT = "Count with `modulax.safe_increment(count)` in place of `count + 1`: it stops at the largest integer."
+
+
 def law_counters_saturate(case: Case) -> None:
     """A counter stops at the largest integer instead of overflowing to negative values."""
 
@@ -193,7 +196,7 @@ def law_counters_saturate(case: Case) -> None:
         updates, state = case.update(case.updates(), state)
         expect_finite(updates, "updates at the end of the counter")
     for path, x in leaves_with_paths(state):
-        expect(not is_integer(x) or np.all(np.asarray(x) >= 0), f"the counter at `{path}` overflowed to {x}.")
+        expect(not is_integer(x) or np.all(np.asarray(x) >= 0), f"the counter at `{path}` overflowed to {x}. {_COUNT}")
 
 
 def law_unknown_extra_arguments_are_ignored(case: Case) -> None:
