@@ -334,7 +334,9 @@ def test_the_report_teaches():
     assert text.startswith("`Wrapping()` breaks a law")
     assert "Law `counters_saturate`" in text
     assert "A counter stops at the largest integer" in text
-    assert "But: the counter at `velocity` overflowed to -2147483647. Count with `modulax.safe_increment(count)`" in text
+    assert (
+        "But: the counter at `velocity` overflowed to -2147483647. Count with `modulax.safe_increment(count)`" in text
+    )
     assert "exempt" in text
     check_transform(Wrapping(), exempt={**exempt, "counters_saturate": "an example of a fault"})
 
