@@ -220,6 +220,13 @@ def test_layers_of_every_library():
     assert (found["blocks.0.kernel"], found["blocks.10.bias"], found["out_norm.scale"]) == (10, 0, 0)
 
 
+def test_embeddings_are_known_by_their_names():
+    for name in ("emb", "tok_emb", "embs", "wte", "pos_emb", "embed_tokens"):
+        assert exponents({"blocks": [jnp.ones(2)] * 2, name: jnp.ones(2)})[name] == 2
+    with pytest.raises(ValueError, match="doesn't know the depth of `member`"):
+        exponents({"blocks": [jnp.ones(2)] * 2, "member": jnp.ones(2)})
+
+
 def test_depths_can_be_given():
     tree = {"enc": [jnp.ones(2)] * 2, "dec": [jnp.ones(2)] * 2}
     wanted = {"dec.0": 1, "dec.1": 0, "enc.0": 2, "enc.1": 2}

@@ -61,6 +61,12 @@ FOUND: dict[str, tuple[Any, Any, str, Any]] = {
         "`Freeze` stands before weight decay",
         mx.Chain(mx.AdamW(1e-3, mask=mx.decays), mx.Freeze(mx.by_path({"lm_head.*": True, "*": False}))),
     ),
+    "a freeze before the second of two": (
+        mx.Chain(mx.Freeze(mx.by_path({"lm_head.*": True, "*": False})), mx.AddDecayedWeights(0.1), mx.SGD(0.1)),
+        {"lm_head": {"w": jnp.ones(2)}, "w": jnp.ones((2, 2))},
+        "`Freeze` stands before weight decay",
+        mx.SGD(0.1),
+    ),
     "no decay": (mx.AdamW(1e-3, mask=False), MODEL, "no leaf decays", mx.AdamW(1e-3, weight_decay=0.0)),
     "decay of biases": (
         mx.AdamW(1e-3),
@@ -115,6 +121,31 @@ def test_what_is_found_and_what_to_write(name: str):
         with pytest.warns(UserWarning, match=message):
             wrong.init(model)
     right.init(model)
+
+
+class Learner(eqx.Module):
+    network: eqx.nn.Linear
+    inner: list[Any]
+
+
+def test_an_optimizer_in_a_model_is_not_trained():
+    network, optimizer = eqx.nn.Linear(2, 1, key=KEY), mx.AdamW(1e-3, weight_decay=0.5)
+    message = r"hyperparameters of the `SGD` in the field `inner.0` of the model .*`freeze_hyperparameters\(...\)`"
+    trained = Learner(network, [mx.SGD(mx.schedules.Linear(0.1, 0.0, 5))])
+    with pytest.warns(mx.LikelyMistake, match=message):
+        optimizer.init(trained)
+    assert len(mx.check(mx.SGD(0.1), trained)) == 1
+    frozen = Learner(network, [mx.freeze_hyperparameters(trained.inner[0])])
+    grads = eqx.filter_grad(lambda model: jnp.sum(model.network(jnp.ones(2))))(frozen)
+    assert jax.tree.leaves(grads.inner) == []
+    new, _ = optimizer.step(grads, optimizer.init(frozen), frozen)
+    assert jax.tree.leaves(new.inner) == jax.tree.leaves(frozen.inner) == [pytest.approx(0.1), 0.0, 5.0, 0.0]
+    # It is the optimizer that it was.
+    updates = [t.update(network, t.init(network))[0].weight for t in (trained.inner[0], new.inner[0])]
+    assert jnp.array_equal(*updates)
+    assert mx.check(mx.SGD(0.1), {"optimizer": mx.SGD(0.1)}) == ()  # trained on purpose
+    with pytest.raises(ValueError, match=r"`learning_rate` of `SGD` is an array of shape \(2,\)"):
+        mx.freeze_hyperparameters(jax.vmap(mx.SGD)(jnp.ones(2)))
 
 
 USUAL = {

@@ -248,10 +248,24 @@ def test_a_path_may_be_relative_in_new_folders_and_that_of_a_file(tmp_path: Path
     checkpoint.save("runs/first", OLD)
     np.testing.assert_array_equal(restored(Path("runs/first")), OLD["w"])
     Path("file").write_text("not a checkpoint")
-    checkpoint.save("file", NEW, overwrite=True)
-    np.testing.assert_array_equal(restored(Path("file")), NEW["w"])
+    Path("folder/docs").mkdir(parents=True)
+    for other in ("file", "folder"):
+        with pytest.raises(FileExistsError, match=f"{other}` is not a checkpoint, .* doesn't delete it"):
+            checkpoint.save(other, NEW, overwrite=True)
+    assert Path("folder/docs").is_dir()
+    Path("empty").mkdir()
+    Path("latest").symlink_to("runs/first")
+    for path in ("empty", "latest"):
+        checkpoint.save(path, NEW, overwrite=True)
+        np.testing.assert_array_equal(restored(Path(path)), NEW["w"])
+    np.testing.assert_array_equal(restored(Path("runs/first")), NEW["w"])  # to which the link leads
+    assert not list(Path().glob("*.old"))
+    # A backup of the user is not what a killed `save` left.
+    Path("empty").rename("empty.2024.old")
+    with pytest.raises(FileNotFoundError):
+        checkpoint.restore("empty", NEW)
     monkeypatch.setitem(sys.modules, "orbax.checkpoint", None)
-    for call in (lambda: checkpoint.save("other", NEW), lambda: checkpoint.restore("file", NEW)):
+    for call in (lambda: checkpoint.save("other", NEW), lambda: checkpoint.restore("latest", NEW)):
         with pytest.raises(ImportError, match=r"need orbax: `pip install modulax\[orbax\]`"):
             call()
 

@@ -13,6 +13,7 @@ import modulax
 from modulax import by_path, schedules
 
 from .instances import TRANSFORMS, Instance
+from .instances.curves import STATEFUL
 
 
 def params():
@@ -50,8 +51,12 @@ def test_groups_are_the_labels_of_partitions_and_what_is_frozen():
         modulax.Freeze(by_path({"scalar": True, "*": False})),
     )
     assert column(optimizer, "group") == {"bias": "rest", "scalar": "frozen", "w": "matrix"}
-    assert column(optimizer, "learning_rate") == {"bias": "Linear", "scalar": "", "w": "0.0001"}
+    assert column(optimizer, "learning_rate") == {"bias": "0 → 1", "scalar": "", "w": "0.0001"}
     assert column(optimizer, "weight_decay") == {"bias": "0.0001", "scalar": "", "w": "0.001"}
+    # A decay after the `Freeze` moves what it froze, and one of 0 doesn't.
+    for decay, group in ((0.1, ""), (0.0, "frozen")):
+        decayed = modulax.Chain(optimizer[1], modulax.AdamW(1.0, weight_decay=decay))
+        assert column(decayed, "group") == {"bias": "", "scalar": group, "w": ""}
 
 
 @pytest.mark.parametrize(
@@ -111,7 +116,7 @@ def test_a_part_that_is_masked_out_has_no_rate():
 
 
 @pytest.mark.parametrize("mask", [False, True])
-def test_every_column_with_a_schedule_has_its_name_where_the_number_was(mask: bool):
+def test_every_column_with_a_schedule_has_its_values_where_the_number_was(mask: bool):
     """In all optimizers with a weight decay, on the same leaves as without schedules."""
     chosen = by_path({"w": True, "*": False}) if mask else None
     for name in modulax.available():
@@ -122,10 +127,10 @@ def test_every_column_with_a_schedule_has_its_name_where_the_number_was(mask: bo
             scheduled = plain.replace(
                 weight_decay=schedules.Linear(0.25, 0.5, 9), learning_rate=schedules.Linear(0.5, 0.1, 9)
             )
-            decays = {path: x.replace("0.25", "Linear") for path, x in column(plain, "weight_decay").items()}
-            assert decays["w"] == "Linear", name
+            decays = {path: x.replace("0.25", "0.25 → 0.5") for path, x in column(plain, "weight_decay").items()}
+            assert decays["w"] == "0.25 → 0.5", name
             assert column(scheduled, "weight_decay") == decays, name
-            rates = {path: x and "Linear" for path, x in column(plain, "learning_rate").items()}
+            rates = {path: x and "0.5 → 0.1" for path, x in column(plain, "learning_rate").items()}
             assert column(scheduled, "learning_rate") == rates, name
 
 
@@ -141,7 +146,7 @@ def test_factors_that_follow_multiply_the_learning_rate():
     assert rates(half, modulax.ReduceOnPlateau(), modulax.AdamW(1e-3)) == ["0.001"] * 2
     assert rates(modulax.AdamW(1e-3), modulax.ReduceOnPlateau()) == ["0.001 × ReduceOnPlateau"] * 2
     line = schedules.Linear(1.0, 0.0, 10)
-    assert rates(modulax.Adafactor(0.1), modulax.ScaleBySchedule(line)) == ["0.1 × Linear"] * 2
+    assert rates(modulax.Adafactor(0.1), modulax.ScaleBySchedule(line)) == ["0.1 → 0"] * 2
     assert (
         rates(modulax.ScaleByAdam(), modulax.ScaleByLearningRate(0.1, flip_sign=False), modulax.Scale(-1.0))
         == ["0.1"] * 2
@@ -154,7 +159,7 @@ def test_multipliers_by_path_and_depth_are_in_the_learning_rate():
     tree = {"blocks": {"w": jnp.ones((3, 2))}, "head": jnp.ones(2)}
     scaled = modulax.ScaleByPath({"head": 10.0, "*": schedules.Linear(1.0, 0.5, 4)})
     assert column(modulax.Chain(modulax.SGD(0.1), scaled), "learning_rate", tree) == {
-        "blocks.w": "0.1 × Linear",
+        "blocks.w": "0.1 → 0.05",
         "head": "1.0",
     }
     deep = modulax.Chain(modulax.SGD(0.1), modulax.ScaleByDepth(0.5, by_path({"blocks.*": (2, 1, 0), "head": 0})))
@@ -162,7 +167,7 @@ def test_multipliers_by_path_and_depth_are_in_the_learning_rate():
     half = modulax.Chain(deep, modulax.Scale(0.5))
     assert column(half, "learning_rate", tree) == {"blocks.w": "0.0125 … 0.05", "head": "0.05"}
     line = deep.replace(factor=schedules.Linear(1.0, 0.5, 4))
-    assert column(line, "learning_rate", tree)["blocks.w"] == "0.1 × Linear * Linear … 0.1"
+    assert column(line, "learning_rate", tree)["blocks.w"] == "0.1 → 0.025 … 0.1"
     before = modulax.Chain(scaled, modulax.SGD(0.1))
     assert set(column(before, "learning_rate", tree).values()) == {"0.1"}
 
@@ -238,7 +243,46 @@ def test_a_batch_is_refused():
     assert modulax.describe(one, params).leaves[0].learning_rate == "0.01"
 
 
-def test_a_sum_of_schedules_has_parentheses_after_a_sign():
-    total = modulax.schedules.Linear(1.0, 0.0, 10) + 1
-    optimizer = modulax.Chain(modulax.ScaleByLearningRate(total, flip_sign=False), modulax.Scale(2.0))
-    assert "(Linear + 1.0)" in modulax.describe(optimizer, {"w": jnp.ones(2)}).leaves[0].learning_rate
+def test_a_schedule_of_unknown_values_has_its_name_in_a_product():
+    params = {"w": jnp.ones(2)}
+    total = schedules.Linear(1.0, 0.0, 10) + 1
+
+    def shown(rate: Any) -> str:
+        optimizer = modulax.Chain(modulax.ScaleByLearningRate(rate, flip_sign=False), modulax.Scale(2.0))
+        return modulax.describe(optimizer, params).leaves[0].learning_rate
+
+    assert shown(total) == "-4 → -2"
+    stateful = STATEFUL[0].make()
+    assert shown(stateful + 1.0) == f"(-({type(stateful).__name__} + 1.0)) × 2.0"
+    product = modulax.Chain(modulax.SGD(total), modulax.ScaleBySchedule(total))
+    assert modulax.describe(product, params).leaves[0].learning_rate == "(2 → 1) × (2 → 1)"
+
+
+def test_the_note_of_a_schedule_names_its_group():
+    rate = schedules.WarmupCosineDecay(0.0, 1e-2, 10, 100)
+    optimizer = modulax.groups(modulax.AdamW(rate), {"w": {"learning_rate": 0.1 * rate}})
+    description = modulax.describe(optimizer, params())
+    assert column(optimizer, "learning_rate") == {
+        "bias": "0 → 0.01 → 0",
+        "scalar": "0 → 0.01 → 0",
+        "w": "0 → 0.001 → 0",
+    }
+    notes = [note for note in description.notes if "follows" in note]
+    assert notes == [
+        "`learning_rate` of `w` follows `0.1 * WarmupCosineDecay`: 0 → 0.001 → 0.",
+        "`learning_rate` of `default` follows `WarmupCosineDecay`: 0 → 0.01 → 0.",
+    ]
+
+
+def test_a_notebook_shows_it_as_a_table():
+    description = modulax.describe(modulax.AdamW(1e-3), {"<w>": jnp.ones((2, 3))})
+    shown = description._repr_html_()
+    assert (shown.count("<tr>"), shown.count("<td"), shown.count("<th")) == (2, 5, 5 + 1)  # and <thead>
+    assert '<td style="text-align: left">&lt;w&gt;</td>' in shown
+    assert '<td style="text-align: right">48</td>' in shown
+    assert shown.endswith("shared)</p>")
+    assert "role" not in shown  # a column without a text
+    roles = modulax.roles({"dense": {"kernel": jnp.ones((2, 3))}})._repr_html_()
+    assert '<td style="text-align: left">dense.kernel</td>' in roles
+    assert modulax.Findings(("a < b.",))._repr_html_() == "<p>a &lt; b.</p>"
+    assert modulax.Findings()._repr_html_() == "<p>nothing found</p>"

@@ -457,7 +457,7 @@ def test_a_state_of_optax_or_none_is_refused_with_the_remedy(kind: str, monkeypa
     for call in (transform.update, transform.step):
         with pytest.raises(ValueError, match=r"was given None as its state, which must come from its `init\(params\)`"):
             call(G, None, G)
-        with pytest.raises(ValueError, match=r"was given a `tuple` as its state.*`modulax.checkpoint.state_from_optax"):
+        with pytest.raises(ValueError, match=r"was given a `tuple` as its state.*modulax.checkpoint.state_from_optax"):
             call(G, theirs, G)
 
 

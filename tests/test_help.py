@@ -3,6 +3,9 @@
 import inspect
 import pydoc
 
+import jax
+import numpy as np
+
 import modulax as mx
 
 
@@ -30,3 +33,49 @@ def test_signature_of_an_instance():
     """A schedule is callable: the signature of an instance is that of the call."""
     assert list(inspect.signature(mx.schedules.Linear(0.0, 1.0, 10)).parameters) == ["step"]
     assert str(inspect.signature(mx.schedules.Constant)) == "(constant)"
+
+
+def test_what_a_user_calls_is_listed():
+    """And the fields, and what a class of a user adds; the protocol is still there."""
+    chain = mx.Chain(clip=mx.Clip(1.0), adamw=mx.AdamW(1e-3))
+    called = ["addresses", "at", "eval_params", "hyperparameters", "init", "metrics", "replace", "step", "update"]
+    assert dir(chain) == sorted([*called, "parts"])
+    assert dir(mx.SGD(0.1)) == sorted([*called, "accumulator_dtype", "learning_rate", "momentum", "nesterov"])
+    assert dir(chain.init(np.ones(2, np.float32))) == ["names", "parts"]
+    schedule = mx.schedules.Constant(0.1)
+    assert dir(schedule) == sorted(["addresses", "clip", "constant", "hyperparameters", "over", "plot", "replace"])
+    assert all(hasattr(x, name) for x in (chain, schedule) for name in dir(x))
+    assert [chain.needs, chain.check()] == [(), None]
+
+    class Own(mx.AbstractStatelessTransform):
+        def apply(self, updates, params, **extra):
+            del params, extra
+            return updates
+
+        def of_its_own(self) -> int:
+            return 1
+
+    assert dir(Own()) == sorted([*called, "of_its_own"])
+
+
+def test_notebooks_complete_the_parts_of_a_chain():
+    chain = mx.Chain(clip=mx.Clip(1.0), adamw=mx.AdamW(1e-3))
+    state = chain.init(np.ones(2, np.float32))
+    for part in chain, state:
+        assert part._ipython_key_completions_() == ["clip", "adamw"]
+        assert [part[name] is not None for name in part._ipython_key_completions_()] == [True, True]
+
+
+def test_a_method_of_results_is_a_method():
+    optimizer = mx.AdamW(1e-3)
+    assert optimizer.hyperparameters == optimizer.hyperparameters
+    assert hash(optimizer.metrics) == hash(optimizer.metrics)
+    assert optimizer.hyperparameters != mx.AdamW(1e-3).hyperparameters
+    assert optimizer.metrics != optimizer.hyperparameters
+    assert str(inspect.signature(optimizer.metrics)).startswith("(state")
+    assert "short names" in (optimizer.metrics.__doc__ or "")
+    traced = [jax.jit(optimizer.hyperparameters) for _ in range(2)]
+    assert [f()["b1"] for f in traced] == [np.float32(0.9)] * 2
+    assert inspect.isfunction(mx.AdamW.metrics)
+    state = optimizer.init(np.ones(2, np.float32))
+    assert state  # of any state, although it has no length

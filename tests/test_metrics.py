@@ -29,7 +29,7 @@ def guarded(inner: mx.AbstractTransform) -> mx.AbstractTransform:
 
 
 def test_a_run_is_logged_to_a_file(tmp_path):
-    """The rates are those of the next step, everything else is of the last one; a row is read back as it was."""
+    """Everything is of the last step that was taken, also the rates; a row is read back as it was."""
     optimizer = mx.Chain(
         mx.Monitor({"grad_norm": norm, "norms": by_layer, "gradient_of_b": lambda u: u["b"]}),
         guarded(mx.AdamW(FALLING, b1=mx.schedules.Linear(0.9, 0.94, transition_steps=4))),
@@ -53,8 +53,8 @@ def test_a_run_is_logged_to_a_file(tmp_path):
     with (tmp_path / "log.csv").open() as file:
         last = {name: float(x) for name, x in list(csv.DictReader(file))[-1].items()}
     expected = {
-        "learning_rate": 0.1,  # two steps were taken
-        "b1": 0.92,
+        "learning_rate": 0.15,  # two steps were taken
+        "b1": 0.91,
         "grad_norm": 2.0 * math.sqrt(8),
         "norms.w": 2.0 * math.sqrt(6),
         "norms.b": 2.0 * math.sqrt(2),
@@ -95,6 +95,36 @@ def test_nothing_is_lost_where_a_name_looks_like_a_path():
     optimizer = mx.Chain(a=of_name("norm", 1.0), b=of_name("norm", 2.0), c=of_name("a.norm", 3.0))
     _, state = optimizer.update(PARAMS, optimizer.init(PARAMS))
     assert sorted(float(x) for x in optimizer.metrics(state).values()) == [1.0, 2.0, 3.0]
+
+
+def test_the_rate_of_every_group_is_listed():
+    """Those of groups, of layers, of stacked blocks, and of the AdamW of Muon, at the step that was made."""
+    params = {"blocks": [jnp.ones(2), jnp.ones(2)], "embed": jnp.ones(2)}
+    layers = mx.layerwise_decay(mx.SGD(FALLING), params, 0.5)
+    stacked = mx.Chain(mx.SGD(FALLING), mx.ScaleByDepth(0.5, mx.by_path({"embed": (1, 0), "*": 0})))
+    by_path = mx.Chain(mx.SGD(FALLING), mx.ScaleByPath({"embed": 2.0, "*": 1.0}))
+    blocks = {"embed": 0.25, "blocks.0": 0.5, "blocks.1": 1.0}
+    cases = [
+        (mx.groups(mx.SGD(FALLING), {"embed": {"learning_rate": 0.3}}), {"default": 0.15, "embed": 0.3}),
+        (layers, {"": 0.15} | {name: 0.15 * x for name, x in blocks.items()}),
+        (stacked, {"": 0.15, "embed.0": 0.075, "embed.1": 0.15, "*": 0.15}),
+        (by_path, {"": 0.15, "embed": 0.3, "*": 0.15}),
+        # Which of the multipliers apply in which group is not known without the parameters.
+        (
+            mx.Chain(mx.groups(mx.SGD(0.1), {"embed": {"learning_rate": 0.3}}), by_path[1]),
+            {"default": 0.1, "embed": 0.3},
+        ),
+    ]
+    for optimizer, expected in cases:
+        state = optimizer.init(params)
+        for _ in range(2):
+            _, state = optimizer.update(params, state, params)
+        found = {name: x for name, x in optimizer.metrics(state).items() if name.endswith("learning_rate")}
+        names = {f"{name}.learning_rate".lstrip("."): x for name, x in expected.items()}
+        assert found.keys() == names.keys()
+        np.testing.assert_allclose([found[name] for name in names], list(names.values()), rtol=1e-6)
+    muon = mx.Muon(0.1, adam_learning_rate=FALLING)
+    assert muon.metrics(muon.init(params)).keys() >= {"learning_rate", "adam_learning_rate"}
 
 
 def test_learning_rates_that_a_state_holds_are_listed_too():

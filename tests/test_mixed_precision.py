@@ -17,6 +17,7 @@ import pytest
 import modulax as mx
 from modulax import checkpoint
 
+from .compositions import CONTAINERS, extra
 from .settings import jax_defaults
 
 LOW = (jnp.bfloat16, jnp.float16)
@@ -429,3 +430,32 @@ def test_init_does_not_warn():
 def test_a_traced_init_does_not_warn():
     jax.eval_shape(mx.AdamW(1e-4).init, mixed())
     assert "too small for parameters in float16" in str(mx.describe(mx.AdamW(1e-4), mixed()))
+
+
+@pytest.mark.parametrize("wide", [mx.MasterWeights, mx.StochasticRounding])
+def test_every_container_hands_wide_updates_on(wide: Any):
+    """The update of a bfloat16 parameter is in float32, whatever is around what makes it."""
+    params = {name: jnp.ones(shape, jnp.bfloat16) for name, shape in (("a", (2, 3)), ("b", (3,)), ("c", (2, 3)))}
+    # The gradients of one vector or stack may have two dtypes.
+    mixed = {**params, "a": jnp.ones((2, 3))}
+
+    def through_optax(inner: Any) -> mx.AbstractTransform:
+        return mx.from_optax(optax.chain(mx.to_optax(mx.Scale(0.5)), optax.chain(mx.to_optax(inner))))
+
+    def updates(grads: Any) -> Any:
+        given = extra(params, params) | {"grad": grads}
+        return optimizer.update(grads, optimizer.init(params), params, **given)[0]
+
+    around = {name: make for name, make in CONTAINERS.items() if name not in NOT_HANDED_ON}
+    if wide is mx.StochasticRounding:
+        del around["Stacked"]  # refuses random numbers
+    for name, make in {**around, "FromOptax": through_optax}.items():
+        optimizer = make(wide(mx.AdamW(1e-3)))
+        for grads in (params, mixed):
+            new = jax.eval_shape(updates, grads)
+            narrow = {"b"} if name in ("Masked", "Partition") else set()  # what another part has
+            assert all(x.dtype == jnp.float32 for leaf, x in new.items() if leaf not in narrow), (name, new)
+
+
+# They keep parameters in float32 themselves, give another tree to what they hold, or sum updates of several parts.
+NOT_HANDED_ON = ("ScheduleFree", "Mechanize", "ScaleByGaLore", "ScaleBySophia", "Mean")

@@ -170,10 +170,12 @@ def test_the_layout_of_other_arrays_can_be_given():
     [
         (mx.AdamW(schedules.WarmupCosineDecay(0.0, 1e-3, 5, 9), mask=mx.by_path({"b": False, "*": True})), "adam"),
         (mx.Chain(mx.ClipByGlobalNorm(1.0), mx.SGD(0.1, momentum=0.9)), "sgd"),
+        (mx.Chain(mx.ClipByGlobalNorm(1.0), mx.SGD(schedules.WarmupCosineDecay(0.0, 1e-3, 5, 9))), "sgd"),
+        (mx.Chain(mx.ClipByGlobalNorm(1.0), mx.Adam(schedules.CosineDecay(0.1, 100))), "adam"),
         (mx.Muon(0.1), None),
         (mx.PolyakSGD(), None),
     ],
-    ids=["AdamW", "SGD", "Muon", "PolyakSGD"],
+    ids=["AdamW", "SGD", "clipped SGD", "clipped Adam", "Muon", "PolyakSGD"],
 )
 def test_the_column_of_the_table_is_found_by_a_trial(optimizer, like):
     tree, base = ({"w": jnp.ones((n, n)), "b": jnp.ones(n)} for n in (4, 2))
@@ -184,6 +186,9 @@ def test_the_column_of_the_table_is_found_by_a_trial(optimizer, like):
         found = mx.mup(optimizer, tree, base, like=like)
     else:
         found = mx.mup(optimizer, tree, base)
+        traced = []
+        jax.make_jaxpr(lambda o: traced.append(mx.mup(o, tree, base)[0]["scale_by_path"].multipliers))(optimizer)
+        assert traced == [found[0]["scale_by_path"].multipliers]  # in a sweep, the numbers are unknown
     wanted = {"w": 0.5, "*": 1.0} if like == "adam" else {"b": 2.0, "*": 1.0}
     assert found[0]["scale_by_path"] == mx.ScaleByPath(wanted)
 

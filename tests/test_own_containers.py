@@ -88,7 +88,7 @@ def test_it_is_described():
     mask = mx.by_path({"bias": False, "*": True})
     transform = SkipLarge(mx.Chain(mx.AdamW(schedules.Linear(0.1, 0.2, 5), weight_decay=0.5, mask=mask)), 1.0)
     rows = {row.path: row for row in mx.describe(transform, PARAMS).leaves}
-    assert rows["kernel"].learning_rate == rows["bias"].learning_rate == "Linear"
+    assert rows["kernel"].learning_rate == rows["bias"].learning_rate == "0.1 → 0.2"
     assert (rows["kernel"].weight_decay, rows["bias"].weight_decay) == ("0.5", "")
 
 

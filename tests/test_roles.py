@@ -575,10 +575,11 @@ def test_the_factor_of_shape_without_a_clamp():
 
 
 def test_init_warns_of_what_is_trained_as_a_matrix_by_mistake():
-    w = {"embed": jnp.ones((2, 3)), "x": jnp.ones((2, 3))}
-    with pytest.warns(UserWarning, match=r"`embed` is trained as a matrix") as found:
-        MUON.init(w)
-    assert len(found) == 1
+    for name in ("tok_emb", "embed"):
+        w = {name: jnp.ones((2, 3)), "x": jnp.ones((2, 3))}
+        with pytest.warns(UserWarning, match=rf"`{name}` is trained as a matrix") as found:
+            MUON.init(w)
+        assert len(found) == 1
     for role, group in ((mx.Embedding(), "adam"), (mx.Hidden(), "muon")):
         optimizer = MUON.replace(roles={"embed": role})
         optimizer.init(w)
@@ -591,6 +592,16 @@ def test_init_warns_of_what_is_trained_as_a_matrix_by_mistake():
         twice.init({"w": jnp.ones((2, 2))})
     for optimizer in (mx.Muon(0.02, adam_learning_rate=3e-4), mx.Muon(0.02, consistent_rms=0.2), mx.Muon(1e-3)):
         optimizer.init({"b": jnp.ones(3)})
+
+
+def test_adapters_in_a_plain_dict_are_matrices():
+    """Flax's LoRA has `lora_a` and `lora_b` beside the kernel; other names say nothing."""
+    found = mx.roles({"q": {"kernel": jnp.ones((3, 4)), "lora_a": jnp.ones((3, 2)), "lora_b": jnp.ones((2, 4))}})
+    assert {path: role.kind for path, role in found.items()} == {
+        "q.kernel": "hidden",
+        "q.lora_a": "lora",
+        "q.lora_b": "lora",
+    }
 
 
 # --- Masks, labels, groups -----------------------------------------------------------------------

@@ -109,9 +109,12 @@ def test_an_optimizer_follows_an_expression():
 
 
 def test_describe_shows_the_expression():
-    rows = mx.describe(mx.AdamW(-s, weight_decay=0.1 * s / 4 + t.clip(0, 1)), {"w": jnp.ones(2)}).leaves
-    assert rows[0].learning_rate == "-Linear"
-    assert rows[0].weight_decay == "0.1 * Linear / 4.0 + Clipped"
+    description = mx.describe(mx.AdamW(-s, weight_decay=0.1 * s / 4 + t.clip(0, 1)), {"w": jnp.ones(2)})
+    rows, notes = description.leaves, [note.partition(": ") for note in description.notes]
+    assert ("`learning_rate` follows `-Linear`", f"{rows[0].learning_rate}.") in [(a, b) for a, _, b in notes]
+    decay = "`weight_decay` follows `0.1 * Linear / 4.0 + Clipped`"
+    assert (decay, f"{rows[0].weight_decay}.") in [(a, b) for a, _, b in notes]
+    assert "→" in rows[0].learning_rate
 
 
 class Sum(mx.AbstractStatefulSchedule):

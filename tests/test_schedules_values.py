@@ -154,6 +154,8 @@ def test_the_length_of_a_run_is_a_number_like_the_others():
 
 
 def test_a_function_can_be_stretched():
+    tenth = S.Join([S.Linear(1.0, 0.0, 1.0).over(0.1), S.Constant(0.0)], [0.1]).over(40)
+    assert tenth(2) == 0.5  # a part of the run, in which a schedule is stretched too
     schedule = S.Join([S.WrappedSchedule(lambda x: 2 * x), lambda x: x], [0.5]).over(4)
     assert [float(schedule(t)) for t in range(5)] == [0, 0.5, 0, 0.25, 0.5]
 
@@ -232,6 +234,8 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
         ),
         (lambda: S.WarmupCosineDecay(0.0, 1.0, 5, 5), ["must be greater than `warmup_steps=5.0`, got 5.0"]),
         (lambda: S.Join([1.0], [2.0]), ["one boundary between each pair", "1 schedules and 1 boundaries"]),
+        (lambda: S.Linear(1.0, 0.0, 1.0).over(100).over(200), ["run of 100.", "`schedule.replace(total_steps=200)`"]),
+        (lambda: (2 * S.Linear(1.0, 0.0, 1.0).over(100)).over(9), ["run of 100.", "replace(total_steps=9)"]),
         (lambda: S.Constant(1.0).over(0), ["Stretched(total_steps=...)", "positive"]),
         (
             lambda: S.PiecewiseInterpolate("linear", 1.0, {5: 0.1, 9: 0.1}).replace(**{"boundaries.0": 10}),

@@ -104,6 +104,16 @@ def test_numbers_follow_schedules():
     assert float(strict.hyperparameters(strict.init(PARAMS))["factor"]) == 100
 
 
+def test_a_nan_is_skipped_while_jax_looks_for_nans():
+    gates = (mx.SkipSpikes(mx.SGD(0.1), 4), mx.ApplyIfFinite(mx.SGD(0.1), 3), mx.LossScaling(mx.SGD(0.1)))
+    for gate in gates:
+        params, state = {"w": jnp.ones(2)}, gate.init({"w": jnp.ones(2)})
+        with jax.debug_nans(True):
+            params, state = jax.jit(lambda x, p, s, t=gate: t.step({"w": x / x}, s, p))(jnp.zeros(2), params, state)
+        np.testing.assert_array_equal(params["w"], 1.0)
+        assert float(gate.metrics(state).get("norm", INF)) == INF
+
+
 def test_counters_are_metrics():
     spikes = mx.SkipSpikes(mx.AdamW(1e-3), 3, 2.0, by="both")
     names = {

@@ -59,12 +59,15 @@ def test_members_are_taken_as_from_a_list():
     assert np.shape(batched.eps) == (3,)
     with pytest.raises(IndexError):
         sweep[3]
+    for mask in ([True], np.ones((3, 1), bool)):
+        with pytest.raises(IndexError, match=r"a mask of shape \(3,\), with an entry for each member"):
+            sweep[mask]
 
 
 def test_names_are_those_of_replace():
     sweep = sweeps.grid(CHAIN, **{"clip.max_norm": [0.5, 1.0], "adamw.learning_rate.peak_value": [1e-3, 1e-2]})
     assert sweep.table()[2] == {
-        "optimizer": "Chain",
+        "optimizer": "ClipByGlobalNorm > AdamW",
         "clip.max_norm": 1.0,
         "adamw.learning_rate.peak_value": 1e-3,
     }
@@ -99,6 +102,49 @@ def test_concat_keeps_order_and_groups_by_structure():
     assert [table[i]["nesterov"] for i in (0, 3)] == [False, True]
     with pytest.raises(ValueError, match=r"there are 3: SGD, Lion, SGD\. `sweeps\.run` trains each"):
         sweep.batched()
+
+
+def clipped(*optimizers: Any) -> list[sweeps.Sweep]:
+    return [sweeps.grid(mx.Chain(mx.ClipByGlobalNorm(1.0), x), learning_rate=[1e-3, 1e-1]) for x in optimizers]
+
+
+def test_optimizers_are_called_by_what_is_inside():
+    nested = mx.MultiSteps(mx.Chain(mx.ClipByGlobalNorm(1.0), mx.ParamEMA(mx.AdamW(0.1))), 2)
+    groups = mx.groups(mx.SGD(0.1), {"head": {"learning_rate": 0.2}, "body": {"momentum": 0.9}})
+    sweep = sweeps.concat([*clipped(mx.AdamW(1e-3), mx.Lion(1e-3)), nested, groups, mx.SAM(mx.SGD(0.1), mx.SGD(0.2))])
+    labels = dict.fromkeys(row["optimizer"] for row in sweep.table())
+    assert [*labels] == [
+        "ClipByGlobalNorm > AdamW",
+        "ClipByGlobalNorm > Lion",
+        "MultiSteps(ClipByGlobalNorm > ParamEMA(AdamW))",
+        "Partition(SGD)",
+        "SAM(SGD)",
+    ]
+    assert [group.label for group in sweep.groups] == list(labels)
+    assert repr(sweep[:4]).startswith("Sweep(2 x ClipByGlobalNorm > AdamW, 2 x ClipByGlobalNorm > Lion; varied:")
+
+
+def test_concat_takes_names():
+    adamw, muon = clipped(mx.AdamW(1e-3), mx.Muon(1e-3))
+    mixed = [mx.SGD(0.1), mx.Lion(0.1)]
+    sweep = sweeps.concat({"adamw": adamw, "muon": muon, "AdamW again": adamw[:1], "others": mixed})
+    expected = ["adamw", "adamw", "muon", "muon", "AdamW again", "others: SGD", "others: Lion"]
+    assert [row["optimizer"] for row in sweep.table()] == list(sweep.labels) == expected
+    assert sweep[::-2].labels == tuple(expected[::-2])
+    assert sweep[[2, 4]].labels == sweeps.concat([sweep[[2, 4]]]).labels == ("muon", "AdamW again")
+    assert [group.label for group in sweep.groups[:2]] == ["adamw / AdamW again", "muon"]
+    assert "2 x muon, 1 x AdamW again, 1 x others: SGD" in repr(sweep)
+    assert sweep == sweeps.concat([adamw, muon, adamw[:1], mixed])  # a name changes no training
+
+
+def test_a_notebook_shows_a_table():
+    sweep = sweeps.grid(ADAMW, learning_rate=np.geomspace(1e-4, 1, 50))
+    shown = sweep._repr_html_()
+    assert shown.startswith("<p>Sweep(50 x AdamW; varied: learning_rate)</p><table>")
+    assert shown.count("<tr>") == 41
+    assert shown.endswith("<p>and 10 more</p>")
+    assert "<td>0.0001</td>" in shown
+    assert "A &gt; &lt;B" in sweeps.concat({"A > <B": ADAMW})._repr_html_()
 
 
 def test_precision_of_the_table():

@@ -1,8 +1,12 @@
 """The folder of a sweep: interrupted at every write, gone on with, refused."""
 
 import functools
+import json
 import os
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,9 @@ import pytest
 import modulax as mx
 from modulax import sweeps
 from modulax.sweeps import _folder
-from modulax.sweeps._description import described
+from modulax.sweeps._run import Experiment
+
+from . import settings
 
 QUIET: dict[str, Any] = {"progress": False, "devices": 1}
 RATES = sweeps.grid(mx.NoisySGD(0.1, key=1), learning_rate=[0.1, 0.2, 0.4])
@@ -82,8 +88,11 @@ def test_killed_before_any_of_its_writes_it_ends_as_an_uninterrupted_one(
         patch.setattr(_folder, "save", noted(_folder.save))
         run(folder)
     assert len(left) >= 2 + 4 * 2 + 2  # two notes; carries and metrics of two segments of two chunks; two tables
+    carries = sorted(path.name for path in (folder / "carries").iterdir())
+    assert carries == ["000-0001", "001-0001"]
     for killed in left:
         assert_same(run(killed), whole)
+        assert sorted(path.name for path in (killed / "carries").iterdir()) == carries  # none of an earlier segment
 
 
 def test_a_segment_whose_carry_is_written_but_not_its_metrics_is_run_again(
@@ -151,19 +160,177 @@ def falling(rate: float, offset: float = 0.0) -> Any:
     return lambda step: rate / (1.0 + jnp.asarray(step, float)) + offset
 
 
+def trained(optimizer: Any, key: Any) -> Any:
+    """Two steps, on constants of the training."""
+    params = jnp.ones(2, jnp.bfloat16)
+    state = optimizer.init(params)
+    for grads in DATA:
+        params, state = optimizer.step(jnp.asarray(grads, params.dtype), state, params)
+    return params
+
+
+DATA = np.ones((2, 2), np.float32)
+
+
+def programs(optimizer: Any, training: Any = trained) -> list[str]:
+    experiment = Experiment(optimizer, training, key=None, devices=1, segments=1)
+    return experiment._described("run")["programs"]
+
+
 @pytest.mark.parametrize(
     "first, second",
     [
         (mx.from_optax(optax.adam(0.1)), mx.from_optax(optax.adam(0.2))),
+        (
+            mx.from_optax(optax.adam(0.1, mu_dtype=jnp.float32)),
+            mx.from_optax(optax.adam(0.1, mu_dtype=jnp.float16)),
+        ),
         (mx.SGD(falling(0.1)), mx.SGD(falling(0.2))),
         (mx.SGD(functools.partial(falling(0.1))), mx.SGD(functools.partial(falling(0.2)))),
-        (mx.SGD(lambda step: 0.1 + 0.0 * step.astype(float)), mx.SGD(lambda step: 0.2 + 0.0 * step.astype(float))),
+        (mx.SGD(lambda step: 0.1 / step.astype(float)), mx.SGD(lambda step: 0.1 * step.astype(float))),
+        (
+            mx.ConditionallyMask(mx.SGD(0.1), lambda step: step > 3),
+            mx.ConditionallyMask(mx.SGD(0.1), lambda step: step < 3),
+        ),
         (mx.AdamW(0.1, mask=weighted(np.ones(2))), mx.AdamW(0.1, mask=weighted(np.zeros(2)))),
     ],
 )
-def test_members_whose_functions_hold_other_numbers_have_other_descriptions(first: Any, second: Any):
-    assert described(first) != described(second)
-    assert described(first) == described(first)
+def test_members_whose_functions_differ_are_other_programs(first: Any, second: Any):
+    with settings.jax_defaults():  # optax needs them
+        a, b = programs([first, second])
+        assert a != b
+        assert programs([second, first]) == [b, a]
+
+
+def test_another_training_is_another_program(monkeypatch: pytest.MonkeyPatch):
+    before = programs(mx.SGD(0.1))
+    assert programs([mx.SGD(0.2), mx.SGD(0.3)]) == 2 * before  # numbers of the optimizer are its arguments
+    assert programs(mx.SGD(0.1), lambda o, key: trained(o, key) * 2) != before
+    changed = DATA.copy()
+    assert programs(mx.SGD(0.1), lambda o, key: trained(o, key)) == before
+    changed[1, 1] = 2.0
+    monkeypatch.setitem(globals(), "DATA", changed)
+    assert programs(mx.SGD(0.1)) != before
+
+
+@pytest.mark.parametrize("inside", ["scan", "cond", "jit"])
+def test_constants_inside_of_operations_are_part_of_the_program(inside: str):
+    def training(data: Any) -> Any:
+        def add(x: Any, _: None = None) -> Any:
+            return x + data, None
+
+        def train(optimizer: Any, key: Any) -> Any:
+            x = optimizer.learning_rate * jnp.ones(2)
+            if inside == "scan":
+                return jax.lax.scan(add, x, length=2)[0]
+            return jax.lax.cond(x[0] > 0, add, lambda x: (x, None), x)[0] if inside == "cond" else jax.jit(add)(x)[0]
+
+        return train
+
+    ones, twos = jnp.ones(2), jnp.full(2, 2.0)
+    assert programs(mx.SGD(0.1), training(ones)) == programs(mx.SGD(0.1), training(jnp.ones(2)))
+    assert programs(mx.SGD(0.1), training(ones)) != programs(mx.SGD(0.1), training(twos))
+
+
+def test_a_changed_training_is_refused(finished: Path):
+    def advance_further(optimizer: Any, carry: Any) -> Any:
+        return advance(optimizer, advance(optimizer, carry)[0])
+
+    with pytest.raises(
+        ValueError, match="the program of member 0 has changed, by the code or the data of the training"
+    ):
+        run(finished, training=sweeps.Trainable(start, advance_further))
+
+
+def test_a_folder_of_an_earlier_version_is_refused(tmp_path: Path, finished: Path):
+    folder = tmp_path / "sweep"
+    shutil.copytree(finished, folder)
+    notes = json.loads((folder / "sweep.json").read_text())
+    del notes["programs"], notes["versions"]
+    (folder / "sweep.json").write_text(json.dumps(notes))
+    with pytest.raises(ValueError, match=r"was written by an earlier version of modulax, .* Choose another folder"):
+        run(folder)
+
+
+@pytest.mark.parametrize(
+    "file, content, says",
+    [
+        ("sweep.json", b"", "`sweep.json` can't be read .* Delete `.*` to begin from the start"),
+        ("sweep.json", b"[]", "it holds no description of a sweep"),
+        ("sweep.json", b"\xff\xfe", "`sweep.json` can't be read"),
+        ("chunk.json", b"[0]", r"it must be a list of 1 positive numbers, and is \[0\]"),
+        ("chunk.json", b"[]", "must be a list of 1 positive"),
+        ("chunk.json", b"{", "`chunk.json` can't be read"),
+        ("metrics/001-0000.npz", b"", r"delete all of `metrics/001-\*` and `carries/001-\*`"),
+        ("metrics/000-0001.npz", b"PK\3\4 and so on", "`metrics/000-0001.npz` can't be read"),
+    ],
+)
+def test_a_damaged_folder_is_named_with_the_remedy(
+    tmp_path: Path, finished: Path, file: str, content: bytes, says: str
+):
+    folder = tmp_path / "sweep"
+    shutil.copytree(finished, folder)
+    (folder / file).write_bytes(content)
+    with pytest.raises(ValueError, match=f"(?s)folder=.*is damaged: .*{says}"):
+        run(folder)
+
+
+def test_members_are_trained_again_if_their_damaged_files_are_deleted(
+    tmp_path: Path, finished: Path, whole: sweeps.Results
+):
+    folder = tmp_path / "sweep"
+    shutil.copytree(finished, folder)
+    for path in [*(folder / "metrics").glob("001-*"), *(folder / "carries").glob("000-*")]:
+        path.unlink() if path.is_file() else shutil.rmtree(path)
+    assert_same(run(folder), whole)  # 000 is finished, and needs no carry
+    with pytest.raises(ValueError, match="`carries/000-0001` can't be read"):
+        run(folder, segments=3)
+
+
+def of_all_kinds(optimizer: Any, carry: Any) -> Any:
+    """With operations whose parameters are functions, and arrays inside."""
+    carry, metrics = advance(optimizer, carry)
+    shape, table = jax.ShapeDtypeStruct((2,), jnp.float32), jnp.arange(2.0)
+    read = jax.pure_callback(on_the_host, shape, carry["params"]["w"], vmap_method="sequential")
+    chosen = jax.lax.cond(read[0] > 0, lambda x: x + table, lambda x: x, jax.nn.relu(read))
+    return carry, metrics | {"read": jax.nn.softplus(chosen)}
+
+
+def on_the_host(x: Any) -> Any:
+    return np.asarray(x) * np.float32(2)
+
+
+def train_and_hang(folder: str) -> None:
+    """What the other process runs: it hangs with the first segment written."""
+    patch, write = pytest.MonkeyPatch(), _folder.Folder.write
+
+    def hanging(*arguments: Any) -> None:
+        write(*arguments)
+        print("hangs", flush=True)
+        time.sleep(600)
+
+    patch.setattr(_folder.Folder, "write", hanging)
+    run(Path(folder), training=sweeps.Trainable(start, of_all_kinds))
+
+
+def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path: Path):
+    """It has the same program in both, and goes on after the segment that the first wrote."""
+    call = f"from tests import test_sweeps_folder as t; t.train_and_hang({str(tmp_path / 'sweep')!r})"
+    environment = os.environ | {"PYTHONHASHSEED": "7"}
+    training = sweeps.Trainable(start, of_all_kinds)
+    with subprocess.Popen([sys.executable, "-c", call], env=environment, stdout=subprocess.PIPE, text=True) as other:
+        try:
+            expected = run(training=training)
+            assert other.stdout is not None
+            assert other.stdout.readline() == "hangs\n"
+            with pytest.raises(ValueError, match=f"is in use by process {other.pid} on .*`jax.distributed`"):
+                run(tmp_path / "sweep", training=training)
+        finally:
+            other.kill()
+    written = tmp_path / "sweep" / "metrics" / "000-0000.npz"
+    before = written.stat().st_mtime_ns
+    assert_same(run(tmp_path / "sweep", training=training), expected)
+    assert written.stat().st_mtime_ns == before
 
 
 def test_a_folder_that_cannot_be_shared_by_the_devices_is_refused(finished: Path):

@@ -43,7 +43,9 @@ def test_the_suggestion_is_before_the_minimum():
     assert found.suggestion in found.rates
     assert found.note == ""
     assert found.results.diverged[found.rates > 2e-2].all()
-    assert repr(found) == f"RangeTest(suggestion {found.suggestion:.3g}; 64 rates from 1e-06 to 1)"
+    assert found.peak == found.rates[np.argmin(found.smoothed)] > found.suggestion
+    said = f"suggestion {found.suggestion:.3g}, peak of a schedule {found.peak:.3g}"
+    assert repr(found) == f"RangeTest({said}; 64 rates from 1e-06 to 1)"
     # A score is worse than that of the lowest rate by no more than that: the cliff doesn't reach far to the left.
     assert found.smoothed.max() <= found.scores[0] * 1.0001
     assert np.argmin(found.smoothed) == pytest.approx(np.argmin(found.scores), abs=3)
@@ -56,6 +58,7 @@ def test_large_metrics_may_be_good():
     assert found.suggestion is not None
     assert 1e-4 < found.suggestion < loss  # accuracy reaches 80 % of its gain earlier than the logarithm of the loss
     assert found.smoothed.max() == pytest.approx(0.99)
+    assert found.peak == found.rates[np.argmax(found.smoothed)]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +75,7 @@ def test_a_range_that_is_too_narrow(center: float, low: float, high: float, has_
     found = find(lowest_at(center), low, high, n=32)
     assert note in found.note
     assert note in repr(found)
-    assert (found.suggestion is not None) == has_suggestion
+    assert (found.suggestion is not None) == (found.peak is not None) == has_suggestion
     assert found.plot(plt.figure().gca()) is not None
 
 

@@ -2,6 +2,8 @@
 
 import builtins
 import re
+import sys
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -196,6 +198,24 @@ def test_large_values_are_good_with_mode_max():
     losses = np.array([[0.1], [0.9], [np.nan], [0.2]])
     ax = results_of(sweep, losses).plot(mode="max").axes[0]
     assert points(ax, "x")[0, 1] < 0.1  # at the lower edge
+    # An accuracy of 0.05 to 0.97 is on a linear axis: a logarithmic one would have no room for the good ones.
+    both = sweeps.grid(mx.AdamW(1e-3), learning_rate=[1e-3, 1e-2], weight_decay=[0.0, 0.1])
+    curves = np.array([0.97, 0.05, 0.92, 0.9])[:, None, None] * np.linspace(0.05, 1, 5)
+    figure = results_of(both, curves).plot(mode="max")
+    assert {ax.get_yscale() for ax in figure.axes} == {"linear", "log"}  # the latter of the colors of rates
+    assert [ax.get_ylabel() for ax in figure.axes if ax.get_yscale() == "log"] == ["learning_rate"]
+
+
+def test_optimizers_with_names_of_ones_own_have_colors_and_heat_maps_of_their_own():
+    grids = {
+        name: sweeps.grid(mx.Chain(mx.ClipByGlobalNorm(1.0), make(1e-3)), learning_rate=[1e-3, 1e-2], b1=[0.8, 0.9])
+        for name, make in (("mine", mx.AdamW), ("yours", mx.Lion))
+    }
+    figure = results_of(sweeps.concat(grids), np.linspace(2, 1, 8)[:, None, None] * np.linspace(1, 0.1, 4)).plot()
+    assert labels(figure)[:2] == ["mine", "yours"]
+    assert "best: yours, learning_rate = 0.01, b1 = 0.9" in labels(figure)
+    titles = [ax.get_title(loc="left") for ax in figure.axes]
+    assert [title for title in titles if title] == ["mine", "yours"]
 
 
 def test_losses_far_from_the_others_are_marked_and_not_drawn():
@@ -250,6 +270,35 @@ def test_what_cannot_be_plotted_is_explained(kwargs: dict[str, Any], words: list
     with pytest.raises(ValueError) as error:  # noqa: PT011
         results.plot(**kwargs)
     assert all(word in str(error.value) for word in words), error.value
+
+
+@pytest.mark.parametrize("backend", ["module://matplotlib_inline.backend_inline", "agg"])
+def test_a_notebook_shows_a_figure_once(backend: str, monkeypatch: pytest.MonkeyPatch):
+    """It asks a value for its display, and at the end of the cell the figures that are open."""
+    shown = list[Any]()
+
+    def display(figure: Any) -> None:
+        if method := getattr(figure, "_ipython_display_", None):
+            method()
+        else:
+            shown.append(figure)
+
+    monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=display))
+    monkeypatch.setattr(plt, "get_backend", lambda: backend)
+    for is_last_line in (True, False):
+        shown.clear()
+        figure = results_of([mx.Adam(0.1)], np.ones((1, 1))).plot()
+        if is_last_line:
+            display(figure)
+        if "inline" in backend:
+            for number in plt.get_fignums():
+                display(plt.figure(number))
+        else:
+            assert plt.fignum_exists(figure.number)  # a window stays
+        assert shown == [figure] * ("inline" in backend or is_last_line)
+        shown.clear()
+        display(figure)  # in a later cell, like any other
+        assert shown == [figure]
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):

@@ -1,4 +1,4 @@
-"""`sweeps.run`: one program per structure, each member as alone, memory, diverging members, results, wrong calls."""
+"""`sweeps.run`: one program per structure, each member as alone, memory, wrong calls."""
 
 import csv
 import functools
@@ -19,7 +19,7 @@ from flax import linen, nnx
 
 import modulax as mx
 from modulax import schedules, sweeps
-from modulax.sweeps import _memory, _population, _results, _training
+from modulax.sweeps import _memory, _population, _training
 from modulax.sweeps._run import Experiment
 
 from . import settings
@@ -76,11 +76,11 @@ def assert_each_member_is_as_alone(results: sweeps.Results, train: Any, rtol: fl
 
 
 @pytest.mark.parametrize("members, seeds, chunk", [(1, 1, None), (7, 2, None), (7, 3, 3), (5, 1, 2), (4, 2, 9)])
-def test_train_is_traced_once_whatever_the_members_seeds_and_chunks(members: int, seeds: int, chunk: int | None):
+def test_train_is_traced_twice_whatever_the_members_seeds_and_chunks(members: int, seeds: int, chunk: int | None):
     TRACED.clear()
     sweep = sweeps.grid(mx.SGD(0.1), learning_rate=np.linspace(0.01, 0.2, members))
     results = sweeps.run(sweep, linear, seeds=seeds, chunk=chunk, **QUIET)
-    assert TRACED["linear"] == 1
+    assert TRACED["linear"] == 2
     assert results.chunk == (min(chunk or members, members),)
     assert results.metrics["curve"].shape == (members, seeds, 4)
     if members == 7:
@@ -114,7 +114,7 @@ def test_decay_clip_momentum_and_schedule_vary_in_one_program():
     }
     TRACED.clear()
     results = sweeps.run(sweeps.grid(optimizer, **values), linear, **QUIET)
-    assert TRACED["linear"] == 1
+    assert TRACED["linear"] == 2
     assert len(np.unique(results.metrics["loss"])) == 32
     assert_each_member_is_as_alone(results, linear)
 
@@ -134,7 +134,7 @@ def test_classes_share_a_table(tmp_path: Path):
         mx.AdamW(1e-2),
     ])  # fmt: skip
     results = sweeps.run(sweep, linear, seeds=2, **QUIET)
-    assert TRACED["linear"] == 3
+    assert TRACED["linear"] == 4  # the first structure twice
     assert_each_member_is_as_alone(results, linear)
     table = results.table("loss")
     assert [row["optimizer"] for row in table] == ["AdamW", "AdamW", "Lion", "Lion", "Muon", "AdamW"]
@@ -222,7 +222,7 @@ def test_the_chunk_is_found_under_a_small_budget(capsys: pytest.CaptureFixture[s
     assert expected.chunk == (10,)
     TRACED.clear()
     results = sweeps.run(sweep, heavy, memory=40_000, devices=1)
-    assert TRACED["heavy"] == 1
+    assert TRACED["heavy"] == 2
     (chunk,) = results.chunk
     assert 1 < chunk < 10
     assert f"SGD: {chunk} of 10 members at a time" in capsys.readouterr().err
@@ -279,94 +279,6 @@ def test_a_device_without_memory_is_answered_with_a_smaller_chunk(monkeypatch: p
         sweeps.run(sweep, linear, **QUIET)
 
 
-LEVELS = sweeps.grid(mx.SGD(1.0), learning_rate=[1.0, 2.0, 3.0, 4.0])
-
-
-def kinds(optimizer: Any, key: Any) -> Any:
-    """Metrics of all kinds, some of which diverge: for rate 3 the curve, for rate 4 the loss with one of the seeds."""
-    rate, is_first = optimizer.learning_rate, key == jax.random.split(jax.random.key(0), 2)[0]
-    loss = jnp.where((rate > 3.5) & is_first, jnp.inf, -rate)
-    return {
-        "loss": loss,
-        "curve": jnp.stack([rate, jnp.where((rate > 2.5) & (rate < 3.5), jnp.nan, 1.0), rate]),
-        "half": (rate / 3).astype(jnp.bfloat16),
-        "z": jax.lax.complex(rate, 1.0),
-        "deep": [{"count": rate.astype(int), "flag": rate > 1.5}],
-        "python": (1, 2.5, True),
-        "none": None,
-    }
-
-
-def test_metrics_of_all_kinds_and_members_that_diverge():
-    results = sweeps.run(LEVELS, kinds, seeds=2, **QUIET)
-    metrics = results.metrics
-    assert metrics["half"].dtype == jnp.bfloat16
-    assert metrics["z"].dtype == np.complex64
-    assert metrics["deep"][0]["count"].tolist() == [[1, 1], [2, 2], [3, 3], [4, 4]]
-    assert metrics["deep"][0]["flag"].dtype == bool
-    assert [x.dtype for x in metrics["python"]] == [np.int32, np.float32, bool]
-    np.testing.assert_array_equal(results.diverged, [[False] * 2, [False] * 2, [True] * 2, [True, False]])
-    np.testing.assert_array_equal(results.scores("loss"), [-1, -2, -3, np.inf])
-    np.testing.assert_array_equal(results.scores("loss", mode="max"), [-1, -2, -3, -np.inf])
-    np.testing.assert_array_equal(results.scores("loss", reduce="min"), [-1, -2, -3, -4])
-    np.testing.assert_array_equal(results.scores("loss", reduce="max"), [-1, -2, -3, np.inf])
-    np.testing.assert_array_equal(results.scores("loss", reduce="median"), [-1, -2, -3, np.inf])
-    assert results.best("loss") == (LEVELS[2], {"member": 2, "optimizer": "SGD", "learning_rate": 3.0, "loss": -3.0})
-    assert results.best("loss", mode="max")[1]["member"] == 0
-    assert results.best("deep.0.count", mode="max")[1] == {
-        "member": 3, "optimizer": "SGD", "learning_rate": 4.0, "deep.0.count": 4.0,
-    }  # fmt: skip
-    np.testing.assert_array_equal(results.final("curve")[:, 0], [1, 2, 3, 4])
-    assert results.curve("curve").shape == (4, 2, 3)
-    assert results.table("loss")[3] | {"loss": 0} == {
-        "member": 3, "optimizer": "SGD", "learning_rate": 4.0,
-        "loss": 0, "loss_min": -4.0, "loss_max": np.inf, "diverged": 1,
-    }  # fmt: skip
-    assert "3 diverged" in repr(results)
-    with pytest.raises(ValueError, match=r"`z` is complex.*Return its absolute value"):
-        results.best("z")
-
-
-def test_all_diverged():
-    results = sweeps.run(LEVELS, lambda optimizer, key: jnp.nan * optimizer.learning_rate, **QUIET)
-    assert results.diverged.all()
-    with pytest.raises(ValueError, match=r"No member has a finite `metric`: all diverged. Try smaller learning rates"):
-        results.best()
-
-
-def test_a_metric_may_be_called_metric():
-    results = sweeps.run(LEVELS, lambda optimizer, key: {"metric": optimizer.learning_rate, "b": 1.0}, **QUIET)
-    assert results.best("metric")[1]["metric"] == 1.0
-    assert "metric" in _results.csv_of(results)
-
-
-def test_a_metric_with_the_name_of_a_hyperparameter_has_a_column_of_its_own(tmp_path: Path):
-    def train(optimizer: Any, key: Any) -> Any:
-        return {"learning_rate": 10 * optimizer.learning_rate, "loss": optimizer.learning_rate}
-
-    results = sweeps.run(sweeps.grid(mx.SGD(0.1), learning_rate=[0.5, 0.25]), train, **QUIET)
-    row = {"member": 1, "optimizer": "SGD", "learning_rate": 0.25, "metrics.learning_rate": 2.5}
-    assert results.table("learning_rate")[1] == row | {"diverged": 0}
-    assert results.best("learning_rate")[1] == row
-    results.to_csv(tmp_path / "table.csv")
-    *_, last = csv.reader((tmp_path / "table.csv").read_text().splitlines())
-    assert last == ["1", "0", "SGD", "0.25", "2.5", "0.25", "False"]
-
-
-def test_names_of_metrics():
-    results = sweeps.run(LEVELS, lambda optimizer, key: {"loss": optimizer.learning_rate, "b": 1.0}, **QUIET)
-    for wrong, says in (
-        ("los", "no metric `los`: there are `b`, `loss`. Did you mean `loss`"),
-        (None, "Choose a metric"),
-    ):
-        with pytest.raises(ValueError, match=says):
-            results.best(wrong)
-    with pytest.raises(ValueError, match="mode"):
-        results.best("loss", mode="smallest")
-    with pytest.raises(ValueError, match="reduce"):
-        results.best("loss", reduce="average")
-
-
 def start(optimizer: Any, key: Any) -> Any:
     return {"w": jax.random.normal(key, (2,)), "n": jnp.zeros((), int), "act": jnp.tanh, "name": "model"}
 
@@ -414,6 +326,24 @@ def reads(function: Callable[[Any], Any]) -> Any:
     return lambda optimizer, key: function(optimizer.learning_rate)
 
 
+def batches(n: int = 9) -> Any:
+    return iter(np.arange(2.0 * n, dtype=np.float32).reshape(n, 2))
+
+
+def taking(loader: Any) -> sweeps.Trainable:
+    """A training on the next batch of a loader."""
+    return sweeps.Trainable(lambda o, key: jnp.zeros(2), lambda o, x: (x + o.learning_rate * next(loader), x[0]))
+
+
+def in_a_scan(loader: Any) -> Any:
+    def train(optimizer: Any, key: Any) -> Any:
+        return jax.lax.scan(lambda x, _: (x + next(loader), None), jnp.zeros(2), length=3)[0]
+
+    return train
+
+
+loader, RANDOM = batches(), np.random.default_rng(0)
+TAKES = r"is no function of its arguments: .*`next\(loader\)`.*`jax.pure_callback`"
 TRAINABLE: Any = sweeps.Trainable  # for functions that a type checker refuses
 READS = r"reads a traced value as a Python number.*`jnp\.where`"
 WRONG: list[tuple[Any, Any, dict[str, Any], type[Exception], str]] = [
@@ -465,6 +395,14 @@ WRONG: list[tuple[Any, Any, dict[str, Any], type[Exception], str]] = [
     (SGDS, wrong_carry(n=lambda x: 3), {}, TypeError, "`n` is int32.* absent after it. Keep a step count as an array"),
     (SGDS, wrong_carry(name=lambda x: "other"), {}, TypeError, "the same non-arrays. `name` changed"),
     (SGDS, wrong_carry(name=lambda x: None), {}, TypeError, "the same non-arrays"),
+    (SGDS, taking(batches()), {"segments": 2}, ValueError, rf"`advance` {TAKES}"),
+    (SGDS, taking(batches(1)), {"segments": 2}, ValueError, "`advance` is no .* it gave StopIteration"),
+    (SGDS, TRAINABLE(lambda o, key: next(loader), advance), {}, ValueError, rf"`start` {TAKES}"),
+    (SGDS, in_a_scan(batches()), {}, ValueError, rf"`train` {TAKES}"),
+    (SGDS, jax.jit(in_a_scan(batches())), {}, ValueError, r"gave another array float32\[2\]"),
+    (SGDS, eqx.filter_jit(in_a_scan(batches())), {}, ValueError, TAKES),
+    (SGDS, lambda o, key: RANDOM.normal() * o.learning_rate, {}, ValueError, "gave other operations, or other numbers"),
+    (SGDS, lambda o, key: {"a": {"b": 1.0}, "a.b": 2.0}, {}, ValueError, "several metrics with the name `a.b`"),
     (SGDS, returned(1, 2, 3), {}, TypeError, r"a pair, `\(carry, metrics\)`, and it returned a tuple of 3"),
     (SGDS, returned({"loss": 1.0}), {}, TypeError, r"a pair, `\(carry, metrics\)`, and it returned dict"),
     (SGDS, sweeps.Trainable(start, lambda o, carry: (carry, None)), {}, TypeError, "`advance` must return its metrics"),

@@ -1,5 +1,6 @@
 """Successive halving and population-based training: who is trained how long, from whose carry, and after a restart."""
 
+import functools
 import itertools
 import os
 from collections import Counter
@@ -60,7 +61,7 @@ def halving(**options: Any) -> sweeps.Results:
 def test_halving_trains_the_best_members_longer(whole: sweeps.Results):
     TRACED.clear()
     found = halving()
-    assert TRACED == {"start": 1, "advance": 1}
+    assert TRACED == {"start": 2, "advance": 2}
     assert sorted(found.segments) == [1] * 18 + [3] * 6 + [9] * 3
     losses = whole.metrics["loss"][:, 0]
     alive = np.arange(27)
@@ -119,7 +120,8 @@ def test_halving_ranks_all_classes_together_and_by_any_metric():
     for reduce, best in (("min", 0), ("mean", 2)):
         found = sweeps.halving(rates, opposed, rungs=2, reduce=reduce, seeds=6, **QUIET)
         assert found.segments[best] == 3
-    assert sweeps.halving(both[:3], TRAINABLE, "loss", factor=3, progress=False, devices=1).segments.max() == 3
+    found = sweeps.halving(both[:3], TRAINABLE, "loss", factor=2, progress=False, devices=1)
+    assert sorted(found.segments) == [2, 4, 8]
 
 
 def population() -> sweeps.Sweep:
@@ -139,7 +141,7 @@ def pbt(**options: Any) -> sweeps.Results:
 def test_pbt_is_what_its_history_says():
     TRACED.clear()
     found = pbt()
-    assert TRACED == {"start": 1, "advance": 1}
+    assert TRACED == {"start": 2, "advance": 2}
     rates, momenta, parents = found.history["learning_rate"], found.history["momentum"], found.parents
     assert parents is not None
     members, size = population(), 8
@@ -189,6 +191,55 @@ def test_pbt_of_a_space_draws_from_it_and_mode_max_copies_the_largest():
     assert score[replaced].max() <= np.delete(score, replaced).min()
     assert ((found.history["momentum"][replaced, 1] >= 0.95) & (found.history["momentum"][replaced, 1] < 0.99)).all()
     np.testing.assert_array_equal(found.history["momentum"][:, 0], [m.momentum for m in population()])
+
+
+def test_pbt_changes_each_value_of_a_pattern_by_itself():
+    optimizer = mx.groups(mx.SGD(0.1), {"b": {"learning_rate": 0.001}})
+    members = sweeps.concat({"mine": [optimizer] * 4})
+    training = sweeps.Trainable(lambda o, key: jax.random.uniform(key), lambda o, u: (u, u))
+    explore = {"*learning_rate": lambda value, u: value * 3}
+    found = sweeps.pbt(members, training, segments=2, explore=explore, **QUIET)
+    names = ["transforms.b.learning_rate", "transforms.default.learning_rate"]
+    assert list(found.history) == names
+    assert found.parents is not None
+    (replaced,) = np.flatnonzero(found.parents[:, 1] != np.arange(4))
+    for name, value in zip(names, (0.001, 0.1), strict=True):
+        np.testing.assert_allclose(found.history[name][:, 0], value, rtol=1e-6)
+        np.testing.assert_allclose(found.history[name][:, 1], value * np.where(np.arange(4) == replaced, 3, 1))
+        assert found.sweep.table()[replaced][name] == pytest.approx(3 * value)
+    assert found.sweep.labels == ("mine",) * 4
+
+
+class Grown:
+    def __init__(self, factor: float):
+        self.factor = factor
+
+    def __call__(self, value: float, u: float) -> float:
+        return value * self.factor
+
+
+def grown(factor: float, value: float, u: float) -> float:
+    return value * factor
+
+
+@pytest.mark.parametrize(
+    "change",
+    [Grown, lambda factor: functools.partial(grown, factor), lambda factor: lambda value, u: value * factor],
+    ids=["object", "partial", "lambda"],
+)
+def test_pbt_knows_its_folder_by_the_values_that_functions_returned(change: Any, tmp_path: Any):
+    members = sweeps.zipped(mx.SGD(0.1), learning_rate=[1.0, 2.0, 3.0, 4.0])
+    training = sweeps.Trainable(
+        lambda o, key: jnp.zeros(()), lambda o, x: (x + o.learning_rate, {"loss": x + o.learning_rate})
+    )
+    options: Any = {"segments": 2, "folder": tmp_path / "search"} | QUIET
+    first, again = (sweeps.pbt(members, training, explore={"learning_rate": change(1.5)}, **options) for _ in range(2))
+    assert first.history["learning_rate"][:, 1].tolist() == [1, 2, 3, 1.5]
+    np.testing.assert_array_equal(again.metrics["loss"], first.metrics["loss"])
+    with pytest.raises(
+        ValueError, match=r"in segment 1, `learning_rate` was .*1.5\] and is .*50.0\]. If a function in"
+    ):
+        sweeps.pbt(members, training, explore={"learning_rate": change(50.0)}, **options)
 
 
 class KilledError(Exception):
@@ -259,7 +310,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "an option": (lambda: pbt(explore={"nesterov": 1.2}), "is an option and not a hyperparameter"),
     "out of range": (
         lambda: sweeps.pbt([mx.Adam(1e-3)] * 4, TRAINABLE, "loss", segments=2, explore={"b2": 1.2}, **QUIET),
-        "changed 0.999 to 1.*must be in .* Give a space, or a function that stays in the range",
+        "changed `b2` from 0.999 to 1.*must be in .* Give a space, or a function that stays in the range",
     ),
 }
 

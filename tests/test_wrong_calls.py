@@ -20,8 +20,11 @@ from flax import linen, nnx  # noqa: F401 (in the table)
 
 import modulax as mx
 import modulax.checkpoint
+import modulax.linen
 import modulax.nnx
 from modulax import schedules
+from modulax._catalog import vocabulary
+from modulax._catalog.optax_names import home, known_elsewhere
 
 ERRORS: dict[str, type[Exception]] = {
     cls.__name__: cls for cls in (TypeError, AttributeError, KeyError, ValueError, dataclasses.FrozenInstanceError)
@@ -46,6 +49,8 @@ def _names() -> dict[str, Any]:
         "model": eqx.nn.Linear(2, 2, key=jax.random.key(0)),
         "nnx_model": nnx_model,
         "nnx_opt": modulax.nnx.Optimizer(nnx_model, opt, wrt=nnx.Param),
+        "nnx_chain": modulax.nnx.Optimizer(nnx_model, mx.Chain(clip=mx.Clip(1.0), adamw=opt), wrt=nnx.Param),
+        "blocks": {"blocks": [{"w": jnp.ones(2)}, {"w": jnp.ones(2)}]},
     }
 
 
@@ -66,6 +71,31 @@ def test_is_refused_with_what_to_write(call: str, error: str, says: str, instead
 
 def test_there_are_enough():
     assert len({call for call, *_ in TABLE}) == len(TABLE) >= 80
+
+
+def test_every_remedy_for_a_word_of_another_library_is_in_the_table():
+    """Each sentence of the vocabulary is the answer to a call of the table, where its remedy is run."""
+    says = [row[2] for row in TABLE]
+    remedies = [remedy for words in vocabulary.ATTRIBUTES.values() for remedy in words]
+    assert [x for x in remedies if not any(part in x for part in says)] == []
+
+
+@pytest.mark.parametrize("table", [vocabulary.ELSEWHERE, vocabulary.SCHEDULES], ids=["optimizers", "schedules"])
+def test_what_is_written_for_a_name_of_another_library_runs(table: dict[str, str]):
+    names = {name: getattr(mx, name) for name in dir(mx)} | {"linen": modulax.linen, "nnx": modulax.nnx}
+    for written, words in table.items():
+        assert eval(written, names) is not None
+        for word in words.split():
+            assert known_elsewhere(word) == f"Write `modulax.{written}`."
+
+
+def test_names_of_the_vocabulary_are_not_here():
+    """A name that the library gets is taken out of the vocabulary: the message would not be seen, or not be true."""
+    for word in vocabulary.NOT_HERE.split():
+        assert home(word) is None
+    words = " ".join([*vocabulary.ELSEWHERE.values(), *vocabulary.SCHEDULES.values(), vocabulary.NOT_HERE]).split()
+    assert len(words) == len(set(words))
+    assert [word for word in words if home(word)] == []
 
 
 def test_a_mask_that_excludes_everything_is_noted():

@@ -16,6 +16,7 @@ from . import (
     tree as tree,
 )
 from ._catalog.check import Findings as Findings, check as check
+from ._catalog.config import from_config as from_config, to_config as to_config
 from ._catalog.describe import Description as Description, LeafDescription as LeafDescription, describe as describe
 from ._catalog.registry import Card as Card, available as available, card as card, citation as citation, get as get
 from ._catalog.sharding import state_sharding as state_sharding
@@ -127,6 +128,7 @@ from ._protocol.fields import (
     number as number,
     required_number as required_number,
 )
+from ._protocol.hyperparameters import freeze_hyperparameters as freeze_hyperparameters
 from ._protocol.leafwise import AbstractLeafwise as AbstractLeafwise
 from ._protocol.mistakes import LikelyMistake as LikelyMistake
 from ._protocol.optimizer import AbstractOptimizer as AbstractOptimizer

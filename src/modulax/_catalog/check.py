@@ -7,14 +7,17 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._containers.chain import is_chain
-from .._protocol.container import AbstractContainer
+from .._protocol.container import AbstractContainer, check_optimizer
+from .._protocol.mistakes import trained_hyperparameters
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.schedule import is_schedule
-from .._protocol.small_steps import lost_steps, warnings_in, wrong_rate
+from .._protocol.small_steps import lost_steps, not_numbers, warnings_in, wrong_rate
 from .._protocol.transform import AbstractTransform, everything_in
 from .._roles.find import Roles, model_of, table_of
 from .._roles.labels import with_roles
 from .._support.checks import listing
+from .._support.methods import explained
+from .._support.tables import html_table
 from ..tree._math import shapes_of
 from .describe import NO_LEAF_DECAYS, Description, describe
 
@@ -31,7 +34,11 @@ class Findings(tuple[str, ...]):
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        return html_table((), (), notes=self or ("nothing found",))
 
+
+@explained
 def check(optimizer: AbstractTransform, model: Any) -> Findings:
     """Look for what would train something else than was meant, without running a step.
 
@@ -41,7 +48,8 @@ def check(optimizer: AbstractTransform, model: Any) -> Findings:
     It finds: updates in the direction of the gradient; two optimizers in one chain; an average of parameters or master
     weights before a clip; a `Freeze` before weight decay; a weight decay of no leaf, or of all biases and gains; what
     Muon takes for a matrix, and AdamW's learning rate beside it; learning rates above 1, below 0 or NaN, also of
-    schedules; and steps that a low precision rounds away. `init` warns of some of them.
+    schedules; steps that a low precision rounds away; and an optimizer in the model, which would be trained. `init`
+    warns of some of them.
 
     Args:
         optimizer: any transform.
@@ -50,13 +58,17 @@ def check(optimizer: AbstractTransform, model: Any) -> Findings:
     Returns:
         sentences on what was found, each of which says what to write; empty if nothing was.
     """
+    check_optimizer("check(optimizer, model)", optimizer, model)
     seen = model_of(model)
     optimizer = with_roles(optimizer, lambda given: table_of(seen, given))
     shown = describe(optimizer, seen.params)
     found = [
         *_ascent(optimizer, seen.params),
         *_rates(optimizer),
+        *not_numbers(optimizer),
+        *_negative_decay(optimizer),
         *_decay(shown, table_of(seen, {})),
+        *trained_hyperparameters(seen.params),
         *warnings_in(optimizer, shapes_of(seen.params), _LARGEST),
         *lost_steps(optimizer, shapes_of(seen.params)),
     ]
@@ -94,6 +106,14 @@ def _rates(optimizer: AbstractTransform) -> Iterator[str]:
         rate = getattr(transform, "learning_rate", None)
         if isinstance(transform, AbstractOptimizer) and not is_schedule(rate):
             yield from wrong_rate(type(transform).__name__, rate, _LARGEST)
+
+
+def _negative_decay(optimizer: AbstractTransform) -> Iterator[str]:
+    """A sentence for each optimizer whose weight decay makes weights grow."""
+    for transform in everything_in(optimizer):
+        decay = getattr(transform, "weight_decay", None)
+        if isinstance(transform, AbstractOptimizer) and isinstance(decay, (float, np.ndarray)) and np.any(decay < 0):
+            yield f"the weight decay of `{type(transform).__name__}` is negative, {decay:.4g}: it makes weights grow."
 
 
 def _decay(shown: Description, roles: Roles) -> Iterator[str]:

@@ -3,7 +3,7 @@
 `describe` makes one row per parameter from the shapes alone. `_walk` follows the parts of the transform (`each_part`),
 restricts the rows to the leaves that a part `receives`, and appends the key of the part to their group. A
 transform without parts writes the learning rate and the weight decay of its fields into the rows. After its parts, an
-optimizer replaces these by the names of its schedules, and any transform marks the leaves that it freezes. A factor
+optimizer replaces these by the values of its schedules, and any transform marks the leaves that it freezes. A factor
 that follows, such as `Scale`, `ScaleByPath` or `ReduceOnPlateau`, multiplies the learning rate. Finally, `owners`
 assigns every array of the state to its parameter, or to the shared bytes.
 """
@@ -19,8 +19,10 @@ from typing import Any
 import jax
 import jax.tree_util as jtu
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import PyTree
 
+from .._protocol.container import check_optimizer
 from .._protocol.hyperparameters import AbstractHyperparameters, batched_number, format_value
 from .._protocol.leafwise import AbstractLeafwise, applies_to
 from .._protocol.masks import select
@@ -29,12 +31,15 @@ from .._protocol.schedule import AbstractSchedule, is_schedule, title, values_ov
 from .._protocol.small_steps import lost_steps, warnings_in
 from .._protocol.transform import AbstractTransform, Effect, Part
 from .._roles.labels import roles_read_by, taken_as_hidden
-from .._support.tables import table
+from .._support.methods import explained
+from .._support.tables import html_table, table
 from .._support.types import Params, State
 from ..tree._math import shapes_of
 from ..tree._paths import leaves_with_paths
 from ..tree._stacks import stacked_states, unstack
 from ..tree._state import init_even_if_empty, owners
+
+_RIGHT = ("state bytes",)
 
 
 @dataclasses.dataclass
@@ -46,9 +51,9 @@ class LeafDescription:
         shape: its dtype and shape, such as `float32[3,4]`.
         role: what it is, as in `roles`; empty if the optimizer doesn't ask, or if nothing is known.
         group: its label in a `Partition`, or `frozen`.
-        learning_rate: learning rate, or the name of the schedule, times the factors that follow in a chain, such as
-            `Scale`; empty if there is none.
-        weight_decay: weight decay, or the name of the schedule; empty if there is none.
+        learning_rate: learning rate, times the factors that follow in a chain, such as `Scale`; of a schedule the
+            values where it begins, turns and ends, `0 → 0.001 → 0`, or its name; empty if there is none.
+        weight_decay: weight decay, or the values of the schedule; empty if there is none.
         state_bytes: size in bytes of its optimizer state.
     """
 
@@ -80,20 +85,26 @@ class Description:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        total = f"{self.parameters:,} parameters, {self.total_bytes:,} bytes of state"
-        summary = [f"{total} ({self.shared_bytes:,} of them shared)", *(f"note: {note}" for note in self.notes)]
-        return "\n".join([*self._table(), *summary])
+        lines = table(*self._cells(), right=_RIGHT)
+        return "\n".join([*lines, *[""][: len(lines)], *self._summary()])
 
-    def _table(self) -> list[str]:
-        """The lines of the table, and an empty line after them."""
+    def _repr_html_(self) -> str:
+        return html_table(*self._cells(), right=_RIGHT, notes=self._summary())
+
+    def _cells(self) -> tuple[list[str], list[list[str]]]:
+        """The header and the rows of the table."""
         names = [field.name for field in dataclasses.fields(LeafDescription)]
         rows = [[f"{getattr(x, n):{',' if n == 'state_bytes' else ''}}" for n in names] for x in self.leaves]
-        lines = table([name.replace("_", " ") for name in names], rows, right=("state bytes",))
-        return [*lines, ""] if lines else []
+        return [name.replace("_", " ") for name in names], rows
+
+    def _summary(self) -> list[str]:
+        total = f"{self.parameters:,} parameters, {self.total_bytes:,} bytes of state"
+        return [f"{total} ({self.shared_bytes:,} of them shared)", *(f"note: {note}" for note in self.notes)]
 
     __repr__ = __str__
 
 
+@explained
 def describe(optimizer: AbstractTransform, params: Params, state: State | None = None) -> Description:
     """Show learning rate, weight decay, parameter group and state size for each parameter, without running a step.
 
@@ -113,6 +124,7 @@ def describe(optimizer: AbstractTransform, params: Params, state: State | None =
     Raises:
         ValueError: if `optimizer` is a batch of transforms.
     """
+    check_optimizer("describe(optimizer, params)", optimizer, params)
     if path := batched_number(optimizer):
         raise ValueError(
             f"`describe` was given a batch of transforms: `{path}` of `{type(optimizer).__name__}` is not a scalar. "
@@ -181,7 +193,7 @@ def _write_effect(effect: Effect, rows: Sequence[LeafDescription], is_inside: bo
         for row, factor in zip(rows, effect.factors, strict=True):
             row.learning_rate = row.learning_rate and _product(row.learning_rate, _text(factor))
     for row in [] if effect.frozen is None else _chosen(rows, effect.frozen):
-        row.group, row.learning_rate, row.weight_decay = "frozen", "", ""
+        row.group, row.learning_rate, row.weight_decay = _FROZEN, "", ""
 
 
 def _stacked(state: Any, shapes: Mapping[str, str]) -> Iterator[str]:
@@ -204,14 +216,26 @@ def _notes(transform: AbstractTransform, own_rows: Sequence[LeafDescription]) ->
     decay = getattr(transform, "weight_decay", None)
     if not own_rows and decay is not None and _text(decay) != _ZERO:
         yield f"{NO_LEAF_DECAYS}: the mask of `{type(transform).__name__}` excludes every parameter."
+    groups = {row.group for row in own_rows}
+    of_group = f" of `{groups.pop()}`" if len(groups) == 1 and groups != {""} else ""
     for name, value in vars(transform).items():
         for label, x in value.items() if isinstance(value, Mapping) else [(name, value)]:
-            if isinstance(x, AbstractSchedule) and (course := _course(x)):
-                yield f"`{label}` follows `{title(x)}`: {course}."
+            if course := _course(x):
+                yield f"`{label}`{of_group} follows `{title(x)}`: {course}."
 
 
-def _course(schedule: AbstractSchedule) -> str | None:
-    """The values where a schedule begins, turns and ends; None for a user's function of Python integers only."""
+def _course(schedule: Any) -> str | None:
+    """The values where a schedule begins, turns and ends; None if they are not known, as of a stateful schedule."""
+    is_known = isinstance(schedule, AbstractSchedule) and not any(map(_is_traced, jtu.tree_leaves(schedule)))
+    return _known_course(schedule) if is_known else None
+
+
+def _is_traced(x: Any) -> bool:
+    return isinstance(x, Tracer)
+
+
+@functools.lru_cache(64)  # the rows of a table and its notes ask for the same schedule
+def _known_course(schedule: AbstractSchedule) -> str | None:
     values = values_over_steps(schedule)
     if values is None:
         return None
@@ -219,13 +243,13 @@ def _course(schedule: AbstractSchedule) -> str | None:
     turns = [v for v in (high, low) if not np.isclose(v, [first, last], rtol=0.05, atol=0.01 * high).any()]
     texts = dict.fromkeys([f"{first:.2g}", *(f"{v:.2g}" for v in turns)])
     ends = [] if np.isclose(first, last) and not turns else [f"{last:.2g}"]
-    return " → ".join([*texts, *ends])
+    return _THEN.join([*texts, *ends])
 
 
 def _text(value: Any) -> str:
-    """A number, or the name of the schedule or transform that computes it."""
+    """A number, the values of a schedule, or the name of the schedule or transform that computes it."""
     if is_schedule(value):
-        return title(value)
+        return _course(value) or title(value)
     if isinstance(value, tuple):
         return f"{_text(value[0])}{_TO}{_text(value[-1])}"
     return type(value).__name__ if isinstance(value, AbstractHyperparameters) else format_value(value)
@@ -234,20 +258,35 @@ def _text(value: Any) -> str:
 def _product(*factors: str) -> str:
     if any(_TO in text for text in factors):  # from the first to the last of the stacked blocks
         return _TO.join(_product(*(text.split(_TO)[i] for text in factors)) for i in (0, -1))
+    if course := _scaled_course(factors):
+        return course
     try:
         return str(float(f"{math.prod(map(float, factors)):.7g}"))
     except ValueError:
         return " × ".join(_factor(text) for text in factors if text != "1.0")
 
 
+def _scaled_course(factors: Sequence[str]) -> str | None:
+    """The values of one schedule times the other factors; None if these are not all numbers."""
+    courses = [text.split(_THEN) for text in factors]
+    try:
+        numbers = math.prod(float(course[0]) for course in courses if len(course) == 1)
+        (values,) = [[float(x) for x in course] for course in courses if len(course) > 1]
+    except ValueError:
+        return None
+    return _THEN.join(f"{numbers * x + 0.0:.3g}" for x in values)  # without the sign of -0
+
+
 def _factor(text: str) -> str:
     """A text of a table in a product or after a sign: a sum of schedules needs parentheses."""
-    return f"({text})" if " + " in text or " - " in text else text
+    return f"({text})" if any(sign in text for sign in (" + ", " - ", _THEN)) else text
 
 
 NO_LEAF_DECAYS = "no leaf decays"
 _ZERO = "0.0"
+_FROZEN = "frozen"
 _TO = " … "
+_THEN = " → "
 
 
 def _write_number(
@@ -256,20 +295,22 @@ def _write_number(
     """Write the learning rate or the weight decay in a field of a transform into the rows where it is in force.
 
     An optimizer passes numbers to its parts as plain numbers. If a part has written such a number, and the optimizer
-    has a schedule in that field, the name of the schedule replaces the number.
+    has a schedule in that field, the values of the schedule replace the number.
     """
     value = getattr(transform, name, None)
     if value is None:
         return
     text = _text(value)
     if name == "learning_rate" and not is_inside and not getattr(transform, "flip_sign", True):
-        text = f"-{_factor(text)}"
+        text = _product(text, "-1.0") if _THEN in text else f"-{_factor(text)}"
     if is_whole:
         rows = _not_replaced_by_zero(rows, name) if text == _ZERO else rows
     else:
         rows = _written(rows, name) if isinstance(transform, AbstractOptimizer) and is_schedule(value) else []
     for row in rows:
         setattr(row, name, text)
+        if row.group == _FROZEN and name == "weight_decay" and text != _ZERO:
+            row.group = ""  # a decay after a `Freeze` moves what it froze
 
 
 def _not_replaced_by_zero(rows: Sequence[LeafDescription], name: str) -> list[LeafDescription]:

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 
 from .._support.checks import suggestion
+from .vocabulary import ELSEWHERE, NOT_HERE, SCHEDULES
 
 # Names that differ by more than case, underscores and the `_schedule` suffix, which `home` handles.
 RENAMED = {
@@ -137,7 +138,26 @@ def no_such_name(name: str, place: str = "") -> str:
         return f"{message} Optimizers and transforms, those of `optax.contrib` too, are in `modulax` itself."
     if found := _ELSEWHERE.get(plain(name)) or home(name, place):
         return f"{message} Did you mean `modulax.{found}`?"
+    if known := known_elsewhere(name):
+        return f"{message} {known}"
     return message + suggestion(name, [own for own in names_in(place) if not own.startswith("_")])
+
+
+def known_elsewhere(name: str) -> str | None:
+    """Say how a name of another library or of a paper is written here, or that there is no such optimizer.
+
+    None if the name is not known.
+    """
+    word = plain(name)
+    for written, words in (ELSEWHERE | SCHEDULES).items():
+        if word in words.split():
+            return f"Write `modulax.{written}`."
+    if word in NOT_HERE.split():
+        return (
+            f"modulax does not have `{name}`. An implementation for optax can be used, `modulax.from_optax(...)`; "
+            f"`modulax.available()` lists the optimizers that are here."
+        )
+    return None
 
 
 def names_in(place: str) -> list[str]:

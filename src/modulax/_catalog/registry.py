@@ -13,11 +13,12 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
+from .._protocol.container import check_part
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform, everything_in, extra_arguments
-from .._support.checks import listing
+from .._support.checks import brief, listing
 from .bibliography import Reference, publications
-from .optax_names import home, plain
+from .optax_names import home, known_elsewhere, plain
 
 SAMPLE = (1024, 1024)
 
@@ -79,6 +80,8 @@ def get(name: str) -> type[Any]:
     Raises:
         ValueError: if there is no such transform; the message suggests similar names.
     """
+    if not isinstance(name, str):
+        raise ValueError(f'`modulax.get` needs a name, such as `get("adamw")`, got {brief(name)}.')
     word = name.rpartition(".")[2].replace("-", "_")
     classes = _transforms()
     there = home(word)
@@ -86,6 +89,8 @@ def get(name: str) -> type[Any]:
         return cls
     if there:
         raise ValueError(f"`modulax.get`: `{name}` is not an optimizer or a transform; it is `modulax.{there}`.")
+    if known := known_elsewhere(word):
+        raise ValueError(f"`modulax.get`: there is no optimizer or transform `{name}`. {known}")
     close = difflib.get_close_matches(plain(word), classes, n=5, cutoff=0.6)
     names = [classes[key].__name__ for key in close] or [cls.__name__ for cls in _registered().values()]
     raise ValueError(f"`modulax.get`: there is no optimizer or transform `{name}`. Did you mean {listing(names)}?")
@@ -111,6 +116,7 @@ def card(optimizer: str | type[AbstractOptimizer] | AbstractOptimizer) -> Card:
     if isinstance(cls, type) and not issubclass(cls, AbstractOptimizer):
         raise ValueError(f"`modulax.card` describes optimizers, and `{cls.__name__}` is another transform.")
     instance = _example(cls) if isinstance(cls, type) else cls
+    check_part("`card`: the argument", instance)
     parts = list(everything_in(instance))
     return Card(
         name=type(instance).__name__.lower(),
@@ -158,6 +164,7 @@ def citation(optimizer: AbstractTransform) -> str:
     Args:
         optimizer: any transform; the papers of all its parts are included.
     """
+    check_part("`citation`: the argument", optimizer)
     entries = []
     for key, paper in cited(optimizer).items():
         fields = [f"  {name} = {{{value}}}," for name, value in paper._asdict().items()]

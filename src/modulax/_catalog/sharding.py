@@ -11,8 +11,10 @@ import jax.tree_util as jtu
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 from jaxtyping import PyTree
 
+from .._protocol.container import check_optimizer
 from .._protocol.transform import AbstractTransform
 from .._support.checks import listing
+from .._support.methods import explained
 from .._support.placement import sharding_along
 from .._support.types import Params
 from ..tree._paths import Names, named_leaves
@@ -20,6 +22,7 @@ from ..tree._stacks import stacked_states
 from ..tree._state import init_even_if_empty, owners
 
 
+@explained
 def state_sharding(
     transform: AbstractTransform, params: Params, *, zero: str | tuple[str, ...] | None = None
 ) -> PyTree:
@@ -59,6 +62,8 @@ def state_sharding(
         Rajbhandari et al., [ZeRO: Memory Optimizations Toward Training Trillion Parameter
         Models](https://arxiv.org/abs/1910.02054), 2019.
     """
+    if not callable(getattr(transform, "init", None)):
+        check_optimizer("state_sharding(optimizer, params)", transform, params)
     # The types in a jaxpr tell in which memory an array is, which those of `jax.eval_shape` do not.
     jaxpr, state = jax.make_jaxpr(functools.partial(init_even_if_empty, transform), return_shape=True)(params)
     leaves, axes = jtu.tree_leaves(params), _names(zero)

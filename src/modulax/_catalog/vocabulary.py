@@ -39,3 +39,145 @@ PAIRS = {"betas": ("b1", "b2"), "moments": ("b1", "b2")}
 
 # What other libraries call the parameters, which their optimizers are constructed with.
 PARAMETERS = ("params", "parameters", "model", "var_list", "model_parameters")
+
+# What to write in place of an argument that the optimizers of other libraries take. `{call}` is the optimizer with the
+# other arguments, `{name}` its class, `{rest}` the other arguments, and `{value}` what was given.
+ARGUMENTS = {
+    "Write `Chain(AddDecayedWeights({value}), {call})`, which adds the decay to the gradient, as in torch; `AdamW` "
+    "and others decay apart from it.": "weight_decay wd l2 weight_decay_rate",
+    "Write `Chain(ClipByGlobalNorm({value}), {call})`.": "clipnorm global_clipnorm max_grad_norm clip_norm max_norm "
+    "grad_clip gradient_clip_val clip_grad_norm",
+    "Write `Chain(Clip({value}), {call})`.": "clipvalue clip_value clip_grad_value",
+    "Write `ParamEMA({call}, decay=0.999)`.": "use_ema ema_momentum ema_decay ema",
+    "Write `MultiSteps({call}, every_k={value})`.": "gradient_accumulation_steps accumulation_steps accumulate_steps "
+    "accumulate_grad_batches",
+    "Write `LossScaling({call})`.": "loss_scale_factor loss_scale dynamic_loss_scale",
+    "Write `Chain(Scale(-1.0), {call})`, which goes up the gradient.": "maximize",
+    "Write `AMSGrad({rest})`.": "amsgrad",
+    "Leave it out: a step is one compiled and differentiable program.": "foreach fused capturable differentiable "
+    "jit_compile",
+    "Write `{name}(schedules.CosineDecay(1e-3, 1000))`: a schedule stands in place of a number.": "lr_scheduler "
+    "scheduler lr_schedule schedule",
+    "Write `MasterWeights({call})`.": "master_weights master_dtype use_master_weights",
+}
+
+_STEP = "Compute the gradients with `jax.grad`, and write `params, state = optimizer.step(grads, state, params)`."
+_SAVED = (
+    "The state is apart from the optimizer: `state = optimizer.init(params)`. Save it with "
+    "`modulax.checkpoint.save(path, state)`, or take a flat dict, `modulax.checkpoint.state_dict(state)`."
+)
+_LOADED = (
+    "The state is apart from the optimizer: `state = modulax.checkpoint.load_state_dict(state, flat)` puts a flat dict "
+    "into it."
+)
+_CALLED = "A schedule is a function of the step: `schedule(step)` is its value, and an optimizer evaluates it."
+_UPDATE = "Write `optimizer.update(model, grads)`: gradients are results of `nnx.grad`, and nothing keeps them."
+
+# What torch, Keras, optax and Flax have on an optimizer, a state and a schedule: what to write here, and their words.
+ATTRIBUTES = {
+    "optimizer": {
+        "Gradients are results of `jax.grad`, and nothing keeps them that would have to be reset: write "
+        "`params, state = optimizer.step(grads, state, params)`.": "zero_grad clear_grad clear_gradients",
+        _STEP: "minimize apply_gradients compute_gradients apply get_gradients backward apply_grads",
+        'Write `modulax.groups(optimizer, {"*.bias": {"weight_decay": 0.0}})` for other hyperparameters in a group of '
+        "parameters.": "param_groups add_param_group exclude_from_weight_decay",
+        _SAVED: "state_dict get_weights save save_own_variables",
+        _LOADED: "load_state_dict set_weights load load_own_variables",
+        'The state is apart from the optimizer: `state = optimizer.init(params)`, and `modulax.tree.get(state, "mu")` '
+        "reads a value in it.": "state opt_state variables inner_states slots iterations",
+        "Write `optimizer.hyperparameters()` to read them, and `optimizer.replace(learning_rate=1e-4)` for an "
+        "optimizer with another value.": "defaults hyperparams hparams hyperparameter set_lr assign set",
+        "Write `modulax.to_config(optimizer)`, and `modulax.from_config(config)` for the way back.": "get_config "
+        "from_config config serialize to_dict to_json from_dict",
+        'Write `optimizer.metrics(state)["learning_rate"]`.': "get_last_lr get_lr current_lr",
+        "The state lies where the parameters are: write `params = jax.device_put(params)`, with a device or a "
+        "sharding, before `optimizer.init(params)`.": "to cuda cpu",
+        "Write `optimizer.eval_params(state, params)` for the parameters to evaluate.": "train eval swap_weights "
+        "finalize_variable_values averaged_params ema_params",
+    },
+    "state": {
+        "Hyperparameters are in the optimizer, and not in the state: write `optimizer.hyperparameters(state)` to read "
+        "them, and `optimizer.replace(learning_rate=1e-4)`.": "hyperparams hyperparams_states hyperparameters "
+        "learning_rate lr replace param_groups",
+        _SAVED: "state_dict save",
+        _LOADED: "load_state_dict load",
+        _STEP: "apply_gradients minimize update zero_grad",
+    },
+    "schedule": {
+        _CALLED: "step get_lr get_last_lr lr last_epoch base_lrs state_dict load_state_dict update init optimizer",
+        "Write `modulax.to_config(optimizer)` for the optimizer that has the schedule.": "get_config from_config",
+    },
+    "nnx": {
+        _UPDATE: "zero_grad minimize apply_gradients apply apply_grads backward",
+        "Write `optimizer.hyperparameters.learning_rate[...] = 1e-4`: each hyperparameter is a variable.": "replace "
+        "param_groups hyperparams defaults set_lr",
+        "`optimizer.transform` is the transform with the current values of the hyperparameters.": "tx optimizer opt",
+        "The constructor makes the state, `optimizer.state`, of the variables of the model.": "init",
+        "Write `nnx.state(optimizer)` for all of its variables.": "state_dict get_weights variables",
+        "Write `nnx.update(optimizer, state)` to put variables into it.": "load_state_dict set_weights",
+        'Write `optimizer.metrics()["learning_rate"]`.': "get_last_lr get_lr",
+        "Write `modulax.to_config(optimizer.transform)`.": "get_config config",
+    },
+}
+
+# Optimizers, schedules and tools of other libraries in the spelling of `plain`, and how they are written here.
+ELSEWHERE = {
+    "Chain(AdamW(1e-3), ReduceOnPlateau())": "reducelronplateau plateau",
+    "LowBit(AdamW(1e-3))": "adam8bit adamw8bit pagedadamw pagedadam pagedadamw8bit adam4bit adamw4bit lion8bit",
+    "ScheduleFreeAdamW(1e-3)": "adamwschedulefree schedulefreeadam schedulefreeadamwreference",
+    "ScheduleFreeSGD(0.1)": "sgdschedulefree",
+    "ScheduleFree(RAdam(1e-3), 1e-3)": "radamschedulefree",
+    "AdamW(1e-3)": "fusedadam fusedadamw bertadam openaiadam decoupledadamw adambert",
+    "SGD(0.1)": "gradientdescent gradientdescentoptimizer",
+    "SGD(0.1, momentum=0.9)": "momentum momentumsgd sgdm heavyball fusedsgd",
+    "SGD(0.1, momentum=0.9, nesterov=True)": "nesterov nesterovsgd nesterovmomentum nag",
+    "Chain(SGD(0.1, momentum=0.9), AddDecayedWeights(-1e-5))": "sgdw decoupledsgdw",
+    "Lookahead(RAdam(1e-3), sync_period=6, slow_step_size=0.5)": "ranger",
+    "ParamAverage(SGD(0.1), start=1000)": "asgd averagedsgd",
+    "AdamW(schedules.SGDR.geometric(1e-3, 100, cycles=4))": "adamwr sgdwr",
+    "GaLore(1e-3)": "galoreadamw galoreadam",
+    "DAdaptAdamW(1.0)": "dadaptadam dadaptation",
+    "LossScaling(AdamW(1e-3))": "gradscaler dynamicscale dynamiclossscale lossscaler lossscaleoptimizer",
+    "ClipByGlobalNorm(1.0)": "clipgradnorm clipgradbyglobalnorm gradientclipping gradclip clipnorm",
+    "Clip(1.0)": "clipgradvalue clipbyvalue",
+    "MultiSteps(AdamW(1e-3), every_k=4)": "gradientaccumulation accumulategradients gradientaccumulator",
+    "StochasticRounding(AdamW(1e-3))": "adamwbfloat16 stochasticadamw",
+    "linen.TrainState": "trainstate",
+    "nnx.Optimizer": "nnxoptimizer modelandoptimizer",
+}
+SCHEDULES = {
+    "schedules.CosineDecay(1e-3, decay_steps=1000)": "cosineannealinglr cosineannealing cosinelr",
+    "schedules.WarmupCosineDecay(0.0, 1e-3, warmup_steps=100, decay_steps=1000)": "getcosineschedulewithwarmup "
+    "linearwarmupcosineannealinglr linearwarmupcosinedecay cosinewarmup warmupcosine cosinewarmupscheduler "
+    "warmupcosineannealing cosinewithwarmup cosineschedulewithwarmup",
+    "schedules.Join([schedules.Linear(0.0, 1e-3, 100), schedules.Linear(1e-3, 0.0, 900)], [100])": "warmuplinear "
+    "getlinearschedulewithwarmup linearschedulewithwarmup sequentiallr linearwarmuplineardecay",
+    "schedules.Linear(0.0, 1e-3, transition_steps=100)": "linearlr linearwarmup warmup linearwarmuplr warmuplr",
+    "schedules.Linear(1e-3, 0.0, transition_steps=1000)": "lineardecay",
+    "schedules.Constant(1e-3)": "constantlr constantschedule getconstantschedule",
+    "schedules.WarmupConstant(0.0, 1e-3, warmup_steps=100)": "getconstantschedulewithwarmup warmupconstantlr",
+    "schedules.PiecewiseConstant(0.1, {30: 0.1, 60: 0.1})": "steplr multisteplr step stepdecay piecewiseconstantdecay "
+    "multistep",
+    "schedules.ExponentialDecay(1e-3, transition_steps=1, decay_rate=0.9)": "exponentiallr exponential",
+    "schedules.Polynomial(1e-3, 0.0, power=2.0, transition_steps=1000)": "polynomiallr polynomialdecay polylr",
+    "schedules.CosineOneCycle(1000, 1e-3)": "onecyclelr onecycle onecyclepolicy",
+    "schedules.SGDR.geometric(1e-3, 100, cycles=4)": "cosineannealingwarmrestarts "
+    "cosinedecayrestarts warmrestarts cosinerestarts cosineannealingwarmuprestarts",
+    "schedules.InverseSqrt(1e-3, 1000)": "inversesqrtdecay noam noamlr noamscheduler noamdecay rsqrt "
+    "getinversesqrtschedule",
+    "schedules.WarmupStableDecay(0.0, 1e-3, 100, 800, 100)": "wsd warmupdecay trapezoidal trapezoid getwsdschedule "
+    "warmupstabledecaylr",
+    "AdamW(lambda step: 1e-3 / (1 + step / 10))": "lambdalr inversetimedecay multiplicativelr",
+    "AdamW(lambda step: 1e-3 * abs(1 - step % 200 / 100))": "cycliclr cyclic triangular",
+    "schedules.CosineDecay(1e-3, 1000) * schedules.Linear(0.0, 1.0, 100)": "chainedscheduler chained",
+}
+
+# Optimizers of papers and other libraries that are not here, in the spelling of `plain`.
+NOT_HERE = (
+    "soap shampoo distributedshampoo kron psgd psgdkron normuon scion dion mars marsadamw laprop adahessian came "
+    "apollo apollomini qapollo grams tiger adamod diffgrad qhadam qhm swats pid aggmo adamp sgdp kfac ekfac eva lomo "
+    "adalomo adammini adams conda focus trac adalite pnm adapnm svrg saga sarah spider ftrl ftrlproximal rangerlars "
+    "ranger21 ranger25 adasmooth adabound adaboundw padam adanorm adashift avagrad nero gsam esam wsam fira muonclip "
+    "adamuon spam stablespam kate amos larc ivon von vogn natgrad sparseadam cautiousadamw cautiouslion cadamw clion "
+    "cautious adago fadam"
+)

@@ -21,6 +21,7 @@ from .._protocol.transform import AbstractTransform, Effect, EmptyState, is_empt
 from .._support.checks import listing
 from .._support.module import AbstractState, nested
 from .._support.types import Params, State, Updates
+from .._support.wrong_calls import inside
 from .order import mistakes_in_order
 
 
@@ -29,6 +30,8 @@ class ChainState(AbstractState):
 
     Stateless parts are left out, so that inserting one doesn't change the structure of checkpoints.
     """
+
+    _operators: ClassVar[tuple[str, ...]] = (*AbstractState._operators, "__getitem__")
 
     # `parts` is a plain dict, which JAX flattens in C++ and sorts; the names are in the order of the chain.
     names: tuple[str, ...] = eqx.field(static=True)
@@ -47,6 +50,9 @@ class ChainState(AbstractState):
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self.names)
 
 
 def is_chain_state(x: object) -> bool:
@@ -76,6 +82,7 @@ class Chain(AbstractContainer):
     """
 
     is_arraywise: ClassVar[bool] = True
+    _operators: ClassVar[tuple[str, ...]] = (*AbstractContainer._operators, "__getitem__")
 
     # Not a dict: JAX sorts the keys of one when it unflattens it, and the chain would run in another order.
     parts: OrderedDict[str, AbstractTransform] = required_part(state="parts")
@@ -126,8 +133,12 @@ class Chain(AbstractContainer):
             # By name, so that a part keeps the name that its state has.
             return Chain(**dict(list(self.parts.items())[key]))
         if isinstance(key, str) and key not in self.parts:
-            raise KeyError(f"`Chain` has no part {key!r}; it has {listing(self.parts)}.")
+            found = f" {where}" if (where := inside(self, key)) else ""
+            raise KeyError(f"`Chain` has no part {key!r}; it has {listing(self.parts)}.{found}")
         return self.parts[key] if isinstance(key, str) else list(self.parts.values())[key]
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self.parts)
 
     def __contains__(self, name: object) -> bool:
         return name in self.parts

@@ -3,15 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
-from .._protocol.container import check_part
+from .._protocol.container import check_optimizer
 from .._protocol.transform import AbstractTransform
 from .._roles.labels import by_path_or_role
 from .._roles.role import AbstractRole
+from .._support.methods import explained
 from .partition import Partition
 
 _REST = "default"
 
 
+@explained
 def groups(optimizer: AbstractTransform, changes: Mapping[Any, Mapping[str, Any]]) -> Partition:
     """Make parameter groups: one optimizer, with other hyperparameters for some parameters, by pattern or by role.
 
@@ -50,7 +52,7 @@ def groups(optimizer: AbstractTransform, changes: Mapping[Any, Mapping[str, Any]
         ValueError: if a name is not a hyperparameter or an option of the optimizer; in `init` and `update`, if a
             pattern matches no path.
     """
-    check_part("`groups`: the first argument", optimizer)
+    check_optimizer("groups(optimizer, changes)", optimizer, changes)
     if not isinstance(changes, Mapping) or not changes or not all(isinstance(x, Mapping) for x in changes.values()):
         raise ValueError(
             "`groups` needs a mapping from patterns to the hyperparameters that differ, such as "

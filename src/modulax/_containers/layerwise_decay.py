@@ -5,12 +5,13 @@ from typing import Any
 
 import jax.tree_util as jtu
 
-from .._protocol.container import check_part
+from .._protocol.container import check_optimizer
 from .._protocol.fields import ScalarOrSchedule
 from .._protocol.masks import AbstractLabels
 from .._protocol.patterns import by_path
 from .._protocol.transform import AbstractTransform
 from .._roles.depth import depths_from_paths
+from .._support.methods import explained
 from .._support.types import Params
 from .._transforms.by_path import ScaleByDepth
 from ..tree._math import shapes_of
@@ -20,6 +21,7 @@ from .chain import Chain
 Depth = str | Mapping[str, int] | Callable[[str], Any] | None
 
 
+@explained
 def layerwise_decay(
     optimizer: AbstractTransform, params: Params, factor: ScalarOrSchedule, depth: Depth = None, *, axis: int = 0
 ) -> Chain:
@@ -53,7 +55,7 @@ def layerwise_decay(
     Raises:
         ValueError: if the depth of a parameter is not known.
     """
-    check_part("`layerwise_decay`: the first argument", optimizer)
+    check_optimizer("layerwise_decay(optimizer, params, factor)", optimizer, params, factor)
     shapes = shapes_of(params)
     leaves = {names: x.shape for names, x in named_leaves(shapes)}
     if not leaves:

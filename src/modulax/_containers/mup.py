@@ -1,22 +1,27 @@
 """`mup`: the maximal update parametrization, from the shapes of a model and of a narrow one."""
 
+import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import PyTree
 
-from .._protocol.container import check_part
+from .._protocol.container import check_optimizer
+from .._protocol.hyperparameters import value_at
 from .._protocol.patterns import by_path
 from .._protocol.transform import AbstractTransform, everything_in, extra_arguments
 from .._roles.find import model_of, roles_of
 from .._roles.role import AbstractRole, Hidden
-from .._support.arithmetic import is_inexact_array
+from .._support.arithmetic import default_float, is_inexact_array
 from .._support.checks import check_option, listing
+from .._support.methods import explained
 from .._support.types import P, Params
 from .._transforms.by_path import ScaleByPath
 from ..tree._math import is_state_index, shapes_of
@@ -40,6 +45,7 @@ class _Leaf(NamedTuple):
     fan_out: float = 1.0
 
 
+@explained
 def mup(
     optimizer: AbstractTransform,
     params: P,
@@ -82,7 +88,8 @@ def mup(
         base_params: those of the narrow model, with the same paths; a tree of `jax.ShapeDtypeStruct` is enough.
         like: which column of the table applies: `"adam"` for optimizers that normalize each entry of the gradient
             (Adam, RMSProp, Adagrad, Lion), `"sgd"` for those that don't. By default, `mup` tries the optimizer on a
-            small matrix.
+            small matrix; in the training of a sweep, where the hyperparameters have no values, with others in their
+            place.
         layout: whether weights have the shape `(in, out)`, `"in_out"`, or `(out, in)`, `"out_in"`; or a mapping from
             patterns to these. Layers of Equinox and Flax are known.
 
@@ -96,7 +103,7 @@ def mup(
         Yang et al., [Tensor Programs V: Tuning Large Neural Networks via Zero-Shot Hyperparameter
         Transfer](https://arxiv.org/abs/2203.03466), 2022.
     """
-    check_part("`mup`: the first argument", optimizer)
+    check_optimizer("mup(optimizer, params, base_params)", optimizer, params, base_params)
     leaves = _compared(params, base_params, layout)
     like = like or _behaves_like(optimizer, params, leaves)
     check_option("mup", "like", like, ("adam", "sgd"))
@@ -226,12 +233,14 @@ def _behaves_like(
     """
     # In the place of a hidden weight, if there is one: the optimizer may treat others in another way.
     place = min(leaves, key=lambda names: leaves[names].kind != "hidden")
-    values = dict.fromkeys(leaves) | {place: jnp.zeros((2, 2))}
-    probe = jtu.tree_structure(shapes_of(params)).unflatten(values.values())
+    values = dict.fromkeys(leaves) | {place: np.zeros((2, 2), default_float())}
     try:
         if any(map(extra_arguments, everything_in(optimizer))):
             raise ValueError("It needs extra arguments.")
-        small, twice, large = (_step_size(optimizer, probe, scale) for scale in (1e-3, 2e-3, 1e3))
+        with jax.ensure_compile_time_eval():  # under a trace, such as that of a sweep
+            known = _with_known_numbers(optimizer)
+            probe = jtu.tree_structure(shapes_of(params)).unflatten(values.values())
+            small, twice, large = (_step_size(known, probe, scale) for scale in (1e-3, 2e-3, 1e3))
     except Exception as error:
         raise ValueError(f"`mup` could not try the optimizer on a small matrix. {_WRITE_LIKE}") from error
     if large.min() > 0 and np.allclose(large, large.max(), rtol=0.05):
@@ -239,6 +248,29 @@ def _behaves_like(
     if small.min() > 0 and np.allclose(small / small[0, 0], _PATTERN, rtol=0.05) and np.allclose(twice, 2 * small):
         return "sgd"
     raise ValueError(f"`mup` doesn't know which rule holds for this optimizer. {_WRITE_LIKE}")
+
+
+def _with_known_numbers(optimizer: AbstractTransform) -> AbstractTransform:
+    """The optimizer with some number in the place of each that is traced: the column doesn't depend on them."""
+
+    def known(path: tuple[Any, ...], x: Any) -> Any:
+        if not isinstance(x, Tracer):
+            return x
+        *outer, name = (getattr(key, "name", None) or getattr(key, "key", None) or key.idx for key in path)
+        fields = getattr(value_at(optimizer, tuple(outer)), "__dataclass_fields__", {})
+        return np.full(x.shape, _accepted(fields[name]) if name in fields else 0.1, x.dtype)
+
+    return jtu.tree_map_with_path(known, optimizer)
+
+
+def _accepted(field: dataclasses.Field) -> float:
+    """A number that a field accepts: its default, else one for a rate or decay, else one for a number of steps."""
+    default: Any = field.default
+    is_number = isinstance(default, (int, float))
+    if is_number and (default or field.name.startswith("eps")):  # with other zeros, an update may be zero
+        return default
+    needs = field.metadata.get("needs")
+    return 0.1 if needs is None or needs.is_met_by(np.float32(0.1)) else 100.0
 
 
 _PATTERN = np.outer([1.0, 2.0], [1.0, 2.0])

@@ -1,18 +1,20 @@
 """Adapters: a pair of functions or an optax transformation as a transform, and a transform for optax."""
 
 import contextlib
+import contextvars
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
 from .._protocol.hyperparameters import format_value
-from .._protocol.transform import AbstractTransform
+from .._protocol.transform import AbstractTransform, in_dtype_of, update_dtypes
 from .._support.keys import is_typed_key
 from .._support.module import AbstractState, nested
 from .._support.tracing import call_user
@@ -72,11 +74,14 @@ class FromOptax(AbstractTransform):
         self, updates: Updates, state: FromOptaxState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, FromOptaxState]:
         """Run `update` of the optax transformation, keeping the dtypes of updates and state."""
-        with _settings_of_optax():
+        with _settings_of_optax(), _transforms_that_run() as ours:
             new, inner_state = self.transformation.update(
                 updates, state.inner_state, params, **(extra if _takes_extra(self.transformation) else {})
             )
-            return jtu.tree_map(_in_dtype_of, new, updates), FromOptaxState(_as_before(inner_state, state.inner_state))
+            # What promotes in optax does so by chance; what a transform of ours inside it has widened stays wide.
+            wide = update_dtypes(*ours)
+            new = jtu.tree_map(lambda x, u: _in_dtype_of(x, u, wide), new, updates)
+            return new, FromOptaxState(_as_before(inner_state, state.inner_state))
 
     def at(self, state: FromOptaxState) -> "FromOptax":
         """Return this transform with the hyperparameters that `optax.inject_hyperparams` keeps in the state.
@@ -204,6 +209,23 @@ def _check_pair(x: Any) -> None:
         raise ValueError(f"`from_optax` needs an optax transformation, with `init` and `update`, got {x!r}. {remedy}")
 
 
+# Takes the transforms of ours that run inside an optax transformation; outside one, nobody asks for them.
+_run = contextvars.ContextVar[list[AbstractTransform] | None]("_run", default=None)
+
+
+@contextlib.contextmanager
+def _transforms_that_run() -> Iterator[list[AbstractTransform]]:
+    """Collect the transforms of ours that run in the block; one block may be inside another."""
+    around, found = _run.get(), list[AbstractTransform]()
+    token = _run.set(found)
+    try:
+        yield found
+    finally:
+        _run.reset(token)
+        if around is not None:
+            around += found
+
+
 @contextlib.contextmanager
 def _settings_of_optax() -> Iterator[None]:
     """Set JAX's standard promotion rules, on which optax relies, even if the program has set strict ones."""
@@ -220,11 +242,11 @@ def _takes_extra(transformation: Any) -> bool:
     return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
 
 
-def _in_dtype_of(new: Any, old: Any) -> Any:
+def _in_dtype_of(new: Any, old: Any, wide: Sequence[DTypeLike] = ()) -> Any:
     new = jnp.asarray(new)
     is_complex = [jnp.issubdtype(x.dtype, jnp.complexfloating) for x in (new, old)]
     is_inexact = jnp.issubdtype(new.dtype, jnp.inexact) and jnp.issubdtype(old.dtype, jnp.inexact)
-    return strong(new.astype(old.dtype) if is_inexact and is_complex[0] == is_complex[1] else new)
+    return strong(in_dtype_of(old, new, wide) if is_inexact and is_complex[0] == is_complex[1] else new)
 
 
 def _as_before(new: PyTree, old: PyTree) -> PyTree:
@@ -299,6 +321,8 @@ def to_optax(transform: AbstractTransform) -> Any:
         return init_even_if_empty(transform, arrays(params))  # as optax's, which masks by absent leaves
 
     def update(updates: Updates, state: State, params: Params | None = None, **extra: Any) -> tuple[Updates, State]:
+        if (run := _run.get()) is not None:
+            run.append(transform)
         new, state = transform.update(arrays(updates), state, arrays(params), **absent(extra))
         return jtu.tree_map(lambda u, n: u if is_masked(u) else n, updates, new, is_leaf=is_masked), state
 

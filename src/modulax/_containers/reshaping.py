@@ -10,17 +10,18 @@ import abc
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PyTree
 
 from .._protocol.container import AbstractContainer, extra_inside, required_part
-from .._protocol.transform import AbstractTransform
+from .._protocol.transform import AbstractTransform, in_dtype_of, update_dtypes
 from .._support.arithmetic import common_dtype
 from .._support.module import AbstractModule, AbstractState, nested, shared
 from .._support.placement import shard_like
@@ -66,7 +67,8 @@ class AbstractReshaping(AbstractContainer):
         inner_params = None if params is None else form.down(params)
         inner_extra = extra_inside(extra, updates, down, form.up)
         new, inner_state = self.inner.update(form.down(updates), state.inner_state, inner_params, **inner_extra)
-        return _returned(form.up(new), updates), dataclasses.replace(state, inner_state=inner_state)
+        new = _returned(form.up(new), updates, update_dtypes(self.inner))
+        return new, dataclasses.replace(state, inner_state=inner_state)
 
     # Overridden because the inner transform has its evaluation parameters in the other form.
     def eval_params(self, state: Any, params: Params) -> Params:
@@ -81,13 +83,13 @@ class AbstractReshaping(AbstractContainer):
         return _returned(form.up(inner.eval_params(state.inner_state, form.down(params))), params)
 
 
-def _returned(tree: PyTree, given: PyTree) -> PyTree:
-    """Return the tree in the dtypes and with the sharding of the given tree."""
+def _returned(tree: PyTree, given: PyTree, wide: Sequence[DTypeLike] = ()) -> PyTree:
+    """Return the tree in the dtypes (but for what is widened) and with the sharding of the given tree."""
 
-    def one(x: Array, y: Array) -> Array:
-        x = x.astype(y.dtype)
+    def one(x: Array, like: Array) -> Array:
+        x = in_dtype_of(like, x, wide)
         # A piece of a vector has lost the sharding of its parameter.
-        return shard_like(x, y) if x.shape == y.shape else x
+        return shard_like(x, like) if x.shape == like.shape else x
 
     return jtu.tree_map(one, tree, given)
 

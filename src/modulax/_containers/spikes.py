@@ -30,8 +30,9 @@ class SkipSpikesState(AbstractState):
 
     `skipped` is the number of steps that were skipped, `consecutive_skips` the number of those since the last step that
     was taken. `measurements` holds the last norm or loss and the threshold that it was compared with, such as `norm`
-    and `norm_threshold`; before the window is full, that is the largest finite number. `window` holds the last finite
-    values of each, the newest at the end, and `count` is the number of finite values so far.
+    and `norm_threshold`; a NaN is recorded as infinity, and before the window is full, the threshold is the largest
+    finite number. `window` holds the last finite values of each, the newest at the end, and `count` is the number of
+    finite values so far.
     """
 
     skipped: Count = shared(metric=True)
@@ -140,7 +141,9 @@ class SkipSpikes(AbstractGate):
         return ("norm", "loss") if self.by == "both" else (self.by,)
 
     def _measure(self, name: str, updates: Updates, extra: Mapping[str, Any]) -> Float[Array, ""]:
-        return norm(updates).astype(default_float()) if name == "norm" else loss_of(extra["value"])
+        x = norm(updates).astype(default_float()) if name == "norm" else loss_of(extra["value"])
+        # Either is skipped, but a NaN in the state would stop a run under `jax_debug_nans`.
+        return jnp.where(jnp.isnan(x), jnp.inf, x)
 
     def _threshold(self, window: Float[Array, " window"], count: Count) -> Float[Array, ""]:
         """The threshold of a spike: a larger value is one."""

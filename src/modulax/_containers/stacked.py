@@ -26,7 +26,7 @@ from jaxtyping import Array, PyTree
 from .._protocol.container import AbstractContainer, required_part
 from .._protocol.masks import select
 from .._protocol.optimizer import AbstractOptimizer, start_inside, step_inside
-from .._protocol.transform import AbstractTransform, everything_in
+from .._protocol.transform import AbstractTransform, everything_in, in_dtype_of, update_dtypes
 from .._support.arithmetic import at_least_float32, common_dtype
 from .._support.keys import is_key_data, is_typed_key
 from .._support.module import nested
@@ -273,7 +273,8 @@ def _step(
         return new, state
     # These rules have no state, so that a fresh one is the right one.
     new, _ = end.update(new, end.init(updates), params, **extra)
-    return jtu.tree_map(lambda u, like: u.astype(like.dtype), new, updates), state
+    wide = update_dtypes(transform)
+    return jtu.tree_map(lambda u, like: in_dtype_of(like, u, wide), new, updates), state
 
 
 def _step_on_stacks(
@@ -350,7 +351,8 @@ def _step_of_group(
             raise
         raise ValueError(refused(transform, "computes a value that all parameters share from single ones")) from error
     rows = [jax.lax.index_in_dim(new, i, keepdims=False) for i in range(len(updates))]
-    return [x.astype(u.dtype) if new.dtype == dtype else x for x, u in zip(rows, updates, strict=True)], stacks
+    wide = update_dtypes(transform)
+    return rows if is_wide else [in_dtype_of(u, x, wide) for u, x in zip(updates, rows, strict=True)], stacks
 
 
 def _widened(u: Array, is_wide: bool) -> Array:

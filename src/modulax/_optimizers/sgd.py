@@ -1,5 +1,7 @@
 """The optimizer SGD, with and without momentum."""
 
+from typing import ClassVar
+
 import equinox as eqx
 from jaxtyping import DTypeLike
 
@@ -31,6 +33,11 @@ class SGD(AbstractOptimizer):
     References:
         Robbins and Monro, [A Stochastic Approximation Method](https://doi.org/10.1214/aoms/1177729586), 1951.
     """
+
+    _call_hint: ClassVar[str] = (
+        "torch's order is `lr, momentum, dampening, weight_decay, nesterov`; weight decay is another transform here: "
+        "`Chain(AddDecayedWeights(1e-4), SGD(0.1, momentum=0.9))`."
+    )
 
     learning_rate: Hyperparameter = required_number()
     momentum: OptionalNumber = number(None, optional=True)

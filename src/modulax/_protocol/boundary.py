@@ -20,7 +20,7 @@ from ..tree._align import paired, refuse_integers, refuse_numbers
 from ..tree._math import trainable
 from ..tree._state import owners
 from .entry import AbstractBoundary
-from .mistakes import explaining_state, refuse_complex, refuse_empty, refuse_others, warn_of_mistakes
+from .mistakes import explaining_state, refuse_complex, refuse_empty, refuse_others, warn_of_mistakes, wrong_state
 
 
 class InitBoundary(AbstractBoundary):
@@ -120,6 +120,8 @@ class EvalBoundary(AbstractBoundary):
     result: ClassVar[int | None] = 1
 
     def run(self, transform: Any, /, state: State, params: Params) -> tuple[Params]:
+        if message := wrong_state(f"{self.owner}.eval_params", self.method, state, params):
+            raise ValueError(message)
         return (eqx.combine(self.inside(transform, state, trainable(params)), params),)
 
     def outside(self, transform: Any, /, state: State, params: Params) -> Params:

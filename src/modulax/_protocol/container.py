@@ -21,7 +21,8 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._support.arithmetic import is_inexact_array
-from .._support.module import every_field, with_fields
+from .._support.checks import brief
+from .._support.module import AbstractState, every_field, with_fields
 from .._support.types import P, Params, State, Updates
 from ..tree._align import align, paired
 from ..tree._math import trainable
@@ -101,7 +102,24 @@ def part(
 def check_part(what: str, x: Any) -> None:
     """Raise an error for a part that is not a transform; the message shows how to make it one."""
     if not isinstance(x, AbstractTransform):
-        raise ValueError(f"{what} is not a modulax transform: {x!r}. {_remedy(x)}")
+        raise ValueError(f"{what} is not a modulax transform: {brief(x)}. {_remedy(x)}")
+
+
+def check_optimizer(call: str, optimizer: Any, *others: Any) -> None:
+    """Raise an error if a function did not get a transform first, and the parameters after it.
+
+    Args:
+        call: the call as it should be written.
+        optimizer: the first argument.
+        others: the other arguments that may have been confused with it.
+    """
+    name = call.partition("(")[0]
+    if not isinstance(optimizer, AbstractTransform):
+        if any(isinstance(x, AbstractTransform) for x in others):
+            raise ValueError(f"`{name}` was given its arguments in another order: write `{call}`.")
+        check_part(f"`{name}`: the first argument", optimizer)
+    if any(isinstance(x, (AbstractState, AbstractTransform)) for x in others):
+        raise ValueError(f"`{name}` was given a state or a transform in place of the parameters: write `{call}`.")
 
 
 def _remedy(x: Any) -> str:

@@ -7,8 +7,9 @@ a container, is the plain function, so that a chain of optimizers is one program
 
 import abc
 import functools
+import inspect
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import jax
 
@@ -16,7 +17,10 @@ from .._support.failures import located, shortened
 from .._support.tracing import is_tracing
 from .._support.wrong_calls import wrong_method_call
 from .hyperparameters import AbstractHyperparameters
+from .mistakes import wrong_state
 from .program import Program
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class AbstractBoundary(abc.ABC):
@@ -66,19 +70,51 @@ def entry(boundary: AbstractBoundary) -> Callable[..., Any]:
         try:
             return (boundary.inside if is_inside else boundary.outside)(self, *args, **kwargs)
         except Exception as error:
-            if not isinstance(self, AbstractHyperparameters):  # asked here because a step has no time for it
-                name = method.__name__
-                raise TypeError(
-                    f"`{owner}.{name}` was called on the class: write `{owner}(...).{name}(...)`."
-                ) from None
-            if isinstance(error, TypeError) and (message := wrong_method_call(method, owner, self, args, kwargs)):
-                raise TypeError(message) from error
+            _explain(error, method, owner, self, args, kwargs)
             if not is_inside:
                 shortened(error)
             raise
 
     vars(method)["boundary"] = boundary  # read by `as_written`, for a subclass that inherits the method
     return method
+
+
+def explained(function: F) -> F:
+    """Make a method of a transform that runs on the host say what to write where its arguments are wrong.
+
+    Args:
+        function: the method.
+    """
+
+    @functools.wraps(function)
+    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(self, *args, **kwargs)
+        except Exception as error:
+            owner = type(self).__name__ if isinstance(self, AbstractHyperparameters) else "Optimizer"
+            _explain(error, method, owner, self, args, kwargs)
+            given = inspect.signature(function).bind(self, *args, **kwargs).arguments
+            is_foreign = isinstance(error, (AttributeError, TypeError)) and "state" in given
+            update: Any = getattr(type(self), "update", None)  # which a schedule may not have
+            if is_foreign and (message := wrong_state(owner, as_written(update), given["state"])):
+                raise ValueError(message) from error
+            if not is_tracing():
+                shortened(error)
+            raise
+
+    return cast(F, method)
+
+
+def _explain(
+    error: Exception, method: Callable[..., Any], owner: str, self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Raise an error that says what to write, if a method was called on the class, or if an argument is missing."""
+    # Asked here because a step has no time for it.
+    if not isinstance(self, AbstractHyperparameters):
+        name = method.__name__
+        raise TypeError(f"`{owner}.{name}` was called on the class: write `{owner}(...).{name}(...)`.") from None
+    if isinstance(error, TypeError) and (message := wrong_method_call(method, owner, self, args, kwargs)):
+        raise TypeError(message) from error
 
 
 def as_written(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ import dataclasses
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import equinox as eqx
 import jax
@@ -27,8 +27,9 @@ import optree
 from jax.core import Tracer
 
 from .._support.arithmetic import default_float
-from .._support.checks import Requirement, check_setting, one_line, require
+from .._support.checks import Requirement, brief, check_setting, listing, require
 from .._support.keys import is_key_data
+from .._support.methods import keywords_only, result_is_indexed
 from .._support.module import AbstractModule
 from .._support.optree_nodes import NAMESPACE
 from .._support.tracing import is_tracing
@@ -132,6 +133,8 @@ class AbstractHyperparameters(AbstractModule):
     and replaced by path. They are declared with `modulax.number()`.
     """
 
+    _listed: ClassVar[tuple[str, ...]] = ("addresses", "hyperparameters", "replace")
+
     def __check_init__(self) -> None:
         # In this order, so that each check can rely on the previous ones. Subclasses override `check` and not
         # `__check_init__`, which Equinox would run before this one.
@@ -171,6 +174,7 @@ class AbstractHyperparameters(AbstractModule):
         accessors = map(optree.PyTreeAccessor, _addressed(self, optree.treespec_accessors))
         return Hyperparameters((accessor.path, accessor) for accessor in accessors)
 
+    @result_is_indexed
     def hyperparameters(self) -> dict[str, Any]:
         """Return every hyperparameter by its dotted path; those of a schedule are under the path of the schedule.
 
@@ -178,6 +182,7 @@ class AbstractHyperparameters(AbstractModule):
         """
         return Hyperparameters(numbers_with_paths(self))
 
+    @keywords_only
     def replace(self, **changes: Any) -> Self:
         """Return a copy with other values of some hyperparameters, options or parts.
 
@@ -228,6 +233,42 @@ class AbstractHyperparameters(AbstractModule):
         return super()._is_immutable(name) + remedy
 
 
+H = TypeVar("H", bound=AbstractHyperparameters)
+
+
+def freeze_hyperparameters(module: H) -> H:
+    """Return an optimizer or a schedule with Python numbers as its hyperparameters, to be a field of a model.
+
+        class Learner(eqx.Module):
+            network: eqx.nn.MLP
+            optimizer: mx.AdamW
+
+        learner = Learner(network, mx.freeze_hyperparameters(mx.AdamW(1e-3)))
+
+    The hyperparameters of an optimizer are arrays, like parameters. In a model, `equinox.filter_grad` would
+    differentiate with respect to them, and an optimizer of the model would train them. Both leave Python numbers alone.
+    Under `equinox.filter_jit`, these are constants, and other values compile another program.
+
+    Args:
+        module: the optimizer, or any transform or schedule.
+
+    Raises:
+        ValueError: if a hyperparameter is an array with several entries, as in a batch of optimizers.
+    """
+
+    def frozen(path: Any, x: Any) -> Any:
+        if not isinstance(x, ARRAY_TYPES) or is_key_data(x):
+            return x
+        if np.ndim(x):
+            raise ValueError(
+                f"`freeze_hyperparameters`: `{dotted(path)}` of `{type(module).__name__}` is an array of shape "
+                f"{np.shape(x)}, not a number. Declare the field of the model with `equinox.field(static=True)`."
+            )
+        return x.item()
+
+    return jtu.tree_map_with_path(frozen, module)
+
+
 def numbers_with_paths(module: AbstractHyperparameters) -> list[tuple[Path, Any]]:
     """The hyperparameters of a module with their paths; random keys are left out."""
     leaves = jtu.tree_leaves_with_path(module)
@@ -269,14 +310,14 @@ def _check_number(owner: object, field: dataclasses.Field, value: Any) -> Any:
         return None
     if isinstance(value, AbstractHyperparameters):
         if reason := value._why_not_a_number():
-            raise ValueError(f"{call} must be a number or a schedule, got {_shortened(value)}. {reason}")
+            raise ValueError(f"{call} must be a number or a schedule, got {brief(value)}. {reason}")
         return value
     shape = getattr(value, "shape", None)
     dtype = getattr(value, "dtype", np.bool_)
     if shape is None or not jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.complexfloating):
         raise ValueError(
-            f"{call} must be a number or a schedule, got {_shortened(value)} of type `{type(value).__name__}`."
-            f"{_what_was_meant(value)}"
+            f"{call} must be a number or a schedule, got {brief(value)} of type `{type(value).__name__}`."
+            f"{_what_was_meant(value)}{_pair_meant(owner, field.name, value)}"
         )
     if shape:
         raise ValueError(
@@ -305,9 +346,14 @@ def _what_was_meant(value: Any) -> str:
     return ""
 
 
-def _shortened(value: Any, most: int = 200) -> str:
-    text = one_line(value)
-    return text if len(text) <= most else text[:most] + " ..."
+def _pair_meant(owner: object, name: str, value: Any) -> str:
+    """A remedy for two numbers in one argument, as torch takes `betas`."""
+    names = [field.name for field in dataclasses.fields(owner) if field.metadata.get("number")]  # pyright: ignore
+    if not isinstance(value, (tuple, list)) or len(value) != 2 or name not in names[:-1]:
+        return ""
+    both = zip(names[names.index(name) :], value, strict=False)
+    order = listing(field.name for field in dataclasses.fields(owner))  # pyright: ignore
+    return f" Give each by its name: `{', '.join(f'{n}={x!r}' for n, x in both)}`. The arguments are {order}."
 
 
 def _check_numbers(owner: object, field: dataclasses.Field, values: Any) -> Any:

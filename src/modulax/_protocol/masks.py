@@ -10,8 +10,8 @@ values.
 """
 
 import abc
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.tree_util as jtu
@@ -28,6 +28,23 @@ from ..tree._paths import (
     named_leaves,
     nodes_without_leaves,
 )
+
+
+class Call(NamedTuple):
+    """A call of a function of modulax, for `to_config`.
+
+    Args:
+        function: its public name.
+        arguments: its arguments.
+    """
+
+    function: str
+    arguments: Mapping[str, Any]
+
+
+def is_call(x: object) -> bool:
+    """Whether it is a call of a function of modulax."""
+    return isinstance(x, Call)
 
 
 class AbstractLabels(abc.ABC):
@@ -49,6 +66,10 @@ class AbstractLabels(abc.ABC):
             find: a function of roles by pattern that returns the roles of the model.
         """
         del find
+        return self
+
+    def plain(self) -> Any:
+        """Return what the labels were made of, a tree of plain values or a `Call`; the labels themselves otherwise."""
         return self
 
 
@@ -142,7 +163,10 @@ class _Tree(AbstractLabels):
         return self.treedef, *map(typed, self.leaves)
 
     def __repr__(self) -> str:
-        return repr(jtu.tree_unflatten(self.treedef, self.leaves))
+        return repr(self.plain())
+
+    def plain(self) -> Any:
+        return jtu.tree_unflatten(self.treedef, self.leaves)
 
     def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
         if jtu.tree_structure(tree) == self.treedef:

@@ -20,6 +20,8 @@ from .._support.module import AbstractState, kind_of
 from ..tree._paths import Names, is_plain, key_names, leaves_with_paths
 from .schedule import is_schedule
 
+_RATES = ("learning_rate", "adam_learning_rate")
+
 
 class Metric(NamedTuple):
     """A scalar, its name, and where it is: the keys of the parts on the way, and the whole path before the name."""
@@ -31,7 +33,7 @@ class Metric(NamedTuple):
 
 
 def hyperparameters_in_force(transform: Any, now: Any) -> Iterator[Metric]:
-    """Yield the learning rates, and the hyperparameters that follow a schedule.
+    """Yield the learning rates, also those of the groups of a multiplier, and hyperparameters that follow a schedule.
 
     Args:
         transform: the transform, whose fields hold the schedules.
@@ -40,9 +42,30 @@ def hyperparameters_in_force(transform: Any, now: Any) -> Iterator[Metric]:
     values = dict(jtu.tree_leaves_with_path(now))
     for path, x in jtu.tree_leaves_with_path(transform, is_leaf=is_schedule):
         *before, name = key_names(path)
-        if path in values and (is_schedule(x) or name == "learning_rate"):
+        if path in values and (is_schedule(x) or name in _RATES):
             keys = tuple(str(key.key) for key in path[:-1] if isinstance(key, jtu.DictKey))
             yield Metric(name, keys, tuple(before), values[path])
+    yield from (rate for rate, is_multiplied in _rates(now) if is_multiplied)
+
+
+def _rates(now: Any, keys: Names = ()) -> list[tuple[Metric, bool]]:
+    """The learning rates of a transform, and whether each was multiplied for a group of parameters."""
+    rate = getattr(now, "learning_rate", None)
+    if rate is not None:
+        return [(Metric("learning_rate", keys, keys, rate), False)]
+    found: list[tuple[Metric, bool]] = []
+    for part in now.each_part():
+        multipliers = getattr(part.transform, "multipliers_by_pattern", None)
+        if multipliers is None:
+            inside = keys if part.key is None else (*keys, str(part.key))
+            found += _rates(part.transform, inside)
+        elif len(found) == 1:  # which patterns match in which of several groups, the parameters would tell
+            (before, _) = found[0]
+            found = [
+                (before._replace(keys=(*before.keys, name), path=(*before.path, name), value=before.value * x), True)
+                for name, x in multipliers().items()
+            ]
+    return found
 
 
 def measured_in(state: Any, keys: Names = (), path: Names = ()) -> Iterator[Metric]:

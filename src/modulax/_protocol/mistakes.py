@@ -17,26 +17,44 @@ from .._support.module import AbstractState
 from .._support.types import Params, State
 from ..tree._align import is_python_number
 from ..tree._math import trainable
-from ..tree._paths import leaves_with_paths
-from .hyperparameters import batched_number
-from .small_steps import lost_steps, warnings_in
+from ..tree._paths import dotted, leaves_with_paths
+from .hyperparameters import AbstractHyperparameters, batched_number
+from .small_steps import lost_steps, not_numbers, warnings_in
 
 
 @contextlib.contextmanager
 def explaining_state(owner: str, method: Callable[..., Any], state: State) -> Iterator[None]:
-    """Explain errors that come from None or a state of optax in place of the state of a class of ours."""
+    """Explain errors that come from anything else in place of the state of a class of ours."""
     try:
         yield
     except (AttributeError, TypeError) as error:
-        # A tuple may be the right state for the transform of a user.
-        is_foreign = state is None or (isinstance(state, tuple) and method.__module__.startswith("modulax."))
-        if isinstance(state, AbstractState) or not is_foreign:
-            raise
-        given = "None" if state is None else f"a `{type(state).__name__}`"
-        raise ValueError(
-            f"`{owner}` was given {given} as its state, which must come from its `init(params)`. To continue from a "
-            f"state of optax, convert it with `modulax.checkpoint.state_from_optax(optimizer.init(params), state)`."
-        ) from error
+        if message := wrong_state(owner, method, state):
+            raise ValueError(message) from error
+        raise
+
+
+def wrong_state(owner: str, method: Callable[..., Any], state: State, params: Params = None) -> str | None:
+    """The error message for what cannot be a state; None if it is one, or if the transform of a user may have it.
+
+    Args:
+        owner: the method that was called.
+        method: a method of the transform as its class wrote it.
+        state: what was given as the state.
+        params: what was given as the parameters.
+    """
+    if isinstance(state, AbstractState) or not (state is None or method.__module__.startswith("modulax.")):
+        return None
+    if isinstance(params, AbstractState):
+        name = owner.rpartition(".")[2]
+        return f"`{owner}` was given the parameters and the state in the other order: write `{name}(state, params)`."
+    given = "None" if state is None else f"a `{type(state).__name__}`"
+    message = f"`{owner}` was given {given} as its state, which must come from its `init(params)`."
+    if not isinstance(state, (tuple, type(None))):
+        return message
+    return (
+        f"{message} To continue from a state of optax, write "
+        f"`state, _ = modulax.checkpoint.state_from_optax(optimizer.init(params), state)`."
+    )
 
 
 def refuse_batch(transform: Any) -> None:
@@ -101,12 +119,31 @@ def warn_of_mistakes(transform: Any, params: Params) -> None:
     if any(isinstance(x, Tracer) for x in arrays):
         return
     trained = trainable(params)
-    found = [*warnings_in(transform, trained)]
+    found = [*trained_hyperparameters(trained), *warnings_in(transform, trained), *not_numbers(transform)]
     if any(x.dtype.itemsize < 4 for x in arrays):
         found += lost_steps(transform, trained)
     for sentence in found:
         message = f"`{type(transform).__name__}.init`: {sentence} (To silence: {_SILENCE})"
         warnings.warn(message, LikelyMistake, stacklevel=5)
+
+
+def trained_hyperparameters(params: Params) -> Iterator[str]:
+    """Yield a sentence for each optimizer or schedule in a field of a model: its numbers would be trained.
+
+    Args:
+        params: the parameters. A tree of optimizers that is no model is trained on purpose.
+    """
+
+    def is_one(x: Any) -> bool:
+        return isinstance(x, AbstractHyperparameters)
+
+    for path, x in jtu.tree_leaves_with_path(params, is_leaf=is_one):
+        is_field = any(isinstance(key, jtu.GetAttrKey) for key in path)
+        if is_one(x) and is_field and any(map(is_inexact_array, jtu.tree_leaves(x))):
+            yield (
+                f"the hyperparameters of the `{type(x).__name__}` in the field `{dotted(path)}` of the model would be "
+                f"trained. Write `freeze_hyperparameters(...)` around it."
+            )
 
 
 _SILENCE = '`warnings.simplefilter("ignore", modulax.LikelyMistake)`'

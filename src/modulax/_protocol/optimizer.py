@@ -19,6 +19,8 @@ class OptimizerState(AbstractState):
     of the field that holds each, or None if there are none.
     """
 
+    _operators: ClassVar[tuple[str, ...]] = (*AbstractState._operators, "__getitem__")
+
     step: Count = shared(metric=True)
     inner: State = nested()
     schedule_states: dict[str, State] | None = shared(None)

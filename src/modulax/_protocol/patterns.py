@@ -1,7 +1,9 @@
 """Rules by pattern: labels by the path of a leaf (`by_path`, `by_regex`), or by the class of its module (`by_type`)."""
 
 import abc
+import difflib
 import re
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -10,7 +12,7 @@ from jaxtyping import PyTree
 
 from .._support.checks import listing, suggestion
 from ..tree._paths import Names, key_names, leaf_paths, matches, named_leaves, nodes_without_leaves
-from .masks import AbstractLabels, typed
+from .masks import AbstractLabels, Call, typed
 
 
 class AbstractPatterns(AbstractLabels):
@@ -143,6 +145,9 @@ class by_path(AbstractPathPatterns):  # noqa: N801 (read as a function: `labels=
             raise ValueError('`by_path` needs a mapping from patterns to labels, such as `by_path({"*": True})`.')
         super().__init__(patterns, default)
 
+    def plain(self) -> Call:
+        return Call("by_path", {"patterns": OrderedDict(self.groups), "default": self.default})
+
     def covers(self, pattern: str, other: str) -> bool:
         # A `*` in the other stands for any text, which a `*` fits; `?` and `[...]` don't.
         return not set("?[") & {*pattern, *other} and matches(other, pattern, "/" if "/" in other else ".")
@@ -153,13 +158,35 @@ class by_path(AbstractPathPatterns):  # noqa: N801 (read as a function: `labels=
     def fits(self, names: Names, pattern: str) -> bool:
         return any(path == pattern or matches(path, pattern, separator) for path, separator in _forms(names, pattern))
 
+    def _near(self, pattern: str, names: Sequence[Names]) -> str | None:
+        """A pattern that fits something and differs in one name, or in what stands before or after it."""
+        known = list(dict.fromkeys(name for path in names for name in path))
+        separator = "/" if "/" in pattern else "."
+        parts = pattern.split(separator)
+        others = [
+            separator.join([*parts[:i], name, *parts[i + 1 :]])
+            for i, part in enumerate(parts)
+            if not set("*?[") & set(part)
+            for name in _alike(part, known)
+        ]
+        around = [f"*{separator}{pattern}", f"{pattern}{separator}*"] if parts[-1] != "*" else []
+        return next((x for x in [*others, *around] if any(self.fits(path, x) for path in names)), None)
+
     def hint(self, pattern: str, names: Sequence[Names]) -> str:
+        if near := self._near(pattern, names):
+            return f" Did you mean `{near}`?"
         literal = pattern.replace("[", "[[]")
         if literal != pattern and any(self.fits(name, literal) for name in names):
             return f" `[` begins a set of characters; write `{literal}` for the character itself."
         if any(c in pattern for c in "|^$\\(") or any(x in pattern and _finds(pattern, names) for x in (".*", ".+")):
             return f" This looks like a regular expression: use `by_regex({{{pattern!r}: ...}})`."
         return ""
+
+
+def _alike(part: str, known: Sequence[str]) -> list[str]:
+    """The names like a part of a pattern, those that differ by case only first."""
+    folded = {name.lower(): name for name in known}
+    return [folded[name] for name in difflib.get_close_matches(part.lower(), folded, n=3, cutoff=0.6)]
 
 
 def _finds(pattern: str, names: Sequence[Names]) -> bool:
@@ -194,6 +221,12 @@ class by_regex(AbstractPathPatterns):  # noqa: N801
         if not isinstance(patterns, Mapping) or not patterns:
             raise ValueError('`by_regex` needs a mapping from patterns to labels, such as `by_regex({".*": True})`.')
         super().__init__({_compiled(pattern): label for pattern, label in patterns.items()}, default)
+
+    def plain(self) -> Any:
+        if any(pattern.flags != re.UNICODE for pattern, _ in self.groups):
+            return self
+        groups = OrderedDict((pattern.pattern, label) for pattern, label in self.groups)
+        return Call("by_regex", {"patterns": groups, "default": self.default})
 
     def covers(self, pattern: re.Pattern[str], other: re.Pattern[str]) -> bool:
         del other

@@ -1,8 +1,10 @@
 """Schedules: functions of the step count, or of a state, that give the value of a hyperparameter."""
 
 import abc
+import contextlib
+import contextvars
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Literal
 
 import equinox as eqx
@@ -31,11 +33,23 @@ _NOT_ZERO = Requirement(lambda x: x != 0, "is a divisor: it must not be zero")
 class AbstractArithmetic(AbstractHyperparameters):
     """Arithmetic on schedules, stateful or not: `-s`, `2 * s`, `s / x`, `s + t`, `s.clip(low, high)`."""
 
+    _listed: ClassVar[tuple[str, ...]] = (
+        *("addresses", "clip", "hyperparameters", "init", "over", "plot", "replace", "update"),
+    )
+
     __array_ufunc__: ClassVar[None] = None  # NumPy numbers leave `number * schedule` to the schedule
 
     @abc.abstractmethod
     def __call__(self, *args: Any, **extra: Any) -> Any:
         """Return the value at a step, given the step or a state."""
+
+    def __getitem__(self, step: Any) -> Any:
+        """Raise an error that says how to read a value."""
+        raise TypeError(f"`{type(self).__name__}` is a function of the step: write `schedule({step!r})`.")
+
+    @classmethod
+    def _inside_is_read_by(cls, name: str) -> tuple[str, str]:
+        return "schedule", super()._inside_is_read_by(name)[1]
 
     def _title(self) -> str:
         return type(self).__name__
@@ -122,7 +136,17 @@ class AbstractSchedule(AbstractArithmetic):
 
         Args:
             total_steps: number of steps of the whole run, a hyperparameter that can be swept and differentiated.
+
+        Raises:
+            ValueError: if the schedule is stretched to a number of steps already.
         """
+        for x in jtu.tree_leaves(self, is_leaf=lambda x: isinstance(x, Stretched)):
+            # A duration up to 1 is a fraction of the run, also for a part of a schedule.
+            if isinstance(x, Stretched) and isinstance(x.total_steps, np.ndarray) and x.total_steps > 1:
+                raise ValueError(
+                    f"`over`: `{title(self)}` already has its durations in steps, of a run of {x.total_steps:.7g}. "
+                    f"Change that number: `schedule.replace(total_steps={format_value(total_steps)})`."
+                )
         return Stretched(self, total_steps)
 
     def plot(self, steps: Any, ax: Any = None, **kwargs: Any) -> Any:
@@ -246,6 +270,27 @@ class WrappedStatefulSchedule(AbstractStatefulSchedule):
     def __call__(self, state: State, **extra: Any) -> Any:
         """Return the value of the wrapped schedule."""
         return call_user(self.schedule, state, **extra)
+
+
+_steps_back = contextvars.ContextVar("_steps_back", default=0)
+
+
+@contextlib.contextmanager
+def at_last_step() -> Iterator[None]:
+    """In this block, schedules are replaced by their values at the step that led to a state, not at the next one.
+
+    A stateful schedule still has its value at the next step: its state before the last one is no longer there.
+    """
+    token = _steps_back.set(1)
+    try:
+        yield
+    finally:
+        _steps_back.reset(token)
+
+
+def steps_back() -> int:
+    """How many steps before the next one the values of schedules are asked for."""
+    return _steps_back.get()
 
 
 def is_schedule(x: Any) -> bool:

@@ -24,7 +24,7 @@ from .._support.checks import check_extra
 from .._support.types import State
 from ..tree._math import strong
 from ..tree._paths import JoinedNames, join, key_names
-from .schedule import AbstractSchedule, AbstractStatefulSchedule, is_schedule, is_stateful
+from .schedule import AbstractSchedule, AbstractStatefulSchedule, is_schedule, is_stateful, steps_back
 from .transform import AbstractTransform, extra_arguments
 
 
@@ -47,16 +47,20 @@ def resolve(tree: PyTree, step: ArrayLike) -> PyTree:
         if not isinstance(x, AbstractSchedule):
             return x
         is_traced = any(isinstance(leaf, Tracer) for leaf in jtu.tree_leaves((x, step)))
-        return _value(x, step) if is_traced else _compiled_value(x, step)
+        return _value(x, step, back) if is_traced else _compiled_value(x, step, back)
 
+    back = steps_back()
     return jtu.tree_map(number_now, tree, is_leaf=stops)
 
 
-def _value(schedule: AbstractSchedule, step: ArrayLike) -> Any:
-    return _as_default_float(schedule(step))
+def _value(schedule: AbstractSchedule, step: ArrayLike, back: int) -> Any:
+    # Before the first step, it is the value of that one.
+    return _as_default_float(schedule(jnp.maximum(step - back, 0) if back else step))
 
 
-_compiled_value = jax.jit(_value)  # outside a program, one for each schedule in place of one for each operation
+_compiled_value = jax.jit(
+    _value, static_argnums=2
+)  # outside a program, one for each schedule in place of one for each operation
 
 
 def _as_default_float(x: Any) -> Any:

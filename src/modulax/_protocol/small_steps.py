@@ -140,5 +140,21 @@ def warnings_in(transform: Any, tree: PyTree, most: float = 10.0) -> Iterator[st
         yield from warnings_in(part.transform, tree if seen is None else select(tree, seen), most)
 
 
+def not_numbers(transform: Any) -> Iterator[str]:
+    """Yield a sentence for each hyperparameter on the host that is NaN, such as one from a failed computation.
+
+    Args:
+        transform: the transform.
+    """
+    for name, field in transform.__dataclass_fields__.items():
+        value = getattr(transform, name) if field.metadata.get("number") else None
+        values = None if isinstance(value, AbstractSchedule) else _values(value)
+        if values is not None and np.isnan(values):
+            yield f"the {name.replace('_', ' ')} of `{type(transform).__name__}` is NaN."
+    if not hasattr(transform, "transform"):  # an optimizer, whose parts have the numbers of its fields
+        for part in transform.each_part():
+            yield from not_numbers(part.transform)
+
+
 def _last(before: float | None, after: float | None) -> float | None:
     return before if after is None else after

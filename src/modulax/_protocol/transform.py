@@ -17,11 +17,13 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import PyTree
+from jax.typing import DTypeLike
+from jaxtyping import Array, PyTree
 
-from .._support.arithmetic import default_float, is_narrower
+from .._support.arithmetic import common_dtype, default_float, is_narrower
 from .._support.checks import check_extra
-from .._support.failures import located, shortened
+from .._support.failures import located
+from .._support.methods import result_is_indexed
 from .._support.module import AbstractState
 from .._support.placement import placed_like
 from .._support.types import P, Params, S, State, Updates
@@ -30,12 +32,12 @@ from ..tree._leaves import arrays_of, with_arrays
 from ..tree._math import trainable
 from .apply_updates import apply_updates
 from .boundary import EvalBoundary, InitBoundary, UpdateBoundary
-from .entry import as_written, entry
+from .entry import as_written, entry, explained
 from .hyperparameters import AbstractHyperparameters, Hyperparameters, numbers_with_paths
 from .metrics import by_short_names, hyperparameters_in_force, measured_in
-from .mistakes import explaining_state
+from .mistakes import explaining_state, wrong_state
 from .program import Program
-from .schedule import has_schedule, has_stateful_schedule
+from .schedule import at_last_step, has_schedule, has_stateful_schedule
 
 T = TypeVar("T")
 
@@ -148,6 +150,10 @@ class AbstractTransform(AbstractHyperparameters):
     _keeps_updates: ClassVar[bool] = False
     _keeps_parameters: ClassVar[bool] = False
 
+    _listed: ClassVar[tuple[str, ...]] = (
+        *("addresses", "at", "eval_params", "hyperparameters", "init", "metrics", "replace", "step", "update"),
+    )
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         # Every class gets its own entry points, also for inherited methods, so that profiles name the class that ran.
@@ -157,6 +163,8 @@ class AbstractTransform(AbstractHyperparameters):
             # The inherited `eval_params` returns its argument, which needs no program.
             if not is_abstract and method is not AbstractTransform.__dict__[name]:
                 setattr(cls, name, entry(boundary(method, cls.__name__)))
+        if "at" in vars(cls):
+            cls.at = explained(cls.at)
 
     def __hash__(self) -> int:
         """Return a hash of the class and the values, so that an optimizer can be a static argument of `jax.jit`.
@@ -195,6 +203,7 @@ class AbstractTransform(AbstractHyperparameters):
             extra: further arguments, such as the loss, `value=...`; those in `needs` are required.
         """
 
+    @explained
     def step(self, grads: Updates, state: S, params: P, *, donate: bool = False, **extra: Any) -> tuple[P, S]:
         """Run one training step as one compiled program: `update`, then apply the updates to the parameters.
 
@@ -212,11 +221,7 @@ class AbstractTransform(AbstractHyperparameters):
         Raises:
             ValueError: if a required argument is missing, or if the gradients don't fit the parameters.
         """
-        try:
-            state, params = _step_program(type(self), donate)(self, grads, state, params, extra)
-        except Exception as error:
-            shortened(error)
-            raise
+        state, params = _step_program(type(self), donate)(self, grads, state, params, extra)
         return params, state
 
     def eval_params(self, state: State, params: P) -> P:
@@ -230,7 +235,8 @@ class AbstractTransform(AbstractHyperparameters):
             state: the state of the optimizer.
             params: the parameters that are trained, or the whole model.
         """
-        del state
+        if message := wrong_state(f"{type(self).__name__}.eval_params", type(self).init, state, params):
+            raise ValueError(message)
         return params
 
     def each_part(self, state: State | None = None) -> Iterator[Part]:
@@ -251,6 +257,8 @@ class AbstractTransform(AbstractHyperparameters):
         del state
         return self
 
+    @result_is_indexed
+    @explained
     def hyperparameters(self, state: State | None = None) -> dict[str, Any]:
         """Return every hyperparameter by its dotted path.
 
@@ -262,27 +270,60 @@ class AbstractTransform(AbstractHyperparameters):
             return AbstractHyperparameters.hyperparameters(self)
         return Hyperparameters([*numbers_with_paths(self.at(state)), *self._factors(state)])
 
+    @result_is_indexed
+    @explained
     def metrics(self, state: State) -> dict[str, Any]:
         """Return what a log wants: the learning rate in force, measurements, counters, by short names.
 
             wandb.log({"loss": loss, **optimizer.metrics(state)})
 
-        These are scalars: every `learning_rate` and every other hyperparameter that follows a schedule, with its value
-        at the next step; what a `Monitor` measured; and what the classes of states declare with `shared(metric=True)`,
-        such as the step count, the number of skipped steps and the factor of `ReduceOnPlateau`. Names that occur
-        several times begin with the name of the part, such as `body.learning_rate`.
+        These are scalars: every learning rate and every other hyperparameter that follows a schedule, with its value in
+        the step that led to this state (in the first step, if there was none); what a `Monitor` measured; and what the
+        classes of states declare with `shared(metric=True)`, such as the step count, the number of skipped steps and
+        the factor of `ReduceOnPlateau`. Names that occur several times begin with the name of the part, such as
+        `body.learning_rate`, or with the pattern of a multiplier, as in `embed.*.learning_rate`. A stateful schedule
+        has its value at the next step.
 
         Inside `jit` it adds the schedules to the program, and nothing else.
 
         Args:
             state: the state of this transform.
         """
-        return by_short_names([*hyperparameters_in_force(self, self.at(state)), *measured_in(state)])
+        with at_last_step():
+            now = self.at(state)
+        return by_short_names([*hyperparameters_in_force(self, now), *measured_in(state)])
 
     def _factors(self, state: State) -> list[tuple[tuple[str, ...], Any]]:
         """The factors that are in the state and not in a field, with their paths."""
         del state
         return []
+
+    def __getitem__(self, key: Any) -> Any:
+        """Raise an error that says where the value is."""
+        start = f"`{type(self).__name__}` cannot be indexed."
+        is_variable = hasattr(type(getattr(self, key, None) if isinstance(key, str) else None), "set_value")
+        if is_variable:  # of NNX
+            raise TypeError(f"{start} Its fields are variables: write `optimizer.hyperparameters.{key}[...]`.")
+        raise TypeError(f'{start} Write `optimizer.hyperparameters()["learning_rate"]` to read a hyperparameter.')
+
+    def __or__(self, other: Any) -> Any:
+        """Raise an error that says how transforms are composed."""
+        if not isinstance(other, AbstractTransform):
+            return NotImplemented
+        first, second = type(self).__name__, type(other).__name__
+        raise TypeError(f"Transforms are composed by `Chain`: write `Chain({first}(...), {second}(...))`.")
+
+    __add__ = __rshift__ = __matmul__ = __or__
+
+    def __mul__(self, other: Any) -> Any:
+        """Raise an error that says how updates are scaled."""
+        if isinstance(other, AbstractTransform):
+            return self | other
+        if not isinstance(other, (int, float, np.generic, np.ndarray)):
+            return NotImplemented
+        raise TypeError(f"To multiply the updates by a number, write `Chain({type(self).__name__}(...), Scale(x))`.")
+
+    __rmul__ = __mul__
 
     def _why_not_a_number(self) -> str:
         """Return why this transform cannot be the value of a hyperparameter."""
@@ -337,6 +378,23 @@ def everything_in(transform: AbstractTransform) -> Iterator[AbstractTransform]:
     yield transform
     for part in transform.each_part():
         yield from everything_in(part.transform)
+
+
+def update_dtypes(*transforms: AbstractTransform) -> list[DTypeLike]:
+    """Return every `update_dtype` of the transforms and of those inside them."""
+    dtypes = [getattr(t, "update_dtype", None) for transform in transforms for t in everything_in(transform)]
+    return [dtype for dtype in dtypes if dtype is not None]
+
+
+def in_dtype_of(like: Array, x: Array, wide: Sequence[DTypeLike]) -> Array:
+    """Return a new update in the dtype of the given one, unless a transform has widened it.
+
+    Args:
+        like: the given update.
+        x: the new one.
+        wide: the `update_dtypes` of the transforms that made it.
+    """
+    return x if wide and x.dtype == common_dtype(like.dtype, *wide) else x.astype(like.dtype)
 
 
 def zeros_returned(

@@ -10,7 +10,7 @@ from ..tree._paths import Names, matches
 
 # Components of paths that tell where a parameter outside the blocks belongs; the first component that matches counts.
 _HEAD = re.compile(r"head|unembed|embed_out|logits|classifier|output|readout|decode|score|pool")
-_INPUT = re.compile(r"embed|patch|pos|cls|token|stem|wte|wpe|input|norm_pre|ln_pre|pre_norm|pre_ln")
+_INPUT = re.compile(r"embed|(^|_)emb(s|_|$)|patch|pos|cls|token|stem|wte|wpe|input|norm_pre|ln_pre|pre_norm|pre_ln")
 _NORM = re.compile(r"norm|ln|bn")
 _STACK = re.compile(r"(block|layer|stage)s?$", re.IGNORECASE)
 _INDEXED = re.compile(r"(.*?)(\d+)")

@@ -3,16 +3,19 @@
 import abc
 import dataclasses
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any, NamedTuple
 
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
+from .._protocol.hyperparameters import AbstractHyperparameters
 from .._protocol.masks import AbstractLabels
-from .._protocol.patterns import nodes_of
+from .._protocol.patterns import by_path, nodes_of
 from .._support.checks import listing, suggestion
-from .._support.tables import table
+from .._support.methods import explained
+from .._support.tables import html_table, table
 from ..tree._math import shapes_of
 from ..tree._paths import Names, key_names, matches, named_leaves
 from .depth import depths_in, lists_of_blocks
@@ -20,6 +23,7 @@ from .layers import role_in_layer
 from .names import by_name, in_flax_dict, in_module, unknown
 from .role import AbstractRole, Other
 
+_COLUMNS = ("path", "shape", "role", "fan in", "fan out", "batch", "depth")
 Given = tuple[tuple[str, AbstractRole], ...]
 
 
@@ -56,6 +60,9 @@ class FoundRoles(AbstractRoles):
 
     def bound(self, find: Callable[[Any], "Roles"]) -> AbstractLabels:
         return find(dict(self.given))
+
+    def plain(self) -> Any:
+        return OrderedDict(self.given) or None
 
 
 class Model(NamedTuple):
@@ -105,7 +112,7 @@ def roles_of(model: Model, given: Given) -> list[tuple[Names, AbstractRole]]:
         if known and not any(_fits(names[:n], pattern) for names in known for n in range(1, len(names) + 1)):
             raise ValueError(
                 f"`roles`: the pattern `{pattern}` matches no parameter and no layer. The paths are "
-                f"{listing(map('.'.join, known))}."
+                f"{listing(map('.'.join, known))}.{by_path({pattern: True}).hint(pattern, known)}"
             )
     blocks = {names: path.count(".") + 1 for path, numbers in lists_of_blocks(known).items() for names in numbers}
     every = set(known)
@@ -196,8 +203,13 @@ class Roles(AbstractRoles):
         return iter(self._by_path.items())
 
     def __str__(self) -> str:
-        header = ("path", "shape", "role", "fan in", "fan out", "batch", "depth")
-        return "\n".join(table(header, [self._row(names, role) for names, role in self._found]))
+        return "\n".join(table(_COLUMNS, self._rows()))
+
+    def _repr_html_(self) -> str:
+        return html_table(_COLUMNS, self._rows())
+
+    def _rows(self) -> list[list[str]]:
+        return [self._row(names, role) for names, role in self._found]
 
     def _row(self, names: Names, role: AbstractRole) -> list[str]:
         shape = self._shapes[names]
@@ -227,6 +239,7 @@ def _depth_text(depth: int | tuple[int, ...] | None) -> str:
     return "" if depth is None else str(depth)
 
 
+@explained
 def roles(model: Any, given: Mapping[str, AbstractRole] | None = None) -> Roles:
     """Find what each parameter of a model is: its role, the meaning of its axes, and the depth of its block.
 
@@ -255,6 +268,8 @@ def roles(model: Any, given: Mapping[str, AbstractRole] | None = None) -> Roles:
     Raises:
         ValueError: if a pattern matches no parameter.
     """
+    if isinstance(model, AbstractHyperparameters):
+        raise ValueError(f"`roles` was given `{type(model).__name__}` in place of a model: write `roles(model)`.")
     return table_of(model_of(model), given or {})
 
 

@@ -1,13 +1,14 @@
 """Labels by role: `by_role`, and `decays`, the mask of weight decay."""
 
 import dataclasses
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from jaxtyping import PyTree
 
 from .._protocol.hyperparameters import AbstractHyperparameters, with_value
-from .._protocol.masks import AbstractLabels
+from .._protocol.masks import AbstractLabels, Call
 from .._protocol.patterns import by_path
 from .find import AbstractRoles, Roles, as_roles
 from .role import AbstractRole
@@ -43,6 +44,9 @@ class _ByRole(AbstractLabels):
 
     def bound(self, find: Callable[[Any], Any]) -> AbstractLabels:
         return dataclasses.replace(self, roles=self.roles.bound(find))
+
+    def plain(self) -> Call:
+        return Call("by_role", {"groups": OrderedDict(self.groups), "default": self.default, "roles": self.roles})
 
 
 def by_role(groups: Mapping[Any, Any], default: Any = False, roles: Any = None) -> AbstractLabels:
@@ -122,6 +126,9 @@ class _Decays(AbstractLabels):
     def labels(self, tree: PyTree, *, partial: bool = False) -> list[bool]:
         del partial
         return [role.decays for role in self.roles.labels(tree)]
+
+    def plain(self) -> Any:
+        return Call("decays", {}) if self == decays else self
 
     def bound(self, find: Callable[[Any], Any]) -> AbstractLabels:
         return dataclasses.replace(self, roles=self.roles.bound(find))

@@ -14,7 +14,7 @@ from .role import AbstractRole, Attention, Bias, Convolution, Embedding, Gain, H
 
 _HEAD = re.compile(r"(.*_)?(head|unembed|unembedding|embed_out|logits|classifier|readout)_?\d*")
 _POSITION = re.compile(r"(.*_)?(wpe|pe|pos(ition)?(al|s)?(_?(emb|enc|table).*)?)|pos(ition)?_.*", re.IGNORECASE)
-_EMBEDDING = re.compile(r".*embed.*|wte|.*token.*|cls.*", re.IGNORECASE)
+_EMBEDDING = re.compile(r".*embed.*|(.*_)?embs?|wte|.*token.*|cls.*", re.IGNORECASE)
 _GAIN = re.compile(r"scale|gain|gamma", re.IGNORECASE)
 _BIAS = re.compile(r"(.*_)?bias|beta", re.IGNORECASE)
 _FUSED = re.compile(r"w?qkv(_proj|_kernel)?|to_qkv|c_attn|in_proj", re.IGNORECASE)

@@ -24,6 +24,12 @@ def one_line(value: Any) -> str:
     return " ".join(repr(value).split())
 
 
+def brief(value: Any, most: int = 200) -> str:
+    """The repr of a value in one line, cut after some characters."""
+    text = one_line(value)
+    return text if len(text) <= most else text[:most] + " ..."
+
+
 def suggestion(word: str, possibilities: Sequence[str]) -> str:
     """Return " Did you mean ...?" with the closest possibility, or an empty string if none is close."""
     by_plain: dict[str, str] = {}
@@ -89,6 +95,13 @@ def check_setting(owner: object, field: dataclasses.Field) -> None:
     if field.name.endswith("dtype") and field.metadata.get("static"):
         check_dtype(owner, field.name)
     value, least = getattr(owner, field.name), field.metadata.get("least")
+    if field.type is bool and field.metadata.get("static") and not isinstance(value, (bool, np.bool_)):
+        hint = getattr(type(owner), "_call_hint", "")
+        order = listing(x.name for x in dataclasses.fields(owner))  # pyright: ignore[reportArgumentType] (a dataclass)
+        raise ValueError(
+            f"`{type(owner).__name__}({field.name}=...)` must be True or False, got {value!r}. The arguments are "
+            f"{order}.{hint and ' '}{hint}"
+        )
     if least is not None and not (value is None and field.default is None):
         check_integer(type(owner).__name__, field.name, value, least)
 

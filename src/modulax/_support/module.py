@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 import equinox as eqx
 
 from .optree_nodes import register_module
-from .wrong_calls import NoAttributeError, inside, wrong_call
+from .wrong_calls import NoAttributeError, inside, swapped_part, wrong_call
 
 FieldKind = Literal["params", "shared", "states"]
 M = TypeVar("M")
@@ -30,6 +30,10 @@ else:
             except TypeError as error:
                 if message := wrong_call(cls, args, kwargs, cls._call_hint):
                     raise TypeError(message) from error
+                raise
+            except ValueError as error:
+                if message := swapped_part(cls, args) if len(args) > 1 else None:
+                    raise ValueError(message) from error
                 raise
 
         @property
@@ -54,8 +58,11 @@ class AbstractModule(_AbstractModule):
     Every subclass is registered with optree too: `optree.tree_paths(optimizer, namespace="modulax")`.
     """
 
-    _operators: ClassVar[tuple[str, ...]] = ("__call__", "__getitem__", "__len__", "__contains__")
+    _operators: ClassVar[tuple[str, ...]] = ("__call__", "__len__", "__contains__")
     """The operators that `help` and `dir` list, of those that the class has."""
+
+    _listed: ClassVar[tuple[str, ...]] = ()
+    """What `dir` of an instance lists of the names that abstract classes define: what a user calls."""
 
     _call_hint: ClassVar[str] = ""
     """What the error message for wrong arguments says beside them, for a class whose arguments are easily confused."""
@@ -82,6 +89,14 @@ class AbstractModule(_AbstractModule):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         register_module(cls)
+
+    def __dir__(self) -> list[str]:
+        """List the fields and what a user calls, without the protocol that the library itself uses."""
+        cls = type(self)
+        abstract = [base for base in cls.__mro__ if base.__name__.startswith("Abstract")]
+        protocol = {name for base in abstract for name in vars(base)} - {*cls._listed}
+        fields = [field.name for field in dataclasses.fields(self)]
+        return sorted({*(name for name in dir(cls) if name not in protocol and not name.startswith("_")), *fields})
 
     @classmethod
     def _inside_is_read_by(cls, name: str) -> tuple[str, str]:
@@ -113,6 +128,16 @@ class AbstractState(AbstractModule):
         where = inside(self, key) if isinstance(key, str) else None
         fields = ", ".join(f"`{field.name}`" for field in dataclasses.fields(self))
         raise TypeError(f"`{type(self).__name__}` cannot be indexed; its fields are {fields or 'none'}. {where or ''}")
+
+    def __len__(self) -> int:
+        """Raise an error for a state where one of optax is needed, which is a tuple."""
+        raise TypeError(
+            f"`{type(self).__name__}` is a state of modulax, and has no length. For a transformation of optax, "
+            f"convert it: `modulax.checkpoint.state_to_optax(transformation.init(params), state)`."
+        )
+
+    def __bool__(self) -> bool:
+        return True
 
     @classmethod
     def _inside_is_read_by(cls, name: str) -> tuple[str, str]:

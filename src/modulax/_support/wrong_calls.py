@@ -26,6 +26,21 @@ def meant_by(word: str, known: Iterable[str]) -> list[str]:
     return [name for name in known if word in words.WORDS.get(name, "").split()][:1]
 
 
+def _foreign(words: Mapping[str, str], word: str) -> str | None:
+    """What to write for a word of another library."""
+    return next((remedy for remedy, known in words.items() if word in known.split()), None)
+
+
+def foreign_attribute(what: str, name: str) -> str | None:
+    """What to write for an attribute that other libraries have; None if it is not known.
+
+    Args:
+        what: what the object is: `"optimizer"`, `"state"`, `"schedule"` or `"nnx"`.
+        name: the attribute.
+    """
+    return _foreign(_vocabulary().ATTRIBUTES.get(what, {}), name)
+
+
 def wrong_call(cls: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], hint: str = "") -> str | None:
     """The error message for arguments that a class doesn't take; None if it takes them.
 
@@ -60,10 +75,38 @@ def wrong_method_call(
     try:
         inspect.signature(method).bind(self, *args, **{k: x for k, x in kwargs.items() if k != "allow_empty"})
     except TypeError as error:
-        parameters = list(inspect.signature(method).parameters.values())[1:]
-        call = ", ".join(p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD)
-        return f"`{owner}.{method.__name__}`: {error}. Write `optimizer.{method.__name__}({call})`."
+        return f"`{owner}.{method.__name__}`: {error}. Write `optimizer.{call_of(method)}`."
     return None
+
+
+def call_of(function: Callable[..., Any]) -> str:
+    """The call of a function or a method with the names of its required arguments; `**changes` of `name=...`."""
+    parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
+    required = [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+    is_open = not required and any(p.kind is p.VAR_KEYWORD for p in parameters)
+    return f"{function.__name__}({'learning_rate=...' if is_open else ', '.join(required)})"
+
+
+def wrong_function_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """The error message for missing or surplus arguments of a function; None if it takes them.
+
+    Args:
+        function: the function.
+        args: the arguments by position.
+        kwargs: the arguments by name.
+    """
+    signature, name = inspect.signature(function), function.__name__
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        given = signature.bind_partial(*args[: len(signature.parameters)]).arguments
+        here = ", ".join(f"`{key}` is {_what(x)}" for key, x in given.items() if not hasattr(x, "each_part"))
+        return f"`{name}`: {error}. Write `{call_of(function)}`.{f' In this call, {here}.' if here else ''}"
+    return None
+
+
+def _what(x: Any) -> str:
+    return f"`{x!r}`" if isinstance(x, (int, float, str)) else f"a `{type(x).__name__}`"
 
 
 def _fault(
@@ -98,11 +141,12 @@ def _unknown_argument(name: str, key: str, names: list[str], args: tuple[Any, ..
     start = f"`{name}({key}=...)`: there is no argument `{key}`."
     if key in _vocabulary().PARAMETERS:
         return f"{start} The parameters are given to `init(params)` and `step(grads, state, params)`."
-    if key == "lr_scheduler":
-        return f"{start} Give a schedule in place of a number: `{name}(schedules.CosineDecay(1e-3, 1000))`."
+    others = _written_out(args, {k: x for k, x in kwargs.items() if k != key})
     if meant := meant_by(key, names):
-        others = _written_out(args, {k: x for k, x in kwargs.items() if k != key})
         return f"{start} Write `{name}({', '.join([*others, _written(meant, kwargs[key])])})`."
+    if "learning_rate" in names and (remedy := _foreign(_vocabulary().ARGUMENTS, key)):
+        rest = ", ".join(others)
+        return f"{start} {remedy.format(call=f'{name}({rest})', name=name, rest=rest, value=_text(kwargs[key]))}"
     return start + suggestion(key, names)
 
 
@@ -148,8 +192,13 @@ def no_attribute(module: Any, name: str) -> str:
     if found := inside(module, name):
         return f"{start} {found}"
     own = [field.name for field in dataclasses.fields(module)]
-    meant = meant_by(name, own)
-    return f"{start} It is called `{meant[0]}`." if meant else start + suggestion(name, [*own, *_public(module)])
+    if meant := meant_by(name, own):
+        return f"{start} It is called {listing(meant)}."
+    if remedy := foreign_attribute(module._inside_is_read_by(name)[0], name):
+        return f"{start} {remedy}"
+    if found := next(filter(None, (inside(module, x) for x in meant_by(name, _vocabulary().WORDS))), None):
+        return f"{start} {found}"
+    return start + suggestion(name, [*own, *_public(module)])
 
 
 def _public(module: Any) -> list[str]:
@@ -159,11 +208,34 @@ def _public(module: Any) -> list[str]:
 def inside(module: Any, name: str) -> str | None:
     """Say where a Module has a value of this name further inside, and how to read it; None if it has none."""
     found: dict[str, None] = {}
-    for path, _ in jtu.tree_leaves_with_path(module):
+    is_number = False
+    is_variable = False
+    for path, leaf in jtu.tree_leaves_with_path(module, is_leaf=_is_variable):
         names = [str(entry_of(key)) for key in path]
         if name in names:
             found[jtu.keystr(path[: names.index(name) + 1])] = None
+            is_number = is_number or names[-1] == name
+            is_variable = is_variable or _is_variable(leaf)
     if not found:
         return None
     what, remedy = type(module)._inside_is_read_by(name)
+    if is_variable:
+        what, remedy = "optimizer.hyperparameters", "Its value is read and assigned by `[...]`."
+    elif what == "optimizer" and not is_number:  # a part
+        remedy = f"Change it with `replace({name}=...)`."
     return f"It has {listing((what + path for path in found), 4)}. {remedy}"
+
+
+def _is_variable(x: Any) -> bool:
+    """Whether it is a variable of NNX."""
+    return hasattr(type(x), "set_value")
+
+
+def swapped_part(cls: Any, args: tuple[Any, ...]) -> str | None:
+    """The error message for a container that did not get its transform first; None if it did."""
+    first = next(iter(dataclasses.fields(cls)), None)
+    is_part = first is not None and "part" in first.metadata
+    if not is_part or hasattr(args[0], "each_part") or not any(hasattr(x, "each_part") for x in args[1:]):
+        return None
+    call = call_of(cls).replace("_ModuleType", cls.__name__)
+    return f"`{cls.__name__}` was given its arguments in another order: write `{call}`."

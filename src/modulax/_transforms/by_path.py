@@ -83,6 +83,10 @@ class ScaleByPath(AbstractLeafwise):
         numbers = list(self.multipliers.values())
         return [numbers[i] for i in by_path({x: i for i, x in enumerate(self.multipliers)}).labels(tree)]
 
+    def multipliers_by_pattern(self):
+        """Return the multipliers by pattern, for a log."""
+        return dict(self.multipliers)
+
     def update_leaf(self, now, g, s, p):
         del p
         return now * g, s
@@ -145,6 +149,14 @@ class ScaleByDepth(AbstractLeafwise):
         """
         found = self._by_label(tree)
         return [found[k] for k in self._labels(tree)]
+
+    def multipliers_by_pattern(self):
+        """Return the multipliers by pattern, for a log; those of stacked blocks by their number too."""
+        found = {}
+        for pattern, exponent in getattr(self.exponents, "groups", ()):
+            stacked = {f"{pattern}.{i}": k for i, k in enumerate(exponent)} if isinstance(exponent, tuple) else {}
+            found |= stacked or {pattern: exponent}
+        return {name: self._power(k) for name, k in found.items()}
 
     def _labels(self, tree):
         exponents: AbstractLabels = self.exponents

@@ -4,6 +4,7 @@ Names are tuples of keys, see `_names.py`.
 """
 
 import collections
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -48,6 +49,7 @@ class Nesting:
         self._joined = joined
         self._own = _by_prefix(own)
         self._saved = _by_prefix(saved)
+        self._kinds: dict[tuple[bool, Names], collections.Counter[str]] = {}
 
     def place(self, names: Names) -> Place:
         """Split the name of a leaf of the template."""
@@ -63,13 +65,20 @@ class Nesting:
             stop += 1 + (names[stop] in self._keyed)
         return Place(names[:root], names[root:stop], names[stop:])
 
-    def distance(self, place: Place, other: Names) -> tuple[int, int, bool] | None:
+    def distance(self, place: Place, other: Names) -> tuple[bool, int, int, int, bool] | None:
         """Return how far a saved name is from a place, or None if they don't match at all.
 
-        The first entry is 0 for the same keys of parts, 1 if there are only more or fewer of them, and 2 for different
-        ones; it is 3 more between an auxiliary part, such as SAM's adversary, and another one. The second entry is
-        smaller the more names the two states have in common. The third one says whether the nesting differs at all.
-        Rules with different keys, such as `scale_by_adam` and `scale_by_lion`, never match.
+        The entries, the first of which counts most:
+
+        1. whether only one of them is in an auxiliary part, such as SAM's adversary;
+        2. the length of the end that both nestings share, negated: a momentum of `SGD` stays one of `SGD`;
+        3. 0 for the same keys of parts, 1 if there are only more or fewer of them, and 2 for different ones;
+        4. the number of names that the two states share, negated;
+        5. whether the nesting differs at all.
+
+        Rules with different keys, such as `scale_by_adam` and `scale_by_lion`, never match. Nor does a part match
+        another one if its own key is there too, or like parts of chains of which one has more than the other: it is
+        not known which of them came or went.
         """
         root, nesting, rest = place
         middle = other[len(root) : len(other) - len(rest)]
@@ -81,12 +90,48 @@ class Nesting:
         is_own_rule = self._is_rule(self._own, root + nesting)
         if own != others and is_own_rule and self._is_rule(self._saved, root + middle) and own[-1:] != others[-1:]:
             return None
-        # More than any difference in keys, so that the state of an adversary is paired with that of an optimizer last.
-        detour = 3 * (self._auxiliary.isdisjoint(nesting) != self._auxiliary.isdisjoint(middle))
+        if self._is_of_another_part(root, nesting, middle) or self._is_one_of_more(root, nesting, middle):
+            return None
+        # The average of `ParamEMA` is no momentum of `Ema`.
+        if nesting != middle and self._holds(self._own, root + nesting) != self._holds(self._saved, root + middle):
+            return None
+        # First, so that the state of an adversary is paired with that of an optimizer last.
+        detour = self._auxiliary.isdisjoint(nesting) != self._auxiliary.isdisjoint(middle)
         keys = 0 if own == others else 1 if _is_within(own, others) or _is_within(others, own) else 2
         in_common = self._own.get(root + nesting, set()) & self._saved.get(root + middle, set())
-        # Of states with equal keys, the one that shares more names is nearer.
-        return detour + keys, -len(in_common), nesting != middle
+        return detour, -len(_common_end(nesting, middle)), keys, -len(in_common), nesting != middle
+
+    def _is_of_another_part(self, root: Names, nesting: Names, middle: Names) -> bool:
+        """Whether the nestings part at two keys, of which the other tree has one too: it fills or takes that one."""
+        for i, (own, other) in enumerate(zip(nesting, middle, strict=False)):
+            if own != other:
+                is_key = i > 0 and nesting[i - 1] in self._keyed
+                before = root + nesting[:i]
+                return is_key and ((*before, own) in self._saved or (*before, other) in self._own)
+        return False
+
+    def _is_one_of_more(self, root: Names, nesting: Names, middle: Names) -> bool:
+        """Whether a chain on the way has other numbers of like parts, `trace` and `trace_2`, in the two trees."""
+        shared = len(_common_end(nesting, middle))
+        if shared < min(len(nesting), len(middle)):
+            own, other = nesting[-1 - shared], middle[-1 - shared]
+            if own != other and _kind(own) == _kind(other) and nesting[-2 - shared : -1 - shared] == ("parts",):
+                return True
+        for i in range(shared - 1):
+            at, there = len(nesting) - shared + i + 1, len(middle) - shared + i + 1
+            if nesting[at - 1] == "parts":
+                own = self._like(self._own, root + nesting[:at], nesting[at])
+                saved = self._like(self._saved, root + middle[:there], nesting[at])
+                if own != saved and max(*own, *saved) > 1:
+                    return True
+        return False
+
+    def _like(self, by_prefix: Mapping[Names, set[Names]], prefix: Names, key: str) -> tuple[int, int]:
+        """The number of parts like one of a chain, and of chains of its name that are one in the other."""
+        where = by_prefix is self._own, prefix
+        if where not in self._kinds:
+            self._kinds[where] = collections.Counter(map(_kind, {rest[0] for rest in by_prefix.get(prefix, ())}))
+        return self._kinds[where][_kind(key)], 1 + ((*prefix, key, "parts", key) in by_prefix)
 
     def _keys(self, nesting: Names) -> Names | None:
         """Return the keys of parts in a nesting; None if it contains a name that is neither a key nor such a field."""
@@ -103,7 +148,11 @@ class Nesting:
     def _is_rule(self, by_prefix: Mapping[Names, set[Names]], prefix: Names) -> bool:
         """Whether the state at a prefix is under the key of a part and holds no further states."""
         ends_in_key = len(prefix) > 1 and prefix[-2] in self._keyed
-        return ends_in_key and not any(rest[0] in self._fields for rest in by_prefix.get(prefix, ()))
+        return ends_in_key and not self._holds(by_prefix, prefix)
+
+    def _holds(self, by_prefix: Mapping[Names, set[Names]], prefix: Names) -> bool:
+        """Whether the state at a prefix holds further states."""
+        return any(rest[0] in self._fields for rest in by_prefix.get(prefix, ()))
 
 
 def _by_prefix(names: Iterable[Names]) -> dict[Names, set[Names]]:
@@ -113,6 +162,19 @@ def _by_prefix(names: Iterable[Names]) -> dict[Names, set[Names]]:
         for stop in range(len(name)):
             found.setdefault(name[:stop], set()).add(name[stop:])
     return found
+
+
+def _common_end(a: Names, b: Names) -> Names:
+    """The names with which both end."""
+    count = next(
+        (i for i, (x, y) in enumerate(zip(reversed(a), reversed(b), strict=False)) if x != y), min(len(a), len(b))
+    )
+    return a[len(a) - count :]
+
+
+def _kind(key: str) -> str:
+    """The name of a part of a chain without the number that tells like parts apart."""
+    return re.sub(r"_\d+$", "", key)
 
 
 def _is_within(short: Names, long: Names) -> bool:
@@ -145,7 +207,8 @@ def _add_nearest(found: dict[Names, Names], near: Mapping[Any, list[tuple[Names,
     """Add the pairs of which neither name is as near to another one, from the nearest distance on."""
     settled, taken = set(found), set(found.values())
     for distance in sorted(near):
-        pairs = near[distance]
+        assigned = set(found.values())
+        pairs = [(name, other) for name, other in near[distance] if name not in found and other not in assigned]
         by_name, by_other = (collections.Counter(pair[i] for pair in pairs) for i in (0, 1))
         for name, other in pairs:
             if by_name[name] == by_other[other] == 1 and name not in settled and other not in taken:

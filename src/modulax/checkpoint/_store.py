@@ -14,6 +14,7 @@ devices of the template.
 import contextlib
 import importlib
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -55,16 +56,21 @@ def save(path: str | os.PathLike[str], tree: PyTree, *, overwrite: bool = False)
     Raises:
         ImportError: if orbax is not installed.
         ValueError: if the tree has no arrays or numbers, or two leaves have the same name.
-        FileExistsError: if the path exists and `overwrite` is not set.
+        FileExistsError: if the path exists and `overwrite` is not set, or if it is not a checkpoint.
         OSError: if the checkpoint can't be written.
     """
     ocp = _orbax()
-    target = Path(os.path.abspath(path))
+    target = Path(os.path.realpath(path))  # of a link, what it leads to
     flat = {names: _as_array(plain(x)) for names, x in Template(tree).arrays.items()}
     if not flat:
         raise ValueError("`save(tree=...)` must contain arrays or numbers.")
     if target.exists() and not overwrite:
         raise FileExistsError(f"`{target}` already exists. Pass `overwrite=True` to replace it.")
+    if target.exists() and not _may_be_replaced(target):
+        raise FileExistsError(
+            f"`{target}` is not a checkpoint, so that `overwrite=True` doesn't delete it. Give another path, or remove "
+            f"it first."
+        )
     # The old checkpoint is replaced only when the new one is complete.
     fresh = target.with_name(f"{target.name}.{uuid.uuid4().hex}") if target.exists() else target
     try:
@@ -78,7 +84,7 @@ def save(path: str | os.PathLike[str], tree: PyTree, *, overwrite: bool = False)
         # `_folder` finds this name if the process is killed before the second `rename`.
         target.rename(old)
         fresh.rename(target)
-        shutil.rmtree(old) if old.is_dir() else old.unlink()
+        shutil.rmtree(old)
 
 
 def _as_array(x: Any) -> Any:
@@ -221,7 +227,9 @@ def _how(ocp: Any, leaf: Any, saved: Any) -> Any:
 def _folder(path: Path) -> Path:
     """The folder with the arrays: the given one, or the one of the only item that an orbax manager saved."""
     if not path.is_dir():
-        kept = list(path.parent.glob(f"{path.name}.*.old"))  # left by a `save` that was killed while replacing it
+        # Left by a `save` that was killed while replacing it. Other names are backups of the user.
+        is_ours = re.compile(re.escape(path.name) + r"\.[0-9a-f]{32}\.old").fullmatch
+        kept = [x for x in (path.parent.iterdir() if path.parent.is_dir() else ()) if is_ours(x.name)]
         if not kept:
             raise FileNotFoundError(f"There is no checkpoint at `{path}`.")
         path = kept[0]
@@ -229,6 +237,11 @@ def _folder(path: Path) -> Path:
         return path
     inside = [p for p in path.iterdir() if (p / "_METADATA").exists()]
     return inside[0] if len(inside) == 1 else path
+
+
+def _may_be_replaced(path: Path) -> bool:
+    """Whether a path is a checkpoint or an empty folder, and not something else of the user."""
+    return path.is_dir() and ((_folder(path) / "_METADATA").exists() or not any(path.iterdir()))
 
 
 def _damaged(path: Path, error: Exception) -> ValueError:

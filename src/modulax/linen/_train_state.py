@@ -7,6 +7,9 @@ import jax.numpy as jnp
 from flax import struct
 from flax.training import train_state
 
+from .._protocol.transform import AbstractTransform
+from .._support.checks import brief
+
 
 class TrainState(train_state.TrainState):
     """Flax Linen's `TrainState` with the optimizer as data: changed hyperparameters don't recompile the program.
@@ -35,6 +38,12 @@ class TrainState(train_state.TrainState):
             tx: the optimizer.
             **kwargs: further fields of a subclass.
         """
+        if not isinstance(tx, AbstractTransform):
+            raise ValueError(
+                f"`modulax.linen.TrainState.create(tx=...)` needs a transform of modulax, such as `mx.AdamW(1e-3)`, "
+                f"got {brief(tx)}. For one of optax's, use `flax.training.train_state.TrainState`, or wrap it: "
+                f"`mx.from_optax(...)`."
+            )
         state = super().create(apply_fn=apply_fn, params=params, tx=jax.device_put(tx), **kwargs)
         return state.replace(step=jnp.asarray(state.step, jnp.int32))
 

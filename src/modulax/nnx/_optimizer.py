@@ -28,7 +28,9 @@ from .._catalog.sharding import state_sharding
 from .._protocol.transform import AbstractTransform
 from .._roles.find import model_of, table_of
 from .._roles.labels import with_roles
-from ..tree._paths import JoinedNames, Names, join, named_leaves
+from .._support.methods import result_is_indexed
+from .._support.wrong_calls import foreign_attribute, meant_by
+from ..tree._paths import JoinedNames, Names, join, key_names, named_leaves
 from ..tree._state import owners
 
 
@@ -178,12 +180,17 @@ class Optimizer(nnx.Pytree):
 
     def __setattr__(self, name: str, value: Any) -> None:
         fields = vars(self).get("hyperparameters")
-        if fields is not None and name not in vars(self) and hasattr(fields, name):
-            raise AttributeError(
-                f"A new value goes into the variable of the hyperparameter: "
-                f"`optimizer.hyperparameters.{name}[...] = ...`."
-            )
+        if fields is not None and name not in vars(self) and (where := _variable(fields, name)):
+            raise AttributeError(f"A new value goes into the variable of the hyperparameter: `{where}[...] = ...`.")
         super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"`modulax.nnx.Optimizer` has no attribute `{name}`.")
+        fields = vars(self).get("hyperparameters")
+        where = fields is not None and _variable(fields, name)
+        remedy = f"Write `{where}[...]`." if where else foreign_attribute("nnx", name)
+        raise AttributeError(f"`modulax.nnx.Optimizer` has no attribute `{name}`. {remedy or ''}", name=None, obj=None)
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         # NNX would copy the structures of the Equinox modules, which cannot be used then.
@@ -246,13 +253,24 @@ class Optimizer(nnx.Pytree):
         """The optimizer with the current values of the hyperparameter variables."""
         return nnx.as_pure(self.hyperparameters)
 
+    @result_is_indexed
     def in_force(self) -> dict[str, Any]:
         """Return the hyperparameters by dotted path, with schedules evaluated for the next update."""
         return self.transform.hyperparameters(self.state)
 
+    @result_is_indexed
     def metrics(self) -> dict[str, Any]:
         """Return what a log wants, by short names: the learning rate in force, measurements, counters."""
         return self.transform.metrics(self.state)
+
+
+def _variable(fields: AbstractTransform, name: str) -> str | None:
+    """The code that reads the variable of a hyperparameter, given its name here or in another library."""
+    for path, _ in jtu.tree_leaves_with_path(fields, is_leaf=_is_variable):
+        own = key_names(path)[-1]
+        if own == name or meant_by(name, [own]):
+            return f"optimizer.hyperparameters{jtu.keystr(path)}"
+    return None
 
 
 def _init(optimizer: AbstractTransform, params: PyTree, zero: str | tuple[str, ...] | None) -> PyTree:

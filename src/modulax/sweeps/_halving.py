@@ -13,7 +13,7 @@ from .._support.checks import check_integer
 from ._population import Lane, regrouped
 from ._results import Results
 from ._run import Experiment, Settings
-from ._sweep import Members, Sweep, as_sweep
+from ._sweep import Members, Sweep
 from ._training import Trainable
 
 
@@ -36,12 +36,15 @@ def halving(
 ) -> Results:
     """Search by successive halving: after each rung, only the best `1 / factor` of the members are trained further.
 
-        results = sweeps.halving(sweep, trainable, "loss", rungs=[1, 3, 9, 27])
+        results = sweeps.halving(sweep, trainable, "loss", rungs=[3, 9, 27])
         optimizer, row = results.best("loss")
 
     The members that are left are moved together, so that the work shrinks with their number: 81 members with the rungs
-    1, 3, 9, 27 take 243 segments, and 2187 in `run`. A member that diverged ranks last. Members of different classes
-    are ranked together.
+    3, 9, 27 take 567 segments, and 2187 in `run`. A member that diverged ranks last. Members of different classes are
+    ranked together.
+
+    An early rung is cheap, and its ranking says little of the end. Let the first be at a ninth of the training at
+    least, and after the warm-up. The last few are close to each other: train them again with new seeds.
 
     References:
         Jamieson & Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization", AISTATS 2016.
@@ -52,7 +55,8 @@ def halving(
         trainable: the training in segments.
         metric: the name of the metric that ranks the members; may be left out if there is only one.
         rungs: the numbers of segments after which members are dropped, in rising order; the last is the end of the
-            training. A number stands for so many powers of `factor`, from 1. By default, enough to leave one member.
+            training. A number stands for so many powers of `factor`, from 1. By default, the first three powers above
+            1, which are 3, 9 and 27, so that the first rung is at a ninth of the training.
         factor: the fraction of the members that a rung keeps is `1 / factor`, rounded up.
         mode: `"min"` if small values are good, `"max"` if large ones are.
         reduce: `"mean"`, `"median"`, `"min"` or `"max"` over the seeds.
@@ -73,7 +77,7 @@ def halving(
         ValueError: if the rungs don't rise, or for the reasons of `run`.
     """
     check_integer("sweeps.halving", "factor", factor, least=2)
-    ends = _ends(rungs, len(as_sweep(sweep)), factor)
+    ends = _ends(rungs, factor)
     experiment = Experiment(
         sweep, trainable, seeds=seeds, key=key, devices=devices, segments=ends[-1], name="sweeps.halving"
     )
@@ -106,17 +110,17 @@ def _compacted(group: list[Lane], alive: np.ndarray, factor: int) -> list[Lane]:
     return regrouped(group, left, [members[place] for place in left], width, left)
 
 
-def _ends(rungs: int | Sequence[int] | None, members: int, factor: int) -> list[int]:
+def _ends(rungs: int | Sequence[int] | None, factor: int) -> list[int]:
     """The numbers of segments after which members are dropped, and the last one."""
     if rungs is None:
-        rungs = 1 + math.ceil(round(math.log(members, factor), 9))
+        return [factor, factor**2, factor**3]
     if isinstance(rungs, int):
         check_integer("sweeps.halving", "rungs", rungs)
         return [factor**i for i in range(rungs)]
     ends = [int(end) for end in rungs]
     if not ends or any(a >= b for a, b in itertools.pairwise([0, *ends])):
         raise ValueError(
-            f"`sweeps.halving(rungs={list(rungs)!r})` must rise from at least 1, such as `rungs=[1, 3, 9, 27]`: the "
+            f"`sweeps.halving(rungs={list(rungs)!r})` must rise from at least 1, such as `rungs=[3, 9, 27]`: the "
             f"numbers of segments after which members are dropped, and the last one."
         )
     return ends

@@ -38,6 +38,8 @@ class RangeTest:
         smoothed: the scores, averaged over neighboring rates. Scores that are worse than that of the lowest rate count
             as that.
         suggestion: a learning rate to begin with; None if the test found none.
+        peak: the rate with the best smoothed score; None if there is no suggestion. If constant rates were tested, it
+            is a peak to begin with for a schedule that warms up and decays.
         note: what is wrong with the range, or why there is no suggestion; empty if all is well.
     """
 
@@ -49,10 +51,13 @@ class RangeTest:
     scores: np.ndarray
     smoothed: np.ndarray
     suggestion: float | None
+    peak: float | None
     note: str
 
     def __repr__(self) -> str:
-        outcome = "no suggestion" if self.suggestion is None else f"suggestion {self.suggestion:.3g}"
+        outcome = "no suggestion"
+        if self.suggestion is not None:
+            outcome = f"suggestion {self.suggestion:.3g}, peak of a schedule {self.peak:.3g}"
         rates = f"{len(self.rates)} rates from {self.rates[0]:.3g} to {self.rates[-1]:.3g}"
         return f"RangeTest({outcome}; {rates}){f'. {self.note}' if self.note else ''}"
 
@@ -81,7 +86,7 @@ class RangeTest:
         ax.set_xscale("log")
         if np.isfinite(self.smoothed).any():
             low, high = (np.ma.masked_invalid(x) for x in (self.scores, self.smoothed))
-            set_heights(ax, (float(low.min()), float(high.max())))
+            set_heights(ax, (float(low.min()), float(high.max())), self.mode)
         ax.set(xlabel=self.name.replace("_", " "), ylabel=self.metric)
         return ax
 
@@ -118,8 +123,16 @@ def lr_finder(
 
     The suggestion is the smallest rate at which the smoothed score has made 80 % of the way from that of the lowest
     rate to the best one: in the logarithm of the metric, if all its values are positive and small ones are good. It
-    keeps a distance from the rates that diverge, of which the best one after a short training is often a neighbor; for
-    a schedule, take it as the peak. Longer trainings prefer smaller rates: begin with this one, and sweep around it.
+    keeps a distance from the rates that diverge, of which the best one after a short training is often a neighbor.
+    Longer trainings prefer smaller rates: begin with this one, and sweep around it.
+
+    The peak of a schedule that warms up and decays may be larger than the best constant rate. Test the schedule itself,
+    and name its peak; its length in the test is that of the test:
+
+        schedule = mx.schedules.WarmupCosineDecay(0.0, 1e-3, warmup_steps=10, decay_steps=100)
+        found = sweeps.lr_finder(mx.AdamW(schedule), train, 1e-6, 1.0, name="learning_rate.peak_value")
+
+    Or test constant rates, and take `found.peak`, the best one of the smoothed scores.
 
     References:
         Smith, "Cyclical Learning Rates for Training Neural Networks", WACV 2017. https://arxiv.org/abs/1506.01186
@@ -145,8 +158,8 @@ def lr_finder(
         progress: as in `run`.
 
     Returns:
-        The rates, their scores, the suggestion, and a note if the range is too narrow. There is no suggestion if every
-        rate diverged, or if the rate makes no difference.
+        The rates, their scores, the suggestion, the peak, and a note if the range is too narrow. There is no suggestion
+        if every rate diverged, or if the rate makes no difference.
 
     Raises:
         ValueError: if the range is invalid, or the hyperparameter holds a schedule.
@@ -168,7 +181,9 @@ def lr_finder(
     results = train_all(experiment, Settings(chunk, memory, folder, progress))
     scores = results.scores(metric, mode=mode, reduce=reduce)
     smoothed, suggestion, note = _suggestion(rates, scores, mode)
-    return RangeTest(results, name, results._metric(metric)[0], mode, rates, scores, smoothed, suggestion, note)
+    best = float(rates[int(smoothed.argmax() if mode == "max" else smoothed.argmin())])
+    peak = None if suggestion is None else best
+    return RangeTest(results, name, results._metric(metric)[0], mode, rates, scores, smoothed, suggestion, peak, note)
 
 
 def _check_no_schedule(optimizer: AbstractTransform, name: str, path: tuple[Any, ...]) -> None:

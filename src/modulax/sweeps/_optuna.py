@@ -106,7 +106,8 @@ def optuna(
     neighborhood; Optuna would ignore a failed one.
 
     A study with finished trials goes on: `trials` counts those that are complete or pruned in the storage, whoever
-    trained them. Several machines may share a storage. A trial that was in training when its process was killed
+    trained them. Several machines may share a storage; with `k` of them, there may be up to `k - 1` batches more in the
+    end, which the others train when the last trial finishes. A trial that was in training when its process was killed
     remains in the state RUNNING and isn't counted; nothing tells it from one that another machine is training. If an
     exception ends the call, its trials are told as failed.
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._support.checks import listing, suggestion
-from ._sweep import columns_of
+from ._html import columns_of
 
 REDUCTIONS = {"mean": np.mean, "median": np.median, "min": np.min, "max": np.max}
 
@@ -195,9 +195,9 @@ def _best(costs: np.ndarray) -> int | None:
     return int(costs.argmin()) if len(costs) > 1 and np.isfinite(costs).any() else None
 
 
-def has_tens(low: float, high: float) -> bool:
-    """Whether a logarithmic axis is right for positive values from `low` to `high`."""
-    return bool(low > 0 and high / low >= 9.9)
+def has_tens(low: float, high: float, mode: str) -> bool:
+    """Whether a logarithmic axis, which spreads small values, is right for those from `low` to `high`."""
+    return bool(mode == "min" and low > 0 and high / low >= 9.9)
 
 
 def limits(values: np.ndarray, mode: str) -> tuple[float, float] | None:
@@ -208,15 +208,15 @@ def limits(values: np.ndarray, mode: str) -> tuple[float, float] | None:
     if not values.size:
         return None
     low, high = float(values.min()), float(values.max())
-    is_log = has_tens(low, high)
+    is_log = has_tens(low, high, mode)
     positions = np.log10(values) if is_log else values
     first, third = np.quantile(positions, [0.25, 0.75])
     reach = max(2 * (third - first), 1.5 if is_log else 0.0)
-    if mode == "min" and is_log:
+    if is_log:
         high = min(high, 10 ** (third + reach))
     elif mode == "min" and reach:
         high = float(positions[positions <= third + reach].max())
-    elif reach and not is_log:
+    elif reach:
         low = float(positions[positions >= first - reach].min())
     return low, high
 

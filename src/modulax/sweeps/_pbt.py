@@ -17,7 +17,7 @@ from ._sweep import Members, Sweep, as_sweep, paths_of
 from ._training import Trainable
 
 Explore = float | AbstractSpace | Callable[[float, float], float]
-Changes = Mapping[str, tuple[str, Callable[[float, float], Any]]]  # by name: the dotted path, and the new value
+Changes = Mapping[str, Callable[[float, float], Any]]  # by dotted path: the new value
 
 
 def pbt(
@@ -56,7 +56,8 @@ def pbt(
         segments: the number of segments.
         explore: how a hyperparameter is changed. A number is a factor, by which the value is multiplied or divided; a
             space is sampled again; a function of the value and of a uniform random number in [0, 1) returns the new
-            value. For a decay: `{"b2": lambda b2, u: 1 - (1 - b2) * (1.2 if u < 0.5 else 1 / 1.2)}`.
+            value. For a decay: `{"b2": lambda b2, u: 1 - (1 - b2) * (1.2 if u < 0.5 else 1 / 1.2)}`. If a name stands
+            for several values, such as the learning rates of groups, each is changed by itself.
         exploit: the fraction of the members that is replaced after each segment, and from which they are replaced.
         mode: `"min"` if small values are good, `"max"` if large ones are.
         key: random key; by default `jax.random.key(0)`.
@@ -79,15 +80,21 @@ def pbt(
     size = len(population)
     replaced = _replaced(population, exploit)
     paths = paths_of(population[0], explore, "sweeps.pbt")
-    changes = {name: (paths[name][0], _as_function(name, change)) for name, change in explore.items()}
+    # A name that stands for several values, such as the rates of groups, changes each of them by itself.
+    columns = {path: name if len(of_name) == 1 else path for name, of_name in paths.items() for path in of_name}
+    functions = {name: _as_function(name, change) for name, change in explore.items()}
+    changes = {path: functions[name] for name, of_name in paths.items() for path in of_name}
     experiment = Experiment(
         population, trainable, key=key, devices=devices, segments=segments, name="sweeps.pbt", own_keys=True
     )
     experiment.results().scores(metric)  # an error before anything is trained
-    texts = {name: getattr(change, "__qualname__", repr(change)) for name, change in explore.items()}
-    what = {"explore": texts, "exploit": exploit, "ranked_by": [metric or "", mode]}
+    what = {
+        "explore": {name: _text(x) for name, x in explore.items()},
+        "exploit": exploit,
+        "ranked_by": [metric or "", mode],
+    }
     members = list(population)
-    history = {name: np.zeros((size, segments)) for name in explore}
+    history = {name: np.zeros((size, segments)) for name in columns.values()}
     parents = np.tile(np.arange(size)[:, None], (1, segments))
     with experiment.session("pbt", Settings(chunk, memory, folder, progress), work=size * segments, **what):
         (group,) = experiment.lanes()
@@ -98,11 +105,11 @@ def pbt(
                 members = _successors(members, sources, changes, random)
                 parents[:, segment] = sources
                 group = regrouped(group, range(size), members, group[0].width, sources.tolist())
-            for name, (path, _) in changes.items():
+            for path, name in columns.items():
                 history[name][:, segment] = [member.hyperparameters()[path] for member in members]
+            experiment.folder.set_history(segment, {name: x[:, segment].tolist() for name, x in history.items()})
             experiment.train({f"{i:03d}": lane for i, lane in enumerate(group)}, segment, segment + 1)
-        final = Sweep(members, population.names | paths)
-        more = {"history": history, "parents": parents}
+        final, more = _with_members(population, members, columns), {"history": history, "parents": parents}
         results = experiment.results_of(final, experiment.metrics, experiment.segments, **more)
         experiment.save_table(results)
     return results
@@ -123,6 +130,17 @@ def _replaced(population: Sweep, exploit: float) -> int:
             f"{1 / size:.2g} or more."
         )
     return int(exploit * size)
+
+
+def _text(change: Explore) -> str:
+    """A change as a folder notes it; of a function, it notes the values that this returned."""
+    return repr(change) if isinstance(change, (int, float, AbstractSpace)) else ""
+
+
+def _with_members(population: Sweep, members: Members, columns: Mapping[str, str]) -> Sweep:
+    """The population with other members, and a column for each value that was changed by itself."""
+    shared = {name: paths for name, paths in population.names.items() if not columns.keys() & {*paths[1:]}}
+    return Sweep(members, shared | {name: (path,) for path, name in columns.items()}, population.labels)
 
 
 def _as_function(name: str, change: Any) -> Callable[[float, float], Any]:
@@ -157,14 +175,14 @@ def _successors(
 
 def _changed(optimizer: AbstractTransform, changes: Changes, random: np.random.Generator) -> AbstractTransform:
     """The optimizer with changed hyperparameters."""
-    for name, (path, change) in changes.items():
+    for path, change in changes.items():
         value = float(optimizer.hyperparameters()[path])
         new = change(value, float(random.random()))
         try:
-            optimizer = optimizer.replace(**{name: new})
+            optimizer = optimizer.replace(**{path: new})
         except ValueError as error:
             raise ValueError(
-                f"`sweeps.pbt(explore={{{name!r}: ...}})` changed {value:.6g} to {new:.6g}. {error} Give a space, or "
-                f"a function that stays in the range."
+                f"`sweeps.pbt(explore=...)` changed `{path}` from {value:.6g} to {new:.6g}. {error} Give a space, or a "
+                f"function that stays in the range."
             ) from error
     return optimizer

@@ -4,6 +4,7 @@
 """
 
 import functools
+import importlib
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -52,7 +53,22 @@ def plot(panels: Panels, kind: str | Sequence[str] | None) -> Any:
             figure.legend([*legend.values()], [*legend], **options)
         # Matplotlib reads some settings when it draws, outside of this context; drawing once fixes them.
         figure.draw_without_rendering()
+    figure._ipython_display_ = functools.partial(_show_in_notebook, figure)
     return figure
+
+
+def _show_in_notebook(figure: Any) -> None:
+    """Show a figure in a notebook for the first time.
+
+    A notebook shows the figure at the end of the cell, and the value of the last line. If that is the figure, it would
+    be there twice: so whichever comes first closes it. After that, it is a figure like any other.
+    """
+    display = importlib.import_module("IPython.display").display
+    plt = pyplot("Results.plot", "sweeps")
+    del figure._ipython_display_
+    if "inline" in plt.get_backend():
+        plt.close(figure)
+    display(figure)
 
 
 def _legend_columns(labels: Iterable[str], width: float) -> int:
@@ -109,7 +125,7 @@ def _curves(ax: Any, panels: Panels) -> None:
     has_bands = len(panels.curves) <= MANY and panels.seeds > 1
     for i, color in enumerate(_colors(ax, panels)):
         _curve(ax, panels, values.of(i), i, color, has_bands)
-    set_heights(ax, _curve_limits(panels))
+    set_heights(ax, _curve_limits(panels), panels.mode)
     ax.set(xlabel=panels.time, ylabel=panels.metric)
     margin, end = 0.5 * panels.every, panels.steps[-1]
     ax.set_xlim(*((margin, end + margin) if len(panels.steps) <= MANY else (0, end)))
@@ -179,13 +195,13 @@ def _add_color_bar(ax: Any, colored: Any, label: str) -> None:
     ax.figure.colorbar(colored, ax=ax, label=label, pad=0.02, aspect=30).outline.set_visible(False)
 
 
-def set_heights(ax: Any, limits: tuple[float, float] | None) -> None:
-    """The vertical axis for values in a range, logarithmic if that spans a factor of ten."""
+def set_heights(ax: Any, limits: tuple[float, float] | None, mode: str) -> None:
+    """The vertical axis for values in a range, logarithmic if that spans a factor of ten and small ones are good."""
     if limits is None:
         ax.set(ylim=(0, 1), yticks=[])
         ax.text(0.5, 0.5, "all runs diverged", transform=ax.transAxes, ha="center", color=GREY)
         return
-    is_log = has_tens(*limits)
+    is_log = has_tens(*limits, mode)
     low, high = padded(*limits, is_log)
     if is_log:
         ax.set_yscale("log")
@@ -204,7 +220,7 @@ def _against(ax: Any, panels: Panels, column: Column) -> None:
     """The final value against one hyperparameter, with the spread over the seeds."""
     x = _numbers_across(ax, column.scale()) if column.is_numeric else _names_across(ax, column)
     ax.set_ylabel(f"final {panels.metric}" if len(panels.steps) > 1 else panels.metric)
-    set_heights(ax, panels.limits)
+    set_heights(ax, panels.limits, panels.mode)
     for k, (name, of_class) in enumerate(panels.classes.items()):
         members = of_class[~np.isnan(x[of_class])]
         if members.size:
@@ -310,7 +326,7 @@ def _heat_map(ax: Any, panels: Panels, name: str, members: np.ndarray, pair: tup
 def _colored_cells(ax: Any, panels: Panels, values: np.ndarray) -> Any:
     ends = limits(values[np.isfinite(values)], panels.mode)
     colors = f"{COLORS_OF_VALUES}_r" if panels.mode == "max" else COLORS_OF_VALUES
-    mesh = ax.pcolormesh(values, cmap=colors, norm="log" if ends and has_tens(*ends) else "linear")
+    mesh = ax.pcolormesh(values, cmap=colors, norm="log" if ends and has_tens(*ends, panels.mode) else "linear")
     if ends:
         mesh.set_clim(*ends)
         _add_color_bar(ax, mesh, panels.metric)

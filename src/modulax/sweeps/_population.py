@@ -13,7 +13,6 @@ import equinox as eqx
 import jax
 import jax.tree_util as jtu
 import numpy as np
-from jax.experimental import multihost_utils
 from jaxtyping import PRNGKeyArray, PyTree
 
 from .._support.checks import listing
@@ -21,8 +20,9 @@ from .._support.keys import is_typed_key
 from ..tree._paths import dotted
 from ._description import first_difference
 from ._memory import exhausted, peak
+from ._program import content_of, fetched
 from ._sweep import Group, Members, stacked
-from ._training import Axes, Keys, LaneProgram, Placement, Train, Trainable, as_metrics, in_segments, trace
+from ._training import Axes, Keys, LaneProgram, Placement, Train, Trainable, as_metrics, in_segments, trace, unjitted
 
 HYPERPARAMETER, CARRY = Axes(members=True, seeds=False), Axes(members=True, seeds=True)
 
@@ -38,9 +38,12 @@ class Structure:
         keys: the random keys: `[seed]`, the same for all members, or `[member, seed]`.
         where: the devices.
         own_keys: whether the keys are `[member, seed]`.
+        again: whether the training is traced again, to see that this gives the same program.
     """
 
-    def __init__(self, training: Any, group: Group, keys: Keys, where: Placement, *, own_keys: bool = False):
+    def __init__(
+        self, training: Any, group: Group, keys: Keys, where: Placement, *, own_keys: bool = False, again: bool = True
+    ):
         self.group, self.keys, self.where = group, keys, where
         self.key_axes = Axes(members=own_keys, seeds=True)
         self.key = jax.ShapeDtypeStruct(keys.shape[2 if own_keys else 1 :], keys.dtype)
@@ -51,27 +54,29 @@ class Structure:
         self.carry_leaves = 0
         segments = in_segments(training)
         if segments is not None:
-            self._trace_segments(segments, optimizer)
+            self._trace_segments(segments, optimizer, again)
             return
+        whole = unjitted(training)
 
         def train(optimizer: PyTree, key: PRNGKeyArray) -> PyTree:
-            return as_metrics("train", training(optimizer, key))
+            return as_metrics("train", whole(optimizer, key))
 
-        traced = trace("train", train, optimizer, self.key)
+        traced = trace("train", train, optimizer, self.key, again=again)
         self.metrics = traced.result
         self.segment = LaneProgram(traced, [*self.numbers, self.key_axes], where, self.seeds)
 
-    def _trace_segments(self, training: Trainable, optimizer: PyTree) -> None:
+    def _trace_segments(self, training: Trainable, optimizer: PyTree, again: bool) -> None:
+        begin, go_on = unjitted(training.start), unjitted(training.advance)
         static: list[PyTree] = []
 
         def start(optimizer: PyTree, key: PRNGKeyArray) -> PyTree:
-            arrays, rest = eqx.partition(training.start(optimizer, key), eqx.is_array)
+            arrays, rest = eqx.partition(begin(optimizer, key), eqx.is_array)
             static.extend([jax.tree.map(_key_type, arrays), rest])
             return jax.tree.map(key_as_data, arrays)
 
         def advance(optimizer: PyTree, data: PyTree) -> tuple[PyTree, PyTree]:
             arrays = jax.tree.map(_as_key, data, static[0])
-            out = training.advance(optimizer, eqx.combine(arrays, static[1]))
+            out = go_on(optimizer, eqx.combine(arrays, static[1]))
             if not isinstance(out, tuple) or len(out) != 2:
                 what = f"a tuple of {len(out)}" if isinstance(out, tuple) else type(out).__name__
                 raise TypeError(f"`advance` must return a pair, `(carry, metrics)`, and it returned {what}.")
@@ -79,13 +84,18 @@ class Structure:
             _check_carry((arrays, static[1]), (following, rest))
             return jax.tree.map(key_as_data, following), as_metrics("advance", out[1])
 
-        beginning = trace("start", start, optimizer, self.key)
+        beginning = trace("start", start, optimizer, self.key, again=again)
         self.start = LaneProgram(beginning, [*self.numbers, self.key_axes], self.where, self.seeds)
         self.carry_leaves = len(jtu.tree_leaves(beginning.result))
-        traced = trace("advance", advance, optimizer, beginning.result)
+        traced = trace("advance", advance, optimizer, beginning.result, again=again)
         self.metrics = traced.result[1]
         axes = [*self.numbers, *([CARRY] * self.carry_leaves)]
         self.segment = LaneProgram(traced, axes, self.where, self.seeds, donated=range(len(self.numbers), len(axes)))
+
+    def digest(self) -> str:
+        """A short text that differs if the training is another program: its code, its data, or a function inside."""
+        programs = [program for program in (self.start, self.segment) if program is not None]
+        return "-".join(content_of(program.traced.closed).digest() for program in programs)
 
     def needed(self, width: int) -> int:
         """The bytes per device that a lane of so many members needs at its peak; the program is compiled for that."""
@@ -107,7 +117,11 @@ def _as_key(data: Any, kind: Any) -> Any:
 
 def arrays_by_path(tree: PyTree, whole: str = "the whole") -> dict[str, str]:
     """The dtype and shape of every array, by dotted path; `whole` is the name of a tree that is one array."""
-    return {dotted(path) or whole: f"{x.dtype}{list(x.shape)}" for path, x in jtu.tree_leaves_with_path(tree)}
+    found: dict[str, str] = {}
+    for path, x in jtu.tree_leaves_with_path(tree):
+        name = dotted(path) or whole
+        found[jtu.keystr(path) if name in found else name] = f"{x.dtype}{list(x.shape)}"
+    return found
 
 
 def _check_carry(before: tuple[PyTree, PyTree], after: tuple[PyTree, PyTree]) -> None:
@@ -185,13 +199,6 @@ class Lane:
         return shapes[len(shapes) - self.structure.carry_leaves :]
 
 
-def fetched(x: Any) -> np.ndarray:
-    """An array on the host, in every process."""
-    if isinstance(x, jax.Array) and not x.is_fully_addressable:
-        x = multihost_utils.process_allgather(x, tiled=True)
-    return np.asarray(x)
-
-
 def lanes(structure: Structure, places: Sequence[int], members: Members, width: int) -> list[Lane]:
     """Members in lanes of one width."""
     starts = range(0, len(places), width)
@@ -231,7 +238,8 @@ def structures(
     training: Train | Trainable, groups: Sequence[Group], keys: Keys, where: Placement, *, own_keys: bool
 ) -> list[Structure]:
     """The training traced for every structure; an error if the metrics differ."""
-    traced = [Structure(training, group, keys, where, own_keys=own_keys) for group in groups]
+    rows = enumerate(groups)
+    traced = [Structure(training, group, keys, where, own_keys=own_keys, again=i == 0) for i, group in rows]
     first, *others = traced
     for other in others:
         difference = first_difference(arrays_by_path(first.metrics), arrays_by_path(other.metrics))

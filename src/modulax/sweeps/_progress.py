@@ -18,14 +18,12 @@ class Progress(contextlib.AbstractContextManager):
     def __init__(self, is_shown: bool):
         self._is_shown = is_shown and jax.process_index() == 0
         self._bar: Any = None
-        if self._is_shown:
-            with contextlib.suppress(ImportError):  # without tqdm there are only the lines
-                self._bar = importlib.import_module("tqdm.auto").tqdm(unit="segment", leave=False)
 
     def total(self, n: int) -> None:
-        """Tell how many segments there are."""
-        if self._bar is not None:
-            self._bar.reset(n)
+        """Show the bar, of so many segments."""
+        if self._is_shown:
+            with contextlib.suppress(ImportError):  # without tqdm there are only the lines
+                self._bar = importlib.import_module("tqdm.auto").tqdm(total=n, unit="segment", leave=False)
 
     def say(self, text: str) -> None:
         """Print a line."""

@@ -6,7 +6,7 @@ import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.tree_util as jtu
 import numpy as np
@@ -14,10 +14,13 @@ from jaxtyping import PyTree
 
 from .._support.checks import check_option, listing, suggestion
 from ..tree._paths import dotted
+from ._html import columns_of, html_table
 from ._panels import REDUCTIONS, Panels, reduced
 from ._plots import plot
-from ._sweep import Sweep, columns_of
+from ._sweep import Sweep
 from ._training import Keys
+
+DATA_FRAMES = ("to_pandas", "to_dataframe", "to_frame", "dataframe", "df")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,13 +56,43 @@ class Results:
         bad = f"; {int(self.diverged.sum())} diverged" if self.diverged.any() else ""
         return f"Results({len(self.sweep)} members, {self.diverged.shape[1]} seeds; {names}{bad})"
 
+    def _repr_html_(self) -> str:
+        metrics = {self._column(name): self.final(name).mean(1) for name in self._named()}
+        bad = {"diverged": self.diverged.sum(1)} if self.diverged.any() else {}
+        more = {name: x.tolist() for name, x in (metrics | bad).items()}
+        rows = [row | {name: x[i] for name, x in more.items()} for i, row in enumerate(self.sweep.table())]
+        return html_table(f"{self!r}: the mean of the last values over the seeds", rows)
+
+    def __getitem__(self, metric: str) -> np.ndarray:
+        """Return a metric by name: `results["loss"]` is `results.metrics["loss"]`."""
+        if not isinstance(metric, str):
+            raise TypeError(
+                f"`results[...]` takes the name of a metric: {listing(self._named())}. The optimizers are in "
+                f"`results.sweep`, and the first axis of a metric is that of the members."
+            )
+        return self._metric(metric)[1]
+
+    __iter__ = None  # else Python would try numbers
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self._named())
+
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            hint = " For a data frame, write `pandas.DataFrame(results.table())`." if name in DATA_FRAMES else ""
+            raise AttributeError(f"`Results` has no attribute `{name}`.{hint}")
+
     def _named(self) -> dict[str, np.ndarray]:
         return {dotted(path) or "metric": x for path, x in jtu.tree_leaves_with_path(self.metrics)}
 
     def _column(self, name: str) -> str:
         """The name of a metric in a table, where a hyperparameter or another column may have its name."""
         taken = {"member", "seed", "diverged"}.union(*self.sweep.table())
-        return f"metrics.{name}" if name in taken else name
+        column = name
+        while column in taken or (column != name and column in self._named()):
+            column = f"metrics.{column}"
+        return column
 
     def _metric(self, name: str | None) -> tuple[str, np.ndarray]:
         """A metric by name; the only one if the name is None."""
@@ -174,7 +207,7 @@ class Results:
             figure = results.plot("loss")
             figure.savefig("sweep.pdf")
 
-        There are up to three kinds of panels:
+        A notebook shows it once, whether or not it is the last line of a cell. There are up to three kinds of panels:
 
         - `"curves"`: the metric over time, if the training returned several values; the color is the first
           hyperparameter that varies, or the class if there are several.
@@ -183,7 +216,7 @@ class Results:
         - `"heatmap"`: the last value for the first two hyperparameters of a grid, the best over the others.
 
         Runs that diverged are marked at the edge of the axes, and the best member in red. An axis is logarithmic where
-        the values span a factor of ten.
+        the values span a factor of ten, except that of a metric of which large values are good, such as an accuracy.
 
         Args:
             metric: the name of the metric; may be left out if there is only one.

@@ -90,18 +90,13 @@ class Experiment:
             share: the fraction of the members that is trained at a time, unless the user gives their number.
             **more: what the results depend on, in addition to the members.
         """
-        what = {
-            "kind": kind,
-            "members": [described(member) for member in self.sweep],
-            "keys": np.asarray(jax.random.key_data(self.keys)).tolist(),
-            "metrics": arrays_by_path(self.structures[0].metrics, "metric"),
-            **more,
-        }
-        self.folder = Folder(settings.folder, what)
-        with Progress(settings.progress) as self.bar:
+        with (
+            Folder(settings.folder, lambda: self._described(kind) | more) as self.folder,
+            Progress(settings.progress) as self.bar,
+        ):
             # Before the folder is read, where another process may be further: all must take part.
             budget = budget_of(list(self.where.mesh.devices.flat), settings.memory)
-            widths = self.folder.note("chunk")
+            widths = self.folder.widths(len(self.structures))
             if widths is not None and (settings.chunk is None or self.folder.has_metrics()):
                 self._check_widths(widths, settings.chunk)
                 self.widths = widths
@@ -109,7 +104,27 @@ class Experiment:
                 self.widths = [self._width(structure, settings.chunk, share, budget) for structure in self.structures]
                 self.folder.set_note("chunk", self.widths)
             self.bar.total(work)
-            yield
+            try:
+                yield
+            except KeyboardInterrupt:
+                if settings.folder is not None:
+                    self.bar.say(f"Interrupted. Run it again to go on from `folder={str(settings.folder)!r}`.")
+                raise
+
+    def _described(self, kind: str) -> dict[str, Any]:
+        """What the results depend on."""
+        programs = [""] * len(self.sweep)
+        for structure in self.structures:
+            digest = structure.digest()
+            for place in structure.group.places:
+                programs[place] = digest
+        return {
+            "kind": kind,
+            "members": [described(member) for member in self.sweep],
+            "keys": np.asarray(jax.random.key_data(self.keys)).tolist(),
+            "metrics": arrays_by_path(self.structures[0].metrics, "metric"),
+            "programs": programs,
+        }
 
     def _check_widths(self, widths: Sequence[int], chunk: int | None) -> None:
         """Raise an error if a folder that was begun with some widths can't be continued with them."""
@@ -137,7 +152,7 @@ class Experiment:
     def lanes(self) -> list[list[Lane]]:
         """The lanes of each structure, before the first segment."""
         pairs = zip(self.structures, self.widths, strict=True)
-        return [lanes(structure, *structure.group, width) for structure, width in pairs]
+        return [lanes(structure, structure.group.places, structure.group.members, width) for structure, width in pairs]
 
     def train(self, group: Mapping[str, Lane], first: int, last: int) -> None:
         """Train lanes, by name, from segment `first` up to `last`, and forget the carries from which they continued."""
@@ -154,6 +169,8 @@ class Experiment:
         """Train a lane from segment `first` up to `last`, without the segments that the folder has."""
         finished = min(self.folder.finished(name, first), last)
         for segment in range(first, finished):
+            if segment < finished - 1:
+                self.folder.forget(name, segment)  # left by a process that was killed before it did
             self._record(lane, segment, self.folder.metrics(name, segment, [x.dtype for x in self.metrics]))
         if finished > first:
             lane.begin = functools.partial(self.folder.carry, name, finished - 1, lane.template())
@@ -260,7 +277,8 @@ def run(
         optimizer, row = results.best("loss")
 
     `train(optimizer, key)` is an ordinary function for one optimizer, which returns metrics: any pytree of arrays. It
-    is traced once per structure of the sweep and mapped over members and seeds; all members get the same keys.
+    is traced once per structure of the sweep and mapped over members and seeds; all members get the same keys. For the
+    first structure, it is traced a second time, to find out whether it depends on anything else than its arguments.
 
     Args:
         sweep: a sweep, a list of optimizers, or one optimizer.
@@ -274,13 +292,15 @@ def run(
             those of the other processes of a `jax.distributed` job.
         memory: the bytes that may be used on each device; by default 90 % of what is free.
         folder: a folder, to which finished members and segments are written. If it is there, the sweep goes on where
-            it stopped, with the same results as an uninterrupted one. A folder of another sweep is refused; the code of
-            `train` and its data are not compared.
+            it stopped, with the same results as an uninterrupted one. A folder of another sweep is refused, also if
+            the code of `train` or the data that it closes over have changed; what a host callback computes isn't
+            compared.
         progress: whether to show a progress bar, if tqdm is installed, and the chosen `chunk`.
 
     Raises:
         TypeError: if `train` returns no arrays, or reads a traced value as a Python number.
-        ValueError: if the metrics differ between structures, or the folder is that of another sweep.
+        ValueError: if the metrics differ between structures, if `train` takes the next batch of an iterator, or if the
+            folder is that of another sweep, or in use.
         MemoryError: if `chunk` members, or a single one, need more memory than there is.
     """
     experiment = Experiment(sweep, train, seeds=seeds, key=key, devices=devices, segments=segments)

@@ -7,14 +7,17 @@ whatever else differs between members.
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, TypeAlias, overload
 
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
+from .._containers.chain import is_chain
+from .._protocol.container import part_fields
 from .._protocol.hyperparameters import (
     ARRAY_TYPES,
     AbstractHyperparameters,
@@ -27,20 +30,29 @@ from .._protocol.hyperparameters import (
 from .._protocol.transform import AbstractTransform
 from .._support.checks import one_line
 from ..tree._names import joined
+from ._html import columns_of, html_table
 
 Members = Sequence[AbstractTransform]
 
 
 class Group(NamedTuple):
-    """Members of one structure: their places in the sweep, and the members."""
+    """Members of one structure: their places in the sweep, the members, and what they are called together."""
 
     places: list[int]
     members: tuple[AbstractTransform, ...]
+    label: str
 
-    @property
-    def label(self) -> str:
-        """The name of the class, for error messages and file names."""
-        return type(self.members[0]).__name__
+
+def label_of(optimizer: AbstractTransform) -> str:
+    """What an optimizer is called in tables and plots: its class; of a container, also what is inside."""
+    fields = [field for field in part_fields(optimizer) if not field.metadata["auxiliary"]]
+    values = [getattr(optimizer, field.name) for field in fields]
+    parts = itertools.chain(*(x.values() if isinstance(x, Mapping) else [x] for x in values))
+    labels = [label_of(part) for part in parts if part is not None]
+    if is_chain(optimizer):
+        return " > ".join(labels) or "Chain()"
+    inside = f"({', '.join(dict.fromkeys(labels))})" if labels else ""
+    return f"{type(optimizer).__name__}{inside}"
 
 
 def stacked(members: Members) -> AbstractTransform:
@@ -50,7 +62,7 @@ def stacked(members: Members) -> AbstractTransform:
     return jtu.tree_structure(members[0]).unflatten(leaves)
 
 
-def grouped(members: Members) -> tuple[Group, ...]:
+def grouped(members: Members, labels: Sequence[str]) -> tuple[Group, ...]:
     """Group members by structure, dtypes and shapes; a group is in the order of its first member."""
     structures: list[Any] = []  # which are not all hashable
     places: list[list[int]] = []
@@ -61,7 +73,8 @@ def grouped(members: Members) -> tuple[Group, ...]:
             structures.append(structure)
             places.append([])
         places[structures.index(structure)].append(place)
-    return tuple(Group(row, tuple(members[i] for i in row)) for row in places)
+    called = [" / ".join(dict.fromkeys(labels[i] for i in row)) for row in places]
+    return tuple(Group(row, tuple(members[i] for i in row), label) for row, label in zip(places, called, strict=True))
 
 
 class Sweep(Sequence[Any]):
@@ -73,16 +86,23 @@ class Sweep(Sequence[Any]):
     Args:
         members: the optimizers.
         names: the names of the hyperparameters that vary, as the caller wrote them, and their dotted paths.
+        labels: what each optimizer is called in tables and plots; by default its class, with what is inside.
     """
 
-    def __init__(self, members: Iterable[AbstractTransform], names: Mapping[str, tuple[str, ...]] | None = None):
+    def __init__(
+        self,
+        members: Iterable[AbstractTransform],
+        names: Mapping[str, tuple[str, ...]] | None = None,
+        labels: Sequence[str] | None = None,
+    ):
         self.members = tuple(members)
         self.names = dict(names or {})
         for member in self.members:
             _check_member(member)
         if not self.members:
             raise ValueError("A sweep needs at least one optimizer, and there is none.")
-        self.groups = grouped(self.members)
+        self.labels = tuple(map(label_of, self.members) if labels is None else labels)
+        self.groups = grouped(self.members, self.labels)
 
     def __len__(self) -> int:
         return len(self.members)
@@ -92,13 +112,17 @@ class Sweep(Sequence[Any]):
     @overload
     def __getitem__(self, index: slice | Sequence[int] | np.ndarray) -> "Sweep": ...
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return Sweep(self.members[index], self.names)
-        if np.ndim(index) == 0:
+        if not isinstance(index, slice) and np.ndim(index) == 0:
             return self.members[index]
-        places = np.asarray(index)
-        places = np.flatnonzero(places) if places.dtype == bool else places
-        return Sweep([self.members[i] for i in places], self.names)
+        places = np.arange(len(self))[index] if isinstance(index, slice) else np.asarray(index)
+        if places.dtype == bool:
+            if places.shape != (len(self),):
+                raise IndexError(
+                    f"`sweep[mask]` needs a mask of shape ({len(self)},), with an entry for each member, and got one "
+                    f"of shape {places.shape}."
+                )
+            places = np.flatnonzero(places)
+        return Sweep([self.members[i] for i in places], self.names, [self.labels[i] for i in places])
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.members)
@@ -111,8 +135,12 @@ class Sweep(Sequence[Any]):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        classes = ", ".join(f"{len(group.members)} x {group.label}" for group in self.groups)
+        counts = dict.fromkeys(self.labels, 0) | Counter(self.labels)
+        classes = ", ".join(f"{count} x {label}" for label, count in counts.items())
         return f"Sweep({classes}; varied: {', '.join(columns_of(self.table())[1:]) or 'nothing'})"
+
+    def _repr_html_(self) -> str:
+        return html_table(repr(self), self.table())
 
     def batched(self) -> Any:
         """Return the members as one optimizer whose hyperparameters have a leading axis, for `jax.vmap`.
@@ -129,15 +157,18 @@ class Sweep(Sequence[Any]):
         return stacked(self.members)
 
     def table(self) -> list[dict[str, Any]]:
-        """Return a dict per member: its class under `"optimizer"`, and the hyperparameters that vary.
+        """Return a dict per member: what it is called under `"optimizer"`, and the hyperparameters that vary.
+
+        An optimizer is called by its class, a container also by what is inside: `ClipByGlobalNorm > AdamW` is a chain.
+        `concat` takes names of your own.
 
         `pandas.DataFrame` takes it as it is. A member has no entry for a hyperparameter that its class doesn't have.
         """
         values = [_values(member) for member in self.members]
         columns = self.names | {path: (path,) for path in self._varied(values)}
         rows = []
-        for member, of_one in zip(self.members, values, strict=True):
-            row: dict[str, Any] = {"optimizer": type(member).__name__}
+        for label, of_one in zip(self.labels, values, strict=True):
+            row: dict[str, Any] = {"optimizer": label}
             for name, paths in columns.items():  # of several values with one name, the first
                 row.update((name, of_one[path]) for path in reversed(paths) if path in of_one)
             rows.append(row)
@@ -146,19 +177,14 @@ class Sweep(Sequence[Any]):
     def _varied(self, values: Sequence[Mapping[str, Any]]) -> list[str]:
         """The paths of what differs between members, besides what the caller named."""
         explicit = [path for paths in self.names.values() for path in paths]
-        seen: dict[tuple[type, str], Any] = {}
+        seen: dict[tuple[str, str], Any] = {}
         varied = []
-        for member, of_one in zip(self.members, values, strict=True):
+        for label, of_one in zip(self.labels, values, strict=True):
             for path, value in of_one.items():
                 # Only within a class: that two classes have other defaults says nothing about the sweep.
-                if seen.setdefault((type(member), path), value) != value:
+                if seen.setdefault((label, path), value) != value:
                     varied.append(path)
         return [path for path in varied if not any(_contains(path, x) or _contains(x, path) for x in explicit)]
-
-
-def columns_of(table: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The names of the columns of `Sweep.table`, of which the first is `"optimizer"`."""
-    return list(dict.fromkeys(name for row in table for name in row))
 
 
 def _contains(path: str, other: str) -> bool:
@@ -299,26 +325,35 @@ def zipped(optimizer: AbstractTransform, /, **values: Any) -> Sweep:
     return combined("sweeps.zipped", optimizer, columns, zip(*columns.values(), strict=True) if columns else [()])
 
 
-def concat(parts: Iterable[Sweep | Members | AbstractTransform]) -> Sweep:
+Part: TypeAlias = Sweep | Members | AbstractTransform
+
+
+def concat(parts: Iterable[Part] | Mapping[str, Part]) -> Sweep:
     """Return one sweep with the members of several, which may be of different classes.
 
         sweep = sweeps.concat([grid_of_adamw, grid_of_lion, [mx.Muon(0.02)]])
+        sweep = sweeps.concat({"AdamW": grid_of_chains, "Muon": grid_of_other_chains})
 
     Args:
-        parts: sweeps, lists of optimizers, and optimizers.
+        parts: sweeps, lists of optimizers, and optimizers; or a mapping from names to these, which tables and plots
+            show in place of the classes, or before them if a part has several.
 
     Raises:
         TypeError: if a part is neither.
         ValueError: if there are no members.
     """
+    given: Iterable[tuple[Any, Part]] = parts.items() if isinstance(parts, Mapping) else ((None, x) for x in parts)
     members: list[AbstractTransform] = []
+    labels: list[str] = []
     names: dict[str, tuple[str, ...]] = {}
-    for part in parts:
-        part = as_sweep(part)
-        members += part.members
-        for name, paths in part.names.items():
+    for label, part in given:
+        sweep = as_sweep(part)
+        members += sweep.members
+        is_mixed = len(set(sweep.labels)) > 1
+        labels += [x if label is None else f"{label}: {x}" if is_mixed else str(label) for x in sweep.labels]
+        for name, paths in sweep.names.items():
             names[name] = tuple(dict.fromkeys((*names.get(name, ()), *paths)))
-    return Sweep(members, names)
+    return Sweep(members, names, labels)
 
 
 def as_sweep(sweep: Any) -> Sweep:

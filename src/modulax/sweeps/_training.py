@@ -2,7 +2,8 @@
 
 `train(optimizer, key)`, or the `start` and `advance` of a `Trainable`, is traced for one member and one key, without a
 batch: the errors are those of the user's own code, and a program of any width is made from the same jaxpr without
-calling the function again. The arrays that it closes over become arguments of the program, so that a data set is
+calling the function again. The first structure of a sweep is traced a second time, and an error is raised if that gives
+another program. The arrays that it closes over become arguments of the program, so that a data set is
 neither a constant in the program nor copied for each member.
 
 A `LaneProgram` maps one traced function over members and seeds. The members are spread over the devices with
@@ -19,13 +20,14 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jax.extend.core import jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import Array, Key, PRNGKeyArray, PyTree, UInt32
 
 from .._support.checks import listing
 from .._support.keys import is_typed_key
 from ..tree._paths import dotted
+from ._program import Content, content_of
 
 Train = Callable[[Any, PRNGKeyArray], PyTree]
 Keys: TypeAlias = Key[Array, "..."] | UInt32[Array, "..."]
@@ -76,34 +78,70 @@ def in_segments(training: Any) -> Trainable | None:
 
 
 class Traced(NamedTuple):
-    """A traced function of arrays: its program for one member, and the shapes of its arguments and results."""
+    """A traced function of arrays: its program for one member, and the shapes of its results."""
 
-    call: Callable[..., list[Any]]
-    consts: list[Any]
-    arguments: Sequence[Any]
+    closed: ClosedJaxpr
     result: PyTree
 
+    def call(self, consts: list[Any], *leaves: Any) -> list[Any]:
+        """The function, with the arrays that it closes over as an argument.
 
-def trace(name: str, function: Callable[..., PyTree], *arguments: PyTree) -> Traced:
-    """Trace a function of the user, which returns arrays, for arguments given as arrays or shapes."""
+        So a data set is neither a constant of the program nor copied for each member.
+        """
+        return jaxpr_as_fun(self.closed.replace(consts=consts))(*leaves)
+
+
+def trace(name: str, function: Callable[..., PyTree], *arguments: PyTree, again: bool = False) -> Traced:
+    """Trace a function of the user, which returns arrays, for arguments given as arrays or shapes.
+
+    Args:
+        name: the name of the function, for error messages.
+        function: the function.
+        *arguments: its arguments.
+        again: whether to trace it a second time, and raise an error if the programs differ.
+    """
     if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
         raise RuntimeError(
             f"A sweep is a compiled program, which `jax.disable_jit` forbids. To debug `{name}`, call it for one "
             f"optimizer: `train(sweep[0], key)`."
         )
+    shapes = jax.tree.map(shape_of, arguments)
     try:
         # For one optimizer, whatever the width is: an error is that of a single run, and no chunk is traced again.
-        closed, result = jax.make_jaxpr(function, return_shape=True)(*jax.tree.map(shape_of, arguments))
+        closed, result = jax.make_jaxpr(function, return_shape=True)(*shapes)
     except (*READS_A_VALUE, TypeError) as error:
         if isinstance(error, READS_A_VALUE) or any(words in str(error) for words in READS_A_VALUE_TOO):
             raise TypeError(_explained(name, error)) from error
         raise
 
-    # Arrays that the function closes over are arguments: a data set is neither a constant nor copied for each member.
-    def call(consts: list[Any], *leaves: Any) -> list[Any]:
-        return jaxpr_as_fun(closed.replace(consts=consts))(*leaves)
+    if again:
+        _check_pure(name, function, shapes, content_of(closed))
+    return Traced(closed, result)
 
-    return Traced(call, list(closed.consts), closed.in_avals, result)
+
+def _check_pure(name: str, function: Callable[..., PyTree], shapes: Sequence[Any], first: Content) -> None:
+    """Raise an error if a second tracing gives another program, as that of a function which takes the next batch."""
+    cause: Exception | None = None
+    try:
+        second = jax.make_jaxpr(lambda *arguments: function(*arguments))(*shapes)  # JAX knows `function` already
+        difference = first.difference(content_of(second))
+    except Exception as error:
+        difference, cause = f"{type(error).__name__}, {error}" if str(error) else type(error).__name__, error
+    if difference:
+        raise ValueError(
+            f"`{name}` is no function of its arguments: traced a second time, it gave {difference}. A sweep traces it "
+            f"before it trains, so the batch that `next(loader)` returned then, or a random number of NumPy, would be "
+            f"the same in every step. Take the data from a closure or the carry, by an index that the carry or a key "
+            f'determines; or fetch it by `jax.pure_callback`, as the guide shows under "Data that does not fit on the '
+            f'device".'
+        ) from cause
+
+
+def unjitted(function: Any) -> Any:
+    """The function inside `jax.jit` or `eqx.filter_jit`, which would not run it when it is traced again."""
+    while hasattr(function, "lower") and hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return function
 
 
 def check_arguments(name: str, function: Callable[..., Any], call: str) -> None:
@@ -136,6 +174,9 @@ def as_metrics(name: str, out: PyTree) -> PyTree:
             f"`{name}` must return its metrics, arrays or numbers in any pytree, and it returned {what}. Write, for "
             f'example, `return {{"loss": loss}}`; keep a model or a function out of the metrics.'
         )
+    names = [dotted(path) for path, _ in leaves]
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise ValueError(f"`{name}` returned several metrics with the name {listing(twice)}. Give each its own name.")
     return jax.tree.map(jnp.asarray, out)
 
 
@@ -229,7 +270,7 @@ class LaneProgram:
         self.traced, self.axes, self.where, self.seeds = traced, axes, where, seeds
         self.donated = tuple(1 + i for i in donated)
         self.shardings = [where.of_members() if axis.members else where.copied() for axis in axes]
-        self.consts = [placed(x, where.copied()) for x in traced.consts]
+        self.consts = [placed(x, where.copied()) for x in traced.closed.consts]
         self._compiled: dict[int, Any] = {}
 
     def _mapped(self, width: int) -> Callable[..., list[Any]]:
@@ -265,7 +306,7 @@ class LaneProgram:
         sizes = width, self.seeds
         return [
             jax.ShapeDtypeStruct((*itertools.compress(sizes, axis), *x.shape), x.dtype, sharding=sharding)
-            for axis, x, sharding in zip(self.axes, self.traced.arguments, self.shardings, strict=True)
+            for axis, x, sharding in zip(self.axes, self.traced.closed.in_avals, self.shardings, strict=True)
         ]
 
     def compiled(self, width: int) -> Any:

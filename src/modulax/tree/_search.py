@@ -64,6 +64,10 @@ def _nodes(
 
 def _find(tree: PyTree, key: str, filtering: Filtering) -> list[_Node]:
     """Find the nodes with this name, path ending or pattern; of nested nodes that match a pattern, the outermost."""
+    if not isinstance(key, str):
+        raise ValueError(
+            f"`modulax.tree`: the name must be a string, got a `{type(key).__name__}`: write `get(tree, name)`."
+        )
     nodes = list(_nodes(tree))
     found = _fields_first([n for n in nodes if n.is_found_by(key, ends_with)])
     if not found and is_pattern(key):

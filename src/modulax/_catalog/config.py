@@ -1,0 +1,228 @@
+"""`to_config` and `from_config`: an optimizer as plain values for YAML, JSON and trackers of experiments, and back."""
+
+import dataclasses
+import functools
+import importlib
+import inspect
+import math
+import operator
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from .._containers.chain import Chain
+from .._protocol.container import check_part
+from .._protocol.hyperparameters import ARRAY_TYPES, AbstractHyperparameters, format_value
+from .._protocol.masks import AbstractLabels, is_call
+from .._protocol.transform import AbstractTransform
+from .._roles.role import AbstractRole
+from .._support.checks import brief
+from .._support.keys import is_key_data
+from .registry import get
+
+VERSION = 1
+_MARKS = ("name", "items", "list", "object", "dtype")
+_MODULES = ("", "schedules", "aggregate")
+
+
+def to_config(optimizer: AbstractTransform) -> dict[str, Any]:
+    """Return an optimizer as nested dicts and lists of strings, numbers, booleans and None.
+
+        config = to_config(Chain(ClipByGlobalNorm(1.0), AdamW(schedules.CosineDecay(1e-3, 1000))))
+        json.dumps(config)
+        wandb.init(config={"optimizer": config})
+        optimizer = from_config(config)
+
+    `name` is the class, and the other keys are its fields, all of them, so that the result means the same after a
+    default has changed. Schedules, transforms inside, patterns such as `by_path` and roles are dicts too. A mapping
+    whose order matters is a list of pairs under the key `items`, because YAML and trackers sort keys.
+
+    Args:
+        optimizer: any transform; its numbers must be known, and not traced.
+
+    Raises:
+        ValueError: if a field holds what has no such form, such as a function, a batch of numbers or an optimizer of
+            optax; the message names the field.
+    """
+    check_part("`to_config`: the argument", optimizer)
+    return {"version": VERSION, **_encoded(optimizer, ())}
+
+
+def from_config(config: Mapping[str, Any], classes: Iterable[type] = ()) -> Any:
+    """Return the optimizer of a configuration, from `to_config` or written by hand.
+
+        from_config({"name": "adamw", "learning_rate": 1e-3})
+        from_config({"name": "Chain", "parts": [{"name": "Clip", "max_delta": 1}, {"name": "sgd", ...}]})
+
+    Fields that are left out have their defaults, and a class may have any name that `get` knows. A number may be a
+    string, because YAML reads `1e-3` as one.
+
+    Args:
+        config: the configuration.
+        classes: classes outside modulax that it may name.
+
+    Raises:
+        ValueError: if a class is not known, if the configuration is of a later version, or if a value is invalid.
+    """
+    if not isinstance(config, Mapping) or "name" not in config:
+        raise ValueError(
+            f'`from_config` needs a mapping with a `name`, such as `{{"name": "adamw", "learning_rate": 1e-3}}`, got '
+            f"{brief(config)}."
+        )
+    if config.get("version", VERSION) > VERSION:
+        raise ValueError(
+            f"`from_config` was given a configuration of version {config['version']}, and this version of modulax "
+            f"reads those up to {VERSION}."
+        )
+    fields = {key: value for key, value in config.items() if key != "version"}
+    return _decoded(fields, {cls.__name__: cls for cls in classes})
+
+
+def _encoded(x: Any, path: tuple[str, ...]) -> Any:
+    """A value as plain values; `path` is where it is, for the error message."""
+    if isinstance(x, ARRAY_TYPES):
+        return _number(x, path)
+    if x is None or isinstance(x, (bool, str, int)):
+        return x
+    if isinstance(x, float):
+        return x if math.isfinite(x) else str(x)
+    if isinstance(x, AbstractLabels):
+        plain = x.plain()
+        return _refused(x, path) if plain is x else _encoded(plain, path)
+    is_record = is_call(x) or hasattr(x, "_fields") or isinstance(x, (AbstractHyperparameters, AbstractRole))
+    if is_record or isinstance(x, (Mapping, tuple, list)):
+        return _encoded_tree(x, is_record, path)
+    return _public(x, path)
+
+
+def _encoded_tree(x: Any, is_record: bool, path: tuple[str, ...]) -> Any:
+    def each(items: Mapping[Any, Any]) -> dict[Any, Any]:
+        return {key: _encoded(value, (*path, str(key))) for key, value in items.items()}
+
+    if is_call(x):
+        return {"name": x.function} | each(x.arguments)
+    if is_record:
+        return {"name": _name(type(x))} | each(_fields(x))
+    if isinstance(x, Mapping):
+        is_plain = type(x) is dict and all(isinstance(key, str) and key not in _MARKS for key in x)
+        values = each(x)
+        return values if is_plain else {"items": [[_encoded(key, path), value] for key, value in values.items()]}
+    items = list(each(dict(enumerate(x))).values())
+    return items if isinstance(x, tuple) else {"list": items}
+
+
+def _fields(x: Any) -> dict[str, Any]:
+    if hasattr(x, "_fields"):
+        return x._asdict()
+    values = [(field, getattr(x, field.name)) for field in dataclasses.fields(x)]
+    # A function that is the default of its class has no other name than that.
+    return {field.name: value for field, value in values if not (value is field.default and inspect.isroutine(value))}
+
+
+def _number(x: Any, path: tuple[str, ...]) -> Any:
+    if isinstance(x, Tracer):
+        raise ValueError(f"`to_config`: `{'.'.join(path)}` is traced. Call it outside of `jax.jit`.")
+    if is_key_data(x) and x.shape == (2,):
+        return int(format_value(x))
+    if np.shape(x):
+        raise ValueError(
+            f"`to_config`: `{'.'.join(path)}` is a batch of numbers of shape {np.shape(x)}. Write the configuration of "
+            f"one of the optimizers: `to_config(jax.tree.map(lambda x: x[0], batch))`."
+        )
+    value = np.asarray(x).item()
+    # The shortest text that is read back as the same number in this dtype.
+    return _encoded(float(format_value(x)) if isinstance(value, float) else value, path)
+
+
+def _public(x: Any, path: tuple[str, ...]) -> Any:
+    """A class or a function of modulax, or a dtype, by its name."""
+    if getattr(x, "__module__", "").startswith("modulax.") and (name := _name(x)):
+        return {"object": name}
+    if isinstance(x, np.dtype) or isinstance(getattr(x, "dtype", None), np.dtype):  # `jnp.float32` has a dtype
+        return {"dtype": jnp.dtype(x).name}
+    return _refused(x, path)
+
+
+def _refused(x: Any, path: tuple[str, ...]) -> Any:
+    what = "a function" if inspect.isroutine(x) else f"a `{type(x).__name__}`"
+    raise ValueError(
+        f"`to_config`: `{'.'.join(path)}` holds {what}, {brief(x)}, which JSON does not have. Replace it first: "
+        f"a function of the step by a schedule of `modulax.schedules`, a mask by `by_path(...)`."
+    )
+
+
+def _name(x: Any) -> str:
+    """The name under which modulax exports a class or a function; the bare name for one of a user."""
+    modulax = importlib.import_module("modulax")
+    own = x.__name__
+    for module in _MODULES:
+        place = getattr(modulax, module) if module else modulax
+        if getattr(place, own, None) is x:
+            return f"{module}.{own}".lstrip(".")
+    return "" if inspect.isroutine(x) else own
+
+
+def _decoded(x: Any, classes: Mapping[str, type]) -> Any:
+    each = functools.partial(_decoded, classes=classes)
+    if isinstance(x, (list, tuple)):
+        return tuple(map(each, x))
+    if not isinstance(x, Mapping):
+        return x
+    if "name" in x:
+        return _made(x["name"], {key: each(value) for key, value in x.items() if key != "name"}, classes)
+    marked = {
+        "object": lambda name: operator.attrgetter(name)(importlib.import_module("modulax")),
+        "dtype": jnp.dtype,
+        "list": lambda values: [each(value) for value in values],
+        "items": lambda pairs: OrderedDict((each(key), each(value)) for key, value in pairs),
+    }
+    mark = next(iter(x)) if len(x) == 1 else None
+    return marked[mark](x[mark]) if mark in marked else {key: each(value) for key, value in x.items()}
+
+
+def _made(name: str, fields: dict[str, Any], classes: Mapping[str, type]) -> Any:
+    """The result of a class or of a function of modulax, from its arguments or from all of its fields."""
+    place = importlib.import_module("modulax")
+    try:
+        made_by = classes[name] if name in classes else operator.attrgetter(name)(place)
+    except AttributeError:
+        made_by = get(name)
+    if made_by is Chain:
+        return _chain(**fields)
+    if isinstance(made_by, AbstractLabels):  # `decays`
+        return made_by
+    if not inspect.isclass(made_by) or not issubclass(made_by, AbstractHyperparameters):
+        return made_by(**fields)
+    declared = {field.name: field for field in dataclasses.fields(made_by)}
+    fields = {key: _read(declared[key], value) if key in declared else value for key, value in fields.items()}
+    is_call = fields.keys() <= inspect.signature(made_by).parameters.keys()
+    return made_by(**fields) if is_call or fields.keys() != declared.keys() else _of_fields(made_by, fields)
+
+
+def _chain(parts: Any = ()) -> Chain:
+    if isinstance(parts, Mapping):
+        return Chain(**parts)
+    return Chain(*parts)
+
+
+def _read(field: dataclasses.Field, value: Any) -> Any:
+    """A value of a field, in which numbers may be strings."""
+    if field.metadata.get("number") and isinstance(value, str):
+        return float(value)
+    if field.metadata.get("numbers") and isinstance(value, tuple):
+        return tuple(float(x) if isinstance(x, str) else x for x in value)
+    return value
+
+
+def _of_fields(cls: type[Any], fields: Mapping[str, Any]) -> Any:
+    """An instance from its fields, for a class whose constructor takes its arguments in another form."""
+    new = object.__new__(cls)
+    for field in dataclasses.fields(cls):
+        converter = field.metadata.get("converter", lambda x: x)
+        object.__setattr__(new, field.name, converter(fields[field.name]))
+    new.__check_init__()
+    return new

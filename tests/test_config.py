@@ -1,0 +1,130 @@
+"""An optimizer as plain values, and back."""
+
+import dataclasses
+import json
+import re
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import modulax as mx
+from modulax import schedules
+from modulax._protocol.transform import everything_in
+
+from .instances import EVERYTHING
+from .loops import each
+
+
+def again(transform: Any, classes: Any = ()) -> Any:
+    """The optimizer after a way through JSON, whose keys a tracker may sort."""
+    return mx.from_config(json.loads(json.dumps(mx.to_config(transform), allow_nan=False, sort_keys=True)), classes)
+
+
+@each(lambda: mx.available())
+def test_every_optimizer_is_made_again(name: str):
+    cls: Any = mx.get(name)
+    required = [f.name for f in dataclasses.fields(cls) if f.default is f.default_factory is dataclasses.MISSING]
+    optimizer = cls(**dict.fromkeys(required, 1))
+    assert again(optimizer) == optimizer
+
+
+@each(lambda: [str(i) for i in EVERYTHING])
+def test_every_transform_and_schedule_is_made_again(name: str):
+    """Or is refused, because it holds a function."""
+    made = next(i for i in EVERYTHING if str(i) == name).make()
+    transform = made if isinstance(made, mx.AbstractTransform) else mx.Scheduled(mx.Scale(made))
+    try:
+        config = mx.to_config(transform)
+    except ValueError as error:
+        assert re.match(r"`to_config`: `[\w.]+` holds a (function|`_Function`|`WrappedSchedule`)", str(error))  # noqa: PT017
+    else:
+        assert not re.search(r"<.* at 0x", str(config))
+        classes = [type(x) for t in everything_in(transform) for x in (t, *vars(t).values())]
+        assert again(transform, classes) == transform
+
+
+def test_all_fields_are_written():
+    config = mx.to_config(mx.Chain(clip=mx.Clip(1.0), adamw=mx.AdamW(schedules.CosineDecay(1e-3, 10), mask=mx.decays)))
+    adamw = dict(config["parts"]["items"])["adamw"]
+    assert config["version"] == 1
+    assert adamw == {
+        "name": "AdamW",
+        "learning_rate": {
+            "name": "schedules.CosineDecay",
+            "init_value": 0.001,
+            "decay_steps": 10.0,
+            "alpha": 0.0,
+            "exponent": 1.0,
+        },
+        "b1": 0.9,
+        "b2": 0.999,
+        "eps": 1e-8,
+        "eps_root": 0.0,
+        "mu_dtype": None,
+        "weight_decay": 1e-4,
+        "mask": {"name": "decays"},
+        "nesterov": False,
+    }
+    assert "clip_value_fn" not in mx.to_config(mx.ADOPT(1e-3))  # a function, the default
+
+
+PLAIN = {
+    "groups": mx.groups(mx.AdamW(1e-3), {"*.bias": {"weight_decay": 0.0}, "a*": {"learning_rate": 0.1}}),
+    "mask": mx.AdamW(1e-3, mask={"w": True, "blocks": [{"b": False}], "pair": (True, False)}),
+    "by_regex": mx.AdamW(1e-3, mask=mx.by_regex({r".*\.(bias|scale)": False}, default=True)),
+    "by_role": mx.AdamW(1e-3, mask=mx.by_role({mx.Bias: False, mx.Gain: False}, default=True)),
+    "all": mx.AdamW(1e-3, mask=True),
+    "expression": mx.AdamW(0.5 * schedules.Linear(1.0, 0.0, 10) - 0.25, mu_dtype=jnp.bfloat16),
+    "jax": mx.AdamW(jnp.float32(0.1)),
+    "key": mx.AddNoise(0.1, 0.55, 2**40 + 3),
+    "roles": mx.Muon(1e-3, roles={"readout": mx.Head(), "qkv": mx.Attention(heads=8)}),
+    "function": mx.MultiSteps(mx.AdamW(1e-3), 2, should_skip=mx.skip_not_finite),
+    "labels": mx.Partition({1: mx.SGD(0.1), 0: mx.Lion(1e-4)}, mx.by_path({"w": 1, "*": 0})),
+    "infinite": mx.Chain(b=mx.Clip(float("inf")), a=mx.Scale(2.0)),
+    "boundaries": mx.AdamW(schedules.PiecewiseConstant(0.1, {30: 0.1, 60: 0.1})),
+}
+
+
+@pytest.mark.parametrize("transform", PLAIN.values(), ids=PLAIN)
+def test_what_is_made_of_plain_values_is_made_again(transform: Any):
+    assert again(transform) == transform
+
+
+def test_it_trains_alike():
+    optimizer = mx.Chain(mx.ClipByGlobalNorm(1.0), mx.groups(mx.AdamW(1e-2), {"w": {"b1": 0.5}}))
+    params = {"w": jnp.ones(3), "b": jnp.ones(2)}
+    ours, theirs = ([x.step(params, x.init(params), params)[0]] for x in (optimizer, again(optimizer)))
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), ours, theirs))
+
+
+def test_a_configuration_is_written_by_hand():
+    assert mx.from_config({"name": "adamw", "learning_rate": "1e-3"}) == mx.AdamW(1e-3)  # as YAML reads it
+    chain = [{"name": "clip_by_global_norm", "max_norm": 1.0}, {"name": "sgd", "learning_rate": 0.1}]
+    assert mx.from_config({"name": "Chain", "parts": chain}) == mx.Chain(mx.ClipByGlobalNorm(1.0), mx.SGD(0.1))
+    named = {"clip": chain[0], "sgd": chain[1]}
+    assert list(mx.from_config({"name": "Chain", "parts": named}).parts) == ["clip", "sgd"]
+    scheduled = {"name": "schedules.Join", "schedules": [{"name": "schedules.Linear", "init_value": 0, "end_value": 1}]}
+    scheduled["schedules"][0]["transition_steps"] = 5
+    rate = mx.from_config({"name": "sgd", "learning_rate": scheduled | {"boundaries": []}}).learning_rate
+    assert rate == schedules.Join([schedules.Linear(0.0, 1.0, 5)], [])
+
+
+def test_what_has_no_plain_values_is_refused_with_its_field():
+    batch = eqx.filter_vmap(mx.SGD)(jnp.ones(3))
+    with pytest.raises(ValueError, match=r"`parts\.sgd\.learning_rate` is a batch of numbers of shape \(3,\)"):
+        mx.to_config(mx.Chain(batch))
+    with pytest.raises(ValueError, match=r"`learning_rate` is traced"):
+        jax.jit(lambda x: mx.to_config(mx.SGD(x)) and x)(1.0)
+    with pytest.raises(ValueError, match=r"`mask` holds a `_Function`"):
+        mx.to_config(mx.AdamW(1e-3, mask=lambda params: jax.tree.map(jnp.ndim, params)))
+    with pytest.raises(ValueError, match=r"there is no optimizer or transform `Adamm`\. Did you mean"):
+        mx.from_config({"name": "Adamm"})
+
+
+def test_numbers_are_the_shortest_that_are_read_back():
+    assert mx.to_config(mx.SGD(np.float32(0.1)))["learning_rate"] == 0.1
+    assert mx.to_config(mx.Clip(float("inf")))["max_delta"] == "inf"
