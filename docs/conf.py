@@ -106,7 +106,7 @@ html_copy_source = False
 templates_path = ["_templates"]
 html_static_path = [str(STATIC), "_static"]
 html_js_files = ["accessibility.js", "sortable.js"]
-html_search_scorer = "_static/search_scorer.js"
+html_search_scorer = str(HERE / "search_scorer.js")
 html_favicon = "_static/favicon.svg"
 html_theme_options = {
     "footer_icons": [{"name": "GitHub", "url": page_head.REPOSITORY, "html": "GitHub", "class": ""}],

@@ -12,7 +12,10 @@ var Scorer = (() => {
   const POINTS = { entry: 4, heading: 3, text: 1, phrase: 3 };
 
   const weight = (page) => (WEIGHTS.find(([pages]) => pages.test(page)) ?? [null, 1])[1];
-  const stems = (text) => Search._parseQuery(text)[1];
+  const stems = (text) => {
+    const words = splitQuery(text.toLowerCase()).filter((word) => !stopwords.has(word));
+    return new Set(words.map((word) => new Stemmer().stemWord(word)));
+  };
 
   // The stems of each main index entry, by page.
   const entries = {};
