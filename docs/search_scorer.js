@@ -4,6 +4,7 @@
 var Scorer = (() => {
   const WEIGHTS = [
     [/^(project\/|design$|differences_from_optax|released_code$)/, 0.1],
+    [/^api\/optimizers\//, 0.9],
     [/^api\//, 0.6],
     [/^notebooks\//, 0.7],
     [/^(index|overview|features|libraries|coming_from_optax|sharp_edges)$/, 0.75], // pages about everything

@@ -239,8 +239,15 @@ def expect_same_avals(after: PyTree, before: PyTree, what: str) -> None:
     for (path, a), b in zip(leaves_with_paths(after), jtu.tree_leaves(before), strict=True):
         expect(
             (a.shape, a.dtype) == (b.shape, b.dtype),
-            f"{what}: at `{path}` {b.dtype}{list(b.shape)} became {a.dtype}{list(a.shape)}.",
+            f"{what}: at `{path}` {b.dtype}{list(b.shape)} became {a.dtype}{list(a.shape)}."
+            + (_dtype_remedy(b.dtype) if a.dtype != b.dtype else ""),
         )
+
+
+def _dtype_remedy(dtype: Any) -> str:
+    if jnp.issubdtype(dtype, jnp.integer):
+        return " `modulax.safe_increment(count)` keeps the dtype of `count`."
+    return " A number times an array has the wider dtype: write `jnp.asarray(number, x.dtype) * x`."
 
 
 def expect_close(actual: PyTree, desired: PyTree, what: str, rtol: float = 0.0) -> None:
