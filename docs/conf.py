@@ -9,6 +9,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # for the extensions of this folder
 
+import page_head  # noqa: E402
 import pictures  # noqa: E402
 
 project = "modulax"
@@ -21,6 +22,7 @@ extensions = [
     "code_links",
     "markdown_pages",
     "myst_nb",
+    "page_head",
     "schedule_pictures",
     "sphinx.ext.autodoc",
     "sphinx.ext.mathjax",
@@ -101,6 +103,12 @@ copybutton_prompt_is_regexp = True
 html_theme = "furo"
 html_title = f"modulax {version}"
 html_copy_source = False
+templates_path = ["_templates"]
 html_static_path = [str(STATIC), "_static"]
 html_js_files = ["accessibility.js", "sortable.js"]
+html_search_scorer = str(HERE / "search_scorer.js")
+html_favicon = "_static/favicon.svg"
+html_theme_options = {
+    "footer_icons": [{"name": "GitHub", "url": page_head.REPOSITORY, "html": "GitHub", "class": ""}],
+}
 html_show_sphinx = False

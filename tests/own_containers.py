@@ -26,7 +26,7 @@ class SkipLarge(mx.AbstractContainer):
         new, inner_state = self.inner.update(updates, state.inner_state, params, **extra)
         keep = sum((jnp.sum(abs_sq(u)).astype(float) for u in jax.tree.leaves(updates)), 0.0) <= self.max_norm**2
         kept = jax.tree.map(lambda a, b: jnp.where(keep, a, b), inner_state, state.inner_state)
-        skipped = state.skipped + jnp.logical_not(keep).astype(jnp.int32)
+        skipped = jnp.where(keep, state.skipped, mx.safe_increment(state.skipped))
         return jax.tree.map(lambda u: jnp.where(keep, u, 0), new), SkipLargeState(skipped, kept)
 
 

@@ -241,3 +241,20 @@ def test_an_average_is_kept_in_the_dtype_that_is_given():
     state = transform.init(PARAMS)
     for s in (state, transform.update(PARAMS, state)[1]):
         chex.assert_type(s.measure_states[0].ema_state.ema, jnp.float16)
+
+
+def test_the_step_in_which_an_array_first_was_not_finite():
+    """Per array, counted from 1; a later bad step changes nothing, and the state keeps its types in a scan."""
+    gradients = {
+        "clean": jnp.ones((5, 2)),
+        "late": jnp.ones((5, 2), jnp.bfloat16).at[3, 1].set(jnp.inf),
+        "nested": [jnp.ones(5).at[1].set(jnp.nan).at[4].set(-jnp.inf)],
+    }
+    optimizer = mx.Chain(mx.Monitor({"bad": mx.FirstNotFinite()}), mx.ApplyIfFinite(mx.SGD(0.1), 9))
+    state = optimizer.init(jtu.tree_map(lambda g: g[0], gradients))
+    state, found = jax.lax.scan(
+        lambda state, g: (optimizer.update(g, state)[1], state["monitor"].measurements["bad"]), state, gradients
+    )
+    assert optimizer.metrics(state)["bad.late"] == 4
+    assert state["monitor"].measurements["bad"] == {"clean": 0, "late": 4, "nested": [2]}
+    assert found["nested"][0].tolist() == [0, 0, 2, 2, 2]

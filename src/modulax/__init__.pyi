@@ -225,6 +225,7 @@ from ._transforms.momo import (
 )
 from ._transforms.monitoring import (
     AbstractMeasure as AbstractMeasure,
+    FirstNotFinite as FirstNotFinite,
     MeasureWithEma as MeasureWithEma,
     Monitor as Monitor,
     Snapshot as Snapshot,

@@ -58,6 +58,7 @@ from ._transforms.madgrad import ScaleByMADGRADState as ScaleByMADGRADState
 from ._transforms.momentum import ApplyEveryState as ApplyEveryState, EmaState as EmaState, TraceState as TraceState
 from ._transforms.momo import MomoAdamState as MomoAdamState, MomoState as MomoState
 from ._transforms.monitoring import (
+    FirstNotFiniteState as FirstNotFiniteState,
     MeasureWithEmaState as MeasureWithEmaState,
     MonitorState as MonitorState,
     SnapshotState as SnapshotState,

@@ -57,7 +57,14 @@ TRANSFORMS = (
     twins("Snapshot", mx.Snapshot, optax.snapshot, "norm", norm),
     Instance(
         "Monitor",
-        lambda: mx.Monitor({"norm": norm, "often": mx.MeasureWithEma(is_long, 0.9), "ratio": mx.Stateless(ratio)}),
+        lambda: mx.Monitor(
+            {
+                "norm": norm,
+                "often": mx.MeasureWithEma(is_long, 0.9),
+                "ratio": mx.Stateless(ratio),
+                "bad": mx.FirstNotFinite(),
+            }
+        ),
         lambda: begun(optax.monitor({"norm": norm})),
     ),
     Instance(

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from .pages import REPOSITORY, Site
+from .pages import ON_GITHUB, REPOSITORY, Site
 from .reporting import expect_none
 from .serve import Chromium
 from .visits import SCHEMES, WIDTHS, Findings, visit
@@ -84,3 +84,20 @@ def test_titles_are_distinct(site: Site):
     texts = [(site.root / page).read_text(encoding="utf-8") for page in pages]
     titles = Counter(re.findall(r"<title>(.*?)</title>", text, re.DOTALL)[0] for text in texts)
     expect_none("titles of several pages", [title for title, count in titles.items() if count > 1])
+
+
+def test_the_head_of_a_page(site: Site):
+    """A description for search engines, an icon, and a link to the repository, on every page but lists of names."""
+    lists = ("genindex", "py-modindex", "search", "_modules/")
+    described = [page for page in site.pages if not page.startswith(lists)]
+    texts = {page: (site.root / page).read_text(encoding="utf-8") for page in described}
+    expect_none(
+        "pages without a description", [page for page, text in texts.items() if 'name="description"' not in text]
+    )
+    expect_none("pages without an icon", [page for page, text in texts.items() if 'rel="shortcut icon"' not in text])
+    home = ON_GITHUB.rstrip("/")
+    linked = [page for page in site.pages if home in site.links(page).targets]
+    expect_none("pages without a link to the repository", sorted(set(site.pages) - set(linked)))
+    sources = [page for page in described if f"{ON_GITHUB}blob/main/" in texts[page]]
+    generated = [page for page in described if page.startswith("api/optimizers/")]
+    expect_none("pages without a link to their source", sorted(set(described) - set(sources) - set(generated)))

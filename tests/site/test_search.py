@@ -8,7 +8,8 @@ from .reporting import expect_none
 from .serve import Chromium
 from .visits import search
 
-HITS = 5
+HITS = 3
+RECORDS = ("project/", "design.html", "differences_from_optax", "released_code")
 
 
 def test_pages_of_the_table_exist(site: Site):
@@ -22,12 +23,28 @@ def hits(address: str, browser: Chromium) -> dict[str, list[str]]:
 
 
 def test_search_finds_the_page(hits: dict[str, list[str]]):
-    missed = []
+    expect_none(f"of {len(QUERIES)} queries miss the page", missed(hits, HITS))
+
+
+def test_search_finds_the_page_first(hits: dict[str, list[str]]):
+    late = missed(hits, 1)
+    assert len(late) <= len(QUERIES) // 5, late
+
+
+def missed(hits: dict[str, list[str]], n: int) -> list[str]:
+    """The queries whose page is not among the first `n` hits."""
+    found = []
     for query, pages in QUERIES.items():
-        best = [hit.partition(".html")[0] for hit in hits[query][:HITS]]
+        best = [hit.partition(".html")[0] for hit in hits[query][:n]]
         if not set(pages) & set(best):
-            missed.append(f"{query!r}: not {' or '.join(pages)}, but {best}, of {len(hits[query])} hits")
-    expect_none(f"of {len(QUERIES)} queries miss the page", missed)
+            found.append(f"{query!r}: not {' or '.join(pages)}, but {best}, of {len(hits[query])} hits")
+    return found
+
+
+def test_records_of_the_project_come_last(hits: dict[str, list[str]]):
+    """The changelog has every word."""
+    early = {query: [hit for hit in found[:HITS] if hit.startswith(RECORDS)] for query, found in hits.items()}
+    assert not any(early.values()), {query: found for query, found in early.items() if found}
 
 
 def test_hits_lead_somewhere(site: Site, hits: dict[str, list[str]]):

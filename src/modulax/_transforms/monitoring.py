@@ -23,7 +23,7 @@ from jaxtyping import Array, DTypeLike, PyTree
 from .._protocol.fields import Hyperparameter, required_number
 from .._protocol.hyperparameters import AbstractHyperparameters, format_value
 from .._protocol.transform import AbstractTransform, EmptyState, extra_arguments
-from .._support.arithmetic import at_least_float32, default_float
+from .._support.arithmetic import at_least_float32, default_float, safe_increment
 from .._support.checks import DECAY
 from .._support.module import AbstractState, shared
 from .._support.tracing import call_user
@@ -272,6 +272,42 @@ class MeasureWithEma(AbstractMeasure):
 
     def _ema(self) -> Ema:
         return Ema(self.decay, self.debias, self.accumulator_dtype)
+
+
+class FirstNotFiniteState(AbstractState):
+    """State of `FirstNotFinite`: the number of calls, and for each array the number of its first bad one."""
+
+    calls: Array = shared()
+    first: PyTree = shared()
+
+
+class FirstNotFinite(AbstractMeasure):
+    """The step in which each array first had a NaN or an infinity, for `Monitor`.
+
+        Chain(Monitor({"bad": FirstNotFinite()}), AdamW(1e-3))
+
+    Steps count from 1; 0 means that all values were finite so far. The smallest number among the arrays of a gradient
+    is the step in which a run broke, and its arrays are those that broke first. Within one step, the NaN of one layer
+    reaches the gradients of all layers below it.
+    """
+
+    def init(self, params: Params) -> FirstNotFiniteState:
+        """No call, and no bad one."""
+        zero = jnp.zeros((), jnp.int32)
+        return FirstNotFiniteState(zero, jtu.tree_map(lambda _: jnp.zeros_like(zero), params))
+
+    def update(
+        self, updates: Updates, state: FirstNotFiniteState, params: Params | None = None, **extra: Any
+    ) -> tuple[PyTree, FirstNotFiniteState]:
+        """The number of the first bad call of each array, and the new state."""
+        del params, extra
+        calls = safe_increment(state.calls)
+
+        def one(x: Array, first: Array) -> Array:
+            return jnp.where((first == 0) & ~jnp.all(jnp.isfinite(x)), calls, first)
+
+        first = jtu.tree_map(one, updates, state.first)
+        return first, FirstNotFiniteState(calls, first)
 
 
 def _as_floats(tree: PyTree) -> PyTree:

@@ -230,16 +230,6 @@ def avals(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
     return jtu.tree_map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), dtype or jnp.result_type(x)), tree)
 
 
-def _remedy(new: Any, old: Any) -> str:
-    """What to write if an array has another dtype than before."""
-    if new.shape != old.shape or new.dtype == old.dtype:
-        return ""
-    return (
-        f" Cast the result, `x.astype(g.dtype)`, or a scalar before the product, `scale.astype(g.dtype) * g`: an array "
-        f"in {old.dtype} times a scalar array in {new.dtype} is in {new.dtype}."
-    )
-
-
 def expect_same_avals(after: PyTree, before: PyTree, what: str) -> None:
     """Check that two trees have the same structure, shapes and dtypes; the message names the path."""
     expect(
@@ -249,8 +239,15 @@ def expect_same_avals(after: PyTree, before: PyTree, what: str) -> None:
     for (path, a), b in zip(leaves_with_paths(after), jtu.tree_leaves(before), strict=True):
         expect(
             (a.shape, a.dtype) == (b.shape, b.dtype),
-            f"{what}: at `{path}` {b.dtype}{list(b.shape)} became {a.dtype}{list(a.shape)}.{_remedy(a, b)}",
+            f"{what}: at `{path}` {b.dtype}{list(b.shape)} became {a.dtype}{list(a.shape)}."
+            + (_dtype_remedy(b.dtype) if a.dtype != b.dtype else ""),
         )
+
+
+def _dtype_remedy(dtype: Any) -> str:
+    if jnp.issubdtype(dtype, jnp.integer):
+        return " `modulax.safe_increment(count)` keeps the dtype of `count`."
+    return " A number times an array has the wider dtype: write `jnp.asarray(number, x.dtype) * x`."
 
 
 def expect_close(actual: PyTree, desired: PyTree, what: str, rtol: float = 0.0) -> None:

@@ -148,7 +148,8 @@ def law_zeros_are_fine_in_low_precision(case: Case) -> None:
 def law_strict_promotion_is_obeyed(case: Case) -> None:
     """It works under `jax_numpy_dtype_promotion="strict"` and `jax_numpy_rank_promotion="raise"`.
 
-    Cast explicitly where dtypes meet: that is what keeps a hyperparameter from changing the dtype of an update.
+    Cast explicitly where dtypes meet, as in `jnp.asarray(self.factor, g.dtype) * g`: that is what keeps a
+    hyperparameter from changing the dtype of an update.
     """
     dtypes = (jnp.float32, jnp.bfloat16, jnp.float16)
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
@@ -180,11 +181,11 @@ def law_hyperparameters_change_no_dtype(case: Case) -> None:
             expect_same_avals(found, expected, what)
 
 
-_COUNT = "Count with `modulax.safe_increment(count)` in place of `count + 1`: it stops at the largest integer."
-
-
 def law_counters_saturate(case: Case) -> None:
-    """A counter stops at the largest integer instead of overflowing to negative values."""
+    """A counter stops at the largest integer instead of overflowing to negative values.
+
+    Count with `modulax.safe_increment`, also in a branch that skips the step: the last updates of the law are NaN.
+    """
 
     def is_integer(x: Any) -> bool:  # of fewer bits are the codes of quantized moments
         return jnp.issubdtype(x.dtype, jnp.integer) and x.dtype.itemsize >= 4
@@ -195,8 +196,12 @@ def law_counters_saturate(case: Case) -> None:
     for _ in range(2):
         updates, state = case.update(case.updates(), state)
         expect_finite(updates, "updates at the end of the counter")
-    for path, x in leaves_with_paths(state):
-        expect(not is_integer(x) or np.all(np.asarray(x) >= 0), f"the counter at `{path}` overflowed to {x}. {_COUNT}")
+    _, skipped = case.update(jtu.tree_map(lambda x: x * np.nan, case.updates()), state)
+    for path, x in (*leaves_with_paths(state), *leaves_with_paths(skipped)):
+        expect(
+            not is_integer(x) or np.all(np.asarray(x) >= 0),
+            f"the counter at `{path}` overflowed to {x}: write `modulax.safe_increment(count)` in place of `count + 1`.",
+        )
 
 
 def law_unknown_extra_arguments_are_ignored(case: Case) -> None:

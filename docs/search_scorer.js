@@ -1,0 +1,75 @@
+// How the search ranks its hits. Sphinx gives every page the same score that has the words somewhere in its text, and
+// then sorts by title. Here a page ranks higher if the words are in its headings and index entries, and a guide ranks
+// above the reference, and the reference above the records of the project.
+var Scorer = (() => {
+  const WEIGHTS = [
+    [/^(project\/|design$|differences_from_optax|released_code$)/, 0.1],
+    [/^api\/optimizers\//, 0.9],
+    [/^api\//, 0.6],
+    [/^notebooks\//, 0.7],
+    [/^(index|overview|features|libraries|coming_from_optax|sharp_edges)$/, 0.75], // pages about everything
+    [/^recipes$/, 0.9],
+  ];
+  const POINTS = { entry: 4, heading: 3, text: 1, phrase: 3 };
+
+  const weight = (page) => (WEIGHTS.find(([pages]) => pages.test(page)) ?? [null, 1])[1];
+  const stems = (text) => {
+    const words = splitQuery(text.toLowerCase()).filter((word) => !stopwords.has(word));
+    return new Set(words.map((word) => new Stemmer().stemWord(word)));
+  };
+
+  // The stems of each main index entry, by page.
+  const entries = {};
+  const readEntries = () => {
+    const { indexentries, docnames } = Search._index;
+    for (const [entry, places] of Object.entries(indexentries)) {
+      const words = stems(entry);
+      for (const [page, , isMain] of places) {
+        if (isMain) (entries[docnames[page]] ??= []).push(words);
+      }
+    }
+  };
+
+  // The stems of the query, and the pages that have each of them in a heading.
+  let query;
+  const readQuery = () => {
+    const { titleterms, docnames } = Search._index;
+    readEntries();
+    query = [...stems(new URLSearchParams(window.location.search).get("q") ?? "")].map((stem) => {
+      const found = Object.hasOwn(titleterms, stem) ? [titleterms[stem]].flat() : [];
+      return { stem, headings: new Set(found.map((page) => docnames[page])) };
+    });
+  };
+
+  // The mean over the words of the query, and more if they are together in one index entry.
+  const relevance = (page) => {
+    if (!query) readQuery();
+    const own = entries[page] ?? [];
+    const points = query.map(({ stem, headings }) =>
+      own.some((entry) => entry.has(stem)) ? POINTS.entry : headings.has(page) ? POINTS.heading : POINTS.text,
+    );
+    const together = own.some((entry) => query.every(({ stem }) => entry.has(stem)));
+    return points.reduce((sum, x) => sum + x, 0) / points.length + (together ? POINTS.phrase : 0);
+  };
+
+  // By kind, between 0 and 100. An exact index entry has 100 from Sphinx, a name of the reference at most 26.
+  const SCORES = {
+    index: (page, score) => score,
+    title: (page, score) => 5 * score,
+    object: (page, score) => 2.5 * score,
+    text: (page) => 10 * relevance(page),
+  };
+
+  return {
+    score: ([page, , , , score, , kind]) => weight(page) * SCORES[kind](page, score),
+    // What Sphinx starts from.
+    objNameMatch: 11,
+    objPartialMatch: 2,
+    objPrio: { 0: 15, 1: 5, 2: -5 },
+    objPrioDefault: 0,
+    title: 15,
+    partialTitle: 7,
+    term: 5,
+    partialTerm: 2,
+  };
+})();
