@@ -166,6 +166,14 @@ GROUPS: dict[str, dict[str, Case]] = {
         ),
         "GaLore/default": Case(lambda: mx.GaLore(0.05, 1, base_optimizer=mx.ScaleByAdam(eps=0.0))),
         "GaLore/all": Case(lambda: mx.GaLore(0.1, 1, 7, 0.25, mx.ScaleByAdam(0.0, 0.95, 0.0))),
+        # Its AdamW decays the parameters after the step, at the rate of 0.05 * 0.1.
+        "GaLore/eps_and_decay": Case(
+            lambda: mx.Chain(
+                mx.GaLore(0.05, 1, base_optimizer=mx.ScaleByAdam(eps=1e-6, corrected_eps=False)),
+                mx.Scale(1 - 0.005),
+                mx.AddDecayedWeights(-0.005),
+            )
+        ),
     },
     "spikes": {
         "SkipSpikes/default": Case(lambda: mx.SkipSpikes(mx.SGD(0.1), 8, 1.5, "both", 3)),
@@ -177,6 +185,7 @@ GROUPS: dict[str, dict[str, Case]] = {
         "ClipByNormPercentile/all": Case(lambda: mx.Chain(mx.ClipByNormPercentile(65, 40), mx.SGD(0.2))),
         "StableAdamW/default": Case(lambda: mx.StableAdamW(0.05, weight_decay=0.0)),
         "StableAdamW/all": Case(lambda: mx.StableAdamW(0.1, 0.8, 0.9, 1e-3, weight_decay=0.0)),
+        "StableAdamW/decay": Case(lambda: mx.StableAdamW(0.05, weight_decay=0.1)),
     },
 }
 
@@ -186,13 +195,11 @@ APART: dict[str, Callable[[], Any]] = {
     "AdaBelief/rectified": lambda: mx.AdaBelief(0.05),
     "ACProp/rectified": lambda: mx.ACProp(0.05),
     "Adan/default": lambda: mx.Adan(0.02),
-    "GaLore/eps_and_decay": lambda: mx.GaLore(0.05, 1, weight_decay=0.1),
     "GaLore/signs": lambda: mx.GaLore(0.1, 1, 7, 0.25, mx.ScaleByAdam(0.8, 0.95, 0.0)),
     "Mechanize/recomputed": lambda: mx.Mechanize(mx.SGD(1.0)),
     "Muon/bfloat16": lambda: mx.Muon(0.05, eps=1e-7, adam_b2=0.95),
     "RAdam/eps": lambda: mx.RAdam(0.05, eps=1e-3),
     "Sophia/late": lambda: mx.Sophia(0.02, weight_decay=0.0, gamma=100.0, hessian_diagonal_fn=SampledSquares()),
-    "StableAdamW/decay": lambda: mx.StableAdamW(0.05, weight_decay=0.1),
 }
 
 
