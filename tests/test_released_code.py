@@ -54,6 +54,8 @@ def decayed(optimizer: Any, decay: float) -> Any:
     return mx.Chain(mx.AddDecayedWeights(decay), optimizer)
 
 
+# Twice around the normalization, it makes SAM adaptive.
+WEIGHTED = mx.Stateless(lambda updates, params: jtu.tree_map(lambda g, w: jnp.abs(w) * g, updates, params))
 BOUND: dict[str, Any] = {"lower_bound": 1.0, "weight_decay": 0.1, "adapt_lower_bound": True}
 GROUPS: dict[str, dict[str, Case]] = {
     "torch": {
@@ -93,6 +95,9 @@ GROUPS: dict[str, dict[str, Case]] = {
         "Mechanize/default": Case(lambda: mx.Mechanize(mx.SGD(1.0))),
         "Mechanize/all": Case(lambda: mx.Mechanize(mx.SGD(1.0, 0.8), 0.1, 1e-6, 1e-2, 3)),
         "SAM/default": Case(lambda: mx.SAM(mx.SGD(0.1), mx.Chain(mx.Normalize(), mx.SGD(0.05))), updates_per_step=2),
+        "SAM/adaptive": Case(
+            lambda: mx.SAM(mx.SGD(0.1), mx.Chain(WEIGHTED, mx.Normalize(), WEIGHTED, mx.SGD(2.0))), updates_per_step=2
+        ),
         "SAM/all": Case(
             lambda: mx.SAM(mx.AdamW(0.05, weight_decay=0.1), mx.Chain(mx.Normalize(), mx.SGD(0.3)), reset_state=False),
             updates_per_step=2,
@@ -121,12 +126,16 @@ GROUPS: dict[str, dict[str, Case]] = {
         "AdaBelief/all": Case(lambda: mx.AdaBelief(0.1, 0.8, 0.95, 1e-3, eps_root=1e-3, weight_decay=0.1)),
         "ADOPT/default": Case(lambda: mx.ADOPT(0.05)),
         "ADOPT/all": Case(lambda: mx.ADOPT(0.05, 0.8, 0.95, 1e-2, use_clipping=False)),
+        "ADOPT/decoupled": Case(lambda: mx.ADOPT(0.05, weight_decay=0.1)),
+        "ADOPT/decoupled_all": Case(lambda: mx.ADOPT(0.05, 0.8, 0.95, 1e-2, use_clipping=False, weight_decay=0.3)),
         "AdEMAMix/default": Case(lambda: mx.AdEMAMix(0.02, alpha=2.0)),
         "AdEMAMix/all": Case(
             lambda: mx.AdEMAMix(0.02, 0.8, 0.95, one_later(rising_b3), one_later(rising_alpha), 1e-3, weight_decay=0.1)
         ),
         "Adan/default": Case(lambda: mx.Adan(0.02, eps_root=0.0)),
         "Adan/all": Case(lambda: mx.Adan(0.05, 0.9, 0.8, 0.95, 1e-3, eps_root=0.0, weight_decay=0.1)),
+        "Adan/no_prox": Case(lambda: mx.Adan(0.05, eps_root=0.0, weight_decay=0.1, proximal=False)),
+        "Adan/clipped": Case(lambda: mx.Adan(0.05, eps=1e-3, eps_root=0.0, weight_decay=0.1, max_grad_norm=0.5)),
         "Lion/default": Case(lambda: mx.Lion(0.02, weight_decay=0.0)),
         "Lion/all": Case(lambda: mx.Lion(0.01, 0.8, 0.95, weight_decay=0.3)),
         "NovoGrad/default": Case(lambda: mx.NovoGrad(0.02, 0.95, 0.0, 1e-8)),

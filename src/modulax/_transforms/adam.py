@@ -70,8 +70,8 @@ class ScaleByAdam(AbstractLeafwise[ScaleByAdamState]):
         mu_dtype: dtype of the first moment; by default that of the parameters. The second moment is stored in at least
             float32.
         nesterov: whether to use Nesterov momentum.
-        corrected_eps: whether $\varepsilon$ is added after the bias correction, as in Adam. Otherwise it is added before,
-            $(\sqrt{v_t} + \varepsilon) / \sqrt{1 - \beta_2^t}$, as in the authors' code of GaLore, SOAP and Apollo.
+        corrected_eps: whether $\varepsilon$ is added after the bias correction, as in Adam. Otherwise it is added
+            before, $(\sqrt{v_t} + \varepsilon) / \sqrt{1 - \beta_2^t}$, as in the authors' code of GaLore.
 
     References:
         Kingma and Ba, [Adam: A Method for Stochastic Optimization](https://arxiv.org/abs/1412.6980), 2014.

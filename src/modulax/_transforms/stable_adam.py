@@ -8,17 +8,16 @@ import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from .._protocol.fields import Number, OptionalNumber, number
-from .._protocol.leafwise import AbstractLeafwise
-from .._protocol.masks import as_labels, mask_of
-from .._support.arithmetic import abs_sq, default_float, moment, ratio, safe_sqrt, second_moment_like, zeros_in
+from .._protocol.masks import as_labels
+from .._support.arithmetic import abs_sq, moment, ratio, safe_sqrt, second_moment_like, zeros_in
 from .._support.checks import DECAY, NON_NEGATIVE
 from .adam import ScaleByAdamState, adam_numbers
 from .clipping import shrinking, shrunk
 from .param_block import block_rms
-from .regularization import decayed
+from .regularization import DecayingRule, split_decay
 
 
-class ScaleByStableAdam(AbstractLeafwise[ScaleByAdamState]):
+class ScaleByStableAdam(DecayingRule[ScaleByAdamState]):
     r"""The direction of Adam, reduced in arrays whose second moment lags behind the gradient: that of StableAdamW.
 
     $$
@@ -62,18 +61,6 @@ class ScaleByStableAdam(AbstractLeafwise[ScaleByAdamState]):
     weight_decay: OptionalNumber = number(None, optional=True)
     mask: Any = eqx.field(static=True, default=None, converter=as_labels)
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return () if self.weight_decay is None else ("params",)
-
-    def where(self, tree):
-        if self.weight_decay is None or self.mask is None:
-            return None
-        return [jnp.asarray(x, default_float()) for x in mask_of(self, self.mask, tree)]
-
-    def _at_leaf(self, now, own):
-        return now, own
-
     def init_leaf(self, p):
         return ScaleByAdamState(mu=zeros_in(p, self.mu_dtype), nu=second_moment_like(p))
 
@@ -81,13 +68,11 @@ class ScaleByStableAdam(AbstractLeafwise[ScaleByAdamState]):
         return adam_numbers(self.b1, self.b2, count)
 
     def update_leaf(self, now, g, s, p):
-        now, decays = now if type(now) is tuple else (now, 1.0)
+        now, decays = split_decay(now)
         mu = moment(self.b1, s.mu, g, now.c1)
         nu = moment(self.b2, s.nu, abs_sq(g), now.c2)
         root = safe_sqrt(nu / now.bias2)
         # `eps` may be zero, and the root of an entry without gradients is zero.
         rms = block_rms(ratio(g, jnp.maximum(root, self.eps)))
-        u = mu / now.bias1 / (self.eps + root)
-        if self.weight_decay is not None:
-            u = decayed(decays * self.weight_decay, p) + u
+        u = self.decay_of(decays, p) + mu / now.bias1 / (self.eps + root)
         return shrunk(u, shrinking(self.clip_threshold, rms)), ScaleByAdamState(mu=mu, nu=nu)
