@@ -92,6 +92,7 @@ GROUPS: dict[str, dict[str, Case]] = {
         "ScheduleFreeAdamW/evaluated": Case(
             lambda: mx.ScheduleFreeAdamW(0.1, 10, 0.95, 0.99, 1e-4, 0.1), is_evaluated=True
         ),
+        "Mechanize/recomputed": Case(lambda: mx.Mechanize(mx.SGD(1.0), store_delta=False)),
         "Mechanize/default": Case(lambda: mx.Mechanize(mx.SGD(1.0))),
         "Mechanize/all": Case(lambda: mx.Mechanize(mx.SGD(1.0, 0.8), 0.1, 1e-6, 1e-2, 3)),
         "SAM/default": Case(lambda: mx.SAM(mx.SGD(0.1), mx.Chain(mx.Normalize(), mx.SGD(0.05))), updates_per_step=2),
@@ -145,6 +146,7 @@ GROUPS: dict[str, dict[str, Case]] = {
     },
     "layers, matrices and mixtures": {
         "ACProp/default": Case(lambda: mx.ACProp(0.05)),
+        "ACProp/rectified": Case(lambda: mx.ACProp(0.05, rectified=True)),
         "ACProp/all": Case(lambda: mx.ACProp(0.05, 0.8, 0.95, 1e-3, eps_root=1e-3, weight_decay=0.1)),
         "Fromage/default": Case(lambda: mx.Fromage(0.01)),
         "Fromage/all": Case(lambda: mx.Fromage(0.1)),

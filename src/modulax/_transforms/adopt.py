@@ -64,8 +64,8 @@ class ScaleByADOPT(DecayingRule[ScaleByADOPTState]):
         nesterov: whether to use Nesterov momentum.
         use_clipping: whether to clip the normalized updates, as the paper recommends.
         clip_value_fn: function that returns the clipping bound $b(t)$, given the step $t$, which is 0 at the first.
-        weight_decay: decoupled weight decay $\lambda$, which adds $\lambda w_t$ to $u_t$ after the first step; `update` then
-            needs the parameters.
+        weight_decay: decoupled weight decay $\lambda$, which adds $\lambda w_t$ to $u_t$ after the first step. `update`
+            then needs the parameters.
         mask: which parameters decay, as in `AddDecayedWeights`; by default all.
 
     References:
