@@ -29,7 +29,7 @@ def warm(peak):
 
 def test_a_warm_up_with_a_peak_for_each_group():
     """Equinox; parameter_groups.md."""
-    model = Normed()
+    model: Any = Normed()
     special = {"*.bias": {"weight_decay": 0.0}, "mlp.layers.1.*": {"learning_rate": warm(0.001)}}
     optimizer = mx.groups(mx.AdamW(warm(0.01), weight_decay=0.1), special)
     rows = {row.path: row for row in mx.describe(optimizer, model).leaves}
@@ -38,10 +38,9 @@ def test_a_warm_up_with_a_peak_for_each_group():
     assert float(rows["mlp.layers.0.bias"].weight_decay) == 0 < float(rows["mlp.layers.0.weight"].weight_decay)
 
     optimizer = optimizer.replace(**{"mlp.layers.1.*.learning_rate.peak_value": 0.03, "*.weight_decay": 0.0})
-    state, new = optimizer.init(model), model
-    for _ in range(2):  # the first step has a rate of zero
-        before, (_, grads) = new, eqx_loss(model)
-        new, state = optimizer.step(grads, state, before)
+    (_, grads), state = eqx_loss(model), optimizer.init(model)
+    before, state = optimizer.step(grads, state, model)  # with a rate of zero
+    new, _ = optimizer.step(grads, state, before)
     for layer, rate in ((0, 0.005), (1, 0.015)):  # half of the peak; Adam's step for a constant gradient
         g = grads.mlp.layers[layer].weight
         expected = before.mlp.layers[layer].weight - rate * np.sign(g) * (np.abs(g) > 0)
@@ -127,7 +126,7 @@ def test_bfloat16_with_masters_and_a_log(tmp_path):
         updates, twin_state = twin.update(wide, twin_state, masters)
         masters = optax.apply_updates(masters, updates)
     for master, expected in zip(jtu.tree_leaves(mx.tree.get(state, "master")), jtu.tree_leaves(masters), strict=True):
-        np.testing.assert_allclose(master, expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(master, expected, rtol=1e-4)
     with open(tmp_path / "log.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         writer.writeheader()
@@ -196,7 +195,8 @@ def test_a_script_of_optax_with_groups_injected_rates_and_accumulation():
     optimizer = mx.MultiSteps(
         mx.Partition({k: mx.Adam(0.1) for k in labels}, mx.by_path({"body": "body", "head": "head"})), every_k=2
     )
-    theirs, ours, their_state, state = params, params, tx.init(params), optimizer.init(params)
+    theirs: Any = params
+    ours, their_state, state = params, tx.init(params), optimizer.init(params)
     for step in range(6):
         if step == 2:
             optimizer = optimizer.replace(**{"head.learning_rate": 0.01})
@@ -212,7 +212,7 @@ def test_a_script_of_optax_with_groups_injected_rates_and_accumulation():
 
 def test_who_decays_and_who_is_frozen():
     """Equinox; parameter_groups.md."""
-    model = Normed()
+    model: Any = Normed()
     frozen = mx.by_path({"mlp.layers.0.*": True, "*": False})
     optimizer = mx.Chain(mx.AdamW(0.1, weight_decay=0.5, mask=mx.decays), mx.Freeze(frozen))
     rows = {row.path: row for row in mx.describe(optimizer, model).leaves}
@@ -226,13 +226,13 @@ def test_who_decays_and_who_is_frozen():
         assert row.group == "frozen" or (float(row.weight_decay or 0) > 0) == (path in decayed)
 
 
-def at(tree, name):
+def at(tree: Any, name: str) -> Any:
     return tree[int(name)] if name.isdigit() else getattr(tree, name)
 
 
 def test_norms_per_layer_of_a_run_that_diverges():
     """Equinox; diverging_runs.md."""
-    model = Normed()
+    model: Any = Normed()
 
     def ratio(updates, params):
         return jtu.tree_map(lambda u, p: norm(u) / (norm(p) + 1e-8), updates, params)
@@ -243,7 +243,7 @@ def test_norms_per_layer_of_a_run_that_diverges():
         optimizer=mx.SGD(1e9),
         after=mx.Monitor({"ratio": mx.Stateless(ratio)}),
     )
-    state, first = optimizer.init(model), {}
+    state, first, metrics = optimizer.init(model), {}, {}
     for step in range(1, 8):
         before, (_, grads) = model, eqx_loss(model)
         weight, bias = (np.asarray(x) for x in (grads.mlp.layers[0].weight, grads.norm.bias))
