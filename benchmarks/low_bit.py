@@ -33,7 +33,7 @@ def low_bit_state(quick: bool) -> str:
         ways = {
             name: optimizer,
             f"{name}, 8 bits": modulax.LowBit(optimizer),
-            f"{name}, 8 bits, stochastic": modulax.LowBit(optimizer, stochastic=True),
+            f"{name}, 8 bits, to the nearest": modulax.LowBit(optimizer, stochastic=False),
             f"{name}, 4 bits": modulax.LowBit(optimizer, 4),
         }
         runs, held, programs = [], [], []

@@ -140,7 +140,10 @@ def test_an_optimizer_in_a_model_is_not_trained():
     assert jax.tree.leaves(grads.inner) == []
     new, _ = optimizer.step(grads, optimizer.init(frozen), frozen)
     assert jax.tree.leaves(new.inner) == jax.tree.leaves(frozen.inner) == [pytest.approx(0.1), 0.0, 5.0, 0.0]
-    # It is the optimizer that it was.
+    # It is the optimizer that it was, also after a change.
+    assert "learning_rate=0.1," in repr(mx.freeze_hyperparameters(optimizer.replace(learning_rate=0.1)))
+    changed = mx.freeze_hyperparameters(optimizer).replace(learning_rate=0.5)
+    assert set(map(type, jax.tree.leaves(changed))) == {float}
     updates = [t.update(network, t.init(network))[0].weight for t in (trained.inner[0], new.inner[0])]
     assert jnp.array_equal(*updates)
     assert mx.check(mx.SGD(0.1), {"optimizer": mx.SGD(0.1)}) == ()  # trained on purpose

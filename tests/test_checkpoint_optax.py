@@ -396,7 +396,7 @@ def as_restored(state: Any) -> Any:
 
 @pytest.mark.filterwarnings("ignore:.*two optimizers")
 def test_like_parts_of_a_chain_are_not_swapped():
-    chains = [random_chain(seed) for seed in range(16)]
+    chains = [random_chain(seed) for seed in range(8)]
     params = [jnp.linspace(-1.0, 1.0, 3), {"trace": jnp.asarray(0.5)}]  # also a name of a field and of a part
 
     @jax.jit

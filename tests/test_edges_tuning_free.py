@@ -22,6 +22,34 @@ contrib = optax.contrib
 pytestmark = pytest.mark.usefixtures("x64")
 
 
+def test_a_nan_is_not_hidden():
+    """A gradient of NaN shows in its parameter, and nothing is frozen or skipped in silence."""
+    optimizers = [
+        *(mx.Adagrad(0.1), mx.COCOB(), mx.DoG(), mx.DoWG(), mx.PolyakSGD(), mx.MoMo(1.0), mx.MoMoAdam(1.0)),
+        *(
+            mx.Prodigy(),
+            mx.DAdaptAdamW(),
+            mx.StableAdamW(0.1),
+            mx.ScheduleFreeSGD(0.1),
+            mx.MultiSteps(mx.Adagrad(0.1), 2),
+        ),
+    ]
+    one, bad = jnp.ones(2), jnp.asarray([np.nan, 1.0])
+
+    @jax.jit
+    def after_a_nan():
+        out = []
+        for optimizer in optimizers:
+            x, state = one, optimizer.init(one)
+            for g in (one, bad):
+                x, state = optimizer.step(g, state, x, value=jnp.asarray(1.0))
+            out.append(x)
+        return out
+
+    for optimizer, x in zip(optimizers, after_a_nan(), strict=True):
+        assert np.isnan(x[0]), optimizer
+
+
 @pytest.mark.parametrize("name", ["prodigy", "dadapt_adamw"])
 def test_zeros_at_first_are_no_end(name: str):
     """A zero gradient, or a rate that warms up from zero: optax divides zero by zero, and is NaN for ever."""

@@ -52,7 +52,6 @@ OTHER: dict[str, Any] = {
     "preconditioning": "spectral",
     "should_skip": is_huge,
     "static_args": ("learning_rate",),
-    "stochastic": True,
     "where": by_path({"*": True}),
 }
 # Fields with which an update needs what the registered instance is not given: other axes, a gradient function.

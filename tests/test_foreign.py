@@ -127,3 +127,28 @@ def test_a_name_that_torch_does_not_have():
     state = mx.AdamW(1e-2).init({"w": jnp.ones(2)})
     with pytest.raises(ValueError, match="`names` has `7` for `w`, but torch's state has `0`"):
         checkpoint.state_from_torch(state, {"state": {0: {}}}, {"w": 7})
+
+
+def test_only_states_with_moments_of_torch_have_its_step_count():
+    """Averages, projectors and statistics that torch doesn't have begin with their own counts."""
+    theirs = {0: {"step": np.float32(50), "exp_avg": np.full(2, 0.1), "exp_avg_sq": np.full(2, 0.01)}}
+    wrapped = (
+        lambda t: mx.Chain(t, mx.ReduceOnPlateau(patience=3)),
+        lambda t: mx.SkipSpikes(t, 4),
+        lambda t: mx.ConditionallyMask(t, lambda step: step < 9),
+    )
+    for wrap in wrapped:
+        state = wrap(mx.AdamW(1e-3)).init({"w": jnp.ones(2)})
+        filled, report = checkpoint.state_from_torch(state, {"state": theirs}, {"w": 0})
+        flat = checkpoint.state_dict(filled)
+        counts = {name: int(x) for name, x in flat.items() if name.split(".")[-1] in ("step", "count")}
+        assert {x for name, x in counts.items() if "adam" in name or "inner" in name} == {50}
+        assert {x for name, x in counts.items() if not ("adam" in name or "inner" in name)} <= {0}
+        assert any(name.endswith(("count", "step")) for name in report.fresh)
+
+
+def test_the_momentum_of_rmsprop_needs_the_learning_rate():
+    state = mx.RMSProp(1e-2, momentum=0.9).init({"a": jnp.ones(2)})
+    theirs = {0: {"step": 1, "square_avg": np.ones(2), "momentum_buffer": np.ones(2)}}
+    with pytest.raises(ValueError, match="has no `param_groups`"):
+        checkpoint.state_from_torch(state, {"state": theirs}, {"a": 0})

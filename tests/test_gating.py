@@ -241,3 +241,10 @@ def test_the_gradients_of_examples_cannot_pass():
     for expected in (0.0, 0.5):
         updates, state = masked.update(jnp.full((3, 2), 0.5), state, jnp.zeros(2))
         np.testing.assert_allclose(updates, expected, rtol=1e-6)
+
+
+def test_a_condition_is_a_function():
+    for container in (mx.ConditionallyMask, mx.ConditionallyTransform):
+        given: Any = 3
+        with pytest.raises((ValueError, TypeError), match=r"must be a function of the step, got 3|should_transform_fn"):
+            container(mx.SGD(0.1), given)

@@ -222,6 +222,18 @@ def test_pairs_of_any_size_leave_everything_finite(dtype: Any):
     chex.assert_tree_all_finite(weights)
 
 
+@pytest.mark.parametrize("size", [1.0, 1e20, 8e37, 2e38])
+def test_the_first_direction_is_short(size: float):
+    """Also where the reciprocal of the norm would be denormal, which XLA makes zero."""
+    params = {"w": jnp.asarray([0.6, 0.8])}
+    lbfgs = mx.ScaleByLBFGS(2)
+    grads = jax.tree.map(lambda p: p * size, params)
+    direction = lbfgs.update(grads, lbfgs.init(params), params)[0]["w"]
+    length = jnp.linalg.norm(direction)
+    np.testing.assert_allclose(direction / length, params["w"], rtol=1e-5)
+    assert length == pytest.approx(1, rel=1e-5) or (size > 8.5e37 and 1 < length < 4)
+
+
 @pytest.mark.usefixtures("x64")
 def test_converged_it_stays():
     """Long after, in float32 under x64 too, whose dtypes stay what they are."""

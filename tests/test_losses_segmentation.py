@@ -125,3 +125,9 @@ def test_what_dice_refuses():
         losses.dice_loss(p, p, class_weights=jnp.ones(4))
     with pytest.raises(ValueError, match="needs `predictions` with an axis of classes"):
         losses.dice_loss(jnp.ones(()), jnp.ones(()))
+
+
+def test_the_loss_of_nan_is_nan():
+    t, p = jnp.eye(4)[:2], jnp.full((2, 4), jnp.nan)
+    for loss in (losses.dice_loss, losses.binary_dice_loss, losses.multiclass_generalized_dice_loss):
+        assert np.isnan(loss(p, t)).all()

@@ -109,7 +109,8 @@ def test_the_rate_of_every_group_is_listed():
         (layers, {"": 0.15} | {name: 0.15 * x for name, x in blocks.items()}),
         (stacked, {"": 0.15, "embed.0": 0.075, "embed.1": 0.15, "*": 0.15}),
         (by_path, {"": 0.15, "embed": 0.3, "*": 0.15}),
-        # Which of the multipliers apply in which group is not known without the parameters.
+        # Which of the multipliers apply in which group, or beside others, is not known without the parameters.
+        (mx.Chain(*by_path, mx.ScaleByPath({"blocks.*": 0.5, "*": 1.0})), {"": 0.15}),
         (
             mx.Chain(mx.groups(mx.SGD(0.1), {"embed": {"learning_rate": 0.3}}), by_path[1]),
             {"default": 0.1, "embed": 0.3},
@@ -124,6 +125,8 @@ def test_the_rate_of_every_group_is_listed():
         assert found.keys() == names.keys()
         np.testing.assert_allclose([found[name] for name in names], list(names.values()), rtol=1e-6)
     muon = mx.Muon(0.1, adam_learning_rate=FALLING)
+    scaled = mx.Chain(muon, mx.ScaleByPath({"embed": 2.0, "*": 1.0}))
+    assert not any(name.startswith("embed") for name in scaled.metrics(scaled.init(params)))
     assert muon.metrics(muon.init(params)).keys() >= {"learning_rate", "adam_learning_rate"}
 
 

@@ -35,7 +35,7 @@ INNER: dict[str, mx.AbstractTransform] = {
     "a mask through a stack": mx.AdamW(0.1, weight_decay=0.1, mask=mx.by_path({"a0": False, "b*": True, "*": True})),
     "one multiplier for each": mx.Chain(mx.Trace(0.9), mx.ScaleByPath({"a0": 0.5, "*": 1.0})),
     "an average, and a branch": mx.MultiSteps(mx.ParamEMA(mx.SGD(0.1, 0.9), 0.5), 2),
-    "codes": mx.LowBit(mx.Lion(0.1), min_size=0),
+    "codes": mx.LowBit(mx.Lion(0.1), min_size=0, stochastic=False),
 }
 
 

@@ -140,10 +140,9 @@ def test_concat_takes_names():
 def test_a_notebook_shows_a_table():
     sweep = sweeps.grid(ADAMW, learning_rate=np.geomspace(1e-4, 1, 50))
     shown = sweep._repr_html_()
-    assert shown.startswith("<p>Sweep(50 x AdamW; varied: learning_rate)</p><table>")
+    assert shown.endswith("</table><p>Sweep(50 x AdamW; varied: learning_rate)</p><p>and 10 more</p>")
     assert shown.count("<tr>") == 41
-    assert shown.endswith("<p>and 10 more</p>")
-    assert "<td>0.0001</td>" in shown
+    assert ">0.0001</td>" in shown
     assert "A &gt; &lt;B" in sweeps.concat({"A > <B": ADAMW})._repr_html_()
 
 

@@ -44,7 +44,7 @@ def test_the_suggestion_is_before_the_minimum():
     assert found.note == ""
     assert found.results.diverged[found.rates > 2e-2].all()
     assert found.peak == found.rates[np.argmin(found.smoothed)] > found.suggestion
-    said = f"suggestion {found.suggestion:.3g}, peak of a schedule {found.peak:.3g}"
+    said = f"suggestion {found.suggestion:.3g}, best smoothed score at {found.peak:.3g}"
     assert repr(found) == f"RangeTest({said}; 64 rates from 1e-06 to 1)"
     # A score is worse than that of the lowest rate by no more than that: the cliff doesn't reach far to the left.
     assert found.smoothed.max() <= found.scores[0] * 1.0001

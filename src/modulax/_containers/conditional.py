@@ -114,6 +114,7 @@ class ConditionallyTransform(AbstractContainer):
     is_arraywise: ClassVar[bool] = True
 
     def check(self) -> None:
+        _check_condition(self)
         if self.inner.example_axes:
             raise ValueError(
                 "`ConditionallyTransform` returns the updates unchanged when its transform does not run, but this one "
@@ -170,6 +171,9 @@ class ConditionallyMask(AbstractGate):
 
     is_arraywise: ClassVar[bool] = True
 
+    def check(self) -> None:
+        _check_condition(self)
+
     def init(self, params: Params) -> ConditionallyMaskState:
         """Return a step count of zero, and the inner state."""
         return ConditionallyMaskState(jnp.zeros((), jnp.int32), self.inner.init(params))
@@ -179,6 +183,14 @@ class ConditionallyMask(AbstractGate):
         is_time = _is_time(self, state.step, move.extra)
         moved, inner_state = step_if(is_time, self.inner, updates, state.inner_state, move)
         return moved, ConditionallyMaskState(safe_increment(state.step), inner_state)
+
+
+def _check_condition(transform: "ConditionallyTransform | ConditionallyMask") -> None:
+    if not callable(transform.should_transform_fn):
+        raise ValueError(
+            f"`{type(transform).__name__}(should_transform_fn=...)` must be a function of the step, got "
+            f"{transform.should_transform_fn!r}. Write `lambda step: step < 1000`."
+        )
 
 
 def _is_time(transform: ConditionallyTransform | ConditionallyMask, step: Array, extra: Mapping[str, Any]) -> Array:

@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import Array, UInt32
 
 from .._protocol.container import AbstractContainer, required_part
@@ -13,17 +14,23 @@ from .._protocol.masks import as_labels, mask_or_all
 from .._protocol.transform import AbstractTransform
 from .._support.keys import key, next_keys
 from .._support.module import AbstractState, nested, shared
+from .._support.placement import typed_like
 from .._support.types import Params, State, Updates
 from ..numerics._quantized import quantized
 from ..tree._quantized import dequantize, quantize_like
 from ..tree._stacks import stacked_states
 from ..tree._state import declarations, owners
 
+# The square root of two: its multiples are spread evenly between 0 and 2^32, and so are those of each second, fourth or
+# eighth step, where an accumulation of gradients changes the moments.
+_TURN = np.uint32(0x6A09E667)
+
 
 class LowBitState(AbstractState):
-    """State of `LowBit`: the inner state, with `Quantized` arrays in it, and the data of the next random key.
+    """State of `LowBit`: the inner state, with `Quantized` arrays in it, and the seed of the next draws.
 
-    `rng_key` is None if entries are rounded to the nearest code.
+    The last word of `rng_key` is a phase, to which each step adds a constant. It is None if entries are rounded to the
+    nearest code.
     """
 
     inner_state: State = nested()
@@ -45,9 +52,16 @@ class LowBit(AbstractContainer):
     the parameters, accumulated gradients. So do complex arrays. `LowBit` can be around any other container or inside
     it, except around `Offload`, which belongs outermost.
 
-    Rounding to the nearest code loses a change that is smaller than half of the distance between two codes. A moment
-    with a decay rate of 0.99 or more makes such changes in 4 bits. So entries are rounded up or down at random there,
-    so that the expectation is right, unless `stochastic=False` is given.
+    In 8 bits, the steps of AdamW are those in 32 bits: the length differs by 0.1 %, and the cosine of the angle between
+    them is 0.999. In 4 bits, the length differs by 2 % in the median, but the direction is another: the cosine is 0.91
+    to 0.94, or 0.92 to 0.95 with `block=32`. Rules that take the sign of a moment, such as Lion, change more: the
+    cosine is 0.98 in 8 bits, and about 0.7 in 4.
+
+    Entries are rounded up or down at random, so that the expectation is right: of a moment with a sign $m$ itself, and
+    of one without $1 / \sqrt v$, by which the step of Adam is multiplied. The draws of an entry are spread evenly over
+    the steps, so that their errors cancel sooner than those of independent draws. Rounding to the nearest code,
+    `stochastic=False`, loses a change that is smaller than half of the distance between two codes. The second moment of
+    Adam makes such changes, also in 8 bits: its steps become up to 10 % too long within 1000 steps.
 
     Args:
         inner: the inner transform.
@@ -57,7 +71,7 @@ class LowBit(AbstractContainer):
             prefix of it, a function of the parameters that returns such a tree, or patterns such as `by_path`. By
             default all.
         min_size: arrays with fewer entries stay as they are, such as those of biases and norms.
-        stochastic: whether to round stochastically; by default in 4 bits, but not in 8.
+        stochastic: whether to round stochastically, or to the nearest code.
         key: a seed, or a JAX key, for stochastic rounding.
 
     References:
@@ -70,7 +84,7 @@ class LowBit(AbstractContainer):
     block: int = eqx.field(static=True, default=128)
     where: Any = eqx.field(static=True, default=None, converter=as_labels)
     min_size: int = eqx.field(static=True, default=4096)
-    stochastic: bool | None = eqx.field(static=True, default=None, kw_only=True)
+    stochastic: bool = eqx.field(static=True, default=True, kw_only=True)
     key: Any = key()
 
     is_arraywise: ClassVar[bool] = True
@@ -93,7 +107,8 @@ class LowBit(AbstractContainer):
             else x
             for x, declared, owner in rows
         ]
-        key = jnp.array(self.key, copy=True) if self._is_stochastic else None
+        # Mixed, so that the phases of two seeds are far apart.
+        key = next_keys(jnp.asarray(self.key), 0)[0] if self.stochastic else None
         return LowBitState(treedef.unflatten(new), key)
 
     def update(
@@ -102,9 +117,10 @@ class LowBit(AbstractContainer):
         """Run a step of the inner transform on the moments that the codes stand for."""
         # In one program with the quantization: XLA computes the entries twice, for the scale of a block and for the
         # codes, and doesn't store them in float32.
-        updates, new = self.inner.update(updates, dequantize(state.inner_state), params, **extra)
-        # No keys for the arrays: `quantize_like` takes its seeds from the raw data of the current key.
-        next_key = None if state.rng_key is None else next_keys(state.rng_key, 0)[0]
+        inner_state = _divided_like(dequantize(state.inner_state), updates)
+        updates, new = self.inner.update(updates, inner_state, params, **extra)
+        # No keys for the arrays: `quantize_like` takes its seeds from the raw data, of which the last word is a phase.
+        next_key = None if state.rng_key is None else state.rng_key.at[-1].add(_TURN)
         return updates, LowBitState(quantize_like(new, state.inner_state, state.rng_key), next_key)
 
     # Overridden because the inner transform reads its own state.
@@ -124,12 +140,20 @@ class LowBit(AbstractContainer):
         if self.block < 2 or self.block & (self.block - 1):
             raise ValueError(f"`LowBit(block=...)` must be a power of two such as 128, got {self.block!r}.")
 
-    @property
-    def _is_stochastic(self) -> bool:
-        return self.bits == 4 if self.stochastic is None else self.stochastic
-
     def _is_stored_in_fewer_bits(self, x: Any, declared: Any, mask: list[bool] | None, owner: int | None) -> bool:
         is_wanted = mask is None or (owner is not None and mask[owner])
         # `quantized` takes arrays of at least two entries.
         is_large = x.size >= max(self.min_size, 2)
         return is_wanted and is_large and not declared.get("exact", False) and jnp.issubdtype(x.dtype, jnp.floating)
+
+
+def _divided_like(state: State, updates: Updates) -> State:
+    """Divide moments over explicit axes of a mesh as the updates are, where the codes could not be divided so."""
+    arrays = jtu.tree_leaves(updates)
+    if not any(any(jax.typeof(x).sharding.spec) for x in arrays):
+        return state
+    leaves, treedef = jtu.tree_flatten(state)
+    places = owners(state, updates, of_same_shape=True)
+    return treedef.unflatten(
+        [x if i is None else typed_like(x, arrays[i]) for x, i in zip(leaves, places, strict=True)]
+    )

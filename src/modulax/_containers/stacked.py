@@ -150,7 +150,7 @@ class Stacked(AbstractContainer):
     The inner transform is mapped over the rows by `jax.vmap`, so that a norm is that of one array, and a matrix stays a
     matrix. Results are those without `Stacked`, up to rounding. `inner` may be a rule on one array, a chain or an
     optimizer of such rules, and a container that adds nothing which depends on other arrays or on paths
-    (`is_arraywise`), such as `MasterWeights`, `ParamEMA`, `MultiSteps` and `LowBit` without random numbers.
+    (`is_arraywise`), such as `MasterWeights`, `ParamEMA`, `MultiSteps` and `LowBit(stochastic=False)`.
 
     Anything else is refused, and belongs around `Stacked`: what combines all arrays, such as a global norm, chooses
     some of them by a mask or a label, or draws random numbers. Weight decay with a mask, and multipliers by path, are

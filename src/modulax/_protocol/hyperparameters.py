@@ -214,7 +214,7 @@ class AbstractHyperparameters(AbstractModule):
             is_number = isinstance(value, (int, float, np.generic, np.ndarray)) and not isinstance(value, bool)
             for path in paths:
                 out = with_value(out, path, _on_device(value) if is_number and _is_on_device(out, path) else value)
-        return out
+        return freeze_hyperparameters(out) if any(type(x) is float for x in jtu.tree_leaves(self)) else out
 
     def _why_not_a_number(self) -> str | None:
         """Return why this object cannot be the value of a hyperparameter; None if it can: it is a schedule."""
@@ -264,7 +264,8 @@ def freeze_hyperparameters(module: H) -> H:
                 f"`freeze_hyperparameters`: `{dotted(path)}` of `{type(module).__name__}` is an array of shape "
                 f"{np.shape(x)}, not a number. Declare the field of the model with `equinox.field(static=True)`."
             )
-        return x.item()
+        # The shortest decimal that is this number.
+        return float(str(np.asarray(x)[()])) if x.dtype in (np.float32, np.float64) else x.item()
 
     return jtu.tree_map_with_path(frozen, module)
 
@@ -312,9 +313,13 @@ def _check_number(owner: object, field: dataclasses.Field, value: Any) -> Any:
         if reason := value._why_not_a_number():
             raise ValueError(f"{call} must be a number or a schedule, got {brief(value)}. {reason}")
         return value
-    shape = getattr(value, "shape", None)
-    dtype = getattr(value, "dtype", np.bool_)
-    if shape is None or not jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.complexfloating):
+    shape, dtype = (getattr(np.asarray(value) if type(value) is float else value, x, None) for x in ("shape", "dtype"))
+    if (
+        shape is None
+        or dtype is None
+        or not jnp.issubdtype(dtype, jnp.number)
+        or jnp.issubdtype(dtype, jnp.complexfloating)
+    ):
         raise ValueError(
             f"{call} must be a number or a schedule, got {brief(value)} of type `{type(value).__name__}`."
             f"{_what_was_meant(value)}{_pair_meant(owner, field.name, value)}"

@@ -50,19 +50,22 @@ def hyperparameters_in_force(transform: Any, now: Any) -> Iterator[Metric]:
 
 def _rates(now: Any, keys: Names = ()) -> list[tuple[Metric, bool]]:
     """The learning rates of a transform, and whether each was multiplied for a group of parameters."""
-    rate = getattr(now, "learning_rate", None)
-    if rate is not None:
-        return [(Metric("learning_rate", keys, keys, rate), False)]
+    rates = {name: getattr(now, name, None) for name in _RATES}
+    if own := [(Metric(name, keys, keys, rate), False) for name, rate in rates.items() if rate is not None]:
+        return own
     found: list[tuple[Metric, bool]] = []
     for part in now.each_part():
         multipliers = getattr(part.transform, "multipliers_by_pattern", None)
         if multipliers is None:
             inside = keys if part.key is None else (*keys, str(part.key))
             found += _rates(part.transform, inside)
-        elif len(found) == 1:  # which patterns match in which of several groups, the parameters would tell
-            (before, _) = found[0]
+        else:
+            # Which patterns match in which of several groups, the parameters would tell: nothing is better than a
+            # number that no step had.
+            single = found if len(found) == 1 else []
             found = [
                 (before._replace(keys=(*before.keys, name), path=(*before.path, name), value=before.value * x), True)
+                for before, _ in single
                 for name, x in multipliers().items()
             ]
     return found

@@ -122,10 +122,10 @@ def infinity_moment(decay: Any, m: Any, x: Any, eps: Any) -> Any:
 
 
 def ratio(x: Any, y: Any) -> Any:
-    """Divide `x` by `y` where `y > 0`, and return 0 elsewhere, for example before the first step."""
+    """Divide `x` by `y >= 0`, and return 0 where `y` is 0, for example before the first step. A NaN stays NaN."""
     # The inner `where` is for the derivative: that of a division by zero is NaN even where the result is not used. See
     # https://docs.jax.dev/en/latest/faq.html#gradients-contain-nan-where-using-where
-    return jnp.where(y > 0, x / jnp.where(y > 0, y, 1), 0)
+    return jnp.where(y <= 0, 0, x / jnp.where(y <= 0, 1, y))
 
 
 def bias(decay: Any, t: Any) -> Any:

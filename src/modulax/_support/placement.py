@@ -36,7 +36,7 @@ def placed_like(new: PyTree, old: PyTree) -> PyTree:
     if treedef != treedef_before:
         return new
     places = [i for i, (x, y) in enumerate(zip(leaves, before, strict=True)) if _are_alike(x, y)]
-    xs = [_typed_like(leaves[i], before[i]) for i in places]
+    xs = [typed_like(leaves[i], before[i]) for i in places]
     if places:
         for i, x in zip(places, _shard_like.bind(*xs, *(before[i] for i in places)), strict=True):
             leaves[i] = x
@@ -103,7 +103,7 @@ def _are_alike(x: Any, y: Any) -> bool:
     return are_arrays and x is not y and x.ndim > 0 and x.shape == y.shape
 
 
-def _typed_like(x: Array, like: Array) -> Array:
+def typed_like(x: Array, like: Array) -> Array:
     """Return `x` with the sharding in the type of `like`: on explicit axes, types say where arrays are."""
     own, target = jax.typeof(x).sharding, jax.typeof(like).sharding
     return x if own == target or target.mesh.empty else jax.sharding.reshard(x, target)

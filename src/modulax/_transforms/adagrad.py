@@ -2,12 +2,11 @@
 
 from typing import ClassVar
 
-import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
-from .._support.arithmetic import abs_sq, safe_sqrt, second_moment_like
+from .._support.arithmetic import abs_sq, ratio, safe_sqrt, second_moment_like
 from .._support.checks import NON_NEGATIVE
 from .._support.module import AbstractState, like_params
 
@@ -50,5 +49,4 @@ class ScaleByRSS(AbstractLeafwise[ScaleByRSSState]):
         total = s.sum_of_squares + abs_sq(g)
         root = safe_sqrt(self.eps + total)
         # An entry whose gradients were all zero has a root of zero if `eps` and the first value are zero.
-        u = jnp.where(root > 0, g / jnp.where(root > 0, root, 1), 0)
-        return u, ScaleByRSSState(sum_of_squares=total)
+        return ratio(g, root), ScaleByRSSState(sum_of_squares=total)

@@ -157,7 +157,8 @@ class ScaleByLBFGS(AbstractTransform):
         has_pair = weight > 0
         curvature = weight * total(abs_sq, [m[newest] for m in memory_y])
         # The first direction has a length of at most 1, since nothing is known about the curvature.
-        return jnp.where(has_pair, 1 / jnp.where(has_pair, curvature, 1), 1 / jnp.maximum(_safe_norm(g), 1))
+        length = jnp.clip(_safe_norm(g), 1, _most(weights.dtype))
+        return jnp.where(has_pair, 1 / jnp.where(has_pair, curvature, 1), 1 / length)
 
 
 def _weight(s: Leaves, y: Leaves, count: Count) -> tuple[Bool[Array, ""], Scalar]:
@@ -175,8 +176,13 @@ def _safe_norm(leaves: Leaves) -> Scalar:
     """The norm, without overflow of the squares."""
     largest = jnp.max(jnp.stack([jnp.ones((), default_float()), *map(_largest, leaves)]))
     # The unit cancels in the result, so that its derivative is zero.
-    unit = jax.lax.stop_gradient(jnp.where(jnp.isfinite(largest), largest, 1))
+    unit = jax.lax.stop_gradient(jnp.where(jnp.isfinite(largest), jnp.minimum(largest, _most(largest.dtype)), 1))
     return unit * norm([times(x, 1 / unit) for x in leaves])
+
+
+def _most(dtype: Any) -> float:
+    """The largest number of a dtype whose reciprocal is normal: XLA makes denormal numbers zero."""
+    return float(jnp.finfo(dtype).max) / 4
 
 
 def _largest(x: Array) -> Scalar:

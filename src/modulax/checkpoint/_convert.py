@@ -115,10 +115,15 @@ def fill(
         wanted |= theirs.wanted(source, ours.arrays[name])
     for name in ours.expanded(found.fresh):
         _check_value(join(name), template.arrays[name])
-    values, new = fetch(wanted), dict[Names, Any]()
+    values, new = fetch(wanted), {name: _phase(template.arrays[name]) for name in ours.phases}
     for name, source in found.sources.items():
         new |= ours.written(name, theirs.read(source, values))
     return template.filled({name: into(template.arrays[name], x) for name, x in new.items()}), report
+
+
+def _phase(leaf: Any) -> Any:
+    """The phase of stochastic rounding that the checkpoint doesn't have: that of the template, or any."""
+    return np.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
 
 
 def _check_value(name: str, leaf: Any) -> None:

@@ -4,6 +4,8 @@
 the checkpoint, each pair is treated as one array under their common names. Whatever is matched with an array of the
 other side is converted. The shape of a pair is that of an array of the other side, the one whose names have the longest
 end in common.
+
+The phase of stochastic rounding, which checkpoints in 8 bits had none of at first, may be on one side only.
 """
 
 from collections.abc import Iterable, Mapping
@@ -42,12 +44,16 @@ class Side:
     Args:
         stored: the arrays by names, as they are stored.
         others: those of the other side; if both sides have quantized arrays, all are left as they are.
+
+    Attributes:
+        phases: the data of stochastic rounding that the other side has none of, which is neither missing nor unused.
     """
 
     def __init__(self, stored: Mapping[Names, Any], others: Mapping[Names, Any]):
         self.stored = stored
         self._pairs = _pairs(stored, others)
-        hidden = {part for name in self._pairs for part in self.parts(name)}
+        self.phases = _phases_without_counterpart(stored, others)
+        hidden = {part for name in self._pairs for part in self.parts(name)} | self.phases
         self.arrays = {name: x for name, x in stored.items() if name not in hidden}
         self.arrays |= {name: pair.array for name, pair in self._pairs.items()}
 
@@ -100,6 +106,18 @@ def _pairs(arrays: Mapping[Names, Any], others: Mapping[Names, Any]) -> dict[Nam
             array = jax.ShapeDtypeStruct(tuple(others[like].shape), others[like].dtype)
             found[name] = QuantizedPair(array, bits, block, np.dtype(codes.dtype) == np.uint8)
     return found
+
+
+def _phases_without_counterpart(arrays: Mapping[Names, Any], others: Mapping[Names, Any]) -> set[Names]:
+    """The phases of one side only; none if the other side too has some of its own, which may have been renamed."""
+    own, other = _phases(arrays), _phases(others)
+    return set() if other - own else own - other
+
+
+def _phases(arrays: Mapping[Names, Any]) -> set[Names]:
+    """The names of the fields `rng_key` of `LowBit`, which are beside an inner state with codes."""
+    inner = {x[:i] for x in _quantized_names(arrays) for i, part in enumerate(x) if part == "inner_state"}
+    return {name for x in inner if (name := (*x, "rng_key")) in arrays}
 
 
 def _quantized_names(arrays: Mapping[Names, Any]) -> list[Names]:

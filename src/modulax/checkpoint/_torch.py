@@ -1,20 +1,19 @@
 """Convert optimizer states of PyTorch to states of modulax."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from .._support.checks import listing
 from .._support.types import State
-from ..tree._paths import split
+from ..tree._paths import Names, split
 from ..tree._stacks import unstack
 from ..tree._state import sections
 from ._convert import load_state_dict
 from ._names import Report, stored
 
-_COUNTERS = {"count", "step"}
 _TORCH_FIELDS = {
     "mu": ("exp_avg", "grad_avg"),
     "nu": ("exp_avg_sq", "square_avg"),
@@ -59,12 +58,17 @@ def state_from_torch(
         moments[path] = _moments(theirs[key], rates.get(key))
         steps += [int(theirs[key]["step"])] if "step" in theirs[key] else []
     wanted, flat = stored(template), {}
-    for name, field, path in _places(template):
-        # torch counts for each parameter, and one that had no gradient at first is behind.
-        if field in _COUNTERS and steps:
+    places = [place for place in _places(template) if place.field in moments.get(place.path, {})]
+    for name, field, path, _ in places:
+        flat[name] = _cast(convert(path, moments[path][field]), wanted[name].dtype)
+    filled = {place.state for place in places}
+    for name, field, _, state in _places(template) if steps else ():
+        # An optimizer has a step count for its schedules beside the states inside it. Other states that count, such as
+        # that of `ReduceOnPlateau`, have nothing in torch.
+        is_clock = field == "step" and any(x[: len(state) + 1] == (*state, "inner") for x in filled)
+        if is_clock or (field == "count" and state in filled):
+            # torch counts for each parameter, and one that had no gradient at first is behind.
             flat[name] = np.asarray(max(steps), wanted[name].dtype)
-        elif field in moments.get(path, {}):
-            flat[name] = _cast(convert(path, moments[path][field]), wanted[name].dtype)
     return load_state_dict(template, flat, strict=False)
 
 
@@ -73,14 +77,22 @@ def _cast(x: Any, dtype: Any) -> Any:
     return jnp.asarray(x).astype(dtype) if jnp.issubdtype(x.dtype, jnp.inexact) else x
 
 
-def _places(template: State) -> Iterator[tuple[str, str, str]]:
-    """Yield the name of each array of the template, the field of a state that holds it, and its path in that field."""
+class _Place(NamedTuple):
+    """An array of the template: its name, the field that holds it, its path there, and where the state is."""
+
+    name: str
+    field: str
+    path: str
+    state: Names
+
+
+def _places(template: State) -> Iterator[_Place]:
     fields = {section.names for section in sections(unstack(template))}
     for name in stored(template):
         keys = split(name)
         stop = next((stop for stop in range(len(keys)) if keys[: stop + 1] in fields), None)
         if stop is not None:
-            yield name, keys[stop], ".".join(keys[stop + 1 :])
+            yield _Place(name, keys[stop], ".".join(keys[stop + 1 :]), keys[:stop])
 
 
 def _moments(theirs: Mapping[str, Any], rate: Any) -> dict[str, np.ndarray]:
@@ -91,5 +103,10 @@ def _moments(theirs: Mapping[str, Any], rate: Any) -> dict[str, np.ndarray]:
         if source is not None and theirs[source] is not None:
             moments[field] = np.asarray(theirs[source])
     if "trace" in moments and "square_avg" in theirs:  # `RMSprop` keeps its momentum without the learning rate
+        if rate is None:
+            raise ValueError(
+                "`state_from_torch` multiplies the momentum of `RMSprop` by the learning rate, and `state_dict` has no "
+                "`param_groups`. Give the whole result of `optimizer.state_dict()`."
+            )
         moments["trace"] = moments["trace"] * np.asarray(-rate, moments["trace"].dtype)
     return moments

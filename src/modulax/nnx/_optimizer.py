@@ -179,6 +179,9 @@ class Optimizer(nnx.Pytree):
         self._steps = None if has_steps else nnx.OptState(jnp.zeros((), jnp.int32))
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name == "state":  # NNX would take it for an attribute of its own
+            self._put(value)
+            return
         fields = vars(self).get("hyperparameters")
         if fields is not None and name not in vars(self) and (where := _variable(fields, name)):
             raise AttributeError(f"A new value goes into the variable of the hyperparameter: `{where}[...] = ...`.")
@@ -247,6 +250,19 @@ class Optimizer(nnx.Pytree):
     def state(self) -> PyTree:
         """The state of the transform, built from the current values of the variables."""
         return self._structure.state({name: variable.get_value() for name, variable in self.opt_state.items()})
+
+    @state.setter
+    def state(self, state: PyTree) -> None:
+        self._put(state)
+
+    def _put(self, state: PyTree) -> None:
+        """Put the arrays of a state into the variables."""
+        if jtu.tree_structure(state) != jtu.tree_structure(self.state):
+            raise ValueError(
+                "`optimizer.state = ...` needs a state of the same optimizer, as `optimizer.state` returns."
+            )
+        for name, value in self._structure.values(state).items():
+            self.opt_state[name].set_value(value)
 
     @property
     def transform(self) -> AbstractTransform:

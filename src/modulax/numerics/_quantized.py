@@ -8,12 +8,14 @@ few instructions of an entry, and no table.
 
 import abc
 import math
+from collections.abc import Iterable
 from typing import Any, Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Inexact, Int8, Int32, UInt8, UInt32
 
 from .._support.module import AbstractModule
@@ -36,7 +38,7 @@ class AbstractQuantized(AbstractModule):
 
         Args:
             x: the array to store.
-            seeds: random bits for stochastic rounding; by default, entries are rounded to the nearest value.
+            seeds: a seed and a phase for stochastic rounding; by default, entries are rounded to the nearest value.
         """
 
 
@@ -89,7 +91,7 @@ class Quantized(AbstractQuantized):
 
         Args:
             x: the array to store.
-            seeds: random bits for stochastic rounding; by default, entries are rounded to the nearest code.
+            seeds: a seed and a phase for stochastic rounding; by default, entries are rounded to the nearest code.
         """
         codes, scales = _encode(x, self.bits, self.block, self.codes.dtype == jnp.int8, seeds)
         return type(self)(codes, scales, self.shape, self.dtype, self.bits, self.block)
@@ -158,7 +160,18 @@ def _in_rows(x: Array, bits: int, block: int) -> Array:
     if _is_by_rows(x.shape, bits, block):
         return x
     blocks = _number_of_blocks(x.size, bits, block)
+    whole = block if bits == 8 else 2 * block
+    shard = jax.typeof(x).sharding.shard_shape(x.shape)
+    if shard[1:] != x.shape[1:] or math.prod(shard) % whole:
+        x = _undivided(x, range(x.ndim))
     return jnp.pad(x.reshape(-1), (0, blocks * block - x.size)).reshape(blocks, block)
+
+
+def _undivided(x: Array, axes: Iterable[int]) -> Array:
+    """The array with these axes whole on every device of a mesh: on explicit axes, JAX doesn't gather them itself."""
+    sharding = jax.typeof(x).sharding
+    spec = [None if axis in axes else names for axis, names in enumerate(sharding.spec)]
+    return x if spec == list(sharding.spec) else jax.sharding.reshard(x, PartitionSpec(*spec))
 
 
 def _encode(x: Array, bits: int, block: int, is_signed: bool, seeds: Array | None) -> tuple[Array, Array]:
@@ -172,7 +185,7 @@ def _encode(x: Array, bits: int, block: int, is_signed: bool, seeds: Array | Non
     # The bit patterns of nonnegative numbers are in the order of the numbers, and NaN is above all. XLA's CPU backend
     # fuses a maximum of integers with what computes them. For one of floats, it would store all of them first.
     scales = jax.lax.bitcast_convert_type(_largest(absolute), jnp.float32)
-    ratio = jax.lax.bitcast_convert_type(absolute, jnp.float32) * jnp.where(scales >= _TINY, 1 / scales, 0)[..., None]
+    ratio = _ratio(jax.lax.bitcast_convert_type(absolute, jnp.float32), scales)
     if seeds is None:
         codes = _nearest(ratio, is_signed, bits)
     else:
@@ -186,6 +199,16 @@ def _encode(x: Array, bits: int, block: int, is_signed: bool, seeds: Array | Non
     return codes, scales
 
 
+def _ratio(x: Float[Array, "... block"], scales: Float[Array, "..."]) -> Float[Array, "... block"]:
+    """Nonnegative entries as parts of the largest of their block; 0 where it is zero or denormal.
+
+    The reciprocal of a scale above 2^126 would be denormal, and XLA makes those zero. So large blocks are scaled first.
+    """
+    unit = jnp.where(scales > 1, 0.125, 1)
+    inverse = jnp.where(scales >= _TINY, 1 / (scales * unit), 0)
+    return (x * unit[..., None]) * inverse[..., None]
+
+
 def _largest(x: Int32[Array, "... block"]) -> Int32[Array, "..."]:
     """The maximum over every block, after that of its halves."""
     while x.shape[-1] > _LANES and x.shape[-1] % 2 == 0:
@@ -196,6 +219,8 @@ def _largest(x: Int32[Array, "... block"]) -> Int32[Array, "..."]:
 
 def _packed(codes: Int32[Array, "..."]) -> Int32[Array, "..."]:
     """Integers whose lowest 8 bits hold the lowest 4 of two neighboring rows of blocks."""
+    if jax.typeof(codes).sharding.shard_shape(codes.shape)[-3] % 2:
+        codes = _undivided(codes, [codes.ndim - 3])
     pairs = codes.reshape(*codes.shape[:-3], -1, 2, *codes.shape[-2:])
     return pairs[..., 1, :, :] << 4 | pairs[..., 0, :, :] & 15
 
@@ -237,28 +262,31 @@ def _nearest(ratio: Float[Array, "..."], is_signed: bool, bits: int) -> Int32[Ar
 def _stochastic(
     ratio: Float[Array, "..."], draws: Float[Array, "..."], is_signed: bool, bits: int
 ) -> Int32[Array, "..."]:
-    r"""Integers whose lowest bits are the code below or above, so that the expectation of its level is the ratio.
+    r"""Integers whose lowest bits are the code below or above, so that an expectation is right.
 
-    With a draw $u$ from 0 to 1, the code above $c$ is chosen where $t > c^2 + u ((c + 1)^2 - c^2)$. That is
-    $\sqrt{t - u (1 - u)} > c + u$.
+    With a sign, that of the level: with a draw $u$ from 0 to 1, the code above $c$ is chosen where
+    $t > c^2 + u ((c + 1)^2 - c^2)$. That is $\sqrt{t - u (1 - u)} > c + u$. Without, that of the reciprocal of the root
+    of the level, which a step is multiplied by: where $1 / \sqrt t < 1 / c^2 - u (1 / c^2 - 1 / (c + 1)^2)$.
     """
     if is_signed:
         w = draws - 1.5
         rounded = jnp.sqrt(jnp.maximum(w * w + (ratio * _most(bits) ** 2 - 0.25), 0)) - w + _ROUND
     else:
-        c = jnp.floor(jnp.maximum(jnp.sqrt(jnp.sqrt(ratio)) * 2.0**bits, 1))
-        gap = ((4 * c + 6) * c + 4) * c + 1  # (c + 1)^4 - c^4
-        is_above = ratio * 2.0 ** (4 * bits) > (c * c) * (c * c) + (draws - 1) * gap
+        root = jnp.maximum(jnp.sqrt(ratio) * 4.0**bits, 1)
+        c = jnp.floor(jnp.sqrt(root))
+        is_above = (root - c * c) * (c + 1) ** 2 > (draws - 1) * (root * (2 * c + 1))
         rounded = c + jnp.where(is_above, _ROUND, _ROUND - 1)
     return jax.lax.bitcast_convert_type(rounded, jnp.int32)
 
 
 def _draws(seeds: UInt32[Array, "2"], rows: tuple[int, ...], bits: int, block: int) -> Float[Array, "..."]:
-    """Numbers from 1 to 2, at a distance of 2^-15 or more from both: a hash of the seeds and of the place in the array.
+    r"""Numbers from 1 to 2 that are spread evenly over the steps: a hash of the place in the array, plus a phase.
 
-    It is the finalizer of MurmurHash3. In a step of AdamW, the generator of JAX would take more time than all the rest.
-    In 4 bits, the two entries of a byte share a hash, and each has half of its bits. The distance is so large that an
-    error of rounding changes no entry that is exactly what a code stands for.
+    The hash is the finalizer of MurmurHash3, of the place and the first seed. The second seed is the phase, which grows
+    by a constant from step to step. In a step of AdamW, the generator of JAX would take more time than all the
+    rest. In 4 bits, the two entries of a byte share a hash, and each has half of its bits. The draws keep a distance of
+    2^-15 from both ends, or 2^-17 in 4 bits, which is so large that an error of rounding changes no entry that is
+    exactly what a code stands for.
     """
     blocks = (*rows[:-1], rows[-1] // block, block)
     shape = rows if bits == 8 else blocks  # XLA's CPU backend vectorizes what has the shape of the codes
@@ -268,12 +296,14 @@ def _draws(seeds: UInt32[Array, "2"], rows: tuple[int, ...], bits: int, block: i
         is_of_pairs = bits == 4 and axis == len(rows) - 2
         place = place * np.uint32(shape[axis]) + (index >> np.uint32(1) if is_of_pairs else index)
     h = place + seeds[0] * np.uint32(0x9E3779B1)
-    h = (h ^ h >> np.uint32(16)) * np.uint32(0x85EBCA6B) + seeds[1]
+    h = (h ^ h >> np.uint32(16)) * np.uint32(0x85EBCA6B)
     h = (h ^ h >> np.uint32(13)) * np.uint32(0xC2B2AE35)
     if bits == 4:
         half = jax.lax.broadcasted_iota(jnp.uint32, shape, len(rows) - 2) & np.uint32(1)
         h = (h ^ h >> np.uint32(16)) << (half << np.uint32(4))
-    mantissa = h >> np.uint32(9) & np.uint32(0x7FFE00) | np.uint32(0x3F800100)
+    h = h + seeds[1]
+    kept, least = (0x7FFE00, 0x100) if bits == 8 else (0x7FFF80, 0x40)
+    mantissa = h >> np.uint32(9) & np.uint32(kept) | np.uint32(0x3F800000 + least)
     return jax.lax.bitcast_convert_type(mantissa, jnp.float32).reshape(blocks)
 
 

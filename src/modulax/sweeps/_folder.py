@@ -160,7 +160,7 @@ class Folder:
 
     def set_history(self, segment: int, values: dict[str, Any]) -> None:
         """Note the values with which a segment is trained; an error if it was trained with others."""
-        if self.path is None:
+        if self.path is None or not _writes():
             return
         history = self.note("history") or []
         if not isinstance(history, list) or len(history) < segment:
@@ -201,6 +201,8 @@ class Folder:
             return []
         try:
             carry, _ = restore(self._carry(name, segment), _by_name(template))
+        except (MemoryError, jax.errors.JaxRuntimeError):  # of the device, not of the files
+            raise
         except Exception as error:
             raise self._damaged(f"carries/{name}-{segment:04d}", error, name) from error
         return list(carry.values())
@@ -240,7 +242,9 @@ def _writes() -> bool:
 
 
 def _versions() -> dict[str, str]:
-    return {name: metadata.version(name) for name in ("jax", "modulax")}
+    """The versions on which the program depends, as far as they are installed as packages."""
+    packages = [*metadata.distributions(name="jax"), *metadata.distributions(name="modulax")]
+    return {package.name: package.version for package in packages}
 
 
 def _check_equal(folder: str, old: dict[str, Any], new: dict[str, Any]) -> None:

@@ -1,8 +1,9 @@
 """Tables for notebooks."""
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from .._support.tables import html_table
 
 MOST = 40  # rows
 
@@ -12,18 +13,13 @@ def columns_of(table: Iterable[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(name for row in table for name in row))
 
 
-def html_table(caption: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """A table in HTML, whose first column is the number of the row; of many rows, the first ones."""
+def html_rows(caption: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """A table in HTML with the number of each row; of many rows, the first ones."""
     columns = columns_of(rows)
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in ("", *columns))
-    body = [
-        f"<tr><th>{i}</th>{''.join(f'<td>{_text(row.get(name))}</td>' for name in columns)}</tr>"
-        for i, row in enumerate(rows[:MOST])
-    ]
-    more = f"<p>and {len(rows) - MOST} more</p>" if len(rows) > MOST else ""
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
-    return f"<p>{html.escape(caption)}</p>{table}{more}"
+    cells = [[str(i), *(_text(row.get(name)) for name in columns)] for i, row in enumerate(rows[:MOST])]
+    more = [f"and {len(rows) - MOST} more"] if len(rows) > MOST else []
+    return html_table(["member", *columns], cells, notes=[caption, *more])
 
 
 def _text(x: Any) -> str:
-    return "" if x is None else html.escape(f"{x:.4g}" if isinstance(x, float) else str(x))
+    return "" if x is None else f"{x:.4g}" if isinstance(x, float) else str(x)

@@ -57,7 +57,7 @@ class RangeTest:
     def __repr__(self) -> str:
         outcome = "no suggestion"
         if self.suggestion is not None:
-            outcome = f"suggestion {self.suggestion:.3g}, peak of a schedule {self.peak:.3g}"
+            outcome = f"suggestion {self.suggestion:.3g}, best smoothed score at {self.peak:.3g}"
         rates = f"{len(self.rates)} rates from {self.rates[0]:.3g} to {self.rates[-1]:.3g}"
         return f"RangeTest({outcome}; {rates}){f'. {self.note}' if self.note else ''}"
 

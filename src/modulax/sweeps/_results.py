@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 
 from .._support.checks import check_option, listing, suggestion
 from ..tree._paths import dotted
-from ._html import columns_of, html_table
+from ._html import columns_of, html_rows
 from ._panels import REDUCTIONS, Panels, reduced
 from ._plots import plot
 from ._sweep import Sweep
@@ -61,7 +61,7 @@ class Results:
         bad = {"diverged": self.diverged.sum(1)} if self.diverged.any() else {}
         more = {name: x.tolist() for name, x in (metrics | bad).items()}
         rows = [row | {name: x[i] for name, x in more.items()} for i, row in enumerate(self.sweep.table())]
-        return html_table(f"{self!r}: the mean of the last values over the seeds", rows)
+        return html_rows(f"{self!r}: the mean of the last values over the seeds", rows)
 
     def __getitem__(self, metric: str) -> np.ndarray:
         """Return a metric by name: `results["loss"]` is `results.metrics["loss"]`."""

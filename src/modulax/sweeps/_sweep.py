@@ -30,7 +30,7 @@ from .._protocol.hyperparameters import (
 from .._protocol.transform import AbstractTransform
 from .._support.checks import one_line
 from ..tree._names import joined
-from ._html import columns_of, html_table
+from ._html import columns_of, html_rows
 
 Members = Sequence[AbstractTransform]
 
@@ -140,7 +140,7 @@ class Sweep(Sequence[Any]):
         return f"Sweep({classes}; varied: {', '.join(columns_of(self.table())[1:]) or 'nothing'})"
 
     def _repr_html_(self) -> str:
-        return html_table(repr(self), self.table())
+        return html_rows(repr(self), self.table())
 
     def batched(self) -> Any:
         """Return the members as one optimizer whose hyperparameters have a leading axis, for `jax.vmap`.

@@ -3,8 +3,8 @@
 `train(optimizer, key)`, or the `start` and `advance` of a `Trainable`, is traced for one member and one key, without a
 batch: the errors are those of the user's own code, and a program of any width is made from the same jaxpr without
 calling the function again. The first structure of a sweep is traced a second time, and an error is raised if that gives
-another program. The arrays that it closes over become arguments of the program, so that a data set is
-neither a constant in the program nor copied for each member.
+another program. The arrays that it closes over become arguments of the program, so that a data set is neither a
+constant in the program nor copied for each member.
 
 A `LaneProgram` maps one traced function over members and seeds. The members are spread over the devices with
 `shard_map`: each device runs the batch of its own members, so that no array ever moves between them.
