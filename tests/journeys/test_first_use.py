@@ -2,6 +2,7 @@
 
 import csv
 import functools
+import os
 from typing import Any
 
 import equinox as eqx
@@ -9,15 +10,17 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import matplotlib.pyplot as plt
 import numpy as np
 import optax
 import orbax.checkpoint as ocp
+import pytest
 from flax import nnx
 
 import modulax as mx
 import modulax.linen
 import modulax.nnx
-from modulax import checkpoint, schedules
+from modulax import checkpoint, schedules, sweeps
 from modulax.tree import norm
 
 from . import Net, Normed, X, Y, eqx_loss, nnx_grads
@@ -260,3 +263,71 @@ def test_norms_per_layer_of_a_run_that_diverges():
             )
     assert first
     assert {name: metrics[f"bad.{name}"] for name in first} == first
+
+
+def test_adamw_and_then_sgd():
+    """Linen; changing_optimizers.md. SGD's sum begins with what Adam's average stands for."""
+    model = nn.Dense(1)
+    params: Any = model.init(jax.random.key(0), X)
+    gradient = jax.jit(jax.grad(lambda params: jnp.mean((model.apply(params, X) - Y) ** 2)))
+    adamw, sgd = mx.AdamW(0.01), mx.SGD(0.1, momentum=0.9)
+    state = adamw.init(params)
+    for _ in range(3):
+        params, state = adamw.step(gradient(params), state, params)
+    mu = mx.tree.get(state, "mu")
+    new_state, report = checkpoint.carry(sgd, params, adamw, state)
+    assert report.fresh == ("step",)  # of schedules
+    grads = gradient(params)
+    new, _ = sgd.step(grads, new_state, params)
+    expected = jtu.tree_map(lambda p, m, g: p - 0.1 * (0.9 * m / (1 - 0.9) + g), params, mu, grads)
+    for a, b in zip(jtu.tree_leaves(new), jtu.tree_leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def test_a_sweep_of_a_model_with_batch_norm_that_is_interrupted(tmp_path, monkeypatch):
+    """NNX; sweeps.md. Three hyperparameters and two seeds; the second start trains only what is missing."""
+
+    def train(optimizer, key):
+        graph, params, rest = nnx.split(Net(nnx.Rngs(key)), nnx.Param, ...)
+
+        def loss(params, rest):
+            model = nnx.merge(graph, params, rest, copy=True)
+            return jnp.mean((model(X) - Y) ** 2), nnx.split(model, nnx.Param, ...)[2]
+
+        def step(carry, _):
+            params, rest, state = carry
+            (value, rest), grads = jax.value_and_grad(loss, has_aux=True)(params, rest)
+            params, state = optimizer.step(grads, state, params)
+            return (params, rest, state), value
+
+        (_, rest, _), losses = jax.lax.scan(step, (params, rest, optimizer.init(params)), length=3)
+        return {"loss": losses[-1], "mean": rest["norm"]["mean"][...][0]}
+
+    space = {"learning_rate": [0.01, 0.1], "weight_decay": [0.0, 0.1], "b1": [0.8, 0.9]}
+    sweep = sweeps.grid(mx.AdamW(1e-3), **space)
+    options: Any = {"seeds": 2, "chunk": 4, "progress": False}
+    calls = []
+
+    def ctrl_c(*arguments):
+        calls.append(arguments)
+        if len(calls) > 3:  # two notes, and the metrics of the first four members
+            raise KeyboardInterrupt
+        os.rename(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("modulax.sweeps._folder.os.replace", ctrl_c)
+        with pytest.raises(KeyboardInterrupt):
+            sweeps.run(sweep, train, folder=tmp_path / "runs", **options)
+    results = sweeps.run(sweep, train, folder=tmp_path / "runs", **options)
+    whole = sweeps.run(sweep, train, **options)
+    for name in ("loss", "mean"):
+        assert results.metrics[name].tobytes() == whole.metrics[name].tobytes()
+        assert results.metrics[name].shape == (8, 2)
+        assert np.all(np.isfinite(results.metrics[name]))
+        assert len(np.unique(results.metrics[name][:, 0])) > 4
+    with open(tmp_path / "runs" / "results.csv", newline="") as file:
+        assert len(list(csv.DictReader(file))) == 16
+    best, row = results.best("loss")
+    assert row["learning_rate"] == best.learning_rate
+    assert results.plot("loss") is not None
+    plt.close("all")
