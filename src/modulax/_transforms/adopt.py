@@ -16,7 +16,7 @@ from .._support.module import AbstractState, counter, like_params
 from .._support.tracing import call_user
 from .._support.types import Count, Shared
 from ..tree._arithmetic import clip_entries
-from .regularization import DecayingRule, split_decay
+from .regularization import AbstractDecayingRule, split_decay
 
 
 def fourth_root(step: Array) -> Array:
@@ -41,7 +41,7 @@ class ADOPTNumbers(NamedTuple):
     bound: Any
 
 
-class ScaleByADOPT(DecayingRule[ScaleByADOPTState]):
+class ScaleByADOPT(AbstractDecayingRule[ScaleByADOPTState]):
     r"""Averages updates after dividing each by the root of the previous second moment: the direction of ADOPT.
 
     $$

@@ -18,7 +18,7 @@ def decayed(weight_decay: Any, p: Array) -> Array:
     return weight_decay * without_infinities(p)
 
 
-class DecayingRule(AbstractLeafwise[StateT]):
+class AbstractDecayingRule(AbstractLeafwise[StateT]):
     """A direction that decays the parameters itself, because the decay is scaled or left out with the step.
 
     A subclass declares `weight_decay`, None for none, and `mask`, and adds `self.decay_of(now, p)` to its direction.
@@ -50,14 +50,14 @@ class DecayingRule(AbstractLeafwise[StateT]):
 
 
 class Decaying(NamedTuple):
-    """The shared values of a `DecayingRule` with a mask, and whether the parameter decays, as a number."""
+    """The shared values of a `AbstractDecayingRule` with a mask, and whether the parameter decays, as a number."""
 
     now: Any
     decays: Any
 
 
 def split_decay(now: Any) -> tuple[Any, Any]:
-    """Return the shared values of a `DecayingRule` and whether the parameter decays, with and without a mask."""
+    """Return the shared values of a rule that decays, and whether the parameter does, as a number."""
     return now if isinstance(now, Decaying) else (now, 1.0)
 
 

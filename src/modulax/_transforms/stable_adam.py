@@ -14,10 +14,10 @@ from .._support.checks import DECAY, NON_NEGATIVE
 from .adam import ScaleByAdamState, adam_numbers
 from .clipping import shrinking, shrunk
 from .param_block import block_rms
-from .regularization import DecayingRule, split_decay
+from .regularization import AbstractDecayingRule, split_decay
 
 
-class ScaleByStableAdam(DecayingRule[ScaleByAdamState]):
+class ScaleByStableAdam(AbstractDecayingRule[ScaleByAdamState]):
     r"""The direction of Adam, reduced in arrays whose second moment lags behind the gradient: that of StableAdamW.
 
     $$
