@@ -5,7 +5,6 @@ page become its keywords, which Sphinx searches too: `! learning rate warmup` fi
 """
 
 import re
-from pathlib import Path
 from typing import Any
 
 from docutils import nodes

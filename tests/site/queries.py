@@ -1,4 +1,4 @@
-"""What users type into the search, and the pages of which one must be among the first three hits, and mostly the first."""
+"""What users type into the search, and the pages of which one must be among the first hits, and mostly the first."""
 
 QUERIES: dict[str, tuple[str, ...]] = {
     # The learning rate

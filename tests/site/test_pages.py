@@ -91,10 +91,8 @@ def test_the_head_of_a_page(site: Site):
     lists = ("genindex", "py-modindex", "search", "_modules/")
     described = [page for page in site.pages if not page.startswith(lists)]
     texts = {page: (site.root / page).read_text(encoding="utf-8") for page in described}
-    expect_none(
-        "pages without a description", [page for page, text in texts.items() if 'name="description"' not in text]
-    )
-    expect_none("pages without an icon", [page for page, text in texts.items() if 'rel="shortcut icon"' not in text])
+    for what in ('name="description"', 'rel="shortcut icon"'):
+        expect_none(f"pages without {what}", [page for page, text in texts.items() if what not in text])
     home = ON_GITHUB.rstrip("/")
     linked = [page for page in site.pages if home in site.links(page).targets]
     expect_none("pages without a link to the repository", sorted(set(site.pages) - set(linked)))

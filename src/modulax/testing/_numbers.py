@@ -200,7 +200,7 @@ def law_counters_saturate(case: Case) -> None:
     for path, x in (*leaves_with_paths(state), *leaves_with_paths(skipped)):
         expect(
             not is_integer(x) or np.all(np.asarray(x) >= 0),
-            f"the counter at `{path}` overflowed to {x}: write `modulax.safe_increment(count)` in place of `count + 1`.",
+            f"the counter at `{path}` overflowed to {x}: write `modulax.safe_increment(count)`, and not `count + 1`.",
         )
 
 
