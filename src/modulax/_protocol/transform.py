@@ -304,6 +304,10 @@ class AbstractTransform(AbstractHyperparameters):
         is_variable = hasattr(type(getattr(self, key, None) if isinstance(key, str) else None), "set_value")
         if is_variable:  # of NNX
             raise TypeError(f"{start} Its fields are variables: write `optimizer.hyperparameters.{key}[...]`.")
+        if isinstance(key, int):  # by which Python unpacks too
+            raise TypeError(
+                f"{start} Python cannot unpack it: for the pair of functions of optax, write `to_optax(...)`."
+            )
         raise TypeError(f'{start} Write `optimizer.hyperparameters()["learning_rate"]` to read a hyperparameter.')
 
     def __or__(self, other: Any) -> Any:

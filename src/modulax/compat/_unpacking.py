@@ -124,4 +124,5 @@ def _transform_class(cls: type) -> type:
 
     members = {"init": init_unpacking, "update": update_unpacking, "step": step_unpacking, "__iter__": functions}
     members["eval_params"] = cls.eval_params  # with the class in profiles, and the pair of `Lookahead`
-    return _subclass(cls, **members, **({} if hasattr(cls, "__getitem__") else {"__getitem__": item}))
+    is_indexed = cls.__getitem__ is not AbstractTransform.__getitem__  # as a chain is
+    return _subclass(cls, **members, **({} if is_indexed else {"__getitem__": item}))
