@@ -54,6 +54,8 @@ def decayed(optimizer: Any, decay: float) -> Any:
     return mx.Chain(mx.AddDecayedWeights(decay), optimizer)
 
 
+# Twice around the normalization, it makes SAM adaptive.
+WEIGHTED = mx.Stateless(lambda updates, params: jtu.tree_map(lambda g, w: jnp.abs(w) * g, updates, params))
 BOUND: dict[str, Any] = {"lower_bound": 1.0, "weight_decay": 0.1, "adapt_lower_bound": True}
 GROUPS: dict[str, dict[str, Case]] = {
     "torch": {
@@ -90,9 +92,13 @@ GROUPS: dict[str, dict[str, Case]] = {
         "ScheduleFreeAdamW/evaluated": Case(
             lambda: mx.ScheduleFreeAdamW(0.1, 10, 0.95, 0.99, 1e-4, 0.1), is_evaluated=True
         ),
+        "Mechanize/recomputed": Case(lambda: mx.Mechanize(mx.SGD(1.0), store_delta=False)),
         "Mechanize/default": Case(lambda: mx.Mechanize(mx.SGD(1.0))),
         "Mechanize/all": Case(lambda: mx.Mechanize(mx.SGD(1.0, 0.8), 0.1, 1e-6, 1e-2, 3)),
         "SAM/default": Case(lambda: mx.SAM(mx.SGD(0.1), mx.Chain(mx.Normalize(), mx.SGD(0.05))), updates_per_step=2),
+        "SAM/adaptive": Case(
+            lambda: mx.SAM(mx.SGD(0.1), mx.Chain(WEIGHTED, mx.Normalize(), WEIGHTED, mx.SGD(2.0))), updates_per_step=2
+        ),
         "SAM/all": Case(
             lambda: mx.SAM(mx.AdamW(0.05, weight_decay=0.1), mx.Chain(mx.Normalize(), mx.SGD(0.3)), reset_state=False),
             updates_per_step=2,
@@ -121,12 +127,16 @@ GROUPS: dict[str, dict[str, Case]] = {
         "AdaBelief/all": Case(lambda: mx.AdaBelief(0.1, 0.8, 0.95, 1e-3, eps_root=1e-3, weight_decay=0.1)),
         "ADOPT/default": Case(lambda: mx.ADOPT(0.05)),
         "ADOPT/all": Case(lambda: mx.ADOPT(0.05, 0.8, 0.95, 1e-2, use_clipping=False)),
+        "ADOPT/decoupled": Case(lambda: mx.ADOPT(0.05, weight_decay=0.1)),
+        "ADOPT/decoupled_all": Case(lambda: mx.ADOPT(0.05, 0.8, 0.95, 1e-2, use_clipping=False, weight_decay=0.3)),
         "AdEMAMix/default": Case(lambda: mx.AdEMAMix(0.02, alpha=2.0)),
         "AdEMAMix/all": Case(
             lambda: mx.AdEMAMix(0.02, 0.8, 0.95, one_later(rising_b3), one_later(rising_alpha), 1e-3, weight_decay=0.1)
         ),
         "Adan/default": Case(lambda: mx.Adan(0.02, eps_root=0.0)),
         "Adan/all": Case(lambda: mx.Adan(0.05, 0.9, 0.8, 0.95, 1e-3, eps_root=0.0, weight_decay=0.1)),
+        "Adan/no_prox": Case(lambda: mx.Adan(0.05, eps_root=0.0, weight_decay=0.1, proximal=False)),
+        "Adan/clipped": Case(lambda: mx.Adan(0.05, eps=1e-3, eps_root=0.0, weight_decay=0.1, max_grad_norm=0.5)),
         "Lion/default": Case(lambda: mx.Lion(0.02, weight_decay=0.0)),
         "Lion/all": Case(lambda: mx.Lion(0.01, 0.8, 0.95, weight_decay=0.3)),
         "NovoGrad/default": Case(lambda: mx.NovoGrad(0.02, 0.95, 0.0, 1e-8)),
@@ -136,6 +146,7 @@ GROUPS: dict[str, dict[str, Case]] = {
     },
     "layers, matrices and mixtures": {
         "ACProp/default": Case(lambda: mx.ACProp(0.05)),
+        "ACProp/rectified": Case(lambda: mx.ACProp(0.05, rectified=True)),
         "ACProp/all": Case(lambda: mx.ACProp(0.05, 0.8, 0.95, 1e-3, eps_root=1e-3, weight_decay=0.1)),
         "Fromage/default": Case(lambda: mx.Fromage(0.01)),
         "Fromage/all": Case(lambda: mx.Fromage(0.1)),
@@ -166,6 +177,14 @@ GROUPS: dict[str, dict[str, Case]] = {
         ),
         "GaLore/default": Case(lambda: mx.GaLore(0.05, 1, base_optimizer=mx.ScaleByAdam(eps=0.0))),
         "GaLore/all": Case(lambda: mx.GaLore(0.1, 1, 7, 0.25, mx.ScaleByAdam(0.0, 0.95, 0.0))),
+        # Its AdamW decays the parameters after the step, at the rate of 0.05 * 0.1.
+        "GaLore/eps_and_decay": Case(
+            lambda: mx.Chain(
+                mx.GaLore(0.05, 1, base_optimizer=mx.ScaleByAdam(eps=1e-6, corrected_eps=False)),
+                mx.Scale(1 - 0.005),
+                mx.AddDecayedWeights(-0.005),
+            )
+        ),
     },
     "spikes": {
         "SkipSpikes/default": Case(lambda: mx.SkipSpikes(mx.SGD(0.1), 8, 1.5, "both", 3)),
@@ -177,6 +196,7 @@ GROUPS: dict[str, dict[str, Case]] = {
         "ClipByNormPercentile/all": Case(lambda: mx.Chain(mx.ClipByNormPercentile(65, 40), mx.SGD(0.2))),
         "StableAdamW/default": Case(lambda: mx.StableAdamW(0.05, weight_decay=0.0)),
         "StableAdamW/all": Case(lambda: mx.StableAdamW(0.1, 0.8, 0.9, 1e-3, weight_decay=0.0)),
+        "StableAdamW/decay": Case(lambda: mx.StableAdamW(0.05, weight_decay=0.1)),
     },
 }
 
@@ -186,13 +206,11 @@ APART: dict[str, Callable[[], Any]] = {
     "AdaBelief/rectified": lambda: mx.AdaBelief(0.05),
     "ACProp/rectified": lambda: mx.ACProp(0.05),
     "Adan/default": lambda: mx.Adan(0.02),
-    "GaLore/eps_and_decay": lambda: mx.GaLore(0.05, 1, weight_decay=0.1),
     "GaLore/signs": lambda: mx.GaLore(0.1, 1, 7, 0.25, mx.ScaleByAdam(0.8, 0.95, 0.0)),
     "Mechanize/recomputed": lambda: mx.Mechanize(mx.SGD(1.0)),
     "Muon/bfloat16": lambda: mx.Muon(0.05, eps=1e-7, adam_b2=0.95),
     "RAdam/eps": lambda: mx.RAdam(0.05, eps=1e-3),
     "Sophia/late": lambda: mx.Sophia(0.02, weight_decay=0.0, gamma=100.0, hessian_diagonal_fn=SampledSquares()),
-    "StableAdamW/decay": lambda: mx.StableAdamW(0.05, weight_decay=0.1),
 }
 
 

@@ -204,3 +204,19 @@ def test_stable_adamw_at_zero_and_where_squares_overflow():
     norms, _ = run(mx.StableAdamW(1.0, eps=1e-30, weight_decay=0.0), (0.0, 1e25, 1.0))
     assert norms[0] == 0
     assert np.isfinite(norms).all()
+
+
+def test_the_weight_decay_of_stable_adamw_is_reduced_and_masked():
+    """A step of the gradient that is twice as large as its second moment says is halved, and its decay with it."""
+    params = {"w": jnp.full(3, 2.0), "b": jnp.full(3, 2.0)}
+    optimizer = mx.StableAdamW(0.1, 0.0, 0.75, 0.0, weight_decay=0.5, mask=mx.by_path({"w": True, "b": False}))
+    state = optimizer.init(params)
+    for size in (1.0, 10.0):
+        grads = jax.tree.map(lambda p, size=size: size * jnp.ones_like(p), params)
+        updates, state = optimizer.update(grads, state, params)
+    rms = 10 / np.sqrt((0.25 * 0.75 + 0.25 * 100) / (1 - 0.75**2))
+    assert rms > 1
+    np.testing.assert_allclose(updates["b"], -0.1, rtol=1e-5)
+    np.testing.assert_allclose(updates["w"], -0.1 * (1 + 0.5 * 2.0 / rms), rtol=1e-5)
+    rows = {row.path: row.weight_decay for row in mx.describe(optimizer, params).leaves}
+    assert rows == {"w": "0.5", "b": ""}

@@ -68,6 +68,7 @@ TRANSFORMS = (
         lambda: optax.contrib.sam(optax.sgd(0.05, 0.9), optax_adversary(), sync_period=3),
     ),
     Instance("Mechanize", lambda: mx.Mechanize(mx.SGD(1.0))),
+    Instance("Mechanize-recomputed", lambda: mx.Mechanize(mx.SGD(1.0), s_init=1e-3, store_delta=False)),
     Instance(
         "Mechanize-optax",
         lambda: mx.Mechanize(mx.SGD(1.0, 0.9), 0.1, s_init=1e-3, num_betas=3, follow="optax"),

@@ -119,6 +119,8 @@ TRANSFORMS = (
         mask=KERNELS,
     ),
     Instance("ACProp", lambda: mx.ACProp(0.05), rtol=1e-5),
+    Instance("ACProp-rectified", lambda: mx.ACProp(0.05, rectified=True), rtol=1e-5),
+    Instance("ADOPT-decay", lambda: mx.ADOPT(0.05, weight_decay=0.1, mask=KERNELS)),
     Instance(
         "ACProp-optax",
         lambda: mx.ACProp(0.05, weight_decay=0.1, mask=KERNELS, follow="optax"),

@@ -79,6 +79,7 @@ TRANSFORMS = (
     ),
     twins("NovoGrad", mx.NovoGrad, optax.novograd, 0.05, weight_decay=0.1),
     Instance("Adan", lambda: mx.Adan(0.05, weight_decay=0.1, mask=KERNELS)),
+    Instance("Adan-clipped", lambda: mx.Adan(0.05, weight_decay=0.1, proximal=False, max_grad_norm=0.5)),
     twins("Adan-optax", mx.Adan, optax.adan, 0.05, weight_decay=0.1, mask=KERNELS, follow="optax"),
     Instance(
         "Adadelta",

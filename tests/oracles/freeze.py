@@ -218,14 +218,19 @@ def authors_repositories() -> None:
         recomputed=with_torch(mechanize(sgd, s_init=1e-6), lr=1.0))  # fmt: skip
     adopt = package("iShohei220/adopt", "src", "adopt").ADOPT
     add("ADOPT", default=with_torch(adopt, lr=0.05),
-        all=with_torch(adopt, lr=0.05, betas=(0.8, 0.95), eps=1e-2, clip_lambda=None))  # fmt: skip
+        all=with_torch(adopt, lr=0.05, betas=(0.8, 0.95), eps=1e-2, clip_lambda=None),
+        decoupled=with_torch(adopt, lr=0.05, weight_decay=0.1, decouple=True),
+        decoupled_all=with_torch(adopt, lr=0.05, betas=(0.8, 0.95), eps=1e-2, clip_lambda=None, weight_decay=0.3,
+                                 decouple=True))  # fmt: skip
     ademamix = released("apple/ml-ademamix", "pytorch/ademamix.py").AdEMAMix
     add("AdEMAMix", default=with_torch(ademamix, lr=0.02),
         all=with_torch(ademamix, lr=0.02, betas=(0.8, 0.95, 0.99), alpha=4.0, beta3_warmup=15, alpha_warmup=15,
                        eps=1e-3, weight_decay=0.1))  # fmt: skip
     adan = released("sail-sg/Adan", "adan.py").Adan
     add("Adan", default=with_torch(adan, lr=0.02),
-        all=with_torch(adan, lr=0.05, betas=(0.9, 0.8, 0.95), eps=1e-3, weight_decay=0.1))  # fmt: skip
+        all=with_torch(adan, lr=0.05, betas=(0.9, 0.8, 0.95), eps=1e-3, weight_decay=0.1),
+        no_prox=with_torch(adan, lr=0.05, weight_decay=0.1, no_prox=True),
+        clipped=with_torch(adan, lr=0.05, eps=1e-3, weight_decay=0.1, max_grad_norm=0.5))  # fmt: skip
     lion = released("google/automl", "lion/lion_pytorch.py").Lion
     add("Lion", default=with_torch(lion, lr=0.02),
         all=with_torch(lion, lr=0.01, betas=(0.8, 0.95), weight_decay=0.3))  # fmt: skip
@@ -284,7 +289,8 @@ def sam() -> None:
 
         return run
 
-    add("SAM", default=loop(torch.optim.SGD, lr=0.1), all=loop(torch.optim.AdamW, rho=0.3, lr=0.05, weight_decay=0.1))
+    add("SAM", default=loop(torch.optim.SGD, lr=0.1), all=loop(torch.optim.AdamW, rho=0.3, lr=0.05, weight_decay=0.1),
+        adaptive=loop(torch.optim.SGD, rho=2.0, adaptive=True, lr=0.1))  # fmt: skip
 
 
 def muon() -> None:

@@ -68,7 +68,8 @@ class Watch:
             self.found["foreign"].append(_short(request.url))
 
     def _failure(self, request: Request) -> None:
-        self.found["failed"].append(f"{_short(request.url)}: {request.failure}")
+        if request.failure != "net::ERR_ABORTED":  # the page was left while its icon was loaded
+            self.found["failed"].append(f"{_short(request.url)}: {request.failure}")
 
     def _response(self, response: Response) -> None:
         if response.status >= 400:

@@ -25,7 +25,7 @@ from jaxtyping import PyTree
 from .._protocol.container import check_optimizer
 from .._protocol.hyperparameters import AbstractHyperparameters, batched_number, format_value
 from .._protocol.leafwise import AbstractLeafwise, applies_to
-from .._protocol.masks import select
+from .._protocol.masks import AbstractLabels, mask_of, select
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.schedule import AbstractSchedule, is_schedule, title, values_over_steps
 from .._protocol.small_steps import lost_steps, warnings_in
@@ -168,8 +168,12 @@ def _walk(outer: Part, tree: PyTree, rows: Sequence[LeafDescription], notes: lis
             _walk_part(part, tree, rows, notes, is_inside or isinstance(transform, AbstractOptimizer))
     mask = applies_to(transform, tree) if isinstance(transform, AbstractLeafwise) else None
     own_rows = _chosen(rows, mask)
-    for name in ("learning_rate", "weight_decay"):
-        _write_number(transform, own_rows, name, not parts, is_inside)
+    _write_number(transform, own_rows, "learning_rate", not parts, is_inside)
+    if isinstance(transform, AbstractLeafwise) and isinstance(
+        labels := getattr(transform, "mask", None), AbstractLabels
+    ):
+        own_rows = _chosen(rows, mask_of(transform, labels, tree))  # a direction may decay some of its leaves
+    _write_number(transform, own_rows, "weight_decay", not parts, is_inside)
     if rows:
         notes += [note for note in _notes(transform, own_rows) if note not in notes]
     _write_effect(transform._effect(tree, state), rows, is_inside)

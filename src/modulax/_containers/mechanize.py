@@ -69,7 +69,10 @@ class Mechanize(AbstractContainer):
         eps: $\varepsilon$, added to denominators.
         s_init: initial scale $s_{init}$. It grows exponentially, so that a value that is too small costs few steps.
         num_betas: number $n$ of decay rates.
-        follow: which algorithm to use. `"reference"` is the authors' code with `store_delta=True`, as above. `"paper"`
+        store_delta: whether to store $\Delta$. Otherwise it is $(x_t - x_1) / (\sum_i s_{t,i} + \varepsilon)$, as by
+            default in the authors' code, and in optax. This saves a copy of the parameters, but steps of bfloat16
+            parameters are lost to rounding.
+        follow: which algorithm to use. `"reference"` is the authors' code, as above. `"paper"`
             has $x_t$ in place of $x_t + u_t$, and $m_0 = 0$, so that the first step leaves the parameters unchanged. In
             `"optax"`, moreover, $\Delta_t = (x_t - x_1) / (\sum_i s_{t,i} + \varepsilon)$, $\varepsilon$ is added to
             $|h_t|$, so that the first step has the scale $s_{init}$, the increment of the reward is clipped to $\pm s_t
@@ -86,6 +89,7 @@ class Mechanize(AbstractContainer):
     s_init: Number = number(1e-6)
     num_betas: int = eqx.field(static=True, default=6, metadata={"least": 1})
     _: dataclasses.KW_ONLY
+    store_delta: bool = eqx.field(static=True, default=True)
     follow: FollowReference = followed("reference", "paper", "optax")
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
@@ -151,7 +155,7 @@ class Mechanize(AbstractContainer):
 
     @property
     def _stores(self) -> bool:
-        return self.follow != "optax"
+        return self.store_delta and self.follow != "optax"
 
     def _tuned(self, state: MechanicState, h: Array) -> tuple[Array, ...]:
         """Return reward, largest product, sum of squares and scale, updated with the inner product of this step."""

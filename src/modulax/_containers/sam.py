@@ -49,6 +49,11 @@ class SAM(AbstractContainer):
 
         SAM(SGD(0.1), Chain(Normalize(), SGD(rho)))
 
+    Adaptive SAM weighs the perturbation by the parameters, $\hat w_t = w_t + \rho\, |w_t|^2 g / \||w_t|\, g\|_2$:
+
+        weighted = Stateless(lambda updates, params: jax.tree.map(lambda g, w: abs(w) * g, updates, params))
+        SAM(SGD(0.1), Chain(weighted, Normalize(), weighted, SGD(rho)))
+
     There are two modes. By default, each call makes one step: every `sync_period`-th one of the optimizer, all others
     of the adversary. The training loop stays the usual one, but in between the parameters are at $\hat w$;
     `eval_params(state, params)` always returns $w$. With `opaque_mode`, one call makes the whole round, and calls
@@ -70,7 +75,8 @@ class SAM(AbstractContainer):
 
     References:
         Foret et al., [Sharpness-Aware Minimization for Efficiently Improving
-        Generalization](https://arxiv.org/abs/2010.01412), 2020.
+        Generalization](https://arxiv.org/abs/2010.01412), 2020; Kwon et al., [ASAM](https://arxiv.org/abs/2102.11600),
+        2021.
     """
 
     optimizer: AbstractTransform = required_part(state="opt_state")

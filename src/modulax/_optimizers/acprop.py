@@ -30,7 +30,7 @@ class ACProp(AbstractOptimizer):
     $$
 
     with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, and $m_0 = s_0 = 0$. The authors' code computes the same with
-    `rectify=False`.
+    `rectify=False`, and with `rectified` what it does by default; see `ScaleByACProp`.
 
     Args:
         learning_rate: learning rate $\eta$, a number or a schedule.
@@ -43,6 +43,7 @@ class ACProp(AbstractOptimizer):
         mask: which parameters decay, as in `AddDecayedWeights`; by default all.
         follow: `"paper"`, or `"optax"`, which measures the deviation from $m_{t-1}$ instead of $m_t$, and divides
             $u_1$ by $1 + \varepsilon$.
+        rectified: whether to rectify the steps as RAdam does, the default of the authors' code.
 
     References:
         Zhuang et al., [Momentum Centering and Asynchronous Update for Adaptive Gradient
@@ -58,10 +59,11 @@ class ACProp(AbstractOptimizer):
     weight_decay: Hyperparameter = number(0.0)
     mask: Any = eqx.field(static=True, default=None, converter=as_labels)
     follow: Follow = followed()
+    rectified: bool = eqx.field(static=True, default=False)
 
     def transform(self) -> Chain:
         return Chain(
-            ScaleByACProp(self.b1, self.b2, self.eps, self.eps_root, follow=self.follow),
+            ScaleByACProp(self.b1, self.b2, self.eps, self.eps_root, follow=self.follow, rectified=self.rectified),
             AddDecayedWeights(self.weight_decay, self.mask),
             ScaleByLearningRate(self.learning_rate),
         )

@@ -6,12 +6,13 @@ from typing import Any
 import equinox as eqx
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, followed, number, required_number
+from .._protocol.fields import Hyperparameter, OptionalNumber, followed, number, required_number
 from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
-from .._support.checks import DECAY
+from .._support.checks import DECAY, POSITIVE
 from .._support.types import Follow
 from .._transforms.adan import ScaleByAdan
+from .._transforms.clipping import ClipByGlobalNorm
 from .._transforms.regularization import AddDecayedWeights, ProximalWeightDecay
 from .._transforms.scaling import ScaleByLearningRate
 
@@ -46,6 +47,9 @@ class Adan(AbstractOptimizer):
         eps_root: $\bar\varepsilon$, added to the second moment inside the root.
         weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
         mask: which parameters decay, as in `AddDecayedWeights`; by default all.
+        proximal: whether the decay is proximal, as above; else that of `AdamW`, as with `no_prox` in the authors' code.
+        max_grad_norm: largest global norm of the gradients, which are clipped before, with $\varepsilon$ added to the
+            norm as in the authors' code; None for no bound.
         follow: `"paper"`, or `"optax"` for its weight of the difference and its weight decay.
 
     References:
@@ -62,11 +66,15 @@ class Adan(AbstractOptimizer):
     eps_root: Hyperparameter = number(1e-8)
     weight_decay: Hyperparameter = number(0.0)
     mask: Any = eqx.field(static=True, default=None, converter=as_labels)
+    proximal: bool = eqx.field(static=True, default=True)
+    max_grad_norm: OptionalNumber = number(None, needs=POSITIVE, optional=True)
     follow: Follow = followed()
 
     def transform(self) -> Chain:
         direction = ScaleByAdan(self.b1, self.b2, self.b3, self.eps, self.eps_root, follow=self.follow)
         rate = ScaleByLearningRate(self.learning_rate)
-        if self.follow == "paper":
-            return Chain(direction, rate, ProximalWeightDecay(self.learning_rate, self.weight_decay, self.mask))
-        return Chain(direction, AddDecayedWeights(self.weight_decay, self.mask), rate)
+        clip = [] if self.max_grad_norm is None else [ClipByGlobalNorm(self.max_grad_norm, eps=self.eps)]
+        if self.follow == "paper" and self.proximal:
+            decay = ProximalWeightDecay(self.learning_rate, self.weight_decay, self.mask)
+            return Chain(*clip, direction, rate, decay)
+        return Chain(*clip, direction, AddDecayedWeights(self.weight_decay, self.mask), rate)

@@ -1,12 +1,15 @@
 """The optimizer ADOPT."""
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY
+from typing import Any
 
 import equinox as eqx
 from jaxtyping import Array, DTypeLike
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, number, required_number
+from .._protocol.fields import Hyperparameter, OptionalNumber, number, required_number
+from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
 from .._transforms.adopt import ScaleByADOPT, fourth_root
@@ -22,12 +25,13 @@ class ADOPT(AbstractOptimizer):
     c_t &= \operatorname{clip}(g_t / \max(\sqrt{v_{t-1}}, \varepsilon),\; \pm b(t)) \\
     m_t &= \beta_1 m_{t-1} + (1 - \beta_1) c_t \\
     v_t &= \beta_2 v_{t-1} + (1 - \beta_2) |g_t|^2 \\
-    w_{t+1} &= w_t - \eta\, m_t
+    w_{t+1} &= w_t - \eta\, (m_t + \lambda w_t)
     \end{aligned}
     $$
 
     with $g_t$ the gradient at $w_t$, and $t = 1, 2, \dots$ after the first line. The first step only initializes $v_0$,
-    and leaves the parameters unchanged. With `nesterov`, $w_{t+1} = w_t - \eta (\beta_1 m_t + (1 - \beta_1) c_t)$.
+    and leaves the parameters unchanged. With `nesterov`, $$m_t$ in the last line is replaced by
+    $\beta_1 m_t + (1 - \beta_1) c_t$.
 
     Args:
         learning_rate: learning rate $\eta$, a number or a schedule.
@@ -38,6 +42,9 @@ class ADOPT(AbstractOptimizer):
         nesterov: whether to use Nesterov momentum.
         use_clipping: whether to clip the normalized gradients, as the paper recommends.
         clip_value_fn: function that returns the clipping bound $b(t)$, given the step $t$; by default $t^{1/4}$.
+        weight_decay: decoupled weight decay $\lambda$, multiplied by the learning rate. For the $L_2$ penalty that the
+            authors' code has by default, write `Chain(AddDecayedWeights(...), ADOPT(...))`.
+        mask: which parameters decay, as in `AddDecayedWeights`; by default all.
 
     References:
         Taniguchi et al., [ADOPT: Modified Adam Can Converge with Any β2 with the Optimal
@@ -52,6 +59,9 @@ class ADOPT(AbstractOptimizer):
     nesterov: bool = eqx.field(static=True, default=False, kw_only=True)
     use_clipping: bool = eqx.field(static=True, default=True, kw_only=True)
     clip_value_fn: Callable[[Array], Array] = eqx.field(static=True, default=fourth_root, kw_only=True)
+    _: KW_ONLY
+    weight_decay: OptionalNumber = number(None, optional=True)
+    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
 
     def transform(self) -> Chain:
         adopt = ScaleByADOPT(
@@ -62,5 +72,7 @@ class ADOPT(AbstractOptimizer):
             nesterov=self.nesterov,
             use_clipping=self.use_clipping,
             clip_value_fn=self.clip_value_fn,
+            weight_decay=self.weight_decay,
+            mask=self.mask,
         )
         return Chain(adopt, ScaleByLearningRate(self.learning_rate))

@@ -11,7 +11,6 @@ from .._protocol.fields import Hyperparameter, number, required_number
 from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY, NON_NEGATIVE
-from .._transforms.regularization import AddDecayedWeights
 from .._transforms.scaling import ScaleByLearningRate
 from .._transforms.stable_adam import ScaleByStableAdam
 
@@ -25,14 +24,14 @@ class StableAdamW(AbstractOptimizer):
     v_t &= \beta_2 v_{t-1} + (1 - \beta_2) |g_t|^2 \\
     \hat m_t &= m_t / (1 - \beta_1^t), \qquad \hat v_t = v_t / (1 - \beta_2^t) \\
     \operatorname{RMS}_t^2 &= \frac{1}{n} \sum_{i=1}^n \frac{|g_{t,i}|^2}{\max(\hat v_{t,i}, \varepsilon^2)} \\
-    w_{t+1} &= w_t - \eta \left( \frac{1}{\max(1, \operatorname{RMS}_t / d)}\,
-        \frac{\hat m_t}{\sqrt{\hat v_t} + \varepsilon} + \lambda w_t \right)
+    \eta_t &= \eta / \max(1, \operatorname{RMS}_t / d) \\
+    w_{t+1} &= w_t - \eta_t \left( \frac{\hat m_t}{\sqrt{\hat v_t} + \varepsilon} + \lambda w_t \right)
     \end{aligned}
     $$
 
     with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, and $m_0 = v_0 = 0$. After a sudden change of the gradient,
     $v_t$ is too small for a while, and the step of AdamW is too large; $\operatorname{RMS}_t$, of each array on its
-    own, measures by how much. Weight decay is not reduced.
+    own, measures by how much. The reduced learning rate $\eta_t$ is that of the weight decay too.
 
     Args:
         learning_rate: learning rate $\eta$, a number or a schedule.
@@ -41,7 +40,7 @@ class StableAdamW(AbstractOptimizer):
         eps: $\varepsilon$, added to the denominator.
         clip_threshold: $d$, the largest root mean square of the gradient over the root of its second moment.
         mu_dtype: dtype of the first moment; by default that of the parameters.
-        weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
+        weight_decay: weight decay coefficient $\lambda$, multiplied by the reduced learning rate.
         mask: which parameters decay, as in `AddDecayedWeights`; by default all.
 
     References:
@@ -61,7 +60,14 @@ class StableAdamW(AbstractOptimizer):
 
     def transform(self) -> Chain:
         return Chain(
-            ScaleByStableAdam(self.b1, self.b2, self.eps, self.clip_threshold, self.mu_dtype),
-            AddDecayedWeights(self.weight_decay, self.mask),
+            ScaleByStableAdam(
+                self.b1,
+                self.b2,
+                self.eps,
+                self.clip_threshold,
+                self.mu_dtype,
+                weight_decay=self.weight_decay,
+                mask=self.mask,
+            ),
             ScaleByLearningRate(self.learning_rate),
         )

@@ -154,6 +154,11 @@ class AbstractLeafwise(AbstractTransform, Generic[StateT]):
         """
         del tree
 
+    def _at_leaf(self, now: Any, own: Any) -> Any:
+        """Return what `update_leaf` receives as `now` for a leaf with a value of its own from `where`: that value."""
+        del now
+        return own
+
     def init(self, params: Params) -> StateT:
         """Return the initial state of the whole tree."""
         leaves, treedef = jtu.tree_flatten(params)
@@ -401,7 +406,8 @@ def _run_on_leaves(
     # `own` is an argument too: leaves of one shape are traced once, whatever their multipliers are.
     def on_leaf(shared, g, p, rows, own):
         pairs = [
-            (rule, now if x is None else x) for (rule, now), x in zip(shared_def.unflatten(shared), own, strict=True)
+            (rule, now if x is None else rule._at_leaf(now, x))
+            for (rule, now), x in zip(shared_def.unflatten(shared), own, strict=True)
         ]
         return _run_on_leaf(aligned, pairs, g, p, rows)
 

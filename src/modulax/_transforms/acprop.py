@@ -2,6 +2,7 @@
 
 from typing import ClassVar
 
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
@@ -11,6 +12,7 @@ from .._support.arithmetic import abs_sq, bias, moment, safe_sqrt, second_moment
 from .._support.checks import DECAY
 from .._support.module import AbstractState, counter, like_params
 from .._support.types import Count, Follow, Shared
+from .radam import rectification
 
 
 class ScaleByACPropState(AbstractState):
@@ -40,9 +42,15 @@ class ScaleByACProp(AbstractLeafwise[ScaleByACPropState]):
 
     The variance of an entry whose updates have all been equal, for example that of a ReLU unit that was inactive so
     far, is almost zero, and the first different update then makes a step of the order of $10^6$. For models with such
-    units set `eps` to about 1e-4; the default is that of the authors and of optax. The authors' code rectifies the
-    steps as RAdam does, unless it is called with `rectify=False`; this class is the algorithm of the paper, which
-    doesn't.
+    units set `eps` to about 1e-4; the default is that of the authors and of optax.
+
+    The authors' code rectifies the steps as RAdam does, unless it is called with `rectify=False`, as in their
+    experiments; the paper doesn't. With `rectified`, and $r_t$, $\rho_t$ of `ScaleByRAdam`, after the first step
+
+    $$
+    u_t = r_t \sqrt{1 - \beta_2^t}\, g_t / (\sqrt{s_{t-1}} + \varepsilon)
+    \quad\text{if } \rho_t \ge 5, \text{ otherwise}\quad m_t / (1 - \beta_1^t)
+    $$
 
     Args:
         b1: exponential decay rate $\beta_1$ of the first moment.
@@ -52,6 +60,8 @@ class ScaleByACProp(AbstractLeafwise[ScaleByACPropState]):
         follow: `"paper"` measures the deviation from the new first moment $m_t$; `"optax"` from the previous one,
             $m_{t-1}$, which is $1 / \beta_1$ times as large and makes steps shorter by the same factor, and divides
             the first update by $1 + \varepsilon$.
+
+        rectified: whether to rectify the steps.
 
     References:
         Zhuang et al., [Momentum Centering and Asynchronous Update for Adaptive Gradient
@@ -63,17 +73,23 @@ class ScaleByACProp(AbstractLeafwise[ScaleByACPropState]):
     eps: Number = number(1e-16)
     eps_root: Number = number(1e-16)
     follow: Follow = followed()
+    rectified: bool = eqx.field(static=True, default=False, kw_only=True)
 
     def init_leaf(self, p):
         return ScaleByACPropState(mu=jnp.zeros_like(p), nu=second_moment_like(p))
 
     def prepare(self, count):
         # The variance of the steps before this one; at the first step there is none, and the correction would be zero.
-        return count == 0, bias(self.b2, jnp.maximum(count, 1))
+        t = count + 1
+        rectified = None
+        if self.rectified:
+            is_long, factor = rectification(self.b2, t, 5)
+            rectified = is_long, factor * jnp.sqrt(bias(self.b2, t)), bias(self.b1, t)
+        return count == 0, bias(self.b2, jnp.maximum(count, 1)), rectified
 
     def update_leaf(self, now, g, s, p):
         del p
-        is_first, bias2 = now
+        is_first, bias2, rectified = now
         # The variance is exactly zero before the first step, where the derivative of `jnp.sqrt` is infinite.
         root = safe_sqrt(s.nu / bias2)
         if self.follow == "paper":
@@ -82,6 +98,10 @@ class ScaleByACProp(AbstractLeafwise[ScaleByACPropState]):
         else:
             u = g / (self.eps + jnp.where(is_first, 1, root))
         mu = moment(self.b1, s.mu, g)
+        if rectified is not None:
+            is_long, factor, bias1 = rectified
+            adaptive = factor * g / jnp.where(is_first, 1, self.eps + safe_sqrt(s.nu))
+            u = jnp.where(is_long, adaptive, mu / bias1)  # the first step is never long enough
         deviation = g - (mu if self.follow == "paper" else s.mu)
         nu = self.eps_root + moment(self.b2, s.nu, abs_sq(deviation))
         return u, ScaleByACPropState(mu=mu, nu=nu)

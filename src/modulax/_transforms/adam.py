@@ -70,6 +70,8 @@ class ScaleByAdam(AbstractLeafwise[ScaleByAdamState]):
         mu_dtype: dtype of the first moment; by default that of the parameters. The second moment is stored in at least
             float32.
         nesterov: whether to use Nesterov momentum.
+        corrected_eps: whether $\varepsilon$ is added after the bias correction, as in Adam. Otherwise it is added
+            before, $(\sqrt{v_t} + \varepsilon) / \sqrt{1 - \beta_2^t}$, as in the authors' code of GaLore.
 
     References:
         Kingma and Ba, [Adam: A Method for Stochastic Optimization](https://arxiv.org/abs/1412.6980), 2014.
@@ -81,6 +83,7 @@ class ScaleByAdam(AbstractLeafwise[ScaleByAdamState]):
     eps_root: Number = number(0.0)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nesterov: bool = eqx.field(static=True, default=False)
+    corrected_eps: bool = eqx.field(static=True, default=True, kw_only=True)
 
     def init_leaf(self, p):
         # `nu` is float32 whatever `mu_dtype` is: with the 8 bits of bfloat16, `0.999 * nu + 0.001 * g²` rounds to `nu`.
@@ -97,5 +100,6 @@ class ScaleByAdam(AbstractLeafwise[ScaleByAdamState]):
         # The scalars come first, and the corrections divide: other orders cost XLA:CPU one kernel more for each shape
         # (`docs/design.md`, "Compilation cost").
         nu_hat = nu / now.bias2
-        u = mu_hat / (self.eps + safe_sqrt(self.eps_root + nu_hat))
+        eps = self.eps if self.corrected_eps else self.eps / safe_sqrt(now.bias2)
+        u = mu_hat / (eps + safe_sqrt(self.eps_root + nu_hat))
         return u, ScaleByAdamState(mu=mu, nu=nu)

@@ -1,20 +1,22 @@
 """ADOPT: Adam that normalizes the gradient before it enters the momentum."""
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, PyTree
 
-from .._protocol.fields import Number, number
-from .._protocol.leafwise import AbstractLeafwise
+from .._protocol.fields import Number, OptionalNumber, number
+from .._protocol.masks import as_labels
 from .._support.arithmetic import abs_sq, moment, safe_sqrt, second_moment_like, zeros_in
 from .._support.checks import DECAY
 from .._support.module import AbstractState, counter, like_params
 from .._support.tracing import call_user
 from .._support.types import Count, Shared
 from ..tree._arithmetic import clip_entries
+from .regularization import AbstractDecayingRule, split_decay
 
 
 def fourth_root(step: Array) -> Array:
@@ -39,7 +41,7 @@ class ADOPTNumbers(NamedTuple):
     bound: Any
 
 
-class ScaleByADOPT(AbstractLeafwise[ScaleByADOPTState]):
+class ScaleByADOPT(AbstractDecayingRule[ScaleByADOPTState]):
     r"""Averages updates after dividing each by the root of the previous second moment: the direction of ADOPT.
 
     $$
@@ -62,6 +64,9 @@ class ScaleByADOPT(AbstractLeafwise[ScaleByADOPTState]):
         nesterov: whether to use Nesterov momentum.
         use_clipping: whether to clip the normalized updates, as the paper recommends.
         clip_value_fn: function that returns the clipping bound $b(t)$, given the step $t$, which is 0 at the first.
+        weight_decay: decoupled weight decay $\lambda$, which adds $\lambda w_t$ to $u_t$ after the first step. `update`
+            then needs the parameters.
+        mask: which parameters decay, as in `AddDecayedWeights`; by default all.
 
     References:
         Taniguchi et al., [ADOPT: Modified Adam Can Converge with Any β2 with the Optimal
@@ -75,6 +80,9 @@ class ScaleByADOPT(AbstractLeafwise[ScaleByADOPTState]):
     nesterov: bool = eqx.field(static=True, default=False, kw_only=True)
     use_clipping: bool = eqx.field(static=True, default=True, kw_only=True)
     clip_value_fn: Callable[[Array], Array] = eqx.field(static=True, default=fourth_root, kw_only=True)
+    _: KW_ONLY
+    weight_decay: OptionalNumber = number(None, optional=True)
+    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
 
     def init_leaf(self, p):
         return ScaleByADOPTState(mu=zeros_in(p, self.mu_dtype), nu=second_moment_like(p))
@@ -84,7 +92,7 @@ class ScaleByADOPT(AbstractLeafwise[ScaleByADOPTState]):
         return ADOPTNumbers(is_first=count == 0, bound=bound)
 
     def update_leaf(self, now, g, s, p):
-        del p
+        now, decays = split_decay(now)
         # By the moment before this gradient: normalization and gradient are then independent, on which the proof rests.
         c = g / jnp.maximum(safe_sqrt(s.nu), self.eps)
         c = clip_entries(c, -now.bound, now.bound) if self.use_clipping else c
@@ -93,4 +101,6 @@ class ScaleByADOPT(AbstractLeafwise[ScaleByADOPTState]):
         # The average starts at the first square, and needs no bias correction.
         nu = jnp.where(now.is_first, abs_sq(g), moment(self.b2, s.nu, abs_sq(g)))
         u = moment(self.b1, mu, c) if self.nesterov else mu
+        if self.weight_decay is not None:
+            u = jnp.where(now.is_first, 0, self.decay_of(decays, p)) + u
         return u, ScaleByADOPTState(mu=mu, nu=nu)

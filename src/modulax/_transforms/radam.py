@@ -63,13 +63,7 @@ class ScaleByRAdam(AbstractLeafwise[ScaleByAdamState]):
         return ScaleByAdamState(mu=jnp.zeros_like(p), nu=second_moment_like(p))
 
     def prepare(self, count):
-        rho, rho_inf = _length_of_average(self.b2, count + 1)
-        # Below 4, the radicand is negative, also with a smaller threshold.
-        is_rectified = (rho >= self.threshold) & (rho > 4)
-        # Both branches of the step are computed. At 5, the radicand is positive and its derivative finite.
-        rho, rho_inf = (jnp.where(is_rectified, x, 5) for x in (rho, rho_inf))
-        factor = jnp.sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
-        return _RAdamNumbers(adam_numbers(self.b1, self.b2, count), is_rectified, factor)
+        return _RAdamNumbers(adam_numbers(self.b1, self.b2, count), *rectification(self.b2, count + 1, self.threshold))
 
     def update_leaf(self, now, g, s, p):
         del p
@@ -79,6 +73,16 @@ class ScaleByRAdam(AbstractLeafwise[ScaleByAdamState]):
         rectified = now.factor * mu_hat / (self.eps + safe_sqrt(self.eps_root + nu / now.adam.bias2))
         u = jnp.where(now.is_rectified, rectified, mu_hat)
         return u, ScaleByAdamState(mu=mu, nu=nu)
+
+
+def rectification(b2: Any, t: Any, threshold: Any) -> tuple[Array, Array]:
+    r"""Return whether the average of $t$ squares is long enough, $\rho_t \ge \theta$, and the factor $r_t$ of RAdam."""
+    rho, rho_inf = _length_of_average(b2, t)
+    # Below 4, the radicand is negative, also with a smaller threshold.
+    is_rectified = (rho >= threshold) & (rho > 4)
+    # Both branches of the step are computed. At 5, the radicand is positive and its derivative finite.
+    rho, rho_inf = (jnp.where(is_rectified, x, 5) for x in (rho, rho_inf))
+    return is_rectified, jnp.sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
 
 
 def _length_of_average(b2: Any, t: Any) -> tuple[Array, Array]:

@@ -1,21 +1,64 @@
 """Weight decay: decoupled, as an $L_2$ penalty, and proximal."""
 
 from dataclasses import KW_ONLY
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._protocol.fields import Number, number, required_number
-from .._protocol.leafwise import AbstractLeafwise
-from .._protocol.masks import as_labels, mask_or_all
-from .._support.arithmetic import without_infinities
+from .._protocol.fields import Number, OptionalNumber, number, required_number
+from .._protocol.leafwise import AbstractLeafwise, StateT
+from .._protocol.masks import as_labels, mask_of, mask_or_all
+from .._support.arithmetic import default_float, without_infinities
 
 
 def decayed(weight_decay: Any, p: Array) -> Array:
     """The weight decay of a parameter; infinities count as the largest number, so that zero decay adds zero."""
     return weight_decay * without_infinities(p)
+
+
+class AbstractDecayingRule(AbstractLeafwise[StateT]):
+    """A direction that decays the parameters itself, because the decay is scaled or left out with the step.
+
+    A subclass declares `weight_decay`, None for none, and `mask`, and adds `self.decay_of(now, p)` to its direction.
+    """
+
+    weight_decay: eqx.AbstractVar[OptionalNumber]
+    mask: eqx.AbstractVar[Any]
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return () if self.weight_decay is None else ("params",)
+
+    def where(self, tree):
+        if self.weight_decay is None or self.mask is None:
+            return None
+        return [jnp.asarray(x, default_float()) for x in mask_of(self, self.mask, tree)]
+
+    def _at_leaf(self, now, own):
+        return Decaying(now, own)
+
+    def decay_of(self, decays: Any, p: Array) -> Array | float:
+        """Return the weight decay of a parameter.
+
+        Args:
+            decays: 1 for a parameter that decays, and 0 for others.
+            p: the parameter.
+        """
+        return 0.0 if self.weight_decay is None else decayed(decays * self.weight_decay, p)
+
+
+class Decaying(NamedTuple):
+    """The shared values of a `AbstractDecayingRule` with a mask, and whether the parameter decays, as a number."""
+
+    now: Any
+    decays: Any
+
+
+def split_decay(now: Any) -> tuple[Any, Any]:
+    """Return the shared values of a rule that decays, and whether the parameter does, as a number."""
+    return now if isinstance(now, Decaying) else (now, 1.0)
 
 
 class AddDecayedWeights(AbstractLeafwise):
