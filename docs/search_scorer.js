@@ -11,8 +11,10 @@ var Scorer = (() => {
     [/^recipes$/, 0.9],
   ];
   const POINTS = { entry: 4, heading: 3, text: 1, phrase: 3 };
+  const TITLE = 15;
 
   const weight = (page) => (WEIGHTS.find(([pages]) => pages.test(page)) ?? [null, 1])[1];
+  const asked = () => new URLSearchParams(window.location.search).get("q") ?? "";
   const stems = (text) => {
     const words = splitQuery(text.toLowerCase()).filter((word) => !stopwords.has(word));
     return new Set(words.map((word) => new Stemmer().stemWord(word)));
@@ -35,39 +37,57 @@ var Scorer = (() => {
   const readQuery = () => {
     const { titleterms, docnames } = Search._index;
     readEntries();
-    query = [...stems(new URLSearchParams(window.location.search).get("q") ?? "")].map((stem) => {
+    query = [...stems(asked())].map((stem) => {
       const found = Object.hasOwn(titleterms, stem) ? [titleterms[stem]].flat() : [];
       return { stem, headings: new Set(found.map((page) => docnames[page])) };
     });
   };
 
+  // Whether one index entry of a page has every word of the query.
+  const isEntry = (page) => {
+    if (!query) readQuery();
+    return (entries[page] ?? []).some((entry) => query.every(({ stem }) => entry.has(stem)));
+  };
+
   // The mean over the words of the query, and more if they are together in one index entry.
   const relevance = (page) => {
-    if (!query) readQuery();
+    const phrase = isEntry(page) ? POINTS.phrase : 0;
     const own = entries[page] ?? [];
     const points = query.map(({ stem, headings }) =>
       own.some((entry) => entry.has(stem)) ? POINTS.entry : headings.has(page) ? POINTS.heading : POINTS.text,
     );
-    const together = own.some((entry) => query.every(({ stem }) => entry.has(stem)));
-    return points.reduce((sum, x) => sum + x, 0) / points.length + (together ? POINTS.phrase : 0);
+    return points.reduce((sum, x) => sum + x, 0) / points.length + phrase;
   };
 
-  // By kind, between 0 and 100. An exact index entry has 100 from Sphinx, a name of the reference at most 26.
+  // Whether a name, `modulax.ScaleByLBFGS`, has a word that begins with a word of the query. Sphinx finds `TPU` in
+  // `IndividualOutputs`.
+  const isNamed = (name) => {
+    const words = name.split(/[^\p{Letter}\p{Number}]+|(?<=[\p{Ll}\d])(?=\p{Lu})|(?<=\p{Lu})(?=\p{Lu}\p{Ll})/u);
+    const starts = splitQuery(asked().toLowerCase()).flatMap((word) => word.split("_")).filter(Boolean);
+    const last = name.split(".").at(-1).toLowerCase();
+    return starts.some((start) => last.startsWith(start) || words.some((word) => word.toLowerCase().startsWith(start)));
+  };
+
+  // By kind, between 0 and 100. An exact index entry has 100 from Sphinx, a name of the reference at most 26. Sphinx
+  // also finds the entry `PSGD` for `SGD`.
   const SCORES = {
-    index: (page, score) => score,
+    index: (page, score) => (isEntry(page) ? score : 5),
     title: (page, score) => 5 * score,
-    object: (page, score) => 2.5 * score,
+    object: (page, score, name) => (isNamed(name) ? 2.5 * score : 5),
     text: (page) => 10 * relevance(page),
   };
 
   return {
-    score: ([page, , , , score, , kind]) => weight(page) * SCORES[kind](page, score),
+    score: ([page, title, , , score, , kind]) => {
+      const isTitle = kind === "title" && score > TITLE; // all of the title of the page, `Benchmarks`
+      return (isTitle ? 1 : weight(page)) * SCORES[kind](page, score, title);
+    },
     // What Sphinx starts from.
     objNameMatch: 11,
     objPartialMatch: 2,
     objPrio: { 0: 15, 1: 5, 2: -5 },
     objPrioDefault: 0,
-    title: 15,
+    title: TITLE,
     partialTitle: 7,
     term: 5,
     partialTerm: 2,

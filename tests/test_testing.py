@@ -240,6 +240,14 @@ class WrapsWhereItSkips(Wrapping):
         return updates, HeavyBallState(state.velocity + bad.astype(jnp.int32))
 
 
+class FloatCounter(Wrapping):
+    """A counter that becomes a float."""
+
+    def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        del params, extra
+        return updates, HeavyBallState(state.velocity.astype(jnp.float32) + 1)
+
+
 class OnePlaceholder(mx.AbstractTransform):
     """An empty array for what is absent."""
 
@@ -296,6 +304,7 @@ FAULTS: list[tuple[Any, str, str]] = [
     (Unread(), "a_field_that_is_a_dtype_is_one_of_the_state", "`accumulator_dtype` is the dtype of nothing"),
     (Deaf(0.1), "a_field_of_an_optimizer_is_handed_on", "`momentum` is not handed on"),
     (DtypeLeak(), "structure_shapes_and_dtypes_are_kept", "became float32[2]. A number times an array"),
+    (FloatCounter(), "structure_shapes_and_dtypes_are_kept", "became float32[]. `modulax.safe_increment(count)`"),
     (Retraced(), "a_changed_number_is_not_traced", "was traced again"),
     (Retraced(), "a_changed_number_is_not_traced_in_your_own_jit", "was traced again"),
     (OneForAll(), "a_batch_of_transforms_is_a_loop", "a batch of transforms: at"),

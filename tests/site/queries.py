@@ -12,6 +12,9 @@ QUERIES: dict[str, tuple[str, ...]] = {
     "OneCycleLR": ("schedules",),
     "CosineAnnealingLR": ("schedules",),
     "CosineAnnealingWarmRestarts": ("schedules",),
+    "exponential decay": ("schedules",),
+    "cyclic learning rate": ("schedules",),
+    "SGDR": ("schedules", "api/schedules"),
     "learning rate on plateau": ("monitoring", "recipes", "changing_hyperparameters"),
     "change learning rate": ("changing_hyperparameters",),
     "current learning rate": ("monitoring", "changing_hyperparameters"),
@@ -36,12 +39,14 @@ QUERIES: dict[str, tuple[str, ...]] = {
     "optuna": ("sweeps",),
     "hypergradient": ("sweeps", "recipes"),
     "differentiate weight decay": ("recipes", "sweeps"),
+    "hyperband": ("sweeps",),
     "vmap": ("overview", "getting_started"),
     # Gradients
     "gradient accumulation": ("microbatching", "recipes"),
     "gradient clipping": ("recipes",),
     "clip grad norm": ("monitoring", "recipes"),
     "per-example gradients": ("per_example_gradients",),
+    "DP-SGD": ("per_example_gradients", "api/optimizers/dpsgd"),
     "differential privacy": ("per_example_gradients",),
     # Parameters
     "EMA": ("weight_averaging",),
@@ -49,6 +54,7 @@ QUERIES: dict[str, tuple[str, ...]] = {
     "lookahead": ("weight_averaging",),
     "mixed precision": ("mixed_precision",),
     "bf16 training": ("mixed_precision",),
+    "AMP": ("mixed_precision",),  # not `sample`
     "GradScaler": ("mixed_precision",),
     "master weights": ("mixed_precision",),
     "freeze layers": ("parameter_groups",),
@@ -64,9 +70,15 @@ QUERIES: dict[str, tuple[str, ...]] = {
     "checkpoint orbax": ("checkpoints",),
     "resume training": ("checkpoints",),
     "save optimizer state": ("checkpoints",),
+    "switch optimizer during training": ("changing_optimizers",),
+    "change optimizer": ("changing_optimizers",),
+    "Adam to SGD": ("changing_optimizers",),
+    "optimizer state": ("optimizer_state",),
+    "opt_state": ("optimizer_state",),
     "state memory": ("overview", "choosing_an_optimizer", "low_bit"),
     # Optimizers
     "which optimizer": ("choosing_an_optimizer",),
+    "SGD": ("api/optimizers/sgd",),  # not PSGD, which is not in modulax
     "AdamW": ("api/optimizers/adamw",),
     "8-bit adam": ("low_bit",),
     "muon": ("muon",),
@@ -76,6 +88,12 @@ QUERIES: dict[str, tuple[str, ...]] = {
     "SAM": ("weight_averaging",),
     "schedule-free": ("weight_averaging",),
     "custom optimizer": ("write_your_own",),
+    "write a transform": ("write_your_own",),
+    # Functions
+    "cross entropy": ("losses", "api/losses"),
+    "constrained optimization": ("projections",),
+    "REINFORCE": ("estimators",),
+    "Hungarian algorithm": ("assignment",),
     # Libraries
     "coming from optax": ("coming_from_optax",),
     "PyTorch": ("coming_from_pytorch",),
@@ -83,9 +101,15 @@ QUERIES: dict[str, tuple[str, ...]] = {
     "equinox": ("frameworks",),
     "flax nnx": ("frameworks",),
     "Linen": ("frameworks",),
+    "TPU": ("many_devices", "microbatching", "performance"),  # not `outputs`
     "multi gpu": ("many_devices",),
     "sharding": ("many_devices",),
     "ZeRO": ("many_devices",),
     "FSDP": ("many_devices",),
     "offload": ("many_devices",),
+    # The project
+    "tutorial": ("getting_started",),
+    "install": ("getting_started",),
+    "changelog": ("project/changelog",),
+    "benchmarks": ("project/benchmarks",),
 }
