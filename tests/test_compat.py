@@ -283,7 +283,7 @@ def test_every_transform_is_a_pair():
     assert isinstance(sgd, mx.SGD)
     assert isinstance(mx.SGD(0.5), compat.GradientTransformationExtraArgs)
     with pytest.raises(TypeError, match="cannot unpack"):
-        init, update = mx.SGD(0.5)  # pyright: ignore[reportGeneralTypeIssues]
+        init, update = mx.SGD(0.5)
     assert not isinstance((init, update), compat.GradientTransformation)
     pair = compat.GradientTransformation(init, lambda updates, state: (updates, state))
     assert not isinstance(pair, compat.GradientTransformationExtraArgs)

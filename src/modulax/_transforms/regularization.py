@@ -28,7 +28,7 @@ class AbstractDecayingRule(AbstractLeafwise[StateT]):
     mask: eqx.AbstractVar[Any]
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return () if self.weight_decay is None else ("params",)
 
     def where(self, tree):
