@@ -227,6 +227,19 @@ def test_embeddings_are_known_by_their_names():
         exponents({"blocks": [jnp.ones(2)] * 2, "member": jnp.ones(2)})
 
 
+def test_depths_of_usual_models():
+    """OPT, CLIP and BERT: what the blocks are in says nothing, and a norm after them has the depth of the last one."""
+    blocks, one = {"0": {"w": jnp.ones(2)}, "1": {"w": jnp.ones(2)}}, {"w": jnp.ones(2)}
+    cases = [
+        ({"decoder": {"embed_tokens": one, "layers": blocks, "final_layer_norm": one}}, [2, 0, 1, 0]),
+        ({"embeddings": one, "encoder": {"layers": blocks}, "post_layernorm": one}, [2, 1, 0, 0]),
+        ({"bert": {"embeddings": one, "encoder": {"layer": blocks}}, "cls": {"predictions": one}}, [3, 2, 1, 0]),
+        ({"cls_token": jnp.ones(2), "blocks": blocks, "norm_pre": one, "output_norm": one}, [1, 0, 2, 2, 0]),
+    ]
+    for tree, wanted in cases:
+        assert list(exponents(tree).values()) == wanted
+
+
 def test_depths_can_be_given():
     tree = {"enc": [jnp.ones(2)] * 2, "dec": [jnp.ones(2)] * 2}
     wanted = {"dec.0": 1, "dec.1": 0, "enc.0": 2, "enc.1": 2}

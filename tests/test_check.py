@@ -151,6 +151,33 @@ def test_an_optimizer_in_a_model_is_not_trained():
         mx.freeze_hyperparameters(jax.vmap(mx.SGD)(jnp.ones(2)))
 
 
+TWO = {"a": jnp.ones((2, 2)), "b": jnp.ones(2)}
+FIRST = mx.Freeze({"a": True, "b": False})
+QUIET = {
+    "decay of the others": mx.Chain(FIRST, mx.AdamW(0.1, weight_decay=0.1, mask={"a": False, "b": True})),
+    "frozen again": mx.Chain(FIRST, mx.AdamW(0.1, weight_decay=0.1), FIRST),
+    "decay of one group": mx.Chain(FIRST, mx.groups(mx.AdamW(0.1, weight_decay=0.0), {"b": {"weight_decay": 0.1}})),
+    "growth without end": mx.SGD(mx.schedules.ExponentialDecay(1e-7, 100, 2.0)),
+    "large batches": mx.LARS(mx.schedules.WarmupCosineDecay(0.0, 29.0, 100, 1000)),
+    "one after the other": mx.Chain(
+        mx.ConditionallyTransform(mx.SGD(0.1), lambda step: step < 2),
+        mx.ConditionallyTransform(mx.Adam(0.1), lambda step: step >= 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_no_false_alarm(name: str):
+    QUIET[name].init(TWO)
+
+
+def test_decay_of_what_is_frozen_is_found_inside_an_optimizer():
+    frozen = mx.Freeze({"a": False, "b": True})
+    with pytest.warns(mx.LikelyMistake, match="`Freeze` stands before weight decay"):
+        mx.Chain(frozen, mx.Muon(0.1, adam_learning_rate=0.1, adam_weight_decay=0.1)).init(TWO)
+    assert mx.check(mx.Fromage(0.01), MODEL) == ()  # it has no mask that could be given
+
+
 USUAL = {
     "AdamW": mx.AdamW(mx.schedules.WarmupCosineDecay(0.0, 3e-4, 100, 1000), weight_decay=0.1, mask=mx.decays),
     "clip": mx.Chain(mx.ClipByGlobalNorm(1.0), mx.AdamW(1e-3, mask=mx.decays)),
@@ -190,12 +217,20 @@ DEAD: dict[str, Any] = {
     "at the root": lambda: mx.by_path({"*.bias": 1, "bias": 2}),
     "a regular expression": lambda: mx.by_regex({".*": True, ".*bias": False}),
     "a class": lambda: mx.by_type({eqx.Module: True, eqx.nn.Linear: False}),
+    "one character": lambda: mx.by_path({"?.bias": 1, "a.bias": 2, "*": 3}),
+    "one path of a layer": lambda: mx.by_path({"a/*": 1, "a/w": 2}),
+    "a set": lambda: mx.by_path({"[a]*": 1, "a.bias": 2}),
+    "an escaped path": lambda: mx.by_regex({r"a\..*": 1, r"a\.bias": 2, ".*": 3}),
+    "a lazy expression": lambda: mx.by_regex({".*?": 1, "a.*": 2}),
+    "a role": lambda: mx.by_role({mx.AbstractRole: 1, mx.Bias: 2}),
     "a field": lambda: mx.by_type({eqx.nn.Linear: True, (eqx.nn.Linear, "bias"): False}),
     "groups": lambda: mx.groups(mx.SGD(0.1), {"*": {"learning_rate": 1.0}, "*.bias": {"learning_rate": 0.1}}),
     "multipliers": lambda: mx.ScaleByPath({"*": 1.0, "*.bias": 0.1}).init({"bias": jnp.ones(2)}),
 }
 ALIVE: dict[str, Any] = {
     "everything last": lambda: mx.by_path({"*.bias": False, "*": True}),
+    "other separators": lambda: mx.by_path({"a/*": 1, "a.w": 2, "*": 3}),
+    "one role of several": lambda: mx.by_role({mx.Bias: 1, mx.AbstractRole: 2}),
     "two parts": lambda: mx.by_path({"head.*": 1, "*.bias": 2, "*": 3}),
     "one character": lambda: mx.by_path({"blocks.?": 1, "blocks.*": 2}),
     "sets": lambda: mx.by_path({"blocks.[01]": 1, "blocks.[0-9]": 2}),

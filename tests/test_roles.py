@@ -604,6 +604,48 @@ def test_adapters_in_a_plain_dict_are_matrices():
     }
 
 
+def test_a_given_role_knows_better_than_the_name_of_a_layer():
+    """Grouped queries in a layer that is called `qkv`, negative axes, and roles that don't fit."""
+    model = {"qkv": eqx.nn.Linear(8, 24, key=jax.random.key(0))}
+    grouped = mx.roles(model, {"qkv": mx.Attention("qkv", heads=4, kv_heads=1)})
+    assert grouped["qkv.weight"].blocks == (16, 4, 4)
+    role = mx.roles(model, {"qkv": mx.Hidden(fan_in=-1, fan_out=-2)})["qkv.weight"]
+    assert (role.fan_in, role.fan_out, role.batch) == ((1,), (0,), ())
+    with pytest.raises(ValueError, match=r"at `qkv.weight`: .* shape \(24, 8\) has no axis 5"):
+        mx.roles(model, {"qkv": mx.Hidden(fan_in=0, fan_out=5)})
+    with pytest.raises(ValueError, match=r"`Hidden\(fan_in=...\)` needs `fan_out` too"):
+        mx.Hidden(fan_in=0)
+    by_head = MUON.replace(roles={"qkv": mx.Attention("query", heads=5)}, per_head=True)
+    with pytest.raises(ValueError, match=r"at `qkv.weight`: .*24 outputs are not 5 heads"):
+        by_head.init(model)
+
+
+def test_roles_of_complex_parameters_split_in_two():
+    """The real and the imaginary part of a weight have the axes of its layer, and those of a table stay out of Muon."""
+    layer = {"linear": eqx.nn.Linear(5, 12, key=KEY), "embedding": eqx.nn.Embedding(4, 3, key=KEY)}
+    model = jax.tree.map(lambda x: x.astype(jnp.complex64), eqx.filter(layer, eqx.is_inexact_array))
+    grads = jax.tree.map(lambda x: jax.random.normal(jax.random.key(1), x.shape, x.dtype).real.astype(x.dtype), model)
+    whole, split = MUON.replace(learning_rate=1.0), mx.SplitRealAndImaginary(MUON.replace(learning_rate=1.0))
+    steps = [o.update(grads, o.init(model), model)[0] for o in (whole, split)]
+    norms = [np.linalg.norm(step["linear"].weight, 2) for step in steps]
+    np.testing.assert_allclose(norms[0], norms[1], rtol=1e-4)
+    assert set(groups_of(split, model).values()) == {"muon", "adam"}
+    assert groups_of(split, model)["embedding.weight"] == "adam"
+
+
+def test_a_mask_by_role_means_nothing_in_a_vector():
+    with pytest.raises(ValueError, match=r"`decays` can't tell .* `Partition\(\{True: Flatten\(AdamW"):
+        mx.Flatten(mx.AdamW(0.1, mask=mx.decays))
+    model = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}
+    apart = mx.Partition(
+        {True: mx.Flatten(mx.AdamW(0.1, weight_decay=0.5)), False: mx.Flatten(mx.Adam(0.1))}, mx.decays
+    )
+    zeros = jax.tree.map(jnp.zeros_like, model)
+    updates, _ = apart.update(zeros, apart.init(model), model)
+    np.testing.assert_allclose(updates["kernel"], -0.05)
+    np.testing.assert_array_equal(updates["bias"], 0)
+
+
 # --- Masks, labels, groups -----------------------------------------------------------------------
 
 

@@ -67,7 +67,7 @@ def check(optimizer: AbstractTransform, model: Any) -> Findings:
         *_rates(optimizer),
         *not_numbers(optimizer),
         *_negative_decay(optimizer),
-        *_decay(shown, table_of(seen, {})),
+        *_decay(shown, table_of(seen, {}), _has_mask(optimizer)),
         *trained_hyperparameters(seen.params),
         *warnings_in(optimizer, shapes_of(seen.params), _LARGEST),
         *lost_steps(optimizer, shapes_of(seen.params)),
@@ -116,12 +116,18 @@ def _negative_decay(optimizer: AbstractTransform) -> Iterator[str]:
             yield f"the weight decay of `{type(transform).__name__}` is negative, {decay:.4g}: it makes weights grow."
 
 
-def _decay(shown: Description, roles: Roles) -> Iterator[str]:
+def _has_mask(transform: AbstractTransform) -> bool:
+    """Whether a mask can be given; what an optimizer is made of has none of its own."""
+    inside = [] if isinstance(transform, AbstractOptimizer) else transform.each_part()
+    return hasattr(transform, "mask") or any(_has_mask(part.transform) for part in inside)
+
+
+def _decay(shown: Description, roles: Roles, has_mask: bool) -> Iterator[str]:
     """A sentence if weight decay reaches no leaf, or biases and gains."""
     yield from (note for note in shown.notes if note.startswith(NO_LEAF_DECAYS))
     decaying = [row.path for row in shown.leaves if row.weight_decay not in ("", "0.0")]
     vectors = [path for path, role in roles.items() if role.kind in ("bias", "gain")]
-    if vectors and {*vectors} <= {*decaying}:
+    if vectors and {*vectors} <= {*decaying} and has_mask:
         yield (
             f"weight decay reaches all biases and gains, {listing(vectors, 3)}. Most recipes leave them out: "
             f"`mask=decays`."

@@ -1,11 +1,13 @@
 """Parts of a chain in an order that trains something else than was meant."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
+from .._protocol.masks import AbstractLabels, mask_of, select
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform
 
@@ -33,26 +35,44 @@ def mistakes_in_order(parts: Mapping[str, AbstractTransform], tree: PyTree) -> I
                 f"`{name}` keeps parameters of its own, and doesn't see what `{after[0]}` does to its updates. Put it "
                 f"outermost, `{name}(Chain(...))`, or last."
             )
-        if x._effect(tree).frozen is not None and any(map(_decays, transforms[i + 1 :])):
+        frozen = x._effect(tree).frozen
+        if frozen is not None and any(a and b for a, b in zip(frozen, _moved(transforms[i + 1 :], tree), strict=True)):
             yield (
                 f"`{type(x).__name__}` stands before weight decay, which moves the frozen parameters. Put it at the "
                 f"end of the chain."
             )
 
 
+def _moved(transforms: Sequence[AbstractTransform], tree: PyTree) -> list[bool]:
+    """Which leaves some transforms in turn move by weight decay, without those that a later one freezes."""
+    moved = [False] * len(jtu.tree_leaves(tree))
+    for x in transforms:
+        frozen = x._effect(tree).frozen or [False] * len(moved)
+        rows = zip(moved, _decayed(x, tree), frozen, strict=True)
+        moved = [(before or decays) and not is_frozen for before, decays, is_frozen in rows]
+    return moved
+
+
 def _is_optimizer(transform: AbstractTransform) -> bool:
     """Whether it is an optimizer, or a container of one; the parts of an optimizer are not asked."""
     if isinstance(transform, AbstractOptimizer):
         return True
+    if hasattr(transform, "should_transform_fn"):  # another one may act at the other steps
+        return False
     return any(_is_optimizer(part.transform) for part in transform.each_part() if part.receives is None)
 
 
-def _decays(transform: AbstractTransform) -> bool:
-    """Whether weight decay is a field of the transform, or of one that a container holds, and not zero."""
+def _decayed(transform: AbstractTransform, tree: PyTree) -> list[bool]:
+    """Which leaves a weight decay that is not zero applies to, in the transform or in one inside it."""
+    parts = [part for part in transform.each_part() if not part.auxiliary]
+    decayed = [False] * len(jtu.tree_leaves(tree))
+    for part in parts:
+        seen = [True] * len(decayed) if part.receives is None else list(part.receives(tree))
+        inside = iter(_decayed(part.transform, select(tree, seen)))
+        decayed = [next(inside) or before if is_seen else before for before, is_seen in zip(decayed, seen, strict=True)]
     decay: Any = getattr(transform, "weight_decay", None)
     is_zero = isinstance(decay, (int, float, np.generic, np.ndarray)) and not np.any(decay)
-    if decay is not None and not is_zero:
-        return True
-    return not isinstance(transform, AbstractOptimizer) and any(
-        _decays(part.transform) for part in transform.each_part()
-    )
+    if parts or decay is None or is_zero:
+        return decayed
+    mask = getattr(transform, "mask", None)
+    return mask_of(transform, mask, tree) if isinstance(mask, AbstractLabels) else [True] * len(decayed)

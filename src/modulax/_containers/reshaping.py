@@ -22,6 +22,7 @@ from jaxtyping import Array, Float, PyTree
 
 from .._protocol.container import AbstractContainer, extra_inside, required_part
 from .._protocol.transform import AbstractTransform, in_dtype_of, update_dtypes
+from .._roles.labels import masks_by_role
 from .._support.arithmetic import common_dtype
 from .._support.module import AbstractModule, AbstractState, nested, shared
 from .._support.placement import shard_like
@@ -101,6 +102,8 @@ class RealAndImaginary(AbstractModule):
         real: the real part.
         imaginary: the imaginary part.
     """
+
+    stands_for_one_array: ClassVar[bool] = True
 
     real: Float[Array, "..."]
     imaginary: Float[Array, "..."]
@@ -186,6 +189,13 @@ class Flatten(AbstractReshaping):
     chunk: int | None = eqx.field(static=True, default=None, metadata={"least": 1})
 
     state_type: ClassVar[type] = FlattenState
+
+    def check(self) -> None:
+        if masks := masks_by_role(self.inner):
+            raise ValueError(
+                f"`Flatten` joins arrays in vectors, in which `{masks[0]}` can't tell biases from matrices. Put it "
+                f"around them: `Partition({{True: Flatten(AdamW(...)), False: Flatten(Adam(...))}}, {masks[0]})`."
+            )
 
     def form(self, params: Params, *, of_updates: bool = False) -> Form:
         """Return the conversion of trees to vectors by dtype; arrays without elements are left out."""

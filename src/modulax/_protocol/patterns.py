@@ -149,6 +149,8 @@ class by_path(AbstractPathPatterns):  # noqa: N801 (read as a function: `labels=
         return Call("by_path", {"patterns": OrderedDict(self.groups), "default": self.default})
 
     def covers(self, pattern: str, other: str) -> bool:
+        if not set("*?[") & {*other} and ("/" in other) == ("/" in pattern):  # it fits one path
+            return pattern == other or matches(other, pattern, "/" if "/" in other else ".")
         # A `*` in the other stands for any text, which a `*` fits; `?` and `[...]` don't.
         return not set("?[") & {*pattern, *other} and matches(other, pattern, "/" if "/" in other else ".")
 
@@ -229,8 +231,9 @@ class by_regex(AbstractPathPatterns):  # noqa: N801
         return Call("by_regex", {"patterns": groups, "default": self.default})
 
     def covers(self, pattern: re.Pattern[str], other: re.Pattern[str]) -> bool:
-        del other
-        return pattern.pattern in (".*", ".+")
+        is_one_path = re.fullmatch(r"(?:[\w/]|\\\.)+", other.pattern) is not None
+        fits_it = is_one_path and pattern.fullmatch(other.pattern.replace("\\.", ".")) is not None
+        return fits_it or pattern.pattern in (".*", ".+", ".*?")
 
     def written(self, pattern: Any) -> str:
         return repr(pattern.pattern if pattern.flags == re.UNICODE else pattern)

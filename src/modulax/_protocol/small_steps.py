@@ -101,6 +101,7 @@ def wrong_rate(name: str, rate: Any, most: float) -> Iterator[str]:
     # The length of the run is not known, and a function may be meant for its steps only: it may fall below zero after
     # them, or grow without end.
     values = np.atleast_1d(values)
+    values = values[: max(1, _finite(values))]
     peak = np.argmax(values)
     if np.isnan(values[:2]).any():
         yield f"{what} is NaN."
@@ -108,6 +109,15 @@ def wrong_rate(name: str, rate: Any, most: float) -> Iterator[str]:
         yield f"{what} is negative, {values.min():.4g}: the optimizer negates already. Give a positive number."
     elif values[peak] > most and (peak < len(values) - 1 or values.size == 1):
         yield f"{what} reaches {values[peak]:.4g}. Did you mix up its arguments?"
+
+
+def _finite(values: np.ndarray) -> int:
+    """The number of values before those at the end that are infinite: a rate that doubles every 100 steps overflows."""
+    return (
+        len(values)
+        if np.isfinite(values[-1])
+        else int(np.argmax(np.isinf(values)) if np.isinf(values).any() else len(values))
+    )
 
 
 def _values(rate: Any) -> np.ndarray | None:
@@ -119,7 +129,7 @@ def _values(rate: Any) -> np.ndarray | None:
     return np.asarray(rate, np.float64) if is_known else None
 
 
-def warnings_in(transform: Any, tree: PyTree, most: float = 10.0) -> Iterator[str]:
+def warnings_in(transform: Any, tree: PyTree, most: float = 50.0) -> Iterator[str]:
     """Yield the sentences of a transform and of all inside it on what is probably a mistake with these parameters.
 
     Args:

@@ -8,9 +8,11 @@ from typing import Any
 from .._support.checks import listing
 from ..tree._paths import Names, matches
 
-# Components of paths that tell where a parameter outside the blocks belongs; the first component that matches counts.
+# Components of paths that tell where a parameter outside the blocks belongs; the first component that matches counts,
+# without those in which the blocks are.
 _HEAD = re.compile(r"head|unembed|embed_out|logits|classifier|output|readout|decode|score|pool")
-_INPUT = re.compile(r"embed|(^|_)emb(s|_|$)|patch|pos|cls|token|stem|wte|wpe|input|norm_pre|ln_pre|pre_norm|pre_ln")
+_INPUT = re.compile(r"embed|(^|_)emb(s|_|$)|patch|(^|_)pos(_|$|i)|cls|token|stem|wte|wpe|input")
+_FIRST_NORM = re.compile(r"norm_pre|ln_pre|pre_norm|pre_ln")
 _NORM = re.compile(r"norm|ln|bn")
 _STACK = re.compile(r"(block|layer|stage)s?$", re.IGNORECASE)
 _INDEXED = re.compile(r"(.*?)(\d+)")
@@ -126,12 +128,20 @@ def _with_others(leaves: Shapes, blocks: Mapping[Names, Any], n: int) -> dict[Na
 
 
 def _all_depths(leaves: Iterable[Names], blocks: Mapping[Names, Any], n: int) -> dict[Names, Any]:
-    return {names: blocks[names] if names in blocks else _by_name(names, n) for names in leaves}
+    around = {names[:i] for names in blocks for i in range(1, len(names))}
+
+    def own(names: Names) -> Names:
+        return names[next((i for i in range(len(names)) if names[: i + 1] not in around), len(names)) :]
+
+    return {names: blocks[names] if names in blocks else _by_name(own(names), n) for names in leaves}
 
 
 def _by_name(names: Names, n: int) -> int | None:
-    for name in map(str.lower, names):
-        for pattern, depth in ((_HEAD, n + 1), (_INPUT, 0), (_NORM, n)):
+    kinds = ((_FIRST_NORM, 0), (_NORM, n), (_HEAD, n + 1), (_INPUT, 0))
+    for i, name in enumerate(map(str.lower, names)):
+        if name == "cls" and i < len(names) - 1:  # the layers of a classifier, and not a token
+            return n + 1
+        for pattern, depth in kinds:
             if pattern.search(name):
                 return depth
     return None

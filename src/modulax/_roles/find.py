@@ -115,7 +115,7 @@ def roles_of(model: Model, given: Given) -> list[tuple[Names, AbstractRole]]:
                 f"{listing(map('.'.join, known))}.{by_path({pattern: True}).hint(pattern, known)}"
             )
     blocks = {names: path.count(".") + 1 for path, numbers in lists_of_blocks(known).items() for names in numbers}
-    every = set(known)
+    every = set(known) | {names[:-1] for names in known if names[-1:] in _PARTS}
     found = [(names, x.shape, _found(model, names, x.shape, every, blocks.get(names))) for names, x in leaves]
     return [(names, _given(given, names, shape, role)) for names, shape, role in found]
 
@@ -125,13 +125,26 @@ def _found(model: Model, names: Names, shape: tuple[int, ...], known: Set[Names]
     if not names:
         return unknown(shape)
     owners = [model.nodes[names[:n]] for n in range(len(names)) if names[:n] in model.nodes]
+    if owners and getattr(owners[-1], "stands_for_one_array", False):
+        names, owners = names[:-1], owners[:-1]
     role = role_in_layer(owners, names, shape)
     is_plain = not owners or isinstance(owners[-1], (dict, list, tuple, Mapping))
     if role is None:
         role = in_flax_dict(names, shape, known) if is_plain else in_module(names, shape)
     role = unknown(shape) if role is None else by_name(role, names, shape, block)
     declared = model.roles.get(names) or (_declared(owners[-1], names[-1]) if owners and names else None)
-    return role if declared is None else declared.like(role, shape)
+    return role if declared is None else _like(declared, role, names, shape)
+
+
+# The two parts of a complex array, inside `SplitRealAndImaginary`.
+_PARTS = (("real",), ("imaginary",))
+
+
+def _like(given: AbstractRole, found: AbstractRole, names: Names, shape: tuple[int, ...]) -> AbstractRole:
+    try:
+        return given.like(found, shape)
+    except ValueError as error:
+        raise ValueError(f"`roles`, at `{'.'.join(names)}`: {error}") from error
 
 
 def _declared(owner: Any, name: str) -> AbstractRole | None:
@@ -145,7 +158,7 @@ def _given(given: Given, names: Names, shape: tuple[int, ...], found: AbstractRo
     for pattern, role in given:
         is_weight = not found.is_vector
         if _fits(names, pattern) or (is_weight and any(_fits(names[:n], pattern) for n in range(1, len(names)))):
-            return role.like(found, shape)
+            return _like(role, found, names, shape)
     return found
 
 
@@ -223,7 +236,9 @@ class Roles(AbstractRoles):
     def labels(self, tree: PyTree, *, partial: bool = False) -> list[AbstractRole]:
         """Return the role of each leaf of a tree with the same paths, or with some of them."""
         found = dict(self._found)
-        leaves = named_leaves(tree)
+        leaves = [
+            (names[:-1] if names not in found and names[-1:] in _PARTS else names, x) for names, x in named_leaves(tree)
+        ]
         for names, _ in leaves:
             if names not in found and not partial:
                 raise ValueError(

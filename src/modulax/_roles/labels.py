@@ -5,6 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
+import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._protocol.hyperparameters import AbstractHyperparameters, with_value
@@ -67,6 +68,13 @@ def by_role(groups: Mapping[Any, Any], default: Any = False, roles: Any = None) 
         raise ValueError(
             f"`by_role` needs a mapping from roles to labels, `by_role({{Bias: False}}, True)`, got {groups!r}."
         )
+    kinds = list(groups)
+    for i, kind in enumerate(kinds):
+        if earlier := next((x for x in kinds[:i] if issubclass(kind, x)), None):
+            raise ValueError(
+                f"`by_role`: `{kind.__name__}` never wins, because `{earlier.__name__}` stands before it and fits all "
+                f"that it fits. Write it first: the first role that fits wins."
+            )
     written = ", ".join(f"{kind.__name__}: {label!r}" for kind, label in groups.items())
     return _ByRole(tuple(groups.items()), default, as_roles(roles), f"by_role({{{written}}}, {default!r})")
 
@@ -125,7 +133,8 @@ class _Decays(AbstractLabels):
 
     def labels(self, tree: PyTree, *, partial: bool = False) -> list[bool]:
         del partial
-        return [role.decays for role in self.roles.labels(tree)]
+        leaves = jtu.tree_leaves(tree)
+        return [role.decays_in(x.ndim) for role, x in zip(self.roles.labels(tree), leaves, strict=True)]
 
     def plain(self) -> Any:
         return Call("decays", {}) if self == decays else self
@@ -156,6 +165,12 @@ def roles_read_by(optimizer: AbstractHyperparameters, tree: PyTree) -> list[Abst
     read = [getattr(labels, "roles", labels) for _, labels in _labels_in(optimizer, ())]
     found = sorted((x for x in read if isinstance(x, AbstractRoles)), key=lambda x: not x.given)
     return found[0].labels(tree, partial=True) if found else []
+
+
+def masks_by_role(optimizer: AbstractHyperparameters) -> list[str]:
+    """Return the masks and labels in an optimizer that tell parameters apart by their roles, as they are written."""
+    found = [labels for _, labels in _labels_in(optimizer, ()) if not isinstance(labels, AbstractRoles)]
+    return [repr(labels) for labels in found if type(labels).bound is not AbstractLabels.bound]
 
 
 def taken_as_hidden(optimizer: AbstractHyperparameters, tree: PyTree) -> int | None:

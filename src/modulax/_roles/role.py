@@ -56,6 +56,9 @@ class AbstractRole(abc.ABC):
     def __post_init__(self) -> None:
         for name in ("fan_in", "fan_out", "batch"):
             object.__setattr__(self, name, _as_axes(getattr(self, name)))
+        if bool(self.fan_in) != bool(self.fan_out):
+            given, other = ("fan_in", "fan_out") if self.fan_in else ("fan_out", "fan_in")
+            raise ValueError(f"`{type(self).__name__}({given}=...)` needs `{other}` too, or neither of them.")
 
     def __repr__(self) -> str:
         fields = [
@@ -75,13 +78,29 @@ class AbstractRole(abc.ABC):
             found: what is found without it.
             shape: the shape of the array.
         """
-        if self.fan_in or self.fan_out:
-            rest = tuple(i for i in range(len(shape)) if i not in self.fan_in + self.fan_out)
-            return dataclasses.replace(self, batch=self.batch or rest)
+        if self.fan_in:
+            own = {x: self._counted(getattr(self, x), shape) for x in ("fan_in", "fan_out", "batch")}
+            rest = tuple(i for i in range(len(shape)) if i not in own["fan_in"] + own["fan_out"])
+            return dataclasses.replace(self, **own | {"batch": own["batch"] or rest})
         if found is None or not found.fan_in:
             return self
         axes = {x: getattr(found, x) for x in ("fan_in", "fan_out", "batch")}
         return dataclasses.replace(self, **axes, blocks=self.blocks or found.blocks)
+
+    def _counted(self, axes: Axes, shape: tuple[int, ...]) -> Axes:
+        """The axes of an array, negative ones counted from the end."""
+        if outside := [i for i in axes if not -len(shape) <= i < len(shape)]:
+            raise ValueError(f"`{self!r}`: an array of shape {shape} has no axis {outside[0]}.")
+        return tuple(i % len(shape) for i in axes)
+
+    def decays_in(self, ndim: int) -> bool:
+        """Return whether weight decay applies to an array with this role by the mask `decays`.
+
+        Args:
+            ndim: the number of its axes.
+        """
+        del ndim
+        return self.decays
 
     def by_head(self, outputs: int) -> tuple[int, ...]:
         """Return the sizes of the matrices along the outputs, if each head of an attention layer has its own.
@@ -165,7 +184,8 @@ class Attention(AbstractRole):
         return self.part
 
     def like(self, found: AbstractRole | None, shape: tuple[int, ...]) -> Self:
-        role = super().like(found, shape)
+        # The blocks of a layer called `qkv` are a guess from its name, of which this role may know better.
+        role = super().like(None if found is None else dataclasses.replace(found, blocks=()), shape)
         if role.part in _QKV.values() or role.blocks or not role.fan_out:
             return role
         heads, kv_heads = self.heads or 1, self.kv_heads or self.heads or 1
@@ -186,6 +206,8 @@ class Attention(AbstractRole):
         letters = self.part if self.blocks else {"query": "q"}.get(self.part, "k")
         heads = [self.heads if letter == "q" else kv_heads for letter in letters]
         sizes = self.blocks or (outputs,)
+        if uneven := [(size, n) for size, n in zip(sizes, heads, strict=True) if size % n]:
+            raise ValueError(f"`{self!r}`: {uneven[0][0]} outputs are not {uneven[0][1]} heads of one size.")
         return tuple(size // n for size, n in zip(sizes, heads, strict=True) for _ in range(n))
 
 
@@ -231,7 +253,10 @@ class LoRA(AbstractRole):
 
 
 class Other(AbstractRole):
-    """An array of which nothing is known."""
+    """An array of which nothing is known. With several axes it may be a kernel, and decays."""
+
+    def decays_in(self, ndim: int) -> bool:
+        return ndim > 1
 
     @property
     def kind(self) -> str:

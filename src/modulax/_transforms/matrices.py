@@ -213,7 +213,10 @@ def _matrix(call: str, path: str, shape: tuple[int, ...], label: Any, per_head: 
         if not label.is_hidden or not label.fan_in or not label.fan_out:
             return None
         matrix = Matrix(tuple(shape), label.batch, label.fan_in, label.fan_out, label.blocks)
-        return dataclasses.replace(matrix, blocks=label.by_head(matrix.size[1])) if per_head else matrix
+        try:
+            return dataclasses.replace(matrix, blocks=label.by_head(matrix.size[1])) if per_head else matrix
+        except ValueError as error:
+            raise ValueError(f"`{call}`, at `{path}`: {error}") from error
     if not _is_specification(label):
         raise ValueError(f"`{call}` has {label!r} for `{path}`; expected None, or the axes of a matrix.")
     every = range(len(shape))
