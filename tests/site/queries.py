@@ -86,6 +86,7 @@ QUERIES: dict[str, tuple[str, ...]] = {
     "SOAP optimizer": ("choosing_an_optimizer",),  # it says that there is none
     "L-BFGS": ("line_searches",),
     "SAM": ("weight_averaging",),
+    "hessian": ("api/functions",),
     "schedule-free": ("weight_averaging",),
     "custom optimizer": ("write_your_own",),
     "write a transform": ("write_your_own",),
@@ -112,4 +113,11 @@ QUERIES: dict[str, tuple[str, ...]] = {
     "install": ("getting_started",),
     "changelog": ("project/changelog",),
     "benchmarks": ("project/benchmarks",),
+}
+
+# Pages that have the query in the middle of a word, of `PSGD`, `IndividualOutputs` and `AdaHessian`.
+WITHIN_A_WORD = {
+    "SGD": "choosing_an_optimizer",
+    "TPU": "api/microbatching",
+    "hessian": "choosing_an_optimizer",
 }

@@ -3,7 +3,7 @@
 import pytest
 
 from .pages import Site
-from .queries import QUERIES
+from .queries import QUERIES, WITHIN_A_WORD
 from .reporting import expect_none
 from .serve import Chromium
 from .visits import search
@@ -39,6 +39,11 @@ def missed(hits: dict[str, list[str]], n: int) -> list[str]:
         if not set(pages) & set(best):
             found.append(f"{query!r}: not {' or '.join(pages)}, but {best}, of {len(hits[query])} hits")
     return found
+
+
+def test_words_come_before_parts_of_words(hits: dict[str, list[str]]):
+    parts = [query for query, page in WITHIN_A_WORD.items() if hits[query][0].startswith(f"{page}.html")]
+    assert not parts, {query: hits[query][:HITS] for query in parts}
 
 
 def test_records_of_the_project_come_last(hits: dict[str, list[str]]):
