@@ -131,7 +131,10 @@ def libraries(session: nox.Session) -> None:
 def laws(session: nox.Session) -> None:
     """Every law on every instance, and for every container; `tests` only checks a law on those that could break it."""
     install(session, "tests", "-e", f".{EVERY_EXTRA}")
-    files = [f"tests/test_{name}.py" for name in ("contract", "closure", "scheduled_numbers", "convergence", "checkpoint_chains")]
+    files = [
+        f"tests/test_{name}.py"
+        for name in ("contract", "closure", "scheduled_numbers", "convergence", "checkpoint_chains")
+    ]
     environment = ENVIRONMENT | QUICK_COMPILER | {"MODULAX_LAWS": "all"}
     session.run(*PYTEST, *files, *session.posargs, env=environment)
 
