@@ -11,8 +11,7 @@ from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY, POSITIVE
 from .._support.types import Follow
-from .._transforms.adan import ScaleByAdan
-from .._transforms.clipping import ClipByGlobalNorm
+from .._transforms.adan import AdanClip, ScaleByAdan
 from .._transforms.regularization import AddDecayedWeights, ProximalWeightDecay
 from .._transforms.scaling import ScaleByLearningRate
 
@@ -73,7 +72,7 @@ class Adan(AbstractOptimizer):
     def transform(self) -> Chain:
         direction = ScaleByAdan(self.b1, self.b2, self.b3, self.eps, self.eps_root, follow=self.follow)
         rate = ScaleByLearningRate(self.learning_rate)
-        clip = [] if self.max_grad_norm is None else [ClipByGlobalNorm(self.max_grad_norm, eps=self.eps)]
+        clip = [] if self.max_grad_norm is None else [AdanClip(self.max_grad_norm, self.eps)]
         if self.follow == "paper" and self.proximal:
             decay = ProximalWeightDecay(self.learning_rate, self.weight_decay, self.mask)
             return Chain(*clip, direction, rate, decay)

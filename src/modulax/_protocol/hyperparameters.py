@@ -214,7 +214,9 @@ class AbstractHyperparameters(AbstractModule):
             is_number = isinstance(value, (int, float, np.generic, np.ndarray)) and not isinstance(value, bool)
             for path in paths:
                 out = with_value(out, path, _on_device(value) if is_number and _is_on_device(out, path) else value)
-        return freeze_hyperparameters(out) if any(type(x) is float for x in jtu.tree_leaves(self)) else out
+        numbers = [x for x in jtu.tree_leaves(self) if not is_key_data(x)]
+        is_frozen = bool(numbers) and all(type(x) is float for x in numbers)
+        return freeze_hyperparameters(out) if is_frozen else out
 
     def _why_not_a_number(self) -> str | None:
         """Return why this object cannot be the value of a hyperparameter; None if it can: it is a schedule."""

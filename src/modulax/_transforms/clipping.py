@@ -1,6 +1,5 @@
 """Gradient clipping: by value, by global norm, by the root mean square of an array, and relative to the weights."""
 
-from dataclasses import KW_ONLY
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -106,7 +105,6 @@ class ClipByGlobalNorm(AbstractLeafwise):
 
     Args:
         max_norm: largest norm $\Delta$ of all updates together.
-        eps: added to the norm before dividing, as in PyTorch (1e-6) and in the authors' code of Adan (1e-8).
 
     References:
         Pascanu et al., [On the difficulty of training recurrent neural networks](https://arxiv.org/abs/1211.5063),
@@ -114,12 +112,10 @@ class ClipByGlobalNorm(AbstractLeafwise):
     """
 
     max_norm: Number = required_number(needs=NON_NEGATIVE)
-    _: KW_ONLY
-    eps: Number = number(0.0)
 
     def survey(self, count, state, updates, params, **extra):
         del count, state, params, extra
-        return reduction(self.max_norm, self.eps + norm(updates))
+        return reduction(self.max_norm, norm(updates))
 
     def update_leaf(self, now, g, s, p):
         del p
