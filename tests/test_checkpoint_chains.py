@@ -19,7 +19,7 @@ from .test_checkpoint_optax import ADAMS, EMAS, TRACES, random_chain
 
 PARAMS = [np.zeros(3), {"trace": np.zeros(())}]
 BLANK = -1.0
-CHAINS = range(300 if EVERYTHING else 60)
+CHAINS = range(300 if EVERYTHING else 40)
 
 
 @pytest.fixture(autouse=True)
