@@ -6,14 +6,17 @@ from typing import Any
 import equinox as eqx
 
 from .._containers.chain import Chain
-from .._protocol.fields import Hyperparameter, OptionalNumber, followed, number, required_number
+from .._protocol.fields import Hyperparameter, Number, OptionalNumber, followed, number, required_number
+from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
-from .._support.checks import DECAY, POSITIVE
+from .._support.checks import DECAY, NON_NEGATIVE, POSITIVE
 from .._support.types import Follow
-from .._transforms.adan import AdanClip, ScaleByAdan
+from .._transforms.adan import ScaleByAdan
+from .._transforms.clipping import reduced, reduction
 from .._transforms.regularization import AddDecayedWeights, ProximalWeightDecay
 from .._transforms.scaling import ScaleByLearningRate
+from ..tree._math import norm
 
 
 class Adan(AbstractOptimizer):
@@ -72,8 +75,28 @@ class Adan(AbstractOptimizer):
     def transform(self) -> Chain:
         direction = ScaleByAdan(self.b1, self.b2, self.b3, self.eps, self.eps_root, follow=self.follow)
         rate = ScaleByLearningRate(self.learning_rate)
-        clip = [] if self.max_grad_norm is None else [AdanClip(self.max_grad_norm, self.eps)]
+        clip = [] if self.max_grad_norm is None else [_Clip(self.max_grad_norm, self.eps)]
         if self.follow == "paper" and self.proximal:
             decay = ProximalWeightDecay(self.learning_rate, self.weight_decay, self.mask)
             return Chain(*clip, direction, rate, decay)
         return Chain(*clip, direction, AddDecayedWeights(self.weight_decay, self.mask), rate)
+
+
+class _Clip(AbstractLeafwise):
+    r"""The gradient clipping of the authors' code of Adan: by $\min(1, \Delta / (\|g\| + \varepsilon))$.
+
+    Args:
+        max_norm: largest norm $\Delta$ of all updates together.
+        eps: $\varepsilon$.
+    """
+
+    max_norm: Number = required_number(needs=NON_NEGATIVE)
+    eps: Number = number(1e-8)
+
+    def survey(self, count, state, updates, params, **extra):
+        del count, state, params, extra
+        return reduction(self.max_norm, self.eps + norm(updates))
+
+    def update_leaf(self, now, g, s, p):
+        del p
+        return reduced(g, now), s

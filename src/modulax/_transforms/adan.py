@@ -5,7 +5,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from .._protocol.fields import Number, followed, number, required_number
+from .._protocol.fields import Number, followed, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import (
     abs_sq,
@@ -14,11 +14,9 @@ from .._support.arithmetic import (
     safe_sqrt,
     second_moment_like,
 )
-from .._support.checks import DECAY, NON_NEGATIVE
+from .._support.checks import DECAY
 from .._support.module import AbstractState, counter, like_params
 from .._support.types import Count, Follow, Shared
-from ..tree._math import norm
-from .clipping import reduced, reduction
 
 
 class ScaleByAdanState(AbstractState):
@@ -41,26 +39,6 @@ class _AdanNumbers(NamedTuple):
     bias3: Any
     weight: Any
     has_last: Array
-
-
-class AdanClip(AbstractLeafwise):
-    r"""The gradient clipping of the authors' code of Adan: by $\min(1, \Delta / (\|g\| + \varepsilon))$.
-
-    Args:
-        max_norm: largest norm $\Delta$ of all updates together.
-        eps: $\varepsilon$.
-    """
-
-    max_norm: Number = required_number(needs=NON_NEGATIVE)
-    eps: Number = number(1e-8)
-
-    def survey(self, count, state, updates, params, **extra):
-        del count, state, params, extra
-        return reduction(self.max_norm, self.eps + norm(updates))
-
-    def update_leaf(self, now, g, s, p):
-        del p
-        return reduced(g, now), s
 
 
 class ScaleByAdan(AbstractLeafwise[ScaleByAdanState]):
