@@ -1,9 +1,9 @@
 """Containers compose freely: every one around every other one, and around optimizers, obeys the laws.
 
 Every fourth composition, along the diagonals of the table, is traced once for structure, dtypes and extra arguments.
-Every seventeenth one is checked for one law in turn, so that every container meets several laws around others and inside
-them. `nox -s laws` traces every composition and checks each for a few laws, dealt out so that every container meets
-every law around others and inside others.
+Every seventeenth one is checked for one law in turn, so that every container meets several laws around others and
+inside them. `nox -s laws` traces every composition and checks each for a few laws, dealt out so that every container
+meets every law around others and inside others.
 """
 
 import inspect
