@@ -178,6 +178,8 @@ def docs(session: nox.Session) -> None:
 def build_docs(session: nox.Session, *options: str) -> None:
     # Without MPLBACKEND, pages and notebooks show their figures.
     environment = ENVIRONMENT | {"MPLBACKEND": None} | ({} if UNPINNED else QUICK_COMPILER)
+    # Sphinx doesn't write the page of a module again if only the frame around it has changed.
+    shutil.rmtree(ROOT / "docs/_build/html/_modules", ignore_errors=True)
     # -a: the search finds a page by its index entries only if the page was written in the same build.
     # Two processes read the pages, and each page has a kernel that keeps all its cores busy while XLA compiles.
     sphinx = ["sphinx-build", "-a", "-W", "--keep-going", "-j", "2", "-b", "html", *options]
