@@ -1,0 +1,301 @@
+"""Reads the text of a compiled program: bytes through memory, floating-point operations, collectives.
+
+`memory_analysis` of a compiled program gives its buffers, and `cost_analysis` counts the body of a loop once, both
+branches of a conditional, and nothing on a GPU. The text has what they lack: every kernel with its operands and
+results, the trip counts of loops, the memory space of an array in its layout (`S(1)` is on-chip memory of a TPU), and
+the name of the transform that an instruction comes from.
+"""
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Iterator, Mapping
+
+COLLECTIVES = (
+    "all-gather",
+    "all-reduce",
+    "reduce-scatter",
+    "all-to-all",
+    "ragged-all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+)
+# Instructions that move nothing: names for what is there, and ends of what was counted at its start.
+_FREE = frozenset(
+    "parameter constant tuple get-tuple-element bitcast iota after-all add-dependency domain opt-barrier "
+    "partition-id replica-id rng-get-and-update-state copy-done async-done async-update recv-done send-done".split()
+)
+_BITS = {"pred": 8, "s2": 2, "u2": 2, "s4": 4, "u4": 4, "c64": 64, "c128": 128, "token": 0, "opaque": 0}
+_ARRAY = re.compile(r"(\w+)\[([\d,<=]*)\](\{[^}]*\})?")
+_SPACE = re.compile(r"S\((\d+)\)")
+_HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
+_NAME = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = ")
+_OPERAND = re.compile(r"%([\w.\-]+)")
+_CALLED = re.compile(r"\b(?:calls|to_apply|body|true_computation|false_computation)=%?([\w.\-]+)")
+_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+_OWNER = re.compile(r"^[A-Z]\w*$")
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One line of a computation."""
+
+    name: str
+    shape: str
+    opcode: str
+    operands: tuple[str, ...]
+    attributes: str
+    is_root: bool
+
+    @functools.cached_property
+    def op_name(self) -> str:
+        """The path of names under which JAX traced it: `jit(step)/AdamW/Chain/ScaleByAdam/mul`."""
+        found = re.search(r'op_name="([^"]*)"', self.attributes)
+        return found[1].replace("\\'", "'") if found else ""
+
+    @property
+    def kind(self) -> str:
+        """The opcode without the ending that an asynchronous start has."""
+        return self.opcode.removesuffix("-start")
+
+    def attribute(self, pattern: str) -> str:
+        """The first group of a pattern in the attributes; empty without a match."""
+        found = re.search(pattern, self.attributes)
+        return found[1] if found else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """An instruction that reads and writes memory, with how often it runs."""
+
+    instruction: Instruction
+    bytes: int
+    times: int
+    owners: tuple[str, ...]
+
+    @property
+    def total(self) -> int:
+        """Bytes of all its runs."""
+        return self.bytes * self.times
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """A transfer between devices: bytes of the whole (gathered or reduced) array on one device."""
+
+    kind: str
+    bytes: int
+    times: int
+    op_name: str
+
+    @property
+    def total(self) -> int:
+        """Bytes of all its runs."""
+        return self.bytes * self.times
+
+
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+    """What a program does: its kernels, its collectives, and the floating-point operations of its matrix products."""
+
+    kernels: tuple[Kernel, ...]
+    collectives: tuple[Collective, ...]
+    flops: float
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that all kernels read from and write to the memory of a device."""
+        return sum(k.total for k in self.kernels)
+
+
+def traffic(text: str) -> Traffic:
+    """Read what a program does from the text of its optimized HLO, `compiled.as_text()`."""
+    return _Program(text).run()
+
+
+def array_bytes(shape: str, *, everywhere: bool = False) -> int:
+    """Bytes of the arrays in a shape, without those that don't lie in the main memory unless `everywhere`."""
+    total = 0
+    for dtype, dims, layout in _ARRAY.findall(shape):
+        space = _SPACE.search(layout)
+        if everywhere or space is None or space[1] == "0":
+            total += math.ceil(_size(dims) * _bits(dtype) / 8)
+    return total
+
+
+def _size(dims: str) -> int:
+    return math.prod(int(d.removeprefix("<=")) for d in dims.split(",") if d)
+
+
+def _bits(dtype: str) -> int:
+    digits = re.match(r"[a-z]+(\d+)", dtype)
+    return _BITS[dtype] if dtype in _BITS else int(digits[1]) if digits else 0
+
+
+class _Program:
+    """The computations of a program, by name, and what was found on a walk through those that run."""
+
+    def __init__(self, text: str) -> None:
+        self.computations: dict[str, list[Instruction]] = {}
+        self.entry = ""
+        current: list[Instruction] = []
+        for line in text.splitlines():
+            if line[:1].isspace():
+                if (instruction := _parse(line)) is not None:
+                    current.append(instruction)
+            elif head := _HEAD.match(line):
+                current = self.computations.setdefault(head[2], [])
+                self.entry = head[2] if head[1] else self.entry
+
+    def run(self) -> Traffic:
+        found = self._walk(self.entry, 1)
+        kernels = tuple(x for x in found if isinstance(x, Kernel))
+        # One asynchronous collective is several instructions (start, fused steps, done) with a common channel.
+        collectives: dict[object, Collective] = {}
+        for x in found:
+            if isinstance(x, tuple):
+                channel, collective = x
+                if channel not in collectives or collective.total > collectives[channel].total:
+                    collectives[channel] = collective
+        return Traffic(kernels, tuple(collectives.values()), float(sum(x for x in found if isinstance(x, int))))
+
+    def _walk(self, name: str, times: int) -> "list[Kernel | tuple[object, Collective] | int]":
+        """Kernels, collectives by channel, and operations of a computation that runs `times` times."""
+        found: list[Kernel | tuple[object, Collective] | int] = []
+        shapes = {i.name: _stored(i) for i in self.computations[name]}
+        for i in self.computations[name]:
+            found += self._arithmetic(i, name, times)
+            if i.opcode == "while":
+                trips = i.attribute(r'"known_trip_count":\{"n":"(\d+)"')
+                found += self._walk(i.attribute(r"body=%?([\w.\-]+)"), times * int(trips or 1))
+            elif i.opcode == "conditional":
+                branches = [self._walk(b, times) for b in self._called(i)]
+                found += max(branches, key=_weight)
+            elif i.opcode in ("call", "async-start"):
+                found += [x for called in self._called(i) for x in self._walk(called, times)]
+            elif i.opcode not in _FREE and not i.opcode.endswith("-done"):
+                if moved := self._moved(i, shapes):
+                    found.append(Kernel(i, moved, times, tuple(dict.fromkeys(self._owners(i)))))
+        return found
+
+    def _arithmetic(self, i: Instruction, name: str, times: int) -> "Iterator[tuple[object, Collective] | int]":
+        """Collectives and matrix products of an instruction, also of those that are fused in it."""
+        if i.kind in COLLECTIVES:
+            shapes = {j.name: j.shape for j in self.computations[name]}
+            given = sum(array_bytes(shapes.get(o, ""), everywhere=True) for o in i.operands)
+            whole = array_bytes(i.shape, everywhere=True) - (given if i.opcode.endswith("-start") else 0)
+            channel = i.attribute(r"channel_id=(\d+)") or i.name
+            yield (i.kind, channel), Collective(i.kind, max(given, whole), times, i.op_name)
+        elif i.opcode in ("dot", "convolution") or "gemm" in i.attribute(r'custom_call_target="([^"]*)"'):
+            yield times * _flops(i, {j.name: j.shape for j in self.computations[name]})
+        elif i.opcode == "fusion":
+            for called in self._called(i):
+                for inner in self.computations[called]:
+                    yield from self._arithmetic(inner, called, times)
+
+    def _called(self, i: Instruction) -> list[str]:
+        branches = _BRANCHES.search(i.attributes)
+        names = _OPERAND.findall(branches[1]) if branches else _CALLED.findall(i.attributes)
+        return [n for n in names if n in self.computations]
+
+    def _owners(self, i: Instruction) -> Iterator[str]:
+        """Classes of the transforms that an instruction comes from, also of those that are fused in it."""
+        for called in self._called(i) if i.opcode == "fusion" else []:
+            for inner in self.computations[called]:
+                yield from self._owners(inner)
+        names = [part for part in i.op_name.split("/") if _OWNER.match(part)]
+        yield from names[-1:]
+
+    def _moved(self, i: Instruction, shapes: Mapping[str, str]) -> int:
+        """Bytes that an instruction reads and writes."""
+        reads = [array_bytes(shapes.get(o, "")) for o in i.operands]
+        writes = array_bytes(i.shape)
+        if i.kind in COLLECTIVES or i.opcode == "copy-start":
+            # The result of a start holds the operands again.
+            return sum(reads) + max(writes - (sum(reads) if i.opcode.endswith("-start") else 0), 0)
+        if i.opcode in ("slice", "dynamic-slice", "slice-start", "dynamic-slice-start"):
+            return 2 * min(reads[0], writes)
+        if i.opcode == "dynamic-update-slice":
+            return 2 * reads[1]
+        if i.opcode == "fusion":
+            (called,) = self._called(i)
+            return self._moved_fused(self.computations[called], reads, writes)
+        return sum(reads) + writes
+
+    def _moved_fused(self, inner: list[Instruction], reads: list[int], writes: int) -> int:
+        """Bytes of a fusion: of a slice where only a slice of an operand is read or of the result is written."""
+        shapes = {i.name: i.shape for i in inner}
+        whole = {i.name: i for i in inner}
+        parameters = {i.name: int(i.operands[0]) for i in inner if i.opcode == "parameter"}
+        for name, number in parameters.items():
+            users = [i for i in inner if name in i.operands]
+            if users and all(i.opcode in ("dynamic-slice", "slice") and i.operands[0] == name for i in users):
+                reads[number] = min(reads[number], sum(array_bytes(i.shape, everywhere=True) for i in users))
+        for i in inner:
+            if i.opcode != "dynamic-update-slice":
+                continue
+            target, update = i.operands[0], array_bytes(shapes[i.operands[1]], everywhere=True)
+            while whole[target].opcode == "bitcast":
+                target = whole[target].operands[0]
+            if target in parameters and reads[parameters[target]]:
+                writes -= max(array_bytes(i.shape) - update, 0)
+                reads[parameters[target]] = 0
+        return sum(reads) + max(writes, 0)
+
+
+def _weight(found: "list[Kernel | tuple[object, Collective] | int]") -> int:
+    return sum(x.total for x in found if isinstance(x, Kernel))
+
+
+def _stored(i: Instruction) -> str:
+    """The shape of what later instructions read; nothing for memory that was allocated and not yet written."""
+    return "" if "AllocateBuffer" in i.attributes else i.shape
+
+
+def _parse(line: str) -> Instruction | None:
+    head = _NAME.match(line)
+    if head is None:
+        return None
+    rest = line[head.end() :]
+    end = _closing(rest, 0) + 1 if rest.startswith("(") else rest.index(" ")
+    shape, rest = rest[:end], rest[end:].lstrip()
+    start = rest.index("(")
+    end = _closing(rest, start)
+    inside = rest[start + 1 : end]
+    opcode = rest[:start]
+    operands = (inside.strip(),) if opcode == "parameter" else tuple(_OPERAND.findall(inside))
+    return Instruction(head[2], shape, opcode, operands, rest[end + 1 :], bool(head[1]))
+
+
+def _closing(text: str, start: int) -> int:
+    """The place of the parenthesis that closes the one at `start`."""
+    depth = 0
+    for place in range(start, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[place], 0)
+        if depth == 0:
+            return place
+    raise ValueError(f"No closing parenthesis in {text!r}.")
+
+
+def _flops(i: Instruction, shapes: Mapping[str, str]) -> int:
+    """Floating-point operations of a matrix product or a convolution: two for each multiplication."""
+    results = math.prod(_dims(i.shape))
+    given = [_dims(shapes[o]) for o in i.operands[:2]]
+    if i.opcode == "convolution":
+        kernel = i.attribute(r"dim_labels=\w+_(\w+)->")
+        # XLA writes a batch of products as a convolution with a dilated window: each result has one place in it.
+        is_batch = "lhs_dilate" in i.attributes or "stride" in i.attribute(r"window=\{([^}]*)\}")
+        window = [] if is_batch else [d for d, label in zip(given[1], kernel, strict=True) if label.isdigit()]
+        return 2 * results * given[1][kernel.index("i")] * math.prod(window)
+    contracted = i.attribute(r"lhs_contracting_dims=\{([\d,]*)\}") or i.attribute(
+        r'"lhs_contracting_dimensions":\[([\d",]*)\]'
+    ).replace('"', "")
+    return 2 * results * math.prod(given[0][int(d)] for d in contracted.split(",") if d)
+
+
+def _dims(shape: str) -> list[int]:
+    found = _ARRAY.search(shape)
+    return [int(d) for d in found[2].split(",") if d] if found else []
+
+
