@@ -18,7 +18,7 @@ from .._support.tracing import call_user
 from .._support.types import Count, Params, State, Updates
 from .._support.varying import cond
 from ..tree._math import all_finite
-from .gate import AbstractGate, step_if
+from .gate import AbstractGate, step_if, step_unless_bad
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ class ApplyIfFiniteState(AbstractState):
 
 
 class ApplyIfFinite(AbstractGate):
-    """Skips steps whose gradients contain NaN or infinity: the updates are zero and the inner transform does not run.
+    """Skips steps whose gradients contain NaN or infinity: the updates are zero and the inner state stays.
 
         ApplyIfFinite(AdamW(1e-3), max_consecutive_errors=5)
 
@@ -70,7 +70,7 @@ class ApplyIfFinite(AbstractGate):
         count = jnp.where(is_finite, 0, safe_increment(state.notfinite_count))
         gives_up = count.astype(default_float()) > self.max_consecutive_errors
         is_open = is_finite | gives_up
-        moved, inner_state = step_if(is_open, self.inner, updates, state.inner_state, move)
+        moved, inner_state = step_unless_bad(is_open, self.inner, updates, state.inner_state, move)
         return moved, ApplyIfFiniteState(
             # The limit applies to every run of errors. In optax, all later ones pass once it is reached.
             notfinite_count=jnp.where(gives_up, 0, count),

@@ -100,7 +100,10 @@ class MultiSteps(AbstractGate):
         check_same_shapes(updates, acc_leaves, "MultiSteps.update")
         n = safe_increment(state.mini_step)
         skip, skip_state = self._skip(updates, state.gradient_step, move.params)
-        acc_grads = [self._accumulate(a, g, n) for a, g in zip(acc_leaves, leaves, strict=True)]
+
+        def accumulated() -> list[Array]:
+            # In each branch, where XLA fuses it with what reads it.
+            return [self._accumulate(a, g, n) for a, g in zip(acc_leaves, leaves, strict=True)]
 
         zeros = zeros_returned(self.inner, updates, state.inner_opt_state, move.params, move.extra)
 
@@ -110,7 +113,7 @@ class MultiSteps(AbstractGate):
 
         def emit() -> tuple[T, MultiStepsState]:
             moved, inner_opt_state = self.inner._take_step(
-                treedef.unflatten(acc_grads), state.inner_opt_state, dataclasses.replace(move, apply=applied)
+                treedef.unflatten(accumulated()), state.inner_opt_state, dataclasses.replace(move, apply=applied)
             )
             return moved, MultiStepsState(
                 mini_step=jnp.zeros_like(state.mini_step),
@@ -122,7 +125,7 @@ class MultiSteps(AbstractGate):
 
         def hold() -> tuple[T, MultiStepsState]:
             # A skipped mini-batch leaves no trace, not even the NaN for which it was skipped.
-            kept = [jnp.where(skip, old, new) for old, new in zip(acc_leaves, acc_grads, strict=True)]
+            kept = [jnp.where(skip, old, new) for old, new in zip(acc_leaves, accumulated(), strict=True)]
             return move.skipped, MultiStepsState(
                 mini_step=jnp.where(skip, state.mini_step, n),
                 gradient_step=state.gradient_step,

@@ -18,7 +18,7 @@ from .._support.types import Count, Params, State, Updates
 from .._transforms.polyak import loss_of
 from .._transforms.running_norm import present, pushed
 from ..tree._math import norm
-from .gate import AbstractGate, step_if
+from .gate import AbstractGate, step_unless_bad
 
 T = TypeVar("T")
 
@@ -56,8 +56,8 @@ class SkipSpikes(AbstractGate):
         s^2 = \frac{1}{n - 1} \sum_{i=1}^n (x_i - \bar x)^2
     $$
 
-    over the last $n$ values: the updates are zero, and the inner transform does not run, so that neither parameters nor
-    moments are affected. Before the window is full, nothing is skipped but values that are infinite or NaN, which are
+    over the last $n$ values: the updates are zero, and the state of the inner transform stays, so that neither parameters
+    nor moments are affected. Before the window is full, nothing is skipped but values that are infinite or NaN, which are
     always skipped. With `by="norm"`, a NaN in the loss alone is no reason to skip.
 
     The value of a skipped step enters the window like any other, unless it is infinite or NaN. So a lasting change of
@@ -115,7 +115,7 @@ class SkipSpikes(AbstractGate):
         is_finite = jnp.array([jnp.isfinite(x) for x in measured.values()]).all()
         # False for NaN and infinity too, whatever the threshold.
         is_taken = jnp.array([x <= thresholds[name] for name, x in measured.items()]).all()
-        moved, inner_state = step_if(is_taken, self.inner, updates, state.inner_state, move)
+        moved, inner_state = step_unless_bad(is_taken, self.inner, updates, state.inner_state, move)
         # A spike enters the window too, so that a lasting rise of the norm becomes the rule. NaN would stay in the mean
         # for a whole window.
         window = {name: jnp.where(is_finite, pushed(x, measured[name]), x) for name, x in state.window.items()}
