@@ -110,6 +110,7 @@ class ParamEMA(AbstractContainer):
     needs: ClassVar[tuple[str, ...]] = ("params",)
     clock: ClassVar[Clock] = "steps"
     is_arraywise: ClassVar[bool] = True
+    is_one_pass: ClassVar[bool] = True
 
     def init(self, params: Params) -> ParamEMAState:
         """Return the inner state, and a copy of the parameters as their average."""
@@ -210,6 +211,7 @@ class ParamAverage(AbstractContainer):
     needs: ClassVar[tuple[str, ...]] = ("params",)
     clock: ClassVar[Clock] = "steps"
     is_arraywise: ClassVar[bool] = True
+    is_one_pass: ClassVar[bool] = True
 
     def init(self, params: Params) -> ParamAverageState:
         """Return the inner state, and copies of the parameters in the places of the average or of the snapshots."""

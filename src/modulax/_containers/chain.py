@@ -82,6 +82,7 @@ class Chain(AbstractContainer):
     """
 
     is_arraywise: ClassVar[bool] = True
+    is_one_pass: ClassVar[bool] = True
     _operators: ClassVar[tuple[str, ...]] = (*AbstractContainer._operators, "__getitem__")
 
     # Not a dict: JAX sorts the keys of one when it unflattens it, and the chain would run in another order.

@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from .._protocol.container import AbstractContainer
-from .._protocol.transform import AbstractTransform, Move, zeros_returned
+from .._protocol.leafwise import AbstractLeafwise
+from .._protocol.optimizer import AbstractOptimizer
+from .._protocol.transform import AbstractTransform, Move, everything_in, zeros_returned
 from .._support.types import Params, State, Updates
 from .._support.varying import cond
 from ..tree._math import choose
@@ -64,12 +66,19 @@ def step_if(
 def step_unless_bad(
     is_good: jax.Array, inner: AbstractTransform, updates: Updates, inner_state: State, move: Move[T]
 ) -> tuple[T, State]:
-    """`step_if` where nearly every step is taken: the step is computed in any case, and selected.
+    """`step_if` where nearly every step is taken.
 
-    XLA fuses the selection with the step. At a `cond`, it copies the parameters and the state on a GPU, which doubles
-    the bytes that a step of AdamW moves.
+    A rule that costs one pass over the memory is computed in any case, and its results are selected, which XLA fuses
+    with the pass. At a `cond`, a GPU copies parameters and state: twice the bytes of a step of AdamW.
     """
-    # Zeros, because a NaN would reach the gradients of a loss through many steps also where it was not selected.
+    if not all(_is_one_pass(t) for t in everything_in(inner)):
+        return step_if(is_good, inner, updates, inner_state, move)
+    # Zeros, because derivatives through many steps would meet a NaN also where it was not selected.
     good = jtu.tree_map(lambda g: jnp.where(is_good, g, jnp.zeros_like(g)), updates)
-    moved = inner._take_step(good, inner_state, move)
-    return choose(is_good, moved, (move.skipped, inner_state))
+    return choose(is_good, inner._take_step(good, inner_state, move), (move.skipped, inner_state))
+
+
+def _is_one_pass(transform: AbstractTransform) -> bool:
+    """Whether a transform adds at most a pass over its arrays to what is inside it."""
+    is_rule = isinstance(transform, (AbstractLeafwise, AbstractOptimizer))
+    return is_rule or (isinstance(transform, AbstractContainer) and transform.is_one_pass)

@@ -146,6 +146,7 @@ class Injected(AbstractContainer):
 
     clock: ClassVar[Clock] = "keeper"
     is_arraywise: ClassVar[bool] = True
+    is_one_pass: ClassVar[bool] = True
 
     def check(self) -> None:
         if self.hyperparam_dtype is not None and not jnp.issubdtype(self.hyperparam_dtype, jnp.floating):

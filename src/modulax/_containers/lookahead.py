@@ -157,6 +157,7 @@ class Lookahead(AbstractContainer):
     _keeps_parameters: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("params",)
     is_arraywise: ClassVar[bool] = True
+    is_one_pass: ClassVar[bool] = True
 
     def init(self, params: Params) -> LookaheadState:
         """Return the state of the fast optimizer and, for plain parameters, a copy of them as the slow ones."""
@@ -178,9 +179,9 @@ class Lookahead(AbstractContainer):
 
         def meet(now: Any, u: Array, fast: Array, slow: Array) -> tuple[Array, ...]:
             is_due, slow_step_size = now
-            ahead = fast + u - slow
-            slow_step = jnp.where(is_due, slow_step_size * ahead, 0)
-            return jnp.where(is_due, u - (1 - slow_step_size) * ahead, u), slow + slow_step
+            new_slow = slow + jnp.where(is_due, slow_step_size * (fast + u - slow), 0)
+            # The step to `new_slow`, because XLA for TPU fuses only what reads the other result.
+            return jnp.where(is_due, new_slow - fast, u), new_slow
 
         slow, put = align(state.slow, updates, "Lookahead.update")
         u, treedef = jtu.tree_flatten(steps)

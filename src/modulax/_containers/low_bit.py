@@ -88,6 +88,7 @@ class LowBit(AbstractContainer):
     key: Any = key()
 
     is_arraywise: ClassVar[bool] = True
+    is_one_pass: ClassVar[bool] = True
 
     def init(self, params: Params) -> LowBitState:
         """Return the initial state of the inner transform, quantized."""

@@ -41,6 +41,8 @@ class Masked(AbstractContainer):
     mask: Any = eqx.field(static=True, converter=as_labels)
     otherwise: Literal["keep", "zero"] = choice(("keep", "zero"), "keep")
 
+    is_one_pass: ClassVar[bool] = True
+
     def init(self, params: Params) -> MaskedState:
         """Return the initial state of the inner transform, for the chosen leaves."""
         return MaskedState(self.inner.init(select(params, self.chosen(params))))

@@ -69,6 +69,7 @@ class MasterWeights(AbstractContainer):
     _keeps_parameters: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("params",)
     is_arraywise: ClassVar[bool] = True
+    is_one_pass: ClassVar[bool] = True
 
     def _effect(self, tree: Params, state: Any = None) -> Effect:
         del tree, state

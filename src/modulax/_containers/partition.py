@@ -53,6 +53,8 @@ class Partition(AbstractContainer):
     labels: Any = eqx.field(static=True, converter=as_labels)
     default: Hashable = eqx.field(static=True, default=None)
 
+    is_one_pass: ClassVar[bool] = True
+
     def __init__(self, transforms: Mapping[Any, AbstractTransform], labels: Any, default: Hashable = None):
         # Written out, because Equinox flattens the arguments of a generated `__init__`, and JAX can't flatten a dict
         # whose keys are not comparable, such as `{1: ..., "head": ...}`. An `OrderedDict` is not sorted.

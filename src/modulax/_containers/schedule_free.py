@@ -89,6 +89,7 @@ class ScheduleFree(AbstractContainer):
     needs: ClassVar[tuple[str, ...]] = ("params",)
     clock: ClassVar[Clock] = "pace"
     is_arraywise: ClassVar[bool] = True
+    is_one_pass: ClassVar[bool] = True
 
     def _effect(self, tree: Params, state: Any = None) -> Effect:
         del tree, state

@@ -29,6 +29,7 @@ class Scheduled(AbstractContainer):
 
     clock: ClassVar[Clock] = "keeper"
     is_arraywise: ClassVar[bool] = True
+    is_one_pass: ClassVar[bool] = True
 
     def init(self, params: Params) -> OptimizerState:
         """Return the inner state, and a step count of zero."""

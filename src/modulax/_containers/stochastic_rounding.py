@@ -59,6 +59,7 @@ class StochasticRounding(AbstractContainer):
     key: Any = key()
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
+    is_one_pass: ClassVar[bool] = True
 
     def _effect(self, tree: Params, state: Any = None) -> Effect:
         del tree, state

@@ -157,6 +157,10 @@ class AbstractContainer(AbstractTransform):
     """Whether what it adds to its parts treats every array alike and alone, without random numbers, so that `Stacked`
     may hold it."""
 
+    is_one_pass: ClassVar[bool] = False
+    """Whether it adds at most a pass over its arrays to its parts, and no branch, so that gates compute it and select
+    the results."""
+
     def each_part(self, state: State | None = None) -> Iterator[Part]:
         """Yield the parts in the order of the fields.
 
