@@ -246,6 +246,15 @@ def benchmarks(session: nox.Session) -> None:
 
 
 @nox.session
+def accelerators(session: nox.Session) -> None:
+    """Compile steps for TPU and GPU, write benchmarks/ACCELERATORS.md; a row over its bound fails (`-- --quick`)."""
+    install(session, "accelerators", "-e", ".")
+    # The plugin of JAX looks for a GPU, and reports that there is none.
+    environment = ENVIRONMENT | {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    session.run("python", "benchmarks/accelerators.py", *session.posargs, env=environment)
+
+
+@nox.session
 def build(session: nox.Session) -> None:
     """Build wheel and sdist; the wheel must import in an environment with nothing else in it."""
     session.install("build>=1.2")
