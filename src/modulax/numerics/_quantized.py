@@ -7,6 +7,7 @@ few instructions of an entry, and no table.
 """
 
 import abc
+import functools
 import math
 from collections.abc import Iterable
 from typing import Any, Self
@@ -81,8 +82,9 @@ class Quantized(AbstractQuantized):
         is_signed = self.codes.dtype == jnp.int8
         codes = self.codes.astype(jnp.int32)  # also without sign: a CPU converts it to floats faster than uint32
         rows = _unpacked(codes, is_signed) if self.bits == 4 else _in_rows(codes, self.bits, self.block)
-        codes = rows.reshape(*rows.shape[:-1], -1, self.block)
-        x = _level(codes.astype(jnp.float32), is_signed, self.bits) * self.scales[..., None]
+        codes = _in_blocks(rows, self.block)
+        scales = self.scales.reshape(codes.shape[:-1])
+        x = _level(codes.astype(jnp.float32), is_signed, self.bits) * scales[..., None]
         x = x if _is_by_rows(self.shape, self.bits, self.block) else x.reshape(-1)[: math.prod(self.shape)]
         return x.reshape(self.shape).astype(self.dtype)
 
@@ -155,6 +157,18 @@ def _number_of_blocks(size: int, bits: int, block: int) -> int:
     return blocks if bits == 8 else blocks + blocks % 2
 
 
+def _in_blocks(rows: Array, block: int) -> Array:
+    """The blocks of rows, as the last axis."""
+    return rows.reshape(_in_blocks_shape(rows.shape, block))
+
+
+def _in_blocks_shape(rows: tuple[int, ...], block: int) -> tuple[int, ...]:
+    """The shape of blocks. Eight rows stay together, as in the memory of a TPU, where blocks of 128 are then whole."""
+    *outer, number, length = rows
+    tiles = (number // 8, 8) if number % 8 == 0 else (number,)
+    return (*outer, *tiles, length // block, block)
+
+
 def _in_rows(x: Array, bits: int, block: int) -> Array:
     """The array, or the flattened array as rows of a block each."""
     if _is_by_rows(x.shape, bits, block):
@@ -179,7 +193,7 @@ def _encode(x: Array, bits: int, block: int, is_signed: bool, seeds: Array | Non
     if jax.typeof(x).memory_space == jax.memory.Space.Host:  # of an `Offload` inside
         x = jax.device_put(x, jax.memory.Space.Device)
     rows = _in_rows(x.astype(jnp.float32), bits, block)
-    blocks = rows.reshape(*rows.shape[:-1], -1, block)
+    blocks = _in_blocks(rows, block)
     pattern = jax.lax.bitcast_convert_type(blocks, jnp.int32)
     absolute = pattern & 0x7FFFFFFF
     # The bit patterns of nonnegative numbers are in the order of the numbers, and NaN is above all. XLA's CPU backend
@@ -187,29 +201,38 @@ def _encode(x: Array, bits: int, block: int, is_signed: bool, seeds: Array | Non
     scales = jax.lax.bitcast_convert_type(_largest(absolute), jnp.float32)
     ratio = _ratio(jax.lax.bitcast_convert_type(absolute, jnp.float32), scales)
     if seeds is None:
-        codes = _nearest(ratio, is_signed, bits)
+        rounded = _nearest(ratio, is_signed, bits)
     else:
-        codes = _stochastic(ratio, _draws(seeds, rows.shape, bits, block), is_signed, bits)
-    if is_signed:
-        sign = pattern >> 31
-        codes = (codes ^ sign) - sign
-    codes = (_packed(codes) if bits == 4 else codes).astype(jnp.int8 if is_signed else jnp.uint8)
+        rounded = _stochastic(ratio, _draws(seeds, rows.shape, bits, block), is_signed, bits)
+    dtype = jnp.int8 if is_signed else jnp.uint8
+    codes = jax.lax.platform_dependent(
+        rounded,
+        blocks,
+        cpu=functools.partial(_codes_by_patterns, dtype=dtype, bits=bits),
+        default=functools.partial(_codes_by_floats, dtype=dtype, bits=bits),
+    )
     if bits == 8:
         codes = codes.reshape(x.shape) if rows.shape == x.shape else codes.reshape(-1)[: x.size].reshape(x.shape)
-    return codes, scales
+    return codes, scales.reshape(*rows.shape[:-1], -1)
 
 
 def _ratio(x: Float[Array, "... block"], scales: Float[Array, "..."]) -> Float[Array, "... block"]:
     """Nonnegative entries as parts of the largest of their block; 0 where it is zero or denormal.
 
-    The reciprocal of a scale above 2^126 would be denormal, and XLA makes those zero. So large blocks are scaled first.
+    The reciprocal of a scale above 2^126 would be denormal, and XLA makes those zero. So large blocks are scaled first;
+    the sign of their factor says so, because a TPU would store a second array of factors in 16 times its size.
     """
-    unit = jnp.where(scales > 1, 0.125, 1)
-    inverse = jnp.where(scales >= _TINY, 1 / (scales * unit), 0)
-    return (x * unit[..., None]) * inverse[..., None]
+    is_large = scales > 1
+    inverse = jnp.where(scales >= _TINY, 1 / jnp.where(is_large, -0.125 * scales, scales), 0)[..., None]
+    return (x * jnp.where(inverse < 0, -0.125, 1)) * inverse
 
 
 def _largest(x: Int32[Array, "... block"]) -> Int32[Array, "..."]:
+    """The maximum over every block."""
+    return jnp.max(x, -1)
+
+
+def _largest_of_halves(x: Int32[Array, "... block"]) -> Int32[Array, "..."]:
     """The maximum over every block, after that of its halves."""
     while x.shape[-1] > _LANES and x.shape[-1] % 2 == 0:
         half = x.shape[-1] // 2
@@ -217,12 +240,40 @@ def _largest(x: Int32[Array, "... block"]) -> Int32[Array, "..."]:
     return jnp.max(x, -1)
 
 
-def _packed(codes: Int32[Array, "..."]) -> Int32[Array, "..."]:
-    """Integers whose lowest 8 bits hold the lowest 4 of two neighboring rows of blocks."""
+# XLA for CPU is fastest with the bits of floats. XLA for TPU writes all codes of a step in one kernel if it converts
+# floats to codes, and in several if there are 32-bit integers in between.
+
+
+def _codes_by_patterns(rounded: Float[Array, "..."], x: Float[Array, "..."], dtype: Any, bits: int) -> Array:
+    """The codes with the signs of `x`, from numbers whose lowest bits are the codes without sign."""
+    codes = jax.lax.bitcast_convert_type(rounded, jnp.int32)
+    if dtype == jnp.int8:
+        sign = jax.lax.bitcast_convert_type(x, jnp.int32) >> 31
+        codes = (codes ^ sign) - sign
+    if bits == 4:
+        first, second = _neighbors(codes)
+        codes = second << 4 | first & 15
+    return codes.astype(dtype)
+
+
+def _codes_by_floats(rounded: Float[Array, "..."], x: Float[Array, "..."], dtype: Any, bits: int) -> Array:
+    """The same codes, without integers."""
+    codes = rounded - _ROUND
+    if dtype == jnp.int8:
+        codes = jnp.where(x < 0, -codes, codes)
+    if bits == 4:
+        first, second = _neighbors(codes)
+        codes = 16 * second + jnp.where(first < 0, first + 16, first)
+    return codes.astype(dtype)
+
+
+def _neighbors(codes: Array) -> tuple[Array, Array]:
+    """The codes of every first and every second row, which share bytes."""
+    *outer, rows, blocks, block = codes.shape
     if jax.typeof(codes).sharding.shard_shape(codes.shape)[-3] % 2:
         codes = _undivided(codes, [codes.ndim - 3])
-    pairs = codes.reshape(*codes.shape[:-3], -1, 2, *codes.shape[-2:])
-    return pairs[..., 1, :, :] << 4 | pairs[..., 0, :, :] & 15
+    pairs = codes.reshape(*outer, rows // 2, 2, blocks, block)
+    return pairs[..., 0, :, :], pairs[..., 1, :, :]
 
 
 def _unpacked(codes: Int32[Array, "..."], is_signed: bool) -> Int32[Array, "..."]:
@@ -249,20 +300,18 @@ def _level(code: Array, is_signed: bool, bits: int) -> Array:
     return (c * c) * (c * c)
 
 
-def _nearest(ratio: Float[Array, "..."], is_signed: bool, bits: int) -> Int32[Array, "..."]:
-    """Integers whose lowest bits are the nearest code."""
+def _nearest(ratio: Float[Array, "..."], is_signed: bool, bits: int) -> Float[Array, "..."]:
+    """Numbers whose lowest bits are the nearest code, and that are this code above `_ROUND`."""
     root = jnp.sqrt(ratio)
     if is_signed:
-        rounded = root * _most(bits) + _ROUND
-    else:
-        rounded = jnp.maximum(jnp.sqrt(root) * 2.0**bits, 1) + (_ROUND - 1)
-    return jax.lax.bitcast_convert_type(rounded, jnp.int32)
+        return root * _most(bits) + _ROUND
+    return jnp.maximum(jnp.sqrt(root) * 2.0**bits, 1) + (_ROUND - 1)
 
 
 def _stochastic(
     ratio: Float[Array, "..."], draws: Float[Array, "..."], is_signed: bool, bits: int
-) -> Int32[Array, "..."]:
-    r"""Integers whose lowest bits are the code below or above, so that an expectation is right.
+) -> Float[Array, "..."]:
+    r"""Numbers as from `_nearest`, of the code below or above, so that an expectation is right.
 
     With a sign, that of the level: with a draw $u$ from 0 to 1, the code above $c$ is chosen where
     $t > c^2 + u ((c + 1)^2 - c^2)$. That is $\sqrt{t - u (1 - u)} > c + u$. Without, that of the reciprocal of the root
@@ -270,13 +319,11 @@ def _stochastic(
     """
     if is_signed:
         w = draws - 1.5
-        rounded = jnp.sqrt(jnp.maximum(w * w + (ratio * _most(bits) ** 2 - 0.25), 0)) - w + _ROUND
-    else:
-        root = jnp.maximum(jnp.sqrt(ratio) * 4.0**bits, 1)
-        c = jnp.floor(jnp.sqrt(root))
-        is_above = (root - c * c) * (c + 1) ** 2 > (draws - 1) * (root * (2 * c + 1))
-        rounded = c + jnp.where(is_above, _ROUND, _ROUND - 1)
-    return jax.lax.bitcast_convert_type(rounded, jnp.int32)
+        return jnp.sqrt(jnp.maximum(w * w + (ratio * _most(bits) ** 2 - 0.25), 0)) - w + _ROUND
+    root = jnp.maximum(jnp.sqrt(ratio) * 4.0**bits, 1)
+    c = jnp.floor(jnp.sqrt(root))
+    is_above = (root - c * c) * (c + 1) ** 2 > (draws - 1) * (root * (2 * c + 1))
+    return c + jnp.where(is_above, _ROUND, _ROUND - 1)
 
 
 def _draws(seeds: UInt32[Array, "2"], rows: tuple[int, ...], bits: int, block: int) -> Float[Array, "..."]:
@@ -304,7 +351,7 @@ def _draws(seeds: UInt32[Array, "2"], rows: tuple[int, ...], bits: int, block: i
     h = h + seeds[1]
     kept, least = (0x7FFE00, 0x100) if bits == 8 else (0x7FFF80, 0x40)
     mantissa = h >> np.uint32(9) & np.uint32(kept) | np.uint32(0x3F800000 + least)
-    return jax.lax.bitcast_convert_type(mantissa, jnp.float32).reshape(blocks)
+    return jax.lax.bitcast_convert_type(mantissa, jnp.float32).reshape(_in_blocks_shape(rows, block))
 
 
 def _most(bits: int) -> int:
