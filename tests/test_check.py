@@ -22,7 +22,7 @@ FOUND: dict[str, tuple[Any, Any, str, Any]] = {
     "ascent": (
         mx.Chain(mx.ScaleByAdam(), mx.Scale(1e-3)),
         MODEL,
-        r"direction of the gradients.*`ScaleByLearningRate\(rate\)`",
+        r"direction of the gradients after `Scale`.*`ScaleByLearningRate\(rate\)`",
         mx.Chain(mx.ScaleByAdam(), mx.ScaleByLearningRate(1e-3)),
     ),
     "ascent inside": (
@@ -30,6 +30,30 @@ FOUND: dict[str, tuple[Any, Any, str, Any]] = {
         MODEL,
         "direction of the gradients",
         mx.Chain(mx.Clip(1.0), mx.Chain(mx.ScaleByAdam(), mx.Scale(-1e-3))),
+    ),
+    "ascent by a schedule": (
+        mx.Chain(mx.ScaleByAdam(), mx.ScaleBySchedule(mx.schedules.Linear(1e-3, 0.0, 10))),
+        MODEL,
+        "direction of the gradients after `ScaleBySchedule`",
+        mx.Chain(mx.ScaleByAdam(), mx.ScaleBySchedule(mx.schedules.Linear(-1e-3, 0.0, 10))),
+    ),
+    "ascent without a flip": (
+        mx.Chain(mx.ScaleByAdam(), mx.ScaleByLearningRate(0.1, flip_sign=False), mx.Scale(0.5)),
+        MODEL,
+        "direction of the gradients",
+        mx.Chain(mx.ScaleByAdam(), mx.ScaleByLearningRate(0.1, flip_sign=False), mx.Scale(-0.5)),
+    ),
+    "ascent by two signs": (
+        mx.Chain(mx.AdamW(1e-3, mask=mx.decays), mx.Scale(-1.0)),
+        MODEL,
+        "direction of the gradients",
+        mx.Chain(mx.Scale(-1.0), mx.Scale(-1.0), mx.AdamW(1e-3, mask=mx.decays)),
+    ),
+    "ascent after weight decay": (
+        mx.Chain(mx.ScaleByAdam(), mx.AddDecayedWeights(0.1, mask=mx.decays), mx.Scale(0.1)),
+        MODEL,
+        "direction of the gradients",
+        mx.Chain(mx.ScaleByAdam(), mx.AddDecayedWeights(0.1, mask=mx.decays), mx.Scale(-0.1)),
     ),
     "two optimizers": (
         mx.Chain(mx.AdamW(1e-3, mask=mx.decays), mx.SGD(0.1)),
@@ -102,7 +126,12 @@ FOUND: dict[str, tuple[Any, Any, str, Any]] = {
     ),
 }
 # What `init` doesn't warn of.
-ONLY_CHECKED = ("ascent", "ascent inside", "no decay", "decay of biases", "a negative rate")
+ONLY_CHECKED = (
+    *(name for name in FOUND if name.startswith("ascent")),
+    "no decay",
+    "decay of biases",
+    "a negative rate",
+)
 
 
 @pytest.mark.parametrize("name", FOUND)

@@ -149,3 +149,11 @@ def test_a_wrong_source_is_refused(transform: Any):
 def test_a_wrong_mode_is_refused():
     with pytest.raises(ValueError, match=r"`ScaleByLion\(mode=...\)` must be one of .*'hard'.*'smooth'.*'refined'"):
         mx.ScaleByLion().replace(mode="soft")
+
+
+@pytest.mark.parametrize("make", [mx.AdamW, mx.Adan, mx.NovoGrad], ids=lambda make: make.__name__)
+def test_no_decay_of_an_infinite_parameter(make: Any):
+    optimizer = make(0.1, weight_decay=0.0)
+    params = jnp.asarray([jnp.inf, 1.0])
+    updates, _ = optimizer.update(jnp.ones(2), optimizer.init(params), params)
+    np.testing.assert_array_equal(updates[0], updates[1])

@@ -363,6 +363,23 @@ def test_adadelta_needs_no_learning_rate():
     assert np.all(theirs * w > 0)
 
 
+def test_radam_with_a_threshold_below_four():
+    """Between the threshold and 4, the factor would be the root of a negative number, and optax's step is NaN."""
+    g = jnp.ones(())
+    ours, theirs = mx.RAdam(0.1, threshold=2.5), optax.radam(0.1, threshold=2.5)
+    state = ours.init(g)
+    with settings.jax_defaults():
+        their_state = theirs.init(g)
+    steps = []
+    for _ in range(5):
+        u, state = ours.update(g, state)
+        with settings.jax_defaults():
+            v, their_state = theirs.update(g, their_state)
+        steps.append((float(u), float(v)))
+    np.testing.assert_allclose([u for u, _ in steps[:4]], -0.1, rtol=1e-6)
+    assert [math.isnan(v) for _, v in steps] == [False, False, True, True, False]
+
+
 @pytest.mark.parametrize("b2", [0.9, 0.999, 0.9999, 0.99999])
 def test_radam_knows_the_length_of_its_average_in_float32(b2: float):
     """It is found from the update: the direction is r_t times 1 where all gradients are 1, and 1 before."""

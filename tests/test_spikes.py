@@ -220,3 +220,11 @@ def test_the_weight_decay_of_stable_adamw_is_reduced_and_masked():
     np.testing.assert_allclose(updates["w"], -0.1 * (1 + 0.5 * 2.0 / rms), rtol=1e-5)
     rows = {row.path: row.weight_decay for row in mx.describe(optimizer, params).leaves}
     assert rows == {"w": "0.5", "b": ""}
+
+
+def test_a_loss_of_minus_infinity_is_skipped():
+    optimizer = mx.SkipSpikes(mx.SGD(1.0), by="loss")
+    params = jnp.ones(2)
+    params, state = optimizer.step(params, optimizer.init(params), params, value=jnp.float32(-jnp.inf))
+    assert params.tolist() == [1, 1]
+    assert state.skipped == 1

@@ -144,4 +144,12 @@ DIFFERENCES = (
         "test_equations_moments.py::test_radam_knows_the_length_of_its_average_in_float32",
         "https://arxiv.org/abs/1908.03265, algorithm 2",
     ),
+    Difference(
+        "RAdam(threshold) below 4",
+        "rectifies only where the factor exists, from a length of 4 on",
+        "NaN from the first step at which the length is between the threshold and 4",
+        "the root of a negative number",
+        "test_equations_moments.py::test_radam_with_a_threshold_below_four",
+        "https://arxiv.org/abs/1908.03265, algorithm 2",
+    ),
 )

@@ -76,19 +76,53 @@ def check(optimizer: AbstractTransform, model: Any) -> Findings:
 
 
 def _ascent(optimizer: AbstractTransform, tree: PyTree) -> Iterator[str]:
-    """A sentence if all parts of a chain are known to keep the sign of the updates, and the last one scales them."""
-    factors = []
-    for part in _in_turn(optimizer):
-        if isinstance(part, (AbstractOptimizer, AbstractContainer)) or part.needs:
+    """A sentence if the updates have the sign of the gradients, and the signs of all parts of a chain are known."""
+    parts = [*_in_turn(optimizer)]
+    if sum(isinstance(part, AbstractOptimizer) for part in parts) > 1:  # which is a mistake of its own
+        return
+    sign, last = 1.0, ""
+    for part in parts:
+        of_part = _sign_of(part, tree)
+        # A line search or a container may turn the updates; weight decay doesn't.
+        if of_part is None or isinstance(part, AbstractContainer) or set(part.needs) - {"params"}:
             return
-        factors.append(part._effect(tree).factors)
-    signs = [np.sign(x) for x in factors[-1] or () if isinstance(x, (int, float, np.generic, np.ndarray))]
-    others = [x for f in factors[:-1] for x in f or ()]
-    if signs and all(sign > 0 for sign in signs) and not others:
+        sign *= of_part
+        if _negates(part) or part._effect(tree).factors is not None:
+            last = type(part).__name__
+    if last and sign > 0:
         yield (
-            "the updates have the direction of the gradients, and `apply_updates` adds them, so the loss grows. Write "
-            "`ScaleByLearningRate(rate)` at the end, which negates, in place of `Scale(rate)`."
+            f"the updates have the direction of the gradients after `{last}`, and `apply_updates` adds them, so the "
+            f"loss grows. Optimizers such as `AdamW(rate)` negate. After a direction such as `ScaleByAdam()`, write "
+            f"`ScaleByLearningRate(rate)`, which negates, in place of `Scale(rate)`."
         )
+
+
+def _negates(part: AbstractTransform) -> bool:
+    """Whether a part multiplies by a learning rate, with or without a minus sign."""
+    return isinstance(part, AbstractOptimizer) or hasattr(part, "flip_sign")
+
+
+def _sign_of(part: AbstractTransform, tree: PyTree) -> float | None:
+    """The sign by which a part multiplies all updates; None if it is unknown, or not the same everywhere."""
+    if _negates(part):  # `_rates` finds a negative learning rate
+        return -1.0 if getattr(part, "flip_sign", True) else 1.0
+    signs = {_sign(x) for x in part._effect(tree).factors or ()}
+    return signs.pop() if len(signs) == 1 else None if signs else 1.0
+
+
+def _sign(x: Any) -> float | None:
+    """The sign of a number, or of all values of a schedule that are not zero."""
+    if is_schedule(x):
+        try:
+            values = np.asarray([x(t) for t in (0, 1, 10, 100, 1000)], np.float64)
+        except Exception:  # a schedule of a user, which may ask for anything
+            return None
+    elif isinstance(x, (int, float, np.generic, np.ndarray)):
+        values = np.asarray(x, np.float64)
+    else:
+        return None
+    signs = {float(sign) for sign in np.sign(values).ravel() if sign}
+    return signs.pop() if len(signs) == 1 else None
 
 
 def _in_turn(transform: AbstractTransform) -> Iterator[AbstractTransform]:

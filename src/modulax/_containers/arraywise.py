@@ -73,6 +73,12 @@ def refusal(transform: AbstractTransform) -> str | None:
 
 def refused(transform: AbstractTransform, why: str) -> str:
     name = type(transform).__name__
+    if name.startswith("_"):  # a part of an optimizer that has no public name, such as the clip of `Adan`
+        return (
+            f"`Stacked` updates arrays of one shape together, each as if it were alone, and a part of the optimizer "
+            f"inside {why}. Leave it out, `max_grad_norm=None` for example, and put a transform around `Stacked` in "
+            f"its place, as in `Chain(ClipByGlobalNorm(1.0), Stacked(...))`."
+        )
     has_parts = any(True for _ in transform.each_part())
     around = f"`{name}(Stacked(...), ...)`" if has_parts else f"`Chain({name}(...), Stacked(...))`"
     return (

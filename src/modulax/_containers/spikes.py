@@ -113,8 +113,8 @@ class SkipSpikes(AbstractGate):
         measured = {name: self._measure(name, updates, move.extra) for name in self._names()}
         thresholds = {name: now._threshold(state.window[name], state.count) for name in measured}
         is_finite = jnp.array([jnp.isfinite(x) for x in measured.values()]).all()
-        # False for NaN and infinity too, whatever the threshold.
-        is_taken = jnp.array([x <= thresholds[name] for name, x in measured.items()]).all()
+        # A loss of minus infinity is no spike, and skipped too.
+        is_taken = is_finite & jnp.array([x <= thresholds[name] for name, x in measured.items()]).all()
         moved, inner_state = step_unless_bad(is_taken, self.inner, updates, state.inner_state, move)
         # A spike enters the window too, so that a lasting rise of the norm becomes the rule. NaN would stay in the mean
         # for a whole window.

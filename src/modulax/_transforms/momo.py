@@ -20,6 +20,7 @@ from .._support.module import AbstractState, counter, like_params, shared
 from .._support.types import Count, Follow, Shared
 from ..tree._math import inner, total
 from .polyak import loss_of
+from .regularization import decayed
 
 
 class MomoState(AbstractState):
@@ -169,7 +170,7 @@ class ScaleByMoMo(AbstractLeafwise[MomoState]):
 
     def update_leaf(self, now, g, s, p):
         m = moment(now.beta, s.exp_avg, g)
-        return now.decay * p + now.tau * m, MomoState(m)
+        return decayed(now.decay, p) + now.tau * m, MomoState(m)
 
 
 class ScaleByMoMoAdam(AbstractLeafwise[MomoAdamState]):
@@ -245,4 +246,4 @@ class ScaleByMoMoAdam(AbstractLeafwise[MomoAdamState]):
     def update_leaf(self, now, g, s, p):
         m = moment(self.b1, s.exp_avg, g)
         v = moment(self.b2, s.exp_avg_sq, abs_sq(g))
-        return now.decay * p + now.tau * m / self._scale(now.correction, v), MomoAdamState(m, v)
+        return decayed(now.decay, p) + now.tau * m / self._scale(now.correction, v), MomoAdamState(m, v)

@@ -12,6 +12,7 @@ from .._support.arithmetic import abs_sq, at_least_float32, moment, real_dtype, 
 from .._support.checks import DECAY
 from .._support.module import AbstractState, counter, like_params
 from .._support.types import Count, Shared
+from .regularization import decayed
 
 
 class ScaleByNovoGradState(AbstractState):
@@ -73,5 +74,5 @@ class ScaleByNovoGrad(AbstractLeafwise[ScaleByNovoGradState]):
         square = jnp.sum(abs_sq(g))
         # The average starts at the first value, as in the paper, and needs no bias correction.
         nu = jnp.where(now, square, moment(self.b2, s.nu, square))
-        mu = self.b1 * s.mu + g / (self.eps + safe_sqrt(self.eps_root + nu)) + self.weight_decay * p
+        mu = self.b1 * s.mu + g / (self.eps + safe_sqrt(self.eps_root + nu)) + decayed(self.weight_decay, p)
         return mu, ScaleByNovoGradState(mu=mu, nu=nu)

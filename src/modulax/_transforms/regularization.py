@@ -131,4 +131,4 @@ class ProximalWeightDecay(AbstractLeafwise):
     def update_leaf(self, now, g, s, p):
         del now
         shrinkage = self.learning_rate * self.weight_decay
-        return (g - shrinkage * p) / (1 + shrinkage), s
+        return (g - decayed(shrinkage, p)) / (1 + shrinkage), s
