@@ -99,6 +99,17 @@ REACHES = {
 }
 
 
+# Laws that ask for the same in several ways. Each group is checked on one of a row, in turn.
+SHARES = (
+    # A container calls it with some of the leaves, or in turn with others.
+    ("a_mask_of_all_is_no_mask", "a_chain_is_its_parts_one_by_one", "a_partition_gives_each_leaf_its_own"),
+    # A transformation of JAX traces it with values that it batches, carries or chooses between.
+    ("update_can_be_vmapped", "scan_carries_the_state", "both_branches_of_a_cond_may_return_it"),
+    # A state is taken apart, and put together again.
+    ("orbax_can_save_it", "numbers_in_the_state_are_the_same_numbers"),
+)
+
+
 def base_of(cls: type) -> type:
     """The abstract class that calls its methods."""
     return next(parent for parent in cls.__mro__ if inspect.isabstract(parent))
@@ -132,8 +143,15 @@ def group(law: Law, instance: Instance) -> Hashable:
     return _GROUP[reach](instance)
 
 
+def share_of(law: Law, cases: Mapping[Instance, Case]) -> set[Hashable]:
+    """The groups whose turn a law is, among those of `SHARES`; all groups of any other law."""
+    keys = list(dict.fromkeys(group(law, instance) for instance in cases))
+    turn, turns = next(((row.index(law.name), len(row)) for row in SHARES if law.name in row), (0, 1))
+    return set(keys[turn::turns])
+
+
 def checked_on(law: Law, cases: Mapping[Instance, Case]) -> set[Instance]:
-    """The instances that the law is checked on: one of each group, and those that are known to break it.
+    """The instances that the law is checked on: one of each group, or of a share, and those known to break it.
 
     The representative is the first instance of the class with the most hyperparameters.
     """
@@ -143,7 +161,10 @@ def checked_on(law: Law, cases: Mapping[Instance, Case]) -> set[Instance]:
     for instance in spoken_of:
         if instance not in chosen:
             groups.setdefault(group(law, instance), {}).setdefault(instance.cls, instance)
-    for firsts in groups.values():
+    share = share_of(law, cases)
+    for key, firsts in groups.items():
+        if key not in share:
+            continue
         alone = next(iter(firsts.values()))
         chosen.add(alone if len(firsts) == 1 else max(firsts.values(), key=lambda i: len(cases[i].numbers())))
     return chosen
