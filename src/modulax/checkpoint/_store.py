@@ -28,7 +28,8 @@ from jaxtyping import PyTree
 
 from ..tree._paths import Names, join, key_names, split
 from ._convert import as_stored, fill, is_key, plain
-from ._names import Rename, Report, Template
+from ._names import Report, Template
+from ._renaming import Rename
 
 
 def _orbax() -> Any:

@@ -96,10 +96,12 @@ class Section(NamedTuple):
     Args:
         names: the names of the keys that lead to the field, including its own name.
         root: how many of them lead to the outermost state; the others before the last are nesting.
+        kind: what the field holds.
     """
 
     names: Names
     root: int
+    kind: Literal["params", "shared"]
 
 
 def sections(node: PyTree, names: Names = (), root: int | None = None) -> Iterator[Section]:
@@ -108,8 +110,9 @@ def sections(node: PyTree, names: Names = (), root: int | None = None) -> Iterat
     children = one_level(node)[0]
     for (key, child), field in zip(children, _fields(node, AbstractState, children), strict=True):
         below = names + key_names(key)
-        if root is not None and section_kind(field, child) != "states":
-            yield Section(below, root)
+        kind = section_kind(field, child)
+        if root is not None and kind != "states":
+            yield Section(below, root, kind)
         else:
             yield from sections(child, below, root)
 
