@@ -50,7 +50,9 @@ class Nesting:
     def __init__(self, template: PyTree, joined: set[Names], own: Iterable[Names], saved: Iterable[Names]):
         self._fields, self._keyed = nesting_fields()
         self._auxiliary = auxiliary_fields()
-        self._sections = {section.names: section for section in sections(template)}
+        found = list(sections(template))
+        self._sections = {section.names: section for section in found if section.kind != "states"}
+        self._outer = {section.names[:-1] for section in found if section.kind == "states"}
         self._joined = joined
         self._own = _by_prefix(own)
         self._saved = _by_prefix(saved)
@@ -103,7 +105,7 @@ class Nesting:
         own, others = self._keys(nesting), self._keys(middle)
         if own is None or others is None:
             return None
-        is_own_rule = self._is_rule(self._own, root + nesting)
+        is_own_rule = self._is_rule(self._own, root + nesting) and root + nesting not in self._outer
         if own != others and is_own_rule and self._is_rule(self._saved, root + middle) and own[-1:] != others[-1:]:
             return None
         if self._is_of_another_part(root, nesting, middle) or self._is_one_of_more(root, nesting, middle):

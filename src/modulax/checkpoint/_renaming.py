@@ -81,24 +81,27 @@ def propose(
     """
     given = dict(rename) if isinstance(rename, Mapping) else {}
     now = {split(old): split(new) for new, old in renamed(map(join, saved), given).items()}
-    rules, filled = dict[str, str](), list[tuple[Names, Names]]()
+    kept, rules = now.keys() - unused.keys(), dict[str, str]()
+    filled = list[tuple[Names, Names]]()
     for rule, pairs in _best_rules(_possible_rules(fresh, unused)):
-        for trial in ([] if join(rule[0]) in rules else [rule], pairs):
-            if trial and _is_sound(trial, pairs, now, unused):
-                rules |= {join(old): join(new) for old, new in trial}
-                filled += pairs
+        for trial in ([rule], pairs):
+            new = {old: _changed(old, trial) or name for old, name in now.items()}
+            if _is_sound(new, now, kept) and all(new[old] == name for old, name in pairs):
+                rules = {join(a): join(b) for a, b in trial} | rules  # the new ones are tried first
+                now, kept, filled = new, kept | dict(pairs).keys(), [*filled, *((name, old) for old, name in pairs)]
                 break
     proposed = rules | {old: new for old, new in given.items() if old not in rules}
-    return proposed if rules and works(proposed, [(name, old) for old, name in filled]) else {}
+    return proposed if rules and works(proposed, filled) else {}
 
 
-def _is_sound(
-    rules: list[_Rule], pairs: list[tuple[Names, Names]], now: Mapping[Names, Names], unused: Mapping[Names, Any]
-) -> bool:
-    """Whether rules change the names in these pairs as wanted, and no name that is right or needed by another."""
-    new = {old: next((x for rule in rules if (x := _replaced(old, *rule)) is not None), now[old]) for old in now}
-    is_kept = all(new[old] == now[old] for old in now if old not in unused)
-    return is_kept and all(new[old] == name for old, name in pairs) and len({*new.values()}) == len(new)
+def _changed(name: Names, rules: Iterable[_Rule]) -> Names | None:
+    """What the first rule that matches makes of a name."""
+    return next((new for rule in rules if (new := _replaced(name, *rule)) is not None), None)
+
+
+def _is_sound(new: Mapping[Names, Names], before: Mapping[Names, Names], kept: Iterable[Names]) -> bool:
+    """Whether all names differ, and those that are right are the same as before."""
+    return len({*new.values()}) == len(new) and all(new[old] == before[old] for old in kept)
 
 
 def _best_rules(pairs: _Pairs) -> Iterator[tuple[_Rule, list[tuple[Names, Names]]]]:

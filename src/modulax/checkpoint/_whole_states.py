@@ -87,6 +87,16 @@ class _Pairing:
         self.found, near = candidates(self.nesting, self.places, self.leaves, self.saved)
         shared = {name for state in self.states.values() for name in state.shared}
         add_nearest(self.found, _where(near, lambda name: name not in shared))
+        waiting = self._filled_from_sources()
+        names = {name for state in waiting for name in state.shared}
+        others = self._nearest(_where(near, lambda name: name in names))
+        for state in waiting:
+            self._fill(state, {name: others.get(name, []) for name in state.shared})
+        remarks = (_remark_on_parts(state, self.found) for state in self.states.values())
+        return Pairs(self.found, self.refused, self.remarks + [x for x in remarks if x is not None])
+
+    def _filled_from_sources(self) -> list[_State]:
+        """Fill what each state shares from where its moments are, and return the states that have none."""
         waiting = list[_State]()
         for where in sorted(self.states, key=len, reverse=True):  # outer states go with those inside
             state = self.states[where]
@@ -94,12 +104,7 @@ class _Pairing:
             self._fill(state, {name: [x + self.places[name].rest for x in sources] for name in state.shared})
             if not sources and not state.moments:
                 waiting.append(state)
-        names = {name for state in waiting for name in state.shared}
-        others = self._nearest(_where(near, lambda name: name in names))
-        for state in waiting:
-            self._fill(state, {name: others.get(name, []) for name in state.shared})
-        remarks = (_remark_on_parts(state, self.found) for state in self.states.values())
-        return Pairs(self.found, self.refused, self.remarks + [x for x in remarks if x is not None])
+        return waiting
 
     def _sources(self, where: Names, state: _State) -> list[Names]:
         """The saved states that the moments of a state, or of those inside it, are read from."""
@@ -159,17 +164,22 @@ class _Pairing:
         settled, taken = set(self.found), set(self.found.values())
         for distance in sorted(near):
             pairs = [(name, other) for name, other in near[distance] if name not in settled and other not in taken]
-            ours, theirs = (collections.defaultdict[Names, set[Names]](set) for _ in range(2))
-            for name, other in pairs:
-                place = self.places[name]
-                ours[other].add(self.nesting.form(place.nesting))
-                theirs[name].add(self.nesting.form(_state_of(other, place)[len(place.root) :]))
-            for name, other in pairs:
-                if len(ours[other]) == len(theirs[name]) == 1 and not self._is_of_others(name, other):
+            for name, other in self._of_groups(pairs):
+                if not self._is_of_others(name, other):
                     found[name].append(other)
             settled.update(name for name, _ in pairs)
             taken.update(other for _, other in pairs)
         return found
+
+    def _of_groups(self, pairs: Iterable[tuple[Names, Names]]) -> list[tuple[Names, Names]]:
+        """The pairs of which all others with one of the two names are in states of groups of parameters."""
+        pairs = list(pairs)
+        ours, theirs = (collections.defaultdict[Names, set[Names]](set) for _ in range(2))
+        for name, other in pairs:
+            place = self.places[name]
+            ours[other].add(self.nesting.form(place.nesting))
+            theirs[name].add(self.nesting.form(_state_of(other, place)[len(place.root) :]))
+        return [(name, other) for name, other in pairs if len(ours[other]) == len(theirs[name]) == 1]
 
 
 def _remark_on_parts(state: _State, found: Mapping[Names, Names]) -> str | None:
