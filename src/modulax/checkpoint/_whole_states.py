@@ -144,10 +144,8 @@ class _Pairing:
         self.found |= values
 
     def _refuse(self, state: _State, name: Names, others: list[Names]) -> None:
-        what = f"`{join(name)}` and the moments beside it stay" if state.moments else f"`{join(name)}` stays"
-        self.remarks.append(
-            f"{what} fresh: the states for it in the checkpoint differ in {listing(map(join, others))}."
-        )
+        moments = " and the moments next to it" if state.moments else ""
+        self.remarks.append(f"Fresh, because {listing(map(join, others))} differ: `{join(name)}`{moments}.")
         self.refused |= {*state.moments, *state.shared}
         for moment in state.moments:
             self.found.pop(moment, None)
