@@ -134,7 +134,8 @@ def restore(
             `{"encoder": "backbone"}` renames a module in the parameters and in all moments. Or a function from old to
             new names that returns None for names to drop.
         strict: whether both must have the same names. Otherwise what both have is restored, the rest comes from
-            the template, and states are recognized after they were put into a container or taken out of one.
+            the template, and states are recognized after they were put into a container or taken out of one, or divided
+            among groups of parameters. A count is restored only together with moments that it counts for.
 
     Returns:
         The filled tree, and a `Report` of what was restored, what stayed fresh, and what was not used.
