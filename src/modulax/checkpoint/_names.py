@@ -4,9 +4,9 @@ The names of an array are the keys that lead to it, a tuple. They are joined to 
 `split`) where they leave the library: on disk, in a `Report`, in an error message and in the rules of the user.
 
 A `Template` has the arrays of a tree by names, and `match` pairs them with those of a checkpoint, after `renamed`
-(`_renaming.py`) applied the user's rules. Without `strict`, `paired` (`_whole_states.py`) also recognizes a state that was
-put into a container or taken out of one. Nothing here reads a file: `_store.py` does, and `_convert.py` puts the values
-into the template.
+(`_renaming.py`) applied the user's rules. Without `strict`, `paired` (`_whole_states.py`) also recognizes a state that
+was put into a container or taken out of one. Nothing here reads a file: `_store.py` does, and `_convert.py` puts the
+values into the template.
 """
 
 import collections
