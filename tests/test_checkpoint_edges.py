@@ -229,7 +229,8 @@ def test_a_report_says_what_was_moved_from_where_to_where():
         return {"a.w": "d.w", "b.a.v": "b.v"}.get(name)
 
     rules = {"a.w": "d.w", "a": ""}
-    says = "Shapes agree with `rename={'c': 'e'}`."
+    all_rules = {"c": "e", **rules}
+    says = f"Shapes agree with `rename={all_rules}`."
     for rules_or_function, unused, proposed in ((rename, [], []), (rules, ["  unused  c"], [says])):
         found, report = checkpoint.load_state_dict(template, flat, rename=rules_or_function, strict=False)
         np.testing.assert_array_equal(found["d"]["w"], X)
@@ -237,6 +238,8 @@ def test_a_report_says_what_was_moved_from_where_to_where():
         moved = ["  moved   b.a.v -> b.v", "  moved   a.w -> d.w"]
         first = f"restored 2, fresh 1, unused {len(unused)}"
         assert str(report).splitlines() == [first, *moved, "  fresh   e", *unused, *proposed]
+    found, report = checkpoint.load_state_dict(template, flat, rename=report.proposed)
+    np.testing.assert_array_equal(found["e"], Y)
     with pytest.raises(ValueError, match=r"lacks `weight` \(it has `weights`\)"):
         checkpoint.load_state_dict({"weight": BLANK}, {"weights": X, "c": X})
     with pytest.raises(ValueError, match=r"`c` has shape .*`w` of the template.*if name == 'c' else name"):

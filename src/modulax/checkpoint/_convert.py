@@ -10,7 +10,8 @@ from jaxtyping import PyTree
 
 from ..tree._paths import Names, join, split
 from ._low_bit import Side
-from ._names import Rename, Report, Template, match, stored
+from ._names import Report, Template, match, stored
+from ._renaming import Rename
 
 
 def is_key(x: Any) -> bool:
@@ -102,23 +103,50 @@ def fill(
         ValueError: if names, shapes or dtypes don't agree, or a leaf that isn't stored has no value to keep.
     """
     ours, theirs = Side(template.arrays, saved), Side(saved, template.arrays)
-    found = match(template, ours.arrays, theirs.arrays, rename, strict)
+
+    def are_equal(names: list[Names]) -> bool:
+        """Read the values of several arrays, unless there is only one, and compare them."""
+        specs = {x: jax.ShapeDtypeStruct(theirs.arrays[x].shape, theirs.arrays[x].dtype) for x in names}
+        values = fetch(specs) if len(names) > 1 else {}
+        return len({np.asarray(values[name]).tobytes() for name in values if name in specs}) <= 1
+
+    found = match(template, ours.arrays, theirs.arrays, rename, strict, are_equal)
     report = Report(
         {join(part): join(source) for name, source in found.sources.items() for part in ours.parts(name)},
         tuple(map(join, ours.expanded(found.fresh))),
         tuple(map(join, theirs.expanded(found.unused))),
         found.proposed,
+        tuple(found.remarks),
     )
+    return _filled(template, ours, theirs, found.sources, fetch), report
+
+
+def fill_by_name(
+    template: Template, saved: Mapping[Names, Any], fetch: Callable[[dict[Names, Any]], Mapping[Names, Any]]
+) -> PyTree:
+    """Fill the leaves of a template that have a stored array of the same name; the arguments are those of `fill`."""
+    ours, theirs = Side(template.arrays, saved), Side(saved, template.arrays)
+    return _filled(template, ours, theirs, {name: name for name in ours.arrays if name in theirs.arrays}, fetch)
+
+
+def _filled(
+    template: Template,
+    ours: Side,
+    theirs: Side,
+    sources: Mapping[Names, Names],
+    fetch: Callable[[dict[Names, Any]], Mapping[Names, Any]],
+) -> PyTree:
+    """Read arrays and put them into leaves of the template; the others keep their values."""
     wanted: dict[Names, Any] = {}
-    for name, source in found.sources.items():
+    for name, source in sources.items():
         check(join(name), join(source), ours.arrays[name], theirs.arrays[source])
         wanted |= theirs.wanted(source, ours.arrays[name])
-    for name in ours.expanded(found.fresh):
+    for name in ours.expanded(name for name in ours.arrays if name not in sources):
         _check_value(join(name), template.arrays[name])
     values, new = fetch(wanted), {name: _phase(template.arrays[name]) for name in ours.phases}
-    for name, source in found.sources.items():
+    for name, source in sources.items():
         new |= ours.written(name, theirs.read(source, values))
-    return template.filled({name: into(template.arrays[name], x) for name, x in new.items()}), report
+    return template.filled({name: into(template.arrays[name], x) for name, x in new.items()})
 
 
 def _phase(leaf: Any) -> Any:

@@ -27,6 +27,11 @@ class Place(NamedTuple):
     nesting: Names
     rest: Names
 
+    @property
+    def state(self) -> Names:
+        """The names that lead to the innermost state."""
+        return self.root + self.nesting
+
 
 class Nesting:
     """How the states of transforms are nested in a template, and how far a saved name is from that.
@@ -45,7 +50,9 @@ class Nesting:
     def __init__(self, template: PyTree, joined: set[Names], own: Iterable[Names], saved: Iterable[Names]):
         self._fields, self._keyed = nesting_fields()
         self._auxiliary = auxiliary_fields()
-        self._sections = {section.names: section.root for section in sections(template)}
+        found = list(sections(template))
+        self._sections = {section.names: section for section in found if section.kind != "states"}
+        self._outer = {section.names[:-1] for section in found if section.kind == "states"}
         self._joined = joined
         self._own = _by_prefix(own)
         self._saved = _by_prefix(saved)
@@ -54,8 +61,8 @@ class Nesting:
     def place(self, names: Names) -> Place:
         """Split the name of a leaf of the template."""
         for stop in range(len(names), 0, -1):
-            if (root := self._sections.get(names[:stop])) is not None:
-                return Place(names[:root], names[root : stop - 1], names[stop - 1 :])
+            if (section := self._sections.get(names[:stop])) is not None:
+                return Place(names[: section.root], names[section.root : stop - 1], names[stop - 1 :])
         # `modulax.nnx.Optimizer` keeps its state as a mapping with whole paths as keys, and trees of such mappings in
         # it, so only the names are known.
         joined = (len(prefix) for prefix in self._joined if names[: len(prefix)] == prefix)
@@ -64,6 +71,17 @@ class Nesting:
         while stop < len(names) and names[stop] in self._fields:
             stop += 1 + (names[stop] in self._keyed)
         return Place(names[:root], names[root:stop], names[stop:])
+
+    def is_shared(self, place: Place) -> bool:
+        """Whether a leaf is one number for all parameters, such as a count, and not in a tree like them."""
+        section = self._sections.get((*place.state, *place.rest[:1]))
+        # Where only the names are known, the names of a leaf in a tree like the parameters go on behind the field.
+        return len(place.rest) == 1 if section is None else section.kind == "shared"
+
+    def form(self, nesting: Names) -> Names:
+        """Return a nesting without the keys of groups of parameters, in which the states of groups differ."""
+        is_group = [i > 0 and nesting[i - 1] in self._keyed - {"parts"} for i in range(len(nesting))]
+        return tuple("" if skips else name for name, skips in zip(nesting, is_group, strict=True))
 
     def distance(self, place: Place, other: Names) -> tuple[bool, int, int, int, bool] | None:
         """Return how far a saved name is from a place, or None if they don't match at all.
@@ -87,7 +105,7 @@ class Nesting:
         own, others = self._keys(nesting), self._keys(middle)
         if own is None or others is None:
             return None
-        is_own_rule = self._is_rule(self._own, root + nesting)
+        is_own_rule = self._is_rule(self._own, root + nesting) and root + nesting not in self._outer
         if own != others and is_own_rule and self._is_rule(self._saved, root + middle) and own[-1:] != others[-1:]:
             return None
         if self._is_of_another_part(root, nesting, middle) or self._is_one_of_more(root, nesting, middle):
@@ -183,15 +201,21 @@ def _is_within(short: Names, long: Names) -> bool:
     return all(key in remaining for key in short)
 
 
-def nearest(nesting: Nesting, leaves: Mapping[Names, Any], saved: Mapping[Names, Any]) -> dict[Names, Names]:
-    """Find for each leaf of the template the nearest name of the checkpoint, unless it is ambiguous."""
+Near = Mapping[Any, Iterable[tuple[Names, Names]]]
+"""Pairs of a name in the template and one in the checkpoint, by their distance."""
+
+
+def candidates(
+    nesting: Nesting, places: Mapping[Names, Place], leaves: Mapping[Names, Any], saved: Mapping[Names, Any]
+) -> tuple[dict[Names, Names], Near]:
+    """Return the pairs that are certain, and those that match, by distance."""
     alike = collections.defaultdict[Any, list[Names]](list)  # by shape and last key, which must be equal
     for other, x in saved.items():
         alike[np.shape(x), other[-1:]].append(other)
     found: dict[Names, Names] = {}
     near = collections.defaultdict[Any, list[tuple[Names, Names]]](list)
     for name, leaf in leaves.items():
-        place = nesting.place(name)
+        place = places[name]
         # A leaf that is not in a state is matched by its name alone. `check` reports another shape.
         if name in saved and not (place.rest and np.shape(leaf) == np.shape(saved[name])):
             found[name] = name
@@ -199,11 +223,10 @@ def nearest(nesting: Nesting, leaves: Mapping[Names, Any], saved: Mapping[Names,
             distance = nesting.distance(place, other)
             if distance is not None:
                 near[distance].append((name, other))
-    _add_nearest(found, near)
-    return found
+    return found, near
 
 
-def _add_nearest(found: dict[Names, Names], near: Mapping[Any, list[tuple[Names, Names]]]) -> None:
+def add_nearest(found: dict[Names, Names], near: Near) -> None:
     """Add the pairs of which neither name is as near to another one, from the nearest distance on."""
     settled, taken = set(found), set(found.values())
     for distance in sorted(near):

@@ -19,9 +19,10 @@ from .._support.checks import listing
 from .._support.module import AbstractState
 from ..tree._paths import Names, join, key_names, split
 from ..tree._stacks import unstack
-from ._convert import as_stored, check, fill, plain
-from ._names import Rename, Report, Template, named, renamed
+from ._convert import as_stored, check, fill_by_name, plain
+from ._names import Report, Template, named
 from ._optax_pairs import Plan, Value, pair
+from ._renaming import Rename, renamed
 from ._store import opened
 
 _Fetch = Callable[[dict[Names, Any]], Mapping[Names, Any]]
@@ -248,7 +249,7 @@ def _filled(template: PyTree, values: Mapping[Names, Value], found: Mapping[Name
         found = {name: (own[name], values[name]) for name in leaves}
         return {name: _cast(f(*map(arrays.__getitem__, xs)), leaf) for name, (leaf, (xs, f)) in found.items()}
 
-    return fill(Template(template), made, computed, None, strict=False)[0]
+    return fill_by_name(Template(template), made, computed)
 
 
 def _cast(x: Any, leaf: Any) -> Any:

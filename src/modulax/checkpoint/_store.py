@@ -28,7 +28,8 @@ from jaxtyping import PyTree
 
 from ..tree._paths import Names, join, key_names, split
 from ._convert import as_stored, fill, is_key, plain
-from ._names import Rename, Report, Template
+from ._names import Report, Template
+from ._renaming import Rename
 
 
 def _orbax() -> Any:
@@ -133,7 +134,8 @@ def restore(
             `{"encoder": "backbone"}` renames a module in the parameters and in all moments. Or a function from old to
             new names that returns None for names to drop.
         strict: whether both must have the same names. Otherwise what both have is restored, the rest comes from
-            the template, and states are recognized after they were put into a container or taken out of one.
+            the template, and states are recognized after they were put into a container or taken out of one, or divided
+            among groups of parameters. A count is restored only together with moments that it counts for.
 
     Returns:
         The filled tree, and a `Report` of what was restored, what stayed fresh, and what was not used.

@@ -87,7 +87,7 @@ class _Place(NamedTuple):
 
 
 def _places(template: State) -> Iterator[_Place]:
-    fields = {section.names for section in sections(unstack(template))}
+    fields = {section.names for section in sections(unstack(template)) if section.kind != "states"}
     for name in stored(template):
         keys = split(name)
         stop = next((stop for stop in range(len(keys)) if keys[: stop + 1] in fields), None)

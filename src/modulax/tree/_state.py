@@ -11,7 +11,7 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._support.checks import listing
-from .._support.module import AbstractState, every_field, kind_of
+from .._support.module import AbstractState, FieldKind, every_field, kind_of
 from ._paths import Names, is_plain, key_names, longest_prefix, named_leaves
 from ._stacks import stack_like, unstack
 
@@ -81,7 +81,7 @@ def _fields(node: PyTree, cls: type, children: Sequence[tuple[Any, PyTree]]) -> 
     return [fields[key[0].name] if fields else None for key, _ in children]
 
 
-def section_kind(field: dataclasses.Field | None, value: Any) -> Literal["params", "shared", "states"]:
+def section_kind(field: dataclasses.Field | None, value: Any) -> FieldKind:
     """The kind of a field; one that contains modulax states counts as nested, whatever its declaration."""
     kind = "states" if field is None else kind_of(field)
     if kind != "params":
@@ -91,26 +91,29 @@ def section_kind(field: dataclasses.Field | None, value: Any) -> Literal["params
 
 
 class Section(NamedTuple):
-    """A field of a state that does not hold further states, by its location in a tree.
+    """A field of a state by its location in a tree.
 
     Args:
         names: the names of the keys that lead to the field, including its own name.
         root: how many of them lead to the outermost state; the others before the last are nesting.
+        kind: what the field holds.
     """
 
     names: Names
     root: int
+    kind: FieldKind
 
 
 def sections(node: PyTree, names: Names = (), root: int | None = None) -> Iterator[Section]:
-    """Iterate over the sections of every state in a tree, which may hold parameters, models and optimizers too."""
+    """Iterate over the fields of every state in a tree, which may hold parameters, models and optimizers too."""
     root = len(names) if root is None and isinstance(node, AbstractState) else root
     children = one_level(node)[0]
     for (key, child), field in zip(children, _fields(node, AbstractState, children), strict=True):
         below = names + key_names(key)
-        if root is not None and section_kind(field, child) != "states":
-            yield Section(below, root)
-        else:
+        kind = section_kind(field, child)
+        if root is not None and field is not None:
+            yield Section(below, root, kind)
+        if root is None or kind == "states":
             yield from sections(child, below, root)
 
 

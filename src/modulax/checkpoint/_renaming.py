@@ -1,0 +1,146 @@
+"""Rules for `rename`: how they change names, and which rules would fill what a restore left fresh."""
+
+import collections
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from .._support.checks import listing
+from ..tree._paths import Names, join, split
+
+Rename = Mapping[str, str] | Callable[[str], str | None] | None
+
+
+def renamed(names: Iterable[str], rename: Rename) -> dict[str, str]:
+    """Map the new names of a checkpoint to its old ones; names that were dropped are left out.
+
+    Raises:
+        ValueError: if two names become the same, or a rule matches nothing.
+    """
+    names, out = list(names), dict[str, str]()
+    used: set[str] = set()
+    for name in names:
+        new = rename(name) if callable(rename) else _apply_rules(name, rename or {}, used)
+        if new is None:
+            continue
+        if new in out:
+            raise ValueError(
+                f"`rename` gives `{out[new]}` and `{name}` of the checkpoint the same name, `{new}`. "
+                f"Rename one of them differently."
+            )
+        out[new] = name
+    if unused := [old for old in (rename if isinstance(rename, Mapping) else ()) if old not in used]:
+        raise ValueError(f"`rename`: nothing in the checkpoint is called `{unused[0]}`; it has {listing(names)}.")
+    return out
+
+
+def _apply_rules(name: str, rules: Mapping[str, str], used: set[str]) -> str:
+    """Apply the first rule that matches a part of a name."""
+    for old, new in rules.items():
+        changed = _replaced(split(name), split(old), split(new) if new else ())
+        if changed is not None:
+            used.add(old)
+            return join(changed)
+    return name
+
+
+def _replaced(names: Names, old: Names, new: Names) -> Names | None:
+    """Replace a part of the names where it occurs first; None if it doesn't."""
+    for start in range(len(names) - len(old) + 1):
+        stop = start + len(old)
+        if names[start:stop] == old:
+            return (*names[:start], *new, *names[stop:])
+    return None
+
+
+# Names of one shape are compared in pairs, which takes seconds for more of them.
+_MOST_PAIRS = 10_000
+_Rule = tuple[Names, Names]
+_Pairs = dict[_Rule, list[tuple[Names, Names]]]  # old and new names, by the rule that makes the one of the other
+
+
+def propose(
+    fresh: Mapping[Names, Any],
+    unused: Mapping[Names, Any],
+    saved: list[Names],
+    rename: Rename,
+    works: Callable[[Mapping[str, str], list[tuple[Names, Names]]], bool],
+) -> dict[str, str]:
+    """Find the rules for `rename` that would fill most fresh leaves from unused arrays of the same shapes.
+
+    A rule is proposed if no other one fills as many of the same leaves: two layers of one shape are ambiguous. A rule
+    that would also change names that are right is replaced by rules for whole names.
+
+    Args:
+        fresh: the leaves of the template to fill.
+        unused: the arrays of the checkpoint that can fill them.
+        saved: all names in the checkpoint.
+        rename: the rules of the user, which are part of what is proposed.
+        works: whether a restore by such rules fills what it does now, and these leaves too, each from the given array.
+    """
+    given = dict(rename) if isinstance(rename, Mapping) else {}
+    now = {split(old): split(new) for new, old in renamed(map(join, saved), given).items()}
+    kept, rules = now.keys() - unused.keys(), dict[str, str]()
+    filled = list[tuple[Names, Names]]()
+    for rule, pairs in _best_rules(_possible_rules(fresh, unused)):
+        for trial in ([rule], pairs):
+            new = {old: _changed(old, trial) or name for old, name in now.items()}
+            if _is_sound(new, now, kept) and all(new[old] == name for old, name in pairs):
+                rules = {join(a): join(b) for a, b in trial} | rules  # the new ones are tried first
+                now, kept, filled = new, kept | dict(pairs).keys(), [*filled, *((name, old) for old, name in pairs)]
+                break
+    proposed = rules | {old: new for old, new in given.items() if old not in rules}
+    return proposed if rules and works(proposed, filled) else {}
+
+
+def _changed(name: Names, rules: Iterable[_Rule]) -> Names | None:
+    """What the first rule that matches makes of a name."""
+    return next((new for rule in rules if (new := _replaced(name, *rule)) is not None), None)
+
+
+def _is_sound(new: Mapping[Names, Names], before: Mapping[Names, Names], kept: Iterable[Names]) -> bool:
+    """Whether all names differ, and those that are right are the same as before."""
+    return len({*new.values()}) == len(new) and all(new[old] == before[old] for old in kept)
+
+
+def _best_rules(pairs: _Pairs) -> Iterator[tuple[_Rule, list[tuple[Names, Names]]]]:
+    """Yield rules and the pairs that they make, from the one that makes most of them on."""
+    while pairs:
+        most = max(map(len, pairs.values()))
+        best = {rule: found for rule, found in pairs.items() if len(found) == most}
+        counts = collections.Counter(name for found in best.values() for pair in found for name in set(pair))
+        for rule, found in best.items():
+            if all(counts[name] == 1 for pair in found for name in pair):
+                yield rule, found
+        pairs = _left(pairs, counts)
+
+
+def _left(pairs: _Pairs, taken: Mapping[Names, Any]) -> _Pairs:
+    """The pairs of names that are not taken, and their rules."""
+    rest = {rule: [pair for pair in found if taken.keys().isdisjoint(pair)] for rule, found in pairs.items()}
+    return {rule: found for rule, found in rest.items() if found}
+
+
+def _possible_rules(fresh: Mapping[Names, Any], unused: Mapping[Names, Any]) -> _Pairs:
+    """The rules that make the name of a fresh leaf of that of an unused array of its shape."""
+    by_shape = collections.defaultdict[Any, list[Names]](list)
+    for old, x in unused.items():
+        by_shape[np.shape(x)].append(old)
+    pairs: _Pairs = {}
+    for name, leaf in fresh.items():
+        olds = by_shape[np.shape(leaf)]
+        for old in olds if len(olds) ** 2 <= _MOST_PAIRS else []:
+            rule = _difference(old, name)
+            if rule is not None and _replaced(old, *rule) == name:
+                pairs.setdefault(rule, []).append((old, name))
+    return pairs
+
+
+def _difference(a: Names, b: Names) -> _Rule | None:
+    """The parts in which two names differ, without what they have in common at either end."""
+    shorter = min(len(a), len(b))
+    start = next((i for i in range(shorter) if a[i] != b[i]), shorter)
+    end = next((i for i in range(shorter - start) if a[-1 - i] != b[-1 - i]), shorter - start)
+    a, b = a[start : len(a) - end], b[start : len(b) - end]
+    return (a, b) if a and b else None

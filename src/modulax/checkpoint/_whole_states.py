@@ -1,0 +1,205 @@
+"""Pairs of names for a lenient restore, state by state: what the parameters share in a state goes with its moments.
+
+A count without its moments, or moments without their count, would scale the steps of Adam by a wrong bias correction.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._support.checks import listing
+from ..tree._paths import Names, join
+from ._nesting import Near, Nesting, Place, add_nearest, candidates
+
+
+class Pairs(NamedTuple):
+    """Which name of the checkpoint fills which one of the template.
+
+    Args:
+        sources: the names of the checkpoint by those of the template.
+        refused: names of the template that could be filled only with numbers that don't belong together.
+        remarks: for the report, what was refused, and which states are restored in part.
+    """
+
+    sources: dict[Names, Names]
+    refused: set[Names]
+    remarks: list[str]
+
+
+@dataclasses.dataclass
+class _State:
+    """The leaves of a state of the template: its moments, in trees like the parameters, and what these share."""
+
+    moments: list[Names] = dataclasses.field(default_factory=list)
+    shared: list[Names] = dataclasses.field(default_factory=list)
+
+
+def paired(
+    nesting: Nesting,
+    leaves: Mapping[Names, Any],
+    saved: Mapping[Names, Any],
+    are_equal: Callable[[list[Names]], bool],
+) -> Pairs:
+    """Find the name of the checkpoint for every leaf of the template.
+
+    First each moment gets the nearest name, unless it is ambiguous. Then what a state shares is read from the states
+    that its moments are read from. One saved count may so serve several states of the template, those of groups of
+    parameters. If several saved states serve one, their counts must be equal; otherwise nothing in the state is
+    restored.
+
+    A state without moments, such as the step count of an optimizer, goes with the moments in the states inside it; and
+    if none of them is restored, it gets the nearest names.
+
+    Args:
+        nesting: how the states in the template and in the checkpoint are nested.
+        leaves: the leaves of the template.
+        saved: the arrays of the checkpoint, or their shapes and dtypes.
+        are_equal: function that reads several arrays of the checkpoint and compares them.
+    """
+    return _Pairing(nesting, leaves, saved, are_equal).result()
+
+
+class _Pairing:
+    """What is known while the leaves are paired; the arguments are those of `paired`."""
+
+    def __init__(
+        self,
+        nesting: Nesting,
+        leaves: Mapping[Names, Any],
+        saved: Mapping[Names, Any],
+        are_equal: Callable[[list[Names]], bool],
+    ):
+        self.nesting, self.leaves, self.saved, self.are_equal = nesting, leaves, saved, are_equal
+        self.places = {name: nesting.place(name) for name in leaves}
+        self.states = collections.defaultdict[Names, _State](_State)
+        for name, place in self.places.items():
+            if place.rest:
+                state = self.states[place.state]
+                (state.shared if nesting.is_shared(place) else state.moments).append(name)
+        self.found: dict[Names, Names] = {}
+        self.refused: set[Names] = set()
+        self.remarks: list[str] = []
+
+    def result(self) -> Pairs:
+        self.found, near = candidates(self.nesting, self.places, self.leaves, self.saved)
+        shared = {name for state in self.states.values() for name in state.shared}
+        add_nearest(self.found, _where(near, lambda name: name not in shared))
+        waiting = self._filled_from_sources()
+        names = {name for state in waiting for name in state.shared}
+        others = self._nearest(_where(near, lambda name: name in names))
+        for state in waiting:
+            self._fill(state, {name: others.get(name, []) for name in state.shared})
+        remarks = (_remark_on_parts(state, self.found) for state in self.states.values())
+        return Pairs(self.found, self.refused, self.remarks + [x for x in remarks if x is not None])
+
+    def _filled_from_sources(self) -> list[_State]:
+        """Fill what each state shares from where its moments are, and return the states that have none."""
+        waiting = list[_State]()
+        for where in sorted(self.states, key=len, reverse=True):  # outer states go with those inside
+            state = self.states[where]
+            sources = self._sources(where, state)
+            self._fill(state, {name: [x + self.places[name].rest for x in sources] for name in state.shared})
+            if not sources and not state.moments:
+                waiting.append(state)
+        return waiting
+
+    def _sources(self, where: Names, state: _State) -> list[Names]:
+        """The saved states that the moments of a state, or of those inside it, are read from."""
+        if state.moments:
+            return _unique(self._source(name) for name in state.moments if name in self.found)
+        inside = (name for name in self.found if name[: len(where)] == where and self.places[name].rest)
+        around = (self._around(state, source) for source in _unique(map(self._source, inside)))
+        return _unique(source for source in around if source is not None)
+
+    def _source(self, name: Names) -> Names:
+        """The saved state that a leaf is read from."""
+        return _state_of(self.found[name], self.places[name])
+
+    def _around(self, state: _State, source: Names) -> Names | None:
+        """The nearest to a state without moments, of a saved state and those around it."""
+        near = []
+        for stop in range(len(source) + 1):
+            there = [(name, source[:stop] + self.places[name].rest) for name in state.shared]
+            distances = [self.nesting.distance(self.places[x], other) for x, other in there if self._fits(x, other)]
+            near += [(distance, -stop) for distance in distances if distance is not None]
+        return source[: -min(near)[1]] if near else None
+
+    def _fits(self, name: Names, other: Names) -> bool:
+        return other in self.saved and np.shape(self.leaves[name]) == np.shape(self.saved[other])
+
+    def _fill(self, state: _State, others: Mapping[Names, list[Names]]) -> None:
+        """Read what a state shares from one or several saved states; nothing if those differ."""
+        values: dict[Names, Names] = {}
+        for name in (name for name in others if name not in self.found):
+            fitting = [other for other in others[name] if self._fits(name, other)]
+            if not fitting:
+                continue
+            if len(fitting) < len(others[name]) or not self.are_equal(fitting):
+                self._refuse(state, name, others[name])
+                return
+            values[name] = fitting[0]
+        self.found |= values
+
+    def _refuse(self, state: _State, name: Names, others: list[Names]) -> None:
+        moments = " and the moments next to it" if state.moments else ""
+        self.remarks.append(f"Fresh, because {listing(map(join, others))} differ: `{join(name)}`{moments}.")
+        self.refused |= {*state.moments, *state.shared}
+        for moment in state.moments:
+            self.found.pop(moment, None)
+
+    def _is_of_others(self, name: Names, other: Names) -> bool:
+        """Whether moments in the saved state are restored into other states than the one of the leaf."""
+        where, source = self.places[name].state, _state_of(other, self.places[name])
+        inside = (x for x, y in self.found.items() if y[: len(source)] == source)
+        return where != source and any(x[: len(where)] != where for x in inside)
+
+    def _nearest(self, near: Near) -> dict[Names, list[Names]]:
+        """The nearest names; of several that are as near, all if they are in states of groups of parameters."""
+        found = collections.defaultdict[Names, list[Names]](list)
+        settled, taken = set(self.found), set(self.found.values())
+        for distance in sorted(near):
+            pairs = [(name, other) for name, other in near[distance] if name not in settled and other not in taken]
+            for name, other in self._of_groups(pairs):
+                if not self._is_of_others(name, other):
+                    found[name].append(other)
+            settled.update(name for name, _ in pairs)
+            taken.update(other for _, other in pairs)
+        return found
+
+    def _of_groups(self, pairs: Iterable[tuple[Names, Names]]) -> list[tuple[Names, Names]]:
+        """The pairs of which all others with one of the two names are in states of groups of parameters."""
+        pairs = list(pairs)
+        ours, theirs = (collections.defaultdict[Names, set[Names]](set) for _ in range(2))
+        for name, other in pairs:
+            place = self.places[name]
+            ours[other].add(self.nesting.form(place.nesting))
+            theirs[name].add(self.nesting.form(_state_of(other, place)[len(place.root) :]))
+        return [(name, other) for name, other in pairs if len(ours[other]) == len(theirs[name]) == 1]
+
+
+def _remark_on_parts(state: _State, found: Mapping[Names, Names]) -> str | None:
+    """What to say of a state of which moments are restored without what it shares, or the other way round."""
+    moments, shared = ([name for name in names if name not in found] for names in (state.moments, state.shared))
+    if moments and len(shared) < len(state.shared):
+        kept = listing(join(name) for name in state.shared if name in found)
+        return f"Fresh next to the restored {kept}: {listing(map(join, moments))}."
+    if shared and len(moments) < len(state.moments):
+        return f"Fresh next to restored moments: {listing(map(join, shared))}."
+    return None
+
+
+def _where(near: Near, is_meant: Callable[[Names], bool]) -> Near:
+    """The pairs with some names of the template."""
+    return {distance: [pair for pair in pairs if is_meant(pair[0])] for distance, pairs in near.items()}
+
+
+def _unique(names: Iterable[Names]) -> list[Names]:
+    return list(dict.fromkeys(names))
+
+
+def _state_of(name: Names, place: Place) -> Names:
+    """The names that lead to the state of a leaf that has this place in it."""
+    return name[: len(name) - len(place.rest)]

@@ -1,0 +1,271 @@
+"""A state that is divided among groups of parameters, or joined, in a lenient restore: it goes on as it would have."""
+
+import collections
+import itertools
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+from flax import nnx
+
+import modulax as mx
+import modulax.nnx
+from modulax import checkpoint, schedules
+
+from .reach import EVERYTHING
+from .settings import jax_defaults
+
+PARAMS = {"b": np.linspace(-1, 1, 3).astype(np.float32), "w": np.linspace(-1, 2, 4).astype(np.float32).reshape(2, 2)}
+RATE = schedules.Linear(0.1, 0.01, 9)
+
+# Rules that treat each parameter for itself, so that groups with equal hyperparameters change nothing.
+RULES = {
+    "Adam": lambda: mx.Adam(RATE),
+    "SGD": lambda: mx.SGD(RATE),
+    "momentum": lambda: mx.SGD(RATE, momentum=0.9),
+    "AMSGrad": lambda: mx.AMSGrad(RATE),
+    "RMSProp": lambda: mx.RMSProp(RATE, momentum=0.9),
+    "Adan": lambda: mx.Chain(mx.Clip(1.0), mx.Adan(RATE)),
+    "two": lambda: mx.Chain(mx.Ema(0.9), mx.Lion(RATE)),
+}
+FORMS = {
+    "whole": lambda t: t,
+    "groups": lambda t: mx.groups(t, {"w": {"learning_rate": RATE}}),
+    "parts": lambda t: mx.Partition({"p": t, "q": t}, {"b": "p", "w": "q"}),
+    "part": lambda t: mx.Partition({"all": t}, {"b": "all", "w": "all"}),
+}
+# Keys of groups, and of a part of a chain that is a whole or groups.
+KEYS = {"inner_states", "default", "w", "p", "q", "all", "partition", "chain", "adam", "sgd", "amsgrad", "rms_prop"}
+CONTAINERS = {
+    "none": lambda t: t,
+    "MultiSteps": lambda t: mx.MultiSteps(t, 2),
+    "ParamEMA": lambda t: mx.ParamEMA(t, 0.9),
+    "Lookahead": lambda t: mx.Lookahead(t, 2, 0.5),
+    "ApplyIfFinite": lambda t: mx.ApplyIfFinite(t, 3),
+    "Chain": lambda t: mx.Chain(t, mx.Clip(1.0)),
+}
+
+
+@pytest.fixture(autouse=True)
+def _defaults():
+    with jax_defaults():
+        yield
+
+
+def forms_of(rule: str, container: str) -> list[dict[str, Any]]:
+    """Whole and divided: within the container, and with a container in each group."""
+    around = CONTAINERS[container]
+    within = {form: around(make(RULES[rule]())) for form, make in FORMS.items()}
+    return [within, {form: make(around(RULES[rule]())) for form, make in FORMS.items() if form != "groups"}]
+
+
+def blank(transform: Any, params: Any = PARAMS) -> Any:
+    """The initial state with -1 in every array; nothing is compiled."""
+    return jtu.tree_map(lambda x: np.full(x.shape, -1, x.dtype), jax.eval_shape(transform.init, params))
+
+
+def marked(transform: Any, numbers: dict[Any, int]) -> dict[str, Any]:
+    """A saved state with another number in every array, the same in each group and without groups."""
+    return {
+        name: np.full_like(x, numbers[tuple(key for key in name.split(".")[:-1] if key not in KEYS), name[-1]])
+        for name, x in checkpoint.state_dict(blank(transform)).items()
+    }
+
+
+def moved(template: Any, state: Any, **kwargs: Any) -> Any:
+    return checkpoint.load_state_dict(template, checkpoint.state_dict(state), strict=False, **kwargs)
+
+
+@pytest.mark.filterwarnings("ignore:.*keeps parameters")
+@pytest.mark.parametrize("rule", RULES)
+def test_every_number_is_found_in_other_groups(rule: str):
+    """Each way between a whole optimizer and groups, within a container and with containers in the groups."""
+    i, names = [*RULES].index(rule), [*CONTAINERS]
+    for container in names if EVERYTHING else {names[i % len(names)], names[(i + 2) % len(names)]}:
+        for forms in forms_of(rule, container):
+            numbers = collections.defaultdict[Any, int](itertools.count(1).__next__)
+            saved = {form: marked(transform, numbers) for form, transform in forms.items()}
+            for old, new in itertools.permutations(forms, 2):
+                found, report = checkpoint.load_state_dict(blank(forms[new]), saved[old], strict=False)
+                assert (report.fresh, report.remarks) == ((), ()), (container, old, new, report)
+                for name, x in checkpoint.state_dict(found).items():
+                    np.testing.assert_array_equal(x, saved[new][name], err_msg=f"{container} {old} {new} {name}")
+
+
+def after(transform: Any, steps: int = 3) -> Any:
+    """The state after some steps."""
+
+    @jax.jit
+    def run(params: Any) -> Any:
+        def step(carry: Any, i: Any) -> Any:
+            params, state = carry
+            grads = jtu.tree_map(lambda p: jnp.sin(3 * p + i) + 0.1, PARAMS)
+            return transform.step(grads, state, params), None
+
+        return jax.lax.scan(step, (params, transform.init(params)), jnp.arange(steps))[0][1]
+
+    return run(jtu.tree_map(jnp.asarray, PARAMS))
+
+
+def test_a_state_goes_on_as_it_would_have_in_other_groups():
+    """The restored state is the one that the new optimizer would have after the same steps."""
+    for forms in forms_of("Adam", "MultiSteps"):
+        states = {form: after(transform) for form, transform in forms.items()}
+        for old, new in itertools.permutations(forms, 2):
+            found, _ = moved(blank(forms[new]), states[old])
+            for x, y in zip(jtu.tree_leaves(found), jtu.tree_leaves(states[new]), strict=True):
+                np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-7, err_msg=f"{old} {new}")
+
+
+@pytest.mark.filterwarnings("ignore:.*keeps parameters")
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_groups_and_a_container_are_added_and_removed_together(container: str):
+    adam, around = RULES["Adam"](), CONTAINERS[container]
+    both = [around(FORMS["groups"](adam)), FORMS["parts"](around(adam))]
+    for before, then in [(adam, x) for x in both] + [(x, adam) for x in both]:
+        state = jtu.tree_map(lambda x: np.full_like(x, 3), blank(before))
+        found, report = moved(blank(then), state)
+        rule = {name: x for name, x in checkpoint.state_dict(found).items() if ".scale_by_adam." in name}
+        assert {float(np.max(x)) for x in rule.values()} == {3}, report
+        assert not [name for name in report.fresh if name.split(".")[-1] == "step"], report
+
+
+def test_groups_in_nnx():
+    """Where only the names are known."""
+    model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+    adam = mx.Adam(RATE)
+    whole, groups = (
+        nnx.as_pure(nnx.state(modulax.nnx.Optimizer(model, x)))
+        for x in (adam, mx.groups(adam, {"kernel": {"learning_rate": 0.3}}))
+    )
+    for old, new in ((whole, groups), (groups, whole)):
+        found, report = moved(new, jtu.tree_map(lambda x: jnp.full_like(x, 3), old))
+        state = {x: y for x, y in checkpoint.state_dict(found).items() if "scale_by_adam" in x or x.endswith(".step")}
+        counts = [x for x in state if x.endswith("count")]
+        assert len(counts) == (2 if new is groups else 1)
+        assert {name: float(np.max(x)) for name, x in state.items() if not np.all(x == 3)} == {}, report
+
+
+# --- Several saved counts for one state ----------------------------------------------------------------------
+
+
+def with_counts(state: Any, *counts: int) -> dict[str, Any]:
+    """A saved state with 3 in every moment, and these in the counts of the rules in the order of the names."""
+    flat = {name: np.full_like(x, 3) for name, x in checkpoint.state_dict(state).items()}
+    names = sorted(name for name in flat if name.endswith("scale_by_adam.count"))
+    return flat | {name: np.full_like(flat[name], x) for name, x in zip(names, counts, strict=True)}
+
+
+def test_groups_with_different_counts_are_not_joined(tmp_path: Path):
+    """From memory and from a disk. No rule for `rename` is proposed that would do the same without the count."""
+    adam = mx.Adam(RATE)
+    saved = with_counts(blank(FORMS["groups"](adam)), 7, 8)
+    checkpoint.save(tmp_path / "a", saved)
+    template = blank(adam)
+    for found, report in (
+        checkpoint.load_state_dict(template, saved, strict=False),
+        checkpoint.restore(tmp_path / "a", template, rename=lambda name: name.replace("\\.", "."), strict=False),
+    ):
+        assert float(found.step) == 3
+        assert {float(np.max(x)) for x in jtu.tree_leaves(found.inner)} == {-1}
+        assert report.restored.keys() == {"step"}
+        (remark,) = report.remarks
+        sources = [f"`inner_states.{key}.inner.parts.scale_by_adam.count`" for key in ("default", "w")]
+        assert all(source in remark for source in sources)
+        assert remark.endswith(" differ: `inner.parts.scale_by_adam.count` and the moments next to it.")
+        assert remark in str(report)
+        assert report.proposed == {}
+    saved = with_counts(blank(FORMS["groups"](adam)), 7, 7)
+    equal, _ = checkpoint.load_state_dict(template, saved, strict=False)
+    assert float(equal.inner["scale_by_adam"].count) == 7
+
+
+def test_a_number_that_one_group_lacks_is_not_taken_from_another():
+    adam = mx.Adam(RATE)
+    saved = with_counts(blank(FORMS["groups"](adam)), 7, 7)
+    del saved["inner_states.w.inner.parts.scale_by_adam.count"]
+    found, report = checkpoint.load_state_dict(blank(adam), saved, strict=False)
+    assert {float(np.max(x)) for x in jtu.tree_leaves(found.inner)} == {-1}
+    assert len(report.remarks) == 1
+
+
+def test_step_counts_without_moments_that_differ_are_not_joined():
+    sgd = mx.SGD(RATE)
+    saved = {"inner_states.default.step": np.array(3, np.int32), "inner_states.w.step": np.array(4, np.int32)}
+    found, report = checkpoint.load_state_dict(blank(sgd), saved, strict=False)
+    assert float(found.step) == -1
+    assert report.remarks == ("Fresh, because `inner_states.default.step`, `inner_states.w.step` differ: `step`.",)
+
+
+# --- A count without its moments, and moments without their count ----------------------------------------------
+
+
+def test_a_count_is_not_restored_without_its_moments():
+    rule = mx.ScaleByAdam()
+    saved = with_counts(blank(mx.Chain(rule)), 7)
+    renamed = {"c": PARAMS["b"], "v": PARAMS["w"]}
+    found, report = checkpoint.load_state_dict(blank(mx.Chain(rule), renamed), saved, strict=False)
+    assert report.restored == {}
+    assert {float(np.max(x)) for x in jtu.tree_leaves(found)} == {-1}
+    # By the rule that is proposed, it is.
+    found, report = checkpoint.load_state_dict(blank(mx.Chain(rule), renamed), saved, rename=report.proposed)
+    assert {float(np.max(x)) for x in jtu.tree_leaves(found)} == {3, 7}
+
+    muon, parts = mx.Muon(0.1), mx.Partition({"s": mx.SGD(0.1, momentum=0.9), "a": mx.Adam(0.1)}, {"b": "a", "w": "s"})
+    for old, new in ((muon, parts), (parts, muon)):
+        _, report = moved(blank(new), blank(old))
+        places = {re.sub(r"\.(mu|nu|trace)\..*|\.count$", "", name) for name in report.restored}
+        assert not [name for name in report.restored if "scale_by_muon" in name or "trace" in name], report
+        assert [place for place in places if place.endswith("scale_by_adam")]
+        assert not report.remarks
+
+
+def test_a_state_in_part_is_remarked_on():
+    """Moments of thawed parameters beside a restored count, and a count that the checkpoint lacks."""
+    adam = mx.Adam(RATE)
+    frozen = mx.selective_transform(adam, freeze_mask={"b": True, "w": False})
+    saved = with_counts(blank(frozen), 7)
+    where = "inner.parts.scale_by_adam"
+    found, report = checkpoint.load_state_dict(blank(adam), saved, strict=False)
+    assert report.remarks == (f"Fresh next to the restored `{where}.count`: `{where}.mu.b`, `{where}.nu.b`.",)
+    assert float(found.inner["scale_by_adam"].count) == 7
+
+    # In a group of its own, what is thawed has its own count.
+    found, report = checkpoint.load_state_dict(blank(FORMS["parts"](adam)), saved, strict=False)
+    assert (report.remarks, report.unused) == ((), ())
+    thawed, trained = (found.inner_states[key] for key in "pq")
+    assert {float(np.max(x)) for x in jtu.tree_leaves(thawed)} == {-1}
+    assert sorted({float(np.max(x)) for x in jtu.tree_leaves(trained)}) == [3, 7]
+
+    lacks = {name: x for name, x in with_counts(blank(adam), 7).items() if not name.endswith("count")}
+    _, report = checkpoint.load_state_dict(blank(adam), lacks, strict=False)
+    assert report.remarks == (f"Fresh next to restored moments: `{where}.count`.",)
+
+
+# --- Proposed rules --------------------------------------------------------------------------------------------
+
+
+def test_a_proposed_rename_can_be_passed():
+    """A rule that would rename what is right too is proposed for whole names, and the user's rules are part of it."""
+    params = {"a": np.zeros(3), "b": np.zeros(4), "c": np.zeros(5)}
+    before, then = (
+        blank(mx.Partition({"x": mx.Adam(0.1), "y": mx.Adam(0.2)}, {"a": "x", "b": b, "c": "y"}), params) for b in "xy"
+    )
+    saved = with_counts(before, 7, 7)
+    changed = {name.replace("inner_states.y", "inner_states.z"): x for name, x in saved.items()}
+    for flat, rules in ((saved, None), (changed, {"z": "y"})):
+        with pytest.raises(ValueError, match=r"Shapes agree with `rename=.*inner_states\.x\..*\.mu\.b'"):
+            checkpoint.load_state_dict(then, flat, rename=rules)
+        _, report = checkpoint.load_state_dict(then, flat, rename=rules, strict=False)
+        assert (len(report.fresh), len(report.remarks)) == (2, 1)
+        for strict in (True, False):
+            found, _ = checkpoint.load_state_dict(then, flat, rename=report.proposed, strict=strict)
+            assert all(np.all(x == (7 if n.endswith("count") else 3)) for n, x in checkpoint.state_dict(found).items())
+    # Beside a function of the user, a mapping can't be passed.
+    _, report = checkpoint.load_state_dict(then, changed, rename=lambda x: x.replace(".z.", ".y."), strict=False)
+    assert report.proposed == {}
