@@ -214,9 +214,7 @@ class AbstractHyperparameters(AbstractModule):
             is_number = isinstance(value, (int, float, np.generic, np.ndarray)) and not isinstance(value, bool)
             for path in paths:
                 out = with_value(out, path, _on_device(value) if is_number and _is_on_device(out, path) else value)
-        numbers = [x for x in jtu.tree_leaves(self) if not is_key_data(x)]
-        is_frozen = bool(numbers) and all(type(x) is float for x in numbers)
-        return freeze_hyperparameters(out) if is_frozen else out
+        return freeze_hyperparameters(out) if is_frozen(self) else out
 
     def _why_not_a_number(self) -> str | None:
         """Return why this object cannot be the value of a hyperparameter; None if it can: it is a schedule."""
@@ -270,6 +268,12 @@ def freeze_hyperparameters(module: H) -> H:
         return float(str(np.asarray(x)[()])) if x.dtype in (np.float32, np.float64) else x.item()
 
     return jtu.tree_map_with_path(frozen, module)
+
+
+def is_frozen(module: AbstractHyperparameters) -> bool:
+    """Whether the hyperparameters are Python numbers, as `freeze_hyperparameters` returns them."""
+    numbers = [x for x in jtu.tree_leaves(module) if not is_key_data(x)]
+    return bool(numbers) and all(type(x) is float for x in numbers)
 
 
 def numbers_with_paths(module: AbstractHyperparameters) -> list[tuple[Path, Any]]:
