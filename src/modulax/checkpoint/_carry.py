@@ -38,13 +38,14 @@ class Carried:
 
     Attributes:
         carried: for every carried array of the new state, the array of the old one.
-        factors: the factors by which arrays were multiplied, where the two optimizers scale them differently.
+        factors: the factors by which arrays were multiplied, where the two optimizers scale them differently: numbers,
+            or traced values if a decay rate is traced.
         fresh: for every other array of the new state, which has its initial value, the reason.
         unused: arrays of the old state that were not carried.
     """
 
     carried: dict[str, str]
-    factors: dict[str, float]
+    factors: dict[str, Any]
     fresh: dict[str, str]
     unused: tuple[str, ...]
 
@@ -208,11 +209,15 @@ def _same(unit: Names, part: StatePart, alike: Sequence[StatePart], peers: Seque
     return _Unit(source, {key: Found((*source.where, *key), old[key], 1.0) for key in new})
 
 
+def _none_of(part: StatePart) -> str:
+    return f"the old optimizer has no `{type(part.transform).__name__}` with the same input"
+
+
 def _moment(unit: Names, part: StatePart, sources: Sequence[StatePart]) -> _Unit | str:
     """The momentum for a parameter in an old state of another transform, or the reason why there is none."""
     names = part.moment_of(unit)
     if names is None or len(part.units[unit]) > 1:
-        return "the old state has none of this transform with this input"
+        return _none_of(part)
     (x,) = part.units[unit].values()
     found = [
         (source, old)
@@ -221,7 +226,7 @@ def _moment(unit: Names, part: StatePart, sources: Sequence[StatePart]) -> _Unit
     ]
     found = [(source, old) for source, old in found if source.units[unit][old].shape == x.shape]
     if len(found) != 1:
-        return f"{len(found) or 'no'} old states have a momentum of the same inputs"
+        return f"{len(found)} old states have a momentum of the same inputs"
     ((source, old),) = found
     factor = _quotient(source.weight, part.weight)
     if factor is None:
@@ -240,14 +245,17 @@ def _quotient(x: Any, y: Any) -> Any:
 def _numbers(part: StatePart, sources: Sequence[StatePart]) -> dict[Names, Found] | str:
     """The shared numbers of a part from the states from which its arrays come; or the reason why there are none."""
     if not sources:
-        return "the old state has none of this transform with this input"
+        return _none_of(part)
     found = [source.numbers_for(part) for source in sources]
     if any(isinstance(x, str) for x in found):
         return next(x for x in found if isinstance(x, str))
     first, *others = (x for x in found if not isinstance(x, str))
-    for key, number in first.items():
-        if not all(key in x and _is_equal(number.value, x[key].value) for x in others):
-            return f"the old states differ in `{join(key)}`, or it is traced"
+    for key in first:
+        values = [x[key].value if key in x else None for x in (first, *others)]
+        if not all(_is_equal(values[0], x) for x in values):
+            is_traced = any(isinstance(x, Tracer) for x in values)
+            may, because = ("may ", ", which is traced") if is_traced else ("", "")
+            return f"the old states {may}differ in `{join(key)}`{because}"
     return first
 
 

@@ -95,8 +95,8 @@ class StatePart:
             if shapes_of(self.numbers) != shapes_of(part.numbers):
                 return "the numbers that all parameters share have another form in the old state"
             return {key: Found((*self.where, *key), x, 1.0) for key, x in self.numbers.items()}
-        if list(part.numbers) != [(part.counter,)]:
-            return "the state has numbers that those of another transform do not tell"
+        if part.counter is None or list(part.numbers) != [(part.counter,)]:
+            return "the state has numbers that a momentum does not tell"
         if self.steps is None:
             return "the old state counts no steps" if part.uses_count else {}
         return {(part.counter,): self.steps}
@@ -104,9 +104,8 @@ class StatePart:
     @property
     def uses_count(self) -> bool:
         """Whether the rule itself uses the step count, for a correction of bias, and not only its schedules."""
-        cls = type(self.transform)
-        is_rule = isinstance(self.transform, AbstractLeafwise)
-        return not (is_rule and cls.prepare is AbstractLeafwise.prepare and cls.survey is AbstractLeafwise.survey)
+        own, base = type(self.transform), AbstractLeafwise
+        return not (issubclass(own, base) and own.prepare is base.prepare and own.survey is base.survey)
 
     @property
     def counter(self) -> str | None:
@@ -170,7 +169,7 @@ def _parts_of(
         around = own.steps
     before = inputs
     for part in inside:
-        # The parts of a partition are beside each other, those of a chain behind each other.
+        # The parts of a partition are beside each other, those of a chain one after the other.
         at = inputs if part.auxiliary or part.receives is not None else before
         hidden = is_auxiliary or part.auxiliary
         yield from _parts_of(part.transform, part.state, params, places, at, hidden, around)
