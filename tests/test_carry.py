@@ -186,6 +186,7 @@ def test_what_is_not_carried():
         (mx.ParamEMA(mx.SGD(0.1), 0.9), SGD, "0 old states have a momentum of the same inputs"),
         (mx.ScaleByAdam(), mx.ScaleByBelief(), "no `ScaleByBelief`"),
         (mx.SAM(mx.SGD(0.1), SGD), SGD, "0 old states have a momentum of the same inputs"),
+        (mx.ScaleByGaLore(2, base_optimizer=SGD), SGD, "0 old states have a momentum of the same inputs"),
     ]
     for old, new, reason in cases:
         state, report = checkpoint.carry(new, PARAMS, old, of_numbers(old, PARAMS))

@@ -134,10 +134,9 @@ def _check_state(optimizer: AbstractTransform, state: Any, params: Params) -> No
     given = states_in(state)
     expected = states_in(jax.eval_shape(lambda p: unstack(optimizer.init(p)), trainable(params)))
     for where in [*expected, *given]:
-        a, b = (states[where].__name__ if where in states else None for states in (expected, given))
-        if a != b:
+        holds, needs = (f"`{x[where].__name__}`" if where in x else "none" for x in (given, expected))
+        if holds != needs:
             place = f"at `{join(where)}`, " if where else ""
-            holds, needs = (f"`{x}`" if x else "none" for x in (b, a))
             raise ValueError(
                 f"`carry(old_state=...)` is not a state of `{name}`: {place}it has {holds}, and one of `{name}` has "
                 f"{needs}. {remedy}"
@@ -155,28 +154,27 @@ def _fill(
     part: StatePart, sources: Sequence[StatePart], parts: Sequence[StatePart]
 ) -> tuple[dict[Names, Found], dict[Names, str]]:
     """What the state of a part gets from the old states, by name, and why the rest of it is fresh."""
-    alike = [x for x in sources if x.kind == part.kind]
-    peers = [x for x in parts if x.kind == part.kind]
-    found: dict[Names, _Unit] = {}
+    alike, peers = ([x for x in states if x.kind == part.kind] for states in (sources, parts))
+    found: list[_Unit] = []
     missing: dict[Names, str] = {}
     for unit in part.units:
         one = _same(unit, part, alike, peers) if alike else _moment(unit, part, sources)
         if isinstance(one, str):
             missing[unit] = one
         else:
-            found[unit] = one
-    values = {key: x for one in found.values() for key, x in one.arrays.items()}
-    reasons = {key: reason for unit, reason in missing.items() for key in part.units[unit]}
-    if part.numbers:
-        used = list({id(x.source): x.source for x in found.values()}.values()) or _partners(part, alike, peers)
-        numbers = _because_of(missing) if missing else _numbers(part, used)
-        if isinstance(numbers, str):
-            values, reasons = {}, dict.fromkeys(part.arrays(), numbers) | reasons
-        else:
-            values |= numbers
-            reasons |= {key: "the old state counts no steps" for key in part.numbers if key not in numbers}
-    reasons |= dict.fromkeys(part.settings, "it is a hyperparameter of the new optimizer")
-    return part.located(values), part.located(reasons)
+            found.append(one)
+    values = {key: x for one in found for key, x in one.arrays.items()}
+    numbers = _because_of(missing) if missing else _numbers(part, found, alike, peers)
+    if not part.numbers:
+        fresh = {}
+    elif isinstance(numbers, str):
+        values, fresh = {}, dict.fromkeys(part.arrays(), numbers)
+    else:
+        values |= numbers
+        fresh = dict.fromkeys(part.numbers.keys() - numbers.keys(), "the old state counts no steps")
+    fresh |= {key: reason for unit, reason in missing.items() for key in part.units[unit]}
+    fresh |= dict.fromkeys(part.settings, "it is a hyperparameter of the new optimizer")
+    return part.located(values), part.located(fresh)
 
 
 def _because_of(missing: Mapping[Names, str]) -> str:
@@ -219,11 +217,8 @@ def _moment(unit: Names, part: StatePart, sources: Sequence[StatePart]) -> _Unit
     if names is None or len(part.units[unit]) > 1:
         return _none_of(part)
     (x,) = part.units[unit].values()
-    found = [
-        (source, old)
-        for source in sources
-        if source.inputs == part.inputs and (old := source.moment_of(unit)) and old[1:] == names[1:]
-    ]
+    of_same_input = [source for source in sources if source.inputs == part.inputs]
+    found = [(source, old) for source in of_same_input if (old := source.moment_of(unit)) and old[1:] == names[1:]]
     found = [(source, old) for source, old in found if source.units[unit][old].shape == x.shape]
     if len(found) != 1:
         return f"{len(found)} old states have a momentum of the same inputs"
@@ -242,28 +237,37 @@ def _quotient(x: Any, y: Any) -> Any:
     return float(x) / float(y) if x and y else None
 
 
-def _numbers(part: StatePart, sources: Sequence[StatePart]) -> dict[Names, Found] | str:
+def _numbers(
+    part: StatePart, found: Sequence[_Unit], alike: Sequence[StatePart], peers: Sequence[StatePart]
+) -> dict[Names, Found] | str:
     """The shared numbers of a part from the states from which its arrays come; or the reason why there are none."""
+    sources = list({id(x.source): x.source for x in found}.values()) or _partners(part, alike, peers)
     if not sources:
         return _none_of(part)
-    found = [source.numbers_for(part) for source in sources]
-    if any(isinstance(x, str) for x in found):
-        return next(x for x in found if isinstance(x, str))
-    first, *others = (x for x in found if not isinstance(x, str))
-    for key in first:
-        values = [x[key].value if key in x else None for x in (first, *others)]
-        if not all(_is_equal(values[0], x) for x in values):
-            is_traced = any(isinstance(x, Tracer) for x in values)
+    first, *others = (source.numbers_for(part) for source in sources)
+    for other in others:
+        if isinstance(first, str) or isinstance(other, str):
+            break
+        if reason := _difference(first, other):
+            return reason
+    return next((x for x in (first, *others) if isinstance(x, str)), first)
+
+
+def _difference(first: Mapping[Names, Found], other: Mapping[Names, Found]) -> str | None:
+    """Why two old states don't agree about the shared numbers, if they don't."""
+    for key in first.keys() | other.keys():
+        x, y = (found[key].value if key in found else None for found in (first, other))
+        if not _is_equal(x, y):
+            is_traced = isinstance(x, Tracer) or isinstance(y, Tracer)
             may, because = ("may ", ", which is traced") if is_traced else ("", "")
             return f"the old states {may}differ in `{join(key)}`{because}"
-    return first
+    return None
 
 
 def _is_equal(x: Any, y: Any) -> bool:
-    if x is y:
-        return True
-    is_known = not isinstance(x, Tracer) and not isinstance(y, Tracer)
-    return is_known and np.asarray(x).tobytes() == np.asarray(y).tobytes()
+    if x is y or any(z is None or isinstance(z, Tracer) for z in (x, y)):
+        return x is y
+    return np.asarray(x).tobytes() == np.asarray(y).tobytes()
 
 
 def _fitted(found: Found, like: Any) -> Any:

@@ -167,6 +167,7 @@ def _parts_of(
         fields = _own_fields(state, [part.state for part in inside], params)
         own = StatePart(transform, state, places[id(state)], inputs, is_auxiliary, around, *fields)
         around = own.steps
+    inputs = inputs if transform._gives_gradients else (*inputs, type(transform))
     before = inputs
     for part in inside:
         # The parts of a partition are beside each other, those of a chain one after the other.
