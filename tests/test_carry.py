@@ -6,12 +6,18 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 
 import modulax as mx
 import modulax.nnx
 from modulax import checkpoint
+from modulax.checkpoint._parts import states_in
+from modulax.testing import default_params
+from modulax.tree._paths import named_leaves
+
+from .instances import TRANSFORMS
 
 PARAMS = {"b": jnp.linspace(-1.0, 1.0, 3), "w": jnp.ones((2, 3))}
 GRADS = [jax.tree.map(lambda p, i=i: jnp.sin(p + i), PARAMS) for i in range(6)]
@@ -22,6 +28,19 @@ def after(optimizer: Any, steps: int = 6) -> Any:
     for grads in GRADS[:steps]:
         _, state = optimizer.update(grads, state, PARAMS)
     return state
+
+
+class Mean(mx.AbstractStatefulSchedule):
+    """The mean of the losses, with a state."""
+
+    def init(self) -> Any:
+        return jnp.ones(())
+
+    def update(self, state: Any, **extra: Any) -> Any:
+        return state + 1.0
+
+    def __call__(self, state: Any, **extra: Any) -> Any:
+        return state
 
 
 ADAM, SGD, LION = mx.AdamW(0.1, b1=0.8), mx.SGD(0.1, momentum=0.8), mx.Lion(0.1, b2=0.8)
@@ -64,19 +83,120 @@ def test_matrices_of_muon_and_the_rest():
     assert any(name.endswith("nu.w") for name in report.unused)
 
 
+def of_numbers(optimizer: Any, params: Any, least: int = 1) -> Any:
+    """A state with another number in each array; whole numbers are those of every dtype."""
+    random = np.random.default_rng(0)
+    shapes = jax.eval_shape(optimizer.init, params)
+    return jax.tree.map(lambda x: random.integers(least, 100, x.shape).astype(x.dtype), shapes)
+
+
+def test_to_itself_is_to_continue():
+    """No array of any state is lost, whatever the state is made of. Hyperparameters in a state are not carried."""
+    params = default_params()
+    classes = {i.cls: i for i in reversed(TRANSFORMS) if i.cls is not mx.Injected}
+    optimizers, states, seen = {}, {}, set[type]()
+    for instance in reversed(classes.values()):
+        name, optimizer = instance.name, instance.make()
+        state = of_numbers(optimizer, params)
+        inside = {*states_in(state).values()}
+        if not inside <= seen:  # a class of states that none before it has
+            optimizers[name], states[name] = optimizer, state
+            seen |= inside
+    reports = {}
+
+    @jax.jit  # one program; the states are constants in it
+    def carried() -> dict[str, Any]:
+        out = {}
+        for name, optimizer in optimizers.items():
+            out[name], reports[name] = checkpoint.carry(optimizer, params, optimizer, states[name])
+        return out
+
+    for name, state in carried().items():
+        assert not reports[name].fresh, name
+        chex.assert_trees_all_equal(state, states[name])
+        chex.assert_trees_all_equal_dtypes(state, states[name])
+
+
+RULES = {
+    "SGD": mx.SGD(0.1, momentum=0.5),
+    "clipped": mx.Chain(mx.ClipByGlobalNorm(1e9), mx.AddDecayedWeights(0.0), mx.SGD(0.1, momentum=0.5)),
+    "Ema": mx.Ema(0.5),
+    "Lion": mx.Lion(0.1, b2=0.5),
+    "Muon": mx.Muon(0.1, beta=0.5, adam_learning_rate=0.1, adam_b1=0.5, adam_b2=0.5, follow="optax"),
+    "Adam": mx.Adam(0.1, 0.5, 0.5),
+    "LAMB": mx.LAMB(0.1, b1=0.5, b2=0.5),
+    "RAdam": mx.RAdam(0.1, 0.5, 0.5),
+    "Adan": mx.Adan(0.1, 0.5, 0.5, 0.5),
+    "AdEMAMix": mx.AdEMAMix(0.1, b1=0.5, b2=0.5, b3=0.5),
+    "SimplifiedAdEMAMix": mx.SimplifiedAdEMAMix(0.1, b1=0.5, b2=0.5),
+    "RMSProp": mx.RMSProp(0.1, decay=0.5, momentum=0.5),
+    "centered": mx.RMSProp(0.1, decay=0.5, centered=True, momentum=0.5),
+    "LARS": mx.LARS(0.1, momentum=0.5),
+    "NovoGrad": mx.NovoGrad(0.1, 0.5, 0.5),
+    "ADOPT": mx.ADOPT(0.1, b1=0.5, b2=0.5),
+    "OptimisticAdam": mx.OptimisticAdam(0.1, b1=0.5, b2=0.5),
+    "Prodigy": mx.Prodigy(betas=(0.5, 0.5)),
+    "SM3": mx.SM3(0.1, momentum=0.5),
+    "normalized": mx.Chain(mx.NormalizeByUpdateNorm(), mx.Trace(0.5)),
+    "by Adam": mx.Chain(mx.ScaleByAdam(0.5, 0.5), mx.Trace(0.5)),
+}
+
+
+def test_from_each_to_each_after_the_same_gradients():
+    """Whatever is carried between two rules is what the new one has by itself after the same gradients, and counts."""
+    some = ("SGD", "Lion", "Muon", "Adam", "RMSProp")
+    pairs = [(old, new) for old in RULES for new in RULES if new in some or old in some[:4:3]]
+
+    @jax.jit
+    def trained() -> dict[str, Any]:
+        def step(states: Any, _: None) -> tuple[Any, None]:
+            return {k: RULES[k].update(grads, x, PARAMS)[1] for k, x in states.items()}, None
+
+        return jax.lax.scan(step, {name: x.init(PARAMS) for name, x in RULES.items()}, length=24)[0]
+
+    grads = jax.tree.map(lambda p: 0.01 * (p + 2), PARAMS)
+    states = jax.tree.map(np.asarray, trained())
+    reports = {}
+
+    @jax.jit
+    def carried() -> dict[Any, Any]:
+        out = {}
+        for old, new in pairs:
+            out[old, new], reports[old, new] = checkpoint.carry(RULES[new], PARAMS, RULES[old], states[old])
+        return out
+
+    for (old, new), state in carried().items():
+        own, taken = dict(named_leaves(states[new])), reports[old, new].carried
+        for name, x in named_leaves(state):
+            if ".".join(name) in taken:
+                np.testing.assert_allclose(x, own[name], rtol=1e-5, err_msg=f"{old} to {new}: {name}")
+    averages = {"Ema", "Lion", "Muon", "SGD", "clipped"}  # without a second moment
+    adam = {"Adam", "LAMB", "OptimisticAdam", "by Adam"}
+    sources = averages | adam | {"RAdam", "Adan", "AdEMAMix", "SimplifiedAdEMAMix", "centered"}
+    expected = {(x, y) for x in sources for y in averages} | {(x, y) for x in adam for y in adam | {"Muon"}}
+    found = {pair for pair, report in reports.items() if len(report.carried) > 1 and pair[0] != pair[1]}
+    assert found == {(old, new) for old, new in pairs if (old, new) in expected and old != new}
+
+
 def test_what_is_not_carried():
     """A first moment beside a fresh second one, one of two, and states of containers that are not there."""
+    both = mx.Partition({"a": SGD, "b": ADAM}, {"b": "a", "w": "b"})
     cases = [
-        (SGD, ADAM),
-        (mx.Chain(mx.Trace(0.5), SGD), LION),
-        (mx.ParamEMA(mx.SGD(0.1), 0.9), SGD),
-        (mx.ScaleByAdam(), mx.ScaleByBelief()),
+        (SGD, ADAM, "the old optimizer has no `ScaleByAdam` with the same input"),
+        (mx.ParamEMA(mx.SGD(0.1), 0.9), SGD, "0 old states have a momentum of the same inputs"),
+        (mx.ScaleByAdam(), mx.ScaleByBelief(), "no `ScaleByBelief`"),
+        (mx.SAM(mx.SGD(0.1), SGD), SGD, "0 old states have a momentum of the same inputs"),
+        (mx.ScaleByGaLore(2, base_optimizer=SGD), SGD, "0 old states have a momentum of the same inputs"),
     ]
-    for old, new in cases:
-        state, report = checkpoint.carry(new, PARAMS, old, after(old))
-        assert report.carried == {}
-        chex.assert_trees_all_equal(state, new.init(PARAMS))
-        assert str(report).startswith("carried 0, fresh")
+    for old, new, reason in cases:
+        state, report = checkpoint.carry(new, PARAMS, old, of_numbers(old, PARAMS))
+        assert {name for name in report.carried if name != "step"} == set()
+        chex.assert_trees_all_equal(mx.tree.set(state, step=0) if "step" in report.carried else state, new.init(PARAMS))
+        assert any(reason in x for x in report.fresh.values())
+        assert reason in str(report)
+    _, report = checkpoint.carry(LION, PARAMS, both, of_numbers(both, PARAMS))
+    assert report.carried == {}
+    assert report.fresh["inner.parts.scale_by_lion.mu.b"] == "the old states differ in `count`"
 
 
 def test_dtypes_are_those_of_the_new_optimizer():
@@ -105,3 +225,145 @@ def test_nnx_takes_a_state_by_assignment():
     new.update(model, grads)
     with pytest.raises(ValueError, match="needs a state of the same optimizer"):
         new.state = old.state
+
+
+LABELS = {"b": "x", "w": "y"}
+TWO = mx.Partition({"x": ADAM, "y": ADAM}, LABELS)
+
+
+@pytest.mark.parametrize(
+    "old, new, params",
+    [
+        (mx.groups(ADAM, {"w": {"learning_rate": 0.1}}), ADAM, PARAMS),
+        (ADAM, mx.groups(ADAM, {"w": {"learning_rate": 0.1}}), PARAMS),
+        (TWO, mx.Partition({"x": ADAM, "y": ADAM}, {"b": "y", "w": "y"}), PARAMS),
+        (TWO, mx.Partition({"y": ADAM, "x": ADAM}, {"b": "y", "w": "x"}), PARAMS),
+        (mx.Adam(0.1, b1=0.8), mx.Chain(mx.Adam(0.1, b1=0.8)), PARAMS["b"]),
+        (mx.Chain(mx.ScaleByFactoredRMS(min_dim_size_to_factor=2)),) * 2 + (PARAMS,),
+    ],
+    ids=["one of two", "two of one", "joined", "swapped", "one array", "rows and columns"],
+)
+def test_groups_and_single_arrays_go_on(old: Any, new: Any, params: Any):
+    """Moments go on with the count of their steps, from whatever states they come."""
+
+    def run(optimizer: Any, state: Any, steps: range) -> Any:
+        updates = None
+        for i in steps:
+            updates, state = optimizer.update(jax.tree.map(lambda p, i=i: jnp.sin(p + i), params), state, params)
+        return updates, state
+
+    _, state = run(old, old.init(params), range(5))
+    state, report = checkpoint.carry(new, params, old, state)
+    assert {name.rpartition(".")[2] for name in report.fresh} <= {"step"}
+    expected, _ = run(old, old.init(params), range(6))
+    chex.assert_trees_all_close(run(new, state, range(5, 6))[0], expected, rtol=1e-6)
+
+
+def test_a_count_is_that_of_all_moments():
+    """A parameter without moments makes the count fresh, and one count of two that differ is not taken."""
+    thawed, frozen = mx.AdamW(0.1), mx.selective_transform(mx.AdamW(0.1), freeze_mask={"b": True, "w": False})
+    state, report = checkpoint.carry(thawed, PARAMS, frozen, of_numbers(frozen, PARAMS))
+    chex.assert_trees_all_equal(state.inner, thawed.init(PARAMS).inner)
+    assert report.fresh["inner.parts.scale_by_adam.mu.b"] == "the old state has nothing for this parameter"
+    assert "the arrays for `b` are fresh" in report.fresh["inner.parts.scale_by_adam.count"]
+    # Without a count, each parameter is for itself.
+    old = mx.selective_transform(SGD, freeze_mask={"b": True, "w": False})
+    state, report = checkpoint.carry(SGD, PARAMS, old, of_numbers(old, PARAMS))
+    assert {name for name in report.carried if "trace" in name} == {"inner.parts.trace.trace.w"}
+    state, report = checkpoint.carry(ADAM, PARAMS, TWO, of_numbers(TWO, PARAMS))
+    assert report.carried == {}
+    assert report.fresh["inner.parts.scale_by_adam.mu.b"] == "the old states differ in `count`"
+    reasons = []
+    jax.eval_shape(lambda x: reasons.append(checkpoint.carry(ADAM, PARAMS, TWO, x)[1].fresh), TWO.init(PARAMS))
+    assert "the old states may differ in `count`, which is traced" in reasons[0].values()
+
+
+CONTAINERS = {
+    "average": lambda x: mx.ParamEMA(x, 0.9),
+    "window": lambda x: mx.ParamAverage(x, window=2),
+    "loss scale": mx.LossScaling,
+    "spikes": lambda x: mx.SkipSpikes(x, 4),
+    "finite": lambda x: mx.ApplyIfFinite(x, 3),
+    "rounding": mx.StochasticRounding,
+    "steps": lambda x: mx.MultiSteps(x, 3),
+    "masters": mx.MasterWeights,
+    "slow": lambda x: mx.Lookahead(x, 5, 0.5),
+    "norms": lambda x: mx.Chain(mx.ClipByRunningNorm(), x),
+    "noise": lambda x: mx.Chain(mx.AddNoise(0.1, 0.5, 0), x),
+    "optax": lambda x: mx.Chain(mx.from_optax(optax.ema(0.9)), x),
+    "vectors": mx.Flatten,
+}
+
+
+def test_what_a_container_holds_itself_goes_on():
+    for name, around in CONTAINERS.items():
+        old, new = around(mx.AdamW(0.1)), around(mx.Adam(0.1))
+        _, report = checkpoint.carry(new, PARAMS, old, of_numbers(old, PARAMS))
+        assert {x.rpartition(".")[2] for x in report.fresh} == {"step"}, name  # that of the inner optimizer
+        _, report = checkpoint.carry(around(mx.SGD(0.1)), PARAMS, old, of_numbers(old, PARAMS))
+        assert {x.rpartition(".")[2] for x in report.fresh} == {"step"}, name
+
+
+def test_statistics_of_other_updates_are_fresh():
+    old, same, other = (mx.Chain(x, mx.ClipByRunningNorm()) for x in (mx.AdamW(0.1), mx.Adam(0.5), SGD))
+    for new, is_carried in ((same, True), (other, False)):
+        _, report = checkpoint.carry(new, PARAMS, old, of_numbers(old, PARAMS))
+        assert ("parts.clip_by_running_norm.mean" in report.carried) == is_carried
+
+
+def test_hyperparameters_in_a_state_are_those_of_the_new_optimizer():
+    old = mx.Injected(mx.SGD(Mean(), momentum=0.8), static_args=("momentum",))
+    state = old.init(PARAMS)
+    _, state = old.update(GRADS[0], state, PARAMS)
+    new = mx.Injected(mx.SGD(0.01, momentum=0.9))
+    carried, report = checkpoint.carry(new, PARAMS, old, state)
+    chex.assert_trees_all_close(mx.tree.get(carried, "trace"), GRADS[0])
+    assert float(carried.hyperparams["learning_rate"]) == np.float32(0.01)
+    assert "hyperparameter" in report.fresh["hyperparameters.learning_rate"]
+
+
+def test_moments_in_other_bits():
+    params = {"w": jnp.ones((8, 32))}
+    grads = {"w": jnp.sin(jnp.arange(256.0)).reshape(8, 32)}
+    eight, four = (mx.LowBit(ADAM, bits=bits, min_size=2) for bits in (8, 4))
+    _, state = ADAM.update(grads, ADAM.init(params), params)
+    for new, old, tolerance in ((eight, ADAM, 0.05), (four, eight, 0.3), (ADAM, four, 0.3)):
+        state, report = checkpoint.carry(new, params, old, state)
+        assert {name.rpartition(".")[2] for name in report.fresh} <= {"rng_key"}
+        moments = mx.tree.dequantize(state)
+        error = mx.tree.norm(mx.tree.sub(mx.tree.get(moments, "mu"), mx.tree.scale(0.2, grads)))
+        assert error < tolerance * 0.2 * mx.tree.norm(grads)
+
+
+def test_a_sum_without_decay():
+    """Its size has no limit, so that it is no average of anything, also where the decay is traced."""
+    endless = mx.SGD(0.1, momentum=1.0)
+    for new, old in ((endless, ADAM), (LION, endless)):
+        _, report = checkpoint.carry(new, PARAMS, old, of_numbers(old, PARAMS))
+        assert "a sum without decay has no average" in report.fresh.values()
+
+    def traced(momentum: Any) -> Any:
+        state, report = checkpoint.carry(mx.SGD(0.1, momentum=momentum), PARAMS, ADAM, old)
+        assert "times" in str(report)
+        return state[0].trace["b"]
+
+    old = of_numbers(ADAM, PARAMS)
+    expected = jnp.outer(jnp.asarray([2.0, 10.0, 0.0]), old[0].mu["b"])
+    np.testing.assert_allclose(jax.vmap(traced)(jnp.asarray([0.5, 0.9, 1.0])), expected, rtol=1e-5)
+
+
+def test_the_old_state_outlives_the_new_one():
+    params, old = jax.tree.map(jnp.array, PARAMS), after(ADAM)
+    state, _ = checkpoint.carry(ADAM, params, ADAM, old)
+    ADAM.step(GRADS[0], state, params, donate=True)
+    assert not any(x.is_deleted() for x in jax.tree.leaves(old))
+
+
+def test_a_state_of_another_optimizer():
+    for old, state, says in [
+        (LION, ADAM, r"at `inner.parts.scale_by_lion`, it has none, and one of `Lion` has `ScaleByLionState`"),
+        (mx.ParamEMA(ADAM, 0.9), ADAM, "it has `OptimizerState`, and one of `ParamEMA` has `ParamEMAState`"),
+        (mx.SGD(0.1), SGD, "at `inner.parts.trace`, it has `TraceState`, and one of `SGD` has none"),
+    ]:
+        with pytest.raises(ValueError, match=says):
+            checkpoint.carry(SGD, PARAMS, old, of_numbers(state, PARAMS))

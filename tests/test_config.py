@@ -101,6 +101,14 @@ def test_it_trains_alike():
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), ours, theirs))
 
 
+def test_frozen_hyperparameters_stay_frozen():
+    frozen = mx.freeze_hyperparameters(mx.Chain(mx.Clip(1.0), mx.AdamW(0.1)))
+    made = mx.from_config(json.loads(json.dumps(mx.to_config(frozen))))
+    assert made == frozen
+    assert {type(x) for x in jax.tree.leaves(made)} == {float}
+    assert "frozen" not in mx.to_config(mx.AdamW(0.1))
+
+
 def test_a_configuration_is_written_by_hand():
     assert mx.from_config({"name": "adamw", "learning_rate": "1e-3"}) == mx.AdamW(1e-3)  # as YAML reads it
     chain = [{"name": "clip_by_global_norm", "max_norm": 1.0}, {"name": "sgd", "learning_rate": 0.1}]

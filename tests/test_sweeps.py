@@ -154,6 +154,11 @@ def test_precision_of_the_table():
         assert np.float32(row["learning_rate"]) == member.learning_rate
 
 
+def test_frozen_hyperparameters_are_numbers_in_the_table():
+    table = sweeps.grid(mx.freeze_hyperparameters(mx.Adam(0.1)), learning_rate=[0.1, 0.2]).table()
+    assert [row["learning_rate"] for row in table] == [0.1, 0.2]
+
+
 def test_spaces_are_inverse_distribution_functions():
     u = 0.25
     assert sweeps.Uniform(1, 3).at(u) == 1.5

@@ -16,7 +16,13 @@ from jax.core import Tracer
 
 from .._containers.chain import Chain
 from .._protocol.container import check_part
-from .._protocol.hyperparameters import ARRAY_TYPES, AbstractHyperparameters, format_value
+from .._protocol.hyperparameters import (
+    ARRAY_TYPES,
+    AbstractHyperparameters,
+    format_value,
+    freeze_hyperparameters,
+    is_frozen,
+)
 from .._protocol.masks import AbstractLabels, is_call
 from .._protocol.transform import AbstractTransform
 from .._roles.role import AbstractRole
@@ -39,7 +45,8 @@ def to_config(optimizer: AbstractTransform) -> dict[str, Any]:
 
     `name` is the class, and the other keys are its fields, all of them, so that the result means the same after a
     default has changed. Schedules, transforms inside, patterns such as `by_path` and roles are dicts too. A mapping
-    whose order matters is a list of pairs under the key `items`, because YAML and trackers sort keys.
+    whose order matters is a list of pairs under the key `items`, because YAML and trackers sort keys. The result of
+    `freeze_hyperparameters` has the key `frozen`.
 
     Args:
         optimizer: any transform; its numbers must be known, and not traced.
@@ -49,7 +56,7 @@ def to_config(optimizer: AbstractTransform) -> dict[str, Any]:
             optax; the message names the field.
     """
     check_part("`to_config`: the argument", optimizer)
-    return {"version": VERSION, **_encoded(optimizer, ())}
+    return {"version": VERSION, **({"frozen": True} if is_frozen(optimizer) else {}), **_encoded(optimizer, ())}
 
 
 def from_config(config: Mapping[str, Any], classes: Iterable[type] = ()) -> Any:
@@ -78,8 +85,9 @@ def from_config(config: Mapping[str, Any], classes: Iterable[type] = ()) -> Any:
             f"`from_config` was given a configuration of version {config['version']}, and this version of modulax "
             f"reads those up to {VERSION}."
         )
-    fields = {key: value for key, value in config.items() if key != "version"}
-    return _decoded(fields, {cls.__name__: cls for cls in classes})
+    fields = {key: value for key, value in config.items() if key not in ("version", "frozen")}
+    optimizer = _decoded(fields, {cls.__name__: cls for cls in classes})
+    return freeze_hyperparameters(optimizer) if config.get("frozen") else optimizer
 
 
 def _encoded(x: Any, path: tuple[str, ...]) -> Any:

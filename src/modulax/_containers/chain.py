@@ -81,6 +81,7 @@ class Chain(AbstractContainer):
         ValueError: if a part is not a transform.
     """
 
+    _keeps_gradients: ClassVar[bool] = True
     is_arraywise: ClassVar[bool] = True
     is_one_pass: ClassVar[bool] = True
     _operators: ClassVar[tuple[str, ...]] = (*AbstractContainer._operators, "__getitem__")

@@ -140,6 +140,8 @@ class Injected(AbstractContainer):
         ValueError: if `static_args` names no hyperparameter, or `hyperparam_dtype` is not a floating-point dtype.
     """
 
+    _keeps_gradients: ClassVar[bool] = True
+
     inner: AbstractTransform = required_part()
     static_args: tuple[str, ...] = eqx.field(static=True, default=(), converter=_as_names)
     hyperparam_dtype: DTypeLike | None = eqx.field(static=True, default=None)

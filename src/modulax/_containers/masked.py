@@ -36,6 +36,8 @@ class Masked(AbstractContainer):
         otherwise: whether the updates of the other leaves are returned unchanged, `"keep"`, or as zeros, `"zero"`.
     """
 
+    _keeps_gradients: ClassVar[bool] = True
+
     inner: AbstractTransform = required_part(receives=lambda masked, _, tree: masked.chosen(tree))
     # Static, because the mask decides which arrays the program updates.
     mask: Any = eqx.field(static=True, converter=as_labels)
@@ -101,6 +103,8 @@ class Freeze(AbstractLeafwise):
         mask: which parameters are frozen: a tree of booleans with the structure of the parameters or a prefix of it, a
             function of the parameters that returns such a tree, or patterns: `by_path`, `by_regex`, `by_type`.
     """
+
+    _keeps_gradients: ClassVar[bool] = True
 
     mask: Any = eqx.field(static=True, converter=as_labels)
 

@@ -45,6 +45,8 @@ class Partition(AbstractContainer):
             one without a transform.
     """
 
+    _keeps_gradients: ClassVar[bool] = True
+
     transforms: Mapping[Any, AbstractTransform] = required_part(
         state="inner_states",
         converter=OrderedDict,

@@ -44,6 +44,7 @@ class AbstractReshaping(AbstractContainer):
     inner: eqx.AbstractVar[AbstractTransform]
 
     state_type: ClassVar[type]
+    _gives_gradients: ClassVar[bool] = False
 
     @abc.abstractmethod
     def form(self, params: Params, *, of_updates: bool = False) -> Form:

@@ -25,6 +25,8 @@ class Scheduled(AbstractContainer):
         inner: the inner transform.
     """
 
+    _keeps_gradients: ClassVar[bool] = True
+
     inner: AbstractTransform = required_part(state="inner")
 
     clock: ClassVar[Clock] = "keeper"

@@ -214,9 +214,7 @@ class AbstractHyperparameters(AbstractModule):
             is_number = isinstance(value, (int, float, np.generic, np.ndarray)) and not isinstance(value, bool)
             for path in paths:
                 out = with_value(out, path, _on_device(value) if is_number and _is_on_device(out, path) else value)
-        numbers = [x for x in jtu.tree_leaves(self) if not is_key_data(x)]
-        is_frozen = bool(numbers) and all(type(x) is float for x in numbers)
-        return freeze_hyperparameters(out) if is_frozen else out
+        return freeze_hyperparameters(out) if is_frozen(self) else out
 
     def _why_not_a_number(self) -> str | None:
         """Return why this object cannot be the value of a hyperparameter; None if it can: it is a schedule."""
@@ -228,11 +226,10 @@ class AbstractHyperparameters(AbstractModule):
         return "optimizer", f'Read it with `hyperparameters()["{name}"]` and change it with `replace({name}=...)`.'
 
     def _is_immutable(self, name: str) -> str:
+        remedy = f"Write `optimizer = optimizer.replace({name}=...)`."
         if hasattr(type(self.__dict__.get(name)), "set_value"):  # a variable of NNX
-            remedy = f" Assign to the variable: `optimizer.hyperparameters.{name}[...] = ...`."
-        else:
-            remedy = f" Write `optimizer = optimizer.replace({name}=...)`."
-        return super()._is_immutable(name) + remedy
+            remedy = f"Assign to the variable: `optimizer.hyperparameters.{name}[...] = ...`."
+        return f"{super()._is_immutable(name)} {remedy}"
 
 
 H = TypeVar("H", bound=AbstractHyperparameters)
@@ -272,11 +269,15 @@ def freeze_hyperparameters(module: H) -> H:
     return jtu.tree_map_with_path(frozen, module)
 
 
+def is_frozen(module: AbstractHyperparameters) -> bool:
+    """Whether the hyperparameters are Python numbers, as `freeze_hyperparameters` returns them."""
+    return {type(x) for _, x in numbers_with_paths(module)} == {float}
+
+
 def numbers_with_paths(module: AbstractHyperparameters) -> list[tuple[Path, Any]]:
     """The hyperparameters of a module with their paths; random keys are left out."""
-    leaves = jtu.tree_leaves_with_path(module)
     # Checkpoints, donation and `vmap` need a random key among the leaves, but it is not a number.
-    return [(key_names(path), leaf) for path, leaf in leaves if not is_key_data(leaf)]
+    return [(key_names(path), x) for path, x in jtu.tree_leaves_with_path(module) if not is_key_data(x)]
 
 
 def value_at(module: Any, path: tuple[Any, ...]) -> Any:
@@ -289,8 +290,7 @@ def value_at(module: Any, path: tuple[Any, ...]) -> Any:
 def _is_on_device(module: Any, path: tuple[Any, ...]) -> bool:
     """Whether the value at a path is a number in a JAX array, as in an optimizer after `jax.device_put`."""
     value = value_at(module, path)
-    is_array = isinstance(value, jax.Array) and not isinstance(value, Tracer)
-    return is_array and jnp.issubdtype(value.dtype, jnp.floating)
+    return isinstance(value, jax.Array) and not isinstance(value, Tracer) and jnp.issubdtype(value.dtype, jnp.floating)
 
 
 def _on_device(x: Any) -> Any:

@@ -50,6 +50,7 @@ class AbstractOptimizer(AbstractTransform):
     """
 
     clock: ClassVar[Clock] = "keeper"
+    _keeps_gradients: ClassVar[bool] = True
 
     @abc.abstractmethod
     def transform(self) -> AbstractTransform:

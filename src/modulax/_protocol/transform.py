@@ -150,6 +150,12 @@ class AbstractTransform(AbstractHyperparameters):
     _keeps_updates: ClassVar[bool] = False
     _keeps_parameters: ClassVar[bool] = False
 
+    # For `checkpoint.carry`: whether its updates are gradients where it is given gradients, as those of a clip are, so
+    # that a momentum after it is one of gradients; and whether its parts get what it gets, and not in another form. The
+    # first answer for a container leaves out its parts.
+    _keeps_gradients: ClassVar[bool] = False
+    _gives_gradients: ClassVar[bool] = True
+
     _listed: ClassVar[tuple[str, ...]] = (
         *("addresses", "at", "eval_params", "hyperparameters", "init", "metrics", "replace", "step", "update"),
     )

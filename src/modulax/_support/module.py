@@ -2,7 +2,7 @@
 
 import dataclasses
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import equinox as eqx
@@ -154,7 +154,9 @@ def _field(default: Any, kw_only: bool = False, **metadata: Any) -> Any:
     return eqx.field(metadata=metadata, kw_only=kw_only, **given)
 
 
-def like_params(*, exact: bool = False, nonnegative: bool = False) -> Any:
+def like_params(
+    *, exact: bool = False, nonnegative: bool = False, moment: float | Callable[[Any], Any] | None = None
+) -> Any:
     """Declare a state field that is a tree with the structure of the parameters, such as a moment.
 
     This is the default for fields without a declaration. Write it out for a field after one that is `shared()` or
@@ -165,8 +167,11 @@ def like_params(*, exact: bool = False, nonnegative: bool = False) -> Any:
             their update. `LowBit` leaves such a field as it is.
         nonnegative: whether no entry is ever negative, as in a second moment. `LowBit` then stores no sign, and keeps
             the entries positive.
+        moment: for a decaying sum of the updates that the rule receives, the number that makes it their average when it
+            is multiplied by it, or a function of the rule that returns this number: 1 for the first moment of Adam,
+            `lambda rule: 1 - rule.decay` for the momentum of SGD. `checkpoint.carry` takes it over between classes.
     """
-    return _field(dataclasses.MISSING, holds="params", exact=exact, nonnegative=nonnegative)
+    return _field(dataclasses.MISSING, holds="params", exact=exact, nonnegative=nonnegative, moment=moment)
 
 
 def shared(default: Any = dataclasses.MISSING, *, kw_only: bool = False, metric: bool = False) -> Any:

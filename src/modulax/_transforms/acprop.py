@@ -20,7 +20,7 @@ class ScaleByACPropState(AbstractState):
 
     optax_fields: ClassVar[tuple[str, ...]] = ("count", "mu", "nu")
 
-    mu: PyTree
+    mu: PyTree = like_params(moment=1.0)
     nu: PyTree = like_params(nonnegative=True)
     count: Shared[Count] = counter()
 

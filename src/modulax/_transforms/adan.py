@@ -24,8 +24,8 @@ class ScaleByAdanState(AbstractState):
 
     optax_fields: ClassVar[tuple[str, ...]] = ("m", "v", "n", "g", "t=count")
 
-    m: PyTree
-    v: PyTree
+    m: PyTree = like_params(moment=1.0)
+    v: PyTree = like_params()
     n: PyTree = like_params(nonnegative=True)
     g: PyTree = like_params()
     count: Shared[Count] = counter()

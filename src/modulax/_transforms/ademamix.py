@@ -19,8 +19,8 @@ class ScaleByAdEMAMixState(AbstractState):
 
     optax_fields: ClassVar[tuple[str, ...]] = ("count", "count_m2=count", "m1", "m2", "nu")
 
-    m1: PyTree
-    m2: PyTree
+    m1: PyTree = like_params(moment=1.0)
+    m2: PyTree = like_params()
     nu: PyTree = like_params(nonnegative=True)
     count: Shared[Count] = counter()
 
@@ -85,7 +85,7 @@ class ScaleBySimplifiedAdEMAMixState(AbstractState):
 
     optax_fields: ClassVar[tuple[str, ...]] = ("t=count", "m", "n")
 
-    m: PyTree
+    m: PyTree = like_params(moment=lambda rule: 1 - rule.b1)
     n: PyTree = like_params(nonnegative=True)
     count: Shared[Count] = counter()
 

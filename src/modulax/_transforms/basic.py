@@ -19,6 +19,7 @@ class Identity(AbstractLeafwise):
     """Returns the updates unchanged, for example as a placeholder in a chain."""
 
     _keeps_updates: ClassVar[bool] = True
+    _keeps_gradients: ClassVar[bool] = True
 
     def update_leaf(self, now, g, s, p):
         del now, p

@@ -25,6 +25,8 @@ class Clip(AbstractLeafwise):
         max_delta: largest absolute value $\Delta$ of an entry.
     """
 
+    _keeps_gradients: ClassVar[bool] = True
+
     max_delta: Number = required_number(needs=NON_NEGATIVE)
 
     def update_leaf(self, now, g, s, p):
@@ -111,6 +113,8 @@ class ClipByGlobalNorm(AbstractLeafwise):
         2013.
     """
 
+    _keeps_gradients: ClassVar[bool] = True
+
     max_norm: Number = required_number(needs=NON_NEGATIVE)
 
     def survey(self, count, state, updates, params, **extra):
@@ -140,6 +144,8 @@ class ClipByBlockRMS(AbstractLeafwise):
         Cost](https://arxiv.org/abs/1804.04235), 2018, algorithm 4.
     """
 
+    _keeps_gradients: ClassVar[bool] = True
+
     threshold: Number = required_number(needs=NON_NEGATIVE)
 
     def update_leaf(self, now, g, s, p):
@@ -167,6 +173,7 @@ class AdaptiveGradClip(AbstractLeafwise):
         Normalization](https://arxiv.org/abs/2102.06171), 2021.
     """
 
+    _keeps_gradients: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("params",)
 
     clipping: Number = required_number(needs=NON_NEGATIVE)

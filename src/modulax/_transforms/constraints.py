@@ -20,6 +20,8 @@ class ZeroNaNsState(AbstractState):
 class ZeroNaNs(AbstractLeafwise[ZeroNaNsState]):
     """Replaces NaN in the updates by zero, and records which leaves contained one. Infinities are left alone."""
 
+    _keeps_gradients: ClassVar[bool] = True
+
     def init_leaf(self, p):
         del p
         return ZeroNaNsState(found_nan=jnp.zeros((), bool))

@@ -101,6 +101,7 @@ class ScaleByGaLore(AbstractContainer):
     """
 
     clock: ClassVar[Clock] = "steps"
+    _gives_gradients: ClassVar[bool] = False
 
     rank: int = eqx.field(static=True, default=128, metadata={"least": 1})
     update_proj_gap: Number = number(200, needs=AT_LEAST_ONE)

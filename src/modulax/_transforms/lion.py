@@ -11,7 +11,7 @@ from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import moment, zeros_in
 from .._support.checks import DECAY
-from .._support.module import AbstractState, counter
+from .._support.module import AbstractState, counter, like_params
 from .._support.types import Count, Shared
 
 
@@ -20,7 +20,7 @@ class ScaleByLionState(AbstractState):
 
     optax_fields: ClassVar[tuple[str, ...]] = ("count", "mu")
 
-    mu: PyTree
+    mu: PyTree = like_params(moment=1.0)
     count: Shared[Count] = counter()
 
 

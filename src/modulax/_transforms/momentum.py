@@ -19,7 +19,7 @@ class TraceState(AbstractState):
 
     optax_fields: ClassVar[tuple[str, ...]] = ("trace",)
 
-    trace: PyTree
+    trace: PyTree = like_params(moment=lambda rule: 1 - rule.decay)
 
 
 class Trace(AbstractLeafwise[TraceState]):
@@ -66,7 +66,7 @@ class EmaState(AbstractState):
 
     optax_fields: ClassVar[tuple[str, ...]] = ("count", "ema")
 
-    ema: PyTree
+    ema: PyTree = like_params(moment=1.0)
     count: Shared[Count] = counter()
 
 

@@ -28,7 +28,7 @@ class MomoState(AbstractState):
 
     optax_fields: ClassVar[tuple[str, ...]] = ("exp_avg", "barf", "gamma", "lb", "count")
 
-    exp_avg: PyTree
+    exp_avg: PyTree = like_params(moment=1.0)
     barf: Shared[Float[Array, ""]] = shared(None)
     gamma: Shared[Float[Array, ""]] = shared(None)
     lb: Shared[Float[Array, ""]] = shared(None)
@@ -40,7 +40,7 @@ class MomoAdamState(AbstractState):
 
     optax_fields: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq", "barf", "gamma", "lb", "count")
 
-    exp_avg: PyTree
+    exp_avg: PyTree = like_params(moment=1.0)
     exp_avg_sq: PyTree = like_params(nonnegative=True)
     barf: Shared[Float[Array, ""]] = shared(None)
     gamma: Shared[Float[Array, ""]] = shared(None)

@@ -134,6 +134,7 @@ class Snapshot(AbstractTransform):
     """
 
     _keeps_updates: ClassVar[bool] = True
+    _keeps_gradients: ClassVar[bool] = True
 
     measure_name: str = eqx.field(static=True)
     measure: Callable[[Updates], PyTree] = eqx.field(static=True)
@@ -199,6 +200,7 @@ class Monitor(AbstractTransform):
     """
 
     _keeps_updates: ClassVar[bool] = True
+    _keeps_gradients: ClassVar[bool] = True
 
     measures: Mapping[str, Any] = eqx.field(converter=_as_measures)
 

@@ -22,7 +22,7 @@ from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractStatelessTransform, AbstractTransform, Clock
 from .._support.arithmetic import at_least_float32, bias, moment, zeros_in
 from .._support.checks import DECAY, check_choice
-from .._support.module import AbstractState, counter
+from .._support.module import AbstractState, counter, like_params
 from .._support.types import Count, Follow, Params, Shared, Updates
 from ..linalg import orthogonalize
 from ..linalg._newton_schulz import PRECONDITIONINGS, as_coefficients
@@ -53,7 +53,7 @@ class MuonState(AbstractState):
 
     optax_fields: ClassVar[tuple[str, ...]] = ("count", "mu", "ns_coeffs")
 
-    mu: PyTree
+    mu: PyTree = like_params(moment=1.0)
     count: Shared[Count] = counter()
 
 

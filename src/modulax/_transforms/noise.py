@@ -46,6 +46,7 @@ class AddNoise(AbstractTransform):
         Networks](https://arxiv.org/abs/1511.06807), 2015.
     """
 
+    _keeps_gradients: ClassVar[bool] = True
     clock: ClassVar[Clock] = "steps"
 
     eta: Number = required_number(needs=NON_NEGATIVE)

@@ -1,5 +1,7 @@
 """Normalized and centered updates."""
 
+from typing import ClassVar
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -74,6 +76,8 @@ class Centralize(AbstractLeafwise):
         Yong et al., [Gradient Centralization: A New Optimization Technique for Deep Neural
         Networks](https://arxiv.org/abs/2004.01461), 2020.
     """
+
+    _keeps_gradients: ClassVar[bool] = True
 
     output_axis: int = eqx.field(static=True, default=0)
 

@@ -131,6 +131,7 @@ class DifferentiallyPrivateAggregate(AbstractTransform):
         Abadi et al., [Deep Learning with Differential Privacy](https://arxiv.org/abs/1607.00133), 2016.
     """
 
+    _keeps_gradients: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("real",)
 
     l2_norm_clip: Number = required_number(needs=NON_NEGATIVE)

@@ -70,7 +70,7 @@ class ScaleByStddevState(AbstractState):
 
     optax_fields: ClassVar[tuple[str, ...]] = ("mu", "nu")
 
-    mu: PyTree
+    mu: PyTree = like_params(moment=1.0)
     nu: PyTree = like_params(nonnegative=True)
     count: Shared[Count] = counter()
 

@@ -4,7 +4,7 @@ Norms that overflow, and NaN, are not recorded: they would stay in the mean. If 
 erased; a NaN stays visible, as in `ClipByGlobalNorm`.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -101,6 +101,8 @@ class ClipByRunningNorm(AbstractLeafwise[ClipByRunningNormState]):
         Kumar et al., [ZClip: Adaptive Spike Mitigation for LLM Pre-Training](https://arxiv.org/abs/2504.02507), 2025.
     """
 
+    _keeps_gradients: ClassVar[bool] = True
+
     z_threshold: Number = number(2.5, needs=POSITIVE)
     decay: Number = number(0.97, needs=DECAY)
     warmup_steps: Number = number(25, needs=NON_NEGATIVE)
@@ -189,6 +191,8 @@ class ClipByNormPercentile(AbstractLeafwise[ClipByNormPercentileState]):
         Seetharaman et al., [AutoClip: Adaptive Gradient Clipping for Source Separation
         Networks](https://arxiv.org/abs/2007.14469), 2020.
     """
+
+    _keeps_gradients: ClassVar[bool] = True
 
     percentile: Number = number(10.0, needs=_PERCENTAGE)
     window: int = eqx.field(static=True, default=1000, metadata={"least": 1})

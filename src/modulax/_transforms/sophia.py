@@ -99,7 +99,7 @@ class ScaleBySophiaState(AbstractState):
     optax_fields: ClassVar[tuple[str, ...]] = ("count", "mu", "nu", "hessian_fn_state")
 
     count: Count = shared()
-    mu: PyTree = like_params()
+    mu: PyTree = like_params(moment=1.0)
     # An estimate of a diagonal entry may be negative.
     nu: PyTree = like_params()
     hessian_fn_state: State = nested()

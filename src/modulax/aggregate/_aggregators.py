@@ -80,6 +80,8 @@ class AccumulateAvgUpdates(AbstractLeafwise):
         accumulation_steps: $k$, number of batches to average. With 1 there is no state.
     """
 
+    _keeps_gradients: ClassVar[bool] = True
+
     accumulation_steps: int = eqx.field(static=True)
 
     def check(self) -> None:

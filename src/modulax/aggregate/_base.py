@@ -3,7 +3,7 @@
 import abc
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -24,6 +24,8 @@ class AbstractAggregator(AbstractTransform):
     A subclass implements `aggregate`, which returns the update, a mapping of auxiliary outputs, and the new state. In a
     `Process` the auxiliary outputs become extra arguments of the postprocessor.
     """
+
+    _keeps_gradients: ClassVar[bool] = True
 
     @property
     def example_axes(self) -> tuple[int, ...]:

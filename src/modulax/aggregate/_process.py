@@ -1,7 +1,7 @@
 """Pipelines around an aggregator: what is done to per-example gradients before and after they are reduced."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -48,6 +48,8 @@ class Process(AbstractContainer):
         ValueError: if a part is not a transform, or `aggregator_has_aux` is set for an aggregator without auxiliary
             outputs.
     """
+
+    _keeps_gradients: ClassVar[bool] = True
 
     preprocessor: AbstractTransform = required_part(state="preprocess_state")
     aggregator: AbstractTransform = required_part(state="aggregate_state")
@@ -116,6 +118,8 @@ class AddMeanVarianceToOpt(AbstractContainer):
         per_elt_axis: example axis, or several.
         accumulation_steps: number of batches per step of the optimizer.
     """
+
+    _keeps_gradients: ClassVar[bool] = True
 
     opt: AbstractTransform = required_part(state=lambda state: state.postprocess_state[1])
     ema_decay: Number = number(0.9, needs=DECAY)

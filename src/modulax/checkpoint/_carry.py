@@ -1,21 +1,35 @@
-"""From the state of one optimizer into that of another one, in the middle of a run."""
+"""From the state of one optimizer into that of another one, in the middle of a run.
+
+The unit is the state of one transform (`_parts.py`). `_fill` looks for the old states that a new one goes on from, and
+takes everything from them that belongs together, or nothing:
+
+* for each parameter, all arrays that the state holds for it, such as both moments of Adam, or none;
+* the numbers that all parameters share, such as the step count of the bias corrections, together with the arrays of all
+  parameters, from old states that agree about them; or none of the arrays either.
+
+An old state of the same transform, with the same input, gives all fields. One of another transform gives a sum of the
+same inputs, if the field is declared to be one (`like_params(moment=...)`).
+"""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
+from jax.core import Tracer
 
 from .._protocol.transform import AbstractTransform
+from .._support.arithmetic import at_least_float32
+from .._support.checks import listing
 from .._support.module import AbstractState
 from .._support.types import Params, State
 from ..tree._math import trainable
-from ..tree._paths import Names, join, key_names, named_leaves
+from ..tree._paths import Names, join, named_leaves
+from ..tree._quantized import is_quantized
 from ..tree._stacks import stack_like, unstack
-from ..tree._state import section_kind
+from ._parts import Found, StatePart, boxed, parts_of, shapes_of, states_in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,43 +38,27 @@ class Carried:
 
     Attributes:
         carried: for every carried array of the new state, the array of the old one.
-        factors: the factors by which arrays were multiplied, where the two optimizers scale them differently.
-        fresh: arrays of the new state that begin anew.
-        unused: arrays of the old state without a counterpart.
+        factors: the factors by which arrays were multiplied, where the two optimizers scale them differently: numbers,
+            or traced values if a decay rate is traced.
+        fresh: for every other array of the new state, which has its initial value, the reason.
+        unused: arrays of the old state that were not carried.
     """
 
     carried: dict[str, str]
-    factors: dict[str, float]
-    fresh: tuple[str, ...]
+    factors: dict[str, Any]
+    fresh: dict[str, str]
     unused: tuple[str, ...]
 
     def __str__(self) -> str:
         lines = [f"carried {len(self.carried)}, fresh {len(self.fresh)}, unused {len(self.unused)}"]
         for name, source in self.carried.items():
-            factor = f" times {self.factors[name]:.4g}" if name in self.factors else ""
-            lines.append(f"  carried {source} -> {name}{factor}")
-        return "\n".join([*lines, *(f"  fresh   {x}" for x in self.fresh), *(f"  unused  {x}" for x in self.unused)])
+            lines.append(f"  carried {source} -> {name}{_times(self.factors.get(name))}")
+        lines += [f"  fresh   {name}: {reason}" for name, reason in self.fresh.items()]
+        return "\n".join([*lines, *(f"  unused  {x}" for x in self.unused)])
 
 
-@dataclasses.dataclass(frozen=True)
-class _Part:
-    """A transform, what its state holds itself, and where that is."""
-
-    transform: AbstractTransform
-    state: AbstractState
-    where: Names
-
-    def fields(self) -> dict[str, dict[Names, Any]]:
-        """The arrays of the state by field, and by the names within the field, without those of states inside it."""
-        fields = {field: getattr(self.state, field.name) for field in dataclasses.fields(self.state)}
-        return {field.name: dict(named_leaves(x)) for field, x in fields.items() if section_kind(field, x) != "states"}
-
-    def momentum(self) -> tuple[str, float] | None:
-        """The field that holds a moment of the gradients, and its size under a constant gradient of 1; or None."""
-        names = {field.name for field in dataclasses.fields(self.state)}
-        if "trace" in names:
-            return "trace", 1 / (1 - float(getattr(self.transform, "decay", 0.0)))
-        return ("mu", 1.0) if "mu" in names else None
+def _times(factor: Any) -> str:
+    return "" if factor is None else f" times {factor}" if isinstance(factor, Tracer) else f" times {factor:.4g}"
 
 
 def carry(
@@ -71,103 +69,221 @@ def carry(
         state, report = checkpoint.carry(mx.SGD(0.1, momentum=0.9), params, mx.AdamW(1e-3), state)
 
     The states of two transforms of one class are carried with their step counts, such as those of `ScaleByAdam` in
-    `Adam` and in `AdamW`. The momentum is carried between different classes too: the average of the gradients that Adam
-    keeps, $m_t = (1 - \beta) \sum_k \beta^{t-k} g_k$, becomes the sum $v_t = \sum_k \mu^{t-k} g_k$ of SGD by
-    $v = m / (1 - \mu)$, and the sum becomes the average of Lion or Muon by $m = (1 - \mu) v$. With equal decay rates
-    this is the momentum that the new optimizer would have after the same gradients.
+    `Adam` and in `AdamW`, and the averages, counters and keys of containers. The momentum is carried between different
+    classes too: the average of the gradients that Adam keeps, $m_t = (1 - \beta) \sum_k \beta^{t-k} g_k$, becomes the
+    sum $v_t = \sum_k \mu^{t-k} g_k$ of SGD by $v = m / (1 - \mu)$, and the sum becomes the average of Lion or Muon by
+    $m = (1 - \mu) v$. With equal decay rates this is the momentum that the new optimizer would have after the same
+    gradients.
 
-    A momentum is not carried into a transform that divides it by a second moment of its own, such as Adam after SGD:
-    the second moment begins at zero, so that both start together with their bias corrections. Nor is one that could
-    come from several states. The step counts that schedules follow begin at 0; to go on, set them:
-    `tree.set(state, step=old_state.step)`.
+    What belongs together is carried together or begins fresh: the moments of a parameter, and a step count with the
+    moments of all parameters that it counts the steps of. So if the new Adam has a parameter that the old one lacked,
+    its whole state is fresh, because a step count would be wrong for zero moments. A momentum is not carried if its
+    input is another one, such as the scaled updates in RMSProp, nor into a transform that divides it by a second moment
+    of its own, such as Adam after SGD, nor if it could come from several states. The report gives the reason for each
+    array.
+
+    Schedules of an optimizer of the same class go on, as after `optimizer.replace(...)`. In one of another class, their
+    step count is 0; to go on, set it: `tree.set(state, step=old_state.step)`. Hyperparameters are always those of the
+    new optimizer.
 
     Args:
         optimizer: the new optimizer.
         params: the parameters, or the whole model.
         old_optimizer: the old optimizer.
-        old_state: its state.
+        old_state: its state. The new state shares no arrays with it.
 
     Returns:
         the state, and a report of what was carried, by name.
 
     Raises:
-        ValueError: if `old_state` is not a state of modulax.
+        ValueError: if `old_state` is not a state of `old_optimizer`.
     """
     old = unstack(old_state)
-    if not isinstance(old, AbstractState):
-        raise ValueError(
-            f"`carry` was given a `{type(old_state).__name__}`, which is no state of `{type(old_optimizer).__name__}`. "
-            f"Write `carry(optimizer, params, old_optimizer, old_state)`."
-        )
+    _check_state(old_optimizer, old, params)
     start = optimizer.init(params)
     new = unstack(start)
-    given = dict(named_leaves(trainable(params)))
-    sources = list(_parts(old_optimizer, old, old))
-    values: dict[Names, tuple[Names, Any, float]] = {}
-    for part in _parts(optimizer, new, new):
-        _fill(part, sources, given, values)
-    leaves = [values[names][1].astype(x.dtype) if names in values else x for names, x in named_leaves(new)]
-    carried = {join(name): join(source) for name, (source, _, _) in values.items()}
-    taken = {source for source, _, _ in values.values()}
-    report = Carried(
-        carried,
-        {join(name): factor for name, (_, _, factor) in values.items() if factor != 1},
-        tuple(join(names) for names, _ in named_leaves(new) if names not in values),
-        tuple(join(names) for names, _ in named_leaves(old) if names not in taken),
+    names = {name for name, _ in named_leaves(trainable(params))}
+    sources, parts = (list(parts_of(*pair, names)) for pair in ((old_optimizer, old), (optimizer, new)))
+    values: dict[Names, Found] = {}
+    reasons: dict[Names, str] = {}
+    for part in parts:
+        found, missing = _fill(part, sources, parts)
+        values |= found
+        reasons |= missing
+    leaves, treedef = boxed(new)
+    state = treedef.unflatten([_fitted(values[name], x) if name in values else x for name, x in leaves])
+    return stack_like(state, start), _report(values, reasons, new, old)
+
+
+def _report(values: Mapping[Names, Found], reasons: Mapping[Names, str], new: State, old: State) -> Carried:
+    taken = {found.names for found in values.values()}
+    return Carried(
+        {join(name): join(found.names) for name, found in values.items()},
+        {join(name): x.factor for name, x in values.items() if isinstance(x.factor, Tracer) or x.factor != 1},
+        {join(name): reasons[name] for name, _ in boxed(new)[0] if name not in values},
+        tuple(join(name) for name, _ in boxed(old)[0] if name not in taken),
     )
-    return stack_like(jtu.tree_structure(new).unflatten(leaves), start), report
 
 
-def _parts(transform: AbstractTransform, state: Any, whole: PyTree) -> Iterator[_Part]:
-    """The transforms with a state, the innermost first."""
-    for part in transform.each_part(state):
-        yield from _parts(part.transform, part.state, whole)
-    if isinstance(state, AbstractState) and jtu.tree_leaves(state):
-        found = jtu.tree_leaves_with_path(whole, is_leaf=lambda x: x is state)
-        yield _Part(transform.at(state), state, next(key_names(path) for path, x in found if x is state))
+def _check_state(optimizer: AbstractTransform, state: Any, params: Params) -> None:
+    """Raise an error for a state of another optimizer."""
+    name = type(optimizer).__name__
+    remedy = "Write `carry(optimizer, params, old_optimizer, old_state)`."
+    if not isinstance(state, AbstractState):
+        raise ValueError(f"`carry` was given a `{type(state).__name__}`, which is no state of `{name}`. {remedy}")
+    given = states_in(state)
+    expected = states_in(jax.eval_shape(lambda p: unstack(optimizer.init(p)), trainable(params)))
+    for where in [*expected, *given]:
+        holds, needs = (f"`{x[where].__name__}`" if where in x else "none" for x in (given, expected))
+        if holds != needs:
+            place = f"at `{join(where)}`, " if where else ""
+            raise ValueError(
+                f"`carry(old_state=...)` is not a state of `{name}`: {place}it has {holds}, and one of `{name}` has "
+                f"{needs}. {remedy}"
+            )
+
+
+class _Unit(NamedTuple):
+    """What is carried for one parameter: the part that it comes from, and the arrays by field and path."""
+
+    source: StatePart
+    arrays: dict[Names, Found]
 
 
 def _fill(
-    part: _Part, sources: list[_Part], params: Mapping[Names, Any], values: dict[Names, tuple[Names, Any, float]]
-) -> None:
-    """Add what the state of a part gets from the old states: by name, the old name, the value and the factor."""
-    alike = [x for x in sources if type(x.transform) is type(part.transform) and type(x.state) is type(part.state)]
-    used = set[int]()
-    for field, arrays in part.fields().items():
-        for path, x in arrays.items():
-            if path not in params or np.shape(x) != np.shape(params[path]):
-                continue
-            if found := _only(alike, field, path, x):
-                used.add(id(found[0]))
-                values[(*part.where, field, *path)] = (found[1], found[2], 1.0)
-            elif not alike and (found := _momentum(part, field, path, x, sources)):
-                values[(*part.where, field, *path)] = found
-    if len(used) == 1:  # counts and other shared numbers belong to one old state
-        (source,) = (x for x in alike if id(x) in used)
-        for field, arrays in part.fields().items():
-            for path, x in arrays.items():
-                name, old = (*part.where, field, *path), source.fields()[field].get(path)
-                if name not in values and old is not None and np.shape(old) == np.shape(x) and path not in params:
-                    values[name] = ((*source.where, field, *path), old, 1.0)
+    part: StatePart, sources: Sequence[StatePart], parts: Sequence[StatePart]
+) -> tuple[dict[Names, Found], dict[Names, str]]:
+    """What the state of a part gets from the old states, by name, and why the rest of it is fresh."""
+    alike, peers = ([x for x in states if x.kind == part.kind] for states in (sources, parts))
+    found: list[_Unit] = []
+    missing: dict[Names, str] = {}
+    for unit in part.units:
+        one = _same(unit, part, alike, peers) if alike else _moment(unit, part, sources)
+        if isinstance(one, str):
+            missing[unit] = one
+        else:
+            found.append(one)
+    values = {key: x for one in found for key, x in one.arrays.items()}
+    numbers = _because_of(missing) if missing else _numbers(part, found, alike, peers)
+    if not part.numbers:
+        fresh = {}
+    elif isinstance(numbers, str):
+        values, fresh = {}, dict.fromkeys(part.arrays(), numbers)
+    else:
+        values |= numbers
+        fresh = dict.fromkeys(part.numbers.keys() - numbers.keys(), "the old state counts no steps")
+    fresh |= {key: reason for unit, reason in missing.items() for key in part.units[unit]}
+    fresh |= dict.fromkeys(part.settings, "it is a hyperparameter of the new optimizer")
+    return part.located(values), part.located(fresh)
 
 
-def _only(parts: list[_Part], field: str, path: Names, x: Any) -> tuple[_Part, Names, Any] | None:
-    """The array of the only part that has one in this field for this parameter."""
-    found = [(part, part.fields()[field].get(path)) for part in parts if field in part.fields()]
-    found = [(part, old) for part, old in found if old is not None and np.shape(old) == np.shape(x)]
-    return (found[0][0], (*found[0][0].where, field, *path), found[0][1]) if len(found) == 1 else None
+def _because_of(missing: Mapping[Names, str]) -> str:
+    paths = listing([join(unit) or "the parameters" for unit in missing])
+    return f"the state has numbers that all parameters share, and the arrays for {paths} are fresh"
 
 
-def _momentum(part: _Part, field: str, path: Names, x: Any, sources: list[_Part]) -> tuple[Names, Any, float] | None:
-    """The momentum of another class for this field, and its factor."""
-    own = part.momentum()
-    if own is None or own[0] != field or "nu" in part.fields():
-        return None
-    candidates = [(source, source.momentum()) for source in sources]
-    found = [(s, m, _only([s], m[0], path, x)) for s, m in candidates if m is not None]
-    found = [(s, m, hit) for s, m, hit in found if hit is not None]
+def _partners(part: StatePart, sources: Sequence[StatePart], peers: Sequence[StatePart]) -> Sequence[StatePart]:
+    """The old state that corresponds to that of a part, one of its peers; all of them if it cannot be told."""
+    if len(sources) != len(peers):
+        return sources
+    by_place = {x.where: x for x in sources}
+    if all(x.where in by_place for x in peers):
+        return [by_place[part.where]]
+    return [source for source, peer in zip(sources, peers, strict=True) if peer is part]
+
+
+def _same(unit: Names, part: StatePart, alike: Sequence[StatePart], peers: Sequence[StatePart]) -> _Unit | str:
+    """The arrays for a parameter in an old state of the same transform, or the reason why there are none."""
+    holding = [x for x in alike if unit in x.units]
+    if not holding:
+        return "the old state has nothing for this parameter"
+    found = _partners(part, holding, [x for x in peers if unit in x.units])
+    if len(found) > 1:
+        return f"{len(found)} old states have one"
+    (source,) = found
+    old, new = source.units[unit], part.units[unit]
+    if shapes_of(old) != shapes_of(new):
+        return "the old state has it in another shape"
+    return _Unit(source, {key: Found((*source.where, *key), old[key], 1.0) for key in new})
+
+
+def _none_of(part: StatePart) -> str:
+    return f"the old optimizer has no `{type(part.transform).__name__}` with the same input"
+
+
+def _moment(unit: Names, part: StatePart, sources: Sequence[StatePart]) -> _Unit | str:
+    """The momentum for a parameter in an old state of another transform, or the reason why there is none."""
+    names = part.moment_of(unit)
+    if names is None or len(part.units[unit]) > 1:
+        return _none_of(part)
+    (x,) = part.units[unit].values()
+    of_same_input = [source for source in sources if source.inputs == part.inputs]
+    found = [(source, old) for source in of_same_input if (old := source.moment_of(unit)) and old[1:] == names[1:]]
+    found = [(source, old) for source, old in found if source.units[unit][old].shape == x.shape]
     if len(found) != 1:
-        return None
-    ((_, (_, size), hit),) = found
-    factor = own[1] / size
-    return hit[1], jnp.asarray(hit[2]) * jnp.asarray(factor, hit[2].dtype), factor
+        return f"{len(found)} old states have a momentum of the same inputs"
+    ((source, old),) = found
+    factor = _quotient(source.weight, part.weight)
+    if factor is None:
+        return "a sum without decay has no average"
+    return _Unit(source, {names: Found((*source.where, *old), source.units[unit][old], factor)})
+
+
+def _quotient(x: Any, y: Any) -> Any:
+    """The factor between two sums, from the numbers that make them averages; None if one of them is zero."""
+    if isinstance(x, Tracer) or isinstance(y, Tracer):
+        is_zero = jnp.equal(y, 0)
+        return jnp.where(is_zero, 0, x / jnp.where(is_zero, 1, y))
+    return float(x) / float(y) if x and y else None
+
+
+def _numbers(
+    part: StatePart, found: Sequence[_Unit], alike: Sequence[StatePart], peers: Sequence[StatePart]
+) -> dict[Names, Found] | str:
+    """The shared numbers of a part from the states from which its arrays come; or the reason why there are none."""
+    sources = list({id(x.source): x.source for x in found}.values()) or _partners(part, alike, peers)
+    if not sources:
+        return _none_of(part)
+    first, *others = (source.numbers_for(part) for source in sources)
+    for other in others:
+        if isinstance(first, str) or isinstance(other, str):
+            break
+        if reason := _difference(first, other):
+            return reason
+    return next((x for x in (first, *others) if isinstance(x, str)), first)
+
+
+def _difference(first: Mapping[Names, Found], other: Mapping[Names, Found]) -> str | None:
+    """Why two old states don't agree about the shared numbers, if they don't."""
+    for key in first.keys() | other.keys():
+        x, y = (found[key].value if key in found else None for found in (first, other))
+        if not _is_equal(x, y):
+            is_traced = isinstance(x, Tracer) or isinstance(y, Tracer)
+            may, because = ("may ", ", which is traced") if is_traced else ("", "")
+            return f"the old states {may}differ in `{join(key)}`{because}"
+    return None
+
+
+def _is_equal(x: Any, y: Any) -> bool:
+    if x is y or any(z is None or isinstance(z, Tracer) for z in (x, y)):
+        return x is y
+    return np.asarray(x).tobytes() == np.asarray(y).tobytes()
+
+
+def _fitted(found: Found, like: Any) -> Any:
+    """A copy of a value of the old state in the dtype, or in the fewer bits, that the new state has in its place."""
+    x, is_scaled = found.value, isinstance(found.factor, Tracer) or found.factor != 1
+    if is_quantized(x):
+        if not is_scaled and jax.tree.map(jnp.result_type, x) == jax.tree.map(jnp.result_type, like):
+            return jax.tree.map(lambda array: jnp.array(array, copy=True), x)
+        x = x.dequantize()
+    if is_scaled:
+        wide = at_least_float32(x.dtype)
+        x = jnp.asarray(x).astype(wide) * jnp.asarray(found.factor).astype(wide)
+    if is_quantized(like):
+        return like.quantize(jnp.asarray(x, jnp.float32))
+    x = jnp.array(x, like.dtype, copy=True)
+    is_placed = isinstance(like, jax.Array) and not isinstance(like, Tracer) and not isinstance(x, Tracer)
+    if is_placed and x.sharding.memory_kind != like.sharding.memory_kind:
+        return jax.device_put(x, like.sharding)
+    return x

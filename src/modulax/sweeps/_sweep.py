@@ -237,6 +237,8 @@ def plain_number(x: Any) -> Any:
     if isinstance(x, ARRAY_TYPES) and np.ndim(x) == 0:
         value = np.asarray(x)[()]
         return float(str(value)) if jnp.issubdtype(value.dtype, jnp.floating) else value.item()
+    if isinstance(x, (int, float)):  # of `freeze_hyperparameters`
+        return x
     return " ".join(format_value(x).split())
 
 
