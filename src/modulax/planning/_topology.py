@@ -107,9 +107,10 @@ def _axes(name: str, number: int, num_slices: int, axes: Mapping[str, int]) -> d
         )
     over_slices = axes.get(SLICE, next(iter(axes.values())))
     if over_slices % num_slices or (SLICE in axes and next(iter(axes)) != SLICE):
+        axis, size = next(iter(axes.items()))
         raise ValueError(
-            f"`topology({name!r}, num_slices={num_slices})`: the first axis is over the slices, and "
-            f"{next(iter(axes))}={next(iter(axes.values()))} is not. Write `{SLICE}={num_slices}` before the other axes."
+            f"`topology({name!r}, num_slices={num_slices})`: the first axis is over the slices, and {axis}={size} is "
+            f"not. Write `{SLICE}={num_slices}` before the other axes."
         )
     return axes
 

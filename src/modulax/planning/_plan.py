@@ -1,0 +1,193 @@
+"""`plan`: compile a step for devices that need not be there, and read what it needs."""
+
+import dataclasses
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.tree_util as jtu
+from jax.sharding import Mesh
+from jaxtyping import PyTree
+
+from .._protocol.container import check_optimizer
+from .._protocol.transform import AbstractTransform
+from .._support.checks import brief
+from .._support.methods import explained
+from .._support.types import Params
+from ._chips import chip_of
+from ._costs import bounds, bytes_by_transform, communications
+from ._hlo import traffic
+from ._notes import notes
+from ._report import Plan
+from ._shapes import (
+    batch_shape,
+    is_shape,
+    local_bytes,
+    local_size,
+    placed,
+    shape_of,
+    state_fields,
+    state_shapes,
+    trained,
+)
+
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+@explained
+def plan(
+    optimizer: AbstractTransform,
+    params: Params,
+    mesh: Mesh,
+    *,
+    zero: str | tuple[str, ...] | None = None,
+    spec: Any = None,
+    loss: Callable[..., Any] | None = None,
+    batch: PyTree = None,
+    **extra: Any,
+) -> Plan:
+    """Compile a step for a mesh, and return what it needs on each device: memory, transfers, and time at least.
+
+        mesh = topology("v5e:16x16", data=32, model=8)
+        print(plan(optimizer, params, mesh, spec=spec, zero="data"))
+
+    Nothing runs, and no array is made: shapes are enough, and the devices of the mesh need not be there. The program is
+    `optimizer.step` with the gradients as arguments, or with `loss` and `batch` the whole training step. Parameters and
+    state are donated, as in a training loop.
+
+    All figures are those of the program that the compiler of the devices made, without a model of what it might do. The
+    seconds are a lower bound, as if memory, matrix units and links were each used without a pause, and all at once.
+
+    Args:
+        optimizer: a transform or an optimizer.
+        params: the parameters or a model; arrays, or `jax.ShapeDtypeStruct`s as of `jax.eval_shape`. Those with a
+            `NamedSharding` keep its `PartitionSpec` on the axes of `mesh`.
+        mesh: the devices, from `topology`, or a mesh of the devices of this process.
+        zero: axis of the mesh to divide the state over, or several axes, as in `state_sharding`.
+        spec: how parameters are sharded: a tree of `PartitionSpec`s; a function of the dotted path and the shape that
+            returns one; or the name of an axis, or several, over which the longest dimension is divided that it divides
+            (FSDP). Without it, parameters without a sharding are replicated.
+        loss: a function of parameters and batch, which is differentiated with respect to the parameters.
+        batch: the second argument of `loss`; arrays or shapes. Without a sharding, the first dimension is divided over
+            the first axis of the mesh.
+        extra: extra arguments of `step`, such as `value`: shapes, or functions.
+
+    Returns:
+        a `Plan`, which `print` shows as tables.
+
+    Raises:
+        ValueError: if an axis does not divide a dimension that is sharded over it, or if `batch` is missing.
+    """
+    check_optimizer("plan(optimizer, params, mesh)", optimizer, params)
+    _check(mesh, loss, batch)
+    arrays, static = eqx.partition(placed(params, mesh, spec), is_shape)
+    if not jtu.tree_leaves(trained(arrays)):
+        raise ValueError(f"`plan(params=...)` has no parameters to train: {brief(params)}.")
+    state = state_shapes(optimizer, arrays, zero)
+    given, functions = eqx.partition(jtu.tree_map(shape_of, extra), is_shape)
+    step = _step(optimizer, static, functions, loss)
+    last = trained(arrays) if loss is None else jtu.tree_map(lambda x: batch_shape(x, mesh), batch)
+    start = time.perf_counter()
+    compiled = _compiled(step, mesh, arrays, state, last, given)
+    seconds = time.perf_counter() - start
+    return _report(compiled, mesh, arrays, state, zero, loss is None, seconds)
+
+
+def _check(mesh: Mesh, loss: Any, batch: PyTree) -> None:
+    if not isinstance(mesh, Mesh):
+        raise TypeError(
+            f"`plan(optimizer, params, mesh)` needs a mesh of devices, got {brief(mesh, 100)}. Write "
+            '`planning.topology("v5e:4x4", data=16)`.'
+        )
+    if (loss is None) != (batch is None):
+        given, missing = ("batch", "loss") if loss is None else ("loss", "batch")
+        raise ValueError(f"`plan({given}=...)` needs `{missing}=` too: the step is that of `loss(params, batch)`.")
+
+
+# --- The program ---------------------------------------------------------------------------------
+
+
+def _step(
+    optimizer: AbstractTransform, static: PyTree, functions: Mapping[str, Any], loss: Callable[..., Any] | None
+) -> Callable[..., Any]:
+    """The program: of parameters, state, gradients or batch, and extra arguments."""
+
+    def step(arrays: Params, state: PyTree, last: PyTree, given: Mapping[str, Any]) -> tuple[Params, PyTree]:
+        model, extra = eqx.combine(arrays, static), eqx.combine(given, functions)
+        if loss is not None:
+            value, last = eqx.filter_value_and_grad(loss)(model, last)
+            if "value" in optimizer.needs:
+                extra = {"value": value, **extra}
+        model, state = optimizer.step(last, state, model, **extra)
+        return eqx.filter(model, eqx.is_array), state
+
+    return step
+
+
+def _compiled(step: Callable[..., Any], mesh: Mesh, *arguments: PyTree) -> Any:
+    """The compiled program; the message of the compiler if it refused it for its size."""
+    platform = mesh.devices.flat[0].platform
+    platform = "cuda" if platform == "gpu" else platform
+    # Without a GPU, nothing can be timed to choose the fastest kernel.
+    options = {"xla_gpu_autotune_level": "0"} if platform == "cuda" else None
+    lowered = jax.jit(step, donate_argnums=(0, 1)).trace(*arguments).lower(lowering_platforms=(platform,))
+    try:
+        return lowered.compile(compiler_options=options)
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return str(error)
+
+
+# --- The report ----------------------------------------------------------------------------------
+
+
+def _report(
+    compiled: Any, mesh: Mesh, arrays: Params, state: PyTree, zero: Any, is_update: bool, seconds: float
+) -> Plan:
+    params, gradients = jtu.tree_leaves(arrays), jtu.tree_leaves(trained(arrays))
+    fields, chip = state_fields(state, mesh), chip_of(mesh.devices.flat[0].device_kind)
+    param_bytes, of_gradients = local_bytes(params), local_bytes(gradients)
+    state_bytes = sum(field.bytes for field in fields if field.memory == "device")
+    temp, peak = _memory(compiled, param_bytes + state_bytes + of_gradients * is_update)
+    done = None if isinstance(compiled, str) else traffic(compiled.as_text())
+    transfers = () if done is None else communications(done.collectives, mesh.size)
+    times = bounds(chip, done, transfers) if chip and done else {}
+    result = Plan(
+        devices=_devices(mesh),
+        parameters=sum(x.size for x in gradients),
+        param_bytes=param_bytes,
+        state_bytes=state_bytes,
+        temp_bytes=temp,
+        peak_bytes=peak,
+        memory_bytes=None if chip is None else int(chip.memory / chip.devices),
+        hbm_bytes=None if done is None else done.bytes,
+        ideal_bytes=of_gradients + 2 * param_bytes + 2 * state_bytes,
+        flops=None if done is None else done.flops,
+        seconds=max(times.values(), default=None),
+        bounds=times,
+        collectives=transfers,
+        state=fields,
+        transforms={} if done is None else bytes_by_transform(done),
+        compile_seconds=seconds,
+        notes=(),
+    )
+    return dataclasses.replace(result, notes=tuple(notes(result, sum(map(local_size, gradients)), zero, is_update)))
+
+
+def _devices(mesh: Mesh) -> str:
+    axes = ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
+    return f"{mesh.size} × {mesh.devices.flat[0].device_kind} ({axes})"
+
+
+def _memory(compiled: Any, arguments: int) -> tuple[int | None, int]:
+    """The bytes of temporary arrays, and those of everything; of a program that was refused, what the compiler said."""
+    if isinstance(compiled, str):
+        sizes = [float(size) * _UNITS[unit] for size, unit in re.findall(r"\b(\d+(?:\.\d+)?)([KMGT])\b", compiled)]
+        return None, int(max([arguments, *sizes]))
+    found = compiled.memory_analysis()
+    both = found.argument_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
+    return found.temp_size_in_bytes, both + found.temp_size_in_bytes
