@@ -281,12 +281,19 @@ def _owner(op_name: str) -> str:
 
 
 def _group_size(i: Instruction) -> int:
-    """How many devices exchange data with each other; 0 for all."""
-    if (size := i.attribute(r"replica_groups=\[\d+,(\d+)\]")) or not (
-        group := i.attribute(r"replica_groups=\{\{([\d,]+)")
-    ):
-        return int(size or 0)
-    return group.count(",") + 1
+    """How many devices exchange data with each other; 0 for all.
+
+    The groups are listed, `{{0,1},{2,3}}`, given by their number and size, `[2,2]<=[4]`, or the axes of a mesh,
+    `mesh['a'=2,'b'=2] {'b'}`, where a part of an axis is `'b':(1)2`.
+    """
+    if size := i.attribute(r"replica_groups=\[\d+,(\d+)\]"):
+        return int(size)
+    if mesh := i.attribute(r"replica_groups=mesh\[([^\]]*)\]"):
+        sizes = dict(re.findall(r"'(\w+)'=(\d+)", mesh))
+        axes = re.findall(r"'(\w+)'(?::\(\d+\)(\d+))?", i.attribute(r"replica_groups=mesh\[[^\]]*\] \{([^}]*)\}"))
+        return math.prod(int(part or sizes[name]) for name, part in axes)
+    listed = i.attribute(r"replica_groups=\{\{([\d,]+)")
+    return listed.count(",") + 1 if listed else 0
 
 
 def _weight(found: "list[Kernel | tuple[object, Collective] | int]") -> int:

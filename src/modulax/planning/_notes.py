@@ -37,8 +37,11 @@ def _of_field(field: StateField, zero: object) -> Iterator[str]:
         yield f"`{field.name}`, {bytes_text(field.bytes)}, is in the memory `{field.memory}`."
     elif field.over:
         axes = ", ".join(f"`{axis}`" for axis in field.over)
-        argument = repr(field.over[0] if len(field.over) == 1 else field.over)
-        advice = f"pass `zero={argument}`." if zero is None else "`zero` found no dimension that the axis divides."
+        given = () if zero is None else (zero,) if isinstance(zero, str) else tuple(zero)
+        new = (*given, *(axis for axis in field.over if axis not in given))
+        advice = f"pass `zero={new[0]!r}`." if len(new) == 1 else f"pass `zero={new!r}`."
+        if set(field.over) <= set(given):
+            advice = "none of its dimensions can be divided over it."
         yield f"`{field.name}` is replicated over {axes}, {field.copies:,} copies: {advice}"
 
 

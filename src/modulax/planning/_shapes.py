@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -13,11 +13,14 @@ from jaxtyping import PyTree
 
 from .._catalog.sharding import divided, state_sharding
 from .._protocol.transform import AbstractTransform
+from .._support.checks import listing
 from .._support.types import Params
 from ..tree._paths import longest_prefix, named_leaves
 from ..tree._state import sections
 from ._report import StateField
 from ._topology import SLICE
+
+HOST = "pinned_host"  # the memory in which `Offload` keeps a state
 
 
 def is_shape(x: Any) -> bool:
@@ -62,21 +65,23 @@ def _specs(params: Params, spec: PyTree) -> list[PartitionSpec]:
         return x is None or isinstance(x, PartitionSpec)
 
     try:
-        whole = jtu.tree_map(lambda s, below: jtu.tree_map(lambda _: _Spec(s), below), spec, params, is_leaf=is_spec)
+        whole = jtu.tree_map(lambda s, below: jtu.tree_map(lambda _: [s], below), spec, params, is_leaf=is_spec)
     except ValueError as error:
-        raise ValueError(f"`plan(spec=...)` must be a tree of `PartitionSpec`s like `params`: {error}") from None
-    return [x.spec for x in jtu.tree_leaves(whole)]
-
-
-class _Spec(NamedTuple):
-    spec: Any
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"`plan(spec=...)` must be a tree of `PartitionSpec`s like `params`: {reason}") from None
+    return jtu.tree_leaves(whole, is_leaf=is_spec)
 
 
 def _sharding(path: str, leaf: Any, mesh: Mesh, spec: Any) -> NamedSharding:
     """The sharding of a parameter."""
     everywhere = NamedSharding(mesh, PartitionSpec())
     if isinstance(spec, str) or _is_axes(spec):
-        return divided(everywhere, leaf.shape, (spec,) if isinstance(spec, str) else spec, True)
+        axes = (spec,) if isinstance(spec, str) else spec
+        if unknown := [axis for axis in axes if axis not in mesh.axis_names]:
+            raise ValueError(
+                f"`plan(spec={spec!r})`: the mesh has no axis {unknown[0]!r}, but {listing(mesh.axis_names)}."
+            )
+        return divided(everywhere, leaf.shape, axes, True)
     given = getattr(leaf, "sharding", None)
     if spec is None and isinstance(given, NamedSharding):
         spec = given.spec
@@ -146,12 +151,11 @@ def _field(name: str, leaves: list[Any], mesh: Mesh) -> StateField:
     largest = max(leaves, key=lambda x: x.size * x.dtype.itemsize)
     used = {axis for part in largest.sharding.spec for axis in (part if isinstance(part, tuple) else (part,))}
     over = tuple(axis for axis, size in mesh.shape.items() if axis not in used and size > 1)
-    kind = largest.sharding.memory_kind
     return StateField(
         name,
         local_bytes(leaves),
         sum(x.size * x.dtype.itemsize for x in leaves),
         math.prod(mesh.shape[axis] for axis in over),
         over,
-        "device" if kind in (None, mesh.devices.flat[0].default_memory().kind) else kind,
+        HOST if largest.sharding.memory_kind == HOST else "device",
     )
