@@ -246,7 +246,12 @@ class _Program:
         if i.kind in COLLECTIVES or i.opcode == "copy-start":
             # The result of a start holds the operands again.
             return sum(reads) + max(writes - (sum(reads) if i.opcode.endswith("-start") else 0), 0)
-        if i.opcode in ("slice", "dynamic-slice", "slice-start", "dynamic-slice-start"):
+        if i.opcode in ("slice-start", "dynamic-slice-start"):
+            # The result holds the operand, the slice and a flag.
+            *_, cut, _flag = _ARRAY.findall(i.shape)
+            cut = "{}[{}]{}".format(*cut)
+            return array_bytes(cut, everywhere=True) * (reads[0] > 0) + array_bytes(cut)
+        if i.opcode in ("slice", "dynamic-slice"):
             return 2 * min(reads[0], writes)
         if i.opcode == "dynamic-update-slice":
             return 2 * reads[1]

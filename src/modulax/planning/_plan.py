@@ -33,6 +33,7 @@ from ._shapes import (
     state_shapes,
     trained,
 )
+from ._topology import compiled_for
 
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -91,7 +92,12 @@ def plan(
     step = _step(optimizer, static, functions, loss)
     last = trained(arrays) if loss is None else jtu.tree_map(lambda x: batch_shape(x, mesh), batch)
     start = time.perf_counter()
-    compiled = _compiled(step, mesh, arrays, state, last, given)
+    try:
+        compiled = compiled_for(mesh, step, arrays, state, last, given, donate=2)
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        compiled = str(error)
     seconds = time.perf_counter() - start
     return _report(compiled, mesh, arrays, state, zero, loss is None, seconds)
 
@@ -125,21 +131,6 @@ def _step(
         return eqx.filter(model, eqx.is_array), state
 
     return step
-
-
-def _compiled(step: Callable[..., Any], mesh: Mesh, *arguments: PyTree) -> Any:
-    """The compiled program; the message of the compiler if it refused it for its size."""
-    platform = mesh.devices.flat[0].platform
-    platform = "cuda" if platform == "gpu" else platform
-    # Without a GPU, nothing can be timed to choose the fastest kernel.
-    options = {"xla_gpu_autotune_level": "0"} if platform == "cuda" else None
-    lowered = jax.jit(step, donate_argnums=(0, 1)).trace(*arguments).lower(lowering_platforms=(platform,))
-    try:
-        return lowered.compile(compiler_options=options)
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        return str(error)
 
 
 # --- The report ----------------------------------------------------------------------------------

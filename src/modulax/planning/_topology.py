@@ -7,13 +7,14 @@ import importlib.util
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
+import jax.tree_util as jtu
 import numpy as np
 from jax.experimental import topologies
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from .._support.checks import listing, suggestion
 from .._support.methods import explained
@@ -73,6 +74,22 @@ def topology(name: str, *, num_slices: int = 1, **axes: int) -> Mesh:
     else:
         devices = _gpus(chip, layout[0], num_slices)
     return Mesh(_placed(devices, num_slices, tuple(axes.values())), tuple(axes), (AxisType.Auto,) * len(axes))
+
+
+def compiled_for(mesh: Mesh, function: Callable[..., Any], *arguments: Any, donate: int = 0) -> Any:
+    """Compile a function for a mesh; arguments without a sharding on one are replicated, the first `donate` donated."""
+    whole = NamedSharding(mesh, PartitionSpec())
+
+    def placed(x: Any) -> Any:
+        sharding = x.sharding if isinstance(getattr(x, "sharding", None), NamedSharding) else whole
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+    platform = mesh.devices.flat[0].platform
+    platform = "cuda" if platform == "gpu" else platform
+    # Without a GPU, nothing can be timed to choose the fastest kernel.
+    options = {"xla_gpu_autotune_level": "0"} if platform == "cuda" else None
+    traced = jax.jit(function, donate_argnums=tuple(range(donate))).trace(*jtu.tree_map(placed, arguments))
+    return traced.lower(lowering_platforms=(platform,)).compile(compiler_options=options)
 
 
 def _parsed(name: str) -> tuple[str, Chip | None, tuple[int, ...]]:
