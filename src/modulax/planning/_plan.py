@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from .._protocol.container import check_optimizer
-from .._protocol.transform import AbstractTransform
+from .._protocol.transform import AbstractTransform, everything_in
 from .._support.checks import brief
 from .._support.methods import explained
 from .._support.types import Params
@@ -125,7 +125,7 @@ def _step(
         model, extra = eqx.combine(arrays, static), eqx.combine(given, functions)
         if loss is not None:
             value, last = eqx.filter_value_and_grad(loss)(model, last)
-            if "value" in optimizer.needs:
+            if any("value" in transform.needs for transform in everything_in(optimizer)):
                 extra = {"value": value, **extra}
         model, state = optimizer.step(last, state, model, **extra)
         return eqx.filter(model, eqx.is_array), state

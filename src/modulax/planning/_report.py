@@ -162,7 +162,7 @@ def _large(sizes: Mapping[T, int]) -> tuple[list[T], int]:
     return [x for x, size in sizes.items() if size >= least > 0], sum(size for size in sizes.values() if size < least)
 
 
-def bytes_text(size: float | None) -> str:
+def bytes_text(size: float | int | None) -> str:
     """Bytes in the largest binary unit in which there is at least one; empty for None."""
     if size is None:
         return ""
@@ -173,7 +173,7 @@ def bytes_text(size: float | None) -> str:
     return f"{size:,.3g} GiB" if size < 1000 else f"{size:,.0f} GiB"
 
 
-def flops_text(flops: float | None) -> str:
+def flops_text(flops: float | int | None) -> str:
     """Operations in a unit of thousands; empty for none."""
     if not flops:
         return ""
@@ -189,7 +189,7 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds / 1e-9:.3g} ns"
 
 
-def count_text(number: float) -> str:
+def count_text(number: float | int) -> str:
     """A number in the largest unit of thousands in which there is at least one."""
     for unit in ("", " K", " M", " B"):
         if number < 999.5:
