@@ -259,8 +259,8 @@ def test_the_tables():
     for line in (
         "1.07 B parameters on 16 × TPU v5 lite (data=16); all figures are per device",
         "scale_by_adam.mu           512 MiB       1",
-        "ScaleByAdam        1.75 GiB",
-        "others                100 B",
+        "ScaleByAdam     1.75 GiB",
+        "others             100 B",
         "all-gather  ScaleByMuon  1,200  1 GiB",
         "note: look here.",
     ):
