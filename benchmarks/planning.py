@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
 from measure import table
 
 import modulax as mx
@@ -64,10 +65,10 @@ ROLES = {
 }
 
 
-def over_both(path: str, x: jax.ShapeDtypeStruct) -> jax.sharding.PartitionSpec:
+def over_both(path: str, x: jax.ShapeDtypeStruct) -> P:
     """FSDP over the rows, tensor parallelism over the columns."""
-    del path
-    return jax.sharding.PartitionSpec(*[None] * (len(x.shape) - 2), "data", "model" if x.shape[-1] > 2 else None)
+    is_matrix = not path.endswith("norm")
+    return P(*[None] * (len(x.shape) - 2), "data", "model") if is_matrix else P()
 
 
 @dataclasses.dataclass(frozen=True)

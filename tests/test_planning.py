@@ -51,7 +51,7 @@ def test_the_figures_are_those_of_the_compiled_program(mesh: Mesh):
     )
     step = jax.jit(lambda p, s, g: OPTIMIZER.step(g, s, p), donate_argnums=(0, 1))
     compiled = step.lower(params, state, trained).compile()
-    memory, program = compiled.memory_analysis(), traffic(compiled.as_text())
+    memory, program = compiled.memory_analysis(), traffic(compiled.as_text() or "")
     assert memory is not None
     both = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
     assert (found.temp_bytes, found.peak_bytes) == (memory.temp_size_in_bytes, both + memory.temp_size_in_bytes)

@@ -148,7 +148,7 @@ def test_a_batch_of_products_and_a_convolution():
 
 
 def compiled(function: Any, *shapes: Any, **options: Any) -> Traffic:
-    return traffic(jax.jit(function, **options).lower(*shapes).compile().as_text())
+    return traffic(jax.jit(function, **options).lower(*shapes).compile().as_text() or "")
 
 
 def test_a_loop_is_counted_as_often_as_it_runs_and_of_a_conditional_the_larger_branch():

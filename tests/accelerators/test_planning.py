@@ -37,7 +37,7 @@ def test_topologies(name: str, arguments: dict[str, int], kind: str, sizes: dict
     assert {device.device_kind for device in mesh.devices.flat} == {kind}
     assert mesh.shape == sizes
     if "slice" in sizes:
-        assert [{d.slice_index for d in devices.flat} for devices in mesh.devices] == [{0}, {1}]  # pyright: ignore
+        assert [{d.slice_index for d in devices.flat} for devices in mesh.devices] == [{0}, {1}]
 
 
 def test_an_update_moves_the_ideal_bytes():

@@ -9,7 +9,7 @@ _TEMP_BYTES = 1.0  # per parameter
 _PASSES = 1.3  # times the ideal
 
 
-def notes(plan: Plan, elements: int, zero: object, is_update: bool) -> Iterator[str]:
+def notes(plan: Plan, elements: int, zero: str | tuple[str, ...] | None, is_update: bool) -> Iterator[str]:
     """The sentences about a plan for devices that hold `elements` parameters each."""
     if plan.memory_bytes is not None and plan.peak_bytes > plan.memory_bytes:
         yield (
@@ -32,7 +32,7 @@ def notes(plan: Plan, elements: int, zero: object, is_update: bool) -> Iterator[
             )
 
 
-def _of_field(field: StateField, zero: object) -> Iterator[str]:
+def _of_field(field: StateField, zero: str | tuple[str, ...] | None) -> Iterator[str]:
     if field.memory != "device":
         yield f"`{field.name}`, {bytes_text(field.bytes)}, is in the memory `{field.memory}`."
     elif field.over:

@@ -17,7 +17,7 @@ from .._protocol.transform import AbstractTransform, everything_in
 from .._support.checks import brief
 from .._support.methods import explained
 from .._support.types import Params
-from ._chips import chip_of
+from ._chips import Chip, chip_of
 from ._costs import bounds, bytes_by_transform, communications
 from ._hlo import traffic
 from ._notes import notes
@@ -144,9 +144,6 @@ def _report(
     param_bytes, of_gradients = local_bytes(params), local_bytes(gradients)
     state_bytes = sum(field.bytes for field in fields if field.memory == "device")
     temp, peak = _memory(compiled, param_bytes + state_bytes + of_gradients * is_update)
-    done = None if isinstance(compiled, str) else traffic(compiled.as_text())
-    transfers = () if done is None else communications(done.collectives, mesh.size)
-    times = bounds(chip, done, transfers) if chip and done else {}
     result = Plan(
         devices=_devices(mesh),
         parameters=sum(x.size for x in gradients),
@@ -155,18 +152,39 @@ def _report(
         temp_bytes=temp,
         peak_bytes=peak,
         memory_bytes=None if chip is None else int(chip.memory / chip.devices),
-        hbm_bytes=None if done is None else done.bytes,
         ideal_bytes=of_gradients + 2 * param_bytes + 2 * state_bytes,
-        flops=None if done is None else done.flops,
-        seconds=max(times.values(), default=None),
-        bounds=times,
-        collectives=transfers,
         state=fields,
-        transforms={} if done is None else bytes_by_transform(done),
         compile_seconds=seconds,
         notes=(),
+        **(_REFUSED if isinstance(compiled, str) else _work(compiled, mesh, chip)),
     )
     return dataclasses.replace(result, notes=tuple(notes(result, sum(map(local_size, gradients)), zero, is_update)))
+
+
+# What is unknown of a program that the compiler refused.
+_REFUSED: dict[str, Any] = {
+    "hbm_bytes": None,
+    "flops": None,
+    "seconds": None,
+    "bounds": {},
+    "collectives": (),
+    "transforms": {},
+}
+
+
+def _work(compiled: Any, mesh: Mesh, chip: Chip | None) -> dict[str, Any]:
+    """What the program does: the fields of a plan that are read from its text."""
+    done = traffic(compiled.as_text())
+    transfers = communications(done.collectives, mesh.size)
+    times = {} if chip is None else bounds(chip, done, transfers)
+    return {
+        "hbm_bytes": done.bytes,
+        "flops": done.flops,
+        "seconds": max(times.values(), default=None),
+        "bounds": times,
+        "collectives": transfers,
+        "transforms": bytes_by_transform(done),
+    }
 
 
 def _devices(mesh: Mesh) -> str:

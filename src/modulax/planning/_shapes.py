@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 from jaxtyping import PyTree
 
 from .._catalog.sharding import divided, state_sharding
@@ -72,7 +72,7 @@ def _specs(params: Params, spec: PyTree) -> list[PartitionSpec]:
     return jtu.tree_leaves(whole, is_leaf=is_spec)
 
 
-def _sharding(path: str, leaf: Any, mesh: Mesh, spec: Any) -> NamedSharding:
+def _sharding(path: str, leaf: Any, mesh: Mesh, spec: Any) -> Sharding:
     """The sharding of a parameter."""
     everywhere = NamedSharding(mesh, PartitionSpec())
     if isinstance(spec, str) or _is_axes(spec):

@@ -87,7 +87,7 @@ def compiled_for(mesh: Mesh, function: Callable[..., Any], *arguments: Any, dona
     platform = mesh.devices.flat[0].platform
     platform = "cuda" if platform == "gpu" else platform
     # Without a GPU, nothing can be timed to choose the fastest kernel.
-    options = {"xla_gpu_autotune_level": "0"} if platform == "cuda" else None
+    options: dict[str, str | bool] | None = {"xla_gpu_autotune_level": "0"} if platform == "cuda" else None
     traced = jax.jit(function, donate_argnums=tuple(range(donate))).trace(*jtu.tree_map(placed, arguments))
     return traced.lower(lowering_platforms=(platform,)).compile(compiler_options=options)
 
