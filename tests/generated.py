@@ -23,6 +23,7 @@ import modulax
 import modulax.checkpoint
 import modulax.linen
 import modulax.nnx
+import modulax.planning
 import modulax.sweeps
 import modulax.testing
 from docs.pictures import table_of

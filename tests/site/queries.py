@@ -102,7 +102,10 @@ QUERIES: dict[str, tuple[str, ...]] = {
     "equinox": ("frameworks",),
     "flax nnx": ("frameworks",),
     "Linen": ("frameworks",),
-    "TPU": ("many_devices", "microbatching", "performance"),  # not `outputs`
+    "TPU": ("many_devices", "microbatching", "performance", "will_it_fit"),  # not `outputs`
+    "out of memory": ("will_it_fit",),
+    "HBM": ("will_it_fit",),
+    "memory estimate": ("will_it_fit",),
     "multi gpu": ("many_devices",),
     "sharding": ("many_devices",),
     "ZeRO": ("many_devices",),

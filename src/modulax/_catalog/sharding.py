@@ -76,7 +76,7 @@ def state_sharding(
             shape = leaves[owner].shape
             sharding = sharding_along(shardings[owner], shape, aval.shape) or everywhere
             if isinstance(sharding, NamedSharding):
-                sharding = _divided(sharding, aval.shape, axes, shape == aval.shape)
+                sharding = divided(sharding, aval.shape, axes, shape == aval.shape)
         is_on_host = aval.memory_space == jax.memory.Space.Host  # of `Offload`
         return sharding.with_memory_kind("pinned_host") if sharding is not None and is_on_host else sharding
 
@@ -137,7 +137,7 @@ def _check_axes(axes: tuple[str, ...], shardings: list[NamedSharding]) -> None:
         )
 
 
-def _divided(
+def divided(
     sharding: NamedSharding, shape: tuple[int, ...], axes: tuple[str, ...], is_like_its_parameter: bool
 ) -> Sharding:
     """Add the axes that the sharding does not use yet to the longest dimension that they divide."""

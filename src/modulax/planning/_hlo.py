@@ -6,6 +6,7 @@ results, the trip counts of loops, the memory space of an array in its layout (`
 the name of the transform that an instruction comes from.
 """
 
+import collections
 import dataclasses
 import functools
 import math
@@ -22,9 +23,21 @@ COLLECTIVES = (
     "collective-broadcast",
 )
 # Instructions that move nothing: names for what is there, and ends of what was counted at its start.
-_FREE = frozenset(
-    "parameter constant tuple get-tuple-element bitcast iota after-all add-dependency domain opt-barrier "
-    "partition-id replica-id rng-get-and-update-state copy-done async-done async-update recv-done send-done".split()
+_FREE = (
+    "parameter",
+    "constant",
+    "tuple",
+    "get-tuple-element",
+    "bitcast",
+    "iota",
+    "after-all",
+    "add-dependency",
+    "domain",
+    "opt-barrier",
+    "partition-id",
+    "replica-id",
+    "rng-get-and-update-state",
+    "async-update",
 )
 _BITS = {"pred": 8, "s2": 2, "u2": 2, "s4": 4, "u4": 4, "c64": 64, "c128": 128, "token": 0, "opaque": 0}
 _ARRAY = re.compile(r"(\w+)\[([\d,<=]*)\](\{[^}]*\})?")
@@ -67,7 +80,10 @@ class Instruction:
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """An instruction that reads and writes memory, with how often it runs."""
+    """An instruction that reads and writes memory, with how often it runs.
+
+    The owners are the classes of the transforms that it comes from; first the one with most of what is fused in it.
+    """
 
     instruction: Instruction
     bytes: int
@@ -82,12 +98,22 @@ class Kernel:
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """A transfer between devices: bytes of the whole (gathered or reduced) array on one device."""
+    """A transfer between devices: bytes of the whole (gathered or reduced) array on one device.
+
+    `devices` exchange it with each other; 0 are all of the program. `owner` is the class of the transform that it comes
+    from. The kind `send` goes to another slice, over the network of the data center.
+    """
 
     kind: str
     bytes: int
     times: int
     op_name: str
+    devices: int = 0
+
+    @property
+    def owner(self) -> str:
+        """The class of the innermost transform that it comes from; empty if there is none."""
+        return _owner(self.op_name)
 
     @property
     def total(self) -> int:
@@ -174,9 +200,9 @@ class _Program:
                 found += max(branches, key=_weight)
             elif i.opcode in ("call", "async-start"):
                 found += [x for called in self._called(i) for x in self._walk(called, times)]
-            elif i.opcode not in _FREE and not i.opcode.endswith("-done"):
-                if moved := self._moved(i, shapes):
-                    found.append(Kernel(i, moved, times, tuple(dict.fromkeys(self._owners(i)))))
+            elif moved := self._moved(i, shapes):
+                owners = collections.Counter(self._owners(i)).most_common()
+                found.append(Kernel(i, moved, times, tuple(name for name, _ in owners)))
         return found
 
     def _arithmetic(self, i: Instruction, name: str, times: int) -> "Iterator[tuple[object, Collective] | int]":
@@ -186,7 +212,11 @@ class _Program:
             given = sum(array_bytes(shapes.get(o, ""), everywhere=True) for o in i.operands)
             whole = array_bytes(i.shape, everywhere=True) - (given if i.opcode.endswith("-start") else 0)
             channel = i.attribute(r"channel_id=(\d+)") or i.name
-            yield (i.kind, channel), Collective(i.kind, max(given, whole), times, i.op_name)
+            yield (i.kind, channel), Collective(i.kind, max(given, whole), times, i.op_name, _group_size(i))
+        elif i.opcode == "send" and "_xla_megascale_target" in i.attributes:
+            shapes = {j.name: j.shape for j in self.computations[name]}
+            sent = array_bytes(shapes.get(i.operands[0], ""), everywhere=True)
+            yield ("send", i.name), Collective("send", sent, times, i.op_name)
         elif i.opcode in ("dot", "convolution") or "gemm" in i.attribute(r'custom_call_target="([^"]*)"'):
             yield times * _flops(i, {j.name: j.shape for j in self.computations[name]})
         elif i.opcode == "fusion":
@@ -204,11 +234,13 @@ class _Program:
         for called in self._called(i) if i.opcode == "fusion" else []:
             for inner in self.computations[called]:
                 yield from self._owners(inner)
-        names = [part for part in i.op_name.split("/") if _OWNER.match(part)]
-        yield from names[-1:]
+        if owner := _owner(i.op_name):
+            yield owner
 
     def _moved(self, i: Instruction, shapes: Mapping[str, str]) -> int:
-        """Bytes that an instruction reads and writes."""
+        """Bytes that an instruction reads and writes; those of an asynchronous one are counted at its start."""
+        if i.opcode in _FREE or i.opcode.endswith("-done"):
+            return 0
         reads = [array_bytes(shapes.get(o, "")) for o in i.operands]
         writes = array_bytes(i.shape)
         if i.kind in COLLECTIVES or i.opcode == "copy-start":
@@ -247,6 +279,26 @@ class _Program:
                 writes -= max(array_bytes(i.shape) - update, 0)
                 reads[parameters[target]] = 0
         return sum(reads) + max(writes, 0)
+
+
+def _owner(op_name: str) -> str:
+    return next((part for part in reversed(op_name.split("/")) if _OWNER.match(part)), "")
+
+
+def _group_size(i: Instruction) -> int:
+    """How many devices exchange data with each other; 0 for all.
+
+    The groups are listed, `{{0,1},{2,3}}`, given by their number and size, `[2,2]<=[4]`, or the axes of a mesh,
+    `mesh['a'=2,'b'=2] {'b'}`, where a part of an axis is `'b':(1)2`.
+    """
+    if size := i.attribute(r"replica_groups=\[\d+,(\d+)\]"):
+        return int(size)
+    if mesh := i.attribute(r"replica_groups=mesh\[([^\]]*)\]"):
+        sizes = dict(re.findall(r"'(\w+)'=(\d+)", mesh))
+        axes = re.findall(r"'(\w+)'(?::\(\d+\)(\d+))?", i.attribute(r"replica_groups=mesh\[[^\]]*\] \{([^}]*)\}"))
+        return math.prod(int(part or sizes[name]) for name, part in axes)
+    listed = i.attribute(r"replica_groups=\{\{([\d,]+)")
+    return listed.count(",") + 1 if listed else 0
 
 
 def _weight(found: "list[Kernel | tuple[object, Collective] | int]") -> int:
@@ -302,5 +354,3 @@ def _flops(i: Instruction, shapes: Mapping[str, str]) -> int:
 def _dims(shape: str) -> list[int]:
     found = _ARRAY.search(shape)
     return [int(d) for d in found[2].split(",") if d] if found else []
-
-
