@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import optax
+from accelerator_pods import pods
 from accelerator_rows import CONTAINERS, OF_MATRICES, OPTIMIZERS, Row, gpt2, total_size
 from measure import table
 
@@ -141,6 +142,7 @@ def main() -> None:
                     checks.rows(OF_MATRICES, gpt2(is_stacked=False), name, is_bounded=False),
                 ),
             ]
+        parts.append(("A model on many devices, per device", pods(options.only, checks.failures)))
     text = "\n\n".join(f"## {title}\n\n{lines}" for title, lines in parts)
     if options.only or options.quick:
         print(text)

@@ -1,0 +1,83 @@
+"""Steps of a model of a billion parameters on many devices: their transfers, memory and matrix products."""
+
+import dataclasses
+from typing import Any
+
+from accelerator_rows import ADAM
+from measure import table
+from planning import MUON, SMALL, over_both
+
+import modulax as mx
+from modulax import planning
+from modulax.planning import Plan
+
+# Five steps of Newton and Schulz on all matrices of 24 layers of width 2048: 2048 x 6144, 2048 x 2048, 2048 x 8192 and
+# its transpose. A product with the Gram matrix takes 2 n^2 m operations, the square of the Gram matrix 2 n^3.
+NEWTON_SCHULZ = 24 * 5 * sum(4 * 2048**2 * m + 2 * 2048**3 for m in (6144, 2048, 8192, 8192))
+
+
+@dataclasses.dataclass(frozen=True)
+class Pod:
+    """A step on a mesh, and the most that it may send, store and compute: gigabytes, MiB, and times its share."""
+
+    name: str
+    optimizer: mx.AbstractTransform
+    topology: str
+    mesh: dict[str, int]
+    sent: float
+    temp: float
+    share: float = 0.0
+    spec: Any = "data"
+    zero: str | None = None
+
+    def plan(self) -> Plan:
+        mesh = planning.topology(self.topology, **self.mesh)
+        return planning.plan(self.optimizer, SMALL, mesh, spec=self.spec, zero=self.zero)
+
+    @property
+    def devices(self) -> int:
+        size = 1
+        for length in self.mesh.values():
+            size *= length
+        return size
+
+
+V5E_16, V5E_256 = ("v5e:4x4", {"data": 16}), ("v5e:16x16", {"data": 256})
+PODS = (
+    Pod("AdamW, FSDP", ADAM, *V5E_256, sent=0, temp=1),
+    Pod("LAMB, FSDP", mx.LAMB(1e-3), *V5E_256, sent=0.001, temp=16),
+    Pod("Adafactor, FSDP", mx.Adafactor(1e-3), *V5E_256, sent=0.1, temp=16),
+    Pod("`LowBit(AdamW)`, FSDP", mx.LowBit(ADAM), *V5E_256, sent=0, temp=16),
+    # The new parameters are gathered, which is what ZeRO-1 is.
+    Pod("AdamW, ZeRO-1", ADAM, *V5E_16, sent=5.5, temp=6000, spec=None, zero="data"),
+    Pod("Muon, FSDP", MUON, *V5E_16, sent=0.75, temp=300, share=1.3),
+    Pod("Muon, FSDP", MUON, *V5E_256, sent=0.5, temp=300, share=3.3),
+    Pod("Muon, FSDP × TP", MUON, "v5e:16x16", {"data": 32, "model": 8}, sent=0.5, temp=300, share=2.8, spec=over_both),
+    Pod("AdamW, FSDP", ADAM, "h100:8", {"data": 8}, sent=0, temp=1),
+    Pod("`LowBit(AdamW)`, FSDP", mx.LowBit(ADAM), "h100:8", {"data": 8}, sent=0, temp=200),
+)
+
+
+def pods(words: list[str], failures: list[str]) -> str:
+    """The table; what is over a bound is added to `failures`."""
+    rows = []
+    for pod in PODS:
+        if words and not any(word.lower() in pod.name.lower() for word in words):
+            continue
+        plan = pod.plan()
+        sent = sum(c.bytes for c in plan.collectives) / 1e9
+        temp = (plan.temp_bytes or 0) / 2**20
+        share = (plan.flops or 0) / (NEWTON_SCHULZ / pod.devices)
+        over = {"GB sent": (sent, pod.sent), "MiB of temporary memory": (temp, pod.temp), "of its share": (share, pod.share)}
+        failures += [
+            f"{pod.name} on {pod.topology}: {found:.3g} {what}, more than {most}"
+            for what, (found, most) in over.items()
+            if found > most + 1e-4 and (what != "of its share" or most)
+        ]
+        kinds = ", ".join(f"{c.count} {c.kind}" for c in plan.collectives) or "none"
+        moved = f"{(plan.hbm_bytes or 0) / plan.ideal_bytes:.2f}"
+        of_share = f"{share:.2f}" if pod.share else ""
+        mesh = f"{pod.topology}, " + " × ".join(f"{axis} {size}" for axis, size in pod.mesh.items())
+        rows.append([f"{pod.name}; {mesh}", moved, f"{temp:.0f}", f"{sent:.3f}", kinds, of_share])
+    head = ["1.3 billion parameters", "bytes, × ideal", "temp, MiB", "GB sent", "transfers", "products, × share"]
+    return table(head, rows)
