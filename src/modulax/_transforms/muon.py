@@ -127,7 +127,8 @@ class ScaleByMuon(AbstractTransform):
         dtype: dtype of the matrices within the iteration, as in `linalg.orthogonalize`. Momentum and updates keep
             theirs.
         over: axes of the mesh over which the work is divided, such as `"data"`, if parameters or state are on one; all
-            axes by default. With `()`, the compiler decides.
+            axes by default. With `()`, each array is computed where it is, which suits stacks of layers that are
+            divided along the axis of the layers.
         follow: `"paper"` for the momentum without bias correction, `"optax"` with it, and for its rule that every
             parameter with two axes is a matrix.
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, AxisType, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from .._support.checks import listing
@@ -45,28 +45,37 @@ def spread(function: Function, matrices: Sequence[Array], over: tuple[str, ...] 
         function: of a batch of matrices and their `Parts`. The results have the shapes of the matrices, and that of a
             transpose is the transpose of the result.
         matrices: arrays of any number of matrices.
-        over: the axes of the mesh to divide the work over; all if None.
+        over: the axes of the mesh to divide the work over; all if None. If empty, each array is computed by itself, as
+            the compiler divides it.
         call: the argument to name in the error message about an axis that the mesh doesn't have.
     """
+    if over == ():
+        return [function(x, Parts()) for x in matrices]
     kinds: dict[Hashable, list[int]] = collections.defaultdict(list)
     spreads = [_Spread.of(x, over, call) for x in matrices]
     for i, x in enumerate(matrices):
         kinds[(*sorted(x.shape[-2:]), x.dtype, spreads[i])].append(i)
-    most = max(sum(x.nbytes // s.devices for x, s in zip(matrices, spreads, strict=True)) // _BATCHES, _SMALL)
-    out = list(matrices)
+    most = max(sum(x.nbytes // s.count for x, s in zip(matrices, spreads, strict=True)) // _BATCHES, _SMALL)
+    out, before = list(matrices), None
     for places in kinds.values():
         # Those of one orientation follow each other, so that few have to be transposed.
         places.sort(key=lambda i: matrices[i].shape[-2:])
-        stacks = [matrices[i].reshape(-1, *matrices[i].shape[-2:]) for i in places]
-        over_devices = spreads[places[0]]
-        size = _size_of_batch(sum(map(len, stacks)), over_devices.devices, most // stacks[0][0].nbytes)
+        devices = spreads[places[0]]
+        stacks = [devices.one_by_one(matrices[i].reshape(-1, *matrices[i].shape[-2:])) for i in places]
+        bytes_of_one = math.prod(stacks[0].shape[1:]) * stacks[0].dtype.itemsize
+        size = _size_of_batch(sum(map(len, stacks)), devices.count, most // bytes_of_one)
         done: list[list[Array]] = [[] for _ in stacks]
         for batch in _batches(list(map(len, stacks)), size):
-            results = over_devices.results(function, [run.of(stacks[run.stack]) for run in batch])
-            for run, result in zip(batch, results, strict=True):
+            runs = [run.of(stacks[run.stack]) for run in batch]
+            if before is not None and devices.count > 1:
+                # One batch after the other, or matrices of all of them would be on their way at once.
+                runs, _ = jax.lax.optimization_barrier((runs, before))
+            before = devices.results(function, runs)
+            for run, result in zip(batch, before, strict=True):
                 done[run.stack].append(result)
         for i, results in zip(places, done, strict=True):
-            out[i] = (jnp.concatenate(results) if len(results) > 1 else results[0]).reshape(matrices[i].shape)
+            joined = devices.one_by_one(jnp.concatenate(results)) if len(results) > 1 else results[0]
+            out[i] = joined.reshape(matrices[i].shape)
     return out
 
 
@@ -122,20 +131,27 @@ class _Spread:
         return cls(mesh, axes) if axes else cls()
 
     @property
-    def devices(self) -> int:
+    def count(self) -> int:
         return math.prod(self.mesh.shape[name] for name in self.axes) if self.mesh is not None else 1
 
     def results(self, function: Function, stacks: Sequence[Array]) -> list[Array]:
         """The results for stacks of matrices, of which some may be transposed, as one batch."""
         shape = max(stacks, key=len).shape[-2:]
-        turned = [_oriented(x, shape) for x in stacks]
+        turned = [self.one_by_one(_oriented(x, shape)) for x in stacks]
         y = self._result(function, jnp.concatenate(turned) if len(turned) > 1 else turned[0])
         ends = list(itertools.accumulate(map(len, stacks)))
         parts = [_Run(0, end - len(x), end).of(y) for x, end in zip(stacks, ends, strict=True)]
-        return [_oriented(part, x.shape[-2:]) for part, x in zip(parts, stacks, strict=True)]
+        return [self.one_by_one(_oriented(part, x.shape[-2:])) for part, x in zip(parts, stacks, strict=True)]
+
+    def one_by_one(self, x: Array) -> Array:
+        """Matrices of which no device has only some. Else the compiler may move them before they are cut and joined."""
+        if self.mesh is None:
+            return x
+        free = PartitionSpec.UNCONSTRAINED
+        return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, PartitionSpec(None, free, free)))
 
     def _result(self, function: Function, x: Array) -> Array:
-        devices, count = self.devices, len(x)
+        devices, count = self.count, len(x)
         if devices == 1:
             return function(x, Parts())
         # As many devices share a matrix as there are for each.
@@ -151,7 +167,7 @@ class _Spread:
             padding[long] = (0, -x.shape[long] % devices)
             spec = PartitionSpec(*[None] * long, self.axes)
             local = functools.partial(self._local, function, sharing, is_tall)
-        padded = jnp.pad(x, padding) if any(after for _, after in padding) else x
+        padded = self.one_by_one(jnp.pad(x, padding) if any(after for _, after in padding) else x)
         y = jax.shard_map(
             local, mesh=self.mesh, in_specs=spec, out_specs=spec, axis_names=set(self.axes), check_vma=False
         )(padded)
@@ -160,7 +176,7 @@ class _Spread:
 
     def _local(self, function: Function, sharing: int, is_tall: bool, x: Array) -> Array:
         """On one device: a part of the longer side of all matrices becomes a larger part of few of them, and back."""
-        at_once = self.devices // sharing
+        at_once = self.count // sharing
         long = 1 if is_tall else 2
         neighbors = [[first * at_once + i for i in range(at_once)] for first in range(sharing)]
         sharers = tuple(zip(*neighbors, strict=True))
