@@ -199,12 +199,12 @@ def _products(params: Any) -> int:
 
 
 def test_matrices_of_one_shape_are_orthogonalized_together():
-    """Five steps of three products for each shape, however many matrices there are, lying or standing."""
+    """A loop with three products for each shape, however many matrices there are, lying or standing."""
     one = {"w": jnp.ones((4, 8))}
     many = {f"w{i}": jnp.ones((4, 8) if i % 2 else (8, 4)) for i in range(20)}
     others = {f"v{i}": jnp.ones((3, 3)) for i in range(5)}
-    assert _products(one) == _products(many) == 15
-    assert _products({**many, **others}) == 30
+    assert _products(one) == _products(many) == 3
+    assert _products({**many, **others}) == 6
 
 
 def test_together_is_as_one_by_one():
@@ -213,9 +213,9 @@ def test_together_is_as_one_by_one():
     grads = {k: jnp.asarray(random.normal(size=s), jnp.float32) for k, s in shapes.items()}
     found = first_update(mx.ScaleByMuon(weight_dimension_numbers=mx.MuonDimensionNumbers(-2, -1)), grads)
     for k in "abcd":
-        np.testing.assert_allclose(found[k], first_update(mx.ScaleByMuon(), grads[k]), atol=1e-6)
+        np.testing.assert_allclose(found[k], first_update(mx.ScaleByMuon(), grads[k]), atol=3e-6)
     for u, g in zip(found["e"], grads["e"], strict=True):
-        np.testing.assert_allclose(u, first_update(mx.ScaleByMuon(), g), atol=1e-6)
+        np.testing.assert_allclose(u, first_update(mx.ScaleByMuon(), g), atol=3e-6)
     np.testing.assert_array_equal(found["f"], grads["f"])
 
 

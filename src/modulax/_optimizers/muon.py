@@ -20,6 +20,7 @@ from .._transforms.matrices import MatrixLabels, matrices_as, mistaken_for_matri
 from .._transforms.muon import MuonDimensionNumbers, ScaleByMuon, ScaleByShape
 from .._transforms.regularization import AddDecayedWeights
 from .._transforms.scaling import ScaleByLearningRate
+from .._transforms.spread import axis_names
 from ..linalg._newton_schulz import PRECONDITIONINGS, as_coefficients
 from .adam import AdamW
 
@@ -95,6 +96,8 @@ class Muon(AbstractOptimizer):
         clamped: True for the first form of $s$, False for the second.
         cautious_weight_decay: whether only entries of matrices decay that $u_t$ moves towards zero, as in
             `AddDecayedWeights(cautious=True)`.
+        dtype: dtype of the matrices within the Newton-Schulz iteration, as in `ScaleByMuon`.
+        over: axes of the mesh over which the iteration is divided, as in `ScaleByMuon`.
         follow: `"paper"`; or `"optax"` for its bias correction of $d_t$, for NAdamW with `nesterov`, and for its rule
             that every parameter with two axes is a matrix of shape `(inputs, outputs)`.
 
@@ -129,6 +132,8 @@ class Muon(AbstractOptimizer):
     per_head: bool = eqx.field(static=True, default=False)
     clamped: bool = eqx.field(static=True, default=True)
     cautious_weight_decay: bool = eqx.field(static=True, default=False)
+    dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    over: str | tuple[str, ...] | None = eqx.field(static=True, default=None, converter=axis_names)
     follow: Follow = followed()
 
     def check(self) -> None:
@@ -184,6 +189,8 @@ class Muon(AbstractOptimizer):
                 preconditioning=self.preconditioning,
                 weight_dimension_numbers=matrices,
                 per_head=self.per_head,
+                dtype=self.dtype,
+                over=self.over,
                 follow=self.follow,
             ),
             ScaleByShape(matrices, self.consistent_rms, self.clamped, self.per_head, follow=self.follow),

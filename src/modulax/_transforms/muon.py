@@ -8,6 +8,7 @@ and learning rate, and trains all other parameters with AdamW.
 """
 
 import dataclasses
+import functools
 import math
 from typing import Any, ClassVar
 
@@ -24,10 +25,11 @@ from .._support.arithmetic import at_least_float32, bias, moment, zeros_in
 from .._support.checks import DECAY, check_choice
 from .._support.module import AbstractState, counter, like_params
 from .._support.types import Count, Follow, Params, Shared, Updates
-from ..linalg import orthogonalize
-from ..linalg._newton_schulz import PRECONDITIONINGS, as_coefficients
+from ..linalg._newton_schulz import PRECONDITIONINGS, as_coefficients, orthogonalize_parts
+from ..linalg._parts import Parts
 from ..tree._math import widened
-from .matrices import Axes, Matrix, make_axes_hashable, matrices_as, matrices_of, specified_matrices, together
+from .matrices import Axes, Matrix, make_axes_hashable, matrices_as, matrices_of, specified_matrices
+from .spread import axis_names, on_auto_axes, spread
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +124,11 @@ class ScaleByMuon(AbstractTransform):
             hidden layers, of convolutions and of attention.
         per_head: whether each head of a query, key or value is orthogonalized on its own. Query, key and value in one
             array always are, where the role says so.
+        dtype: dtype of the matrices within the iteration, as in `linalg.orthogonalize`. Momentum and updates keep
+            theirs.
+        over: axes of the mesh over which the work is divided, such as `"data"`, if parameters or state are on one; all
+            axes by default. With `()`, each array is computed where it is, which suits stacks of layers that are
+            divided along the axis of the layers.
         follow: `"paper"` for the momentum without bias correction, `"optax"` with it, and for its rule that every
             parameter with two axes is a matrix.
 
@@ -144,6 +151,8 @@ class ScaleByMuon(AbstractTransform):
     preconditioning: str = eqx.field(static=True, default="frobenius")
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(MuonDimensionNumbers))
     per_head: bool = eqx.field(static=True, default=False)
+    dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    over: str | tuple[str, ...] | None = eqx.field(static=True, default=None, converter=axis_names)
     follow: Follow = followed()
 
     def check(self) -> None:
@@ -169,11 +178,8 @@ class ScaleByMuon(AbstractTransform):
         leaves, treedef = jtu.tree_flatten(updates)
         matrices = {i: matrix for i, matrix in enumerate(self.matrices(updates)) if matrix is not None}
         found = jtu.tree_leaves(directions)
-        momenta = {i: matrix.pieces(found[i]) for i, matrix in matrices.items()}
-        # The orthogonal factor of a transpose is the transpose of the factor, so both shapes can share a batch.
-        orthogonal = iter(together(rule.owner._orthogonal, [_wide(d) for ds in momenta.values() for d in ds]))
-        for i, pieces in momenta.items():
-            u = matrices[i].joined([self._like(d, next(orthogonal)) for d in pieces])
+        factors = functools.partial(rule.owner._polar_factors, list(matrices.values()))
+        for i, u in zip(matrices, on_auto_axes(factors, [found[i] for i in matrices]), strict=True):
             leaves[i] = u.astype(leaves[i].dtype)
         return treedef.unflatten(leaves), new_state
 
@@ -182,18 +188,25 @@ class ScaleByMuon(AbstractTransform):
         assert state.count is not None
         return resolve(self, state.count)
 
-    def _like(self, d: Array, orthogonal: Array) -> Array:
-        """The update of matrices, from their momentum and its orthogonal factor, which may be transposed."""
-        o = orthogonal if orthogonal.shape == d.shape else jnp.swapaxes(orthogonal, -1, -2)
-        return _nuclear_norm(d, o) * o if self.adaptive else o
+    def _polar_factors(self, matrices: list[Matrix], momenta: list[Array]) -> list[Array]:
+        """The updates of all matrices, from their momenta."""
+        pieces = [matrix.pieces(d) for matrix, d in zip(matrices, momenta, strict=True)]
+        found = iter(spread(self._orthogonal, [d for ds in pieces for d in ds], self.over, "ScaleByMuon(over=...)"))
+        factors = [
+            [_nuclear_norm(d, o) * o if self.adaptive else o for d, o in zip(ds, found, strict=False)] for ds in pieces
+        ]
+        return [matrix.joined(parts) for matrix, parts in zip(matrices, factors, strict=True)]
 
-    def _orthogonal(self, x: Array) -> Array:
-        return orthogonalize(x, self.ns_coeffs, self.ns_steps, preconditioning=self.preconditioning, eps=self.eps)
-
-
-def _wide(x: Array) -> Array:
-    """The matrices, transposed if they have more rows than columns."""
-    return jnp.swapaxes(x, -1, -2) if x.shape[-2] > x.shape[-1] else x
+    def _orthogonal(self, x: Array, parts: Parts) -> Array:
+        return orthogonalize_parts(
+            x,
+            parts,
+            self.ns_coeffs,
+            self.ns_steps,
+            preconditioning=self.preconditioning,
+            eps=self.eps,
+            dtype=self.dtype,
+        )
 
 
 def _nuclear_norm(x: Array, orthogonal: Array) -> Array:

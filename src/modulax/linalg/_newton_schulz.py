@@ -4,18 +4,24 @@ How the pieces meet: `orthogonalize` brings the singular values into $[0, 1]$ by
 upper bound of the singular values computed from the Gram matrix. It then applies one odd polynomial per step, with the
 coefficients of `_table`. `as_coefficients` turns a preset, one triple or a sequence of triples into a tuple of triples;
 the Muon transforms convert their field with it, so that mistakes are found before the first step.
+
+All Gram matrices are those of the shorter side: of the rows of a wide matrix, of the columns of a tall one (`_Side`).
+So they are small, no matrix is transposed, and devices that share a matrix along its longer side (`Parts`) have to add
+up nothing else.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Inexact
+from jaxtyping import Array, ArrayLike, DTypeLike, Inexact
 
-from .._support.arithmetic import abs_sq, at_least_float32, real_dtype, safe_sqrt
+from .._support.arithmetic import abs_sq, at_least_float32, dtype_for, in_dtype, real_dtype, safe_sqrt
 from .._support.checks import listing
-from ._products import gram
+from ._parts import Parts
+from ._products import gram, gram_of_columns
 
 Coefficients = tuple[tuple[float, float, float], ...]
 
@@ -60,15 +66,46 @@ def _items(x: Any) -> tuple[Any, ...] | None:
     return tuple(x) if isinstance(x, (tuple, list)) or getattr(x, "ndim", 0) > 0 else None
 
 
-def _table(coefficients: Any, steps: int, dtype: Any) -> list[list[Array]]:
-    """Return the coefficients of every step."""
-    rows = [[jnp.asarray(c).astype(dtype) for c in row] for row in as_coefficients(coefficients)]
-    return rows * steps if len(rows) == 1 else rows
+def _table(coefficients: Any, steps: int, dtype: Any) -> Array:
+    """Return the coefficients of every step, one row for each."""
+    rows = as_coefficients(coefficients)
+    table = [[jnp.asarray(c).astype(dtype) for c in row] for row in (rows * steps if len(rows) == 1 else rows)]
+    return jnp.stack([jnp.stack(row) for row in table]) if table else jnp.zeros((0, 3), dtype)
 
 
-def _frobenius(a: Array, eps: Array) -> Array:
-    """The Frobenius norm."""
-    return safe_sqrt(jnp.trace(a, axis1=-2, axis2=-1).real)[..., None, None] + eps
+@dataclasses.dataclass(frozen=True)
+class _Side:
+    """The side of a matrix on which its Gram matrix is, which is the shorter one: the right of a tall matrix."""
+
+    is_tall: bool
+    parts: Parts
+
+    def gram(self, y: Array) -> Array:
+        return self.parts.sum(gram_of_columns(y) if self.is_tall else gram(y))
+
+    def product(self, a: Array, y: Array) -> Array:
+        return y @ a if self.is_tall else a @ y
+
+    def per_vector(self, size: Array) -> Array:
+        """One value for each row of the Gram matrix, as divisors of the matrix."""
+        return jnp.swapaxes(size, -1, -2) if self.is_tall else size
+
+    def norm(self, y: Array) -> Array:
+        """The Frobenius norm."""
+        return safe_sqrt(self.parts.sum(jnp.sum(abs_sq(y), axis=(-2, -1), keepdims=True)))
+
+    def step(self, y: Array, c: Array, a: Array | None = None) -> Array:
+        """One step of the iteration, with the Gram matrix if it is known."""
+        a = self.gram(y) if a is None else a
+        wide = c.dtype
+        if min(y.shape[-2:]) < a.shape[-1]:
+            # A part of a matrix: two products with it are less work than the square of the Gram matrix.
+            z = in_dtype(self.product(a, y), wide)
+            z = self.product(a, in_dtype(c[1] * in_dtype(y, wide) + c[2] * z, y.dtype))
+        else:
+            p = c[1] * in_dtype(a, wide) + c[2] * in_dtype(a @ a, wide)
+            z = self.product(in_dtype(p, y.dtype), y)
+        return in_dtype(c[0] * in_dtype(y, wide) + in_dtype(z, wide), y.dtype)
 
 
 def _spectral(a: Array, eps: Array) -> Array:
@@ -89,9 +126,10 @@ def _schatten(a: Array, eps: Array) -> Array:
     return jnp.maximum(safe_sqrt(fourth), eps)
 
 
-# Upper bounds of the singular values, from the Gram matrix: the divisor of a matrix, or of each of its rows.
-PRECONDITIONINGS: dict[str, Callable[[Array, Array], Array]] = {
-    "frobenius": _frobenius,
+# Upper bounds of the singular values, from the Gram matrix: the divisor of a matrix, or of each row of the Gram matrix.
+# None for the Frobenius norm, which needs none.
+PRECONDITIONINGS: dict[str, Callable[[Array, Array], Array] | None] = {
+    "frobenius": None,
     "spectral": _spectral,
     "aol": _aol,
     "schatten": _schatten,
@@ -115,6 +153,7 @@ def orthogonalize(
     *,
     preconditioning: str = "frobenius",
     eps: ArrayLike = 1e-8,
+    dtype: DTypeLike | None = None,
 ) -> Inexact[Array, "..."]:
     r"""Orthogonalize a matrix approximately by Newton-Schulz iteration, as in Muon.
 
@@ -138,6 +177,8 @@ def orthogonalize(
             4-norm, which is smaller at the same cost and so saves steps; by its `"spectral"` norm, which needs a
             decomposition; or row by row, `"aol"`.
         eps: $\varepsilon$, added to the Frobenius or spectral norm for numerical stability; lower bound of the others.
+        dtype: dtype of the matrices within the iteration, by default at least float32. `jnp.bfloat16` takes half the
+            memory. The first division and the coefficients stay in float32.
 
     Returns:
         An array of the shape and dtype of `x`.
@@ -157,19 +198,38 @@ def orthogonalize(
     check_preconditioning(preconditioning)
     if x.size == 0:
         return x
-    is_tall = x.shape[-2] > x.shape[-1]
-    y = x.astype(at_least_float32(x.dtype))
-    y = jnp.swapaxes(y, -1, -2) if is_tall else y  # keeps the Gram matrices small
+    return orthogonalize_parts(x, Parts(), coefficients, steps, preconditioning=preconditioning, eps=eps, dtype=dtype)
+
+
+def orthogonalize_parts(
+    x: Inexact[Array, "..."],
+    parts: Parts,
+    coefficients: Any,
+    steps: int,
+    *,
+    preconditioning: str,
+    eps: ArrayLike,
+    dtype: DTypeLike | None,
+) -> Inexact[Array, "..."]:
+    """`orthogonalize` for matrices of which each device has the part that `parts` describes, or the whole."""
+    side = _Side(x.shape[-2] > x.shape[-1] if parts.is_tall is None else parts.is_tall, parts)
+    y = in_dtype(x, at_least_float32(x.dtype))
     # Divide by the largest entry, so that no square overflows or underflows. The result is scale-invariant.
-    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(y), axis=(-2, -1), keepdims=True))
+    largest = jax.lax.stop_gradient(parts.max(jnp.max(jnp.abs(y), axis=(-2, -1), keepdims=True)))
     largest = jnp.where(largest > 0, largest, jnp.ones_like(largest))
     y = y / largest.astype(y.dtype)
-    a = gram(y)
-    size = PRECONDITIONINGS[preconditioning](a, jnp.asarray(eps).astype(real_dtype(y.dtype)) / largest)
-    size = size.astype(y.dtype)
-    y, a = y / size, a / (size * jnp.swapaxes(size, -1, -2))
-    for i, (c0, c1, c2) in enumerate(_table(coefficients, steps, y.dtype)):
-        a = gram(y) if i > 0 else a
-        y = c0 * y + (c1 * a + c2 * (a @ a)) @ y
-    y = jnp.swapaxes(y, -1, -2) if is_tall else y
-    return y.astype(x.dtype)
+    eps = jnp.asarray(eps).astype(real_dtype(y.dtype)) / largest
+    table = _table(coefficients, steps, y.dtype)
+    narrow = dtype_for(y, dtype) or y.dtype
+    bound = PRECONDITIONINGS[preconditioning]
+    if bound is None:
+        y = in_dtype(y / (side.norm(y) + eps).astype(y.dtype), narrow)
+    else:
+        a = side.gram(y)
+        size = bound(a, eps).astype(y.dtype)
+        y = in_dtype(y / side.per_vector(size), narrow)
+        if len(table):
+            y, table = side.step(y, table[0], in_dtype(a / (size * jnp.swapaxes(size, -1, -2)), narrow)), table[1:]
+    # A loop, because the code of a product is large on an accelerator.
+    y, _ = jax.lax.scan(lambda y, c: (side.step(y, c), None), y, table)
+    return in_dtype(y, x.dtype)

@@ -193,8 +193,7 @@ class _Program:
         for i in self.computations[name]:
             found += self._arithmetic(i, name, times)
             if i.opcode == "while":
-                trips = i.attribute(r'"known_trip_count":\{"n":"(\d+)"')
-                found += self._walk(i.attribute(r"body=%?([\w.\-]+)"), times * int(trips or 1))
+                found += self._walk(i.attribute(r"body=%?([\w.\-]+)"), times * self._trips(i))
             elif i.opcode == "conditional":
                 branches = [self._walk(b, times) for b in self._called(i)]
                 found += max(branches, key=_weight)
@@ -223,6 +222,15 @@ class _Program:
             for called in self._called(i):
                 for inner in self.computations[called]:
                     yield from self._arithmetic(inner, called, times)
+
+    def _trips(self, i: Instruction) -> int:
+        """How often the body of a loop runs: as noted, or by the constant that its condition compares with."""
+        if noted := i.attribute(r'"known_trip_count":\{"n":"(\d+)"'):
+            return int(noted)
+        condition = self.computations[i.attribute(r"condition=%?([\w.\-]+)")]
+        constants = {j.name: j.operands[0] for j in condition if j.opcode == "constant"}
+        compared = [constants[o] for j in condition if j.is_root for o in j.operands if o in constants]
+        return int(compared[0]) if compared and compared[0].isdigit() else 1
 
     def _called(self, i: Instruction) -> list[str]:
         branches = _BRANCHES.search(i.attributes)
@@ -321,7 +329,7 @@ def _parse(line: str) -> Instruction | None:
     end = _closing(rest, start)
     inside = rest[start + 1 : end]
     opcode = rest[:start]
-    operands = (inside.strip(),) if opcode == "parameter" else tuple(_OPERAND.findall(inside))
+    operands = (inside.strip(),) if opcode in ("parameter", "constant") else tuple(_OPERAND.findall(inside))
     return Instruction(head[2], shape, opcode, operands, rest[end + 1 :], bool(head[1]))
 
 

@@ -1,0 +1,201 @@
+"""Many matrices through one function: in batches bounded by memory, and divided over the devices of a mesh.
+
+`spread` is what Muon shares with other transforms that need whole matrices. Matrices of one shape, and of its
+transpose, are joined in batches. Small matrices are in one batch, because one large operation is faster than many small
+ones. Batching gains nothing for large ones and takes memory, so that a batch of them has a fixed part of all matrices.
+
+Over a mesh (`_Spread`), each device computes whole matrices of a batch. `jax.shard_map` asks for that, and the compiler
+moves the matrices to the devices and back by an all-to-all, wherever they are divided. If a batch has fewer matrices
+than there are devices, groups of devices share a matrix along its longer side (`linalg._parts`). All this happens on
+`Auto` axes; `on_auto_axes` leads there from explicit ones.
+"""
+
+import collections
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+from jaxtyping import Array
+
+from .._support.checks import listing
+from .._support.placement import shard_like
+from ..linalg._parts import Parts
+
+Function = Callable[[Array, Parts], Array]  # of a batch of matrices, and of the part of them that a device has
+
+_BATCHES = 16  # of all matrices: each batch takes time to compile, and the memory of a few copies of itself
+_SMALL = 8 << 20  # bytes of a batch per device that are not worth dividing
+
+
+def axis_names(axes: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    """Convert the axes of a field `over` to a tuple; None stays None."""
+    return axes if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
+
+
+def spread(function: Function, matrices: Sequence[Array], over: tuple[str, ...] | None, call: str) -> list[Array]:
+    """Apply a function to all matrices, which are on the last two axes of the arrays.
+
+    Args:
+        function: of a batch of matrices and their `Parts`. The results have the shapes of the matrices, and that of a
+            transpose is the transpose of the result.
+        matrices: arrays of any number of matrices.
+        over: the axes of the mesh to divide the work over; all if None. If empty, each array is computed by itself, as
+            the compiler divides it.
+        call: the argument to name in the error message about an axis that the mesh doesn't have.
+    """
+    if over == ():
+        return [function(x, Parts()) for x in matrices]
+    kinds: dict[Hashable, list[int]] = collections.defaultdict(list)
+    spreads = [_Spread.of(x, over, call) for x in matrices]
+    for i, x in enumerate(matrices):
+        kinds[(*sorted(x.shape[-2:]), x.dtype, spreads[i])].append(i)
+    most = max(sum(x.nbytes // s.count for x, s in zip(matrices, spreads, strict=True)) // _BATCHES, _SMALL)
+    out, before = list(matrices), None
+    for places in kinds.values():
+        # Those of one orientation follow each other, so that few have to be transposed.
+        places.sort(key=lambda i: matrices[i].shape[-2:])
+        devices = spreads[places[0]]
+        stacks = [devices.one_by_one(matrices[i].reshape(-1, *matrices[i].shape[-2:])) for i in places]
+        bytes_of_one = math.prod(stacks[0].shape[1:]) * stacks[0].dtype.itemsize
+        size = _size_of_batch(sum(map(len, stacks)), devices.count, most // bytes_of_one)
+        done: list[list[Array]] = [[] for _ in stacks]
+        for batch in _batches(list(map(len, stacks)), size):
+            runs = [run.of(stacks[run.stack]) for run in batch]
+            if before is not None and devices.count > 1:
+                # One batch after the other, or matrices of all of them would be on their way at once.
+                runs, _ = jax.lax.optimization_barrier((runs, before))
+            before = devices.results(function, runs)
+            for run, result in zip(batch, before, strict=True):
+                done[run.stack].append(result)
+        for i, results in zip(places, done, strict=True):
+            joined = devices.one_by_one(jnp.concatenate(results)) if len(results) > 1 else results[0]
+            out[i] = joined.reshape(matrices[i].shape)
+    return out
+
+
+class _Run(NamedTuple):
+    """Consecutive matrices of a stack."""
+
+    stack: int
+    start: int
+    stop: int
+
+    def of(self, x: Array) -> Array:
+        return x if self.stop - self.start == len(x) else x[self.start : self.stop]
+
+
+def _size_of_batch(count: int, devices: int, most: int) -> int:
+    """How many matrices are in a batch: as many for each device, and about as many in each batch."""
+    rounds = -(-count // devices)
+    batches = -(-rounds // max(most, 1))
+    return -(-rounds // batches) * devices
+
+
+def _batches(counts: Sequence[int], size: int) -> Iterator[list[_Run]]:
+    """Divide stacks of matrices, one after the other, into batches of some size; the last may be smaller."""
+    every = ((stack, i) for stack, count in enumerate(counts) for i in range(count))
+    while batch := list(itertools.islice(every, size)):
+        runs = [[i for _, i in run] for _, run in itertools.groupby(batch, key=lambda entry: entry[0])]
+        stacks = dict.fromkeys(stack for stack, _ in batch)
+        yield [_Run(stack, run[0], run[-1] + 1) for stack, run in zip(stacks, runs, strict=True)]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Spread:
+    """The devices that the matrices of a batch are divided over, which are those along some axes of a mesh."""
+
+    mesh: AbstractMesh | None = None
+    axes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, x: Array, over: tuple[str, ...] | None, call: str) -> "_Spread":
+        """Read the mesh from the type of an array; on one device, and within `jax.shard_map`, there is nothing to do.
+
+        Raises:
+            ValueError: if the mesh has no such axis.
+        """
+        mesh: Any = jax.typeof(x).sharding.mesh
+        if mesh.empty or AxisType.Manual in mesh.axis_types:
+            return cls()
+        if unknown := [name for name in over or () if name not in mesh.axis_names]:
+            raise ValueError(
+                f"`{call}`: the mesh of the parameters has no axis {unknown[0]!r}. It has {listing(mesh.axis_names)}."
+            )
+        axes = tuple(name for name in (mesh.axis_names if over is None else over) if mesh.shape[name] > 1)
+        return cls(mesh, axes) if axes else cls()
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.mesh.shape[name] for name in self.axes) if self.mesh is not None else 1
+
+    def results(self, function: Function, stacks: Sequence[Array]) -> list[Array]:
+        """The results for stacks of matrices, of which some may be transposed, as one batch."""
+        shape = max(stacks, key=len).shape[-2:]
+        turned = [self.one_by_one(_oriented(x, shape)) for x in stacks]
+        y = self._result(function, jnp.concatenate(turned) if len(turned) > 1 else turned[0])
+        ends = list(itertools.accumulate(map(len, stacks)))
+        parts = [_Run(0, end - len(x), end).of(y) for x, end in zip(stacks, ends, strict=True)]
+        return [self.one_by_one(_oriented(part, x.shape[-2:])) for part, x in zip(parts, stacks, strict=True)]
+
+    def one_by_one(self, x: Array) -> Array:
+        """Matrices of which no device has only some. Else the compiler may move them before they are cut and joined."""
+        if self.mesh is None:
+            return x
+        free = PartitionSpec.UNCONSTRAINED
+        return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, PartitionSpec(None, free, free)))
+
+    def _result(self, function: Function, x: Array) -> Array:
+        devices, count = self.count, len(x)
+        if devices == 1:
+            return function(x, Parts())
+        # As many devices share a matrix as there are for each.
+        sharing = max(n for n in range(1, devices + 1) if devices % n == 0 and devices // n >= min(count, devices))
+        at_once = devices // sharing
+        is_tall = x.shape[1] >= x.shape[2]
+        long = 1 if is_tall else 2
+        padding = [(0, -count % at_once), (0, 0), (0, 0)]
+        if sharing == 1 and len(self.axes) == 1:
+            # The compiler finds the all-to-all by itself, along the axis that is divided.
+            spec, local = PartitionSpec(self.axes), functools.partial(function, parts=Parts())
+        else:
+            padding[long] = (0, -x.shape[long] % devices)
+            spec = PartitionSpec(*[None] * long, self.axes)
+            local = functools.partial(self._local, function, sharing, is_tall)
+        padded = self.one_by_one(jnp.pad(x, padding) if any(after for _, after in padding) else x)
+        y = jax.shard_map(
+            local, mesh=self.mesh, in_specs=spec, out_specs=spec, axis_names=set(self.axes), check_vma=False
+        )(padded)
+        # Otherwise the compiler may leave the results where they were computed, and gather them later.
+        return shard_like(y, padded)[:count, : x.shape[1], : x.shape[2]]
+
+    def _local(self, function: Function, sharing: int, is_tall: bool, x: Array) -> Array:
+        """On one device: a part of the longer side of all matrices becomes a larger part of few of them, and back."""
+        at_once = self.count // sharing
+        long = 1 if is_tall else 2
+        neighbors = [[first * at_once + i for i in range(at_once)] for first in range(sharing)]
+        sharers = tuple(zip(*neighbors, strict=True))
+        move = functools.partial(jax.lax.all_to_all, axis_name=self.axes, axis_index_groups=neighbors, tiled=True)
+        parts = Parts(sharing, is_tall, self.axes, sharers) if sharing > 1 else Parts()
+        y = function(move(x, split_axis=0, concat_axis=long), parts)
+        return move(y, split_axis=long, concat_axis=0)
+
+
+def _oriented(x: Array, shape: tuple[int, ...]) -> Array:
+    return x if x.shape[-2:] == shape else jnp.swapaxes(x, -1, -2)
+
+
+def on_auto_axes(function: Callable[[list[Array]], list[Array]], xs: list[Array]) -> list[Array]:
+    """Call a function whose results are like its arguments, with the explicit axes of a mesh turned into `Auto` ones.
+
+    JAX infers no sharding for the product of a matrix and its transpose. The results have the types of the arguments.
+    """
+    types = [jax.typeof(x).sharding for x in xs]
+    if not any(AxisType.Explicit in t.mesh.axis_types for t in types):
+        return function(xs)
+    return jax.sharding.auto_axes(function, out_sharding=types)(xs)
