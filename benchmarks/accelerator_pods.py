@@ -68,7 +68,11 @@ def pods(words: list[str], failures: list[str]) -> str:
         sent = sum(c.bytes for c in plan.collectives) / 1e9
         temp = (plan.temp_bytes or 0) / 2**20
         share = (plan.flops or 0) / (NEWTON_SCHULZ / pod.devices)
-        over = {"GB sent": (sent, pod.sent), "MiB of temporary memory": (temp, pod.temp), "of its share": (share, pod.share)}
+        over = {
+            "GB sent": (sent, pod.sent),
+            "MiB of temporary memory": (temp, pod.temp),
+            "of its share": (share, pod.share),
+        }
         failures += [
             f"{pod.name} on {pod.topology}: {found:.3g} {what}, more than {most}"
             for what, (found, most) in over.items()
