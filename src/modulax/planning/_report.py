@@ -62,8 +62,8 @@ class Plan:
         parameters: number of scalar parameters of the whole model.
         param_bytes: of the parameters.
         state_bytes: of the state of the optimizer, without what is in another memory, such as that of the host.
-        temp_bytes: of temporary arrays, as the compiler allocates them.
-        peak_bytes: of arguments, results and temporary arrays together.
+        temp_bytes: of temporary arrays, as the compiler counts them.
+        peak_bytes: of arguments, results and temporary arrays together, at the worst time.
         memory_bytes: that a program can use; None if the device is unknown, such as a CPU.
         hbm_bytes: read from and written to memory; None if the program doesn't fit and the compiler refused it.
         ideal_bytes: of gradients read once, and of parameters and state read and written once.
