@@ -34,7 +34,7 @@ class LossScaling(AbstractContainer):
 
     Gradients below $6 \cdot 10^{-8}$ are zero in float16. Multiply the loss by the scale, so that the gradients
     survive; the container divides them by it, in float32. If a gradient is infinite or NaN, the step is skipped: the
-    updates are zero, the inner transform does not run, and the scale is multiplied by `backoff_factor`. After
+    updates are zero, the inner state stays, and the scale is multiplied by `backoff_factor`. After
     `growth_interval` steps without such a gradient, it is multiplied by `growth_factor`.
 
         optimizer = LossScaling(MasterWeights(AdamW(1e-4)))
