@@ -7,9 +7,10 @@ parameters if given. Its result is mapped back to the original shapes (`_Side.up
 part in this and reach the inner transform unchanged.
 """
 
+import collections
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, PyTree
 
 from .._protocol.container import AbstractContainer, extra_inside, part
-from .._protocol.fields import Number, followed, number
+from .._protocol.fields import Number, choice, followed, number
 from .._protocol.masks import select
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
@@ -28,6 +29,7 @@ from .._support.types import Count, Follow, Params, State, Updates
 from .._support.varying import cond
 from ..linalg import leading_directions
 from ..linalg._products import adjoint
+from ..linalg._range import leading_ranges
 from ..tree._align import align, paired
 from ..tree._math import trainable
 from .adam import ScaleByAdam
@@ -109,6 +111,7 @@ class ScaleByGaLore(AbstractContainer):
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(GaLoreDimensionNumbers))
     _: dataclasses.KW_ONLY
     follow: Follow = followed()
+    method: Literal["range", "svd"] = choice(("range", "svd"), "range")
 
     def init(self, params: Params) -> GaLoreState:
         """Zero projectors, which the first step replaces, and the inner state for the projected parameters."""
@@ -141,9 +144,7 @@ class ScaleByGaLore(AbstractContainer):
                 )
 
         def fresh() -> list[Array]:
-            wide = [side.matrix.of(_wide(leaves[i])) for i, side in sides.items()]
-            # One decomposition of a batch: the program has one for each shape, and not one for each matrix.
-            directions = together(self._directions, wide)
+            directions = self._directions([side.projected(leaves[i]) for i, side in sides.items()])
             return [d.astype(old.dtype) for d, old in zip(directions, projectors, strict=True)]
 
         # `cond` rather than `where`: the singular vectors cost far more than the rest of the step.
@@ -171,9 +172,23 @@ class ScaleByGaLore(AbstractContainer):
     def _scaled(self, u: Array) -> Array:
         return jnp.asarray(self.scale).astype(u.dtype) * u
 
-    def _directions(self, x: Array) -> Array:
-        rows, columns = x.shape[-2:]
-        return leading_directions(x, min(self.rank, rows, columns), not self._is_rows(rows, columns))
+    def _directions(self, matrices: list[Array]) -> list[Array]:
+        """New projectors of the rows of matrices."""
+
+        def rank(x: Array) -> int:
+            return min(self.rank, *x.shape[-2:])
+
+        if self.method == "svd":
+            # One decomposition of a batch: the program has one for each shape, and not one for each matrix.
+            return together(lambda x: leading_directions(x, rank(x)), matrices)
+        by_size = collections.defaultdict(list)
+        for i, x in enumerate(matrices):
+            by_size[x.shape[-2], rank(x), x.dtype].append(i)
+        out = list(matrices)
+        for (_, r, _), indices in by_size.items():
+            for i, q in zip(indices, leading_ranges([matrices[i] for i in indices], r), strict=True):
+                out[i] = q
+        return out
 
     def _is_rows(self, rows: int, columns: int) -> bool:
         """Whether the rows are projected; those of a square matrix are."""
@@ -198,6 +213,11 @@ class _Side(NamedTuple):
         rows, columns = self.matrix.size
         batch = [self.matrix.shape[axis] for axis in self.matrix.batch]
         return (*batch, rows if self.is_rows else columns, min(rank, rows, columns))
+
+    def projected(self, x: Array) -> Array:
+        """The matrix, or its adjoint, such that its rows are projected, in at least float32."""
+        x = self.matrix.of(_wide(x))
+        return x if self.is_rows else adjoint(x)
 
     def down(self, x: Array) -> Array:
         """Projects an array of the original shape, in at least float32."""
