@@ -7,7 +7,6 @@ parameters if given. Its result is mapped back to the original shapes (`_Side.up
 part in this and reach the inner transform unchanged.
 """
 
-import collections
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -27,9 +26,8 @@ from .._support.checks import AT_LEAST_ONE
 from .._support.module import AbstractState, like_params, nested, shared
 from .._support.types import Count, Follow, Params, State, Updates
 from .._support.varying import cond
-from ..linalg import leading_directions
+from ..linalg import leading_directions, leading_range
 from ..linalg._products import adjoint
-from ..linalg._range import leading_ranges
 from ..tree._align import align, paired
 from ..tree._math import trainable
 from .adam import ScaleByAdam
@@ -144,7 +142,9 @@ class ScaleByGaLore(AbstractContainer):
                 )
 
         def fresh() -> list[Array]:
-            directions = self._directions([side.projected(leaves[i]) for i, side in sides.items()])
+            wide = [side.matrix.of(_wide(leaves[i])) for i, side in sides.items()]
+            # The program has one decomposition, or iteration, for each shape, and not one for each matrix.
+            directions = together(self._directions, wide)
             return [d.astype(old.dtype) for d, old in zip(directions, projectors, strict=True)]
 
         # `cond` rather than `where`: the singular vectors cost far more than the rest of the step.
@@ -172,23 +172,10 @@ class ScaleByGaLore(AbstractContainer):
     def _scaled(self, u: Array) -> Array:
         return jnp.asarray(self.scale).astype(u.dtype) * u
 
-    def _directions(self, matrices: list[Array]) -> list[Array]:
-        """New projectors of the rows of matrices."""
-
-        def rank(x: Array) -> int:
-            return min(self.rank, *x.shape[-2:])
-
-        if self.method == "svd":
-            # One decomposition of a batch: the program has one for each shape, and not one for each matrix.
-            return together(lambda x: leading_directions(x, rank(x)), matrices)
-        by_size = collections.defaultdict(list)
-        for i, x in enumerate(matrices):
-            by_size[x.shape[-2], rank(x), x.dtype].append(i)
-        out = list(matrices)
-        for (_, r, _), indices in by_size.items():
-            for i, q in zip(indices, leading_ranges([matrices[i] for i in indices], r), strict=True):
-                out[i] = q
-        return out
+    def _directions(self, x: Array) -> Array:
+        rows, columns = x.shape[-2:]
+        directions = leading_range if self.method == "range" else leading_directions
+        return directions(x, min(self.rank, rows, columns), not self._is_rows(rows, columns))
 
     def _is_rows(self, rows: int, columns: int) -> bool:
         """Whether the rows are projected; those of a square matrix are."""
@@ -213,11 +200,6 @@ class _Side(NamedTuple):
         rows, columns = self.matrix.size
         batch = [self.matrix.shape[axis] for axis in self.matrix.batch]
         return (*batch, rows if self.is_rows else columns, min(rank, rows, columns))
-
-    def projected(self, x: Array) -> Array:
-        """The matrix, or its adjoint, such that its rows are projected, in at least float32."""
-        x = self.matrix.of(_wide(x))
-        return x if self.is_rows else adjoint(x)
 
     def down(self, x: Array) -> Array:
         """Projects an array of the original shape, in at least float32."""

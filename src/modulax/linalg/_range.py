@@ -6,75 +6,80 @@ few columns, for which Newton-Schulz iteration is a short loop of products too.
 """
 
 import functools
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Inexact
 
-from .._support.arithmetic import abs_sq, real_dtype, safe_sqrt
+from .._support.arithmetic import abs_sq, at_least_float32, real_dtype, safe_sqrt
 from .._support.varying import carried
 from ._newton_schulz import PRESETS
 from ._products import adjoint
 
 # The first steps multiply small singular values by 3.4 each, so that all end above 0.5, even those of a square sketch
-# (see `_SHARE`). The last ones converge to one.
+# of size `_SHARE`. The last ones converge to one.
 _STEPS = np.array([*PRESETS["standard"] * 18, *[(1.5, -0.5, 0.0)] * 6])
-# Of the sketch in what is orthonormalized: the columns that a matrix of low rank lacks. Of size `_SHARE` squared is the
-# energy that is lost of directions with small singular values.
+# How much of the sketch is added to what is orthonormalized: the columns that a matrix of low rank lacks. Directions
+# are lost whose singular values, squared and relative to the largest one, are smaller than that.
 _SHARE = 1e-4
-# Keeps the product of columns with the largest floats from overflow.
+# Keeps products of unit columns with the largest floats from overflow.
 _MARGIN = 2.0**-10
 # By default, a TPU rounds the factors of a product to bfloat16.
 _dot = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
 
-def leading_ranges(
-    matrices: Sequence[Inexact[Array, "..."]], rank: int, rounds: int = 4
-) -> list[Inexact[Array, "..."]]:
-    r"""Find orthonormal columns that nearly span the leading left singular vectors, by subspace iteration.
+def leading_range(
+    x: Inexact[Array, "*batch m n"], rank: int, right: bool = False, *, rounds: int = 4
+) -> Inexact[Array, "*batch side rank"]:
+    r"""Find orthonormal columns that nearly span the singular vectors of the largest singular values.
+
+    This is subspace iteration from a sketch $\Omega$ of normally distributed entries, the same in every call, where
+    $\operatorname{orth}$ is the polar factor:
 
     $$
-    Q_{k+1} = \operatorname{orth}\left( A (A^{\mathsf H} Q_k) \right), \qquad Q_0 = \Omega
+    Q_{k+1} = \operatorname{orth}\left( X X^{\mathsf H} Q_k \right), \qquad Q_0 = \Omega
     $$
 
-    The entries of the sketch $\Omega$ are normally distributed, and the same in every call. $\operatorname{orth}$ is
-    the polar factor. The matrices may be of any scale and rank; a zero matrix has the columns of $\Omega$.
+    In contrast to `leading_directions`, the columns are not singular vectors, and in no order. The program is short, as
+    it consists of matrix products in loops. The arithmetic is done in at least float32. The matrix may have any scale
+    and rank: columns that it lacks are those of $\Omega$.
 
     Args:
-        matrices: matrices or batches of them with equally many rows, in one dtype, at least float32. Their columns are
-            orthonormalized by one program.
-        rank: number of columns, at most the smaller side of any matrix.
-        rounds: number of rounds.
+        x: a matrix, or a batch of them.
+        rank: number of columns, at most the smaller side of the matrix.
+        right: whether to span right singular vectors instead of left ones.
+        rounds: number of rounds. After $k$ of them, a direction with the singular value $\sigma_i$ is suppressed by
+            $(\sigma_i / \sigma_r)^{2k}$.
+
+    References:
+        Halko, Martinsson and Tropp, [Finding structure with randomness: Probabilistic algorithms for constructing
+        approximate matrix decompositions](https://arxiv.org/abs/0909.4061), 2011, algorithm 4.4
     """
-    m, dtype = matrices[0].shape[-2], matrices[0].dtype
+    wide = x.astype(at_least_float32(x.dtype))
+    side = x.shape[-1 if right else -2]
     key = jax.random.key(0, impl="threefry2x32")
-    sketch = _unit(jax.random.normal(key, (m, rank), real_dtype(dtype)).astype(dtype))
-    ends = np.cumsum([x.size // (m * x.shape[-1]) for x in matrices])
-    # The scale is divided out of the few columns, not of the matrices, which would have to be stored.
-    scales = [_largest(x) for x in matrices]
+    sketch = _unit(jax.random.normal(key, (side, rank), real_dtype(wide.dtype)).astype(wide.dtype))
 
-    def next_round(_: Array, q: Array) -> Array:
-        bases = [y.reshape(*x.shape[:-1], rank) for x, y in zip(matrices, jnp.split(q, ends[:-1]), strict=True)]
-        new = [_product(*row).reshape(-1, m, rank) for row in zip(matrices, scales, bases, strict=True)]
-        # One at a time: a loop over matrices is a smaller program than products of batches, and compiles faster.
-        return jax.lax.map(lambda y: _polar_factor(_unit(_unit(y) + _SHARE * sketch)), jnp.concatenate(new))
+    def of_one(a: Array) -> Array:
+        a = adjoint(a) if right else a
 
-    start = jnp.broadcast_to(sketch, (ends[-1], m, rank))
-    q = jax.lax.fori_loop(0, rounds, next_round, carried(functools.partial(next_round, jnp.zeros((), int)), start))
-    return [y.reshape(*x.shape[:-1], rank) for x, y in zip(matrices, jnp.split(q, ends[:-1]), strict=True)]
+        def next_round(_: Array, q: Array) -> Array:
+            y = _dot(a, _scaled(_dot(adjoint(a), q * _MARGIN)) * _MARGIN)
+            return _polar_factor(_unit(_unit(_scaled(y)) + _SHARE * sketch))
 
+        start = carried(functools.partial(next_round, jnp.zeros((), int)), sketch)
+        return jax.lax.fori_loop(0, rounds, next_round, start)
 
-def _largest(x: Array) -> Array:
-    """The largest absolute value of each matrix, and one for a zero matrix."""
-    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True))
-    return jnp.where(largest > 0, largest, jnp.ones_like(largest)).astype(x.dtype)
+    # One at a time: a loop over matrices is a smaller program than products of batches, and compiles faster.
+    found = jax.lax.map(of_one, wide.reshape(-1, *x.shape[-2:]))
+    return found.reshape(*x.shape[:-2], side, rank).astype(x.dtype)
 
 
-def _product(x: Array, scale: Array, q: Array) -> Array:
-    """The columns times the matrix and its adjoint."""
-    return _dot(x, _dot(adjoint(x), q * _MARGIN) / scale) / scale
+def _scaled(x: Array) -> Array:
+    """The matrix divided by its largest entry, so that no square overflows or underflows."""
+    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x)))
+    return x / jnp.where(largest > 0, largest, jnp.ones_like(largest)).astype(x.dtype)
 
 
 def _unit(x: Array) -> Array:
