@@ -1,13 +1,13 @@
 """The optimizer GaLore: Adam or another transform on low-rank gradients."""
 
 from dataclasses import KW_ONLY
-from typing import Any
+from typing import Any, Literal
 
 import equinox as eqx
 
 from .._containers.chain import Chain
 from .._protocol.container import part
-from .._protocol.fields import Hyperparameter, followed, number, required_number
+from .._protocol.fields import Hyperparameter, choice, followed, number, required_number
 from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform
@@ -65,6 +65,7 @@ class GaLore(AbstractOptimizer):
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(GaLoreDimensionNumbers))
     _: KW_ONLY
     follow: Follow = followed()
+    method: Literal["range", "svd"] = choice(("range", "svd"), "range")
 
     def transform(self) -> Chain:
         return Chain(
@@ -75,6 +76,7 @@ class GaLore(AbstractOptimizer):
                 self.base_optimizer,
                 self.weight_dimension_numbers,
                 follow=self.follow,
+                method=self.method,
             ),
             AddDecayedWeights(self.weight_decay, self.mask),
             ScaleByLearningRate(self.learning_rate),

@@ -9,7 +9,7 @@ part in this and reach the inner transform unchanged.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, PyTree
 
 from .._protocol.container import AbstractContainer, extra_inside, part
-from .._protocol.fields import Number, followed, number
+from .._protocol.fields import Number, choice, followed, number
 from .._protocol.masks import select
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
@@ -26,7 +26,7 @@ from .._support.checks import AT_LEAST_ONE
 from .._support.module import AbstractState, like_params, nested, shared
 from .._support.types import Count, Follow, Params, State, Updates
 from .._support.varying import cond
-from ..linalg import leading_directions
+from ..linalg import leading_directions, leading_range
 from ..linalg._products import adjoint
 from ..tree._align import align, paired
 from ..tree._math import trainable
@@ -110,6 +110,7 @@ class ScaleByGaLore(AbstractContainer):
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(GaLoreDimensionNumbers))
     _: dataclasses.KW_ONLY
     follow: Follow = followed()
+    method: Literal["range", "svd"] = choice(("range", "svd"), "range")
 
     def init(self, params: Params) -> GaLoreState:
         """Zero projectors, which the first step replaces, and the inner state for the projected parameters."""
@@ -143,7 +144,7 @@ class ScaleByGaLore(AbstractContainer):
 
         def fresh() -> list[Array]:
             wide = [side.matrix.of(_wide(leaves[i])) for i, side in sides.items()]
-            # One decomposition of a batch: the program has one for each shape, and not one for each matrix.
+            # The program has one decomposition, or iteration, for each shape, and not one for each matrix.
             directions = together(self._directions, wide)
             return [d.astype(old.dtype) for d, old in zip(directions, projectors, strict=True)]
 
@@ -174,7 +175,8 @@ class ScaleByGaLore(AbstractContainer):
 
     def _directions(self, x: Array) -> Array:
         rows, columns = x.shape[-2:]
-        return leading_directions(x, min(self.rank, rows, columns), not self._is_rows(rows, columns))
+        directions = leading_range if self.method == "range" else leading_directions
+        return directions(x, min(self.rank, rows, columns), not self._is_rows(rows, columns))
 
     def _is_rows(self, rows: int, columns: int) -> bool:
         """Whether the rows are projected; those of a square matrix are."""
