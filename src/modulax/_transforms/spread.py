@@ -60,23 +60,37 @@ def spread(function: Function, matrices: Sequence[Array], over: tuple[str, ...] 
     for places in kinds.values():
         # Those of one orientation follow each other, so that few have to be transposed.
         places.sort(key=lambda i: matrices[i].shape[-2:])
-        devices = spreads[places[0]]
-        stacks = [devices.one_by_one(matrices[i].reshape(-1, *matrices[i].shape[-2:])) for i in places]
-        bytes_of_one = math.prod(stacks[0].shape[1:]) * stacks[0].dtype.itemsize
-        size = _size_of_batch(sum(map(len, stacks)), devices.count, most // bytes_of_one)
-        done: list[list[Array]] = [[] for _ in stacks]
-        for batch in _batches(list(map(len, stacks)), size):
-            runs = [run.of(stacks[run.stack]) for run in batch]
-            if before is not None and devices.count > 1:
-                # One batch after the other, or matrices of all of them would be on their way at once.
-                runs, _ = jax.lax.optimization_barrier((runs, before))
-            before = devices.results(function, runs)
-            for run, result in zip(batch, before, strict=True):
-                done[run.stack].append(result)
-        for i, results in zip(places, done, strict=True):
-            joined = devices.one_by_one(jnp.concatenate(results)) if len(results) > 1 else results[0]
-            out[i] = joined.reshape(matrices[i].shape)
+        results, before = _in_batches(function, [matrices[i] for i in places], spreads[places[0]], most, before)
+        for i, result in zip(places, results, strict=True):
+            out[i] = result
     return out
+
+
+def _in_batches(
+    function: Function, matrices: Sequence[Array], devices: "_Spread", most: int, before: list[Array] | None
+) -> tuple[list[Array], list[Array] | None]:
+    """The results for matrices of one shape, or of its transpose, and those of the last batch.
+
+    Args:
+        function: of a batch of matrices and their `Parts`.
+        matrices: arrays of matrices.
+        devices: what they are divided over.
+        most: bytes of a batch on each device.
+        before: results of the batch to wait for.
+    """
+    stacks = [devices.one_by_one(x.reshape(-1, *x.shape[-2:])) for x in matrices]
+    counts, bytes_of_one = list(map(len, stacks)), math.prod(stacks[0].shape[1:]) * stacks[0].dtype.itemsize
+    done: list[list[Array]] = [[] for _ in stacks]
+    for batch in _batches(counts, _size_of_batch(sum(counts), devices.count, most // bytes_of_one)):
+        runs = [run.of(stacks[run.stack]) for run in batch]
+        if before is not None and devices.count > 1:
+            # One batch after the other, or matrices of all of them would be on their way at once.
+            runs, _ = jax.lax.optimization_barrier((runs, before))
+        before = devices.results(function, runs)
+        for run, result in zip(batch, before, strict=True):
+            done[run.stack].append(result)
+    joined = [devices.one_by_one(jnp.concatenate(xs)) if len(xs) > 1 else xs[0] for xs in done]
+    return [y.reshape(x.shape) for x, y in zip(matrices, joined, strict=True)], before
 
 
 class _Run(NamedTuple):
@@ -123,11 +137,12 @@ class _Spread:
         mesh: Any = jax.typeof(x).sharding.mesh
         if mesh.empty or AxisType.Manual in mesh.axis_types:
             return cls()
-        if unknown := [name for name in over or () if name not in mesh.axis_names]:
+        over = mesh.axis_names if over is None else over
+        if unknown := [name for name in over if name not in mesh.axis_names]:
             raise ValueError(
                 f"`{call}`: the mesh of the parameters has no axis {unknown[0]!r}. It has {listing(mesh.axis_names)}."
             )
-        axes = tuple(name for name in (mesh.axis_names if over is None else over) if mesh.shape[name] > 1)
+        axes = tuple(name for name in over if mesh.shape[name] > 1)
         return cls(mesh, axes) if axes else cls()
 
     @property
@@ -154,8 +169,7 @@ class _Spread:
         devices, count = self.count, len(x)
         if devices == 1:
             return function(x, Parts())
-        # As many devices share a matrix as there are for each.
-        sharing = max(n for n in range(1, devices + 1) if devices % n == 0 and devices // n >= min(count, devices))
+        sharing = self._sharing(count)
         at_once = devices // sharing
         is_tall = x.shape[1] >= x.shape[2]
         long = 1 if is_tall else 2
@@ -174,16 +188,30 @@ class _Spread:
         # Otherwise the compiler may leave the results where they were computed, and gather them later.
         return shard_like(y, padded)[:count, : x.shape[1], : x.shape[2]]
 
+    def _sharing(self, count: int) -> int:
+        """How many devices share a matrix: as many as there are for each."""
+        assert self.mesh is not None
+        # Sums over groups of devices are wrong (JAX 0.10) if the compiler divides what is inside over another axis.
+        if math.prod(self.mesh.axis_sizes) > self.count:
+            return 1
+        return max(
+            n for n in range(1, self.count + 1) if self.count % n == 0 and self.count // n >= min(count, self.count)
+        )
+
     def _local(self, function: Function, sharing: int, is_tall: bool, x: Array) -> Array:
         """On one device: a part of the longer side of all matrices becomes a larger part of few of them, and back."""
         at_once = self.count // sharing
         long = 1 if is_tall else 2
         neighbors = [[first * at_once + i for i in range(at_once)] for first in range(sharing)]
         sharers = tuple(zip(*neighbors, strict=True))
-        move = functools.partial(jax.lax.all_to_all, axis_name=self.axes, axis_index_groups=neighbors, tiled=True)
+
+        def move(x: Array, split: int, concat: int) -> Array:
+            # The barrier keeps the layout: XLA for CPU rejects an all-to-all of pieces that differ in it.
+            x, groups = jax.lax.optimization_barrier(x), neighbors if sharing > 1 else None
+            return jax.lax.all_to_all(x, self.axes, split, concat, axis_index_groups=groups, tiled=True)
+
         parts = Parts(sharing, is_tall, self.axes, sharers) if sharing > 1 else Parts()
-        y = function(move(x, split_axis=0, concat_axis=long), parts)
-        return move(y, split_axis=long, concat_axis=0)
+        return move(function(move(x, 0, long), parts), long, 0)
 
 
 def _oriented(x: Array, shape: tuple[int, ...]) -> Array:
