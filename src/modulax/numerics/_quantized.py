@@ -81,8 +81,9 @@ class Quantized(AbstractQuantized):
         is_signed = self.codes.dtype == jnp.int8
         codes = self.codes.astype(jnp.int32)  # also without sign: a CPU converts it to floats faster than uint32
         rows = _unpacked(codes, is_signed) if self.bits == 4 else _in_rows(codes, self.bits, self.block)
-        codes = rows.reshape(*rows.shape[:-1], -1, self.block)
-        x = _level(codes.astype(jnp.float32), is_signed, self.bits) * self.scales[..., None]
+        codes = _blocks(rows, self.block)
+        x = _level(codes.astype(jnp.float32), is_signed, self.bits) * _tiles(self.scales)[..., None]
+        x = x.reshape(rows.shape)
         x = x if _is_by_rows(self.shape, self.bits, self.block) else x.reshape(-1)[: math.prod(self.shape)]
         return x.reshape(self.shape).astype(self.dtype)
 
@@ -167,6 +168,19 @@ def _in_rows(x: Array, bits: int, block: int) -> Array:
     return jnp.pad(x.reshape(-1), (0, blocks * block - x.size)).reshape(blocks, block)
 
 
+def _blocks(x: Array, block: int) -> Array:
+    """The rows in blocks, and in tiles of a TPU."""
+    x = _tiles(x)
+    return x.reshape(*x.shape[:-1], -1, block)
+
+
+def _tiles(x: Array) -> Array:
+    """Rows in groups of eight."""
+    if x.shape[-2] % 8 or jax.typeof(x).sharding.shard_shape(x.shape)[-2] % 8:
+        return x
+    return x.reshape(*x.shape[:-2], -1, 8, x.shape[-1])
+
+
 def _undivided(x: Array, axes: Iterable[int]) -> Array:
     """The array with these axes whole on every device of a mesh: on explicit axes, JAX doesn't gather them itself."""
     sharding = jax.typeof(x).sharding
@@ -179,20 +193,22 @@ def _encode(x: Array, bits: int, block: int, is_signed: bool, seeds: Array | Non
     if jax.typeof(x).memory_space == jax.memory.Space.Host:  # of an `Offload` inside
         x = jax.device_put(x, jax.memory.Space.Device)
     rows = _in_rows(x.astype(jnp.float32), bits, block)
-    blocks = rows.reshape(*rows.shape[:-1], -1, block)
+    blocks = _blocks(rows, block)
     pattern = jax.lax.bitcast_convert_type(blocks, jnp.int32)
     absolute = pattern & 0x7FFFFFFF
     # The bit patterns of nonnegative numbers are in the order of the numbers, and NaN is above all. XLA's CPU backend
     # fuses a maximum of integers with what computes them. For one of floats, it would store all of them first.
-    scales = jax.lax.bitcast_convert_type(_largest(absolute), jnp.float32)
+    scales = jax.lax.bitcast_convert_type(jax.lax.platform_dependent(absolute, cpu=_largest, default=lambda x: jnp.max(x, -1)), jnp.float32)
     ratio = _ratio(jax.lax.bitcast_convert_type(absolute, jnp.float32), scales)
     if seeds is None:
         codes = _nearest(ratio, is_signed, bits)
     else:
-        codes = _stochastic(ratio, _draws(seeds, rows.shape, bits, block), is_signed, bits)
+        codes = _stochastic(ratio, _blocks(_draws(seeds, rows.shape, bits, block), block), is_signed, bits)
     if is_signed:
         sign = pattern >> 31
         codes = (codes ^ sign) - sign
+    codes = codes.reshape(rows.shape if bits == 8 else (*rows.shape[:-1], -1, block))
+    scales = scales.reshape(*rows.shape[:-1], -1)
     codes = (_packed(codes) if bits == 4 else codes).astype(jnp.int8 if is_signed else jnp.uint8)
     if bits == 8:
         codes = codes.reshape(x.shape) if rows.shape == x.shape else codes.reshape(-1)[: x.size].reshape(x.shape)
@@ -288,8 +304,7 @@ def _draws(seeds: UInt32[Array, "2"], rows: tuple[int, ...], bits: int, block: i
     2^-15 from both ends, or 2^-17 in 4 bits, which is so large that an error of rounding changes no entry that is
     exactly what a code stands for.
     """
-    blocks = (*rows[:-1], rows[-1] // block, block)
-    shape = rows if bits == 8 else blocks  # XLA's CPU backend vectorizes what has the shape of the codes
+    shape = rows
     place = jnp.zeros(shape, jnp.uint32)
     for axis in range(len(shape)):
         index = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
@@ -304,7 +319,7 @@ def _draws(seeds: UInt32[Array, "2"], rows: tuple[int, ...], bits: int, block: i
     h = h + seeds[1]
     kept, least = (0x7FFE00, 0x100) if bits == 8 else (0x7FFF80, 0x40)
     mantissa = h >> np.uint32(9) & np.uint32(kept) | np.uint32(0x3F800000 + least)
-    return jax.lax.bitcast_convert_type(mantissa, jnp.float32).reshape(blocks)
+    return jax.lax.bitcast_convert_type(mantissa, jnp.float32)
 
 
 def _most(bits: int) -> int:
