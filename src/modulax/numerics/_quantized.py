@@ -81,9 +81,7 @@ class Quantized(AbstractQuantized):
         is_signed = self.codes.dtype == jnp.int8
         codes = self.codes.astype(jnp.int32)  # also without sign: a CPU converts it to floats faster than uint32
         rows = _unpacked(codes, is_signed) if self.bits == 4 else _in_rows(codes, self.bits, self.block)
-        codes = _blocks(rows, self.block)
-        x = _level(codes.astype(jnp.float32), is_signed, self.bits) * _tiles(self.scales)[..., None]
-        x = x.reshape(rows.shape)
+        x = _level(rows.astype(jnp.float32), is_signed, self.bits) * _of_entries(self.scales, self.block)
         x = x if _is_by_rows(self.shape, self.bits, self.block) else x.reshape(-1)[: math.prod(self.shape)]
         return x.reshape(self.shape).astype(self.dtype)
 
@@ -193,44 +191,52 @@ def _encode(x: Array, bits: int, block: int, is_signed: bool, seeds: Array | Non
     if jax.typeof(x).memory_space == jax.memory.Space.Host:  # of an `Offload` inside
         x = jax.device_put(x, jax.memory.Space.Device)
     rows = _in_rows(x.astype(jnp.float32), bits, block)
-    blocks = _blocks(rows, block)
-    pattern = jax.lax.bitcast_convert_type(blocks, jnp.int32)
+    pattern = jax.lax.bitcast_convert_type(rows, jnp.int32)
     absolute = pattern & 0x7FFFFFFF
     # The bit patterns of nonnegative numbers are in the order of the numbers, and NaN is above all. XLA's CPU backend
     # fuses a maximum of integers with what computes them. For one of floats, it would store all of them first.
-    scales = jax.lax.bitcast_convert_type(jax.lax.platform_dependent(absolute, cpu=_largest, default=lambda x: jnp.max(x, -1)), jnp.float32)
-    ratio = _ratio(jax.lax.bitcast_convert_type(absolute, jnp.float32), scales)
+    scales = jax.lax.bitcast_convert_type(_largest(_blocks(absolute, block)), jnp.float32).reshape(*rows.shape[:-1], -1)
+    ratio = _ratio(jax.lax.bitcast_convert_type(absolute, jnp.float32), scales, block)
     if seeds is None:
         codes = _nearest(ratio, is_signed, bits)
     else:
-        codes = _stochastic(ratio, _blocks(_draws(seeds, rows.shape, bits, block), block), is_signed, bits)
+        codes = _stochastic(ratio, _draws(seeds, rows.shape, bits), is_signed, bits)
     if is_signed:
         sign = pattern >> 31
         codes = (codes ^ sign) - sign
     codes = codes.reshape(rows.shape if bits == 8 else (*rows.shape[:-1], -1, block))
-    scales = scales.reshape(*rows.shape[:-1], -1)
     codes = (_packed(codes) if bits == 4 else codes).astype(jnp.int8 if is_signed else jnp.uint8)
     if bits == 8:
         codes = codes.reshape(x.shape) if rows.shape == x.shape else codes.reshape(-1)[: x.size].reshape(x.shape)
     return codes, scales
 
 
-def _ratio(x: Float[Array, "... block"], scales: Float[Array, "..."]) -> Float[Array, "... block"]:
+def _ratio(x: Float[Array, "... block"], scales: Float[Array, "..."], block: int) -> Float[Array, "... block"]:
     """Nonnegative entries as parts of the largest of their block; 0 where it is zero or denormal.
 
     The reciprocal of a scale above 2^126 would be denormal, and XLA makes those zero. So large blocks are scaled first.
     """
     unit = jnp.where(scales > 1, 0.125, 1)
     inverse = jnp.where(scales >= _TINY, 1 / (scales * unit), 0)
-    return (x * unit[..., None]) * inverse[..., None]
+    return (x * _of_entries(unit, block)) * _of_entries(inverse, block)
+
+
+def _of_entries(x: Array, block: int) -> Array:
+    """A number of every block, for every entry."""
+    tiles = _tiles(x)
+    return jnp.broadcast_to(tiles[..., None], (*tiles.shape, block)).reshape(*x.shape[:-1], -1)
 
 
 def _largest(x: Int32[Array, "... block"]) -> Int32[Array, "..."]:
-    """The maximum over every block, after that of its halves."""
-    while x.shape[-1] > _LANES and x.shape[-1] % 2 == 0:
-        half = x.shape[-1] // 2
-        x = jnp.maximum(x[..., :half], x[..., half:])
-    return jnp.max(x, -1)
+    """The maximum over every block."""
+
+    def by_halves(x: Array) -> Array:
+        while x.shape[-1] > _LANES and x.shape[-1] % 2 == 0:
+            half = x.shape[-1] // 2
+            x = jnp.maximum(x[..., :half], x[..., half:])
+        return jnp.max(x, -1)
+
+    return jax.lax.platform_dependent(x, cpu=by_halves, default=lambda x: jnp.max(x, -1))
 
 
 def _packed(codes: Int32[Array, "..."]) -> Int32[Array, "..."]:
@@ -295,7 +301,7 @@ def _stochastic(
     return jax.lax.bitcast_convert_type(rounded, jnp.int32)
 
 
-def _draws(seeds: UInt32[Array, "2"], rows: tuple[int, ...], bits: int, block: int) -> Float[Array, "..."]:
+def _draws(seeds: UInt32[Array, "2"], rows: tuple[int, ...], bits: int) -> Float[Array, "..."]:
     r"""Numbers from 1 to 2 that are spread evenly over the steps: a hash of the place in the array, plus a phase.
 
     The hash is the finalizer of MurmurHash3, of the place and the first seed. The second seed is the phase, which grows
