@@ -7,6 +7,7 @@ few instructions of an entry, and no table.
 """
 
 import abc
+import functools
 import math
 from collections.abc import Iterable
 from typing import Any, Self
@@ -166,7 +167,7 @@ def _in_rows(x: Array, bits: int, block: int) -> Array:
     return jnp.pad(x.reshape(-1), (0, blocks * block - x.size)).reshape(blocks, block)
 
 
-def _blocks(x: Array, block: int) -> Array:
+def _in_blocks(x: Array, block: int) -> Array:
     """The rows in blocks, and in tiles of a TPU."""
     x = _tiles(x)
     return x.reshape(*x.shape[:-1], -1, block)
@@ -191,24 +192,49 @@ def _encode(x: Array, bits: int, block: int, is_signed: bool, seeds: Array | Non
     if jax.typeof(x).memory_space == jax.memory.Space.Host:  # of an `Offload` inside
         x = jax.device_put(x, jax.memory.Space.Device)
     rows = _in_rows(x.astype(jnp.float32), bits, block)
-    pattern = jax.lax.bitcast_convert_type(rows, jnp.int32)
-    absolute = pattern & 0x7FFFFFFF
-    # The bit patterns of nonnegative numbers are in the order of the numbers, and NaN is above all. XLA's CPU backend
-    # fuses a maximum of integers with what computes them. For one of floats, it would store all of them first.
-    scales = jax.lax.bitcast_convert_type(_largest(_blocks(absolute, block)), jnp.float32).reshape(*rows.shape[:-1], -1)
-    ratio = _ratio(jax.lax.bitcast_convert_type(absolute, jnp.float32), scales, block)
-    if seeds is None:
-        codes = _nearest(ratio, is_signed, bits)
-    else:
-        codes = _stochastic(ratio, _draws(seeds, rows.shape, bits), is_signed, bits)
-    if is_signed:
-        sign = pattern >> 31
-        codes = (codes ^ sign) - sign
-    codes = codes.reshape(rows.shape if bits == 8 else (*rows.shape[:-1], -1, block))
-    codes = (_packed(codes) if bits == 4 else codes).astype(jnp.int8 if is_signed else jnp.uint8)
+    draws = None if seeds is None else _draws(seeds, rows.shape, bits)
+    form = {"bits": bits, "block": block, "is_signed": is_signed}
+    codes, scales = jax.lax.platform_dependent(
+        rows, draws, cpu=functools.partial(_by_patterns, **form), default=functools.partial(_by_floats, **form)
+    )
+    if bits == 4:
+        codes = _packed(codes.reshape(*rows.shape[:-1], -1, block))
+    codes = codes.astype(jnp.int8 if is_signed else jnp.uint8)
     if bits == 8:
         codes = codes.reshape(x.shape) if rows.shape == x.shape else codes.reshape(-1)[: x.size].reshape(x.shape)
     return codes, scales
+
+
+def _by_patterns(rows: Array, draws: Array | None, *, bits: int, block: int, is_signed: bool) -> tuple[Array, Array]:
+    """Integers whose lowest bits are the codes, and the scales.
+
+    The bit patterns of nonnegative numbers are in the order of the numbers, and NaN is above all. XLA's CPU backend
+    fuses a maximum of integers with what computes them. For one of floats, it would store all of them first.
+    """
+    pattern = jax.lax.bitcast_convert_type(rows, jnp.int32)
+    absolute = pattern & 0x7FFFFFFF
+    scales = jax.lax.bitcast_convert_type(_largest(_in_blocks(absolute, block)), jnp.float32)
+    scales = scales.reshape(*rows.shape[:-1], -1)
+    ratio = _ratio(jax.lax.bitcast_convert_type(absolute, jnp.float32), scales, block)
+    codes = jax.lax.bitcast_convert_type(_rounded(ratio, draws, is_signed, bits), jnp.int32)
+    if is_signed:
+        sign = pattern >> 31
+        codes = (codes ^ sign) - sign
+    return codes, scales
+
+
+def _by_floats(rows: Array, draws: Array | None, *, bits: int, block: int, is_signed: bool) -> tuple[Array, Array]:
+    """Codes and scales in the form that XLA's TPU backend computes in one kernel with the step.
+
+    An integer of 32 bits between the arithmetic and the codes would make it two kernels. Each number of a block takes
+    16 times its bytes while it is broadcast to the entries, so the scales are the only ones.
+    """
+    absolute = jnp.abs(rows)
+    scales = jnp.max(_in_blocks(absolute, block), -1).reshape(*rows.shape[:-1], -1)
+    ratio = jnp.where(absolute >= _TINY, absolute / _of_entries(scales, block), 0)
+    codes = _rounded(ratio, draws, is_signed, bits) - _ROUND
+    codes = jnp.where(rows < 0, -codes, codes).astype(jnp.int8 if is_signed else jnp.uint8)
+    return codes.astype(jnp.int32), scales
 
 
 def _ratio(x: Float[Array, "... block"], scales: Float[Array, "..."], block: int) -> Float[Array, "... block"]:
@@ -228,15 +254,11 @@ def _of_entries(x: Array, block: int) -> Array:
 
 
 def _largest(x: Int32[Array, "... block"]) -> Int32[Array, "..."]:
-    """The maximum over every block."""
-
-    def by_halves(x: Array) -> Array:
-        while x.shape[-1] > _LANES and x.shape[-1] % 2 == 0:
-            half = x.shape[-1] // 2
-            x = jnp.maximum(x[..., :half], x[..., half:])
-        return jnp.max(x, -1)
-
-    return jax.lax.platform_dependent(x, cpu=by_halves, default=lambda x: jnp.max(x, -1))
+    """The maximum over every block, after that of its halves."""
+    while x.shape[-1] > _LANES and x.shape[-1] % 2 == 0:
+        half = x.shape[-1] // 2
+        x = jnp.maximum(x[..., :half], x[..., half:])
+    return jnp.max(x, -1)
 
 
 def _packed(codes: Int32[Array, "..."]) -> Int32[Array, "..."]:
@@ -259,7 +281,8 @@ def _unpacked(codes: Int32[Array, "..."], is_signed: bool) -> Int32[Array, "..."
 
 # --- Ratios to the largest absolute value, and codes ------------------------------------------------
 # A number from 0 to 2^22 is rounded by adding 1.5 * 2^23: the lowest bits of the sum are those of the nearest integer.
-# Only the lowest 4 or 8 are used. A conversion would take several instructions more, because of NaN and infinity.
+# Only the lowest 4 or 8 are used on a CPU, where a conversion would take several instructions more, because of NaN and
+# infinity.
 
 
 def _level(code: Array, is_signed: bool, bits: int) -> Array:
@@ -271,20 +294,25 @@ def _level(code: Array, is_signed: bool, bits: int) -> Array:
     return (c * c) * (c * c)
 
 
-def _nearest(ratio: Float[Array, "..."], is_signed: bool, bits: int) -> Int32[Array, "..."]:
-    """Integers whose lowest bits are the nearest code."""
+def _rounded(
+    ratio: Float[Array, "..."], draws: Float[Array, "..."] | None, is_signed: bool, bits: int
+) -> Float[Array, "..."]:
+    """A code, plus 1.5 * 2^23."""
+    return _nearest(ratio, is_signed, bits) if draws is None else _stochastic(ratio, draws, is_signed, bits)
+
+
+def _nearest(ratio: Float[Array, "..."], is_signed: bool, bits: int) -> Float[Array, "..."]:
+    """The nearest code, plus 1.5 * 2^23."""
     root = jnp.sqrt(ratio)
     if is_signed:
-        rounded = root * _most(bits) + _ROUND
-    else:
-        rounded = jnp.maximum(jnp.sqrt(root) * 2.0**bits, 1) + (_ROUND - 1)
-    return jax.lax.bitcast_convert_type(rounded, jnp.int32)
+        return root * _most(bits) + _ROUND
+    return jnp.maximum(jnp.sqrt(root) * 2.0**bits, 1) + (_ROUND - 1)
 
 
 def _stochastic(
     ratio: Float[Array, "..."], draws: Float[Array, "..."], is_signed: bool, bits: int
-) -> Int32[Array, "..."]:
-    r"""Integers whose lowest bits are the code below or above, so that an expectation is right.
+) -> Float[Array, "..."]:
+    r"""The code below or above, plus 1.5 * 2^23, so that an expectation is right.
 
     With a sign, that of the level: with a draw $u$ from 0 to 1, the code above $c$ is chosen where
     $t > c^2 + u ((c + 1)^2 - c^2)$. That is $\sqrt{t - u (1 - u)} > c + u$. Without, that of the reciprocal of the root
@@ -292,13 +320,11 @@ def _stochastic(
     """
     if is_signed:
         w = draws - 1.5
-        rounded = jnp.sqrt(jnp.maximum(w * w + (ratio * _most(bits) ** 2 - 0.25), 0)) - w + _ROUND
-    else:
-        root = jnp.maximum(jnp.sqrt(ratio) * 4.0**bits, 1)
-        c = jnp.floor(jnp.sqrt(root))
-        is_above = (root - c * c) * (c + 1) ** 2 > (draws - 1) * (root * (2 * c + 1))
-        rounded = c + jnp.where(is_above, _ROUND, _ROUND - 1)
-    return jax.lax.bitcast_convert_type(rounded, jnp.int32)
+        return jnp.sqrt(jnp.maximum(w * w + (ratio * _most(bits) ** 2 - 0.25), 0)) - w + _ROUND
+    root = jnp.maximum(jnp.sqrt(ratio) * 4.0**bits, 1)
+    c = jnp.floor(jnp.sqrt(root))
+    is_above = (root - c * c) * (c + 1) ** 2 > (draws - 1) * (root * (2 * c + 1))
+    return c + jnp.where(is_above, _ROUND, _ROUND - 1)
 
 
 def _draws(seeds: UInt32[Array, "2"], rows: tuple[int, ...], bits: int) -> Float[Array, "..."]:
