@@ -192,7 +192,7 @@ def _encode(x: Array, bits: int, block: int, is_signed: bool, seeds: Array | Non
     if jax.typeof(x).memory_space == jax.memory.Space.Host:  # of an `Offload` inside
         x = jax.device_put(x, jax.memory.Space.Device)
     rows = _in_rows(x.astype(jnp.float32), bits, block)
-    draws = None if seeds is None else _draws(seeds, rows.shape, bits)
+    draws = None if seeds is None else _draws(seeds, rows.shape, bits, block)
     form = {"bits": bits, "block": block, "is_signed": is_signed}
     codes, scales = jax.lax.platform_dependent(
         rows, draws, cpu=functools.partial(_by_patterns, **form), default=functools.partial(_by_floats, **form)
@@ -250,7 +250,9 @@ def _ratio(x: Float[Array, "... block"], scales: Float[Array, "..."], block: int
 def _of_entries(x: Array, block: int) -> Array:
     """A number of every block, for every entry."""
     tiles = _tiles(x)
-    return jnp.broadcast_to(tiles[..., None], (*tiles.shape, block)).reshape(*x.shape[:-1], -1)
+    entries = jnp.broadcast_to(tiles[..., None], (*tiles.shape, block))
+    # In two steps: on explicit axes, JAX merges one pair of axes at a time.
+    return entries.reshape(*tiles.shape[:-1], -1).reshape(*x.shape[:-1], -1)
 
 
 def _largest(x: Int32[Array, "... block"]) -> Int32[Array, "..."]:
@@ -327,7 +329,7 @@ def _stochastic(
     return c + jnp.where(is_above, _ROUND, _ROUND - 1)
 
 
-def _draws(seeds: UInt32[Array, "2"], rows: tuple[int, ...], bits: int) -> Float[Array, "..."]:
+def _draws(seeds: UInt32[Array, "2"], rows: tuple[int, ...], bits: int, block: int) -> Float[Array, "..."]:
     r"""Numbers from 1 to 2 that are spread evenly over the steps: a hash of the place in the array, plus a phase.
 
     The hash is the finalizer of MurmurHash3, of the place and the first seed. The second seed is the phase, which grows
@@ -336,7 +338,8 @@ def _draws(seeds: UInt32[Array, "2"], rows: tuple[int, ...], bits: int) -> Float
     2^-15 from both ends, or 2^-17 in 4 bits, which is so large that an error of rounding changes no entry that is
     exactly what a code stands for.
     """
-    shape = rows
+    # XLA's CPU backend vectorizes what has the shape of the codes.
+    shape = rows if bits == 8 else (*rows[:-1], rows[-1] // block, block)
     place = jnp.zeros(shape, jnp.uint32)
     for axis in range(len(shape)):
         index = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
@@ -351,7 +354,7 @@ def _draws(seeds: UInt32[Array, "2"], rows: tuple[int, ...], bits: int) -> Float
     h = h + seeds[1]
     kept, least = (0x7FFE00, 0x100) if bits == 8 else (0x7FFF80, 0x40)
     mantissa = h >> np.uint32(9) & np.uint32(kept) | np.uint32(0x3F800000 + least)
-    return jax.lax.bitcast_convert_type(mantissa, jnp.float32)
+    return jax.lax.bitcast_convert_type(mantissa, jnp.float32).reshape(rows)
 
 
 def _most(bits: int) -> int:
