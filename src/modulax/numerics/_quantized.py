@@ -192,7 +192,7 @@ def _encode(x: Array, bits: int, block: int, is_signed: bool, seeds: Array | Non
     if jax.typeof(x).memory_space == jax.memory.Space.Host:  # of an `Offload` inside
         x = jax.device_put(x, jax.memory.Space.Device)
     rows = _in_rows(x.astype(jnp.float32), bits, block)
-    draws = None if seeds is None else _draws(seeds, rows.shape, bits, block)
+    draws = None if seeds is None else _draws(seeds, rows, bits, block)
     form = {"bits": bits, "block": block, "is_signed": is_signed}
     codes, scales = jax.lax.platform_dependent(
         rows, draws, cpu=functools.partial(_by_patterns, **form), default=functools.partial(_by_floats, **form)
@@ -329,7 +329,7 @@ def _stochastic(
     return c + jnp.where(is_above, _ROUND, _ROUND - 1)
 
 
-def _draws(seeds: UInt32[Array, "2"], rows: tuple[int, ...], bits: int, block: int) -> Float[Array, "..."]:
+def _draws(seeds: UInt32[Array, "2"], rows: Array, bits: int, block: int) -> Float[Array, "..."]:
     r"""Numbers from 1 to 2 that are spread evenly over the steps: a hash of the place in the array, plus a phase.
 
     The hash is the finalizer of MurmurHash3, of the place and the first seed. The second seed is the phase, which grows
@@ -339,22 +339,27 @@ def _draws(seeds: UInt32[Array, "2"], rows: tuple[int, ...], bits: int, block: i
     exactly what a code stands for.
     """
     # XLA's CPU backend vectorizes what has the shape of the codes.
-    shape = rows if bits == 8 else (*rows[:-1], rows[-1] // block, block)
-    place = jnp.zeros(shape, jnp.uint32)
+    like = jax.typeof(rows if bits == 8 else rows.reshape(*rows.shape[:-1], -1, block))
+    shape = like.shape
+    # On explicit axes, numbers of no sharding would be computed whole on each device.
+    indices = functools.partial(
+        jax.lax.broadcasted_iota, jnp.uint32, shape, out_sharding=like.sharding if any(like.sharding.spec) else None
+    )
+    place: Any = np.uint32(0)
     for axis in range(len(shape)):
-        index = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
-        is_of_pairs = bits == 4 and axis == len(rows) - 2
+        index = indices(axis)
+        is_of_pairs = bits == 4 and axis == rows.ndim - 2
         place = place * np.uint32(shape[axis]) + (index >> np.uint32(1) if is_of_pairs else index)
     h = place + seeds[0] * np.uint32(0x9E3779B1)
     h = (h ^ h >> np.uint32(16)) * np.uint32(0x85EBCA6B)
     h = (h ^ h >> np.uint32(13)) * np.uint32(0xC2B2AE35)
     if bits == 4:
-        half = jax.lax.broadcasted_iota(jnp.uint32, shape, len(rows) - 2) & np.uint32(1)
+        half = indices(rows.ndim - 2) & np.uint32(1)
         h = (h ^ h >> np.uint32(16)) << (half << np.uint32(4))
     h = h + seeds[1]
     kept, least = (0x7FFE00, 0x100) if bits == 8 else (0x7FFF80, 0x40)
     mantissa = h >> np.uint32(9) & np.uint32(kept) | np.uint32(0x3F800000 + least)
-    return jax.lax.bitcast_convert_type(mantissa, jnp.float32).reshape(rows)
+    return jax.lax.bitcast_convert_type(mantissa, jnp.float32).reshape(rows.shape)
 
 
 def _most(bits: int) -> int:
