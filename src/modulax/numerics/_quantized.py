@@ -82,9 +82,7 @@ class Quantized(AbstractQuantized):
         is_signed = self.codes.dtype == jnp.int8
         codes = self.codes.astype(jnp.int32)  # also without sign: a CPU converts it to floats faster than uint32
         rows = _unpacked(codes, is_signed) if self.bits == 4 else _in_rows(codes, self.bits, self.block)
-        codes = _in_blocks(rows, self.block)
-        scales = self.scales.reshape(codes.shape[:-1])
-        x = _level(codes.astype(jnp.float32), is_signed, self.bits) * scales[..., None]
+        x = _level(rows.astype(jnp.float32), is_signed, self.bits) * _of_entries(self.scales, self.block)
         x = x if _is_by_rows(self.shape, self.bits, self.block) else x.reshape(-1)[: math.prod(self.shape)]
         return x.reshape(self.shape).astype(self.dtype)
 
@@ -157,18 +155,6 @@ def _number_of_blocks(size: int, bits: int, block: int) -> int:
     return blocks if bits == 8 else blocks + blocks % 2
 
 
-def _in_blocks(rows: Array, block: int) -> Array:
-    """The blocks of rows, as the last axis."""
-    return rows.reshape(_in_blocks_shape(rows.shape, block))
-
-
-def _in_blocks_shape(rows: tuple[int, ...], block: int) -> tuple[int, ...]:
-    """The shape of blocks. Eight rows stay together, as in the memory of a TPU, where blocks of 128 are then whole."""
-    *outer, number, length = rows
-    tiles = (number // 8, 8) if number % 8 == 0 else (number,)
-    return (*outer, *tiles, length // block, block)
-
-
 def _in_rows(x: Array, bits: int, block: int) -> Array:
     """The array, or the flattened array as rows of a block each."""
     if _is_by_rows(x.shape, bits, block):
@@ -179,6 +165,19 @@ def _in_rows(x: Array, bits: int, block: int) -> Array:
     if shard[1:] != x.shape[1:] or math.prod(shard) % whole:
         x = _undivided(x, range(x.ndim))
     return jnp.pad(x.reshape(-1), (0, blocks * block - x.size)).reshape(blocks, block)
+
+
+def _in_blocks(x: Array, block: int) -> Array:
+    """The rows in blocks, and in tiles of a TPU."""
+    x = _tiles(x)
+    return x.reshape(*x.shape[:-1], -1, block)
+
+
+def _tiles(x: Array) -> Array:
+    """Rows in groups of eight."""
+    if x.shape[-2] % 8 or jax.typeof(x).sharding.shard_shape(x.shape)[-2] % 8:
+        return x
+    return x.reshape(*x.shape[:-2], -1, 8, x.shape[-1])
 
 
 def _undivided(x: Array, axes: Iterable[int]) -> Array:
@@ -193,46 +192,70 @@ def _encode(x: Array, bits: int, block: int, is_signed: bool, seeds: Array | Non
     if jax.typeof(x).memory_space == jax.memory.Space.Host:  # of an `Offload` inside
         x = jax.device_put(x, jax.memory.Space.Device)
     rows = _in_rows(x.astype(jnp.float32), bits, block)
-    blocks = _in_blocks(rows, block)
-    pattern = jax.lax.bitcast_convert_type(blocks, jnp.int32)
-    absolute = pattern & 0x7FFFFFFF
-    # The bit patterns of nonnegative numbers are in the order of the numbers, and NaN is above all. XLA's CPU backend
-    # fuses a maximum of integers with what computes them. For one of floats, it would store all of them first.
-    scales = jax.lax.bitcast_convert_type(_largest(absolute), jnp.float32)
-    ratio = _ratio(jax.lax.bitcast_convert_type(absolute, jnp.float32), scales)
-    if seeds is None:
-        rounded = _nearest(ratio, is_signed, bits)
-    else:
-        rounded = _stochastic(ratio, _draws(seeds, rows.shape, bits, block), is_signed, bits)
-    dtype = jnp.int8 if is_signed else jnp.uint8
-    codes = jax.lax.platform_dependent(
-        rounded,
-        blocks,
-        cpu=functools.partial(_codes_by_patterns, dtype=dtype, bits=bits),
-        default=functools.partial(_codes_by_floats, dtype=dtype, bits=bits),
+    draws = None if seeds is None else _draws(seeds, rows, bits, block)
+    form = {"bits": bits, "block": block, "is_signed": is_signed}
+    codes, scales = jax.lax.platform_dependent(
+        rows, draws, cpu=functools.partial(_by_patterns, **form), default=functools.partial(_by_floats, **form)
     )
+    if bits == 4:
+        codes = _packed(codes.reshape(*rows.shape[:-1], -1, block))
+    codes = codes.astype(jnp.int8 if is_signed else jnp.uint8)
     if bits == 8:
         codes = codes.reshape(x.shape) if rows.shape == x.shape else codes.reshape(-1)[: x.size].reshape(x.shape)
-    return codes, scales.reshape(*rows.shape[:-1], -1)
+    return codes, scales
 
 
-def _ratio(x: Float[Array, "... block"], scales: Float[Array, "..."]) -> Float[Array, "... block"]:
+def _by_patterns(rows: Array, draws: Array | None, *, bits: int, block: int, is_signed: bool) -> tuple[Array, Array]:
+    """Integers whose lowest bits are the codes, and the scales.
+
+    The bit patterns of nonnegative numbers are in the order of the numbers, and NaN is above all. XLA's CPU backend
+    fuses a maximum of integers with what computes them. For one of floats, it would store all of them first.
+    """
+    pattern = jax.lax.bitcast_convert_type(rows, jnp.int32)
+    absolute = pattern & 0x7FFFFFFF
+    scales = jax.lax.bitcast_convert_type(_largest(_in_blocks(absolute, block)), jnp.float32)
+    scales = scales.reshape(*rows.shape[:-1], -1)
+    ratio = _ratio(jax.lax.bitcast_convert_type(absolute, jnp.float32), scales, block)
+    codes = jax.lax.bitcast_convert_type(_rounded(ratio, draws, is_signed, bits), jnp.int32)
+    if is_signed:
+        sign = pattern >> 31
+        codes = (codes ^ sign) - sign
+    return codes, scales
+
+
+def _by_floats(rows: Array, draws: Array | None, *, bits: int, block: int, is_signed: bool) -> tuple[Array, Array]:
+    """Codes and scales in the form that XLA's TPU backend computes in one kernel with the step.
+
+    An integer of 32 bits between the arithmetic and the codes would make it two kernels. Each number of a block takes
+    16 times its bytes while it is broadcast to the entries, so the scales are the only ones.
+    """
+    absolute = jnp.abs(rows)
+    scales = jnp.max(_in_blocks(absolute, block), -1).reshape(*rows.shape[:-1], -1)
+    ratio = jnp.where(absolute >= _TINY, absolute / _of_entries(scales, block), 0)
+    codes = _rounded(ratio, draws, is_signed, bits) - _ROUND
+    codes = jnp.where(rows < 0, -codes, codes).astype(jnp.int8 if is_signed else jnp.uint8)
+    return codes.astype(jnp.int32), scales
+
+
+def _ratio(x: Float[Array, "... block"], scales: Float[Array, "..."], block: int) -> Float[Array, "... block"]:
     """Nonnegative entries as parts of the largest of their block; 0 where it is zero or denormal.
 
-    The reciprocal of a scale above 2^126 would be denormal, and XLA makes those zero. So large blocks are scaled first;
-    the sign of their factor says so, because a TPU would store a second array of factors in 16 times its size.
+    The reciprocal of a scale above 2^126 would be denormal, and XLA makes those zero. So large blocks are scaled first.
     """
-    is_large = scales > 1
-    inverse = jnp.where(scales >= _TINY, 1 / jnp.where(is_large, -0.125 * scales, scales), 0)[..., None]
-    return (x * jnp.where(inverse < 0, -0.125, 1)) * inverse
+    unit = jnp.where(scales > 1, 0.125, 1)
+    inverse = jnp.where(scales >= _TINY, 1 / (scales * unit), 0)
+    return (x * _of_entries(unit, block)) * _of_entries(inverse, block)
+
+
+def _of_entries(x: Array, block: int) -> Array:
+    """A number of every block, for every entry."""
+    tiles = _tiles(x)
+    entries = jnp.broadcast_to(tiles[..., None], (*tiles.shape, block))
+    # In two steps: on explicit axes, JAX merges one pair of axes at a time.
+    return entries.reshape(*tiles.shape[:-1], -1).reshape(*x.shape[:-1], -1)
 
 
 def _largest(x: Int32[Array, "... block"]) -> Int32[Array, "..."]:
-    """The maximum over every block."""
-    return jnp.max(x, -1)
-
-
-def _largest_of_halves(x: Int32[Array, "... block"]) -> Int32[Array, "..."]:
     """The maximum over every block, after that of its halves."""
     while x.shape[-1] > _LANES and x.shape[-1] % 2 == 0:
         half = x.shape[-1] // 2
@@ -240,40 +263,12 @@ def _largest_of_halves(x: Int32[Array, "... block"]) -> Int32[Array, "..."]:
     return jnp.max(x, -1)
 
 
-# XLA for CPU is fastest with the bits of floats. XLA for TPU writes all codes of a step in one kernel if it converts
-# floats to codes, and in several if there are 32-bit integers in between.
-
-
-def _codes_by_patterns(rounded: Float[Array, "..."], x: Float[Array, "..."], dtype: Any, bits: int) -> Array:
-    """The codes with the signs of `x`, from numbers whose lowest bits are the codes without sign."""
-    codes = jax.lax.bitcast_convert_type(rounded, jnp.int32)
-    if dtype == jnp.int8:
-        sign = jax.lax.bitcast_convert_type(x, jnp.int32) >> 31
-        codes = (codes ^ sign) - sign
-    if bits == 4:
-        first, second = _neighbors(codes)
-        codes = second << 4 | first & 15
-    return codes.astype(dtype)
-
-
-def _codes_by_floats(rounded: Float[Array, "..."], x: Float[Array, "..."], dtype: Any, bits: int) -> Array:
-    """The same codes, without integers."""
-    codes = rounded - _ROUND
-    if dtype == jnp.int8:
-        codes = jnp.where(x < 0, -codes, codes)
-    if bits == 4:
-        first, second = _neighbors(codes)
-        codes = 16 * second + jnp.where(first < 0, first + 16, first)
-    return codes.astype(dtype)
-
-
-def _neighbors(codes: Array) -> tuple[Array, Array]:
-    """The codes of every first and every second row, which share bytes."""
-    *outer, rows, blocks, block = codes.shape
+def _packed(codes: Int32[Array, "..."]) -> Int32[Array, "..."]:
+    """Integers whose lowest 8 bits hold the lowest 4 of two neighboring rows of blocks."""
     if jax.typeof(codes).sharding.shard_shape(codes.shape)[-3] % 2:
         codes = _undivided(codes, [codes.ndim - 3])
-    pairs = codes.reshape(*outer, rows // 2, 2, blocks, block)
-    return pairs[..., 0, :, :], pairs[..., 1, :, :]
+    pairs = codes.reshape(*codes.shape[:-3], -1, 2, *codes.shape[-2:])
+    return pairs[..., 1, :, :] << 4 | pairs[..., 0, :, :] & 15
 
 
 def _unpacked(codes: Int32[Array, "..."], is_signed: bool) -> Int32[Array, "..."]:
@@ -288,7 +283,8 @@ def _unpacked(codes: Int32[Array, "..."], is_signed: bool) -> Int32[Array, "..."
 
 # --- Ratios to the largest absolute value, and codes ------------------------------------------------
 # A number from 0 to 2^22 is rounded by adding 1.5 * 2^23: the lowest bits of the sum are those of the nearest integer.
-# Only the lowest 4 or 8 are used. A conversion would take several instructions more, because of NaN and infinity.
+# Only the lowest 4 or 8 are used on a CPU, where a conversion would take several instructions more, because of NaN and
+# infinity.
 
 
 def _level(code: Array, is_signed: bool, bits: int) -> Array:
@@ -300,8 +296,15 @@ def _level(code: Array, is_signed: bool, bits: int) -> Array:
     return (c * c) * (c * c)
 
 
+def _rounded(
+    ratio: Float[Array, "..."], draws: Float[Array, "..."] | None, is_signed: bool, bits: int
+) -> Float[Array, "..."]:
+    """A code, plus 1.5 * 2^23."""
+    return _nearest(ratio, is_signed, bits) if draws is None else _stochastic(ratio, draws, is_signed, bits)
+
+
 def _nearest(ratio: Float[Array, "..."], is_signed: bool, bits: int) -> Float[Array, "..."]:
-    """Numbers whose lowest bits are the nearest code, and that are this code above `_ROUND`."""
+    """The nearest code, plus 1.5 * 2^23."""
     root = jnp.sqrt(ratio)
     if is_signed:
         return root * _most(bits) + _ROUND
@@ -311,7 +314,7 @@ def _nearest(ratio: Float[Array, "..."], is_signed: bool, bits: int) -> Float[Ar
 def _stochastic(
     ratio: Float[Array, "..."], draws: Float[Array, "..."], is_signed: bool, bits: int
 ) -> Float[Array, "..."]:
-    r"""Numbers as from `_nearest`, of the code below or above, so that an expectation is right.
+    r"""The code below or above, plus 1.5 * 2^23, so that an expectation is right.
 
     With a sign, that of the level: with a draw $u$ from 0 to 1, the code above $c$ is chosen where
     $t > c^2 + u ((c + 1)^2 - c^2)$. That is $\sqrt{t - u (1 - u)} > c + u$. Without, that of the reciprocal of the root
@@ -326,7 +329,7 @@ def _stochastic(
     return c + jnp.where(is_above, _ROUND, _ROUND - 1)
 
 
-def _draws(seeds: UInt32[Array, "2"], rows: tuple[int, ...], bits: int, block: int) -> Float[Array, "..."]:
+def _draws(seeds: UInt32[Array, "2"], rows: Array, bits: int, block: int) -> Float[Array, "..."]:
     r"""Numbers from 1 to 2 that are spread evenly over the steps: a hash of the place in the array, plus a phase.
 
     The hash is the finalizer of MurmurHash3, of the place and the first seed. The second seed is the phase, which grows
@@ -335,23 +338,28 @@ def _draws(seeds: UInt32[Array, "2"], rows: tuple[int, ...], bits: int, block: i
     2^-15 from both ends, or 2^-17 in 4 bits, which is so large that an error of rounding changes no entry that is
     exactly what a code stands for.
     """
-    blocks = (*rows[:-1], rows[-1] // block, block)
-    shape = rows if bits == 8 else blocks  # XLA's CPU backend vectorizes what has the shape of the codes
-    place = jnp.zeros(shape, jnp.uint32)
+    # XLA's CPU backend vectorizes what has the shape of the codes.
+    like = jax.typeof(rows if bits == 8 else rows.reshape(*rows.shape[:-1], -1, block))
+    shape = like.shape
+    # On explicit axes, numbers of no sharding would be computed whole on each device.
+    indices = functools.partial(
+        jax.lax.broadcasted_iota, jnp.uint32, shape, out_sharding=like.sharding if any(like.sharding.spec) else None
+    )
+    place: Any = np.uint32(0)
     for axis in range(len(shape)):
-        index = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
-        is_of_pairs = bits == 4 and axis == len(rows) - 2
+        index = indices(axis)
+        is_of_pairs = bits == 4 and axis == rows.ndim - 2
         place = place * np.uint32(shape[axis]) + (index >> np.uint32(1) if is_of_pairs else index)
     h = place + seeds[0] * np.uint32(0x9E3779B1)
     h = (h ^ h >> np.uint32(16)) * np.uint32(0x85EBCA6B)
     h = (h ^ h >> np.uint32(13)) * np.uint32(0xC2B2AE35)
     if bits == 4:
-        half = jax.lax.broadcasted_iota(jnp.uint32, shape, len(rows) - 2) & np.uint32(1)
+        half = indices(rows.ndim - 2) & np.uint32(1)
         h = (h ^ h >> np.uint32(16)) << (half << np.uint32(4))
     h = h + seeds[1]
     kept, least = (0x7FFE00, 0x100) if bits == 8 else (0x7FFF80, 0x40)
     mantissa = h >> np.uint32(9) & np.uint32(kept) | np.uint32(0x3F800000 + least)
-    return jax.lax.bitcast_convert_type(mantissa, jnp.float32).reshape(_in_blocks_shape(rows, block))
+    return jax.lax.bitcast_convert_type(mantissa, jnp.float32).reshape(rows.shape)
 
 
 def _most(bits: int) -> int:
