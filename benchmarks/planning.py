@@ -32,7 +32,6 @@ HEAD = (
     "matrix products",
     "transfers",
     "time, at least",
-    "compiled in",
 )
 
 
@@ -102,7 +101,6 @@ class Case:
             flops_text(plan.flops) or "none",
             bytes_text(sum(c.bytes for c in plan.collectives)) if plan.collectives else "none",
             seconds_text(plan.seconds),
-            f"{plan.compile_seconds:.0f} s",
         ]
 
 

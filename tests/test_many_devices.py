@@ -151,6 +151,11 @@ def test_a_step_gathers_the_parameters_and_nothing_else():
     ((16, 8), P(None, "model"), ("model", "data"), P("data", "model")),
     ((16, 8), P(), None, P()),
     ((0, 6), P(), "data", P()),
+    ((4, 512), P(), "data", P(None, "data")),  # parts of whole rows of tiles
+    ((4, 256), P(), "data", P("data")),  # not of half a row
+    ((3, 256), P(), "data", P(None, "data")),  # if there is a choice
+    ((256,), P(), "data", P("data")),
+    ((), P(), "data", P()),
 ])  # fmt: skip
 def test_where_an_array_is_divided(shape: Any, of_param: Any, zero: Any, expected: Any):
     params = {"w": jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(GRID, of_param))}

@@ -198,8 +198,8 @@ def _memory(compiled: Any, mesh: Mesh, arguments: int) -> tuple[int | None, int]
         sizes = [float(size) * _UNITS[unit] for size, unit in re.findall(r"\b(\d+(?:\.\d+)?)([KMGT])\b", compiled)]
         return None, int(max([arguments, *sizes]))
     found = compiled.memory_analysis()
-    # The compiler of TPUs compares the largest sum at any time with the memory, and not the size of the temporary arrays,
-    # some of which share a place. Other compilers allocate these in one piece.
+    # The compiler of TPUs compares the memory with the largest sum at any time, not with the sizes of the temporary
+    # arrays, some of which share a place. Other compilers allocate these in one piece.
     if mesh.devices.flat[0].platform == "tpu":
         return found.temp_size_in_bytes, found.peak_memory_in_bytes
     both = found.argument_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
