@@ -19,7 +19,7 @@ def draw(*shape: int) -> np.ndarray:
     return RANDOM.normal(size=shape).astype(np.float32)
 
 
-# More matrices than devices and fewer, stacks and single ones, wide, tall and square, of odd sizes; query, key and value.
+# More matrices than devices and fewer, wide, tall and square, of odd sizes; query, key and value in one array.
 GRADS: dict[str, Any] = {
     "stacks": {"down": draw(16, 8), "odd": draw(6, 10), "square": draw(9, 8, 8), "up": draw(2, 8, 16)},
     "qkv": {"kernel": draw(8, 48)},
@@ -64,8 +64,8 @@ def alone() -> Any:
 
 
 @pytest.mark.parametrize("shape, kind, axes, over, zero", [
-    (FLAT, AUTO, ("data",), None, None),
-    (FLAT, AUTO, (), None, "data"),
+    (FLAT, AUTO, ("data", None), None, None),
+    (FLAT, AUTO, (None, None), None, "data"),
     (GRID, AUTO, ("data", "model"), None, None),
     (GRID, AUTO, ("data", "model"), "data", None),
     (FLAT, EXPLICIT, (None, "data"), None, None),
@@ -78,8 +78,8 @@ def test_updates_are_those_of_one_device(
     mesh, transforms = mesh_of(*shape, kind), {k: t.replace(over=over) for k, t in TRANSFORMS.items()}
 
     def place(x: Any) -> Any:
-        spec = [None] * (x.ndim - 2) + [a if a and n % mesh.shape[a] == 0 else None for a, n in zip(axes, x.shape[-2:])]
-        return jax.device_put(x, NamedSharding(mesh, P(*spec)))
+        ends = [a if a and n % mesh.shape[a] == 0 else None for a, n in zip(axes, x.shape[-len(axes) :], strict=True)]
+        return jax.device_put(x, NamedSharding(mesh, P(*[None] * (x.ndim - len(ends)), *ends)))
 
     with jax.set_mesh(mesh):
         grads = jtu.tree_map(place, GRADS)
@@ -88,3 +88,29 @@ def test_updates_are_those_of_one_device(
     for u, g, wanted in zip(*map(jtu.tree_leaves, (found, grads, alone)), strict=True):
         np.testing.assert_allclose(u, wanted, atol=1e-5, rtol=1e-5)
         assert zero or u.sharding.is_equivalent_to(g.sharding, g.ndim), (u.sharding, g.sharding)
+
+
+def test_each_device_does_its_part():
+    """Sixteen matrices on eight devices, which exchange them all to all; two matrices, which four devices share."""
+    mesh = mesh_of(*FLAT, AUTO)
+    transform = mx.ScaleByMuon(weight_dimension_numbers=mx.MuonDimensionNumbers(-2, -1))
+
+    def compiled(count: int, sharding: Any) -> Any:
+        grads = jax.ShapeDtypeStruct((count, 32, 64), jnp.float32, sharding=sharding)
+        return jax.jit(lambda g: transform.update(g, transform.init(g))[0]).lower(grads).compile()
+
+    alone = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
+    for count in (2, 16):
+        part = compiled(count, NamedSharding(mesh, P(None, "data")))
+        assert part.cost_analysis()["flops"] < compiled(count, alone).cost_analysis()["flops"] / 5
+        assert "all-to-all" in part.as_text()
+        assert "all-gather" not in part.as_text()
+
+
+def test_an_axis_that_the_mesh_does_not_have():
+    with jax.set_mesh(mesh_of(*FLAT, AUTO)):
+        x = jax.device_put(draw(8, 8), NamedSharding(mesh_of(*FLAT, AUTO), P("data")))
+        for transform in (mx.ScaleByMuon(over="model"), mx.Muon(0.02, adam_learning_rate=1e-3, over=("data", "model"))):
+            message = r"`ScaleByMuon\(over=...\)`: the mesh of the parameters has no axis 'model'. It has `data`."
+            with pytest.raises(ValueError, match=message):
+                jax.eval_shape(lambda x, t=transform: t.update(x, t.init(x), x), x)

@@ -24,6 +24,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from .._support.checks import listing
+from .._support.groups import exchange
 from .._support.placement import shard_like
 from ..linalg._parts import Parts
 
@@ -169,9 +170,10 @@ class _Spread:
         devices, count = self.count, len(x)
         if devices == 1:
             return function(x, Parts())
-        sharing = self._sharing(count)
+        # As many devices share a matrix as there are for each.
+        sharing = max(n for n in range(1, devices + 1) if devices % n == 0 and devices // n >= min(count, devices))
         at_once = devices // sharing
-        is_tall = x.shape[1] >= x.shape[2]
+        is_tall = x.shape[1] > x.shape[2]
         long = 1 if is_tall else 2
         padding = [(0, -count % at_once), (0, 0), (0, 0)]
         if sharing == 1 and len(self.axes) == 1:
@@ -188,30 +190,14 @@ class _Spread:
         # Otherwise the compiler may leave the results where they were computed, and gather them later.
         return shard_like(y, padded)[:count, : x.shape[1], : x.shape[2]]
 
-    def _sharing(self, count: int) -> int:
-        """How many devices share a matrix: as many as there are for each."""
-        assert self.mesh is not None
-        # Sums over groups of devices are wrong (JAX 0.10) if the compiler divides what is inside over another axis.
-        if math.prod(self.mesh.axis_sizes) > self.count:
-            return 1
-        return max(
-            n for n in range(1, self.count + 1) if self.count % n == 0 and self.count // n >= min(count, self.count)
-        )
-
     def _local(self, function: Function, sharing: int, is_tall: bool, x: Array) -> Array:
         """On one device: a part of the longer side of all matrices becomes a larger part of few of them, and back."""
         at_once = self.count // sharing
         long = 1 if is_tall else 2
-        neighbors = [[first * at_once + i for i in range(at_once)] for first in range(sharing)]
-        sharers = tuple(zip(*neighbors, strict=True))
-
-        def move(x: Array, split: int, concat: int) -> Array:
-            # The barrier keeps the layout: XLA for CPU rejects an all-to-all of pieces that differ in it.
-            x, groups = jax.lax.optimization_barrier(x), neighbors if sharing > 1 else None
-            return jax.lax.all_to_all(x, self.axes, split, concat, axis_index_groups=groups, tiled=True)
-
-        parts = Parts(sharing, is_tall, self.axes, sharers) if sharing > 1 else Parts()
-        return move(function(move(x, 0, long), parts), long, 0)
+        neighbors = tuple(tuple(range(first, first + at_once)) for first in range(0, self.count, at_once))
+        parts = Parts(sharing, is_tall, self.axes, tuple(zip(*neighbors, strict=True))) if sharing > 1 else Parts()
+        y = function(exchange(x, self.axes, neighbors, 0, long), parts)
+        return exchange(y, self.axes, neighbors, long, 0)
 
 
 def _oriented(x: Array, shape: tuple[int, ...]) -> Array:

@@ -1,10 +1,10 @@
 """Matrices that several devices share, each with a part of their longer side."""
 
 import dataclasses
-from collections.abc import Callable
 
-import jax
 from jaxtyping import Array, Shaped
+
+from .._support.groups import Groups, max_over, sum_over
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,15 +21,12 @@ class Parts:
     count: int = 1
     is_tall: bool | None = None
     axes: tuple[str, ...] = ()
-    groups: tuple[tuple[int, ...], ...] = ()
+    groups: Groups = ()
 
     def sum(self, x: Shaped[Array, "*shape"]) -> Shaped[Array, "*shape"]:
         """The sum over the parts of a matrix."""
-        return self._over(jax.lax.psum, x)
+        return x if self.count == 1 else sum_over(x, self.axes, self.groups)
 
     def max(self, x: Shaped[Array, "*shape"]) -> Shaped[Array, "*shape"]:
-        """The maximum over the parts of a matrix."""
-        return self._over(jax.lax.pmax, x)
-
-    def _over(self, function: Callable[..., Array], x: Array) -> Array:
-        return x if self.count == 1 else function(x, self.axes, axis_index_groups=self.groups)
+        """The maximum over the parts of a matrix, without a derivative."""
+        return x if self.count == 1 else max_over(x, self.axes, self.groups)
