@@ -40,7 +40,7 @@ FORMS = {
     "part": lambda t: mx.Partition({"all": t}, {"b": "all", "w": "all"}),
 }
 # Keys of groups, and of a part of a chain that is a whole or groups.
-KEYS = {"inner_states", "default", "w", "p", "q", "all", "partition", "chain", "adam", "sgd", "amsgrad", "rms_prop"}
+KEYS = {"inner_states", "default", "w", "p", "q", "all", "partition", "chain", "adam", "sgd", "amsgrad", "rmsprop"}
 CONTAINERS = {
     "none": lambda t: t,
     "MultiSteps": lambda t: mx.MultiSteps(t, 2),
