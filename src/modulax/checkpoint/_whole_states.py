@@ -110,18 +110,23 @@ class _Pairing:
         """The saved states that the moments of a state, or of those inside it, are read from."""
         if state.moments:
             return _unique(self._source(name) for name in state.moments if name in self.found)
-        inside = (name for name in self.found if name[: len(where)] == where and self.places[name].rest)
-        around = (self._around(state, source) for source in _unique(map(self._source, inside)))
+        inside = [name for name in self.found if name[: len(where)] == where and self.places[name].rest]
+        taken = {self._source(name) for name in inside}
+        ways = dict.fromkeys((self._source(name), name[len(where)]) for name in inside)
+        around = (self._around(state, source, field, taken) for source, field in ways)
         return _unique(source for source in around if source is not None)
 
     def _source(self, name: Names) -> Names:
         """The saved state that a leaf is read from."""
         return _state_of(self.found[name], self.places[name])
 
-    def _around(self, state: _State, source: Names) -> Names | None:
-        """The nearest to a state without moments, of a saved state and those around it."""
+    def _around(self, state: _State, source: Names, field: str, taken: set[Names]) -> Names | None:
+        """The nearest to a state without moments, of those that hold a saved one in this field.
+
+        Those from which states inside it are read are not meant.
+        """
         near = []
-        for stop in range(len(source) + 1):
+        for stop in (i for i, key in enumerate(source) if key == field and source[:i] not in taken):
             there = [(name, source[:stop] + self.places[name].rest) for name in state.shared]
             distances = [self.nesting.distance(self.places[x], other) for x, other in there if self._fits(x, other)]
             near += [(distance, -stop) for distance in distances if distance is not None]
