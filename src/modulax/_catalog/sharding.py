@@ -159,8 +159,8 @@ def divided(
 def _longest(mesh: Any, shape: tuple[int, ...], spec: Sequence[tuple[str, ...]], new: tuple[str, ...]) -> int | None:
     """The place of the longest dimension, in a shard, that new axes divide; None if they divide none.
 
-    The last one comes after the others if rows of tiles would be cut. XLA would transpose the parameter and its gradient
-    on every TPU: for AdamW and a GPT of 1.3 billion parameters, divided over 256, each would move 36 GiB, not 20.
+    The last one comes after the others if rows of tiles would be cut. XLA would transpose the parameter and its
+    gradient on every TPU: with AdamW and a GPT of 1.3 billion parameters over 256, each would move 36 GiB, not 20.
     """
 
     def pieces(names: tuple[str, ...]) -> int:
