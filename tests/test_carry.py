@@ -187,6 +187,7 @@ def test_what_is_not_carried():
         (mx.ScaleByAdam(), mx.ScaleByBelief(), "no `ScaleByBelief`"),
         (mx.SAM(mx.SGD(0.1), SGD), SGD, "0 old states have a momentum of the same inputs"),
         (mx.ScaleByGaLore(2, base_optimizer=SGD), SGD, "0 old states have a momentum of the same inputs"),
+        (mx.MultiSteps(SGD, 8, use_grad_mean=False), SGD, "0 old states have a momentum of the same inputs"),
     ]
     for old, new, reason in cases:
         state, report = checkpoint.carry(new, PARAMS, old, of_numbers(old, PARAMS))

@@ -107,6 +107,10 @@ def test_frozen_hyperparameters_stay_frozen():
     assert made == frozen
     assert {type(x) for x in jax.tree.leaves(made)} == {float}
     assert "frozen" not in mx.to_config(mx.AdamW(0.1))
+    part = mx.Chain(mx.Clip(1.0), mx.MultiSteps(mx.freeze_hyperparameters(mx.Adam(0.1)), 2))
+    made = mx.from_config(json.loads(json.dumps(mx.to_config(part))))
+    assert made == part
+    assert type(made[1].inner.learning_rate) is float
 
 
 def test_a_configuration_is_written_by_hand():

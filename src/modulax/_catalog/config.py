@@ -56,7 +56,7 @@ def to_config(optimizer: AbstractTransform) -> dict[str, Any]:
             optax; the message names the field.
     """
     check_part("`to_config`: the argument", optimizer)
-    return {"version": VERSION, **({"frozen": True} if is_frozen(optimizer) else {}), **_encoded(optimizer, ())}
+    return {"version": VERSION, **_encoded(optimizer, ())}
 
 
 def from_config(config: Mapping[str, Any], classes: Iterable[type] = ()) -> Any:
@@ -85,9 +85,8 @@ def from_config(config: Mapping[str, Any], classes: Iterable[type] = ()) -> Any:
             f"`from_config` was given a configuration of version {config['version']}, and this version of modulax "
             f"reads those up to {VERSION}."
         )
-    fields = {key: value for key, value in config.items() if key not in ("version", "frozen")}
-    optimizer = _decoded(fields, {cls.__name__: cls for cls in classes})
-    return freeze_hyperparameters(optimizer) if config.get("frozen") else optimizer
+    fields = {key: value for key, value in config.items() if key != "version"}
+    return _decoded(fields, {cls.__name__: cls for cls in classes})
 
 
 def _encoded(x: Any, path: tuple[str, ...]) -> Any:
@@ -114,13 +113,22 @@ def _encoded_tree(x: Any, is_record: bool, path: tuple[str, ...]) -> Any:
     if is_call(x):
         return {"name": x.function} | each(x.arguments)
     if is_record:
-        return {"name": _name(type(x))} | each(_fields(x))
+        frozen = isinstance(x, AbstractTransform) and is_frozen(x)
+        fields = each(_fields(x))
+        return {"name": _name(type(x))} | ({"frozen": True} | _unmarked(fields) if frozen else fields)
     if isinstance(x, Mapping):
         is_plain = type(x) is dict and all(isinstance(key, str) and key not in _MARKS for key in x)
         values = each(x)
         return values if is_plain else {"items": [[_encoded(key, path), value] for key, value in values.items()]}
     items = list(each(dict(enumerate(x))).values())
     return items if isinstance(x, tuple) else {"list": items}
+
+
+def _unmarked(x: Any) -> Any:
+    """Plain values without the marks of frozen transforms, which are inside a frozen one."""
+    if isinstance(x, dict):
+        return {key: _unmarked(value) for key, value in x.items() if key != "frozen"}
+    return list(map(_unmarked, x)) if isinstance(x, list) else x
 
 
 def _fields(x: Any) -> dict[str, Any]:
@@ -181,7 +189,8 @@ def _decoded(x: Any, classes: Mapping[str, type]) -> Any:
     if not isinstance(x, Mapping):
         return x
     if "name" in x:
-        return _made(x["name"], {key: each(value) for key, value in x.items() if key != "name"}, classes)
+        made = _made(x["name"], {key: each(value) for key, value in x.items() if key not in ("name", "frozen")}, classes)
+        return freeze_hyperparameters(made) if x.get("frozen") else made
     marked = {
         "object": lambda name: operator.attrgetter(name)(importlib.import_module("modulax")),
         "dtype": jnp.dtype,

@@ -76,6 +76,11 @@ class MultiSteps(AbstractGate):
     )
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
+    @property
+    def _gives_gradients(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """A sum is larger than the gradients of a batch, so that moments of one are none of the other."""
+        return self.use_grad_mean
+
     clock: ClassVar[Clock] = "pace"
     is_arraywise: ClassVar[bool] = True
 
