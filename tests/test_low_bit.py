@@ -17,7 +17,7 @@ import modulax as mx
 import modulax.nnx
 from modulax import checkpoint
 from modulax._support.module import AbstractState
-from modulax.numerics._quantized import form_of, quantized
+from modulax.numerics._quantized import _by_floats, _by_patterns, _draws, form_of, quantized
 from modulax.states import Quantized
 from modulax.tree._state import declarations
 
@@ -149,6 +149,33 @@ def test_what_a_code_stands_for_is_rounded_to_it_with_every_draw(bits: int, nonn
     seeds = jax.random.bits(jax.random.key(0), (4, 2), jnp.uint32)
     again = jax.jit(jax.vmap(lambda seed: stored.quantize(stored.dequantize(), seed)))(seeds)
     np.testing.assert_array_equal(again.codes, np.broadcast_to(stored.codes, again.codes.shape))
+
+
+@pytest.mark.parametrize("bits, nonnegative", FORMS)
+def test_codes_of_accelerators_are_those_of_the_cpu(bits: int, nonnegative: bool):
+    """Both are computed here: an error of rounding may move an entry to the next code, rarely."""
+    codes = np.arange(2**bits) if nonnegative else np.arange(1 - 2 ** (bits - 1), 2 ** (bits - 1))
+    levels = ((codes + 1) / 2**bits) ** 4 if nonnegative else codes * np.abs(codes) / codes.max() ** 2
+    exact = np.zeros((16, 256), np.float32)
+    exact[:, : codes.size] = levels
+    exact *= np.asarray([1.0, 3e-30, 0.7, 3.3e38] * 4, np.float32)[:, None]
+    spoilt = values((16, 256), nonnegative).at[0, 3].set(jnp.nan).at[1, 200].set(jnp.inf).at[2].set(0)
+    draws = 1.01 + 0.98 * jax.random.uniform(jax.random.key(0), (16, 256))
+
+    @jax.jit
+    def encode(x: Any) -> Any:
+        ways = (_by_patterns, _by_floats)
+        form = {"bits": bits, "block": 256, "is_signed": not nonnegative}
+        found = [way(x, u, **form) for u in (None, draws) for way in ways]
+        return [(codes & (2**bits - 1), scales) for codes, scales in found]
+
+    for x in (exact, spoilt):
+        for (codes, scales), (others, same) in zip(*[iter(encode(x))] * 2, strict=True):
+            np.testing.assert_array_equal(scales, same)
+            finite = np.isfinite(scales[:, 0])
+            np.testing.assert_array_equal(finite, np.isfinite(np.asarray(x)).all(1))
+            differ = np.asarray(codes != others)[finite]
+            assert differ.mean() < (1e-3 if x is spoilt else 1e-9)
 
 
 @pytest.mark.parametrize("accumulated", [1, 4, 8])
@@ -434,6 +461,18 @@ def test_explicit_axes_that_codes_cannot_be_divided_over():
         for name, x in found[0].items():
             assert x.sharding.is_equivalent_to(shardings[name], x.ndim)
         chex.assert_trees_all_close(jax.device_get(found), jax.device_get(expected), rtol=1e-5)
+
+
+def test_draws_are_divided_over_explicit_axes():
+    """No device computes those of the whole array: they would be four times the temporary memory of its share."""
+    mesh = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,), devices=jax.devices()[:4])
+    place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("d"))
+    x = jax.ShapeDtypeStruct((64, 128), jnp.float32, sharding=place)
+    for bits in (8, 4):
+        with jax.set_mesh(mesh):
+            jaxpr = jax.make_jaxpr(lambda x, bits=bits: _draws(jnp.zeros(2, jnp.uint32), x, bits, 128))(x)
+        assert all(v.aval.sharding.spec[:1] == ("d",) for e in jaxpr.eqns for v in e.outvars if v.aval.ndim > 1)
+        assert any(e.primitive.name == "iota" for e in jaxpr.eqns)
 
 
 # --- Checkpoints -----------------------------------------------------------------------------------

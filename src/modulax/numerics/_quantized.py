@@ -9,7 +9,7 @@ few instructions of an entry, and no table.
 import abc
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 import equinox as eqx
@@ -174,7 +174,11 @@ def _in_blocks(x: Array, block: int) -> Array:
 
 
 def _tiles(x: Array) -> Array:
-    """Rows in groups of eight."""
+    """Rows in groups of eight, if all devices have whole groups.
+
+    A TPU stores arrays in tiles of 8 rows and 128 lanes. A reshape that splits tiles, or groups of more rows, would
+    move all entries.
+    """
     if x.shape[-2] % 8 or jax.typeof(x).sharding.shard_shape(x.shape)[-2] % 8:
         return x
     return x.reshape(*x.shape[:-2], -1, 8, x.shape[-1])
@@ -216,7 +220,7 @@ def _by_patterns(rows: Array, draws: Array | None, *, bits: int, block: int, is_
     scales = jax.lax.bitcast_convert_type(_largest(_in_blocks(absolute, block)), jnp.float32)
     scales = scales.reshape(*rows.shape[:-1], -1)
     ratio = _ratio(jax.lax.bitcast_convert_type(absolute, jnp.float32), scales, block)
-    codes = jax.lax.bitcast_convert_type(_rounded(ratio, draws, is_signed, bits), jnp.int32)
+    codes = jax.lax.bitcast_convert_type(_code(ratio, draws, is_signed, bits, _with_lowest_bits), jnp.int32)
     if is_signed:
         sign = pattern >> 31
         codes = (codes ^ sign) - sign
@@ -230,9 +234,12 @@ def _by_floats(rows: Array, draws: Array | None, *, bits: int, block: int, is_si
     16 times its bytes while it is broadcast to the entries, so the scales are the only ones.
     """
     absolute = jnp.abs(rows)
-    scales = jnp.max(_in_blocks(absolute, block), -1).reshape(*rows.shape[:-1], -1)
+    # Of patterns here too: a maximum of floats may lose a NaN.
+    pattern = jax.lax.bitcast_convert_type(absolute, jnp.int32)
+    scales = jax.lax.bitcast_convert_type(jnp.max(_in_blocks(pattern, block), -1), jnp.float32)
+    scales = scales.reshape(*rows.shape[:-1], -1)
     ratio = jnp.where(absolute >= _TINY, absolute / _of_entries(scales, block), 0)
-    codes = _rounded(ratio, draws, is_signed, bits) - _ROUND
+    codes = _code(ratio, draws, is_signed, bits, _to_integer)
     codes = jnp.where(rows < 0, -codes, codes).astype(jnp.int8 if is_signed else jnp.uint8)
     return codes.astype(jnp.int32), scales
 
@@ -296,25 +303,33 @@ def _level(code: Array, is_signed: bool, bits: int) -> Array:
     return (c * c) * (c * c)
 
 
-def _rounded(
-    ratio: Float[Array, "..."], draws: Float[Array, "..."] | None, is_signed: bool, bits: int
-) -> Float[Array, "..."]:
-    """A code, plus 1.5 * 2^23."""
-    return _nearest(ratio, is_signed, bits) if draws is None else _stochastic(ratio, draws, is_signed, bits)
+def _with_lowest_bits(x: Array, more: Any) -> Array:
+    """The nearest integer and another, in the lowest bits of the sum."""
+    return x + (more + _ROUND)
 
 
-def _nearest(ratio: Float[Array, "..."], is_signed: bool, bits: int) -> Float[Array, "..."]:
-    """The nearest code, plus 1.5 * 2^23."""
+def _to_integer(x: Array, more: Any) -> Array:
+    """The nearest integer and another. XLA would simplify the sum minus the same constant to the number itself."""
+    return jax.lax.round(x, jax.lax.RoundingMethod.TO_NEAREST_EVEN) + more
+
+
+def _code(ratio: Array, draws: Array | None, is_signed: bool, bits: int, rounded: Callable[..., Array]) -> Array:
+    """The code of a ratio, in one of the two forms of rounded numbers."""
+    if draws is None:
+        return _nearest(ratio, is_signed, bits, rounded)
+    return _stochastic(ratio, draws, is_signed, bits, rounded)
+
+
+def _nearest(ratio: Array, is_signed: bool, bits: int, rounded: Callable[..., Array]) -> Array:
+    """The nearest code."""
     root = jnp.sqrt(ratio)
     if is_signed:
-        return root * _most(bits) + _ROUND
-    return jnp.maximum(jnp.sqrt(root) * 2.0**bits, 1) + (_ROUND - 1)
+        return rounded(root * _most(bits), 0)
+    return rounded(jnp.maximum(jnp.sqrt(root) * 2.0**bits, 1), -1)
 
 
-def _stochastic(
-    ratio: Float[Array, "..."], draws: Float[Array, "..."], is_signed: bool, bits: int
-) -> Float[Array, "..."]:
-    r"""The code below or above, plus 1.5 * 2^23, so that an expectation is right.
+def _stochastic(ratio: Array, draws: Array, is_signed: bool, bits: int, rounded: Callable[..., Array]) -> Array:
+    r"""The code below or above, so that an expectation is right.
 
     With a sign, that of the level: with a draw $u$ from 0 to 1, the code above $c$ is chosen where
     $t > c^2 + u ((c + 1)^2 - c^2)$. That is $\sqrt{t - u (1 - u)} > c + u$. Without, that of the reciprocal of the root
@@ -322,11 +337,11 @@ def _stochastic(
     """
     if is_signed:
         w = draws - 1.5
-        return jnp.sqrt(jnp.maximum(w * w + (ratio * _most(bits) ** 2 - 0.25), 0)) - w + _ROUND
+        return rounded(jnp.sqrt(jnp.maximum(w * w + (ratio * _most(bits) ** 2 - 0.25), 0)) - w, 0)
     root = jnp.maximum(jnp.sqrt(ratio) * 4.0**bits, 1)
     c = jnp.floor(jnp.sqrt(root))
     is_above = (root - c * c) * (c + 1) ** 2 > (draws - 1) * (root * (2 * c + 1))
-    return c + jnp.where(is_above, _ROUND, _ROUND - 1)
+    return rounded(c, jnp.where(is_above, 0.0, -1.0))
 
 
 def _draws(seeds: UInt32[Array, "2"], rows: Array, bits: int, block: int) -> Float[Array, "..."]:
