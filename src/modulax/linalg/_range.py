@@ -23,10 +23,12 @@ _STEPS = np.array([*PRESETS["standard"] * 18, *[(1.5, -0.5, 0.0)] * 6])
 # How much of the sketch is added to what is orthonormalized: the columns that a matrix of low rank lacks. Directions
 # are lost whose singular values, squared and relative to the largest one, are smaller than that.
 _SHARE = 1e-4
-# Keeps products of unit columns with the largest floats from overflow.
-_MARGIN = 2.0**-10
-# By default, a TPU rounds the factors of a product to bfloat16.
+# Columns of a block: the length of the program of a product grows with them.
+_BLOCK = 256
+# By default, a TPU rounds the factors of a product to bfloat16. What is orthonormal depends on all bits; the span on
+# fewer, and each product with more is a longer program.
 _dot = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+_rough_dot = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGH)
 
 
 def leading_range(
@@ -34,7 +36,7 @@ def leading_range(
 ) -> Inexact[Array, "*batch side rank"]:
     r"""Find orthonormal columns that nearly span the singular vectors of the largest singular values.
 
-    This is subspace iteration from a sketch $\Omega$ of normally distributed entries, the same in every call, where
+    This is subspace iteration from a sketch $\Omega$ of random entries, the same in every call, where
     $\operatorname{orth}$ is the polar factor:
 
     $$
@@ -59,14 +61,18 @@ def leading_range(
     wide = x.astype(at_least_float32(x.dtype))
     side = x.shape[-1 if right else -2]
     key = jax.random.key(0, impl="threefry2x32")
-    sketch = _unit(jax.random.normal(key, (side, rank), real_dtype(wide.dtype)).astype(wide.dtype))
+    sketch = _unit(jax.random.uniform(key, (side, rank), real_dtype(wide.dtype), -1, 1).astype(wide.dtype))
 
     def of_one(a: Array) -> Array:
-        a = adjoint(a) if right else a
+        blocks = _blocks(_scaled(adjoint(a) if right else a))
 
         def next_round(_: Array, q: Array) -> Array:
-            y = _dot(a, _scaled(_dot(adjoint(a), q * _MARGIN)) * _MARGIN)
-            return _polar_factor(_unit(_unit(_scaled(y)) + _SHARE * sketch))
+            def add(y: Array, block: Array) -> tuple[Array, None]:
+                return y + _rough_dot(block, _rough_dot(adjoint(block), q)), None
+
+            zero = jnp.zeros_like(q)
+            y, _ = jax.lax.scan(add, carried(lambda y: add(y, blocks[0])[0], zero), blocks)
+            return _polar_factor(_unit(_unit(y) + _SHARE * sketch))
 
         start = carried(functools.partial(next_round, jnp.zeros((), int)), sketch)
         return jax.lax.fori_loop(0, rounds, next_round, start)
@@ -76,9 +82,20 @@ def leading_range(
     return found.reshape(*x.shape[:-2], side, rank).astype(x.dtype)
 
 
+def _blocks(x: Array) -> Array:
+    """The columns in blocks of equal width, with columns of zeros to fill the last one."""
+    m, n = x.shape
+    count = -(-n // _BLOCK)
+    width = -(-n // count) if count == 1 else -(-n // (count * 128)) * 128
+    filled = jnp.pad(x, ((0, 0), (0, count * width - n)))
+    return jnp.moveaxis(filled.reshape(m, count, width), 1, 0)
+
+
 def _scaled(x: Array) -> Array:
     """The matrix divided by its largest entry, so that no square overflows or underflows."""
     largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x)))
+    # A compiled division may multiply by the reciprocal, which is rounded to zero for the largest floats.
+    largest = jnp.minimum(largest, np.asarray(jnp.finfo(x.dtype).max / 8, largest.dtype))
     return x / jnp.where(largest > 0, largest, jnp.ones_like(largest)).astype(x.dtype)
 
 
