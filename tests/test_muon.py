@@ -27,7 +27,7 @@ def well_conditioned(shape: tuple[int, int], seed: int = 0) -> np.ndarray:
 
 PRECONDITIONINGS = ("frobenius", "spectral", "aol", "schatten")
 # Compiled as a whole: by itself, each of its operations is a program.
-orthogonalize = jax.jit(linalg.orthogonalize, static_argnames=("steps", "preconditioning"))
+orthogonalize = jax.jit(linalg.orthogonalize, static_argnames=("steps", "preconditioning", "dtype"))
 
 
 def first_update(transform: Any, g: Any, params: Any = None) -> Any:
@@ -354,3 +354,23 @@ def test_the_adam_of_optax_beside_muon_looks_ahead():
     np.testing.assert_array_equal(paper, _second_update(mx.AdamW(0.1, weight_decay=0.0), b))
     np.testing.assert_array_equal(optax, _second_update(mx.NAdamW(0.1, weight_decay=0.0), b))
     assert np.max(np.abs(paper - optax)) > 1e-3
+
+
+# --- Dtype of the iteration ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("preconditioning", PRECONDITIONINGS)
+def test_an_iteration_in_bfloat16(preconditioning: str):
+    """Near that in float32, of which state and updates keep the dtype; complex matrices stay as they are."""
+    grads = {"w": well_conditioned((16, 24)), "tall": well_conditioned((24, 16))}
+    narrow = mx.ScaleByMuon(preconditioning=preconditioning, dtype=jnp.bfloat16, adaptive=True)
+    updates, state = narrow.update(grads, narrow.init(grads))
+    expected = first_update(mx.ScaleByMuon(preconditioning=preconditioning, adaptive=True), grads)
+    assert {x.dtype for x in jtu.tree_leaves((updates, state.mu))} == {np.dtype(np.float32)}
+    for u, wanted in zip(jtu.tree_leaves(updates), jtu.tree_leaves(expected), strict=True):
+        assert 1e-4 < np.linalg.norm(u - wanted) / np.linalg.norm(wanted) < 0.05
+    z = jax.lax.complex(grads["w"], well_conditioned((16, 24), 1))
+    np.testing.assert_array_equal(
+        orthogonalize(z, preconditioning=preconditioning, dtype=jnp.bfloat16),
+        orthogonalize(z, preconditioning=preconditioning),
+    )

@@ -114,3 +114,22 @@ def test_an_axis_that_the_mesh_does_not_have():
             message = r"`ScaleByMuon\(over=...\)`: the mesh of the parameters has no axis 'model'. It has `data`."
             with pytest.raises(ValueError, match=message):
                 jax.eval_shape(lambda x, t=transform: t.update(x, t.init(x), x), x)
+
+
+def test_a_sweep_and_a_hypergradient_over_devices():
+    """Two matrices, which four devices share, under `jax.vmap` over a decay rate, and differentiated by it."""
+    grads = {"a": draw(8, 16), "b": draw(16, 8)}
+
+    def second(beta: Any, grads: Any) -> Any:
+        transform = mx.ScaleByMuon(beta=beta)
+        _, state = transform.update(grads, transform.init(grads))
+        return transform.update(jtu.tree_map(lambda g: g[::-1], grads), state)[0]
+
+    def total(beta: Any, grads: Any) -> Any:
+        return sum(jnp.sum(u * g) for u, g in zip(*map(jtu.tree_leaves, (second(beta, grads), grads)), strict=True))
+
+    run = jax.jit(lambda betas, grads: jax.vmap(lambda b: (second(b, grads), jax.grad(total)(b, grads)))(betas))
+    betas = jnp.asarray([0.5, 0.9])
+    found = run(betas, jax.device_put(grads, NamedSharding(mesh_of(*FLAT, AUTO), P("data"))))
+    for x, y in zip(*map(jtu.tree_leaves, (found, run(betas, grads))), strict=True):
+        np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-5)

@@ -17,7 +17,10 @@ import modulax as mx
 from modulax import checkpoint
 
 WIDTH, LENGTH, WORDS, SEQUENCES = 16, 8, 12, 8
-OPTIMIZER = mx.Chain(mx.ClipByGlobalNorm(1.0), mx.AdamW(mx.schedules.Linear(1e-2, 1e-3, 4)))
+OPTIMIZER = mx.Chain(  # the matrices are orthogonalized by devices of both processes
+    mx.ClipByGlobalNorm(1.0),
+    mx.Muon(mx.schedules.Linear(1e-2, 1e-3, 4), adam_learning_rate=1e-3, roles={"place": mx.Position()}),
+)
 
 
 def mesh(devices: int) -> Mesh:

@@ -21,7 +21,7 @@ from .._protocol.fields import Number, OptionalNumber, followed, number, numbers
 from .._protocol.leafwise import AbstractLeafwise, run_rules
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractStatelessTransform, AbstractTransform, Clock
-from .._support.arithmetic import at_least_float32, bias, moment, zeros_in
+from .._support.arithmetic import at_least_float32, bias, in_dtype, moment, zeros_in
 from .._support.checks import DECAY, check_choice
 from .._support.module import AbstractState, counter, like_params
 from .._support.types import Count, Follow, Params, Shared, Updates
@@ -191,11 +191,19 @@ class ScaleByMuon(AbstractTransform):
     def _polar_factors(self, matrices: list[Matrix], momenta: list[Array]) -> list[Array]:
         """The updates of all matrices, from their momenta."""
         pieces = [matrix.pieces(d) for matrix, d in zip(matrices, momenta, strict=True)]
-        found = iter(spread(self._orthogonal, [d for ds in pieces for d in ds], self.over, "ScaleByMuon(over=...)"))
-        factors = [
-            [_nuclear_norm(d, o) * o if self.adaptive else o for d, o in zip(ds, found, strict=False)] for ds in pieces
-        ]
+        sent = [in_dtype(d, self._dtype_between_devices(d)) for ds in pieces for d in ds]
+        found = iter(spread(self._orthogonal, sent, self.over, "ScaleByMuon(over=...)"))
+        factors = [[self._like(d, next(found)) for d in ds] for ds in pieces]
         return [matrix.joined(parts) for matrix, parts in zip(matrices, factors, strict=True)]
+
+    def _dtype_between_devices(self, d: Array) -> DTypeLike:
+        # Bfloat16 has the range of float32, so that nothing is lost before the first division but bits.
+        is_narrow = self.dtype is not None and self.dtype == jnp.bfloat16
+        return jnp.bfloat16 if is_narrow and d.dtype == jnp.float32 else d.dtype
+
+    def _like(self, d: Array, orthogonal: Array) -> Array:
+        o = in_dtype(orthogonal, d.dtype)
+        return _nuclear_norm(d, o) * o if self.adaptive else o
 
     def _orthogonal(self, x: Array, parts: Parts) -> Array:
         return orthogonalize_parts(
