@@ -292,6 +292,25 @@ def test_flatten_takes_a_whole_state_or_none():
 # --- Proposed rules --------------------------------------------------------------------------------------------
 
 
+def test_no_rule_swaps_two_counts_or_fills_one_without_its_moments():
+    adam = mx.Adam(RATE)
+    for old, new in ((adam, mx.Flatten(adam)), (mx.Flatten(adam), adam)):
+        with pytest.raises(ValueError, match="do not agree") as error:
+            checkpoint.load_state_dict(blank(new), checkpoint.state_dict(blank(old)))
+        assert "Shapes agree" not in str(error.value)
+    # The count of a renamed part goes with its moments, or not at all.
+    rule = mx.ScaleByAdam()
+    saved = checkpoint.state_dict(blank(mx.Chain(a=rule)))
+    for params, proposed in ((PARAMS, {"a": "b"}), ({"b": np.zeros(5)}, {})):
+        _, report = checkpoint.load_state_dict(blank(mx.Chain(b=rule), params), saved, strict=False)
+        assert report.proposed == proposed
+    # A scalar parameter may have another name.
+    before, then = ({"p": {key: np.zeros(())}, "s": blank(adam, {key: np.zeros(())})} for key in "ab")
+    with pytest.raises(ValueError, match=r"rename=\{'a': 'b'\}"):
+        checkpoint.load_state_dict(then, checkpoint.state_dict(before))
+
+
+
 def test_a_proposed_rename_can_be_passed():
     """A rule that would rename what is right too is proposed for whole names, and the user's rules are part of it."""
     params = {"a": np.zeros(3), "b": np.zeros(4), "c": np.zeros(5)}
