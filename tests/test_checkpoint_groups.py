@@ -310,7 +310,6 @@ def test_no_rule_swaps_two_counts_or_fills_one_without_its_moments():
         checkpoint.load_state_dict(then, checkpoint.state_dict(before))
 
 
-
 def test_a_proposed_rename_can_be_passed():
     """A rule that would rename what is right too is proposed for whole names, and the user's rules are part of it."""
     params = {"a": np.zeros(3), "b": np.zeros(4), "c": np.zeros(5)}

@@ -177,12 +177,12 @@ class Nesting:
 
 def _sections(template: PyTree) -> list[Section]:
     """The fields of every state, also in one that all parameters share: that of `Flatten` has moments, as vectors."""
-    states, found = dict(_states_in(template)), list[Section]()
+    inside, found = dict(_states_in(template)), list[Section]()
     queue = list(sections(template))
     for section in queue:  # which grows
-        is_state = section.kind == "shared" and section.names in states
+        is_state = section.kind == "shared" and section.names in inside
         found.append(section._replace(kind="states") if is_state else section)
-        queue += sections(states[section.names], section.names, section.root) if is_state else ()
+        queue += sections(inside[section.names], section.names, section.root) if is_state else ()
     return found
 
 

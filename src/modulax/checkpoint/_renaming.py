@@ -135,13 +135,12 @@ def _possible_rules(
     pairs: _Pairs = {}
     for name, leaf in fresh.items():
         olds = by_shape[np.shape(leaf)]
+        if len(olds) ** 2 > _MOST_PAIRS:
+            continue
         # All counts have one shape, so that it doesn't say which of them is meant.
-        is_count = name in shared and np.ndim(leaf) == 0
-        for old in olds if len(olds) ** 2 <= _MOST_PAIRS else []:
-            rule = _difference(old, name)
-            if rule is None or (is_count and old[-1] != name[-1]):
-                continue
-            if _replaced(old, *rule) == name:
+        is_count = name in shared and not np.shape(leaf)
+        for old in (x for x in olds if x[-1:] == name[-1:]) if is_count else olds:
+            if (rule := _difference(old, name)) is not None:
                 pairs.setdefault(rule, []).append((old, name))
     return {rule: kept for rule, found in pairs.items() if (kept := _with_moments(found, fresh, shared))}
 
@@ -155,9 +154,9 @@ def _with_moments(
 
 
 def _difference(a: Names, b: Names) -> _Rule | None:
-    """The parts in which two names differ, without what they have in common at either end."""
+    """The parts in which two names differ, without what both ends share; None if they don't make one of the other."""
     shorter = min(len(a), len(b))
     start = next((i for i in range(shorter) if a[i] != b[i]), shorter)
     end = next((i for i in range(shorter - start) if a[-1 - i] != b[-1 - i]), shorter - start)
-    a, b = a[start : len(a) - end], b[start : len(b) - end]
-    return (a, b) if a and b else None
+    rule = a[start : len(a) - end], b[start : len(b) - end]
+    return rule if all(rule) and _replaced(a, *rule) == b else None
