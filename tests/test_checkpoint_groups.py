@@ -250,7 +250,64 @@ def test_a_state_in_part_is_remarked_on():
     assert report.remarks == (f"Fresh next to restored moments: `{where}.count`.",)
 
 
+AROUND = {
+    "ApplyIfFinite": lambda t: mx.ApplyIfFinite(t, 3),
+    "SkipSpikes": lambda t: mx.SkipSpikes(t),
+    "ParamEMA": lambda t: mx.ParamEMA(t, 0.9),
+    "ParamAverage": lambda t: mx.ParamAverage(t),
+    "MasterWeights": lambda t: mx.MasterWeights(t),
+    "LossScaling": lambda t: mx.LossScaling(t),
+    "StochasticRounding": lambda t: mx.StochasticRounding(t, 0),
+    "SplitRealAndImaginary": lambda t: mx.SplitRealAndImaginary(t),
+    "ConditionallyMask": lambda t: mx.ConditionallyMask(t, lambda step: step < 9),
+    "MultiSteps(ParamEMA)": lambda t: mx.MultiSteps(mx.ParamEMA(t, 0.9), 2),
+}
+
+
+def restored_with_flatten(old: Any, new: Any) -> tuple[set[str], Any]:
+    """Which of the count and the moments are restored from an optimizer to another one, and the report."""
+    saved, template = (
+        jtu.tree_map(lambda x: np.full(x.shape, 3, x.dtype), jax.eval_shape(x.init, PARAMS)) for x in (old, new)
+    )
+    _, report = moved(template, saved)
+    fields = (re.search(r"scale_by_adam\.(count|mu|nu)", name) for name in report.restored)
+    return {found[1] for found in fields if found}, report
+
+
+@pytest.mark.filterwarnings("ignore:.*keeps parameters")
+def test_flatten_takes_a_whole_state_or_none():
+    """Its moments are vectors: from and to arrays, the count is not restored either; another container changes none."""
+    adam = mx.Adam(RATE)
+    flat = mx.Flatten(adam)
+    every = {"whole": lambda t: t} | AROUND
+    for name, around in every.items():
+        for old, new in ((around(adam), flat), (flat, around(adam)), (around(adam), around(flat))):
+            found, report = restored_with_flatten(old, new)
+            assert (found, report.proposed) == (set(), {}), (name, report)
+        for old, new in ((around(flat), flat), (flat, around(flat))):
+            found, report = restored_with_flatten(old, new)
+            assert (found, report.remarks) == ({"count", "mu", "nu"}, ()), (name, report)
+
+
 # --- Proposed rules --------------------------------------------------------------------------------------------
+
+
+def test_no_rule_swaps_two_counts_or_fills_one_without_its_moments():
+    adam = mx.Adam(RATE)
+    for old, new in ((adam, mx.Flatten(adam)), (mx.Flatten(adam), adam)):
+        with pytest.raises(ValueError, match="do not agree") as error:
+            checkpoint.load_state_dict(blank(new), checkpoint.state_dict(blank(old)))
+        assert "Shapes agree" not in str(error.value)
+    # The count of a renamed part goes with its moments, or not at all.
+    rule = mx.ScaleByAdam()
+    saved = checkpoint.state_dict(blank(mx.Chain(a=rule)))
+    for params, proposed in ((PARAMS, {"a": "b"}), ({"b": np.zeros(5)}, {})):
+        _, report = checkpoint.load_state_dict(blank(mx.Chain(b=rule), params), saved, strict=False)
+        assert report.proposed == proposed
+    # A scalar parameter may have another name.
+    before, then = ({"p": {key: np.zeros(())}, "s": blank(adam, {key: np.zeros(())})} for key in "ab")
+    with pytest.raises(ValueError, match=r"rename=\{'a': 'b'\}"):
+        checkpoint.load_state_dict(then, checkpoint.state_dict(before))
 
 
 def test_a_proposed_rename_can_be_passed():

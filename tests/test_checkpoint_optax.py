@@ -22,6 +22,7 @@ from modulax import checkpoint, compat
 
 from .settings import jax_defaults
 
+FROZEN = {"hidden": {"weight": False, "bias": True}, "scale": False}
 LABELS = {"hidden": {"weight": "a", "bias": "b"}, "scale": "b"}
 
 
@@ -77,6 +78,16 @@ CASES: dict[str, Any] = {
         plain,
         lambda o: o.multi_transform({"b": o.adam(1e-2), "a": o.adamw(rate), "none": o.sgd(0.1)}, LABELS),
         lambda: mx.Partition({"a": mx.AdamW(rate), "b": mx.Adam(1e-2), "none": mx.SGD(0.1)}, LABELS),
+    ),
+    "selective_transform": (
+        plain,
+        lambda o: o.chain(o.trace(0.5), o.transforms.selective_transform(o.adamw(rate), freeze_mask=FROZEN)),
+        lambda: mx.Chain(mx.Trace(0.5), mx.selective_transform(mx.AdamW(rate), freeze_mask=FROZEN)),
+    ),
+    "selective_transform without moments": (
+        plain,
+        lambda o: o.transforms.selective_transform(o.sgd(rate), freeze_mask=FROZEN),
+        lambda: mx.selective_transform(mx.SGD(rate), freeze_mask=FROZEN),
     ),
     "inject_hyperparams": (
         plain,

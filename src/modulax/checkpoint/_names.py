@@ -27,7 +27,7 @@ from ..tree._paths import Names, is_joined, join, key_names, named_leaves, split
 from ..tree._stacks import stack_like, unstack
 from ._nesting import Nesting
 from ._renaming import Rename, propose, renamed
-from ._whole_states import Pairs, paired
+from ._whole_states import Pairs, beside, paired
 
 STORED = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct, bool, int, float, complex)
 
@@ -161,7 +161,8 @@ def match(
             return False
 
     wanted = {name: x for name, x in fresh.items() if name not in found.refused}
-    proposed = propose(wanted, unused, list(saved), rename, works)
+    shared = beside(Nesting(template.tree, template.joined, leaves, old), leaves) if wanted and unused else {}
+    proposed = propose(wanted, unused, list(saved), shared, rename, works)
     if strict and (fresh or unused):
         raise ValueError(_mismatch(list(map(join, fresh)), list(map(join, unused)), proposed))
     return Match(found.sources, list(fresh), list(unused), proposed, found.remarks)

@@ -119,10 +119,21 @@ class _Scope:
                     return self.theirs.pop(place)
             place = next((i for i, x in enumerate(self.theirs) if "inner_state" in x), None)
             if place is None:
-                return None
+                if not self.open_selective():
+                    return None
+                continue
             container = self.theirs.pop(place)
             count = [{"count": container["count"]}] if "count" in container else []
             self.theirs[place:place] = [*count, *_their_states(container["inner_state"])]
+
+    def open_selective(self) -> bool:
+        """Put what is trained in place of a `selective_transform`, which is a partition in optax and a mask here."""
+        for place, other in enumerate(self.theirs):
+            groups = other.get("inner_states")
+            if isinstance(groups, dict) and groups.keys() == {"train"}:  # nothing is kept for "freeze"
+                self.theirs[place : place + 1] = _their_states(groups["train"])
+                return True
+        return False
 
 
 def pair(plan: Plan, state: PyTree, where: Names, there: Names) -> None:
@@ -163,6 +174,8 @@ class _Walk:
 
     def link_counts(self, scope: _Scope) -> None:
         """Pair the counts that have no counterpart: with those of schedules, or with any other of the scope."""
+        while scope.open_selective():
+            pass
         schedules = [x["count"] for x in scope.theirs if x.keys() == {"count"}]
         others = [*schedules[-1:], *scope.clocks, *([scope.outer] if scope.outer else [])]
         for i, counter in enumerate(scope.counting):

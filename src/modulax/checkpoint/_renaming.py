@@ -64,6 +64,7 @@ def propose(
     fresh: Mapping[Names, Any],
     unused: Mapping[Names, Any],
     saved: list[Names],
+    shared: Mapping[Names, Iterable[Names]],
     rename: Rename,
     works: Callable[[Mapping[str, str], list[tuple[Names, Names]]], bool],
 ) -> dict[str, str]:
@@ -76,6 +77,8 @@ def propose(
         fresh: the leaves of the template to fill.
         unused: the arrays of the checkpoint that can fill them.
         saved: all names in the checkpoint.
+        shared: the leaves of the template that all parameters share in a state, with the moments next to them. One
+            that is a scalar keeps its last name, and it is filled only together with moments.
         rename: the rules of the user, which are part of what is proposed.
         works: whether a restore by such rules fills what it does now, and these leaves too, each from the given array.
     """
@@ -83,7 +86,7 @@ def propose(
     now = {split(old): split(new) for new, old in renamed(map(join, saved), given).items()}
     kept, rules = now.keys() - unused.keys(), dict[str, str]()
     filled = list[tuple[Names, Names]]()
-    for rule, pairs in _best_rules(_possible_rules(fresh, unused)):
+    for rule, pairs in _best_rules(_possible_rules(fresh, unused, shared)):
         for trial in ([rule], pairs):
             new = {old: _changed(old, trial) or name for old, name in now.items()}
             if _is_sound(new, now, kept) and all(new[old] == name for old, name in pairs):
@@ -122,7 +125,9 @@ def _left(pairs: _Pairs, taken: Mapping[Names, Any]) -> _Pairs:
     return {rule: found for rule, found in rest.items() if found}
 
 
-def _possible_rules(fresh: Mapping[Names, Any], unused: Mapping[Names, Any]) -> _Pairs:
+def _possible_rules(
+    fresh: Mapping[Names, Any], unused: Mapping[Names, Any], shared: Mapping[Names, Iterable[Names]]
+) -> _Pairs:
     """The rules that make the name of a fresh leaf of that of an unused array of its shape."""
     by_shape = collections.defaultdict[Any, list[Names]](list)
     for old, x in unused.items():
@@ -130,17 +135,28 @@ def _possible_rules(fresh: Mapping[Names, Any], unused: Mapping[Names, Any]) -> 
     pairs: _Pairs = {}
     for name, leaf in fresh.items():
         olds = by_shape[np.shape(leaf)]
-        for old in olds if len(olds) ** 2 <= _MOST_PAIRS else []:
-            rule = _difference(old, name)
-            if rule is not None and _replaced(old, *rule) == name:
+        if len(olds) ** 2 > _MOST_PAIRS:
+            continue
+        # All counts have one shape, so that it doesn't say which of them is meant.
+        is_count = name in shared and not np.shape(leaf)
+        for old in (x for x in olds if x[-1:] == name[-1:]) if is_count else olds:
+            if (rule := _difference(old, name)) is not None:
                 pairs.setdefault(rule, []).append((old, name))
-    return pairs
+    return {rule: kept for rule, found in pairs.items() if (kept := _with_moments(found, fresh, shared))}
+
+
+def _with_moments(
+    pairs: list[tuple[Names, Names]], fresh: Mapping[Names, Any], shared: Mapping[Names, Iterable[Names]]
+) -> list[tuple[Names, Names]]:
+    """The pairs without those of counts next to which all moments would stay fresh."""
+    left = fresh.keys() - {name for _, name in pairs}
+    return [(old, name) for old, name in pairs if not (beside := set(shared.get(name, ()))) or not beside <= left]
 
 
 def _difference(a: Names, b: Names) -> _Rule | None:
-    """The parts in which two names differ, without what they have in common at either end."""
+    """The parts in which two names differ, without what both ends share; None if they don't make one of the other."""
     shorter = min(len(a), len(b))
     start = next((i for i in range(shorter) if a[i] != b[i]), shorter)
     end = next((i for i in range(shorter - start) if a[-1 - i] != b[-1 - i]), shorter - start)
-    a, b = a[start : len(a) - end], b[start : len(b) - end]
-    return (a, b) if a and b else None
+    rule = a[start : len(a) - end], b[start : len(b) - end]
+    return rule if all(rule) and _replaced(a, *rule) == b else None

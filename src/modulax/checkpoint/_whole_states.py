@@ -62,6 +62,22 @@ def paired(
     return _Pairing(nesting, leaves, saved, are_equal).result()
 
 
+def beside(nesting: Nesting, leaves: Iterable[Names]) -> dict[Names, list[Names]]:
+    """What parameters share in the states of a template, with the moments in the same state."""
+    states = _states(nesting, {name: nesting.place(name) for name in leaves})
+    return {name: state.moments for state in states.values() for name in state.shared}
+
+
+def _states(nesting: Nesting, places: Mapping[Names, Place]) -> dict[Names, _State]:
+    """The leaves of a template by the state that they are in."""
+    states = collections.defaultdict[Names, _State](_State)
+    for name, place in places.items():
+        if place.rest:
+            state = states[place.state]
+            (state.shared if nesting.is_shared(place) else state.moments).append(name)
+    return states
+
+
 class _Pairing:
     """What is known while the leaves are paired; the arguments are those of `paired`."""
 
@@ -74,11 +90,7 @@ class _Pairing:
     ):
         self.nesting, self.leaves, self.saved, self.are_equal = nesting, leaves, saved, are_equal
         self.places = {name: nesting.place(name) for name in leaves}
-        self.states = collections.defaultdict[Names, _State](_State)
-        for name, place in self.places.items():
-            if place.rest:
-                state = self.states[place.state]
-                (state.shared if nesting.is_shared(place) else state.moments).append(name)
+        self.states = _states(nesting, self.places)
         self.found: dict[Names, Names] = {}
         self.refused: set[Names] = set()
         self.remarks: list[str] = []
