@@ -49,6 +49,7 @@ OTHER: dict[str, Any] = {
     "default": "rest",
     "labels": lambda params: jtu.tree_map(lambda x: str(x.ndim), params),
     "hyperparam_dtype": jnp.float16,  # in which a decay of 0.999 is less than 1
+    "over": (),
     "preconditioning": "spectral",
     "should_skip": is_huge,
     "static_args": ("learning_rate",),

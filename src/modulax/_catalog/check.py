@@ -93,8 +93,8 @@ def _ascent(optimizer: AbstractTransform, tree: PyTree) -> Iterator[str]:
         yield (
             f"the updates have the direction of the gradients after `{last}`, and `apply_updates` adds them, so the "
             f"loss grows, which is right only to maximize. Optimizers such as `AdamW(rate)` negate the gradients "
-            f"themselves. After a direction such as `ScaleByAdam()`, write `ScaleByLearningRate(rate)`, which negates, in "
-            f"place of `Scale(rate)`."
+            f"themselves. After a direction such as `ScaleByAdam()`, write `ScaleByLearningRate(rate)`, which negates, "
+            f"in place of `Scale(rate)`."
         )
 
 

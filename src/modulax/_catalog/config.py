@@ -189,7 +189,9 @@ def _decoded(x: Any, classes: Mapping[str, type]) -> Any:
     if not isinstance(x, Mapping):
         return x
     if "name" in x:
-        made = _made(x["name"], {key: each(value) for key, value in x.items() if key not in ("name", "frozen")}, classes)
+        made = _made(
+            x["name"], {key: each(value) for key, value in x.items() if key not in ("name", "frozen")}, classes
+        )
         return freeze_hyperparameters(made) if x.get("frozen") else made
     marked = {
         "object": lambda name: operator.attrgetter(name)(importlib.import_module("modulax")),

@@ -49,6 +49,7 @@ class GaLore(AbstractOptimizer):
         mask: which parameters decay, as in `AddDecayedWeights`; by default all.
         weight_dimension_numbers: which parameters are matrices, as in `ScaleByGaLore`; by default their roles tell.
         follow: which side is projected: the smaller one, `"paper"`, or the larger one, `"optax"`.
+        method: how the projectors are found, `"svd"` or `"range"`, as in `ScaleByGaLore`; use `"range"` on a TPU.
 
     References:
         Zhao et al., [GaLore: Memory-Efficient LLM Training by Gradient Low-Rank
@@ -65,7 +66,7 @@ class GaLore(AbstractOptimizer):
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(GaLoreDimensionNumbers))
     _: KW_ONLY
     follow: Follow = followed()
-    method: Literal["range", "svd"] = choice(("range", "svd"), "range")
+    method: Literal["svd", "range"] = choice(("svd", "range"), "svd")
 
     def transform(self) -> Chain:
         return Chain(

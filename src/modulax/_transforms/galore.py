@@ -26,8 +26,9 @@ from .._support.checks import AT_LEAST_ONE
 from .._support.module import AbstractState, like_params, nested, shared
 from .._support.types import Count, Follow, Params, State, Updates
 from .._support.varying import cond
-from ..linalg import leading_directions, leading_range
+from ..linalg import leading_directions
 from ..linalg._products import adjoint
+from ..linalg._range import leading_range
 from ..tree._align import align, paired
 from ..tree._math import trainable
 from .adam import ScaleByAdam
@@ -94,6 +95,8 @@ class ScaleByGaLore(AbstractContainer):
             axes; a tree of them, with None for the others, or a function of the parameters that returns one; or
             `by_path({...})`; or the result of `roles`. By default the roles of the parameters tell, as in `Muon`.
         follow: which side is projected: the smaller one, `"paper"`, or the larger one, `"optax"`.
+        method: `"svd"` for singular vectors, or `"range"` for other orthonormal columns that nearly span them, found by
+            matrix products alone. On a TPU, the program of one decomposition takes more than a minute to compile.
 
     References:
         Zhao et al., [GaLore: Memory-Efficient LLM Training by Gradient Low-Rank
@@ -110,7 +113,7 @@ class ScaleByGaLore(AbstractContainer):
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(GaLoreDimensionNumbers))
     _: dataclasses.KW_ONLY
     follow: Follow = followed()
-    method: Literal["range", "svd"] = choice(("range", "svd"), "range")
+    method: Literal["svd", "range"] = choice(("svd", "range"), "svd")
 
     def init(self, params: Params) -> GaLoreState:
         """Zero projectors, which the first step replaces, and the inner state for the projected parameters."""

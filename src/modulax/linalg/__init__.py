@@ -4,5 +4,4 @@ from ._inverse_root import matrix_inverse_pth_root as matrix_inverse_pth_root
 from ._newton_schulz import orthogonalize as orthogonalize
 from ._nnls import nnls as nnls
 from ._power_iteration import power_iteration as power_iteration
-from ._range import leading_range as leading_range
 from ._singular import leading_directions as leading_directions

@@ -75,7 +75,7 @@ def law_at_is_the_transform_of_the_next_step(case: Case) -> None:
 
 
 def _dtype_fields(case: Case) -> list[str]:
-    return [field.name for field in fields_of(case.transform, static=True) if "dtype" in field.name]
+    return [field.name for field in fields_of(case.transform, static=True) if "_dtype" in field.name]
 
 
 def with_optional_numbers(transform: Any) -> Any:
@@ -114,7 +114,7 @@ def _dtypes_by_field(case: Case, name: str, params: Any) -> tuple[Any, list[str]
 
 @needs(lambda case: bool(_dtype_fields(case)))
 def law_a_field_that_is_a_dtype_is_one_of_the_state(case: Case) -> None:
-    """A static field whose name has `dtype` in it is the dtype of something in the state, and of nothing else.
+    """A static field whose name has `_dtype` in it is the dtype of something in the state, and of nothing else.
 
     Where it is None, that has the dtype of the parameters, or float32 if it is wider. Complex parameters have complex
     state, also where the field names a real dtype.
