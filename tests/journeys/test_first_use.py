@@ -276,7 +276,7 @@ def test_adamw_and_then_sgd():
         params, state = adamw.step(gradient(params), state, params)
     mu = mx.tree.get(state, "mu")
     new_state, report = checkpoint.carry(sgd, params, adamw, state)
-    assert report.fresh == ("step",)  # of schedules
+    assert set(report.fresh) == {"step"}  # of schedules
     grads = gradient(params)
     new, _ = sgd.step(grads, new_state, params)
     expected = jtu.tree_map(lambda p, m, g: p - 0.1 * (0.9 * m / (1 - 0.9) + g), params, mu, grads)
