@@ -75,7 +75,7 @@ def test_updates_are_those_of_one_device(
     shape: Any, kind: AxisType, axes: Any, over: Any, zero: Any, alone: Any, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(spread, "_SMALL", 0)  # batches with one matrix for each device
-    mesh, transforms = mesh_of(*shape, kind), {k: t.replace(over=over) for k, t in TRANSFORMS.items()}
+    mesh, transforms = mesh_of(shape[0], shape[1], kind), {k: t.replace(over=over) for k, t in TRANSFORMS.items()}
 
     def place(x: Any) -> Any:
         ends = [a if a and n % mesh.shape[a] == 0 else None for a, n in zip(axes, x.shape[-len(axes) :], strict=True)]
@@ -110,7 +110,9 @@ def test_each_device_does_its_part():
 def test_an_axis_that_the_mesh_does_not_have():
     with jax.set_mesh(mesh_of(*FLAT, AUTO)):
         x = jax.device_put(draw(8, 8), NamedSharding(mesh_of(*FLAT, AUTO), P("data")))
-        for transform in (mx.ScaleByMuon(over="model"), mx.Muon(0.02, adam_learning_rate=1e-3, over=("data", "model"))):
+        muon = mx.Muon(0.02, adam_learning_rate=1e-3, over=("data", "model"))
+        transforms: tuple[Any, ...] = mx.ScaleByMuon(over="model"), muon
+        for transform in transforms:
             message = r"`ScaleByMuon\(over=...\)`: the mesh of the parameters has no axis 'model'. It has `data`."
             with pytest.raises(ValueError, match=message):
                 jax.eval_shape(lambda x, t=transform: t.update(x, t.init(x), x), x)

@@ -192,7 +192,7 @@ class ScaleByMuon(AbstractTransform):
         """The updates of all matrices, from their momenta."""
         pieces = [matrix.pieces(d) for matrix, d in zip(matrices, momenta, strict=True)]
         sent = [in_dtype(d, self._dtype_between_devices(d)) for ds in pieces for d in ds]
-        found = iter(spread(self._orthogonal, sent, self.over, "ScaleByMuon(over=...)"))
+        found = iter(spread(self._orthogonal, sent, axis_names(self.over), "ScaleByMuon(over=...)"))
         factors = [[self._like(d, next(found)) for d in ds] for ds in pieces]
         return [matrix.joined(parts) for matrix, parts in zip(matrices, factors, strict=True)]
 

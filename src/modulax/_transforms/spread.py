@@ -138,12 +138,12 @@ class _Spread:
         mesh: Any = jax.typeof(x).sharding.mesh
         if mesh.empty or AxisType.Manual in mesh.axis_types:
             return cls()
-        over = mesh.axis_names if over is None else over
-        if unknown := [name for name in over if name not in mesh.axis_names]:
+        names: tuple[str, ...] = mesh.axis_names if over is None else over
+        if unknown := [name for name in names if name not in mesh.axis_names]:
             raise ValueError(
                 f"`{call}`: the mesh of the parameters has no axis {unknown[0]!r}. It has {listing(mesh.axis_names)}."
             )
-        axes = tuple(name for name in over if mesh.shape[name] > 1)
+        axes = tuple(name for name in names if mesh.shape[name] > 1)
         return cls(mesh, axes) if axes else cls()
 
     @property
@@ -175,10 +175,11 @@ class _Spread:
         at_once = devices // sharing
         is_tall = x.shape[1] > x.shape[2]
         long = 1 if is_tall else 2
+        local: Callable[[Array], Array]
         padding = [(0, -count % at_once), (0, 0), (0, 0)]
         if sharing == 1 and len(self.axes) == 1:
             # The compiler finds the all-to-all by itself, along the axis that is divided.
-            spec, local = PartitionSpec(self.axes), functools.partial(function, parts=Parts())
+            spec, local = PartitionSpec(self.axes), lambda x: function(x, Parts())
         else:
             padding[long] = (0, -x.shape[long] % devices)
             spec = PartitionSpec(*[None] * long, self.axes)
@@ -212,4 +213,5 @@ def on_auto_axes(function: Callable[[list[Array]], list[Array]], xs: list[Array]
     types = [jax.typeof(x).sharding for x in xs]
     if not any(AxisType.Explicit in t.mesh.axis_types for t in types):
         return function(xs)
-    return jax.sharding.auto_axes(function, out_sharding=types)(xs)
+    called: Any = jax.sharding.auto_axes(function, out_sharding=types)
+    return called(xs)

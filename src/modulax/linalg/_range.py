@@ -71,7 +71,7 @@ def leading_range(
                 return y + _rough_dot(block, _rough_dot(adjoint(block), q)), None
 
             zero = jnp.zeros_like(q)
-            y, _ = jax.lax.scan(add, carried(lambda y: add(y, blocks[0])[0], zero), blocks)
+            y = jax.lax.scan(add, carried(lambda y: add(y, blocks[0])[0], zero), blocks)[0]
             return _polar_factor(_unit(_unit(y) + _SHARE * sketch))
 
         start = carried(functools.partial(next_round, jnp.zeros((), int)), sketch)
