@@ -375,7 +375,7 @@ def test_radam_with_a_threshold_below_four():
         u, state = ours.update(g, state)
         with settings.jax_defaults():
             v, their_state = theirs.update(g, their_state)
-        steps.append((float(u), float(v)))
+        steps.append((float(jnp.asarray(u)), float(jnp.asarray(v))))
     np.testing.assert_allclose([u for u, _ in steps[:4]], -0.1, rtol=1e-6)
     assert [math.isnan(v) for _, v in steps] == [False, False, True, True, False]
 

@@ -374,3 +374,22 @@ def test_an_iteration_in_bfloat16(preconditioning: str):
         orthogonalize(z, preconditioning=preconditioning, dtype=jnp.bfloat16),
         orthogonalize(z, preconditioning=preconditioning),
     )
+
+
+@pytest.mark.parametrize("shape", [(6, 9), (9, 6), (3, 5, 5)], ids=str)
+def test_galore_without_a_decomposition(shape: tuple[int, ...]):
+    """Orthonormal columns that hold as much of the gradient as its leading singular vectors, nearly."""
+    numbers = mx.GaLoreDimensionNumbers(-2, -1)
+    g = jax.random.normal(jax.random.key(0), shape)
+
+    def projected(method: str) -> tuple[Any, Any]:
+        t = mx.ScaleByGaLore(2, base_optimizer=mx.Identity(), weight_dimension_numbers=numbers, method=method)
+        u, state = t.update(g, t.init(g), g)
+        return u, state.projector
+
+    (exact, _), (near, projector) = projected("svd"), projected("range")
+    gram = jnp.swapaxes(projector, -1, -2) @ projector
+    np.testing.assert_allclose(gram, jnp.broadcast_to(jnp.eye(2), gram.shape), atol=1e-3)
+    assert jnp.linalg.norm(near) > 0.95 * jnp.linalg.norm(exact)
+    zero = mx.ScaleByGaLore(2, method="range", weight_dimension_numbers=numbers)
+    assert not jnp.isnan(zero.update(0 * g, zero.init(g), g)[0]).any()

@@ -50,7 +50,7 @@ def _jvp(primals, tangents, **params):
     (x,), (t,) = primals, tangents
     y = _collective.bind(x, **params)
     is_zero = params["kind"] == "max" or isinstance(t, ad.Zero)
-    return y, ad.Zero.from_primal_value(y) if is_zero else _collective.bind(t, **params)
+    return y, ad.Zero(jax.typeof(y).to_tangent_aval()) if is_zero else _collective.bind(t, **params)
 
 
 def _transpose(ct, x, *, split, concat, **params):
