@@ -1,6 +1,7 @@
 """Steps of a model of a billion parameters on many devices: their transfers, memory and matrix products."""
 
 import dataclasses
+import math
 from typing import Any
 
 from accelerator_rows import ADAM
@@ -36,10 +37,7 @@ class Pod:
 
     @property
     def devices(self) -> int:
-        size = 1
-        for length in self.mesh.values():
-            size *= length
-        return size
+        return math.prod(self.mesh.values())
 
 
 V5E_16, V5E_256 = ("v5e:4x4", {"data": 16}), ("v5e:16x16", {"data": 256})

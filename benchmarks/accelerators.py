@@ -18,7 +18,7 @@ import jax
 import optax
 from accelerator_pods import pods
 from accelerator_rows import CONTAINERS, OF_MATRICES, OPTIMIZERS, Row, gpt2, total_size
-from measure import table
+from measure import step_of, table
 
 import modulax
 from modulax.planning._hlo import Traffic, traffic
@@ -51,23 +51,18 @@ class Figures:
         return [f"{self.moved:.1f}", f"{self.temp:.1f}", str(len(self.traffic.kernels))]
 
 
-def step_of(optimizer: Any, extra: dict[str, Any]) -> Any:
-    """A step of an optimizer of either library, with arguments and results in the order in which JAX pairs buffers."""
-    if isinstance(optimizer, modulax.AbstractTransform):
-        return lambda params, state, grads: optimizer.step(grads, state, params, **extra)
-
-    def step(params: Any, state: Any, grads: Any) -> Any:
-        updates, state = optimizer.update(grads, state, params, **extra)
-        return optax.apply_updates(params, updates), state
-
-    return step
-
-
 def compile_step(optimizer: Any, params: Any, device: str, extra: Any = ()) -> Figures:
-    """Compile a donated step for one device."""
+    """Compile a donated step for one device, with arguments and results in the order in which JAX pairs buffers."""
     start = time.perf_counter()
+    extra = dict(extra)
+
+    def our_step(params: Any, state: Any, grads: Any) -> Any:
+        return optimizer.step(grads, state, params, **extra)
+
+    is_ours = isinstance(optimizer, modulax.AbstractTransform)
+    step = our_step if is_ours else step_of(optimizer, optax.apply_updates, **extra)
     state = jax.eval_shape(optimizer.init, params)
-    program = compiled_for(topology(DEVICES[device]), step_of(optimizer, dict(extra)), params, state, params, donate=2)
+    program = compiled_for(topology(DEVICES[device]), step, params, state, params, donate=2)
     memory = program.memory_analysis()
     return Figures(
         traffic(program.as_text()),

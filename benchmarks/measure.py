@@ -17,11 +17,13 @@ def tree(leaves: int) -> dict[str, jax.Array]:
     return {f"layer{i}": jnp.full(SHAPES[i % len(SHAPES)], 0.1, jnp.float32) for i in range(leaves)}
 
 
-def step_of(optimizer: Any, apply_updates: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], tuple[Any, Any]]:
+def step_of(
+    optimizer: Any, apply_updates: Callable[[Any, Any], Any], **extra: Any
+) -> Callable[[Any, Any, Any], tuple[Any, Any]]:
     """Update and apply, as a function of parameters, state and gradients."""
 
     def step(params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
-        updates, state = optimizer.update(grads, state, params)
+        updates, state = optimizer.update(grads, state, params, **extra)
         return apply_updates(params, updates), state
 
     return step

@@ -111,6 +111,8 @@ def test_frozen_hyperparameters_stay_frozen():
     made = mx.from_config(json.loads(json.dumps(mx.to_config(part))))
     assert made == part
     assert type(made[1].inner.learning_rate) is float
+    of_that_name = mx.freeze_hyperparameters(mx.Chain(mx.Freeze({"frozen": True, "w": False}), mx.Adam(0.1)))
+    assert mx.from_config(json.loads(json.dumps(mx.to_config(of_that_name)))) == of_that_name
 
 
 def test_a_configuration_is_written_by_hand():

@@ -82,13 +82,12 @@ def _ascent(optimizer: AbstractTransform, tree: PyTree) -> Iterator[str]:
         return
     sign, last = 1.0, ""
     for part in parts:
-        of_part = _sign_of(part, tree)
+        signs = _signs_of(part, tree)
         # A line search or a container may turn the updates; weight decay doesn't.
-        if of_part is None or isinstance(part, AbstractContainer) or set(part.needs) - {"params"}:
+        if isinstance(part, AbstractContainer) or set(part.needs) - {"params"} or None in signs or len(signs) > 1:
             return
-        sign *= of_part
-        if _negates(part) or part._effect(tree).factors is not None:
-            last = type(part).__name__
+        for of_part in signs:
+            sign, last = sign * (of_part or 1.0), type(part).__name__
     if last and sign > 0:
         yield (
             f"the updates have the direction of the gradients after `{last}`, and `apply_updates` adds them, so the "
@@ -98,17 +97,11 @@ def _ascent(optimizer: AbstractTransform, tree: PyTree) -> Iterator[str]:
         )
 
 
-def _negates(part: AbstractTransform) -> bool:
-    """Whether a part multiplies by a learning rate, with or without a minus sign."""
-    return isinstance(part, AbstractOptimizer) or hasattr(part, "flip_sign")
-
-
-def _sign_of(part: AbstractTransform, tree: PyTree) -> float | None:
-    """The sign by which a part multiplies all updates; None if it is unknown, or not the same everywhere."""
-    if _negates(part):  # `_rates` finds a negative learning rate
-        return -1.0 if getattr(part, "flip_sign", True) else 1.0
-    signs = {_sign(x) for x in part._effect(tree).factors or ()}
-    return signs.pop() if len(signs) == 1 else None if signs else 1.0
+def _signs_of(part: AbstractTransform, tree: PyTree) -> set[float | None]:
+    """The signs by which a part multiplies updates, None for one that is unknown; empty if it keeps their scale."""
+    if isinstance(part, AbstractOptimizer) or hasattr(part, "flip_sign"):  # `_rates` finds a negative learning rate
+        return {-1.0 if getattr(part, "flip_sign", True) else 1.0}
+    return {_sign(x) for x in part._effect(tree).factors or ()}
 
 
 def _sign(x: Any) -> float | None:

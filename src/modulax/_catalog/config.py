@@ -89,8 +89,11 @@ def from_config(config: Mapping[str, Any], classes: Iterable[type] = ()) -> Any:
     return _decoded(fields, {cls.__name__: cls for cls in classes})
 
 
-def _encoded(x: Any, path: tuple[str, ...]) -> Any:
-    """A value as plain values; `path` is where it is, for the error message."""
+def _encoded(x: Any, path: tuple[str, ...], is_in_frozen: bool = False) -> Any:
+    """A value as plain values; `path` is where it is, for the error message.
+
+    A frozen transform is marked, but not those inside it.
+    """
     if isinstance(x, ARRAY_TYPES):
         return _number(x, path)
     if x is None or isinstance(x, (bool, str, int)):
@@ -99,23 +102,23 @@ def _encoded(x: Any, path: tuple[str, ...]) -> Any:
         return x if math.isfinite(x) else str(x)
     if isinstance(x, AbstractLabels):
         plain = x.plain()
-        return _refused(x, path) if plain is x else _encoded(plain, path)
+        return _refused(x, path) if plain is x else _encoded(plain, path, is_in_frozen)
     is_record = is_call(x) or hasattr(x, "_fields") or isinstance(x, (AbstractHyperparameters, AbstractRole))
     if is_record or isinstance(x, (Mapping, tuple, list)):
-        return _encoded_tree(x, is_record, path)
+        return _encoded_tree(x, is_record, path, is_in_frozen)
     return _public(x, path)
 
 
-def _encoded_tree(x: Any, is_record: bool, path: tuple[str, ...]) -> Any:
+def _encoded_tree(x: Any, is_record: bool, path: tuple[str, ...], is_in_frozen: bool) -> Any:
+    mark = {"frozen": True} if not is_in_frozen and _is_frozen_transform(x) else {}
+
     def each(items: Mapping[Any, Any]) -> dict[Any, Any]:
-        return {key: _encoded(value, (*path, str(key))) for key, value in items.items()}
+        return {key: _encoded(value, (*path, str(key)), is_in_frozen or bool(mark)) for key, value in items.items()}
 
     if is_call(x):
         return {"name": x.function} | each(x.arguments)
     if is_record:
-        frozen = isinstance(x, AbstractTransform) and is_frozen(x)
-        fields = each(_fields(x))
-        return {"name": _name(type(x))} | ({"frozen": True} | _unmarked(fields) if frozen else fields)
+        return {"name": _name(type(x))} | mark | each(_fields(x))
     if isinstance(x, Mapping):
         is_plain = type(x) is dict and all(isinstance(key, str) and key not in _MARKS for key in x)
         values = each(x)
@@ -124,11 +127,8 @@ def _encoded_tree(x: Any, is_record: bool, path: tuple[str, ...]) -> Any:
     return items if isinstance(x, tuple) else {"list": items}
 
 
-def _unmarked(x: Any) -> Any:
-    """Plain values without the marks of frozen transforms, which are inside a frozen one."""
-    if isinstance(x, dict):
-        return {key: _unmarked(value) for key, value in x.items() if key != "frozen"}
-    return list(map(_unmarked, x)) if isinstance(x, list) else x
+def _is_frozen_transform(x: Any) -> bool:
+    return isinstance(x, AbstractTransform) and is_frozen(x)
 
 
 def _fields(x: Any) -> dict[str, Any]:

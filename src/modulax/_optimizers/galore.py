@@ -49,7 +49,8 @@ class GaLore(AbstractOptimizer):
         mask: which parameters decay, as in `AddDecayedWeights`; by default all.
         weight_dimension_numbers: which parameters are matrices, as in `ScaleByGaLore`; by default their roles tell.
         follow: which side is projected: the smaller one, `"paper"`, or the larger one, `"optax"`.
-        method: how the projectors are found, `"svd"` or `"range"`, as in `ScaleByGaLore`; use `"range"` on a TPU.
+        method: how the projectors are found, `"svd"` or `"range"`, as in `ScaleByGaLore`: `"range"` compiles on
+            a TPU in a fraction of the time, and may train worse.
 
     References:
         Zhao et al., [GaLore: Memory-Efficient LLM Training by Gradient Low-Rank

@@ -96,7 +96,8 @@ class ScaleByGaLore(AbstractContainer):
             `by_path({...})`; or the result of `roles`. By default the roles of the parameters tell, as in `Muon`.
         follow: which side is projected: the smaller one, `"paper"`, or the larger one, `"optax"`.
         method: `"svd"` for singular vectors, or `"range"` for other orthonormal columns that nearly span them, found by
-            matrix products alone. On a TPU, the program of one decomposition takes more than a minute to compile.
+            matrix products alone. On a TPU, the program of one decomposition takes more than a minute to compile. A
+            small transformer trained worse with `"range"`: a loss of 1.90 in place of 1.86 after 600 steps at rank 32.
 
     References:
         Zhao et al., [GaLore: Memory-Efficient LLM Training by Gradient Low-Rank

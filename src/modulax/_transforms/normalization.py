@@ -37,8 +37,7 @@ class Normalize(AbstractLeafwise):
     r"""Normalizes all updates to a global norm of 1: $u = g / \|g\|_2$.
 
     The norm is that of all leaves together. Zero updates stay zero, and so do those whose squares are zero in float32:
-    a norm below about 1e-19. This is the adversarial step of sharpness-aware
-    minimization (SAM).
+    a norm below about 1e-19. This is the adversarial step of sharpness-aware minimization (SAM).
 
     References:
         Foret et al., [Sharpness-Aware Minimization for Efficiently Improving

@@ -5,7 +5,7 @@ Names are tuples of keys, see `_names.py`.
 
 import collections
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,9 +13,8 @@ from jaxtyping import PyTree
 
 from .. import states  # noqa: F401 (defines every class of the library that `nesting_fields` lists)
 from .._protocol.container import auxiliary_fields
-from .._support.module import AbstractState
-from ..tree._paths import Names, key_names
-from ..tree._state import Section, nesting_fields, one_level, sections
+from ..tree._paths import Names
+from ..tree._state import Section, nesting_fields, sections, states_with_names
 
 
 class Place(NamedTuple):
@@ -177,20 +176,13 @@ class Nesting:
 
 def _sections(template: PyTree) -> list[Section]:
     """The fields of every state, also in one that all parameters share: that of `Flatten` has moments, as vectors."""
-    inside, found = dict(_states_in(template)), list[Section]()
+    inside, found = dict(states_with_names(template)), list[Section]()
     queue = list(sections(template))
     for section in queue:  # which grows
         is_state = section.kind == "shared" and section.names in inside
         found.append(section._replace(kind="states") if is_state else section)
         queue += sections(inside[section.names], section.names, section.root) if is_state else ()
     return found
-
-
-def _states_in(node: PyTree, names: Names = ()) -> Iterator[tuple[Names, AbstractState]]:
-    if isinstance(node, AbstractState):
-        yield names, node
-    for key, child in one_level(node)[0]:
-        yield from _states_in(child, names + key_names(key))
 
 
 def _by_prefix(names: Iterable[Names]) -> dict[Names, set[Names]]:

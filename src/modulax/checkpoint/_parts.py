@@ -13,7 +13,7 @@ from .._protocol.transform import AbstractTransform
 from .._support.module import AbstractState, FieldKind, kind_of
 from ..tree._paths import Names, key_names, longest_prefix, named_leaves
 from ..tree._quantized import is_quantized
-from ..tree._state import one_level
+from ..tree._state import one_level, states_with_names
 
 
 class Found(NamedTuple):
@@ -147,7 +147,7 @@ def parts_of(transform: AbstractTransform, state: Any, params: Container[Names])
         state: its state, without stacks.
         params: the names of the parameters.
     """
-    places = {id(x): names for names, x in _states(state)}
+    places = {id(x): names for names, x in states_with_names(state)}
     return _parts_of(transform, state, params, places, (), False, None)
 
 
@@ -230,14 +230,6 @@ def _own_fields(state: AbstractState, inside: list[Any], params: Container[Names
     return own
 
 
-def _states(node: PyTree, names: Names = ()) -> Iterator[tuple[Names, AbstractState]]:
-    """The states in a tree, with their names."""
-    if isinstance(node, AbstractState):
-        yield names, node
-    for key, child in one_level(node)[0]:
-        yield from _states(child, names + key_names(key))
-
-
 def states_in(tree: PyTree) -> dict[Names, type]:
     """The classes of the states in a tree, by name."""
-    return {names: type(x) for names, x in _states(tree)}
+    return {names: type(x) for names, x in states_with_names(tree)}

@@ -173,6 +173,7 @@ class _Program:
             elif head := _HEAD.match(line):
                 current = self.computations.setdefault(head[2], [])
                 self.entry = head[2] if head[1] else self.entry
+        self.shapes = {name: {i.name: i.shape for i in inside} for name, inside in self.computations.items()}
 
     def run(self) -> Traffic:
         found = self._walk(self.entry, 1)
@@ -207,17 +208,16 @@ class _Program:
     def _arithmetic(self, i: Instruction, name: str, times: int) -> "Iterator[tuple[object, Collective] | int]":
         """Collectives and matrix products of an instruction, also of those that are fused in it."""
         if i.kind in COLLECTIVES:
-            shapes = {j.name: j.shape for j in self.computations[name]}
+            shapes = self.shapes[name]
             given = sum(array_bytes(shapes.get(o, ""), everywhere=True) for o in i.operands)
             whole = array_bytes(i.shape, everywhere=True) - (given if i.opcode.endswith("-start") else 0)
             channel = i.attribute(r"channel_id=(\d+)") or i.name
             yield (i.kind, channel), Collective(i.kind, max(given, whole), times, i.op_name, _group_size(i))
         elif i.opcode == "send" and "_xla_megascale_target" in i.attributes:
-            shapes = {j.name: j.shape for j in self.computations[name]}
-            sent = array_bytes(shapes.get(i.operands[0], ""), everywhere=True)
+            sent = array_bytes(self.shapes[name].get(i.operands[0], ""), everywhere=True)
             yield ("send", i.name), Collective("send", sent, times, i.op_name)
         elif i.opcode in ("dot", "convolution") or "gemm" in i.attribute(r'custom_call_target="([^"]*)"'):
-            yield times * _flops(i, {j.name: j.shape for j in self.computations[name]})
+            yield times * _flops(i, self.shapes[name])
         elif i.opcode == "fusion":
             for called in self._called(i):
                 for inner in self.computations[called]:
@@ -270,7 +270,6 @@ class _Program:
 
     def _moved_fused(self, inner: list[Instruction], reads: list[int], writes: int) -> int:
         """Bytes of a fusion: of a slice where only a slice of an operand is read or of the result is written."""
-        shapes = {i.name: i.shape for i in inner}
         whole = {i.name: i for i in inner}
         parameters = {i.name: int(i.operands[0]) for i in inner if i.opcode == "parameter"}
         for name, number in parameters.items():
@@ -280,7 +279,7 @@ class _Program:
         for i in inner:
             if i.opcode != "dynamic-update-slice":
                 continue
-            target, update = i.operands[0], array_bytes(shapes[i.operands[1]], everywhere=True)
+            target, update = i.operands[0], array_bytes(whole[i.operands[1]].shape, everywhere=True)
             while whole[target].opcode == "bitcast":
                 target = whole[target].operands[0]
             if target in parameters and reads[parameters[target]]:

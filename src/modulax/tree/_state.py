@@ -37,6 +37,14 @@ def one_level(node: PyTree) -> tuple[list[tuple[Any, PyTree]], Any]:
     return ([], treedef) if jtu.treedef_is_leaf(treedef) else (children, treedef)
 
 
+def states_with_names(node: PyTree, names: Names = ()) -> Iterator[tuple[Names, AbstractState]]:
+    """Iterate over the states in a tree, the outer ones first, with the names that lead to them."""
+    if isinstance(node, AbstractState):
+        yield names, node
+    for key, child in one_level(node)[0]:
+        yield from states_with_names(child, names + key_names(key))
+
+
 def map_sections(
     function: Callable[[SectionKind, Names, PyTree], Any], node: PyTree, probe: Any = None, names: Names = ()
 ) -> Any:
