@@ -55,6 +55,15 @@ FOUND: dict[str, tuple[Any, Any, str, Any]] = {
         "direction of the gradients",
         mx.Chain(mx.ScaleByAdam(), mx.AddDecayedWeights(0.1, mask=mx.decays), mx.Scale(-0.1)),
     ),
+    "ascent of one group": (
+        mx.Partition({"w": mx.Chain(mx.ScaleByAdam(), mx.Scale(1e-3)), "rest": mx.SGD(0.1)}, mx.by_path({"blocks.*": "w", "*": "rest"})),
+        MODEL,
+        "direction of the gradients",
+        mx.Chain(
+            mx.Masked(mx.Chain(mx.ScaleByAdam(), mx.Scale(-1e-3)), mx.by_path({"blocks.*": True, "*": False})),
+            mx.Masked(mx.SGD(0.1), mx.by_path({"blocks.*": False, "*": True})),
+        ),
+    ),
     "two optimizers": (
         mx.Chain(mx.AdamW(1e-3, mask=mx.decays), mx.SGD(0.1)),
         MODEL,

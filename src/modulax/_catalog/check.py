@@ -1,13 +1,16 @@
 """`check`: what an optimizer would do to a model that was hardly meant."""
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
 from .._containers.chain import is_chain
 from .._protocol.container import AbstractContainer, check_optimizer
+from .._protocol.masks import select
 from .._protocol.mistakes import trained_hyperparameters
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.schedule import is_schedule
@@ -77,12 +80,16 @@ def check(optimizer: AbstractTransform, model: Any) -> Findings:
 
 def _ascent(optimizer: AbstractTransform, tree: PyTree) -> Iterator[str]:
     """A sentence if the updates have the sign of the gradients, and the signs of all parts of a chain are known."""
-    parts = [*_in_turn(optimizer)]
-    if sum(isinstance(part, AbstractOptimizer) for part in parts) > 1:  # which is a mistake of its own
+    for route in dict.fromkeys(_routes(optimizer, tree)):
+        yield from _ascent_along(route)
+
+
+def _ascent_along(route: tuple["_Step", ...]) -> Iterator[str]:
+    if sum(isinstance(step.part, AbstractOptimizer) for step in route) > 1:  # which is a mistake of its own
         return
     sign, last = 1.0, ""
-    for part in parts:
-        signs = _signs_of(part, tree)
+    for step in route:
+        part, signs = step.part, _signs_of(step.part, step.tree)
         # A line search or a container may turn the updates; weight decay doesn't.
         if isinstance(part, AbstractContainer) or set(part.needs) - {"params"} or None in signs or len(signs) > 1:
             return
@@ -119,13 +126,26 @@ def _sign(x: Any) -> float | None:
     return signs.pop() if len(signs) == 1 else None
 
 
-def _in_turn(transform: AbstractTransform) -> Iterator[AbstractTransform]:
-    """The parts of a chain, and of chains inside it, in their order."""
-    if is_chain(transform):
-        for part in transform.each_part():
-            yield from _in_turn(part.transform)
-    else:
-        yield transform
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Step:
+    """A transform, and the parameters that it receives."""
+
+    part: AbstractTransform
+    tree: PyTree
+
+
+def _routes(transform: AbstractTransform, tree: PyTree) -> list[tuple[_Step, ...]]:
+    """The transforms that the updates of each leaf go through, in turn."""
+    parts = [*transform.each_part()]
+    is_divided = bool(parts) and all(part.receives is not None for part in parts)
+    if not is_divided and not is_chain(transform):
+        return [(_Step(transform, tree),)] * len(jtu.tree_leaves(tree))
+    routes: list[tuple[_Step, ...]] = [()] * len(jtu.tree_leaves(tree))
+    for part in parts:
+        seen = [True] * len(routes) if part.receives is None else list(part.receives(tree))
+        further = iter(_routes(part.transform, select(tree, seen)))
+        routes = [(*route, *next(further)) if is_seen else route for route, is_seen in zip(routes, seen, strict=True)]
+    return routes
 
 
 def _rates(optimizer: AbstractTransform) -> Iterator[str]:

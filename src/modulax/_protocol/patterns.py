@@ -311,7 +311,7 @@ class by_type(AbstractPatterns):  # noqa: N801
             for i, ((cls, field), _) in enumerate(self.groups):
                 if isinstance(node, cls):
                     below.setdefault(path, []).append(i)
-                    used.update([i] if field is None or hasattr(node, field) else [])
+                    used.update([i] if field is None or (hasattr(node, field) and field not in _static(node)) else [])
 
         def fits(path: tuple[Any, ...], n: int, i: int) -> bool:
             field = self.groups[i][0][1]
@@ -329,8 +329,10 @@ class by_type(AbstractPatterns):  # noqa: N801
         leaves, nodes = nodes_of(tree)
         found = [node for node in nodes.values() if isinstance(node, cls)]
         if found:
-            names = [name for name in vars(found[0]) if not name.startswith("_")]
-            return f"`{cls.__name__}` has no field `{field}`.{suggestion(field, names)} It has {listing(names)}."
+            given = getattr(found[0], "_fields", None) or getattr(found[0], "__dict__", ())
+            names = [name for name in given if not name.startswith("_") and name not in _static(found[0])]
+            what = "no parameters in its" if hasattr(found[0], field) else "no"
+            return f"`{cls.__name__}` has {what} field `{field}`.{suggestion(field, names)} It has {listing(names)}."
         parents = (node for path, node in nodes.items() if path not in {*leaves} and node is not None)
         classes = dict.fromkeys(map(type, parents))
         remedy = "" if any(x.__module__ != "builtins" for x in classes) else " Use `by_path` for trees without modules."
@@ -338,6 +340,12 @@ class by_type(AbstractPatterns):  # noqa: N801
             f"there is no `{cls.__name__}` in the parameters. They consist of "
             f"{listing(x.__name__ for x in classes)}.{remedy}"
         )
+
+
+def _static(node: Any) -> set[str]:
+    """The names of the static fields of a module, which hold no parameters."""
+    fields = getattr(node, "__dataclass_fields__", {}).values()
+    return {field.name for field in fields if field.metadata.get("static")}
 
 
 _CALLS = (

@@ -80,7 +80,8 @@ def carry(
     its whole state is fresh, because a step count would be wrong for zero moments. A momentum is not carried if its
     input is another one, such as the scaled updates in RMSProp, nor into a transform that divides it by a second moment
     of its own, such as Adam after SGD, nor if it could come from several states. The report gives the reason for each
-    array.
+    array. Two inputs are the same if the transforms before are of the same classes: after another factor of `Scale`, or
+    another `every_k` of the sums of `MultiSteps(use_grad_mean=False)`, the momentum keeps the scale that it had.
 
     Schedules of an optimizer of the same class go on, as after `optimizer.replace(...)`. In one of another class, their
     step count is 0; to go on, set it: `tree.set(state, step=old_state.step)`. Hyperparameters are always those of the
