@@ -112,6 +112,7 @@ CASES = {
         Case("AdamW, all replicated", ADAMW, MIDDLE, "v5e:4x4", {"data": 16}, None),
         Case("AdamW, FSDP", ADAMW, MIDDLE, "v5e:4x4", {"data": 16}),
         Case("LowBit(AdamW), FSDP", mx.LowBit(ADAMW), MIDDLE, "v5e:4x4", {"data": 16}),
+        Case("LowBit(AdamW, bits=4), FSDP", mx.LowBit(ADAMW, bits=4), MIDDLE, "v5e:4x4", {"data": 16}),
     ),
     "1B with Muon": (
         Case("AdamW, FSDP", ADAMW, SMALL, "v5e:4x4", {"data": 16}),

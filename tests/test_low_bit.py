@@ -17,7 +17,8 @@ import modulax as mx
 import modulax.nnx
 from modulax import checkpoint
 from modulax._support.module import AbstractState
-from modulax.numerics._quantized import _by_floats, _by_patterns, _draws, form_of, quantized
+from modulax.numerics._codes import Form, Rows, by_floats, by_patterns, draws_of
+from modulax.numerics._quantized import form_of, quantize_together, quantized
 from modulax.states import Quantized
 from modulax.tree._state import declarations
 
@@ -164,9 +165,8 @@ def test_codes_of_accelerators_are_those_of_the_cpu(bits: int, nonnegative: bool
 
     @jax.jit
     def encode(x: Any) -> Any:
-        ways = (_by_patterns, _by_floats)
-        form = {"bits": bits, "block": 256, "is_signed": not nonnegative}
-        found = [way(x, u, **form) for u in (None, draws) for way in ways]
+        form = Form(bits, 256, not nonnegative)
+        found = [way([Rows(x, u, form)])[0] for u in (None, draws) for way in (by_patterns, by_floats)]
         return [(codes & (2**bits - 1), scales) for codes, scales in found]
 
     for x in (exact, spoilt):
@@ -176,6 +176,29 @@ def test_codes_of_accelerators_are_those_of_the_cpu(bits: int, nonnegative: bool
             np.testing.assert_array_equal(finite, np.isfinite(np.asarray(x)).all(1))
             differ = np.asarray(codes != others)[finite]
             assert differ.mean() < (1e-3 if x is spoilt else 1e-9)
+
+
+@pytest.mark.parametrize("shape", [(32, 256), (12, 128), (3, 16, 128), (5, 77)])
+def test_arrays_of_a_tpu_are_those_of_the_cpu(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch):
+    """Scales of both moments by one reduction, and pairs of rows by way of arrays in 4 bits."""
+    xs = [values(shape), jnp.square(values(shape))]
+    seeds = jnp.arange(4, dtype=jnp.uint32).reshape(2, 2)
+
+    def stored(bits: int) -> Any:
+        forms = [quantized(x, bits, 128, nonnegative=i == 1) for i, x in enumerate(xs)]
+        found = quantize_together(forms, xs, list(seeds))
+        return [(x.dequantize(), x.scales) for x in found], [x.codes.shape for x in found]
+
+    for bits in (8, 4):
+        expected, shapes = jax.jit(stored, static_argnums=0)(bits)
+        with monkeypatch.context() as on_tpu:
+            on_tpu.setattr(jax.lax, "platform_dependent", lambda *args, tpu, **others: tpu(*args))
+            found, others = jax.jit(lambda bits=bits: stored(bits))()
+        assert shapes == others
+        for (x, scales), (y, same) in zip(expected, found, strict=True):
+            np.testing.assert_array_equal(scales, same)
+            assert np.mean(np.asarray(x != y)) < 1e-2
+            chex.assert_trees_all_close(x, y, atol=float(scales.max()) / 4)
 
 
 @pytest.mark.parametrize("accumulated", [1, 4, 8])
@@ -426,15 +449,15 @@ def are_equal(a: Any, b: Any) -> bool:
 def test_state_of_sharded_parameters():
     mesh = jax.make_mesh((2, 4), ("a", "b"))
     place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("a", "b"))
-    params = {"w": values((16, 512))}
+    params = {"w": values((32, 512))}
     sharded = jax.device_put(params, place)
     for bits in (8, 4):
         optimizer = mx.LowBit(mx.AdamW(0.1), bits)
         shardings = mx.state_sharding(optimizer, sharded)
         state = jax.jit(optimizer.init, out_shardings=shardings)(sharded)
         mu = mx.tree.get(state, "mu")["w"]
-        assert mu.codes.sharding.shard_shape(mu.codes.shape)[:2] == ((8, 128) if bits == 8 else (4, 1))
-        assert mu.scales.sharding.shard_shape(mu.scales.shape) == (8, 1)
+        assert mu.codes.sharding.shard_shape(mu.codes.shape) == ((16, 128) if bits == 8 else (8, 128))
+        assert mu.scales.sharding.shard_shape(mu.scales.shape) == (16, 1)
         step = jax.jit(optimizer.step, out_shardings=({"w": place}, shardings))
         one = step(sharded, state, sharded)
         other = optimizer.step(params, optimizer.init(params), params)
@@ -446,7 +469,7 @@ def test_explicit_axes_that_codes_cannot_be_divided_over():
     """An odd number of rows on a device, and arrays that are flattened: the step is that without a mesh."""
     mesh = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,), devices=jax.devices()[:4])
     of = jax.sharding.PartitionSpec
-    places = {(12, 128): of("d"), (8, 77): of("d"), (3, 4, 128): of(None, "d")}
+    places = {(12, 128): of("d"), (8, 77): of("d"), (3, 4, 128): of(None, "d"), (2, 200): of(None, "d")}
     params = {str(shape): values(shape) for shape in places}
     for bits in (4, 8):
         optimizer = mx.LowBit(mx.Lion(0.1), bits, min_size=1)
@@ -470,7 +493,7 @@ def test_draws_are_divided_over_explicit_axes():
     x = jax.ShapeDtypeStruct((64, 128), jnp.float32, sharding=place)
     for bits in (8, 4):
         with jax.set_mesh(mesh):
-            jaxpr = jax.make_jaxpr(lambda x, bits=bits: _draws(jnp.zeros(2, jnp.uint32), x, bits, 128))(x)
+            jaxpr = jax.make_jaxpr(lambda x, bits=bits: draws_of(jnp.zeros(2, jnp.uint32), x, bits))(x)
         assert all(v.aval.sharding.spec[:1] == ("d",) for e in jaxpr.eqns for v in e.outvars if v.aval.ndim > 1)
         assert any(e.primitive.name == "iota" for e in jaxpr.eqns)
 

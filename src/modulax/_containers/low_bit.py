@@ -43,8 +43,7 @@ class LowBit(AbstractContainer):
         optimizer = LowBit(AdamW(1e-3))
 
     At each step, the moments are read from their codes, the inner transform makes its step, and the new moments are
-    written. In 8 bits, XLA computes this without storing the moments in float32; in 4 bits, it stores them on a TPU.
-    Every block of entries has a scale of its own; `modulax.states.Quantized` gives the code. AdamW takes 2.06 bytes a
+    written. XLA computes this without storing the moments in float32. Every block of entries has a scale of its own; `modulax.states.Quantized` gives the code. AdamW takes 2.06 bytes a
     parameter in 8 bits and 1.06 in 4 bits, in place of 8.
 
     The declarations of the fields of a state say what is stored in fewer bits: trees like the parameters, such as
@@ -117,12 +116,12 @@ class LowBit(AbstractContainer):
     ) -> tuple[Updates, LowBitState]:
         """Run a step of the inner transform on the moments that the codes stand for."""
         # In one program with the quantization: XLA computes the entries twice, for the scale of a block and for the
-        # codes. In 8 bits, it doesn't store them in float32.
+        # codes, and doesn't store them in float32.
         inner_state = _divided_like(dequantize(state.inner_state), updates)
         updates, new = self.inner.update(updates, inner_state, params, **extra)
         # No keys for the arrays: `quantize_like` takes its seeds from the raw data, of which the last word is a phase.
         next_key = None if state.rng_key is None else state.rng_key.at[-1].add(_TURN)
-        return updates, LowBitState(quantize_like(new, state.inner_state, state.rng_key), next_key)
+        return updates, LowBitState(quantize_like(new, state.inner_state, state.rng_key, updates), next_key)
 
     # Overridden because the inner transform reads its own state.
     def eval_params(self, state: LowBitState, params: Params) -> Params:

@@ -1,5 +1,6 @@
 """Arrays in fewer bits in a tree, read and written leaf by leaf."""
 
+import collections
 from typing import Any
 
 import jax.numpy as jnp
@@ -7,8 +8,9 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from ..numerics._quantized import AbstractQuantized
+from ..numerics._quantized import AbstractQuantized, quantize_together
 from ._leafmap import map_leaves
+from ._state import owners
 
 
 def is_quantized(x: Any) -> bool:
@@ -33,20 +35,36 @@ def dequantize(tree: PyTree) -> PyTree:
     return treedef.unflatten(leaves)
 
 
-def quantize_like(tree: PyTree, like: PyTree, words: Array | None) -> PyTree:
+def quantize_like(tree: PyTree, like: PyTree, words: Array | None, params: PyTree) -> PyTree:
     """Store the arrays of a tree in the form that they have in another tree; the inverse of `dequantize`.
 
     Args:
-        tree: a tree of arrays.
+        tree: a state.
         like: a tree of the same structure, with quantized arrays in the place of some.
         words: raw data of a random key for stochastic rounding; None rounds to the nearest value.
+        params: the parameters: the arrays of one of them are quantized together.
     """
     forms, treedef = jtu.tree_flatten(like, is_leaf=is_quantized)
     leaves = treedef.flatten_up_to(tree)
     at = [i for i, x in enumerate(forms) if is_quantized(x)]
     # Keys of JAX's generator, one for each array, would take longer to compile than all the rest.
-    seeds = [None if words is None else jnp.stack([words[0] + np.uint32(n), words[-1]]) for n in range(len(at))]
-    columns = [(forms[i], leaves[i], seed) for i, seed in zip(at, seeds, strict=True)]
-    for i, x in zip(at, map_leaves(lambda _, q, x, seed: q.quantize(x, seed), (), columns), strict=True):
-        leaves[i] = x
+    seeds = [] if words is None else [jnp.stack([words[0] + np.uint32(n), words[-1]]) for n in range(len(at))]
+    owned = owners(tree, params, of_same_shape=True)
+    groups: dict[Any, list[int]] = collections.defaultdict(list)  # of places in `at`
+    for n, i in enumerate(at):
+        form: Any = forms[i]
+        layout = form.codes.shape, form.scales.shape, form.bits
+        groups[n if owned[i] is None else (owned[i], *layout)].append(n)
+    columns = [
+        (
+            [forms[at[n]] for n in group],
+            [leaves[at[n]] for n in group],
+            None if words is None else [seeds[n] for n in group],
+        )
+        for group in groups.values()
+    ]
+    found = map_leaves(lambda _, *column: quantize_together(*column), (), columns)
+    for group, new in zip(groups.values(), found, strict=True):
+        for n, x in zip(group, new, strict=True):
+            leaves[at[n]] = x
     return treedef.unflatten(leaves)
