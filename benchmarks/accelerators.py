@@ -1,8 +1,8 @@
 """Compile steps for TPU v5e and H100 without a device, and compare the bytes that they move with the ideal.
 
 Writes `ACCELERATORS.md` next to this file, and fails if a row is over its bound. `--quick` compiles one large matrix
-for one device of each kind, without optax, and writes nothing. `--only WORD...` compiles the rows whose name contains one of the words,
-and prints their kernels.
+for one device of each kind, without optax, and writes nothing. `--only WORD...` compiles the rows whose name contains
+one of the words, and prints their kernels.
 """
 
 import argparse
