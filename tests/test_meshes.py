@@ -1,5 +1,6 @@
 """Meshes: on explicit axes and inside `shard_map`, arrays have types that say where they are, and types must agree."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -58,6 +59,55 @@ def test_a_step_on_explicit_axes(instance: Instance):
         updates = jax.device_put(case.updates(), NamedSharding(explicit, spec_of(case)))
         found = jax.eval_shape(two_steps(case), params, updates)
     assert jtu.tree_structure(found) == jtu.tree_structure(PARAMS)
+
+
+# Options that choose between what is kept and what is given, and parameters in bfloat16.
+DIVIDED = {
+    "reset": (mx.Lookahead(mx.Adam(0.1), 2, 0.5, reset_state=True), jnp.float32),
+    "window": (mx.ParamAverage(mx.SGD(0.1), window=2), jnp.float32),
+    "travelled": (mx.Mechanize(mx.Adam(0.1), store_delta=False), jnp.float32),
+    "cautious": (mx.AddDecayedWeights(0.1, cautious=True), jnp.float32),
+    "perturbed": (mx.SAM(mx.AdamW(0.1), mx.Adam(0.1), sync_period=3), jnp.bfloat16),
+    "skipped": (mx.MultiSteps(mx.AdamW(0.1), 2, should_skip=mx.skip_not_finite), jnp.bfloat16),
+    "finite": (mx.ApplyIfFinite(mx.MasterWeights(mx.AdamW(0.1)), 3), jnp.bfloat16),
+    "rounded": (mx.StochasticRounding(mx.AdamW(0.1)), jnp.bfloat16),
+    "masters": (mx.MasterWeights(mx.ScheduleFreeAdamW(0.1)), jnp.bfloat16),
+}
+
+
+@pytest.mark.parametrize("case", [
+    *(pytest.param(case_of(instance), id=str(instance)) for instance in firsts(TRANSFORMS)),
+    *(pytest.param(Case(t, jtu.tree_map(partial(jnp.asarray, dtype=d), PARAMS)), id=i) for i, (t, d) in DIVIDED.items()),
+])  # fmt: skip
+def test_a_step_with_a_divided_state_on_explicit_axes(case: Case):
+    """The parameters are whole; each array of the state is divided if it can be, and stays where it was."""
+    transform, explicit = case.transform, mesh(AxisType.Explicit)
+    whole = NamedSharding(explicit, P())
+
+    def placed(x: Any, sharding: Any = whole) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+    def axes(tree: Any) -> list[Any]:
+        specs = [x.sharding.spec if x.sharding else P() for x in jtu.tree_leaves(tree)]
+        return [(*spec, *[None] * (x.ndim - len(spec))) for x, spec in zip(jtu.tree_leaves(tree), specs, strict=True)]
+
+    def step(params: Any, state: Any, updates: Any) -> Any:
+        return transform.step(updates, state, params, **case.extra_for(params, updates))
+
+    with jax.set_mesh(explicit):
+        params, updates = jtu.tree_map(placed, (case.params, case.updates()))
+        shardings = mx.state_sharding(transform, params, zero="d")
+        state = jtu.tree_map(placed, jax.eval_shape(transform.init, params), shardings)
+        results = [(params, state), jax.eval_shape(step, params, state, updates)]
+        # Those that a moment has divided. JAX neither flattens nor factors a divided matrix.
+        if not case.examples and not isinstance(transform, (mx.Flatten, *OF_MATRICES)):
+            divided = jtu.tree_map(
+                lambda x: placed(x, NamedSharding(explicit, P(*[None] * (x.ndim - 1), "d"))), updates
+            )
+            results.append(jax.eval_shape(step, params, state, divided))
+        averaged = jax.eval_shape(transform.eval_params, state, params)
+    assert axes(averaged) == axes(params)
+    assert all(axes(result) == axes(results[0]) for result in results)
 
 
 def bad_at_first(case: Case) -> Any:
