@@ -62,22 +62,22 @@ def test_a_step_on_explicit_axes(instance: Instance):
 
 
 # Options that choose between what is kept and what is given, and parameters in bfloat16.
-DIVIDED = {
-    "reset": (mx.Lookahead(mx.Adam(0.1), 2, 0.5, reset_state=True), jnp.float32),
-    "window": (mx.ParamAverage(mx.SGD(0.1), window=2), jnp.float32),
-    "travelled": (mx.Mechanize(mx.Adam(0.1), store_delta=False), jnp.float32),
-    "cautious": (mx.AddDecayedWeights(0.1, cautious=True), jnp.float32),
-    "perturbed": (mx.SAM(mx.AdamW(0.1), mx.Adam(0.1), sync_period=3), jnp.bfloat16),
-    "skipped": (mx.MultiSteps(mx.AdamW(0.1), 2, should_skip=mx.skip_not_finite), jnp.bfloat16),
-    "finite": (mx.ApplyIfFinite(mx.MasterWeights(mx.AdamW(0.1)), 3), jnp.bfloat16),
-    "rounded": (mx.StochasticRounding(mx.AdamW(0.1)), jnp.bfloat16),
-    "masters": (mx.MasterWeights(mx.ScheduleFreeAdamW(0.1)), jnp.bfloat16),
-}
+OPTIONS = [
+    ("reset", mx.Lookahead(mx.Adam(0.1), 2, 0.5, reset_state=True), jnp.float32),
+    ("window", mx.ParamAverage(mx.SGD(0.1), window=2), jnp.float32),
+    ("travelled", mx.Mechanize(mx.Adam(0.1), store_delta=False), jnp.float32),
+    ("cautious", mx.AddDecayedWeights(0.1, cautious=True), jnp.float32),
+    ("perturbed", mx.SAM(mx.AdamW(0.1), mx.Adam(0.1), sync_period=3), jnp.bfloat16),
+    ("skipped", mx.MultiSteps(mx.AdamW(0.1), 2, should_skip=mx.skip_not_finite), jnp.bfloat16),
+    ("finite", mx.ApplyIfFinite(mx.MasterWeights(mx.AdamW(0.1)), 3), jnp.bfloat16),
+    ("rounded", mx.StochasticRounding(mx.AdamW(0.1)), jnp.bfloat16),
+    ("masters", mx.MasterWeights(mx.ScheduleFreeAdamW(0.1)), jnp.bfloat16),
+]
 
 
 @pytest.mark.parametrize("case", [
     *(pytest.param(case_of(instance), id=str(instance)) for instance in firsts(TRANSFORMS)),
-    *(pytest.param(Case(t, jtu.tree_map(partial(jnp.asarray, dtype=d), PARAMS)), id=i) for i, (t, d) in DIVIDED.items()),
+    *(pytest.param(Case(t, jtu.tree_map(partial(jnp.asarray, dtype=d), PARAMS)), id=n) for n, t, d in OPTIONS),
 ])  # fmt: skip
 def test_a_step_with_a_divided_state_on_explicit_axes(case: Case):
     """The parameters are whole; each array of the state is divided if it can be, and stays where it was."""
