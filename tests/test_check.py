@@ -18,6 +18,7 @@ KEY = jax.random.key(0)
 MODEL = Transformer(KEY)
 HALF = jax.tree.map(lambda x: x.astype(jnp.bfloat16), eqx.filter(MODEL, eqx.is_inexact_array))
 
+WEIGHTS = mx.by_role({mx.Bias: "b", mx.Gain: "b"}, default="w")
 FOUND: dict[str, tuple[Any, Any, str, Any]] = {
     "ascent": (
         mx.Chain(mx.ScaleByAdam(), mx.Scale(1e-3)),
@@ -153,6 +154,18 @@ FOUND: dict[str, tuple[Any, Any, str, Any]] = {
         r"all biases and gains, `blocks.0.attention.query_proj.bias`, .*`mask=decays`",
         mx.AdamW(1e-3, mask=mx.decays),
     ),
+    "decay of biases by Muon": (
+        mx.Muon(2e-2, adam_learning_rate=1e-3, adam_weight_decay=0.1, mask=mx.decays),
+        MODEL,
+        r"all biases and gains, .*`adam_weight_decay=0.0`",
+        mx.Muon(2e-2, adam_learning_rate=1e-3, weight_decay=0.1),
+    ),
+    "decay of biases beside Muon": (
+        mx.Partition({"w": mx.Muon(2e-2, adam_learning_rate=1e-3), "b": mx.AdamW(1e-3)}, WEIGHTS),
+        MODEL,
+        r"all biases and gains, .*: `mask=decays`",
+        mx.Partition({"w": mx.Muon(2e-2, adam_learning_rate=1e-3), "b": mx.Adam(1e-3)}, WEIGHTS),
+    ),
     "Muon and a name": (
         mx.Muon(2e-2, adam_learning_rate=1e-3),
         {"embed": jnp.ones((2, 2))},
@@ -184,7 +197,7 @@ FOUND: dict[str, tuple[Any, Any, str, Any]] = {
 ONLY_CHECKED = (
     *(name for name in FOUND if name.startswith("ascent")),
     "no decay",
-    "decay of biases",
+    *(name for name in FOUND if name.startswith("decay of biases")),
     "a negative rate",
 )
 

@@ -172,3 +172,18 @@ def test_what_has_no_sharding_rule_says_so():
             jax.eval_shape(lambda p: optimizer.update(p, optimizer.init(p), p), sharded)
         whole = jax.device_put(PARAMS, NamedSharding(explicit, P()))
         jax.eval_shape(lambda p: optimizer.update(p, optimizer.init(p), p), whole)
+
+
+@pytest.mark.parametrize("name, shape, per_head", [("qkv", (8, 24), False), ("key", (8, 2, 4), True)])
+def test_joined_matrices_that_are_divided_along_their_outputs(name: str, shape: tuple[int, ...], per_head: bool):
+    """Each has the factor of its own shape, and nothing is reshaped for it."""
+    roles = {name: mx.Attention(name, heads=2, fan_in=0, fan_out=tuple(range(1, len(shape))))}
+    optimizer = mx.Muon(0.02, adam_learning_rate=1e-3, roles=roles, per_head=per_head)
+    params = {name: jnp.linspace(-1.0, 1.0, 8 * shape[-1] * (len(shape) - 1)).reshape(shape)}
+    wanted, _ = jax.jit(optimizer.update)(params, optimizer.init(params), params)
+    explicit = mesh(AxisType.Explicit)
+    with jax.set_mesh(explicit):
+        divided = jax.device_put(params, NamedSharding(explicit, P(*[None] * (len(shape) - 1), "d")))
+        found, _ = jax.jit(optimizer.update)(divided, jax.jit(optimizer.init)(divided), divided)
+    assert found[name].sharding.spec[-1] == "d"
+    np.testing.assert_allclose(found[name], wanted[name], atol=1e-6)

@@ -11,6 +11,7 @@ from jaxtyping import Array, PyTree
 from .._protocol.apply_updates import apply_updates
 from .._protocol.container import AbstractContainer, in_dtypes_of, required_part
 from .._protocol.fields import Number, required_number
+from .._protocol.schedule import in_rounds
 from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import copy_in, default_float, safe_increment
 from .._support.checks import AT_LEAST_ONE
@@ -198,6 +199,16 @@ class Lookahead(AbstractContainer):
             steps_since_sync=jnp.where(is_due, jnp.zeros_like(n), n),
             slow=put(new_slow),
         )
+
+    # Overridden because a reset state does not tell which step was the last one, for `metrics`.
+    def at(self, state: LookaheadState) -> Self:
+        """Return this container with every schedule replaced by its value at the next step.
+
+        Args:
+            state: the state of this container.
+        """
+        with in_rounds(jnp.ceil(self.sync_period).astype(jnp.int32) if self.reset_state else 1):
+            return super().at(state)
 
     # Overridden because the slow parameters replace the evaluation parameters of the fast optimizer.
     def eval_params(self, state: LookaheadState, params: Params) -> Params:

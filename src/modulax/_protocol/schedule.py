@@ -293,6 +293,27 @@ def steps_back() -> int:
     return _steps_back.get()
 
 
+_steps_of_round = contextvars.ContextVar[Any]("_steps_of_round", default=1)
+
+
+@contextlib.contextmanager
+def in_rounds(steps: Any) -> Iterator[None]:
+    """In this block, a step count of zero is one that was reset after this number of steps.
+
+    So the last step before it is the last one of a round, also for a fresh state, which looks the same.
+    """
+    token = _steps_of_round.set(steps)
+    try:
+        yield
+    finally:
+        _steps_of_round.reset(token)
+
+
+def steps_of_round() -> Any:
+    """The number of steps before a count was last reset to zero; 1 if it never is."""
+    return _steps_of_round.get()
+
+
 def is_schedule(x: Any) -> bool:
     """Whether `x` is a schedule, stateful or not, for `is_leaf=`."""
     return isinstance(x, (AbstractSchedule, AbstractStatefulSchedule))

@@ -301,7 +301,7 @@ def roles(model: Any, given: Mapping[str, AbstractRole] | None = None) -> Roles:
     """
     if isinstance(model, AbstractHyperparameters):
         raise ValueError(f"`roles` was given `{type(model).__name__}` in place of a model: write `roles(model)`.")
-    return table_of(model_of(model), given or {})
+    return table_of(model_of(model), dict(as_roles(given).given))
 
 
 def table_of(model: Model, given: Mapping[str, AbstractRole]) -> Roles:
