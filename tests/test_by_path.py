@@ -297,8 +297,8 @@ def test_multipliers_after_an_optimizer_with_parameters_of_its_own(optimizer: An
 
 def test_schedule_free_with_layerwise_decay_is_that_of_one_optimizer_each():
     params, depths = {"a": jnp.ones(2), "z": jnp.ones(2)}, {"a": 0, "z": 1}
-    decayed = mx.ScheduleFree(mx.layerwise_decay(SGD, params, 0.5, depths), 0.1)
-    alone = mx.groups(mx.ScheduleFreeSGD(0.1), {"a": {"learning_rate": 0.05}})
+    decayed: Any = mx.ScheduleFree(mx.layerwise_decay(SGD, params, 0.5, depths), 0.1)
+    alone: Any = mx.groups(mx.ScheduleFreeSGD(0.1), {"a": {"learning_rate": 0.05}})
     results = []
     for optimizer in (decayed, alone):
         p, state = params, optimizer.init(params)

@@ -11,6 +11,7 @@ from flax import linen, nnx
 
 import modulax as mx
 import modulax.nnx
+from modulax._roles.labels import with_roles
 
 KEY = jax.random.key(0)
 
@@ -536,14 +537,15 @@ def test_who_is_trained_by_muon():
 def test_describe_says_what_may_be_the_head():
     mlp = eqx.nn.MLP(3, 2, 4, 1, key=KEY)
     head = '{"layers.1.weight": Head()}'
-    for optimizer, advice in {
-        MUON: f"roles={head}",
-        mx.GaLore(0.1): f"weight_dimension_numbers=roles(model, {head})",
-        mx.ScaleByMuon(): f"weight_dimension_numbers=roles(model, {head})",
-        MUON.replace(muon_weight_dimension_numbers=mx.roles(mlp)): (
-            f"muon_weight_dimension_numbers=roles(model, {head})"
+    for optimizer, advice in (
+        (MUON, f"roles={head}"),
+        (mx.GaLore(0.1), f"weight_dimension_numbers=roles(model, {head})"),
+        (mx.ScaleByMuon(), f"weight_dimension_numbers=roles(model, {head})"),
+        (
+            MUON.replace(muon_weight_dimension_numbers=mx.roles(mlp)),
+            f"muon_weight_dimension_numbers=roles(model, {head})",
         ),
-    }.items():
+    ):
         note = f"no layer is called `head`: if `layers.1.weight` is the last one, write `{advice}`."
         assert note in mx.describe(optimizer, mlp).notes
     assert not mx.describe(MUON.replace(roles={"layers.1": mx.Head()}), mlp).notes
@@ -786,6 +788,6 @@ def test_the_result_of_roles_counts_as_given(follow: Any):
     # The side that is projected: `(inputs, outputs)` is (4, 12).
     assert state.projector["embedding"]["weight"] is None
     assert state.projector["linear"]["weight"].shape == ((4, 2) if follow == "paper" else (12, 2))
-    bound = modulax._roles.labels.with_roles(muon, lambda given: mx.roles(model, given))
+    bound = with_roles(muon, lambda given: mx.roles(model, given))
     assert groups_of(bound, plain)["embedding.weight"] == ("adam" if follow == "paper" else "muon")
     assert bound.roles != found

@@ -1,7 +1,8 @@
 """`check`: what an optimizer would do to a model that was hardly meant."""
 
 import dataclasses
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax.tree_util as jtu
@@ -182,10 +183,15 @@ def _decay(optimizer: AbstractTransform, shown: Description, tree: PyTree, roles
     vectors = [path for path, role in roles.items() if role.kind in ("bias", "gain")]
     if not vectors or not {*vectors} <= decaying:
         return
-    routes = zip(roles, _routes(optimizer, tree), strict=True)
-    steps = [step.part for path, route in routes if path in vectors for step in route]
-    if remedies := dict.fromkeys(remedy for part in steps for remedy in _exclusions(part)):
+    if remedies := dict.fromkeys(_remedies(optimizer, tree, [path in vectors for path in roles])):
         yield (
             f"weight decay reaches all biases and gains, {listing(vectors, 3)}. Most recipes leave them out: "
             f"{' and '.join(remedies)}."
         )
+
+
+def _remedies(optimizer: AbstractTransform, tree: PyTree, where: Sequence[bool]) -> Iterator[str]:
+    """What leaves some leaves out of weight decay, in the transforms that they go through."""
+    for route in itertools.compress(_routes(optimizer, tree), where):
+        for step in route:
+            yield from _exclusions(step.part)

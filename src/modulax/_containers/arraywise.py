@@ -1,5 +1,6 @@
 """Which transforms treat every array alike and alone, so that `Stacked` can map them over a stack by `jax.vmap`."""
 
+import functools
 import itertools
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -132,22 +133,25 @@ def _placed(transform: AbstractTransform, is_random: bool) -> str:
     """A call of a transform in which `Stacked` is around all that it accepts, so that it trains the same."""
     if _is_accepted(transform, is_random):
         return f"Stacked({_call(transform)})"
-    if isinstance(transform, AbstractOptimizer) or not any(True for _ in transform.each_part()):
+    parts = [part for part in transform.each_part() if not part.auxiliary]
+    if isinstance(transform, AbstractOptimizer) or not parts:
         return _call(transform)
-    if type(transform) is not Chain:
-        parts = [p for p in transform.each_part() if not p.auxiliary]
-        inside = [_placed(p.transform, is_random) for p in parts]
-        if any(p.key is not None for p in parts):
-            inside = [f"{{{', '.join(f'{p.key!r}: {x}' for p, x in zip(parts, inside, strict=True))}}}"]
-        return f"{type(transform).__name__}({', '.join(inside)}, ...)"
-    calls = []
-    for is_accepted, run in itertools.groupby(transform.parts.values(), lambda x: _is_accepted(x, is_random)):
-        parts = list(run)
-        if is_accepted and not all(map(_is_entrywise, parts)):
-            calls.append(f"Stacked({_call(parts[0]) if len(parts) == 1 else f'Chain({_calls(parts)})'})")
+    if type(transform) is Chain:
+        return f"Chain({', '.join(_placed_in_turn([part.transform for part in parts], is_random))})"
+    inside = [_placed(part.transform, is_random) for part in parts]
+    if parts[0].key is not None:
+        inside = [f"{{{', '.join(f'{part.key!r}: {x}' for part, x in zip(parts, inside, strict=True))}}}"]
+    return f"{type(transform).__name__}({', '.join(inside)}, ...)"
+
+
+def _placed_in_turn(parts: Iterable[AbstractTransform], is_random: bool) -> Iterator[str]:
+    """The calls of the parts of a chain, with one `Stacked` around consecutive ones that it accepts."""
+    for is_accepted, group in itertools.groupby(parts, lambda part: _is_accepted(part, is_random)):
+        run = list(group)
+        if not is_accepted or all(map(_is_entrywise, run)):  # which gain nothing by stacks
+            yield from map(_call if is_accepted else functools.partial(_placed, is_random=is_random), run)
         else:
-            calls += [_placed(x, is_random) if not is_accepted else _call(x) for x in parts]
-    return f"Chain({', '.join(calls)})"
+            yield f"Stacked({_call(run[0] if len(run) == 1 else Chain(*run))})"
 
 
 def _is_accepted(transform: AbstractTransform, is_random: bool) -> bool:
@@ -155,9 +159,5 @@ def _is_accepted(transform: AbstractTransform, is_random: bool) -> bool:
 
 
 def _call(transform: AbstractTransform) -> str:
-    inside = _calls(transform.parts.values()) if type(transform) is Chain else "..."
+    inside = ", ".join(map(_call, transform.parts.values())) if type(transform) is Chain else "..."
     return f"{type(transform).__name__}({inside})"
-
-
-def _calls(parts: Iterable[AbstractTransform]) -> str:
-    return ", ".join(map(_call, parts))

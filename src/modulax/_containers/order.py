@@ -79,8 +79,9 @@ def last_one_in(transform: AbstractTransform) -> LastOne | None:
         return LastOne(transform, transform)
     parts = (part.transform for part in transform.each_part() if not part.auxiliary)
     found = next(filter(None, map(last_one_in, parts)), None)
-    is_written = found is not None and isinstance(transform, AbstractOptimizer)
-    return found._replace(written=transform) if is_written else found
+    if found is None or not isinstance(transform, AbstractOptimizer):
+        return found
+    return found._replace(written=transform)
 
 
 def refuse_multipliers(owner: str, optimizer: AbstractTransform, changed: str) -> None:
@@ -103,18 +104,22 @@ def _changed_after(x: AbstractTransform, after: Sequence[AbstractTransform], tre
     # That two optimizers are one too many, is said already.
     changing = [y for y in after if not _hands_on(y) and not (_is_optimizer(x) and _is_optimizer(y))]
     last = last_one_in(x) if changing else None
-    if last is not None and not last.transform._keeps_parameters:
-        changing = [y for y in changing if y._effect(tree).frozen is None]
-    if last is None or not changing:
+    if last is None:
         return
-    other = type(changing[0]).__name__
-    if last.written is last.transform:
-        around = last.around("Chain(...)")
-        advice = f"Put it outermost, {around}, or last." if around else "Put it last."
-    else:
-        around = last.around(f"Chain({{}}, {other}(...))")
-        advice = f"Write {around}, or put it last." if around else "Put it last."
-    yield f"{last}, and doesn't see what `{other}` does to its updates. {advice}"
+    if not last.transform._keeps_parameters:
+        changing = [y for y in changing if y._effect(tree).frozen is None]
+    if changing:
+        other = type(changing[0]).__name__
+        yield f"{last}, and doesn't see what `{other}` does to its updates. {_before(last, other)}"
+
+
+def _before(last: LastOne, other: str) -> str:
+    """What to write to let a transform change the updates before they come to one that must be the last."""
+    is_written = last.written is last.transform
+    around = last.around("Chain(...)" if is_written else f"Chain({{}}, {other}(...))")
+    if around is None:
+        return "Put it last."
+    return f"Put it outermost, {around}, or last." if is_written else f"Write {around}, or put it last."
 
 
 def _hands_on(transform: AbstractTransform) -> bool:

@@ -24,7 +24,8 @@ from .._support.checks import check_extra
 from .._support.types import State
 from ..tree._math import strong
 from ..tree._paths import JoinedNames, join, key_names
-from .schedule import AbstractSchedule, AbstractStatefulSchedule, is_schedule, is_stateful, steps_back, steps_of_round
+from .last_step import steps_back, steps_of_round
+from .schedule import AbstractSchedule, AbstractStatefulSchedule, is_schedule, is_stateful
 from .transform import AbstractTransform, extra_arguments
 
 

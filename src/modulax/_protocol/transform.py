@@ -34,10 +34,11 @@ from .apply_updates import apply_updates
 from .boundary import EvalBoundary, InitBoundary, UpdateBoundary
 from .entry import as_written, entry, explained
 from .hyperparameters import AbstractHyperparameters, Hyperparameters, numbers_with_paths
+from .last_step import at_last_step
 from .metrics import by_short_names, hyperparameters_in_force, measured_in
 from .mistakes import explaining_state, wrong_state
 from .program import Program
-from .schedule import at_last_step, has_schedule, has_stateful_schedule
+from .schedule import has_schedule, has_stateful_schedule
 
 T = TypeVar("T")
 

@@ -33,11 +33,14 @@ class AbstractRoles(AbstractLabels):
 
     Attributes:
         given: pairs of pattern and role that the user gave.
-        is_given: whether the user gave anything: such pairs, or the result of `roles`.
     """
 
     given: Given
-    is_given: bool
+
+    @property
+    @abc.abstractmethod
+    def is_given(self) -> bool:
+        """Whether the user gave anything: such pairs, or the result of `roles`."""
 
     @abc.abstractmethod
     def labels(self, tree: PyTree, *, partial: bool = False) -> list[AbstractRole]:
@@ -67,7 +70,7 @@ class FoundRoles(AbstractRoles):
 
     def bound(self, find: Callable[[Any], "Roles"]) -> AbstractLabels:
         found = copy.copy(find(dict(self.given)))
-        found.is_given = self.is_given
+        found._is_given = self.is_given
         return found
 
     def plain(self) -> Any:
@@ -201,12 +204,16 @@ class Roles(AbstractRoles):
         tree: PyTree,
         given: Given = (),
     ):
-        self.given, self.is_given = given, True
+        self.given, self._is_given = given, True
         self._found = tuple(found.items())
         self._by_path = {".".join(names): role for names, role in found.items()}
         self._shapes = dict(shapes)
         self._hash = hash(self._found)  # computed once: as a static field, it is hashed in every call
         self.tree = tree
+
+    @property
+    def is_given(self) -> bool:
+        return self._is_given
 
     def __eq__(self, other: object) -> bool:
         if self is other or type(other) is not Roles:
