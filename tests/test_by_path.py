@@ -278,6 +278,38 @@ def test_unknown_depths_are_errors(tree, arguments, message):
 GROUPS = {"head.*": {"learning_rate": 1e-2, "weight_decay": 0.0}, "*.bias": {"weight_decay": 0.0}}
 
 
+SGD = mx.SGD(0.1)
+
+
+@pytest.mark.parametrize("optimizer, message", [
+    (mx.ScheduleFreeSGD(0.1), r"`ScheduleFree\({}\(SGD\(...\), ...\)(\[0\])?, ...\)`"),
+    (mx.ScheduleFreeAdamW(0.1), r"`ScheduleFree\({}\(AdamW\(..., b1=0.0\), ...\)(\[0\])?, ...\)`"),
+    (mx.Chain(mx.Clip(1.0), mx.ParamEMA(SGD)), r"`ParamEMA\({}\(SGD\(...\), ...\)(\[0\])?\)`"),
+    (mx.MADGRAD(0.1), r"`{}` multiplies .* `groups\(MADGRAD\(...\), \{{...\}}\)`"),
+])  # fmt: skip
+def test_multipliers_after_an_optimizer_with_parameters_of_its_own(optimizer: Any, message: str):
+    params, depths = {"a": jnp.ones(2), "z": jnp.ones(2)}, {"a": 0, "z": 1}
+    with pytest.raises(ValueError, match=message.format("layerwise_decay")):
+        mx.layerwise_decay(optimizer, params, 0.5, depths)
+    with pytest.raises(ValueError, match=message.format("mup")):
+        mx.mup(optimizer, params, params, like="sgd")
+
+
+def test_schedule_free_with_layerwise_decay_is_that_of_one_optimizer_each():
+    params, depths = {"a": jnp.ones(2), "z": jnp.ones(2)}, {"a": 0, "z": 1}
+    decayed: Any = mx.ScheduleFree(mx.layerwise_decay(SGD, params, 0.5, depths), 0.1)
+    alone: Any = mx.groups(mx.ScheduleFreeSGD(0.1), {"a": {"learning_rate": 0.05}})
+    results = []
+    for optimizer in (decayed, alone):
+        p, state = params, optimizer.init(params)
+        for _ in range(3):
+            p, state = optimizer.step(p, state, p)
+        results.append((p, optimizer.eval_params(state, p)))
+    for x, y in zip(*map(jax.tree.leaves, results), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-6)
+    assert mx.check(decayed, params) == ()
+
+
 def test_groups_are_those_of_one_optimizer_each():
     optimizer = mx.groups(mx.AdamW(1e-3, weight_decay=0.1), GROUPS)
     grads = jax.tree.map(lambda p: 0.3 * p, PARAMS)

@@ -18,6 +18,7 @@ KEY = jax.random.key(0)
 MODEL = Transformer(KEY)
 HALF = jax.tree.map(lambda x: x.astype(jnp.bfloat16), eqx.filter(MODEL, eqx.is_inexact_array))
 
+WEIGHTS = mx.by_role({mx.Bias: "b", mx.Gain: "b"}, default="w")
 FOUND: dict[str, tuple[Any, Any, str, Any]] = {
     "ascent": (
         mx.Chain(mx.ScaleByAdam(), mx.Scale(1e-3)),
@@ -56,7 +57,10 @@ FOUND: dict[str, tuple[Any, Any, str, Any]] = {
         mx.Chain(mx.ScaleByAdam(), mx.AddDecayedWeights(0.1, mask=mx.decays), mx.Scale(-0.1)),
     ),
     "ascent of one group": (
-        mx.Partition({"w": mx.Chain(mx.ScaleByAdam(), mx.Scale(1e-3)), "rest": mx.SGD(0.1)}, mx.by_path({"blocks.*": "w", "*": "rest"})),
+        mx.Partition(
+            {"w": mx.Chain(mx.ScaleByAdam(), mx.Scale(1e-3)), "rest": mx.SGD(0.1)},
+            mx.by_path({"blocks.*": "w", "*": "rest"}),
+        ),
         MODEL,
         "direction of the gradients",
         mx.Chain(
@@ -88,6 +92,49 @@ FOUND: dict[str, tuple[Any, Any, str, Any]] = {
         "`MasterWeights` keeps parameters",
         mx.MasterWeights(mx.Chain(mx.SGD(1e-3), mx.Scale(0.5))),
     ),
+    "a step to new parameters before a multiplier": (
+        mx.Chain(mx.MADGRAD(0.1), mx.Scale(0.5)),
+        MODEL,
+        "`MADGRAD` computes the new parameters from the first ones, .* Put it last",
+        mx.Chain(mx.Scale(0.5), mx.MADGRAD(0.1)),
+    ),
+    "rounding before a multiplier": (
+        mx.Chain(mx.StochasticRounding(mx.SGD(1e-3)), mx.Scale(0.5)),
+        MODEL,
+        "`StochasticRounding` rounds the new parameters",
+        mx.StochasticRounding(mx.Chain(mx.SGD(1e-3), mx.Scale(0.5))),
+    ),
+    "perturbed parameters before a clip": (
+        mx.Chain(mx.SAM(mx.SGD(0.1), mx.SGD(0.01)), mx.Clip(1.0)),
+        MODEL,
+        r"`SAM` leads back from perturbed parameters, .*`SAM\(Chain\(...\), ...\)`",
+        mx.Chain(mx.SAM(mx.SGD(0.1), mx.SGD(0.01), opaque_mode=True), mx.Clip(1.0)),
+    ),
+    "ScheduleFreeAdamW before a factor": (
+        mx.Chain(mx.ScheduleFreeAdamW(1e-3), mx.ReduceOnPlateau()),
+        MODEL,
+        r"`ScheduleFreeAdamW` .* `ScheduleFree\(Chain\(AdamW\(..., b1=0.0\), ReduceOnPlateau\(...\)\), ...\)`",
+        mx.ScheduleFree(mx.Chain(mx.Adam(1e-3, b1=0.0), mx.ReduceOnPlateau()), 1e-3),
+    ),
+    "Mechanize before a multiplier": (
+        mx.Chain(mx.Mechanize(mx.SGD(1.0)), mx.Scale(0.5)),
+        MODEL,
+        "`Mechanize` keeps parameters",
+        mx.Mechanize(mx.Chain(mx.SGD(1.0), mx.Scale(0.5))),
+    ),
+    **{
+        f"an average in {name} before a multiplier": (
+            mx.Chain(container, mx.Scale(0.5)),
+            {"a": jnp.ones(2), "b": jnp.ones((2, 2))},
+            "`ParamEMA` keeps parameters",
+            mx.Chain(container, mx.Chain(mx.Identity(), mx.Chain())),
+        )
+        for name, container in {
+            "Injected": mx.Injected(mx.ParamEMA(mx.SGD(0.1))),
+            "MultiSteps": mx.MultiSteps(mx.ParamEMA(mx.SGD(0.1)), 1),
+            "a group": mx.Partition({"x": mx.ParamEMA(mx.SGD(0.1)), "y": mx.SGD(0.1)}, {"a": "x", "b": "y"}),
+        }.items()
+    },
     "a freeze before decay": (
         mx.Chain(mx.Freeze(mx.by_path({"lm_head.*": True, "*": False})), mx.AdamW(1e-3, mask=mx.decays)),
         MODEL,
@@ -106,6 +153,18 @@ FOUND: dict[str, tuple[Any, Any, str, Any]] = {
         MODEL,
         r"all biases and gains, `blocks.0.attention.query_proj.bias`, .*`mask=decays`",
         mx.AdamW(1e-3, mask=mx.decays),
+    ),
+    "decay of biases by Muon": (
+        mx.Muon(2e-2, adam_learning_rate=1e-3, adam_weight_decay=0.1, mask=mx.decays),
+        MODEL,
+        r"all biases and gains, .*`adam_weight_decay=0.0`",
+        mx.Muon(2e-2, adam_learning_rate=1e-3, weight_decay=0.1),
+    ),
+    "decay of biases beside Muon": (
+        mx.Partition({"w": mx.Muon(2e-2, adam_learning_rate=1e-3), "b": mx.AdamW(1e-3)}, WEIGHTS),
+        MODEL,
+        r"all biases and gains, .*: `mask=decays`",
+        mx.Partition({"w": mx.Muon(2e-2, adam_learning_rate=1e-3), "b": mx.Adam(1e-3)}, WEIGHTS),
     ),
     "Muon and a name": (
         mx.Muon(2e-2, adam_learning_rate=1e-3),
@@ -138,7 +197,7 @@ FOUND: dict[str, tuple[Any, Any, str, Any]] = {
 ONLY_CHECKED = (
     *(name for name in FOUND if name.startswith("ascent")),
     "no decay",
-    "decay of biases",
+    *(name for name in FOUND if name.startswith("decay of biases")),
     "a negative rate",
 )
 
@@ -195,6 +254,7 @@ QUIET = {
     "decay of the others": mx.Chain(FIRST, mx.AdamW(0.1, weight_decay=0.1, mask={"a": False, "b": True})),
     "frozen again": mx.Chain(FIRST, mx.AdamW(0.1, weight_decay=0.1), FIRST),
     "decay of one group": mx.Chain(FIRST, mx.groups(mx.AdamW(0.1, weight_decay=0.0), {"b": {"weight_decay": 0.1}})),
+    "frozen after a step to new parameters": mx.Chain(mx.MADGRAD(0.1), FIRST),
     "growth without end": mx.SGD(mx.schedules.ExponentialDecay(1e-7, 100, 2.0)),
     "large batches": mx.LARS(mx.schedules.WarmupCosineDecay(0.0, 29.0, 100, 1000)),
     "one after the other": mx.Chain(

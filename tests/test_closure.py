@@ -129,7 +129,8 @@ def test_types_are_kept_and_extra_arguments_reach_the_heart(composition: Composi
 
 @pytest.mark.parametrize("composition", [c for c in COMPOSITIONS if c.is_refused], ids=str)
 def test_stacked_refuses_what_depends_on_other_arrays(composition: Composition):
-    with pytest.raises(ValueError, match=r"as if it were alone, and `\w+` .*\. Put it around `Stacked`, as in `"):
+    advice = r"(Put it around `Stacked`, as in `|Leave `Stacked` out)"
+    with pytest.raises(ValueError, match=rf"as if it were alone, and `\w+` .*\. {advice}"):
         composition.make()
 
 

@@ -279,3 +279,16 @@ def test_mechanic_follows_a_schedule_of_its_own():
     now = transform.hyperparameters(state)
     np.testing.assert_allclose(now["weight_decay"], 2 / 3, rtol=1e-6)
     np.testing.assert_allclose(now["base_optimizer.parts.scale_by_learning_rate.learning_rate"], 1 / 3, rtol=1e-6)
+
+
+def test_metrics_after_a_reset_are_those_of_the_step_before():
+    """The state of the optimizer starts again, and the rate in force was that of the last step of the round."""
+    rates = mx.schedules.Linear(1.0, 0.0, 10)
+    optimizer = mx.Chain(mx.Identity(), mx.Lookahead(mx.SGD(rates), 2.5, 1.0, reset_state=True))
+    params, found = {"w": jnp.ones(2)}, []
+    state = optimizer.init(params)
+    for _ in range(4):
+        new, state = optimizer.step({"w": jnp.ones(2)}, state, params)
+        found.append((optimizer.metrics(state)["learning_rate"], params["w"][0] - new["w"][0]))
+        params = new
+    np.testing.assert_allclose(found, [(x, x) for x in (1.0, 0.9, 0.8, 1.0)], rtol=1e-5)

@@ -1,5 +1,6 @@
 """Meshes: on explicit axes and inside `shard_map`, arrays have types that say where they are, and types must agree."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -58,6 +59,55 @@ def test_a_step_on_explicit_axes(instance: Instance):
         updates = jax.device_put(case.updates(), NamedSharding(explicit, spec_of(case)))
         found = jax.eval_shape(two_steps(case), params, updates)
     assert jtu.tree_structure(found) == jtu.tree_structure(PARAMS)
+
+
+# Options that choose between what is kept and what is given, and parameters in bfloat16.
+OPTIONS = [
+    ("reset", mx.Lookahead(mx.Adam(0.1), 2, 0.5, reset_state=True), jnp.float32),
+    ("window", mx.ParamAverage(mx.SGD(0.1), window=2), jnp.float32),
+    ("travelled", mx.Mechanize(mx.Adam(0.1), store_delta=False), jnp.float32),
+    ("cautious", mx.AddDecayedWeights(0.1, cautious=True), jnp.float32),
+    ("perturbed", mx.SAM(mx.AdamW(0.1), mx.Adam(0.1), sync_period=3), jnp.bfloat16),
+    ("skipped", mx.MultiSteps(mx.AdamW(0.1), 2, should_skip=mx.skip_not_finite), jnp.bfloat16),
+    ("finite", mx.ApplyIfFinite(mx.MasterWeights(mx.AdamW(0.1)), 3), jnp.bfloat16),
+    ("rounded", mx.StochasticRounding(mx.AdamW(0.1)), jnp.bfloat16),
+    ("masters", mx.MasterWeights(mx.ScheduleFreeAdamW(0.1)), jnp.bfloat16),
+]
+
+
+@pytest.mark.parametrize("case", [
+    *(pytest.param(case_of(instance), id=str(instance)) for instance in firsts(TRANSFORMS)),
+    *(pytest.param(Case(t, jtu.tree_map(partial(jnp.asarray, dtype=d), PARAMS)), id=n) for n, t, d in OPTIONS),
+])  # fmt: skip
+def test_a_step_with_a_divided_state_on_explicit_axes(case: Case):
+    """The parameters are whole; each array of the state is divided if it can be, and stays where it was."""
+    transform, explicit = case.transform, mesh(AxisType.Explicit)
+    whole = NamedSharding(explicit, P())
+
+    def placed(x: Any, sharding: Any = whole) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+    def axes(tree: Any) -> list[Any]:
+        specs = [x.sharding.spec if x.sharding else P() for x in jtu.tree_leaves(tree)]
+        return [(*spec, *[None] * (x.ndim - len(spec))) for x, spec in zip(jtu.tree_leaves(tree), specs, strict=True)]
+
+    def step(params: Any, state: Any, updates: Any) -> Any:
+        return transform.step(updates, state, params, **case.extra_for(params, updates))
+
+    with jax.set_mesh(explicit):
+        params, updates = jtu.tree_map(placed, (case.params, case.updates()))
+        shardings = mx.state_sharding(transform, params, zero="d")
+        state = jtu.tree_map(placed, jax.eval_shape(transform.init, params), shardings)
+        results = [(params, state), jax.eval_shape(step, params, state, updates)]
+        # Those that a moment has divided. JAX neither flattens nor factors a divided matrix.
+        if not case.examples and not isinstance(transform, (mx.Flatten, *OF_MATRICES)):
+            divided = jtu.tree_map(
+                lambda x: placed(x, NamedSharding(explicit, P(*[None] * (x.ndim - 1), "d"))), updates
+            )
+            results.append(jax.eval_shape(step, params, state, divided))
+        averaged = jax.eval_shape(transform.eval_params, state, params)
+    assert axes(averaged) == axes(params)
+    assert all(axes(result) == axes(results[0]) for result in results)
 
 
 def bad_at_first(case: Case) -> Any:
@@ -122,3 +172,18 @@ def test_what_has_no_sharding_rule_says_so():
             jax.eval_shape(lambda p: optimizer.update(p, optimizer.init(p), p), sharded)
         whole = jax.device_put(PARAMS, NamedSharding(explicit, P()))
         jax.eval_shape(lambda p: optimizer.update(p, optimizer.init(p), p), whole)
+
+
+@pytest.mark.parametrize("name, shape, per_head", [("qkv", (8, 24), False), ("key", (8, 2, 4), True)])
+def test_joined_matrices_that_are_divided_along_their_outputs(name: str, shape: tuple[int, ...], per_head: bool):
+    """Each has the factor of its own shape, and nothing is reshaped for it."""
+    roles = {name: mx.Attention(name, heads=2, fan_in=0, fan_out=tuple(range(1, len(shape))))}
+    optimizer = mx.Muon(0.02, adam_learning_rate=1e-3, roles=roles, per_head=per_head)
+    params = {name: jnp.linspace(-1.0, 1.0, 8 * shape[-1] * (len(shape) - 1)).reshape(shape)}
+    wanted, _ = jax.jit(optimizer.update)(params, optimizer.init(params), params)
+    explicit = mesh(AxisType.Explicit)
+    with jax.set_mesh(explicit):
+        divided = jax.device_put(params, NamedSharding(explicit, P(*[None] * (len(shape) - 1), "d")))
+        found, _ = jax.jit(optimizer.update)(divided, jax.jit(optimizer.init)(divided), divided)
+    assert found[name].sharding.spec[-1] == "d"
+    np.testing.assert_allclose(found[name], wanted[name], atol=1e-6)

@@ -11,6 +11,7 @@ from flax import linen, nnx
 
 import modulax as mx
 import modulax.nnx
+from modulax._roles.labels import with_roles
 
 KEY = jax.random.key(0)
 
@@ -535,10 +536,17 @@ def test_who_is_trained_by_muon():
 
 def test_describe_says_what_may_be_the_head():
     mlp = eqx.nn.MLP(3, 2, 4, 1, key=KEY)
-    note = (
-        r'no layer is called `head`: if `layers.1.weight` is the last one, write `roles={"layers.1.weight": Head()}`.'
-    )
-    for optimizer in (MUON, mx.GaLore(0.1)):
+    head = '{"layers.1.weight": Head()}'
+    for optimizer, advice in (
+        (MUON, f"roles={head}"),
+        (mx.GaLore(0.1), f"weight_dimension_numbers=roles(model, {head})"),
+        (mx.ScaleByMuon(), f"weight_dimension_numbers=roles(model, {head})"),
+        (
+            MUON.replace(muon_weight_dimension_numbers=mx.roles(mlp)),
+            f"muon_weight_dimension_numbers=roles(model, {head})",
+        ),
+    ):
+        note = f"no layer is called `head`: if `layers.1.weight` is the last one, write `{advice}`."
         assert note in mx.describe(optimizer, mlp).notes
     assert not mx.describe(MUON.replace(roles={"layers.1": mx.Head()}), mlp).notes
     assert not mx.describe(mx.AdamW(0.1, mask=mx.decays), mlp).notes
@@ -723,3 +731,63 @@ def test_mistakes(name: str):
     call, message = WRONG[name]
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_fewer_heads_of_keys_and_values():
+    """Of NNX: each head is one of the axes of the kernel; the layer knows the heads of queries only."""
+    for kv_heads, size in ((2, 8), (1, 6)):
+        model = nnx.MultiHeadAttention(
+            num_heads=4, num_kv_heads=kv_heads, in_features=size, qkv_features=2 * size, decode=False, rngs=nnx.Rngs(0)
+        )
+        found = mx.roles(model)
+        for name, heads in (("query", 4), ("key", kv_heads), ("value", kv_heads)):
+            role, outputs = found[f"{name}.kernel"], heads * size // 2
+            assert (role.kind, role.by_head(outputs)) == (name, (size // 2,) * heads)
+        modulax.nnx.Optimizer(model, MUON.replace(per_head=True))
+
+
+class Holding(eqx.Module):
+    final: eqx.nn.Linear = eqx.field(metadata={"role": mx.Head()})
+    tables: list[jax.Array] = eqx.field(metadata={"role": mx.Embedding()})
+    other: eqx.nn.Linear = eqx.field(metadata={"role": "not one of ours"})
+
+
+def test_metadata_of_a_field_that_holds_layers():
+    """As a pattern of a layer, it means the weight; the innermost field wins."""
+    outer = eqx.nn.Linear(2, 3, key=KEY)
+    found = mx.roles({"model": Holding(outer, [jnp.ones((2, 3)), jnp.ones((2, 3))], outer)})
+    assert {path: role.kind for path, role in found.items()} == {
+        "model.final.weight": "head",
+        "model.final.bias": "bias",
+        "model.tables.0": "embedding",
+        "model.tables.1": "embedding",
+        "model.other.weight": "hidden",
+        "model.other.bias": "bias",
+    }
+    head = found["model.final.weight"]
+    assert (head.fan_in, head.fan_out) == ((1,), (0,))
+
+
+@pytest.mark.parametrize("follow", ["paper", "optax"])
+def test_the_result_of_roles_counts_as_given(follow: Any):
+    """In every argument that takes it; what an optimizer finds by itself in a model doesn't."""
+    model = {"embedding": eqx.nn.Embedding(6, 4, key=KEY), "linear": eqx.nn.Linear(4, 12, key=KEY)}
+    found = mx.roles(model)
+    plain = {name: {"weight": layer.weight} for name, layer in model.items()}
+    muon = MUON.replace(follow=follow)
+    for optimizer in (muon.replace(roles=found), muon.replace(muon_weight_dimension_numbers=found)):
+        assert groups_of(optimizer, plain) == {"embedding.weight": "adam", "linear.weight": "muon"}
+    given = {"weight_dimension_numbers": found, "follow": follow}
+    state = jax.eval_shape(mx.ScaleByMuon(**given).init, plain)
+    assert (state.mu["embedding"]["weight"], state.mu["linear"]["weight"].shape) == (None, (12, 4))
+    ones = {name: {"weight": jnp.ones((12, 4))} for name in plain}
+    scaled, _ = mx.ScaleByShape(**given).update(ones, mx.EmptyState())
+    np.testing.assert_allclose(scaled["embedding"]["weight"], 1.0)
+    np.testing.assert_allclose(scaled["linear"]["weight"], np.sqrt(3), rtol=1e-6)
+    state = jax.eval_shape(mx.ScaleByGaLore(2, **given).init, plain)
+    # The side that is projected: `(inputs, outputs)` is (4, 12).
+    assert state.projector["embedding"]["weight"] is None
+    assert state.projector["linear"]["weight"].shape == ((4, 2) if follow == "paper" else (12, 2))
+    bound = with_roles(muon, lambda given: mx.roles(model, given))
+    assert groups_of(bound, plain)["embedding.weight"] == ("adam" if follow == "paper" else "muon")
+    assert bound.roles != found

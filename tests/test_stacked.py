@@ -3,6 +3,7 @@
 import collections
 import copy
 import pickle
+import re
 from typing import Any
 
 import chex
@@ -212,3 +213,46 @@ def test_mistakes():
     wrong = PARAMS | {"a1": jnp.ones(3)}
     with pytest.raises(ValueError, match=r"shape \(3,\) at `a1`, where the parameter has shape \(4, 3\)"):
         optimizer.update(wrong, optimizer.init(PARAMS))
+
+
+FIRST = mx.by_path({"a0": True, "*": False})
+ADAM, CLIP, FREEZE = mx.Adam(0.1), mx.ClipByGlobalNorm(0.1), mx.Freeze(FIRST)
+DOUBLED = mx.ScaleByPath({"a0": 2.0, "*": 1.0})
+DECAYED = mx.AdamW(0.1, weight_decay=0.1, mask=FIRST)
+LABELS = mx.by_path({"a0": "x", "*": "y"})
+REFUSED: dict[str, tuple[mx.AbstractTransform, mx.AbstractTransform]] = {
+    "`ScaleByPath` tells arrays apart. Put it around `Stacked`, as in `Chain(Stacked(Adam(...)), ScaleByPath(...))`": (
+        mx.Chain(ADAM, DOUBLED),
+        mx.Chain(mx.Stacked(ADAM), DOUBLED),
+    ),
+    "as in `Chain(ClipByGlobalNorm(...), Stacked(Chain(Clip(...), Adam(...))), Freeze(...), Scale(...))`": (
+        mx.Chain(CLIP, mx.Clip(0.1), ADAM, FREEZE, mx.Scale(0.5)),
+        mx.Chain(CLIP, mx.Stacked(mx.Chain(mx.Clip(0.1), ADAM)), FREEZE, mx.Scale(0.5)),
+    ),
+    "`AdamW` chooses parameters by `mask`. Put it around `Stacked`, as in `ParamEMA(Stacked(AdamW(...)), ...)`": (
+        mx.ParamEMA(DECAYED, 0.5),
+        mx.ParamEMA(mx.Stacked(DECAYED), 0.5),
+    ),
+    "as in `Partition({'x': Stacked(Adam(...)), 'y': Chain(ClipByGlobalNorm(...), Stacked(SGD(...)))}, ...)`": (
+        mx.Partition({"x": ADAM, "y": mx.Chain(CLIP, mx.SGD(0.1, 0.9))}, LABELS),
+        mx.Partition({"x": mx.Stacked(ADAM), "y": mx.Chain(CLIP, mx.Stacked(mx.SGD(0.1, 0.9)))}, LABELS),
+    ),
+    "as in `SAM(Stacked(Adam(...)), ...)`": (
+        mx.SAM(ADAM, mx.SGD(0.1)),
+        mx.SAM(mx.Stacked(ADAM), mx.SGD(0.1)),
+    ),
+}
+
+
+def test_what_to_write_trains_what_was_refused():
+    for message, (inner, _) in REFUSED.items():
+        with pytest.raises(ValueError, match=re.escape(message)):
+            mx.Stacked(inner)
+    results = jax.jit(lambda: {message: tuple(map(steps, pair)) for message, pair in REFUSED.items()})()
+    for message, ((params, _, average), (new, _, new_average)) in results.items():
+        chex.assert_trees_all_close((new, new_average), (params, average), rtol=1e-5, atol=1e-6, custom_message=message)
+    with pytest.raises(ValueError, match=r"`Muon` tells arrays apart\. Leave `Stacked` out\."):
+        mx.Stacked(mx.Muon(0.1))
+    drawing = mx.LowBit(ADAM, min_size=0)
+    with pytest.raises(ValueError, match=r"`LowBit` draws random numbers, .* `LowBit\(Stacked\(Adam\(...\)\), ...\)`"):
+        mx.Stacked(drawing).init(PARAMS)

@@ -1,7 +1,8 @@
 """`check`: what an optimizer would do to a model that was hardly meant."""
 
 import dataclasses
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax.tree_util as jtu
@@ -48,11 +49,11 @@ def check(optimizer: AbstractTransform, model: Any) -> Findings:
         print(check(optimizer, model))
         assert not check(optimizer, model)
 
-    It finds: updates in the direction of the gradient; two optimizers in one chain; an average of parameters or master
-    weights before a clip; a `Freeze` before weight decay; a weight decay of no leaf, or of all biases and gains; what
-    Muon takes for a matrix, and AdamW's learning rate beside it; learning rates above 1, below 0 or NaN, also of
-    schedules; steps that a low precision rounds away; and an optimizer in the model, which would be trained. `init`
-    warns of some of them.
+    It finds: updates in the direction of the gradient; two optimizers in one chain; an average of parameters, such as
+    that of `ScheduleFreeAdamW`, or master weights before a clip or a multiplier; a `Freeze` before weight decay; a
+    weight decay of no leaf, or of all biases and gains; what Muon takes for a matrix, and AdamW's learning rate beside
+    it; learning rates above 1, below 0 or NaN, also of schedules; steps that a low precision rounds away; and an
+    optimizer in the model, which would be trained. `init` warns of some of them.
 
     Args:
         optimizer: any transform.
@@ -64,16 +65,16 @@ def check(optimizer: AbstractTransform, model: Any) -> Findings:
     check_optimizer("check(optimizer, model)", optimizer, model)
     seen = model_of(model)
     optimizer = with_roles(optimizer, lambda given: table_of(seen, given))
-    shown = describe(optimizer, seen.params)
+    shown, tree = describe(optimizer, seen.params), shapes_of(seen.params)
     found = [
-        *_ascent(optimizer, seen.params),
+        *_ascent(optimizer, tree),
         *_rates(optimizer),
         *not_numbers(optimizer),
         *_negative_decay(optimizer),
-        *_decay(shown, table_of(seen, {}), _has_mask(optimizer)),
+        *_decay(optimizer, shown, tree, table_of(seen, {})),
         *trained_hyperparameters(seen.params),
-        *warnings_in(optimizer, shapes_of(seen.params), _LARGEST),
-        *lost_steps(optimizer, shapes_of(seen.params)),
+        *warnings_in(optimizer, tree, _LARGEST),
+        *lost_steps(optimizer, tree),
     ]
     return Findings(dict.fromkeys(found))
 
@@ -164,19 +165,33 @@ def _negative_decay(optimizer: AbstractTransform) -> Iterator[str]:
             yield f"the weight decay of `{type(transform).__name__}` is negative, {decay:.4g}: it makes weights grow."
 
 
-def _has_mask(transform: AbstractTransform) -> bool:
-    """Whether a mask can be given; what an optimizer is made of has none of its own."""
-    inside = [] if isinstance(transform, AbstractOptimizer) else transform.each_part()
-    return hasattr(transform, "mask") or any(_has_mask(part.transform) for part in inside)
+def _exclusions(transform: AbstractTransform) -> Iterator[str]:
+    """What leaves biases out of weight decay; what an optimizer is made of has no argument of its own."""
+    if hasattr(transform, "adam_weight_decay"):  # the mask of `Muon` is for matrices
+        yield "`adam_weight_decay=0.0`"
+    elif hasattr(transform, "mask"):
+        yield "`mask=decays`"
+    elif not isinstance(transform, AbstractOptimizer):
+        for part in transform.each_part():
+            yield from _exclusions(part.transform)
 
 
-def _decay(shown: Description, roles: Roles, has_mask: bool) -> Iterator[str]:
+def _decay(optimizer: AbstractTransform, shown: Description, tree: PyTree, roles: Roles) -> Iterator[str]:
     """A sentence if weight decay reaches no leaf, or biases and gains."""
     yield from (note for note in shown.notes if note.startswith(NO_LEAF_DECAYS))
-    decaying = [row.path for row in shown.leaves if row.weight_decay not in ("", "0.0")]
+    decaying = {row.path for row in shown.leaves if row.weight_decay not in ("", "0.0")}
     vectors = [path for path, role in roles.items() if role.kind in ("bias", "gain")]
-    if vectors and {*vectors} <= {*decaying} and has_mask:
+    if not vectors or not {*vectors} <= decaying:
+        return
+    if remedies := dict.fromkeys(_remedies(optimizer, tree, [path in vectors for path in roles])):
         yield (
             f"weight decay reaches all biases and gains, {listing(vectors, 3)}. Most recipes leave them out: "
-            f"`mask=decays`."
+            f"{' and '.join(remedies)}."
         )
+
+
+def _remedies(optimizer: AbstractTransform, tree: PyTree, where: Sequence[bool]) -> Iterator[str]:
+    """What leaves some leaves out of weight decay, in the transforms that they go through."""
+    for route in itertools.compress(_routes(optimizer, tree), where):
+        for step in route:
+            yield from _exclusions(step.part)

@@ -140,8 +140,11 @@ def describe(optimizer: AbstractTransform, params: Params, state: State | None =
         row.role = role.kind if role.is_known else ""
     last = taken_as_hidden(optimizer, params)
     if last is not None:
-        path = rows[last].path
-        notes.append(f'no layer is called `head`: if `{path}` is the last one, write `roles={{"{path}": Head()}}`.')
+        i, argument = last
+        path, given = rows[i].path, f'{{"{rows[i].path}": Head()}}'
+        # A mapping is for `roles` only.
+        value = given if argument == "roles" else f"roles(model, {given})"
+        notes.append(f"no layer is called `head`: if `{path}` is the last one, write `{argument}={value}`.")
     if any(row.weight_decay for row in rows):  # as in a group of embeddings
         notes = [note for note in notes if not note.startswith(NO_LEAF_DECAYS)]
     notes += [*warnings_in(optimizer, params), *lost_steps(optimizer, params)]

@@ -19,6 +19,7 @@ from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import at_least_float32, copy_in, default_float, ratio, safe_increment
 from .._support.checks import AT_LEAST_ONE, DECAY, NON_NEGATIVE
 from .._support.module import AbstractState, like_params, nested, shared
+from .._support.placement import typed_like
 from .._support.types import Count, Params, State, Updates
 from ..tree._align import align
 from ..tree._leafmap import map_arithmetic, map_leaves
@@ -37,6 +38,7 @@ def _moved(average: PyTree, params: Params, steps: Updates, rate: Any, moves: Ar
 
     def move(now: Any, mean: Array, p: Array) -> list[Array]:
         rate, moves = now
+        p = typed_like(p, mean)
         nearer = jnp.where(rate < 1, mean + rate * (p - mean), p)  # with the whole rate exactly the parameters
         return [jnp.where(moves, nearer, mean)]
 
@@ -270,7 +272,7 @@ def _store(now: tuple[Array, Bool[Array, ""]], kept: Array, p: Array) -> Array:
     """Replace the oldest snapshot, if one is due."""
     place, is_due = now
     # Chosen within one row: a choice between whole buffers would read and write every snapshot.
-    return kept.at[place].set(jnp.where(is_due, p, kept[place]))
+    return kept.at[place].set(jnp.where(is_due, typed_like(p, kept[place]), kept[place]))
 
 
 def _means(snapshots: PyTree, n: Array) -> PyTree:

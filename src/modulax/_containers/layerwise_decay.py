@@ -17,6 +17,7 @@ from .._transforms.by_path import ScaleByDepth
 from ..tree._math import shapes_of
 from ..tree._paths import Names, named_leaves
 from .chain import Chain
+from .order import refuse_multipliers
 
 Depth = str | Mapping[str, int] | Callable[[str], Any] | None
 
@@ -53,9 +54,12 @@ def layerwise_decay(
         axis: the axis along which blocks are stacked.
 
     Raises:
-        ValueError: if the depth of a parameter is not known.
+        ValueError: if the depth of a parameter is not known, or if nothing may change the updates of the optimizer,
+            which keeps parameters of its own, such as an average. Write
+            `ScheduleFree(layerwise_decay(SGD(0.1), ...), 0.1)` and `ParamEMA(layerwise_decay(AdamW(1e-3), ...))`.
     """
     check_optimizer("layerwise_decay(optimizer, params, factor)", optimizer, params, factor)
+    refuse_multipliers("layerwise_decay", optimizer, "layerwise_decay({}, ...)")
     shapes = shapes_of(params)
     leaves = {names: x.shape for names, x in named_leaves(shapes)}
     if not leaves:

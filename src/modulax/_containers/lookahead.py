@@ -11,14 +11,16 @@ from jaxtyping import Array, PyTree
 from .._protocol.apply_updates import apply_updates
 from .._protocol.container import AbstractContainer, in_dtypes_of, required_part
 from .._protocol.fields import Number, required_number
+from .._protocol.last_step import in_rounds
 from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import copy_in, default_float, safe_increment
 from .._support.checks import AT_LEAST_ONE
 from .._support.module import AbstractModule, AbstractState, like_params, nested, shared, with_fields
+from .._support.placement import typed_like
 from .._support.types import Count, Params, State, Updates
 from ..tree._align import align
 from ..tree._leafmap import map_arithmetic
-from ..tree._math import trainable
+from ..tree._math import choose, trainable
 
 C = TypeVar("C", bound=type[Any])
 _BOTH = "Give both the same: with plain parameters, the slow ones are kept in the state."
@@ -181,7 +183,7 @@ class Lookahead(AbstractContainer):
             is_due, slow_step_size = now
             new_slow = slow + jnp.where(is_due, slow_step_size * (fast + u - slow), 0)
             # The step to `new_slow`, because XLA for TPU fuses only what reads the other result.
-            return jnp.where(is_due, new_slow - fast, u), new_slow
+            return jnp.where(is_due, typed_like(new_slow - fast, u), u), new_slow
 
         slow, put = align(state.slow, updates, "Lookahead.update")
         u, treedef = jtu.tree_flatten(steps)
@@ -191,12 +193,22 @@ class Lookahead(AbstractContainer):
         if self.reset_state:
             # For the parameters after this step, because the state may hold copies of the parameters.
             fresh = self.fast_optimizer.init(apply_updates(params, fast_steps))
-            fast_state = jtu.tree_map(lambda new, old: jnp.where(is_due, new, old), fresh, fast_state)
+            fast_state = choose(is_due, fresh, fast_state)
         return fast_steps, LookaheadState(
             fast_state=fast_state,
             steps_since_sync=jnp.where(is_due, jnp.zeros_like(n), n),
             slow=put(new_slow),
         )
+
+    # Overridden because a reset state does not tell which step was the last one, for `metrics`.
+    def at(self, state: LookaheadState) -> Self:
+        """Return this container with every schedule replaced by its value at the next step.
+
+        Args:
+            state: the state of this container.
+        """
+        with in_rounds(jnp.ceil(self.sync_period).astype(jnp.int32) if self.reset_state else 1):
+            return super().at(state)
 
     # Overridden because the slow parameters replace the evaluation parameters of the fast optimizer.
     def eval_params(self, state: LookaheadState, params: Params) -> Params:

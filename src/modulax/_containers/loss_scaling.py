@@ -94,7 +94,7 @@ class LossScaling(AbstractContainer):
         finite = jtu.tree_map(lambda g: jnp.where(is_finite, g, 0), grads)
         new, new_inner_state = self.inner.update(finite, state.inner_state, params, **extra)
         zeros = zeros_returned(self.inner, updates, state.inner_state, params, extra)
-        new = jtu.tree_map(lambda u, zero: jnp.where(is_finite, u.astype(zero.dtype), zero), new, zeros)
+        new = choose(is_finite, jtu.tree_map(lambda u, zero: u.astype(zero.dtype), new, zeros), zeros)
         inner_state = choose(is_finite, new_inner_state, state.inner_state)
         n = safe_increment(state.growth_tracker)
         is_due = is_finite & (n.astype(scale.dtype) >= self.growth_interval)

@@ -12,6 +12,7 @@ from .._protocol.container import AbstractContainer, extra_inside, in_dtypes_of,
 from .._protocol.transform import AbstractTransform, Effect
 from .._support.arithmetic import common_dtype, copy_in, is_narrower, same_bits
 from .._support.module import AbstractState, like_params, nested
+from .._support.placement import typed_like
 from .._support.types import Params, State, Updates
 from ..tree._align import align
 from ..tree._leafmap import map_leaves
@@ -141,8 +142,11 @@ def _current(masters: list[Array | None], params: list[Array]) -> list[Array]:
     """The masters, or the parameters where these are not the rounded masters or have none."""
 
     def one(_: None, m: Array | None, p: Array) -> Array:
+        if m is None:
+            return p
+        p = typed_like(p, m)
         # Bits, because XLA may compare numbers in float32, without rounding the master.
-        return p if m is None else jnp.where(same_bits(m.astype(p.dtype), p), m, p.astype(m.dtype))
+        return jnp.where(same_bits(m.astype(p.dtype), p), m, p.astype(m.dtype))
 
     return map_leaves(one, None, list(zip(masters, params, strict=True)))
 
@@ -152,7 +156,7 @@ def _moved(_: None, stored: Array | None, m: Array, p: Array, u: Array) -> tuple
     if stored is None:
         return u, None
     dtype = common_dtype(m.dtype, u.dtype)
-    start, end = p.astype(dtype), m.astype(dtype) + u.astype(dtype)
+    start, end = typed_like(p, m).astype(dtype), m.astype(dtype) + u.astype(dtype)
     step = jnp.where(jnp.isfinite(start), end - start, 0)  # infinity minus infinity is NaN
     # The sum that `apply_updates` rounds, and not `end`: rounding in `step` could make these two differ.
     return step, lax.add(start, step).astype(m.dtype)

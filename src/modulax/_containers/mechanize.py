@@ -18,7 +18,7 @@ from .._support.module import AbstractState, like_params, nested, shared
 from .._support.types import Count, FollowReference, Params, State, Updates
 from ..tree._align import align
 from ..tree._leafmap import map_arithmetic
-from ..tree._math import inner, norm, widened
+from ..tree._math import choose, inner, norm, widened
 
 
 class MechanicState(AbstractState):
@@ -92,6 +92,7 @@ class Mechanize(AbstractContainer):
     store_delta: bool = eqx.field(static=True, default=True)
     follow: FollowReference = followed("reference", "paper", "optax")
 
+    _keeps_parameters: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("params",)
     clock: ClassVar[Clock] = "steps"
 
@@ -127,7 +128,7 @@ class Mechanize(AbstractContainer):
         u, p = jtu.tree_leaves(steps), jtu.tree_leaves(params)
         starts, put_x0 = align(state.x0, updates, "Mechanize.update")
         # At the first step the given parameters are the start, in case weights were loaded after `init`.
-        x0 = [jnp.where(state.count == 0, new, old) for new, old in zip(p, starts, strict=True)]
+        x0 = choose(state.count == 0, p, starts)
         scale = jnp.sum(state.s)
         if self._stores:
             delta, put_delta = align(state.delta, updates, "Mechanize.update")

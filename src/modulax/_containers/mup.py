@@ -27,6 +27,7 @@ from .._transforms.by_path import ScaleByPath
 from ..tree._math import is_state_index, shapes_of
 from ..tree._paths import Names, leaves_by_names, matches, named_leaves
 from .chain import Chain
+from .order import refuse_multipliers
 
 Layout = Literal["in_out", "out_in"]
 
@@ -97,13 +98,15 @@ def mup(
         the optimizer, and the parameters with their initial scale.
 
     Raises:
-        ValueError: if paths differ, or if it is not known what an axis means or which column applies.
+        ValueError: if paths differ, if it is not known what an axis means or which column applies, or if nothing may
+            change the updates of the optimizer, as in `layerwise_decay`.
 
     References:
         Yang et al., [Tensor Programs V: Tuning Large Neural Networks via Zero-Shot Hyperparameter
         Transfer](https://arxiv.org/abs/2203.03466), 2022.
     """
     check_optimizer("mup(optimizer, params, base_params)", optimizer, params, base_params)
+    refuse_multipliers("mup", optimizer, "mup({}, ...)[0]")
     leaves = _compared(params, base_params, layout)
     like = like or _behaves_like(optimizer, params, leaves)
     check_option("mup", "like", like, ("adam", "sgd"))

@@ -1,12 +1,14 @@
 """Parts of a chain in an order that trains something else than was meant."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
+from .._protocol.container import AbstractContainer
 from .._protocol.masks import AbstractLabels, mask_of, select
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform
@@ -28,19 +30,103 @@ def mistakes_in_order(parts: Mapping[str, AbstractTransform], tree: PyTree) -> I
             f"groups of parameters, write a `Partition`."
         )
     for i, x in enumerate(transforms):
-        after = [type(y).__name__ for y in transforms[i + 1 :] if not y._keeps_updates]
-        if x._keeps_parameters and after:
-            name = type(x).__name__
-            yield (
-                f"`{name}` keeps parameters of its own, and doesn't see what `{after[0]}` does to its updates. Put it "
-                f"outermost, `{name}(Chain(...))`, or last."
-            )
+        yield from _changed_after(x, transforms[i + 1 :], tree)
         frozen = x._effect(tree).frozen
         if frozen is not None and any(a and b for a, b in zip(frozen, _moved(transforms[i + 1 :], tree), strict=True)):
             yield (
                 f"`{type(x).__name__}` stands before weight decay, which moves the frozen parameters. Put it at the "
                 f"end of the chain."
             )
+
+
+class LastOne(NamedTuple):
+    """A transform after which nothing may change the updates.
+
+    Args:
+        transform: the transform whose `_why_last` says so.
+        written: the optimizer that is made of it, as a user writes it; else the transform itself.
+    """
+
+    transform: AbstractTransform
+    written: AbstractTransform
+
+    def __str__(self) -> str:
+        why = "keeps parameters of its own" if self.transform._keeps_parameters else self.transform._why_last
+        return f"`{type(self.written).__name__}` {why}"
+
+    def around(self, changed: str) -> str | None:
+        """What to write to change the updates inside it, None if nothing is inside.
+
+        Args:
+            changed: what changes them, with `{}` in the place of the optimizer.
+        """
+        if not isinstance(self.transform, AbstractContainer):
+            return None
+        missing = dataclasses.MISSING
+        required = [x for x in dataclasses.fields(self.transform) if x.default is x.default_factory is missing]
+        name = type(next(self.transform.each_part()).transform).__name__
+        inside = changed.format(getattr(self.written, "_base", f"{name}(...)"))
+        return f"`{type(self.transform).__name__}({inside}{', ...' if len(required) > 1 else ''})`"
+
+
+def last_one_in(transform: AbstractTransform) -> LastOne | None:
+    """The outermost transform, this one or one inside it, after which nothing may change the updates; None if any may.
+
+    Containers hand on the updates of their parts, except those that are such a transform themselves.
+    """
+    is_last = transform._keeps_parameters or transform._why_last
+    if is_last and not getattr(transform, "opaque_mode", False):  # in which `SAM` leaves the parameters where they are
+        return LastOne(transform, transform)
+    parts = (part.transform for part in transform.each_part() if not part.auxiliary)
+    found = next(filter(None, map(last_one_in, parts)), None)
+    if found is None or not isinstance(transform, AbstractOptimizer):
+        return found
+    return found._replace(written=transform)
+
+
+def refuse_multipliers(owner: str, optimizer: AbstractTransform, changed: str) -> None:
+    """Raise an error if an optimizer would be followed by multipliers of its updates, which it may not be.
+
+    Args:
+        owner: the function that adds them.
+        optimizer: the optimizer.
+        changed: a call of the function, with `{}` in the place of the optimizer.
+    """
+    last = last_one_in(optimizer)
+    if last is None:
+        return
+    around = last.around(changed) or f"`groups({type(last.written).__name__}(...), {{...}})`"
+    raise ValueError(f"`{owner}` multiplies the updates, and {last}, so that nothing may follow it. Write {around}.")
+
+
+def _changed_after(x: AbstractTransform, after: Sequence[AbstractTransform], tree: PyTree) -> Iterator[str]:
+    """A sentence if transforms after this one change updates that must be applied as they are."""
+    # That two optimizers are one too many, is said already.
+    changing = [y for y in after if not _hands_on(y) and not (_is_optimizer(x) and _is_optimizer(y))]
+    last = last_one_in(x) if changing else None
+    if last is None:
+        return
+    if not last.transform._keeps_parameters:
+        changing = [y for y in changing if y._effect(tree).frozen is None]
+    if changing:
+        other = type(changing[0]).__name__
+        yield f"{last}, and doesn't see what `{other}` does to its updates. {_before(last, other)}"
+
+
+def _before(last: LastOne, other: str) -> str:
+    """What to write to let a transform change the updates before they come to one that must be the last."""
+    is_written = last.written is last.transform
+    around = last.around("Chain(...)" if is_written else f"Chain({{}}, {other}(...))")
+    if around is None:
+        return "Put it last."
+    return f"Put it outermost, {around}, or last." if is_written else f"Write {around}, or put it last."
+
+
+def _hands_on(transform: AbstractTransform) -> bool:
+    """Whether it returns the updates that it is given, as `Monitor` does, or a chain of such."""
+    is_made_of_parts = isinstance(transform, AbstractContainer) and transform._keeps_gradients
+    parts = [part.transform for part in transform.each_part()] if is_made_of_parts else []
+    return transform._keeps_updates or (is_made_of_parts and all(map(_hands_on, parts)))
 
 
 def _moved(transforms: Sequence[AbstractTransform], tree: PyTree) -> list[bool]:

@@ -10,7 +10,7 @@ from .._protocol.container import AbstractContainer, extra_for, required_part
 from .._protocol.leafwise import one_function_per_rule
 from .._protocol.masks import AbstractLabels, as_labels, merge, select
 from .._protocol.transform import AbstractTransform
-from .._support.checks import listing
+from .._support.checks import brief, listing
 from .._support.module import AbstractState, nested
 from .._support.types import Params, State, Updates
 from ..tree._paths import leaf_paths
@@ -41,8 +41,8 @@ class Partition(AbstractContainer):
         default: label of the leaves that get none from `labels`; by default, an unlabelled leaf is an error.
 
     Raises:
-        ValueError: if `default` is not the label of a transform; in `init` and `update`, if a leaf has no label, or
-            one without a transform.
+        ValueError: if `transforms` is not a mapping, or `default` not the label of a transform; in `init` and `update`,
+            if a leaf has no label, or one without a transform.
     """
 
     _keeps_gradients: ClassVar[bool] = True
@@ -58,6 +58,11 @@ class Partition(AbstractContainer):
     is_one_pass: ClassVar[bool] = True
 
     def __init__(self, transforms: Mapping[Any, AbstractTransform], labels: Any, default: Hashable = None):
+        if not isinstance(transforms, Mapping):
+            raise ValueError(
+                f"`Partition` needs a mapping from labels to transforms, such as "
+                f'`Partition({{"body": AdamW(1e-3), "head": SGD(0.1)}}, labels)`, got {brief(transforms)}.'
+            )
         # Written out, because Equinox flattens the arguments of a generated `__init__`, and JAX can't flatten a dict
         # whose keys are not comparable, such as `{1: ..., "head": ...}`. An `OrderedDict` is not sorted.
         self.transforms = OrderedDict(transforms)

@@ -18,7 +18,7 @@ from .._support.types import Count, Params, State, Updates
 from .._support.varying import cond
 from ..tree._align import align, paired
 from ..tree._leafmap import map_arithmetic
-from ..tree._math import trainable
+from ..tree._math import choose, trainable
 
 
 class SAMState(AbstractState):
@@ -86,6 +86,7 @@ class SAM(AbstractContainer):
     opaque_mode: bool = eqx.field(static=True, default=False)
     batch_axis_name: str | None = eqx.field(static=True, default=None)
 
+    _why_last: ClassVar[str] = "leads back from perturbed parameters"
     needs: ClassVar[tuple[str, ...]] = ("params",)
 
     def init(self, params: Params) -> SAMState:
@@ -107,7 +108,7 @@ class SAM(AbstractContainer):
         leaves, treedef = jtu.tree_flatten(params)
         is_first = state.steps_since_sync == 0
         # Only at the first step of a round are the parameters unperturbed.
-        cache = [jnp.where(is_first, p, c) for p, c in zip(leaves, old, strict=True)]
+        cache = choose(is_first, leaves, old)
 
         # The adversary takes its dtypes from them: the branches of a `cond` return the same ones.
         zeros = zeros_returned(self.optimizer, updates, state.opt_state, params, extra)

@@ -35,7 +35,7 @@ from ..tree._align import align
 from ..tree._paths import Names, key_names, longest_prefix, named_leaves
 from ..tree._stacks import AbstractStackedState
 from ..tree._state import map_sections, one_level
-from .arraywise import parts_on_stacks, refusal, refused, without_end
+from .arraywise import drawing, parts_on_stacks, refusal, refused, without_end
 
 # Copying a larger parameter into a stack costs more than it saves.
 _MAX_SIZE = 8192
@@ -154,7 +154,7 @@ class Stacked(AbstractContainer):
 
     Anything else is refused, and belongs around `Stacked`: what combines all arrays, such as a global norm, chooses
     some of them by a mask or a label, or draws random numbers. Weight decay with a mask, and multipliers by path, are
-    accepted at the end of a chain, as in `AdamW(1e-3, mask=...)`.
+    accepted at the end of a chain of rules, as in `AdamW(1e-3, mask=...)`. The error shows where `Stacked` may be.
 
         Chain(ClipByGlobalNorm(1.0), Stacked(AdamW(1e-3)))
         Partition({"embedding": SGD(0.1), "rest": Stacked(AdamW(1e-3))}, labels)
@@ -179,9 +179,9 @@ class Stacked(AbstractContainer):
         """Check that the chunk is a positive integer, and that the inner transform can be mapped over a stack."""
         if isinstance(self.chunk, bool) or not isinstance(self.chunk, int) or self.chunk < 1:
             raise ValueError(f"`Stacked(chunk=...)` must be a positive integer such as 16, got {self.chunk!r}.")
-        for transform in parts_on_stacks(self.inner):
-            if why := refusal(transform):
-                raise ValueError(refused(transform, why))
+        for mapped in parts_on_stacks(self.inner):
+            if why := refusal(mapped.transform):
+                raise ValueError(refused(self.inner, mapped, why))
 
     def init(self, params: Params) -> StackedState:
         """Return the initial state of the inner transform, with the arrays of small parameters in stacks."""
@@ -189,7 +189,8 @@ class Stacked(AbstractContainer):
         groups = self._groups(names, leaves)
         state = _start(self.inner, select(params, _alone(groups, len(leaves))))
         if any(map(_is_key, jtu.tree_leaves(_shared(state)))):
-            raise ValueError(refused(self.inner, "draws random numbers, which would be equal in every row"))
+            why = "draws random numbers, which would be equal in every row"
+            raise ValueError(refused(self.inner, drawing(self.inner), why, is_random=True))
         columns = [align(tree, params, "Stacked.init") for tree in _trees(state)]
         for group in groups:
             path = ".".join(names[group[0]])
@@ -349,7 +350,11 @@ def _step_of_group(
     except ValueError as error:
         if "out_axes" not in str(error):
             raise
-        raise ValueError(refused(transform, "computes a value that all parameters share from single ones")) from error
+        raise ValueError(
+            "`Stacked` updates arrays of one shape together, each as if it were alone, and "
+            f"`{type(transform).__name__}` computes a value that all parameters share from single ones. Leave what "
+            "does so outside `Stacked`."
+        ) from error
     rows = [jax.lax.index_in_dim(new, i, keepdims=False) for i in range(len(updates))]
     wide = update_dtypes(transform)
     return rows if is_wide else [in_dtype_of(u, x, wide) for u, x in zip(updates, rows, strict=True)], stacks

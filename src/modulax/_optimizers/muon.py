@@ -142,7 +142,7 @@ class Muon(AbstractOptimizer):
     def _finds_matrices(self) -> bool:
         """Whether nothing but roles says which parameters are matrices."""
         numbers = self.muon_weight_dimension_numbers
-        return isinstance(numbers, AbstractRoles) and not numbers.given
+        return isinstance(numbers, AbstractRoles) and not numbers.is_given
 
     def _matrices(self) -> AbstractLabels:
         chosen = self.roles if self._finds_matrices() else self.muon_weight_dimension_numbers
@@ -156,7 +156,7 @@ class Muon(AbstractOptimizer):
             f'`Muon(roles={{"{path}": Embedding()}})`, or `Hidden()` if it is a matrix.'
             for path, name in found
         ]
-        if self.roles.given and not self._finds_matrices():
+        if self.roles.is_given and not self._finds_matrices():
             warnings.append("`roles` mean nothing beside `muon_weight_dimension_numbers`. Give one of them.")
         has_others = "adam" in MatrixLabels("Muon", self._matrices(), "muon", "adam").labels(tree)
         if has_others and (rate := self._large_rate_of_adam()):

@@ -5,7 +5,7 @@ learning rate with warm-up, `ScheduleFreeRate`, which it uses for the weights of
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -80,6 +80,8 @@ class ScheduleFreeSGD(AbstractOptimizer):
         Defazio et al., [The Road Less Scheduled](https://arxiv.org/abs/2405.15682), 2024.
     """
 
+    _base: ClassVar[str] = "SGD(...)"
+
     learning_rate: Hyperparameter = number(1.0)
     warmup_steps: OptionalNumber = number(None, needs=NON_NEGATIVE, optional=True)
     b1: Hyperparameter = number(0.9, needs=FRACTION)
@@ -137,6 +139,8 @@ class ScheduleFreeAdamW(AbstractOptimizer):
         Defazio et al., [The Road Less Scheduled](https://arxiv.org/abs/2405.15682), 2024, algorithm 1, and the authors'
         [code](https://github.com/facebookresearch/schedule_free).
     """
+
+    _base: ClassVar[str] = "AdamW(..., b1=0.0)"
 
     learning_rate: Hyperparameter = number(0.0025)
     warmup_steps: OptionalNumber = number(None, needs=NON_NEGATIVE, optional=True)

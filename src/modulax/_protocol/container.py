@@ -23,6 +23,7 @@ from jaxtyping import PyTree
 from .._support.arithmetic import is_inexact_array
 from .._support.checks import brief
 from .._support.module import AbstractState, every_field, with_fields
+from .._support.placement import typed_like
 from .._support.types import P, Params, State, Updates
 from ..tree._align import align, paired
 from ..tree._math import trainable
@@ -283,11 +284,11 @@ def eval_parts(transform: AbstractTransform, state: State, params: Params) -> Pa
 
 
 def in_dtypes_of(params: Params, tree: PyTree, owner: str) -> Params:
-    """Return a tree of the state in the structure and the dtypes of the parameters."""
+    """Return a tree of the state in the structure and the dtypes of the parameters, and where these are."""
     leaves, treedef = jtu.tree_flatten(params)
     values, _ = align(tree, params, owner)
     # The state may be wider than the parameters, and the model expects the dtypes of its parameters.
-    return treedef.unflatten([x.astype(p.dtype) for x, p in zip(values, leaves, strict=True)])
+    return treedef.unflatten([typed_like(x.astype(p.dtype), p) for x, p in zip(values, leaves, strict=True)])
 
 
 def only_state(state: State, cls: type, owner: str, remedy: str) -> Any:

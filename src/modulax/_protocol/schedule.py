@@ -1,10 +1,8 @@
 """Schedules: functions of the step count, or of a state, that give the value of a hyperparameter."""
 
 import abc
-import contextlib
-import contextvars
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import equinox as eqx
@@ -270,27 +268,6 @@ class WrappedStatefulSchedule(AbstractStatefulSchedule):
     def __call__(self, state: State, **extra: Any) -> Any:
         """Return the value of the wrapped schedule."""
         return call_user(self.schedule, state, **extra)
-
-
-_steps_back = contextvars.ContextVar("_steps_back", default=0)
-
-
-@contextlib.contextmanager
-def at_last_step() -> Iterator[None]:
-    """In this block, schedules are replaced by their values at the step that led to a state, not at the next one.
-
-    A stateful schedule still has its value at the next step: its state before the last one is no longer there.
-    """
-    token = _steps_back.set(1)
-    try:
-        yield
-    finally:
-        _steps_back.reset(token)
-
-
-def steps_back() -> int:
-    """How many steps before the next one the values of schedules are asked for."""
-    return _steps_back.get()
 
 
 def is_schedule(x: Any) -> bool:

@@ -24,7 +24,8 @@ from .._support.checks import check_extra
 from .._support.types import State
 from ..tree._math import strong
 from ..tree._paths import JoinedNames, join, key_names
-from .schedule import AbstractSchedule, AbstractStatefulSchedule, is_schedule, is_stateful, steps_back
+from .last_step import steps_back, steps_of_round
+from .schedule import AbstractSchedule, AbstractStatefulSchedule, is_schedule, is_stateful
 from .transform import AbstractTransform, extra_arguments
 
 
@@ -46,16 +47,17 @@ def resolve(tree: PyTree, step: ArrayLike) -> PyTree:
     def number_now(x: Any) -> Any:
         if not isinstance(x, AbstractSchedule):
             return x
-        is_traced = any(isinstance(leaf, Tracer) for leaf in jtu.tree_leaves((x, step)))
-        return _value(x, step, back) if is_traced else _compiled_value(x, step, back)
+        is_traced = any(isinstance(leaf, Tracer) for leaf in jtu.tree_leaves((x, step, rounds)))
+        return (_value if is_traced else _compiled_value)(x, step, back, rounds)
 
-    back = steps_back()
+    back, rounds = steps_back(), steps_of_round()
     return jtu.tree_map(number_now, tree, is_leaf=stops)
 
 
-def _value(schedule: AbstractSchedule, step: ArrayLike, back: int) -> Any:
-    # Before the first step, it is the value of that one.
-    return _as_default_float(schedule(jnp.maximum(step - back, 0) if back else step))
+def _value(schedule: AbstractSchedule, step: ArrayLike, back: int, rounds: ArrayLike) -> Any:
+    if back:  # before the first step, it is the value of that one
+        step = jnp.maximum(jnp.where(jnp.asarray(step) == 0, rounds, step) - back, 0)
+    return _as_default_float(schedule(step))
 
 
 _compiled_value = jax.jit(

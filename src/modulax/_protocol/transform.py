@@ -34,10 +34,11 @@ from .apply_updates import apply_updates
 from .boundary import EvalBoundary, InitBoundary, UpdateBoundary
 from .entry import as_written, entry, explained
 from .hyperparameters import AbstractHyperparameters, Hyperparameters, numbers_with_paths
+from .last_step import at_last_step
 from .metrics import by_short_names, hyperparameters_in_force, measured_in
 from .mistakes import explaining_state, wrong_state
 from .program import Program
-from .schedule import at_last_step, has_schedule, has_stateful_schedule
+from .schedule import has_schedule, has_stateful_schedule
 
 T = TypeVar("T")
 
@@ -145,10 +146,12 @@ class AbstractTransform(AbstractHyperparameters):
     stateful schedules.
     """
 
-    # For the warning of parts in a wrong order: whether it returns the updates that it is given, and whether it keeps
-    # parameters of its own, which are right only if nothing changes its updates afterwards.
+    # For the warning of parts in a wrong order: whether it returns the updates that it is given; whether it keeps
+    # parameters of its own, which are right only if nothing changes its updates afterwards; and why else nothing may
+    # change them, but for a `Freeze` of whole parameters.
     _keeps_updates: ClassVar[bool] = False
     _keeps_parameters: ClassVar[bool] = False
+    _why_last: ClassVar[str] = ""
 
     # For `checkpoint.carry`: whether its updates are gradients where it is given gradients, as those of a clip are, so
     # that a momentum after it is one of gradients; and whether its parts get what it gets, and not in another form. The

@@ -1,6 +1,7 @@
 """`roles`: what each parameter of a model is."""
 
 import abc
+import copy
 import dataclasses
 import sys
 from collections import OrderedDict
@@ -36,6 +37,11 @@ class AbstractRoles(AbstractLabels):
 
     given: Given
 
+    @property
+    @abc.abstractmethod
+    def is_given(self) -> bool:
+        """Whether the user gave anything: such pairs, or the result of `roles`."""
+
     @abc.abstractmethod
     def labels(self, tree: PyTree, *, partial: bool = False) -> list[AbstractRole]:
         """Return the role of each leaf, in JAX's order."""
@@ -51,6 +57,10 @@ class FoundRoles(AbstractRoles):
 
     given: Given = ()
 
+    @property
+    def is_given(self) -> bool:
+        return bool(self.given)
+
     def __repr__(self) -> str:
         return repr(dict(self.given)) if self.given else "None"
 
@@ -59,7 +69,9 @@ class FoundRoles(AbstractRoles):
         return [role for _, role in roles_of(model_of(tree), self.given)]
 
     def bound(self, find: Callable[[Any], "Roles"]) -> AbstractLabels:
-        return find(dict(self.given))
+        found = copy.copy(find(dict(self.given)))
+        found._is_given = self.is_given
+        return found
 
     def plain(self) -> Any:
         return OrderedDict(self.given) or None
@@ -132,7 +144,7 @@ def _found(model: Model, names: Names, shape: tuple[int, ...], known: Set[Names]
     if role is None:
         role = in_flax_dict(names, shape, known) if is_plain else in_module(names, shape)
     role = unknown(shape) if role is None else by_name(role, names, shape, block)
-    declared = model.roles.get(names) or (_declared(owners[-1], names[-1]) if owners and names else None)
+    declared = model.roles.get(names) or _declared(model, names, role)
     return role if declared is None else _like(declared, role, names, shape)
 
 
@@ -147,10 +159,15 @@ def _like(given: AbstractRole, found: AbstractRole, names: Names, shape: tuple[i
         raise ValueError(f"`roles`, at `{'.'.join(names)}`: {error}") from error
 
 
-def _declared(owner: Any, name: str) -> AbstractRole | None:
-    """The role in the metadata of a field."""
-    fields = dataclasses.fields(owner) if dataclasses.is_dataclass(owner) else ()
-    return next((field.metadata.get("role") for field in fields if field.name == name), None)
+def _declared(model: Model, names: Names, found: AbstractRole) -> AbstractRole | None:
+    """The role in the metadata of the innermost field that holds the parameter, or the layer of a weight."""
+    for n in range(len(names) - 1, -1, -1):
+        owner = model.nodes.get(names[:n])
+        fields = dataclasses.fields(owner) if dataclasses.is_dataclass(owner) else ()
+        role = next((field.metadata.get("role") for field in fields if field.name == names[n]), None)
+        if isinstance(role, AbstractRole) and (n == len(names) - 1 or not found.is_vector):
+            return role
+    return None
 
 
 def _given(given: Given, names: Names, shape: tuple[int, ...], found: AbstractRole) -> AbstractRole:
@@ -187,15 +204,21 @@ class Roles(AbstractRoles):
         tree: PyTree,
         given: Given = (),
     ):
-        self.given = given
+        self.given, self._is_given = given, True
         self._found = tuple(found.items())
         self._by_path = {".".join(names): role for names, role in found.items()}
         self._shapes = dict(shapes)
         self._hash = hash(self._found)  # computed once: as a static field, it is hashed in every call
         self.tree = tree
 
+    @property
+    def is_given(self) -> bool:
+        return self._is_given
+
     def __eq__(self, other: object) -> bool:
-        return self is other or (type(other) is Roles and self._found == other._found)
+        if self is other or type(other) is not Roles:
+            return self is other
+        return (self.is_given, self._found) == (other.is_given, other._found)
 
     def __hash__(self) -> int:
         return self._hash
@@ -266,7 +289,7 @@ def roles(model: Any, given: Mapping[str, AbstractRole] | None = None) -> Roles:
     * from `given`, a mapping from patterns to roles; a pattern is that of a parameter, or of a layer, of which it then
       means the weight;
     * from the metadata `role` of a field, `weight: Array = eqx.field(metadata={"role": Head()})`, or of a variable of
-      NNX, `nnx.Param(x, role=Head())`;
+      NNX, `nnx.Param(x, role=Head())`; that of a field that holds a layer, or several, is the role of their weights;
     * from the class of a layer of Equinox or NNX; a linear layer whose name, or the name of what it is in, is `head`,
       `lm_head`, `logits`, `classifier`, `readout` or `unembed` is the head, if it is not in a block;
     * from the names in a dict of parameters of Flax: `kernel`, `embedding`, `scale`, `bias`, and `query`, `key`,
@@ -285,7 +308,7 @@ def roles(model: Any, given: Mapping[str, AbstractRole] | None = None) -> Roles:
     """
     if isinstance(model, AbstractHyperparameters):
         raise ValueError(f"`roles` was given `{type(model).__name__}` in place of a model: write `roles(model)`.")
-    return table_of(model_of(model), given or {})
+    return table_of(model_of(model), dict(as_roles(given).given))
 
 
 def table_of(model: Model, given: Mapping[str, AbstractRole]) -> Roles:

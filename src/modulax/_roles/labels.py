@@ -163,7 +163,7 @@ def with_roles(optimizer: T, find: Callable[[Any], Roles]) -> T:
 def roles_read_by(optimizer: AbstractHyperparameters, tree: PyTree) -> list[AbstractRole]:
     """Return the roles of the leaves of a tree as an optimizer reads them; nothing if it reads none."""
     read = [getattr(labels, "roles", labels) for _, labels in _labels_in(optimizer, ())]
-    found = sorted((x for x in read if isinstance(x, AbstractRoles)), key=lambda x: not x.given)
+    found = sorted((x for x in read if isinstance(x, AbstractRoles)), key=lambda x: not x.is_given)
     return found[0].labels(tree, partial=True) if found else []
 
 
@@ -173,18 +173,24 @@ def masks_by_role(optimizer: AbstractHyperparameters) -> list[str]:
     return [repr(labels) for labels in found if type(labels).bound is not AbstractLabels.bound]
 
 
-def taken_as_hidden(optimizer: AbstractHyperparameters, tree: PyTree) -> int | None:
-    """Return the index of the last linear layer, if matrices are trained by their roles and no parameter is the head.
+def taken_as_hidden(optimizer: AbstractHyperparameters, tree: PyTree) -> tuple[int, str] | None:
+    """Return what may be the head, if matrices are trained by their roles and no parameter is the head.
 
     Args:
         optimizer: the optimizer.
         tree: the parameters.
+
+    Returns:
+        the index of the last linear layer, and the name of the argument that gives roles.
     """
-    if not any(isinstance(labels, AbstractRoles) for _, labels in _labels_in(optimizer, ())):
+    read = [(labels, path[-1]) for path, labels in _labels_in(optimizer, ()) if isinstance(labels, AbstractRoles)]
+    if not read:
         return None
     roles = roles_read_by(optimizer, tree)
     linear = [i for i, role in enumerate(roles) if role.is_linear and role.is_known]
-    return linear[-1] if linear and all(role.kind != "head" for role in roles) else None
+    # `Muon` has two such arguments, and reads the one that was given, else `roles`.
+    name = min(read, key=lambda x: (not x[0].is_given, x[1] != "roles"))[1]
+    return (linear[-1], name) if linear and all(role.kind != "head" for role in roles) else None
 
 
 def _labels_in(x: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], AbstractLabels]]:

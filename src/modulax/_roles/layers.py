@@ -45,7 +45,9 @@ def role_in_layer(owners: Sequence[Any], names: Sequence[str], shape: tuple[int,
     role = table(layer, len(shape)) if "Embed" in flax else _in_flax(flax, owner, names[-1], shape)
     kind = type(outer).__name__
     if kind == "MultiHeadAttention" and layer in _FLAX_PROJECTIONS:
-        return Attention(layer, heads=outer.num_heads).like(role, shape)
+        # Of its own kernel: there may be fewer heads of keys and values.
+        heads = shape[role.fan_out[0]] if len(role.fan_out) == 2 else outer.num_heads
+        return Attention(layer, heads=heads).like(role, shape)
     gates = _GATES.get(kind, 1) if layer.startswith("dense_") else 1
     return role if gates == 1 else dataclasses.replace(role, blocks=(shape[-1] // gates,) * gates)
 

@@ -103,8 +103,12 @@ def _are_alike(x: Any, y: Any) -> bool:
     return are_arrays and x is not y and x.ndim > 0 and x.shape == y.shape
 
 
-def typed_like(x: Array, like: Array) -> Array:
-    """Return `x` with the sharding in the type of `like`: on explicit axes, types say where arrays are."""
+def typed_like(x: Array, like: Any) -> Array:
+    """Return `x` with the sharding in the type of `like`: on explicit axes, types say where arrays are.
+
+    Operands of a choice (`where`, `select`, `cond`) must have equal types, and with ZeRO the state is divided and the
+    parameters are whole. Give the one that is kept the type of the one that it replaces.
+    """
     own, target = jax.typeof(x).sharding, jax.typeof(like).sharding
     return x if own == target or target.mesh.empty else jax.sharding.reshard(x, target)
 

@@ -10,13 +10,22 @@ from typing import Any, TypeVar
 
 import jax
 import jax.tree_util as jtu
+from jax.sharding import AxisType
 from jaxtyping import Array, Bool, PyTree
+
+from .placement import typed_like
 
 T = TypeVar("T")
 
 
 def cond(is_true: Bool[Array, ""], yes: Callable[[], T], no: Callable[[], T]) -> T:
-    """`jax.lax.cond` for branches whose results may vary over different axes of a `shard_map`."""
+    """`jax.lax.cond` for branches whose results may vary over different axes of a `shard_map`.
+
+    On explicit axes of a mesh, results of the first branch get the shardings of those of the second.
+    """
+    if _is_explicit(is_true):
+        shapes = jax.eval_shape(no)
+        return jax.lax.cond(is_true, lambda: jtu.tree_map(typed_like, yes(), shapes), no)
     if not _is_manual():
         return jax.lax.cond(is_true, yes, no)
     # Only the types of the results are needed, and `eval_shape` computes nothing.
@@ -42,6 +51,13 @@ def varying_like(like: PyTree, tree: T) -> T:
 
 def _is_manual() -> bool:
     return bool(jax.sharding.get_abstract_mesh().manual_axes)
+
+
+def _is_explicit(x: Any) -> bool:
+    """Whether there may be arrays on explicit axes, as far as the mesh in use and the type of an array tell."""
+    mesh = jax.sharding.get_abstract_mesh()
+    mesh = jax.typeof(x).sharding.mesh if mesh.empty else mesh
+    return AxisType.Explicit in mesh.axis_types and not _is_manual()
 
 
 def _axes_of(x: Any) -> frozenset[str]:

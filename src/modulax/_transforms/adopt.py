@@ -13,6 +13,7 @@ from .._protocol.masks import as_labels
 from .._support.arithmetic import abs_sq, moment, safe_sqrt, second_moment_like, zeros_in
 from .._support.checks import DECAY
 from .._support.module import AbstractState, counter, like_params
+from .._support.placement import typed_like
 from .._support.tracing import call_user
 from .._support.types import Count, Shared
 from ..tree._arithmetic import clip_entries
@@ -99,7 +100,7 @@ class ScaleByADOPT(AbstractDecayingRule[ScaleByADOPTState]):
         c = jnp.where(now.is_first, 0, c)
         mu = moment(self.b1, s.mu, c)
         # The average starts at the first square, and needs no bias correction.
-        nu = jnp.where(now.is_first, abs_sq(g), moment(self.b2, s.nu, abs_sq(g)))
+        nu = jnp.where(now.is_first, typed_like(abs_sq(g), s.nu), moment(self.b2, s.nu, abs_sq(g)))
         u = moment(self.b1, mu, c) if self.nesterov else mu
         if self.weight_decay is not None:
             u = jnp.where(now.is_first, 0, self.decay_of(decays, p)) + u

@@ -52,6 +52,7 @@ class ScaleByCOCOB(AbstractLeafwise[COCOBState]):
         Betting](https://arxiv.org/abs/1705.07795), 2017.
     """
 
+    _why_last: ClassVar[str] = "computes the new parameters from the first ones"
     needs: ClassVar[tuple[str, ...]] = ("params", "real")
 
     alpha: Number = number(100.0)

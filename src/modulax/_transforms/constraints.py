@@ -7,6 +7,7 @@ from jaxtyping import PyTree
 
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.module import AbstractState
+from .._support.placement import typed_like
 
 
 class ZeroNaNsState(AbstractState):
@@ -42,4 +43,5 @@ class KeepParamsNonnegative(AbstractLeafwise):
 
     def update_leaf(self, now, g, s, p):
         del now
-        return jnp.where(p + g < 0, -p, g), s
+        new = p + g
+        return jnp.where(new < 0, typed_like(-p, new), typed_like(g, new)), s

@@ -20,7 +20,7 @@ from .._support.arithmetic import abs_sq, at_least_float32, default_float, safe_
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, Updates
 from ..tree._align import align, check_same_shapes
-from ..tree._math import inner, norm, total
+from ..tree._math import choose, inner, norm, total
 from .line import Scalar, times
 
 Leaves = list[Inexact[Array, "..."]]
@@ -126,7 +126,7 @@ class ScaleByLBFGS(AbstractTransform):
         place = (before - 1) % self.memory_size
         memory_s, memory_y, weights = jtu.tree_map(
             # Chosen within one row: a choice between whole memories would read and write all of them.
-            lambda memory, x: memory.at[place].set(jnp.where(is_kept, x, memory[place])),
+            lambda memory, x: memory.at[place].set(choose(is_kept, x, memory[place])),
             (memory_s, memory_y, state.weights_memory),
             (s, y, weight),
         )

@@ -51,6 +51,7 @@ class ScaleByMADGRAD(AbstractLeafwise[ScaleByMADGRADState]):
         [code](https://github.com/facebookresearch/madgrad).
     """
 
+    _why_last: ClassVar[str] = "computes the new parameters from the first ones"
     needs: ClassVar[tuple[str, ...]] = ("params",)
 
     learning_rate: Number = required_number()

@@ -104,7 +104,7 @@ def specified_matrices(specified: AbstractLabels, follow: Follow) -> AbstractLab
         specified: labels from `matrices_as`.
         follow: `"optax"` for its default, in which the first of two axes are rows.
     """
-    is_default = isinstance(specified, AbstractRoles) and not specified.given
+    is_default = isinstance(specified, AbstractRoles) and not specified.is_given
     return _ByAxes(_Numbers(), more=False) if is_default and follow == "optax" else specified
 
 
@@ -158,6 +158,12 @@ class Matrix:
             part if count == 1 else jnp.moveaxis(part.reshape(*part.shape[:-1], count, size), -2, 0)
             for part, (size, count) in zip(parts, self._runs, strict=True)
         ]
+
+    def along_columns(self, values: np.ndarray) -> np.ndarray:
+        """A value for each column, in a shape that broadcasts with the array, which is not reshaped then."""
+        shape = [n if axis in self.columns else 1 for axis, n in enumerate(self.shape)]
+        order = sorted(range(len(self.columns)), key=self.columns.__getitem__)
+        return values.reshape([self.shape[axis] for axis in self.columns]).transpose(order).reshape(shape)
 
     def joined(self, pieces: Sequence[Array]) -> Array:
         """The inverse of `pieces`."""

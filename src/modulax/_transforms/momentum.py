@@ -11,6 +11,7 @@ from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import at_least_float32, bias, moment, zeros_in
 from .._support.checks import AT_LEAST_ONE, DECAY
 from .._support.module import AbstractState, counter, like_params
+from .._support.placement import typed_like
 from .._support.types import Count, Shared
 
 
@@ -153,6 +154,7 @@ class ApplyEvery(AbstractLeafwise[ApplyEveryState]):
     def update_leaf(self, now, g, s, p):
         del p
         # Chosen, not multiplied by zero: an infinity in the last sum would make this one NaN.
-        acc = jnp.where(now.begins, g, s.grad_acc + g)
+        total = s.grad_acc + g
+        acc = jnp.where(now.begins, typed_like(g, total), total)
         u = jnp.where(now.ends, acc, jnp.zeros_like(acc))
         return u, ApplyEveryState(grad_acc=acc)

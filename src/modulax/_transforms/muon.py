@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import Array, DTypeLike, PyTree
 
 from .._protocol.fields import Number, OptionalNumber, followed, number, numbers
@@ -263,12 +264,17 @@ class ScaleByShape(AbstractStatelessTransform):
 
     def _scaled(self, g: Array, matrix: Matrix) -> Array:
         wide = g.astype(at_least_float32(g.dtype))
-        if not matrix.blocks:
-            return (self._factor(*matrix.size, wide.dtype) * wide).astype(g.dtype)
-        pieces = [self._factor(x.shape[-2], x.shape[-1], wide.dtype) * x for x in matrix.pieces(wide)]
-        return matrix.joined(pieces).astype(g.dtype)
-
-    def _factor(self, rows: int, columns: int, dtype: Any) -> Array | float:
+        rows, columns = matrix.size
+        factor: Any = self._factor(rows, columns)
+        if matrix.blocks:
+            factors = [self._factor(rows, size) for size in matrix.blocks]
+            factor = matrix.along_columns(np.repeat(factors, matrix.blocks)).astype(wide.dtype)
         if self.consistent_rms is not None:
-            return jnp.asarray(self.consistent_rms).astype(dtype) * math.sqrt(max(rows, columns))
+            factor = jnp.asarray(self.consistent_rms).astype(wide.dtype) * factor
+        return (factor * wide).astype(g.dtype)
+
+    def _factor(self, rows: int, columns: int) -> float:
+        """The factor of a matrix, without `consistent_rms`."""
+        if self.consistent_rms is not None:
+            return math.sqrt(max(rows, columns))
         return math.sqrt(max(1, columns / rows) if self.clamped else columns / rows)

@@ -11,6 +11,7 @@ from .._protocol.fields import Number, OptionalNumber, number, required_number
 from .._protocol.leafwise import AbstractLeafwise, StateT
 from .._protocol.masks import as_labels, mask_of, mask_or_all
 from .._support.arithmetic import default_float, without_infinities
+from .._support.placement import typed_like
 
 
 def decayed(weight_decay: Any, p: Array) -> Array:
@@ -93,7 +94,8 @@ class AddDecayedWeights(AbstractLeafwise):
     def update_leaf(self, now, g, s, p):
         del now
         if self.cautious:
-            return jnp.where((g * p.conj()).real >= 0, decayed(self.weight_decay, p), 0) + g, s
+            product = (g * p.conj()).real
+            return jnp.where(product >= 0, typed_like(decayed(self.weight_decay, p), product), 0) + g, s
         # The decay is the first operand: in the other order, XLA:CPU compiles more kernels (docs/design.md,
         # "Compilation cost").
         return decayed(self.weight_decay, p) + g, s

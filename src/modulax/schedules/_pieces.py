@@ -13,9 +13,19 @@ from .._protocol.fields import Number, Numbers, ScalarOrSchedule, required_numbe
 from .._protocol.hyperparameters import format_value
 from .._protocol.schedule import AbstractSchedule, as_number
 from .._support.arithmetic import default_float
-from .._support.checks import NON_NEGATIVE
+from .._support.checks import NON_NEGATIVE, brief
 from ._base import AbstractCurve, after, half_cosine, mix, progress
 from ._curves import Constant
+
+
+def _changes(call: str, given: Any) -> dict[Any, Any]:
+    """The factors by their steps; raise an error for anything but a mapping."""
+    if given is not None and not isinstance(given, Mapping):
+        name = call.partition("(")[0]
+        raise ValueError(
+            f"`{name}` needs a mapping from steps to factors, such as `{call}, {{1000: 0.1}})`, got {brief(given)}."
+        )
+    return dict(given or {})
 
 
 class PiecewiseConstant(AbstractCurve):
@@ -39,7 +49,7 @@ class PiecewiseConstant(AbstractCurve):
     def __init__(
         self, init_value: ScalarOrSchedule, boundaries_and_scales: Mapping[Any, ScalarOrSchedule] | None = None
     ):
-        changes = dict(boundaries_and_scales or {})
+        changes = _changes("PiecewiseConstant(init_value", boundaries_and_scales)
         self.init_value = init_value
         self.boundaries = tuple(changes)
         self.scales = tuple(changes.values())
@@ -82,7 +92,8 @@ class PiecewiseInterpolate(AbstractCurve):
         init_value: ScalarOrSchedule,
         boundaries_and_scales: Mapping[Any, ScalarOrSchedule] | None = None,
     ):
-        changes = dict(sorted((boundaries_and_scales or {}).items()))
+        given = _changes("PiecewiseInterpolate(interpolate_type, init_value", boundaries_and_scales)
+        changes = dict(sorted(given.items()))
         self.interpolate_type = interpolate_type
         self.init_value = init_value
         self.boundaries = tuple(changes)

@@ -21,6 +21,7 @@ from .._support.arithmetic import (
     is_inexact_array,
     safe_sqrt,
 )
+from .._support.placement import typed_like
 from ._leaves import check_shapes, columns, leaves_of
 from ._paths import leaf_paths
 
@@ -46,8 +47,11 @@ def shapes_of(params: PyTree) -> PyTree:
 
 
 def choose(which: Array, x: PyTree, y: PyTree) -> PyTree:
-    """Return the first of two trees with equal structures, shapes and dtypes if `which` is true; else the second."""
-    return jtu.tree_map(lambda a, b: jnp.where(which, a, b), x, y)
+    """Return the first of two trees with equal structures, shapes and dtypes if `which` is true; else the second.
+
+    The result is where the second one is.
+    """
+    return jtu.tree_map(lambda a, b: jnp.where(which, typed_like(a, b), b), x, y)
 
 
 def is_state_index(x: Any) -> bool:

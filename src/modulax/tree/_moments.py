@@ -13,6 +13,7 @@ from jaxtyping import Array, ArrayLike, PyTree
 
 from .._support.arithmetic import abs_sq, at_least_float32, bias, infinity_moment, moment, real_dtype, safe_sqrt
 from .._support.checks import listing
+from .._support.placement import typed_like
 from ._math import trainable
 from ._paths import named_leaves
 
@@ -168,7 +169,7 @@ def periodic_update(new_tensors: PyTree, old_tensors: PyTree, steps: ArrayLike, 
 
     def chosen(new: Any, old: Any) -> Any:
         is_array = isinstance(new, (jax.Array, np.ndarray))
-        return jnp.where(is_due, jnp.asarray(new, old.dtype), old) if is_array else new
+        return jnp.where(is_due, typed_like(jnp.asarray(new, old.dtype), old), old) if is_array else new
 
     with _naming_leaves("periodic_update", new_tensors=new_tensors, old_tensors=old_tensors):
         return jtu.tree_map(chosen, new_tensors, old_tensors)
