@@ -23,7 +23,6 @@ from .._support.module import AbstractModule
 from ._codes import Form, Rows, by_floats, by_patterns, draws_of, level, of_entries
 from ._nibbles import packed, undivided, unpacked
 
-
 Q = TypeVar("Q", bound="Quantized")
 
 
