@@ -486,6 +486,20 @@ def test_explicit_axes_that_codes_cannot_be_divided_over():
         chex.assert_trees_all_close(jax.device_get(found), jax.device_get(expected), rtol=1e-5)
 
 
+def test_a_step_inside_shard_map_is_that_of_each_part():
+    mesh = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:4])
+    of = jax.sharding.PartitionSpec("d")
+    x = values((64, 256))
+    for bits in (8, 4):
+        optimizer = mx.LowBit(mx.AdamW(0.1), bits, stochastic=False)
+
+        def step(x: Any, optimizer: Any = optimizer) -> Any:
+            return optimizer.step(x, optimizer.init(x), x)[0]
+
+        found = jax.jit(jax.shard_map(step, mesh=mesh, in_specs=of, out_specs=of))(x)
+        chex.assert_trees_all_close(found, jnp.concatenate([step(part) for part in jnp.split(x, 4)]), rtol=1e-6)
+
+
 def test_draws_are_divided_over_explicit_axes():
     """No device computes those of the whole array: they would be four times the temporary memory of its share."""
     mesh = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,), devices=jax.devices()[:4])

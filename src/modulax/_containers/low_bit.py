@@ -43,8 +43,9 @@ class LowBit(AbstractContainer):
         optimizer = LowBit(AdamW(1e-3))
 
     At each step, the moments are read from their codes, the inner transform makes its step, and the new moments are
-    written. XLA computes this without storing the moments in float32. Every block of entries has a scale of its own; `modulax.states.Quantized` gives the code. AdamW takes 2.06 bytes a
-    parameter in 8 bits and 1.06 in 4 bits, in place of 8.
+    written. XLA computes this without storing the moments in float32. Every block of entries has a scale of its own;
+    `modulax.states.Quantized` gives the code. AdamW takes 2.06 bytes a parameter in 8 bits and 1.06 in 4 bits, in place
+    of 8.
 
     The declarations of the fields of a state say what is stored in fewer bits: trees like the parameters, such as
     moments. Counters, random keys, and fields declared `like_params(exact=True)` stay as they are: averages, copies of

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int32, UInt32
 
-from ._nibbles import rows_apart
+from ._nibbles import rows_apart, shape_on_device
 
 _TINY = float(np.finfo(np.float32).tiny)
 _LANES = 32  # XLA's CPU backend splits the maximum over more entries, and stores them in between
@@ -130,7 +130,7 @@ def _tiles(x: Array) -> Array:
     A TPU stores arrays in tiles of 8 rows and 128 lanes. A reshape that splits tiles, or groups of more rows, would
     move all entries.
     """
-    if x.shape[-2] % 8 or jax.typeof(x).sharding.shard_shape(x.shape)[-2] % 8:
+    if x.shape[-2] % 8 or shape_on_device(x)[-2] % 8:
         return x
     return x.reshape(*x.shape[:-2], -1, 8, x.shape[-1])
 

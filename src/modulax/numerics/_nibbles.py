@@ -15,6 +15,12 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Int32
 
 
+def shape_on_device(x: Array) -> tuple[int, ...]:
+    """The shape of what each device has, as far as types say: on explicit axes of a mesh."""
+    sharding = jax.typeof(x).sharding
+    return sharding.shard_shape(x.shape) if any(sharding.spec) else x.shape
+
+
 def undivided(x: Array, axes: Iterable[int]) -> Array:
     """The array with these axes whole on every device of a mesh: on explicit axes, JAX doesn't gather them itself."""
     sharding = jax.typeof(x).sharding
@@ -31,7 +37,7 @@ def packed(codes: Int32[Array, "..."], is_signed: bool, block: int, word: Any) -
     """Bytes that hold the lowest 4 bits of two rows. The word is any number, which is the same on all devices."""
     *outer, rows, last = codes.shape
     apart, dtype = rows_apart(rows), jnp.int8 if is_signed else jnp.uint8
-    if jax.typeof(codes).sharding.shard_shape(codes.shape)[-2] % (2 * apart):
+    if shape_on_device(codes)[-2] % (2 * apart):
         codes = undivided(codes, [codes.ndim - 2])
 
     def together(low: Array, high: Array) -> Array:
@@ -64,7 +70,7 @@ def unpacked(codes: Int32[Array, "..."], is_signed: bool) -> Int32[Array, "..."]
     """The rows of codes that bytes hold."""
     *outer, rows, last = codes.shape
     apart = rows_apart(2 * rows)
-    if jax.typeof(codes).sharding.shard_shape(codes.shape)[-2] % apart:
+    if shape_on_device(codes)[-2] % apart:
         codes = undivided(codes, [codes.ndim - 2])
 
     def unpack(codes: Array) -> Array:

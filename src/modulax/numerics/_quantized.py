@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Inexact, Int8, UInt8, UInt32
 
 from .._support.module import AbstractModule
 from ._codes import Form, Rows, by_floats, by_patterns, draws_of, level, of_entries
-from ._nibbles import packed, undivided, unpacked
+from ._nibbles import packed, shape_on_device, undivided, unpacked
 
 Q = TypeVar("Q", bound="Quantized")
 
@@ -171,7 +171,7 @@ def _number_of_blocks(size: int, bits: int, block: int) -> int:
 
 def _in_rows(x: Array, bits: int, block: int) -> Array:
     """The array, or the flattened array as rows of a block each."""
-    shard = jax.typeof(x).sharding.shard_shape(x.shape)
+    shard = shape_on_device(x)
     if _is_by_rows(x.shape, bits, block):
         return undivided(x, [x.ndim - 1]) if shard[-1] % block else x
     blocks = _number_of_blocks(x.size, bits, block)
