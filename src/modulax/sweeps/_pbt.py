@@ -9,6 +9,7 @@ from jaxtyping import PRNGKeyArray
 
 from .._protocol.transform import AbstractTransform
 from .._support.checks import check_option, listing
+from ._injected import leaves_of, write_values
 from ._population import regrouped
 from ._results import Results
 from ._run import Experiment, Settings
@@ -93,6 +94,8 @@ def pbt(
         "exploit": exploit,
         "ranked_by": [metric or "", mode],
     }
+    beginning = experiment.structures[0].start
+    stored = leaves_of(population[0], beginning.traced.result if beginning else (), list(changes))
     members = list(population)
     history = {name: np.zeros((size, segments)) for name in columns.values()}
     parents = np.tile(np.arange(size)[:, None], (1, segments))
@@ -105,6 +108,8 @@ def pbt(
                 members = _successors(members, sources, changes, random)
                 parents[:, segment] = sources
                 group = regrouped(group, range(size), members, group[0].width, sources.tolist())
+                for lane in group:
+                    write_values(lane, members, np.flatnonzero(sources != np.arange(size)), stored)
             for path, name in columns.items():
                 history[name][:, segment] = [member.hyperparameters()[path] for member in members]
             experiment.folder.set_history(segment, {name: x[:, segment].tolist() for name, x in history.items()})
