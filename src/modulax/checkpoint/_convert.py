@@ -62,8 +62,15 @@ def _is_nameless(found: np.dtype, wanted: np.dtype) -> bool:
     return found.kind == "V" and found.itemsize == wanted.itemsize
 
 
-def into(leaf: Any, value: Any) -> Any:
-    """Convert a stored value to the kind of the leaf: a number, a NumPy array, or a JAX array on the same devices."""
+def into(leaf: Any, value: Any, *, copy: bool) -> Any:
+    """Convert a stored value to the kind of the leaf: a number, a NumPy array, or a JAX array on the same devices.
+
+    Args:
+        leaf: the leaf of the template.
+        value: the stored value.
+        copy: whether the value is used elsewhere too, so that a JAX array needs memory of its own: donation would
+            delete both.
+    """
     # NumPy files keep the bytes of bfloat16 and not its name.
     if isinstance(value, np.ndarray) and value.dtype.kind == "V":
         value = value.view(as_stored(leaf).dtype)
@@ -78,9 +85,18 @@ def into(leaf: Any, value: Any) -> Any:
     if is_key(leaf):
         impl = jax.random.key_impl(jnp.empty((), leaf.dtype))  # the leaf may be a `ShapeDtypeStruct`
         value = jax.random.wrap_key_data(jnp.asarray(value), impl=impl)
-    # What no one has placed is left to JAX, so that it can be combined with arrays on any devices.
-    is_placed = leaf.sharding is not None and getattr(leaf, "committed", True)
-    return jax.device_put(value, leaf.sharding if is_placed else None)
+    if copy and not isinstance(value, jax.Array):
+        value = np.array(value)  # JAX may use the memory of an array of NumPy, `may_alias` or not
+    return jax.device_put(value, _place(leaf, value), may_alias=False if copy else None)
+
+
+def _place(leaf: Any, value: Any) -> Any:
+    """The sharding of the leaf; or None where no one has placed it, so that JAX combines it with any other arrays."""
+    if leaf.sharding is None or getattr(leaf, "committed", True):
+        return leaf.sharding
+    kind = leaf.sharding.memory_kind
+    is_elsewhere = isinstance(value, jax.Array) and value.sharding.memory_kind != kind
+    return value.sharding.with_memory_kind(kind) if is_elsewhere else None
 
 
 def fill(
@@ -89,6 +105,8 @@ def fill(
     fetch: Callable[[dict[Names, Any]], Mapping[Names, Any]],
     rename: Rename,
     strict: bool,
+    *,
+    lent: bool = False,
 ) -> tuple[PyTree, Report]:
     """Fill the leaves of a template, and report what became of the names.
 
@@ -98,6 +116,7 @@ def fill(
         fetch: function that reads arrays; it is called with the template's leaf for every array to read.
         rename: rules for the names.
         strict: whether the names must agree.
+        lent: whether `fetch` returns arrays of someone else, which are copied.
 
     Raises:
         ValueError: if names, shapes or dtypes don't agree, or a leaf that isn't stored has no value to keep.
@@ -118,15 +137,19 @@ def fill(
         found.proposed,
         tuple(found.remarks),
     )
-    return _filled(template, ours, theirs, found.sources, fetch), report
+    return _filled(template, ours, theirs, found.sources, fetch, lent), report
 
 
 def fill_by_name(
-    template: Template, saved: Mapping[Names, Any], fetch: Callable[[dict[Names, Any]], Mapping[Names, Any]]
+    template: Template,
+    saved: Mapping[Names, Any],
+    fetch: Callable[[dict[Names, Any]], Mapping[Names, Any]],
+    *,
+    lent: bool = False,
 ) -> PyTree:
     """Fill the leaves of a template that have a stored array of the same name; the arguments are those of `fill`."""
     ours, theirs = Side(template.arrays, saved), Side(saved, template.arrays)
-    return _filled(template, ours, theirs, {name: name for name in ours.arrays if name in theirs.arrays}, fetch)
+    return _filled(template, ours, theirs, {name: name for name in ours.arrays if name in theirs.arrays}, fetch, lent)
 
 
 def _filled(
@@ -135,6 +158,7 @@ def _filled(
     theirs: Side,
     sources: Mapping[Names, Names],
     fetch: Callable[[dict[Names, Any]], Mapping[Names, Any]],
+    lent: bool,
 ) -> PyTree:
     """Read arrays and put them into leaves of the template; the others keep their values."""
     wanted: dict[Names, Any] = {}
@@ -146,7 +170,9 @@ def _filled(
     values, new = fetch(wanted), {name: _phase(template.arrays[name]) for name in ours.phases}
     for name, source in sources.items():
         new |= ours.written(name, theirs.read(source, values))
-    return template.filled({name: into(template.arrays[name], x) for name, x in new.items()})
+    first = {id(x): name for name, x in reversed(new.items())}  # one array of the checkpoint may fill several leaves
+    filled = {name: into(template.arrays[name], x, copy=lent or first[id(x)] != name) for name, x in new.items()}
+    return template.filled(filled)
 
 
 def _phase(leaf: Any) -> Any:
@@ -197,4 +223,4 @@ def load_state_dict(
         ValueError: if names, shapes or dtypes don't agree, see `restore`.
     """
     saved = {split(name): x if isinstance(x, jax.Array) else np.asarray(x) for name, x in flat.items()}
-    return fill(Template(template), saved, lambda _: saved, rename, strict)
+    return fill(Template(template), saved, lambda _: saved, rename, strict, lent=True)
