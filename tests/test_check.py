@@ -56,7 +56,10 @@ FOUND: dict[str, tuple[Any, Any, str, Any]] = {
         mx.Chain(mx.ScaleByAdam(), mx.AddDecayedWeights(0.1, mask=mx.decays), mx.Scale(-0.1)),
     ),
     "ascent of one group": (
-        mx.Partition({"w": mx.Chain(mx.ScaleByAdam(), mx.Scale(1e-3)), "rest": mx.SGD(0.1)}, mx.by_path({"blocks.*": "w", "*": "rest"})),
+        mx.Partition(
+            {"w": mx.Chain(mx.ScaleByAdam(), mx.Scale(1e-3)), "rest": mx.SGD(0.1)},
+            mx.by_path({"blocks.*": "w", "*": "rest"}),
+        ),
         MODEL,
         "direction of the gradients",
         mx.Chain(

@@ -310,6 +310,21 @@ def test_no_rule_swaps_two_counts_or_fills_one_without_its_moments():
         checkpoint.load_state_dict(then, checkpoint.state_dict(before))
 
 
+def test_no_rule_makes_a_field_of_another_one_or_needs_a_cast():
+    average, accumulated = (blank(x) for x in (mx.ParamEMA(mx.SGD(RATE)), mx.MultiSteps(mx.SGD(RATE), 4)))
+    for template, saved in itertools.permutations((average, accumulated)):
+        assert moved(template, saved)[1].proposed == {}  # without `strict`, the inner state is found
+        with pytest.raises(ValueError, match=r"agree with `rename=\{'inner\w*': 'inner\w*'\}`"):
+            checkpoint.load_state_dict(template, checkpoint.state_dict(saved))
+    assert moved({"a": jnp.ones(2)}, {"b": jnp.ones(2, jnp.bfloat16)})[1].proposed == {}
+    # Parameters have any names, also those of fields; a random key is stored as integers.
+    tree = {"mu": jnp.ones(2), "key": jax.random.key(0), "n": 3}
+    assert moved({"nu": jnp.ones(2), "seed": jax.random.key(1), "n": 4}, tree)[1].proposed == {
+        "mu": "nu",
+        "key": "seed",
+    }
+
+
 def test_a_proposed_rename_can_be_passed():
     """A rule that would rename what is right too is proposed for whole names, and the user's rules are part of it."""
     params = {"a": np.zeros(3), "b": np.zeros(4), "c": np.zeros(5)}

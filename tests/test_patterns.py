@@ -105,7 +105,9 @@ def test_a_class_that_selects_nothing():
             eqx.nn.Conv
         ): "there is no `Conv` in the parameters. They consist of `Block`, `LayerNorm`, `Linear`.",
         mx.by_type(eqx.nn.Linear, "wieght"): "no field `wieght`. Did you mean `weight`? It has `weight`, `bias`\\.",
-        mx.by_type({(eqx.nn.Linear, "use_bias"): 1}, default=0): "no parameters in its field `use_bias`. Did you mean `b",
+        mx.by_type(
+            {(eqx.nn.Linear, "use_bias"): 1}, default=0
+        ): "no parameters in its field `use_bias`. Did you mean `b",
         mx.by_type({eqx.nn.Linear: True}): "no class matches the leaf `norm.weight`",
     }.items():
         with pytest.raises(ValueError, match=re.escape(message)):

@@ -12,27 +12,7 @@ from ..tree._paths import Names, join, split
 from ._low_bit import Side
 from ._names import Report, Template, match, stored
 from ._renaming import Rename
-
-
-def is_key(x: Any) -> bool:
-    """Whether this is a typed array of random keys."""
-    return isinstance(x, (jax.Array, jax.ShapeDtypeStruct)) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-
-
-def plain(x: Any) -> Any:
-    """Convert a leaf to what is stored: numbers to arrays, random keys to their data."""
-    if isinstance(x, (bool, int, float, complex)):
-        return np.asarray(x)
-    return jax.random.key_data(x) if is_key(x) else x
-
-
-def as_stored(x: Any) -> jax.ShapeDtypeStruct:
-    """The shape, dtype and sharding of what is stored for a leaf of a template."""
-    if is_key(x):
-        return jax.eval_shape(jax.random.key_data, x)
-    if isinstance(x, (bool, int, float, complex)):
-        x = np.asarray(x)
-    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None))
+from ._stored import as_stored, has_dtype_of, is_key, plain
 
 
 def check(name: str, source: str, leaf: Any, saved: Any) -> None:
@@ -48,18 +28,11 @@ def check(name: str, source: str, leaf: Any, saved: Any) -> None:
             f"{wanted.shape}. Pass a template with the shapes that were saved, or leave the name out with "
             f"`rename=lambda name: None if name == {source!r} else name` and `strict=False`."
         )
-    found = np.dtype(saved.dtype)
-    is_number = isinstance(leaf, (bool, int, float, complex)) and found.kind == wanted.dtype.kind
-    if found != wanted.dtype and not is_number and not _is_nameless(found, wanted.dtype):
+    if not has_dtype_of(saved, leaf):
         raise ValueError(
-            f"`{source}` is {found} in the checkpoint, but `{name}` of the template is {wanted.dtype}. "
+            f"`{source}` is {np.dtype(saved.dtype)} in the checkpoint, but `{name}` of the template is {wanted.dtype}. "
             f"`restore` does not cast: pass a template with the dtype that was saved, and cast the result."
         )
-
-
-def _is_nameless(found: np.dtype, wanted: np.dtype) -> bool:
-    """Whether this is bfloat16 or a similar dtype after a NumPy file: the bytes are kept, but not the name."""
-    return found.kind == "V" and found.itemsize == wanted.itemsize
 
 
 def into(leaf: Any, value: Any, *, copy: bool) -> Any:

@@ -19,11 +19,12 @@ from .._support.checks import listing
 from .._support.module import AbstractState
 from ..tree._paths import Names, join, key_names, split
 from ..tree._stacks import unstack
-from ._convert import as_stored, check, fill_by_name, plain
+from ._convert import check, fill_by_name
 from ._names import Report, Template, named
 from ._optax_pairs import Plan, Value, pair
 from ._renaming import Rename, renamed
 from ._store import opened
+from ._stored import as_stored, plain
 
 _Fetch = Callable[[dict[Names, Any]], Mapping[Names, Any]]
 """Reads arrays by name, each like the given leaf."""
