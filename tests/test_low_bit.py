@@ -495,7 +495,9 @@ def test_checkpoints_are_restored_in_either_form(bits: int):
     same, _ = checkpoint.load_state_dict({"state": optimizer.init(params)}, saved_low)
     chex.assert_trees_all_equal(same["state"], low)
 
-    to_full, report = checkpoint.load_state_dict({"state": adamw.init(params)}, saved_low, strict=False)
+    template = {"state": adamw.init(params), "epoch": 0}
+    to_full, report = checkpoint.load_state_dict(template, {**saved_low, "epoch": 3}, strict=False)
+    assert to_full["epoch"] == 3
     chex.assert_trees_all_equal(to_full["state"], mx.tree.dequantize(low).inner_state)
     assert not report.fresh
     assert not report.unused

@@ -198,7 +198,8 @@ def test_pbt_applies_what_its_history_says_where_the_state_holds_the_hyperparame
     members = sweeps.grid(nested, learning_rate=[0.125, 0.25, 0.375, 0.5])
     explore = {"learning_rate": lambda rate, u: rate + 0.0625}
     found = sweeps.pbt(members, sweeps.Trainable(start, advance), segments=3, explore=explore, chunk=3, **QUIET)
-    assert found.parents is not None and found.parents[3, 1] == 0
+    assert found.parents is not None
+    assert found.parents[3, 1] == 0
     assert found.history["learning_rate"][3].tolist() == [0.5, 0.1875, 0.1875]
     np.testing.assert_allclose(found.metrics[:, 0], found.history["learning_rate"], rtol=1e-5)
 

@@ -27,8 +27,8 @@ from .._support.arithmetic import default_float, safe_increment
 from .._support.keys import is_key_data
 from .._support.module import AbstractState, nested, shared, with_fields
 from .._support.types import Count, Params, State, Updates
-from ..tree._names import Path, paths_named, unknown_name
-from ..tree._paths import key_names
+from ..tree._names import Path, joined, paths_named, unknown_name
+from ..tree._paths import key_names, named_leaves
 from .from_factory import from_call
 
 
@@ -219,6 +219,33 @@ class Injected(AbstractContainer):
             return None if x is None else jnp.asarray(x, _dtype(x, None))
 
         return jtu.tree_map(merged, kept, inner, is_leaf=lambda x: x is None)
+
+
+def holds_injected(transform: AbstractTransform) -> bool:
+    """Whether a transform is `Injected`, or there is one inside it."""
+    return any(isinstance(x, Injected) for x in everything_in(transform))
+
+
+def hyperparameters_in(transform: AbstractTransform, state: Any) -> list[tuple[str, Any]]:
+    """The hyperparameters that a state of a transform holds, by dotted path in the transform.
+
+    There are none in the state of anything else. With one `Injected` inside another, some are there twice.
+    """
+    try:
+        return list(_hyperparameters_in(transform, state, ()))
+    except (AttributeError, KeyError, TypeError):  # a part has no state there
+        return []
+
+
+def _hyperparameters_in(transform: AbstractTransform, state: Any, path: Path) -> Iterator[tuple[str, Any]]:
+    if isinstance(transform, Injected):
+        if not isinstance(state, InjectedState) or type(state.hyperparameters) is not type(transform.inner):
+            raise TypeError("The state is that of another transform.")
+        for names, x in named_leaves(state.hyperparameters):
+            yield joined((*path, "inner", *names)), x
+    for part in transform.each_part(state):
+        key = () if part.key is None else (part.key,)
+        yield from _hyperparameters_in(part.transform, part.state, (*path, part.field, *key))
 
 
 def _static_names(inner: AbstractTransform) -> set[str]:

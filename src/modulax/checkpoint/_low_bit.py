@@ -90,10 +90,12 @@ def _parts_of(name: Names) -> tuple[Names, Names]:
 
 def _pairs(arrays: Mapping[Names, Any], others: Mapping[Names, Any]) -> dict[Names, QuantizedPair]:
     """The arrays that are quantized on this side only, by the names that they would have in full precision."""
-    floats = _by_end(name for name, x in others.items() if jnp.issubdtype(x.dtype, jnp.floating))
+    names, found = _quantized_names(arrays), dict[Names, QuantizedPair]()
+    if not names:
+        return found
+    floats = _by_end(name for name, x in others.items() if jnp.issubdtype(getattr(x, "dtype", int), jnp.floating))
     both = _by_end(_quantized_names(others))
-    found = {}
-    for name in _quantized_names(arrays):
+    for name in names:
         codes, scales = (arrays[part] for part in _parts_of(name))
         for end in _ends(name):
             if end in both:

@@ -2,7 +2,7 @@
 
 import functools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,11 +10,9 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._containers.injected import Injected, InjectedState
-from .._protocol.transform import AbstractTransform, everything_in
+from .._containers.injected import holds_injected, hyperparameters_in
+from .._protocol.transform import AbstractTransform
 from .._support.checks import listing
-from ..tree._names import joined
-from ..tree._paths import Names, named_leaves
 from ..tree._state import states_with_names
 from ._population import Lane
 from ._sweep import Members
@@ -26,12 +24,12 @@ def leaves_of(optimizer: AbstractTransform, carry: PyTree, paths: Sequence[str])
     Raises:
         ValueError: if the carry has no state of the optimizer, where a hyperparameter would be.
     """
-    if not any(isinstance(x, Injected) for x in everything_in(optimizer)):
+    if not holds_injected(optimizer):
         return {}
     leaves, treedef = jtu.tree_flatten(carry)
     found = defaultdict[str, list[int]](list)
     for _, state in states_with_names(treedef.unflatten(range(len(leaves)))):
-        for path, leaf in _of_state(optimizer, state):
+        for path, leaf in hyperparameters_in(optimizer, state):
             found[path].append(leaf)
     if not found:
         raise ValueError(
@@ -40,25 +38,6 @@ def leaves_of(optimizer: AbstractTransform, carry: PyTree, paths: Sequence[str])
             f"`Injected`: its hyperparameters are arguments of the training already."
         )
     return {path: found[path] for path in paths if path in found}
-
-
-def _of_state(optimizer: AbstractTransform, state: Any) -> list[tuple[str, int]]:
-    """The hyperparameters in a state of the optimizer; none if it is the state of something else."""
-    try:
-        return list(_stored(optimizer, state, ()))
-    except (AttributeError, KeyError, TypeError):
-        return []
-
-
-def _stored(transform: AbstractTransform, state: Any, path: Names) -> Iterator[tuple[str, int]]:
-    if isinstance(transform, Injected):
-        if not isinstance(state, InjectedState) or type(state.hyperparameters) is not type(transform.inner):
-            raise TypeError("the state of another transform")
-        for names, leaf in named_leaves(state.hyperparameters):
-            yield joined((*path, "inner", *names)), leaf
-    for part in transform.each_part(state):
-        key = () if part.key is None else (str(part.key),)
-        yield from _stored(part.transform, part.state, (*path, part.field, *key))
 
 
 def write_values(lane: Lane, members: Members, replaced: np.ndarray, leaves: Mapping[str, list[int]]) -> None:
