@@ -289,6 +289,21 @@ def test_flatten_takes_a_whole_state_or_none():
             assert (found, report.remarks) == ({"count", "mu", "nu"}, ()), (name, report)
 
 
+def test_the_clock_of_schedules_is_that_of_the_same_optimizer():
+    """Not of one around it; where there is none to be read, schedules begin again, and the report says so."""
+    adam = mx.AdamW(mx.schedules.Linear(0.1, 0.01, 20))
+    scheduled, injected = mx.Scheduled(mx.Chain(mx.Clip(1.0), adam)), mx.ParamEMA(mx.Injected(adam))
+    saved = checkpoint.state_dict(blank(scheduled)) | {"step": np.int32(3), "inner.parts.adamw.step": np.int32(10)}
+    found, report = checkpoint.load_state_dict(blank(adam), saved, strict=False)
+    assert (int(found.step), report.unused, report.remarks) == (10, ("step",), ())
+    found, report = checkpoint.load_state_dict(blank(injected), checkpoint.state_dict(found), strict=False)
+    assert (int(found.inner_state.count), int(found.inner_state.inner_state.step), report.remarks) == (10, 10, ())
+    for template, old, clock in ((scheduled, adam, "step"), (adam, mx.ScaleByAdam(), "step")):
+        _, report = moved(blank(template), blank(old))
+        assert report.remarks == (f"Fresh around restored states: `{clock}`. Schedules that follow it begin again.",)
+        assert report.fresh == (clock,)
+
+
 # --- Proposed rules --------------------------------------------------------------------------------------------
 
 
