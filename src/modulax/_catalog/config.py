@@ -215,9 +215,9 @@ def _made(name: str, fields: dict[str, Any], classes: Mapping[str, type]) -> Any
     if isinstance(made_by, AbstractLabels):  # `decays`
         return made_by
     if not inspect.isclass(made_by) or not issubclass(made_by, AbstractHyperparameters):
-        return made_by(**fields)
+        return made_by(**(_read_all(fields) if _makes_transform(made_by) else fields))
     declared = {field.name: field for field in dataclasses.fields(made_by)}
-    fields = {key: _read(declared[key], value) if key in declared else value for key, value in fields.items()}
+    fields = {key: _read(declared.get(key), value) for key, value in fields.items()}
     is_call = fields.keys() <= inspect.signature(made_by).parameters.keys()
     return made_by(**fields) if is_call or fields.keys() != declared.keys() else _of_fields(made_by, fields)
 
@@ -228,13 +228,34 @@ def _chain(parts: Any = ()) -> Chain:
     return Chain(*parts)
 
 
-def _read(field: dataclasses.Field, value: Any) -> Any:
-    """A value of a field, in which numbers may be strings."""
-    if field.metadata.get("number") and isinstance(value, str):
-        return float(value)
-    if field.metadata.get("numbers") and isinstance(value, tuple):
-        return tuple(float(x) if isinstance(x, str) else x for x in value)
-    return value
+def _makes_transform(function: Any) -> bool:
+    """Whether this is a function such as `groups`, whose arguments are numbers, and no labels."""
+    result = inspect.signature(function).return_annotation
+    return inspect.isclass(result) and issubclass(result, AbstractTransform)
+
+
+def _read(field: dataclasses.Field | None, value: Any) -> Any:
+    """An argument of a class, in which numbers may be strings: a field, or what a field is made of."""
+    if field is None:
+        return _read_all(value, keys=True)
+    if field.metadata.get("number") or field.metadata.get("numbers"):
+        return _read_all(value, infinite=True)
+    return value if field.metadata.get("static") else _read_all(value)
+
+
+def _read_all(x: Any, *, keys: bool = False, infinite: bool = False) -> Any:
+    """A value in which strings are read as numbers; the steps of `PiecewiseConstant` are keys."""
+    each = functools.partial(_read_all, keys=keys, infinite=infinite)
+    if isinstance(x, str) and (infinite or any(map(str.isdigit, x))):
+        try:
+            return float(x)
+        except ValueError:
+            return x  # the class says what it needs
+    if isinstance(x, (tuple, list)) and not hasattr(x, "_fields"):
+        return type(x)(map(each, x))
+    if isinstance(x, (dict, OrderedDict)):
+        return type(x)((each(key) if keys else key, each(value)) for key, value in x.items())
+    return x
 
 
 def _of_fields(cls: type[Any], fields: Mapping[str, Any]) -> Any:
