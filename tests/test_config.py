@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import yaml
 
 import modulax as mx
 from modulax import schedules
@@ -111,6 +112,9 @@ def test_frozen_hyperparameters_stay_frozen():
     made = mx.from_config(json.loads(json.dumps(mx.to_config(part))))
     assert made == part
     assert type(made[1].inner.learning_rate) is float
+    schedule = mx.AdamW(mx.freeze_hyperparameters(schedules.Linear(1.0, 0.0, 3)))
+    made = mx.from_config(json.loads(json.dumps(mx.to_config(schedule))))
+    assert list(map(type, jax.tree.leaves(made))) == list(map(type, jax.tree.leaves(schedule)))
     of_that_name = mx.freeze_hyperparameters(mx.Chain(mx.Freeze({"frozen": True, "w": False}), mx.Adam(0.1)))
     assert mx.from_config(json.loads(json.dumps(mx.to_config(of_that_name)))) == of_that_name
 
@@ -131,8 +135,8 @@ WITH_STRINGS = {
     "{name: muon, learning_rate: 1e-3, ns_coeffs: [34e-1, -4, 2], follow: optax}": mx.Muon(
         1e-3, ns_coeffs=(3.4, -4, 2), follow="optax"
     ),
-    "{name: Partition, transforms: {'1': {name: sgd, learning_rate: 1e-1}}, labels: {name: by_path, groups: {'*': '1'}}}": (
-        mx.Partition({"1": mx.SGD(0.1)}, mx.by_path({"*": "1"}))
+    "{name: Partition, transforms: {'1': {name: sgd, learning_rate: 1}}, labels: {name: by_path, patterns: {w: '1'}}}": (
+        mx.Partition({"1": mx.SGD(1.0)}, mx.by_path({"w": "1"}))
     ),
 }
 

@@ -16,18 +16,14 @@ from jax.core import Tracer
 
 from .._containers.chain import Chain
 from .._protocol.container import check_part
-from .._protocol.hyperparameters import (
-    ARRAY_TYPES,
-    AbstractHyperparameters,
-    format_value,
-    freeze_hyperparameters,
-    is_frozen,
-)
+from .._protocol.frozen import freeze_hyperparameters, is_frozen
+from .._protocol.hyperparameters import AbstractHyperparameters, format_value
 from .._protocol.masks import AbstractLabels, is_call
 from .._protocol.transform import AbstractTransform
 from .._roles.role import AbstractRole
 from .._support.checks import brief
 from .._support.keys import is_key_data
+from .._support.types import ARRAY_TYPES
 from .registry import get
 
 VERSION = 1
@@ -92,7 +88,7 @@ def from_config(config: Mapping[str, Any], classes: Iterable[type] = ()) -> Any:
 def _encoded(x: Any, path: tuple[str, ...], is_in_frozen: bool = False) -> Any:
     """A value as plain values; `path` is where it is, for the error message.
 
-    A frozen transform is marked, but not those inside it.
+    A frozen transform or schedule is marked, but not those inside it.
     """
     if isinstance(x, ARRAY_TYPES):
         return _number(x, path)
@@ -110,7 +106,8 @@ def _encoded(x: Any, path: tuple[str, ...], is_in_frozen: bool = False) -> Any:
 
 
 def _encoded_tree(x: Any, is_record: bool, path: tuple[str, ...], is_in_frozen: bool) -> Any:
-    mark = {"frozen": True} if not is_in_frozen and _is_frozen_transform(x) else {}
+    is_frozen_module = isinstance(x, AbstractHyperparameters) and is_frozen(x)
+    mark = {"frozen": True} if is_frozen_module and not is_in_frozen else {}
 
     def each(items: Mapping[Any, Any]) -> dict[Any, Any]:
         return {key: _encoded(value, (*path, str(key)), is_in_frozen or bool(mark)) for key, value in items.items()}
@@ -125,10 +122,6 @@ def _encoded_tree(x: Any, is_record: bool, path: tuple[str, ...], is_in_frozen: 
         return values if is_plain else {"items": [[_encoded(key, path), value] for key, value in values.items()]}
     items = list(each(dict(enumerate(x))).values())
     return items if isinstance(x, tuple) else {"list": items}
-
-
-def _is_frozen_transform(x: Any) -> bool:
-    return isinstance(x, AbstractTransform) and is_frozen(x)
 
 
 def _fields(x: Any) -> dict[str, Any]:
