@@ -135,8 +135,8 @@ WITH_STRINGS = {
     "{name: muon, learning_rate: 1e-3, ns_coeffs: [34e-1, -4, 2], follow: optax}": mx.Muon(
         1e-3, ns_coeffs=(3.4, -4, 2), follow="optax"
     ),
-    "{name: Partition, transforms: {'1': {name: sgd, learning_rate: 1}}, labels: {name: by_path, patterns: {w: '1'}}}": (
-        mx.Partition({"1": mx.SGD(1.0)}, mx.by_path({"w": "1"}))
+    "{name: Partition, transforms: {'1': {name: Scale, step_size: 2}}, labels: {name: by_path, patterns: {w: '1'}}}": (
+        mx.Partition({"1": mx.Scale(2.0)}, mx.by_path({"w": "1"}))
     ),
 }
 
