@@ -85,9 +85,8 @@ def test_a_schedule_rules_in_a_part_with_its_own_counter(schedule: Any):
         for i in range(3):
             u, state = transform.update(G, state, G)
             np.testing.assert_allclose(u, -schedule(i) * G, rtol=1e-6)
-            values = {key: float(x) for key, x in state.hyperparams.items()}
-            assert values[name] == schedule(i)
-        assert not [key for key in values if "init_value" in key or "boundaries" in key]
+            assert {key: float(x) for key, x in state.hyperparams.items()}[name] == schedule(i)
+        assert not [key for key in state.hyperparams if "init_value" in key or "boundaries" in key]
     # What `static_args` leaves out of the state is not in it.
     state = mx.Injected(mx.Chain(sgd, mx.Clip(1.0)), static_args="learning_rate").init(G)
     assert dict(state.hyperparams) == {"parts.clip.max_delta": 1.0}

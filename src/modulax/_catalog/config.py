@@ -106,8 +106,7 @@ def _encoded(x: Any, path: tuple[str, ...], is_in_frozen: bool = False) -> Any:
 
 
 def _encoded_tree(x: Any, is_record: bool, path: tuple[str, ...], is_in_frozen: bool) -> Any:
-    is_frozen_module = isinstance(x, AbstractHyperparameters) and is_frozen(x)
-    mark = {"frozen": True} if is_frozen_module and not is_in_frozen else {}
+    mark = {"frozen": True} if not is_in_frozen and _is_frozen_module(x) else {}
 
     def each(items: Mapping[Any, Any]) -> dict[Any, Any]:
         return {key: _encoded(value, (*path, str(key)), is_in_frozen or bool(mark)) for key, value in items.items()}
@@ -122,6 +121,10 @@ def _encoded_tree(x: Any, is_record: bool, path: tuple[str, ...], is_in_frozen: 
         return values if is_plain else {"items": [[_encoded(key, path), value] for key, value in values.items()]}
     items = list(each(dict(enumerate(x))).values())
     return items if isinstance(x, tuple) else {"list": items}
+
+
+def _is_frozen_module(x: Any) -> bool:
+    return isinstance(x, AbstractHyperparameters) and is_frozen(x)
 
 
 def _fields(x: Any) -> dict[str, Any]:

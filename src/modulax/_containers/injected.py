@@ -22,7 +22,7 @@ from .._protocol.container import AbstractContainer, required_part
 from .._protocol.hyperparameters import Hyperparameters
 from .._protocol.schedule import at_last_step, is_schedule
 from .._protocol.schedule_values import advance, schedule_states, with_current_values
-from .._protocol.transform import AbstractTransform, Clock, everything_in
+from .._protocol.transform import AbstractTransform, Clock, Part, everything_in
 from .._support.arithmetic import default_float, safe_increment
 from .._support.keys import is_key_data
 from .._support.module import AbstractState, nested, shared, with_fields
@@ -256,9 +256,15 @@ class Injected(AbstractContainer):
         return jtu.tree_map(merged, kept, inner, is_leaf=lambda x: x is None)
 
 
-def holds_injected(transform: AbstractTransform) -> bool:
-    """Whether a transform is `Injected`, or there is one inside it."""
-    return any(isinstance(x, Injected) for x in everything_in(transform))
+def injected_paths(transform: AbstractTransform, path: Path = ()) -> list[str]:
+    """The dotted paths in a transform of the hyperparameters inside `Injected`."""
+    if isinstance(transform, Injected):
+        return [joined((*path, "inner", *names)) for names, _ in named_leaves(transform.inner)]
+    return [name for part in transform.each_part() for name in injected_paths(part.transform, _below(path, part))]
+
+
+def _below(path: Path, part: Part) -> Path:
+    return (*path, part.field) if part.key is None else (*path, part.field, part.key)
 
 
 def hyperparameters_in(transform: AbstractTransform, state: Any) -> list[tuple[str, Any]]:
@@ -279,8 +285,7 @@ def _hyperparameters_in(transform: AbstractTransform, state: Any, path: Path) ->
         for names, x in named_leaves(state.hyperparameters):
             yield joined((*path, "inner", *names)), x
     for part in transform.each_part(state):
-        key = () if part.key is None else (part.key,)
-        yield from _hyperparameters_in(part.transform, part.state, (*path, part.field, *key))
+        yield from _hyperparameters_in(part.transform, part.state, _below(path, part))
 
 
 def _static_names(inner: AbstractTransform) -> set[str]:

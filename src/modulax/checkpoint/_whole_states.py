@@ -153,9 +153,10 @@ class _Pairing:
         is_restored = any(name[: len(where)] == where and self.places[name].rest for name in self.found)
         if clock is None or clock in self.found or clock in self.refused or not is_restored:
             return
-        clocks = {self.nesting.clock(state) for state in self.states if state[:-1] == where} & self.found.keys()
+        inside = (self.nesting.clock(state) for state in self.states if state[:-1] == where)
+        clocks = [name for name in inside if name is not None and name in self.found]
         if len(clocks) == 1:
-            self.found[clock] = self.found[clocks.pop()]
+            self.found[clock] = self.found[clocks[0]]
         else:
             self.remarks.append(f"Fresh around restored states: `{join(clock)}`. Schedules that follow it begin again.")
 

@@ -10,7 +10,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._containers.injected import holds_injected, hyperparameters_in
+from .._containers.injected import hyperparameters_in, injected_paths
 from .._protocol.transform import AbstractTransform
 from .._support.checks import listing
 from ..tree._state import states_with_names
@@ -24,7 +24,8 @@ def leaves_of(optimizer: AbstractTransform, carry: PyTree, paths: Sequence[str])
     Raises:
         ValueError: if the carry has no state of the optimizer, where a hyperparameter would be.
     """
-    if not holds_injected(optimizer):
+    paths = [path for path in paths if path in injected_paths(optimizer)]
+    if not paths:
         return {}
     leaves, treedef = jtu.tree_flatten(carry)
     found = defaultdict[str, list[int]](list)
