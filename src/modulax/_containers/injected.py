@@ -162,7 +162,8 @@ class Injected(AbstractContainer):
     optimizer can be passed as an argument, `replace` is simpler.
 
     The hyperparameters in the state take precedence over those of the transform, and may be overwritten by arrays or
-    Python numbers. A field with a schedule always follows the schedule; the state shows its value at the last step.
+    Python numbers. A field with a schedule always follows the schedule; the state shows its value at the last step. In
+    a part that counts its own steps, such as an optimizer in a `Chain`, `state.hyperparams` shows it.
 
     Args:
         inner: the inner transform.
