@@ -100,9 +100,9 @@ def _pairs(arrays: Mapping[Names, Any], others: Mapping[Names, Any]) -> dict[Nam
         for end in _ends(name):
             if end in both:
                 break
-            forms = {other: form_of(tuple(others[other].shape), codes, scales) for other in floats.get(end, ())}
-            if fitting := {other: form for other, form in forms.items() if form}:
-                like, (bits, block) = max(fitting.items())
+            forms = ((other, form_of(tuple(others[other].shape), codes, scales)) for other in floats.get(end, ()))
+            if fitting := [(other, form) for other, form in forms if form]:
+                like, (bits, block) = max(fitting)
                 array = jax.ShapeDtypeStruct(tuple(others[like].shape), others[like].dtype)
                 found[name] = QuantizedPair(array, bits, block, np.dtype(codes.dtype) == np.uint8)
                 break

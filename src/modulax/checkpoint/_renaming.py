@@ -148,8 +148,8 @@ def _possible_rules(
         # All counts have one shape, so that it doesn't say which of them is meant.
         is_count = name in shared and not np.shape(leaf)
         for old in (x for x in olds if x[-1:] == name[-1:]) if is_count else olds:
-            rule = _difference(old, name)
-            if rule is not None and not (name in in_states and _exchanges(rule, fields)):
+            rule = _difference(old, name, fields if name in in_states else set())
+            if rule is not None:
                 pairs.setdefault(rule, []).append((old, name))
     return {rule: kept for rule, found in pairs.items() if (kept := _with_moments(found, fresh, shared))}
 
@@ -157,12 +157,6 @@ def _possible_rules(
 def _state_fields() -> set[str]:
     """The names of all fields of states that hold no states of other transforms."""
     return {field.name for field in every_field(AbstractState) if field.metadata.get("holds") != "states"}
-
-
-def _exchanges(rule: _Rule, fields: set[str]) -> bool:
-    """Whether a rule makes a field of another one: gradients that are accumulated are no average of parameters."""
-    old, new = ([name for name in names if name in fields] for names in rule)
-    return bool(old and new) and old != new
 
 
 def _with_moments(
@@ -173,10 +167,15 @@ def _with_moments(
     return [(old, name) for old, name in pairs if not (beside := set(shared.get(name, ()))) or not beside <= left]
 
 
-def _difference(a: Names, b: Names) -> _Rule | None:
-    """The parts in which two names differ, without what both ends share; None if they don't make one of the other."""
+def _difference(a: Names, b: Names, fields: set[str]) -> _Rule | None:
+    """The parts in which two names differ, without what both ends share; None if they don't make one of the other.
+
+    A rule doesn't make one of the fields of another one: accumulated gradients are no average of parameters.
+    """
     shorter = min(len(a), len(b))
     start = next((i for i in range(shorter) if a[i] != b[i]), shorter)
     end = next((i for i in range(shorter - start) if a[-1 - i] != b[-1 - i]), shorter - start)
     rule = a[start : len(a) - end], b[start : len(b) - end]
-    return rule if all(rule) and _replaced(a, *rule) == b else None
+    old, new = ([name for name in names if name in fields] for names in rule)
+    is_exchange = old and new and old != new
+    return rule if all(rule) and not is_exchange and _replaced(a, *rule) == b else None

@@ -124,7 +124,7 @@ class _Pairing:
         """The saved states that the moments of a state, or of those inside it, are read from."""
         if state.moments:
             return _unique(self._source(name) for name in state.moments if name in self.found)
-        inside = [name for name in self.found if name[: len(where)] == where and self.places[name].rest]
+        inside = self._restored_in(where)
         taken = {self._source(name) for name in inside}
         ways = dict.fromkeys((self._source(name), self.places[name].state[len(where) :]) for name in inside)
         around = (self._around(state, source, way, taken) for source, way in ways)
@@ -147,11 +147,14 @@ class _Pairing:
             near += [(source[stop:] != way, distance, -stop) for distance in distances if distance is not None]
         return source[: -min(near)[2]] if near else None
 
+    def _restored_in(self, where: Names) -> list[Names]:
+        """The leaves of a state, and of those inside it, that are restored."""
+        return [name for name in self.found if name[: len(where)] == where and self.places[name].rest]
+
     def _fill_clock(self, where: Names) -> None:
         """Fill the clock of schedules, which a checkpoint without `Injected` has in the optimizer that it holds."""
         clock = self.nesting.clock(where)
-        is_restored = any(name[: len(where)] == where and self.places[name].rest for name in self.found)
-        if clock is None or clock in self.found or clock in self.refused or not is_restored:
+        if clock is None or clock in self.found or clock in self.refused or not self._restored_in(where):
             return
         inside = (self.nesting.clock(state) for state in self.states if state[:-1] == where)
         clocks = [name for name in inside if name is not None and name in self.found]
