@@ -323,6 +323,19 @@ def test_hyperparameters_in_a_state_are_those_of_the_new_optimizer():
     assert "hyperparameter" in report.fresh["hyperparameters.learning_rate"]
 
 
+def test_schedules_in_a_new_container_go_on():
+    """By the count of the optimizer that it holds, if that one goes on."""
+    old = mx.AdamW(mx.schedules.Linear(0.1, 0.0, 10))
+    state = of_numbers(old, PARAMS)
+    carried, report = checkpoint.carry(mx.ParamEMA(mx.Injected(old)), PARAMS, old, state)
+    assert carried.inner_state.count == carried.inner_state.inner_state.step == state.step
+    assert report.carried["inner_state.count"] == "step"
+    _, report = checkpoint.carry(
+        mx.Injected(mx.SGD(0.1)), PARAMS, mx.ScaleByAdam(), of_numbers(mx.ScaleByAdam(), PARAMS)
+    )
+    assert "count" in report.fresh
+
+
 def test_moments_in_other_bits():
     params = {"w": jnp.ones((8, 32))}
     grads = {"w": jnp.sin(jnp.arange(256.0)).reshape(8, 32)}

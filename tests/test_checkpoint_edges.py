@@ -1,5 +1,6 @@
 """Checkpoints where something is ambiguous, and at every instant of an overwriting save."""
 
+import itertools
 import shutil
 import sys
 from collections import OrderedDict
@@ -318,6 +319,46 @@ def test_an_array_goes_where_the_template_lives():
     found, _ = checkpoint.load_state_dict({"key": key}, checkpoint.state_dict({"key": jax.random.key(1)}))
     assert found["key"].sharding == place
     assert found["key"] == jax.random.key(1)
+
+
+def test_what_comes_back_shares_no_memory(tmp_path: Path):
+    """Neither with what it was read from nor within itself, as donation requires."""
+    params = {"w": jnp.ones(16), "b": jnp.zeros(3)}
+    adam = mx.AdamW(0.1)
+    _, state = adam.step(params, adam.init(params), params)
+    source = jax.tree.map(np.asarray, (params, state))
+    aligned = np.frombuffer(bytearray(16 * 4 + 64), np.uint8)
+    aligned = aligned[-aligned.ctypes.data % 64 :][: 16 * 4].view(np.float32)  # where JAX could use the memory itself
+    groups = mx.groups(adam, {"b": {"weight_decay": 0.0}})
+    blank = (params, groups.init(params))
+    checkpoint.save(tmp_path / "x", (params, state))
+    flat = checkpoint.state_dict((params, state))
+    tx = optax.adamw(0.1)
+    theirs = checkpoint.state_to_optax(tx.init(params), state)[0]
+    found = [
+        checkpoint.state_from_optax(adam.init(params), theirs)[0],
+        theirs,
+        checkpoint.load_state_dict(state, checkpoint.state_dict(state))[0],
+        checkpoint.load_state_dict({"w": params["w"]}, {"w": aligned})[0],
+    ]
+    for template in (blank, jax.device_put(blank, jax.devices()[0]), jax.eval_shape(lambda: blank)):
+        found += [checkpoint.load_state_dict(template, flat, strict=False)[0]]
+        found += [checkpoint.restore(tmp_path / "x", template, strict=False)[0]]
+    memory = [x.unsafe_buffer_pointer() for x in jax.tree.leaves((params, state, found))]
+    assert len({*memory, aligned.ctypes.data}) == len(memory) + 1
+    assert jax.tree.all(jax.tree.map(np.array_equal, found[2], source[1]))
+
+
+def test_what_comes_back_is_in_the_memory_of_the_template():
+    params = {"w": jnp.ones(3)}
+    adam, offload = mx.AdamW(0.1), mx.Offload(mx.AdamW(0.1))
+    templates = {"device": adam.init(params), "pinned_host": offload.init(params)}
+    for saved, template in itertools.product(templates.values(), templates.values()):
+        found, _ = checkpoint.load_state_dict(template, checkpoint.state_dict(saved), strict=False)
+        kinds = [[x.sharding.memory_kind for x in jax.tree.leaves(tree)] for tree in (found, template)]
+        assert kinds[0] == kinds[1]
+    found, _ = checkpoint.load_state_dict(adam.init(params), checkpoint.state_dict(offload.init(params)), strict=False)
+    adam.step(params, found, params)
 
 
 def test_arrays_without_elements_and_arrays_of_strings_are_kept_from_the_template(tmp_path: Path):

@@ -289,6 +289,21 @@ def test_flatten_takes_a_whole_state_or_none():
             assert (found, report.remarks) == ({"count", "mu", "nu"}, ()), (name, report)
 
 
+def test_the_clock_of_schedules_is_that_of_the_same_optimizer():
+    """Not of one around it; where there is none to be read, schedules begin again, and the report says so."""
+    adam = mx.AdamW(mx.schedules.Linear(0.1, 0.01, 20))
+    scheduled, injected = mx.Scheduled(mx.Chain(mx.Clip(1.0), adam)), mx.ParamEMA(mx.Injected(adam))
+    saved = checkpoint.state_dict(blank(scheduled)) | {"step": np.int32(3), "inner.parts.adamw.step": np.int32(10)}
+    found, report = checkpoint.load_state_dict(blank(adam), saved, strict=False)
+    assert (int(found.step), report.unused, report.remarks) == (10, ("step",), ())
+    found, report = checkpoint.load_state_dict(blank(injected), checkpoint.state_dict(found), strict=False)
+    assert (int(found.inner_state.count), int(found.inner_state.inner_state.step), report.remarks) == (10, 10, ())
+    for template, old, clock in ((scheduled, adam, "step"), (adam, mx.ScaleByAdam(), "step")):
+        _, report = moved(blank(template), blank(old))
+        assert report.remarks == (f"Fresh around restored states: `{clock}`. Schedules that follow it begin again.",)
+        assert report.fresh == (clock,)
+
+
 # --- Proposed rules --------------------------------------------------------------------------------------------
 
 
@@ -308,6 +323,21 @@ def test_no_rule_swaps_two_counts_or_fills_one_without_its_moments():
     before, then = ({"p": {key: np.zeros(())}, "s": blank(adam, {key: np.zeros(())})} for key in "ab")
     with pytest.raises(ValueError, match=r"rename=\{'a': 'b'\}"):
         checkpoint.load_state_dict(then, checkpoint.state_dict(before))
+
+
+def test_no_rule_makes_a_field_of_another_one_or_needs_a_cast():
+    average, accumulated = (blank(x) for x in (mx.ParamEMA(mx.SGD(RATE)), mx.MultiSteps(mx.SGD(RATE), 4)))
+    for template, saved in itertools.permutations((average, accumulated)):
+        assert moved(template, saved)[1].proposed == {}  # without `strict`, the inner state is found
+        with pytest.raises(ValueError, match=r"agree with `rename=\{'inner\w*': 'inner\w*'\}`"):
+            checkpoint.load_state_dict(template, checkpoint.state_dict(saved))
+    assert moved({"a": jnp.ones(2)}, {"b": jnp.ones(2, jnp.bfloat16)})[1].proposed == {}
+    # Parameters have any names, also those of fields; a random key is stored as integers.
+    tree = {"mu": jnp.ones(2), "key": jax.random.key(0), "n": 3}
+    assert moved({"nu": jnp.ones(2), "seed": jax.random.key(1), "n": 4}, tree)[1].proposed == {
+        "mu": "nu",
+        "key": "seed",
+    }
 
 
 def test_a_proposed_rename_can_be_passed():

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import yaml
 
 import modulax as mx
 from modulax import schedules
@@ -111,8 +112,46 @@ def test_frozen_hyperparameters_stay_frozen():
     made = mx.from_config(json.loads(json.dumps(mx.to_config(part))))
     assert made == part
     assert type(made[1].inner.learning_rate) is float
+    schedule = mx.AdamW(mx.freeze_hyperparameters(schedules.Linear(1.0, 0.0, 3)))
+    made = mx.from_config(json.loads(json.dumps(mx.to_config(schedule))))
+    assert list(map(type, jax.tree.leaves(made))) == list(map(type, jax.tree.leaves(schedule)))
     of_that_name = mx.freeze_hyperparameters(mx.Chain(mx.Freeze({"frozen": True, "w": False}), mx.Adam(0.1)))
     assert mx.from_config(json.loads(json.dumps(mx.to_config(of_that_name)))) == of_that_name
+
+
+WITH_STRINGS = {
+    "{name: groups, optimizer: {name: sgd, learning_rate: 1e-3}, changes: {head: {learning_rate: 1e-2}}}": mx.groups(
+        mx.SGD(1e-3), {"head": {"learning_rate": 1e-2}}
+    ),
+    "{name: ScaleByPath, multipliers: {head: 1e-1, 'nan': .inf, '*': 1}}": mx.ScaleByPath(
+        {"head": 0.1, "nan": float("inf"), "*": 1.0}
+    ),
+    "{name: schedules.PiecewiseConstant, init_value: 1, boundaries_and_scales: {300: 1e-1, 4e2: 2}}": (
+        schedules.PiecewiseConstant(1, {300: 0.1, 400: 2})
+    ),
+    "{name: schedules.Join, schedules: [1e-1, {name: schedules.Constant, constant: 1e-2}], boundaries: [1e2]}": (
+        schedules.Join([0.1, schedules.Constant(0.01)], [100])
+    ),
+    "{name: muon, learning_rate: 1e-3, ns_coeffs: [34e-1, -4, 2], follow: optax}": mx.Muon(
+        1e-3, ns_coeffs=(3.4, -4, 2), follow="optax"
+    ),
+    "{name: Partition, transforms: {'1': {name: Scale, step_size: 2}}, labels: {name: by_path, patterns: {w: '1'}}}": (
+        mx.Partition({"1": mx.Scale(2.0)}, mx.by_path({"w": "1"}))
+    ),
+}
+
+
+@pytest.mark.parametrize("text", WITH_STRINGS)
+def test_numbers_may_be_strings_wherever_they_are(text: str):
+    """YAML reads `1e-3` as one; what isn't a number keeps its text."""
+    assert mx.from_config(yaml.safe_load(text)) == WITH_STRINGS[text]
+
+
+def test_infinite_numbers_are_made_again():
+    transform = mx.ScaleByPath({"w": float("inf")})
+    assert again(transform) == transform
+    with pytest.raises(ValueError, match=r"`SGD\(learning_rate=...\)` must be a number or a schedule, got 'fast'"):
+        mx.from_config({"name": "sgd", "learning_rate": "fast"})
 
 
 def test_a_configuration_is_written_by_hand():

@@ -235,3 +235,26 @@ def test_an_optional_number_may_be_none():
 def test_a_shape_may_stand_for_a_number():
     shapes = jax.eval_shape(lambda: modulax.AdamW(1e-3))
     assert shapes.learning_rate.shape == ()
+
+
+def test_a_frozen_part_stays_frozen():
+    freeze, ones = modulax.freeze_hyperparameters, jnp.ones(2)
+    frozen, linear = freeze(modulax.AdamW(0.1)), freeze(schedules.Linear(1.0, 0.0, 3))
+
+    def are_floats(tree: Any) -> set[bool]:
+        return {type(x) is float for x in jax.tree.leaves(tree)}
+
+    chain = modulax.Chain(modulax.Clip(1.0), modulax.MultiSteps(frozen, 2)).replace(learning_rate=0.5, max_delta=2.0)
+    assert (are_floats(chain["clip"]), are_floats(chain["multi_steps"].inner)) == ({False}, {True})
+    assert chain == modulax.Chain(modulax.Clip(2.0), modulax.MultiSteps(freeze(modulax.AdamW(0.5)), 2))
+    assert are_floats(chain.replace(inner=modulax.SGD(0.1))["multi_steps"].inner) == {False}  # a part as it is given
+    adamw = modulax.AdamW(linear).replace(**{"learning_rate.end_value": 0.5, "b1": 0.8})
+    assert (are_floats(adamw.learning_rate), are_floats(adamw.b1)) == ({True}, {False})
+    assert are_floats(freeze(modulax.SGD(0.1)).replace(learning_rate=linear.replace(end_value=1))) == {True}
+    # A traced number stays one.
+    rates = jnp.array([0.1, 0.2])
+    state = frozen.init(ones)
+    steps = jax.vmap(lambda rate: frozen.replace(learning_rate=rate, weight_decay=0).update(ones, state, ones)[0])
+    np.testing.assert_allclose(steps(rates), -rates[:, None] * jnp.ones((2, 2)), rtol=1e-4)
+    with pytest.raises(ValueError, match=r"`freeze_hyperparameters`: `learning_rate` of `SGD` is traced"):
+        jax.jit(lambda rate: freeze(modulax.SGD(rate)))(0.1)

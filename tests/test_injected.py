@@ -14,6 +14,7 @@ import pytest
 
 import modulax as mx
 from modulax import checkpoint, schedules
+from modulax._containers.injected import with_hyperparams
 from modulax.testing._case import counting_traces
 
 from . import settings
@@ -66,6 +67,29 @@ def test_a_schedule_rules_its_own_field():
         assert state.hyperparameters.learning_rate == rate
         assert state.hyperparameters.momentum == 0
     assert state.count == 6
+
+
+@pytest.mark.parametrize("schedule", [schedules.ExponentialDecay(1.0, 1, 0.5), schedules.Join([0.5, 2.0], [1])])
+def test_a_schedule_rules_in_a_part_with_its_own_counter(schedule: Any):
+    """The mapping has the value that the schedule had at the last step of the part, and writing to it does nothing."""
+    sgd = mx.SGD(schedule)
+    for inner in (mx.Chain(mx.Clip(9.0), sgd), mx.ParamEMA(sgd), mx.Partition({"x": mx.Masked(sgd, True)}, "x")):
+        transform = mx.Injected(inner)
+        state: Any = transform.init(G)
+        (name,) = (name for name in state.hyperparams if name.endswith("learning_rate"))
+        assert state.hyperparams["learning_rate"] == schedule(0)
+        structure = jax.tree.structure(state)
+        state.hyperparams["learning_rate"] = 5.0
+        state = with_hyperparams(state, {"hyperparams": {"learning_rate": 5.0}})
+        assert jax.tree.structure(state) == structure
+        for i in range(3):
+            u, state = transform.update(G, state, G)
+            np.testing.assert_allclose(u, -schedule(i) * G, rtol=1e-6)
+            assert {key: float(x) for key, x in state.hyperparams.items()}[name] == schedule(i)
+        assert not [key for key in state.hyperparams if "init_value" in key or "boundaries" in key]
+    # What `static_args` leaves out of the state is not in it.
+    state = mx.Injected(mx.Chain(sgd, mx.Clip(1.0)), static_args="learning_rate").init(G)
+    assert dict(state.hyperparams) == {"parts.clip.max_delta": 1.0}
 
 
 def test_inside_jit_with_a_static_optimizer():

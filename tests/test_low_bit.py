@@ -1,5 +1,6 @@
 """LowBit: the codes, which arrays of a state are stored in them, and training, checkpoints and meshes with them."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -531,7 +532,9 @@ def test_checkpoints_are_restored_in_either_form(bits: int):
     same, _ = checkpoint.load_state_dict({"state": optimizer.init(params)}, saved_low)
     chex.assert_trees_all_equal(same["state"], low)
 
-    to_full, report = checkpoint.load_state_dict({"state": adamw.init(params)}, saved_low, strict=False)
+    template = {"state": adamw.init(params), "epoch": 0}
+    to_full, report = checkpoint.load_state_dict(template, {**saved_low, "epoch": 3}, strict=False)
+    assert to_full["epoch"] == 3
     chex.assert_trees_all_equal(to_full["state"], mx.tree.dequantize(low).inner_state)
     assert not report.fresh
     assert not report.unused
@@ -547,6 +550,27 @@ def test_checkpoints_are_restored_in_either_form(bits: int):
     assert not report.fresh
     name = "state.inner_state.inner.parts.scale_by_adam.mu.odd.scales"
     assert report.restored[name] == "state.inner.parts.scale_by_adam.mu.odd"
+
+
+def test_checkpoints_are_restored_where_other_arrays_are_quantized():
+    """Each pair of codes and scales by itself, also where the optimizer was put into a container."""
+    params = {"a": {"w": values((8, 256)), "v": values((512,))}, "b": {"w": values((8, 256)), "v": values((512,))}}
+    places = ({"*": True}, {"a.v": False, "*": True}, {"b.*": False, "a.*": True})
+    low = [mx.LowBit(mx.AdamW(0.1), where=mx.by_path(place), min_size=100) for place in places]
+    states = [x.update(params, x.init(params), params)[1] for x in low]
+    template, wide = mx.Chain(mx.Clip(1.0), low[1]).init(params), mx.tree.dequantize
+    found, report = checkpoint.load_state_dict(template, checkpoint.state_dict(states[0]), strict=False)
+    assert (report.fresh, report.unused) == ((), ())
+    chex.assert_trees_all_equal(wide(found)["low_bit"].inner_state, wide(states[0]).inner_state)
+    for (old, of_old), (new, of_new) in itertools.permutations(enumerate(states), 2):
+        found, report = checkpoint.load_state_dict(low[new].init(params), checkpoint.state_dict(of_old))
+        chex.assert_trees_all_equal_shapes_and_dtypes(found, of_new)
+        for moment, name in itertools.product(("mu", "nu"), itertools.product("ab", "wv")):
+            x, as_found = (mx.tree.get(s, moment)[name[0]][name[1]] for s in (of_old, found))
+            form = mx.tree.get(of_new, moment)[name[0]][name[1]]
+            if isinstance(form, Quantized) and not isinstance(x, Quantized):
+                x = form.quantize(x)
+            np.testing.assert_array_equal(*(np.asarray(wide(y)) for y in (x, as_found)), err_msg=f"{old} {new} {name}")
 
 
 def test_a_checkpoint_of_rounding_to_nearest_is_continued_with_draws():

@@ -44,6 +44,15 @@ def test_derivatives_follow_the_chain_rule():
     np.testing.assert_allclose(loss_and_grad(loss_and_grad.start, jnp.array(2.0))[0], 4 * loss, rtol=1e-5)
 
 
+def test_a_frozen_optimizer_is_learned_too():
+    frozen = mx.freeze_hyperparameters(mx.SGD(0.05, momentum=0.6))
+    loss_and_grad = sweeps.hypergradient(train, frozen, "learning_rate")
+    loss, grads = loss_and_grad(loss_and_grad.start)
+    expected, direct = jax.jit(jax.value_and_grad(lambda rate: train(frozen.replace(learning_rate=rate))))(0.05)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    np.testing.assert_allclose(grads["learning_rate"], 0.05 * direct, rtol=1e-4)
+
+
 def test_only_what_is_named_is_learned():
     schedule = mx.schedules.PiecewiseInterpolate("linear", 0.1, {10: 0.5, 20: 0.2})
     optimizer = mx.Chain(mx.ClipByGlobalNorm(1.0), mx.AdamW(schedule, weight_decay=0.0))

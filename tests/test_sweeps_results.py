@@ -53,10 +53,13 @@ def test_metrics_of_all_kinds_and_members_that_diverge():
     np.testing.assert_array_equal(results.scores("loss", reduce="min"), [-1, -2, -3, -4])
     np.testing.assert_array_equal(results.scores("loss", reduce="max"), [-1, -2, -3, np.inf])
     np.testing.assert_array_equal(results.scores("loss", reduce="median"), [-1, -2, -3, np.inf])
-    assert results.best("loss") == (LEVELS[2], {"member": 2, "optimizer": "SGD", "learning_rate": 3.0, "loss": -3.0})
+    # A run with another metric that is NaN, or in the middle of a curve, is not the best one.
+    assert results.best("loss") == (LEVELS[1], {"member": 1, "optimizer": "SGD", "learning_rate": 2.0, "loss": -2.0})
+    assert results.best("curve", mode="max")[1]["member"] == 1
+    assert results.best("loss", reduce="min")[1]["member"] == 3
     assert results.best("loss", mode="max")[1]["member"] == 0
     assert results.best("deep.0.count", mode="max")[1] == {
-        "member": 3, "optimizer": "SGD", "learning_rate": 4.0, "deep.0.count": 4.0,
+        "member": 1, "optimizer": "SGD", "learning_rate": 2.0, "deep.0.count": 2.0,
     }  # fmt: skip
     np.testing.assert_array_equal(results.final("curve")[:, 0], [1, 2, 3, 4])
     assert results.curve("curve").shape == (4, 2, 3)
@@ -74,6 +77,15 @@ def test_all_diverged():
     assert results.diverged.all()
     with pytest.raises(ValueError, match=r"No member has a finite `metric`: all diverged. Try smaller learning rates"):
         results.best()
+
+
+def test_where_a_metric_of_all_runs_is_nan_between_evaluations_the_last_values_decide():
+    def train(optimizer: Any, key: Any) -> Any:
+        return jnp.where(jnp.arange(4) % 2 == 1, optimizer.learning_rate, jnp.nan)
+
+    results = sweeps.run(LEVELS, train, **QUIET)
+    assert results.diverged.all()
+    assert results.best()[1]["metric"] == 1.0
 
 
 def test_a_metric_may_be_called_metric():

@@ -44,6 +44,7 @@ def advance(optimizer: Any, carry: Any) -> Any:
 
 QUIET: dict[str, Any] = {"progress": False, "devices": 1}
 TRAINABLE = sweeps.Trainable(start, advance)
+NO_STATE = sweeps.Trainable(lambda optimizer, key: jax.random.uniform(key), lambda optimizer, carry: (carry, carry))
 RATES = sweeps.grid(mx.SGD(1e-3, momentum=0.5), learning_rate=np.logspace(-4, 0, 27))
 
 
@@ -181,6 +182,28 @@ def test_pbt_is_what_its_history_says():
         assert earlier["momentum"] == momenta[earlier["member"], earlier["segment"]]
 
 
+def test_pbt_applies_what_its_history_says_where_the_state_holds_the_hyperparameters():
+    def make(learning_rate: Any) -> Any:
+        return mx.SGD(learning_rate)
+
+    def start(optimizer: Any, key: Any) -> Any:
+        return jnp.ones(2), optimizer.init(jnp.ones(2))
+
+    def advance(optimizer: Any, carry: Any) -> Any:
+        params, state = optimizer.step(carry[0], carry[1], carry[0])
+        return (params, state), 1 - params[0] / carry[0][0]  # the learning rate that was applied
+
+    injected = mx.inject_hyperparams(make)(learning_rate=0.1)
+    nested = mx.Chain(mx.Clip(1e9), mx.Injected(mx.Partition({"a.b": injected}, "a.b"), hyperparam_dtype=jnp.bfloat16))
+    members = sweeps.grid(nested, learning_rate=[0.125, 0.25, 0.375, 0.5])
+    explore = {"learning_rate": lambda rate, u: rate + 0.0625}
+    found = sweeps.pbt(members, sweeps.Trainable(start, advance), segments=3, explore=explore, chunk=3, **QUIET)
+    assert found.parents is not None
+    assert found.parents[3, 1] == 0
+    assert found.history["learning_rate"][3].tolist() == [0.5, 0.1875, 0.1875]
+    np.testing.assert_allclose(found.metrics[:, 0], found.history["learning_rate"], rtol=1e-5)
+
+
 def test_pbt_of_a_space_draws_from_it_and_mode_max_copies_the_largest():
     explore = {"momentum": sweeps.Uniform(0.95, 0.99)}
     found = pbt(metric="score", mode="max", explore=explore, segments=2, exploit=0.5)
@@ -308,6 +331,10 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         "no hyperparameter, option or part `lr` in SGD. Did you mean",
     ),
     "an option": (lambda: pbt(explore={"nesterov": 1.2}), "is an option and not a hyperparameter"),
+    "a state that can't be found": (
+        lambda: sweeps.pbt([mx.Injected(mx.SGD(0.1))] * 4, NO_STATE, segments=2, explore={"learning_rate": 1.2}),
+        "changes `inner.learning_rate`, and `Injected` follows the values in its state, which the carry",
+    ),
     "out of range": (
         lambda: sweeps.pbt([mx.Adam(1e-3)] * 4, TRAINABLE, "loss", segments=2, explore={"b2": 1.2}, **QUIET),
         "changed `b2` from 0.999 to 1.*must be in .* Give a space, or a function that stays in the range",

@@ -128,7 +128,7 @@ from ._protocol.fields import (
     number as number,
     required_number as required_number,
 )
-from ._protocol.hyperparameters import freeze_hyperparameters as freeze_hyperparameters
+from ._protocol.frozen import freeze_hyperparameters as freeze_hyperparameters
 from ._protocol.leafwise import AbstractLeafwise as AbstractLeafwise
 from ._protocol.mistakes import LikelyMistake as LikelyMistake
 from ._protocol.optimizer import AbstractOptimizer as AbstractOptimizer

@@ -16,18 +16,14 @@ from jax.core import Tracer
 
 from .._containers.chain import Chain
 from .._protocol.container import check_part
-from .._protocol.hyperparameters import (
-    ARRAY_TYPES,
-    AbstractHyperparameters,
-    format_value,
-    freeze_hyperparameters,
-    is_frozen,
-)
+from .._protocol.frozen import freeze_hyperparameters, is_frozen
+from .._protocol.hyperparameters import AbstractHyperparameters, format_value
 from .._protocol.masks import AbstractLabels, is_call
 from .._protocol.transform import AbstractTransform
 from .._roles.role import AbstractRole
 from .._support.checks import brief
 from .._support.keys import is_key_data
+from .._support.types import ARRAY_TYPES
 from .registry import get
 
 VERSION = 1
@@ -92,7 +88,7 @@ def from_config(config: Mapping[str, Any], classes: Iterable[type] = ()) -> Any:
 def _encoded(x: Any, path: tuple[str, ...], is_in_frozen: bool = False) -> Any:
     """A value as plain values; `path` is where it is, for the error message.
 
-    A frozen transform is marked, but not those inside it.
+    A frozen transform or schedule is marked, but not those inside it.
     """
     if isinstance(x, ARRAY_TYPES):
         return _number(x, path)
@@ -110,7 +106,7 @@ def _encoded(x: Any, path: tuple[str, ...], is_in_frozen: bool = False) -> Any:
 
 
 def _encoded_tree(x: Any, is_record: bool, path: tuple[str, ...], is_in_frozen: bool) -> Any:
-    mark = {"frozen": True} if not is_in_frozen and _is_frozen_transform(x) else {}
+    mark = {"frozen": True} if not is_in_frozen and _is_frozen_module(x) else {}
 
     def each(items: Mapping[Any, Any]) -> dict[Any, Any]:
         return {key: _encoded(value, (*path, str(key)), is_in_frozen or bool(mark)) for key, value in items.items()}
@@ -127,8 +123,8 @@ def _encoded_tree(x: Any, is_record: bool, path: tuple[str, ...], is_in_frozen: 
     return items if isinstance(x, tuple) else {"list": items}
 
 
-def _is_frozen_transform(x: Any) -> bool:
-    return isinstance(x, AbstractTransform) and is_frozen(x)
+def _is_frozen_module(x: Any) -> bool:
+    return isinstance(x, AbstractHyperparameters) and is_frozen(x)
 
 
 def _fields(x: Any) -> dict[str, Any]:
@@ -215,9 +211,9 @@ def _made(name: str, fields: dict[str, Any], classes: Mapping[str, type]) -> Any
     if isinstance(made_by, AbstractLabels):  # `decays`
         return made_by
     if not inspect.isclass(made_by) or not issubclass(made_by, AbstractHyperparameters):
-        return made_by(**fields)
+        return made_by(**(_read_all(fields) if _makes_transform(made_by) else fields))
     declared = {field.name: field for field in dataclasses.fields(made_by)}
-    fields = {key: _read(declared[key], value) if key in declared else value for key, value in fields.items()}
+    fields = {key: _read(declared.get(key), value) for key, value in fields.items()}
     is_call = fields.keys() <= inspect.signature(made_by).parameters.keys()
     return made_by(**fields) if is_call or fields.keys() != declared.keys() else _of_fields(made_by, fields)
 
@@ -228,13 +224,34 @@ def _chain(parts: Any = ()) -> Chain:
     return Chain(*parts)
 
 
-def _read(field: dataclasses.Field, value: Any) -> Any:
-    """A value of a field, in which numbers may be strings."""
-    if field.metadata.get("number") and isinstance(value, str):
-        return float(value)
-    if field.metadata.get("numbers") and isinstance(value, tuple):
-        return tuple(float(x) if isinstance(x, str) else x for x in value)
-    return value
+def _makes_transform(function: Any) -> bool:
+    """Whether this is a function such as `groups`, whose arguments are numbers, and no labels."""
+    result = inspect.signature(function).return_annotation
+    return inspect.isclass(result) and issubclass(result, AbstractTransform)
+
+
+def _read(field: dataclasses.Field | None, value: Any) -> Any:
+    """An argument of a class, in which numbers may be strings: a field, or what a field is made of."""
+    if field is None:
+        return _read_all(value, keys=True)
+    if field.metadata.get("number") or field.metadata.get("numbers"):
+        return _read_all(value, infinite=True)
+    return value if field.metadata.get("static") else _read_all(value)
+
+
+def _read_all(x: Any, *, keys: bool = False, infinite: bool = False) -> Any:
+    """A value in which strings are read as numbers; the steps of `PiecewiseConstant` are keys."""
+    each = functools.partial(_read_all, keys=keys, infinite=infinite)
+    if isinstance(x, str) and (infinite or any(map(str.isdigit, x))):
+        try:
+            return float(x)
+        except ValueError:
+            return x  # the class says what it needs
+    if isinstance(x, (tuple, list)) and not hasattr(x, "_fields"):
+        return type(x)(map(each, x))
+    if isinstance(x, (dict, OrderedDict)):
+        return type(x)((each(key) if keys else key, each(value)) for key, value in x.items())
+    return x
 
 
 def _of_fields(cls: type[Any], fields: Mapping[str, Any]) -> Any:

@@ -20,15 +20,15 @@ from jaxtyping import DTypeLike
 
 from .._protocol.container import AbstractContainer, required_part
 from .._protocol.hyperparameters import Hyperparameters
-from .._protocol.schedule import is_schedule
+from .._protocol.schedule import at_last_step, is_schedule
 from .._protocol.schedule_values import advance, schedule_states, with_current_values
-from .._protocol.transform import AbstractTransform, Clock, everything_in
+from .._protocol.transform import AbstractTransform, Clock, Part, everything_in
 from .._support.arithmetic import default_float, safe_increment
 from .._support.keys import is_key_data
 from .._support.module import AbstractState, nested, shared, with_fields
 from .._support.types import Count, Params, State, Updates
-from ..tree._names import Path, paths_named, unknown_name
-from ..tree._paths import key_names
+from ..tree._names import Path, joined, paths_named, unknown_name
+from ..tree._paths import key_names, named_leaves
 from .from_factory import from_call
 
 
@@ -56,7 +56,7 @@ class InjectedState(AbstractState):
     @property
     def hyperparams(self) -> "Hyperparams":
         """The hyperparameters as a mapping from names to numbers. Setting one changes this state in place."""
-        return Hyperparams(self.hyperparameters)
+        return Hyperparams(self.hyperparameters, self.inner_state)
 
     @property
     def hyperparams_states(self) -> dict[str, State]:
@@ -67,17 +67,32 @@ class InjectedState(AbstractState):
 class Hyperparams(MutableMapping[str, Any]):
     """The hyperparameters in a state by name: a field, a dotted path, or the end of one if it is unambiguous.
 
-    Setting one changes the state in place, as in optax. The other fields of a state never change.
+    Setting one changes the state in place, as in optax. The other fields of a state never change. A part that counts
+    its own steps follows its schedules itself: they have their values at its last step, and setting one does nothing.
+
+    Args:
+        module: the transform that holds the hyperparameters.
+        state: the state of that transform.
     """
 
-    def __init__(self, module: AbstractTransform):
-        self._module = module
+    def __init__(self, module: AbstractTransform, state: State):
+        self._module, self._state = module, state
 
     def __getitem__(self, name: str) -> Any:
-        return self.accessors()[name](self._module)
+        accessor = self.accessors()[name]
+        value = accessor(self._module)
+        return accessor(self._at_last_step()) if is_schedule(value) else value
+
+    def _at_last_step(self) -> AbstractTransform:
+        # `static_args` has left nothing of some schedules here.
+        module = jtu.tree_map(lambda x: None if _is_left_out(x) else x, self._module, is_leaf=is_schedule)
+        with at_last_step():
+            return module.at(self._state)
 
     def __setitem__(self, name: str, value: Any) -> None:
         accessor = self.accessors()[name]
+        if is_schedule(accessor(self._module)):
+            return
         holder, key = accessor[:-1](self._module), accessor.path[-1]
         if isinstance(holder, dict):
             holder[key] = value
@@ -102,6 +117,13 @@ class Hyperparams(MutableMapping[str, Any]):
     def accessors(self) -> Hyperparameters:
         """Return the functions that read the hyperparameters from the transform that holds them, by name."""
         found = [(accessor.path, accessor) for accessor in self._module.addresses().values()]
+        schedules = {path: accessor(self._module) for path, accessor in found}
+        schedules = {path: x for path, x in schedules.items() if is_schedule(x)}
+        found = [
+            (path, accessor)
+            for path, accessor in found
+            if schedules.keys().isdisjoint(_beginnings(path[:-1])) and not _is_left_out(schedules.get(path))
+        ]
         # The arguments of a function have their own names, as in optax.
         return Hyperparameters((path[1:] if path[0] == "arguments" else path, x) for path, x in found)
 
@@ -109,11 +131,24 @@ class Hyperparams(MutableMapping[str, Any]):
 def with_hyperparams(state: AbstractState, values: dict[str, Any]) -> AbstractState:
     """Return a copy of a state with other values in its fields, and hyperparameters by name in one that has them."""
     if isinstance(state, InjectedState):
-        inner, names = state.hyperparameters, state.hyperparams
+        inner, accessors = state.hyperparameters, state.hyperparams.accessors()
         for name, x in values.pop("hyperparams", {}).items():
-            inner = eqx.tree_at(names.accessors()[name], inner, x)
+            if not is_schedule(accessors[name](inner)):
+                inner = eqx.tree_at(accessors[name], inner, x)
         values["hyperparameters"] = inner
     return with_fields(state, **values)
+
+
+def _is_left_out(x: Any) -> bool:
+    """Whether this is a schedule without numbers that it needs."""
+    return is_schedule(x) and any(_lacks(field, getattr(x, field.name)) for field in dataclasses.fields(x))
+
+
+def _lacks(field: dataclasses.Field, value: Any) -> bool:
+    if value is None:
+        return bool(field.metadata.get("number")) and not field.metadata.get("optional")
+    inside = jtu.tree_leaves(value, is_leaf=lambda y: y is None or is_schedule(y))
+    return any(y is None or _is_left_out(y) for y in inside)
 
 
 def _as_names(x: Any) -> tuple[str, ...]:
@@ -127,7 +162,8 @@ class Injected(AbstractContainer):
     optimizer can be passed as an argument, `replace` is simpler.
 
     The hyperparameters in the state take precedence over those of the transform, and may be overwritten by arrays or
-    Python numbers. A field with a schedule always follows the schedule; the state shows its value at the last step.
+    Python numbers. A field with a schedule always follows the schedule; the state shows its value at the last step. In
+    a part that counts its own steps, such as an optimizer in a `Chain`, `state.hyperparams` shows it.
 
     Args:
         inner: the inner transform.
@@ -219,6 +255,38 @@ class Injected(AbstractContainer):
             return None if x is None else jnp.asarray(x, _dtype(x, None))
 
         return jtu.tree_map(merged, kept, inner, is_leaf=lambda x: x is None)
+
+
+def injected_paths(transform: AbstractTransform, path: Path = ()) -> list[str]:
+    """The dotted paths in a transform of the hyperparameters inside `Injected`."""
+    if isinstance(transform, Injected):
+        return [joined((*path, "inner", *names)) for names, _ in named_leaves(transform.inner)]
+    return [name for part in transform.each_part() for name in injected_paths(part.transform, _below(path, part))]
+
+
+def _below(path: Path, part: Part) -> Path:
+    return (*path, part.field) if part.key is None else (*path, part.field, part.key)
+
+
+def hyperparameters_in(transform: AbstractTransform, state: Any) -> list[tuple[str, Any]]:
+    """The hyperparameters that a state of a transform holds, by dotted path in the transform.
+
+    There are none in the state of anything else. With one `Injected` inside another, some are there twice.
+    """
+    try:
+        return list(_hyperparameters_in(transform, state, ()))
+    except (AttributeError, KeyError, TypeError):  # a part has no state there
+        return []
+
+
+def _hyperparameters_in(transform: AbstractTransform, state: Any, path: Path) -> Iterator[tuple[str, Any]]:
+    if isinstance(transform, Injected):
+        if not isinstance(state, InjectedState) or type(state.hyperparameters) is not type(transform.inner):
+            raise TypeError("The state is that of another transform.")
+        for names, x in named_leaves(state.hyperparameters):
+            yield joined((*path, "inner", *names)), x
+    for part in transform.each_part(state):
+        yield from _hyperparameters_in(part.transform, part.state, _below(path, part))
 
 
 def _static_names(inner: AbstractTransform) -> set[str]:

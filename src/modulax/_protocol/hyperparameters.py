@@ -16,7 +16,7 @@ import dataclasses
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 import equinox as eqx
 import jax
@@ -33,12 +33,12 @@ from .._support.methods import keywords_only, result_is_indexed
 from .._support.module import AbstractModule
 from .._support.optree_nodes import NAMESPACE
 from .._support.tracing import is_tracing
+from .._support.types import ARRAY_TYPES
 from ..tree._math import strong
 from ..tree._names import NamingError, Path, ambiguous_name, ends_with, joined, outermost, paths_named, unknown_name
-from ..tree._paths import dotted, key_names
+from ..tree._paths import dotted
 from ..tree._search import with_value
-
-ARRAY_TYPES = (jax.Array, np.ndarray, np.generic)
+from .frozen import is_frozen, numbers_with_paths, with_python_numbers
 
 
 def as_scalar(x: Any) -> Any:
@@ -208,13 +208,13 @@ class AbstractHyperparameters(AbstractModule):
             ValueError: if a name matches nothing or is ambiguous, if two names refer to one value, or if a new value is
                 invalid.
         """
-        out = self
-        for name, paths in find_all(self, changes, f"{type(self).__name__}.replace").items():
+        out, found = self, find_all(self, changes, f"{type(self).__name__}.replace")
+        for name, paths in found.items():
             value = changes[name]
             is_number = isinstance(value, (int, float, np.generic, np.ndarray)) and not isinstance(value, bool)
             for path in paths:
                 out = with_value(out, path, _on_device(value) if is_number and _is_on_device(out, path) else value)
-        return freeze_hyperparameters(out) if is_frozen(self) else out
+        return _frozen_like(out, self, itertools.chain.from_iterable(found.values()))
 
     def _why_not_a_number(self) -> str | None:
         """Return why this object cannot be the value of a hyperparameter; None if it can: it is a schedule."""
@@ -232,52 +232,16 @@ class AbstractHyperparameters(AbstractModule):
         return f"{super()._is_immutable(name)} {remedy}"
 
 
-H = TypeVar("H", bound=AbstractHyperparameters)
-
-
-def freeze_hyperparameters(module: H) -> H:
-    """Return an optimizer or a schedule with Python numbers as its hyperparameters, to be a field of a model.
-
-        class Learner(eqx.Module):
-            network: eqx.nn.MLP
-            optimizer: mx.AdamW
-
-        learner = Learner(network, mx.freeze_hyperparameters(mx.AdamW(1e-3)))
-
-    The hyperparameters of an optimizer are arrays, like parameters. In a model, `equinox.filter_grad` would
-    differentiate with respect to them, and an optimizer of the model would train them. Both leave Python numbers alone.
-    Under `equinox.filter_jit`, these are constants, and other values compile another program.
-
-    Args:
-        module: the optimizer, or any transform or schedule.
-
-    Raises:
-        ValueError: if a hyperparameter is an array with several entries, as in a batch of optimizers.
-    """
-
-    def frozen(path: Any, x: Any) -> Any:
-        if not isinstance(x, ARRAY_TYPES) or is_key_data(x):
-            return x
-        if np.ndim(x):
-            raise ValueError(
-                f"`freeze_hyperparameters`: `{dotted(path)}` of `{type(module).__name__}` is an array of shape "
-                f"{np.shape(x)}, not a number. Declare the field of the model with `equinox.field(static=True)`."
-            )
-        # The shortest decimal that is this number.
-        return float(str(np.asarray(x)[()])) if x.dtype in (np.float32, np.float64) else x.item()
-
-    return jtu.tree_map_with_path(frozen, module)
-
-
-def is_frozen(module: AbstractHyperparameters) -> bool:
-    """Whether the hyperparameters are Python numbers, as `freeze_hyperparameters` returns them."""
-    return {type(x) for _, x in numbers_with_paths(module)} == {float}
-
-
-def numbers_with_paths(module: AbstractHyperparameters) -> list[tuple[Path, Any]]:
-    """The hyperparameters of a module with their paths; random keys are left out."""
-    # Checkpoints, donation and `vmap` need a random key among the leaves, but it is not a number.
-    return [(key_names(path), x) for path, x in jtu.tree_leaves_with_path(module) if not is_key_data(x)]
+def _frozen_like(new: Any, old: Any, changed: Iterable[Path]) -> Any:
+    """The new module with Python numbers where the old one, or a part of it, was frozen; what is traced stays so."""
+    for path in changed:
+        for stop in range(len(path)):
+            part = value_at(old, path[:stop])
+            if isinstance(part, AbstractHyperparameters) and is_frozen(part):
+                part = with_python_numbers(value_at(new, path[:stop]))
+                new = with_value(new, path[:stop], part) if stop else part
+                break
+    return new
 
 
 def value_at(module: Any, path: tuple[Any, ...]) -> Any:

@@ -27,9 +27,9 @@ from jax.interpreters.partial_eval import DynamicJaxprTracer
 from .._support.arithmetic import default_float, is_numeric_array
 from .._support.module import AbstractModule
 from .._support.tracing import tracing
+from .._support.types import ARRAY_TYPES
 from ..tree._align import PYTHON_NUMBERS
 from ..tree._leaves import arrays_of, donatable, with_arrays
-from .hyperparameters import ARRAY_TYPES
 from .mistakes import refuse_batch, refuse_shape
 
 # The caller's program gets the equations and no call. In JAX 0.12, `inline=True` alone inlines only in the lowering.

@@ -16,8 +16,8 @@ from .._support.arithmetic import default_float
 from .._support.checks import POSITIVE, Requirement, listing, require
 from .._support.plotting import pyplot
 from .._support.tracing import call_user, is_tracing
-from .._support.types import ScheduleFunction, State
-from .hyperparameters import ARRAY_TYPES, AbstractHyperparameters, as_scalar, format_value, numeric_field
+from .._support.types import ARRAY_TYPES, ScheduleFunction, State
+from .hyperparameters import AbstractHyperparameters, as_scalar, format_value, numeric_field
 
 OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,

@@ -33,7 +33,8 @@ from ..tree._math import trainable
 from .apply_updates import apply_updates
 from .boundary import EvalBoundary, InitBoundary, UpdateBoundary
 from .entry import as_written, entry, explained
-from .hyperparameters import AbstractHyperparameters, Hyperparameters, numbers_with_paths
+from .frozen import numbers_with_paths
+from .hyperparameters import AbstractHyperparameters, Hyperparameters
 from .last_step import at_last_step
 from .metrics import by_short_names, hyperparameters_in_force, measured_in
 from .mistakes import explaining_state, wrong_state

@@ -3,7 +3,11 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, TypeAlias, TypeVar
 
+import jax
+import numpy as np
 from jaxtyping import Array, Inexact, Int, PyTree
+
+ARRAY_TYPES = (jax.Array, np.ndarray, np.generic)
 
 if TYPE_CHECKING:
     # Any: type checkers don't know `PyTree`, and report it as unknown. What comes back as `P` or `S` has the type of

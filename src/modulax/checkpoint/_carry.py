@@ -111,9 +111,19 @@ def carry(
         found, missing = _fill(part, sources, parts)
         values |= found
         reasons |= missing
+    for part in parts:
+        values |= _clock(part, parts, values)
     leaves, treedef = boxed(new)
     state = treedef.unflatten([_fitted(values[name], x) if name in values else x for name, x in leaves])
     return stack_like(state, start), _report(values, reasons, new, old)
+
+
+def _clock(part: StatePart, parts: Sequence[StatePart], values: Mapping[Names, Found]) -> dict[Names, Found]:
+    """The step count that schedules follow in a new container, from the optimizer that it holds, if that went on."""
+    clocks = {x.where: (*x.where, x.counter) for x in parts if x.transform.clock == "keeper" and x.counter}
+    own = clocks.get(part.where)
+    inside = [name for where, name in clocks.items() if where[:-1] == part.where and name in values]
+    return {own: values[inside[0]]} if own is not None and own not in values and len(inside) == 1 else {}
 
 
 def _report(values: Mapping[Names, Found], reasons: Mapping[Names, str], new: State, old: State) -> Carried:

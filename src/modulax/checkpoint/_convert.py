@@ -12,27 +12,7 @@ from ..tree._paths import Names, join, split
 from ._low_bit import Side
 from ._names import Report, Template, match, stored
 from ._renaming import Rename
-
-
-def is_key(x: Any) -> bool:
-    """Whether this is a typed array of random keys."""
-    return isinstance(x, (jax.Array, jax.ShapeDtypeStruct)) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-
-
-def plain(x: Any) -> Any:
-    """Convert a leaf to what is stored: numbers to arrays, random keys to their data."""
-    if isinstance(x, (bool, int, float, complex)):
-        return np.asarray(x)
-    return jax.random.key_data(x) if is_key(x) else x
-
-
-def as_stored(x: Any) -> jax.ShapeDtypeStruct:
-    """The shape, dtype and sharding of what is stored for a leaf of a template."""
-    if is_key(x):
-        return jax.eval_shape(jax.random.key_data, x)
-    if isinstance(x, (bool, int, float, complex)):
-        x = np.asarray(x)
-    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None))
+from ._stored import as_stored, has_dtype_of, is_key, plain
 
 
 def check(name: str, source: str, leaf: Any, saved: Any) -> None:
@@ -48,22 +28,22 @@ def check(name: str, source: str, leaf: Any, saved: Any) -> None:
             f"{wanted.shape}. Pass a template with the shapes that were saved, or leave the name out with "
             f"`rename=lambda name: None if name == {source!r} else name` and `strict=False`."
         )
-    found = np.dtype(saved.dtype)
-    is_number = isinstance(leaf, (bool, int, float, complex)) and found.kind == wanted.dtype.kind
-    if found != wanted.dtype and not is_number and not _is_nameless(found, wanted.dtype):
+    if not has_dtype_of(saved, leaf):
         raise ValueError(
-            f"`{source}` is {found} in the checkpoint, but `{name}` of the template is {wanted.dtype}. "
+            f"`{source}` is {np.dtype(saved.dtype)} in the checkpoint, but `{name}` of the template is {wanted.dtype}. "
             f"`restore` does not cast: pass a template with the dtype that was saved, and cast the result."
         )
 
 
-def _is_nameless(found: np.dtype, wanted: np.dtype) -> bool:
-    """Whether this is bfloat16 or a similar dtype after a NumPy file: the bytes are kept, but not the name."""
-    return found.kind == "V" and found.itemsize == wanted.itemsize
+def into(leaf: Any, value: Any, *, copy: bool) -> Any:
+    """Convert a stored value to the kind of the leaf: a number, a NumPy array, or a JAX array on the same devices.
 
-
-def into(leaf: Any, value: Any) -> Any:
-    """Convert a stored value to the kind of the leaf: a number, a NumPy array, or a JAX array on the same devices."""
+    Args:
+        leaf: the leaf of the template.
+        value: the stored value.
+        copy: whether the value is used elsewhere too, so that a JAX array needs memory of its own: donation would
+            delete both.
+    """
     # NumPy files keep the bytes of bfloat16 and not its name.
     if isinstance(value, np.ndarray) and value.dtype.kind == "V":
         value = value.view(as_stored(leaf).dtype)
@@ -78,9 +58,18 @@ def into(leaf: Any, value: Any) -> Any:
     if is_key(leaf):
         impl = jax.random.key_impl(jnp.empty((), leaf.dtype))  # the leaf may be a `ShapeDtypeStruct`
         value = jax.random.wrap_key_data(jnp.asarray(value), impl=impl)
-    # What no one has placed is left to JAX, so that it can be combined with arrays on any devices.
-    is_placed = leaf.sharding is not None and getattr(leaf, "committed", True)
-    return jax.device_put(value, leaf.sharding if is_placed else None)
+    if copy and not isinstance(value, jax.Array):
+        value = np.array(value)  # JAX may use the memory of an array of NumPy, `may_alias` or not
+    return jax.device_put(value, _place(leaf, value), may_alias=False if copy else None)
+
+
+def _place(leaf: Any, value: Any) -> Any:
+    """The sharding of the leaf; or None where no one has placed it, so that JAX combines it with any other arrays."""
+    if leaf.sharding is None or getattr(leaf, "committed", True):
+        return leaf.sharding
+    kind = leaf.sharding.memory_kind
+    is_elsewhere = isinstance(value, jax.Array) and value.sharding.memory_kind != kind
+    return value.sharding.with_memory_kind(kind) if is_elsewhere else None
 
 
 def fill(
@@ -89,6 +78,8 @@ def fill(
     fetch: Callable[[dict[Names, Any]], Mapping[Names, Any]],
     rename: Rename,
     strict: bool,
+    *,
+    lent: bool = False,
 ) -> tuple[PyTree, Report]:
     """Fill the leaves of a template, and report what became of the names.
 
@@ -98,6 +89,7 @@ def fill(
         fetch: function that reads arrays; it is called with the template's leaf for every array to read.
         rename: rules for the names.
         strict: whether the names must agree.
+        lent: whether `fetch` returns arrays of someone else, which are copied.
 
     Raises:
         ValueError: if names, shapes or dtypes don't agree, or a leaf that isn't stored has no value to keep.
@@ -118,15 +110,19 @@ def fill(
         found.proposed,
         tuple(found.remarks),
     )
-    return _filled(template, ours, theirs, found.sources, fetch), report
+    return _filled(template, ours, theirs, found.sources, fetch, lent), report
 
 
 def fill_by_name(
-    template: Template, saved: Mapping[Names, Any], fetch: Callable[[dict[Names, Any]], Mapping[Names, Any]]
+    template: Template,
+    saved: Mapping[Names, Any],
+    fetch: Callable[[dict[Names, Any]], Mapping[Names, Any]],
+    *,
+    lent: bool = False,
 ) -> PyTree:
     """Fill the leaves of a template that have a stored array of the same name; the arguments are those of `fill`."""
     ours, theirs = Side(template.arrays, saved), Side(saved, template.arrays)
-    return _filled(template, ours, theirs, {name: name for name in ours.arrays if name in theirs.arrays}, fetch)
+    return _filled(template, ours, theirs, {name: name for name in ours.arrays if name in theirs.arrays}, fetch, lent)
 
 
 def _filled(
@@ -135,6 +131,7 @@ def _filled(
     theirs: Side,
     sources: Mapping[Names, Names],
     fetch: Callable[[dict[Names, Any]], Mapping[Names, Any]],
+    lent: bool,
 ) -> PyTree:
     """Read arrays and put them into leaves of the template; the others keep their values."""
     wanted: dict[Names, Any] = {}
@@ -146,7 +143,9 @@ def _filled(
     values, new = fetch(wanted), {name: _phase(template.arrays[name]) for name in ours.phases}
     for name, source in sources.items():
         new |= ours.written(name, theirs.read(source, values))
-    return template.filled({name: into(template.arrays[name], x) for name, x in new.items()})
+    first = {id(x): name for name, x in reversed(new.items())}  # one array of the checkpoint may fill several leaves
+    filled = {name: into(template.arrays[name], x, copy=lent or first[id(x)] != name) for name, x in new.items()}
+    return template.filled(filled)
 
 
 def _phase(leaf: Any) -> Any:
@@ -197,4 +196,4 @@ def load_state_dict(
         ValueError: if names, shapes or dtypes don't agree, see `restore`.
     """
     saved = {split(name): x if isinstance(x, jax.Array) else np.asarray(x) for name, x in flat.items()}
-    return fill(Template(template), saved, lambda _: saved, rename, strict)
+    return fill(Template(template), saved, lambda _: saved, rename, strict, lent=True)

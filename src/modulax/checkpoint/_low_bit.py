@@ -1,9 +1,10 @@
 """Restore quantized moments from moments in full precision, and the other way round.
 
-`LowBit` stores an array as its `codes` and `scales`. Where only one side of a restore has such pairs, the template or
-the checkpoint, each pair is treated as one array under their common names. Whatever is matched with an array of the
-other side is converted. The shape of a pair is that of an array of the other side, the one whose names have the longest
-end in common.
+`LowBit` stores an array as its `codes` and `scales`. Where the other side of a restore, the template or the checkpoint,
+has no such pair for it, the pair is treated as one array under their common names. Whatever is matched with an array of
+the other side is converted. Of all arrays and pairs of the other side, the one whose names have the longest end in
+common tells which it is: a pair, so that codes and scales are restored as they are, or an array, whose shape the pair
+then has.
 
 The phase of stochastic rounding, which checkpoints in 8 bits had none of at first, may be on one side only.
 """
@@ -43,7 +44,7 @@ class Side:
 
     Args:
         stored: the arrays by names, as they are stored.
-        others: those of the other side; if both sides have quantized arrays, all are left as they are.
+        others: those of the other side; an array that is quantized on both sides is left as it is.
 
     Attributes:
         phases: the data of stochastic rounding that the other side has none of, which is neither missing nor unused.
@@ -88,23 +89,37 @@ def _parts_of(name: Names) -> tuple[Names, Names]:
 
 
 def _pairs(arrays: Mapping[Names, Any], others: Mapping[Names, Any]) -> dict[Names, QuantizedPair]:
-    """The quantized arrays, by the names that they would have in full precision; nothing if both sides have some."""
-    names = _quantized_names(arrays)
-    # If both sides are quantized, codes and scales are restored as they are.
-    if not names or _quantized_names(others):
-        return {}
-    found = {}
+    """The arrays that are quantized on this side only, by the names that they would have in full precision."""
+    names, found = _quantized_names(arrays), dict[Names, QuantizedPair]()
+    if not names:
+        return found
+    floats = _by_end(name for name, x in others.items() if jnp.issubdtype(getattr(x, "dtype", int), jnp.floating))
+    both = _by_end(_quantized_names(others))
     for name in names:
         codes, scales = (arrays[part] for part in _parts_of(name))
-        fitting = [
-            (_in_common(name, other), other, form)
-            for other, x in others.items()
-            if jnp.issubdtype(x.dtype, jnp.floating) and (form := form_of(tuple(x.shape), codes, scales))
-        ]
-        if fitting:
-            _, like, (bits, block) = max(fitting)
-            array = jax.ShapeDtypeStruct(tuple(others[like].shape), others[like].dtype)
-            found[name] = QuantizedPair(array, bits, block, np.dtype(codes.dtype) == np.uint8)
+        for end in _ends(name):
+            if end in both:
+                break
+            forms = ((other, form_of(tuple(others[other].shape), codes, scales)) for other in floats.get(end, ()))
+            if fitting := [(other, form) for other, form in forms if form]:
+                like, (bits, block) = max(fitting)
+                array = jax.ShapeDtypeStruct(tuple(others[like].shape), others[like].dtype)
+                found[name] = QuantizedPair(array, bits, block, np.dtype(codes.dtype) == np.uint8)
+                break
+    return found
+
+
+def _ends(name: Names) -> list[Names]:
+    """The ends of a name, from the longest one on."""
+    return [name[start:] for start in range(len(name) + 1)]
+
+
+def _by_end(names: Iterable[Names]) -> dict[Names, list[Names]]:
+    """Names by each of their ends."""
+    found: dict[Names, list[Names]] = {}
+    for name in names:
+        for end in _ends(name):
+            found.setdefault(end, []).append(name)
     return found
 
 
@@ -124,9 +139,3 @@ def _quantized_names(arrays: Mapping[Names, Any]) -> list[Names]:
     """The names at which there are codes and scales."""
     codes = [x for x in arrays if x[-1] == "codes" and getattr(arrays[x], "dtype", None) in (np.int8, np.uint8)]
     return [names[:-1] for names in codes if (*names[:-1], "scales") in arrays]
-
-
-def _in_common(a: Names, b: Names) -> int:
-    """How many names at the end are equal."""
-    at_the_end = enumerate(zip(reversed(a), reversed(b), strict=False))
-    return next((i for i, (x, y) in at_the_end if x != y), min(len(a), len(b)))

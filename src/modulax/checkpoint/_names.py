@@ -161,8 +161,11 @@ def match(
             return False
 
     wanted = {name: x for name, x in fresh.items() if name not in found.refused}
-    shared = beside(Nesting(template.tree, template.joined, leaves, old), leaves) if wanted and unused else {}
-    proposed = propose(wanted, unused, list(saved), shared, rename, works)
+    proposed = {}
+    if wanted and unused:
+        nesting = Nesting(template.tree, template.joined, leaves, old)
+        in_states = {name for name in leaves if nesting.place(name).rest}
+        proposed = propose(wanted, unused, list(saved), beside(nesting, leaves), in_states, rename, works)
     if strict and (fresh or unused):
         raise ValueError(_mismatch(list(map(join, fresh)), list(map(join, unused)), proposed))
     return Match(found.sources, list(fresh), list(unused), proposed, found.remarks)

@@ -79,6 +79,12 @@ class Nesting:
         # Where only the names are known, the names of a leaf in a tree like the parameters go on behind the field.
         return len(place.rest) == 1 if section is None else section.kind == "shared"
 
+    def clock(self, state: Names) -> Names | None:
+        """The step count that schedules follow, if the state at these names keeps one, as that of an optimizer does."""
+        keeps = (*state, "schedule_states") in self._sections
+        names = ((*state, field) for field in ("step", "count"))
+        return next((name for name in names if keeps and name in self._sections), None)
+
     def form(self, nesting: Names) -> Names:
         """Return a nesting without the keys of groups of parameters, in which the states of groups differ."""
         is_group = [i > 0 and nesting[i - 1] in self._keyed - {"parts"} for i in range(len(nesting))]

@@ -19,11 +19,12 @@ from .._support.checks import listing
 from .._support.module import AbstractState
 from ..tree._paths import Names, join, key_names, split
 from ..tree._stacks import unstack
-from ._convert import as_stored, check, fill_by_name, plain
+from ._convert import check, fill_by_name
 from ._names import Report, Template, named
 from ._optax_pairs import Plan, Value, pair
 from ._renaming import Rename, renamed
 from ._store import opened
+from ._stored import as_stored, plain
 
 _Fetch = Callable[[dict[Names, Any]], Mapping[Names, Any]]
 """Reads arrays by name, each like the given leaf."""
@@ -81,7 +82,8 @@ def state_from_optax(template: PyTree, source: Any, *, rename: Rename = None, st
         report, lacking, left = _report(plan.values, plan.without, own, {x: before[x] for x in considered}, before)
         if strict and (lacking or left):
             raise ValueError(_disagreement(owner, lacking, left))
-        return _filled(template, plan.values, theirs, fetch), report
+        lent = not isinstance(source, (str, os.PathLike))
+        return _filled(template, plan.values, theirs, fetch, lent), report
 
 
 def state_to_optax(template: PyTree, source: PyTree) -> Any:
@@ -125,7 +127,7 @@ def state_to_optax(template: PyTree, source: PyTree) -> Any:
             f"`{owner}`: the {what} state. Pass `tx.init(params)` of the transformation that corresponds to the "
             f"optimizer.{_hint(lost)}"
         )
-    return _filled(template, plan.values, found, lambda wanted: {name: found[name] for name in wanted}), report
+    return _filled(template, plan.values, found, lambda wanted: {name: found[name] for name in wanted}, True), report
 
 
 def _arrays(tree: PyTree) -> dict[Names, Any]:
@@ -228,8 +230,10 @@ def _report(
     return Report(restored, tuple(fresh.values()), tuple(unused.values())), lacking, left
 
 
-def _filled(template: PyTree, values: Mapping[Names, Value], found: Mapping[Names, Any], fetch: _Fetch) -> PyTree:
-    """Read what the leaves are filled from, in their dtypes and on their devices.
+def _filled(
+    template: PyTree, values: Mapping[Names, Value], found: Mapping[Names, Any], fetch: _Fetch, lent: bool
+) -> PyTree:
+    """Read what the leaves are filled from, in their dtypes and on their devices; `lent` is as in `fill`.
 
     Raises:
         ValueError: if the shape of an array differs.
@@ -249,7 +253,7 @@ def _filled(template: PyTree, values: Mapping[Names, Value], found: Mapping[Name
         found = {name: (own[name], values[name]) for name in leaves}
         return {name: _cast(f(*map(arrays.__getitem__, xs)), leaf) for name, (leaf, (xs, f)) in found.items()}
 
-    return fill_by_name(Template(template), made, computed)
+    return fill_by_name(Template(template), made, computed, lent=lent)
 
 
 def _cast(x: Any, leaf: Any) -> Any:

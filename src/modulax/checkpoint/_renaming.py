@@ -1,13 +1,15 @@
 """Rules for `rename`: how they change names, and which rules would fill what a restore left fresh."""
 
 import collections
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from .._support.checks import listing
+from .._support.module import AbstractState, every_field
 from ..tree._paths import Names, join, split
+from ._stored import as_stored, has_dtype_of
 
 Rename = Mapping[str, str] | Callable[[str], str | None] | None
 
@@ -65,6 +67,7 @@ def propose(
     unused: Mapping[Names, Any],
     saved: list[Names],
     shared: Mapping[Names, Iterable[Names]],
+    in_states: Container[Names],
     rename: Rename,
     works: Callable[[Mapping[str, str], list[tuple[Names, Names]]], bool],
 ) -> dict[str, str]:
@@ -79,6 +82,7 @@ def propose(
         saved: all names in the checkpoint.
         shared: the leaves of the template that all parameters share in a state, with the moments next to them. One
             that is a scalar keeps its last name, and it is filled only together with moments.
+        in_states: the leaves of the template in states, where no field is filled from another one.
         rename: the rules of the user, which are part of what is proposed.
         works: whether a restore by such rules fills what it does now, and these leaves too, each from the given array.
     """
@@ -86,7 +90,7 @@ def propose(
     now = {split(old): split(new) for new, old in renamed(map(join, saved), given).items()}
     kept, rules = now.keys() - unused.keys(), dict[str, str]()
     filled = list[tuple[Names, Names]]()
-    for rule, pairs in _best_rules(_possible_rules(fresh, unused, shared)):
+    for rule, pairs in _best_rules(_possible_rules(fresh, unused, shared, in_states)):
         for trial in ([rule], pairs):
             new = {old: _changed(old, trial) or name for old, name in now.items()}
             if _is_sound(new, now, kept) and all(new[old] == name for old, name in pairs):
@@ -126,23 +130,33 @@ def _left(pairs: _Pairs, taken: Mapping[Names, Any]) -> _Pairs:
 
 
 def _possible_rules(
-    fresh: Mapping[Names, Any], unused: Mapping[Names, Any], shared: Mapping[Names, Iterable[Names]]
+    fresh: Mapping[Names, Any],
+    unused: Mapping[Names, Any],
+    shared: Mapping[Names, Iterable[Names]],
+    in_states: Container[Names],
 ) -> _Pairs:
-    """The rules that make the name of a fresh leaf of that of an unused array of its shape."""
+    """The rules that make the name of a fresh leaf of that of an unused array of its shape and dtype."""
+    fields = _state_fields()
     by_shape = collections.defaultdict[Any, list[Names]](list)
     for old, x in unused.items():
-        by_shape[np.shape(x)].append(old)
+        by_shape[tuple(np.shape(x))].append(old)
     pairs: _Pairs = {}
     for name, leaf in fresh.items():
-        olds = by_shape[np.shape(leaf)]
+        olds = [old for old in by_shape[as_stored(leaf).shape] if has_dtype_of(unused[old], leaf)]
         if len(olds) ** 2 > _MOST_PAIRS:
             continue
         # All counts have one shape, so that it doesn't say which of them is meant.
         is_count = name in shared and not np.shape(leaf)
         for old in (x for x in olds if x[-1:] == name[-1:]) if is_count else olds:
-            if (rule := _difference(old, name)) is not None:
+            rule = _difference(old, name, fields if name in in_states else set())
+            if rule is not None:
                 pairs.setdefault(rule, []).append((old, name))
     return {rule: kept for rule, found in pairs.items() if (kept := _with_moments(found, fresh, shared))}
+
+
+def _state_fields() -> set[str]:
+    """The names of all fields of states that hold no states of other transforms."""
+    return {field.name for field in every_field(AbstractState) if field.metadata.get("holds") != "states"}
 
 
 def _with_moments(
@@ -153,10 +167,15 @@ def _with_moments(
     return [(old, name) for old, name in pairs if not (beside := set(shared.get(name, ()))) or not beside <= left]
 
 
-def _difference(a: Names, b: Names) -> _Rule | None:
-    """The parts in which two names differ, without what both ends share; None if they don't make one of the other."""
+def _difference(a: Names, b: Names, fields: set[str]) -> _Rule | None:
+    """The parts in which two names differ, without what both ends share; None if they don't make one of the other.
+
+    A rule doesn't make one of the fields of another one: accumulated gradients are no average of parameters.
+    """
     shorter = min(len(a), len(b))
     start = next((i for i in range(shorter) if a[i] != b[i]), shorter)
     end = next((i for i in range(shorter - start) if a[-1 - i] != b[-1 - i]), shorter - start)
     rule = a[start : len(a) - end], b[start : len(b) - end]
-    return rule if all(rule) and _replaced(a, *rule) == b else None
+    old, new = ([name for name in names if name in fields] for names in rule)
+    is_exchange = old and new and old != new
+    return rule if all(rule) and not is_exchange and _replaced(a, *rule) == b else None

@@ -27,9 +27,10 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ..tree._paths import Names, join, key_names, split
-from ._convert import as_stored, fill, is_key, plain
+from ._convert import fill
 from ._names import Report, Template
 from ._renaming import Rename
+from ._stored import as_stored, is_key, plain
 
 
 def _orbax() -> Any:

@@ -104,6 +104,8 @@ class _Pairing:
         others = self._nearest(_where(near, lambda name: name in names))
         for state in waiting:
             self._fill(state, {name: others.get(name, []) for name in state.shared})
+        for where in sorted(self.states, key=len, reverse=True):
+            self._fill_clock(where)
         remarks = (_remark_on_parts(state, self.found) for state in self.states.values())
         return Pairs(self.found, self.refused, self.remarks + [x for x in remarks if x is not None])
 
@@ -122,27 +124,44 @@ class _Pairing:
         """The saved states that the moments of a state, or of those inside it, are read from."""
         if state.moments:
             return _unique(self._source(name) for name in state.moments if name in self.found)
-        inside = [name for name in self.found if name[: len(where)] == where and self.places[name].rest]
+        inside = self._restored_in(where)
         taken = {self._source(name) for name in inside}
-        ways = dict.fromkeys((self._source(name), name[len(where)]) for name in inside)
-        around = (self._around(state, source, field, taken) for source, field in ways)
+        ways = dict.fromkeys((self._source(name), self.places[name].state[len(where) :]) for name in inside)
+        around = (self._around(state, source, way, taken) for source, way in ways)
         return _unique(source for source in around if source is not None)
 
     def _source(self, name: Names) -> Names:
         """The saved state that a leaf is read from."""
         return _state_of(self.found[name], self.places[name])
 
-    def _around(self, state: _State, source: Names, field: str, taken: set[Names]) -> Names | None:
-        """The nearest to a state without moments, of those that hold a saved one in this field.
+    def _around(self, state: _State, source: Names, way: Names, taken: set[Names]) -> Names | None:
+        """The nearest to a state without moments, of those that hold a saved one in the same field.
 
-        Those from which states inside it are read are not meant.
+        One from which the saved state is reached in the same way is meant, before one of the same name. Those from
+        which states inside it are read are not meant.
         """
         near = []
-        for stop in (i for i, key in enumerate(source) if key == field and source[:i] not in taken):
+        for stop in (i for i, key in enumerate(source) if key == way[0] and source[:i] not in taken):
             there = [(name, source[:stop] + self.places[name].rest) for name in state.shared]
             distances = [self.nesting.distance(self.places[x], other) for x, other in there if self._fits(x, other)]
-            near += [(distance, -stop) for distance in distances if distance is not None]
-        return source[: -min(near)[1]] if near else None
+            near += [(source[stop:] != way, distance, -stop) for distance in distances if distance is not None]
+        return source[: -min(near)[2]] if near else None
+
+    def _restored_in(self, where: Names) -> list[Names]:
+        """The leaves of a state, and of those inside it, that are restored."""
+        return [name for name in self.found if name[: len(where)] == where and self.places[name].rest]
+
+    def _fill_clock(self, where: Names) -> None:
+        """Fill the clock of schedules, which a checkpoint without `Injected` has in the optimizer that it holds."""
+        clock = self.nesting.clock(where)
+        if clock is None or clock in self.found or clock in self.refused or not self._restored_in(where):
+            return
+        inside = (self.nesting.clock(state) for state in self.states if state[:-1] == where)
+        clocks = [name for name in inside if name is not None and name in self.found]
+        if len(clocks) == 1:
+            self.found[clock] = self.found[clocks[0]]
+        else:
+            self.remarks.append(f"Fresh around restored states: `{join(clock)}`. Schedules that follow it begin again.")
 
     def _fits(self, name: Names, other: Names) -> bool:
         return other in self.saved and np.shape(self.leaves[name]) == np.shape(self.saved[other])

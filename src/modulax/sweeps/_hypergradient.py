@@ -24,6 +24,7 @@ from jaxtyping import Array, PyTree
 
 from .._protocol.hyperparameters import find_paths
 from .._protocol.transform import AbstractTransform
+from .._support.arithmetic import default_float
 from .._support.checks import (
     AT_LEAST_ONE,
     DECAY,
@@ -133,7 +134,7 @@ class Hypergradient(Generic[Optimizer]):
                 f"({interval.low:g}, {interval.high:g}). Start from a value inside it, or give other bounds: "
                 f"`{_argument(path)}(low, high)`."
             )
-        return jnp.asarray(interval.unconstrained(float(leaf)), leaf.dtype)
+        return jnp.asarray(interval.unconstrained(float(leaf)), getattr(leaf, "dtype", default_float()))
 
 
 def _argument(path: str) -> str:

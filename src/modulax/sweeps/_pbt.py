@@ -9,6 +9,7 @@ from jaxtyping import PRNGKeyArray
 
 from .._protocol.transform import AbstractTransform
 from .._support.checks import check_option, listing
+from ._injected import leaves_of, write_values
 from ._population import regrouped
 from ._results import Results
 from ._run import Experiment, Settings
@@ -93,6 +94,8 @@ def pbt(
         "exploit": exploit,
         "ranked_by": [metric or "", mode],
     }
+    beginning = experiment.structures[0].start
+    stored = leaves_of(population[0], beginning.traced.result if beginning else (), list(changes))
     members = list(population)
     history = {name: np.zeros((size, segments)) for name in columns.values()}
     parents = np.tile(np.arange(size)[:, None], (1, segments))
@@ -101,10 +104,13 @@ def pbt(
         for segment in range(segments):
             if segment > 0:
                 random = np.random.default_rng(seed_of(experiment.key, segment - 1))
-                sources = _sources(experiment.results()._costs(metric, mode=mode), replaced, random)
+                so_far = experiment.results_of(population, experiment.metrics, experiment.segments, parents=parents)
+                sources = _sources(so_far._costs(metric, mode=mode), replaced, random)
                 members = _successors(members, sources, changes, random)
                 parents[:, segment] = sources
                 group = regrouped(group, range(size), members, group[0].width, sources.tolist())
+                for lane in group:
+                    write_values(lane, members, np.flatnonzero(sources != np.arange(size)), stored)
             for path, name in columns.items():
                 history[name][:, segment] = [member.hyperparameters()[path] for member in members]
             experiment.folder.set_history(segment, {name: x[:, segment].tolist() for name, x in history.items()})

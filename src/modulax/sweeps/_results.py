@@ -134,19 +134,27 @@ class Results:
             mode: `"min"` if small values are good, `"max"` if large ones are.
             reduce: `"mean"`, `"median"`, `"min"` or `"max"` over the seeds.
         """
+        return self._scores(metric, mode, reduce, np.zeros_like(self.diverged))
+
+    def _scores(self, metric: str | None, mode: str, reduce: str, bad: np.ndarray) -> np.ndarray:
         check_option("scores", "mode", mode, ("min", "max"))
         check_option("scores", "reduce", reduce, tuple(REDUCTIONS))
         values = self._final_numbers(metric)
         is_last = (self.segments == self.segments.max())[:, None]
-        return reduced(np.where(is_last, values, np.nan), mode, reduce)
+        return reduced(np.where(is_last & ~bad, values, np.nan), mode, reduce)
 
     def _costs(self, metric: str | None, *, mode: str, reduce: str = "mean") -> np.ndarray:
-        """The scores, of which small ones are good in both modes."""
-        scores = self.scores(metric, mode=mode, reduce=reduce)
+        """The scores without the runs that diverged, of which small ones are good in both modes."""
+        # In `pbt`, a member goes on from another carry. A metric that is NaN between evaluations marks all runs.
+        tells = self.parents is None and not self.diverged.all()
+        scores = self._scores(metric, mode, reduce, self.diverged & tells)
         return scores if mode == "min" else -scores
 
     def best(self, metric: str | None = None, *, mode: str = "min", reduce: str = "mean") -> tuple[Any, dict[str, Any]]:
         """Return the best optimizer, and its row: what varies, and the metric reduced over the seeds.
+
+        A run that `diverged` marks counts as the worst, whatever its last value is. If all are marked, as by a metric
+        that is NaN between evaluations, and in `pbt`, where members go on from others, the last values decide.
 
         Raises:
             ValueError: if there is no such metric, or if all members diverged.

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from .._protocol.hyperparameters import ARRAY_TYPES
 from .._protocol.masks import AbstractLabels
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.patterns import by_path
@@ -20,6 +19,7 @@ from .._roles.find import AbstractRoles, as_roles
 from .._roles.role import Other
 from .._support.checks import options_of
 from .._support.keys import is_key_data
+from .._support.types import ARRAY_TYPES
 from ..tree._paths import leaves_with_paths
 from ..tree._state import one_level
 from ._case import Case, avals, expect, expect_close, needs, other_value
