@@ -20,7 +20,8 @@ from jaxtyping import DTypeLike
 
 from .._protocol.container import AbstractContainer, required_part
 from .._protocol.hyperparameters import Hyperparameters
-from .._protocol.schedule import at_last_step, is_schedule
+from .._protocol.last_step import at_last_step
+from .._protocol.schedule import is_schedule
 from .._protocol.schedule_values import advance, schedule_states, with_current_values
 from .._protocol.transform import AbstractTransform, Clock, Part, everything_in
 from .._support.arithmetic import default_float, safe_increment
