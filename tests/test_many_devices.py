@@ -165,14 +165,14 @@ def test_where_an_array_is_divided(shape: Any, of_param: Any, zero: Any, expecte
 
 
 def test_with_fsdp_the_state_follows_and_the_rest_is_divided():
-    """Moments like their parameters; factors, which have another shape, over the axis."""
+    """Moments like their parameters, and factors along the axis that they keep."""
     optimizer = OPTIMIZERS["Adafactor"]
     params = on_each(GRID) | {"up": jax.device_put(PARAMS["up"], NamedSharding(GRID, P("data", "model")))}
     state, shardings = divided(optimizer, params)
     specs = {name: mx.tree.get(shardings, name).spec for name in ("v_row.up", "v_col.up", "ema.up", "ema.down")}
     assert specs == {
         "v_row.up": P("data"),
-        "v_col.up": P("data"),
+        "v_col.up": P(("model", "data")),
         "ema.up": P("data", "model"),
         "ema.down": P("data", None),
     }
@@ -184,6 +184,22 @@ def test_with_fsdp_the_state_follows_and_the_rest_is_divided():
     assert params["up"].sharding.spec == P("data", "model")
     assert_placed(state, shardings)
     assert_near(params, alone)
+
+
+def test_factors_are_divided_along_the_axes_that_they_keep():
+    """Which axis it is must be known, or not matter: two sides of a square may be sharded in different ways."""
+    shapes = {"wide": (8, 16), "square": (8, 8), "stack": (4, 8, 16), "equal": (8, 8)}
+    specs = {"wide": P("data", "model"), "square": P("data"), "stack": P(None, "data", "model"), "equal": P()}
+    params = {
+        name: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(GRID, specs[name]))
+        for name, shape in shapes.items()
+    }
+    found = mx.state_sharding(mx.ScaleByFactoredRMS(min_dim_size_to_factor=2), params)
+    expected = {"wide": P("data"), "square": P(), "stack": P(None, "data"), "equal": P(None)}
+    assert {name: x.spec for name, x in found.v_row.items()} == expected
+    assert found.v_col["stack"].spec == P(None, "model")
+    sums = mx.state_sharding(mx.ScaleBySM3(), params).mu["wide"]
+    assert [x.spec for x in sums] == [P("data"), P("model")]
 
 
 def test_every_way_to_step_keeps_the_shardings():

@@ -1,5 +1,6 @@
 """Results with the sharding of the arrays that they belong to, or that they replace."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,9 @@ from jaxtyping import Array, PyTree, Shaped
 # because the lowering is cached, group number included. The lowering of this primitive is not (`cacheable=False`).
 _shard_like = Primitive("modulax_shard_like")  # of any number of arrays: an equation for each takes longer to trace
 _shard_like.multiple_results = True
+
+
+_MOST_AXES = 8  # of a parameter whose axes are compared with those of its factors
 
 
 def shard_like(x: Shaped[Array, "*shape"], like: Shaped[Array, "..."]) -> Shaped[Array, "*shape"]:
@@ -44,7 +48,9 @@ def placed_like(new: PyTree, old: PyTree) -> PyTree:
 
 
 def sharding_along(sharding: Any, of: tuple[int, ...], shape: tuple[int, ...]) -> Any:
-    """The sharding of a parameter for an array of its shape, with a leading axis, or of blocks along its last axis.
+    """The sharding of a parameter for an array of its shape, with a leading axis, in blocks, or of some of its axes.
+
+    Blocks are along the last axis, as those of `LowBit`. The factors of Adafactor have some of the axes.
 
     Args:
         sharding: the sharding of the parameter.
@@ -61,12 +67,24 @@ def sharding_along(sharding: Any, of: tuple[int, ...], shape: tuple[int, ...]) -
     if shape[1:] == of:
         return NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec), memory_kind=sharding.memory_kind)
     if not _holds_blocks(shape, of):
-        return None
+        return _along_kept_axes(sharding, of, shape)
     try:
         sharding.shard_shape(shape)
     except ValueError:  # a device would have part of a block
         return None
     return sharding
+
+
+def _along_kept_axes(sharding: NamedSharding, of: tuple[int, ...], shape: tuple[int, ...]) -> NamedSharding | None:
+    """The sharding for an array that has some of the axes of a parameter; None if it is not known which."""
+    if not 0 < len(shape) < len(of) <= _MOST_AXES:
+        return None
+    spec = (*sharding.spec, *[None] * (len(of) - len(sharding.spec)))
+    choices = itertools.combinations(range(len(of)), len(shape))
+    found = {tuple(spec[i] for i in axes) for axes in choices if tuple(of[i] for i in axes) == shape}
+    if len(found) != 1:
+        return None
+    return NamedSharding(sharding.mesh, PartitionSpec(*found.pop()), memory_kind=sharding.memory_kind)
 
 
 def _holds_blocks(shape: tuple[int, ...], of: tuple[int, ...]) -> bool:
