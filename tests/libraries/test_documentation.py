@@ -1,4 +1,4 @@
-"""The blocks of the pages about other libraries run here, as those of all other pages do in `tests`."""
+"""The blocks of the page about other libraries, and of the longest pages, run here; those of all others in `tests`."""
 
 from pathlib import Path
 
