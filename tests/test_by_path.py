@@ -382,3 +382,23 @@ def test_mistakes_in_groups(monkeypatch):
 def test_words_of_other_libraries(word, ours):
     with pytest.raises(AttributeError, match=f"Did you mean `modulax.{ours}`"):
         getattr(mx, word)
+
+
+def test_groups_draw_different_numbers():
+    """Also with noise on private gradients, whose difference would be free of it; a key that is given is kept."""
+    params = {"a": jnp.zeros(64), "b": jnp.zeros(64), "c": jnp.zeros(64)}
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    noisy = mx.NoisySGD(1.0, key=0)
+    same = {"a": {"key": 0}, "b": {"key": 0}}
+    for optimizer in (noisy, mx.Chain(mx.AddNoise(1.0, 0.5, key=jax.random.key(3)), mx.SGD(1.0))):
+        made = mx.groups(optimizer, {"a": {"*learning_rate": 0.5}, "b": {"*learning_rate": 0.5}})
+        updates, _ = made.update(zeros, made.init(params), params)
+        a, b, c = updates.values()
+        for x, y in ((a, b), (2 * a, c), (2 * b, c)):
+            assert float(jnp.max(jnp.abs(x - y))) > 0.1 * float(jnp.max(jnp.abs(x)))
+        alone, _ = optimizer.update({"c": zeros["c"]}, optimizer.init({"c": params["c"]}))
+        np.testing.assert_array_equal(c, alone["c"])
+    made = mx.groups(noisy, same)
+    updates, _ = made.update(zeros, made.init(params), params)
+    np.testing.assert_array_equal(updates["a"], updates["b"])
+    assert len({x.tobytes() for x in jax.tree.leaves(mx.groups(noisy, {"a": {"learning_rate": 0.5}})) if x.ndim}) == 2

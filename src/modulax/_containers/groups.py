@@ -3,10 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+import jax.tree_util as jtu
+
 from .._protocol.container import check_optimizer
 from .._protocol.transform import AbstractTransform
 from .._roles.labels import by_path_or_role
 from .._roles.role import AbstractRole
+from .._support.keys import another_key, is_key_data
 from .._support.methods import explained
 from .partition import Partition
 
@@ -34,6 +37,8 @@ def groups(optimizer: AbstractTransform, changes: Mapping[Any, Mapping[str, Any]
 
     A key may also be the class of a role, as in `roles`: `{Embedding: {"learning_rate": 0.1}, Bias: {"weight_decay":
     0.0}}`. The group then has the name of the role, `optimizer.replace(**{"embedding.learning_rate": 0.3})`.
+
+    Every group draws its own random numbers, as `NoisySGD` and `DPSGD` need them, unless its `key` is among the changes.
 
     Groups that differ in numbers share the traced rules of the optimizer, so that they hardly cost compile time.
     A transform that looks at all parameters, such as `ClipByGlobalNorm`, sees one group only; to clip by the norm of
@@ -64,8 +69,19 @@ def groups(optimizer: AbstractTransform, changes: Mapping[Any, Mapping[str, Any]
             f"or write the pattern differently: `{_REST}*`."
         )
     names = {key: key if isinstance(key, str) else _name(key) for key in changes}
-    transforms = {names[key]: optimizer.replace(**named) for key, named in changes.items()}
+    transforms = {
+        names[key]: _with_own_draws(optimizer.replace(**named), optimizer, n)
+        for n, (key, named) in enumerate(changes.items(), 1)
+    }
     return Partition({**transforms, _REST: optimizer}, by_path_or_role(names, default=_REST))
+
+
+def _with_own_draws(changed: AbstractTransform, optimizer: AbstractTransform, n: int) -> AbstractTransform:
+    """The optimizer of a group with other random keys, where they are those of the whole optimizer."""
+    before = [x for x in jtu.tree_leaves(optimizer) if is_key_data(x)]
+    leaves, treedef = jtu.tree_flatten(changed)
+    # A key that was given to the group is another object.
+    return treedef.unflatten([another_key(x, n) if any(x is y for y in before) else x for x in leaves])
 
 
 def _name(key: Any) -> str:

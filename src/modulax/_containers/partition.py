@@ -32,7 +32,8 @@ class Partition(AbstractContainer):
             by_path({"*.bias": "no_decay", "*norm*": "no_decay", "*": "decay"}),
         )
 
-    Each transform receives only the leaves of its own group, and has a state for these only.
+    Each transform receives only the leaves of its own group, and has a state for these only. Give transforms that draw
+    random numbers, such as two of `NoisySGD` or `DPSGD`, different keys: with equal ones, two groups get the same noise.
 
     Args:
         transforms: mapping from label to transform.
