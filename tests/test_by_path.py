@@ -388,9 +388,10 @@ def test_groups_draw_different_numbers():
     """Also with noise on private gradients, whose difference would be free of it; a key that is given is kept."""
     params = {"a": jnp.zeros(64), "b": jnp.zeros(64), "c": jnp.zeros(64)}
     zeros = jax.tree.map(jnp.zeros_like, params)
-    noisy = mx.NoisySGD(1.0, key=0)
+    noisy: Any = mx.NoisySGD(1.0, key=0)
     same = {"a": {"key": 0}, "b": {"key": 0}}
-    for optimizer in (noisy, mx.Chain(mx.AddNoise(1.0, 0.5, key=jax.random.key(3)), mx.SGD(1.0))):
+    optimizers: list[Any] = [noisy, mx.Chain(mx.AddNoise(1.0, 0.5, key=jax.random.key(3)), mx.SGD(1.0))]
+    for optimizer in optimizers:
         made = mx.groups(optimizer, {"a": {"*learning_rate": 0.5}, "b": {"*learning_rate": 0.5}})
         updates, _ = made.update(zeros, made.init(params), params)
         a, b, c = updates.values()

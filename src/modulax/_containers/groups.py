@@ -38,7 +38,7 @@ def groups(optimizer: AbstractTransform, changes: Mapping[Any, Mapping[str, Any]
     A key may also be the class of a role, as in `roles`: `{Embedding: {"learning_rate": 0.1}, Bias: {"weight_decay":
     0.0}}`. The group then has the name of the role, `optimizer.replace(**{"embedding.learning_rate": 0.3})`.
 
-    Every group draws its own random numbers, as `NoisySGD` and `DPSGD` need them, unless its `key` is among the changes.
+    Every group draws its own random numbers, which `NoisySGD` and `DPSGD` need, unless its `key` is among the changes.
 
     Groups that differ in numbers share the traced rules of the optimizer, so that they hardly cost compile time.
     A transform that looks at all parameters, such as `ClipByGlobalNorm`, sees one group only; to clip by the norm of

@@ -33,7 +33,8 @@ class Partition(AbstractContainer):
         )
 
     Each transform receives only the leaves of its own group, and has a state for these only. Give transforms that draw
-    random numbers, such as two of `NoisySGD` or `DPSGD`, different keys: with equal ones, two groups get the same noise.
+    random numbers, such as two of `NoisySGD` or `DPSGD`, different keys: with equal ones, both groups get the same
+    noise.
 
     Args:
         transforms: mapping from label to transform.
