@@ -501,6 +501,16 @@ def test_a_step_inside_shard_map_is_that_of_each_part():
         chex.assert_trees_all_close(found, jnp.concatenate([step(part) for part in jnp.split(x, 4)]), rtol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(64, 128), (3, 12, 128), (2, 6, 256)])
+def test_no_two_entries_have_one_draw(shape: tuple[int, ...]):
+    """But by chance, which is small beside the entries of a row: in 4 bits, there are 32768 draws."""
+    for bits in (8, 4):
+        draws = np.asarray(draws_of(jnp.arange(2, dtype=jnp.uint32), jnp.zeros(shape), bits))
+        assert len(np.unique(draws)) > 0.8 * draws.size
+        assert (1 < draws).all()
+        assert (draws < 2).all()
+
+
 def test_draws_are_divided_over_explicit_axes():
     """No device computes those of the whole array: they would be four times the temporary memory of its share."""
     mesh = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,), devices=jax.devices()[:4])
