@@ -503,11 +503,11 @@ def test_a_step_inside_shard_map_is_that_of_each_part():
 
 @pytest.mark.parametrize("shape", [(64, 128), (3, 12, 128), (2, 6, 256)])
 def test_no_two_entries_have_one_draw(shape: tuple[int, ...]):
-    """But by chance, which is small beside the entries of a row: in 4 bits, there are 32768 draws."""
+    """But by chance: there are 16384 draws in 8 bits, and four times as many in 4."""
     for bits in (8, 4):
         draws = np.asarray(draws_of(jnp.arange(2, dtype=jnp.uint32), jnp.zeros(shape), bits))
-        assert len(np.unique(draws)) > 0.8 * draws.size
-        assert (1 < draws).all()
+        assert len(np.unique(draws)) > 0.75 * draws.size
+        assert (draws > 1).all()
         assert (draws < 2).all()
 
 
