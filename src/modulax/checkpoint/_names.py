@@ -169,7 +169,7 @@ def match(
     proposed = {}
     if wanted and unused:
         nesting = Nesting(template.tree, template.joined, leaves, old)
-        in_states = {name for name in leaves if nesting.place(name).rest}
+        in_states = {name: nesting.part(name) for name in leaves if nesting.place(name).rest}
         proposed = propose(wanted, unused, list(saved), beside(nesting, leaves), in_states, rename, fits, works)
     if strict and (fresh or unused):
         raise ValueError(_mismatch(list(map(join, fresh)), list(map(join, unused)), proposed))

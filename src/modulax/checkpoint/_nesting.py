@@ -73,6 +73,12 @@ class Nesting:
             stop += 1 + (names[stop] in self._keyed)
         return Place(names[:root], names[root:stop], names[stop:])
 
+    def part(self, names: Names) -> tuple[Names, Names]:
+        """The names of the state that a leaf is in, and of the parameter that it belongs to."""
+        place = self.place(names)
+        is_quantized = names[-1] in ("codes", "scales")
+        return place.state, place.rest[1 : len(place.rest) - is_quantized]
+
     def is_shared(self, place: Place) -> bool:
         """Whether a leaf is one number for all parameters, such as a count, and not in a tree like them."""
         section = self._sections.get((*place.state, *place.rest[:1]))

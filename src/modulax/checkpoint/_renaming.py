@@ -67,7 +67,7 @@ def propose(
     unused: Mapping[Names, Any],
     saved: list[Names],
     shared: Mapping[Names, Iterable[Names]],
-    in_states: Container[Names],
+    in_states: Mapping[Names, tuple[Names, Names]],
     rename: Rename,
     fits: Callable[[Names, Names], bool],
     works: Callable[[Mapping[str, str], list[tuple[Names, Names]]], bool],
@@ -84,7 +84,8 @@ def propose(
         saved: all names in the checkpoint.
         shared: the leaves of the template that all parameters share in a state, with the moments next to them. One
             that is a scalar keeps its last name, and it is filled only together with moments.
-        in_states: the leaves of the template in states, where no field is filled from another one.
+        in_states: the leaves of the template in states, where no field is filled from another one, with the names of
+            the state and of the parameter. What a state has for a parameter is filled together.
         rename: the rules of the user, which are part of what is proposed.
         fits: whether an array of the checkpoint has the shape and dtype of the leaf of this name, if there is one.
         works: whether a restore by such rules fills what it does now, and these leaves too, each from the given array.
@@ -146,7 +147,7 @@ def _possible_rules(
     fresh: Mapping[Names, Any],
     unused: Mapping[Names, Any],
     shared: Mapping[Names, Iterable[Names]],
-    in_states: Container[Names],
+    in_states: Mapping[Names, tuple[Names, Names]],
 ) -> _Pairs:
     """What changes from the name of an unused array to that of a fresh leaf of its shape and dtype."""
     fields = _state_fields()
@@ -164,7 +165,28 @@ def _possible_rules(
             rule = _part(old, name)
             if not _is_exchange(rule, fields if name in in_states else set()):
                 pairs.setdefault(rule, []).append((old, name))
-    return {rule: kept for rule, found in pairs.items() if (kept := _with_moments(found, fresh, shared))}
+    together = _together(fresh, unused, shared, in_states)
+
+    def whole(pairs: list[tuple[Names, Names]]) -> list[tuple[Names, Names]]:
+        filled = {name for _, name in pairs}
+        return [(old, name) for old, name in pairs if together.get(name, filled) <= filled]
+
+    return {rule: kept for rule, found in pairs.items() if (kept := _with_moments(whole(found), fresh, shared))}
+
+
+def _together(
+    fresh: Mapping[Names, Any],
+    unused: Iterable[Names],
+    shared: Container[Names],
+    in_states: Mapping[Names, tuple[Names, Names]],
+) -> dict[Names, set[Names]]:
+    """For each fresh leaf of a state, all those for the same parameter, without fields that the checkpoint lacks."""
+    saved = {name for old in unused for name in old}
+    parts = collections.defaultdict[Any, set[Names]](set)
+    for name, part in in_states.items():
+        if name in fresh and name not in shared and name[len(part[0])] in saved:
+            parts[part].add(name)
+    return {name: names for names in parts.values() for name in names}
 
 
 def _state_fields() -> set[str]:
