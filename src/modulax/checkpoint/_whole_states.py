@@ -63,7 +63,7 @@ def paired(
 
 
 def beside(nesting: Nesting, leaves: Iterable[Names]) -> dict[Names, list[Names]]:
-    """What parameters share in the states of a template, with the moments in the same state, or else in those inside."""
+    """What parameters share in the states of a template, with the moments in the same state, or in those inside it."""
     states = _states(nesting, {name: nesting.place(name) for name in leaves})
 
     def moments(where: Names) -> list[Names]:
