@@ -138,14 +138,14 @@ def test_groups_and_a_container_are_added_and_removed_together(container: str):
         assert not [name for name in flat.keys() - own if np.any(flat[name] == 3)], report
 
 
+def in_nnx(optimizer: Any) -> Any:
+    """The state of an optimizer of a linear layer in Flax, where only the names are known."""
+    return nnx.as_pure(nnx.state(modulax.nnx.Optimizer(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), optimizer)))
+
+
 def test_groups_in_nnx():
-    """Where only the names are known."""
-    model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
     adam = mx.Adam(RATE)
-    whole, groups = (
-        nnx.as_pure(nnx.state(modulax.nnx.Optimizer(model, x)))
-        for x in (adam, mx.groups(adam, {"kernel": {"learning_rate": 0.3}}))
-    )
+    whole, groups = (in_nnx(x) for x in (adam, mx.groups(adam, {"kernel": {"learning_rate": 0.3}})))
     for old, new in ((whole, groups), (groups, whole)):
         found, report = moved(new, jtu.tree_map(lambda x: jnp.full_like(x, 3), old))
         state = {x: y for x, y in checkpoint.state_dict(found).items() if "scale_by_adam" in x or x.endswith(".step")}
@@ -302,6 +302,20 @@ def test_the_clock_of_schedules_is_that_of_the_same_optimizer():
         _, report = moved(blank(template), blank(old))
         assert report.remarks == (f"Fresh around restored states: `{clock}`. Schedules that follow it begin again.",)
         assert report.fresh == (clock,)
+
+    # Where only the names are known, and `Injected` keeps all hyperparameters or none.
+    for rule in (adam, mx.SGD(RATE, momentum=0.9), mx.Partition({"a": adam, "b": adam}, {"bias": "a", "kernel": "b"})):
+        old = jtu.tree_map(lambda x: jnp.full_like(x, 7), in_nnx(rule))
+        for template in (mx.Injected(rule), mx.Injected(rule, static_args="*"), mx.ParamEMA(mx.Injected(rule))):
+            found, report = moved(in_nnx(template), old)
+            where = "opt_state.inner_state" if isinstance(template, mx.ParamEMA) else "opt_state"
+            clock = f"{where}.count"
+            if isinstance(rule, mx.Partition):  # which may hold several
+                expected = (f"Fresh around restored states: `{clock}`. Schedules that follow it begin again.",)
+                assert report.remarks == expected
+            else:
+                assert (report.restored[clock], report.remarks) == ("opt_state.step", ())
+                assert int(checkpoint.state_dict(found)[clock]) == 7
 
 
 # --- Proposed rules --------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Which arrays of a state belong to which parameter, according to the declarations of its fields."""
 
+import collections
 import dataclasses
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._support.checks import listing
-from .._support.module import AbstractState, FieldKind, every_field, kind_of
+from .._support.module import AbstractState, FieldKind, every_field, kind_of, with_subclasses
 from ._paths import Names, is_plain, key_names, longest_prefix, named_leaves
 from ._stacks import stack_like, unstack
 
@@ -148,6 +149,35 @@ def nesting_fields() -> tuple[set[str], set[str]]:
             if isinstance(origin, type) and issubclass(origin, Mapping):
                 mappings.add(field.name)
     return fields, mappings
+
+
+def clock_in(names: set[str]) -> str | None:
+    """The step count that schedules follow in a state with arrays in these fields; None if another state has them too.
+
+    A state of an optimizer or of `Injected` has `schedule_states`, which are None for most schedules.
+    """
+    clocks = set[str | None]()
+    for cls in with_subclasses(AbstractState):
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        needed = {name for name, field in fields.items() if field.metadata.get("holds") == "states"}
+        clock = next((name for name in ("step", "count") if name in fields), None)
+        keeps = clock is not None and "schedule_states" in fields
+        needed |= {clock} if keeps else {name for name, field in fields.items() if _is_always_there(field)}
+        if fields and needed <= names <= fields.keys():
+            clocks.add(clock if keeps else None)
+    return clocks.pop() if len(clocks) == 1 else None
+
+
+def _is_always_there(field: dataclasses.Field) -> bool:
+    return field.metadata.get("holds") == "shared" and field.default is dataclasses.MISSING
+
+
+def shared_fields() -> set[str]:
+    """The names of fields that hold what all parameters share in every state that has one of this name."""
+    kinds = collections.defaultdict[str, set[FieldKind | None]](set)
+    for field in every_field(AbstractState):
+        kinds[field.name].add(field.metadata.get("holds"))
+    return {name for name, found in kinds.items() if found == {"shared"}}
 
 
 def owning_paths(state: PyTree) -> list[tuple[SectionKind, Names]]:
