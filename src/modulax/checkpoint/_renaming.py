@@ -75,8 +75,9 @@ def propose(
     """Find the rules for `rename` that would fill most fresh leaves from unused arrays of the same shapes.
 
     A change of names is proposed if no other one fills as many of the same leaves: two layers of one shape are
-    ambiguous. It is written as a rule for what changes, else with the name behind that or before it, where names are
-    only inserted or a rule for fewer names would also change others that are right, and else as rules for whole names.
+    ambiguous. It is written as a rule for the names that differ. If there are none in the checkpoint, because names are
+    inserted, or the rule would change other names too, the next name belongs to the rule or the one before; or whole
+    names are given.
 
     Args:
         fresh: the leaves of the template to fill.
@@ -97,8 +98,7 @@ def propose(
     for pairs in _best_rules(_possible_rules(fresh, unused, shared, in_states)):
         for trial in _ways_to_write(pairs):
             new = {old: _changed(old, trial) or name for old, name in now.items()}
-            is_sound = _is_sound(new, now, kept) and all(fits(old, x) for old, x in new.items() if x != now[old])
-            if is_sound and all(new[old] == name for old, name in pairs):
+            if all(new[old] == name for old, name in pairs) and _is_sound(new, now, kept, fits):
                 rules = {join(a): join(b) for a, b in trial} | rules  # the new ones are tried first
                 now, kept, filled = new, kept | dict(pairs).keys(), [*filled, *((name, old) for old, name in pairs)]
                 break
@@ -120,9 +120,15 @@ def _changed(name: Names, rules: Iterable[_Rule]) -> Names | None:
     return next((new for rule in rules if (new := _replaced(name, *rule)) is not None), None)
 
 
-def _is_sound(new: Mapping[Names, Names], before: Mapping[Names, Names], kept: Iterable[Names]) -> bool:
-    """Whether all names differ, and those that are right are the same as before."""
-    return len({*new.values()}) == len(new) and all(new[old] == before[old] for old in kept)
+def _is_sound(
+    new: Mapping[Names, Names],
+    before: Mapping[Names, Names],
+    kept: Iterable[Names],
+    fits: Callable[[Names, Names], bool],
+) -> bool:
+    """Whether all names differ, those that are right are the same as before, and the others fit the leaves."""
+    is_kept = len({*new.values()}) == len(new) and all(new[old] == before[old] for old in kept)
+    return is_kept and all(fits(old, name) for old, name in new.items() if name != before[old])
 
 
 def _best_rules(pairs: _Pairs) -> Iterator[list[tuple[Names, Names]]]:

@@ -159,17 +159,18 @@ def clock_in(names: set[str]) -> str | None:
     clocks = set[str | None]()
     for cls in with_subclasses(AbstractState):
         fields = {field.name: field for field in dataclasses.fields(cls)}
-        needed = {name for name, field in fields.items() if field.metadata.get("holds") == "states"}
-        clock = next((name for name in ("step", "count") if name in fields), None)
-        keeps = clock is not None and "schedule_states" in fields
-        needed |= {clock} if keeps else {name for name, field in fields.items() if _is_always_there(field)}
-        if fields and needed <= names <= fields.keys():
-            clocks.add(clock if keeps else None)
+        clock = next((name for name in ("step", "count") if {name, "schedule_states"} <= fields.keys()), None)
+        if _always_there(fields, clock) <= names <= fields.keys():
+            clocks.add(clock)
     return clocks.pop() if len(clocks) == 1 else None
 
 
-def _is_always_there(field: dataclasses.Field) -> bool:
-    return field.metadata.get("holds") == "shared" and field.default is dataclasses.MISSING
+def _always_there(fields: Mapping[str, dataclasses.Field], clock: str | None) -> set[str]:
+    """The fields with arrays in every state of a class; of those with a clock, the hyperparameters may be left out."""
+    states = {name for name, field in fields.items() if field.metadata.get("holds") == "states"}
+    counts = (name for name, field in fields.items() if field.metadata.get("holds") == "shared")
+    no_default = {name for name in counts if fields[name].default is dataclasses.MISSING}
+    return states | (no_default if clock is None else {clock})
 
 
 def shared_fields() -> set[str]:
