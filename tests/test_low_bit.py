@@ -93,7 +93,7 @@ def test_the_form_of_codes_is_that_in_which_they_were_stored():
 
 @pytest.mark.parametrize("bits", [8, 4])
 def test_a_restore_converts_arrays_smaller_than_a_block(bits: int):
-    params = {"b": jnp.linspace(-1.0, 1.0, 10), "w": jnp.linspace(-1.0, 1.0, 14).reshape(2, 7), "s": jnp.ones(2)}
+    params = {"b": jnp.linspace(-1.0, 1.0, 10), "w": jnp.linspace(-1.0, 3.0, 14).reshape(2, 7), "s": jnp.ones(2)}
     whole, block = mx.SGD(0.1, momentum=0.9), 8 if bits == 8 else 128
     low = mx.LowBit(whole, bits=bits, block=block, min_size=2)
     states = [o.step(params, o.init(params), params)[1] for o in (whole, low)]
@@ -102,7 +102,7 @@ def test_a_restore_converts_arrays_smaller_than_a_block(bits: int):
         assert not report.unused
         moments = (mx.tree.get(x, "trace") for x in (found, state))
         pair = ({k: x.dequantize() if isinstance(x, Quantized) else x for k, x in t.items()} for t in moments)
-        chex.assert_trees_all_close(*pair, atol=0.01 if bits == 8 else 0.15)
+        chex.assert_trees_all_close(*pair, atol=0.03 if bits == 8 else 0.45)
 
 
 def test_codes_lose_less_than_those_of_bitsandbytes():
