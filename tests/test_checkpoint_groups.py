@@ -138,14 +138,14 @@ def test_groups_and_a_container_are_added_and_removed_together(container: str):
         assert not [name for name in flat.keys() - own if np.any(flat[name] == 3)], report
 
 
+def in_nnx(optimizer: Any) -> Any:
+    """The state of an optimizer of a linear layer in Flax, where only the names are known."""
+    return nnx.as_pure(nnx.state(modulax.nnx.Optimizer(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), optimizer)))
+
+
 def test_groups_in_nnx():
-    """Where only the names are known."""
-    model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
     adam = mx.Adam(RATE)
-    whole, groups = (
-        nnx.as_pure(nnx.state(modulax.nnx.Optimizer(model, x)))
-        for x in (adam, mx.groups(adam, {"kernel": {"learning_rate": 0.3}}))
-    )
+    whole, groups = (in_nnx(x) for x in (adam, mx.groups(adam, {"kernel": {"learning_rate": 0.3}})))
     for old, new in ((whole, groups), (groups, whole)):
         found, report = moved(new, jtu.tree_map(lambda x: jnp.full_like(x, 3), old))
         state = {x: y for x, y in checkpoint.state_dict(found).items() if "scale_by_adam" in x or x.endswith(".step")}
@@ -303,6 +303,20 @@ def test_the_clock_of_schedules_is_that_of_the_same_optimizer():
         assert report.remarks == (f"Fresh around restored states: `{clock}`. Schedules that follow it begin again.",)
         assert report.fresh == (clock,)
 
+    # Where only the names are known, and `Injected` keeps all hyperparameters or none.
+    for rule in (adam, mx.SGD(RATE, momentum=0.9), mx.Partition({"a": adam, "b": adam}, {"bias": "a", "kernel": "b"})):
+        old = jtu.tree_map(lambda x: jnp.full_like(x, 7), in_nnx(rule))
+        for template in (mx.Injected(rule), mx.Injected(rule, static_args="*"), mx.ParamEMA(mx.Injected(rule))):
+            found, report = moved(in_nnx(template), old)
+            where = "opt_state.inner_state" if isinstance(template, mx.ParamEMA) else "opt_state"
+            clock = f"{where}.count"
+            if isinstance(rule, mx.Partition):  # which may hold several
+                expected = (f"Fresh around restored states: `{clock}`. Schedules that follow it begin again.",)
+                assert report.remarks == expected
+            else:
+                assert (report.restored[clock], report.remarks) == ("opt_state.step", ())
+                assert int(checkpoint.state_dict(found)[clock]) == 7
+
 
 # --- Proposed rules --------------------------------------------------------------------------------------------
 
@@ -359,3 +373,96 @@ def test_a_proposed_rename_can_be_passed():
     # Beside a function of the user, a mapping can't be passed.
     _, report = checkpoint.load_state_dict(then, changed, rename=lambda x: x.replace(".z.", ".y."), strict=False)
     assert report.proposed == {}
+
+
+def nested(names: list[str]) -> dict[str, Any]:
+    """Dictionaries with leaves of these dotted names, each of another value, all of one shape but for biases."""
+    tree: dict[str, Any] = {}
+    for i, name in enumerate(names):
+        *path, last = name.split(".")
+        node = tree
+        for key in path:
+            node = node.setdefault(key, {})
+        node[last] = np.full((2,) if last == "bias" else (2, 2), i + 1.0, np.float32)
+    return tree
+
+
+# Names of parameters before and after they were moved, in this order, and the rule for each; none if it is ambiguous.
+MOVED = (
+    (["up", "down"], ["mlp.up", "mlp.down"], {"up": "mlp.up", "down": "mlp.down"}),
+    (["params.a", "params.c"], ["a", "c"], {"params": ""}),
+    (["layers.0.w", "layers.1.w"], ["mlp.layers.0.w", "mlp.layers.1.w"], {"layers": "mlp.layers"}),
+    (["q", "k"], ["q.w", "k.w"], {"q": "q.w", "k": "k.w"}),
+    (["q.a", "q.b", "k.a", "k.b"], ["n.q.a", "n.q.b", "n.k.a", "n.k.b"], {"q": "n.q", "k": "n.k"}),
+    (["x.w", "x.bias", "y.w", "y.bias"], ["n.x.w", "n.x.bias", "n.y.w", "n.y.bias"], {"x": "n.x", "y": "n.y"}),
+    # `w` alone also names what has not moved, and so does `a` for what becomes `b` inside it.
+    (["x.w", "y.w", "w"], ["x.n.w", "y.n.w", "w"], {"x": "x.n", "y": "y.n"}),
+    (["a.a", "a.c"], ["a.b", "a.c"], {"a.a": "a.b"}),
+    (["up", "down"], ["mlp.down", "mlp.gate"], {}),
+    (["a", "b"], ["n.a", "m.b"], {}),
+    (["a", "b"], ["n.c", "n.d"], {}),
+)
+
+
+def test_parameters_of_one_shape_that_are_moved_together_are_not_exchanged():
+    adam = mx.Adam(RATE)
+    for before, then, rules in MOVED:
+        old, new = nested(before), nested(then)
+        for around in (lambda tree: tree, lambda tree: (tree, blank(adam, tree))):
+            _, report = moved(around(new), around(old))
+            assert report.proposed == rules, (before, then)
+            if rules:
+                (found, *_), report = checkpoint.load_state_dict(
+                    (new, around(new)), checkpoint.state_dict((old, around(old))), rename=rules
+                )
+                jax.tree.map(np.testing.assert_array_equal, found, new)
+
+
+def test_a_proposed_rename_never_exchanges_parameters():
+    """Modules that are moved into another one, out of one, or renamed, among others of their names and shapes."""
+    rng, followed = np.random.default_rng(0), 0
+    for _ in range(200):
+        drawn = {".".join(rng.choice(list("abcw"), rng.integers(1, 4))) for _ in range(rng.integers(1, 6))}
+        names = sorted(name for name in drawn if not any(name.startswith(x + ".") for x in drawn))
+        where = names[rng.integers(len(names))].split(".")
+        stop = rng.integers(len(where))
+        old = where[: stop + 1]
+        new = [[*old, "n"], [*old[:-1], "n", old[-1]], [*old[:-1], "n"], old[:-1]][rng.integers(4)]
+        then = [".".join([*new, *x[len(old) :]] if x[: len(old)] == old else x) for x in (y.split(".") for y in names)]
+        is_tree = len(set(then)) == len(then) and not any(x.startswith(f"{y}.") or not x for x in then for y in then)
+        if not is_tree or set(names) == set(then):
+            continue
+        trees = [{"p": nested(x), "s": {"mu": nested(x), "nu": nested(x)}} for x in (names, then)]
+        saved = checkpoint.state_dict(trees[0])
+        blank_tree = jax.tree.map(np.zeros_like, trees[1])
+        _, report = checkpoint.load_state_dict(blank_tree, saved, strict=False)
+        found, report = checkpoint.load_state_dict(blank_tree, saved, rename=report.proposed, strict=False)
+        is_right = jax.tree.map(lambda x, y: bool((x == y).all() or not x.any()), found, trees[1])
+        assert all(jtu.tree_leaves(is_right)), (names, then, report)
+        followed += not report.fresh
+    assert followed > 100
+
+
+def test_a_proposed_rename_fills_all_that_a_state_has_for_a_parameter():
+    """The scales of two quantized arrays, or their row means, may have one shape though the arrays have not."""
+
+    def params(**columns: int) -> dict[str, np.ndarray]:
+        return {name: np.zeros((64, n), np.float32) for name, n in columns.items()}
+
+    for optimizer in (mx.LowBit(mx.AdamW(0.1)), mx.Adafactor(0.1, min_dim_size_to_factor=8)):
+        saved = {name: np.asarray(x) for name, x in checkpoint.state_dict(optimizer.init(params(a=128, c=96))).items()}
+        for tree, rules in (
+            ({"net": params(a=128, c=96)}, {"a": "net.a", "c": "net.c"}),
+            (params(a=128, y=96), {"c": "y"}),
+            ({"net": params(a=128, c=112)}, {"a": "net.a"}),
+            (params(a=128, y=112), {}),
+            (params(a=128, y=112, z=112), {}),
+        ):
+            template = optimizer.init(tree)
+            _, report = checkpoint.load_state_dict(template, saved, strict=False)
+            assert report.proposed == rules
+            checkpoint.load_state_dict(template, saved, rename=rules, strict=False)
+    # A rule for fewer names would also fill a leaf of another shape.
+    arrays = (np.zeros(n, np.float32) for n in (2, 3, 2, 4))
+    before, then = ({"x": {key: next(arrays)}, "y": {key: next(arrays)}} for key in "wv")
+    assert moved(then, before)[1].proposed == {"x.w": "x.v"}

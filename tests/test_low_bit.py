@@ -81,6 +81,30 @@ def test_codes_stand_for_what_is_documented(bits: int, nonnegative: bool):
     np.testing.assert_array_equal(both(jnp.zeros((2, 128)))[1], 0)
 
 
+def test_the_form_of_codes_is_that_in_which_they_were_stored():
+    """Also of arrays smaller than a block, and of rows that are no blocks, though there are as many."""
+    rng = np.random.default_rng(0)
+    shapes = [(7,), (10,), (2, 7), (1, 7), (6, 10), (2, 5), (4, 6), *(tuple(rng.integers(2, 40, 2)) for _ in range(20))]
+    for shape, bits, block in itertools.product(shapes, (8, 4), (8, 64)):
+        shape = tuple(map(int, shape))
+        stored = jax.eval_shape(lambda x: quantized(x, bits, block, True), jax.ShapeDtypeStruct(shape, jnp.float32))  # noqa: B023
+        assert form_of(shape, stored.codes, stored.scales) == (bits, stored.block), (shape, bits, block)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_a_restore_converts_arrays_smaller_than_a_block(bits: int):
+    params = {"b": jnp.linspace(-1.0, 1.0, 10), "w": jnp.linspace(-1.0, 3.0, 14).reshape(2, 7), "s": jnp.ones(2)}
+    whole, block = mx.SGD(0.1, momentum=0.9), 8 if bits == 8 else 128
+    low = mx.LowBit(whole, bits=bits, block=block, min_size=2)
+    states = [o.step(params, o.init(params), params)[1] for o in (whole, low)]
+    for new, state in zip((low, whole), states, strict=True):
+        found, report = checkpoint.load_state_dict(new.init(params), checkpoint.state_dict(state), strict=False)
+        assert not report.unused
+        moments = (mx.tree.get(x, "trace") for x in (found, state))
+        pair = ({k: x.dequantize() if isinstance(x, Quantized) else x for k, x in t.items()} for t in moments)
+        chex.assert_trees_all_close(*pair, atol=0.03 if bits == 8 else 0.45)
+
+
 def test_codes_lose_less_than_those_of_bitsandbytes():
     """The tables are what `bitsandbytes.functional.create_dynamic_map` returns, version 0.50.2."""
     tables = json.loads((Path(__file__).parent / "oracles" / "bitsandbytes_dynamic_map.json").read_text())

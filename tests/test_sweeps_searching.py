@@ -195,13 +195,15 @@ def test_pbt_applies_what_its_history_says_where_the_state_holds_the_hyperparame
 
     injected = mx.inject_hyperparams(make)(learning_rate=0.1)
     nested = mx.Chain(mx.Clip(1e9), mx.Injected(mx.Partition({"a.b": injected}, "a.b"), hyperparam_dtype=jnp.bfloat16))
-    members = sweeps.grid(nested, learning_rate=[0.125, 0.25, 0.375, 0.5])
-    explore = {"learning_rate": lambda rate, u: rate + 0.0625}
-    found = sweeps.pbt(members, sweeps.Trainable(start, advance), segments=3, explore=explore, chunk=3, **QUIET)
-    assert found.parents is not None
-    assert found.parents[3, 1] == 0
-    assert found.history["learning_rate"][3].tolist() == [0.5, 0.1875, 0.1875]
-    np.testing.assert_allclose(found.metrics[:, 0], found.history["learning_rate"], rtol=1e-5)
+    own = mx.Injected(mx.SGD(0.1), static_args="learning_rate")  # which keeps it in the transform
+    for optimizer in (nested, own, mx.Injected(mx.Injected(mx.SGD(0.1)), static_args="*")):
+        members = sweeps.grid(optimizer, learning_rate=[0.125, 0.25, 0.375, 0.5])
+        explore = {"learning_rate": lambda rate, u: rate + 0.0625}
+        found = sweeps.pbt(members, sweeps.Trainable(start, advance), segments=3, explore=explore, chunk=3, **QUIET)
+        assert found.parents is not None
+        assert found.parents[3, 1] == 0
+        assert found.history["learning_rate"][3].tolist() == [0.5, 0.1875, 0.1875]
+        np.testing.assert_allclose(found.metrics[:, 0], found.history["learning_rate"], rtol=1e-5)
 
 
 def test_pbt_of_a_space_draws_from_it_and_mode_max_copies_the_largest():

@@ -258,11 +258,11 @@ class Injected(AbstractContainer):
         return jtu.tree_map(merged, kept, inner, is_leaf=lambda x: x is None)
 
 
-def injected_paths(transform: AbstractTransform, path: Path = ()) -> list[str]:
-    """The dotted paths in a transform of the hyperparameters inside `Injected`."""
-    if isinstance(transform, Injected):
-        return [joined((*path, "inner", *names)) for names, _ in named_leaves(transform.inner)]
-    return [name for part in transform.each_part() for name in injected_paths(part.transform, _below(path, part))]
+def injected_paths(transform: AbstractTransform, path: Path = ()) -> set[str]:
+    """The dotted paths in a transform of the hyperparameters that `Injected` keeps in its state."""
+    kept = named_leaves(transform._kept(transform.inner)) if isinstance(transform, Injected) else ()
+    inside = (injected_paths(part.transform, _below(path, part)) for part in transform.each_part())
+    return {joined((*path, "inner", *names)) for names, _ in kept}.union(*inside)
 
 
 def _below(path: Path, part: Part) -> Path:

@@ -208,9 +208,15 @@ def nested() -> Any:
 
 def every_field(cls: type) -> Iterator[dataclasses.Field]:
     """Yield the fields of a class and of all its subclasses."""
-    yield from dataclasses.fields(cls)
+    for each in with_subclasses(cls):
+        yield from dataclasses.fields(each)
+
+
+def with_subclasses(cls: type) -> Iterator[type]:
+    """Yield a class and all its subclasses."""
+    yield cls
     for subclass in cls.__subclasses__():
-        yield from every_field(subclass)
+        yield from with_subclasses(subclass)
 
 
 def kind_of(field: dataclasses.Field) -> FieldKind:

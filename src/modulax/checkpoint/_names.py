@@ -27,6 +27,7 @@ from ..tree._paths import Names, is_joined, join, key_names, named_leaves, split
 from ..tree._stacks import stack_like, unstack
 from ._nesting import Nesting
 from ._renaming import Rename, propose, renamed
+from ._stored import as_stored, has_dtype_of
 from ._whole_states import Pairs, beside, paired
 
 STORED = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct, bool, int, float, complex)
@@ -160,12 +161,16 @@ def match(
         except ValueError:
             return False
 
+    def fits(source: Names, name: Names) -> bool:
+        leaf, x = leaves.get(name), saved[source]
+        return leaf is None or (tuple(np.shape(x)) == as_stored(leaf).shape and has_dtype_of(x, leaf))
+
     wanted = {name: x for name, x in fresh.items() if name not in found.refused}
     proposed = {}
     if wanted and unused:
         nesting = Nesting(template.tree, template.joined, leaves, old)
-        in_states = {name for name in leaves if nesting.place(name).rest}
-        proposed = propose(wanted, unused, list(saved), beside(nesting, leaves), in_states, rename, works)
+        in_states = {name: nesting.part(name) for name in leaves if nesting.place(name).rest}
+        proposed = propose(wanted, unused, list(saved), beside(nesting, leaves), in_states, rename, fits, works)
     if strict and (fresh or unused):
         raise ValueError(_mismatch(list(map(join, fresh)), list(map(join, unused)), proposed))
     return Match(found.sources, list(fresh), list(unused), proposed, found.remarks)

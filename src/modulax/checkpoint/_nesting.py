@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 from .. import states  # noqa: F401 (defines every class of the library that `nesting_fields` lists)
 from .._protocol.container import auxiliary_fields
 from ..tree._paths import Names
-from ..tree._state import Section, nesting_fields, sections, states_with_names
+from ..tree._state import Section, clock_in, nesting_fields, sections, shared_fields, states_with_names
 
 
 class Place(NamedTuple):
@@ -49,7 +49,7 @@ class Nesting:
 
     def __init__(self, template: PyTree, joined: set[Names], own: Iterable[Names], saved: Iterable[Names]):
         self._fields, self._keyed = nesting_fields()
-        self._auxiliary = auxiliary_fields()
+        self._auxiliary, self._shared = auxiliary_fields(), shared_fields()
         found = _sections(template)
         self._fields |= {section.names[-1] for section in found if section.kind == "states"}
         self._sections = {section.names: section for section in found if section.kind != "states"}
@@ -73,14 +73,24 @@ class Nesting:
             stop += 1 + (names[stop] in self._keyed)
         return Place(names[:root], names[root:stop], names[stop:])
 
+    def part(self, names: Names) -> tuple[Names, Names]:
+        """The names of the state that a leaf is in, and of the parameter that it belongs to."""
+        place = self.place(names)
+        is_quantized = names[-1] in ("codes", "scales")
+        return place.state, place.rest[1 : len(place.rest) - is_quantized]
+
     def is_shared(self, place: Place) -> bool:
         """Whether a leaf is one number for all parameters, such as a count, and not in a tree like them."""
         section = self._sections.get((*place.state, *place.rest[:1]))
         # Where only the names are known, the names of a leaf in a tree like the parameters go on behind the field.
-        return len(place.rest) == 1 if section is None else section.kind == "shared"
+        by_names = len(place.rest) == 1 or place.rest[0] in self._shared
+        return by_names if section is None else section.kind == "shared"
 
     def clock(self, state: Names) -> Names | None:
         """The step count that schedules follow, if the state at these names keeps one, as that of an optimizer does."""
+        if any(state[: len(prefix)] == prefix for prefix in self._joined):
+            field = clock_in({rest[0] for rest in self._own.get(state, ())})
+            return None if field is None else (*state, field)
         keeps = (*state, "schedule_states") in self._sections
         names = ((*state, field) for field in ("step", "count"))
         return next((name for name in names if keeps and name in self._sections), None)

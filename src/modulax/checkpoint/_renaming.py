@@ -67,14 +67,17 @@ def propose(
     unused: Mapping[Names, Any],
     saved: list[Names],
     shared: Mapping[Names, Iterable[Names]],
-    in_states: Container[Names],
+    in_states: Mapping[Names, tuple[Names, Names]],
     rename: Rename,
+    fits: Callable[[Names, Names], bool],
     works: Callable[[Mapping[str, str], list[tuple[Names, Names]]], bool],
 ) -> dict[str, str]:
     """Find the rules for `rename` that would fill most fresh leaves from unused arrays of the same shapes.
 
-    A rule is proposed if no other one fills as many of the same leaves: two layers of one shape are ambiguous. A rule
-    that would also change names that are right is replaced by rules for whole names.
+    A change of names is proposed if no other one fills as many of the same leaves: two layers of one shape are
+    ambiguous. It is written as a rule for the names that differ. If there are none in the checkpoint, because names are
+    inserted, or the rule would change other names too, the next name belongs to the rule or the one before; or whole
+    names are given.
 
     Args:
         fresh: the leaves of the template to fill.
@@ -82,18 +85,20 @@ def propose(
         saved: all names in the checkpoint.
         shared: the leaves of the template that all parameters share in a state, with the moments next to them. One
             that is a scalar keeps its last name, and it is filled only together with moments.
-        in_states: the leaves of the template in states, where no field is filled from another one.
+        in_states: the leaves of the template in states, where no field is filled from another one, with the names of
+            the state and of the parameter. What a state has for a parameter is filled together.
         rename: the rules of the user, which are part of what is proposed.
+        fits: whether an array of the checkpoint has the shape and dtype of the leaf of this name, if there is one.
         works: whether a restore by such rules fills what it does now, and these leaves too, each from the given array.
     """
     given = dict(rename) if isinstance(rename, Mapping) else {}
     now = {split(old): split(new) for new, old in renamed(map(join, saved), given).items()}
     kept, rules = now.keys() - unused.keys(), dict[str, str]()
     filled = list[tuple[Names, Names]]()
-    for rule, pairs in _best_rules(_possible_rules(fresh, unused, shared, in_states)):
-        for trial in ([rule], pairs):
+    for pairs in _best_rules(_possible_rules(fresh, unused, shared, in_states)):
+        for trial in _ways_to_write(pairs):
             new = {old: _changed(old, trial) or name for old, name in now.items()}
-            if _is_sound(new, now, kept) and all(new[old] == name for old, name in pairs):
+            if all(new[old] == name for old, name in pairs) and _is_sound(new, now, kept, fits):
                 rules = {join(a): join(b) for a, b in trial} | rules  # the new ones are tried first
                 now, kept, filled = new, kept | dict(pairs).keys(), [*filled, *((name, old) for old, name in pairs)]
                 break
@@ -101,25 +106,40 @@ def propose(
     return proposed if rules and works(proposed, filled) else {}
 
 
+def _ways_to_write(pairs: list[tuple[Names, Names]]) -> Iterator[list[_Rule]]:
+    """Yield lists of rules that make each second name of the first one, from the rules for the fewest names on."""
+    for before, behind in ((0, 0), (0, 1), (1, 0)):
+        rules = list(dict.fromkeys(_part(*pair, before, behind) for pair in pairs))
+        if all(old for old, _ in rules):  # a rule has to say where it inserts names
+            yield rules
+    yield pairs
+
+
 def _changed(name: Names, rules: Iterable[_Rule]) -> Names | None:
     """What the first rule that matches makes of a name."""
     return next((new for rule in rules if (new := _replaced(name, *rule)) is not None), None)
 
 
-def _is_sound(new: Mapping[Names, Names], before: Mapping[Names, Names], kept: Iterable[Names]) -> bool:
-    """Whether all names differ, and those that are right are the same as before."""
-    return len({*new.values()}) == len(new) and all(new[old] == before[old] for old in kept)
+def _is_sound(
+    new: Mapping[Names, Names],
+    before: Mapping[Names, Names],
+    kept: Iterable[Names],
+    fits: Callable[[Names, Names], bool],
+) -> bool:
+    """Whether all names differ, those that are right are the same as before, and the others fit the leaves."""
+    is_kept = len({*new.values()}) == len(new) and all(new[old] == before[old] for old in kept)
+    return is_kept and all(fits(old, name) for old, name in new.items() if name != before[old])
 
 
-def _best_rules(pairs: _Pairs) -> Iterator[tuple[_Rule, list[tuple[Names, Names]]]]:
-    """Yield rules and the pairs that they make, from the one that makes most of them on."""
+def _best_rules(pairs: _Pairs) -> Iterator[list[tuple[Names, Names]]]:
+    """Yield the pairs that a rule makes, from the rule that makes most of them on."""
     while pairs:
         most = max(map(len, pairs.values()))
         best = {rule: found for rule, found in pairs.items() if len(found) == most}
         counts = collections.Counter(name for found in best.values() for pair in found for name in set(pair))
-        for rule, found in best.items():
+        for found in best.values():
             if all(counts[name] == 1 for pair in found for name in pair):
-                yield rule, found
+                yield found
         pairs = _left(pairs, counts)
 
 
@@ -133,9 +153,9 @@ def _possible_rules(
     fresh: Mapping[Names, Any],
     unused: Mapping[Names, Any],
     shared: Mapping[Names, Iterable[Names]],
-    in_states: Container[Names],
+    in_states: Mapping[Names, tuple[Names, Names]],
 ) -> _Pairs:
-    """The rules that make the name of a fresh leaf of that of an unused array of its shape and dtype."""
+    """What changes from the name of an unused array to that of a fresh leaf of its shape and dtype."""
     fields = _state_fields()
     by_shape = collections.defaultdict[Any, list[Names]](list)
     for old, x in unused.items():
@@ -148,10 +168,31 @@ def _possible_rules(
         # All counts have one shape, so that it doesn't say which of them is meant.
         is_count = name in shared and not np.shape(leaf)
         for old in (x for x in olds if x[-1:] == name[-1:]) if is_count else olds:
-            rule = _difference(old, name, fields if name in in_states else set())
-            if rule is not None:
+            rule = _part(old, name)
+            if not _is_exchange(rule, fields if name in in_states else set()):
                 pairs.setdefault(rule, []).append((old, name))
-    return {rule: kept for rule, found in pairs.items() if (kept := _with_moments(found, fresh, shared))}
+    together = _together(fresh, unused, shared, in_states)
+
+    def whole(pairs: list[tuple[Names, Names]]) -> list[tuple[Names, Names]]:
+        filled = {name for _, name in pairs}
+        return [(old, name) for old, name in pairs if together.get(name, filled) <= filled]
+
+    return {rule: kept for rule, found in pairs.items() if (kept := _with_moments(whole(found), fresh, shared))}
+
+
+def _together(
+    fresh: Mapping[Names, Any],
+    unused: Iterable[Names],
+    shared: Container[Names],
+    in_states: Mapping[Names, tuple[Names, Names]],
+) -> dict[Names, set[Names]]:
+    """For each fresh leaf of a state, all those for the same parameter, without fields that the checkpoint lacks."""
+    saved = {name for old in unused for name in old}
+    parts = collections.defaultdict[Any, set[Names]](set)
+    for name, part in in_states.items():
+        if name in fresh and name not in shared and name[len(part[0])] in saved:
+            parts[part].add(name)
+    return {name: names for names in parts.values() for name in names}
 
 
 def _state_fields() -> set[str]:
@@ -167,15 +208,16 @@ def _with_moments(
     return [(old, name) for old, name in pairs if not (beside := set(shared.get(name, ()))) or not beside <= left]
 
 
-def _difference(a: Names, b: Names, fields: set[str]) -> _Rule | None:
-    """The parts in which two names differ, without what both ends share; None if they don't make one of the other.
-
-    A rule doesn't make one of the fields of another one: accumulated gradients are no average of parameters.
-    """
+def _part(a: Names, b: Names, before: int = 0, behind: int = 0) -> _Rule:
+    """The parts in which two names differ, with some of the names that both have before and behind them."""
     shorter = min(len(a), len(b))
     start = next((i for i in range(shorter) if a[i] != b[i]), shorter)
     end = next((i for i in range(shorter - start) if a[-1 - i] != b[-1 - i]), shorter - start)
-    rule = a[start : len(a) - end], b[start : len(b) - end]
+    start, end = max(start - before, 0), max(end - behind, 0)
+    return a[start : len(a) - end], b[start : len(b) - end]
+
+
+def _is_exchange(rule: _Rule, fields: set[str]) -> bool:
+    """Whether a rule makes one of the fields of another one: accumulated gradients are no average of parameters."""
     old, new = ([name for name in names if name in fields] for names in rule)
-    is_exchange = old and new and old != new
-    return rule if all(rule) and not is_exchange and _replaced(a, *rule) == b else None
+    return bool(old and new and old != new)

@@ -63,9 +63,14 @@ def paired(
 
 
 def beside(nesting: Nesting, leaves: Iterable[Names]) -> dict[Names, list[Names]]:
-    """What parameters share in the states of a template, with the moments in the same state."""
+    """What parameters share in the states of a template, with the moments in the same state, or in those inside it."""
     states = _states(nesting, {name: nesting.place(name) for name in leaves})
-    return {name: state.moments for state in states.values() for name in state.shared}
+
+    def moments(where: Names) -> list[Names]:
+        inside = (state.moments for names, state in states.items() if names[: len(where)] == where)
+        return states[where].moments or [name for names in inside for name in names]
+
+    return {name: found for where, x in states.items() for found in (moments(where),) for name in x.shared}
 
 
 def _states(nesting: Nesting, places: Mapping[Names, Place]) -> dict[Names, _State]:

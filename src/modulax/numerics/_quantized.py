@@ -133,14 +133,17 @@ def form_of(shape: tuple[int, ...], codes: Any, scales: Any) -> tuple[int, int] 
         codes: the codes, or their shape and dtype.
         scales: the scales, or their shape and dtype.
     """
-    size, counts = math.prod(shape), scales.shape
+    size, counts = math.prod(shape), tuple(scales.shape)
     if size < 2 or len(counts) < 2 or 0 in counts:
         return None
-    of_flat = 2 ** max(math.ceil(math.log2(size / counts[0])), 0)
-    for bits, block in itertools.product((8, 4), (shape[-1] // counts[-1], of_flat)):
-        if block > 0 and (tuple(codes.shape), tuple(counts)) == _layout(shape, bits, block):
-            return bits, block
-    return None
+    # In 8 bits, a flattened array has the shape of its codes; in 4 bits, a row of them is a block.
+    of_flat = 2 ** math.ceil(math.log2(max(size / counts[0], 1)))
+    blocks = shape[-1] // counts[-1], of_flat, *codes.shape[-1:]
+    forms = [
+        x for x in itertools.product((8, 4), blocks) if x[1] and (tuple(codes.shape), counts) == _layout(shape, *x)
+    ]
+    # Rows of seven entries have no blocks of their own.
+    return next((x for x in forms if _block_for(shape, x[0], 2 ** math.ceil(math.log2(x[1]))) == x[1]), None)
 
 
 def _layout(shape: tuple[int, ...], bits: int, block: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -24,7 +24,8 @@ def leaves_of(optimizer: AbstractTransform, carry: PyTree, paths: Sequence[str])
     Raises:
         ValueError: if the carry has no state of the optimizer, where a hyperparameter would be.
     """
-    paths = [path for path in paths if path in injected_paths(optimizer)]
+    injected = injected_paths(optimizer)
+    paths = [path for path in paths if path in injected]
     if not paths:
         return {}
     leaves, treedef = jtu.tree_flatten(carry)
