@@ -16,6 +16,7 @@ from jax.sharding import NamedSharding
 from .._support.arithmetic import is_inexact_array
 from .._support.placement import mesh_sharding, placed_at, placed_like, sharding_along
 from .._support.types import Params, State, Updates
+from .._support.variables import without_variables
 from ..tree._align import paired, refuse_integers, refuse_numbers
 from ..tree._math import trainable
 from ..tree._state import owners
@@ -118,6 +119,9 @@ class EvalBoundary(AbstractBoundary):
 
     models: ClassVar[tuple[int, ...]] = (1,)
     result: ClassVar[int | None] = 1
+
+    def inside(self, transform: Any, /, state: State, params: Params) -> Params:
+        return super().inside(transform, without_variables(state), params)
 
     def run(self, transform: Any, /, state: State, params: Params) -> tuple[Params]:
         if message := wrong_state(f"{self.owner}.eval_params", self.method, state, params):

@@ -27,6 +27,7 @@ from .._support.methods import result_is_indexed
 from .._support.module import AbstractState
 from .._support.placement import placed_like
 from .._support.types import P, Params, S, State, Updates
+from .._support.variables import without_variables
 from ..tree._align import paired, refuse_integers, refuse_numbers
 from ..tree._leaves import arrays_of, with_arrays
 from ..tree._math import trainable
@@ -278,6 +279,7 @@ class AbstractTransform(AbstractHyperparameters):
         """
         if state is None:
             return AbstractHyperparameters.hyperparameters(self)
+        state = without_variables(state)
         return Hyperparameters([*numbers_with_paths(self.at(state)), *self._factors(state)])
 
     @result_is_indexed
@@ -299,6 +301,7 @@ class AbstractTransform(AbstractHyperparameters):
         Args:
             state: the state of this transform.
         """
+        state = without_variables(state)
         with at_last_step():
             now = self.at(state)
         return by_short_names([*hyperparameters_in_force(self, now), *measured_in(state)])

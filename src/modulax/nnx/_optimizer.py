@@ -169,7 +169,7 @@ class Optimizer(nnx.Pytree):
                 f"For one of optax's, use `flax.nnx.Optimizer`."
             )
         if any(isinstance(x, Injected) for x in everything_in(optimizer)):
-            # Its numbers in the state would overrule the variables, and `state`, a tree made for the reader, takes none.
+            # Its numbers in the state would overrule the variables, and `state` is a tree made for the reader.
             raise ValueError(
                 "`modulax.nnx.Optimizer` keeps every hyperparameter in a variable, so that it needs no `Injected` or "
                 "`inject_hyperparams`. Give it the transform inside, `injected.inner`, and change a hyperparameter by "
