@@ -177,18 +177,21 @@ class AbstractSchedule(AbstractArithmetic):
         return ax
 
 
+def numbers_at(schedule: Any, step: ArrayLike) -> Any:
+    """Return a schedule with the value at a step in the place of every schedule in a numeric field."""
+    values = {}
+    for field in dataclasses.fields(schedule):
+        if field.metadata.keys() & {"number", "numbers"} and has_schedule(value := getattr(schedule, field.name)):
+            values[field.name] = jtu.tree_map(lambda x: _value_at(x, step), value, is_leaf=is_schedule)
+    return with_fields(schedule, **values) if values else schedule
+
+
 def _of_numbers(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Make the `__call__` of a schedule see numbers in the place of schedules in its numeric fields."""
+    """Make the `__call__` of a schedule see numbers in the place of the schedules in its fields."""
 
     @functools.wraps(call)
     def called(self: Any, step: ArrayLike) -> Any:
-        values = {}
-        for field in dataclasses.fields(self):
-            if field.metadata.keys() & {"number", "numbers"}:
-                value = getattr(self, field.name)
-                if has_schedule(value):
-                    values[field.name] = jtu.tree_map(lambda x: _value_at(x, step), value, is_leaf=is_schedule)
-        return call(with_fields(self, **values) if values else self, step)
+        return call(numbers_at(self, step), step)
 
     return called
 
