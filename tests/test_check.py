@@ -255,6 +255,13 @@ QUIET = {
     "frozen again": mx.Chain(FIRST, mx.AdamW(0.1, weight_decay=0.1), FIRST),
     "decay of one group": mx.Chain(FIRST, mx.groups(mx.AdamW(0.1, weight_decay=0.0), {"b": {"weight_decay": 0.1}})),
     "frozen after a step to new parameters": mx.Chain(mx.MADGRAD(0.1), FIRST),
+    "an average of others than the frozen": mx.Chain(
+        mx.Masked(mx.ParamEMA(mx.SGD(0.1)), {"a": False, "b": True}), FIRST
+    ),
+    "an average of others than those that are scaled": mx.Chain(
+        mx.Partition({"a": mx.ParamEMA(mx.SGD(0.1)), "b": mx.SGD(0.1)}, {"a": "a", "b": "b"}),
+        mx.Masked(mx.Chain(mx.Clip(1.0), mx.Scale(0.5)), {"a": False, "b": True}),
+    ),
     "growth without end": mx.SGD(mx.schedules.ExponentialDecay(1e-7, 100, 2.0)),
     "large batches": mx.LARS(mx.schedules.WarmupCosineDecay(0.0, 29.0, 100, 1000)),
     "one after the other": mx.Chain(
