@@ -135,6 +135,18 @@ FOUND: dict[str, tuple[Any, Any, str, Any]] = {
             "a group": mx.Partition({"x": mx.ParamEMA(mx.SGD(0.1)), "y": mx.SGD(0.1)}, {"a": "x", "b": "y"}),
         }.items()
     },
+    "an average before a multiplier of some of its leaves": (
+        mx.Chain(
+            mx.Partition({"x": mx.ParamEMA(mx.SGD(0.1)), "y": mx.SGD(0.1)}, {"a": "x", "b": "x", "c": "y"}),
+            mx.Masked(mx.Scale(0.5), {"a": False, "b": True, "c": True}),
+        ),
+        {"a": jnp.ones(2), "b": jnp.ones((2, 2)), "c": jnp.ones(3)},
+        "`ParamEMA` keeps parameters .* what `Masked` does",
+        mx.Chain(
+            mx.Partition({"x": mx.ParamEMA(mx.SGD(0.1)), "y": mx.SGD(0.1)}, {"a": "x", "b": "x", "c": "y"}),
+            mx.Masked(mx.Scale(0.5), {"a": False, "b": False, "c": True}),
+        ),
+    ),
     "a freeze before decay": (
         mx.Chain(mx.Freeze(mx.by_path({"lm_head.*": True, "*": False})), mx.AdamW(1e-3, mask=mx.decays)),
         MODEL,

@@ -85,8 +85,8 @@ def last_one_in(transform: AbstractTransform) -> LastOne | None:
 
 
 def _is_last(transform: AbstractTransform) -> bool:
-    is_last = bool(transform._keeps_parameters or transform._why_last)
-    return is_last and not getattr(transform, "opaque_mode", False)  # in which `SAM` leaves the parameters where they are
+    # `SAM` leaves the parameters where they are in that mode.
+    return bool(transform._keeps_parameters or transform._why_last) and not getattr(transform, "opaque_mode", False)
 
 
 def refuse_multipliers(owner: str, optimizer: AbstractTransform, changed: str) -> None:

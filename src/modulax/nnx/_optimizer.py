@@ -25,8 +25,8 @@ from jax.sharding import NamedSharding
 from jaxtyping import PyTree
 
 from .._catalog.sharding import state_sharding
-from .._containers.injected import Injected
-from .._protocol.transform import AbstractTransform, everything_in
+from .._containers.injected import injected_paths
+from .._protocol.transform import AbstractTransform
 from .._roles.find import model_of, table_of
 from .._roles.labels import with_roles
 from .._support.methods import result_is_indexed
@@ -168,7 +168,7 @@ class Optimizer(nnx.Pytree):
                 f"`modulax.nnx.Optimizer` needs a transform of modulax, such as `mx.AdamW(1e-3)`, got {optimizer!r}. "
                 f"For one of optax's, use `flax.nnx.Optimizer`."
             )
-        if any(isinstance(x, Injected) for x in everything_in(optimizer)):
+        if injected_paths(optimizer):
             # Its numbers in the state would overrule the variables, and `state` is a tree made for the reader.
             raise ValueError(
                 "`modulax.nnx.Optimizer` keeps every hyperparameter in a variable, so that it needs no `Injected` or "
