@@ -135,6 +135,18 @@ FOUND: dict[str, tuple[Any, Any, str, Any]] = {
             "a group": mx.Partition({"x": mx.ParamEMA(mx.SGD(0.1)), "y": mx.SGD(0.1)}, {"a": "x", "b": "y"}),
         }.items()
     },
+    "an average before a multiplier of some of its leaves": (
+        mx.Chain(
+            mx.Partition({"x": mx.ParamEMA(mx.SGD(0.1)), "y": mx.SGD(0.1)}, {"a": "x", "b": "x", "c": "y"}),
+            mx.Masked(mx.Scale(0.5), {"a": False, "b": True, "c": True}),
+        ),
+        {"a": jnp.ones(2), "b": jnp.ones((2, 2)), "c": jnp.ones(3)},
+        "`ParamEMA` keeps parameters .* what `Masked` does",
+        mx.Chain(
+            mx.Partition({"x": mx.ParamEMA(mx.SGD(0.1)), "y": mx.SGD(0.1)}, {"a": "x", "b": "x", "c": "y"}),
+            mx.Masked(mx.Scale(0.5), {"a": False, "b": False, "c": True}),
+        ),
+    ),
     "a freeze before decay": (
         mx.Chain(mx.Freeze(mx.by_path({"lm_head.*": True, "*": False})), mx.AdamW(1e-3, mask=mx.decays)),
         MODEL,
@@ -255,6 +267,13 @@ QUIET = {
     "frozen again": mx.Chain(FIRST, mx.AdamW(0.1, weight_decay=0.1), FIRST),
     "decay of one group": mx.Chain(FIRST, mx.groups(mx.AdamW(0.1, weight_decay=0.0), {"b": {"weight_decay": 0.1}})),
     "frozen after a step to new parameters": mx.Chain(mx.MADGRAD(0.1), FIRST),
+    "an average of others than the frozen": mx.Chain(
+        mx.Masked(mx.ParamEMA(mx.SGD(0.1)), {"a": False, "b": True}), FIRST
+    ),
+    "an average of others than those that are scaled": mx.Chain(
+        mx.Partition({"a": mx.ParamEMA(mx.SGD(0.1)), "b": mx.SGD(0.1)}, {"a": "a", "b": "b"}),
+        mx.Masked(mx.Chain(mx.Clip(1.0), mx.Scale(0.5)), {"a": False, "b": True}),
+    ),
     "growth without end": mx.SGD(mx.schedules.ExponentialDecay(1e-7, 100, 2.0)),
     "large batches": mx.LARS(mx.schedules.WarmupCosineDecay(0.0, 29.0, 100, 1000)),
     "one after the other": mx.Chain(

@@ -68,6 +68,56 @@ def test_they_obey_the_laws():
     check_transform(DivideByLargest(), PARAMS, extra={"value": jnp.asarray(0.5)})
 
 
+class BestState(mx.AbstractState):
+    """The steps so far, by leaf, and the smallest loss."""
+
+    steps: PyTree
+    best: Float[Array, ""] | None = mx.shared(None)
+
+
+class ScaleByBest(mx.AbstractLeafwise):
+    """Multiplies by the smallest loss so far; every array that it makes has a weak type."""
+
+    needs = ("value",)
+
+    def init_leaf(self, p):
+        return BestState(jnp.asarray(0.0))
+
+    def init_shared(self, params):
+        return {"best": jnp.asarray(jnp.inf)}
+
+    def survey(self, count, state, updates, params, **extra):
+        return jnp.minimum(state.best, extra["value"])
+
+    def share(self, now):
+        return {"best": jnp.where(jnp.isnan(now), 1.0, 2.0)}
+
+    def update_leaf(self, now, g, s, p):
+        return now * g, BestState(jnp.asarray(3.0))
+
+
+class Weak(mx.AbstractTransform):
+    """A transform whose states have weak types."""
+
+    def init(self, params):
+        return BestState(None, jnp.asarray(0.0))
+
+    def update(self, updates, state, params=None, **extra):
+        return updates, BestState(None, jnp.asarray(1.0))
+
+
+@pytest.mark.parametrize("call", [lambda f: f, jax.jit], ids=["call", "in jit"])
+def test_states_of_weak_types_become_strong(call: Any):
+    rule = ScaleByBest()
+    for transform in (rule, Weak(), mx.Chain(Weak(), rule, mx.SGD(0.1)), mx.Masked(rule, True)):
+        state = call(transform.init)(PARAMS)
+        _, updated = call(transform.update)(PARAMS, state, PARAMS, value=0.5)
+        _, stepped = call(transform.step)(PARAMS, state, PARAMS, value=0.5)
+        for tree in (state, updated, stepped):
+            assert jax.tree.leaves(tree)
+            assert not any(x.aval.weak_type for x in jax.tree.leaves(tree))
+
+
 def test_in_a_chain_and_under_a_mask_they_see_their_leaves():
     chain = mx.Chain(mx.Scale(2.0), DivideByLargest(), mx.Scale(0.5))
     updates, state = chain.update(PARAMS, chain.init(PARAMS), value=1.0)

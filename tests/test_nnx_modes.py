@@ -215,3 +215,56 @@ def test_references_hold_one_array_each():
     with nnx.var_defaults(ref=True, hijax=False):
         optimizer = modulax.nnx.Optimizer(Plain(nnx.Rngs(0)), mx.AdamW(1e-2))
     assert "inner.parts.scale_by_adam.mu.first.kernel" in optimizer.opt_state
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        mx.ParamEMA(mx.SGD(0.1), start=2),
+        mx.ParamAverage(mx.SGD(0.1), window=2),
+        mx.SAM(mx.SGD(0.1), mx.SGD(0.1)),
+        mx.Partition({"a": mx.Chain(mx.Clip(1.0), mx.ScheduleFreeSGD(0.1))}, lambda p: jtu.tree_map(lambda _: "a", p)),
+    ],
+    ids=lambda optimizer: type(optimizer).__name__,
+)
+def test_parameters_to_evaluate_from_the_state_of_the_stock_optimizer(optimizer: Any):
+    """It holds a variable in the place of every array, outside and inside a program."""
+    model = Plain(nnx.Rngs(0))
+    stock = nnx.Optimizer(model, optimizer, wrt=nnx.Param)
+    for _ in range(2):
+        stock.update(model, nnx.grad(loss)(model))
+        variables = nnx.state(model, nnx.Param)
+        expected = optimizer.eval_params(nnx.as_pure(stock.opt_state), nnx.as_pure(variables))
+        found = stock.tx.eval_params(stock.opt_state, variables)
+        assert jtu.tree_structure(found) == jtu.tree_structure(variables)
+        chex.assert_trees_all_equal(nnx.as_pure(found), expected)
+    found = nnx.jit(lambda state, params: optimizer.eval_params(state, params))(stock.opt_state, variables)
+    chex.assert_trees_all_close(nnx.as_pure(found), expected)
+    pure = nnx.as_pure(stock.opt_state)
+    chex.assert_trees_all_equal(optimizer.metrics(stock.opt_state), optimizer.metrics(pure))
+    chex.assert_trees_all_equal(optimizer.hyperparameters(stock.opt_state), optimizer.hyperparameters(pure))
+
+
+def test_numbers_in_the_state_of_the_stock_optimizer():
+    model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
+    stock: Any = nnx.Optimizer(model, mx.Injected(mx.SGD(0.1, momentum=lambda step: 0.0 * step)), wrt=nnx.Param)
+
+    def rate() -> Any:
+        before = model.bias[...]
+        stock.update(model, nnx.grad(lambda model: model(jnp.ones((1, 2))).sum())(model))
+        return before - model.bias[...]
+
+    numbers = stock.opt_state.hyperparams
+    assert list(numbers) == ["learning_rate", "momentum"]
+    np.testing.assert_allclose(rate(), 0.1, rtol=1e-6)
+    numbers["learning_rate"] = 1  # as in optax
+    np.testing.assert_allclose(rate(), 1)
+    numbers["learning_rate"][...] = 0.5  # as in NNX
+    np.testing.assert_allclose(rate(), 0.5)
+
+
+def test_variables_of_hyperparameters_are_addressed_by_the_names_of_the_fields():
+    optimizer = mx.SGD(mx.schedules.Linear(0.1, 0.0, 10), momentum=0.8)
+    fields = modulax.nnx.Optimizer(Plain(nnx.Rngs(0)), optimizer).hyperparameters
+    assert list(fields.addresses()) == list(optimizer.addresses())
+    assert fields.addresses()["momentum"](fields)[...] == np.float32(0.8)

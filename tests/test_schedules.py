@@ -129,6 +129,40 @@ def test_a_batch_of_schedules(instance: Instance):
     np.testing.assert_allclose(values, [schedule(7)] * 3, rtol=1e-6)
 
 
+@each_schedule
+def test_every_number_may_be_a_schedule(instance: Instance):
+    schedule = instance.make()
+    # The numbers of a stretched schedule are those at a fraction of the run.
+    numbers = {path: x for path, x in schedule.hyperparameters().items() if not path.startswith("schedule.")}
+    ramps = {path: schedules.Linear(0.0, float(x), 5) for path, x in numbers.items()}
+    of_ramps = schedule.replace(**ramps)
+    steps = jnp.arange(2, 8)
+    found = jax.jit(jax.vmap(of_ramps))(steps)
+    for t, value in zip(steps, found, strict=True):
+        expected = schedule.replace(**{path: ramp(t) for path, ramp in ramps.items()})(t)
+        np.testing.assert_allclose(value, expected, rtol=1e-5, err_msg=str(t))
+
+
+def test_a_schedule_in_a_field_of_a_schedule_in_an_optimizer():
+    class Wave(mx.AbstractSchedule):
+        height: mx.Number = mx.required_number()
+
+        def __call__(self, step: Any) -> Any:
+            return self.height * (jnp.asarray(step, float) + 1)
+
+    for schedule, expected in (
+        (schedules.Linear(schedules.Linear(1.0, 0.5, 4), 0.0, 10), [1, 0.875 * 0.9, 0.75 * 0.8]),
+        (Wave(lambda step: jnp.sqrt(jnp.asarray(step, float))), [0, 2, 3 * 2**0.5]),
+        (schedules.PiecewiseConstant(1.0, {1: schedules.Linear(0.0, 1.0, 4)}), [1, 0.25, 0.5]),
+    ):
+        optimizer = mx.SGD(schedule)
+        params, state = jnp.zeros(()), optimizer.init(jnp.zeros(()))
+        for rate in expected:
+            np.testing.assert_allclose(optimizer.hyperparameters(state)["learning_rate"], rate, rtol=1e-6)
+            moved, state = optimizer.step(jnp.ones(()), state, params)
+            np.testing.assert_allclose(moved, -rate, rtol=1e-6)
+
+
 def test_boundaries():
     """A change at a step is in effect at that step."""
     piecewise = schedules.PiecewiseConstant(1.0, {3: 0.5})

@@ -184,17 +184,6 @@ class Flattened(AbstractFaulty):
         return jnp.atleast_1d(g)
 
 
-class WeakState(mx.AbstractTransform):
-    """A state of Python's own type of number."""
-
-    def init(self, params: Any) -> Any:
-        return HeavyBallState(jtu.tree_map(lambda p: jnp.full(p.shape, 0.5), params))
-
-    def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
-        del params, extra
-        return updates, state
-
-
 class Wrapping(mx.AbstractTransform):
     """A counter that overflows."""
 
@@ -316,7 +305,6 @@ FAULTS: list[tuple[Any, str, str]] = [
     (Promoting(), "strict_promotion_is_obeyed", "promotion"),
     (RealOnly(), "complex_parameters_work", "nan"),
     (Flattened(), "structure_shapes_and_dtypes_are_kept", "float32[1]"),
-    (WeakState(), "state_is_a_module_of_arrays", "weak_type=True"),
     (OnePlaceholder(), "state_is_a_module_of_arrays", "shape=(0,)"),
     (Wrapping(), "counters_saturate", "overflowed to -2147483647"),
     (WrapsWhereItSkips(), "counters_saturate", "write `modulax.safe_increment(count)`"),

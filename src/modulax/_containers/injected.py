@@ -28,6 +28,7 @@ from .._support.arithmetic import default_float, safe_increment
 from .._support.keys import is_key_data
 from .._support.module import AbstractState, nested, shared, with_fields
 from .._support.types import Count, Params, State, Updates
+from .._support.variables import is_variable
 from ..tree._names import Path, joined, paths_named, unknown_name
 from ..tree._paths import key_names, named_leaves
 from .from_factory import from_call
@@ -95,7 +96,10 @@ class Hyperparams(MutableMapping[str, Any]):
         if is_schedule(accessor(self._module)):
             return
         holder, key = accessor[:-1](self._module), accessor.path[-1]
-        if isinstance(holder, dict):
+        variable: Any = accessor(self._module)
+        if is_variable(variable):  # in the state that the stock `flax.nnx.Optimizer` keeps
+            variable.set_value(jnp.asarray(value, variable.get_value().dtype))
+        elif isinstance(holder, dict):
             holder[key] = value
         elif isinstance(holder, tuple):
             raise TypeError(f"`state.hyperparams[{name!r}]` is an entry of a tuple. Change it with `equinox.tree_at`.")

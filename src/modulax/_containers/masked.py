@@ -4,13 +4,12 @@ from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
-import jax.tree_util as jtu
 
 from .._protocol.container import AbstractContainer, extra_for, required_part
 from .._protocol.fields import choice
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.masks import AbstractLabels, as_labels, mask_of, merge, not_in, select
-from .._protocol.transform import AbstractTransform, Effect
+from .._protocol.transform import AbstractTransform, Effect, zeros_without
 from .._support.module import AbstractState, nested
 from .._support.types import Params, State, Updates
 
@@ -59,7 +58,7 @@ class Masked(AbstractContainer):
         inner_extra = extra_for(extra, chosen, updates, params, "Masked.update")
         new, inner_state = self.inner.update(select(updates, chosen), state.inner_state, inner_params, **inner_extra)
         if self.otherwise == "zero":
-            updates = jtu.tree_map(jnp.zeros_like, updates)
+            updates = zeros_without(self.inner.example_axes, updates)
         return merge(updates, new, chosen), MaskedState(inner_state)
 
     def _effect(self, tree: Params, state: Any = None) -> Effect:

@@ -1,7 +1,7 @@
 """Parts of a chain in an order that trains something else than was meant."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.tree_util as jtu
@@ -9,9 +9,10 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._protocol.container import AbstractContainer
+from .._protocol.leafwise import AbstractLeafwise, applies_to
 from .._protocol.masks import AbstractLabels, mask_of, select
 from .._protocol.optimizer import AbstractOptimizer
-from .._protocol.transform import AbstractTransform
+from .._protocol.transform import AbstractTransform, Part
 
 
 def mistakes_in_order(parts: Mapping[str, AbstractTransform], tree: PyTree) -> Iterator[str]:
@@ -74,14 +75,18 @@ def last_one_in(transform: AbstractTransform) -> LastOne | None:
 
     Containers hand on the updates of their parts, except those that are such a transform themselves.
     """
-    is_last = transform._keeps_parameters or transform._why_last
-    if is_last and not getattr(transform, "opaque_mode", False):  # in which `SAM` leaves the parameters where they are
+    if _is_last(transform):
         return LastOne(transform, transform)
     parts = (part.transform for part in transform.each_part() if not part.auxiliary)
     found = next(filter(None, map(last_one_in, parts)), None)
     if found is None or not isinstance(transform, AbstractOptimizer):
         return found
     return found._replace(written=transform)
+
+
+def _is_last(transform: AbstractTransform) -> bool:
+    # `SAM` leaves the parameters where they are in that mode.
+    return bool(transform._keeps_parameters or transform._why_last) and not getattr(transform, "opaque_mode", False)
 
 
 def refuse_multipliers(owner: str, optimizer: AbstractTransform, changed: str) -> None:
@@ -108,6 +113,8 @@ def _changed_after(x: AbstractTransform, after: Sequence[AbstractTransform], tre
         return
     if not last.transform._keeps_parameters:
         changing = [y for y in changing if y._effect(tree).frozen is None]
+    seen = _seen_by_last(x, tree)
+    changing = [y for y in changing if any(a and b for a, b in zip(seen, _changed(y, tree), strict=True))]
     if changing:
         other = type(changing[0]).__name__
         yield f"{last}, and doesn't see what `{other}` does to its updates. {_before(last, other)}"
@@ -127,6 +134,36 @@ def _hands_on(transform: AbstractTransform) -> bool:
     is_made_of_parts = isinstance(transform, AbstractContainer) and transform._keeps_gradients
     parts = [part.transform for part in transform.each_part()] if is_made_of_parts else []
     return transform._keeps_updates or (is_made_of_parts and all(map(_hands_on, parts)))
+
+
+def _in_any(parts: Iterable[Part], tree: PyTree, of: Callable[[AbstractTransform, PyTree], list[bool]]) -> list[bool]:
+    """For which leaves `of` is true in any of the parts that receive them."""
+    found = [False] * len(jtu.tree_leaves(tree))
+    for part in parts:
+        received = [True] * len(found) if part.receives is None else list(part.receives(tree))
+        inside = iter(of(part.transform, select(tree, received)))
+        found = [next(inside) or before if here else before for before, here in zip(found, received, strict=True)]
+    return found
+
+
+def _seen_by_last(transform: AbstractTransform, tree: PyTree) -> list[bool]:
+    """Which leaves reach a transform, this one or one inside it, after which nothing may change the updates."""
+    if _is_last(transform):
+        return [True] * len(jtu.tree_leaves(tree))
+    return _in_any((part for part in transform.each_part() if not part.auxiliary), tree, _seen_by_last)
+
+
+def _changed(transform: AbstractTransform, tree: PyTree) -> list[bool]:
+    """Which leaves' updates a transform may change."""
+    if _hands_on(transform):
+        return [False] * len(jtu.tree_leaves(tree))
+    if isinstance(transform, AbstractLeafwise):
+        return applies_to(transform, tree)
+    if not isinstance(transform, AbstractContainer) or not transform._keeps_gradients:
+        return [True] * len(jtu.tree_leaves(tree))
+    inside = _in_any(transform.each_part(), tree, _changed)
+    frozen = transform._effect(tree).frozen or [False] * len(inside)
+    return [a or b for a, b in zip(inside, frozen, strict=True)]
 
 
 def _moved(transforms: Sequence[AbstractTransform], tree: PyTree) -> list[bool]:
@@ -151,11 +188,7 @@ def _is_optimizer(transform: AbstractTransform) -> bool:
 def _decayed(transform: AbstractTransform, tree: PyTree) -> list[bool]:
     """Which leaves a weight decay that is not zero applies to, in the transform or in one inside it."""
     parts = [part for part in transform.each_part() if not part.auxiliary]
-    decayed = [False] * len(jtu.tree_leaves(tree))
-    for part in parts:
-        seen = [True] * len(decayed) if part.receives is None else list(part.receives(tree))
-        inside = iter(_decayed(part.transform, select(tree, seen)))
-        decayed = [next(inside) or before if is_seen else before for before, is_seen in zip(decayed, seen, strict=True)]
+    decayed = _in_any(parts, tree, _decayed)
     decay: Any = getattr(transform, "weight_decay", None)
     is_zero = isinstance(decay, (int, float, np.generic, np.ndarray)) and not np.any(decay)
     if parts or decay is None or is_zero:

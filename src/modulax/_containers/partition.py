@@ -9,7 +9,7 @@ import equinox as eqx
 from .._protocol.container import AbstractContainer, extra_for, required_part
 from .._protocol.leafwise import one_function_per_rule
 from .._protocol.masks import AbstractLabels, as_labels, merge, select
-from .._protocol.transform import AbstractTransform
+from .._protocol.transform import AbstractTransform, zeros_without
 from .._support.checks import brief, listing
 from .._support.module import AbstractState, nested
 from .._support.types import Params, State, Updates
@@ -106,8 +106,18 @@ class Partition(AbstractContainer):
                 group, new_states[label] = self.transforms[label].update(
                     select(updates, chosen), state.inner_states[label], group_params, **group_extra
                 )
+                if self.example_axes and not self.transforms[label].example_axes:
+                    group = self._frozen_without_examples(label, group)
                 new = merge(new, group, chosen)
         return new, PartitionState(new_states)
+
+    def _frozen_without_examples(self, label: Hashable, group: Updates) -> Updates:
+        """The updates of a group with zeros of the shapes of the parameters for the frozen ones."""
+        # Other transforms see the gradients of all examples, and no mean of them: it might not be private.
+        frozen = self.transforms[label]._effect(group).frozen
+        if frozen is None:
+            return group
+        return merge(group, zeros_without(self.example_axes, select(group, frozen)), frozen)
 
     def groups(self, tree: Params) -> dict[Hashable, list[bool]]:
         """Return which leaves have each label, in JAX's order.

@@ -16,11 +16,17 @@ from jax.sharding import NamedSharding
 from .._support.arithmetic import is_inexact_array
 from .._support.placement import mesh_sharding, placed_at, placed_like, sharding_along
 from .._support.types import Params, State, Updates
+from .._support.variables import without_variables
 from ..tree._align import paired, refuse_integers, refuse_numbers
-from ..tree._math import trainable
+from ..tree._math import strong, trainable
 from ..tree._state import owners
 from .entry import AbstractBoundary
 from .mistakes import explaining_state, refuse_complex, refuse_empty, refuse_others, warn_of_mistakes, wrong_state
+
+
+def _strong(state: State) -> State:
+    """A state without weak types, which `jnp.asarray(0.5)` has, and the same state from a checkpoint has not."""
+    return jtu.tree_map(strong, state)
 
 
 class InitBoundary(AbstractBoundary):
@@ -32,7 +38,7 @@ class InitBoundary(AbstractBoundary):
         del allow_empty  # a part of a container may have nothing to train
         if "real" in transform.needs:
             refuse_complex(transform, params)
-        return super().inside(transform, params)
+        return _strong(super().inside(transform, params))
 
     def run(self, transform: Any, /, params: Params, where: "_Where | None" = None) -> State:
         refuse_others(f"{self.owner}.init", params)
@@ -94,7 +100,8 @@ class UpdateBoundary(AbstractBoundary):
 
     def inside(self, transform, /, updates, state, params=None, **extra):
         transform._check_call(updates, params, extra)
-        return super().inside(transform, updates, state, params, **extra)
+        steps, new = super().inside(transform, updates, state, params, **extra)
+        return steps, _strong(new)
 
     def run(self, transform, /, updates, state, params, extra):
         # `trainable` drops integers, which have to be refused.
@@ -118,6 +125,9 @@ class EvalBoundary(AbstractBoundary):
 
     models: ClassVar[tuple[int, ...]] = (1,)
     result: ClassVar[int | None] = 1
+
+    def inside(self, transform: Any, /, state: State, params: Params) -> Params:
+        return super().inside(transform, without_variables(state), params)
 
     def run(self, transform: Any, /, state: State, params: Params) -> tuple[Params]:
         if message := wrong_state(f"{self.owner}.eval_params", self.method, state, params):

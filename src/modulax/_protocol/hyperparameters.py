@@ -34,6 +34,7 @@ from .._support.module import AbstractModule
 from .._support.optree_nodes import NAMESPACE
 from .._support.tracing import is_tracing
 from .._support.types import ARRAY_TYPES
+from .._support.variables import is_variable
 from ..tree._math import strong
 from ..tree._names import NamingError, Path, ambiguous_name, ends_with, joined, outermost, paths_named, unknown_name
 from ..tree._paths import dotted
@@ -371,7 +372,7 @@ def _addressed(
     fields = {field.name: field.metadata for field in dataclasses.fields(module)}
     tree: Any = module
     # optree, because its treespecs give accessors, which read and print as code.
-    values, spec = optree.tree_flatten(tree, is_inside, namespace=NAMESPACE)
+    values, spec = optree.tree_flatten(tree, lambda x: is_inside(x) or is_variable(x), namespace=NAMESPACE)
     for names, path, value in zip(spec.paths(), entries(spec), values, strict=True):
         metadata = fields[names[0]]
         if not is_inside(value) or metadata.get("number") or metadata.get("numbers"):

@@ -1,6 +1,8 @@
 """Schedules: functions of the step count, or of a state, that give the value of a hyperparameter."""
 
 import abc
+import dataclasses
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
@@ -14,6 +16,7 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from .._support.arithmetic import default_float
 from .._support.checks import POSITIVE, Requirement, listing, require
+from .._support.module import with_fields
 from .._support.plotting import pyplot
 from .._support.tracing import call_user, is_tracing
 from .._support.types import ARRAY_TYPES, ScheduleFunction, State
@@ -113,9 +116,16 @@ class AbstractSchedule(AbstractArithmetic):
         optimizer = AdamW(rate, weight_decay=0.1 * rate / 3e-4)
     """
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__call__" in vars(cls) and not getattr(cls.__call__, "__isabstractmethod__", False):
+            cls.__call__ = _of_numbers(cls.__call__)
+
     @abc.abstractmethod
     def __call__(self, step: ArrayLike) -> Any:
         """Return the value at a step.
+
+        A hyperparameter that is a schedule itself is its value at the same step here.
 
         Args:
             step: a scalar; traced when an optimizer calls the schedule. It is an integer, or a float inside `over` and
@@ -165,6 +175,25 @@ class AbstractSchedule(AbstractArithmetic):
         ax.plot(steps, np.asarray(jax.vmap(self)(jnp.asarray(steps))), **kwargs)
         ax.set_xlabel("step")
         return ax
+
+
+def numbers_at(schedule: Any, step: ArrayLike) -> Any:
+    """Return a schedule with the value at a step in the place of every schedule in a numeric field."""
+    values = {}
+    for field in dataclasses.fields(schedule):
+        if field.metadata.keys() & {"number", "numbers"} and has_schedule(value := getattr(schedule, field.name)):
+            values[field.name] = jtu.tree_map(lambda x: _value_at(x, step), value, is_leaf=is_schedule)
+    return with_fields(schedule, **values) if values else schedule
+
+
+def _of_numbers(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Make the `__call__` of a schedule see numbers in the place of the schedules in its fields."""
+
+    @functools.wraps(call)
+    def called(self: Any, step: ArrayLike) -> Any:
+        return call(numbers_at(self, step), step)
+
+    return called
 
 
 class WrappedSchedule(AbstractSchedule):
@@ -433,11 +462,11 @@ def _strength(x: Any) -> int:
 
 
 def _value_at(x: Any, step: ArrayLike) -> Float[Array, "..."]:
-    """The value of an operand at a step, in the default float dtype."""
+    """The value of a number or a schedule at a step, in the default float dtype."""
     if is_stateful(x):
         raise ValueError(
             f"`{type(x).__name__}` is a stateful schedule, whose value depends on more than the step. Use the "
-            f"expression that contains it in an optimizer, which keeps its state, and read the value in "
+            f"schedule that contains it in an optimizer, which keeps its state, and read the value in "
             f"`optimizer.hyperparameters(state)`."
         )
     return jnp.asarray(x(step) if isinstance(x, AbstractSchedule) else x).astype(default_float())

@@ -27,6 +27,7 @@ from .._support.methods import result_is_indexed
 from .._support.module import AbstractState
 from .._support.placement import placed_like
 from .._support.types import P, Params, S, State, Updates
+from .._support.variables import without_variables
 from ..tree._align import paired, refuse_integers, refuse_numbers
 from ..tree._leaves import arrays_of, with_arrays
 from ..tree._math import trainable
@@ -278,6 +279,7 @@ class AbstractTransform(AbstractHyperparameters):
         """
         if state is None:
             return AbstractHyperparameters.hyperparameters(self)
+        state = without_variables(state)
         return Hyperparameters([*numbers_with_paths(self.at(state)), *self._factors(state)])
 
     @result_is_indexed
@@ -299,6 +301,7 @@ class AbstractTransform(AbstractHyperparameters):
         Args:
             state: the state of this transform.
         """
+        state = without_variables(state)
         with at_last_step():
             now = self.at(state)
         return by_short_names([*hyperparameters_in_force(self, now), *measured_in(state)])
@@ -411,6 +414,11 @@ def in_dtype_of(like: Array, x: Array, wide: Sequence[DTypeLike]) -> Array:
     return x if wide and x.dtype == common_dtype(like.dtype, *wide) else x.astype(like.dtype)
 
 
+def zeros_without(axes: tuple[int, ...], updates: Updates) -> Updates:
+    """Zeros like the updates, on the same devices, without batch axes of examples."""
+    return jtu.tree_map(lambda u: jnp.sum(jnp.zeros_like(u), axes) if axes else jnp.zeros_like(u), updates)
+
+
 def zeros_returned(
     transform: AbstractTransform, updates: Updates, state: State, params: Params | None, extra: Mapping[str, Any]
 ) -> Updates:
@@ -419,8 +427,7 @@ def zeros_returned(
     Where the result is wider than the update, as in `MasterWeights`, they are -0.0, because adding 0.0 would change the
     bits of a parameter that is -0.0.
     """
-    axes = transform.example_axes
-    zeros = jtu.tree_map(lambda u: jnp.sum(jnp.zeros_like(u), axes) if axes else jnp.zeros_like(u), updates)
+    zeros = zeros_without(transform.example_axes, updates)
     # No transform widens updates in the default float dtype, and these are not traced a second time.
     if not any(is_narrower(z.dtype, default_float()) for z in jtu.tree_leaves(zeros)):
         return zeros

@@ -25,6 +25,7 @@ from jax.sharding import NamedSharding
 from jaxtyping import PyTree
 
 from .._catalog.sharding import state_sharding
+from .._containers.injected import injected_paths
 from .._protocol.transform import AbstractTransform
 from .._roles.find import model_of, table_of
 from .._roles.labels import with_roles
@@ -149,7 +150,8 @@ class Optimizer(nnx.Pytree):
             `mx.tree.get(optimizer.state, "mu")`.
 
     Raises:
-        ValueError: if `optimizer` is not a modulax transform, or if the state cannot be divided over `zero`.
+        ValueError: if `optimizer` is not a modulax transform or has an `Injected` in it, or if the state cannot be
+            divided over `zero`.
     """
 
     def __init__(
@@ -165,6 +167,13 @@ class Optimizer(nnx.Pytree):
             raise ValueError(
                 f"`modulax.nnx.Optimizer` needs a transform of modulax, such as `mx.AdamW(1e-3)`, got {optimizer!r}. "
                 f"For one of optax's, use `flax.nnx.Optimizer`."
+            )
+        if injected_paths(optimizer):
+            # Its numbers in the state would overrule the variables, and `state` is a tree made for the reader.
+            raise ValueError(
+                "`modulax.nnx.Optimizer` keeps every hyperparameter in a variable, so that it needs no `Injected` or "
+                "`inject_hyperparams`. Give it the transform inside, `injected.inner`, and change a hyperparameter by "
+                "`optimizer.hyperparameters.learning_rate[...] = 1e-4`."
             )
         self.wrt, self.graph = wrt, graph
         # The transforms get trees without the classes of the layers.
@@ -248,7 +257,10 @@ class Optimizer(nnx.Pytree):
 
     @property
     def state(self) -> PyTree:
-        """The state of the transform, built from the current values of the variables."""
+        """The state of the transform, built from the current values of the variables: a new tree in each call.
+
+        To change the state, assign one: `optimizer.state = mx.tree.set(optimizer.state, mu=...)`.
+        """
         return self._structure.state({name: variable.get_value() for name, variable in self.opt_state.items()})
 
     @state.setter

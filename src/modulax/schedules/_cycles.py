@@ -8,6 +8,7 @@ from jax.core import Tracer
 
 from .._protocol.fields import Number, number, required_number
 from .._protocol.hyperparameters import format_value
+from .._protocol.schedule import AbstractArithmetic, numbers_at
 from .._support.checks import FRACTION, POSITIVE
 from ._base import AbstractCurve, after
 from ._pieces import interpolated
@@ -74,7 +75,7 @@ class LinearOneCycle(AbstractCurve):
 
     def check(self) -> None:
         up, back = self.pct_start, self.pct_final
-        if not isinstance(up - back, Tracer) and np.any(up > back):
+        if not isinstance(up - back, (Tracer, AbstractArithmetic)) and np.any(up > back):
             raise ValueError(
                 f"`LinearOneCycle(pct_final=...)` is the fraction of the cycle after which the value is back at its "
                 f"start, and must be at least `pct_start={format_value(up)}`, got {format_value(back)}."
@@ -142,8 +143,9 @@ class SGDR(AbstractCurve):
         return cls(WarmupCosineDecay(p, p, 0, s, end_value) for p, s in zip(peaks, steps, strict=True))
 
     def value(self, t):
-        out, start = self.cycles[0].value(t), self.cycles[0].decay_steps
-        for cycle in self.cycles[1:]:
+        first, *others = [numbers_at(cycle, t) for cycle in self.cycles]
+        out, start = first.value(t), first.decay_steps
+        for cycle in others:
             out = after(t, start, out, cycle.value)
             start = start + cycle.decay_steps
         return out

@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from .._protocol.fields import Number, Numbers, ScalarOrSchedule, required_number, required_numbers
 from .._protocol.hyperparameters import format_value
-from .._protocol.schedule import AbstractSchedule, as_number
+from .._protocol.schedule import AbstractArithmetic, AbstractSchedule, as_number
 from .._support.arithmetic import default_float
 from .._support.checks import NON_NEGATIVE, brief
 from ._base import AbstractCurve, after, half_cosine, mix, progress
@@ -100,7 +100,7 @@ class PiecewiseInterpolate(AbstractCurve):
         self.scales = tuple(changes.values())
 
     def check(self) -> None:
-        known = [b for b in self.boundaries if not isinstance(b, (Tracer, AbstractSchedule)) and np.ndim(b) == 0]
+        known = [b for b in self.boundaries if not isinstance(b, (Tracer, AbstractArithmetic)) and np.ndim(b) == 0]
         if len(known) == len(self.boundaries) and np.any(np.diff(np.asarray(known)) < 0):
             raise ValueError(
                 f"`PiecewiseInterpolate(boundaries=...)` must be in ascending order, got "

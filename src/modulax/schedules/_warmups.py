@@ -7,6 +7,7 @@ from jax.core import Tracer
 
 from .._protocol.fields import Number, OptionalNumber, number, required_number
 from .._protocol.hyperparameters import format_value
+from .._protocol.schedule import AbstractArithmetic
 from .._support.checks import AT_LEAST_ONE, DECAY, NON_NEGATIVE, POSITIVE
 from ._base import AbstractCurve, half_cosine, mix, power, progress, warmed_up
 from ._curves import exponential_decay
@@ -90,7 +91,7 @@ class WarmupCosineDecay(AbstractCurve):
 
     def check(self) -> None:
         w, d = self.warmup_steps, self.decay_steps
-        if not isinstance(w - d, Tracer) and np.any(w >= d):
+        if not isinstance(w - d, (Tracer, AbstractArithmetic)) and np.any(w >= d):
             raise ValueError(
                 f"`WarmupCosineDecay(decay_steps=...)` is the length of the whole schedule and must be greater than "
                 f"`warmup_steps={format_value(w)}`, got {format_value(d)}."

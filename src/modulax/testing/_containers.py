@@ -68,7 +68,7 @@ def law_a_partition_gives_each_leaf_its_own(case: Case) -> None:
     mask = jtu.tree_map(lambda label: label == "this", labels)
     # Pass functions, because the parameters may be Modules, whose fields don't accept labels.
     partition = Partition({"this": case.transform, "zero": SetToZero()}, lambda _: labels)
-    masked = Masked(case.transform, lambda _: mask)
+    masked = Masked(case.transform, lambda _: mask, otherwise="zero")  # of one shape with examples and without
     zero = [jtu.tree_map(lambda u, m: u if m else np.zeros_like(u), updates, mask) for updates in run(case, masked)[0]]
     expect_close(run(case, partition)[0], zero, "`Partition`", case.rtol)
 

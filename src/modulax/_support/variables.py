@@ -1,0 +1,21 @@
+"""NNX variables in the place of arrays, as in the state that the stock `flax.nnx.Optimizer` keeps."""
+
+import sys
+from typing import Any
+
+import jax.tree_util as jtu
+from jaxtyping import PyTree
+
+
+def is_variable(x: Any) -> bool:
+    """Whether this is an NNX variable."""
+    # A tree can hold one only if flax was imported, so it need not be imported here.
+    nnx = sys.modules.get("flax.nnx")
+    return nnx is not None and isinstance(x, nnx.Variable)
+
+
+def without_variables(tree: PyTree) -> PyTree:
+    """Return a tree with the arrays of its NNX variables in their place."""
+    if "flax.nnx" not in sys.modules:
+        return tree
+    return jtu.tree_map(lambda x: x.get_value() if is_variable(x) else x, tree, is_leaf=is_variable)
