@@ -281,18 +281,19 @@ def test_frozen_parameters_have_no_state():
 def test_frozen_parameters_beside_gradients_of_every_example():
     """Their updates are zeros of the shapes of the parameters, as those of the others."""
     params = {"base": jnp.ones((2, 3)), "lora": jnp.ones(3)}
-    rule = mx.DPSGD(0.1, l2_norm_clip=1.0, noise_multiplier=0.0, key=0)
-    pairs = mx.Chain(mx.aggregate.AveragePerElementUpdates((0, 1)), mx.SGD(0.1))
+    rule: Any = mx.DPSGD(0.1, l2_norm_clip=1.0, noise_multiplier=0.0, key=0)
+    pairs: Any = mx.Chain(mx.aggregate.AveragePerElementUpdates((0, 1)), mx.SGD(0.1))
     labels, is_frozen = {"base": "f", "lora": "t"}, {"base": True, "lora": False}
     for inner, axes in ((rule, (4,)), (pairs, (4, 2))):
         grads = {name: jnp.broadcast_to(jnp.arange(3.0), (*axes, *p.shape)) for name, p in params.items()}
         alone, _ = inner.update({"lora": grads["lora"]}, inner.init({"lora": params["lora"]}))
-        for transform in (
+        transforms: list[Any] = [
             mx.selective_transform(inner, freeze_mask=is_frozen),
             mx.ApplyIfFinite(mx.selective_transform(inner, freeze_mask=is_frozen), 2),
             mx.Partition({"t": inner, "f": mx.SetToZero()}, labels),
             mx.Partition({"f": mx.Freeze(mx.by_path({"base": True})), "t": inner}, labels),
-        ):
+        ]
+        for transform in transforms:
             updates, _ = transform.update(grads, transform.init(params))
             assert updates["base"].shape == (2, 3)
             assert not np.any(updates["base"])

@@ -230,7 +230,8 @@ def test_references_hold_one_array_each():
 def test_parameters_to_evaluate_from_the_state_of_the_stock_optimizer(optimizer: Any):
     """It holds a variable in the place of every array, outside and inside a program."""
     model = Plain(nnx.Rngs(0))
-    stock = nnx.Optimizer(model, optimizer, wrt=nnx.Param)
+    stock: Any = nnx.Optimizer(model, optimizer, wrt=nnx.Param)
+    variables, expected = nnx.state(model, nnx.Param), None
     for _ in range(2):
         stock.update(model, nnx.grad(loss)(model))
         variables = nnx.state(model, nnx.Param)
@@ -246,8 +247,9 @@ def test_parameters_to_evaluate_from_the_state_of_the_stock_optimizer(optimizer:
 
 
 def test_numbers_in_the_state_of_the_stock_optimizer():
-    model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
-    stock: Any = nnx.Optimizer(model, mx.Injected(mx.SGD(0.1, momentum=lambda step: 0.0 * step)), wrt=nnx.Param)
+    model: Any = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
+    optimizer: Any = mx.Injected(mx.SGD(0.1, momentum=lambda step: 0.0 * step))
+    stock: Any = nnx.Optimizer(model, optimizer, wrt=nnx.Param)
 
     def rate() -> Any:
         before = model.bias[...]
