@@ -303,21 +303,6 @@ def test_the_clock_of_schedules_is_that_of_the_same_optimizer():
         assert report.remarks == (f"Fresh around restored states: `{clock}`. Schedules that follow it begin again.",)
         assert report.fresh == (clock,)
 
-    # Where only the names are known. The optimizers of NNX take an `Injected` that keeps no hyperparameters.
-    for rule in (adam, mx.SGD(RATE, momentum=0.9), mx.Partition({"a": adam, "b": adam}, {"bias": "a", "kernel": "b"})):
-        old = jtu.tree_map(lambda x: jnp.full_like(x, 7), in_nnx(rule))
-        alone = mx.Injected(rule, static_args="*")
-        for template in (alone, mx.ParamEMA(alone)):
-            found, report = moved(in_nnx(template), old)
-            where = "opt_state.inner_state" if isinstance(template, mx.ParamEMA) else "opt_state"
-            clock = f"{where}.count"
-            if isinstance(rule, mx.Partition):  # which may hold several
-                expected = (f"Fresh around restored states: `{clock}`. Schedules that follow it begin again.",)
-                assert report.remarks == expected
-            else:
-                assert (report.restored[clock], report.remarks) == ("opt_state.step", ())
-                assert int(checkpoint.state_dict(found)[clock]) == 7
-
 
 # --- Proposed rules --------------------------------------------------------------------------------------------
 

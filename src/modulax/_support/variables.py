@@ -16,6 +16,9 @@ def is_variable(x: Any) -> bool:
 
 def without_variables(tree: PyTree) -> PyTree:
     """Return a tree with the arrays of its NNX variables in their place."""
-    if "flax.nnx" not in sys.modules:
+    nnx = sys.modules.get("flax.nnx")
+    # A method of the type, because a Python function would be called for every node.
+    are_variables = None if nnx is None else nnx.Variable.__instancecheck__
+    if are_variables is None or not any(map(are_variables, jtu.tree_leaves(tree, is_leaf=are_variables))):
         return tree
     return jtu.tree_map(lambda x: x.get_value() if is_variable(x) else x, tree, is_leaf=is_variable)

@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 from .. import states  # noqa: F401 (defines every class of the library that `nesting_fields` lists)
 from .._protocol.container import auxiliary_fields
 from ..tree._paths import Names
-from ..tree._state import Section, clock_in, nesting_fields, sections, shared_fields, states_with_names
+from ..tree._state import Section, nesting_fields, sections, shared_fields, states_with_names
 
 
 class Place(NamedTuple):
@@ -88,9 +88,6 @@ class Nesting:
 
     def clock(self, state: Names) -> Names | None:
         """The step count that schedules follow, if the state at these names keeps one, as that of an optimizer does."""
-        if any(state[: len(prefix)] == prefix for prefix in self._joined):
-            field = clock_in({rest[0] for rest in self._own.get(state, ())})
-            return None if field is None else (*state, field)
         keeps = (*state, "schedule_states") in self._sections
         names = ((*state, field) for field in ("step", "count"))
         return next((name for name in names if keeps and name in self._sections), None)

@@ -12,7 +12,7 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._support.checks import listing
-from .._support.module import AbstractState, FieldKind, every_field, kind_of, with_subclasses
+from .._support.module import AbstractState, FieldKind, every_field, kind_of
 from ._paths import Names, is_plain, key_names, longest_prefix, named_leaves
 from ._stacks import stack_like, unstack
 
@@ -149,28 +149,6 @@ def nesting_fields() -> tuple[set[str], set[str]]:
             if isinstance(origin, type) and issubclass(origin, Mapping):
                 mappings.add(field.name)
     return fields, mappings
-
-
-def clock_in(names: set[str]) -> str | None:
-    """The step count that schedules follow in a state with arrays in these fields; None if another state has them too.
-
-    A state of an optimizer or of `Injected` has `schedule_states`, which are None for most schedules.
-    """
-    clocks = set[str | None]()
-    for cls in with_subclasses(AbstractState):
-        fields = {field.name: field for field in dataclasses.fields(cls)}
-        clock = next((name for name in ("step", "count") if {name, "schedule_states"} <= fields.keys()), None)
-        if _always_there(fields, clock) <= names <= fields.keys():
-            clocks.add(clock)
-    return clocks.pop() if len(clocks) == 1 else None
-
-
-def _always_there(fields: Mapping[str, dataclasses.Field], clock: str | None) -> set[str]:
-    """The fields with arrays in every state of a class; of those with a clock, the hyperparameters may be left out."""
-    states = {name for name, field in fields.items() if field.metadata.get("holds") == "states"}
-    counts = (name for name, field in fields.items() if field.metadata.get("holds") == "shared")
-    no_default = {name for name in counts if fields[name].default is dataclasses.MISSING}
-    return states | (no_default if clock is None else {clock})
 
 
 def shared_fields() -> set[str]:
