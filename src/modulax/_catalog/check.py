@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 
 from .._containers.chain import is_chain
 from .._protocol.container import AbstractContainer, check_optimizer
-from .._protocol.masks import select
+from .._protocol.masks import received, select
 from .._protocol.mistakes import trained_hyperparameters
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.schedule import is_schedule
@@ -143,7 +143,7 @@ def _routes(transform: AbstractTransform, tree: PyTree) -> list[tuple[_Step, ...
         return [(_Step(transform, tree),)] * len(jtu.tree_leaves(tree))
     routes: list[tuple[_Step, ...]] = [()] * len(jtu.tree_leaves(tree))
     for part in parts:
-        seen = [True] * len(routes) if part.receives is None else list(part.receives(tree))
+        seen = received(part.receives, tree)
         further = iter(_routes(part.transform, select(tree, seen)))
         routes = [(*route, *next(further)) if is_seen else route for route, is_seen in zip(routes, seen, strict=True)]
     return routes

@@ -93,12 +93,12 @@ class Hyperparams(MutableMapping[str, Any]):
 
     def __setitem__(self, name: str, value: Any) -> None:
         accessor = self.accessors()[name]
-        if is_schedule(accessor(self._module)):
+        old: Any = accessor(self._module)
+        if is_schedule(old):
             return
         holder, key = accessor[:-1](self._module), accessor.path[-1]
-        variable: Any = accessor(self._module)
-        if is_variable(variable):  # in the state that the stock `flax.nnx.Optimizer` keeps
-            variable.set_value(jnp.asarray(value, variable.get_value().dtype))
+        if is_variable(old):  # in the state that the stock `flax.nnx.Optimizer` keeps
+            old.set_value(jnp.asarray(value, old.get_value().dtype))
         elif isinstance(holder, dict):
             holder[key] = value
         elif isinstance(holder, tuple):

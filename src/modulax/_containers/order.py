@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 
 from .._protocol.container import AbstractContainer
 from .._protocol.leafwise import AbstractLeafwise, applies_to
-from .._protocol.masks import AbstractLabels, mask_of, select
+from .._protocol.masks import AbstractLabels, mask_of, received, select
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform, Part
 
@@ -140,9 +140,9 @@ def _in_any(parts: Iterable[Part], tree: PyTree, of: Callable[[AbstractTransform
     """For which leaves `of` is true in any of the parts that receive them."""
     found = [False] * len(jtu.tree_leaves(tree))
     for part in parts:
-        received = [True] * len(found) if part.receives is None else list(part.receives(tree))
-        inside = iter(of(part.transform, select(tree, received)))
-        found = [next(inside) or before if here else before for before, here in zip(found, received, strict=True)]
+        seen = received(part.receives, tree)
+        inside = iter(of(part.transform, select(tree, seen)))
+        found = [next(inside) or before if here else before for before, here in zip(found, seen, strict=True)]
     return found
 
 

@@ -6,19 +6,24 @@ from collections.abc import Iterator
 from typing import Any
 
 _steps_back = contextvars.ContextVar("_steps_back", default=0)
+_steps_of_round = contextvars.ContextVar[Any]("_steps_of_round", default=1)
 
 
 @contextlib.contextmanager
-def at_last_step() -> Iterator[None]:
+def _in_force(variable: contextvars.ContextVar[Any], value: Any) -> Iterator[None]:
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def at_last_step() -> contextlib.AbstractContextManager[None]:
     """In this block, schedules are replaced by their values at the step that led to a state, not at the next one.
 
     A stateful schedule still has its value at the next step: its state before the last one is no longer there.
     """
-    token = _steps_back.set(1)
-    try:
-        yield
-    finally:
-        _steps_back.reset(token)
+    return _in_force(_steps_back, 1)
 
 
 def steps_back() -> int:
@@ -26,20 +31,12 @@ def steps_back() -> int:
     return _steps_back.get()
 
 
-_steps_of_round = contextvars.ContextVar[Any]("_steps_of_round", default=1)
-
-
-@contextlib.contextmanager
-def in_rounds(steps: Any) -> Iterator[None]:
+def in_rounds(steps: Any) -> contextlib.AbstractContextManager[None]:
     """In this block, a step count of zero is one that was reset after this number of steps.
 
     So the last step before it is the last one of a round, also for a fresh state, which looks the same.
     """
-    token = _steps_of_round.set(steps)
-    try:
-        yield
-    finally:
-        _steps_of_round.reset(token)
+    return _in_force(_steps_of_round, steps)
 
 
 def steps_of_round() -> Any:

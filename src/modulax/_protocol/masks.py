@@ -254,6 +254,11 @@ def merge(tree: PyTree, part: PyTree, chosen: Sequence[bool]) -> PyTree:
     return treedef.unflatten([next(remaining) if c else x for x, c in zip(leaves, chosen, strict=True)])
 
 
+def received(receives: Callable[[PyTree], Sequence[bool]] | None, tree: PyTree) -> list[bool]:
+    """Return which leaves of a tree a part of a container receives, by the field `receives` of its `Part`."""
+    return [True] * len(jtu.tree_leaves(tree)) if receives is None else list(receives(tree))
+
+
 def select(tree: PyTree, keep: Sequence[bool]) -> PyTree:
     """Replace all leaves except those to keep by None."""
     leaves, treedef = jtu.tree_flatten(tree)

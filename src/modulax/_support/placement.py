@@ -1,7 +1,7 @@
 """Results with the sharding of the arrays that they belong to, or that they replace."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -129,6 +129,19 @@ def typed_like(x: Array, like: Any) -> Array:
     """
     own, target = jax.typeof(x).sharding, jax.typeof(like).sharding
     return x if own == target or target.mesh.empty else jax.sharding.reshard(x, target)
+
+
+def shape_on_device(x: Array) -> tuple[int, ...]:
+    """The shape of what each device has, as far as types say: on explicit axes of a mesh."""
+    sharding = jax.typeof(x).sharding
+    return sharding.shard_shape(x.shape) if any(sharding.spec) else x.shape
+
+
+def undivided(x: Array, axes: Iterable[int]) -> Array:
+    """The array with these axes whole on every device of a mesh: on explicit axes, JAX doesn't gather them itself."""
+    sharding = jax.typeof(x).sharding
+    spec = [None if axis in axes else names for axis, names in enumerate(sharding.spec)]
+    return x if spec == list(sharding.spec) else jax.sharding.reshard(x, PartitionSpec(*spec))
 
 
 def _halves(operands: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int32, UInt32
 
-from ._nibbles import rows_apart, shape_on_device
+from .._support.placement import shape_on_device
+from ._nibbles import rows_apart
 
 _TINY = float(np.finfo(np.float32).tiny)
 _LANES = 32  # XLA's CPU backend splits the maximum over more entries, and stores them in between

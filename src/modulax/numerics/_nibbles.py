@@ -5,27 +5,14 @@ neighboring rows apart, it would move all entries. If the number of rows is not 
 """
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
 from jaxtyping import Array, Int32
 
-
-def shape_on_device(x: Array) -> tuple[int, ...]:
-    """The shape of what each device has, as far as types say: on explicit axes of a mesh."""
-    sharding = jax.typeof(x).sharding
-    return sharding.shard_shape(x.shape) if any(sharding.spec) else x.shape
-
-
-def undivided(x: Array, axes: Iterable[int]) -> Array:
-    """The array with these axes whole on every device of a mesh: on explicit axes, JAX doesn't gather them itself."""
-    sharding = jax.typeof(x).sharding
-    spec = [None if axis in axes else names for axis, names in enumerate(sharding.spec)]
-    return x if spec == list(sharding.spec) else jax.sharding.reshard(x, PartitionSpec(*spec))
+from .._support.placement import shape_on_device, undivided
 
 
 def rows_apart(rows: int) -> int:
@@ -46,24 +33,22 @@ def packed(codes: Int32[Array, "..."], is_signed: bool, block: int, word: Any) -
     def flat(x: Array) -> Array:
         return x.reshape(*outer, rows // 2, *x.shape[len(outer) + 2 :]).reshape(*outer, rows // 2, last)
 
-    def pack(codes: Array, word: Any) -> Array:
-        del word
+    def pack(codes: Array) -> Array:
         pairs = codes.reshape(*outer, -1, 2, apart, last)
         return flat(together(pairs[..., 0, :, :], pairs[..., 1, :, :]))
 
-    def pack_on_tpu(codes: Array, word: Any) -> Array:
-        del word
+    def pack_on_tpu(codes: Array) -> Array:
         pairs = _int4(codes, is_signed).reshape(*outer, -1, 2, apart, last)
         return flat(together(*(_int4(pairs[..., i, :, :], is_signed) for i in (0, 1))))
 
-    def pack_on_cpu(codes: Array, word: Any) -> Array:
+    def pack_on_cpu(codes: Array) -> Array:
         # On explicit axes, JAX splits one axis at a time.
         pairs = codes.reshape(*outer, rows, -1, block).reshape(*outer, -1, 2, apart, last // block, block)
         found = together(pairs[..., 0, :, :, :], pairs[..., 1, :, :, :])
         # XLA vectorizes a loop over the entries of a block. It would fuse the reshape with the loop, but for a branch.
         return flat(found) if word is None else jax.lax.cond(word < np.uint32(2**31), flat, flat, found)
 
-    return jax.lax.platform_dependent(codes, word, cpu=pack_on_cpu, tpu=pack_on_tpu, default=pack)
+    return jax.lax.platform_dependent(codes, cpu=pack_on_cpu, tpu=pack_on_tpu, default=pack)
 
 
 def unpacked(codes: Int32[Array, "..."], is_signed: bool) -> Int32[Array, "..."]:

@@ -20,8 +20,9 @@ import numpy as np
 from jaxtyping import Array, Float, Inexact, Int8, UInt8, UInt32
 
 from .._support.module import AbstractModule
+from .._support.placement import shape_on_device, undivided
 from ._codes import Form, Rows, by_floats, by_patterns, draws_of, level, of_entries
-from ._nibbles import packed, shape_on_device, undivided, unpacked
+from ._nibbles import packed, unpacked
 
 Q = TypeVar("Q", bound="Quantized")
 
@@ -186,11 +187,12 @@ def _in_rows(x: Array, bits: int, block: int) -> Array:
 
 def _encode(xs: Sequence[Array], forms: Sequence[Form], seeds: Sequence[Array] | None) -> list[tuple[Array, Array]]:
     """The codes and scales of arrays of one shape, with blocks of one length."""
-    arrays = []
-    for i, (x, form) in enumerate(zip(xs, forms, strict=True)):
-        rows = _in_rows(_on_device(x).astype(jnp.float32), form.bits, form.block)
-        arrays.append(Rows(rows, None if seeds is None else draws_of(seeds[i], rows, form.bits), form))
-    entries, draws, _ = zip(*arrays, strict=True)  # the forms are static
+    entries = [
+        _in_rows(_on_device(x).astype(jnp.float32), form.bits, form.block) for x, form in zip(xs, forms, strict=True)
+    ]
+    draws: list[Array | None] = [None] * len(xs)
+    if seeds is not None:
+        draws = [draws_of(seed, x, form.bits) for seed, x, form in zip(seeds, entries, forms, strict=True)]
 
     def by(way: Callable[..., list[tuple[Array, Array]]]) -> Callable[..., list[tuple[Array, Array]]]:
         return lambda entries, draws: way([Rows(*x) for x in zip(entries, draws, forms, strict=True)])

@@ -48,23 +48,19 @@ def quantize_like(tree: PyTree, like: PyTree, words: Array | None, params: PyTre
     leaves = treedef.flatten_up_to(tree)
     at = [i for i, x in enumerate(forms) if is_quantized(x)]
     # Keys of JAX's generator, one for each array, would take longer to compile than all the rest.
-    seeds = [] if words is None else [jnp.stack([words[0] + np.uint32(n), words[-1]]) for n in range(len(at))]
+    seeds = {} if words is None else {i: jnp.stack([words[0] + np.uint32(n), words[-1]]) for n, i in enumerate(at)}
     owned = owners(tree, params, of_same_shape=True)
-    groups: dict[Any, list[int]] = collections.defaultdict(list)  # of places in `at`
-    for n, i in enumerate(at):
+    groups: dict[Any, list[int]] = collections.defaultdict(list)
+    for i in at:
         form: Any = forms[i]
         layout = form.codes.shape, form.scales.shape, form.bits
-        groups[n if owned[i] is None else (owned[i], *layout)].append(n)
-    columns = [
-        (
-            [forms[at[n]] for n in group],
-            [leaves[at[n]] for n in group],
-            None if words is None else [seeds[n] for n in group],
-        )
-        for group in groups.values()
-    ]
-    found = map_leaves(lambda _, *column: quantize_together(*column), (), columns)
+        groups[("alone", i) if owned[i] is None else (owned[i], layout)].append(i)
+
+    def column(group: list[int]) -> tuple[Any, ...]:
+        return [forms[i] for i in group], [leaves[i] for i in group], [seeds[i] for i in group] if seeds else None
+
+    found = map_leaves(lambda _, *column: quantize_together(*column), (), list(map(column, groups.values())))
     for group, new in zip(groups.values(), found, strict=True):
-        for n, x in zip(group, new, strict=True):
-            leaves[at[n]] = x
+        for i, x in zip(group, new, strict=True):
+            leaves[i] = x
     return treedef.unflatten(leaves)
