@@ -205,6 +205,46 @@ FOUND: dict[str, tuple[Any, Any, str, Any]] = {
         mx.MasterWeights(mx.SGD(mx.schedules.WarmupCosineDecay(0.0, 2e-4, 10, 100))),
     ),
 }
+HEAD = mx.by_path({"lm_head.*": True, "*": False})
+FOUND |= {
+    "ascent of what no optimizer is applied to": (
+        mx.Chain(mx.ClipByGlobalNorm(1.0), mx.Masked(mx.SGD(0.1), HEAD)),
+        MODEL,
+        "no optimizer is applied to `.*`, and 21 more: the gradients pass through.*loss grows.*otherwise=.zero",
+        mx.Chain(mx.ClipByGlobalNorm(1.0), mx.Masked(mx.SGD(0.1), HEAD, otherwise="zero")),
+    ),
+    **{
+        f"{type(inside).__name__} inside {type(outside).__name__}": (
+            outside.replace(**{field: inside}),
+            MODEL,
+            f"`{type(inside).__name__}` .*, and doesn't see what `{type(outside).__name__}` does .*{remedy}",
+            right,
+        )
+        for outside, field, inside, remedy, right in (
+            (
+                mx.Mechanize(mx.SGD(1.0)),
+                "base_optimizer",
+                mx.ParamEMA(mx.SGD(1.0)),
+                r"Write `ParamEMA\(Mechanize\(...\)\)`",
+                mx.ParamEMA(mx.Mechanize(mx.SGD(1.0))),
+            ),
+            (
+                mx.Lookahead(mx.SGD(0.1), 5, 0.5),
+                "fast_optimizer",
+                mx.Mechanize(mx.SGD(1.0)),
+                "Use another optimizer inside `Lookahead`",
+                mx.Lookahead(mx.SGD(0.1), 5, 0.5),
+            ),
+            (
+                mx.ScheduleFree(mx.SGD(0.1), 0.1),
+                "base_optimizer",
+                mx.COCOB(),
+                "Use another optimizer inside `ScheduleFree`",
+                mx.ScheduleFree(mx.SGD(0.1), 0.1),
+            ),
+        )
+    },
+}
 # What `init` doesn't warn of.
 ONLY_CHECKED = (
     *(name for name in FOUND if name.startswith("ascent")),

@@ -300,6 +300,9 @@ def test_frozen_parameters_beside_gradients_of_every_example():
             np.testing.assert_allclose(updates["lora"], alone["lora"], rtol=1e-6)
             moved, _ = transform.step(grads, transform.init(params), params)
             np.testing.assert_array_equal(moved["base"], params["base"])
+    with pytest.raises(ValueError, match=r'Write `Masked\(..., otherwise="zero"\)`'):
+        mx.Masked(rule, {"base": False, "lora": True}).init(params)
+    mx.Masked(rule, True).init(params)
 
 
 def test_functions_of_the_parameters_see_all_of_them():

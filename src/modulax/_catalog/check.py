@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.tree_util as jtu
 import numpy as np
@@ -23,6 +23,7 @@ from .._support.checks import listing
 from .._support.methods import explained
 from .._support.tables import html_table
 from ..tree._math import shapes_of
+from ..tree._paths import leaf_paths
 from .describe import NO_LEAF_DECAYS, Description, describe
 
 _LARGEST = 1.0  # learning rate, of any optimizer in common use
@@ -49,7 +50,7 @@ def check(optimizer: AbstractTransform, model: Any) -> Findings:
         print(check(optimizer, model))
         assert not check(optimizer, model)
 
-    It finds: updates in the direction of the gradient; two optimizers in one chain; an average of parameters, such as
+    It finds: updates in the direction of the gradient, or of parameters that no optimizer is applied to; two optimizers in one chain; an average of parameters, such as
     that of `ScheduleFreeAdamW`, or master weights before a clip or a multiplier; a `Freeze` before weight decay; a
     weight decay of no leaf, or of all biases and gains; what Muon takes for a matrix, and AdamW's learning rate beside
     it; learning rates above 1, below 0 or NaN, also of schedules; steps that a low precision rounds away; and an
@@ -81,28 +82,46 @@ def check(optimizer: AbstractTransform, model: Any) -> Findings:
 
 def _ascent(optimizer: AbstractTransform, tree: PyTree) -> Iterator[str]:
     """A sentence if the updates have the sign of the gradients, and the signs of all parts of a chain are known."""
-    for route in dict.fromkeys(_routes(optimizer, tree)):
-        yield from _ascent_along(route)
-
-
-def _ascent_along(route: tuple["_Step", ...]) -> Iterator[str]:
-    if sum(isinstance(step.part, AbstractOptimizer) for step in route) > 1:  # which is a mistake of its own
-        return
-    sign, last = 1.0, ""
-    for step in route:
-        part, signs = step.part, _signs_of(step.part, step.tree)
-        # A line search or a container may turn the updates; weight decay doesn't.
-        if isinstance(part, AbstractContainer) or set(part.needs) - {"params"} or None in signs or len(signs) > 1:
-            return
-        for of_part in signs:
-            sign, last = sign * (of_part or 1.0), type(part).__name__
-    if last and sign > 0:
+    turns = [_turn(route) for route in _routes(optimizer, tree)]
+    for last in dict.fromkeys(turn.last for turn in turns if turn.sign > 0 and turn.last):
         yield (
             f"the updates have the direction of the gradients after `{last}`, and `apply_updates` adds them, so the "
             f"loss grows, which is right only to maximize. Optimizers such as `AdamW(rate)` negate the gradients "
             f"themselves. After a direction such as `ScaleByAdam()`, write `ScaleByLearningRate(rate)`, which negates, "
             f"in place of `Scale(rate)`."
         )
+    if all(turn.sign >= 0 for turn in turns):  # a part of an optimizer, such as a clip
+        return
+    frozen = optimizer._effect(tree).frozen or [False] * len(turns)
+    rows = zip(leaf_paths(tree), turns, frozen, strict=True)
+    if passed := [path for path, turn, still in rows if turn == _Turn(1.0, "") and not still]:
+        yield (
+            f"no optimizer is applied to {listing(passed, 3)}: the gradients pass through, and `apply_updates` adds "
+            f'them, so the loss grows. To freeze these parameters, write `Masked(..., otherwise="zero")` or '
+            f"`selective_transform`; to train them, a `Partition` with an optimizer for each group."
+        )
+
+
+class _Turn(NamedTuple):
+    """By what sign a route multiplies the gradients, 0 if that is unknown, and its last part that has a sign."""
+
+    sign: float
+    last: str
+
+
+def _turn(route: tuple["_Step", ...]) -> _Turn:
+    unknown = _Turn(0.0, "")
+    if sum(isinstance(step.part, AbstractOptimizer) for step in route) > 1:  # which is a mistake of its own
+        return unknown
+    sign, last = 1.0, ""
+    for step in route:
+        part, signs = step.part, _signs_of(step.part, step.tree)
+        # A line search or a container may turn the updates; weight decay doesn't.
+        if isinstance(part, AbstractContainer) or set(part.needs) - {"params"} or None in signs or len(signs) > 1:
+            return unknown
+        for of_part in signs:
+            sign, last = sign * (of_part or 1.0), type(part).__name__
+    return _Turn(sign, last)
 
 
 def _signs_of(part: AbstractTransform, tree: PyTree) -> set[float | None]:

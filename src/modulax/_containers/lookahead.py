@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, PyTree
 
 from .._protocol.apply_updates import apply_updates
-from .._protocol.container import AbstractContainer, in_dtypes_of, required_part
+from .._protocol.container import in_dtypes_of, required_part
 from .._protocol.fields import Number, required_number
 from .._protocol.last_step import in_rounds
 from .._protocol.transform import AbstractTransform
@@ -21,6 +21,7 @@ from .._support.types import Count, Params, State, Updates
 from ..tree._align import align
 from ..tree._leafmap import map_arithmetic
 from ..tree._math import choose, trainable
+from .order import AbstractSteering
 
 C = TypeVar("C", bound=type[Any])
 _BOTH = "Give both the same: with plain parameters, the slow ones are kept in the state."
@@ -125,7 +126,7 @@ def _accepting_pairs(cls: C) -> C:
 
 
 @_accepting_pairs
-class Lookahead(AbstractContainer):
+class Lookahead(AbstractSteering):
     r"""Lookahead: after every $k$ fast steps, moves slow weights towards the fast ones, which restart from there.
 
     $$
@@ -156,7 +157,6 @@ class Lookahead(AbstractContainer):
     slow_step_size: Number = required_number()
     reset_state: bool = eqx.field(static=True, default=False)
 
-    _keeps_parameters: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("params",)
     is_arraywise: ClassVar[bool] = True
     is_one_pass: ClassVar[bool] = True

@@ -46,7 +46,14 @@ class Masked(AbstractContainer):
 
     def init(self, params: Params) -> MaskedState:
         """Return the initial state of the inner transform, for the chosen leaves."""
-        return MaskedState(self.inner.init(select(params, self.chosen(params))))
+        chosen = self.chosen(params)
+        if self.otherwise == "keep" and self.inner.example_axes and not all(chosen):
+            raise ValueError(
+                "`Masked` returns the updates of the other leaves unchanged, but its transform takes per-example "
+                'gradients, which are no updates. Write `Masked(..., otherwise="zero")` or `selective_transform`, '
+                "which freeze the other leaves."
+            )
+        return MaskedState(self.inner.init(select(params, chosen)))
 
     def update(
         self, updates: Updates, state: MaskedState, params: Params | None = None, **extra: Any

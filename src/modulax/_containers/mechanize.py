@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from .._protocol.container import AbstractContainer, required_part
+from .._protocol.container import required_part
 from .._protocol.fields import Number, followed, number
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
@@ -19,6 +19,7 @@ from .._support.types import Count, FollowReference, Params, State, Updates
 from ..tree._align import align
 from ..tree._leafmap import map_arithmetic
 from ..tree._math import choose, inner, norm, widened
+from .order import AbstractSteering
 
 
 class MechanicState(AbstractState):
@@ -40,7 +41,7 @@ class MechanicState(AbstractState):
     delta: PyTree = like_params(exact=True)
 
 
-class Mechanize(AbstractContainer):
+class Mechanize(AbstractSteering):
     r"""Mechanic: tunes the learning rate of a base optimizer while training, by an online betting algorithm.
 
     $$
@@ -92,7 +93,6 @@ class Mechanize(AbstractContainer):
     store_delta: bool = eqx.field(static=True, default=True)
     follow: FollowReference = followed("reference", "paper", "optax")
 
-    _keeps_parameters: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("params",)
     clock: ClassVar[Clock] = "steps"
 

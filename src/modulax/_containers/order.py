@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.tree_util as jtu
 import numpy as np
@@ -12,7 +12,8 @@ from .._protocol.container import AbstractContainer
 from .._protocol.leafwise import AbstractLeafwise, applies_to
 from .._protocol.masks import AbstractLabels, mask_of, received, select
 from .._protocol.optimizer import AbstractOptimizer
-from .._protocol.transform import AbstractTransform, Part
+from .._protocol.transform import AbstractTransform, Effect, Part
+from .._support.types import Params
 
 
 def mistakes_in_order(parts: Mapping[str, AbstractTransform], tree: PyTree) -> Iterator[str]:
@@ -87,6 +88,27 @@ def last_one_in(transform: AbstractTransform) -> LastOne | None:
 def _is_last(transform: AbstractTransform) -> bool:
     # `SAM` leaves the parameters where they are in that mode.
     return bool(transform._keeps_parameters or transform._why_last) and not getattr(transform, "opaque_mode", False)
+
+
+class AbstractSteering(AbstractContainer):
+    """A container of one optimizer that takes the parameters elsewhere than the steps of the optimizer would."""
+
+    _keeps_parameters: ClassVar[bool] = True
+
+    def _effect(self, tree: Params, state: Any = None) -> Effect:
+        del tree, state
+        return Effect(warnings=list(self._mistakes()))
+
+    def _mistakes(self) -> Iterator[str]:
+        """A sentence if the optimizer keeps parameters of its own, which these are not."""
+        last = next(filter(None, (last_one_in(part.transform) for part in self.each_part())), None)
+        if last is None:
+            return
+        name, other = type(self).__name__, type(last.written).__name__
+        may_be_outside = last.written is last.transform and isinstance(last.transform, AbstractContainer)
+        may_be_outside &= not isinstance(last.transform, AbstractSteering)
+        remedy = f"Write `{other}({name}(...))`." if may_be_outside else f"Use another optimizer inside `{name}`."
+        yield f"{last}, and doesn't see what `{name}` does to its updates. {remedy}"
 
 
 def refuse_multipliers(owner: str, optimizer: AbstractTransform, changed: str) -> None:

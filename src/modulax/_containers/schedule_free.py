@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, Float, PyTree
 
-from .._protocol.container import AbstractContainer, in_dtypes_of, required_part
+from .._protocol.container import in_dtypes_of, required_part
 from .._protocol.fields import Hyperparameter, followed, number, required_number
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock, Effect
@@ -19,6 +19,7 @@ from .._support.types import Count, Follow, Params, State, Updates
 from ..tree._align import align
 from ..tree._leafmap import map_arithmetic
 from ..tree._math import widened
+from .order import AbstractSteering
 
 
 class ScheduleFreeState(AbstractState):
@@ -38,7 +39,7 @@ class ScheduleFreeState(AbstractState):
     x: PyTree = like_params(exact=True)
 
 
-class ScheduleFree(AbstractContainer):
+class ScheduleFree(AbstractSteering):
     r"""Schedule-Free learning: replaces the decay of the learning rate by weight averaging, for any base optimizer.
 
     $$
@@ -85,15 +86,13 @@ class ScheduleFree(AbstractContainer):
     _: dataclasses.KW_ONLY
     follow: Follow = followed()
 
-    _keeps_parameters: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("params",)
     clock: ClassVar[Clock] = "pace"
     is_arraywise: ClassVar[bool] = True
     is_one_pass: ClassVar[bool] = True
 
     def _effect(self, tree: Params, state: Any = None) -> Effect:
-        del tree, state
-        return Effect(is_fine=True)
+        return super()._effect(tree, state)._replace(is_fine=True)
 
     def init(self, params: Params) -> ScheduleFreeState:
         """Return copies of the parameters as $z$ and $x$, and the state of the base optimizer."""
