@@ -23,8 +23,7 @@ from .._support.checks import listing
 from .._support.methods import explained
 from .._support.tables import html_table
 from ..tree._math import shapes_of
-from ..tree._paths import leaf_paths
-from .describe import NO_LEAF_DECAYS, Description, describe
+from .describe import FROZEN, NO_LEAF_DECAYS, Description, describe
 
 _LARGEST = 1.0  # learning rate, of any optimizer in common use
 
@@ -68,7 +67,7 @@ def check(optimizer: AbstractTransform, model: Any) -> Findings:
     optimizer = with_roles(optimizer, lambda given: table_of(seen, given))
     shown, tree = describe(optimizer, seen.params), shapes_of(seen.params)
     found = [
-        *_ascent(optimizer, tree),
+        *_ascent(optimizer, shown, tree),
         *_rates(optimizer),
         *not_numbers(optimizer),
         *_negative_decay(optimizer),
@@ -80,7 +79,7 @@ def check(optimizer: AbstractTransform, model: Any) -> Findings:
     return Findings(dict.fromkeys(found))
 
 
-def _ascent(optimizer: AbstractTransform, tree: PyTree) -> Iterator[str]:
+def _ascent(optimizer: AbstractTransform, shown: Description, tree: PyTree) -> Iterator[str]:
     """A sentence if the updates have the sign of the gradients, and the signs of all parts of a chain are known."""
     turns = [_turn(route) for route in _routes(optimizer, tree)]
     for last in dict.fromkeys(turn.last for turn in turns if turn.sign > 0 and turn.last):
@@ -92,9 +91,8 @@ def _ascent(optimizer: AbstractTransform, tree: PyTree) -> Iterator[str]:
         )
     if all(turn.sign >= 0 for turn in turns):  # a part of an optimizer, such as a clip
         return
-    frozen = optimizer._effect(tree).frozen or [False] * len(turns)
-    rows = zip(leaf_paths(tree), turns, frozen, strict=True)
-    if passed := [path for path, turn, still in rows if turn == _Turn(1.0, "") and not still]:
+    rows = zip(shown.leaves, turns, strict=True)
+    if passed := [row.path for row, turn in rows if turn == _Turn(1.0, "") and row.group != FROZEN]:
         yield (
             f"no optimizer is applied to {listing(passed, 3)}: the gradients pass through, and `apply_updates` adds "
             f'them, so the loss grows. To freeze these parameters, write `Masked(..., otherwise="zero")` or '

@@ -200,7 +200,7 @@ def _write_effect(effect: Effect, rows: Sequence[LeafDescription], is_inside: bo
         for row, factor in zip(rows, effect.factors, strict=True):
             row.learning_rate = row.learning_rate and _product(row.learning_rate, _text(factor))
     for row in [] if effect.frozen is None else _chosen(rows, effect.frozen):
-        row.group, row.learning_rate, row.weight_decay = _FROZEN, "", ""
+        row.group, row.learning_rate, row.weight_decay = FROZEN, "", ""
 
 
 def _stacked(state: Any, shapes: Mapping[str, str]) -> Iterator[str]:
@@ -291,7 +291,7 @@ def _factor(text: str) -> str:
 
 NO_LEAF_DECAYS = "no leaf decays"
 _ZERO = "0.0"
-_FROZEN = "frozen"
+FROZEN = "frozen"
 _TO = " … "
 _THEN = " → "
 
@@ -316,7 +316,7 @@ def _write_number(
         rows = _written(rows, name) if isinstance(transform, AbstractOptimizer) and is_schedule(value) else []
     for row in rows:
         setattr(row, name, text)
-        if row.group == _FROZEN and name == "weight_decay" and text != _ZERO:
+        if row.group == FROZEN and name == "weight_decay" and text != _ZERO:
             row.group = ""  # a decay after a `Freeze` moves what it froze
 
 
