@@ -86,6 +86,7 @@ def _laws(case: Case, index: int) -> list[Law]:
     return [LAWS[name] for name in ALWAYS] + [others[index // _STRIDE % len(others)]]
 
 
+@pytest.mark.filterwarnings("ignore:.*doesn't see what")
 @pytest.mark.parametrize("index", CHECKED, ids=[str(COMPOSITIONS[i]) for i in CHECKED])
 def test_a_composition_obeys_the_laws(index: int):
     composition = COMPOSITIONS[index]

@@ -47,7 +47,7 @@ class Masked(AbstractContainer):
     def init(self, params: Params) -> MaskedState:
         """Return the initial state of the inner transform, for the chosen leaves."""
         chosen = self.chosen(params)
-        if self.otherwise == "keep" and self.inner.example_axes and not all(chosen):
+        if self.otherwise == "keep" and self.inner.example_axes and any(chosen) and not all(chosen):
             raise ValueError(
                 "`Masked` returns the updates of the other leaves unchanged, but its transform takes per-example "
                 'gradients, which are no updates. Write `Masked(..., otherwise="zero")` or `selective_transform`, '

@@ -96,8 +96,8 @@ class AbstractSteering(AbstractContainer):
     _keeps_parameters: ClassVar[bool] = True
 
     def _effect(self, tree: Params, state: Any = None) -> Effect:
-        del tree, state
-        return Effect(warnings=list(self._mistakes()))
+        del state
+        return Effect(warnings=list(self._mistakes()) if jtu.tree_leaves(tree) else ())
 
     def _mistakes(self) -> Iterator[str]:
         """A sentence if the optimizer keeps parameters of its own, which these are not."""

@@ -8,7 +8,7 @@ from jaxtyping import Array, PyTree
 
 from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
-from .._support.arithmetic import abs_sq, at_least_float32, bias, moment, safe_sqrt, second_moment_like
+from .._support.arithmetic import abs_sq, at_least_float32, bias, moment, safe_sqrt, second_moment_like, without_infinities
 from .._support.checks import DECAY
 from .._support.module import AbstractState, counter, like_params
 from .._support.types import Count, Shared
@@ -117,8 +117,8 @@ class ScaleByStddev(AbstractLeafwise[ScaleByStddevState]):
         mu = moment(self.decay, s.mu, g)
         nu = moment(self.decay, s.nu, abs_sq(g))
         mu_hat, nu_hat = (mu / now, nu / now) if self.bias_correction else (mu, nu)
-        # Rounding can make this difference negative.
-        variance = jnp.maximum(nu_hat - abs_sq(mu_hat), 0)
+        # Rounding can make this difference negative, and two infinities have none.
+        variance = jnp.maximum(nu_hat - without_infinities(abs_sq(mu_hat)), 0)
         u = g / root_with_eps(variance, self.eps, self.eps_in_sqrt)
         return u, ScaleByStddevState(mu=mu, nu=nu)
 
