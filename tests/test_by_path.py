@@ -1,5 +1,6 @@
 """Multipliers by path and by depth, and the optimizers with groups and layers that are made of them."""
 
+import functools
 from typing import Any
 
 import equinox as eqx
@@ -251,6 +252,33 @@ def test_depths_can_be_given():
     assert exponents(by_second, axis=1) == {"embed": 3, "layers.b": (2, 1, 0), "layers.w": (2, 1, 0)}
     updates = updated(mx.layerwise_decay(mx.SGD(1.0), by_second, 0.5, axis=1), by_second)
     np.testing.assert_allclose(updates["layers"]["b"], -np.broadcast_to([0.25, 0.5, 1.0], (2, 3)))
+
+
+def test_a_list_of_one_block():
+    """It is no stack, also where all of its arrays are matrices of one height."""
+    for block in ({"q": jnp.ones((4, 4)), "norm": jnp.ones(4)}, {"q": jnp.ones((4, 4)), "k": jnp.ones((4, 4))}):
+        tree = {"embed": jnp.ones((11, 4)), "blocks": [block], "head": jnp.ones((4, 2))}
+        inside = dict.fromkeys([f"blocks.0.{name}" for name in block], 1)
+        expected = inside | {"embed": 2, "head": 0}
+        assert exponents(tree) == exponents(tree, depth="blocks") == exponents(tree, depth="blocks.*") == expected
+    one_each = {"enc": {"layers_0": jnp.ones((2, 2))}, "dec": {"layers_0": jnp.ones((2, 2))}}
+    with pytest.raises(ValueError, match="several lists of blocks"):
+        mx.layerwise_decay(mx.SGD(1.0), one_each, 0.5)
+
+
+def test_the_keys_of_a_state_dict_are_paths():
+    blocks = {f"model.layers.{i}.{name}.weight": jnp.ones((4, 4)) for i in range(2) for name in "qk"}
+    flat = {"model.embed_tokens.weight": jnp.ones((11, 4)), **blocks, "lm_head.weight": jnp.ones((11, 4))}
+    nested: Any = {}
+    for path, x in flat.items():
+        *outer, last = path.split(".")
+        functools.reduce(lambda node, name: node.setdefault(name, {}), outer, nested)[last] = x
+    for depth in (None, "model.layers"):
+        assert exponents(flat, depth=depth) == exponents(nested, depth=depth)
+    assert str(mx.roles(flat)) == str(mx.roles(nested))
+    for tree in (flat, nested):
+        with pytest.warns(mx.LikelyMistake, match="`lm_head.weight` is trained as a matrix, and `lm_head` sounds"):
+            mx.Muon(0.1, adam_learning_rate=0.1, roles={"model.embed*": mx.Embedding()}).init(tree)
 
 
 @pytest.mark.parametrize(

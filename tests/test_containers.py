@@ -4,6 +4,7 @@ from collections import OrderedDict
 from typing import Any
 
 import equinox as eqx
+import chex
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -300,6 +301,18 @@ def test_frozen_parameters_beside_gradients_of_every_example():
             np.testing.assert_allclose(updates["lora"], alone["lora"], rtol=1e-6)
             moved, _ = transform.step(grads, transform.init(params), params)
             np.testing.assert_array_equal(moved["base"], params["base"])
+
+    def is_matrix(tree: Any) -> Any:  # asked about the parameters, and not about the gradients of all examples
+        return jax.tree.map(lambda p: p.ndim > 1, tree)
+
+    grads = {name: jnp.broadcast_to(jnp.arange(3.0), (4, *p.shape)) for name, p in params.items()}
+    by_tree = mx.selective_transform(rule, freeze_mask=is_frozen)
+    for by_shape in (
+        mx.selective_transform(rule, freeze_mask=is_matrix),
+        mx.Partition({True: mx.SetToZero(), False: rule}, is_matrix),
+    ):
+        found, expected = (x.update(grads, x.init(params))[0] for x in (by_shape, by_tree))
+        chex.assert_trees_all_equal(found, expected)
     with pytest.raises(ValueError, match=r'Write `Masked\(..., otherwise="zero"\)`'):
         mx.Masked(rule, {"base": False, "lora": True}).init(params)
     mx.Masked(rule, True).init(params)

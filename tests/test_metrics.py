@@ -139,6 +139,38 @@ def test_learning_rates_that_a_state_holds_are_listed_too():
     assert float(prodigy.metrics(prodigy.init(PARAMS))["estim_lr"]) == pytest.approx(1e-6)
 
 
+def test_the_rate_of_schedule_free_optimizers_has_their_warm_up():
+    for follow, first in (("paper", 1), ("optax", 0)):
+        inner = mx.ScheduleFreeSGD(FALLING, warmup_steps=10, follow=follow)
+        optimizer = mx.Chain(mx.Clip(1.0), inner)
+        state, seen = optimizer.init(PARAMS), []
+        for _ in range(2):
+            _, state = optimizer.update(PARAMS, state, PARAMS)
+            seen.append(float(optimizer.metrics(state)["learning_rate"]))
+        rates = [float(FALLING(t)) * (t + first) / 10 for t in range(2)]
+        np.testing.assert_allclose(seen, rates, rtol=1e-6)
+        assert optimizer.hyperparameters(state)["warmup_steps"] == 10
+
+
+def test_a_stateful_schedule_of_a_schedule_has_its_value_at_the_next_step():
+    class Halved(mx.AbstractStatefulSchedule):
+        first: Any = mx.required_number()
+
+        def init(self):
+            return jnp.ones(())
+
+        def update(self, state, **extra):
+            return state / 2
+
+        def __call__(self, state, **extra):
+            return self.first * state
+
+    optimizer = mx.SGD(Halved(FALLING))
+    _, state = optimizer.update(PARAMS, optimizer.init(PARAMS))
+    assert optimizer.metrics(state)["learning_rate"] == optimizer.hyperparameters(state)["learning_rate"]
+    assert float(optimizer.metrics(state)["learning_rate"]) == pytest.approx(float(FALLING(1)) / 2)
+
+
 def test_a_state_declares_its_own():
     class CountingState(mx.AbstractState):
         calls: jax.Array = mx.shared(metric=True)

@@ -1,5 +1,7 @@
 """muP: multipliers and initial weights against microsoft/mup, the meaning of axes, and the coordinate check."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -163,6 +165,13 @@ def test_the_layout_of_other_arrays_can_be_given():
     ragged = {"w": jnp.ones((4, 9))}, {"w": jnp.ones((2, 3))}
     assert multipliers(*ragged, layout="in_out")["w"][0] == 0.5
     assert multipliers(*ragged, layout="out_in")["w"][0] == pytest.approx(1 / 3)
+
+    def with_bias(n: int) -> dict[str, Any]:
+        return {"b": jnp.ones(n), "w[0]": jnp.ones((3, n)), "w[1]": jnp.ones((n, 2))}
+
+    for layout in ("in_out", {"*": "in_out"}):
+        found = multipliers(with_bias(4), with_bias(2), layout=layout)
+        assert [rate for rate, _ in found.values()] == [1.0, 1.0, 0.5]
 
 
 @pytest.mark.parametrize(

@@ -401,6 +401,23 @@ def test_states_of_every_kind(optimizer: Any, graph: bool, tmp_path):
     chex.assert_trees_all_equal(other.state, trained.state)
 
 
+@each_mode
+def test_the_stock_optimizer_keeps_moments_in_few_bits(graph: bool):
+    model = nnx.Linear(16, 16, rngs=nnx.Rngs(0))
+    copied = nnx.clone(model, graph=graph)
+    grads = nnx.grad(lambda model: jnp.sin(model(jnp.arange(16.0)[None])).sum(), graph=graph)(model)
+    optimizer = mx.LowBit(mx.ParamEMA(mx.AdamW(0.1)), min_size=4)
+    stock = nnx.Optimizer(model, optimizer, wrt=nnx.Param, graph=graph)
+    ours = modulax.nnx.Optimizer(copied, optimizer, graph=graph)
+    for _ in range(3):
+        nnx.jit(lambda m, o, g: o.update(m, g), graph=graph)(model, stock, grads)
+        ours.update(copied, grads)
+    params = nnx.state(model, nnx.Param, graph=graph)
+    averaged: Any = optimizer.eval_params(stock.opt_state, params)
+    for found, expected in ((params, nnx.state(copied, nnx.Param, graph=graph)), (averaged, ours.eval_params(copied))):
+        chex.assert_trees_all_close(nnx.as_pure(found), nnx.as_pure(expected), atol=1e-6)
+
+
 def test_the_stock_optimizer_with_ours_as_optax_s_is_cached():
     """NNX cannot cache a function of an object that holds plain arrays."""
     model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))

@@ -680,6 +680,8 @@ def test_groups_and_labels_by_role():
     assert found.pop("embedding.weight") == "embedding"
     assert found.pop("lm_head.weight") == "lm_head.*"
     assert {*found.values()} == {"default"}
+    with pytest.raises(ValueError, match=r"'bias' has the name of the group of `Bias`.* such as `\[b\]ias`"):
+        mx.groups(mx.SGD(0.1), {"bias": {"learning_rate": 0.1}, mx.Bias: {"learning_rate": 0.2}})
     labels = mx.by_role({mx.Head: "last", mx.Attention: "attention"}, default="rest")
     partition = mx.Partition({x: mx.SGD(0.1) for x in ("last", "attention", "rest")}, labels)
     found = groups_of(partition, model)

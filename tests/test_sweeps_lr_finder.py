@@ -57,8 +57,19 @@ def test_large_metrics_may_be_good():
     assert found.note == ""
     assert found.suggestion is not None
     assert 1e-4 < found.suggestion < loss  # accuracy reaches 80 % of its gain earlier than the logarithm of the loss
-    assert found.smoothed.max() == pytest.approx(0.99)
+    assert found.smoothed.max() == pytest.approx(0.99, rel=2e-3)
     assert found.peak == found.rates[np.argmax(found.smoothed)]
+
+
+def test_a_rate_that_diverges_in_another_metric_is_the_worst():
+    def train(optimizer: Any, key: Any) -> Any:
+        rate = optimizer.learning_rate
+        is_bad = rate > 0.1
+        return {"loss": jnp.where(is_bad, jnp.nan, 1.0), "accuracy": jnp.where(is_bad, 0.9, 0.5 + rate)}
+
+    found = find(train, 1e-3, n=8, metric="accuracy", mode="max")
+    np.testing.assert_array_equal(np.isneginf(found.scores), found.rates > 0.1)
+    assert (found.peak or 1.0) < 0.1
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,19 @@ def test_batches_are_runs_of_one_program(counts: Counter[str]):
     plt.close("all")
 
 
+def test_a_trial_that_diverges_in_another_metric_has_the_worst_value():
+    def train(optimizer: Any, key: Any) -> Any:
+        is_bad = optimizer.learning_rate > 0.1
+        return {"loss": jnp.where(is_bad, jnp.nan, 1.0), "accuracy": jnp.where(is_bad, 0.9, 0.5)}
+
+    rates = {"learning_rate": [0.01, 0.05, 0.5]}
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.GridSampler(rates, seed=0))
+    space = sweeps.Uniform(0.001, 1.0)
+    sweeps.optuna(study, mx.SGD(0.1), train, metric="accuracy", trials=3, batch=3, learning_rate=space, progress=False)
+    assert sorted(trial.value for trial in study.trials) == [-np.inf, 0.5, 0.5]
+    assert study.best_params["learning_rate"] < 0.1
+
+
 def test_a_study_goes_on(counts: Counter[str], tmp_path: Path):
     """The last batch is padded. A trial that was running when the process was killed is left as it is."""
     storage = JournalStorage(JournalFileBackend(str(tmp_path / "journal")))

@@ -321,6 +321,12 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: sweeps.halving(RATES, lambda optimizer, key: {"loss": 0.0}, "loss", **QUIET),  # type: ignore
         r"needs a training that can be cut into segments: `sweeps.Trainable\(start, advance\)`",
     ),
+    "several groups": (
+        lambda: sweeps.pbt(
+            [mx.groups(mx.SGD(0.1), {"b": {}})] * 4, TRAINABLE, segments=2, explore={"learning_rate": 1.2}
+        ),
+        r'Write one of them as `explore=\{"transforms.b.learning_rate": ...\}`, or all of them as `explore=\{"\*.le',
+    ),
     "two structures": (
         lambda: sweeps.pbt([mx.SGD(0.1), mx.Adam(0.1)], TRAINABLE, "loss", segments=2, explore={"learning_rate": 1.2}),
         "need one structure, and there are `SGD`, `Adam`",

@@ -49,11 +49,12 @@ def check(optimizer: AbstractTransform, model: Any) -> Findings:
         print(check(optimizer, model))
         assert not check(optimizer, model)
 
-    It finds: updates in the direction of the gradient, or of parameters that no optimizer is applied to; two optimizers in one chain; an average of parameters, such as
-    that of `ScheduleFreeAdamW`, or master weights before a clip or a multiplier; a `Freeze` before weight decay; a
-    weight decay of no leaf, or of all biases and gains; what Muon takes for a matrix, and AdamW's learning rate beside
-    it; learning rates above 1, below 0 or NaN, also of schedules; steps that a low precision rounds away; and an
-    optimizer in the model, which would be trained. `init` warns of some of them.
+    It finds: updates in the direction of the gradient, or of parameters that no optimizer is applied to; two
+    optimizers in one chain; an average of parameters, such as that of `ScheduleFreeAdamW`, or master weights before
+    a clip or a multiplier; a `Freeze` before weight decay; a weight decay of no leaf, or of all biases and gains;
+    what Muon takes for a matrix, and AdamW's learning rate beside it; learning rates above 1, below 0 or NaN, also
+    of schedules; steps that a low precision rounds away; and an optimizer in the model, which would be trained.
+    `init` warns of some of them.
 
     Args:
         optimizer: any transform.

@@ -1,5 +1,6 @@
 """`groups`: parameter groups that differ in numbers of one optimizer."""
 
+import collections
 from collections.abc import Mapping
 from typing import Any
 
@@ -69,6 +70,11 @@ def groups(optimizer: AbstractTransform, changes: Mapping[Any, Mapping[str, Any]
             f"or write the pattern differently: `{_REST}*`."
         )
     names = {key: key if isinstance(key, str) else _name(key) for key in changes}
+    if twice := [name for name, n in collections.Counter(names.values()).items() if n > 1]:
+        raise ValueError(
+            f"`groups`: the pattern {twice[0]!r} has the name of the group of `{twice[0].capitalize()}`. Write the "
+            f"pattern differently, such as `[{twice[0][0]}]{twice[0][1:]}`."
+        )
     transforms = {
         names[key]: _with_own_draws(optimizer.replace(**named), optimizer, n)
         for n, (key, named) in enumerate(changes.items(), 1)

@@ -15,7 +15,7 @@ from .._support.methods import explained
 from .._support.types import Params
 from .._transforms.by_path import ScaleByDepth
 from ..tree._math import shapes_of
-from ..tree._paths import Names, named_leaves
+from ..tree._paths import Names, as_pattern, named_leaves
 from .chain import Chain
 from .order import refuse_multipliers
 
@@ -89,8 +89,7 @@ def _rule(exponents: Mapping[Names, Any]) -> AbstractLabels:
     for names, exponent in exponents.items():
         for i in range(1, len(names) + 1):
             if all(e == exponent for other, e in exponents.items() if other[:i] == names[:i]):
-                # `[` begins a set of characters in a shell-style pattern.
-                text = ".".join(names[:i]).replace("[", "[[]")
+                text = as_pattern(".".join(names[:i]))
                 patterns[text if i == len(names) else f"{text}.*"] = exponent
                 break
     return by_path(patterns)

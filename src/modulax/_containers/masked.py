@@ -9,9 +9,10 @@ from .._protocol.container import AbstractContainer, extra_for, required_part
 from .._protocol.fields import choice
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.masks import AbstractLabels, as_labels, mask_of, merge, not_in, select
-from .._protocol.transform import AbstractTransform, Effect, zeros_without
+from .._protocol.transform import AbstractTransform, Effect
 from .._support.module import AbstractState, nested
 from .._support.types import Params, State, Updates
+from ..tree._math import shapes_without, zeros_without
 
 
 class MaskedState(AbstractState):
@@ -59,7 +60,7 @@ class Masked(AbstractContainer):
         self, updates: Updates, state: MaskedState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, MaskedState]:
         """Run one step of the inner transform, on the chosen leaves."""
-        chosen = self.chosen(updates)
+        chosen = self.chosen(shapes_without(self.inner.example_axes, updates))
         inner_params = None if params is None else select(params, chosen)
         # A line search inside gets the gradient of its own parameters, and a loss of these alone.
         inner_extra = extra_for(extra, chosen, updates, params, "Masked.update")

@@ -25,7 +25,7 @@ from .._support.methods import explained
 from .._support.types import P, Params
 from .._transforms.by_path import ScaleByPath
 from ..tree._math import is_state_index, shapes_of
-from ..tree._paths import Names, leaves_by_names, matches, named_leaves
+from ..tree._paths import Names, as_pattern, leaves_by_names, matches, named_leaves
 from .chain import Chain
 from .order import refuse_multipliers
 
@@ -163,7 +163,9 @@ def _given_layouts(layout: Any, tree: PyTree, found: Mapping[Names, AbstractRole
     given = {}
     for names, label in labels.items():
         check_option("mup", "layout", label or "in_out", ("in_out", "out_in"))
-        if label and not (isinstance(layout, str) and _is_known(found[names])):
+        # A bias has no axis that is the input.
+        is_open = ndims[names] > 1 and not (isinstance(layout, str) and _is_known(found[names]))
+        if label and is_open:
             out = 0 if label == "out_in" else ndims[names] - 1
             given[names] = Hidden(fan_in=tuple(i for i in range(ndims[names]) if i != out), fan_out=(out,))
     return given
@@ -216,9 +218,9 @@ def _patterns(rates: Mapping[Names, float], tree: PyTree) -> dict[str, float]:
     for names, rate in rates.items():
         if rate != 1.0:
             path = ".".join(names)
-            every = re.sub(r"\d+", "*", path)
+            every = re.sub(r"\d+", "*", as_pattern(path))
             same = all(r == rate for x, r in rates.items() if matches(".".join(x), every))
-            patterns[every if same else path] = rate
+            patterns[every if same else as_pattern(path)] = rate
     if not patterns or 1.0 in rates.values():
         # `by_path` refuses a parameter that no pattern matches.
         patterns["*"] = 1.0

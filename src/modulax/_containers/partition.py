@@ -9,10 +9,11 @@ import equinox as eqx
 from .._protocol.container import AbstractContainer, extra_for, required_part
 from .._protocol.leafwise import one_function_per_rule
 from .._protocol.masks import AbstractLabels, as_labels, merge, select
-from .._protocol.transform import AbstractTransform, zeros_without
+from .._protocol.transform import AbstractTransform
 from .._support.checks import brief, listing
 from .._support.module import AbstractState, nested
 from .._support.types import Params, State, Updates
+from ..tree._math import shapes_without, zeros_without
 from ..tree._paths import leaf_paths
 
 
@@ -100,7 +101,7 @@ class Partition(AbstractContainer):
         new_states: OrderedDict[Hashable, State] = OrderedDict()
         # Groups that differ in numbers alone are traced as one rule.
         with one_function_per_rule():
-            for label, chosen in self.groups(updates).items():
+            for label, chosen in self.groups(shapes_without(self.example_axes, updates)).items():
                 group_params = None if params is None else select(params, chosen)
                 group_extra = extra_for(extra, chosen, updates, params, "Partition.update")
                 group, new_states[label] = self.transforms[label].update(

@@ -5,7 +5,7 @@ learning rate with warm-up, `ScheduleFreeRate`, which it uses for the weights of
 """
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -14,11 +14,14 @@ from jaxtyping import Array, ArrayLike, DTypeLike, Float
 from .._containers.chain import Chain
 from .._containers.schedule_free import ScheduleFree
 from .._protocol.fields import Hyperparameter, Number, OptionalNumber, followed, number, required_number
+from .._protocol.last_step import steps_back
 from .._protocol.masks import as_labels
-from .._protocol.optimizer import AbstractOptimizer
+from .._protocol.optimizer import AbstractOptimizer, OptimizerState
 from .._protocol.schedule import AbstractSchedule
+from .._protocol.schedule_values import resolve
 from .._support.arithmetic import bias, default_float, safe_sqrt
 from .._support.checks import DECAY, FRACTION, NON_NEGATIVE
+from .._support.module import with_fields
 from .._support.types import Follow, FollowReference
 from .._transforms.regularization import AddDecayedWeights
 from .._transforms.rmsprop import ScaleByRMS
@@ -48,7 +51,28 @@ class ScheduleFreeRate(AbstractSchedule):
         return rate if self.b2 is None else rate * safe_sqrt(bias(self.b2, t))
 
 
-class ScheduleFreeSGD(AbstractOptimizer):
+class AbstractScheduleFreeOptimizer(AbstractOptimizer):
+    """An optimizer whose learning rate is multiplied by a warm-up of its own."""
+
+    learning_rate: eqx.AbstractVar[Any]
+    warmup_steps: eqx.AbstractVar[Any]
+    follow: eqx.AbstractVar[Any]
+
+    # Overridden because `metrics` has the learning rate with the warm-up.
+    def at(self, state: OptimizerState) -> Self:
+        """Return this optimizer with every schedule replaced by its value at the next step.
+
+        Args:
+            state: the state of this optimizer.
+        """
+        now = super().at(state)
+        if now.warmup_steps is None or not steps_back():
+            return now
+        rate = ScheduleFreeRate(now.learning_rate, now.warmup_steps, first=int(self.follow != "optax"))
+        return with_fields(now, learning_rate=resolve(rate, state.step))
+
+
+class ScheduleFreeSGD(AbstractScheduleFreeOptimizer):
     r"""SGD without a learning rate schedule: averaging the iterates replaces learning rate decay and momentum.
 
     $$
@@ -101,7 +125,7 @@ class ScheduleFreeSGD(AbstractOptimizer):
         return ScheduleFree(steps, rate, self.b1, self.weight_lr_power, self.state_dtype, follow=self.follow)
 
 
-class ScheduleFreeAdamW(AbstractOptimizer):
+class ScheduleFreeAdamW(AbstractScheduleFreeOptimizer):
     r"""AdamW without a learning rate schedule: averaging the iterates replaces learning rate decay and momentum.
 
     $$

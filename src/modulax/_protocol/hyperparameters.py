@@ -399,10 +399,17 @@ def fields_inside(module: AbstractHyperparameters) -> Iterator[tuple[Any, ...]]:
     yield from inside(module, ())
 
 
-def find_paths(module: AbstractHyperparameters, name: str, function: str) -> list[Path]:
+BY_KEYWORD = '**{{"{}": ...}}'
+
+
+def find_paths(module: AbstractHyperparameters, name: str, function: str, written: str = BY_KEYWORD) -> list[Path]:
     """The key paths that a name given to `replace` refers to: hyperparameters, or else options and parts.
 
-    `function` is what the caller is called in an error message.
+    Args:
+        module: a transform or a schedule.
+        name: the name.
+        function: what the caller is called in an error message.
+        written: how the caller takes a name with dots, with `{}` in its place.
     """
     own = [(field.name,) for field in dataclasses.fields(module)]
     if (name,) in own:
@@ -416,14 +423,16 @@ def find_paths(module: AbstractHyperparameters, name: str, function: str) -> lis
         raise unknown_name(call, name, [*numbers, *own], ends, what)
     if len(found) > 1 and ends_with(found[0], name):  # else it is a pattern
         one = joined(found[0])
-        remedy = f'Write one of them as `**{{"{one}": ...}}`, or all of them as `**{{"*.{name}": ...}}`.'
+        remedy = f"Write one of them as `{written.format(one)}`, or all of them as `{written.format(f'*.{name}')}`."
         raise ambiguous_name(call, found, remedy)
     return outermost(found)  # of a schedule and the hyperparameters in it, only the schedule
 
 
-def find_all(module: AbstractHyperparameters, names: Iterable[str], function: str) -> dict[str, list[Path]]:
+def find_all(
+    module: AbstractHyperparameters, names: Iterable[str], function: str, written: str = BY_KEYWORD
+) -> dict[str, list[Path]]:
     """The key paths of several names, as `find_paths` finds them; an error if two names refer to one value."""
-    found = {name: find_paths(module, name, function) for name in names}
+    found = {name: find_paths(module, name, function, written) for name in names}
     for (name, paths), (other, others) in itertools.combinations(found.items(), 2):
         for a, b in itertools.product(paths, others):
             if len(outermost(sorted([a, b], key=len))) == 1:

@@ -26,6 +26,11 @@ def at_last_step() -> contextlib.AbstractContextManager[None]:
     return _in_force(_steps_back, 1)
 
 
+def at_next_step() -> contextlib.AbstractContextManager[None]:
+    """In this block, also inside one of `at_last_step`, schedules are replaced by their values at the next step."""
+    return _in_force(_steps_back, 0)
+
+
 def steps_back() -> int:
     """How many steps before the next one the values of schedules are asked for."""
     return _steps_back.get()

@@ -24,7 +24,7 @@ from .._support.checks import check_extra
 from .._support.types import State
 from ..tree._math import strong
 from ..tree._paths import JoinedNames, join, key_names
-from .last_step import steps_back, steps_of_round
+from .last_step import at_next_step, steps_back, steps_of_round
 from .schedule import AbstractSchedule, AbstractStatefulSchedule, is_schedule, is_stateful
 from .transform import AbstractTransform, extra_arguments
 
@@ -101,7 +101,8 @@ def with_current_values(
         # Outside a step there are no extra arguments, and `__call__` must do without them.
         if extra is not None:
             check_extra(f"`{type(schedule).__name__}`, the schedule of `{name}`,", extra_arguments(schedule), extra)
-        numbers[name] = _as_default_float(resolve(schedule, step)(states[name], **(extra or {})))
+        with at_next_step():  # of which the state is
+            numbers[name] = _as_default_float(resolve(schedule, step)(states[name], **(extra or {})))
     if numbers:
         stops = _stops_for_states(tree)
         tree = jtu.tree_map_with_path(lambda path, x: numbers.get(_name(path), x), tree, is_leaf=stops)

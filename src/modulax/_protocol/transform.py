@@ -13,7 +13,6 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import jax
-import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
@@ -30,7 +29,7 @@ from .._support.types import P, Params, S, State, Updates
 from .._support.variables import without_variables
 from ..tree._align import paired, refuse_integers, refuse_numbers
 from ..tree._leaves import arrays_of, with_arrays
-from ..tree._math import trainable
+from ..tree._math import trainable, zeros_without
 from .apply_updates import apply_updates
 from .boundary import EvalBoundary, InitBoundary, UpdateBoundary
 from .entry import as_written, entry, explained
@@ -412,11 +411,6 @@ def in_dtype_of(like: Array, x: Array, wide: Sequence[DTypeLike]) -> Array:
         wide: the `update_dtypes` of the transforms that made it.
     """
     return x if wide and x.dtype == common_dtype(like.dtype, *wide) else x.astype(like.dtype)
-
-
-def zeros_without(axes: tuple[int, ...], updates: Updates) -> Updates:
-    """Zeros like the updates, on the same devices, without batch axes of examples."""
-    return jtu.tree_map(lambda u: jnp.sum(jnp.zeros_like(u), axes) if axes else jnp.zeros_like(u), updates)
 
 
 def zeros_returned(

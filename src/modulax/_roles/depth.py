@@ -22,9 +22,13 @@ Shapes = Mapping[Names, tuple[int, ...]]
 
 def depths_from_paths(leaves: Shapes, where: str | None, axis: int) -> dict[Names, Any]:
     """The depth of every leaf, from a list or a stack of blocks and the names of the other leaves."""
-    lists = lists_of_blocks(leaves)
+    if flat := names_in_flat(leaves):
+        depths = depths_from_paths({inside: leaves[names] for names, inside in flat.items()}, where, axis)
+        return {names: depths[inside] for names, inside in flat.items()}
+    lists = lists_of_blocks(leaves) or _single_blocks(leaves)
     if where is not None:
-        blocks = lists.get(where, lists.get(f"{where}.*"))
+        every = lists | _indexed(leaves) | lists
+        blocks = every.get(where, every.get(f"{where}.*"))
     else:
         blocks = next(iter(lists.values())) if len(lists) == 1 else None
     if blocks is not None:
@@ -47,7 +51,10 @@ def depths_from_paths(leaves: Shapes, where: str | None, axis: int) -> dict[Name
 
 def depths_in(leaves: Shapes) -> dict[Names, Any]:
     """Return the depths of the leaves of which the paths tell it."""
-    lists = list(lists_of_blocks(leaves).values())
+    if flat := names_in_flat(leaves):
+        depths = depths_in({inside: leaves[names] for names, inside in flat.items()})
+        return {names: depths[inside] for names, inside in flat.items() if inside in depths}
+    lists = list((lists_of_blocks(leaves) or _single_blocks(leaves)).values())
     nodes = [] if lists else _stacks(leaves, 0)
     if len(lists) == 1:
         blocks, n = _ranked(lists[0])
@@ -87,16 +94,40 @@ def _from_stack(leaves: Shapes, node: str, axis: int) -> dict[Names, Any]:
 
 def lists_of_blocks(paths: Iterable[Names]) -> dict[str, dict[Names, int]]:
     """The outermost lists of at least two blocks, `blocks.*` or `layers_*`: the number of the block of each leaf."""
-    candidates: dict[str, dict[Names, int]] = collections.defaultdict(dict)
+    return _outermost({path: blocks for path, blocks in _indexed(paths).items() if len(set(blocks.values())) > 1})
+
+
+def _single_blocks(paths: Iterable[Names]) -> dict[str, dict[Names, int]]:
+    """The outermost lists of one block, which their names tell from other numbers in a path."""
+    return _outermost(
+        {path: blocks for path, blocks in _indexed(paths).items() if _STACK.search(path.rstrip("*").rstrip("._"))}
+    )
+
+
+def _indexed(paths: Iterable[Names]) -> dict[str, dict[Names, int]]:
+    """Whatever has a number in its path, `blocks.*` or `layers_*`: the number of each leaf in it."""
+    found: dict[str, dict[Names, int]] = collections.defaultdict(dict)
     for names in paths:
         for i, name in enumerate(names):
             if match := _INDEXED.fullmatch(name):
-                candidates[".".join((*names[:i], f"{match[1]}*"))][names] = int(match[2])
-    lists: dict[str, dict[Names, int]] = {}
-    for path, blocks in candidates.items():  # those outside come before those inside them
-        if len(set(blocks.values())) > 1 and not any(blocks.keys() & outer.keys() for outer in lists.values()):
-            lists[path] = blocks
-    return lists
+                found[".".join((*names[:i], f"{match[1]}*"))][names] = int(match[2])
+    return dict(found)
+
+
+def _outermost(lists: Mapping[str, dict[Names, int]]) -> dict[str, dict[Names, int]]:
+    found: dict[str, dict[Names, int]] = {}
+    for path, blocks in lists.items():  # those outside come before those inside them
+        if not any(blocks.keys() & outer.keys() for outer in found.values()):
+            found[path] = blocks
+    return found
+
+
+def names_in_flat(paths: Iterable[Names]) -> dict[Names, Names]:
+    """The names in the keys of a flat dict, such as `"layers.0.weight"` in a state dict; empty for another tree."""
+    paths = list(paths)
+    if not all(len(names) == 1 for names in paths) or not any("." in names[0] for names in paths):
+        return {}
+    return {names: tuple(names[0].split(".")) for names in paths}
 
 
 def _stacks(leaves: Shapes, axis: int) -> list[str]:
@@ -104,7 +135,7 @@ def _stacks(leaves: Shapes, axis: int) -> list[str]:
     candidates: dict[str, list[tuple[int, ...]]] = collections.defaultdict(list)
     for names, shape in leaves.items():
         i = next((i for i, name in enumerate(names[:-1]) if _STACK.search(name)), None)
-        if i is not None:
+        if i is not None and not _INDEXED.fullmatch(names[i + 1]):  # else it is a list
             candidates[".".join(names[: i + 1])].append(shape)
     return [
         node

@@ -19,7 +19,7 @@ from .._support.methods import explained
 from .._support.tables import html_table, table
 from ..tree._math import shapes_of
 from ..tree._paths import Names, key_names, matches, named_leaves
-from .depth import depths_in, lists_of_blocks
+from .depth import depths_in, lists_of_blocks, names_in_flat
 from .layers import role_in_layer
 from .names import by_name, in_flax_dict, in_module, unknown
 from .role import AbstractRole, Other
@@ -120,6 +120,10 @@ def roles_of(model: Model, given: Given) -> list[tuple[Names, AbstractRole]]:
     """
     leaves = named_leaves(model.params)
     known = [names for names, _ in named_leaves(model.params, with_none=True)]
+    if flat := names_in_flat(known):
+        model, known = model._replace(nodes={}), list(flat.values())
+        leaves = [(flat[names], x) for names, x in leaves]
+    own = {inside: names for names, inside in flat.items()}
     for pattern, _ in given:
         if known and not any(_fits(names[:n], pattern) for names in known for n in range(1, len(names) + 1)):
             raise ValueError(
@@ -129,7 +133,7 @@ def roles_of(model: Model, given: Given) -> list[tuple[Names, AbstractRole]]:
     blocks = {names: path.count(".") + 1 for path, numbers in lists_of_blocks(known).items() for names in numbers}
     every = set(known) | {names[:-1] for names in known if names[-1:] in _PARTS}
     found = [(names, x.shape, _found(model, names, x.shape, every, blocks.get(names))) for names, x in leaves]
-    return [(names, _given(given, names, shape, role)) for names, shape, role in found]
+    return [(own.get(names, names), _given(given, names, shape, role)) for names, shape, role in found]
 
 
 def _found(model: Model, names: Names, shape: tuple[int, ...], known: Set[Names], block: int | None) -> AbstractRole:

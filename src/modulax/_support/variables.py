@@ -14,6 +14,13 @@ def is_variable(x: Any) -> bool:
     return nnx is not None and isinstance(x, nnx.Variable)
 
 
+def holds_states(tree: PyTree) -> bool:
+    """Whether parts of a tree became `nnx.State`, as Modules inside variables do in the stock `flax.nnx.Optimizer`."""
+    nnx = sys.modules.get("flax.nnx")
+    are_states = None if nnx is None else nnx.State.__instancecheck__
+    return are_states is not None and any(map(are_states, jtu.tree_leaves(tree, is_leaf=are_states)))
+
+
 def without_variables(tree: PyTree) -> PyTree:
     """Return a tree with the arrays of its NNX variables in their place."""
     nnx = sys.modules.get("flax.nnx")

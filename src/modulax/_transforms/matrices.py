@@ -207,7 +207,7 @@ def mistaken_for_matrices(specified: AbstractLabels, tree: PyTree) -> list[tuple
     """Return the paths of the matrices of which nothing but the number of axes is known, and a name that denies it."""
     rows = zip(named_leaves(tree), specified.labels(tree), strict=True)
     found = [
-        (".".join(names), looks_like_another(names))
+        (".".join(names), looks_like_another(tuple(".".join(names).split("."))))  # a key may hold dots
         for (names, _), role in rows
         if isinstance(role, AbstractRole) and role.is_hidden and not role.is_known
     ]

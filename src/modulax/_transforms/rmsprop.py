@@ -8,7 +8,15 @@ from jaxtyping import Array, PyTree
 
 from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
-from .._support.arithmetic import abs_sq, at_least_float32, bias, moment, safe_sqrt, second_moment_like, without_infinities
+from .._support.arithmetic import (
+    abs_sq,
+    at_least_float32,
+    bias,
+    moment,
+    safe_sqrt,
+    second_moment_like,
+    without_infinities,
+)
 from .._support.checks import DECAY
 from .._support.module import AbstractState, counter, like_params
 from .._support.types import Count, Shared

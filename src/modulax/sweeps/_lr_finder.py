@@ -170,7 +170,7 @@ def lr_finder(
         raise ValueError(
             f"`sweeps.lr_finder(low={low!r}, high={high!r})` needs two positive rates, the lower one first."
         )
-    for path in find_paths(optimizer, name, "sweeps.lr_finder"):
+    for path in find_paths(optimizer, name, "sweeps.lr_finder", 'name="{}"'):
         _check_no_schedule(optimizer, name, path)
     rates = np.geomspace(low, high, n)
     sweep = grid(optimizer, **{name: rates})
@@ -179,7 +179,7 @@ def lr_finder(
     )
     experiment.results().scores(metric, mode=mode, reduce=reduce)  # an error if there is no such metric
     results = train_all(experiment, Settings(chunk, memory, folder, progress))
-    scores = results.scores(metric, mode=mode, reduce=reduce)
+    scores = results._sound_scores(metric, mode=mode, reduce=reduce)
     smoothed, suggestion, note = _suggestion(rates, scores, mode)
     best = float(rates[int(smoothed.argmax() if mode == "max" else smoothed.argmin())])
     peak = None if suggestion is None else best

@@ -180,8 +180,10 @@ class _Search:
         self.study, self.experiment, self.reduce = study, experiment, reduce
         self.metrics: dict[int, list[np.ndarray]] = {}  # [seed, segment]
         self.trained: dict[int, int] = {}  # segments
+        self.has_sound_run = False  # else what `diverged` marks is a metric that is NaN between evaluations
         blanks = experiment.results()
         self._values(blanks)  # an error if there is no such metric, before anything is trained
+        self.has_sound_run = False
         leaves = list(blanks._named())
         self.objectives = [0 if name is None else leaves.index(name) for name in study.metrics]  # among the leaves
         where, self.structure = experiment.where, experiment.structures[0]
@@ -249,7 +251,11 @@ class _Search:
     def _values(self, results: Results) -> np.ndarray:
         """The values of the objectives, `[trial, objective]`; the worst possible if a run diverged."""
         pairs = zip(self.study.metrics, self.study.modes, strict=True)
-        return np.stack([results.scores(name, mode=mode, reduce=self.reduce) for name, mode in pairs], 1)
+        self.has_sound_run |= not results.diverged.all()
+        columns = [
+            results._sound_scores(name, mode=mode, reduce=self.reduce, tells=self.has_sound_run) for name, mode in pairs
+        ]
+        return np.stack(columns, 1)
 
     def _blank(self) -> list[np.ndarray]:
         return [blank(x.shape[1:], x.dtype) for x in self.experiment.metrics]

@@ -80,7 +80,7 @@ def pbt(
     population = as_sweep(sweep)
     size = len(population)
     replaced = _replaced(population, exploit)
-    paths = paths_of(population[0], explore, "sweeps.pbt")
+    paths = paths_of(population[0], explore, "sweeps.pbt", 'explore={{"{}": ...}}')
     # A name that stands for several values, such as the rates of groups, changes each of them by itself.
     columns = {path: name if len(of_name) == 1 else path for name, of_name in paths.items() for path in of_name}
     functions = {name: _as_function(name, change) for name, change in explore.items()}

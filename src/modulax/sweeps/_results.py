@@ -143,11 +143,20 @@ class Results:
         is_last = (self.segments == self.segments.max())[:, None]
         return reduced(np.where(is_last & ~bad, values, np.nan), mode, reduce)
 
+    def _sound_scores(
+        self, metric: str | None, *, mode: str, reduce: str = "mean", tells: bool | None = None
+    ) -> np.ndarray:
+        """The scores, with the worst one for runs that diverged.
+
+        A metric that is NaN between evaluations marks all runs, and `diverged` tells nothing.
+        """
+        tells = not self.diverged.all() if tells is None else tells
+        # In `pbt`, a member goes on from another carry.
+        return self._scores(metric, mode, reduce, self.diverged & (tells and self.parents is None))
+
     def _costs(self, metric: str | None, *, mode: str, reduce: str = "mean") -> np.ndarray:
-        """The scores without the runs that diverged, of which small ones are good in both modes."""
-        # In `pbt`, a member goes on from another carry. A metric that is NaN between evaluations marks all runs.
-        tells = self.parents is None and not self.diverged.all()
-        scores = self._scores(metric, mode, reduce, self.diverged & tells)
+        """The scores, with the worst one for runs that diverged, of which small ones are good in both modes."""
+        scores = self._sound_scores(metric, mode=mode, reduce=reduce)
         return scores if mode == "min" else -scores
 
     def best(self, metric: str | None = None, *, mode: str = "min", reduce: str = "mean") -> tuple[Any, dict[str, Any]]:

@@ -20,6 +20,7 @@ from .._containers.chain import is_chain
 from .._protocol.container import part_fields
 from .._protocol.hyperparameters import (
     ARRAY_TYPES,
+    BY_KEYWORD,
     AbstractHyperparameters,
     batched_number,
     fields_inside,
@@ -248,9 +249,12 @@ def combined(function: str, optimizer: AbstractTransform, names: Iterable[str], 
     return Sweep([optimizer.replace(**dict(zip(paths, row, strict=True))) for row in rows], paths)
 
 
-def paths_of(optimizer: AbstractTransform, names: Iterable[str], function: str) -> dict[str, tuple[str, ...]]:
+def paths_of(
+    optimizer: AbstractTransform, names: Iterable[str], function: str, written: str = BY_KEYWORD
+) -> dict[str, tuple[str, ...]]:
     """The dotted paths of the hyperparameters with each name; an error if one has none, or is an option."""
-    all_paths = {name: tuple(map(joined, paths)) for name, paths in find_all(optimizer, names, function).items()}
+    found = find_all(optimizer, names, function, written)
+    all_paths = {name: tuple(map(joined, paths)) for name, paths in found.items()}
     for name, paths in all_paths.items():
         if not set(paths) <= optimizer.addresses().keys():
             owner = type(optimizer).__name__

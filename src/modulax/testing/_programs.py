@@ -174,7 +174,6 @@ def law_update_returns_before_the_result_is_ready(case: Case) -> None:
     It is called with updates that are still being computed, and must return before they are. Neither inspect a value in
     Python nor use a callback.
     """
-
     # A GPU is given each iteration by the host, which takes as long as a small product.
     size = 256 if jax.default_backend() == "cpu" else 4096
 

@@ -269,3 +269,13 @@ def all_finite(tree: PyTree) -> Bool[Array, ""]:
 
 def _all(found: list[Array]) -> Bool[Array, ""]:
     return functools.reduce(jnp.logical_and, found, jnp.ones((), bool))
+
+
+def zeros_without(axes: tuple[int, ...], updates: PyTree) -> PyTree:
+    """Zeros like the updates, on the same devices, without batch axes of examples."""
+    return jtu.tree_map(lambda u: jnp.sum(jnp.zeros_like(u), axes) if axes else jnp.zeros_like(u), updates)
+
+
+def shapes_without(axes: tuple[int, ...], updates: PyTree) -> PyTree:
+    """The updates, or their shapes without batch axes of examples, for a function that tells parameters by shape."""
+    return jax.eval_shape(lambda: zeros_without(axes, updates)) if axes else updates

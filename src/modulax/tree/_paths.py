@@ -126,6 +126,11 @@ def leaf_paths(tree: PyTree, *, with_none: bool = False) -> list[str]:
     return [path for path, _ in leaves_with_paths(tree, with_none=with_none)]
 
 
+def as_pattern(path: str) -> str:
+    """The shell-style pattern that matches this path alone, where no name holds `*` or `?`."""
+    return path.replace("[", "[[]")  # which begins a set of characters
+
+
 def matches(path: str, pattern: str, separator: str = ".") -> bool:
     """Whether a shell-style pattern matches a path.
 
