@@ -243,6 +243,8 @@ def benchmarks(session: nox.Session) -> None:
     """Measure against optax and write benchmarks/RESULTS.md (`-- --quick`: does it run?)."""
     install(session, "benchmarks", "-e", f".{EVERY_EXTRA}")
     session.run("python", "benchmarks/run.py", *session.posargs, env=ENVIRONMENT)
+    if "--quick" in session.posargs:
+        session.run("python", "benchmarks/device_steps.py", "--quick", env=ENVIRONMENT)
 
 
 @nox.session

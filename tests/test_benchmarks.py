@@ -2,6 +2,7 @@
 
 import copy
 import importlib
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 
 from docs import pictures
 
-FOLDER = Path(__file__).parents[1] / "benchmarks"
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "benchmarks"
 
 
 @pytest.fixture
@@ -69,3 +71,14 @@ def test_the_picture_shows_ratios_to_optax():
 def test_results_of_a_commit_that_has_none(results: Any):
     with pytest.raises(SystemExit, match="0000000 is no file and no commit"):
         results.read("0000000")
+
+
+def test_times_in_the_guides_are_those_that_were_measured():
+    measured = (FOLDER / "DEVICES.md").read_text(encoding="utf-8")
+    times = {cell.strip() for line in measured.splitlines() for cell in line.split("|")}
+    pages = [(ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("performance", "low_bit", "muon")]
+    # A paragraph, or the table after one that ends in a colon.
+    blocks = re.findall(r"[^\n].*?H200.*?(?:(?<!:)\n\n|:\n\n.*?\n\n)", "\n\n".join(pages), re.DOTALL)
+    quoted = re.findall(r"[\d.]+ (?:ms|µs)", "".join(block[block.index("H200") :] for block in blocks))
+    assert len(quoted) == 17
+    assert {*quoted} <= times

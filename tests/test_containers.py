@@ -3,8 +3,8 @@
 from collections import OrderedDict
 from typing import Any
 
-import equinox as eqx
 import chex
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu

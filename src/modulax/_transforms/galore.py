@@ -86,6 +86,9 @@ class ScaleByGaLore(AbstractContainer):
     The inner transform receives the parameters projected in the same way. Leaves that aren't matrices are passed to it
     unchanged, and their updates are not multiplied by $\alpha$.
 
+    The signs of singular vectors are those that the decomposition on the device returns. The moments stay when the
+    projector changes, as in the authors' code, so a training on a GPU is another one than on a CPU from then on.
+
     Args:
         rank: rank $r$ of the projection. A matrix with a smaller side keeps its size, and is only rotated.
         update_proj_gap: number $T$ of steps between two computations of the projectors.
