@@ -111,6 +111,23 @@ def test_an_nnx_model_and_its_optimizer(tmp_path: Path):
     assert_equal(nnx.as_pure(restored), nnx.as_pure(tree))
 
 
+def test_a_state_of_nnx_is_restored_into_another_optimizer_however_orbax_wrote_it(tmp_path: Path):
+    """Without the boxes of variables too. The root of the model has a dot in a name."""
+    from flax import nnx
+
+    import modulax.nnx
+
+    model = nnx.Dict({"a.b": nnx.Param(jnp.ones(2)), "c": nnx.Param(jnp.ones(3))})
+    optimizer, chain = mx.ScaleByAdam(), mx.Chain(mx.ClipByGlobalNorm(1.0), mx.ScaleByAdam())
+    state = nnx.state(modulax.nnx.Optimizer(model, optimizer))
+    template = nnx.state(modulax.nnx.Optimizer(model, chain))["opt_state"]
+    for i, form in enumerate((state, nnx.as_pure(state), nnx.to_pure_dict(state))):
+        with ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save(tmp_path / str(i), {"opt_state": form["opt_state"]})
+        _, report = checkpoint.restore(tmp_path / str(i), {"opt_state": template}, strict=False)
+        assert (len(report.restored), report.fresh, report.unused) == (5, (), ())
+
+
 def test_names_may_hold_dots_and_slashes(tmp_path: Path):
     tree = {
         "a.b": jnp.ones(1),

@@ -23,7 +23,7 @@ from ._convert import check, fill_by_name
 from ._names import Report, Template, named
 from ._optax_pairs import Plan, Value, pair
 from ._renaming import Rename, renamed
-from ._store import opened
+from ._store import opened, unescaped
 from ._stored import as_stored, plain
 
 _Fetch = Callable[[dict[Names, Any]], Mapping[Names, Any]]
@@ -148,7 +148,7 @@ def _opened(
     with contextlib.ExitStack() as stack:
         if isinstance(source, (str, os.PathLike)):
             paths, specs, read = stack.enter_context(opened(source))
-            found = _unboxed(dict(zip(paths, specs, strict=True)), own)
+            found = _unboxed(dict(zip(map(unescaped, paths), specs, strict=True)), own)
         else:
             found = _unboxed({name: plain(x) for name, x in _arrays(source).items()}, own)
             read = None
