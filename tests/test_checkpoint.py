@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+import optax
 import orbax.checkpoint as ocp
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -282,6 +283,38 @@ def test_what_is_refused():
     np.testing.assert_array_equal(filled["w"], x)
     with pytest.raises(ValueError, match="must contain arrays or numbers"):
         checkpoint.save("/nowhere", {"a": None})
+
+
+def test_one_rename_leaves_out_all_that_has_another_shape():
+    """The last layer of a new task, with its moments: from this library and from optax, also in fewer bits."""
+
+    def params(n: int) -> Any:
+        return {"enc": {"w": jnp.ones((4, 2)), "b": jnp.ones(2)}, "head": {"w": jnp.ones((4, n)), "b": jnp.ones(n)}}
+
+    def tree(optimizer: Any, n: int) -> Any:
+        return {"params": params(n), "opt_state": optimizer.init(params(n))}
+
+    def restored(template: Any, saved: Any, **options: Any) -> Any:
+        read = checkpoint.state_from_optax if isinstance(saved["opt_state"], tuple) else checkpoint.load_state_dict
+        return read(
+            template, saved if isinstance(saved["opt_state"], tuple) else checkpoint.state_dict(saved), **options
+        )
+
+    adam, low_bit = mx.AdamW(0.1), mx.LowBit(mx.AdamW(0.1), min_size=8)
+    for before, after in ((adam, adam), (low_bit, low_bit), (optax.adamw(0.1), adam)):
+        template, saved = tree(after, 3), tree(before, 5)
+        with pytest.raises(ValueError, match="has shape .* arrays differ in shape") as error:
+            restored(template, saved)
+        rename = eval(str(error.value).split("`rename=")[1].split("`")[0])
+        _, report = restored(template, saved, rename=rename, strict=False)
+        assert {name for name in report.fresh if "rng_key" not in name} == {
+            name for name in checkpoint.state_dict(template) if "head" in name
+        }
+    # A name that ends another one.
+    with pytest.raises(ValueError, match=r"if name in \['w'\] else name") as error:
+        checkpoint.load_state_dict({"w": jnp.ones(2), "a": {"w": jnp.ones(2)}}, {"w": jnp.ones(3), "a.w": jnp.ones(2)})
+    with pytest.raises(ValueError, match=r"Pass a template with the shapes that were saved\.$"):
+        checkpoint.state_to_optax(optax.adamw(0.1).init(params(3)), adam.init(params(5)))
 
 
 def test_a_checkpoint_of_another_optimizer_is_refused_and_told(tmp_path: Path):

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -97,7 +98,7 @@ def state_from_optax(template: PyTree, source: Any, *, rename: Rename = None, st
         lent = not isinstance(source, (str, os.PathLike))
         said = () if strict else remarks(Nesting(form, set(), own, ()), own, plan.values)
         report = dataclasses.replace(report, remarks=said)
-        return _filled(template, own, plan.values, theirs, fetch, lent), report
+        return _filled(template, own, plan.values, theirs, fetch, lent, before), report
 
 
 def state_to_optax(template: PyTree, source: PyTree) -> Any:
@@ -251,11 +252,8 @@ def _report(
     taken = {source for value in values.values() for source in value.sources}
     unused = {x: name for x, name in found.items() if x not in taken}
     lacking, left = ([a[x] for x in a if x not in b] for a, b in zip((fresh, unused), without, strict=True))
-    return (
-        Report(restored, tuple(join(part) for x in fresh for part in parts(x)), tuple(unused.values())),
-        lacking,
-        left,
-    )
+    initial = tuple(join(part) for x in fresh for part in parts(x))
+    return Report(restored, initial, tuple(unused.values())), lacking, left
 
 
 def _filled(
@@ -265,21 +263,25 @@ def _filled(
     found: Mapping[Names, Any],
     fetch: _Fetch,
     lent: bool,
+    old_names: Mapping[Names, str] = MappingProxyType({}),
 ) -> PyTree:
     """Read what the leaves are filled from, in their dtypes and on their devices; `lent` is as in `fill`.
+
+    `old_names` has the names in a source of which some may be left out.
 
     Raises:
         ValueError: if the shape of an array differs.
     """
-    wanted, made = dict[Names, Any](), dict[Names, Any]()
+    wanted, made, pairs = dict[Names, Any](), dict[Names, Any](), list[tuple[str, str, Any, Any]]()
     for name, value in values.items():
         specs = [jax.ShapeDtypeStruct(tuple(found[x].shape), found[x].dtype) for x in value.sources]
         # Shapes and dtypes are checked before anything is read.
         result = jax.eval_shape(lambda *xs, f=value.function, leaf=own[name]: _cast(f(*xs), leaf), *specs)
-        check(join(name), join(value.sources[0]), own[name], result)
+        pairs.append((join(name), old_names.get(value.sources[0], join(value.sources[0])), own[name], result))
         place = getattr(own[name], "sharding", None) if len(specs) == 1 and result.shape == specs[0].shape else None
         wanted |= {x: spec.update(sharding=place) for x, spec in zip(value.sources, specs, strict=True)}
         made[name] = result
+    check(pairs, list(old_names.values()))
     arrays = fetch(wanted)
 
     def computed(leaves: dict[Names, Any]) -> dict[Names, Any]:
