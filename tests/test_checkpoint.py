@@ -303,7 +303,7 @@ def test_one_rename_leaves_out_all_that_has_another_shape():
     adam, low_bit = mx.AdamW(0.1), mx.LowBit(mx.AdamW(0.1), min_size=8)
     for before, after in ((adam, adam), (low_bit, low_bit), (optax.adamw(0.1), adam)):
         template, saved = tree(after, 3), tree(before, 5)
-        with pytest.raises(ValueError, match="has shape .* arrays differ in shape") as error:
+        with pytest.raises(ValueError, match=r"has shape .* arrays differ in shape") as error:
             restored(template, saved)
         rename = eval(str(error.value).split("`rename=")[1].split("`")[0])
         _, report = restored(template, saved, rename=rename, strict=False)
@@ -311,7 +311,7 @@ def test_one_rename_leaves_out_all_that_has_another_shape():
             name for name in checkpoint.state_dict(template) if "head" in name
         }
     # A name that ends another one.
-    with pytest.raises(ValueError, match=r"if name in \['w'\] else name") as error:
+    with pytest.raises(ValueError, match=r"if name in \['w'\] else name"):
         checkpoint.load_state_dict({"w": jnp.ones(2), "a": {"w": jnp.ones(2)}}, {"w": jnp.ones(3), "a.w": jnp.ones(2)})
     with pytest.raises(ValueError, match=r"Pass a template with the shapes that were saved\.$"):
         checkpoint.state_to_optax(optax.adamw(0.1).init(params(3)), adam.init(params(5)))
