@@ -295,10 +295,9 @@ def test_one_rename_leaves_out_all_that_has_another_shape():
         return {"params": params(n), "opt_state": optimizer.init(params(n))}
 
     def restored(template: Any, saved: Any, **options: Any) -> Any:
-        read = checkpoint.state_from_optax if isinstance(saved["opt_state"], tuple) else checkpoint.load_state_dict
-        return read(
-            template, saved if isinstance(saved["opt_state"], tuple) else checkpoint.state_dict(saved), **options
-        )
+        if isinstance(saved["opt_state"], tuple):
+            return checkpoint.state_from_optax(template, saved, **options)
+        return checkpoint.load_state_dict(template, checkpoint.state_dict(saved), **options)
 
     adam, low_bit = mx.AdamW(0.1), mx.LowBit(mx.AdamW(0.1), min_size=8)
     for before, after in ((adam, adam), (low_bit, low_bit), (optax.adamw(0.1), adam)):
