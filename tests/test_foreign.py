@@ -172,3 +172,18 @@ def test_moments_of_torch_and_optax_are_quantized(bits: Any):
         chex.assert_trees_all_equal_structs(found, optimizer.init(params))
         back, _ = checkpoint.state_to_optax(optax.adamw(1e-2).init(params), found)
         chex.assert_trees_all_close(back, moments)
+
+
+def test_stacks_in_fewer_bits_stay_fresh_and_are_named():
+    params = {"v": jnp.ones((4, 2), jnp.float32), "w": jnp.ones((4, 2), jnp.float32)}
+    state = mx.LowBit(mx.Stacked(mx.AdamW(1e-2)), min_size=8).init(params)
+    theirs = {i: {"step": 4, "exp_avg": np.ones((4, 2)), "exp_avg_sq": np.ones((4, 2))} for i in range(2)}
+    moments = optax.adamw(1e-2).init(params)
+    for _, report in (
+        checkpoint.state_from_torch(state, {"state": theirs}, {"v": 0, "w": 1}),
+        checkpoint.state_from_optax(state, moments, strict=False),
+    ):
+        assert any(name.endswith("mu.v.codes") for name in report.fresh)
+        assert any(name.endswith("mu.v") for name in report.unused)
+    with pytest.raises(ValueError, match=r"the optax state lacks \S*mu\.v\.codes"):
+        checkpoint.state_from_optax(state, moments)

@@ -74,9 +74,9 @@ def state_from_optax(template: PyTree, source: Any, *, rename: Rename = None, st
         FileNotFoundError: if there is no checkpoint at the path.
     """
     owner = "state_from_optax"
-    form = widened(unstack(template))
-    own, states = named(form), _outermost(form, AbstractState)
-    ours = Side(_arrays(template), own)
+    form = unstack(widened(template))
+    states, ours = _outermost(form, AbstractState), Side(_arrays(template), named(form))
+    own = ours.arrays
     if not states:
         raise ValueError(
             f"`{owner}`: the template has no state of modulax. Pass `optimizer.init(params)`, or a tree with it."
@@ -91,6 +91,7 @@ def state_from_optax(template: PyTree, source: Any, *, rename: Rename = None, st
         if states[0][0] or len(states) > 1:  # a tree with a state in it, which may hold parameters too
             considered = theirs
             _plan_others(plan.values, states, own, theirs)
+        plan.values = {name: x for name, x in plan.values.items() if name in own}  # no stacks in fewer bits
         shown = {x: before[x] for x in considered}
         report, lacking, left = _report(plan.values, plan.without, own, shown, before, ours.parts)
         if strict and (lacking or left):
@@ -122,7 +123,7 @@ def state_to_optax(template: PyTree, source: PyTree) -> Any:
         ValueError: if one of the states has a field without counterpart in the other, or an array has another shape.
     """
     owner = "state_to_optax"
-    form = dequantize(unstack(source))
+    form = unstack(dequantize(source))
     own, found = _arrays(template), {name: plain(x) for name, x in named(form).items()}
     states = _outermost(form, AbstractState)
     if not states:

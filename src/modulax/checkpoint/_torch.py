@@ -58,7 +58,7 @@ def state_from_torch(
             )
         moments[path] = _moments(theirs[key], rates.get(key))
         steps += [int(theirs[key]["step"])] if "step" in theirs[key] else []
-    form = widened(unstack(template))
+    form = unstack(widened(template))
     wanted, flat = stored(form), {}
     places = [place for place in _places(form) if place.field in moments.get(place.path, {})]
     for name, field, path, _ in places:
