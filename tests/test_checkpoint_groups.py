@@ -452,3 +452,19 @@ def test_a_proposed_rename_fills_all_that_a_state_has_for_a_parameter():
     arrays = (np.zeros(n, np.float32) for n in (2, 3, 2, 4))
     before, then = ({"x": {key: next(arrays)}, "y": {key: next(arrays)}} for key in "wv")
     assert moved(then, before)[1].proposed == {"x.w": "x.v"}
+
+
+def test_no_rename_is_proposed_that_fills_a_part_of_a_state():
+    """A moment of Lion is none of Adam's two, nor has an average of gradients the weight of one of parameters."""
+    params, adam = {"w": jnp.ones((2, 3))}, mx.AdamW(0.1)
+    for before, after in (
+        (mx.Lion(0.1), adam),
+        (mx.Muon(0.1), mx.Chain(mx.ClipByGlobalNorm(1.0), adam)),
+        (mx.Lion(0.1), mx.MultiSteps(adam, 2)),
+        (mx.Signum(0.1), mx.ParamEMA(adam)),
+    ):
+        saved, template = checkpoint.state_dict(before.init(params)), after.init(params)
+        assert checkpoint.load_state_dict(template, saved, strict=False)[1].proposed == {}
+        with pytest.raises(ValueError, match="do not agree") as error:
+            checkpoint.load_state_dict(template, saved)
+        assert "Shapes agree" not in str(error.value)

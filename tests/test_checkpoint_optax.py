@@ -1,6 +1,7 @@
 """Checkpoints of optax continued by modulax and by `modulax.compat`, and the other way round."""
 
 import functools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from flax import nnx
 from flax.training.train_state import TrainState
 
 import modulax as mx
+import modulax.linen
 import modulax.nnx
 from modulax import checkpoint, compat
 
@@ -226,6 +228,13 @@ def test_a_train_state_and_the_state_of_an_nnx_optimizer(tmp_path: Path):
     template = {"params": filled(params), "step": 0, "opt_state": mx.Adam(1e-2).init(params)}
     found, report = checkpoint.state_from_optax(template, theirs)
     assert (found["step"], float(found["params"]["w"][0]), len(report.unused)) == (4, 1.0, 0)
+    # The learning rate of a transform in the template is no part of a checkpoint of optax.
+    ours: Any = modulax.linen.TrainState.create(apply_fn=lambda: None, params=params, tx=mx.Adam(1e-2))
+    found, report = checkpoint.state_from_optax(ours, theirs)
+    assert (found.step, found.opt_state[0].count) == (4, 3)
+    assert all(name.startswith("tx.") for name in report.fresh)
+    back, _ = checkpoint.state_to_optax(theirs, found)
+    chex.assert_trees_all_equal(back.opt_state, theirs.opt_state)
 
     net = Net(nnx.Rngs(0))
     optimizer = nnx.Optimizer(net, optax.adam(1e-2), wrt=nnx.Param)
@@ -253,7 +262,7 @@ def test_what_is_around_the_optimizer_may_differ():
     """A container that one side lacks is taken apart if the caller accepts what is left over."""
     params = {"w": jnp.ones(2)}
     injected = filled(optax.inject_hyperparams(optax.adamw)(1e-2).init(params))
-    with pytest.raises(ValueError, match=r"no place for `hyperparams\.b1`"):
+    with pytest.raises(ValueError, match=r"no place for `hyperparams\.b1`.*the state of `Injected`"):
         checkpoint.state_from_optax(mx.AdamW(1e-2).init(params), injected)
     state, report = checkpoint.state_from_optax(mx.AdamW(1e-2).init(params), injected, strict=False)
     np.testing.assert_array_equal(state[0].mu["w"], 3)
@@ -264,6 +273,9 @@ def test_what_is_around_the_optimizer_may_differ():
         checkpoint.state_from_optax(averaged, plain)
     state, _ = checkpoint.state_from_optax(averaged, plain, strict=False)
     np.testing.assert_array_equal(mx.tree.get(state, "mu")["w"], 3)
+    more = mx.AdamW(1e-2).init({"w": jnp.ones(2), "v": jnp.ones(2)})
+    _, report = checkpoint.state_from_optax(more, plain, strict=False)
+    assert re.match(r"Fresh next to the restored `\S*count`: `\S*mu.v`, `\S*nu.v`\.$", *report.remarks)
 
 
 def test_moments_take_the_dtype_that_they_have_here():

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+import optax
 import pytest
 
 import modulax as mx
@@ -152,3 +153,37 @@ def test_the_momentum_of_rmsprop_needs_the_learning_rate():
     theirs = {0: {"step": 1, "square_avg": np.ones(2), "momentum_buffer": np.ones(2)}}
     with pytest.raises(ValueError, match="has no `param_groups`"):
         checkpoint.state_from_torch(state, {"state": theirs}, {"a": 0})
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_moments_of_torch_and_optax_are_quantized(bits: Any):
+    """Those of `LowBit` are read, and converted back; a vector that is too small for it as it is."""
+    params = {"w": jnp.ones((4, 2), jnp.float32), "b": jnp.ones(3, jnp.float32)}
+    optimizer = mx.LowBit(mx.AdamW(1e-2), bits=bits, min_size=8)
+    moments = optax.adamw(1e-2).init(params)
+    moments = jtu.tree_map(lambda x: jnp.full_like(x, 4), moments)
+    theirs = {i: {"step": 4, "exp_avg": x, "exp_avg_sq": x} for i, x in enumerate(moments[0].mu.values())}
+    for found, report in (
+        checkpoint.state_from_torch(optimizer.init(params), {"state": theirs}, {"b": 0, "w": 1}),
+        checkpoint.state_from_optax(optimizer.init(params), moments),
+    ):
+        assert not [name for name in report.fresh if name != "rng_key"]
+        assert any(name.endswith("mu.w.codes") for name in report.restored)
+        chex.assert_trees_all_equal_structs(found, optimizer.init(params))
+        back, _ = checkpoint.state_to_optax(optax.adamw(1e-2).init(params), found)
+        chex.assert_trees_all_close(back, moments)
+
+
+def test_stacks_in_fewer_bits_stay_fresh_and_are_named():
+    params = {"v": jnp.ones((4, 2), jnp.float32), "w": jnp.ones((4, 2), jnp.float32)}
+    state = mx.LowBit(mx.Stacked(mx.AdamW(1e-2)), min_size=8).init(params)
+    theirs = {i: {"step": 4, "exp_avg": np.ones((4, 2)), "exp_avg_sq": np.ones((4, 2))} for i in range(2)}
+    moments = optax.adamw(1e-2).init(params)
+    for _, report in (
+        checkpoint.state_from_torch(state, {"state": theirs}, {"v": 0, "w": 1}),
+        checkpoint.state_from_optax(state, moments, strict=False),
+    ):
+        assert any(name.endswith("mu.v.codes") for name in report.fresh)
+        assert any(name.endswith("mu.v") for name in report.unused)
+    with pytest.raises(ValueError, match=r"the optax state lacks \S*mu\.v\.codes"):
+        checkpoint.state_from_optax(state, moments)

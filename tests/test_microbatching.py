@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import jaxtyping
 import numpy as np
 import optax
 import pytest
@@ -399,6 +400,21 @@ X = np.ones((12, 2), np.float32)
 def test_what_does_not_fit_is_refused(call: Any, message: str):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_an_example_axis_is_an_integer(monkeypatch: pytest.MonkeyPatch):
+    """Not a tree of axes, as in `jax.vmap`, nor None where an argument must have examples."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for users: annotations are not checked
+    axes: Any = {"a": 0}
+    for owner, at, call in (
+        ("micro_vmap", r"args\[1\]", micro_vmap(pair, (None, axes))),
+        ("microbatch", r"args\[1\]", microbatch(pair, 1, 3, in_axes=(axes,))),
+        ("reshape_batch_axis", "tree", lambda _, x: reshape_batch_axis(x, 3, axes)),
+    ):
+        with pytest.raises(
+            ValueError, match=rf"`{owner}`: the example axis of `{at}` must be an integer, .* got {{'a': 0}}"
+        ):
+            call(1.0, {"a": X})
 
 
 def test_a_python_number_has_gradients_too():

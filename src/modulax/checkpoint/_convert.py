@@ -1,6 +1,8 @@
 """Put stored arrays into the leaves of a template: same shape, same dtype, same placement."""
 
-from collections.abc import Callable, Mapping
+import operator
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,24 +17,49 @@ from ._renaming import Rename
 from ._stored import as_stored, has_dtype_of, is_key, plain
 
 
-def check(name: str, source: str, leaf: Any, saved: Any) -> None:
-    """Check that a stored array fits a leaf.
+def check(pairs: Sequence[tuple[str, str, Any, Any]], names: Collection[str] = ()) -> None:
+    """Check that stored arrays fit leaves.
+
+    Args:
+        pairs: the name of each leaf and of its stored array, the leaf, and the shape and dtype of the array.
+        names: all names in the checkpoint, if some may be left out.
 
     Raises:
-        ValueError: if the shape or dtype differs. Only Python numbers may differ in precision.
+        ValueError: if a shape or dtype differs. Only Python numbers may differ in precision.
     """
-    wanted = as_stored(leaf)
-    if tuple(saved.shape) != wanted.shape:
+    others = [pair for pair in pairs if tuple(pair[3].shape) != as_stored(pair[2]).shape]
+    if others:
+        name, source, leaf, saved = others[0]
+        more = f"; {len(others)} arrays differ in shape" if others[1:] else ""
+        rules = _leaving_out([x[1] for x in others], names) if names else ""
+        remedy = f", or leave out what differs by `rename={rules}` and `strict=False`" if rules else ""
         raise ValueError(
             f"`{source}` has shape {tuple(saved.shape)} in the checkpoint, but `{name}` of the template has "
-            f"{wanted.shape}. Pass a template with the shapes that were saved, or leave the name out with "
-            f"`rename=lambda name: None if name == {source!r} else name` and `strict=False`."
+            f"{as_stored(leaf).shape}{more}. Pass a template with the shapes that were saved{remedy}."
         )
-    if not has_dtype_of(saved, leaf):
-        raise ValueError(
-            f"`{source}` is {np.dtype(saved.dtype)} in the checkpoint, but `{name}` of the template is {wanted.dtype}. "
-            f"`restore` does not cast: pass a template with the dtype that was saved, and cast the result."
-        )
+    for name, source, leaf, saved in pairs:
+        if not has_dtype_of(saved, leaf):
+            raise ValueError(
+                f"`{source}` is {np.dtype(saved.dtype)} in the checkpoint, but `{name}` of the template is "
+                f"{as_stored(leaf).dtype}. `restore` does not cast: pass a template with the dtype that was saved, and "
+                f"cast the result."
+            )
+
+
+def _leaving_out(sources: Iterable[str], names: Collection[str]) -> str:
+    """The code of a `rename` that drops some names of a checkpoint, by their shortest ends that no other one has."""
+    dropped = {part for name in sources for part in (name, re.sub(r"\.codes$", ".scales", name))}
+    kept = [name for name in names if name not in dropped]
+    ends: dict[str, None] = {}
+    for name in dropped.intersection(names):
+        keys = split(name)
+        own = (join(keys[start:]) for start in reversed(range(len(keys))))
+        end = next((end for end in own if not any(map(operator.methodcaller("endswith", end), kept))), None)
+        if end is None:
+            return f"lambda name: None if name in {sorted(dropped)} else name"
+        ends[end] = None
+    tails = tuple(sorted(ends))
+    return f"lambda name: None if name.endswith({tails if tails[1:] else repr(tails[0])}) else name"
 
 
 def into(leaf: Any, value: Any, *, copy: bool) -> Any:
@@ -135,8 +162,9 @@ def _filled(
 ) -> PyTree:
     """Read arrays and put them into leaves of the template; the others keep their values."""
     wanted: dict[Names, Any] = {}
+    pairs = [(join(name), join(source), ours.arrays[name], theirs.arrays[source]) for name, source in sources.items()]
+    check(pairs, [join(name) for name in theirs.arrays])
     for name, source in sources.items():
-        check(join(name), join(source), ours.arrays[name], theirs.arrays[source])
         wanted |= theirs.wanted(source, ours.arrays[name])
     for name in ours.expanded(name for name in ours.arrays if name not in sources):
         _check_value(join(name), template.arrays[name])

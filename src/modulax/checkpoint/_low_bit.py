@@ -14,10 +14,22 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import jax.tree_util as jtu
 import numpy as np
+from jaxtyping import PyTree
 
 from ..numerics._quantized import Quantized, form_of, quantized
 from ..tree._paths import Names
+from ..tree._quantized import is_quantized
+
+
+def widened(tree: PyTree) -> PyTree:
+    """Return a tree with the shape and dtype of every array in fewer bits in its place."""
+
+    def wide(x: Any) -> Any:
+        return jax.eval_shape(lambda q: q.dequantize(), x) if is_quantized(x) else x
+
+    return jtu.tree_map(wide, tree, is_leaf=is_quantized)
 
 
 class QuantizedPair(NamedTuple):
@@ -125,11 +137,11 @@ def _by_end(names: Iterable[Names]) -> dict[Names, list[Names]]:
 
 def _phases_without_counterpart(arrays: Mapping[Names, Any], others: Mapping[Names, Any]) -> set[Names]:
     """The phases of one side only; none if the other side too has some of its own, which may have been renamed."""
-    own, other = _phases(arrays), _phases(others)
+    own, other = phases(arrays), phases(others)
     return set() if other - own else own - other
 
 
-def _phases(arrays: Mapping[Names, Any]) -> set[Names]:
+def phases(arrays: Mapping[Names, Any]) -> set[Names]:
     """The names of the fields `rng_key` of `LowBit`, which are beside an inner state with codes."""
     inner = {x[:i] for x in _quantized_names(arrays) for i, part in enumerate(x) if part == "inner_state"}
     return {name for x in inner if (name := (*x, "rng_key")) in arrays}

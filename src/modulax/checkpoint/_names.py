@@ -157,9 +157,12 @@ def match(
 
     def works(rules: Mapping[str, str], more: Iterable[tuple[Names, Names]]) -> bool:
         try:
-            return {*found.sources.items(), *more} <= pairs(_old_names(saved, rules)).sources.items()
+            sources = pairs(_old_names(saved, rules)).sources
         except ValueError:
             return False
+        states = {in_states[name][0] for name, _ in more if name in in_states and name not in shared}
+        is_whole = all(name in sources or in_states[name][0] not in states for name in shared)
+        return is_whole and {*found.sources.items(), *more} <= sources.items()
 
     def fits(source: Names, name: Names) -> bool:
         leaf, x = leaves.get(name), saved[source]
@@ -170,7 +173,8 @@ def match(
     if wanted and unused:
         nesting = Nesting(template.tree, template.joined, leaves, old)
         in_states = {name: nesting.part(name) for name in leaves if nesting.place(name).rest}
-        proposed = propose(wanted, unused, list(saved), beside(nesting, leaves), in_states, rename, fits, works)
+        shared = beside(nesting, leaves)
+        proposed = propose(wanted, unused, list(saved), shared, in_states, rename, fits, works)
     if strict and (fresh or unused):
         raise ValueError(_mismatch(list(map(join, fresh)), list(map(join, unused)), proposed))
     return Match(found.sources, list(fresh), list(unused), proposed, found.remarks)

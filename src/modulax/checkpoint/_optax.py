@@ -5,8 +5,10 @@ read and put into the template, and everything that is left over is reported.
 """
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -15,16 +17,21 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
+from .._protocol.transform import AbstractTransform
 from .._support.checks import listing
 from .._support.module import AbstractState
-from ..tree._paths import Names, join, key_names, split
+from ..tree._paths import Names, join, key_names, named_leaves, split
+from ..tree._quantized import dequantize
 from ..tree._stacks import unstack
 from ._convert import check, fill_by_name
+from ._low_bit import Side, widened
 from ._names import Report, Template, named
+from ._nesting import Nesting
 from ._optax_pairs import Plan, Value, pair
 from ._renaming import Rename, renamed
-from ._store import opened
+from ._store import opened, unescaped
 from ._stored import as_stored, plain
+from ._whole_states import remarks
 
 _Fetch = Callable[[dict[Names, Any]], Mapping[Names, Any]]
 """Reads arrays by name, each like the given leaf."""
@@ -53,7 +60,9 @@ def state_from_optax(template: PyTree, source: Any, *, rename: Rename = None, st
         source: the checkpoint, as described above.
         rename: renamed modules, see `restore`.
         strict: whether to raise an error for arrays without counterpart. Otherwise they are only listed in the report.
-            Counters, and hyperparameters in an optax state, are never an error.
+            Counters are never an error, nor are hyperparameters of transforms in the template, nor numbers that optax
+            keeps in a state and modulax does not, such as `b1` of `schedule_free`. Those of `inject_hyperparams` have
+            their place in the state of `Injected`.
 
     Returns:
         The filled template, and a `Report` of where each array came from.
@@ -65,13 +74,16 @@ def state_from_optax(template: PyTree, source: Any, *, rename: Rename = None, st
         FileNotFoundError: if there is no checkpoint at the path.
     """
     owner = "state_from_optax"
-    own, states = _arrays(template), _states(template)
+    form = unstack(widened(template))
+    states, ours = _outermost(form, AbstractState), Side(_arrays(template), named(form))
+    own = ours.arrays
     if not states:
         raise ValueError(
             f"`{owner}`: the template has no state of modulax. Pass `optimizer.init(params)`, or a tree with it."
         )
     with _opened(source, own, rename) as (theirs, before, fetch):
         plan, considered = Plan(own, theirs, to_ours=True), dict[Names, Any]()
+        plan.without[0].update(ours.phases, _hyperparameters(form))
         for where, state in states:
             there = _location(owner, where, theirs)
             pair(plan, state, where, there)
@@ -79,11 +91,15 @@ def state_from_optax(template: PyTree, source: Any, *, rename: Rename = None, st
         if states[0][0] or len(states) > 1:  # a tree with a state in it, which may hold parameters too
             considered = theirs
             _plan_others(plan.values, states, own, theirs)
-        report, lacking, left = _report(plan.values, plan.without, own, {x: before[x] for x in considered}, before)
+        plan.values = {name: x for name, x in plan.values.items() if name in own}  # no stacks in fewer bits
+        shown = {x: before[x] for x in considered}
+        report, lacking, left = _report(plan.values, plan.without, own, shown, before, ours.parts)
         if strict and (lacking or left):
             raise ValueError(_disagreement(owner, lacking, left))
         lent = not isinstance(source, (str, os.PathLike))
-        return _filled(template, plan.values, theirs, fetch, lent), report
+        said = () if strict else remarks(Nesting(form, set(), own, ()), own, plan.values)
+        report = dataclasses.replace(report, remarks=said)
+        return _filled(template, own, plan.values, theirs, fetch, lent, before), report
 
 
 def state_to_optax(template: PyTree, source: PyTree) -> Any:
@@ -107,14 +123,16 @@ def state_to_optax(template: PyTree, source: PyTree) -> Any:
         ValueError: if one of the states has a field without counterpart in the other, or an array has another shape.
     """
     owner = "state_to_optax"
-    own, found = _arrays(template), {name: plain(x) for name, x in _arrays(source).items()}
-    states = _states(source)
+    form = unstack(dequantize(source))
+    own, found = _arrays(template), {name: plain(x) for name, x in named(form).items()}
+    states = _outermost(form, AbstractState)
     if not states:
         raise ValueError(
             f"`{owner}`: the source has no state of modulax. The template, `tx.init(params)`, is the first argument, "
             f"and the state the second."
         )
     plan = Plan(found, own, to_ours=False)
+    plan.without[0].update(Side(_arrays(source), found).phases, _hyperparameters(form))
     for where, state in states:
         pair(plan, state, where, _location(owner, where, own))
     _plan_others(plan.values, states, own, found)
@@ -127,17 +145,22 @@ def state_to_optax(template: PyTree, source: PyTree) -> Any:
             f"`{owner}`: the {what} state. Pass `tx.init(params)` of the transformation that corresponds to the "
             f"optimizer.{_hint(lost)}"
         )
-    return _filled(template, plan.values, found, lambda wanted: {name: found[name] for name in wanted}, True), report
+    return _filled(template, own, plan.values, found, lambda wanted: {x: found[x] for x in wanted}, True), report
 
 
 def _arrays(tree: PyTree) -> dict[Names, Any]:
     return named(unstack(tree))
 
 
-def _states(tree: PyTree) -> list[tuple[Names, AbstractState]]:
-    """The outermost states of modulax in a tree, with their locations."""
-    found = jtu.tree_leaves_with_path(unstack(tree), is_leaf=lambda x: isinstance(x, AbstractState))
-    return [(key_names(path), x) for path, x in found if isinstance(x, AbstractState)]
+def _outermost(tree: PyTree, kind: type) -> list[tuple[Names, Any]]:
+    """The outermost nodes of a class in a tree, with their locations."""
+    found = jtu.tree_leaves_with_path(tree, is_leaf=lambda x: isinstance(x, kind))
+    return [(key_names(path), x) for path, x in found if isinstance(x, kind)]
+
+
+def _hyperparameters(tree: PyTree) -> list[Names]:
+    """The names in the transforms of a tree, such as a `TrainState`: those of optax are functions without leaves."""
+    return [where + names for where, x in _outermost(tree, AbstractTransform) for names, _ in named_leaves(x)]
 
 
 @contextlib.contextmanager
@@ -148,7 +171,7 @@ def _opened(
     with contextlib.ExitStack() as stack:
         if isinstance(source, (str, os.PathLike)):
             paths, specs, read = stack.enter_context(opened(source))
-            found = _unboxed(dict(zip(paths, specs, strict=True)), own)
+            found = _unboxed(dict(zip(map(unescaped, paths), specs, strict=True)), own)
         else:
             found = _unboxed({name: plain(x) for name, x in _arrays(source).items()}, own)
             read = None
@@ -212,6 +235,7 @@ def _report(
     own: Iterable[Names],
     found: Mapping[Names, str],
     shown: Mapping[Names, str],
+    parts: Callable[[Names], tuple[Names, ...]] = lambda name: (name,),
 ) -> tuple[Report, list[str], list[str]]:
     """List what is filled from where, and what is left over on both sides: all of it, and what lacks a counterpart.
 
@@ -221,32 +245,44 @@ def _report(
         own: the names in the template.
         found: the names in the source that may be left over, as they are shown.
         shown: all names in the source, as they are shown.
+        parts: under which names an array of the template is stored.
     """
-    restored = {join(x): ", ".join(shown[y] for y in values[x].sources) for x in own if x in values}
+    sources = {x: ", ".join(shown[y] for y in values[x].sources) for x in own if x in values}
+    restored = {join(part): source for x, source in sources.items() for part in parts(x)}
     fresh = {x: join(x) for x in own if x not in values}
     taken = {source for value in values.values() for source in value.sources}
     unused = {x: name for x, name in found.items() if x not in taken}
     lacking, left = ([a[x] for x in a if x not in b] for a, b in zip((fresh, unused), without, strict=True))
-    return Report(restored, tuple(fresh.values()), tuple(unused.values())), lacking, left
+    initial = tuple(join(part) for x in fresh for part in parts(x))
+    return Report(restored, initial, tuple(unused.values())), lacking, left
 
 
 def _filled(
-    template: PyTree, values: Mapping[Names, Value], found: Mapping[Names, Any], fetch: _Fetch, lent: bool
+    template: PyTree,
+    own: Mapping[Names, Any],
+    values: Mapping[Names, Value],
+    found: Mapping[Names, Any],
+    fetch: _Fetch,
+    lent: bool,
+    old_names: Mapping[Names, str] = MappingProxyType({}),
 ) -> PyTree:
     """Read what the leaves are filled from, in their dtypes and on their devices; `lent` is as in `fill`.
+
+    `old_names` has the names in a source of which some may be left out.
 
     Raises:
         ValueError: if the shape of an array differs.
     """
-    own, wanted, made = _arrays(template), dict[Names, Any](), dict[Names, Any]()
+    wanted, made, pairs = dict[Names, Any](), dict[Names, Any](), list[tuple[str, str, Any, Any]]()
     for name, value in values.items():
         specs = [jax.ShapeDtypeStruct(tuple(found[x].shape), found[x].dtype) for x in value.sources]
         # Shapes and dtypes are checked before anything is read.
         result = jax.eval_shape(lambda *xs, f=value.function, leaf=own[name]: _cast(f(*xs), leaf), *specs)
-        check(join(name), join(value.sources[0]), own[name], result)
+        pairs.append((join(name), old_names.get(value.sources[0], join(value.sources[0])), own[name], result))
         place = getattr(own[name], "sharding", None) if len(specs) == 1 and result.shape == specs[0].shape else None
         wanted |= {x: spec.update(sharding=place) for x, spec in zip(value.sources, specs, strict=True)}
         made[name] = result
+    check(pairs, list(old_names.values()))
     arrays = fetch(wanted)
 
     def computed(leaves: dict[Names, Any]) -> dict[Names, Any]:
@@ -278,8 +314,14 @@ def _kind(dtype: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _hint(names: Iterable[str]) -> str:
-    """What to do about fields that optax keeps among the parameters."""
-    if {"slow", "x"} & {key for name in names for key in split(name)}:
+    """What to do about fields that optax keeps elsewhere."""
+    keys = {key for name in names for key in split(name)}
+    if "hyperparams" in keys:
+        return (
+            " The `hyperparams` of `inject_hyperparams` are read into the state of `Injected`. Without it, pass "
+            "`strict=False`, and give the optimizer their values: `optimizer.replace(learning_rate=...)`."
+        )
+    if {"slow", "x"} & keys:
         return (
             " optax keeps the slow parameters of `lookahead` and the average of `schedule_free` with the parameters: "
             'pass trees with both, `{"params": params, "opt_state": state}`.'
@@ -293,5 +335,5 @@ def _disagreement(owner: str, lacking: list[str], left: list[str]) -> str:
     said += [f"the template has no place for {listing(left)}"] if left else []
     return (
         f"`{owner}`: the optax state and the template do not agree: {'; '.join(said)}. Pass a template of the "
-        f"optimizer that was saved, or `strict=False` to restore what both have.{_hint(lacking)}"
+        f"optimizer that was saved, or `strict=False` to restore what both have.{_hint(lacking + left)}"
     )

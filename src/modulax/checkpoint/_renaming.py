@@ -89,7 +89,8 @@ def propose(
             the state and of the parameter. What a state has for a parameter is filled together.
         rename: the rules of the user, which are part of what is proposed.
         fits: whether an array of the checkpoint has the shape and dtype of the leaf of this name, if there is one.
-        works: whether a restore by such rules fills what it does now, and these leaves too, each from the given array.
+        works: whether a restore by such rules fills what it does now, and these leaves too, each from the given array,
+            and leaves nothing fresh that parameters share next to them.
     """
     given = dict(rename) if isinstance(rename, Mapping) else {}
     now = {split(old): split(new) for new, old in renamed(map(join, saved), given).items()}
@@ -171,7 +172,7 @@ def _possible_rules(
             rule = _part(old, name)
             if not _is_exchange(rule, fields if name in in_states else set()):
                 pairs.setdefault(rule, []).append((old, name))
-    together = _together(fresh, unused, shared, in_states)
+    together = _together(fresh, shared, in_states)
 
     def whole(pairs: list[tuple[Names, Names]]) -> list[tuple[Names, Names]]:
         filled = {name for _, name in pairs}
@@ -181,16 +182,12 @@ def _possible_rules(
 
 
 def _together(
-    fresh: Mapping[Names, Any],
-    unused: Iterable[Names],
-    shared: Container[Names],
-    in_states: Mapping[Names, tuple[Names, Names]],
+    fresh: Mapping[Names, Any], shared: Container[Names], in_states: Mapping[Names, tuple[Names, Names]]
 ) -> dict[Names, set[Names]]:
-    """For each fresh leaf of a state, all those for the same parameter, without fields that the checkpoint lacks."""
-    saved = {name for old in unused for name in old}
+    """For each fresh leaf of a state, all those for the same parameter."""
     parts = collections.defaultdict[Any, set[Names]](set)
     for name, part in in_states.items():
-        if name in fresh and name not in shared and name[len(part[0])] in saved:
+        if name in fresh and name not in shared:
             parts[part].add(name)
     return {name: names for names in parts.values() for name in names}
 

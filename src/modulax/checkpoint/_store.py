@@ -5,7 +5,7 @@ confuse a key `a.b` with a path. A checkpoint that replaces an old one is writte
 complete.
 
 `restore` also reads what orbax's own checkpointers wrote from the same trees. It turns every path in the file into
-names of the template: `_flattened` undoes the escaping, `_split_keys` splits keys that are whole paths (those of
+names of the template: `unescaped` undoes the escaping, `_split_keys` splits keys that are whole paths (those of
 `modulax.nnx.Optimizer`), and `_unboxed` drops the `value` that orbax appends for NNX variables. Then `fill`
 (`_convert.py`) matches the names and calls `fetch`, which reads only the arrays that are needed, directly onto the
 devices of the template.
@@ -107,14 +107,14 @@ def _nested(flat: Mapping[Names, Any]) -> dict[str, Any]:
     return out
 
 
-def _flattened(tree: PyTree) -> list[tuple[Names, Any]]:
-    """The leaves of an orbax tree with the keys of their paths; only keys that `save` escaped are unescaped."""
+def unescaped(keys: Names) -> Names:
+    """The names in the keys of a path on the disk, of which only those that `save` escaped are unescaped."""
 
-    def key(name: str) -> str:
-        keys = split(name)
-        return keys[0] if len(keys) == 1 and join(keys) == name else name
+    def name(key: str) -> str:
+        names = split(key)
+        return names[0] if len(names) == 1 and join(names) == key else key
 
-    return [(tuple(map(key, key_names(path))), x) for path, x in jtu.tree_leaves_with_path(tree)]
+    return tuple(map(name, keys))
 
 
 def restore(
@@ -159,7 +159,7 @@ def restore(
 
 @contextlib.contextmanager
 def opened(path: str | os.PathLike[str]) -> Iterator[tuple[list[Names], list[Any], Callable[[list[Any]], list[Any]]]]:
-    """Open a checkpoint: the paths of its arrays, their shapes and dtypes, and a function that reads them.
+    """Open a checkpoint: the keys of its arrays on the disk, their shapes and dtypes, and a function that reads them.
 
     The function takes a leaf of a template for every array that it should read, and None for the others.
     """
@@ -184,23 +184,21 @@ def opened(path: str | os.PathLike[str]) -> Iterator[tuple[list[Names], list[Any
             except Exception as error:
                 raise _damaged(folder, error) from error
 
-        yield [keys for keys, _ in _flattened(tree)], specs, read
+        yield [key_names(path) for path, _ in jtu.tree_leaves_with_path(tree)], specs, read
 
 
 def _split_keys(keys: Names, joined: set[Names]) -> Names:
-    """Split the keys of a path that are whole paths themselves; orbax stores them like any other key.
+    """The names in the keys of a path on the disk, of which some are whole paths themselves.
 
-    Under such a key, `modulax.nnx.Optimizer` has a tree with whole paths as keys again, in an NNX variable or bare.
+    Under such a key, `modulax.nnx.Optimizer` has arrays with whole paths as keys again, in an NNX variable or bare.
     """
-    at = next((i for i in range(len(keys)) if keys[:i] in joined), None)
+    names = unescaped(keys)
+    at = next((i for i in range(len(keys)) if names[:i] in joined), None)
     if at is None:
-        return keys
-    outer, within = keys[:at] + split(keys[at]), keys[at + 1 :]
-    if len(within) > 1 and within[0] == "value":
-        return outer + split(within[1]) + within[2:]
-    if within and (outer in joined or (*outer, "value") in joined):
-        return outer + split(within[0]) + within[1:]
-    return outer + within
+        return names
+    inside = at + 1 + (keys[at + 1 : at + 2] == ("value",) and len(keys) > at + 2)
+    whole = keys[at : at + 1] + keys[inside : inside + 1]
+    return names[:at] + tuple(name for key in whole for name in split(key)) + names[inside + 1 :]
 
 
 def _unboxed(names: Names, wanted: Mapping[Names, Any]) -> Names:

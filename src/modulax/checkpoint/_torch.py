@@ -12,6 +12,7 @@ from ..tree._paths import Names, split
 from ..tree._stacks import unstack
 from ..tree._state import sections
 from ._convert import load_state_dict
+from ._low_bit import widened
 from ._names import Report, stored
 
 _TORCH_FIELDS = {
@@ -57,12 +58,13 @@ def state_from_torch(
             )
         moments[path] = _moments(theirs[key], rates.get(key))
         steps += [int(theirs[key]["step"])] if "step" in theirs[key] else []
-    wanted, flat = stored(template), {}
-    places = [place for place in _places(template) if place.field in moments.get(place.path, {})]
+    form = unstack(widened(template))
+    wanted, flat = stored(form), {}
+    places = [place for place in _places(form) if place.field in moments.get(place.path, {})]
     for name, field, path, _ in places:
         flat[name] = _cast(convert(path, moments[path][field]), wanted[name].dtype)
     filled = {place.state for place in places}
-    for name, field, _, state in _places(template) if steps else ():
+    for name, field, _, state in _places(form) if steps else ():
         # An optimizer has a step count for its schedules beside the states inside it. Other states that count, such as
         # that of `ReduceOnPlateau`, have nothing in torch.
         is_clock = field == "step" and any(x[: len(state) + 1] == (*state, "inner") for x in filled)
@@ -87,7 +89,7 @@ class _Place(NamedTuple):
 
 
 def _places(template: State) -> Iterator[_Place]:
-    fields = {section.names for section in sections(unstack(template)) if section.kind != "states"}
+    fields = {section.names for section in sections(template) if section.kind != "states"}
     for name in stored(template):
         keys = split(name)
         stop = next((stop for stop in range(len(keys)) if keys[: stop + 1] in fields), None)

@@ -5,7 +5,7 @@ A count without its moments, or moments without their count, would scale the ste
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,6 +73,11 @@ def beside(nesting: Nesting, leaves: Iterable[Names]) -> dict[Names, list[Names]
     return {name: found for where, x in states.items() for found in (moments(where),) for name in x.shared}
 
 
+def remarks(nesting: Nesting, leaves: Iterable[Names], found: Container[Names]) -> tuple[str, ...]:
+    """What to say of the states of a template that are restored in part, given what is found."""
+    return tuple(_remarks_on_parts(_states(nesting, {name: nesting.place(name) for name in leaves}), found))
+
+
 def _states(nesting: Nesting, places: Mapping[Names, Place]) -> dict[Names, _State]:
     """The leaves of a template by the state that they are in."""
     states = collections.defaultdict[Names, _State](_State)
@@ -111,8 +116,7 @@ class _Pairing:
             self._fill(state, {name: others.get(name, []) for name in state.shared})
         for where in sorted(self.states, key=len, reverse=True):
             self._fill_clock(where)
-        remarks = (_remark_on_parts(state, self.found) for state in self.states.values())
-        return Pairs(self.found, self.refused, self.remarks + [x for x in remarks if x is not None])
+        return Pairs(self.found, self.refused, self.remarks + _remarks_on_parts(self.states, self.found))
 
     def _filled_from_sources(self) -> list[_State]:
         """Fill what each state shares from where its moments are, and return the states that have none."""
@@ -221,7 +225,11 @@ class _Pairing:
         return [(name, other) for name, other in pairs if len(ours[other]) == len(theirs[name]) == 1]
 
 
-def _remark_on_parts(state: _State, found: Mapping[Names, Names]) -> str | None:
+def _remarks_on_parts(states: Mapping[Names, _State], found: Container[Names]) -> list[str]:
+    return [x for state in states.values() if (x := _remark_on_parts(state, found)) is not None]
+
+
+def _remark_on_parts(state: _State, found: Container[Names]) -> str | None:
     """What to say of a state of which moments are restored without what it shares, or the other way round."""
     moments, shared = ([name for name in names if name not in found] for names in (state.moments, state.shared))
     if moments and len(shared) < len(state.shared):

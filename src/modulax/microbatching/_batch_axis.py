@@ -71,10 +71,16 @@ def number_of_examples(owner: str, batch: Batch) -> int:
         batch: name, value and example axis of each argument.
 
     Raises:
-        ValueError: if there are no arrays, an array lacks the axis, or the numbers of examples differ.
+        ValueError: if an axis is no integer, there are no arrays, an array lacks the axis, or the numbers of examples
+            differ.
     """
     sizes = {}
     for name, tree, axis in batch:
+        if not isinstance(axis, (int, np.integer)):
+            raise ValueError(
+                f"`{owner}`: the example axis of `{name}` must be an integer, which holds for all of its arrays, got "
+                f"{axis!r}."
+            )
         for path, x in leaves_with_paths(tree):
             if not is_array(x):
                 continue

@@ -106,7 +106,8 @@ def micro_vmap(
     Args:
         fun: a function of one example.
         in_axes: example axis of each argument, None for an argument that all examples share; an integer for all
-            arguments. Values in an argument that are not arrays are shared.
+            arguments. Unlike in `jax.vmap`, all arrays of an argument have one axis. Values in an argument that are not
+            arrays are shared.
         out_axes: must be 0, the example axis of the results.
         microbatch_size: number of examples to process at once; must divide the number of examples. None processes all
             at once.
