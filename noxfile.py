@@ -39,6 +39,8 @@ QUICK_COMPILER = {
         )
     )
 }
+# Whole trainings, which run with those of other libraries.
+TRAININGS = ("tests/programs/test_recurrent.py", "tests/programs/test_reinforcement_learning.py")
 # Pythons that the other sessions don't use, and the tests that depend most on the versions of Python and of other
 # libraries. Numerical results don't, so their tests are left out.
 OTHER_PYTHONS = ["3.12", "3.13", "3.14"]
@@ -116,7 +118,7 @@ def tests(session: nox.Session) -> None:
     # Numerical results may depend on the code that XLA generates. Those of the other tests don't.
     numbers = [f"tests/{file.name}" for pattern in NUMBERS for file in sorted((ROOT / "tests").glob(pattern))]
     session.run(*PYTEST, *numbers, env=ENVIRONMENT | BYTECODE)
-    others = [f"--ignore={file}" for file in numbers]
+    others = [f"--ignore={file}" for file in (*numbers, *TRAININGS)]
     session.run(*PYTEST, *others, env=ENVIRONMENT | BYTECODE | ({} if UNPINNED else QUICK_COMPILER))
 
 
@@ -124,7 +126,8 @@ def tests(session: nox.Session) -> None:
 def libraries(session: nox.Session) -> None:
     """Programs of NumPyro, diffrax, Haiku and other libraries that take optax optimizers, with ours."""
     install(session, "libraries", "-e", f".{EVERY_EXTRA}")
-    session.run(*PYTEST, "tests/libraries", *session.posargs, env=ENVIRONMENT | ({} if UNPINNED else QUICK_COMPILER))
+    environment = ENVIRONMENT | ({} if UNPINNED else QUICK_COMPILER)
+    session.run(*PYTEST, "tests/libraries", *TRAININGS, *session.posargs, env=environment)
 
 
 @nox.session

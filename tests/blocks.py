@@ -21,7 +21,10 @@ from .settings import jax_defaults
 ROOT = Path(__file__).parents[1]
 # Pages whose blocks `nox -s libraries` runs: the first imports what only that session installs, and the others take
 # half of the time of all pages. `nox -s docs` runs those too.
-_LONG = ("losses", "low_bit", "muon", "parameter_groups", "recipes", "sweeps", "weight_averaging")
+_LONG = (
+    *("assignment", "estimators", "line_searches", "lora", "losses", "low_bit", "many_devices", "mixed_precision"),
+    *("monitoring", "muon", "parameter_groups", "perturbations", "recipes", "sweeps", "weight_averaging"),
+)
 PAGES_OF_LIBRARIES = [ROOT / "docs" / f"{name}.md" for name in ("libraries", *_LONG)]
 FENCED = re.compile(r"^( *)(`{3,}|~{3,}) *([^`\n]*)\n(.*?)^\1\2[`~]* *$", re.MULTILINE | re.DOTALL)
 LOOKS_LIKE_PYTHON = re.compile(r"\b(python\w*|py\d?|pycon|ipython\w*|code-cell)\b")
