@@ -245,9 +245,11 @@ def demo(session: nox.Session) -> None:
 def benchmarks(session: nox.Session) -> None:
     """Measure against optax and write benchmarks/RESULTS.md (`-- --quick`: does it run?)."""
     install(session, "benchmarks", "-e", f".{EVERY_EXTRA}")
-    session.run("python", "benchmarks/run.py", *session.posargs, env=ENVIRONMENT)
-    if "--quick" in session.posargs:
-        session.run("python", "benchmarks/device_steps.py", "--quick", env=ENVIRONMENT)
+    is_quick = "--quick" in session.posargs
+    environment = ENVIRONMENT | (QUICK_COMPILER if is_quick and not UNPINNED else {})
+    session.run("python", "benchmarks/run.py", *session.posargs, env=environment)
+    if is_quick:
+        session.run("python", "benchmarks/device_steps.py", "--quick", env=environment)
 
 
 @nox.session
