@@ -53,12 +53,8 @@ def _compiled(row: Row, optimizer: Any, tree: Any) -> tuple[Callable[[], Any], i
     program = jax.jit(step, donate_argnums=(0, 1)).lower(params, state, grads).compile()
     run = carried(program, (params, state), grads)
 
-    def steps() -> Any:
-        for _ in range(STEPS):
-            held = run()
-        return held
-
-    return steps, program.memory_analysis().temp_size_in_bytes
+    memory = program.memory_analysis()
+    return lambda: [run() for _ in range(STEPS)][-1], 0 if memory is None else memory.temp_size_in_bytes
 
 
 def _copy(tree: Any) -> float:

@@ -307,10 +307,11 @@ def test_frozen_parameters_beside_gradients_of_every_example():
 
     grads = {name: jnp.broadcast_to(jnp.arange(3.0), (4, *p.shape)) for name, p in params.items()}
     by_tree = mx.selective_transform(rule, freeze_mask=is_frozen)
-    for by_shape in (
+    all_by_shape: list[Any] = [
         mx.selective_transform(rule, freeze_mask=is_matrix),
         mx.Partition({True: mx.SetToZero(), False: rule}, is_matrix),
-    ):
+    ]
+    for by_shape in all_by_shape:
         found, expected = (x.update(grads, x.init(params))[0] for x in (by_shape, by_tree))
         chex.assert_trees_all_equal(found, expected)
     with pytest.raises(ValueError, match=r'Write `Masked\(..., otherwise="zero"\)`'):
