@@ -172,7 +172,8 @@ def law_update_returns_before_the_result_is_ready(case: Case) -> None:
     """`update` dispatches the computation asynchronously and returns before its result is ready.
 
     It is called with updates that are still being computed, and must return before they are. Neither inspect a value in
-    Python nor use a callback.
+    Python nor use a callback. On a GPU, XLA itself waits for the condition of a `jax.lax.cond` or a `while_loop`, so
+    that a transform with one fails there.
     """
     # A GPU is given each iteration by the host, which takes as long as a small product.
     size = 256 if jax.default_backend() == "cpu" else 4096
