@@ -261,6 +261,9 @@ def test_a_list_of_one_block():
         inside = dict.fromkeys([f"blocks.0.{name}" for name in block], 1)
         expected = inside | {"embed": 2, "head": 0}
         assert exponents(tree) == exponents(tree, depth="blocks") == exponents(tree, depth="blocks.*") == expected
+    # A number that occurs once is one of a list only if the name says so.
+    numbered = {"blocks": [jnp.ones((2, 2)), jnp.ones((2, 2))], "head1": jnp.ones((2, 2)), "embed2": jnp.ones((2, 2))}
+    assert exponents(numbered) == {"blocks.0": 2, "blocks.1": 1, "embed2": 3, "head1": 0}
     one_each = {"enc": {"layers_0": jnp.ones((2, 2))}, "dec": {"layers_0": jnp.ones((2, 2))}}
     with pytest.raises(ValueError, match="several lists of blocks"):
         mx.layerwise_decay(mx.SGD(1.0), one_each, 0.5)
