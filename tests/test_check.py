@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 from flax import nnx
 
@@ -245,6 +246,20 @@ FOUND |= {
         )
     },
 }
+SCALED = mx.LossScaling(mx.SGD(0.1))
+FOUND |= {
+    f"{what} around LossScaling": (
+        wrong,
+        MODEL,
+        f"`{what}` skips infinite gradients, so that `LossScaling` inside does not see them .* leave `{what}` out",
+        right,
+    )
+    for what, wrong, right in (
+        ("SkipSpikes", mx.SkipSpikes(SCALED), mx.LossScaling(mx.SkipSpikes(mx.SGD(0.1)))),
+        ("ApplyIfFinite", mx.ApplyIfFinite(mx.Chain(SCALED), 2), SCALED),
+        ("should_skip", mx.MultiSteps(SCALED, 2, should_skip=mx.skip_not_finite), mx.MultiSteps(SCALED, 2)),
+    )
+}
 # What `init` doesn't warn of.
 ONLY_CHECKED = (
     *(name for name in FOUND if name.startswith("ascent")),
@@ -335,6 +350,10 @@ def test_decay_of_what_is_frozen_is_found_inside_an_optimizer():
     assert mx.check(mx.Fromage(0.01), MODEL) == ()  # it has no mask that could be given
 
 
+def negated(updates: Any, params: Any) -> Any:
+    return jax.tree.map(jnp.negative, updates)
+
+
 USUAL = {
     "AdamW": mx.AdamW(mx.schedules.WarmupCosineDecay(0.0, 3e-4, 100, 1000), weight_decay=0.1, mask=mx.decays),
     "clip": mx.Chain(mx.ClipByGlobalNorm(1.0), mx.AdamW(1e-3, mask=mx.decays)),
@@ -358,6 +377,11 @@ USUAL = {
     "L-BFGS": mx.LBFGS(),
     "freeze": mx.Chain(mx.Adam(1e-3), mx.Freeze(mx.by_path({"embedding.*": True, "*": False}))),
     "layerwise": mx.layerwise_decay(mx.AdamW(1e-3, mask=mx.decays), MODEL, 0.75),
+    # What another library or a user wrote may negate.
+    "of optax": mx.layerwise_decay(mx.from_optax(optax.adam(1e-3)), MODEL, 0.75),
+    "a group of optax": mx.Partition({True: mx.SGD(0.1), False: mx.from_optax(optax.sgd(0.1))}, HEAD),
+    "a function": mx.Partition({True: mx.SGD(0.1), False: mx.Chain(mx.Clip(1.0), mx.Stateless(negated))}, HEAD),
+    "a function before a multiplier": mx.Chain(mx.Stateless(negated), mx.Scale(2.0)),
 }
 
 

@@ -317,6 +317,16 @@ def test_frozen_parameters_beside_gradients_of_every_example():
     with pytest.raises(ValueError, match=r'Write `Masked\(..., otherwise="zero"\)`'):
         mx.Masked(rule, {"base": False, "lora": True}).init(params)
     mx.Masked(rule, True).init(params)
+    frozen = mx.Freeze(lambda tree: jax.tree.map(lambda p: p.ndim > 1, tree))
+    found, _ = (x := mx.Partition({"t": rule, "f": frozen}, labels)).update(grads, x.init(params))
+    assert found["base"].shape == (2, 3)
+    with pytest.raises(ValueError, match="takes per-example gradients, and `SGD` of the group 'f' would take them"):
+        mx.Partition({"t": rule, "f": mx.SGD(0.1)}, labels).init(params)
+    mx.Partition({"t": rule, "f": pairs}, labels).init(params)
+    for container in (mx.Mechanize, mx.SkipSpikes):
+        with pytest.raises(ValueError, match=f"Leave `{container.__name__}` out"):
+            container(rule)
+    mx.SkipSpikes(rule, by="loss")
 
 
 def test_functions_of_the_parameters_see_all_of_them():

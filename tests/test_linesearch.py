@@ -490,3 +490,23 @@ def test_several_starts_at_once():
         u, state = run(x, -jax.grad(rosenbrock)(x))
         np.testing.assert_allclose(updates[i], u, rtol=1e-4)
         assert states.info.num_linesearch_steps[i] == state.info.num_linesearch_steps
+
+
+def test_a_stored_gradient_is_one_of_all_parameters_on_the_device():
+    params = {"a": jnp.ones(3), "z": jnp.ones(2)}
+    search = mx.LBFGS(linesearch=mx.ScaleByZoomLinesearch(4))
+
+    def loss(params: Any) -> Any:
+        return sum(jnp.sum(p**2) for p in params.values())
+
+    value_and_grad = mx.value_and_grad_from_state(loss)
+    optimizer: Any = mx.Offload(search)
+    state = optimizer.init(params)
+    for _ in range(2):
+        value, grads = value_and_grad(params, state=state)
+        np.testing.assert_allclose(value, loss(params))
+        params, state = optimizer.step(grads, state, params, value=value, grad=grads, value_fn=loss)
+    masked = mx.selective_transform(search, freeze_mask=mx.by_path({"z": True, "*": False}))
+    for other in (masked, mx.Flatten(search)):
+        with pytest.raises(ValueError, match=r"some of the parameters, or another form of them.*`jax.value_and_grad`"):
+            value_and_grad(params, state=other.init(params))

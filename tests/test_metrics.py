@@ -88,6 +88,13 @@ def test_names_are_as_short_as_they_can_be():
     assert found.keys() == {"learning_rate", "gradient_step", "step", "should_skip", "num_not_finite"}
 
 
+def test_those_of_flattened_parameters_are_those_without():
+    inner = mx.Chain(mx.Monitor({"norm": norm}), mx.SkipSpikes(mx.AdamW(1e-3), 4))
+    found, expected = (x.metrics(x.update(PARAMS, x.init(PARAMS), PARAMS)[1]) for x in (mx.Flatten(inner), inner))
+    assert found.keys() == expected.keys()
+    np.testing.assert_allclose([*found.values()], [*expected.values()], rtol=1e-6)
+
+
 def test_nothing_is_lost_where_a_name_looks_like_a_path():
     def of_name(name: str, value: float) -> mx.AbstractTransform:
         return mx.Monitor({name: lambda updates: value})

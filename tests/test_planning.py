@@ -129,6 +129,8 @@ def test_wrong_arguments(mesh: Mesh, arguments: dict[str, Any], message: str):
 
 def test_wrong_trees_and_meshes(mesh: Mesh, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for users: annotations are not checked
+    with pytest.raises(ValueError, match=r"`DPSGD` takes one for each example. Plan the optimizer that follows"):
+        planning.plan(mx.DPSGD(0.1, 1.0, 1.0, key=0), {"w": jnp.ones(3)}, planning.topology("cpu:1"))
     with pytest.raises(ValueError, match="has no parameters to train"):
         planning.plan(OPTIMIZER, {"n": shape(3, dtype=jnp.int32)}, mesh)
     with pytest.raises(TypeError, match=r"Write `planning.topology\(\"v5e:4x4\", data=16\)`"):

@@ -11,7 +11,8 @@ from jaxtyping import PyTree
 
 from .._containers.chain import is_chain
 from .._protocol.container import AbstractContainer, check_optimizer
-from .._protocol.masks import received, select
+from .._protocol.hyperparameters import AbstractHyperparameters
+from .._protocol.masks import AbstractLabels, received, select
 from .._protocol.mistakes import trained_hyperparameters
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.schedule import is_schedule
@@ -127,7 +128,16 @@ def _signs_of(part: AbstractTransform, tree: PyTree) -> set[float | None]:
     """The signs by which a part multiplies updates, None for one that is unknown; empty if it keeps their scale."""
     if isinstance(part, AbstractOptimizer) or hasattr(part, "flip_sign"):  # `_rates` finds a negative learning rate
         return {-1.0 if getattr(part, "flip_sign", True) else 1.0}
+    if not _is_of_modulax(part):
+        return {None}
     return {_sign(x) for x in part._effect(tree).factors or ()}
+
+
+def _is_of_modulax(part: AbstractTransform) -> bool:
+    """Whether it is a rule of the library, and none that a user, or another library, wrote as a class or a function."""
+    values = (getattr(part, field.name) for field in dataclasses.fields(part))
+    has_function = any(callable(x) and not isinstance(x, (AbstractHyperparameters, AbstractLabels)) for x in values)
+    return type(part).__module__.startswith("modulax._transforms.") and not has_function
 
 
 def _sign(x: Any) -> float | None:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool
 
 from .._protocol.container import AbstractContainer, required_part
 from .._protocol.fields import Number, required_number
-from .._protocol.transform import AbstractTransform, Move, zeros_returned
+from .._protocol.transform import AbstractTransform, Effect, Move, zeros_returned
 from .._support.arithmetic import default_float, safe_increment
 from .._support.checks import NON_NEGATIVE, boolean
 from .._support.module import AbstractState, nested, shared
@@ -18,7 +18,7 @@ from .._support.tracing import call_user
 from .._support.types import Count, Params, State, Updates
 from .._support.varying import cond
 from ..tree._math import all_finite
-from .gate import AbstractGate, step_if, step_unless_bad
+from .gate import AbstractGate, hidden_infinities, step_if, step_unless_bad
 
 T = TypeVar("T")
 
@@ -54,6 +54,10 @@ class ApplyIfFinite(AbstractGate):
 
     inner: AbstractTransform = required_part()
     max_consecutive_errors: Number = required_number(needs=NON_NEGATIVE)
+
+    def _effect(self, tree: Params, state: Any = None) -> Effect:
+        del tree, state
+        return Effect(warnings=hidden_infinities("ApplyIfFinite", self.inner))
 
     def init(self, params: Params) -> ApplyIfFiniteState:
         """Return the inner state, and counters at zero."""

@@ -52,6 +52,21 @@ class AbstractGate(AbstractContainer):
             return self.gate(updates, state, move)
 
 
+def hidden_infinities(what: str, inner: AbstractTransform) -> list[str]:
+    """A sentence if a container skips infinite gradients before `LossScaling` in it sees them.
+
+    Args:
+        what: what skips them, a container or an argument.
+        inner: the transform in the container.
+    """
+    if not any(hasattr(transform, "growth_interval") for transform in everything_in(inner)):
+        return []
+    return [
+        f"`{what}` skips infinite gradients, so that `LossScaling` inside does not see them and keeps a scale that is "
+        f"too large. `LossScaling` skips such steps itself: put it outermost, or leave `{what}` out."
+    ]
+
+
 def step_if(
     is_open: jax.Array, inner: AbstractTransform, updates: Updates, inner_state: State, move: Move[T]
 ) -> tuple[T, State]:

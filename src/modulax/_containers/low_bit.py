@@ -16,7 +16,6 @@ from .._support.keys import key, next_keys
 from .._support.module import AbstractState, nested, shared
 from .._support.placement import typed_like
 from .._support.types import Params, State, Updates
-from .._support.variables import holds_states
 from ..numerics._quantized import quantized
 from ..tree._quantized import dequantize, quantize_like
 from ..tree._stacks import stacked_states
@@ -119,7 +118,6 @@ class LowBit(AbstractContainer):
         """Run a step of the inner transform on the moments that the codes stand for."""
         # In one program with the quantization: XLA computes the entries twice, for the scale of a block and for the
         # codes, and doesn't store them in float32.
-        state = self._with_quantized(state, updates if params is None else params)
         inner_state = _divided_like(dequantize(state.inner_state), updates)
         updates, new = self.inner.update(updates, inner_state, params, **extra)
         # No keys for the arrays: `quantize_like` takes its seeds from the raw data, of which the last word is a phase.
@@ -134,13 +132,7 @@ class LowBit(AbstractContainer):
             state: the state of this container.
             params: the parameters that are trained, or the whole model.
         """
-        return self.inner.eval_params(dequantize(self._with_quantized(state, params).inner_state), params)
-
-    def _with_quantized(self, state: LowBitState, params: Params) -> LowBitState:
-        """The state with its quantized arrays, of which the stock `flax.nnx.Optimizer` keeps the codes and scales."""
-        if not holds_states(state):
-            return state
-        return jtu.tree_structure(jax.eval_shape(self.init, params)).unflatten(jtu.tree_leaves(state))
+        return self.inner.eval_params(dequantize(state.inner_state), params)
 
     def check(self) -> None:
         """Check the bits, the block and the size."""

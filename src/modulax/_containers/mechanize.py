@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from .._protocol.container import required_part
+from .._protocol.container import refuse_examples, required_part
 from .._protocol.fields import Number, followed, number
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
@@ -95,6 +95,9 @@ class Mechanize(AbstractSteering):
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
     clock: ClassVar[Clock] = "steps"
+
+    def check(self) -> None:
+        refuse_examples("Mechanize", self.base_optimizer, "computes its scale from the gradients")
 
     def init(self, params: Params) -> MechanicState:
         """Return a copy of the parameters as the start, and the state of the base optimizer."""

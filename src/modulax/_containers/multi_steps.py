@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, Bool, DTypeLike, PyTree
 from .._protocol.container import required_part
 from .._protocol.fields import Hyperparameter, required_number
 from .._protocol.schedule_values import resolve
-from .._protocol.transform import AbstractTransform, Clock, Move, zeros_returned
+from .._protocol.transform import AbstractTransform, Clock, Effect, Move, zeros_returned
 from .._support.arithmetic import abs_sq, at_least_float32, safe_increment, zeros_in
 from .._support.checks import WHOLE, boolean
 from .._support.module import AbstractState, like_params, nested, shared, with_fields
@@ -23,7 +23,7 @@ from .._support.types import Count, Params, State, Updates
 from .._support.varying import cond
 from ..tree._align import align, check_same_shapes
 from ..tree._math import total
-from .gate import AbstractGate
+from .gate import AbstractGate, hidden_infinities
 
 T = TypeVar("T")
 
@@ -83,6 +83,11 @@ class MultiSteps(AbstractGate):
 
     clock: ClassVar[Clock] = "pace"
     is_arraywise: ClassVar[bool] = True
+
+    def _effect(self, tree: Params, state: Any = None) -> Effect:
+        del tree, state
+        warnings = [] if self.should_skip is None else hidden_infinities("should_skip", self.inner)
+        return Effect(warnings=warnings)
 
     def init(self, params: Params) -> MultiStepsState:
         """Return the inner state, and zeros as accumulated gradients."""

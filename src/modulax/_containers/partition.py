@@ -89,6 +89,14 @@ class Partition(AbstractContainer):
     def init(self, params: Params) -> PartitionState:
         """Return the initial state of every transform, for the leaves of its group."""
         groups = self.groups(params)
+        for label, t in self.transforms.items() if self.example_axes else ():
+            frozen = t._effect(select(params, groups[label])).frozen or [False]
+            if not t.example_axes and any(groups[label]) and not all(frozen):
+                raise ValueError(
+                    f"`Partition`: another group takes per-example gradients, and `{type(t).__name__}` of the group "
+                    f"{label!r} would take them for the gradient. Freeze the group with `SetToZero()`, or average them "
+                    f"first: `Chain(aggregate.AveragePerElementUpdates(), {type(t).__name__}(...))`."
+                )
         return PartitionState(
             OrderedDict((label, t.init(select(params, groups[label]))) for label, t in self.transforms.items())
         )
@@ -115,7 +123,7 @@ class Partition(AbstractContainer):
     def _frozen_without_examples(self, label: Hashable, group: Updates) -> Updates:
         """The updates of a group with zeros of the shapes of the parameters for the frozen ones."""
         # Other transforms see the gradients of all examples, and no mean of them: it might not be private.
-        frozen = self.transforms[label]._effect(group).frozen
+        frozen = self.transforms[label]._effect(shapes_without(self.example_axes, group)).frozen
         if frozen is None:
             return group
         return merge(group, zeros_without(self.example_axes, select(group, frozen)), frozen)

@@ -7,10 +7,10 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._protocol.container import required_part
+from .._protocol.container import refuse_examples, required_part
 from .._protocol.fields import Hyperparameter, OptionalNumber, choice, number
 from .._protocol.schedule_values import resolve
-from .._protocol.transform import AbstractTransform, Clock, Move
+from .._protocol.transform import AbstractTransform, Clock, Effect, Move
 from .._support.arithmetic import default_float, safe_increment, safe_sqrt
 from .._support.checks import NON_NEGATIVE
 from .._support.module import AbstractState, nested, shared, with_fields
@@ -18,7 +18,7 @@ from .._support.types import Count, Params, State, Updates
 from .._transforms.polyak import loss_of
 from .._transforms.running_norm import present, pushed
 from ..tree._math import norm
-from .gate import AbstractGate, step_unless_bad
+from .gate import AbstractGate, hidden_infinities, step_unless_bad
 
 T = TypeVar("T")
 
@@ -94,6 +94,14 @@ class SkipSpikes(AbstractGate):
     def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The loss, unless the steps are judged by the norm alone."""
         return () if self.by == "norm" else ("value",)
+
+    def _effect(self, tree: Params, state: Any = None) -> Effect:
+        del tree, state
+        return Effect(warnings=hidden_infinities("SkipSpikes", self.inner))
+
+    def check(self) -> None:
+        if self.by != "loss":
+            refuse_examples("SkipSpikes", self.inner, "measures the norm of the gradients")
 
     def init(self, params: Params) -> SkipSpikesState:
         """Return the inner state, counters at zero, and an empty window."""

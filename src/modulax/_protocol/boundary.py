@@ -16,9 +16,9 @@ from jax.sharding import NamedSharding
 from .._support.arithmetic import is_inexact_array
 from .._support.placement import mesh_sharding, placed_at, placed_like, sharding_along
 from .._support.types import Params, State, Updates
-from .._support.variables import without_variables
+from .._support.variables import holds_states, without_variables
 from ..tree._align import paired, refuse_integers, refuse_numbers
-from ..tree._math import strong, trainable
+from ..tree._math import shapes_without, strong, trainable
 from ..tree._state import owners
 from .entry import AbstractBoundary
 from .mistakes import explaining_state, refuse_complex, refuse_empty, refuse_others, warn_of_mistakes, wrong_state
@@ -27,6 +27,13 @@ from .mistakes import explaining_state, refuse_complex, refuse_empty, refuse_oth
 def _strong(state: State) -> State:
     """A state without weak types, which `jnp.asarray(0.5)` has, and the same state from a checkpoint has not."""
     return jtu.tree_map(strong, state)
+
+
+def _with_modules(transform: Any, state: State, params: Params) -> State:
+    """The state with the Modules in it, such as quantized arrays: the stock `flax.nnx.Optimizer` keeps their arrays."""
+    if not holds_states(state):
+        return state
+    return jtu.tree_structure(jax.eval_shape(transform.init, params)).unflatten(jtu.tree_leaves(state))
 
 
 class InitBoundary(AbstractBoundary):
@@ -111,6 +118,7 @@ class UpdateBoundary(AbstractBoundary):
             refuse_numbers(params, updates, f"{self.owner}.update")
             axes = transform.example_axes
             params = paired(trainable(params), updates, f"{self.owner}.update", per_example=axes)
+        state = _with_modules(transform, state, shapes_without(transform.example_axes, updates))
         with explaining_state(f"{self.owner}.update", self.method, state):
             steps, new = self.inside(transform, updates, state, params, **extra)
         # XLA may choose any sharding for a result. With another one, the next step would be compiled again.
@@ -132,7 +140,8 @@ class EvalBoundary(AbstractBoundary):
     def run(self, transform: Any, /, state: State, params: Params) -> tuple[Params]:
         if message := wrong_state(f"{self.owner}.eval_params", self.method, state, params):
             raise ValueError(message)
-        return (eqx.combine(self.inside(transform, state, trainable(params)), params),)
+        trained = trainable(params)
+        return (eqx.combine(self.inside(transform, _with_modules(transform, state, trained), trained), params),)
 
     def outside(self, transform: Any, /, state: State, params: Params) -> Params:
         return self.program(transform, state, params)[0]

@@ -106,6 +106,21 @@ def check_part(what: str, x: Any) -> None:
         raise ValueError(f"{what} is not a modulax transform: {brief(x)}. {_remedy(x)}")
 
 
+def refuse_examples(owner: str, optimizer: AbstractTransform, measures: str) -> None:
+    """Raise an error for a transform of per-example gradients in a container that measures the gradients it is given.
+
+    Args:
+        owner: the container.
+        optimizer: the transform in it.
+        measures: what the container does, beginning with a verb.
+    """
+    if optimizer.example_axes:
+        raise ValueError(
+            f"`{owner}` {measures}, and `{type(optimizer).__name__}` takes those of each example, which are neither "
+            f"clipped nor averaged yet. Leave `{owner}` out."
+        )
+
+
 def check_optimizer(call: str, optimizer: Any, *others: Any) -> None:
     """Raise an error if a function did not get a transform first, and the parameters after it.
 

@@ -80,7 +80,7 @@ def measured_in(state: Any, keys: Names = (), path: Names = ()) -> Iterator[Metr
         if field.metadata.get("metric"):
             scalars = [(inside, leaf) for inside, leaf in leaves_with_paths(x) if jnp.ndim(leaf) == 0]
             yield from (Metric(inside or field.name, keys, path, leaf) for inside, leaf in scalars)
-        elif kind_of(field) == "states":
+        elif kind_of(field) == "states" or isinstance(x, AbstractState):  # of vectors, in that of `Flatten`
             yield from measured_in(x, keys, (*path, field.name))
 
 

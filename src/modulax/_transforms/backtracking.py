@@ -170,8 +170,8 @@ def value_and_grad_from_state(value_fn: Callable[..., Array]) -> Callable[..., t
         in JAX's default float dtype, and the gradient.
 
     Raises:
-        ValueError: by the returned function, if the state contains no line search, more than one, or one that doesn't
-            store the gradient.
+        ValueError: by the returned function, if the state contains no line search, more than one, one that doesn't
+            store the gradient, or one that has some of the parameters only, or another form of them.
     """
 
     def value_and_grad(params: Params, *args: Any, state: State, **kwargs: Any) -> tuple[Array, Updates]:
@@ -181,10 +181,24 @@ def value_and_grad_from_state(value_fn: Callable[..., Array]) -> Callable[..., t
             value, grad = eqx.filter_value_and_grad(value_fn)(params, *args, **kwargs)
             return loss_of(value), grad
 
+        stored = _as_computed((search.value, search.grad), jax.eval_shape(compute))
         # `cond` and not `where`, because a stored gradient saves the computation of a new one.
-        return jax.lax.cond(jnp.isfinite(search.value), lambda: (search.value, search.grad), compute)
+        return jax.lax.cond(jnp.isfinite(stored[0]), lambda: stored, compute)
 
     return value_and_grad
+
+
+def _as_computed(stored: PyTree, computed: PyTree) -> PyTree:
+    """The stored loss and gradient on the device; an error if the gradient is not one of these parameters."""
+    kinds = [[(x.shape, x.dtype) for x in jtu.tree_leaves(tree)] for tree in (stored, computed)]
+    if jtu.tree_structure(stored) != jtu.tree_structure(computed) or kinds[0] != kinds[1]:
+        raise ValueError(
+            "`value_and_grad_from_state`: the line search is inside a container that gives it some of the parameters, "
+            "or another form of them, such as a mask, `Flatten` or `MasterWeights`, and stores a gradient of these. "
+            "Call `jax.value_and_grad`."
+        )
+    # `Offload` keeps a state in the memory of the host.
+    return jtu.tree_map(lambda x: jax.device_put(x, jax.memory.Space.Device), stored)
 
 
 def _search_in(state: State) -> Any:

@@ -83,7 +83,7 @@ def plan(
         ValueError: if an axis does not divide a dimension that is sharded over it, or if `batch` is missing.
     """
     check_optimizer("plan(optimizer, params, mesh)", optimizer, params)
-    _check(mesh, loss, batch)
+    _check(optimizer, mesh, loss, batch)
     arrays, static = eqx.partition(placed(params, mesh, spec), is_shape)
     if not jtu.tree_leaves(trained(arrays)):
         raise ValueError(f"`plan(params=...)` has no parameters to train: {brief(params)}.")
@@ -102,7 +102,13 @@ def plan(
     return _report(compiled, mesh, arrays, state, zero, loss is None, seconds)
 
 
-def _check(mesh: Mesh, loss: Any, batch: PyTree) -> None:
+def _check(optimizer: AbstractTransform, mesh: Mesh, loss: Any, batch: PyTree) -> None:
+    if optimizer.example_axes:
+        raise ValueError(
+            f"`plan` computes one gradient for the batch, and `{type(optimizer).__name__}` takes one for each example. "
+            f"Plan the optimizer that follows the average, such as `SGD(...)`, and add the per-example gradients: the "
+            f"bytes of the parameters times the examples on a device."
+        )
     if not isinstance(mesh, Mesh):
         raise TypeError(
             f"`plan(optimizer, params, mesh)` needs a mesh of devices, got {brief(mesh, 100)}. Write "
