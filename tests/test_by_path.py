@@ -261,6 +261,15 @@ def test_a_list_of_one_block():
         inside = dict.fromkeys([f"blocks.0.{name}" for name in block], 1)
         expected = inside | {"embed": 2, "head": 0}
         assert exponents(tree) == exponents(tree, depth="blocks") == exponents(tree, depth="blocks.*") == expected
+    # Numbers inside the block are no list of blocks, in a tree and in a state dict.
+    paths = ["embed.w", "blocks.0.fc1.w", "blocks.0.fc2.w", "blocks.0.mlp.layers.0.w", "blocks.0.mlp.layers.1.w"]
+    for tree in (nested([*paths, "head.w"]), {path: jnp.ones(2) for path in (*paths, "head.w")}):
+        assert exponents(tree) == dict.fromkeys(paths[1:], 1) | {"embed.w": 2, "head.w": 0}
+    # A list around the whole model is no list of blocks.
+    assert list(exponents(nested(["layers.1.layers.0.w", "layers.1.layers.2.w"])).values()) == [1, 0]
+    # Beside other blocks, the list of one is another list if it has numbers inside.
+    with pytest.raises(ValueError, match=r"several lists of blocks, `blocks.\*`, `layers.\*`"):
+        exponents(nested([*paths, "layers.0.w", "layers.1.w"]))
     # A number that occurs once is one of a list only if the name says so.
     numbered = {"blocks": [jnp.ones((2, 2)), jnp.ones((2, 2))], "head1": jnp.ones((2, 2)), "embed2": jnp.ones((2, 2))}
     assert exponents(numbered) == {"blocks.0": 2, "blocks.1": 1, "embed2": 3, "head1": 0}

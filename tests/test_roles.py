@@ -366,6 +366,15 @@ def test_linen():
     assert table(params) == LINEN
 
 
+def test_nothing_in_a_block_is_the_head():
+    """Also in a list of one block, but in a list around the whole model."""
+    head = {"kernel": jnp.ones((4, 4))}
+    for n in (1, 2):
+        found = table({"blocks": [{"fc1": head, "fc2": head, "head": head}] * n, "head": head})
+        assert {path for path, role in found.items() if role == "head 0>1"} == {"head.kernel"}
+    assert table({"layers": {"1": {"fc1": head, "fc2": head, "head": head}}})["layers.1.head.kernel"] == "head 0>1"
+
+
 # --- The axes are what the layers do -------------------------------------------------------------
 
 
