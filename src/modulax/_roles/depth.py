@@ -96,7 +96,7 @@ def lists_of_blocks(paths: Collection[Names]) -> dict[str, dict[Names, int]]:
     """The outermost lists of blocks, `blocks.*` or `layers_*`: the number of the block of each leaf.
 
     A list of one block counts if it is called so, and takes the place of the numbers inside it; beside a list of
-    several blocks it doesn't count otherwise. One that holds all leaves is something like a `Sequential` around a model.
+    several blocks it doesn't count otherwise. One that holds all leaves is around the model, like a `Sequential`.
     """
     indexed = _indexed(paths)
     several = {path for path, blocks in indexed.items() if len(set(blocks.values())) > 1}
