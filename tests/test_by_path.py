@@ -91,6 +91,23 @@ def test_a_multiplier_may_be_a_schedule_and_a_new_one_does_not_retrace():
     assert len(traced) == 1
 
 
+def test_powers_of_a_factor_that_is_a_schedule():
+    factor = schedules.Linear(0.5, 1.0, 2)
+    tree = {"a": jnp.ones(2), "b": jnp.ones(2), "c": jnp.ones((3, 2))}
+    depth = mx.ScaleByDepth(factor, mx.by_path({"a": -1, "b": 2, "c": (0, 1, -2)}))
+    optimizer = mx.Chain(mx.SGD(1.0), depth)
+    state = optimizer.init(tree)
+    for f in (0.5, 0.75):
+        updates, state = optimizer.update(tree, state)
+        np.testing.assert_allclose(updates["a"], -1 / f)
+        np.testing.assert_allclose(updates["b"], -(f**2))
+        np.testing.assert_allclose(updates["c"][:, 0], [-1.0, -f, -1 / f**2], rtol=1e-6)
+    rates = optimizer.metrics(state)
+    assert float(rates["a.learning_rate"]) == pytest.approx(1 / 0.75)
+    assert float(rates["c.2.learning_rate"]) == pytest.approx(1 / 0.75**2)
+    assert mx.describe(optimizer, tree).leaves[0].learning_rate == "2 → 1"
+
+
 def test_a_multiplier_after_adamw_scales_the_weight_decay_as_a_learning_rate_of_torch_does():
     optimizer = mx.Chain(mx.AdamW(1e-2, weight_decay=0.1), mx.ScaleByPath({"head.*": 0.5, "*": 1.0}))
     grads = jax.tree.map(lambda p: 0.3 * p, PARAMS)

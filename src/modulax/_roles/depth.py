@@ -99,8 +99,8 @@ def lists_of_blocks(paths: Collection[Names]) -> dict[str, dict[Names, int]]:
     several blocks it doesn't count otherwise. One that holds all leaves is around the model, like a `Sequential`.
     """
     indexed = _indexed(paths)
-    several = {path for path, blocks in indexed.items() if len(set(blocks.values())) > 1}
-    in_several = {names for path in several for names in indexed[path]}
+    several = {path: blocks for path, blocks in indexed.items() if len(set(blocks.values())) > 1}
+    in_several = set[Names]().union(*several.values())
     lists = _outermost(
         {
             path: blocks

@@ -14,7 +14,7 @@ from .._protocol.patterns import by_path
 from .._support.checks import listing
 from ..tree._paths import leaf_paths
 from .find import AbstractRoles, Roles, as_roles
-from .role import AbstractRole, Other
+from .role import AbstractRole
 
 T = TypeVar("T", bound=AbstractHyperparameters)
 
@@ -49,7 +49,7 @@ class _ByRole(AbstractLabels):
         """Raise an error if parameters of which nothing is known may be those that the first role means."""
         kind = self.groups[0][0]
         roles = zip(leaf_paths(tree), self.roles.labels(tree), strict=True)
-        unknown = [path for path, x in roles if isinstance(x, Other) or not (x.is_known or kind.is_vector)]
+        unknown = [path for path, x in roles if not x.kind or not (x.is_known or kind.is_vector)]
         if unknown:
             raise ValueError(
                 f"`groups`: no parameter has the role `{kind.__name__}`, and nothing is known of "
