@@ -91,6 +91,23 @@ def test_a_multiplier_may_be_a_schedule_and_a_new_one_does_not_retrace():
     assert len(traced) == 1
 
 
+def test_powers_of_a_factor_that_is_a_schedule():
+    factor = schedules.Linear(0.5, 1.0, 2)
+    tree = {"a": jnp.ones(2), "b": jnp.ones(2), "c": jnp.ones((3, 2))}
+    depth = mx.ScaleByDepth(factor, mx.by_path({"a": -1, "b": 2, "c": (0, 1, -2)}))
+    optimizer = mx.Chain(mx.SGD(1.0), depth)
+    state = optimizer.init(tree)
+    for f in (0.5, 0.75):
+        updates, state = optimizer.update(tree, state)
+        np.testing.assert_allclose(updates["a"], -1 / f)
+        np.testing.assert_allclose(updates["b"], -(f**2))
+        np.testing.assert_allclose(updates["c"][:, 0], [-1.0, -f, -1 / f**2], rtol=1e-6)
+    rates = optimizer.metrics(state)
+    assert float(rates["a.learning_rate"]) == pytest.approx(1 / 0.75)
+    assert float(rates["c.2.learning_rate"]) == pytest.approx(1 / 0.75**2)
+    assert mx.describe(optimizer, tree).leaves[0].learning_rate == "2 → 1"
+
+
 def test_a_multiplier_after_adamw_scales_the_weight_decay_as_a_learning_rate_of_torch_does():
     optimizer = mx.Chain(mx.AdamW(1e-2, weight_decay=0.1), mx.ScaleByPath({"head.*": 0.5, "*": 1.0}))
     grads = jax.tree.map(lambda p: 0.3 * p, PARAMS)
@@ -261,6 +278,15 @@ def test_a_list_of_one_block():
         inside = dict.fromkeys([f"blocks.0.{name}" for name in block], 1)
         expected = inside | {"embed": 2, "head": 0}
         assert exponents(tree) == exponents(tree, depth="blocks") == exponents(tree, depth="blocks.*") == expected
+    # Numbers inside the block are no list of blocks, in a tree and in a state dict.
+    paths = ["embed.w", "blocks.0.fc1.w", "blocks.0.fc2.w", "blocks.0.mlp.layers.0.w", "blocks.0.mlp.layers.1.w"]
+    for tree in (nested([*paths, "head.w"]), {path: jnp.ones(2) for path in (*paths, "head.w")}):
+        assert exponents(tree) == dict.fromkeys(paths[1:], 1) | {"embed.w": 2, "head.w": 0}
+    # A list around the whole model is no list of blocks.
+    assert list(exponents(nested(["layers.1.layers.0.w", "layers.1.layers.2.w"])).values()) == [1, 0]
+    # Beside other blocks, the list of one is another list if it has numbers inside.
+    with pytest.raises(ValueError, match=r"several lists of blocks, `blocks.\*`, `layers.\*`"):
+        exponents(nested([*paths, "layers.0.w", "layers.1.w"]))
     # A number that occurs once is one of a list only if the name says so.
     numbered = {"blocks": [jnp.ones((2, 2)), jnp.ones((2, 2))], "head1": jnp.ones((2, 2)), "embed2": jnp.ones((2, 2))}
     assert exponents(numbered) == {"blocks.0": 2, "blocks.1": 1, "embed2": 3, "head1": 0}

@@ -157,6 +157,10 @@ def test_the_rate_of_schedule_free_optimizers_has_their_warm_up():
         rates = [float(FALLING(t)) * (t + first) / 10 for t in range(2)]
         np.testing.assert_allclose(seen, rates, rtol=1e-6)
         assert optimizer.hyperparameters(state)["warmup_steps"] == 10
+        for module in (inner, optimizer):  # the mapping of `Injected` has what is given, alone and in a chain
+            injected: Any = mx.Injected(module)
+            _, inside = injected.update(PARAMS, injected.init(PARAMS), PARAMS)
+            assert inside.hyperparams["learning_rate"] == FALLING(0)
 
 
 def test_a_stateful_schedule_of_a_schedule_has_its_value_at_the_next_step():
@@ -172,10 +176,13 @@ def test_a_stateful_schedule_of_a_schedule_has_its_value_at_the_next_step():
         def __call__(self, state, **extra):
             return self.first * state
 
-    optimizer = mx.SGD(Halved(FALLING))
-    _, state = optimizer.update(PARAMS, optimizer.init(PARAMS))
-    assert optimizer.metrics(state)["learning_rate"] == optimizer.hyperparameters(state)["learning_rate"]
-    assert float(optimizer.metrics(state)["learning_rate"]) == pytest.approx(float(FALLING(1)) / 2)
+    rates = Halved(FALLING), FALLING * Halved(1.0), (2 * FALLING).clip(high=0.3) * Halved(0.5)
+    for rate, after in zip(rates, (FALLING(1) / 2, FALLING(1) / 2, 0.075), strict=True):
+        optimizer: Any = mx.SGD(rate, momentum=FALLING)
+        _, state = optimizer.update(PARAMS, optimizer.init(PARAMS))
+        found, following = optimizer.metrics(state), optimizer.hyperparameters(state)
+        assert found["learning_rate"] == following["learning_rate"] == pytest.approx(float(after))
+        assert found["momentum"] == FALLING(0)  # at the last step
 
 
 def test_a_state_declares_its_own():

@@ -108,9 +108,11 @@ def test_equinox_layers():
         stacked: eqx.nn.Linear
         norm: eqx.nn.LayerNorm
         head: eqx.nn.Linear
+        pos_embed: jax.Array
 
         def __init__(self, width):
             key = jax.random.key(0)
+            self.pos_embed = jnp.ones((7, width))
             self.embed = eqx.nn.Embedding(7, width, key=key)
             self.conv = eqx.nn.Conv1d(2, width, 3, key=key)
             self.stacked = eqx.filter_vmap(lambda key: eqx.nn.Linear(2, width, key=key))(jax.random.split(key, 3))
@@ -118,10 +120,10 @@ def test_equinox_layers():
             self.head = eqx.nn.Linear(width, 5, use_bias=False, key=key)
 
     wide = jax.tree.map(lambda x: jnp.ones(x.shape) if eqx.is_inexact_array(x) else x, Net(8))
-    found = multipliers(wide, eqx.filter_eval_shape(Net, 2))
-    # Only the fan-out grows in all but the last.
-    assert {path for path, (rate, scale) in found.items() if (rate, scale) != (1.0, 1.0)} == {"head.weight"}
-    assert found["head.weight"] == (0.25, 0.5)
+    # Only the fan-out grows in all but one; biases, gains and positions are vectors, of whatever shape.
+    for layout in (None, "out_in", "in_out", {"norm*": "out_in", "pos*": "out_in", "*bias": "in_out"}):
+        found = multipliers(wide, eqx.filter_eval_shape(Net, 2), layout=layout)
+        assert {path: x for path, x in found.items() if x != (1.0, 1.0)} == {"head.weight": (0.25, 0.5)}
     same = mx.mup(mx.Adam(1.0), wide, wide)
     assert same[0]["scale_by_path"] == mx.ScaleByPath({"*": 1.0})
 
@@ -172,6 +174,15 @@ def test_the_layout_of_other_arrays_can_be_given():
     for layout in ("in_out", {"*": "in_out"}):
         found = multipliers(with_bias(4), with_bias(2), layout=layout)
         assert [rate for rate, _ in found.values()] == [1.0, 1.0, 0.5]
+
+
+def test_the_keys_of_a_state_dict_are_paths():
+    def tree(width):
+        return {"fc": {"weight": jnp.ones((width, width)), "bias": jnp.ones(width)}, "bias": jnp.ones(width)}
+
+    flat = [{"fc.weight": x["fc"]["weight"], "fc.bias": x["fc"]["bias"], "bias": x["bias"]} for x in map(tree, (8, 2))]
+    wanted = {"fc.weight": (0.25, 1.0), "fc.bias": (1.0, 2.0), "bias": (1.0, 1.0)}
+    assert multipliers(tree(8), tree(2), layout="out_in") == multipliers(*flat, layout="out_in") == wanted
 
 
 @pytest.mark.parametrize(

@@ -366,6 +366,15 @@ def test_linen():
     assert table(params) == LINEN
 
 
+def test_nothing_in_a_block_is_the_head():
+    """Also in a list of one block, but in a list around the whole model."""
+    head = {"kernel": jnp.ones((4, 4))}
+    for n in (1, 2):
+        found = table({"blocks": [{"fc1": head, "fc2": head, "head": head}] * n, "head": head})
+        assert {path for path, role in found.items() if role == "head 0>1"} == {"head.kernel"}
+    assert table({"layers": {"1": {"fc1": head, "fc2": head, "head": head}}})["layers.1.head.kernel"] == "head 0>1"
+
+
 # --- The axes are what the layers do -------------------------------------------------------------
 
 
@@ -689,6 +698,22 @@ def test_groups_and_labels_by_role():
     assert {path for path, group in found.items() if group == "attention"} == {
         path for path, role in EQUINOX["transformer"][1].items() if role.split()[0] in BY_MUON[1:]
     }
+
+
+def test_a_group_of_a_role_is_never_empty_by_mistake():
+    """What is called `bias` is one in every dict; an error names the parameters of which nothing is known."""
+    w, v = jnp.ones((3, 4)), jnp.ones(4)
+    torch = {"fc.weight": w, "fc.bias": v, "norm.weight": v, "norm.bias": v}
+    for tree, biases in ((torch, {"fc.bias", "norm.bias"}), ({"w": w, "bias": v}, {"bias"})):
+        found = groups_of(mx.groups(mx.AdamW(1e-3), {mx.Bias: {"b1": 0.5}}), tree)
+        assert {path for path, group in found.items() if group == "bias"} == biases
+    both = mx.groups(mx.AdamW(1e-3), {mx.Gain: {"b1": 0.5}, mx.Bias: {"b1": 0.5}})
+    with pytest.raises(ValueError, match=r"no parameter has the role `Gain`, .* of `norm.weight`. .*{'norm.weight': "):
+        both.init(torch)
+    with pytest.raises(ValueError, match=r"no parameter has the role `Embedding`, and nothing is known of `w`"):
+        mx.groups(mx.AdamW(1e-3), {mx.Embedding: {"b1": 0.5}}).init({"w": w, "bias": v})
+    for known in ({"w": w, "bias": v}, eqx.nn.Linear(2, 2, key=KEY)):  # there is no gain
+        assert "gain" not in groups_of(both, known).values()
 
 
 def test_roles_of_a_model_for_its_parameters_in_a_dict():

@@ -56,7 +56,7 @@ def groups(optimizer: AbstractTransform, changes: Mapping[Any, Mapping[str, Any]
 
     Raises:
         ValueError: if a name is not a hyperparameter or an option of the optimizer; in `init` and `update`, if a
-            pattern matches no path.
+            pattern matches no path, or if no parameter has a role and nothing is known of some of them.
     """
     check_optimizer("groups(optimizer, changes)", optimizer, changes)
     if not isinstance(changes, Mapping) or not changes or not all(isinstance(x, Mapping) for x in changes.values()):

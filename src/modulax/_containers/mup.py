@@ -92,7 +92,7 @@ def mup(
             small matrix; in the training of a sweep, where the hyperparameters have no values, with others in their
             place.
         layout: whether weights have the shape `(in, out)`, `"in_out"`, or `(out, in)`, `"out_in"`; or a mapping from
-            patterns to these. Layers of Equinox and Flax are known.
+            patterns to these. Layers of Equinox and Flax are known; biases, gains and tables of positions have none.
 
     Returns:
         the optimizer, and the parameters with their initial scale.
@@ -134,8 +134,9 @@ def _initial_scale(names: Names, leaves: Mapping[Names, _Leaf]) -> float:
     """Initialization multiplier of a weight, or of the bias of the same layer."""
     if leaves[names].kind == "output":
         return leaves[names].fan_in ** -0.5
-    if names and names[-1] == "bias":
-        beside = (leaves.get((*names[:-1], name)) for name in ("weight", "kernel"))
+    if names and names[-1].split(".")[-1] == "bias":  # the key of a flat dict is a whole path
+        layer = names[-1].removesuffix("bias")
+        beside = (leaves.get((*names[:-1], layer + name)) for name in ("weight", "kernel"))
         return next((x.fan_in**0.5 for x in beside if x is not None), 1.0)
     return 1.0
 
@@ -163,8 +164,9 @@ def _given_layouts(layout: Any, tree: PyTree, found: Mapping[Names, AbstractRole
     given = {}
     for names, label in labels.items():
         check_option("mup", "layout", label or "in_out", ("in_out", "out_in"))
-        # A bias has no axis that is the input.
-        is_open = ndims[names] > 1 and not (isinstance(layout, str) and _is_known(found[names]))
+        # A vector, of whatever shape, has no axis that is the input.
+        is_vector = ndims[names] < 2 or found[names].is_vector
+        is_open = not is_vector and not (isinstance(layout, str) and _is_known(found[names]))
         if label and is_open:
             out = 0 if label == "out_in" else ndims[names] - 1
             given[names] = Hidden(fan_in=tuple(i for i in range(ndims[names]) if i != out), fan_out=(out,))

@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, DTypeLike, Float
 from .._containers.chain import Chain
 from .._containers.schedule_free import ScheduleFree
 from .._protocol.fields import Hyperparameter, Number, OptionalNumber, followed, number, required_number
-from .._protocol.last_step import steps_back
+from .._protocol.last_step import has_factors
 from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer, OptimizerState
 from .._protocol.schedule import AbstractSchedule
@@ -66,7 +66,7 @@ class AbstractScheduleFreeOptimizer(AbstractOptimizer):
             state: the state of this optimizer.
         """
         now = super().at(state)
-        if now.warmup_steps is None or not steps_back():
+        if now.warmup_steps is None or not has_factors():
             return now
         rate = ScheduleFreeRate(now.learning_rate, now.warmup_steps, first=int(self.follow != "optax"))
         return with_fields(now, learning_rate=resolve(rate, state.step))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 _steps_back = contextvars.ContextVar("_steps_back", default=0)
+_with_factors = contextvars.ContextVar("_with_factors", default=False)
 _steps_of_round = contextvars.ContextVar[Any]("_steps_of_round", default=1)
 
 
@@ -21,7 +22,8 @@ def _in_force(variable: contextvars.ContextVar[Any], value: Any) -> Iterator[Non
 def at_last_step() -> contextlib.AbstractContextManager[None]:
     """In this block, schedules are replaced by their values at the step that led to a state, not at the next one.
 
-    A stateful schedule still has its value at the next step: its state before the last one is no longer there.
+    A stateful schedule, and arithmetic with one, still has its value at the next step: its state before the last one is
+    no longer there.
     """
     return _in_force(_steps_back, 1)
 
@@ -29,6 +31,16 @@ def at_last_step() -> contextlib.AbstractContextManager[None]:
 def at_next_step() -> contextlib.AbstractContextManager[None]:
     """In this block, also inside one of `at_last_step`, schedules are replaced by their values at the next step."""
     return _in_force(_steps_back, 0)
+
+
+def with_factors() -> contextlib.AbstractContextManager[None]:
+    """In this block, learning rates are replaced by those of the step: multiplied by the optimizer's own warm-up."""
+    return _in_force(_with_factors, True)
+
+
+def has_factors() -> bool:
+    """Whether learning rates are asked for with the optimizer's own warm-up."""
+    return _with_factors.get()
 
 
 def steps_back() -> int:

@@ -25,7 +25,7 @@ from .._support.types import State
 from ..tree._math import strong
 from ..tree._paths import JoinedNames, join, key_names
 from .last_step import at_next_step, steps_back, steps_of_round
-from .schedule import AbstractSchedule, AbstractStatefulSchedule, is_schedule, is_stateful
+from .schedule import AbstractSchedule, AbstractStatefulSchedule, has_stateful_schedule, is_schedule, is_stateful
 from .transform import AbstractTransform, extra_arguments
 
 
@@ -105,7 +105,16 @@ def with_current_values(
             numbers[name] = _as_default_float(resolve(schedule, step)(states[name], **(extra or {})))
     if numbers:
         stops = _stops_for_states(tree)
-        tree = jtu.tree_map_with_path(lambda path, x: numbers.get(_name(path), x), tree, is_leaf=stops)
+        known = jtu.tree_map_with_path(lambda path, x: numbers.get(_name(path), x), tree, is_leaf=stops)
+
+        def of_one_step(x: Any, known: Any) -> Any:
+            # The arithmetic around a stateful schedule has its value at the same step.
+            if not is_schedule(x) or not has_stateful_schedule(x):
+                return known
+            with at_next_step():
+                return resolve(known, step)
+
+        tree = jtu.tree_map(of_one_step, tree, known, is_leaf=lambda x: is_schedule(x) or stops(x))
     return resolve(tree, step)
 
 

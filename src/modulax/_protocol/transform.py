@@ -35,7 +35,7 @@ from .boundary import EvalBoundary, InitBoundary, UpdateBoundary
 from .entry import as_written, entry, explained
 from .frozen import numbers_with_paths
 from .hyperparameters import AbstractHyperparameters, Hyperparameters
-from .last_step import at_last_step
+from .last_step import at_last_step, with_factors
 from .metrics import by_short_names, hyperparameters_in_force, measured_in
 from .mistakes import explaining_state, wrong_state
 from .program import Program
@@ -293,7 +293,7 @@ class AbstractTransform(AbstractHyperparameters):
         classes of states declare with `shared(metric=True)`, such as the step count, the number of skipped steps and
         the factor of `ReduceOnPlateau`. Names that occur several times begin with the name of the part, such as
         `body.learning_rate`, or with the pattern of a multiplier, as in `embed.*.learning_rate`. A stateful schedule
-        has its value at the next step.
+        has its value at the next step, and so has arithmetic with one.
 
         Inside `jit` it adds the schedules to the program, and nothing else.
 
@@ -301,7 +301,7 @@ class AbstractTransform(AbstractHyperparameters):
             state: the state of this transform.
         """
         state = without_variables(state)
-        with at_last_step():
+        with at_last_step(), with_factors():
             now = self.at(state)
         return by_short_names([*hyperparameters_in_force(self, now), *measured_in(state)])
 

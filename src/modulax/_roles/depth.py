@@ -2,7 +2,7 @@
 
 import collections
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from .._support.checks import listing
@@ -92,16 +92,32 @@ def _from_stack(leaves: Shapes, node: str, axis: int) -> dict[Names, Any]:
     return _with_others(leaves, *_stacked(inside, leaves[inside[0]][axis]))
 
 
-def lists_of_blocks(paths: Iterable[Names]) -> dict[str, dict[Names, int]]:
-    """The outermost lists of at least two blocks, `blocks.*` or `layers_*`: the number of the block of each leaf."""
-    return _outermost({path: blocks for path, blocks in _indexed(paths).items() if len(set(blocks.values())) > 1})
+def lists_of_blocks(paths: Collection[Names]) -> dict[str, dict[Names, int]]:
+    """The outermost lists of blocks, `blocks.*` or `layers_*`: the number of the block of each leaf.
+
+    A list of one block counts if it is called so, and takes the place of the numbers inside it; beside a list of
+    several blocks it doesn't count otherwise. One that holds all leaves is around the model, like a `Sequential`.
+    """
+    indexed = _indexed(paths)
+    several = {path: blocks for path, blocks in indexed.items() if len(set(blocks.values())) > 1}
+    in_several = set[Names]().union(*several.values())
+    lists = _outermost(
+        {
+            path: blocks
+            for path, blocks in indexed.items()
+            if path in several or (_is_stack(path) and len(blocks) < len(paths))
+        }
+    )
+    return {path: blocks for path, blocks in lists.items() if blocks.keys() & in_several} or lists
 
 
 def _single_blocks(paths: Iterable[Names]) -> dict[str, dict[Names, int]]:
     """The outermost lists of one block, which their names tell from other numbers in a path."""
-    return _outermost(
-        {path: blocks for path, blocks in _indexed(paths).items() if _STACK.search(path.rstrip("*").rstrip("._"))}
-    )
+    return _outermost({path: blocks for path, blocks in _indexed(paths).items() if _is_stack(path)})
+
+
+def _is_stack(path: str) -> bool:
+    return _STACK.search(path.rstrip("*").rstrip("._")) is not None
 
 
 def _indexed(paths: Iterable[Names]) -> dict[str, dict[Names, int]]:

@@ -11,6 +11,8 @@ from jaxtyping import PyTree
 from .._protocol.hyperparameters import AbstractHyperparameters, with_value
 from .._protocol.masks import AbstractLabels, Call
 from .._protocol.patterns import by_path
+from .._support.checks import listing
+from ..tree._paths import leaf_paths
 from .find import AbstractRoles, Roles, as_roles
 from .role import AbstractRole
 
@@ -42,6 +44,17 @@ class _ByRole(AbstractLabels):
             next((label for kind, label in self.groups if isinstance(role, kind)), self.default)
             for role in self.roles.labels(tree)
         ]
+
+    def refuse_unknown(self, tree: PyTree) -> None:
+        """Raise an error if parameters of which nothing is known may be those that the first role means."""
+        kind = self.groups[0][0]
+        roles = zip(leaf_paths(tree), self.roles.labels(tree), strict=True)
+        unknown = [path for path, x in roles if not x.kind or not (x.is_known or kind.is_vector)]
+        if unknown:
+            raise ValueError(
+                f"`groups`: no parameter has the role `{kind.__name__}`, and nothing is known of "
+                f"{listing(unknown)}. Write a pattern in place of the role: `{{{unknown[0]!r}: ...}}`."
+            )
 
     def bound(self, find: Callable[[Any], Any]) -> AbstractLabels:
         return dataclasses.replace(self, roles=self.roles.bound(find))
@@ -99,6 +112,9 @@ class _First(AbstractLabels):
     def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
         del partial
         columns = [labels.labels(tree, partial=True) for labels in self.labels_of_keys]
+        for labels, column in zip(self.labels_of_keys, columns, strict=True):
+            if isinstance(labels, _ByRole) and not any(column):
+                labels.refuse_unknown(tree)
         rows = zip(*columns, strict=True)
         return [next((label for label in row if label is not None), self.default) for row in rows]
 

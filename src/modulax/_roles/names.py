@@ -31,7 +31,7 @@ def in_flax_dict(names: Names, shape: Sequence[int], known: Container[Names]) ->
     """
     name, layer = names[-1], names[-2] if len(names) > 1 else ""
     if name == "bias":
-        return Bias() if any((*names[:-1], other) in known for other in ("kernel", "scale")) else None
+        return Bias()
     if name == "scale":
         return Gain()
     if name == "embedding":

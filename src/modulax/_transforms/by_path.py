@@ -176,7 +176,8 @@ class ScaleByDepth(AbstractLeafwise):
     def _power(self, exponent):
         if is_schedule(self.factor):  # for `describe`; in `update` it is a number
             # Arithmetic on schedules has no power.
-            return functools.reduce(operator.mul, [self.factor] * exponent) if exponent else 1.0
+            power = functools.reduce(operator.mul, [self.factor] * abs(exponent)) if exponent else 1.0
+            return power if exponent >= 0 else 1.0 / power
         return self.factor**exponent
 
     def update_leaf(self, now, g, s, p):
