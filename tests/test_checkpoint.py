@@ -288,11 +288,11 @@ def test_what_is_refused():
 def test_one_rename_leaves_out_all_that_has_another_shape():
     """The last layer of a new task, with its moments: from this library and from optax, also in fewer bits."""
 
-    def params(n: int) -> Any:
-        return {"enc": {"w": jnp.ones((4, 2)), "b": jnp.ones(2)}, "head": {"w": jnp.ones((4, n)), "b": jnp.ones(n)}}
+    def params(n: int, encoder: str = "enc") -> Any:
+        return {encoder: {"w": jnp.ones((4, 2)), "b": jnp.ones(2)}, "head": {"w": jnp.ones((4, n)), "b": jnp.ones(n)}}
 
-    def tree(optimizer: Any, n: int) -> Any:
-        return {"params": params(n), "opt_state": optimizer.init(params(n))}
+    def tree(optimizer: Any, n: int, encoder: str = "enc") -> Any:
+        return {"params": params(n, encoder), "opt_state": optimizer.init(params(n, encoder))}
 
     def restored(template: Any, saved: Any, **options: Any) -> Any:
         if isinstance(saved["opt_state"], tuple):
@@ -300,11 +300,13 @@ def test_one_rename_leaves_out_all_that_has_another_shape():
         return checkpoint.load_state_dict(template, checkpoint.state_dict(saved), **options)
 
     adam, low_bit = mx.AdamW(0.1), mx.LowBit(mx.AdamW(0.1), min_size=8)
-    for before, after in ((adam, adam), (low_bit, low_bit), (optax.adamw(0.1), adam)):
-        template, saved = tree(after, 3), tree(before, 5)
+    given: Any = (None, {"old": "enc"}, lambda name: name.replace("old", "enc"))
+    pairs = (adam, adam), (low_bit, low_bit), (optax.adamw(0.1), adam)
+    for (before, after), rules in itertools.product(pairs, given):
+        template, saved = tree(after, 3), tree(before, 5, "old" if rules else "enc")
         with pytest.raises(ValueError, match=r"has shape .* arrays differ in shape") as error:
-            restored(template, saved)
-        rename = eval(str(error.value).split("`rename=")[1].split("`")[0])
+            restored(template, saved, rename=rules, strict=False)
+        rename = eval(str(error.value).split("`rename=")[1].split("`")[0], {"rename": rules})
         _, report = restored(template, saved, rename=rename, strict=False)
         assert {name for name in report.fresh if "rng_key" not in name} == {
             name for name in checkpoint.state_dict(template) if "head" in name
