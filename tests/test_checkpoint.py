@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -337,6 +338,16 @@ def test_orbax_takes_optimizers_and_states_as_they_are(tmp_path: Path):
         manager.save(3, args=ocp.args.StandardSave(tree))
         manager.wait_until_finished()
         assert_equal(as_numpy(manager.restore(3, args=ocp.args.StandardRestore(tree))), as_numpy(tree))
+    with ocp.CheckpointManager(tmp_path / "items") as manager:
+        for step in (9, 10):
+            items = {"params": ocp.args.StandardSave(params), "state": ocp.args.StandardSave(state)}
+            manager.save(step, args=ocp.args.Composite(**items))
+    restored, _ = checkpoint.restore(tmp_path / "items" / "10" / "state", optimizer.init(PARAMS))
+    assert_equal(restored, state)
+    for folder, inside in (("managed", ["3"]), ("items", ["10/params", "10/state"]), ("items/9", ["params", "state"])):
+        with pytest.raises(ValueError, match="is a folder of checkpoints. Give the path of one: ") as error:
+            checkpoint.restore(tmp_path / folder, state)
+        assert re.findall("`([^`]+)`", str(error.value))[1:] == [f"{tmp_path}/{folder}/{x}" for x in inside]
     v1 = pytest.importorskip("orbax.checkpoint.experimental.v1")
     v1.save(tmp_path / "v1", tree)
     assert_equal(as_numpy(v1.load(tmp_path / "v1", tree)), as_numpy(tree))
