@@ -345,7 +345,7 @@ def test_orbax_takes_optimizers_and_states_as_they_are(tmp_path: Path):
     restored, _ = checkpoint.restore(tmp_path / "items" / "10" / "state", optimizer.init(PARAMS))
     assert_equal(restored, state)
     for folder, inside in (("managed", ["3"]), ("items", ["10/params", "10/state"]), ("items/9", ["params", "state"])):
-        with pytest.raises(ValueError, match="is a folder of checkpoints. Give the path of one: ") as error:
+        with pytest.raises(ValueError, match=r"is a folder of checkpoints. Give the path of one: ") as error:
             checkpoint.restore(tmp_path / folder, state)
         assert re.findall("`([^`]+)`", str(error.value))[1:] == [f"{tmp_path}/{folder}/{x}" for x in inside]
     v1 = pytest.importorskip("orbax.checkpoint.experimental.v1")

@@ -67,15 +67,19 @@ def leaving_out(sources: Iterable[str], names: Collection[str], rename: Rename) 
     found = {_own_end(name, kept, anywhere=isinstance(rename, Mapping)) for name in dropped}
     ends = tuple(sorted((end for end in found if end is not None), key=lambda end: (-len(end), end)))
     if isinstance(rename, Mapping):
-        used = set[str]()
-        for name in kept:
-            _apply_rules(name, rename, used)
-        rules = {end: f"left_out.{end}" for end in ends} | {old: new for old, new in rename.items() if old in used}
-        return "" if None in found else str(rules)
+        return "" if None in found else str({end: f"left_out.{end}" for end in ends} | _used(rename, kept))
     others = "name" if rename is None else "rename(name)"
     if None in found:
         return f"lambda name: None if name in {sorted(dropped)} else {others}"
     return f"lambda name: None if name.endswith({ends if ends[1:] else repr(ends[0])}) else {others}"
+
+
+def _used(rules: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+    """The rules that match any of the names."""
+    used = set[str]()
+    for name in names:
+        _apply_rules(name, rules, used)
+    return {old: new for old, new in rules.items() if old in used}
 
 
 def _own_end(name: str, kept: Iterable[str], *, anywhere: bool) -> str | None:
