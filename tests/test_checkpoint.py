@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -288,11 +289,11 @@ def test_what_is_refused():
 def test_one_rename_leaves_out_all_that_has_another_shape():
     """The last layer of a new task, with its moments: from this library and from optax, also in fewer bits."""
 
-    def params(n: int) -> Any:
-        return {"enc": {"w": jnp.ones((4, 2)), "b": jnp.ones(2)}, "head": {"w": jnp.ones((4, n)), "b": jnp.ones(n)}}
+    def params(n: int, encoder: str = "enc") -> Any:
+        return {encoder: {"w": jnp.ones((4, 2)), "b": jnp.ones(2)}, "head": {"w": jnp.ones((4, n)), "b": jnp.ones(n)}}
 
-    def tree(optimizer: Any, n: int) -> Any:
-        return {"params": params(n), "opt_state": optimizer.init(params(n))}
+    def tree(optimizer: Any, n: int, encoder: str = "enc") -> Any:
+        return {"params": params(n, encoder), "opt_state": optimizer.init(params(n, encoder))}
 
     def restored(template: Any, saved: Any, **options: Any) -> Any:
         if isinstance(saved["opt_state"], tuple):
@@ -300,11 +301,13 @@ def test_one_rename_leaves_out_all_that_has_another_shape():
         return checkpoint.load_state_dict(template, checkpoint.state_dict(saved), **options)
 
     adam, low_bit = mx.AdamW(0.1), mx.LowBit(mx.AdamW(0.1), min_size=8)
-    for before, after in ((adam, adam), (low_bit, low_bit), (optax.adamw(0.1), adam)):
-        template, saved = tree(after, 3), tree(before, 5)
+    given: Any = (None, {"old": "enc"}, lambda name: name.replace("old", "enc"))
+    pairs = (adam, adam), (low_bit, low_bit), (optax.adamw(0.1), adam)
+    for (before, after), rules in itertools.product(pairs, given):
+        template, saved = tree(after, 3), tree(before, 5, "old" if rules else "enc")
         with pytest.raises(ValueError, match=r"has shape .* arrays differ in shape") as error:
-            restored(template, saved)
-        rename = eval(str(error.value).split("`rename=")[1].split("`")[0])
+            restored(template, saved, rename=rules, strict=False)
+        rename = eval(str(error.value).split("`rename=")[1].split("`")[0], {"rename": rules})
         _, report = restored(template, saved, rename=rename, strict=False)
         assert {name for name in report.fresh if "rng_key" not in name} == {
             name for name in checkpoint.state_dict(template) if "head" in name
@@ -335,6 +338,16 @@ def test_orbax_takes_optimizers_and_states_as_they_are(tmp_path: Path):
         manager.save(3, args=ocp.args.StandardSave(tree))
         manager.wait_until_finished()
         assert_equal(as_numpy(manager.restore(3, args=ocp.args.StandardRestore(tree))), as_numpy(tree))
+    with ocp.CheckpointManager(tmp_path / "items") as manager:
+        for step in (9, 10):
+            items = {"params": ocp.args.StandardSave(params), "state": ocp.args.StandardSave(state)}
+            manager.save(step, args=ocp.args.Composite(**items))
+    restored, _ = checkpoint.restore(tmp_path / "items" / "10" / "state", optimizer.init(PARAMS))
+    assert_equal(restored, state)
+    for folder, inside in (("managed", ["3"]), ("items", ["10/params", "10/state"]), ("items/9", ["params", "state"])):
+        with pytest.raises(ValueError, match=r"is a folder of checkpoints. Give the path of one: ") as error:
+            checkpoint.restore(tmp_path / folder, state)
+        assert re.findall("`([^`]+)`", str(error.value))[1:] == [f"{tmp_path}/{folder}/{x}" for x in inside]
     v1 = pytest.importorskip("orbax.checkpoint.experimental.v1")
     v1.save(tmp_path / "v1", tree)
     assert_equal(as_numpy(v1.load(tmp_path / "v1", tree)), as_numpy(tree))

@@ -1,4 +1,4 @@
-"""Chains with like parts: no state goes to another part, neither through optax nor in a lenient restore of an edit."""
+"""Chains with like parts, and copies of parameters: what a lenient restore of an edit, or optax, gives to each part."""
 
 import collections
 import itertools
@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 import pytest
@@ -120,3 +121,34 @@ def in_chain(state: Any) -> Any:
 def states_of(chain: Any) -> list[Any]:
     """The states of the parts, with None for those that have none."""
     return [chain.parts.get(name) for name in chain.names]
+
+
+@pytest.mark.filterwarnings("ignore:.*keeps parameters")
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_fresh_copies_of_restored_parameters_are_remarked_on(value: float):
+    adam = mx.Adam(0.1)
+    params = {"w": jnp.full((2, 3), value, jnp.bfloat16), "b": jnp.full(3, value, jnp.bfloat16)}
+    saved = checkpoint.state_dict({"model": params})
+    copies = {
+        "slow": mx.Chain(mx.Clip(1.0), mx.Lookahead(adam, sync_period=2, slow_step_size=0.5)),
+        "ema": mx.ParamEMA(adam, debias=False),
+        "master": mx.MasterWeights(adam),
+        "x": mx.ScheduleFree(adam, learning_rate=0.1),
+        "x0": mx.Mechanize(adam),
+        "init_params": mx.DoG(),
+        "params0": mx.Prodigy(),
+    }
+    for field, optimizer in copies.items():
+        template = {"model": params, "state": optimizer.init(params)}
+        found, report = checkpoint.load_state_dict(template, saved, strict=False)
+        (remark,) = report.remarks
+        assert remark.startswith("Fresh copies of restored parameters: ")
+        assert f".{field}.b`, `" in remark, remark
+        assert "Restore the model first" in remark
+        _, report = checkpoint.load_state_dict(template, {}, strict=False)  # which restores no parameters
+        assert not report.remarks
+        _, report = checkpoint.load_state_dict({"new": params["b"]} | found, checkpoint.state_dict(found), strict=False)
+        assert not report.remarks
+    for optimizer in (mx.ParamEMA(adam), mx.ParamAverage(adam), mx.MultiSteps(adam, 2), mx.SAM(adam, adam)):
+        template = {"model": params, "state": optimizer.init(params)}
+        assert not checkpoint.load_state_dict(template, saved, strict=False)[1].remarks

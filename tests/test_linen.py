@@ -78,6 +78,13 @@ def test_parameters_to_evaluate():
     assert loss(state.eval_params) < 0.5 * loss(PARAMS)
     plain = create(modulax.linen.TrainState, mx.SGD(0.5))
     chex.assert_trees_all_equal(plain.eval_params, plain.params)
+    # Beside statistics that Flax overwrites by their gradients, as for float8.
+    apart = {"_overwrite_with_gradient": {"scale": jnp.ones(2)}}
+    params = {**PARAMS, **apart}
+    fp8 = modulax.linen.TrainState.create(apply_fn=MODEL.apply, params=params, tx=mx.ParamEMA(mx.SGD(0.5)))
+    fp8 = fp8.apply_gradients(grads=params)
+    average = {"params": fp8.tx.eval_params(fp8.opt_state, fp8.params["params"])}
+    chex.assert_trees_all_equal(fp8.eval_params, average | apart)
 
 
 def test_a_sweep_is_one_vmap():

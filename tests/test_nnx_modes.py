@@ -1,6 +1,7 @@
 """NNX in graph and in tree mode at once: an optimizer keeps to its own mode, whatever the mode around it."""
 
 import copy
+import itertools
 import pickle
 from typing import Any
 
@@ -120,6 +121,27 @@ def test_steps_are_counted_once(rate: Any):
         optimizer.update(model, nnx.state(model, nnx.Param))
     assert optimizer.step[...] == 3
     assert len([v for v in jtu.tree_leaves(nnx.state(optimizer, nnx.OptState)) if v.shape == ()]) == 1
+
+
+def test_steps_are_restored_into_another_transform():
+    """From an optimizer that counts them into one around which `Optimizer` does, and the other way round."""
+    rules = mx.Chain(mx.ScaleByAdam(), mx.ScaleByLearningRate(0.1))
+    transforms = mx.Adam(0.1), mx.Chain(mx.Clip(1.0), mx.Adam(0.1)), mx.ParamEMA(mx.Adam(0.1)), rules
+    model = Plain(nnx.Rngs(0))
+    saved = []
+    for transform in transforms:
+        optimizer = modulax.nnx.Optimizer(model, transform)
+        for _ in range(3):
+            optimizer.update(model, nnx.state(model, nnx.Param))
+        saved.append(checkpoint.state_dict({"here": nnx.state(optimizer)}))
+    for old, new in itertools.permutations(range(4), 2):
+        optimizer = modulax.nnx.Optimizer(model, transforms[new])
+        restored, report = checkpoint.load_state_dict({"here": nnx.state(optimizer)}, saved[old], strict=False)
+        nnx.update(optimizer, restored["here"])
+        assert optimizer.step[...] == 3, (old, new, report)
+    lion = modulax.nnx.Optimizer(model, mx.Chain(mx.Clip(1.0), mx.ScaleByLion()))
+    _, report = checkpoint.load_state_dict({"here": nnx.state(lion)}, saved[0], strict=False)
+    assert "here._steps" in report.fresh  # as the moments are
 
 
 class Annotated(nnx.Module):

@@ -12,9 +12,12 @@ import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
+from flax import nnx
 
 import modulax as mx
 from modulax import sweeps
+from modulax.linen import TrainState
+from modulax.nnx import Optimizer
 from modulax.sweeps import _folder
 
 CURVATURES = jnp.array([1.0, 10.0, 100.0])
@@ -206,6 +209,42 @@ def test_pbt_applies_what_its_history_says_where_the_state_holds_the_hyperparame
         np.testing.assert_allclose(found.metrics[:, 0], found.history["learning_rate"], rtol=1e-5)
 
 
+def test_pbt_changes_the_optimizer_that_the_carry_holds(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # a tree with other leaves is no `TrainState`
+
+    def of_linen(optimizer: Any, key: Any) -> Any:
+        return TrainState.create(apply_fn=None, params={"w": jnp.ones(2)}, tx=optimizer)
+
+    def of_linen_on(optimizer: Any, carry: Any) -> Any:
+        new = carry.apply_gradients(grads=carry.params)
+        return new, 1 - new.params["w"][0] / carry.params["w"][0]
+
+    def of_nnx(optimizer: Any, key: Any) -> Any:
+        model = nnx.Dict(w=nnx.Param(jnp.ones(2)))
+        return nnx.split((model, Optimizer(model, optimizer)))
+
+    def of_nnx_on(optimizer: Any, carry: Any) -> Any:
+        model, optimizer = nnx.merge(*carry)
+        before = model.w[0]
+        optimizer.update(model, nnx.state(model))
+        return nnx.split((model, optimizer)), 1 - model.w[0] / before
+
+    def pure(optimizer: Any, key: Any) -> Any:
+        definition, state = of_nnx(optimizer, key)
+        return definition, nnx.as_pure(state)
+
+    def pure_on(optimizer: Any, carry: Any) -> Any:
+        (definition, state), rate = of_nnx_on(optimizer, carry)
+        return (definition, nnx.as_pure(state)), rate
+
+    members = sweeps.grid(mx.Chain(mx.Clip(1e9), mx.SGD(0.1)), learning_rate=[0.125, 0.25, 0.375, 0.5])
+    explore = {"learning_rate": lambda rate, u: rate + 0.0625}
+    for training in ((of_linen, of_linen_on), (of_nnx, of_nnx_on), (pure, pure_on)):
+        found = sweeps.pbt(members, sweeps.Trainable(*training), segments=3, explore=explore, **QUIET)
+        assert found.history["learning_rate"][3].tolist() == [0.5, 0.1875, 0.1875]
+        np.testing.assert_allclose(found.metrics[:, 0], found.history["learning_rate"], rtol=1e-5)
+
+
 def test_pbt_of_a_space_draws_from_it_and_mode_max_copies_the_largest():
     explore = {"momentum": sweeps.Uniform(0.95, 0.99)}
     found = pbt(metric="score", mode="max", explore=explore, segments=2, exploit=0.5)
@@ -221,7 +260,9 @@ def test_pbt_of_a_space_draws_from_it_and_mode_max_copies_the_largest():
 def test_pbt_changes_each_value_of_a_pattern_by_itself():
     optimizer = mx.groups(mx.SGD(0.1), {"b": {"learning_rate": 0.001}})
     members = sweeps.concat({"mine": [optimizer] * 4})
-    training = sweeps.Trainable(lambda o, key: jax.random.uniform(key), lambda o, u: (u, u))
+    training = sweeps.Trainable(
+        lambda o, key: jax.random.uniform(key), lambda o, u: (u, u + 0 * sum(map(jnp.sum, jax.tree.leaves(o))))
+    )
     explore = {"*learning_rate": lambda value, u: value * 3}
     found = sweeps.pbt(members, training, segments=2, explore=explore, **QUIET)
     names = ["transforms.b.learning_rate", "transforms.default.learning_rate"]
@@ -342,6 +383,10 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a state that can't be found": (
         lambda: sweeps.pbt([mx.Injected(mx.SGD(0.1))] * 4, NO_STATE, segments=2, explore={"learning_rate": 1.2}),
         "changes `inner.learning_rate`, and `Injected` follows the values in its state, which the carry",
+    ),
+    "an optimizer that isn't used": (
+        lambda: sweeps.pbt(RATES, NO_STATE, segments=2, explore={"learning_rate": 1.2}, **QUIET),
+        r"`sweeps.pbt\(explore=\{'learning_rate': ...\}\)` has no effect, because `advance",
     ),
     "out of range": (
         lambda: sweeps.pbt([mx.Adam(1e-3)] * 4, TRAINABLE, "loss", segments=2, explore={"b2": 1.2}, **QUIET),

@@ -1,8 +1,6 @@
 """Put stored arrays into the leaves of a template: same shape, same dtype, same placement."""
 
-import operator
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,16 +11,17 @@ from jaxtyping import PyTree
 from ..tree._paths import Names, join, split
 from ._low_bit import Side
 from ._names import Report, Template, match, stored
-from ._renaming import Rename
+from ._renaming import Rename, leaving_out
 from ._stored import as_stored, has_dtype_of, is_key, plain
 
 
-def check(pairs: Sequence[tuple[str, str, Any, Any]], names: Collection[str] = ()) -> None:
+def check(pairs: Sequence[tuple[str, str, Any, Any]], names: Collection[str] = (), rename: Rename = None) -> None:
     """Check that stored arrays fit leaves.
 
     Args:
         pairs: the name of each leaf and of its stored array, the leaf, and the shape and dtype of the array.
         names: all names in the checkpoint, if some may be left out.
+        rename: the rules of the user, which are part of what is proposed then.
 
     Raises:
         ValueError: if a shape or dtype differs. Only Python numbers may differ in precision.
@@ -31,7 +30,7 @@ def check(pairs: Sequence[tuple[str, str, Any, Any]], names: Collection[str] = (
     if others:
         name, source, leaf, saved = others[0]
         more = f"; {len(others)} arrays differ in shape" if others[1:] else ""
-        rules = _leaving_out([x[1] for x in others], names) if names else ""
+        rules = leaving_out([x[1] for x in others], names, rename) if names else ""
         remedy = f", or leave out what differs by `rename={rules}` and `strict=False`" if rules else ""
         raise ValueError(
             f"`{source}` has shape {tuple(saved.shape)} in the checkpoint, but `{name}` of the template has "
@@ -44,22 +43,6 @@ def check(pairs: Sequence[tuple[str, str, Any, Any]], names: Collection[str] = (
                 f"{as_stored(leaf).dtype}. `restore` does not cast: pass a template with the dtype that was saved, and "
                 f"cast the result."
             )
-
-
-def _leaving_out(sources: Iterable[str], names: Collection[str]) -> str:
-    """The code of a `rename` that drops some names of a checkpoint, by their shortest ends that no other one has."""
-    dropped = {part for name in sources for part in (name, re.sub(r"\.codes$", ".scales", name))}
-    kept = [name for name in names if name not in dropped]
-    ends: dict[str, None] = {}
-    for name in dropped.intersection(names):
-        keys = split(name)
-        own = (join(keys[start:]) for start in reversed(range(len(keys))))
-        end = next((end for end in own if not any(map(operator.methodcaller("endswith", end), kept))), None)
-        if end is None:
-            return f"lambda name: None if name in {sorted(dropped)} else name"
-        ends[end] = None
-    tails = tuple(sorted(ends))
-    return f"lambda name: None if name.endswith({tails if tails[1:] else repr(tails[0])}) else name"
 
 
 def into(leaf: Any, value: Any, *, copy: bool) -> Any:
@@ -137,7 +120,7 @@ def fill(
         found.proposed,
         tuple(found.remarks),
     )
-    return _filled(template, ours, theirs, found.sources, fetch, lent), report
+    return _filled(template, ours, theirs, found.sources, fetch, lent, rename), report
 
 
 def fill_by_name(
@@ -159,11 +142,12 @@ def _filled(
     sources: Mapping[Names, Names],
     fetch: Callable[[dict[Names, Any]], Mapping[Names, Any]],
     lent: bool,
+    rename: Rename = None,
 ) -> PyTree:
     """Read arrays and put them into leaves of the template; the others keep their values."""
     wanted: dict[Names, Any] = {}
     pairs = [(join(name), join(source), ours.arrays[name], theirs.arrays[source]) for name, source in sources.items()]
-    check(pairs, [join(name) for name in theirs.arrays])
+    check(pairs, [join(name) for name in theirs.arrays], rename)
     for name, source in sources.items():
         wanted |= theirs.wanted(source, ours.arrays[name])
     for name in ours.expanded(name for name in ours.arrays if name not in sources):

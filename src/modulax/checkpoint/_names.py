@@ -25,6 +25,7 @@ from .._support.arithmetic import is_numeric_array
 from .._support.checks import listing
 from ..tree._paths import Names, is_joined, join, key_names, named_leaves, split
 from ..tree._stacks import stack_like, unstack
+from ._copies import remarks_on_copies
 from ._nesting import Nesting
 from ._renaming import Rename, propose, renamed
 from ._stored import as_stored, has_dtype_of
@@ -98,8 +99,9 @@ class Report:
         fresh: leaves of the template that the checkpoint doesn't have; they have the values of the template.
         unused: names of the checkpoint that the template doesn't have.
         proposed: the `rename` with which unused arrays would fill fresh leaves of the same shapes, if there is one.
-        remarks: states that are restored in part, such as a count without some of the moments that it counts for; and
-            states that stay fresh because the checkpoint has several for them, with different counts.
+        remarks: states that are restored in part, such as a count without some of the moments that it counts for;
+            states that stay fresh because the checkpoint has several for them, with different counts; and fresh copies
+            of restored parameters, such as the slow weights of `Lookahead`.
     """
 
     restored: dict[str, str]
@@ -177,7 +179,10 @@ def match(
         proposed = propose(wanted, unused, list(saved), shared, in_states, rename, fits, works)
     if strict and (fresh or unused):
         raise ValueError(_mismatch(list(map(join, fresh)), list(map(join, unused)), proposed))
-    return Match(found.sources, list(fresh), list(unused), proposed, found.remarks)
+    remarks = list(found.remarks)
+    if fresh:
+        remarks += remarks_on_copies(Nesting(template.tree, template.joined, leaves, old), leaves, found.sources)
+    return Match(found.sources, list(fresh), list(unused), proposed, remarks)
 
 
 def _pairs(

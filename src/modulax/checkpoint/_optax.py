@@ -99,7 +99,7 @@ def state_from_optax(template: PyTree, source: Any, *, rename: Rename = None, st
         lent = not isinstance(source, (str, os.PathLike))
         said = () if strict else remarks(Nesting(form, set(), own, ()), own, plan.values)
         report = dataclasses.replace(report, remarks=said)
-        return _filled(template, own, plan.values, theirs, fetch, lent, before), report
+        return _filled(template, own, plan.values, theirs, fetch, lent, before, rename), report
 
 
 def state_to_optax(template: PyTree, source: PyTree) -> Any:
@@ -265,10 +265,11 @@ def _filled(
     fetch: _Fetch,
     lent: bool,
     old_names: Mapping[Names, str] = MappingProxyType({}),
+    rename: Rename = None,
 ) -> PyTree:
     """Read what the leaves are filled from, in their dtypes and on their devices; `lent` is as in `fill`.
 
-    `old_names` has the names in a source of which some may be left out.
+    `old_names` has the names in a source of which some may be left out, and `rename` the rules of the user for them.
 
     Raises:
         ValueError: if the shape of an array differs.
@@ -282,7 +283,7 @@ def _filled(
         place = getattr(own[name], "sharding", None) if len(specs) == 1 and result.shape == specs[0].shape else None
         wanted |= {x: spec.update(sharding=place) for x, spec in zip(value.sources, specs, strict=True)}
         made[name] = result
-    check(pairs, list(old_names.values()))
+    check(pairs, list(old_names.values()), rename)
     arrays = fetch(wanted)
 
     def computed(leaves: dict[Names, Any]) -> dict[Names, Any]:

@@ -1,7 +1,8 @@
 """Rules for `rename`: how they change names, and which rules would fill what a restore left fresh."""
 
 import collections
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,38 @@ def _replaced(names: Names, old: Names, new: Names) -> Names | None:
         if names[start:stop] == old:
             return (*names[:start], *new, *names[stop:])
     return None
+
+
+def leaving_out(sources: Iterable[str], names: Collection[str], rename: Rename) -> str:
+    """The code of a `rename` that leaves out some names of a checkpoint, and follows the rules of the user for others.
+
+    It has their shortest ends that no other name has. Rules move them to names that no template has.
+    """
+    dropped = {part for name in sources for part in (name, re.sub(r"\.codes$", ".scales", name))}.intersection(names)
+    kept = [name for name in names if name not in dropped]
+    found = {_own_end(name, kept, anywhere=isinstance(rename, Mapping)) for name in dropped}
+    ends = tuple(sorted((end for end in found if end is not None), key=lambda end: (-len(end), end)))
+    if isinstance(rename, Mapping):
+        return "" if None in found else str({end: f"left_out.{end}" for end in ends} | _used(rename, kept))
+    others = "name" if rename is None else "rename(name)"
+    if None in found:
+        return f"lambda name: None if name in {sorted(dropped)} else {others}"
+    return f"lambda name: None if name.endswith({ends if ends[1:] else repr(ends[0])}) else {others}"
+
+
+def _used(rules: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+    """The rules that match any of the names."""
+    used = set[str]()
+    for name in names:
+        _apply_rules(name, rules, used)
+    return {old: new for old, new in rules.items() if old in used}
+
+
+def _own_end(name: str, kept: Iterable[str], *, anywhere: bool) -> str | None:
+    """The shortest end of a name that is the end of no kept one, or with `anywhere` no part of one; None if all are."""
+    keys = split(name)
+    ends = (join(keys[start:]) for start in reversed(range(len(keys))))
+    return next((x for x in ends if not any(f".{x}." in f".{y}." if anywhere else y.endswith(x) for y in kept)), None)
 
 
 # Names of one shape are compared in pairs, which takes seconds for more of them.

@@ -26,6 +26,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
+from .._support.checks import listing
 from ..tree._paths import Names, join, key_names, split
 from ._convert import fill
 from ._names import Report, Template
@@ -165,6 +166,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[tuple[list[Names], list[Any
     """
     ocp = _orbax()
     folder = _folder(Path(os.path.abspath(path)))
+    _check_is_one(folder)
     with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
         try:
             tree = _tree(handler.metadata(folder))
@@ -234,10 +236,23 @@ def _folder(path: Path) -> Path:
         if not kept:
             raise FileNotFoundError(f"There is no checkpoint at `{path}`.")
         path = kept[0]
-    if (path / "_METADATA").exists():
-        return path
-    inside = [p for p in path.iterdir() if (p / "_METADATA").exists()]
-    return inside[0] if len(inside) == 1 else path
+    inside = _inside(path)
+    return inside[0] if len(inside) == 1 and not (path / "_METADATA").exists() else path
+
+
+def _inside(path: Path) -> list[Path]:
+    """The folders in a folder that orbax wrote a tree to."""
+    return sorted(x.parent for x in path.glob("*/_METADATA"))
+
+
+def _check_is_one(path: Path) -> None:
+    """Raise an error for a folder of several checkpoints, such as that of a manager, or of a step with its items."""
+    items = _inside(path)
+    steps = sorted((x for x in path.iterdir() if _inside(x)), key=lambda x: [*map(int, re.findall(r"\d+", x.name)), 0])
+    if (path / "_METADATA").exists() or not (items or steps):
+        return
+    found = items or (_inside(steps[-1]) if len(_inside(steps[-1])) > 1 else steps[-1:])
+    raise ValueError(f"`{path}` is a folder of checkpoints. Give the path of one: {listing(found)}.")
 
 
 def _may_be_replaced(path: Path) -> bool:

@@ -5,6 +5,7 @@ A count without its moments, or moments without their count, would scale the ste
 
 import collections
 import dataclasses
+import itertools
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -116,6 +117,7 @@ class _Pairing:
             self._fill(state, {name: others.get(name, []) for name in state.shared})
         for where in sorted(self.states, key=len, reverse=True):
             self._fill_clock(where)
+        self._fill_steps()
         return Pairs(self.found, self.refused, self.remarks + _remarks_on_parts(self.states, self.found))
 
     def _filled_from_sources(self) -> list[_State]:
@@ -171,6 +173,15 @@ class _Pairing:
             self.found[clock] = self.found[clocks[0]]
         else:
             self.remarks.append(f"Fresh around restored states: `{join(clock)}`. Schedules that follow it begin again.")
+
+    def _fill_steps(self) -> None:
+        """Fill the steps of `modulax.nnx.Optimizer`, which counts them itself if its transform doesn't."""
+        forms = ("_steps",), ("opt_state", "step")
+        for (own, other), name in itertools.product((forms, forms[::-1]), self.leaves.keys() - self.found.keys()):
+            root = name[: -len(own)]
+            is_restored = any(x[: len(root) + 1] == (*root, "opt_state") for x in self.found)
+            if name == root + own and name not in self.refused and self._fits(name, root + other) and is_restored:
+                self.found[name] = root + other
 
     def _fits(self, name: Names, other: Names) -> bool:
         return other in self.saved and np.shape(self.leaves[name]) == np.shape(self.saved[other])

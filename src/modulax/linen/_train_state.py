@@ -1,10 +1,12 @@
 """Flax's `TrainState` with the optimizer as data."""
 
+from collections.abc import Mapping
 from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 from flax import struct
+from flax.linen.fp8_ops import OVERWRITE_WITH_GRADIENT
 from flax.training import train_state
 
 from .._protocol.transform import AbstractTransform
@@ -50,7 +52,10 @@ class TrainState(train_state.TrainState):
     @property
     def eval_params(self) -> Any:
         """The parameters to evaluate or deploy: the average if the optimizer keeps one, otherwise `params`."""
-        return self.tx.eval_params(self.opt_state, self.params)
+        params = self.params
+        if isinstance(params, Mapping) and OVERWRITE_WITH_GRADIENT in params:  # which the optimizer doesn't see
+            return {**params, "params": self.tx.eval_params(self.opt_state, params["params"])}
+        return self.tx.eval_params(self.opt_state, params)
 
     def metrics(self) -> dict[str, Any]:
         """Return what a log wants, by short names: the learning rate in force, measurements, counters."""

@@ -9,7 +9,7 @@ from jaxtyping import PRNGKeyArray
 
 from .._protocol.transform import AbstractTransform
 from .._support.checks import check_option, listing
-from ._injected import leaves_of, write_values
+from ._carried import leaves_of, write_values
 from ._population import regrouped
 from ._results import Results
 from ._run import Experiment, Settings
@@ -94,8 +94,7 @@ def pbt(
         "exploit": exploit,
         "ranked_by": [metric or "", mode],
     }
-    beginning = experiment.structures[0].start
-    stored = leaves_of(population[0], beginning.traced.result if beginning else (), list(changes))
+    stored = leaves_of(experiment.structures[0], paths)
     members = list(population)
     history = {name: np.zeros((size, segments)) for name in columns.values()}
     parents = np.tile(np.arange(size)[:, None], (1, segments))

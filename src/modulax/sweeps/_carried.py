@@ -1,0 +1,126 @@
+"""Hyperparameters that a carry holds, in the state of `Injected` or as copies: `pbt` changes them there too."""
+
+import functools
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jax.extend.core import Jaxpr, Literal
+from jaxtyping import PyTree
+
+from .._containers.injected import hyperparameters_in, injected_paths
+from .._protocol.transform import AbstractTransform
+from .._support.checks import listing
+from ..tree._names import joined
+from ..tree._paths import Names, named_leaves
+from ..tree._state import states_with_names
+from ._population import Lane, Structure
+from ._sweep import Members
+
+COPIES = ("copy", "copy_p", "device_put", "convert_element_type")  # operations that keep a value
+
+
+def leaves_of(structure: Structure, names: Mapping[str, Sequence[str]]) -> dict[str, list[int]]:
+    """The leaves of a carry that hold hyperparameters of its optimizer, by the dotted paths of these.
+
+    Args:
+        structure: the training, traced.
+        names: the paths that each name in `explore` stands for.
+
+    Raises:
+        ValueError: if the carry has no state of an optimizer with `Injected`, where a hyperparameter would be, or if
+            the training ignores all hyperparameters of a name.
+    """
+    optimizer, start = structure.group.members[0], structure.start
+    carry = start.traced.result if start else ()
+    paths = [path for of_name in names.values() for path in of_name]
+    in_states, copies, read = _in_states(optimizer, carry, paths), _copied(structure, carry), _read(structure)
+    found = {path: leaves for path in paths if (leaves := in_states.get(path, []) + copies.get(path, []))}
+    for name, of_name in names.items():
+        if found.keys().isdisjoint(of_name) and read.isdisjoint(of_name):
+            raise ValueError(
+                f"`sweeps.pbt(explore={{{name!r}: ...}})` has no effect, because `advance(optimizer, carry)` doesn't "
+                f"use `{name}` of its optimizer. Take the steps with that optimizer. If the carry has another one, as "
+                f"a training state of Flax has, write `state = state.replace(tx=optimizer)` first."
+            )
+    return found
+
+
+def _in_states(optimizer: AbstractTransform, carry: PyTree, paths: Sequence[str]) -> dict[str, list[int]]:
+    """The hyperparameters in the states of `Injected`."""
+    injected = injected_paths(optimizer)
+    paths = [path for path in paths if path in injected]
+    if not paths:
+        return {}
+    leaves, treedef = jtu.tree_flatten(carry)
+    found = defaultdict[str, list[int]](list)
+    for _, state in states_with_names(treedef.unflatten(range(len(leaves)))):
+        for path, leaf in hyperparameters_in(optimizer, state):
+            found[path].append(leaf)
+    if not found:
+        raise ValueError(
+            f"`sweeps.pbt(explore=...)` changes {listing(paths)}, and `Injected` follows the values in its state, "
+            f"which the carry of the training doesn't hold as a state of modulax. Give the optimizer inside "
+            f"`Injected`: its hyperparameters are arguments of the training already."
+        )
+    return dict(found)
+
+
+def _copied(structure: Structure, carry: PyTree) -> dict[str, list[int]]:
+    """The copies of hyperparameters under their own names, such as those in a training state that has the optimizer."""
+    if structure.start is None:
+        return {}
+    jaxpr = structure.start.traced.closed.jaxpr
+    numbers, origins = _numbers(structure, jaxpr), _origins(jaxpr)
+    found = defaultdict[str, list[int]](list)
+    for i, ((names, _), x) in enumerate(zip(named_leaves(carry), jaxpr.outvars, strict=True)):
+        own = None if isinstance(x, Literal) else numbers.get(origins.get(x, x))
+        if own is not None and names[-len(own) :] == own:
+            found[joined(own)].append(i)
+    return found
+
+
+def _read(structure: Structure) -> set[str]:
+    """The dotted paths of the hyperparameters that a segment reads."""
+    jaxpr = structure.segment.traced.closed.jaxpr
+    read = {id(x) for equation in jaxpr.eqns for x in equation.invars}.union(map(id, jaxpr.outvars))
+    return {joined(names) for x, names in _numbers(structure, jaxpr).items() if id(x) in read}
+
+
+def _numbers(structure: Structure, jaxpr: Jaxpr) -> dict[Any, Names]:
+    """The names of the hyperparameters by their variables, the first arguments of a program."""
+    rows = zip(jaxpr.invars, named_leaves(structure.group.members[0]), strict=False)
+    return {x: names for x, (names, _) in rows}
+
+
+def _origins(jaxpr: Jaxpr) -> dict[Any, Any]:
+    """The variable that each copy in a program is a copy of."""
+    origins: dict[Any, Any] = {}
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in COPIES:
+            pairs = zip(equation.outvars, equation.invars, strict=True)
+            origins |= {new: origins.get(old, old) for new, old in pairs if not isinstance(old, Literal)}
+    return origins
+
+
+def write_values(lane: Lane, members: Members, replaced: np.ndarray, leaves: Mapping[str, list[int]]) -> None:
+    """Write the hyperparameters of the replaced members into the carry with which a lane begins."""
+    rows = [row for row, place in enumerate(lane.places) if place in replaced]
+    if leaves and rows:
+        values = {path: [members[lane.places[row]].hyperparameters()[path] for row in rows] for path in leaves}
+        lane.begin = functools.partial(_written, lane.begin, rows, values, leaves)
+
+
+def _written(
+    begin: Any, rows: list[int], values: Mapping[str, list[Any]], leaves: Mapping[str, list[int]]
+) -> list[Any]:
+    """The carry with values in some rows of its leaves, the same for all seeds."""
+    carry = list(begin())
+    for path, of_path in leaves.items():
+        for i in of_path:
+            new = np.asarray(values[path]).reshape(-1, *[1] * (carry[i].ndim - 1))
+            carry[i] = jnp.asarray(carry[i]).at[np.array(rows)].set(new.astype(carry[i].dtype))
+    return carry
