@@ -54,7 +54,7 @@ class ParamEMAState(AbstractState):
     inner_state: State = nested()
     count: Count = shared()
     weight_sum: Float[Array, ""] = shared()
-    ema: PyTree = like_params(exact=True)
+    ema: PyTree = like_params(copied=True)
 
 
 class ParamEMA(AbstractContainer):

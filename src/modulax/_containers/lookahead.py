@@ -73,7 +73,7 @@ class LookaheadState(AbstractState):
 
     fast_state: State = nested()
     steps_since_sync: Count = shared()
-    slow: PyTree = like_params(exact=True)
+    slow: PyTree = like_params(copied=True)
 
 
 def is_pair(params: Any) -> bool:

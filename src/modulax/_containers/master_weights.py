@@ -24,7 +24,7 @@ class MasterWeightsState(AbstractState):
     `master` is None for parameters that have at least the dtype of the masters.
     """
 
-    master: PyTree = like_params(exact=True)
+    master: PyTree = like_params(copied=True)
     inner_state: State = nested()
 
 

@@ -37,7 +37,7 @@ class MechanicState(AbstractState):
     m: Float[Array, " n"] = shared()
     v: Float[Array, " n"] = shared()
     s: Float[Array, " n"] = shared()
-    x0: PyTree = like_params(exact=True)
+    x0: PyTree = like_params(copied=True)
     delta: PyTree = like_params(exact=True)
 
 

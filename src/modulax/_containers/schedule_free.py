@@ -35,8 +35,8 @@ class ScheduleFreeState(AbstractState):
     step_count: Count = shared(kw_only=True)
     max_lr: Float[Array, ""] = shared(kw_only=True)
     base_optimizer_state: State = nested()
-    z: PyTree = like_params(exact=True)
-    x: PyTree = like_params(exact=True)
+    z: PyTree = like_params(copied=True)
+    x: PyTree = like_params(copied=True)
 
 
 class ScheduleFree(AbstractSteering):

@@ -155,7 +155,11 @@ def _field(default: Any, kw_only: bool = False, **metadata: Any) -> Any:
 
 
 def like_params(
-    *, exact: bool = False, nonnegative: bool = False, moment: float | Callable[[Any], Any] | None = None
+    *,
+    exact: bool = False,
+    copied: bool = False,
+    nonnegative: bool = False,
+    moment: float | Callable[[Any], Any] | None = None,
 ) -> Any:
     """Declare a state field that is a tree with the structure of the parameters, such as a moment.
 
@@ -165,13 +169,16 @@ def like_params(
     Args:
         exact: whether every entry is needed in full precision, as in a copy of the parameters or a sum that becomes
             their update. `LowBit` leaves such a field as it is.
+        copied: whether it begins as a copy of the parameters, from which the rule goes on: a restore that leaves it
+            fresh says so. It is exact too.
         nonnegative: whether no entry is ever negative, as in a second moment. `LowBit` then stores no sign, and keeps
             the entries positive.
         moment: for a decaying sum of the updates that the rule receives, the number that makes it their average when it
             is multiplied by it, or a function of the rule that returns this number: 1 for the first moment of Adam,
             `lambda rule: 1 - rule.decay` for the momentum of SGD. `checkpoint.carry` takes it over between classes.
     """
-    return _field(dataclasses.MISSING, holds="params", exact=exact, nonnegative=nonnegative, moment=moment)
+    holds: dict[str, Any] = {"exact": exact or copied, "copied": copied, "nonnegative": nonnegative, "moment": moment}
+    return _field(dataclasses.MISSING, holds="params", **holds)
 
 
 def shared(default: Any = dataclasses.MISSING, *, kw_only: bool = False, metric: bool = False) -> Any:

@@ -22,7 +22,7 @@ class COCOBState(AbstractState):
         "reward",
     )
 
-    init_particles: PyTree = like_params(exact=True)
+    init_particles: PyTree = like_params(copied=True)
     cumulative_gradients: PyTree = like_params(exact=True)
     scale: PyTree = like_params(exact=True)
     subgradients: PyTree = like_params(exact=True)

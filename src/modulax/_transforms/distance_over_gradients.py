@@ -27,7 +27,7 @@ class ScaleByDistanceOverGradientsState(AbstractState):
 
     max_dist: PyTree = like_params(nonnegative=True)
     grad_sum_of_squares: PyTree = like_params(nonnegative=True)
-    init_params: PyTree = like_params(exact=True)
+    init_params: PyTree = like_params(copied=True)
 
 
 class ScaleByDistanceOverGradients(AbstractLeafwise[ScaleByDistanceOverGradientsState]):

@@ -48,7 +48,7 @@ class DoGState(AbstractState):
 
     optax_fields: ClassVar[tuple[str, ...]] = ("is_init_step", "init_params", "max_dist", "sum_sq_norm_grads")
 
-    init_params: PyTree = like_params(exact=True)
+    init_params: PyTree = like_params(copied=True)
     is_init_step: Shared[Bool[Array, ""]] = shared(None, kw_only=True)  # the first field in optax
     max_dist: Shared[Float[Array, ""]] = shared(None, kw_only=True)
     sum_sq_norm_grads: Shared[Float[Array, ""]] = shared(None, kw_only=True)
@@ -138,7 +138,7 @@ class DoWGState(AbstractState):
 
     optax_fields: ClassVar[tuple[str, ...]] = ("init_params", "weighted_sq_norm_grads", "estim_sq_dist")
 
-    init_params: PyTree = like_params(exact=True)
+    init_params: PyTree = like_params(copied=True)
     weighted_sq_norm_grads: Shared[Float[Array, ""]] = shared(None)
     estim_sq_dist: Shared[Float[Array, ""]] = shared(None)
 

@@ -20,7 +20,7 @@ class ScaleByMADGRADState(AbstractState):
 
     grad_sum_sq: PyTree = like_params(exact=True)
     s: PyTree = like_params(exact=True)
-    x0: PyTree = like_params(exact=True)
+    x0: PyTree = like_params(copied=True)
     count: Shared[Count] = counter()
 
 

@@ -42,7 +42,7 @@ class ProdigyState(AbstractState):
     exp_avg: PyTree
     exp_avg_sq: PyTree = like_params(nonnegative=True)
     grad_sum: PyTree = like_params()
-    params0: PyTree = like_params(exact=True)
+    params0: PyTree = like_params(copied=True)
     estim_lr: Shared[Float[Array, ""]] = shared(None, metric=True)
     numerator_weighted: Shared[Float[Array, ""]] = shared(None)
     count: Shared[Count] = counter()

@@ -49,15 +49,12 @@ def _by_end(names: Iterable[Names]) -> dict[Names, list[Names]]:
 
 
 def _of_copies(places: Mapping[Names, Place], leaves: Mapping[Names, Any]) -> Iterator[Names]:
-    """The leaves of fields that may be copies of parameters, and are read before they are replaced."""
-    exact = {field.name for field in every_field(AbstractState) if field.metadata.get("exact")}
-    # `SAM` and `ParamAverage` write the first two at the next step. The other two, of `LBFGS`, begin at zero, as all
-    # gradients do, and as parameters of a template may.
-    exact -= {"cache", "average", "params", "updates"} | {name for name in exact if "grad" in name}
+    """The leaves of fields that begin as copies of the parameters."""
+    copied = {field.name for field in every_field(AbstractState) if field.metadata.get("copied")}
     for name, place in places.items():
         weight = leaves.get((*place.state, "weight_sum")) if place.rest[:1] == ("ema",) else None
         has_no_weight = _is_here(weight) and not np.any(weight)  # an average with `debias`
-        if place.rest and place.rest[0] in exact and not has_no_weight:
+        if place.rest and place.rest[0] in copied and not has_no_weight:
             yield name
 
 
