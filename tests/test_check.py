@@ -239,13 +239,19 @@ FOUND |= {
             (
                 mx.ScheduleFree(mx.SGD(0.1), 0.1),
                 "base_optimizer",
-                mx.COCOB(),
+                mx.COCOB(0.1),
                 "Use another optimizer inside `ScheduleFree`",
                 mx.ScheduleFree(mx.SGD(0.1), 0.1),
             ),
         )
     },
 }
+FOUND["two rates"] = (
+    mx.ScheduleFree(mx.SGD(0.1), 1.0),
+    MODEL,
+    r"the learning rate of `ScheduleFree` is 1, and that of the `SGD` in it 0.1.*replace\(\*\*\{.\*.learning_rate.:",
+    mx.ScheduleFree(mx.SGD(0.1), 1.0).replace(**{"*.learning_rate": 0.1}),
+)
 SCALED = mx.LossScaling(mx.SGD(0.1))
 FOUND |= {
     f"{what} around LossScaling": (
@@ -266,6 +272,7 @@ ONLY_CHECKED = (
     "no decay",
     *(name for name in FOUND if name.startswith("decay of biases")),
     "a negative rate",
+    "two rates",
 )
 
 

@@ -351,7 +351,36 @@ def test_a_search_that_is_killed_goes_on(search: str, tmp_path: Any, monkeypatch
         SEARCHES[search](folder=tmp_path / "search", metric="score")
 
 
+NEVER_MEASURED = sweeps.Trainable(
+    lambda optimizer, key: optimizer.learning_rate,
+    lambda optimizer, carry: (carry, {"loss": jnp.nan * optimizer.learning_rate}),
+)
+TWICE = mx.ScheduleFree(mx.SGD(0.1), 0.1)
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
+    "nothing to rank by": (
+        lambda: sweeps.halving(RATES, NEVER_MEASURED, "loss", rungs=[1, 2], **QUIET),
+        "No member has a finite `loss`: .* not measured at every step, return the last value that was",
+    ),
+    "nothing to exploit": (
+        lambda: sweeps.pbt(RATES, NEVER_MEASURED, "loss", segments=2, explore={"learning_rate": 1.2}, **QUIET),
+        "No member has a finite `loss`",
+    ),
+    "one rate of two": (
+        lambda: sweeps.grid(TWICE, learning_rate=[0.1, 0.2]),
+        r'twice, as `learning_rate` and as `base_optimizer.learning_rate`. Write `\*\*\{"\*.learning_rate": ...\}`',
+    ),
+    "one rate of two in a range": (
+        lambda: sweeps.lr_finder(TWICE, lambda optimizer, key: 0.0, 1e-3, 1.0, **QUIET),
+        r'Write `name="\*.learning_rate"` for both',
+    ),
+    "a number that is None": (
+        lambda: sweeps.grid(mx.SGD(0.1), momentum=[0.5, 0.9]),
+        r"`momentum` of SGD is None.* Give the optimizer a number: `optimizer.replace\(momentum=...\)`",
+    ),
+    "a derivative by None": (
+        lambda: sweeps.hypergradient(lambda optimizer: optimizer.learning_rate, mx.SGD(0.1), "momentum"),
+        "`momentum` of SGD is None",
+    ),
     "rungs that fall": (lambda: halving(rungs=[3, 1]), "must rise from at least 1, such as"),
     "no rungs": (lambda: halving(rungs=[]), "must rise from at least 1"),
     "a number of no rungs": (lambda: halving(rungs=0), r"`sweeps.halving\(rungs=...\)` must be a positive integer"),

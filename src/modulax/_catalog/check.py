@@ -72,6 +72,7 @@ def check(optimizer: AbstractTransform, model: Any) -> Findings:
         *_ascent(optimizer, shown, tree),
         *_rates(optimizer),
         *not_numbers(optimizer),
+        *_two_rates(optimizer),
         *_negative_decay(optimizer),
         *_decay(optimizer, shown, tree, table_of(seen, {})),
         *trained_hyperparameters(seen.params),
@@ -183,6 +184,21 @@ def _rates(optimizer: AbstractTransform) -> Iterator[str]:
         rate = getattr(transform, "learning_rate", None)
         if isinstance(transform, AbstractOptimizer) and not is_schedule(rate):
             yield from wrong_rate(type(transform).__name__, rate, _LARGEST)
+
+
+def _two_rates(optimizer: AbstractTransform) -> Iterator[str]:
+    """A sentence for each `ScheduleFree` whose learning rate is not that of its base optimizer."""
+    for transform in everything_in(optimizer):
+        base = getattr(transform, "base_optimizer", None)
+        rates = [getattr(x, "learning_rate", None) for x in (transform, base)]
+        if isinstance(base, AbstractOptimizer) and all(isinstance(x, (float, np.ndarray)) for x in rates):
+            own, inner = map(np.asarray, rates)
+            if own.shape == inner.shape and np.any(own != inner):
+                yield (
+                    f"the learning rate of `{type(transform).__name__}` is {own:.4g}, and that of the "
+                    f"`{type(base).__name__}` in it {inner:.4g}. It is the same rate again: write both, "
+                    f'`replace(**{{"*.learning_rate": ...}})`.'
+                )
 
 
 def _negative_decay(optimizer: AbstractTransform) -> Iterator[str]:

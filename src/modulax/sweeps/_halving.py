@@ -92,7 +92,7 @@ def halving(
             experiment.train(group, first, last)
             results = experiment.results()
             experiment.save_table(results)
-            costs = results._costs(metric, mode=mode, reduce=reduce)[alive]
+            costs = results._finite_costs(metric, mode=mode, reduce=reduce)[alive]
             alive = np.sort(alive[np.argsort(costs, kind="stable")[: math.ceil(len(alive) / factor)]])
             groups = [_compacted(row, alive, factor) for row in groups]
     return experiment.results()

@@ -40,7 +40,7 @@ from .._support.checks import (
 from .._support.keys import is_key_data
 from ..tree._names import joined
 from ..tree._paths import dotted
-from ._sweep import check_optimizer
+from ._sweep import check_optimizer, refuse_absent
 
 INF = math.inf
 Values = dict[str, Array]
@@ -244,7 +244,9 @@ def _interval(name: str, pair: Any) -> Interval:
 
 def _variables(optimizer: AbstractTransform, name: str, interval: Interval | None) -> Variables:
     """The numbers that a name refers to, in the given interval, or else in that of their declaration or their sign."""
-    prefixes = list(map(joined, find_paths(optimizer, name, "sweeps.hypergradient")))
+    paths = find_paths(optimizer, name, "sweeps.hypergradient")
+    refuse_absent(f"sweeps.hypergradient({name!r})", optimizer, name, paths)
+    prefixes = list(map(joined, paths))
     variables: Variables = {}
     for place, (keys, leaf) in enumerate(jtu.tree_leaves_with_path(optimizer)):
         path = dotted(keys)

@@ -16,7 +16,7 @@ from .._support.plotting import pyplot
 from ._plots import set_heights
 from ._results import Results
 from ._run import Experiment, Settings, train_all
-from ._sweep import check_optimizer, grid
+from ._sweep import check_optimizer, grid, paths_of
 from ._training import Train, Trainable
 
 REMAINDER = 0.2  # of the way down to the lowest score, at the suggestion
@@ -172,6 +172,7 @@ def lr_finder(
         )
     for path in find_paths(optimizer, name, "sweeps.lr_finder", 'name="{}"'):
         _check_no_schedule(optimizer, name, path)
+    paths_of(optimizer, [name], "sweeps.lr_finder", 'name="{}"')
     rates = np.geomspace(low, high, n)
     sweep = grid(optimizer, **{name: rates})
     experiment = Experiment(

@@ -104,7 +104,7 @@ def pbt(
             if segment > 0:
                 random = np.random.default_rng(seed_of(experiment.key, segment - 1))
                 so_far = experiment.results_of(population, experiment.metrics, experiment.segments, parents=parents)
-                sources = _sources(so_far._costs(metric, mode=mode), replaced, random)
+                sources = _sources(so_far._finite_costs(metric, mode=mode), replaced, random)
                 members = _successors(members, sources, changes, random)
                 parents[:, segment] = sources
                 group = regrouped(group, range(size), members, group[0].width, sources.tolist())

@@ -159,6 +159,17 @@ class Results:
         scores = self._sound_scores(metric, mode=mode, reduce=reduce)
         return scores if mode == "min" else -scores
 
+    def _finite_costs(self, metric: str | None, *, mode: str, reduce: str = "mean") -> np.ndarray:
+        """The costs; an error if none is finite, so that nothing could be chosen by them."""
+        costs = self._costs(metric, mode=mode, reduce=reduce)
+        if not np.isfinite(costs).any():
+            raise ValueError(
+                f"No member has a finite `{self._metric(metric)[0]}`: all diverged. Try smaller learning rates, or "
+                f"`reduce='median'` if only some seeds did. If it is not measured at every step, return the last value "
+                f"that was."
+            )
+        return costs
+
     def best(self, metric: str | None = None, *, mode: str = "min", reduce: str = "mean") -> tuple[Any, dict[str, Any]]:
         """Return the best optimizer, and its row: what varies, and the metric reduced over the seeds.
 
@@ -168,12 +179,7 @@ class Results:
         Raises:
             ValueError: if there is no such metric, or if all members diverged.
         """
-        costs = self._costs(metric, mode=mode, reduce=reduce)
-        if not np.isfinite(costs).any():
-            raise ValueError(
-                f"No member has a finite `{self._metric(metric)[0]}`: all diverged. Try smaller learning rates, or "
-                f"`reduce='median'` if only some seeds did."
-            )
+        costs = self._finite_costs(metric, mode=mode, reduce=reduce)
         i = int(costs.argmin())
         name, score = self._column(self._metric(metric)[0]), costs[i] if mode == "min" else -costs[i]
         return self.sweep[i], {"member": i} | self.sweep.table()[i] | {name: float(score)}

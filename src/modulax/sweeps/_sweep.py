@@ -6,6 +6,7 @@ hyperparameter and checks the value; `concat` puts sweeps together. Members of e
 whatever else differs between members.
 """
 
+import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ from .._protocol.hyperparameters import (
 )
 from .._protocol.transform import AbstractTransform
 from .._support.checks import one_line
-from ..tree._names import joined
+from ..tree._names import NamingError, Path, joined
 from ._html import columns_of, html_rows
 
 Members = Sequence[AbstractTransform]
@@ -255,15 +256,41 @@ def paths_of(
     """The dotted paths of the hyperparameters with each name; an error if one has none, or is an option."""
     found = find_all(optimizer, names, function, written)
     all_paths = {name: tuple(map(joined, paths)) for name, paths in found.items()}
+    addresses, owner = optimizer.addresses(), type(optimizer).__name__
     for name, paths in all_paths.items():
-        if not set(paths) <= optimizer.addresses().keys():
-            owner = type(optimizer).__name__
+        if paths == ("learning_rate",) and (again := _same_rate(optimizer)):
+            raise NamingError(
+                f"`{function}({name}=...)`: {owner} has the learning rate twice, as `{name}` and as `{again}`. Write "
+                f"`{written.format(f'*.{name}')}` for both."
+            )
+        refuse_absent(f"{function}({name}=...)", optimizer, name, found[name])
+        if not set(paths) <= addresses.keys():
             raise ValueError(
                 f"`{function}({name}=...)`: `{name}` of {owner} is an option and not a hyperparameter. Another value "
                 f"means another program, so it cannot vary within a batch. Put two sweeps together: "
                 f"`sweeps.concat([sweep, other])`, where `other` is made from `optimizer.replace({name}=...)`."
             )
     return all_paths
+
+
+def _same_rate(optimizer: AbstractTransform) -> str | None:
+    """The path of the number inside a container that its learning rate repeats, as that of `ScheduleFree` does."""
+    numbers = {path: at(optimizer) for path, at in optimizer.addresses().items() if path.endswith("learning_rate")}
+    own = numbers.pop("learning_rate", None)
+    is_own = isinstance(own, (float, np.ndarray, np.generic))
+    return next((path for path, x in numbers.items() if is_own and isinstance(x, type(own)) and x == own), None)
+
+
+def refuse_absent(call: str, optimizer: AbstractTransform, name: str, paths: Iterable[Path]) -> None:
+    """Raise an error for a field that may hold a number and holds None."""
+    for path in paths:
+        owner = value_at(optimizer, path[:-1])
+        fields = owner.__dataclass_fields__ if dataclasses.is_dataclass(owner) else {}
+        if path[-1] in fields and "number" in fields[path[-1]].metadata and value_at(optimizer, path) is None:
+            raise ValueError(
+                f"`{call}`: `{joined(path)}` of {type(optimizer).__name__} is None, and with a number in its place the "
+                f"program is another one. Give the optimizer a number: `optimizer.replace({name}=...)`."
+            )
 
 
 def check_optimizer(function: str, optimizer: Any) -> None:
