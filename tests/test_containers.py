@@ -322,6 +322,9 @@ def test_frozen_parameters_beside_gradients_of_every_example():
     assert found["base"].shape == (2, 3)
     with pytest.raises(ValueError, match="takes per-example gradients, and `SGD` of the group 'f' would take them"):
         mx.Partition({"t": rule, "f": mx.SGD(0.1)}, labels).init(params)
+    half: Any = mx.Freeze(mx.by_path({"base": True, "*": False}))
+    with pytest.raises(ValueError, match="takes per-example gradients, and `Freeze` of the group 'f'"):
+        mx.Partition({"t": rule, "f": half}, mx.by_path({"lora": "t", "*": "f"})).init(params | {"a": jnp.ones(3)})
     mx.Partition({"t": rule, "f": pairs}, labels).init(params)
     for container in (mx.Mechanize, mx.SkipSpikes):
         with pytest.raises(ValueError, match=f"Leave `{container.__name__}` out"):
