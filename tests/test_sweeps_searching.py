@@ -13,6 +13,7 @@ import jaxtyping
 import numpy as np
 import pytest
 from flax import nnx
+from flax.training import train_state
 
 import modulax as mx
 from modulax import sweeps
@@ -351,6 +352,10 @@ def test_a_search_that_is_killed_goes_on(search: str, tmp_path: Any, monkeypatch
         SEARCHES[search](folder=tmp_path / "search", metric="score")
 
 
+def of_flax(optimizer: Any, key: Any) -> Any:
+    return train_state.TrainState.create(apply_fn=None, params={"w": jnp.ones(3)}, tx=optimizer)
+
+
 NEVER_MEASURED = sweeps.Trainable(
     lambda optimizer, key: optimizer.learning_rate,
     lambda optimizer, carry: (carry, {"loss": jnp.nan * optimizer.learning_rate}),
@@ -360,6 +365,10 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "nothing to rank by": (
         lambda: sweeps.halving(RATES, NEVER_MEASURED, "loss", rungs=[1, 2], **QUIET),
         "No member has a finite `loss`: .* not measured at every step, return the last value that was",
+    ),
+    "an optimizer that is no data": (
+        lambda: sweeps.run(RATES, sweeps.Trainable(of_flax, lambda o, t: (t, {"loss": t.step})), segments=2, **QUIET),
+        "`start` returned an optimizer in a part .* `tx` of Flax's `TrainState`. Return `modulax.linen.TrainState`",
     ),
     "nothing to exploit": (
         lambda: sweeps.pbt(RATES, NEVER_MEASURED, "loss", segments=2, explore={"learning_rate": 1.2}, **QUIET),

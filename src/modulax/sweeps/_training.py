@@ -13,17 +13,19 @@ A `LaneProgram` maps one traced function over members and seeds. The members are
 import dataclasses
 import inspect
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import Array, Key, PRNGKeyArray, PyTree, UInt32
 
+from .._protocol.transform import AbstractTransform
 from .._support.checks import listing
 from .._support.keys import is_typed_key
 from ..tree._paths import dotted
@@ -114,9 +116,28 @@ def trace(name: str, function: Callable[..., PyTree], *arguments: PyTree, again:
             raise TypeError(_explained(name, error)) from error
         raise
 
+    if any(_is_traced(x) for x in _static_in(jtu.tree_structure(result))):
+        raise ValueError(
+            f"`{name}` returned an optimizer in a part of its result that is no data, as is `tx` of Flax's "
+            f"`TrainState`. Return `modulax.linen.TrainState`, or the parameters and the state alone."
+        )
     if again:
         _check_pure(name, function, shapes, content_of(closed))
     return Traced(closed, result)
+
+
+def _static_in(treedef: Any) -> Iterator[Any]:
+    """Whatever the nodes of a tree hold that is no data."""
+    nodes = [treedef]
+    while nodes:
+        node = nodes.pop()
+        nodes += node.children()
+        if (held := node.node_data()) is not None:
+            yield from held[1] if isinstance(held[1], tuple) else [held[1]]
+
+
+def _is_traced(x: Any) -> bool:
+    return isinstance(x, AbstractTransform) and any(isinstance(leaf, Tracer) for leaf in jtu.tree_leaves(x))
 
 
 def _check_pure(name: str, function: Callable[..., PyTree], shapes: Sequence[Any], first: Content) -> None:
