@@ -16,16 +16,19 @@ def is_variable(x: Any) -> bool:
 
 def holds_states(tree: PyTree) -> bool:
     """Whether parts of a tree became `nnx.State`, as Modules inside variables do in the stock `flax.nnx.Optimizer`."""
+    return _holds(tree, "State")
+
+
+def _holds(tree: PyTree, kind: str) -> bool:
+    """Whether a tree holds anything of a class of NNX."""
     nnx = sys.modules.get("flax.nnx")
-    are_states = None if nnx is None else nnx.State.__instancecheck__
-    return are_states is not None and any(map(are_states, jtu.tree_leaves(tree, is_leaf=are_states)))
+    # A method of the type, because a Python function would be called for every node.
+    is_one = None if nnx is None else getattr(nnx, kind).__instancecheck__
+    return is_one is not None and any(map(is_one, jtu.tree_leaves(tree, is_leaf=is_one)))
 
 
 def without_variables(tree: PyTree) -> PyTree:
     """Return a tree with the arrays of its NNX variables in their place."""
-    nnx = sys.modules.get("flax.nnx")
-    # A method of the type, because a Python function would be called for every node.
-    are_variables = None if nnx is None else nnx.Variable.__instancecheck__
-    if are_variables is None or not any(map(are_variables, jtu.tree_leaves(tree, is_leaf=are_variables))):
+    if not _holds(tree, "Variable"):
         return tree
     return jtu.tree_map(lambda x: x.get_value() if is_variable(x) else x, tree, is_leaf=is_variable)

@@ -1,7 +1,7 @@
 """Copies of parameters in a state that a lenient restore leaves fresh, next to the parameters that it restores."""
 
 import collections
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -10,6 +10,7 @@ import numpy as np
 from .._support.checks import listing
 from .._support.module import AbstractState, every_field
 from ..tree._paths import Names, join
+from ._low_bit import by_end
 from ._nesting import Nesting, Place
 from ._stored import is_key
 
@@ -23,7 +24,7 @@ def remarks_on_copies(nesting: Nesting, leaves: Mapping[Names, Any], restored: C
         restored: the names of those that are restored.
     """
     places = {name: nesting.place(name) for name in leaves}
-    ends = _by_end(name for name in restored if not places[name].rest)
+    ends = by_end(name for name in restored if not places[name].rest)
     fields = collections.defaultdict[Names, list[tuple[Names, list[Any]]]](list)
     for name in _of_copies(places, leaves):
         place = places[name]
@@ -37,15 +38,6 @@ def remarks_on_copies(nesting: Nesting, leaves: Mapping[Names, Any], restored: C
         f"Fresh copies of restored parameters: {listing(found)}. They have the values that the template has for these. "
         f"Restore the model first, and call `init` with it for the template of the state."
     ]
-
-
-def _by_end(names: Iterable[Names]) -> dict[Names, list[Names]]:
-    """The names by each of their ends."""
-    found = collections.defaultdict[Names, list[Names]](list)
-    for name in names:
-        for start in range(len(name) + 1):
-            found[name[start:]].append(name)
-    return found
 
 
 def _of_copies(places: Mapping[Names, Place], leaves: Mapping[Names, Any]) -> Iterator[Names]:

@@ -105,8 +105,8 @@ def _pairs(arrays: Mapping[Names, Any], others: Mapping[Names, Any]) -> dict[Nam
     names, found = _quantized_names(arrays), dict[Names, QuantizedPair]()
     if not names:
         return found
-    floats = _by_end(name for name, x in others.items() if jnp.issubdtype(getattr(x, "dtype", int), jnp.floating))
-    both = _by_end(_quantized_names(others))
+    floats = by_end(name for name, x in others.items() if jnp.issubdtype(getattr(x, "dtype", int), jnp.floating))
+    both = by_end(_quantized_names(others))
     for name in names:
         codes, scales = (arrays[part] for part in _parts_of(name))
         for end in _ends(name):
@@ -126,7 +126,7 @@ def _ends(name: Names) -> list[Names]:
     return [name[start:] for start in range(len(name) + 1)]
 
 
-def _by_end(names: Iterable[Names]) -> dict[Names, list[Names]]:
+def by_end(names: Iterable[Names]) -> dict[Names, list[Names]]:
     """Names by each of their ends."""
     found: dict[Names, list[Names]] = {}
     for name in names:

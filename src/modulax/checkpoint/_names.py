@@ -172,16 +172,16 @@ def match(
 
     wanted = {name: x for name, x in fresh.items() if name not in found.refused}
     proposed = {}
-    if wanted and unused:
-        nesting = Nesting(template.tree, template.joined, leaves, old)
+    nesting = Nesting(template.tree, template.joined, leaves, old) if fresh else None
+    if nesting and wanted and unused:
         in_states = {name: nesting.part(name) for name in leaves if nesting.place(name).rest}
         shared = beside(nesting, leaves)
         proposed = propose(wanted, unused, list(saved), shared, in_states, rename, fits, works)
     if strict and (fresh or unused):
         raise ValueError(_mismatch(list(map(join, fresh)), list(map(join, unused)), proposed))
     remarks = list(found.remarks)
-    if fresh:
-        remarks += remarks_on_copies(Nesting(template.tree, template.joined, leaves, old), leaves, found.sources)
+    if nesting:
+        remarks += remarks_on_copies(nesting, leaves, found.sources)
     return Match(found.sources, list(fresh), list(unused), proposed, remarks)
 
 
