@@ -118,11 +118,15 @@ class UpdateBoundary(AbstractBoundary):
             refuse_numbers(params, updates, f"{self.owner}.update")
             axes = transform.example_axes
             params = paired(trainable(params), updates, f"{self.owner}.update", per_example=axes)
-        state = _with_modules(transform, state, shapes_without(transform.example_axes, updates))
+        state = self.with_modules(transform, state, updates)
         with explaining_state(f"{self.owner}.update", self.method, state):
             steps, new = self.inside(transform, updates, state, params, **extra)
         # XLA may choose any sharding for a result. With another one, the next step would be compiled again.
         return placed_like(steps, updates), placed_like(new, state)
+
+    def with_modules(self, transform: Any, state: State, updates: Updates) -> State:
+        """Return the state with the Modules in it, of which the stock `flax.nnx.Optimizer` keeps the arrays."""
+        return _with_modules(transform, state, shapes_without(transform.example_axes, updates))
 
     def outside(self, transform, /, updates, state, params=None, **extra) -> tuple[Updates, State]:
         return self.program(transform, updates, state, params, extra)

@@ -28,6 +28,8 @@ from .zoom import ScaleByZoomLinesearchState
 class BacktrackingLinesearchInfo(AbstractState):
     """Result of a backtracking line search: number of evaluations, and by how much the step misses the condition."""
 
+    optax_fields: ClassVar[tuple[str, ...]] = ("num_linesearch_steps", "decrease_error")
+
     num_linesearch_steps: Count
     decrease_error: Scalar
 

@@ -14,7 +14,8 @@ from typing import Any
 from .._catalog.optax_names import home
 from .._protocol.fields import ScalarOrSchedule
 from .._support.wrong_calls import wrong_call
-from ._unpacking import making, unpacking
+from ._masks import as_mask
+from ._transformations import making, native_in, transformation
 
 # The modules of modulax that are searched first.
 PLACES = {
@@ -38,7 +39,7 @@ def equivalent(module: str, name: str) -> Any:
     value = counterpart(module, name)
     if inspect.isclass(value) and name[0].islower():
         return as_function(value, module, name)
-    return making(value) if name == "selective_transform" else value
+    return making(value) if name in ("selective_transform", "add_mean_variance_to_opt") else value
 
 
 def as_function(
@@ -86,7 +87,8 @@ def as_function(
             given = signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             raise TypeError(wrong_call(function, args, kwargs)) from error
-        return unpacking(cls(**{names.get(key, key): x for key, x in given.items()}, **fixed))
+        masks = {key: as_mask(x) for key, x in given.items() if key.endswith("mask")}
+        return transformation(cls(**{names.get(key, key): native_in(x) for key, x in (given | masks).items()}, **fixed))
 
     function.__name__ = function.__qualname__ = name
     function.__module__ = f"modulax.compat.{module}".rstrip(".")  # by which pickle finds it

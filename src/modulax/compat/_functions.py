@@ -7,21 +7,20 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
 from .._containers.chain import Chain
 from .._containers.injected import Injected, inject_hyperparams as _inject
 from .._containers.masked import Masked
-from .._containers.optax_adapters import from_optax
 from .._containers.partition import Partition
-from .._containers.schedule_free import ScheduleFreeState
 from .._optimizers.adadelta import Adadelta
 from .._optimizers.adam import Adam, AdamW, NAdam, NAdamW
 from .._optimizers.noise import NoisySGD
 from .._optimizers.sophia import Sophia
-from .._protocol.container import in_dtypes_of, only_state
-from .._protocol.transform import AbstractTransform, EmptyState
+from .._protocol.container import in_dtypes_of
 from .._support.checks import listing, suggestion
 from .._transforms.adadelta import ScaleByAdadelta
 from .._transforms.adam import ScaleByAdam
@@ -35,9 +34,11 @@ from .._transforms.scaling import ScaleByLearningRate
 from .._transforms.sophia import HutchinsonDiagonal
 from ..losses import dice_loss as _dice_loss
 from ..tree._math import norm, trainable
-from ._pairs import ignoring_extra
 from ._trees import tree_get
-from ._unpacking import making, unpacking
+from ._container_layouts import NamedChain
+from ._masks import as_mask
+from ._states import EmptyState
+from ._transformations import making, native
 
 Tx = Any
 _HUTCHINSON = HutchinsonDiagonal(0)
@@ -45,8 +46,8 @@ _HUTCHINSON = HutchinsonDiagonal(0)
 
 def adadelta(learning_rate=None, rho=0.9, eps=1e-6, weight_decay=0.0, weight_decay_mask=None) -> Tx:
     if learning_rate is None:  # neither a learning rate nor a change of the sign
-        return Chain(AddDecayedWeights(weight_decay, weight_decay_mask), ScaleByAdadelta(rho, eps))
-    return Adadelta(learning_rate, rho, eps, weight_decay, weight_decay_mask)
+        return Chain(AddDecayedWeights(weight_decay, as_mask(weight_decay_mask)), ScaleByAdadelta(rho, eps))
+    return Adadelta(learning_rate, rho, eps, weight_decay, as_mask(weight_decay_mask))
 
 
 def add_noise(eta, gamma, key=None, *, seed=None) -> Tx:
@@ -88,7 +89,7 @@ def differentially_private_aggregate(l2_norm_clip, noise_multiplier, key=None, *
 
 
 def freeze(mask) -> Tx:
-    return Masked(SetToZero(), mask)  # whose state is optax's
+    return Masked(SetToZero(), as_mask(mask))  # whose state is optax's
 
 
 def global_norm(updates) -> jax.Array:
@@ -114,18 +115,23 @@ def inject_hyperparams(inner_factory, static_args=(), hyperparam_dtype=None) -> 
             f"{suggestion(unknown[0], list(parameters))} It has {listing(parameters)}."
         )
     if not _constructs(inner_factory):
-        return making(_inject(inner_factory, static_args, hyperparam_dtype))
+
+        @functools.wraps(inner_factory)
+        def factory(*args: Any, **kwargs: Any) -> Any:
+            return native(inner_factory(*args, **kwargs))
+
+        return making(_inject(factory, static_args, hyperparam_dtype))
 
     # The hyperparameters are the fields of what is constructed.
     def make(*args: Any, **kwargs: Any) -> Tx:
-        return unpacking(Injected(inner_factory(*args, **kwargs), static_args, hyperparam_dtype))
+        return Injected(native(inner_factory(*args, **kwargs)), static_args, hyperparam_dtype)
 
-    return functools.update_wrapper(make, inner_factory, updated=())
+    return making(functools.update_wrapper(make, inner_factory, updated=()))
 
 
 def masked(inner, mask, *, mask_compatible_extra_args=False) -> Tx:
     del mask_compatible_extra_args  # extra arguments that are like the parameters are always masked here
-    return Masked(inner, mask)
+    return Masked(inner, as_mask(mask))
 
 
 def nadam(learning_rate, b1=0.9, b2=0.999, eps=1e-8, eps_root=0.0, mu_dtype=None, *, nesterov=True) -> Tx:
@@ -146,14 +152,14 @@ def nadamw(
     nesterov=True,
 ) -> Tx:
     make = NAdamW if nesterov else AdamW
-    return make(learning_rate, b1, b2, eps, eps_root=eps_root, mu_dtype=mu_dtype, weight_decay=weight_decay, mask=mask)
+    return make(learning_rate, b1, b2, eps, eps_root=eps_root, mu_dtype=mu_dtype, weight_decay=weight_decay, mask=as_mask(mask))
 
 
 def named_chain(*args) -> Tx:
     names = [name for name, _ in args]
     if len(set(names)) < len(names):
         raise ValueError(f"`optax.named_chain` needs a name for each transformation, each once, got {names}.")
-    return Chain(**dict(args))
+    return NamedChain(**{name: native(x) for name, x in args})
 
 
 def noisy_sgd(learning_rate, eta=0.01, gamma=0.55, key=None, *, seed=None) -> Tx:
@@ -186,9 +192,19 @@ def scale_by_learning_rate(learning_rate=None, *, flip_sign=True) -> Tx:
 
 def schedule_free_eval_params(state, params) -> Any:
     owner = "schedule_free_eval_params"
-    remedy = "Call `optimizer.eval_params(state, params)`, which works for any optimizer."
-    mean = only_state(state, ScheduleFreeState, owner, remedy).x
-    return eqx.combine(in_dtypes_of(trainable(params), mean, owner), params)
+    found = [x for x in jtu.tree_leaves(state, is_leaf=_is_schedule_free) if _is_schedule_free(x)]
+    if len(found) != 1:
+        raise ValueError(f"`{owner}` needs exactly one state of `schedule_free`, and found {len(found)}.")
+    (own,) = found
+    trained, mean = trainable(params), getattr(own, "x", None)
+    if mean is None:
+        b1 = jnp.asarray(own.b1)
+        mean = jtu.tree_map(lambda y, z: (y - (1 - b1) * z) / b1, trained, own.z)
+    return eqx.combine(in_dtypes_of(trained, mean, owner), params)
+
+
+def _is_schedule_free(x: Any) -> bool:
+    return type(x).__name__ == "ScheduleFreeState"
 
 
 def sophia(
@@ -208,16 +224,12 @@ def sophia(
 ) -> Tx:
     if verbose or print_win_rate_every_n_steps:
         warnings.warn("`sophia` prints nothing here; log the state instead.", stacklevel=2)
-    numbers = learning_rate, b1, b2, eps, weight_decay, weight_decay_mask, gamma, clip_threshold, update_interval
+    numbers = learning_rate, b1, b2, eps, weight_decay, as_mask(weight_decay_mask), gamma, clip_threshold, update_interval
     return Sophia(*numbers, hessian_diagonal_fn, mu_dtype, follow="optax")
 
 
 def stateless_with_tree_map(f) -> Tx:
     return Stateless(f, leafwise=True)
-
-
-def with_extra_args_support(tx) -> Tx:
-    return ignoring_extra(tx if isinstance(tx, AbstractTransform) else from_optax(tx))
 
 
 def value_and_grad_from_state(value_fn):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from .._containers.multi_steps import MultiSteps as _MultiSteps
-from ._unpacking import unpacking
+from ._transformations import native, transformation
 
 
 class MultiSteps:
@@ -21,19 +21,19 @@ class MultiSteps:
         should_skip_update_fn: Any = None,
         accumulator_dtype: Any = jnp.float32,
     ):
-        transform = _MultiSteps(opt, every_k_schedule, use_grad_mean, should_skip_update_fn, accumulator_dtype)
-        self._transform = unpacking(transform)
-        self.init, self.update = self._transform.init, self._transform.update
+        transform = _MultiSteps(native(opt), every_k_schedule, use_grad_mean, should_skip_update_fn, accumulator_dtype)
+        self._transformation = transformation(transform)
+        self.init, self.update = self._transformation
 
     @property
     def inner_opt(self) -> Any:
-        """The transform that takes a step for every k gradients."""
-        return self._transform.inner
+        """The transformation that takes a step for every k gradients."""
+        return transformation(self._transformation.transform.inner)
 
     def has_updated(self, state: Any) -> jax.Array:
         """Whether the last call took a step."""
-        return self._transform.has_updated(state)
+        return jnp.logical_and(state.mini_step == 0, state.gradient_step > 0)
 
     def gradient_transformation(self) -> Any:
-        """Return the transform."""
-        return self._transform
+        """Return the transformation."""
+        return self._transformation

@@ -11,16 +11,25 @@ from jaxtyping import PyTree
 
 from .._protocol.fields import ScalarOrSchedule
 from .._support.checks import suggestion
-from .._support.module import AbstractState
 from . import _functions, _schedules, _trees
 from ._counterparts import as_function, counterpart, equivalent
 from ._helpers import HELPERS
 from ._multi_steps import MultiSteps
 from ._names import NAMES
-from ._pairs import Aggregator, GradientTransformation, GradientTransformationExtraArgs
-from ._states import state_class
-from ._trees import NamedTupleKey
-from ._unpacking import making
+from ._states import CLASSES
+from ._trees import OLD_TREES, NamedTupleKey
+from ._transformations import (
+    Aggregator,
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    making,
+    with_extra_args_support,
+)
+from ._private import PRIVATE
+
+
+VERSION = "0.2.8"
+"""The version of optax whose names, arguments and states these are."""
 
 
 class Changed(NamedTuple):
@@ -99,20 +108,6 @@ DEPRECATED_CALLS = {
 }
 
 
-class _Masked(type):
-    """Leaves that are masked out are None here."""
-
-    def __call__(cls) -> None:
-        return None
-
-    def __instancecheck__(cls, instance: Any) -> bool:
-        return instance is None
-
-
-class MaskedNode(metaclass=_Masked):
-    """A leaf that is masked out: None. `isinstance(x, MaskedNode)` answers yes for None."""
-
-
 TYPES: dict[str, Any] = {
     "AggregatedUpdates": PyTree,
     "Aggregator": Aggregator,
@@ -121,7 +116,6 @@ TYPES: dict[str, Any] = {
     "GradientTransformation": GradientTransformation,
     "GradientTransformationExtraArgs": GradientTransformationExtraArgs,
     "MaskOrFn": PyTree | Callable[[PyTree], PyTree] | None,
-    "MaskedNode": MaskedNode,
     "MaybeAxis": int | None,
     "MultiSteps": MultiSteps,
     "NamedTupleKey": NamedTupleKey,
@@ -139,11 +133,11 @@ TYPES: dict[str, Any] = {
 }
 # Functions of our own, by their names in optax.
 _FUNCTIONS = {
-    name: making(x) if part is _functions else x
+    name: x if part is _trees else making(x)
     for part in (_functions, _schedules, _trees)
     for name, x in vars(part).items()
     if inspect.isfunction(x) and x.__module__ == part.__name__ and name[0] != "_"
-}
+} | {"with_extra_args_support": with_extra_args_support}
 
 
 def names_of(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -151,6 +145,12 @@ def names_of(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
     known = functools.cache(functools.partial(_found, module))
 
     def get(name: str) -> Any:
+        if module == "tree_utils" and name in OLD_TREES:
+            message, function = OLD_TREES[name]
+            warnings.warn(f"`tree_utils.{name}` is deprecated: use `{message}`.", DeprecationWarning, stacklevel=2)
+            return function
+        if (private := PRIVATE.get(f"{module}.{name}")) is not None:
+            return private
         if name not in NAMES[module] and (module or name not in HELPERS):
             path = f"modulax.compat.{module}".rstrip(".")
             hint = "" if name.startswith("_") else suggestion(name, NAMES[module])
@@ -188,11 +188,12 @@ def _current(module: str, name: str) -> Any:
         return HELPERS[name]
     if name in TYPES:
         return TYPES[name]
+    if name in CLASSES:
+        return CLASSES[name]
     if module in ("tree", "tree_utils") and (function := f"tree_{name.removeprefix('tree_')}") in _FUNCTIONS:
         return _FUNCTIONS[function]
     if name in CHANGED:
         return as_function(counterpart(module, name), module, name, *CHANGED[name])
     if name in _FUNCTIONS:
         return _FUNCTIONS[name]
-    found = equivalent(module, name)
-    return state_class(name, found) if inspect.isclass(found) and issubclass(found, AbstractState) else found
+    return equivalent(module, name)

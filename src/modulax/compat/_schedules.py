@@ -2,14 +2,14 @@
 
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from .._support.arithmetic import safe_increment
-from .._support.types import Count
 from ..schedules import Constant, ExponentialDecay, Linear, Polynomial, WarmupCosineDecay
+from ._states import WrappedScheduleState
 
 
 def exponential_decay(
@@ -42,12 +42,6 @@ def warmup_cosine_decay_schedule(init_value, peak_value, warmup_steps, decay_ste
         )
         end_value = 0.0
     return WarmupCosineDecay(init_value, peak_value, warmup_steps, decay_steps, end_value, exponent)
-
-
-class WrappedScheduleState(NamedTuple):
-    """State of `WrappedSchedule`: step count."""
-
-    count: Count  # pyright: ignore[reportIncompatibleMethodOverride] (the name in optax)
 
 
 class WrappedSchedule:

@@ -1,44 +1,176 @@
-"""State classes with the fields and the order of optax's, for programs that build or test them."""
+"""The state classes of optax: NamedTuples, made from the states here that say in `optax_fields` what they correspond to.
 
+A class has optax's name, its fields and their order. Where a state here holds more, the further fields come last, and
+are None by default.
+"""
+
+import collections
 import dataclasses
-import inspect
-from typing import Any
+from typing import Any, NamedTuple
 
-from .._catalog.optax_names import fields_in_optax
-from ._unpacking import unpacking
+from .. import aggregate as _aggregate, states as _states
+from .._catalog.optax_names import fields_in_optax, home
+from .._support.module import AbstractState, with_subclasses
+from ._names import NAMES
+
+_DEFINED = (_states, _aggregate)  # imported, so that all states are known below
 
 
-def state_class(name: str, ours: type) -> type:
-    """A class that constructs the state of ours from the arguments of optax's, and whose instances are all of ours.
+class EmptyState(NamedTuple):
+    """State of a stateless transform."""
 
-    It is the class of ours where optax has no fields.
+
+class MaskedNode(NamedTuple):
+    """In the place of a leaf that is masked out."""
+
+
+class WeightDecaySchedule(NamedTuple):
+    """State of the scheduled weight decay of `fromage`: step count."""
+
+    count: Any  # pyright: ignore[reportIncompatibleMethodOverride] (the name in optax)
+
+
+class WrappedScheduleState(NamedTuple):
+    """State of a schedule that counts its steps."""
+
+    count: Any  # pyright: ignore[reportIncompatibleMethodOverride] (the name in optax)
+
+
+class SplitRealAndImaginaryArrays(NamedTuple):
+    """The real and the imaginary part of a complex array."""
+
+    real: Any
+    imaginary: Any
+
+
+class LookaheadParams(NamedTuple):
+    """The fast and the slow parameters of `lookahead`."""
+
+    fast: Any
+    slow: Any
+
+    @classmethod
+    def init_synced(cls, params: Any) -> "LookaheadParams":
+        """Return a pair of the parameters and of a reference to them."""
+        return cls(params, params)
+
+
+class ScheduleStates(NamedTuple):
+    """The step count and the states of stateful schedules of an optimizer, last in its state. optax has no such state.
+
+    It is there for hyperparameters whose schedule counts steps that no other part of the state counts.
     """
-    names = fields_in_optax(ours)
-    if names is None:
-        return ours
-    if name == "InjectHyperparamsState":  # the older of two that are one class here
-        names = {theirs: own for theirs, own in names.items() if theirs != "hyperparams_states"}
-    signature = inspect.Signature([inspect.Parameter(x, inspect.Parameter.POSITIONAL_OR_KEYWORD) for x in names])
-    fields = {field.name for field in dataclasses.fields(ours)}
 
-    class Meta(type):
-        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-            if len(args) > len(names):
-                raise TypeError(f"`{name}` takes {len(names)} arguments ({', '.join(names)}), got {len(args)}.")
-            given = dict(zip(names, args, strict=False))
-            if twice := given.keys() & kwargs.keys():
-                raise TypeError(f"`{name}` got two values for `{min(twice)}`.")
-            given |= kwargs
-            if absent := [x for x in given if x in names and names[x] not in fields]:
-                raise TypeError(
-                    f"`{name}` holds no `{absent[0]}` here: get a state from `init`, and change it by `optax.tree.set`."
-                )
-            return unpacking(ours(**{names.get(key, key): x for key, x in given.items()}))
+    count: Any  # pyright: ignore[reportIncompatibleMethodOverride] (the name in optax)
+    schedule_states: Any = None
 
-        def __instancecheck__(cls, instance: Any) -> bool:
-            return isinstance(instance, ours)
 
-        def __subclasscheck__(cls, subclass: type) -> bool:
-            return issubclass(subclass, ours)
+class Twin(NamedTuple):
+    """A state class here with the one in optax.
 
-    return Meta(name, (), {"__doc__": ours.__doc__, "_fields": tuple(names), "ours": ours, "__signature__": signature})
+    Attributes:
+        ours: the class here.
+        fields: its fields by the names in optax, those of optax first. A field that it does not have is a
+            hyperparameter here.
+    """
+
+    ours: type[AbstractState]
+    fields: dict[str, str]
+
+
+# States whose names in optax are not theirs, because optax has them in private modules or shares one class.
+_SHARED = {
+    "ApplyEveryState": "ApplyEvery",
+    "BacktrackingLinesearchInfo": "BacktrackingLinesearchInfo",
+    "ScaleByACPropState": "ScaleByBeliefState",
+    "ScaleByADOPTState": "ScaleByAdamState",
+    "ScaleByDistanceOverGradientsState": "ScaleByDistanceOverGradientsState",
+    "ScaleByOptimisticGradientState": "ScaleByOptimisticGradientState",
+    "ZoomLinesearchInfo": "ZoomLinesearchInfo",
+}
+# A field that only some states have: for them optax has a class of its own, or else there is one here.
+_VARIANTS = {
+    "LookaheadState": ("slow", "LookaheadWithSlowState"),
+    "MechanicState": ("delta", "MechanicWithDeltaState"),
+    "ScaleByRStdDevState": ("count", "ScaleByRStdDevWithCountState"),
+    "ScaleByRmsState": ("count", "ScaleByRmsWithCountState"),
+}
+# Fields here that take the place of some in optax.
+_OTHERWISE = {"ScaleByOptimisticGradientState": {"count"}, "InjectStatefulHyperparamsState": {"hyperparameters"}}
+# Old names of optax for the same class.
+_ALIASES = {"MultiTransformState": "PartitionState"}
+_FIXED = (
+    *(EmptyState, MaskedNode, LookaheadParams, ScheduleStates, SplitRealAndImaginaryArrays),
+    *(WeightDecaySchedule, WrappedScheduleState),
+)
+
+
+def _class(name: str, fields: dict[str, str], doc: str | None, ours: type | None = None) -> type:
+    extra = 0 if ours is None else len(fields) - len(fields_in_optax(ours) or {})
+    made = collections.namedtuple(name, fields, defaults=(None,) * extra, module=__name__)  # noqa: PYI024
+    made.__doc__ = doc
+    return made
+
+
+def _fields(ours: type[AbstractState], name: str) -> dict[str, str]:
+    known = dict(fields_in_optax(ours) or {})
+    without = {*known.values(), *_OTHERWISE.get(name, ()), *_VARIANTS.get(name, ())[:1]}
+    return known | {field.name: field.name for field in dataclasses.fields(ours) if field.name not in without}
+
+
+def _names() -> dict[str, str]:
+    """The names in optax by the names here; of two for one class, the current one."""
+    pairs = [(home(name), name) for names in NAMES.values() for name in names if name.endswith("State")]
+    found = {path.rpartition(".")[2]: name for path, name in pairs if path is not None}
+    return found | _SHARED
+
+
+def _made() -> tuple[dict[str, type], dict[str, Twin], dict[type, type]]:
+    """The classes by name, their twins by the name of the class, and the classes by the one here."""
+    classes: dict[str, type] = {cls.__name__: cls for cls in _FIXED}
+    twins: dict[str, Twin] = {}
+    by_ours: dict[type, type] = {}
+    names = _names()
+    for ours in with_subclasses(AbstractState):
+        if fields_in_optax(ours) is None or ours.__name__ not in names or not ours.__module__.startswith("modulax."):
+            continue
+        name = names[ours.__name__]
+        if name not in classes:
+            fields = _fields(ours, name)
+            classes[name] = _class(name, fields, ours.__doc__, ours)
+            twins[name] = Twin(ours, fields)
+        by_ours[ours] = classes[name]
+        if name in _VARIANTS:
+            further, variant = _VARIANTS[name]
+            fields = {further: further, **twins[name].fields}
+            if further != "count":
+                fields[further] = fields.pop(further)
+            classes[variant], twins[variant] = _class(variant, fields, ours.__doc__), Twin(ours, fields)
+    old = {x: x for x in ("count", "hyperparams", "inner_state")}
+    classes["InjectHyperparamsState"] = _class("InjectHyperparamsState", old, "The older form of the state.")
+    return classes, twins, by_ours
+
+
+CLASSES, TWINS, _BY_OURS = _made()
+globals().update(CLASSES)  # by which pickle finds them
+CLASSES |= {alias: CLASSES[name] for alias, name in _ALIASES.items()}
+
+
+def class_of(state: AbstractState, counted: bool = False) -> type | None:
+    """The class of optax for a state here; None if there is none.
+
+    Args:
+        state: the state.
+        counted: whether it is the one with a step count, where optax has two.
+    """
+    found = _BY_OURS.get(type(state))
+    if found is None or found.__name__ not in _VARIANTS:
+        return found
+    further, variant = _VARIANTS[found.__name__]
+    has_it = counted if further == "count" else getattr(state, further) is not None
+    return CLASSES[variant] if has_it else found
+
+
+def is_state(x: Any) -> bool:
+    """Whether this is a state, or a part of one, of a class that optax has too: this class, or optax's own."""
+    return isinstance(x, tuple) and hasattr(x, "_fields") and type(x).__name__ in TWINS

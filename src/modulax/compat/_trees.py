@@ -1,7 +1,6 @@
 """Functions of trees that follow optax where `modulax.tree` does something else.
 
-A state is searched as if it were one of optax: its fields have their names there, the state of a chain is a tuple, and
-the state of an optimizer is that of its chain. Paths are those of optax, with a `NamedTupleKey` for a field.
+Paths are those of optax, with a `NamedTupleKey` for a field of a state, which is a NamedTuple.
 """
 
 import dataclasses
@@ -16,17 +15,11 @@ import jax.tree_util as jtu
 import numpy as np
 
 from .. import tree as _tree
-from .._catalog.optax_names import fields_in_optax, home
-from .._containers.chain import is_chain_state
-from .._containers.injected import with_hyperparams
 from .._protocol.apply_updates import apply_updates as _apply_updates
-from .._protocol.optimizer import is_optimizer_state
 from .._support.arithmetic import at_least_float32, rank_of
-from .._support.module import AbstractState, with_fields
 from ..tree._names import NamingError, ambiguous_name
 from ..tree._stacks import stack_like, unstack
 from ..tree._state import one_level
-from ._names import NAMES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +84,16 @@ def tree_vdot(tree_x, tree_y) -> Any:
     return _tree.sum(jtu.tree_map(_vdot, tree_x, tree_y))  # rounded as in optax
 
 
+# Names that optax answers with a warning: what to write instead, and the function.
+OLD_TREES: dict[str, tuple[str, Callable[..., Any]]] = {
+    "tree_add_scalar_mul": ("tree_add_scale", _tree.add_scale),
+    "tree_l1_norm": ("tree_norm(..., ord=1)", functools.partial(_tree.norm, ord=1)),
+    "tree_l2_norm": ("tree_norm", functools.partial(_tree.norm, ord=2)),
+    "tree_linf_norm": ("tree_norm(..., ord='inf')", functools.partial(_tree.norm, ord="inf")),
+    "tree_scalar_mul": ("tree_scale", _tree.scale),
+}
+
+
 def _vdot(x: Any, y: Any) -> jax.Array:
     dtype = jnp.result_type(x, y)
     dtype = at_least_float32(dtype) if jnp.issubdtype(dtype, jnp.inexact) else dtype
@@ -108,16 +111,6 @@ def _extremum(of_one: Any, of_two: Any, of_none: float, tree: Any) -> Any:
 
 def _opened(node: Any) -> tuple[list[tuple[Any, Any]], Callable[[Sequence[Any]], Any]]:
     """The children of a node with their keys in optax, and a function that makes such a node of other children."""
-    if is_chain_state(node):
-        parts = [(jtu.SequenceKey(i), node[name]) for i, name in enumerate(node.names)]
-        return parts, lambda new: with_fields(
-            node, parts={name: x for name, x in zip(node.names, new, strict=True) if name in node.parts}
-        )
-    if isinstance(node, AbstractState):
-        names = _names_in(node)
-        entries = [(NamedTupleKey(_class_names(node)[0], key), getattr(node, name)) for key, name in names.items()]
-        entries = [(key, dict(x) if key.name == "hyperparams" else x) for key, x in entries]
-        return entries, lambda new: with_hyperparams(node, dict(zip(names.values(), new, strict=True)))
     children, treedef = one_level(node)
     if not children:
         return [], lambda _: node
@@ -126,41 +119,10 @@ def _opened(node: Any) -> tuple[list[tuple[Any, Any]], Callable[[Sequence[Any]],
     return list(zip(keys, [x for _, x in children], strict=True)), treedef.unflatten
 
 
-def _names_in(state: AbstractState) -> dict[str, str]:
-    """The fields of a state, and properties that optax has as fields, by their names in optax."""
-    own = [(field.name, field.name) for field in dataclasses.fields(state) if field.name != "hyperparameters"]
-    names: dict[str, str] = {}
-    for key, name in [*(fields_in_optax(type(state)) or {}).items(), *own]:
-        if hasattr(state, name) and name not in names.values():
-            names[key] = name
-    return names
-
-
-@functools.cache
-def _states_of_optax() -> dict[str, str]:
-    """The names of optax's states by those of ours; of two names of one class, the current one."""
-    pairs = [(home(name), name) for names in NAMES.values() for name in names if name.endswith("State")]
-    return {path.rpartition(".")[2]: name for path, name in pairs if path is not None}
-
-
-def _class_names(node: Any) -> tuple[str, ...]:
-    """What the class of a state is called in optax, and here."""
-    own = type(node).__name__
-    if isinstance(node, AbstractState) and not is_chain_state(node):
-        return _states_of_optax().get(own, own), own
-    return (own,) if hasattr(node, "_fields") else ()
-
-
-_STEP = NamedTupleKey("ScaleByScheduleState", "count")  # what the step count of an optimizer is in optax
-
-
 def _found(node: Any, key: Any, path: Path) -> list[tuple[Path, Any]]:
     """The values with a name and their paths: those of a node before those further down."""
-    if is_optimizer_state(node):
-        found = _found(node.inner, key, path)
-        return found or ([((*path, _STEP), node.step)] if key == _STEP.name else [])
     entries, _ = _opened(node)
-    found = [(path, node)] if key in _class_names(node) else []
+    found = [(path, node)] if key == _class_name(node) else []
     found += [((*path, entry), x) for entry, x in entries if _name(entry) == key]
     return found + [pair for entry, x in entries for pair in _found(x, key, (*path, entry))]
 
@@ -169,14 +131,8 @@ def _replaced(node: Any, path: Path, changes: Mapping[Any, Any], filtering: Filt
     def is_changed(path: Path, name: Any, x: Any) -> bool:
         return name in changes and (filtering is None or filtering(path, x))
 
-    if is_optimizer_state(node):
-        node = with_fields(node, inner=_replaced(node.inner, path, changes, filtering))
-        if not is_changed((*path, _STEP), _STEP.name, node.step):
-            return node
-        return with_fields(node, step=_like(_STEP.name, node.step, changes[_STEP.name]))
-    for name in _class_names(node):
-        if is_changed(path, name, node):
-            return changes[name]
+    if is_changed(path, _class_name(node), node):
+        return changes[_class_name(node)]
     entries, rebuilt = _opened(node)
     new = []
     for entry, x in entries:
@@ -186,6 +142,11 @@ def _replaced(node: Any, path: Path, changes: Mapping[Any, Any], filtering: Filt
         else:
             new.append(_replaced(x, below, changes, filtering))
     return rebuilt(new)
+
+
+def _class_name(node: Any) -> str | None:
+    """What the class of a state is called."""
+    return type(node).__name__ if hasattr(node, "_fields") else None
 
 
 def _name(entry: Any) -> Any:

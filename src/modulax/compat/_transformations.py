@@ -1,0 +1,276 @@
+"""`GradientTransformation`: the pair of functions `init` and `update`, with states in the form of optax.
+
+What `compat` makes holds a transform of modulax, `tx.transform`, in both functions. They are compiled as those of the
+transform, and convert its state within the program, where it costs nothing.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jax.core import Tracer
+
+from .._containers.lookahead import LookaheadParams as OurLookaheadParams
+from .._containers.optax_adapters import named_in
+from .._protocol.boundary import InitBoundary, UpdateBoundary
+from .._protocol.entry import as_written, entry
+from .._protocol.schedule import AbstractSchedule
+from .._protocol.transform import AbstractTransform
+from .._support.arithmetic import default_float
+from ..aggregate import Aggregator as _Aggregator
+from ..tree._align import paired
+from ..tree._math import shapes_without, trainable
+from . import _optimizer_layouts, _rule_layouts
+from ._layouts import Form, from_optax, to_optax
+from ._pairs import Pair
+from ._states import LookaheadParams
+
+_REGISTERED = (_optimizer_layouts, _rule_layouts)  # the layouts that they register
+
+
+class _Init(InitBoundary):
+    """The initial state in the form of optax."""
+
+
+class _Update(UpdateBoundary):
+    """Updates that are unlike the parameters go to a transform that does not look at these, as in optax."""
+
+    def run(self, transform: Any, /, updates: Any, state: Any, params: Any, extra: Any) -> Any:
+        """Call the method, without parameters that don't fit."""
+        if params is not None and not _fits(transform, updates, params):
+            params = None
+        return super().run(transform, updates, state, params, extra)
+
+
+    def with_modules(self, transform: Any, state: Any, updates: Any) -> Any:
+        """Return the state: those of optax are no Modules."""
+        del transform, updates
+        return state
+
+
+def _fits(transform: Any, updates: Any, params: Any) -> bool:
+    updates = trainable(updates)
+    try:
+        paired(trainable(params), updates, "update", per_example=transform.example_axes)
+    except ValueError:
+        return "params" in transform.needs
+    return True
+
+
+@functools.cache
+def _entries(cls: type[AbstractTransform]) -> dict[str, Callable[..., Any]]:
+    """The functions for the transforms of a class, which are called with the transform first."""
+    init_here, update_here = as_written(cls.init), as_written(cls.update)
+
+    def init(self: Any, params: Any) -> Any:
+        return to_optax(self, init_here(self, params), Form.of(params))
+
+    def update(self: Any, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        form = Form.of(shapes_without(self.example_axes, updates) if params is None else params)
+        updates, new = update_here(self, updates, from_optax(self, state, form), params, **extra)
+        return updates, to_optax(self, new, form)
+
+    return {"init": entry(_Init(init, cls.__name__)), "update": entry(_Update(update, cls.__name__))}
+
+
+_SIGNATURES = {
+    "init": inspect.signature(lambda params: None),
+    "update": inspect.signature(lambda updates, state, params=None, **extra_args: None),
+}
+
+
+class Method:
+    """`init` or `update` of a transform of modulax, as a function. Equal ones are equal, and have one hash.
+
+    Args:
+        transform: the transform.
+        name: the name of the method.
+    """
+
+    def __init__(self, transform: AbstractTransform, name: str):
+        self.transform, self.__name__ = transform, name
+        self.__qualname__ = f"{type(transform).__name__}.{name}"
+        self.__signature__ = _SIGNATURES[name]
+        self._function = _entries(type(transform))[name]
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the method, with numbers and integers as floating-point arrays."""
+        args = tuple(_as_arrays(x) if i != 1 else x for i, x in enumerate(args))
+        if "params" in kwargs:
+            kwargs["params"] = _as_arrays(kwargs["params"])
+        if args and type(args[-1]) is LookaheadParams:
+            return self._of_pair(*args, **kwargs)
+        return self._function(self.transform, *args, **kwargs)
+
+    def _of_pair(self, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of `Lookahead` with a pair of parameters."""
+        *given, pair = args
+        ours = OurLookaheadParams(*pair)
+        found = self._function(self.transform, *given, ours, **kwargs)
+        if self.__name__ == "init":
+            return found
+        updates, state = found
+        return LookaheadParams(updates.fast, updates.slow), state
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Method) or self.__name__ != other.__name__:
+            return False
+        return _are_equal(self.transform, other.transform)
+
+    def __hash__(self) -> int:
+        return hash((self.__name__, _hash(self.transform)))
+
+    def __repr__(self) -> str:
+        return f"<{self.__name__} of {self.transform!r}>"
+
+    def __reduce__(self) -> Any:
+        return Method, (self.transform, self.__name__)
+
+
+def _is_traced(module: Any) -> bool:
+    return any(isinstance(x, Tracer) for x in jtu.tree_leaves(module))
+
+
+def _hash(module: Any) -> int:
+    if _is_traced(module):
+        return id(module)
+    return hash((jtu.tree_structure(module), *(np.asarray(x).tobytes() for x in jtu.tree_leaves(module))))
+
+
+def _are_equal(a: Any, b: Any) -> bool:
+    """Whether two Modules are equal; traced ones are equal to themselves alone."""
+    return a is b or (not _is_traced((a, b)) and _hash(a) == _hash(b) and bool(a == b))
+
+
+def _as_arrays(tree: Any) -> Any:
+    """Numbers and integers as arrays of floating-point numbers: optax trains them."""
+    leaves, treedef = jtu.tree_flatten(tree)
+    if not any(map(_is_number, leaves)):
+        return tree
+    return treedef.unflatten([_as_float(x) if _is_number(x) else x for x in leaves])
+
+
+def _is_number(x: Any) -> bool:
+    if isinstance(x, (jax.Array, np.ndarray, np.generic)):
+        return jnp.issubdtype(x.dtype, jnp.integer)
+    return type(x) in (int, float, complex)
+
+
+def _as_float(x: Any) -> jax.Array:
+    return jnp.asarray(x) if type(x) is complex else jnp.asarray(x, default_float())
+
+
+class GradientTransformation(NamedTuple):
+    """A pair of functions, `init(params)` and `update(updates, state, params)`."""
+
+    init: Callable[..., Any]
+    update: Callable[..., Any]
+
+    @property
+    def transform(self) -> AbstractTransform:
+        """The transform of modulax, which can be replaced, swept and differentiated."""
+        return native(self)
+
+
+class GradientTransformationExtraArgs(GradientTransformation):
+    """A pair of functions of which `update` takes extra arguments."""
+
+
+class Aggregator(GradientTransformationExtraArgs):
+    """A pair of functions that aggregates per-example gradients."""
+
+
+class ScheduleFunction:
+    """A schedule of modulax as a function of the step. Equal ones are equal, and have one hash.
+
+    Args:
+        schedule: the schedule.
+    """
+
+    def __init__(self, schedule: AbstractSchedule):
+        self.schedule = schedule
+
+    def __call__(self, count: Any) -> Any:
+        """Return the value at a step."""
+        return self.schedule(count)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ScheduleFunction) and _are_equal(self.schedule, other.schedule)
+
+    def __hash__(self) -> int:
+        return _hash(self.schedule)
+
+    def __repr__(self) -> str:
+        return repr(self.schedule)
+
+
+def transformation(x: Any) -> Any:
+    """A transform as a pair of functions, and a schedule as a function; anything else is returned as it is."""
+    if isinstance(x, AbstractSchedule):
+        return ScheduleFunction(x)
+    if not isinstance(x, AbstractTransform):
+        return x
+    if isinstance(x, Pair):
+        cls = GradientTransformationExtraArgs if x.takes_extra else GradientTransformation
+        return cls(x.init_function, x.update_function)
+    cls = Aggregator if x.example_axes else GradientTransformationExtraArgs
+    return cls(Method(x, "init"), Method(x, "update"))
+
+
+def native(x: Any) -> Any:
+    """The transform that a transformation of optax stands for; anything else is returned as it is."""
+    if isinstance(x, AbstractTransform) or inspect.isclass(x):
+        return x
+    is_plain = type(x) is tuple and len(x) == 2 and all(map(callable, x))
+    init, update = x if is_plain else (getattr(x, "init", None), getattr(x, "update", None))
+    if not callable(init) or not callable(update) or hasattr(x, "__call__"):  # as schedules with a state can be called
+        return x
+    if isinstance(init, Method) and isinstance(update, Method) and init.transform is update.transform:
+        return init.transform
+    if isinstance(x, Aggregator):
+        return _Aggregator(init, update)
+    names = {cls.__name__ for cls in type(x).__mro__}
+    return Pair(init, update, bool({"GradientTransformationExtraArgs", "MultiSteps"} & names))
+
+
+def native_in(x: Any) -> Any:
+    """The transform or the schedule in an argument, or those in a mapping or a sequence."""
+    if isinstance(x, Mapping) and x and all(isinstance(native(y), AbstractTransform) for y in x.values()):
+        return type(x)((key, native(y)) for key, y in x.items())
+    if type(x) in (list, tuple) and any(isinstance(y, ScheduleFunction) for y in x):
+        return type(x)(map(native_in, x))
+    return x.schedule if isinstance(x, ScheduleFunction) else native(x)
+
+
+def making(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of transforms that returns one, as a function of transformations."""
+
+    @functools.wraps(function)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        return transformation(function(*map(native_in, args), **{key: native_in(x) for key, x in kwargs.items()}))
+
+    return make
+
+
+def with_extra_args_support(tx: Any) -> Any:
+    """A transformation whose `update` takes extra arguments, and ignores those that its function does not name.
+
+    Args:
+        tx: the transformation.
+    """
+    if isinstance(tx, GradientTransformationExtraArgs):
+        return tx
+    transform = native(tx)
+    if not isinstance(transform, Pair) or transform.takes_extra:
+        return transformation(transform)
+    update_function = transform.update_function
+
+    def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> Any:
+        return update_function(updates, state, params, **named_in(update_function, extra_args))
+
+    return GradientTransformationExtraArgs(transform.init_function, update)
