@@ -110,6 +110,11 @@ class RealAndImaginary(AbstractModule):
     imaginary: Float[Array, "..."]
 
 
+def is_complex_pair(x: object) -> bool:
+    """Whether this is a `RealAndImaginary`."""
+    return isinstance(x, RealAndImaginary)
+
+
 class SplitRealAndImaginaryState(AbstractState):
     """State of `SplitRealAndImaginary`: the state of the inner transform, whose trees have no complex arrays."""
 
@@ -149,12 +154,11 @@ class SplitRealAndImaginary(AbstractReshaping):
             return RealAndImaginary(jnp.real(x), jnp.imag(x)) if jnp.iscomplexobj(x) else x
 
         def join(x: Any) -> Array:
-            return jax.lax.complex(x.real, x.imaginary) if isinstance(x, RealAndImaginary) else x
+            return jax.lax.complex(x.real, x.imaginary) if is_complex_pair(x) else x
 
-        def is_pair(x: Any) -> bool:
-            return isinstance(x, RealAndImaginary)
-
-        return Form(lambda tree: jtu.tree_map(split, tree), lambda tree: jtu.tree_map(join, tree, is_leaf=is_pair))
+        return Form(
+            lambda tree: jtu.tree_map(split, tree), lambda tree: jtu.tree_map(join, tree, is_leaf=is_complex_pair)
+        )
 
 
 class FlattenState(AbstractState):

@@ -4,7 +4,9 @@ The methods are those of `AbstractBoundary`: `inside` is the call within a progr
 function that is compiled, and `outside` the call of a user.
 """
 
+import abc
 import dataclasses
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -100,7 +102,7 @@ def _is_placed(x: Any) -> bool:
     return isinstance(x, Tracer) or (isinstance(x, jax.Array) and len(x.devices()) > 1)
 
 
-class UpdateBoundary(AbstractBoundary):
+class AbstractUpdateBoundary(AbstractBoundary):
     """Filters and pairs updates and parameters; raises an error for missing arguments and unsupported schedules."""
 
     models: ClassVar[tuple[int, ...]] = (0, 2)
@@ -119,17 +121,33 @@ class UpdateBoundary(AbstractBoundary):
             axes = transform.example_axes
             params = paired(trainable(params), updates, f"{self.owner}.update", per_example=axes)
         state = self.with_modules(transform, state, updates)
-        with explaining_state(f"{self.owner}.update", self.method, state):
+        with self.explaining(state):
             steps, new = self.inside(transform, updates, state, params, **extra)
         # XLA may choose any sharding for a result. With another one, the next step would be compiled again.
         return placed_like(steps, updates), placed_like(new, state)
 
+    @abc.abstractmethod
     def with_modules(self, transform: Any, state: State, updates: Updates) -> State:
         """Return the state with the Modules in it, of which the stock `flax.nnx.Optimizer` keeps the arrays."""
-        return _with_modules(transform, state, shapes_without(transform.example_axes, updates))
+
+    @abc.abstractmethod
+    def explaining(self, state: State) -> AbstractContextManager[None]:
+        """Return a context that explains the errors which come from anything else in place of the state."""
 
     def outside(self, transform, /, updates, state, params=None, **extra) -> tuple[Updates, State]:
         return self.program(transform, updates, state, params, extra)
+
+
+class UpdateBoundary(AbstractUpdateBoundary):
+    """The work around `update` of a class here, whose states are Modules."""
+
+    def with_modules(self, transform: Any, state: State, updates: Updates) -> State:
+        """Return the state with the Modules in it."""
+        return _with_modules(transform, state, shapes_without(transform.example_axes, updates))
+
+    def explaining(self, state: State) -> AbstractContextManager[None]:
+        """Explain the errors of a method here that gets another state."""
+        return explaining_state(f"{self.owner}.update", self.method, state)
 
 
 class EvalBoundary(AbstractBoundary):

@@ -11,7 +11,9 @@ def main() -> None:
     arguments = sys.argv[1:]
     is_module = arguments[:1] == ["-m"]
     if len(arguments) < 1 + is_module or arguments[0] in ("-h", "--help"):
-        print("usage: python -m modulax.compat script.py [argument ...]\n       python -m modulax.compat -m module [...]")
+        print(
+            "usage: python -m modulax.compat script.py [argument ...]\n       python -m modulax.compat -m module [...]"
+        )
         raise SystemExit(0 if arguments[:1] in (["-h"], ["--help"]) else 2)
     install()
     sys.argv = arguments[is_module:]

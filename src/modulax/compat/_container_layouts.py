@@ -1,6 +1,7 @@
 """Layouts of containers whose state has another form in optax."""
 
 import dataclasses
+from collections import OrderedDict
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from .._containers.chain import Chain, ChainState
 from .._containers.injected import Injected, InjectedState, with_hyperparams
 from .._containers.masked import Masked, MaskedState
 from .._containers.partition import Partition, PartitionState
-from .._containers.reshaping import Flatten, FlattenState, RealAndImaginary, SplitRealAndImaginary
+from .._containers.reshaping import Flatten, FlattenState, RealAndImaginary, SplitRealAndImaginary, is_complex_pair
 from .._containers.schedule_free import ScheduleFree
 from .._protocol.schedule import is_schedule
 from .._protocol.schedule_values import schedule_states, with_current_values
@@ -19,207 +20,194 @@ from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import no_steps
 from ..aggregate import AddMeanVarianceToOpt, Process
 from ..aggregate._process import ProcessState
-from ._layouts import ContainerLayout, Form, Layout, Theirs, bare, from_optax, lays_out, misfit, received, to_optax
-from ._states import CLASSES, EmptyState, SplitRealAndImaginaryArrays, WrappedScheduleState
+from ._layouts import (
+    Form,
+    Theirs,
+    attribute,
+    bare,
+    container_from_optax,
+    container_to_optax,
+    from_optax,
+    lays_out,
+    misfit,
+    part_from_optax,
+    part_to_optax,
+    to_optax,
+)
+from ._named_chain import NamedChain
+from ._slots import filled, read
+from ._states import CLASSES, EmptyState, SplitRealAndImaginaryArrays, WrappedScheduleState, is_named
+
+_MASKED, _PARTITION = CLASSES["MaskedState"], CLASSES["PartitionState"]
 
 
-@lays_out(ScheduleFree)
-class ScheduleFreeLayout(ContainerLayout):
-    """optax keeps no average `x`; it is missing in states that were made by its classes."""
-
-    def back(self, t: ScheduleFree, theirs: Theirs, form: Form) -> Any:
-        """Convert the state; without an average, it is that of the parameters, `form.like`."""
-        state = super().back(t, theirs, form)
-        if state.x is not None:
-            return state
-        b1 = jnp.asarray(theirs.b1)
-        y = bare(form.like)
-        x = jtu.tree_map(lambda y, z: ((y - (1 - b1) * z) / b1).astype(z.dtype), y, state.z)
-        return dataclasses.replace(state, x=x)
+def chain_to_optax(t: Chain, state: ChainState, form: Form) -> Theirs:
+    """Convert the states of the parts to a tuple; the chain of an optimizer has the places that it has in optax."""
+    inside = form._replace(owner="")
+    states = {name: to_optax(x, state[name], inside) for name, x in t.parts.items()}
+    return filled(form, states)
 
 
-@lays_out(SplitRealAndImaginary)
-class SplitLayout(ContainerLayout):
-    """The trees of the inner transform have pairs of real arrays in the place of complex ones."""
-
-    def inner_form(self, t: Any, form: Form) -> Form:
-        """The form with pairs of optax's class."""
-        del t
-
-        def is_ours(x: Any) -> bool:
-            return isinstance(x, RealAndImaginary)
-
-        def is_theirs(x: Any) -> bool:
-            return type(x).__name__ == "SplitRealAndImaginaryArrays"
-
-        def out(tree: PyTree) -> PyTree:
-            pairs = jtu.tree_map(
-                lambda x: SplitRealAndImaginaryArrays(x.real, x.imaginary) if is_ours(x) else x, tree, is_leaf=is_ours
-            )
-            return form.out(pairs)
-
-        def back(tree: PyTree) -> PyTree:
-            pairs = jtu.tree_map(lambda x: RealAndImaginary(*x) if is_theirs(x) else x, tree, is_leaf=is_theirs)
-            return form.back(pairs)
-
-        return Form(form.like, out, back)
-
-
-@lays_out(Flatten)
-class FlattenLayout(Layout):
-    """The state of the inner transform, whose trees are one vector, or vectors by dtype if there are several."""
-
-    def _inner_form(self, form: Form) -> Form:
-        names = sorted({jnp.result_type(x).name for x in jtu.tree_leaves(form.like) if jnp.size(x)})
-        if len(names) != 1:
-            return Form(None)
-        return Form(None, lambda tree: tree[names[0]], lambda x: {names[0]: x})
-
-    def out(self, t: Any, state: Any, form: Form) -> Theirs:
-        """Convert the state of the inner transform."""
-        return to_optax(t.inner, state.inner_state, self._inner_form(form))
-
-    def back(self, t: Any, theirs: Theirs, form: Form) -> Any:
-        """Convert the state of the inner transform."""
-        return FlattenState(from_optax(t.inner, theirs, self._inner_form(form)))
-
-
-@lays_out(Masked)
-class MaskedLayout(Layout):
-    """`MaskedState`, or for `selective_transform` a partition into what is trained and what is frozen."""
-
-    def out(self, t: Masked, state: MaskedState, form: Form) -> Theirs:
-        """Convert the state of the inner transform, for the leaves that it receives."""
-        inner = CLASSES["MaskedState"](to_optax(t.inner, state.inner_state, form.chosen(t.chosen)))
-        if t.otherwise == "keep":
-            return inner
-        return CLASSES["PartitionState"]({"freeze": CLASSES["MaskedState"](EmptyState()), "train": inner})
-
-    def back(self, t: Masked, theirs: Theirs, form: Form) -> Any:
-        """Convert the state of the inner transform."""
-        if t.otherwise == "zero":
-            theirs = attribute(t, theirs, "inner_states").get("train")
-        return MaskedState(from_optax(t.inner, attribute(t, theirs, "inner_state"), form.chosen(t.chosen)))
-
-
-def attribute(t: AbstractTransform, theirs: Theirs, name: str) -> Any:
-    if not hasattr(theirs, name):
+def chain_from_optax(t: Chain, theirs: Theirs, form: Form) -> ChainState:
+    """Convert a tuple of the states of the parts."""
+    found = read(form, theirs, list(t.parts))
+    if found is None:
         raise misfit(t, theirs)
-    return getattr(theirs, name)
+    inside = form._replace(owner="")
+    return ChainState({name: from_optax(x, found[name], inside) for name, x in t.parts.items()})
 
 
-@lays_out(Partition)
-class PartitionLayout(Layout):
-    """The states by label, each that of a masked transform."""
-
-    def out(self, t: Partition, state: PartitionState, form: Form) -> Theirs:
-        """Convert the states of all groups."""
-        found = {}
-        for part in t.each_part(state):
-            inner = to_optax(part.transform, part.state, form.chosen(received(part)))
-            found[part.key] = CLASSES["MaskedState"](inner)
-        return CLASSES["PartitionState"](found)
-
-    def back(self, t: Partition, theirs: Theirs, form: Form) -> Any:
-        """Convert the states of all groups."""
-        states, found = attribute(t, theirs, "inner_states"), {}
-        for part in t.each_part():
-            if part.key not in states:
-                raise misfit(t, theirs)
-            inner = attribute(t, states[part.key], "inner_state")
-            found[part.key] = from_optax(part.transform, inner, form.chosen(received(part)))
-        return PartitionState(type(t.transforms)(found))
+def named_chain_to_optax(t: NamedChain, state: ChainState, form: Form) -> Theirs:
+    """Convert the states of the parts to a dict."""
+    return {name: to_optax(x, state[name], form) for name, x in t.inner.parts.items()}
 
 
-@lays_out(Chain)
-class ChainLayout(Layout):
-    """A tuple of the states of the parts."""
-
-    def out(self, t: Chain, state: ChainState, form: Form) -> Theirs:
-        """Convert the states of all parts."""
-        return tuple(to_optax(x, state[name], form) for name, x in t.parts.items())
-
-    def back(self, t: Chain, theirs: Theirs, form: Form) -> Any:
-        """Convert the states of all parts."""
-        parts = list(theirs.values()) if isinstance(theirs, dict) else theirs
-        if not isinstance(parts, (tuple, list)) or len(parts) != len(t.parts):
-            raise misfit(t, theirs)
-        pairs = zip(t.parts.items(), parts, strict=True)
-        return ChainState({name: from_optax(part, x, form) for (name, part), x in pairs})
+def named_chain_from_optax(t: NamedChain, theirs: Theirs, form: Form) -> Any:
+    """Convert a dict of the states of the parts."""
+    if not isinstance(theirs, dict) or theirs.keys() != t.inner.parts.keys():
+        raise misfit(t, theirs)
+    return ChainState({name: from_optax(x, theirs[name], form) for name, x in t.inner.parts.items()})
 
 
-class NamedChain(Chain):
-    """A chain whose state is a dict by name in optax."""
+def masked_to_optax(t: Masked, state: MaskedState, form: Form) -> Theirs:
+    """Convert to `MaskedState`; for `selective_transform`, to a partition into what is trained and what is frozen."""
+    (part,) = t.each_part(state)
+    inner = _MASKED(part_to_optax(part, form))
+    return inner if t.otherwise == "keep" else _PARTITION({"freeze": _MASKED(EmptyState()), "train": inner})
 
 
-@lays_out(NamedChain)
-class NamedChainLayout(ChainLayout):
-    """A dict of the states of the parts, as those of `named_chain`."""
-
-    def out(self, t: Chain, state: ChainState, form: Form) -> Theirs:
-        """Convert the states of all parts."""
-        return dict(zip(t.parts, super().out(t, state, form), strict=True))
-
-    def back(self, t: Chain, theirs: Theirs, form: Form) -> Any:
-        """Convert the states of all parts."""
-        if not isinstance(theirs, dict) or theirs.keys() != t.parts.keys():
-            raise misfit(t, theirs)
-        return super().back(t, {name: theirs[name] for name in t.parts}, form)
+def masked_from_optax(t: Masked, theirs: Theirs, form: Form) -> Any:
+    """Convert the state of the inner transform."""
+    if t.otherwise == "zero":
+        theirs = attribute(t, theirs, "inner_states").get("train")
+    (part,) = t.each_part()
+    return MaskedState(part_from_optax(part, attribute(t, theirs, "inner_state"), form))
 
 
-@lays_out(AddMeanVarianceToOpt, Process)
-class ProcessLayout(Layout):
-    """A tuple of the states of the three parts."""
+def partition_to_optax(t: Partition, state: PartitionState, form: Form) -> Theirs:
+    """Convert the states of all groups, each to that of a masked transformation."""
+    return _PARTITION({part.key: _MASKED(part_to_optax(part, form)) for part in t.each_part(state)})
 
-    def out(self, t: Any, state: Any, form: Form) -> Theirs:
-        """Convert the states of the parts."""
-        whole = t if isinstance(t, Process) else t.transform()
-        return tuple(to_optax(part.transform, part.state, form) for part in whole.each_part(state))
 
-    def back(self, t: Any, theirs: Theirs, form: Form) -> Any:
-        """Convert the states of the parts."""
-        if not isinstance(theirs, tuple) or len(theirs) != 3:
-            raise misfit(t, theirs)
-        whole = t if isinstance(t, Process) else t.transform()
-        return ProcessState(
-            *(from_optax(part.transform, x, form) for part, x in zip(whole.each_part(), theirs, strict=True))
+def partition_from_optax(t: Partition, theirs: Theirs, form: Form) -> Any:
+    """Convert the states of all groups."""
+    states = attribute(t, theirs, "inner_states")
+    parts = {part.key: part for part in t.each_part()}
+    if states.keys() != parts.keys():
+        raise misfit(t, theirs)
+    inner = {label: attribute(t, x, "inner_state") for label, x in states.items()}
+    return PartitionState(OrderedDict((label, part_from_optax(x, inner[label], form)) for label, x in parts.items()))
+
+
+def process_to_optax(t: Any, state: Any, form: Form) -> Theirs:
+    """Convert the states of the three parts to a tuple."""
+    return tuple(part_to_optax(part, form) for part in _process(t).each_part(state))
+
+
+def process_from_optax(t: Any, theirs: Theirs, form: Form) -> Any:
+    """Convert a tuple of the states of the three parts."""
+    parts = list(_process(t).each_part())
+    if not isinstance(theirs, tuple) or len(theirs) != len(parts):
+        raise misfit(t, theirs)
+    return ProcessState(*(part_from_optax(part, x, form) for part, x in zip(parts, theirs, strict=True)))
+
+
+def _process(t: Any) -> AbstractTransform:
+    """The `Process`, of which `AddMeanVarianceToOpt` is made."""
+    return t.transform() if hasattr(t, "transform") else t
+
+
+def schedule_free_from_optax(t: ScheduleFree, theirs: Theirs, form: Form) -> Any:
+    """Convert the state; where there is no average `x`, as in states of optax, it is that of the parameters."""
+    state = container_from_optax(t, theirs, form)
+    if state.x is not None:
+        return state
+    b1 = jnp.asarray(theirs.b1)
+    x = jtu.tree_map(lambda y, z: ((y - (1 - b1) * z) / b1).astype(z.dtype), bare(form.like), state.z)
+    return dataclasses.replace(state, x=x)
+
+
+def _of_pairs(form: Form) -> Form:
+    """The form of trees with pairs of real arrays in the place of complex ones, which are of optax's class there."""
+
+    def out(tree: PyTree) -> PyTree:
+        pairs = jtu.tree_map(
+            lambda x: SplitRealAndImaginaryArrays(x.real, x.imaginary) if is_complex_pair(x) else x,
+            tree,
+            is_leaf=is_complex_pair,
         )
+        return form.out(pairs)
+
+    def back(tree: PyTree) -> PyTree:
+        def is_pair(x: Any) -> bool:
+            return is_named(x, "SplitRealAndImaginaryArrays")
+
+        return form.back(jtu.tree_map(lambda x: RealAndImaginary(*x) if is_pair(x) else x, tree, is_leaf=is_pair))
+
+    return form._replace(out=out, back=back)
 
 
-@lays_out(Injected)
-class InjectedLayout(Layout):
-    """Step count, hyperparameters by name, the counts of schedules, and the state of the inner transform."""
+def _of_vectors(form: Form) -> Form:
+    """The form of trees of vectors by dtype: in optax, one vector is not in a dict."""
+    names = sorted({jnp.result_type(x).name for x in jtu.tree_leaves(form.like) if jnp.size(x)})
+    if len(names) != 1:
+        return Form(None)
+    return Form(None, lambda tree: tree[names[0]], lambda x: {names[0]: x})
 
-    def _inner(self, t: Injected) -> AbstractTransform:
-        """The inner transform without schedules, as it is called."""
-        return with_current_values(t.inner, no_steps(), schedule_states(t.inner))
 
-    def out(self, t: Injected, state: InjectedState, form: Form) -> Theirs:
-        """Convert the hyperparameters and the inner state."""
-        inner = to_optax(self._inner(t), state.inner_state, form)
-        accessors = state.hyperparams.accessors()
-        states: dict[str, Any] = {}
-        for name, accessor in accessors.items():
-            try:
-                is_scheduled = is_schedule(accessor(t.inner))
-            except (AttributeError, KeyError):
-                is_scheduled = False
-            if is_scheduled:
-                states[name] = WrappedScheduleState(state.count)
-        for path, x in (state.schedule_states or {}).items():
-            states[path] = x
-        cls = CLASSES["InjectStatefulHyperparamsState"]
-        return cls(state.count, dict(state.hyperparams), states, inner)
+def injected_to_optax(t: Injected, state: InjectedState, form: Form) -> Theirs:
+    """Convert the hyperparameters by name, the counts of schedules, and the state of the inner transform."""
+    inner = to_optax(_without_schedules(t), state.inner_state, form)
+    states = {name: WrappedScheduleState(state.count) for name in _scheduled(t, state)}
+    states |= state.schedule_states or {}
+    return CLASSES["InjectStatefulHyperparamsState"](state.count, dict(state.hyperparams), states, inner)
 
-    def back(self, t: Injected, theirs: Theirs, form: Form) -> Any:
-        """Convert the hyperparameters and the inner state."""
-        inner = from_optax(self._inner(t), attribute(t, theirs, "inner_state"), form)
-        own = schedule_states(t.inner)
-        kept = t._kept(self._inner(t))
-        stateful = None if own is None else {path: theirs.hyperparams_states[path] for path in own}
-        blank = InjectedState(theirs.count, jtu.tree_map(jnp.asarray, kept), inner, schedule_states=stateful)
-        known = blank.hyperparams.accessors().keys()
-        found = theirs.hyperparams
-        if unknown := [name for name in found if name not in known]:
-            raise ValueError(f"`hyperparams` has no `{unknown[0]}`; it has {', '.join(f'`{x}`' for x in known)}.")
-        return with_hyperparams(blank, {"hyperparams": {name: jnp.asarray(x) for name, x in found.items()}})
+
+def injected_from_optax(t: Injected, theirs: Theirs, form: Form) -> Any:
+    """Convert the hyperparameters and the state of the inner transform."""
+    inner = from_optax(_without_schedules(t), attribute(t, theirs, "inner_state"), form)
+    own = schedule_states(t.inner)
+    stateful = None if own is None else {path: theirs.hyperparams_states[path] for path in own}
+    kept = jtu.tree_map(jnp.asarray, t._kept(_without_schedules(t)))
+    state = InjectedState(theirs.count, kept, inner, schedule_states=stateful)
+    known = state.hyperparams.accessors()
+    if unknown := [name for name in theirs.hyperparams if name not in known]:
+        raise ValueError(f"`hyperparams` has no `{unknown[0]}`; it has {', '.join(f'`{x}`' for x in known)}.")
+    numbers = {name: jnp.asarray(x) for name, x in theirs.hyperparams.items()}
+    return with_hyperparams(state, {"hyperparams": numbers})
+
+
+def _without_schedules(t: Injected) -> AbstractTransform:
+    """The inner transform as it is called."""
+    return with_current_values(t.inner, no_steps(), schedule_states(t.inner))
+
+
+def _scheduled(t: Injected, state: InjectedState) -> list[str]:
+    """The names of the hyperparameters that follow a schedule."""
+    found = []
+    for name, accessor in state.hyperparams.accessors().items():
+        try:
+            if is_schedule(accessor(t.inner)):
+                found.append(name)
+        except (AttributeError, KeyError):  # a number inside of a schedule
+            continue
+    return found
+
+
+lays_out([Chain], chain_to_optax, chain_from_optax)
+lays_out([NamedChain], named_chain_to_optax, named_chain_from_optax)
+lays_out([Masked], masked_to_optax, masked_from_optax)
+lays_out([Partition], partition_to_optax, partition_from_optax)
+lays_out([AddMeanVarianceToOpt, Process], process_to_optax, process_from_optax)
+lays_out([ScheduleFree], container_to_optax, schedule_free_from_optax)
+lays_out(
+    [SplitRealAndImaginary],
+    lambda t, state, form: container_to_optax(t, state, _of_pairs(form)),
+    lambda t, theirs, form: container_from_optax(t, theirs, _of_pairs(form)),
+)
+lays_out(
+    [Flatten],
+    lambda t, state, form: to_optax(t.inner, state.inner_state, _of_vectors(form)),
+    lambda t, theirs, form: FlattenState(from_optax(t.inner, theirs, _of_vectors(form))),
+)
+lays_out([Injected], injected_to_optax, injected_from_optax)

@@ -34,11 +34,12 @@ from .._transforms.scaling import ScaleByLearningRate
 from .._transforms.sophia import HutchinsonDiagonal
 from ..losses import dice_loss as _dice_loss
 from ..tree._math import norm, trainable
-from ._trees import tree_get
-from ._container_layouts import NamedChain
+from ._layouts import Form, rule_from_optax
 from ._masks import as_mask
-from ._states import EmptyState
+from ._named_chain import NamedChain
+from ._states import EmptyState, is_named
 from ._transformations import making, native
+from ._trees import tree_get
 
 Tx = Any
 _HUTCHINSON = HutchinsonDiagonal(0)
@@ -152,14 +153,16 @@ def nadamw(
     nesterov=True,
 ) -> Tx:
     make = NAdamW if nesterov else AdamW
-    return make(learning_rate, b1, b2, eps, eps_root=eps_root, mu_dtype=mu_dtype, weight_decay=weight_decay, mask=as_mask(mask))
+    return make(
+        learning_rate, b1, b2, eps, eps_root=eps_root, mu_dtype=mu_dtype, weight_decay=weight_decay, mask=as_mask(mask)
+    )
 
 
 def named_chain(*args) -> Tx:
     names = [name for name, _ in args]
     if len(set(names)) < len(names):
         raise ValueError(f"`optax.named_chain` needs a name for each transformation, each once, got {names}.")
-    return NamedChain(**{name: native(x) for name, x in args})
+    return NamedChain(Chain(**{name: native(x) for name, x in args}))
 
 
 def noisy_sgd(learning_rate, eta=0.01, gamma=0.55, key=None, *, seed=None) -> Tx:
@@ -204,7 +207,7 @@ def schedule_free_eval_params(state, params) -> Any:
 
 
 def _is_schedule_free(x: Any) -> bool:
-    return type(x).__name__ == "ScheduleFreeState"
+    return is_named(x, "ScheduleFreeState")
 
 
 def sophia(
@@ -224,7 +227,17 @@ def sophia(
 ) -> Tx:
     if verbose or print_win_rate_every_n_steps:
         warnings.warn("`sophia` prints nothing here; log the state instead.", stacklevel=2)
-    numbers = learning_rate, b1, b2, eps, weight_decay, as_mask(weight_decay_mask), gamma, clip_threshold, update_interval
+    numbers = (
+        learning_rate,
+        b1,
+        b2,
+        eps,
+        weight_decay,
+        as_mask(weight_decay_mask),
+        gamma,
+        clip_threshold,
+        update_interval,
+    )
     return Sophia(*numbers, hessian_diagonal_fn, mu_dtype, follow="optax")
 
 
@@ -238,9 +251,15 @@ def value_and_grad_from_state(value_fn):
     @functools.wraps(computed)
     def value_and_grad(params, *fn_args, state, **fn_kwargs):
         tree_get(state, "value")  # a `KeyError` if there are several
-        return computed(params, *fn_args, state=state, **fn_kwargs)
+        found = [x for x in jtu.tree_leaves(state, is_leaf=_is_search) if _is_search(x)]
+        search = rule_from_optax(None, found[0], Form(params)) if found else None
+        return computed(params, *fn_args, state=search, **fn_kwargs)
 
     return value_and_grad
+
+
+def _is_search(x: Any) -> bool:
+    return is_named(x, "ScaleByZoomLinesearchState", "ScaleByBacktrackingLinesearchState")
 
 
 def _constructs(factory: Any) -> bool:

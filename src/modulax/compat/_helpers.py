@@ -1,11 +1,14 @@
 """Helpers of optax's private modules, which programs that extend optax import; `dir` does not list them."""
 
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
+from .. import tree
 from .._transforms import zoom
 from .._transforms.lbfgs import two_loops
 from .._transforms.matrices import Matrix, matrices_as, matrices_of
@@ -13,6 +16,7 @@ from .._transforms.muon import MuonDimensionNumbers
 from ..estimators import MultiNormal
 from ..linalg import orthogonalize
 from ..numerics import abs_sq
+from ..tree import norm
 
 
 def is_function(mask: Any) -> bool:
@@ -96,6 +100,58 @@ def x64_precision(enable_x64_precision: bool = True) -> Any:
     return jax.enable_x64(enable_x64_precision)
 
 
+def set_diags(a: Any, new_diags: Any) -> jax.Array:
+    """Return square matrices with other diagonals.
+
+    Args:
+        a: the matrices, along the first of three axes.
+        new_diags: the diagonals, along the first of two axes.
+    """
+    if a.ndim != 3 or new_diags.ndim != 2 or new_diags.shape != a.shape[:-1] or a.shape[1] != a.shape[2]:
+        raise ValueError(
+            f"`set_diags` needs matrices of shape (n, m, m) and diagonals of shape (n, m), got {a.shape} and "
+            f"{new_diags.shape}."
+        )
+    is_diagonal = jnp.eye(a.shape[-1], dtype=bool)
+    return jnp.where(is_diagonal, new_diags[:, :, None], a)
+
+
+def tile_second_to_last_dim(a: Any) -> jax.Array:
+    """Return an array with a further axis of the length of the last one, along which it is constant.
+
+    Args:
+        a: the array.
+    """
+    return jnp.broadcast_to(a[..., None], (*a.shape, a.shape[-1]))
+
+
+def extract_fns_kwargs(
+    fns: Sequence[Callable[..., Any]], kwargs: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments that each function names, and those that none does.
+
+    Args:
+        fns: the functions.
+        kwargs: arguments by name.
+    """
+    named = [{name: x for name, x in kwargs.items() if name in inspect.signature(fn).parameters} for fn in fns]
+    return named, {name: x for name, x in kwargs.items() if not any(name in given for given in named)}
+
+
+def power_iteration_goes_on(num_iters: int, error_tolerance: float, loop_vars: tuple[Any, ...]) -> Any:
+    """Whether a power iteration is neither at its end nor exact.
+
+    Args:
+        num_iters: the largest number of iterations.
+        error_tolerance: the largest norm of the residual.
+        loop_vars: the vector, the matrix times it, the eigenvalue, and the number of iterations so far.
+    """
+    vector, product, eigenvalue, count = loop_vars
+    residual = jax.tree.map(lambda v, z: z - eigenvalue * v, vector, product)
+    return jnp.logical_and(count < num_iters, norm(residual) > error_tolerance)
+
+
+NO_PARAMS_MSG = "`update` needs the parameters: call `update(updates, state, params)`."
 HELPERS: dict[str, Any] = {
     "FLAG_CURVATURE_COND_NOT_SATISFIED": zoom.CONDITION_ON_SLOPE_MISSED,
     "FLAG_INTERVAL_NOT_FOUND": zoom.NO_INTERVAL,
@@ -103,11 +159,19 @@ HELPERS: dict[str, Any] = {
     "FLAG_NOT_A_DESCENT_DIRECTION": zoom.NOT_A_DESCENT_DIRECTION,
     "FLAG_NO_STEPSIZE_FOUND": zoom.NO_STEP_SIZE,
     "MultiNormalDiagFromLogScale": MultiNormal,
+    "NO_PARAMS_MSG": NO_PARAMS_MSG,
+    "PRNGKey": jax.Array,
+    "Shape": Sequence[int],
     "_compute_muon_reshape": muon_reshape,
+    "_extract_fns_kwargs": extract_fns_kwargs,
     "_mask_callable": is_function,
     "_precondition_by_lbfgs": precondition_by_lbfgs,
     "abs_sq": abs_sq,
+    "_power_iteration_cond_fun": power_iteration_goes_on,
     "canonicalize_dtype": canonicalize_dtype,
+    "cast_tree": tree.cast,
     "orthogonalize_via_newton_schulz": orthogonalize_via_newton_schulz,
+    "set_diags": set_diags,
+    "tile_second_to_last_dim": tile_second_to_last_dim,
     "x64_precision": x64_precision,
 }

@@ -1,18 +1,17 @@
-"""How a state of each transform is laid out in optax: `to_optax` and `from_optax` convert one into the other.
+"""How the state of a transform is laid out in optax: `to_optax` and `from_optax` convert one into the other.
 
-A rule has one NamedTuple, whose fields `optax_fields` gives. A chain is a tuple of the states of its parts. A named
-optimizer has the state of its chain; its step count is that of its scheduled learning rate, where optax keeps it too.
-`_rule_layouts.py`, `_container_layouts.py` and `_optimizer_layouts.py` have the layouts of what is another thing in
-optax.
+A rule has one NamedTuple, whose fields `optax_fields` gives; a container one with the states of its parts. Whatever is
+another thing in optax has functions of its own, in `_rule_layouts.py`, `_container_layouts.py` and
+`_optimizer_layouts.py`, which `lays_out` registers.
 
-Both functions walk the transform, and need no parameters, except that leaves which are masked out are None here, and
-`MaskedNode()` in optax: a `Form` holds a tree like the parameters, in which those are marked.
+Both directions walk the transform. They need no parameters but for their structure: leaves that are masked out are None
+here, and `MaskedNode()` in optax. A `Form` holds a tree like the parameters, in which these are marked.
 """
 
 import dataclasses
 import typing
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,89 +21,92 @@ from jaxtyping import PyTree
 from .._protocol.container import AbstractContainer, part_fields
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.schedule import has_schedule
-from .._protocol.transform import AbstractTransform, EmptyState as OurEmptyState, Part
+from .._protocol.transform import (
+    AbstractStatelessTransform,
+    AbstractTransform,
+    EmptyState as OurEmptyState,
+    Part,
+    is_empty,
+)
 from .._support.arithmetic import no_steps
 from .._support.keys import is_typed_key
-from .._support.module import AbstractState, kind_of
-from ._states import TWINS, EmptyState, MaskedNode, class_of, is_state
+from .._support.module import AbstractState, kind_of, with_fields
+from ._states import TWINS, EmptyState, MaskedNode, class_of, is_named, is_state
 
 Theirs = Any
 """A state in the form of optax."""
 
 
-def is_masked(x: Any) -> bool:
-    return type(x).__name__ == "MaskedNode"
+def _is_masked(x: Any) -> bool:
+    return is_named(x, "MaskedNode")
 
 
 def bare(tree: PyTree) -> PyTree:
-    """A tree with None in the place of what is masked out."""
-    return jtu.tree_map(lambda x: None if is_masked(x) else x, tree, is_leaf=is_masked)
+    """Return a tree with None in the place of what is masked out."""
+    return jtu.tree_map(lambda x: None if _is_masked(x) else x, tree, is_leaf=_is_masked)
 
 
 class Form(NamedTuple):
-    """How trees like the parameters differ between the two states.
+    """How trees like the parameters differ between the two states, and what the optimizer around a transform is.
 
-    Args:
+    Attributes:
         like: a tree like the parameters of the transform, with `MaskedNode()` where optax has it.
         out: function that converts a tree here into one of optax.
         back: its inverse.
+        owner: the name of the optimizer of which a chain is made; "" for any other chain.
+        count: the step count of the optimizer, if optax keeps it in the place of the learning rate.
     """
 
     like: PyTree
     out: Callable[[PyTree], PyTree] = lambda tree: tree
     back: Callable[[PyTree], PyTree] = bare
+    owner: str = ""
+    count: Any = None
 
-    @classmethod
-    def of(cls, like: PyTree) -> "Form":
-        """The form of trees like this one."""
-        return cls(like)
+    def chosen(self, receives: Callable[[PyTree], Sequence[bool]] | None) -> "Form":
+        """Return the form of a part that receives some of the leaves only.
 
-    def chosen(self, receives: Callable[[PyTree], Sequence[bool]]) -> "Form":
-        """The form of a part that receives some of the leaves only."""
+        Args:
+            receives: function of a tree like the parameters that returns which leaves these are; None for all.
+        """
+        if receives is None:
+            return self
         leaves, treedef = jtu.tree_flatten(self.like)
         mask = receives(bare(self.like))
         like = treedef.unflatten([x if is_in else MaskedNode() for x, is_in in zip(leaves, mask, strict=True)])
-
-        def out(tree: PyTree) -> PyTree:
-            return tree if tree is None else _marked(like, self.out(tree))
-
-        return Form(like, out, self.back)
-
-
-def received(part: Part) -> Callable[[PyTree], Sequence[bool]]:
-    """The function that says which leaves a part of a partition receives."""
-    assert part.receives is not None
-    return part.receives
+        return self._replace(like=like, out=lambda tree: _marked(like, self.out(tree)))
 
 
 def _marked(like: PyTree, tree: PyTree) -> PyTree:
     """A tree like another one, with `MaskedNode()` in the places in which that has it."""
     try:
-        return jtu.tree_map(lambda x, y: x if is_masked(x) else y, like, tree, is_leaf=is_masked)
+        return jtu.tree_map(lambda x, y: x if _is_masked(x) else y, like, tree, is_leaf=_is_masked)
     except ValueError:  # a tree of the transform's own kind
         return tree
 
 
-_LAYOUTS: dict[type, "Layout"] = {}
-L = TypeVar("L", bound="type[Layout]")
+class Layout(NamedTuple):
+    """The two directions: functions of a transform, of its state on one side, and of the `Form`."""
+
+    out: Callable[[Any, Any, Form], Theirs]
+    back: Callable[[Any, Theirs, Form], Any]
 
 
-def lays_out(*classes: type) -> Callable[[L], L]:
-    """Make a class the layout of the states of these transforms and of their subclasses.
+_LAYOUTS: dict[type, Layout] = {}
+
+
+def lays_out(classes: Sequence[type], out: Callable[..., Theirs], back: Callable[..., Any]) -> None:
+    """Register the layout of the states of some transforms and of their subclasses.
 
     Args:
         classes: classes of transforms.
+        out: see `Layout`.
+        back: see `Layout`.
     """
-
-    def register(cls: L) -> L:
-        _LAYOUTS.update(dict.fromkeys(classes, cls()))
-        return cls
-
-    return register
+    _LAYOUTS.update(dict.fromkeys(classes, Layout(out, back)))
 
 
-def layout(transform: AbstractTransform) -> "Layout":
-    """The layout of the states of a transform."""
+def _layout(transform: AbstractTransform) -> Layout:
     return next(_LAYOUTS[cls] for cls in type(transform).__mro__ if cls in _LAYOUTS)
 
 
@@ -116,157 +118,195 @@ def to_optax(transform: AbstractTransform, state: Any, form: Form) -> Theirs:
         state: its state.
         form: how trees like the parameters differ.
     """
-    return layout(transform).out(transform, state, form)
+    return _layout(transform).out(transform, state, form)
 
 
 def from_optax(transform: AbstractTransform, theirs: Theirs, form: Form) -> Any:
     """Convert a state of optax to that of a transform here: the inverse of `to_optax`.
 
+    Args:
+        transform: the transform.
+        theirs: the state of optax; one of ours is returned as it is.
+        form: how trees like the parameters differ.
+
     Raises:
         ValueError: if it is not the state of this transform.
     """
-    return theirs if isinstance(theirs, AbstractState) else layout(transform).back(transform, theirs, form)
+    return theirs if isinstance(theirs, AbstractState) else _layout(transform).back(transform, theirs, form)
 
 
-@lays_out(AbstractTransform)
-class Layout:
-    """The layout of a rule: one NamedTuple, or none."""
-
-    def out(self, t: Any, state: Any, form: Form) -> Theirs:
-        """Convert a state of a transform to that of optax."""
-        if isinstance(state, OurEmptyState):
-            return EmptyState()
-        is_counted = t is not None and (getattr(t, "bias_correction", False) or has_schedules(t))
-        cls = class_of(state, counted=is_counted) if isinstance(state, AbstractState) else None
-        if cls is None:  # of a transform that optax does not have
-            return state
-        values = {}
-        for name, own in TWINS[cls.__name__].fields.items():
-            values[name] = self.field(t, state, name, own, form)
-        return cls(**values)
-
-    def field(self, t: Any, state: Any, name: str, own: str, form: Form) -> Any:
-        """The value of a field of optax's state."""
-        if name == "is_initial_step":
-            return state.count == 0
-        if name == "rng_key":
-            return jax.random.wrap_key_data(state.rng_key)
-        fields = {field.name: field for field in dataclasses.fields(state)}
-        if own not in fields:  # a hyperparameter
-            now = t.at(state) if has_schedules(t) else t
-            number = jnp.asarray(getattr(now, own))
-            return number[0] if own == "ns_coeffs" and len(number) == 1 else number  # one step's coefficients for all
-        value = getattr(state, own)
-        if kind_of(fields[own]) == "params":
-            return None if value is None else form.out(value)
-        return _shared_out(value, form)
-
-    def back(self, t: Any, theirs: Theirs, form: Form) -> Any:
-        """Convert a state of optax to that of a transform."""
-        if _is_empty(theirs):
-            return OurEmptyState()
-        if not is_state(theirs):
-            raise misfit(t, theirs)
-        ours = _state_class(t) or TWINS[type(theirs).__name__].ours
-        values = {}
-        named = dict(zip(type(theirs)._fields, theirs, strict=True))
-        names = {own: name for name, own in TWINS[type(theirs).__name__].fields.items()}
-        for field in dataclasses.fields(ours):
-            name = names.get(field.name)
-            if "is_initial_step" in named and field.name == "count":
-                values["count"] = 1 - jnp.asarray(named["is_initial_step"]).astype(jnp.int32)
-            elif name is None or (name in ("skipped",) and named.get(name) is None):
-                values[field.name] = no_steps()
-            else:
-                value = named.get(name)
-                is_tree = kind_of(field) == "params"
-                values[field.name] = form.back(value) if is_tree else _shared_back(value, form)
-        return ours(**values)
+def part_to_optax(part: Part, form: Form) -> Theirs:
+    """Convert the state of a part of a container, for the leaves that it receives."""
+    return to_optax(part.transform, part.state, form.chosen(part.receives))
 
 
-def has_schedules(t: AbstractTransform) -> bool:
-    return any(has_schedule(getattr(t, field.name)) for field in dataclasses.fields(t) if "part" not in field.metadata)
+def part_from_optax(part: Part, theirs: Theirs, form: Form) -> Any:
+    """Convert the state of a part of a container: the inverse of `part_to_optax`."""
+    return from_optax(part.transform, theirs, form.chosen(part.receives))
 
 
-def _is_empty(theirs: Theirs) -> bool:
-    return theirs == () or isinstance(theirs, OurEmptyState)
+# --- Rules ----------------------------------------------------------------------------------------------------------
 
 
-def misfit(t: AbstractTransform, theirs: Theirs) -> ValueError:
-    return ValueError(
-        f"`{type(t).__name__}.update` was given {_described(theirs)} as its state, which must come from its "
-        f"`init(params)`."
-    )
-
-
-def _described(x: Any) -> str:
-    if isinstance(x, tuple) and not hasattr(x, "_fields"):
-        return f"a tuple of {len(x)}"
-    return "None" if x is None else f"a `{type(x).__name__}`"
-
-
-def _shared_out(value: Any, form: Form) -> Any:
-    """What is no tree like the parameters: a number, or the state of a measure or of a search."""
-    if isinstance(value, OurEmptyState):
+def rule_to_optax(t: Any, state: Any, form: Form) -> Theirs:
+    """Convert the state of a rule to the NamedTuple with its fields."""
+    if is_empty(state):
         return EmptyState()
-    if isinstance(value, AbstractState) and class_of(value) is not None:
-        return Layout().out(None, value, form)
-    return tuple(_shared_out(x, form) for x in value) if type(value) is tuple else value
+    is_counted = t is not None and (getattr(t, "bias_correction", False) or has_schedules(t))
+    cls = class_of(state, counted=is_counted) if isinstance(state, AbstractState) else None
+    if cls is None:  # of a transform that optax does not have
+        return state
+    return cls(**{name: _value(t, state, name, own, form) for name, own in TWINS[cls.__name__].fields.items()})
 
 
-def _shared_back(value: Any, form: Form) -> Any:
-    if type(value).__name__ == "EmptyState":
+def _value(t: Any, state: Any, name: str, own: str, form: Form) -> Any:
+    """The value of a field of optax's state."""
+    if name == "is_initial_step":
+        return state.count == 0
+    if name == "rng_key":
+        return jax.random.wrap_key_data(state.rng_key)
+    fields = {field.name: field for field in dataclasses.fields(state)}
+    if own not in fields:  # a hyperparameter
+        number = jnp.asarray(getattr(t.at(state) if has_schedules(t) else t, own))
+        return number[0] if own == "ns_coeffs" and len(number) == 1 else number  # one step's coefficients for all
+    return _out(fields[own], getattr(state, own), form)
+
+
+def rule_from_optax(t: Any, theirs: Theirs, form: Form) -> Any:
+    """Convert the NamedTuple of a rule to its state."""
+    if has_no_state(theirs) or (is_named(theirs, *COUNTS) and not has_schedules(t)):
         return OurEmptyState()
-    if is_state(value):
-        return Layout().back(None, value, form)
+    if not is_state(theirs):
+        if t is not None and _is_stateless(t):  # optax returns what it is given
+            return OurEmptyState()
+        raise misfit(t, theirs)
+    ours = _state_class(t) or TWINS[type(theirs).__name__].ours
+    named = dict(zip(type(theirs)._fields, theirs, strict=True))
+    names = {own: name for name, own in TWINS[type(theirs).__name__].fields.items()}
+    values = {}
+    for field in dataclasses.fields(ours):
+        value = named.get(names.get(field.name, ""))
+        if field.name == "count" and "is_initial_step" in named:
+            value = 1 - jnp.asarray(named["is_initial_step"]).astype(jnp.int32)
+        elif field.name in ("count", "skipped"):  # which optax may not count, and counts with floats in MADGRAD
+            value = no_steps() if value is None else as_count(value)
+        values[field.name] = _back(field, value, form)
+    return ours(**values)
+
+
+# States that hold the step count of a schedule, which an optimizer here counts itself.
+COUNTS = ("ScaleByScheduleState", "WeightDecaySchedule")
+
+
+def as_count(x: Any) -> Any:
+    """Return a step count as an integer; that of MADGRAD is a float in optax."""
+    return x.astype(jnp.int32) if jnp.issubdtype(jnp.result_type(x), jnp.inexact) else x
+
+
+def has_no_state(theirs: Theirs) -> bool:
+    """Whether this is the state of a transformation without one."""
+    return isinstance(theirs, tuple) and not theirs
+
+
+def _out(field: dataclasses.Field, value: Any, form: Form) -> Any:
+    if kind_of(field) == "params":
+        return None if value is None else form.out(value)
+    return _shared_to_optax(value, form)
+
+
+def _back(field: dataclasses.Field, value: Any, form: Form) -> Any:
+    return form.back(value) if kind_of(field) == "params" else _shared_from_optax(value, form)
+
+
+def _shared_to_optax(value: Any, form: Form) -> Any:
+    """What is no tree like the parameters: a number, or the state of a measure or of a search."""
+    if is_empty(value) or (isinstance(value, AbstractState) and class_of(value) is not None):
+        return rule_to_optax(None, value, form)
+    return tuple(_shared_to_optax(x, form) for x in value) if type(value) is tuple else value
+
+
+def _shared_from_optax(value: Any, form: Form) -> Any:
+    if is_named(value, "EmptyState") or is_state(value):
+        return rule_from_optax(None, value, form)
     if type(value) is tuple:
-        return tuple(_shared_back(x, form) for x in value)
+        return tuple(_shared_from_optax(x, form) for x in value)
     return jax.random.key_data(value) if is_typed_key(value) else value
 
 
+def has_schedules(t: AbstractTransform | None) -> bool:
+    """Whether a field of a transform, but for its parts, holds a schedule."""
+    fields = () if t is None else dataclasses.fields(t)
+    return any(has_schedule(getattr(t, field.name)) for field in fields if "part" not in field.metadata)
+
+
+def misfit(t: Any, theirs: Theirs) -> ValueError:
+    """The error for what is not the state of a transform."""
+    given = "None" if theirs is None else f"a `{type(theirs).__name__}`"
+    if type(theirs) is tuple:
+        given = f"a tuple of {len(theirs)}"
+    return ValueError(
+        f"`{type(t).__name__}.update` was given {given} as its state, which must come from its `init(params)`."
+    )
+
+
+def attribute(t: AbstractTransform, theirs: Theirs, name: str) -> Any:
+    """A field of a state of optax.
+
+    Raises:
+        ValueError: if it is not the state of this transform.
+    """
+    if not hasattr(theirs, name):
+        raise misfit(t, theirs)
+    return getattr(theirs, name)
+
+
+def _is_stateless(t: AbstractTransform) -> bool:
+    is_rule = isinstance(t, AbstractLeafwise) and _state_class(t) is None
+    return is_rule or isinstance(t, AbstractStatelessTransform)
+
+
 def _state_class(t: Any) -> type | None:
-    """The class of the states of a rule, of those for which several have one class in optax."""
+    """The class of the states of a rule, since several have one class in optax; None if it has none."""
     for base in type(t).__mro__:
         for generic in vars(base).get("__orig_bases__", ()):
-            if typing.get_origin(generic) is AbstractLeafwise:
-                (found,) = typing.get_args(generic)
-                return found if isinstance(found, type) and found is not OurEmptyState else None
+            origin = typing.get_origin(generic)
+            found = (
+                typing.get_args(generic)[:1]
+                if isinstance(origin, type) and issubclass(origin, AbstractLeafwise)
+                else ()
+            )
+            if found and isinstance(found[0], type):
+                return None if found[0] is OurEmptyState else found[0]
     return None
 
 
-@lays_out(AbstractContainer)
-class ContainerLayout(Layout):
-    """The layout of a container: one NamedTuple with the states of its parts."""
+# --- Containers -----------------------------------------------------------------------------------------------------
 
-    def inner_form(self, t: Any, form: Form) -> Form:
-        """The form of the parts of a container."""
-        del t
-        return form
 
-    def _parts(self, t: Any) -> dict[str, AbstractTransform]:
-        found = ((field.metadata["part"], getattr(t, field.name)) for field in part_fields(t))
-        return {name: x for name, x in found if isinstance(name, str) and isinstance(x, AbstractTransform)}
+def container_to_optax(t: Any, state: Any, form: Form) -> Theirs:
+    """Convert the state of a container to the NamedTuple with the states of its parts."""
+    theirs = rule_to_optax(t, state, form)
+    if not is_state(theirs):
+        return theirs
+    parts = {name: to_optax(x, getattr(state, own), form) for name, own, x in _parts(t, theirs)}
+    return theirs._replace(**parts)
 
-    def field(self, t: Any, state: Any, name: str, own: str, form: Form) -> Any:
-        """The value of a field of optax's state: the state of a part, or anything else."""
-        if own in (parts := self._parts(t)):
-            return to_optax(parts[own], getattr(state, own), self.inner_form(t, form))
-        return super().field(t, state, name, own, form)
 
-    def back(self, t: Any, theirs: Theirs, form: Form) -> Any:
-        """Convert the states of the parts, and everything else."""
-        parts = self._parts(t)
-        if not is_state(theirs):
-            return super().back(t, theirs, form)
-        twin, values = TWINS[type(theirs).__name__], {}
-        for name, value in zip(type(theirs)._fields, theirs, strict=True):
-            own = twin.fields.get(name)
-            if own in parts:
-                values[own] = from_optax(parts[own], value, self.inner_form(t, form))
-        kinds = {field.name: kind_of(field) for field in dataclasses.fields(twin.ours)}
-        values |= {name: None for name, kind in kinds.items() if kind == "params" and name not in twin.fields.values()}
-        for name, own in twin.fields.items():
-            if own not in values and own in kinds:
-                value = getattr(theirs, name, None)
-                values[own] = form.back(value) if kinds[own] == "params" else _shared_back(value, form)
-        return twin.ours(**values)
+def container_from_optax(t: Any, theirs: Theirs, form: Form) -> Any:
+    """Convert the NamedTuple of a container to its state."""
+    if not is_state(theirs):
+        raise misfit(t, theirs)
+    parts = _parts(t, theirs)
+    state = rule_from_optax(t, theirs._replace(**{name: EmptyState() for name, _, _ in parts}), form)
+    return with_fields(state, **{own: from_optax(x, getattr(theirs, name), form) for name, own, x in parts})
+
+
+def _parts(t: Any, theirs: Theirs) -> list[tuple[str, str, AbstractTransform]]:
+    """The parts of a container, with the fields of their states in optax and here."""
+    found = {field.metadata["part"]: getattr(t, field.name) for field in part_fields(t)}
+    fields = TWINS[type(theirs).__name__].fields
+    return [(name, own, found[own]) for name, own in fields.items() if found.get(own) is not None]
+
+
+lays_out([AbstractTransform], rule_to_optax, rule_from_optax)
+lays_out([AbstractContainer], container_to_optax, container_from_optax)

@@ -16,8 +16,8 @@ from ._counterparts import as_function, counterpart, equivalent
 from ._helpers import HELPERS
 from ._multi_steps import MultiSteps
 from ._names import NAMES
+from ._private import PRIVATE
 from ._states import CLASSES
-from ._trees import OLD_TREES, NamedTupleKey
 from ._transformations import (
     Aggregator,
     GradientTransformation,
@@ -25,8 +25,7 @@ from ._transformations import (
     making,
     with_extra_args_support,
 )
-from ._private import PRIVATE
-
+from ._trees import OLD_TREES, NamedTupleKey
 
 VERSION = "0.2.8"
 """The version of optax whose names, arguments and states these are."""

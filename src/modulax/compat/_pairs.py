@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
+from typing_extensions import TypeIs
 
 from .._containers.optax_adapters import named_in
 from .._protocol.transform import AbstractTransform
@@ -37,3 +38,8 @@ class Pair(AbstractTransform):
         given = extra if self.takes_extra else named_in(self.update_function, extra)
         positional = (updates, state, *([] if params is None else [params]))
         return call_user(self.update_function, *positional, **given)
+
+
+def is_pair(x: object) -> TypeIs[Pair]:
+    """Whether this is a pair of functions."""
+    return isinstance(x, Pair)

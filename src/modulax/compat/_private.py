@@ -46,7 +46,7 @@ class PrivateModule(types.ModuleType):
         super().__init__(".".join(filter(None, ("modulax.compat", package, name))), f"`optax.{package}.{name}`.")
         self._package = package
         if not name:
-            self.__path__: list[str] = []
+            self.__path__ = []
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -14,125 +14,113 @@ from .._transforms.distance_over_gradients import ScaleByDistanceOverGradients
 from .._transforms.galore import ScaleByGaLore
 from .._transforms.regularization import AddDecayedWeights
 from ..aggregate import AverageIncrementallyUpdates
-from ._layouts import ContainerLayout, Form, Layout, Theirs, bare, lays_out
+from ._layouts import (
+    Form,
+    Theirs,
+    bare,
+    container_from_optax,
+    container_to_optax,
+    lays_out,
+    misfit,
+    rule_from_optax,
+    rule_to_optax,
+)
 from ._pairs import Pair
 from ._states import CLASSES, EmptyState
 
 
-@lays_out(ScaleByFactoredRMS)
-class FactoredLayout(Layout):
-    """Factors and whole moments, of which optax has an array of one element where the other is used."""
+def factored_to_optax(t: Any, state: Any, form: Form) -> Theirs:
+    """Convert factors and whole moments; where one is used, optax has an array of one element for the other."""
 
-    def out(self, t: Any, state: Any, form: Form) -> Theirs:
-        """Convert the state, and fill up what is absent."""
+    def filled(tree: PyTree) -> PyTree:
+        one = jtu.tree_map(lambda p, x: jnp.zeros((1,), p.dtype) if x is None else x, bare(form.like), tree)
+        return form.out(one)
 
-        def filled(tree: PyTree) -> PyTree:
-            one = jtu.tree_map(lambda p, x: jnp.zeros((1,), p.dtype) if x is None else x, bare(form.like), tree)
-            return form.out(one)
-
-        theirs = super().out(t, state, form)
-        return theirs._replace(v_row=filled(state.v_row), v_col=filled(state.v_col), v=filled(state.v))
-
-    def back(self, t: Any, theirs: Theirs, form: Form) -> Any:
-        """Convert the state, and leave out what is filled up."""
-        state = super().back(t, theirs, form)
-        is_whole = jtu.tree_map(lambda p, v: v.shape == p.shape, bare(form.like), state.v)
-
-        def kept(tree: PyTree, if_whole: bool) -> PyTree:
-            return jtu.tree_map(lambda whole, x: x if whole == if_whole else None, is_whole, tree)
-
-        v_row, v_col, v = kept(state.v_row, False), kept(state.v_col, False), kept(state.v, True)
-        return dataclasses.replace(state, v_row=v_row, v_col=v_col, v=v)
+    theirs = rule_to_optax(t, state, form)
+    return theirs._replace(v_row=filled(state.v_row), v_col=filled(state.v_col), v=filled(state.v))
 
 
-@lays_out(ScaleByDistanceOverGradients)
-class DistanceLayout(Layout):
-    """The sums, which optax has as arrays of one element."""
+def factored_from_optax(t: Any, theirs: Theirs, form: Form) -> Any:
+    """Convert factors and whole moments: a moment is whole if it has the shape of the parameter."""
+    state = rule_from_optax(t, theirs, form)
+    is_whole = jtu.tree_map(lambda p, v: v.shape == p.shape, bare(form.like), state.v)
 
-    def out(self, t: Any, state: Any, form: Form) -> Theirs:
-        """Convert the state."""
-        theirs = super().out(t, state, form)
-        sums = jtu.tree_map(lambda x: x[None], theirs.grad_sum_of_squares)
-        return theirs._replace(grad_sum_of_squares=sums)
+    def kept(tree: PyTree, if_whole: bool) -> PyTree:
+        return jtu.tree_map(lambda whole, x: x if whole == if_whole else None, is_whole, tree)
 
-    def back(self, t: Any, theirs: Theirs, form: Form) -> Any:
-        """Convert the state."""
-        state = super().back(t, theirs, form)
-        return dataclasses.replace(state, grad_sum_of_squares=jtu.tree_map(jnp.squeeze, state.grad_sum_of_squares))
+    v_row, v_col, v = kept(state.v_row, False), kept(state.v_col, False), kept(state.v, True)
+    return dataclasses.replace(state, v_row=v_row, v_col=v_col, v=v)
 
 
-@lays_out(ScaleByGaLore)
-class GaLoreLayout(ContainerLayout):
-    """The projectors, of which optax has an array without elements where nothing is projected."""
-
-    def out(self, t: Any, state: Any, form: Form) -> Theirs:
-        """Convert the state, and fill up what is absent."""
-
-        def filled(p: Any, x: Any) -> Any:
-            return jnp.zeros((0, 0), p.dtype) if x is None else x
-
-        theirs = super().out(t, state, form)
-        return theirs._replace(projector=form.out(jtu.tree_map(filled, bare(form.like), state.projector)))
-
-    def back(self, t: Any, theirs: Theirs, form: Form) -> Any:
-        """Convert the state, and leave out what is filled up."""
-        state = super().back(t, theirs, form)
-        return dataclasses.replace(state, projector=jtu.tree_map(lambda x: x if x.size else None, state.projector))
+def distance_to_optax(t: Any, state: Any, form: Form) -> Theirs:
+    """Convert the state; optax has its sums as arrays of one element."""
+    theirs = rule_to_optax(t, state, form)
+    return theirs._replace(grad_sum_of_squares=jtu.tree_map(lambda x: x[None], theirs.grad_sum_of_squares))
 
 
-@lays_out(AverageIncrementallyUpdates)
-class AfterMeanLayout(Layout):
-    """The state after that of the mean over examples, which has none."""
-
-    def out(self, t: Any, state: Any, form: Form) -> Theirs:
-        """Convert the state."""
-        return (EmptyState(), super().out(t, state, form))
-
-    def back(self, t: Any, theirs: Theirs, form: Form) -> Any:
-        """Convert the state."""
-        return super().back(t, theirs[1], form)
+def distance_from_optax(t: Any, theirs: Theirs, form: Form) -> Any:
+    """Convert the state, with its sums as numbers."""
+    state = rule_from_optax(t, theirs, form)
+    return dataclasses.replace(state, grad_sum_of_squares=jtu.tree_map(jnp.squeeze, state.grad_sum_of_squares))
 
 
-@lays_out(AddDecayedWeights)
-class AddDecayedWeightsLayout(Layout):
-    """No state; with a mask, that of a masked transform without one."""
+def galore_to_optax(t: Any, state: Any, form: Form) -> Theirs:
+    """Convert the state; optax has an array without elements where nothing is projected."""
 
-    def out(self, t: Any, state: Any, form: Form) -> Theirs:
-        """Return the empty state."""
-        del state, form
-        return EmptyState() if t.mask is None else CLASSES["MaskedState"](EmptyState())
+    def filled(p: Any, x: Any) -> Any:
+        return jnp.zeros((0, 0), p.dtype) if x is None else x
 
-    def back(self, t: Any, theirs: Theirs, form: Form) -> Any:
-        """Return the empty state."""
-        del t, theirs, form
-        return OurEmptyState()
+    theirs = container_to_optax(t, state, form)
+    return theirs._replace(projector=form.out(jtu.tree_map(filled, bare(form.like), state.projector)))
 
 
-@lays_out(FromFunctions, FromOptax)
-class FunctionsLayout(Layout):
-    """The state of a function of the caller, as it is."""
-
-    def out(self, t: Any, state: Any, form: Form) -> Theirs:
-        """Return the state of the function."""
-        del t, form
-        return state.inner_state
-
-    def back(self, t: Any, theirs: Theirs, form: Form) -> Any:
-        """Return the state here."""
-        del form
-        return (FromOptaxState if isinstance(t, FromOptax) else FromFunctionsState)(theirs)
+def galore_from_optax(t: Any, theirs: Theirs, form: Form) -> Any:
+    """Convert the state, with None where nothing is projected."""
+    state = container_from_optax(t, theirs, form)
+    return dataclasses.replace(state, projector=jtu.tree_map(lambda x: x if x.size else None, state.projector))
 
 
-@lays_out(Pair)
-class PairLayout(Layout):
-    """The state of a pair of functions, as it is."""
+def mean_to_optax(t: Any, state: Any, form: Form) -> Theirs:
+    """Convert the state, after that of the mean over the examples, which has none."""
+    return (EmptyState(), rule_to_optax(t, state, form))
 
-    def out(self, t: Any, state: Any, form: Form) -> Theirs:
-        """Return the state."""
-        del t, form
-        return state
 
-    def back(self, t: Any, theirs: Theirs, form: Form) -> Any:
-        """Return the state."""
-        del t, form
-        return theirs
+def mean_from_optax(t: Any, theirs: Theirs, form: Form) -> Any:
+    """Convert the second of two states."""
+    if not isinstance(theirs, tuple) or len(theirs) != 2:
+        raise misfit(t, theirs)
+    return rule_from_optax(t, theirs[1], form)
+
+
+def decay_to_optax(t: Any, state: Any, form: Form) -> Theirs:
+    """Return the empty state; with a mask, that of a masked transformation."""
+    del state, form
+    return EmptyState() if t.mask is None else CLASSES["MaskedState"](EmptyState())
+
+
+def decay_from_optax(t: Any, theirs: Theirs, form: Form) -> Any:
+    """Return the empty state."""
+    del t, theirs, form
+    return OurEmptyState()
+
+
+def function_to_optax(t: Any, state: Any, form: Form) -> Theirs:
+    """Return the state of a function of the caller."""
+    del t, form
+    return state.inner_state
+
+
+def as_it_is(t: Any, state: Any, form: Form) -> Any:
+    """Return the state of a pair of functions."""
+    del t, form
+    return state
+
+
+lays_out([ScaleByFactoredRMS], factored_to_optax, factored_from_optax)
+lays_out([ScaleByDistanceOverGradients], distance_to_optax, distance_from_optax)
+lays_out([ScaleByGaLore], galore_to_optax, galore_from_optax)
+lays_out([AverageIncrementallyUpdates], mean_to_optax, mean_from_optax)
+lays_out([AddDecayedWeights], decay_to_optax, decay_from_optax)
+lays_out([FromFunctions], function_to_optax, lambda t, theirs, form: FromFunctionsState(theirs))
+lays_out([FromOptax], function_to_optax, lambda t, theirs, form: FromOptaxState(theirs))
+lays_out([Pair], as_it_is, as_it_is)

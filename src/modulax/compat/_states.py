@@ -27,13 +27,13 @@ class MaskedNode(NamedTuple):
 class WeightDecaySchedule(NamedTuple):
     """State of the scheduled weight decay of `fromage`: step count."""
 
-    count: Any  # pyright: ignore[reportIncompatibleMethodOverride] (the name in optax)
+    count: Any
 
 
 class WrappedScheduleState(NamedTuple):
     """State of a schedule that counts its steps."""
 
-    count: Any  # pyright: ignore[reportIncompatibleMethodOverride] (the name in optax)
+    count: Any
 
 
 class SplitRealAndImaginaryArrays(NamedTuple):
@@ -61,7 +61,7 @@ class ScheduleStates(NamedTuple):
     It is there for hyperparameters whose schedule counts steps that no other part of the state counts.
     """
 
-    count: Any  # pyright: ignore[reportIncompatibleMethodOverride] (the name in optax)
+    count: Any
     schedule_states: Any = None
 
 
@@ -107,7 +107,7 @@ _FIXED = (
 
 def _class(name: str, fields: dict[str, str], doc: str | None, ours: type | None = None) -> type:
     extra = 0 if ours is None else len(fields) - len(fields_in_optax(ours) or {})
-    made = collections.namedtuple(name, fields, defaults=(None,) * extra, module=__name__)  # noqa: PYI024
+    made = collections.namedtuple(name, fields, defaults=(None,) * extra, module=__name__)
     made.__doc__ = doc
     return made
 
@@ -171,6 +171,11 @@ def class_of(state: AbstractState, counted: bool = False) -> type | None:
     return CLASSES[variant] if has_it else found
 
 
+def is_named(x: Any, *names: str) -> bool:
+    """Whether this is a NamedTuple of optax with one of these names: of the class here, or of optax's own."""
+    return isinstance(x, tuple) and type(x).__name__ in names and hasattr(x, "_fields")
+
+
 def is_state(x: Any) -> bool:
-    """Whether this is a state, or a part of one, of a class that optax has too: this class, or optax's own."""
-    return isinstance(x, tuple) and hasattr(x, "_fields") and type(x).__name__ in TWINS
+    """Whether this is a state that has a counterpart here, of the class here or of optax's own."""
+    return is_named(x, *TWINS)

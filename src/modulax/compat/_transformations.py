@@ -4,6 +4,7 @@ What `compat` makes holds a transform of modulax, `tx.transform`, in both functi
 transform, and convert its state within the program, where it costs nothing.
 """
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ from jax.core import Tracer
 
 from .._containers.lookahead import LookaheadParams as OurLookaheadParams
 from .._containers.optax_adapters import named_in
-from .._protocol.boundary import InitBoundary, UpdateBoundary
+from .._protocol.boundary import AbstractUpdateBoundary, InitBoundary
 from .._protocol.entry import as_written, entry
 from .._protocol.schedule import AbstractSchedule
 from .._protocol.transform import AbstractTransform
@@ -25,19 +26,15 @@ from .._support.arithmetic import default_float
 from ..aggregate import Aggregator as _Aggregator
 from ..tree._align import paired
 from ..tree._math import shapes_without, trainable
-from . import _optimizer_layouts, _rule_layouts
+from . import _container_layouts, _optimizer_layouts, _rule_layouts
 from ._layouts import Form, from_optax, to_optax
-from ._pairs import Pair
+from ._pairs import Pair, is_pair
 from ._states import LookaheadParams
 
-_REGISTERED = (_optimizer_layouts, _rule_layouts)  # the layouts that they register
+_REGISTERED = (_container_layouts, _optimizer_layouts, _rule_layouts)  # the layouts that they register
 
 
-class _Init(InitBoundary):
-    """The initial state in the form of optax."""
-
-
-class _Update(UpdateBoundary):
+class _Update(AbstractUpdateBoundary):
     """Updates that are unlike the parameters go to a transform that does not look at these, as in optax."""
 
     def run(self, transform: Any, /, updates: Any, state: Any, params: Any, extra: Any) -> Any:
@@ -46,11 +43,15 @@ class _Update(UpdateBoundary):
             params = None
         return super().run(transform, updates, state, params, extra)
 
-
     def with_modules(self, transform: Any, state: Any, updates: Any) -> Any:
-        """Return the state: those of optax are no Modules."""
+        """Return the state: those of optax hold no Modules."""
         del transform, updates
         return state
+
+    def explaining(self, state: Any) -> contextlib.AbstractContextManager[None]:
+        """Explain nothing: the errors of functions of the caller are shown as they are."""
+        del state
+        return contextlib.nullcontext()
 
 
 def _fits(transform: Any, updates: Any, params: Any) -> bool:
@@ -68,14 +69,14 @@ def _entries(cls: type[AbstractTransform]) -> dict[str, Callable[..., Any]]:
     init_here, update_here = as_written(cls.init), as_written(cls.update)
 
     def init(self: Any, params: Any) -> Any:
-        return to_optax(self, init_here(self, params), Form.of(params))
+        return to_optax(self, init_here(self, params), Form(params))
 
     def update(self: Any, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
-        form = Form.of(shapes_without(self.example_axes, updates) if params is None else params)
+        form = Form(shapes_without(self.example_axes, updates) if params is None else params)
         updates, new = update_here(self, updates, from_optax(self, state, form), params, **extra)
         return updates, to_optax(self, new, form)
 
-    return {"init": entry(_Init(init, cls.__name__)), "update": entry(_Update(update, cls.__name__))}
+    return {"init": entry(InitBoundary(init, cls.__name__)), "update": entry(_Update(update, cls.__name__))}
 
 
 _SIGNATURES = {
@@ -108,14 +109,13 @@ class Method:
         return self._function(self.transform, *args, **kwargs)
 
     def _of_pair(self, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of `Lookahead` with a pair of parameters."""
-        *given, pair = args
-        ours = OurLookaheadParams(*pair)
-        found = self._function(self.transform, *given, ours, **kwargs)
+        """Call a method of `Lookahead` with a pair of parameters, which stays outside of the compiled program."""
+        t, pair = self.transform, OurLookaheadParams(*args[-1])
+        form = Form(pair.fast)
         if self.__name__ == "init":
-            return found
-        updates, state = found
-        return LookaheadParams(updates.fast, updates.slow), state
+            return to_optax(t, t.init(pair), form)
+        updates, state = t.update(args[0], from_optax(t, args[1], form), pair, **kwargs)
+        return LookaheadParams(updates.fast, updates.slow), to_optax(t, state, form)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Method) or self.__name__ != other.__name__:
@@ -150,19 +150,15 @@ def _are_equal(a: Any, b: Any) -> bool:
 def _as_arrays(tree: Any) -> Any:
     """Numbers and integers as arrays of floating-point numbers: optax trains them."""
     leaves, treedef = jtu.tree_flatten(tree)
-    if not any(map(_is_number, leaves)):
+    if all(isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jnp.inexact) for x in leaves):
         return tree
-    return treedef.unflatten([_as_float(x) if _is_number(x) else x for x in leaves])
+    return treedef.unflatten(map(_as_array, leaves))
 
 
-def _is_number(x: Any) -> bool:
-    if isinstance(x, (jax.Array, np.ndarray, np.generic)):
-        return jnp.issubdtype(x.dtype, jnp.integer)
-    return type(x) in (int, float, complex)
-
-
-def _as_float(x: Any) -> jax.Array:
-    return jnp.asarray(x) if type(x) is complex else jnp.asarray(x, default_float())
+def _as_array(x: Any) -> Any:
+    if isinstance(x, (jax.Array, np.ndarray, np.generic)) and x.dtype != jax.dtypes.float0:
+        return jnp.asarray(x, default_float() if jnp.issubdtype(x.dtype, jnp.integer) else None)
+    return jnp.asarray(x, None if type(x) is complex else default_float()) if type(x) in (int, float, complex) else x
 
 
 class GradientTransformation(NamedTuple):
@@ -215,7 +211,7 @@ def transformation(x: Any) -> Any:
         return ScheduleFunction(x)
     if not isinstance(x, AbstractTransform):
         return x
-    if isinstance(x, Pair):
+    if is_pair(x):
         cls = GradientTransformationExtraArgs if x.takes_extra else GradientTransformation
         return cls(x.init_function, x.update_function)
     cls = Aggregator if x.example_axes else GradientTransformationExtraArgs
@@ -228,7 +224,7 @@ def native(x: Any) -> Any:
         return x
     is_plain = type(x) is tuple and len(x) == 2 and all(map(callable, x))
     init, update = x if is_plain else (getattr(x, "init", None), getattr(x, "update", None))
-    if not callable(init) or not callable(update) or hasattr(x, "__call__"):  # as schedules with a state can be called
+    if not callable(init) or not callable(update) or callable(x):  # schedules with a state are called
         return x
     if isinstance(init, Method) and isinstance(update, Method) and init.transform is update.transform:
         return init.transform
@@ -241,9 +237,10 @@ def native(x: Any) -> Any:
 def native_in(x: Any) -> Any:
     """The transform or the schedule in an argument, or those in a mapping or a sequence."""
     if isinstance(x, Mapping) and x and all(isinstance(native(y), AbstractTransform) for y in x.values()):
-        return type(x)((key, native(y)) for key, y in x.items())
+        make: Any = type(x)
+        return make((key, native(y)) for key, y in x.items())
     if type(x) in (list, tuple) and any(isinstance(y, ScheduleFunction) for y in x):
-        return type(x)(map(native_in, x))
+        return [native_in(y) for y in x]
     return x.schedule if isinstance(x, ScheduleFunction) else native(x)
 
 
@@ -266,7 +263,7 @@ def with_extra_args_support(tx: Any) -> Any:
     if isinstance(tx, GradientTransformationExtraArgs):
         return tx
     transform = native(tx)
-    if not isinstance(transform, Pair) or transform.takes_extra:
+    if not is_pair(transform) or transform.takes_extra:
         return transformation(transform)
     update_function = transform.update_function
 

@@ -1,0 +1,120 @@
+"""States of `modulax.compat` are those of optax: the same NamedTuples, in the same nesting, with the same values."""
+
+import functools
+import warnings
+from typing import Any
+
+import flax.serialization
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import optax
+import pytest
+
+import modulax as mx
+from modulax import compat
+from modulax.compat._states import CLASSES
+
+from . import settings
+from .instances import TRANSFORMS, Instance
+from .test_compat import as_compat
+
+PARAMS = {
+    "kernel": np.random.default_rng(0).normal(size=(3, 2)),
+    "bias": np.random.default_rng(1).normal(size=2),
+}
+# The fields that a state has beyond optax's, last; and those whose values differ on purpose.
+FURTHER = {"ScaleByLBFGSState": ("skipped",), "ScheduleFreeState": ("x",)}
+# Transforms of which optax has no public function, or that the tables of differences name.
+WITHOUT = {
+    "LBFGS-rate": "discards pairs of negative curvature",
+    "Lookahead": "with plain parameters, it keeps the slow ones in its state",
+    "Monitor": "its measures are others in optax",
+    "ScaleByLBFGS": "discards pairs of negative curvature",
+    "ScaleByShape": "a private function of optax",
+}
+INSTANCES = [x for x in TRANSFORMS if x.optax is not None and x.name not in WITHOUT]
+
+
+def made(make: Any) -> Any:
+    with warnings.catch_warnings(action="ignore"):
+        found = make()
+    return found.gradient_transformation() if hasattr(found, "gradient_transformation") else found
+
+
+def pair(instance: Instance) -> tuple[Any, Any]:
+    """What optax makes, and what `compat` makes of the same call."""
+    return made(instance.optax), made(as_compat(instance.optax, set()))
+
+
+def described(x: Any) -> Any:
+    """The classes and the fields of a state, with the shapes and dtypes of its arrays, but for further fields."""
+    if isinstance(x, tuple) and hasattr(x, "_fields"):
+        further = FURTHER.get(type(x).__name__, ())
+        return (
+            type(x).__name__,
+            {name: described(y) for name, y in zip(x._fields, x, strict=True) if name not in further},
+        )
+    if isinstance(x, dict):
+        return {str(key): described(y) for key, y in x.items()}
+    if type(x) in (list, tuple):
+        return [described(y) for y in x]
+    return x if x is None else (jnp.shape(x), str(x.dtype))
+
+
+def flat(x: Any) -> dict[str, Any]:
+    return {jtu.keystr(path): y for path, y in jtu.tree_leaves_with_path(x)}
+
+
+each_instance = pytest.mark.parametrize("instance", INSTANCES, ids=lambda x: x.name)
+
+
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64")
+@each_instance
+def test_initial_states_are_those_of_optax(instance: Instance):
+    with settings.jax_defaults():
+        theirs, ours = pair(instance)
+        params = jax.tree.map(np.float32, PARAMS)
+        assert described(ours.init(params)) == described(theirs.init(params))
+
+
+@pytest.mark.usefixtures("x64")
+@each_instance
+def test_states_have_the_values_of_optax(instance: Instance):
+    """After two steps; optax's own states are taken as they are."""
+    with settings.jax_defaults():
+        theirs, ours = pair(instance)
+        start, state = theirs.init(PARAMS), ours.init(PARAMS)
+        desired = jax.jit(functools.partial(two_steps, instance, theirs))(start)
+        step = functools.partial(two_steps, instance, ours)
+        actual = jax.jit(step)(state)
+        assert jax.tree.structure(actual[1]) == jax.tree.structure(state)
+        assert_same(actual, desired)
+        if not FURTHER.keys() & {type(x).__name__ for x in tuples(state)}:
+            assert_same(jax.jit(step)(start), desired)
+
+
+def two_steps(instance: Instance, tx: Any, state: Any) -> Any:
+    params = PARAMS
+    for k in (1.0, 2.0):
+        grads = jax.tree.map(lambda p: jnp.sin(p * k) + 0.1, params)  # noqa: B023
+        extra = instance.extra(params, grads) if callable(instance.extra) else instance.extra
+        if instance.examples:
+            grads = jax.tree.map(lambda g: jnp.stack([(i + 1) * g for i in range(instance.examples)]), grads)
+        updates, state = tx.update(grads, state, params, **extra)
+        params = params if instance.examples else jax.tree.map(jnp.add, params, updates)
+    return updates, state
+
+
+def assert_same(actual: Any, desired: Any) -> None:
+    found = flat(actual)
+    for path, x in flat(desired).items():
+        if not jnp.issubdtype(x.dtype, jax.dtypes.extended):
+            np.testing.assert_allclose(found[path], x, rtol=1e-6, atol=1e-9, err_msg=path)
+
+
+def tuples(x: Any) -> list[Any]:
+    found = [x] if hasattr(x, "_fields") else []
+    children = x.values() if isinstance(x, dict) else x if isinstance(x, (tuple, list)) else ()
+    return [*found, *(y for child in children for y in tuples(child))]
