@@ -121,9 +121,9 @@ def test_evaluation_returns_the_whole_model():
         assert found["activation"] is jax.nn.relu
         assert found["steps"] == 3
         np.testing.assert_array_equal(found["w"], state.inner.x["w"])
-    with pytest.raises(ValueError, match=r"needs exactly one state of `ScheduleFree`, and found 0 in `OptimizerState`"):
+    with pytest.raises(ValueError, match=r"needs exactly one state of `schedule_free`, and found 0"):
         compat.contrib.schedule_free_eval_params(mx.SGD(0.1).init(PARAMS), PARAMS)
-    with pytest.raises(ValueError, match=r"found 2 in `ChainState`.*optimizer\.eval_params"):
+    with pytest.raises(ValueError, match="found 2"):
         compat.contrib.schedule_free_eval_params(mx.Chain(optimizer, optimizer).init(PARAMS), PARAMS)
 
 

@@ -1,17 +1,18 @@
 """`modulax.compat`: the names, arguments and defaults of optax, and the transforms that come back."""
 
 import ast
-import dataclasses
 import functools
 import importlib
 import inspect
 import operator
 import pickle
+import subprocess
+import sys
 import types
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +25,10 @@ from jax.core import Tracer
 
 import modulax as mx
 from modulax import compat
-from modulax._catalog.optax_names import fields_in_optax
 from modulax.compat._names import NAMES
 from modulax.compat._own import DEPRECATED
+from modulax.compat._states import TWINS
+from modulax.compat._transformations import native_in
 
 from . import settings
 from .compat import suite
@@ -135,8 +137,7 @@ def compared() -> set[str]:
             seen: set[str] = set()
             with warnings.catch_warnings(action="ignore"):
                 made = as_compat(instance.optax, seen)()
-            made = made.gradient_transformation() if isinstance(made, compat.MultiSteps) else made
-            if same(made, instance.make()):
+            if same(native_in(made), instance.make()):
                 found |= seen
     return found
 
@@ -265,26 +266,34 @@ def test_a_pair_of_functions():
     updates, state = jax.jit(lambda s, x: tx.update(PARAMS, s, PARAMS, loss=x))(state, 3.0)
     assert isinstance(seen[-1], Tracer)
     assert int(state[0]["steps"]) == 3
-    params, _ = tx.step(PARAMS, tx.init(PARAMS), PARAMS, loss=7)
-    np.testing.assert_allclose(params["b"], 0.25)
-    assert seen[-1] == 7
 
 
-def test_every_transform_is_a_pair():
+def test_errors_in_functions_of_the_caller_are_shown_as_they_are():
+    class State(NamedTuple):
+        steps: int
+
+    tx = compat.GradientTransformation(lambda params: State(0), lambda updates, state, params=None: updates.nope)
+    for chain in (compat.chain(tx), compat.chain(compat.clip(1.0), tx)):
+        with pytest.raises(AttributeError, match="'dict' object has no attribute 'nope'"):
+            chain.update(PARAMS, chain.init(PARAMS), PARAMS)
+
+
+def test_every_transformation_is_a_pair():
     for tx in (compat.sgd(0.5), compat.chain(compat.clip(1.0), compat.scale(2.0)), compat.adam(0.1)):
         init, update = tx
         assert jax.tree.structure(jax.jit(update)(PARAMS, init(PARAMS), PARAMS)[0]) == jax.tree.structure(PARAMS)
         assert isinstance(tx, compat.GradientTransformation)
         assert isinstance(tx, compat.GradientTransformationExtraArgs)
-        assert isinstance(pickle.loads(pickle.dumps(tx)), type(tx))
+        assert isinstance(tx.transform, mx.AbstractTransform)
+        assert pickle.loads(pickle.dumps(tx)) == tx
+        assert tx._replace(update=None).init is tx.init
+        assert not [x for x in jax.tree.leaves(tx) if isinstance(x, jax.Array | float)]
         nnx.Optimizer(nnx.Linear(1, 1, rngs=nnx.Rngs(0)), tx, wrt=nnx.Param)
     sgd = compat.sgd(0.5)
-    assert (sgd[0], sgd[1]) == tuple(sgd)
-    assert isinstance(sgd, mx.SGD)
-    assert isinstance(mx.SGD(0.5), compat.GradientTransformationExtraArgs)
-    with pytest.raises(TypeError, match="cannot unpack"):
-        init, update = mx.SGD(0.5)
-    assert not isinstance((init, update), compat.GradientTransformation)
+    assert (sgd[0], sgd[1], len(sgd)) == (*sgd, 2)
+    assert isinstance(sgd.transform, mx.SGD)
+    assert mx.from_optax(sgd) is sgd.transform
+    assert issubclass(compat.GradientTransformationExtraArgs, compat.GradientTransformation)
     pair = compat.GradientTransformation(init, lambda updates, state: (updates, state))
     assert not isinstance(pair, compat.GradientTransformationExtraArgs)
     wrapped = compat.with_extra_args_support(pair)
@@ -299,70 +308,107 @@ def test_every_transform_is_a_pair():
     assert not isinstance(compat.sgd(0.1), aggregating.Aggregator)
 
 
+class Own(compat.GradientTransformationExtraArgs):
+    """A transformation of a user, with a method."""
+
+    def described(self) -> str:
+        """Return a text."""
+        return "own"
+
+
+class Duck(NamedTuple):
+    """Another NamedTuple with the two functions."""
+
+    init: Callable[..., Any]
+    update: Callable[..., Any]
+
+
+def test_what_has_the_two_functions_goes_into_a_chain():
+    halves = [
+        optax.scale(0.5),
+        compat.scale(0.5),
+        Own(*optax.scale(0.5)),
+        Duck(*compat.scale(0.5)),
+        tuple(compat.scale(0.5)),
+    ]
+    halves.append(compat.MultiSteps(compat.scale(0.5), 1))
+    tx = compat.chain(*halves)
+    with settings.jax_defaults():
+        updates, state = tx.update(PARAMS, tx.init(PARAMS), PARAMS)
+    np.testing.assert_array_equal(updates["w"], PARAMS["w"] / 2**6)
+    assert isinstance(state[-1], compat.MultiStepsState)
+    assert Own(*tx).described() == "own"
+
+
 def state_classes() -> Iterator[tuple[str, Any]]:
     """The states of optax that have fields, by path."""
     for path in (f"{module}.{name}".lstrip(".") for module, found in NAMES.items() for name in found):
         with warnings.catch_warnings(action="ignore"):
-            found = operator.attrgetter(path)(compat)
             theirs = operator.attrgetter(path)(optax) if path in names() else None
-        if getattr(theirs, "_fields", None) and hasattr(found, "ours"):
+        if getattr(theirs, "_fields", None) and inspect.isclass(theirs) and path.endswith(("State", "ApplyEvery")):
             yield path, theirs
 
 
-def test_fields_of_states_are_in_the_order_of_optax():
-    """For those who construct a state, and for those who unpack one. By position, ours are the same or an error."""
-    seen = set()
+def test_state_classes_have_the_fields_of_optax():
     for path, theirs in state_classes():
         found = operator.attrgetter(path)(compat)
-        assert found._fields == theirs._fields, path
-        assert [x[:2] for x in arguments(found)] == [x[:2] for x in arguments(theirs)]
-        if path.endswith("InjectHyperparamsState"):  # the older one of two, whose order is ours
-            continue
-        ours = found.ours
-        taken = [p.name for p in inspect.signature(ours).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-        in_optax = fields_in_optax(ours) or {}
-        known = [in_optax[name] for name in theirs._fields]
-        assert len(taken) < len(known) or taken[: len(known)] == known, path
-        seen.add(ours.__name__)
-    assert len(seen) > 50
+        assert found.__name__ == theirs.__name__ or path.endswith("MultiTransformState")
+        assert (found._fields, found._field_defaults) == (theirs._fields, theirs._field_defaults), path
+        made = found(*theirs._fields)
+        assert pickle.loads(pickle.dumps(made)) == made
+    assert compat.MultiTransformState is compat.PartitionState
+    assert len(TWINS) > 50
 
 
-def test_states_that_hold_less_than_those_of_optax():
-    """As the page says; whoever constructs one is told so."""
-    lacking = set()
-    for path, theirs in state_classes():
-        made = operator.attrgetter(path)(compat)
-        held = {field.name for field in dataclasses.fields(made.ours)}
-        for name in theirs._fields:
-            if (fields_in_optax(made.ours) or {})[name] not in held:
-                lacking.add(f"{made.ours.__name__}.{name}")
-                with pytest.raises(TypeError, match=f"holds no `{name}` here: get a state from `init`"):
-                    made(**{name: 1})
-    assert lacking == {"InjectedState.hyperparams", "MuonState.ns_coeffs", "ScheduleFreeState.b1"}
-    count, count_m2, *_ = compat.contrib.scale_by_ademamix().init(PARAMS)
-    assert count is count_m2
+def test_states_are_tuples():
+    tx = compat.chain(compat.clip(1.0), compat.adamw(compat.linear_schedule(0.1, 0.0, 10)))
+    state = tx.init(PARAMS)
+    empty, (adam, decay, rate) = state
+    assert (empty, decay) == (compat.EmptyState(), ())
+    count, mu, _ = adam
+    assert type(adam) is compat.ScaleByAdamState
+    assert (int(count), mu.keys(), int(rate.count), len(state), state[1:]) == (0, PARAMS.keys(), 0, 2, (state[1],))
+    assert adam._asdict().keys() == {"count", "mu", "nu"}
+    # What is changed or built by hand is given back; a count that is set is the step of the schedule.
+    started = adam._replace(count=jnp.asarray(1), mu=PARAMS)
+    updates, new = tx.update(PARAMS, (empty, (started, decay, rate._replace(count=jnp.asarray(10)))), PARAMS)
+    np.testing.assert_array_equal(updates["w"], 0)
+    assert (int(new[1][0].count), int(new[1][2].count)) == (2, 11)
+    for wrong in (state[1], (empty,), None, {"a": 1}):
+        with pytest.raises(ValueError, match=r"`Chain.update` was given .* which must come from its `init"):
+            tx.update(PARAMS, wrong, PARAMS)
+    assert [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(state)] == [
+        *("[1][0].count", "[1][0].mu['b']", "[1][0].mu['w']", "[1][0].nu['b']", "[1][0].nu['w']", "[1][2].count")
+    ]
 
 
-def test_a_state_unpacks_as_in_optax():
-    count, mu, nu = compat.adam(0.1).init(PARAMS)[0]
-    assert count.shape == ()
-    assert mu.keys() == nu.keys() == PARAMS.keys()
-    assert compat.scale_by_adam().init({}).mu == {}
-    assert compat.freeze({"w": True, "b": False}).init(PARAMS).inner_state == compat.EmptyState()
-    with pytest.raises(IndexError):
-        compat.scale_by_adam().init(PARAMS)[3]
-    # Through functions of the caller too, whose states are in the branches of a `cond`.
-    pair = compat.GradientTransformationExtraArgs(*compat.adam(0.1))
-    steps = compat.chain(compat.MultiSteps(pair, 2).gradient_transformation(), mx.ParamEMA(compat.adam(0.1), 0.9))
-    _, state = jax.jit(steps.update)(PARAMS, steps.init(PARAMS), PARAMS)
-    mini_step, *_ = state[0]
-    count, *_ = state[0].inner_opt_state[0]
-    inner_count, *_ = state[1].inner_state[0]
-    assert (int(mini_step), int(count), int(inner_count)) == (1, 0, 1)
-    assert jax.tree.structure(state) == jax.tree.structure(steps.init(PARAMS))
-    for state in (mx.ParamEMA(compat.sgd(0.1), 0.9).init(PARAMS), mx.ScaleByAdam().init(PARAMS)):
-        with pytest.raises(TypeError, match="cannot be indexed"):
-            state[0]
+def test_what_is_masked_out_is_a_masked_node():
+    tx = compat.masked(compat.trace(0.9), {"w": 1, "b": 0})  # masks of numbers, as optax takes them
+    for state in (tx.init(PARAMS), tx.update(PARAMS, tx.init(PARAMS), PARAMS)[1]):
+        assert type(state.inner_state.trace["b"]) is compat.MaskedNode
+    groups = compat.multi_transform({"a": compat.adam(0.1), "b": compat.sgd(0.1)}, {"w": "a", "b": "b"})
+    state = groups.init(PARAMS)
+    assert isinstance(state, compat.MultiTransformState)
+    assert state.inner_states["a"].inner_state[0].mu["b"] == compat.MaskedNode()
+    nested = compat.masked(compat.masked(compat.ema(0.5), {"w": True, "b": True}), {"w": False, "b": True})
+    assert nested.init(PARAMS).inner_state.inner_state.ema["w"] == compat.MaskedNode()
+
+
+def test_numbers_and_integers_are_trained_as_in_optax():
+    for params, grad in ((0.5, 1.0), ([1.0, 2.0], [1.0, 1.0]), ({"w": jnp.arange(3)}, {"w": jnp.ones(3)})):
+        with settings.jax_defaults():
+            theirs, ours = (tx.update(grad, tx.init(params), params)[0] for tx in (optax.adam(0.1), compat.adam(0.1)))
+            jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), ours, theirs)
+
+
+def test_updates_need_not_be_like_the_parameters_where_these_are_not_read():
+    tx = compat.chain(compat.scale(2.0), compat.trace(0.5))
+    flat = jax.tree.map(jnp.ravel, {"w": jnp.ones((2, 3))})
+    updates, _ = tx.update(flat, tx.init(flat), {"w": jnp.ones((2, 3))})
+    assert updates["w"].shape == (6,)
+    decayed = compat.adamw(0.1)
+    with pytest.raises(ValueError, match="`AddDecayedWeights` needs `params`"):
+        decayed.update(flat, decayed.init(flat), {"w": jnp.ones((2, 3))})
 
 
 def test_functions_have_the_names_of_optax():
@@ -396,6 +442,7 @@ def test_a_transformation_is_a_static_argument_by_its_values():
     assert hash(mx.SGD(0.0)) == hash(mx.SGD(-0.0))
     with pytest.raises(TypeError, match=r"`SGD` has traced hyperparameters, and cannot be hashed"):
         jax.jit(lambda learning_rate: hash(mx.SGD(learning_rate)))(0.1)
+    assert jax.jit(lambda learning_rate: jax.jit(compat.sgd(learning_rate).update)(0.5, ((), ()))[0])(0.5) == -0.25
 
 
 def test_helpers_of_private_modules_are_those_of_optax():
@@ -424,22 +471,23 @@ def test_names_that_are_not_there_are_key_errors():
         compat.inject_hyperparams(compat.sgd, "lr")
 
 
-def test_states_are_made_and_read_as_in_optax():
-    state = compat.ScaleByAdamState(jnp.zeros((), jnp.int32), PARAMS, nu=PARAMS)
-    assert isinstance(state, mx.states.ScaleByAdamState)
-    assert isinstance(mx.Adam(0.1).init(PARAMS)[0], compat.ScaleByAdamState)
-    assert compat.contrib.ScaleBySimplifiedAdEMAMixState(jnp.asarray(1), 2, 3).count == 1
-    with pytest.raises(TypeError, match=r"`ScaleByAdamState` takes 3 arguments \(count, mu, nu\), got 4"):
-        compat.ScaleByAdamState(0, PARAMS, PARAMS, 1)
-    with pytest.raises(TypeError, match="got two values for `count`"):
-        compat.ScaleByAdamState(0, PARAMS, count=1)
-    assert isinstance(compat.MaskedNode(), compat.MaskedNode)
+def test_hyperparameters_in_a_state():
     injected = compat.inject_hyperparams(compat.adam)(learning_rate=0.1)
     state = injected.init(PARAMS)
+    assert isinstance(state, compat.InjectStatefulHyperparamsState)
     assert jax.tree.structure(state.inner_state) == jax.tree.structure(compat.adam(0.1).init(PARAMS))
     state.hyperparams["learning_rate"] = 0.5
     np.testing.assert_allclose(injected.update(PARAMS, state, PARAMS)[0]["b"], -0.5, rtol=1e-6)
     assert set(state.hyperparams) == {"learning_rate", "b1", "b2", "eps", "eps_root"}
+    _, state = injected.update(
+        PARAMS, state._replace(hyperparams={**state.hyperparams, "b1": jnp.asarray(0.0)}), PARAMS
+    )
+    np.testing.assert_array_equal(state.inner_state[0].mu["w"], PARAMS["w"])
+    with pytest.raises(ValueError, match="`hyperparams` has no `lr`; it has `learning_rate`"):
+        injected.update(PARAMS, state._replace(hyperparams={"lr": 0.1}), PARAMS)
+    optimizer = nnx.Optimizer(nnx.Linear(1, 1, rngs=nnx.Rngs(0)), injected, wrt=nnx.Param)
+    optimizer.opt_state.hyperparams["learning_rate"][...] = 0.25
+    assert float(optimizer.opt_state.hyperparams["learning_rate"][...]) == 0.25
 
 
 def test_multi_steps():
@@ -450,7 +498,45 @@ def test_multi_steps():
         updates, state = tx.update(PARAMS, state, PARAMS)
         np.testing.assert_allclose(updates["b"], expected)
     assert steps.has_updated(state)
-    assert isinstance(steps.inner_opt, mx.SGD)
+    assert steps.inner_opt == compat.sgd(0.5)
+
+
+def test_private_modules_answer_with_the_public_names():
+    assert importlib.import_module("modulax.compat._src.transform").ScaleByAdamState is compat.ScaleByAdamState
+    assert importlib.import_module("modulax.compat.contrib._muon").muon is compat.contrib.muon
+    assert compat._src.base.GradientTransformation is compat.GradientTransformation
+    with pytest.raises(AttributeError, match=r"module 'modulax.compat._src.base' has no attribute 'nope'"):
+        _ = compat._src.base.nope
+    assert (compat.__version__, optax.__version__) == ("0.2.8", "0.2.8")
+    assert {"adam", "contrib", "__version__"} <= set(compat.__all__)
+    with pytest.warns(DeprecationWarning, match="use `tree_norm`"):
+        assert float(compat.tree_utils.tree_l2_norm(jnp.ones(4))) == 2
+
+
+INSTALLED = """
+import sys
+from modulax import compat
+compat.install()
+import optax, optax.contrib
+from optax._src import base
+from optax.contrib._muon import muon
+from flax.training.train_state import TrainState
+import jax.numpy as jnp
+assert optax is compat and base.EmptyState is compat.EmptyState
+state = TrainState.create(apply_fn=None, params={"w": jnp.ones(2)}, tx=optax.adam(0.5))
+print(state.apply_gradients(grads=state.params).params["w"][0], *sys.argv[1:])
+"""
+
+
+def test_compat_in_the_place_of_optax(tmp_path: Path):
+    """For a whole process, by `install`; for a script, by `python -m modulax.compat`."""
+    with pytest.raises(RuntimeError, match=r"after optax had been imported by .*`tests`.*Call it before all other"):
+        compat.install()
+    script = tmp_path / "program.py"
+    script.write_text(INSTALLED)
+    run = [sys.executable, "-m", "modulax.compat", str(script), "given"]
+    done = subprocess.run(run, capture_output=True, text=True, check=True)
+    assert done.stdout == "0.5 given\n"
 
 
 @pytest.mark.parametrize(

@@ -268,7 +268,7 @@ def _injected(state: PyTree) -> dict[str, Any]:
     return found
 
 
-def from_optax(transformation: Any, *, takes_examples: bool = False) -> FromOptax:
+def from_optax(transformation: Any, *, takes_examples: bool = False) -> AbstractTransform:
     """Convert an optax transformation to a transform, for use in containers or on its own.
 
         optimizer = Masked(from_optax(optax.adamw(1e-3)), by_path({"*.weight": True, "*": False}))
@@ -280,9 +280,14 @@ def from_optax(transformation: Any, *, takes_examples: bool = False) -> FromOpta
         transformation: a pair of functions `init` and `update`, with or without extra arguments.
         takes_examples: whether `update` takes per-example gradients, with a leading batch axis.
 
+    Returns:
+        `FromOptax`; for a transformation of `modulax.compat`, the transform that it holds.
+
     Raises:
         ValueError: if `transformation` is not an optax transformation.
     """
+    if isinstance(transformation, tuple) and isinstance(getattr(transformation, "transform", None), AbstractTransform):
+        return transformation.transform  # pyright: ignore[reportAttributeAccessIssue]
     _check_pair(transformation)  # first, because Equinox would warn of the arrays in a modulax transform
     return FromOptax(transformation, takes_examples=takes_examples)
 

@@ -1,9 +1,9 @@
 """optax's vocabulary: `from modulax import compat as optax` lets a program that was written for optax run.
 
-The layout is that of optax 0.2.8, with its names, arguments and defaults. Transformations are pairs of functions and
-states are NamedTuples in optax's nesting. `optax.adam(1e-3).transform` is the transform that computes, `modulax.Adam(1e-3)`,
-which can be replaced, swept and differentiated. Classes that compute something else than optax by default are constructed
-with `follow="optax"`. `install()` puts this module in the place of optax for a whole process.
+The layout is that of optax 0.2.8, with its names, arguments and defaults. Transformations are pairs of functions, and
+states are NamedTuples in optax's nesting. `optax.adam(1e-3).transform` is the transform that computes,
+`modulax.Adam(1e-3)`, which can be replaced, swept and differentiated. Classes that compute something else than optax by
+default are constructed with `follow="optax"`. `install()` puts this module in the place of optax for a whole process.
 """
 
 from . import (
@@ -22,11 +22,12 @@ from . import (
 )
 from ._install import install as install
 from ._names import NAMES as _NAMES
-from ._own import DEPRECATED as _DEPRECATED, VERSION as __version__, names_of
+from ._own import DEPRECATED as _DEPRECATED, VERSION as _VERSION, names_of
 from ._private import PRIVATE as _PRIVATE, register as _register
 
 __getattr__, __dir__ = names_of("")
 
+__version__ = _VERSION
 _src = _PRIVATE["_src"]
 _register()
 __all__ = sorted({*_NAMES[""], *(name.partition(".")[0] for name in _NAMES if name)} - _DEPRECATED.keys())

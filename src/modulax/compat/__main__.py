@@ -2,6 +2,7 @@
 
 import runpy
 import sys
+from pathlib import Path
 
 from ._install import install
 
@@ -11,16 +12,13 @@ def main() -> None:
     arguments = sys.argv[1:]
     is_module = arguments[:1] == ["-m"]
     if len(arguments) < 1 + is_module or arguments[0] in ("-h", "--help"):
-        print(
-            "usage: python -m modulax.compat script.py [argument ...]\n       python -m modulax.compat -m module [...]"
-        )
-        raise SystemExit(0 if arguments[:1] in (["-h"], ["--help"]) else 2)
+        raise SystemExit("usage: python -m modulax.compat script.py [argument ...], or -m module [argument ...]")
     install()
     sys.argv = arguments[is_module:]
     if is_module:
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:
-        sys.path[0] = str(__import__("pathlib").Path(arguments[0]).resolve().parent)
+        sys.path[0] = str(Path(arguments[0]).resolve().parent)
         runpy.run_path(arguments[0], run_name="__main__")
 
 

@@ -1,6 +1,8 @@
 """Layouts of containers whose state has another form in optax."""
 
 import dataclasses
+import functools
+import operator
 from collections import OrderedDict
 from typing import Any
 
@@ -24,16 +26,14 @@ from ._layouts import (
     Form,
     Theirs,
     attribute,
-    bare,
     container_from_optax,
     container_to_optax,
     from_optax,
     lays_out,
     misfit,
-    part_from_optax,
-    part_to_optax,
     to_optax,
 )
+from ._masks import given_for
 from ._named_chain import NamedChain
 from ._slots import filled, read
 from ._states import CLASSES, EmptyState, SplitRealAndImaginaryArrays, WrappedScheduleState, is_named
@@ -59,7 +59,7 @@ def chain_from_optax(t: Chain, theirs: Theirs, form: Form) -> ChainState:
 
 def named_chain_to_optax(t: NamedChain, state: ChainState, form: Form) -> Theirs:
     """Convert the states of the parts to a dict."""
-    return {name: to_optax(x, state[name], form) for name, x in t.inner.parts.items()}
+    return OrderedDict((name, to_optax(x, state[name], form)) for name, x in t.inner.parts.items())
 
 
 def named_chain_from_optax(t: NamedChain, theirs: Theirs, form: Form) -> Any:
@@ -71,8 +71,7 @@ def named_chain_from_optax(t: NamedChain, theirs: Theirs, form: Form) -> Any:
 
 def masked_to_optax(t: Masked, state: MaskedState, form: Form) -> Theirs:
     """Convert to `MaskedState`; for `selective_transform`, to a partition into what is trained and what is frozen."""
-    (part,) = t.each_part(state)
-    inner = _MASKED(part_to_optax(part, form))
+    inner = _MASKED(to_optax(t.inner, state.inner_state, _masked_form(t, form)))
     return inner if t.otherwise == "keep" else _PARTITION({"freeze": _MASKED(EmptyState()), "train": inner})
 
 
@@ -80,28 +79,39 @@ def masked_from_optax(t: Masked, theirs: Theirs, form: Form) -> Any:
     """Convert the state of the inner transform."""
     if t.otherwise == "zero":
         theirs = attribute(t, theirs, "inner_states").get("train")
+    return MaskedState(from_optax(t.inner, attribute(t, theirs, "inner_state"), _masked_form(t, form)))
+
+
+def _masked_form(t: Masked, form: Form) -> Form:
     (part,) = t.each_part()
-    return MaskedState(part_from_optax(part, attribute(t, theirs, "inner_state"), form))
+    is_chosen = bool if t.otherwise == "keep" else operator.not_
+    return form.chosen(part, given_for(t.mask, form.like), is_chosen)
 
 
 def partition_to_optax(t: Partition, state: PartitionState, form: Form) -> Theirs:
     """Convert the states of all groups, each to that of a masked transformation."""
-    return _PARTITION({part.key: _MASKED(part_to_optax(part, form)) for part in t.each_part(state)})
+    forms = _group_forms(t, form)
+    parts = {part.key: part for part in t.each_part(state)}
+    return _PARTITION({key: _MASKED(to_optax(x.transform, x.state, forms[key])) for key, x in parts.items()})
 
 
 def partition_from_optax(t: Partition, theirs: Theirs, form: Form) -> Any:
     """Convert the states of all groups."""
-    states = attribute(t, theirs, "inner_states")
-    parts = {part.key: part for part in t.each_part()}
-    if states.keys() != parts.keys():
+    states, forms = attribute(t, theirs, "inner_states"), _group_forms(t, form)
+    if states.keys() != forms.keys():
         raise misfit(t, theirs)
-    inner = {label: attribute(t, x, "inner_state") for label, x in states.items()}
-    return PartitionState(OrderedDict((label, part_from_optax(x, inner[label], form)) for label, x in parts.items()))
+    inner = {key: attribute(t, x, "inner_state") for key, x in states.items()}
+    return PartitionState(OrderedDict((key, from_optax(x, inner[key], forms[key])) for key, x in t.transforms.items()))
+
+
+def _group_forms(t: Partition, form: Form) -> dict[Any, Form]:
+    given = given_for(t.labels, form.like)
+    return {part.key: form.chosen(part, given, functools.partial(operator.eq, part.key)) for part in t.each_part()}
 
 
 def process_to_optax(t: Any, state: Any, form: Form) -> Theirs:
     """Convert the states of the three parts to a tuple."""
-    return tuple(part_to_optax(part, form) for part in _process(t).each_part(state))
+    return tuple(to_optax(part.transform, part.state, form) for part in _process(t).each_part(state))
 
 
 def process_from_optax(t: Any, theirs: Theirs, form: Form) -> Any:
@@ -109,7 +119,7 @@ def process_from_optax(t: Any, theirs: Theirs, form: Form) -> Any:
     parts = list(_process(t).each_part())
     if not isinstance(theirs, tuple) or len(theirs) != len(parts):
         raise misfit(t, theirs)
-    return ProcessState(*(part_from_optax(part, x, form) for part, x in zip(parts, theirs, strict=True)))
+    return ProcessState(*(from_optax(part.transform, x, form) for part, x in zip(parts, theirs, strict=True)))
 
 
 def _process(t: Any) -> AbstractTransform:
@@ -118,12 +128,10 @@ def _process(t: Any) -> AbstractTransform:
 
 
 def schedule_free_from_optax(t: ScheduleFree, theirs: Theirs, form: Form) -> Any:
-    """Convert the state; where there is no average `x`, as in states of optax, it is that of the parameters."""
+    """Convert the state, with the average `x` of the parameters, which optax does not keep."""
     state = container_from_optax(t, theirs, form)
-    if state.x is not None:
-        return state
     b1 = jnp.asarray(theirs.b1)
-    x = jtu.tree_map(lambda y, z: ((y - (1 - b1) * z) / b1).astype(z.dtype), bare(form.like), state.z)
+    x = jtu.tree_map(lambda y, z: ((y - (1 - b1) * z) / b1).astype(z.dtype), form.like, state.z)
     return dataclasses.replace(state, x=x)
 
 
@@ -136,15 +144,15 @@ def _of_pairs(form: Form) -> Form:
             tree,
             is_leaf=is_complex_pair,
         )
-        return form.out(pairs)
+        return form.outward(pairs)
 
     def back(tree: PyTree) -> PyTree:
         def is_pair(x: Any) -> bool:
             return is_named(x, "SplitRealAndImaginaryArrays")
 
-        return form.back(jtu.tree_map(lambda x: RealAndImaginary(*x) if is_pair(x) else x, tree, is_leaf=is_pair))
+        return form.inward(jtu.tree_map(lambda x: RealAndImaginary(*x) if is_pair(x) else x, tree, is_leaf=is_pair))
 
-    return form._replace(out=out, back=back)
+    return form._replace(outward=out, inward=back)
 
 
 def _of_vectors(form: Form) -> Form:
@@ -152,7 +160,7 @@ def _of_vectors(form: Form) -> Form:
     names = sorted({jnp.result_type(x).name for x in jtu.tree_leaves(form.like) if jnp.size(x)})
     if len(names) != 1:
         return Form(None)
-    return Form(None, lambda tree: tree[names[0]], lambda x: {names[0]: x})
+    return Form(None, outward=lambda tree: tree[names[0]], inward=lambda x: {names[0]: x})
 
 
 def injected_to_optax(t: Injected, state: InjectedState, form: Form) -> Theirs:

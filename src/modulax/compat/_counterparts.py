@@ -4,6 +4,7 @@ A function is the one of modulax. A class is called through a function with opta
 has that field, and with the arguments that optax takes by position in their place.
 """
 
+import functools
 import importlib
 import inspect
 import operator
@@ -39,7 +40,19 @@ def equivalent(module: str, name: str) -> Any:
     value = counterpart(module, name)
     if inspect.isclass(value) and name[0].islower():
         return as_function(value, module, name)
-    return making(value) if name in ("selective_transform", "add_mean_variance_to_opt") else value
+    if name == "selective_transform":
+        return making(_freezing(value))
+    return making(value) if name == "add_mean_variance_to_opt" else value
+
+
+def _freezing(function: Any) -> Any:
+    """`selective_transform`, with a mask as in optax."""
+
+    @functools.wraps(function)
+    def selective_transform(optimizer: Any, *, freeze_mask: Any) -> Any:
+        return function(optimizer, freeze_mask=as_mask(freeze_mask))
+
+    return selective_transform
 
 
 def as_function(

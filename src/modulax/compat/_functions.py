@@ -35,7 +35,7 @@ from .._transforms.sophia import HutchinsonDiagonal
 from ..losses import dice_loss as _dice_loss
 from ..tree._math import norm, trainable
 from ._layouts import Form, rule_from_optax
-from ._masks import as_mask
+from ._masks import as_groups, as_mask
 from ._named_chain import NamedChain
 from ._states import EmptyState, is_named
 from ._transformations import making, native
@@ -186,7 +186,7 @@ def optimistic_adam(
 
 def partition(transforms, param_labels, *, mask_compatible_extra_args=False) -> Tx:
     del mask_compatible_extra_args
-    return Partition(transforms, param_labels)
+    return Partition(transforms, as_groups(param_labels))
 
 
 def scale_by_learning_rate(learning_rate=None, *, flip_sign=True) -> Tx:
@@ -197,7 +197,7 @@ def schedule_free_eval_params(state, params) -> Any:
     owner = "schedule_free_eval_params"
     found = [x for x in jtu.tree_leaves(state, is_leaf=_is_schedule_free) if _is_schedule_free(x)]
     if len(found) != 1:
-        raise ValueError(f"`{owner}` needs exactly one state of `schedule_free`, and found {len(found)}.")
+        raise ValueError(f"`{owner}` needs exactly one state of `schedule_free`, and found {len(found)} in {state}.")
     (own,) = found
     trained, mean = trainable(params), getattr(own, "x", None)
     if mean is None:
@@ -207,7 +207,7 @@ def schedule_free_eval_params(state, params) -> Any:
 
 
 def _is_schedule_free(x: Any) -> bool:
-    return is_named(x, "ScheduleFreeState")
+    return type(x).__name__ == "ScheduleFreeState"  # also of the state here
 
 
 def sophia(

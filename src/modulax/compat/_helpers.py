@@ -107,11 +107,15 @@ def set_diags(a: Any, new_diags: Any) -> jax.Array:
         a: the matrices, along the first of three axes.
         new_diags: the diagonals, along the first of two axes.
     """
-    if a.ndim != 3 or new_diags.ndim != 2 or new_diags.shape != a.shape[:-1] or a.shape[1] != a.shape[2]:
-        raise ValueError(
-            f"`set_diags` needs matrices of shape (n, m, m) and diagonals of shape (n, m), got {a.shape} and "
-            f"{new_diags.shape}."
-        )
+    if a.ndim != 3:
+        raise ValueError(f"Expected `a` to be a 3D tensor of matrices, got the shape {a.shape}.")
+    if new_diags.ndim != 2:
+        raise ValueError(f"Expected `new_diags` to be a 2D array of diagonals, got the shape {new_diags.shape}.")
+    n, rows, columns = a.shape
+    if rows != columns:
+        raise ValueError(f"Shape mismatch: expected `a.shape` to be that of square matrices, got {a.shape}.")
+    if new_diags.shape != (n, rows):
+        raise ValueError(f"Shape mismatch: expected `new_diags.shape` to be {(n, rows)}, got {new_diags.shape}.")
     is_diagonal = jnp.eye(a.shape[-1], dtype=bool)
     return jnp.where(is_diagonal, new_diags[:, :, None], a)
 

@@ -3,6 +3,7 @@
 import importlib
 import sys
 import types
+from typing import Any
 
 from ._names import NAMES
 from ._private import PRIVATE
@@ -36,7 +37,7 @@ def install() -> None:
     sys.modules.update(modules | {f"optax.{name}": module for name, module in PRIVATE.items()})
 
 
-def _uses(module: types.ModuleType, optax: types.ModuleType) -> bool:
+def _uses(module: Any, optax: types.ModuleType) -> bool:
     try:
         return any(x is optax for x in vars(module).values())
     except TypeError:  # something else in the place of a module

@@ -8,6 +8,7 @@ Both directions walk the transform. They need no parameters but for their struct
 here, and `MaskedNode()` in optax. A `Form` holds a tree like the parameters, in which these are marked.
 """
 
+import contextlib
 import dataclasses
 import typing
 from collections.abc import Callable, Sequence
@@ -41,48 +42,88 @@ def _is_masked(x: Any) -> bool:
     return is_named(x, "MaskedNode")
 
 
-def bare(tree: PyTree) -> PyTree:
-    """Return a tree with None in the place of what is masked out."""
-    return jtu.tree_map(lambda x: None if _is_masked(x) else x, tree, is_leaf=_is_masked)
+def _as_given(tree: PyTree) -> PyTree:
+    return tree
 
 
 class Form(NamedTuple):
     """How trees like the parameters differ between the two states, and what the optimizer around a transform is.
 
     Attributes:
-        like: a tree like the parameters of the transform, with `MaskedNode()` where optax has it.
-        out: function that converts a tree here into one of optax.
-        back: its inverse.
+        like: a tree like the parameters of the transform, with None for leaves that are masked out.
+        full: a tree like the parameters around all masks.
+        marks: a tree like that one, with `MaskedNode()` where optax has it; None without a mask.
+        outward: function that further converts a tree here into one of optax.
+        inward: its inverse.
         owner: the name of the optimizer of which a chain is made; "" for any other chain.
         count: the step count of the optimizer, if optax keeps it in the place of the learning rate.
     """
 
     like: PyTree
-    out: Callable[[PyTree], PyTree] = lambda tree: tree
-    back: Callable[[PyTree], PyTree] = bare
+    full: PyTree = None
+    marks: PyTree = None
+    outward: Callable[[PyTree], PyTree] = _as_given
+    inward: Callable[[PyTree], PyTree] = _as_given
     owner: str = ""
     count: Any = None
 
-    def chosen(self, receives: Callable[[PyTree], Sequence[bool]] | None) -> "Form":
-        """Return the form of a part that receives some of the leaves only.
+    def out(self, tree: PyTree) -> PyTree:
+        """Convert a tree here into one of optax."""
+        return _marked(self.marks, self.outward(tree))
+
+    def back(self, tree: PyTree) -> PyTree:
+        """Convert a tree of optax into one here."""
+        return self.inward(_unmarked(self.marks, self.full, tree))
+
+    def chosen(self, part: Part, given: PyTree = None, is_chosen: Callable[[Any], bool] = bool) -> "Form":
+        """Return the form of a part of a container that receives some of the leaves only.
 
         Args:
-            receives: function of a tree like the parameters that returns which leaves these are; None for all.
+            part: the part.
+            given: the mask or the labels as they were given, if they are a tree, which may be a prefix.
+            is_chosen: function of a leaf of this tree that says whether the part receives what is there.
         """
-        if receives is None:
+        if part.receives is None:
             return self
         leaves, treedef = jtu.tree_flatten(self.like)
-        mask = receives(bare(self.like))
-        like = treedef.unflatten([x if is_in else MaskedNode() for x, is_in in zip(leaves, mask, strict=True)])
-        return self._replace(like=like, out=lambda tree: _marked(like, self.out(tree)))
+        mask = part.receives(self.like)
+        like = treedef.unflatten([x if is_in else None for x, is_in in zip(leaves, mask, strict=True)])
+        full = self.like if self.marks is None else self.full
+        marks = jtu.tree_map(lambda _: True, self.like) if self.marks is None else self.marks
+        return self._replace(like=like, full=full, marks=_with_marks(marks, mask, given, is_chosen))
 
 
-def _marked(like: PyTree, tree: PyTree) -> PyTree:
-    """A tree like another one, with `MaskedNode()` in the places in which that has it."""
+def _with_marks(marks: PyTree, mask: Sequence[bool], given: PyTree, is_chosen: Callable[[Any], bool]) -> PyTree:
+    """Further marks: for the nodes of a tree as it was given, or for leaves."""
+    if given is not None:
+        try:
+            return jtu.tree_map(lambda label, below: below if is_chosen(label) else MaskedNode(), given, marks)
+        except ValueError:  # other containers, such as a dict for a FrozenDict, which are paired by name here
+            pass
+    treedef = jtu.tree_structure(marks)
+    return treedef.unflatten([True if is_in else MaskedNode() for is_in in mask])
+
+
+def _marked(marks: PyTree, tree: PyTree) -> PyTree:
+    """A tree with `MaskedNode()` in the places in which the marks have it."""
+    if marks is None:
+        return tree
     try:
-        return jtu.tree_map(lambda x, y: x if _is_masked(x) else y, like, tree, is_leaf=_is_masked)
+        return jtu.tree_map(lambda mark, x: mark if _is_masked(mark) else x, marks, tree, is_leaf=_is_masked)
     except ValueError:  # a tree of the transform's own kind
         return tree
+
+
+def _unmarked(marks: PyTree, full: PyTree, tree: PyTree) -> PyTree:
+    """A tree with None for each leaf that is masked out."""
+
+    def unmarked(mark: Any, below: PyTree, x: PyTree) -> PyTree:
+        return jtu.tree_map(lambda _: None, below) if _is_masked(mark) else x
+
+    if marks is not None:
+        with contextlib.suppress(ValueError):
+            return jtu.tree_map(unmarked, marks, full, tree, is_leaf=_is_masked)
+    return jtu.tree_map(lambda x: None if _is_masked(x) else x, tree, is_leaf=_is_masked)
 
 
 class Layout(NamedTuple):
@@ -135,16 +176,6 @@ def from_optax(transform: AbstractTransform, theirs: Theirs, form: Form) -> Any:
     return theirs if isinstance(theirs, AbstractState) else _layout(transform).back(transform, theirs, form)
 
 
-def part_to_optax(part: Part, form: Form) -> Theirs:
-    """Convert the state of a part of a container, for the leaves that it receives."""
-    return to_optax(part.transform, part.state, form.chosen(part.receives))
-
-
-def part_from_optax(part: Part, theirs: Theirs, form: Form) -> Any:
-    """Convert the state of a part of a container: the inverse of `part_to_optax`."""
-    return from_optax(part.transform, theirs, form.chosen(part.receives))
-
-
 # --- Rules ----------------------------------------------------------------------------------------------------------
 
 
@@ -167,7 +198,8 @@ def _value(t: Any, state: Any, name: str, own: str, form: Form) -> Any:
         return jax.random.wrap_key_data(state.rng_key)
     fields = {field.name: field for field in dataclasses.fields(state)}
     if own not in fields:  # a hyperparameter
-        number = jnp.asarray(getattr(t.at(state) if has_schedules(t) else t, own))
+        number = getattr(t, own)
+        number = jnp.asarray(getattr(t.at(state), own) if has_schedule(number) else number)
         return number[0] if own == "ns_coeffs" and len(number) == 1 else number  # one step's coefficients for all
     return _out(fields[own], getattr(state, own), form)
 
@@ -285,11 +317,13 @@ def _state_class(t: Any) -> type | None:
 
 def container_to_optax(t: Any, state: Any, form: Form) -> Theirs:
     """Convert the state of a container to the NamedTuple with the states of its parts."""
-    theirs = rule_to_optax(t, state, form)
+    parts = {field.metadata["part"]: getattr(t, field.name) for field in part_fields(t)}
+    parts = {name: x for name, x in parts.items() if isinstance(name, str) and x is not None and hasattr(state, name)}
+    theirs = rule_to_optax(t, with_fields(state, **dict.fromkeys(parts, OurEmptyState())), form)
     if not is_state(theirs):
-        return theirs
-    parts = {name: to_optax(x, getattr(state, own), form) for name, own, x in _parts(t, theirs)}
-    return theirs._replace(**parts)
+        return state
+    names = {own: name for name, own in TWINS[type(theirs).__name__].fields.items()}
+    return theirs._replace(**{names[own]: to_optax(x, getattr(state, own), form) for own, x in parts.items()})
 
 
 def container_from_optax(t: Any, theirs: Theirs, form: Form) -> Any:

@@ -13,13 +13,14 @@ from .._protocol.schedule_values import schedule_states, with_current_values
 from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import no_steps
 from ._layouts import COUNTS, Form, Theirs, as_count, from_optax, has_schedules, lays_out, to_optax
+from ._slots import WITHOUT_RATE
 from ._states import ScheduleStates, is_named
 
 
 def optimizer_to_optax(t: AbstractOptimizer, state: OptimizerState, form: Form) -> Theirs:
     """Convert the state of what an optimizer is made of, and put the step count into it."""
     count = state.step if _has_scheduled_rate(t) else form.count
-    theirs = to_optax(_transform(t), state.inner, form._replace(owner=type(t).__name__, count=count))
+    theirs = to_optax(_transform(t), state.inner, form._replace(owner=_owner(t), count=count))
     if not _counts(t) or (state.schedule_states is None and _count_in(theirs) is not None):
         return theirs
     extra = ScheduleStates(state.step, state.schedule_states)
@@ -35,14 +36,19 @@ def optimizer_from_optax(t: AbstractOptimizer, theirs: Theirs, form: Form) -> An
         theirs = rest[0] if is_whole else tuple(rest)
     elif _counts(t) and (found := _count_in(theirs)) is not None:
         step = found
-    inner = from_optax(_transform(t), theirs, form._replace(owner=type(t).__name__))
+    inner = from_optax(_transform(t), theirs, form._replace(owner=_owner(t)))
     return OptimizerState(step, inner, states)
 
 
 def _is_chain(t: AbstractOptimizer, form: Form) -> bool:
     """Whether the state of what an optimizer is made of is a tuple in optax."""
     inner = _transform(t)
-    return type(to_optax(inner, inner.init(form.like), form._replace(owner=type(t).__name__))) is tuple
+    return type(to_optax(inner, inner.init(form.like), form._replace(owner=_owner(t)))) is tuple
+
+
+def _owner(t: AbstractOptimizer) -> str:
+    has_rate = getattr(t, "learning_rate", 0) is not None
+    return type(t).__name__ if has_rate else WITHOUT_RATE
 
 
 def _transform(t: AbstractOptimizer) -> AbstractTransform:

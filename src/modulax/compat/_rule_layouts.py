@@ -9,15 +9,16 @@ from jaxtyping import PyTree
 
 from .._containers.optax_adapters import FromFunctions, FromFunctionsState, FromOptax, FromOptaxState
 from .._protocol.transform import EmptyState as OurEmptyState
+from .._support.module import with_fields
 from .._transforms.adafactor import ScaleByFactoredRMS
 from .._transforms.distance_over_gradients import ScaleByDistanceOverGradients
 from .._transforms.galore import ScaleByGaLore
+from .._transforms.lbfgs import ScaleByLBFGS
 from .._transforms.regularization import AddDecayedWeights
 from ..aggregate import AverageIncrementallyUpdates
 from ._layouts import (
     Form,
     Theirs,
-    bare,
     container_from_optax,
     container_to_optax,
     lays_out,
@@ -33,7 +34,7 @@ def factored_to_optax(t: Any, state: Any, form: Form) -> Theirs:
     """Convert factors and whole moments; where one is used, optax has an array of one element for the other."""
 
     def filled(tree: PyTree) -> PyTree:
-        one = jtu.tree_map(lambda p, x: jnp.zeros((1,), p.dtype) if x is None else x, bare(form.like), tree)
+        one = jtu.tree_map(lambda p, x: jnp.zeros((1,), p.dtype) if x is None else x, form.like, tree)
         return form.out(one)
 
     theirs = rule_to_optax(t, state, form)
@@ -43,7 +44,7 @@ def factored_to_optax(t: Any, state: Any, form: Form) -> Theirs:
 def factored_from_optax(t: Any, theirs: Theirs, form: Form) -> Any:
     """Convert factors and whole moments: a moment is whole if it has the shape of the parameter."""
     state = rule_from_optax(t, theirs, form)
-    is_whole = jtu.tree_map(lambda p, v: v.shape == p.shape, bare(form.like), state.v)
+    is_whole = jtu.tree_map(lambda p, v: v.shape == p.shape, form.like, state.v)
 
     def kept(tree: PyTree, if_whole: bool) -> PyTree:
         return jtu.tree_map(lambda whole, x: x if whole == if_whole else None, is_whole, tree)
@@ -71,13 +72,18 @@ def galore_to_optax(t: Any, state: Any, form: Form) -> Theirs:
         return jnp.zeros((0, 0), p.dtype) if x is None else x
 
     theirs = container_to_optax(t, state, form)
-    return theirs._replace(projector=form.out(jtu.tree_map(filled, bare(form.like), state.projector)))
+    return theirs._replace(projector=form.out(jtu.tree_map(filled, form.like, state.projector)))
 
 
 def galore_from_optax(t: Any, theirs: Theirs, form: Form) -> Any:
     """Convert the state, with None where nothing is projected."""
     state = container_from_optax(t, theirs, form)
     return dataclasses.replace(state, projector=jtu.tree_map(lambda x: x if x.size else None, state.projector))
+
+
+def lbfgs_to_optax(t: Any, state: Any, form: Form) -> Theirs:
+    """Convert the state; what optax counts as steps are the pairs that were kept."""
+    return rule_to_optax(t, with_fields(state, count=state.count - state.skipped), form)
 
 
 def mean_to_optax(t: Any, state: Any, form: Form) -> Theirs:
@@ -119,6 +125,7 @@ def as_it_is(t: Any, state: Any, form: Form) -> Any:
 lays_out([ScaleByFactoredRMS], factored_to_optax, factored_from_optax)
 lays_out([ScaleByDistanceOverGradients], distance_to_optax, distance_from_optax)
 lays_out([ScaleByGaLore], galore_to_optax, galore_from_optax)
+lays_out([ScaleByLBFGS], lbfgs_to_optax, rule_from_optax)
 lays_out([AverageIncrementallyUpdates], mean_to_optax, mean_from_optax)
 lays_out([AddDecayedWeights], decay_to_optax, decay_from_optax)
 lays_out([FromFunctions], function_to_optax, lambda t, theirs, form: FromFunctionsState(theirs))

@@ -12,9 +12,11 @@ Slots = Any
 A name with "?" may be absent, and then has no state; of names with "|" one is there.
 """
 
+WITHOUT_RATE = "an optimizer without a learning rate"
 _RATE = "scale_by_learning_rate"
+_SCHEDULED = {"COCOB": "scale"}  # parts that are called otherwise here
 _SLOTS: dict[str, Slots] = {
-    "DPSGD": ("differentially_private_aggregate", ("trace?", _RATE)),
+    "DPSGD": ("differentially_private_aggregate", "trace?", _RATE),
     "DoG": ("add_decayed_weights?", "scale_by_dog", _RATE),
     "DoWG": ("add_decayed_weights?", "scale_by_do_wg", _RATE),
     "LARS": ("M", "M", _RATE, "trace"),
@@ -31,6 +33,8 @@ def _slots(owner: str, parts: Collection[str]) -> Slots:
     if owner == "ScheduleFreeSGD":
         sgd = ("-", _RATE)
         return ("add_decayed_weights", sgd) if "add_decayed_weights" in parts else sgd
+    if owner == WITHOUT_RATE:
+        return tuple(part for part in parts if part != _RATE)
     return _SLOTS.get(owner, tuple(parts))
 
 
@@ -42,8 +46,8 @@ def filled(form: Form, states: Mapping[str, Theirs]) -> Theirs:
         states: the states of the parts by name.
     """
     states = dict(states)
-    if form.count is not None and _RATE in states:
-        states[_RATE] = CLASSES["ScaleByScheduleState"](form.count)
+    if form.count is not None and (rate := _SCHEDULED.get(form.owner, _RATE)) in states:
+        states[rate] = CLASSES["ScaleByScheduleState"](form.count)
         if form.owner == "Fromage":
             states["add_decayed_weights"] = WeightDecaySchedule(form.count)
 

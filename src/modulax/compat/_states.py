@@ -1,7 +1,7 @@
-"""The state classes of optax: NamedTuples, made from the states here that say in `optax_fields` what they correspond to.
+"""The state classes of optax, NamedTuples, made from the states here whose `optax_fields` say what they correspond to.
 
-A class has optax's name, its fields and their order. Where a state here holds more, the further fields come last, and
-are None by default.
+A class has optax's name, its fields and their order. What a state here holds beyond these is computed from them, or is
+in a class of its own.
 """
 
 import collections
@@ -41,6 +41,20 @@ class SplitRealAndImaginaryArrays(NamedTuple):
 
     real: Any
     imaginary: Any
+
+
+class MuonDimensionNumbers(NamedTuple):
+    """Which axes of an array are the rows of a matrix, and which are its columns, for `muon`."""
+
+    reduction_axis: Any = 0
+    output_axis: Any = 1
+
+
+class GaLoreDimensionNumbers(NamedTuple):
+    """Which axes of an array are the rows of a matrix, and which are its columns, for `galore`."""
+
+    reduction_axis: Any = 0
+    output_axis: Any = 1
 
 
 class LookaheadParams(NamedTuple):
@@ -96,18 +110,25 @@ _VARIANTS = {
     "ScaleByRmsState": ("count", "ScaleByRmsWithCountState"),
 }
 # Fields here that take the place of some in optax.
-_OTHERWISE = {"ScaleByOptimisticGradientState": {"count"}, "InjectStatefulHyperparamsState": {"hyperparameters"}}
+_OTHERWISE = {
+    "InjectStatefulHyperparamsState": {"hyperparameters"},
+    "ScaleByLBFGSState": {"skipped"},
+    "ScaleByOptimisticGradientState": {"count"},
+    "ScheduleFreeState": {"x"},
+}
+# Defaults of the last fields.
+_DEFAULTS = {"MultiStepsState": ((),)}
 # Old names of optax for the same class.
 _ALIASES = {"MultiTransformState": "PartitionState"}
 _FIXED = (
-    *(EmptyState, MaskedNode, LookaheadParams, ScheduleStates, SplitRealAndImaginaryArrays),
+    *(EmptyState, GaLoreDimensionNumbers, LookaheadParams, MaskedNode, MuonDimensionNumbers, ScheduleStates),
+    SplitRealAndImaginaryArrays,
     *(WeightDecaySchedule, WrappedScheduleState),
 )
 
 
-def _class(name: str, fields: dict[str, str], doc: str | None, ours: type | None = None) -> type:
-    extra = 0 if ours is None else len(fields) - len(fields_in_optax(ours) or {})
-    made = collections.namedtuple(name, fields, defaults=(None,) * extra, module=__name__)
+def _class(name: str, fields: dict[str, str], doc: str | None) -> type:
+    made = collections.namedtuple(name, fields, defaults=_DEFAULTS.get(name, ()), module=__name__)
     made.__doc__ = doc
     return made
 
@@ -137,7 +158,7 @@ def _made() -> tuple[dict[str, type], dict[str, Twin], dict[type, type]]:
         name = names[ours.__name__]
         if name not in classes:
             fields = _fields(ours, name)
-            classes[name] = _class(name, fields, ours.__doc__, ours)
+            classes[name] = _class(name, fields, ours.__doc__)
             twins[name] = Twin(ours, fields)
         by_ours[ours] = classes[name]
         if name in _VARIANTS:

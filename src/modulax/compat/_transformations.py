@@ -158,7 +158,10 @@ def _as_arrays(tree: Any) -> Any:
 def _as_array(x: Any) -> Any:
     if isinstance(x, (jax.Array, np.ndarray, np.generic)) and x.dtype != jax.dtypes.float0:
         return jnp.asarray(x, default_float() if jnp.issubdtype(x.dtype, jnp.integer) else None)
-    return jnp.asarray(x, None if type(x) is complex else default_float()) if type(x) in (int, float, complex) else x
+    if type(x) in (int, float, complex):
+        return jnp.asarray(x, None if type(x) is complex else default_float())
+    # A leaf of the caller's own, around an array.
+    return x.value if isinstance(getattr(x, "value", None), jax.Array) and hasattr(x, "dtype") else x
 
 
 class GradientTransformation(NamedTuple):
