@@ -75,9 +75,9 @@ def test_moments_are_those_of_the_same_gradients(old: Any, new: Any, moments: li
 def test_matrices_of_muon_and_the_rest():
     state, report = checkpoint.carry(MUON, PARAMS, ADAM, after(ADAM))
     np.testing.assert_allclose(
-        state.inner.inner_states["muon"]["scale_by_muon"].mu["w"], after(ADAM)[0].mu["w"], rtol=1e-6
+        state.inner.inner_states["muon"]["scale_by_muon"].mu["w"], after(ADAM).inner[0].mu["w"], rtol=1e-6
     )
-    adam = state.inner.inner_states["adam"][0]
+    adam = state.inner.inner_states["adam"].inner[0]
     np.testing.assert_array_equal(adam.nu["b"], after(ADAM)[0].nu["b"])
     assert int(adam.count) == 6
     assert any(name.endswith("nu.w") for name in report.unused)
@@ -202,7 +202,7 @@ def test_what_is_not_carried():
 
 def test_dtypes_are_those_of_the_new_optimizer():
     state, report = checkpoint.carry(mx.SGD(0.1, 0.75, accumulator_dtype=jnp.bfloat16), PARAMS, ADAM, after(ADAM))
-    assert state[0].trace["w"].dtype == jnp.bfloat16
+    assert state.inner[0].trace["w"].dtype == jnp.bfloat16
     assert set(report.factors.values()) == {4.0}
     assert "times 4" in str(report)
 
@@ -222,7 +222,7 @@ def test_nnx_takes_a_state_by_assignment():
     weights = nnx.as_pure(nnx.state(model, nnx.Param))
     new.state, report = checkpoint.carry(new.transform, weights, old.transform, old.state)
     assert len(report.carried) == 2
-    np.testing.assert_allclose(new.state[0].trace["kernel"], old.state[0].mu["kernel"] / 0.2, rtol=1e-5)
+    np.testing.assert_allclose(new.state.inner[0].trace["kernel"], old.state.inner[0].mu["kernel"] / 0.2, rtol=1e-5)
     new.update(model, grads)
     with pytest.raises(ValueError, match="needs a state of the same optimizer"):
         new.state = old.state
@@ -359,10 +359,10 @@ def test_a_sum_without_decay():
     def traced(momentum: Any) -> Any:
         state, report = checkpoint.carry(mx.SGD(0.1, momentum=momentum), PARAMS, ADAM, old)
         assert "times" in str(report)
-        return state[0].trace["b"]
+        return state.inner[0].trace["b"]
 
     old = of_numbers(ADAM, PARAMS)
-    expected = jnp.outer(jnp.asarray([2.0, 10.0, 0.0]), old[0].mu["b"])
+    expected = jnp.outer(jnp.asarray([2.0, 10.0, 0.0]), old.inner[0].mu["b"])
     np.testing.assert_allclose(jax.vmap(traced)(jnp.asarray([0.5, 0.9, 1.0])), expected, rtol=1e-5)
 
 

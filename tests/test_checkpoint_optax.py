@@ -226,7 +226,7 @@ def test_a_train_state_and_the_state_of_an_nnx_optimizer(tmp_path: Path):
     theirs: Any = TrainState.create(apply_fn=lambda: None, params=params, tx=optax.adam(1e-2))
     theirs = theirs.replace(step=4, opt_state=filled(theirs.opt_state))
     state, report = checkpoint.state_from_optax(mx.Adam(1e-2).init(params), theirs)
-    np.testing.assert_array_equal(state[0].mu["w"], 3)
+    np.testing.assert_array_equal(state.inner[0].mu["w"], 3)
     assert report.unused == ()  # what is not in the state of the optimizer was not asked for
     template = {"params": filled(params), "step": 0, "opt_state": mx.Adam(1e-2).init(params)}
     found, report = checkpoint.state_from_optax(template, theirs)
@@ -234,7 +234,7 @@ def test_a_train_state_and_the_state_of_an_nnx_optimizer(tmp_path: Path):
     # The learning rate of a transform in the template is no part of a checkpoint of optax.
     ours: Any = modulax.linen.TrainState.create(apply_fn=lambda: None, params=params, tx=mx.Adam(1e-2))
     found, report = checkpoint.state_from_optax(ours, theirs)
-    assert (found.step, found.opt_state[0].count) == (4, 3)
+    assert (found.step, found.opt_state.inner[0].count) == (4, 3)
     assert all(name.startswith("tx.") for name in report.fresh)
     back, _ = checkpoint.state_to_optax(theirs, found)
     chex.assert_trees_all_equal(back.opt_state, theirs.opt_state)
@@ -268,7 +268,7 @@ def test_what_is_around_the_optimizer_may_differ():
     with pytest.raises(ValueError, match=r"no place for `hyperparams\.b1`.*the state of `Injected`"):
         checkpoint.state_from_optax(mx.AdamW(1e-2).init(params), injected)
     state, report = checkpoint.state_from_optax(mx.AdamW(1e-2).init(params), injected, strict=False)
-    np.testing.assert_array_equal(state[0].mu["w"], 3)
+    np.testing.assert_array_equal(state.inner[0].mu["w"], 3)
     assert "hyperparams.learning_rate" in report.unused
     plain = filled(optax.adamw(1e-2).init(params))
     averaged = mx.ParamEMA(mx.AdamW(1e-2), 0.9).init(params)
@@ -285,8 +285,8 @@ def test_moments_take_the_dtype_that_they_have_here():
     """optax keeps the second moment of a bfloat16 parameter in bfloat16."""
     params = {"w": jnp.ones(2, jnp.bfloat16)}
     state, _ = checkpoint.state_from_optax(mx.Adam(1e-2).init(params), filled(optax.adam(1e-2).init(params)))
-    assert state[0].nu["w"].dtype == jnp.float32
-    np.testing.assert_array_equal(state[0].nu["w"], 3)
+    assert state.inner[0].nu["w"].dtype == jnp.float32
+    np.testing.assert_array_equal(state.inner[0].nu["w"], 3)
 
 
 def test_modules_may_be_renamed():
@@ -294,7 +294,7 @@ def test_modules_may_be_renamed():
     theirs = {"params": {"old": filled(jnp.ones(2))}, "opt_state": filled(optax.adam(0.1).init({"old": jnp.ones(2)}))}
     template = {"params": params, "opt_state": mx.Adam(0.1).init(params)}
     found, report = checkpoint.state_from_optax(template, theirs, rename={"old": "new"})
-    np.testing.assert_array_equal(found["opt_state"][0].nu["new"], 3)
+    np.testing.assert_array_equal(found["opt_state"].inner[0].nu["new"], 3)
     assert report.restored["params.new"] == "params.old"
 
 
@@ -371,7 +371,7 @@ def test_several_optimizers_are_found_by_their_keys():
     template = {key: {"opt_state": ADAM} for key in "ab"}
     source = {"a": {"opt_state": filled(TWO["a"]["opt_state"])}, "b": TWO["b"]}
     found, _ = checkpoint.state_from_optax(template, source)
-    assert [float(found[key]["opt_state"][0].mu["w"][0]) for key in "ab"] == [3, 0]
+    assert [float(found[key]["opt_state"].inner[0].mu["w"][0]) for key in "ab"] == [3, 0]
 
 
 # Parts whose states have fields of the same names, as functions of a decay rate, for optax and for modulax.

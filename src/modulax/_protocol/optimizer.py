@@ -19,20 +19,9 @@ class OptimizerState(AbstractState):
     of the field that holds each, or None if there are none.
     """
 
-    _operators: ClassVar[tuple[str, ...]] = (*AbstractState._operators, "__getitem__")
-
     step: Count = shared(metric=True)
     inner: State = nested()
     schedule_states: dict[str, State] | None = shared(None)
-
-    def __getitem__(self, key: int | str) -> Any:
-        """Return the state of a part of the equivalent chain, such as `state[0].mu`, as in optax."""
-        return self.inner[key] if isinstance(key, int) else super().__getitem__(key)
-
-
-def is_optimizer_state(x: object) -> bool:
-    """Whether this is the state of an optimizer."""
-    return isinstance(x, OptimizerState)
 
 
 class AbstractOptimizer(AbstractTransform):
