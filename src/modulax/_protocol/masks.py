@@ -31,10 +31,10 @@ from ..tree._paths import (
 
 
 class Call(NamedTuple):
-    """A call of a function of modulax, for `to_config`.
+    """A call of a function that makes labels, for `to_config`.
 
     Args:
-        function: its public name.
+        function: its public name, or one that `from_config` knows.
         arguments: its arguments.
     """
 
@@ -131,6 +131,9 @@ class _Not(AbstractLabels):
 
     def __repr__(self) -> str:
         return f"not_in({self.mask!r})"
+
+    def plain(self) -> Call:
+        return Call("not_in", {"mask": self.mask})
 
     def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
         labels = self.mask.labels(tree, partial=partial)

@@ -118,6 +118,13 @@ class _First(AbstractLabels):
         rows = zip(*columns, strict=True)
         return [next((label for label in row if label is not None), self.default) for row in rows]
 
+    def plain(self) -> Any:
+        # Each key has labels of its own, which have that key alone.
+        pairs: list[tuple[Any, Any]] = [labels.groups[0] for labels in self.labels_of_keys]  # pyright: ignore
+        same = by_path_or_role(OrderedDict(pairs), self.default)
+        # The roles of one model have no such form.
+        return Call("by_path_or_role", {"names": OrderedDict(pairs), "default": self.default}) if self == same else self
+
     def bound(self, find: Callable[[Any], Any]) -> AbstractLabels:
         return dataclasses.replace(self, labels_of_keys=tuple(x.bound(find) for x in self.labels_of_keys))
 
