@@ -68,6 +68,14 @@ class AbstractLabels(abc.ABC):
         del find
         return self
 
+    def refuse_unused(self, owner: object, tree: PyTree) -> None:
+        """Raise an error if something that the labels name is nowhere in the parameters, unless `labels` raises it.
+
+        Args:
+            owner: the transform that has the labels.
+            tree: the parameters.
+        """
+
     def plain(self) -> Any:
         """Return what the labels were made of, a tree of plain values or a `Call`; the labels themselves otherwise."""
         return self
@@ -131,6 +139,9 @@ class _Not(AbstractLabels):
 
     def __repr__(self) -> str:
         return f"not_in({self.mask!r})"
+
+    def refuse_unused(self, owner: object, tree: PyTree) -> None:
+        self.mask.refuse_unused(owner, tree)
 
     def plain(self) -> Call:
         return Call("not_in", {"mask": self.mask})
