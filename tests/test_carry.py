@@ -99,7 +99,9 @@ def test_what_options_keep_in_another_form_is_fresh():
         chex.assert_trees_all_equal(state, pair[1].init(PARAMS))
         assert "`nu_max`" in report.fresh["nu_max.w"]
     uncorrected = old.replace(bias_correction_nu=False)  # for which the two are one
-    assert not checkpoint.carry(uncorrected, PARAMS, uncorrected.replace(follow="optax"), after(uncorrected, 2))[1].fresh
+    assert not checkpoint.carry(uncorrected, PARAMS, uncorrected.replace(follow="optax"), after(uncorrected, 2))[
+        1
+    ].fresh
 
 
 def test_matrices_of_muon_and_the_rest():

@@ -213,7 +213,7 @@ def _made(name: str, fields: dict[str, Any], classes: Mapping[str, type]) -> Any
     """The result of a class or of a function of modulax, from its arguments or from all of its fields."""
     place = importlib.import_module("modulax")
     try:
-        made_by = (classes | _LABELS).get(name) or operator.attrgetter(name)(place)
+        made_by = classes.get(name) or _LABELS.get(name) or operator.attrgetter(name)(place)
     except AttributeError:
         made_by = get(name)
     if made_by is Chain:

@@ -33,7 +33,7 @@ from .._support.types import Count, Params, State, Updates
 from .._support.variables import is_variable
 from ..tree._names import Path, joined, paths_named, unknown_name
 from ..tree._paths import key_names, named_leaves
-from .from_factory import FromFactory, from_call
+from .from_factory import call_factories, from_call
 
 
 class InjectedState(AbstractState):
@@ -218,11 +218,11 @@ class Injected(AbstractContainer):
             exact = np.asarray(value, np.float64)
             with np.errstate(over="ignore"):  # which the message says
                 stored = exact.astype(dtype).astype(np.float64)
-            reason = _why_not_stored(self.inner, name, exact, stored)
-            if reason:
+            if reason := _why_not_stored(self.inner, name, exact, stored):
                 raise ValueError(
                     f"`Injected(hyperparam_dtype={dtype.name})` stores `{name}`, {format_value(value)}, as {stored:g}"
-                    f"{reason} Keep it out of the state, `static_args={(*self.static_args, name)!r}`, or leave `hyperparam_dtype` out."
+                    f"{reason} Keep it out of the state, `static_args={(*self.static_args, name)!r}`, or leave "
+                    f"`hyperparam_dtype` out."
                 )
 
     def init(self, params: Params) -> InjectedState:
@@ -297,10 +297,7 @@ def _why_not_stored(inner: AbstractTransform, name: str, exact: np.ndarray, stor
     if stored == exact:
         return ""
     try:
-        changed = inner.replace(**{name: float(stored)})
-        for transform in everything_in(changed):
-            if isinstance(transform, FromFactory):
-                transform.transform()  # which checks what the arguments are used for
+        call_factories(inner.replace(**{name: float(stored)}))
     except ValueError as error:
         return f". {error}"
     return ""

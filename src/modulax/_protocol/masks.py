@@ -68,7 +68,7 @@ class AbstractLabels(abc.ABC):
         del find
         return self
 
-    def refuse_unused(self, owner: object, tree: PyTree) -> None:
+    def refuse_unused(self, owner: object, tree: PyTree) -> None:  # noqa: B027 (most labels have nothing to refuse)
         """Raise an error if something that the labels name is nowhere in the parameters, unless `labels` raises it.
 
         Args:

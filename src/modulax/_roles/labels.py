@@ -56,9 +56,9 @@ class _ByRole(AbstractLabels):
         if kind is not None:
             found = listing(dict.fromkeys(type(x).__name__ for x in roles))
             raise ValueError(
-                f"`{type(owner).__name__}`, `{self!r}`: no parameter has the role `{kind.__name__}`; there are {found}. "
-                f"`modulax.roles(model)` shows those of all parameters. Leave this role out, or say which parameters "
-                f"have it: `by_role(..., roles={{{paths[-1]!r}: {kind.__name__}()}})`."
+                f"`{type(owner).__name__}`, `{self!r}`: no parameter has the role `{kind.__name__}`; there are "
+                f"{found}. `modulax.roles(model)` shows those of all parameters. Leave this role out, or say which "
+                f"parameters have it: `by_role(..., roles={{{paths[-1]!r}: {kind.__name__}()}})`."
             )
 
     def refuse_unknown(self, tree: PyTree) -> None:

@@ -24,9 +24,7 @@ class ScaleByAMSGradState(AbstractState):
     mu: PyTree = like_params(moment=1.0)
     nu: PyTree = like_params(nonnegative=True)
     # The maximum of the corrected moments is not that of the uncorrected ones, corrected.
-    nu_max: PyTree = like_params(
-        nonnegative=True, form=lambda rule: rule.follow == "optax" and rule.bias_correction_nu
-    )
+    nu_max: PyTree = like_params(nonnegative=True, form=lambda rule: rule.follow == "optax" and rule.bias_correction_nu)
     count: Shared[Count] = counter()
 
 

@@ -104,7 +104,7 @@ def expect_complex_state_is_kept(case: Case, name: str) -> None:
 
 
 def _takes_few_bits(transform: Any, name: str) -> bool:
-    """Whether a field may name the dtypes with 16 bits, in which some hyperparameters of `Injected` are out of range."""
+    """Whether a field may name the dtypes with 16 bits, in which hyperparameters of `Injected` may be out of range."""
     try:
         for dtype in (jnp.bfloat16, jnp.float16):
             transform.replace(**{name: dtype})
