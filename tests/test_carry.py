@@ -72,6 +72,38 @@ def test_moments_are_those_of_the_same_gradients(old: Any, new: Any, moments: li
     new.update(GRADS[0], state, PARAMS)
 
 
+FORMS = [
+    (mx.MultiSteps(mx.Identity(), 9), {"use_grad_mean": False}),
+    (mx.MultiSteps(mx.Identity(), 9, use_grad_mean=False), {"use_grad_mean": True}),
+    (mx.ScaleByACProp(0.8), {"follow": "optax"}),
+    (mx.ScaleByACProp(0.8, follow="optax"), {"follow": "paper"}),
+    (mx.ScheduleFree(mx.Scale(-0.1), 0.1), {"follow": "optax"}),
+    (mx.ScheduleFree(mx.Scale(-0.1), 0.1, follow="optax"), {"follow": "paper"}),
+]
+
+
+@pytest.mark.parametrize("old, option", [pytest.param(*x, id=f"{type(x[0]).__name__}-{x[1]}") for x in FORMS])
+def test_what_options_keep_in_another_form_is_converted(old: Any, option: dict[str, Any]):
+    new = old.replace(**option)
+    state, report = checkpoint.carry(new, PARAMS, old, after(old, 3))
+    assert not report.fresh
+    chex.assert_trees_all_close(state, after(new, 3), rtol=1e-5)
+    start, _ = checkpoint.carry(new, PARAMS, old, old.init(PARAMS))
+    chex.assert_trees_all_equal(start, new.init(PARAMS))
+
+
+def test_what_options_keep_in_another_form_is_fresh():
+    old, new = mx.ScaleByAMSGrad(), mx.ScaleByAMSGrad(follow="optax")
+    for pair in ((old, new), (new, old)):
+        state, report = checkpoint.carry(pair[1], PARAMS, pair[0], after(pair[0], 2))
+        chex.assert_trees_all_equal(state, pair[1].init(PARAMS))
+        assert "`nu_max`" in report.fresh["nu_max.w"]
+    uncorrected = old.replace(bias_correction_nu=False)  # for which the two are one
+    assert not checkpoint.carry(uncorrected, PARAMS, uncorrected.replace(follow="optax"), after(uncorrected, 2))[
+        1
+    ].fresh
+
+
 def test_matrices_of_muon_and_the_rest():
     state, report = checkpoint.carry(MUON, PARAMS, ADAM, after(ADAM))
     np.testing.assert_allclose(

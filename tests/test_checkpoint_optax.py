@@ -221,6 +221,19 @@ def test_the_report_says_where_everything_is_from():
     assert report.unused == ()
 
 
+@pytest.mark.parametrize("ours, theirs, field", [
+    (mx.ScaleByAMSGrad(), optax.scale_by_amsgrad(), "nu_max"),
+    (mx.ScaleByACProp(), optax.contrib.scale_by_acprop(), "nu"),
+    (mx.ScaleByAdam(), optax.scale_by_adam(), None),
+], ids=["AMSGrad", "ACProp", "Adam"])  # fmt: skip
+def test_a_remark_on_fields_that_hold_something_else_with_another_option(ours: Any, theirs: Any, field: str | None):
+    params = {"w": jnp.ones(2)}
+    state, there = ours.init(params), theirs.init(params)
+    reports = checkpoint.state_from_optax(state, there)[1], checkpoint.state_to_optax(there, state)[1]
+    for report in reports:
+        assert [x.split("`")[1] for x in report.remarks] == ([field] if field else [])
+
+
 def test_a_train_state_and_the_state_of_an_nnx_optimizer(tmp_path: Path):
     params = {"w": jnp.ones(2)}
     theirs: Any = TrainState.create(apply_fn=lambda: None, params=params, tx=optax.adam(1e-2))

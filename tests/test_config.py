@@ -86,6 +86,13 @@ PLAIN = {
     "function": mx.MultiSteps(mx.AdamW(1e-3), 2, should_skip=mx.skip_not_finite),
     "labels": mx.Partition({1: mx.SGD(0.1), 0: mx.Lion(1e-4)}, mx.by_path({"w": 1, "*": 0})),
     "infinite": mx.Chain(b=mx.Clip(float("inf")), a=mx.Scale(2.0)),
+    "frozen": mx.selective_transform(mx.AdamW(1e-3), freeze_mask=mx.by_path({"w": True}, default=False)),
+    "frozen tree": mx.selective_transform(mx.AdamW(1e-3), freeze_mask={"w": True, "pair": [True, (False,)]}),
+    "frozen roles": mx.selective_transform(mx.AdamW(1e-3), freeze_mask=mx.decays),
+    "frozen by name": mx.from_config({"name": "selective_transform", "optimizer": mx.SGD(0.1), "freeze_mask": True}),
+    "groups by role": mx.groups(mx.AdamW(1e-3), {mx.Bias: {"weight_decay": 0.0}, "a*": {"learning_rate": 0.1}}),
+    "matrices": mx.Muon(1e-3, muon_weight_dimension_numbers=mx.MuonDimensionNumbers(0, (1, 2))),
+    "some matrices": mx.GaLore(1e-3, 2, weight_dimension_numbers={"w": mx.GaLoreDimensionNumbers(0, 1), "b": False}),
     "boundaries": mx.AdamW(schedules.PiecewiseConstant(0.1, {30: 0.1, 60: 0.1})),
 }
 

@@ -48,7 +48,7 @@ OTHER: dict[str, Any] = {
     "bits": 4,
     "default": "rest",
     "labels": lambda params: jtu.tree_map(lambda x: str(x.ndim), params),
-    "hyperparam_dtype": jnp.float16,  # in which a decay of 0.999 is less than 1
+    "hyperparam_dtype": jnp.float16,
     "over": (),
     "preconditioning": "spectral",
     "should_skip": is_huge,

@@ -130,6 +130,29 @@ def test_a_name_that_torch_does_not_have():
         checkpoint.state_from_torch(state, {"state": {0: {}}}, {"w": 7})
 
 
+def test_every_clock_of_a_schedule_goes_on_beside_moments_of_torch():
+    """Of an optimizer, of a factor in a chain, around an optimizer, and beside one without moments."""
+    theirs = {i: {"step": 7, "exp_avg": np.ones(2), "exp_avg_sq": np.ones(2)} for i in range(2)}
+    rate = mx.schedules.Linear(0.1, 0.0, 9)
+    rules = (
+        mx.Chain(mx.ScaleByAdam(), mx.ScaleByLearningRate(rate)),
+        mx.Chain(mx.AdamW(rate), mx.ScaleBySchedule(rate), mx.ScaleByPath({"*": rate})),
+        mx.Scheduled(mx.Chain(mx.ScaleByAdam(), mx.Scale(rate))),
+        mx.Injected(mx.AdamW(rate)),
+        mx.Partition({"adam": mx.AdamW(rate), "sgd": mx.SGD(rate)}, {"v": "adam", "w": "sgd"}),
+    )
+    for rule in rules:
+        state = rule.init({"v": jnp.ones(2), "w": jnp.ones(2)})
+        filled, _ = checkpoint.state_from_torch(state, {"state": theirs}, {"v": 0, "w": 1})
+        counts = [x for name, x in checkpoint.state_dict(filled).items() if name.split(".")[-1] in ("step", "count")]
+        assert counts
+        assert {int(x) for x in counts} == {7}
+    # Nothing is known of a state that torch has no moments for.
+    state = mx.Chain(mx.ScaleByLion(), mx.ScaleByLearningRate(rate)).init({"v": jnp.ones(2)})
+    filled, _ = checkpoint.state_from_torch(state, {"state": {0: {"step": 7}}}, {"v": 0})
+    assert {int(x) for name, x in checkpoint.state_dict(filled).items() if name.endswith("count")} == {0}
+
+
 def test_only_states_with_moments_of_torch_have_its_step_count():
     """Averages, projectors and statistics that torch doesn't have begin with their own counts."""
     theirs = {0: {"step": np.float32(50), "exp_avg": np.full(2, 0.1), "exp_avg_sq": np.full(2, 0.01)}}

@@ -229,6 +229,27 @@ def test_the_dtype_of_the_numbers(dtype: Any):
     assert mx.tree.leaf_paths(new) == mx.tree.leaf_paths(state)
 
 
+@pytest.mark.parametrize(
+    "inner, dtype, text",
+    [
+        (mx.AdamW(0.1), jnp.bfloat16, r"stores `b2`, 0.999, as 1\. `AdamW\(b2=...\)` must be in \[0, 1\)"),
+        (mx.Chain(mx.Adam(0.1, b2=0.9)), jnp.float16, r"stores `parts.adam.eps`, 1e-08, as 0,.*'parts.adam.eps'"),
+        (mx.Clip(1e9), jnp.float16, "stores `max_delta`, .*, as inf, which is out of the range"),
+        (
+            mx.FromFactory(lambda decay: mx.Adam(0.1, b2=decay), decay=0.999),
+            jnp.bfloat16,
+            "`arguments.decay`.*`Adam",
+        ),
+    ],
+    ids=["decay", "zero", "infinite", "function"],
+)
+def test_a_hyperparameter_that_a_dtype_does_not_hold_is_refused(inner: Any, dtype: Any, text: str):
+    with pytest.raises(ValueError, match=rf"`Injected\(hyperparam_dtype={jnp.dtype(dtype).name}\)` .*{text}"):
+        mx.Injected(inner, hyperparam_dtype=dtype)
+    mx.Injected(inner, hyperparam_dtype=jnp.float32)
+    mx.Injected(inner, "*", hyperparam_dtype=dtype)  # nothing is stored
+
+
 def test_overwriting_with_a_bare_number_is_not_traced():
     transform: Any = mx.Injected(mx.AdamW(0.1))
     _, state = transform.update(G, transform.init(G), G)

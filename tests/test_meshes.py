@@ -11,6 +11,7 @@ import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 import modulax as mx
+from modulax import checkpoint
 from modulax.testing import Case
 
 from .instances import TRANSFORMS, Instance
@@ -59,6 +60,7 @@ def test_a_step_on_explicit_axes(instance: Instance):
         updates = jax.device_put(case.updates(), NamedSharding(explicit, spec_of(case)))
         found = jax.eval_shape(two_steps(case), params, updates)
     assert jtu.tree_structure(found) == jtu.tree_structure(PARAMS)
+    jax.jit(case.transform.init).lower(params)  # outside `jax.set_mesh`
 
 
 # Options that choose between what is kept and what is given, and parameters in bfloat16.
@@ -160,6 +162,33 @@ def test_an_eager_init_puts_the_state_where_the_parameters_are():
             jax.tree.leaves(state), jax.tree.leaves(mx.state_sharding(transform, trained)), strict=True
         ):
             assert x.sharding.is_equivalent_to(wanted, x.ndim) or x.shape == (2,), (x.shape, x.sharding, wanted)
+
+
+EXPLICIT, AUTO = AxisType.Explicit, AxisType.Auto
+
+
+@pytest.mark.parametrize("kinds, spec", [
+    ((EXPLICIT, EXPLICIT), P("a")),
+    ((EXPLICIT, EXPLICIT), P()),
+    ((EXPLICIT, AUTO), P("a", "b")),
+    ((EXPLICIT, AUTO), P(None, ("a", "b"))),
+])  # fmt: skip
+def test_an_eager_init_on_explicit_axes_outside_of_their_mesh(kinds: Any, spec: P):
+    """Nothing is computed from the parameters, and their types name devices."""
+    grid = jax.make_mesh((2, 2), ("a", "b"), axis_types=kinds, devices=jax.devices()[:4])
+    place = NamedSharding(grid, spec)
+    params = {"w": jax.device_put(jnp.ones((8, 8)), place)}
+    optimizer = mx.AdamW(0.1)
+    state = optimizer.init(params)
+    moments = mx.tree.get(state, "mu")["w"], mx.tree.get(state, "nu")["w"]
+    assert all(x.sharding.is_equivalent_to(place, 2) for x in moments)
+    for other in (mx.SGD(0.1, momentum=0.9), mx.LowBit(mx.Lion(0.1), block=4, min_size=8)):
+        first = other.init(params)
+        assert jtu.tree_structure(mx.state_sharding(other, params)) == jtu.tree_structure(first)
+        assert all(x.sharding.device_set == place.device_set for x in jtu.tree_leaves(first))
+        assert other.step(params, first, params)[0]["w"].sharding.is_equivalent_to(place, 2)
+    carried, _ = checkpoint.carry(mx.SGD(0.1, momentum=0.9), params, optimizer, state)
+    assert mx.tree.get(carried, "trace")["w"].sharding.is_equivalent_to(place, 2)
 
 
 def test_what_has_no_sharding_rule_says_so():

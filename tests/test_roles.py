@@ -700,6 +700,24 @@ def test_groups_and_labels_by_role():
     }
 
 
+@pytest.mark.parametrize("make", [
+    lambda labels: mx.Partition({True: mx.SGD(0.1), False: mx.Lion(0.1)}, labels),
+    lambda labels: mx.Masked(mx.SGD(0.1), labels),
+    lambda labels: mx.selective_transform(mx.SGD(0.1), freeze_mask=labels),
+    lambda labels: mx.Chain(mx.SGD(0.1), mx.Freeze(labels)),
+], ids=["Partition", "Masked", "selective_transform", "Freeze"])  # fmt: skip
+def test_a_role_that_no_parameter_has_is_refused(make: Any):
+    tree = {"dense": {"kernel": jnp.ones((3, 4)), "bias": jnp.ones(4)}}
+    both = mx.by_role({mx.Bias: True, mx.Embedding: True})
+    with pytest.raises(ValueError, match=r"no parameter has the role `Embedding`; there are `Bias`, `Hidden`"):
+        make(both).init(tree)
+    make(mx.by_role({mx.Bias: True})).init(tree)
+    # A group lacks the roles of the others, and a model without biases has None in their places.
+    groups = mx.Partition({"a": make(both), "b": mx.SGD(0.1)}, {"dense": {"kernel": "a", "bias": "b"}})
+    groups.init(tree)
+    make(both).init({"dense": {"kernel": jnp.ones((3, 4)), "bias": None}})
+
+
 def test_a_group_of_a_role_is_never_empty_by_mistake():
     """What is called `bias` is one in every dict; an error names the parameters of which nothing is known."""
     w, v = jnp.ones((3, 4)), jnp.ones(4)

@@ -48,6 +48,10 @@ def advance(optimizer: Any, carry: Any) -> Any:
 
 QUIET: dict[str, Any] = {"progress": False, "devices": 1}
 TRAINABLE = sweeps.Trainable(start, advance)
+LOGGED = sweeps.Trainable(
+    lambda optimizer, key: jax.random.uniform(key),
+    lambda optimizer, carry: (carry, {"loss": carry, "rate": jax.jit(jnp.copy)(optimizer.learning_rate)}),
+)
 NO_STATE = sweeps.Trainable(lambda optimizer, key: jax.random.uniform(key), lambda optimizer, carry: (carry, carry))
 RATES = sweeps.grid(mx.SGD(1e-3, momentum=0.5), learning_rate=np.logspace(-4, 0, 27))
 
@@ -238,9 +242,16 @@ def test_pbt_changes_the_optimizer_that_the_carry_holds(monkeypatch: pytest.Monk
         (definition, state), rate = of_nnx_on(optimizer, carry)
         return (definition, nnx.as_pure(state)), rate
 
+    jitted = jax.jit(lambda optimizer: jax.jit(of_linen, static_argnums=1)(optimizer, None))
+
+    def logged_on(optimizer: Any, carry: Any) -> Any:
+        new, rate = of_linen_on(optimizer, carry)
+        return new, jnp.where(optimizer[1].learning_rate > 0, rate, 0)
+
     members = sweeps.grid(mx.Chain(mx.Clip(1e9), mx.SGD(0.1)), learning_rate=[0.125, 0.25, 0.375, 0.5])
     explore = {"learning_rate": lambda rate, u: rate + 0.0625}
-    for training in ((of_linen, of_linen_on), (of_nnx, of_nnx_on), (pure, pure_on)):
+    in_program = lambda optimizer, key: jitted(optimizer), logged_on
+    for training in ((of_linen, of_linen_on), in_program, (of_nnx, of_nnx_on), (pure, pure_on)):
         found = sweeps.pbt(members, sweeps.Trainable(*training), segments=3, explore=explore, **QUIET)
         assert found.history["learning_rate"][3].tolist() == [0.5, 0.1875, 0.1875]
         np.testing.assert_allclose(found.metrics[:, 0], found.history["learning_rate"], rtol=1e-5)
@@ -424,6 +435,10 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "an optimizer that isn't used": (
         lambda: sweeps.pbt(RATES, NO_STATE, segments=2, explore={"learning_rate": 1.2}, **QUIET),
+        r"`sweeps.pbt\(explore=\{'learning_rate': ...\}\)` has no effect, because `advance",
+    ),
+    "a log alone": (
+        lambda: sweeps.pbt(RATES, LOGGED, "loss", segments=2, explore={"learning_rate": 1.2}, **QUIET),
         r"`sweeps.pbt\(explore=\{'learning_rate': ...\}\)` has no effect, because `advance",
     ),
     "out of range": (

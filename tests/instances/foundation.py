@@ -196,8 +196,8 @@ TRANSFORMS = (
     ),
     Instance(
         "Injected",
-        lambda: mx.Injected(mx.AdamW(0.1)),
-        lambda: optax.inject_hyperparams(optax.adamw)(0.1),
+        lambda: mx.Injected(mx.AdamW(0.1, b2=0.99, eps=1e-3)),  # which a dtype of 16 bits holds
+        lambda: optax.inject_hyperparams(optax.adamw)(0.1, b2=0.99, eps=1e-3),
     ),
     Instance(
         "FromFactory",

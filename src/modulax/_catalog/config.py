@@ -18,8 +18,9 @@ from .._containers.chain import Chain
 from .._protocol.container import check_part
 from .._protocol.frozen import freeze_hyperparameters, is_frozen
 from .._protocol.hyperparameters import AbstractHyperparameters, format_value
-from .._protocol.masks import AbstractLabels, is_call
+from .._protocol.masks import AbstractLabels, is_call, not_in
 from .._protocol.transform import AbstractTransform
+from .._roles.labels import by_path_or_role
 from .._roles.role import AbstractRole
 from .._support.checks import brief
 from .._support.keys import is_key_data
@@ -29,6 +30,8 @@ from .registry import get
 VERSION = 1
 _MARKS = ("name", "items", "list", "object", "dtype")
 _MODULES = ("", "schedules", "aggregate")
+# Functions that make labels inside other functions, `selective_transform` and `groups`.
+_LABELS = {"not_in": not_in, "by_path_or_role": by_path_or_role}
 
 
 def to_config(optimizer: AbstractTransform) -> dict[str, Any]:
@@ -100,6 +103,7 @@ def _encoded(x: Any, path: tuple[str, ...], is_in_frozen: bool = False) -> Any:
         plain = x.plain()
         return _refused(x, path) if plain is x else _encoded(plain, path, is_in_frozen)
     is_record = is_call(x) or hasattr(x, "_fields") or isinstance(x, (AbstractHyperparameters, AbstractRole))
+    is_record = is_record or _is_exported_record(x)  # dimension numbers
     if is_record or isinstance(x, (Mapping, tuple, list)):
         return _encoded_tree(x, is_record, path, is_in_frozen)
     return _public(x, path)
@@ -159,6 +163,12 @@ def _public(x: Any, path: tuple[str, ...]) -> Any:
     return _refused(x, path)
 
 
+def _is_exported_record(x: Any) -> bool:
+    """Whether it is a dataclass that modulax exports, such as the axes of matrices."""
+    place = importlib.import_module("modulax")
+    return dataclasses.is_dataclass(x) and getattr(place, type(x).__name__, None) is type(x)
+
+
 def _refused(x: Any, path: tuple[str, ...]) -> Any:
     what = "a function" if inspect.isroutine(x) else f"a `{type(x).__name__}`"
     raise ValueError(
@@ -203,7 +213,7 @@ def _made(name: str, fields: dict[str, Any], classes: Mapping[str, type]) -> Any
     """The result of a class or of a function of modulax, from its arguments or from all of its fields."""
     place = importlib.import_module("modulax")
     try:
-        made_by = classes[name] if name in classes else operator.attrgetter(name)(place)
+        made_by = classes.get(name) or _LABELS.get(name) or operator.attrgetter(name)(place)
     except AttributeError:
         made_by = get(name)
     if made_by is Chain:

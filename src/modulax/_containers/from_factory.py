@@ -12,7 +12,7 @@ from .._protocol.container import check_part
 from .._protocol.fields import required_numbers
 from .._protocol.hyperparameters import format_call
 from .._protocol.optimizer import AbstractOptimizer
-from .._protocol.transform import AbstractTransform
+from .._protocol.transform import AbstractTransform, everything_in
 from .._support.checks import listing, suggestion
 from .._support.keys import is_key_data, is_typed_key
 from .._support.types import ARRAY_TYPES
@@ -55,6 +55,13 @@ class FromFactory(AbstractOptimizer):
 
     def __repr__(self) -> str:
         return format_call("FromFactory", {"factory": self.factory, **self.arguments})
+
+
+def call_factories(transform: AbstractTransform) -> None:
+    """Call the functions in a transform with their arguments, which raises the errors of what these are used for."""
+    for x in everything_in(transform):
+        if isinstance(x, FromFactory):
+            x.transform()
 
 
 def _name(function: Any) -> str:

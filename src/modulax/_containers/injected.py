@@ -16,10 +16,12 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import DTypeLike
 
 from .._protocol.container import AbstractContainer, required_part
-from .._protocol.hyperparameters import Hyperparameters
+from .._protocol.hyperparameters import Hyperparameters, format_value
 from .._protocol.last_step import at_last_step
 from .._protocol.schedule import is_schedule
 from .._protocol.schedule_values import advance, schedule_states, with_current_values
@@ -31,7 +33,7 @@ from .._support.types import Count, Params, State, Updates
 from .._support.variables import is_variable
 from ..tree._names import Path, joined, paths_named, unknown_name
 from ..tree._paths import key_names, named_leaves
-from .from_factory import from_call
+from .from_factory import call_factories, from_call
 
 
 class InjectedState(AbstractState):
@@ -178,7 +180,8 @@ class Injected(AbstractContainer):
             affect the dtypes of parameters and updates, nor do these affect it.
 
     Raises:
-        ValueError: if `static_args` names no hyperparameter, or `hyperparam_dtype` is not a floating-point dtype.
+        ValueError: if `static_args` names no hyperparameter, if `hyperparam_dtype` is not a floating-point dtype, or if
+            a hyperparameter is zero in it or outside of its range, as a decay of 0.999 is, which bfloat16 rounds to 1.
     """
 
     _keeps_gradients: ClassVar[bool] = True
@@ -201,6 +204,26 @@ class Injected(AbstractContainer):
             if not paths_named(_paths(self.inner), name) and name not in _static_names(self.inner):
                 there = [x.path for x in self.inner.addresses().values()]
                 raise unknown_name("Injected(static_args=...)", name, there, what="hyperparameter `{}`")
+        if self.hyperparam_dtype is not None:
+            self._check_rounded(jnp.dtype(self.hyperparam_dtype))
+
+    def _check_rounded(self, dtype: Any) -> None:
+        """Raise an error for a hyperparameter that is valid, and is not as the state stores it."""
+        static = self._static_paths()
+        for name, accessor in self.inner.addresses().items():
+            value = accessor(self.inner)
+            is_known = not isinstance(value, Tracer) and not is_schedule(value) and not is_key_data(value)
+            if not is_known or np.shape(value) or not static.isdisjoint(_beginnings(tuple(map(str, accessor.path)))):
+                continue
+            exact = np.asarray(value, np.float64)
+            with np.errstate(over="ignore"):  # which the message says
+                stored = exact.astype(dtype).astype(np.float64)
+            if reason := _why_not_stored(self.inner, name, exact, stored):
+                raise ValueError(
+                    f"`Injected(hyperparam_dtype={dtype.name})` stores `{name}`, {format_value(value)}, as {stored:g}"
+                    f"{reason} Keep it out of the state, `static_args={(*self.static_args, name)!r}`, or leave "
+                    f"`hyperparam_dtype` out."
+                )
 
     def init(self, params: Params) -> InjectedState:
         """Return a copy of the hyperparameters, and the inner state."""
@@ -240,9 +263,12 @@ class Injected(AbstractContainer):
         numbers = jtu.tree_map(ruling, self.inner, state.hyperparameters, is_leaf=is_schedule)
         return with_current_values(numbers, state.count, state.schedule_states, extra)
 
+    def _static_paths(self) -> set[Path]:
+        return {path for name in self.static_args for path in paths_named(_paths(self.inner), name)}
+
     def _kept(self, inner: AbstractTransform) -> AbstractTransform:
         """The inner transform with the hyperparameters as the state stores them, and None for `static_args`."""
-        static = {path for name in self.static_args for path in paths_named(_paths(self.inner), name)}
+        static = self._static_paths()
 
         def kept(keys: Any, x: Any) -> Any:
             if not static.isdisjoint(_beginnings(key_names(keys))):
@@ -260,6 +286,21 @@ class Injected(AbstractContainer):
             return None if x is None else jnp.asarray(x, _dtype(x, None))
 
         return jtu.tree_map(merged, kept, inner, is_leaf=lambda x: x is None)
+
+
+def _why_not_stored(inner: AbstractTransform, name: str, exact: np.ndarray, stored: np.ndarray) -> str:
+    """Why a number cannot take the place of a hyperparameter, after "stores it as"; empty if it can."""
+    if not np.isfinite(stored) and np.isfinite(exact):
+        return ", which is out of the range of this dtype."
+    if stored == 0 and exact != 0:
+        return ", which has no effect."
+    if stored == exact:
+        return ""
+    try:
+        call_factories(inner.replace(**{name: float(stored)}))
+    except ValueError as error:
+        return f". {error}"
+    return ""
 
 
 def injected_paths(transform: AbstractTransform, path: Path = ()) -> set[str]:

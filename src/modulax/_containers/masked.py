@@ -47,6 +47,7 @@ class Masked(AbstractContainer):
 
     def init(self, params: Params) -> MaskedState:
         """Return the initial state of the inner transform, for the chosen leaves."""
+        self.mask.refuse_unused(self, params)
         chosen = self.chosen(params)
         if self.otherwise == "keep" and self.inner.example_axes and any(chosen) and not all(chosen):
             raise ValueError(
@@ -117,6 +118,7 @@ class Freeze(AbstractLeafwise):
 
     def where(self, tree):
         """Return which leaves are frozen."""
+        self.mask.refuse_unused(self, tree)
         return mask_of(self, self.mask, tree)
 
     def _effect(self, tree, state=None):

@@ -46,7 +46,11 @@ class MultiStepsState(AbstractState):
     mini_step: Count = shared()
     gradient_step: Count = shared(metric=True)
     inner_opt_state: State = nested()
-    acc_grads: PyTree = like_params(exact=True)
+    acc_grads: PyTree = like_params(
+        exact=True,
+        form=lambda rule: rule.use_grad_mean,
+        scale=lambda rule, state: jnp.maximum(state.mini_step, 1) if rule.use_grad_mean else 1,
+    )
     skip_state: PyTree = shared(metric=True)
 
 

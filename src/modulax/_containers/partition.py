@@ -88,6 +88,7 @@ class Partition(AbstractContainer):
 
     def init(self, params: Params) -> PartitionState:
         """Return the initial state of every transform, for the leaves of its group."""
+        self.labels.refuse_unused(self, params)
         groups = self.groups(params)
         for label, t in self.transforms.items() if self.example_axes else ():
             frozen = t._effect(select(params, groups[label])).frozen or [False]

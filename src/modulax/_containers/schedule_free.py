@@ -32,11 +32,16 @@ class ScheduleFreeState(AbstractState):
     optax_fields: ClassVar[tuple[str, ...]] = ("b1", "weight_sum", "step_count", "max_lr", "base_optimizer_state", "z")
 
     weight_sum: Float[Array, ""] = shared(kw_only=True)  # the second field in optax
-    step_count: Count = shared(kw_only=True)
+    step_count: Count = shared(kw_only=True, origin=lambda rule: _first_step(rule))
     max_lr: Float[Array, ""] = shared(kw_only=True)
     base_optimizer_state: State = nested()
     z: PyTree = like_params(copied=True)
     x: PyTree = like_params(copied=True)
+
+
+def _first_step(rule: Any) -> int:
+    """The step count at the first step: optax counts from 1."""
+    return int(rule.follow == "optax")
 
 
 class ScheduleFree(AbstractSteering):
@@ -100,8 +105,7 @@ class ScheduleFree(AbstractSteering):
         def copied(tree: Params) -> PyTree:
             return jtu.tree_map(lambda p: copy_in(p, self.state_dtype or at_least_float32(p.dtype)), tree)
 
-        # optax counts from 1.
-        step_count = jnp.full((), self.follow == "optax", jnp.int32)
+        step_count = jnp.full((), _first_step(self), jnp.int32)
         return ScheduleFreeState(
             weight_sum=jnp.zeros((), default_float()),
             step_count=step_count,
@@ -169,7 +173,7 @@ class ScheduleFree(AbstractSteering):
 
     def _inside(self, step_count: Any) -> AbstractTransform:
         """The base optimizer with its schedules at their current values; they begin at the first step."""
-        return resolve([self.base_optimizer], step_count - int(self.follow == "optax"))[0]
+        return resolve([self.base_optimizer], step_count - _first_step(self))[0]
 
     def _numbers(self, state: ScheduleFreeState) -> tuple[Any, Any, Any]:
         return resolve((self.learning_rate, self.b1, self.weight_lr_power), state.step_count)

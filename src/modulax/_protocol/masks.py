@@ -31,10 +31,10 @@ from ..tree._paths import (
 
 
 class Call(NamedTuple):
-    """A call of a function of modulax, for `to_config`.
+    """A call of a function that makes labels, for `to_config`.
 
     Args:
-        function: its public name.
+        function: its public name, or one that `from_config` knows.
         arguments: its arguments.
     """
 
@@ -67,6 +67,14 @@ class AbstractLabels(abc.ABC):
         """
         del find
         return self
+
+    def refuse_unused(self, owner: object, tree: PyTree) -> None:  # noqa: B027 (most labels have nothing to refuse)
+        """Raise an error if something that the labels name is nowhere in the parameters, unless `labels` raises it.
+
+        Args:
+            owner: the transform that has the labels.
+            tree: the parameters.
+        """
 
     def plain(self) -> Any:
         """Return what the labels were made of, a tree of plain values or a `Call`; the labels themselves otherwise."""
@@ -131,6 +139,12 @@ class _Not(AbstractLabels):
 
     def __repr__(self) -> str:
         return f"not_in({self.mask!r})"
+
+    def refuse_unused(self, owner: object, tree: PyTree) -> None:
+        self.mask.refuse_unused(owner, tree)
+
+    def plain(self) -> Call:
+        return Call("not_in", {"mask": self.mask})
 
     def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
         labels = self.mask.labels(tree, partial=partial)

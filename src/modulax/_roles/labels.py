@@ -45,6 +45,22 @@ class _ByRole(AbstractLabels):
             for role in self.roles.labels(tree)
         ]
 
+    def refuse_unused(self, owner: object, tree: PyTree) -> None:
+        # With absent leaves, as in a group of a `Partition`, the roles may be those of others. A part of a container
+        # may have no parameters.
+        paths = leaf_paths(tree)
+        if not paths or len(leaf_paths(tree, with_none=True)) > len(paths):
+            return
+        roles = self.roles.labels(tree)
+        kind = next((kind for kind, _ in self.groups if not any(isinstance(x, kind) for x in roles)), None)
+        if kind is not None:
+            found = listing(dict.fromkeys(type(x).__name__ for x in roles))
+            raise ValueError(
+                f"`{type(owner).__name__}`, `{self!r}`: no parameter has the role `{kind.__name__}`; there are "
+                f"{found}. `modulax.roles(model)` shows those of all parameters. Leave this role out, or say which "
+                f"parameters have it: `by_role(..., roles={{{paths[-1]!r}: {kind.__name__}()}})`."
+            )
+
     def refuse_unknown(self, tree: PyTree) -> None:
         """Raise an error if parameters of which nothing is known may be those that the first role means."""
         kind = self.groups[0][0]
@@ -75,7 +91,8 @@ def by_role(groups: Mapping[Any, Any], default: Any = False, roles: Any = None) 
         roles: roles by pattern, for what is not found, or the result of `roles`.
 
     Raises:
-        ValueError: if a key is not the class of a role.
+        ValueError: if a key is not the class of a role; in `init` of `Partition`, `Masked` and `Freeze`, if no
+            parameter has one of the roles.
     """
     if not isinstance(groups, Mapping) or not all(isinstance(x, type) and issubclass(x, AbstractRole) for x in groups):
         raise ValueError(
@@ -117,6 +134,13 @@ class _First(AbstractLabels):
                 labels.refuse_unknown(tree)
         rows = zip(*columns, strict=True)
         return [next((label for label in row if label is not None), self.default) for row in rows]
+
+    def plain(self) -> Any:
+        # Each key has labels of its own, which have that key alone.
+        pairs: list[tuple[Any, Any]] = [labels.groups[0] for labels in self.labels_of_keys]  # pyright: ignore
+        same = by_path_or_role(OrderedDict(pairs), self.default)
+        # The roles of one model have no such form.
+        return Call("by_path_or_role", {"names": OrderedDict(pairs), "default": self.default}) if self == same else self
 
     def bound(self, find: Callable[[Any], Any]) -> AbstractLabels:
         return dataclasses.replace(self, labels_of_keys=tuple(x.bound(find) for x in self.labels_of_keys))

@@ -123,6 +123,9 @@ class AbstractState(AbstractModule):
     `modulax.tree.map_params`, `state_sharding`, `describe` and `checkpoint.restore` rely on these declarations.
     """
 
+    optax_forms: ClassVar[tuple[str, ...]] = ()
+    """Fields that optax keeps in the form of `follow="optax"`."""
+
     def __getitem__(self, key: Any) -> Any:
         """Raise an error that says where the value is."""
         where = inside(self, key) if isinstance(key, str) else None
@@ -160,6 +163,8 @@ def like_params(
     copied: bool = False,
     nonnegative: bool = False,
     moment: float | Callable[[Any], Any] | None = None,
+    form: Callable[[Any], Any] | None = None,
+    scale: Callable[[Any, Any], Any] | None = None,
 ) -> Any:
     """Declare a state field that is a tree with the structure of the parameters, such as a moment.
 
@@ -176,12 +181,22 @@ def like_params(
         moment: for a decaying sum of the updates that the rule receives, the number that makes it their average when it
             is multiplied by it, or a function of the rule that returns this number: 1 for the first moment of Adam,
             `lambda rule: 1 - rule.decay` for the momentum of SGD. `checkpoint.carry` takes it over between classes.
+        form: where options of the rule decide what the field holds, a function of the rule that returns which it is.
+            `checkpoint.carry` does not take the field over into a rule of another form, unless `scale` is given.
+        scale: a function of the rule and the state that returns a number. The field times this number is the same in
+            all forms, as a mean of gradients times their number is their sum.
     """
     holds: dict[str, Any] = {"exact": exact or copied, "copied": copied, "nonnegative": nonnegative, "moment": moment}
-    return _field(dataclasses.MISSING, holds="params", **holds)
+    return _field(dataclasses.MISSING, holds="params", form=form, scale=scale, **holds)
 
 
-def shared(default: Any = dataclasses.MISSING, *, kw_only: bool = False, metric: bool = False) -> Any:
+def shared(
+    default: Any = dataclasses.MISSING,
+    *,
+    kw_only: bool = False,
+    metric: bool = False,
+    origin: Callable[[Any], int] | None = None,
+) -> Any:
     """Declare a state field with one value for all parameters, such as a random key or a running loss.
 
     Args:
@@ -190,8 +205,10 @@ def shared(default: Any = dataclasses.MISSING, *, kw_only: bool = False, metric:
         kw_only: whether the constructor takes it by name only.
         metric: whether `optimizer.metrics(state)` lists it for logs, under the name of the field, or under the names
             inside if the value is a tree of scalars.
+        origin: for a count that begins at another number by an option of the rule, a function of the rule that returns
+            this number. `checkpoint.carry` takes it over as the number of steps since then.
     """
-    return _field(default, kw_only, holds="shared", metric=metric)
+    return _field(default, kw_only, holds="shared", metric=metric, origin=origin)
 
 
 def counter(*, steps: bool = True) -> Any:

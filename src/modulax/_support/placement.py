@@ -28,6 +28,23 @@ def shard_like(x: Shaped[Array, "*shape"], like: Shaped[Array, "..."]) -> Shaped
     return _shard_like.bind(x, like)[0]
 
 
+def on_devices_of(tree: PyTree, like: PyTree) -> PyTree:
+    """Return the tree, which a compiled program puts on the devices of the arrays in `like` on explicit axes of a mesh.
+
+    A program that is compiled outside `jax.set_mesh` runs on the devices of its arguments, and `jax.jit` drops those
+    that nothing is computed from, as for zeros of their shape.
+    """
+    leaves, treedef = jtu.tree_flatten(tree)
+    on_mesh = (x for x in jtu.tree_leaves(like) if AxisType.Explicit in jax.typeof(x).sharding.mesh.axis_types)
+    kept, place = next(on_mesh, None), next((i for i, x in enumerate(leaves) if isinstance(x, jax.Array)), None)
+    if kept is None or place is None:
+        return tree
+    # In more dimensions, so that the two shapes differ, and the one array says nothing but where the other is.
+    longer = jnp.expand_dims(kept, tuple(range(leaves[place].ndim + 1)))
+    leaves[place] = shard_like(leaves[place], longer)
+    return treedef.unflatten(leaves)
+
+
 def placed_like(new: PyTree, old: PyTree) -> PyTree:
     """Return `new` with each array where its predecessor in `old` is, also on explicit axes of a mesh.
 
@@ -108,11 +125,20 @@ def placed_at(xs: Sequence[Array], shardings: Sequence[NamedSharding | None]) ->
 
 
 def mesh_sharding(x: Any) -> NamedSharding | None:
-    """The sharding of an array over a mesh of several devices, whose axes XLA divides; None for any other value."""
+    """The sharding of an array over the axes that XLA divides of a mesh of several devices; None for any other value.
+
+    Types say how an array is divided over the explicit axes.
+    """
     sharding = x.sharding if isinstance(x, jax.Array) and not isinstance(x, Tracer) else None
     if not isinstance(sharding, NamedSharding) or len(sharding.device_set) == 1:
         return None
-    return None if AxisType.Explicit in sharding.mesh.axis_types else sharding
+    mesh = sharding.mesh
+    if AxisType.Explicit not in mesh.axis_types:
+        return sharding
+    auto = {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Auto}
+    entries = (names if isinstance(names, tuple) else (names,) for names in sharding.spec)
+    spec = PartitionSpec(*(tuple(name for name in names if name in auto) for names in entries))
+    return sharding.update(spec=spec) if auto else None
 
 
 def _are_alike(x: Any, y: Any) -> bool:
@@ -141,7 +167,7 @@ def undivided(x: Array, axes: Iterable[int]) -> Array:
     """The array with these axes whole on every device of a mesh: on explicit axes, JAX doesn't gather them itself."""
     sharding = jax.typeof(x).sharding
     spec = [None if axis in axes else names for axis, names in enumerate(sharding.spec)]
-    return x if spec == list(sharding.spec) else jax.sharding.reshard(x, PartitionSpec(*spec))
+    return x if spec == list(sharding.spec) else jax.sharding.reshard(x, sharding.update(spec=PartitionSpec(*spec)))
 
 
 def _halves(operands: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:

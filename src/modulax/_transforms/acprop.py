@@ -19,9 +19,15 @@ class ScaleByACPropState(AbstractState):
     """State of `ScaleByACProp`: step count, first moment `mu`, and variance `nu` around it."""
 
     optax_fields: ClassVar[tuple[str, ...]] = ("count", "mu", "nu")
+    optax_forms: ClassVar[tuple[str, ...]] = ("nu",)
 
     mu: PyTree = like_params(moment=1.0)
-    nu: PyTree = like_params(nonnegative=True)
+    # The deviation from the new first moment is `b1` times that from the previous one.
+    nu: PyTree = like_params(
+        nonnegative=True,
+        form=lambda rule: rule.follow,
+        scale=lambda rule, state: 1 if rule.follow == "paper" else rule.b1**2,
+    )
     count: Shared[Count] = counter()
 
 

@@ -19,10 +19,12 @@ class ScaleByAMSGradState(AbstractState):
     """State of `ScaleByAMSGrad`: step count, first moment `mu`, second moment `nu`, and its maximum `nu_max`."""
 
     optax_fields: ClassVar[tuple[str, ...]] = ("count", "mu", "nu", "nu_max")
+    optax_forms: ClassVar[tuple[str, ...]] = ("nu_max",)
 
     mu: PyTree = like_params(moment=1.0)
     nu: PyTree = like_params(nonnegative=True)
-    nu_max: PyTree = like_params(nonnegative=True)
+    # The maximum of the corrected moments is not that of the uncorrected ones, corrected.
+    nu_max: PyTree = like_params(nonnegative=True, form=lambda rule: rule.follow == "optax" and rule.bias_correction_nu)
     count: Shared[Count] = counter()
 
 

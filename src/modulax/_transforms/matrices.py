@@ -40,6 +40,9 @@ class _ByAxes(AbstractLabels):
     def __repr__(self) -> str:
         return repr(self.numbers) if self.more else "None"
 
+    def plain(self) -> Any:
+        return self.numbers if self.more else self
+
     def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
         del partial
         return [self.numbers if x.ndim == 2 or (self.more and x.ndim > 2) else None for x in jtu.tree_leaves(tree)]

@@ -29,7 +29,7 @@ from ..tree._math import trainable
 from ..tree._paths import Names, join, named_leaves
 from ..tree._quantized import is_quantized
 from ..tree._stacks import stack_like, unstack
-from ._parts import Found, StatePart, boxed, parts_of, shapes_of, states_in
+from ._parts import Found, StatePart, boxed, parts_of, quotient, shapes_of, states_in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,11 +165,15 @@ def _fill(
     part: StatePart, sources: Sequence[StatePart], parts: Sequence[StatePart]
 ) -> tuple[dict[Names, Found], dict[Names, str]]:
     """What the state of a part gets from the old states, by name, and why the rest of it is fresh."""
-    alike, peers = ([x for x in states if x.kind == part.kind] for states in (sources, parts))
+    same, peers = ([x for x in states if x.kind == part.kind] for states in (sources, parts))
+    alike = [x for x in same if x.other_form(part) is None]
     found: list[_Unit] = []
     missing: dict[Names, str] = {}
     for unit in part.units:
-        one = _same(unit, part, alike, peers) if alike else _moment(unit, part, sources)
+        if same and not alike:
+            one = _in_another_form(part, same[0])
+        else:
+            one = _same(unit, part, alike, peers) if alike else _moment(unit, part, sources)
         if isinstance(one, str):
             missing[unit] = one
         else:
@@ -215,7 +219,16 @@ def _same(unit: Names, part: StatePart, alike: Sequence[StatePart], peers: Seque
     old, new = source.units[unit], part.units[unit]
     if shapes_of(old) != shapes_of(new):
         return "the old state has it in another shape"
-    return _Unit(source, {key: Found((*source.where, *key), old[key], 1.0) for key in new})
+    factors = {key: source.factor_for(part, key[0]) for key in new}
+    if any(factor is None for factor in factors.values()):
+        return _in_another_form(part, source)
+    return _Unit(source, {key: Found((*source.where, *key), old[key], factors[key]) for key in new})
+
+
+def _in_another_form(part: StatePart, source: StatePart) -> str:
+    name = source.other_form(part)
+    what = f"`{name}`" if name else "one of its fields"
+    return f"by its options, the old `{type(part.transform).__name__}` holds something else in {what}"
 
 
 def _none_of(part: StatePart) -> str:
@@ -234,18 +247,10 @@ def _moment(unit: Names, part: StatePart, sources: Sequence[StatePart]) -> _Unit
     if len(found) != 1:
         return f"{len(found)} old states have a momentum of the same inputs"
     ((source, old),) = found
-    factor = _quotient(source.weight, part.weight)
+    factor = quotient(source.weight, part.weight)
     if factor is None:
         return "a sum without decay has no average"
     return _Unit(source, {names: Found((*source.where, *old), source.units[unit][old], factor)})
-
-
-def _quotient(x: Any, y: Any) -> Any:
-    """The factor between two sums, from the numbers that make them averages; None if one of them is zero."""
-    if isinstance(x, Tracer) or isinstance(y, Tracer):
-        is_zero = jnp.equal(y, 0)
-        return jnp.where(is_zero, 0, x / jnp.where(is_zero, 1, y))
-    return float(x) / float(y) if x and y else None
 
 
 def _numbers(

@@ -101,7 +101,7 @@ class Report:
         proposed: the `rename` with which unused arrays would fill fresh leaves of the same shapes, if there is one.
         remarks: states that are restored in part, such as a count without some of the moments that it counts for;
             states that stay fresh because the checkpoint has several for them, with different counts; and fresh copies
-            of restored parameters, such as the slow weights of `Lookahead`.
+            of restored parameters, such as the slow weights of `Lookahead`; and fields that are as optax keeps them.
     """
 
     restored: dict[str, str]

@@ -7,7 +7,7 @@ read and put into the template, and everything that is left over is reported.
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -23,6 +23,7 @@ from .._support.module import AbstractState
 from ..tree._paths import Names, join, key_names, named_leaves, split
 from ..tree._quantized import dequantize
 from ..tree._stacks import unstack
+from ..tree._state import states_with_names
 from ._convert import check, fill_by_name
 from ._low_bit import Side, widened
 from ._names import Report, Template, named
@@ -52,6 +53,9 @@ def state_from_optax(template: PyTree, source: Any, *, rename: Rename = None, st
     optax's names: `mu` and `nu`, `trace`, `acc_grads` and so on. Floats are cast to the dtypes of the template. The
     step count that an optimizer keeps for its schedules is taken from optax's. `Lookahead` and `ScheduleFree` need the
     parameters too, since optax keeps the slow parameters among them and computes the average from them.
+
+    Some fields hold something else with `follow="optax"`, such as the maximum in `AMSGrad`. Give the optimizer this
+    option where a remark in the report names one.
 
     This converts a state. To use an optax transformation in modulax, see `modulax.from_optax`.
 
@@ -98,7 +102,7 @@ def state_from_optax(template: PyTree, source: Any, *, rename: Rename = None, st
             raise ValueError(_disagreement(owner, lacking, left))
         lent = not isinstance(source, (str, os.PathLike))
         said = () if strict else remarks(Nesting(form, set(), own, ()), own, plan.values)
-        report = dataclasses.replace(report, remarks=said)
+        report = dataclasses.replace(report, remarks=(*said, *_remarks_on_forms(form, plan.values)))
         return _filled(template, own, plan.values, theirs, fetch, lent, before, rename), report
 
 
@@ -145,6 +149,8 @@ def state_to_optax(template: PyTree, source: PyTree) -> Any:
             f"`{owner}`: the {what} state. Pass `tx.init(params)` of the transformation that corresponds to the "
             f"optimizer.{_hint(lost)}"
         )
+    sources = [source for value in plan.values.values() for source in value.sources]
+    report = dataclasses.replace(report, remarks=tuple(_remarks_on_forms(form, sources)))
     return _filled(template, own, plan.values, found, lambda wanted: {x: found[x] for x in wanted}, True), report
 
 
@@ -156,6 +162,16 @@ def _outermost(tree: PyTree, kind: type) -> list[tuple[Names, Any]]:
     """The outermost nodes of a class in a tree, with their locations."""
     found = jtu.tree_leaves_with_path(tree, is_leaf=lambda x: isinstance(x, kind))
     return [(key_names(path), x) for path, x in found if isinstance(x, kind)]
+
+
+def _remarks_on_forms(form: PyTree, converted: Collection[Names]) -> list[str]:
+    """What to say of converted fields that hold something else without `follow="optax"`."""
+    return [
+        f"`{join(path)}` is in optax what it is with `follow='optax'`: give our optimizer this option."
+        for where, state in states_with_names(form)
+        for path in ((*where, field) for field in state.optax_forms)
+        if any(name[: len(path)] == path for name in converted)
+    ]
 
 
 def _hyperparameters(tree: PyTree) -> list[Names]:

@@ -5,7 +5,9 @@ import functools
 from collections.abc import Container, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import jax.tree_util as jtu
+from jax.core import Tracer
 from jaxtyping import PyTree
 
 from .._protocol.leafwise import AbstractLeafwise
@@ -68,7 +70,7 @@ class StatePart:
 
     @property
     def kind(self) -> Any:
-        """Equal for two states of which one can go on from the other."""
+        """Equal for two states of which one can go on from the other, unless they hold something in another form."""
         return type(self.transform), type(self.state), self.inputs, self.is_auxiliary
 
     @property
@@ -84,6 +86,28 @@ class StatePart:
         declared = ((field.name, field.metadata.get("moment")) for field in fields)
         return next(((name, moment) for name, moment in declared if moment is not None), ("", None))
 
+    def other_form(self, part: "StatePart") -> str | None:
+        """The field of a part of the same kind that holds something else there than here, and cannot be converted."""
+        forms = ((field.name, field.metadata) for field in dataclasses.fields(self.state))
+        return next((x for x, declared in forms if self._differs(part, declared) and not declared.get("scale")), None)
+
+    def factor_for(self, part: "StatePart", name: str) -> Any:
+        """By what a field is multiplied for a part of the same kind; None if it becomes nothing."""
+        declared = next(field.metadata for field in dataclasses.fields(self.state) if field.name == name)
+        if not self._differs(part, declared):
+            return 1.0
+        return quotient(*(declared["scale"](x.transform, self.state) for x in (self, part)))
+
+    def _differs(self, part: "StatePart", declared: Mapping[str, Any]) -> bool:
+        form = declared.get("form")
+        return form is not None and form(self.transform) != form(part.transform)
+
+    def _shift_for(self, part: "StatePart", name: str) -> int:
+        """What is added to a count for a part of the same kind, which may begin at another number."""
+        fields = dataclasses.fields(self.state)
+        origin = next((field.metadata.get("origin") for field in fields if field.name == name), None)
+        return 0 if origin is None else origin(part.transform) - origin(self.transform)
+
     def moment_of(self, unit: Names) -> Names | None:
         """The field and the path of the moment of the inputs for a parameter, if the state has one."""
         found = [key for key in self.units.get(unit, ()) if key[0] == self._moment[0]]
@@ -94,7 +118,9 @@ class StatePart:
         if self.kind == part.kind:
             if shapes_of(self.numbers) != shapes_of(part.numbers):
                 return "the numbers that all parameters share have another form in the old state"
-            return {key: Found((*self.where, *key), x, 1.0) for key, x in self.numbers.items()}
+            shifts = {key: self._shift_for(part, key[0]) for key in self.numbers}
+            moved = {key: x + shifts[key] if shifts[key] else x for key, x in self.numbers.items()}
+            return {key: Found((*self.where, *key), x, 1.0) for key, x in moved.items()}
         if part.counter is None or list(part.numbers) != [(part.counter,)]:
             return "the state has numbers that a momentum does not tell"
         if self.steps is None:
@@ -132,6 +158,14 @@ class StatePart:
     def located(self, values: dict[Names, Any]) -> dict[Names, Any]:
         """Values by field and path with the whole names."""
         return {(*self.where, *key): x for key, x in values.items()}
+
+
+def quotient(x: Any, y: Any) -> Any:
+    """The factor between two sums, from the numbers that make them equal; None if one of them is zero."""
+    if isinstance(x, Tracer) or isinstance(y, Tracer):
+        is_zero = jnp.equal(y, 0)
+        return jnp.where(is_zero, 0, x / jnp.where(is_zero, 1, y))
+    return float(x) / float(y) if x and y else None
 
 
 def shapes_of(arrays: Mapping[Names, Any]) -> dict[Names, tuple[int, ...]]:

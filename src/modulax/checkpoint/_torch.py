@@ -1,5 +1,6 @@
 """Convert optimizer states of PyTorch to states of modulax."""
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ from .._support.checks import listing
 from .._support.types import State
 from ..tree._paths import Names, split
 from ..tree._stacks import unstack
-from ..tree._state import sections
+from ..tree._state import sections, states_with_names
 from ._convert import load_state_dict
 from ._low_bit import widened
 from ._names import Report, stored
@@ -63,15 +64,37 @@ def state_from_torch(
     places = [place for place in _places(form) if place.field in moments.get(place.path, {})]
     for name, field, path, _ in places:
         flat[name] = _cast(convert(path, moments[path][field]), wanted[name].dtype)
-    filled = {place.state for place in places}
-    for name, field, _, state in _places(form) if steps else ():
-        # An optimizer has a step count for its schedules beside the states inside it. Other states that count, such as
-        # that of `ReduceOnPlateau`, have nothing in torch.
-        is_clock = field == "step" and any(x[: len(state) + 1] == (*state, "inner") for x in filled)
-        if is_clock or (field == "count" and state in filled):
-            # torch counts for each parameter, and one that had no gradient at first is behind.
-            flat[name] = np.asarray(max(steps), wanted[name].dtype)
+    for name in _step_counts(form, {place.state for place in places}) if steps else ():
+        # torch counts for each parameter, and one that had no gradient at first is behind.
+        flat[name] = np.asarray(max(steps), wanted[name].dtype)
     return load_state_dict(template, flat, strict=False)
+
+
+def _step_counts(form: State, filled: set[Names]) -> Iterator[str]:
+    """The names of the counts that torch's count is: those beside moments, and the clocks of schedules.
+
+    An optimizer has a clock beside the states inside it, and a factor that follows a schedule holds nothing else.
+    Other states that count, such as that of `ReduceOnPlateau`, have nothing in torch.
+
+    Args:
+        form: the template.
+        filled: the names of the states that torch has moments for.
+    """
+    kinds = {section.names: section.kind for section in sections(form)}
+    states = dict(states_with_names(form))
+    places = list(_places(form))
+    untouched = [x.state for x in places if kinds[*x.state, x.field] == "params" and x.state not in filled]
+
+    def is_clock(state: Names) -> bool:
+        has_moments = any(x[: len(state)] == state for x in filled)
+        lacks_none = bool(filled) and not any(x[: len(state)] == state for x in untouched)
+        return (*state, "schedule_states") in kinds and (has_moments or lacks_none)
+
+    for name, field, _, state in places:
+        counts = next((x.metadata.get("counts") for x in dataclasses.fields(states[state]) if x.name == field), None)
+        is_alone = bool(filled) and counts == "steps" and sum(x.state == state for x in places) == 1
+        if (field == "count" and state in filled) or is_alone or (field in ("step", "count") and is_clock(state)):
+            yield name
 
 
 def _cast(x: Any, dtype: Any) -> Any:

@@ -21,6 +21,7 @@ from ._population import Lane, Structure
 from ._sweep import Members
 
 COPIES = ("copy", "copy_p", "device_put", "convert_element_type")  # operations that keep a value
+CALLS = ("jit", "pjit")  # the name of the operation depends on the version of JAX
 
 
 def leaves_of(structure: Structure, names: Mapping[str, Sequence[str]]) -> dict[str, list[int]]:
@@ -74,7 +75,7 @@ def _copied(structure: Structure, carry: PyTree) -> dict[str, list[int]]:
     if structure.start is None:
         return {}
     jaxpr = structure.start.traced.closed.jaxpr
-    numbers, origins = _numbers(structure, jaxpr), _origins(jaxpr)
+    numbers, (origins, _) = _numbers(structure, jaxpr), _flow(jaxpr)
     found = defaultdict[str, list[int]](list)
     for i, ((names, _), x) in enumerate(zip(named_leaves(carry), jaxpr.outvars, strict=True)):
         own = None if isinstance(x, Literal) else numbers.get(origins.get(x, x))
@@ -84,10 +85,10 @@ def _copied(structure: Structure, carry: PyTree) -> dict[str, list[int]]:
 
 
 def _read(structure: Structure) -> set[str]:
-    """The dotted paths of the hyperparameters that a segment reads."""
+    """The dotted paths of the hyperparameters that a segment computes with, and not only returns, as for a log."""
     jaxpr = structure.segment.traced.closed.jaxpr
-    read = {id(x) for equation in jaxpr.eqns for x in equation.invars}.union(map(id, jaxpr.outvars))
-    return {joined(names) for x, names in _numbers(structure, jaxpr).items() if id(x) in read}
+    _, read = _flow(jaxpr)
+    return {joined(names) for x, names in _numbers(structure, jaxpr).items() if x in read}
 
 
 def _numbers(structure: Structure, jaxpr: Jaxpr) -> dict[Any, Names]:
@@ -96,14 +97,35 @@ def _numbers(structure: Structure, jaxpr: Jaxpr) -> dict[Any, Names]:
     return {x: names for x, (names, _) in rows}
 
 
-def _origins(jaxpr: Jaxpr) -> dict[Any, Any]:
-    """The variable that each copy in a program is a copy of."""
+def _flow(jaxpr: Jaxpr) -> tuple[dict[Any, Any], set[Any]]:
+    """The variable that each copy in a program is a copy of, and those that the program computes with."""
     origins: dict[Any, Any] = {}
+    read: set[Any] = set()
+
+    def origin(x: Any) -> Any:
+        return origins.get(x, x)
+
     for equation in jaxpr.eqns:
+        inside = _program_of(equation)
         if equation.primitive.name in COPIES:
             pairs = zip(equation.outvars, equation.invars, strict=True)
-            origins |= {new: origins.get(old, old) for new, old in pairs if not isinstance(old, Literal)}
-    return origins
+            origins |= {new: origin(old) for new, old in pairs if not isinstance(old, Literal)}
+        elif inside is None:
+            read |= {origin(x) for x in equation.invars if not isinstance(x, Literal)}
+        else:
+            copies, used = _flow(inside)
+            pairs = zip(inside.invars, equation.invars, strict=True)
+            given = {x: origin(y) for x, y in pairs if not isinstance(y, Literal)}
+            read |= {given[x] for x in used if x in given}
+            returned = [None if isinstance(x, Literal) else copies.get(x, x) for x in inside.outvars]
+            pairs = zip(equation.outvars, returned, strict=True)
+            origins |= {new: given[x] for new, x in pairs if x is not None and x in given}
+    return origins, read
+
+
+def _program_of(equation: Any) -> Jaxpr | None:
+    """The program that an operation calls with its own arguments, as `jax.jit` does."""
+    return equation.params["jaxpr"].jaxpr if equation.primitive.name in CALLS else None
 
 
 def write_values(lane: Lane, members: Members, replaced: np.ndarray, leaves: Mapping[str, list[int]]) -> None:
