@@ -7,7 +7,6 @@ else as soon as it is. modulax itself doesn't import Flax.
 import importlib
 import importlib.abc
 import sys
-from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
@@ -63,9 +62,7 @@ class _Loader(importlib.abc.Loader):
 class _Finder(importlib.abc.MetaPathFinder):
     """Notices the import of `flax.serialization`, also a second one, such as a reload, which begins a new registry."""
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
         if fullname != SERIALIZATION:
             return None
         spec = PathFinder.find_spec(fullname, path, target)

@@ -33,7 +33,8 @@ def from_state_dict(target: PyTree, state: Mapping[str, Any], where: str) -> PyT
     Raises:
         ValueError: if names, shapes or dtypes don't agree.
     """
-    saved = {names: x if isinstance(x, jax.Array) else np.asarray(x) for names, x in named_leaves(state)}
+    leaves = [(names or ("",), x) for names, x in named_leaves(state)]
+    saved = {names: x if isinstance(x, jax.Array) else np.asarray(x) for names, x in leaves}
     try:
         return fill(Template(target), saved, lambda _: saved, rename=None, strict=True, lent=True)[0]
     except ValueError as error:
