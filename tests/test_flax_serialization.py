@@ -122,7 +122,7 @@ def everything(n: int) -> Everything:
 
 def test_whatever_is_in_a_state():
     state, target = everything(1), everything(2)
-    back = serialization.from_bytes(target, serialization.to_bytes(state))
+    back: Any = serialization.from_bytes(target, serialization.to_bytes(state))
     assert jtu.tree_structure(back) == jtu.tree_structure(target)
     np.testing.assert_array_equal(jax.random.key_data(back.key), jax.random.key_data(state.key))
     assert_equal(eqx.tree_at(lambda x: x.key, back, state.key), state)
@@ -171,7 +171,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("change", "message"), MISTAKES.values(), ids=MISTAKES)
+@pytest.mark.parametrize("change, message", MISTAKES.values(), ids=MISTAKES)
 def test_mistakes(change: Callable[[Any], Any], message: str):
     state = {"states": [mx.Adam(1e-3).init(PARAMS)]}
     stored = serialization.to_state_dict(state)
@@ -199,7 +199,7 @@ def test_a_training_state_goes_on(cls: Any):
 
     optimizer = mx.Chain(mx.ClipByGlobalNorm(1.0), mx.AdamW(0.1))
     saved = step(create(0.1))
-    restored = serialization.from_bytes(create(0.5 if has_data else 0.1), serialization.to_bytes(saved))
+    restored: Any = serialization.from_bytes(create(0.5 if has_data else 0.1), serialization.to_bytes(saved))
     assert not has_data or restored.tx["adamw"].learning_rate == np.float32(0.1)
     if not has_data:  # whose optimizer is a constant of the program
         restored = restored.replace(tx=saved.tx)
@@ -208,7 +208,7 @@ def test_a_training_state_goes_on(cls: Any):
 
 def test_the_optimizer_of_nnx():
     model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
-    optimizer = mx.nnx.Optimizer(model, mx.AdamW(1e-3))
+    optimizer = modulax.nnx.Optimizer(model, mx.AdamW(1e-3))
     state = nnx.state(optimizer)
     names = set(checkpoint.state_dict(state))
     filled = numbered(nnx.to_pure_dict(state))

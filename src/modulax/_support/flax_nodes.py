@@ -45,6 +45,8 @@ def _from_state_dict(target: Any, state: Any) -> Any:
 class _Loader(importlib.abc.Loader):
     """Executes `flax.serialization` as another loader does, and registers the classes that were made before."""
 
+    _loader: Any = None  # until `__init__`, so that a copy can be made
+
     def __init__(self, loader: Any):
         self._loader = loader
 
