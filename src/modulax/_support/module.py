@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import equinox as eqx
 
+from .flax_nodes import register_class
 from .optree_nodes import register_module
 from .wrong_calls import NoAttributeError, inside, swapped_part, wrong_call
 
@@ -55,7 +56,8 @@ class AbstractModule(_AbstractModule):
     library are called, not passed around as pytrees. Without the interception, flattening states takes half the time,
     and `jax.jit(optimizer.step)` works, because a Python bound method is hashable.
 
-    Every subclass is registered with optree too: `optree.tree_paths(optimizer, namespace="modulax")`.
+    Every subclass is registered with optree too, `optree.tree_paths(optimizer, namespace="modulax")`, and with
+    `flax.serialization`.
     """
 
     _operators: ClassVar[tuple[str, ...]] = ("__call__", "__len__", "__contains__")
@@ -89,6 +91,7 @@ class AbstractModule(_AbstractModule):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         register_module(cls)
+        register_class(cls)
 
     def __dir__(self) -> list[str]:
         """List the fields and what a user calls, without the protocol that the library itself uses."""

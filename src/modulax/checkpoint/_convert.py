@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import PyTree
 
 from ..tree._paths import Names, join, split
@@ -75,6 +76,8 @@ def into(leaf: Any, value: Any, *, copy: bool) -> Any:
 
 def _place(leaf: Any, value: Any) -> Any:
     """The sharding of the leaf; or None where no one has placed it, so that JAX combines it with any other arrays."""
+    if isinstance(leaf, Tracer) or isinstance(value, Tracer):
+        return None
     if leaf.sharding is None or getattr(leaf, "committed", True):
         return leaf.sharding
     kind = leaf.sharding.memory_kind

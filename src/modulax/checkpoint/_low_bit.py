@@ -138,7 +138,7 @@ def by_end(names: Iterable[Names]) -> dict[Names, list[Names]]:
 def _phases_without_counterpart(arrays: Mapping[Names, Any], others: Mapping[Names, Any]) -> set[Names]:
     """The phases of one side only; none if the other side too has some of its own, which may have been renamed."""
     own, other = phases(arrays), phases(others)
-    return set() if other - own else own - other
+    return set() if other - own else own - others.keys()
 
 
 def phases(arrays: Mapping[Names, Any]) -> set[Names]:

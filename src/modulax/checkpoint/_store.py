@@ -31,7 +31,7 @@ from ..tree._paths import Names, join, key_names, split
 from ._convert import fill
 from ._names import Report, Template
 from ._renaming import Rename
-from ._stored import as_stored, is_key, plain
+from ._stored import as_stored, is_key, nested, plain
 
 
 def _orbax() -> Any:
@@ -64,7 +64,8 @@ def save(path: str | os.PathLike[str], tree: PyTree, *, overwrite: bool = False)
     """
     ocp = _orbax()
     target = Path(os.path.realpath(path))  # of a link, what it leads to
-    flat = {names: _as_array(plain(x)) for names, x in Template(tree).arrays.items()}
+    # Without escapes, orbax would write `{"a.b": x}` and `{"a": {"b": y}}` as one array.
+    flat = {_escaped(names): _as_array(plain(x)) for names, x in Template(tree).arrays.items()}
     if not flat:
         raise ValueError("`save(tree=...)` must contain arrays or numbers.")
     if target.exists() and not overwrite:
@@ -79,7 +80,7 @@ def save(path: str | os.PathLike[str], tree: PyTree, *, overwrite: bool = False)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with ocp.StandardCheckpointer() as checkpointer:
-            checkpointer.save(fresh, _nested(flat))
+            checkpointer.save(fresh, nested(flat))
     except OSError as error:
         raise OSError(f"The checkpoint could not be written to `{target}`: {error}. Nothing was changed.") from error
     if fresh != target:
@@ -95,17 +96,9 @@ def _as_array(x: Any) -> Any:
     return x if isinstance(x, jax.Array) else np.asarray(x)
 
 
-def _nested(flat: Mapping[Names, Any]) -> dict[str, Any]:
-    """Nest the arrays in dicts by their names, escaped: orbax joins keys by dots."""
-    out: dict[str, Any] = {}
-    for names, value in flat.items():
-        # Without escapes, orbax would write `{"a.b": x}` and `{"a": {"b": y}}` as one array.
-        *outer, last = (join((key,)) for key in names)
-        at = out
-        for key in outer:
-            at = at.setdefault(key, {})
-        at[last] = value
-    return out
+def _escaped(names: Names) -> Names:
+    """The keys on the disk for the names of an array."""
+    return tuple(join((name,)) for name in names)
 
 
 def unescaped(keys: Names) -> Names:

@@ -1,10 +1,13 @@
 """What a checkpoint holds for a leaf of a tree: the shape and dtype, and whether a stored array fits it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from ..tree._paths import Names
 
 
 def is_key(x: Any) -> bool:
@@ -35,3 +38,14 @@ def has_dtype_of(saved: Any, leaf: Any) -> bool:
     # bfloat16 and similar dtypes after a NumPy file: the bytes are kept, but not the name.
     is_nameless = found.kind == "V" and found.itemsize == wanted.itemsize
     return found == wanted or is_number or is_nameless
+
+
+def nested(flat: Mapping[Names, Any]) -> dict[str, Any]:
+    """Nest arrays in dicts, one level for each of their names."""
+    out: dict[str, Any] = {}
+    for (*outer, last), value in flat.items():
+        at = out
+        for key in outer:
+            at = at.setdefault(key, {})
+        at[last] = value
+    return out

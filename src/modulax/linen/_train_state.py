@@ -27,6 +27,7 @@ class TrainState(train_state.TrainState):
     hyperparameter recompiles it.
     """
 
+    step: Any = struct.field(pytree_node=True)  # an array of NumPy after `flax.serialization.from_bytes`
     params: Any = struct.field(pytree_node=True)
     tx: Any = struct.field(pytree_node=True)
 

@@ -29,6 +29,7 @@ from .._containers.injected import injected_paths
 from .._protocol.transform import AbstractTransform
 from .._roles.find import model_of, table_of
 from .._roles.labels import with_roles
+from .._support.flax_nodes import register_class
 from .._support.methods import result_is_indexed
 from .._support.wrong_calls import foreign_attribute, meant_by
 from ..tree._paths import JoinedNames, Names, join, key_names, named_leaves
@@ -69,6 +70,8 @@ class Arrays:
     def tree_unflatten(cls, names: tuple[JoinedNames, ...], arrays: Sequence[Any]) -> Self:
         return cls(names, arrays)
 
+
+register_class(Arrays)
 
 _MISSING: Any = object()  # None would be gradients of nothing
 
