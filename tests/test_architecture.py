@@ -69,7 +69,10 @@ LAZY_IMPORTS: dict[tuple[str, str], str] = {
 }
 
 # Concrete classes that may have subclasses, and the reason.
-NOT_FINAL: dict[str, str] = {}
+NOT_FINAL: dict[str, str] = {
+    "GradientTransformation": "a base class in optax too, of which programs have subclasses",
+    "GradientTransformationExtraArgs": "the same",
+}
 # Abstract classes that leave nothing to their subclasses, and the reason.
 SHARED_CODE = {
     "AbstractModule": "how methods are bound: alike in transforms, schedules and states",

@@ -110,7 +110,7 @@ def test_matrices_of_muon_and_the_rest():
         state.inner.inner_states["muon"]["scale_by_muon"].mu["w"], after(ADAM).inner[0].mu["w"], rtol=1e-6
     )
     adam = state.inner.inner_states["adam"].inner[0]
-    np.testing.assert_array_equal(adam.nu["b"], after(ADAM)[0].nu["b"])
+    np.testing.assert_array_equal(adam.nu["b"], after(ADAM).inner[0].nu["b"])
     assert int(adam.count) == 6
     assert any(name.endswith("nu.w") for name in report.unused)
 

@@ -1,6 +1,7 @@
 """States of `modulax.compat` are those of optax: the same NamedTuples, in the same nesting, with the same values."""
 
 import functools
+import os
 import warnings
 from typing import Any
 
@@ -60,7 +61,7 @@ def flat(x: Any) -> dict[str, Any]:
     return {jtu.keystr(path): y for path, y in jtu.tree_leaves_with_path(x)}
 
 
-each_instance = pytest.mark.parametrize("instance", INSTANCES, ids=lambda x: x.name)
+each_instance = pytest.mark.parametrize("instance", INSTANCES, ids=str)
 
 
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64")
@@ -69,13 +70,14 @@ def test_initial_states_are_those_of_optax(instance: Instance):
     with settings.jax_defaults():
         theirs, ours = pair(instance)
         params = jax.tree.map(np.float32, PARAMS)
-        assert described(ours.init(params)) == described(theirs.init(params))
+        found = jax.eval_shape(ours.init, params)
+        assert described(found) == described(jax.eval_shape(theirs.init, params))
 
 
 @pytest.mark.usefixtures("x64")
-@each_instance
+@pytest.mark.parametrize("instance", INSTANCES if os.environ.get("MODULAX_LAWS") else INSTANCES[::5], ids=str)
 def test_states_have_the_values_of_optax(instance: Instance):
-    """After two steps; optax's own states are taken as they are."""
+    """After two steps; optax's own states are taken as they are. `nox -s laws` compares all of them."""
     with settings.jax_defaults():
         theirs, ours = pair(instance)
         start, state = theirs.init(PARAMS), ours.init(PARAMS)
