@@ -37,11 +37,11 @@ def take(tx: Any, state: Any = None, n: int = 2, params: Any = PARAMS, grads: An
 
 
 def error(call: Callable[[], Any]) -> str:
-    """The name of the exception that a call raises."""
+    """The name of the built-in exception that a call raises."""
     try:
         call()
     except Exception as raised:
-        return type(raised).__name__
+        return next(cls.__name__ for cls in type(raised).__mro__ if cls.__module__ == "builtins")
     return "no error"
 
 

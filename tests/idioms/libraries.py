@@ -22,7 +22,6 @@ from ._table import GRADS, PARAMS, idiom, idioms, names, take
 from .states import adam, grouped, injected, scheduled
 
 
-
 def created(o: Any, tx: Any = None) -> Any:
     return TrainState.create(apply_fn=None, params=PARAMS, tx=tx or o.adam(0.1))
 
@@ -38,32 +37,48 @@ idioms(
     state_dict=lambda o: serialization.to_state_dict(adam(o)),
     state_dict_of_groups=lambda o: serialization.to_state_dict(grouped(o).init(PARAMS)),
     state_dict_of_injection=lambda o: serialization.to_state_dict(take(injected(o))[1]),
-    state_dict_read=lambda o: serialization.from_state_dict(o.adam(0.1).init(PARAMS), serialization.to_state_dict(adam(o))),
-    state_as_bytes=lambda o: serialization.to_bytes(adam(o)),
-    state_from_bytes=lambda o: take(o.adam(0.1), serialization.from_bytes(o.adam(0.1).init(PARAMS), serialization.to_bytes(adam(o)))),
-    msgpack=lambda o: serialization.msgpack_restore(serialization.msgpack_serialize(serialization.to_state_dict(adam(o)))),
-    flat_names=lambda o: sorted(traverse_util.flatten_dict(serialization.to_state_dict(take(scheduled(o))[1]), sep="/")),
-    bytes_of_optax_read=lambda o: serialization.from_bytes(o.adam(0.1).init(PARAMS), serialization.to_bytes(adam(real))),
+    state_dict_read=lambda o: serialization.from_state_dict(
+        o.adam(0.1).init(PARAMS), serialization.to_state_dict(adam(o))
+    ),
+    state_as_bytes=lambda o: serialization.to_bytes(o.adam(0.1).init(PARAMS)),
+    state_from_bytes=lambda o: take(
+        o.adam(0.1), serialization.from_bytes(o.adam(0.1).init(PARAMS), serialization.to_bytes(adam(o)))
+    ),
+    msgpack=lambda o: serialization.msgpack_restore(
+        serialization.msgpack_serialize(serialization.to_state_dict(adam(o)))
+    ),
+    flat_names=lambda o: sorted(
+        traverse_util.flatten_dict(serialization.to_state_dict(take(scheduled(o))[1]), sep="/")
+    ),
+    bytes_of_optax_read=lambda o: serialization.from_bytes(
+        o.adam(0.1).init(PARAMS), serialization.to_bytes(adam(real))
+    ),
     bytes_read_by_optax=lambda o: real.global_norm(
         serialization.from_bytes(real.adam(0.1).init(PARAMS), serialization.to_bytes(adam(o)))[0].mu
     ),
     arrays_in_a_file=lambda o: sorted(saved_arrays(adam(o)).items()),
     train_state=lambda o: created(o).apply_gradients(grads=GRADS).opt_state,
     train_state_in_a_program=lambda o: jax.jit(lambda s: s.apply_gradients(grads=GRADS))(created(o)).params,
-    train_state_scanned=lambda o: jax.lax.scan(
-        lambda s, _: (s.apply_gradients(grads=GRADS), s.step), created(o), None, 2
-    )[0].opt_state,
-    train_state_stacked=lambda o: jax.vmap(lambda s, g: s.apply_gradients(grads=g))(
-        jax.tree.map(lambda x: jnp.stack([jnp.asarray(x)] * 2), created(o)), jax.tree.map(lambda x: jnp.stack([x, x]), GRADS)
-    ).opt_state[0].mu,
+    train_state_scanned=lambda o: (
+        jax.lax.scan(lambda s, _: (s.apply_gradients(grads=GRADS), s.step), created(o), None, 2)[0].opt_state
+    ),
+    train_state_stacked=lambda o: (
+        jax.vmap(lambda s, g: s.apply_gradients(grads=g))(
+            jax.tree.map(lambda x: jnp.stack([jnp.asarray(x)] * 2), created(o)),
+            jax.tree.map(lambda x: jnp.stack([x, x]), GRADS),
+        )
+        .opt_state[0]
+        .mu
+    ),
     train_state_as_bytes=lambda o: serialization.to_bytes(created(o)),
     train_state_as_a_dict=lambda o: serialization.to_state_dict(created(o))["opt_state"],
-    train_state_read=lambda o: serialization.from_bytes(
-        created(o), serialization.to_bytes(created(o).apply_gradients(grads=GRADS))
-    ).opt_state,
+    train_state_read=lambda o: (
+        serialization.from_bytes(created(o), serialization.to_bytes(created(o).apply_gradients(grads=GRADS))).opt_state
+    ),
     train_state_moments=lambda o: created(o).apply_gradients(grads=GRADS).opt_state[0].mu,
     train_state_replaced=lambda o: (
-        (s := created(o)) and s.replace(opt_state=(s.opt_state[0]._replace(count=jnp.asarray(4)), *s.opt_state[1:])).opt_state
+        (s := created(o))
+        and s.replace(opt_state=(s.opt_state[0]._replace(count=jnp.asarray(4)), *s.opt_state[1:])).opt_state
     ),
     train_state_rate=lambda o: created(o, injected(o)).opt_state.hyperparams["learning_rate"],
     train_state_paths=lambda o: names(created(o)),
@@ -213,7 +228,7 @@ def nnx_in_a_program(o: Any) -> Any:
 
 @idiom
 def nnx_split_and_merged(o: Any) -> Any:
-    graph, state = nnx.split(stepped(o.adam(0.1)))
+    graph, state = nnx.split(stepped(o.sgd(0.1, 0.9)))
 
     @jax.jit
     def step(state: Any) -> Any:
@@ -232,11 +247,17 @@ idioms(
     nnx_chain=lambda o: flat(nnx.state(stepped(o.chain(o.clip(1.0), scheduled_nnx(o)))[1])),
     nnx_groups=lambda o: flat(
         nnx.state(
-            stepped(o.multi_transform({"a": o.sgd(0.1), "b": o.adam(0.1)}, lambda p: jax.tree.map(lambda x: "b" if x.ndim > 1 else "a", p)))[1]
+            stepped(
+                o.multi_transform(
+                    {"a": o.sgd(0.1), "b": o.adam(0.1)}, lambda p: jax.tree.map(lambda x: "b" if x.ndim > 1 else "a", p)
+                )
+            )[1]
         )
     ),
     nnx_multi_steps=lambda o: flat(nnx.state(stepped(o.MultiSteps(o.sgd(0.1), 2))[1])),
-    nnx_rate_of_a_tuner=lambda o: [rate_of_a_tuner(optimizer(tx)[1]) for tx in (injected(o), o.adam(0.1), o.chain(o.clip(1.0), injected(o)))],
+    nnx_rate_of_a_tuner=lambda o: [
+        rate_of_a_tuner(optimizer(tx)[1]) for tx in (injected(o), o.adam(0.1), o.chain(o.clip(1.0), injected(o)))
+    ],
     nnx_transformation=lambda o: optimizer(o.adam(0.1))[1].tx._fields,
 )
 

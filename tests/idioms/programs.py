@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import types
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -41,9 +42,11 @@ idioms(
     jit_of_update=lambda o: jax.jit(o.adam(0.1).update)(GRADS, o.adam(0.1).init(PARAMS), PARAMS),
     jit_of_init=lambda o: jax.jit(o.adam(0.1).init)(PARAMS),
     jit_of_both=lambda o: jax.jit(lambda p: take(o.adam(0.1), params=p))(PARAMS),
-    jit_of_a_partial=lambda o: jax.jit(functools.partial(o.adam(0.1).update, params=PARAMS))(GRADS, o.adam(0.1).init(PARAMS)),
-    scan=lambda o: jax.jit(lambda: scanned(o, o.adam(0.1)))(),
-    scan_outside_jit=lambda o: scanned(o, o.sgd(0.1, 0.9)),
+    jit_of_a_partial=lambda o: jax.jit(functools.partial(o.adam(0.1).update, params=PARAMS))(
+        GRADS, o.adam(0.1).init(PARAMS)
+    ),
+    scan=lambda o: jax.jit(lambda: scanned(o, o.sgd(0.1, 0.9)))(),
+    scan_outside_jit=lambda o: scanned(o, o.sgd(0.1, 0.9, nesterov=True)),
     fori_loop=lambda o: jax.lax.fori_loop(
         0, 3, lambda i, c: stepping(o, o.sgd(0.1))(c)[0], (PARAMS, o.sgd(0.1).init(PARAMS))
     ),
@@ -61,23 +64,31 @@ idioms(
     ),
     vmap=lambda o: jax.vmap(lambda p, g: take(o.adam(0.1), params=p, grads=g))(*STACKED),
     vmap_of_methods=lambda o: jax.vmap(o.adam(0.1).update)(STACKED[1], jax.vmap(o.adam(0.1).init)(STACKED[0])),
-    vmap_over_rates=lambda o: jax.vmap(lambda rate: take(o.adam(rate))[0])(jnp.asarray([0.1, 0.2])),
+    vmap_over_rates=lambda o: jax.vmap(lambda rate: take(o.sgd(rate, 0.9))[0])(jnp.asarray([0.1, 0.2])),
     vmap_over_states=lambda o: jax.vmap(lambda s: o.adam(0.1).update(GRADS, s), in_axes=0, out_axes=0)(
         jax.tree.map(lambda x: jnp.stack([x, x]), o.adam(0.1).init(PARAMS))
     ),
     gradient_of_the_rate=lambda o: jax.grad(lambda rate: loss(o.apply_updates(PARAMS, take(o.sgd(rate))[0])))(0.1),
     gradient_through_steps=lambda o: jax.grad(lambda p: loss(take(o.sgd(0.1, 0.9), params=p, grads=p)[0]))(PARAMS),
-    shapes_of_a_state=lambda o: jax.tree.map(lambda x: (x.shape, x.dtype.name), jax.eval_shape(o.adam(0.1).init, PARAMS)),
+    shapes_of_a_state=lambda o: jax.tree.map(
+        lambda x: (x.shape, x.dtype.name), jax.eval_shape(o.adam(0.1).init, PARAMS)
+    ),
     shapes_of_abstract_params=lambda o: jax.tree.map(
-        lambda x: x.shape, jax.eval_shape(o.adam(0.1).init, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), PARAMS))
+        lambda x: x.shape,
+        jax.eval_shape(o.adam(0.1).init, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), PARAMS)),
     ),
     compiled_ahead=lambda o: (
-        jax.jit(o.adam(0.1).update).lower(GRADS, o.adam(0.1).init(PARAMS), PARAMS).compile()(GRADS, o.adam(0.1).init(PARAMS), PARAMS)
+        jax.jit(o.adam(0.1).update)
+        .lower(GRADS, o.adam(0.1).init(PARAMS), PARAMS)
+        .compile()(GRADS, o.adam(0.1).init(PARAMS), PARAMS)
     ),
-    inputs_of_a_program=lambda o: len(jax.make_jaxpr(o.adam(0.1).update)(GRADS, o.adam(0.1).init(PARAMS), PARAMS).jaxpr.invars),
+    inputs_of_a_program=lambda o: len(
+        jax.make_jaxpr(o.adam(0.1).update)(GRADS, o.adam(0.1).init(PARAMS), PARAMS).jaxpr.invars
+    ),
     checkpointed=lambda o: jax.checkpoint(lambda p: take(o.sgd(0.1), params=p)[0])(PARAMS),
     number_of_compilations=lambda o: (
-        (step := jax.jit(lambda g, s: o.adam(0.1).update(g, s)[1])) and [step(GRADS, step(GRADS, o.adam(0.1).init(PARAMS))) and step._cache_size()][0]
+        (step := jax.jit(lambda g, s: o.adam(0.1).update(g, s)[1]))
+        and [step(GRADS, step(GRADS, o.adam(0.1).init(PARAMS))) and step._cache_size()][0]
     ),
     without_params=lambda o: o.adam(0.1).update(GRADS, o.adam(0.1).init(PARAMS)),
     params_by_name=lambda o: o.adamw(0.1).update(updates=GRADS, state=o.adamw(0.1).init(PARAMS), params=PARAMS),
@@ -100,7 +111,9 @@ def donated(o: Any) -> Any:
 def shardings_by_tree(o: Any) -> Any:
     tx = o.adam(0.1)
     here = mesh()
-    shardings = jax.tree.map(lambda x: NamedSharding(here, PartitionSpec("x") if x.ndim == 2 else PartitionSpec()), tx.init(PARAMS))
+    shardings = jax.tree.map(
+        lambda x: NamedSharding(here, PartitionSpec("x") if x.ndim == 2 else PartitionSpec()), tx.init(PARAMS)
+    )
     state = jax.jit(tx.init, out_shardings=shardings)(PARAMS)
     return [str(x.sharding.spec) for x in jax.tree.leaves(state)], state
 
@@ -173,10 +186,14 @@ idioms(
     rate_as_numpy=lambda o: take(o.adam(np.float32(0.1)))[0],
     rate_as_an_integer=lambda o: take(o.sgd(1))[0],
     rate_by_scale=lambda o: take(o.chain(o.scale_by_adam(), o.scale(-0.1))),
-    rate_by_scale_by_schedule=lambda o: take(o.chain(o.scale_by_adam(), o.scale_by_schedule(lambda count: -0.1 * count))),
+    rate_by_scale_by_schedule=lambda o: take(
+        o.chain(o.scale_by_adam(), o.scale_by_schedule(lambda count: -0.1 * count))
+    ),
     rate_logged=lambda o: o.linear_schedule(0.1, 0.0, 10)(take(o.sgd(o.linear_schedule(0.1, 0.0, 10)))[1][1].count),
     rate_without_sign=lambda o: take(o.scale_by_learning_rate(0.1, flip_sign=False))[0],
-    wrapped_schedule=lambda o: take(o.inject_hyperparams(o.sgd)(o.schedules.WrappedSchedule(o.linear_schedule(0.1, 0.0, 10)))),
+    wrapped_schedule=lambda o: take(
+        o.inject_hyperparams(o.sgd)(o.schedules.WrappedSchedule(o.linear_schedule(0.1, 0.0, 10)))
+    ),
 )
 
 
@@ -220,8 +237,11 @@ def backtracking(o: Any) -> Any:
 @idiom
 def schedule_free_evaluation(o: Any) -> Any:
     tx = o.contrib.schedule_free(o.sgd(0.1), learning_rate=0.1)
-    updates, state = take(tx)
-    return updates, o.contrib.schedule_free_eval_params(state, PARAMS)
+    params, state = PARAMS, tx.init(PARAMS)
+    for _ in range(2):
+        updates, state = tx.update(GRADS, state, params)
+        params = o.apply_updates(params, updates)
+    return params, o.contrib.schedule_free_eval_params(state, params)
 
 
 idioms(
@@ -265,12 +285,17 @@ idioms(
     params_in_a_named_tuple=lambda o: on(o.adam(0.1), Layer(PARAMS["w"], PARAMS["b"])),
     params_in_a_dataclass=lambda o: on(o.adam(0.1), LayerData(PARAMS["w"], PARAMS["b"]))[0].w,
     params_in_a_list=lambda o: on(o.adam(0.1), [PARAMS["w"], (PARAMS["b"],)]),
-    params_in_an_equinox_module=lambda o: on(o.adam(0.1), eqx.filter(eqx.nn.Linear(3, 2, key=jax.random.key(0)), eqx.is_array))[0].weight,
+    params_in_an_equinox_module=lambda o: (
+        on(o.adam(0.1), eqx.filter(eqx.nn.Linear(3, 2, key=jax.random.key(0)), eqx.is_array))[0].weight
+    ),
     one_array=lambda o: on(o.adam(0.1), PARAMS["b"]),
     scalar=lambda o: on(o.adam(0.1), jnp.asarray(0.5)),
     number=lambda o: on(o.adam(0.1), 0.5),
     numbers=lambda o: on(o.adam(0.1), [0.5, {"a": 1.5}]),
     number_applied=lambda o: o.apply_updates(0.5, on(o.sgd(0.1), 0.5)[0]),
+    whole_numbers_applied=lambda o: o.apply_updates(
+        {"a": 2, "b": jnp.arange(3)}, {"a": jnp.asarray(1.7), "b": jnp.ones(3) * 1.6}
+    ),
     whole_number=lambda o: o.adam(0.1).init({"a": 1, "b": 2}),
     integers=lambda o: take(o.sgd(0.1), params=jnp.arange(3), grads=jnp.ones(3))[0],
     integers_in_adam=lambda o: o.adam(0.1).init(jnp.arange(3)),
@@ -281,12 +306,16 @@ idioms(
     empty_array=lambda o: on(o.adam(0.1), {"b": PARAMS["b"], "z": jnp.zeros((0, 3))}),
     complex_params=lambda o: on(o.adam(0.1), jnp.asarray([1.0 + 2.0j, -1.0j])),
     half_precision=lambda o: on(o.sgd(0.1, 0.9), jax.tree.map(lambda x: x.astype(jnp.bfloat16), PARAMS))[1],
-    half_precision_with_moments=lambda o: on(o.adam(0.1, mu_dtype=jnp.float32), jax.tree.map(lambda x: x.astype(jnp.bfloat16), PARAMS)),
+    half_precision_with_moments=lambda o: on(
+        o.adam(0.1, mu_dtype=jnp.float32), jax.tree.map(lambda x: x.astype(jnp.bfloat16), PARAMS)
+    ),
     moments_in_half_precision=lambda o: on(o.adam(0.1, mu_dtype="bfloat16"), PARAMS)[1][0].mu,
     params_of_another_type=lambda o: error(lambda: o.adam(0.1).init({"a": "text"})),
     updates_of_another_shape=lambda o: take(o.scale(2.0), grads=jax.tree.map(jnp.ravel, GRADS)),
     updates_of_a_part=lambda o: take(o.scale(2.0), grads={"w": GRADS["w"]}),
-    updates_of_another_shape_in_a_chain=lambda o: take(o.chain(o.clip(1.0), o.scale(2.0)), grads=jax.tree.map(jnp.ravel, GRADS)),
+    updates_of_another_shape_in_a_chain=lambda o: take(
+        o.chain(o.clip(1.0), o.scale(2.0)), grads=jax.tree.map(jnp.ravel, GRADS)
+    ),
     moments_of_another_shape=lambda o: o.adam(0.1).update(
         jax.tree.map(jnp.ravel, GRADS), o.adam(0.1).init(jax.tree.map(jnp.ravel, PARAMS)), PARAMS
     ),
@@ -304,13 +333,20 @@ def is_matrix(tree: Any) -> Any:
 idioms(
     mask_by_a_function=lambda o: take(o.adamw(0.1, weight_decay=0.1, mask=is_matrix)),
     mask_of_numbers=lambda o: take(o.adamw(0.1, weight_decay=0.1, mask={"b": 0, "w": 1})),
+    mask_that_is_no_tree=lambda o: take(o.adamw(0.1, weight_decay=0.1, mask=types.MappingProxyType(MASK))),
     mask_of_numpy=lambda o: take(o.masked(o.sgd(0.1), {"b": np.bool_(False), "w": np.bool_(True)})),
-    mask_by_prefix=lambda o: take(o.masked(o.sgd(0.1), {"a": True, "b": False}), params={"a": PARAMS, "b": PARAMS}, grads={"a": GRADS, "b": GRADS})[0],
+    mask_by_prefix=lambda o: take(
+        o.masked(o.sgd(0.1), {"a": True, "b": False}), params={"a": PARAMS, "b": PARAMS}, grads={"a": GRADS, "b": GRADS}
+    )[0],
     mask_for_everything=lambda o: take(o.masked(o.sgd(0.1), True)),
     mask_by_path=lambda o: take(
-        o.masked(o.sgd(0.1), lambda p: jax.tree_util.tree_map_with_path(lambda path, x: "w" in jax.tree_util.keystr(path), p))
+        o.masked(
+            o.sgd(0.1), lambda p: jax.tree_util.tree_map_with_path(lambda path, x: "w" in jax.tree_util.keystr(path), p)
+        )
     ),
-    masks_of_freezing=lambda o: take(o.chain(o.masked(o.adam(0.1), MASK), o.masked(o.set_to_zero(), {"b": True, "w": False}))),
+    masks_of_freezing=lambda o: take(
+        o.chain(o.masked(o.adam(0.1), MASK), o.masked(o.set_to_zero(), {"b": True, "w": False}))
+    ),
     labels_by_a_function=lambda o: take(o.multi_transform({"slow": o.sgd(0.1), "fast": o.adam(0.1)}, lambda p: LABELS)),
     labels_of_booleans=lambda o: take(o.partition({True: o.sgd(0.1), False: o.set_to_zero()}, is_matrix)),
     labels_of_integers=lambda o: take(o.partition({0: o.sgd(0.1), 1: o.adam(0.1)}, {"b": 0, "w": 1}))[0],
@@ -319,10 +355,20 @@ idioms(
         params={"x": PARAMS, "y": PARAMS},
         grads={"x": GRADS, "y": GRADS},
     )[0],
-    labels_without_members=lambda o: take(o.multi_transform({"slow": o.sgd(0.1), "fast": o.sgd(0.2), "more": o.adam(0.1)}, LABELS))[0],
-    labels_without_a_transformation=lambda o: error(lambda: o.multi_transform({"slow": o.sgd(0.1)}, LABELS).init(PARAMS)),
+    labels_without_members=lambda o: take(
+        o.multi_transform({"slow": o.sgd(0.1), "fast": o.sgd(0.2), "more": o.adam(0.1)}, LABELS)
+    )[0],
+    labels_without_a_transformation=lambda o: error(
+        lambda: o.multi_transform({"slow": o.sgd(0.1)}, LABELS).init(PARAMS)
+    ),
     groups_in_groups=lambda o: take(
-        o.multi_transform({"fast": o.multi_transform({"x": o.sgd(0.1)}, lambda p: jax.tree.map(lambda _: "x", p)), "slow": o.sgd(0.2)}, LABELS)
+        o.multi_transform(
+            {
+                "fast": o.multi_transform({"x": o.sgd(0.1)}, lambda p: jax.tree.map(lambda _: "x", p)),
+                "slow": o.sgd(0.2),
+            },
+            LABELS,
+        )
     )[0],
     freeze_by_the_name=lambda o: take(o.chain(o.sgd(0.1), o.freeze(MASK))),
 )

@@ -63,7 +63,9 @@ idioms(
     class_in_a_set=lambda o: [type(x) in {o.ScaleByAdamState, o.TraceState} for x in adam(o)],
     names_of_classes=lambda o: [kinds(x.init(PARAMS)) for x in (o.adam(0.1), scheduled(o), o.lion(0.1), o.sgd(0.1))],
     iterated_state=lambda o: [type(x).__name__ for x in scheduled(o).init(PARAMS)],
-    state_is_a_tuple=lambda o: [isinstance(x, tuple) for x in (adam(o), adam(o)[0], injected(o).init(PARAMS), o.EmptyState())],
+    state_is_a_tuple=lambda o: [
+        isinstance(x, tuple) for x in (adam(o), adam(o)[0], injected(o).init(PARAMS), o.EmptyState())
+    ],
     state_is_a_tuple_with_as_dict=lambda o: [hasattr(x, "_asdict") for x in (adam(o), *adam(o))],
     length_of_a_state=lambda o: [len(x) for x in (adam(o), adam(o)[0], o.EmptyState(), injected(o).init(PARAMS))],
     slices_of_a_state=lambda o: (adam(o)[1:], adam(o)[-1], adam(o)[0][1:], adam(o)[:1]),
@@ -72,7 +74,12 @@ idioms(
     state_as_a_dict=lambda o: adam(o)[0]._asdict(),
     fields_of_a_state=lambda o: [
         x._fields
-        for x in (adam(o)[0], injected(o).init(PARAMS), o.MultiSteps(o.sgd(0.1), 2).init(PARAMS), grouped(o).init(PARAMS))
+        for x in (
+            adam(o)[0],
+            injected(o).init(PARAMS),
+            o.MultiSteps(o.sgd(0.1), 2).init(PARAMS),
+            grouped(o).init(PARAMS),
+        )
     ],
     fields_of_classes=lambda o: [
         getattr(o, name)._fields
@@ -82,7 +89,7 @@ idioms(
     state_by_position=lambda o: o.ScaleByAdamState(jnp.zeros([], jnp.int32), PARAMS, GRADS).nu,
     state_equal_to_another=lambda o: o.sgd(0.1).init(PARAMS) == o.sgd(0.2).init(PARAMS),
     empty_states_are_equal=lambda o: (o.EmptyState() == o.EmptyState(), o.EmptyState() == (), hash(o.EmptyState())),
-    truth_of_a_state=lambda o: [bool(x) for x in (adam(o), *adam(o), o.chain().init(PARAMS))],
+    truth_of_a_state=lambda o: [bool(x) for x in (adam(o), *adam(o), o.sgd(0.1).init(PARAMS))],
     repr_of_a_state=lambda o: repr(o.sgd(0.1).init(PARAMS)),
     pickled_state=lambda o: pickle.loads(pickle.dumps(adam(o))),
     pickled_state_taken_back=lambda o: take(o.adam(0.1), pickle.loads(pickle.dumps(jax.device_get(adam(o))))),
@@ -108,12 +115,14 @@ idioms(
     states_of_groups=lambda o: take(grouped(o))[1],
     state_of_muon=lambda o: take(o.contrib.muon(0.1))[1].inner_states["muon"].inner_state[0].mu,
     state_of_masked=lambda o: take(o.masked(o.adam(0.1), MASK))[1].inner_state[0].nu,
-    state_of_apply_if_finite=lambda o: take(o.apply_if_finite(o.sgd(0.1), 2), grads=jax.tree.map(lambda g: g / 0, GRADS))[1],
+    state_of_apply_if_finite=lambda o: take(
+        o.apply_if_finite(o.sgd(0.1), 2), grads=jax.tree.map(lambda g: g / 0, GRADS)
+    )[1],
     state_of_named_chain=lambda o: take(o.named_chain(("a", o.clip(1.0)), ("b", o.adam(0.1))))[1]["b"][0].count,
     state_of_multi_steps_inside=lambda o: take(o.MultiSteps(o.adam(0.1), 2))[1].inner_opt_state[0].count,
-    state_of_lookahead=lambda o: take(
-        o.lookahead(o.adam(0.1), 2, 0.5), params=o.LookaheadParams.init_synced(PARAMS)
-    )[1].fast_state[0].count,
+    state_of_lookahead=lambda o: (
+        take(o.lookahead(o.adam(0.1), 2, 0.5), params=o.LookaheadParams.init_synced(PARAMS))[1].fast_state[0].count
+    ),
     state_of_adafactor=lambda o: take(o.adafactor(0.1))[1][0],
     state_of_ema=lambda o: take(o.ema(0.9))[1].ema,
     state_of_plateau=lambda o: take(o.contrib.reduce_on_plateau(patience=1), value=1.0)[1].scale,
@@ -127,7 +136,7 @@ idioms(
     state_of_new_moments=lambda o: take(
         o.adam(0.1), (o.ScaleByAdamState(jnp.asarray(3, jnp.int32), mu=GRADS, nu=GRADS), o.EmptyState())
     ),
-    list_as_a_state=lambda o: take(o.adam(0.1), tuple([*list(adam(o))[:1], o.EmptyState()])),
+    list_as_a_state=lambda o: take(o.adam(0.1), (*list(adam(o))[:1], o.EmptyState())),
     state_mapped=lambda o: take(o.adam(0.1), jax.tree.map(lambda x: x * 0, adam(o))),
     state_mapped_by_class=lambda o: jax.tree.map(
         lambda x: x._replace(mu=GRADS) if isinstance(x, o.ScaleByAdamState) else x,
@@ -215,13 +224,19 @@ idioms(
     paths_of_muon=lambda o: names(o.contrib.muon(0.1).init(PARAMS)),
     kinds_of_keys=lambda o: [[type(k).__name__ for k in path] for path, _ in TU.tree_leaves_with_path(adam(o))],
     anchored_rules=lambda o: rules(adam(o), r"^opt_state/0/mu/", r"^opt_state/0/(mu|nu)/w$", r"count$"),
-    anchored_rules_in_a_chain=lambda o: rules(o.chain(o.clip(1.0), scheduled(o)).init(PARAMS), r"1/0/(mu|nu)", "1/2/count"),
+    anchored_rules_in_a_chain=lambda o: rules(
+        o.chain(o.clip(1.0), scheduled(o)).init(PARAMS), r"1/0/(mu|nu)", "1/2/count"
+    ),
     unanchored_rules=lambda o: rules(injected(o).init(PARAMS), r"mu/w", r"hyperparams/learning_rate"),
     specs_by_rule=lambda o: TU.tree_map_with_path(
         lambda path, x: str(PartitionSpec("x") if "mu" in TU.keystr(path) and x.ndim == 2 else PartitionSpec()), adam(o)
     ),
-    names_of_keys=lambda o: [getattr(path[-1], "key", getattr(path[-1], "name", None)) for path, _ in TU.tree_leaves_with_path(adam(o))],
-    renamed_by_path=lambda o: TU.tree_map_with_path(lambda path, x: x + 1 if ".nu" in TU.keystr(path) else x, adam(o))[0].nu,
+    names_of_keys=lambda o: [
+        getattr(path[-1], "key", getattr(path[-1], "name", None)) for path, _ in TU.tree_leaves_with_path(adam(o))
+    ],
+    renamed_by_path=lambda o: (
+        TU.tree_map_with_path(lambda path, x: x + 1 if ".nu" in TU.keystr(path) else x, adam(o))[0].nu
+    ),
     flat_dict_by_path=lambda o: {TU.keystr(path): x for path, x in TU.tree_leaves_with_path(scheduled(o).init(PARAMS))},
     paths_with_leaves_of_none=lambda o: [
         TU.keystr(path)
@@ -242,7 +257,9 @@ idioms(
         take(scheduled(o))[1], "count", filtering=lambda path, x: path[-1].tuple_name == "ScaleByAdamState"
     ),
     got_rate=lambda o: o.tree.get(take(injected(o))[1], "learning_rate"),
-    got_all=lambda o: [(list(map(str, path)), x) for path, x in o.tree.get_all_with_path(take(scheduled(o))[1], "count")],
+    got_all=lambda o: [
+        (list(map(str, path)), x) for path, x in o.tree.get_all_with_path(take(scheduled(o))[1], "count")
+    ],
     got_in_a_dict=lambda o: o.tree.get({"a": adam(o), "b": {"lr": 0.1}}, "lr"),
     set_count=lambda o: o.tree.set(adam(o), count=jnp.asarray(5)),
     set_rate=lambda o: take(injected(o), o.tree_utils.tree_set(injected(o).init(PARAMS), learning_rate=0.5)),
@@ -261,7 +278,10 @@ idioms(
     ),
     mapped_params_of_init=lambda o: o.tree.map_params(scheduled(o).init, lambda x: x + 1, take(scheduled(o))[1]),
     mapped_params_of_shapes=lambda o: o.tree.map_params(
-        scheduled(o), lambda x: x.shape, jax.eval_shape(scheduled(o).init, PARAMS), transform_non_params=lambda x: "number"
+        scheduled(o),
+        lambda x: x.shape,
+        jax.eval_shape(scheduled(o).init, PARAMS),
+        transform_non_params=lambda x: "number",
     ),
     mapped_params_of_groups=lambda o: o.tree.map_params(grouped(o), lambda x: x + 1, grouped(o).init(PARAMS)),
     mapped_params_of_injection=lambda o: o.tree.map_params(

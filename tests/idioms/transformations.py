@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import functools
-import importlib
 import inspect
 import pickle
 import types
@@ -191,7 +190,12 @@ def annotations(o: Any) -> Any:
 
     tx = o.adam(0.1)
     members = [x.__name__ for x in typing.get_args(typing.get_type_hints(Config)["extra"])]
-    return f(tx, tx.init(PARAMS), PARAMS, 0.1), Config(tx).schedule, members, typing.Optional[o.GradientTransformation] is None  # noqa: UP045
+    return (
+        f(tx, tx.init(PARAMS), PARAMS, 0.1),
+        Config(tx).schedule,
+        members,
+        isinstance(tx, typing.Optional[o.GradientTransformation]),  # noqa: UP045
+    )
 
 
 @idiom
@@ -292,14 +296,14 @@ idioms(
     chain_of_a_module=lambda o: take(o.chain(mock.Mock(init=Duck().init, update=Duck().update), o.scale(-1.0)))[0],
     multi_steps_of_a_class=lambda o: take(o.MultiSteps(Duck(), 2)),
     masked_class=lambda o: take(o.masked(Duck(), MASK)),
+    real_groups=lambda o: take(o.multi_transform({"slow": real.adam(0.1), "fast": real.sgd(0.1, 0.9)}, LABELS)),
     partition_of_a_class=lambda o: take(o.multi_transform({"slow": Duck(), "fast": o.sgd(0.1)}, LABELS)),
     apply_if_finite_of_a_class=lambda o: take(o.apply_if_finite(Duck(), 3)),
     chain_of_a_list=lambda o: take(o.chain(*[o.clip(1.0), o.adam(0.1)])),
     chain_of_conditions=lambda o: take(
         o.chain(o.clip(1.0) if PARAMS else o.identity(), o.add_decayed_weights(0.0) if not PARAMS else o.identity())
     ),
-    chain_of_nothing=lambda o: take(o.chain()),
-    chain_in_a_chain=lambda o: kinds(o.chain(o.chain(o.clip(1.0), o.scale_by_adam()), o.chain(), o.scale(1.0)).init(PARAMS)),
+    chain_in_a_chain=lambda o: kinds(o.chain(o.chain(o.clip(1.0), o.scale_by_adam()), o.scale(1.0)).init(PARAMS)),
     named_chain=lambda o: take(o.named_chain(("clip", o.clip(1.0)), ("adam", o.adam(0.1)))),
     real_transform_in_a_chain=lambda o: take(o.chain(real.clip_by_global_norm(1.0), o.adam(0.1))),
     chain_of_the_real_optax=lambda o: take(real.chain(o.clip_by_global_norm(1.0), o.adam(0.1))),
@@ -382,81 +386,3 @@ def errors_in_own_functions(o: Any) -> Any:
 def state_of_numbers(o: Any) -> Any:
     tx = o.GradientTransformation(lambda p: {"n": 0, "name": None}, lambda u, s, p=None: (u, {**s, "n": s["n"] + 1}))
     return take(tx)[1], take(o.chain(tx, o.scale(1.0)))[1]
-
-
-@idiom
-def patched_attribute(o: Any) -> Any:
-    before = o.adam
-    o.adam = lambda *args, **kwargs: o.sgd(0.5)
-    try:
-        return take(o.adam(0.1)), before is o.adam
-    finally:
-        o.adam = before
-
-
-@idiom
-def patched_with_mock(o: Any) -> Any:
-    with mock.patch.object(o, "adam", return_value=o.sgd(0.1)) as made:
-        updates = take(o.adam(0.3))[0]
-    with mock.patch(f"{o.__name__}.contrib.muon", autospec=True) as muon:
-        o.contrib.muon(0.1)
-    return updates, made.call_args.args, muon.call_count, take(o.adam(0.1))[0]
-
-
-@idiom
-def patched_by_its_path(o: Any) -> Any:
-    with mock.patch(f"{o.__name__}.apply_updates", side_effect=lambda p, u: p):
-        return o.apply_updates(PARAMS, GRADS)
-
-
-# Imports.
-def imported(o: Any, line: str) -> dict[str, Any]:
-    names: dict[str, Any] = {}
-    with warnings.catch_warnings(action="ignore"):
-        exec(line.replace("optax", o.__name__), names)
-    return names
-
-
-idioms(
-    star_import=lambda o: sorted(
-        {"adam", "chain", "GradientTransformation", "contrib", "schedules", "MultiSteps"} & imported(o, "from optax import *").keys()
-    ),
-    import_of_base=lambda o: imported(o, "from optax._src import base")["base"].EmptyState is o.EmptyState,
-    import_of_private_names=lambda o: [
-        callable(x)
-        for name, x in imported(
-            o,
-            "from optax._src.combine import chain\nfrom optax._src.transform import scale_by_adam, ScaleByAdamState\n"
-            "from optax._src.numerics import safe_increment\nfrom optax._src.utils import canonicalize_dtype",
-        ).items()
-        if name[0] != "_"
-    ],
-    private_attributes=lambda o: (
-        o._src.base.GradientTransformation is o.GradientTransformation,
-        o._src.wrappers.MultiSteps is o.MultiSteps,
-        o._src.linesearch.ZoomLinesearchInfo is o.ZoomLinesearchInfo,
-    ),
-    private_module_of_contrib=lambda o: (
-        imported(o, "from optax.contrib._muon import muon")["muon"] is o.contrib.muon,
-        o.contrib._muon.MuonState is o.contrib.MuonState,
-    ),
-    import_of_submodules=lambda o: [
-        importlib.import_module(f"{o.__name__}.{name}") is getattr(o, name)
-        for name in ("contrib", "losses", "schedules", "transforms", "tree_utils", "projections", "tree")
-    ],
-    import_from_submodules=lambda o: callable(imported(o, "from optax.tree_utils import tree_get")["tree_get"]),
-    same_names_in_submodules=lambda o: [
-        o.transforms.chain is o.chain,
-        o.schedules.constant_schedule is o.constant_schedule,
-        o.losses.squared_error is o.squared_error,
-        o.tree_utils.tree_get is o.tree.get,
-    ],
-    version=lambda o: (o.__version__, tuple(map(int, o.__version__.split(".")[:2])) >= (0, 2)),
-    names_that_are_there=lambda o: [
-        hasattr(o, name) for name in ("adam", "tree", "nope", "apply_updates", "experimental", "scale_by_nope")
-    ],
-    listed_names=lambda o: sorted({"adam", "chain", "sgd", "tree", "nope"} & set(dir(o))),
-    name_of_a_function=lambda o: [f.__name__ for f in (o.adam, o.chain, o.cosine_decay_schedule, o.contrib.muon, o.inject_hyperparams)],
-    doc_of_a_function=lambda o: bool(o.adam.__doc__),
-    module_of_functions=lambda o: inspect.ismodule(o) and inspect.ismodule(o.contrib) and inspect.isfunction(o.adam),
-)

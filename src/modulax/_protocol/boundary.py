@@ -4,6 +4,7 @@ The methods are those of `AbstractBoundary`: `inside` is the call within a progr
 function that is compiled, and `outside` the call of a user.
 """
 
+import contextlib
 import dataclasses
 from typing import Any, ClassVar
 
@@ -119,10 +120,14 @@ class UpdateBoundary(AbstractBoundary):
             axes = transform.example_axes
             params = paired(trainable(params), updates, f"{self.owner}.update", per_example=axes)
         state = self.with_modules(transform, state, updates)
-        with explaining_state(f"{self.owner}.update", self.method, state):
+        with self.explaining(state):
             steps, new = self.inside(transform, updates, state, params, **extra)
         # XLA may choose any sharding for a result. With another one, the next step would be compiled again.
         return placed_like(steps, updates), placed_like(new, state)
+
+    def explaining(self, state: State) -> contextlib.AbstractContextManager[None]:
+        """A context in which errors that come from a wrong state say so."""
+        return explaining_state(f"{self.owner}.update", self.method, state)
 
     def with_modules(self, transform: Any, state: State, updates: Updates) -> State:
         """Return the state with the Modules in it, of which the stock `flax.nnx.Optimizer` keeps the arrays."""

@@ -1,5 +1,6 @@
 """Layouts of containers whose state has another form in optax."""
 
+import collections
 import dataclasses
 from typing import Any
 
@@ -154,11 +155,11 @@ class NamedChain(Chain):
 
 @lays_out(NamedChain)
 class NamedChainLayout(ChainLayout):
-    """A dict of the states of the parts, as those of `named_chain`."""
+    """A dict of the states of the parts, in the order of `named_chain`."""
 
     def out(self, t: Chain, state: ChainState, form: Form) -> Theirs:
         """Convert the states of all parts."""
-        return dict(zip(t.parts, super().out(t, state, form), strict=True))
+        return collections.OrderedDict(zip(t.parts, super().out(t, state, form), strict=True))
 
     def back(self, t: Chain, theirs: Theirs, form: Form) -> Any:
         """Convert the states of all parts."""

@@ -36,8 +36,9 @@ from ..losses import dice_loss as _dice_loss
 from ..tree._math import norm, trainable
 from ._trees import tree_get
 from ._container_layouts import NamedChain
+from ._layouts import Form, Layout
 from ._masks import as_mask
-from ._states import EmptyState
+from ._states import EmptyState, is_state
 from ._transformations import making, native
 
 Tx = Any
@@ -238,9 +239,15 @@ def value_and_grad_from_state(value_fn):
     @functools.wraps(computed)
     def value_and_grad(params, *fn_args, state, **fn_kwargs):
         tree_get(state, "value")  # a `KeyError` if there are several
-        return computed(params, *fn_args, state=state, **fn_kwargs)
+        nodes = jtu.tree_leaves(state, is_leaf=_is_search)
+        searches = [Layout().back(None, x, Form(params)) for x in nodes if _is_search(x)]
+        return computed(params, *fn_args, state=searches, **fn_kwargs)
 
     return value_and_grad
+
+
+def _is_search(x: Any) -> bool:
+    return is_state(x) and type(x).__name__ in ("ScaleByBacktrackingLinesearchState", "ScaleByZoomLinesearchState")
 
 
 def _constructs(factory: Any) -> bool:

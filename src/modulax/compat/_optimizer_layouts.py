@@ -39,7 +39,7 @@ _SLOTS: dict[str, Slots] = {
 }
 
 
-def _slots(t: AbstractOptimizer, chain: Chain) -> Slots:
+def _slots(t: AbstractTransform, chain: Chain) -> Slots:
     """The places of the chain of an optimizer; those of its parts unless optax has others."""
     if type(t).__name__ == "ScheduleFreeSGD":
         sgd = ("-", _RATE)

@@ -1,6 +1,7 @@
 """Layouts of rules whose state has another form in optax, and of functions of the caller."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from .._transforms.distance_over_gradients import ScaleByDistanceOverGradients
 from .._transforms.galore import ScaleByGaLore
 from .._transforms.regularization import AddDecayedWeights
 from ..aggregate import AverageIncrementallyUpdates
-from ._layouts import ContainerLayout, Form, Layout, Theirs, bare, lays_out
+from ._layouts import ContainerLayout, Form, Layout, Theirs, bare, is_masked, lays_out
 from ._pairs import Pair
 from ._states import CLASSES, EmptyState
 
@@ -125,14 +126,30 @@ class FunctionsLayout(Layout):
 
 @lays_out(Pair)
 class PairLayout(Layout):
-    """The state of a pair of functions, as it is."""
+    """The state of a pair of functions, as it is but for the leaves that are masked out."""
 
     def out(self, t: Any, state: Any, form: Form) -> Theirs:
-        """Return the state."""
-        del t, form
-        return state
+        """Return the state, with `MaskedNode()` in trees like the parameters."""
+        del t
+        return _with_each(bare(form.like), form.out, state) if _has_masked(form.like) else state
 
     def back(self, t: Any, theirs: Theirs, form: Form) -> Any:
-        """Return the state."""
-        del t, form
-        return theirs
+        """Return the state, without `MaskedNode()` in trees like the parameters."""
+        del t
+        return _with_each(form.like, form.back, theirs) if _has_masked(form.like) else theirs
+
+
+def _has_masked(tree: PyTree) -> bool:
+    return any(map(is_masked, jtu.tree_leaves(tree, is_leaf=is_masked)))
+
+
+def _with_each(like: PyTree, convert: Callable[[PyTree], PyTree], state: Any) -> Any:
+    """The state with each subtree converted that has the structure of another tree with leaves."""
+    wanted = jtu.tree_structure(like)
+
+    def is_like(x: Any) -> bool:
+        return jtu.tree_structure(x) == wanted
+
+    if not wanted.num_leaves:
+        return state
+    return jtu.tree_map(lambda x: convert(x) if is_like(x) else x, state, is_leaf=is_like)

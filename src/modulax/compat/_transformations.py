@@ -4,6 +4,7 @@ What `compat` makes holds a transform of modulax, `tx.transform`, in both functi
 transform, and convert its state within the program, where it costs nothing.
 """
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -15,7 +16,6 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
-from .._containers.lookahead import LookaheadParams as OurLookaheadParams
 from .._containers.optax_adapters import named_in
 from .._protocol.boundary import InitBoundary, UpdateBoundary
 from .._protocol.entry import as_written, entry
@@ -26,9 +26,10 @@ from ..aggregate import Aggregator as _Aggregator
 from ..tree._align import paired
 from ..tree._math import shapes_without, trainable
 from . import _optimizer_layouts, _rule_layouts
-from ._layouts import Form, from_optax, to_optax
+from ._layouts import Form, from_optax, misfit, to_optax
 from ._pairs import Pair
-from ._states import LookaheadParams
+from ._states import CLASSES, LookaheadParams
+from ._trees import is_number
 
 _REGISTERED = (_optimizer_layouts, _rule_layouts)  # the layouts that they register
 
@@ -46,6 +47,10 @@ class _Update(UpdateBoundary):
             params = None
         return super().run(transform, updates, state, params, extra)
 
+    def explaining(self, state: Any) -> contextlib.AbstractContextManager[None]:
+        """Errors of the caller's functions are theirs: a state that is none of the transform's is refused before."""
+        del state
+        return contextlib.nullcontext()
 
     def with_modules(self, transform: Any, state: Any, updates: Any) -> Any:
         """Return the state: those of optax are no Modules."""
@@ -72,7 +77,11 @@ def _entries(cls: type[AbstractTransform]) -> dict[str, Callable[..., Any]]:
 
     def update(self: Any, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
         form = Form.of(shapes_without(self.example_axes, updates) if params is None else params)
-        updates, new = update_here(self, updates, from_optax(self, state, form), params, **extra)
+        try:
+            ours = from_optax(self, state, form)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise misfit(self, state) from error
+        updates, new = update_here(self, updates, ours, params, **extra)
         return updates, to_optax(self, new, form)
 
     return {"init": entry(_Init(init, cls.__name__)), "update": entry(_Update(update, cls.__name__))}
@@ -110,12 +119,14 @@ class Method:
     def _of_pair(self, *args: Any, **kwargs: Any) -> Any:
         """Call a method of `Lookahead` with a pair of parameters."""
         *given, pair = args
-        ours = OurLookaheadParams(*pair)
-        found = self._function(self.transform, *given, ours, **kwargs)
         if self.__name__ == "init":
-            return found
-        updates, state = found
-        return LookaheadParams(updates.fast, updates.slow), state
+            state = self._function(self.transform, pair.fast)
+            return CLASSES["LookaheadState"](*state[:-1])
+        updates, state = given
+        state = CLASSES["LookaheadWithSlowState"](*state, pair.slow)
+        updates, new = self._function(self.transform, updates, state, pair.fast, **kwargs)
+        moved = jtu.tree_map(jnp.subtract, new.slow, pair.slow)
+        return LookaheadParams(updates, moved), CLASSES["LookaheadState"](*new[:-1])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Method) or self.__name__ != other.__name__:
@@ -150,15 +161,9 @@ def _are_equal(a: Any, b: Any) -> bool:
 def _as_arrays(tree: Any) -> Any:
     """Numbers and integers as arrays of floating-point numbers: optax trains them."""
     leaves, treedef = jtu.tree_flatten(tree)
-    if not any(map(_is_number, leaves)):
+    if not any(map(is_number, leaves)):
         return tree
-    return treedef.unflatten([_as_float(x) if _is_number(x) else x for x in leaves])
-
-
-def _is_number(x: Any) -> bool:
-    if isinstance(x, (jax.Array, np.ndarray, np.generic)):
-        return jnp.issubdtype(x.dtype, jnp.integer)
-    return type(x) in (int, float, complex)
+    return treedef.unflatten([_as_float(x) if is_number(x) else x for x in leaves])
 
 
 def _as_float(x: Any) -> jax.Array:
@@ -228,7 +233,7 @@ def native(x: Any) -> Any:
         return x
     is_plain = type(x) is tuple and len(x) == 2 and all(map(callable, x))
     init, update = x if is_plain else (getattr(x, "init", None), getattr(x, "update", None))
-    if not callable(init) or not callable(update) or hasattr(x, "__call__"):  # as schedules with a state can be called
+    if not callable(init) or not callable(update) or _is_stateful_schedule(x):
         return x
     if isinstance(init, Method) and isinstance(update, Method) and init.transform is update.transform:
         return init.transform
@@ -236,6 +241,10 @@ def native(x: Any) -> Any:
         return _Aggregator(init, update)
     names = {cls.__name__ for cls in type(x).__mro__}
     return Pair(init, update, bool({"GradientTransformationExtraArgs", "MultiSteps"} & names))
+
+
+def _is_stateful_schedule(x: Any) -> bool:
+    return callable(x) and (isinstance(x, AbstractSchedule) or not inspect.signature(x.init).parameters)
 
 
 def native_in(x: Any) -> Any:

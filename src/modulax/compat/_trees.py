@@ -39,11 +39,27 @@ Filtering = Callable[[Path, Any], bool] | None
 
 def apply_updates(params, updates) -> Any:
     leaves, treedef = jtu.tree_flatten(params, is_leaf=lambda x: x is None)
-    if all(p is not None for p in leaves):
+    if not any(p is None or is_number(p) for p in leaves):
         return _apply_updates(params, updates)
+    steps = treedef.flatten_up_to(updates)
     # A parameter that is None stays None, whatever its update is.
-    kept = [None if p is None else u for p, u in zip(leaves, treedef.flatten_up_to(updates), strict=True)]
-    return _apply_updates(params, treedef.unflatten(kept))
+    kept = [None if p is None or is_number(p) else u for p, u in zip(leaves, steps, strict=True)]
+    new = treedef.flatten_up_to(_apply_updates(params, treedef.unflatten(kept)))
+    pairs = zip(new, steps, strict=True)
+    return treedef.unflatten([_moved(p, u) if u is not None and is_number(p) else p for p, u in pairs])
+
+
+def is_number(x: Any) -> bool:
+    """Whether this is a number or an array of integers, which optax trains like any array."""
+    if isinstance(x, (jax.Array, np.ndarray, np.generic)):
+        return jnp.issubdtype(x.dtype, jnp.integer)
+    return type(x) in (int, float, complex)
+
+
+def _moved(p: Any, u: Any) -> jax.Array:
+    """A number plus its update, in its own dtype."""
+    dtype = jnp.result_type(p)
+    return (jnp.asarray(p, u.dtype if jnp.issubdtype(dtype, jnp.integer) else dtype) + u).astype(dtype)
 
 
 def tree_get_all_with_path(tree, key, filtering=None) -> list[tuple[Path, Any]]:
