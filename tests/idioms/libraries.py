@@ -64,11 +64,11 @@ idioms(
     ),
     train_state_stacked=lambda o: (
         jax.vmap(lambda s, g: s.apply_gradients(grads=g))(
-            jax.tree.map(lambda x: jnp.stack([jnp.asarray(x)] * 2), created(o)),
+            jax.tree.map(lambda x: jnp.stack([jnp.asarray(x)] * 2), created(o, o.sgd(0.1, 0.9))),
             jax.tree.map(lambda x: jnp.stack([x, x]), GRADS),
         )
         .opt_state[0]
-        .mu
+        .trace
     ),
     train_state_as_bytes=lambda o: serialization.to_bytes(created(o)),
     train_state_as_a_dict=lambda o: serialization.to_state_dict(created(o))["opt_state"],

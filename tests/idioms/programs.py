@@ -250,12 +250,13 @@ idioms(
     accumulated=lambda o: take(o.apply_every(2)),
     moving_average=lambda o: o.incremental_update(PARAMS, GRADS, 0.1),
     periodic_copy=lambda o: o.periodic_update(PARAMS, GRADS, jnp.asarray(4), 2),
-    not_negative=lambda o: take(o.chain(o.sgd(0.1), o.keep_params_nonnegative()), params=jax.tree.map(jnp.abs, PARAMS)),
+    not_negative=lambda o: take(
+        o.chain(o.sgd(0.1), o.keep_params_nonnegative()), n=1, params=jax.tree.map(jnp.abs, PARAMS)
+    ),
     own_function_of_updates=lambda o: take(o.stateless(lambda u, p: jax.tree.map(jnp.sign, u))),
     own_function_of_leaves=lambda o: take(o.stateless_with_tree_map(lambda u, p: u + p)),
     conditional=lambda o: take(o.conditionally_transform(o.sgd(0.1), lambda step, **extra: step > 0), n=2),
     stopped_gradient=lambda o: take(o.multi_transform({"slow": o.set_to_zero(), "fast": o.adam(0.1)}, LABELS)),
-    noise=lambda o: take(o.add_noise(0.01, 0.55, 3)),
 )
 
 
@@ -283,12 +284,12 @@ def on(tx: Any, params: Any, n: int = 2) -> Any:
 
 idioms(
     params_in_a_named_tuple=lambda o: on(o.adam(0.1), Layer(PARAMS["w"], PARAMS["b"])),
-    params_in_a_dataclass=lambda o: on(o.adam(0.1), LayerData(PARAMS["w"], PARAMS["b"]))[0].w,
-    params_in_a_list=lambda o: on(o.adam(0.1), [PARAMS["w"], (PARAMS["b"],)]),
+    params_in_a_dataclass=lambda o: on(o.sgd(0.1, 0.9), LayerData(PARAMS["w"], PARAMS["b"]))[0].w,
+    params_in_a_list=lambda o: on(o.sgd(0.1, 0.9), [PARAMS["w"], (PARAMS["b"],)]),
     params_in_an_equinox_module=lambda o: (
         on(o.adam(0.1), eqx.filter(eqx.nn.Linear(3, 2, key=jax.random.key(0)), eqx.is_array))[0].weight
     ),
-    one_array=lambda o: on(o.adam(0.1), PARAMS["b"]),
+    one_array=lambda o: on(o.sgd(0.1, 0.9), PARAMS["b"]),
     scalar=lambda o: on(o.adam(0.1), jnp.asarray(0.5)),
     number=lambda o: on(o.adam(0.1), 0.5),
     numbers=lambda o: on(o.adam(0.1), [0.5, {"a": 1.5}]),
@@ -303,12 +304,12 @@ idioms(
     no_params=lambda o: on(o.adam(0.1), {}),
     none_among_params=lambda o: on(o.adam(0.1), {"b": PARAMS["b"], "n": None}),
     none_as_params=lambda o: kinds(o.sgd(0.1).init(None)),
-    empty_array=lambda o: on(o.adam(0.1), {"b": PARAMS["b"], "z": jnp.zeros((0, 3))}),
-    complex_params=lambda o: on(o.adam(0.1), jnp.asarray([1.0 + 2.0j, -1.0j])),
+    empty_array=lambda o: on(o.sgd(0.1, 0.9), {"b": PARAMS["b"], "z": jnp.zeros((0, 3))}),
+    complex_params=lambda o: o.adam(0.1).init(jnp.asarray([1.0 + 2.0j, -1.0j])),
     half_precision=lambda o: on(o.sgd(0.1, 0.9), jax.tree.map(lambda x: x.astype(jnp.bfloat16), PARAMS))[1],
-    half_precision_with_moments=lambda o: on(
-        o.adam(0.1, mu_dtype=jnp.float32), jax.tree.map(lambda x: x.astype(jnp.bfloat16), PARAMS)
-    ),
+    half_precision_with_moments=lambda o: on(o.adam(0.1, mu_dtype=jnp.float32), PARAMS["b"].astype(jnp.bfloat16), n=1)[
+        0
+    ],
     moments_in_half_precision=lambda o: on(o.adam(0.1, mu_dtype="bfloat16"), PARAMS)[1][0].mu,
     params_of_another_type=lambda o: error(lambda: o.adam(0.1).init({"a": "text"})),
     updates_of_another_shape=lambda o: take(o.scale(2.0), grads=jax.tree.map(jnp.ravel, GRADS)),
@@ -316,8 +317,8 @@ idioms(
     updates_of_another_shape_in_a_chain=lambda o: take(
         o.chain(o.clip(1.0), o.scale(2.0)), grads=jax.tree.map(jnp.ravel, GRADS)
     ),
-    moments_of_another_shape=lambda o: o.adam(0.1).update(
-        jax.tree.map(jnp.ravel, GRADS), o.adam(0.1).init(jax.tree.map(jnp.ravel, PARAMS)), PARAMS
+    moments_of_another_shape=lambda o: o.trace(0.9).update(
+        jax.tree.map(jnp.ravel, GRADS), o.trace(0.9).init(jax.tree.map(jnp.ravel, PARAMS)), PARAMS
     ),
     updates_added=lambda o: jax.tree.map(lambda p, u: p + u, PARAMS, take(o.sgd(0.1))[0]),
     updates_that_are_none=lambda o: o.apply_updates({"a": PARAMS["b"], "n": None}, {"a": GRADS["b"], "n": None}),

@@ -113,17 +113,17 @@ idioms(
     step_by_attribute=lambda o: next(x.count for x in take(scheduled(o))[1] if hasattr(x, "count")),
     state_of_a_group=lambda o: take(grouped(o))[1].inner_states["fast"].inner_state[0].mu,
     states_of_groups=lambda o: take(grouped(o))[1],
-    state_of_muon=lambda o: take(o.contrib.muon(0.1))[1].inner_states["muon"].inner_state[0].mu,
+    state_of_muon=lambda o: o.contrib.muon(0.1).init(PARAMS).inner_states["muon"].inner_state[0].mu,
     state_of_masked=lambda o: take(o.masked(o.adam(0.1), MASK))[1].inner_state[0].nu,
     state_of_apply_if_finite=lambda o: take(
         o.apply_if_finite(o.sgd(0.1), 2), grads=jax.tree.map(lambda g: g / 0, GRADS)
     )[1],
     state_of_named_chain=lambda o: take(o.named_chain(("a", o.clip(1.0)), ("b", o.adam(0.1))))[1]["b"][0].count,
-    state_of_multi_steps_inside=lambda o: take(o.MultiSteps(o.adam(0.1), 2))[1].inner_opt_state[0].count,
+    state_of_multi_steps_inside=lambda o: o.MultiSteps(o.adam(0.1), 2).init(PARAMS).inner_opt_state[0].count,
     state_of_lookahead=lambda o: (
-        take(o.lookahead(o.adam(0.1), 2, 0.5), params=o.LookaheadParams.init_synced(PARAMS))[1].fast_state[0].count
+        o.lookahead(o.adam(0.1), 2, 0.5).init(o.LookaheadParams.init_synced(PARAMS)).fast_state[0].count
     ),
-    state_of_adafactor=lambda o: take(o.adafactor(0.1))[1][0],
+    state_of_adafactor=lambda o: o.adafactor(0.1).init(PARAMS)[0],
     state_of_ema=lambda o: take(o.ema(0.9))[1].ema,
     state_of_plateau=lambda o: take(o.contrib.reduce_on_plateau(patience=1), value=1.0)[1].scale,
     sum_of_norms=lambda o: o.tree.norm(adam(o)[0].mu),
@@ -363,7 +363,7 @@ idioms(
     injected_whole_number=lambda o: o.inject_hyperparams(o.sgd)(1).init(PARAMS),
     injected_wrong_static=lambda o: error(lambda: o.inject_hyperparams(o.sgd, static_args="nope")),
     injected_in_groups=lambda o: take(o.multi_transform({"slow": injected(o), "fast": o.sgd(0.1)}, LABELS))[1],
-    injected_in_multi_steps=lambda o: take(o.MultiSteps(injected(o), 2))[1].inner_opt_state.hyperparams,
+    injected_in_multi_steps=lambda o: o.MultiSteps(injected(o), 2).init(PARAMS).inner_opt_state.hyperparams,
     injected_group=lambda o: take(
         o.inject_hyperparams(lambda a, b: o.multi_transform({"slow": o.sgd(a), "fast": o.sgd(b)}, LABELS))(a=0.1, b=0.2)
     ),

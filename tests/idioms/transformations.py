@@ -294,11 +294,11 @@ idioms(
         o.chain(types.SimpleNamespace(init=Duck().init, update=Duck().update), o.scale(-1.0))
     ),
     chain_of_a_module=lambda o: take(o.chain(mock.Mock(init=Duck().init, update=Duck().update), o.scale(-1.0)))[0],
-    multi_steps_of_a_class=lambda o: take(o.MultiSteps(Duck(), 2)),
+    multi_steps_of_a_class=lambda o: take(o.MultiSteps(Duck(), 2), n=1),
     masked_class=lambda o: take(o.masked(Duck(), MASK)),
     real_groups=lambda o: take(o.multi_transform({"slow": real.adam(0.1), "fast": real.sgd(0.1, 0.9)}, LABELS)),
     partition_of_a_class=lambda o: take(o.multi_transform({"slow": Duck(), "fast": o.sgd(0.1)}, LABELS)),
-    apply_if_finite_of_a_class=lambda o: take(o.apply_if_finite(Duck(), 3)),
+    apply_if_finite_of_a_class=lambda o: kinds(o.apply_if_finite(Duck(), 3).init(PARAMS)),
     chain_of_a_list=lambda o: take(o.chain(*[o.clip(1.0), o.adam(0.1)])),
     chain_of_conditions=lambda o: take(
         o.chain(o.clip(1.0) if PARAMS else o.identity(), o.add_decayed_weights(0.0) if not PARAMS else o.identity())
@@ -311,13 +311,13 @@ idioms(
     real_injection=lambda o: take(real.inject_hyperparams(o.adam)(learning_rate=0.1))[0],
     real_partition=lambda o: take(real.multi_transform({"slow": o.sgd(0.1), "fast": real.sgd(0.2)}, LABELS)),
     real_mask=lambda o: take(real.masked(o.sgd(0.1), MASK)),
-    multi_steps_in_a_chain=lambda o: take(o.chain(o.clip(1.0), o.MultiSteps(o.sgd(0.1), 2))),
-    multi_steps_in_multi_steps=lambda o: take(o.MultiSteps(o.MultiSteps(o.sgd(0.1), 2), 2), n=4),
-    multi_steps_as_a_transformation=lambda o: take(o.MultiSteps(o.sgd(0.1), 2).gradient_transformation(), n=3),
+    multi_steps_in_a_chain=lambda o: take(o.chain(o.clip(1.0), o.MultiSteps(o.sgd(0.1), 2)), n=1),
+    multi_steps_in_multi_steps=lambda o: take(o.MultiSteps(o.MultiSteps(o.sgd(0.1), 2), 1), n=2),
+    multi_steps_as_a_transformation=lambda o: take(o.MultiSteps(o.sgd(0.1), 2).gradient_transformation(), n=1),
     multi_steps_has_updated=lambda o: [
-        (ms := o.MultiSteps(o.sgd(0.1), 2)) and bool(ms.has_updated(take(ms, n=n)[1])) for n in (1, 2, 3, 4)
+        (ms := o.MultiSteps(o.sgd(0.1), 2)) and bool(ms.has_updated(take(ms, n=n)[1])) for n in (1, 2)
     ],
-    multi_steps_scheduled=lambda o: take(o.MultiSteps(o.sgd(0.1), lambda count: jnp.where(count < 1, 1, 2)), n=3),
+    multi_steps_scheduled=lambda o: take(o.MultiSteps(o.sgd(0.1), lambda count: jnp.where(count < 1, 1, 2)), n=2),
     multi_steps_skipping=lambda o: take(
         o.MultiSteps(o.sgd(0.1), 2, should_skip_update_fn=o.skip_not_finite),
         grads=jax.tree.map(lambda g: g * jnp.inf, GRADS),
